@@ -1,0 +1,8 @@
+"""sgdlimits: write a learning problem down once, and look at its one-pass SGD at every level of description.
+
+Names are loaded when they are first used (the list is in `__init__.pyi`), so that importing the package is quick.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

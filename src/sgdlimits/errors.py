@@ -1,0 +1,68 @@
+"""Errors that users meet, and the checks that raise them: what is wrong, the value, the remedy."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+class BadInput(ValueError):
+    """An argument that cannot be used. The message is one sentence with the value and the remedy."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during `simulate`. `dataset` holds the runs that had finished, or all runs up to the time they reached."""
+
+    def __init__(self, dataset: xr.Dataset) -> None:
+        super().__init__("interrupted; the finished part is in the attribute `dataset` of this exception")
+        self.dataset = dataset
+
+
+def is_traced(value: Any) -> bool:
+    """Whether a number is abstract (inside `jax.vmap`, `jax.grad` or `jax.jit`) and so has no value to check."""
+    import jax
+
+    return isinstance(value, jax.core.Tracer)
+
+
+def check_number(name: str, value: Any, *, at_least: float | None = None, above: float | None = None) -> None:
+    """Raise `BadInput` unless `value` is a finite number in the range. Traced values pass.
+
+    >>> check_number("noise", -1.0, at_least=0)
+    Traceback (most recent call last):
+        ...
+    sgdlimits.errors.BadInput: noise must be a finite number of at least 0; got -1. Give such a number.
+    """
+    if is_traced(value):
+        return
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise BadInput(f"{name} must be one number; got {value!r}. Give one number.") from None
+    low, text = -math.inf, "a finite number"
+    if above is not None:
+        low, text = math.nextafter(above, math.inf), f"a finite number above {above:g}"
+    elif at_least is not None:
+        low, text = at_least, f"a finite number of at least {at_least:g}"
+    if not (math.isfinite(number) and number >= low):
+        raise BadInput(f"{name} must be {text}; got {number:g}. Give such a number.")
+
+
+def check_count(name: str, value: Any, *, at_least: int = 1, remedy: str = "") -> int:
+    """Return `value` as an int, or raise `BadInput` unless it is a whole number of at least `at_least`.
+
+    >>> check_count("d", 3e3)
+    3000
+    """
+    try:
+        whole = int(value)
+        fits = whole == value and whole >= at_least
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        hint = remedy or f"Give a whole number of at least {at_least}."
+        raise BadInput(f"{name} must be a whole number of at least {at_least}; got {value!r}. {hint}")
+    return whole

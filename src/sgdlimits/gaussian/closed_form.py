@@ -1,0 +1,77 @@
+r"""Moments of quadratic forms of Gaussian vectors, in matrix form at any width.
+
+For a squared activation and squared loss the residual is a quadratic form :math:`D = v^\top K v + \epsilon` of the local
+fields :math:`v \sim N(0, C)`, with independent noise :math:`\epsilon \sim N(0, \Delta)`. Everything SGD needs is a moment
+:math:`E[D^n\, v v \cdots]`, and all of them come from one generating function: under the weight :math:`e^{sD}` the fields
+stay Gaussian,
+
+.. math:: E[e^{sD} f(v)] = Z(s)\, E_{v \sim N(0, C_s)} f(v), \qquad
+          Z(s) = e^{s^2\Delta/2} \det(1 - 2sCK)^{-1/2}, \qquad C_s = (1 - 2sCK)^{-1} C,
+
+so that with the coefficients :math:`z_m = [s^m] Z` and :math:`C_m = [s^m] C_s = 2^m (CK)^m C`
+
+.. math:: E[D^n] = n!\, z_n, \qquad E[D^n v v^\top] = n! \sum_{a+b=n} z_a C_b,
+
+and :math:`E[D^n v_i v_j v_k v_l]` is Wick's sum over :math:`z_a C_b C_c`, a + b + c = n.
+"""
+
+from __future__ import annotations
+
+import math
+
+import sgdlimits._x64  # noqa: F401
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+class QuadraticSeries(eqx.Module):
+    """The series of `Z` and of `C_s` up to the power `order`, for the quadratic form K, covariance C and noise variance.
+
+    >>> import jax.numpy as jnp
+    >>> series = QuadraticSeries.of(jnp.array([[1.]]), jnp.array([[1.]]), 0., order=3)
+    >>> [float(series.moment(n)) for n in range(4)]       # E[z^(2n)] = 1, 1, 3, 15
+    [1.0, 1.0, 3.0, 15.0]
+    """
+
+    z: tuple[Float[Array, ""], ...]
+    C: tuple[Float[Array, "n n"], ...]
+
+    @classmethod
+    def of(cls, K: Float[Array, "n n"], C: Float[Array, "n n"], noise: Float[Array, ""] | float, order: int) -> QuadraticSeries:
+        step = 2 * C @ K
+        powers, traces, power = [C], [], jnp.eye(C.shape[0])
+        for _ in range(order):
+            power = step @ power
+            traces.append(jnp.trace(power))
+            powers.append(step @ powers[-1])
+        log_z = [trace / (2 * m) for m, trace in enumerate(traces, start=1)]
+        if order >= 2:
+            log_z[1] = log_z[1] + noise / 2
+        return cls(tuple(_exponential(log_z)), tuple(powers))
+
+    def moment(self, n: int) -> Float[Array, ""]:
+        """E[D^n]."""
+        return math.factorial(n) * self.z[n]
+
+    def second(self, n: int) -> Float[Array, "n n"]:
+        """E[D^n v v^T]."""
+        return math.factorial(n) * sum(self.z[a] * self.C[n - a] for a in range(n + 1))
+
+    def fourth(self, n: int, i: Int[Array, " s"], j: Int[Array, " s"]) -> Float[Array, "s s"]:
+        """E[D^n v_i v_j v_k v_l] for all pairs of pairs: entry (s, t) has (i, j) of pair s and (k, l) of pair t."""
+        total = jnp.zeros((i.size, i.size))
+        for b in range(n + 1):
+            for c in range(n + 1 - b):
+                B, C = self.C[b], self.C[c]
+                wick = B[i, j][:, None] * C[i, j] + B[i][:, i] * C[j][:, j] + B[i][:, j] * C[j][:, i]
+                total = total + self.z[n - b - c] * wick
+        return math.factorial(n) * total
+
+
+def _exponential(log_z: list[Float[Array, ""]]) -> list[Float[Array, ""]]:
+    """The series of exp(sum_m log_z[m-1] s^m), by n z_n = sum_m m log_z_m z_(n-m)."""
+    z = [jnp.ones(())]
+    for n in range(1, len(log_z) + 1):
+        z.append(sum(m * log_z[m - 1] * z[n - m] for m in range(1, n + 1)) / n)
+    return z

@@ -1,0 +1,65 @@
+"""Scrambled Sobol points: for any dimension and any function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+from scipy.special import ndtri
+from scipy.stats import qmc
+
+from sgdlimits.errors import BadInput
+from sgdlimits.gaussian.base import Nodes, Rule
+
+
+class Sobol(Rule):
+    """Randomised quasi-Monte Carlo: `scrambles` independent scramblings of 2^`log2_points` Sobol points.
+
+    Each scrambling is an unbiased estimate, so their spread is an honest error estimate. The points are fixed by `seed`: the
+    average is a smooth function of the statistics, as the solvers need. Heavy tails (high polynomials) converge slowly.
+
+    >>> import jax.numpy as jnp
+    >>> value, error = Sobol().expect(lambda v: jnp.abs(v[0]), jnp.zeros(1), jnp.eye(1))
+    >>> bool(abs(value - (2 / jnp.pi) ** 0.5) < 5 * error < 1e-3)
+    True
+    """
+
+    log2_points: int = eqx.field(static=True, default=10)
+    scrambles: int = eqx.field(static=True, default=8)
+    seed: int = eqx.field(static=True, default=0)
+
+    def __check_init__(self) -> None:
+        if not (0 < self.log2_points <= 24 and self.scrambles >= 2):
+            raise BadInput(
+                f"Sobol needs 1 to 24 as log2_points and at least 2 scrambles; got {self.log2_points} and {self.scrambles}."
+                " Give, for instance, Sobol(log2_points=12)."
+            )
+
+    def nodes(self, dim: int) -> Nodes:
+        points = _points(dim, self.log2_points, self.scrambles, self.seed)
+        count = points.shape[1]
+        return Nodes(jnp.asarray(points), jnp.full(count, 1 / count))
+
+    def error(self, f: Callable, dim: int) -> PyTree:
+        def spread(values):
+            means = values.reshape(*values.shape[:-1], self.scrambles, -1).mean(-1)
+            return means.std(-1, ddof=1) / np.sqrt(self.scrambles)
+
+        return jax.tree.map(spread, f(self.nodes(dim).points))
+
+
+@lru_cache(maxsize=16)
+def _points(dim: int, log2_points: int, scrambles: int, seed: int) -> np.ndarray:
+    if dim > qmc.Sobol.MAXDIM:
+        raise BadInput(f"Sobol points exist up to dimension {qmc.Sobol.MAXDIM}; got {dim}. Use fewer units.")
+    sets = [
+        qmc.Sobol(dim, scramble=True, rng=np.random.default_rng([seed, scramble])).random_base2(log2_points)
+        for scramble in range(scrambles)
+    ]
+    inside = np.clip(np.concatenate(sets), 2.0**-54, 1 - 2.0**-53)
+    return np.ascontiguousarray(ndtri(inside).T)

@@ -1,0 +1,11 @@
+"""Levels of description: from the weights in R^d to the limit of large d."""
+
+from sgdlimits.level.base import Job, Level, Track
+from sgdlimits.level.chain import Chain
+from sgdlimits.level.ode import ODE, flow
+from sgdlimits.level.sde import SDE
+from sgdlimits.level.sgd import SGD
+
+LEVELS = {level.name: level for level in (SGD, Chain, SDE, ODE)}
+
+__all__ = ["LEVELS", "ODE", "SDE", "SGD", "Chain", "Job", "Level", "Track", "flow"]

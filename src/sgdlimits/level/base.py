@@ -1,0 +1,82 @@
+"""The interface of a level of description."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import PyTree
+
+from sgdlimits.errors import BadInput, check_count
+from sgdlimits.problem.base import Problem
+
+FINISHED, STOPPED, DIVERGED = "finished", "stopped", "diverged"
+LIMIT = 1e6
+"""A run has diverged when a coordinate of its state, of order 1 by convention, is above this or not finite."""
+
+
+class Track(NamedTuple):
+    """What a level brings back for a batch of runs: statistics and risk at the saved times, and how each run ended.
+
+    A run that stopped or diverged keeps its last state at the times after its end. `saved` counts the times reached by all
+    runs, which is fewer than asked for only after an interruption.
+    """
+
+    stats: PyTree
+    risk: np.ndarray
+    status: np.ndarray
+    t_end: np.ndarray
+    saved: int
+
+
+@dataclass
+class Job:
+    """What a level is asked for: the times to save at, the runs with their seed, when to stop, whom to tell."""
+
+    times: np.ndarray
+    seed: int
+    runs: np.ndarray
+    until: Callable | None = None
+    report: Callable[[float], object] = field(default=lambda share: None)
+
+
+class Level(eqx.Module):
+    """How a problem's SGD is described. A level is its parameters and `run`."""
+
+    name: ClassVar[str]
+
+    @abc.abstractmethod
+    def run(self, problem: Problem, starts: PyTree, job: Job) -> Track:
+        """Follow a batch of runs from their statistics (runs first) through `job.times`."""
+
+    @abc.abstractmethod
+    def snap(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The times that this level can save at nearest to those asked for, and their numbers of samples (NaN without d)."""
+
+    def batch(self, problem: Problem) -> int:
+        """How many runs to hold at once."""
+        return 4096
+
+
+class SteppingLevel(Level):
+    """A level at a finite dimension, whose clock ticks once a sample."""
+
+    d: eqx.AbstractVar[int]
+
+    def snap(self, times):
+        steps = np.unique(np.rint(times * self.d).astype(np.int64))
+        if steps[-1] < 1:
+            raise BadInput(f"t_max must be at least one step, 1/d = {1 / self.d:g}; got {times[-1]:g}. Give a larger t_max.")
+        return steps / self.d, steps
+
+
+def check_dimension(d, teachers: int | None = None) -> int:
+    """d as an int, or `BadInput` where it is no dimension or too small for the fixed directions."""
+    d = check_count("d", d)
+    if teachers is not None and d < teachers:
+        raise BadInput(f"d must be at least the number of fixed directions, {teachers}; got {d}. Use a larger d.")
+    return d

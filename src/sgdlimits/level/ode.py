@@ -1,0 +1,230 @@
+"""The deterministic limit: the drift as an ordinary differential equation, and its flow."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import sgdlimits._x64  # noqa: F401
+import equinox as eqx
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+from scipy.integrate import DOP853, OdeSolver, Radau
+from scipy.sparse import block_diag
+
+from sgdlimits.errors import check_number
+from sgdlimits.level.base import DIVERGED, FINISHED, LIMIT, STOPPED, Job, Level, Track
+from sgdlimits.problem.base import Problem
+
+STEPS_BEFORE_STIFF_TEST = 300
+STIFF_PRODUCT = 4.0
+
+
+class ODE(Level):
+    r"""The limit :math:`d\to\infty`: :math:`\dot X = b(X)`.
+
+    Parameters
+    ----------
+    corrector : whether the drift contains the effect of the step size; without it this is gradient flow on the population risk
+    rtol, atol : tolerances of the solver
+
+    Notes
+    -----
+    All runs are one system, solved by DOP853, and by Radau with the exact Jacobian from where it proves stiff. `flow` is the
+    same map, differentiable.
+    """
+
+    name: ClassVar[str] = "ode"
+    corrector: bool = eqx.field(static=True, default=True)
+    rtol: float = eqx.field(static=True, default=1e-9)
+    atol: float = eqx.field(static=True, default=1e-11)
+
+    def __check_init__(self) -> None:
+        check_number("rtol", self.rtol, above=0)
+        check_number("atol", self.atol, above=0)
+
+    def snap(self, times):
+        return times, np.full(times.size, np.nan)
+
+    def run(self, problem, starts, job):
+        return _Solve(self, problem, starts, job).run()
+
+
+def vector_field(problem: Problem, corrector: bool):
+    """The drift of one state, or its population part."""
+    return problem.drift if corrector else lambda stats: problem.drift_parts(stats)[0]
+
+
+@eqx.filter_jit
+def _slopes(problem: Problem, corrector: bool, stats: PyTree) -> PyTree:
+    return jax.vmap(vector_field(problem, corrector))(stats)
+
+
+@eqx.filter_jit
+def _jacobians(problem: Problem, corrector: bool, stats: PyTree):
+    def flat_slope(flat, rebuild):
+        return jax.flatten_util.ravel_pytree(vector_field(problem, corrector)(rebuild(flat)))[0]
+
+    def one(stats):
+        flat, rebuild = jax.flatten_util.ravel_pytree(stats)
+        return jax.jacfwd(lambda y: flat_slope(y, rebuild))(flat)
+
+    return jax.vmap(one)(stats)
+
+
+@eqx.filter_jit
+def _risks(problem: Problem, stats: PyTree):
+    return jax.vmap(problem.risk)(stats)
+
+
+class _Solve:
+    """One integration of a batch of runs: rows of `y` are runs, and runs leave as they stop or diverge."""
+
+    def __init__(self, level: ODE, problem: Problem, starts: PyTree, job: Job) -> None:
+        self.level, self.problem, self.job = level, problem, job
+        leaves, self.tree = jax.tree.flatten(starts)
+        self.shapes = [np.shape(leaf)[1:] for leaf in leaves]
+        self.y = np.concatenate([np.asarray(leaf, float).reshape(len(job.runs), -1) for leaf in leaves], axis=1)
+        self.active = np.arange(len(job.runs))
+        self.status = np.full(len(job.runs), FINISHED, object)
+        self.t_end = np.full(len(job.runs), job.times[-1])
+        self.until = None if job.until is None else jax.jit(jax.vmap(job.until))
+
+    def run(self) -> Track:
+        times = self.job.times
+        saved = [self.y.copy()]
+        self._drop(self._hits(self.y), STOPPED, times[0], self.y)
+        try:
+            t, method, steps = times[0], DOP853, 0
+            while len(saved) < times.size and self.active.size:
+                solver = self._solver(method, t)
+                while solver.status == "running" and len(saved) < times.size:
+                    before, y_before = solver.t, solver.y.reshape(self.active.size, -1)
+                    with np.errstate(all="ignore"):
+                        solver.step()
+                    steps += 1
+                    y = solver.y.reshape(self.active.size, -1)
+                    broken = ~(np.abs(y) <= LIMIT).all(1)
+                    if solver.status == "failed":
+                        broken |= np.abs(y).max(1) >= np.abs(y).max()
+                    if broken.any():
+                        self._drop(broken, DIVERGED, before, y_before)
+                        self.y[self.active] = y_before[~broken]
+                        t = before
+                        break
+                    dense = solver.dense_output()
+                    hits = self._hits(y)
+                    ends = self._first_hits(dense, before, solver.t, hits)
+                    while len(saved) < times.size and times[len(saved)] <= solver.t:
+                        self.y[self.active] = dense(times[len(saved)]).reshape(self.active.size, -1)
+                        self._hold(ends, times[len(saved)])
+                        saved.append(self.y.copy())
+                    self.job.report((solver.t - before) / (times[-1] - times[0]))
+                    t = solver.t
+                    self.y[self.active] = y
+                    if hits.any():
+                        for index, (end, state) in ends.items():
+                            self.y[self.active[index]] = state
+                            self.t_end[self.active[index]] = end
+                        self.status[self.active[hits]] = STOPPED
+                        self.active = self.active[~hits]
+                        break
+                    if method is DOP853 and steps % STEPS_BEFORE_STIFF_TEST == 0 and self._stiff(solver):
+                        method = Radau
+                        break
+            while len(saved) < times.size:
+                saved.append(self.y.copy())
+        except KeyboardInterrupt:
+            self.t_end = np.minimum(self.t_end, times[len(saved) - 1])
+        stacked = np.stack(saved, axis=1)
+        risk = np.stack([np.asarray(_risks(self.problem, self._stats(y))) for y in saved], axis=1)
+        return Track(jax.tree.map(np.asarray, self._stats(stacked)), risk, self.status, self.t_end, len(saved))
+
+    def _stats(self, y: np.ndarray) -> PyTree:
+        """Rows of numbers as statistics, leading axes kept."""
+        splits = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
+        parts = np.split(y, splits, axis=-1)
+        leaves = [part.reshape(*y.shape[:-1], *shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return jax.tree.unflatten(self.tree, [jnp.asarray(leaf) for leaf in leaves])
+
+    def _slope(self, t: float, flat: np.ndarray) -> np.ndarray:
+        slope = _slopes(self.problem, self.level.corrector, self._stats(flat.reshape(self.active.size, -1)))
+        rows = [np.asarray(leaf).reshape(self.active.size, -1) for leaf in jax.tree.leaves(slope)]
+        return np.concatenate(rows, axis=1).ravel()
+
+    def _jacobian(self, t: float, flat: np.ndarray):
+        blocks = _jacobians(self.problem, self.level.corrector, self._stats(flat.reshape(self.active.size, -1)))
+        return block_diag(list(np.asarray(blocks)), format="csc")
+
+    def _solver(self, method: type[OdeSolver], t: float) -> OdeSolver:
+        more = {"jac": self._jacobian} if method is Radau else {}
+        flat = self.y[self.active].ravel()
+        return method(self._slope, t, flat, self.job.times[-1], rtol=self.level.rtol, atol=self.level.atol, **more)
+
+    def _stiff(self, solver: OdeSolver) -> bool:
+        """Whether stability, not accuracy, limits the step: the fastest decay rate times the step is near DOP853's bound."""
+        blocks = _jacobians(self.problem, self.level.corrector, self._stats(solver.y.reshape(self.active.size, -1)))
+        return bool((-np.linalg.eigvals(np.asarray(blocks)).real * solver.step_size > STIFF_PRODUCT).any())
+
+    def _hits(self, y: np.ndarray) -> np.ndarray:
+        if self.until is None:
+            return np.zeros(y.shape[0], bool)
+        return np.asarray(self.until(self._stats(y)))
+
+    def _first_hits(self, dense, low: float, high: float, hits: np.ndarray) -> dict[int, tuple[float, np.ndarray]]:
+        """When within a step each hit happens, by bisection of the dense output, and the state then."""
+        ends = {}
+        for index in np.flatnonzero(hits):
+            left, right = low, high
+            for _ in range(52):
+                middle = (left + right) / 2
+                inside = self._hits(dense(middle).reshape(hits.size, -1)[index : index + 1])[0]
+                left, right = (left, middle) if inside else (middle, right)
+            ends[int(index)] = (right, dense(right).reshape(hits.size, -1)[index])
+        return ends
+
+    def _hold(self, ends: dict[int, tuple[float, np.ndarray]], t: float) -> None:
+        """A run that stopped before `t` is saved as it stopped."""
+        for index, (end, state) in ends.items():
+            if end < t:
+                self.y[self.active[index]] = state
+
+    def _drop(self, which: np.ndarray, status: str, t: float, y: np.ndarray) -> None:
+        """Take runs out of the system, with their state `y` at `t` as their last."""
+        leaving = self.active[which]
+        self.y[leaving], self.status[leaving], self.t_end[leaving] = y[which], status, t
+        self.active = self.active[~which]
+
+
+def flow(problem: Problem, stats: PyTree, t, *, corrector: bool = True, rtol: float = 1e-9, atol: float = 1e-11) -> PyTree:
+    """The statistics at time `t` of the ODE's solution that starts from `stats`, differentiable in all of them.
+
+    Parameters
+    ----------
+    problem : any problem; its numbers may be traced, so that `jax.grad` with respect to the learning rate works
+    stats : statistics of one run, without a batch axis (use `jax.vmap` for many)
+    t : time in samples per dimension, one number
+
+    Examples
+    --------
+    >>> import jax, sgdlimits as sl
+    >>> start = sl.Overlaps([1.0], [[0.1]], [[1.0]])
+    >>> overlap = lambda lr: sl.flow(sl.presets.phase_retrieval(lr=lr), start, 20.0).M[0, 0]
+    >>> bool(jax.grad(overlap)(0.05) > 0)
+    True
+    """
+    import diffrax
+
+    solution = diffrax.diffeqsolve(
+        diffrax.ODETerm(lambda t, y, args: vector_field(problem, corrector)(y)),
+        diffrax.Dopri8(),
+        t0=0.0,
+        t1=jnp.asarray(t, float),
+        dt0=None,
+        y0=stats,
+        stepsize_controller=diffrax.PIDController(rtol=rtol, atol=atol),
+        max_steps=100_000,
+    )
+    return jax.tree.map(lambda leaf: leaf[0], solution.ys)

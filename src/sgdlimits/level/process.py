@@ -1,0 +1,212 @@
+"""Markov chains of statistics, and the loop that runs them."""
+
+from __future__ import annotations
+
+import abc
+import time
+from collections.abc import Callable
+from typing import ClassVar
+
+import sgdlimits._x64  # noqa: F401
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from sgdlimits.level.base import DIVERGED, FINISHED, LIMIT, STOPPED, Job, Track
+from sgdlimits.random import Stream, seed_words
+
+CALL_SECONDS = 0.3
+"""How long one call of the compiled loop should take: progress, Ctrl-C and dropping ended runs happen between calls."""
+
+
+class Process(eqx.Module):
+    """A Markov chain on the states of many runs at once, one step a call.
+
+    `draw` makes the random numbers of several steps, on which `step` then depends; splitting the two lets the compiler
+    vectorise the generator and keep the step small. Numbers are keyed by the run and the step, so nothing depends on batches.
+    """
+
+    runs_axis: ClassVar[int] = -1
+    block: eqx.AbstractVar[int]
+    """Steps drawn at once. Divergence is checked after each block, and a diverged run returns to the block's start."""
+
+    @abc.abstractmethod
+    def start(self, stats: PyTree) -> PyTree:
+        """The states of runs with these statistics (runs first)."""
+
+    @abc.abstractmethod
+    def draw(self, stream: Stream) -> PyTree:
+        """The random numbers of the stream's steps: a pytree of arrays with the steps first."""
+
+    @abc.abstractmethod
+    def step(self, state: PyTree, numbers: PyTree, size: Float[Array, ""]) -> PyTree:
+        """The states after one step with one step's random numbers; `size` is the step in t, for levels that choose it."""
+
+    @abc.abstractmethod
+    def statistics(self, state: PyTree) -> PyTree:
+        """The statistics of the states, runs first."""
+
+    @abc.abstractmethod
+    def risk(self, state: PyTree) -> Float[Array, " runs"]:
+        """The population risk of the states."""
+
+
+class Carry(eqx.Module):
+    """States, which runs still move, and at which step each run ended (-1 while it moves)."""
+
+    state: PyTree
+    moving: Bool[Array, " runs"]
+    stopped: Bool[Array, " runs"]
+    end: Int[Array, " runs"]
+
+
+def march(process: Process, starts: PyTree, job: Job, counts: np.ndarray, sizes: np.ndarray) -> Track:
+    """Run a process from `starts` through segments of `counts` steps of `sizes`, saving at the start and after each."""
+    seed, runs = seed_words(job.seed), jnp.asarray(job.runs, jnp.uint32)
+    here = np.arange(len(job.runs))
+    carry = _begin(process, job.until, process.start(starts))
+    saved = [_observe(process, carry.state)]
+    ended = _Ended(len(job.runs))
+    pace = _Pace(process.block)
+    first, total = 0, max(1, int(counts.sum()))
+    try:
+        for count, size in zip(counts, sizes, strict=True):
+            left = int(count)
+            while left and ended.update(carry, here):
+                now = min(left, pace.steps)
+                span = jnp.asarray([first, now])
+                carry = pace.time(lambda: advance(process, job.until, carry, seed, runs, span, jnp.asarray(size)))  # noqa: B023
+                first, left = first + now, left - now
+                job.report(now / total)
+            first += left
+            job.report(left / total)
+            saved.append(_scatter(saved[-1], _observe(process, carry.state), here))
+            alive = np.flatnonzero(np.asarray(carry.moving))
+            ended.update(carry, here)
+            if pace.seconds > 1 and 0 < 2 * alive.size <= here.size:
+                carry, runs, here = _keep(process, carry, alive), runs[alive], here[alive]
+    except KeyboardInterrupt:
+        ended.interrupted = True
+    stats, risk = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *saved)
+    t = np.concatenate([[0.0], np.cumsum(counts * sizes)])
+    step = np.concatenate([[0], np.cumsum(counts)])
+    t_end = np.where(ended.step >= 0, np.interp(ended.step, step, t), t[len(saved) - 1])
+    return Track(stats, risk, ended.status(), t_end, len(saved))
+
+
+@eqx.filter_jit
+def advance(process: Process, until: Callable | None, carry: Carry, seed, runs, span: Int[Array, "2"], size) -> Carry:
+    """More steps: `span` holds the number of the first and how many."""
+    first, count = span
+
+    def step(carry: Carry, numbers, number) -> Carry:
+        state = process.step(carry.state, numbers, size)
+        if until is None:
+            return eqx.tree_at(lambda c: c.state, carry, state)
+        state = _select(process, carry.moving, state, carry.state)
+        hit = carry.moving & jax.vmap(until)(process.statistics(state))
+        return Carry(state, carry.moving & ~hit, carry.stopped | hit, jnp.where(hit, number + 1, carry.end))
+
+    def block(index, carry: Carry) -> Carry:
+        begin = index * process.block
+        numbers = process.draw(Stream(seed, runs, (first + begin).astype(jnp.uint64), process.block))
+        one = lambda j, c: step(c, jax.tree.map(lambda leaf: leaf[j], numbers), first + begin + j)  # noqa: E731
+        after = lax.fori_loop(0, jnp.minimum(process.block, count - begin), one, carry)
+        bounded = _bounded(process, after.state)
+        broken = carry.moving & ~bounded
+        return Carry(
+            state=_select(process, carry.moving & bounded, after.state, carry.state),
+            moving=after.moving & bounded,
+            stopped=after.stopped & ~broken,
+            end=jnp.where(broken, first + begin, after.end),
+        )
+
+    return lax.fori_loop(0, -(-count // process.block), block, carry)
+
+
+@eqx.filter_jit
+def _begin(process: Process, until: Callable | None, state: PyTree) -> Carry:
+    stats = process.statistics(state)
+    runs = jax.tree.leaves(stats)[0].shape[0]
+    stopped = jnp.zeros(runs, bool) if until is None else jax.vmap(until)(stats)
+    return Carry(state, ~stopped, stopped, jnp.where(stopped, 0, -1).astype(jnp.int64))
+
+
+@eqx.filter_jit
+def _observe_compiled(process: Process, state: PyTree):
+    return process.statistics(state), process.risk(state)
+
+
+def _observe(process: Process, state: PyTree):
+    return jax.tree.map(np.asarray, _observe_compiled(process, state))
+
+
+def _bounded(process: Process, state: PyTree) -> Bool[Array, " runs"]:
+    def inside(leaf):
+        rows = jnp.moveaxis(leaf, process.runs_axis, 0).reshape(leaf.shape[process.runs_axis], -1)
+        return (jnp.abs(rows) <= LIMIT).all(1)
+
+    return jnp.stack([inside(leaf) for leaf in jax.tree.leaves(state)]).all(0)
+
+
+def _select(process: Process, choose: Bool[Array, " runs"], yes: PyTree, no: PyTree) -> PyTree:
+    def pick(a, b):
+        shape = [1] * a.ndim
+        shape[process.runs_axis] = -1
+        return jnp.where(choose.reshape(shape), a, b)
+
+    return jax.tree.map(pick, yes, no)
+
+
+def _keep(process: Process, carry: Carry, which: np.ndarray) -> Carry:
+    state = jax.tree.map(lambda leaf: jnp.take(leaf, which, axis=process.runs_axis), carry.state)
+    return Carry(state, carry.moving[which], carry.stopped[which], carry.end[which])
+
+
+def _scatter(before, after, here: np.ndarray):
+    def place(old, new):
+        if len(here) == len(old):
+            return new
+        out = old.copy()
+        out[here] = new
+        return out
+
+    return jax.tree.map(place, before, after)
+
+
+class _Ended:
+    """How and when each run of a batch ended, kept while ended runs are dropped from the computation."""
+
+    def __init__(self, runs: int) -> None:
+        self.step = np.full(runs, -1, np.int64)
+        self.stopped = np.zeros(runs, bool)
+        self.interrupted = False
+
+    def update(self, carry: Carry, here: np.ndarray) -> bool:
+        """Take note of the runs that have ended; whether any still moves."""
+        self.step[here], self.stopped[here] = np.asarray(carry.end), np.asarray(carry.stopped)
+        return bool(np.asarray(carry.moving).any())
+
+    def status(self) -> np.ndarray:
+        return np.where(self.step < 0, FINISHED, np.where(self.stopped, STOPPED, DIVERGED)).astype(object)
+
+
+class _Pace:
+    """How many steps to ask for at once, so that a call takes about `CALL_SECONDS`. Always whole blocks."""
+
+    def __init__(self, block: int) -> None:
+        self.block, self.steps, self.seconds, self.warm = block, block, 0.0, False
+
+    def time(self, call: Callable[[], Carry]) -> Carry:
+        begin = time.perf_counter()
+        carry = jax.block_until_ready(call())
+        spent = time.perf_counter() - begin
+        self.seconds += spent
+        if self.warm:
+            factor = min(8.0, max(0.25, CALL_SECONDS / max(spent, 1e-6)))
+            self.steps = max(1, int(self.steps * factor) // self.block) * self.block
+        self.warm = True
+        return carry

@@ -1,0 +1,149 @@
+r"""The diffusion that the chain becomes for large d.
+
+.. math:: dX = b(X)\, dt + d^{-1/2} \Sigma(X)^{1/2} dB,
+
+where b is the drift of the ODE and :math:`\Sigma` the covariance of one sample's increment (times d). Its noise needs neither
+:math:`\Sigma` nor a root of it: for N fresh samples with increments :math:`\Delta_i` and independent standard normal
+:math:`\xi_i` the vector
+
+.. math:: \eta = N^{-1/2} \sum_i \xi_i (\Delta_i - b)
+
+has mean zero, covariance exactly :math:`\Sigma` and no odd moments. That is all a weak scheme asks for, at the cost of N
+gradients for any width, activation and loss; it is zero where the increments are (perfect recovery) and stays on the sphere.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+import sgdlimits._x64  # noqa: F401
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from sgdlimits.errors import BadInput, check_count, check_number
+from sgdlimits.level.base import SteppingLevel, check_dimension
+from sgdlimits.level.chain import draw_class
+from sgdlimits.level.process import Process, march
+from sgdlimits.problem.frame import frame_of, loading
+from sgdlimits.problem.overlaps import Overlaps, runs_first, runs_last
+from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.random import Purpose, Stream
+
+STEP_TIMES_RATE = 0.025
+
+
+class SDE(SteppingLevel):
+    """The diffusion of the statistics in dimension `d`.
+
+    Parameters
+    ----------
+    d : dimension
+    dt : step in t; None takes a fortieth of the drift's fastest time scale at the start, and at least one sample
+    samples : N, fresh samples behind each step's noise: more make a single step's noise closer to Gaussian
+
+    Notes
+    -----
+    One step is noise, drift, noise, with half of the noise before and half after a Heun step of the drift: weak order 1, and
+    order 2 in what is not multiplied by 1/d.
+
+    See Also
+    --------
+    sgdlimits.Chain : the exact process
+    sgdlimits.ODE : the same drift without noise
+    """
+
+    name: ClassVar[str] = "sde"
+    d: int = eqx.field(static=True, converter=check_dimension)
+    dt: float | None = eqx.field(static=True, default=None)
+    samples: int = eqx.field(static=True, default=32)
+
+    def __check_init__(self) -> None:
+        check_count("samples", self.samples)
+        if self.dt is not None:
+            check_number("dt", self.dt, above=0)
+
+    def run(self, problem, starts, job):
+        if not isinstance(problem, ProjectionProblem):
+            raise BadInput(f"SDE is not written for {type(problem).__name__}. Use Chain(d) or ODE().")
+        frame_of(starts, problem.frame, problem.network.width)
+        dt = self.dt or max(1 / self.d, STEP_TIMES_RATE / fastest_rate(problem, starts))
+        gaps = np.diff(job.times)
+        counts = np.ceil(gaps / dt - 1e-9).astype(np.int64)
+        return march(DiffusionProcess(problem, self.d, self.samples), starts, job, counts, gaps / counts)
+
+    def batch(self, problem):
+        return 256
+
+
+def fastest_rate(problem: ProjectionProblem, starts: Overlaps) -> float:
+    """The largest modulus of the drift's linear rates at the first start."""
+    flat, rebuild = jax.flatten_util.ravel_pytree(jax.tree.map(lambda leaf: leaf[0], starts))
+    jacobian = jax.jit(jax.jacfwd(lambda y: jax.flatten_util.ravel_pytree(problem.drift(rebuild(y)))[0]))(flat)
+    return max(1e-6, float(np.abs(np.linalg.eigvals(np.asarray(jacobian))).max()))
+
+
+class Kicks(NamedTuple):
+    """The samples behind one step's noise: standard normal coordinates and label noise, classes, and their weights xi."""
+
+    points: Float[Array, "n+1 samples runs"]
+    c: Int[Array, "samples runs"]
+    xi: Float[Array, "samples runs"]
+
+
+class DiffusionProcess(Process):
+    """Weak steps of the diffusion, on statistics with the runs last."""
+
+    problem: ProjectionProblem
+    d: Float[Array, ""]
+    samples: int = eqx.field(static=True)
+    block: int = eqx.field(static=True)
+
+    def __init__(self, problem: ProjectionProblem, d: int, samples: int) -> None:
+        self.problem, self.d, self.samples, self.block = problem, jnp.asarray(d, float), samples, 4
+
+    def start(self, stats: Overlaps) -> Overlaps:
+        return runs_last(stats)
+
+    def draw(self, stream: Stream) -> Kicks:
+        problem, N = self.problem, self.samples
+        rows = problem.network.width + problem.target.teachers + 2
+        normal = stream.normal(Purpose.NOISE, rows * N).reshape(stream.steps, rows, N, -1)
+        each = Stream(stream.seed, stream.runs, stream.first * jnp.uint64(N), stream.steps * N)
+        c = draw_class(problem, each).reshape(stream.steps, N, -1)
+        return Kicks(normal[:, :-1], c, normal[:, -1])
+
+    def step(self, state: Overlaps, kicks: Kicks, size: Float[Array, ""]) -> Overlaps:
+        drift = jax.vmap(self.problem.drift, in_axes=-1, out_axes=-1)
+        half = self._noise(state, drift(state), kicks, jnp.sqrt(size / self.d) / 2)
+        middle = _add(state, half)
+        slope = drift(middle)
+        after = drift(_add(middle, slope, size))
+        return _add(_add(_add(middle, slope, size / 2), after, size / 2), half)
+
+    def _noise(self, state: Overlaps, drift: Overlaps, kicks: Kicks, scale) -> Overlaps:
+        problem, k = self.problem, self.problem.target.teachers
+        F = loading(state, problem.frame)
+        centre = problem.data.centre(problem.frame, kicks.c)
+        inside = problem.data.sigma * kicks.points[:-1]
+        inside = jnp.concatenate([inside[:k] + centre, inside[k:]])
+        fields = jnp.einsum("jsR,snR->jnR", F.student, inside)
+        fixed = jnp.einsum("jsR,snR->jnR", F.fixed, inside)
+        here = jax.tree.map(lambda leaf: leaf[..., None, :], state)
+        change = problem.increment(here, fields, fixed, kicks.points[-1], kicks.c)
+        weights = kicks.xi * (scale / np.sqrt(self.samples))
+        return jax.tree.map(
+            lambda moved, mean: ((moved - mean[..., None, :]) * weights).sum(-2), change, drift
+        )
+
+    def statistics(self, state: Overlaps) -> Overlaps:
+        return runs_first(state)
+
+    def risk(self, state: Overlaps) -> Float[Array, " runs"]:
+        return jax.vmap(self.problem.risk, in_axes=-1)(state)
+
+
+def _add(state: Overlaps, change: Overlaps, factor: Float[Array, ""] | float = 1.0) -> Overlaps:
+    return jax.tree.map(lambda value, more: value + factor * more, state, change)

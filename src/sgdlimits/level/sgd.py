@@ -1,0 +1,123 @@
+"""The real algorithm, with its weights in R^d."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import ClassVar, NamedTuple
+
+import sgdlimits._x64  # noqa: F401
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from sgdlimits.errors import BadInput
+from sgdlimits.level.base import SteppingLevel, check_dimension
+from sgdlimits.level.chain import draw_class
+from sgdlimits.level.process import Process, march
+from sgdlimits.problem.base import Problem
+from sgdlimits.problem.frame import frame_of
+from sgdlimits.problem.overlaps import Overlaps
+from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.random import Purpose, Stream
+
+
+class SGD(SteppingLevel):
+    """One-pass SGD on the weights themselves, in dimension `d`: the ground truth of the other levels.
+
+    Inputs are isotropic, so the axes are chosen with the fixed directions along the first k of them. Given statistics are
+    embedded as weights that have them.
+
+    See Also
+    --------
+    sgdlimits.Chain : the same law of the statistics, at a cost without d
+    """
+
+    name: ClassVar[str] = "sgd"
+    d: int = eqx.field(static=True, converter=check_dimension)
+
+    def run(self, problem, starts, job):
+        counts = np.diff(np.rint(job.times * self.d).astype(np.int64))
+        return march(sgd_process(problem, self.d), starts, job, counts, np.full(counts.size, 1 / self.d))
+
+    def batch(self, problem):
+        """Few enough runs that one step's inputs stay near a core, and memory stays bounded."""
+        return int(min(4096, max(1, 2**17 // self.d)))
+
+
+@singledispatch
+def sgd_process(problem: Problem, d: int) -> Process:
+    """SGD on the weights of a problem; register one for a new kind of problem."""
+    raise BadInput(f"SGD is not written for {type(problem).__name__}. Use Chain(d), or register one with sgd_process.")
+
+
+class Weights(eqx.Module):
+    """The second layer and the first, runs first."""
+
+    a: Float[Array, "runs p"]
+    W: Float[Array, "runs p d"]
+
+
+class Inputs(NamedTuple):
+    """One step's inputs x, label noise and class."""
+
+    x: Float[Array, "runs d"]
+    z: Float[Array, " runs"]
+    c: Int[Array, " runs"]
+
+
+class WeightProcess(Process):
+    """SGD on the weights of a projection problem."""
+
+    runs_axis: ClassVar[int] = 0
+    problem: ProjectionProblem
+    frame: Float[Array, "k k"]
+    d: int = eqx.field(static=True)
+    block: int = eqx.field(static=True)
+
+    def __init__(self, problem: ProjectionProblem, d: int) -> None:
+        self.problem, self.frame = problem, problem.frame
+        self.d = check_dimension(d, problem.target.teachers)
+        self.block = max(1, min(16, 1024 // d))
+
+    def start(self, stats: Overlaps) -> Weights:
+        p, k = stats.M.shape[1:]
+        room = min(p, self.d - k)
+        at = frame_of(stats, self.frame, room)
+        W = jnp.zeros((stats.M.shape[0], p, self.d)).at[:, :, :k].set(jnp.moveaxis(at.m, -1, 0))
+        W = W.at[:, :, k : k + room].set(jnp.transpose(at.T, (2, 1, 0))[:, :, :room])
+        return Weights(jnp.moveaxis(at.a, -1, 0), W)
+
+    def draw(self, stream: Stream) -> Inputs:
+        data, k = self.problem.data, self.problem.target.teachers
+        normal = stream.normal_rows(Purpose.STEP, self.d + 1)
+        c = draw_class(self.problem, stream)
+        x = data.sigma * normal[:, :, :-1]
+        if not data.centred:
+            x = x.at[:, :, :k].add(jnp.moveaxis(data.centre(self.frame, c), 0, -1))
+        return Inputs(x, normal[:, :, -1], c)
+
+    def step(self, state: Weights, inputs: Inputs, size: Float[Array, ""]) -> Weights:
+        sgd, x = self.problem.algorithm, inputs.x
+        fields = jnp.einsum("rpd,rd->pr", state.W, x)
+        fixed = self.frame @ x[:, : self.frame.shape[0]].T
+        G, second = self.problem.gradient(fields, fixed, state.a.T, inputs.z, inputs.c)
+        W = (1 - sgd.lr * sgd.ridge / self.d) * state.W - (sgd.lr / self.d) * G.T[:, :, None] * x[:, None]
+        if sgd.sphere:
+            W = W / jnp.sqrt(jnp.einsum("rpd,rpd->rp", W, W))[:, :, None]
+        if sgd.lr_second is None:
+            return Weights(state.a, W)
+        return Weights(state.a - (sgd.lr_second / self.d) * (second.T + sgd.ridge * state.a), W)
+
+    def statistics(self, state: Weights) -> Overlaps:
+        M = jnp.einsum("rps,ks->rpk", state.W[:, :, : self.frame.shape[0]], self.frame)
+        return Overlaps(state.a, M, jnp.einsum("rpd,rqd->rpq", state.W, state.W))
+
+    def risk(self, state: Weights) -> Float[Array, " runs"]:
+        return jax.vmap(self.problem.risk)(self.statistics(state))
+
+
+@sgd_process.register
+def _(problem: ProjectionProblem, d: int) -> WeightProcess:
+    return WeightProcess(problem, d)

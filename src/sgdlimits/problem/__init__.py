@@ -1,0 +1,30 @@
+"""What is learnt: problems and the parts they are made of."""
+
+from sgdlimits.problem import presets
+from sgdlimits.problem.activation import Activation
+from sgdlimits.problem.algorithm import OnePassSGD
+from sgdlimits.problem.base import Problem
+from sgdlimits.problem.data import Data
+from sgdlimits.problem.loss import SquaredLoss
+from sgdlimits.problem.moments import ClosedForm
+from sgdlimits.problem.network import TwoLayer
+from sgdlimits.problem.overlaps import Overlaps
+from sgdlimits.problem.projection import InitialWeights, ProjectionProblem
+from sgdlimits.problem.target import CommitteeReadout, QuadraticReadout, Target
+
+__all__ = [
+    "Activation",
+    "ClosedForm",
+    "CommitteeReadout",
+    "Data",
+    "InitialWeights",
+    "OnePassSGD",
+    "Overlaps",
+    "Problem",
+    "ProjectionProblem",
+    "QuadraticReadout",
+    "SquaredLoss",
+    "Target",
+    "TwoLayer",
+    "presets",
+]

@@ -1,0 +1,46 @@
+"""The interface of a learning problem."""
+
+from __future__ import annotations
+
+import abc
+
+import sgdlimits._x64  # noqa: F401
+import equinox as eqx
+from jaxtyping import Array, Float, PyTree
+
+
+class Problem(eqx.Module):
+    """What is learnt, and how the statistics of SGD on it move. Immutable, a pytree, its numbers traceable.
+
+    A problem of a new form implements the methods below, for one state without a batch axis, as pure JAX functions; `jax.vmap`,
+    `jax.grad` and `jax.jit` of them must work. Its statistics are an `equinox.Module` of arrays with a class attribute
+    `dims`, which names the axes of each. With these, the ODE, its flow and every analysis of the flow work. The exact chain
+    and SGD in R^d are registered beside their levels (`sgdlimits.level.chain.chain_process`, `sgdlimits.level.sgd.sgd_process`).
+    """
+
+    @abc.abstractmethod
+    def drift_parts(self, stats: PyTree) -> tuple[PyTree, PyTree]:
+        """(population, corrector): d stats/dt as d -> infinity, split into gradient flow and the effect of the step size."""
+
+    def drift(self, stats: PyTree) -> PyTree:
+        """d stats/dt as d -> infinity, with t in samples per dimension."""
+        import jax
+
+        return jax.tree.map(lambda population, corrector: population + corrector, *self.drift_parts(stats))
+
+    @abc.abstractmethod
+    def covariance(self, stats: PyTree) -> Float[Array, "n n"]:
+        """Covariance of d times the one-sample increment as d -> infinity."""
+
+    @abc.abstractmethod
+    def risk(self, stats: PyTree) -> Float[Array, ""]:
+        """Population risk, noise floor included."""
+
+    @property
+    @abc.abstractmethod
+    def rate(self) -> Float[Array, ""] | float:
+        """Paper time per unit of t."""
+
+    @abc.abstractmethod
+    def check(self, stats: PyTree) -> None:
+        """Raise `BadInput` unless the statistics of a batch of runs (runs first) belong to this problem."""

@@ -1,0 +1,112 @@
+r"""Statistics as coordinates in an orthonormal frame: the stable form of the overlaps.
+
+The k fixed directions have Gram matrix :math:`P = BB^\top` and span an orthonormal frame in which they are the rows of B.
+The trained directions have coordinates `m` in that frame and T along min(p, d - k) further directions, with T lower
+triangular:
+
+.. math:: M = m B^\top, \qquad Q = m m^\top + T T^\top, \qquad
+          (\lambda, \lambda^*) = F y, \quad F = \begin{pmatrix} m & T \\ B & 0 \end{pmatrix}, \quad y \sim N(0, 1).
+
+T is never formed from Q during a run, so that it goes on to 1e-16, and the risk to 1e-32, at perfect recovery.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import sgdlimits._x64  # noqa: F401
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+from sgdlimits.errors import BadInput
+from sgdlimits.problem.overlaps import Overlaps
+
+PSD_TOLERANCE = 1e-9
+ZERO = 16 * np.finfo(float).eps
+
+
+class Frame(eqx.Module):
+    """Coordinates of a batch of runs, the runs on the last axis. `T[j, i]` is entry (i, j) of T: columns lie together."""
+
+    a: Float[Array, "p runs"]
+    m: Float[Array, "p k runs"]
+    T: Float[Array, "p p runs"]
+
+
+class Loading(NamedTuple):
+    """The matrix F, which turns standard normal coordinates into fields: its rows of students and of fixed directions."""
+
+    student: Float[Array, "p n"]
+    fixed: Float[Array, "k n"]
+
+
+def overlaps_of(frame: Frame, B: Float[Array, "k k"]) -> Overlaps:
+    """The statistics of a frame, the runs still on the last axis."""
+    M = jnp.einsum("jsR,rs->jrR", frame.m, B)
+    Q = (frame.m[:, None] * frame.m[None]).sum(2) + (frame.T[:, :, None] * frame.T[:, None]).sum(0)
+    return Overlaps(frame.a, M, Q)
+
+
+def frame_of(stats: Overlaps, B: Float[Array, "k k"], room: int) -> Frame:
+    """Factor the statistics of a batch of runs (runs first) where only `room` directions lie outside the fixed ones.
+
+    Raises `BadInput` where Omega is not positive semi-definite or does not fit into the room.
+    """
+    a, M, Q = (np.asarray(leaf, float) for leaf in (stats.a, stats.M, stats.Q))
+    p, scale = Q.shape[-1], np.maximum(np.abs(Q).max(axis=(-2, -1)), 1.0)[:, None]
+    m = np.linalg.solve(np.asarray(B), np.swapaxes(M, -1, -2)).swapaxes(-1, -2)
+    values, vectors = np.linalg.eigh(Q - m @ m.swapaxes(-1, -2))
+    if (values < -PSD_TOLERANCE * scale).any():
+        raise BadInput(
+            f"the start is not positive semi-definite: Q - M P^-1 M^T has the eigenvalue {values.min():.3g}. "
+            "Make Q larger or M smaller, so that weights with these overlaps exist."
+        )
+    values, vectors = values[:, ::-1], vectors[:, :, ::-1]
+    if room < p and (values[:, room:] > PSD_TOLERANCE * scale).any():
+        raise BadInput(
+            f"the start needs {p} directions outside the span of the fixed ones, but d leaves {room}. "
+            f"Use a larger d, or a start whose Q - M P^-1 M^T has rank {room}."
+        )
+    values = np.where(values > ZERO * scale, values, 0.0)
+    values[:, room:] = 0.0
+    root = vectors * np.sqrt(values)[:, None, :]
+    T = np.linalg.qr(root.swapaxes(-1, -2), mode="r")
+    T = T * np.where(np.diagonal(T, axis1=-2, axis2=-1) < 0, -1.0, 1.0)[:, :, None]
+    return Frame(*(jnp.asarray(np.moveaxis(leaf, 0, -1)) for leaf in (a, m, T)))
+
+
+def loading(stats: Overlaps, B: Float[Array, "k k"]) -> Loading:
+    """F for statistics with any trailing axes, differentiable, and safe where Omega is singular or barely indefinite."""
+    p, k = stats.M.shape[:2]
+    batch = stats.M.shape[2:]
+    flat = stats.M.reshape(p, k, -1)
+    m = jnp.moveaxis(jnp.linalg.solve(B, jnp.moveaxis(flat, 1, 0).reshape(k, -1)).reshape(k, p, -1), 0, 1)
+    S = stats.Q.reshape(p, p, -1) - (m[:, None] * m[None]).sum(2)
+    T = cholesky_columns(S)
+    student = jnp.concatenate([m, jnp.swapaxes(T, 0, 1)], axis=1).reshape(p, k + p, *batch)
+    fixed = jnp.concatenate([B, jnp.zeros((k, p))], axis=1).reshape(k, k + p, *(1 for _ in batch))
+    return Loading(student, jnp.broadcast_to(fixed, (k, k + p, *batch)))
+
+
+def cholesky_columns(S: Float[Array, "p p n"]) -> Float[Array, "p p n"]:
+    """Columns of the Cholesky factor of each S[:, :, i], column j in entry j.
+
+    For semi-definite matrices: a pivot at or below zero gives a column of zeros, and an entry is held to what Cauchy and
+    Schwarz allow, so that rounding or discretisation below zero does not blow up.
+    """
+
+    def eliminate(S, j):
+        pivot = lax.dynamic_index_in_dim(S, j, 0, keepdims=False)
+        head = lax.dynamic_index_in_dim(pivot, j, 0, keepdims=False)
+        alive = head > ZERO
+        inverse = jnp.where(alive, lax.rsqrt(jnp.where(alive, head, 1.0)), 0.0)
+        diagonal = jnp.diagonal(S, axis1=0, axis2=1).T
+        positive = diagonal > 0
+        cap = jnp.where(positive, jnp.sqrt(jnp.where(positive, diagonal, 1.0)), 0.0)
+        column = jnp.clip(pivot * inverse, -cap, cap)
+        return S - column[:, None] * column[None], column
+
+    return lax.scan(eliminate, S, jnp.arange(S.shape[0]))[1]

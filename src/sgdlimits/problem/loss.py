@@ -1,0 +1,45 @@
+"""How a prediction is scored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float
+
+from sgdlimits.errors import BadInput
+
+
+class SquaredLoss(eqx.Module):
+    """weight (f - y)^2. The weight is 1/2 in most papers and 1 in some."""
+
+    weight: float = eqx.field(static=True, default=0.5)
+
+    def __call__(self, prediction: Float[Array, "*batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        return self.weight * (prediction - label) ** 2
+
+
+class FunctionLoss(eqx.Module):
+    """A user's own differentiable function loss(prediction, label) of two numbers."""
+
+    fn: Callable = eqx.field(static=True)
+
+    def __call__(self, prediction: Float[Array, "*batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        if prediction.ndim == 0:
+            return self.fn(prediction, label)
+        return jax.vmap(self.fn)(prediction.ravel(), label.ravel()).reshape(prediction.shape)
+
+
+def as_loss(loss: Callable) -> SquaredLoss | FunctionLoss:
+    """A loss from a user's JAX function, checked: two numbers in, one number out."""
+    if isinstance(loss, (SquaredLoss, FunctionLoss)):
+        return loss
+    number = jax.ShapeDtypeStruct((), float)
+    try:
+        shape = jax.eval_shape(loss, number, number).shape
+    except Exception as reason:
+        raise BadInput(f"the loss fails on two numbers: {reason}. Write loss(prediction, label) with jax.numpy.") from reason
+    if shape != ():
+        raise BadInput(f"the loss must return one number; got shape {shape}. Sum or average what it returns.")
+    return FunctionLoss(loss)

@@ -1,0 +1,65 @@
+"""The statistics of a projection problem."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import sgdlimits._x64  # noqa: F401
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+
+def _number_array(value):
+    """Floating point, whatever was given; arrays and traced values pass through, as does what a pytree holds in between."""
+    return jnp.asarray(value, float) if isinstance(value, (list, tuple, int, float, np.generic, np.ndarray)) else value
+
+
+class Overlaps(eqx.Module):
+    r"""Summary statistics of p trained directions u_j and k fixed directions e_r.
+
+    Parameters
+    ----------
+    a : second layer, shape (p,)
+    M : overlaps :math:`u_j \cdot e_r`, shape (p, k)
+    Q : overlaps :math:`u_j \cdot u_l`, shape (p, p)
+
+    The Gram matrix P of the fixed directions belongs to the problem. A batch of runs has one more axis: first in datasets and
+    arguments, last inside the simulators.
+
+    >>> Overlaps(a=[1.0], M=[[0.1]], Q=[[1.0]]).width
+    1
+    """
+
+    a: Float[Array, "*runs p"] = eqx.field(converter=_number_array)
+    M: Float[Array, "*runs p k"] = eqx.field(converter=_number_array)
+    Q: Float[Array, "*runs p p"] = eqx.field(converter=_number_array)
+
+    dims: ClassVar[dict[str, tuple[str, ...]]] = {
+        "a": ("student",),
+        "M": ("student", "teacher"),
+        "Q": ("student", "student_other"),
+    }
+
+    @property
+    def width(self) -> int:
+        return self.a.shape[-1]
+
+
+def to_vector(stats: Overlaps, second_layer: bool) -> Float[Array, "n *batch"]:
+    """M row by row, the upper triangle of Q row by row, then `a` if it is trained; trailing axes are kept."""
+    row, column = np.triu_indices(stats.Q.shape[0])
+    parts = [stats.M.reshape(-1, *stats.M.shape[2:]), stats.Q[row, column]]
+    return jnp.concatenate([*parts, stats.a] if second_layer else parts)
+
+
+def runs_last(tree):
+    """Move the axis of runs from the front to the back."""
+    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), tree)
+
+
+def runs_first(tree):
+    """Move the axis of runs from the back to the front."""
+    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), tree)

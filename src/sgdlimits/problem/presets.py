@@ -1,0 +1,97 @@
+"""The learning problems of the papers, by name."""
+
+from __future__ import annotations
+
+from sgdlimits.errors import check_count
+from sgdlimits.problem.algorithm import OnePassSGD
+from sgdlimits.problem.loss import SquaredLoss
+from sgdlimits.problem.network import TwoLayer
+from sgdlimits.problem.projection import InitialWeights, ProjectionProblem
+from sgdlimits.problem.target import CommitteeReadout, Target
+
+
+def phase_retrieval(
+    width: int = 1, lr: float = 0.05, noise: float = 0.0, sphere: bool = True, train_second: bool = False
+) -> ProjectionProblem:
+    r"""Phase retrieval by a network of squared units, :math:`y = (w_*\cdot x)^2 + \sqrt\Delta z`, loss :math:`\frac12(y-f)^2` [1]_.
+
+    Parameters
+    ----------
+    width : p, the number of units
+    lr : :math:`\gamma`, the learning rate
+    noise : :math:`\Delta`, the variance of the label noise
+    sphere : whether the weights stay on the sphere
+    train_second : whether the second layer is trained, at the same learning rate; it stays at 1 otherwise
+
+    Notes
+    -----
+    The paper has inputs of variance 1/d and weights of norm :math:`\sqrt d`: its :math:`w/\sqrt d` is our u, its :math:`\sqrt d x`
+    our x, its m and Q our M and Q. Its time is :math:`\nu\gamma/(pd)`, so that `rate` is :math:`\gamma/p`. `RandomInit` draws
+    Gaussian weights (18), on the sphere scaled to norm 1.
+
+    Examples
+    --------
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.phase_retrieval(lr=0.1, noise=0.2)
+    >>> m, gamma, Delta = 0.3, 0.1, 0.2
+    >>> paper = m * (4 * (1 - 6 * gamma) * (1 - m**2) - 2 * gamma * Delta)         # equation (7)
+    >>> ours = problem.drift(sl.Overlaps([1.0], [[m]], [[1.0]])).M[0, 0] / problem.rate
+    >>> bool(abs(ours - paper) < 1e-14)
+    True
+
+    References
+    ----------
+    .. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized linear
+       models*.
+    """
+    width = check_count("width", width)
+    return ProjectionProblem(
+        target=Target(CommitteeReadout("square"), 1, noise=noise),
+        network=TwoLayer(width, "square"),
+        loss=SquaredLoss(),
+        algorithm=OnePassSGD(lr, lr_second=lr if train_second else None, sphere=sphere),
+        initial=InitialWeights(unit=sphere),
+        paper_time=1 / width,
+        name="phase_retrieval",
+    )
+
+
+def quadratic_network(width: int = 2, teachers: int = 1, lr: float = 0.1, noise: float = 0.0) -> ProjectionProblem:
+    r"""A quadratic network learns a quadratic network, :math:`y = \frac1{p^*}\sum_l (w^*_l\cdot x)^2`, loss :math:`(y-f)^2` [3]_.
+
+    Parameters
+    ----------
+    width : p, the number of the student's units
+    teachers : :math:`p^*`, the number of orthonormal teacher directions
+    lr : :math:`\eta`, the learning rate
+    noise : variance of the label noise (zero in the paper)
+
+    Notes
+    -----
+    The paper's :math:`w/\sqrt N` is our u, its :math:`\rho` our M. Its time :math:`\alpha = M/N` is our t and its
+    :math:`t = \eta\alpha` has `rate` :math:`\eta`. `OrthogonalInit(spread)` is its start (8); `RandomInit` draws independent
+    directions of norm 1, as in its simulations.
+
+    Examples
+    --------
+    >>> import sgdlimits as sl
+    >>> float(sl.presets.quadratic_network(width=3, teachers=2, lr=0.2).rate)
+    0.2
+
+    References
+    ----------
+    .. [3] The paper on quadratic networks in the bibliography.
+    """
+    teachers = check_count("teachers", teachers)
+    return ProjectionProblem(
+        target=Target(CommitteeReadout("square"), teachers, noise=noise),
+        network=TwoLayer(width, "square"),
+        loss=SquaredLoss(weight=1.0),
+        algorithm=OnePassSGD(lr),
+        initial=InitialWeights(unit=True),
+        paper_time=1.0,
+        name="quadratic_network",
+    )
+
+
+PRESETS = {preset.__name__: preset for preset in (phase_retrieval, quadratic_network)}

@@ -1,0 +1,238 @@
+"""Problems of projections: everything depends on the input through a few of its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import sgdlimits._x64  # noqa: F401
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from sgdlimits.errors import BadInput
+from sgdlimits.gaussian import Estimate, Rule
+from sgdlimits.problem.algorithm import OnePassSGD
+from sgdlimits.problem.base import Problem
+from sgdlimits.problem.data import Data, gaussian
+from sgdlimits.problem.frame import Loading
+from sgdlimits.problem.loss import FunctionLoss, SquaredLoss, as_loss
+from sgdlimits.problem.moments import ByRule, ClosedForm, MomentRule, choose_rule, has_closed_form
+from sgdlimits.problem.network import TwoLayer
+from sgdlimits.problem.overlaps import Overlaps, to_vector
+from sgdlimits.problem.target import Target
+
+
+class InitialWeights(eqx.Module):
+    """The law of the weights a paper starts from: `RandomInit` follows it.
+
+    Parameters
+    ----------
+    scale : standard deviation of sqrt(d) times a weight, or the norm where `unit` holds
+    unit : whether every direction is scaled to that norm
+    second : value of each entry of the second layer
+    """
+
+    scale: float = eqx.field(static=True, default=1.0)
+    unit: bool = eqx.field(static=True, default=False)
+    second: float = eqx.field(static=True, default=1.0)
+
+
+class ProjectionProblem(Problem):
+    r"""A network that learns a target from Gaussian data by one-pass SGD, from its parts.
+
+    With fields :math:`\lambda_j = u_j\cdot x`, :math:`\lambda^*_r = e_r\cdot x`, loss l and :math:`G = \partial l/\partial\lambda`
+    the statistics obey, as :math:`d\to\infty`,
+
+    .. math::
+        \dot M &= -\text{lr}\,(E[G\lambda^{*\top}] + \text{ridge}\, M), \\
+        \dot Q &= -\text{lr}\,(E[G\lambda^\top + \lambda G^\top] + 2\,\text{ridge}\, Q) + \text{lr}^2\sigma^2 E[GG^\top], \\
+        \dot a &= -\text{lr}_2\,(E[\partial_a l] + \text{ridge}\, a),
+
+    where the last term of Q is the corrector and the rest the population drift. On the sphere the change of each norm is taken
+    out: :math:`\dot M_{jr} \mathrel{-}= M_{jr}\dot Q_{jj}/2`, :math:`\dot Q_{jl} \mathrel{-}= Q_{jl}(\dot Q_{jj} + \dot Q_{ll})/2`.
+
+    Parameters
+    ----------
+    target : `Target`, the labels
+    network : `TwoLayer`
+    loss : `SquaredLoss`, or a JAX function loss(prediction, label)
+    algorithm : `OnePassSGD`
+    data : `Data`; standard normal inputs unless given
+    rule : how expectations are computed: None chooses, a `Rule` such as `GaussHermite(32)` or `Sobol(12)` overrides
+    initial : the law of the start that `RandomInit` follows
+    paper_time : paper time per unit of lr t; None where no paper has its own clock
+    name : how the problem is called in tables and files
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> problem = ProjectionProblem(
+    ...     target=Target(lambda fixed: fixed[0] * fixed[1], teachers=2),
+    ...     network=TwoLayer(3, jnp.abs), loss=SquaredLoss(), algorithm=OnePassSGD(lr=0.1))
+    >>> problem.drift(Overlaps(jnp.ones(3), jnp.zeros((3, 2)), jnp.eye(3))).M.shape
+    (3, 2)
+    """
+
+    data: Data
+    target: Target
+    network: TwoLayer
+    loss: SquaredLoss | FunctionLoss
+    algorithm: OnePassSGD
+    rule: MomentRule
+    initial: InitialWeights
+    paper_time: float | None = eqx.field(static=True)
+    name: str = eqx.field(static=True)
+
+    def __init__(
+        self,
+        target: Target,
+        network: TwoLayer,
+        loss: Callable,
+        algorithm: OnePassSGD,
+        *,
+        data: Data | None = None,
+        rule: Rule | MomentRule | None = None,
+        initial: InitialWeights | None = None,
+        paper_time: float | None = None,
+        name: str = "projection",
+    ) -> None:
+        self.data = gaussian(target.teachers) if data is None else data
+        self.target, self.network, self.algorithm = target, network, algorithm
+        self.loss = as_loss(loss)
+        self.initial = InitialWeights(unit=algorithm.sphere) if initial is None else initial
+        self.paper_time, self.name = paper_time, name
+        if rule is None:
+            self.rule = choose_rule(self)
+        elif isinstance(rule, Rule):
+            self.rule = ByRule(rule)
+        elif isinstance(rule, ClosedForm) and not has_closed_form(self):
+            raise BadInput(
+                "ClosedForm needs squared activations, a quadratic readout and a squared loss. Leave out rule, or give Sobol()."
+            )
+        else:
+            self.rule = rule
+
+    @property
+    def frame(self) -> Float[Array, "k k"]:
+        """B, the fixed directions in their orthonormal frame: P = B B^T."""
+        return jnp.linalg.cholesky(self.target.gram)
+
+    @property
+    def rate(self):
+        return 1.0 if self.paper_time is None else self.paper_time * self.algorithm.lr
+
+    # One sample. Fields have shape (p, ...) and (k, ...): any trailing axes, such as runs, nodes or none.
+
+    def place(self, F: Loading, points: Float[Array, "n+1 *batch"], c: Array):
+        """(fields, fixed fields, label noise) of class `c` at standard normal points, the label noise in the last row."""
+        k = self.target.teachers
+        inside = self.data.sigma * points[:-1]
+        centre = self.data.centre(self.frame, c).reshape(k, *(1 for _ in points.shape[1:]))
+        inside = jnp.concatenate([inside[:k] + centre, inside[k:]])
+        return F.student @ inside, F.fixed @ inside, points[-1]
+
+    def sample_loss(self, fields, fixed, a, z, c) -> Float[Array, "*batch"]:
+        """The loss of one sample."""
+        return self.loss(self.network(fields, a), self.target.label(fixed, z, c))
+
+    def gradient(self, fields, fixed, a, z, c) -> tuple[Float[Array, "p *batch"], Float[Array, "p *batch"]]:
+        """(G, dl/da) of one sample, by automatic differentiation."""
+        total = lambda fields, a: self.sample_loss(fields, fixed, a, z, c).sum()  # noqa: E731
+        return jax.grad(total, argnums=(0, 1))(fields, a)
+
+    def increment(self, stats: Overlaps, fields, fixed, z, c, project: bool = True) -> Overlaps:
+        """d times the change of the statistics by one sample, as d -> infinity, trailing axes broadcast."""
+        sgd = self.algorithm
+        G, second = self.gradient(fields, fixed, jnp.broadcast_to(stats.a, fields.shape), z, c)
+        cross = G[:, None] * fields[None]
+        return self._move(
+            stats,
+            M=-sgd.lr * (G[:, None] * fixed[None] + sgd.ridge * stats.M),
+            Q=-sgd.lr * (cross + jnp.swapaxes(cross, 0, 1) + 2 * sgd.ridge * stats.Q)
+            + (sgd.lr * self.data.sigma) ** 2 * G[:, None] * G[None],
+            gradient_second=second,
+            project=project,
+        )
+
+    # All samples. Statistics without a batch axis.
+
+    def drift_parts(self, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
+        sgd, moments = self.algorithm, self.rule.moments(self, stats)
+        population = self._move(
+            stats,
+            M=-sgd.lr * (moments.gradient_fixed + sgd.ridge * stats.M),
+            Q=-sgd.lr * (moments.gradient_field + moments.gradient_field.T + 2 * sgd.ridge * stats.Q),
+            gradient_second=moments.gradient_second,
+        )
+        spread = (sgd.lr * self.data.sigma) ** 2 * moments.gradient_gradient
+        corrector = self._move(stats, M=jnp.zeros_like(stats.M), Q=spread, gradient_second=None)
+        return population, corrector
+
+    def covariance(self, stats: Overlaps) -> Float[Array, "n n"]:
+        raw = self.rule.covariance(self, stats)
+        if not self.algorithm.sphere:
+            return raw
+        projection = self._projection_matrix(stats)
+        return projection @ raw @ projection.T
+
+    def risk(self, stats: Overlaps) -> Float[Array, ""]:
+        return self.rule.moments(self, stats).loss
+
+    def expectation(self, stats: Overlaps) -> Estimate:
+        """The moments behind drift and risk with their error estimates; zero errors where they are in closed form."""
+        if isinstance(self.rule, ByRule):
+            return self.rule.estimate(self, stats)
+        moments = self.rule.moments(self, stats)
+        return Estimate(moments, jax.tree.map(jnp.zeros_like, moments))
+
+    def check(self, stats: Overlaps) -> None:
+        p, k = self.network.width, self.target.teachers
+        for name, shape in {"a": (p,), "M": (p, k), "Q": (p, p)}.items():
+            got = np.shape(getattr(stats, name))[1:]
+            if got != shape:
+                raise BadInput(
+                    f"{name} must have shape {shape} for width {p} and {k} fixed direction{'s' if k > 1 else ''}; got {got}. "
+                    "Give statistics of that shape."
+                )
+        values = {name: np.asarray(getattr(stats, name)) for name in ("a", "M", "Q")}
+        for name, value in values.items():
+            if not np.isfinite(value).all():
+                raise BadInput(f"{name} must be finite; got {value[~np.isfinite(value)][0]}. Give finite statistics.")
+        Q = values["Q"]
+        if not np.allclose(Q, np.swapaxes(Q, -1, -2), atol=1e-9):
+            raise BadInput("Q must be symmetric. Give Q = U U^T for some weights U.")
+        norms = np.diagonal(Q, axis1=-2, axis2=-1)
+        if self.algorithm.sphere and not np.allclose(norms, 1.0, atol=1e-9):
+            raise BadInput(
+                f"sphere=True keeps every norm at 1, but the start has Q_jj = {norms.ravel()[np.argmax(abs(norms - 1))]:.6g}. "
+                "Give Q with ones on its diagonal, or sphere=False."
+            )
+
+    def _move(self, stats, M, Q, gradient_second, project: bool = True) -> Overlaps:
+        """The change of the statistics, with the sphere's projection and with the second layer still where it is fixed."""
+        sgd = self.algorithm
+        if sgd.sphere and project:
+            norm = jnp.einsum("jj...->j...", Q) / 2
+            M = M - stats.M * norm[:, None]
+            Q = Q - stats.Q * (norm[:, None] + norm[None])
+        if sgd.lr_second is None or gradient_second is None:
+            return Overlaps(jnp.zeros_like(stats.a), M, Q)
+        return Overlaps(-sgd.lr_second * (gradient_second + sgd.ridge * stats.a), M, Q)
+
+    def _projection_matrix(self, stats: Overlaps) -> Float[Array, "n n"]:
+        """The sphere's projection as a matrix on increments in the order of `to_vector`."""
+        p, k = stats.M.shape
+        row, column = np.triu_indices(p)
+        trained = self.algorithm.trains_second
+
+        def project(vector):
+            M = vector[: p * k].reshape(p, k)
+            Q = jnp.zeros((p, p)).at[row, column].set(vector[p * k : p * k + row.size])
+            Q = Q + jnp.triu(Q, 1).T
+            moved = self._move(stats, M, Q, None)
+            a = vector[p * k + row.size :] if trained else stats.a
+            return to_vector(Overlaps(a, moved.M, moved.Q), trained)
+
+        return jax.jacfwd(project)(jnp.zeros(p * k + row.size + (p if trained else 0)))

@@ -1,0 +1,122 @@
+"""What is to be learnt: a readout of the fields of k fixed directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import sgdlimits._x64  # noqa: F401
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from sgdlimits.errors import BadInput, check_count, check_number, is_traced
+from sgdlimits.problem.activation import Activation, as_activation, is_square
+
+
+class Readout(eqx.Module):
+    """A function of the fixed fields (k, ...) whose value has the trailing shape (...)."""
+
+    def __call__(self, fixed: Float[Array, "k *batch"]) -> Float[Array, "*batch"]:
+        raise NotImplementedError  # abstract: each readout says its own
+
+    def quadratic(self, teachers: int) -> Float[Array, "k k"] | None:
+        """The matrix R where the readout is the quadratic form of R; None where it is something else."""
+        return None
+
+
+class CommitteeReadout(Readout):
+    r"""A teacher network, :math:`\frac1k\sum_r s(\lambda^*_r)`."""
+
+    activation: Activation = eqx.field(converter=as_activation)
+
+    def __call__(self, fixed):
+        return self.activation(fixed).mean(0)
+
+    def quadratic(self, teachers):
+        return jnp.eye(teachers) / teachers if is_square(self.activation) else None
+
+
+class QuadraticReadout(Readout):
+    r"""A quadratic form, :math:`\lambda^{*\top} R \lambda^*`."""
+
+    R: Float[Array, "k k"] = eqx.field(converter=lambda R: jnp.asarray(R, float))
+
+    def __call__(self, fixed):
+        R = self.R.reshape(*self.R.shape, *(1 for _ in fixed.shape[1:]))
+        return (fixed[:, None] * R * fixed[None]).sum((0, 1))
+
+    def quadratic(self, teachers):
+        return (self.R + self.R.T) / 2
+
+
+class FunctionReadout(Readout):
+    """A user's own function of one vector of k fields."""
+
+    fn: Callable = eqx.field(static=True)
+
+    def __call__(self, fixed):
+        if fixed.ndim == 1:
+            return self.fn(fixed)
+        flat = jax.vmap(self.fn, in_axes=-1)(fixed.reshape(fixed.shape[0], -1))
+        return flat.reshape(fixed.shape[1:])
+
+
+class Target(eqx.Module):
+    r"""Labels :math:`y = \text{readout}(\lambda^*) + \sqrt{\text{noise}}\, z` of k fixed directions with Gram matrix P.
+
+    Parameters
+    ----------
+    readout : a `Readout`, or a JAX function of one vector of k fields that returns one number
+    teachers : k, the number of fixed directions
+    noise : variance of the additive label noise
+    gram : P, shape (k, k), positive definite; the identity unless given
+
+    >>> target = Target(lambda fixed: fixed[0] * fixed[1], teachers=2, noise=0.1)
+    >>> float(target.label(jnp.array([2.0, 3.0]), z=0.0, c=0))
+    6.0
+    """
+
+    readout: Readout
+    gram: Float[Array, "k k"]
+    noise: Float[Array, ""]
+
+    def __init__(self, readout: Readout | Callable, teachers: int = 1, *, noise: float = 0.0, gram=None) -> None:
+        teachers = check_count("teachers", teachers)
+        check_number("noise", noise, at_least=0)
+        self.readout = readout if isinstance(readout, Readout) else FunctionReadout(readout)
+        self.gram = jnp.eye(teachers) if gram is None else jnp.asarray(gram, float)
+        self.noise = jnp.asarray(noise, float)
+        _check_gram(self.gram, teachers)
+        _check_readout(self.readout, teachers)
+
+    @property
+    def teachers(self) -> int:
+        return self.gram.shape[0]
+
+    def label(self, fixed: Float[Array, "k *batch"], z: Float[Array, "*batch"], c: Array) -> Float[Array, "*batch"]:
+        """The label of inputs with these fixed fields, standard normal label noise `z` and class `c` (unused here)."""
+        return self.readout(fixed) + jnp.sqrt(self.noise) * z
+
+
+def _check_gram(gram: Float[Array, "k k"], teachers: int) -> None:
+    if gram.shape != (teachers, teachers):
+        raise BadInput(f"gram must have shape ({teachers}, {teachers}); got {gram.shape}. Give the k-by-k Gram matrix.")
+    if is_traced(gram):
+        return
+    P = np.asarray(gram)
+    if not np.allclose(P, P.T) or np.linalg.eigvalsh(P)[0] <= 1e-12 * np.abs(P).max():
+        raise BadInput(
+            f"gram must be symmetric and positive definite; got {P.tolist()}. "
+            "Keep independent directions only and express the others in the readout."
+        )
+
+
+def _check_readout(readout: Readout, teachers: int) -> None:
+    try:
+        shape = jax.eval_shape(readout, jax.ShapeDtypeStruct((teachers,), float)).shape
+    except Exception as reason:
+        raise BadInput(f"the readout fails on {teachers} fields: {reason}. Write it with jax.numpy.") from reason
+    if shape != ():
+        raise BadInput(f"the readout must return one number; got shape {shape}. Sum or index what it returns.")

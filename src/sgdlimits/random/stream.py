@@ -1,0 +1,117 @@
+"""Random numbers drawn by saying what they are for: (seed, run, step, purpose)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import sgdlimits._x64  # noqa: F401
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, UInt32, UInt64
+
+from sgdlimits.random.philox import Words, philox
+from sgdlimits.random.transform import marsaglia_tsang, normal_pair, uniform
+
+
+class Purpose(IntEnum):
+    """What a number is for. One value, one independent stream."""
+
+    START = 0
+    START_CHI = 1
+    STEP = 2
+    CHI = 3
+    CLASS = 4
+    NOISE = 5
+
+
+class Stream(eqx.Module):
+    """The random numbers of consecutive steps of several runs.
+
+    Arrays come with the steps first and the runs last. Their values depend on the seed, the run's own number and the step's
+    own number alone, whatever runs and steps are drawn beside them.
+
+    >>> import numpy as np
+    >>> both = Stream.of(seed=1, runs=[4, 9]).normal(Purpose.STEP, 3)
+    >>> alone = Stream.of(seed=1, runs=[9]).normal(Purpose.STEP, 3)
+    >>> both.shape, bool(np.all(both[:, :, 1] == alone[:, :, 0]))
+    ((1, 3, 2), True)
+    """
+
+    seed: UInt32[Array, "2"]
+    runs: UInt32[Array, " runs"]
+    first: UInt64[Array, ""]
+    steps: int = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, seed: int, runs, first: int = 0, steps: int = 1) -> Stream:
+        """The stream of a 64-bit `seed`, the numbers of its `runs`, and `steps` steps from `first` on."""
+        return cls(seed_words(seed), jnp.asarray(runs, jnp.uint32), jnp.asarray(first, jnp.uint64), steps)
+
+    def words(self, purpose: Purpose, blocks: int, skip: Array | int = 0, rows: bool = False) -> Words:
+        """Four words for each step, block and run, each of shape (steps, blocks, runs), or (steps, runs, blocks) as `rows`.
+
+        Computed as one flat array: that is what compilers vectorise.
+        """
+        runs = self.runs.size
+        index = jnp.arange(self.steps * blocks * runs, dtype=jnp.uint32)
+        step = self.first + (index // jnp.uint32(blocks * runs)).astype(jnp.uint64)
+        if rows:
+            shape, block, run = (self.steps, runs, blocks), index % jnp.uint32(blocks), jnp.repeat(self.runs, blocks)
+        else:
+            shape, block, run = (self.steps, blocks, runs), index // jnp.uint32(runs) % jnp.uint32(blocks), self.runs
+        run = jnp.tile(run, index.size // run.size)
+        label = jnp.uint32(int(purpose) << 24) | (block + jnp.asarray(skip, jnp.uint32))
+        high = (step >> jnp.uint64(32)).astype(jnp.uint32)
+        key = (jnp.full_like(run, self.seed[0]), jnp.full_like(run, self.seed[1]))
+        w0, w1, w2, w3 = philox((step.astype(jnp.uint32), high, run, label), key)
+        return w0.reshape(shape), w1.reshape(shape), w2.reshape(shape), w3.reshape(shape)
+
+    def normal(self, purpose: Purpose, count: int, skip: Array | int = 0) -> Float[Array, "steps count runs"]:
+        """Standard normal numbers, four from a block."""
+        w0, w1, w2, w3 = self.words(purpose, -(-count // 4), skip)
+        return jnp.concatenate([*normal_pair(w0, w1), *normal_pair(w2, w3)], axis=1)[:, :count]
+
+    def normal_rows(self, purpose: Purpose, count: int) -> Float[Array, "steps runs count"]:
+        """The numbers of `normal`, each run's in one row."""
+        w0, w1, w2, w3 = self.words(purpose, -(-count // 4), rows=True)
+        return jnp.concatenate([*normal_pair(w0, w1), *normal_pair(w2, w3)], axis=2)[:, :, :count]
+
+    def uniform(self, purpose: Purpose, count: int, skip: Array | int = 0) -> Float[Array, "steps count runs"]:
+        """Uniform numbers in (0, 1], two from a block."""
+        w0, w1, w2, w3 = self.words(purpose, -(-count // 2), skip)
+        return jnp.concatenate([uniform(w0, w1), uniform(w2, w3)], axis=1)[:, :count]
+
+    def chi_square(self, purpose: Purpose, dof: Float[Array, " count"]) -> Float[Array, "steps count runs"]:
+        """Exact chi-square numbers for each whole number of degrees of freedom in `dof`, from 0 to any size.
+
+        Two degrees and more by `marsaglia_tsang`. A rejected proposal is drawn again from blocks keyed by the number of the
+        attempt, so that the accepted value does not depend on the runs beside it.
+        """
+        count = dof.shape[0]
+        dof = jnp.asarray(dof, float)[:, None]
+        enough = jnp.maximum(dof, 2.0)
+        normals, uniforms = -(-count // 4), -(-count // 2)
+
+        def propose(attempt: Array) -> tuple[Array, Array]:
+            skip = attempt * jnp.uint32(normals + uniforms)
+            return self.normal(purpose, count, skip), self.uniform(purpose, count, skip + jnp.uint32(normals))
+
+        z, u = propose(jnp.uint32(0))
+        value, sure, _ = marsaglia_tsang(z, enough)
+        value = jnp.where(dof >= 2, value, jnp.where(dof == 1, z * z, 0.0))
+
+        def settle(carry):
+            value, unsettled, z, u, attempt = carry
+            candidate, _, h = marsaglia_tsang(z, enough)
+            accepted = jnp.log(u) < h
+            value = jnp.where(unsettled & accepted, candidate, value)
+            return value, unsettled & ~accepted, *propose(attempt), attempt + jnp.uint32(1)
+
+        carry = (value, (dof >= 2) & (u >= sure), z, u, jnp.uint32(1))
+        return lax.while_loop(lambda carry: carry[1].any(), settle, carry)[0]
+
+
+def seed_words(seed: int) -> UInt32[Array, "2"]:
+    """A seed of up to 64 bits as the two words of Philox's key."""
+    return jnp.asarray([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], jnp.uint32)

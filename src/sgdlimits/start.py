@@ -1,0 +1,184 @@
+"""Where runs start: laws of the statistics at time zero."""
+
+from __future__ import annotations
+
+import abc
+
+import sgdlimits._x64  # noqa: F401
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from sgdlimits.errors import BadInput, check_count, check_number
+from sgdlimits.level.base import check_dimension
+from sgdlimits.problem.frame import Frame, frame_of, overlaps_of
+from sgdlimits.problem.overlaps import Overlaps, runs_first
+from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.random import Purpose, Stream
+
+
+class Start(eqx.Module):
+    """A law of the start. The start of a run depends on the seed and the run's number alone."""
+
+    @abc.abstractmethod
+    def batch(self, problem: ProjectionProblem, stream: Stream) -> Overlaps:
+        """The statistics of the stream's runs, runs first."""
+
+    def sample(self, problem: ProjectionProblem, *, runs: int = 1, seed: int = 0) -> Overlaps:
+        """The statistics of `runs` runs, shapes (runs, p), (runs, p, k), (runs, p, p), as `simulate` would draw them."""
+        return self.batch(problem, Stream.of(seed, np.arange(check_count("runs", runs))))
+
+    def one(self, problem: ProjectionProblem, *, seed: int = 0) -> Overlaps:
+        """One start, without an axis for runs: pass it to several levels to start them from the same point."""
+        return jax.tree.map(lambda leaf: leaf[0], self.sample(problem, seed=seed))
+
+
+class RandomInit(Start):
+    r"""Random weights in R^d, as in the problem's paper, with the exact law of their overlaps at finite d.
+
+    The rows of a p-by-d Gaussian matrix have independent Gaussian coordinates along the k fixed directions, and outside of
+    them a Wishart Gram matrix whose triangular factor is normal below the diagonal and chi with d - k - j degrees of freedom
+    on it (Bartlett). No vector of length d is made.
+
+    Parameters
+    ----------
+    d : dimension
+    scale : standard deviation of sqrt(d) times a weight, or the norm where `unit` holds
+    unit : whether each direction is scaled to the norm `scale`
+    second : each entry of the second layer
+
+    What is not given comes from the problem (`problem.initial`).
+
+    >>> import sgdlimits as sl
+    >>> start = RandomInit(d=10**9).sample(sl.presets.phase_retrieval(width=2), runs=3)
+    >>> start.M.shape, bool(abs(start.M).max() < 1e-3)
+    ((3, 2, 1), True)
+    """
+
+    d: int = eqx.field(static=True, converter=check_dimension)
+    scale: float | None = eqx.field(static=True, default=None)
+    unit: bool | None = eqx.field(static=True, default=None)
+    second: float | None = eqx.field(static=True, default=None)
+
+    def batch(self, problem, stream):
+        check_dimension(self.d, problem.target.teachers)
+        if self.scale is not None:
+            check_number("scale", self.scale, above=0)
+        law = problem.initial
+        scale = law.scale if self.scale is None else self.scale
+        unit = law.unit if self.unit is None else self.unit
+        second = law.second if self.second is None else self.second
+        p, k = problem.network.width, problem.target.teachers
+        frame = _gaussian_frame(k, np.full(p, float(second)), np.maximum(self.d - k - np.arange(p), 0.0), stream)
+        norm = jnp.sqrt((frame.m**2).sum(1) + (frame.T**2).sum(0)) if unit else np.sqrt(self.d) * jnp.ones_like(frame.a)
+        scaled = Frame(frame.a, scale * frame.m / norm[:, None], scale * frame.T / norm[None])
+        return runs_first(overlaps_of(scaled, problem.frame))
+
+
+@eqx.filter_jit
+def _gaussian_frame(k: int, a: Float[Array, " p"], dof: Float[Array, " p"], stream: Stream) -> Frame:
+    """The coordinates of p vectors of standard normal numbers; `dof` counts the dimensions left for each (Bartlett)."""
+    p = a.size
+    normal = stream.normal(Purpose.START, p * k + p * p)[0]
+    diagonal = jnp.sqrt(stream.chi_square(Purpose.START_CHI, dof)[0])
+    below = np.tril(np.ones((p, p)), -1).T * (dof > 0)[:, None]
+    T = normal[p * k :].reshape(p, p, -1) * below[:, :, None]
+    T = T.at[np.arange(p), np.arange(p)].set(diagonal)
+    return Frame(jnp.broadcast_to(a[:, None], diagonal.shape), normal[: p * k].reshape(p, k, -1), T)
+
+
+@eqx.filter_jit
+def _normals(stream: Stream, count: int) -> Float[Array, "count runs"]:
+    return stream.normal(Purpose.START, count)[0]
+
+
+class OrthogonalInit(Start):
+    r"""Orthonormal students, Q = 1, with independent overlaps :math:`M_{jr} \sim N(0, \text{spread}^2)`.
+
+    >>> import sgdlimits as sl
+    >>> OrthogonalInit(spread=0.01).sample(sl.presets.quadratic_network(width=3), runs=2).Q.shape
+    (2, 3, 3)
+    """
+
+    spread: float = eqx.field(static=True)
+    second: float | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self) -> None:
+        check_number("spread", self.spread, at_least=0)
+
+    def batch(self, problem, stream):
+        p, k, runs = problem.network.width, problem.target.teachers, stream.runs.size
+        M = self.spread * _normals(stream, p * k).reshape(p, k, runs)
+        stats = Overlaps(_second(self.second, problem, runs), jnp.moveaxis(M, -1, 0), jnp.tile(jnp.eye(p), (runs, 1, 1)))
+        _check_exists(stats, problem, f"OrthogonalInit(spread={self.spread:g})", "Give a smaller spread.")
+        return stats
+
+
+class FixedInit(Start):
+    r"""Students of norm 1 with the given overlap and otherwise orthogonal to each other: :math:`Q - MP^{-1}M^\top` is diagonal.
+
+    Parameters
+    ----------
+    overlap : M, one number for all entries or an array that broadcasts to (p, k)
+
+    >>> import sgdlimits as sl
+    >>> FixedInit(0.5).one(sl.presets.phase_retrieval(width=2)).Q.tolist()
+    [[1.0, 0.25], [0.25, 1.0]]
+    """
+
+    overlap: Float[Array, "..."] = eqx.field(converter=lambda overlap: jnp.asarray(overlap, float))
+    second: float | None = eqx.field(static=True, default=None)
+
+    def batch(self, problem, stream):
+        p, k, runs = problem.network.width, problem.target.teachers, stream.runs.size
+        try:
+            M = jnp.broadcast_to(self.overlap, (p, k))
+        except ValueError:
+            raise BadInput(
+                f"overlap must broadcast to shape ({p}, {k}); got shape {self.overlap.shape}. Give a number or such an array."
+            ) from None
+        inside = M @ jnp.linalg.solve(problem.target.gram, M.T)
+        rest = 1 - jnp.diagonal(inside)
+        one = Overlaps(_second(self.second, problem, 1)[0], M, inside + jnp.diag(rest))
+        stats = jax.tree.map(lambda leaf: jnp.tile(leaf, (runs, *(1 for _ in leaf.shape))), one)
+        _check_exists(stats, problem, "FixedInit", "Give smaller overlaps.")
+        return stats
+
+
+class Given(Start):
+    """Statistics as they are: of one run, used for all, or of each run."""
+
+    stats: Overlaps
+
+    def batch(self, problem, stream):
+        if np.ndim(self.stats.a) == 1:
+            return jax.tree.map(lambda leaf: jnp.tile(leaf, (stream.runs.size, *(1 for _ in leaf.shape))), self.stats)
+        given, last = self.stats.a.shape[0], int(stream.runs.max())
+        if last >= given:
+            raise BadInput(f"the start has {given} runs, but run {last} was asked for. Give statistics of one run, or runs={given}.")
+        return jax.tree.map(lambda leaf: leaf[stream.runs], self.stats)
+
+
+def as_start(start: Start | Overlaps) -> Start:
+    """A start from an init object or from explicit statistics."""
+    if isinstance(start, Start):
+        return start
+    if isinstance(start, Overlaps):
+        return Given(start)
+    raise BadInput(
+        f"start must be RandomInit, OrthogonalInit, FixedInit or statistics; got {type(start).__name__}. "
+        "Give, for instance, RandomInit(d=3000) or Overlaps(a, M, Q)."
+    )
+
+
+def _second(second: float | None, problem: ProjectionProblem, runs: int) -> Float[Array, "runs p"]:
+    return jnp.full((runs, problem.network.width), problem.initial.second if second is None else second)
+
+
+def _check_exists(stats: Overlaps, problem: ProjectionProblem, what: str, remedy: str) -> None:
+    try:
+        frame_of(stats, problem.frame, problem.network.width)
+    except BadInput:
+        raise BadInput(f"{what} gives overlaps that no weights of norm 1 have. {remedy}") from None

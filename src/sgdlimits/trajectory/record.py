@@ -1,0 +1,76 @@
+"""Problems, levels and starts as JSON, so that a file says how it was made and can be made again."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import sys
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from sgdlimits.errors import BadInput
+
+
+def to_json(thing: Any) -> str:
+    """A module of the package, or of a user, as JSON: its class, its numbers to the last digit, its functions by name.
+
+    >>> from sgdlimits.level import Chain
+    >>> to_json(Chain(d=30))
+    '{"class": "sgdlimits.level.chain:Chain", "fields": {"d": 30}}'
+    """
+    return json.dumps(_encode(thing))
+
+
+def from_json(text: str) -> Any:
+    """What `to_json` wrote. Functions and classes from outside the package are found only in modules already imported."""
+    return _decode(json.loads(text))
+
+
+def _encode(thing: Any) -> Any:
+    if thing is None or isinstance(thing, (bool, int, float, str)):
+        return thing
+    if isinstance(thing, (jax.Array, np.ndarray, np.generic)):
+        return {"array": np.asarray(thing).tolist()}
+    if isinstance(thing, eqx.Module):
+        fields = {field.name: _encode(getattr(thing, field.name)) for field in dataclasses.fields(thing)}
+        return {"class": _address(type(thing)), "fields": fields}
+    if callable(thing):
+        return {"function": _address(thing)}
+    raise BadInput(f"{type(thing).__name__} cannot be written to a file. Build problems from numbers, functions and modules.")
+
+
+def _decode(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        return jax.numpy.asarray(value["array"], float)
+    if "function" in value:
+        return _find(value["function"])
+    cls = _find(value["class"])
+    module = object.__new__(cls)
+    for name, field in value["fields"].items():
+        object.__setattr__(module, name, _decode(field))
+    return module
+
+
+def _address(thing: Any) -> str:
+    module = getattr(thing, "__module__", None) or type(thing).__module__
+    return f"{module}:{getattr(thing, '__qualname__', type(thing).__qualname__)}"
+
+
+def _find(address: str) -> Any:
+    module_name, _, path = address.partition(":")
+    if module_name.split(".")[0] == "sgdlimits":
+        importlib.import_module(module_name)
+    found: Any = sys.modules.get(module_name)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise BadInput(
+            f"the file refers to {address}, which is not at hand. Import its module first, or pass the problem to rerun."
+        )
+    return found

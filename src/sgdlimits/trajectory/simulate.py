@@ -1,0 +1,149 @@
+"""The one verb: follow a problem's SGD at a level of description."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import xarray as xr
+from tqdm.auto import tqdm
+
+import jax
+from sgdlimits.errors import BadInput, Interrupted, check_count, check_number
+from sgdlimits.level.base import DIVERGED, FINISHED, Job, Level, Track
+from sgdlimits.problem.base import Problem
+from sgdlimits.problem.overlaps import Overlaps
+from sgdlimits.random import Stream
+from sgdlimits.start import Start, as_start
+from sgdlimits.trajectory.record import to_json
+from sgdlimits.trajectory.schema import INTERRUPTED, build, join
+
+
+class DivergedWarning(UserWarning):
+    """Some runs of a simulation diverged; they are in the dataset, with their last finite state."""
+
+
+def simulate(
+    problem: Problem,
+    level: Level,
+    start: Start | Overlaps,
+    *,
+    t_max: float,
+    runs: int = 1,
+    seed: int = 0,
+    save: int | np.ndarray = 200,
+    until: Callable | None = None,
+    progress: bool = True,
+    batch: int | None = None,
+) -> xr.Dataset:
+    """Follow `runs` independent runs of a problem's SGD from a start to `t_max`.
+
+    Parameters
+    ----------
+    problem : what is learnt, such as `presets.phase_retrieval(lr=0.05)`
+    level : how it is described: `SGD(d)`, `Chain(d)`, `SDE(d)` or `ODE()`
+    start : `RandomInit(d)`, `OrthogonalInit(spread)`, `FixedInit(overlap)`, or explicit `Overlaps` of one run or of each
+    t_max : the end, in samples per dimension
+    runs : number of runs
+    seed : a whole number; run i with the same seed is the same run, whatever other runs are beside it
+    save : number of equally spaced times to save, from 0 to `t_max`, or the times themselves
+    until : a JAX function of one run's statistics that is true where the run should stop
+    progress : whether to show a progress bar when the work takes more than a second
+    batch : runs computed at once; changes memory and speed, not the result
+
+    Returns
+    -------
+    xarray.Dataset with dimensions run, t and those of the statistics (docs/schema.md). A run that diverges or stops keeps its
+    last finite state; its `status` and `t_end` say so.
+
+    Raises
+    ------
+    BadInput : an argument cannot be used; the message says why and what to do
+    Interrupted : on Ctrl-C, with the finished part in its attribute `dataset`
+
+    Examples
+    --------
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.phase_retrieval(lr=0.05)
+    >>> exact = sl.simulate(problem, sl.Chain(d=100), sl.RandomInit(d=100), t_max=2, runs=3, save=5)
+    >>> dict(exact.sizes)
+    {'run': 3, 't': 5, 'student': 1, 'teacher': 1, 'student_other': 1}
+    """
+    if not isinstance(problem, Problem):
+        raise BadInput(f"problem must be a Problem; got {type(problem).__name__}. Take one from sgdlimits.presets.")
+    if not isinstance(level, Level):
+        raise BadInput(f"level must be a level such as Chain(d=3000) or ODE(); got {level!r}. Give an instance of a level.")
+    start, runs = as_start(start), check_count("runs", runs)
+    check_number("t_max", t_max, above=0)
+    if check_count("seed", seed, at_least=0) >= 2**64:
+        raise BadInput(f"seed must be below 2^64; got {seed}. Give a smaller seed.")
+    wanted = _times(save, float(t_max))
+    times, steps = level.snap(np.unique(np.concatenate([[0.0], wanted])))
+    drop_zero = int(times.size > 1 and wanted[0] > 0)
+
+    size = min(runs, check_count("batch", batch) if batch is not None else level.batch(problem))
+    tracks: list[Track] = []
+    with tqdm(
+        total=runs, desc=level.name, unit="run", delay=1.0, disable=not progress, leave=False, bar_format=_BAR
+    ) as bar:
+        for first in range(0, runs, size):
+            which = np.arange(first, min(first + size, runs))
+            starts = start.batch(problem, Stream.of(seed, which))
+            problem.check(starts)
+            job = Job(times, seed, which, until, lambda share, width=which.size: bar.update(share * width))
+            tracks.append(level.run(problem, starts, job))
+            if tracks[-1].saved < times.size:
+                break
+
+    attributes = {
+        "start": to_json(start),
+        "seed": str(seed),
+        "t_max": float(t_max),
+        "save": json.dumps(save if isinstance(save, int) else np.asarray(save).tolist()),
+        "until": "" if until is None else getattr(until, "__qualname__", repr(until)),
+    }
+    track, interrupted = _finished(tracks, times.size)
+    kept = slice(drop_zero, track.saved)
+    shown = track._replace(stats=jax.tree.map(lambda leaf: leaf[:, kept], track.stats), risk=track.risk[:, kept])
+    dataset = build(problem, level, shown, times[kept], steps[kept], attributes)
+    _warn_of_divergence(dataset)
+    if interrupted:
+        raise Interrupted(dataset)
+    return dataset
+
+
+_BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+
+
+def _times(save: int | np.ndarray, t_max: float) -> np.ndarray:
+    if np.ndim(save) == 0:
+        count = check_count("save", save, at_least=2, remedy="Give a number of times, or an array of times.")
+        return np.linspace(0.0, t_max, count)
+    times = np.unique(np.asarray(save, float))
+    if not times.size or not np.isfinite(times).all() or times[0] < 0 or times[-1] > t_max * (1 + 1e-12):
+        raise BadInput(f"save must hold times from 0 to t_max = {t_max:g}; got {np.asarray(save).tolist()}. Give such times.")
+    return np.unique(np.concatenate([times, [t_max]])) if times[-1] <= 0 else times
+
+
+def _finished(tracks: list[Track], times: int) -> tuple[Track, bool]:
+    """All runs; or after an interruption the runs that had finished, or else all runs of the batch up to where they came."""
+    if tracks[-1].saved == times:
+        return join(tracks), False
+    if len(tracks) > 1:
+        return join(tracks[:-1]), True
+    track = tracks[0]
+    return track._replace(status=np.where(track.status == FINISHED, INTERRUPTED, track.status)), True
+
+
+def _warn_of_divergence(dataset: xr.Dataset) -> None:
+    diverged = dataset.status.values == DIVERGED
+    if diverged.any():
+        warnings.warn(
+            f"{diverged.sum()} of {diverged.size} runs diverged, the first at t = {dataset.t_end.values[diverged].min():.3g}: "
+            "the learning rate is above the stable limit there. Use a smaller lr. "
+            "The diverged runs keep their last finite state; select the others with dataset.status != 'diverged'.",
+            DivergedWarning,
+            stacklevel=3,
+        )
