@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import PyTree
 
@@ -31,6 +32,11 @@ class Track(NamedTuple):
     status: np.ndarray
     t_end: np.ndarray
     saved: int
+
+    def of_runs(self, count: int) -> Track:
+        """The first `count` runs: all batches have the same size, so the last may repeat a run."""
+        first = jax.tree.map(lambda leaf: leaf[:count], self._replace(saved=None))
+        return first._replace(saved=self.saved)
 
 
 @dataclass
@@ -56,6 +62,10 @@ class Level(eqx.Module):
     @abc.abstractmethod
     def snap(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The times that this level can save at nearest to those asked for, and their numbers of samples (NaN without d)."""
+
+    def prepared(self, problem: Problem, start: PyTree) -> Level:
+        """This level with the parameters it chooses for itself, given the statistics of the first run."""
+        return self
 
     def batch(self, problem: Problem) -> int:
         """How many runs to hold at once."""

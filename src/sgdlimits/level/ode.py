@@ -63,15 +63,16 @@ def _slopes(problem: Problem, corrector: bool, stats: PyTree) -> PyTree:
 
 
 @eqx.filter_jit
+def drift_jacobian(problem: Problem, corrector: bool, stats: PyTree):
+    """The Jacobian of the drift at the statistics of one run, all of their entries in one vector."""
+    flat, rebuild = jax.flatten_util.ravel_pytree(stats)
+    slope = vector_field(problem, corrector)
+    return jax.jacfwd(lambda y: jax.flatten_util.ravel_pytree(slope(rebuild(y)))[0])(flat)
+
+
+@eqx.filter_jit
 def _jacobians(problem: Problem, corrector: bool, stats: PyTree):
-    def flat_slope(flat, rebuild):
-        return jax.flatten_util.ravel_pytree(vector_field(problem, corrector)(rebuild(flat)))[0]
-
-    def one(stats):
-        flat, rebuild = jax.flatten_util.ravel_pytree(stats)
-        return jax.jacfwd(lambda y: flat_slope(y, rebuild))(flat)
-
-    return jax.vmap(one)(stats)
+    return jax.vmap(lambda one: drift_jacobian(problem, corrector, one))(stats)
 
 
 @eqx.filter_jit

@@ -78,7 +78,9 @@ def march(process: Process, starts: PyTree, job: Job, counts: np.ndarray, sizes:
             while left and ended.update(carry, here):
                 now = min(left, pace.steps)
                 span = jnp.asarray([first, now])
-                carry = pace.time(lambda: advance(process, job.until, carry, seed, runs, span, jnp.asarray(size)))  # noqa: B023
+                begin = time.perf_counter()
+                carry = jax.block_until_ready(advance(process, job.until, carry, seed, runs, span, jnp.asarray(size)))
+                pace.note(now, time.perf_counter() - begin)
                 first, left = first + now, left - now
                 job.report(now / total)
             first += left
@@ -91,9 +93,8 @@ def march(process: Process, starts: PyTree, job: Job, counts: np.ndarray, sizes:
     except KeyboardInterrupt:
         ended.interrupted = True
     stats, risk = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *saved)
-    t = np.concatenate([[0.0], np.cumsum(counts * sizes)])
-    step = np.concatenate([[0], np.cumsum(counts)])
-    t_end = np.where(ended.step >= 0, np.interp(ended.step, step, t), t[len(saved) - 1])
+    steps = np.concatenate([[0], np.cumsum(counts)])
+    t_end = np.where(ended.step >= 0, np.interp(ended.step, steps, job.times), job.times[len(saved) - 1])
     return Track(stats, risk, ended.status(), t_end, len(saved))
 
 
@@ -198,15 +199,11 @@ class _Pace:
     """How many steps to ask for at once, so that a call takes about `CALL_SECONDS`. Always whole blocks."""
 
     def __init__(self, block: int) -> None:
-        self.block, self.steps, self.seconds, self.warm = block, block, 0.0, False
+        self.block, self.steps, self.seconds, self.calls = block, block, 0.0, 0
 
-    def time(self, call: Callable[[], Carry]) -> Carry:
-        begin = time.perf_counter()
-        carry = jax.block_until_ready(call())
-        spent = time.perf_counter() - begin
-        self.seconds += spent
-        if self.warm:
-            factor = min(8.0, max(0.25, CALL_SECONDS / max(spent, 1e-6)))
-            self.steps = max(1, int(self.steps * factor) // self.block) * self.block
-        self.warm = True
-        return carry
+    def note(self, steps: int, seconds: float) -> None:
+        """Learn from a call that took so many steps and seconds; the first one compiled and says nothing."""
+        self.seconds, self.calls = self.seconds + seconds, self.calls + 1
+        if self.calls > 1:
+            wanted = min(steps * CALL_SECONDS / max(seconds, 1e-6), 8.0 * self.steps, 2.0**40)
+            self.steps = max(1, int(wanted) // self.block) * self.block

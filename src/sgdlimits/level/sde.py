@@ -26,8 +26,9 @@ from jaxtyping import Array, Float, Int
 from sgdlimits.errors import BadInput, check_count, check_number
 from sgdlimits.level.base import SteppingLevel, check_dimension
 from sgdlimits.level.chain import draw_class
+from sgdlimits.level.ode import drift_jacobian
 from sgdlimits.level.process import Process, march
-from sgdlimits.problem.frame import frame_of, loading
+from sgdlimits.problem.frame import loading
 from sgdlimits.problem.overlaps import Overlaps, runs_first, runs_last
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import Purpose, Stream
@@ -65,24 +66,25 @@ class SDE(SteppingLevel):
         if self.dt is not None:
             check_number("dt", self.dt, above=0)
 
-    def run(self, problem, starts, job):
+    def prepared(self, problem, start):
         if not isinstance(problem, ProjectionProblem):
             raise BadInput(f"SDE is not written for {type(problem).__name__}. Use Chain(d) or ODE().")
-        frame_of(starts, problem.frame, problem.network.width)
-        dt = self.dt or max(1 / self.d, STEP_TIMES_RATE / fastest_rate(problem, starts))
+        dt = self.dt or max(1 / self.d, STEP_TIMES_RATE / fastest_rate(problem, start))
+        return SDE(self.d, dt, self.samples)
+
+    def run(self, problem, starts, job):
         gaps = np.diff(job.times)
-        counts = np.ceil(gaps / dt - 1e-9).astype(np.int64)
+        counts = np.ceil(gaps / self.dt - 1e-9).astype(np.int64)
         return march(DiffusionProcess(problem, self.d, self.samples), starts, job, counts, gaps / counts)
 
     def batch(self, problem):
         return 256
 
 
-def fastest_rate(problem: ProjectionProblem, starts: Overlaps) -> float:
-    """The largest modulus of the drift's linear rates at the first start."""
-    flat, rebuild = jax.flatten_util.ravel_pytree(jax.tree.map(lambda leaf: leaf[0], starts))
-    jacobian = jax.jit(jax.jacfwd(lambda y: jax.flatten_util.ravel_pytree(problem.drift(rebuild(y)))[0]))(flat)
-    return max(1e-6, float(np.abs(np.linalg.eigvals(np.asarray(jacobian))).max()))
+def fastest_rate(problem: ProjectionProblem, stats: Overlaps) -> float:
+    """The largest modulus of the drift's linear rates at statistics of one run."""
+    jacobian = np.asarray(drift_jacobian(problem, True, stats))
+    return max(1e-6, float(np.abs(np.linalg.eigvals(jacobian)).max()))
 
 
 class Kicks(NamedTuple):

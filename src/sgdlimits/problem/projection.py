@@ -16,7 +16,7 @@ from sgdlimits.gaussian import Estimate, Rule
 from sgdlimits.problem.algorithm import OnePassSGD
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.data import Data, gaussian
-from sgdlimits.problem.frame import Loading
+from sgdlimits.problem.frame import Loading, frame_of
 from sgdlimits.problem.loss import FunctionLoss, SquaredLoss, as_loss
 from sgdlimits.problem.moments import ByRule, ClosedForm, MomentRule, choose_rule, has_closed_form
 from sgdlimits.problem.network import TwoLayer
@@ -209,6 +209,7 @@ class ProjectionProblem(Problem):
                 f"sphere=True keeps every norm at 1, but the start has Q_jj = {norms.ravel()[np.argmax(abs(norms - 1))]:.6g}. "
                 "Give Q with ones on its diagonal, or sphere=False."
             )
+        frame_of(stats, self.frame, p)
 
     def _move(self, stats, M, Q, gradient_second, project: bool = True) -> Overlaps:
         """The change of the statistics, with the sphere's projection and with the second layer still where it is fixed."""

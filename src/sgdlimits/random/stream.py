@@ -67,9 +67,9 @@ class Stream(eqx.Module):
         w0, w1, w2, w3 = philox((step.astype(jnp.uint32), high, run, label), key)
         return w0.reshape(shape), w1.reshape(shape), w2.reshape(shape), w3.reshape(shape)
 
-    def normal(self, purpose: Purpose, count: int, skip: Array | int = 0) -> Float[Array, "steps count runs"]:
+    def normal(self, purpose: Purpose, count: int) -> Float[Array, "steps count runs"]:
         """Standard normal numbers, four from a block."""
-        w0, w1, w2, w3 = self.words(purpose, -(-count // 4), skip)
+        w0, w1, w2, w3 = self.words(purpose, -(-count // 4))
         return jnp.concatenate([*normal_pair(w0, w1), *normal_pair(w2, w3)], axis=1)[:, :count]
 
     def normal_rows(self, purpose: Purpose, count: int) -> Float[Array, "steps runs count"]:
@@ -77,39 +77,50 @@ class Stream(eqx.Module):
         w0, w1, w2, w3 = self.words(purpose, -(-count // 4), rows=True)
         return jnp.concatenate([*normal_pair(w0, w1), *normal_pair(w2, w3)], axis=2)[:, :, :count]
 
-    def uniform(self, purpose: Purpose, count: int, skip: Array | int = 0) -> Float[Array, "steps count runs"]:
+    def uniform(self, purpose: Purpose, count: int) -> Float[Array, "steps count runs"]:
         """Uniform numbers in (0, 1], two from a block."""
-        w0, w1, w2, w3 = self.words(purpose, -(-count // 2), skip)
+        w0, w1, w2, w3 = self.words(purpose, -(-count // 2))
         return jnp.concatenate([uniform(w0, w1), uniform(w2, w3)], axis=1)[:, :count]
 
     def chi_square(self, purpose: Purpose, dof: Float[Array, " count"]) -> Float[Array, "steps count runs"]:
         """Exact chi-square numbers for each whole number of degrees of freedom in `dof`, from 0 to any size.
 
-        Two degrees and more by `marsaglia_tsang`. A rejected proposal is drawn again from blocks keyed by the number of the
-        attempt, so that the accepted value does not depend on the runs beside it.
+        Two degrees and more by `marsaglia_tsang`. The few proposals that its bound does not settle are finished one by one,
+        so that the cost does not depend on `dof`, nor a value on the runs beside it.
         """
-        count = dof.shape[0]
+        count, runs = dof.shape[0], self.runs.size
         dof = jnp.asarray(dof, float)[:, None]
         enough = jnp.maximum(dof, 2.0)
-        normals, uniforms = -(-count // 4), -(-count // 2)
-
-        def propose(attempt: Array) -> tuple[Array, Array]:
-            skip = attempt * jnp.uint32(normals + uniforms)
-            return self.normal(purpose, count, skip), self.uniform(purpose, count, skip + jnp.uint32(normals))
-
-        z, u = propose(jnp.uint32(0))
+        w0, w1, w2, w3 = self.words(purpose, count)
+        z, u = normal_pair(w0, w1)[0], uniform(w2, w3)
         value, sure, _ = marsaglia_tsang(z, enough)
         value = jnp.where(dof >= 2, value, jnp.where(dof == 1, z * z, 0.0))
+        unsettled = ((dof >= 2) & (u >= sure)).reshape(self.steps * count, runs)
 
         def settle(carry):
-            value, unsettled, z, u, attempt = carry
-            candidate, _, h = marsaglia_tsang(z, enough)
-            accepted = jnp.log(u) < h
-            value = jnp.where(unsettled & accepted, candidate, value)
-            return value, unsettled & ~accepted, *propose(attempt), attempt + jnp.uint32(1)
+            value, unsettled, rows = carry
+            row = jnp.argmax(rows)
+            run = jnp.argmax(unsettled[row])
+            exact = self._one_chi_square(purpose, row // count, row % count, run, enough[row % count, 0], count)
+            unsettled = unsettled.at[row, run].set(False)
+            return value.at[row, run].set(exact), unsettled, rows.at[row].set(unsettled[row].any())
 
-        carry = (value, (dof >= 2) & (u >= sure), z, u, jnp.uint32(1))
-        return lax.while_loop(lambda carry: carry[1].any(), settle, carry)[0]
+        carry = (value.reshape(self.steps * count, runs), unsettled, unsettled.any(1))
+        settled, _, _ = lax.while_loop(lambda carry: carry[2].any(), settle, carry)
+        return settled.reshape(self.steps, count, runs)
+
+    def _one_chi_square(self, purpose: Purpose, step, index, run, dof, count: int) -> Float[Array, ""]:
+        """The first accepted proposal of one number; attempt n uses the blocks from n `count` on."""
+        alone = Stream(self.seed, self.runs[run][None], self.first + step.astype(jnp.uint64), 1)
+
+        def attempt(carry):
+            _, _, skip = carry
+            w0, w1, w2, w3 = (word.ravel()[0] for word in alone.words(purpose, 1, skip))
+            value, _, h = marsaglia_tsang(normal_pair(w0, w1)[0], dof)
+            return value, jnp.log(uniform(w2, w3)) < h, skip + jnp.uint32(count)
+
+        first = (jnp.zeros(()), jnp.zeros((), bool), index.astype(jnp.uint32))
+        return lax.while_loop(lambda carry: ~carry[1], attempt, first)[0]
 
 
 def seed_words(seed: int) -> UInt32[Array, "2"]:

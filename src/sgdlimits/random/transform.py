@@ -40,9 +40,9 @@ def marsaglia_tsang(z: Float[Array, "..."], dof: Float[Array, "..."]) -> tuple[F
     r"""Proposal for a chi-square number of `dof >= 2` degrees of freedom, from a normal number [7]_.
 
     With :math:`\delta = \mathrm{dof}/2 - 1/3` and :math:`x = z/\sqrt{9\delta}` the proposal :math:`2\delta(1+x)^3` is exact
-    once it is accepted with probability :math:`e^h`, :math:`h = z^2/2 + \delta(1 - (1+x)^3 + 3\log(1+x))`. For
-    :math:`|x|\le 1/2` a Taylor bound gives :math:`e^h \ge 1 - \tfrac32\delta x^4`, which settles all but one in 18 `dof`
-    proposals without a logarithm.
+    once it is accepted with probability :math:`e^h`, :math:`h = z^2/2 + \delta(1 - (1+x)^3 + 3\log(1+x))`. The series of the
+    logarithm gives :math:`e^h \ge 1 - \tfrac34\delta x^4/(1 - |x|)` for :math:`|x| < 1`, which settles all but about one in
+    `18 dof` proposals without a logarithm.
 
     Returns the proposal, the bound below :math:`e^h` (negative where it does not hold), and :math:`h`.
 
@@ -53,7 +53,8 @@ def marsaglia_tsang(z: Float[Array, "..."], dof: Float[Array, "..."]) -> tuple[F
     positive = x > -1
     one_plus = jnp.where(positive, 1 + x, 1.0)
     cube = one_plus**3
-    sure = jnp.where(jnp.abs(x) <= 0.5, 1 - 1.5 * delta * x**4, -1.0)
+    small = jnp.abs(x) < 1
+    sure = jnp.where(small, 1 - 0.75 * delta * x**4 / jnp.where(small, 1 - jnp.abs(x), 1.0), -1.0)
     h = jnp.where(positive, z**2 / 2 + delta * (1 - cube + 3 * jnp.log(one_plus)), -jnp.inf)
     return 2 * delta * cube, sure, h
 

@@ -79,21 +79,25 @@ def simulate(
     check_number("t_max", t_max, above=0)
     if check_count("seed", seed, at_least=0) >= 2**64:
         raise BadInput(f"seed must be below 2^64; got {seed}. Give a smaller seed.")
+    first = start.batch(problem, Stream.of(seed, [0]))
+    problem.check(first)
+    level = level.prepared(problem, jax.tree.map(lambda leaf: leaf[0], first))
     wanted = _times(save, float(t_max))
     times, steps = level.snap(np.unique(np.concatenate([[0.0], wanted])))
     drop_zero = int(times.size > 1 and wanted[0] > 0)
 
-    size = min(runs, check_count("batch", batch) if batch is not None else level.batch(problem))
+    most = check_count("batch", batch) if batch is not None else level.batch(problem)
+    size = -(-runs // -(-runs // most))
     tracks: list[Track] = []
     with tqdm(
-        total=runs, desc=level.name, unit="run", delay=1.0, disable=not progress, leave=False, bar_format=_BAR
+        total=runs + -runs % size, desc=level.name, unit="run", delay=1.0, disable=not progress, leave=False, bar_format=_BAR
     ) as bar:
-        for first in range(0, runs, size):
-            which = np.arange(first, min(first + size, runs))
+        for done in range(0, runs, size):
+            which = np.minimum(np.arange(done, done + size), runs - 1)
             starts = start.batch(problem, Stream.of(seed, which))
             problem.check(starts)
-            job = Job(times, seed, which, until, lambda share, width=which.size: bar.update(share * width))
-            tracks.append(level.run(problem, starts, job))
+            job = Job(times, seed, which, until, lambda share: bar.update(share * size))
+            tracks.append(level.run(problem, starts, job).of_runs(runs - done))
             if tracks[-1].saved < times.size:
                 break
 

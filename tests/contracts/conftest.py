@@ -1,0 +1,65 @@
+"""The problems that every contract is tried on: each preset, and problems a user might write. Add yours to PROBLEMS."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import pytest
+
+import sgdlimits as sl
+
+
+def huber(prediction, label):
+    error = jnp.abs(prediction - label)
+    return jnp.where(error < 1, error**2 / 2, error - 0.5)
+
+
+def product(fixed):
+    return fixed[0] * fixed[1]
+
+
+def absolute_huber_product() -> sl.ProjectionProblem:
+    """Absolute-value units, Huber loss, a readout of two directions: nothing of it is in the package."""
+    return sl.ProjectionProblem(
+        target=sl.Target(product, teachers=2, noise=0.1),
+        network=sl.TwoLayer(2, jnp.abs),
+        loss=huber,
+        algorithm=sl.OnePassSGD(lr=0.3, lr_second=0.2, ridge=0.05),
+        rule=sl.Sobol(log2_points=9, scrambles=8),
+        name="absolute_huber_product",
+    )
+
+
+def unequal_teachers() -> sl.ProjectionProblem:
+    """A quadratic readout of directions that are not orthonormal, on the sphere, second layer trained."""
+    return sl.ProjectionProblem(
+        target=sl.Target(sl.QuadraticReadout([[1.0, 0.2], [0.2, -0.5]]), 2, noise=0.05, gram=[[1.0, 0.3], [0.3, 0.7]]),
+        network=sl.TwoLayer(3, "square"),
+        loss=sl.SquaredLoss(),
+        algorithm=sl.OnePassSGD(lr=0.3, lr_second=0.1, sphere=True),
+        name="unequal_teachers",
+    )
+
+
+PROBLEMS = {
+    "phase_retrieval": lambda: sl.presets.phase_retrieval(width=2, lr=0.15, noise=0.1),
+    "quadratic_network": lambda: sl.presets.quadratic_network(width=3, teachers=2, lr=0.03),
+    "absolute_huber_product": absolute_huber_product,
+    "unequal_teachers": unequal_teachers,
+}
+
+LEVELS = {
+    "sgd": lambda d: sl.SGD(d),
+    "chain": lambda d: sl.Chain(d),
+    "sde": lambda d: sl.SDE(d, samples=8),
+    "ode": lambda d: sl.ODE(rtol=1e-7, atol=1e-9),
+}
+
+
+@pytest.fixture(params=PROBLEMS)
+def problem(request):
+    return PROBLEMS[request.param]()
+
+
+@pytest.fixture(params=LEVELS)
+def level(request):
+    return LEVELS[request.param]
