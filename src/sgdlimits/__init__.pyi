@@ -1,27 +1,66 @@
-from . import gaussian as gaussian, plot as plot
-from .problem import presets as presets
-from .errors import BadInput as BadInput, Interrupted as Interrupted
-from .gaussian import GaussHermite as GaussHermite, Sobol as Sobol
-from .level import ODE as ODE, SDE as SDE, SGD as SGD, Chain as Chain, flow as flow
+from . import gaussian as gaussian
+from . import plot as plot
+from .errors import BadInput as BadInput
+from .errors import Interrupted as Interrupted
+from .gaussian import GaussHermite as GaussHermite
+from .gaussian import Sobol as Sobol
+from .level import ODE as ODE
+from .level import SDE as SDE
+from .level import SGD as SGD
+from .level import Chain as Chain
+from .level import flow as flow
 from .problem import (
     ClosedForm as ClosedForm,
+)
+from .problem import (
     CommitteeReadout as CommitteeReadout,
+)
+from .problem import (
     InitialWeights as InitialWeights,
+)
+from .problem import (
     OnePassSGD as OnePassSGD,
+)
+from .problem import (
     Overlaps as Overlaps,
+)
+from .problem import (
     Problem as Problem,
+)
+from .problem import (
     ProjectionProblem as ProjectionProblem,
+)
+from .problem import (
     QuadraticReadout as QuadraticReadout,
+)
+from .problem import (
     SquaredLoss as SquaredLoss,
+)
+from .problem import (
     Target as Target,
+)
+from .problem import (
     TwoLayer as TwoLayer,
 )
-from .start import FixedInit as FixedInit, OrthogonalInit as OrthogonalInit, RandomInit as RandomInit
+from .problem import presets as presets
+from .start import FixedInit as FixedInit
+from .start import OrthogonalInit as OrthogonalInit
+from .start import RandomInit as RandomInit
 from .trajectory import (
     DivergedWarning as DivergedWarning,
+)
+from .trajectory import (
     check as check,
+)
+from .trajectory import (
     load as load,
+)
+from .trajectory import (
     rerun as rerun,
+)
+from .trajectory import (
     save as save,
+)
+from .trajectory import (
     simulate as simulate,
 )

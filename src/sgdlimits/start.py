@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 
-import sgdlimits._x64  # noqa: F401
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.errors import BadInput, check_count, check_number
 from sgdlimits.level.base import check_dimension
+from sgdlimits.problem.base import Problem
 from sgdlimits.problem.frame import Frame, frame_of, overlaps_of
 from sgdlimits.problem.overlaps import Overlaps, runs_first
 from sgdlimits.problem.projection import ProjectionProblem
@@ -23,14 +23,14 @@ class Start(eqx.Module):
     """A law of the start. The start of a run depends on the seed and the run's number alone."""
 
     @abc.abstractmethod
-    def batch(self, problem: ProjectionProblem, stream: Stream) -> Overlaps:
+    def batch(self, problem: Problem, stream: Stream) -> Overlaps:
         """The statistics of the stream's runs, runs first."""
 
-    def sample(self, problem: ProjectionProblem, *, runs: int = 1, seed: int = 0) -> Overlaps:
+    def sample(self, problem: Problem, *, runs: int = 1, seed: int = 0) -> Overlaps:
         """The statistics of `runs` runs, shapes (runs, p), (runs, p, k), (runs, p, p), as `simulate` would draw them."""
         return self.batch(problem, Stream.of(seed, np.arange(check_count("runs", runs))))
 
-    def one(self, problem: ProjectionProblem, *, seed: int = 0) -> Overlaps:
+    def one(self, problem: Problem, *, seed: int = 0) -> Overlaps:
         """One start, without an axis for runs: pass it to several levels to start them from the same point."""
         return jax.tree.map(lambda leaf: leaf[0], self.sample(problem, seed=seed))
 
@@ -71,7 +71,8 @@ class RandomInit(Start):
         unit = law.unit if self.unit is None else self.unit
         second = law.second if self.second is None else self.second
         p, k = problem.network.width, problem.target.teachers
-        frame = _gaussian_frame(k, np.full(p, float(second)), np.maximum(self.d - k - np.arange(p), 0.0), stream)
+        dof = np.maximum(self.d - k - np.arange(p), 0.0)
+        frame = _gaussian_frame(k, jnp.full(p, float(second)), jnp.asarray(dof), stream)
         norm = jnp.sqrt((frame.m**2).sum(1) + (frame.T**2).sum(0)) if unit else np.sqrt(self.d) * jnp.ones_like(frame.a)
         scaled = Frame(frame.a, scale * frame.m / norm[:, None], scale * frame.T / norm[None])
         return runs_first(overlaps_of(scaled, problem.frame))
@@ -133,6 +134,8 @@ class FixedInit(Start):
 
     def batch(self, problem, stream):
         p, k, runs = problem.network.width, problem.target.teachers, stream.runs.size
+        if not np.isfinite(self.overlap).all():
+            raise BadInput(f"overlap must be finite; got {np.asarray(self.overlap).tolist()}. Give finite overlaps.")
         try:
             M = jnp.broadcast_to(self.overlap, (p, k))
         except ValueError:
@@ -157,7 +160,9 @@ class Given(Start):
             return jax.tree.map(lambda leaf: jnp.tile(leaf, (stream.runs.size, *(1 for _ in leaf.shape))), self.stats)
         given, last = self.stats.a.shape[0], int(stream.runs.max())
         if last >= given:
-            raise BadInput(f"the start has {given} runs, but run {last} was asked for. Give statistics of one run, or runs={given}.")
+            raise BadInput(
+                f"the start has {given} runs, but run {last} was asked for. Give statistics of one run, or runs={given}."
+            )
         return jax.tree.map(lambda leaf: leaf[stream.runs], self.stats)
 
 

@@ -21,7 +21,8 @@ def test_dataset_follows_the_schema(problem, level):
     assert sl.check(data) is data
     p, k = problem.network.width, problem.target.teachers
     assert dict(data.sizes) == {"run": RUNS, "t": 4, "student": p, "teacher": k, "student_other": p}
-    assert data.t.values[0] == 0 and data.t.values[-1] == 1
+    assert data.t.values[0] == 0
+    assert data.t.values[-1] == 1
     assert (data.status == "finished").all()
 
 
@@ -66,7 +67,8 @@ def test_until_stops_each_run_where_its_predicate_first_holds(problem, level):
         return
     assert stopped.any()
     end = size.isel(t=-1)
-    assert (end.where(stopped, 1) > 1e-3).all() and (end.where(~stopped, 0) <= 1e-3).all()
+    assert (end.where(stopped, 1) > 1e-3).all()
+    assert (end.where(~stopped, 0) <= 1e-3).all()
     for run in np.flatnonzero(stopped):
         later = data.t.values >= data.t_end.values[run] - 1e-12
         assert np.ptp(size.values[run, later]) == 0

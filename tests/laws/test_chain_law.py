@@ -66,9 +66,7 @@ def test_given_the_same_input_one_update_of_the_chain_is_that_of_the_weights(cas
         along, outside = in_frame(np.asarray(W.W)[:, :, k:], np.asarray(frame.T), x[:, k:], q)
         sample = Sample(*(jnp.asarray(v) for v in (x[:, :k].T, np.pad(along, ((0, p - q), (0, 0))), outside, z, c)))
         frame, W = chain.step(frame, sample, 0.0), after
-        for left, right in zip(
-            jax.tree.leaves(chain.statistics(frame)), jax.tree.leaves(weights.statistics(W)), strict=True
-        ):
+        for left, right in zip(jax.tree.leaves(chain.statistics(frame)), jax.tree.leaves(weights.statistics(W)), strict=True):
             np.testing.assert_allclose(left, right, rtol=1e-12, atol=1e-12)
         x, z = rng.normal(size=(runs, d)), rng.normal(size=runs)
 
@@ -78,7 +76,7 @@ def in_frame(W, T, x, q):
     runs = W.shape[0]
     along, outside = np.empty((q, runs)), np.empty(runs)
     for run in range(runs):
-        factor = T[:q, :, run].T                                   # W = factor @ directions
+        factor = T[:q, :, run].T  # W = factor @ directions
         directions = np.linalg.lstsq(factor, W[run], rcond=None)[0]
         along[:, run] = directions @ x[run]
         outside[run] = max(0.0, x[run] @ x[run] - along[:, run] @ along[:, run])

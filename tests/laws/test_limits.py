@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax
 import numpy as np
 import pytest
 
@@ -22,7 +21,10 @@ def gap(left, right):
     ("problem", "start"),
     [
         (NETWORK, START),
-        (sl.presets.quadratic_network(width=2, teachers=2, lr=0.1), sl.Overlaps([1, 1], [[0.5, 0.1], [-0.2, 0.4]], np.eye(2))),
+        (
+            sl.presets.quadratic_network(width=2, teachers=2, lr=0.1),
+            sl.Overlaps([1, 1], [[0.5, 0.1], [-0.2, 0.4]], np.eye(2)),
+        ),
     ],
     ids=["phase retrieval", "quadratic network"],
 )
@@ -48,12 +50,13 @@ def test_sde_has_the_variance_of_the_chain_to_leading_order():
     for d in (100, 10_000):
         chain = sl.simulate(NETWORK, sl.Chain(d), START, t_max=3, runs=4000, save=times, seed=1, progress=False)
         sde = sl.simulate(NETWORK, sl.SDE(d), START, t_max=3, runs=4000, save=times, seed=2, progress=False)
-        ratios[d] = np.concatenate([
-            (sde[name].var("run") / chain[name].var("run")).values.ravel() for name in ("M", "risk")
-        ] + [(sde.Q[..., 0, 1].var("run") / chain.Q[..., 0, 1].var("run")).values])
+        ratios[d] = np.concatenate(
+            [(sde[name].var("run") / chain[name].var("run")).values.ravel() for name in ("M", "risk")]
+            + [(sde.Q[..., 0, 1].var("run") / chain.Q[..., 0, 1].var("run")).values]
+        )
         means = [abs(sde[n].mean("run") - chain[n].mean("run")) / chain[n].std("run") for n in ("M", "risk")]
     print(ratios)
-    assert np.abs(ratios[10_000] - 1).max() < 0.09            # 4 sigma of a ratio of two variances of 4000 runs
+    assert np.abs(ratios[10_000] - 1).max() < 0.09  # 4 sigma of a ratio of two variances of 4000 runs
     assert all(float(m.max()) < 0.1 for m in means)
 
 
@@ -117,7 +120,15 @@ def test_perfect_recovery_goes_on_to_the_last_digits(width):
 
 
 def test_perfect_recovery_on_the_sphere_goes_on_to_the_last_digits():
-    chain = sl.simulate(sl.presets.phase_retrieval(lr=0.08), sl.Chain(200), sl.FixedInit(0.3), t_max=800, runs=16, save=9, progress=False)
+    chain = sl.simulate(
+        sl.presets.phase_retrieval(lr=0.08),
+        sl.Chain(200),
+        sl.FixedInit(0.3),
+        t_max=800,
+        runs=16,
+        save=9,
+        progress=False,
+    )
     assert chain.risk.values[:, -1].max() < 1e-25
 
 

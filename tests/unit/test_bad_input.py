@@ -87,7 +87,8 @@ def test_bad_input_gets_a_sentence_with_the_remedy(sentence):
         BAD[sentence]()
     message = str(caught.value)
     assert sentence in message
-    assert message.endswith(".") and "\n" not in message
+    assert message.endswith(".")
+    assert "\n" not in message
 
 
 def test_unreadable_file_gets_a_sentence(tmp_path):

@@ -20,10 +20,9 @@ def test_diverged_runs_are_data_and_the_others_go_on(level):
     assert len(caught) == 1
     assert data.status.values.tolist() == ["finished", "diverged", "finished", "diverged"]
     sl.check(data)
-    assert (data.t_end.values[[1, 3]] < 3).all() and (data.t_end.values[[0, 2]] == 3).all()
-    alone = sl.simulate(
-        problem, level, sl.Overlaps([1.0], [[0.0]], [[0.5]]), t_max=3, runs=1, save=7, progress=False
-    )
+    assert (data.t_end.values[[1, 3]] < 3).all()
+    assert (data.t_end.values[[0, 2]] == 3).all()
+    alone = sl.simulate(problem, level, sl.Overlaps([1.0], [[0.0]], [[0.5]]), t_max=3, runs=1, save=7, progress=False)
     np.testing.assert_allclose(alone.Q[0], data.Q[0], rtol=1e-6)
     assert np.isfinite(data.risk.mean("run")).all()
 
@@ -75,6 +74,15 @@ def test_interruption_keeps_the_finished_batches(monkeypatch):
 
     monkeypatch.setattr(Chain, "run", interrupted_at_the_second)
     with pytest.raises(KeyboardInterrupt) as caught:
-        sl.simulate(sl.presets.phase_retrieval(), sl.Chain(30), sl.RandomInit(30), t_max=1, runs=6, batch=2, save=3, progress=False)
+        sl.simulate(
+            sl.presets.phase_retrieval(),
+            sl.Chain(30),
+            sl.RandomInit(30),
+            t_max=1,
+            runs=6,
+            batch=2,
+            save=3,
+            progress=False,
+        )
     assert caught.value.dataset.sizes == {"run": 2, "t": 3, "student": 1, "teacher": 1, "student_other": 1}
     assert (caught.value.dataset.status == "finished").all()

@@ -6,7 +6,6 @@ import abc
 from collections.abc import Callable
 from typing import NamedTuple
 
-import sgdlimits._x64  # noqa: F401
 import equinox as eqx
 import jax
 import jax.numpy as jnp

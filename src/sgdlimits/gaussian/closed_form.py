@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 
-import sgdlimits._x64  # noqa: F401
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -56,7 +55,7 @@ class QuadraticSeries(eqx.Module):
 
     def second(self, n: int) -> Float[Array, "n n"]:
         """E[D^n v v^T]."""
-        return math.factorial(n) * sum(self.z[a] * self.C[n - a] for a in range(n + 1))
+        return math.factorial(n) * sum((self.z[a] * self.C[n - a] for a in range(n + 1)), jnp.zeros(()))
 
     def fourth(self, n: int, i: Int[Array, " s"], j: Int[Array, " s"]) -> Float[Array, "s s"]:
         """E[D^n v_i v_j v_k v_l] for all pairs of pairs: entry (s, t) has (i, j) of pair s and (k, l) of pair t."""
@@ -73,5 +72,5 @@ def _exponential(log_z: list[Float[Array, ""]]) -> list[Float[Array, ""]]:
     """The series of exp(sum_m log_z[m-1] s^m), by n z_n = sum_m m log_z_m z_(n-m)."""
     z = [jnp.ones(())]
     for n in range(1, len(log_z) + 1):
-        z.append(sum(m * log_z[m - 1] * z[n - m] for m in range(1, n + 1)) / n)
+        z.append(sum((m * log_z[m - 1] * z[n - m] for m in range(1, n + 1)), jnp.zeros(())) / n)
     return z

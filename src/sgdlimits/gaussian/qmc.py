@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 from scipy.special import ndtri
-from scipy.stats import qmc
 
 from sgdlimits.errors import BadInput
 from sgdlimits.gaussian.base import Nodes, Rule
@@ -55,6 +54,8 @@ class Sobol(Rule):
 
 @lru_cache(maxsize=16)
 def _points(dim: int, log2_points: int, scrambles: int, seed: int) -> np.ndarray:
+    from scipy.stats import qmc
+
     if dim > qmc.Sobol.MAXDIM:
         raise BadInput(f"Sobol points exist up to dimension {qmc.Sobol.MAXDIM}; got {dim}. Use fewer units.")
     sets = [

@@ -41,9 +41,7 @@ class GaussHermite(Rule):
 
     def error(self, f: Callable, dim: int) -> PyTree:
         coarse = GaussHermite(max(1, self.order - max(1, self.order // 4)))
-        return jax.tree.map(
-            lambda fine, rough: jnp.abs(fine - rough), self.average(f, dim), weighted_sum(f, coarse.nodes(dim))
-        )
+        return jax.tree.map(lambda fine, rough: jnp.abs(fine - rough), self.average(f, dim), weighted_sum(f, coarse.nodes(dim)))
 
 
 @lru_cache(maxsize=16)

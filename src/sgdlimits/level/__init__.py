@@ -1,5 +1,6 @@
 """Levels of description: from the weights in R^d to the limit of large d."""
 
+import sgdlimits._x64  # noqa: F401  (first: arrays are double precision)
 from sgdlimits.level.base import Job, Level, Track
 from sgdlimits.level.chain import Chain
 from sgdlimits.level.ode import ODE, flow

@@ -35,8 +35,8 @@ class Track(NamedTuple):
 
     def of_runs(self, count: int) -> Track:
         """The first `count` runs: all batches have the same size, so the last may repeat a run."""
-        first = jax.tree.map(lambda leaf: leaf[:count], self._replace(saved=None))
-        return first._replace(saved=self.saved)
+        stats = jax.tree.map(lambda leaf: leaf[:count], self.stats)
+        return Track(stats, self.risk[:count], self.status[:count], self.t_end[:count], self.saved)
 
 
 @dataclass

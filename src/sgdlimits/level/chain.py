@@ -10,7 +10,6 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import ClassVar, NamedTuple
 
-import sgdlimits._x64  # noqa: F401
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -31,6 +30,10 @@ from sgdlimits.random import Purpose, Stream
 class Chain(SteppingLevel):
     """The exact law of SGD's statistics in dimension `d`, at a cost that does not contain d.
 
+    Parameters
+    ----------
+    d : dimension, from k up to any size; p + k > d is allowed
+
     See Also
     --------
     sgdlimits.SGD : the same process with the weights in R^d
@@ -47,7 +50,7 @@ class Chain(SteppingLevel):
 
     def batch(self, problem):
         """Few enough runs that the states stay in a core's cache."""
-        return int(min(8192, max(64, 2**16 / chain_process(problem, self.d).size)))
+        return int(min(8192, max(64, 2**16 / problem.size)))
 
 
 @singledispatch
@@ -84,7 +87,6 @@ class FrameChain(Process):
     d: Float[Array, ""]
     free: Float[Array, " p"] | None
     block: int = eqx.field(static=True)
-    size: int = eqx.field(static=True)
 
     def __init__(self, problem: ProjectionProblem, d: int) -> None:
         p, k = problem.network.width, problem.target.teachers
@@ -92,7 +94,6 @@ class FrameChain(Process):
         self.problem, self.frame, self.d = problem, problem.frame, jnp.asarray(d, float)
         self.free = None if room >= p else (jnp.arange(p) < room).astype(float)
         self.block = max(1, min(64, 256 // (p + k + 2), d // 16))
-        self.size = p * (p + k)
 
     @property
     def room(self) -> int:
@@ -168,8 +169,8 @@ def draw_class(problem: ProjectionProblem, stream: Stream) -> Int[Array, "steps 
 def _rotate(T: Float[Array, "p p runs"], h: Float[Array, "p runs"], outside: Float[Array, " runs"]):
     r"""Rotate the vector :math:`(h, \chi)` onto one axis, from its end on: T stays triangular, plus one dense column.
 
-    With :math:`\sigma_j^2 = \chi^2 + \sum_{i\ge j} h_i^2` and :math:`w_j = \sum_{i\ge j} T_i h_i` over columns, column j becomes
-    :math:`(\sigma_{j+1} T_j - h_j w_{j+1}/\sigma_{j+1})/\sigma_j`, and the dense column is :math:`w_0/\sigma_0`.
+    With :math:`\sigma_j^2 = \chi^2 + \sum_{i\ge j} h_i^2` and :math:`w_j = \sum_{i\ge j} T_i h_i` over columns, column j
+    becomes :math:`(\sigma_{j+1} T_j - h_j w_{j+1}/\sigma_{j+1})/\sigma_j`, and the dense column is :math:`w_0/\sigma_0`.
 
     Returns the columns, :math:`w_0 = Th`, the row sums of T squared, and :math:`\sigma_0^2`.
     """

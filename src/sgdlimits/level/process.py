@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import ClassVar
 
-import sgdlimits._x64  # noqa: F401
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from sgdlimits.level.base import DIVERGED, FINISHED, LIMIT, STOPPED, Job, Track
-from sgdlimits.random import Stream, seed_words
+from sgdlimits.random import Stream
 
 CALL_SECONDS = 0.3
 """How long one call of the compiled loop should take: progress, Ctrl-C and dropping ended runs happen between calls."""
@@ -65,7 +64,8 @@ class Carry(eqx.Module):
 
 def march(process: Process, starts: PyTree, job: Job, counts: np.ndarray, sizes: np.ndarray) -> Track:
     """Run a process from `starts` through segments of `counts` steps of `sizes`, saving at the start and after each."""
-    seed, runs = seed_words(job.seed), jnp.asarray(job.runs, jnp.uint32)
+    stream = Stream.of(job.seed, job.runs)
+    seed, runs = stream.seed, stream.runs
     here = np.arange(len(job.runs))
     carry = _begin(process, job.until, process.start(starts))
     saved = [_observe(process, carry.state)]
@@ -77,9 +77,9 @@ def march(process: Process, starts: PyTree, job: Job, counts: np.ndarray, sizes:
             left = int(count)
             while left and ended.update(carry, here):
                 now = min(left, pace.steps)
-                span = jnp.asarray([first, now])
+                span = np.asarray([first, now])
                 begin = time.perf_counter()
-                carry = jax.block_until_ready(advance(process, job.until, carry, seed, runs, span, jnp.asarray(size)))
+                carry = jax.block_until_ready(advance(process, job.until, carry, seed, runs, span, np.asarray(size)))
                 pace.note(now, time.perf_counter() - begin)
                 first, left = first + now, left - now
                 job.report(now / total)
@@ -99,7 +99,7 @@ def march(process: Process, starts: PyTree, job: Job, counts: np.ndarray, sizes:
 
 
 @eqx.filter_jit
-def advance(process: Process, until: Callable | None, carry: Carry, seed, runs, span: Int[Array, "2"], size) -> Carry:
+def advance(process: Process, until: Callable | None, carry: Carry, seed, runs, span, size) -> Carry:
     """More steps: `span` holds the number of the first and how many."""
     first, count = span
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import ClassVar, NamedTuple
 
-import sgdlimits._x64  # noqa: F401
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -43,7 +42,8 @@ class SDE(SteppingLevel):
     ----------
     d : dimension
     dt : step in t; None takes a fortieth of the drift's fastest time scale at the start, and at least one sample
-    samples : N, fresh samples behind each step's noise: more make a single step's noise closer to Gaussian
+    samples : N, fresh samples behind each step's noise: more make a single step's noise closer to Gaussian; None takes as many
+        as the step stands for, from 16 to 256
 
     Notes
     -----
@@ -59,10 +59,11 @@ class SDE(SteppingLevel):
     name: ClassVar[str] = "sde"
     d: int = eqx.field(static=True, converter=check_dimension)
     dt: float | None = eqx.field(static=True, default=None)
-    samples: int = eqx.field(static=True, default=32)
+    samples: int | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        check_count("samples", self.samples)
+        if self.samples is not None:
+            check_count("samples", self.samples)
         if self.dt is not None:
             check_number("dt", self.dt, above=0)
 
@@ -70,15 +71,16 @@ class SDE(SteppingLevel):
         if not isinstance(problem, ProjectionProblem):
             raise BadInput(f"SDE is not written for {type(problem).__name__}. Use Chain(d) or ODE().")
         dt = self.dt or max(1 / self.d, STEP_TIMES_RATE / fastest_rate(problem, start))
-        return SDE(self.d, dt, self.samples)
+        return SDE(self.d, dt, self.samples or int(min(256, max(16, dt * self.d))))
 
     def run(self, problem, starts, job):
+        assert self.dt is not None and self.samples is not None  # noqa: PT018  # set by `prepared`
         gaps = np.diff(job.times)
         counts = np.ceil(gaps / self.dt - 1e-9).astype(np.int64)
         return march(DiffusionProcess(problem, self.d, self.samples), starts, job, counts, gaps / counts)
 
     def batch(self, problem):
-        return 256
+        return int(min(256, max(16, 2**14 / problem.size)))
 
 
 def fastest_rate(problem: ProjectionProblem, stats: Overlaps) -> float:
@@ -136,9 +138,7 @@ class DiffusionProcess(Process):
         here = jax.tree.map(lambda leaf: leaf[..., None, :], state)
         change = problem.increment(here, fields, fixed, kicks.points[-1], kicks.c)
         weights = kicks.xi * (scale / np.sqrt(self.samples))
-        return jax.tree.map(
-            lambda moved, mean: ((moved - mean[..., None, :]) * weights).sum(-2), change, drift
-        )
+        return jax.tree.map(lambda moved, mean: ((moved - mean[..., None, :]) * weights).sum(-2), change, drift)
 
     def statistics(self, state: Overlaps) -> Overlaps:
         return runs_first(state)

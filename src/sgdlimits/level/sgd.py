@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import ClassVar, NamedTuple
 
-import sgdlimits._x64  # noqa: F401
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -28,6 +27,10 @@ class SGD(SteppingLevel):
 
     Inputs are isotropic, so the axes are chosen with the fixed directions along the first k of them. Given statistics are
     embedded as weights that have them.
+
+    Parameters
+    ----------
+    d : dimension
 
     See Also
     --------

@@ -1,0 +1,8 @@
+"""Plots: datasets in, matplotlib Axes out. They never simulate and never choose a path."""
+
+from sgdlimits.plot.overlaps import overlaps
+from sgdlimits.plot.overview import overview
+from sgdlimits.plot.risk import risk
+from sgdlimits.plot.style import PAPER, samples_axis
+
+__all__ = ["PAPER", "overlaps", "overview", "risk", "samples_axis"]

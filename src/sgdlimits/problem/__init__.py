@@ -1,5 +1,6 @@
 """What is learnt: problems and the parts they are made of."""
 
+import sgdlimits._x64  # noqa: F401  (first: arrays are double precision)
 from sgdlimits.problem import presets
 from sgdlimits.problem.activation import Activation
 from sgdlimits.problem.algorithm import OnePassSGD

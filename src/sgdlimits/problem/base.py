@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 
-import sgdlimits._x64  # noqa: F401
 import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
@@ -15,7 +14,7 @@ class Problem(eqx.Module):
     A problem of a new form implements the methods below, for one state without a batch axis, as pure JAX functions; `jax.vmap`,
     `jax.grad` and `jax.jit` of them must work. Its statistics are an `equinox.Module` of arrays with a class attribute
     `dims`, which names the axes of each. With these, the ODE, its flow and every analysis of the flow work. The exact chain
-    and SGD in R^d are registered beside their levels (`sgdlimits.level.chain.chain_process`, `sgdlimits.level.sgd.sgd_process`).
+    and SGD in R^d are registered beside their levels (`level.chain.chain_process`, `level.sgd.sgd_process`).
     """
 
     @abc.abstractmethod
@@ -35,6 +34,11 @@ class Problem(eqx.Module):
     @abc.abstractmethod
     def risk(self, stats: PyTree) -> Float[Array, ""]:
         """Population risk, noise floor included."""
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """How many numbers the state of one run is, about."""
 
     @property
     @abc.abstractmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sgdlimits._x64  # noqa: F401
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float

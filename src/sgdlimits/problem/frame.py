@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import sgdlimits._x64  # noqa: F401
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -73,8 +72,8 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], room: int) -> Frame:
     values = np.where(values > ZERO * scale, values, 0.0)
     values[:, room:] = 0.0
     root = vectors * np.sqrt(values)[:, None, :]
-    T = np.linalg.qr(root.swapaxes(-1, -2), mode="r")
-    T = T * np.where(np.diagonal(T, axis1=-2, axis2=-1) < 0, -1.0, 1.0)[:, :, None]
+    upper = np.asarray(np.linalg.qr(root.swapaxes(-1, -2), mode="r"))
+    T = upper * np.where(np.diagonal(upper, axis1=-2, axis2=-1) < 0, -1.0, 1.0)[:, :, None]
     return Frame(*(jnp.asarray(np.moveaxis(leaf, 0, -1)) for leaf in (a, m, T)))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING, NamedTuple
 
-import sgdlimits._x64  # noqa: F401
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,9 +12,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.gaussian import Estimate, GaussHermite, QuadraticSeries, Rule, Sobol
+from sgdlimits.problem.activation import is_square
 from sgdlimits.problem.frame import Loading, loading
 from sgdlimits.problem.loss import SquaredLoss
-from sgdlimits.problem.activation import is_square
 from sgdlimits.problem.overlaps import Overlaps, to_vector
 
 if TYPE_CHECKING:
@@ -82,16 +81,16 @@ class ClosedForm(MomentRule):
         if problem.algorithm.trains_second:
             i, j = [*i, np.arange(p)], [*j, np.arange(p)]
             linear, square = [*linear, jnp.full(p, -problem.algorithm.lr_second * second)], [*square, jnp.zeros(p)]
-        i, j = np.concatenate(i), np.concatenate(j)
+        pairs = np.concatenate(i), np.concatenate(j)
         c1, c2 = jnp.concatenate(linear), jnp.concatenate(square)
         series = self._series(problem, stats, order=4)
         mixed = c1[:, None] * c2
         raw = (
-            c1[:, None] * c1 * series.fourth(2, i, j)
-            + (mixed + mixed.T) * series.fourth(3, i, j)
-            + c2[:, None] * c2 * series.fourth(4, i, j)
+            c1[:, None] * c1 * series.fourth(2, *pairs)
+            + (mixed + mixed.T) * series.fourth(3, *pairs)
+            + c2[:, None] * c2 * series.fourth(4, *pairs)
         )
-        mean = c1 * series.second(1)[i, j] + c2 * series.second(2)[i, j]
+        mean = c1 * series.second(1)[pairs] + c2 * series.second(2)[pairs]
         return raw - mean[:, None] * mean
 
     def risk(self, problem, a, F):
@@ -172,7 +171,11 @@ class ByRule(MomentRule):
             a = jnp.broadcast_to(stats.a[:, None], fields.shape)
             G, second = problem.gradient(fields, fixed, a, z, c)
             return Moments(
-                problem.sample_loss(fields, fixed, a, z, c), G[:, None] * fixed, G[:, None] * fields, G[:, None] * G, second
+                problem.sample_loss(fields, fixed, a, z, c),
+                G[:, None] * fixed,
+                G[:, None] * fields,
+                G[:, None] * G,
+                second,
             )
 
         return sample

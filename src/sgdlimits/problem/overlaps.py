@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import sgdlimits._x64  # noqa: F401
 import equinox as eqx
 import jax
 import jax.numpy as jnp

@@ -13,7 +13,7 @@ from sgdlimits.problem.target import CommitteeReadout, Target
 def phase_retrieval(
     width: int = 1, lr: float = 0.05, noise: float = 0.0, sphere: bool = True, train_second: bool = False
 ) -> ProjectionProblem:
-    r"""Phase retrieval by a network of squared units, :math:`y = (w_*\cdot x)^2 + \sqrt\Delta z`, loss :math:`\frac12(y-f)^2` [1]_.
+    r"""Phase retrieval by squared units, :math:`y = (w_*\cdot x)^2 + \sqrt\Delta z`, loss :math:`\frac12(y-f)^2` [1]_.
 
     Parameters
     ----------
@@ -25,9 +25,9 @@ def phase_retrieval(
 
     Notes
     -----
-    The paper has inputs of variance 1/d and weights of norm :math:`\sqrt d`: its :math:`w/\sqrt d` is our u, its :math:`\sqrt d x`
-    our x, its m and Q our M and Q. Its time is :math:`\nu\gamma/(pd)`, so that `rate` is :math:`\gamma/p`. `RandomInit` draws
-    Gaussian weights (18), on the sphere scaled to norm 1.
+    The paper has inputs of variance 1/d and weights of norm :math:`\sqrt d`: its :math:`w/\sqrt d` is our u,
+    its :math:`\sqrt d x` our x, its m and Q our M and Q. Its time is :math:`\nu\gamma/(pd)`, so that `rate` is
+    :math:`\gamma/p`. `RandomInit` draws Gaussian weights (18), on the sphere scaled to norm 1.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def phase_retrieval(
 
 
 def quadratic_network(width: int = 2, teachers: int = 1, lr: float = 0.1, noise: float = 0.0) -> ProjectionProblem:
-    r"""A quadratic network learns a quadratic network, :math:`y = \frac1{p^*}\sum_l (w^*_l\cdot x)^2`, loss :math:`(y-f)^2` [3]_.
+    r"""A quadratic network learns another, :math:`y = \frac1{p^*}\sum_l (w^*_l\cdot x)^2`, loss :math:`(y-f)^2` [3]_.
 
     Parameters
     ----------
@@ -80,7 +80,8 @@ def quadratic_network(width: int = 2, teachers: int = 1, lr: float = 0.1, noise:
 
     References
     ----------
-    .. [3] The paper on quadratic networks in the bibliography.
+    .. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
+       overparameterized quadratic networks*.
     """
     teachers = check_count("teachers", teachers)
     return ProjectionProblem(

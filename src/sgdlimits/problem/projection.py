@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import sgdlimits._x64  # noqa: F401
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -42,8 +41,8 @@ class InitialWeights(eqx.Module):
 class ProjectionProblem(Problem):
     r"""A network that learns a target from Gaussian data by one-pass SGD, from its parts.
 
-    With fields :math:`\lambda_j = u_j\cdot x`, :math:`\lambda^*_r = e_r\cdot x`, loss l and :math:`G = \partial l/\partial\lambda`
-    the statistics obey, as :math:`d\to\infty`,
+    With fields :math:`\lambda_j = u_j\cdot x`, :math:`\lambda^*_r = e_r\cdot x`, loss l and
+    :math:`G = \partial l/\partial\lambda` the statistics obey, as :math:`d\to\infty`,
 
     .. math::
         \dot M &= -\text{lr}\,(E[G\lambda^{*\top}] + \text{ridge}\, M), \\
@@ -51,7 +50,8 @@ class ProjectionProblem(Problem):
         \dot a &= -\text{lr}_2\,(E[\partial_a l] + \text{ridge}\, a),
 
     where the last term of Q is the corrector and the rest the population drift. On the sphere the change of each norm is taken
-    out: :math:`\dot M_{jr} \mathrel{-}= M_{jr}\dot Q_{jj}/2`, :math:`\dot Q_{jl} \mathrel{-}= Q_{jl}(\dot Q_{jj} + \dot Q_{ll})/2`.
+    out: :math:`\dot M_{jr} \mathrel{-}= M_{jr}\dot Q_{jj}/2` and
+    :math:`\dot Q_{jl} \mathrel{-}= Q_{jl}(\dot Q_{jj} + \dot Q_{ll})/2`.
 
     Parameters
     ----------
@@ -118,6 +118,10 @@ class ProjectionProblem(Problem):
     def frame(self) -> Float[Array, "k k"]:
         """B, the fixed directions in their orthonormal frame: P = B B^T."""
         return jnp.linalg.cholesky(self.target.gram)
+
+    @property
+    def size(self) -> int:
+        return self.network.width * (self.network.width + self.target.teachers)
 
     @property
     def rate(self):

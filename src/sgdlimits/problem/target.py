@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import sgdlimits._x64  # noqa: F401
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -29,7 +28,10 @@ class Readout(eqx.Module):
 class CommitteeReadout(Readout):
     r"""A teacher network, :math:`\frac1k\sum_r s(\lambda^*_r)`."""
 
-    activation: Activation = eqx.field(converter=as_activation)
+    activation: Activation
+
+    def __init__(self, activation: str | Callable | Activation) -> None:
+        self.activation = as_activation(activation)
 
     def __call__(self, fixed):
         return self.activation(fixed).mean(0)

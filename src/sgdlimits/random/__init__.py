@@ -1,5 +1,6 @@
 """Random numbers: one counter-based generator for every level and engine."""
 
-from sgdlimits.random.stream import Purpose, Stream, seed_words
+import sgdlimits._x64  # noqa: F401  (first: arrays are double precision)
+from sgdlimits.random.stream import Purpose, Stream
 
-__all__ = ["Purpose", "Stream", "seed_words"]
+__all__ = ["Purpose", "Stream"]

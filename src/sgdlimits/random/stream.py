@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-import sgdlimits._x64  # noqa: F401
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, UInt32, UInt64
 
@@ -42,11 +42,14 @@ class Stream(eqx.Module):
     runs: UInt32[Array, " runs"]
     first: UInt64[Array, ""]
     steps: int = eqx.field(static=True)
+    rolled: bool = eqx.field(static=True, default=False)
 
     @classmethod
     def of(cls, seed: int, runs, first: int = 0, steps: int = 1) -> Stream:
-        """The stream of a 64-bit `seed`, the numbers of its `runs`, and `steps` steps from `first` on."""
-        return cls(seed_words(seed), jnp.asarray(runs, jnp.uint32), jnp.asarray(first, jnp.uint64), steps)
+        """The stream of a 64-bit `seed`, the numbers of its `runs`, and `steps` steps from `first` on, for a single use."""
+        words = np.asarray([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], np.uint32)
+        host = (words, np.asarray(runs, np.uint32), np.asarray(first, np.uint64))
+        return cls(*host, steps, rolled=True)  # type: ignore[arg-type]  # on the host until something is drawn
 
     def words(self, purpose: Purpose, blocks: int, skip: Array | int = 0, rows: bool = False) -> Words:
         """Four words for each step, block and run, each of shape (steps, blocks, runs), or (steps, runs, blocks) as `rows`.
@@ -64,18 +67,22 @@ class Stream(eqx.Module):
         label = jnp.uint32(int(purpose) << 24) | (block + jnp.asarray(skip, jnp.uint32))
         high = (step >> jnp.uint64(32)).astype(jnp.uint32)
         key = (jnp.full_like(run, self.seed[0]), jnp.full_like(run, self.seed[1]))
-        w0, w1, w2, w3 = philox((step.astype(jnp.uint32), high, run, label), key)
+        w0, w1, w2, w3 = philox((step.astype(jnp.uint32), high, run, label), key, rolled=self.rolled)
         return w0.reshape(shape), w1.reshape(shape), w2.reshape(shape), w3.reshape(shape)
 
     def normal(self, purpose: Purpose, count: int) -> Float[Array, "steps count runs"]:
         """Standard normal numbers, four from a block."""
-        w0, w1, w2, w3 = self.words(purpose, -(-count // 4))
-        return jnp.concatenate([*normal_pair(w0, w1), *normal_pair(w2, w3)], axis=1)[:, :count]
+        return self._normal(purpose, count, rows=False)[:, :count]
 
     def normal_rows(self, purpose: Purpose, count: int) -> Float[Array, "steps runs count"]:
         """The numbers of `normal`, each run's in one row."""
-        w0, w1, w2, w3 = self.words(purpose, -(-count // 4), rows=True)
-        return jnp.concatenate([*normal_pair(w0, w1), *normal_pair(w2, w3)], axis=2)[:, :, :count]
+        return self._normal(purpose, count, rows=True)[:, :, :count]
+
+    def _normal(self, purpose: Purpose, count: int, rows: bool) -> Float[Array, "..."]:
+        """All words are joined before they are transformed, so that the compiler draws them twice, not four times."""
+        w0, w1, w2, w3 = self.words(purpose, -(-count // 4), rows=rows)
+        join = lambda *parts: jnp.concatenate(parts, axis=2 if rows else 1)  # noqa: E731
+        return join(*normal_pair(join(w0, w2), join(w1, w3)))
 
     def uniform(self, purpose: Purpose, count: int) -> Float[Array, "steps count runs"]:
         """Uniform numbers in (0, 1], two from a block."""
@@ -111,7 +118,7 @@ class Stream(eqx.Module):
 
     def _one_chi_square(self, purpose: Purpose, step, index, run, dof, count: int) -> Float[Array, ""]:
         """The first accepted proposal of one number; attempt n uses the blocks from n `count` on."""
-        alone = Stream(self.seed, self.runs[run][None], self.first + step.astype(jnp.uint64), 1)
+        alone = Stream(self.seed, jnp.asarray(self.runs)[run][None], self.first + step.astype(jnp.uint64), 1, rolled=True)
 
         def attempt(carry):
             _, _, skip = carry
@@ -121,8 +128,3 @@ class Stream(eqx.Module):
 
         first = (jnp.zeros(()), jnp.zeros((), bool), index.astype(jnp.uint32))
         return lax.while_loop(lambda carry: ~carry[1], attempt, first)[0]
-
-
-def seed_words(seed: int) -> UInt32[Array, "2"]:
-    """A seed of up to 64 bits as the two words of Philox's key."""
-    return jnp.asarray([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], jnp.uint32)

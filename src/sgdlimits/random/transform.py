@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 
-import sgdlimits._x64  # noqa: F401
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -36,8 +35,10 @@ def normal_pair(first: UInt32[Array, "..."], second: UInt32[Array, "..."]) -> tu
     return radius * cosine, radius * sine
 
 
-def marsaglia_tsang(z: Float[Array, "..."], dof: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."], Float[Array, "..."]]:
-    r"""Proposal for a chi-square number of `dof >= 2` degrees of freedom, from a normal number [7]_.
+def marsaglia_tsang(
+    z: Float[Array, "..."], dof: Float[Array, "..."]
+) -> tuple[Float[Array, "..."], Float[Array, "..."], Float[Array, "..."]]:
+    r"""Proposal for a chi-square number of `dof >= 2` degrees of freedom, from a normal number [8]_.
 
     With :math:`\delta = \mathrm{dof}/2 - 1/3` and :math:`x = z/\sqrt{9\delta}` the proposal :math:`2\delta(1+x)^3` is exact
     once it is accepted with probability :math:`e^h`, :math:`h = z^2/2 + \delta(1 - (1+x)^3 + 3\log(1+x))`. The series of the
@@ -46,7 +47,7 @@ def marsaglia_tsang(z: Float[Array, "..."], dof: Float[Array, "..."]) -> tuple[F
 
     Returns the proposal, the bound below :math:`e^h` (negative where it does not hold), and :math:`h`.
 
-    .. [7] Marsaglia, Tsang, *A simple method for generating gamma variables*, ACM TOMS 26 (2000).
+    .. [8] Marsaglia, Tsang, *A simple method for generating gamma variables*, ACM TOMS 26 (2000).
     """
     delta = dof / 2 - 1 / 3
     x = z / jnp.sqrt(9 * delta)

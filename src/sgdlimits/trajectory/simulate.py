@@ -6,11 +6,11 @@ import json
 import warnings
 from collections.abc import Callable
 
+import jax
 import numpy as np
 import xarray as xr
 from tqdm.auto import tqdm
 
-import jax
 from sgdlimits.errors import BadInput, Interrupted, check_count, check_number
 from sgdlimits.level.base import DIVERGED, FINISHED, Job, Level, Track
 from sgdlimits.problem.base import Problem
@@ -77,7 +77,8 @@ def simulate(
         raise BadInput(f"level must be a level such as Chain(d=3000) or ODE(); got {level!r}. Give an instance of a level.")
     start, runs = as_start(start), check_count("runs", runs)
     check_number("t_max", t_max, above=0)
-    if check_count("seed", seed, at_least=0) >= 2**64:
+    seed = check_count("seed", seed, at_least=0)
+    if seed >= 2**64:
         raise BadInput(f"seed must be below 2^64; got {seed}. Give a smaller seed.")
     first = start.batch(problem, Stream.of(seed, [0]))
     problem.check(first)
@@ -90,7 +91,13 @@ def simulate(
     size = -(-runs // -(-runs // most))
     tracks: list[Track] = []
     with tqdm(
-        total=runs + -runs % size, desc=level.name, unit="run", delay=1.0, disable=not progress, leave=False, bar_format=_BAR
+        total=runs + -runs % size,
+        desc=level.name,
+        unit="run",
+        delay=1.0,
+        disable=not progress,
+        leave=False,
+        bar_format=_BAR,
     ) as bar:
         for done in range(0, runs, size):
             which = np.minimum(np.arange(done, done + size), runs - 1)

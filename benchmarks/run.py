@@ -1,0 +1,275 @@
+"""Replica-steps per second of every level, beside plain loops in R^d, in one run on one core. `make bench` prints the tables.
+
+A replica-step is one sample of one run. Times are the best of several windows, and the rows that are compared are measured in
+turn, so that a busy machine slows both; trust ratios more than figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+WINDOW = 0.4
+WIDTHS = (1, 5, 20)
+DIMENSIONS = (10**3, 10**6, 10**9)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cores", type=int, default=1, help="cores to run on (default: 1, so that figures are per core)")
+    parser.add_argument("--quick", action="store_true", help="fewer cells and shorter windows")
+    parser.add_argument("--json", metavar="FILE", help="also write the figures to a file")
+    arguments = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[: arguments.cores]))
+    global WINDOW
+    WINDOW = 0.1 if arguments.quick else WINDOW
+    widths = (1, 5) if arguments.quick else WIDTHS
+
+    figures = {"cores": arguments.cores, "plain loops at d = 3000, p = 1": compare_with_plain_loops()}
+    figures["levels"] = levels(widths)
+    figures["chain at d = 10^9 over d = 10^3"] = {p: independence_of_d(p) for p in widths}
+    figures["start-up"] = start_up()
+    show(figures)
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(figures, file, indent=1)
+
+
+# --- the clock ------------------------------------------------------------------------------------------------------------
+
+
+def seconds_per(call: Callable[[int], object], start: int = 1) -> float:
+    """Seconds for one unit of `call(n)`, best of three windows; the first call compiles and is not counted."""
+    call(start)
+    n, best = start, float("inf")
+    while True:
+        begin = time.perf_counter()
+        call(n)
+        spent = time.perf_counter() - begin
+        if spent > WINDOW / 3:
+            break
+        n = int(n * min(10, max(1.5, WINDOW / max(spent, 1e-6))))
+    for _ in range(3):
+        begin = time.perf_counter()
+        call(n)
+        best = min(best, (time.perf_counter() - begin) / n)
+    return best
+
+
+# --- the package ----------------------------------------------------------------------------------------------------------
+
+
+def stepper(level, width: int, runs: int):
+    """A function that advances `runs` runs by n steps of the level's process, and how many samples a step stands for."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    import sgdlimits as sl
+    from sgdlimits.level import process as engine
+    from sgdlimits.level.chain import chain_process
+    from sgdlimits.level.sde import DiffusionProcess
+    from sgdlimits.level.sgd import sgd_process
+    from sgdlimits.random import Stream
+
+    problem = sl.presets.phase_retrieval(width=width, lr=0.05 * width)
+    starts = sl.RandomInit(level.d).sample(problem, runs=runs)
+    level = level.prepared(problem, jax.tree.map(lambda leaf: leaf[0], starts))
+    if level.name == "sde":
+        process, samples = DiffusionProcess(problem, level.d, level.samples), level.dt * level.d
+    else:
+        process, samples = {"chain": chain_process, "sgd": sgd_process}[level.name](problem, level.d), 1
+    carry = engine._begin(process, None, process.start(starts))
+    stream = Stream.of(0, np.arange(runs))
+    size = jnp.asarray(getattr(level, "dt", None) or 1 / level.d)
+    call = lambda n: jax.block_until_ready(  # noqa: E731
+        engine.advance(process, None, carry, stream.seed, stream.runs, jnp.asarray([0, n * process.block]), size)
+    )
+    return call, process.block * runs, samples
+
+
+def rate(level, width: int, runs: int) -> tuple[float, float]:
+    """(own steps per second, samples per second that they stand for), both times the number of runs."""
+    call, steps, samples = stepper(level, width, runs)
+    per_second = steps / seconds_per(call)
+    return per_second, per_second * samples
+
+
+def levels(widths) -> list[dict]:
+    import sgdlimits as sl
+
+    rows = []
+    for width in widths:
+        runs = {1: 1024, 5: 256, 20: 128}[width]
+        for d in DIMENSIONS:
+            for level, count in ((sl.SGD(d), max(1, 30_000 // d)), (sl.Chain(d), runs), (sl.SDE(d), 64)):
+                if level.name == "sgd" and d > 10**6:
+                    continue
+                own, samples = rate(level, width, count)
+                rows.append({"p": width, "d": d, "level": level.name, "steps": own, "samples": samples})
+        rows.append({"p": width, "d": 0, "level": "ode", **ode_rate(width)})
+    return rows
+
+
+def ode_rate(width: int) -> dict:
+    """Solutions of 64 runs to t = 20: evaluations of the drift per second and runs solved per second."""
+    import numpy as np
+
+    import sgdlimits as sl
+    from sgdlimits.level import ode
+
+    problem = sl.presets.phase_retrieval(width=width, lr=0.05 * width)
+    calls = [0]
+    slope = ode._Solve._slope
+
+    def counted(self, t, flat):
+        calls[0] += 1
+        return slope(self, t, flat)
+
+    ode._Solve._slope = counted
+    try:
+        solve = lambda n: [  # noqa: E731
+            sl.simulate(problem, sl.ODE(), sl.RandomInit(3000), t_max=20, runs=64, save=np.array([20.0]), progress=False)
+            for _ in range(n)
+        ]
+        each = seconds_per(solve)
+        calls[0] = 0
+        solve(1)
+    finally:
+        ode._Solve._slope = slope
+    return {"steps": 64 * calls[0] / each, "solutions": 64 / each}
+
+
+def independence_of_d(width: int) -> float:
+    """Time of a chain step at d = 10^9 over that at d = 10^3, the two measured in turn, best of six."""
+    import sgdlimits as sl
+
+    runs = {1: 1024, 5: 256, 20: 128}[width]
+    calls = {d: stepper(sl.Chain(d), width, runs) for d in (10**3, 10**9)}
+    blocks = max(1, int(WINDOW / seconds_per(calls[10**3][0])))
+    best = dict.fromkeys(calls, float("inf"))
+    for _ in range(6):
+        for d, (call, steps, _) in calls.items():
+            begin = time.perf_counter()
+            call(blocks)
+            best[d] = min(best[d], (time.perf_counter() - begin) / (blocks * steps))
+    return best[10**9] / best[10**3]
+
+
+# --- plain loops in R^d, as a researcher writes them ----------------------------------------------------------------------
+
+
+def numpy_loop(d: int, width: int, lr: float) -> Callable[[int], object]:
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    teacher = np.eye(1, d)[0]
+    W = rng.normal(size=(width, d))
+    W /= np.linalg.norm(W, axis=1, keepdims=True)
+
+    def steps(n: int) -> None:
+        nonlocal W
+        for _ in range(n):
+            x = rng.standard_normal(d)
+            fields = W @ x
+            error = (fields**2).mean() - (teacher @ x) ** 2
+            W = W - (lr / d) * (2 / width) * error * fields[:, None] * x
+            W /= np.linalg.norm(W, axis=1, keepdims=True)
+
+    return steps
+
+
+def jax_loop(d: int, width: int, lr: float) -> Callable[[int], object]:
+    import jax
+    import jax.numpy as jnp
+
+    teacher = jnp.zeros(d).at[0].set(1.0)
+    W = jax.random.normal(jax.random.key(0), (width, d))
+    W = W / jnp.linalg.norm(W, axis=1, keepdims=True)
+
+    def step(W, key):
+        x = jax.random.normal(key, (d,))
+        fields = W @ x
+        error = (fields**2).mean() - (teacher @ x) ** 2
+        W = W - (lr / d) * (2 / width) * error * fields[:, None] * x
+        return W / jnp.linalg.norm(W, axis=1, keepdims=True), None
+
+    hundred = jax.jit(lambda W, key: jax.lax.scan(step, W, jax.random.split(key, 100))[0])
+    return lambda n: [jax.block_until_ready(hundred(W, jax.random.key(i))) for i in range(-(-n // 100))]
+
+
+def compare_with_plain_loops() -> dict[str, float]:
+    """Replica-steps per second at p = 1, d = 3000, on the sphere, the four measured in turn, best of four rounds."""
+    import sgdlimits as sl
+
+    d, lr = 3000, 0.05
+    chain, chain_steps, _ = stepper(sl.Chain(d), 1, 1024)
+    direct, direct_steps, _ = stepper(sl.SGD(d), 1, 10)
+    loops = {
+        "NumPy loop in R^d": (numpy_loop(d, 1, lr), 1),
+        "JAX loop in R^d": (jax_loop(d, 1, lr), 1),
+        "SGD": (direct, direct_steps),
+        "Chain": (chain, chain_steps),
+    }
+    best = dict.fromkeys(loops, 0.0)
+    for _ in range(4):
+        for name, (call, steps) in loops.items():
+            best[name] = max(best[name], steps / seconds_per(call, 100 if "loop" in name else 1))
+    return best
+
+
+# --- start-up -------------------------------------------------------------------------------------------------------------
+
+
+def start_up() -> dict[str, float]:
+    """Wall seconds of a fresh process, best of three."""
+    first = (
+        "import sgdlimits as sl; sl.simulate(sl.presets.phase_retrieval(), sl.{}, sl.RandomInit(100), t_max=1, progress=False)"
+    )
+    commands = {
+        "python -c pass": ["-c", "pass"],
+        "sgdlimits --help": ["-m", "sgdlimits", "--help"],
+        "import sgdlimits": ["-c", "import sgdlimits"],
+        "import and first chain": ["-c", first.format("Chain(100)")],
+        "import and first ODE": ["-c", first.format("ODE()")],
+    }
+
+    def wall(command: list[str]) -> float:
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
+        return time.perf_counter() - begin
+
+    return {name: min(wall(command) for _ in range(3)) for name, command in commands.items()}
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------------
+
+
+def show(figures: dict) -> None:
+    print(f"\nPlain loops and levels, p = 1, d = 3000, sphere, {figures['cores']} core(s)")
+    plain = figures["plain loops at d = 3000, p = 1"]
+    for name, value in plain.items():
+        ratio, other = value / plain["NumPy loop in R^d"], value / plain["JAX loop in R^d"]
+        print(f"  {name:20s} {value:14,.0f} replica-steps/s   {ratio:8.1f} x NumPy   {other:8.1f} x JAX")
+    print("\nLevels: own steps of all runs per second, and the samples per second that they stand for")
+    print(f"  {'p':>3s} {'d':>11s} {'level':6s} {'steps/s':>15s} {'samples/s':>20s}")
+    for row in figures["levels"]:
+        d = f"{row['d']:,}" if row["d"] else "-"
+        tail = f"{row['samples']:20,.0f}" if "samples" in row else f"{row['solutions']:10,.1f} solved/s"
+        print(f"  {row['p']:3d} {d:>11s} {row['level']:6s} {row['steps']:15,.0f} {tail}")
+    print("\nTime of a chain step at d = 10^9 over that at d = 10^3")
+    for width, ratio in figures["chain at d = 10^9 over d = 10^3"].items():
+        print(f"  p = {width:2d}: {ratio:.3f}")
+    print("\nStart-up, wall seconds of a fresh process")
+    for name, value in figures["start-up"].items():
+        print(f"  {name:24s} {value:.2f}")
+
+
+if __name__ == "__main__":
+    main()

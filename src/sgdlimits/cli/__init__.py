@@ -1,0 +1,62 @@
+"""The command line. Commands import JAX, xarray and matplotlib themselves, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from sgdlimits.cli.demo import demo
+from sgdlimits.cli.info import info
+from sgdlimits.cli.options import Group, Refusal
+from sgdlimits.cli.plot import plot
+from sgdlimits.cli.presets import presets
+from sgdlimits.cli.rerun import rerun
+from sgdlimits.cli.run import run
+from sgdlimits.cli.work import INTERRUPTED_CODE
+from sgdlimits.errors import BadInput
+
+__all__ = ["main"]
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+EPILOG = """\b
+Examples:
+  sgdlimits demo
+  sgdlimits run phase_retrieval --d 3000 --lr 1/12 --plot escape.png
+  sgdlimits run phase_retrieval --help
+
+\b
+To complete names with the TAB key (zsh and fish: zsh_source, fish_source):
+  eval "$(_SGDLIMITS_COMPLETE=bash_source sgdlimits)"
+"""
+
+
+class Main(Group):
+    """The root command: what users did wrong becomes one sentence, and Ctrl-C exit code 130."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BadInput as reason:
+            raise Refusal(str(reason)) from reason
+        except KeyboardInterrupt:
+            click.echo("Interrupted. Nothing was saved.", err=True)
+            sys.exit(INTERRUPTED_CODE)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=Main, context_settings=SETTINGS, epilog=EPILOG)
+@click.version_option(package_name="sgdlimits", message="%(prog)s %(version)s")
+def main() -> None:
+    """Write a learning problem down once; look at its one-pass SGD at every level of description.
+
+    The levels: sgd, the weights in R^d; chain, the exact law of their overlaps, at a cost without d; sde, its
+    diffusion for large d; ode, the limit.
+    """
+
+
+for command in (run, rerun, info, presets, plot, demo):
+    main.add_command(command)

@@ -1,0 +1,123 @@
+"""Docstrings as plain text for help pages."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import unicodedata
+from typing import Any, NamedTuple
+
+_WORDS = {
+    "cdot": "·",
+    "times": "×",
+    "sum": "Σ",
+    "prod": "Π",
+    "sim": "~",
+    "le": "≤",
+    "leq": "≤",
+    "ge": "≥",
+    "geq": "≥",
+    "ne": "≠",
+    "approx": "≈",
+    "infty": "∞",
+    "to": "→",
+    "leftarrow": "←",
+    "rightarrow": "→",
+    "top": "T",
+    "in": "∈",
+    "pm": "±",
+    "langle": "<",
+    "rangle": ">",
+    "ldots": "...",
+    "dots": "...",
+    "quad": " ",
+    "qquad": " ",
+}
+
+
+class Description(NamedTuple):
+    """The first paragraph of a docstring, and its parameters by name."""
+
+    summary: str
+    parameters: dict[str, str]
+
+
+def describe(thing: Any) -> Description:
+    """What a function's or a class's docstring says about it.
+
+    >>> def f(lr):
+    ...     r\"\"\"Learn [1]_.
+    ...
+    ...     Parameters
+    ...     ----------
+    ...     lr : :math:`\\gamma`, the learning rate
+    ...     \"\"\"
+    >>> describe(f)
+    Description(summary='Learn.', parameters={'lr': 'γ, the learning rate'})
+    """
+    text = inspect.getdoc(thing) or ""
+    return Description(plain(text.split("\n\n")[0]), _parameters(text))
+
+
+def plain(text: str) -> str:
+    r"""Text without markup, on one line.
+
+    >>> plain(r"labels :math:`y = \frac1{p^*}\sum_l (w^*_l\cdot x)^2 + \sqrt\Delta z`, see `RandomInit` [1]_.")
+    'labels y = 1/p* Σ_l (w*_l·x)^2 + √Δ z, see RandomInit.'
+    """
+    text = re.sub(r"\s*\[\w+\]_", "", text)
+    text = re.sub(r":math:`([^`]*)`", lambda found: _mathematics(found[1]), text)
+    text = re.sub(r":\w+:`~?([^`]*)`", r"\1", text)
+    return " ".join(text.replace("`", "").split())
+
+
+def _mathematics(text: str) -> str:
+    text = re.sub(r"\\(?:text|mathrm|mathbb|mathcal|bm|mathbf)\s*\{([^{}]*)\}", r"\1", text)
+    text = re.sub(r"\\[td]?frac\s*(?:\{([^{}]*)\}|(\w))\s*(?:\{([^{}]*)\}|(\w))", _fraction, text)
+    text = re.sub(r"\\sqrt\s*\{([^{}]*)\}", lambda found: _root(found[1]), text)
+    text = re.sub(r"\\sqrt\s*", "√", text)
+    text = re.sub(r"\\dot(?![a-z])\s*\{?(\w)\}?", r"d\1/dt", text)
+    text = re.sub(r"\\([A-Za-z]+)\s*", _command, text)
+    text = re.sub(r"\\[,;:! ]", " ", text)
+    text = text.replace("^*", "*").replace("_*", "*").replace("{", "").replace("}", "").replace("~", " ")
+    return " ".join(text.replace("\\", "").split())
+
+
+def _fraction(found: re.Match[str]) -> str:
+    top, bottom = found[1] or found[2], found[3] or found[4]
+    return f"{_bracketed(top)}/{_bracketed(bottom)} "
+
+
+def _bracketed(text: str) -> str:
+    return f"({text})" if re.search(r"[-+ /]", text.strip()) else text
+
+
+def _root(text: str) -> str:
+    return f"√({text})" if len(text) > 1 and not re.fullmatch(r"\\\w+", text) else f"√{text}"
+
+
+def _command(found: re.Match[str]) -> str:
+    name = found[1]
+    if name in _WORDS:
+        return _WORDS[name]
+    if name in ("left", "right", "big", "bigl", "bigr", "hat", "bar", "mathrel", "partial"):
+        return "∂" if name == "partial" else ""
+    case = "CAPITAL" if name[0].isupper() else "SMALL"
+    try:
+        letter = unicodedata.lookup(f"GREEK {case} LETTER {name.upper().replace('LAMBDA', 'LAMDA')}")
+    except KeyError:
+        return f"{name} "
+    return f"{letter} " if found[0][-1].isspace() else letter
+
+
+def _parameters(text: str) -> dict[str, str]:
+    """The section "Parameters" of a docstring in the manner of NumPy: "name, name : text", then indented lines."""
+    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[^\n]*\n-{3,}\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    if not section:
+        return {}
+    found: dict[str, str] = {}
+    for entry in re.split(r"\n(?=\S)", section[1].split("\n\n")[0]):
+        names, colon, words = entry.partition(" : ")
+        for name in names.split(",") if colon else ():
+            found[name.strip(" *`")] = plain(words)
+    return found

@@ -1,0 +1,139 @@
+"""Commands and options: numbers, headings, errors in one sentence, and options made from annotations."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import click
+
+from sgdlimits.errors import BadInput
+
+
+class Number(click.ParamType):
+    """A number as a theorist writes it: 0.05, 1e9 or 1/12."""
+
+    name = "number"
+
+    def __init__(self, whole: bool = False) -> None:
+        self.whole = whole
+
+    def __repr__(self) -> str:
+        return "NUMBER"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return int(value)
+        except ValueError:
+            pass
+        top, slash, bottom = value.partition("/")
+        try:
+            result = float(top) / float(bottom) if slash else float(value)
+        except (ValueError, ZeroDivisionError):
+            self.fail(f"{value!r} is not a number. Write it like 0.05, 1e9 or 1/12.", param, ctx)
+        return int(result) if self.whole and result.is_integer() else result
+
+
+class Refusal(click.ClickException):
+    """One sentence on what cannot be done, and exit code 2."""
+
+    exit_code = 2
+
+
+class Group(click.Group):
+    """A group that answers an unknown name with the names there are."""
+
+    noun: ClassVar[str] = "command"
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        wrong, names = args[0], self.list_commands(ctx)
+        if self.get_command(ctx, wrong) is None and not wrong.startswith("-") and not ctx.resilient_parsing:
+            close = difflib.get_close_matches(wrong.replace("-", "_"), names, n=1)
+            hint = f"Did you mean {close[0]}? " if close else ""
+            raise Refusal(f"there is no {self.noun} {wrong!r}. {hint}The {self.noun}s are {among(names)}.")
+        return super().resolve_command(ctx, args)
+
+
+class Command(click.Command):
+    """A command that has its options under headings in its help, and that names them in errors as they are typed."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BadInput as reason:
+            flags = {flag.lstrip("-").replace("-", "_"): flag for param in self.params for flag in param.opts}
+            typed = re.sub(r"^\w+(?= must )", lambda found: flags.get(found[0], found[0]), str(reason))
+            raise Refusal(typed) from reason
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                sections.setdefault(getattr(param, "heading", "Options"), []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+class Option(click.Option):
+    """An option that stands under a heading of the help page."""
+
+    def __init__(self, *declarations: str, heading: str = "Options", **more: Any) -> None:
+        super().__init__(list(declarations), **more)
+        self.heading = heading
+
+
+def number(flag: str, heading: str, help: str, *, default: float | None = None, whole: bool = True) -> Option:
+    """An option that is a number."""
+    more: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
+    return Option(flag, type=Number(whole=whole), heading=heading, help=help, **more)
+
+
+def kind(annotation: Any) -> click.ParamType | None:
+    """The type of option that an annotation asks for, or None where no text on a command line can stand for it.
+
+    >>> kind(float | None), kind(bool), kind(str | list), kind(typing.Literal["erf", "relu"]), kind(list)
+    (NUMBER, BOOL, STRING, Choice(['erf', 'relu']), None)
+    """
+    if typing.get_origin(annotation) is typing.Literal:
+        return click.Choice([str(value) for value in typing.get_args(annotation)])
+    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    members = typing.get_args(annotation) if union else (annotation,)
+    known = ((bool, click.BOOL), (float, Number()), (int, Number(whole=True)), (str, click.STRING))
+    return next((option for member, option in known if member in members), None)
+
+
+def option(
+    destination: str,
+    annotation: Any,
+    *,
+    flag: str,
+    heading: str,
+    help: str,
+    default: Any = None,
+    required: bool = False,
+) -> Option:
+    """An option `--flag` of the type of an annotation; a bool becomes a pair `--flag/--no-flag`."""
+    flag = flag.replace("_", "-")
+    more: dict[str, Any] = {"heading": heading, "help": help, "required": required}
+    if not required:
+        more |= {"default": default, "show_default": default is not None}
+    if kind(annotation) is click.BOOL:
+        return Option(f"--{flag}/--no-{flag}", destination, **more)
+    return Option(f"--{flag}", destination, type=kind(annotation) or click.STRING, **more)
+
+
+def among(words: Sequence[str]) -> str:
+    """Words as a list in a sentence.
+
+    >>> among(["sgd", "chain", "sde"])
+    'sgd, chain and sde'
+    """
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

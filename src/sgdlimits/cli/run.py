@@ -1,0 +1,110 @@
+"""`sgdlimits run PRESET`: one command for each preset, made from its signature and its docstring."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from sgdlimits.cli.docstring import describe
+from sgdlimits.cli.levels import START_OPTIONS, level_options, make_level, make_start
+from sgdlimits.cli.options import Command, Group, Option, kind, number, option
+from sgdlimits.cli.work import check_output, check_picture, compute, table
+
+PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
+PATH = click.Path()
+RUN_OPTIONS = [
+    number("--runs", RUNS, "number of independent runs", default=64),
+    number("--t-max", RUNS, "the end, in samples per dimension", default=60, whole=False),
+    number("--seed", RUNS, "a whole number; the same seed gives the same numbers", default=0),
+    number("--save", RUNS, "number of times to save, equally spaced from 0 to the end", default=200),
+    Option("--out", type=PATH, heading=RESULTS, help="the netCDF file; by default named by preset, level and seed"),
+    Option("--plot", type=PATH, heading=RESULTS, help="a figure of risk and overlaps (.png, .svg, .pdf)"),
+    Option("--force", is_flag=True, heading=RESULTS, help="replace files that exist"),
+    Option("--quiet", is_flag=True, heading=RESULTS, help="no progress bar and no table"),
+]
+
+
+class Presets(Group):
+    """A group with a command for each preset in `sgdlimits.presets.PRESETS`."""
+
+    noun = "preset"
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from sgdlimits.problem.presets import PRESETS
+
+        return list(PRESETS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        from sgdlimits.problem.presets import PRESETS
+
+        preset = PRESETS.get(name.replace("-", "_"))
+        return None if preset is None else preset_command(preset)
+
+
+@click.group(cls=Presets, subcommand_metavar="PRESET [OPTIONS]", short_help="Simulate a preset and save the dataset.")
+def run() -> None:
+    """Simulate a preset's learning problem and save the dataset.
+
+    \b
+    Examples:
+      sgdlimits run phase_retrieval --d 3000
+      sgdlimits run phase_retrieval --width 4 --lr 0.2 --level ode --start fixed --overlap 0.1
+
+    Each preset has its own options: see sgdlimits run PRESET --help.
+    """
+
+
+def preset_command(preset: Callable) -> click.Command:
+    """The command that runs a preset."""
+    words = describe(preset)
+    parameters = inspect.signature(preset, eval_str=True).parameters
+    own = [
+        option(
+            f"problem_{name}",
+            parameter.annotation,
+            heading=PROBLEM,
+            help=words.parameters.get(name, ""),
+            default=None if parameter.default is parameter.empty else parameter.default,
+            required=parameter.default is parameter.empty,
+            flag=name,
+        )
+        for name, parameter in parameters.items()
+        if kind(parameter.annotation) or parameter.default is parameter.empty
+    ]
+    needed = [f"{each.opts[0]} {each.type.name.upper()}" for each in own if each.required]
+    example = [
+        "sgdlimits run",
+        preset.__name__,
+        *needed,
+        "--d 3000 --level chain --runs 64 --t-max 60 --plot figure.png",
+    ]
+    return Command(
+        preset.__name__,
+        params=[*own, *level_options(taken=set(parameters)), *START_OPTIONS, *RUN_OPTIONS],
+        callback=lambda **given: run_preset(preset, given),
+        help=f"{words.summary}\n\n\b\nExample:\n  {' '.join(example)}",
+        short_help=words.summary,
+    )
+
+
+def run_preset(preset: Callable, given: dict[str, Any]) -> None:
+    """Build the problem, the level and the start from the options, simulate, save and report."""
+    own = {name.removeprefix("problem_"): value for name, value in given.items() if name.startswith("problem_")}
+    problem, level, start = preset(**own), make_level(given), make_start(given)
+    out = check_output(given["out"] or f"{preset.__name__}-{level.name}-seed{given['seed']}.nc", given["force"])
+    picture = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
+
+    from sgdlimits.trajectory import simulate
+
+    numbers = {name: given[name] for name in ("t_max", "runs", "seed", "save")}
+    dataset, seconds = compute(lambda: simulate(problem, level, start, progress=not given["quiet"], **numbers), out)
+    if picture:
+        from sgdlimits.cli.plot import draw
+
+        draw({given["level"]: dataset}, picture)
+    if not given["quiet"]:
+        click.echo(table(dataset, seconds))
+        click.echo(f"Saved {out}{f' and {picture}' if picture else ''}. See also: sgdlimits info {out}")

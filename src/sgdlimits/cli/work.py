@@ -1,0 +1,116 @@
+"""What the commands share: errors, where results go, a simulation that survives Ctrl-C, and its table."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sgdlimits.errors import BadInput, Interrupted
+
+if TYPE_CHECKING:
+    import numpy as np
+    import xarray as xr
+
+INTERRUPTED_CODE = 130
+
+
+def check_output(path: str | os.PathLike, force: bool, option: str = "--out") -> Path:
+    """The path, or `BadInput` where a result could not be written to it or would replace a file."""
+    path = Path(path)
+    if path.is_dir():
+        raise BadInput(f"{option} {path} is a folder. Give the name of a file.")
+    if path.exists() and not force:
+        raise BadInput(f"{path} exists already. Give another {option}, or --force to replace it.")
+    if not os.access(path.parent, os.W_OK):
+        raise BadInput(
+            f"{option} {path} cannot be written: the folder {path.parent} does not exist or is closed to you. Make it."
+        )
+    return path
+
+
+def check_picture(path: str | os.PathLike, force: bool, option: str) -> Path:
+    """The path, or `BadInput` where matplotlib could not save a figure there."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    path = check_output(path, force, option)
+    known = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix[1:].lower() not in known:
+        raise BadInput(f"{option} {path} does not end in the name of a picture's format. Use .png, .svg or .pdf.")
+    return path
+
+
+def compute(call: Callable[[], xr.Dataset], out: Path) -> tuple[xr.Dataset, float]:
+    """The dataset of a simulation, saved, and the seconds it took.
+
+    After Ctrl-C, what is finished is saved and the program ends.
+    """
+    from sgdlimits.trajectory import save
+
+    begin = time.perf_counter()
+    with divergence_in_a_sentence():
+        try:
+            dataset = call()
+        except Interrupted as stopped:
+            save(stopped.dataset, out)
+            runs, t = stopped.dataset.sizes["run"], float(stopped.dataset.t.values[-1])
+            click.echo(f"Interrupted. Saved {runs} run{'s' if runs > 1 else ''} up to t = {t:.3g} in {out}.", err=True)
+            sys.exit(INTERRUPTED_CODE)
+    seconds = time.perf_counter() - begin
+    save(dataset, out)
+    return dataset, seconds
+
+
+@contextmanager
+def divergence_in_a_sentence() -> Iterator[None]:
+    """Print the warning of diverged runs as one sentence on standard error, without the line of code that raised it."""
+    from sgdlimits.trajectory import DivergedWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DivergedWarning)
+        usual = warnings.showwarning
+
+        def show(message, category, *place, **more):
+            if issubclass(category, DivergedWarning):
+                click.echo(f"Warning: {message}", err=True)
+            else:
+                usual(message, category, *place, **more)
+
+        warnings.showwarning = show
+        yield
+
+
+def table(dataset: xr.Dataset, seconds: float) -> str:
+    """How the runs of a dataset ended, in a few lines."""
+    good, attributes = dataset.isel(run=dataset.status.values != "diverged"), dataset.attrs
+    rows = {"runs": statuses(dataset)}
+    if good.sizes["run"]:
+        rows["final risk"] = mean_and_error(good.risk.values[:, -1])
+        overlap = abs(good["M" if "M" in good else "m"].values[:, -1])
+        rows["final |overlap|"] = mean_and_error(overlap.reshape(overlap.shape[0], -1).mean(1))
+    rows["wall time"] = f"{seconds:.1f} s"
+    where = f"d = {attributes['d']}, " if attributes["d"] else ""
+    what = f"{attributes['problem_name']}, level {attributes['level']}"
+    head = f"{what}, {where}to t = {float(dataset.t.values[-1]):g}, seed {attributes['seed']}"
+    return "\n".join([head, *(f"  {name:<16}{text}" for name, text in rows.items())])
+
+
+def statuses(dataset: xr.Dataset) -> str:
+    """How many runs ended in which way, such as "62 finished, 2 diverged"."""
+    ends = dataset.status.values.tolist()
+    return ", ".join(f"{ends.count(status)} {status}" for status in sorted(set(ends), key=lambda s: -ends.count(s)))
+
+
+def mean_and_error(values: np.ndarray) -> str:
+    """The mean over runs, with its standard error where there are several."""
+    mean = values.mean()
+    if values.size == 1:
+        return f"{mean:.5g}"
+    return f"{mean:.5g} ± {values.std(ddof=1) / values.size**0.5:.1g}, mean over {values.size} runs and standard error"

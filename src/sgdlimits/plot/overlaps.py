@@ -1,0 +1,120 @@
+"""The overlaps against time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+
+from sgdlimits.errors import BadInput
+from sgdlimits.plot.curves import (
+    Band,
+    Datasets,
+    Singles,
+    clock_values,
+    draw_runs,
+    finish,
+    good_runs,
+    how_many,
+    labelled,
+    new_axes,
+    note,
+    overlap_name,
+)
+from sgdlimits.plot.style import looks
+
+FEW = 6
+"""Up to so many curves, each has its mean, band and single runs; beyond, a thin line for the mean over runs."""
+
+
+def overlaps(
+    datasets: Datasets,
+    ax: Axes | None = None,
+    *,
+    what: str | None = None,
+    absolute: bool | None = None,
+    clock: str = "t",
+    singles: Singles = 20,
+    band: Band = (0.1, 0.9),
+    legend: bool = True,
+) -> Axes:
+    """Plot overlaps: for each pair of directions a thick line for the mean over runs, thin ones for runs, and a band.
+
+    With more than six pairs each has only a thin line, its mean over runs. A single dataset has one colour a pair;
+    several datasets have one colour each.
+
+    Parameters
+    ----------
+    datasets : one dataset of `simulate`, several, or a dict from labels to datasets; labels are levels unless given
+    ax : where to draw; a new figure unless given
+    what : "M", overlaps with the fixed directions, unless given; "Q", overlaps between trained directions; or "a"
+    absolute : whether to plot absolute values; None does so for M alone, whose sign many problems do not see
+    clock : "t" for samples per dimension, "paper" for the time of the problem's paper, "samples" for t d
+    singles : at most so many single runs of each dataset, or a dict from labels to such numbers
+    band : the quantiles between which the band lies, or None; drawn if there are more runs than thin lines
+    legend : whether to draw a legend
+
+    Returns
+    -------
+    matplotlib Axes. Diverged runs are left out, and the label says how many there are.
+
+    See Also
+    --------
+    sgdlimits.plot.risk : the population risk of the same runs
+
+    Examples
+    --------
+    >>> import sgdlimits as sl
+    >>> problem, start = sl.presets.phase_retrieval(width=2, lr=0.05), sl.FixedInit([[0.1], [0.2]])
+    >>> ax = sl.plot.overlaps(sl.simulate(problem, sl.ODE(), start, t_max=20))
+    >>> [line.get_label() for line in ax.lines]
+    ['$|M_{1,1}|$', '$|M_{2,1}|$']
+    """
+    named = labelled(datasets)
+    x = clock_values(named, clock)
+    what = overlap_name(next(iter(named.values()))) if what is None else what
+    absolute = what in ("M", "m") if absolute is None else absolute
+    pairs = {label: dict(_pairs(dataset, what, absolute)) for label, dataset in named.items()}
+    ax = new_axes(ax)
+    by_pair = len(named) == 1 and 1 < len(next(iter(pairs.values()))) <= FEW
+    style = looks(FEW if by_pair else len(named))
+    for order, (label, curves) in enumerate(pairs.items()):
+        many = len(curves) > FEW
+        for place, (name, values) in enumerate(curves.items()):
+            look = style[place if by_pair else order]
+            text = name if by_pair else label if place == 0 else "_other"
+            text = note(text, named[label]) if place == 0 else text
+            if many:
+                mean = values.mean(0) if values.size else np.full(x[label].size, np.nan)
+                ax.plot(x[label], mean, color=look.colour, linestyle=look.dashes, linewidth=0.8, label=text)
+            else:
+                few = how_many(singles, label) // len(curves)
+                draw_runs(ax, x[label], values, look, text, singles=few, band=band, order=order)
+    ax.set_ylabel(_axis_label(next(iter(pairs.values())), what, absolute))
+    return finish(ax, clock, legend)
+
+
+def _pairs(dataset: xr.Dataset, what: str, absolute: bool) -> Iterator[tuple[str, np.ndarray]]:
+    """The name and the values (run, t) of each entry of a variable, of the upper triangle where it is symmetric."""
+    if what not in dataset.data_vars or what == "risk":
+        there = ", ".join(str(name) for name in dataset.data_vars if name != "risk")
+        raise BadInput(f"what must be one of {there}, the dataset's statistics; got {what!r}. Give one of them.")
+    variable = good_runs(dataset)[what]
+    values = np.abs(variable.values) if absolute else variable.values
+    for index in np.ndindex(variable.shape[2:]):
+        if variable.dims[2:] == ("student", "student_other") and index[0] > index[1]:
+            continue
+        yield _symbol(what, ",".join(str(i + 1) for i in index), absolute), values[(..., *index)]
+
+
+def _symbol(what: str, index: str, absolute: bool) -> str:
+    name = f"{what}_{{{index}}}" if index else what
+    return f"$|{name}|$" if absolute else f"${name}$"
+
+
+def _axis_label(curves: dict[str, np.ndarray], what: str, absolute: bool) -> str:
+    words = {"M": "overlap", "m": "overlap", "Q": "overlap of students", "a": "second layer"}.get(what, "statistic")
+    index = {"M": "jr", "Q": "jl", "a": "j"}.get(what, "") if len(curves) > 1 else ""
+    return f"{words} {_symbol(what, index, absolute)}"

@@ -1,0 +1,75 @@
+"""The population risk against time."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+
+from sgdlimits.errors import check_number
+from sgdlimits.plot.curves import (
+    Band,
+    Datasets,
+    Singles,
+    clock_values,
+    draw_runs,
+    finish,
+    good_runs,
+    how_many,
+    labelled,
+    new_axes,
+    note,
+)
+from sgdlimits.plot.style import looks
+
+
+def risk(
+    datasets: Datasets,
+    ax: Axes | None = None,
+    *,
+    excess: float | None = None,
+    log: bool = False,
+    clock: str = "t",
+    singles: Singles = 20,
+    band: Band = (0.1, 0.9),
+    legend: bool = True,
+) -> Axes:
+    """Plot the population risk: a thick line for the mean over runs, thin ones for runs, a band between quantiles.
+
+    Parameters
+    ----------
+    datasets : one dataset of `simulate`, several, or a dict from labels to datasets; labels are levels unless given
+    ax : where to draw; a new figure unless given
+    excess : a floor to subtract, such as half the variance of the label noise
+    log : whether the risk has a logarithmic scale
+    clock : "t" for samples per dimension, "paper" for the time of the problem's paper, "samples" for t d
+    singles : at most so many single runs of each dataset, or a dict from labels to such numbers
+    band : the quantiles between which the band lies, or None; drawn if there are more runs than thin lines
+    legend : whether to draw a legend
+
+    Returns
+    -------
+    matplotlib Axes. Diverged runs are left out, and the label says how many there are.
+
+    See Also
+    --------
+    sgdlimits.plot.overlaps : the overlaps of the same runs
+
+    Examples
+    --------
+    >>> import sgdlimits as sl
+    >>> problem, start = sl.presets.phase_retrieval(lr=0.05), sl.FixedInit(0.1)
+    >>> theory = sl.simulate(problem, sl.ODE(), start, t_max=20)
+    >>> sl.plot.risk({"limit": theory}, log=True).get_ylabel()
+    'population risk'
+    """
+    if excess is not None:
+        check_number("excess", excess)
+    named = labelled(datasets)
+    x = clock_values(named, clock)
+    ax = new_axes(ax)
+    if log:
+        ax.set_yscale("log", nonpositive="mask")
+    for order, ((label, dataset), look) in enumerate(zip(named.items(), looks(len(named)), strict=True)):
+        values = good_runs(dataset).risk.values - (excess or 0.0)
+        draw_runs(ax, x[label], values, look, note(label, dataset), singles=how_many(singles, label), band=band, order=order)
+    ax.set_ylabel("population risk" if excess is None else "excess risk")
+    return finish(ax, clock, legend)

@@ -1,0 +1,22 @@
+"""The command line in an empty folder."""
+
+from __future__ import annotations
+
+import matplotlib
+import pytest
+from click.testing import CliRunner, Result
+
+matplotlib.use("Agg")
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """A function that runs a command line in an empty folder: `command("run phase_retrieval --d 30")`."""
+    from sgdlimits.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(line: str) -> Result:
+        return CliRunner().invoke(main, line.split(), prog_name="sgdlimits")
+
+    return call

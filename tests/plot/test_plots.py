@@ -1,0 +1,154 @@
+"""Plots show what the datasets hold."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import FillBetweenPolyCollection
+
+import sgdlimits as sl
+
+PLOTS = {"risk": sl.plot.risk, "overlaps": sl.plot.overlaps}
+
+
+def means(ax):
+    """The thick lines, by label."""
+    return {line.get_label(): line for line in ax.lines if line.get_linewidth() > 1.5}
+
+
+def thin(ax):
+    return [line for line in ax.lines if line.get_linewidth() < 0.6]
+
+
+def bands(ax):
+    return [shape for shape in ax.collections if isinstance(shape, FillBetweenPolyCollection)]
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_plots_return_the_axes_they_draw_on(name, dataset):
+    assert isinstance(PLOTS[name](dataset()), Axes)
+    ax = plt.subplots()[1]
+    assert PLOTS[name](dataset(), ax) is ax
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_plots_leave_the_dataset_and_the_settings_as_they_are(name, dataset):
+    given, settings = dataset(runs=30, diverged=[1]), dict(plt.rcParams)
+    copy = given.copy(deep=True)
+    PLOTS[name](given, clock="paper")
+    assert given.identical(copy)
+    assert dict(plt.rcParams) == settings
+
+
+def test_the_thick_line_is_the_mean_over_runs(dataset):
+    given = dataset()
+    np.testing.assert_allclose(means(sl.plot.risk(given))["chain"].get_ydata(), given.risk.mean("run"))
+    np.testing.assert_allclose(means(sl.plot.overlaps(given))["chain"].get_ydata(), abs(given.M[..., 0, 0]).mean("run"))
+
+
+def test_the_band_holds_the_middle_of_the_runs(dataset):
+    given = dataset(runs=50)
+    ax = sl.plot.risk(given, band=(0.2, 0.7))
+    (band,) = bands(ax)
+    heights = band.get_paths()[0].vertices[:, 1]
+    low, high = np.quantile(given.risk, [0.2, 0.7], axis=0)
+    assert heights.min() == pytest.approx(low.min())
+    assert heights.max() == pytest.approx(high.max())
+    assert not bands(sl.plot.risk(given, band=None))
+
+
+def test_no_more_than_twenty_single_runs_and_a_band_only_beyond_them(dataset):
+    many, few = sl.plot.risk(dataset(runs=50)), sl.plot.risk(dataset(runs=5))
+    assert (len(thin(many)), len(bands(many))) == (20, 1)
+    assert (len(thin(few)), len(bands(few))) == (5, 0)
+    two = {"left": dataset(runs=50), "right": dataset(runs=50)}
+    assert len(thin(sl.plot.risk(two, singles={"right": 3}))) == 3
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_diverged_runs_are_left_out_and_counted_in_the_label(name, dataset):
+    ax = PLOTS[name](dataset(runs=30, diverged=[0, 7]))
+    line = means(ax)["chain (2 of 30 runs diverged)"]
+    assert np.abs(line.get_ydata()).max() < 3
+    assert all(np.abs(each.get_ydata()).max() < 3 for each in ax.lines)
+    assert ax.dataLim.ymax < 3
+    assert "chain (3 of 3 runs diverged)" in means(PLOTS[name](dataset(runs=3, diverged=[0, 1, 2])))
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_several_datasets_can_be_told_apart_by_colour_and_in_grey(name, dataset):
+    given = [dataset(level=level) for level in ("sgd", "chain", "sde", "ode", "chain")]
+    lines = means(PLOTS[name](given))
+    assert list(lines) == ["sgd", "chain", "sde", "ode", "chain 2"]
+    assert len({line.get_color() for line in lines.values()}) == 5
+    assert len({str(line._unscaled_dash_pattern) for line in lines.values()}) == 5
+    assert list(means(PLOTS[name]({"one": given[0], "two": given[1]}))) == ["one", "two"]
+
+
+def test_every_clock_is_a_multiple_of_t(dataset):
+    both = {"chain": dataset(d=100), "ode": dataset(level="ode", runs=1)}
+    for clock, factor in {"t": 1, "paper": 0.25, "samples": 100}.items():
+        for line in means(sl.plot.risk(both, clock=clock)).values():
+            np.testing.assert_allclose(line.get_xdata(), factor * both["ode"].t)
+    with pytest.raises(sl.BadInput, match="dimension"):
+        sl.plot.risk(both["ode"], clock="samples")
+    with pytest.raises(sl.BadInput, match="clock must be one of"):
+        sl.plot.risk(both, clock="hours")
+
+
+def test_the_axis_of_samples_counts_t_times_d(dataset):
+    ax = sl.plot.risk(dataset())
+    above = sl.plot.samples_axis(ax, 100)
+    ax.figure.canvas.draw()
+    np.testing.assert_allclose(above.get_xlim(), 100 * np.array(ax.get_xlim()))
+
+
+def test_excess_risk_is_the_risk_above_the_floor(dataset):
+    given = dataset()
+    ax = sl.plot.risk(given, excess=0.1, log=True)
+    assert ax.get_yscale() == "log"
+    np.testing.assert_allclose(means(ax)["chain"].get_ydata(), given.risk.mean("run") - 0.1)
+
+
+def test_few_units_have_a_colour_each_and_many_a_thin_line_each(dataset):
+    few = means(sl.plot.overlaps(dataset(width=2, teachers=2)))
+    assert list(few) == ["$|M_{1,1}|$", "$|M_{1,2}|$", "$|M_{2,1}|$", "$|M_{2,2}|$"]
+    assert len({line.get_color() for line in few.values()}) == 4
+    many = sl.plot.overlaps(dataset(width=5, teachers=2))
+    assert not means(many)
+    assert len(many.lines) == 10
+    assert len(many.get_legend().get_texts()) == 1
+
+
+def test_overlaps_of_students_are_the_upper_triangle_with_their_sign(dataset):
+    given = dataset(width=2, runs=1)
+    lines = means(sl.plot.overlaps(given, what="Q"))
+    assert list(lines) == ["$Q_{1,1}$", "$Q_{1,2}$", "$Q_{2,2}$"]
+    np.testing.assert_allclose(lines["$Q_{1,2}$"].get_ydata(), given.Q[0, :, 0, 1])
+
+
+def test_overview_shows_risk_and_overlaps_of_the_same_runs(dataset):
+    left, right = sl.plot.overview({"one": dataset(), "two": dataset(seed=1)})
+    assert list(means(left)) == list(means(right)) == ["one", "two"]
+    assert left.figure is right.figure
+    axes = tuple(plt.subplots(1, 2)[1])
+    assert sl.plot.overview(dataset(), axes) == axes
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_what_is_no_dataset_is_refused(name, dataset):
+    for wrong in (3, [], {}, [dataset(), None], dataset().drop_vars("risk")):
+        with pytest.raises(sl.BadInput, match="dataset"):
+            PLOTS[name](wrong)
+    with pytest.raises(sl.BadInput, match="a, M, Q"):
+        sl.plot.overlaps(dataset(), what="N")
+
+
+def test_the_package_does_not_import_matplotlib_before_a_plot():
+    code = "import sys, sgdlimits; sgdlimits.BadInput; assert 'matplotlib' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
