@@ -49,7 +49,7 @@ def test_sde_has_the_variance_of_the_chain_to_leading_order():
     times, ratios = np.array([1.0, 3.0]), {}
     for d in (100, 10_000):
         chain = sl.simulate(NETWORK, sl.Chain(d), START, t_max=3, runs=4000, save=times, seed=1, progress=False)
-        sde = sl.simulate(NETWORK, sl.SDE(d), START, t_max=3, runs=4000, save=times, seed=2, progress=False)
+        sde = sl.simulate(NETWORK, sl.SDE(d, samples=32), START, t_max=3, runs=4000, save=times, seed=2, progress=False)
         ratios[d] = np.concatenate(
             [(sde[name].var("run") / chain[name].var("run")).values.ravel() for name in ("M", "risk")]
             + [(sde.Q[..., 0, 1].var("run") / chain.Q[..., 0, 1].var("run")).values]

@@ -28,7 +28,8 @@ from sgdlimits.level.chain import draw_class
 from sgdlimits.level.ode import drift_jacobian
 from sgdlimits.level.process import Process, march
 from sgdlimits.problem.frame import loading
-from sgdlimits.problem.overlaps import Overlaps, runs_first, runs_last
+from sgdlimits.problem.moments import Moments
+from sgdlimits.problem.overlaps import Overlaps, add, runs_first, runs_last
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import Purpose, Stream
 
@@ -43,7 +44,7 @@ class SDE(SteppingLevel):
     d : dimension
     dt : step in t; None takes a fortieth of the drift's fastest time scale at the start, and at least one sample
     samples : N, fresh samples behind each step's noise: more make a single step's noise closer to Gaussian; None takes as many
-        as the step stands for, from 16 to 256
+        as the step stands for, from 16 to 128
 
     Notes
     -----
@@ -71,7 +72,7 @@ class SDE(SteppingLevel):
         if not isinstance(problem, ProjectionProblem):
             raise BadInput(f"SDE is not written for {type(problem).__name__}. Use Chain(d) or ODE().")
         dt = self.dt or max(1 / self.d, STEP_TIMES_RATE / fastest_rate(problem, start))
-        return SDE(self.d, dt, self.samples or int(min(256, max(16, dt * self.d))))
+        return SDE(self.d, dt, self.samples or int(min(128, max(16, dt * self.d))))
 
     def run(self, problem, starts, job):
         assert self.dt is not None and self.samples is not None  # noqa: PT018  # set by `prepared`
@@ -122,10 +123,10 @@ class DiffusionProcess(Process):
     def step(self, state: Overlaps, kicks: Kicks, size: Float[Array, ""]) -> Overlaps:
         drift = jax.vmap(self.problem.drift, in_axes=-1, out_axes=-1)
         half = self._noise(state, drift(state), kicks, jnp.sqrt(size / self.d) / 2)
-        middle = _add(state, half)
+        middle = add(state, half)
         slope = drift(middle)
-        after = drift(_add(middle, slope, size))
-        return _add(_add(_add(middle, slope, size / 2), after, size / 2), half)
+        after = drift(add(middle, slope, size))
+        return add(add(add(middle, slope, size / 2), after, size / 2), half)
 
     def _noise(self, state: Overlaps, drift: Overlaps, kicks: Kicks, scale) -> Overlaps:
         problem, k = self.problem, self.problem.target.teachers
@@ -135,17 +136,22 @@ class DiffusionProcess(Process):
         inside = jnp.concatenate([inside[:k] + centre, inside[k:]])
         fields = jnp.einsum("jsR,snR->jnR", F.student, inside)
         fixed = jnp.einsum("jsR,snR->jnR", F.fixed, inside)
-        here = jax.tree.map(lambda leaf: leaf[..., None, :], state)
-        change = problem.increment(here, fields, fixed, kicks.points[-1], kicks.c)
+        second_layer = jnp.broadcast_to(state.a[:, None], fields.shape)
+        G, second = problem.gradient(fields, fixed, second_layer, kicks.points[-1], kicks.c)
         weights = kicks.xi * (scale / np.sqrt(self.samples))
-        return jax.tree.map(lambda moved, mean: ((moved - mean[..., None, :]) * weights).sum(-2), change, drift)
+        sums = Moments(
+            loss=jnp.zeros(()),
+            gradient_fixed=jnp.einsum("jnR,rnR->jrR", G * weights, fixed),
+            gradient_field=jnp.einsum("jnR,lnR->jlR", G * weights, fields),
+            gradient_gradient=jnp.einsum("jnR,lnR->jlR", G * weights, G),
+            gradient_second=(second * weights).sum(1),
+        )
+        total = weights.sum(0)
+        change = problem.project(state, add(*problem.changes(state, sums, total)))
+        return add(change, jax.tree.map(lambda mean: mean * total, drift), -1.0)
 
     def statistics(self, state: Overlaps) -> Overlaps:
         return runs_first(state)
 
     def risk(self, state: Overlaps) -> Float[Array, " runs"]:
         return jax.vmap(self.problem.risk, in_axes=-1)(state)
-
-
-def _add(state: Overlaps, change: Overlaps, factor: Float[Array, ""] | float = 1.0) -> Overlaps:
-    return jax.tree.map(lambda value, more: value + factor * more, state, change)

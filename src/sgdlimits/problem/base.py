@@ -7,6 +7,8 @@ import abc
 import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
+from sgdlimits.problem.overlaps import add
+
 
 class Problem(eqx.Module):
     """What is learnt, and how the statistics of SGD on it move. Immutable, a pytree, its numbers traceable.
@@ -23,9 +25,7 @@ class Problem(eqx.Module):
 
     def drift(self, stats: PyTree) -> PyTree:
         """d stats/dt as d -> infinity, with t in samples per dimension."""
-        import jax
-
-        return jax.tree.map(lambda population, corrector: population + corrector, *self.drift_parts(stats))
+        return add(*self.drift_parts(stats))
 
     @abc.abstractmethod
     def covariance(self, stats: PyTree) -> Float[Array, "n n"]:

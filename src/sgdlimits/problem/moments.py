@@ -15,7 +15,7 @@ from sgdlimits.gaussian import Estimate, GaussHermite, QuadraticSeries, Rule, So
 from sgdlimits.problem.activation import is_square
 from sgdlimits.problem.frame import Loading, loading
 from sgdlimits.problem.loss import SquaredLoss
-from sgdlimits.problem.overlaps import Overlaps, to_vector
+from sgdlimits.problem.overlaps import Overlaps, add, to_vector
 
 if TYPE_CHECKING:
     from sgdlimits.problem.projection import ProjectionProblem
@@ -138,7 +138,8 @@ class ByRule(MomentRule):
 
         def outer(points, c):
             fields, fixed, z = problem.place(F, points, c)
-            change = to_vector(problem.increment(column, fields, fixed, z, c, project=False), trained)
+            products = problem.outer(fields, fixed, jnp.broadcast_to(column.a, fields.shape), z, c)
+            change = to_vector(add(*problem.changes(column, products)), trained)
             return change, change[:, None] * change[None]
 
         dim = self._dim(problem)
@@ -168,15 +169,7 @@ class ByRule(MomentRule):
     def _sample(problem, stats, F, c):
         def sample(points):
             fields, fixed, z = problem.place(F, points, c)
-            a = jnp.broadcast_to(stats.a[:, None], fields.shape)
-            G, second = problem.gradient(fields, fixed, a, z, c)
-            return Moments(
-                problem.sample_loss(fields, fixed, a, z, c),
-                G[:, None] * fixed,
-                G[:, None] * fields,
-                G[:, None] * G,
-                second,
-            )
+            return problem.outer(fields, fixed, jnp.broadcast_to(stats.a[:, None], fields.shape), z, c)
 
         return sample
 

@@ -54,6 +54,11 @@ def to_vector(stats: Overlaps, second_layer: bool) -> Float[Array, "n *batch"]:
     return jnp.concatenate([*parts, stats.a] if second_layer else parts)
 
 
+def add(state, change, factor: Float[Array, ""] | float = 1.0):
+    """state + factor change, leaf by leaf."""
+    return jax.tree.map(lambda value, more: value + factor * more, state, change)
+
+
 def runs_last(tree):
     """Move the axis of runs from the front to the back."""
     return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), tree)

@@ -17,7 +17,7 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.problem.data import Data, gaussian
 from sgdlimits.problem.frame import Loading, frame_of
 from sgdlimits.problem.loss import FunctionLoss, SquaredLoss, as_loss
-from sgdlimits.problem.moments import ByRule, ClosedForm, MomentRule, choose_rule, has_closed_form
+from sgdlimits.problem.moments import ByRule, ClosedForm, MomentRule, Moments, choose_rule, has_closed_form
 from sgdlimits.problem.network import TwoLayer
 from sgdlimits.problem.overlaps import Overlaps, to_vector
 from sgdlimits.problem.target import Target
@@ -146,33 +146,40 @@ class ProjectionProblem(Problem):
         total = lambda fields, a: self.sample_loss(fields, fixed, a, z, c).sum()  # noqa: E731
         return jax.grad(total, argnums=(0, 1))(fields, a)
 
-    def increment(self, stats: Overlaps, fields, fixed, z, c, project: bool = True) -> Overlaps:
-        """d times the change of the statistics by one sample, as d -> infinity, trailing axes broadcast."""
-        sgd = self.algorithm
-        G, second = self.gradient(fields, fixed, jnp.broadcast_to(stats.a, fields.shape), z, c)
-        cross = G[:, None] * fields[None]
-        return self._move(
-            stats,
-            M=-sgd.lr * (G[:, None] * fixed[None] + sgd.ridge * stats.M),
-            Q=-sgd.lr * (cross + jnp.swapaxes(cross, 0, 1) + 2 * sgd.ridge * stats.Q)
-            + (sgd.lr * self.data.sigma) ** 2 * G[:, None] * G[None],
-            gradient_second=second,
-            project=project,
-        )
+    def outer(self, fields, fixed, a, z, c) -> Moments:
+        """The products behind one sample's increment."""
+        G, second = self.gradient(fields, fixed, a, z, c)
+        loss = self.sample_loss(fields, fixed, a, z, c)
+        return Moments(loss, G[:, None] * fixed[None], G[:, None] * fields[None], G[:, None] * G[None], second)
+
+    def changes(self, stats: Overlaps, sums: Moments, total: Float[Array, "*batch"] | float = 1.0) -> tuple[Overlaps, Overlaps]:
+        """(population, corrector): what weighted sums of one-sample products do to the statistics, off the sphere.
+
+        One sample's products give d times its increment, expectations the drift, and random combinations the noise of the
+        SDE. `total` is the sum of the weights; trailing axes broadcast.
+        """
+        sgd, cross = self.algorithm, sums.gradient_field
+        decay = sgd.ridge * total
+        M = -sgd.lr * (sums.gradient_fixed + decay * stats.M)
+        Q = -sgd.lr * (cross + jnp.swapaxes(cross, 0, 1) + 2 * decay * stats.Q)
+        still = jnp.zeros_like(stats.a)
+        a = still if sgd.lr_second is None else -sgd.lr_second * (sums.gradient_second + decay * stats.a)
+        spread = (sgd.lr * self.data.sigma) ** 2 * sums.gradient_gradient
+        return Overlaps(a, M, Q), Overlaps(still, jnp.zeros_like(M), spread)
+
+    def project(self, stats: Overlaps, change: Overlaps) -> Overlaps:
+        """A change of the statistics without what it does to the norms, on the sphere; the change itself otherwise."""
+        if not self.algorithm.sphere:
+            return change
+        norm = jnp.einsum("jj...->j...", change.Q) / 2
+        M = change.M - stats.M * norm[:, None]
+        return Overlaps(change.a, M, change.Q - stats.Q * (norm[:, None] + norm[None]))
 
     # All samples. Statistics without a batch axis.
 
     def drift_parts(self, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
-        sgd, moments = self.algorithm, self.rule.moments(self, stats)
-        population = self._move(
-            stats,
-            M=-sgd.lr * (moments.gradient_fixed + sgd.ridge * stats.M),
-            Q=-sgd.lr * (moments.gradient_field + moments.gradient_field.T + 2 * sgd.ridge * stats.Q),
-            gradient_second=moments.gradient_second,
-        )
-        spread = (sgd.lr * self.data.sigma) ** 2 * moments.gradient_gradient
-        corrector = self._move(stats, M=jnp.zeros_like(stats.M), Q=spread, gradient_second=None)
-        return population, corrector
+        population, corrector = self.changes(stats, self.rule.moments(self, stats))
+        return self.project(stats, population), self.project(stats, corrector)
 
     def covariance(self, stats: Overlaps) -> Float[Array, "n n"]:
         raw = self.rule.covariance(self, stats)
@@ -215,17 +222,6 @@ class ProjectionProblem(Problem):
             )
         frame_of(stats, self.frame, p)
 
-    def _move(self, stats, M, Q, gradient_second, project: bool = True) -> Overlaps:
-        """The change of the statistics, with the sphere's projection and with the second layer still where it is fixed."""
-        sgd = self.algorithm
-        if sgd.sphere and project:
-            norm = jnp.einsum("jj...->j...", Q) / 2
-            M = M - stats.M * norm[:, None]
-            Q = Q - stats.Q * (norm[:, None] + norm[None])
-        if sgd.lr_second is None or gradient_second is None:
-            return Overlaps(jnp.zeros_like(stats.a), M, Q)
-        return Overlaps(-sgd.lr_second * (gradient_second + sgd.ridge * stats.a), M, Q)
-
     def _projection_matrix(self, stats: Overlaps) -> Float[Array, "n n"]:
         """The sphere's projection as a matrix on increments in the order of `to_vector`."""
         p, k = stats.M.shape
@@ -236,8 +232,7 @@ class ProjectionProblem(Problem):
             M = vector[: p * k].reshape(p, k)
             Q = jnp.zeros((p, p)).at[row, column].set(vector[p * k : p * k + row.size])
             Q = Q + jnp.triu(Q, 1).T
-            moved = self._move(stats, M, Q, None)
             a = vector[p * k + row.size :] if trained else stats.a
-            return to_vector(Overlaps(a, moved.M, moved.Q), trained)
+            return to_vector(self.project(stats, Overlaps(a, M, Q)), trained)
 
         return jax.jacfwd(project)(jnp.zeros(p * k + row.size + (p if trained else 0)))
