@@ -49,8 +49,9 @@ class Chain(SteppingLevel):
         return march(chain_process(problem, self.d), starts, job, counts, np.full(counts.size, 1 / self.d))
 
     def batch(self, problem):
-        """Few enough runs that the states stay in a core's cache."""
-        return int(min(8192, max(64, 2**16 / problem.size)))
+        """On a processor few enough runs that the states stay in a core's cache; on an accelerator enough to fill it."""
+        most, numbers = (8192, 2**16) if jax.default_backend() == "cpu" else (2**20, 2**24)
+        return int(min(most, max(64, numbers / problem.size)))
 
 
 @singledispatch

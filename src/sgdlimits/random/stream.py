@@ -13,6 +13,9 @@ from jaxtyping import Array, Float, UInt32, UInt64
 from sgdlimits.random.philox import Words, philox
 from sgdlimits.random.transform import marsaglia_tsang, normal_pair, uniform
 
+FEW = 64
+"""Up to so many unsettled chi-square numbers are finished one by one."""
+
 
 class Purpose(IntEnum):
     """What a number is for. One value, one independent stream."""
@@ -92,19 +95,26 @@ class Stream(eqx.Module):
     def chi_square(self, purpose: Purpose, dof: Float[Array, " count"]) -> Float[Array, "steps count runs"]:
         """Exact chi-square numbers for each whole number of degrees of freedom in `dof`, from 0 to any size.
 
-        Two degrees and more by `marsaglia_tsang`. The few proposals that its bound does not settle are finished one by one,
-        so that the cost does not depend on `dof`, nor a value on the runs beside it.
+        Two degrees and more by `marsaglia_tsang`. Where its bound leaves many proposals unsettled, rounds of exact tests follow
+        for all of them; the last few are finished one by one, so that on average the cost does not depend on `dof`. Attempt n
+        of a number always uses the same words, so that neither does a value on the runs beside it.
         """
         count, runs = dof.shape[0], self.runs.size
         dof = jnp.asarray(dof, float)[:, None]
         enough = jnp.maximum(dof, 2.0)
-        w0, w1, w2, w3 = self.words(purpose, count)
-        z, u = normal_pair(w0, w1)[0], uniform(w2, w3)
+        z, u = self._attempt(purpose, count, 0)
         value, sure, _ = marsaglia_tsang(z, enough)
         value = jnp.where(dof >= 2, value, jnp.where(dof == 1, z * z, 0.0))
-        unsettled = ((dof >= 2) & (u >= sure)).reshape(self.steps * count, runs)
+        again = Stream(self.seed, self.runs, self.first, self.steps, rolled=True)
 
-        def settle(carry):
+        def test_all(carry):
+            value, unsettled, attempt = carry
+            z, u = again._attempt(purpose, count, attempt)
+            candidate, _, h = marsaglia_tsang(z, enough)
+            accepted = jnp.log(u) < h
+            return jnp.where(unsettled & accepted, candidate, value), unsettled & ~accepted, attempt + jnp.uint32(1)
+
+        def settle_one(carry):
             value, unsettled, rows = carry
             row = jnp.argmax(rows)
             run = jnp.argmax(unsettled[row])
@@ -112,19 +122,28 @@ class Stream(eqx.Module):
             unsettled = unsettled.at[row, run].set(False)
             return value.at[row, run].set(exact), unsettled, rows.at[row].set(unsettled[row].any())
 
-        carry = (value.reshape(self.steps * count, runs), unsettled, unsettled.any(1))
-        settled, _, _ = lax.while_loop(lambda carry: carry[2].any(), settle, carry)
+        carry = (value, (dof >= 2) & (u >= sure), jnp.uint32(0))
+        value, unsettled, _ = lax.while_loop(lambda carry: carry[1].sum() > (0 if self.rolled else FEW), test_all, carry)
+        if self.rolled:
+            return value
+        value, unsettled = value.reshape(-1, runs), unsettled.reshape(-1, runs)
+        settled, _, _ = lax.while_loop(lambda carry: carry[2].any(), settle_one, (value, unsettled, unsettled.any(1)))
         return settled.reshape(self.steps, count, runs)
+
+    def _attempt(self, purpose: Purpose, count: int, attempt: Array | int) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+        """The normal and the uniform number of an attempt at chi-square numbers."""
+        w0, w1, w2, w3 = self.words(purpose, count, skip=attempt * jnp.uint32(count))
+        return normal_pair(w0, w1)[0], uniform(w2, w3)
 
     def _one_chi_square(self, purpose: Purpose, step, index, run, dof, count: int) -> Float[Array, ""]:
         """The first accepted proposal of one number; attempt n uses the blocks from n `count` on."""
         alone = Stream(self.seed, jnp.asarray(self.runs)[run][None], self.first + step.astype(jnp.uint64), 1, rolled=True)
 
         def attempt(carry):
-            _, _, skip = carry
-            w0, w1, w2, w3 = (word.ravel()[0] for word in alone.words(purpose, 1, skip))
-            value, _, h = marsaglia_tsang(normal_pair(w0, w1)[0], dof)
-            return value, jnp.log(uniform(w2, w3)) < h, skip + jnp.uint32(count)
+            _, _, block = carry
+            z, u = (number.ravel()[0] for number in alone._attempt(purpose, 1, block))
+            value, _, h = marsaglia_tsang(z, dof)
+            return value, jnp.log(u) < h, block + jnp.uint32(count)
 
         first = (jnp.zeros(()), jnp.zeros((), bool), index.astype(jnp.uint32))
         return lax.while_loop(lambda carry: ~carry[1], attempt, first)[0]
