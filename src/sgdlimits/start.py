@@ -72,22 +72,23 @@ class RandomInit(Start):
         second = law.second if self.second is None else self.second
         p, k = problem.network.width, problem.target.teachers
         dof = np.maximum(self.d - k - np.arange(p), 0.0)
-        frame = _gaussian_frame(k, jnp.full(p, float(second)), jnp.asarray(dof), stream)
-        norm = jnp.sqrt((frame.m**2).sum(1) + (frame.T**2).sum(0)) if unit else np.sqrt(self.d) * jnp.ones_like(frame.a)
-        scaled = Frame(frame.a, scale * frame.m / norm[:, None], scale * frame.T / norm[None])
-        return runs_first(overlaps_of(scaled, problem.frame))
+        numbers = jnp.asarray([scale, second, np.sqrt(self.d)], float)
+        return _gaussian_overlaps(problem.target.gram, jnp.asarray(dof), numbers, bool(unit), stream)
 
 
 @eqx.filter_jit
-def _gaussian_frame(k: int, a: Float[Array, " p"], dof: Float[Array, " p"], stream: Stream) -> Frame:
-    """The coordinates of p vectors of standard normal numbers; `dof` counts the dimensions left for each (Bartlett)."""
-    p = a.size
+def _gaussian_overlaps(gram: Float[Array, "k k"], dof: Float[Array, " p"], numbers, unit: bool, stream: Stream) -> Overlaps:
+    """Overlaps of p vectors of standard normal numbers, scaled; `dof` counts the dimensions left for each (Bartlett)."""
+    p, k = dof.size, gram.shape[0]
+    scale, second, root_d = numbers
     normal = stream.normal(Purpose.START, p * k + p * p)[0]
     diagonal = jnp.sqrt(stream.chi_square(Purpose.START_CHI, dof)[0])
     below = np.tril(np.ones((p, p)), -1).T * (dof > 0)[:, None]
-    T = normal[p * k :].reshape(p, p, -1) * below[:, :, None]
+    m, T = normal[: p * k].reshape(p, k, -1), normal[p * k :].reshape(p, p, -1) * below[:, :, None]
     T = T.at[np.arange(p), np.arange(p)].set(diagonal)
-    return Frame(jnp.broadcast_to(a[:, None], diagonal.shape), normal[: p * k].reshape(p, k, -1), T)
+    factor = scale / (jnp.sqrt((m**2).sum(1) + (T**2).sum(0)) if unit else root_d * jnp.ones_like(diagonal))
+    frame = Frame(second * jnp.ones_like(diagonal), m * factor[:, None], T * factor[None])
+    return runs_first(overlaps_of(frame, jnp.linalg.cholesky(gram)))
 
 
 @eqx.filter_jit

@@ -80,29 +80,20 @@ def simulate(
     seed = check_count("seed", seed, at_least=0)
     if seed >= 2**64:
         raise BadInput(f"seed must be below 2^64; got {seed}. Give a smaller seed.")
-    first = start.batch(problem, Stream.of(seed, [0]))
-    problem.check(first)
-    level = level.prepared(problem, jax.tree.map(lambda leaf: leaf[0], first))
+    most = check_count("batch", batch) if batch is not None else level.batch(problem)
+    size = -(-runs // -(-runs // most))
+    starts = _starts(problem, start, seed, np.arange(size))
+    level = level.prepared(problem, jax.tree.map(lambda leaf: leaf[0], starts))
     wanted = _times(save, float(t_max))
     times, steps = level.snap(np.unique(np.concatenate([[0.0], wanted])))
     drop_zero = int(times.size > 1 and wanted[0] > 0)
 
-    most = check_count("batch", batch) if batch is not None else level.batch(problem)
-    size = -(-runs // -(-runs // most))
     tracks: list[Track] = []
-    with tqdm(
-        total=runs + -runs % size,
-        desc=level.name,
-        unit="run",
-        delay=1.0,
-        disable=not progress,
-        leave=False,
-        bar_format=_BAR,
-    ) as bar:
+    total = runs + -runs % size
+    with tqdm(total=total, desc=level.name, unit="run", delay=1.0, disable=not progress, leave=False, bar_format=_BAR) as bar:
         for done in range(0, runs, size):
             which = np.minimum(np.arange(done, done + size), runs - 1)
-            starts = start.batch(problem, Stream.of(seed, which))
-            problem.check(starts)
+            starts = starts if done == 0 else _starts(problem, start, seed, which)
             job = Job(times, seed, which, until, lambda share: bar.update(share * size))
             tracks.append(level.run(problem, starts, job).of_runs(runs - done))
             if tracks[-1].saved < times.size:
@@ -123,6 +114,12 @@ def simulate(
     if interrupted:
         raise Interrupted(dataset)
     return dataset
+
+
+def _starts(problem: Problem, start: Start, seed: int, which: np.ndarray) -> Overlaps:
+    starts = start.batch(problem, Stream.of(seed, which))
+    problem.check(starts)
+    return starts
 
 
 _BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
