@@ -81,6 +81,9 @@ def test_ode_agrees_with_the_differentiable_flow():
     end = sl.flow(NETWORK, START, 20.0)
     np.testing.assert_allclose(ode.M.values[0, 0], end.M, rtol=1e-7)
     np.testing.assert_allclose(ode.Q.values[0, 0], end.Q, rtol=1e-7)
+    both = sl.flow(NETWORK, START, [5.0, 20.0])
+    np.testing.assert_allclose(both.M[1], end.M, rtol=1e-9)
+    np.testing.assert_allclose(both.M[0], sl.flow(NETWORK, START, 5.0).M, rtol=1e-9)
 
 
 def test_gradient_flow_never_raises_the_risk_and_large_steps_pay_for_it():

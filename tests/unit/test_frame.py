@@ -26,7 +26,7 @@ def weights_of(p, k, extra, seed):
 @given(shapes)
 @settings(max_examples=40, deadline=None)
 def test_frame_gives_the_overlaps_back_also_where_they_are_singular(shape):
-    p, k, extra, seed = shape
+    p, k, extra, _seed = shape
     W, B = weights_of(*shape)
     stats = sl.Overlaps(np.ones((1, p)), (W[:, :k] @ B.T)[None], (W @ W.T)[None])
     frame = frame_of(stats, B, min(p, extra))
@@ -62,7 +62,7 @@ def test_two_sweeps_make_the_triangular_factor_of_the_updated_weights(shape):
 @given(shapes)
 @settings(max_examples=40, deadline=None)
 def test_loading_is_a_root_of_omega_and_safe_where_rounding_made_it_indefinite(shape):
-    p, k, extra, seed = shape
+    p, k, _extra, _seed = shape
     W, B = weights_of(*shape)
     stats = sl.Overlaps(np.ones(p), W[:, :k] @ B.T, W @ W.T - 1e-15 * np.eye(p))
     student, fixed = loading(stats, jnp.asarray(B))

@@ -205,7 +205,7 @@ def flow(problem: Problem, stats: PyTree, t, *, corrector: bool = True, rtol: fl
     ----------
     problem : any problem; its numbers may be traced, so that `jax.grad` with respect to the learning rate works
     stats : statistics of one run, without a batch axis (use `jax.vmap` for many)
-    t : time in samples per dimension, one number
+    t : time in samples per dimension: one number, or increasing numbers, which put an axis of times in front
 
     Examples
     --------
@@ -217,14 +217,17 @@ def flow(problem: Problem, stats: PyTree, t, *, corrector: bool = True, rtol: fl
     """
     import diffrax
 
+    t = jnp.asarray(t, float)
+    times = jnp.atleast_1d(t)
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(lambda t, y, args: vector_field(problem, corrector)(y)),
         diffrax.Dopri8(),
         t0=0.0,
-        t1=jnp.asarray(t, float),
+        t1=times[-1],
         dt0=None,
         y0=stats,
+        saveat=diffrax.SaveAt(ts=times),
         stepsize_controller=diffrax.PIDController(rtol=rtol, atol=atol),
         max_steps=100_000,
     )
-    return jax.tree.map(lambda leaf: leaf[0], solution.ys)
+    return solution.ys if t.ndim else jax.tree.map(lambda leaf: leaf[0], solution.ys)

@@ -12,8 +12,9 @@ from jaxtyping import Array, Float
 
 
 def _number_array(value):
-    """Floating point, whatever was given; arrays and traced values pass through, as does what a pytree holds in between."""
-    return jnp.asarray(value, float) if isinstance(value, (list, tuple, int, float, np.generic, np.ndarray)) else value
+    """Floating point, whatever numbers were given; what JAX puts into pytrees in between passes through."""
+    numbers = (list, tuple, int, float, np.generic, np.ndarray, jax.Array)
+    return jnp.asarray(value, float) if isinstance(value, numbers) else value
 
 
 class Overlaps(eqx.Module):
