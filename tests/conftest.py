@@ -9,6 +9,15 @@ FALSE_ALARM = 1e-4
 """Each statistical comparison fails by chance with this probability; seeds are fixed, so a pass stays a pass."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forget_compiled():
+    """Drop what a module's tests compiled, which is gigabytes by the end otherwise."""
+    yield
+    import jax
+
+    jax.clear_caches()
+
+
 @pytest.fixture
 def random_overlaps():
     """A function that draws statistics of real vectors: `random_overlaps(problem, seed)`."""

@@ -30,12 +30,12 @@ def gap(left, right):
 )
 def test_gap_to_ode_shrinks_as_inverse_root_d(problem, start):
     """Over four decades the fitted exponent is -1/2 within 0.05; 1/sqrt(runs) noise in each gap is below 1.5 %."""
-    times = np.linspace(0.5, 2, 4)
-    ode = sl.simulate(problem, sl.ODE(), start, t_max=2, save=times).isel(run=0, drop=True)
+    times = np.linspace(0.25, 1, 4)
+    ode = sl.simulate(problem, sl.ODE(), start, t_max=1, save=times).isel(run=0, drop=True)
     # The exponent's own error is about 0.4 / sqrt(runs) / log(10^4): most runs where they are cheap.
     sizes, runs = [100, 1000, 10_000, 100_000, 1_000_000], [4000, 2000, 1000, 256, 32]
     gaps = [
-        gap(sl.simulate(problem, sl.Chain(d), start, t_max=2, runs=n, save=times, progress=False), ode)
+        gap(sl.simulate(problem, sl.Chain(d), start, t_max=1, runs=n, save=times, progress=False), ode)
         for d, n in zip(sizes, runs, strict=True)
     ]
     weights = np.sqrt(runs)
@@ -45,18 +45,18 @@ def test_gap_to_ode_shrinks_as_inverse_root_d(problem, start):
 
 
 def test_sde_has_the_variance_of_the_chain_to_leading_order():
-    """d Var of each statistic: the ratio of SDE to chain tends to 1, within 6 % at d = 10^4 (4000 runs, 2.2 % each)."""
-    times, ratios = np.array([1.0, 3.0]), {}
+    """d Var of each statistic: the ratio of SDE to chain tends to 1, within 10 % at d = 10^4 (3000 runs, 2.6 % each)."""
+    times, ratios = np.array([1.0, 2.0]), {}
     for d in (100, 10_000):
-        chain = sl.simulate(NETWORK, sl.Chain(d), START, t_max=3, runs=4000, save=times, seed=1, progress=False)
-        sde = sl.simulate(NETWORK, sl.SDE(d, samples=32), START, t_max=3, runs=4000, save=times, seed=2, progress=False)
+        chain = sl.simulate(NETWORK, sl.Chain(d), START, t_max=2, runs=3000, save=times, seed=1, progress=False)
+        sde = sl.simulate(NETWORK, sl.SDE(d, samples=32), START, t_max=2, runs=3000, save=times, seed=2, progress=False)
         ratios[d] = np.concatenate(
             [(sde[name].var("run") / chain[name].var("run")).values.ravel() for name in ("M", "risk")]
             + [(sde.Q[..., 0, 1].var("run") / chain.Q[..., 0, 1].var("run")).values]
         )
         means = [abs(sde[n].mean("run") - chain[n].mean("run")) / chain[n].std("run") for n in ("M", "risk")]
     print(ratios)
-    assert np.abs(ratios[10_000] - 1).max() < 0.09  # 4 sigma of a ratio of two variances of 4000 runs
+    assert np.abs(ratios[10_000] - 1).max() < 0.1  # 4 sigma of a ratio of two variances of 3000 runs
     assert all(float(m.max()) < 0.1 for m in means)
 
 
@@ -82,8 +82,8 @@ def test_ode_agrees_with_the_differentiable_flow():
     np.testing.assert_allclose(ode.M.values[0, 0], end.M, rtol=1e-7)
     np.testing.assert_allclose(ode.Q.values[0, 0], end.Q, rtol=1e-7)
     both = sl.flow(NETWORK, START, [5.0, 20.0])
-    np.testing.assert_allclose(both.M[1], end.M, rtol=1e-9)
-    np.testing.assert_allclose(both.M[0], sl.flow(NETWORK, START, 5.0).M, rtol=1e-9)
+    np.testing.assert_allclose(both.M[1], end.M, rtol=1e-7)
+    np.testing.assert_allclose(both.M[0], sl.flow(NETWORK, START, 5.0).M, rtol=1e-7)
 
 
 def test_gradient_flow_never_raises_the_risk_and_large_steps_pay_for_it():

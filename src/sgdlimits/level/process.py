@@ -203,7 +203,8 @@ class _Pace:
 
     def note(self, steps: int, seconds: float) -> None:
         """Learn from a call that took so many steps and seconds; the first one compiled and says nothing."""
-        self.seconds, self.calls = self.seconds + seconds, self.calls + 1
+        self.calls += 1
         if self.calls > 1:
+            self.seconds += seconds
             wanted = min(steps * CALL_SECONDS / max(seconds, 1e-6), 8.0 * self.steps, 2.0**40)
             self.steps = max(1, int(wanted) // self.block) * self.block
