@@ -1,7 +1,18 @@
 """Sphinx configuration. The built pages load nothing from the network."""
 
+import re
+import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
+
+from tqdm import tqdm
+
+import sgdlimits.problem.presets
+import sgdlimits.trajectory
+
+sys.modules["sgdlimits.presets"] = sgdlimits.problem.presets  # so that autosummary finds it under its public name
+quiet = {"tqdm": lambda **how: tqdm(**how | {"disable": True})}
+vars(sys.modules["sgdlimits.trajectory.simulate"]).update(quiet)  # no progress bars in the gallery's pages
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"
@@ -21,11 +32,12 @@ extensions = [
     "myst_nb",
 ]
 exclude_patterns = ["_build", "auto_examples/**.ipynb"]
-templates_path: list[str] = []
+templates_path = ["_templates"]
 
 autosummary_generate = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
+napoleon_attr_annotations = False
 napoleon_use_rtype = False
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
@@ -60,3 +72,31 @@ if any(EXAMPLES.glob("plot_*.py")):
 else:
     GALLERY.mkdir(exist_ok=True)
     (GALLERY / "index.rst").write_text("Gallery\n=======\n\nThe examples folder holds no script yet.\n")
+
+
+def readable(app, what, name, obj, options, lines):
+    """Docstrings as this package writes them: references numbered as in the bibliography, parameters as "name : meaning"."""
+    text = re.sub(
+        r"^([ ]*)\.\. \[(\d+)\] (.*(?:\n\1[ ]+\S.*)*)",
+        lambda found: f"{found[1]}[{found[2]}] {' '.join(found[3].split())}",
+        "\n".join(lines),
+        flags=re.MULTILINE,
+    )
+    text = re.sub(r"\[(\d+)\]_", r"[\1]", text)
+    text = re.sub(
+        r"^((?:Parameters|Raises)\n-+\n)((?:.+\n?)*)",
+        lambda found: found[1] + re.sub(r"^(\S[^:]*?) : (.*)", r"\1\n    \2", found[2], flags=re.MULTILINE),
+        text,
+        flags=re.MULTILINE,
+    )
+    text = re.sub(
+        r"^(Parameters\n-+\n(?:.+\n)+)\n(?!.+\n---)(?=(\S+))",
+        lambda found: f"{found[1]}\n" + ("Examples\n--------\n" if found[2].startswith(">>>") else "Notes\n-----\n"),
+        text,
+        flags=re.MULTILINE,
+    )
+    lines[:] = text.split("\n")
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", readable, priority=400)

@@ -2,9 +2,10 @@ r"""
 One start, four descriptions
 ============================
 
-Phase retrieval by one unit, from one random start. SGD on the weights and the exact chain have the same law; the SDE keeps
-the fluctuations of order :math:`1/\sqrt d`, and the ODE is the limit :math:`d\to\infty`. At :math:`d = 300` the time of
-escape is random, which the ODE cannot show. Thin lines are runs of SGD; bands hold 80 % of the runs of chain and SDE.
+Phase retrieval by one unit, from one random start. SGD on the weights and the exact chain have the same law;
+the SDE keeps the fluctuations of order :math:`1/\sqrt d` but not the corrections of order :math:`1/d`, and
+the ODE is the limit :math:`d\to\infty`. At :math:`d = 300` the time of escape is random, which the ODE cannot
+show. Thin lines are runs of SGD; bands hold 80 % of the runs of chain and SDE.
 """
 
 import matplotlib.pyplot as plt
@@ -21,9 +22,7 @@ levels = {
     "SDE": (sl.SDE(d), 200),
     r"ODE, $d\to\infty$": (sl.ODE(), 1),
 }
-datasets = {
-    name: sl.simulate(problem, level, start, t_max=40, runs=runs, seed=1) for name, (level, runs) in levels.items()
-}
+datasets = {name: sl.simulate(problem, level, start, t_max=40, runs=runs, seed=1) for name, (level, runs) in levels.items()}
 
 plt.rcParams.update(sl.plot.PAPER)
 figure, ax = plt.subplots(figsize=(6.4, 4), layout="constrained")

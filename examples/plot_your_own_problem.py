@@ -2,9 +2,10 @@ r"""
 Your own problem
 ================
 
-Units :math:`|\lambda|`, a Huber loss and labels :math:`y = x_1 x_2`: none of the three is in the package. The gradient comes
-from automatic differentiation and the expectations from Sobol points, so that the four levels need nothing more than the
-ten lines below. They agree: thick lines are means over runs, and the table compares the risk at the end.
+Units :math:`|\lambda|`, a Huber loss and labels :math:`y = x_1 x_2`: none of the three is in the package.
+Gradients come from automatic differentiation and expectations from Sobol points, so that all four levels need
+nothing beyond these lines. They agree: the curves are means over runs, and the table has the risk at the end
+with its standard error over runs.
 """
 
 import jax.numpy as jnp
@@ -30,8 +31,8 @@ levels = {"SGD": sl.SGD(d=300), "chain": sl.Chain(d=300), "SDE": sl.SDE(d=300, d
 datasets = {name: sl.simulate(problem, level, start, t_max=20, runs=12, save=41) for name, level in levels.items()}
 datasets["ODE"] = sl.simulate(problem, sl.ODE(rtol=1e-4, atol=1e-6), start, t_max=20, save=41)
 for name, dataset in datasets.items():
-    final = dataset.risk[:, -1]
-    print(f"{name:<6} final risk {final.mean():.4f} ± {final.std() / final.size**0.5:.4f}")
+    final = dataset.risk.values[:, -1]
+    print(f"{name:<6}{final.mean():.4f} ± {final.std() / final.size**0.5:.4f}")
 
 plt.rcParams.update(sl.plot.PAPER)
 sl.plot.overview(datasets, singles=0, band=None)

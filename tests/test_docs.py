@@ -1,0 +1,208 @@
+"""What README, documentation and gallery say is so."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import runpy
+import shlex
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("plot_*.py"))
+
+
+def read(path: Path | str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def blocks(page: Path | str, language: str) -> list[str]:
+    """The code blocks of a page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", read(page), re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def in_its_own_folder(tmp_path, monkeypatch):
+    """An empty folder to work in, no progress bars, figures without windows, and settings as they were afterwards."""
+    import matplotlib
+    import matplotlib.pyplot as plt
+    from tqdm.auto import tqdm
+
+    import sgdlimits.trajectory  # noqa: F401
+
+    monkeypatch.setattr(sys.modules["sgdlimits.trajectory.simulate"], "tqdm", lambda **how: tqdm(**how | {"disable": True}))
+    monkeypatch.chdir(tmp_path)
+    matplotlib.use("Agg")
+    with plt.rc_context():
+        yield
+    plt.close("all")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+@pytest.mark.usefixtures("in_its_own_folder")
+def test_code_on_the_pages_runs(page):
+    """All Python blocks of a page, in their order, as one program."""
+    exec("\n".join(blocks(page, "python")), {"__name__": page.stem})
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+@pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
+@pytest.mark.usefixtures("in_its_own_folder")
+def test_gallery_scripts_run(example):
+    runpy.run_path(str(example))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+def test_gallery_scripts_are_short_and_introduced(example):
+    text = read(example)
+    title, line, *paragraphs = (ast.get_docstring(ast.parse(text)) or "").split("\n", 2)
+    assert set(line) == {"="}
+    assert len(line) == len(title)
+    assert paragraphs
+    assert len(text.splitlines()) < 40
+
+
+def test_commands_in_the_readme_exist():
+    import click
+
+    from sgdlimits.cli import main
+
+    lines = [line for block in blocks("README.md", "sh") for line in block.splitlines()]
+    commands = [shlex.split(line)[1:] for line in lines if line.startswith("sgdlimits ")]
+    assert commands
+    for words in commands:
+        command: click.Command = main
+        context = click.Context(command, info_name="sgdlimits")
+        while isinstance(command, click.Group):
+            name, found, words = command.resolve_command(context, words)
+            assert found is not None
+            command, context = found, click.Context(found, parent=context, info_name=name)
+        if "--help" not in words:
+            command.make_context(name, list(words), parent=context.parent)
+
+
+def test_targets_in_the_readme_and_the_guide_exist():
+    targets = set(re.findall(r"^([a-z]+):", read("Makefile"), re.MULTILINE))
+    for page in PAGES[:2]:
+        assert set(re.findall(r"(?:`|^)make ([a-z]+)", read(page), re.MULTILINE)) <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_paths_lead_to_files(page):
+    text = read(page)
+    links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link]
+    assert [link for link in links if not (page.parent / link).exists()] == []
+    paths = re.findall(r"`((?:src|tests|docs|examples|benchmarks|requirements)/[\w./]+\.\w+)`", text)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_every_page_is_in_the_table_of_contents():
+    index = read("docs/index.md")
+    listed = {line for block in re.findall(r"```{toctree}\n(.*?)```", index, re.DOTALL) for line in block.split()}
+    assert {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"} <= listed
+
+
+def test_every_public_name_is_in_the_reference():
+    stub = ast.parse(read("src/sgdlimits/__init__.pyi"))
+    names = {alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    listed = set(read("docs/api.md").split())
+    assert names
+    assert names - listed == set()
+
+
+def test_every_preset_is_in_the_reference_and_has_a_clock():
+    from sgdlimits.problem.presets import PRESETS
+
+    reference, convention = (read(f"docs/{page}.md") for page in ("api", "convention"))
+    for name in PRESETS:
+        assert f"presets.{name}" in reference
+        assert f"`{name}`" in convention
+
+
+def test_every_dependency_is_explained():
+    import tomllib
+
+    project = tomllib.loads(read("pyproject.toml"))
+    needed = [*project["project"]["dependencies"], *(name for group in project["dependency-groups"].values() for name in group)]
+    explained = set(re.findall(r"[\w-]+", read("docs/dependencies.md")))
+    assert {re.split(r"[<>=\[ ]", name)[0] for name in needed} <= explained
+
+
+def test_tests_named_on_the_pages_exist():
+    known = {name for file in ROOT.glob("tests/**/*.py") for name in re.findall(r"^def (test_\w+)", read(file), re.MULTILINE)}
+    for page in PAGES:
+        assert set(re.findall(r"`(test_\w+)`", read(page))) <= known
+
+
+def test_references_in_docstrings_have_the_numbers_of_the_bibliography():
+    """A reference `.. [n] Author, ...` names authors of entry n."""
+    entries = dict(re.findall(r"^(\d+)\. ((?:.+\n?)+?)(?=^\d+\. |\Z)", read("docs/bibliography.md"), re.MULTILINE))
+    for file in (ROOT / "src").glob("**/*.py"):
+        for number, author in re.findall(r"\.\. \[(\d+)\] (\w+)", read(file)):
+            assert author in entries[number], f"{file.name}: [{number}] {author}"
+
+
+def test_schema_page_names_all_that_a_dataset_holds():
+    import sgdlimits as sl
+
+    problem = sl.presets.phase_retrieval()
+    dataset = sl.simulate(problem, sl.ODE(), sl.FixedInit(0.1), t_max=1, save=2)
+    page = read("docs/schema.md")
+    for name in (*dataset.variables, *dataset.dims, *dataset.attrs):
+        assert f"`{name}`" in page, name
+
+
+# --- the page on random numbers is a second engine ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def page_on_random_numbers():
+    names: dict = {}
+    exec("\n".join(blocks("docs/random.md", "python")), names)
+    return names
+
+
+@pytest.mark.parametrize(("seed", "step"), [(0, 0), (7, 3), (2**40 + 5, 2**33 + 1)])
+@pytest.mark.parametrize("count", [1, 3, 4, 9])
+def test_streams_are_those_of_the_page(seed, step, count, page_on_random_numbers):
+    from sgdlimits.random import Purpose, Stream
+
+    stream = Stream.of(seed, [2, 11], first=step)
+    normals, uniforms = (page_on_random_numbers[name] for name in ("normals", "uniforms"))
+    np.testing.assert_allclose(stream.normal(Purpose.STEP, count)[0, :, 1], normals(seed, 11, step, 2, count), rtol=1e-12)
+    np.testing.assert_array_equal(stream.uniform(Purpose.CLASS, count)[0, :, 1], uniforms(seed, 11, step, 4, count))
+
+
+@pytest.mark.parametrize("rolled", [True, False])
+def test_chi_squares_are_those_of_the_page(rolled, page_on_random_numbers):
+    """Low degrees of freedom, of which several per cent of the first proposals are refused."""
+    from sgdlimits.random import Purpose, Stream
+
+    dofs = [0, 1, 2, 2, 3, 2, 50, 3000]
+    stream = dataclasses.replace(Stream.of(5, [4], steps=40), rolled=rolled)
+    drawn = np.asarray(stream.chi_square(Purpose.CHI, np.asarray(dofs, float)))[:, :, 0]
+    expected = [page_on_random_numbers["chi_squares"](5, 4, step, 3, dofs) for step in range(40)]
+    np.testing.assert_allclose(drawn, expected, rtol=1e-11)
+
+
+def test_random_start_is_drawn_as_the_page_says(page_on_random_numbers):
+    import sgdlimits as sl
+
+    p, k, d, seed, run = 3, 2, 30, 8, 5
+    normals, chi_squares, START, START_CHI = (
+        page_on_random_numbers[name] for name in ("normals", "chi_squares", "START", "START_CHI")
+    )
+    numbers = normals(seed, run, 0, START, p * k + p * p)
+    diagonal = np.sqrt(chi_squares(seed, run, 0, START_CHI, [d - k - j for j in range(p)]))
+    T = np.tril(numbers[p * k :].reshape(p, p).T, -1) + np.diag(diagonal)
+    W = np.concatenate([numbers[: p * k].reshape(p, k), T], axis=1)
+    W /= np.linalg.norm(W, axis=1, keepdims=True)
+    start = sl.RandomInit(d).sample(sl.presets.quadratic_network(width=p, teachers=k), runs=run + 1, seed=seed)
+    np.testing.assert_allclose(start.M[run], W[:, :k], rtol=1e-11)
+    np.testing.assert_allclose(start.Q[run], W @ W.T, rtol=1e-11, atol=1e-12)
