@@ -51,7 +51,7 @@ LEVELS = {
     "sgd": lambda d: sl.SGD(d),
     "chain": lambda d: sl.Chain(d),
     "sde": lambda d: sl.SDE(d, samples=8),
-    "ode": lambda d: sl.ODE(rtol=1e-7, atol=1e-9),
+    "ode": lambda d: sl.ODE(),
 }
 
 

@@ -141,3 +141,10 @@ def test_start_at_the_teacher_stays_there():
         end = sl.simulate(sl.presets.phase_retrieval(lr=0.1), level, start, t_max=5, runs=2, save=3, progress=False)
         np.testing.assert_allclose(end.M.values, 1.0, atol=1e-14)
         np.testing.assert_allclose(end.risk.values, 0.0, atol=1e-25)
+
+
+def test_ode_at_saved_times_is_as_good_as_its_tolerance_also_once_converged():
+    """Long steps near the fixed point: interpolation there would be off by a hundred times the tolerance."""
+    end = sl.simulate(sl.presets.phase_retrieval(lr=0.08), sl.ODE(), sl.FixedInit(0.3), t_max=300, save=101)
+    assert np.abs(end.M.values[0, 60:, 0, 0] - 1).max() < 1e-8
+    assert end.risk.values.min() > -1e-8

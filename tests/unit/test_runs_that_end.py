@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -52,7 +54,8 @@ def test_interruption_keeps_what_was_reached(level, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(process._Pace, "note", interrupt)
-    monkeypatch.setattr(ode._Solve, "_first_hits", lambda self, *args: interrupt(self) or {})
+    hits = ode._Solve._hits
+    monkeypatch.setattr(ode._Solve, "_hits", lambda self, y: interrupt(self) or hits(self, y))
     with pytest.raises(sl.Interrupted) as caught:
         sl.simulate(sl.presets.phase_retrieval(), level, sl.RandomInit(60), t_max=100, runs=4, save=500, progress=False)
     data = caught.value.dataset
@@ -86,3 +89,25 @@ def test_interruption_keeps_the_finished_batches(monkeypatch):
         )
     assert caught.value.dataset.sizes == {"run": 2, "t": 3, "student": 1, "teacher": 1, "student_other": 1}
     assert (caught.value.dataset.status == "finished").all()
+
+
+def test_interruption_between_batches_keeps_the_finished_ones(monkeypatch):
+    module = sys.modules[sl.simulate.__module__]
+
+    calls, draw = [], module._starts
+
+    def interrupted_at_the_third(*args):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return draw(*args)
+
+    monkeypatch.setattr(module, "_starts", interrupted_at_the_third)
+    with pytest.raises(sl.Interrupted) as caught:
+        sl.simulate(sl.presets.phase_retrieval(), sl.Chain(30), sl.RandomInit(30), t_max=1, runs=6, batch=2, save=3)
+    assert caught.value.dataset.sizes["run"] == 4
+
+
+def test_a_time_that_rounds_to_the_start_is_saved_as_the_start():
+    data = sl.simulate(sl.presets.phase_retrieval(), sl.Chain(10), sl.RandomInit(10), t_max=1, save=[0.001, 1.0])
+    assert data.t.values.tolist() == [0.0, 1.0]

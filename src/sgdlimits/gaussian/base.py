@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -29,9 +29,11 @@ class Nodes(NamedTuple):
 class Rule(eqx.Module):
     """A way to average over a standard normal vector of any dimension, with an error estimate.
 
-    A rule implements `nodes`, whose weighted sum is the expectation, and `replicas`, several smaller sets of nodes whose
-    spread estimates the error.
+    A rule implements `nodes`, whose weighted sum is the expectation, and `error`. Its `tolerance` is the relative tolerance
+    worth asking of a solver whose right-hand side it computes.
     """
+
+    tolerance: ClassVar[float]
 
     @abc.abstractmethod
     def nodes(self, dim: int) -> Nodes:

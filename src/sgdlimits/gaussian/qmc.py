@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -28,6 +29,7 @@ class Sobol(Rule):
     True
     """
 
+    tolerance: ClassVar[float] = 1e-4
     log2_points: int = eqx.field(static=True, default=10)
     scrambles: int = eqx.field(static=True, default=8)
     seed: int = eqx.field(static=True, default=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -28,6 +29,7 @@ class GaussHermite(Rule):
     (2, 25)
     """
 
+    tolerance: ClassVar[float] = 1e-8
     order: int = eqx.field(static=True, default=24)
 
     def nodes(self, dim: int) -> Nodes:

@@ -19,7 +19,7 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.problem.frame import frame_of
 from sgdlimits.problem.overlaps import Overlaps
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.random import Purpose, Stream
+from sgdlimits.random import MOST_NORMALS, Purpose, Stream
 
 
 class SGD(SteppingLevel):
@@ -82,6 +82,8 @@ class WeightProcess(Process):
     def __init__(self, problem: ProjectionProblem, d: int) -> None:
         self.problem, self.frame = problem, problem.frame
         self.d = check_dimension(d, problem.target.teachers)
+        if d >= MOST_NORMALS:
+            raise BadInput(f"SGD goes up to d = {MOST_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
         self.block = max(1, min(16, 1024 // d))
 
     def start(self, stats: Overlaps) -> Weights:
@@ -94,7 +96,7 @@ class WeightProcess(Process):
 
     def draw(self, stream: Stream) -> Inputs:
         data, k = self.problem.data, self.problem.target.teachers
-        normal = stream.normal_rows(Purpose.STEP, self.d + 1)
+        normal = stream.normal_rows(Purpose.INPUT, self.d + 1)
         c = draw_class(self.problem, stream)
         x = data.sigma * normal[:, :, :-1]
         if not data.centred:

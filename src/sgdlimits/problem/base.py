@@ -41,6 +41,11 @@ class Problem(eqx.Module):
         """How many numbers the state of one run is, about."""
 
     @property
+    def tolerance(self) -> float:
+        """A relative tolerance worth asking of a solver of the drift."""
+        return 1e-9
+
+    @property
     @abc.abstractmethod
     def rate(self) -> Float[Array, ""] | float:
         """Paper time per unit of t."""

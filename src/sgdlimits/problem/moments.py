@@ -36,6 +36,11 @@ class Moments(NamedTuple):
 class MomentRule(eqx.Module):
     """How a projection problem's expectations are computed."""
 
+    @property
+    @abc.abstractmethod
+    def tolerance(self) -> float:
+        """A relative tolerance worth asking of a solver of the drift."""
+
     @abc.abstractmethod
     def moments(self, problem: ProjectionProblem, stats: Overlaps) -> Moments:
         """The moments of the drift at statistics without a batch axis."""
@@ -54,6 +59,8 @@ class ClosedForm(MomentRule):
 
     The residual is the quadratic form of K = diag(a/p, -R) in the fields (see `sgdlimits.gaussian.closed_form`).
     """
+
+    tolerance = 1e-9
 
     def moments(self, problem, stats):
         series = self._series(problem, stats, order=2)
@@ -122,6 +129,10 @@ class ByRule(MomentRule):
 
     rule: Rule
 
+    @property
+    def tolerance(self):
+        return self.rule.tolerance
+
     def moments(self, problem, stats):
         F = loading(stats, problem.frame)
         return self._over_classes(problem, lambda c: self.rule.average(self._sample(problem, stats, F, c), self._dim(problem)))
@@ -178,7 +189,7 @@ def choose_rule(problem: ProjectionProblem) -> MomentRule:
     """Closed form where there is one; a grid for few, smooth fields; Sobol points otherwise."""
     if has_closed_form(problem):
         return ClosedForm()
-    smooth = problem.network.activation.smooth and isinstance(problem.loss, SquaredLoss)
+    smooth = problem.network.activation.smooth and problem.target.readout.smooth and isinstance(problem.loss, SquaredLoss)
     if smooth and problem.network.width + problem.target.teachers + 1 <= MOST_GRID_DIMENSIONS:
         return ByRule(GaussHermite())
     return ByRule(Sobol())

@@ -109,7 +109,8 @@ class ProjectionProblem(Problem):
             self.rule = ByRule(rule)
         elif isinstance(rule, ClosedForm) and not has_closed_form(self):
             raise BadInput(
-                "ClosedForm needs squared activations, a quadratic readout and a squared loss. Leave out rule, or give Sobol()."
+                "ClosedForm needs squared activations, a quadratic readout, a squared loss and centred data. "
+                "Leave out rule, or give Sobol()."
             )
         else:
             self.rule = rule
@@ -122,6 +123,10 @@ class ProjectionProblem(Problem):
     @property
     def size(self) -> int:
         return self.network.width * (self.network.width + self.target.teachers)
+
+    @property
+    def tolerance(self) -> float:
+        return self.rule.tolerance
 
     @property
     def rate(self):

@@ -20,6 +20,11 @@ class Readout(eqx.Module):
     def __call__(self, fixed: Float[Array, "k *batch"]) -> Float[Array, "*batch"]:
         raise NotImplementedError  # abstract: each readout says its own
 
+    @property
+    def smooth(self) -> bool:
+        """Whether quadrature converges fast on it."""
+        return False
+
     def quadratic(self, teachers: int) -> Float[Array, "k k"] | None:
         """The matrix R where the readout is the quadratic form of R; None where it is something else."""
         return None
@@ -36,6 +41,10 @@ class CommitteeReadout(Readout):
     def __call__(self, fixed):
         return self.activation(fixed).mean(0)
 
+    @property
+    def smooth(self):
+        return self.activation.smooth
+
     def quadratic(self, teachers):
         return jnp.eye(teachers) / teachers if is_square(self.activation) else None
 
@@ -48,6 +57,10 @@ class QuadraticReadout(Readout):
     def __call__(self, fixed):
         R = self.R.reshape(*self.R.shape, *(1 for _ in fixed.shape[1:]))
         return (fixed[:, None] * R * fixed[None]).sum((0, 1))
+
+    @property
+    def smooth(self):
+        return True
 
     def quadratic(self, teachers):
         return (self.R + self.R.T) / 2

@@ -13,6 +13,8 @@ from jaxtyping import Array, Float, UInt32, UInt64
 from sgdlimits.random.philox import Words, philox
 from sgdlimits.random.transform import marsaglia_tsang, normal_pair, uniform
 
+MOST_NORMALS = 4 * 2**24
+"""A purpose has 2^24 blocks of four numbers for each run and step."""
 FEW = 64
 """Up to so many unsettled chi-square numbers are finished one by one."""
 
@@ -26,6 +28,7 @@ class Purpose(IntEnum):
     CHI = 3
     CLASS = 4
     NOISE = 5
+    INPUT = 6
 
 
 class Stream(eqx.Module):

@@ -17,7 +17,20 @@ from sgdlimits.trajectory.record import to_json
 
 INTERRUPTED = "interrupted"
 STATUSES = (FINISHED, STOPPED, DIVERGED, INTERRUPTED)
-ATTRIBUTES = ("level", "d", "problem", "problem_name", "start", "seed", "t_max", "save", "rate", "until", "version")
+ATTRIBUTES = (
+    "level",
+    "d",
+    "level_parameters",
+    "problem",
+    "problem_name",
+    "start",
+    "seed",
+    "t_max",
+    "save",
+    "rate",
+    "until",
+    "version",
+)
 _LONG_NAMES = {
     "a": "second layer",
     "M": "overlap of student and teacher",

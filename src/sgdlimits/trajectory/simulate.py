@@ -86,17 +86,24 @@ def simulate(
     level = level.prepared(problem, jax.tree.map(lambda leaf: leaf[0], starts))
     wanted = _times(save, float(t_max))
     times, steps = level.snap(np.unique(np.concatenate([[0.0], wanted])))
-    drop_zero = int(times.size > 1 and wanted[0] > 0)
+    drop_zero = int(level.snap(wanted)[0][0] > 0)
 
     tracks: list[Track] = []
     total = runs + -runs % size
     with tqdm(total=total, desc=level.name, unit="run", delay=1.0, disable=not progress, leave=False, bar_format=_BAR) as bar:
+        interrupted = False
         for done in range(0, runs, size):
             which = np.minimum(np.arange(done, done + size), runs - 1)
-            starts = starts if done == 0 else _starts(problem, start, seed, which)
-            job = Job(times, seed, which, until, lambda share: bar.update(share * size))
-            tracks.append(level.run(problem, starts, job).of_runs(runs - done))
-            if tracks[-1].saved < times.size:
+            job = Job(times, seed, which, until, lambda share: bar.update(min(share * size, total - bar.n)))
+            try:
+                starts = starts if done == 0 else _starts(problem, start, seed, which)
+                tracks.append(level.run(problem, starts, job).of_runs(runs - done))
+            except KeyboardInterrupt:
+                if not tracks:
+                    raise
+                interrupted = True
+            interrupted = interrupted or tracks[-1].saved < times.size
+            if interrupted:
                 break
 
     attributes = {
@@ -106,7 +113,7 @@ def simulate(
         "save": json.dumps(save if isinstance(save, int) else np.asarray(save).tolist()),
         "until": "" if until is None else getattr(until, "__qualname__", repr(until)),
     }
-    track, interrupted = _finished(tracks, times.size)
+    track = _finished(tracks, times.size)
     kept = slice(drop_zero, track.saved)
     shown = track._replace(stats=jax.tree.map(lambda leaf: leaf[:, kept], track.stats), risk=track.risk[:, kept])
     dataset = build(problem, level, shown, times[kept], steps[kept], attributes)
@@ -135,14 +142,13 @@ def _times(save: int | np.ndarray, t_max: float) -> np.ndarray:
     return np.unique(np.concatenate([times, [t_max]])) if times[-1] <= 0 else times
 
 
-def _finished(tracks: list[Track], times: int) -> tuple[Track, bool]:
-    """All runs; or after an interruption the runs that had finished, or else all runs of the batch up to where they came."""
-    if tracks[-1].saved == times:
-        return join(tracks), False
-    if len(tracks) > 1:
-        return join(tracks[:-1]), True
+def _finished(tracks: list[Track], times: int) -> Track:
+    """The batches that had finished; or, where the first was interrupted, all its runs up to where they came."""
+    whole = [track for track in tracks if track.saved == times]
+    if whole:
+        return join(whole)
     track = tracks[0]
-    return track._replace(status=np.where(track.status == FINISHED, INTERRUPTED, track.status)), True
+    return track._replace(status=np.where(track.status == FINISHED, INTERRUPTED, track.status))
 
 
 def _warn_of_divergence(dataset: xr.Dataset) -> None:
