@@ -10,12 +10,15 @@ import pytest
 import sgdlimits as sl
 from sgdlimits.level.chain import FrameChain, Sample
 from sgdlimits.level.sgd import Inputs, WeightProcess
+from sgdlimits.problem import Data
 
 GRAM = [[1.0, 0.4], [0.4, 0.8]]
+MIXTURE = Data(weights=jnp.array([0.3, 0.7]), means=jnp.array([[1.0], [-0.6]]), sigma=jnp.asarray(0.8))
 
 
-def problem(width, teachers=1, *, sphere=False, noise=0.0, ridge=0.0, second=None, lr=0.3):
+def problem(width, teachers=1, *, sphere=False, noise=0.0, ridge=0.0, second=None, lr=0.3, data=None):
     return sl.ProjectionProblem(
+        data=data,
         target=sl.Target(sl.CommitteeReadout("square"), teachers, noise=noise, gram=GRAM if teachers == 2 else None),
         network=sl.TwoLayer(width, "square"),
         loss=sl.SquaredLoss(),
@@ -34,6 +37,7 @@ CASES = {
     "three units, two teachers, sphere, ridge": (problem(3, 2, sphere=True, ridge=0.2, noise=0.2, lr=0.5), 40),
     "five units": (problem(5, second=0.1, lr=0.1), 35),
     "five units, two teachers, sphere": (problem(5, 2, sphere=True, noise=0.1, lr=0.8), 20),
+    "two classes": (problem(2, noise=0.1, ridge=0.2, lr=0.05, data=MIXTURE), 15),
     "no room: p + k = d": (problem(5, 2, noise=0.1, lr=0.03), 7),
     "no room: p + k = d + 1": (problem(3, 2, sphere=True, lr=0.2), 4),
     "no room: p + k > d": (problem(5, 2, noise=0.2, ridge=0.1, lr=0.02), 4),

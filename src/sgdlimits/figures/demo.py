@@ -34,7 +34,7 @@ class Size(NamedTuple):
     many: int
 
 
-FULL, QUICK = Size(3000, 50.0, 10, 256), Size(300, 30.0, 8, 64)
+FULL, QUICK = Size(3000, 50.0, 16, 256), Size(300, 30.0, 8, 64)
 
 
 def demo(out: str | Path, *, quick: bool = False, seed: int = 0) -> Iterator[str]:

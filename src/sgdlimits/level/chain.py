@@ -144,10 +144,10 @@ class FrameChain(Process):
         k, p = self.problem.target.teachers, self.problem.network.width
         fixed = jnp.concatenate([self.frame, jnp.zeros((k, p))], axis=1)
 
-        def one(a, m, T):
-            return self.problem.rule.risk(self.problem, a, Loading(jnp.concatenate([m, T.T], axis=1), fixed))
+        def one(run: Frame):
+            return self.problem.rule.risk(self.problem, run.a, Loading(jnp.concatenate([run.m, run.T.T], axis=1), fixed))
 
-        return jax.vmap(one, in_axes=-1)(state.a, state.m, state.T)
+        return self.problem.over_runs(one, runs_first(state))
 
     def _fixed(self, x: Sample) -> Float[Array, "k runs"]:
         return (self.frame[:, :, None] * x.inside[None]).sum(1)

@@ -64,7 +64,7 @@ def vector_field(problem: Problem, corrector: bool):
 
 @eqx.filter_jit
 def _slopes(problem: Problem, corrector: bool, stats: PyTree) -> PyTree:
-    return jax.vmap(vector_field(problem, corrector))(stats)
+    return problem.over_runs(vector_field(problem, corrector), stats)
 
 
 @eqx.filter_jit
@@ -82,7 +82,7 @@ def _jacobians(problem: Problem, corrector: bool, stats: PyTree):
 
 @eqx.filter_jit
 def _risks(problem: Problem, stats: PyTree):
-    return jax.vmap(problem.risk)(stats)
+    return problem.over_runs(problem.risk, stats)
 
 
 class _Solve:

@@ -129,15 +129,10 @@ class DiffusionProcess(Process):
         return add(add(add(middle, slope, size / 2), after, size / 2), half)
 
     def _noise(self, state: Overlaps, drift: Overlaps, kicks: Kicks, scale) -> Overlaps:
-        problem, k = self.problem, self.problem.target.teachers
-        F = loading(state, problem.frame)
-        centre = problem.data.centre(problem.frame, kicks.c)
-        inside = problem.data.sigma * kicks.points[:-1]
-        inside = jnp.concatenate([inside[:k] + centre, inside[k:]])
-        fields = jnp.einsum("jsR,snR->jnR", F.student, inside)
-        fixed = jnp.einsum("jsR,snR->jnR", F.fixed, inside)
+        problem = self.problem
+        fields, fixed, z = problem.place(loading(state, problem.frame), kicks.points, kicks.c)
         second_layer = jnp.broadcast_to(state.a[:, None], fields.shape)
-        G, second = problem.gradient(fields, fixed, second_layer, kicks.points[-1], kicks.c)
+        G, second = problem.gradient(fields, fixed, second_layer, z, kicks.c)
         weights = kicks.xi * (scale / np.sqrt(self.samples))
         sums = Moments(
             loss=jnp.zeros(()),
@@ -154,4 +149,4 @@ class DiffusionProcess(Process):
         return runs_first(state)
 
     def risk(self, state: Overlaps) -> Float[Array, " runs"]:
-        return jax.vmap(self.problem.risk, in_axes=-1)(state)
+        return self.problem.over_runs(self.problem.risk, runs_first(state))

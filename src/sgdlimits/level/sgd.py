@@ -6,7 +6,6 @@ from functools import singledispatch
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -120,7 +119,7 @@ class WeightProcess(Process):
         return Overlaps(state.a, M, jnp.einsum("rpd,rqd->rpq", state.W, state.W))
 
     def risk(self, state: Weights) -> Float[Array, " runs"]:
-        return jax.vmap(self.problem.risk)(self.statistics(state))
+        return self.problem.over_runs(self.problem.risk, self.statistics(state))
 
 
 @sgd_process.register

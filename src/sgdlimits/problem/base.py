@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.problem.overlaps import add
@@ -34,6 +36,10 @@ class Problem(eqx.Module):
     @abc.abstractmethod
     def risk(self, stats: PyTree) -> Float[Array, ""]:
         """Population risk, noise floor included."""
+
+    def over_runs(self, f: Callable, batch: PyTree) -> PyTree:
+        """f of each run of a batch (runs first), all at once unless that needs much memory."""
+        return jax.vmap(f)(batch)
 
     @property
     @abc.abstractmethod

@@ -22,6 +22,8 @@ from sgdlimits.problem.network import TwoLayer
 from sgdlimits.problem.overlaps import Overlaps, to_vector
 from sgdlimits.problem.target import Target
 
+RUNS_BY_RULE = 64
+
 
 class InitialWeights(eqx.Module):
     """The law of the weights a paper starts from: `RandomInit` follows it.
@@ -120,6 +122,10 @@ class ProjectionProblem(Problem):
         """B, the fixed directions in their orthonormal frame: P = B B^T."""
         return jnp.linalg.cholesky(self.target.gram)
 
+    def over_runs(self, f, batch):
+        """All at once in closed form; by a rule, whose many nodes each run needs, a few runs at a time."""
+        return jax.lax.map(f, batch, batch_size=RUNS_BY_RULE) if isinstance(self.rule, ByRule) else jax.vmap(f)(batch)
+
     @property
     def size(self) -> int:
         return self.network.width * (self.network.width + self.target.teachers)
@@ -134,13 +140,15 @@ class ProjectionProblem(Problem):
 
     # One sample. Fields have shape (p, ...) and (k, ...): any trailing axes, such as runs, nodes or none.
 
-    def place(self, F: Loading, points: Float[Array, "n+1 *batch"], c: Array):
+    def place(self, F: Loading, points: Float[Array, "n+1 samples *batch"], c: Array):
         """(fields, fixed fields, label noise) of class `c` at standard normal points, the label noise in the last row."""
         k = self.target.teachers
         inside = self.data.sigma * points[:-1]
-        centre = self.data.centre(self.frame, c).reshape(k, *(1 for _ in points.shape[1:]))
+        centre = self.data.centre(self.frame, c)
+        centre = centre.reshape(*centre.shape, *(1 for _ in range(points.ndim - centre.ndim)))
         inside = jnp.concatenate([inside[:k] + centre, inside[k:]])
-        return F.student @ inside, F.fixed @ inside, points[-1]
+        fields, fixed = (jnp.einsum("js...,sn...->jn...", rows, inside) for rows in F)
+        return fields, fixed, points[-1]
 
     def sample_loss(self, fields, fixed, a, z, c) -> Float[Array, "*batch"]:
         """The loss of one sample."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 
 import equinox as eqx
@@ -17,8 +18,9 @@ from sgdlimits.problem.activation import Activation, as_activation, is_square
 class Readout(eqx.Module):
     """A function of the fixed fields (k, ...) whose value has the trailing shape (...)."""
 
+    @abc.abstractmethod
     def __call__(self, fixed: Float[Array, "k *batch"]) -> Float[Array, "*batch"]:
-        raise NotImplementedError  # abstract: each readout says its own
+        """The label without noise."""
 
     @property
     def smooth(self) -> bool:
