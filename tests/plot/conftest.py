@@ -9,6 +9,7 @@ import xarray as xr
 
 matplotlib.use("Agg")
 ATTRIBUTES = {
+    "level_parameters": "{}",
     "problem": "{}",
     "problem_name": "test",
     "start": "{}",

@@ -17,6 +17,7 @@ from sgdlimits.errors import check_number
 from sgdlimits.level.base import DIVERGED, FINISHED, LIMIT, STOPPED, Job, Level, Track
 from sgdlimits.problem.base import Problem
 
+SHARED_TOLERANCE = 1e-7
 STEPS_BEFORE_STIFF_TEST = 300
 STIFF_PRODUCT = 4.0
 
@@ -32,7 +33,7 @@ class ODE(Level):
 
     Notes
     -----
-    All runs are one system, solved by DOP853, and by Radau with the exact Jacobian from where it proves stiff. `flow` is the
+    The runs are one system where tolerances are below 1e-7, and one system each otherwise, solved by DOP853, and by Radau with the exact Jacobian from where it proves stiff. `flow` is the
     same map, differentiable.
     """
 
@@ -52,6 +53,10 @@ class ODE(Level):
 
     def snap(self, times):
         return times, np.full(times.size, np.nan)
+
+    def batch(self, problem):
+        """Runs that are one system share its steps, which shows where the tolerance is large: then each run is its own."""
+        return 4096 if (self.rtol or problem.tolerance) <= SHARED_TOLERANCE else 1
 
     def run(self, problem, starts, job):
         return _Solve(self, problem, starts, job).run()

@@ -51,7 +51,7 @@ def simulate(
     save : number of equally spaced times to save, from 0 to `t_max`, or the times themselves
     until : a JAX function of one run's statistics that is true where the run should stop
     progress : whether to show a progress bar when the work takes more than a second
-    batch : runs computed at once; changes memory and speed, not the result
+    batch : at most so many runs are computed at once; changes memory and speed, not the result
 
     Returns
     -------
@@ -80,7 +80,7 @@ def simulate(
     seed = check_count("seed", seed, at_least=0)
     if seed >= 2**64:
         raise BadInput(f"seed must be below 2^64; got {seed}. Give a smaller seed.")
-    most = check_count("batch", batch) if batch is not None else level.batch(problem)
+    most = level.batch(problem) if batch is None else min(level.batch(problem), check_count("batch", batch))
     size = -(-runs // -(-runs // most))
     starts = _starts(problem, start, seed, np.arange(size))
     level = level.prepared(problem, jax.tree.map(lambda leaf: leaf[0], starts))
