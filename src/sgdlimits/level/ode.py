@@ -33,8 +33,8 @@ class ODE(Level):
 
     Notes
     -----
-    The runs are one system where tolerances are below 1e-7, and one system each otherwise, solved by DOP853, and by Radau with the exact Jacobian from where it proves stiff. `flow` is the
-    same map, differentiable.
+    The runs are one system where tolerances are at most 1e-7, and one system each otherwise. It is solved by DOP853, and by
+    Radau with the exact Jacobian from where it proves stiff. `flow` is the same map, differentiable.
     """
 
     name: ClassVar[str] = "ode"
