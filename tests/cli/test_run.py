@@ -83,9 +83,7 @@ def test_a_run_ends_with_a_table_and_a_figure(command, tmp_path):
 
 
 def test_diverged_runs_are_a_warning_in_one_sentence(command):
-    result = command(
-        "run phase_retrieval --no-sphere --lr 50 --level chain --d 30 --runs 3 --t-max 20 --save 3 --out x.nc"
-    )
+    result = command("run phase_retrieval --no-sphere --lr 50 --level chain --d 30 --runs 3 --t-max 20 --save 3 --out x.nc")
     assert result.exit_code == 0, result.output
     assert "Warning: 3 of 3 runs diverged" in result.stderr
     assert "3 diverged" in result.stdout
