@@ -28,6 +28,7 @@ def projection(loss):
 BAD = {
     "noise must be a finite number of at least 0; got -1": lambda: PROBLEM(noise=-1),
     "noise must be a finite number of at least 0; got nan": lambda: PROBLEM(noise=float("nan")),
+    "there is no preset 'phase_retreival'. The presets are phase_retrieval": lambda: sl.presets.phase_retreival,
     "lr must be a finite number above 0; got 0": lambda: PROBLEM(lr=0),
     "width must be a whole number of at least 1; got 0": lambda: PROBLEM(width=0),
     "width must be a whole number of at least 1; got 1.5": lambda: PROBLEM(width=1.5),

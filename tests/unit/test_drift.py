@@ -114,7 +114,7 @@ def test_closed_drift_agrees_with_isserlis(p, k, second, sphere, random_overlaps
 
 
 @pytest.mark.parametrize("sphere", [False, True])
-@pytest.mark.parametrize(("p", "k", "second"), [(1, 1, None), (1, 2, 0.4), (2, 1, 0.4), (2, 2, None)])
+@pytest.mark.parametrize(("p", "k", "second"), [(1, 1, None), (1, 2, 0.4), (2, 1, 0.4), (2, 2, None), (3, 1, None)])
 def test_closed_covariance_agrees_with_isserlis(p, k, second, sphere, random_overlaps):
     problem = squares(p, k, seed=p + k, sphere=sphere, second=second)
     stats = random_overlaps(problem, seed=p * k)

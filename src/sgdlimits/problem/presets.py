@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sgdlimits.errors import check_count
+from sgdlimits.errors import BadInput, check_count
 from sgdlimits.problem.algorithm import OnePassSGD
 from sgdlimits.problem.loss import SquaredLoss
 from sgdlimits.problem.network import TwoLayer
@@ -96,3 +96,11 @@ def quadratic_network(width: int = 2, teachers: int = 1, lr: float = 0.1, noise:
 
 
 PRESETS = {preset.__name__: preset for preset in (phase_retrieval, quadratic_network)}
+
+
+class UnknownPreset(BadInput, AttributeError):
+    """A name that is no preset."""
+
+
+def __getattr__(name: str):
+    raise UnknownPreset(f"there is no preset {name!r}. The presets are {', '.join(PRESETS)}.")
