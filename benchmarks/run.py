@@ -73,25 +73,19 @@ def stepper(level, width: int, runs: int):
 
     import sgdlimits as sl
     from sgdlimits.level import process as engine
-    from sgdlimits.level.chain import chain_process
-    from sgdlimits.level.sde import DiffusionProcess
-    from sgdlimits.level.sgd import sgd_process
     from sgdlimits.random import Stream
 
     problem = sl.presets.phase_retrieval(width=width, lr=0.05 * width)
     starts = sl.RandomInit(level.d).sample(problem, runs=runs)
     level = level.prepared(problem, jax.tree.map(lambda leaf: leaf[0], starts))
-    if level.name == "sde":
-        process, samples = DiffusionProcess(problem, level.d, level.samples), level.dt * level.d
-    else:
-        process, samples = {"chain": chain_process, "sgd": sgd_process}[level.name](problem, level.d), 1
+    process = level.process(problem)
     carry = engine._begin(process, None, process.start(starts))
     stream = Stream.of(0, np.arange(runs))
-    size = jnp.asarray(getattr(level, "dt", None) or 1 / level.d)
+    size = jnp.asarray(getattr(level, "dt", 1 / level.d))
     call = lambda n: jax.block_until_ready(  # noqa: E731
         engine.advance(process, None, carry, stream.seed, stream.runs, jnp.asarray([0, n * process.block]), size)
     )
-    return call, process.block * runs, samples
+    return call, process.block * runs, float(size) * level.d
 
 
 def rate(level, width: int, runs: int) -> tuple[float, float]:

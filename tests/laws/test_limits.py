@@ -148,3 +148,17 @@ def test_ode_at_saved_times_is_as_good_as_its_tolerance_also_once_converged():
     end = sl.simulate(sl.presets.phase_retrieval(lr=0.08), sl.ODE(), sl.FixedInit(0.3), t_max=300, save=101)
     assert np.abs(end.M.values[0, 60:, 0, 0] - 1).max() < 1e-8
     assert end.risk.values.min() > -1e-8
+
+
+def test_ode_stops_at_the_time_its_predicate_first_holds():
+    """Two runs that reach overlap 1/2 at their own times: the flow is at 1/2 there, and the saved state stays as it stopped."""
+    problem = sl.presets.phase_retrieval(lr=0.1)
+    start = sl.Overlaps(np.ones((3, 1)), np.array([0.1, 0.3, 0.0]).reshape(3, 1, 1), np.ones((3, 1, 1)))
+    data = sl.simulate(problem, sl.ODE(), start, t_max=30, runs=3, save=16, until=lambda stats: stats.M[0, 0] > 0.5)
+    assert data.status.values.tolist() == ["stopped", "stopped", "finished"]
+    assert data.t_end.values[1] < data.t_end.values[0] < data.t_end.values[2] == 30
+    for run in (0, 1):
+        one = sl.Overlaps(*(start_leaf[run] for start_leaf in (start.a, start.M, start.Q)))
+        np.testing.assert_allclose(sl.flow(problem, one, data.t_end.values[run]).M[0, 0], 0.5, atol=1e-7)
+        later = data.t.values >= data.t_end.values[run]
+        np.testing.assert_allclose(data.M.values[run, later, 0, 0], 0.5, atol=1e-7)

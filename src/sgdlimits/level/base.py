@@ -72,18 +72,6 @@ class Level(eqx.Module):
         return 4096
 
 
-class SteppingLevel(Level):
-    """A level at a finite dimension, whose clock ticks once a sample."""
-
-    d: eqx.AbstractVar[int]
-
-    def snap(self, times):
-        steps = np.unique(np.rint(times * self.d).astype(np.int64))
-        if steps[-1] < 1:
-            raise BadInput(f"t_max must be at least one step, 1/d = {1 / self.d:g}; got {times[-1]:g}. Give a larger t_max.")
-        return steps / self.d, steps
-
-
 def check_dimension(d, teachers: int | None = None) -> int:
     """d as an int, or `BadInput` where it is no dimension or too small for the fixed directions."""
     d = check_count("d", d)

@@ -13,13 +13,12 @@ from typing import ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
 from sgdlimits.errors import BadInput
-from sgdlimits.level.base import SteppingLevel, check_dimension
-from sgdlimits.level.process import Process, march
+from sgdlimits.level.base import check_dimension
+from sgdlimits.level.process import Process, SteppingLevel
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.frame import Frame, Loading, frame_of, overlaps_of
 from sgdlimits.problem.overlaps import Overlaps, runs_first
@@ -44,9 +43,8 @@ class Chain(SteppingLevel):
     name: ClassVar[str] = "chain"
     d: int = eqx.field(static=True, converter=check_dimension)
 
-    def run(self, problem, starts, job):
-        counts = np.diff(np.rint(job.times * self.d).astype(np.int64))
-        return march(chain_process(problem, self.d), starts, job, counts, np.full(counts.size, 1 / self.d))
+    def process(self, problem):
+        return chain_process(problem, self.d)
 
     def batch(self, problem):
         """On a processor few enough runs that the states stay in a core's cache; on an accelerator enough to fill it."""

@@ -102,53 +102,51 @@ class _Solve:
         self.status = np.full(len(job.runs), FINISHED, object)
         self.t_end = np.full(len(job.runs), job.times[-1])
         self.until = None if job.until is None else jax.jit(jax.vmap(job.until))
+        self.t, self.steps = job.times[0], 0
+        self.stride: float | None = None
+        self.method: type[OdeSolver] = DOP853
 
     def run(self) -> Track:
-        times = self.job.times
-        saved = [self.y.copy()]
+        times, saved = self.job.times, [self.y.copy()]
         self._drop(self._hits(self.y), STOPPED, times[0], self.y)
         try:
-            t, method, steps, stride = times[0], DOP853, 0, None
-            while len(saved) < times.size and self.active.size:
-                goal = times[len(saved)]
-                solver = self._solver(method, t, goal, stride)
-                while solver.status == "running":
-                    before, y_before = solver.t, solver.y.reshape(self.active.size, -1)
-                    with np.errstate(all="ignore"):
-                        solver.step()
-                    steps += 1
-                    y = solver.y.reshape(self.active.size, -1)
-                    broken = ~(np.abs(y) <= LIMIT).all(1)
-                    if solver.status == "failed":
-                        broken |= np.abs(y).max(1) >= np.abs(y).max()
-                    if broken.any():
-                        self._drop(broken, DIVERGED, before, y_before)
-                        self.y[self.active] = y_before[~broken]
-                        t = before
-                        break
-                    hits = self._hits(y)
-                    ends = self._first_hits(solver.dense_output(), before, solver.t, hits) if hits.any() else {}
-                    self.job.report((solver.t - before) / (times[-1] - times[0]))
-                    t, self.y[self.active] = solver.t, y
-                    if solver.status == "running":
-                        stride = solver.h_abs
-                    for index, (end, state) in ends.items():
-                        self.y[self.active[index]], self.t_end[self.active[index]] = state, end
-                    self.status[self.active[hits]] = STOPPED
-                    self.active = self.active[~hits]
-                    stiff = method is DOP853 and steps % STEPS_BEFORE_STIFF_TEST == 0 and self._stiff(solver, y)
-                    method = Radau if stiff else method
-                    if hits.any() or stiff:
-                        break
-                if t >= goal:
-                    saved.append(self.y.copy())
-            while len(saved) < times.size:
+            for goal in times[1:]:
+                while self.t < goal and self.active.size:
+                    self._advance(goal)
                 saved.append(self.y.copy())
         except KeyboardInterrupt:
             self.t_end = np.minimum(self.t_end, times[len(saved) - 1])
-        stacked = np.stack(saved, axis=1)
         risk = np.stack([np.asarray(_risks(self.problem, self._stats(y))) for y in saved], axis=1)
-        return Track(jax.tree.map(np.asarray, self._stats(stacked)), risk, self.status, self.t_end, len(saved))
+        stats = jax.tree.map(np.asarray, self._stats(np.stack(saved, axis=1)))
+        return Track(stats, risk, self.status, self.t_end, len(saved))
+
+    def _advance(self, goal: float) -> None:
+        """Solve up to the goal, or to where runs leave the system or the method changes."""
+        solver = self._solver(goal)
+        while solver.status == "running":
+            before, y_before = solver.t, solver.y.reshape(self.active.size, -1)
+            with np.errstate(all="ignore"):
+                solver.step()
+            self.steps += 1
+            y = solver.y.reshape(self.active.size, -1)
+            broken = ~(np.abs(y) <= LIMIT).all(1)
+            if solver.status == "failed":
+                broken |= np.abs(y).max(1) >= np.abs(y).max()
+            if broken.any():
+                self.y[self.active], self.t = y_before, before
+                self._drop(broken, DIVERGED, before, y_before)
+                return
+            self.job.report((solver.t - before) / (self.job.times[-1] - self.job.times[0]))
+            self.y[self.active], self.t = y, solver.t
+            if solver.status == "running":
+                self.stride = solver.h_abs
+            hits = self._hits(y)
+            if hits.any():
+                self._stop(hits, solver.dense_output(), before, solver.t)
+                return
+            if self.method is DOP853 and self.steps % STEPS_BEFORE_STIFF_TEST == 0 and self._stiff(solver):
+                self.method = Radau
+                return
 
     def _stats(self, y: np.ndarray) -> PyTree:
         """Rows of numbers as statistics, leading axes kept."""
@@ -166,17 +164,17 @@ class _Solve:
         blocks = _jacobians(self.problem, self.level.corrector, self._stats(flat.reshape(self.active.size, -1)))
         return block_diag(list(np.asarray(blocks)), format="csc")
 
-    def _solver(self, method: type[OdeSolver], t: float, goal: float, stride: float | None) -> OdeSolver:
+    def _solver(self, goal: float) -> OdeSolver:
         """A solver that lands on the next saved time, where interpolation would be worse than the tolerance."""
-        more: dict = {"jac": self._jacobian} if method is Radau else {}
-        if stride is not None:
-            more["first_step"] = min(stride, goal - t)
+        more: dict = {"jac": self._jacobian} if self.method is Radau else {}
+        if self.stride is not None:
+            more["first_step"] = min(self.stride, goal - self.t)
         flat = self.y[self.active].ravel()
-        return method(self._slope, t, flat, goal, rtol=self.level.rtol, atol=self.level.atol, **more)
+        return self.method(self._slope, self.t, flat, goal, rtol=self.level.rtol, atol=self.level.atol, **more)
 
-    def _stiff(self, solver: OdeSolver, y: np.ndarray) -> bool:
+    def _stiff(self, solver: OdeSolver) -> bool:
         """Whether stability, not accuracy, limits the step: the fastest decay rate times the step is near DOP853's bound."""
-        blocks = _jacobians(self.problem, self.level.corrector, self._stats(y))
+        blocks = _jacobians(self.problem, self.level.corrector, self._stats(self.y[self.active]))
         return bool((-np.linalg.eigvals(np.asarray(blocks)).real * solver.step_size > STIFF_PRODUCT).any())
 
     def _hits(self, y: np.ndarray) -> np.ndarray:
@@ -184,17 +182,18 @@ class _Solve:
             return np.zeros(y.shape[0], bool)
         return np.asarray(self.until(self._stats(y)))
 
-    def _first_hits(self, dense, low: float, high: float, hits: np.ndarray) -> dict[int, tuple[float, np.ndarray]]:
-        """When within a step each hit happens, by bisection of the dense output, and the state then."""
-        ends = {}
+    def _stop(self, hits: np.ndarray, dense, low: float, high: float) -> None:
+        """Stop runs where within a step each hit happens, by bisection of the dense output."""
+        state = lambda t: dense(t).reshape(hits.size, -1)  # noqa: E731
         for index in np.flatnonzero(hits):
             left, right = low, high
             for _ in range(52):
                 middle = (left + right) / 2
-                inside = self._hits(dense(middle).reshape(hits.size, -1)[index : index + 1])[0]
+                inside = self._hits(state(middle)[index : index + 1])[0]
                 left, right = (left, middle) if inside else (middle, right)
-            ends[int(index)] = (right, dense(right).reshape(hits.size, -1)[index])
-        return ends
+            run = self.active[index]
+            self.y[run], self.t_end[run], self.status[run] = state(right)[index], right, STOPPED
+        self.active = self.active[~hits]
 
     def _drop(self, which: np.ndarray, status: str, t: float, y: np.ndarray) -> None:
         """Take runs out of the system, with their state `y` at `t` as their last."""

@@ -14,7 +14,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from sgdlimits.level.base import DIVERGED, FINISHED, LIMIT, STOPPED, Job, Track
+from sgdlimits.errors import BadInput
+from sgdlimits.level.base import DIVERGED, FINISHED, LIMIT, STOPPED, Job, Level, Track
+from sgdlimits.problem.base import Problem
 from sgdlimits.random import Stream
 
 CALL_SECONDS = 0.3
@@ -62,6 +64,30 @@ class Carry(eqx.Module):
     end: Int[Array, " runs"]
 
 
+class SteppingLevel(Level):
+    """A level at a finite dimension, whose clock ticks once a sample: its parameters and its process."""
+
+    d: eqx.AbstractVar[int]
+
+    @abc.abstractmethod
+    def process(self, problem: Problem) -> Process:
+        """The chain that this level runs."""
+
+    def segments(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Between neighbouring times, the number of steps and the size of each in t."""
+        counts = np.diff(np.rint(times * self.d).astype(np.int64))
+        return counts, np.full(counts.size, 1 / self.d)
+
+    def run(self, problem, starts, job):
+        return march(self.process(problem), starts, job, *self.segments(job.times))
+
+    def snap(self, times):
+        steps = np.unique(np.rint(times * self.d).astype(np.int64))
+        if steps[-1] < 1:
+            raise BadInput(f"t_max must be at least one step, 1/d = {1 / self.d:g}; got {times[-1]:g}. Give a larger t_max.")
+        return steps / self.d, steps
+
+
 def march(process: Process, starts: PyTree, job: Job, counts: np.ndarray, sizes: np.ndarray) -> Track:
     """Run a process from `starts` through segments of `counts` steps of `sizes`, saving at the start and after each."""
     stream = Stream.of(job.seed, job.runs)
@@ -91,7 +117,7 @@ def march(process: Process, starts: PyTree, job: Job, counts: np.ndarray, sizes:
             if pace.seconds > 1 and 0 < 2 * alive.size <= here.size:
                 carry, runs, here = _keep(process, carry, alive), runs[alive], here[alive]
     except KeyboardInterrupt:
-        ended.interrupted = True
+        pass  # fewer saved times than asked for say so
     stats, risk = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *saved)
     steps = np.concatenate([[0], np.cumsum(counts)])
     t_end = np.where(ended.step >= 0, np.interp(ended.step, steps, job.times), job.times[len(saved) - 1])
@@ -184,7 +210,6 @@ class _Ended:
     def __init__(self, runs: int) -> None:
         self.step = np.full(runs, -1, np.int64)
         self.stopped = np.zeros(runs, bool)
-        self.interrupted = False
 
     def update(self, carry: Carry, here: np.ndarray) -> bool:
         """Take note of the runs that have ended; whether any still moves."""

@@ -23,10 +23,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sgdlimits.errors import BadInput, check_count, check_number
-from sgdlimits.level.base import SteppingLevel, check_dimension
+from sgdlimits.level.base import check_dimension
 from sgdlimits.level.chain import draw_class
 from sgdlimits.level.ode import drift_jacobian
-from sgdlimits.level.process import Process, march
+from sgdlimits.level.process import Process, SteppingLevel
 from sgdlimits.problem.frame import loading
 from sgdlimits.problem.moments import Moments
 from sgdlimits.problem.overlaps import Overlaps, add, runs_first, runs_last
@@ -74,11 +74,14 @@ class SDE(SteppingLevel):
         dt = self.dt or max(1 / self.d, STEP_TIMES_RATE / fastest_rate(problem, start))
         return SDE(self.d, dt, self.samples or int(min(128, max(16, dt * self.d))))
 
-    def run(self, problem, starts, job):
-        assert self.dt is not None and self.samples is not None  # noqa: PT018  # set by `prepared`
-        gaps = np.diff(job.times)
+    def process(self, problem):
+        assert self.samples is not None, "set by `prepared`"
+        return DiffusionProcess(problem, self.d, self.samples)
+
+    def segments(self, times):
+        gaps = np.diff(times)
         counts = np.ceil(gaps / self.dt - 1e-9).astype(np.int64)
-        return march(DiffusionProcess(problem, self.d, self.samples), starts, job, counts, gaps / counts)
+        return counts, gaps / counts
 
     def batch(self, problem):
         return int(min(256, max(16, 2**14 / problem.size)))

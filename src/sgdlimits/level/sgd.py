@@ -7,13 +7,12 @@ from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sgdlimits.errors import BadInput
-from sgdlimits.level.base import SteppingLevel, check_dimension
+from sgdlimits.level.base import check_dimension
 from sgdlimits.level.chain import draw_class
-from sgdlimits.level.process import Process, march
+from sgdlimits.level.process import Process, SteppingLevel
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.frame import frame_of
 from sgdlimits.problem.overlaps import Overlaps
@@ -39,9 +38,8 @@ class SGD(SteppingLevel):
     name: ClassVar[str] = "sgd"
     d: int = eqx.field(static=True, converter=check_dimension)
 
-    def run(self, problem, starts, job):
-        counts = np.diff(np.rint(job.times * self.d).astype(np.int64))
-        return march(sgd_process(problem, self.d), starts, job, counts, np.full(counts.size, 1 / self.d))
+    def process(self, problem):
+        return sgd_process(problem, self.d)
 
     def batch(self, problem):
         """Few enough runs that one step's inputs stay near a core, and memory stays bounded."""
