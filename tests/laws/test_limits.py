@@ -162,3 +162,11 @@ def test_ode_stops_at_the_time_its_predicate_first_holds():
         np.testing.assert_allclose(sl.flow(problem, one, data.t_end.values[run]).M[0, 0], 0.5, atol=1e-7)
         later = data.t.values >= data.t_end.values[run]
         np.testing.assert_allclose(data.M.values[run, later, 0, 0], 0.5, atol=1e-7)
+
+
+def test_ode_keeps_q_symmetric_for_ever():
+    """Past learning, an antisymmetric part of Q would grow from rounding; two units then leave their fixed point by t = 1200."""
+    problem = sl.presets.phase_retrieval(width=2, lr=0.2, noise=1.0)
+    late = sl.simulate(problem, sl.ODE(), sl.RandomInit(10_000), t_max=1500, runs=2, save=[1000, 1500])
+    np.testing.assert_allclose(late.Q, late.Q.transpose("run", "t", "student_other", "student"), atol=1e-11)
+    np.testing.assert_allclose(late.risk.isel(t=0), late.risk.isel(t=1), rtol=1e-6)

@@ -55,6 +55,11 @@ def to_vector(stats: Overlaps, second_layer: bool) -> Float[Array, "n *batch"]:
     return jnp.concatenate([*parts, stats.a] if second_layer else parts)
 
 
+def symmetric(stats: Overlaps) -> Overlaps:
+    """The statistics of one run with the symmetric part of Q: the drift must not feed what rounding makes of the rest."""
+    return Overlaps(stats.a, stats.M, (stats.Q + stats.Q.T) / 2)
+
+
 def add(state, change, factor: Float[Array, ""] | float = 1.0):
     """state + factor change, leaf by leaf."""
     return jax.tree.map(lambda value, more: value + factor * more, state, change)

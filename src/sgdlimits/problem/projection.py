@@ -19,7 +19,7 @@ from sgdlimits.problem.frame import Loading, frame_of
 from sgdlimits.problem.loss import FunctionLoss, SquaredLoss, as_loss
 from sgdlimits.problem.moments import ByRule, ClosedForm, MomentRule, Moments, choose_rule, has_closed_form
 from sgdlimits.problem.network import TwoLayer
-from sgdlimits.problem.overlaps import Overlaps, to_vector
+from sgdlimits.problem.overlaps import Overlaps, symmetric, to_vector
 from sgdlimits.problem.target import Target
 
 RUNS_BY_RULE = 64
@@ -191,6 +191,7 @@ class ProjectionProblem(Problem):
     # All samples. Statistics without a batch axis.
 
     def drift_parts(self, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
+        stats = symmetric(stats)
         population, corrector = self.changes(stats, self.rule.moments(self, stats))
         return self.project(stats, population), self.project(stats, corrector)
 
