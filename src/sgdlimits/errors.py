@@ -51,6 +51,20 @@ def check_number(name: str, value: Any, *, at_least: float | None = None, above:
         raise BadInput(f"{name} must be {text}; got {number:g}. Give such a number.")
 
 
+def check_share(name: str, value: Any) -> float:
+    """Return `value` as a float, or raise `BadInput` unless it is between 0 and 1.
+
+    >>> check_share("confidence", 95)
+    Traceback (most recent call last):
+        ...
+    sgdlimits.errors.BadInput: confidence must be between 0 and 1; got 95. Give such a number.
+    """
+    check_number(name, value)
+    if not 0 < value < 1:
+        raise BadInput(f"{name} must be between 0 and 1; got {value:g}. Give such a number.")
+    return float(value)
+
+
 def check_count(name: str, value: Any, *, at_least: int = 1, remedy: str = "") -> int:
     """Return `value` as an int, or raise `BadInput` unless it is a whole number of at least `at_least`.
 

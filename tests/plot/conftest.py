@@ -12,11 +12,13 @@ ATTRIBUTES = {
     "level_parameters": "{}",
     "problem": "{}",
     "problem_name": "test",
+    "statistics": "sgdlimits.problem.overlaps:Overlaps",
     "start": "{}",
     "seed": "0",
     "t_max": 10.0,
     "save": "21",
     "rate": 0.25,
+    "floor": 0.05,
     "until": "",
     "version": "0",
 }

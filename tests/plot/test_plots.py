@@ -152,3 +152,55 @@ def test_what_is_no_dataset_is_refused(name, dataset):
 def test_the_package_does_not_import_matplotlib_before_a_plot():
     code = "import sys, sgdlimits; sgdlimits.BadInput; assert 'matplotlib' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+# --- survival -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exits(dataset):
+    """Exit times of the made-up runs, whose risk falls from about 2.1 by at most 1."""
+    return lambda **how: sl.exit_times(dataset(**how), lambda stats: abs(stats.M[0, 0]) - 0.9)
+
+
+def test_survival_is_the_share_of_runs_that_have_not_exited(exits):
+    given = exits(runs=40)
+    line = means(sl.plot.survival(given))["chain"]
+    assert line.get_drawstyle() == "steps-post"
+    x, y = line.get_data()
+    assert (x[0], y[0]) == (0, 1)
+    np.testing.assert_allclose(y, [(given.t.values > t).mean() for t in x])
+
+
+def test_survival_has_a_band_of_the_confidence_asked_for(exits):
+    def area(confidence):
+        (band,) = bands(sl.plot.survival(exits(runs=40), confidence=confidence))
+        x, y = band.get_paths()[0].vertices.T
+        return abs((x * np.roll(y, 1) - y * np.roll(x, 1)).sum()) / 2
+
+    assert 0 < area(0.5) < area(0.95) < area(0.99)
+    assert not bands(sl.plot.survival(exits(runs=40), confidence=None))
+
+
+def test_censored_runs_are_marked_and_counted_in_the_label(exits):
+    given = exits(runs=40)
+    given["censored"][:4] = True
+    ax = sl.plot.survival(given)
+    line = means(ax)["chain (4 of 40 censored)"]
+    (marks,) = [each for each in ax.lines if each.get_marker() == "|"]
+    assert set(marks.get_xdata()) == set(given.t.values[:4])
+    assert line.get_ydata()[-1] >= 0
+
+
+def test_survival_has_every_clock_and_refuses_what_holds_no_exit_times(exits, dataset):
+    both = {"one": exits(), "two": exits(seed=1)}
+    for clock, factor in {"t": 1, "paper": 0.25, "samples": 100}.items():
+        lines = means(sl.plot.survival(both, clock=clock))
+        np.testing.assert_allclose(lines["two"].get_xdata()[1:], factor * np.unique(both["two"].t))
+    ax = plt.subplots()[1]
+    assert sl.plot.survival(both["one"], ax) is ax
+    for wrong in (3, [], {}, [both["one"], None], dataset()):
+        with pytest.raises(sl.BadInput, match="dataset"):
+            sl.plot.survival(wrong)
+    with pytest.raises(sl.BadInput, match="confidence must be between 0 and 1; got 95"):
+        sl.plot.survival(both, confidence=95)

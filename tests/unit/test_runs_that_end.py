@@ -55,14 +55,15 @@ def test_interruption_keeps_what_was_reached(level, monkeypatch):
 
     monkeypatch.setattr(process._Pace, "note", interrupt)
     hits = ode._Solve._hits
-    monkeypatch.setattr(ode._Solve, "_hits", lambda self, y: interrupt(self) or hits(self, y))
+    monkeypatch.setattr(ode._Solve, "_hits", lambda self, *args: interrupt(self) or hits(self, *args))
     with pytest.raises(sl.Interrupted) as caught:
         sl.simulate(sl.presets.phase_retrieval(), level, sl.RandomInit(60), t_max=100, runs=4, save=500, progress=False)
     data = caught.value.dataset
     sl.check(data)
     assert 1 <= data.sizes["t"] < 500
     assert (data.status == "interrupted").all()
-    np.testing.assert_allclose(data.t_end, data.t[-1])
+    assert (data.t_end >= data.t[-1]).all()
+    assert (data.t_end < 100).all()
 
 
 def test_interruption_keeps_the_finished_batches(monkeypatch):

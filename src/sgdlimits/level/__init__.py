@@ -3,10 +3,11 @@
 import sgdlimits._x64  # noqa: F401  (first: arrays are double precision)
 from sgdlimits.level.base import Job, Level, Track
 from sgdlimits.level.chain import Chain
+from sgdlimits.level.condition import Condition, Exits, Predicate, exits
 from sgdlimits.level.ode import ODE, flow
 from sgdlimits.level.sde import SDE
 from sgdlimits.level.sgd import SGD
 
 LEVELS = {level.name: level for level in (SGD, Chain, SDE, ODE)}
 
-__all__ = ["LEVELS", "ODE", "SDE", "SGD", "Chain", "Job", "Level", "Track", "flow"]
+__all__ = ["LEVELS", "ODE", "SDE", "SGD", "Chain", "Condition", "Exits", "Job", "Level", "Predicate", "Track", "exits", "flow"]

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from sgdlimits.errors import BadInput, check_count
+from sgdlimits.level.condition import Condition
 from sgdlimits.problem.base import Problem
 
 FINISHED, STOPPED, DIVERGED = "finished", "stopped", "diverged"
@@ -46,7 +47,7 @@ class Job:
     times: np.ndarray
     seed: int
     runs: np.ndarray
-    until: Callable | None = None
+    until: Condition | None = None
     report: Callable[[float], object] = field(default=lambda share: None)
 
 

@@ -10,16 +10,19 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
+from numpy.polynomial.chebyshev import chebpts2
 from scipy.integrate import DOP853, OdeSolver, Radau
 from scipy.sparse import block_diag
 
 from sgdlimits.errors import check_number
 from sgdlimits.level.base import DIVERGED, FINISHED, LIMIT, STOPPED, Job, Level, Track
+from sgdlimits.level.condition import Condition
 from sgdlimits.problem.base import Problem
 
 SHARED_TOLERANCE = 1e-7
 STEPS_BEFORE_STIFF_TEST = 300
 STIFF_PRODUCT = 4.0
+DENSE_NODES = 8
 
 
 class ODE(Level):
@@ -86,6 +89,16 @@ def _jacobians(problem: Problem, corrector: bool, stats: PyTree):
 
 
 @eqx.filter_jit
+def _memories(problem: Problem, until: Condition, stats: PyTree):
+    return until.begin_runs(problem, stats)
+
+
+@eqx.filter_jit
+def _stops(problem: Problem, until: Condition, stats: PyTree, memory: PyTree):
+    return until.stop_runs(problem, stats, memory)
+
+
+@eqx.filter_jit
 def _risks(problem: Problem, stats: PyTree):
     return problem.over_runs(problem.risk, stats)
 
@@ -101,21 +114,22 @@ class _Solve:
         self.active = np.arange(len(job.runs))
         self.status = np.full(len(job.runs), FINISHED, object)
         self.t_end = np.full(len(job.runs), job.times[-1])
-        self.until = None if job.until is None else jax.jit(jax.vmap(job.until))
+        memory = () if job.until is None else _memories(problem, job.until, starts)
+        self.memory = jax.tree.map(np.asarray, memory)
         self.t, self.steps = job.times[0], 0
         self.stride: float | None = None
         self.method: type[OdeSolver] = DOP853
 
     def run(self) -> Track:
         times, saved = self.job.times, [self.y.copy()]
-        self._drop(self._hits(self.y), STOPPED, times[0], self.y)
+        self._drop(self._hits(self.y, self.active), STOPPED, times[0], self.y)
         try:
             for goal in times[1:]:
                 while self.t < goal and self.active.size:
                     self._advance(goal)
                 saved.append(self.y.copy())
         except KeyboardInterrupt:
-            self.t_end = np.minimum(self.t_end, times[len(saved) - 1])
+            self.t_end[self.active] = self.t
         risk = np.stack([np.asarray(_risks(self.problem, self._stats(y))) for y in saved], axis=1)
         stats = jax.tree.map(np.asarray, self._stats(np.stack(saved, axis=1)))
         return Track(stats, risk, self.status, self.t_end, len(saved))
@@ -140,7 +154,7 @@ class _Solve:
             self.y[self.active], self.t = y, solver.t
             if solver.status == "running":
                 self.stride = solver.h_abs
-            hits = self._hits(y)
+            hits = self._hits(y, self.active)
             if hits.any():
                 self._stop(hits, solver.dense_output(), before, solver.t)
                 return
@@ -156,13 +170,18 @@ class _Solve:
         return jax.tree.unflatten(self.tree, [jnp.asarray(leaf) for leaf in leaves])
 
     def _slope(self, t: float, flat: np.ndarray) -> np.ndarray:
-        slope = _slopes(self.problem, self.level.corrector, self._stats(flat.reshape(self.active.size, -1)))
-        rows = [np.asarray(leaf).reshape(self.active.size, -1) for leaf in jax.tree.leaves(slope)]
-        return np.concatenate(rows, axis=1).ravel()
+        rows = self._padded(self.active.size)
+        slope = _slopes(self.problem, self.level.corrector, self._stats(flat.reshape(self.active.size, -1)[rows]))
+        parts = [np.asarray(leaf).reshape(rows.size, -1) for leaf in jax.tree.leaves(slope)]
+        return np.concatenate(parts, axis=1)[: self.active.size].ravel()
 
     def _jacobian(self, t: float, flat: np.ndarray):
-        blocks = _jacobians(self.problem, self.level.corrector, self._stats(flat.reshape(self.active.size, -1)))
-        return block_diag(list(np.asarray(blocks)), format="csc")
+        return block_diag(list(self._blocks(flat.reshape(self.active.size, -1))), format="csc")
+
+    def _blocks(self, y: np.ndarray) -> np.ndarray:
+        """The Jacobian of the drift of each active run."""
+        rows = self._padded(self.active.size)
+        return np.asarray(_jacobians(self.problem, self.level.corrector, self._stats(y[rows])))[: self.active.size]
 
     def _solver(self, goal: float) -> OdeSolver:
         """A solver that lands on the next saved time, where interpolation would be worse than the tolerance."""
@@ -174,32 +193,49 @@ class _Solve:
 
     def _stiff(self, solver: OdeSolver) -> bool:
         """Whether stability, not accuracy, limits the step: the fastest decay rate times the step is near DOP853's bound."""
-        blocks = _jacobians(self.problem, self.level.corrector, self._stats(self.y[self.active]))
-        return bool((-np.linalg.eigvals(np.asarray(blocks)).real * solver.step_size > STIFF_PRODUCT).any())
+        return bool((-np.linalg.eigvals(self._blocks(self.y[self.active])).real * solver.step_size > STIFF_PRODUCT).any())
 
-    def _hits(self, y: np.ndarray) -> np.ndarray:
-        if self.until is None:
-            return np.zeros(y.shape[0], bool)
-        return np.asarray(self.until(self._stats(y)))
+    def _hits(self, y: np.ndarray, runs: np.ndarray) -> np.ndarray:
+        """Whether `until` holds for these runs in the states `y`."""
+        if self.job.until is None:
+            return np.zeros(runs.size, bool)
+        rows = self._padded(runs.size)
+        memory = jax.tree.map(lambda leaf: leaf[runs[rows]], self.memory)
+        return np.asarray(_stops(self.problem, self.job.until, self._stats(y[rows]), memory))[: runs.size]
 
     def _stop(self, hits: np.ndarray, dense, low: float, high: float) -> None:
-        """Stop runs where within a step each hit happens, by bisection of the dense output."""
-        state = lambda t: dense(t).reshape(hits.size, -1)  # noqa: E731
-        for index in np.flatnonzero(hits):
-            left, right = low, high
-            for _ in range(52):
-                middle = (left + right) / 2
-                inside = self._hits(state(middle)[index : index + 1])[0]
-                left, right = (left, middle) if inside else (middle, right)
-            run = self.active[index]
-            self.y[run], self.t_end[run], self.status[run] = state(right)[index], right, STOPPED
+        """Stop runs where within a step each hit happens, by bisection of the dense output, a polynomial of degree 7."""
+        runs = self.active[hits]
+        nodes = chebpts2(DENSE_NODES)
+        path = dense((low + high) / 2 + nodes * (high - low) / 2).reshape(hits.size, -1, DENSE_NODES)[hits]
+        states = lambda x: np.einsum("rsn,rn->rs", path, _lagrange(nodes, x))  # noqa: E731
+        left, right = np.full(runs.size, -1.0), np.ones(runs.size)
+        for _ in range(52):
+            middle = (left + right) / 2
+            inside = self._hits(states(middle), runs)
+            left, right = np.where(inside, left, middle), np.where(inside, middle, right)
+        self.y[runs], self.t_end[runs], self.status[runs] = states(right), (low + high) / 2 + right * (high - low) / 2, STOPPED
         self.active = self.active[~hits]
+
+    def _padded(self, count: int) -> np.ndarray:
+        """Indices of `count` rows, the last repeated up to one of a few sizes: each size is compiled once as runs leave."""
+        size = len(self.job.runs)
+        while size // 4 >= count:
+            size //= 4
+        return np.minimum(np.arange(size), count - 1)
 
     def _drop(self, which: np.ndarray, status: str, t: float, y: np.ndarray) -> None:
         """Take runs out of the system, with their state `y` at `t` as their last."""
         leaving = self.active[which]
         self.y[leaving], self.status[leaving], self.t_end[leaving] = y[which], status, t
         self.active = self.active[~which]
+
+
+def _lagrange(nodes: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The Lagrange polynomials of the nodes at each x, shape (x, nodes)."""
+    apart = nodes[:, None] - nodes + np.eye(nodes.size)
+    others = np.where(np.eye(nodes.size, dtype=bool), 1.0, (x[:, None, None] - nodes) / apart)
+    return others.prod(-1)
 
 
 def flow(problem: Problem, stats: PyTree, t, *, corrector: bool = True, rtol: float = 1e-9, atol: float = 1e-11) -> PyTree:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import abc
+import math
 import time
-from collections.abc import Callable
 from typing import ClassVar
 
 import equinox as eqx
@@ -16,11 +16,14 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import DIVERGED, FINISHED, LIMIT, STOPPED, Job, Level, Track
+from sgdlimits.level.condition import Condition
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Stream
 
 CALL_SECONDS = 0.3
 """How long one call of the compiled loop should take: progress, Ctrl-C and dropping ended runs happen between calls."""
+COMPILE_SECONDS = 3.0
+"""What compiling the loop for another number of runs takes at least."""
 
 
 class Process(eqx.Module):
@@ -31,6 +34,7 @@ class Process(eqx.Module):
     """
 
     runs_axis: ClassVar[int] = -1
+    problem: eqx.AbstractVar[Problem]
     block: eqx.AbstractVar[int]
     """Steps drawn at once. Divergence is checked after each block, and a diverged run returns to the block's start."""
 
@@ -56,12 +60,13 @@ class Process(eqx.Module):
 
 
 class Carry(eqx.Module):
-    """States, which runs still move, and at which step each run ended (-1 while it moves)."""
+    """States, which runs still move, at which step each run ended (-1 while it moves), and what `until` remembers of it."""
 
     state: PyTree
     moving: Bool[Array, " runs"]
     stopped: Bool[Array, " runs"]
     end: Int[Array, " runs"]
+    memory: PyTree
 
 
 class SteppingLevel(Level):
@@ -94,7 +99,8 @@ def march(process: Process, starts: PyTree, job: Job, counts: np.ndarray, sizes:
     seed, runs = stream.seed, stream.runs
     here = np.arange(len(job.runs))
     carry = _begin(process, job.until, process.start(starts))
-    saved = [_observe(process, carry.state)]
+    shown = _observe(process, carry.state)
+    saved = [shown]
     ended = _Ended(len(job.runs))
     pace = _Pace(process.block)
     first, total = 0, max(1, int(counts.sum()))
@@ -102,6 +108,11 @@ def march(process: Process, starts: PyTree, job: Job, counts: np.ndarray, sizes:
         for count, size in zip(counts, sizes, strict=True):
             left = int(count)
             while left and ended.update(carry, here):
+                few = _few(np.asarray(carry.moving)) if pace.seconds > pace.compiling else None
+                if few is not None:
+                    shown = _scatter(shown, _observe(process, carry.state), here)
+                    carry, runs, here = _keep(process, carry, few), runs[few], here[few]
+                    pace.restart()
                 now = min(left, pace.steps)
                 span = np.asarray([first, now])
                 begin = time.perf_counter()
@@ -111,21 +122,19 @@ def march(process: Process, starts: PyTree, job: Job, counts: np.ndarray, sizes:
                 job.report(now / total)
             first += left
             job.report(left / total)
-            saved.append(_scatter(saved[-1], _observe(process, carry.state), here))
-            alive = np.flatnonzero(np.asarray(carry.moving))
+            shown = _scatter(shown, _observe(process, carry.state), here)
+            saved.append(shown)
             ended.update(carry, here)
-            if pace.seconds > 1 and 0 < 2 * alive.size <= here.size:
-                carry, runs, here = _keep(process, carry, alive), runs[alive], here[alive]
     except KeyboardInterrupt:
         pass  # fewer saved times than asked for say so
     stats, risk = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *saved)
     steps = np.concatenate([[0], np.cumsum(counts)])
-    t_end = np.where(ended.step >= 0, np.interp(ended.step, steps, job.times), job.times[len(saved) - 1])
+    t_end = np.interp(np.where(ended.step >= 0, ended.step, first), steps, job.times)
     return Track(stats, risk, ended.status(), t_end, len(saved))
 
 
 @eqx.filter_jit
-def advance(process: Process, until: Callable | None, carry: Carry, seed, runs, span, size) -> Carry:
+def advance(process: Process, until: Condition | None, carry: Carry, seed, runs, span, size) -> Carry:
     """More steps: `span` holds the number of the first and how many."""
     first, count = span
 
@@ -134,8 +143,9 @@ def advance(process: Process, until: Callable | None, carry: Carry, seed, runs, 
         if until is None:
             return eqx.tree_at(lambda c: c.state, carry, state)
         state = _select(process, carry.moving, state, carry.state)
-        hit = carry.moving & jax.vmap(until)(process.statistics(state))
-        return Carry(state, carry.moving & ~hit, carry.stopped | hit, jnp.where(hit, number + 1, carry.end))
+        hit = carry.moving & until.stop_runs(process.problem, process.statistics(state), carry.memory)
+        end = jnp.where(hit, number + 1, carry.end)
+        return Carry(state, carry.moving & ~hit, carry.stopped | hit, end, carry.memory)
 
     def block(index, carry: Carry) -> Carry:
         begin = index * process.block
@@ -149,17 +159,20 @@ def advance(process: Process, until: Callable | None, carry: Carry, seed, runs, 
             moving=after.moving & bounded,
             stopped=after.stopped & ~broken,
             end=jnp.where(broken, first + begin, after.end),
+            memory=carry.memory,
         )
 
     return lax.fori_loop(0, -(-count // process.block), block, carry)
 
 
 @eqx.filter_jit
-def _begin(process: Process, until: Callable | None, state: PyTree) -> Carry:
+def _begin(process: Process, until: Condition | None, state: PyTree) -> Carry:
     stats = process.statistics(state)
-    runs = jax.tree.leaves(stats)[0].shape[0]
-    stopped = jnp.zeros(runs, bool) if until is None else jax.vmap(until)(stats)
-    return Carry(state, ~stopped, stopped, jnp.where(stopped, 0, -1).astype(jnp.int64))
+    memory, stopped = (), jnp.zeros(jax.tree.leaves(stats)[0].shape[0], bool)
+    if until is not None:
+        memory = until.begin_runs(process.problem, stats)
+        stopped = until.stop_runs(process.problem, stats, memory)
+    return Carry(state, ~stopped, stopped, jnp.where(stopped, 0, -1).astype(jnp.int64), memory)
 
 
 @eqx.filter_jit
@@ -188,9 +201,16 @@ def _select(process: Process, choose: Bool[Array, " runs"], yes: PyTree, no: PyT
     return jax.tree.map(pick, yes, no)
 
 
+def _few(moving: np.ndarray) -> np.ndarray | None:
+    """All that move among at most half of the runs, or None: a power of four, so that few sizes are compiled."""
+    size = 4 ** max(2, math.ceil(math.log(max(1, int(moving.sum())), 4)))
+    return np.sort(np.argsort(~moving, kind="stable")[:size]) if 2 * size <= moving.size else None
+
+
 def _keep(process: Process, carry: Carry, which: np.ndarray) -> Carry:
     state = jax.tree.map(lambda leaf: jnp.take(leaf, which, axis=process.runs_axis), carry.state)
-    return Carry(state, carry.moving[which], carry.stopped[which], carry.end[which])
+    memory = jax.tree.map(lambda leaf: leaf[which], carry.memory)
+    return Carry(state, carry.moving[which], carry.stopped[which], carry.end[which], memory)
 
 
 def _scatter(before, after, here: np.ndarray):
@@ -221,15 +241,25 @@ class _Ended:
 
 
 class _Pace:
-    """How many steps to ask for at once, so that a call takes about `CALL_SECONDS`. Always whole blocks."""
+    """How many steps to ask for at once, always whole blocks, so that a call takes about `CALL_SECONDS`.
+
+    Runs that have ended are dropped once the steps since the last compilation have cost as much as it did (`compiling`): no
+    job then takes more than about twice what it would if it were known when the runs end.
+    """
 
     def __init__(self, block: int) -> None:
-        self.block, self.steps, self.seconds, self.calls = block, block, 0.0, 0
+        self.block, self.steps, self.seconds, self.calls, self.compiling = block, block, 0.0, 0, COMPILE_SECONDS
 
     def note(self, steps: int, seconds: float) -> None:
-        """Learn from a call that took so many steps and seconds; the first one compiled and says nothing."""
+        """Learn from a call that took so many steps and seconds; the first one compiled."""
         self.calls += 1
-        if self.calls > 1:
-            self.seconds += seconds
-            wanted = min(steps * CALL_SECONDS / max(seconds, 1e-6), 8.0 * self.steps, 2.0**40)
-            self.steps = max(1, int(wanted) // self.block) * self.block
+        if self.calls == 1:
+            self.compiling = max(self.compiling, seconds)
+            return
+        self.seconds += seconds
+        wanted = min(steps * CALL_SECONDS / max(seconds, 1e-6), 8.0 * self.steps, 2.0**40)
+        self.steps = max(1, int(wanted) // self.block) * self.block
+
+    def restart(self) -> None:
+        """The next call compiles again."""
+        self.calls, self.seconds = 0, 0.0

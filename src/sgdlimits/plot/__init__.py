@@ -4,5 +4,6 @@ from sgdlimits.plot.overlaps import overlaps
 from sgdlimits.plot.overview import overview
 from sgdlimits.plot.risk import risk
 from sgdlimits.plot.style import PAPER, samples_axis
+from sgdlimits.plot.survival import survival
 
-__all__ = ["PAPER", "overlaps", "overview", "risk", "samples_axis"]
+__all__ = ["PAPER", "overlaps", "overview", "risk", "samples_axis", "survival"]

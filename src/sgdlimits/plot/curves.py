@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import xarray as xr
@@ -18,7 +18,7 @@ Singles = int | Mapping[str, int]
 Band = tuple[float, float] | None
 
 
-def labelled(datasets: Datasets) -> dict[str, xr.Dataset]:
+def labelled(datasets: Datasets, check: Callable = check) -> dict[str, xr.Dataset]:
     """Checked datasets by label: the one given, or the level's name, numbered where it repeats."""
     if isinstance(datasets, Mapping) and not isinstance(datasets, xr.Dataset):
         named = {str(label): check(dataset) for label, dataset in datasets.items()}
@@ -57,13 +57,13 @@ def dimension(named: Mapping[str, xr.Dataset]) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def clock_values(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, np.ndarray]:
-    """The horizontal coordinate of each dataset: t, the time of its paper, or the number of samples.
+def clock_factors(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, float]:
+    """What t is multiplied by for each dataset: 1, for the time of its paper the rate, for the number of samples d.
 
     An ODE has no dimension of its own: its samples are counted with the d of the datasets beside it.
     """
     check_clock(clock)
-    values = {}
+    factors = {}
     for label, dataset in named.items():
         factor = {"t": 1.0, "paper": dataset.attrs["rate"], "samples": dataset.attrs["d"] or dimension(named)}[clock]
         if factor is None:
@@ -71,8 +71,13 @@ def clock_values(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, np.nd
                 f"clock='samples' needs a dimension d, which the level {dataset.attrs['level']} does not have. "
                 "Use clock='t', or plot it beside a dataset with a d."
             )
-        values[label] = dataset.t.values * float(factor)
-    return values
+        factors[label] = float(factor)
+    return factors
+
+
+def clock_values(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, np.ndarray]:
+    """The horizontal coordinate of each dataset: t, the time of its paper, or the number of samples."""
+    return {label: named[label].t.values * factor for label, factor in clock_factors(named, clock).items()}
 
 
 def how_many(singles: Singles, label: str) -> int:

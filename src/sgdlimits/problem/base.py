@@ -37,6 +37,11 @@ class Problem(eqx.Module):
     def risk(self, stats: PyTree) -> Float[Array, ""]:
         """Population risk, noise floor included."""
 
+    @property
+    def floor(self) -> Float[Array, ""] | float:
+        """The risk that remains where the prediction is the label without its noise."""
+        return 0.0
+
     def over_runs(self, f: Callable, batch: PyTree) -> PyTree:
         """f of each run of a batch (runs first), all at once unless that needs much memory."""
         return jax.vmap(f)(batch)

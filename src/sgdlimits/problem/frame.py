@@ -45,7 +45,8 @@ class Loading(NamedTuple):
 def overlaps_of(frame: Frame, B: Float[Array, "k k"]) -> Overlaps:
     """The statistics of a frame, the runs still on the last axis."""
     M = jnp.einsum("jsR,rs->jrR", frame.m, B)
-    Q = (frame.m[:, None] * frame.m[None]).sum(2) + (frame.T[:, :, None] * frame.T[:, None]).sum(0)
+    add = lambda Q, column: (Q + column[:, None] * column[None], None)  # noqa: E731
+    Q = lax.scan(add, (frame.m[:, None] * frame.m[None]).sum(2), frame.T)[0]
     return Overlaps(frame.a, M, Q)
 
 

@@ -55,6 +55,15 @@ def to_vector(stats: Overlaps, second_layer: bool) -> Float[Array, "n *batch"]:
     return jnp.concatenate([*parts, stats.a] if second_layer else parts)
 
 
+def from_vector(vector: Float[Array, " n"], like: Overlaps, second_layer: bool) -> Overlaps:
+    """The inverse of `to_vector` for one run; `like` gives the shapes, and `a` where it is not trained."""
+    p, k = like.M.shape
+    row, column = np.triu_indices(p)
+    M, Q, a = jnp.split(vector, [p * k, p * k + row.size])
+    upper = jnp.zeros((p, p)).at[row, column].set(Q)
+    return Overlaps(a if second_layer else like.a, M.reshape(p, k), upper + jnp.triu(upper, 1).T)
+
+
 def symmetric(stats: Overlaps) -> Overlaps:
     """The statistics of one run with the symmetric part of Q: the drift must not feed what rounding makes of the rest."""
     return Overlaps(stats.a, stats.M, (stats.Q + stats.Q.T) / 2)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.errors import BadInput
-from sgdlimits.gaussian import Estimate, Rule
+from sgdlimits.gaussian import Estimate, GaussHermite, Rule
 from sgdlimits.problem.algorithm import OnePassSGD
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.data import Data, gaussian
@@ -19,7 +19,7 @@ from sgdlimits.problem.frame import Loading, frame_of
 from sgdlimits.problem.loss import FunctionLoss, SquaredLoss, as_loss
 from sgdlimits.problem.moments import ByRule, ClosedForm, MomentRule, Moments, choose_rule, has_closed_form
 from sgdlimits.problem.network import TwoLayer
-from sgdlimits.problem.overlaps import Overlaps, symmetric, to_vector
+from sgdlimits.problem.overlaps import Overlaps, from_vector, symmetric, to_vector
 from sgdlimits.problem.target import Target
 
 RUNS_BY_RULE = 64
@@ -203,7 +203,14 @@ class ProjectionProblem(Problem):
         return projection @ raw @ projection.T
 
     def risk(self, stats: Overlaps) -> Float[Array, ""]:
-        return self.rule.moments(self, stats).loss
+        return self.rule.loss(self, stats)
+
+    @property
+    def floor(self) -> Float[Array, ""]:
+        """The mean over inputs and label noise of loss(label without noise, label): weight noise for a squared loss."""
+        if isinstance(self.loss, SquaredLoss):
+            return self.loss.weight * self.target.noise
+        return (self.rule if isinstance(self.rule, ByRule) else ByRule(GaussHermite())).floor(self)
 
     def expectation(self, stats: Overlaps) -> Estimate:
         """The moments behind drift and risk with their error estimates; zero errors where they are in closed form."""
@@ -238,15 +245,6 @@ class ProjectionProblem(Problem):
 
     def _projection_matrix(self, stats: Overlaps) -> Float[Array, "n n"]:
         """The sphere's projection as a matrix on increments in the order of `to_vector`."""
-        p, k = stats.M.shape
-        row, column = np.triu_indices(p)
         trained = self.algorithm.trains_second
-
-        def project(vector):
-            M = vector[: p * k].reshape(p, k)
-            Q = jnp.zeros((p, p)).at[row, column].set(vector[p * k : p * k + row.size])
-            Q = Q + jnp.triu(Q, 1).T
-            a = vector[p * k + row.size :] if trained else stats.a
-            return to_vector(self.project(stats, Overlaps(a, M, Q)), trained)
-
-        return jax.jacfwd(project)(jnp.zeros(p * k + row.size + (p if trained else 0)))
+        project = lambda vector: to_vector(self.project(stats, from_vector(vector, stats, trained)), trained)  # noqa: E731
+        return jax.jacfwd(project)(jnp.zeros_like(to_vector(stats, trained)))

@@ -58,15 +58,17 @@ def rerun(dataset: xr.Dataset, **changes: Any) -> xr.Dataset:
     True
     """
     attributes = check(dataset).attrs
-    if attributes["until"] and "until" not in changes:
-        raise BadInput(f"the runs stopped at {attributes['until']}, which files do not hold. Pass until= to rerun.")
+    until = attributes["until"]
+    if until and not until.startswith("{") and "until" not in changes:
+        raise BadInput(f"the runs stopped at {until}, which files do not hold. Pass until= to rerun.")
     times = json.loads(attributes["save"])
     arguments = {
         "t_max": float(attributes["t_max"]),
         "runs": dataset.sizes["run"],
         "seed": int(attributes["seed"]),
-        "save": times if isinstance(times, int) else np.asarray(times),
+        "save": np.asarray(times) if isinstance(times, list) else times,
     }
-    for name, attribute in {"problem": "problem", "level": "level_parameters", "start": "start"}.items():
+    recorded = {"problem": "problem", "level": "level_parameters", "start": "start", **({"until": "until"} if until else {})}
+    for name, attribute in recorded.items():
         arguments[name] = changes.pop(name) if name in changes else from_json(attributes[attribute])
     return simulate(**{**arguments, **changes})

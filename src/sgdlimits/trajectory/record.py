@@ -1,4 +1,4 @@
-"""Problems, levels and starts as JSON, so that a file says how it was made and can be made again."""
+"""Problems, levels, starts and conditions as JSON, so that a file says how it was made and can be made again."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from sgdlimits.errors import BadInput
+from sgdlimits.level.condition import Condition, Predicate
 
 
 def to_json(thing: Any) -> str:
@@ -30,6 +31,13 @@ def from_json(text: str) -> Any:
     return _decode(json.loads(text))
 
 
+def condition_text(condition: Condition | None) -> str:
+    """A condition as a dataset holds it: JSON, or the name of a user's function, or nothing."""
+    if isinstance(condition, Predicate):
+        return getattr(condition.fn, "__qualname__", repr(condition.fn))
+    return "" if condition is None else to_json(condition)
+
+
 def _encode(thing: Any) -> Any:
     if thing is None or isinstance(thing, (bool, int, float, str)):
         return thing
@@ -37,9 +45,9 @@ def _encode(thing: Any) -> Any:
         return {"array": np.asarray(thing).tolist()}
     if isinstance(thing, eqx.Module):
         fields = {field.name: _encode(getattr(thing, field.name)) for field in dataclasses.fields(thing)}
-        return {"class": _address(type(thing)), "fields": fields}
+        return {"class": address(type(thing)), "fields": fields}
     if callable(thing):
-        return {"function": _address(thing)}
+        return {"function": address(thing)}
     raise BadInput(f"{type(thing).__name__} cannot be written to a file. Build problems from numbers, functions and modules.")
 
 
@@ -49,20 +57,22 @@ def _decode(value: Any) -> Any:
     if "array" in value:
         return jax.numpy.asarray(value["array"], float)
     if "function" in value:
-        return _find(value["function"])
-    cls = _find(value["class"])
+        return find(value["function"])
+    cls = find(value["class"])
     module = object.__new__(cls)
     for name, field in value["fields"].items():
         object.__setattr__(module, name, _decode(field))
     return module
 
 
-def _address(thing: Any) -> str:
+def address(thing: Any) -> str:
+    """The module and the name of a class or a function."""
     module = getattr(thing, "__module__", None) or type(thing).__module__
     return f"{module}:{getattr(thing, '__qualname__', type(thing).__qualname__)}"
 
 
-def _find(address: str) -> Any:
+def find(address: str) -> Any:
+    """The class or the function at an address."""
     module_name, _, path = address.partition(":")
     if module_name.split(".")[0] == "sgdlimits":
         importlib.import_module(module_name)

@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Level, Track
 from sgdlimits.problem.base import Problem
-from sgdlimits.trajectory.record import to_json
+from sgdlimits.trajectory.record import address, find, to_json
 
 INTERRUPTED = "interrupted"
 STATUSES = (FINISHED, STOPPED, DIVERGED, INTERRUPTED)
@@ -23,11 +23,13 @@ ATTRIBUTES = (
     "level_parameters",
     "problem",
     "problem_name",
+    "statistics",
     "start",
     "seed",
     "t_max",
     "save",
     "rate",
+    "floor",
     "until",
     "version",
 )
@@ -64,7 +66,9 @@ def build(problem: Problem, level: Level, track: Track, times: np.ndarray, steps
             "level_parameters": to_json(level),
             "problem": to_json(problem),
             "problem_name": getattr(problem, "name", type(problem).__name__),
+            "statistics": address(type(stats)),
             "rate": float(problem.rate),
+            "floor": float(problem.floor),
             "version": version("sgdlimits"),
             **attributes,
         },
@@ -109,6 +113,12 @@ def check(dataset: Any) -> xr.Dataset:
     if unknown := set(dataset.status.values.tolist()) - set(STATUSES):
         fail(f"it has the status {sorted(unknown)[0]!r}")
     return dataset
+
+
+def statistics(dataset: xr.Dataset) -> PyTree:
+    """The statistics in a dataset as the module that problems take, with runs and then times first."""
+    cls = find(dataset.attrs["statistics"])
+    return cls(**{name: dataset[name].values for name in cls.dims})
 
 
 def join(tracks: list[Track]) -> Track:

@@ -13,11 +13,12 @@ from tqdm.auto import tqdm
 
 from sgdlimits.errors import BadInput, Interrupted, check_count, check_number
 from sgdlimits.level.base import DIVERGED, FINISHED, Job, Level, Track
+from sgdlimits.level.condition import Condition, as_condition, check_condition
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.overlaps import Overlaps
 from sgdlimits.random import Stream
 from sgdlimits.start import Start, as_start
-from sgdlimits.trajectory.record import to_json
+from sgdlimits.trajectory.record import condition_text, to_json
 from sgdlimits.trajectory.schema import INTERRUPTED, build, join
 
 
@@ -33,8 +34,8 @@ def simulate(
     t_max: float,
     runs: int = 1,
     seed: int = 0,
-    save: int | np.ndarray = 200,
-    until: Callable | None = None,
+    save: int | np.ndarray | None = None,
+    until: Condition | Callable | None = None,
     progress: bool = True,
     batch: int | None = None,
 ) -> xr.Dataset:
@@ -48,8 +49,10 @@ def simulate(
     t_max : the end, in samples per dimension
     runs : number of runs
     seed : a whole number; run i with the same seed is the same run, whatever other runs are beside it
-    save : number of equally spaced times to save, from 0 to `t_max`, or the times themselves
-    until : a JAX function of one run's statistics that is true where the run should stop
+    save : number of equally spaced times to save, from 0 to `t_max`, or the times themselves; None saves 200, or only the start
+        and the end where `until` is given
+    until : when a run stops: `exits(0.5)`, or a JAX function of one run's statistics that is true, or a number of at least 0,
+        where the run should stop
     progress : whether to show a progress bar when the work takes more than a second
     batch : at most so many runs are computed at once; changes memory and speed, not the result
 
@@ -83,8 +86,12 @@ def simulate(
     most = level.batch(problem) if batch is None else min(level.batch(problem), check_count("batch", batch))
     size = -(-runs // -(-runs // most))
     starts = _starts(problem, start, seed, np.arange(size))
-    level = level.prepared(problem, jax.tree.map(lambda leaf: leaf[0], starts))
-    wanted = _times(save, float(t_max))
+    first = jax.tree.map(lambda leaf: leaf[0], starts)
+    level = level.prepared(problem, first)
+    condition = as_condition(until)
+    if condition is not None:
+        check_condition(condition, problem, first)
+    wanted = _times((200 if until is None else 2) if save is None else save, float(t_max))
     times, steps = level.snap(np.unique(np.concatenate([[0.0], wanted])))
     drop_zero = int(level.snap(wanted)[0][0] > 0)
 
@@ -94,7 +101,7 @@ def simulate(
         interrupted = False
         for done in range(0, runs, size):
             which = np.minimum(np.arange(done, done + size), runs - 1)
-            job = Job(times, seed, which, until, lambda share: bar.update(min(share * size, total - bar.n)))
+            job = Job(times, seed, which, condition, lambda share: bar.update(min(share * size, total - bar.n)))
             try:
                 starts = starts if done == 0 else _starts(problem, start, seed, which)
                 tracks.append(level.run(problem, starts, job).of_runs(runs - done))
@@ -110,8 +117,8 @@ def simulate(
         "start": to_json(start),
         "seed": str(seed),
         "t_max": float(t_max),
-        "save": json.dumps(save if isinstance(save, int) else np.asarray(save).tolist()),
-        "until": "" if until is None else getattr(until, "__qualname__", repr(until)),
+        "save": json.dumps(save if save is None or isinstance(save, int) else np.asarray(save).tolist()),
+        "until": condition_text(condition),
     }
     track = _finished(tracks, times.size)
     kept = slice(drop_zero, track.saved)

@@ -1,0 +1,137 @@
+"""First passage: when each run of a dataset leaves where it started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import xarray as xr
+
+from sgdlimits.errors import BadInput
+from sgdlimits.level.base import STOPPED
+from sgdlimits.level.condition import Condition, Exits, Predicate, check_condition, exit_risk, reached
+from sgdlimits.trajectory.record import condition_text, from_json
+from sgdlimits.trajectory.schema import check, statistics
+
+KEPT = ("level", "d", "rate", "seed", "problem", "problem_name", "t_max")
+
+
+def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> xr.Dataset:
+    r"""The exit time of each run, the runs that have not exited included.
+
+    For a number T a run exits at the first t with :math:`R(t) - R_0 \le (1 - T)(R(0) - R_0)`, where R is its population risk
+    and :math:`R_0` the problem's floor: equation (9) of [1]_.
+
+    Parameters
+    ----------
+    dataset : of `simulate`
+    threshold : T, above 0 and at most 1; or a JAX function of one run's statistics that is true, or a number of at least 0,
+        where the run has exited
+
+    Returns
+    -------
+    xarray.Dataset over `run` with `t`, the exit time or, where `censored` holds, the last time at which the run was observed.
+    Its attributes say the threshold, the level, d, the rate, the seed, the problem and `t_max`.
+
+    Notes
+    -----
+    Runs that were stopped by the same condition (``until=exits(T)``) have their exact time. Otherwise the margin by which the
+    threshold is passed is interpolated linearly between saved times and, at levels with a d, the time rounded up to a whole
+    sample; a crossing that came back between two saved times is missed. Of a function that returns a bool, only the first saved
+    time at which it holds is known. A run that is beyond the threshold at its start exits at t = 0. A run that finished,
+    diverged, was interrupted or stopped for another reason before it exits is censored.
+
+    See Also
+    --------
+    sgdlimits.exits : stops runs where they exit, so that nothing else needs to be saved
+    sgdlimits.summarise : mean, median and quantiles with their intervals
+
+    Examples
+    --------
+    >>> import sgdlimits as sl
+    >>> problem, start = sl.presets.phase_retrieval(lr=0.08), sl.RandomInit(d=50)
+    >>> runs = sl.simulate(problem, sl.Chain(d=50), start, t_max=100, runs=20, until=sl.exits(0.5))
+    >>> exits = sl.exit_times(runs, 0.5)
+    >>> int(exits.censored.sum()), bool((exits.t == runs.t_end).all())
+    (0, True)
+
+    References
+    ----------
+    .. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized linear
+       models*.
+    """
+    check(dataset)
+    condition = (
+        threshold if isinstance(threshold, Condition) else Predicate(threshold) if callable(threshold) else Exits(threshold)
+    )
+    same_text = dataset.attrs["until"] == condition_text(condition)
+    if same_text and not isinstance(condition, Predicate):
+        t, censored = dataset.t_end.values, dataset.status.values != STOPPED
+    else:
+        t, censored = _first_passage(dataset, _margins(dataset, condition), same_text)
+    return xr.Dataset(
+        {
+            "t": ("run", t, {"long_name": "exit time, or the last time observed where censored"}),
+            "censored": ("run", censored, {"long_name": "whether the run had not exited"}),
+        },
+        coords={"run": dataset.run.values, "status": ("run", dataset.status.values, dataset.status.attrs)},
+        attrs={
+            "threshold": float(condition.threshold) if isinstance(condition, Exits) else condition_text(condition),
+            **{name: dataset.attrs[name] for name in KEPT},
+        },
+    )
+
+
+def _margins(dataset: xr.Dataset, condition: Condition) -> np.ndarray:
+    """The margin of each run at each saved time, as numbers or as bools."""
+    if dataset.t.values[0] > 0:
+        raise BadInput(
+            f"exit times need the start of the runs, but the first saved time is {dataset.t.values[0]:g}. "
+            "Simulate with 0 among the times in save, or with until=exits(threshold)."
+        )
+    if isinstance(condition, Exits):
+        risk = dataset.risk.values
+        return exit_risk(risk[:, :1], dataset.attrs["floor"], float(condition.threshold)) - risk
+    problem: Any = None if isinstance(condition, Predicate) else from_json(dataset.attrs["problem"])
+    stats = statistics(dataset)
+    check_condition(condition, problem, jax.tree.map(lambda leaf: leaf[0, 0], stats), "threshold")
+    runs, times = dataset.risk.shape
+    memory = condition.begin_runs(problem, jax.tree.map(lambda leaf: leaf[:, 0], stats))
+    memory = jax.tree.map(lambda leaf: np.repeat(leaf, times, axis=0), memory)
+    flat = jax.tree.map(lambda leaf: leaf.reshape(runs * times, *leaf.shape[2:]), stats)
+    margins = condition.over_runs(problem, lambda one: condition.margin(problem, *one), (flat, memory))
+    return np.asarray(margins).reshape(runs, times)
+
+
+def _first_passage(dataset: xr.Dataset, margins: np.ndarray, same_name: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(times, censored) from margins at the saved times, where the state that an ended run keeps belongs to its end."""
+    t, t_end = dataset.t.values, dataset.t_end.values
+    stopped = dataset.status.values == STOPPED
+    beyond = reached(margins)
+    if same_name and _explains(beyond, t, t_end, stopped):
+        return t_end, ~stopped
+    observed = np.minimum(t, t_end[:, None])
+    first, run = beyond.argmax(1), np.arange(t_end.size)
+    before = np.maximum(first - 1, 0)
+    low, high = observed[run, before], observed[run, first]
+    if margins.dtype == bool:
+        times = high
+    else:
+        with np.errstate(all="ignore"):
+            share = margins[run, before] / (margins[run, before] - margins[run, first])
+        share = np.where((share > 0) & (share <= 1), share, 1.0)
+        times = low + share * (high - low)
+        if d := int(dataset.attrs["d"]):
+            samples = np.rint(low * d) + np.ceil(share * np.rint((high - low) * d))
+            times = np.minimum(samples / d, high)
+    censored = ~beyond.any(1)
+    return np.where(censored, observed[:, -1], np.where(first == 0, observed[:, 0], times)), censored
+
+
+def _explains(beyond: np.ndarray, t: np.ndarray, t_end: np.ndarray, stopped: np.ndarray) -> bool:
+    """Whether a predicate may be the one that stopped the runs: never true before an end, and true there if it stopped."""
+    early = (beyond & (t < t_end[:, None])).any()
+    seen = t_end <= t[-1]
+    return not early and bool((beyond[:, -1] == stopped)[seen].all())

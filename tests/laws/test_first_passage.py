@@ -1,0 +1,88 @@
+"""Exit times found while runs are simulated are those of the stored trajectories."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sgdlimits as sl
+
+PROBLEM = sl.presets.phase_retrieval(lr=0.08, noise=0.1)
+NETWORK = sl.presets.phase_retrieval(width=3, lr=0.12, noise=0.1, sphere=False)
+D, T_MAX = 30, 40.0
+LEVELS = {
+    "chain": (sl.Chain(D), np.arange(D * T_MAX + 1) / D, 1e-12),
+    "sgd": (sl.SGD(D), np.arange(D * T_MAX + 1) / D, 1e-12),
+    "sde": (sl.SDE(D, dt=2 / D, samples=8), np.arange(0, D * T_MAX + 1, 2) / D, 1.01 / D),
+    "ode": (sl.ODE(), np.linspace(0, T_MAX, 401), 2e-3),
+}
+
+
+def go(level, problem=PROBLEM, **changes):
+    arguments = dict(t_max=T_MAX, runs=40, seed=2, progress=False)
+    return sl.simulate(problem, level, sl.RandomInit(D), **{**arguments, **changes})
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("problem", [PROBLEM, NETWORK], ids=["one unit", "three units"])
+def test_exits_found_on_the_way_are_those_of_the_stored_trajectories(name, problem):
+    """Run by run: to the sample where steps are samples, within a step of two samples, and to the ODE's grid squared."""
+    level, times, tolerance = LEVELS[name]
+    stored = go(level, problem, save=times)
+    for T in (0.1, 0.5, 0.9):
+        on_the_way, after = sl.exit_times(go(level, problem, until=sl.exits(T)), T), sl.exit_times(stored, T)
+        np.testing.assert_array_equal(on_the_way.censored, after.censored)
+        np.testing.assert_allclose(on_the_way.t, after.t, rtol=1e-12, atol=tolerance)
+        assert T > 0.5 or float(on_the_way.censored.mean()) < 0.5
+
+
+def test_coarse_trajectories_are_late_by_the_crossings_that_they_miss():
+    """A crossing that is seen at spacing 1/2 has happened; one that came back within the spacing is missed."""
+    level, times, _ = LEVELS["chain"]
+    exact, coarse = (sl.exit_times(go(level, save=save), 0.5) for save in (times, 81))
+    late = (coarse.t - exact.t).values
+    assert late.min() > -0.5
+    assert 0 < late.mean() < 0.5
+
+
+@pytest.mark.parametrize("kind", ["bool", "margin"])
+@pytest.mark.parametrize("name", LEVELS)
+def test_functions_of_the_statistics_stop_runs_where_the_stored_trajectories_cross(name, kind):
+    level, times, tolerance = LEVELS[name]
+    margin = lambda stats: abs(stats.M[0, 0]) - 0.6  # noqa: E731
+    function = margin if kind == "margin" else lambda stats: margin(stats) >= 0
+    on_the_way = sl.exit_times(go(level, until=function), function)
+    after = sl.exit_times(go(level, save=times), function)
+    np.testing.assert_array_equal(on_the_way.censored, after.censored)
+    bool_on_a_grid = kind == "bool" and name == "ode"
+    np.testing.assert_allclose(on_the_way.t, after.t, rtol=1e-12, atol=0.101 if bool_on_a_grid else tolerance)
+
+
+def test_threshold_is_that_of_each_run_and_not_of_their_mean():
+    """The excess risk at the exit, over that at the start of the same run, is 1 - T, and below by one sample's step at most."""
+    data = go(sl.Chain(3000), t_max=60, until=sl.exits(0.3), runs=32)
+    share = (data.risk - data.attrs["floor"]).isel(t=1) / (data.risk - data.attrs["floor"]).isel(t=0)
+    assert (data.status == "stopped").all()
+    assert (share <= 0.7).all()
+    assert (share > 0.69).all()
+
+
+def test_censoring_leaves_lower_quantiles_as_they_are():
+    """The same runs, followed to the end and only until 40 % have exited."""
+    whole = sl.exit_times(go(sl.Chain(D), t_max=200, runs=200, until=sl.exits(0.5)), 0.5)
+    assert not whole.censored.any()
+    end = float(np.quantile(whole.t, 0.4, method="inverted_cdf"))
+    part = sl.exit_times(go(sl.Chain(D), t_max=end, runs=200, until=sl.exits(0.5)), 0.5)
+    assert float(part.censored.mean()) == pytest.approx(0.6, abs=0.03)
+    complete = sl.summarise(whole, [0.3])
+    with pytest.warns(sl.CensoredWarning):
+        cut = sl.summarise(part, [0.3])
+    assert cut.quantiles[0.3].value == complete.quantiles[0.3].value
+    assert cut.median.value == np.inf
+    assert cut.mean.value < complete.mean.value
+
+
+def test_chain_and_sgd_have_the_same_law_of_exit_times(same_law):
+    both = enumerate((sl.Chain(D), sl.SGD(D)))
+    times = [go(level, runs=1000, t_max=60, seed=seed, until=sl.exits(0.5)).t_end.values for seed, level in both]
+    same_law(*({"t": each} for each in times))
