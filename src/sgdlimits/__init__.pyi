@@ -1,5 +1,11 @@
 from . import gaussian as gaussian
 from . import plot as plot
+from . import theory as theory
+from .analysis import CensoredWarning as CensoredWarning
+from .analysis import Summary as Summary
+from .analysis import exit_times as exit_times
+from .analysis import linearise as linearise
+from .analysis import summarise as summarise
 from .errors import BadInput as BadInput
 from .errors import Interrupted as Interrupted
 from .gaussian import GaussHermite as GaussHermite
@@ -8,6 +14,7 @@ from .level import ODE as ODE
 from .level import SDE as SDE
 from .level import SGD as SGD
 from .level import Chain as Chain
+from .level import exits as exits
 from .level import flow as flow
 from .problem import (
     ClosedForm as ClosedForm,

@@ -165,7 +165,7 @@ def test_ode_stops_at_the_time_its_predicate_first_holds():
 
 
 def test_ode_keeps_q_symmetric_for_ever():
-    """Past learning, an antisymmetric part of Q would grow from rounding; two units then leave their fixed point by t = 1200."""
+    """Otherwise an antisymmetric part of Q grows from rounding, and two units leave their fixed point by t = 1200."""
     problem = sl.presets.phase_retrieval(width=2, lr=0.2, noise=1.0)
     late = sl.simulate(problem, sl.ODE(), sl.RandomInit(10_000), t_max=1500, runs=2, save=[1000, 1500])
     np.testing.assert_allclose(late.Q, late.Q.transpose("run", "t", "student_other", "student"), atol=1e-11)

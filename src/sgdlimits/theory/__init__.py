@@ -1,0 +1,5 @@
+"""Closed results, one folder or file a paper. They use the package's convention: times are in samples per dimension."""
+
+from sgdlimits.theory import mediocrity
+
+__all__ = ["mediocrity"]

@@ -1,0 +1,280 @@
+r"""How long one-pass SGD stays on the plateau of phase retrieval: every formula of [1]_, and what their noise leaves out.
+
+Times are in t, samples per dimension: t d samples, and :math:`\gamma t/p` in the paper's time. A run exits when its excess risk
+has fallen by the fraction T, (9), which for one unit is where :math:`m^2 = T + (1-T)\,m_0^2`.
+
+.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
+   linear models*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sgdlimits.analysis.backward import FirstPassage, Law
+from sgdlimits.analysis.exit_times import exit_times
+from sgdlimits.analysis.ornstein_uhlenbeck import mean_exit_time
+from sgdlimits.errors import BadInput, check_count, check_number
+from sgdlimits.level import ODE
+from sgdlimits.level.condition import exits
+from sgdlimits.problem.overlaps import Overlaps
+from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.start import RandomInit
+from sgdlimits.theory.mediocrity.rates import linear_rates, noise_gain
+from sgdlimits.theory.mediocrity.start import mean_log_overlap, overlap_rule, spread
+from sgdlimits.trajectory import simulate
+
+ODE_STARTS = 256
+LOST = 1e-12
+"""Starts of less weight than this in the quadrature are left out: some may never exit, and no run starts there."""
+
+
+class Setting(NamedTuple):
+    """A phase retrieval problem in numbers, with the dimension and the threshold asked for."""
+
+    problem: ProjectionProblem
+    p: int
+    lr: float
+    noise: float
+    d: int
+    T: float
+
+    @property
+    def slow(self) -> float:
+        r""":math:`p/(2\gamma\omega_M)`: by so much t grows when the logarithm of the way grows by 1."""
+        rate = float(linear_rates(self.p, self.lr, self.noise).M)
+        return self.p / (2 * self.lr * rate) if rate > 0 else np.inf
+
+
+def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched", start: float | None = None):
+    r"""The mean exit time of phase retrieval, in samples per dimension.
+
+    Parameters
+    ----------
+    problem : `presets.phase_retrieval` of any width on the sphere, its second layer fixed
+    d : dimension; broadcasts with `threshold`
+    threshold : T, the relative decrease of the excess risk, (9)
+    average : which theory:
+
+        - "annealed", (47): linear ODE from the mean square overlap of the start
+        - "quenched", (46), (48): linear ODE, averaged over the exact law of the random start at dimension d
+        - "noisy": "quenched" with SGD's own noise near the saddle, which shortens it by
+          :math:`\log(1+\kappa)/2\omega_M` (`noise_gain`)
+        - "ode": full ODE, averaged over random starts
+        - "noisy_ode": "ode" with SGD's own noise near the saddle
+        - "sde", (52): linear SDE from m = 0, or from `start`; width 1
+        - "sde_quenched": the same, averaged over random starts; width 1
+        - "backward": full SDE by its backward equation, averaged over random starts, or from `start`; width 1
+    start : the overlap at the start, for "ode" at width 1, "sde" and "backward"
+
+    Returns
+    -------
+    float, or an array of the shape of `d` and `threshold`; infinite where the mean time is
+
+    Examples
+    --------
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.phase_retrieval(lr=1 / 12)
+    >>> for average in ("annealed", "quenched", "noisy"):
+    ...     time = sl.theory.mediocrity.exit_time(problem, d=1000, threshold=0.1, average=average)
+    ...     print(average, round(problem.rate * time, 3))
+    annealed 1.154
+    quenched 1.471
+    noisy 1.298
+    """
+    formula = AVERAGES.get(average)
+    if formula is None:
+        raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Give one of them.")
+    more = {}
+    if start is not None:
+        if average not in ("ode", "sde", "backward"):
+            raise BadInput(f"start is for the averages ode, sde and backward; got it with {average!r}. Leave it out.")
+        check_number("start", start)
+        more["start"] = float(start)
+    times = np.vectorize(lambda d, T: formula(setting(problem, d, T), **more), otypes=[float])(d, threshold)
+    return times if times.ndim else float(times)
+
+
+def exit_law(problem: ProjectionProblem, d: int, threshold: float, start: float | None = None) -> Law:
+    """The whole law of the exit time of one unit, full drift and noise, from the backward equation.
+
+    >>> import sgdlimits as sl
+    >>> law = sl.theory.mediocrity.exit_law(sl.presets.phase_retrieval(lr=1 / 12), d=1000, threshold=0.1)
+    >>> print(law.quantile([0.1, 0.5, 0.9]).round(1))
+    [ 9.1 14.4 24.3]
+    """
+    passage, m, weights, end = _passage(_one_unit(setting(problem, d, threshold), "exit_law"), start)
+    return passage.law(m, end, weights)
+
+
+def ode_exit_time(problem: ProjectionProblem, stats: Overlaps, threshold: float, t_max: float = 1e4) -> np.ndarray:
+    """When the full ODE exits from given statistics, of one run or of many (runs first); infinite where not before `t_max`.
+
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.phase_retrieval(lr=1 / 12)
+    >>> time = sl.theory.mediocrity.ode_exit_time(problem, sl.Overlaps([1.0], [[0.1]], [[1.0]]), threshold=0.5)
+    >>> round(float(time), 2)
+    13.86
+    """
+    many = np.ndim(stats.a) > 1
+    runs = stats.a.shape[0] if many else 1
+    found = simulate(problem, ODE(), stats, t_max=t_max, runs=runs, until=exits(threshold), progress=False)
+    times = exit_times(found, threshold)
+    values = np.where(times.censored, np.inf, times.t)
+    return values if many else values[0]
+
+
+def setting(problem: ProjectionProblem, d, threshold) -> Setting:
+    """The numbers of a problem, or `BadInput` where it is not the paper's."""
+    is_preset = isinstance(problem, ProjectionProblem) and problem.name == "phase_retrieval"
+    if not is_preset or not problem.algorithm.sphere or problem.algorithm.trains_second:
+        raise BadInput(
+            "theory.mediocrity is about phase retrieval on the sphere with a fixed second layer. "
+            "Give presets.phase_retrieval(width, lr, noise), or simulate the problem and use exit_times."
+        )
+    check_number("threshold", threshold, above=0)
+    if threshold >= 1:
+        raise BadInput(f"threshold must be below 1; got {threshold:g}. Give the relative decrease of the excess risk.")
+    sgd, target = problem.algorithm, problem.target
+    return Setting(problem, problem.network.width, float(sgd.lr), float(target.noise), check_count("d", d), float(threshold))
+
+
+def annealed(at: Setting) -> float:
+    r"""(47): :math:`\frac{1}{2\omega_M}\log\frac{(p+1)(Td + 1 - T)}{2p}` in the paper's time."""
+    return at.slow * max(0.0, np.log((at.p + 1) * (at.T * at.d + 1 - at.T) / (2 * at.p)))
+
+
+def quenched(at: Setting) -> float:
+    r"""(46), and (48) at p = 1: the mean over random starts, with :math:`\mu_0` and :math:`\tau_0` of (43), of
+
+    .. math:: \frac{1}{2\omega_M} \log\frac{T p(p+1) d + (2\mu_0 p - \tau_0)(1-T)}{2\mu_0 p}.
+
+    The mean of :math:`\log\mu_0` is exact. The rest is by Gauss quadrature at p = 1; otherwise its terms up to second order in
+    :math:`\mu_0, \tau_0` are exact, and what remains is averaged over exact starts. Starts whose risk falls by T as soon as
+    the overlaps between students decay exit at once.
+    """
+    p, d, T = at.p, at.d, at.T
+    if not np.isfinite(at.slow):
+        return np.inf
+    way = T * p * (p + 1) * d
+    if p == 1:
+        m, weights = overlap_rule(d)
+        return at.slow * float(weights @ np.log(way + 2 * d * m**2 * (1 - T)) - np.log(2) - mean_log_overlap(1, d))
+    random = spread(p, d)
+    x = (2 * p * random.mu - random.tau) * (1 - T)
+    centre = way + (2 * p * random.mean[0] - random.mean[1]) * (1 - T)
+    variance = (4 * p**2 * random.variance[0] + random.variance[1]) * (1 - T) ** 2
+    small = (way + x) / centre - 1
+    exact = np.log(centre / (2 * p)) - variance / centre**2 / 2 - mean_log_overlap(p, d)
+    log_ratio = np.log(np.maximum(way + x, 1e-300)) - np.log(2 * p * random.mu)
+    rest = np.maximum(log_ratio, 0) - log_ratio + np.log(np.maximum(1 + small, 1e-300)) - small + small**2 / 2
+    return at.slow * float(exact + rest.mean())
+
+
+def noisy(at: Setting) -> float:
+    r"""The quenched time less :math:`\log(1+\kappa)/2\omega_M`: SGD's noise near the saddle adds to the random start."""
+    return _sooner(at, quenched(at))
+
+
+def ode(at: Setting, start: float | None = None) -> float:
+    r"""Full ODE. At p = 1, (7) is :math:`\dot m = m(\alpha - \beta m^2)` with :math:`\beta = 4(1-6\gamma)` and
+    :math:`\alpha = \beta - 2\gamma\Delta`, which is left after :math:`\frac1{2\alpha}\log\frac{m^2(\alpha - \beta m_0^2)}
+    {m_0^2(\alpha - \beta m^2)}`; at other widths it is solved from random starts.
+    """
+    if not np.isfinite(at.slow):
+        return np.inf
+    if at.p > 1:
+        if start is not None:
+            raise BadInput("start is one overlap, for width 1. Use ode_exit_time(problem, stats, threshold).")
+        starts = RandomInit(at.d).sample(at.problem, runs=ODE_STARTS, seed=0)
+        return float(ode_exit_time(at.problem, starts, at.T, t_max=max(1.0, 20 * quenched(at))).mean())
+    m, weights = _starts(at, start)
+    end = at.T + (1 - at.T) * m**2
+    ceiling = 1 - 2 * at.lr * at.noise / (4 * (1 - 6 * at.lr))
+    if (end >= ceiling).any():
+        return np.inf
+    logarithm = np.log(end) + np.log((ceiling - m**2) / (ceiling - end))
+    first = mean_log_overlap(1, at.d) - np.log(at.d) if start is None else np.log(max(start**2, 1e-300))
+    return np.inf if start == 0 else at.slow * float(weights @ logarithm - first)
+
+
+def noisy_ode(at: Setting) -> float:
+    r"""The full ODE's mean time less :math:`\log(1+\kappa)/2\omega_M`: noise near the saddle, full drift beyond."""
+    return _sooner(at, ode(at))
+
+
+def sde(at: Setting, start: float = 0.0) -> float:
+    r"""(52) and its form from any start: the expansive Ornstein-Uhlenbeck process :math:`dm = \mu m\,dt + \sigma\,dB`,
+
+    .. math:: \mu = 4(1-6\gamma) - 2\gamma\Delta, \qquad \sigma^2 = \frac{\gamma}{d}(48 + 4\Delta).
+    """
+    return float(_linear_times(_one_unit(at, "sde"), np.abs(start)))
+
+
+def sde_quenched(at: Setting) -> float:
+    """The mean of `sde` over random starts."""
+    m, weights = _starts(_one_unit(at, "sde_quenched"))
+    return float(weights @ _linear_times(at, np.abs(m)))
+
+
+def backward(at: Setting, start: float | None = None) -> float:
+    """Full drift and noise of one unit: the mean by the backward equation."""
+    passage, m, weights, end = _passage(_one_unit(at, "backward"), start)
+    mean = float(weights @ passage.mean(m, end))
+    return mean if np.isfinite(mean) and mean > 0 else np.inf
+
+
+AVERAGES: dict[str, Callable[..., float]] = {
+    formula.__name__: formula for formula in (annealed, quenched, noisy, ode, noisy_ode, sde, sde_quenched, backward)
+}
+
+
+def _sooner(at: Setting, time: float) -> float:
+    return max(0.0, time - at.slow * float(np.log1p(noise_gain(at.p, at.lr, at.noise)))) if time < np.inf else np.inf
+
+
+def _one_unit(at: Setting, name: str) -> Setting:
+    if at.p > 1:
+        raise BadInput(f"{name} needs width 1, where one overlap is the whole state; got {at.p}. Use 'noisy', or simulate.")
+    return at
+
+
+def _starts(at: Setting, start: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Overlaps at the start and their weights: the exact law of a random start, or one start."""
+    if start is not None:
+        return np.array([start]), np.ones(1)
+    m, weights = overlap_rule(at.d)
+    kept = (weights > LOST) & (np.abs(m) < 1 - 1e-9)
+    return m[kept], weights[kept] / weights[kept].sum()
+
+
+def _linear_times(at: Setting, m: np.ndarray) -> np.ndarray:
+    mu = float(linear_rates(1, at.lr, at.noise).M)
+    sigma2 = at.lr / at.d * (48 + 4 * at.noise)
+    return mean_exit_time(m, np.sqrt(at.T + (1 - at.T) * m**2), mu, sigma2) / at.lr
+
+
+def _passage(at: Setting, start: float | None) -> tuple[FirstPassage, np.ndarray, np.ndarray, np.ndarray]:
+    m, weights = _starts(at, start)
+    end = np.sqrt(at.T + (1 - at.T) * m**2)
+    drift = lambda m: np.asarray(_coefficients(at.problem, m)[0])  # noqa: E731
+    variance = lambda m: np.asarray(_coefficients(at.problem, m)[1]) / at.d  # noqa: E731
+    growth = at.lr * float(linear_rates(1, at.lr, at.noise).M)
+    return FirstPassage(drift, variance, float(end.max()), growth), m, weights, end
+
+
+@eqx.filter_jit
+def _coefficients(problem: ProjectionProblem, m) -> tuple[jax.Array, jax.Array]:
+    """Drift of the overlap of one unit and the variance of d times its increment, at many overlaps."""
+
+    def one(m):
+        stats = Overlaps(jnp.ones(1), m.reshape(1, 1), jnp.ones((1, 1)))
+        return problem.drift(stats).M[0, 0], problem.covariance(stats)[0, 0]
+
+    return jax.vmap(one)(jnp.asarray(m))
