@@ -32,7 +32,7 @@ def info(file: str) -> None:
         "runs": statuses(dataset),
         "times": f"{times.size} from {times[0]:g} to {times[-1]:g}, in samples per dimension",
         "paper time": f"{attributes['rate']:g} t",
-        "until": attributes["until"],
+        "until": _in_words(json.loads(attributes["until"])) if attributes["until"].startswith("{") else attributes["until"],
         "seed": attributes["seed"],
         "variables": ", ".join(f"{name} ({', '.join(map(str, v.dims))})" for name, v in dataset.data_vars.items()),
         "made by": f"sgdlimits {attributes['version']}",
