@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq, minimize_scalar
 from scipy.special import digamma
 from scipy.stats import norm
 
@@ -104,6 +104,7 @@ def test_formulas_broadcast():
     problem = sl.presets.phase_retrieval()
     assert mediocrity.exit_time(problem, [[100], [1000]], [0.1, 0.2, 0.3]).shape == (2, 3)
     assert isinstance(mediocrity.exit_time(problem, 100, 0.1), float)
+    assert (np.diff(mediocrity.exit_time(problem, 100, 0.1, "sde", start=[0.0, 0.05, 0.2])) < 0).all()
 
 
 # --- the law of the start ----------------------------------------------------------------------------------------------------
@@ -186,6 +187,20 @@ def test_quenched_time_is_above_the_annealed_one_and_close_to_it_when_wide():
         gaps.append((quenched - annealed) / slow)
         np.testing.assert_allclose(gaps[-1], np.log(width / 2) - digamma(width / 2), atol=1e-3)
     assert gaps[0] > gaps[1] > gaps[2] > 0
+
+
+def test_annealed_time_is_10_for_one_unit_and_the_linear_ode_from_the_mean_square_at_any_width():
+    """47 against (10) as printed, and against the root of (45) with the means of mu_0 and tau_0."""
+    d, T, gamma, Delta = 700, 0.2, 0.05, 0.3
+    printed = np.log(T * d + 1 - T) / (8 * (1 - 6 * gamma) - 4 * gamma * Delta)
+    problem = sl.presets.phase_retrieval(lr=gamma, noise=Delta)
+    np.testing.assert_allclose(mediocrity.exit_time(problem, d, T, "annealed") * gamma, printed, rtol=1e-12)
+    for p in (2, 7):
+        rate = float(mediocrity.linear_rates(p, gamma * p, Delta).M)
+        start = (1 - T) * (1 + 1 / p + p * (p - 1) / (d * p**2) - 2 * p / (d * p))
+        left = lambda t, p=p, rate=rate, start=start: 1 + 1 / p - 2 * p / (d * p) * np.exp(2 * rate * t) - start  # noqa: E731
+        found = mediocrity.exit_time(sl.presets.phase_retrieval(p, lr=gamma * p, noise=Delta), d, T, "annealed") * gamma
+        np.testing.assert_allclose(found, brentq(left, 0, 20), rtol=1e-9)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])

@@ -52,7 +52,7 @@ class Setting(NamedTuple):
         return self.p / (2 * self.lr * rate) if rate > 0 else np.inf
 
 
-def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched", start: float | None = None):
+def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched", start=None):
     r"""The mean exit time of phase retrieval, in samples per dimension.
 
     Parameters
@@ -71,11 +71,11 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
         - "sde", (52): linear SDE from m = 0, or from `start`; width 1
         - "sde_quenched": the same, averaged over random starts; width 1
         - "backward": full SDE by its backward equation, averaged over random starts, or from `start`; width 1
-    start : the overlap at the start, for "ode" at width 1, "sde" and "backward"
+    start : the overlap at the start, for "ode" at width 1, "sde" and "backward"; broadcasts too
 
     Returns
     -------
-    float, or an array of the shape of `d` and `threshold`; infinite where the mean time is
+    float, or an array where an argument is one; infinite where the mean time is
 
     Examples
     --------
@@ -91,13 +91,17 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
     formula = AVERAGES.get(average)
     if formula is None:
         raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Give one of them.")
-    more = {}
-    if start is not None:
-        if average not in ("ode", "sde", "backward"):
-            raise BadInput(f"start is for the averages ode, sde and backward; got it with {average!r}. Leave it out.")
-        check_number("start", start)
-        more["start"] = float(start)
-    times = np.vectorize(lambda d, T: formula(setting(problem, d, T), **more), otypes=[float])(d, threshold)
+    if start is None:
+        times = np.vectorize(lambda d, T: formula(setting(problem, d, T)), otypes=[float])(d, threshold)
+        return times if times.ndim else float(times)
+    if average not in ("ode", "sde", "backward"):
+        raise BadInput(f"start is for the averages ode, sde and backward; got it with {average!r}. Leave it out.")
+
+    def one(d, T, m):
+        check_number("start", m)
+        return formula(setting(problem, d, T), start=float(m)) if abs(m) < 1 else 0.0
+
+    times = np.vectorize(one, otypes=[float])(d, threshold, start)
     return times if times.ndim else float(times)
 
 
@@ -146,7 +150,7 @@ def setting(problem: ProjectionProblem, d, threshold) -> Setting:
 
 
 def annealed(at: Setting) -> float:
-    r"""(47): :math:`\frac{1}{2\omega_M}\log\frac{(p+1)(Td + 1 - T)}{2p}` in the paper's time."""
+    r"""(47), and (10) at p = 1: :math:`\frac{1}{2\omega_M}\log\frac{(p+1)(Td + 1 - T)}{2p}` in the paper's time."""
     return at.slow * max(0.0, np.log((at.p + 1) * (at.T * at.d + 1 - at.T) / (2 * at.p)))
 
 
