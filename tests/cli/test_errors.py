@@ -44,6 +44,16 @@ BAD = {
     "no dataset": ("info text.nc", "text.nc is not a netCDF file"),
     "nothing to plot": ("plot", "FILES"),
     "no file to run again": ("rerun x.nc", "there is no file x.nc"),
+    "no threshold": ("exit-time --threshold 0", "--threshold must be a finite number above 0; got 0"),
+    "all of the risk": ("exit-time --threshold 1", "--threshold must be below 1; got 1"),
+    "no dimension for exits": ("exit-time --d 0", "--d must be a whole number of at least 1; got 0"),
+    "no runs to exit": ("exit-time --runs 0", "--runs must be a whole number of at least 1"),
+    "negative runs of SGD": ("exit-time --sgd-runs -1", "--sgd-runs must be a whole number of at least 0"),
+    "table that is there": ("exit-time --out text.nc", "text.nc exists already"),
+    "no picture of exits": ("exit-time --plot x.nc", "Use .png, .svg or .pdf"),
+    "no figure": ("figure", "a NAME is missing. The figures are demo, mediocrity-1-left"),
+    "unknown figure": ("figure mediocrity-1-lefd", "Did you mean mediocrity-1-left? The figures are"),
+    "negative seed of a figure": ("figure mediocrity-2 --seed -1", "--seed must be a whole number of at least 0"),
     "folder that is a file": ("demo --out text.nc --quick", "text.nc cannot be made"),
 }
 
@@ -96,6 +106,6 @@ def test_ctrl_c_in_the_demo_says_where_the_finished_levels_are(command, monkeypa
     def interrupted(*arguments, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sgdlimits.figures.demo.demo", interrupted)
+    monkeypatch.setattr("sgdlimits.figures.demo.make", interrupted)
     result = command("demo --out here")
-    assert (result.exit_code, result.stderr) == (130, "Interrupted. The levels that were finished are saved in here.\n")
+    assert (result.exit_code, result.stderr) == (130, "Interrupted. What was finished is saved in here.\n")

@@ -61,10 +61,10 @@ def test_demo_writes_figure_caption_and_datasets(command, tmp_path):
     result = command("demo --quick --out here --seed 1")
     assert result.exit_code == 0, result.output
     folder = tmp_path / "here"
-    names = {"sgd.nc", "chain.nc", "sde.nc", "ode.nc", "demo.png", "demo.svg", "caption.txt"}
-    assert {path.name for path in folder.iterdir()} == names
-    starts = [sl.load(folder / f"{level}.nc").M.values[:, 0] for level in ("sgd", "chain", "sde", "ode")]
+    datasets = {f"demo-{name}.nc" for name in ("sgd", "chain", "sde", "ode", "exit-times")}
+    assert {path.name for path in folder.iterdir()} == datasets | {"demo.png", "demo.svg", "demo.txt"}
+    starts = [sl.load(folder / f"demo-{level}.nc").M.values[:, 0] for level in ("sgd", "chain", "sde", "ode")]
     assert all(abs(start - starts[0][0]).max() < 1e-12 for start in starts)
-    for level in ("SGD", "chain", "SDE", "ODE"):
+    for level in ("SGD", "chain", "SDE", "ODE", "annealed (47)", "quenched (46)", "noisy_ode"):
         assert any(line.startswith(level) for line in result.stdout.splitlines())
-    assert (folder / "caption.txt").read_text(encoding="utf-8").strip() in result.stdout
+    assert (folder / "demo.txt").read_text(encoding="utf-8").strip() in result.stdout

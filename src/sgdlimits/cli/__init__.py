@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from sgdlimits.cli.demo import demo
+from sgdlimits.cli.exit_time import exit_time
+from sgdlimits.cli.figure import figure
 from sgdlimits.cli.info import info
 from sgdlimits.cli.options import Group, Refusal
 from sgdlimits.cli.plot import plot
@@ -24,6 +26,8 @@ EPILOG = """\b
 Examples:
   sgdlimits demo
   sgdlimits run phase_retrieval --d 3000 --lr 1/12 --plot escape.png
+  sgdlimits exit-time --d 3000 --threshold 0.1
+  sgdlimits figure mediocrity-1-left --quick
   sgdlimits run phase_retrieval --help
 
 \b
@@ -58,5 +62,5 @@ def main() -> None:
     """
 
 
-for command in (run, rerun, info, presets, plot, demo):
+for command in (run, rerun, info, presets, plot, exit_time, figure, demo):
     main.add_command(command)

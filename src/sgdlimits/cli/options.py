@@ -54,9 +54,7 @@ class Group(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         wrong, names = args[0], self.list_commands(ctx)
         if self.get_command(ctx, wrong) is None and not wrong.startswith("-") and not ctx.resilient_parsing:
-            close = difflib.get_close_matches(wrong.replace("-", "_"), names, n=1)
-            hint = f"Did you mean {close[0]}? " if close else ""
-            raise Refusal(f"there is no {self.noun} {wrong!r}. {hint}The {self.noun}s are {among(names)}.")
+            raise Refusal(f"there is no {self.noun} {wrong!r}. {closest(wrong, names)}The {self.noun}s are {among(names)}.")
         return super().resolve_command(ctx, args)
 
 
@@ -128,6 +126,17 @@ def option(
     if kind(annotation) is click.BOOL:
         return Option(f"--{flag}/--no-{flag}", destination, **more)
     return Option(f"--{flag}", destination, type=kind(annotation) or click.STRING, **more)
+
+
+def closest(wrong: str, names: Sequence[str]) -> str:
+    """A question that names the closest name, or nothing where none is close.
+
+    >>> closest("rum", ["run", "plot"]), closest("x", ["run"])
+    ('Did you mean run? ', '')
+    """
+    plain = {name.replace("_", "-"): name for name in names}
+    close = difflib.get_close_matches(wrong.replace("_", "-"), list(plain), n=1)
+    return f"Did you mean {plain[close[0]]}? " if close else ""
 
 
 def among(words: Sequence[str]) -> str:

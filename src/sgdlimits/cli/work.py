@@ -56,7 +56,7 @@ def compute(call: Callable[[], xr.Dataset], out: Path) -> tuple[xr.Dataset, floa
 
     keep_compiled()
     begin = time.perf_counter()
-    with divergence_in_a_sentence():
+    with warnings_in_a_sentence():
         try:
             dataset = call()
         except Interrupted as stopped:
@@ -83,16 +83,18 @@ def keep_compiled() -> None:
 
 
 @contextmanager
-def divergence_in_a_sentence() -> Iterator[None]:
-    """Print the warning of diverged runs as one sentence on standard error, without the line of code that raised it."""
+def warnings_in_a_sentence() -> Iterator[None]:
+    """Print warnings of diverged and of censored runs as one sentence on standard error, without the line that raised them."""
+    from sgdlimits.analysis import CensoredWarning
     from sgdlimits.trajectory import DivergedWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", DivergedWarning)
+        warnings.simplefilter("always", CensoredWarning)
         usual = warnings.showwarning
 
         def show(message, category, *place, **more):
-            if issubclass(category, DivergedWarning):
+            if issubclass(category, (DivergedWarning, CensoredWarning)):
                 click.echo(f"Warning: {message}", err=True)
             else:
                 usual(message, category, *place, **more)

@@ -1,1 +1,15 @@
-"""Figures, one file each: they compose the package's verbs and write into the folder they are given."""
+"""Figures, one file each: they compose the package's verbs, and say in a caption with numbers what came out.
+
+A figure is a module with a docstring, the sizes `FULL` and `QUICK`, and `make(size, seed, keep) -> Drawn`; its name is below.
+"""
+
+FIGURES = {
+    "demo": "sgdlimits.figures.demo",
+    "mediocrity-1-left": "sgdlimits.figures.mediocrity_1_left",
+    "mediocrity-1-right": "sgdlimits.figures.mediocrity_1_right",
+    "mediocrity-2": "sgdlimits.figures.mediocrity_2",
+    "mediocrity-3": "sgdlimits.figures.mediocrity_3",
+    "mediocrity-5": "sgdlimits.figures.mediocrity_5",
+    "mediocrity-width": "sgdlimits.figures.mediocrity_width",
+}
+"""The module of each figure, by its name on the command line. Modules are imported when a figure is made."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
 import numpy as np
@@ -58,7 +57,7 @@ def caption(datasets: dict[str, xr.Dataset], lr: float, noise: float) -> str:
         f"of which the label noise is {noise / 2:g}. Late runs, with a risk above {LATE:g}, raise the means:",
         f"there are {late['SGD']} for SGD, {late['chain']} for the chain and {late['SDE']} for the SDE.",
     ]
-    return textwrap.fill(" ".join(sentences), width=110)
+    return " ".join(sentences)
 
 
 def _when(t: float | np.floating) -> str:

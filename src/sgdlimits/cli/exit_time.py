@@ -1,0 +1,110 @@
+"""`sgdlimits exit-time`: how long the plateau of phase retrieval lasts, at every level and by every formula."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sgdlimits.cli.options import Command, Option, number
+from sgdlimits.cli.work import check_output, check_picture, keep_compiled, warnings_in_a_sentence
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from sgdlimits.problem import ProjectionProblem
+
+PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
+OPTIONS = [
+    number("--width", PROBLEM, "p, the number of units", default=1),
+    number("--d", PROBLEM, "dimension", default=3000),
+    Option(
+        "--lr", type=number("--lr", PROBLEM, "", whole=False).type, default="1/12", show_default=True, heading=PROBLEM,
+        help="learning rate; 1/12 needs the fewest samples for one unit without noise",
+    ),
+    number("--noise", PROBLEM, "variance of the label noise", default=0, whole=False),
+    number("--threshold", PROBLEM, "T, the share of the excess risk that is lost at the exit", default=0.5, whole=False),
+    number("--runs", RUNS, "runs of chain, SDE and ODE", default=400),
+    number("--sgd-runs", RUNS, "runs of SGD on the weights, whose cost is proportional to d", default=0),
+    number("--seed", RUNS, "a whole number; the same seed gives the same numbers", default=0),
+    Option("--out", type=click.Path(), heading=RESULTS, help="a netCDF file of the table"),
+    Option("--plot", type=click.Path(), heading=RESULTS, help="a figure of the share of runs not exited (.png, .svg, .pdf)"),
+    Option("--force", is_flag=True, heading=RESULTS, help="replace files that exist"),
+    Option("--quiet", is_flag=True, heading=RESULTS, help="no progress bars"),
+]  # fmt: skip
+
+
+def make(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, force, quiet) -> None:
+    """Simulate, print the table and how to read it, and write the files asked for."""
+    out = out and check_output(out, force)
+    plot = plot and check_picture(plot, force, "--plot")
+    keep_compiled()
+
+    from sgdlimits.problem.presets import phase_retrieval
+    from sgdlimits.theory.mediocrity.table import simulated, tabulate
+    from sgdlimits.theory.mediocrity.words import lines, reading
+
+    problem = phase_retrieval(width=width, lr=lr, noise=noise)
+    with warnings_in_a_sentence():
+        exits = simulated(problem, d, threshold, runs, seed, sgd_runs, progress=not quiet)
+    table = tabulate(problem, d, threshold, exits)
+    click.echo(
+        f"Phase retrieval, width {width}, d = {d}, lr = {lr:.4g}, noise = {noise:g}, threshold {threshold:g}, random starts\n"
+    )
+    for line in lines(table):
+        click.echo(line)
+    if table.attrs["learns"]:
+        click.echo()
+    click.echo(textwrap.fill(reading(table), width=110, break_on_hyphens=False))
+    if out:
+        table.to_netcdf(out, engine="h5netcdf")
+    if plot:
+        draw(problem, exits, table, plot)
+    if out or plot:
+        click.echo(f"\nSaved {' and '.join(str(path) for path in (out, plot) if path)}.")
+
+
+def draw(problem: ProjectionProblem, exits: dict[str, xr.Dataset], table: xr.Dataset, path: Path) -> None:
+    """Save the survival curves of the levels, with the law of the backward equation at width 1."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    from sgdlimits.plot import PAPER, survival
+    from sgdlimits.theory.mediocrity import exit_law
+
+    a = table.attrs
+    with plt.rc_context(PAPER):
+        ax = survival({f"{name}, {each.sizes['run']} runs": each for name, each in exits.items()})
+        end = max(float(each.t.max()) for each in exits.values())
+        if a["width"] == 1 and a["learns"]:
+            law, t = exit_law(problem, a["d"], a["threshold"]), np.linspace(0, end, 500)
+            ax.plot(t, 1 - law.cdf(t), color="0.55", linewidth=3.5, alpha=0.6, zorder=2, label="backward equation")
+        ax.set(xlim=(0, end), title=rf"exit at $T = {a['threshold']:g}$, $p = {a['width']}$, $d = {a['d']}$")
+        ax.legend()
+        plt.gcf().savefig(path)
+        plt.close()
+
+
+exit_time = Command(
+    "exit-time",
+    params=list(OPTIONS),
+    callback=make,
+    short_help="Exit times of phase retrieval: all levels and formulas in one table.",
+    help="""How long one-pass SGD stays on the plateau of phase retrieval: every level and every formula in one table.
+
+    SGD, chain, SDE and ODE are simulated from random starts until each run has lost the share T of its excess risk.
+    Beside them stand the formulas of "Escaping mediocrity" with their equation numbers, and what they leave out:
+    noisy has SGD's own noise near the plateau, ode the full drift, noisy_ode both, backward the whole law of the SDE
+    at width 1. Times are t, samples per dimension; samples = t d; the paper's time is lr t / width.
+
+    \b
+    Example:
+      sgdlimits exit-time --d 3000 --lr 1/12 --threshold 0.1 --plot exits.png
+      sgdlimits exit-time --width 5 --lr 5/12 --d 1000 --runs 200
+    """,
+)

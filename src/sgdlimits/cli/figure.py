@@ -1,0 +1,57 @@
+"""`sgdlimits figure NAME`: the papers' figures, made again."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from sgdlimits.cli.options import Command, Number, Refusal, among, closest
+from sgdlimits.cli.work import INTERRUPTED_CODE, keep_compiled, warnings_in_a_sentence
+from sgdlimits.figures import FIGURES
+
+
+@click.command(cls=Command, short_help="Make a figure of the papers again.")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--list", "listed", is_flag=True, help="list all figures, with a line each")
+@click.option("--quick", is_flag=True, help="a small version, in about a minute or less")
+@click.option("--out", type=click.Path(), default="sgdlimits-figures", show_default=True, help="the folder for all files")
+@click.option("--seed", type=Number(whole=True), default=0, show_default=True, help="of the starts and of all runs")
+def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: int) -> None:
+    """Make figures of the papers again: a picture, a caption in numbers, and the datasets behind them.
+
+    Each figure becomes NAME.png, NAME.svg, NAME.txt and NAME-*.nc in the folder; files of an earlier time are replaced.
+
+    \b
+    Example:
+      sgdlimits figure --list
+      sgdlimits figure mediocrity-1-right --quick --out figures
+    """
+    from sgdlimits.figures.base import summary
+
+    if listed:
+        width = max(map(len, FIGURES)) + 2
+        for name in FIGURES:
+            click.echo(f"{name:<{width}}{summary(name)}")
+        return
+    if not names:
+        raise Refusal(f"a NAME is missing. The figures are {among(list(FIGURES))}.")
+    for name in names:
+        if name not in FIGURES:
+            raise Refusal(f"there is no figure {name!r}. {closest(name, list(FIGURES))}The figures are {among(list(FIGURES))}.")
+    show(names, out, quick, seed)
+
+
+def show(names: tuple[str, ...], out: str, quick: bool, seed: int) -> None:
+    """Make figures and print what they say; after Ctrl-C, say where the finished files are."""
+    from sgdlimits.figures.base import produce
+
+    keep_compiled()
+    try:
+        with warnings_in_a_sentence():
+            for name in names:
+                for line in produce(name, out, quick=quick, seed=seed):
+                    click.echo(line)
+    except KeyboardInterrupt:
+        click.echo(f"Interrupted. What was finished is saved in {out}.", err=True)
+        sys.exit(INTERRUPTED_CODE)

@@ -1,0 +1,76 @@
+"""`sgdlimits exit-time`: one table of all levels and formulas, and the limit of the learning rate."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import sgdlimits as sl
+
+SMALL = "exit-time --d 40 --threshold 0.3 --runs 24 --quiet"
+
+
+def rows(output: str) -> dict[str, list[str]]:
+    """The words of each row of the table, by method."""
+    lines = output.split("to the chain\n")[1].split("\n\n")[0].splitlines()
+    return {re.split(r"\s{2,}", line)[0]: re.split(r"\s{2,}", line)[1:] for line in lines}
+
+
+def test_exit_time_prints_the_table_of_compare(command, tmp_path):
+    result = command(f"{SMALL} --sgd-runs 2 --out table.nc --plot curves.png")
+    assert result.exit_code == 0, result.output
+    table = xr.load_dataset(tmp_path / "table.nc", engine="h5netcdf")
+    problem = sl.presets.phase_retrieval(lr=1 / 12)
+    expected = sl.theory.mediocrity.compare(problem, 40, 0.3, runs=24, sgd_runs=2, progress=False)
+    xr.testing.assert_allclose(table, expected)
+    shown = rows(result.stdout)
+    assert list(shown) == ["SGD", "chain", "SDE", "ODE", *table.method.values[4:]]
+    assert {"annealed (47)", "quenched (46)", "noisy", "sde (52)", "backward"} < set(shown)
+    chain, quenched = table.loc[{"method": "chain"}], table.loc[{"method": "quenched (46)"}]
+    assert shown["chain"][0] == "24"
+    assert float(shown["chain"][2]) == pytest.approx(float(chain.t), abs=0.006)
+    assert float(shown["chain"][1]) == pytest.approx(40 * float(chain.t), abs=0.6)
+    assert float(shown["chain"][3]) == pytest.approx(float(chain.t) / 12, abs=0.0006)
+    assert shown["quenched (46)"][-1] == f"{100 * float(quenched.difference):+.1f} %"
+    assert float(table.low[1]) < float(chain.t) < float(table.high[1])
+    assert np.isnan(table.low[4:]).all()
+    assert "kappa = 1 " in result.stdout
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_widths_have_only_the_formulas_that_apply(command):
+    result = command("exit-time --width 2 --lr 2/12 --d 40 --threshold 0.3 --runs 8 --quiet")
+    assert result.exit_code == 0, result.output
+    shown = set(rows(result.stdout))
+    assert {"chain", "SDE", "ODE", "annealed (47)", "noisy_ode"} <= shown
+    assert not {"sde (52)", "backward", "SGD"} & shown
+
+
+@pytest.mark.parametrize(("options", "limit"), [("--lr 0.3", "0.1667"), ("--lr 0.25 --noise 4", "0.125")])
+def test_a_learning_rate_above_the_limit_is_told_with_the_limit(options, limit, command):
+    result = command(f"exit-time {options} --d 200 --threshold 0.6 --runs 24 --quiet")
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.stdout.split())
+    assert f"= {limit} (max_lr for this width): the plateau is stable and the risk stays" in text
+    exited, first, last = re.search(r": (\d+) exited, and the mean risk went from ([\d.]+) to ([\d.]+)\.", text).groups()
+    assert int(exited) == 0
+    assert float(last) == pytest.approx(float(first), rel=0.1)
+
+
+def test_censored_runs_make_medians_and_no_comparison_with_means():
+    from sgdlimits.theory.mediocrity.table import tabulate
+    from sgdlimits.theory.mediocrity.words import lines
+
+    problem, start, until = sl.presets.phase_retrieval(lr=1 / 12), sl.RandomInit(40), sl.exits(0.3)
+    how = dict(t_max=12, runs=24, until=until, progress=False)
+    runs = {"chain": sl.simulate(problem, sl.Chain(40), start, **how), "ODE": sl.simulate(problem, sl.ODE(), start, **how)}
+    table = tabulate(problem, 40, 0.3, {name: sl.exit_times(each, 0.3) for name, each in runs.items()})
+    assert table.attrs["statistic"] == "median"
+    assert 0 < int(table.censored[0]) < 12
+    assert np.isnan(table.difference[2:]).all()
+    assert np.isfinite(table.t[0])
+    assert float(table.difference[0]) == 0
+    assert any("median" in line for line in lines(table))

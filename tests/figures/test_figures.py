@@ -1,0 +1,91 @@
+"""Every figure is made at a tiny size, with numbers in its caption and its files in one folder."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+
+import matplotlib
+import pytest
+from click.testing import CliRunner
+
+from sgdlimits.figures import FIGURES
+
+matplotlib.use("Agg")
+TINY = {
+    "mediocrity-1-left": (40, 30.0, 4, 4, 4),
+    "mediocrity-1-right": ((30, 40), {1: (4, 40), 2: (4, 30)}),
+    "mediocrity-2": ((1, 2), 40, 20.0, 4, 4),
+    "mediocrity-3": (40, 30.0, 4, 4, 4),
+    "mediocrity-5": (40, 12.0, {1: 4, 2: 4}, 0),
+    "mediocrity-width": (40, {1: 4, 2: 4}, 4),
+}
+"""Sizes with few units and the same numbers of runs, so that figures share what is compiled. The demo has its own test."""
+
+
+def test_every_figure_has_a_tiny_size():
+    assert {*TINY, "demo"} == set(FIGURES)
+
+
+def run(line: str):
+    from sgdlimits.cli import main
+
+    return CliRunner().invoke(main, line.split(), prog_name="sgdlimits")
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_figure_is_a_picture_a_caption_with_numbers_and_datasets(name, tmp_path, monkeypatch):
+    module = importlib.import_module(FIGURES[name])
+    monkeypatch.setattr(module, "QUICK", type(module.QUICK)(*TINY[name]))
+    monkeypatch.setattr(module, "WATCHED", 2, raising=False)
+    monkeypatch.chdir(tmp_path)
+    result = run(f"figure {name} --quick --out here --seed 1")
+    assert result.exit_code == 0, result.output
+    files = {path.name for path in (tmp_path / "here").iterdir()}
+    assert {f"{name}.png", f"{name}.svg", f"{name}.txt"} < files
+    assert [file for file in files if file.startswith(f"{name}-") and file.endswith(".nc")]
+    assert (tmp_path / "here" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    caption = (tmp_path / "here" / f"{name}.txt").read_text(encoding="utf-8")
+    assert caption.strip() in result.stdout
+    assert len(re.findall(r"\d\.\d", caption)) >= 5
+    assert "nan" not in caption
+    assert "  " not in caption
+
+
+def test_the_list_has_all_figures_and_imports_no_machinery():
+    code = (
+        "import sys\n"
+        "from sgdlimits.cli import main\n"
+        "main(['figure', '--list'], standalone_mode=False)\n"
+        "heavy = {'jax', 'xarray', 'matplotlib', 'scipy', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(FIGURES)
+    assert all(len(line.split()) > 6 for line in done.stdout.splitlines())
+
+
+def test_what_was_finished_stays_after_ctrl_c(tmp_path, monkeypatch):
+    """Ctrl-C while the second level is simulated leaves the dataset of the first."""
+    import sgdlimits as sl
+
+    module = importlib.import_module(FIGURES["mediocrity-1-left"])
+    monkeypatch.setattr(module, "QUICK", type(module.QUICK)(40, 2.0, 4, 4, 4))
+    monkeypatch.chdir(tmp_path)
+    calls = []
+
+    def once(*arguments, **more):
+        calls.append(1)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return simulate(*arguments, **more)
+
+    simulate = sl.simulate
+    monkeypatch.setattr(sl, "simulate", once)
+    result = run("figure mediocrity-1-left --quick --out here")
+    assert (result.exit_code, result.stderr) == (130, "Interrupted. What was finished is saved in here.\n")
+    assert [path.name for path in (tmp_path / "here").iterdir()] == ["mediocrity-1-left-sgd.nc"]
+    assert sl.load(tmp_path / "here" / "mediocrity-1-left-sgd.nc").sizes["run"] == 4
