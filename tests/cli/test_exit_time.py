@@ -27,9 +27,9 @@ def test_exit_time_prints_the_table_of_compare(command, tmp_path):
     expected = sl.theory.mediocrity.compare(problem, 40, 0.3, runs=24, sgd_runs=2, progress=False)
     xr.testing.assert_allclose(table, expected)
     shown = rows(result.stdout)
-    assert list(shown) == ["SGD", "chain", "SDE", "ODE", *table.method.values[4:]]
+    assert list(shown) == ["SGD", "chain", "SDE", "ODE", *table.source.values[4:]]
     assert {"annealed (47)", "quenched (46)", "noisy", "sde (52)", "backward"} < set(shown)
-    chain, quenched = table.loc[{"method": "chain"}], table.loc[{"method": "quenched (46)"}]
+    chain, quenched = table.sel(source="chain"), table.sel(source="quenched (46)")
     assert shown["chain"][0] == "24"
     assert float(shown["chain"][2]) == pytest.approx(float(chain.t), abs=0.006)
     assert float(shown["chain"][1]) == pytest.approx(40 * float(chain.t), abs=0.6)

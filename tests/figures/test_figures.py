@@ -12,11 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from sgdlimits.figures import FIGURES
+from sgdlimits.figures.mediocrity_1_right import Plan
 
 matplotlib.use("Agg")
 TINY = {
     "mediocrity-1-left": (40, 30.0, 4, 4, 4),
-    "mediocrity-1-right": ((30, 40), {1: (4, 40), 2: (4, 30)}),
+    "mediocrity-1-right": ((30, 40), {1: Plan(4, 4, 1.0), 2: Plan(4, 4, 1.0)}),
     "mediocrity-2": ((1, 2), 40, 20.0, 4, 4),
     "mediocrity-3": (40, 30.0, 4, 4, 4),
     "mediocrity-5": (40, 12.0, {1: 4, 2: 4}, 0),

@@ -49,7 +49,7 @@ def compare(
 
     Returns
     -------
-    xarray.Dataset over `method` with `t`, in samples per dimension; `low` and `high`, a 95 % bootstrap interval, NaN for
+    xarray.Dataset over `source` with `t`, in samples per dimension; `low` and `high`, a 95 % bootstrap interval, NaN for
     formulas; `runs` and `censored`, 0 for formulas; and `difference`, t relative to the chain's less 1.
 
     Notes
@@ -59,14 +59,12 @@ def compare(
     the chain is simulated, for ten times the time that the optimal rate needs, `learns` is 0, and `risk_start` and
     `risk_end` hold the mean risk of its runs.
 
-    Take a row by ``table.loc[{"method": "chain"}]``: `sel` has a keyword `method` of its own.
-
     Examples
     --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=1 / 12)
     >>> table = sl.theory.mediocrity.compare(problem, d=100, threshold=0.2, runs=50, progress=False)
-    >>> table.method.values[:5].tolist()
+    >>> table.source.values[:5].tolist()
     ['chain', 'SDE', 'ODE', 'annealed (47)', 'quenched (46)']
     """
     return tabulate(problem, d, threshold, simulated(problem, d, threshold, runs, seed, sgd_runs, progress))
@@ -112,15 +110,15 @@ def tabulate(problem: ProjectionProblem, d: int, threshold: float, exits: dict[s
     reference = estimates["chain"].value if np.isfinite(estimates["chain"].value) else np.nan
     comparable = [name in estimates or statistic == "mean" for name in rows]
     difference = np.where(comparable, np.array([row.value for row in rows.values()]) / reference - 1, np.nan)
-    times = {key: ("method", [getattr(row, name) for row in rows.values()]) for key, name in COLUMNS.items()}
+    times = {key: ("source", [getattr(row, name) for row in rows.values()]) for key, name in COLUMNS.items()}
     return xr.Dataset(
         {
             **times,
-            "runs": ("method", [exits[name].sizes["run"] if name in exits else 0 for name in rows]),
-            "censored": ("method", [censored.get(name, 0) for name in rows]),
-            "difference": ("method", difference),
+            "runs": ("source", [exits[name].sizes["run"] if name in exits else 0 for name in rows]),
+            "censored": ("source", [censored.get(name, 0) for name in rows]),
+            "difference": ("source", difference),
         },
-        coords={"method": list(rows)},
+        coords={"source": list(rows)},
         attrs={
             "statistic": statistic, "d": at.d, "threshold": at.T, "width": at.p, "lr": at.lr, "noise": at.noise,
             "rate": float(problem.rate), "noise_gain": float(noise_gain(at.p, at.lr, at.noise)),

@@ -16,7 +16,7 @@ def lines(table: xr.Dataset) -> Iterator[str]:
         return
     simulated = int((table.runs > 0).sum())
     yield f"{'method':<15}{'runs':>6}{'samples':>12}{'t':>9}{'paper time':>12}{'95 % of t':>18}{'to the chain':>14}"
-    for row, name in enumerate(table.method.values):
+    for row, name in enumerate(table.source.values):
         t, low, high, difference = (float(table[key][row]) for key in ("t", "low", "high", "difference"))
         runs, lost = int(table.runs[row]), int(table.censored[row])
         count = f"{runs}{'*' if lost else ''}" if runs else ""
@@ -79,7 +79,7 @@ def stays(table: xr.Dataset) -> str:
 
 
 def _columns(table: xr.Dataset, *names: str) -> Iterator[tuple]:
-    yield from zip(table.method.values.tolist(), *(table[name].values for name in names), strict=True)
+    yield from zip(table.source.values.tolist(), *(table[name].values for name in names), strict=True)
 
 
 def _number(value: float, form: str) -> str:
