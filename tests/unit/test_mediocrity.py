@@ -267,7 +267,7 @@ def test_backward_equation_reduces_to_52_when_linearised(growth, variance):
 
 def test_brownian_exit_has_its_known_law():
     """Mean 1, variance 2/3, and the alternating series of the survival function on (-1, 1)."""
-    passage = FirstPassage(lambda m: 0 * m, lambda m: 1 + 0 * m, end=1.0, growth=0.0)
+    passage = FirstPassage(lambda m: 0 * m, lambda m: 1 + 0 * m, end=1.0, growth=0.0, nodes=40)
     law = passage.law(0.0)
     np.testing.assert_allclose([law.mean, law.variance], [1, 2 / 3], rtol=1e-9)
     t, n = np.linspace(0.05, 6, 40), np.arange(200)

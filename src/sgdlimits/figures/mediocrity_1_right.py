@@ -52,8 +52,8 @@ class Size(NamedTuple):
 
 
 FULL = Size(
-    tuple(round(10**power) for power in np.arange(2, 6.1, 0.5)),
-    {1: Plan(512, 32, 2e7), 2: Plan(384, 24, 1.5e7), 5: Plan(256, 16, 8e6), 20: Plan(64, 8, 6e5)},
+    (100, 316, 1000, 3162, 10**4, 10**5, 10**6),
+    {1: Plan(512, 32, 1e7), 2: Plan(384, 16, 6e6), 5: Plan(256, 8, 3e6), 20: Plan(64, 4, 3e5)},
 )
 QUICK = Size((100, 1000, 10_000), {1: Plan(128, 64, 1e6), 2: Plan(64, 64, 1e6), 5: Plan(64, 32, 3e5), 20: Plan(16, 8, 8e4)})
 
@@ -84,7 +84,7 @@ def exits_of(problem: sl.ProjectionProblem, d: int, runs: int, seed: int) -> xr.
     if problem.network.width < WATCHED:
         how: dict = {"t_max": horizon(at), "until": sl.exits(THRESHOLD)}
     else:
-        how = {"t_max": 2 * ode(at) + 4 * at.slow, "save": 300}
+        how = {"t_max": ode(at) + 3 * at.slow, "save": 300}
     found = sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), runs=runs, seed=seed, progress=False, **how)
     return sl.exit_times(found, THRESHOLD)
 

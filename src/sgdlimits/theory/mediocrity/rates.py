@@ -90,7 +90,7 @@ def minimal_samples(width, noise, d, threshold) -> np.ndarray:
     .. math:: s_{\min} = d\,\frac{8 + 2p + (2+\Delta)p^2}{4p^2}\,\log\frac{T(p+1)d + (p+1)(1-T)}{2p}
 
     >>> round(float(minimal_samples(1, 0.0, d=1000, threshold=0.1)))
-    13873
+    13842
     """
     p, noise, d, T = as_numbers(width, noise, d, threshold)
     return d * crowding(p, noise) / 4 * np.log((p + 1) * (T * d + 1 - T) / (2 * p))

@@ -111,7 +111,7 @@ def exit_law(problem: ProjectionProblem, d: int, threshold: float, start: float 
     >>> import sgdlimits as sl
     >>> law = sl.theory.mediocrity.exit_law(sl.presets.phase_retrieval(lr=1 / 12), d=1000, threshold=0.1)
     >>> print(law.quantile([0.1, 0.5, 0.9]).round(1))
-    [ 9.1 14.4 24.3]
+    [ 9.1 14.4 24.5]
     """
     passage, m, weights, end = _passage(_one_unit(setting(problem, d, threshold), "exit_law"), start)
     return passage.law(m, end, weights)
@@ -124,7 +124,7 @@ def ode_exit_time(problem: ProjectionProblem, stats: Overlaps, threshold: float,
     >>> problem = sl.presets.phase_retrieval(lr=1 / 12)
     >>> time = sl.theory.mediocrity.ode_exit_time(problem, sl.Overlaps([1.0], [[0.1]], [[1.0]]), threshold=0.5)
     >>> round(float(time), 2)
-    13.86
+    13.85
     """
     many = np.ndim(stats.a) > 1
     runs = stats.a.shape[0] if many else 1
