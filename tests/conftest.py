@@ -2,24 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-
 import numpy as np
 import pytest
-
-
-def pytest_configure(config):
-    """What is compiled once serves all workers, modules and commands of this session, from a folder that goes with it."""
-    if not hasattr(config, "workerinput"):
-        config.compiled = tempfile.mkdtemp(prefix="sgdlimits-compiled-")
-        os.environ |= {"JAX_COMPILATION_CACHE_DIR": config.compiled, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}
-
-
-def pytest_unconfigure(config):
-    shutil.rmtree(getattr(config, "compiled", ""), ignore_errors=True)
-
 
 FALSE_ALARM = 1e-4
 """Each statistical comparison fails by chance with this probability; seeds are fixed, so a pass stays a pass."""
