@@ -29,7 +29,7 @@ demo: $(V)/.test  ## the package's main job in one run; ARGS="--help" lists its 
 	@$(V)/bin/sgdlimits demo $(ARGS)
 
 test: $(V)/.test  ## run the tests; ARGS="tests/level -k chain" selects some
-	@$(PY) -m pytest $(ARGS)
+	@OPENBLAS_NUM_THREADS=1 $(PY) -m pytest $(ARGS)
 
 venv: $(V)/.test  ## set up .venv and stop there
 
