@@ -61,8 +61,8 @@ def test_a_learning_rate_above_the_limit_is_told_with_the_limit(options, limit, 
 
 
 def test_censored_runs_make_medians_and_no_comparison_with_means():
+    from sgdlimits.figures.exit_time_words import lines
     from sgdlimits.theory.mediocrity.table import tabulate
-    from sgdlimits.theory.mediocrity.words import lines
 
     problem, start, until = sl.presets.phase_retrieval(lr=1 / 12), sl.RandomInit(40), sl.exits(0.3)
     how = dict(t_max=12, runs=24, until=until, progress=False)

@@ -42,9 +42,9 @@ def make(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, force,
     plot = plot and check_picture(plot, force, "--plot")
     keep_compiled()
 
+    from sgdlimits.figures.exit_time_words import lines, reading
     from sgdlimits.problem.presets import phase_retrieval
     from sgdlimits.theory.mediocrity.table import simulated, tabulate
-    from sgdlimits.theory.mediocrity.words import lines, reading
 
     problem = phase_retrieval(width=width, lr=lr, noise=noise)
     with warnings_in_a_sentence():

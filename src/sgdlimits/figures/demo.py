@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 import sgdlimits as sl
 from sgdlimits.figures.base import Drawn, Keep, ignore
 from sgdlimits.figures.demo_words import caption, table
-from sgdlimits.theory.mediocrity.words import lines, reading
+from sgdlimits.figures.exit_time_words import lines, reading
 
 NOISE = 0.1
 LR = 1 / (12 + NOISE)
