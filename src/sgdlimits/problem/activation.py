@@ -2,49 +2,189 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import abc
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
+from numpy.polynomial import hermite_e
 
-from sgdlimits.errors import BadInput
+from sgdlimits.errors import BadInput, check_count, check_number
+
+HIGHEST_HERMITE = 12
 
 
 class Activation(eqx.Module):
-    """A function applied to each entry of an array; `smooth` says that quadrature converges fast on it."""
+    """A function applied to each entry of an array."""
+
+    @abc.abstractmethod
+    def __call__(self, fields: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The function of each entry."""
+
+    @property
+    def smooth(self) -> bool:
+        """Whether quadrature with few nodes converges on it and on its first two derivatives."""
+        return True
+
+
+class FunctionActivation(Activation):
+    """A JAX function; `smooth` unless told by comparing two quadrature rules on it.
+
+    >>> FunctionActivation(jnp.tanh).smooth, FunctionActivation(jnp.abs).smooth
+    (True, False)
+    """
 
     fn: Callable = eqx.field(static=True)
-    smooth: bool = eqx.field(static=True, default=False)
+    known_smooth: bool = eqx.field(static=True)
 
-    def __call__(self, fields: Float[Array, "..."]) -> Float[Array, "..."]:
+    def __init__(self, fn: Callable, smooth: bool | None = None) -> None:
+        self.fn, self.known_smooth = fn, looks_smooth(fn) if smooth is None else smooth
+
+    @property
+    def smooth(self):
+        return self.known_smooth
+
+    def __call__(self, fields):
         return self.fn(fields)
 
 
-def squared(field):
-    """The square of a field."""
-    return field * field
+class Erf(Activation):
+    r"""The error function :math:`\mathrm{erf}(\text{scale}\, x)`; the scale is :math:`1/\sqrt2` for Saad and Solla.
+
+    >>> round(float(Erf()(1.0)), 4), round(float(Erf(1.0)(1.0)), 4)
+    (0.6827, 0.8427)
+    """
+
+    scale: float = eqx.field(static=True)
+
+    def __init__(self, scale: float = 0.5**0.5) -> None:
+        check_number("scale", scale, above=0)
+        self.scale = float(scale)
+
+    def __call__(self, fields):
+        return jax.scipy.special.erf(self.scale * jnp.asarray(fields))
 
 
-ACTIVATIONS = {"square": Activation(squared, smooth=True)}
+class Polynomial(Activation):
+    """A polynomial, from its coefficients: `Polynomial([0, 0, 1])` is the square.
+
+    >>> float(Polynomial([1, 0, 2])(3.0))
+    19.0
+    """
+
+    coefficients: tuple[float, ...] = eqx.field(static=True)
+
+    def __init__(self, coefficients: Sequence[float]) -> None:
+        values = np.atleast_1d(np.asarray(coefficients, float))
+        if values.ndim != 1 or not np.isfinite(values).all() or not values.any():
+            raise BadInput(f"a polynomial needs finite coefficients, not all zero; got {coefficients}. Give, say, [0, 0, 1].")
+        self.coefficients = tuple(np.trim_zeros(values, "b").tolist())
+
+    @property
+    def degree(self) -> int:
+        return len(self.coefficients) - 1
+
+    def __call__(self, fields):
+        fields = jnp.asarray(fields)
+        value = self.coefficients[-1] * jnp.ones_like(fields)
+        for coefficient in self.coefficients[-2::-1]:
+            value = value * fields + coefficient if coefficient else value * fields
+        return value
+
+
+class PiecewiseLinear(Activation):
+    """A line on each side of zero: slope `left` below and `right` above.
+
+    >>> relu, leaky = PiecewiseLinear(), PiecewiseLinear(left=0.1)
+    >>> float(relu(-2.0)), float(leaky(-2.0)), float(leaky(3.0))
+    (0.0, -0.2, 3.0)
+    """
+
+    left: float = eqx.field(static=True)
+    right: float = eqx.field(static=True)
+
+    def __init__(self, left: float = 0.0, right: float = 1.0) -> None:
+        check_number("left", left)
+        check_number("right", right)
+        self.left, self.right = float(left), float(right)
+
+    @property
+    def smooth(self):
+        return self.left == self.right
+
+    def __call__(self, fields):
+        fields = jnp.asarray(fields)
+        return jnp.where(fields > 0, self.right, self.left) * fields
+
+
+def hermite(n: int) -> Polynomial:
+    """He_n, the Hermite polynomial of the standard normal law, with leading coefficient 1.
+
+    >>> hermite(3).coefficients
+    (0.0, -3.0, 0.0, 1.0)
+    """
+    return Polynomial(hermite_e.herme2poly([0] * check_count("n", n) + [1]))
+
+
+def sigmoid(field):
+    """The logistic function."""
+    return jax.nn.sigmoid(field)
+
+
+def tanh(field):
+    """The hyperbolic tangent."""
+    return jnp.tanh(field)
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "erf": Erf(),
+    "erf_plain": Erf(1.0),
+    "relu": PiecewiseLinear(),
+    "abs": PiecewiseLinear(-1.0),
+    "tanh": FunctionActivation(tanh, smooth=True),
+    "sigmoid": FunctionActivation(sigmoid, smooth=True),
+    "linear": Polynomial([0, 1]),
+    "square": Polynomial([0, 0, 1]),
+    **{f"he{n}": hermite(n) for n in range(1, HIGHEST_HERMITE + 1)},
+}
+
+SAME = {
+    jnp.abs: "abs",
+    jnp.absolute: "abs",
+    jnp.square: "square",
+    jnp.tanh: "tanh",
+    jax.nn.relu: "relu",
+    jax.nn.sigmoid: "sigmoid",
+}
+"""Functions that users write for activations that have a name, and more is known of."""
 
 
 def as_activation(activation: str | Callable | Activation) -> Activation:
     """An activation from its name, or from a user's own JAX function of one number.
 
+    The names are erf (of x over the root of 2, as Saad and Solla have it), erf_plain, relu, abs, tanh, sigmoid, linear, square,
+    and he1, he2, ... for Hermite polynomials.
+
     >>> import jax.numpy as jnp
-    >>> float(as_activation(jnp.abs)(-2.0))
-    2.0
+    >>> float(as_activation("he2")(3.0)), float(as_activation(jnp.abs)(-2.0))
+    (8.0, 2.0)
     """
     if isinstance(activation, Activation):
         return activation
     if isinstance(activation, str):
         if activation not in ACTIVATIONS:
-            raise BadInput(f"unknown activation {activation!r}. Give one of {sorted(ACTIVATIONS)}, or a JAX function.")
+            names = [name for name in ACTIVATIONS if not name.startswith("he")]
+            raise BadInput(
+                f"unknown activation {activation!r}. Give one of {', '.join(names)}, he1 to he{HIGHEST_HERMITE}, or a JAX function."
+            )
         return ACTIVATIONS[activation]
     if not callable(activation):
         raise BadInput(f"activation must be a name or a function; got {activation!r}. Give, for instance, jnp.abs.")
+    if activation in SAME:
+        return ACTIVATIONS[SAME[activation]]
     try:
         shape = jax.eval_shape(activation, jax.ShapeDtypeStruct((3, 2), float)).shape
     except Exception as reason:
@@ -53,8 +193,23 @@ def as_activation(activation: str | Callable | Activation) -> Activation:
         raise BadInput(
             f"activation {activation!r} turns shape (3, 2) into {shape}. Give a function that acts on each entry alone."
         )
-    return Activation(activation)
+    return FunctionActivation(activation)
+
+
+SMOOTH_TOLERANCE = 1e-6
+
+
+def looks_smooth(fn: Callable) -> bool:
+    """Whether Gauss-Hermite rules of 24 and 40 nodes agree on the squares of a function and of its slope under N(0, 1)."""
+    slope = jax.vmap(jax.grad(lambda x: fn(x[None])[0]))
+    means = []
+    for order in (24, 40):
+        nodes, weights = hermite_e.hermegauss(order)
+        x, w = jnp.asarray(nodes), weights / weights.sum()
+        means.append([float((np.asarray(g(x)) ** 2 * w).sum()) for g in (fn, slope)])
+    few, many = np.asarray(means)
+    return bool((np.abs(few - many) <= SMOOTH_TOLERANCE * np.maximum(np.abs(many), 1e-300)).all())
 
 
 def is_square(activation: Activation) -> bool:
-    return activation.fn in (squared, jnp.square)
+    return isinstance(activation, Polynomial) and activation.coefficients == (0.0, 0.0, 1.0)

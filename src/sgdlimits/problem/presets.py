@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sgdlimits.errors import BadInput, check_count
+from sgdlimits.problem.activation import Activation
 from sgdlimits.problem.algorithm import OnePassSGD
 from sgdlimits.problem.loss import SquaredLoss
 from sgdlimits.problem.network import TwoLayer
@@ -95,7 +98,119 @@ def quadratic_network(width: int = 2, teachers: int = 1, lr: float = 0.1, noise:
     )
 
 
-PRESETS = {preset.__name__: preset for preset in (phase_retrieval, quadratic_network)}
+def committee(
+    width: int = 2,
+    teachers: int = 2,
+    activation: str | Callable | Activation = "erf",
+    lr: float = 0.1,
+    noise: float = 0.0,
+    train_second: bool = False,
+    sphere: bool = False,
+    teacher_activation: str | Callable | Activation | None = None,
+    batch: int = 1,
+) -> ProjectionProblem:
+    r"""A two-layer network learns another, :math:`y = \frac1k\sum_r s(w^*_r\cdot x) + \sqrt\Delta z`, loss :math:`\frac12(y-f)^2` [5]_.
+
+    Parameters
+    ----------
+    width : p, the number of the student's units
+    teachers : k, the number of orthonormal teacher directions
+    activation : erf (of x over the root of 2), erf_plain, relu, abs, tanh, sigmoid, linear, square, he1, he2, ..., or in Python
+        any JAX function
+    lr : :math:`\gamma`, the learning rate
+    noise : :math:`\Delta`, the variance of the label noise
+    train_second : whether the second layer is trained, at the same learning rate; it stays at 1 otherwise
+    sphere : whether the weights stay on the sphere
+    teacher_activation : the teacher's, where it is another one
+    batch : samples a step, over which the gradient is averaged
+
+    Notes
+    -----
+    The network is :math:`f = \frac1p\sum_j a_j s(u_j\cdot x)`. The slides have the loss without 1/2: their :math:`\gamma` is half of
+    ours. Their time :math:`\nu\gamma/(pd)` has `rate` :math:`\gamma/p`. Saad and Solla [6]_ have sums instead of means: their
+    network is `width = teachers = K` with second layers K, and their :math:`\eta` is our lr/K (see the page on committees).
+
+    Examples
+    --------
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.committee(width=8, teachers=4, lr=0.1, noise=1e-3)
+    >>> float(problem.risk(sl.FixedInit(0.0).one(problem))).__round__(4)
+    0.0205
+
+    References
+    ----------
+    .. [5] Loureiro, *Dimension-free limits of SGD for two-layers neural networks*, slides.
+    .. [6] Saad, Solla, *On-line learning in soft committee machines*.
+    """
+    width = check_count("width", width)
+    return ProjectionProblem(
+        target=Target(
+            CommitteeReadout(activation if teacher_activation is None else teacher_activation), teachers, noise=noise
+        ),
+        network=TwoLayer(width, activation),
+        loss=SquaredLoss(),
+        algorithm=OnePassSGD(lr, lr_second=lr if train_second else None, sphere=sphere),
+        initial=InitialWeights(unit=sphere),
+        paper_time=1 / width,
+        name="committee",
+    )
+
+
+def single_index(
+    activation: str | Callable | Activation = "he2",
+    target: str | Callable | Activation | None = None,
+    lr: float = 0.05,
+    noise: float = 0.0,
+    width: int = 1,
+    sphere: bool = True,
+    train_second: bool = False,
+    batch: int = 1,
+) -> ProjectionProblem:
+    r"""One direction behind any function, :math:`y = g(w_*\cdot x) + \sqrt\Delta z`, loss :math:`\frac12(y-f)^2` [5]_.
+
+    Parameters
+    ----------
+    activation : s, the student's: erf, relu, tanh, square, he1, he2, ..., or in Python any JAX function
+    target : g, the same unless given
+    lr : :math:`\gamma`, the learning rate; `recommended_lr` says how it must scale with d
+    noise : :math:`\Delta`, the variance of the label noise
+    width : p, the number of the student's units
+    sphere : whether the weights stay on the sphere
+    train_second : whether the second layer is trained, at the same learning rate; it stays at 1 otherwise
+    batch : samples a step, over which the gradient is averaged
+
+    Notes
+    -----
+    How many samples learning takes is decided by `information_exponent(target)`: of order d for 1, d log d for 2 and
+    :math:`d^{n-1}` for n = 3 and more.
+
+    Examples
+    --------
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.single_index("he3", lr=0.01)
+    >>> m, gamma = 0.1, 0.01
+    >>> population = 18 * m**2 * (1 - m**2)                       # E[G l*] = -3! 3 m^2, off the sphere's radial part
+    >>> ours = problem.drift_parts(sl.Overlaps([1.0], [[m]], [[1.0]]))[0].M[0, 0] / problem.rate
+    >>> bool(abs(ours - population) < 1e-12)
+    True
+
+    References
+    ----------
+    .. [5] Loureiro, *Dimension-free limits of SGD for two-layers neural networks*, slides.
+    """
+    width = check_count("width", width)
+    return ProjectionProblem(
+        target=Target(CommitteeReadout(activation if target is None else target), 1, noise=noise),
+        network=TwoLayer(width, activation),
+        loss=SquaredLoss(),
+        algorithm=OnePassSGD(lr, lr_second=lr if train_second else None, sphere=sphere),
+        initial=InitialWeights(unit=sphere),
+        paper_time=1 / width,
+        name="single_index",
+    )
+
+
+PRESETS = {preset.__name__: preset for preset in (phase_retrieval, quadratic_network, committee, single_index)}
 
 
 class UnknownPreset(BadInput, AttributeError):

@@ -33,22 +33,31 @@ class Readout(eqx.Module):
 
 
 class CommitteeReadout(Readout):
-    r"""A teacher network, :math:`\frac1k\sum_r s(\lambda^*_r)`."""
+    r"""A teacher network, :math:`\frac1k\sum_r a^*_r\, s(\lambda^*_r)`, with :math:`a^*_r = 1` unless given."""
 
     activation: Activation
+    second: Float[Array, " k"] | None
 
-    def __init__(self, activation: str | Callable | Activation) -> None:
+    def __init__(self, activation: str | Callable | Activation, second=None) -> None:
         self.activation = as_activation(activation)
+        self.second = None if second is None else jnp.asarray(second, float)
 
     def __call__(self, fixed):
-        return self.activation(fixed).mean(0)
+        values = self.activation(fixed)
+        if self.second is None:
+            return values.mean(0)
+        return (self.second.reshape(-1, *(1 for _ in fixed.shape[1:])) * values).mean(0)
+
+    def weights(self, teachers: int) -> Float[Array, " k"]:
+        """The factor of each unit, 1/k included."""
+        return (jnp.ones(teachers) if self.second is None else self.second) / teachers
 
     @property
     def smooth(self):
         return self.activation.smooth
 
     def quadratic(self, teachers):
-        return jnp.eye(teachers) / teachers if is_square(self.activation) else None
+        return jnp.diag(self.weights(teachers)) if is_square(self.activation) else None
 
 
 class QuadraticReadout(Readout):

@@ -43,6 +43,8 @@ def _encode(thing: Any) -> Any:
         return thing
     if isinstance(thing, (jax.Array, np.ndarray, np.generic)):
         return {"array": np.asarray(thing).tolist()}
+    if isinstance(thing, tuple):
+        return {"tuple": [_encode(part) for part in thing]}
     if isinstance(thing, eqx.Module):
         fields = {field.name: _encode(getattr(thing, field.name)) for field in dataclasses.fields(thing)}
         return {"class": address(type(thing)), "fields": fields}
@@ -56,6 +58,8 @@ def _decode(value: Any) -> Any:
         return value
     if "array" in value:
         return jax.numpy.asarray(value["array"], float)
+    if "tuple" in value:
+        return tuple(_decode(part) for part in value["tuple"])
     if "function" in value:
         return find(value["function"])
     cls = find(value["class"])
