@@ -34,6 +34,7 @@ def main() -> None:
     figures = {"cores": arguments.cores, "plain loops at d = 3000, p = 1": compare_with_plain_loops()}
     figures["levels"] = levels(widths)
     figures["chain at d = 10^9 over d = 10^3"] = {p: independence_of_d(p) for p in widths}
+    figures["drift"] = drifts(arguments.quick)
     figures["start-up"] = start_up()
     show(figures)
     if arguments.json:
@@ -156,6 +157,26 @@ def independence_of_d(width: int) -> float:
     return best[10**9] / best[10**3]
 
 
+def drifts(quick: bool) -> list[dict]:
+    """Milliseconds of one drift by integrals over few fields and by Sobol points over all of them, measured in turn."""
+    import jax
+
+    import sgdlimits as sl
+
+    rows = []
+    for activation, p, k in (("erf", 8, 4), ("erf", 50, 5), ("relu", 6, 3), ("he3", 6, 3), ("tanh", 6, 3))[: 2 if quick else 5]:
+        spent = {}
+        for name, rule in (("few fields", None), ("Sobol", sl.Sobol(10))):
+            problem = sl.presets.committee(p, k, activation, rule=rule)
+            stats = sl.RandomInit(1000).one(problem)
+            drift = jax.jit(lambda stats, problem=problem: problem.drift(stats))
+            spent[name] = 1e3 * seconds_per(
+                lambda n, drift=drift, stats=stats: [jax.block_until_ready(drift(stats)) for _ in range(n)]
+            )
+        rows.append({"activation": activation, "p": p, "k": k, **spent})
+    return rows
+
+
 # --- plain loops in R^d, as a researcher writes them ----------------------------------------------------------------------
 
 
@@ -260,6 +281,9 @@ def show(figures: dict) -> None:
     print("\nTime of a chain step at d = 10^9 over that at d = 10^3")
     for width, ratio in figures["chain at d = 10^9 over d = 10^3"].items():
         print(f"  p = {width:2d}: {ratio:.3f}")
+    print("\nOne drift of a committee, milliseconds: few fields at a time, and 8192 Sobol points")
+    for row in figures["drift"]:
+        print(f"  {row['activation']:5s} p = {row['p']:2d}, k = {row['k']} {row['few fields']:10.2f} {row['Sobol']:10.2f}")
     print("\nStart-up, wall seconds of a fresh process")
     for name, value in figures["start-up"].items():
         print(f"  {name:24s} {value:.2f}")

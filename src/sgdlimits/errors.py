@@ -13,6 +13,10 @@ class BadInput(ValueError):
     """An argument that cannot be used. The message is one sentence with the value and the remedy."""
 
 
+class AccuracyWarning(UserWarning):
+    """Expectations are less accurate than was asked for."""
+
+
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C during `simulate`. `dataset` holds the runs that had finished, or all runs up to the time they reached."""
 

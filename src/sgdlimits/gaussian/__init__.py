@@ -3,7 +3,25 @@
 import sgdlimits._x64  # noqa: F401  (first: arrays are double precision)
 from sgdlimits.gaussian.base import Estimate, Nodes, Rule
 from sgdlimits.gaussian.closed_form import QuadraticSeries
+from sgdlimits.gaussian.erf import ErfIntegrals
+from sgdlimits.gaussian.piecewise_linear import PiecewiseLinearIntegrals
 from sgdlimits.gaussian.qmc import Sobol
 from sgdlimits.gaussian.quadrature import GaussHermite
+from sgdlimits.gaussian.smooth import Orders, SmoothIntegrals, polynomial_orders
+from sgdlimits.gaussian.units import Pairs, UnitIntegrals
 
-__all__ = ["Estimate", "GaussHermite", "Nodes", "QuadraticSeries", "Rule", "Sobol"]
+__all__ = [
+    "ErfIntegrals",
+    "Estimate",
+    "GaussHermite",
+    "Nodes",
+    "Orders",
+    "Pairs",
+    "PiecewiseLinearIntegrals",
+    "QuadraticSeries",
+    "Rule",
+    "SmoothIntegrals",
+    "Sobol",
+    "UnitIntegrals",
+    "polynomial_orders",
+]

@@ -30,10 +30,16 @@ class Rule(eqx.Module):
     """A way to average over a standard normal vector of any dimension, with an error estimate.
 
     A rule implements `nodes`, whose weighted sum is the expectation, and `error`. Its `tolerance` is the relative tolerance
-    worth asking of a solver whose right-hand side it computes.
+    worth asking of a solver whose right-hand side it computes; `accuracy` is the relative error above which a warning is due.
     """
 
     tolerance: ClassVar[float]
+    accuracy: ClassVar[float]
+
+    @property
+    @abc.abstractmethod
+    def remedy(self) -> str:
+        """What makes the average more accurate, in a sentence."""
 
     @abc.abstractmethod
     def nodes(self, dim: int) -> Nodes:

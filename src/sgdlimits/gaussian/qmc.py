@@ -30,6 +30,7 @@ class Sobol(Rule):
     """
 
     tolerance: ClassVar[float] = 1e-4
+    accuracy: ClassVar[float] = 1e-2
     log2_points: int = eqx.field(static=True, default=10)
     scrambles: int = eqx.field(static=True, default=8)
     seed: int = eqx.field(static=True, default=0)
@@ -40,6 +41,10 @@ class Sobol(Rule):
                 f"Sobol needs 1 to 24 as log2_points and at least 2 scrambles; got {self.log2_points} and {self.scrambles}."
                 " Give, for instance, Sobol(log2_points=12)."
             )
+
+    @property
+    def remedy(self):
+        return f"Give the problem rule=Sobol(log2_points={min(24, self.log2_points + 4)})."
 
     def nodes(self, dim: int) -> Nodes:
         points = _points(dim, self.log2_points, self.scrambles, self.seed)

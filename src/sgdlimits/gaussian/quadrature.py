@@ -30,7 +30,12 @@ class GaussHermite(Rule):
     """
 
     tolerance: ClassVar[float] = 1e-8
+    accuracy: ClassVar[float] = 1e-4
     order: int = eqx.field(static=True, default=24)
+
+    @property
+    def remedy(self):
+        return f"Give the problem rule=GaussHermite(order={2 * self.order}), or Sobol() where the functions have kinks."
 
     def nodes(self, dim: int) -> Nodes:
         if self.order**dim > MOST_NODES:

@@ -29,6 +29,16 @@ class Activation(eqx.Module):
         """Whether quadrature with few nodes converges on it and on its first two derivatives."""
         return True
 
+    def hermite(self, n: int) -> Float[np.ndarray, "n+1"]:
+        """The Hermite coefficients E[s(z) He_m(z)], m = 0, ..., n, as `hermite_coefficients` gives them.
+
+        >>> Polynomial([0, 0, 1]).hermite(2)
+        array([1., 0., 2.])
+        """
+        from sgdlimits.problem.hermite import hermite_coefficients
+
+        return hermite_coefficients(self, n)
+
 
 class FunctionActivation(Activation):
     """A JAX function; `smooth` unless told by comparing two quadrature rules on it.
@@ -77,7 +87,7 @@ class Polynomial(Activation):
 
     coefficients: tuple[float, ...] = eqx.field(static=True)
 
-    def __init__(self, coefficients: Sequence[float]) -> None:
+    def __init__(self, coefficients: Sequence[float] | np.ndarray) -> None:
         values = np.atleast_1d(np.asarray(coefficients, float))
         if values.ndim != 1 or not np.isfinite(values).all() or not values.any():
             raise BadInput(f"a polynomial needs finite coefficients, not all zero; got {coefficients}. Give, say, [0, 0, 1].")
@@ -178,7 +188,8 @@ def as_activation(activation: str | Callable | Activation) -> Activation:
         if activation not in ACTIVATIONS:
             names = [name for name in ACTIVATIONS if not name.startswith("he")]
             raise BadInput(
-                f"unknown activation {activation!r}. Give one of {', '.join(names)}, he1 to he{HIGHEST_HERMITE}, or a JAX function."
+                f"unknown activation {activation!r}. Give one of {', '.join(names)}, he1 to he{HIGHEST_HERMITE}, "
+                "or a JAX function."
             )
         return ACTIVATIONS[activation]
     if not callable(activation):

@@ -11,16 +11,34 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.gaussian import Estimate, GaussHermite, QuadraticSeries, Rule, Sobol
-from sgdlimits.problem.activation import is_square
+from sgdlimits.errors import check_count
+from sgdlimits.gaussian import (
+    ErfIntegrals,
+    GaussHermite,
+    Orders,
+    PiecewiseLinearIntegrals,
+    QuadraticSeries,
+    Rule,
+    SmoothIntegrals,
+    Sobol,
+    UnitIntegrals,
+    polynomial_orders,
+)
+from sgdlimits.gaussian.units import PAIRS_AT_ONCE
+from sgdlimits.problem.activation import Erf, PiecewiseLinear, Polynomial, is_square
 from sgdlimits.problem.frame import Loading, loading
 from sgdlimits.problem.loss import SquaredLoss
 from sgdlimits.problem.overlaps import Overlaps, add, to_vector
+from sgdlimits.problem.target import CommitteeReadout
 
 if TYPE_CHECKING:
     from sgdlimits.problem.projection import ProjectionProblem
 
 MOST_GRID_DIMENSIONS = 3
+FINE_GRID = 14
+MOST_COVARIANCE_NODES = 2**20
+RUNS_BY_RULE = 64
+NUMBERS_AT_ONCE = 2**23
 
 
 class Moments(NamedTuple):
@@ -36,10 +54,18 @@ class Moments(NamedTuple):
 class MomentRule(eqx.Module):
     """How a projection problem's expectations are computed."""
 
-    @property
-    @abc.abstractmethod
-    def tolerance(self) -> float:
+    def tolerance(self, problem: ProjectionProblem) -> float:
         """A relative tolerance worth asking of a solver of the drift."""
+        return 1e-9
+
+    def accuracy(self, problem: ProjectionProblem) -> float | None:
+        """The relative accuracy that the moments should have unless another is asked for; None in closed form."""
+        return None
+
+    @property
+    def remedy(self) -> str:
+        """What makes the moments more accurate."""
+        return ""
 
     @abc.abstractmethod
     def moments(self, problem: ProjectionProblem, stats: Overlaps) -> Moments:
@@ -55,7 +81,15 @@ class MomentRule(eqx.Module):
 
     @abc.abstractmethod
     def risk(self, problem: ProjectionProblem, a: Float[Array, " p"], F: Loading) -> Float[Array, ""]:
-        """The population risk from a factor of Omega, exact to the last digits where the risk is tiny."""
+        """The population risk from a factor of Omega, as exact as can be where the risk is tiny."""
+
+    def error(self, problem: ProjectionProblem, stats: Overlaps) -> Moments:
+        """Estimates of the errors of `moments`, zero in closed form."""
+        return jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: self.moments(problem, stats)))
+
+    def runs_at_once(self, problem: ProjectionProblem) -> int | None:
+        """How many runs' moments to compute at once, where memory is a question."""
+        return None
 
 
 class ClosedForm(MomentRule):
@@ -63,8 +97,6 @@ class ClosedForm(MomentRule):
 
     The residual is the quadratic form of K = diag(a/p, -R) in the fields (see `sgdlimits.gaussian.closed_form`).
     """
-
-    tolerance = 1e-9
 
     def moments(self, problem, stats):
         series = self._series(problem, stats, order=2)
@@ -92,7 +124,7 @@ class ClosedForm(MomentRule):
         """Each increment is c1 D v_i v_j + c2 D^2 v_i v_j for one pair (i, j): all moments are of order 2, 3, 4 in D."""
         p, k = stats.M.shape
         slope, second = self._slopes(problem, stats.a)
-        lr, variance = problem.algorithm.lr, problem.data.sigma**2
+        lr, variance = problem.algorithm.lr_sample, problem.data.sigma**2
         row, column = np.triu_indices(p)
         unit, teacher = np.divmod(np.arange(p * k), k)
         i, j = [unit, row], [p + teacher, column]
@@ -100,7 +132,7 @@ class ClosedForm(MomentRule):
         square = [jnp.zeros(p * k), lr**2 * variance * slope[row] * slope[column]]
         if problem.algorithm.trains_second:
             i, j = [*i, np.arange(p)], [*j, np.arange(p)]
-            linear, square = [*linear, jnp.full(p, -problem.algorithm.lr_second * second)], [*square, jnp.zeros(p)]
+            linear, square = [*linear, jnp.full(p, -problem.algorithm.lr_second_sample * second)], [*square, jnp.zeros(p)]
         pairs = np.concatenate(i), np.concatenate(j)
         c1, c2 = jnp.concatenate(linear), jnp.concatenate(square)
         series = self._series(problem, stats, order=4)
@@ -142,32 +174,41 @@ class ByRule(MomentRule):
 
     rule: Rule
 
-    @property
-    def tolerance(self):
+    def tolerance(self, problem):
         return self.rule.tolerance
+
+    def accuracy(self, problem):
+        return self.rule.accuracy
+
+    @property
+    def remedy(self):
+        return self.rule.remedy
 
     def moments(self, problem, stats):
         F = loading(stats, problem.frame)
         return self._over_classes(problem, lambda c: self.rule.average(self._sample(problem, stats, F, c), self._dim(problem)))
 
-    def estimate(self, problem, stats) -> Estimate:
-        """The moments and their error estimates, class by class."""
+    def error(self, problem, stats):
         F, dim = loading(stats, problem.frame), self._dim(problem)
-        error = self._over_classes(problem, lambda c: self.rule.error(self._sample(problem, stats, F, c), dim))
-        return Estimate(self.moments(problem, stats), error)
+        return self._over_classes(problem, lambda c: self.rule.error(self._sample(problem, stats, F, c), dim))
+
+    def runs_at_once(self, problem):
+        return RUNS_BY_RULE
 
     def covariance(self, problem, stats):
         F, trained = loading(stats, problem.frame), problem.algorithm.trains_second
         column = jax.tree.map(lambda leaf: leaf[..., None], stats)
 
-        def outer(points, c):
-            fields, fixed, z = problem.place(F, points, c)
+        nodes = self.rule.nodes(self._dim(problem))
+
+        def moments(c):
+            fields, fixed, z = problem.place(F, nodes.points, c)
             products = problem.outer(fields, fixed, jnp.broadcast_to(column.a, fields.shape), z, c)
             change = to_vector(add(*problem.changes(column, products)), trained)
-            return change, change[:, None] * change[None]
+            weighted = change * nodes.weights
+            return weighted.sum(1), weighted @ change.T
 
-        dim = self._dim(problem)
-        mean, raw = self._over_classes(problem, lambda c: self.rule.average(lambda points: outer(points, c), dim))
+        mean, raw = self._over_classes(problem, moments)
         return raw - mean[:, None] * mean
 
     def risk(self, problem, a, F):
@@ -210,14 +251,137 @@ class ByRule(MomentRule):
         return sample
 
 
+class FieldIntegrals(MomentRule):
+    """Squared loss and a readout that is a sum over units: integrals over two and four fields, not over all of them.
+
+    In closed form for erf units and for piecewise linear ones (one integral over an angle is left in the corrector), exactly
+    for polynomials, and by quadrature for other smooth functions (see `sgdlimits.gaussian`).
+
+    Parameters
+    ----------
+    order : nodes a dimension where there is no closed form; more nodes make smaller errors
+    """
+
+    order: int = eqx.field(static=True, default=24)
+
+    def __check_init__(self) -> None:
+        check_count("order", self.order, at_least=4)
+
+    def tolerance(self, problem):
+        return 1e-9 if self._integrals(problem).exact else 1e-7
+
+    def accuracy(self, problem):
+        return None if self._integrals(problem).exact else 1e-3
+
+    @property
+    def remedy(self):
+        return f"Give the problem rule=FieldIntegrals(order={2 * self.order})."
+
+    def moments(self, problem, stats):
+        return self._moments(problem, stats, self._integrals(problem))
+
+    def error(self, problem, stats):
+        fine, rough = (self._moments(problem, stats, units) for units in self._both(problem))
+        return jax.tree.map(lambda a, b: jnp.abs(a - b), fine, rough)
+
+    def loss(self, problem, stats):
+        return self._loss(problem, self._coefficients(problem, stats.a), self._fields(problem, stats))
+
+    def risk(self, problem, a, F):
+        rows = jnp.concatenate([F.student, F.fixed])
+        noise = problem.loss.weight * problem.target.noise
+        return jnp.maximum(self._loss(problem, self._coefficients(problem, a), problem.data.sigma**2 * rows @ rows.T), noise)
+
+    def covariance(self, problem, stats):
+        return ByRule(covariance_rule(problem)).covariance(problem, stats)
+
+    def runs_at_once(self, problem):
+        p, n = problem.network.width, problem.network.width + problem.target.teachers
+        grid = self._integrals(problem).numbers_a_pair
+        return max(1, NUMBERS_AT_ONCE // (min(p * (p + 1) // 2, PAIRS_AT_ONCE) * n * max(n, grid)))
+
+    def _moments(self, problem, stats, integrals) -> Moments:
+        p, weight, a = problem.network.width, problem.loss.weight, stats.a / problem.network.width
+        C, c = self._fields(problem, stats), self._coefficients(problem, stats.a)
+        value, slope, curvature = integrals.all_pairs(C)
+        residual = value @ c
+        cross = (curvature[:p] @ c)[:, None] * C[:p] + (slope[:p] * c) @ C
+        spread = integrals.corrector(C, c) + problem.target.noise * slope[:p, :p]
+        first = 2 * weight * a[:, None]
+        return Moments(
+            loss=weight * (c @ residual + problem.target.noise),
+            gradient_fixed=first * cross[:, p:],
+            gradient_field=first * cross[:, :p],
+            gradient_gradient=first * first.T * spread,
+            gradient_second=2 * weight / p * residual[:p],
+        )
+
+    def _loss(self, problem, c, C) -> Float[Array, ""]:
+        return problem.loss.weight * (c @ self._integrals(problem).all_pairs(C).value @ c + problem.target.noise)
+
+    @staticmethod
+    def _fields(problem, stats) -> Float[Array, "n n"]:
+        return problem.data.sigma**2 * jnp.block([[stats.Q, stats.M], [stats.M.T, problem.target.gram]])
+
+    @staticmethod
+    def _coefficients(problem, a) -> Float[Array, " n"]:
+        teachers = problem.target.readout.weights(problem.target.teachers)
+        return jnp.concatenate([a / problem.network.width, -teachers])
+
+    def _integrals(self, problem) -> UnitIntegrals:
+        integrals = additive_integrals(problem, self.order)
+        assert integrals is not None, "checked when the rule was chosen"
+        return integrals
+
+    def _both(self, problem) -> tuple[UnitIntegrals, UnitIntegrals]:
+        fine = self._integrals(problem)
+        return fine, fine.coarser()
+
+
+def additive_integrals(problem: ProjectionProblem, order: int = 24) -> UnitIntegrals | None:
+    """The integrals of a problem whose residual is a sum of units with squared loss; None for other problems."""
+    if not (
+        isinstance(problem.loss, SquaredLoss) and isinstance(problem.target.readout, CommitteeReadout) and problem.data.centred
+    ):
+        return None
+    student, teacher = problem.network.activation, problem.target.readout.activation
+    p, k = problem.network.width, problem.target.teachers
+    each = lambda of: jnp.concatenate([jnp.full(p, of(student)), jnp.full(k, of(teacher))])  # noqa: E731
+    if isinstance(student, Erf) and isinstance(teacher, Erf):
+        return ErfIntegrals(students=p, gains=each(lambda unit: np.sqrt(2) * unit.scale))
+    if isinstance(student, PiecewiseLinear) and isinstance(teacher, PiecewiseLinear):
+        odd, even = each(lambda unit: (unit.right + unit.left) / 2), each(lambda unit: (unit.right - unit.left) / 2)
+        return PiecewiseLinearIntegrals(students=p, odd=odd, even=even)
+    if isinstance(student, Polynomial) and isinstance(teacher, Polynomial):
+        orders = polynomial_orders(student.degree, teacher.degree)
+        return SmoothIntegrals(p, student, teacher, orders, polynomials=True)
+    return SmoothIntegrals(p, student, teacher, Orders.of(order)) if student.smooth and teacher.smooth else None
+
+
 def choose_rule(problem: ProjectionProblem) -> MomentRule:
-    """Closed form where there is one; a grid for few, smooth fields; Sobol points otherwise."""
+    """Closed form or few fields at a time where there is such; a grid for few, smooth fields; Sobol points otherwise."""
     if has_closed_form(problem):
         return ClosedForm()
+    if additive_integrals(problem) is not None:
+        return FieldIntegrals()
     smooth = problem.network.activation.smooth and problem.target.readout.smooth and isinstance(problem.loss, SquaredLoss)
     if smooth and problem.network.width + problem.target.teachers + 1 <= MOST_GRID_DIMENSIONS:
         return ByRule(GaussHermite())
     return ByRule(Sobol())
+
+
+def covariance_rule(problem: ProjectionProblem) -> Rule:
+    """A rule over all fields for the covariance of the increments: a grid where it is fine enough, Sobol points otherwise."""
+    assert isinstance(problem.target.readout, CommitteeReadout), "checked when the rule was chosen"
+    student, teacher = problem.network.activation, problem.target.readout.activation
+    dim = problem.network.width + problem.target.teachers + 1
+    finest = int(MOST_COVARIANCE_NODES ** (1 / dim))
+    enough = FINE_GRID
+    if isinstance(student, Polynomial) and isinstance(teacher, Polynomial):
+        enough = 2 * max(student.degree, teacher.degree) + 2 * student.degree - 1
+    if student.smooth and teacher.smooth and finest >= enough:
+        return GaussHermite(min(finest, max(enough, 32)))
+    return Sobol(log2_points=14)
 
 
 def has_closed_form(problem: ProjectionProblem) -> bool:
