@@ -2,17 +2,19 @@ r"""The exact chain of the summary statistics at finite dimension.
 
 Given the statistics, one step of SGD in R^d needs of the input x only its coordinates in the span of the fixed and the trained
 directions, which are Gaussian, and the norm of the rest, which is a chi-square number: the statistics are a Markov chain, and
-a step costs the same at d = 10^3 and d = 10^9.
+a step costs the same at d = 10^3 and d = 10^9. The rests of a batch of inputs have a Wishart Gram matrix.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import singledispatch
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
@@ -49,7 +51,7 @@ class Chain(SteppingLevel):
     def batch(self, problem):
         """On a processor few enough runs that the states stay in a core's cache; on an accelerator enough to fill it."""
         most, numbers = (8192, 2**16) if jax.default_backend() == "cpu" else (2**20, 2**24)
-        return int(min(most, max(64, numbers / problem.size)))
+        return int(min(most, max(64, numbers / (problem.size * problem.samples_per_step))))
 
 
 @singledispatch
@@ -58,27 +60,33 @@ def chain_process(problem: Problem, d: int) -> Process:
     raise BadInput(f"no exact chain is known for {type(problem).__name__}. Use ODE(), or register one with chain_process.")
 
 
-class Sample(NamedTuple):
-    """One step's input as the chain sees it: coordinates in the frame, norm of the rest squared, label noise, class."""
+class Samples(NamedTuple):
+    """One step's b inputs as the chain sees them: coordinates in the frame, rests, label noise, classes.
 
-    inside: Float[Array, "k runs"]
-    along: Float[Array, "p runs"]
-    outside: Float[Array, " runs"]
-    z: Float[Array, " runs"]
-    c: Int[Array, " runs"]
+    Of the rests r = min(b, p) combinations matter. `outside` is the diagonal, squared, of the triangular factor of their Gram
+    matrix, and `below` what is below the diagonal, row by row (Bartlett).
+    """
+
+    inside: Float[Array, "k b runs"]
+    along: Float[Array, "p b runs"]
+    outside: Float[Array, "r runs"]
+    below: Float[Array, "n runs"]
+    z: Float[Array, "b runs"]
+    c: Int[Array, "b runs"]
 
 
 class FrameChain(Process):
     r"""The chain of a projection problem, on coordinates (see `sgdlimits.problem.frame`).
 
-    An input has coordinates g along the fixed directions, h along those that T uses, and a rest of squared length
-    :math:`\chi^2`. With :math:`u_j \leftarrow \kappa u_j + c_j x`, :math:`c = -(\text{lr}/d) G`,
+    The b inputs of a step have coordinates g (k-by-b) along the fixed directions, h (p-by-b) along those that T uses, and rests
+    outside. With :math:`u_j \leftarrow \kappa u_j + \sum_i C_{ji} x_i`, :math:`C = -(\text{lr}/db)\, G`,
 
-    .. math:: m \leftarrow \kappa m + c g^\top, \qquad
-              TT^\top \leftarrow (\kappa T + ch^\top)(\kappa T + ch^\top)^\top + \chi^2 cc^\top .
+    .. math:: m \leftarrow \kappa m + Cg^\top, \qquad
+              TT^\top \leftarrow (\kappa T + Ch^\top)(\kappa T + Ch^\top)^\top + KK^\top ,
 
-    The new T is the triangular factor of :math:`[\kappa T + ch^\top, \chi c]`, in two sweeps over its columns, without forming
-    Q: rotating :math:`(h, \chi)` onto one axis keeps T triangular and leaves one vector to add, which `_append` rotates in.
+    where :math:`KK^\top` is the Gram matrix of what the rests add. C does not depend on them, so that this is
+    :math:`CWC^\top` with a Wishart matrix W. The new T is the triangular factor of :math:`[\kappa T + Ch^\top, K]`, without
+    forming Q: `_move_by_one` for one input, `_move_by_many` for several.
     """
 
     problem: ProjectionProblem
@@ -92,7 +100,8 @@ class FrameChain(Process):
         room = check_dimension(d, k) - k
         self.problem, self.frame, self.d = problem, problem.frame, jnp.asarray(d, float)
         self.free = None if room >= p else (jnp.arange(p) < room).astype(float)
-        self.block = max(1, min(64, 256 // (p + k + 2), d // 16))
+        b = problem.algorithm.batch
+        self.block = max(1, min(64, 256 // (b * (p + k + 2)), d // (16 * b)))
 
     @property
     def room(self) -> int:
@@ -103,37 +112,40 @@ class FrameChain(Process):
     def start(self, stats: Overlaps) -> Frame:
         return frame_of(stats, self.frame, self.room)
 
-    def draw(self, stream: Stream) -> Sample:
-        problem = self.problem
+    def draw(self, stream: Stream) -> Samples:
+        problem, b = self.problem, self.problem.algorithm.batch
         p, k, sigma = problem.network.width, problem.target.teachers, problem.data.sigma
-        normal = stream.normal(Purpose.STEP, p + k + 1)
-        dof = jnp.maximum(self.d - k - p, 0.0)[None]
-        outside = stream.chi_square(Purpose.CHI, dof)[:, 0]
-        along = normal[:, k : k + p] if self.free is None else normal[:, k : k + p] * self.free[:, None]
-        c = draw_class(problem, stream)
+        column = np.tril_indices(min(b, p), -1)[1]
+        normal = stream.normal(Purpose.STEP, (k + p + 1) * b + column.size)
+        inside, along, z, below = jnp.split(normal, np.cumsum([k, p, 1]) * b, axis=1)
+        inside, along = (part.reshape(stream.steps, -1, b, stream.runs.size) for part in (inside, along))
+        dof = jnp.maximum(self.d - k - p - np.arange(min(b, p)), 0.0)
+        outside = stream.chi_square(Purpose.CHI, dof)
+        below = below * (dof[column] > 0)[:, None]
+        along = along if self.free is None else along * self.free[:, None, None]
+        c = draw_class(problem, stream, b)
         centre = jnp.moveaxis(problem.data.centre(self.frame, c), 0, 1)
-        return Sample(centre + sigma * normal[:, :k], sigma * along, sigma**2 * outside, normal[:, -1], c)
+        return Samples(centre + sigma * inside, sigma * along, sigma**2 * outside, sigma * below, z, c)
 
-    def step(self, state: Frame, x: Sample, size: Float[Array, ""]) -> Frame:
+    def step(self, state: Frame, x: Samples, size: Float[Array, ""]) -> Frame:
         sgd = self.problem.algorithm
         keep = 1 - sgd.lr * sgd.ridge / self.d
-        T, Th, TT, rest = _rotate(state.T, x.along, x.outside)
-        fields = (state.m * x.inside[None]).sum(1) + Th
-        G, second = self.problem.gradient(fields, self._fixed(x), state.a, x.z, x.c)
-        c = -(sgd.lr / self.d) * G
-        length = jnp.sqrt(rest)
-        inverse = jnp.where(rest > 0, 1 / jnp.where(rest > 0, length, 1.0), 0.0)
-        m = keep * state.m + c[:, None] * x.inside[None]
-        T = _append(keep * T, keep * Th * inverse + c * length)
+        Th, TT, move = (_move_by_one if sgd.batch == 1 else _move_by_many)(state.T, x)
+        fields = (state.m[:, :, None] * x.inside[None]).sum(1) + Th
+        G, second = self.problem.gradient(fields, self._fixed(x), jnp.broadcast_to(state.a[:, None], fields.shape), x.z, x.c)
+        C = -(sgd.lr_sample / self.d) * G
+        inside = (C[:, None] * x.inside[None]).sum(2)
+        m = keep * state.m + inside
+        T, outside = move(keep, C)
         if sgd.sphere:
             norm = (state.m**2).sum(1) + TT
-            change = (keep**2 * norm - 1) + c * (2 * keep * fields + c * ((x.inside**2).sum(0) + rest))
+            change = (keep**2 * norm - 1) + 2 * keep * (C * fields).sum(1) + (inside**2).sum(1) + outside
             root = jnp.sqrt(1 + change)
             shrink = -change / (root * (1 + root))
             m, T = m + m * shrink[:, None], T + T * shrink[None]
         if sgd.lr_second is None:
             return Frame(state.a, m, T)
-        return Frame(state.a - (sgd.lr_second / self.d) * (second + sgd.ridge * state.a), m, T)
+        return Frame(state.a - (sgd.lr_second / self.d) * (second.mean(1) + sgd.ridge * state.a), m, T)
 
     def statistics(self, state: Frame) -> Overlaps:
         return runs_first(overlaps_of(state, self.frame))
@@ -147,8 +159,8 @@ class FrameChain(Process):
 
         return self.problem.over_runs(one, runs_first(state))
 
-    def _fixed(self, x: Sample) -> Float[Array, "k runs"]:
-        return (self.frame[:, :, None] * x.inside[None]).sum(1)
+    def _fixed(self, x: Samples) -> Float[Array, "k b runs"]:
+        return (self.frame[:, :, None, None] * x.inside[None]).sum(1)
 
 
 @chain_process.register
@@ -156,13 +168,84 @@ def _(problem: ProjectionProblem, d: int) -> FrameChain:
     return FrameChain(problem, d)
 
 
-def draw_class(problem: ProjectionProblem, stream: Stream) -> Int[Array, "steps runs"]:
-    """The class of each step's input."""
-    weights = problem.data.weights
+def draw_class(problem: ProjectionProblem, stream: Stream, samples: int) -> Int[Array, "steps samples runs"]:
+    """The class of each of a step's inputs."""
+    weights, shape = problem.data.weights, (stream.steps, samples, stream.runs.size)
     if weights.size == 1:
-        return jnp.zeros((stream.steps, stream.runs.size), jnp.int32)
-    u = stream.uniform(Purpose.CLASS, 1)[:, 0]
+        return jnp.zeros(shape, jnp.int32)
+    u = stream.each(samples).uniform(Purpose.CLASS, 1).reshape(shape)
     return (u[..., None] > jnp.cumsum(weights)[:-1]).sum(-1, dtype=jnp.int32)
+
+
+Move = Callable[[Float[Array, ""], Float[Array, "p b runs"]], tuple[Float[Array, "p p runs"], Float[Array, "p runs"]]]
+"""From kappa and C to the new T, and to the squared length of what was added to each row."""
+
+
+def _move_by_one(T: Float[Array, "p p runs"], x: Samples) -> tuple[Float[Array, "p 1 runs"], Float[Array, "p runs"], Move]:
+    r"""Th for one input, the row sums of T squared, and the move, in two sweeps over the columns.
+
+    With a rest of length :math:`\chi` the move is to :math:`[\kappa T + ch^\top, \chi c]`: rotating :math:`(h, \chi)` onto one
+    axis keeps T triangular and leaves one vector to add, which `_append` rotates in.
+    """
+    turned, Th, squares, rest = _rotate(T, x.along[:, 0], x.outside[0])
+    length = jnp.sqrt(rest)
+    inverse = jnp.where(rest > 0, 1 / jnp.where(rest > 0, length, 1.0), 0.0)
+
+    def move(keep, C):
+        c = C[:, 0]
+        return _append(keep * turned, keep * Th * inverse + c * length), c * c * rest
+
+    return Th[:, None], squares, move
+
+
+def _move_by_many(T: Float[Array, "p p runs"], x: Samples) -> tuple[Float[Array, "p b runs"], Float[Array, "p runs"], Move]:
+    r"""The same for several inputs, by Gram-Schmidt on the rows, at a cost that grows as b.
+
+    Given C, what the rests add are p Gaussian vectors with covariance :math:`CC^\top`. With :math:`CC^\top = RR^\top` for an R
+    of r = min(b, p) columns their Gram matrix is :math:`KK^\top`, K = RA, with Bartlett's triangular factor A of r vectors.
+    """
+    p, b, _ = x.along.shape
+    squares = _contract(T, T)
+
+    def move(keep, C):
+        each = jnp.swapaxes(C, 0, 1)
+        R = each if b <= p else _triangular(each)
+        K = _contract(_bartlett(x)[:, :, None], R[:, None])
+        along = _contract(jnp.swapaxes(x.along, 0, 1)[:, :, None], each[:, None])
+        return _triangular(jnp.concatenate([keep * T + along, K])), _contract(along, along) + _contract(K, K)
+
+    return _contract(T[:, :, None], x.along[:, None]), squares, move
+
+
+def _bartlett(x: Samples) -> Float[Array, "r r runs"]:
+    """The triangular factor A of the rests, row by row."""
+    r = x.outside.shape[0]
+    A = jnp.zeros((r, *x.outside.shape)).at[np.diag_indices(r)].set(jnp.sqrt(x.outside))
+    return A.at[np.tril_indices(r, -1)].set(x.below)
+
+
+def _triangular(X: Float[Array, "n p runs"]) -> Float[Array, "p p runs"]:
+    """The columns of the triangular factor of a matrix with p rows and columns X, by Gram-Schmidt on the rows.
+
+    Each row is as exact as its own length allows, however long the others are.
+    """
+    rows = jnp.arange(X.shape[1])
+
+    def column(X, j):
+        row = X[:, j, None]
+        products = _contract(X, row)
+        square = products[j]
+        inverse = jnp.where(square > 0, lax.rsqrt(jnp.where(square > 0, square, 1.0)), 0.0)
+        T_j = jnp.where(rows[:, None] >= j, products * inverse, 0.0)
+        return X - row * inverse * T_j, T_j
+
+    return lax.scan(column, X, rows)[1]
+
+
+def _contract(left: Float[Array, "n ..."], right: Float[Array, "n ..."]) -> Float[Array, "..."]:
+    """The sum over the first axis of the product, term by term: compilers are slow at the sum of one large array."""
+    shape = jnp.broadcast_shapes(left.shape[1:], right.shape[1:])
+    return lax.scan(lambda total, term: (total + term[0] * term[1], None), jnp.zeros(shape), (left, right))[0]
 
 
 def _rotate(T: Float[Array, "p p runs"], h: Float[Array, "p runs"], outside: Float[Array, " runs"]):
@@ -196,7 +279,7 @@ def _append(T: Float[Array, "p p runs"], v: Float[Array, "p runs"]) -> Float[Arr
         head, tail = T_j[j], v[j]
         length = jnp.sqrt(head * head + tail * tail)
         inverse = jnp.where(length > 0, 1 / jnp.where(length > 0, length, 1.0), 0.0)
-        cosine, sine = head * inverse, tail * inverse
+        cosine, sine = jnp.where(length > 0, head * inverse, 1.0), tail * inverse
         return cosine * v - sine * T_j, cosine * T_j + sine * v
 
     return lax.scan(column, v, (jnp.arange(T.shape[0]), T))[1]

@@ -70,7 +70,7 @@ class Carry(eqx.Module):
 
 
 class SteppingLevel(Level):
-    """A level at a finite dimension, whose clock ticks once a sample: its parameters and its process."""
+    """A level at a finite dimension, whose clock ticks once a step of SGD: its parameters and its process."""
 
     d: eqx.AbstractVar[int]
 
@@ -78,19 +78,25 @@ class SteppingLevel(Level):
     def process(self, problem: Problem) -> Process:
         """The chain that this level runs."""
 
-    def segments(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def segments(self, problem: Problem, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Between neighbouring times, the number of steps and the size of each in t."""
-        counts = np.diff(np.rint(times * self.d).astype(np.int64))
-        return counts, np.full(counts.size, 1 / self.d)
+        counts = np.diff(self._steps(problem, times))
+        return counts, np.full(counts.size, problem.samples_per_step / self.d)
 
     def run(self, problem, starts, job):
-        return march(self.process(problem), starts, job, *self.segments(job.times))
+        return march(self.process(problem), starts, job, *self.segments(problem, job.times))
 
-    def snap(self, times):
-        steps = np.unique(np.rint(times * self.d).astype(np.int64))
+    def snap(self, problem, times):
+        steps, samples = np.unique(self._steps(problem, times)), problem.samples_per_step
         if steps[-1] < 1:
-            raise BadInput(f"t_max must be at least one step, 1/d = {1 / self.d:g}; got {times[-1]:g}. Give a larger t_max.")
-        return steps / self.d, steps
+            raise BadInput(
+                f"t_max must be at least one step, {samples}/d = {samples / self.d:g}; got {times[-1]:g}. Give a larger t_max."
+            )
+        return steps * samples / self.d, steps
+
+    def _steps(self, problem: Problem, times: np.ndarray) -> np.ndarray:
+        """The numbers of SGD steps nearest to the times."""
+        return np.rint(times * self.d / problem.samples_per_step).astype(np.int64)
 
 
 def march(process: Process, starts: PyTree, job: Job, counts: np.ndarray, sizes: np.ndarray) -> Track:

@@ -42,7 +42,7 @@ class SDE(SteppingLevel):
     Parameters
     ----------
     d : dimension
-    dt : step in t; None takes a fortieth of the drift's fastest time scale at the start, and at least one sample
+    dt : step in t; None takes a fortieth of the drift's fastest time scale at the start, and at least one step of SGD
     samples : N, fresh samples behind each step's noise: more make a single step's noise closer to Gaussian; None takes as many
         as the step stands for, from 16 to 128
 
@@ -71,14 +71,14 @@ class SDE(SteppingLevel):
     def prepared(self, problem, start):
         if not isinstance(problem, ProjectionProblem):
             raise BadInput(f"SDE is not written for {type(problem).__name__}. Use Chain(d) or ODE().")
-        dt = self.dt or max(1 / self.d, STEP_TIMES_RATE / fastest_rate(problem, start))
+        dt = self.dt or max(problem.samples_per_step / self.d, STEP_TIMES_RATE / fastest_rate(problem, start))
         return SDE(self.d, dt, self.samples or int(min(128, max(16, dt * self.d))))
 
     def process(self, problem):
         assert self.samples is not None, "set by `prepared`"
         return DiffusionProcess(problem, self.d, self.samples)
 
-    def segments(self, times):
+    def segments(self, problem, times):
         gaps = np.diff(times)
         counts = np.ceil(gaps / self.dt - 1e-9).astype(np.int64)
         return counts, gaps / counts
@@ -119,9 +119,7 @@ class DiffusionProcess(Process):
         problem, N = self.problem, self.samples
         rows = problem.network.width + problem.target.teachers + 2
         normal = stream.normal(Purpose.NOISE, rows * N).reshape(stream.steps, rows, N, -1)
-        each = Stream(stream.seed, stream.runs, stream.first * jnp.uint64(N), stream.steps * N)
-        c = draw_class(problem, each).reshape(stream.steps, N, -1)
-        return Kicks(normal[:, :-1], c, normal[:, -1])
+        return Kicks(normal[:, :-1], draw_class(problem, stream, N), normal[:, -1])
 
     def step(self, state: Overlaps, kicks: Kicks, size: Float[Array, ""]) -> Overlaps:
         drift = jax.vmap(self.problem.drift, in_axes=-1, out_axes=-1)

@@ -43,7 +43,7 @@ class SGD(SteppingLevel):
 
     def batch(self, problem):
         """Few enough runs that one step's inputs stay near a core, and memory stays bounded."""
-        return int(min(4096, max(1, 2**17 // self.d)))
+        return int(min(4096, max(1, 2**17 // (self.d * problem.samples_per_step))))
 
 
 @singledispatch
@@ -60,11 +60,11 @@ class Weights(eqx.Module):
 
 
 class Inputs(NamedTuple):
-    """One step's inputs x, label noise and class."""
+    """One step's b inputs x, label noise and classes."""
 
-    x: Float[Array, "runs d"]
-    z: Float[Array, " runs"]
-    c: Int[Array, " runs"]
+    x: Float[Array, "b runs d"]
+    z: Float[Array, "b runs"]
+    c: Int[Array, "b runs"]
 
 
 class WeightProcess(Process):
@@ -81,7 +81,7 @@ class WeightProcess(Process):
         self.d = check_dimension(d, problem.target.teachers)
         if d >= MOST_NORMALS:
             raise BadInput(f"SGD goes up to d = {MOST_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
-        self.block = max(1, min(16, 1024 // d))
+        self.block = max(1, min(16, 1024 // (d * problem.algorithm.batch)))
 
     def start(self, stats: Overlaps) -> Weights:
         p, k = stats.M.shape[1:]
@@ -92,25 +92,27 @@ class WeightProcess(Process):
         return Weights(jnp.moveaxis(at.a, -1, 0), W)
 
     def draw(self, stream: Stream) -> Inputs:
-        data, k = self.problem.data, self.problem.target.teachers
-        normal = stream.normal_rows(Purpose.INPUT, self.d + 1)
-        c = draw_class(self.problem, stream)
-        x = data.sigma * normal[:, :, :-1]
+        data, k, b = self.problem.data, self.problem.target.teachers, self.problem.algorithm.batch
+        normal = stream.each(b).normal_rows(Purpose.INPUT, self.d + 1).reshape(stream.steps, b, -1, self.d + 1)
+        c = draw_class(self.problem, stream, b)
+        x = data.sigma * normal[..., :-1]
         if not data.centred:
-            x = x.at[:, :, :k].add(jnp.moveaxis(data.centre(self.frame, c), 0, -1))
-        return Inputs(x, normal[:, :, -1], c)
+            x = x.at[..., :k].add(jnp.moveaxis(data.centre(self.frame, c), 0, -1))
+        return Inputs(x, normal[..., -1], c)
 
     def step(self, state: Weights, inputs: Inputs, size: Float[Array, ""]) -> Weights:
         sgd, x = self.problem.algorithm, inputs.x
-        fields = jnp.einsum("rpd,rd->pr", state.W, x)
-        fixed = self.frame @ x[:, : self.frame.shape[0]].T
-        G, second = self.problem.gradient(fields, fixed, state.a.T, inputs.z, inputs.c)
-        W = (1 - sgd.lr * sgd.ridge / self.d) * state.W - (sgd.lr / self.d) * G.T[:, :, None] * x[:, None]
+        fields = jnp.einsum("rpd,brd->pbr", state.W, x)
+        fixed = jnp.einsum("ks,brs->kbr", self.frame, x[:, :, : self.frame.shape[0]])
+        a = jnp.broadcast_to(state.a.T[:, None], fields.shape)
+        G, second = self.problem.gradient(fields, fixed, a, inputs.z, inputs.c)
+        change = jnp.einsum("pbr,brd->rpd", (sgd.lr_sample / self.d) * G, x)
+        W = (1 - sgd.lr * sgd.ridge / self.d) * state.W - change
         if sgd.sphere:
             W = W / jnp.sqrt(jnp.einsum("rpd,rpd->rp", W, W))[:, :, None]
         if sgd.lr_second is None:
             return Weights(state.a, W)
-        return Weights(state.a - (sgd.lr_second / self.d) * (second.T + sgd.ridge * state.a), W)
+        return Weights(state.a - (sgd.lr_second / self.d) * (second.mean(1).T + sgd.ridge * state.a), W)
 
     def statistics(self, state: Weights) -> Overlaps:
         M = jnp.einsum("rps,ks->rpk", state.W[:, :, : self.frame.shape[0]], self.frame)

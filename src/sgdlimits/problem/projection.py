@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import equinox as eqx
@@ -10,19 +11,26 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.errors import BadInput
+from sgdlimits.errors import AccuracyWarning, BadInput, check_number
 from sgdlimits.gaussian import Estimate, GaussHermite, Rule
 from sgdlimits.problem.algorithm import OnePassSGD
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.data import Data, gaussian
 from sgdlimits.problem.frame import Loading, frame_of
 from sgdlimits.problem.loss import FunctionLoss, SquaredLoss, as_loss
-from sgdlimits.problem.moments import ByRule, ClosedForm, MomentRule, Moments, choose_rule, has_closed_form
+from sgdlimits.problem.moments import (
+    ByRule,
+    ClosedForm,
+    FieldIntegrals,
+    MomentRule,
+    Moments,
+    additive_integrals,
+    choose_rule,
+    has_closed_form,
+)
 from sgdlimits.problem.network import TwoLayer
 from sgdlimits.problem.overlaps import Overlaps, from_vector, symmetric, to_vector
 from sgdlimits.problem.target import Target
-
-RUNS_BY_RULE = 64
 
 
 class InitialWeights(eqx.Module):
@@ -38,6 +46,17 @@ class InitialWeights(eqx.Module):
     scale: float = eqx.field(static=True, default=1.0)
     unit: bool = eqx.field(static=True, default=False)
     second: float = eqx.field(static=True, default=1.0)
+
+
+@eqx.filter_jit
+def _estimate(problem: ProjectionProblem, stats: Overlaps) -> tuple[Moments, Moments]:
+    return problem.rule.moments(problem, stats), problem.rule.error(problem, stats)
+
+
+def _relative(estimate: Estimate) -> float:
+    """The largest error relative to the largest moment."""
+    largest = lambda moments: max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(moments))  # noqa: E731
+    return largest(estimate.error) / max(largest(estimate.value), np.finfo(float).tiny)
 
 
 class ProjectionProblem(Problem):
@@ -114,6 +133,11 @@ class ProjectionProblem(Problem):
                 "ClosedForm needs squared activations, a quadratic readout, a squared loss and centred data. "
                 "Leave out rule, or give Sobol()."
             )
+        elif isinstance(rule, FieldIntegrals) and additive_integrals(self) is None:
+            raise BadInput(
+                "FieldIntegrals needs a squared loss, a CommitteeReadout, centred data, and activations that are smooth or "
+                "piecewise linear. Leave out rule, or give Sobol()."
+            )
         else:
             self.rule = rule
 
@@ -123,8 +147,9 @@ class ProjectionProblem(Problem):
         return jnp.linalg.cholesky(self.target.gram)
 
     def over_runs(self, f, batch):
-        """All at once in closed form; by a rule, whose many nodes each run needs, a few runs at a time."""
-        return jax.lax.map(f, batch, batch_size=RUNS_BY_RULE) if isinstance(self.rule, ByRule) else jax.vmap(f)(batch)
+        """All at once in closed form; a few runs at a time where each needs many nodes."""
+        few = self.rule.runs_at_once(self)
+        return jax.vmap(f)(batch) if few is None else jax.lax.map(f, batch, batch_size=few)
 
     @property
     def size(self) -> int:
@@ -132,11 +157,15 @@ class ProjectionProblem(Problem):
 
     @property
     def tolerance(self) -> float:
-        return self.rule.tolerance
+        return self.rule.tolerance(self)
 
     @property
     def rate(self):
-        return 1.0 if self.paper_time is None else self.paper_time * self.algorithm.lr
+        return 1.0 if self.paper_time is None else self.paper_time * self.algorithm.lr_sample
+
+    @property
+    def samples_per_step(self):
+        return self.algorithm.batch
 
     # One sample. Fields have shape (p, ...) and (k, ...): any trailing axes, such as runs, nodes or none.
 
@@ -172,12 +201,12 @@ class ProjectionProblem(Problem):
         SDE. `total` is the sum of the weights; trailing axes broadcast.
         """
         sgd, cross = self.algorithm, sums.gradient_field
-        decay = sgd.ridge * total
-        M = -sgd.lr * (sums.gradient_fixed + decay * stats.M)
-        Q = -sgd.lr * (cross + jnp.swapaxes(cross, 0, 1) + 2 * decay * stats.Q)
+        lr, lr_second, decay = sgd.lr_sample, sgd.lr_second_sample, sgd.ridge * total
+        M = -lr * (sums.gradient_fixed + decay * stats.M)
+        Q = -lr * (cross + jnp.swapaxes(cross, 0, 1) + 2 * decay * stats.Q)
         still = jnp.zeros_like(stats.a)
-        a = still if sgd.lr_second is None else -sgd.lr_second * (sums.gradient_second + decay * stats.a)
-        spread = (sgd.lr * self.data.sigma) ** 2 * sums.gradient_gradient
+        a = still if lr_second is None else -lr_second * (sums.gradient_second + decay * stats.a)
+        spread = (lr * self.data.sigma) ** 2 * sums.gradient_gradient
         return Overlaps(a, M, Q), Overlaps(still, jnp.zeros_like(M), spread)
 
     def project(self, stats: Overlaps, change: Overlaps) -> Overlaps:
@@ -212,12 +241,36 @@ class ProjectionProblem(Problem):
             return self.loss.weight * self.target.noise
         return (self.rule if isinstance(self.rule, ByRule) else ByRule(GaussHermite())).floor(self)
 
-    def expectation(self, stats: Overlaps) -> Estimate:
-        """The moments behind drift and risk with their error estimates; zero errors where they are in closed form."""
-        if isinstance(self.rule, ByRule):
-            return self.rule.estimate(self, stats)
-        moments = self.rule.moments(self, stats)
-        return Estimate(moments, jax.tree.map(jnp.zeros_like, moments))
+    def expectation(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:
+        """The moments behind drift and risk with their error estimates; zero errors where they are in closed form.
+
+        Where an error is above `tolerance`, relative to the largest moment, an `AccuracyWarning` says so.
+
+        >>> import sgdlimits as sl
+        >>> problem = sl.presets.committee(2, 1, "tanh")
+        >>> value, error = problem.expectation(sl.FixedInit(0.5).one(problem), tolerance=1e-3)
+        >>> bool(0 < error.gradient_gradient.max() < 1e-3 * value.gradient_field.max())
+        True
+        """
+        estimate = Estimate(*_estimate(self, stats))
+        if tolerance is not None:
+            check_number("tolerance", tolerance, above=0)
+            self._warn(_relative(estimate), tolerance, stacklevel=3)
+        return estimate
+
+    def warn_of_inaccuracy(self, stats: Overlaps, tolerance: float | None = None) -> None:
+        usual = self.rule.accuracy(self)
+        if usual is not None:
+            self._warn(_relative(Estimate(*_estimate(self, stats))), tolerance or usual, stacklevel=5)
+
+    def _warn(self, reached: float, tolerance: float, stacklevel: int) -> None:
+        if not reached <= tolerance:
+            warnings.warn(
+                f"the expectations of this problem have a relative error of about {reached:.1e}, and {tolerance:.1e} was "
+                f"asked for. {self.rule.remedy}",
+                AccuracyWarning,
+                stacklevel=stacklevel,
+            )
 
     def check(self, stats: Overlaps) -> None:
         p, k = self.network.width, self.target.teachers

@@ -57,6 +57,10 @@ class Stream(eqx.Module):
         host = (words, np.asarray(runs, np.uint32), np.asarray(first, np.uint64))
         return cls(*host, steps, rolled=True)  # type: ignore[arg-type]  # on the host until something is drawn
 
+    def each(self, count: int) -> Stream:
+        """The numbers of `count` samples for each step: sample i of step n is number n count + i."""
+        return Stream(self.seed, self.runs, self.first * jnp.uint64(count), self.steps * count, self.rolled)
+
     def words(self, purpose: Purpose, blocks: int, skip: Array | int = 0, rows: bool = False) -> Words:
         """Four words for each step, block and run, each of shape (steps, blocks, runs), or (steps, runs, blocks) as `rows`.
 

@@ -146,7 +146,7 @@ def setting(problem: ProjectionProblem, d, threshold) -> Setting:
     if threshold >= 1:
         raise BadInput(f"threshold must be below 1; got {threshold:g}. Give the relative decrease of the excess risk.")
     sgd, target = problem.algorithm, problem.target
-    return Setting(problem, problem.network.width, float(sgd.lr), float(target.noise), check_count("d", d), float(threshold))
+    return Setting(problem, problem.network.width, float(sgd.lr_sample), float(target.noise), check_count("d", d), float(threshold))
 
 
 def annealed(at: Setting) -> float:
