@@ -8,15 +8,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput, check_count, check_number
 from sgdlimits.level.base import check_dimension
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.frame import Frame, frame_of, overlaps_of
 from sgdlimits.problem.overlaps import Overlaps, runs_first
+from sgdlimits.problem.particles import Particles, particles_of
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import Purpose, Stream
+
+MOST_SQUARE = 256
+"""Up to this width a random start of the mean-field limit has the units of the p-by-p start, number by number."""
 
 
 class Start(eqx.Module):
@@ -25,6 +29,10 @@ class Start(eqx.Module):
     @abc.abstractmethod
     def batch(self, problem: Problem, stream: Stream) -> Overlaps:
         """The statistics of the stream's runs, runs first."""
+
+    def particles(self, problem: Problem, stream: Stream) -> Particles:
+        """The units of the stream's runs, each on its own, runs first: for the mean-field limit, without a p-by-p array."""
+        return particles_of(self.batch(problem, stream))
 
     def sample(self, problem: Problem, *, runs: int = 1, seed: int = 0) -> Overlaps:
         """The statistics of `runs` runs, shapes (runs, p), (runs, p, k), (runs, p, p), as `simulate` would draw them."""
@@ -40,7 +48,8 @@ class RandomInit(Start):
 
     The rows of a p-by-d Gaussian matrix have independent Gaussian coordinates along the k fixed directions, and outside of
     them a Wishart Gram matrix whose triangular factor is normal below the diagonal and chi with d - k - j degrees of freedom
-    on it (Bartlett). No vector of length d is made.
+    on it (Bartlett). No vector of length d is made. For `MeanField` no p-by-p array is made either where p is above 256; its
+    units then have the same law but not the same numbers.
 
     Parameters
     ----------
@@ -63,17 +72,26 @@ class RandomInit(Start):
     second: float | None = eqx.field(static=True, default=None)
 
     def batch(self, problem, stream):
+        dof = np.maximum(self.d - problem.target.teachers - np.arange(problem.network.width), 0.0)
+        return _gaussian_overlaps(problem.target.gram, jnp.asarray(dof), *self._law(problem), stream)
+
+    def particles(self, problem, stream):
+        p, k = problem.network.width, problem.target.teachers
+        if p <= MOST_SQUARE:
+            return super().particles(problem, stream)
+        dof = np.full(p, float(self.d - k))
+        return _gaussian_particles(problem.target.gram, jnp.asarray(dof), *self._law(problem), stream)
+
+    def _law(self, problem) -> tuple[Float[Array, "3"], bool]:
+        """(scale, second layer, root of d), and whether directions are scaled to norm 1."""
         check_dimension(self.d, problem.target.teachers)
         if self.scale is not None:
             check_number("scale", self.scale, above=0)
         law = problem.initial
         scale = law.scale if self.scale is None else self.scale
-        unit = law.unit if self.unit is None else self.unit
         second = law.second if self.second is None else self.second
-        p, k = problem.network.width, problem.target.teachers
-        dof = np.maximum(self.d - k - np.arange(p), 0.0)
-        numbers = jnp.asarray([scale, second, np.sqrt(self.d)], float)
-        return _gaussian_overlaps(problem.target.gram, jnp.asarray(dof), numbers, bool(unit), stream)
+        unit = law.unit if self.unit is None else self.unit
+        return jnp.asarray([scale, second, np.sqrt(self.d)], float), bool(unit)
 
 
 @eqx.filter_jit
@@ -89,6 +107,18 @@ def _gaussian_overlaps(gram: Float[Array, "k k"], dof: Float[Array, " p"], numbe
     factor = scale / (jnp.sqrt((m**2).sum(1) + (T**2).sum(0)) if unit else root_d * jnp.ones_like(diagonal))
     frame = Frame(second * jnp.ones_like(diagonal), m * factor[:, None], T * factor[None])
     return runs_first(overlaps_of(frame, jnp.linalg.cholesky(gram)))
+
+
+@eqx.filter_jit
+def _gaussian_particles(gram: Float[Array, "k k"], dof: Float[Array, " p"], numbers, unit: bool, stream: Stream) -> Particles:
+    """What `_gaussian_overlaps` says about each vector alone, where each has `dof` dimensions outside the fixed ones."""
+    p, k = dof.size, gram.shape[0]
+    scale, second, root_d = numbers
+    m = stream.normal(Purpose.START, p * k)[0].reshape(p, k, -1)
+    square = (m**2).sum(1) + stream.chi_square(Purpose.START_CHI, dof)[0]
+    factor = scale / (jnp.sqrt(square) if unit else root_d * jnp.ones_like(square))
+    M = jnp.einsum("jsR,rs->jrR", m * factor[:, None], jnp.linalg.cholesky(gram))
+    return runs_first(Particles(second * jnp.ones_like(square), M, square * factor**2))
 
 
 @eqx.filter_jit
@@ -111,11 +141,15 @@ class OrthogonalInit(Start):
         check_number("spread", self.spread, at_least=0)
 
     def batch(self, problem, stream):
-        p, k, runs = problem.network.width, problem.target.teachers, stream.runs.size
-        M = self.spread * _normals(stream, p * k).reshape(p, k, runs)
-        stats = Overlaps(_second(self.second, problem, runs), jnp.moveaxis(M, -1, 0), jnp.tile(jnp.eye(p), (runs, 1, 1)))
+        units, p = self.particles(problem, stream), problem.network.width
+        stats = Overlaps(units.a, units.M, jnp.tile(jnp.eye(p), (stream.runs.size, 1, 1)))
         _check_exists(stats, problem, f"OrthogonalInit(spread={self.spread:g})", "Give a smaller spread.")
         return stats
+
+    def particles(self, problem, stream):
+        p, k, runs = problem.network.width, problem.target.teachers, stream.runs.size
+        M = self.spread * _normals(stream, p * k).reshape(p, k, runs)
+        return Particles(_second(self.second, problem, runs), jnp.moveaxis(M, -1, 0), jnp.ones((runs, p)))
 
 
 class FixedInit(Start):
@@ -134,6 +168,14 @@ class FixedInit(Start):
     second: float | None = eqx.field(static=True, default=None)
 
     def batch(self, problem, stream):
+        one = jax.tree.map(lambda leaf: leaf[0], self.particles(problem, stream))
+        inside = one.M @ jnp.linalg.solve(problem.target.gram, one.M.T)
+        Q = inside + jnp.diag(1 - jnp.diagonal(inside))
+        stats = _repeat(Overlaps(one.a, one.M, Q), stream.runs.size)
+        _check_exists(stats, problem, "FixedInit", "Give smaller overlaps.")
+        return stats
+
+    def particles(self, problem, stream):
         p, k, runs = problem.network.width, problem.target.teachers, stream.runs.size
         if not np.isfinite(self.overlap).all():
             raise BadInput(f"overlap must be finite; got {np.asarray(self.overlap).tolist()}. Give finite overlaps.")
@@ -143,40 +185,51 @@ class FixedInit(Start):
             raise BadInput(
                 f"overlap must broadcast to shape ({p}, {k}); got shape {self.overlap.shape}. Give a number or such an array."
             ) from None
-        inside = M @ jnp.linalg.solve(problem.target.gram, M.T)
-        rest = 1 - jnp.diagonal(inside)
-        one = Overlaps(_second(self.second, problem, 1)[0], M, inside + jnp.diag(rest))
-        stats = jax.tree.map(lambda leaf: jnp.tile(leaf, (runs, *(1 for _ in leaf.shape))), one)
-        _check_exists(stats, problem, "FixedInit", "Give smaller overlaps.")
-        return stats
+        return _repeat(Particles(_second(self.second, problem, 1)[0], M, jnp.ones(p)), runs)
 
 
 class Given(Start):
     """Statistics as they are: of one run, used for all, or of each run."""
 
-    stats: Overlaps
+    stats: Overlaps | Particles
 
     def batch(self, problem, stream):
-        if np.ndim(self.stats.a) == 1:
-            return jax.tree.map(lambda leaf: jnp.tile(leaf, (stream.runs.size, *(1 for _ in leaf.shape))), self.stats)
-        given, last = self.stats.a.shape[0], int(stream.runs.max())
+        if isinstance(self.stats, Particles):
+            raise BadInput(
+                "Particles say nothing about pairs of units, which only MeanField() does without. Give Overlaps(a, M, Q)."
+            )
+        return self._of_runs(self.stats, stream)
+
+    def particles(self, problem, stream):
+        return self._of_runs(particles_of(self.stats), stream)
+
+    @staticmethod
+    def _of_runs(stats: PyTree, stream: Stream) -> PyTree:
+        if np.ndim(stats.a) == 1:
+            return _repeat(stats, stream.runs.size)
+        given, last = stats.a.shape[0], int(stream.runs.max())
         if last >= given:
             raise BadInput(
                 f"the start has {given} runs, but run {last} was asked for. Give statistics of one run, or runs={given}."
             )
-        return jax.tree.map(lambda leaf: leaf[stream.runs], self.stats)
+        return jax.tree.map(lambda leaf: leaf[stream.runs], stats)
 
 
-def as_start(start: Start | Overlaps) -> Start:
+def as_start(start: Start | Overlaps | Particles) -> Start:
     """A start from an init object or from explicit statistics."""
     if isinstance(start, Start):
         return start
-    if isinstance(start, Overlaps):
+    if isinstance(start, (Overlaps, Particles)):
         return Given(start)
     raise BadInput(
         f"start must be RandomInit, OrthogonalInit, FixedInit or statistics; got {type(start).__name__}. "
         "Give, for instance, RandomInit(d=3000) or Overlaps(a, M, Q)."
     )
+
+
+def _repeat(one: PyTree, runs: int) -> PyTree:
+    """The statistics of one run for each of several."""
+    return jax.tree.map(lambda leaf: jnp.tile(leaf, (runs, *(1 for _ in leaf.shape))), one)
 
 
 def _second(second: float | None, problem: ProjectionProblem, runs: int) -> Float[Array, "runs p"]:

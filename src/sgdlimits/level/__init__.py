@@ -4,10 +4,26 @@ import sgdlimits._x64  # noqa: F401  (first: arrays are double precision)
 from sgdlimits.level.base import Job, Level, Track
 from sgdlimits.level.chain import Chain
 from sgdlimits.level.condition import Condition, Exits, Predicate, exits
+from sgdlimits.level.mean_field import MeanField
 from sgdlimits.level.ode import ODE, flow
 from sgdlimits.level.sde import SDE
 from sgdlimits.level.sgd import SGD
 
-LEVELS = {level.name: level for level in (SGD, Chain, SDE, ODE)}
+LEVELS = {level.name: level for level in (SGD, Chain, SDE, ODE, MeanField)}
 
-__all__ = ["LEVELS", "ODE", "SDE", "SGD", "Chain", "Condition", "Exits", "Job", "Level", "Predicate", "Track", "exits", "flow"]
+__all__ = [
+    "LEVELS",
+    "ODE",
+    "SDE",
+    "SGD",
+    "Chain",
+    "Condition",
+    "Exits",
+    "Job",
+    "Level",
+    "MeanField",
+    "Predicate",
+    "Track",
+    "exits",
+    "flow",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,6 +15,10 @@ from jaxtyping import PyTree
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.level.condition import Condition
 from sgdlimits.problem.base import Problem
+from sgdlimits.random import Stream
+
+if TYPE_CHECKING:
+    from sgdlimits.start import Start
 
 FINISHED, STOPPED, DIVERGED = "finished", "stopped", "diverged"
 LIMIT = 1e6
@@ -61,8 +65,16 @@ class Level(eqx.Module):
         """Follow a batch of runs from their statistics (runs first) through `job.times`."""
 
     @abc.abstractmethod
-    def snap(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The times that this level can save at nearest to those asked for, and their numbers of samples (NaN without d)."""
+    def snap(self, problem: Problem, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The times that this level can save at nearest to those asked for, and their numbers of SGD steps (NaN without d)."""
+
+    def view(self, problem: Problem) -> Problem:
+        """The problem in the statistics of this level."""
+        return problem
+
+    def starts(self, problem: Problem, start: Start, stream: Stream) -> PyTree:
+        """The statistics in which the stream's runs start, runs first."""
+        return start.batch(problem, stream)
 
     def prepared(self, problem: Problem, start: PyTree) -> Level:
         """This level with the parameters it chooses for itself, given the statistics of the first run."""

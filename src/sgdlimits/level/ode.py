@@ -51,10 +51,12 @@ class ODE(Level):
                 check_number(name, getattr(self, name), above=0)
 
     def prepared(self, problem, start):
+        asked = self.rtol if self.rtol and self.rtol < problem.tolerance else None
+        problem.warn_of_inaccuracy(start, asked)
         rtol = self.rtol or problem.tolerance
         return ODE(self.corrector, rtol, self.atol or rtol / 100)
 
-    def snap(self, times):
+    def snap(self, problem, times):
         return times, np.full(times.size, np.nan)
 
     def batch(self, problem):
@@ -85,7 +87,7 @@ def drift_jacobian(problem: Problem, corrector: bool, stats: PyTree):
 
 @eqx.filter_jit
 def _jacobians(problem: Problem, corrector: bool, stats: PyTree):
-    return jax.vmap(lambda one: drift_jacobian(problem, corrector, one))(stats)
+    return problem.over_runs(lambda one: drift_jacobian(problem, corrector, one), stats)
 
 
 @eqx.filter_jit
@@ -193,6 +195,8 @@ class _Solve:
 
     def _stiff(self, solver: OdeSolver) -> bool:
         """Whether stability, not accuracy, limits the step: the fastest decay rate times the step is near DOP853's bound."""
+        if not self.problem.implicit:
+            return False
         return bool((-np.linalg.eigvals(self._blocks(self.y[self.active])).real * solver.step_size > STIFF_PRODUCT).any())
 
     def _hits(self, y: np.ndarray, runs: np.ndarray) -> np.ndarray:

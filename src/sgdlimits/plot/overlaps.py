@@ -49,7 +49,7 @@ def overlaps(
     ----------
     datasets : one dataset of `simulate`, several, or a dict from labels to datasets; labels are levels unless given
     ax : where to draw; a new figure unless given
-    what : "M", overlaps with the fixed directions, unless given; "Q", overlaps between trained directions; or "a"
+    what : "M", overlaps with the fixed directions, unless given; "Q", overlaps between trained directions; "a"; or "q"
     absolute : whether to plot absolute values; None does so for M alone, whose sign many problems do not see
     clock : "t" for samples per dimension, "paper" for the time of the problem's paper, "samples" for t d
     singles : at most so many single runs of each dataset, or a dict from labels to such numbers
@@ -115,6 +115,7 @@ def _symbol(what: str, index: str, absolute: bool) -> str:
 
 
 def _axis_label(curves: dict[str, np.ndarray], what: str, absolute: bool) -> str:
-    words = {"M": "overlap", "m": "overlap", "Q": "overlap of students", "a": "second layer"}.get(what, "statistic")
-    index = {"M": "jr", "Q": "jl", "a": "j"}.get(what, "") if len(curves) > 1 else ""
+    names = {"M": "overlap", "m": "overlap", "Q": "overlap of students", "q": "squared norm", "a": "second layer"}
+    words = names.get(what, "statistic")
+    index = {"M": "jr", "Q": "jl", "q": "j", "a": "j"}.get(what, "") if len(curves) > 1 else ""
     return f"{words} {_symbol(what, index, absolute)}"

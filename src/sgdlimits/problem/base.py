@@ -56,10 +56,23 @@ class Problem(eqx.Module):
         """A relative tolerance worth asking of a solver of the drift."""
         return 1e-9
 
+    def warn_of_inaccuracy(self, stats: PyTree, tolerance: float | None = None) -> None:
+        """Warn where the drift at these statistics of one run is less accurate than `tolerance`, or than it should be."""
+
+    @property
+    def implicit(self) -> bool:
+        """Whether the Jacobian of one run's drift is small enough to be made, as an implicit solver needs."""
+        return True
+
     @property
     @abc.abstractmethod
     def rate(self) -> Float[Array, ""] | float:
         """Paper time per unit of t."""
+
+    @property
+    def samples_per_step(self) -> int:
+        """How many samples one step of SGD takes: the time t is the number of steps times this over d."""
+        return 1
 
     @abc.abstractmethod
     def check(self, stats: PyTree) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 
-def _number_array(value):
+def number_array(value):
     """Floating point, whatever numbers were given; what JAX puts into pytrees in between passes through."""
     numbers = (list, tuple, int, float, np.generic, np.ndarray, jax.Array)
     return jnp.asarray(value, float) if isinstance(value, numbers) else value
@@ -33,9 +33,9 @@ class Overlaps(eqx.Module):
     1
     """
 
-    a: Float[Array, "*runs p"] = eqx.field(converter=_number_array)
-    M: Float[Array, "*runs p k"] = eqx.field(converter=_number_array)
-    Q: Float[Array, "*runs p p"] = eqx.field(converter=_number_array)
+    a: Float[Array, "*runs p"] = eqx.field(converter=number_array)
+    M: Float[Array, "*runs p k"] = eqx.field(converter=number_array)
+    Q: Float[Array, "*runs p p"] = eqx.field(converter=number_array)
 
     dims: ClassVar[dict[str, tuple[str, ...]]] = {
         "a": ("student",),

@@ -37,9 +37,10 @@ _LONG_NAMES = {
     "a": "second layer",
     "M": "overlap of student and teacher",
     "Q": "overlap of students",
+    "q": "squared norm of the student",
     "risk": "population risk",
     "t": "samples per dimension",
-    "step": "samples",
+    "step": "SGD steps",
     "t_end": "time at which the run ended",
     "status": "how the run ended",
 }

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 import xarray as xr
+from jaxtyping import PyTree
 from tqdm.auto import tqdm
 
 from sgdlimits.errors import BadInput, Interrupted, check_count, check_number
@@ -16,6 +17,7 @@ from sgdlimits.level.base import DIVERGED, FINISHED, Job, Level, Track
 from sgdlimits.level.condition import Condition, as_condition, check_condition
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.overlaps import Overlaps
+from sgdlimits.problem.particles import Particles
 from sgdlimits.random import Stream
 from sgdlimits.start import Start, as_start
 from sgdlimits.trajectory.record import condition_text, to_json
@@ -29,7 +31,7 @@ class DivergedWarning(UserWarning):
 def simulate(
     problem: Problem,
     level: Level,
-    start: Start | Overlaps,
+    start: Start | Overlaps | Particles,
     *,
     t_max: float,
     runs: int = 1,
@@ -44,8 +46,9 @@ def simulate(
     Parameters
     ----------
     problem : what is learnt, such as `presets.phase_retrieval(lr=0.05)`
-    level : how it is described: `SGD(d)`, `Chain(d)`, `SDE(d)` or `ODE()`
-    start : `RandomInit(d)`, `OrthogonalInit(spread)`, `FixedInit(overlap)`, or explicit `Overlaps` of one run or of each
+    level : how it is described: `SGD(d)`, `Chain(d)`, `SDE(d)`, `ODE()` or `MeanField()`
+    start : `RandomInit(d)`, `OrthogonalInit(spread)`, `FixedInit(overlap)`, or explicit `Overlaps` of one run or of each, for
+        `MeanField()` also `Particles`
     t_max : the end, in samples per dimension
     runs : number of runs
     seed : a whole number; run i with the same seed is the same run, whatever other runs are beside it
@@ -85,15 +88,15 @@ def simulate(
         raise BadInput(f"seed must be below 2^64; got {seed}. Give a smaller seed.")
     most = level.batch(problem) if batch is None else min(level.batch(problem), check_count("batch", batch))
     size = -(-runs // -(-runs // most))
-    starts = _starts(problem, start, seed, np.arange(size))
+    starts = _starts(problem, level, start, seed, np.arange(size))
     first = jax.tree.map(lambda leaf: leaf[0], starts)
     level = level.prepared(problem, first)
     condition = as_condition(until)
     if condition is not None:
-        check_condition(condition, problem, first)
+        check_condition(condition, level.view(problem), first)
     wanted = _times((200 if until is None else 2) if save is None else save, float(t_max))
-    times, steps = level.snap(np.unique(np.concatenate([[0.0], wanted])))
-    drop_zero = int(level.snap(wanted)[0][0] > 0)
+    times, steps = level.snap(problem, np.unique(np.concatenate([[0.0], wanted])))
+    drop_zero = int(level.snap(problem, wanted)[0][0] > 0)
 
     tracks: list[Track] = []
     total = runs + -runs % size
@@ -103,7 +106,7 @@ def simulate(
             which = np.minimum(np.arange(done, done + size), runs - 1)
             job = Job(times, seed, which, condition, lambda share: bar.update(min(share * size, total - bar.n)))
             try:
-                starts = starts if done == 0 else _starts(problem, start, seed, which)
+                starts = starts if done == 0 else _starts(problem, level, start, seed, which)
                 tracks.append(level.run(problem, starts, job).of_runs(runs - done))
             except KeyboardInterrupt:
                 if not tracks:
@@ -130,9 +133,9 @@ def simulate(
     return dataset
 
 
-def _starts(problem: Problem, start: Start, seed: int, which: np.ndarray) -> Overlaps:
-    starts = start.batch(problem, Stream.of(seed, which))
-    problem.check(starts)
+def _starts(problem: Problem, level: Level, start: Start, seed: int, which: np.ndarray) -> PyTree:
+    starts = level.starts(problem, start, Stream.of(seed, which))
+    level.view(problem).check(starts)
     return starts
 
 

@@ -1,0 +1,125 @@
+"""A problem whose width has gone to infinity."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sgdlimits.errors import BadInput
+from sgdlimits.problem.base import Problem
+from sgdlimits.problem.particle_moments import ParticleMoments, ParticleRule, choose_particle_rule
+from sgdlimits.problem.particles import Particles
+from sgdlimits.problem.projection import ProjectionProblem
+
+MOST_IMPLICIT = 256
+TOLERANCE = 1e-9
+
+
+class MeanFieldProblem(Problem):
+    r"""A projection problem in the limit of infinite width, at fixed time :math:`(\text{lr}/p)\,t`.
+
+    The p units of the problem are the atoms of the measure of units: each stands for infinitely many with the same second
+    layer, overlaps and norm, whose directions outside the span of the fixed ones are independent. So every pair of units, also
+    a unit with its like, has the overlap :math:`Q_{il} = m_i^\top P^{-1} m_l`, and with :math:`G = \partial l/\partial\lambda`
+
+    .. math::
+        \dot m_i &= -\text{lr}\,(E[G_i\lambda^*] + \text{ridge}\, m_i), \\
+        \dot q_i &= -2\,\text{lr}\,(E[G_i\lambda_i] + \text{ridge}\, q_i), \\
+        \dot a_i &= -\text{lr}_2\,(E[\partial_{a_i} l] + \text{ridge}\, a_i),
+
+    in t. There is no corrector: it is lr/p times smaller than the rest. On the sphere the change of each norm is taken out.
+
+    Parameters
+    ----------
+    problem : the problem at its width
+    rule : how expectations are computed; chosen unless given
+
+    >>> import sgdlimits as sl
+    >>> limit = MeanFieldProblem(sl.presets.committee(width=3, teachers=2))
+    >>> limit.drift(sl.Particles([1.0, 1.0, 1.0], [[0.1, 0.0], [0.0, 0.1], [0.1, 0.1]], [1.0, 1.0, 1.0])).M.shape
+    (3, 2)
+    """
+
+    problem: ProjectionProblem
+    rule: ParticleRule
+
+    def __init__(self, problem: Problem, rule: ParticleRule | None = None) -> None:
+        if not isinstance(problem, ProjectionProblem):
+            raise BadInput(f"MeanField is not written for {type(problem).__name__}. Use ODE(), or Chain(d).")
+        self.problem = problem
+        self.rule = choose_particle_rule(problem) if rule is None else rule
+
+    def drift_parts(self, stats: Particles) -> tuple[Particles, Particles]:
+        population = self._project(stats, self._changes(stats, self.rule.moments(self.problem, stats)))
+        return population, jax.tree.map(jnp.zeros_like, population)
+
+    def risk(self, stats: Particles):
+        return self.rule.loss(self.problem, stats)
+
+    def covariance(self, stats: Particles):
+        raise BadInput("the mean-field limit has no noise. Use the covariance of the problem at its width.")
+
+    @property
+    def floor(self):
+        return self.problem.floor
+
+    @property
+    def rate(self):
+        return self.problem.rate
+
+    @property
+    def size(self) -> int:
+        return self.problem.network.width * (self.problem.target.teachers + 2)
+
+    @property
+    def tolerance(self) -> float:
+        return self.rule.tolerance
+
+    @property
+    def implicit(self) -> bool:
+        return self.size <= MOST_IMPLICIT
+
+    def over_runs(self, f, batch):
+        """One run after the other: the units of one are enough to keep a machine busy."""
+        return jax.lax.map(f, batch)
+
+    def check(self, stats: Particles) -> None:
+        p, k = self.problem.network.width, self.problem.target.teachers
+        values = {name: np.asarray(getattr(stats, name)) for name in Particles.dims}
+        for name, shape in {"a": (p,), "M": (p, k), "q": (p,)}.items():
+            if values[name].shape[1:] != shape:
+                raise BadInput(
+                    f"{name} must have shape {shape} for width {p} and {k} fixed direction{'s' if k > 1 else ''}; "
+                    f"got {values[name].shape[1:]}. Give particles of that shape."
+                )
+            if not np.isfinite(values[name]).all():
+                raise BadInput(
+                    f"{name} must be finite; got {values[name][~np.isfinite(values[name])][0]}. Give finite particles."
+                )
+        q, m = values["q"], np.linalg.solve(np.asarray(self.problem.frame), np.swapaxes(values["M"], -1, -2))
+        outside = q - (m**2).sum(-2)
+        if (outside < -TOLERANCE * np.maximum(q, 1.0)).any():
+            raise BadInput(
+                f"no weights have these particles: q - M P^-1 M^T is {outside.min():.3g} for one of them. "
+                "Make q larger or M smaller."
+            )
+        if self.problem.algorithm.sphere and not np.allclose(q, 1.0, atol=TOLERANCE):
+            raise BadInput(
+                f"sphere=True keeps every norm at 1, but the start has q = {q.ravel()[np.argmax(abs(q - 1))]:.6g}. "
+                "Give q of ones, or sphere=False."
+            )
+
+    def _changes(self, stats: Particles, moments: ParticleMoments) -> Particles:
+        sgd = self.problem.algorithm
+        M = -sgd.lr_sample * (moments.gradient_fixed + sgd.ridge * stats.M)
+        q = -2 * sgd.lr_sample * (moments.gradient_field + sgd.ridge * stats.q)
+        if sgd.lr_second_sample is None:
+            return Particles(jnp.zeros_like(stats.a), M, q)
+        return Particles(-sgd.lr_second_sample * (moments.gradient_second + sgd.ridge * stats.a), M, q)
+
+    def _project(self, stats: Particles, change: Particles) -> Particles:
+        """A change without what it does to the norms, on the sphere."""
+        if not self.problem.algorithm.sphere:
+            return change
+        return Particles(change.a, change.M - stats.M * (change.q / 2)[:, None], change.q - stats.q * change.q)

@@ -1,0 +1,276 @@
+r"""The expectations behind the mean-field drift, linear or quadratic in the number of units.
+
+Units' directions outside the span of the fixed ones are independent, and each unit stands for infinitely many: given the fixed
+fields the network is a deterministic function of them,
+
+.. math:: f(\lambda^*) = \frac1p\sum_l a_l\, S(m_l^\top P^{-1}\lambda^*,\; q_l - m_l^\top P^{-1} m_l), \qquad
+          S(\mu, v) = E\,s(\mu + \sqrt v\,\xi).
+
+`OnGrid` lays the fixed fields out on a grid and computes f there, then what each unit feels: p times the number of nodes.
+`Pairwise` writes the same for a squared loss and a committee as sums over pairs of units, every pair (also a unit with itself)
+with the covariance :math:`m_i^\top P^{-1} m_l`: p times p, in blocks of rows.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+from numpy.polynomial.legendre import leggauss
+
+from sgdlimits.errors import BadInput
+from sgdlimits.gaussian.lines import Line, trapezoid
+from sgdlimits.gaussian.units import UnitIntegrals
+from sgdlimits.problem.loss import SquaredLoss
+from sgdlimits.problem.moments import additive_integrals
+from sgdlimits.problem.particles import Particles
+from sgdlimits.problem.smoothing import inner_line, smoothed
+
+if TYPE_CHECKING:
+    from sgdlimits.problem.projection import ProjectionProblem
+
+NUMBERS_AT_ONCE = 2**16
+"""About so many numbers a block of units may need at a time."""
+SMOOTH_LINES = {1: trapezoid(128, 12.0), 2: trapezoid(40, 8.0)}
+"""Points a dimension of the grid, for k = 1 and k = 2, where all functions are smooth."""
+PANELS = {1: (24, 12, 12.0), 2: (8, 8, 8.0)}
+"""Panels, points in each, and reach, where a function may have a kink or a jump: exact for one at zero."""
+LABEL_LINES = {True: Line(np.array([-1.0, 1.0]), np.array([0.5, 0.5])), False: trapezoid(256, 9.0)}
+"""Points of the label noise: two are exact for a squared loss."""
+
+
+class ParticleMoments(NamedTuple):
+    r"""Expectations over one sample, with G = dl/d lambda and loss l."""
+
+    loss: Float[Array, ""]
+    gradient_fixed: Float[Array, "p k"]
+    gradient_field: Float[Array, " p"]
+    gradient_second: Float[Array, " p"]
+
+
+class ParticleRule(eqx.Module):
+    """How the mean-field expectations of a projection problem are computed."""
+
+    @property
+    @abc.abstractmethod
+    def tolerance(self) -> float:
+        """A relative tolerance worth asking of a solver of the drift."""
+
+    @abc.abstractmethod
+    def moments(self, problem: ProjectionProblem, stats: Particles) -> ParticleMoments:
+        """The moments at the particles of one run."""
+
+    @abc.abstractmethod
+    def loss(self, problem: ProjectionProblem, stats: Particles) -> Float[Array, ""]:
+        """The mean loss at the particles of one run."""
+
+
+class Units(NamedTuple):
+    """The units as the rules see them: second layer, coordinates in the frame of the fixed directions, variance outside."""
+
+    a: Float[Array, " p"]
+    m: Float[Array, "p k"]
+    outside: Float[Array, " p"]
+
+
+class Grid(NamedTuple):
+    """Nodes of the input's coordinates in the frame and of the fixed fields, with their classes and weights."""
+
+    inside: Float[Array, "k n"]
+    fixed: Float[Array, "k n"]
+    c: Int[Array, " n"]
+    weights: Float[Array, " n"]
+
+
+class OnGrid(ParticleRule):
+    """A grid over the fixed fields: any loss, any readout, smooth activations, k = 1 or 2."""
+
+    smooth: bool = eqx.field(static=True)
+
+    @property
+    def tolerance(self):
+        return 1e-9 if self.smooth else 1e-6
+
+    def moments(self, problem, stats):
+        units, grid, p = units_of(problem, stats), self._grid(problem), stats.width
+        loss, slope = self._loss(problem, grid, self._network(problem, units, grid))
+        weights = slope * grid.weights / p
+
+        def forces(block: Units):
+            means = smoothed(problem.network.activation, block.m @ grid.inside, block.outside[:, None])
+            return (means.slope * weights) @ grid.fixed.T, means.product @ weights, means.value @ weights
+
+        fixed, field, second = map_blocks(forces, units, self._block(problem, grid))
+        return ParticleMoments(loss, stats.a[:, None] * fixed, stats.a * field, second)
+
+    def loss(self, problem, stats):
+        grid = self._grid(problem)
+        return self._loss(problem, grid, self._network(problem, units_of(problem, stats), grid))[0]
+
+    def _network(self, problem, units: Units, grid: Grid) -> Float[Array, " n"]:
+        """f at the nodes."""
+
+        def part(total, block: Units):
+            means = smoothed(problem.network.activation, block.m @ grid.inside, block.outside[:, None])
+            return total + block.a @ means.value, None
+
+        total = jax.lax.scan(part, jnp.zeros_like(grid.weights), blocks_of(units, self._block(problem, grid)))[0]
+        return total / units.a.shape[0]
+
+    @staticmethod
+    def _loss(problem, grid: Grid, f: Float[Array, " n"]) -> tuple[Float[Array, ""], Float[Array, " n"]]:
+        """The mean loss, and dl/df at each node averaged over the label noise."""
+        z, weights = LABEL_LINES[isinstance(problem.loss, SquaredLoss)]
+        every = lambda values: jnp.broadcast_to(values[..., None], (*values.shape, z.size))  # noqa: E731
+        label = problem.target.label(every(grid.fixed), jnp.broadcast_to(z, (grid.c.size, z.size)), every(grid.c))
+        mean = lambda f: problem.loss(every(f), label) @ weights  # noqa: E731
+        return grid.weights @ mean(f), jax.grad(lambda f: mean(f).sum())(f)
+
+    def _grid(self, problem) -> Grid:
+        data, k = problem.data, problem.target.teachers
+        line = SMOOTH_LINES[k] if self.smooth else panels(*PANELS[k])
+        points, weights = (
+            np.stack([axis.ravel() for axis in np.meshgrid(*[part] * k, indexing="ij")]) for part in (line.points, line.weights)
+        )
+        product, classes = weights.prod(0), data.classes
+        c = jnp.repeat(jnp.arange(classes), product.size)
+        inside = data.sigma * jnp.tile(points, classes) + data.centre(problem.frame, c)
+        return Grid(inside, problem.frame @ inside, c, data.weights[c] * jnp.tile(product, classes))
+
+    @staticmethod
+    def _block(problem, grid: Grid) -> int:
+        return max(1, NUMBERS_AT_ONCE // (grid.weights.size * inner_line(problem.network.activation).points.size))
+
+
+class Pairwise(ParticleRule):
+    r"""Sums over pairs of units for a squared loss and a committee.
+
+    With c = a/p for students and minus the readout's weights for teachers, D the residual and H, B, N the integrals of pairs
+    (curvature, slope, value), Stein's lemma gives for any field y
+
+    .. math:: E[s'(x_i)\, y\, D] = \mathrm{Cov}(y, x_i)\, (Hc)_i + \sum_l B_{il}\, c_l\, \mathrm{Cov}(y, x_l),
+
+    where :math:`y = \lambda^*` or :math:`y = \lambda_i`, whose variance is q_i but whose covariance with every student's field
+    :math:`x_l` is :math:`m_i^\top P^{-1} m_l`.
+    """
+
+    @property
+    def tolerance(self):
+        return 1e-9
+
+    def moments(self, problem, stats):
+        p = stats.width
+        rows, sums = self._rows(problem, stats), self._sums(problem, stats)
+        value, curvature, fixed, field = map_blocks(sums, rows, self._block(rows))
+        M, q = problem.data.sigma**2 * stats.M, problem.data.sigma**2 * stats.q
+        scale = 2 * problem.loss.weight / p
+        slope = scale * stats.a
+        return ParticleMoments(
+            loss=self._risk(problem, stats, value),
+            gradient_fixed=slope[:, None] * (M * curvature[:p, None] + fixed[:p]),
+            gradient_field=slope * (q * curvature[:p] + field[:p]),
+            gradient_second=scale * value[:p],
+        )
+
+    def loss(self, problem, stats):
+        rows, sums = self._rows(problem, stats), self._sums(problem, stats)
+        return self._risk(problem, stats, map_blocks(lambda block: sums(block)[0], rows, self._block(rows)))
+
+    def _risk(self, problem, stats, value):
+        return problem.loss.weight * (self._weights(problem, stats) @ value + problem.target.noise)
+
+    @staticmethod
+    def _weights(problem, stats) -> Float[Array, " n"]:
+        return jnp.concatenate([stats.a / stats.width, -problem.target.readout.weights(problem.target.teachers)])
+
+    def _rows(self, problem, stats) -> tuple[Float[Array, "n k"], PyTree]:
+        """Coordinates in the frame and features of all fields, the students first."""
+        m = jnp.concatenate([coordinates(problem, stats.M), problem.frame])
+        variances = problem.data.sigma**2 * jnp.concatenate([stats.q, jnp.diagonal(problem.target.gram)])
+        return problem.data.sigma * m, self._integrals(problem).features(variances)
+
+    def _sums(self, problem, stats):
+        """(N c, H c, B c Cov(lambda*, x), B c Cov(x_i, x)) of a block of rows, as sums over all fields."""
+        (m, columns), c = self._rows(problem, stats), self._weights(problem, stats)
+        fixed, integrals = problem.data.sigma * m @ problem.frame.T, self._integrals(problem)
+
+        def sums(block):
+            here, features = block
+            C = here @ m.T
+            pairs = integrals.pairs(features, columns, C)
+            return pairs.value @ c, pairs.curvature @ c, pairs.slope @ (c[:, None] * fixed), (pairs.slope * C) @ c
+
+        return sums
+
+    @staticmethod
+    def _integrals(problem) -> UnitIntegrals:
+        integrals = additive_integrals(problem)
+        assert integrals is not None, "checked when the rule was chosen"
+        return integrals
+
+    @staticmethod
+    def _block(rows) -> int:
+        return max(1, NUMBERS_AT_ONCE // rows[0].shape[0])
+
+
+def coordinates(problem: ProjectionProblem, M: Float[Array, "p k"]) -> Float[Array, "p k"]:
+    """Overlaps as coordinates in the orthonormal frame of the fixed directions."""
+    return jnp.linalg.solve(problem.frame, M.T).T
+
+
+def units_of(problem: ProjectionProblem, stats: Particles) -> Units:
+    m = coordinates(problem, stats.M)
+    return Units(stats.a, m, problem.data.sigma**2 * jnp.maximum(stats.q - (m * m).sum(1), 0.0))
+
+
+def panels(count: int, order: int, reach: float) -> Line:
+    """Gauss-Legendre points in an even number of panels, for functions with a kink or a jump where two panels meet."""
+    nodes, weights = leggauss(order)
+    edges = np.linspace(-reach, reach, count + 1)
+    points = ((edges[1:] + edges[:-1])[:, None] + np.diff(edges)[:, None] * nodes).ravel() / 2
+    density = np.tile(weights, count) * np.exp(-(points**2) / 2)
+    return Line(points, density / density.sum())
+
+
+def blocks_of(units: PyTree, size: int, mode: str = "constant") -> PyTree:
+    """Rows in blocks of one length, at most `size`, the last one filled up with zeros or, in the mode "edge", its last row."""
+    rows = jax.tree.leaves(units)[0].shape[0]
+    count = -(-rows // size)
+    length = -(-rows // count)
+
+    def split(leaf):
+        filled = jnp.pad(leaf, [(0, count * length - rows), *((0, 0) for _ in leaf.shape[1:])], mode=mode)
+        return filled.reshape(count, length, *leaf.shape[1:])
+
+    return jax.tree.map(split, units)
+
+
+def map_blocks(f, units: PyTree, size: int) -> PyTree:
+    """f of each block of rows, put together again."""
+    rows = jax.tree.leaves(units)[0].shape[0]
+    done = jax.lax.map(f, blocks_of(units, size, mode="edge"))
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:rows], done)
+
+
+def choose_particle_rule(problem: ProjectionProblem) -> ParticleRule:
+    """A grid where all is smooth and one direction is fixed; else pairs where they have integrals; else a grid up to k = 2."""
+    k, activation, readout = problem.target.teachers, problem.network.activation, problem.target.readout
+    smooth = activation.smooth and readout.smooth and isinstance(problem.loss, SquaredLoss)
+    integrals = additive_integrals(problem)
+    many = problem.network.width > SMOOTH_LINES[2].points.size ** 2
+    if smooth and (k == 1 or (k == 2 and (many or integrals is None))):
+        return OnGrid(True)
+    if integrals is not None:
+        return Pairwise()
+    if activation.smooth and k <= max(PANELS):
+        return OnGrid(False)
+    raise BadInput(
+        "MeanField needs a squared loss and a teacher with units of the student's kind, or a smooth activation and at most "
+        f"{max(PANELS)} fixed directions; got {k} and {'a smooth' if activation.smooth else 'another'} activation. "
+        "Use ODE(), at the problem's own width."
+    )

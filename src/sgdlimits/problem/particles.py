@@ -1,0 +1,42 @@
+"""The statistics of the mean-field limit: each unit on its own."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from sgdlimits.problem.overlaps import Overlaps, number_array
+
+
+class Particles(eqx.Module):
+    r"""Units as the atoms of a measure: what each is, and nothing about pairs of them.
+
+    Parameters
+    ----------
+    a : second layer, shape (p,)
+    M : overlaps :math:`u_j \cdot e_r` with the fixed directions, shape (p, k)
+    q : squared norms :math:`|u_j|^2`, shape (p,)
+
+    A batch of runs has one more axis, first.
+
+    >>> Particles(a=[1.0, 1.0], M=[[0.1], [0.2]], q=[1.0, 1.0]).width
+    2
+    """
+
+    a: Float[Array, "*runs p"] = eqx.field(converter=number_array)
+    M: Float[Array, "*runs p k"] = eqx.field(converter=number_array)
+    q: Float[Array, "*runs p"] = eqx.field(converter=number_array)
+
+    dims: ClassVar[dict[str, tuple[str, ...]]] = {"a": ("student",), "M": ("student", "teacher"), "q": ("student",)}
+
+    @property
+    def width(self) -> int:
+        return self.a.shape[-1]
+
+
+def particles_of(stats: Overlaps | Particles) -> Particles:
+    """What overlaps say about each unit: of Q the diagonal is kept."""
+    return stats if isinstance(stats, Particles) else Particles(stats.a, stats.M, jnp.diagonal(stats.Q, axis1=-2, axis2=-1))
