@@ -1,0 +1,121 @@
+"""Dimension-free limits, classical regime: ten erf units learn two or five at a small rate in few dimensions [5]_.
+
+The slides show that at a fixed dimension and a small learning rate SGD follows gradient flow on the population risk. The ODE
+with the corrector parts from gradient flow only at the end of learning, where label noise leaves the excess risk
+
+.. math:: \\frac{\\text{lr}\\,\\Delta}{4p}\\,E[s'(\\lambda)^2], \\qquad E[s'(\\lambda)^2] = \\frac{4}{\\pi\\sqrt5}
+
+to first order in the rate, for s = erf and students of norm 1.
+
+.. [5] Loureiro, *Dimension-free limits of SGD for two-layers neural networks*, slides.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import sgdlimits as sl
+from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.plot.style import looks
+
+GAMMA, NOISE = 0.05, 1e-3
+
+
+class Size(NamedTuple):
+    """Width, teachers, dimension, runs of SGD, the time of the slides at their end, and that at the end of the ODE."""
+
+    width: int
+    teachers: tuple[int, ...]
+    d: int
+    runs: int
+    end: float
+    end_ode: float
+
+
+FULL, QUICK = Size(10, (2, 5), 20, 8, 500.0, 3e4), Size(10, (2, 5), 20, 8, 60.0, 3e3)
+
+
+def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+    """Simulate SGD, the ODE and gradient flow for each teacher, each from one random start."""
+    datasets = {}
+    for teachers in size.teachers:
+        problem = sl.presets.committee(size.width, teachers, "erf_plain", lr=2 * GAMMA, noise=NOISE)
+        start = sl.RandomInit(size.d).one(problem, seed=seed)
+        levels = {
+            "SGD": (sl.SGD(size.d), size.runs, size.end),
+            "ODE": (sl.ODE(rtol=1e-7), 1, size.end_ode),
+            "flow": (sl.ODE(corrector=False, rtol=1e-7), 1, size.end_ode),
+        }
+        for name, (level, runs, end) in levels.items():
+            found = run_in_slides_time(problem, level, start, end, runs, seed)
+            datasets[f"{name}-{teachers}"] = found
+            keep(f"{name.lower()}-{teachers}", found.drop_vars("Q"))
+    return Drawn(_figure(datasets, size), _caption(datasets, size), datasets)
+
+
+def run_in_slides_time(problem, level, start, end: float, runs: int, seed: int, count: int = 80) -> xr.Dataset:
+    """Simulate up to a time of the slides, gamma t/p with gamma = lr/2, saved at growing distances; `tau` is that time."""
+    rate = float(problem.rate) / 2
+    times = np.geomspace(0.1, end, count) / rate
+    found = sl.simulate(problem, level, start, t_max=times[-1], runs=runs, seed=seed, save=times)
+    return found.assign_coords(tau=found.t * rate)
+
+
+def excess(found: xr.Dataset) -> xr.DataArray:
+    """The excess risk of each run against the time of the slides."""
+    return (found.risk - found.attrs["floor"]).swap_dims(t="tau")
+
+
+def label_noise(width: int, gamma: float) -> float:
+    """The excess risk that label noise leaves, to first order in the learning rate."""
+    return 2 * gamma * NOISE / (4 * width) * 4 / (np.pi * np.sqrt(5))
+
+
+def draw_risk(ax: Axes, runs: xr.Dataset, label: str, ode: xr.Dataset, flow: xr.Dataset, floor: float) -> None:
+    """Single runs in a light colour below the ODE, gradient flow, and what label noise leaves."""
+    light, dashed = looks(2)
+    ax.plot(runs.tau, excess(runs).T, color=light.colour, linewidth=2.2, alpha=0.3)
+    ax.plot([], [], color=light.colour, linewidth=2.2, alpha=0.5, label=label)
+    ax.plot(ode.tau, excess(ode)[0], color="black", linewidth=1.2, label="ODE")
+    ax.plot(flow.tau, excess(flow)[0], color=dashed.colour, linestyle=dashed.dashes, linewidth=1.4, label="gradient flow")
+    ax.axhline(floor, color="0.4", linestyle=":", linewidth=1, label="label noise, first order in lr")
+    ax.set(xscale="log", yscale="log", xlabel=r"time of the slides, $\gamma t/p$", ylim=(floor / 20, None))
+
+
+def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(size.teachers), figsize=(8.8, 3.7), layout="constrained", sharey=True, squeeze=False)
+    for ax, teachers in zip(axes[0], size.teachers, strict=True):
+        sgd, ode, flow = (datasets[f"{name}-{teachers}"] for name in ("SGD", "ODE", "flow"))
+        draw_risk(ax, sgd, f"SGD, {size.runs} runs", ode, flow, label_noise(size.width, GAMMA))
+        ax.set_title(rf"$k = {teachers}$, $p = {size.width}$, $\gamma = {GAMMA:g}$, $d = {size.d}$")
+    axes[0, 0].set_ylabel("excess risk")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
+
+
+def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
+    sentences = [
+        f"The slides show SGD on gradient flow at p = {size.width}, gamma = {GAMMA}, noise {NOISE:g} and s(x) = erf(x),",
+        f"for k = 2 and k = 5. Their loss has no 1/2, so that lr = {2 * GAMMA:g} here; their time is gamma t/p. They do not",
+        f"give d; here it is {size.d}. All levels start from the same random weights. The risk waits on a plateau where the",
+        "students are alike, then they specialise.",
+    ]
+    floor = label_noise(size.width, GAMMA)
+    for teachers in size.teachers:
+        sgd, ode, flow = (excess(datasets[f"{name}-{teachers}"]) for name in ("SGD", "ODE", "flow"))
+        apart = np.abs(np.log(sgd.mean("run").values / np.interp(sgd.tau, ode.tau, ode[0]))).max()
+        parted = np.abs(np.log(flow / ode))[0][ode.tau <= size.end].max()
+        sentences.append(
+            f"k = {teachers}: up to the time {size.end:g} gradient flow is within a factor of {np.exp(float(parted)):.2f} of "
+            f"the ODE and the mean of {size.runs} runs of SGD within {np.exp(apart):.2f}; at {size.end_ode:g} the excess risk "
+            f"is {float(ode[0, -1]):.2e} in the ODE, {float(ode[0, -1]) / floor:.2f} times the first order in lr, and "
+            f"{float(flow[0, -1]):.1e} in gradient flow."
+        )
+    return " ".join(sentences)
