@@ -6,6 +6,7 @@ from .analysis import Summary as Summary
 from .analysis import exit_times as exit_times
 from .analysis import linearise as linearise
 from .analysis import summarise as summarise
+from .errors import AccuracyWarning as AccuracyWarning
 from .errors import BadInput as BadInput
 from .errors import Interrupted as Interrupted
 from .gaussian import GaussHermite as GaussHermite
@@ -14,6 +15,7 @@ from .level import ODE as ODE
 from .level import SDE as SDE
 from .level import SGD as SGD
 from .level import Chain as Chain
+from .level import MeanField as MeanField
 from .level import exits as exits
 from .level import flow as flow
 from .problem import (
@@ -23,6 +25,12 @@ from .problem import (
     CommitteeReadout as CommitteeReadout,
 )
 from .problem import (
+    Erf as Erf,
+)
+from .problem import (
+    FieldIntegrals as FieldIntegrals,
+)
+from .problem import (
     InitialWeights as InitialWeights,
 )
 from .problem import (
@@ -30,6 +38,15 @@ from .problem import (
 )
 from .problem import (
     Overlaps as Overlaps,
+)
+from .problem import (
+    Particles as Particles,
+)
+from .problem import (
+    PiecewiseLinear as PiecewiseLinear,
+)
+from .problem import (
+    Polynomial as Polynomial,
 )
 from .problem import (
     Problem as Problem,
@@ -49,10 +66,14 @@ from .problem import (
 from .problem import (
     TwoLayer as TwoLayer,
 )
+from .problem import hermite as hermite
+from .problem import hermite_coefficients as hermite_coefficients
+from .problem import information_exponent as information_exponent
 from .problem import presets as presets
 from .start import FixedInit as FixedInit
 from .start import OrthogonalInit as OrthogonalInit
 from .start import RandomInit as RandomInit
+from .theory.single_index import recommended_lr as recommended_lr
 from .trajectory import (
     DivergedWarning as DivergedWarning,
 )

@@ -1,4 +1,4 @@
-"""The problems that every contract is tried on: each preset, and problems a user might write. Add yours to PROBLEMS."""
+"""The problems that every contract is tried on: presets, and problems a user might write. Add yours to PROBLEMS."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def absolute_huber_product() -> sl.ProjectionProblem:
 
 
 def unequal_teachers() -> sl.ProjectionProblem:
-    """A quadratic readout of directions that are not orthonormal, on the sphere, second layer trained."""
+    """A quadratic readout of directions that are not orthonormal, on the sphere, second layer trained, batches of three."""
     return sl.ProjectionProblem(
         target=sl.Target(sl.QuadraticReadout([[1.0, 0.2], [0.2, -0.5]]), 2, noise=0.05, gram=[[1.0, 0.3], [0.3, 0.7]]),
         network=sl.TwoLayer(3, "square"),
         loss=sl.SquaredLoss(),
-        algorithm=sl.OnePassSGD(lr=0.3, lr_second=0.1, sphere=True),
+        algorithm=sl.OnePassSGD(lr=0.9, lr_second=0.3, sphere=True, batch=3),
         name="unequal_teachers",
     )
 
 
 PROBLEMS = {
     "phase_retrieval": lambda: sl.presets.phase_retrieval(width=2, lr=0.15, noise=0.1),
-    "quadratic_network": lambda: sl.presets.quadratic_network(width=3, teachers=2, lr=0.03),
+    "committee": lambda: sl.presets.committee(width=3, teachers=2, activation="erf", lr=1.0, noise=0.1),
     "absolute_huber_product": absolute_huber_product,
     "unequal_teachers": unequal_teachers,
 }
@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items):
     """Tests of one problem at one level run in one process, which compiles them once."""
     for item in items:
         chosen = getattr(item, "callspec", None)
-        if chosen and "problem" in chosen.params:
+        if chosen and isinstance(chosen.params.get("problem"), str):
             item.add_marker(pytest.mark.xdist_group(f"{chosen.params['problem']}-{chosen.params.get('level', '')}"))
 
 

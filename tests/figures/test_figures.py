@@ -16,12 +16,16 @@ from sgdlimits.figures.mediocrity_1_right import Plan
 
 matplotlib.use("Agg")
 TINY = {
+    "committee-classical": (2, (2,), 20, 4, 20.0, 100.0),
+    "committee-high-d": (2, 2, 20, 4, 20.0, 100.0),
+    "mean-field": ((2, 3), (1.0, 10.0, 100.0), 30),
     "mediocrity-1-left": (40, 30.0, 4, 4, 4),
     "mediocrity-1-right": ((30, 40), {1: Plan(4, 4, 1.0), 2: Plan(4, 4, 1.0)}),
     "mediocrity-2": ((1, 2), 40, 20.0, 4, 4),
     "mediocrity-3": (40, 30.0, 4, 4, 4),
     "mediocrity-5": (40, 12.0, {1: 4, 2: 4}, 0),
     "mediocrity-width": (40, {1: 4, 2: 4}, 4),
+    "regimes": (2, 5, (1, 2)),
 }
 """Sizes with few units and the same numbers of runs, so that figures share what is compiled. The demo has its own test."""
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.level.chain import FrameChain, Sample
+from sgdlimits.level.chain import FrameChain, Samples
 from sgdlimits.level.sgd import Inputs, WeightProcess
 from sgdlimits.problem import Data
 
@@ -65,11 +65,12 @@ def test_given_the_same_input_one_update_of_the_chain_is_that_of_the_weights(cas
     rng = np.random.default_rng(4)
     x, z, c = rng.normal(size=(runs, d)), rng.normal(size=runs), np.zeros(runs, int)
     for _ in range(3):
-        after = weights.step(W, Inputs(jnp.asarray(x), jnp.asarray(z), jnp.asarray(c)), 0.0)
+        after = weights.step(W, Inputs(*(jnp.asarray(v)[None] for v in (x, z, c))), 0.0)
         q = min(p, d - k)
         along, outside = in_frame(np.asarray(W.W)[:, :, k:], np.asarray(frame.T), x[:, k:], q)
-        sample = Sample(*(jnp.asarray(v) for v in (x[:, :k].T, np.pad(along, ((0, p - q), (0, 0))), outside, z, c)))
-        frame, W = chain.step(frame, sample, 0.0), after
+        along, none = np.pad(along, ((0, p - q), (0, 0))), np.zeros((0, runs))
+        parts = (x[:, :k].T[:, None], along[:, None], outside[None], none, z[None], c[None])
+        frame, W = chain.step(frame, Samples(*(jnp.asarray(v) for v in parts)), 0.0), after
         for left, right in zip(jax.tree.leaves(chain.statistics(frame)), jax.tree.leaves(weights.statistics(W)), strict=True):
             np.testing.assert_allclose(left, right, rtol=1e-12, atol=1e-12)
         x, z = rng.normal(size=(runs, d)), rng.normal(size=runs)

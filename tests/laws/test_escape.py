@@ -33,7 +33,7 @@ def agrees(times, expected, bias=0.0):
 def test_noise_alone_leaves_zero_overlap_after_the_time_52(level):
     """From m = 0, where the ODE stays for ever; within 3 % at d = 10^4, T = 0.05, and not by chance."""
     problem, start = sl.presets.phase_retrieval(lr=1 / 12), sl.FixedInit(0.0)
-    times = exits(problem, level, start, 0.05, runs=600, t_max=300)
+    times = exits(problem, level, start, 0.05, runs=300, t_max=300)
     printed = mediocrity.exit_time(problem, 10_000, 0.05, "sde")
     assert abs(times.mean() / printed - 1) < 0.03 + 2 * times.std() / np.sqrt(times.size) / printed
     assert agrees(times, mediocrity.exit_time(problem, 10_000, 0.05, "backward", start=0.0))
@@ -53,9 +53,7 @@ def test_backward_equation_has_the_law_of_the_sde(start):
     assert kstest(times, law.cdf).pvalue > 1e-4
 
 
-@pytest.mark.parametrize(
-    ("d", "threshold", "runs"), [(1000, 0.1, 600), (10_000, 0.02, 150), (100_000, 1e-3, 24), (1_000_000, 5e-5, 6)]
-)
+@pytest.mark.parametrize(("d", "threshold", "runs"), [(1000, 0.1, 600), (10_000, 0.02, 150), (40_000, 4e-3, 40)])
 def test_noise_adds_to_the_random_start_whatever_d(d, threshold, runs):
     """The chain exits log(1 + kappa)/(2 omega) before the quenched ODE: log(2) at the optimal rate."""
     problem = sl.presets.phase_retrieval(lr=1 / 12)
@@ -104,10 +102,10 @@ def test_full_ode_over_random_starts_has_the_quenched_time_for_small_thresholds_
             assert times.mean() > 1.05 * quenched
 
 
-@pytest.mark.parametrize(("width", "runs"), [(2, 40), (5, 24), (20, 8)])
+@pytest.mark.parametrize(("width", "runs"), [(2, 24), (20, 6)])
 def test_linear_formulas_hold_near_the_saddle_at_any_width_once_noise_is_counted(width, runs):
-    """First passage of the sum of m^2 at 0.02, d = 10^5; what bends there is of the order of 0.02."""
-    d, g = 100_000, 0.12
+    """First passage of the sum of m^2 at 0.02, d = 3 10^4; what bends there is of the order of 0.02."""
+    d, g = 30_000, 0.12
     problem = sl.presets.phase_retrieval(width, lr=g * width)
     found = sl.simulate(
         problem,

@@ -13,7 +13,7 @@ import pytest
 from scipy.special import roots_genlaguerre
 
 import sgdlimits as sl
-from sgdlimits.level.chain import FrameChain, Sample
+from sgdlimits.level.chain import FrameChain, Samples
 from sgdlimits.level.sgd import Inputs, WeightProcess
 from sgdlimits.problem.overlaps import runs_last, to_vector
 
@@ -34,6 +34,12 @@ def worst(left, right):
     """Largest difference, relative to the largest entry."""
     pairs = zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
     return max(float(jnp.abs(x - y).max() / jnp.maximum(1.0, jnp.abs(y).max())) for x, y in pairs)
+
+
+def one_sample(y, k, p, outside):
+    """Batches of one input each, from coordinates along the fixed directions and the students, the rest, and label noise."""
+    none, c = np.zeros((0, outside.size)), np.zeros((1, outside.size), int)
+    return Samples(*map(jnp.asarray, (y[:k, None], y[k : k + p, None], outside[None], none, y[k + p :], c)))
 
 
 # --- Isserlis: moments of monomials as sums over pairings, by a recursion that knows nothing of matrices. -----------------
@@ -176,20 +182,17 @@ def test_exact_mean_of_one_step_at_finite_d_agrees_with_monte_carlo_in_rd(sphere
     rest, weights = roots_genlaguerre(8, (d - 3) / 2 - 1)
     y, outside = np.repeat(nodes.points, 8, axis=1), np.tile(2 * rest, nodes.weights.size)
     frame = jax.tree.map(lambda leaf: jnp.repeat(leaf, y.shape[1], -1), chain.start(single))
-    sample = Sample(
-        jnp.asarray(y[:1]), jnp.asarray(y[1:3]), jnp.asarray(outside), jnp.asarray(y[3]), jnp.zeros(y.shape[1], int)
-    )
-    after = np.asarray(to_vector(runs_last(chain.statistics(chain.step(frame, sample, 0.0))), True))
+    after = np.asarray(to_vector(runs_last(chain.statistics(chain.step(frame, one_sample(y, 1, 2, outside), 0.0))), True))
     exact = (after - before[:, None]) @ np.outer(nodes.weights, weights / weights.sum()).ravel()
 
     weight, runs, total, square = WeightProcess(problem, d), 100_000, 0.0, 0.0
     W = jax.tree.map(lambda leaf: jnp.repeat(leaf, runs, 0), weight.start(single))
     step = jax.jit(
-        lambda x, z: to_vector(runs_last(weight.statistics(weight.step(W, Inputs(x, z, jnp.zeros(runs, int)), 0.0))), True)
+        lambda x, z: to_vector(runs_last(weight.statistics(weight.step(W, Inputs(x, z, jnp.zeros((1, runs), int)), 0.0))), True)
     )
     rng = np.random.default_rng(9)
     for _ in range(5):
-        change = np.asarray(step(rng.normal(size=(runs, d)), rng.normal(size=runs))) - before[:, None]
+        change = np.asarray(step(rng.normal(size=(1, runs, d)), rng.normal(size=(1, runs)))) - before[:, None]
         total, square = total + change.sum(1), square + (change**2).sum(1)
     mean = total / (5 * runs)
     error = np.sqrt((square / (5 * runs) - mean**2) / (5 * runs))
@@ -205,7 +208,7 @@ def test_mean_of_one_step_tends_to_the_drift_as_one_over_d(random_overlaps):
     for d in sizes:
         chain = FrameChain(problem, d)
         frame = jax.tree.map(lambda leaf: jnp.repeat(leaf, y.shape[1], -1), chain.start(single))
-        sample = Sample(y[:1], y[1:2], jnp.full(y.shape[1], d - 2.0), y[2], jnp.zeros(y.shape[1], int))
+        sample = one_sample(y, 1, 1, np.full(y.shape[1], d - 2.0))
         after = np.asarray(to_vector(runs_last(chain.statistics(chain.step(frame, sample, 0.0))), True))
         mean = (after - before[:, None]) @ np.asarray(nodes.weights)
         gaps.append(np.abs(d * mean - np.asarray(to_vector(problem.drift(stats), True))).max())

@@ -4,12 +4,17 @@ A figure is a module with a docstring, the sizes `FULL` and `QUICK`, and `make(s
 """
 
 FIGURES = {
+    "committee-classical": "sgdlimits.figures.committee_classical",
+    "committee-high-d": "sgdlimits.figures.committee_high_d",
     "demo": "sgdlimits.figures.demo",
+    "mean-field": "sgdlimits.figures.mean_field",
     "mediocrity-1-left": "sgdlimits.figures.mediocrity_1_left",
     "mediocrity-1-right": "sgdlimits.figures.mediocrity_1_right",
     "mediocrity-2": "sgdlimits.figures.mediocrity_2",
     "mediocrity-3": "sgdlimits.figures.mediocrity_3",
     "mediocrity-5": "sgdlimits.figures.mediocrity_5",
     "mediocrity-width": "sgdlimits.figures.mediocrity_width",
+    "single-index": "sgdlimits.figures.single_index",
+    "regimes": "sgdlimits.figures.regimes",
 }
 """The module of each figure, by its name on the command line. Modules are imported when a figure is made."""

@@ -30,7 +30,7 @@ class Sobol(Rule):
     """
 
     tolerance: ClassVar[float] = 1e-4
-    accuracy: ClassVar[float] = 1e-2
+    accuracy: ClassVar[float] = 2e-2
     log2_points: int = eqx.field(static=True, default=10)
     scrambles: int = eqx.field(static=True, default=8)
     seed: int = eqx.field(static=True, default=0)

@@ -122,7 +122,7 @@ class DiffusionProcess(Process):
         return Kicks(normal[:, :-1], draw_class(problem, stream, N), normal[:, -1])
 
     def step(self, state: Overlaps, kicks: Kicks, size: Float[Array, ""]) -> Overlaps:
-        drift = jax.vmap(self.problem.drift, in_axes=-1, out_axes=-1)
+        drift = lambda stats: self.problem.over_runs(self.problem.drift, stats, axis=-1)  # noqa: E731
         half = self._noise(state, drift(state), kicks, jnp.sqrt(size / self.d) / 2)
         middle = add(state, half)
         slope = drift(middle)

@@ -2,14 +2,16 @@
 
 import sgdlimits._x64  # noqa: F401  (first: arrays are double precision)
 from sgdlimits.problem import presets
-from sgdlimits.problem.activation import Activation
+from sgdlimits.problem.activation import Activation, Erf, PiecewiseLinear, Polynomial, hermite
 from sgdlimits.problem.algorithm import OnePassSGD
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.data import Data
+from sgdlimits.problem.hermite import hermite_coefficients, information_exponent
 from sgdlimits.problem.loss import SquaredLoss
-from sgdlimits.problem.moments import ClosedForm
+from sgdlimits.problem.moments import ClosedForm, FieldIntegrals
 from sgdlimits.problem.network import TwoLayer
 from sgdlimits.problem.overlaps import Overlaps
+from sgdlimits.problem.particles import Particles
 from sgdlimits.problem.projection import InitialWeights, ProjectionProblem
 from sgdlimits.problem.target import CommitteeReadout, QuadraticReadout, Target
 
@@ -18,14 +20,22 @@ __all__ = [
     "ClosedForm",
     "CommitteeReadout",
     "Data",
+    "Erf",
+    "FieldIntegrals",
     "InitialWeights",
     "OnePassSGD",
     "Overlaps",
+    "Particles",
+    "PiecewiseLinear",
+    "Polynomial",
     "Problem",
     "ProjectionProblem",
     "QuadraticReadout",
     "SquaredLoss",
     "Target",
     "TwoLayer",
+    "hermite",
+    "hermite_coefficients",
+    "information_exponent",
     "presets",
 ]

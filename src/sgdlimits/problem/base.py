@@ -42,9 +42,9 @@ class Problem(eqx.Module):
         """The risk that remains where the prediction is the label without its noise."""
         return 0.0
 
-    def over_runs(self, f: Callable, batch: PyTree) -> PyTree:
-        """f of each run of a batch (runs first), all at once unless that needs much memory."""
-        return jax.vmap(f)(batch)
+    def over_runs(self, f: Callable, batch: PyTree, axis: int = 0) -> PyTree:
+        """f of each run of a batch, the runs on an axis, all at once unless that needs much memory."""
+        return jax.vmap(f, axis, axis)(batch)
 
     @property
     @abc.abstractmethod

@@ -80,9 +80,10 @@ class MeanFieldProblem(Problem):
     def implicit(self) -> bool:
         return self.size <= MOST_IMPLICIT
 
-    def over_runs(self, f, batch):
+    def over_runs(self, f, batch, axis=0):
         """One run after the other: the units of one are enough to keep a machine busy."""
-        return jax.lax.map(f, batch)
+        first = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, axis, 0), batch)
+        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, axis), jax.lax.map(f, first))
 
     def check(self, stats: Particles) -> None:
         p, k = self.problem.network.width, self.problem.target.teachers

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sgdlimits.errors import BadInput, check_count
+from sgdlimits.gaussian import Rule
 from sgdlimits.problem.activation import Activation
 from sgdlimits.problem.algorithm import OnePassSGD
 from sgdlimits.problem.loss import SquaredLoss
+from sgdlimits.problem.moments import MomentRule
 from sgdlimits.problem.network import TwoLayer
 from sgdlimits.problem.projection import InitialWeights, ProjectionProblem
 from sgdlimits.problem.target import CommitteeReadout, Target
@@ -104,12 +106,13 @@ def committee(
     activation: str | Callable | Activation = "erf",
     lr: float = 0.1,
     noise: float = 0.0,
-    train_second: bool = False,
+    train_second: bool | float = False,
     sphere: bool = False,
     teacher_activation: str | Callable | Activation | None = None,
     batch: int = 1,
+    rule: Rule | MomentRule | None = None,
 ) -> ProjectionProblem:
-    r"""A two-layer network learns another, :math:`y = \frac1k\sum_r s(w^*_r\cdot x) + \sqrt\Delta z`, loss :math:`\frac12(y-f)^2` [5]_.
+    r"""A two-layer network learns another, :math:`y = \frac1k\sum_r s(w^*_r\cdot x)`, loss :math:`\frac12(y-f)^2` [5]_.
 
     Parameters
     ----------
@@ -119,23 +122,24 @@ def committee(
         any JAX function
     lr : :math:`\gamma`, the learning rate
     noise : :math:`\Delta`, the variance of the label noise
-    train_second : whether the second layer is trained, at the same learning rate; it stays at 1 otherwise
+    train_second : whether the second layer is trained, at the same learning rate, or in Python its ratio to lr
     sphere : whether the weights stay on the sphere
     teacher_activation : the teacher's, where it is another one
     batch : samples a step, over which the gradient is averaged
+    rule : how expectations are computed, where the choice made for you is not accurate enough
 
     Notes
     -----
-    The network is :math:`f = \frac1p\sum_j a_j s(u_j\cdot x)`. The slides have the loss without 1/2: their :math:`\gamma` is half of
-    ours. Their time :math:`\nu\gamma/(pd)` has `rate` :math:`\gamma/p`. Saad and Solla [6]_ have sums instead of means: their
-    network is `width = teachers = K` with second layers K, and their :math:`\eta` is our lr/K (see the page on committees).
+    The network is :math:`f = \frac1p\sum_j a_j s(u_j\cdot x)`. The slides have the loss without 1/2: their :math:`\gamma` is
+    half of ours. Their time :math:`\nu\gamma/(pd)` has `rate` :math:`\gamma/p`. Saad and Solla [6]_ have sums, not means: for
+    width = teachers = K their :math:`\eta` is our lr/K² and their error K² times our excess risk (docs/committees.md).
 
     Examples
     --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.committee(width=8, teachers=4, lr=0.1, noise=1e-3)
     >>> float(problem.risk(sl.FixedInit(0.0).one(problem))).__round__(4)
-    0.0205
+    0.063
 
     References
     ----------
@@ -149,7 +153,8 @@ def committee(
         ),
         network=TwoLayer(width, activation),
         loss=SquaredLoss(),
-        algorithm=OnePassSGD(lr, lr_second=lr if train_second else None, sphere=sphere),
+        algorithm=OnePassSGD(lr, lr_second=lr * train_second if train_second else None, sphere=sphere, batch=batch),
+        rule=rule,
         initial=InitialWeights(unit=sphere),
         paper_time=1 / width,
         name="committee",
@@ -163,8 +168,9 @@ def single_index(
     noise: float = 0.0,
     width: int = 1,
     sphere: bool = True,
-    train_second: bool = False,
+    train_second: bool | float = False,
     batch: int = 1,
+    rule: Rule | MomentRule | None = None,
 ) -> ProjectionProblem:
     r"""One direction behind any function, :math:`y = g(w_*\cdot x) + \sqrt\Delta z`, loss :math:`\frac12(y-f)^2` [5]_.
 
@@ -176,8 +182,9 @@ def single_index(
     noise : :math:`\Delta`, the variance of the label noise
     width : p, the number of the student's units
     sphere : whether the weights stay on the sphere
-    train_second : whether the second layer is trained, at the same learning rate; it stays at 1 otherwise
+    train_second : whether the second layer is trained, at the same learning rate, or in Python its ratio to lr
     batch : samples a step, over which the gradient is averaged
+    rule : how expectations are computed, where the choice made for you is not accurate enough
 
     Notes
     -----
@@ -203,7 +210,8 @@ def single_index(
         target=Target(CommitteeReadout(activation if target is None else target), 1, noise=noise),
         network=TwoLayer(width, activation),
         loss=SquaredLoss(),
-        algorithm=OnePassSGD(lr, lr_second=lr if train_second else None, sphere=sphere),
+        algorithm=OnePassSGD(lr, lr_second=lr * train_second if train_second else None, sphere=sphere, batch=batch),
+        rule=rule,
         initial=InitialWeights(unit=sphere),
         paper_time=1 / width,
         name="single_index",

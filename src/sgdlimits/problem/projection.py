@@ -146,10 +146,13 @@ class ProjectionProblem(Problem):
         """B, the fixed directions in their orthonormal frame: P = B B^T."""
         return jnp.linalg.cholesky(self.target.gram)
 
-    def over_runs(self, f, batch):
+    def over_runs(self, f, batch, axis=0):
         """All at once in closed form; a few runs at a time where each needs many nodes."""
-        few = self.rule.runs_at_once(self)
-        return jax.vmap(f)(batch) if few is None else jax.lax.map(f, batch, batch_size=few)
+        few, runs = self.rule.runs_at_once(self), jax.tree.leaves(batch)[0].shape[axis]
+        if few is None or few >= runs:
+            return super().over_runs(f, batch, axis)
+        first = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, axis, 0), batch)
+        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, axis), jax.lax.map(f, first, batch_size=few))
 
     @property
     def size(self) -> int:

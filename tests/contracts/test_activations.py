@@ -1,0 +1,48 @@
+"""What holds for every activation, with and without batches: the law of SGD at finite d, and the ODE as d grows."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sgdlimits as sl
+
+
+def hump(x):
+    """A user's own function."""
+    return x * jnp.exp(-(x**2) / 4)
+
+
+CASES = {
+    "erf": dict(activation="erf", lr=1.5, batch=3),
+    "relu": dict(activation="relu", lr=0.8, train_second=True),
+    "tanh": dict(activation="tanh", lr=1.0, batch=2),
+    "sigmoid": dict(activation="sigmoid", lr=3.0, train_second=0.5),
+    "linear": dict(activation="linear", lr=0.5, batch=2, sphere=True),
+    "he3": dict(activation="he3", lr=0.02, sphere=True),
+    "own": dict(activation=hump, teacher_activation="square", lr=1.0, batch=2),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_chain_has_the_law_of_sgd_and_tends_to_the_ode(name, same_law):
+    """Kolmogorov-Smirnov between chain and SGD at d = 18; sup_t E|chain - ODE| falls as d^(-1/2) between two dimensions."""
+    problem = sl.presets.committee(2, 1, noise=0.1, **CASES[name])
+    d = 18
+    small = dict(t_max=2.0, runs=1000, save=[1 / 3, 2.0], progress=False)
+    both = [sl.simulate(problem, level, sl.RandomInit(d), seed=i, **small) for i, level in enumerate((sl.Chain(d), sl.SGD(d)))]
+    same_law(*({name: each[name].values for name in ("a", "M", "Q")} for each in both))
+
+    start, dimensions = sl.FixedInit(0.3).one(problem), np.array([1200, 12000])
+    times = dict(t_max=2.0, save=9, progress=False)
+    limit = sl.simulate(problem, sl.ODE(), start, **times)
+    gaps = []
+    for d in dimensions:
+        chain = sl.simulate(problem, sl.Chain(int(d)), start, runs=64, **times)
+        gaps.append(
+            sum(np.abs(chain[name] - limit[name].interp(t=chain.t).isel(run=0)).mean("run") for name in ("M", "Q")).max()
+        )
+    exponent = np.log(gaps[1] / gaps[0]) / np.log(dimensions[1] / dimensions[0])
+    print(f"{name}: E|chain - ODE| falls with exponent {float(exponent):.3f}")
+    assert abs(exponent + 0.5) < 0.1
