@@ -26,6 +26,7 @@ TINY = {
     "mediocrity-5": (40, 12.0, {1: 4, 2: 4}, 0),
     "mediocrity-width": (40, {1: 4, 2: 4}, 4),
     "regimes": (2, 5, (1, 2)),
+    "single-index": ({n: {32: 4, 40: 4} for n in (1, 2, 3)},),
 }
 """Sizes with few units and the same numbers of runs, so that figures share what is compiled. The demo has its own test."""
 

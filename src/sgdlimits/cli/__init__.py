@@ -9,6 +9,7 @@ import click
 
 from sgdlimits.cli.demo import demo
 from sgdlimits.cli.exit_time import exit_time
+from sgdlimits.cli.exponent import exponent
 from sgdlimits.cli.figure import figure
 from sgdlimits.cli.info import info
 from sgdlimits.cli.options import Group, Refusal
@@ -27,6 +28,7 @@ Examples:
   sgdlimits demo
   sgdlimits run phase_retrieval --d 3000 --lr 1/12 --plot escape.png
   sgdlimits exit-time --d 3000 --threshold 0.1
+  sgdlimits exponent he3 --d 1000
   sgdlimits figure mediocrity-1-left --quick
   sgdlimits run phase_retrieval --help
 
@@ -58,9 +60,9 @@ def main() -> None:
     """Write a learning problem down once; look at its one-pass SGD at every level of description.
 
     The levels: sgd, the weights in R^d; chain, the exact law of their overlaps, at a cost without d; sde, its
-    diffusion for large d; ode, the limit.
+    diffusion for large d; ode, the limit; mean-field, that of infinite width.
     """
 
 
-for command in (run, rerun, info, presets, plot, exit_time, figure, demo):
+for command in (run, rerun, info, presets, plot, exit_time, exponent, figure, demo):
     main.add_command(command)

@@ -64,6 +64,8 @@ def _in_words(value: Any) -> str:
     if "array" in value:
         numbers = str(value["array"]) if isinstance(value["array"], list) else f"{value['array']:.12g}"
         return numbers if len(numbers) <= 60 else f"{numbers[:50]}...]"
+    if "tuple" in value:
+        return f"[{', '.join(map(_in_words, value['tuple']))}]"
     if "function" in value:
         return value["function"].rpartition(":")[2]
     fields = [f"{name}={_in_words(field)}" for name, field in value["fields"].items() if field is not None]

@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.util
 import os
+import re
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -50,7 +51,7 @@ def summary(name: str) -> str:
     assert spec is not None, FIGURES[name]
     assert spec.origin is not None, FIGURES[name]
     text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-    return " ".join(text.split("\n\n")[0].split()).replace(" [1]_", "").rstrip(".")
+    return re.sub(r" \[\d+\]_", "", " ".join(text.split("\n\n")[0].split())).rstrip(".")
 
 
 def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -> Iterator[str]:

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
-from scipy.special import roots_hermitenorm
 
 from sgdlimits.errors import BadInput
 from sgdlimits.gaussian.base import Nodes, Rule, weighted_sum
+from sgdlimits.gaussian.lines import gauss_hermite
 
 MOST_NODES = 2**22
 
@@ -53,8 +53,7 @@ class GaussHermite(Rule):
 
 @lru_cache(maxsize=16)
 def _grid(order: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    points, weights = roots_hermitenorm(order)
-    weights = weights / weights.sum()
+    points, weights = gauss_hermite(order)
     grid = np.stack([axis.ravel() for axis in np.meshgrid(*[points] * dim, indexing="ij")])
     product = np.prod(np.stack([axis.ravel() for axis in np.meshgrid(*[weights] * dim, indexing="ij")]), axis=0)
     return grid, product

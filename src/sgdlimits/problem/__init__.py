@@ -6,7 +6,7 @@ from sgdlimits.problem.activation import Activation, Erf, PiecewiseLinear, Polyn
 from sgdlimits.problem.algorithm import OnePassSGD
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.data import Data
-from sgdlimits.problem.hermite import hermite_coefficients, information_exponent
+from sgdlimits.problem.expansion import hermite_coefficients, information_exponent
 from sgdlimits.problem.loss import SquaredLoss
 from sgdlimits.problem.moments import ClosedForm, FieldIntegrals
 from sgdlimits.problem.network import TwoLayer

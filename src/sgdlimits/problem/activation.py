@@ -35,7 +35,7 @@ class Activation(eqx.Module):
         >>> Polynomial([0, 0, 1]).hermite(2)
         array([1., 0., 2.])
         """
-        from sgdlimits.problem.hermite import hermite_coefficients
+        from sgdlimits.problem.expansion import hermite_coefficients
 
         return hermite_coefficients(self, n)
 

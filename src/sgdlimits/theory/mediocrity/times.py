@@ -145,8 +145,8 @@ def setting(problem: ProjectionProblem, d, threshold) -> Setting:
     check_number("threshold", threshold, above=0)
     if threshold >= 1:
         raise BadInput(f"threshold must be below 1; got {threshold:g}. Give the relative decrease of the excess risk.")
-    sgd, target = problem.algorithm, problem.target
-    return Setting(problem, problem.network.width, float(sgd.lr_sample), float(target.noise), check_count("d", d), float(threshold))
+    lr, noise = float(problem.algorithm.lr_sample), float(problem.target.noise)
+    return Setting(problem, problem.network.width, lr, noise, check_count("d", d), float(threshold))
 
 
 def annealed(at: Setting) -> float:

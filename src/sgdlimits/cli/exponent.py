@@ -1,0 +1,54 @@
+"""`sgdlimits exponent TARGET`: how hard a single-index target is, and at which learning rate it is learnt."""
+
+from __future__ import annotations
+
+import click
+
+from sgdlimits.cli.options import Command, Number
+
+GROWTH = {1: "d", 2: "d log d"}
+SHOWN = 6
+
+
+@click.command(cls=Command, short_help="Information exponent of a target, the learning rate it asks for, and samples.")
+@click.argument("target")
+@click.option("--activation", help="the student's, where it is not the target's: erf, relu, tanh, square, he1, he2, ...")
+@click.option("--noise", type=Number(), default=0, show_default=True, help="variance of the label noise")
+@click.option("--d", type=Number(whole=True), default=1000, show_default=True, help="dimension")
+@click.option("--overlap", type=Number(), default=0.5, show_default=True, help="where learning ends")
+def exponent(target: str, activation: str | None, noise: float, d: int, overlap: float) -> None:
+    """How hard it is for one unit to learn TARGET(w*·x): its information exponent, the learning rate, and the samples.
+
+    TARGET is erf, erf_plain, relu, abs, tanh, sigmoid, linear, square, he1, he2, ... (Hermite polynomials). The exponent
+    is the order m of its first Hermite coefficient c_m = E[g(z) He_m(z)] that is not zero, from 1 on. The way goes from
+    1/sqrt(d), the typical overlap of a random start, to --overlap.
+
+    \b
+    Example:
+      sgdlimits exponent he3 --d 1000
+      sgdlimits exponent abs --activation relu --noise 0.1
+    """
+    from sgdlimits.cli.work import keep_compiled
+    from sgdlimits.problem.expansion import hermite_coefficients, information_exponent
+    from sgdlimits.problem.presets import single_index
+    from sgdlimits.theory.single_index import exit_time, recommended_lr
+
+    keep_compiled()
+    n = information_exponent(target)
+    coefficients = (f"c_{m} = {0 if abs(c) < 1e-9 else c:.4g}" for m, c in enumerate(hermite_coefficients(target, SHOWN)))
+    click.echo(f"{target}: information exponent {n}, of the order of {GROWTH.get(n, f'd^{n - 1}')} samples")
+    click.echo(f"  Hermite coefficients  {', '.join(coefficients)}")
+    student = activation or target
+    lr = recommended_lr(single_index(student, target, noise=noise), d, overlap)
+    problem = single_index(student, target, lr=lr, noise=noise)
+    click.echo(f"  learning rate         {lr:.4g} for d = {d}, student {student}")
+    times = {words: exit_time(problem, d, overlap, noise=which) for words, which in WAYS.items()}
+    for words, t in times.items():
+        click.echo(f"  {words:<20}  t = {t:.4g}, {t * d:.3g} samples from overlap {d**-0.5:.3g} to {overlap:g}")
+    options = {"activation": student, "target": activation and target, "lr": f"{lr:.3g}", "noise": noise or None, "d": d}
+    line = " ".join(f"--{name} {value}" for name, value in options.items() if value is not None)
+    click.echo(f"To see it: sgdlimits run single_index {line} --t-max {3 * max(times.values()):.3g}")
+
+
+WAYS = {"ODE": False, "mean with noise": True}
+"""Without and with SGD's own noise."""

@@ -1,0 +1,373 @@
+r"""Single-index models of any information exponent: how the learning rate must scale with d, and how many samples it takes.
+
+Students of norm 1 that all have the overlap m with the one teacher, and nothing else in common, move by
+
+.. math:: \dot m = \gamma\,\phi(m) - \gamma^2\,\psi(m), \qquad
+          \phi(m) = \frac ap(1-m^2)\Big[\sum_k \frac{s_k g_k}{(k-1)!}\, m^{k-1}
+                    - a\,\frac{p-1}{p}\,m \sum_k \frac{s_k^2}{(k-1)!}\, m^{2(k-1)}\Big], \qquad
+          \psi(m) = \frac m2\, E[G^2],
+
+where :math:`s_k` and :math:`g_k` are the Hermite coefficients of activation and target, a is the second layer and the loss is
+:math:`\frac12(y-f)^2`. For one unit and the smallest n with :math:`s_n g_n \ne 0`, near zero overlap
+
+.. math:: \dot m \approx \gamma\,\frac{s_n g_n}{(n-1)!}\,m^{n-1} - \frac{\gamma^2}{2} E[G^2]\, m .
+
+The start is at :math:`m \sim 1/\sqrt d`. For n = 1, 2 the first term wins there at a constant learning rate. For
+:math:`n \ge 3` the second does, unless :math:`\gamma \sim d^{-(n-2)/2}`; then learning takes :math:`t \sim d^{n-2}`, which are
+:math:`d^{n-1}` samples [15]_. For every :math:`n \ge 2` SGD's own noise adds to m a variance of order
+:math:`\gamma^2 t/d = O(1/d)` while the start is left, as much as the start has.
+
+.. [15] Ben Arous, Gheissari, Jagannath, *Online stochastic gradient descent on non-convex losses from high-dimensional
+   inference*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.polynomial import chebyshev, polynomial
+from scipy.integrate import quad
+from scipy.stats import beta
+
+from sgdlimits.errors import BadInput, check_count, check_number, check_share
+from sgdlimits.problem.activation import Activation, FunctionActivation
+from sgdlimits.problem.expansion import HIGHEST_ORDER, expand, target_function
+from sgdlimits.problem.loss import SquaredLoss
+from sgdlimits.problem.overlaps import Overlaps
+from sgdlimits.problem.projection import ProjectionProblem
+
+GRID = 65
+"""Overlaps between the start and the end at which signs are checked and the learning rate is chosen."""
+SERIES_UP_TO = 0.5
+"""Below this overlap the population's drift is summed from Hermite coefficients, which keeps all its digits however small."""
+ZERO = 1e-8
+"""Hermite coefficients below this share of the function's size count as zero."""
+STANDSTILL = 1e-9
+"""A drift of less than this share of the population's is no drift."""
+DEGREE, CELLS = 32, 4000
+"""Of the interpolation between overlaps, and of the integrals that count SGD's noise."""
+
+
+def samples(exponent: int, d) -> np.ndarray | float:
+    r"""How the samples that learning takes grow with d, without a constant: d, d log d, and :math:`d^{n-1}` from n = 3 on.
+
+    >>> samples(3, 1000.0)
+    1000000.0
+    """
+    n, d = check_count("exponent", exponent), np.asarray(d, float)
+    grown = d if n == 1 else d * np.log(d) if n == 2 else d ** (n - 1)
+    return grown if grown.ndim else float(grown)
+
+
+def start_quantile(d: int, share: float = 0.5) -> float:
+    r"""The overlap that a share of random starts has at most, in absolute value: :math:`m^2` has a beta law.
+
+    The time of the ODE falls as the start grows: its median over random starts, for odd exponents over those of the right
+    sign, is the time from the quantile 1/2.
+
+    >>> round(start_quantile(10**6) * 1000, 4)          # that of a normal number
+    0.6745
+    """
+    d = check_count("d", d, at_least=2)
+    return float(np.sqrt(beta.ppf(check_share("share", share), 0.5, (d - 1) / 2)))
+
+
+def recommended_lr(problem: ProjectionProblem, d: int, overlap: float = 0.5) -> float:
+    r"""The learning rate at which one-pass SGD reaches an overlap with one teacher after about the fewest samples.
+
+    At the overlap m the drift :math:`\gamma\phi - \gamma^2\psi` is largest at :math:`\gamma = \phi/2\psi`. This is the smallest
+    of these over the way,
+
+    .. math:: \gamma = \min_{1/\sqrt d \,\le\, m \,\le\, \text{overlap}} \frac{\phi(m)}{2\,\psi(m)},
+
+    the best one at the hardest place, and the largest at which the corrector nowhere takes more than half of the population's
+    drift. It tends to a constant as d grows for exponents 1 and 2, and falls as :math:`d^{-(n-2)/2}` for :math:`n \ge 3`.
+
+    Parameters
+    ----------
+    problem : one teacher, any width, activation, target and noise; its own learning rate does not matter
+    d : dimension, which sets the typical overlap :math:`1/\sqrt d` of a random start
+    overlap : where the way ends, between :math:`1/\sqrt d` and 1
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    BadInput : the overlap does not grow all the way, at any learning rate; the message says why
+
+    Notes
+    -----
+    Students start alike, with the norm, the second layer and the overlap in common. Off the sphere m is the cosine with the
+    teacher, at the norms of the start; a second layer that is trained is taken as it starts. Two things are not counted. SGD's
+    own noise: for :math:`n \ge 3` it carries runs over the corrector's barrier, and rates a few times larger need fewer samples
+    still, by a factor without d (`theory.single_index.exit_time` with ``noise=True`` says how many). And what comes after
+    `overlap`: label noise leaves a risk in the end that is smaller at smaller rates, and wide networks may learn at smaller
+    rates only (`theory.mediocrity.usable_lr`).
+
+    For phase retrieval by one unit this is :math:`1/(12 + \Delta/(1-\text{overlap}^2))`: the rate 1/12 without label noise, and
+    `theory.mediocrity.optimal_lr` in general where the way ends soon.
+
+    Examples
+    --------
+    >>> import sgdlimits as sl
+    >>> round(1 / recommended_lr(sl.presets.phase_retrieval(), d=1000), 9)
+    12.0
+    >>> cubic = sl.presets.single_index("he3")
+    >>> round(recommended_lr(cubic, d=100) / recommended_lr(cubic, d=10_000), 2)
+    9.88
+    """
+    _check_problem(problem)
+    d, overlap = check_count("d", d, at_least=2), check_share("overlap", overlap)
+    if overlap**2 * d <= 1:
+        raise BadInput(f"overlap must be above that of a random start, 1/sqrt(d) = {d**-0.5:.3g}; got {overlap:g}. Give more.")
+    drift = _Drift.of(problem, overlap)
+    sign, way = _side(drift, d**-0.5), np.geomspace(d**-0.5, overlap, GRID)
+    population, corrector = (sign * part for part in drift.parts(sign * way))
+    if (population <= 0).any():
+        raise BadInput(
+            f"the overlap does not grow beyond {way[population <= 0][0]:.3g} at any learning rate, and so does not come to "
+            f"{overlap:g}. Ask for a smaller overlap, or give the student the target's activation."
+        )
+    return float(problem.algorithm.lr) * float((population / (-2 * corrector)).min())
+
+
+def exit_time(problem: ProjectionProblem, d, threshold, start=None, noise: bool = False):
+    r"""The time in which the overlap of one unit comes from a start to a threshold, in samples per dimension.
+
+    .. math:: t = \int_{m_0}^{\text{threshold}} \frac{dm}{\gamma\phi(m) - \gamma^2\psi(m)}
+
+    by the ODE. With SGD's noise it is the mean first passage of :math:`dm = b\,dt + \sqrt{a/d}\,dB` (the SDE),
+
+    .. math:: \frac{a}{2d}\,\theta'' + b\,\theta' = -1, \qquad \theta(\pm\text{threshold}) = 0, \qquad \theta(m_0) = E\,t .
+
+    Parameters
+    ----------
+    problem : one unit and one teacher, on the sphere, its second layer fixed
+    d : dimension
+    threshold : |m| at the end, between 0 and 1
+    start : the overlap at the start; the typical :math:`1/\sqrt d` unless given, with the sign that learns
+    noise : whether SGD's own noise counts
+
+    Returns
+    -------
+    float, or an array where an argument is one; infinite where the overlap of the ODE does not come there
+
+    Notes
+    -----
+    Noise is of the order of the start for every exponent from 2 on, and never negligible. For odd exponents it also brings in
+    runs that have lost their start, late: the mean is then well above the median.
+
+    See Also
+    --------
+    sgdlimits.theory.mediocrity.exit_time : the same for phase retrieval, at any width and averaged over random starts
+
+    Examples
+    --------
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.single_index("he2", lr=1 / 12)
+    >>> round(exit_time(problem, d=1000, threshold=0.5), 4)                         # 3 log(m^2 (1-m0^2)/m0^2 (1-m^2))
+    17.4244
+    >>> round(exit_time(problem, d=1000, threshold=0.5, noise=True), 3)
+    18.648
+    """
+    _check_problem(problem)
+    _check_one_unit(problem)
+    end = max(check_share("threshold", each) for each in np.ravel(threshold))
+    drift = _Drift.of(problem, end)
+    variance = _interpolate(_variance(problem, jnp.asarray(_nodes(end))), end) if noise else None
+
+    def one(d, threshold, start):
+        d = check_count("d", d, at_least=2)
+        if start is None:
+            start = _side(drift, d**-0.5) * d**-0.5
+        check_number("start", start)
+        if abs(start) >= threshold:
+            return 0.0
+        if variance is None:
+            return _ode_time(drift, start, threshold)
+        return _mean_passage(drift, variance, d, start, threshold)
+
+    times = np.vectorize(one, otypes=[float])(d, threshold, start)
+    return times if times.ndim else float(times)
+
+
+class _Series(NamedTuple):
+    r"""The population's drift from Hermite coefficients, with joint = :math:`s_k g_k/k!` and own = :math:`s_k^2/k!`."""
+
+    joint: np.ndarray
+    own: np.ndarray
+    factor: float
+    push: float
+
+    @classmethod
+    def of(cls, problem: ProjectionProblem) -> _Series | None:
+        """For a squared loss; None for others."""
+        target, law, p, unit = target_function(problem), problem.initial, problem.network.width, problem.network.activation
+        if not isinstance(problem.loss, SquaredLoss):
+            return None
+        norm = law.scale * float(problem.data.sigma)
+        student = unit if norm == 1 else FunctionActivation(lambda field: unit(norm * jnp.asarray(field)), smooth=False)
+        s, g = _strengths(student), _strengths(target)
+        lr = 2 * problem.loss.weight * float(problem.algorithm.lr_sample)
+        return cls(s * g, s * s, lr * law.second / (p * law.scale**2), law.second * (p - 1) / p)
+
+    def __call__(self, m: np.ndarray) -> np.ndarray:
+        slope = lambda c, x: polynomial.polyval(x, polynomial.polyder(c))  # noqa: E731
+        return self.factor * (1 - m**2) * (slope(self.joint, m) - self.push * m * slope(self.own, m**2))
+
+
+class _Drift(NamedTuple):
+    """The drift of the overlap m of students that are alike, up to an end on both sides of zero."""
+
+    population: Callable[[np.ndarray], np.ndarray]
+    corrector: Callable[[np.ndarray], np.ndarray]
+    series: _Series | None
+
+    @classmethod
+    def of(cls, problem: ProjectionProblem, end: float) -> _Drift:
+        population, corrector = _drift_parts(problem, jnp.asarray(_nodes(end)))
+        return cls(_interpolate(population, end), _interpolate(corrector, end), _Series.of(problem))
+
+    def __call__(self, m: np.ndarray) -> np.ndarray:
+        population, corrector = self.parts(m)
+        return population + corrector
+
+    def parts(self, m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(population, corrector) at the problem's own learning rate."""
+        population = self.population(m)
+        if self.series is not None:
+            population = np.where(np.abs(m) <= SERIES_UP_TO, self.series(m), population)
+        return population, self.corrector(m)
+
+
+def _strengths(activation: Activation) -> np.ndarray:
+    r""":math:`c_k/\sqrt{k!}`, those that count as zero being zero."""
+    strengths, size = expand(activation, HIGHEST_ORDER)
+    return np.where(np.abs(strengths) > ZERO * size, strengths, 0.0)
+
+
+@eqx.filter_jit
+def _drift_parts(problem: ProjectionProblem, m: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """Population and corrector in the drift of the cosine with the teacher, averaged over students that are alike."""
+    law, p, norm = problem.initial, problem.network.width, jnp.sqrt(problem.target.gram[0, 0])
+
+    def one(m):
+        Q = law.scale**2 * (m**2 + (1 - m**2) * jnp.eye(p))
+        stats = Overlaps(jnp.full(p, law.second), jnp.full((p, 1), m * law.scale * norm), Q)
+        return tuple(
+            (change.M[:, 0] / (law.scale * norm) - m * jnp.diagonal(change.Q) / (2 * law.scale**2)).mean()
+            for change in problem.drift_parts(stats)
+        )
+
+    return problem.over_runs(one, m)
+
+
+@eqx.filter_jit
+def _variance(problem: ProjectionProblem, m: Float[Array, " n"]) -> Float[Array, " n"]:
+    """The variance of d times one sample's increment of the overlap of one unit."""
+    P = problem.target.gram
+
+    def one(m):
+        stats = Overlaps(jnp.full(1, problem.initial.second), m * jnp.sqrt(P), jnp.ones((1, 1)))
+        return problem.covariance(stats)[0, 0] / P[0, 0]
+
+    return jax.lax.map(one, m)
+
+
+def _nodes(end: float) -> np.ndarray:
+    """Overlaps to interpolate between: Chebyshev points of the angle, in which also kinked units are smooth."""
+    return np.sin(np.arcsin(end) * chebyshev.chebpts1(DEGREE + 1))
+
+
+def _interpolate(values: Array, end: float) -> Callable[[np.ndarray], np.ndarray]:
+    """A function of the overlap from its values at `_nodes(end)`."""
+    reach = np.arcsin(end)
+    fit = chebyshev.chebfit(chebyshev.chebpts1(DEGREE + 1), np.asarray(values), DEGREE)
+    return lambda m: chebyshev.chebval(np.arcsin(m) / reach, fit)
+
+
+def _side(drift: _Drift, start: float) -> int:
+    """The sign of the overlaps that grow at the start, 1 where both do, or `BadInput` with the reason why none does."""
+    for sign in (1, -1):
+        if sign * drift.parts(np.asarray(sign * start))[0] > 0:
+            return sign
+    raise BadInput(
+        f"the overlap does not grow from {start:.3g} at any learning rate: {_reason(drift.series)}. "
+        "Give the student another activation, or its second layer the other sign."
+    )
+
+
+def _reason(series: _Series | None) -> str:
+    if series is None:
+        return "the population's drift points to zero there"
+    if not series.joint[1:].any():
+        return f"student and target have no Hermite coefficient in common up to order {HIGHEST_ORDER}"
+    first = int(np.flatnonzero(series.joint[1:])[0]) + 1
+    if first % 2 == 0 and series.factor * series.joint[first] < 0:
+        return f"the Hermite coefficients of order {first} of student and target have opposite signs"
+    return "the students push each other away from it"
+
+
+def _check_problem(problem: Any) -> None:
+    if not isinstance(problem, ProjectionProblem):
+        raise BadInput(f"problem must be one of projections; got {problem!r}. Give, say, presets.single_index('he3').")
+
+
+def _check_one_unit(problem: ProjectionProblem) -> None:
+    sgd = problem.algorithm
+    if problem.network.width > 1 or not sgd.sphere or sgd.trains_second:
+        raise BadInput(
+            "exit_time needs one unit on the sphere with a fixed second layer, where the overlap is the whole state. "
+            "Use simulate with ODE() and until= for other problems."
+        )
+
+
+def _ode_time(drift: _Drift, start: float, end: float) -> float:
+    sign, way = np.sign(start), np.geomspace(abs(start) or 1e-300, end, GRID)
+    population, corrector = (sign * part for part in drift.parts(sign * way))
+    if not sign or (population + corrector <= STANDSTILL * population).any():
+        return np.inf
+    slowness = lambda x: np.exp(x) / (sign * drift(sign * np.exp(x)))  # noqa: E731
+    return float(quad(slowness, np.log(way[0]), np.log(end), epsabs=0, epsrel=1e-8, limit=500)[0])
+
+
+@np.errstate(over="ignore")
+def _mean_passage(drift: _Drift, variance: Callable, d: int, start: float, end: float) -> float:
+    r"""The mean time :math:`\theta` to leave (-end, end): on either side of the start its slope there is
+    :math:`-\theta' = G\theta - g`, away from the start, and both give the same slope.
+    """
+    sides = [_resistance(drift, variance, d, start, each) for each in (-end, end)]
+    conductance, source = np.sum(sides, axis=0)
+    return float(source / conductance) if conductance else np.inf
+
+
+def _resistance(drift: _Drift, variance: Callable, d: int, start: float, end: float) -> tuple[float, float]:
+    r"""G and g at the start of the way to one end, from the end inwards.
+
+    In a cell of the width h, in which b and a are constant, :math:`w = -\theta'` becomes :math:`\kappa w + \mu` and
+    :math:`\theta` loses :math:`e w + f`, with :math:`v = 2bh/a`, :math:`\kappa = e^{-v}`. Each is times :math:`e^v` where
+    v < 0, so that none is large.
+    """
+    y = d**-0.5 * np.sinh(np.linspace(np.arcsinh(start * d**0.5), np.arcsinh(end * d**0.5), CELLS + 1))
+    middle, h = (y[1:] + y[:-1]) / 2, np.abs(np.diff(y))
+    b, a = np.sign(end - start) * drift(middle), variance(middle) / d
+    v = 2 * b * h / a
+    u = np.abs(v)
+    small, safe = u < 1e-3, np.maximum(u, 1e-3)
+    once = np.where(small, 1 - u / 2, -np.expm1(-safe) / safe)
+    twice = np.where(v > 0, 1 - once, once - np.exp(-u)) / np.where(small, 1.0, safe)
+    twice = np.where(small, 0.5 - np.where(v > 0, u / 6, u / 3), twice)
+    kappa, e, mu, f = np.exp(-np.maximum(v, 0)), h * once, 2 * h / a * once, 2 * h**2 / a * twice
+    G, g = 1 / e[-1], f[-1] / e[-1]
+    for i in range(CELLS - 2, -1, -1):
+        below = kappa[i] + G * e[i]
+        G, g = np.exp(min(v[i], 0.0)) * G / below, (G * f[i] + np.exp(min(v[i], 0.0)) * g + mu[i]) / below
+    return G, g
