@@ -42,7 +42,6 @@ def unequal_teachers() -> sl.ProjectionProblem:
 
 PROBLEMS = {
     "phase_retrieval": lambda: sl.presets.phase_retrieval(width=2, lr=0.15, noise=0.1),
-    "committee": lambda: sl.presets.committee(width=3, teachers=2, activation="erf", lr=1.0, noise=0.1),
     "absolute_huber_product": absolute_huber_product,
     "unequal_teachers": unequal_teachers,
 }

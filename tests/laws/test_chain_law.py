@@ -28,17 +28,12 @@ def problem(width, teachers=1, *, sphere=False, noise=0.0, ridge=0.0, second=Non
 
 # Off the sphere a large input can throw a run out at small d, and more so the larger lr: these rates lose none of 3000 runs.
 CASES = {
-    "one unit": (problem(1, lr=0.02), 12),
     "one unit, sphere": (problem(1, sphere=True, noise=0.3, lr=0.1), 30),
     "one unit, two teachers, ridge": (problem(1, 2, ridge=0.5, noise=0.1, lr=0.03), 20),
-    "two units, sphere, second layer": (problem(2, sphere=True, second=0.1, lr=0.2), 60),
     "two units, two teachers, all": (problem(2, 2, noise=0.2, ridge=0.3, second=0.05, lr=0.05), 25),
-    "three units": (problem(3, noise=0.4, lr=0.05), 12),
     "three units, two teachers, sphere, ridge": (problem(3, 2, sphere=True, ridge=0.2, noise=0.2, lr=0.5), 40),
-    "five units": (problem(5, second=0.1, lr=0.1), 35),
     "five units, two teachers, sphere": (problem(5, 2, sphere=True, noise=0.1, lr=0.8), 20),
     "two classes": (problem(2, noise=0.1, ridge=0.2, lr=0.05, data=MIXTURE), 15),
-    "no room: p + k = d": (problem(5, 2, noise=0.1, lr=0.03), 7),
     "no room: p + k = d + 1": (problem(3, 2, sphere=True, lr=0.2), 4),
     "no room: p + k > d": (problem(5, 2, noise=0.2, ridge=0.1, lr=0.02), 4),
 }
