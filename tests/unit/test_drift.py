@@ -134,7 +134,7 @@ def test_closed_covariance_agrees_with_isserlis(p, k, second, sphere, random_ove
 
 
 @pytest.mark.parametrize("sphere", [False, True])
-@pytest.mark.parametrize(("p", "k", "order"), [(1, 1, 10), (2, 2, 8), (3, 1, 8), (4, 1, 7), (3, 2, 7)])
+@pytest.mark.parametrize(("p", "k", "order"), [(1, 1, 10), (2, 2, 8), (4, 1, 7)])
 def test_closed_form_agrees_with_quadrature(p, k, order, sphere, random_overlaps):
     closed = squares(p, k, sphere=sphere, second=0.4)
     grid = squares(p, k, sphere=sphere, second=0.4, rule=sl.GaussHermite(order))

@@ -15,9 +15,9 @@ def alike(width, m, q):
     return sl.Overlaps(np.ones(width), np.full((width, 1), m), q + (1 - q) * np.eye(width))
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 8])
-@pytest.mark.parametrize("noise", [0.1, 1.0, 6.0])
-@pytest.mark.parametrize("share", [0.1, 0.6, 0.99])
+@pytest.mark.parametrize("width", [1, 2, 8])
+@pytest.mark.parametrize("noise", [0.1, 6.0])
+@pytest.mark.parametrize("share", [0.1, 0.99])
 def test_learnt_state_is_a_fixed_point_with_its_risk(width, noise, share):
     lr = share * float(mediocrity.usable_lr(width, noise))
     problem = sl.presets.phase_retrieval(width, lr=lr, noise=noise)
