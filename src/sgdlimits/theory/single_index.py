@@ -152,7 +152,7 @@ def exit_time(problem: ProjectionProblem, d, threshold, start=None, noise: bool 
     ----------
     problem : one unit and one teacher, on the sphere, its second layer fixed
     d : dimension
-    threshold : |m| at the end, between 0 and 1
+    threshold : absolute overlap at the end, between 0 and 1
     start : the overlap at the start; the typical :math:`1/\sqrt d` unless given, with the sign that learns
     noise : whether SGD's own noise counts
 

@@ -25,7 +25,7 @@ ON_THE_LINE = 1e-12
 class Regime(NamedTuple):
     r"""The limit at p = d^kappa, lr = d^-delta, and the exponents of d behind it.
 
-    Attributes
+    Parameters
     ----------
     name : "gradient flow", "high-dimensional", "noise-dominated" or "no limit"
     mean_field : whether the width grows and the noise term vanishes, so that overlaps between students follow from the other
@@ -67,7 +67,7 @@ class Regime(NamedTuple):
 class Sizes(NamedTuple):
     r"""How large the terms of the limit are for one problem in one dimension.
 
-    Attributes
+    Parameters
     ----------
     corrector : :math:`\gamma/p`, the order of the noise term beside the population term
     ratio : the ratio of these terms at a random start, the largest entries compared
