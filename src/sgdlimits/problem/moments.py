@@ -281,7 +281,8 @@ class FieldIntegrals(MomentRule):
         return self._moments(problem, stats, self._integrals(problem))
 
     def error(self, problem, stats):
-        fine, rough = (self._moments(problem, stats, units) for units in self._both(problem))
+        integrals = self._integrals(problem)
+        fine, rough = (self._moments(problem, stats, units) for units in (integrals, integrals.coarser()))
         return jax.tree.map(lambda a, b: jnp.abs(a - b), fine, rough)
 
     def loss(self, problem, stats):
@@ -332,10 +333,6 @@ class FieldIntegrals(MomentRule):
         integrals = additive_integrals(problem, self.order)
         assert integrals is not None, "checked when the rule was chosen"
         return integrals
-
-    def _both(self, problem) -> tuple[UnitIntegrals, UnitIntegrals]:
-        fine = self._integrals(problem)
-        return fine, fine.coarser()
 
 
 def additive_integrals(problem: ProjectionProblem, order: int = 24) -> UnitIntegrals | None:

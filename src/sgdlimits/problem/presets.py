@@ -146,19 +146,9 @@ def committee(
     .. [5] Loureiro, *Dimension-free limits of SGD for two-layers neural networks*, slides.
     .. [6] Saad, Solla, *On-line learning in soft committee machines*.
     """
-    width = check_count("width", width)
-    return ProjectionProblem(
-        target=Target(
-            CommitteeReadout(activation if teacher_activation is None else teacher_activation), teachers, noise=noise
-        ),
-        network=TwoLayer(width, activation),
-        loss=SquaredLoss(),
-        algorithm=OnePassSGD(lr, lr_second=lr * train_second if train_second else None, sphere=sphere, batch=batch),
-        rule=rule,
-        initial=InitialWeights(unit=sphere),
-        paper_time=1 / width,
-        name="committee",
-    )
+    teacher = activation if teacher_activation is None else teacher_activation
+    target = Target(CommitteeReadout(teacher), teachers, noise=noise)
+    return _two_layer("committee", target, width, activation, lr, train_second, sphere, batch, rule)
 
 
 def single_index(
@@ -205,16 +195,22 @@ def single_index(
     ----------
     .. [5] Loureiro, *Dimension-free limits of SGD for two-layers neural networks*, slides.
     """
+    labels = Target(CommitteeReadout(activation if target is None else target), 1, noise=noise)
+    return _two_layer("single_index", labels, width, activation, lr, train_second, sphere, batch, rule)
+
+
+def _two_layer(name, target, width, activation, lr, train_second, sphere, batch, rule) -> ProjectionProblem:
+    """A network of any activation that learns labels, squared loss with 1/2, in the time of the slides."""
     width = check_count("width", width)
     return ProjectionProblem(
-        target=Target(CommitteeReadout(activation if target is None else target), 1, noise=noise),
+        target=target,
         network=TwoLayer(width, activation),
         loss=SquaredLoss(),
         algorithm=OnePassSGD(lr, lr_second=lr * train_second if train_second else None, sphere=sphere, batch=batch),
         rule=rule,
         initial=InitialWeights(unit=sphere),
         paper_time=1 / width,
-        name="single_index",
+        name=name,
     )
 
 
