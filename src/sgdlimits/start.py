@@ -16,7 +16,6 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.problem.frame import Frame, frame_of, overlaps_of
 from sgdlimits.problem.overlaps import Overlaps, runs_first
 from sgdlimits.problem.particles import Particles, particles_of
-from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import Purpose, Stream
 
 MOST_SQUARE = 256
@@ -27,18 +26,22 @@ class Start(eqx.Module):
     """A law of the start. The start of a run depends on the seed and the run's number alone."""
 
     @abc.abstractmethod
-    def batch(self, problem: Problem, stream: Stream) -> Overlaps:
+    def overlaps(self, problem: Problem, stream: Stream) -> Overlaps:
+        """The overlaps of the directions of the stream's runs, runs first."""
+
+    def batch(self, problem: Problem, stream: Stream) -> PyTree:
         """The statistics of the stream's runs, runs first."""
+        return problem.from_overlaps(self.overlaps(problem, stream))
 
     def particles(self, problem: Problem, stream: Stream) -> Particles:
         """The units of the stream's runs, each on its own, runs first: for the mean-field limit, without a p-by-p array."""
         return particles_of(self.batch(problem, stream))
 
-    def sample(self, problem: Problem, *, runs: int = 1, seed: int = 0) -> Overlaps:
-        """The statistics of `runs` runs, shapes (runs, p), (runs, p, k), (runs, p, p), as `simulate` would draw them."""
+    def sample(self, problem: Problem, *, runs: int = 1, seed: int = 0) -> PyTree:
+        """The statistics of `runs` runs, runs first, as `simulate` would draw them."""
         return self.batch(problem, Stream.of(seed, np.arange(check_count("runs", runs))))
 
-    def one(self, problem: Problem, *, seed: int = 0) -> Overlaps:
+    def one(self, problem: Problem, *, seed: int = 0) -> PyTree:
         """One start, without an axis for runs: pass it to several levels to start them from the same point."""
         return jax.tree.map(lambda leaf: leaf[0], self.sample(problem, seed=seed))
 
@@ -71,41 +74,49 @@ class RandomInit(Start):
     unit: bool | None = eqx.field(static=True, default=None)
     second: float | None = eqx.field(static=True, default=None)
 
-    def batch(self, problem, stream):
-        dof = np.maximum(self.d - problem.target.teachers - np.arange(problem.network.width), 0.0)
-        return _gaussian_overlaps(problem.target.gram, jnp.asarray(dof), *self._law(problem), stream)
+    def overlaps(self, problem, stream):
+        dof = np.maximum(self.d - problem.directions.fixed - np.arange(problem.directions.width), 0.0)
+        stats = _gaussian_overlaps(problem.directions.gram, jnp.asarray(dof), *self._law(problem), stream)
+        return eqx.tree_at(lambda stats: stats.a, stats, self._second(problem, stream))
 
     def particles(self, problem, stream):
-        p, k = problem.network.width, problem.target.teachers
+        p, k = problem.directions.width, problem.directions.fixed
         if p <= MOST_SQUARE:
             return super().particles(problem, stream)
         dof = np.full(p, float(self.d - k))
-        return _gaussian_particles(problem.target.gram, jnp.asarray(dof), *self._law(problem), stream)
+        units = _gaussian_particles(problem.directions.gram, jnp.asarray(dof), *self._law(problem), stream)
+        return eqx.tree_at(lambda units: units.a, units, self._second(problem, stream))
 
-    def _law(self, problem) -> tuple[Float[Array, "3"], bool]:
-        """(scale, second layer, root of d), and whether directions are scaled to norm 1."""
-        check_dimension(self.d, problem.target.teachers)
+    def _law(self, problem) -> tuple[Float[Array, "2"], bool]:
+        """(scale, root of d), and whether directions are scaled to norm 1."""
+        check_dimension(self.d, problem.directions.fixed)
         if self.scale is not None:
             check_number("scale", self.scale, above=0)
-        law = problem.initial
+        law = problem.directions.initial
         scale = law.scale if self.scale is None else self.scale
-        second = law.second if self.second is None else self.second
         unit = law.unit if self.unit is None else self.unit
-        return jnp.asarray([scale, second, np.sqrt(self.d)], float), bool(unit)
+        return jnp.asarray([scale, np.sqrt(self.d)], float), bool(unit)
+
+    def _second(self, problem, stream) -> Float[Array, "runs p"]:
+        law, runs = problem.directions.initial, stream.runs.size
+        constant = _second(self.second, problem, runs)
+        if self.second is not None or law.second_spread == 0:
+            return constant
+        return constant + law.second_spread * _normals(stream, Purpose.START_SECOND, constant.shape[1]).T
 
 
 @eqx.filter_jit
 def _gaussian_overlaps(gram: Float[Array, "k k"], dof: Float[Array, " p"], numbers, unit: bool, stream: Stream) -> Overlaps:
     """Overlaps of p vectors of standard normal numbers, scaled; `dof` counts the dimensions left for each (Bartlett)."""
     p, k = dof.size, gram.shape[0]
-    scale, second, root_d = numbers
+    scale, root_d = numbers
     normal = stream.normal(Purpose.START, p * k + p * p)[0]
     diagonal = jnp.sqrt(stream.chi_square(Purpose.START_CHI, dof)[0])
     below = np.tril(np.ones((p, p)), -1).T * (dof > 0)[:, None]
     m, T = normal[: p * k].reshape(p, k, -1), normal[p * k :].reshape(p, p, -1) * below[:, :, None]
     T = T.at[np.arange(p), np.arange(p)].set(diagonal)
     factor = scale / (jnp.sqrt((m**2).sum(1) + (T**2).sum(0)) if unit else root_d * jnp.ones_like(diagonal))
-    frame = Frame(second * jnp.ones_like(diagonal), m * factor[:, None], T * factor[None])
+    frame = Frame(jnp.ones_like(diagonal), m * factor[:, None], T * factor[None])
     return runs_first(overlaps_of(frame, jnp.linalg.cholesky(gram)))
 
 
@@ -113,17 +124,17 @@ def _gaussian_overlaps(gram: Float[Array, "k k"], dof: Float[Array, " p"], numbe
 def _gaussian_particles(gram: Float[Array, "k k"], dof: Float[Array, " p"], numbers, unit: bool, stream: Stream) -> Particles:
     """What `_gaussian_overlaps` says about each vector alone, where each has `dof` dimensions outside the fixed ones."""
     p, k = dof.size, gram.shape[0]
-    scale, second, root_d = numbers
+    scale, root_d = numbers
     m = stream.normal(Purpose.START, p * k)[0].reshape(p, k, -1)
     square = (m**2).sum(1) + stream.chi_square(Purpose.START_CHI, dof)[0]
     factor = scale / (jnp.sqrt(square) if unit else root_d * jnp.ones_like(square))
     M = jnp.einsum("jsR,rs->jrR", m * factor[:, None], jnp.linalg.cholesky(gram))
-    return runs_first(Particles(second * jnp.ones_like(square), M, square * factor**2))
+    return runs_first(Particles(jnp.ones_like(square), M, square * factor**2))
 
 
 @eqx.filter_jit
-def _normals(stream: Stream, count: int) -> Float[Array, "count runs"]:
-    return stream.normal(Purpose.START, count)[0]
+def _normals(stream: Stream, purpose: Purpose, count: int) -> Float[Array, "count runs"]:
+    return stream.normal(purpose, count)[0]
 
 
 class OrthogonalInit(Start):
@@ -140,15 +151,15 @@ class OrthogonalInit(Start):
     def __check_init__(self) -> None:
         check_number("spread", self.spread, at_least=0)
 
-    def batch(self, problem, stream):
-        units, p = self.particles(problem, stream), problem.network.width
+    def overlaps(self, problem, stream):
+        units, p = self.particles(problem, stream), problem.directions.width
         stats = Overlaps(units.a, units.M, jnp.tile(jnp.eye(p), (stream.runs.size, 1, 1)))
         _check_exists(stats, problem, f"OrthogonalInit(spread={self.spread:g})", "Give a smaller spread.")
         return stats
 
     def particles(self, problem, stream):
-        p, k, runs = problem.network.width, problem.target.teachers, stream.runs.size
-        M = self.spread * _normals(stream, p * k).reshape(p, k, runs)
+        p, k, runs = problem.directions.width, problem.directions.fixed, stream.runs.size
+        M = self.spread * _normals(stream, Purpose.START, p * k).reshape(p, k, runs)
         return Particles(_second(self.second, problem, runs), jnp.moveaxis(M, -1, 0), jnp.ones((runs, p)))
 
 
@@ -167,16 +178,16 @@ class FixedInit(Start):
     overlap: Float[Array, "..."] = eqx.field(converter=lambda overlap: jnp.asarray(overlap, float))
     second: float | None = eqx.field(static=True, default=None)
 
-    def batch(self, problem, stream):
+    def overlaps(self, problem, stream):
         one = jax.tree.map(lambda leaf: leaf[0], self.particles(problem, stream))
-        inside = one.M @ jnp.linalg.solve(problem.target.gram, one.M.T)
+        inside = one.M @ jnp.linalg.solve(problem.directions.gram, one.M.T)
         Q = inside + jnp.diag(1 - jnp.diagonal(inside))
         stats = _repeat(Overlaps(one.a, one.M, Q), stream.runs.size)
         _check_exists(stats, problem, "FixedInit", "Give smaller overlaps.")
         return stats
 
     def particles(self, problem, stream):
-        p, k, runs = problem.network.width, problem.target.teachers, stream.runs.size
+        p, k, runs = problem.directions.width, problem.directions.fixed, stream.runs.size
         if not np.isfinite(self.overlap).all():
             raise BadInput(f"overlap must be finite; got {np.asarray(self.overlap).tolist()}. Give finite overlaps.")
         try:
@@ -191,35 +202,38 @@ class FixedInit(Start):
 class Given(Start):
     """Statistics as they are: of one run, used for all, or of each run."""
 
-    stats: Overlaps | Particles
+    stats: PyTree
 
     def batch(self, problem, stream):
+        return super().batch(problem, stream) if isinstance(self.stats, (Overlaps, Particles)) else self._of_runs(stream)
+
+    def overlaps(self, problem, stream):
         if isinstance(self.stats, Particles):
             raise BadInput(
                 "Particles say nothing about pairs of units, which only MeanField() does without. Give Overlaps(a, M, Q)."
             )
-        return self._of_runs(self.stats, stream)
+        return self._of_runs(stream)
 
     def particles(self, problem, stream):
-        return self._of_runs(particles_of(self.stats), stream)
+        return particles_of(self._of_runs(stream))
 
-    @staticmethod
-    def _of_runs(stats: PyTree, stream: Stream) -> PyTree:
-        if np.ndim(stats.a) == 1:
-            return _repeat(stats, stream.runs.size)
-        given, last = stats.a.shape[0], int(stream.runs.max())
+    def _of_runs(self, stream: Stream) -> PyTree:
+        name, axes = next(iter(type(self.stats).dims.items()))
+        if np.ndim(getattr(self.stats, name)) == len(axes):
+            return _repeat(self.stats, stream.runs.size)
+        given, last = getattr(self.stats, name).shape[0], int(stream.runs.max())
         if last >= given:
             raise BadInput(
                 f"the start has {given} runs, but run {last} was asked for. Give statistics of one run, or runs={given}."
             )
-        return jax.tree.map(lambda leaf: leaf[stream.runs], stats)
+        return jax.tree.map(lambda leaf: leaf[stream.runs], self.stats)
 
 
-def as_start(start: Start | Overlaps | Particles) -> Start:
+def as_start(start: Start | PyTree) -> Start:
     """A start from an init object or from explicit statistics."""
     if isinstance(start, Start):
         return start
-    if isinstance(start, (Overlaps, Particles)):
+    if isinstance(start, eqx.Module) and hasattr(type(start), "dims"):
         return Given(start)
     raise BadInput(
         f"start must be RandomInit, OrthogonalInit, FixedInit or statistics; got {type(start).__name__}. "
@@ -232,12 +246,13 @@ def _repeat(one: PyTree, runs: int) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.tile(leaf, (runs, *(1 for _ in leaf.shape))), one)
 
 
-def _second(second: float | None, problem: ProjectionProblem, runs: int) -> Float[Array, "runs p"]:
-    return jnp.full((runs, problem.network.width), problem.initial.second if second is None else second)
+def _second(second: float | None, problem: Problem, runs: int) -> Float[Array, "runs p"]:
+    law = problem.directions.initial
+    return jnp.full((runs, problem.directions.width), law.second if second is None else second)
 
 
-def _check_exists(stats: Overlaps, problem: ProjectionProblem, what: str, remedy: str) -> None:
+def _check_exists(stats: Overlaps, problem: Problem, what: str, remedy: str) -> None:
     try:
-        frame_of(stats, problem.frame, problem.network.width)
+        frame_of(stats, jnp.linalg.cholesky(problem.directions.gram), problem.directions.width)
     except BadInput:
         raise BadInput(f"{what} gives overlaps that no weights of norm 1 have. {remedy}") from None

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import equinox as eqx
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
-from sgdlimits.problem.overlaps import Overlaps, from_vector, to_vector
-from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.level.ode import vector_field
+from sgdlimits.problem.base import Problem
 
 
 @dataclass(frozen=True)
@@ -37,19 +38,19 @@ class Linearisation:
         return bool(self.rates[0].real < 0)
 
 
-def linearise(problem: ProjectionProblem, point: Overlaps, *, corrector: bool = True) -> Linearisation:
+def linearise(problem: Problem, point: PyTree, *, corrector: bool = True) -> Linearisation:
     """Linearise a problem's ODE at a point.
 
     Parameters
     ----------
-    problem : any projection problem
+    problem : any problem
     point : statistics of one run, without a batch axis; any point, fixed or not
     corrector : whether the drift contains the effect of the step size, as in `ODE`
 
     Notes
     -----
-    The coordinates are those of `problem.covariance`: M row by row, the upper triangle of Q row by row, then `a` if it is
-    trained. On the sphere the norms Q_jj do not move and are left out.
+    The coordinates are those of `problem.covariance`: for projection problems M row by row, the upper triangle of Q row by
+    row, then `a` if it is trained. On the sphere the norms Q_jj do not move and are left out.
 
     Examples
     --------
@@ -67,23 +68,16 @@ def linearise(problem: ProjectionProblem, point: Overlaps, *, corrector: bool = 
     return Linearisation(names, np.asarray(drift), matrix, rates[order], modes[:, order])
 
 
-def _derivatives(problem: ProjectionProblem, point: Overlaps, corrector: bool):
-    p, k = point.M.shape
-    trained, sphere = problem.algorithm.trains_second, problem.algorithm.sphere
-    pairs = list(zip(*np.triu_indices(p), strict=True))
-    names = [f"M[{j},{r}]" for j in range(p) for r in range(k)]
-    names += [f"Q[{j},{l}]" for j, l in pairs]
-    names += [f"a[{j}]" for j in range(p)] if trained else []
-    free = np.flatnonzero([not (sphere and name in {f"Q[{j},{j}]" for j in range(p)}) for name in names])
-    drift, matrix = _jacobian(problem, point, corrector, trained)
+def _derivatives(problem: Problem, point: PyTree, corrector: bool):
+    free = np.flatnonzero(problem.moves(point))
+    drift, matrix = _jacobian(problem, point, corrector)
+    names = problem.names(point)
     return tuple(names[i] for i in free), drift[free], matrix[np.ix_(free, free)]
 
 
 @eqx.filter_jit
-def _jacobian(problem: ProjectionProblem, point: Overlaps, corrector: bool, trained: bool):
-    def slope(vector):
-        stats = from_vector(vector, point, trained)
-        return to_vector(problem.drift(stats) if corrector else problem.drift_parts(stats)[0], trained)
-
-    vector = to_vector(point, trained)
-    return slope(vector), jax.jacfwd(slope)(vector)
+def _jacobian(problem: Problem, point: PyTree, corrector: bool):
+    slope = vector_field(problem, corrector)
+    along = lambda vector: problem.vector(slope(problem.from_vector(vector, point)))  # noqa: E731
+    vector = problem.vector(point)
+    return along(vector), jax.jacfwd(along)(vector)

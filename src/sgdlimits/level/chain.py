@@ -123,7 +123,7 @@ class FrameChain(Process):
         outside = stream.chi_square(Purpose.CHI, dof)
         below = below * (dof[column] > 0)[:, None]
         along = along if self.free is None else along * self.free[:, None, None]
-        c = draw_class(problem, stream, b)
+        c = problem.data.draw_class(stream, b)
         centre = jnp.moveaxis(problem.data.centre(self.frame, c), 0, 1)
         return Samples(centre + sigma * inside, sigma * along, sigma**2 * outside, sigma * below, z, c)
 
@@ -166,15 +166,6 @@ class FrameChain(Process):
 @chain_process.register
 def _(problem: ProjectionProblem, d: int) -> FrameChain:
     return FrameChain(problem, d)
-
-
-def draw_class(problem: ProjectionProblem, stream: Stream, samples: int) -> Int[Array, "steps samples runs"]:
-    """The class of each of a step's inputs."""
-    weights, shape = problem.data.weights, (stream.steps, samples, stream.runs.size)
-    if weights.size == 1:
-        return jnp.zeros(shape, jnp.int32)
-    u = stream.each(samples).uniform(Purpose.CLASS, 1).reshape(shape)
-    return (u[..., None] > jnp.cumsum(weights)[:-1]).sum(-1, dtype=jnp.int32)
 
 
 Move = Callable[[Float[Array, ""], Float[Array, "p b runs"]], tuple[Float[Array, "p p runs"], Float[Array, "p runs"]]]

@@ -14,22 +14,25 @@ gradients for any width, activation and loss; it is zero where the increments ar
 
 from __future__ import annotations
 
+import abc
+from functools import singledispatch
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
-from sgdlimits.errors import BadInput, check_count, check_number
+from sgdlimits.errors import check_count, check_number
+from sgdlimits.gaussian.base import square_root
 from sgdlimits.level.base import check_dimension
-from sgdlimits.level.chain import draw_class
 from sgdlimits.level.ode import drift_jacobian
 from sgdlimits.level.process import Process, SteppingLevel
+from sgdlimits.problem.base import Problem
 from sgdlimits.problem.frame import loading
 from sgdlimits.problem.moments import Moments
-from sgdlimits.problem.overlaps import Overlaps, add, runs_first, runs_last
+from sgdlimits.problem.overlaps import add, runs_first, runs_last
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import Purpose, Stream
 
@@ -69,14 +72,12 @@ class SDE(SteppingLevel):
             check_number("dt", self.dt, above=0)
 
     def prepared(self, problem, start):
-        if not isinstance(problem, ProjectionProblem):
-            raise BadInput(f"SDE is not written for {type(problem).__name__}. Use Chain(d) or ODE().")
         dt = self.dt or max(problem.samples_per_step / self.d, STEP_TIMES_RATE / fastest_rate(problem, start))
         return SDE(self.d, dt, self.samples or int(min(128, max(16, dt * self.d))))
 
     def process(self, problem):
         assert self.samples is not None, "set by `prepared`"
-        return DiffusionProcess(problem, self.d, self.samples)
+        return diffusion_process(problem, self.d, self.samples)
 
     def segments(self, problem, times):
         gaps = np.diff(times)
@@ -87,10 +88,68 @@ class SDE(SteppingLevel):
         return int(min(256, max(16, 2**14 / problem.size)))
 
 
-def fastest_rate(problem: ProjectionProblem, stats: Overlaps) -> float:
+def fastest_rate(problem: Problem, stats: PyTree) -> float:
     """The largest modulus of the drift's linear rates at statistics of one run."""
     jacobian = np.asarray(drift_jacobian(problem, True, stats))
     return max(1e-6, float(np.abs(np.linalg.eigvals(jacobian)).max()))
+
+
+@singledispatch
+def diffusion_process(problem: Problem, d: int, samples: int) -> Process:
+    """The diffusion of a problem: from its covariance, unless a way without it is registered for its kind."""
+    return CovarianceDiffusion(problem, d)
+
+
+class Diffusion(Process):
+    """Weak steps of a diffusion, on statistics with the runs last."""
+
+    d: eqx.AbstractVar[Float[Array, ""]]
+
+    def start(self, stats: PyTree) -> PyTree:
+        return runs_last(stats)
+
+    def step(self, state: PyTree, numbers: PyTree, size: Float[Array, ""]) -> PyTree:
+        drift = lambda stats: self.problem.over_runs(self.problem.drift, stats, axis=-1)  # noqa: E731
+        half = self.noise(state, drift(state), numbers, jnp.sqrt(size / self.d) / 2)
+        middle = add(state, half)
+        slope = drift(middle)
+        after = drift(add(middle, slope, size))
+        return add(add(add(middle, slope, size / 2), after, size / 2), half)
+
+    @abc.abstractmethod
+    def noise(self, state: PyTree, drift: PyTree, numbers: PyTree, scale: Float[Array, ""]) -> PyTree:
+        """Noise of the covariance at the states, times `scale`."""
+
+    def statistics(self, state: PyTree) -> PyTree:
+        return runs_first(state)
+
+    def risk(self, state: PyTree) -> Float[Array, " runs"]:
+        return self.problem.over_runs(self.problem.risk, runs_first(state))
+
+
+class CovarianceDiffusion(Diffusion):
+    """Gaussian noise from a root of the covariance: for problems with few statistics."""
+
+    problem: Problem
+    d: Float[Array, ""]
+    entries: int = eqx.field(static=True)
+    block: int = eqx.field(static=True)
+
+    def __init__(self, problem: Problem, d: int) -> None:
+        self.problem, self.d, self.block = problem, jnp.asarray(d, float), 16
+        self.entries = problem.size
+
+    def draw(self, stream: Stream) -> Float[Array, "steps n runs"]:
+        return stream.normal(Purpose.NOISE, self.entries)
+
+    def noise(self, state, drift, numbers, scale):
+        def one(pair):
+            stats, xi = pair
+            kick = scale * square_root(self.problem.covariance(stats)) @ xi
+            still = jnp.zeros_like(self.problem.vector(stats))
+            return add(self.problem.from_vector(kick, stats), self.problem.from_vector(still, stats), -1.0)
+
+        return self.problem.over_runs(one, (state, numbers), axis=-1)
 
 
 class Kicks(NamedTuple):
@@ -101,8 +160,8 @@ class Kicks(NamedTuple):
     xi: Float[Array, "samples runs"]
 
 
-class DiffusionProcess(Process):
-    """Weak steps of the diffusion, on statistics with the runs last."""
+class SampledDiffusion(Diffusion):
+    """Noise made of fresh samples: for projection problems of any width."""
 
     problem: ProjectionProblem
     d: Float[Array, ""]
@@ -112,25 +171,14 @@ class DiffusionProcess(Process):
     def __init__(self, problem: ProjectionProblem, d: int, samples: int) -> None:
         self.problem, self.d, self.samples, self.block = problem, jnp.asarray(d, float), samples, 4
 
-    def start(self, stats: Overlaps) -> Overlaps:
-        return runs_last(stats)
-
     def draw(self, stream: Stream) -> Kicks:
         problem, N = self.problem, self.samples
         rows = problem.network.width + problem.target.teachers + 2
         normal = stream.normal(Purpose.NOISE, rows * N).reshape(stream.steps, rows, N, -1)
-        return Kicks(normal[:, :-1], draw_class(problem, stream, N), normal[:, -1])
+        return Kicks(normal[:, :-1], problem.data.draw_class(stream, N), normal[:, -1])
 
-    def step(self, state: Overlaps, kicks: Kicks, size: Float[Array, ""]) -> Overlaps:
-        drift = lambda stats: self.problem.over_runs(self.problem.drift, stats, axis=-1)  # noqa: E731
-        half = self._noise(state, drift(state), kicks, jnp.sqrt(size / self.d) / 2)
-        middle = add(state, half)
-        slope = drift(middle)
-        after = drift(add(middle, slope, size))
-        return add(add(add(middle, slope, size / 2), after, size / 2), half)
-
-    def _noise(self, state: Overlaps, drift: Overlaps, kicks: Kicks, scale) -> Overlaps:
-        problem = self.problem
+    def noise(self, state, drift, numbers, scale):
+        problem, kicks = self.problem, numbers
         fields, fixed, z = problem.place(loading(state, problem.frame), kicks.points, kicks.c)
         second_layer = jnp.broadcast_to(state.a[:, None], fields.shape)
         G, second = problem.gradient(fields, fixed, second_layer, z, kicks.c)
@@ -146,8 +194,7 @@ class DiffusionProcess(Process):
         change = problem.project(state, add(*problem.changes(state, sums, total)))
         return add(change, jax.tree.map(lambda mean: mean * total, drift), -1.0)
 
-    def statistics(self, state: Overlaps) -> Overlaps:
-        return runs_first(state)
 
-    def risk(self, state: Overlaps) -> Float[Array, " runs"]:
-        return self.problem.over_runs(self.problem.risk, runs_first(state))
+@diffusion_process.register
+def _(problem: ProjectionProblem, d: int, samples: int) -> SampledDiffusion:
+    return SampledDiffusion(problem, d, samples)

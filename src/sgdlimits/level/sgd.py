@@ -11,7 +11,6 @@ from jaxtyping import Array, Float, Int
 
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import check_dimension
-from sgdlimits.level.chain import draw_class
 from sgdlimits.level.process import Process, SteppingLevel
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.frame import frame_of
@@ -94,7 +93,7 @@ class WeightProcess(Process):
     def draw(self, stream: Stream) -> Inputs:
         data, k, b = self.problem.data, self.problem.target.teachers, self.problem.algorithm.batch
         normal = stream.each(b).normal_rows(Purpose.INPUT, self.d + 1).reshape(stream.steps, b, -1, self.d + 1)
-        c = draw_class(self.problem, stream, b)
+        c = self.problem.data.draw_class(stream, b)
         x = data.sigma * normal[..., :-1]
         if not data.centred:
             x = x.at[..., :k].add(jnp.moveaxis(data.centre(self.frame, c), 0, -1))

@@ -5,21 +5,25 @@ from sgdlimits.problem import presets
 from sgdlimits.problem.activation import Activation, Erf, PiecewiseLinear, Polynomial, hermite
 from sgdlimits.problem.algorithm import OnePassSGD
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.data import Data
+from sgdlimits.problem.data import Data, mixture
+from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.problem.expansion import hermite_coefficients, information_exponent
-from sgdlimits.problem.loss import SquaredLoss
+from sgdlimits.problem.loss import CrossEntropy, SquaredLoss
 from sgdlimits.problem.moments import ClosedForm, FieldIntegrals
 from sgdlimits.problem.network import TwoLayer
 from sgdlimits.problem.overlaps import Overlaps
 from sgdlimits.problem.particles import Particles
-from sgdlimits.problem.projection import InitialWeights, ProjectionProblem
-from sgdlimits.problem.target import CommitteeReadout, QuadraticReadout, Target
+from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.problem.target import ClassLabels, CommitteeReadout, QuadraticReadout, Target
 
 __all__ = [
     "Activation",
+    "ClassLabels",
     "ClosedForm",
     "CommitteeReadout",
+    "CrossEntropy",
     "Data",
+    "Directions",
     "Erf",
     "FieldIntegrals",
     "InitialWeights",
@@ -37,5 +41,6 @@ __all__ = [
     "hermite",
     "hermite_coefficients",
     "information_exponent",
+    "mixture",
     "presets",
 ]

@@ -7,9 +7,12 @@ from collections.abc import Callable
 
 import equinox as eqx
 import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.problem.overlaps import add
+from sgdlimits.problem.directions import Directions
+from sgdlimits.problem.overlaps import Overlaps, add
 
 
 class Problem(eqx.Module):
@@ -32,6 +35,31 @@ class Problem(eqx.Module):
     @abc.abstractmethod
     def covariance(self, stats: PyTree) -> Float[Array, "n n"]:
         """Covariance of d times the one-sample increment as d -> infinity."""
+
+    def vector(self, stats: PyTree) -> Float[Array, " n"]:
+        """The numbers of one run's statistics that can move, in the order of `covariance`."""
+        return ravel_pytree(stats)[0]
+
+    def from_vector(self, vector: Float[Array, " n"], like: PyTree) -> PyTree:
+        """The inverse of `vector`; what it leaves out is taken from `like`."""
+        return ravel_pytree(like)[1](vector)
+
+    def names(self, stats: PyTree) -> tuple[str, ...]:
+        """What each entry of `vector` is called: for statistics that are single numbers, their names."""
+        return tuple(type(stats).dims)
+
+    def moves(self, stats: PyTree) -> np.ndarray:
+        """Which entries of `vector` are free: all, unless the algorithm holds some."""
+        return np.ones(len(self.names(stats)), bool)
+
+    @property
+    @abc.abstractmethod
+    def directions(self) -> Directions:
+        """The trained and the fixed directions, which starts are drawn for."""
+
+    def from_overlaps(self, overlaps: Overlaps) -> PyTree:
+        """The problem's statistics of runs (runs first) whose directions have these overlaps."""
+        return overlaps
 
     @abc.abstractmethod
     def risk(self, stats: PyTree) -> Float[Array, ""]:

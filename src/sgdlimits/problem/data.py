@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from sgdlimits.errors import BadInput, check_number, is_traced
+from sgdlimits.random import Purpose, Stream
 
 
 class Data(eqx.Module):
@@ -31,7 +37,41 @@ class Data(eqx.Module):
         """Frame coordinates of the mean of class `c`."""
         return jnp.moveaxis((self.means @ B)[c], -1, 0)
 
+    def draw_class(self, stream: Stream, samples: int) -> Int[Array, "steps samples runs"]:
+        """The class of each of a step's inputs."""
+        shape = (stream.steps, samples, stream.runs.size)
+        if self.classes == 1:
+            return jnp.zeros(shape, jnp.int32)
+        u = stream.each(samples).uniform(Purpose.CLASS, 1).reshape(shape)
+        return (u[..., None] > jnp.cumsum(self.weights)[:-1]).sum(-1, dtype=jnp.int32)
+
 
 def gaussian(teachers: int) -> Data:
     """Standard normal inputs: one class, no mean, sigma = 1."""
     return Data(jnp.ones(1), jnp.zeros((1, teachers)), jnp.ones(()), centred=True)
+
+
+def mixture(means, weights=None, variance: float = 1.0) -> Data:
+    r"""A mixture of isotropic Gaussian classes whose means lie in the span of the fixed directions.
+
+    Parameters
+    ----------
+    means : the coefficients of each class's mean along the k fixed directions, shape (classes, k)
+    weights : the probabilities of the classes; equal unless given
+    variance : of every coordinate around the mean, 1/snr; 0 puts all inputs of a class on its mean
+
+    >>> mixture([[1.0, 0.0], [0.0, 1.0]], variance=0.01).classes
+    2
+    """
+    means = jnp.asarray(means, float)
+    if means.ndim != 2 or not means.size:
+        raise BadInput(f"means must have shape (classes, k); got {means.shape}. Give one row a class.")
+    weights = jnp.full(means.shape[0], 1 / means.shape[0]) if weights is None else jnp.asarray(weights, float)
+    if weights.shape != means.shape[:1]:
+        raise BadInput(f"weights must have shape {means.shape[:1]}, one a class; got {weights.shape}. Give such weights.")
+    if not is_traced(weights) and not (float(weights.min()) > 0 and math.isclose(float(weights.sum()), 1.0, abs_tol=1e-9)):
+        raise BadInput(f"weights must be positive and sum to 1; got {np.asarray(weights).tolist()}. Give such probabilities.")
+    if not is_traced(means) and not np.isfinite(means).all():
+        raise BadInput(f"means must be finite; got {np.asarray(means).tolist()}. Give finite means.")
+    check_number("variance", variance, at_least=0)
+    return Data(weights, means, jnp.sqrt(jnp.asarray(variance, float)))

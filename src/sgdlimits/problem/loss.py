@@ -20,6 +20,18 @@ class SquaredLoss(eqx.Module):
         return self.weight * (prediction - label) ** 2
 
 
+class CrossEntropy(eqx.Module):
+    r"""The cross-entropy of a label y between 0 and 1 and the probability :math:`\sigma(f) = 1/(1 + e^{-f})`:
+    :math:`-y\log\sigma(f) - (1-y)\log\sigma(-f) = \log(1 + e^f) - yf`.
+
+    >>> round(float(CrossEntropy()(0.0, 1.0)), 4)
+    0.6931
+    """
+
+    def __call__(self, prediction: Float[Array, "*batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        return jax.nn.softplus(prediction) - label * prediction
+
+
 class FunctionLoss(eqx.Module):
     """A user's own differentiable function loss(prediction, label) of two numbers."""
 
@@ -31,9 +43,12 @@ class FunctionLoss(eqx.Module):
         return jax.vmap(self.fn)(prediction.ravel(), label.ravel()).reshape(prediction.shape)
 
 
-def as_loss(loss: Callable) -> SquaredLoss | FunctionLoss:
+Loss = SquaredLoss | CrossEntropy | FunctionLoss
+
+
+def as_loss(loss: Callable) -> Loss:
     """A loss from a user's JAX function, checked: two numbers in, one number out."""
-    if isinstance(loss, (SquaredLoss, FunctionLoss)):
+    if isinstance(loss, (SquaredLoss, CrossEntropy, FunctionLoss)):
         return loss
     number = jax.ShapeDtypeStruct((), float)
     try:

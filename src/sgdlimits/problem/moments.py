@@ -95,7 +95,7 @@ class MomentRule(eqx.Module):
 class ClosedForm(MomentRule):
     """Squared activations, quadratic readout, squared loss: matrix formulas at any width, for any second layer.
 
-    The residual is the quadratic form of K = diag(a/p, -R) in the fields (see `sgdlimits.gaussian.closed_form`).
+    The residual is the quadratic form of K = diag(factor a, -R) in the fields (see `sgdlimits.gaussian.closed_form`).
     """
 
     def moments(self, problem, stats):
@@ -113,12 +113,13 @@ class ClosedForm(MomentRule):
 
     def loss(self, problem, stats):
         """E[D^2] = tr(KC)^2 + 2 tr(KCKC) + noise, written out in sums that cost little at every step of many runs."""
-        b, R, P = stats.a / stats.a.shape[0], problem.target.readout.quadratic(problem.target.teachers), problem.target.gram
+        b, target = problem.network.factor * stats.a, problem.target
+        R, P = target.readout.quadratic(target.teachers), target.gram
         trace = (b * jnp.diagonal(stats.Q)).sum() - (R * P).sum()
         students = (b[:, None] * b * stats.Q**2).sum()
         both = (b[:, None, None] * stats.M[:, :, None] * R * stats.M[:, None, :]).sum()
         square = students - 2 * both + ((R @ P) * (R @ P).T).sum()
-        return problem.loss.weight * (problem.data.sigma**4 * (trace**2 + 2 * square) + problem.target.noise)
+        return problem.loss.weight * (problem.data.sigma**4 * (trace**2 + 2 * square) + target.noise)
 
     def covariance(self, problem, stats):
         """Each increment is c1 D v_i v_j + c2 D^2 v_i v_j for one pair (i, j): all moments are of order 2, 3, 4 in D."""
@@ -154,7 +155,7 @@ class ClosedForm(MomentRule):
     @staticmethod
     def _form(problem, a):
         p, k = problem.network.width, problem.target.teachers
-        K = jnp.zeros((p + k, p + k)).at[:p, :p].set(jnp.diag(a) / p)
+        K = jnp.zeros((p + k, p + k)).at[:p, :p].set(problem.network.factor * jnp.diag(a))
         return K.at[p:, p:].set(-problem.target.readout.quadratic(k))
 
     def _series(self, problem, stats, order):
@@ -165,8 +166,8 @@ class ClosedForm(MomentRule):
     @staticmethod
     def _slopes(problem, a):
         """G_j = slope_j D lambda_j and dl/da_j = second D lambda_j^2."""
-        p = problem.network.width
-        return 4 * problem.loss.weight * a / p, 2 * problem.loss.weight / p
+        factor = problem.network.factor
+        return 4 * problem.loss.weight * factor * a, 2 * problem.loss.weight * factor
 
 
 class ByRule(MomentRule):
@@ -302,19 +303,19 @@ class FieldIntegrals(MomentRule):
         return max(1, NUMBERS_AT_ONCE // (min(p * (p + 1) // 2, PAIRS_AT_ONCE) * n * max(n, grid)))
 
     def _moments(self, problem, stats, integrals) -> Moments:
-        p, weight, a = problem.network.width, problem.loss.weight, stats.a / problem.network.width
+        p, weight, factor = problem.network.width, problem.loss.weight, problem.network.factor
         C, c = self._fields(problem, stats), self._coefficients(problem, stats.a)
         value, slope, curvature = integrals.all_pairs(C)
         residual = value @ c
         cross = (curvature[:p] @ c)[:, None] * C[:p] + (slope[:p] * c) @ C
         spread = integrals.corrector(C, c) + problem.target.noise * slope[:p, :p]
-        first = 2 * weight * a[:, None]
+        first = 2 * weight * factor * stats.a[:, None]
         return Moments(
             loss=weight * (c @ residual + problem.target.noise),
             gradient_fixed=first * cross[:, p:],
             gradient_field=first * cross[:, :p],
             gradient_gradient=first * first.T * spread,
-            gradient_second=2 * weight / p * residual[:p],
+            gradient_second=2 * weight * factor * residual[:p],
         )
 
     def _loss(self, problem, c, C) -> Float[Array, ""]:
@@ -327,7 +328,7 @@ class FieldIntegrals(MomentRule):
     @staticmethod
     def _coefficients(problem, a) -> Float[Array, " n"]:
         teachers = problem.target.readout.weights(problem.target.teachers)
-        return jnp.concatenate([a / problem.network.width, -teachers])
+        return jnp.concatenate([problem.network.factor * a, -teachers])
 
     def _integrals(self, problem) -> UnitIntegrals:
         integrals = additive_integrals(problem, self.order)

@@ -16,8 +16,9 @@ from sgdlimits.gaussian import Estimate, GaussHermite, Rule
 from sgdlimits.problem.algorithm import OnePassSGD
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.data import Data, gaussian
+from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.problem.frame import Loading, frame_of
-from sgdlimits.problem.loss import FunctionLoss, SquaredLoss, as_loss
+from sgdlimits.problem.loss import Loss, SquaredLoss, as_loss
 from sgdlimits.problem.moments import (
     ByRule,
     ClosedForm,
@@ -31,21 +32,6 @@ from sgdlimits.problem.moments import (
 from sgdlimits.problem.network import TwoLayer
 from sgdlimits.problem.overlaps import Overlaps, from_vector, symmetric, to_vector
 from sgdlimits.problem.target import Target
-
-
-class InitialWeights(eqx.Module):
-    """The law of the weights a paper starts from: `RandomInit` follows it.
-
-    Parameters
-    ----------
-    scale : standard deviation of sqrt(d) times a weight, or the norm where `unit` holds
-    unit : whether every direction is scaled to that norm
-    second : value of each entry of the second layer
-    """
-
-    scale: float = eqx.field(static=True, default=1.0)
-    unit: bool = eqx.field(static=True, default=False)
-    second: float = eqx.field(static=True, default=1.0)
 
 
 @eqx.filter_jit
@@ -78,7 +64,7 @@ class ProjectionProblem(Problem):
     ----------
     target : `Target`, the labels
     network : `TwoLayer`
-    loss : `SquaredLoss`, or a JAX function loss(prediction, label)
+    loss : `SquaredLoss`, `CrossEntropy`, or a JAX function loss(prediction, label)
     algorithm : `OnePassSGD`
     data : `Data`; standard normal inputs unless given
     rule : how expectations are computed: None chooses, a `Rule` such as `GaussHermite(32)` or `Sobol(12)` overrides
@@ -99,7 +85,7 @@ class ProjectionProblem(Problem):
     data: Data
     target: Target
     network: TwoLayer
-    loss: SquaredLoss | FunctionLoss
+    loss: Loss
     algorithm: OnePassSGD
     rule: MomentRule
     initial: InitialWeights
@@ -152,7 +138,31 @@ class ProjectionProblem(Problem):
         if few is None or few >= runs:
             return super().over_runs(f, batch, axis)
         first = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, axis, 0), batch)
-        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, axis), jax.lax.map(f, first, batch_size=few))
+        return jax.tree.map(
+            lambda leaf: jnp.moveaxis(leaf, 0, axis), jax.lax.map(f, first, batch_size=None if few == 1 else few)
+        )
+
+    @property
+    def directions(self) -> Directions:
+        return Directions(self.network.width, self.target.gram, self.initial)
+
+    def vector(self, stats):
+        """M row by row, the upper triangle of Q row by row, then `a` if it is trained."""
+        return to_vector(stats, self.algorithm.trains_second)
+
+    def from_vector(self, vector, like):
+        return from_vector(vector, like, self.algorithm.trains_second)
+
+    def names(self, stats):
+        p, k = stats.M.shape
+        pairs = zip(*np.triu_indices(p), strict=True)
+        names = [f"M[{j},{r}]" for j in range(p) for r in range(k)] + [f"Q[{j},{l}]" for j, l in pairs]
+        return (*names, *(f"a[{j}]" for j in range(p) if self.algorithm.trains_second))
+
+    def moves(self, stats):
+        """All but the norms on the sphere."""
+        norms = {f"Q[{j},{j}]" for j in range(stats.a.shape[0])} if self.algorithm.sphere else set()
+        return np.array([name not in norms for name in self.names(stats)])
 
     @property
     def size(self) -> int:
@@ -300,7 +310,6 @@ class ProjectionProblem(Problem):
         frame_of(stats, self.frame, p)
 
     def _projection_matrix(self, stats: Overlaps) -> Float[Array, "n n"]:
-        """The sphere's projection as a matrix on increments in the order of `to_vector`."""
-        trained = self.algorithm.trains_second
-        project = lambda vector: to_vector(self.project(stats, from_vector(vector, stats, trained)), trained)  # noqa: E731
-        return jax.jacfwd(project)(jnp.zeros_like(to_vector(stats, trained)))
+        """The sphere's projection as a matrix on increments in the order of `vector`."""
+        project = lambda vector: self.vector(self.project(stats, self.from_vector(vector, stats)))  # noqa: E731
+        return jax.jacfwd(project)(jnp.zeros_like(self.vector(stats)))

@@ -16,11 +16,11 @@ from sgdlimits.problem.activation import Activation, as_activation, is_square
 
 
 class Readout(eqx.Module):
-    """A function of the fixed fields (k, ...) whose value has the trailing shape (...)."""
+    """A function of the fixed fields (k, ...) and of the class whose value has the trailing shape (...)."""
 
     @abc.abstractmethod
-    def __call__(self, fixed: Float[Array, "k *batch"]) -> Float[Array, "*batch"]:
-        """The label without noise."""
+    def __call__(self, fixed: Float[Array, "k *batch"], c: Array | int = 0) -> Float[Array, "*batch"]:
+        """The label without noise of inputs of class `c`."""
 
     @property
     def smooth(self) -> bool:
@@ -42,7 +42,7 @@ class CommitteeReadout(Readout):
         self.activation = as_activation(activation)
         self.second = None if second is None else jnp.asarray(second, float)
 
-    def __call__(self, fixed):
+    def __call__(self, fixed, c=0):
         values = self.activation(fixed)
         if self.second is None:
             return values.mean(0)
@@ -65,7 +65,7 @@ class QuadraticReadout(Readout):
 
     R: Float[Array, "k k"] = eqx.field(converter=lambda R: jnp.asarray(R, float))
 
-    def __call__(self, fixed):
+    def __call__(self, fixed, c=0):
         R = self.R.reshape(*self.R.shape, *(1 for _ in fixed.shape[1:]))
         return (fixed[:, None] * R * fixed[None]).sum((0, 1))
 
@@ -82,11 +82,31 @@ class FunctionReadout(Readout):
 
     fn: Callable = eqx.field(static=True)
 
-    def __call__(self, fixed):
+    def __call__(self, fixed, c=0):
         if fixed.ndim == 1:
             return self.fn(fixed)
         flat = jax.vmap(self.fn, in_axes=-1)(fixed.reshape(fixed.shape[0], -1))
         return flat.reshape(fixed.shape[1:])
+
+
+class ClassLabels(Readout):
+    """A label for each class of the data, whatever the fields are.
+
+    >>> ClassLabels([1.0, 0.0])(jnp.zeros((1, 3)), c=jnp.array([0, 1, 1])).tolist()
+    [1.0, 0.0, 0.0]
+    """
+
+    labels: Float[Array, " classes"]
+
+    def __init__(self, labels) -> None:
+        self.labels = jnp.asarray(labels, float)
+
+    def __call__(self, fixed, c=0):
+        return jnp.broadcast_to(self.labels[c], fixed.shape[1:])
+
+    @property
+    def smooth(self):
+        return True
 
 
 class Target(eqx.Module):
@@ -122,8 +142,8 @@ class Target(eqx.Module):
         return self.gram.shape[0]
 
     def label(self, fixed: Float[Array, "k *batch"], z: Float[Array, "*batch"], c: Array) -> Float[Array, "*batch"]:
-        """The label of inputs with these fixed fields, standard normal label noise `z` and class `c` (unused here)."""
-        return self.readout(fixed) + jnp.sqrt(self.noise) * z
+        """The label of inputs with these fixed fields, standard normal label noise `z` and class `c`."""
+        return self.readout(fixed, c) + jnp.sqrt(self.noise) * z
 
 
 def _check_gram(gram: Float[Array, "k k"], teachers: int) -> None:

@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     CLASS = 4
     NOISE = 5
     INPUT = 6
+    START_SECOND = 7
 
 
 class Stream(eqx.Module):

@@ -217,7 +217,7 @@ class _Series(NamedTuple):
         student = unit if norm == 1 else FunctionActivation(lambda field: unit(norm * jnp.asarray(field)), smooth=False)
         s, g = _strengths(student), _strengths(target)
         lr = 2 * problem.loss.weight * float(problem.algorithm.lr_sample)
-        return cls(s * g, s * s, lr * law.second / (p * law.scale**2), law.second * (p - 1) / p)
+        return cls(s * g, s * s, lr * law.second / (p * float(law.scale) ** 2), law.second * (p - 1) / p)
 
     def __call__(self, m: np.ndarray) -> np.ndarray:
         slope = lambda c, x: polynomial.polyval(x, polynomial.polyder(c))  # noqa: E731
