@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import equinox as eqx
 import jax
+from jax.scipy.special import xlogy
 from jaxtyping import Array, Float
 
 from sgdlimits.errors import BadInput
@@ -30,6 +31,10 @@ class CrossEntropy(eqx.Module):
 
     def __call__(self, prediction: Float[Array, "*batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         return jax.nn.softplus(prediction) - label * prediction
+
+    def least(self, label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        """The least loss of any prediction: the entropy of the label, zero for 0 and 1."""
+        return -(xlogy(label, label) + xlogy(1 - label, 1 - label))
 
 
 class FunctionLoss(eqx.Module):

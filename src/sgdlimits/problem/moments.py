@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -34,7 +34,6 @@ from sgdlimits.problem.target import CommitteeReadout
 if TYPE_CHECKING:
     from sgdlimits.problem.projection import ProjectionProblem
 
-MOST_GRID_DIMENSIONS = 3
 FINE_GRID = 14
 MOST_COVARIANCE_NODES = 2**20
 RUNS_BY_RULE = 64
@@ -52,7 +51,13 @@ class Moments(NamedTuple):
 
 
 class MomentRule(eqx.Module):
-    """How a projection problem's expectations are computed."""
+    """How a projection problem's expectations are computed. `needs` says of which problems."""
+
+    needs: ClassVar[str] = ""
+
+    def applies(self, problem: ProjectionProblem) -> bool:
+        """Whether the problem is of the kind that this rule is made for."""
+        return True
 
     def tolerance(self, problem: ProjectionProblem) -> float:
         """A relative tolerance worth asking of a solver of the drift."""
@@ -87,6 +92,10 @@ class MomentRule(eqx.Module):
         """Estimates of the errors of `moments`, zero in closed form."""
         return jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: self.moments(problem, stats)))
 
+    def estimate(self, problem: ProjectionProblem, stats: Overlaps) -> tuple[Moments, Moments]:
+        """The moments and estimates of their errors."""
+        return self.moments(problem, stats), self.error(problem, stats)
+
     def runs_at_once(self, problem: ProjectionProblem) -> int | None:
         """How many runs' moments to compute at once, where memory is a question."""
         return None
@@ -97,6 +106,16 @@ class ClosedForm(MomentRule):
 
     The residual is the quadratic form of K = diag(factor a, -R) in the fields (see `sgdlimits.gaussian.closed_form`).
     """
+
+    needs: ClassVar[str] = "squared activations, a quadratic readout, a squared loss and centred data"
+
+    def applies(self, problem):
+        return (
+            is_square(problem.network.activation)
+            and isinstance(problem.loss, SquaredLoss)
+            and problem.target.readout.quadratic(problem.target.teachers) is not None
+            and problem.data.centred
+        )
 
     def moments(self, problem, stats):
         series = self._series(problem, stats, order=2)
@@ -263,10 +282,16 @@ class FieldIntegrals(MomentRule):
     order : nodes a dimension where there is no closed form; more nodes make smaller errors
     """
 
+    needs: ClassVar[str] = (
+        "a squared loss, a CommitteeReadout, centred data, and activations that are smooth or piecewise linear"
+    )
     order: int = eqx.field(static=True, default=24)
 
     def __check_init__(self) -> None:
         check_count("order", self.order, at_least=4)
+
+    def applies(self, problem):
+        return additive_integrals(problem, self.order) is not None
 
     def tolerance(self, problem):
         return 1e-9 if self._integrals(problem).exact else 1e-7
@@ -356,18 +381,6 @@ def additive_integrals(problem: ProjectionProblem, order: int = 24) -> UnitInteg
     return SmoothIntegrals(p, student, teacher, Orders.of(order)) if student.smooth and teacher.smooth else None
 
 
-def choose_rule(problem: ProjectionProblem) -> MomentRule:
-    """Closed form or few fields at a time where there is such; a grid for few, smooth fields; Sobol points otherwise."""
-    if has_closed_form(problem):
-        return ClosedForm()
-    if additive_integrals(problem) is not None:
-        return FieldIntegrals()
-    smooth = problem.network.activation.smooth and problem.target.readout.smooth and isinstance(problem.loss, SquaredLoss)
-    if smooth and problem.network.width + problem.target.teachers + 1 <= MOST_GRID_DIMENSIONS:
-        return ByRule(GaussHermite())
-    return ByRule(Sobol())
-
-
 def covariance_rule(problem: ProjectionProblem) -> Rule:
     """A rule over all fields for the covariance of the increments: a grid where it is fine enough, Sobol points otherwise."""
     assert isinstance(problem.target.readout, CommitteeReadout), "checked when the rule was chosen"
@@ -380,12 +393,3 @@ def covariance_rule(problem: ProjectionProblem) -> Rule:
     if student.smooth and teacher.smooth and finest >= enough:
         return GaussHermite(min(finest, max(enough, 32)))
     return Sobol(log2_points=14)
-
-
-def has_closed_form(problem: ProjectionProblem) -> bool:
-    return (
-        is_square(problem.network.activation)
-        and isinstance(problem.loss, SquaredLoss)
-        and problem.target.readout.quadratic(problem.target.teachers) is not None
-        and problem.data.centred
-    )

@@ -18,25 +18,17 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.problem.data import Data, gaussian
 from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.problem.frame import Loading, frame_of
-from sgdlimits.problem.loss import Loss, SquaredLoss, as_loss
-from sgdlimits.problem.moments import (
-    ByRule,
-    ClosedForm,
-    FieldIntegrals,
-    MomentRule,
-    Moments,
-    additive_integrals,
-    choose_rule,
-    has_closed_form,
-)
+from sgdlimits.problem.loss import CrossEntropy, Loss, SquaredLoss, as_loss
+from sgdlimits.problem.moments import ByRule, MomentRule, Moments
 from sgdlimits.problem.network import TwoLayer
 from sgdlimits.problem.overlaps import Overlaps, from_vector, symmetric, to_vector
-from sgdlimits.problem.target import Target
+from sgdlimits.problem.rules import choose_rule
+from sgdlimits.problem.target import ClassLabels, Target
 
 
 @eqx.filter_jit
 def _estimate(problem: ProjectionProblem, stats: Overlaps) -> tuple[Moments, Moments]:
-    return problem.rule.moments(problem, stats), problem.rule.error(problem, stats)
+    return problem.rule.estimate(problem, stats)
 
 
 def _relative(estimate: Estimate) -> float:
@@ -112,20 +104,10 @@ class ProjectionProblem(Problem):
         self.paper_time, self.name = paper_time, name
         if rule is None:
             self.rule = choose_rule(self)
-        elif isinstance(rule, Rule):
-            self.rule = ByRule(rule)
-        elif isinstance(rule, ClosedForm) and not has_closed_form(self):
-            raise BadInput(
-                "ClosedForm needs squared activations, a quadratic readout, a squared loss and centred data. "
-                "Leave out rule, or give Sobol()."
-            )
-        elif isinstance(rule, FieldIntegrals) and additive_integrals(self) is None:
-            raise BadInput(
-                "FieldIntegrals needs a squared loss, a CommitteeReadout, centred data, and activations that are smooth or "
-                "piecewise linear. Leave out rule, or give Sobol()."
-            )
         else:
-            self.rule = rule
+            self.rule = ByRule(rule) if isinstance(rule, Rule) else rule
+        if not self.rule.applies(self):
+            raise BadInput(f"{type(rule).__name__} needs {self.rule.needs}. Leave out rule, or give Sobol().")
 
     @property
     def frame(self) -> Float[Array, "k k"]:
@@ -249,9 +231,14 @@ class ProjectionProblem(Problem):
 
     @property
     def floor(self) -> Float[Array, ""]:
-        """The mean over inputs and label noise of loss(label without noise, label): weight noise for a squared loss."""
+        """The mean over inputs and label noise of loss(label without noise, label): weight noise for a squared loss.
+
+        For the cross-entropy of class labels it is their mean entropy, the loss of a network that is sure of every class.
+        """
         if isinstance(self.loss, SquaredLoss):
             return self.loss.weight * self.target.noise
+        if isinstance(self.loss, CrossEntropy) and isinstance(self.target.readout, ClassLabels):
+            return self.data.weights @ self.loss.least(self.target.readout.labels)
         return (self.rule if isinstance(self.rule, ByRule) else ByRule(GaussHermite())).floor(self)
 
     def expectation(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:

@@ -1,0 +1,86 @@
+r"""Gauss quadrature of a standard normal number on both sides of a point c, smooth in c.
+
+The rule of n nodes for the normal law restricted to :math:`[c, \infty)` comes from the recurrence of its orthogonal polynomials
+(Stieltjes' procedure on a fine grid, then the eigenvalues of Jacobi's matrix). Nodes and weights are analytic in c: they are
+tabulated once as polynomials on short panels of c, and looked up in JAX. A function with a kink at c is then integrated as
+accurately as a smooth one.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import erfc
+from jaxtyping import Array, Float
+from numpy.polynomial import chebyshev
+from numpy.polynomial.legendre import leggauss
+
+REACH = 8.0
+PANELS = 32
+DEGREE = 10
+FAR = 14.0
+GRID = 240
+
+
+def split_line(c: Float[Array, "*shape"], above: int, below: int | None = None) -> tuple[Float[Array, "n *shape"], ...]:
+    r"""Points and weights of a standard normal number, `above` of them over c and `below` (as many unless given) under it.
+
+    Exact for functions that are polynomials of degree :math:`2n - 1` on each side of c, where n is the number of points there.
+    The weights sum to 1. Beyond 8 standard deviations one side is empty in double precision, and c counts as 8.
+
+    >>> import jax.numpy as jnp
+    >>> points, weights = split_line(jnp.array(0.3), 2)
+    >>> round(float((weights * jnp.maximum(points - 0.3, 0)).sum()), 10)                # E max(z - 0.3, 0)
+    0.2667612421
+    """
+    c = jnp.clip(c, -REACH, REACH)
+    over, weights = half_line(c, above)
+    under, others = half_line(-c, above if below is None else below)
+    chance, other = erfc(c / np.sqrt(2)) / 2, erfc(-c / np.sqrt(2)) / 2
+    return jnp.concatenate([over, -under]), jnp.concatenate([chance * weights, other * others])
+
+
+def half_line(c: Float[Array, "*shape"], order: int) -> tuple[Float[Array, "order *shape"], Float[Array, "order *shape"]]:
+    """Points and weights, which sum to 1, of a standard normal number known to be above c, with c between -8 and 8."""
+    place = (c + REACH) * (PANELS / (2 * REACH))
+    panel = jnp.minimum(place.astype(int), PANELS - 1)
+    x = 2 * (place - panel) - 1
+    highest, *lower = jnp.take(_panels(order)[::-1], panel, axis=-1, mode="clip")
+    values = highest
+    for coefficients in lower:
+        values = values * x + coefficients
+    return c + values[:order], values[order:]
+
+
+@lru_cache(maxsize=32)
+def _panels(order: int) -> Float[np.ndarray, "powers 2*order panels"]:
+    """Distances of the points from c and their weights, as polynomials of the place in each panel of c."""
+    x = chebyshev.chebpts1(DEGREE + 1)
+    c = -REACH + (2 * REACH / PANELS) * (np.arange(PANELS)[:, None] + (x + 1) / 2)
+    values = np.concatenate(_gauss(c.ravel(), order), axis=1).reshape(PANELS, DEGREE + 1, 2 * order)
+    fitted = chebyshev.chebfit(x, np.moveaxis(values, 1, 0).reshape(DEGREE + 1, -1), DEGREE)
+    powers = np.stack([chebyshev.cheb2poly(column) for column in fitted.T], axis=-1)
+    return np.moveaxis(powers.reshape(DEGREE + 1, PANELS, 2 * order), 1, -1)
+
+
+def _gauss(c: Float[np.ndarray, " n"], order: int) -> tuple[Float[np.ndarray, "n order"], Float[np.ndarray, "n order"]]:
+    """Distances of the Gauss points from c, and weights, of the normal law restricted to [c, infinity)."""
+    nodes, lengths = leggauss(GRID)
+    distance = (FAR - c[:, None]) / 2 * (nodes + 1)
+    density = lengths * np.exp(-(distance**2) / 2 - c[:, None] * distance)
+    density /= density.sum(1, keepdims=True)
+    centre, spread = np.zeros((2, c.size, order))
+    before, polynomial = np.zeros_like(distance), np.ones_like(distance)
+    for n in range(order):
+        centre[:, n] = (density * distance * polynomial**2).sum(1)
+        after = (distance - centre[:, n, None]) * polynomial - spread[:, n - 1, None] * before
+        spread[:, n] = np.sqrt((density * after**2).sum(1))
+        before, polynomial = polynomial, after / spread[:, n, None]
+    jacobi = np.zeros((c.size, order, order))
+    step = np.arange(order)
+    jacobi[:, step, step] = centre
+    jacobi[:, step[1:], step[:-1]] = jacobi[:, step[:-1], step[1:]] = spread[:, :-1]
+    values, vectors = np.linalg.eigh(jacobi)
+    return values, vectors[:, 0] ** 2
