@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 _WORDS = {
     "cdot": "·",
     "times": "×",
+    "otimes": "⊗",
+    "perp": "⊥",
     "sum": "Σ",
     "prod": "Π",
     "sim": "~",

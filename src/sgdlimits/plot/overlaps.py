@@ -49,8 +49,9 @@ def overlaps(
     ----------
     datasets : one dataset of `simulate`, several, or a dict from labels to datasets; labels are levels unless given
     ax : where to draw; a new figure unless given
-    what : "M", overlaps with the fixed directions, unless given; "Q", overlaps between trained directions; "a"; or "q"
-    absolute : whether to plot absolute values; None does so for M alone, whose sign many problems do not see
+    what : "M", overlaps with the fixed directions, unless given; "Q", overlaps between trained directions; "a"; or "q"; of a
+        spiked tensor "m" and "r2", both unless given
+    absolute : whether to plot absolute values; None does so for M and m alone, whose sign many problems do not see
     clock : "t" for samples per dimension, "paper" for the time of the problem's paper, "samples" for t d
     singles : at most so many single runs of each dataset, or a dict from labels to such numbers
     band : the quantiles between which the band lies, or None; drawn if there are more runs than thin lines
@@ -74,9 +75,9 @@ def overlaps(
     """
     named = labelled(datasets)
     x = clock_values(named, clock)
-    what = overlap_name(next(iter(named.values()))) if what is None else what
-    absolute = what in ("M", "m") if absolute is None else absolute
-    pairs = {label: dict(_pairs(dataset, what, absolute)) for label, dataset in named.items()}
+    variables = _variables(next(iter(named.values()))) if what is None else (what,)
+    signless = {name: name in ("M", "m") if absolute is None else absolute for name in variables}
+    pairs = {label: dict(_pairs(dataset, signless)) for label, dataset in named.items()}
     ax = new_axes(ax)
     by_pair = len(named) == 1 and 1 < len(next(iter(pairs.values()))) <= FEW
     style = looks(FEW if by_pair else len(named))
@@ -92,30 +93,44 @@ def overlaps(
             else:
                 few = how_many(singles, label) // len(curves)
                 draw_runs(ax, x[label], values, look, text, singles=few, band=band, order=order)
-    ax.set_ylabel(_axis_label(next(iter(pairs.values())), what, absolute))
+    several = len(next(iter(pairs.values()))) > len(variables)
+    ax.set_ylabel(", ".join(_axis_label(name, several, signless[name]) for name in variables))
     return finish(ax, clock, legend)
 
 
-def _pairs(dataset: xr.Dataset, what: str, absolute: bool) -> Iterator[tuple[str, np.ndarray]]:
-    """The name and the values (run, t) of each entry of a variable, of the upper triangle where it is symmetric."""
-    if what not in dataset.data_vars or what == "risk":
-        there = ", ".join(str(name) for name in dataset.data_vars if name != "risk")
-        raise BadInput(f"what must be one of {there}, the dataset's statistics; got {what!r}. Give one of them.")
-    variable = good_runs(dataset)[what]
-    values = np.abs(variable.values) if absolute else variable.values
-    for index in np.ndindex(variable.shape[2:]):
-        if variable.dims[2:] == ("student", "student_other") and index[0] > index[1]:
-            continue
-        yield _symbol(what, ",".join(str(i + 1) for i in index), absolute), values[(..., *index)]
+def _variables(dataset: xr.Dataset) -> tuple[str, ...]:
+    """The overlaps with the fixed directions, and with the single overlap of a spike what else there is of it."""
+    name = overlap_name(dataset)
+    return (name, "r2") if name == "m" and "r2" in dataset else (name,)
+
+
+def _pairs(dataset: xr.Dataset, signless: dict[str, bool]) -> Iterator[tuple[str, np.ndarray]]:
+    """The name and the values (run, t) of each entry of the variables, of the upper triangle where they are symmetric."""
+    for what, absolute in signless.items():
+        if what not in dataset.data_vars or what == "risk":
+            there = ", ".join(str(name) for name in dataset.data_vars if name != "risk")
+            raise BadInput(f"what must be one of {there}, the dataset's statistics; got {what!r}. Give one of them.")
+        variable = good_runs(dataset)[what]
+        values = np.abs(variable.values) if absolute else variable.values
+        for index in np.ndindex(variable.shape[2:]):
+            if variable.dims[2:] == ("student", "student_other") and index[0] > index[1]:
+                continue
+            yield _symbol(what, ",".join(str(i + 1) for i in index), absolute), values[(..., *index)]
 
 
 def _symbol(what: str, index: str, absolute: bool) -> str:
-    name = f"{what}_{{{index}}}" if index else what
+    name = f"{what}_{{{index}}}" if index else {"r2": r"r_\perp^2"}.get(what, what)
     return f"$|{name}|$" if absolute else f"${name}$"
 
 
-def _axis_label(curves: dict[str, np.ndarray], what: str, absolute: bool) -> str:
-    names = {"M": "overlap", "m": "overlap", "Q": "overlap of students", "q": "squared norm", "a": "second layer"}
-    words = names.get(what, "statistic")
-    index = {"M": "jr", "Q": "jl", "q": "j", "a": "j"}.get(what, "") if len(curves) > 1 else ""
-    return f"{words} {_symbol(what, index, absolute)}"
+def _axis_label(what: str, several: bool, absolute: bool) -> str:
+    names = {
+        "M": "overlap",
+        "m": "overlap",
+        "r2": "squared rest",
+        "Q": "overlap of students",
+        "q": "squared norm",
+        "a": "second layer",
+    }
+    index = {"M": "jr", "Q": "jl", "q": "j", "a": "j"}.get(what, "") if several else ""
+    return f"{names.get(what, 'statistic')} {_symbol(what, index, absolute)}"

@@ -38,6 +38,8 @@ _LONG_NAMES = {
     "M": "overlap of student and teacher",
     "Q": "overlap of students",
     "q": "squared norm of the student",
+    "m": "overlap with the spike",
+    "r2": "squared norm outside the spike",
     "risk": "population risk",
     "t": "samples per dimension",
     "step": "SGD steps",

@@ -1,0 +1,200 @@
+r"""Spiked tensors at finite dimension: the exact chain of (m, r), SGD on x, and SGD on whole tensors.
+
+All rest on the noise of the gradient. For a k-tensor W of independent standard normal numbers, the sum over its axes of W
+contracted with x on all others is exactly
+
+.. math:: \xi = \sqrt k\,|x|^{k-1}\,\big(g + (\sqrt k - 1)\,\hat x\,(\hat x\cdot g)\big), \qquad g \sim N(0, I_d):
+
+contractions along different axes are correlated only through their components along x.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, UInt32, UInt64
+
+from sgdlimits.errors import BadInput, check_count
+from sgdlimits.level.chain import chain_process
+from sgdlimits.level.process import Process
+from sgdlimits.level.sgd import sgd_process
+from sgdlimits.problem.overlaps import runs_first
+from sgdlimits.problem.spiked import Spike, SpikedTensor
+from sgdlimits.random import MOST_NORMALS, Purpose, Stream
+
+MOST_ENTRIES = 2**22
+"""Tensors of more entries are not drawn one by one."""
+ENTRIES_AT_ONCE = 2**18
+"""Runs whose tensors have together at most so many entries are stepped side by side."""
+
+
+def contracted_noise(order: int, x: Float[Array, "..."], g: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
+    r""":math:`\xi` of vectors x along an axis, from standard normal numbers g: x times its share of g is made larger."""
+    square = (x * x).sum(axis, keepdims=True)
+    share = (x * g).sum(axis, keepdims=True) / jnp.where(square > 0, square, 1.0)
+    root = math.sqrt(order)
+    return root * jnp.sqrt(square) ** (order - 1) * (g + (root - 1) * share * x)
+
+
+class Polar(eqx.Module):
+    """The overlap m and the length r of the rest, at least 0."""
+
+    m: Float[Array, " runs"]
+    r: Float[Array, " runs"]
+
+    @property
+    def spike(self) -> Spike:
+        return Spike(self.m, self.r**2)
+
+
+class Draws(NamedTuple):
+    """One step's normal numbers along v and along x outside v, and the squared length of the rest."""
+
+    inside: Float[Array, "2 runs"]
+    outside: Float[Array, " runs"]
+
+
+class SpikeChain(Process):
+    r"""The exact chain of a spiked tensor, at a cost without d.
+
+    In the plane of v and of x the noise is :math:`(\xi_v, \xi_w)`, outside of it :math:`\sqrt k R^{k-1}` times a normal vector
+    in d - 2 dimensions. With :math:`\kappa = 1 - (\text{lr}/d)(2kR^{2k-2} + \text{ridge})` and :math:`\beta = 2\,\text{lr}/d`,
+
+    .. math:: m \leftarrow \kappa m + \beta k\lambda m^{k-1} + \beta\xi_v, \qquad
+              r^2 \leftarrow (\kappa r + \beta\xi_w)^2 + \beta^2 kR^{2k-2}\chi^2_{d-2}.
+    """
+
+    problem: SpikedTensor
+    d: Float[Array, ""]
+    block: int = eqx.field(static=True)
+
+    def __init__(self, problem: SpikedTensor, d: int) -> None:
+        self.problem, self.d = problem, jnp.asarray(_check_room(d), float)
+        self.block = max(1, min(64, d // 16))
+
+    def start(self, stats: Spike) -> Polar:
+        return Polar(stats.m, jnp.sqrt(stats.r2))
+
+    def draw(self, stream: Stream) -> Draws:
+        outside = stream.chi_square(Purpose.CHI, (self.d - 2)[None])
+        return Draws(stream.normal(Purpose.STEP, 2), outside[:, 0])
+
+    def step(self, state: Polar, numbers: Draws, size: Float[Array, ""]) -> Polar:
+        problem, stats = self.problem, state.spike
+        k, rate = problem.order, problem.lr / self.d
+        inward, along = problem.pulls(stats)
+        kept = (1 - rate * inward) * jnp.stack([state.m, state.r])
+        m, w = kept + 2 * rate * contracted_noise(k, jnp.stack([state.m, state.r]), numbers.inside, axis=0)
+        outside = 4 * rate**2 * k * stats.squared_norm ** (k - 1) * numbers.outside
+        return Polar(m + rate * along, jnp.sqrt(w**2 + outside))
+
+    def statistics(self, state: Polar) -> Spike:
+        return runs_first(state.spike)
+
+    def risk(self, state: Polar) -> Float[Array, " runs"]:
+        return self.problem.over_runs(self.problem.risk, self.statistics(state))
+
+
+class EstimateProcess(Process):
+    """SGD on x in R^d, v along the first axis."""
+
+    runs_axis: ClassVar[int] = 0
+    problem: SpikedTensor
+    d: int = eqx.field(static=True)
+    block: int = eqx.field(static=True)
+
+    def __init__(self, problem: SpikedTensor, d: int) -> None:
+        self.problem, self.d = problem, _check_room(d)
+        self.block = max(1, min(16, 1024 // d))
+
+    def start(self, stats: Spike) -> Float[Array, "runs d"]:
+        x = jnp.zeros((stats.m.size, self.d))
+        return x.at[:, 0].set(stats.m).at[:, 1].set(jnp.sqrt(stats.r2))
+
+    def statistics(self, state: Float[Array, "runs d"]) -> Spike:
+        return Spike(state[:, 0], (state[:, 1:] ** 2).sum(1))
+
+    def risk(self, state: Float[Array, "runs d"]) -> Float[Array, " runs"]:
+        return self.problem.over_runs(self.problem.risk, self.statistics(state))
+
+
+class VectorProcess(EstimateProcess):
+    """SGD on x with the noise of its gradient, made of d normal numbers a step."""
+
+    def __init__(self, problem: SpikedTensor, d: int) -> None:
+        super().__init__(problem, d)
+        if d >= MOST_NORMALS:
+            raise BadInput(f"SGD goes up to d = {MOST_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
+
+    def draw(self, stream: Stream) -> Float[Array, "steps runs d"]:
+        return stream.normal_rows(Purpose.INPUT, self.d)
+
+    def step(self, state: Float[Array, "runs d"], numbers: Float[Array, "runs d"], size: Float[Array, ""]):
+        inward, along = self.problem.pulls(self.statistics(state))
+        noise = contracted_noise(self.problem.order, state, numbers, axis=1)
+        gradient = (inward[:, None] * state - 2 * noise).at[:, 0].add(-along)
+        return state - (self.problem.lr / self.d) * gradient
+
+
+class Tickets(NamedTuple):
+    """What the runs need to draw their tensors of one step."""
+
+    seed: UInt32[Array, "2"]
+    runs: UInt32[Array, " runs"]
+    step: UInt64[Array, ""]
+
+
+class TensorProcess(EstimateProcess):
+    """SGD on x from whole tensors Y, by the gradient of the loss: nothing is assumed about its noise.
+
+    A tensor lives while its run makes its step: memory holds the tensors of a few runs at a time.
+    """
+
+    def __init__(self, problem: SpikedTensor, d: int) -> None:
+        super().__init__(problem, d)
+        if d**problem.order > MOST_ENTRIES:
+            raise BadInput(
+                f"direct=True draws whole tensors, of at most {MOST_ENTRIES} entries; got {d}^{problem.order}. "
+                "Use direct=False, which has the same law."
+            )
+
+    def draw(self, stream: Stream) -> Tickets:
+        seeds, runs = jnp.asarray(stream.seed), jnp.asarray(stream.runs)
+        each = lambda leaf: jnp.broadcast_to(leaf, (stream.steps, leaf.size))  # noqa: E731
+        return Tickets(each(seeds), each(runs), stream.first + jnp.arange(stream.steps, dtype=jnp.uint64))
+
+    def step(self, state: Float[Array, "runs d"], numbers: Tickets, size: Float[Array, ""]):
+        k, entries = self.problem.order, self.d**self.problem.order
+
+        def one(pair):
+            x, run = pair
+            W = Stream(numbers.seed, run[None], numbers.step, 1, rolled=True).normal_rows(Purpose.INPUT, entries)
+            Y = W.reshape((self.d,) * k).at[(0,) * k].add(self.problem.snr)
+            return x - (self.problem.lr / self.d) * jax.grad(self.loss)(x, Y)
+
+        return lax.map(one, (state, numbers.runs), batch_size=max(1, ENTRIES_AT_ONCE // entries))
+
+    def loss(self, x: Float[Array, " d"], Y: Float[Array, "..."]) -> Float[Array, ""]:
+        """The loss of one tensor."""
+        power = reduce(jnp.multiply.outer, [x] * self.problem.order)
+        return ((Y - power) ** 2).sum() + self.problem.ridge / 2 * (x @ x)
+
+
+def _check_room(d: int) -> int:
+    return check_count("d", d, at_least=2, remedy="The spike and the rest of x need a dimension each: use a larger d.")
+
+
+@chain_process.register
+def _(problem: SpikedTensor, d: int) -> SpikeChain:
+    return SpikeChain(problem, d)
+
+
+@sgd_process.register
+def _(problem: SpikedTensor, d: int) -> EstimateProcess:
+    return TensorProcess(problem, d) if problem.direct else VectorProcess(problem, d)

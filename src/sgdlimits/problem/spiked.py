@@ -1,0 +1,152 @@
+"""Spiked matrices and tensors: a direction is inferred from noisy copies of its tensor power."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from sgdlimits.errors import BadInput, check_count, check_number
+from sgdlimits.problem.base import Problem
+from sgdlimits.problem.directions import Directions, InitialWeights
+from sgdlimits.problem.overlaps import Overlaps, number_array
+
+
+class Spike(eqx.Module):
+    r"""Summary statistics of an estimate x of the unit vector v.
+
+    Parameters
+    ----------
+    m : the overlap :math:`x\cdot v`
+    r2 : the squared length of the rest, :math:`|x - mv|^2`
+
+    Each is a single number. A batch of runs has one axis: first in datasets and arguments, last inside the simulators.
+
+    >>> float(Spike(m=0.5, r2=1).squared_norm)
+    1.25
+    """
+
+    m: Float[Array, "*runs"] = eqx.field(converter=number_array)
+    r2: Float[Array, "*runs"] = eqx.field(converter=number_array)
+
+    dims: ClassVar[dict[str, tuple[str, ...]]] = {"m": (), "r2": ()}
+
+    @property
+    def squared_norm(self) -> Float[Array, "*runs"]:
+        r""":math:`R^2 = |x|^2 = m^2 + r_\perp^2`."""
+        return self.m**2 + self.r2
+
+
+class SpikedTensor(Problem):
+    r"""Estimation of v from samples :math:`Y = \lambda v^{\otimes k} + W` by one-pass SGD.
+
+    W is a k-tensor of independent standard normal numbers, and the loss
+    :math:`|Y - x^{\otimes k}|^2 + \frac{\text{ridge}}2|x|^2` has the gradient
+
+    .. math:: (2kR^{2k-2} + \text{ridge})\,x - 2k\lambda m^{k-1} v - 2\xi, \qquad
+              \xi \sim N\big(0,\; kR^{2k-2} I + k(k-1)R^{2k-4}\, xx^\top\big),
+
+    where :math:`\xi` is the sum over the k axes of W, contracted with x on all others. So :math:`m = x\cdot v` and
+    :math:`r_\perp^2 = |x - mv|^2` are a Markov chain, and as :math:`d\to\infty`
+
+    .. math::
+        \dot m &= \text{lr}\,\big(2k\lambda m^{k-1} - 2kR^{2k-2}m - \text{ridge}\, m\big), \\
+        \dot r_\perp^2 &= -\text{lr}\,\big(4kR^{2k-2} + 2\,\text{ridge}\big)\, r_\perp^2 + 4k\,\text{lr}^2 R^{2k-2},
+
+    where the last term is the corrector.
+
+    Parameters
+    ----------
+    order : k, at least 2; 2 for matrices
+    snr : :math:`\lambda`, the signal-to-noise ratio
+    lr : the learning rate; a step is lr/d
+    ridge : strength of the ridge penalty
+    direct : whether `SGD` draws every tensor, instead of drawing :math:`\xi`, which has the same law
+    name : how the problem is called in tables and files
+
+    Examples
+    --------
+    >>> problem = SpikedTensor(order=3, snr=4.0)
+    >>> [part.m.item() for part in problem.drift_parts(Spike(m=0.5, r2=1.0))]
+    [1.3125, 0.0]
+    """
+
+    order: int = eqx.field(static=True)
+    snr: Float[Array, ""]
+    lr: Float[Array, ""]
+    ridge: Float[Array, ""]
+    direct: bool = eqx.field(static=True)
+    name: str = eqx.field(static=True)
+
+    def __init__(
+        self,
+        order: int = 2,
+        snr: float = 1.2,
+        lr: float = 1.0,
+        ridge: float = 0.0,
+        *,
+        direct: bool = False,
+        name: str = "spiked_tensor",
+    ) -> None:
+        self.order = check_count("order", order, at_least=2)
+        check_number("snr", snr, above=0)
+        check_number("lr", lr, above=0)
+        check_number("ridge", ridge, at_least=0)
+        self.snr, self.lr, self.ridge = (jnp.asarray(value, float) for value in (snr, lr, ridge))
+        self.direct, self.name = bool(direct), name
+
+    def pulls(self, stats: Spike) -> tuple[Float[Array, "*runs"], Float[Array, "*runs"]]:
+        """(inward, along): the gradient of the population loss is `inward` times x minus `along` times v."""
+        k = self.order
+        return 2 * k * stats.squared_norm ** (k - 1) + self.ridge, 2 * k * self.snr * stats.m ** (k - 1)
+
+    def drift_parts(self, stats: Spike) -> tuple[Spike, Spike]:
+        inward, along = self.pulls(stats)
+        population = Spike(self.lr * (along - inward * stats.m), -2 * self.lr * inward * stats.r2)
+        corrector = 4 * self.order * self.lr**2 * stats.squared_norm ** (self.order - 1)
+        return population, Spike(jnp.zeros_like(stats.m), corrector)
+
+    def covariance(self, stats: Spike) -> Float[Array, "2 2"]:
+        r"""Of :math:`2\,\text{lr}\,(\xi_v,\, 2r_\perp\xi_w)`, d times the increments of (m, r2), with w along x outside v."""
+        k, m, r2, R2 = self.order, stats.m, stats.r2, stats.squared_norm
+        every, more = k * R2 ** (k - 1), k * (k - 1) * R2 ** (k - 2)
+        mixed = 2 * more * m * r2
+        return 4 * self.lr**2 * jnp.array([[every + more * m**2, mixed], [mixed, 4 * r2 * (every + more * r2)]])
+
+    @property
+    def directions(self) -> Directions:
+        return Directions(1, jnp.eye(1), InitialWeights())
+
+    def from_overlaps(self, overlaps: Overlaps) -> Spike:
+        """m = M and r2 = Q - M², zero where it is so up to rounding."""
+        m, square = overlaps.M[..., 0, 0], overlaps.Q[..., 0, 0]
+        rest = square - m**2
+        return Spike(m, jnp.where(jnp.abs(rest) <= 1e-14 * square, 0.0, rest))
+
+    def risk(self, stats: Spike) -> Float[Array, ""]:
+        r""":math:`|\lambda v^{\otimes k} - x^{\otimes k}|^2`: the population loss without the constant :math:`E|W|^2 = d^k`."""
+        k = self.order
+        return self.snr**2 - 2 * self.snr * stats.m**k + stats.squared_norm**k
+
+    @property
+    def size(self) -> int:
+        return 2
+
+    @property
+    def rate(self) -> Float[Array, ""]:
+        return self.lr
+
+    def check(self, stats: Spike) -> None:
+        if not isinstance(stats, Spike):
+            raise BadInput(f"the statistics of a spiked tensor are Spike(m, r2); got {type(stats).__name__}. Give those.")
+        for name in Spike.dims:
+            value = np.asarray(getattr(stats, name))
+            if value.ndim != 1:
+                raise BadInput(f"{name} must be one number for each run; got shape {value.shape[1:]} a run. Give one number.")
+            if not np.isfinite(value).all():
+                raise BadInput(f"{name} must be finite; got {value[~np.isfinite(value)][0]}. Give finite statistics.")
+        if (np.asarray(stats.r2) < 0).any():
+            raise BadInput(f"r2 must be at least 0; got {np.min(stats.r2):g}. Give the squared length of x outside v.")

@@ -1,0 +1,114 @@
+r"""Where SGD on a spiked tensor ends, and what it takes: section 3 of the paper.
+
+Without ridge the ODE rests at (0, 0), at (0, lr), and at :math:`r_\perp^2 = \text{lr}` with
+
+.. math:: \lambda m^{k-2} = (m^2 + \text{lr})^{k-1}.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.polynomial import Polynomial
+
+from sgdlimits.errors import check_count, check_number
+
+REAL = 1e-6
+"""Roots with a smaller imaginary part, relative to their modulus, count as real: a double root is exact to about 1e-8."""
+
+
+class FixedOverlaps(NamedTuple):
+    """The overlaps of the fixed points that know of the spike: the unstable one below, the stable one above."""
+
+    m_dagger: float
+    m_star: float
+
+
+def critical_snr(order: int, lr: float = 1.0) -> float:
+    r"""The signal-to-noise ratio above which there is a fixed point with an overlap,
+
+    .. math:: \lambda_c(k) = \Big(\frac{(2k-2)\,\text{lr}}k\Big)^{k-1} \Big(\frac{(k-2)\,\text{lr}}k\Big)^{-(k-2)/2},
+
+    which is lr for matrices. It is the least of :math:`(m^2+\text{lr})^{k-1}/m^{k-2}`, at :math:`m^2 = (k-2)\,\text{lr}/k`.
+
+    Parameters
+    ----------
+    order : k
+    lr : the learning rate, :math:`c_\delta` of the paper
+
+    >>> critical_snr(2), round(critical_snr(3), 6)
+    (1.0, 3.079201)
+    """
+    k = check_count("order", order, at_least=2)
+    check_number("lr", lr, above=0)
+    return float(((2 * k - 2) * lr / k) ** (k - 1) * ((k - 2) * lr / k) ** (-(k - 2) / 2)) if k > 2 else float(lr)
+
+
+def overlaps(order: int, snr: float, lr: float = 1.0, ridge: float = 0.0) -> FixedOverlaps:
+    r"""The positive overlaps :math:`m_\dagger \le m_\star` of the fixed points of the ODE.
+
+    With :math:`\rho = \text{ridge}/2k` they solve
+
+    .. math:: \lambda m^{k-2} - \rho = R^{2k-2}, \qquad r_\perp^2 = \text{lr}\,\Big(1 - \frac\rho{\lambda m^{k-2}}\Big):
+
+    the largest is stable, and the next one a saddle on the border of what it attracts. For matrices both are the one overlap
+    :math:`\sqrt{(\lambda-\rho)(1-\text{lr}/\lambda)}`, which is :math:`\sqrt{\lambda-\text{lr}}` without ridge. For even k
+    there are as many negative ones; for odd k there are none (the paper has them for every k).
+
+    Parameters
+    ----------
+    order, snr, lr, ridge : of `presets.spiked_tensor`
+
+    Returns
+    -------
+    (m_dagger, m_star), both NaN where there are none
+
+    Examples
+    --------
+    >>> [round(m, 6) for m in overlaps(order=4, snr=8.0)]
+    [0.485868, 1.0]
+    >>> overlaps(order=3, snr=3.0)
+    FixedOverlaps(m_dagger=nan, m_star=nan)
+    """
+    k = check_count("order", order, at_least=2)
+    check_number("snr", snr, above=0)
+    check_number("lr", lr, above=0)
+    check_number("ridge", ridge, at_least=0)
+    m, rho = Polynomial([0.0, 1.0]), ridge / (2 * k)
+    signal = snr * m ** (k - 2)
+    equation = (signal - rho) * signal ** (k - 1) - (m**2 * signal + lr * (signal - rho)) ** (k - 1)
+    roots = np.roots(equation.coef[::-1])
+    real = np.sort(roots.real[(np.abs(roots.imag) < REAL * np.abs(roots)) & (roots.real > 0)])
+    real = real[snr * real ** (k - 2) > rho]
+    if not real.size:
+        return FixedOverlaps(np.nan, np.nan)
+    return FixedOverlaps(float(real[-2] if k > 2 else real[-1]), float(real[-1]))
+
+
+def scaled_snr(Lambda: float, order: int, d: int) -> float:
+    r"""The signal-to-noise ratio :math:`\lambda = \Lambda d^{(k-2)/2}`, at which random starts feel the spike.
+
+    >>> scaled_snr(0.5, order=4, d=1000)
+    500.0
+    """
+    check_number("Lambda", Lambda, above=0)
+    return float(Lambda * check_count("d", d) ** ((check_count("order", order, at_least=2) - 2) / 2))
+
+
+def barrier(Lambda: float, order: int) -> float:
+    r"""The barrier :math:`\Lambda^{-1/(k-2)}` that :math:`u = \sqrt d\, m` has to pass at `scaled_snr`, for lr = 1.
+
+    As :math:`d\to\infty`, once :math:`r_\perp^2` is 1, in the time of the paper,
+
+    .. math:: du = 2k\,(\Lambda u^{k-1} - u)\,dt + 2\sqrt k\,dB.
+
+    The origin is stable for every :math:`\Lambda` where k is at least 3, and the drift changes sign at the barrier. The scale
+    function of this diffusion has :math:`s' = \exp(u^2/2 - \Lambda u^k/k)`: the probability to reach b before a is
+    :math:`(s(u) - s(a))/(s(b) - s(a))`.
+
+    >>> barrier(0.25, order=4)
+    2.0
+    """
+    check_number("Lambda", Lambda, above=0)
+    return float(Lambda ** (-1 / (check_count("order", order, at_least=3) - 2)))
