@@ -1,9 +1,11 @@
 """Levels of description: from the weights in R^d to the limit of large d."""
 
-import sgdlimits._x64  # noqa: F401  (first: arrays are double precision)
+import sgdlimits._x64  # first: arrays are double precision
+import sgdlimits.level.spiked  # noqa: F401  (registers the processes of spiked tensors)
 from sgdlimits.level.base import Job, Level, Track
 from sgdlimits.level.chain import Chain
 from sgdlimits.level.condition import Condition, Exits, Predicate, exits
+from sgdlimits.level.local import Local
 from sgdlimits.level.mean_field import MeanField
 from sgdlimits.level.ode import ODE, flow
 from sgdlimits.level.sde import SDE
@@ -21,6 +23,7 @@ __all__ = [
     "Exits",
     "Job",
     "Level",
+    "Local",
     "MeanField",
     "Predicate",
     "Track",

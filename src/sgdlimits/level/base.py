@@ -68,6 +68,10 @@ class Level(eqx.Module):
     def snap(self, problem: Problem, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The times that this level can save at nearest to those asked for, and their numbers of SGD steps (NaN without d)."""
 
+    def for_start(self, start: Start) -> Level:
+        """This level with the parameters that it takes from the start."""
+        return self
+
     def view(self, problem: Problem) -> Problem:
         """The problem in the statistics of this level."""
         return problem

@@ -47,10 +47,9 @@ class MeanFieldProblem(Problem):
     def __init__(self, problem: Problem, rule: ParticleRule | None = None) -> None:
         if not isinstance(problem, ProjectionProblem):
             raise BadInput(f"MeanField is not written for {type(problem).__name__}. Use ODE(), or Chain(d).")
-        if not (problem.network.mean and problem.data.centred):
+        if not problem.network.mean:
             raise BadInput(
-                "MeanField needs the mean over units as the network and one class of centred inputs; "
-                f"{problem.name} has another network or mixture. Use ODE(), or Chain(d)."
+                f"MeanField needs the mean over units; the network of {problem.name} is their sum. Use ODE(), or Chain(d)."
             )
         self.problem = problem
         self.rule = choose_particle_rule(problem) if rule is None else rule

@@ -46,7 +46,7 @@ def simulate(
     Parameters
     ----------
     problem : what is learnt, such as `presets.phase_retrieval(lr=0.05)`
-    level : how it is described: `SGD(d)`, `Chain(d)`, `SDE(d)`, `ODE()` or `MeanField()`
+    level : how it is described: `SGD(d)`, `Chain(d)`, `SDE(d)`, `ODE()`, `MeanField()`, or `Local(point)` near a fixed point
     start : `RandomInit(d)`, `OrthogonalInit(spread)`, `FixedInit(overlap)`, or explicit `Overlaps` of one run or of each, for
         `MeanField()` also `Particles`
     t_max : the end, in samples per dimension
@@ -82,6 +82,7 @@ def simulate(
     if not isinstance(level, Level):
         raise BadInput(f"level must be a level such as Chain(d=3000) or ODE(); got {level!r}. Give an instance of a level.")
     start, runs = as_start(start), check_count("runs", runs)
+    level = level.for_start(start)
     check_number("t_max", t_max, above=0)
     seed = check_count("seed", seed, at_least=0)
     if seed >= 2**64:

@@ -1,0 +1,164 @@
+"""Effective dynamics: the limit of SGD's statistics at a step size that shrinks with the dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from sgdlimits.analysis.localizability import Localizability, measure
+from sgdlimits.errors import BadInput, check_number
+from sgdlimits.problem.base import Problem
+from sgdlimits.problem.overlaps import add
+
+CRITICAL, SUB_CRITICAL, SUPER_CRITICAL = "critical", "sub-critical", "super-critical"
+
+
+@dataclass(frozen=True, repr=False)
+class EffectiveDynamics:
+    r"""The limit of the statistics u at the step size :math:`\delta = \text{lr}\,d^{-s}`, with time in :math:`d^s` samples.
+
+    .. math:: \dot u = h(u), \quad h = -f + g, \qquad f = \lim\langle\nabla\Phi, \nabla u\rangle, \quad
+              g = \lim\tfrac\delta2\sum_{ij} V_{ij}\,\partial_i\partial_j u,
+
+    where :math:`\Phi` is the population loss and V the covariance of one sample's gradient. All are in our clock: the factor
+    lr of the paper's time is in f, g and :math:`\Sigma`.
+
+    Parameters
+    ----------
+    problem : what is learnt, or a function that gives it for each d
+    exponent : s
+    """
+
+    problem: Problem | Callable[[int], Problem]
+    exponent: float = 1.0
+
+    def __repr__(self) -> str:
+        name = getattr(self.problem, "name", type(self.problem).__name__) if isinstance(self.problem, Problem) else "a family"
+        return f"EffectiveDynamics of {name} at step size lr d^-{self.exponent:g}: {self.regime}"
+
+    @property
+    def regime(self) -> str:
+        """ "critical" at s = 1, "sub-critical" above it, where g and Sigma vanish, and "super-critical" below it: no limit."""
+        if self.exponent == 1:
+            return CRITICAL
+        return SUB_CRITICAL if self.exponent > 1 else SUPER_CRITICAL
+
+    def at(self, d: int) -> EffectiveDynamics:
+        """The dynamics of the family's problem at dimension `d`; of one problem, itself."""
+        return self if isinstance(self.problem, Problem) else EffectiveDynamics(self.problem(d), self.exponent)
+
+    def f(self, stats: PyTree) -> PyTree:
+        """The population drift, which does not depend on s: gradient descent on the population loss follows -f."""
+        return _scaled(-1.0, _parts(self._one(), stats)[0])
+
+    def g(self, stats: PyTree) -> PyTree:
+        """The corrector, the effect of the step size: zero below the critical step size, `BadInput` above it."""
+        self._need_limit("g")
+        return _scaled(float(self.regime == CRITICAL), _parts(self._one(), stats)[1])
+
+    def h(self, stats: PyTree) -> PyTree:
+        """The drift -f + g; `BadInput` above the critical step size."""
+        return add(self.g(stats), self.f(stats), -1.0)
+
+    def Sigma(self, stats: PyTree) -> Float[Array, "n n"]:
+        r"""The diffusion matrix of the statistics magnified by :math:`\sqrt d` around a fixed point, as in `local_limit`.
+
+        That of the statistics themselves is 1/d times this and vanishes: the limit is ballistic. Zero below the critical step
+        size, `BadInput` above it.
+        """
+        self._need_limit("Sigma")
+        covariance = _covariance(self._one(), stats)
+        return covariance if self.regime == CRITICAL else jnp.zeros_like(covariance)
+
+    def localizability(
+        self,
+        dimensions: tuple[int, ...] = (100, 1000, 10**4, 10**5),
+        states: int = 8,
+        samples: int = 4096,
+        seed: int = 0,
+        magnify: float | Mapping[str, float] = 0.0,
+    ) -> Localizability:
+        r"""Measure the conditions under which the limit holds (Definition 2.1 of [2]_).
+
+        Parameters
+        ----------
+        dimensions : at least three, increasing; exponents are those of the largest
+        states : how many random states stand for a compact set
+        samples : how many samples are drawn at each state
+        seed : a whole number
+        magnify : the conditions are those of :math:`d^\text{magnify}(u - u^*)`: 1/2 for diffusive limits; or such a power for
+            each kind of statistic, {"M": 0.5}, zero for the others
+
+        Notes
+        -----
+        The last condition is taken as :math:`O(\delta^{-3})`, not :math:`o(\delta^{-1})` as printed, which the paper's own
+        examples do not meet: in its proof :math:`\delta^4` times this variance is summed over :math:`\delta^{-1}` steps. At
+        exactly :math:`\delta^{-3}`, which Q magnified by 1/2 reaches, the second-order term is part of the noise, as it is in
+        `problem.covariance`.
+        """
+        family = (lambda d: self.problem) if isinstance(self.problem, Problem) else self.problem
+        return measure(family, self.exponent, dimensions, states, samples, seed, magnify)
+
+    def _one(self) -> Problem:
+        if not isinstance(self.problem, Problem):
+            raise BadInput("a family has a limit for each d, if any. Take one with at(d), for instance dynamics.at(1000).f.")
+        return self.problem
+
+    def _need_limit(self, name: str) -> None:
+        if self.regime == SUPER_CRITICAL:
+            raise BadInput(
+                f"{name} has no limit at the exponent {self.exponent:g}: the effect of the step size grows as "
+                f"d^{1 - self.exponent:g}. Take exponent=1 with any lr."
+            )
+
+
+def effective_dynamics(problem: Problem | Callable[[int], Problem], exponent: float = 1.0) -> EffectiveDynamics:
+    r"""The limit of the statistics of SGD at the step size :math:`\text{lr}\,d^{-\text{exponent}}` [2]_.
+
+    Parameters
+    ----------
+    problem : what is learnt; or a function of d that gives it, for a problem that changes with the dimension
+    exponent : s; 1 is critical, above it only the population drift is left, below it there is no limit
+
+    Examples
+    --------
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.phase_retrieval(lr=0.1, noise=0.5, sphere=False)
+    >>> dynamics = sl.effective_dynamics(problem)
+    >>> u = sl.Overlaps(a=[1.0], M=[[0.5]], Q=[[1.0]])
+    >>> bool(dynamics.h(u).Q == problem.drift(u).Q), float(dynamics.g(u).M[0, 0])
+    (True, 0.0)
+    >>> dynamics.regime, sl.effective_dynamics(problem, exponent=1.5).regime
+    ('critical', 'sub-critical')
+
+    See Also
+    --------
+    sgdlimits.local_limit : the diffusive limit near a fixed point
+
+    References
+    ----------
+    .. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
+    """
+    if not callable(problem) and not isinstance(problem, Problem):
+        raise BadInput(f"problem must be a Problem or a function of d; got {type(problem).__name__}. Take one from presets.")
+    check_number("exponent", exponent, above=0)
+    return EffectiveDynamics(problem, float(exponent))
+
+
+@eqx.filter_jit
+def _parts(problem: Problem, stats: PyTree) -> tuple[PyTree, PyTree]:
+    return problem.drift_parts(stats)
+
+
+@eqx.filter_jit
+def _covariance(problem: Problem, stats: PyTree) -> Float[Array, "n n"]:
+    return problem.covariance(stats)
+
+
+def _scaled(factor: float, stats: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: factor * leaf, stats)

@@ -1,0 +1,230 @@
+r"""Are the conditions of the limit theorem met? Measured at growing dimension.
+
+The conditions of Definition 2.1 of Ben Arous, Gheissari and Jagannath bound, on compact sets of the statistics, how fast
+derivatives of the statistics and moments of one sample's gradient may grow as the step size :math:`\delta = \text{lr}\,d^{-s}`
+shrinks. Each is measured at random states for several d, and its exponent in d is compared with the one allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+from scipy.optimize import brentq
+
+from sgdlimits.analysis.one_sample import Draws, OneSample, one_sample
+from sgdlimits.errors import BadInput, check_count, check_number
+from sgdlimits.level.base import check_dimension
+from sgdlimits.problem.base import Problem
+from sgdlimits.random import Stream
+from sgdlimits.start import RandomInit
+
+SLACK = 0.1
+"""A measured exponent may be above the one allowed by this much."""
+FLAT = 1e-3
+"""Values that change by less than this fraction do not grow."""
+FAR, FARTHEST = 14.0, 20.0
+"""Normal vectors longer than FAR do not occur, and are tried up to FARTHEST: moments that come from there are infinite."""
+FAR_SHARE = 1e-3
+STEEPEST = 40.0
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition: the exponent of d that was measured and the one allowed, and the statistic that decides.
+
+    An exponent is -inf for what is zero, and inf for a moment that is not finite.
+    """
+
+    name: str
+    measured: float
+    allowed: float
+    worst: str
+
+    @property
+    def passed(self) -> bool:
+        return self.measured <= self.allowed + SLACK
+
+
+@dataclass(frozen=True, repr=False)
+class Localizability:
+    r"""What was measured: the conditions with their exponents, and the critical exponent.
+
+    Parameters
+    ----------
+    conditions : those of Definition 2.1, in its order
+    critical_exponent : that of :math:`\frac12\sum V_{ij}\partial_i\partial_j u` in d: the s at which the corrector is of order
+        one, of the statistics without magnification
+    exponent : s, that of the step size
+    dimensions, values : where each condition was measured, and what, shape (conditions, dimensions)
+    """
+
+    conditions: tuple[Condition, ...]
+    critical_exponent: float
+    exponent: float
+    dimensions: tuple[int, ...]
+    values: np.ndarray
+
+    @property
+    def passed(self) -> bool:
+        """Whether every condition holds."""
+        return all(condition.passed for condition in self.conditions)
+
+    def __repr__(self) -> str:
+        lines = [
+            f"Localizability at step size lr d^-{self.exponent:g}: {'passed' if self.passed else 'FAILED'}; "
+            f"critical exponent {self.critical_exponent:.2f}",
+            f"{'condition':<44} {'measured':>8} {'allowed':>8}  {'':<6} worst",
+        ]
+        for condition in self.conditions:
+            measured = {-np.inf: "zero", np.inf: "infinite"}.get(condition.measured, f"{condition.measured:.2f}")
+            verdict = "passed" if condition.passed else "FAILED"
+            lines.append(f"{condition.name:<44} {measured:>8} {condition.allowed:>8.2f}  {verdict:<6} {condition.worst}")
+        return "\n".join(lines)
+
+
+class Sizes(NamedTuple):
+    """What the conditions bound, at one d and for each state: derivatives, the population gradient, moments, curvature."""
+
+    hessian: Float[Array, "states n"]
+    third: Float[Array, "states n"]
+    gradient: Float[Array, "states 1"]
+    fourth: Float[Array, "states n"]
+    spread: Float[Array, "states n"]
+    curvature: Float[Array, "states n"]
+    far: Float[Array, "states 2"]
+
+
+def measure(
+    family: Callable[[int], Problem],
+    exponent: float,
+    dimensions: tuple[int, ...],
+    states: int,
+    samples: int,
+    seed: int,
+    magnify: float | Mapping[str, float],
+) -> Localizability:
+    """The conditions at the step size lr d^-exponent; see `EffectiveDynamics.localizability`."""
+    dimensions = _check_dimensions(dimensions)
+    laws = [one_sample(family(d)) for d in dimensions]
+    if dimensions[0] < laws[0].span:
+        raise BadInput(f"dimensions must be at least {laws[0].span}, that of all directions; got {dimensions[0]}. Give larger.")
+    points = _random_states(laws[0].problem, check_count("states", states), check_count("seed", seed, at_least=0))
+    stream = Stream.of(seed, np.arange(-(-check_count("samples", samples, at_least=16) // 2)))
+    sizes = [_sizes(law, points, law.draw(stream, d)) for law, d in zip(laws, dimensions, strict=True)]
+    names = laws[0].problem.names(jax.tree.map(lambda leaf: leaf[0], points))
+    together = jax.tree.map(lambda *leaves: np.stack(leaves), *sizes)
+    return _compare(together, dimensions, names, _powers(magnify, names), exponent)
+
+
+def _compare(sizes: Sizes, dimensions: tuple[int, ...], names: tuple[str, ...], powers: np.ndarray, s: float) -> Localizability:
+    """The report on sizes with the dimensions first, for statistics magnified by powers of d."""
+    d = np.asarray(dimensions, float)
+    magnified = d[:, None, None] ** powers
+    is_finite = np.asarray(sizes.far).max((0, 1)) < FAR_SHARE
+    rows = [
+        ("1. second derivatives of the statistics", sizes.hessian * magnified, s / 2, True),
+        ("1. third derivatives of the statistics", sizes.third * magnified, 0.0, True),
+        ("2. gradient of the population loss", sizes.gradient, 0.0, True),
+        ("3. fourth moment of the first-order term", sizes.fourth * magnified**4, 2 * s, is_finite[0]),
+        ("3. variance of the second-order term", sizes.spread * magnified**2, 3 * s, is_finite[1]),
+    ]
+    conditions, values = [], []
+    for name, value, allowed, finite in rows:
+        largest = np.asarray(value).max(1)
+        measured = growth(d, largest.max(1)) if finite else np.inf
+        worst = names[int(largest[-1].argmax())] if measured > -np.inf and largest.shape[1] == len(names) else ""
+        conditions.append(Condition(name, measured, allowed, worst))
+        values.append(largest.max(1))
+    critical = growth(d, np.asarray(sizes.curvature).max((1, 2)))
+    return Localizability(tuple(conditions), critical, s, dimensions, np.stack(values))
+
+
+def growth(d: np.ndarray, value: np.ndarray) -> float:
+    r"""The exponent c of values that grow as :math:`A + B d^c`, from the three largest d; of a power law if they fall.
+
+    The constant matters: inputs have a length of order one along the means of their classes besides :math:`\sigma^2 d` outside.
+
+    >>> growth(np.array([10.0, 100.0, 1000.0]), np.array([7.0, 25.0, 205.0])).__round__(6)
+    1.0
+    """
+    if not np.isfinite(value).all():
+        return np.inf
+    if value[-1] <= 0:
+        return -np.inf
+    low, middle, high = value[-3:]
+    if np.ptp(value[-3:]) <= FLAT * value.max():
+        return 0.0
+    d1, d2, d3 = d[-3:]
+    line = float(np.log(high / middle) / np.log(d3 / d2)) if middle > 0 else np.inf
+    if not high > middle > low:
+        return line
+    ratio = lambda c: np.expm1(c * np.log(d3 / d2)) / -np.expm1(-c * np.log(d2 / d1))  # noqa: E731
+    excess = lambda c: ratio(c) - (high - middle) / (middle - low)  # noqa: E731
+    return float(brentq(excess, 1e-6, STEEPEST)) if excess(1e-6) < 0 < excess(STEEPEST) else line
+
+
+@eqx.filter_jit
+def _sizes(sample: OneSample, points: PyTree, near: Draws) -> Sizes:
+    far, weights, outer = _far_draws(near)
+    draws = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=-1), near, far)
+    count = weights.size
+
+    def one(stats):
+        terms = sample.terms(stats, draws)
+        first, second = terms.first[:, :count], 2 * terms.second[:, :count]
+        gradient = jnp.sqrt((terms.gradient[:, :count].mean(1) ** 2).sum())[None]
+        fourth = ((first - first.mean(1, keepdims=True)) ** 4).mean(1)
+        far = [_share(terms.first[:, count:] ** 4, weights, outer), _share(terms.second[:, count:] ** 2, weights, outer)]
+        return Sizes(*sample.derivatives(stats), gradient, fourth, second.var(1), jnp.abs(second.mean(1)) / 2, jnp.stack(far))
+
+    return jax.vmap(one)(points)
+
+
+def _far_draws(draws: Draws) -> tuple[Draws, Float[Array, " samples"], Float[Array, " samples"]]:
+    """The samples moved to lengths spread evenly up to FARTHEST, their weights up to a factor, and which are beyond FAR."""
+    rows, count = draws.points.shape
+    length = FARTHEST * (jnp.arange(count) + 0.5) / count
+    points = draws.points * (length / jnp.sqrt((draws.points**2).sum(0)))
+    return draws._replace(points=points), jnp.exp((rows - 1) * jnp.log(length) - length**2 / 2), length > FAR
+
+
+def _share(values: Float[Array, "n samples"], weights, outer) -> Float[Array, ""]:
+    """The largest share, over statistics, of a mean that comes from samples that do not occur."""
+    parts = values * weights
+    total = parts.sum(1)
+    return jnp.nan_to_num((parts * outer).sum(1) / jnp.where(total == 0, 1.0, total), nan=1.0).max()
+
+
+def _random_states(problem: Problem, states: int, seed: int) -> PyTree:
+    """Statistics of random weights of norm about 1 in twice as many dimensions as there are directions: a compact set."""
+    directions = problem.directions
+    return RandomInit(2 * (directions.width + directions.fixed), scale=1.0).sample(problem, runs=states, seed=seed)
+
+
+def _powers(magnify: float | Mapping[str, float], names: tuple[str, ...]) -> np.ndarray:
+    """The power of d that multiplies each statistic."""
+    if not isinstance(magnify, Mapping):
+        check_number("magnify", magnify, at_least=0)
+        return np.full(len(names), float(magnify))
+    kinds = [name.split("[")[0] for name in names]
+    for kind, power in magnify.items():
+        if kind not in kinds:
+            raise BadInput(
+                f"magnify names {kind!r}, which is no statistic here. The statistics are {', '.join(sorted(set(kinds)))}."
+            )
+        check_number(f"magnify[{kind!r}]", power, at_least=0)
+    return np.array([float(magnify.get(kind, 0.0)) for kind in kinds])
+
+
+def _check_dimensions(dimensions) -> tuple[int, ...]:
+    values = tuple(sorted({check_dimension(d) for d in dimensions}))
+    if len(values) < 3:
+        raise BadInput(f"dimensions must hold at least three; got {list(dimensions)}. Give, say, (100, 1000, 10**4, 10**5).")
+    return values

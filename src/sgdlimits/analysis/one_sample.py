@@ -1,0 +1,204 @@
+r"""What one sample does to the statistics at finite dimension, term by term in the step size.
+
+For statistics u of the weights and the gradient :math:`\nabla L` of one sample's loss, times the learning rate, a step of size
+:math:`\delta` is
+
+.. math:: u_i \leftarrow u_i - \delta\,\langle\nabla L, \nabla u_i\rangle
+          + \delta^2\, \tfrac12\langle\nabla^2 u_i, \nabla L\otimes\nabla L\rangle ,
+
+exactly where the third derivatives of u vanish. Samples are drawn as the exact chain draws them: coordinates in the span of the
+directions, and the squared length of the rest, a chi-square number.
+"""
+
+from __future__ import annotations
+
+import abc
+from functools import singledispatch
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from sgdlimits.errors import BadInput
+from sgdlimits.level.spiked import contracted_noise
+from sgdlimits.problem.base import Problem
+from sgdlimits.problem.data import Data
+from sgdlimits.problem.frame import loading
+from sgdlimits.problem.moments import Moments
+from sgdlimits.problem.overlaps import Overlaps
+from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.problem.spiked import Spike, SpikedTensor
+from sgdlimits.random import Purpose, Stream
+
+
+class Draws(NamedTuple):
+    """Samples as the chain sees them: normal numbers in the span, the squared length outside (before sigma), classes."""
+
+    points: Float[Array, "rows samples"]
+    outside: Float[Array, " samples"]
+    c: Int[Array, " samples"]
+
+
+class Terms(NamedTuple):
+    """Of each sample: the terms of first and second order of a step, and the gradient in an orthonormal basis of the span."""
+
+    first: Float[Array, "n samples"]
+    second: Float[Array, "n samples"]
+    gradient: Float[Array, "m samples"]
+
+
+class OneSample(eqx.Module):
+    """The law of one sample of a problem, and the terms of its step."""
+
+    problem: eqx.AbstractVar[Problem]
+
+    @property
+    @abc.abstractmethod
+    def rows(self) -> int:
+        """How many normal numbers a sample takes."""
+
+    @property
+    @abc.abstractmethod
+    def span(self) -> int:
+        """The dimension of the span of all directions."""
+
+    @abc.abstractmethod
+    def terms(self, stats: PyTree, draws: Draws) -> Terms:
+        """The terms at statistics of one run, in the order of `problem.vector`."""
+
+    @abc.abstractmethod
+    def derivatives(self, stats: PyTree) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+        """Norms of the second and the third derivatives of each statistic, or bounds of them."""
+
+    def classes(self, stream: Stream) -> Int[Array, " samples"]:
+        """The class of each sample."""
+        return jnp.zeros(stream.runs.size, jnp.int32)
+
+    @property
+    @abc.abstractmethod
+    def noise(self) -> int:
+        """How many of the normal numbers, the last ones, are noise of the label: of them the mean gradient is free."""
+
+    def draw(self, stream: Stream, d: int) -> Draws:
+        """Two samples in dimension `d` for each run of the stream, which differ in the sign of the noise."""
+        points, outside = _normals(stream, self.rows), _rests(stream, jnp.full(1, float(d - self.span)))
+        mirrored = points.at[self.rows - self.noise :].multiply(-1)
+        twice = lambda numbers: jnp.concatenate([numbers, numbers])  # noqa: E731
+        return Draws(jnp.concatenate([points, mirrored], axis=1), twice(outside), twice(self.classes(stream)))
+
+
+@eqx.filter_jit
+def _normals(stream: Stream, rows: int) -> Float[Array, "rows samples"]:
+    return stream.normal(Purpose.INPUT, rows)[0]
+
+
+@eqx.filter_jit
+def _rests(stream: Stream, dof: Float[Array, "1"]) -> Float[Array, " samples"]:
+    return stream.chi_square(Purpose.CHI, dof)[0, 0]
+
+
+@eqx.filter_jit
+def _classes(data: Data, stream: Stream) -> Int[Array, " samples"]:
+    return data.draw_class(stream, 1)[0, 0]
+
+
+@singledispatch
+def one_sample(problem: Problem) -> OneSample:
+    """The law of one sample of a problem; register one for a new kind of problem."""
+    raise BadInput(f"no law of one sample is known for {type(problem).__name__}. Register one with one_sample.")
+
+
+class ProjectionSample(OneSample):
+    """One sample of a projection problem. On the sphere terms that do not grow with d are left out of the second order."""
+
+    problem: ProjectionProblem
+
+    @property
+    def rows(self):
+        return self.span + 1
+
+    @property
+    def noise(self):
+        return 1
+
+    @property
+    def span(self):
+        return self.problem.network.width + self.problem.target.teachers
+
+    def classes(self, stream):
+        return _classes(self.problem.data, stream)
+
+    def terms(self, stats, draws):
+        problem, sgd, sigma = self.problem, self.problem.algorithm, self.problem.data.sigma
+        F, column = loading(stats, problem.frame), Overlaps(*(leaf[..., None] for leaf in (stats.a, stats.M, stats.Q)))
+        fields, fixed, z = problem.place(F, draws.points, draws.c)
+        G, second = problem.gradient(fields, fixed, jnp.broadcast_to(column.a, fields.shape), z, draws.c)
+        k = problem.target.teachers
+        x = (sigma * draws.points[:-1]).at[:k].add(problem.data.centre(problem.frame, draws.c))
+        squared = (x**2).sum(0) + sigma**2 * draws.outside
+        cross = G[:, None] * fields[None]
+        products = Moments(jnp.zeros(()), G[:, None] * fixed[None], cross, G[:, None] * G[None], second)
+        population, _ = problem.changes(column, products)
+        decay = sgd.ridge * (cross + jnp.swapaxes(cross, 0, 1)) + sgd.ridge**2 * column.Q
+        bend = sgd.lr_sample**2 * (G[:, None] * G[None] * squared + decay)
+        still = jnp.zeros_like(G)
+        change = Overlaps(still, jnp.zeros_like(population.M), bend)
+        gradient = sgd.lr_sample * (G[:, None] * x[None] + sgd.ridge * F.student[..., None])
+        return Terms(
+            first=-problem.vector(problem.project(column, population)),
+            second=problem.vector(problem.project(column, change)),
+            gradient=jnp.concatenate([gradient.reshape(-1, z.size), jnp.broadcast_to(population.a, G.shape)]),
+        )
+
+    def derivatives(self, stats):
+        """On the sphere of the covariant Hessian; third-order terms there contain u.x, do not grow, and count as zero."""
+        p = stats.a.shape[0]
+        still, zero = jnp.zeros(p), jnp.zeros_like(stats.M)
+        hessian = Overlaps(still, zero, jnp.ones((p, p)) + jnp.eye(p))
+        if self.problem.algorithm.sphere:
+            hessian = Overlaps(still, jnp.abs(stats.M), (1 + jnp.abs(stats.Q)) * (1 - jnp.eye(p)))
+        norms = self.problem.vector(hessian)
+        return norms, jnp.zeros_like(norms)
+
+
+@one_sample.register
+def _(problem: ProjectionProblem) -> ProjectionSample:
+    return ProjectionSample(problem)
+
+
+class SpikeSample(OneSample):
+    """One sample of a spiked tensor, in the plane of v and of the estimate x, and outside of it."""
+
+    problem: SpikedTensor
+
+    @property
+    def rows(self):
+        return 2
+
+    @property
+    def noise(self):
+        return 2
+
+    @property
+    def span(self):
+        return 2
+
+    def terms(self, stats: Spike, draws):
+        problem, k = self.problem, self.problem.order
+        x = jnp.stack([stats.m, jnp.sqrt(stats.r2)])[:, None]
+        inward, along = problem.pulls(stats)
+        noise = contracted_noise(k, jnp.broadcast_to(x, draws.points.shape), draws.points, axis=0)
+        gradient = problem.lr * (inward * x - along * np.array([[1.0], [0.0]]) - 2 * noise)
+        outside = 4 * problem.lr**2 * k * stats.squared_norm ** (k - 1) * draws.outside
+        second = jnp.stack([jnp.zeros_like(outside), gradient[1] ** 2 + outside])
+        return Terms(jnp.stack([gradient[0], 2 * x[1] * gradient[1]]), second, gradient)
+
+    def derivatives(self, stats):
+        return jnp.array([0.0, 2.0]), jnp.zeros(2)
+
+
+@one_sample.register
+def _(problem: SpikedTensor) -> SpikeSample:
+    return SpikeSample(problem)

@@ -1,0 +1,207 @@
+r"""The linear diffusion that the chain becomes near a fixed point.
+
+Around a fixed point :math:`u^*` of the drift the magnified statistics :math:`y = \sqrt d\,(u - u^*)` obey, as d grows,
+
+.. math:: dy = J y\, dt + \Sigma^{1/2} dB,
+
+where J is the Jacobian of the drift and :math:`\Sigma` the covariance of one sample's increment (times d), both at the point.
+Over any time h its transition is Gaussian, with mean :math:`e^{Jh} y` and covariance
+:math:`\int_0^h e^{Js}\Sigma e^{J^\top s} ds`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jaxtyping import Array, Float, PyTree
+
+from sgdlimits.errors import BadInput, check_number
+from sgdlimits.gaussian import GaussHermite
+from sgdlimits.gaussian.base import square_root
+from sgdlimits.level.base import Job, check_dimension
+from sgdlimits.level.process import Process, SteppingLevel, march
+from sgdlimits.problem.base import Problem
+from sgdlimits.problem.class_integrals import AtMeans
+from sgdlimits.problem.moments import ByRule
+from sgdlimits.problem.overlaps import runs_first
+from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.random import Purpose, Stream
+
+STEP_TIMES_RATE = 0.025
+NOTHING = 1e-12
+"""Coordinates below are zero: on which side of a kink they lie is rounding."""
+
+
+class Local(SteppingLevel):
+    r"""The diffusive limit at a fixed point: :math:`u^* + y/\sqrt d` with the linear diffusion y, in law exact at any step.
+
+    Parameters
+    ----------
+    point : :math:`u^*`, statistics of one run; what the algorithm holds stays as it is there
+    d : dimension, which sets the scale of the fluctuations; None takes that of the start where it has one
+    dt : the step in t at which `until` is asked; None takes a fortieth of the fastest time scale, and at least one step of SGD
+
+    Notes
+    -----
+    Without `until` there is one step between saved times. The point need not be fixed for this level to run, but then it
+    describes nothing: `local_limit` checks.
+
+    See Also
+    --------
+    sgdlimits.local_limit : the same limit, its rates and its stationary covariance
+    sgdlimits.SDE : the diffusion away from fixed points
+
+    References
+    ----------
+    .. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
+    """
+
+    name: ClassVar[str] = "local"
+    point: PyTree
+    d: int = eqx.field(static=True)
+    dt: float | None = eqx.field(static=True)
+
+    def __init__(self, point: PyTree, d: int | None = None, dt: float | None = None) -> None:
+        if dt is not None:
+            check_number("dt", dt, above=0)
+        self.point, self.dt = point, dt
+        self.d = None if d is None else check_dimension(d)  # type: ignore[assignment]  # set by `for_start`
+
+    def for_start(self, start):
+        d = getattr(start, "d", None) if self.d is None else self.d
+        if d is None:
+            raise BadInput("the scale of the fluctuations is not known: this start has no dimension. Give Local(point, d=...).")
+        return Local(self.point, d, self.dt)
+
+    def prepared(self, problem, start):
+        problem.check(jax.tree.map(lambda leaf: leaf[None], self.point))
+        return self
+
+    def process(self, problem):
+        return self._process(problem, np.full(1, problem.samples_per_step / self.d), block=16)
+
+    def run(self, problem, starts, job):
+        counts, sizes = self._steps_for(problem, job)
+        return march(self._process(problem, sizes, block=1 if job.until is None else 16), starts, job, counts, sizes)
+
+    def batch(self, problem):
+        return int(min(4096, max(64, 2**18 / problem.size)))
+
+    def _steps_for(self, problem: Problem, job: Job) -> tuple[np.ndarray, np.ndarray]:
+        """How many steps to take between saved times, and their sizes: one, unless `until` is to be asked more often."""
+        gaps = np.diff(job.times)
+        if job.until is None:
+            return np.ones(gaps.size, np.int64), gaps
+        fastest = max(1e-6, float(np.abs(np.linalg.eigvals(linear_parts(problem, self.point)[1])).max()))
+        dt = self.dt or max(problem.samples_per_step / self.d, STEP_TIMES_RATE / fastest)
+        counts = np.ceil(gaps / dt - 1e-9).astype(np.int64)
+        return counts, gaps / counts
+
+    def _process(self, problem: Problem, sizes: np.ndarray, block: int) -> LinearDiffusion:
+        _, J, Sigma = linear_parts(problem, self.point)
+        sizes = np.unique(sizes)
+        steps = [transition(J, Sigma, size) for size in sizes]
+        factors, kicks = (jnp.asarray(np.stack(part)) for part in zip(*steps, strict=True))
+        return LinearDiffusion(
+            problem=problem,
+            point=self.point,
+            sizes=jnp.asarray(sizes),
+            factors=factors,
+            kicks=kicks / np.sqrt(self.d),
+            free=tuple(np.flatnonzero(problem.moves(self.point)).tolist()),
+            block=block,
+        )
+
+
+def linear_parts(problem: Problem, point: PyTree) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(drift, J, Sigma) at a point, in the free coordinates of `problem.vector`.
+
+    A field at the kink of a piecewise linear unit stays there: its slope is that of the kink itself, not a smoothed one.
+    """
+    free = np.flatnonzero(problem.moves(point))
+    drift, J, Sigma = (np.asarray(part) for part in _linear_parts(problem, with_kinks(problem), point))
+    return drift[free], J[np.ix_(free, free)], Sigma[np.ix_(free, free)]
+
+
+@eqx.filter_jit
+def _linear_parts(problem: Problem, sharp: Problem, point: PyTree):
+    vector = problem.vector(point)
+    vector = jnp.where(jnp.abs(vector) < NOTHING, 0.0, vector)
+    along = lambda vector: problem.vector(sharp.drift(problem.from_vector(vector, point)))  # noqa: E731
+    return along(vector), jax.jacfwd(along)(vector), problem.covariance(problem.from_vector(vector, point))
+
+
+def with_kinks(problem: Problem) -> Problem:
+    """The problem with the kinks of piecewise linear units as they are, where its drift smooths them for solvers."""
+    if isinstance(problem, ProjectionProblem) and isinstance(problem.rule, AtMeans):
+        return eqx.tree_at(lambda problem: problem.rule, problem, ByRule(GaussHermite(1)))
+    return problem
+
+
+def transition(J: np.ndarray, Sigma: np.ndarray, h: float) -> tuple[np.ndarray, np.ndarray]:
+    r"""(:math:`e^{Jh}`, a root of :math:`\int_0^h e^{Js}\Sigma e^{J^\top s} ds`) by one matrix exponential (Van Loan).
+
+    >>> factor, kick = transition(np.array([[-1.0]]), np.array([[2.0]]), 0.5)
+    >>> bool(np.allclose([factor**2, kick**2], [[[np.exp(-1.0)]], [[1 - np.exp(-1.0)]]]))
+    True
+    """
+    n = len(J)
+    halvings = max(0, int(np.ceil(np.log2(max(np.abs(J).sum(1).max() * h, 1e-300)))))
+    small = h / 2**halvings
+    block = scipy.linalg.expm(small * np.block([[-J, Sigma], [np.zeros((n, n)), J.T]]))
+    factor = block[n:, n:].T
+    covariance = factor @ block[:n, n:]
+    for _ in range(halvings):
+        covariance, factor = covariance + factor @ covariance @ factor.T, factor @ factor
+    return factor, np.asarray(square_root(jnp.asarray((covariance + covariance.T) / 2)))
+
+
+class LinearDiffusion(Process):
+    """Exact steps of a linear diffusion of the free coordinates, relative to the point, for a few step sizes.
+
+    Parameters
+    ----------
+    problem, point : where the diffusion lives
+    sizes : the step sizes in t, increasing
+    factors, kicks : what multiplies the state and standard normal numbers in a step of each size
+    free : which entries of `problem.vector` move
+    """
+
+    problem: Problem
+    point: PyTree
+    sizes: Float[Array, " sizes"]
+    factors: Float[Array, "sizes n n"]
+    kicks: Float[Array, "sizes n n"]
+    free: tuple[int, ...] = eqx.field(static=True)
+    block: int = eqx.field(static=True)
+
+    def start(self, stats: PyTree) -> Float[Array, "n runs"]:
+        return _departures(self, stats)
+
+    def draw(self, stream: Stream) -> Float[Array, "steps n runs"]:
+        return stream.normal(Purpose.NOISE, len(self.free))
+
+    def step(self, state, numbers, size):
+        which = jnp.argmin(jnp.abs(self.sizes - size))
+        return self.factors[which] @ state + self.kicks[which] @ numbers
+
+    def statistics(self, state: Float[Array, "n runs"]) -> PyTree:
+        centre = self.problem.vector(self.point)
+        place = lambda x: self.problem.from_vector(centre.at[np.asarray(self.free)].add(x), self.point)  # noqa: E731
+        return jax.vmap(place)(runs_first(state))
+
+    def risk(self, state):
+        return self.problem.over_runs(self.problem.risk, self.statistics(state))
+
+
+@eqx.filter_jit
+def _departures(process: LinearDiffusion, stats: PyTree) -> Float[Array, "n runs"]:
+    """The free coordinates of runs (runs first) relative to the point."""
+    centre = process.problem.vector(process.point)
+    free = np.asarray(process.free)
+    return jax.vmap(lambda one: (process.problem.vector(one) - centre)[free], out_axes=-1)(stats)

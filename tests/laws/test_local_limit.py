@@ -1,0 +1,198 @@
+"""Diffusive limits near fixed points: the published ones, and the chain's own fluctuations.
+
+Variances are averaged over runs and late times. Their standard errors are below 1 %, so that each bound of 3 % fails by
+chance with less than 3e-3; seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sgdlimits as sl
+from sgdlimits.level.local import transition
+
+INF = float("inf")
+
+
+@pytest.fixture
+def say(capsys):
+    """Print beside the test's name, also where it passes."""
+
+    def echo(text):
+        with capsys.disabled():
+            print(f"\n  {text}")
+
+    return echo
+
+
+def ring(radius, angle):
+    return radius * np.array([np.cos(angle), np.sin(angle)])
+
+
+def binary_ring(lr=1.0):
+    """The binary mixture without noise inside the clusters, and a point of its ring."""
+    a = ring(np.sqrt(np.log(4)), 0.6)
+    return sl.presets.binary_mixture(snr=INF, ridge=0.1, lr=lr), sl.Overlaps(a, a[:, None], np.outer(a, a))
+
+
+def block(limit, matrix, names):
+    which = [limit.names.index(name) for name in names]
+    return matrix[np.ix_(which, which)]
+
+
+def published_drift(a, alpha, weight):
+    """Propositions 4.3 and 5.1 with minus for the second term, in the order m, v; `weight` is 2 and 4."""
+    n, pull = len(a), (alpha - weight * alpha**2) * np.outer(a, a)
+    return np.kron(np.ones((2, 2)), -pull) + alpha * np.kron(np.array([[-1, 1], [1, -1]]), np.eye(n))
+
+
+# --- the published limits -----------------------------------------------------------------------------------------------
+
+
+def test_ring_of_the_binary_mixture_has_the_published_limit():
+    lr, alpha = 0.7, 0.1
+    problem, point = binary_ring(lr)
+    limit, a = sl.local_limit(problem, point), np.asarray(point.a)
+    names = ("M[0,0]", "M[1,0]", "a[0]", "a[1]")
+    np.testing.assert_allclose(block(limit, limit.drift_matrix, names) / lr, published_drift(a, alpha, 2), atol=1e-14)
+    noise = alpha**2 * np.kron(np.ones((2, 2)), np.outer(a, a))
+    np.testing.assert_allclose(block(limit, limit.noise_matrix, names) / lr**2, noise, atol=1e-14)
+    assert (limit.rank, limit.stable, limit.neutral, limit.unstable) == (1, 6, 1, 0)
+    assert limit.is_stationary
+    tangent = np.kron([1.0, 1.0], [-a[1], a[0]])
+    np.testing.assert_allclose(block(limit, limit.drift_matrix, names) @ tangent, 0, atol=1e-14)
+    assert "6 stable, 1 neutral, 0 unstable; noise of rank 1, in stable directions only" in repr(limit)
+
+
+def test_double_ring_of_xor_has_the_published_limit():
+    alpha = 0.05
+    radius = sl.theory.effective.ring_radius(alpha, weight=1 / 4)
+    mu, nu = ring(radius, 0.6), -ring(radius, 0.8)
+    M = np.zeros((4, 2))
+    M[:2, 0], M[2:, 1] = mu, nu
+    limit = sl.local_limit(sl.presets.xor_mixture(snr=INF, ridge=alpha), sl.Overlaps(np.concatenate([mu, nu]), M, M @ M.T))
+    for a, names in ((mu, ("M[0,0]", "M[1,0]", "a[0]", "a[1]")), (nu, ("M[2,1]", "M[3,1]", "a[2]", "a[3]"))):
+        np.testing.assert_allclose(block(limit, limit.drift_matrix, names), published_drift(a, alpha, 4), atol=1e-14)
+        noise = 3 * alpha**2 * np.kron(np.ones((2, 2)), np.outer(a, a))
+        np.testing.assert_allclose(block(limit, limit.noise_matrix, names), noise, atol=1e-14)
+    across = block(limit, limit.noise_matrix, ("a[0]", "a[1]", "a[2]", "a[3]"))[:2, 2:]
+    np.testing.assert_allclose(across, -(alpha**2) * np.outer(mu, nu), atol=1e-14)
+    assert (limit.rank, limit.neutral, limit.unstable) == (2, 2, 0)
+
+
+# --- the chain's fluctuations -------------------------------------------------------------------------------------------
+
+
+def variance(values, d):
+    """d times the variance around the mean over runs and times, and its standard error from the runs."""
+    each = d * ((values - values.mean()) ** 2).mean(1)
+    return each.mean(), each.std() / np.sqrt(len(each))
+
+
+def test_chain_and_local_fluctuate_across_the_ring_as_the_limit_says(say):
+    r"""The coordinate across the ring in dimension 250. In the limit its rate is 2 (alpha - 2 alpha^2) C and its noise
+    2 alpha^2 C, so that its variance is alpha/(2 (1 - 2 alpha)) = 1/16. Along the ring there is no noise.
+    """
+    problem, point = binary_ring()
+    limit, d = sl.local_limit(problem, point), 250
+    across = np.concatenate([point.a, point.a]) / np.sqrt(2 * np.log(4))
+    expected = across @ block(limit, limit.stationary, ("M[0,0]", "M[1,0]", "a[0]", "a[1]")) @ across
+    assert abs(expected - 1 / 16) < 1e-12
+    for level in (sl.Chain(d), sl.Local(point, d=d)):
+        how = dict(t_max=90.0, runs=1200, seed=1, save=np.linspace(10, 90, 33), progress=False)
+        data = sl.simulate(problem, level, point, **how)
+        values = np.concatenate([data.M.values[..., 0], data.a.values], axis=-1) @ across
+        measured, error = variance(values, d)
+        say(f"{level.name}: variance across the ring {measured:.5f} ± {error:.5f}, Lyapunov {expected:.5f}")
+        assert abs(measured / expected - 1) < 0.03
+        along = np.concatenate([data.M.values[..., 0], data.a.values], axis=-1) @ np.array([-across[1], across[0]] * 2)
+        assert d * along.var() < 0.03 * expected
+
+
+def spike():
+    """Matrix PCA above its threshold, and the stable point m^2 = snr - 1, r2 = 1 at lr = 1."""
+    return sl.presets.spiked_tensor(order=2, snr=2.0), sl.Spike(m=1.0, r2=1.0)
+
+
+def test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says(say):
+    """Both statistics of matrix PCA, and their covariance."""
+    problem, point = spike()
+    limit, d = sl.local_limit(problem, point), 1000
+    assert (limit.stable, limit.rank, limit.is_stationary) == (2, 2, True)
+    for level in (sl.Chain(d), sl.Local(point, d=d)):
+        data = sl.simulate(problem, level, point, t_max=12.0, runs=2000, seed=2, save=np.linspace(2, 12, 21), progress=False)
+        mixed = [data.m.values, data.r2.values, data.m.values + data.r2.values]
+        measured, errors = np.transpose([variance(values, d) for values in mixed])
+        C = limit.stationary
+        expected = np.array([C[0, 0], C[1, 1], C.sum()])
+        say(f"{level.name}: ratios to Lyapunov {(measured / expected).round(4)} ± {(errors / expected).round(4)}")
+        assert (np.abs(measured / expected - 1) < 0.03).all()
+
+
+# --- linear algebra -----------------------------------------------------------------------------------------------------
+
+
+def test_transition_solves_the_moment_equations():
+    """Against many small Euler steps of the covariance, with a neutral and an unstable direction and degenerate noise."""
+    rng = np.random.default_rng(0)
+    J, root = rng.normal(size=(4, 4)), rng.normal(size=(4, 2))
+    J[:, 3] = 0
+    Sigma, h, steps = root @ root.T, 1.3, 20000
+    factor, kick = transition(J, Sigma, h)
+    F, C = np.eye(4), np.zeros((4, 4))
+    A = np.eye(4) + h / steps * J + (h / steps) ** 2 / 2 * J @ J
+    for _ in range(steps):
+        F, C = A @ F, A @ (C + h / steps / 2 * Sigma) @ A.T + h / steps / 2 * Sigma
+    np.testing.assert_allclose(factor, F, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(kick @ kick.T, C, rtol=1e-5, atol=1e-5)
+
+
+def test_stationary_covariance_is_that_of_long_times_on_the_stable_part():
+    """A defective unstable block beside a stable one, mixed by a random basis: the stable part forgets its start."""
+    from sgdlimits.analysis.local_limit import stable_covariance
+
+    rng = np.random.default_rng(1)
+    V = rng.normal(size=(4, 4))
+    J = V @ np.array([[-1.0, 2, 0, 0], [-2, -1, 0, 0], [0, 0, 0.3, 1], [0, 0, 0, 0.3]]) @ np.linalg.inv(V)
+    root = rng.normal(size=(4, 3))
+    C, quiet = stable_covariance(J, root @ root.T, 1e-9)
+    project = V @ np.diag([1.0, 1, 0, 0]) @ np.linalg.inv(V)
+    _, kick = transition(project @ J, project @ root @ root.T @ project.T, 40.0)
+    np.testing.assert_allclose(C, kick @ kick.T, atol=1e-9)
+    assert not quiet
+
+
+# --- the level ----------------------------------------------------------------------------------------------------------
+
+
+def test_local_runs_do_not_depend_on_the_batch_and_stop_where_asked():
+    problem, point = spike()
+    how = dict(t_max=3.0, runs=40, seed=4, save=4, progress=False)
+    whole, parts = (sl.simulate(problem, sl.Local(point), sl.RandomInit(200), batch=batch, **how) for batch in (40, 20))
+    assert whole.attrs["d"] == 200
+    np.testing.assert_allclose(whole.m, parts.m, rtol=1e-12)
+    stopped = sl.simulate(problem, sl.Local(point, d=200), point, until=lambda one: one.m - 1.3, **how)
+    ended = stopped.status == "stopped"
+    assert 0 < ended.sum() < 40
+    assert (stopped.m.isel(t=-1).where(ended, 2) >= 1.3).all()
+    assert (stopped.m.isel(t=-1).where(~ended, 0) < 1.3).all()
+
+
+def test_what_the_algorithm_holds_stays_at_the_point():
+    problem, saddle = sl.presets.phase_retrieval(lr=0.1, noise=0.5), sl.Overlaps([1.0], [[0.0]], [[1.0]])
+    process = sl.Local(saddle, d=100).process(problem)
+    stats = process.statistics(process.step(np.zeros((1, 3)), np.arange(3.0)[None], 0.01))
+    np.testing.assert_array_equal(stats.Q, np.ones((3, 1, 1)))
+    np.testing.assert_array_equal(stats.a, np.ones((3, 1)))
+    assert len(np.unique(stats.M)) == 3
+
+
+def test_bad_points_are_answered_with_the_remedy():
+    problem, point = spike()
+    with pytest.raises(sl.BadInput, match="Take one from fixed_points"):
+        sl.local_limit(problem, sl.Spike(m=1.0, r2=1.1))
+    with pytest.raises(sl.BadInput, match=r"Give Local\(point, d=...\)"):
+        sl.simulate(problem, sl.Local(point), point, t_max=1.0)
+    with pytest.raises(sl.BadInput, match="dt must be"):
+        sl.Local(point, dt=-1.0)
