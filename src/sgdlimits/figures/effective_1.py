@@ -1,0 +1,111 @@
+"""Effective dynamics, figure 1: matrix PCA below and above its threshold, in time and in the plane [2]_.
+
+From a random vector the overlap is of order n^(-1/2) and diffuses: below the threshold it stays where it is, above it grows
+until the ODE takes over and leads it to a fixed point.
+
+.. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import sgdlimits as sl
+from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.plot.style import OKABE_ITO
+
+SNR = (0.8, 1.2)
+
+
+class Size(NamedTuple):
+    """Dimension, end in steps per dimension, runs of SGD that are shown, and runs of the chain behind the bands."""
+
+    d: int
+    end: float
+    shown: int
+    runs: int
+
+
+FULL, QUICK = Size(1500, 10.0, 8, 4000), Size(300, 10.0, 4, 400)
+
+
+def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+    """Simulate SGD and the chain on both sides of the threshold, from random vectors."""
+    datasets = {}
+    for snr in SNR:
+        problem, start = sl.presets.spiked_tensor(order=2, snr=snr), sl.RandomInit(size.d)
+        for name, level, runs in (("sgd", sl.SGD(size.d), size.shown), ("chain", sl.Chain(size.d), size.runs)):
+            key = f"{name}-{snr:g}"
+            datasets[key] = sl.simulate(problem, level, start, t_max=size.end, runs=runs, seed=seed, save=101)
+            keep(key, datasets[key])
+    return Drawn(_figure(datasets, size), _caption(datasets, size), datasets)
+
+
+def deviation(snr: float, t: np.ndarray) -> np.ndarray:
+    """The standard deviation of the root of n times m from a random start, for the Ornstein-Uhlenbeck process (3.2)."""
+    rate, noise = 4 * (snr - 1), 8.0
+    return np.sqrt(np.exp(2 * rate * t) + noise * np.expm1(2 * rate * t) / (2 * rate))
+
+
+def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 4, figsize=(13.0, 3.3), layout="constrained")
+    for pair, letters, snr in zip((axes[:2], axes[2:]), ("ab", "cd"), SNR, strict=True):
+        sgd, chain = datasets[f"sgd-{snr:g}"], datasets[f"chain-{snr:g}"]
+        _in_time(pair[0], sgd, chain, snr, size)
+        _in_plane(pair[1], sgd, snr)
+        for ax, letter in zip(pair, letters, strict=True):
+            ax.set_title(rf"({letter}) $\lambda = {snr:g}$", loc="left")
+    return figure
+
+
+def _in_time(ax: Axes, sgd: xr.Dataset, chain: xr.Dataset, snr: float, size: Size) -> None:
+    root = np.sqrt(size.d)
+    for run in range(sgd.sizes["run"]):
+        ax.plot(sgd.t, root * sgd.m[run], color=OKABE_ITO[run % len(OKABE_ITO)], linewidth=0.7)
+    width = root * chain.m.std("run")
+    ax.fill_between(chain.t, -2 * width, 2 * width, color="0.85", label="chain, two standard deviations")
+    reach = 1.5 * max(float(2 * width.max()), float(root * np.abs(sgd.m).max()))
+    band = 2 * deviation(snr, sgd.t.values)
+    for sign in (1, -1):
+        ax.plot(sgd.t, sign * band, "k--", linewidth=1.0, label="Ornstein-Uhlenbeck" if sign == 1 else None)
+    ax.set(xlabel="$t$, steps per dimension", ylabel=r"$\sqrt{n}\, m$", ylim=(-reach, reach))
+    ax.legend(loc="upper left", fontsize=7)
+
+
+def _in_plane(ax: Axes, sgd: xr.Dataset, snr: float) -> None:
+    for run in range(sgd.sizes["run"]):
+        ax.plot(sgd.m[run], sgd.r2[run], color=OKABE_ITO[run % len(OKABE_ITO)], linewidth=0.7)
+    star = sl.theory.effective.overlaps(2, snr)[1]
+    stable = [0.0] if snr < sl.theory.effective.critical_snr(2) else [star, -star]
+    ax.plot(stable, np.ones(len(stable)), "kx", markersize=9, markeredgewidth=1.8, label="stable fixed points")
+    reach = 0.72
+    ax.set(xlabel="$m$", ylabel=r"$r_\perp^2$", xlim=(-reach, reach), ylim=(0.8, 1.2))
+    ax.legend(loc="upper left", fontsize=7)
+
+
+def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
+    below, above = (datasets[f"chain-{snr:g}"] for snr in SNR)
+    early = float(above.t[np.searchsorted(above.t.values, 1.0)])
+    spread = {snr: np.sqrt(size.d) * data.m.std("run") for snr, data in zip(SNR, (below, above), strict=True)}
+    star = sl.theory.effective.overlaps(2, SNR[1])[1]
+    reached = np.abs(above.m[:, -1])
+    return " ".join(
+        [
+            f"Figure 1 of the paper: matrix PCA, k = 2, n = {size.d}, step size 1/n, from random vectors to t = {size.end:g}.",
+            f"Coloured: {size.shown} runs of SGD in R^n; grey: twice the standard deviation of {size.runs} runs of the chain;",
+            "dashed: the same of the Ornstein-Uhlenbeck process (3.2). (a), (b): snr 0.8, below the threshold",
+            f"{sl.theory.effective.critical_snr(2):.1f}. The standard deviation of sqrt(n) m at the end is",
+            f"{float(spread[SNR[0]][-1]):.3f}, and {float(deviation(SNR[0], below.t.values)[-1]):.3f} in theory; runs stay",
+            "at the cross (0, 1). (c), (d): snr 1.2, above it. The process is unstable: at",
+            f"t = {early:.1f} its standard deviation is {float(spread[SNR[1]].sel(t=early)):.2f}, in theory",
+            f"{float(deviation(SNR[1], np.array([early]))[0]):.2f}, until the overlap is of order one. At the end the median",
+            f"of its absolute value is {float(np.median(reached)):.3f}, and that of the stable fixed points {star:.3f}.",
+        ]
+    )
