@@ -93,6 +93,14 @@ class FirstPassage:
     def _variance(self) -> np.ndarray:
         return self._solve(-2 * self._mean) - self._mean**2
 
+    @cached_property
+    def _nodes(self) -> np.ndarray:
+        return np.concatenate([self.x, -self.x[::-1]])
+
+    @cached_property
+    def _weights(self) -> np.ndarray:
+        return BarycentricInterpolator(self._nodes).wi
+
     def _solve(self, right: np.ndarray) -> np.ndarray:
         return np.concatenate([[0.0], np.linalg.solve(self.operator[1:, 1:], right[1:])])
 
@@ -101,7 +109,7 @@ class FirstPassage:
         return at(start) if end is None else at(start) - at(end)
 
     def _interpolate(self, values: np.ndarray) -> Callable:
-        smooth = BarycentricInterpolator(np.concatenate([self.x, -self.x[::-1]]), np.concatenate([values, values[::-1]]))
+        smooth = BarycentricInterpolator(self._nodes, np.concatenate([values, values[::-1]]), wi=self._weights)
         return lambda m: smooth(np.arcsinh(np.abs(m) / self.layer) / self.stretch)
 
 
