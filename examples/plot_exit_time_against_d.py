@@ -12,7 +12,7 @@ import numpy as np
 import sgdlimits as sl
 
 problem, threshold = sl.presets.phase_retrieval(lr=1 / 12), 0.1
-dimensions = np.array([30, 100, 300, 1000])
+dimensions = np.array([30, 300, 1000])
 means = []
 for d in dimensions:
     start, until = sl.RandomInit(d), sl.exits(threshold)

@@ -19,8 +19,8 @@ problem = sl.presets.phase_retrieval(lr=1 / (12 + noise), noise=noise)
 
 
 def exits(T):
-    """The exit times of 400 runs of the exact chain."""
-    runs = sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), t_max=40, runs=400, until=sl.exits(T))
+    """The exit times of 200 runs of the exact chain."""
+    runs = sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), t_max=40, runs=200, until=sl.exits(T))
     return sl.exit_times(runs, T)
 
 

@@ -17,15 +17,15 @@ problem = sl.presets.phase_retrieval(lr=1 / (12 + noise), noise=noise)
 start = sl.RandomInit(d).one(problem, seed=3)
 
 levels = {
-    "SGD on the weights": (sl.SGD(d), 12),
-    "exact chain": (sl.Chain(d), 200),
-    "SDE": (sl.SDE(d), 200),
+    "SGD on the weights": (sl.SGD(d), 8),
+    "exact chain": (sl.Chain(d), 64),
+    "SDE": (sl.SDE(d), 64),
     r"ODE, $d\to\infty$": (sl.ODE(), 1),
 }
 datasets = {name: sl.simulate(problem, level, start, t_max=40, runs=runs, seed=1) for name, (level, runs) in levels.items()}
 
 plt.rcParams.update(sl.plot.PAPER)
 figure, ax = plt.subplots(figsize=(6.4, 4), layout="constrained")
-sl.plot.overlaps(datasets, ax, singles={"SGD on the weights": 12})
+sl.plot.overlaps(datasets, ax, singles={"SGD on the weights": 8})
 ax.set(ylim=(0, 1), title=rf"Phase retrieval, $d = {d}$")
 plt.show()

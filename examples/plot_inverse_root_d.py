@@ -25,7 +25,7 @@ def gap(d):
     return float((sum(squares) ** 0.5).mean("run").max())
 
 
-sizes = np.array([100, 1000, 10_000, 100_000])
+sizes = np.array([100, 1000, 10_000])
 gaps = [gap(int(d)) for d in sizes]
 exponent, offset = np.polyfit(np.log(sizes), np.log(gaps), 1)
 

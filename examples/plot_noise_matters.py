@@ -14,13 +14,13 @@ import sgdlimits as sl
 from sgdlimits.theory import mediocrity
 
 d, threshold = 300, 0.1
-rates = np.linspace(0.03, 0.13, 6)
+rates = np.linspace(0.03, 0.13, 5)
 
 
 def measured(lr):
     """The chain's mean exit time and its interval."""
     problem = sl.presets.phase_retrieval(lr=lr)
-    runs = sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), t_max=500, runs=300, until=sl.exits(threshold))
+    runs = sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), t_max=500, runs=200, until=sl.exits(threshold))
     mean = sl.summarise(sl.exit_times(runs, threshold)).mean
     return mean.value, mean.value - mean.low, mean.high - mean.value
 
@@ -28,7 +28,7 @@ def measured(lr):
 value, *bars = np.transpose([measured(float(lr)) for lr in rates])
 plt.rcParams.update(sl.plot.PAPER)
 figure, ax = plt.subplots(figsize=(4.8, 3.4), layout="constrained")
-fine = np.linspace(0.025, 0.135, 40)
+fine = np.linspace(0.025, 0.135, 20)
 styles = {"ode": "ODE over random starts", "noisy_ode": "less $\\log(1+\\kappa)/2\\omega_M$", "backward": "backward equation"}
 for (average, label), line in zip(styles.items(), ("--", "-", ":"), strict=True):
     problems = [sl.presets.phase_retrieval(lr=float(lr)) for lr in fine]

@@ -13,7 +13,7 @@ import numpy as np
 
 import sgdlimits as sl
 
-K, eta, d = 2, 0.1, 300
+K, eta, d = 2, 0.1, 100
 problem = sl.presets.committee(width=K, teachers=K, lr=eta * K**2)
 start = sl.RandomInit(d, scale=0.1).one(problem, seed=1)
 t = np.linspace(0, 240, 61) / eta

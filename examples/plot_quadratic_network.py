@@ -16,7 +16,7 @@ import sgdlimits as sl
 problem = sl.presets.quadratic_network(width=2, teachers=2, lr=0.1)
 start = sl.OrthogonalInit(spread=0.05).one(problem, seed=0)
 limit = sl.simulate(problem, sl.ODE(), start, t_max=45)
-chain = sl.simulate(problem, sl.Chain(d=10_000), start, t_max=45, runs=8)
+chain = sl.simulate(problem, sl.Chain(d=2000), start, t_max=45, runs=8)
 M = limit.M.values[0, -1]
 print("M at the end of the ODE:", np.round(M, 3).tolist(), "and M^T M:", np.round(M.T @ M, 3).tolist())
 
@@ -25,6 +25,6 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.6), layout="constrain
 sl.plot.overlaps(chain, left, absolute=False, singles=32)
 for entry in limit.M.values[0].reshape(limit.sizes["t"], -1).T:
     left.plot(limit.t, entry, color="grey", linewidth=0.9, zorder=4)
-left.set_title(r"chain, $d = 10^4$, and ODE (grey)")
+left.set_title("chain, $d = 2000$, and ODE (grey)")
 sl.plot.risk({"exact chain": chain, "ODE": limit}, right)
 plt.show()

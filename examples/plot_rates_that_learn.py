@@ -2,7 +2,7 @@ r"""
 Leaving the plateau is not learning
 ===================================
 
-Five units learn phase retrieval. The rate that leaves the plateau after the fewest samples is above
+Three units learn phase retrieval. The rate that leaves the plateau after the fewest samples is above
 :math:`2p/(12+\Delta)`, beyond which the risk at the end is high: perfect recovery is unstable there without noise.
 """
 
@@ -12,13 +12,13 @@ import numpy as np
 import sgdlimits as sl
 from sgdlimits.theory import mediocrity
 
-width, d = 5, 1000
-shares = np.array([0.06, 0.12, 0.18, 0.25, 0.36])
+width, d = 3, 300
+shares = np.array([0.06, 0.12, 0.18, 0.3])
 plt.rcParams.update(sl.plot.PAPER)
 figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.3), layout="constrained", sharey=True)
 for ax, noise in zip(axes, (0.0, 1.0), strict=True):
     problems = [sl.presets.phase_retrieval(width, lr=float(g * width), noise=noise) for g in shares]
-    ode = [sl.simulate(each, sl.ODE(), sl.RandomInit(d), t_max=1000, save=2).risk[0, -1] - noise / 2 for each in problems]
+    ode = [sl.simulate(each, sl.ODE(), sl.RandomInit(d), t_max=500, save=2).risk[0, -1] - noise / 2 for each in problems]
     chain = [
         sl.simulate(each, sl.Chain(d), sl.RandomInit(d), t_max=80, runs=6, save=2).risk[:, -1].mean() - noise / 2
         for each in problems

@@ -28,7 +28,7 @@ problem = sl.ProjectionProblem(
 )
 start = sl.Overlaps(a=[2, -2], M=[[0.3, 0.2], [0.1, -0.4]], Q=[[1, 0], [0, 1]])
 levels = {"SGD": sl.SGD(d=300), "chain": sl.Chain(d=300), "SDE": sl.SDE(d=300, dt=0.2, samples=8)}
-datasets = {name: sl.simulate(problem, level, start, t_max=20, runs=12, save=41) for name, level in levels.items()}
+datasets = {name: sl.simulate(problem, level, start, t_max=20, runs=16, save=41) for name, level in levels.items()}
 datasets["ODE"] = sl.simulate(problem, sl.ODE(), start, t_max=20, save=41)
 for name, dataset in datasets.items():
     final = dataset.risk.values[:, -1]

@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+HERE = Path(__file__).parent
 FALSE_ALARM = 1e-4
 """Each statistical comparison fails by chance with this probability; seeds are fixed, so a pass stays a pass."""
 
 
+def pytest_configure(config):
+    """Let all processes share what they compile, in a folder that lasts as long as the tests or is the user's own."""
+    import jax
+
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="sgdlimits-compiled-")
+        config.add_cleanup(folder.cleanup)
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = folder.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # for the processes that tests start
+    jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    # An entry that is read while another process writes it is compiled again.
+    config.addinivalue_line("filterwarnings", "ignore:Error reading persistent compilation cache entry")
+
+
+def pytest_collection_modifyitems(items):
+    """Tests of one module run in one process, which compiles once; not those of contracts, figures and pages, which differ."""
+    for item in items:
+        folder = item.path.parent
+        if folder.parent == HERE and folder.name in {"cli", "laws", "plot", "unit"}:
+            item.add_marker(pytest.mark.xdist_group(f"{folder.name}-{item.path.stem}"))
+
+
 @pytest.fixture(scope="module", autouse=True)
 def forget_compiled():
-    """Drop what a module's tests compiled, which is gigabytes by the end otherwise."""
+    """Drop what a module's tests compiled, which is gigabytes of memory by the end otherwise."""
     yield
     import jax
 
@@ -20,17 +48,29 @@ def forget_compiled():
 
 @pytest.fixture
 def random_overlaps():
-    """A function that draws statistics of real vectors: `random_overlaps(problem, seed)`."""
+    """A function that draws overlaps of real vectors: `random_overlaps(problem, seed)`."""
     import sgdlimits as sl
 
     def draw(problem, seed=0, dimension=12):
         rng = np.random.default_rng(seed)
-        p, B = problem.network.width, np.asarray(problem.frame)
+        p, B = problem.directions.width, np.linalg.cholesky(problem.directions.gram)
         W = rng.normal(size=(p, dimension)) / np.sqrt(dimension) * 1.2
-        if problem.algorithm.sphere:
+        if hasattr(problem, "algorithm") and problem.algorithm.sphere:
             W /= np.linalg.norm(W, axis=1, keepdims=True)
         a = 1 + 0.5 * rng.normal(size=p)
         return sl.Overlaps(a, W[:, : B.shape[0]] @ B.T, W @ W.T)
+
+    return draw
+
+
+@pytest.fixture
+def random_statistics(random_overlaps):
+    """A function that draws the statistics of any problem for real vectors: `random_statistics(problem, seed)`."""
+    import jax
+
+    def draw(problem, seed=0):
+        one = jax.tree.map(lambda leaf: leaf[None], random_overlaps(problem, seed))
+        return jax.tree.map(lambda leaf: leaf[0], problem.from_overlaps(one))
 
     return draw
 

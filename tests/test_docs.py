@@ -168,25 +168,35 @@ def page_on_random_numbers():
     return names
 
 
-@pytest.mark.parametrize(("seed", "step"), [(0, 0), (7, 3), (2**40 + 5, 2**33 + 1)])
-@pytest.mark.parametrize("count", [1, 3, 4, 9])
-def test_streams_are_those_of_the_page(seed, step, count, page_on_random_numbers):
+def streams(seed, runs, step, count):
+    """Normal and uniform numbers of the package's generator."""
+    import equinox as eqx
+
     from sgdlimits.random import Purpose, Stream
 
-    stream = Stream.of(seed, [2, 11], first=step)
+    draw = eqx.filter_jit(lambda stream: (stream.normal(Purpose.STEP, count), stream.uniform(Purpose.CLASS, count)))
+    return draw(Stream.of(seed, runs, first=step))
+
+
+@pytest.mark.parametrize(("seed", "step", "count"), [(0, 0, 1), (7, 3, 3), (2**40 + 5, 2**33 + 1, 4), (7, 3, 9)])
+def test_streams_are_those_of_the_page(seed, step, count, page_on_random_numbers):
+    normal, uniform = streams(seed, [2, 11], step, count)
     normals, uniforms = (page_on_random_numbers[name] for name in ("normals", "uniforms"))
-    np.testing.assert_allclose(stream.normal(Purpose.STEP, count)[0, :, 1], normals(seed, 11, step, 2, count), rtol=1e-12)
-    np.testing.assert_array_equal(stream.uniform(Purpose.CLASS, count)[0, :, 1], uniforms(seed, 11, step, 4, count))
+    np.testing.assert_allclose(normal[0, :, 1], normals(seed, 11, step, 2, count), rtol=1e-12)
+    np.testing.assert_array_equal(uniform[0, :, 1], uniforms(seed, 11, step, 4, count))
 
 
 @pytest.mark.parametrize("rolled", [True, False])
 def test_chi_squares_are_those_of_the_page(rolled, page_on_random_numbers):
     """Low degrees of freedom, of which several per cent of the first proposals are refused."""
+    import equinox as eqx
+
     from sgdlimits.random import Purpose, Stream
 
     dofs = [0, 1, 2, 2, 3, 2, 50, 3000]
     stream = dataclasses.replace(Stream.of(5, [4], steps=40), rolled=rolled)
-    drawn = np.asarray(stream.chi_square(Purpose.CHI, np.asarray(dofs, float)))[:, :, 0]
+    draw = eqx.filter_jit(lambda stream, dof: stream.chi_square(Purpose.CHI, dof))
+    drawn = np.asarray(draw(stream, np.asarray(dofs, float)))[:, :, 0]
     expected = [page_on_random_numbers["chi_squares"](5, 4, step, 3, dofs) for step in range(40)]
     np.testing.assert_allclose(drawn, expected, rtol=1e-11)
 

@@ -10,7 +10,7 @@ import xarray as xr
 
 import sgdlimits as sl
 
-SMALL = "exit-time --d 40 --threshold 0.3 --runs 24 --quiet"
+SMALL = "exit-time --d 40 --threshold 0.3 --runs 4 --quiet"
 
 
 def rows(output: str) -> dict[str, list[str]]:
@@ -20,17 +20,17 @@ def rows(output: str) -> dict[str, list[str]]:
 
 
 def test_exit_time_prints_the_table_of_compare(command, tmp_path):
-    result = command(f"{SMALL} --sgd-runs 2 --out table.nc --plot curves.png")
+    result = command(f"{SMALL} --sgd-runs 4 --out table.nc --plot curves.png")
     assert result.exit_code == 0, result.output
     table = xr.load_dataset(tmp_path / "table.nc", engine="h5netcdf")
     problem = sl.presets.phase_retrieval(lr=1 / 12)
-    expected = sl.theory.mediocrity.compare(problem, 40, 0.3, runs=24, sgd_runs=2, progress=False)
+    expected = sl.theory.mediocrity.compare(problem, 40, 0.3, runs=4, sgd_runs=4, progress=False)
     xr.testing.assert_allclose(table, expected)
     shown = rows(result.stdout)
     assert list(shown) == ["SGD", "chain", "SDE", "ODE", *table.source.values[4:]]
     assert {"annealed (47)", "quenched (46)", "noisy", "sde (52)", "backward"} < set(shown)
     chain, quenched = table.sel(source="chain"), table.sel(source="quenched (46)")
-    assert shown["chain"][0] == "24"
+    assert shown["chain"][0] == "4"
     assert float(shown["chain"][2]) == pytest.approx(float(chain.t), abs=0.006)
     assert float(shown["chain"][1]) == pytest.approx(40 * float(chain.t), abs=0.6)
     assert float(shown["chain"][3]) == pytest.approx(float(chain.t) / 12, abs=0.0006)
@@ -42,7 +42,7 @@ def test_exit_time_prints_the_table_of_compare(command, tmp_path):
 
 
 def test_widths_have_only_the_formulas_that_apply(command):
-    result = command("exit-time --width 2 --lr 2/12 --d 40 --threshold 0.3 --runs 8 --quiet")
+    result = command("exit-time --width 2 --lr 2/12 --d 40 --threshold 0.3 --runs 4 --quiet")
     assert result.exit_code == 0, result.output
     shown = set(rows(result.stdout))
     assert {"chain", "SDE", "ODE", "annealed (47)", "noisy_ode"} <= shown

@@ -57,7 +57,10 @@ def test_presets_are_listed_with_a_line_each(command):
         assert any(line.startswith(name) and len(line) > len(name) + 10 for line in lines)
 
 
-def test_demo_writes_figure_caption_and_datasets(command, tmp_path):
+def test_demo_writes_figure_caption_and_datasets(command, tmp_path, monkeypatch):
+    from sgdlimits.figures import demo
+
+    monkeypatch.setattr(demo, "QUICK", demo.Size(40, 30.0, 4, 4, 4))
     result = command("demo --quick --out here --seed 1")
     assert result.exit_code == 0, result.output
     folder = tmp_path / "here"

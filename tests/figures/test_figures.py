@@ -18,9 +18,12 @@ matplotlib.use("Agg")
 TINY = {
     "committee-classical": (2, (2,), 20, 4, 20.0, 100.0),
     "committee-high-d": (2, 2, 20, 4, 20.0, 100.0),
+    "effective-1": (40, 2.0, 4, 4),
+    "effective-2": (40, 4, 2.0, 4, 2.0),
+    "effective-3": (40, 4, 2.0, 4, 2.0),
     "mean-field": ((2, 3), (1.0, 10.0, 100.0), 30),
     "mediocrity-1-left": (40, 30.0, 4, 4, 4),
-    "mediocrity-1-right": ((30, 40), {1: Plan(4, 4, 1.0), 2: Plan(4, 4, 1.0)}),
+    "mediocrity-1-right": ((32, 40), {1: Plan(4, 4, 1.0), 2: Plan(4, 4, 1.0)}),
     "mediocrity-2": ((1, 2), 40, 20.0, 4, 4),
     "mediocrity-3": (40, 30.0, 4, 4, 4),
     "mediocrity-5": (40, 12.0, {1: 4, 2: 4}, 0),

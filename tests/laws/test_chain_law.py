@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,15 +32,16 @@ CASES = {
     "one unit, sphere": (problem(1, sphere=True, noise=0.3, lr=0.1), 30),
     "one unit, two teachers, ridge": (problem(1, 2, ridge=0.5, noise=0.1, lr=0.03), 20),
     "two units, two teachers, all": (problem(2, 2, noise=0.2, ridge=0.3, second=0.05, lr=0.05), 25),
-    "three units, two teachers, sphere, ridge": (problem(3, 2, sphere=True, ridge=0.2, noise=0.2, lr=0.5), 40),
-    "five units, two teachers, sphere": (problem(5, 2, sphere=True, noise=0.1, lr=0.8), 20),
+    "five units, two teachers, sphere, ridge": (problem(5, 2, sphere=True, ridge=0.2, noise=0.2, lr=0.8), 30),
     "two classes": (problem(2, noise=0.1, ridge=0.2, lr=0.05, data=MIXTURE), 15),
     "no room: p + k = d + 1": (problem(3, 2, sphere=True, lr=0.2), 4),
     "no room: p + k > d": (problem(5, 2, noise=0.2, ridge=0.1, lr=0.02), 4),
 }
+LAWS = list(CASES)[2:]
+"""Cases whose law is compared too: those before them have nothing that these lack."""
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", LAWS)
 def test_chain_has_the_law_of_sgd(case, same_law):
     this, d = CASES[case]
     times = np.array([1, 10, 300]) / d
@@ -48,6 +50,13 @@ def test_chain_has_the_law_of_sgd(case, same_law):
     direct = sl.simulate(this, sl.SGD(d), sl.RandomInit(d), seed=2, **arguments)
     names = ("a", "M", "Q", "risk")
     same_law({n: chain[n].values for n in names}, {n: direct[n].values for n in names})
+
+
+@eqx.filter_jit
+def after_step(process, state, numbers):
+    """State and statistics after one step of a process."""
+    state = process.step(state, numbers, 0.0)
+    return state, process.statistics(state)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -60,13 +69,13 @@ def test_given_the_same_input_one_update_of_the_chain_is_that_of_the_weights(cas
     rng = np.random.default_rng(4)
     x, z, c = rng.normal(size=(runs, d)), rng.normal(size=runs), np.zeros(runs, int)
     for _ in range(3):
-        after = weights.step(W, Inputs(*(jnp.asarray(v)[None] for v in (x, z, c))), 0.0)
         q = min(p, d - k)
         along, outside = in_frame(np.asarray(W.W)[:, :, k:], np.asarray(frame.T), x[:, k:], q)
         along, none = np.pad(along, ((0, p - q), (0, 0))), np.zeros((0, runs))
         parts = (x[:, :k].T[:, None], along[:, None], outside[None], none, z[None], c[None])
-        frame, W = chain.step(frame, Samples(*(jnp.asarray(v) for v in parts)), 0.0), after
-        for left, right in zip(jax.tree.leaves(chain.statistics(frame)), jax.tree.leaves(weights.statistics(W)), strict=True):
+        frame, exact = after_step(chain, frame, Samples(*parts))
+        W, direct = after_step(weights, W, Inputs(x[None], z[None], c[None]))
+        for left, right in zip(jax.tree.leaves(exact), jax.tree.leaves(direct), strict=True):
             np.testing.assert_allclose(left, right, rtol=1e-12, atol=1e-12)
         x, z = rng.normal(size=(runs, d)), rng.normal(size=runs)
 
@@ -83,7 +92,7 @@ def in_frame(W, T, x, q):
     return along, outside
 
 
-@pytest.mark.parametrize(("p", "k", "d"), [(1, 1, 12), (3, 2, 12), (5, 1, 60), (5, 2, 7), (4, 2, 5), (3, 1, 2)])
+@pytest.mark.parametrize(("p", "k", "d"), [(1, 1, 12), (3, 2, 12), (5, 2, 7), (4, 2, 5), (3, 1, 2)])
 @pytest.mark.parametrize("sphere", [False, True])
 def test_random_start_has_the_law_of_real_vectors(p, k, d, sphere, same_law):
     this = problem(p, k, sphere=sphere)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
 import sgdlimits as sl
 
 PROBLEM = sl.presets.phase_retrieval(lr=0.08, noise=0.1)
-NETWORK = sl.presets.phase_retrieval(width=3, lr=0.12, noise=0.1, sphere=False)
+NETWORK = sl.presets.phase_retrieval(width=2, lr=0.08, noise=0.1, sphere=False)
 D, T_MAX = 30, 40.0
 LEVELS = {
     "chain": (sl.Chain(D), np.arange(D * T_MAX + 1) / D, 1e-12),
@@ -23,14 +25,20 @@ def go(level, problem=PROBLEM, **changes):
     return sl.simulate(problem, level, sl.RandomInit(D), **{**arguments, **changes})
 
 
-@pytest.mark.parametrize("name", LEVELS)
-@pytest.mark.parametrize("problem", [PROBLEM, NETWORK], ids=["one unit", "three units"])
-def test_exits_found_on_the_way_are_those_of_the_stored_trajectories(name, problem):
+@cache
+def stored(name, units=1):
+    """Trajectories with all steps."""
+    level, times, _ = LEVELS[name]
+    return go(level, PROBLEM if units == 1 else NETWORK, save=times)
+
+
+@pytest.mark.parametrize(("name", "units"), [*((name, 1) for name in LEVELS), ("chain", 2), ("ode", 2)])
+def test_exits_found_on_the_way_are_those_of_the_stored_trajectories(name, units):
     """Run by run: to the sample where steps are samples, within a step of two samples, and to the ODE's grid squared."""
-    level, times, tolerance = LEVELS[name]
-    stored = go(level, problem, save=times)
+    level, _, tolerance = LEVELS[name]
     for T in (0.1, 0.5, 0.9):
-        on_the_way, after = sl.exit_times(go(level, problem, until=sl.exits(T)), T), sl.exit_times(stored, T)
+        found = go(level, PROBLEM if units == 1 else NETWORK, until=sl.exits(T))
+        on_the_way, after = sl.exit_times(found, T), sl.exit_times(stored(name, units), T)
         np.testing.assert_array_equal(on_the_way.censored, after.censored)
         np.testing.assert_allclose(on_the_way.t, after.t, rtol=1e-12, atol=tolerance)
         assert T > 0.5 or float(on_the_way.censored.mean()) < 0.5
@@ -38,21 +46,19 @@ def test_exits_found_on_the_way_are_those_of_the_stored_trajectories(name, probl
 
 def test_coarse_trajectories_are_late_by_the_crossings_that_they_miss():
     """A crossing that is seen at spacing 1/2 has happened; one that came back within the spacing is missed."""
-    level, times, _ = LEVELS["chain"]
-    exact, coarse = (sl.exit_times(go(level, save=save), 0.5) for save in (times, 81))
+    exact, coarse = (sl.exit_times(each, 0.5) for each in (stored("chain"), go(sl.Chain(D), save=81)))
     late = (coarse.t - exact.t).values
     assert late.min() > -0.5
     assert 0 < late.mean() < 0.5
 
 
-@pytest.mark.parametrize("kind", ["bool", "margin"])
-@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize(("name", "kind"), [*((name, "margin") for name in LEVELS), ("chain", "bool"), ("ode", "bool")])
 def test_functions_of_the_statistics_stop_runs_where_the_stored_trajectories_cross(name, kind):
-    level, times, tolerance = LEVELS[name]
+    level, _, tolerance = LEVELS[name]
     margin = lambda stats: abs(stats.M[0, 0]) - 0.6  # noqa: E731
     function = margin if kind == "margin" else lambda stats: margin(stats) >= 0
     on_the_way = sl.exit_times(go(level, until=function), function)
-    after = sl.exit_times(go(level, save=times), function)
+    after = sl.exit_times(stored(name), function)
     np.testing.assert_array_equal(on_the_way.censored, after.censored)
     bool_on_a_grid = kind == "bool" and name == "ode"
     np.testing.assert_allclose(on_the_way.t, after.t, rtol=1e-12, atol=0.101 if bool_on_a_grid else tolerance)

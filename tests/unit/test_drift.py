@@ -30,6 +30,23 @@ def squares(p, k, seed=0, *, rule=None, sphere=False, second=None, ridge=0.2, no
     )
 
 
+risk = eqx.filter_jit(lambda problem, stats: problem.risk(stats))
+drift = eqx.filter_jit(lambda problem, stats: problem.drift(stats))
+covariance = eqx.filter_jit(lambda problem, stats: problem.covariance(stats))
+
+
+@eqx.filter_jit
+def limits(problem, stats):
+    """Drift, its corrector, risk and covariance."""
+    return problem.drift(stats), problem.drift_parts(stats)[1], problem.risk(stats), problem.covariance(stats)
+
+
+@eqx.filter_jit
+def after_step(process, state, numbers):
+    """The numbers of the statistics after one step of a process, runs last."""
+    return to_vector(runs_last(process.statistics(process.step(state, numbers, 0.0))), True)
+
+
 def worst(left, right):
     """Largest difference, relative to the largest entry."""
     pairs = zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
@@ -109,18 +126,18 @@ def isserlis_of(problem, stats):
 
 
 @pytest.mark.parametrize("sphere", [False, True])
-@pytest.mark.parametrize(("p", "k", "second"), [(1, 1, 0.4), (2, 3, None), (3, 2, 0.4), (5, 4, None), (8, 4, 0.3)])
+@pytest.mark.parametrize(("p", "k", "second"), [(1, 1, 0.4), (2, 3, None), (8, 4, 0.3)])
 def test_closed_drift_agrees_with_isserlis(p, k, second, sphere, random_overlaps):
     problem = squares(p, k, seed=p + k, sphere=sphere, second=second, weight=0.8)
     stats = random_overlaps(problem, seed=p * k, dimension=20)
     wick = isserlis_of(problem, stats)
     expected = np.array([wick.expect(row) for row in increments_as_polynomials(problem, stats)])
-    got = np.asarray(to_vector(problem.drift(stats), problem.algorithm.trains_second))
+    got = np.asarray(to_vector(drift(problem, stats), problem.algorithm.trains_second))
     np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("sphere", [False, True])
-@pytest.mark.parametrize(("p", "k", "second"), [(1, 1, None), (1, 2, 0.4), (2, 1, 0.4), (2, 2, None), (3, 1, None)])
+@pytest.mark.parametrize(("p", "k", "second"), [(1, 1, None), (2, 2, 0.4), (3, 1, None)])
 def test_closed_covariance_agrees_with_isserlis(p, k, second, sphere, random_overlaps):
     problem = squares(p, k, seed=p + k, sphere=sphere, second=second)
     stats = random_overlaps(problem, seed=p * k)
@@ -130,20 +147,15 @@ def test_closed_covariance_agrees_with_isserlis(p, k, second, sphere, random_ove
         [wick.expect(times(x, y)) - mx * my for y, my in zip(rows, mean, strict=False)]
         for x, mx in zip(rows, mean, strict=False)
     ]
-    np.testing.assert_allclose(problem.covariance(stats), expected, rtol=1e-10, atol=1e-10 * np.abs(expected).max())
+    np.testing.assert_allclose(covariance(problem, stats), expected, rtol=1e-10, atol=1e-10 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("sphere", [False, True])
-@pytest.mark.parametrize(("p", "k", "order"), [(1, 1, 10), (2, 2, 8), (4, 1, 7)])
-def test_closed_form_agrees_with_quadrature(p, k, order, sphere, random_overlaps):
-    closed = squares(p, k, sphere=sphere, second=0.4)
-    grid = squares(p, k, sphere=sphere, second=0.4, rule=sl.GaussHermite(order))
-    stats = random_overlaps(closed, seed=p)
-    assert worst(closed.drift(stats), grid.drift(stats)) < 1e-10
-    assert worst(closed.drift_parts(stats)[1], grid.drift_parts(stats)[1]) < 1e-10
-    assert abs(closed.risk(stats) - grid.risk(stats)) < 1e-10
-    if p + k < 6:
-        assert worst(closed.covariance(stats), grid.covariance(stats)) < 1e-10
+def test_closed_form_agrees_with_quadrature(sphere, random_overlaps):
+    closed, grid = (squares(2, 2, sphere=sphere, second=0.4, rule=rule) for rule in (None, sl.GaussHermite(8)))
+    stats = random_overlaps(closed, seed=2)
+    for left, right in zip(limits(closed, stats), limits(grid, stats), strict=True):
+        assert worst(left, right) < 1e-10
 
 
 def test_sobol_agrees_with_closed_form_within_its_error_estimate(random_overlaps):
@@ -182,20 +194,14 @@ def test_exact_mean_of_one_step_at_finite_d_agrees_with_monte_carlo_in_rd(sphere
     rest, weights = roots_genlaguerre(8, (d - 3) / 2 - 1)
     y, outside = np.repeat(nodes.points, 8, axis=1), np.tile(2 * rest, nodes.weights.size)
     frame = jax.tree.map(lambda leaf: jnp.repeat(leaf, y.shape[1], -1), chain.start(single))
-    after = np.asarray(to_vector(runs_last(chain.statistics(chain.step(frame, one_sample(y, 1, 2, outside), 0.0))), True))
+    after = np.asarray(after_step(chain, frame, one_sample(y, 1, 2, outside)))
     exact = (after - before[:, None]) @ np.outer(nodes.weights, weights / weights.sum()).ravel()
 
-    weight, runs, total, square = WeightProcess(problem, d), 100_000, 0.0, 0.0
+    weight, runs, rng = WeightProcess(problem, d), 200_000, np.random.default_rng(9)
     W = jax.tree.map(lambda leaf: jnp.repeat(leaf, runs, 0), weight.start(single))
-    step = jax.jit(
-        lambda x, z: to_vector(runs_last(weight.statistics(weight.step(W, Inputs(x, z, jnp.zeros((1, runs), int)), 0.0))), True)
-    )
-    rng = np.random.default_rng(9)
-    for _ in range(5):
-        change = np.asarray(step(rng.normal(size=(1, runs, d)), rng.normal(size=(1, runs)))) - before[:, None]
-        total, square = total + change.sum(1), square + (change**2).sum(1)
-    mean = total / (5 * runs)
-    error = np.sqrt((square / (5 * runs) - mean**2) / (5 * runs))
+    inputs = Inputs(rng.normal(size=(1, runs, d)), rng.normal(size=(1, runs)), np.zeros((1, runs), int))
+    change = np.asarray(after_step(weight, W, inputs)) - before[:, None]
+    mean, error = change.mean(1), change.std(1) / np.sqrt(runs)
     assert (np.abs(mean - exact) <= 5 * error + 1e-12).all(), (mean - exact) / error
 
 
@@ -209,16 +215,16 @@ def test_mean_of_one_step_tends_to_the_drift_as_one_over_d(random_overlaps):
         chain = FrameChain(problem, d)
         frame = jax.tree.map(lambda leaf: jnp.repeat(leaf, y.shape[1], -1), chain.start(single))
         sample = one_sample(y, 1, 1, np.full(y.shape[1], d - 2.0))
-        after = np.asarray(to_vector(runs_last(chain.statistics(chain.step(frame, sample, 0.0))), True))
+        after = np.asarray(after_step(chain, frame, sample))
         mean = (after - before[:, None]) @ np.asarray(nodes.weights)
-        gaps.append(np.abs(d * mean - np.asarray(to_vector(problem.drift(stats), True))).max())
+        gaps.append(np.abs(d * mean - np.asarray(to_vector(drift(problem, stats), True))).max())
     assert abs(np.polyfit(np.log(sizes), np.log(gaps), 1)[0] + 1) < 0.02
 
 
 @pytest.mark.parametrize(("m", "noise", "lr"), [(0.3, 0.2, 0.1), (0.0, 0.0, 0.05), (-0.8, 1.0, 0.15)])
 def test_covariance_of_one_unit_is_equation_55_of_escaping_mediocrity_with_twice_its_rate(m, noise, lr):
     problem = sl.presets.phase_retrieval(lr=lr, noise=noise, sphere=False)
-    got = problem.covariance(sl.Overlaps([1.0], [[m]], [[1.0]])) / problem.rate**2
+    got = covariance(problem, sl.Overlaps([1.0], [[m]], [[1.0]])) / problem.rate**2
     g, D = 2 * lr, noise
     var_q = (
         576 * g**2 * D * m**4
@@ -256,18 +262,18 @@ def test_covariance_of_one_unit_is_equation_55_of_escaping_mediocrity_with_twice
 def test_drift_of_one_unit_on_the_sphere_is_equation_7():
     for m, noise, lr in [(0.3, 0.2, 0.1), (0.9, 0.0, 0.05), (-0.5, 1.0, 0.15)]:
         problem = sl.presets.phase_retrieval(lr=lr, noise=noise)
-        drift = problem.drift(sl.Overlaps([1.0], [[m]], [[1.0]]))
+        slope = drift(problem, sl.Overlaps([1.0], [[m]], [[1.0]]))
         paper = m * (4 * (1 - 6 * lr) * (1 - m**2) - 2 * lr * noise)
-        np.testing.assert_allclose(drift.M[0, 0] / problem.rate, paper, rtol=1e-12, atol=1e-14)
-        assert drift.Q[0, 0] == 0
+        np.testing.assert_allclose(slope.M[0, 0] / problem.rate, paper, rtol=1e-12, atol=1e-14)
+        assert slope.Q[0, 0] == 0
 
 
 def test_drift_of_a_network_is_equation_26_of_escaping_mediocrity(random_overlaps):
     problem = sl.presets.phase_retrieval(width=4, lr=0.3, noise=0.2, sphere=False)
     stats = random_overlaps(problem, seed=11)
     stats = eqx.tree_at(lambda s: s.a, stats, jnp.ones(4))
-    m, Q, p, g, D = stats.M, stats.Q, 4, 0.3, 0.2
-    tr, mm = jnp.trace(Q), m @ m.T
+    m, Q, p, g, D = np.asarray(stats.M), np.asarray(stats.Q), 4, 0.3, 0.2
+    tr, mm = np.trace(Q), m @ m.T
     dm = 2 * (1 - tr / p) * m + 4 * (m - Q @ m / p)
     dQ = (
         4 * (1 - tr / p) * Q
@@ -278,14 +284,14 @@ def test_drift_of_a_network_is_equation_26_of_escaping_mediocrity(random_overlap
         * (
             3 * Q
             + 12 * mm
-            + ((tr**2 + 2 * jnp.trace(Q @ Q)) * Q + 4 * tr * Q @ Q + 8 * Q @ Q @ Q) / p**2
-            - 2 / p * ((tr + 2 * jnp.trace(mm)) * Q + 2 * tr * mm + 2 * Q @ Q + 4 * (mm @ Q + Q @ mm))
+            + ((tr**2 + 2 * np.trace(Q @ Q)) * Q + 4 * tr * Q @ Q + 8 * Q @ Q @ Q) / p**2
+            - 2 / p * ((tr + 2 * np.trace(mm)) * Q + 2 * tr * mm + 2 * Q @ Q + 4 * (mm @ Q + Q @ mm))
             + D * Q
         )
     )
-    drift = problem.drift(stats)
-    np.testing.assert_allclose(drift.M / problem.rate, dm, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(drift.Q / problem.rate, dQ, rtol=1e-12, atol=1e-12)
+    slope = drift(problem, stats)
+    np.testing.assert_allclose(slope.M / problem.rate, dm, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(slope.Q / problem.rate, dQ, rtol=1e-12, atol=1e-12)
 
 
 def test_risk_is_equation_6_of_escaping_mediocrity(random_overlaps):
@@ -293,7 +299,7 @@ def test_risk_is_equation_6_of_escaping_mediocrity(random_overlaps):
     s, p = random_overlaps(problem, seed=12), 3
     q, m = jnp.diagonal(s.Q), s.M[:, 0]
     paper = (0.4 + 3) / 2 - (s.a * (q + 2 * m**2)).sum() / p + s.a @ (q[:, None] * q + 2 * s.Q**2) @ s.a / (2 * p**2)
-    np.testing.assert_allclose(problem.risk(s), paper, rtol=1e-12)
+    np.testing.assert_allclose(risk(problem, s), paper, rtol=1e-12)
 
 
 def test_risk_of_a_quadratic_network_is_the_corrected_bracket_of_its_paper(random_overlaps):
@@ -303,17 +309,16 @@ def test_risk_of_a_quadratic_network_is_the_corrected_bracket_of_its_paper(rando
     s = eqx.tree_at(lambda s: s.a, s, jnp.ones(p))
     tr = jnp.trace(s.Q)
     paper = 1 + 2 / k - 2 * tr / p - 4 * (s.M**2).sum() / (p * k) + (tr**2 + 2 * jnp.trace(s.Q @ s.Q)) / p**2
-    np.testing.assert_allclose(problem.risk(s), paper, rtol=1e-12)
+    np.testing.assert_allclose(risk(problem, s), paper, rtol=1e-12)
 
 
 def test_population_drift_is_minus_the_gradient_of_the_risk(random_overlaps):
     """du/dt = -lr grad_u risk moves M by -lr (dR/dM P + 2 dR/dQ M) and Q by the same on both sides."""
     problem = squares(3, 2, ridge=0.0, second=0.4)
     stats = random_overlaps(problem, seed=14)
-    slope = jax.grad(lambda s: problem.risk(s))(stats)
+    slope, (population, _) = jax.jit(lambda s: (jax.grad(lambda one: problem.risk(one))(s), problem.drift_parts(s)))(stats)
     sym = slope.Q + slope.Q.T
     lr, P = 0.7, problem.target.gram
-    population, _ = problem.drift_parts(stats)
     np.testing.assert_allclose(population.M, -lr * (slope.M @ P + sym @ stats.M), rtol=1e-9, atol=1e-11)
     half = slope.M @ stats.M.T + sym @ stats.Q
     np.testing.assert_allclose(population.Q, -lr * (half + half.T), rtol=1e-9, atol=1e-11)
@@ -323,10 +328,11 @@ def test_population_drift_is_minus_the_gradient_of_the_risk(random_overlaps):
 def test_problem_is_a_pytree_whose_numbers_can_be_traced():
     stats = sl.Overlaps([1.0], [[0.3]], [[1.0]])
     rates = jnp.array([0.01, 0.05, 0.1])
-    drift = lambda lr: sl.presets.phase_retrieval(lr=lr, noise=0.2).drift(stats).M[0, 0]  # noqa: E731
-    np.testing.assert_allclose(jax.vmap(drift)(rates), [drift(lr) for lr in rates], rtol=1e-14)
+    slope = jax.jit(lambda lr: sl.presets.phase_retrieval(lr=lr, noise=0.2).drift(stats).M[0, 0])
+    together = jax.vmap(slope)(rates)
+    np.testing.assert_allclose(together, [slope(lr) for lr in rates], rtol=1e-14)
     stacked = jax.vmap(lambda lr: sl.presets.phase_retrieval(lr=lr, noise=0.2))(rates)
-    np.testing.assert_allclose(jax.vmap(lambda q: q.drift(stats).M[0, 0])(stacked), jax.vmap(drift)(rates))
+    np.testing.assert_allclose(jax.jit(jax.vmap(lambda q: q.drift(stats).M[0, 0]))(stacked), together)
 
 
 def test_gradient_of_the_flow_with_respect_to_the_learning_rate_is_its_finite_difference():

@@ -176,7 +176,7 @@ def test_conditions_are_compiled_once():
 
 @pytest.mark.parametrize("level", [sl.SGD(30), sl.Chain(30), sl.SDE(30, samples=8), sl.ODE()], ids=lambda level: level.name)
 def test_exit_times_do_not_depend_on_batches(level):
-    whole, parts = (go(level, until=sl.exits(0.3), t_max=40, **how) for how in ({}, {"batch": 3}))
+    whole, parts = (go(level, until=sl.exits(0.3), t_max=40, **how) for how in ({}, {"batch": 4}))
     np.testing.assert_allclose(parts.t_end, whole.t_end, rtol=1e-7 if level.name == "ode" else 1e-12)
     assert (whole.status == "stopped").mean() > 0.5
 
@@ -315,7 +315,7 @@ def test_thresholds_share_what_is_compiled():
     traced, risk = [], condition.exit_risk
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(condition, "exit_risk", lambda *args: traced.append(1) or risk(*args))
-        go(until=sl.exits(0.21), runs=5)
+        go(until=sl.exits(0.21))
         before = len(traced)
-        go(until=sl.exits(0.22), runs=5)
+        go(until=sl.exits(0.22))
     assert len(traced) == before + 1  # the check of what it returns

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import equinox as eqx
 import numpy as np
 import pytest
 
 import sgdlimits as sl
 from sgdlimits.theory import mediocrity
+
+drift_and_risk = eqx.filter_jit(lambda problem, stats: (problem.drift(stats), problem.risk(stats)))
 
 
 def alike(width, m, q):
@@ -23,10 +26,10 @@ def test_learnt_state_is_a_fixed_point_with_its_risk(width, noise, share):
     problem = sl.presets.phase_retrieval(width, lr=lr, noise=noise)
     state = mediocrity.learnt_state(width, lr, noise)
     stats = alike(width, float(state.m), float(state.q))
-    drift = problem.drift(stats)
+    drift, risk = drift_and_risk(problem, stats)
     np.testing.assert_allclose(drift.M, 0, atol=1e-11)
     np.testing.assert_allclose(drift.Q, 0, atol=1e-11)
-    np.testing.assert_allclose(problem.risk(stats) - noise / 2, state.excess_risk, rtol=1e-9)
+    np.testing.assert_allclose(risk - noise / 2, state.excess_risk, rtol=1e-9)
     problem.check(sl.Overlaps(stats.a[None], stats.M[None], stats.Q[None]))
 
 
@@ -63,7 +66,7 @@ def test_full_ode_ends_at_the_asymptotic_risk(width, noise):
     np.testing.assert_allclose(late.risk[:, -1] - noise / 2, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("width", [2, 5, 10])
+@pytest.mark.parametrize("width", [2, 5])
 def test_full_ode_reaches_zero_risk_below_a_sixth_of_the_width_and_not_above(width):
     ends = {}
     for share in (0.16, 0.17):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import equinox as eqx
 import mpmath
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from sgdlimits.analysis.ornstein_uhlenbeck import mean_exit_time
 from sgdlimits.theory import mediocrity
 from sgdlimits.theory.mediocrity.start import mean_log_overlap, overlap_rule, spread
 
+limits = eqx.filter_jit(lambda problem, stats: (problem.drift(stats), problem.covariance(stats)))
+
 
 def saddle(width):
     return sl.Overlaps(np.ones(width), np.zeros((width, 1)), np.eye(width))
@@ -24,7 +27,7 @@ def saddle(width):
 # --- rates -------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [1, 2, 5, 12])
+@pytest.mark.parametrize("width", [1, 2, 5])
 @pytest.mark.parametrize("noise", [0.0, 0.7])
 def test_linear_rates_38_to_40_are_those_of_the_drift_by_automatic_differentiation(width, noise):
     lr = 0.07 * width
@@ -43,9 +46,10 @@ def test_linearise_has_the_coordinates_of_the_covariance_and_the_derivative_of_t
     point = random_overlaps(problem, seed=3)
     found = sl.linearise(problem, point)
     assert found.names == ("M[0,0]", "M[1,0]", "Q[0,0]", "Q[0,1]", "Q[1,1]", "a[0]", "a[1]")
-    assert found.matrix.shape == problem.covariance(point).shape
     step = 1e-5
-    up, down = (problem.drift(sl.Overlaps(point.a, point.M + np.array([[sign * step], [0]]), point.Q)) for sign in (1, -1))
+    moved = [sl.Overlaps(point.a, point.M + np.array([[sign * step], [0]]), point.Q) for sign in (1, -1)]
+    (up, covariance), (down, _) = (limits(problem, each) for each in moved)
+    assert found.matrix.shape == covariance.shape
     np.testing.assert_allclose(found.matrix[:2, 0], (up.M - down.M)[:, 0] / (2 * step), rtol=1e-6)
     np.testing.assert_allclose(found.matrix[3, 0], (up.Q - down.Q)[0, 1] / (2 * step), rtol=1e-6)
     np.testing.assert_allclose(found.matrix[5:, 0], (up.a - down.a) / (2 * step), rtol=1e-6)
@@ -56,12 +60,12 @@ def test_linearise_says_where_a_point_is_stable():
     assert sl.linearise(problem, sl.Overlaps([1, 1], [[1], [1]], [[1, 1], [1, 1]])).rates[0].real < 1e-12
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 5])
+@pytest.mark.parametrize("width", [1, 2, 3])
 def test_noise_at_the_saddle_is_that_of_the_covariance(width):
-    """4 (10 - 6/p + 8/p^2 + noise), and no correlation with anything else."""
+    """4 (10 - 6/p + 8/p^2 + noise), three coefficients by three widths, and no correlation with anything else."""
     lr, noise = 0.06 * width, 0.4
     problem = sl.presets.phase_retrieval(width=width, lr=lr, noise=noise)
-    covariance = np.asarray(problem.covariance(saddle(width))) / float(problem.rate) ** 2
+    covariance = np.asarray(limits(problem, saddle(width))[1]) / float(problem.rate) ** 2
     growth = float(mediocrity.linear_rates(width, lr, noise).M)
     kappa = lr / width * covariance[0, 0] / (2 * growth)
     np.testing.assert_allclose(mediocrity.noise_gain(width, lr, noise), kappa, rtol=1e-10)
@@ -152,9 +156,7 @@ def test_squares_of_overlaps_have_the_stated_means_and_variances(width, d):
 # --- exit times --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("width", "d", "threshold"), [(1, 50, 0.1), (1, 3000, 0.5), (2, 100, 0.05), (5, 300, 0.2), (20, 1000, 0.1)]
-)
+@pytest.mark.parametrize(("width", "d", "threshold"), [(1, 50, 0.1), (1, 3000, 0.5), (2, 100, 0.05), (5, 300, 0.2)])
 def test_quenched_time_46_is_the_mean_over_random_starts(width, d, threshold):
     """The formula of appendix E.2 for each of 50000 drawn starts; false alarm 1e-5 a case."""
     problem = sl.presets.phase_retrieval(width, lr=0.08 * width, noise=0.1)

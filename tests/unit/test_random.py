@@ -12,6 +12,9 @@ from sgdlimits.random import Purpose, Stream
 from sgdlimits.random.philox import philox
 from sgdlimits.random.transform import normal_pair
 
+chi_square = eqx.filter_jit(lambda stream, dof: stream.chi_square(Purpose.CHI, dof))
+normal = eqx.filter_jit(lambda stream, count: stream.normal(Purpose.STEP, count))
+
 
 def words(*values):
     return tuple(jnp.uint32(value) for value in values)
@@ -50,7 +53,7 @@ def test_extreme_words_give_finite_normals():
 
 
 def test_normals_are_normal_and_independent():
-    z = np.asarray(Stream.of(seed=7, runs=np.arange(500), steps=50).normal(Purpose.STEP, 8))
+    z = np.asarray(normal(Stream.of(seed=7, runs=np.arange(500), steps=50), 8))
     assert stats.kstest(z.ravel(), "norm").pvalue > 1e-4
     flat = z.transpose(1, 0, 2).reshape(8, -1)
     n = flat.shape[1]
@@ -62,14 +65,14 @@ def test_normals_are_normal_and_independent():
 
 @pytest.mark.parametrize("dof", [1, 2, 3, 5, 17, 100, 10**4, 10**9])
 def test_chi_square_is_exact(dof):
-    x = np.asarray(Stream.of(seed=dof, runs=np.arange(4000), steps=25).chi_square(Purpose.CHI, jnp.asarray([float(dof)])))
+    x = np.asarray(chi_square(Stream.of(seed=dof, runs=np.arange(4000), steps=25), jnp.asarray([float(dof)])))
     assert stats.kstest(x.ravel(), stats.chi2(dof).cdf).pvalue > 1e-4
     assert abs(x.mean() - dof) < 5 * np.sqrt(2 * dof / x.size)
     assert abs(((x - dof) ** 2).mean() / (2 * dof) - 1) < 5 * np.sqrt((2 + 12 / dof) / x.size)
 
 
 def test_no_degrees_of_freedom_give_zero():
-    assert (Stream.of(0, np.arange(9)).chi_square(Purpose.CHI, jnp.zeros(3)) == 0).all()
+    assert (chi_square(Stream.of(0, np.arange(9)), jnp.zeros(3)) == 0).all()
 
 
 def test_numbers_do_not_depend_on_the_runs_and_steps_beside_them():
@@ -83,13 +86,10 @@ def test_numbers_do_not_depend_on_the_runs_and_steps_beside_them():
     ):
         compiled = eqx.filter_jit(draw)
         np.testing.assert_array_equal(compiled(wide)[3, :, 42], compiled(narrow)[0, :, 0])
-    np.testing.assert_array_equal(jnp.swapaxes(wide.normal_rows(Purpose.STEP, 5), 1, 2), wide.normal(Purpose.STEP, 5))
+    rows = eqx.filter_jit(lambda stream: stream.normal_rows(Purpose.STEP, 5))(wide)
+    np.testing.assert_array_equal(np.swapaxes(rows, 1, 2), normal(wide, 5))
 
 
 def test_steps_beyond_32_bits_and_large_seeds_have_their_own_numbers():
-    draws = [
-        np.asarray(Stream.of(seed, [0], first=first).normal(Purpose.STEP, 4))
-        for seed in (1, 1 + 2**40)
-        for first in (5, 5 + 2**33)
-    ]
+    draws = [np.asarray(normal(Stream.of(seed, [0], first=first), 4)) for seed in (1, 1 + 2**40) for first in (5, 5 + 2**33)]
     assert len({draw.tobytes() for draw in draws}) == 4
