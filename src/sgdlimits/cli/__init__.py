@@ -11,6 +11,7 @@ from sgdlimits.cli.demo import demo
 from sgdlimits.cli.exit_time import exit_time
 from sgdlimits.cli.exponent import exponent
 from sgdlimits.cli.figure import figure
+from sgdlimits.cli.fixed_points import fixed_points
 from sgdlimits.cli.info import info
 from sgdlimits.cli.options import Group, Refusal
 from sgdlimits.cli.plot import plot
@@ -29,6 +30,7 @@ Examples:
   sgdlimits run phase_retrieval --d 3000 --lr 1/12 --plot escape.png
   sgdlimits exit-time --d 3000 --threshold 0.1
   sgdlimits exponent he3 --d 1000
+  sgdlimits fixed-points binary_mixture --snr inf
   sgdlimits figure mediocrity-1-left --quick
   sgdlimits run phase_retrieval --help
 
@@ -64,5 +66,5 @@ def main() -> None:
     """
 
 
-for command in (run, rerun, info, presets, plot, exit_time, exponent, figure, demo):
+for command in (run, rerun, info, presets, plot, exit_time, exponent, fixed_points, figure, demo):
     main.add_command(command)

@@ -1,0 +1,185 @@
+r"""Connected components of the set of fixed points, found by walking between roots.
+
+The symmetries G make :math:`|G|` images of each root. They are never all compared: a way from root i to the image g j is one
+from h i to :math:`hgj` for every h. So a graph has the images as its nodes, and each way that is found enters it
+:math:`|G|` times. Its components are those of the fixed points, and an orbit of components has as many copies as there are
+components among the images of its roots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from sgdlimits.analysis.fixed_points.roots import roots_near
+from sgdlimits.analysis.fixed_points.symmetry import Group
+from sgdlimits.analysis.fixed_points.system import System
+
+SAME = 1e-6
+"""Roots closer than this, relative to 1 and their size, are one."""
+SHORT = 0.05
+"""Steps along fixed points are shorter than this, relative to 1 and their size."""
+BETWEEN = 0.8
+HALVINGS = 10
+NEAREST = 3
+WALK_STEPS = 15
+ROUNDS = 24
+PAIRS = 48
+ROWS = 32
+TRIED = 120
+"""Images beyond so many nearest ones of a root are left to other roots of its component."""
+
+
+@dataclass
+class Atlas:
+    """Roots up to symmetry, and the graph of their images.
+
+    Parameters
+    ----------
+    points : roots, no two of which are images of each other, shape (roots, n)
+    group : the symmetries
+    edges : (i, g, j): root i and the image g of root j are connected
+    """
+
+    system: System
+    group: Group
+    points: np.ndarray
+    edges: list[tuple[int, int, int]] = field(default_factory=list)
+    failed: set[tuple[int, int, int]] = field(default_factory=set)
+
+    def labels(self) -> np.ndarray:
+        """The component of the image g of root i, shape (order, roots)."""
+        order, count = self.group.order, len(self.points)
+        i, g, j = (np.array(self.edges, int).reshape(-1, 3)).T
+        h = np.arange(order)[:, None]
+        ends = (h * count + i).ravel(), (self.group.table[:, g] * count + j).ravel()
+        graph = coo_array((np.ones(ends[0].size), ends), (order * count, order * count))
+        return connected_components(graph, directed=False)[1].reshape(order, count)
+
+    def connect(self) -> None:
+        """Walk between near roots of different components, until no two are found connected any more."""
+        self._mark_stabilisers()
+        each_target = False
+        for _ in range(ROUNDS):
+            pairs = self._candidates(each_target)
+            joined = self._walk(pairs)
+            if not joined and each_target:
+                return
+            each_target = not joined
+
+    def _mark_stabilisers(self) -> None:
+        for i, x in enumerate(self.points):
+            gaps = np.linalg.norm(self.group.elements @ x - x, axis=1)
+            self.edges += [(i, int(g), i) for g in np.flatnonzero(gaps < SAME * (1 + np.linalg.norm(x))) if g]
+
+    def gaps(self, x: np.ndarray) -> np.ndarray:
+        """The distance of each row to each image of each root, shape (rows, order, roots)."""
+        images = self.images
+        squares = (images**2).sum(1) + (x**2).sum(1)[:, None] - 2 * x @ images.T
+        return np.sqrt(np.maximum(squares, 0)).reshape(len(x), self.group.order, -1)
+
+    @cached_property
+    def images(self) -> np.ndarray:
+        """The images of all roots, one element of the group after another, shape (order roots, n)."""
+        return np.einsum("gij,rj->gri", self.group.elements, self.points).reshape(-1, self.points.shape[1])
+
+    def locate(self, roots: np.ndarray) -> np.ndarray:
+        """The number of a point whose component, or an image of it, each root belongs to; -1 where none is found."""
+        where, near = np.full(len(roots), -1), np.empty((len(roots), NEAREST), int)
+        for begin in range(0, len(roots), ROWS):
+            gaps = self.gaps(roots[begin : begin + ROWS])
+            near[begin : begin + ROWS] = np.argsort(gaps.reshape(len(gaps), -1), axis=1)[:, :NEAREST]
+        for nearest in near.T:
+            lost = np.flatnonzero(where < 0)
+            if lost.size:
+                g, j = np.divmod(nearest[lost], len(self.points))
+                images = np.einsum("rij,rj->ri", self.group.elements[g], self.points[j])
+                where[lost] = np.where(connected(self.system, roots[lost], images), j, -1)
+        return where
+
+    def between(self, labels: np.ndarray, root: int) -> np.ndarray:
+        """Fixed points between random pairs of images in the component of a root: searches tend to end at its edges."""
+        images = self.images[(labels == labels[0, root]).ravel()]
+        pairs = np.random.default_rng(0).integers(len(images), size=(PAIRS, 2))
+        middle = roots_near(self.system, images[pairs].mean(1))
+        inside = middle.found & (pairs[:, 0] != pairs[:, 1])
+        inside[inside] = connected(self.system, images[pairs[inside, 0]], middle.x[inside])
+        return middle.x[inside]
+
+    def _candidates(self, each_target: bool) -> list[tuple[int, int, int]]:
+        """The nearest images outside its component of each orbit of components, a few in all or for each other component."""
+        labels = self.labels()
+        orbits = orbits_of(labels)
+        best: dict[tuple, list[tuple[float, tuple[int, int, int]]]] = {}
+        for i, x in enumerate(self.points):
+            gaps = self.gaps(x[None])[0]
+            gaps[labels == labels[0, i]] = np.inf
+            for flat in np.argsort(gaps, axis=None)[:TRIED]:
+                g, j = divmod(int(flat), len(self.points))
+                if not np.isfinite(gaps[g, j]) or (i, g, j) in self.failed:
+                    continue
+                key = (orbits[i], labels[g, j]) if each_target else (orbits[i],)
+                best.setdefault(key, []).append((gaps[g, j], (i, g, j)))
+        return [pair for pairs in best.values() for _, pair in sorted(pairs)[:NEAREST]]
+
+    def _walk(self, pairs: list[tuple[int, int, int]]) -> bool:
+        """Whether any of the pairs is found connected; all are remembered."""
+        if not pairs:
+            return False
+        x = np.stack([self.points[i] for i, _, _ in pairs])
+        y = np.stack([self.group.elements[g] @ self.points[j] for _, g, j in pairs])
+        joined = connected(self.system, x, y)
+        for pair, good in zip(pairs, joined, strict=True):
+            self.edges.append(pair) if good else self.failed.add(pair)
+        return bool(joined.any())
+
+
+def atlas_of(system: System, group: Group, roots: np.ndarray) -> tuple[Atlas, np.ndarray]:
+    """The atlas of roots, and which of its points each root is an image of."""
+    points: list[np.ndarray] = []
+    images = np.empty((0, roots.shape[1]))
+    owner = np.empty(len(roots), int)
+    for r, x in enumerate(roots):
+        gaps = np.linalg.norm(images - x, axis=1)
+        if gaps.size and gaps.min() < SAME * (1 + np.linalg.norm(x)):
+            owner[r] = gaps.argmin() // group.order
+            continue
+        owner[r] = len(points)
+        points.append(x)
+        images = np.concatenate([images, group.elements @ x])
+    atlas = Atlas(system, group, np.stack(points))
+    atlas.connect()
+    return atlas, owner
+
+
+def connected(system: System, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Whether a way along fixed points leads from each root x to its root y.
+
+    The midpoint of the segment is projected onto the fixed points. It must come to lie between its ends, at most `BETWEEN` of
+    their distance from either; and so on for both halves, until they are short. A midpoint between separate components
+    projects onto one of them, at the whole distance from the other.
+    """
+    length, size = np.linalg.norm(y - x, axis=1), 1 + np.linalg.norm(x, axis=1)
+    joined, short = np.ones(len(x), bool), np.minimum(SHORT * size, length / 6)
+    owner, left, right = np.arange(len(x)), x, y
+    for _ in range(HALVINGS):
+        gap = np.linalg.norm(right - left, axis=1)
+        long = joined[owner] & (gap > np.maximum(short[owner], SAME * size[owner]))
+        owner, left, right, gap = owner[long], left[long], right[long], gap[long]
+        if not owner.size:
+            return joined
+        middle = roots_near(system, (left + right) / 2, steps=WALK_STEPS)
+        farther = np.maximum(np.linalg.norm(middle.x - left, axis=1), np.linalg.norm(right - middle.x, axis=1))
+        joined[owner[~middle.found | ~(farther < BETWEEN * gap)]] = False
+        owner, left, right = np.tile(owner, 2), np.concatenate([left, middle.x]), np.concatenate([middle.x, right])
+    joined[owner] = False
+    return joined
+
+
+def orbits_of(labels: np.ndarray) -> np.ndarray:
+    """The orbit of components of each root, by its smallest label."""
+    return labels.min(0)

@@ -1,0 +1,135 @@
+"""Fixed points as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import PyTree
+from scipy.stats import binomtest
+
+from sgdlimits.analysis.fixed_points.stability import Stability
+from sgdlimits.analysis.summary import Estimate
+
+SHOWN = 3
+COLUMNS = ("copies", "dimension", "stability", "eigenvalues", "risk", "basin", "found", "at")
+
+
+@dataclass(frozen=True, repr=False)
+class FixedPoint:
+    """A connected component of fixed points of the ODE, for itself and for its images under the symmetries.
+
+    Parameters
+    ----------
+    point : statistics of one of its points, inside it where it is a manifold
+    eigenvalues : of the Jacobian of the drift at that point along the free coordinates, the largest real part first, in 1/t
+    dimension : 0 for an isolated point, 1 for a curve, ...
+    stability : "stable", "unstable" where the flow leaves it somewhere, "neutral" where it returns but not to the same point
+    copies : how many components are images of this one, itself included
+    residual : the norm of the drift at the point
+    risk : the population risk at the point
+    found : how many searches ended in it or in an image of it
+    basin : the share of random starts that the flow carries to it or to an image of it, where it was asked for
+    """
+
+    point: PyTree
+    eigenvalues: np.ndarray
+    dimension: int
+    stability: Stability
+    copies: int
+    residual: float
+    risk: float
+    found: int
+    basin: Estimate | None = None
+
+    def row(self) -> tuple[str, ...]:
+        """The columns of a table."""
+        values = np.where(np.abs(self.eigenvalues) < 1e-9 * np.abs(self.eigenvalues).max(), 0, self.eigenvalues)[:SHOWN]
+        numbers = ", ".join(f"{value.real:.3g}" + (f"{value.imag:+.2g}i" if abs(value.imag) > 1e-9 else "") for value in values)
+        more = ", ..." if self.eigenvalues.size > SHOWN else ""
+        basin = "" if self.basin is None else repr(self.basin)
+        first = (str(self.copies), str(self.dimension), self.stability, numbers + more, f"{self.risk:.4g}")
+        return (*first, basin, str(self.found), _words(self.point))
+
+    def __repr__(self) -> str:
+        parts = zip(COLUMNS, self.row(), strict=True)
+        return f"FixedPoint({', '.join(f'{name} {text}' for name, text in parts if text)})"
+
+
+@dataclass(frozen=True, repr=False)
+class FixedPoints(Sequence):
+    """The fixed points that were found, one for each orbit under the symmetries: stable ones first, then by risk.
+
+    Parameters
+    ----------
+    orbits : a `FixedPoint` each
+    name : of the problem
+    symmetries : the order of the group of symmetries
+    searches : how many searches ended at a fixed point
+    elsewhere : the share of random starts that the flow carries to none of the fixed points, where basins were asked for
+    """
+
+    orbits: tuple[FixedPoint, ...]
+    name: str
+    symmetries: int
+    searches: int
+    elsewhere: Estimate | None = None
+
+    def __getitem__(self, index):
+        return self.orbits[index]
+
+    def __len__(self) -> int:
+        return len(self.orbits)
+
+    def __iter__(self) -> Iterator[FixedPoint]:
+        return iter(self.orbits)
+
+    @property
+    def components(self) -> int:
+        """How many connected components there are, all images counted."""
+        return sum(orbit.copies for orbit in self.orbits)
+
+    @property
+    def stable(self) -> tuple[FixedPoint, ...]:
+        return tuple(orbit for orbit in self.orbits if orbit.stability == "stable")
+
+    @property
+    def unseen(self) -> float:
+        """About which share of more searches would find new orbits: that of searches alone in theirs (Good and Turing)."""
+        return sum(orbit.found == 1 for orbit in self.orbits) / max(self.searches, 1)
+
+    def __repr__(self) -> str:
+        head = (
+            f"{self.name}: {_count(self.components, 'component')} of fixed points, {_count(len(self), 'orbit')} under "
+            f"{_count(self.symmetries, 'symmetry', 'symmetries')}; {self.searches} searches, about {100 * self.unseen:.2g} % "
+            "of more would find others"
+        )
+        used = [i for i, name in enumerate(COLUMNS) if name != "basin" or self.elsewhere is not None]
+        rows = [COLUMNS, *(orbit.row() for orbit in self.orbits)]
+        widths = {i: max(len(row[i]) for row in rows) for i in used}
+        lines = ["  " + "  ".join(row[i].ljust(widths[i]) for i in used).rstrip() for row in rows]
+        tail = [] if self.elsewhere is None else [f"  elsewhere {self.elsewhere!r}"]
+        return "\n".join([head, *lines, *tail])
+
+
+def share(count: int, runs: int) -> Estimate:
+    """A share of runs with its exact interval of 95 % (Clopper and Pearson)."""
+    interval = binomtest(count, runs).proportion_ci(0.95, method="exact")
+    return Estimate(count / runs, float(interval.low), float(interval.high))
+
+
+def _count(count: int, one: str, many: str = "") -> str:
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def _words(point: PyTree) -> str:
+    """Statistics in a line, without the overlaps between units where there are fixed directions."""
+    names = [name for name in type(point).dims if name != "Q"]
+    return ", ".join(f"{name} = {_numbers(np.asarray(getattr(point, name)))}" for name in names)
+
+
+def _numbers(value: np.ndarray) -> str:
+    if value.ndim == 0:
+        return f"{0.0 if abs(value) < 1e-9 else float(value):.3g}"
+    return f"[{' '.join(_numbers(each) for each in value)}]"

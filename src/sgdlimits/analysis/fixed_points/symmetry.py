@@ -1,0 +1,168 @@
+"""Symmetries of the drift: signed permutations of units and of fixed directions under which it is equivariant."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from sgdlimits.analysis.fixed_points.roots import linearised
+from sgdlimits.analysis.fixed_points.system import System
+from sgdlimits.errors import BadInput
+from sgdlimits.problem.overlaps import Overlaps
+
+MOST_ELEMENTS = 1000
+EQUAL = 1e-8
+STATES = 3
+
+
+@dataclass(frozen=True)
+class Group:
+    """A finite group of matrices g on the free coordinates, the identity first.
+
+    Parameters
+    ----------
+    elements : shape (order, n, n)
+    table : the element g h for each pair (g, h), shape (order, order)
+    """
+
+    elements: np.ndarray
+    table: np.ndarray
+
+    @property
+    def order(self) -> int:
+        return len(self.elements)
+
+
+def find_symmetries(system: System, symmetries: str | Sequence[Callable], states: np.ndarray) -> Group:
+    """The group of "auto" or of given generators; a given one must leave the drift at the states equivariant."""
+    if isinstance(symmetries, str):
+        if symmetries != "auto":
+            raise BadInput(f'symmetries must be "auto" or functions of statistics; got {symmetries!r}. Give () for none.')
+        matrices = _matrices(system, candidates(system.like))
+        keep = _equivariant(system, matrices, states[:STATES])
+        return _generate([matrix for matrix, kept in zip(matrices, keep, strict=True) if kept], system.size)
+    matrices = _matrices(system, symmetries)
+    keep = _equivariant(system, matrices, states[:STATES])
+    if not all(keep):
+        raise BadInput(
+            f"symmetries must leave the drift as it is, but number {keep.index(False)} does not: drift(g(x)) is not "
+            'g(drift(x)). Leave it out, or give "auto".'
+        )
+    return _generate(matrices, system.size)
+
+
+def candidates(like: PyTree) -> Sequence[Callable[[PyTree], PyTree]]:
+    """Maps of statistics that may be symmetries.
+
+    For overlaps these are exchanges of neighbouring units; a unit's sign, with or without that of its second-layer weight; and
+    exchanges of fixed directions and signs of one or of all, with or without the sign of the second layer. For other statistics
+    they are the signs of single numbers.
+    """
+    if not isinstance(like, Overlaps):
+        return [partial(_negated, name=name) for name in type(like).dims]
+    p, k = like.M.shape
+    exchanges = [partial(_relabel, units=_exchange(p, j)) for j in range(p - 1)]
+    signs = [partial(_relabel, unit_signs=sign, second_signs=second) for sign in _flips(p) for second in (1.0, sign)]
+    orders = [np.arange(k), *(_exchange(k, r) for r in range(k - 1))]
+    flips = [np.ones(k), *_flips(k), -np.ones(k)]
+    turns = [
+        partial(_relabel, directions=order, direction_signs=flip, second_signs=sign)
+        for order, flip, sign in itertools.product(orders, flips, (1.0, -1.0))
+    ]
+    return exchanges + signs + turns
+
+
+def _flips(count: int) -> np.ndarray:
+    """Signs, one of which is negative, a row each."""
+    return 1.0 - 2 * np.eye(count)
+
+
+def _relabel(stats: Overlaps, units=None, unit_signs=1.0, directions=None, direction_signs=1.0, second_signs=1.0) -> Overlaps:
+    """The overlaps of units and fixed directions with other numbers and signs."""
+    p, k = stats.M.shape
+    units = np.arange(p) if units is None else units
+    directions = np.arange(k) if directions is None else directions
+    sign = jnp.broadcast_to(jnp.asarray(unit_signs), (p,))
+    M = sign[:, None] * stats.M[units][:, directions] * direction_signs
+    Q = sign[:, None] * stats.Q[units][:, units] * sign
+    return Overlaps(second_signs * stats.a[units], M, Q)
+
+
+def _exchange(count: int, i: int) -> np.ndarray:
+    order = np.arange(count)
+    order[[i, i + 1]] = i + 1, i
+    return order
+
+
+def _negated(stats: PyTree, name: str) -> PyTree:
+    fields = {field: getattr(stats, field) for field in type(stats).dims}
+    return type(stats)(**{**fields, name: -fields[name]})
+
+
+def _matrices(system: System, maps: Sequence[Callable[[PyTree], PyTree]]) -> list[np.ndarray]:
+    """What each map does to the free coordinates, which is linear."""
+    basis = system.batch(np.concatenate([np.zeros((1, system.size)), np.eye(system.size)]))
+    images = [system.rows(jax.vmap(g)(basis)) for g in maps]
+    return [(image[1:] - image[0]).T for image in images]
+
+
+def _equivariant(system: System, matrices: Sequence[np.ndarray], states: np.ndarray) -> list[bool]:
+    """For which g the drift has b(g x) = g b(x) at the states."""
+    if not len(matrices):
+        return []
+    moved = np.concatenate([states @ g.T for g in matrices])
+    b, _ = linearised(system, np.concatenate([states, moved]))
+    here, there = b[: len(states)], b[len(states) :].reshape(len(matrices), *states.shape)
+    bound = max(EQUAL, 10 * system.problem.tolerance) * np.abs(here).max()
+    return [bool(np.abs(image - here @ g.T).max() <= bound) for g, image in zip(matrices, there, strict=True)]
+
+
+def _generate(generators: Sequence[np.ndarray], size: int) -> Group:
+    """The group that the generators make; generators that would make it too large are left out."""
+    elements = {_key(np.eye(size)): np.eye(size)}
+    used: list[np.ndarray] = []
+    for generator in generators:
+        if _key(generator) in elements:
+            continue
+        larger = _closure([*used, generator], size)
+        if larger is not None:
+            used.append(generator)
+            elements = larger
+    stack = np.stack(list(elements.values()))
+    return Group(stack, _table(stack))
+
+
+def _table(elements: np.ndarray) -> np.ndarray:
+    """Products are told from each other by one number each, u^T g h v with random vectors u and v."""
+    u, v = np.random.default_rng(0).normal(size=(2, elements.shape[1]))
+    left, right = np.einsum("i,gij->gj", u, elements), elements @ v
+    numbers = left @ v
+    order = np.argsort(numbers)
+    between = (numbers[order][1:] + numbers[order][:-1]) / 2
+    return order[np.searchsorted(between, left @ right.T)]
+
+
+def _closure(generators: Sequence[np.ndarray], size: int) -> dict[bytes, np.ndarray] | None:
+    elements = {_key(np.eye(size)): np.eye(size)}
+    fresh = list(elements.values())
+    while fresh:
+        products = [g @ h for g in generators for h in fresh]
+        fresh = []
+        for product in products:
+            if _key(product) not in elements:
+                elements[_key(product)] = product
+                fresh.append(product)
+        if len(elements) > MOST_ELEMENTS:
+            return None
+    return elements
+
+
+def _key(matrix: np.ndarray) -> bytes:
+    return (np.round(matrix, 6) + 0.0).tobytes()

@@ -1,0 +1,119 @@
+"""The drift as a function of the coordinates that are free."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, PyTree
+
+from sgdlimits.errors import BadInput
+from sgdlimits.level.local import NOTHING, with_kinks
+from sgdlimits.level.ode import vector_field
+from sgdlimits.problem.base import Problem
+
+LEAST_CHUNK, MOST_CHUNK = 16, 256
+
+
+class System(eqx.Module):
+    """The drift of a problem along its free coordinates x; what does not move is held as in `like`.
+
+    Points are treated `chunk` at a time: one shape, compiled once. Kinks of piecewise linear units are kept as they are, where
+    the problem's own drift smooths them for solvers: a field at the kink is then fixed exactly.
+    """
+
+    problem: Problem
+    like: PyTree
+    held: Float[Array, " full"]
+    free: tuple[int, ...] = eqx.field(static=True)
+    corrector: bool = eqx.field(static=True)
+    chunk: int = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, problem: Problem, batch: PyTree, corrector: bool) -> System:
+        """The system of statistics (runs first) that agree in all that does not move."""
+        problem.check(batch)
+        one = jax.tree.map(lambda leaf: leaf[0], batch)
+        count = len(jax.tree.leaves(batch)[0])
+        chunk = min(max(2 ** math.ceil(math.log2(2 * count)), LEAST_CHUNK), MOST_CHUNK)
+        free = tuple(np.flatnonzero(problem.moves(one)).tolist())
+        system = cls(with_kinks(problem), one, problem.vector(one), free, corrector, chunk)
+        rows = system.rows(batch)
+        again = system.batch(rows)
+        if any(np.abs(a - b).max() > 1e-9 for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(batch), strict=True)):
+            raise BadInput(
+                "starts must agree in what is not trained, such as a second layer that is fixed; they differ. "
+                "Call fixed_points once for each value."
+            )
+        return system
+
+    @property
+    def size(self) -> int:
+        return len(self.free)
+
+    def stats(self, x: Float[Array, " n"]) -> PyTree:
+        return self.problem.from_vector(self.held.at[np.array(self.free)].set(x), self.like)
+
+    def coordinates(self, stats: PyTree) -> Float[Array, " n"]:
+        return self.problem.vector(stats)[np.array(self.free)]
+
+    def drift(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
+        flushed = x - lax.stop_gradient(jnp.where(jnp.abs(x) < NOTHING, x, 0.0))
+        return self.coordinates(vector_field(self.problem, self.corrector)(self.stats(flushed)))
+
+    def linear(self, x: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
+        """(drift, Jacobian)."""
+        twice = lambda x: (self.drift(x),) * 2  # noqa: E731
+        return jax.jacfwd(twice, has_aux=True)(x)[::-1]
+
+    def batch(self, x: np.ndarray) -> PyTree:
+        """The statistics of rows of coordinates, runs first."""
+        return in_chunks(_stats, self, x)
+
+    def rows(self, batch: PyTree) -> np.ndarray:
+        """The coordinates of statistics, runs first."""
+        return in_chunks(_coordinates, self, batch)
+
+    def exists(self, x: np.ndarray) -> np.ndarray:
+        """Which rows are statistics that the problem allows."""
+        if not len(x):
+            return np.zeros(0, bool)
+        return self._allowed(self.batch(x), len(x))
+
+    def _allowed(self, batch: PyTree, count: int) -> np.ndarray:
+        """All at once; where some are not allowed, each half for itself."""
+        try:
+            self.problem.check(batch)
+        except BadInput:
+            if count == 1:
+                return np.zeros(1, bool)
+            half = count // 2
+            first, second = (jax.tree.map(lambda leaf, part=part: leaf[part], batch) for part in (np.s_[:half], np.s_[half:]))
+            return np.concatenate([self._allowed(first, half), self._allowed(second, count - half)])
+        return np.ones(count, bool)
+
+
+def in_chunks(f: Callable, system: System, x: PyTree, *more) -> PyTree:
+    """f(system, rows, ...) of many rows, as NumPy arrays: a chunk of rows at a time, the last one padded."""
+    x, parts = jax.tree.map(np.asarray, x), []
+    count = len(jax.tree.leaves(x)[0])
+    for begin in range(0, count, system.chunk):
+        rows = np.minimum(np.arange(begin, begin + system.chunk), count - 1)
+        part = f(system, jax.tree.map(lambda leaf, rows=rows: jnp.asarray(leaf[rows]), x), *more)
+        parts.append(jax.tree.map(lambda leaf, n=count - begin: np.asarray(leaf)[:n], part))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+
+@eqx.filter_jit
+def _stats(system: System, x: Float[Array, "rows n"]) -> PyTree:
+    return jax.vmap(system.stats)(x)
+
+
+@eqx.filter_jit
+def _coordinates(system: System, batch: PyTree) -> Float[Array, "rows n"]:
+    return jax.vmap(system.coordinates)(batch)

@@ -1,0 +1,135 @@
+"""Fixed points found by search alone are those that are known: points, rings and their higher relatives, with their stability.
+
+Shares of random starts are compared by exact binomial intervals; each comparison fails by chance with 1e-4. What is measured is
+printed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+import sgdlimits as sl
+from sgdlimits.analysis import fixed_points
+from sgdlimits.theory.effective import ring_radius
+
+FALSE_ALARM = 1e-4
+INFINITE = math.inf
+
+
+@pytest.fixture
+def say(capsys):
+    def print_table(table):
+        with capsys.disabled():
+            print(f"\n{table}")
+
+    return print_table
+
+
+def agrees(share, probability, runs):
+    """Whether a share of runs may have this probability."""
+    return binomtest(round(share.value * runs), runs, probability).pvalue > FALSE_ALARM
+
+
+def test_phase_retrieval_has_a_saddle_between_two_stable_points(say):
+    lr = 0.1
+    problem = sl.presets.phase_retrieval(lr=lr)
+    table = fixed_points(problem, count=32)
+    say(table)
+    learnt, plateau = table
+    assert (learnt.stability, learnt.copies, learnt.dimension) == ("stable", 2, 0)
+    assert (plateau.stability, plateau.copies, plateau.dimension) == ("unstable", 1, 0)
+    np.testing.assert_allclose(learnt.point.M, 1, atol=1e-9)
+    np.testing.assert_allclose(plateau.point.M, 0, atol=1e-9)
+    np.testing.assert_allclose(plateau.eigenvalues, float(problem.rate) * 4 * (1 - 6 * lr), rtol=1e-9)
+    assert max(each.residual for each in table) < 1e-12
+
+
+def quadratic_risk(s, r, p=2, k=2):
+    """The risk where s teachers are learnt with weight beta + p/k and r orthogonal directions with beta (one, or a mixture)."""
+    beta = p * (k - s) / (k * (s + r + 2))
+    errors = np.array([beta / p] * (s + r) + [-1 / k] * (k - s))
+    return errors.sum() ** 2 + 2 * (errors**2).sum()
+
+
+def test_quadratic_network_has_all_families_of_critical_points_and_no_others(say):
+    """Gradient flow of two units on two teachers rests where W^T W has s teacher directions and r others, s + r <= 2."""
+    table = fixed_points(sl.presets.quadratic_network(width=2, teachers=2, lr=0.1), corrector=False)
+    say(table)
+    known = sorted(quadratic_risk(s, r) for s, r in itertools.product(range(3), repeat=2) if s + r <= 2)
+    np.testing.assert_allclose(sorted(each.risk for each in table), known, atol=1e-9)
+    assert [each.stability for each in table] == ["neutral"] + 5 * ["unstable"]
+    learnt = table[0]
+    assert (learnt.copies, learnt.dimension) == (2, 1), "M is any orthogonal matrix, of determinant 1 or -1"
+    np.testing.assert_allclose(learnt.point.M.T @ learnt.point.M, np.eye(2), atol=1e-7)
+
+
+@pytest.fixture(scope="module")
+def binary():
+    return fixed_points(sl.presets.binary_mixture(snr=INFINITE, ridge=0.1), basins=sl.RandomInit(d=250, scale=0.1))
+
+
+def test_binary_mixture_has_two_stable_points_and_two_rings(binary, say):
+    say(binary)
+    stable, ring, origin = binary
+    C = math.log(1 - 0.2) - math.log(0.2)
+    assert [(each.copies, each.dimension) for each in binary] == [(2, 0), (2, 1), (1, 0)]
+    assert [each.stability for each in binary] == ["stable", "unstable", "unstable"]
+    np.testing.assert_allclose(stable.point.a, np.array([1, -1]) * math.sqrt(C), atol=1e-8)
+    for each in (stable, ring):
+        np.testing.assert_allclose(each.point.M[:, 0], each.point.a, atol=1e-8)
+    assert abs((ring.point.a**2).sum() - C) < 1e-8
+    assert ring.point.a.prod() > 0
+    assert abs(ring.eigenvalues[0]) < 1e-9
+    np.testing.assert_allclose(origin.point.a, 0, atol=1e-9)
+    assert math.sqrt(C) == pytest.approx(ring_radius(0.1, 0.5))
+
+
+def test_half_of_random_networks_reach_the_optimum_of_the_binary_mixture(binary):
+    assert agrees(binary[0].basin, 1 / 2, 400)
+    assert agrees(binary[1].basin, 1 / 2, 400)
+    assert binary.elsewhere.value == 0
+
+
+def test_strong_ridge_leaves_the_origin_only():
+    (origin,) = fixed_points(sl.presets.binary_mixture(snr=INFINITE, ridge=0.3))
+    assert (origin.stability, origin.copies) == ("stable", 1)
+    np.testing.assert_allclose(origin.point.a, 0, atol=1e-9)
+
+
+def test_symmetries_fold_components_but_do_not_change_their_number(binary):
+    problem = sl.presets.binary_mixture(snr=INFINITE, ridge=0.1)
+    each = fixed_points(problem, symmetries=())
+    assert (len(each), each.components) == (5, binary.components)
+    exchange = lambda stats: sl.Overlaps(stats.a[::-1], stats.M[::-1], stats.Q[::-1, ::-1])  # noqa: E731
+    folded = fixed_points(problem, symmetries=[exchange])
+    assert sorted(orbit.copies for orbit in folded) == [1, 1, 1, 2]
+    with pytest.raises(sl.BadInput, match="number 0 does not"):
+        fixed_points(problem, symmetries=[lambda stats: sl.Overlaps(-stats.a, stats.M, stats.Q)])
+
+
+def test_xor_mixture_has_39_components_of_which_24_are_stable(say):
+    """Each of the four clusters is served by units or not: 1 + 4 + 6 + 4 sets of served ones, and 24 ways to serve all.
+
+    The signs of a random start decide on the set. Of the units with a positive second layer each serves one of two clusters by
+    the sign of its overlap, and so do the negative ones: 3/32 is the probability that two and two serve different ones.
+    """
+    problem, runs = sl.presets.xor_mixture(snr=INFINITE, ridge=0.1), 150
+    table = fixed_points(problem, count=128, basins=sl.RandomInit(d=250), runs=runs)
+    say(table)
+    assert table.components == 39
+    assert sum(each.copies for each in table.stable) == 24
+    assert [each.stability for each in table[1:]] == 5 * ["unstable"]
+    assert sorted((each.dimension, each.copies) for each in table) == [(0, 1), (0, 24), (1, 4), (2, 2), (2, 4), (3, 4)]
+    for each in table:
+        np.testing.assert_allclose(each.point.a**2, (each.point.M**2).sum(1), atol=1e-8)
+    np.testing.assert_allclose(table[0].point.a ** 2, math.log(0.6 / 0.4), atol=1e-8)
+    known = {(0, 24): 3 / 32, (1, 4): 9 / 16, (2, 2): 7 / 64, (2, 4): 7 / 32, (3, 4): 1 / 64, (0, 1): 0}
+    for each in table:
+        assert agrees(each.basin, known[each.dimension, each.copies], runs)
+    (origin,) = fixed_points(sl.presets.xor_mixture(snr=INFINITE, ridge=0.13), count=128)
+    assert origin.stability == "stable"
