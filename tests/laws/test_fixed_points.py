@@ -96,17 +96,17 @@ def test_half_of_random_networks_reach_the_optimum_of_the_binary_mixture(binary)
 
 
 def test_strong_ridge_leaves_the_origin_only():
-    (origin,) = fixed_points(sl.presets.binary_mixture(snr=INFINITE, ridge=0.3))
+    (origin,) = fixed_points(sl.presets.binary_mixture(snr=INFINITE, ridge=0.3), count=64)
     assert (origin.stability, origin.copies) == ("stable", 1)
     np.testing.assert_allclose(origin.point.a, 0, atol=1e-9)
 
 
 def test_symmetries_fold_components_but_do_not_change_their_number(binary):
     problem = sl.presets.binary_mixture(snr=INFINITE, ridge=0.1)
-    each = fixed_points(problem, symmetries=())
+    each = fixed_points(problem, symmetries=(), count=64)
     assert (len(each), each.components) == (5, binary.components)
     exchange = lambda stats: sl.Overlaps(stats.a[::-1], stats.M[::-1], stats.Q[::-1, ::-1])  # noqa: E731
-    folded = fixed_points(problem, symmetries=[exchange])
+    folded = fixed_points(problem, symmetries=[exchange], count=64)
     assert sorted(orbit.copies for orbit in folded) == [1, 1, 1, 2]
     with pytest.raises(sl.BadInput, match="number 0 does not"):
         fixed_points(problem, symmetries=[lambda stats: sl.Overlaps(-stats.a, stats.M, stats.Q)])
@@ -131,5 +131,5 @@ def test_xor_mixture_has_39_components_of_which_24_are_stable(say):
     known = {(0, 24): 3 / 32, (1, 4): 9 / 16, (2, 2): 7 / 64, (2, 4): 7 / 32, (3, 4): 1 / 64, (0, 1): 0}
     for each in table:
         assert agrees(each.basin, known[each.dimension, each.copies], runs)
-    (origin,) = fixed_points(sl.presets.xor_mixture(snr=INFINITE, ridge=0.13), count=128)
+    (origin,) = fixed_points(sl.presets.xor_mixture(snr=INFINITE, ridge=0.13), count=64)
     assert origin.stability == "stable"

@@ -266,8 +266,8 @@ def gaussian_mixture(
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.gaussian_mixture([[-1.0], [0.0], [1.0]], [0, 1, 0], [0.3, 0.4, 0.3], snr=20.0, width=3)
-    >>> problem.drift(sl.RandomInit(d=100).one(problem)).M.shape
-    (3, 1)
+    >>> problem.data.classes, problem.network.width, sl.RandomInit(d=100).one(problem).M.shape
+    (3, 3, (3, 1))
 
     References
     ----------
