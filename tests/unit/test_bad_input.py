@@ -55,6 +55,18 @@ BAD = {
     "the start needs 3 directions": lambda: run(
         PROBLEM(width=3), sl.Chain(2), sl.Overlaps(np.ones(3), np.zeros((3, 1)), np.eye(3))
     ),
+    "snr must be a finite number above 0; got -1": lambda: sl.presets.xor_mixture(snr=-1),
+    "means must have shape (classes, k); got (2,)": lambda: sl.presets.gaussian_mixture([1.0, -1.0], [1, 0]),
+    "weights must be positive and sum to 1; got [0.5, 0.6]": lambda: sl.mixture([[1.0], [0.0]], [0.5, 0.6]),
+    "labels must be 2 numbers between 0 and 1": lambda: sl.presets.gaussian_mixture([[1.0], [-1.0]], [1, -1]),
+    "ClassIntegrals needs ClassLabels": lambda: sl.presets.committee(rule=sl.ClassIntegrals()),
+    "AtMeans needs inputs without variance": lambda: sl.presets.gaussian_mixture([[1.0]], [1], rule=sl.AtMeans()),
+    "MeanField needs the mean over units": lambda: run(sl.presets.binary_mixture(), sl.MeanField()),
+    "order must be a whole number of at least 2; got 1": lambda: sl.presets.spiked_tensor(order=1),
+    "the scale of the fluctuations is not known": lambda: run(
+        level=sl.Local(sl.Overlaps([1.0], [[0.0]], [[1.0]])), start=sl.Overlaps([1.0], [[0.1]], [[1.0]])
+    ),
+    "the point is not fixed": lambda: sl.local_limit(PROBLEM(), sl.Overlaps([1.0], [[0.5]], [[1.0]])),
     "t_max must be at least one step": lambda: run(t_max=0.001),
     "t_max must be a finite number above 0": lambda: run(t_max=-3),
     "runs must be a whole number of at least 1; got 0": lambda: run(runs=0),
