@@ -118,7 +118,7 @@ def test_xor_mixture_has_39_components_of_which_24_are_stable(say):
     The signs of a random start decide on the set. Of the units with a positive second layer each serves one of two clusters by
     the sign of its overlap, and so do the negative ones: 3/32 is the probability that two and two serve different ones.
     """
-    problem, runs = sl.presets.xor_mixture(snr=INFINITE, ridge=0.1), 150
+    problem, runs = sl.presets.xor_mixture(snr=INFINITE, ridge=0.1), 100
     table = fixed_points(problem, count=128, basins=sl.RandomInit(d=250), runs=runs)
     say(table)
     assert table.components == 39
