@@ -8,8 +8,6 @@ moves the two overlaps together, along the radius.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
@@ -18,21 +16,21 @@ from matplotlib.figure import Figure
 
 import sgdlimits as sl
 from sgdlimits.figures.base import Drawn, Keep, ignore
-from sgdlimits.figures.rings import average, diffuse, draw_fraction, draw_ring, draw_spread, fraction, shares, spread_of
+from sgdlimits.figures.rings import (
+    Size,
+    average,
+    draw_fraction,
+    draw_ring,
+    draw_spread,
+    fraction,
+    shares,
+    simulate_all,
+    spread_of,
+)
 from sgdlimits.plot.style import OKABE_ITO
 
 SNR, RIDGE = 100.0, 0.1
 ANGLE = np.pi / 6
-
-
-class Size(NamedTuple):
-    """Dimension, runs of the chain and their time, runs that start on the ring and their time."""
-
-    d: int
-    runs: int
-    end: float
-    ring_runs: int
-    ring_end: float
 
 
 FULL, QUICK = Size(250, 1000, 100.0, 400, 60.0), Size(250, 100, 50.0, 60, 20.0)
@@ -40,19 +38,11 @@ FULL, QUICK = Size(250, 1000, 100.0, 400, 60.0), Size(250, 100, 50.0, 60, 20.0)
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Simulate the chain from random starts, and from a point of the ring together with the local limit there."""
-    problem = sl.presets.binary_mixture(SNR, RIDGE)
-    everywhere = sl.simulate(
-        problem, sl.Chain(size.d), sl.RandomInit(size.d), t_max=size.end, runs=size.runs, seed=seed, save=26
-    )
-    keep("chain", everywhere)
     radius = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
     v = radius * jnp.array([np.cos(ANGLE), np.sin(ANGLE)])
     point = sl.Overlaps(v, v[:, None], jnp.outer(v, v))
-    noiseless = sl.presets.binary_mixture(np.inf, RIDGE)
-    ring, local = diffuse(problem, noiseless, point, size.d, size.ring_runs, size.ring_end, seed)
-    keep("ring", ring)
-    keep("local", local)
-    datasets = {"chain": everywhere, "ring": ring, "local": local}
+    problem, noiseless = (sl.presets.binary_mixture(snr, RIDGE) for snr in (SNR, np.inf))
+    datasets = simulate_all(problem, noiseless, point, size, seed, keep, count=26)
     return Drawn(_figure(datasets, point, size), _caption(datasets, noiseless, point, size), datasets)
 
 

@@ -8,8 +8,6 @@ and the two of each kind look in opposite directions, can the four units find th
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
@@ -18,21 +16,21 @@ from matplotlib.figure import Figure
 
 import sgdlimits as sl
 from sgdlimits.figures.base import Drawn, Keep, ignore
-from sgdlimits.figures.rings import average, diffuse, draw_fraction, draw_ring, draw_spread, fraction, shares, spread_of
+from sgdlimits.figures.rings import (
+    Size,
+    average,
+    draw_fraction,
+    draw_ring,
+    draw_spread,
+    fraction,
+    shares,
+    simulate_all,
+    spread_of,
+)
 from sgdlimits.plot.style import OKABE_ITO
 
 SNR, RIDGE = 1000.0, 0.1
 ANGLES = (np.pi / 6, np.pi / 4)
-
-
-class Size(NamedTuple):
-    """Dimension, runs of the chain and their time, runs that start on the rings and their time."""
-
-    d: int
-    runs: int
-    end: float
-    ring_runs: int
-    ring_end: float
 
 
 FULL, QUICK = Size(250, 1000, 250.0, 400, 60.0), Size(250, 60, 120.0, 60, 20.0)
@@ -40,16 +38,9 @@ FULL, QUICK = Size(250, 1000, 250.0, 400, 60.0), Size(250, 60, 120.0, 60, 20.0)
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Simulate the chain from random starts, and from a point on two rings together with the local limit there."""
-    problem = sl.presets.xor_mixture(SNR, RIDGE)
-    everywhere = sl.simulate(
-        problem, sl.Chain(size.d), sl.RandomInit(size.d), t_max=size.end, runs=size.runs, seed=seed, save=16
-    )
-    keep("chain", everywhere)
-    point, noiseless = on_two_rings(RIDGE), sl.presets.xor_mixture(np.inf, RIDGE)
-    ring, local = diffuse(problem, noiseless, point, size.d, size.ring_runs, size.ring_end, seed)
-    keep("ring", ring)
-    keep("local", local)
-    datasets = {"chain": everywhere, "ring": ring, "local": local}
+    point = on_two_rings(RIDGE)
+    problem, noiseless = (sl.presets.xor_mixture(snr, RIDGE) for snr in (SNR, np.inf))
+    datasets = simulate_all(problem, noiseless, point, size, seed, keep, count=16)
     return Drawn(_figure(datasets, point, size), _caption(datasets, noiseless, point, size), datasets)
 
 

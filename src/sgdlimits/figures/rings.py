@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -9,7 +11,18 @@ from scipy.stats import binomtest
 
 import sgdlimits as sl
 from sgdlimits.analysis.summary import Estimate
+from sgdlimits.figures.base import Keep
 from sgdlimits.plot.style import OKABE_ITO
+
+
+class Size(NamedTuple):
+    """Dimension, runs of the chain and their time, runs that start on a ring and their time."""
+
+    d: int
+    runs: int
+    end: float
+    ring_runs: int
+    ring_end: float
 
 
 def fraction(which: np.ndarray) -> Estimate:
@@ -23,12 +36,21 @@ def average(values: np.ndarray) -> str:
     return f"{values.mean():.3f}" if values.size else "not reached by any run"
 
 
-def diffuse(
-    problem: sl.Problem, noiseless: sl.Problem, point: sl.Overlaps, d: int, runs: int, end: float, seed: int
-) -> tuple[xr.Dataset, xr.Dataset]:
-    """The chain from a fixed point of the noiseless problem, and the local limit there."""
-    how: dict = dict(t_max=end, runs=runs, seed=seed, save=41)
-    return sl.simulate(problem, sl.Chain(d), point, **how), sl.simulate(noiseless, sl.Local(point, d), point, **how)
+def simulate_all(
+    problem: sl.Problem, noiseless: sl.Problem, point: sl.Overlaps, size: Size, seed: int, keep: Keep, count: int
+) -> dict[str, xr.Dataset]:
+    """The chain from random starts, the chain from a fixed point of the noiseless problem, and the local limit there."""
+    d, random = size.d, sl.RandomInit(size.d)
+    ring: dict = dict(t_max=size.ring_end, runs=size.ring_runs, seed=seed, save=41)
+    datasets = {}
+    for name, make in {
+        "chain": lambda: sl.simulate(problem, sl.Chain(d), random, t_max=size.end, runs=size.runs, seed=seed, save=count),
+        "ring": lambda: sl.simulate(problem, sl.Chain(d), point, **ring),
+        "local": lambda: sl.simulate(noiseless, sl.Local(point, d), point, **ring),
+    }.items():
+        datasets[name] = make()
+        keep(name, datasets[name])
+    return datasets
 
 
 def spread_of(data: xr.Dataset, point: sl.Overlaps, d: int) -> np.ndarray:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
-import jax.numpy as jnp
-import numpy as np
-
-from sgdlimits.errors import BadInput, check_count, check_number, is_traced
+from sgdlimits.errors import BadInput, check_count
 from sgdlimits.gaussian import Rule
 from sgdlimits.problem.activation import Activation
 from sgdlimits.problem.algorithm import OnePassSGD
-from sgdlimits.problem.data import mixture
 from sgdlimits.problem.directions import InitialWeights
-from sgdlimits.problem.loss import CrossEntropy, SquaredLoss
+from sgdlimits.problem.loss import SquaredLoss
+from sgdlimits.problem.mixtures import binary_mixture, gaussian_mixture, xor_mixture
 from sgdlimits.problem.moments import MomentRule
 from sgdlimits.problem.network import TwoLayer
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.problem.spiked import SpikedTensor
-from sgdlimits.problem.target import ClassLabels, CommitteeReadout, Target
+from sgdlimits.problem.target import CommitteeReadout, Target
 
 
 def phase_retrieval(
@@ -221,150 +217,6 @@ def _two_layer(name, target, width, activation, lr, train_second, sphere, batch,
     )
 
 
-def gaussian_mixture(
-    means,
-    labels,
-    weights=None,
-    snr: float = 1.0,
-    ridge: float = 0.0,
-    lr: float = 1.0,
-    width: int = 2,
-    activation: str | Callable | Activation = "relu",
-    gram=None,
-    batch: int = 1,
-    rule: Rule | MomentRule | None = None,
-) -> ProjectionProblem:
-    r"""A two-layer network learns the labels of Gaussian classes, :math:`x \sim N(\sum_r b_r^{(c)} e_r, I/\text{snr})` [2]_.
-
-    The network is :math:`f = \sum_j v_j\, s(W_j\cdot x)`, the loss the cross-entropy of the label and :math:`1/(1 + e^{-f})`,
-    and both layers are trained at the same learning rate with the penalty
-    :math:`\frac{\text{ridge}}2(|v|^2 + \sum_j |W_j|^2)`.
-
-    Parameters
-    ----------
-    means : b, the coefficients of each class's mean along the k fixed directions, shape (classes, k)
-    labels : of each class, between 0 and 1
-    weights : probability of each class; equal unless given
-    snr : :math:`\lambda`, the inverse of the variance of each coordinate; inf puts every input on the mean of its class
-    ridge : :math:`\alpha`, the strength of the ridge penalty
-    lr : :math:`c_\delta`, the learning rate: the step size is lr/d
-    width : the number of units
-    activation : s
-    gram : the Gram matrix of the fixed directions; they are orthonormal unless given
-    batch : samples a step, over which the gradient is averaged
-    rule : how expectations are computed, where the choice made for you is not accurate enough
-
-    Notes
-    -----
-    The statistics are :math:`a = v`, :math:`M_{jr} = W_j\cdot e_r` and :math:`Q_{jl} = W_j\cdot W_l`. The paper's time is
-    lr t. `problem.risk` is the cross-entropy without the penalty. `RandomInit` draws :math:`v_j \sim N(0, 1)` and
-    :math:`W_j \sim N(0, I/d)`.
-
-    Examples
-    --------
-    Three classes of different weights on a line, the middle one apart:
-
-    >>> import sgdlimits as sl
-    >>> problem = sl.presets.gaussian_mixture([[-1.0], [0.0], [1.0]], [0, 1, 0], [0.3, 0.4, 0.3], snr=20.0, width=3)
-    >>> problem.data.classes, problem.network.width, sl.RandomInit(d=100).one(problem).M.shape
-    (3, 3, (3, 1))
-
-    References
-    ----------
-    .. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
-    """
-    data = mixture(means, weights, _variance(snr))
-    target = Target(ClassLabels(_check_labels(labels, data.classes)), data.means.shape[1], gram=gram)
-    algorithm = OnePassSGD(lr, lr_second=lr, ridge=ridge, batch=batch)
-    return _classifier("gaussian_mixture", data, target, TwoLayer(width, activation, mean=False), algorithm, 1.0, rule)
-
-
-def binary_mixture(snr: float = 100.0, ridge: float = 0.1, lr: float = 1.0, width: int = 2) -> ProjectionProblem:
-    r"""Two Gaussian classes at :math:`\pm\mu`, and a two-layer relu network that learns to tell them apart [2]_.
-
-    Parameters
-    ----------
-    snr : :math:`\lambda`, the inverse of the variance of each coordinate; inf is allowed
-    ridge : :math:`\alpha`, the strength of the ridge penalty on both layers
-    lr : :math:`c_\delta`, the learning rate: the step size is lr/d
-    width : the number of units, two in the paper
-
-    Notes
-    -----
-    Section 4 of the paper. Its :math:`v_i` is our a, its :math:`m_i` our M, its :math:`R^\perp_{ij}` our
-    :math:`Q - MM^\top`, its time lr t. Class :math:`\mu` has label 1. `RandomInit` draws :math:`v_i \sim N(0, 1)` and
-    :math:`W_i \sim N(0, I/(\lambda d))`; for snr = inf it takes :math:`N(0, I/d)`.
-
-    Examples
-    --------
-    >>> import sgdlimits as sl
-    >>> problem = sl.presets.binary_mixture(snr=float("inf"), ridge=0.1)
-    >>> optimum = sl.theory.effective.ring_radius(ridge=0.1, weight=0.5)
-    >>> x = jnp.array([optimum, -optimum])
-    >>> bool(abs(problem.drift(sl.Overlaps(x, x[:, None], jnp.outer(x, x))).M).max() < 1e-12)
-    True
-
-    References
-    ----------
-    .. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
-    """
-    data, target = mixture([[1.0], [-1.0]], variance=_variance(snr)), Target(ClassLabels([1.0, 0.0]))
-    scale = jnp.where(data.sigma > 0, data.sigma, 1.0)
-    algorithm = OnePassSGD(lr, lr_second=lr, ridge=ridge)
-    return _classifier("binary_mixture", data, target, TwoLayer(width, "relu", mean=False), algorithm, scale)
-
-
-def xor_mixture(snr: float = 1000.0, ridge: float = 0.1, lr: float = 1.0, width: int = 4) -> ProjectionProblem:
-    r"""Four Gaussian classes at :math:`\pm\mu` (label 1) and :math:`\pm\nu` (label 0), and a two-layer relu network [2]_.
-
-    Parameters
-    ----------
-    snr : :math:`\lambda`, the inverse of the variance of each coordinate; inf is allowed
-    ridge : :math:`\alpha`, the strength of the ridge penalty on both layers
-    lr : :math:`c_\delta`, the learning rate: the step size is lr/d
-    width : the number of units, four in the paper
-
-    Notes
-    -----
-    Section 5 of the paper. Its :math:`v_i` is our a, its :math:`m^\mu_i, m^\nu_i` the columns of our M, its time lr t.
-    `RandomInit` draws :math:`v_i \sim N(0, 1)` and :math:`W_i \sim N(0, I/d)`.
-
-    Examples
-    --------
-    >>> import sgdlimits as sl
-    >>> sl.RandomInit(d=250).sample(sl.presets.xor_mixture(), runs=5).M.shape
-    (5, 4, 2)
-
-    References
-    ----------
-    .. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
-    """
-    data = mixture([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]], variance=_variance(snr))
-    target, algorithm = Target(ClassLabels([1.0, 1.0, 0.0, 0.0]), 2), OnePassSGD(lr, lr_second=lr, ridge=ridge)
-    return _classifier("xor_mixture", data, target, TwoLayer(width, "relu", mean=False), algorithm)
-
-
-def _classifier(name, data, target, network, algorithm, scale=1.0, rule=None) -> ProjectionProblem:
-    """A network that learns the labels of classes by cross-entropy, from random weights in both layers."""
-    initial = InitialWeights(scale=scale, second=0.0, second_spread=1.0)
-    loss = CrossEntropy()
-    return ProjectionProblem(target, network, loss, algorithm, data=data, rule=rule, initial=initial, paper_time=1.0, name=name)
-
-
-def _variance(snr):
-    """1/snr, where snr may be infinite."""
-    if not is_traced(snr) and snr != math.inf:
-        check_number("snr", snr, above=0)
-    return 1 / jnp.asarray(snr, float)
-
-
-def _check_labels(labels, classes: int):
-    values = np.asarray(labels, float)
-    if values.shape != (classes,) or not ((values >= 0) & (values <= 1)).all():
-        raise BadInput(f"labels must be {classes} numbers between 0 and 1, one a class; got {values.tolist()}. Give such.")
-    return values
-
-
 def spiked_tensor(order: int = 2, snr: float = 1.2, lr: float = 1.0, ridge: float = 0.0, direct: bool = False) -> SpikedTensor:
     r"""A direction v behind noisy tensors, :math:`Y = \lambda v^{\otimes k} + W`, loss :math:`|Y - x^{\otimes k}|^2` [2]_.
 
@@ -401,6 +253,16 @@ def spiked_tensor(order: int = 2, snr: float = 1.2, lr: float = 1.0, ridge: floa
     return SpikedTensor(order, snr, lr, ridge, direct=direct)
 
 
+__all__ = [
+    "binary_mixture",
+    "committee",
+    "gaussian_mixture",
+    "phase_retrieval",
+    "quadratic_network",
+    "single_index",
+    "spiked_tensor",
+    "xor_mixture",
+]
 PRESETS = {
     preset.__name__: preset
     for preset in (phase_retrieval, quadratic_network, committee, single_index, binary_mixture, xor_mixture, spiked_tensor)
