@@ -76,6 +76,17 @@ def random_statistics(random_overlaps):
 
 
 @pytest.fixture
+def say(capsys):
+    """Print beside the test's name, also where it passes."""
+
+    def echo(text):
+        with capsys.disabled():
+            print(f"\n  {text}")
+
+    return echo
+
+
+@pytest.fixture
 def same_law():
     """A function that fails unless two samples of each statistic may have the same law (Kolmogorov-Smirnov, all together)."""
     from scipy.stats import ks_2samp

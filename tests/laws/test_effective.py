@@ -29,17 +29,6 @@ PRESETS = {
 }
 
 
-@pytest.fixture
-def say(capsys):
-    """Print beside the test's name, also where it passes."""
-
-    def echo(text):
-        with capsys.disabled():
-            print(f"\n  {text}")
-
-    return echo
-
-
 # --- f and g, in plain NumPy --------------------------------------------------------------------------------------------
 
 

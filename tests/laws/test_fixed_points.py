@@ -21,15 +21,6 @@ FALSE_ALARM = 1e-4
 INFINITE = math.inf
 
 
-@pytest.fixture
-def say(capsys):
-    def print_table(table):
-        with capsys.disabled():
-            print(f"\n{table}")
-
-    return print_table
-
-
 def agrees(share, probability, runs):
     """Whether a share of runs may have this probability."""
     return binomtest(round(share.value * runs), runs, probability).pvalue > FALSE_ALARM

@@ -15,17 +15,6 @@ from sgdlimits.level.local import transition
 INF = float("inf")
 
 
-@pytest.fixture
-def say(capsys):
-    """Print beside the test's name, also where it passes."""
-
-    def echo(text):
-        with capsys.disabled():
-            print(f"\n  {text}")
-
-    return echo
-
-
 def ring(radius, angle):
     return radius * np.array([np.cos(angle), np.sin(angle)])
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from scipy.stats import norm
 
 import sgdlimits as sl
@@ -54,17 +53,6 @@ def fit(x, y, errors):
     """(slope, its error, chi-square) of a weighted line."""
     line, covariance = np.polyfit(x, y, 1, w=1 / errors, cov="unscaled")
     return line[0], np.sqrt(covariance[0, 0]), (((y - np.polyval(line, x)) / errors) ** 2).sum()
-
-
-@pytest.fixture
-def say(capsys):
-    """Print beside the test's name, also where it passes."""
-
-    def echo(text):
-        with capsys.disabled():
-            print(f"\n  {text}")
-
-    return echo
 
 
 def test_exponent_one_needs_samples_in_proportion_to_d(say):
