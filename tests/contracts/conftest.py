@@ -67,14 +67,6 @@ LEVELS = {
 }
 
 
-def pytest_collection_modifyitems(items):
-    """Tests of one problem at one level run in one process, which compiles them once."""
-    for item in items:
-        chosen = getattr(item, "callspec", None)
-        if chosen and isinstance(chosen.params.get("problem"), str):
-            item.add_marker(pytest.mark.xdist_group(f"{chosen.params['problem']}-{chosen.params.get('level', '')}"))
-
-
 @pytest.fixture(params=PROBLEMS)
 def problem(request):
     return PROBLEMS[request.param]()
