@@ -7,10 +7,13 @@ from .analysis import FixedPoint as FixedPoint
 from .analysis import FixedPoints as FixedPoints
 from .analysis import Localizability as Localizability
 from .analysis import LocalLimit as LocalLimit
+from .analysis import Spectrum as Spectrum
 from .analysis import Summary as Summary
 from .analysis import effective_dynamics as effective_dynamics
 from .analysis import exit_times as exit_times
 from .analysis import fixed_points as fixed_points
+from .analysis import hessian_spectrum as hessian_spectrum
+from .analysis import landscape as landscape
 from .analysis import linearise as linearise
 from .analysis import local_limit as local_limit
 from .analysis import summarise as summarise

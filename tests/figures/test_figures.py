@@ -26,6 +26,7 @@ TINY = {
     "mediocrity-1-right": ((32, 40), {1: Plan(4, 4, 1.0), 2: Plan(4, 4, 1.0)}),
     "mediocrity-2": ((1, 2), 40, 20.0, 4, 4),
     "mediocrity-3": (40, 30.0, 4, 4, 4),
+    "mediocrity-4": (4, 2, 3, (3, 30), 4),
     "mediocrity-5": (40, 12.0, {1: 4, 2: 4}, 0),
     "mediocrity-width": (40, {1: 4, 2: 4}, 4),
     "regimes": (2, 5, (1, 2)),

@@ -1,8 +1,10 @@
-"""What is read off trajectories and flows."""
+"""What is read off trajectories, flows and landscapes."""
 
+from sgdlimits.analysis import landscape
 from sgdlimits.analysis.effective import EffectiveDynamics, effective_dynamics
 from sgdlimits.analysis.exit_times import exit_times
 from sgdlimits.analysis.fixed_points import FixedPoint, FixedPoints, fixed_points
+from sgdlimits.analysis.landscape import Spectrum, hessian_spectrum
 from sgdlimits.analysis.linearise import Linearisation, linearise
 from sgdlimits.analysis.local_limit import LocalLimit, local_limit
 from sgdlimits.analysis.localizability import Localizability
@@ -16,10 +18,13 @@ __all__ = [
     "Linearisation",
     "LocalLimit",
     "Localizability",
+    "Spectrum",
     "Summary",
     "effective_dynamics",
     "exit_times",
     "fixed_points",
+    "hessian_spectrum",
+    "landscape",
     "linearise",
     "local_limit",
     "summarise",

@@ -15,6 +15,7 @@ FIGURES = {
     "mediocrity-1-right": "sgdlimits.figures.mediocrity_1_right",
     "mediocrity-2": "sgdlimits.figures.mediocrity_2",
     "mediocrity-3": "sgdlimits.figures.mediocrity_3",
+    "mediocrity-4": "sgdlimits.figures.mediocrity_4",
     "mediocrity-5": "sgdlimits.figures.mediocrity_5",
     "mediocrity-width": "sgdlimits.figures.mediocrity_width",
     "single-index": "sgdlimits.figures.single_index",

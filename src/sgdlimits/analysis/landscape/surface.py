@@ -1,0 +1,172 @@
+"""Risk, gradient and Hessian at a point, and the spectrum in any dimension."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from sgdlimits.analysis.landscape.curvature import first_order, second_order
+from sgdlimits.analysis.landscape.point import Weights, frame_rows, locate, on_sphere
+from sgdlimits.analysis.landscape.spectrum import TOLERANCE, Hessian, Spectrum
+from sgdlimits.errors import BadInput
+from sgdlimits.problem.frame import Loading
+from sgdlimits.problem.overlaps import Overlaps
+from sgdlimits.problem.projection import ProjectionProblem
+
+MOST_NUMBERS = 2**26
+
+
+def risk(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> float:
+    """The height of the landscape: population risk and ridge penalty of the first layer.
+
+    Examples
+    --------
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.phase_retrieval(sphere=False)
+    >>> round(sl.landscape.risk(problem, sl.Overlaps([1.0], [[0.0]], [[1 / 3]])), 12)             # (71), corrected: 4/3
+    1.333333333333
+    """
+    a, S, _ = locate(problem, at)
+    p, k = problem.network.width, problem.target.teachers
+    padded = np.pad(S, ((0, 0), (0, p + k - S.shape[1])))
+    F = Loading(jnp.asarray(padded), jnp.asarray(frame_rows(problem, p + k)))
+    loss = _risk(problem, jnp.asarray(a), F)
+    return float(loss) + float(problem.algorithm.ridge) / 2 * float((S**2).sum())
+
+
+def gradient(
+    problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray, sphere: bool | None = None
+) -> Float[np.ndarray, "p n"]:
+    r"""The gradient of the landscape with respect to each unit; :math:`-\text{lr}` times it is the population drift.
+
+    Parameters
+    ----------
+    problem : a projection problem
+    at : statistics of one run, `Weights`, or an array of shape (p, d): weights with the fixed directions along the first axes
+    sphere : whether the weights stay on the sphere; as the problem has it unless given
+
+    Returns
+    -------
+    Shape (p, d) at weights. At statistics, shape (p, n) in the frame of `coordinates`; outside of it the gradient is zero.
+
+    Examples
+    --------
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.phase_retrieval()
+    >>> m = 0.6
+    >>> slope = sl.landscape.gradient(problem, sl.Overlaps([1.0], [[m]], [[1.0]]))                 # (82): 4 m (m w - w*)
+    >>> round(float(slope[0, 0]), 12), round(4 * m * (m**2 - 1), 12)
+    (-1.536, -1.536)
+    """
+    a, S, axes = locate(problem, at)
+    slope = first_order(problem, a, S) + float(problem.algorithm.ridge) * S
+    if on_sphere(problem, S, sphere):
+        slope = slope - (S * slope).sum(1, keepdims=True) * S
+    return slope if axes is None else slope @ axes
+
+
+def hessian(
+    problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray, sphere: bool | None = None
+) -> Hessian | Float[np.ndarray, "p d p d"]:
+    r"""The Hessian of the landscape with respect to the first layer.
+
+    Parameters
+    ----------
+    problem : a projection problem
+    at : statistics of one run, `Weights`, or an array of shape (p, d): weights with the fixed directions along the first axes
+    sphere : whether the weights stay on the sphere; as the problem has it unless given
+
+    Returns
+    -------
+    A `Hessian` at statistics; an array of shape (p, d, p, d) at weights, where that fits into memory.
+
+    Notes
+    -----
+    For quadratic networks it is (25) of [3]_, for one unit (67) of [1]_ with the corrections of docs/errata.md. Where a unit
+    with a kink has zero weights, and where the rule of the problem does not see second derivatives, `BadInput` says so.
+
+    Examples
+    --------
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.phase_retrieval(sphere=False)
+    >>> saddle = sl.landscape.Weights([[0.0, 3**-0.5, 0.0]])
+    >>> sl.landscape.hessian(problem, saddle)[0, :2, 0, :2].round(9).diagonal().tolist()          # towards w*, and along w
+    [-4.0, 4.0]
+
+    References
+    ----------
+    .. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized linear
+       models*.
+    .. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
+       overparameterized quadratic networks*.
+    """
+    a, S, axes = locate(problem, at)
+    (p, n), d = S.shape, 0 if axes is None else axes.shape[1]
+    if max(p * n, p * d) ** 2 > MOST_NUMBERS:
+        raise BadInput(
+            f"the Hessian has {max(p * n, p * d)} rows and columns, which does not fit into memory. "
+            + (
+                "Give statistics instead of weights: hessian_spectrum costs the same at every d."
+                if d > n
+                else "Take fewer units."
+            )
+        )
+    slopes, ridge, one = second_order(problem, a, S), float(problem.algorithm.ridge), np.eye(p)
+    span, outside = slopes.span + ridge * np.eye(p * n).reshape(p, n, p, n), slopes.outside + ridge * one
+    curved = on_sphere(problem, S, sphere)
+    if curved:
+        pull = np.diag((S * (slopes.gradient + ridge * S)).sum(1))
+        tangent = np.einsum("jl,jst->jslt", one, np.eye(n) - S[:, :, None] * S[:, None]).reshape(p * n, p * n)
+        raw = (span - np.einsum("jl,st->jslt", pull, np.eye(n))).reshape(p * n, p * n)
+        span, outside = (tangent @ raw @ tangent).reshape(p, n, p, n), outside - pull
+    if axes is None:
+        flat = span.reshape(p * n, p * n)
+        return Hessian((flat + flat.T) / 2, (outside + outside.T) / 2, S, curved)
+    beyond = np.eye(d) - axes.T @ axes
+    return np.einsum("jslt,sx,ty->jxly", span, axes, axes, optimize=True) + np.einsum("jl,xy->jxly", outside, beyond)
+
+
+def hessian_spectrum(
+    problem: ProjectionProblem, statistics: Overlaps, d: int, sphere: bool | None = None, tolerance: float = TOLERANCE
+) -> Spectrum:
+    r"""The eigenvalues of the Hessian in dimension `d`, with exact multiplicities: (eigenvalues, multiplicities).
+
+    The block in the frame of the n directions that the statistics span gives p n of them, and the p-by-p block outside gives p,
+    each d - n times. The cost is the same at every d.
+
+    Parameters
+    ----------
+    problem : a projection problem
+    statistics : of one run
+    d : dimension
+    sphere : whether the weights stay on the sphere, where the tangent space has p (d - 1) dimensions; as the problem has it
+        unless given
+    tolerance : eigenvalues that differ by less, relative to the largest, count as one
+
+    Examples
+    --------
+    A random start of phase retrieval in high dimension is almost orthogonal to the signal: one way leads down.
+
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.phase_retrieval()
+    >>> sl.hessian_spectrum(problem, sl.Overlaps([1.0], [[0.0]], [[1.0]]), d=10**9)
+    Spectrum of 999999999 eigenvalues: 1 negative, 999999998 null, 0 positive
+      eigenvalue  multiplicity
+              -4             1
+               0     999999998
+
+    See Also
+    --------
+    sgdlimits.linearise : the rates at which the statistics move near a point
+    """
+    at = hessian(problem, statistics, sphere)
+    if not isinstance(at, Hessian):
+        raise BadInput("hessian_spectrum needs statistics; got Weights. Give Overlaps(a, u @ fixed.T, u @ u.T).")
+    return at.spectrum(d, tolerance)
+
+
+@eqx.filter_jit
+def _risk(problem: ProjectionProblem, a: Array, F: Loading) -> Float[Array, ""]:
+    return problem.rule.risk(problem, a, F)
