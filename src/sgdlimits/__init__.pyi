@@ -9,6 +9,7 @@ from .analysis import Localizability as Localizability
 from .analysis import LocalLimit as LocalLimit
 from .analysis import Spectrum as Spectrum
 from .analysis import Summary as Summary
+from .analysis import conserved as conserved
 from .analysis import effective_dynamics as effective_dynamics
 from .analysis import exit_times as exit_times
 from .analysis import fixed_points as fixed_points

@@ -1,6 +1,6 @@
 """What is read off trajectories, flows and landscapes."""
 
-from sgdlimits.analysis import landscape
+from sgdlimits.analysis import conserved, landscape
 from sgdlimits.analysis.effective import EffectiveDynamics, effective_dynamics
 from sgdlimits.analysis.exit_times import exit_times
 from sgdlimits.analysis.fixed_points import FixedPoint, FixedPoints, fixed_points
@@ -20,6 +20,7 @@ __all__ = [
     "Localizability",
     "Spectrum",
     "Summary",
+    "conserved",
     "effective_dynamics",
     "exit_times",
     "fixed_points",

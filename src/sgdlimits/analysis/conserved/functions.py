@@ -1,0 +1,150 @@
+"""Whether any function of the statistics is conserved: along the runs of a dataset, and along the drift at a state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Float, PyTree
+
+from sgdlimits.errors import check_number
+from sgdlimits.level.ode import vector_field
+from sgdlimits.problem.base import Problem
+from sgdlimits.start import RandomInit
+from sgdlimits.trajectory.schema import check as check_dataset
+from sgdlimits.trajectory.schema import statistics
+
+KEPT = ("level", "d", "problem_name", "seed")
+
+
+def check(function: Callable, dataset: xr.Dataset, *, tolerance: float = 1e-6) -> xr.Dataset:
+    r"""Whether a function of the statistics stays what it was along the runs of a dataset, of any level.
+
+    Parameters
+    ----------
+    function : a JAX function of one run's statistics whose value is an array
+    dataset : of `simulate`
+    tolerance : how far the function may move, relative to `scale`, to count as conserved
+
+    Returns
+    -------
+    xarray.Dataset with `value` over run, t and component (the array in one row); `drift` over run and t, the largest change of
+    a component since the first saved time; per run `scale`, the largest :math:`\sum_i |x_i\,\partial f/\partial x_i|` on the
+    way, which is the size of the terms whose changes must cancel; and per run `conserved`.
+
+    See Also
+    --------
+    along : the same question at one state, without a trajectory
+
+    Examples
+    --------
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.quadratic_network(width=2, teachers=2, lr=0.1)
+    >>> runs = sl.simulate(problem, sl.ODE(), sl.OrthogonalInit(0.1), t_max=100, save=5)
+    >>> bool(check(lambda stats: stats.M[0, 0] / stats.M[1, 0], runs).conserved[0])
+    False
+    """
+    check_number("tolerance", tolerance, above=0)
+    stats = statistics(check_dataset(dataset))
+    value, scale = _values(function, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stats))
+    value = np.asarray(value).reshape(*dataset.risk.shape, -1)
+    drift = np.abs(value - value[:, :1]).max(-1, initial=0.0)
+    scale = np.asarray(scale).reshape(dataset.risk.shape).max(1)
+    return xr.Dataset(
+        {
+            "value": (("run", "t", "component"), value, {"long_name": "the function"}),
+            "drift": (("run", "t"), drift, {"long_name": "largest change of a component"}),
+            "scale": ("run", scale, {"long_name": "size of the terms that must cancel"}),
+            "conserved": ("run", drift.max(1) <= tolerance * scale),
+        },
+        coords={"run": dataset.run.values, "t": dataset.t.values},
+        attrs={"tolerance": tolerance, **{name: dataset.attrs[name] for name in KEPT}},
+    )
+
+
+def along(
+    problem: Problem,
+    function: Callable,
+    stats: PyTree | None = None,
+    *,
+    corrector: bool = True,
+    tolerance: float | None = None,
+) -> xr.Dataset:
+    r"""How fast a function of the statistics moves along the drift, :math:`\nabla f\cdot b`, by automatic differentiation.
+
+    A function is conserved by the ODE where this is zero at every state.
+
+    Parameters
+    ----------
+    problem : any problem
+    function : a JAX function of one run's statistics whose value is an array
+    stats : states, runs first, or one state; None takes 16 of random vectors, whose overlaps are of order 1
+    corrector : whether the drift contains the effect of the step size, as in `ODE`
+    tolerance : how large the rate may be, relative to `scale`, to count as zero; None takes ten times what the problem's
+        expectations are worth
+
+    Returns
+    -------
+    xarray.Dataset with `rate` over run and component, in samples per dimension; per run `scale`, the largest
+    :math:`\sum_i|\partial f/\partial x_i|` times the fastest statistic; and per run `conserved`.
+
+    Examples
+    --------
+    Gradient flow keeps the squared norm of a squared unit minus twice the square of its second layer.
+
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.phase_retrieval(width=1, sphere=False, train_second=True)
+    >>> state = sl.Overlaps([1.2], [[0.4]], [[0.9]])
+    >>> balance = lambda stats: stats.Q.diagonal() - 2 * stats.a**2
+    >>> bool(along(problem, balance, state, corrector=False).conserved[0])
+    True
+    """
+    tolerance = 10 * problem.tolerance if tolerance is None else tolerance
+    check_number("tolerance", tolerance, above=0)
+    if stats is None:
+        room = 2 * (problem.directions.width + problem.directions.fixed)
+        stats = RandomInit(room).sample(problem, runs=16)
+    elif np.ndim(jax.tree.leaves(stats)[0]) == len(next(iter(type(stats).dims.values()))):
+        stats = jax.tree.map(lambda leaf: leaf[None], stats)
+    problem.check(stats)
+    rate, scale = (np.asarray(each) for each in _rates(problem, function, stats, corrector))
+    return xr.Dataset(
+        {
+            "rate": (("run", "component"), rate, {"long_name": "rate of change along the drift"}),
+            "scale": ("run", scale, {"long_name": "rate without any cancellation"}),
+            "conserved": ("run", np.abs(rate).max(1, initial=0.0) <= tolerance * scale),
+        },
+        attrs={"tolerance": tolerance},
+    )
+
+
+@eqx.filter_jit
+def _values(function: Callable, stats: PyTree):
+    """The function of each state, in one row, and the size of the terms it is made of."""
+
+    def one(state):
+        sizes = jax.tree.map(lambda slope, leaf: jnp.abs(slope * leaf), jax.jacfwd(function)(state), state)
+        return jnp.ravel(function(state)), _largest_sum(function(state), sizes)
+
+    return jax.vmap(one)(stats)
+
+
+@eqx.filter_jit
+def _rates(problem: Problem, function: Callable, stats: PyTree, corrector: bool):
+    def one(state):
+        drift = vector_field(problem, corrector)(state)
+        rate = jax.jvp(function, (state,), (drift,))[1]
+        fastest = jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(drift)]))
+        return jnp.ravel(rate), fastest * _largest_sum(rate, jax.tree.map(jnp.abs, jax.jacfwd(function)(state)))
+
+    return problem.over_runs(one, stats)
+
+
+def _largest_sum(value: Float[Array, "*shape"], terms: PyTree) -> Float[Array, ""]:
+    """The largest component of sums over the axes that the statistics add behind those of `value`."""
+    rows = [leaf.reshape(jnp.size(value), -1).sum(1) for leaf in jax.tree.leaves(terms)]
+    return jnp.max(sum(rows))
