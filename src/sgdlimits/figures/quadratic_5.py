@@ -1,0 +1,104 @@
+"""Quadratic networks, figure 5: degrees of freedom of the student against its width [3]_.
+
+The output depends on the weights through W^T W alone. The points are ranks of the differential of W -> W^T W at random weights.
+
+.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
+   overparameterized quadratic networks*.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+from matplotlib.figure import Figure
+
+from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.plot.style import looks
+from sgdlimits.theory.quadratic.counting import degrees_of_freedom
+
+ZERO = 1e-10
+"""Singular values below this share of the largest count as zero."""
+
+
+class Size(NamedTuple):
+    """The dimensions N, and the largest width."""
+
+    dimensions: tuple[int, ...]
+    widest: int
+
+
+FULL, QUICK = Size((4, 8, 12), 16), Size((3, 5), 7)
+
+
+class Rank(NamedTuple):
+    """The rank of a matrix, its least singular value that counts and its largest that does not, relative to the largest."""
+
+    rank: int
+    kept: float
+    dropped: float
+
+
+def rank(matrix: Float[np.ndarray, "rows columns"]) -> Rank:
+    """The rank by singular values."""
+    values = np.linalg.svd(matrix, compute_uv=False)
+    share = values / values[0]
+    return Rank(int((share > ZERO).sum()), float(share[share > ZERO].min()), float(share[share <= ZERO].max(initial=0.0)))
+
+
+def differential(W: Float[np.ndarray, "p d"]) -> Float[np.ndarray, "pd dd"]:
+    """The matrix of V -> W^T V + V^T W, a row for each weight."""
+    p, d = W.shape
+    half = np.einsum("ia,ij,bc->jcab", W, np.eye(p), np.eye(d))
+    return (half + half.swapaxes(2, 3)).reshape(p * d, d * d)
+
+
+def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+    """Count degrees of freedom by formula, and by ranks at random weights."""
+    rng, widths = np.random.default_rng(seed), np.arange(1, size.widest + 1)
+    ranks = [[rank(differential(rng.normal(size=(p, d)))) for p in widths] for d in size.dimensions]
+    over = ("d", "width")
+    data = xr.Dataset(
+        {name: (over, np.array([[getattr(each, name) for each in row] for row in ranks])) for name in Rank._fields}
+        | {"formula": (over, np.array([[degrees_of_freedom(int(p), d) for p in widths] for d in size.dimensions]))},
+        coords={"d": list(size.dimensions), "width": widths},
+    )
+    keep("counts", data)
+    return Drawn(_figure(data), _caption(data), {"counts": data})
+
+
+def _figure(data: xr.Dataset) -> Figure:
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(5.2, 3.6), layout="constrained")
+    for d, look in zip(data.d.values, looks(data.sizes["d"]), strict=True):
+        one = data.sel(d=d)
+        ax.plot(one.width, one.formula, color=look.colour, linestyle=look.dashes, label=f"$N = {d}$")
+        ax.plot(one.width, one["rank"], "o", color=look.colour, markersize=4, markerfacecolor="white")
+        ax.plot(d, int(one.formula.sel(width=d)), "o", color=look.colour, markersize=6)
+    ax.plot([], [], "o", color="grey", markersize=4, markerfacecolor="white", label="rank at random weights")
+    ax.plot([], [], "o", color="grey", markersize=6, label="$p = N$")
+    ax.set(xlabel="width $p$", ylabel="degrees of freedom", xlim=(0, data.width.values[-1] + 0.5))
+    ax.legend(loc="upper left", fontsize=8, ncols=2)
+    ax.set_ylim(0, 1.3 * float(data.formula.max()))
+    return figure
+
+
+def _caption(data: xr.Dataset) -> str:
+    full = [f"{int(data.formula.sel(d=d, width=d))} at N = {d}" for d in data.d.values]
+    shares = [f"{float(data.formula.sel(d=d, width=d)) / d**2:.2f}" for d in data.d.values]
+    wide = [f"{float(data.formula.sel(d=d)[-1] / (d * data.width[-1])):.2f}" for d in data.d.values]
+    same = int((data["rank"] == data.formula).sum())
+    return " ".join(
+        [
+            f"Figure 5 of the paper, which does not say its N: here N = {', '.join(map(str, data.d.values))} and p up to",
+            f"{int(data.width[-1])}. Lines: Np - p(p-1)/2 up to p = N, then N(N+1)/2. Open circles: the rank of the",
+            f"differential of W -> W^T W at Gaussian weights; it is the formula in {same} of",
+            f"{data.formula.size} cases. Singular values that count are at least {float(data.kept.min()):.1e} of the largest,",
+            f"the others at most {float(data.dropped.max()):.1e}. From p = N on (full circles) nothing is added:",
+            f"{', '.join(full)}. Degrees of freedom are {', '.join(shares)} of the weights there,",
+            f"and {', '.join(wide)} at the largest p.",
+        ]
+    )

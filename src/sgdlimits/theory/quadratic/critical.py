@@ -1,0 +1,120 @@
+r"""All critical points of the population risk of a quadratic network, with their Hessians: section 4.2 of the paper [3]_.
+
+With :math:`D = \frac1p W^\top W - \frac1{p^*} P^*`, where :math:`P^*` projects on the teachers' span, risk and gradient are
+
+.. math:: R = (\mathrm{tr} D)^2 + 2\,\mathrm{tr} D^2 + \text{noise}, \qquad \nabla R = \frac4p\, W (\mathrm{tr} D + 2 D).
+
+The gradient vanishes only if :math:`G = W^\top W` commutes with :math:`P^*`. Then s directions in the teachers' span have the
+eigenvalue :math:`\alpha` of G, r directions orthogonal to it have :math:`\beta`, and all others have zero:
+
+.. math:: \beta = \frac{p\,(p^*-s)}{p^*(s+r+2)}, \qquad \alpha = \beta + \frac p{p^*}, \qquad s + r \le p, \quad s \le p^*,
+
+with r = 0 where s is :math:`p^*`. The paper has the families with r = 0 or s = 0.
+
+.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
+   overparameterized quadratic networks*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sgdlimits.errors import BadInput
+from sgdlimits.problem import ProjectionProblem
+from sgdlimits.theory.quadratic.family import CriticalFamily
+
+COLUMNS = ("kind", "s", "r", "risk", "index", "dimension", "symmetry", "flat", "from d")
+
+
+@dataclass(frozen=True, repr=False)
+class CriticalPoints(Sequence):
+    """All families of critical points of a quadratic network, by risk; printed, a table.
+
+    Parameters
+    ----------
+    families : a `CriticalFamily` each
+    """
+
+    families: tuple[CriticalFamily, ...]
+
+    def __getitem__(self, index):
+        return self.families[index]
+
+    def __len__(self) -> int:
+        return len(self.families)
+
+    def __iter__(self) -> Iterator[CriticalFamily]:
+        return iter(self.families)
+
+    def family(self, s: int, r: int) -> CriticalFamily:
+        """The family with s directions in the teachers' span and r orthogonal to it."""
+        like = self.families[0]
+        return CriticalFamily(like.width, like.teachers, s, r, like.noise)
+
+    def table(self, d: int | None = None) -> str:
+        """The families as lines of text: the counts in dimension d, or as functions of it."""
+        rows = [COLUMNS, *(_row(family, d) for family in self.families)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
+        return "\n".join("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+    def __repr__(self) -> str:
+        return self.table()
+
+
+def critical_points(problem: ProjectionProblem) -> CriticalPoints:
+    r"""All critical points of the population risk of a quadratic network, as families of given numbers of directions.
+
+    Gradient flow, and the ODE without corrector, rests there and nowhere else. Every family but the last one down,
+    :math:`s = \min(p, p^*)` with r = 0, has a negative eigenvalue: there are no other minima.
+
+    Parameters
+    ----------
+    problem : `presets.quadratic_network`
+
+    See Also
+    --------
+    sgdlimits.fixed_points : a search, for every problem
+
+    Examples
+    --------
+    >>> import sgdlimits as sl
+    >>> critical_points(sl.presets.quadratic_network(width=2, teachers=1))
+    kind          s  r  risk   index   dimension  symmetry  flat   from d
+    solution      1  0  0      0       1          1         d - 1  1
+    plateau       0  2  2.5    2       2d - 5     2d - 5    0      3
+    uncorrelated  0  1  2.667  d       d - 1      d - 1     0      2
+    tabula rasa   0  0  3      2d      0          0         0      1
+    """
+    if not isinstance(problem, ProjectionProblem) or problem.name != "quadratic_network":
+        raise BadInput(
+            f"critical_points is about quadratic networks; got {getattr(problem, 'name', problem)!r}. "
+            "Give presets.quadratic_network(width, teachers), or search with fixed_points."
+        )
+    p, k, noise = problem.network.width, problem.target.teachers, float(problem.target.noise)
+    pairs = [(s, r) for s in range(min(p, k) + 1) for r in range(p - s + 1 if s < k else 1)]
+    families = (CriticalFamily(p, k, s, r, noise) for s, r in pairs)
+    return CriticalPoints(tuple(sorted(families, key=lambda family: (family.risk, family.s, family.r))))
+
+
+def _row(family: CriticalFamily, d: int | None) -> tuple[str, ...]:
+    """The columns of one family, in dimension d or as functions of d."""
+    head, first = (family.kind, str(family.s), str(family.r), f"{family.risk:.4g}"), family.smallest_d
+    if d is None:
+        counts = zip(_counts(family, first), _counts(family, first + 1), strict=True)
+        return (*head, *(_line(low, high - low, first) for low, high in counts), str(first))
+    there = map(str, _counts(family, d)) if family.exists(d) else ["absent", *3 * "-"]
+    return (*head, *there, str(first))
+
+
+def _counts(family: CriticalFamily, d: int) -> tuple[int, ...]:
+    return (family.index(d), family.dimension(d), *family.null(d))
+
+
+def _line(value: int, slope: int, at: int) -> str:
+    """A linear function of d in words, from its value at one d."""
+    constant = value - slope * at
+    if not slope:
+        return str(constant)
+    head = "d" if slope == 1 else f"{slope}d"
+    return head + (f" {'+' if constant > 0 else '-'} {abs(constant)}" if constant else "")
