@@ -7,6 +7,7 @@ from .analysis import FixedPoint as FixedPoint
 from .analysis import FixedPoints as FixedPoints
 from .analysis import Localizability as Localizability
 from .analysis import LocalLimit as LocalLimit
+from .analysis import Phases as Phases
 from .analysis import Spectrum as Spectrum
 from .analysis import Summary as Summary
 from .analysis import conserved as conserved
@@ -17,6 +18,7 @@ from .analysis import hessian_spectrum as hessian_spectrum
 from .analysis import landscape as landscape
 from .analysis import linearise as linearise
 from .analysis import local_limit as local_limit
+from .analysis import phases as phases
 from .analysis import summarise as summarise
 from .errors import AccuracyWarning as AccuracyWarning
 from .errors import BadInput as BadInput

@@ -8,6 +8,7 @@ from sgdlimits.analysis.landscape import Spectrum, hessian_spectrum
 from sgdlimits.analysis.linearise import Linearisation, linearise
 from sgdlimits.analysis.local_limit import LocalLimit, local_limit
 from sgdlimits.analysis.localizability import Localizability
+from sgdlimits.analysis.phases import Phases, phases
 from sgdlimits.analysis.summary import CensoredWarning, Summary, summarise
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Linearisation",
     "LocalLimit",
     "Localizability",
+    "Phases",
     "Spectrum",
     "Summary",
     "conserved",
@@ -28,5 +30,6 @@ __all__ = [
     "landscape",
     "linearise",
     "local_limit",
+    "phases",
     "summarise",
 ]

@@ -18,6 +18,8 @@ FIGURES = {
     "mediocrity-4": "sgdlimits.figures.mediocrity_4",
     "mediocrity-5": "sgdlimits.figures.mediocrity_5",
     "mediocrity-width": "sgdlimits.figures.mediocrity_width",
+    "quadratic-1": "sgdlimits.figures.quadratic_1",
+    "quadratic-2": "sgdlimits.figures.quadratic_2",
     "quadratic-5": "sgdlimits.figures.quadratic_5",
     "quadratic-6": "sgdlimits.figures.quadratic_6",
     "quadratic-3": "sgdlimits.figures.quadratic_3",

@@ -1,0 +1,6 @@
+"""Phases of learning, read off trajectories."""
+
+from sgdlimits.analysis.phases.find import phases
+from sgdlimits.analysis.phases.result import PHASES, Phases
+
+__all__ = ["PHASES", "Phases", "phases"]

@@ -1,0 +1,194 @@
+r"""The plateau of a quadratic network, at any learning rate and noise [3]_.
+
+With :math:`p` students, :math:`p^*` teachers, :math:`\kappa = 2\eta/p`, :math:`b = (p+4)/(p+2)`, :math:`c = 1 + 2/p^*` and the
+variance :math:`\Delta` of the label noise, students without overlaps, :math:`M = 0` and :math:`Q = q\,1`, stay so, and
+:math:`s = q\,(p+2)/p` obeys
+
+.. math:: \dot s = \frac{8\eta}{p}\, s\, h(s), \qquad h(s) = 1 - s + \kappa\,(c + \Delta - 2s + b s^2).
+
+The plateau is the smaller root of h, where :math:`\sqrt\delta = -h'` and
+:math:`\delta = (1+2\kappa)^2 - 4\kappa b\,(1 + \kappa(c+\Delta))`. It tends to s = 1, (10), for small learning rates. Around it
+
+.. math:: \omega_\rho = \frac{4\eta}{p}(c - s), \qquad \omega_Q = \frac{16\eta}{p(p+2)}\, s\sqrt\delta, \qquad
+          \omega_q = \frac{8\eta}{p}\, s\sqrt\delta
+
+are the growth of overlaps with teachers, the decay of overlaps and of differences of norms between students, and the decay of
+the mean norm. For small rates they are :math:`8\eta/(pp^*)`, :math:`16\eta/(p(p+2))`, (12), and :math:`8\eta/p`.
+
+.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
+   overparameterized quadratic networks*.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import NamedTuple
+
+from sgdlimits.errors import BadInput, check_count, check_number
+from sgdlimits.problem.projection import ProjectionProblem
+
+
+class Numbers(NamedTuple):
+    r"""A quadratic network in numbers: p, :math:`p^*`, :math:`\eta`, :math:`\Delta`."""
+
+    p: int
+    k: int
+    lr: float
+    noise: float
+
+    @property
+    def kappa(self) -> float:
+        return 2 * self.lr / self.p
+
+    @property
+    def b(self) -> float:
+        return (self.p + 4) / (self.p + 2)
+
+    @property
+    def c(self) -> float:
+        return 1 + 2 / self.k
+
+    @property
+    def discriminant(self) -> float:
+        """Of h; negative where it has no root."""
+        return (1 + 2 * self.kappa) ** 2 - 4 * self.kappa * self.b * (1 + self.kappa * (self.c + self.noise))
+
+    @property
+    def slope(self) -> float:
+        r""":math:`\sqrt\delta`, by which h falls at the plateau, or `BadInput` where there is none."""
+        if self.discriminant < 0:
+            raise BadInput(
+                f"there is no plateau at lr = {self.lr:g}: the norms diverge from every start. "
+                f"Use an lr of at most {limits(self).plateau:.6g}."
+            )
+        return sqrt(self.discriminant)
+
+    @property
+    def s(self) -> float:
+        """The norm on the plateau, over that at small learning rates."""
+        return 2 * (1 + self.kappa * (self.c + self.noise)) / (1 + 2 * self.kappa + self.slope)
+
+
+class PlateauRates(NamedTuple):
+    """Growth of the overlaps with teachers, decay of those between students and of the mean norm, each per unit of t."""
+
+    rho: float
+    Q: float
+    norm: float
+
+
+class LargestRates(NamedTuple):
+    """Learning rates up to which the plateau exists, it is left, and the solution is stable."""
+
+    plateau: float
+    escape: float
+    solution: float
+
+
+def numbers(problem: ProjectionProblem, corrector: bool = True) -> Numbers:
+    """The numbers of a quadratic network, or `BadInput`; without the corrector those of a vanishing learning rate.
+
+    The learning rate then only sets the unit of time, so that it is taken out: rates are to be multiplied by it.
+    """
+    if not isinstance(problem, ProjectionProblem) or problem.name != "quadratic_network":
+        name = getattr(problem, "name", type(problem).__name__)
+        raise BadInput(f"problem must be a quadratic network; got {name}. Take presets.quadratic_network.")
+    lr = float(problem.algorithm.lr) if corrector else 0.0
+    return Numbers(problem.directions.width, problem.directions.fixed, lr, float(problem.target.noise))
+
+
+def of(width: int, teachers: int, lr: float = 0.0, noise: float = 0.0) -> Numbers:
+    """Checked numbers."""
+    check_number("lr", lr, at_least=0)
+    check_number("noise", noise, at_least=0)
+    return Numbers(check_count("width", width), check_count("teachers", teachers), float(lr), float(noise))
+
+
+def plateau_norm(problem: ProjectionProblem, *, corrector: bool = True) -> float:
+    r"""The squared norm :math:`\bar Q` of students on the plateau; without the corrector p/(p + 2), (10).
+
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.quadratic_network(width=3, teachers=3, lr=0.3)
+    >>> round(plateau_norm(problem), 4), plateau_norm(problem, corrector=False)
+    (0.7681, 0.6)
+    """
+    at = numbers(problem, corrector)
+    return at.s * at.p / (at.p + 2)
+
+
+def plateau_risk(problem: ProjectionProblem, *, corrector: bool = True) -> float:
+    r"""The population risk on the plateau, the noise included: :math:`c + \Delta - s(2-s)\,p/(p+2)`.
+
+    >>> import sgdlimits as sl
+    >>> round(plateau_risk(sl.presets.quadratic_network(width=6, teachers=3, lr=0.01)), 4)
+    0.9167
+    """
+    at = numbers(problem, corrector)
+    return at.c + at.noise - at.s * (2 - at.s) * at.p / (at.p + 2)
+
+
+def plateau_rates(problem: ProjectionProblem, *, corrector: bool = True) -> PlateauRates:
+    r"""The rates :math:`\omega_\rho, \omega_Q, \omega_q` on the plateau, per unit of t; without the corrector those of (12).
+
+    The first is negative where the plateau is stable and nothing is learnt: above `largest_lr(...).escape`.
+
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.quadratic_network(width=6, teachers=3, lr=0.01)
+    >>> rates = plateau_rates(problem, corrector=False)
+    >>> [round(rate / problem.rate.item(), 6) for rate in rates]              # 8/18, 16/48, 8/6
+    [0.444444, 0.333333, 1.333333]
+    >>> round(plateau_rates(problem).rho / rates.rho, 4)
+    0.9954
+    """
+    at, lr = numbers(problem, corrector), float(problem.algorithm.lr)
+    norm = 8 * lr / at.p * at.s * at.slope
+    return PlateauRates(4 * lr / at.p * (at.c - at.s), 2 * norm / (at.p + 2), norm)
+
+
+def largest_lr(width: int, teachers: int, noise: float = 0.0) -> LargestRates:
+    r"""The learning rates up to which there is a plateau, it is left, and the solution is stable.
+
+    Parameters
+    ----------
+    width : p
+    teachers : :math:`p^*`
+    noise : :math:`\Delta`
+
+    Returns
+    -------
+    `plateau` : above it the norms diverge, whatever the start. `escape` : above it overlaps with teachers decay on the
+    plateau, or there is none. `solution` : without noise, above it zero risk is unstable; :math:`pp^*/(4(p^*+2))`, and 0 for
+    fewer students than teachers, which cannot reach it.
+
+    Notes
+    -----
+    Without noise `escape` and `solution` agree for :math:`p = p^*`, and `solution` is the smaller one for :math:`p > p^* > 1`.
+
+    >>> [round(lr, 4) for lr in largest_lr(3, 3)], [round(lr, 4) for lr in largest_lr(6, 3)]
+    ([0.4624, 0.45, 0.45], [1.136, 1.1077, 0.9])
+    """
+    return limits(of(width, teachers, 0.0, noise))
+
+
+def limits(at: Numbers) -> LargestRates:
+    """`largest_lr` of checked numbers: with C = c + noise the rate is (s - 1)/(C - 2s + b s^2) p/2, which rises up to `top`."""
+    top = 1 + sqrt((at.b - 2 + at.c + at.noise) / at.b)
+    rate = lambda s: at.p / 2 * (s - 1) / (at.c + at.noise - 2 * s + at.b * s**2)  # noqa: E731
+    solution = at.p * at.k / (4 * (at.k + 2)) if at.p >= at.k else 0.0
+    return LargestRates(rate(top), rate(min(top, at.c)), solution)
+
+
+def fastest_escape_lr(width: int, teachers: int, noise: float = 0.0) -> float:
+    r"""The learning rate at which overlaps with teachers grow fastest on the plateau, per sample.
+
+    It maximises :math:`\omega_\rho \propto \kappa\,(c - s)`. As p enters besides :math:`\kappa = 2\eta/p` only through
+    :math:`b = (p+4)/(p+2)`, it is proportional to p for wide students.
+
+    >>> [round(fastest_escape_lr(width, 3) / width, 4) for width in (3, 6, 100)]
+    [0.0982, 0.1204, 0.1848]
+    """
+    at = of(width, teachers, 0.0, noise)
+    C = at.c + at.noise
+    half, square = at.b * at.c - C, at.b * (1 + at.c) - 2
+    s = (half + sqrt(half**2 + square * ((1 + at.c) * C - 2 * at.c))) / square
+    return at.p / 2 * (s - 1) / (C - 2 * s + at.b * s**2)
