@@ -1,5 +1,6 @@
 """Escaping mediocrity: how long one-pass SGD stays on the plateau of phase retrieval, and at which learning rates it learns."""
 
+from sgdlimits.theory.mediocrity.asymptotic import EndState, free_end, free_max_lr, plateau_series, trained_end
 from sgdlimits.theory.mediocrity.learning import (
     LearntState,
     asymptotic_excess_risk,
@@ -18,17 +19,23 @@ from sgdlimits.theory.mediocrity.rates import (
     optimal_lr,
     overparametrisation_gain,
 )
+from sgdlimits.theory.mediocrity.second_layer import EndRates, end_rates, second_only_risk, terminal_risk
 from sgdlimits.theory.mediocrity.table import compare
 from sgdlimits.theory.mediocrity.times import AVERAGES, exit_law, exit_time, ode_exit_time
 
 __all__ = [
     "AVERAGES",
+    "EndRates",
+    "EndState",
     "LearntState",
     "LinearRates",
     "asymptotic_excess_risk",
     "compare",
+    "end_rates",
     "exit_law",
     "exit_time",
+    "free_end",
+    "free_max_lr",
     "learnt_state",
     "linear_rates",
     "lr_for_risk",
@@ -38,6 +45,10 @@ __all__ = [
     "ode_exit_time",
     "optimal_lr",
     "overparametrisation_gain",
+    "plateau_series",
+    "second_only_risk",
+    "terminal_risk",
+    "trained_end",
     "usable_gain",
     "usable_lr",
     "usable_optimal_lr",

@@ -1,0 +1,232 @@
+"""Open question: escape and critical points for activations other than the square, with zero first Hermite coefficient [1]_.
+
+Exit times of the exact chain against the dimension for four activations, the largest learning rate at every overlap, and which
+Hermite coefficients of student and target make traps on the way to the teacher.
+
+.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
+   linear models*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.polynomial import hermite_e
+from tqdm.auto import tqdm
+
+import sgdlimits as sl
+from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.theory.escape import critical_points, escape
+from sgdlimits.theory.single_index import exit_time
+
+OVERLAP, SLOW = 0.5, 20
+"""Where the escape ends, and by how much the rate of the trajectories is below the largest: the population's traps are seen."""
+TOP = 0.05
+"""Overlap at which the trajectories of the traps start."""
+
+
+def from_hermite(*even: float) -> sl.Polynomial:
+    """The polynomial with these coefficients of He_2, He_4, ..."""
+    return sl.Polynomial(hermite_e.herme2poly([0, *(each for pair in even for each in (0, pair))]))
+
+
+def cosine(x):
+    """A bounded even activation."""
+    return -jnp.cos(x)
+
+
+def wave(x):
+    """The student of the traps: its Hermite coefficients alternate in sign."""
+    return -jnp.cos(1.5 * x)
+
+
+ACTIVATIONS: dict[str, str | Callable] = {
+    "$x^2$": "square",
+    "$|x|$": "abs",
+    r"$-\cos x$": cosine,
+    r"$\mathrm{He}_2 - \mathrm{He}_4/10$": from_hermite(1, -0.1),
+}
+CASES = {
+    "no trap": from_hermite(1, 0.1),
+    "trap": from_hermite(1, 4 / 9),
+    "trap, then barrier": from_hermite(1, 14 / 15, 64 / 243),
+}
+"""Targets of the student `wave`."""
+
+
+class Size(NamedTuple):
+    """Runs by dimension; how many activations; how many cases of traps; dimension, runs and length of their trajectories."""
+
+    runs: dict[int, int]
+    activations: int
+    cases: int
+    d: int
+    shown: int
+    length: float
+
+
+FULL = Size({100: 128, 1024: 128, 4096: 128}, 4, 3, 300, 6, 60.0)
+QUICK = Size({100: 64, 300: 64}, 2, 2, 100, 4, 20.0)
+
+
+def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+    """Simulate exits and traps."""
+    exits, rates = escapes(size, seed)
+    keep("exits", exits)
+    datasets = {"exits": exits, "rates": rates}
+    for name in list(CASES)[: size.cases]:
+        datasets[name.replace(", ", "-").replace(" ", "-")] = found = trajectory(name, size, seed)
+        keep(name.replace(", ", "-").replace(" ", "-"), found)
+    return Drawn(_figure(datasets, size), _caption(datasets, size), datasets)
+
+
+def passes(stats: sl.Overlaps):
+    """By how much the overlap is above the level of the exit."""
+    return jnp.abs(stats.M).max() - OVERLAP
+
+
+def escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
+    """Mean exit times of the chain from random starts beside theory, and the largest learning rate at each overlap."""
+    m, rows, curves = np.linspace(0.02, 0.98, 49), [], []
+    for name, fn in tqdm(list(ACTIVATIONS.items())[: size.activations], desc="activations", delay=1.0, leave=False):
+        one = escape(fn)
+        problem = sl.presets.single_index(fn, lr=one.best_lr)
+        population, corrector = _parts(problem, jnp.asarray(m))
+        curves.append(-one.best_lr * np.asarray(population / corrector) / one.max_lr)
+        for d, runs in size.runs.items():
+            theory = exit_time(problem, d, OVERLAP) + one.delay(one.best_lr)
+            found = sl.simulate(
+                problem, sl.Chain(d), sl.RandomInit(d), t_max=30 * theory, runs=runs, seed=seed, until=passes, progress=False
+            )
+            t = sl.exit_times(found, passes).t.values
+            rows.append({"name": name, "d": d, "t": t.mean(), "error": t.std(ddof=1) / np.sqrt(runs), "theory": theory})
+    table = xr.Dataset({key: ("point", [row[key] for row in rows]) for key in rows[0]})
+    return table, xr.Dataset({"share": (("name", "m"), curves)}, coords={"m": m, "name": list(ACTIVATIONS)[: size.activations]})
+
+
+@eqx.filter_jit
+def _parts(problem: sl.ProjectionProblem, m):
+    def one(m):
+        stats = sl.Overlaps(jnp.ones(1), m[None, None], jnp.ones((1, 1)))
+        return tuple(part.M[0, 0] for part in problem.drift_parts(stats))
+
+    return problem.over_runs(one, m)
+
+
+def trajectory(name: str, size: Size, seed: int) -> xr.Dataset:
+    """Runs of the chain with the student `wave`, in units of the time in which the overlap grows by e."""
+    one = escape(wave, CASES[name])
+    lr = one.max_lr / SLOW
+    problem, start = (
+        sl.presets.single_index(wave, CASES[name], lr=lr),
+        sl.Overlaps(jnp.ones(1), jnp.full((1, 1), TOP), jnp.ones((1, 1))),
+    )
+    t_max = size.length / one.rate(lr)
+    found = sl.simulate(problem, sl.Chain(size.d), start, t_max=t_max, runs=size.shown, seed=seed, save=201, progress=False)
+    return found.assign_coords(growth=("t", found.t.values * one.rate(lr)))
+
+
+def regions(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    r"""Which critical points :math:`1 + xu + yu^2`, :math:`u = m^2`, makes: 0 none, 1 a trap, 2 a trap and a barrier."""
+    one = 1 + x + y < 0
+    two = (y > 0) & (x < 0) & (x**2 > 4 * y) & (-x < 2 * y) & ~one
+    return np.where(two, 2, np.where(one, 1, 0))
+
+
+def place(target: sl.Polynomial) -> tuple[float, float]:
+    """The coordinates (x, y) of a target for the student `wave`."""
+    s, g = sl.hermite_coefficients(wave, 6), sl.hermite_coefficients(target, 6)
+    return s[4] * g[4] / (6 * s[2] * g[2]), s[6] * g[6] / (120 * s[2] * g[2])
+
+
+def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 2, figsize=(9.2, 7.0), layout="constrained")
+    names = list(ACTIVATIONS)[: size.activations]
+    for name, colour, marker in zip(names, OKABE_ITO, "osvD", strict=False):
+        rows = datasets["exits"].isel(point=datasets["exits"].name.values == name)
+        axes[0, 0].plot(rows.d, rows.theory, color=colour, linewidth=1.1)
+        axes[0, 0].errorbar(rows.d, rows.t, 1.96 * rows.error, fmt=marker, color=colour, markersize=4, capsize=2, label=name)
+        axes[0, 1].plot(datasets["rates"].m, datasets["rates"].share.sel(name=name), color=colour, label=name)
+    axes[0, 0].set(xscale="log", xlabel="$d$", ylabel=f"$t$ to the overlap {OVERLAP:g}", ylim=(0, None))
+    axes[0, 0].set_title("(a) chain (dots) and theory, best rate each", loc="left")
+    axes[0, 0].legend()
+    axes[0, 1].axhline(0.5, color="0.7", linewidth=0.8, linestyle="--", zorder=0)
+    axes[0, 1].set(xlabel="overlap $m$", ylabel=r"largest rate $\Gamma(m)/\Gamma(0)$", ylim=(0, None))
+    axes[0, 1].set_title("(b) rates at which $m$ grows; dashed: the best one", loc="left")
+    axes[0, 1].legend(loc="lower left")
+    _diagram(axes[1, 0], size)
+    _trajectories(axes[1, 1], datasets, size)
+    return figure
+
+
+def _diagram(ax: Axes, size: Size) -> None:
+    x, y = np.meshgrid(np.linspace(-6, 2, 401), np.linspace(-3, 6, 451))
+    ax.contourf(x, y, regions(x, y), levels=[-0.5, 0.5, 1.5, 2.5], colors=["1.0", "#cfe3f3", "#f6d8c0"])
+    for name, colour in zip(list(CASES)[: size.cases], OKABE_ITO, strict=False):
+        ax.plot(*place(CASES[name]), "o", color=colour, markersize=6)
+    for at, text in (((-0.9, 4.0), "no trap"), ((-4.3, -0.5), "trap,\n$m = 1$ unstable"), ((-5.6, 5.2), "trap, then barrier")):
+        ax.annotate(text, at, fontsize=8)
+    ax.set(xlabel=r"$x = s_4 g_4/(6\, s_2 g_2)$", ylabel=r"$y = s_6 g_6/(120\, s_2 g_2)$")
+    ax.set_title("(c) critical points between 0 and 1", loc="left")
+
+
+def _trajectories(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
+    for name, colour in zip(list(CASES)[: size.cases], OKABE_ITO, strict=False):
+        found = datasets[name.replace(", ", "-").replace(" ", "-")]
+        overlap = np.abs(found.M.values[..., 0, 0])
+        for run in range(size.shown):
+            ax.plot(found.growth, overlap[run], color=colour, linewidth=0.6, label=name if run == 0 else None)
+        for point in critical_points(wave, CASES[name])[1:]:
+            how: dict = {} if point.stable else {"markerfacecolor": "white"}
+            ax.plot(size.length * 1.03, point.m, "o", color=colour, markersize=5, clip_on=False, **how)
+    ax.set(xlabel="time times the rate of escape", ylabel="$|m|$", ylim=(0, 1.03), xlim=(0, size.length))
+    ax.set_title("(d) chain; dots: stable (full) and unstable points", loc="left")
+    if size.cases:
+        ax.legend(loc="lower right")
+
+
+def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
+    sentences = [
+        "Escape with activations other than the square, which the paper says is the same up to constants; no figure of it.",
+        "One unit on the sphere, without label noise. (a) Mean time of the exact chain from random starts to the overlap",
+        f"{OVERLAP:g}, target and activation alike, at the rate that leaves zero overlap soonest; lines: ODE, random start and",
+        "SGD's noise near zero overlap.",
+    ]
+    table = datasets["exits"]
+    for name in list(ACTIVATIONS)[: size.activations]:
+        one, rows = escape(ACTIVATIONS[name]), table.isel(point=table.name.values == name)
+        last = rows.isel(point=-1)
+        sentences.append(
+            f"{_plain(name)}: best lr {one.best_lr:.4g}, {one.samples:.3f} d log d samples, perfect recovery stable below "
+            f"{one.final_lr / one.best_lr:.2f} of it; at d = {int(last.d)} t = {float(last.t):.2f} ± "
+            f"{float(last.error):.2f}, in theory {float(last.theory):.2f}."
+        )
+    sentences += [
+        "(b) The overlap grows at rates below the curve; for phase retrieval it is flat.",
+        "(c) Signs of the population's drift 1 + x m^2 + y m^4. (d) The student -cos(1.5 x) and three targets, at a",
+        f"twentieth of the largest rate, d = {size.d}, from the overlap {TOP:g}.",
+    ]
+    for name in list(CASES)[: size.cases]:
+        found = datasets[name.replace(", ", "-").replace(" ", "-")]
+        late = np.abs(found.M.values[:, 150:, 0, 0]).mean()
+        places = critical_points(wave, CASES[name])[1:]
+        points = ", ".join(f"{each.m:.3f} ({'stable' if each.stable else 'unstable'})" for each in places)
+        sentences.append(f"{name.capitalize()}: critical points {points}; the chain ends at {late:.3f} on average.")
+    return " ".join(sentences)
+
+
+def _plain(text: str) -> str:
+    """A formula without markup."""
+    for mark, word in {"$": "", "\\cos": "cos", "\\mathrm{He}": "He"}.items():
+        text = text.replace(mark, word)
+    return text
