@@ -51,6 +51,25 @@ def test_plot_saves_one_figure_of_several_files(options, command, saved, tmp_pat
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_phases_of_a_dataset_are_a_table(command):
+    problem = sl.presets.phase_retrieval(lr=0.04, noise=0.1)
+    sl.save(sl.simulate(problem, sl.ODE(), sl.FixedInit(1e-3), t_max=100, runs=2, save=101), "x.nc")
+    result = command("phases x.nc")
+    assert result.exit_code == 0, result.output
+    for words in ("2 left a plateau", "escape from t", "growth of overlaps", "theory"):
+        assert words in result.output
+    assert "--band must be" in command("phases x.nc --band 2").output
+
+
+def test_critical_points_are_a_table_with_spectra(command):
+    result = command("critical-points --width 3 --teachers 2 --d 5 --spectra")
+    assert result.exit_code == 0, result.output
+    assert len(result.output.split("\n\n")[0].splitlines()) == 9
+    assert result.output.count("Spectrum of 15 eigenvalues") == 8
+    assert "3d - 12" in command("critical-points --width 3 --teachers 2").output
+    assert "Give --d" in command("critical-points --spectra").output
+
+
 def test_presets_are_listed_with_a_line_each(command):
     lines = command("presets").output.splitlines()
     for name in sl.presets.PRESETS:

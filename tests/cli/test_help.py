@@ -8,7 +8,8 @@ from importlib.metadata import version
 
 import pytest
 
-COMMANDS = ["run", "rerun", "info", "presets", "plot", "exit-time", "exponent", "fixed-points", "figure", "demo"]
+COMMANDS = ["run", "rerun", "info", "presets", "plot", "exit-time", "exponent", "phases", "fixed-points", "critical-points"]
+COMMANDS += ["figure", "demo"]
 
 
 def test_help_does_not_import_the_machinery():

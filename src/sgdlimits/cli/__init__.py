@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from sgdlimits.cli.critical_points import critical_points
 from sgdlimits.cli.demo import demo
 from sgdlimits.cli.exit_time import exit_time
 from sgdlimits.cli.exponent import exponent
@@ -14,6 +15,7 @@ from sgdlimits.cli.figure import figure
 from sgdlimits.cli.fixed_points import fixed_points
 from sgdlimits.cli.info import info
 from sgdlimits.cli.options import Group, Refusal
+from sgdlimits.cli.phases import phases
 from sgdlimits.cli.plot import plot
 from sgdlimits.cli.presets import presets
 from sgdlimits.cli.rerun import rerun
@@ -31,6 +33,7 @@ Examples:
   sgdlimits exit-time --d 3000 --threshold 0.1
   sgdlimits exponent he3 --d 1000
   sgdlimits fixed-points binary_mixture --snr inf
+  sgdlimits critical-points --width 3 --teachers 2
   sgdlimits figure mediocrity-1-left --quick
   sgdlimits run phase_retrieval --help
 
@@ -66,5 +69,5 @@ def main() -> None:
     """
 
 
-for command in (run, rerun, info, presets, plot, exit_time, exponent, fixed_points, figure, demo):
+for command in (run, rerun, info, presets, plot, exit_time, exponent, phases, fixed_points, critical_points, figure, demo):
     main.add_command(command)
