@@ -35,6 +35,7 @@ def main() -> None:
     figures["levels"] = levels(widths)
     figures["chain at d = 10^9 over d = 10^3"] = {p: independence_of_d(p) for p in widths}
     figures["drift"] = drifts(arguments.quick)
+    figures["spectrum"] = spectra()
     figures["start-up"] = start_up()
     show(figures)
     if arguments.json:
@@ -177,6 +178,20 @@ def drifts(quick: bool) -> list[dict]:
     return rows
 
 
+def spectra() -> dict[str, float]:
+    """Milliseconds of all eigenvalues of the Hessian of a quadratic network, p = 4, three teachers, measured in turn."""
+    import numpy as np
+
+    import sgdlimits as sl
+
+    problem = sl.presets.quadratic_network(width=4, teachers=3)
+    stats = sl.RandomInit(40).one(problem)
+    weights = sl.landscape.Weights(np.pad(sl.landscape.coordinates(problem, stats), ((0, 0), (0, 33))))
+    calls = {f"d = {d:,}": lambda d=d: sl.hessian_spectrum(problem, stats, d) for d in (50, 10**9)}
+    calls["d = 40, dense"] = lambda: np.linalg.eigvalsh(sl.landscape.hessian(problem, weights).reshape(160, 160))
+    return {name: 1e3 * seconds_per(lambda n, call=call: [call() for _ in range(n)]) for name, call in calls.items()}
+
+
 # --- plain loops in R^d, as a researcher writes them ----------------------------------------------------------------------
 
 
@@ -284,6 +299,9 @@ def show(figures: dict) -> None:
     print("\nOne drift of a committee, milliseconds: few fields at a time, and 8192 Sobol points")
     for row in figures["drift"]:
         print(f"  {row['activation']:5s} p = {row['p']:2d}, k = {row['k']} {row['few fields']:10.2f} {row['Sobol']:10.2f}")
+    print("\nSpectrum of a Hessian, milliseconds")
+    for name, value in figures["spectrum"].items():
+        print(f"  {name:20s} {value:10.2f}")
     print("\nStart-up, wall seconds of a fresh process")
     for name, value in figures["start-up"].items():
         print(f"  {name:24s} {value:.2f}")

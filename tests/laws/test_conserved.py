@@ -163,9 +163,8 @@ def test_end_point_is_the_closest_of_the_weights_of_zero_risk(gram):
     np.testing.assert_allclose(end.distance, np.linalg.norm(solution(end.S) - U), rtol=1e-12)
     np.testing.assert_allclose(end.stats.M, solution(end.S) @ E.T, atol=1e-12)
     np.testing.assert_allclose(end.stats.Q, solution(end.S) @ solution(end.S).T, atol=1e-12)
-    np.testing.assert_allclose(
-        end.S, orthogonal_procrustes(np.eye(3), np.hstack([U @ E.T, np.zeros((3, 1))]))[0][:, :2], atol=1
-    )
+    square = np.hstack([U @ E.T, np.zeros((3, 1))])
+    np.testing.assert_allclose(end.S, orthogonal_procrustes(np.eye(3), square)[0][:, :2], atol=1e-12)
     assert abs(float(problem.risk(end.stats))) < 1e-12
     others = [np.linalg.norm(solution(np.linalg.qr(rng.normal(size=(3, 2)))[0]) - U) for _ in range(2000)]
     assert end.distance < min(others)
