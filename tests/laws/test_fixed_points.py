@@ -49,7 +49,7 @@ def quadratic_risk(s, r, p=2, k=2):
 
 def test_quadratic_network_has_all_families_of_critical_points_and_no_others(say):
     """Gradient flow of two units on two teachers rests where W^T W has s teacher directions and r others, s + r <= 2."""
-    table = fixed_points(sl.presets.quadratic_network(width=2, teachers=2, lr=0.1), corrector=False)
+    table = fixed_points(sl.presets.quadratic_network(width=2, teachers=2, lr=0.1), count=96, corrector=False)
     say(table)
     known = sorted(quadratic_risk(s, r) for s, r in itertools.product(range(3), repeat=2) if s + r <= 2)
     np.testing.assert_allclose(sorted(each.risk for each in table), known, atol=1e-9)
@@ -61,7 +61,7 @@ def test_quadratic_network_has_all_families_of_critical_points_and_no_others(say
 
 @pytest.fixture(scope="module")
 def binary():
-    return fixed_points(sl.presets.binary_mixture(snr=INFINITE, ridge=0.1), basins=sl.RandomInit(d=250, scale=0.1))
+    return fixed_points(sl.presets.binary_mixture(snr=INFINITE, ridge=0.1), count=64, basins=sl.RandomInit(d=250, scale=0.1))
 
 
 def test_binary_mixture_has_two_stable_points_and_two_rings(binary, say):
@@ -87,7 +87,7 @@ def test_half_of_random_networks_reach_the_optimum_of_the_binary_mixture(binary)
 
 
 def test_strong_ridge_leaves_the_origin_only():
-    (origin,) = fixed_points(sl.presets.binary_mixture(snr=INFINITE, ridge=0.3), count=64)
+    (origin,) = fixed_points(sl.presets.binary_mixture(snr=INFINITE, ridge=0.3), count=32)
     assert (origin.stability, origin.copies) == ("stable", 1)
     np.testing.assert_allclose(origin.point.a, 0, atol=1e-9)
 
@@ -122,5 +122,5 @@ def test_xor_mixture_has_39_components_of_which_24_are_stable(say):
     known = {(0, 24): 3 / 32, (1, 4): 9 / 16, (2, 2): 7 / 64, (2, 4): 7 / 32, (3, 4): 1 / 64, (0, 1): 0}
     for each in table:
         assert agrees(each.basin, known[each.dimension, each.copies], runs)
-    (origin,) = fixed_points(sl.presets.xor_mixture(snr=INFINITE, ridge=0.13), count=64)
+    (origin,) = fixed_points(sl.presets.xor_mixture(snr=INFINITE, ridge=0.13), count=32)
     assert origin.stability == "stable"

@@ -66,8 +66,8 @@ def test_exponent_one_needs_samples_in_proportion_to_d(say):
 
 def test_exponent_two_needs_a_logarithm_more(say):
     """The slope of t against log d is 1/(2 rate), with the rate at which the overlap grows on the plateau."""
-    runs = {128: 512, 1024: 256, 20_000: 64}
-    rows = [mean_times(problem_at("he2", d), d, n, t_max=150.0, batch=64) for d, n in runs.items()]
+    runs = {128: 512, 1024: 256, 8000: 128}
+    rows = [mean_times(problem_at("he2", d), d, n, t_max=150.0, batch=128) for d, n in runs.items()]
     mean, error = np.transpose(rows)
     x = np.log(list(runs))
     slope, sigma, chi2 = fit(x, mean, error)
@@ -82,7 +82,7 @@ def test_exponent_two_needs_a_logarithm_more(say):
 def test_exponent_three_needs_the_square_of_d_at_a_rate_that_falls_as_its_root(say):
     """At a constant rate instead the corrector holds the start: no run learns in a time in which half of them should."""
     assert sl.information_exponent(soft_cubic) == 3
-    runs, middle, spread = {80: 256, 200: 128, 500: 128}, [], []
+    runs, middle, spread = {80: 256, 320: 256}, [], []
     for d, n in runs.items():
         t, censored = times(problem_at(soft_cubic, d), d, n, t_max=2.5 * d)
         median = sl.summarise(np.where(censored, 100.0 * d, t), quantiles=()).median
@@ -91,7 +91,7 @@ def test_exponent_three_needs_the_square_of_d_at_a_rate_that_falls_as_its_root(s
     slope, sigma, _ = fit(np.log(list(runs)), np.log(middle), np.array(spread))
     say(f"exponent 3: samples ~ d^({1 + slope:.2f} ± {sigma:.2f}), medians of t {np.round(middle).tolist()}")
     assert abs(slope - 1) < SIGMAS * sigma
-    held = times(problem_at(soft_cubic, 500, factor=25.0), 500, 128, t_max=middle[2])[1]
+    held = times(problem_at(soft_cubic, 320, factor=25.0), 320, 256, t_max=middle[1])[1]
     assert held.all()
 
 

@@ -75,10 +75,9 @@ def test_drift_and_covariance_are_the_limits_of_one_step_with_a_real_tensor(k):
     np.testing.assert_allclose(problem.covariance(stats), covariance.reshape(2, 2), rtol=1e-9)
 
 
-@pytest.mark.parametrize("k", [2, 3])
-def test_whole_tensors_their_noise_and_the_chain_have_one_law(k, same_law):
+def test_whole_tensors_their_noise_and_the_chain_have_one_law(same_law):
     """After 1, 10 and 60 steps in dimension 6, 3000 runs each; each of the two comparisons fails by chance once in 10^4."""
-    d, start = 6, sl.Spike(0.5, 0.6)
+    k, d, start = 3, 6, sl.Spike(0.5, 0.6)
     times = np.array([1, 10, 60]) / d
     arguments = dict(t_max=times[-1], runs=3000, save=times, progress=False)
     problem = sl.presets.spiked_tensor(k, snr=1.5, lr=0.08, ridge=0.3)
@@ -93,9 +92,9 @@ def test_whole_tensors_their_noise_and_the_chain_have_one_law(k, same_law):
 
 
 def test_gap_to_ode_shrinks_as_inverse_root_d_and_the_sde_fluctuates_alike(same_law):
-    """Over two decades the exponent is -1/2 within 0.05, five times its error from 1024 runs."""
+    """From d = 1024 to 40960 the exponent is -1/2 within 0.05, four times its error from 1024 runs."""
     problem, start = sl.presets.spiked_tensor(3, snr=4.0, lr=0.5), sl.Spike(0.5, 0.7)
-    times, sizes = np.array([0.0625, 0.125, 0.1875]), np.array([1024, 10_240, 102_400])
+    times, sizes = np.array([0.0625, 0.125, 0.1875]), np.array([1024, 8192, 40_960])
     arguments = dict(t_max=times[-1], save=times, progress=False)
     ode = sl.simulate(problem, sl.ODE(), start, **arguments).isel(run=0, drop=True)
     chains = [sl.simulate(problem, sl.Chain(int(d)), start, runs=1024, seed=1, **arguments) for d in sizes]
@@ -207,7 +206,7 @@ def test_scaled_tensor_has_a_barrier_at_every_strength():
 
     The scale function says it; 2048 runs a start, and a chance of 1e-4 in all that the largest of three is off by 4.1 sigma.
     """
-    Lambda, k, d, high, count = 0.4, 3, 4096, 6.0, 2048
+    Lambda, k, d, high, count = 0.4, 3, 2048, 6.0, 2048
     top = effective.barrier(Lambda, k)
     assert top == pytest.approx(2.5)
     problem = sl.presets.spiked_tensor(k, effective.scaled_snr(Lambda, k, d))

@@ -91,7 +91,7 @@ def test_optimal_rate_needs_the_fewest_samples(width, noise):
     np.testing.assert_allclose(best.fun, mediocrity.minimal_samples(width, noise, 500, 0.3), rtol=1e-9)
 
 
-@pytest.mark.parametrize(("width", "noise"), [(1, 0.0), (1, 2.0), (4, 0.5)])
+@pytest.mark.parametrize(("width", "noise"), [(1, 0.0), (1, 2.0), (5, 0.5)])
 def test_saddle_is_stable_from_the_largest_rate_on(width, noise):
     top = float(mediocrity.max_lr(width, noise))
     growth = [
@@ -137,9 +137,9 @@ def test_mean_log_overlap_is_that_of_random_directions(width, d):
 
 @pytest.mark.parametrize(("width", "d"), [(2, 5), (6, 40)])
 def test_squares_of_overlaps_have_the_stated_means_and_variances(width, d):
-    """Against directions drawn in R^d. Each mean of 200000 draws within 5 of its standard errors."""
+    """Against directions drawn in R^d. Each mean of 50000 draws within 5 of its standard errors."""
     rng = np.random.default_rng(2)
-    W = rng.normal(size=(200_000, width + 1, d))
+    W = rng.normal(size=(50_000, width + 1, d))
     W /= np.linalg.norm(W, axis=2, keepdims=True)
     Q = W[:, 1:] @ W[:, 1:].swapaxes(1, 2)
     mu = d * ((W[:, 1:] @ W[:, 0, :, None]) ** 2).sum((1, 2))
@@ -216,7 +216,7 @@ def test_exit_time_of_the_full_ode_in_closed_form_is_that_of_the_solver(noise):
 
 def test_ode_average_of_one_unit_is_the_mean_over_its_starts():
     problem = sl.presets.phase_retrieval(lr=0.07, noise=0.1)
-    m = np.asarray(sl.RandomInit(200).sample(problem, runs=2000, seed=4).M)[:, 0, 0]
+    m = np.asarray(sl.RandomInit(200).sample(problem, runs=1000, seed=4).M)[:, 0, 0]
     each = np.array([mediocrity.exit_time(problem, 200, 0.5, "ode", start=float(one)) for one in m])
     found = mediocrity.exit_time(problem, 200, 0.5, "ode")
     assert abs(each.mean() - found) < 4.5 * each.std() / np.sqrt(each.size)
@@ -242,7 +242,7 @@ def test_sde_average_has_the_drift_50_and_the_noise_of_appendix_f():
 
 def test_sde_quenched_is_the_mean_over_random_starts():
     problem, d, T = sl.presets.phase_retrieval(lr=0.09, noise=0.6), 100, 0.15
-    m = np.abs(np.asarray(sl.RandomInit(d).sample(problem, runs=200_000, seed=5).M)[:, 0, 0])
+    m = np.abs(np.asarray(sl.RandomInit(d).sample(problem, runs=50_000, seed=5).M)[:, 0, 0])
     times = mean_exit_time(m, np.sqrt(T + (1 - T) * m**2), 4 * (1 - 0.54) - 0.18 * 0.6, 0.09 / d * (48 + 2.4))
     found = mediocrity.exit_time(problem, d, T, "sde_quenched") * float(problem.rate)
     assert abs(times.mean() - found) < 4.5 * times.std() / np.sqrt(times.size)
