@@ -12,7 +12,7 @@ import numpy as np
 import sgdlimits as sl
 
 problem, threshold = sl.presets.phase_retrieval(lr=1 / 12), 0.1
-dimensions = np.array([30, 300, 1000])
+dimensions = np.array([300, 1200, 2400])
 means = []
 for d in dimensions:
     start, until = sl.RandomInit(d), sl.exits(threshold)
@@ -27,5 +27,7 @@ ax.errorbar(dimensions, centre, bars, fmt="o", capsize=3, label="exact chain, 95
 for average in ("annealed", "quenched", "noisy_ode"):
     ax.plot(dimensions, sl.theory.mediocrity.exit_time(problem, dimensions, threshold, average), label=average)
 ax.set(xscale="log", xlabel="$d$", ylabel="exit time, samples per dimension")
+ax.set_xticks(dimensions, dimensions)
+ax.minorticks_off()
 ax.legend()
 plt.show()

@@ -2,7 +2,7 @@ r"""
 Exit times and runs that have not exited
 ========================================
 
-When does SGD leave mediocrity? Phase retrieval by one unit, from random weights at :math:`d = 1000`. A run exits
+When does SGD leave mediocrity? Phase retrieval by one unit, from random weights at :math:`d = 1200`. A run exits
 at T once its excess risk has fallen by the fraction T of that at its own start, and is stopped there, so that
 nothing else is stored. Runs that have not exited at the end are censored: the survival curves stop above zero, the
 median is still right, and the mean is only a lower bound.
@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 
 import sgdlimits as sl
 
-d, noise = 1000, 0.1
+d, noise = 1200, 0.1
 problem = sl.presets.phase_retrieval(lr=1 / (12 + noise), noise=noise)
 
 

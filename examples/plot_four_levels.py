@@ -12,8 +12,8 @@ import matplotlib.pyplot as plt
 
 import sgdlimits as sl
 
-d, noise = 300, 0.1
-problem = sl.presets.phase_retrieval(lr=1 / (12 + noise), noise=noise)
+d = 300
+problem = sl.presets.phase_retrieval(lr=0.08, noise=0.1)
 start = sl.RandomInit(d).one(problem, seed=3)
 
 levels = {

@@ -15,7 +15,7 @@ import numpy as np
 
 import sgdlimits as sl
 
-d = 100
+d = 64
 targets = {"$x$": "linear", "$x^2 - 1$": "he2", "soft cubic": lambda x: (x**3 - 3 * x / 1.3) * jnp.exp(-0.15 * x**2)}
 
 plt.rcParams.update(sl.plot.PAPER)
@@ -25,8 +25,8 @@ for colour, (name, target) in zip(("#0072B2", "#D55E00", "#009E73"), targets.ite
     lr = sl.recommended_lr(sl.presets.single_index(target), d)
     problem = sl.presets.single_index(target, lr=lr)
     t = sl.theory.single_index.exit_time(problem, d, threshold=0.5, noise=True)
-    save = np.geomspace(t / 20, 5 * t, 50)
-    runs = sl.simulate(problem, sl.Chain(d), sl.FixedInit(d**-0.5), t_max=5 * t, runs=32, save=save)
+    save = np.geomspace(t / 20, 4 * t, 50)
+    runs = sl.simulate(problem, sl.Chain(d), sl.FixedInit(d**-0.5), t_max=4 * t, runs=32, save=save)
     m = abs(runs.M[:, :, 0, 0])
     ax.plot(d * runs.t, m.T, color=colour, linewidth=0.4, alpha=0.4)
     ax.plot(d * runs.t, m.median("run"), color=colour, linewidth=2, label=f"{name}: n = {n}, lr = {lr:.2g}")

@@ -25,7 +25,7 @@ def gap(d):
     return float((sum(squares) ** 0.5).mean("run").max())
 
 
-sizes = np.array([100, 1000, 10_000])
+sizes = np.array([1200, 5000, 20_000])
 gaps = [gap(int(d)) for d in sizes]
 exponent, offset = np.polyfit(np.log(sizes), np.log(gaps), 1)
 
@@ -33,6 +33,7 @@ plt.rcParams.update(sl.plot.PAPER)
 figure, ax = plt.subplots(figsize=(4.6, 3.4), layout="constrained")
 ax.loglog(sizes, gaps, "o", color="#0072B2", label="exact chain")
 ax.loglog(sizes, np.exp(offset) * sizes**exponent, "k--", label=rf"fit, $d^{{{exponent:.3f}}}$")
-ax.set(xlabel="$d$", ylabel="mean distance to the ODE")
+ax.set(xlabel="$d$", ylabel="mean distance to the ODE", xticks=sizes, xticklabels=sizes)
+ax.set_xticks([], minor=True)
 ax.legend()
 plt.show()

@@ -12,7 +12,7 @@ import numpy as np
 
 import sgdlimits as sl
 
-widths, end = [3, 6, 12], 6.0
+widths, end = [2, 4, 8], 6.0
 overlap = np.random.default_rng(0).uniform(-0.5, 0.5, size=(max(widths), 2))
 
 
@@ -31,7 +31,7 @@ print("largest gap in the risk:", dict(zip(widths, np.round(gaps, 5).tolist(), s
 plt.rcParams.update(sl.plot.PAPER)
 figure, ax = plt.subplots(figsize=(5.6, 3.8), layout="constrained")
 curves = {f"ODE, $p = {p}$": finite[p] for p in widths}
-curves |= {"chain, $p = 12$, $d = 300$": run(sl.Chain(300), 12), "mean field of 12 units": limit[12]}
+curves |= {"chain, $p = 8$, $d = 300$": run(sl.Chain(300), 8), "mean field of 8 units": limit[8]}
 sl.plot.risk(curves, ax, clock="paper", log=True, excess=0.005)
 ax.set(title="Two teachers, erf units, fixed learning rate")
 plt.show()

@@ -13,7 +13,7 @@ import sgdlimits as sl
 
 d, ridge = 250, 0.1
 problem = sl.presets.binary_mixture(snr=100, ridge=ridge)
-runs = sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), t_max=60, runs=200, save=31, progress=False)
+runs = sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), t_max=40, runs=100, save=21, progress=False)
 
 # %%
 # Paths of the overlaps of the two units with the mean, from the start (near zero) to the end.

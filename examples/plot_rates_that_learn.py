@@ -18,7 +18,9 @@ plt.rcParams.update(sl.plot.PAPER)
 figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.3), layout="constrained", sharey=True)
 for ax, noise in zip(axes, (0.0, 1.0), strict=True):
     problems = [sl.presets.phase_retrieval(width, lr=float(g * width), noise=noise) for g in shares]
-    ode = [sl.simulate(each, sl.ODE(), sl.RandomInit(d), t_max=500, save=2).risk[0, -1] - noise / 2 for each in problems]
+    ode = [
+        sl.simulate(each, sl.ODE(rtol=1e-6), sl.RandomInit(d), t_max=400, save=2).risk[0, -1] - noise / 2 for each in problems
+    ]
     chain = [
         sl.simulate(each, sl.Chain(d), sl.RandomInit(d), t_max=80, runs=6, save=2).risk[:, -1].mean() - noise / 2
         for each in problems

@@ -25,7 +25,7 @@ def series(coefficients):
 
 
 start = sl.Particles(a=np.linspace(-1, 1, p), M=np.zeros((p, 1)), q=np.ones(p))
-times = np.geomspace(1e-4, 30, 70)
+times = np.geomspace(1e-4, 30, 45)
 plt.rcParams.update(sl.plot.PAPER)
 figure, axes = plt.subplots(1, 3, figsize=(8.6, 3.2), layout="constrained", sharey=True)
 for ax, ratio in zip(axes, (0.1, 1e3, 1e7), strict=True):
