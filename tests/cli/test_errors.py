@@ -73,7 +73,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(case, command, tmp_path):
 
 
 def test_ctrl_c_saves_what_is_finished(tmp_path):
-    line = "run phase_retrieval --d 3000 --runs 2 --t-max 3000 --save 3000 --out x.nc"
+    line = "run phase_retrieval --d 40 --runs 4 --t-max 1000000 --save 3000 --out x.nc"
     program = subprocess.Popen(
         [sys.executable, "-c", f"from sgdlimits.cli import main; main({line.split()!r})"],
         cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -85,7 +85,7 @@ def test_ctrl_c_saves_what_is_finished(tmp_path):
     program.send_signal(signal.SIGINT)
     out, error = program.communicate(timeout=100)
     assert program.returncode == 130, error
-    assert "Interrupted. Saved 2 runs up to t = " in error
+    assert "Interrupted. Saved 4 runs up to t = " in error
     assert "Traceback" not in out + error
     saved = sl.load(tmp_path / "x.nc")
     assert set(saved.status.values) == {"interrupted"}

@@ -62,7 +62,7 @@ PROBLEMS = {
 LEVELS = {
     "sgd": lambda d: sl.SGD(d),
     "chain": lambda d: sl.Chain(d),
-    "sde": lambda d: sl.SDE(d, samples=8),
+    "sde": lambda d: sl.SDE(d, dt=0.03, samples=8),
     "ode": lambda d: sl.ODE(),
 }
 

@@ -1,4 +1,7 @@
-"""What holds for every activation, with and without batches: the ODE as d grows, and the law of SGD at finite d."""
+"""What holds for every activation, with and without batches: the ODE as d grows, and the law of SGD at finite d.
+
+Not tanh, which is the sigmoid but for a shift and scales.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ def hump(x):
 CASES = {
     "erf": dict(activation="erf", lr=1.5, batch=3),
     "relu": dict(activation="relu", lr=0.8, train_second=True),
-    "tanh": dict(activation="tanh", lr=1.0, batch=2),
     "sigmoid": dict(activation="sigmoid", lr=3.0, train_second=0.5),
     "linear": dict(activation="linear", lr=0.5, batch=2, sphere=True),
     "he3": dict(activation="he3", lr=0.02, sphere=True),
@@ -29,8 +31,8 @@ CASES = {
 def test_chain_tends_to_the_ode(name):
     """sup_t E|chain - ODE| falls as d^(-1/2) between two dimensions."""
     problem = sl.presets.committee(2, 1, noise=0.1, **CASES[name])
-    start, dimensions = sl.FixedInit(0.3).one(problem), np.array([1200, 12000])
-    times = dict(t_max=2.0, save=9, progress=False)
+    start, dimensions = sl.FixedInit(0.3).one(problem), np.array([1024, 10240])
+    times = dict(t_max=1.0, save=5, progress=False)
     limit = sl.simulate(problem, sl.ODE(), start, **times)
     gaps = []
     for d in dimensions:
@@ -43,10 +45,9 @@ def test_chain_tends_to_the_ode(name):
     assert abs(exponent + 0.5) < 0.1
 
 
-@pytest.mark.parametrize("name", ["relu", "own"])
-def test_chain_has_the_law_of_sgd(name, same_law):
-    """Kolmogorov-Smirnov at d = 18. Both levels call the same gradient: two activations, the steps' kinds being elsewhere."""
-    problem, d = sl.presets.committee(2, 1, noise=0.1, **CASES[name]), 18
+def test_chain_has_the_law_of_sgd(same_law):
+    """Kolmogorov-Smirnov at d = 18. Both levels call the same gradient: one activation here, `own_mixture` has relu."""
+    problem, d = sl.presets.committee(2, 1, noise=0.1, **CASES["own"]), 18
     small = dict(t_max=2.0, runs=1000, save=[1 / 3, 2.0], progress=False)
     both = [sl.simulate(problem, level, sl.RandomInit(d), seed=i, **small) for i, level in enumerate((sl.Chain(d), sl.SGD(d)))]
     same_law(*({name: each[name].values for name in ("a", "M", "Q")} for each in both))

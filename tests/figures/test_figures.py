@@ -21,7 +21,7 @@ TINY = {
     "effective-1": (40, 2.0, 4, 4),
     "effective-2": (40, 4, 2.0, 4, 2.0),
     "effective-3": (40, 4, 2.0, 4, 2.0),
-    "mean-field": ((2, 3), (1.0, 10.0, 100.0), 30),
+    "mean-field": ((2, 4), (1.0, 10.0, 100.0), 30),
     "mediocrity-1-left": (40, 30.0, 4, 4, 4),
     "mediocrity-1-right": ((32, 40), {1: Plan(4, 4, 1.0), 2: Plan(4, 4, 1.0)}),
     "mediocrity-2": ((1, 2), 40, 20.0, 4, 4),
@@ -29,15 +29,15 @@ TINY = {
     "mediocrity-4": (4, 2, 3, (3, 30), 4),
     "mediocrity-5": (40, 12.0, {1: 4, 2: 4}, 0),
     "mediocrity-width": (40, {1: 4, 2: 4}, 4),
+    "quadratic-1": (2, 2, 1000, 0.1, 60.0, 4),
+    "quadratic-2": (5, 2, (3, 4, 5)),
     "quadratic-5": ((2, 3), 4),
     "quadratic-6": (2, (1, 2, 3), 3),
+    "quadratic-3": (3, 2, 3, 20.0, 11),
+    "quadratic-4": (2.0, (30, 40), 4, 2.0, (30, 40), 4, 2.0),
     "open-activations": ({40: 4}, 1, 0, 40, 2, 4.0),
     "open-noise": (40, 12.0, 4, (1.0,), 1, (0.05,), 1, (32, 40)),
     "open-second-layer": (2, {2: 1}, (0.3, 1.0), 40, 0, (20.0, 4.0, 20.0)),
-    "quadratic-1": (2, 2, 1000, 0.1, 60.0, 4),
-    "quadratic-2": (5, 2, (3, 4, 5)),
-    "quadratic-3": (3, 2, 3, 20.0, 11),
-    "quadratic-4": (2.0, (30, 40), 4, 2.0, (30, 40), 4, 2.0),
     "regimes": (2, 5, (1, 2)),
     "single-index": ({n: {32: 4, 40: 4} for n in (1, 2, 3)},),
 }
@@ -59,6 +59,7 @@ def test_a_figure_is_a_picture_a_caption_with_numbers_and_datasets(name, tmp_pat
     module = importlib.import_module(FIGURES[name])
     monkeypatch.setattr(module, "QUICK", type(module.QUICK)(*TINY[name]))
     monkeypatch.setattr(module, "WATCHED", 2, raising=False)
+    monkeypatch.setattr("sgdlimits.theory.mediocrity.times.ODE_STARTS", 4)
     monkeypatch.chdir(tmp_path)
     result = run(f"figure {name} --quick --out here --seed 1")
     assert result.exit_code == 0, result.output

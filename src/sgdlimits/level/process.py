@@ -173,6 +173,7 @@ def advance(process: Process, until: Condition | None, carry: Carry, seed, runs,
 
 @eqx.filter_jit
 def _begin(process: Process, until: Condition | None, state: PyTree) -> Carry:
+    state = jax.tree.map(lambda leaf: lax.convert_element_type(leaf, leaf.dtype), state)  # weak types would compile twice
     stats = process.statistics(state)
     memory, stopped = (), jnp.zeros(jax.tree.leaves(stats)[0].shape[0], bool)
     if until is not None:
