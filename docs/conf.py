@@ -7,10 +7,15 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+import sgdlimits.analysis.conserved
+import sgdlimits.analysis.landscape
 import sgdlimits.problem.presets
 import sgdlimits.trajectory
 
-sys.modules["sgdlimits.presets"] = sgdlimits.problem.presets  # so that autosummary finds it under its public name
+# So that autosummary finds them under their public names.
+sys.modules["sgdlimits.presets"] = sgdlimits.problem.presets
+sys.modules["sgdlimits.landscape"] = sgdlimits.analysis.landscape
+sys.modules["sgdlimits.conserved"] = sgdlimits.analysis.conserved
 quiet = {"tqdm": lambda **how: tqdm(**how | {"disable": True})}
 vars(sys.modules["sgdlimits.trajectory.simulate"]).update(quiet)  # no progress bars in the gallery's pages
 

@@ -49,13 +49,20 @@ def pytest_xdist_make_scheduler(config, log):
     return Groups(config, log)
 
 
+MOST_MEMORY = 3 * 2**20
+"""Kilobytes from which on a process drops what it has compiled."""
+
+
 @pytest.fixture(scope="module", autouse=True)
 def forget_compiled():
-    """Drop what a module's tests compiled, which is gigabytes of memory by the end otherwise."""
+    """Drop what was compiled once a process has grown large: it would be gigabytes by the end otherwise."""
     yield
+    import resource
+
     import jax
 
-    jax.clear_caches()
+    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > MOST_MEMORY:
+        jax.clear_caches()
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def compare(
     --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=1 / 12)
-    >>> table = sl.theory.mediocrity.compare(problem, d=100, threshold=0.2, runs=50, progress=False)
+    >>> table = sl.theory.mediocrity.compare(problem, d=40, threshold=0.2, runs=4, progress=False)
     >>> table.source.values[:5].tolist()
     ['chain', 'SDE', 'ODE', 'annealed (47)', 'quenched (46)']
     """
