@@ -14,7 +14,7 @@ export PIP_ROOT_USER_ACTION := ignore
 # Modules that were imported once stay compiled, in .venv and in the source folders.
 unexport PYTHONDONTWRITEBYTECODE
 
-# XLA's older code generator compiles in about 0.6 of the time and runs at about 0.85 of the speed: tests mostly compile.
+# XLA's older code generator compiles faster and runs a little slower: tests mostly compile.
 # The flag belongs to the pinned version; other versions may not know it.
 TEST_FLAGS := --xla_cpu_use_fusion_emitters=false
 

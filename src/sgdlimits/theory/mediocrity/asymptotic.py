@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import root
 
-from sgdlimits.theory.mediocrity.rates import as_numbers
+from sgdlimits.theory.mediocrity.rates import as_numbers, max_lr
 
 STEPS = 24
 """Steps in which the solution is followed from small learning rates on."""
@@ -76,7 +76,7 @@ def free_max_lr(noise=0.0) -> np.ndarray:
     (noise,) = as_numbers(noise)
     linear, square = 42 + noise, 6 * noise - 72
     oscillates = 10 / (linear + np.sqrt(linear**2 + 20 * square))
-    return np.where(noise < 4, oscillates, 2 / (12 + noise))
+    return np.where(noise < 4, oscillates, max_lr(1, noise))
 
 
 def plateau_series(width, lr, noise) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

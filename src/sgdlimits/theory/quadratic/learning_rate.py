@@ -10,7 +10,8 @@ other p - k directions share, :math:`\tau = (\sum_i q_i + (p-k) z)/p - 1` and th
     \dot q_i &= -\frac{8\eta}{p}\,(\tau q_i + 2 e_i) + \frac{16\eta^2}{p^2}
     \Big(R q_i + 4\tau e_i + 8\Big[\frac{q_i^3}{p^2} - \frac{2 q_i m_i^2}{pp^*} + \frac{m_i^2}{p^{*2}}\Big]\Big),
 
-and the same for z without overlap. These are 2k + 1 numbers for each start and rate, whatever p.
+and the same for z without overlap. These are 2k + 1 numbers for each start and rate, whatever p: all starts and rates of a
+search are one array of them, and take the same steps.
 
 .. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
    overparameterized quadratic networks*.
