@@ -84,7 +84,7 @@ def stepper(level, width: int, runs: int):
     carry = engine._begin(process, None, process.start(starts))
     stream = Stream.of(0, np.arange(runs))
     size = jnp.asarray(getattr(level, "dt", 1 / level.d))
-    call = lambda n: jax.block_until_ready(  # noqa: E731
+    call = lambda n: jax.block_until_ready(
         engine.advance(process, None, carry, stream.seed, stream.runs, jnp.asarray([0, n * process.block]), size)
     )
     return call, process.block * runs, float(size) * level.d
@@ -130,7 +130,7 @@ def ode_rate(width: int) -> dict:
 
     ode._Solve._slope = counted
     try:
-        solve = lambda n: [  # noqa: E731
+        solve = lambda n: [
             sl.simulate(problem, sl.ODE(), sl.RandomInit(3000), t_max=20, runs=64, save=np.array([20.0]), progress=False)
             for _ in range(n)
         ]

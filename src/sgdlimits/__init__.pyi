@@ -1,128 +1,96 @@
-from . import gaussian as gaussian
-from . import plot as plot
-from . import theory as theory
-from .analysis import CensoredWarning as CensoredWarning
-from .analysis import EffectiveDynamics as EffectiveDynamics
-from .analysis import FixedPoint as FixedPoint
-from .analysis import FixedPoints as FixedPoints
-from .analysis import Localizability as Localizability
-from .analysis import LocalLimit as LocalLimit
-from .analysis import Phases as Phases
-from .analysis import Spectrum as Spectrum
-from .analysis import Summary as Summary
-from .analysis import conserved as conserved
-from .analysis import effective_dynamics as effective_dynamics
-from .analysis import exit_times as exit_times
-from .analysis import fixed_points as fixed_points
-from .analysis import hessian_spectrum as hessian_spectrum
-from .analysis import landscape as landscape
-from .analysis import linearise as linearise
-from .analysis import local_limit as local_limit
-from .analysis import phases as phases
-from .analysis import summarise as summarise
-from .errors import AccuracyWarning as AccuracyWarning
-from .errors import BadInput as BadInput
-from .errors import Interrupted as Interrupted
-from .gaussian import GaussHermite as GaussHermite
-from .gaussian import Sobol as Sobol
-from .level import ODE as ODE
-from .level import SDE as SDE
-from .level import SGD as SGD
-from .level import Chain as Chain
-from .level import Local as Local
-from .level import MeanField as MeanField
-from .level import exits as exits
-from .level import flow as flow
-from .problem import (
+from . import (
+    gaussian as gaussian,
+    plot as plot,
+    theory as theory,
+)
+from .analysis import (
+    CensoredWarning as CensoredWarning,
+    EffectiveDynamics as EffectiveDynamics,
+    FixedPoint as FixedPoint,
+    FixedPoints as FixedPoints,
+    Localizability as Localizability,
+    LocalLimit as LocalLimit,
+    Phases as Phases,
+    Spectrum as Spectrum,
+    Summary as Summary,
+    conserved as conserved,
+    effective_dynamics as effective_dynamics,
+    exit_times as exit_times,
+    fixed_points as fixed_points,
+    hessian_spectrum as hessian_spectrum,
+    landscape as landscape,
+    linearise as linearise,
+    local_limit as local_limit,
+    phases as phases,
+    summarise as summarise,
+)
+from .errors import (
+    AccuracyWarning as AccuracyWarning,
+    BadInput as BadInput,
+    Interrupted as Interrupted,
+)
+from .expectation import (
     AtMeans as AtMeans,
-)
-from .problem import (
     ClassIntegrals as ClassIntegrals,
-)
-from .problem import (
-    ClassLabels as ClassLabels,
-)
-from .problem import (
     ClosedForm as ClosedForm,
-)
-from .problem import (
-    CommitteeReadout as CommitteeReadout,
-)
-from .problem import (
-    CrossEntropy as CrossEntropy,
-)
-from .problem import (
-    Erf as Erf,
-)
-from .problem import (
     FieldIntegrals as FieldIntegrals,
+    NodeSums as NodeSums,
+)
+from .gaussian import (
+    GaussHermite as GaussHermite,
+    Sobol as Sobol,
+)
+from .level import (
+    ODE as ODE,
+    SDE as SDE,
+    SGD as SGD,
+    Chain as Chain,
+    Local as Local,
+    MeanField as MeanField,
+    exits as exits,
+    flow as flow,
+)
+from .model import (
+    ClassLabels as ClassLabels,
+    CommitteeReadout as CommitteeReadout,
+    CrossEntropy as CrossEntropy,
+    Erf as Erf,
+    Model as Model,
+    PiecewiseLinear as PiecewiseLinear,
+    Polynomial as Polynomial,
+    QuadraticReadout as QuadraticReadout,
+    SquaredLoss as SquaredLoss,
+    Target as Target,
+    TwoLayer as TwoLayer,
+    hermite as hermite,
+    hermite_coefficients as hermite_coefficients,
+    information_exponent as information_exponent,
+    mixture as mixture,
 )
 from .problem import (
     InitialWeights as InitialWeights,
-)
-from .problem import (
     OnePassSGD as OnePassSGD,
-)
-from .problem import (
-    Overlaps as Overlaps,
-)
-from .problem import (
-    Particles as Particles,
-)
-from .problem import (
-    PiecewiseLinear as PiecewiseLinear,
-)
-from .problem import (
-    Polynomial as Polynomial,
-)
-from .problem import (
     Problem as Problem,
-)
-from .problem import (
     ProjectionProblem as ProjectionProblem,
+    SpikedTensor as SpikedTensor,
+    presets as presets,
 )
-from .problem import (
-    QuadraticReadout as QuadraticReadout,
+from .start import (
+    FixedInit as FixedInit,
+    OrthogonalInit as OrthogonalInit,
+    RandomInit as RandomInit,
 )
-from .problem import (
+from .statistics import (
+    Overlaps as Overlaps,
+    Particles as Particles,
     Spike as Spike,
 )
-from .problem import (
-    SpikedTensor as SpikedTensor,
-)
-from .problem import (
-    SquaredLoss as SquaredLoss,
-)
-from .problem import (
-    Target as Target,
-)
-from .problem import (
-    TwoLayer as TwoLayer,
-)
-from .problem import hermite as hermite
-from .problem import hermite_coefficients as hermite_coefficients
-from .problem import information_exponent as information_exponent
-from .problem import mixture as mixture
-from .problem import presets as presets
-from .start import FixedInit as FixedInit
-from .start import OrthogonalInit as OrthogonalInit
-from .start import RandomInit as RandomInit
 from .theory.single_index import recommended_lr as recommended_lr
 from .trajectory import (
     DivergedWarning as DivergedWarning,
-)
-from .trajectory import (
     check as check,
-)
-from .trajectory import (
     load as load,
-)
-from .trajectory import (
     rerun as rerun,
-)
-from .trajectory import (
     save as save,
-)
-from .trajectory import (
     simulate as simulate,
 )

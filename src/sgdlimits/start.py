@@ -13,10 +13,11 @@ from jaxtyping import Array, Float, PyTree
 from sgdlimits.errors import BadInput, check_count, check_number
 from sgdlimits.level.base import check_dimension
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.frame import Frame, frame_of, overlaps_of
-from sgdlimits.problem.overlaps import Overlaps, runs_first
-from sgdlimits.problem.particles import Particles, particles_of
 from sgdlimits.random import Purpose, Stream
+from sgdlimits.statistics.frame import Frame, frame_of, overlaps_of
+from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.particles import Particles, particles_of
+from sgdlimits.statistics.trees import runs_first
 
 MOST_SQUARE = 256
 """Up to this width a random start of the mean-field limit has the units of the p-by-p start, number by number."""

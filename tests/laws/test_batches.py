@@ -12,7 +12,7 @@ from scipy.special import erf
 import sgdlimits as sl
 from sgdlimits.level.chain import FrameChain, Samples, _append, _triangular
 from sgdlimits.level.sgd import Inputs, WeightProcess
-from sgdlimits.problem import Data
+from sgdlimits.model import Data
 from sgdlimits.random import Stream
 from sgdlimits.theory import mediocrity
 

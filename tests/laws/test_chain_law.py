@@ -11,7 +11,7 @@ import pytest
 import sgdlimits as sl
 from sgdlimits.level.chain import FrameChain, Samples
 from sgdlimits.level.sgd import Inputs, WeightProcess
-from sgdlimits.problem import Data
+from sgdlimits.model import Data
 
 GRAM = [[1.0, 0.4], [0.4, 0.8]]
 MIXTURE = Data(weights=jnp.array([0.3, 0.7]), means=jnp.array([[1.0], [-0.6]]), sigma=jnp.asarray(0.8))

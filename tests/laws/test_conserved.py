@@ -6,13 +6,12 @@ import jax
 import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
-from scipy.linalg import orthogonal_procrustes
-from scipy.linalg import polar as scipy_polar
+from scipy.linalg import orthogonal_procrustes, polar as scipy_polar
 
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
-from sgdlimits.problem.network import TwoLayer
-from sgdlimits.problem.target import CommitteeReadout, Target
+from sgdlimits.model.network import TwoLayer
+from sgdlimits.model.target import CommitteeReadout, Target
 
 
 def network(width=3, lr=0.1, noise=0.0, gram=None):
@@ -46,7 +45,7 @@ def flow_of(U, rate=1.0):
 
 def dense_flow(U, t):
     """Where gradient flow in R^d is at the time t of the paper."""
-    slope = lambda t, y: flow_of(y.reshape(U.shape)).ravel()  # noqa: E731
+    slope = lambda t, y: flow_of(y.reshape(U.shape)).ravel()
     return solve_ivp(slope, (0, t), U.ravel(), method="DOP853", rtol=1e-11, atol=1e-13).y[:, -1].reshape(U.shape)
 
 
@@ -59,7 +58,7 @@ def test_orthogonal_part_and_its_derivative_are_those_of_the_polar_decomposition
     rng = np.random.default_rng(0)
     A, B = orthogonal(rng, shape[0])[:, :2], orthogonal(rng, shape[1])[:2]
     part = jax.jit(lambda M, V: jax.jvp(lambda M: conserved.phase(sl.Overlaps(np.ones(len(M)), M, M @ M.T)), (M,), (V,)))
-    reference = lambda M: scipy_polar(M, side="right" if shape[0] >= shape[1] else "left")[0]  # noqa: E731
+    reference = lambda M: scipy_polar(M, side="right" if shape[0] >= shape[1] else "left")[0]
     for values in ([2e-3, 0.7], [0.5, 0.5]):
         M, V = A @ np.diag(values) @ B, rng.normal(size=shape)
         S, slope = part(M, V)
@@ -159,7 +158,7 @@ def test_end_point_is_the_closest_of_the_weights_of_zero_risk(gram):
     E = np.hstack([np.linalg.cholesky(problem.target.gram), np.zeros((2, 7))])
     U = weights_in(rng, 3)
     end = conserved.end_point(problem, sl.Overlaps(np.ones(3), U @ E.T, U @ U.T))
-    solution = lambda S: np.sqrt(1.5) * S @ E  # noqa: E731
+    solution = lambda S: np.sqrt(1.5) * S @ E
     np.testing.assert_allclose(end.distance, np.linalg.norm(solution(end.S) - U), rtol=1e-12)
     np.testing.assert_allclose(end.stats.M, solution(end.S) @ E.T, atol=1e-12)
     np.testing.assert_allclose(end.stats.Q, solution(end.S) @ solution(end.S).T, atol=1e-12)
@@ -246,7 +245,7 @@ def test_gradient_flow_keeps_the_balance_of_the_layers_of_homogeneous_units(acti
     rng = np.random.default_rng(4)
     U = np.array([weights_in(rng, 2) for _ in range(3)])
     stats = sl.Overlaps(rng.normal(size=(3, 2)), U[:, :, :1], U @ U.swapaxes(1, 2))
-    balance = lambda stats, n: stats.Q.diagonal() - 2 * n * stats.a**2  # noqa: E731
+    balance = lambda stats, n: stats.Q.diagonal() - 2 * n * stats.a**2
     found = conserved.along(problem, lambda stats: balance(stats, np.array([[degree], [degree + 1]])), stats, corrector=False)
     size = abs(found.rate.values.reshape(3, 2, 2)) / found.scale.values[:, None, None]
     assert (size[:, 0] < found.tolerance).all()

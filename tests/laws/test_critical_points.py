@@ -158,8 +158,8 @@ def test_risk_grows_as_the_fourth_power_along_flat_directions(say):
     for size in (step, 2 * step):
         assert risk(W + size * V, k) == pytest.approx((trace**2 + 2 * square) / p**2 * size**4, rel=1e-10)
     up = vectors[:, values > 1e-9].T.reshape(-1, p, d)
-    moved = lambda x: W + step * V + np.einsum("i,ijk->jk", x, up)  # noqa: E731
-    slope = lambda x: np.einsum("jk,ijk->i", gradient(moved(x), k), up)  # noqa: E731
+    moved = lambda x: W + step * V + np.einsum("i,ijk->jk", x, up)
+    slope = lambda x: np.einsum("jk,ijk->i", gradient(moved(x), k), up)
     floor = minimize(lambda x: risk(moved(x), k), np.zeros(len(up)), jac=slope, method="BFGS", options={"gtol": 1e-12})
     closed = (2 * trace**2 / (k + 2) + 2 * square) / p**2 * step**4
     say(f"on the floor {floor.fun:.9e}, in closed form {closed:.9e}, straight ahead {risk(W + step * V, k):.3e}")
@@ -256,7 +256,7 @@ def test_every_search_ends_in_a_family(say):
             * rng.choice([0.0, 0.3, 1.0], size=(p, 1))
             * np.repeat(rng.choice([0.02, 1.0], size=2), [k, d - k])
         )
-        slope = lambda w: (gradient(w.reshape(p, d), k).ravel(), hessian(w.reshape(p, d), k))  # noqa: E731
+        slope = lambda w: (gradient(w.reshape(p, d), k).ravel(), hessian(w.reshape(p, d), k))
         found = root(slope, start.ravel(), jac=True, method="lm", options={"xtol": 1e-12, "ftol": 1e-12})
         W = found.x.reshape(p, d)
         if np.abs(gradient(W, k)).max() < 1e-10:

@@ -140,7 +140,7 @@ def test_nothing_is_learnt_above_the_largest_rate():
 
 def test_training_the_second_layer_leaves_the_plateau_at_the_same_time():
     """Appendix I: first passage of the largest overlap at 0.3, p = 5, d = 1000, with the second layer trained and fixed."""
-    largest = lambda stats: abs(stats.M).max() - 0.3  # noqa: E731
+    largest = lambda stats: abs(stats.M).max() - 0.3
     means, errors = [], []
     for train in (False, True):
         problem = sl.presets.phase_retrieval(5, lr=0.5, train_second=train)

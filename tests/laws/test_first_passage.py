@@ -60,7 +60,7 @@ def test_coarse_trajectories_are_late_by_the_crossings_that_they_miss():
 def test_functions_of_the_statistics_stop_runs_where_the_stored_trajectories_cross(name, kind):
     """SGD and the SDE run the loop of the chain; that each level stops where a function holds is in the contracts."""
     level, _, tolerance = LEVELS[name]
-    margin = lambda stats: abs(stats.M[0, 0]) - 0.6  # noqa: E731
+    margin = lambda stats: abs(stats.M[0, 0]) - 0.6
     function = margin if kind == "margin" else lambda stats: margin(stats) >= 0
     on_the_way = sl.exit_times(go(level, until=function), function)
     after = sl.exit_times(stored(name), function)

@@ -96,7 +96,7 @@ def test_symmetries_fold_components_but_do_not_change_their_number(binary):
     problem = sl.presets.binary_mixture(snr=INFINITE, ridge=0.1)
     each = fixed_points(problem, symmetries=(), count=64)
     assert (len(each), each.components) == (5, binary.components)
-    exchange = lambda stats: sl.Overlaps(stats.a[::-1], stats.M[::-1], stats.Q[::-1, ::-1])  # noqa: E731
+    exchange = lambda stats: sl.Overlaps(stats.a[::-1], stats.M[::-1], stats.Q[::-1, ::-1])
     folded = fixed_points(problem, symmetries=[exchange], count=64)
     assert sorted(orbit.copies for orbit in folded) == [1, 1, 1, 2]
     with pytest.raises(sl.BadInput, match="number 0 does not"):

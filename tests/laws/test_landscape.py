@@ -350,7 +350,7 @@ def test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms():
     weights = np.prod(np.meshgrid(line, line, line), axis=0).ravel() / line.sum() ** 3
     rho, w = 0.7, np.array([0.3, -0.8, 0.5])
     star, one = np.array([rho**0.5, 0.0, 0.0]), np.eye(3)
-    mean = lambda values: (weights * values * x) @ x.T  # noqa: E731
+    mean = lambda values: (weights * values * x) @ x.T
     np.testing.assert_allclose(mean((star @ x) ** 2), rho * one + 2 * np.outer(star, star), atol=1e-12)
     H = 2 * mean(3 * (w @ x) ** 2 - (star @ x) ** 2)
     corrected = 2 * ((3 * w @ w - rho) * one + 6 * np.outer(w, w) - 2 * np.outer(star, star))

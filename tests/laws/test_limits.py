@@ -54,7 +54,8 @@ def test_sde_has_the_variance_of_the_chain_to_leading_order():
 
 def test_noise_of_the_sde_has_the_covariance_of_the_increments(random_overlaps):
     """One step of size h from a point: covariance h/d times problem.covariance, entry by entry within 5 sigma."""
-    from sgdlimits.problem.overlaps import runs_last, to_vector
+    from sgdlimits.statistics.overlaps import to_vector
+    from sgdlimits.statistics.trees import runs_last
 
     problem = sl.presets.phase_retrieval(width=2, lr=0.3, noise=0.2, sphere=False, train_second=True)
     stats, d, h, runs = random_overlaps(problem, seed=3), 10**8, 1e-6, 10_000

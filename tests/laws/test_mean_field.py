@@ -9,9 +9,9 @@ import pytest
 from scipy.special import erf, ndtr
 
 import sgdlimits as sl
-from sgdlimits.problem.data import Data
+from sgdlimits.expectation.particles import OnGrid, Pairwise
+from sgdlimits.model.data import Data
 from sgdlimits.problem.mean_field import MeanFieldProblem
-from sgdlimits.problem.particle_moments import OnGrid, Pairwise
 
 
 def units(p, k, seed=0, sphere=False):
@@ -175,7 +175,7 @@ def squared_mean(error, noise):
 def huber_mean(error, noise):
     """The square less the squares of what is above 1, whose means over Gaussian noise are in closed form."""
     s = np.sqrt(noise)
-    above = lambda x: (x**2 + noise) * ndtr(x / s) + x * s * np.exp(-(x**2) / (2 * noise)) / np.sqrt(2 * np.pi)  # noqa: E731
+    above = lambda x: (x**2 + noise) * ndtr(x / s) + x * s * np.exp(-(x**2) / (2 * noise)) / np.sqrt(2 * np.pi)
     return (error**2 + noise - above(error - 1) - above(-error - 1)) / 2
 
 

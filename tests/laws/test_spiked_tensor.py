@@ -224,7 +224,7 @@ def test_scaled_tensor_has_a_barrier_at_every_strength():
     assert (data.status == "stopped").mean() > 0.99
     up = (data.m[:, -1].values > 0).reshape(3, count).mean(1)
     over = OVERSHOOT * 2 * np.sqrt(k / d)
-    scale = lambda a, b: quad(lambda u: np.exp(u**2 / 2 - Lambda * u**k / k), a, b)[0]  # noqa: E731
+    scale = lambda a, b: quad(lambda u: np.exp(u**2 / 2 - Lambda * u**k / k), a, b)[0]
     theory = np.array([scale(-over, u0) / scale(-over, high + over) for u0 in starts])
     print(f"share that escapes from {starts}: {up.round(3)}, theory {theory.round(3)}")
     assert np.abs(up - theory).max() < 4.1 * np.sqrt(0.25 / count)

@@ -12,7 +12,7 @@ ATTRIBUTES = {
     "level_parameters": "{}",
     "problem": "{}",
     "problem_name": "test",
-    "statistics": "sgdlimits.problem.overlaps:Overlaps",
+    "statistics": "sgdlimits.statistics.overlaps:Overlaps",
     "start": "{}",
     "seed": "0",
     "t_max": 10.0,

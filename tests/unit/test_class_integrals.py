@@ -15,8 +15,8 @@ from scipy.special import expit
 from scipy.stats import multivariate_normal, norm, qmc
 
 import sgdlimits as sl
+from sgdlimits.expectation.classes import AtMeans, ClassIntegrals
 from sgdlimits.gaussian import both_positive, positive_means, split_line
-from sgdlimits.problem.class_integrals import AtMeans, ClassIntegrals
 
 RIDGE, LR = 0.1, 0.7
 
@@ -89,7 +89,7 @@ def test_split_line_is_exact_for_piecewise_polynomials_and_follows_its_kink():
         points, line = split_line(c, 14)
         return (line * jnp.abs(points - c) * jnp.cos(points)).sum()
 
-    density = lambda z: np.cos(z) * norm.pdf(z)  # noqa: E731
+    density = lambda z: np.cos(z) * norm.pdf(z)
     value, slope = jax.jit(jax.vmap(jax.value_and_grad(kinked)))(cs)
     for c, got, moved in zip(np.asarray(cs), value, slope, strict=True):
         under, over = ([quad(lambda z: z**m * density(z), *ends)[0] for m in (0, 1)] for ends in ((-12, c), (c, 12)))  # noqa: B023
@@ -110,7 +110,7 @@ def test_half_spaces_agree_with_the_normal_law():
     got = jax.jit(positive_means)(mean, jnp.diagonal(C), other, cross)
     for j in range(3):
         spread = np.sqrt(C[j, j])
-        given = lambda x: (other[0] + cross[j, 0] / C[j, j] * (x - mean[j])) * norm.pdf(x, mean[j], spread)  # noqa: B023, E731
+        given = lambda x: (other[0] + cross[j, 0] / C[j, j] * (x - mean[j])) * norm.pdf(x, mean[j], spread)  # noqa: B023
         assert got[j, 0] == pytest.approx(quad(given, 0, mean[j] + 12 * spread)[0], abs=1e-9)
 
 
@@ -207,7 +207,7 @@ def test_xor_moments_are_those_of_inputs_in_space(snr):
     problem, stats = mixture(sl.presets.xor_mixture, snr), overlaps(a, W, 2)
     value, error = estimate(problem, stats)
     samples = [inputs_in_space(a, W, snr, seed) for seed in range(12)]
-    flat = lambda moments: np.concatenate([np.ravel(leaf) for leaf in moments])  # noqa: E731
+    flat = lambda moments: np.concatenate([np.ravel(leaf) for leaf in moments])
     draws = np.stack([flat(moments) for moments, _ in samples])
     spread = draws.std(0, ddof=1) / np.sqrt(len(draws))
     distance = np.abs(flat(value) - draws.mean(0)) / (spread + largest(error) / 7)

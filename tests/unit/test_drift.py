@@ -15,7 +15,8 @@ from scipy.special import roots_genlaguerre
 import sgdlimits as sl
 from sgdlimits.level.chain import FrameChain, Samples
 from sgdlimits.level.sgd import Inputs, WeightProcess
-from sgdlimits.problem.overlaps import runs_last, to_vector
+from sgdlimits.statistics.overlaps import to_vector
+from sgdlimits.statistics.trees import runs_last
 
 
 def squares(p, k, seed=0, *, rule=None, sphere=False, second=None, ridge=0.2, noise=0.3, weight=0.5, gram=True, lr=0.7):
@@ -337,7 +338,7 @@ def test_problem_is_a_pytree_whose_numbers_can_be_traced():
 
 def test_gradient_of_the_flow_with_respect_to_the_learning_rate_is_its_finite_difference():
     start = sl.Overlaps([1.0, 1.0], [[0.1], [-0.2]], [[1.0, 0.1], [0.1, 1.0]])
-    end = lambda lr: sl.flow(sl.presets.phase_retrieval(width=2, lr=lr, noise=0.1), start, 15.0).M[1, 0]  # noqa: E731
+    end = lambda lr: sl.flow(sl.presets.phase_retrieval(width=2, lr=lr, noise=0.1), start, 15.0).M[1, 0]
     both = jax.jit(jax.value_and_grad(end))
     (_, slope), (ahead, _), (behind, _) = (both(lr) for lr in (0.1, 0.1 + 1e-5, 0.1 - 1e-5))
     np.testing.assert_allclose(slope, (ahead - behind) / 2e-5, rtol=1e-5)

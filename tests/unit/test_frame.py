@@ -5,13 +5,12 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as some
+from hypothesis import given, settings, strategies as some
 
 import sgdlimits as sl
 from sgdlimits.level.chain import _append, _rotate
-from sgdlimits.problem.frame import cholesky_columns, frame_of, loading, overlaps_of
-from sgdlimits.problem.overlaps import runs_first, runs_last
+from sgdlimits.statistics.frame import cholesky_columns, frame_of, loading, overlaps_of
+from sgdlimits.statistics.trees import runs_first, runs_last
 
 shapes = some.tuples(some.integers(1, 6), some.integers(1, 3), some.integers(0, 8), some.integers(0, 10**6))
 

@@ -12,7 +12,7 @@ from scipy.special import factorial, factorial2
 from scipy.stats import norm
 
 import sgdlimits as sl
-from sgdlimits.problem.activation import ACTIVATIONS, Polynomial
+from sgdlimits.model.activation import ACTIVATIONS, Polynomial
 from sgdlimits.theory import mediocrity
 from sgdlimits.theory.single_index import _drift_parts, _nodes, _Series, exit_time, samples, start_quantile
 
@@ -35,7 +35,7 @@ def test_coefficients_of_relu_and_erf_are_those_in_closed_form():
 
 
 def test_coefficients_of_tanh_are_those_of_mpmath():
-    density = lambda x: mpmath.exp(-(x**2) / 2) / mpmath.sqrt(2 * mpmath.pi)  # noqa: E731
+    density = lambda x: mpmath.exp(-(x**2) / 2) / mpmath.sqrt(2 * mpmath.pi)
     exact = [float(2 * mpmath.quad(lambda x, m=m: mpmath.tanh(x) * he(m, x) * density(x), [0, 2, 5, 12])) for m in (1, 3, 5)]
     np.testing.assert_allclose(sl.hermite_coefficients("tanh", 5)[1::2], exact, rtol=1e-11)
 

@@ -8,9 +8,9 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.level import Condition
-from sgdlimits.problem.particles import particles_of
 from sgdlimits.random import Stream
 from sgdlimits.start import as_start
+from sgdlimits.statistics.particles import particles_of
 
 PROBLEM = sl.presets.phase_retrieval(3, lr=0.5)
 ONE = sl.Particles([1.0, 1.0, 1.0], [[0.1], [0.3], [-0.2]], [1.0, 1.0, 1.0])

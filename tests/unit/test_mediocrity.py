@@ -200,7 +200,7 @@ def test_annealed_time_is_10_for_one_unit_and_the_linear_ode_from_the_mean_squar
     for p in (2, 7):
         rate = float(mediocrity.linear_rates(p, gamma * p, Delta).M)
         start = (1 - T) * (1 + 1 / p + p * (p - 1) / (d * p**2) - 2 * p / (d * p))
-        left = lambda t, p=p, rate=rate, start=start: 1 + 1 / p - 2 * p / (d * p) * np.exp(2 * rate * t) - start  # noqa: E731
+        left = lambda t, p=p, rate=rate, start=start: 1 + 1 / p - 2 * p / (d * p) * np.exp(2 * rate * t) - start
         found = mediocrity.exit_time(sl.presets.phase_retrieval(p, lr=gamma * p, noise=Delta), d, T, "annealed") * gamma
         np.testing.assert_allclose(found, brentq(left, 0, 20), rtol=1e-9)
 
@@ -225,7 +225,7 @@ def test_ode_average_of_one_unit_is_the_mean_over_its_starts():
 @pytest.mark.parametrize(("growth", "variance", "end"), [(2, 5e-2, 0.3), (2, 4e-6, 0.7), (0.3, 1e-9, 0.9), (-1.5, 0.01, 0.5)])
 def test_time_of_the_linear_sde_52_is_the_hypergeometric_function(growth, variance, end):
     """2F2 by mpmath, from 0 and from elsewhere as the errata have it."""
-    F = lambda square: square / variance * mpmath.hyp2f2(1, 1, 1.5, 2, -growth * square / variance)  # noqa: E731
+    F = lambda square: square / variance * mpmath.hyp2f2(1, 1, 1.5, 2, -growth * square / variance)
     np.testing.assert_allclose(mean_exit_time(0.0, end, growth, variance), float(F(end**2)), rtol=1e-11)
     start = 0.4 * end
     np.testing.assert_allclose(mean_exit_time(start, end, growth, variance), float(F(end**2) - F(start**2)), rtol=1e-10)

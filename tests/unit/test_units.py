@@ -14,8 +14,8 @@ from scipy.special import erf, roots_hermitenorm
 from scipy.stats import multivariate_normal, norm
 
 import sgdlimits as sl
-from sgdlimits.problem.activation import FunctionActivation
-from sgdlimits.problem.moments import FieldIntegrals
+from sgdlimits.expectation.moments import FieldIntegrals
+from sgdlimits.model.activation import FunctionActivation
 
 
 def bump(x):
@@ -76,7 +76,7 @@ def by_grids(name, problem, stats, some):
     C, c, p = fields(problem, stats), coefficients(problem, stats), problem.network.width
     n, first = len(C), 2 * problem.loss.weight * np.asarray(stats.a) / p
     noise = float(problem.target.noise)
-    three = lambda j, y, m: grid_mean(lambda a, b, d: slope(a) * b * s(d), C, [j, y, m], few)  # noqa: E731
+    three = lambda j, y, m: grid_mean(lambda a, b, d: slope(a) * b * s(d), C, [j, y, m], few)
     cross = np.array([[sum(c[m] * three(j, y, m) for m in range(n)) for y in range(n)] for j in range(p)])
 
     def four(j, l):
@@ -206,7 +206,7 @@ def test_drift_agrees_with_one_step_in_high_dimension(student, teacher):
 
 def test_other_teachers_and_quadrature_agree_with_a_grid_over_all_fields():
     """tanh learns He_3: integrals over pairs and fours against the product rule over all fields and the label noise."""
-    make = lambda rule: sl.presets.committee(1, 1, "tanh", noise=0.2, teacher_activation="he3", rule=rule)  # noqa: E731
+    make = lambda rule: sl.presets.committee(1, 1, "tanh", noise=0.2, teacher_activation="he3", rule=rule)
     stats = state(1, 1, seed=3, size=0.7)
     value, error = make(FieldIntegrals(order=48)).expectation(stats)
     for got, expected, spread in zip(value, moments(make(sl.GaussHermite(72)), stats), error, strict=True):
@@ -260,7 +260,7 @@ def test_jacobian_of_relu_agrees_with_differences():
 
 
 def test_kinks_are_noticed_and_named_functions_recognised():
-    rule = lambda s: sl.presets.committee(2, 1, s).rule  # noqa: E731
+    rule = lambda s: sl.presets.committee(2, 1, s).rule
     assert isinstance(rule(bump), FieldIntegrals)
     assert isinstance(rule(jnp.abs), FieldIntegrals)
     assert not isinstance(rule(lambda x: jnp.clip(x, -1, 1)), FieldIntegrals)

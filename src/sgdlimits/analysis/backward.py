@@ -163,7 +163,7 @@ class Law:
 
     def quantile(self, q):
         """The time by which a share q of the runs has exited."""
-        find = lambda share: brentq(lambda t: self.cdf(t) - share, self.low, self.high)  # noqa: E731
+        find = lambda share: brentq(lambda t: self.cdf(t) - share, self.low, self.high)
         return np.vectorize(find, otypes=[float])(q)
 
 
@@ -181,5 +181,5 @@ def _even_chebyshev(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     np.fill_diagonal(D, 0.0)
     np.fill_diagonal(D, -D.sum(1))
     second = D @ D
-    fold = lambda matrix: matrix[:nodes, :nodes] + matrix[:nodes, nodes:][:, ::-1]  # noqa: E731
+    fold = lambda matrix: matrix[:nodes, :nodes] + matrix[:nodes, nodes:][:, ::-1]
     return x[:nodes], fold(D), fold(second)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PyTree
 from sgdlimits.analysis.localizability import Localizability, measure
 from sgdlimits.errors import BadInput, check_number
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.overlaps import add
+from sgdlimits.statistics.trees import add
 
 CRITICAL, SUB_CRITICAL, SUPER_CRITICAL = "critical", "sub-critical", "super-critical"
 

@@ -78,6 +78,6 @@ def _derivatives(problem: Problem, point: PyTree, corrector: bool):
 @eqx.filter_jit
 def _jacobian(problem: Problem, point: PyTree, corrector: bool):
     slope = vector_field(problem, corrector)
-    along = lambda vector: problem.vector(slope(problem.from_vector(vector, point)))  # noqa: E731
+    along = lambda vector: problem.vector(slope(problem.from_vector(vector, point)))
     vector = problem.vector(point)
     return along(vector), jax.jacfwd(along)(vector)

@@ -165,8 +165,8 @@ def growth(d: np.ndarray, value: np.ndarray) -> float:
     line = float(np.log(high / middle) / np.log(d3 / d2)) if middle > 0 else np.inf
     if not high > middle > low:
         return line
-    ratio = lambda c: np.expm1(c * np.log(d3 / d2)) / -np.expm1(-c * np.log(d2 / d1))  # noqa: E731
-    excess = lambda c: ratio(c) - (high - middle) / (middle - low)  # noqa: E731
+    ratio = lambda c: np.expm1(c * np.log(d3 / d2)) / -np.expm1(-c * np.log(d2 / d1))
+    excess = lambda c: ratio(c) - (high - middle) / (middle - low)
     return float(brentq(excess, 1e-6, STEEPEST)) if excess(1e-6) < 0 < excess(STEEPEST) else line
 
 

@@ -23,14 +23,15 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from sgdlimits.errors import BadInput
 from sgdlimits.level.spiked import contracted_noise
+from sgdlimits.model.data import Data
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.data import Data
-from sgdlimits.problem.frame import loading
-from sgdlimits.problem.moments import Moments
-from sgdlimits.problem.overlaps import Overlaps
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.problem.spiked import Spike, SpikedTensor
+from sgdlimits.problem.spiked import SpikedTensor
 from sgdlimits.random import Purpose, Stream
+from sgdlimits.statistics.frame import loading
+from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.products import Moments
+from sgdlimits.statistics.spike import Spike
 
 
 class Draws(NamedTuple):
@@ -85,7 +86,7 @@ class OneSample(eqx.Module):
         """Two samples in dimension `d` for each run of the stream, which differ in the sign of the noise."""
         points, outside = _normals(stream, self.rows), _rests(stream, jnp.full(1, float(d - self.span)))
         mirrored = points.at[self.rows - self.noise :].multiply(-1)
-        twice = lambda numbers: jnp.concatenate([numbers, numbers])  # noqa: E731
+        twice = lambda numbers: jnp.concatenate([numbers, numbers])
         return Draws(jnp.concatenate([points, mirrored], axis=1), twice(outside), twice(self.classes(stream)))
 
 
@@ -133,8 +134,8 @@ class ProjectionSample(OneSample):
     def terms(self, stats, draws):
         problem, sgd, sigma = self.problem, self.problem.algorithm, self.problem.data.sigma
         F, column = loading(stats, problem.frame), Overlaps(*(leaf[..., None] for leaf in (stats.a, stats.M, stats.Q)))
-        fields, fixed, z = problem.place(F, draws.points, draws.c)
-        G, second = problem.gradient(fields, fixed, jnp.broadcast_to(column.a, fields.shape), z, draws.c)
+        fields, fixed, z = problem.model.place(F, draws.points, draws.c)
+        G, second = problem.model.gradient(fields, fixed, jnp.broadcast_to(column.a, fields.shape), z, draws.c)
         k = problem.target.teachers
         x = (sigma * draws.points[:-1]).at[:k].add(problem.data.centre(problem.frame, draws.c))
         squared = (x**2).sum(0) + sigma**2 * draws.outside
@@ -147,8 +148,8 @@ class ProjectionSample(OneSample):
         change = Overlaps(still, jnp.zeros_like(population.M), bend)
         gradient = sgd.lr_sample * (G[:, None] * x[None] + sgd.ridge * F.student[..., None])
         return Terms(
-            first=-problem.vector(problem.project(column, population)),
-            second=problem.vector(problem.project(column, change)),
+            first=-problem.vector(population),
+            second=problem.vector(sgd.hold(column, change)),
             gradient=jnp.concatenate([gradient.reshape(-1, z.size), jnp.broadcast_to(population.a, G.shape)]),
         )
 

@@ -29,7 +29,7 @@ def exponent(target: str, activation: str | None, noise: float, d: int, overlap:
       sgdlimits exponent abs --activation relu --noise 0.1
     """
     from sgdlimits.cli.work import keep_compiled
-    from sgdlimits.problem.expansion import hermite_coefficients, information_exponent
+    from sgdlimits.model.expansion import hermite_coefficients, information_exponent
     from sgdlimits.problem.presets import single_index
     from sgdlimits.theory.single_index import exit_time, recommended_lr
 

@@ -27,8 +27,7 @@ def rerun(file: str, out: str | None, force: bool, quiet: bool, **changes: float
     Example:
       sgdlimits rerun phase_retrieval-chain-seed0.nc --seed 1 --out other.nc
     """
-    from sgdlimits.trajectory import load
-    from sgdlimits.trajectory import rerun as again
+    from sgdlimits.trajectory import load, rerun as again
 
     first = load(file)
     path = check_output(out or Path(file).with_name(f"{Path(file).stem}-again.nc"), force)

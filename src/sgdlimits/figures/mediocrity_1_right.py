@@ -123,7 +123,7 @@ def _caption(table: xr.Dataset) -> str:
     for width in table.width.values:
         row, bars = table.sel(width=width), error.sel(width=width)
         last, bar = row.isel(d=-1), float(bars.isel(d=-1))
-        gap = lambda name, row=row: float(100 * (row[name] / row.simulated - 1).mean())  # noqa: E731
+        gap = lambda name, row=row: float(100 * (row[name] / row.simulated - 1).mean())
         far = {name: ((row[name] - row.simulated) / bars).values for name in ("quenched", "noisy_ode")}
         worst = {name: np.sqrt((each**2).mean()) for name, each in far.items()}
         sentences.append(

@@ -119,7 +119,7 @@ def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
     from matplotlib.colors import Normalize
 
     top = float(data.risk.max())
-    radius = lambda m: 1 - DENT * m**2  # noqa: E731
+    radius = lambda m: 1 - DENT * m**2
     polar, azimuth = np.meshgrid(data.polar, data.azimuth, indexing="ij")
     m = np.cos(polar)
     place = [radius(m) * np.sin(polar) * np.cos(azimuth), radius(m) * np.sin(polar) * np.sin(azimuth), radius(m) * m]
@@ -194,7 +194,7 @@ def _caption(datasets: dict[str, xr.Dataset]) -> str:
     sphere, spectrum, starts = datasets.values()
     ends, low, high = np.abs(sphere.flow.values[-1, :, 0]), float(sphere.risk.min()), float(sphere.risk.max())
     first, last = starts.isel(d=0), starts.isel(d=-1)
-    share = lambda part: 100 * float((np.abs(part.m) < SMALL).mean())  # noqa: E731
+    share = lambda part: 100 * float((np.abs(part.m) < SMALL).mean())
     counts = ", ".join(f"{int(each)} at d = {int(each.d)}" for each in spectrum.multiplicity[:, 1])
     (one, flat), (one_last, flat_last) = ([float(each) for each in part.eigenvalue.median("run")] for part in (first, last))
     mean = float((starts.d * starts.m**2).mean())

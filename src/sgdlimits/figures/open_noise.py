@@ -158,8 +158,8 @@ def _of(table: xr.Dataset, **values) -> xr.Dataset:
 
 def _caption(table: xr.Dataset, size: Size) -> str:
     one, wide, small = (_of(table, panel=name) for name in ("noise", "width", "dimension"))
-    away = lambda rows: float(np.sqrt((((rows.chain - rows.theory) / rows.error) ** 2).mean()))  # noqa: E731
-    off = lambda rows: 100 * float(np.abs(rows.chain / rows.theory - 1).max())  # noqa: E731
+    away = lambda rows: float(np.sqrt((((rows.chain - rows.theory) / rows.error) ** 2).mean()))
+    off = lambda rows: 100 * float(np.abs(rows.chain / rows.theory - 1).max())
     line, error = slope(small)
     sentences = [
         "How the plateau of the excess risk at the end of phase retrieval depends on label noise; no figure of the paper,",

@@ -2,12 +2,12 @@
 
 import sgdlimits._x64  # noqa: F401  (first: arrays are double precision)
 from sgdlimits.gaussian.base import Estimate, Nodes, Rule
-from sgdlimits.gaussian.closed_form import QuadraticSeries
 from sgdlimits.gaussian.erf import ErfIntegrals
 from sgdlimits.gaussian.half_spaces import both_positive, positive_means
 from sgdlimits.gaussian.lines import gauss_hermite
 from sgdlimits.gaussian.piecewise_linear import PiecewiseLinearIntegrals
 from sgdlimits.gaussian.qmc import Sobol
+from sgdlimits.gaussian.quadratic_forms import QuadraticSeries
 from sgdlimits.gaussian.quadrature import GaussHermite
 from sgdlimits.gaussian.smooth import Orders, SmoothIntegrals, polynomial_orders
 from sgdlimits.gaussian.truncated import split_line

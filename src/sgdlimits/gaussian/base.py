@@ -69,7 +69,7 @@ class Rule(eqx.Module):
         """
         mean, root = jnp.asarray(mean, float), square_root(jnp.asarray(covariance, float))
         over_points = jax.vmap(f, in_axes=-1, out_axes=-1)
-        placed = lambda points: over_points(mean[:, None] + root @ points)  # noqa: E731
+        placed = lambda points: over_points(mean[:, None] + root @ points)
         return Estimate(self.average(placed, mean.size), self.error(placed, mean.size))
 
 

@@ -38,7 +38,7 @@ class ErfIntegrals(UnitIntegrals):
     """
 
     students: int = eqx.field(static=True)
-    gains: Float[Array, " n"]
+    gains: Float[Array, " n"] = eqx.field(converter=jnp.asarray)
 
     def features(self, variances):
         return Scaled(self.gains, 1 + self.gains**2 * variances)

@@ -44,8 +44,8 @@ class PiecewiseLinearIntegrals(UnitIntegrals):
     """
 
     students: int = eqx.field(static=True)
-    odd: Float[Array, " n"]
-    even: Float[Array, " n"]
+    odd: Float[Array, " n"] = eqx.field(converter=jnp.asarray)
+    even: Float[Array, " n"] = eqx.field(converter=jnp.asarray)
 
     def features(self, variances):
         return Kinked(self.odd, self.even, safe_root(variances))

@@ -80,7 +80,7 @@ class SmoothIntegrals(UnitIntegrals):
         deviation = safe_root(variances)
         z, project = _projector(self.exact, self.orders.nodes, self.orders.terms)
         parts = [jax.vmap(_derivatives(fn), in_axes=0)(deviation[rows, None] * z) for fn, rows in self._halves()]
-        expand = lambda *halves: jnp.concatenate(halves) @ project  # noqa: E731
+        expand = lambda *halves: jnp.concatenate(halves) @ project
         value, slope, curvature = map(expand, *parts)
         return Expanded(value, slope, curvature, deviation)
 

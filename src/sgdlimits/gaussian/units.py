@@ -72,7 +72,7 @@ class UnitIntegrals(eqx.Module):
         """E[s_j' s_l' D^2] without noise, for all pairs of students."""
         p = self.students
         row, column = np.triu_indices(p)
-        one = lambda pair: self.four(C, c, *pair)  # noqa: E731
+        one = lambda pair: self.four(C, c, *pair)
         values = jax.lax.map(one, (jnp.asarray(row), jnp.asarray(column)), batch_size=PAIRS_AT_ONCE)
         upper = jnp.zeros((p, p)).at[row, column].set(values)
         return upper + jnp.triu(upper, 1).T

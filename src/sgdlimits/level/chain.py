@@ -22,10 +22,11 @@ from sgdlimits.errors import BadInput
 from sgdlimits.level.base import check_dimension
 from sgdlimits.level.process import Process, SteppingLevel
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.frame import Frame, Loading, frame_of, overlaps_of
-from sgdlimits.problem.overlaps import Overlaps, runs_first
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import Purpose, Stream
+from sgdlimits.statistics.frame import Frame, Loading, frame_of, overlaps_of
+from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.trees import runs_first
 
 
 class Chain(SteppingLevel):
@@ -76,7 +77,7 @@ class Samples(NamedTuple):
 
 
 class FrameChain(Process):
-    r"""The chain of a projection problem, on coordinates (see `sgdlimits.problem.frame`).
+    r"""The chain of a projection problem, on coordinates (see `sgdlimits.statistics.frame`).
 
     The b inputs of a step have coordinates g (k-by-b) along the fixed directions, h (p-by-b) along those that T uses, and rests
     outside. With :math:`u_j \leftarrow \kappa u_j + \sum_i C_{ji} x_i`, :math:`C = -(\text{lr}/db)\, G`,
@@ -132,7 +133,9 @@ class FrameChain(Process):
         keep = 1 - sgd.lr * sgd.ridge / self.d
         Th, TT, move = (_move_by_one if sgd.batch == 1 else _move_by_many)(state.T, x)
         fields = (state.m[:, :, None] * x.inside[None]).sum(1) + Th
-        G, second = self.problem.gradient(fields, self._fixed(x), jnp.broadcast_to(state.a[:, None], fields.shape), x.z, x.c)
+        G, second = self.problem.model.gradient(
+            fields, self._fixed(x), jnp.broadcast_to(state.a[:, None], fields.shape), x.z, x.c
+        )
         C = -(sgd.lr_sample / self.d) * G
         inside = (C[:, None] * x.inside[None]).sum(2)
         m = keep * state.m + inside
@@ -155,7 +158,9 @@ class FrameChain(Process):
         fixed = jnp.concatenate([self.frame, jnp.zeros((k, p))], axis=1)
 
         def one(run: Frame):
-            return self.problem.rule.risk(self.problem, run.a, Loading(jnp.concatenate([run.m, run.T.T], axis=1), fixed))
+            return self.problem.rule.risk_of_factor(
+                self.problem.model, run.a, Loading(jnp.concatenate([run.m, run.T.T], axis=1), fixed)
+            )
 
         return self.problem.over_runs(one, runs_first(state))
 

@@ -21,16 +21,12 @@ import scipy.linalg
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput, check_number
-from sgdlimits.gaussian import GaussHermite
 from sgdlimits.gaussian.base import square_root
 from sgdlimits.level.base import Job, check_dimension
 from sgdlimits.level.process import Process, SteppingLevel, march
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.class_integrals import AtMeans
-from sgdlimits.problem.moments import ByRule
-from sgdlimits.problem.overlaps import runs_first
-from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import Purpose, Stream
+from sgdlimits.statistics.trees import runs_first
 
 STEP_TIMES_RATE = 0.025
 NOTHING = 1e-12
@@ -124,7 +120,7 @@ def linear_parts(problem: Problem, point: PyTree) -> tuple[np.ndarray, np.ndarra
     A field at the kink of a piecewise linear unit stays there: its slope is that of the kink itself, not a smoothed one.
     """
     free = np.flatnonzero(problem.moves(point))
-    drift, J, Sigma = (np.asarray(part) for part in _linear_parts(problem, with_kinks(problem), point))
+    drift, J, Sigma = (np.asarray(part) for part in _linear_parts(problem, problem.sharp(), point))
     return drift[free], J[np.ix_(free, free)], Sigma[np.ix_(free, free)]
 
 
@@ -132,15 +128,8 @@ def linear_parts(problem: Problem, point: PyTree) -> tuple[np.ndarray, np.ndarra
 def _linear_parts(problem: Problem, sharp: Problem, point: PyTree):
     vector = problem.vector(point)
     vector = jnp.where(jnp.abs(vector) < NOTHING, 0.0, vector)
-    along = lambda vector: problem.vector(sharp.drift(problem.from_vector(vector, point)))  # noqa: E731
+    along = lambda vector: problem.vector(sharp.drift(problem.from_vector(vector, point)))
     return along(vector), jax.jacfwd(along)(vector), problem.covariance(problem.from_vector(vector, point))
-
-
-def with_kinks(problem: Problem) -> Problem:
-    """The problem with the kinks of piecewise linear units as they are, where its drift smooths them for solvers."""
-    if isinstance(problem, ProjectionProblem) and isinstance(problem.rule, AtMeans):
-        return eqx.tree_at(lambda problem: problem.rule, problem, ByRule(GaussHermite(1)))
-    return problem
 
 
 def transition(J: np.ndarray, Sigma: np.ndarray, h: float) -> tuple[np.ndarray, np.ndarray]:
@@ -192,7 +181,7 @@ class LinearDiffusion(Process):
 
     def statistics(self, state: Float[Array, "n runs"]) -> PyTree:
         centre = self.problem.vector(self.point)
-        place = lambda x: self.problem.from_vector(centre.at[np.asarray(self.free)].add(x), self.point)  # noqa: E731
+        place = lambda x: self.problem.from_vector(centre.at[np.asarray(self.free)].add(x), self.point)
         return jax.vmap(place)(runs_first(state))
 
     def risk(self, state):

@@ -52,7 +52,7 @@ class ODE(Level):
 
     def prepared(self, problem, start):
         asked = self.rtol if self.rtol and self.rtol < problem.tolerance else None
-        problem.warn_of_inaccuracy(start, asked)
+        problem.refined(start, asked)
         rtol = self.rtol or problem.tolerance
         return ODE(self.corrector, rtol, self.atol or rtol / 100)
 
@@ -212,7 +212,7 @@ class _Solve:
         runs = self.active[hits]
         nodes = chebpts2(DENSE_NODES)
         path = dense((low + high) / 2 + nodes * (high - low) / 2).reshape(hits.size, -1, DENSE_NODES)[hits]
-        states = lambda x: np.einsum("rsn,rn->rs", path, _lagrange(nodes, x))  # noqa: E731
+        states = lambda x: np.einsum("rsn,rn->rs", path, _lagrange(nodes, x))
         left, right = np.full(runs.size, -1.0), np.ones(runs.size)
         for _ in range(52):
             middle = (left + right) / 2

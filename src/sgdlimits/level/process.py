@@ -156,7 +156,7 @@ def advance(process: Process, until: Condition | None, carry: Carry, seed, runs,
     def block(index, carry: Carry) -> Carry:
         begin = index * process.block
         numbers = process.draw(Stream(seed, runs, (first + begin).astype(jnp.uint64), process.block))
-        one = lambda j, c: step(c, jax.tree.map(lambda leaf: leaf[j], numbers), first + begin + j)  # noqa: E731
+        one = lambda j, c: step(c, jax.tree.map(lambda leaf: leaf[j], numbers), first + begin + j)
         after = lax.fori_loop(0, jnp.minimum(process.block, count - begin), one, carry)
         bounded = _bounded(process, after.state)
         broken = carry.moving & ~bounded

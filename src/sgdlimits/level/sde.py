@@ -31,11 +31,11 @@ from sgdlimits.level.base import check_dimension
 from sgdlimits.level.ode import drift_jacobian
 from sgdlimits.level.process import Process, SteppingLevel
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.frame import loading
-from sgdlimits.problem.moments import Moments
-from sgdlimits.problem.overlaps import add, runs_first, runs_last
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import Purpose, Stream
+from sgdlimits.statistics.frame import loading
+from sgdlimits.statistics.products import Moments
+from sgdlimits.statistics.trees import add, runs_first, runs_last
 
 STEP_TIMES_RATE = 0.025
 
@@ -116,7 +116,7 @@ class Diffusion(Process):
         def stage(number, carry):
             here, half, slopes = carry
             drift = self.problem.over_runs(self.problem.drift, here, axis=-1)
-            pick = lambda yes, no: jax.tree.map(partial(jnp.where, number == 0), yes, no)  # noqa: E731
+            pick = lambda yes, no: jax.tree.map(partial(jnp.where, number == 0), yes, no)
             half = pick(jax.tree.map(lambda change, mean: change - total * mean, kick, drift), half)
             slopes = pick(slopes, add(slopes, drift))
             middle = add(state, half)
@@ -189,9 +189,9 @@ class SampledDiffusion(Diffusion):
 
     def noise(self, state, numbers, scale):
         problem, kicks = self.problem, numbers
-        fields, fixed, z = problem.place(loading(state, problem.frame), kicks.points, kicks.c)
+        fields, fixed, z = problem.model.place(loading(state, problem.frame), kicks.points, kicks.c)
         second_layer = jnp.broadcast_to(state.a[:, None], fields.shape)
-        G, second = problem.gradient(fields, fixed, second_layer, z, kicks.c)
+        G, second = problem.model.gradient(fields, fixed, second_layer, z, kicks.c)
         weights = kicks.xi * (scale / np.sqrt(self.samples))
         sums = Moments(
             loss=jnp.zeros(()),
@@ -201,7 +201,7 @@ class SampledDiffusion(Diffusion):
             gradient_second=(second * weights).sum(1),
         )
         total = weights.sum(0)
-        return problem.project(state, add(*problem.changes(state, sums, total))), total
+        return add(*problem.changes(state, sums, total)), total
 
 
 @diffusion_process.register

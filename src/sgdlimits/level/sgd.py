@@ -13,10 +13,10 @@ from sgdlimits.errors import BadInput
 from sgdlimits.level.base import check_dimension
 from sgdlimits.level.process import Process, SteppingLevel
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.frame import frame_of
-from sgdlimits.problem.overlaps import Overlaps
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import MOST_NORMALS, Purpose, Stream
+from sgdlimits.statistics.frame import frame_of
+from sgdlimits.statistics.overlaps import Overlaps
 
 
 class SGD(SteppingLevel):
@@ -104,7 +104,7 @@ class WeightProcess(Process):
         fields = jnp.einsum("rpd,brd->pbr", state.W, x)
         fixed = jnp.einsum("ks,brs->kbr", self.frame, x[:, :, : self.frame.shape[0]])
         a = jnp.broadcast_to(state.a.T[:, None], fields.shape)
-        G, second = self.problem.gradient(fields, fixed, a, inputs.z, inputs.c)
+        G, second = self.problem.model.gradient(fields, fixed, a, inputs.z, inputs.c)
         change = jnp.einsum("pbr,brd->rpd", (sgd.lr_sample / self.d) * G, x)
         W = (1 - sgd.lr * sgd.ridge / self.d) * state.W - change
         if sgd.sphere:

@@ -24,9 +24,10 @@ from sgdlimits.errors import BadInput, check_count
 from sgdlimits.level.chain import chain_process
 from sgdlimits.level.process import Process
 from sgdlimits.level.sgd import sgd_process
-from sgdlimits.problem.overlaps import runs_first
-from sgdlimits.problem.spiked import Spike, SpikedTensor
+from sgdlimits.problem.spiked import SpikedTensor
 from sgdlimits.random import MOST_NORMALS, Purpose, Stream
+from sgdlimits.statistics.spike import Spike
+from sgdlimits.statistics.trees import runs_first
 
 MOST_ENTRIES = 2**22
 """Tensors of more entries are not drawn one by one."""
@@ -166,7 +167,7 @@ class TensorProcess(EstimateProcess):
 
     def draw(self, stream: Stream) -> Tickets:
         seeds, runs = jnp.asarray(stream.seed), jnp.asarray(stream.runs)
-        each = lambda leaf: jnp.broadcast_to(leaf, (stream.steps, leaf.size))  # noqa: E731
+        each = lambda leaf: jnp.broadcast_to(leaf, (stream.steps, leaf.size))
         return Tickets(each(seeds), each(runs), stream.first + jnp.arange(stream.steps, dtype=jnp.uint64))
 
     def step(self, state: Float[Array, "runs d"], numbers: Tickets, size: Float[Array, ""]):

@@ -7,6 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from sgdlimits.errors import check_count, check_number
+from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.products import Moments
+from sgdlimits.statistics.trees import number_array
 
 
 class OnePassSGD(eqx.Module):
@@ -44,9 +47,9 @@ class OnePassSGD(eqx.Module):
         if lr_second is not None:
             check_number("lr_second", lr_second, above=0)
         check_number("ridge", ridge, at_least=0)
-        self.lr = jnp.asarray(lr, float)
-        self.lr_second = None if lr_second is None else jnp.asarray(lr_second, float)
-        self.ridge = jnp.asarray(ridge, float)
+        self.lr = number_array(lr)
+        self.lr_second = None if lr_second is None else number_array(lr_second)
+        self.ridge = number_array(ridge)
         self.sphere = bool(sphere)
         self.batch = check_count("batch", batch)
 
@@ -63,3 +66,27 @@ class OnePassSGD(eqx.Module):
     def lr_second_sample(self) -> Float[Array, ""] | None:
         """The learning rate of the second layer for one sample, or None where it is fixed."""
         return None if self.lr_second is None else self.lr_second / self.batch
+
+    def changes(
+        self, sigma: Float[Array, ""], stats: Overlaps, sums: Moments, total: Float[Array, "*batch"] | float = 1.0
+    ) -> tuple[Overlaps, Overlaps]:
+        """(population, corrector): what weighted sums of one-sample products do to the statistics, off the sphere.
+
+        One sample's products give d times its increment, expectations the drift, and random combinations the noise of the
+        SDE. `total` is the sum of the weights; trailing axes broadcast.
+        """
+        lr, lr_second, decay, cross = self.lr_sample, self.lr_second_sample, self.ridge * total, sums.gradient_field
+        M = -lr * (sums.gradient_fixed + decay * stats.M)
+        Q = -lr * (cross + jnp.swapaxes(cross, 0, 1) + 2 * decay * stats.Q)
+        still = jnp.zeros_like(stats.a)
+        a = still if lr_second is None else -lr_second * (sums.gradient_second + decay * stats.a)
+        spread = (lr * sigma) ** 2 * sums.gradient_gradient
+        return Overlaps(a, M, Q), Overlaps(still, jnp.zeros_like(M), spread)
+
+    def hold(self, stats: Overlaps, change: Overlaps) -> Overlaps:
+        """A change of the statistics without what it does to the norms, on the sphere; the change itself otherwise."""
+        if not self.sphere:
+            return change
+        norm = jnp.einsum("jj...->j...", change.Q) / 2
+        M = change.M - stats.M * norm[:, None]
+        return Overlaps(change.a, M, change.Q - stats.Q * (norm[:, None] + norm[None]))

@@ -12,29 +12,57 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.problem.directions import Directions
-from sgdlimits.problem.overlaps import Overlaps, add
+from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.trees import add
 
 
 class Problem(eqx.Module):
     """What is learnt, and how the statistics of SGD on it move. Immutable, a pytree, its numbers traceable.
 
-    A problem of a new form implements the methods below, for one state without a batch axis, as pure JAX functions; `jax.vmap`,
-    `jax.grad` and `jax.jit` of them must work. Its statistics are an `equinox.Module` of arrays with a class attribute
-    `dims`, which names the axes of each. With these, the ODE, its flow and every analysis of the flow work. The exact chain
-    and SGD in R^d are registered beside their levels (`level.chain.chain_process`, `level.sgd.sgd_process`).
+    A problem of a new form implements the abstract methods below, for one state without a batch axis, as pure JAX functions;
+    `jax.vmap`, `jax.grad` and `jax.jit` of them must work. Its statistics are an `equinox.Module` of arrays with a class
+    attribute `dims`, which names the axes of each. With these, the ODE, its flow and every analysis of the flow work. The exact
+    chain and SGD in R^d are registered beside their levels (`level.chain.chain_process`, `level.sgd.sgd_process`).
+
+    What users call (`drift`, `drift_parts`, `covariance`, `risk`) is compiled here; what implementers write (`_drift_parts`,
+    `_covariance`, `_risk`) is not.
     """
 
     @abc.abstractmethod
-    def drift_parts(self, stats: PyTree) -> tuple[PyTree, PyTree]:
-        """(population, corrector): d stats/dt as d -> infinity, split into gradient flow and the effect of the step size."""
-
-    def drift(self, stats: PyTree) -> PyTree:
-        """d stats/dt as d -> infinity, with t in samples per dimension."""
-        return add(*self.drift_parts(stats))
+    def _drift_parts(self, stats: PyTree) -> tuple[PyTree, PyTree]:
+        """`drift_parts` at the time this problem stands at."""
 
     @abc.abstractmethod
-    def covariance(self, stats: PyTree) -> Float[Array, "n n"]:
+    def _covariance(self, stats: PyTree) -> Float[Array, "n n"]:
+        """`covariance`, at statistics of one run."""
+
+    @abc.abstractmethod
+    def _risk(self, stats: PyTree) -> Float[Array, ""]:
+        """`risk`, at statistics of one run."""
+
+    def at(self, t: Float[Array, ""] | float) -> Problem:
+        """The problem as it is at time t: itself, unless something of it changes with time."""
+        return self
+
+    @eqx.filter_jit
+    def drift_parts(self, stats: PyTree, t: Float[Array, ""] | float = 0.0) -> tuple[PyTree, PyTree]:
+        """(population, corrector): d stats/dt as d -> infinity, split into gradient flow and the effect of the step size."""
+        return self.at(t)._drift_parts(stats)
+
+    @eqx.filter_jit
+    def drift(self, stats: PyTree, t: Float[Array, ""] | float = 0.0) -> PyTree:
+        """d stats/dt as d -> infinity, with t in samples per dimension."""
+        return add(*self.at(t)._drift_parts(stats))
+
+    @eqx.filter_jit
+    def covariance(self, stats: PyTree, t: Float[Array, ""] | float = 0.0) -> Float[Array, "n n"]:
         """Covariance of d times the one-sample increment as d -> infinity."""
+        return self.at(t)._covariance(stats)
+
+    @eqx.filter_jit
+    def risk(self, stats: PyTree) -> Float[Array, ""]:
+        """Population risk, noise floor included."""
+        return self._risk(stats)
 
     def vector(self, stats: PyTree) -> Float[Array, " n"]:
         """The numbers of one run's statistics that can move, in the order of `covariance`."""
@@ -57,13 +85,19 @@ class Problem(eqx.Module):
     def directions(self) -> Directions:
         """The trained and the fixed directions, which starts are drawn for."""
 
+    @property
+    def sphere(self) -> bool:
+        """Whether the norms of the trained directions are held at 1."""
+        return False
+
+    @property
+    def trains_second(self) -> bool:
+        """Whether a second layer is trained."""
+        return False
+
     def from_overlaps(self, overlaps: Overlaps) -> PyTree:
         """The problem's statistics of runs (runs first) whose directions have these overlaps."""
         return overlaps
-
-    @abc.abstractmethod
-    def risk(self, stats: PyTree) -> Float[Array, ""]:
-        """Population risk, noise floor included."""
 
     @property
     def floor(self) -> Float[Array, ""] | float:
@@ -84,8 +118,13 @@ class Problem(eqx.Module):
         """A relative tolerance worth asking of a solver of the drift."""
         return 1e-9
 
-    def warn_of_inaccuracy(self, stats: PyTree, tolerance: float | None = None) -> None:
-        """Warn where the drift at these statistics of one run is less accurate than `tolerance`, or than it should be."""
+    def sharp(self) -> Problem:
+        """The problem with kinks as they are, where its drift smooths them for solvers."""
+        return self
+
+    def refined(self, stats: PyTree, tolerance: float | None = None) -> Problem:
+        """The problem with expectations fine enough at these statistics of one run, or a warning where they are not."""
+        return self
 
     @property
     def implicit(self) -> bool:

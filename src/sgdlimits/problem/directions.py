@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import Array, Float
 
 
@@ -29,7 +30,7 @@ class Directions(NamedTuple):
     """How many directions are trained, the Gram matrix of the fixed ones, and the law of the trained ones at the start."""
 
     width: int
-    gram: Float[Array, "k k"]
+    gram: Float[Array, "k k"] | Float[np.ndarray, "k k"]
     initial: InitialWeights
 
     @property

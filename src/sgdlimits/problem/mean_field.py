@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from sgdlimits.errors import BadInput
+from sgdlimits.expectation.particles import ParticleMoments, ParticleRule, choose_particle_rule
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.particle_moments import ParticleMoments, ParticleRule, choose_particle_rule
-from sgdlimits.problem.particles import Particles
 from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.statistics.particles import Particles
 
 MOST_IMPLICIT = 256
 TOLERANCE = 1e-9
@@ -52,16 +52,16 @@ class MeanFieldProblem(Problem):
                 f"MeanField needs the mean over units; the network of {problem.name} is their sum. Use ODE(), or Chain(d)."
             )
         self.problem = problem
-        self.rule = choose_particle_rule(problem) if rule is None else rule
+        self.rule = choose_particle_rule(problem.model) if rule is None else rule
 
-    def drift_parts(self, stats: Particles) -> tuple[Particles, Particles]:
-        population = self._project(stats, self._changes(stats, self.rule.moments(self.problem, stats)))
+    def _drift_parts(self, stats: Particles) -> tuple[Particles, Particles]:
+        population = self._project(stats, self._changes(stats, self.rule.moments(self.problem.model, stats)))
         return population, jax.tree.map(jnp.zeros_like, population)
 
-    def risk(self, stats: Particles):
-        return self.rule.loss(self.problem, stats)
+    def _risk(self, stats: Particles):
+        return self.rule.loss(self.problem.model, stats)
 
-    def covariance(self, stats: Particles):
+    def _covariance(self, stats: Particles):
         raise BadInput("the mean-field limit has no noise. Use the covariance of the problem at its width.")
 
     @property

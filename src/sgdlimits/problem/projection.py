@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -12,29 +13,20 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.errors import AccuracyWarning, BadInput, check_number
-from sgdlimits.gaussian import Estimate, GaussHermite, Rule
+from sgdlimits.expectation import Expectation, as_expectation, choose
+from sgdlimits.gaussian import Estimate, Rule
+from sgdlimits.model.data import Data, gaussian
+from sgdlimits.model.loss import Loss, as_loss
+from sgdlimits.model.network import TwoLayer
+from sgdlimits.model.sample import Model
+from sgdlimits.model.target import Target
 from sgdlimits.problem.algorithm import OnePassSGD
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.data import Data, gaussian
 from sgdlimits.problem.directions import Directions, InitialWeights
-from sgdlimits.problem.frame import Loading, frame_of
-from sgdlimits.problem.loss import CrossEntropy, Loss, SquaredLoss, as_loss
-from sgdlimits.problem.moments import ByRule, MomentRule, Moments
-from sgdlimits.problem.network import TwoLayer
-from sgdlimits.problem.overlaps import Overlaps, from_vector, symmetric, to_vector
-from sgdlimits.problem.rules import choose_rule
-from sgdlimits.problem.target import ClassLabels, Target
-
-
-@eqx.filter_jit
-def _estimate(problem: ProjectionProblem, stats: Overlaps) -> tuple[Moments, Moments]:
-    return problem.rule.estimate(problem, stats)
-
-
-def _relative(estimate: Estimate) -> float:
-    """The largest error relative to the largest moment."""
-    largest = lambda moments: max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(moments))  # noqa: E731
-    return largest(estimate.error) / max(largest(estimate.value), np.finfo(float).tiny)
+from sgdlimits.statistics.frame import frame_of
+from sgdlimits.statistics.overlaps import Overlaps, from_vector, symmetric, to_vector
+from sgdlimits.statistics.products import Moments
+from sgdlimits.statistics.trees import add
 
 
 class ProjectionProblem(Problem):
@@ -74,15 +66,14 @@ class ProjectionProblem(Problem):
     (3, 2)
     """
 
-    data: Data
-    target: Target
-    network: TwoLayer
-    loss: Loss
+    model: Model
     algorithm: OnePassSGD
-    rule: MomentRule
+    asked: Expectation | None
     initial: InitialWeights
     paper_time: float | None = eqx.field(static=True)
     name: str = eqx.field(static=True)
+
+    recorded: ClassVar[dict[str, str]] = {"rule": "asked"}
 
     def __init__(
         self,
@@ -92,31 +83,53 @@ class ProjectionProblem(Problem):
         algorithm: OnePassSGD,
         *,
         data: Data | None = None,
-        rule: Rule | MomentRule | None = None,
+        rule: Rule | Expectation | None = None,
         initial: InitialWeights | None = None,
         paper_time: float | None = None,
         name: str = "projection",
     ) -> None:
-        self.data = gaussian(target.teachers) if data is None else data
-        self.target, self.network, self.algorithm = target, network, algorithm
-        self.loss = as_loss(loss)
+        self.model = Model(gaussian() if data is None else data, target, network, as_loss(loss))
+        self.algorithm, self.asked = algorithm, as_expectation(rule, self.model)
         self.initial = InitialWeights(unit=algorithm.sphere) if initial is None else initial
         self.paper_time, self.name = paper_time, name
-        if rule is None:
-            self.rule = choose_rule(self)
-        else:
-            self.rule = ByRule(rule) if isinstance(rule, Rule) else rule
-        if not self.rule.applies(self):
-            raise BadInput(f"{type(rule).__name__} needs {self.rule.needs}. Leave out rule, or give Sobol().")
+
+    @property
+    def rule(self) -> Expectation:
+        """How expectations are computed: what was asked for, or what suits the model as it is now."""
+        return choose(self.model) if self.asked is None else self.asked
+
+    @property
+    def data(self) -> Data:
+        return self.model.data
+
+    @property
+    def target(self) -> Target:
+        return self.model.target
+
+    @property
+    def network(self) -> TwoLayer:
+        return self.model.network
+
+    @property
+    def loss(self) -> Loss:
+        return self.model.loss
 
     @property
     def frame(self) -> Float[Array, "k k"]:
         """B, the fixed directions in their orthonormal frame: P = B B^T."""
-        return jnp.linalg.cholesky(self.target.gram)
+        return self.model.frame
+
+    @property
+    def sphere(self) -> bool:
+        return self.algorithm.sphere
+
+    @property
+    def trains_second(self) -> bool:
+        return self.algorithm.trains_second
 
     def over_runs(self, f, batch, axis=0):
         """All at once in closed form; a few runs at a time where each needs many nodes."""
-        few, runs = self.rule.runs_at_once(self), jax.tree.leaves(batch)[0].shape[axis]
+        few, runs = self.rule.runs_at_once(self.model), jax.tree.leaves(batch)[0].shape[axis]
         if few is None or few >= runs:
             return super().over_runs(f, batch, axis)
         first = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, axis, 0), batch)
@@ -152,7 +165,7 @@ class ProjectionProblem(Problem):
 
     @property
     def tolerance(self) -> float:
-        return self.rule.tolerance(self)
+        return self.rule.tolerance(self.model)
 
     @property
     def rate(self):
@@ -162,72 +175,31 @@ class ProjectionProblem(Problem):
     def samples_per_step(self):
         return self.algorithm.batch
 
-    # One sample. Fields have shape (p, ...) and (k, ...): any trailing axes, such as runs, nodes or none.
+    def sharp(self) -> ProjectionProblem:
+        rule = self.rule
+        return self if rule.sharp() is rule else self.with_rule(rule.sharp())
 
-    def place(self, F: Loading, points: Float[Array, "n+1 samples *batch"], c: Array):
-        """(fields, fixed fields, label noise) of class `c` at standard normal points, the label noise in the last row."""
-        k = self.target.teachers
-        inside = self.data.sigma * points[:-1]
-        centre = self.data.centre(self.frame, c)
-        centre = centre.reshape(*centre.shape, *(1 for _ in range(points.ndim - centre.ndim)))
-        inside = jnp.concatenate([inside[:k] + centre, inside[k:]])
-        fields, fixed = (jnp.einsum("js...,sn...->jn...", rows, inside) for rows in F)
-        return fields, fixed, points[-1]
-
-    def sample_loss(self, fields, fixed, a, z, c) -> Float[Array, "*batch"]:
-        """The loss of one sample."""
-        return self.loss(self.network(fields, a), self.target.label(fixed, z, c))
-
-    def gradient(self, fields, fixed, a, z, c) -> tuple[Float[Array, "p *batch"], Float[Array, "p *batch"]]:
-        """(G, dl/da) of one sample, by automatic differentiation."""
-        total = lambda fields, a: self.sample_loss(fields, fixed, a, z, c).sum()  # noqa: E731
-        return jax.grad(total, argnums=(0, 1))(fields, a)
-
-    def outer(self, fields, fixed, a, z, c) -> Moments:
-        """The products behind one sample's increment."""
-        G, second = self.gradient(fields, fixed, a, z, c)
-        loss = self.sample_loss(fields, fixed, a, z, c)
-        return Moments(loss, G[:, None] * fixed[None], G[:, None] * fields[None], G[:, None] * G[None], second)
+    def with_rule(self, rule: Rule | Expectation) -> ProjectionProblem:
+        """The problem with expectations by another rule."""
+        rule = as_expectation(rule, self.model)
+        return eqx.tree_at(lambda problem: problem.asked, self, rule, is_leaf=lambda node: node is None)
 
     def changes(self, stats: Overlaps, sums: Moments, total: Float[Array, "*batch"] | float = 1.0) -> tuple[Overlaps, Overlaps]:
-        """(population, corrector): what weighted sums of one-sample products do to the statistics, off the sphere.
+        """(population, corrector): what weighted sums of one-sample products do to the statistics, held on the sphere."""
+        population, corrector = self.algorithm.changes(self.data.sigma, stats, sums, total)
+        return self.algorithm.hold(stats, population), self.algorithm.hold(stats, corrector)
 
-        One sample's products give d times its increment, expectations the drift, and random combinations the noise of the
-        SDE. `total` is the sum of the weights; trailing axes broadcast.
-        """
-        sgd, cross = self.algorithm, sums.gradient_field
-        lr, lr_second, decay = sgd.lr_sample, sgd.lr_second_sample, sgd.ridge * total
-        M = -lr * (sums.gradient_fixed + decay * stats.M)
-        Q = -lr * (cross + jnp.swapaxes(cross, 0, 1) + 2 * decay * stats.Q)
-        still = jnp.zeros_like(stats.a)
-        a = still if lr_second is None else -lr_second * (sums.gradient_second + decay * stats.a)
-        spread = (lr * self.data.sigma) ** 2 * sums.gradient_gradient
-        return Overlaps(a, M, Q), Overlaps(still, jnp.zeros_like(M), spread)
-
-    def project(self, stats: Overlaps, change: Overlaps) -> Overlaps:
-        """A change of the statistics without what it does to the norms, on the sphere; the change itself otherwise."""
-        if not self.algorithm.sphere:
-            return change
-        norm = jnp.einsum("jj...->j...", change.Q) / 2
-        M = change.M - stats.M * norm[:, None]
-        return Overlaps(change.a, M, change.Q - stats.Q * (norm[:, None] + norm[None]))
-
-    # All samples. Statistics without a batch axis.
-
-    def drift_parts(self, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
+    def _drift_parts(self, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
         stats = symmetric(stats)
-        population, corrector = self.changes(stats, self.rule.moments(self, stats))
-        return self.project(stats, population), self.project(stats, corrector)
+        return self.changes(stats, self.rule.moments(self.model, stats))
 
-    def covariance(self, stats: Overlaps) -> Float[Array, "n n"]:
-        raw = self.rule.covariance(self, stats)
-        if not self.algorithm.sphere:
-            return raw
-        projection = self._projection_matrix(stats)
-        return projection @ raw @ projection.T
+    def _covariance(self, stats: Overlaps) -> Float[Array, "n n"]:
+        column = jax.tree.map(lambda leaf: leaf[..., None], stats)
+        increment = lambda products: self.vector(add(*self.changes(column, products)))
+        return self.rule.covariance(self.model, stats, increment)
 
-    def risk(self, stats: Overlaps) -> Float[Array, ""]:
-        return self.rule.loss(self, stats)
+    def _risk(self, stats: Overlaps) -> Float[Array, ""]:
+        return self.rule.risk(self.model, stats)
 
     @property
     def floor(self) -> Float[Array, ""]:
@@ -235,11 +207,7 @@ class ProjectionProblem(Problem):
 
         For the cross-entropy of class labels it is their mean entropy, the loss of a network that is sure of every class.
         """
-        if isinstance(self.loss, SquaredLoss):
-            return self.loss.weight * self.target.noise
-        if isinstance(self.loss, CrossEntropy) and isinstance(self.target.readout, ClassLabels):
-            return self.data.weights @ self.loss.least(self.target.readout.labels)
-        return (self.rule if isinstance(self.rule, ByRule) else ByRule(GaussHermite())).floor(self)
+        return _floor(self)
 
     def expectation(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:
         """The moments behind drift and risk with their error estimates; zero errors where they are in closed form.
@@ -258,10 +226,11 @@ class ProjectionProblem(Problem):
             self._warn(_relative(estimate), tolerance, stacklevel=3)
         return estimate
 
-    def warn_of_inaccuracy(self, stats: Overlaps, tolerance: float | None = None) -> None:
-        usual = self.rule.accuracy(self)
+    def refined(self, stats: Overlaps, tolerance: float | None = None) -> ProjectionProblem:
+        usual = self.rule.accuracy(self.model)
         if usual is not None:
             self._warn(_relative(Estimate(*_estimate(self, stats))), tolerance or usual, stacklevel=5)
+        return self
 
     def _warn(self, reached: float, tolerance: float, stacklevel: int) -> None:
         if not reached <= tolerance:
@@ -296,7 +265,18 @@ class ProjectionProblem(Problem):
             )
         frame_of(stats, self.frame, p)
 
-    def _projection_matrix(self, stats: Overlaps) -> Float[Array, "n n"]:
-        """The sphere's projection as a matrix on increments in the order of `vector`."""
-        project = lambda vector: self.vector(self.project(stats, self.from_vector(vector, stats)))  # noqa: E731
-        return jax.jacfwd(project)(jnp.zeros_like(self.vector(stats)))
+
+@eqx.filter_jit
+def _estimate(problem: ProjectionProblem, stats: Overlaps) -> tuple[Moments, Moments]:
+    return problem.rule.estimate(problem.model, stats)
+
+
+@eqx.filter_jit
+def _floor(problem: ProjectionProblem) -> Float[Array, ""]:
+    return jnp.asarray(problem.rule.floor(problem.model))
+
+
+def _relative(estimate: Estimate) -> float:
+    """The largest error relative to the largest moment."""
+    largest = lambda moments: max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(moments))
+    return largest(estimate.error) / max(largest(estimate.value), np.finfo(float).tiny)

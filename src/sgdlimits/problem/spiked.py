@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -12,32 +10,9 @@ from jaxtyping import Array, Float
 from sgdlimits.errors import BadInput, check_count, check_number
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.directions import Directions, InitialWeights
-from sgdlimits.problem.overlaps import Overlaps, number_array
-
-
-class Spike(eqx.Module):
-    r"""Summary statistics of an estimate x of the unit vector v.
-
-    Parameters
-    ----------
-    m : the overlap :math:`x\cdot v`
-    r2 : the squared length of the rest, :math:`|x - mv|^2`
-
-    Each is a single number. A batch of runs has one axis: first in datasets and arguments, last inside the simulators.
-
-    >>> float(Spike(m=0.5, r2=1).squared_norm)
-    1.25
-    """
-
-    m: Float[Array, "*runs"] = eqx.field(converter=number_array)
-    r2: Float[Array, "*runs"] = eqx.field(converter=number_array)
-
-    dims: ClassVar[dict[str, tuple[str, ...]]] = {"m": (), "r2": ()}
-
-    @property
-    def squared_norm(self) -> Float[Array, "*runs"]:
-        r""":math:`R^2 = |x|^2 = m^2 + r_\perp^2`."""
-        return self.m**2 + self.r2
+from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.spike import Spike
+from sgdlimits.statistics.trees import number_array
 
 
 class SpikedTensor(Problem):
@@ -95,7 +70,7 @@ class SpikedTensor(Problem):
         check_number("snr", snr, above=0)
         check_number("lr", lr, above=0)
         check_number("ridge", ridge, at_least=0)
-        self.snr, self.lr, self.ridge = (jnp.asarray(value, float) for value in (snr, lr, ridge))
+        self.snr, self.lr, self.ridge = (number_array(value) for value in (snr, lr, ridge))
         self.direct, self.name = bool(direct), name
 
     def pulls(self, stats: Spike) -> tuple[Float[Array, "*runs"], Float[Array, "*runs"]]:
@@ -103,13 +78,13 @@ class SpikedTensor(Problem):
         k = self.order
         return 2 * k * stats.squared_norm ** (k - 1) + self.ridge, 2 * k * self.snr * stats.m ** (k - 1)
 
-    def drift_parts(self, stats: Spike) -> tuple[Spike, Spike]:
+    def _drift_parts(self, stats: Spike) -> tuple[Spike, Spike]:
         inward, along = self.pulls(stats)
         population = Spike(self.lr * (along - inward * stats.m), -2 * self.lr * inward * stats.r2)
         corrector = 4 * self.order * self.lr**2 * stats.squared_norm ** (self.order - 1)
         return population, Spike(jnp.zeros_like(stats.m), corrector)
 
-    def covariance(self, stats: Spike) -> Float[Array, "2 2"]:
+    def _covariance(self, stats: Spike) -> Float[Array, "2 2"]:
         r"""Of :math:`2\,\text{lr}\,(\xi_v,\, 2r_\perp\xi_w)`, d times the increments of (m, r2), with w along x outside v."""
         k, m, r2, R2 = self.order, stats.m, stats.r2, stats.squared_norm
         every, more = k * R2 ** (k - 1), k * (k - 1) * R2 ** (k - 2)
@@ -118,7 +93,7 @@ class SpikedTensor(Problem):
 
     @property
     def directions(self) -> Directions:
-        return Directions(1, jnp.eye(1), InitialWeights())
+        return Directions(1, np.eye(1), InitialWeights())
 
     def from_overlaps(self, overlaps: Overlaps) -> Spike:
         """m = M and r2 = Q - M², zero where it is so up to rounding."""
@@ -126,7 +101,7 @@ class SpikedTensor(Problem):
         rest = square - m**2
         return Spike(m, jnp.where(jnp.abs(rest) <= 1e-14 * square, 0.0, rest))
 
-    def risk(self, stats: Spike) -> Float[Array, ""]:
+    def _risk(self, stats: Spike) -> Float[Array, ""]:
         r""":math:`|\lambda v^{\otimes k} - x^{\otimes k}|^2`: the population loss without the constant :math:`E|W|^2 = d^k`."""
         k = self.order
         return self.snr**2 - 2 * self.snr * stats.m**k + stats.squared_norm**k

@@ -92,7 +92,7 @@ class Stream(eqx.Module):
     def _normal(self, purpose: Purpose, count: int, rows: bool) -> Float[Array, "..."]:
         """All words are joined before they are transformed, so that the compiler draws them twice, not four times."""
         w0, w1, w2, w3 = self.words(purpose, -(-count // 4), rows=rows)
-        join = lambda *parts: jnp.concatenate(parts, axis=2 if rows else 1)  # noqa: E731
+        join = lambda *parts: jnp.concatenate(parts, axis=2 if rows else 1)
         return join(*normal_pair(join(w0, w2), join(w1, w3)))
 
     def uniform(self, purpose: Purpose, count: int) -> Float[Array, "steps count runs"]:

@@ -22,8 +22,8 @@ from numpy.polynomial import polynomial
 from scipy.optimize import brentq
 
 from sgdlimits.errors import BadInput, check_number
-from sgdlimits.problem.activation import Activation, FunctionActivation, as_activation
-from sgdlimits.problem.expansion import HIGHEST_ORDER, expand
+from sgdlimits.model.activation import Activation, FunctionActivation, as_activation
+from sgdlimits.model.expansion import HIGHEST_ORDER, expand
 
 GRID = 2001
 """Overlaps at which the sign of the population's drift is looked at."""
@@ -117,7 +117,7 @@ def escape(activation: str | Callable | Activation, target: Any = None, noise: f
             f"the first Hermite coefficients must not meet; got {s[1]:.3g} and {g[1]:.3g}. Take out the linear part."
         )
     slope = jax.vmap(jax.grad(lambda x: student(x[None])[0]))
-    square = lambda x: slope(x) ** 2  # noqa: E731
+    square = lambda x: slope(x) ** 2
     first, own, both = (_mean(lambda x, k=k: student(x) ** k * square(x)) for k in (0, 1, 2))
     labels, weighted = (_mean(lambda x, k=k: teacher(x) ** 2 * x**k) + noise for k in (0, 2))
     spread = labels * first - 2 * float(g[0]) * own + both
@@ -148,8 +148,8 @@ def critical_points(activation: str | Callable | Activation, target: Any = None)
     joint = s * g
     joint = np.where(np.abs(joint) > ZERO * np.abs(joint[1:]).max(), joint, 0.0)
     drift = polynomial.polyder(joint)
-    slope = lambda m: polynomial.polyval(m, drift)  # noqa: E731
-    risk = lambda m: float((s @ s + g @ g) / 2 - polynomial.polyval(m, joint))  # noqa: E731
+    slope = lambda m: polynomial.polyval(m, drift)
+    risk = lambda m: float((s @ s + g @ g) / 2 - polynomial.polyval(m, joint))
     m = np.linspace(0, 1, GRID)[1:]
     signs = np.sign(slope(m))
     found = [CriticalPoint(0.0, risk(0.0), bool(signs[0] < 0))] if drift[0] == 0 else []

@@ -36,11 +36,11 @@ from scipy.integrate import quad
 from scipy.stats import beta
 
 from sgdlimits.errors import BadInput, check_count, check_number, check_share
-from sgdlimits.problem.activation import Activation, FunctionActivation
-from sgdlimits.problem.expansion import HIGHEST_ORDER, expand, target_function
-from sgdlimits.problem.loss import SquaredLoss
-from sgdlimits.problem.overlaps import Overlaps
+from sgdlimits.model.activation import Activation, FunctionActivation
+from sgdlimits.model.expansion import HIGHEST_ORDER, expand, target_function
+from sgdlimits.model.loss import SquaredLoss
 from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.statistics.overlaps import Overlaps
 
 GRID = 65
 """Overlaps between the start and the end at which signs are checked and the learning rate is chosen."""
@@ -210,7 +210,12 @@ class _Series(NamedTuple):
     @classmethod
     def of(cls, problem: ProjectionProblem) -> _Series | None:
         """For a squared loss; None for others."""
-        target, law, p, unit = target_function(problem), problem.initial, problem.network.width, problem.network.activation
+        target, law, p, unit = (
+            target_function(problem.model),
+            problem.initial,
+            problem.network.width,
+            problem.network.activation,
+        )
         if not isinstance(problem.loss, SquaredLoss):
             return None
         norm = law.scale * float(problem.data.sigma)
@@ -220,7 +225,7 @@ class _Series(NamedTuple):
         return cls(s * g, s * s, lr * law.second / (p * float(law.scale) ** 2), law.second * (p - 1) / p)
 
     def __call__(self, m: np.ndarray) -> np.ndarray:
-        slope = lambda c, x: polynomial.polyval(x, polynomial.polyder(c))  # noqa: E731
+        slope = lambda c, x: polynomial.polyval(x, polynomial.polyder(c))
         return self.factor * (1 - m**2) * (slope(self.joint, m) - self.push * m * slope(self.own, m**2))
 
 
@@ -335,7 +340,7 @@ def _ode_time(drift: _Drift, start: float, end: float) -> float:
     population, corrector = (sign * part for part in drift.parts(sign * way))
     if not sign or (population + corrector <= STANDSTILL * population).any():
         return np.inf
-    slowness = lambda x: np.exp(x) / (sign * drift(sign * np.exp(x)))  # noqa: E731
+    slowness = lambda x: np.exp(x) / (sign * drift(sign * np.exp(x)))
     return float(quad(slowness, np.log(way[0]), np.log(end), epsabs=0, epsrel=1e-8, limit=500)[0])
 
 

@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Level, Track
 from sgdlimits.problem.base import Problem
-from sgdlimits.trajectory.record import address, find, to_json
+from sgdlimits.trajectory.record import find, name_of, to_json
 
 INTERRUPTED = "interrupted"
 STATUSES = (FINISHED, STOPPED, DIVERGED, INTERRUPTED)
@@ -69,7 +69,7 @@ def build(problem: Problem, level: Level, track: Track, times: np.ndarray, steps
             "level_parameters": to_json(level),
             "problem": to_json(problem),
             "problem_name": getattr(problem, "name", type(problem).__name__),
-            "statistics": address(type(stats)),
+            "statistics": name_of(type(stats)),
             "rate": float(problem.rate),
             "floor": float(problem.floor),
             "version": version("sgdlimits"),
@@ -127,7 +127,7 @@ def statistics(dataset: xr.Dataset) -> PyTree:
 def join(tracks: list[Track]) -> Track:
     """Batches of runs as one."""
     saved = min(track.saved for track in tracks)
-    first = lambda leaf: np.asarray(leaf)[:, :saved]  # noqa: E731
+    first = lambda leaf: np.asarray(leaf)[:, :saved]
     stats: PyTree = jax.tree.map(lambda *leaves: np.concatenate([first(leaf) for leaf in leaves]), *[t.stats for t in tracks])
     return Track(
         stats,

@@ -16,10 +16,10 @@ from sgdlimits.errors import BadInput, Interrupted, check_count, check_number
 from sgdlimits.level.base import DIVERGED, FINISHED, Job, Level, Track
 from sgdlimits.level.condition import Condition, as_condition, check_condition
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.overlaps import Overlaps
-from sgdlimits.problem.particles import Particles
 from sgdlimits.random import Stream
 from sgdlimits.start import Start, as_start
+from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.particles import Particles
 from sgdlimits.trajectory.record import condition_text, to_json
 from sgdlimits.trajectory.schema import INTERRUPTED, build, join
 

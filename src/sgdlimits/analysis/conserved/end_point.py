@@ -12,10 +12,10 @@ from jaxtyping import Float
 from sgdlimits.analysis.conserved.functions import KEPT
 from sgdlimits.analysis.conserved.polar import orthogonal_part, overlaps_in
 from sgdlimits.errors import BadInput
+from sgdlimits.expectation import Squares
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.moments import ClosedForm
-from sgdlimits.problem.overlaps import Overlaps
 from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.trajectory.record import from_json
 
 
@@ -76,14 +76,14 @@ def end_point(problem: Problem, start: Overlaps) -> EndPoint:
     S, _ = orthogonal_part(start.M)
     M = gain * S @ P
     Q = gain**2 * S @ P @ S.swapaxes(-1, -2)
-    trace = lambda X: np.trace(X, axis1=-2, axis2=-1)  # noqa: E731
+    trace = lambda X: np.trace(X, axis1=-2, axis2=-1)
     square = trace(np.asarray(start.Q)) + trace(Q) - 2 * gain * (S * np.asarray(start.M)).sum((-2, -1))
     return EndPoint(Overlaps(start.a, M, Q), S, np.sqrt(np.maximum(square, 0.0)))
 
 
 def _gain(problem: Problem, start: Overlaps) -> float:
     """g, the factor of S E in the weights of least risk."""
-    if not (isinstance(problem, ProjectionProblem) and ClosedForm().applies(problem)):
+    if not (isinstance(problem, ProjectionProblem) and Squares().suits(problem.model)):
         raise BadInput("end_point needs squared units and a quadratic target. Take presets.quadratic_network.")
     if problem.algorithm.sphere or problem.algorithm.trains_second or float(problem.algorithm.ridge):
         raise BadInput(
@@ -132,7 +132,7 @@ def distance(dataset: xr.Dataset, point: Overlaps | EndPoint) -> xr.Dataset:
     dual = np.linalg.solve(P, M.swapaxes(-1, -2)).swapaxes(-1, -2)
     if not np.allclose(Q, dual @ M.swapaxes(-1, -2), atol=1e-9):
         raise BadInput("point must have weights in the span of the teachers, Q = M P^-1 M^T. Take one from end_point.")
-    trace = lambda X: np.trace(X, axis1=-2, axis2=-1)  # noqa: E731
+    trace = lambda X: np.trace(X, axis1=-2, axis2=-1)
     square = trace(stats.Q) + trace(Q) - 2 * (np.asarray(stats.M) * dual).sum((-2, -1))
     values = {
         "M": (np.linalg.norm(stats.M - M, axis=(-2, -1)), "distance of M"),

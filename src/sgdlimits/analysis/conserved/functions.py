@@ -15,8 +15,7 @@ from sgdlimits.errors import check_number
 from sgdlimits.level.ode import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import RandomInit
-from sgdlimits.trajectory.schema import check as check_dataset
-from sgdlimits.trajectory.schema import statistics
+from sgdlimits.trajectory.schema import check as check_dataset, statistics
 
 KEPT = ("level", "d", "problem_name", "seed")
 

@@ -10,10 +10,9 @@ from jaxtyping import Array, Float
 
 from sgdlimits.analysis.conserved.functions import KEPT
 from sgdlimits.errors import BadInput, check_number
-from sgdlimits.problem.overlaps import Overlaps
+from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.trajectory.record import from_json
-from sgdlimits.trajectory.schema import check as check_dataset
-from sgdlimits.trajectory.schema import statistics
+from sgdlimits.trajectory.schema import check as check_dataset, statistics
 
 COMMUTES = 1e-10
 """A commutator below this fraction of the matrices' norms is zero."""
@@ -124,8 +123,8 @@ def _worst(values: np.ndarray) -> list[float]:
 
 def _commutator(M: np.ndarray, Q: np.ndarray, P: np.ndarray) -> np.ndarray:
     """The largest commutator of Q and M M^T, Q and M P M^T, P and M^T M, relative to their norms."""
-    norm = lambda X: np.linalg.norm(X, axis=(-2, -1))  # noqa: E731
-    apart = lambda X, Y: norm(X @ Y - Y @ X) / (norm(X) * norm(Y))  # noqa: E731
+    norm = lambda X: np.linalg.norm(X, axis=(-2, -1))
+    apart = lambda X, Y: norm(X @ Y - Y @ X) / (norm(X) * norm(Y))
     turned = M.swapaxes(-1, -2)
     return np.max([apart(Q, M @ turned), apart(Q, M @ P @ turned), apart(P, turned @ M)], axis=0)
 

@@ -33,8 +33,8 @@ class Roots(NamedTuple):
 
 def roots_from(system: System, x: np.ndarray) -> Roots:
     """Roots from starts that may be far: MINPACK's Levenberg-Marquardt (SciPy) from each row, then `roots_near` its end."""
-    drift = lambda row: np.asarray(_drift(system, row))  # noqa: E731
-    jacobian = lambda row: np.asarray(_jacobian(system, row))  # noqa: E731
+    drift = lambda row: np.asarray(_drift(system, row))
+    jacobian = lambda row: np.asarray(_jacobian(system, row))
     ends = np.stack([root(drift, row, jac=jacobian, method="lm", options=PRECISE).x for row in x])
     return roots_near(system, np.where(np.isfinite(ends), ends, x))
 
@@ -49,7 +49,7 @@ def roots_near(system: System, x: np.ndarray, steps: int = STEPS) -> Roots:
     jump there, and are zero in between.
     """
     first = _search(system, x, steps)
-    distance = lambda roots, x: np.where(roots.found, np.linalg.norm(roots.x - x, axis=1), np.inf)  # noqa: E731
+    distance = lambda roots, x: np.where(roots.found, np.linalg.norm(roots.x - x, axis=1), np.inf)
     size = np.abs(x).max(1, keepdims=True)
     lost = np.flatnonzero((distance(first, x) > SNAP * size[:, 0]) & np.isfinite(x).all(1))
     if not lost.size:

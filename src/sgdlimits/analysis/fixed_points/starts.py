@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.overlaps import Overlaps
+from sgdlimits.statistics.overlaps import Overlaps
 
 SCALES = (0.3, 1.0, 2.0)
 DENSE = 0.3
@@ -22,7 +22,7 @@ def draw_starts(problem: Problem, count: int, seed: int) -> PyTree:
     """
     rng, directions = np.random.default_rng(seed), problem.directions
     p, k, law = directions.width, directions.fixed, directions.initial
-    on_sphere, trained = _freedom(problem)
+    on_sphere, trained = problem.sphere, problem.trains_second
     B = np.linalg.cholesky(np.asarray(directions.gram))
     scale = float(law.scale) * (np.ones((count, 1, 1)) if on_sphere else rng.choice(SCALES, (count, 1, 1)))
     inside, outside = rng.normal(size=(count, p, k)), rng.normal(size=(count, p, p))
@@ -40,11 +40,3 @@ def draw_starts(problem: Problem, count: int, seed: int) -> PyTree:
     a = scale[:, :, 0] * rng.normal(size=(count, p)) * on[:, :, 0] if trained else np.full((count, p), float(law.second))
     M, Q = weights[:, :, :k] @ B.T, weights @ weights.swapaxes(1, 2)
     return problem.from_overlaps(Overlaps(jnp.asarray(a), jnp.asarray(M), jnp.asarray(Q)))
-
-
-def _freedom(problem: Problem) -> tuple[bool, bool]:
-    """Whether norms are held, and whether the second layer is trained."""
-    p, k = problem.directions.width, problem.directions.fixed
-    one = problem.from_overlaps(Overlaps(jnp.ones(p), jnp.zeros((p, k)), jnp.eye(p)))
-    moves = dict(zip(problem.names(one), problem.moves(one), strict=True))
-    return not moves.get("Q[0,0]", True), "a[0]" in moves

@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from sgdlimits.analysis.fixed_points.roots import linearised
 from sgdlimits.analysis.fixed_points.system import System
 from sgdlimits.errors import BadInput
-from sgdlimits.problem.overlaps import Overlaps
+from sgdlimits.statistics.overlaps import Overlaps
 
 MOST_ELEMENTS = 1000
 EQUAL = 1e-8

@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.level.local import NOTHING, with_kinks
+from sgdlimits.level.local import NOTHING
 from sgdlimits.level.ode import vector_field
 from sgdlimits.problem.base import Problem
 
@@ -42,7 +42,7 @@ class System(eqx.Module):
         count = len(jax.tree.leaves(batch)[0])
         chunk = min(max(2 ** math.ceil(math.log2(2 * count)), LEAST_CHUNK), MOST_CHUNK)
         free = tuple(np.flatnonzero(problem.moves(one)).tolist())
-        system = cls(with_kinks(problem), one, problem.vector(one), free, corrector, chunk)
+        system = cls(problem.sharp(), one, problem.vector(one), free, corrector, chunk)
         rows = system.rows(batch)
         again = system.batch(rows)
         if any(np.abs(a - b).max() > 1e-9 for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(batch), strict=True)):
@@ -68,7 +68,7 @@ class System(eqx.Module):
 
     def linear(self, x: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
         """(drift, Jacobian)."""
-        twice = lambda x: (self.drift(x),) * 2  # noqa: E731
+        twice = lambda x: (self.drift(x),) * 2
         return jax.jacfwd(twice, has_aux=True)(x)[::-1]
 
     def batch(self, x: np.ndarray) -> PyTree:

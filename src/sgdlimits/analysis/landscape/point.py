@@ -11,9 +11,9 @@ from jaxtyping import Float
 
 from sgdlimits.errors import BadInput
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.frame import ZERO
-from sgdlimits.problem.overlaps import Overlaps
 from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.statistics.frame import ZERO, frame_rows
+from sgdlimits.statistics.overlaps import Overlaps
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,6 @@ def coordinates(problem: ProjectionProblem, statistics: Overlaps) -> Float[np.nd
     return np.concatenate([m, _root(Q - m @ m.T, max(1.0, np.abs(Q).max()))], axis=1)
 
 
-def frame_rows(problem: ProjectionProblem, n: int) -> Float[np.ndarray, "k n"]:
-    """The fixed directions in a frame of n directions: B and zeros."""
-    B = np.linalg.cholesky(np.asarray(problem.target.gram))
-    return np.pad(B, ((0, 0), (0, n - len(B))))
-
-
 def on_sphere(problem: ProjectionProblem, S: np.ndarray, sphere: bool | None) -> bool:
     """Whether the weights stay on the sphere, as asked or as the problem has it; `BadInput` where they are not on it."""
     if not (problem.algorithm.sphere if sphere is None else sphere):
@@ -114,7 +108,7 @@ def _checked(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray, np.nd
     if u.ndim != 2 or len(u) != p or u.shape[1] < k or not np.isfinite(u).all():
         raise BadInput(f"u must be finite, of shape ({p}, d) with d of at least {k}; got shape {u.shape}. Give one row a unit.")
     P, d = np.asarray(problem.target.gram), u.shape[1]
-    fixed = frame_rows(problem, d) if at.fixed is None else np.asarray(at.fixed, float)
+    fixed = frame_rows(problem.frame, d) if at.fixed is None else np.asarray(at.fixed, float)
     if fixed.shape != (k, d) or not np.allclose(fixed @ fixed.T, P, atol=1e-9):
         raise BadInput(
             f"fixed must have shape ({k}, {d}) and the Gram matrix {P.tolist()} of the target. Leave it out, or rotate it."

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.analysis.landscape.curvature import first_order, second_order
-from sgdlimits.analysis.landscape.point import Weights, frame_rows, locate, on_sphere
+from sgdlimits.analysis.landscape.point import Weights, locate, on_sphere
 from sgdlimits.analysis.landscape.spectrum import TOLERANCE, Hessian, Spectrum
 from sgdlimits.errors import BadInput
-from sgdlimits.problem.frame import Loading
-from sgdlimits.problem.overlaps import Overlaps
+from sgdlimits.expectation.slopes import refuse_zero_weights
 from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.statistics.frame import Loading, frame_rows
+from sgdlimits.statistics.overlaps import Overlaps
 
 MOST_NUMBERS = 2**26
 
@@ -31,7 +31,7 @@ def risk(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> flo
     a, S, _ = locate(problem, at)
     p, k = problem.network.width, problem.target.teachers
     padded = np.pad(S, ((0, 0), (0, p + k - S.shape[1])))
-    F = Loading(jnp.asarray(padded), jnp.asarray(frame_rows(problem, p + k)))
+    F = Loading(jnp.asarray(padded), jnp.asarray(frame_rows(problem.frame, p + k)))
     loss = _risk(problem, jnp.asarray(a), F)
     return float(loss) + float(problem.algorithm.ridge) / 2 * float((S**2).sum())
 
@@ -61,7 +61,7 @@ def gradient(
     (-1.536, -1.536)
     """
     a, S, axes = locate(problem, at)
-    slope = first_order(problem, a, S) + float(problem.algorithm.ridge) * S
+    slope = problem.rule.gradient(problem.model, a, S) + float(problem.algorithm.ridge) * S
     if on_sphere(problem, S, sphere):
         slope = slope - (S * slope).sum(1, keepdims=True) * S
     return slope if axes is None else slope @ axes
@@ -113,7 +113,8 @@ def hessian(
                 else "Take fewer units."
             )
         )
-    slopes, ridge, one = second_order(problem, a, S), float(problem.algorithm.ridge), np.eye(p)
+    refuse_zero_weights(problem.model, S)
+    slopes, ridge, one = problem.rule.slopes(problem.model, a, S), float(problem.algorithm.ridge), np.eye(p)
     span, outside = slopes.span + ridge * np.eye(p * n).reshape(p, n, p, n), slopes.outside + ridge * one
     curved = on_sphere(problem, S, sphere)
     if curved:
@@ -169,4 +170,4 @@ def hessian_spectrum(
 
 @eqx.filter_jit
 def _risk(problem: ProjectionProblem, a: Array, F: Loading) -> Float[Array, ""]:
-    return problem.rule.risk(problem, a, F)
+    return problem.rule.risk_of_factor(problem.model, a, F)

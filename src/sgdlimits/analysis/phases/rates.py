@@ -49,7 +49,7 @@ def noise_sizes(dataset: xr.Dataset) -> tuple[float, float]:
 
 
 def _with_fixed(cosines: np.ndarray) -> dict[str, np.ndarray]:
-    size = lambda values: np.sqrt((values**2).sum((-1, -2)))  # noqa: E731
+    size = lambda values: np.sqrt((values**2).sum((-1, -2)))
     kinds = {"cosines": size(cosines)}
     if cosines.shape[-2] > 1:
         kinds["differences"] = size(cosines - cosines.mean(-2, keepdims=True))

@@ -23,9 +23,9 @@ from sgdlimits.analysis.ornstein_uhlenbeck import mean_exit_time
 from sgdlimits.errors import BadInput, check_count, check_number
 from sgdlimits.level import ODE
 from sgdlimits.level.condition import exits
-from sgdlimits.problem.overlaps import Overlaps
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.start import RandomInit
+from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.theory.mediocrity.rates import linear_rates, noise_gain
 from sgdlimits.theory.mediocrity.start import mean_log_overlap, overlap_rule, spread
 from sgdlimits.trajectory import simulate
@@ -267,8 +267,8 @@ def _linear_times(at: Setting, m: np.ndarray) -> np.ndarray:
 def _passage(at: Setting, start: float | None) -> tuple[FirstPassage, np.ndarray, np.ndarray, np.ndarray]:
     m, weights = _starts(at, start)
     end = np.sqrt(at.T + (1 - at.T) * m**2)
-    drift = lambda m: np.asarray(_coefficients(at.problem, m)[0])  # noqa: E731
-    variance = lambda m: np.asarray(_coefficients(at.problem, m)[1]) / at.d  # noqa: E731
+    drift = lambda m: np.asarray(_coefficients(at.problem, m)[0])
+    variance = lambda m: np.asarray(_coefficients(at.problem, m)[1]) / at.d
     growth = at.lr * float(linear_rates(1, at.lr, at.noise).M)
     return FirstPassage(drift, variance, float(end.max()), growth), m, weights, end
 

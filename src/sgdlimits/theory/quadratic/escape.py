@@ -155,6 +155,6 @@ def response(at: Numbers) -> float:
 def _mean_log(way: np.ndarray, entries: int) -> np.ndarray:
     """The mean of log(1 + entries way/y) over a chi-square y with as many degrees of freedom as M has entries."""
     nodes, weights = roots_genlaguerre(NODES, entries / 2 - 1)
-    mean = lambda values: values @ (weights / weights.sum())  # noqa: E731
+    mean = lambda values: values @ (weights / weights.sum())
     large = entries * way
     return np.log(large / 2) - digamma(entries / 2) + mean(np.log1p(2 * nodes / large[..., None]))

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from sgdlimits.analysis.landscape.spectrum import Spectrum, spectrum_of
 from sgdlimits.errors import BadInput, check_count
-from sgdlimits.problem import Overlaps
+from sgdlimits.statistics import Overlaps
 
 
 class Null(NamedTuple):

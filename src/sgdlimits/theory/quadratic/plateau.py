@@ -173,7 +173,7 @@ def largest_lr(width: int, teachers: int, noise: float = 0.0) -> LargestRates:
 def limits(at: Numbers) -> LargestRates:
     """`largest_lr` of checked numbers: with C = c + noise the rate is (s - 1)/(C - 2s + b s^2) p/2, which rises up to `top`."""
     top = 1 + sqrt((at.b - 2 + at.c + at.noise) / at.b)
-    rate = lambda s: at.p / 2 * (s - 1) / (at.c + at.noise - 2 * s + at.b * s**2)  # noqa: E731
+    rate = lambda s: at.p / 2 * (s - 1) / (at.c + at.noise - 2 * s + at.b * s**2)
     solution = at.p * at.k / (4 * (at.k + 2)) if at.p >= at.k else 0.0
     return LargestRates(rate(top), rate(min(top, at.c)), solution)
 

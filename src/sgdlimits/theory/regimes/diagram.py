@@ -13,10 +13,11 @@ from jaxtyping import Array, Float
 
 from sgdlimits.errors import BadInput, check_count, check_number
 from sgdlimits.gaussian import Sobol
-from sgdlimits.problem import Overlaps, ProjectionProblem, presets
-from sgdlimits.problem.frame import loading
-from sgdlimits.problem.overlaps import add
+from sgdlimits.problem import ProjectionProblem, presets
 from sgdlimits.start import FixedInit
+from sgdlimits.statistics import Overlaps
+from sgdlimits.statistics.frame import loading
+from sgdlimits.statistics.trees import add
 from sgdlimits.theory.regimes.exponents import classify, largest, largest_drifts
 
 SAMPLES = Sobol(log2_points=9)
@@ -106,8 +107,8 @@ def _spread(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
     F, column, c = loading(stats, problem.frame), jax.tree.map(lambda leaf: leaf[..., None], stats), jnp.asarray(0)
 
     def change(points):
-        fields, fixed, z = problem.place(F, points, c)
-        products = problem.outer(fields, fixed, jnp.broadcast_to(column.a, fields.shape), z, c)
+        fields, fixed, z = problem.model.place(F, points, c)
+        products = problem.model.products(fields, fixed, jnp.broadcast_to(column.a, fields.shape), z, c)
         each = add(*problem.changes(column, products))
         return each, jax.tree.map(jnp.square, each)
 

@@ -13,8 +13,9 @@ from jaxtyping import Array, Float
 from sgdlimits.errors import BadInput, check_number
 from sgdlimits.level import ODE, Level, MeanField
 from sgdlimits.level.base import check_dimension
-from sgdlimits.problem import Overlaps, ProjectionProblem
+from sgdlimits.problem import ProjectionProblem
 from sgdlimits.start import RandomInit
+from sgdlimits.statistics import Overlaps
 
 REGIMES = ("gradient flow", "high-dimensional", "noise-dominated", "no limit")
 GRADIENT_FLOW, HIGH_DIMENSIONAL, NOISE_DOMINATED, NO_LIMIT = REGIMES

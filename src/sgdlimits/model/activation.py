@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -29,15 +30,10 @@ class Activation(eqx.Module):
         """Whether quadrature with few nodes converges on it and on its first two derivatives."""
         return True
 
-    def hermite(self, n: int) -> Float[np.ndarray, "n+1"]:
-        """The Hermite coefficients E[s(z) He_m(z)], m = 0, ..., n, as `hermite_coefficients` gives them.
-
-        >>> Polynomial([0, 0, 1]).hermite(2)
-        array([1., 0., 2.])
-        """
-        from sgdlimits.problem.expansion import hermite_coefficients
-
-        return hermite_coefficients(self, n)
+    @property
+    def kinked(self) -> bool:
+        """Whether it is known to be a line on each side of zero, with a kink there."""
+        return False
 
 
 class FunctionActivation(Activation):
@@ -125,6 +121,10 @@ class PiecewiseLinear(Activation):
     def smooth(self):
         return self.left == self.right
 
+    @property
+    def kinked(self):
+        return self.left != self.right
+
     def __call__(self, fields):
         fields = jnp.asarray(fields)
         return jnp.where(fields > 0, self.right, self.left) * fields
@@ -209,15 +209,19 @@ def as_activation(activation: str | Callable | Activation) -> Activation:
 
 def looks_smooth(fn: Callable, tolerance: float = 1e-4) -> bool:
     """Whether trapezoidal rules of two steps agree on the function and its slope, and on their squares, under N(0, 1)."""
-    slope = jax.vmap(jax.grad(lambda x: fn(x[None])[0]))
+    lines = [np.linspace(-6.3, 6.1, nodes) for nodes in (24, 38)]
+    values = np.asarray(_value_and_slope(fn, np.concatenate(lines)))
     means = []
-    for nodes in (24, 38):
-        x = np.linspace(-6.3, 6.1, nodes)
+    for x, here in zip(lines, np.split(values, [lines[0].size], axis=1), strict=True):
         weights = np.exp(-(x**2) / 2) / np.exp(-(x**2) / 2).sum()
-        values = [np.asarray(f(jnp.asarray(x))) for f in (fn, slope)]
-        means.append([(value**power * weights).sum() for value in values for power in (1, 2)])
+        means.append([(value**power * weights).sum() for value in here for power in (1, 2)])
     few, many = np.asarray(means)
     return bool(np.abs(few - many).max() <= tolerance * np.abs(many).max())
+
+
+@partial(jax.jit, static_argnums=0)
+def _value_and_slope(fn: Callable, x: Float[Array, " n"]) -> Float[Array, "2 n"]:
+    return jnp.stack([fn(x), jax.vmap(jax.grad(lambda x: fn(x[None])[0]))(x)])
 
 
 def is_square(activation: Activation) -> bool:

@@ -4,12 +4,14 @@ With :math:`f = \sum_jb_js(\lambda_j)` and slopes :math:`s' = \alpha` below zero
 
 .. math:: l_{ji} = l''(f)\,b_jb_i\,s'(\lambda_j)s'(\lambda_i) + \delta_{ji}\,l'(f)\,b_j\,(\beta - \alpha)\,\delta(\lambda_j).
 
-The first term has jumps, where the grid of `sgdlimits.problem.class_inputs` is split. The second is a mean over the inputs with
+The first term has jumps, where the grid of `class_inputs` is split. The second is a mean over the inputs with
 :math:`\lambda_j = 0`, times the density of that field there. Given the fields of the units, the input has the mean
 :math:`\bar x + S^+(\lambda - S\bar x)` and, off the span of the units, the variance :math:`\sigma^2`.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,36 +19,31 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from sgdlimits.expectation.class_inputs import Inputs, at_means, on_grid
 from sgdlimits.gaussian import split_line
-from sgdlimits.problem.activation import PiecewiseLinear
-from sgdlimits.problem.class_inputs import Inputs, at_means, on_grid
-from sgdlimits.problem.class_integrals import ORDERS, ClassIntegrals
-from sgdlimits.problem.frame import cholesky_columns
-from sgdlimits.problem.overlaps import Overlaps
-from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.model.sample import Model
+from sgdlimits.statistics.frame import cholesky_columns
+from sgdlimits.statistics.overlaps import Overlaps
 
 SAME_DIRECTION = 1e-7
 FAR = 1e3
 
 
-def kinked_class_hessian(
-    problem: ProjectionProblem, a: np.ndarray, S: Float[np.ndarray, "p n"]
-) -> tuple[np.ndarray, np.ndarray]:
+def kinked_class_hessian(model: Model, a: np.ndarray, S: Float[np.ndarray, "p n"], order: int) -> tuple[np.ndarray, np.ndarray]:
     """The Hessian within the frame, shape (p, n, p, n), and along each direction outside, shape (p, p)."""
-    rule, p = problem.rule, len(S)
-    assert isinstance(rule, ClassIntegrals), "checked by the caller"
-    order = (ORDERS[p] if rule.orders is None else rule.orders)[-1]
     inverse = np.linalg.pinv(S, rcond=SAME_DIRECTION)
-    span, outside = _hessian(problem, jnp.asarray(a), jnp.asarray(S), jnp.asarray(inverse), order)
+    span, outside = _hessian(model, jnp.asarray(a), jnp.asarray(S), jnp.asarray(inverse), order)
     return np.asarray(span), np.asarray(outside)
 
 
 @eqx.filter_jit
-def _hessian(problem: ProjectionProblem, a: Array, S: Array, inverse: Array, order: int) -> tuple[Array, Array]:
-    k, p, variance, unit = problem.target.teachers, len(a), problem.data.sigma**2, problem.network.activation
-    assert isinstance(unit, PiecewiseLinear), "checked by the caller"
-    stats = Overlaps(a, S[:, :k] @ problem.frame.T, S @ S.T)
-    centres = jnp.zeros((S.shape[1], problem.data.classes)).at[:k].set((problem.data.means @ problem.frame).T)
+def _hessian(model: Model, a: Array, S: Array, inverse: Array, order: int) -> tuple[Array, Array]:
+    unit: Any = model.network.activation
+    k, p, variance = model.teachers, len(a), model.data.sigma**2
+    stats = Overlaps(a, S[:, :k] @ model.frame.T, S @ S.T)
+    centres = (
+        jnp.zeros((S.shape[1], model.data.classes)).at[:k].set(model.data.centre(model.frame, jnp.arange(model.data.classes)))
+    )
     rest = variance * (jnp.eye(S.shape[1]) - inverse @ S)
 
     def spread(weights: Float[Array, "m n"], inputs: Inputs) -> Float[Array, "m s t"]:
@@ -56,25 +53,25 @@ def _hessian(problem: ProjectionProblem, a: Array, S: Array, inverse: Array, ord
         return jnp.einsum("mn,sn,tn->mst", weights, x, x) + weights.sum(1)[:, None, None] * rest
 
     def at_kink(j):
-        inputs = _on_kink(problem, stats, order, j)
-        weights = (inputs.weights * inputs.slope(problem, a))[None]
+        inputs = _on_kink(model, stats, order, j)
+        weights = (inputs.weights * inputs.slope(model, a))[None]
         return spread(weights, inputs)[0], weights.sum()
 
-    inputs = on_grid(problem, stats, order)
-    loss = lambda fields, fixed, c: problem.sample_loss(fields, fixed, a, 0.0, c)  # noqa: E731
+    inputs = on_grid(model, stats, order)
+    loss = lambda fields, fixed, c: model.sample_loss(fields, fixed, a, 0.0, c)
     second = inputs.weights * jax.vmap(jax.hessian(loss), in_axes=(1, 1, 0), out_axes=2)(inputs.fields, inputs.fixed, inputs.c)
     span = spread(second.reshape(p * p, -1), inputs).reshape(p, p, *rest.shape)
     blocks, means = jax.lax.map(at_kink, jnp.arange(p))
-    step, own = problem.network.factor * a * (unit.right - unit.left), jnp.arange(p)
+    step, own = model.network.factor * a * (unit.right - unit.left), jnp.arange(p)
     span = span.at[own, own].add(step[:, None, None] * blocks)
     return jnp.swapaxes(span, 1, 2), variance * (second.sum(2) + jnp.diag(step * means))
 
 
-def _on_kink(problem: ProjectionProblem, stats: Overlaps, order: int, j: Int[Array, ""]) -> Inputs:
+def _on_kink(model: Model, stats: Overlaps, order: int, j: Int[Array, ""]) -> Inputs:
     """Inputs with the field of unit j at zero. Their weights sum to the density of that field there."""
-    p, centre = len(stats.a), at_means(problem, stats.M)
+    p, centre = len(stats.a), at_means(model, stats.M)
     turn = (jnp.arange(p) + j) % p
-    root = problem.data.sigma * cholesky_columns(stats.Q[turn][:, turn][..., None])[:, :, 0].T
+    root = model.data.sigma * cholesky_columns(stats.Q[turn][:, turn][..., None])[:, :, 0].T
     z = -centre.fields[j] / root[0, 0]
     rows = centre.fields[turn] + root[:, :1] * z
     weights = centre.weights * jax.scipy.stats.norm.pdf(z) / root[0, 0]

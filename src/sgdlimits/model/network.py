@@ -8,7 +8,7 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from sgdlimits.errors import check_count
-from sgdlimits.problem.activation import Activation, as_activation
+from sgdlimits.model.activation import Activation, as_activation
 
 
 class TwoLayer(eqx.Module):

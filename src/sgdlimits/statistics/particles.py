@@ -8,7 +8,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from sgdlimits.problem.overlaps import Overlaps, number_array
+from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.trees import number_array
 
 
 class Particles(eqx.Module):
@@ -31,6 +32,7 @@ class Particles(eqx.Module):
     q: Float[Array, "*runs p"] = eqx.field(converter=number_array)
 
     dims: ClassVar[dict[str, tuple[str, ...]]] = {"a": ("student",), "M": ("student", "teacher"), "q": ("student",)}
+    overlap: ClassVar[str] = "M"
 
     @property
     def width(self) -> int:

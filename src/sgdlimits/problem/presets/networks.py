@@ -1,21 +1,19 @@
-"""The learning problems of the papers, by name."""
+"""The presets of regression: two-layer networks that learn a teacher."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from sgdlimits.errors import BadInput, check_count
+from sgdlimits.errors import check_count
+from sgdlimits.expectation import Expectation
 from sgdlimits.gaussian import Rule
-from sgdlimits.problem.activation import Activation
+from sgdlimits.model.activation import Activation
+from sgdlimits.model.loss import SquaredLoss
+from sgdlimits.model.network import TwoLayer
+from sgdlimits.model.target import CommitteeReadout, Target
 from sgdlimits.problem.algorithm import OnePassSGD
 from sgdlimits.problem.directions import InitialWeights
-from sgdlimits.problem.loss import SquaredLoss
-from sgdlimits.problem.mixtures import binary_mixture, gaussian_mixture, xor_mixture
-from sgdlimits.problem.moments import MomentRule
-from sgdlimits.problem.network import TwoLayer
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.problem.spiked import SpikedTensor
-from sgdlimits.problem.target import CommitteeReadout, Target
 
 
 def phase_retrieval(
@@ -113,7 +111,7 @@ def committee(
     sphere: bool = False,
     teacher_activation: str | Callable | Activation | None = None,
     batch: int = 1,
-    rule: Rule | MomentRule | None = None,
+    rule: Rule | Expectation | None = None,
 ) -> ProjectionProblem:
     r"""A two-layer network learns another, :math:`y = \frac1k\sum_r s(w^*_r\cdot x)`, loss :math:`\frac12(y-f)^2` [5]_.
 
@@ -163,7 +161,7 @@ def single_index(
     sphere: bool = True,
     train_second: bool | float = False,
     batch: int = 1,
-    rule: Rule | MomentRule | None = None,
+    rule: Rule | Expectation | None = None,
 ) -> ProjectionProblem:
     r"""One direction behind any function, :math:`y = g(w_*\cdot x) + \sqrt\Delta z`, loss :math:`\frac12(y-f)^2` [5]_.
 
@@ -215,63 +213,3 @@ def _two_layer(name, target, width, activation, lr, train_second, sphere, batch,
         paper_time=1 / width,
         name=name,
     )
-
-
-def spiked_tensor(order: int = 2, snr: float = 1.2, lr: float = 1.0, ridge: float = 0.0, direct: bool = False) -> SpikedTensor:
-    r"""A direction v behind noisy tensors, :math:`Y = \lambda v^{\otimes k} + W`, loss :math:`|Y - x^{\otimes k}|^2` [2]_.
-
-    Parameters
-    ----------
-    order : k, at least 2; 2 for matrices
-    snr : :math:`\lambda`, the signal-to-noise ratio
-    lr : :math:`c_\delta`, the learning rate: the step size is lr/d
-    ridge : :math:`\alpha`, the strength of the ridge penalty
-    direct : whether SGD draws whole tensors, for small d, instead of the noise of the gradient, which has the same law
-
-    Notes
-    -----
-    Section 3 of the paper. Its :math:`m, r_\perp^2` are our m, r2, its time lr t. The entries of W are independent, and W is
-    not symmetric. `problem.risk` is :math:`|\lambda v^{\otimes k} - x^{\otimes k}|^2`: the constant :math:`E|W|^2` and the
-    penalty are left out. `RandomInit` draws :math:`x \sim N(0, I/d)`. A ratio that grows as :math:`d^{(k-2)/2}` is
-    `theory.effective.scaled_snr`.
-
-    Examples
-    --------
-    >>> import sgdlimits as sl
-    >>> problem = sl.presets.spiked_tensor(order=3, snr=4.0)
-    >>> m, r2, snr, k = 0.5, 0.8, 4.0, 3
-    >>> R2 = m**2 + r2
-    >>> paper = 2 * m * (snr * k * m ** (k - 2) - k * R2 ** (k - 1)), -4 * k * R2 ** (k - 1) * (r2 - 1)     # equation (3.1)
-    >>> ours = problem.drift(sl.Spike(m, r2))
-    >>> bool(abs(ours.m - paper[0]) + abs(ours.r2 - paper[1]) < 1e-14)
-    True
-
-    References
-    ----------
-    .. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
-    """
-    return SpikedTensor(order, snr, lr, ridge, direct=direct)
-
-
-__all__ = [
-    "binary_mixture",
-    "committee",
-    "gaussian_mixture",
-    "phase_retrieval",
-    "quadratic_network",
-    "single_index",
-    "spiked_tensor",
-    "xor_mixture",
-]
-PRESETS = {
-    preset.__name__: preset
-    for preset in (phase_retrieval, quadratic_network, committee, single_index, binary_mixture, xor_mixture, spiked_tensor)
-}
-
-
-class UnknownPreset(BadInput, AttributeError):
-    """A name that is no preset."""
-
-
-def __getattr__(name: str):
-    raise UnknownPreset(f"there is no preset {name!r}. The presets are {', '.join(PRESETS)}.")

@@ -21,16 +21,18 @@ import math
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 
 class QuadraticSeries(eqx.Module):
     """The series of `Z` and of `C_s` up to the power `order`, for the quadratic form K, covariance C and noise variance.
 
-    >>> import jax.numpy as jnp
-    >>> series = QuadraticSeries.of(jnp.array([[1.]]), jnp.array([[1.]]), 0., order=3)
-    >>> [float(series.moment(n)) for n in range(4)]       # E[z^(2n)] = 1, 1, 3, 15
-    [1.0, 1.0, 3.0, 15.0]
+        >>> import jax.numpy as jnp
+    import numpy as np
+        >>> series = QuadraticSeries.of(jnp.array([[1.]]), jnp.array([[1.]]), 0., order=3)
+        >>> [float(series.moment(n)) for n in range(4)]       # E[z^(2n)] = 1, 1, 3, 15
+        [1.0, 1.0, 3.0, 15.0]
     """
 
     z: tuple[Float[Array, ""], ...]
@@ -57,7 +59,7 @@ class QuadraticSeries(eqx.Module):
         """E[D^n v v^T]."""
         return math.factorial(n) * sum((self.z[a] * self.C[n - a] for a in range(n + 1)), jnp.zeros(()))
 
-    def fourth(self, n: int, i: Int[Array, " s"], j: Int[Array, " s"]) -> Float[Array, "s s"]:
+    def fourth(self, n: int, i: Int[np.ndarray, " s"], j: Int[np.ndarray, " s"]) -> Float[Array, "s s"]:
         """E[D^n v_i v_j v_k v_l] for all pairs of pairs: entry (s, t) has (i, j) of pair s and (k, l) of pair t."""
         total = jnp.zeros((i.size, i.size))
         for b in range(n + 1):

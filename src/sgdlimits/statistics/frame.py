@@ -12,7 +12,7 @@ T is never formed from Q during a run, so that it goes on to 1e-16, and the risk
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from sgdlimits.errors import BadInput
-from sgdlimits.problem.overlaps import Overlaps
+from sgdlimits.statistics.overlaps import Overlaps
 
 PSD_TOLERANCE = 1e-9
 ZERO = 16 * np.finfo(float).eps
@@ -42,10 +42,20 @@ class Loading(NamedTuple):
     fixed: Float[Array, "k n"]
 
 
+def triangular(gram: Any) -> Any:
+    """The Cholesky factor of a Gram matrix, on the host where the matrix is there."""
+    return np.linalg.cholesky(gram) if isinstance(gram, np.ndarray) else jnp.linalg.cholesky(gram)
+
+
+def frame_rows(B: Float[Array, "k k"], n: int) -> Float[np.ndarray, "k n"]:
+    """The fixed directions in a frame of n directions: B and zeros."""
+    return np.pad(np.asarray(B), ((0, 0), (0, n - len(B))))
+
+
 def overlaps_of(frame: Frame, B: Float[Array, "k k"]) -> Overlaps:
     """The statistics of a frame, the runs still on the last axis."""
     M = jnp.einsum("jsR,rs->jrR", frame.m, B)
-    add = lambda Q, column: (Q + column[:, None] * column[None], None)  # noqa: E731
+    add = lambda Q, column: (Q + column[:, None] * column[None], None)
     Q = lax.scan(add, (frame.m[:, None] * frame.m[None]).sum(2), frame.T)[0]
     return Overlaps(frame.a, M, Q)
 

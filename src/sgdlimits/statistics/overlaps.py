@@ -5,16 +5,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-
-def number_array(value):
-    """Floating point, whatever numbers were given; what JAX puts into pytrees in between passes through."""
-    numbers = (list, tuple, int, float, np.generic, np.ndarray, jax.Array)
-    return jnp.asarray(value, float) if isinstance(value, numbers) else value
+from sgdlimits.statistics.trees import number_array
 
 
 class Overlaps(eqx.Module):
@@ -42,6 +37,7 @@ class Overlaps(eqx.Module):
         "M": ("student", "teacher"),
         "Q": ("student", "student_other"),
     }
+    overlap: ClassVar[str] = "M"
 
     @property
     def width(self) -> int:
@@ -67,18 +63,3 @@ def from_vector(vector: Float[Array, " n"], like: Overlaps, second_layer: bool) 
 def symmetric(stats: Overlaps) -> Overlaps:
     """The statistics of one run with the symmetric part of Q: the drift must not feed what rounding makes of the rest."""
     return Overlaps(stats.a, stats.M, (stats.Q + stats.Q.T) / 2)
-
-
-def add(state, change, factor: Float[Array, ""] | float = 1.0):
-    """state + factor change, leaf by leaf."""
-    return jax.tree.map(lambda value, more: value + factor * more, state, change)
-
-
-def runs_last(tree):
-    """Move the axis of runs from the front to the back."""
-    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), tree)
-
-
-def runs_first(tree):
-    """Move the axis of runs from the back to the front."""
-    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), tree)

@@ -12,19 +12,19 @@ after another.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sgdlimits.gaussian import gauss_hermite, split_line
-from sgdlimits.problem.activation import PiecewiseLinear
-from sgdlimits.problem.frame import cholesky_columns
-from sgdlimits.problem.overlaps import Overlaps
-
-if TYPE_CHECKING:
-    from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.model.activation import PiecewiseLinear
+from sgdlimits.model.sample import Model
+from sgdlimits.statistics.frame import cholesky_columns
+from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.products import Moments
 
 FAR = 1e3
 
@@ -36,39 +36,57 @@ class Inputs(NamedTuple):
     fixed: Float[Array, "k n"]
     weights: Float[Array, " n"]
     c: Int[Array, " n"]
+    z: Float[Array, " n"] | float = 0.0
 
-    def loss(self, problem: ProjectionProblem, a: Float[Array, " p"]) -> Float[Array, " n"]:
+    def with_noise(self) -> Inputs:
+        """Each input with three values of the label noise: exact for polynomials of degree 5 in it."""
+        z, weights = gauss_hermite(3)
+        every = lambda leaf: jnp.repeat(leaf, 3, axis=-1)
+        here = jnp.tile(jnp.asarray(weights), self.weights.size) * every(self.weights)
+        return Inputs(every(self.fields), every(self.fixed), here, every(self.c), jnp.tile(jnp.asarray(z), self.weights.size))
+
+    def loss(self, model: Model, a: Float[Array, " p"]) -> Float[Array, " n"]:
         """The loss of each input."""
-        return problem.sample_loss(self.fields, self.fixed, a[:, None], 0.0, self.c)
+        return model.sample_loss(self.fields, self.fixed, a[:, None], self.z, self.c)
 
-    def slope(self, problem: ProjectionProblem, a: Float[Array, " p"]) -> Float[Array, " n"]:
-        """dl/df of each input."""
-        label = problem.target.label(self.fixed, jnp.zeros_like(self.weights), self.c)
-        return jax.grad(lambda f: problem.loss(f, label).sum())(problem.network(self.fields, a[:, None]))
+    def slope(self, model: Model, a: Float[Array, " p"]) -> Float[Array, " n"]:
+        """dl/df of each input, without label noise."""
+        label = model.target.label(self.fixed, jnp.zeros_like(self.weights), self.c)
+        return jax.grad(lambda f: model.loss(f, label).sum())(model.network(self.fields, a[:, None]))
 
-    def gradient(self, problem: ProjectionProblem, a: Float[Array, " p"]) -> tuple[Float[Array, "p n"], ...]:
+    def gradient(self, model: Model, a: Float[Array, " p"]) -> tuple[Float[Array, "p n"], ...]:
         """(G, dl/da) of each input."""
         a = jnp.broadcast_to(a[:, None], self.fields.shape)
-        return problem.gradient(self.fields, self.fixed, a, 0.0, self.c)
+        return model.gradient(self.fields, self.fixed, a, self.z, self.c)
+
+    def unit_slopes(self, model: Model, a: Float[Array, " p"]) -> Float[Array, "p n"]:
+        """df/d lambda of each input."""
+        return jax.grad(lambda fields: model.network(fields, a[:, None]).sum())(self.fields)
+
+    def products(self, G: Float[Array, "p n"], second: Float[Array, "p n"]) -> Moments:
+        """The products of each input's gradients and fields; the loss is left out."""
+        zero = jnp.zeros_like(self.weights)
+        return Moments(zero, G[:, None] * self.fixed, G[:, None] * self.fields, G[:, None] * G, second)
 
     def mean(self, rows: Float[Array, "i n"], columns: Float[Array, "j n"]) -> Float[Array, "i j"]:
         """The mean over the inputs of each product."""
         return (self.weights * rows) @ columns.T
 
 
-def at_means(problem: ProjectionProblem, M: Float[Array, "p k"]) -> Inputs:
+def at_means(model: Model, M: Float[Array, "p k"]) -> Inputs:
     """One input a class, its mean."""
-    data = problem.data
-    return Inputs(M @ data.means.T, problem.target.gram @ data.means.T, data.weights, jnp.arange(data.classes))
+    data = model.data
+    means = np.zeros((data.classes, model.teachers)) if data.means is None else data.means
+    return Inputs(M @ means.T, model.target.gram @ means.T, jnp.asarray(data.weights), jnp.arange(data.classes))
 
 
-def on_grid(problem: ProjectionProblem, stats: Overlaps, order: int) -> Inputs:
+def on_grid(model: Model, stats: Overlaps, order: int) -> Inputs:
     """Twice `order` points a unit. The fixed fields are means given those of the students.
 
     Where a unit is flat on the left, its last line needs two points there, since everything is at most quadratic.
     """
-    p, unit, centre = problem.network.width, problem.network.activation, at_means(problem, stats.M)
-    root = problem.data.sigma * student_root(problem, stats)
+    p, unit, centre = model.network.width, model.network.activation, at_means(model, stats.M)
+    root = model.data.sigma * student_root(model, stats)
     rows, weights = jnp.concatenate([centre.fields, centre.fixed]), centre.weights
     for i in range(p):
         if isinstance(unit, PiecewiseLinear):
@@ -81,10 +99,9 @@ def on_grid(problem: ProjectionProblem, stats: Overlaps, order: int) -> Inputs:
     return Inputs(rows[:p], rows[p:], weights, jnp.tile(centre.c, weights.size // centre.c.size))
 
 
-def student_root(problem: ProjectionProblem, stats: Overlaps) -> Float[Array, "p+k p"]:
+def student_root(model: Model, stats: Overlaps) -> Float[Array, "p+k p"]:
     """Rows L of the students and W of the fixed directions, safe where Omega is singular."""
-    omega = jnp.block([[stats.Q, stats.M], [stats.M.T, problem.target.gram]])
-    return cholesky_columns(omega[..., None])[: stats.M.shape[0], :, 0].T
+    return cholesky_columns(model.omega(stats)[..., None])[: stats.M.shape[0], :, 0].T
 
 
 def _kink(here: Float[Array, " n"], scale: Float[Array, ""]) -> Float[Array, " n"]:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.gaussian.lines import Line, gauss_hermite, trapezoid
 from sgdlimits.gaussian.units import safe_root
-from sgdlimits.problem.activation import Activation, Erf, Polynomial
+from sgdlimits.model.activation import Activation, Erf, Polynomial
 
 NODES, REACH = 64, 9.0
 

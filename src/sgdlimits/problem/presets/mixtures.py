@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import jax.numpy as jnp
 import numpy as np
 
 from sgdlimits.errors import BadInput, check_number, is_traced
+from sgdlimits.expectation import Expectation
 from sgdlimits.gaussian import Rule
-from sgdlimits.problem.activation import Activation
+from sgdlimits.model.activation import Activation
+from sgdlimits.model.data import mixture
+from sgdlimits.model.loss import CrossEntropy
+from sgdlimits.model.network import TwoLayer
+from sgdlimits.model.target import ClassLabels, Target
 from sgdlimits.problem.algorithm import OnePassSGD
-from sgdlimits.problem.data import mixture
 from sgdlimits.problem.directions import InitialWeights
-from sgdlimits.problem.loss import CrossEntropy
-from sgdlimits.problem.moments import MomentRule
-from sgdlimits.problem.network import TwoLayer
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.problem.target import ClassLabels, Target
 
 
 def gaussian_mixture(
@@ -32,7 +31,7 @@ def gaussian_mixture(
     activation: str | Callable | Activation = "relu",
     gram=None,
     batch: int = 1,
-    rule: Rule | MomentRule | None = None,
+    rule: Rule | Expectation | None = None,
 ) -> ProjectionProblem:
     r"""A two-layer network learns the labels of Gaussian classes, :math:`x \sim N(\sum_r b_r^{(c)} e_r, I/\text{snr})` [2]_.
 
@@ -74,7 +73,7 @@ def gaussian_mixture(
     .. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
     """
     data = mixture(means, weights, _variance(snr))
-    target = Target(ClassLabels(_check_labels(labels, data.classes)), data.means.shape[1], gram=gram)
+    target = Target(ClassLabels(_check_labels(labels, data.classes)), np.shape(means)[1], gram=gram)
     algorithm = OnePassSGD(lr, lr_second=lr, ridge=ridge, batch=batch)
     return _classifier("gaussian_mixture", data, target, TwoLayer(width, activation, mean=False), algorithm, 1.0, rule)
 
@@ -97,11 +96,11 @@ def binary_mixture(snr: float = 100.0, ridge: float = 0.1, lr: float = 1.0, widt
 
     Examples
     --------
-    >>> import sgdlimits as sl
+    >>> import numpy as np, sgdlimits as sl
     >>> problem = sl.presets.binary_mixture(snr=float("inf"), ridge=0.1)
     >>> optimum = sl.theory.effective.ring_radius(ridge=0.1, weight=0.5)
-    >>> x = jnp.array([optimum, -optimum])
-    >>> bool(abs(problem.drift(sl.Overlaps(x, x[:, None], jnp.outer(x, x))).M).max() < 1e-12)
+    >>> x = np.array([optimum, -optimum])
+    >>> bool(abs(problem.drift(sl.Overlaps(x, x[:, None], np.outer(x, x))).M).max() < 1e-12)
     True
 
     References
@@ -109,7 +108,7 @@ def binary_mixture(snr: float = 100.0, ridge: float = 0.1, lr: float = 1.0, widt
     .. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
     """
     data, target = mixture([[1.0], [-1.0]], variance=_variance(snr)), Target(ClassLabels([1.0, 0.0]))
-    scale = jnp.where(data.sigma > 0, data.sigma, 1.0)
+    scale = 1.0 if data.spread is None else data.spread
     algorithm = OnePassSGD(lr, lr_second=lr, ridge=ridge)
     return _classifier("binary_mixture", data, target, TwoLayer(width, "relu", mean=False), algorithm, scale)
 
@@ -155,7 +154,7 @@ def _variance(snr):
     """1/snr, where snr may be infinite."""
     if not is_traced(snr) and snr != math.inf:
         check_number("snr", snr, above=0)
-    return 1 / jnp.asarray(snr, float)
+    return 1 / (snr if is_traced(snr) else float(snr))
 
 
 def _check_labels(labels, classes: int):

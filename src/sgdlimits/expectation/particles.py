@@ -14,7 +14,7 @@ with the covariance :math:`m_i^\top P^{-1} m_l`: p times p, in blocks of rows.
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,15 +24,12 @@ from jaxtyping import Array, Float, Int, PyTree
 from numpy.polynomial.legendre import leggauss
 
 from sgdlimits.errors import BadInput
+from sgdlimits.expectation.additive import additive_integrals
+from sgdlimits.expectation.smoothing import inner_line, smoothed
 from sgdlimits.gaussian.lines import Line, trapezoid
 from sgdlimits.gaussian.units import UnitIntegrals
-from sgdlimits.problem.loss import SquaredLoss
-from sgdlimits.problem.moments import additive_integrals
-from sgdlimits.problem.particles import Particles
-from sgdlimits.problem.smoothing import inner_line, smoothed
-
-if TYPE_CHECKING:
-    from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.model.sample import Model
+from sgdlimits.statistics.particles import Particles
 
 NUMBERS_AT_ONCE = 2**16
 """About so many numbers a block of units may need at a time."""
@@ -54,7 +51,7 @@ class ParticleMoments(NamedTuple):
 
 
 class ParticleRule(eqx.Module):
-    """How the mean-field expectations of a projection problem are computed."""
+    """How the mean-field expectations of a projection model are computed."""
 
     @property
     @abc.abstractmethod
@@ -62,11 +59,11 @@ class ParticleRule(eqx.Module):
         """A relative tolerance worth asking of a solver of the drift."""
 
     @abc.abstractmethod
-    def moments(self, problem: ProjectionProblem, stats: Particles) -> ParticleMoments:
+    def moments(self, model: Model, stats: Particles) -> ParticleMoments:
         """The moments at the particles of one run."""
 
     @abc.abstractmethod
-    def loss(self, problem: ProjectionProblem, stats: Particles) -> Float[Array, ""]:
+    def loss(self, model: Model, stats: Particles) -> Float[Array, ""]:
         """The mean loss at the particles of one run."""
 
 
@@ -96,55 +93,55 @@ class OnGrid(ParticleRule):
     def tolerance(self):
         return 1e-9 if self.smooth else 1e-6
 
-    def moments(self, problem, stats):
-        units, grid, p = units_of(problem, stats), self._grid(problem), stats.width
-        loss, slope = self._loss(problem, grid, self._network(problem, units, grid))
+    def moments(self, model, stats):
+        units, grid, p = units_of(model, stats), self._grid(model), stats.width
+        loss, slope = self._loss(model, grid, self._network(model, units, grid))
         weights = slope * grid.weights / p
 
         def forces(block: Units):
-            means = smoothed(problem.network.activation, block.m @ grid.inside, block.outside[:, None])
+            means = smoothed(model.network.activation, block.m @ grid.inside, block.outside[:, None])
             return (means.slope * weights) @ grid.fixed.T, means.product @ weights, means.value @ weights
 
-        fixed, field, second = map_blocks(forces, units, self._block(problem, grid))
+        fixed, field, second = map_blocks(forces, units, self._block(model, grid))
         return ParticleMoments(loss, stats.a[:, None] * fixed, stats.a * field, second)
 
-    def loss(self, problem, stats):
-        grid = self._grid(problem)
-        return self._loss(problem, grid, self._network(problem, units_of(problem, stats), grid))[0]
+    def loss(self, model, stats):
+        grid = self._grid(model)
+        return self._loss(model, grid, self._network(model, units_of(model, stats), grid))[0]
 
-    def _network(self, problem, units: Units, grid: Grid) -> Float[Array, " n"]:
+    def _network(self, model, units: Units, grid: Grid) -> Float[Array, " n"]:
         """f at the nodes."""
 
         def part(total, block: Units):
-            means = smoothed(problem.network.activation, block.m @ grid.inside, block.outside[:, None])
+            means = smoothed(model.network.activation, block.m @ grid.inside, block.outside[:, None])
             return total + block.a @ means.value, None
 
-        total = jax.lax.scan(part, jnp.zeros_like(grid.weights), blocks_of(units, self._block(problem, grid)))[0]
+        total = jax.lax.scan(part, jnp.zeros_like(grid.weights), blocks_of(units, self._block(model, grid)))[0]
         return total / units.a.shape[0]
 
     @staticmethod
-    def _loss(problem, grid: Grid, f: Float[Array, " n"]) -> tuple[Float[Array, ""], Float[Array, " n"]]:
+    def _loss(model, grid: Grid, f: Float[Array, " n"]) -> tuple[Float[Array, ""], Float[Array, " n"]]:
         """The mean loss, and dl/df at each node averaged over the label noise."""
-        z, weights = LABEL_LINES[isinstance(problem.loss, SquaredLoss)]
-        every = lambda values: jnp.broadcast_to(values[..., None], (*values.shape, z.size))  # noqa: E731
-        label = problem.target.label(every(grid.fixed), jnp.broadcast_to(z, (grid.c.size, z.size)), every(grid.c))
-        mean = lambda f: problem.loss(every(f), label) @ weights  # noqa: E731
+        z, weights = LABEL_LINES[model.loss.quadratic]
+        every = lambda values: jnp.broadcast_to(values[..., None], (*values.shape, z.size))
+        label = model.target.label(every(grid.fixed), jnp.broadcast_to(z, (grid.c.size, z.size)), every(grid.c))
+        mean = lambda f: model.loss(every(f), label) @ weights
         return grid.weights @ mean(f), jax.grad(lambda f: mean(f).sum())(f)
 
-    def _grid(self, problem) -> Grid:
-        data, k = problem.data, problem.target.teachers
+    def _grid(self, model) -> Grid:
+        data, k = model.data, model.target.teachers
         line = SMOOTH_LINES[k] if self.smooth else panels(*PANELS[k])
         points, weights = (
             np.stack([axis.ravel() for axis in np.meshgrid(*[part] * k, indexing="ij")]) for part in (line.points, line.weights)
         )
         product, classes = weights.prod(0), data.classes
         c = jnp.repeat(jnp.arange(classes), product.size)
-        inside = data.sigma * jnp.tile(points, classes) + data.centre(problem.frame, c)
-        return Grid(inside, problem.frame @ inside, c, data.weights[c] * jnp.tile(product, classes))
+        inside = data.sigma * jnp.tile(points, classes) + data.centre(model.frame, c)
+        return Grid(inside, model.frame @ inside, c, jnp.asarray(data.weights)[c] * jnp.tile(product, classes))
 
     @staticmethod
-    def _block(problem, grid: Grid) -> int:
-        return max(1, NUMBERS_AT_ONCE // (grid.weights.size * inner_line(problem.network.activation).points.size))
+    def _block(model, grid: Grid) -> int:
+        return max(1, NUMBERS_AT_ONCE // (grid.weights.size * inner_line(model.network.activation).points.size))
 
 
 class Pairwise(ParticleRule):
@@ -163,41 +160,41 @@ class Pairwise(ParticleRule):
     def tolerance(self):
         return 1e-9
 
-    def moments(self, problem, stats):
+    def moments(self, model, stats):
         p = stats.width
-        rows, sums = self._rows(problem, stats), self._sums(problem, stats)
+        rows, sums = self._rows(model, stats), self._sums(model, stats)
         value, curvature, fixed, field = map_blocks(sums, rows, self._block(rows))
-        M, q = problem.data.sigma**2 * stats.M, problem.data.sigma**2 * stats.q
-        scale = 2 * problem.loss.weight / p
+        M, q = model.data.sigma**2 * stats.M, model.data.sigma**2 * stats.q
+        scale = 2 * model.loss.weight / p
         slope = scale * stats.a
         return ParticleMoments(
-            loss=self._risk(problem, stats, value),
+            loss=self._risk(model, stats, value),
             gradient_fixed=slope[:, None] * (M * curvature[:p, None] + fixed[:p]),
             gradient_field=slope * (q * curvature[:p] + field[:p]),
             gradient_second=scale * value[:p],
         )
 
-    def loss(self, problem, stats):
-        rows, sums = self._rows(problem, stats), self._sums(problem, stats)
-        return self._risk(problem, stats, map_blocks(lambda block: sums(block)[0], rows, self._block(rows)))
+    def loss(self, model, stats):
+        rows, sums = self._rows(model, stats), self._sums(model, stats)
+        return self._risk(model, stats, map_blocks(lambda block: sums(block)[0], rows, self._block(rows)))
 
-    def _risk(self, problem, stats, value):
-        return problem.loss.weight * (self._weights(problem, stats) @ value + problem.target.noise)
+    def _risk(self, model, stats, value):
+        return model.loss.weight * (self._weights(model, stats) @ value + model.target.noise)
 
     @staticmethod
-    def _weights(problem, stats) -> Float[Array, " n"]:
-        return jnp.concatenate([stats.a / stats.width, -problem.target.readout.weights(problem.target.teachers)])
+    def _weights(model, stats) -> Float[Array, " n"]:
+        return jnp.concatenate([stats.a / stats.width, -model.target.readout.weights(model.target.teachers)])
 
-    def _rows(self, problem, stats) -> tuple[Float[Array, "n k"], PyTree]:
+    def _rows(self, model, stats) -> tuple[Float[Array, "n k"], PyTree]:
         """Coordinates in the frame and features of all fields, the students first."""
-        m = jnp.concatenate([coordinates(problem, stats.M), problem.frame])
-        variances = problem.data.sigma**2 * jnp.concatenate([stats.q, jnp.diagonal(problem.target.gram)])
-        return problem.data.sigma * m, self._integrals(problem).features(variances)
+        m = jnp.concatenate([coordinates(model, stats.M), jnp.asarray(model.frame)])
+        variances = model.data.sigma**2 * jnp.concatenate([stats.q, jnp.diagonal(model.target.gram)])
+        return model.data.sigma * m, self._integrals(model).features(variances)
 
-    def _sums(self, problem, stats):
+    def _sums(self, model, stats):
         """(N c, H c, B c Cov(lambda*, x), B c Cov(x_i, x)) of a block of rows, as sums over all fields."""
-        (m, columns), c = self._rows(problem, stats), self._weights(problem, stats)
-        fixed, integrals = problem.data.sigma * m @ problem.frame.T, self._integrals(problem)
+        (m, columns), c = self._rows(model, stats), self._weights(model, stats)
+        fixed, integrals = model.data.sigma * m @ model.frame.T, self._integrals(model)
 
         def sums(block):
             here, features = block
@@ -208,9 +205,9 @@ class Pairwise(ParticleRule):
         return sums
 
     @staticmethod
-    def _integrals(problem) -> UnitIntegrals:
-        integrals = additive_integrals(problem)
-        assert integrals is not None, "checked when the rule was chosen"
+    def _integrals(model) -> UnitIntegrals:
+        integrals = additive_integrals(model)
+        assert integrals is not None, "pairs are chosen for sums of units only"
         return integrals
 
     @staticmethod
@@ -218,14 +215,14 @@ class Pairwise(ParticleRule):
         return max(1, NUMBERS_AT_ONCE // rows[0].shape[0])
 
 
-def coordinates(problem: ProjectionProblem, M: Float[Array, "p k"]) -> Float[Array, "p k"]:
+def coordinates(model: Model, M: Float[Array, "p k"]) -> Float[Array, "p k"]:
     """Overlaps as coordinates in the orthonormal frame of the fixed directions."""
-    return jnp.linalg.solve(problem.frame, M.T).T
+    return jnp.linalg.solve(model.frame, M.T).T
 
 
-def units_of(problem: ProjectionProblem, stats: Particles) -> Units:
-    m = coordinates(problem, stats.M)
-    return Units(stats.a, m, problem.data.sigma**2 * jnp.maximum(stats.q - (m * m).sum(1), 0.0))
+def units_of(model: Model, stats: Particles) -> Units:
+    m = coordinates(model, stats.M)
+    return Units(stats.a, m, model.data.sigma**2 * jnp.maximum(stats.q - (m * m).sum(1), 0.0))
 
 
 def panels(count: int, order: int, reach: float) -> Line:
@@ -257,12 +254,12 @@ def map_blocks(f, units: PyTree, size: int) -> PyTree:
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:rows], done)
 
 
-def choose_particle_rule(problem: ProjectionProblem) -> ParticleRule:
+def choose_particle_rule(model: Model) -> ParticleRule:
     """A grid where all is smooth and one direction is fixed; else pairs where they have integrals; else a grid up to k = 2."""
-    k, activation, readout = problem.target.teachers, problem.network.activation, problem.target.readout
-    smooth = activation.smooth and readout.smooth and isinstance(problem.loss, SquaredLoss)
-    integrals = additive_integrals(problem)
-    many = problem.network.width > SMOOTH_LINES[2].points.size ** 2
+    k, activation, readout = model.target.teachers, model.network.activation, model.target.readout
+    smooth = activation.smooth and readout.smooth and model.loss.quadratic
+    integrals = additive_integrals(model)
+    many = model.network.width > SMOOTH_LINES[2].points.size ** 2
     if smooth and (k == 1 or (k == 2 and (many or integrals is None))):
         return OnGrid(True)
     if integrals is not None:

@@ -6,6 +6,7 @@ He_m is the Hermite polynomial of the standard normal law with leading coefficie
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,9 +16,9 @@ from numpy.polynomial import hermite_e, legendre
 from scipy.special import factorial, gammaln
 
 from sgdlimits.errors import BadInput, check_count, check_share
-from sgdlimits.problem.activation import Activation, FunctionActivation, Polynomial, as_activation
-from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.problem.target import CommitteeReadout
+from sgdlimits.model.activation import Activation, FunctionActivation, Polynomial, as_activation
+from sgdlimits.model.sample import Model
+from sgdlimits.model.target import CommitteeReadout
 
 HIGHEST_ORDER = 64
 """Orders that `information_exponent` looks at."""
@@ -61,7 +62,7 @@ def hermite_coefficients(fn: str | Callable | Activation, n: int) -> Float[np.nd
     return strengths * np.exp(gammaln(orders + 1) / 2)
 
 
-def information_exponent(target: str | Callable | Activation | ProjectionProblem, tolerance: float = 1e-8) -> int:
+def information_exponent(target: str | Callable | Activation | Any, tolerance: float = 1e-8) -> int:
     r"""The smallest order :math:`m \ge 1` whose Hermite coefficient :math:`c_m = E[g(z)\, He_m(z)]` is not zero.
 
     One-pass SGD on a target of the exponent n needs of the order of d samples for n = 1, d log d for n = 2 and
@@ -89,7 +90,7 @@ def information_exponent(target: str | Callable | Activation | ProjectionProblem
     4
     """
     check_share("tolerance", tolerance)
-    activation = target_function(target) if isinstance(target, ProjectionProblem) else as_activation(target)
+    activation = target_function(target.model) if hasattr(target, "model") else as_activation(target)
     strengths, size = expand(activation, HIGHEST_ORDER)
     seen = np.flatnonzero(np.abs(strengths[1:]) > tolerance * size)
     if not seen.size:
@@ -100,9 +101,9 @@ def information_exponent(target: str | Callable | Activation | ProjectionProblem
     return int(seen[0]) + 1
 
 
-def target_function(problem: ProjectionProblem) -> Activation:
-    """The target of a problem with one teacher, as a function of a standard normal number; `BadInput` for other problems."""
-    target, data = problem.target, problem.data
+def target_function(model: Model) -> Activation:
+    """The target of a model with one teacher, as a function of a standard normal number; `BadInput` for other models."""
+    target, data = model.target, model.data
     if target.teachers != 1 or not data.centred:
         raise BadInput(
             f"an information exponent needs one teacher and centred data; got {target.teachers} teachers and "

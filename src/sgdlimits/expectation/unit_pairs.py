@@ -21,8 +21,10 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.polynomial import Polynomial as Series
 
-from sgdlimits.gaussian.lines import Line
-from sgdlimits.problem.activation import Activation, PiecewiseLinear, Polynomial
+from sgdlimits.gaussian.lines import Line, gauss_hermite, trapezoid
+from sgdlimits.model.activation import Activation, PiecewiseLinear, Polynomial
+
+REACH = 9.0
 
 
 class Plane(NamedTuple):
@@ -58,6 +60,15 @@ def planes(rows: Float[np.ndarray, "m n"], students: int) -> Plane:
     across = np.linalg.norm(rest, axis=2)
     both = np.stack([np.broadcast_to(first[:, None], rest.shape), _unit(rest, across)], axis=2)
     return Plane(own, along, across, both)
+
+
+def pair_moments(student: Activation, teacher: Activation, plane: Plane, count: int) -> PairMoments:
+    """The moments of two kinds of units: closed, exact, or with `count` nodes on a line."""
+    if isinstance(student, PiecewiseLinear) and isinstance(teacher, PiecewiseLinear):
+        return kinked_moments(student, teacher, plane)
+    if isinstance(student, Polynomial) and isinstance(teacher, Polynomial):
+        return smooth_moments(student, teacher, plane, gauss_hermite(max(student.degree, teacher.degree) + 2))
+    return smooth_moments(student, teacher, plane, trapezoid(count, REACH))
 
 
 def smooth_moments(student: Activation, teacher: Activation, plane: Plane, line: Line) -> PairMoments:
@@ -110,7 +121,7 @@ def derivatives(activation: Activation, x: np.ndarray) -> tuple[np.ndarray, np.n
 
 @eqx.filter_jit
 def _derivatives(activation: Activation, x: Array) -> tuple[Array, Array, Array]:
-    slope = lambda f: lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),))[1]  # noqa: E731
+    slope = lambda f: lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),))[1]
     first: Callable = slope(activation)
     return activation(x), first(x), slope(first)(x)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,16 +14,40 @@ from jaxtyping import Array, Float
 from sgdlimits.errors import BadInput
 
 
-class SquaredLoss(eqx.Module):
+class Loss(eqx.Module):
+    """A function of a prediction and a label, entry by entry."""
+
+    @abc.abstractmethod
+    def __call__(self, prediction: Float[Array, "*batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        """The loss of each entry."""
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether it is a multiple, `weight`, of the square of the residual."""
+        return False
+
+    def floor(self, data: Any, target: Any) -> Float[Array, ""] | None:
+        """The mean over inputs and label noise of loss(label without noise, label), where it is closed; None otherwise."""
+        return None
+
+
+class SquaredLoss(Loss):
     """weight (f - y)^2. The weight is 1/2 in most papers and 1 in some."""
 
     weight: float = eqx.field(static=True, default=0.5)
 
-    def __call__(self, prediction: Float[Array, "*batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    def __call__(self, prediction, label):
         return self.weight * (prediction - label) ** 2
 
+    @property
+    def quadratic(self):
+        return True
 
-class CrossEntropy(eqx.Module):
+    def floor(self, data, target):
+        return self.weight * target.noise
+
+
+class CrossEntropy(Loss):
     r"""The cross-entropy of a label y between 0 and 1 and the probability :math:`\sigma(f) = 1/(1 + e^{-f})`:
     :math:`-y\log\sigma(f) - (1-y)\log\sigma(-f) = \log(1 + e^f) - yf`.
 
@@ -29,31 +55,33 @@ class CrossEntropy(eqx.Module):
     0.6931
     """
 
-    def __call__(self, prediction: Float[Array, "*batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    def __call__(self, prediction, label):
         return jax.nn.softplus(prediction) - label * prediction
 
     def least(self, label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """The least loss of any prediction: the entropy of the label, zero for 0 and 1."""
         return -(xlogy(label, label) + xlogy(1 - label, 1 - label))
 
+    def floor(self, data, target):
+        """For labels of classes their mean entropy, the loss of a network that is sure of every class."""
+        labels = getattr(target.readout, "labels", None)
+        return None if labels is None else data.weights @ self.least(labels)
 
-class FunctionLoss(eqx.Module):
+
+class FunctionLoss(Loss):
     """A user's own differentiable function loss(prediction, label) of two numbers."""
 
     fn: Callable = eqx.field(static=True)
 
-    def __call__(self, prediction: Float[Array, "*batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    def __call__(self, prediction, label):
         if prediction.ndim == 0:
             return self.fn(prediction, label)
         return jax.vmap(self.fn)(prediction.ravel(), label.ravel()).reshape(prediction.shape)
 
 
-Loss = SquaredLoss | CrossEntropy | FunctionLoss
-
-
 def as_loss(loss: Callable) -> Loss:
     """A loss from a user's JAX function, checked: two numbers in, one number out."""
-    if isinstance(loss, (SquaredLoss, CrossEntropy, FunctionLoss)):
+    if isinstance(loss, Loss):
         return loss
     number = jax.ShapeDtypeStruct((), float)
     try:

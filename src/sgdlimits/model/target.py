@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.errors import BadInput, check_count, check_number, is_traced
-from sgdlimits.problem.activation import Activation, as_activation, is_square
+from sgdlimits.model.activation import Activation, as_activation, is_square
+from sgdlimits.statistics.trees import number_array
 
 
 class Readout(eqx.Module):
@@ -40,7 +41,7 @@ class CommitteeReadout(Readout):
 
     def __init__(self, activation: str | Callable | Activation, second=None) -> None:
         self.activation = as_activation(activation)
-        self.second = None if second is None else jnp.asarray(second, float)
+        self.second = None if second is None else number_array(second)
 
     def __call__(self, fixed, c=0):
         values = self.activation(fixed)
@@ -48,22 +49,22 @@ class CommitteeReadout(Readout):
             return values.mean(0)
         return (self.second.reshape(-1, *(1 for _ in fixed.shape[1:])) * values).mean(0)
 
-    def weights(self, teachers: int) -> Float[Array, " k"]:
+    def weights(self, teachers: int) -> Float[Array, " k"] | Float[np.ndarray, " k"]:
         """The factor of each unit, 1/k included."""
-        return (jnp.ones(teachers) if self.second is None else self.second) / teachers
+        return jnp.asarray(self.second) / teachers if self.second is not None else np.full(teachers, 1 / teachers)
 
     @property
     def smooth(self):
         return self.activation.smooth
 
     def quadratic(self, teachers):
-        return jnp.diag(self.weights(teachers)) if is_square(self.activation) else None
+        return self.weights(teachers) * np.eye(teachers) if is_square(self.activation) else None
 
 
 class QuadraticReadout(Readout):
     r"""A quadratic form, :math:`\lambda^{*\top} R \lambda^*`."""
 
-    R: Float[Array, "k k"] = eqx.field(converter=lambda R: jnp.asarray(R, float))
+    R: Float[Array, "k k"] = eqx.field(converter=number_array)
 
     def __call__(self, fixed, c=0):
         R = self.R.reshape(*self.R.shape, *(1 for _ in fixed.shape[1:]))
@@ -99,10 +100,10 @@ class ClassLabels(Readout):
     labels: Float[Array, " classes"]
 
     def __init__(self, labels) -> None:
-        self.labels = jnp.asarray(labels, float)
+        self.labels = number_array(labels)
 
     def __call__(self, fixed, c=0):
-        return jnp.broadcast_to(self.labels[c], fixed.shape[1:])
+        return jnp.broadcast_to(jnp.asarray(self.labels)[c], fixed.shape[1:])
 
     @property
     def smooth(self):
@@ -115,7 +116,7 @@ class Target(eqx.Module):
     Parameters
     ----------
     readout : a `Readout`, or a JAX function of one vector of k fields that returns one number
-    teachers : k, the number of fixed directions
+    teachers : k, the number of fixed directions; 1, or as many as the Gram matrix has, unless given
     noise : variance of the additive label noise
     gram : P, shape (k, k), positive definite; the identity unless given
 
@@ -128,12 +129,12 @@ class Target(eqx.Module):
     gram: Float[Array, "k k"]
     noise: Float[Array, ""]
 
-    def __init__(self, readout: Readout | Callable, teachers: int = 1, *, noise: float = 0.0, gram=None) -> None:
-        teachers = check_count("teachers", teachers)
+    def __init__(self, readout: Readout | Callable, teachers: int | None = None, *, noise: float = 0.0, gram=None) -> None:
+        teachers = check_count("teachers", (1 if gram is None else len(gram)) if teachers is None else teachers)
         check_number("noise", noise, at_least=0)
         self.readout = readout if isinstance(readout, Readout) else FunctionReadout(readout)
-        self.gram = jnp.eye(teachers) if gram is None else jnp.asarray(gram, float)
-        self.noise = jnp.asarray(noise, float)
+        self.gram = number_array(np.eye(teachers) if gram is None else gram)
+        self.noise = number_array(noise)
         _check_gram(self.gram, teachers)
         _check_readout(self.readout, teachers)
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from sgdlimits.errors import BadInput, check_number, is_traced
 from sgdlimits.random import Purpose, Stream
+from sgdlimits.statistics.trees import number_array
 
 
 class Data(eqx.Module):
@@ -19,15 +20,36 @@ class Data(eqx.Module):
     Parameters
     ----------
     weights : the probabilities, shape (classes,)
-    means : the coefficients b of each class's mean along the fixed directions, shape (classes, k)
+    means : the coefficients b of each class's mean along the fixed directions, shape (classes, k); None for zero means
     sigma : standard deviation of every coordinate around the mean
-    centred : whether there is one class only, with mean zero
+    centred : whether the means are zero, whatever `means` says
+
+    What kind of data it is shows in its structure, not in the value of a number: means that are zero and a sigma that is zero
+    are None. So another mean or another sigma is other data, and a sigma that is traced is not zero.
     """
 
     weights: Float[Array, " classes"]
-    means: Float[Array, "classes k"]
-    sigma: Float[Array, ""]
-    centred: bool = eqx.field(static=True, default=False)
+    means: Float[Array, "classes k"] | None
+    spread: Float[Array, ""] | None
+
+    def __init__(self, weights, means=None, sigma: float | Float[Array, ""] = 1.0, centred: bool = False) -> None:
+        self.weights = number_array(weights)
+        self.means = None if means is None or centred else number_array(means)
+        self.spread = None if not is_traced(sigma) and float(sigma) == 0 else number_array(sigma)
+
+    @property
+    def centred(self) -> bool:
+        """Whether there is one class only, with mean zero."""
+        return self.means is None
+
+    @property
+    def on_means(self) -> bool:
+        """Whether every input is the mean of its class."""
+        return self.spread is None
+
+    @property
+    def sigma(self) -> Float[Array, ""]:
+        return number_array(0.0) if self.spread is None else self.spread
 
     @property
     def classes(self) -> int:
@@ -35,6 +57,8 @@ class Data(eqx.Module):
 
     def centre(self, B: Float[Array, "k k"], c: Array) -> Float[Array, "k *batch"]:
         """Frame coordinates of the mean of class `c`."""
+        if self.means is None:
+            return jnp.zeros((B.shape[0], *jnp.shape(c)))
         return jnp.moveaxis((self.means @ B)[c], -1, 0)
 
     def draw_class(self, stream: Stream, samples: int) -> Int[Array, "steps samples runs"]:
@@ -46,9 +70,9 @@ class Data(eqx.Module):
         return (u[..., None] > jnp.cumsum(self.weights)[:-1]).sum(-1, dtype=jnp.int32)
 
 
-def gaussian(teachers: int) -> Data:
+def gaussian() -> Data:
     """Standard normal inputs: one class, no mean, sigma = 1."""
-    return Data(jnp.ones(1), jnp.zeros((1, teachers)), jnp.ones(()), centred=True)
+    return Data(np.ones(1))
 
 
 def mixture(means, weights=None, variance: float = 1.0) -> Data:
@@ -63,10 +87,10 @@ def mixture(means, weights=None, variance: float = 1.0) -> Data:
     >>> mixture([[1.0, 0.0], [0.0, 1.0]], variance=0.01).classes
     2
     """
-    means = jnp.asarray(means, float)
+    means = number_array(means)
     if means.ndim != 2 or not means.size:
         raise BadInput(f"means must have shape (classes, k); got {means.shape}. Give one row a class.")
-    weights = jnp.full(means.shape[0], 1 / means.shape[0]) if weights is None else jnp.asarray(weights, float)
+    weights = np.full(means.shape[0], 1 / means.shape[0]) if weights is None else number_array(weights)
     if weights.shape != means.shape[:1]:
         raise BadInput(f"weights must have shape {means.shape[:1]}, one a class; got {weights.shape}. Give such weights.")
     if not is_traced(weights) and not (float(weights.min()) > 0 and math.isclose(float(weights.sum()), 1.0, abs_tol=1e-9)):
@@ -74,4 +98,4 @@ def mixture(means, weights=None, variance: float = 1.0) -> Data:
     if not is_traced(means) and not np.isfinite(means).all():
         raise BadInput(f"means must be finite; got {np.asarray(means).tolist()}. Give finite means.")
     check_number("variance", variance, at_least=0)
-    return Data(weights, means, jnp.sqrt(jnp.asarray(variance, float)))
+    return Data(weights, means, jnp.sqrt(variance) if is_traced(variance) else math.sqrt(variance))

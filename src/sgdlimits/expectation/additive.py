@@ -1,0 +1,207 @@
+"""Squared loss and a readout that is a sum over units: integrals over two and four fields."""
+
+from __future__ import annotations
+
+import math
+from functools import singledispatch
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from sgdlimits.errors import check_count
+from sgdlimits.expectation.base import Expectation
+from sgdlimits.expectation.nodes import NodeSums
+from sgdlimits.expectation.slopes import Slopes, differentiated, warn_of
+from sgdlimits.expectation.unit_pairs import PairMoments, Plane, pair_moments, planes
+from sgdlimits.gaussian import (
+    ErfIntegrals,
+    GaussHermite,
+    Orders,
+    PiecewiseLinearIntegrals,
+    Rule,
+    SmoothIntegrals,
+    Sobol,
+    UnitIntegrals,
+    polynomial_orders,
+)
+from sgdlimits.gaussian.units import PAIRS_AT_ONCE
+from sgdlimits.model.activation import Activation, Erf, PiecewiseLinear, Polynomial
+from sgdlimits.model.sample import Model
+from sgdlimits.model.target import CommitteeReadout
+from sgdlimits.statistics.frame import frame_rows
+from sgdlimits.statistics.products import Moments
+
+FINE_GRID = 14
+MOST_COVARIANCE_NODES = 2**20
+NUMBERS_AT_ONCE = 2**23
+NODES_A_NORM, MOST_NODES = 96, 480
+SLOPE_ACCURACY = 1e-6
+
+
+class FieldIntegrals(Expectation):
+    """Squared loss and a readout that is a sum over units: integrals over two and four fields, not over all of them.
+
+    In closed form for erf units and for piecewise linear ones (one integral over an angle is left in the corrector), exactly
+    for polynomials, and by quadrature for other smooth functions (see `sgdlimits.gaussian`).
+
+    Parameters
+    ----------
+    order : nodes a dimension where there is no closed form; more nodes make smaller errors
+    """
+
+    needs: ClassVar[str] = (
+        "a squared loss, a CommitteeReadout, centred data, and activations that are smooth or piecewise linear"
+    )
+    order: int = eqx.field(static=True, default=24)
+
+    def __check_init__(self) -> None:
+        check_count("order", self.order, at_least=4)
+
+    def suits(self, model):
+        return additive_integrals(model, self.order) is not None
+
+    def tolerance(self, model):
+        return 1e-9 if self._integrals(model).exact else 1e-7
+
+    def accuracy(self, model):
+        return None if self._integrals(model).exact else 1e-3
+
+    @property
+    def remedy(self):
+        return f"Give the problem rule=FieldIntegrals(order={2 * self.order})."
+
+    def moments(self, model, stats):
+        return self._moments(model, stats, self._integrals(model))
+
+    def error(self, model, stats):
+        integrals = self._integrals(model)
+        fine, rough = (self._moments(model, stats, units) for units in (integrals, integrals.coarser()))
+        return jax.tree.map(lambda a, b: jnp.abs(a - b), fine, rough)
+
+    def risk(self, model, stats):
+        return self._loss(model, self._coefficients(model, stats.a), model.data.sigma**2 * model.omega(stats))
+
+    def risk_of_factor(self, model, a, F):
+        rows = jnp.concatenate([F.student, F.fixed])
+        noise = model.loss.weight * model.target.noise
+        return jnp.maximum(self._loss(model, self._coefficients(model, a), model.data.sigma**2 * rows @ rows.T), noise)
+
+    def covariance(self, model, stats, increment):
+        return NodeSums(covariance_rule(model)).covariance(model, stats, increment)
+
+    def runs_at_once(self, model):
+        p, n = model.width, model.width + model.teachers
+        grid = self._integrals(model).numbers_a_pair
+        return max(1, NUMBERS_AT_ONCE // (min(p * (p + 1) // 2, PAIRS_AT_ONCE) * n * max(n, grid)))
+
+    def slopes(self, model, a, S):
+        """From pairs of units; where these are not exact, with a warning if fewer nodes say something else."""
+        student, teacher = model.network.activation, model.target.readout.activation
+        if isinstance(student, Erf) and isinstance(teacher, Erf):
+            return differentiated(self.risk, model, a, S)
+        plane = planes(float(model.data.sigma) * np.concatenate([S, frame_rows(model.frame, S.shape[1])]), len(S))
+        largest = max(1.0, np.hypot(plane.along, plane.across).max())
+        count = min(MOST_NODES, NODES_A_NORM * math.ceil(largest))
+        fine = _from_pairs(model, a, plane, pair_moments(student, teacher, plane, count))
+        if not self._integrals(model).exact:
+            rough = _from_pairs(model, a, plane, pair_moments(student, teacher, plane, 3 * count // 4))
+            warn_of(fine.span - rough.span, fine.span, SLOPE_ACCURACY, "Take units of smaller norm, or a smoother activation.")
+        return fine
+
+    def _moments(self, model, stats, integrals) -> Moments:
+        p, weight, factor = model.width, model.loss.weight, model.network.factor
+        C, c = model.data.sigma**2 * model.omega(stats), self._coefficients(model, stats.a)
+        value, slope, curvature = integrals.all_pairs(C)
+        residual = value @ c
+        cross = (curvature[:p] @ c)[:, None] * C[:p] + (slope[:p] * c) @ C
+        spread = integrals.corrector(C, c) + model.target.noise * slope[:p, :p]
+        first = 2 * weight * factor * stats.a[:, None]
+        return Moments(
+            loss=weight * (c @ residual + model.target.noise),
+            gradient_fixed=first * cross[:, p:],
+            gradient_field=first * cross[:, :p],
+            gradient_gradient=first * first.T * spread,
+            gradient_second=2 * weight * factor * residual[:p],
+        )
+
+    def _loss(self, model, c, C) -> Float[Array, ""]:
+        return model.loss.weight * (c @ self._integrals(model).all_pairs(C).value @ c + model.target.noise)
+
+    @staticmethod
+    def _coefficients(model, a) -> Float[Array, " n"]:
+        return jnp.concatenate([model.network.factor * a, -model.target.readout.weights(model.teachers)])
+
+    def _integrals(self, model) -> UnitIntegrals:
+        integrals = additive_integrals(model, self.order)
+        assert integrals is not None, self.needs
+        return integrals
+
+
+def additive_integrals(model: Model, order: int = 24) -> UnitIntegrals | None:
+    """The integrals of a model whose residual is a sum of units with squared loss; None for other models."""
+    readout = model.target.readout
+    if not (model.loss.quadratic and isinstance(readout, CommitteeReadout) and model.data.centred):
+        return None
+    return unit_integrals(model.network.activation, readout.activation, model.width, model.teachers, order)
+
+
+@singledispatch
+def unit_integrals(student: Activation, teacher: Activation, p: int, k: int, order: int) -> UnitIntegrals | None:
+    """The integrals of p units of one activation and k of another, by the kind of the first; None where none are known.
+
+    A family of activations with closed integrals registers them here.
+    """
+    return SmoothIntegrals(p, student, teacher, Orders.of(order)) if student.smooth and teacher.smooth else None
+
+
+@unit_integrals.register
+def _(student: Erf, teacher, p, k, order):
+    if not isinstance(teacher, Erf):
+        return unit_integrals.dispatch(Activation)(student, teacher, p, k, order)
+    return ErfIntegrals(students=p, gains=np.sqrt(2) * np.repeat([student.scale, teacher.scale], [p, k]))
+
+
+@unit_integrals.register
+def _(student: PiecewiseLinear, teacher, p, k, order):
+    if not isinstance(teacher, PiecewiseLinear):
+        return unit_integrals.dispatch(Activation)(student, teacher, p, k, order)
+    left, right = (np.repeat([getattr(unit, side) for unit in (student, teacher)], [p, k]) for side in ("left", "right"))
+    return PiecewiseLinearIntegrals(students=p, odd=(right + left) / 2, even=(right - left) / 2)
+
+
+@unit_integrals.register
+def _(student: Polynomial, teacher, p, k, order):
+    if not isinstance(teacher, Polynomial):
+        return unit_integrals.dispatch(Activation)(student, teacher, p, k, order)
+    return SmoothIntegrals(p, student, teacher, polynomial_orders(student.degree, teacher.degree), polynomials=True)
+
+
+def covariance_rule(model: Any) -> Rule:
+    """A rule over all fields for the covariance of the increments: a grid where it is fine enough, Sobol points otherwise."""
+    student, teacher = model.network.activation, model.target.readout.activation
+    finest = int(MOST_COVARIANCE_NODES ** (1 / (model.width + model.teachers + 1)))
+    enough = FINE_GRID
+    if isinstance(student, Polynomial) and isinstance(teacher, Polynomial):
+        enough = 2 * max(student.degree, teacher.degree) + 2 * student.degree - 1
+    if student.smooth and teacher.smooth and finest >= enough:
+        return GaussHermite(min(finest, max(enough, 32)))
+    return Sobol(log2_points=14)
+
+
+def _from_pairs(model: Any, a: np.ndarray, plane: Plane, pairs: PairMoments) -> Slopes:
+    r""":math:`G_j = 2wc_js_j'D`, :math:`l_{jl} = 2w(c_jc_ls_j's_l' + \delta_{jl}c_js_j''D)`, the residual D a sum of units."""
+    p, n, weight = len(a), plane.directions.shape[-1], model.loss.weight
+    c = np.concatenate([model.network.factor * a, -np.asarray(model.target.readout.weights(model.teachers))])
+    first, sigma = 2 * weight * c[:p], float(model.data.sigma)
+    e, between, own = plane.directions, c[:p, None] * c[:p], np.diag(c[:p])
+    gradient = np.einsum("m,jma,jmas->js", c, pairs.first, e, optimize=True)
+    slopes = np.einsum("jlab,jlas,jlbt->jslt", pairs.slopes.tensor, e[:, :p], e[:, :p], optimize=True)
+    curvature = np.einsum("m,jmab,jmas,jmbt->jst", c, pairs.curvature.tensor, e, e, optimize=True)
+    mean = 2 * weight * (between * pairs.slopes.mean + own * (pairs.curvature.mean @ c)[:, None])
+    span = 2 * weight * (between[:, None, :, None] * slopes + np.einsum("jl,jst->jslt", own, curvature))
+    span += np.einsum("jl,st->jslt", mean, np.eye(n))
+    return Slopes(sigma * first[:, None] * gradient, sigma**2 * span, sigma**2 * mean)

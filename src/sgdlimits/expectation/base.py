@@ -1,0 +1,113 @@
+"""Averages over one sample: the interface of the rules that compute them."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from sgdlimits.expectation.slopes import Slopes
+from sgdlimits.model.sample import Model
+from sgdlimits.statistics.frame import Loading
+from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.products import Moments
+
+Increment = Callable[[Moments], Float[Array, "n samples"]]
+"""What the products of samples do to the statistics, linear in the products but for a constant; their last axis is kept."""
+
+
+class Expectation(eqx.Module):
+    """How averages over one sample of a model are computed. Nothing here knows of an algorithm.
+
+    A rule implements `suits`, `moments`, `covariance`, `risk_of_factor` and `slopes`; `needs` says in words which models suit
+    it. Which rule suits a model is a matter of types and of static fields, never of a number: it is asked again at every use,
+    inside compiled code as outside, and cannot go stale.
+    """
+
+    needs: ClassVar[str] = ""
+
+    def suits(self, model: Model) -> bool:
+        """Whether the model is of the kind that this rule is made for."""
+        return True
+
+    @abc.abstractmethod
+    def moments(self, model: Model, stats: Overlaps) -> Moments:
+        """The moments of the drift at statistics without a batch axis."""
+
+    @abc.abstractmethod
+    def covariance(self, model: Model, stats: Overlaps, increment: Increment) -> Float[Array, "n n"]:
+        """The covariance of the increments of one sample."""
+
+    @abc.abstractmethod
+    def risk_of_factor(self, model: Model, a: Float[Array, " p"], F: Loading) -> Float[Array, ""]:
+        """The population risk from a factor of Omega, as exact as can be where the risk is tiny."""
+
+    @abc.abstractmethod
+    def slopes(self, model: Model, a: np.ndarray, S: Float[np.ndarray, "p n"]) -> Slopes:
+        """Gradient and Hessian of the risk for units with coordinates S in an orthonormal frame."""
+
+    def gradient(self, model: Model, a: np.ndarray, S: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "p n"]:
+        """E[G x] in that frame."""
+        return self.slopes(model, a, S).gradient
+
+    def risk(self, model: Model, stats: Overlaps) -> Float[Array, ""]:
+        """The mean loss at statistics without a batch axis."""
+        return self.moments(model, stats).loss
+
+    def floor(self, model: Model) -> Float[Array, ""]:
+        """The mean loss of a prediction that is the label without its noise."""
+        closed = model.loss.floor(model.data, model.target)
+        assert closed is not None, "rules other than sums over nodes are for losses whose floor is closed"
+        return closed
+
+    def sharp(self) -> Expectation:
+        """The rule with kinks as they are, where it smooths them for solvers."""
+        return self
+
+    def finer(self) -> Expectation | None:
+        """The rule with more nodes, or None where there are none or no more."""
+        return None
+
+    def error(self, model: Model, stats: Overlaps) -> Moments:
+        """Estimates of the errors of `moments`, zero in closed form."""
+        return jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: self.moments(model, stats)))
+
+    def estimate(self, model: Model, stats: Overlaps) -> tuple[Moments, Moments]:
+        """The moments and estimates of their errors."""
+        return self.moments(model, stats), self.error(model, stats)
+
+    def tolerance(self, model: Model) -> float:
+        """A relative tolerance worth asking of a solver of the drift."""
+        return 1e-9
+
+    def accuracy(self, model: Model) -> float | None:
+        """The relative accuracy that the moments should have unless another is asked for; None in closed form."""
+        return None
+
+    @property
+    def remedy(self) -> str:
+        """What makes the moments more accurate."""
+        return ""
+
+    def runs_at_once(self, model: Model) -> int | None:
+        """How many runs' moments to compute at once, where memory is a question."""
+        return None
+
+
+def linear_part(increment: Increment, p: int, k: int) -> Moments:
+    """The matrix of an increment: its derivative with respect to each product, shape (n, ...)."""
+    still = Moments(*(jnp.zeros((*shape, 1)) for shape in ((), (p, k), (p, p), (p, p), (p,))))
+    return jax.tree.map(lambda leaf: leaf[:, 0, ..., 0], jax.jacfwd(increment)(still))
+
+
+def covariance_over(increment: Increment, products: Moments, weights: Float[Array, " samples"]) -> Float[Array, "n n"]:
+    """The covariance of the increments of samples with these weights, which sum to 1."""
+    change = increment(products)
+    centred = change - (change @ weights)[:, None]
+    return (centred * weights) @ centred.T

@@ -1,0 +1,276 @@
+r"""Classification of Gaussian mixtures: expectations over the student fields only, with their kinks treated exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.scipy.special import ndtr
+from jaxtyping import Array, Float
+
+from sgdlimits.errors import BadInput, check_count, check_number
+from sgdlimits.expectation.base import Expectation, covariance_over, linear_part
+from sgdlimits.expectation.class_inputs import Inputs, at_means, on_grid, student_root
+from sgdlimits.expectation.class_slopes import kinked_class_hessian
+from sgdlimits.expectation.node_slopes import FrameNodes, slopes_at_nodes
+from sgdlimits.expectation.slopes import Slopes, checked_by_stein, differentiated, from_products, padded
+from sgdlimits.gaussian import GaussHermite, both_positive, positive_means
+from sgdlimits.model.loss import CrossEntropy
+from sgdlimits.model.target import ClassLabels
+from sgdlimits.statistics.frame import frame_rows
+from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.products import Moments
+from sgdlimits.statistics.trees import add
+
+ORDERS = {1: (16, 24), 2: (12, 20), 3: (4, 6, 9), 4: (3, 4, 6), 5: (2, 3, 4)}
+"""Nodes on each side of a kink, by width: later ones are used where earlier ones disagree."""
+
+WIDE = 4
+KINK = 1e-6
+NUMBERS_AT_ONCE = 2**23
+NUMBERS_A_NODE = 32
+MOST_ORDER = 32
+AT_KINK = 1e-9
+
+
+class ClassRule(Expectation):
+    """Labels of classes: the risk comes from the overlaps, since it is nowhere so small that it needs their factor.
+
+    Label noise enters the cross-entropy linearly, so that its part of every moment is a product of slopes of the network.
+    """
+
+    def suits(self, model):
+        unit = model.network.activation
+        labels, loss = isinstance(model.target.readout, ClassLabels), isinstance(model.loss, CrossEntropy)
+        return labels and loss and (unit.kinked or unit.smooth)
+
+    def risk_of_factor(self, model, a, F):
+        return self.risk(model, Overlaps(a, F.student @ F.fixed.T, F.student @ F.student.T))
+
+    def gradient(self, model, a, S):
+        """That of the drift, which smooths what a class without noise does at a kink."""
+        return (
+            from_products(self.moments, model, a, S) if model.network.activation.kinked else self.slopes(model, a, S).gradient
+        )
+
+
+class ClassIntegrals(ClassRule):
+    r"""Labels of classes, cross-entropy, piecewise linear or smooth units: a grid over the student fields, split at the kinks.
+
+    The grid has 2 order points a unit (see `class_inputs`). Its order climbs a ladder until two rungs agree.
+    The fixed fields enter the drift linearly and the covariance quadratically, so that their mean given the students' is exact.
+    Where two piecewise linear units almost coincide, the second kink is a steep step in the variable of the first. So the steps
+    are integrated in closed form, times dl/df at the mean of the class, and the grid has the rest. That is done for the drift
+    only: there the covariance of the increments is accurate to a few per cent of its largest entry.
+
+    Parameters
+    ----------
+    relative_error : how far two rungs may differ, relative to the largest moment, before the next one is computed
+    orders : the ladder, two or more growing orders; None takes one that suits the width
+    """
+
+    needs: ClassVar[str] = (
+        f"ClassLabels, CrossEntropy, activations that are smooth or piecewise linear, and orders for more than "
+        f"{max(ORDERS)} units"
+    )
+    relative_error: float = eqx.field(static=True)
+    orders: tuple[int, ...] | None = eqx.field(static=True)
+
+    def __init__(self, relative_error: float = 1e-6, orders: Sequence[int] | None = None) -> None:
+        check_number("relative_error", relative_error, above=0)
+        self.relative_error = float(relative_error)
+        self.orders = None if orders is None else _check_orders(orders)
+
+    def suits(self, model):
+        return (
+            super().suits(model) and not model.data.on_means and (model.network.width <= max(ORDERS) or self.orders is not None)
+        )
+
+    def tolerance(self, model):
+        return 1e-6
+
+    def accuracy(self, model):
+        return 1e-4
+
+    @property
+    def remedy(self):
+        return "Give the problem rule=ClassIntegrals(orders=...), with (20, 30) for two units or (4, 6, 9) for four, say."
+
+    def moments(self, model, stats):
+        return self.estimate(model, stats)[0]
+
+    def error(self, model, stats):
+        return self.estimate(model, stats)[1]
+
+    def risk(self, model, stats):
+        """The mean loss on one rung: the last for few units, the one before it from four units on."""
+        inputs = on_grid(model, stats, self._one_order(model))
+        return (inputs.weights * inputs.loss(model, stats.a)).sum()
+
+    def covariance(self, model, stats, increment):
+        """On one rung too. What the students' fields leave open of the fixed ones adds the second term."""
+        inputs = on_grid(model, stats, self._one_order(model)).with_noise()
+        products = inputs.products(*inputs.gradient(model, stats.a))
+        p, k = stats.M.shape
+        L = linear_part(increment, p, k).gradient_fixed.reshape(-1, p * k)
+        W = student_root(model, stats)[p:]
+        open_ = jnp.kron((products.gradient_gradient * inputs.weights).sum(-1), model.target.gram - W @ W.T)
+        return covariance_over(increment, products, inputs.weights) + model.data.sigma**2 * L @ open_ @ L.T
+
+    def slopes(self, model, a, S):
+        n, accuracy = S.shape[1], self.accuracy(model)
+        if not model.network.activation.kinked:
+            nodes = FrameNodes.of_units(a, padded(model, S), GaussHermite(2 * self._ladder(model)[-1]))
+            return slopes_at_nodes(model, S, nodes, accuracy, self.remedy)
+        span, outside = kinked_class_hessian(model, a, padded(model, S), self._ladder(model)[-1])
+        slopes = Slopes(self.gradient(model, a, S), span[:, :n, :, :n], outside)
+        return checked_by_stein(model, S, slopes, accuracy, self.remedy)
+
+    def runs_at_once(self, model):
+        """One by one where the ladder's last rung costs much more than the others, so that runs can do without it."""
+        p = model.network.width
+        nodes = (2 * self._ladder(model)[-1]) ** p * model.data.classes
+        return 1 if p > 2 else max(1, NUMBERS_AT_ONCE // (NUMBERS_A_NODE * nodes))
+
+    def estimate(self, model, stats) -> tuple[Moments, Moments]:
+        """The moments, and how far they are from those of the rung below."""
+        at, steps = _rung(model, stats)
+
+        def climb(before, orders):
+            here = at(orders[0])
+            gap = jax.tree.map(lambda a, b: jnp.abs(a - b), here, before)
+            if len(orders) == 1:
+                return here, gap
+            agree = _largest(gap) <= self.relative_error * _largest(add(here, steps))
+            return lax.cond(agree, lambda: (here, gap), lambda: climb(here, orders[1:]))
+
+        first, *others = self._ladder(model)
+        rest, gap = climb(at(first), others)
+        return add(rest, steps), gap
+
+    def _ladder(self, model) -> tuple[int, ...]:
+        return ORDERS[model.network.width] if self.orders is None else self.orders
+
+    def _one_order(self, model) -> int:
+        return self._ladder(model)[-2 if model.network.width >= WIDE else -1]
+
+
+class AtMeans(ClassRule):
+    r"""Inputs that are the means of their classes, sigma = 0: one input a class.
+
+    Piecewise linear units then push a field towards zero from both sides with finite speed. Trajectories slide along the kink;
+    they are the limit of those of small sigma, and those of a slope that goes from left to right within a width of `smoothing`:
+    :math:`s'(x) = \text{left} + (\text{right} - \text{left})\,\Phi(x/\text{smoothing})`. Away from kinks nothing is smoothed.
+
+    Parameters
+    ----------
+    smoothing : the width of the kink, for the drift of piecewise linear units; None keeps it sharp
+    """
+
+    needs: ClassVar[str] = "inputs without variance, ClassLabels, CrossEntropy, and units with a known kink or none"
+    smoothing: float | None = eqx.field(static=True, default=1e-3)
+
+    def __check_init__(self) -> None:
+        if self.smoothing is not None:
+            check_number("smoothing", self.smoothing, above=0)
+
+    def suits(self, model):
+        return super().suits(model) and model.data.on_means
+
+    def sharp(self):
+        return AtMeans(smoothing=None)
+
+    def moments(self, model, stats):
+        inputs, unit = at_means(model, stats.M), model.network.activation
+        G, second = inputs.gradient(model, stats.a)
+        slopes = inputs.unit_slopes(model, stats.a)
+        if unit.kinked and self.smoothing is not None:
+            smooth = unit.left + (unit.right - unit.left) * ndtr(inputs.fields / self.smoothing)
+            slopes = model.network.factor * stats.a[:, None] * smooth
+            G = inputs.slope(model, stats.a) * slopes
+        return Moments(
+            self.risk(model, stats),
+            inputs.mean(G, inputs.fixed),
+            inputs.mean(G, inputs.fields),
+            inputs.mean(G, G) + model.target.noise * inputs.mean(slopes, slopes),
+            second @ inputs.weights,
+        )
+
+    def covariance(self, model, stats, increment):
+        """Exact slopes. A field at the kink brings no noise: what pushes it back is stronger than fluctuations in d."""
+        inputs = at_means(model, stats.M).with_noise()
+        G, second = inputs.gradient(model, stats.a)
+        if model.network.activation.kinked:
+            G = jnp.where(jnp.abs(inputs.fields) < AT_KINK, 0.0, G)
+        return covariance_over(increment, inputs.products(G, second), inputs.weights)
+
+    def slopes(self, model, a, S):
+        if not model.network.activation.kinked:
+            return differentiated(self.risk, model, a, S)
+        fields = S @ frame_rows(model.frame, S.shape[1]).T @ np.asarray(model.data.means).T
+        if (np.abs(fields) < KINK).any():
+            raise BadInput("there is no Hessian where the mean of a class is at the kink of a unit. Give a finite snr.")
+        return differentiated(self.risk, model, a, S)._replace(gradient=self.gradient(model, a, S))
+
+    def risk(self, model, stats):
+        inputs = at_means(model, stats.M)
+        return (inputs.weights * inputs.loss(model, stats.a)).sum()
+
+
+def _rung(model, stats):
+    """The moments on a grid of any order, less those of the steps there, and those of the steps in closed form."""
+    unit, stepped = model.network.activation, model.network.activation.kinked
+    mean = at_means(model, stats.M)
+    frozen = model.network.factor * stats.a[:, None] * mean.slope(model, stats.a)
+
+    def at(order: int) -> Moments:
+        inputs = on_grid(model, stats, order)
+        G, second = inputs.gradient(model, stats.a)
+        slopes = inputs.unit_slopes(model, stats.a)
+        each = jnp.tile(frozen, inputs.c.size // model.data.classes)
+        step = each * jnp.where(inputs.fields > 0, unit.right, unit.left) if stepped else jnp.zeros_like(G)
+        return Moments(
+            (inputs.weights * inputs.loss(model, stats.a)).sum(),
+            inputs.mean(G - step, inputs.fixed),
+            inputs.mean(G - step, inputs.fields),
+            inputs.mean(G, G) - inputs.mean(step, step) + model.target.noise * inputs.mean(slopes, slopes),
+            second @ inputs.weights,
+        )
+
+    steps = _steps(model, stats, frozen, mean) if stepped else jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: at(1)))
+    return at, steps
+
+
+def _steps(model, stats, frozen: Float[Array, "p classes"], mean: Inputs) -> Moments:
+    """The moments of the steps of piecewise linear units, with dl/df frozen at the mean of each class."""
+    unit, variance = model.network.activation, model.data.sigma**2
+    left, step = unit.left, unit.right - unit.left
+    Q, M = variance * stats.Q, variance * stats.M
+
+    def of_class(weight, factor, fields, fixed):
+        both, spread = both_positive(fields, Q), jnp.diagonal(Q)
+        single = jnp.diagonal(both)
+        first = lambda others, cross: left * others + step * positive_means(fields, spread, others, cross)
+        pair = left**2 + left * step * (single[:, None] + single) + step**2 * both
+        rows = weight * factor[:, None]
+        none = jnp.zeros(())
+        return Moments(none, rows * first(fixed, M), rows * first(fields, Q), rows * factor * pair, jnp.zeros_like(factor))
+
+    parts = jax.vmap(of_class, in_axes=(0, 1, 1, 1))(mean.weights, frozen, mean.fields, mean.fixed)
+    return jax.tree.map(lambda leaf: leaf.sum(0), parts)
+
+
+def _largest(moments: Moments) -> Float[Array, ""]:
+    return jnp.stack([jnp.abs(leaf).max() for leaf in moments]).max()
+
+
+def _check_orders(orders: Sequence[int]) -> tuple[int, ...]:
+    whole = tuple(check_count("orders", order) for order in orders)
+    if len(whole) < 2 or sorted(set(whole)) != list(whole) or whole[-1] > MOST_ORDER:
+        raise BadInput(f"orders must be two or more growing numbers up to {MOST_ORDER}; got {whole}. Give, say, (8, 12, 18).")
+    return whole

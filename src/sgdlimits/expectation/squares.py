@@ -1,0 +1,114 @@
+"""Squared activations, quadratic readout, squared loss: matrix formulas at any width."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from sgdlimits.expectation.base import Expectation, linear_part
+from sgdlimits.expectation.slopes import Slopes
+from sgdlimits.gaussian import QuadraticSeries
+from sgdlimits.model.activation import is_square
+from sgdlimits.statistics.frame import frame_rows
+from sgdlimits.statistics.products import Moments
+
+
+class Squares(Expectation):
+    """Squared activations, quadratic readout, squared loss: matrix formulas at any width, for any second layer.
+
+    The residual is the quadratic form of K = diag(factor a, -R) in the fields (see `sgdlimits.gaussian.quadratic_forms`).
+    """
+
+    needs: ClassVar[str] = "squared activations, a quadratic readout, a squared loss and centred data"
+
+    def suits(self, model):
+        return (
+            is_square(model.network.activation)
+            and model.loss.quadratic
+            and model.target.readout.quadratic(model.teachers) is not None
+            and model.data.centred
+        )
+
+    def moments(self, model, stats):
+        series = self._series(model, stats, order=2)
+        p = stats.a.shape[0]
+        slope, second = self._slopes(model, stats.a)
+        once, twice = series.second(1), series.second(2)[:p, :p]
+        return Moments(
+            loss=model.loss.weight * series.moment(2),
+            gradient_fixed=slope[:, None] * once[:p, p:],
+            gradient_field=slope[:, None] * once[:p, :p],
+            gradient_gradient=slope[:, None] * twice * slope,
+            gradient_second=second * jnp.diagonal(once)[:p],
+        )
+
+    def risk(self, model, stats):
+        """E[D^2] = tr(KC)^2 + 2 tr(KCKC) + noise, written out in sums that cost little at every step of many runs."""
+        b, target = model.network.factor * stats.a, model.target
+        R, P = target.readout.quadratic(target.teachers), target.gram
+        trace = (b * jnp.diagonal(stats.Q)).sum() - (R * P).sum()
+        students = (b[:, None] * b * stats.Q**2).sum()
+        both = (b[:, None, None] * stats.M[:, :, None] * R * stats.M[:, None, :]).sum()
+        square = students - 2 * both + ((R @ P) * (R @ P).T).sum()
+        return model.loss.weight * (model.data.sigma**4 * (trace**2 + 2 * square) + target.noise)
+
+    def covariance(self, model, stats, increment):
+        """Each product is D or D^2 times v_i v_j for one pair (i, j): all moments are of order 2, 3, 4 in D."""
+        p, k = stats.M.shape
+        slope, second = self._slopes(model, stats.a)
+        L = linear_part(increment, p, k)
+        row, column = np.triu_indices(p)
+        unit, teacher = np.divmod(np.arange(p * k), k)
+        pairs = np.concatenate([unit, row]), np.concatenate([p + teacher, column])
+        of_fields = slope[:, None] * L.gradient_field + second * L.gradient_second[:, :, None] * np.eye(p)
+        of_fixed = (slope[:, None] * L.gradient_fixed).reshape(len(of_fields), -1)
+        of_squares = slope[:, None] * slope * L.gradient_gradient
+        once = lambda both: jnp.where(row == column, 1.0, 2.0) * ((both + jnp.swapaxes(both, 1, 2)) / 2)[:, row, column]
+        c1 = jnp.concatenate([of_fixed, once(of_fields)], axis=1)
+        c2 = jnp.concatenate([jnp.zeros_like(of_fixed), once(of_squares)], axis=1)
+        series = self._series(model, stats, order=4)
+        mixed = c1 @ series.fourth(3, *pairs) @ c2.T
+        raw = c1 @ series.fourth(2, *pairs) @ c1.T + mixed + mixed.T + c2 @ series.fourth(4, *pairs) @ c2.T
+        mean = c1 @ series.second(1)[pairs] + c2 @ series.second(2)[pairs]
+        return raw - mean[:, None] * mean
+
+    def risk_of_factor(self, model, a, F):
+        rows = jnp.concatenate([F.student, F.fixed])
+        K = rows.T @ self._form(model, a) @ rows
+        series = QuadraticSeries.of(K, model.data.sigma**2 * jnp.eye(rows.shape[1]), model.target.noise, order=2)
+        return model.loss.weight * series.moment(2)
+
+    def slopes(self, model, a, S):
+        r"""Excess risk :math:`w\sigma^4[(\mathrm{tr}K)^2 + 2\mathrm{tr}K^2]`, :math:`K = \sum_jb_js_js_j^\top - B^\top RB`."""
+        n, B = S.shape[1], frame_rows(model.frame, S.shape[1])
+        b, scale = model.network.factor * a, 4 * model.loss.weight * float(model.data.sigma) ** 4
+        K = S.T @ (b[:, None] * S) - B.T @ np.asarray(model.target.readout.quadratic(model.teachers)) @ B
+        trace, one, bb = np.trace(K), np.eye(n), b[:, None] * b
+        own = b[:, None, None] * (trace * one + 2 * K)
+        span = np.einsum("jl,jst->jslt", np.eye(len(b)), own)
+        span += 2 * np.einsum("jl,js,lt->jslt", bb, S, S) + 2 * np.einsum("jl,ls,jt->jslt", bb, S, S)
+        span += 2 * np.einsum("jl,st->jslt", bb * (S @ S.T), one)
+        outside = np.diag(b * trace) + 2 * bb * (S @ S.T)
+        return Slopes(scale * np.einsum("jst,jt->js", own, S), scale * span, scale * outside)
+
+    @staticmethod
+    def _form(model, a) -> Float[Array, "n n"]:
+        p, k = model.width, model.teachers
+        K = jnp.zeros((p + k, p + k)).at[:p, :p].set(model.network.factor * jnp.diag(a))
+        return K.at[p:, p:].set(-model.target.readout.quadratic(k))
+
+    def _series(self, model, stats, order) -> QuadraticSeries:
+        C = model.data.sigma**2 * model.omega(stats)
+        return QuadraticSeries.of(self._form(model, stats.a), C, model.target.noise, order)
+
+    @staticmethod
+    def _slopes(model, a):
+        """G_j = slope_j D lambda_j and dl/da_j = second D lambda_j^2."""
+        factor = model.network.factor
+        return 4 * model.loss.weight * factor * a, 2 * model.loss.weight * factor
+
+
+ClosedForm = Squares

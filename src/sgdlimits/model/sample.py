@@ -1,0 +1,77 @@
+"""One sample: what a network makes of an input, and how it is scored."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from sgdlimits.model.data import Data
+from sgdlimits.model.loss import Loss
+from sgdlimits.model.network import TwoLayer
+from sgdlimits.model.target import Target
+from sgdlimits.statistics.frame import Loading, triangular
+from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.products import Moments
+
+
+class Model(eqx.Module):
+    r"""Data, target, network and loss: everything about one sample, nothing about averages or about the algorithm.
+
+    Fields :math:`\lambda_j = u_j\cdot x` and :math:`\lambda^*_r = e_r\cdot x` have shapes (p, ...) and (k, ...), with any
+    trailing axes: runs, nodes or none.
+    """
+
+    data: Data
+    target: Target
+    network: TwoLayer
+    loss: Loss
+
+    @property
+    def width(self) -> int:
+        """p, the number of trained directions."""
+        return self.network.width
+
+    @property
+    def teachers(self) -> int:
+        """k, the number of fixed directions."""
+        return self.target.teachers
+
+    @property
+    def frame(self) -> Float[Array, "k k"]:
+        """B, the fixed directions in their orthonormal frame: P = B B^T."""
+        return triangular(self.target.gram)
+
+    def omega(self, stats: Overlaps) -> Float[Array, "n n"]:
+        r""":math:`\Omega`, the Gram matrix of all directions: sigma squared times it is the covariance of the fields."""
+        return jnp.block([[stats.Q, stats.M], [stats.M.T, jnp.asarray(self.target.gram)]])
+
+    def place(self, F: Loading, points: Float[Array, "n+1 samples *batch"], c: Array):
+        """(fields, fixed fields, label noise) of class `c` at standard normal points, the label noise in the last row."""
+        inside = self.data.sigma * points[:-1]
+        centre = self.data.centre(self.frame, c)
+        centre = centre.reshape(*centre.shape, *(1 for _ in range(points.ndim - centre.ndim)))
+        inside = jnp.concatenate([inside[: self.teachers] + centre, inside[self.teachers :]])
+        fields, fixed = (jnp.einsum("js...,sn...->jn...", rows, inside) for rows in F)
+        return fields, fixed, points[-1]
+
+    def sample_loss(self, fields, fixed, a, z, c) -> Float[Array, "*batch"]:
+        """The loss of one sample."""
+        return self.loss(self.network(fields, a), self.target.label(fixed, z, c))
+
+    def gradient(self, fields, fixed, a, z, c) -> tuple[Float[Array, "p *batch"], Float[Array, "p *batch"]]:
+        """(G, dl/da) of one sample, by automatic differentiation."""
+        total = lambda fields, a: self.sample_loss(fields, fixed, a, z, c).sum()
+        return jax.grad(total, argnums=(0, 1))(fields, a)
+
+    def products(self, fields, fixed, a, z, c) -> Moments:
+        """The products behind one sample's increment."""
+        G, second = self.gradient(fields, fixed, a, z, c)
+        loss = self.sample_loss(fields, fixed, a, z, c)
+        return Moments(loss, G[:, None] * fixed[None], G[:, None] * fields[None], G[:, None] * G[None], second)
+
+    def over_classes(self, f):
+        """The mean over the classes of a function of the class."""
+        parts = [f(jnp.asarray(c)) for c in range(self.data.classes)]
+        return jax.tree.map(lambda *leaves: sum(w * leaf for w, leaf in zip(self.data.weights, leaves, strict=True)), *parts)

@@ -1,0 +1,36 @@
+"""The statistics of a spiked tensor."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from sgdlimits.statistics.trees import number_array
+
+
+class Spike(eqx.Module):
+    r"""Summary statistics of an estimate x of the unit vector v.
+
+    Parameters
+    ----------
+    m : the overlap :math:`x\cdot v`
+    r2 : the squared length of the rest, :math:`|x - mv|^2`
+
+    Each is a single number. A batch of runs has one axis: first in datasets and arguments, last inside the simulators.
+
+    >>> float(Spike(m=0.5, r2=1).squared_norm)
+    1.25
+    """
+
+    m: Float[Array, "*runs"] = eqx.field(converter=number_array)
+    r2: Float[Array, "*runs"] = eqx.field(converter=number_array)
+
+    dims: ClassVar[dict[str, tuple[str, ...]]] = {"m": (), "r2": ()}
+    overlap: ClassVar[str] = "m"
+
+    @property
+    def squared_norm(self) -> Float[Array, "*runs"]:
+        r""":math:`R^2 = |x|^2 = m^2 + r_\perp^2`."""
+        return self.m**2 + self.r2

@@ -1,0 +1,50 @@
+"""Trees of arrays: arithmetic leaf by leaf, and the axis of runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+
+def number_array(value: Any) -> Any:
+    """Floating point, whatever numbers were given, on the host until something is computed with them.
+
+    Arrays of JAX stay where they are; what JAX puts into pytrees in between passes through.
+    """
+    if isinstance(value, jax.Array):
+        return value.astype(float) if not jnp.issubdtype(value.dtype, jnp.floating) else value
+    return np.asarray(value, float) if isinstance(value, (list, tuple, int, float, np.generic, np.ndarray)) else value
+
+
+def add(state: PyTree, change: PyTree, factor: Float[Array, ""] | float = 1.0) -> PyTree:
+    """state + factor change, leaf by leaf."""
+    return jax.tree.map(lambda value, more: value + factor * more, state, change)
+
+
+def runs_last(tree: PyTree) -> PyTree:
+    """Move the axis of runs from the front to the back."""
+    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), tree)
+
+
+def runs_first(tree: PyTree) -> PyTree:
+    """Move the axis of runs from the back to the front."""
+    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), tree)
+
+
+def one_of(batch: PyTree, index=0) -> PyTree:
+    """One run of a batch, runs first; or the runs of an array of indices."""
+    return jax.tree.map(lambda leaf: leaf[index], batch)
+
+
+def batch_of(one: PyTree) -> PyTree:
+    """A batch of one run."""
+    return jax.tree.map(lambda leaf: leaf[None], one)
+
+
+def repeated(one: PyTree, runs: int) -> PyTree:
+    """The statistics of one run for each of several, as arrays of the host where they are."""
+    return jax.tree.map(lambda leaf: (jnp if isinstance(leaf, jax.Array) else np).tile(leaf, (runs, *[1] * np.ndim(leaf))), one)
