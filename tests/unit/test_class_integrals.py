@@ -25,7 +25,7 @@ def mixture(preset, snr, rule=None):
     """The preset with another snr and rule, as arrays of one problem, so that one compilation serves all."""
     problem = preset(snr=10.0, ridge=RIDGE, lr=LR)
     problem = eqx.tree_at(lambda problem: problem.data.sigma, problem, jnp.asarray(snr**-0.5))
-    return eqx.tree_at(lambda problem: problem.rule, problem, rule or ClassIntegrals())
+    return problem.with_rule(rule or ClassIntegrals())
 
 
 def weights(p, k, seed, outside=1.0, size=0.9):
@@ -40,7 +40,7 @@ def overlaps(a, W, k):
 
 @eqx.filter_jit
 def estimate(problem, stats):
-    return problem.rule.estimate(problem, stats)
+    return problem.rule.estimate(problem.model, stats)
 
 
 @eqx.filter_jit
@@ -214,8 +214,8 @@ def test_xor_moments_are_those_of_inputs_in_space(snr):
     print(f"snr {snr}: {distance.max():.1f} errors of {spread.max():.1e}; ladder claims {largest(error) / largest(value):.1e}")
     assert distance.max() < 7
     assert largest(error) < 1e-4 * largest(value)
-    assert float(eqx.filter_jit(problem.rule.loss)(problem, stats)) == pytest.approx(float(value.loss), abs=1e-5)
-    covariance = eqx.filter_jit(problem.rule.covariance)(problem, stats)
+    assert float(eqx.filter_jit(problem.rule.risk)(problem.model, stats)) == pytest.approx(float(value.loss), abs=1e-5)
+    covariance = problem.covariance(stats)
     covariances = np.stack([sampled for _, sampled in samples])
     spread = covariances.std(0, ddof=1) / np.sqrt(len(covariances))
     beyond = (np.abs(covariance - covariances.mean(0)) - 7 * spread).max() / np.abs(covariances).max()

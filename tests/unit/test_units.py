@@ -35,7 +35,7 @@ def state(p, k, seed, size=0.9):
 
 @eqx.filter_jit
 def moments(problem, stats):
-    return problem.rule.moments(problem, stats)
+    return problem.rule.moments(problem.model, stats)
 
 
 covariance = eqx.filter_jit(lambda problem, stats: problem.covariance(stats))
@@ -220,7 +220,7 @@ def test_quadrature_reaches_the_closed_form_of_erf():
     unknown = FunctionActivation(lambda x: jax.scipy.special.erf(x / np.sqrt(2)))
     assert unknown.smooth
     numerical = sl.presets.committee(2, 2, unknown, noise=0.1, rule=FieldIntegrals(order=40))
-    assert numerical.rule.accuracy(numerical)
+    assert numerical.rule.accuracy(numerical.model)
     value, error = numerical.expectation(stats)
     expected = moments(closed, stats)
     for got, sure, spread in zip(value, expected, error, strict=True):

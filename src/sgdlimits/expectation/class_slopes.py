@@ -41,9 +41,8 @@ def _hessian(model: Model, a: Array, S: Array, inverse: Array, order: int) -> tu
     unit: Any = model.network.activation
     k, p, variance = model.teachers, len(a), model.data.sigma**2
     stats = Overlaps(a, S[:, :k] @ model.frame.T, S @ S.T)
-    centres = (
-        jnp.zeros((S.shape[1], model.data.classes)).at[:k].set(model.data.centre(model.frame, jnp.arange(model.data.classes)))
-    )
+    means = model.data.centre(model.frame, jnp.arange(model.data.classes))
+    centres = jnp.zeros((S.shape[1], model.data.classes)).at[:k].set(means)
     rest = variance * (jnp.eye(S.shape[1]) - inverse @ S)
 
     def spread(weights: Float[Array, "m n"], inputs: Inputs) -> Float[Array, "m s t"]:
