@@ -54,44 +54,43 @@ def test_interruption_keeps_what_was_reached(level, monkeypatch):
     assert (data.t_end < 100).all()
 
 
-def test_interruption_keeps_the_finished_batches(monkeypatch):
-    from sgdlimits.level.chain import Chain
+def test_interruption_keeps_the_finished_batches_and_how_far_the_next_had_come(monkeypatch):
+    from sgdlimits.level import process
 
-    calls, run = [], Chain.run
+    go = dict(start=sl.RandomInit(30), t_max=1, runs=6, batch=2, save=3, progress=False)
+    calls, note = [], process.Pace.note
 
-    def interrupted_at_the_second(self, problem, starts, job):
+    def interrupt(*args):
         calls.append(1)
-        track = run(self, problem, starts, job)
-        return track if len(calls) < 2 else track._replace(saved=1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        note(*args)
 
-    monkeypatch.setattr(Chain, "run", interrupted_at_the_second)
+    whole = sl.simulate(sl.presets.phase_retrieval(), sl.Chain(30), **go)
+    monkeypatch.setattr(process, "CALL_SECONDS", 1e9)
+    monkeypatch.setattr(process.Pace, "note", interrupt)
     with pytest.raises(KeyboardInterrupt) as caught:
-        sl.simulate(
-            sl.presets.phase_retrieval(),
-            sl.Chain(30),
-            sl.RandomInit(30),
-            t_max=1,
-            runs=6,
-            batch=2,
-            save=3,
-            progress=False,
-        )
-    assert caught.value.dataset.sizes == {"run": 2, "t": 3, "student": 1, "teacher": 1, "student_other": 1}
-    assert (caught.value.dataset.status == "finished").all()
+        sl.simulate(sl.presets.phase_retrieval(), sl.Chain(30), **go)
+    data = caught.value.dataset
+    assert dict(data.sizes) == {"run": 4, "t": 3, "student": 1, "teacher": 1, "student_other": 1}
+    assert data.status.values.tolist() == ["finished"] * 2 + ["interrupted"] * 2
+    assert (data.t_end.values[2:] <= 1).all()
+    again = sl.simulate(sl.presets.phase_retrieval(), sl.Chain(30), resume=data, **go)
+    assert again.identical(whole)
 
 
 def test_interruption_between_batches_keeps_the_finished_ones(monkeypatch):
     module = sys.modules[sl.simulate.__module__]
 
-    calls, draw = [], module._starts
+    calls, begin = [], module.Plan._journey
 
     def interrupted_at_the_third(*args):
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return draw(*args)
+        return begin(*args)
 
-    monkeypatch.setattr(module, "_starts", interrupted_at_the_third)
+    monkeypatch.setattr(module.Plan, "_journey", interrupted_at_the_third)
     with pytest.raises(sl.Interrupted) as caught:
         sl.simulate(sl.presets.phase_retrieval(), sl.Chain(30), sl.RandomInit(30), t_max=1, runs=6, batch=2, save=3)
     assert caught.value.dataset.sizes["run"] == 4

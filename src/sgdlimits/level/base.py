@@ -52,14 +52,14 @@ class Tick(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """How each run stands, and when it ended or, where it has not, the last saved time."""
+    """How each run stands, and when it ended or, where it has not, how far it has come."""
 
     status: np.ndarray
     t: np.ndarray
 
 
 class Journey(abc.ABC):
-    """A batch of runs under way. Iterate over it; what it knows of ends and state is that of the last saved time."""
+    """A batch of runs under way. Iterate over it, and ask at any time, after an interruption too, how the runs stand."""
 
     job: Job
 
@@ -73,7 +73,7 @@ class Journey(abc.ABC):
 
     @abc.abstractmethod
     def state(self) -> Float[np.ndarray, "runs numbers"]:
-        """All that it takes to go on from here, bit by bit as if nothing had stopped."""
+        """All that it takes to go on from the last saved time, or later, bit by bit as if nothing had stopped."""
 
 
 class Engine(eqx.Module):

@@ -259,7 +259,7 @@ def _rotate(T: Float[Array, "p p runs"], h: Float[Array, "p runs"], outside: Flo
         more = rest + h_j * h_j
         product = more * rest
         scale = jnp.where(product > 0, lax.rsqrt(jnp.where(product > 0, product, 1.0)), 0.0)
-        turned = T_j * (rest * scale) - w * (h_j * scale)
+        turned = jnp.where(more > 0, T_j * (rest * scale) - w * (h_j * scale), T_j)
         return (w + T_j * h_j, squares + T_j * T_j, more), turned
 
     zero = jnp.zeros_like(h)

@@ -157,19 +157,20 @@ class Solve(Journey):
             yield self._tick((goal - begin) / (end - begin))
 
     def ends(self):
-        status, t_end = np.array(STATUSES, object)[self.kept[:, 0].astype(int)], self.kept[:, 1]
-        return Ends(status, np.where(self.kept[:, 0] == 0, self.kept_t, t_end))
+        return Ends(np.array(STATUSES, object)[self.ended], np.where(self.ended == 0, self.t, self.t_end))
 
     def state(self):
         return self.kept
 
     def _keep(self) -> None:
-        """Take note of where all runs are: at a saved time. Rows of: end, its time, method, steps, stride, y, memory."""
+        """Take note of where all runs are at a saved time, from which a solver can start again as this one does.
+
+        Rows of: end, its time, method, steps, stride, y, memory.
+        """
         rows = lambda leaf: np.asarray(leaf, float).reshape(len(self.y), -1)
         shared = np.tile([self.method, self.steps, self.stride], (len(self.y), 1))
         memory = [rows(leaf) for leaf in jax.tree.leaves(self.memory)]
         self.kept = np.concatenate([rows(self.ended), rows(self.t_end), shared, self.y, *memory], axis=1)
-        self.kept_t = self.t
 
     def _restore(self, state: np.ndarray) -> None:
         self.ended, self.t_end = state[:, 0].astype(int), state[:, 1]

@@ -149,23 +149,20 @@ class March(Journey):
 
     def __init__(self, process: Process, starts: PyTree, job: Job, counts: np.ndarray, sizes: np.ndarray, state=None) -> None:
         self.process, self.job, self.counts, self.sizes = process, job, counts, sizes
-        self.carry, self.first = _begin(process, job.until, process.start(starts)), 0
+        self.carry, self.base, self.first = _begin(process, job.until, process.start(starts)), 0, 0
         size = self.carry.moving.shape[0]
         self.runs = job.runs[np.minimum(np.arange(size), len(job.runs) - 1)].astype(np.uint32)
-        self.here, self.whole = np.arange(size), self.carry
+        self.here = np.arange(size)
         if state is not None:
-            self.carry, self.first = self._restored(state)
-            self.whole = self.carry
-        self.origin = self.first
-        self.kept = self.carry, self.first
+            self.carry, self.base, self.first = self._restored(state)
+        self.origin, self.whole = self.base, self.carry
 
     def __iter__(self):
         seed, pace, total = Stream.of(self.job.seed, self.runs).seed, Pace(self.process.block), max(1, int(self.counts.sum()))
         shown = self._observed()
         yield self._tick(shown)
         for t, count, size in zip(self.job.clock.t[:-1], self.counts, self.sizes, strict=True):
-            begin = self.first
-            end = begin + int(count)
+            end = self.base + int(count)
             while self.first < end and np.asarray(self.carry.moving).any():
                 few = _few(np.asarray(self.carry.moving)) if pace.seconds > pace.compiling else None
                 if few is not None:
@@ -173,39 +170,39 @@ class March(Journey):
                     self._drop(few)
                     pace.restart()
                 now = min(end - self.first, pace.steps)
-                span = Span(*(np.asarray(number) for number in (self.first, now, t + (self.first - begin) * size, size)))
+                span = Span(*(np.asarray(number) for number in (self.first, now, t + (self.first - self.base) * size, size)))
                 clock = time.perf_counter()
-                self.carry = self.process.advance(self.job.until, self.carry, seed, self.runs[self.here], span)
-                jax.block_until_ready(self.carry)
+                carry = self.process.advance(self.job.until, self.carry, seed, self.runs[self.here], span)
+                jax.block_until_ready(carry)
+                self.carry, self.first = carry, self.first + now  # together: Ctrl-C comes between calls
                 pace.note(now, time.perf_counter() - clock)
-                self.first += now
                 yield Tick((self.first - self.origin) / total)
-            self.first = end
             shown = _scatter(shown, self._observed(), self.here)
-            self.kept = self._all(), self.first
+            self.base = self.first = end
             yield self._tick(shown)
 
     def ends(self):
         """A run that had ended before this journey set out ended at its beginning, as far as it knows."""
-        carry, first = self.kept
+        carry = self._all()
         end, stopped = (np.asarray(leaf)[: len(self.job.runs)] for leaf in (carry.end, carry.stopped))
         status = np.where(end < 0, FINISHED, np.where(stopped, STOPPED, DIVERGED)).astype(object)
         steps = self.origin + np.concatenate([[0], np.cumsum(self.counts)])
-        return Ends(status, np.interp(np.where(end < 0, first, end), steps, self.job.clock.t))
+        return Ends(status, np.interp(np.where(end < 0, self.first, end), steps, self.job.clock.t))
 
     def state(self):
-        (carry, first), count = self.kept, len(self.job.runs)
+        """With the numbers of steps up to the last saved time and up to now, between which nothing is lost."""
+        carry, count = self._all(), len(self.job.runs)
         rows = [np.moveaxis(np.asarray(leaf), axis, 0)[:count].reshape(count, -1) for leaf, axis in self._leaves(carry)]
-        return np.concatenate([np.full((count, 1), first), *rows], axis=1, dtype=float)
+        return np.concatenate([np.tile([self.base, self.first], (count, 1)), *rows], axis=1, dtype=float)
 
-    def _restored(self, state: np.ndarray) -> tuple[Carry, int]:
-        rows = state[np.minimum(np.arange(self.here.size), len(state) - 1), 1:]
+    def _restored(self, state: np.ndarray) -> tuple[Carry, int, int]:
+        rows = state[np.minimum(np.arange(self.here.size), len(state) - 1), 2:]
         leaves = []
         for like, axis in self._leaves(self.carry):
             shape = np.moveaxis(np.empty(like.shape), axis, 0).shape
             numbers, rows = np.split(rows, [int(np.prod(shape[1:]))], axis=1)
             leaves.append(jnp.asarray(np.moveaxis(numbers.reshape(shape), 0, axis), like.dtype))
-        return jax.tree.unflatten(jax.tree.structure(self.carry), leaves), int(state[0, 0])
+        return jax.tree.unflatten(jax.tree.structure(self.carry), leaves), int(state[0, 0]), int(state[0, 1])
 
     def _leaves(self, carry: Carry) -> Iterator[tuple[Array, int]]:
         """The arrays of a carry, and where each has its axis of runs."""
@@ -225,9 +222,9 @@ class March(Journey):
 
     def _drop(self, few: np.ndarray) -> None:
         """Go on with a few of the runs."""
-        self.whole = self._all()
-        leaves = [jnp.take(leaf, few, axis=axis) for leaf, axis in self._leaves(self.carry)]
-        self.carry, self.here = jax.tree.unflatten(jax.tree.structure(self.carry), leaves), self.here[few]
+        whole, leaves = self._all(), [jnp.take(leaf, few, axis=axis) for leaf, axis in self._leaves(self.carry)]
+        carry, here = jax.tree.unflatten(jax.tree.structure(self.carry), leaves), self.here[few]
+        self.whole, self.carry, self.here = whole, carry, here
 
     def _observed(self):
         return jax.tree.map(np.asarray, _observe(self.process, self.job.observe, self.carry.state))
@@ -312,8 +309,8 @@ def _select(process: Process, choose: Bool[Array, " runs"], yes: PyTree, no: PyT
 
 def _few(moving: np.ndarray) -> np.ndarray | None:
     """All that move among at most half of the runs, or None: of the ladder's sizes, so that few are compiled."""
-    size = next(size for size in (*ladder(64, moving.size), moving.size) if size >= max(16, int(moving.sum())))
-    return np.sort(np.argsort(~moving, kind="stable")[:size]) if 2 * size <= moving.size else None
+    sizes = [size for size in ladder(64, moving.size) if max(16, moving.sum()) <= size <= moving.size / 2]
+    return np.sort(np.argsort(~moving, kind="stable")[: sizes[0]]) if sizes else None
 
 
 def _scatter(before, after, here: np.ndarray):

@@ -15,19 +15,18 @@ import xarray as xr
 
 from sgdlimits.errors import BadInput
 from sgdlimits.trajectory.record import find, from_json
-from sgdlimits.trajectory.schema import check
+from sgdlimits.trajectory.schema import State, check, state_of
 from sgdlimits.trajectory.simulate import simulate
 
 STATE = {"state": ("run", "number"), "state_t": ("run",)}
-"""Attributes that files hold as variables: what runs need to go on, and from when."""
+"""Variables of files that hold what runs need to go on, and from when."""
 
 
 def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
     """Write a dataset of `simulate` to a netCDF file, whole or not at all, and return the path."""
-    check(dataset)
-    kept = {name: (dims, dataset.attrs[name]) for name, dims in STATE.items() if name in dataset.attrs}
-    dataset = dataset.assign(kept)
-    dataset.attrs = {name: value for name, value in dataset.attrs.items() if name not in STATE}
+    state = state_of(check(dataset))
+    if state is not None and len(state.t) == dataset.sizes["run"]:
+        dataset = dataset.assign({name: (dims, part) for (name, dims), part in zip(STATE.items(), state, strict=True)})
     return write_whole(dataset, path)
 
 
@@ -59,8 +58,10 @@ def load(path: str | os.PathLike) -> xr.Dataset:
     if "status" in dataset.variables:
         dataset["status"] = dataset.status.astype(str)
         dataset = dataset.set_coords("status")
-    kept = {name: dataset[name].values for name in STATE if name in dataset.variables}
-    dataset = dataset.drop_vars(kept).assign_attrs(kept)
+    if set(STATE) <= set(dataset.variables):
+        state = State(*(dataset[name].values for name in STATE))
+        dataset = dataset.drop_vars(list(STATE))
+        dataset.encoding = {"state": state}
     check(dataset)
     if _newer(dataset):
         warnings.warn(f"{path}: {_newer(dataset)}", VersionWarning, stacklevel=2)

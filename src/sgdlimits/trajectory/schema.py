@@ -54,6 +54,13 @@ RESERVED = {"run", *_LONG_NAMES}
 """Names that nothing else in a dataset can have."""
 
 
+class State(NamedTuple):
+    """What runs need to go on, a row of numbers each, and the saved time at which or after which they stand."""
+
+    numbers: np.ndarray
+    t: np.ndarray
+
+
 class Piece(NamedTuple):
     """What a batch of runs showed at some saved times: runs by number, times, steps, a tick each, and how the runs stand."""
 
@@ -79,7 +86,7 @@ def describe(problem: Problem, level: Level, attributes: dict) -> dict:
 
 
 def build(piece: Piece, attributes: dict, state: np.ndarray) -> xr.Dataset:
-    """The dataset of a piece. Its attribute `state` is what its runs need to go on from its last time, unless that is large."""
+    """The dataset of a piece. Its encoding holds the state that its runs need to go on, unless that is large."""
     stats: PyTree = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *[tick.stats for tick in piece.ticks])
     observed = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *[tick.observed for tick in piece.ticks])
     dims = type(stats).dims
@@ -93,8 +100,9 @@ def build(piece: Piece, attributes: dict, state: np.ndarray) -> xr.Dataset:
         "status": ("run", piece.ends.status.astype(str)),
         "t_end": ("run", piece.ends.t),
     }
-    kept = {"state": state, "state_t": np.full(len(state), piece.t[-1])} if state.size <= MOST_STATE else {}
-    dataset = xr.Dataset(variables, coordinates, {**attributes, "statistics": name_of(type(stats)), **kept})
+    dataset = xr.Dataset(variables, coordinates, {**attributes, "statistics": name_of(type(stats))})
+    if state.size <= MOST_STATE:
+        dataset.encoding = {"state": State(state, np.full(len(state), piece.t[-1]))}
     for name in dataset.variables:
         if name in _LONG_NAMES:
             dataset[name].attrs["long_name"] = _LONG_NAMES[name]
@@ -134,10 +142,18 @@ def _concatenated(parts: list[xr.Dataset], dim: str) -> xr.Dataset:
         values = np.concatenate([part[name].values for part in parts], axis=variable.dims.index(dim))
         return xr.Variable(variable.dims, values, variable.attrs)
 
-    attributes = dict(last.attrs)
-    if dim == "run" and "state" in attributes:
-        attributes |= {name: np.concatenate([part.attrs[name] for part in parts]) for name in ("state", "state_t")}
-    return xr.Dataset({name: of(name) for name in last.data_vars}, {name: of(name) for name in last.coords}, attributes)
+    states = [state_of(part) for part in parts]
+    joined = xr.Dataset({name: of(name) for name in last.data_vars}, {name: of(name) for name in last.coords}, last.attrs)
+    if dim == "t":
+        joined.encoding = last.encoding
+    elif all(states):
+        joined.encoding = {"state": State(*(np.concatenate(part) for part in zip(*states, strict=True)))}
+    return joined
+
+
+def state_of(dataset: xr.Dataset) -> State | None:
+    """What the runs of a dataset need to go on, where it is there."""
+    return dataset.encoding.get("state")
 
 
 def check(dataset: Any) -> xr.Dataset:

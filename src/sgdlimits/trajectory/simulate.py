@@ -23,7 +23,7 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.particles import Particles
 from sgdlimits.statistics.trees import one_of
 from sgdlimits.trajectory.record import condition_text, name_of, to_json
-from sgdlimits.trajectory.schema import INTERRUPTED, RESERVED, Piece, build, check, describe, join
+from sgdlimits.trajectory.schema import INTERRUPTED, RESERVED, Piece, State, build, check, describe, join, state_of
 
 PIECE_SECONDS = 0.25
 """Pieces of a stream are at least so long apart."""
@@ -94,9 +94,9 @@ def simulate(
     {'run': 3, 't': 5, 'student': 1, 'teacher': 1, 'student_other': 1}
     """
     plan = _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch)
-    pieces: list[xr.Dataset] = []
-    for piece in plan.pieces(progress, np.inf):
-        pieces.append(piece)
+    pieces = list(plan.pieces(progress, np.inf))
+    if plan.interrupted and not pieces:
+        raise KeyboardInterrupt
     dataset = join(pieces)
     _warn_of_divergence(dataset)
     if plan.interrupted:
@@ -152,16 +152,15 @@ class Plan:
         bar = dict(desc=self.engine.level.name, unit="run", delay=1.0, leave=False, bar_format=_BAR)
         with tqdm(total=todo, disable=not progress, **bar) as shown:
             for which, size in self._batches():
-                old, clock, share = self.before.of(which, self.job.clock), self.job.clock, 0.0
+                old, share = self.before.of(which, self.job.clock), 0.0
+                clock = self.job.clock if old is None else old.clock
                 if old is not None:
                     yield old.dataset
-                    clock = old.clock
-                if clock.t.size > 1:
-                    for tick, piece in self._of(self._journey(which, size, clock, old), clock, old, seconds):
-                        if piece is not None:
-                            yield piece
-                        shown.update(min((tick.share - share) * which.size, todo - shown.n))
-                        share = tick.share
+                for tick, piece in self._of(which, size, clock, old, seconds) if clock.t.size > 1 else ():
+                    if piece is not None:
+                        yield piece
+                    shown.update(min((tick.share - share) * which.size, todo - shown.n))
+                    share = tick.share
                 if self.interrupted:
                     return
 
@@ -179,11 +178,12 @@ class Plan:
         job = self.job._replace(runs=which, clock=clock)
         return self.engine.follow(starts, job, None if old is None else old.state)
 
-    def _of(self, journey: Journey, clock: Clock, old: Old | None, seconds: float) -> Iterator[tuple[Tick, xr.Dataset | None]]:
-        """(tick, piece or None) of a journey. After Ctrl-C what has been reached is the last piece."""
+    def _of(self, which, size, clock: Clock, old: Old | None, seconds: float) -> Iterator[tuple[Tick, xr.Dataset | None]]:
+        """(tick, piece or None) of a batch of runs. After Ctrl-C what has been reached is the last piece."""
         saved: list[tuple[int, Tick]] = []
         index, begin, tick = 0, time.perf_counter(), Tick(0.0)
         try:
+            journey = self._journey(which, size, clock, old)
             for tick in journey:
                 piece = None
                 if tick.stats is not None:
@@ -195,10 +195,9 @@ class Plan:
                     index += 1
                 yield tick, piece
         except KeyboardInterrupt:
-            if not saved and old is None and index == 0:
-                raise
             self.interrupted = True
-            yield tick, self._piece(journey, clock, saved, False, old) if saved else None
+            if saved:
+                yield tick, self._piece(journey, clock, saved, False, old)
 
     def _piece(self, journey: Journey, clock: Clock, saved: list[tuple[int, Tick]], whole: bool, old: Old | None) -> xr.Dataset:
         which, (status, t_end) = [index for index, _ in saved], journey.ends()
@@ -223,6 +222,7 @@ class Before(NamedTuple):
     """What a simulation goes on from: a dataset, or nothing; and whether time zero is saved."""
 
     dataset: xr.Dataset | None
+    state: State
     from_zero: bool
 
     @property
@@ -233,21 +233,21 @@ class Before(NamedTuple):
         """How many neighbouring runs each stand at one time."""
         if self.dataset is None:
             return []
-        t = self.dataset.attrs["state_t"]
+        t = self.state.t
         return np.diff(np.flatnonzero(np.concatenate([[True], t[1:] != t[:-1], [True]]))).tolist()
 
     def of(self, which: np.ndarray, clock: Clock) -> Old | None:
         """What these runs go on from, or None where they set out."""
         if self.dataset is None or which[0] >= self.runs:
             return None
-        state, state_t = (self.dataset.attrs[name][which] for name in ("state", "state_t"))
-        mine = self.dataset.isel(run=which, t=self.dataset.t.values <= state_t[0])
-        mine = mine.assign_attrs(state=state, state_t=state_t)
-        later = clock.t > state_t[0] * (1 + 1e-12)
+        state = State(*(part[which] for part in self.state))
+        mine = self.dataset.isel(run=which, t=self.dataset.t.values <= state.t[0])
+        mine.encoding = {"state": state}
+        later = clock.t > state.t[0] * (1 + 1e-12)
         rest = [
             np.concatenate([here.values[-1:], there[later]]) for here, there in zip((mine.t, mine.step), clock, strict=True)
         ]
-        return Old(mine, state, Clock(*rest), ~np.isin(mine.status.values, (FINISHED, INTERRUPTED)))
+        return Old(mine, state.numbers, Clock(*rest), ~np.isin(mine.status.values, (FINISHED, INTERRUPTED)))
 
 
 def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch) -> Plan:
@@ -287,7 +287,7 @@ def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume
 
 def _before(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: int, from_zero: bool) -> Before:
     if resume is None:
-        return Before(None, from_zero)
+        return Before(None, State(np.zeros((0, 0)), np.zeros(0)), from_zero)
     attrs = check(resume).attrs
     same = {**attributes, "level_parameters": to_json(engine.level)}
     for name in ("problem", "level_parameters", "start", "seed", "until", "observe"):
@@ -297,12 +297,13 @@ def _before(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: i
             )
     if resume.sizes["run"] > runs:
         raise BadInput(f"resume has {resume.sizes['run']} runs, more than runs = {runs}. Give at least as many runs.")
-    if "state" not in attrs or len(attrs["state"]) != resume.sizes["run"] or max(attrs["state_t"]) != resume.t.values[-1]:
+    state = state_of(resume)
+    if state is None or len(state.t) != resume.sizes["run"] or state.t.max() != resume.t.values[-1]:
         raise BadInput(
             "resume does not hold the state of its runs at its last time: it was cut, is too large, or was written by an older "
             "version. Simulate from the start."
         )
-    return Before(resume, from_zero)
+    return Before(resume, state, from_zero)
 
 
 def _times(save: int | np.ndarray, t_max: float) -> np.ndarray:
