@@ -23,8 +23,7 @@ from tqdm.auto import tqdm
 import sgdlimits as sl
 from sgdlimits.figures.base import Drawn, Keep, ignore
 from sgdlimits.plot.style import OKABE_ITO
-from sgdlimits.theory.mediocrity.table import horizon
-from sgdlimits.theory.mediocrity.times import ode, setting
+from sgdlimits.theory.mediocrity.times import horizon, ode, setting
 
 PER_UNIT, THRESHOLD = 1 / 12, 0.1
 """lr/p, and T: small, since the formulas are those of the linear ODE."""

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 import sgdlimits as sl
 from sgdlimits.figures.base import Drawn, Keep
 from sgdlimits.plot.style import looks
-from sgdlimits.theory.mediocrity.table import horizon
-from sgdlimits.theory.mediocrity.times import setting
+from sgdlimits.theory.mediocrity.times import horizon, setting
 
 
 class Size(NamedTuple):
