@@ -7,14 +7,12 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 from numpy.polynomial import Chebyshev
 from scipy.integrate import DOP853
 from scipy.optimize import brentq
 
 from sgdlimits.problem.base import Problem
-from sgdlimits.statistics.trees import one_of
 
 DEGREE = 16
 """Of the risk along a step: more than twice that of the solver's own polynomial, so exact for risks of second degree."""
@@ -27,13 +25,15 @@ def ode_exit_times(problem: Problem, starts: PyTree, threshold: float, t_max: fl
 
     The runs are one system, in which those that are through rest.
     """
-    rebuild = ravel_pytree(one_of(starts))[1]
-    y = np.asarray(jax.vmap(lambda one: ravel_pytree(one)[0])(starts))
-    rows = lambda flat: jax.vmap(rebuild)(flat.reshape(y.shape))
-    risk = lambda flat: np.asarray(_risks(problem, rows(flat)))
+    leaves, tree = jax.tree.flatten(starts)
+    y = _rows(starts)
+    cuts = np.cumsum([leaf[0].size for leaf in leaves])[:-1]
+    parts = lambda flat: zip(np.split(flat.reshape(y.shape), cuts, axis=1), leaves, strict=True)
+    stats = lambda flat: jax.tree.unflatten(tree, [part.reshape(leaf.shape) for part, leaf in parts(flat)])
+    risk = lambda flat: np.asarray(_risks(problem, stats(flat)))
     level = (1 - threshold) * risk(y) + threshold * float(problem.floor)
     moving = risk(y) > level
-    slope = lambda t, flat: (np.asarray(_slopes(problem, rows(flat))) * moving[:, None]).ravel()
+    slope = lambda t, flat: (_rows(_slopes(problem, stats(flat))) * moving[:, None]).ravel()
     times = np.where(moving, np.inf, 0.0)
     solver = DOP853(slope, 0.0, y.ravel(), t_max, rtol=problem.tolerance, atol=problem.tolerance / 100)
     while solver.status == "running" and moving.any():
@@ -60,9 +60,14 @@ def _root(f: Callable[[float], float], low: float, high: float) -> float:
     return low if f(low) <= 0 else high if f(high) > 0 else brentq(f, low, high)
 
 
+def _rows(stats: PyTree) -> np.ndarray:
+    """The numbers of each run in a row."""
+    return np.concatenate([np.reshape(leaf, (len(leaf), -1)) for leaf in jax.tree.leaves(stats)], axis=1)
+
+
 @eqx.filter_jit
-def _slopes(problem: Problem, stats: PyTree) -> jax.Array:
-    return problem.over_runs(lambda one: ravel_pytree(problem.drift(one))[0], stats)
+def _slopes(problem: Problem, stats: PyTree) -> PyTree:
+    return problem.over_runs(problem.drift, stats)
 
 
 @eqx.filter_jit
