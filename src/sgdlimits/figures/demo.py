@@ -19,6 +19,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 import sgdlimits as sl
+from sgdlimits.analysis.phases.find import crossing
 from sgdlimits.figures.base import Drawn, Keep, ignore
 from sgdlimits.text import table
 
@@ -102,16 +103,10 @@ def costs(datasets: dict[str, xr.Dataset], seconds: dict[str, float]) -> Iterato
 
 def half_times(dataset: xr.Dataset) -> np.ndarray:
     """When each run's excess risk is first down to half, by interpolation; infinity where it never is."""
-    excess, t = dataset.risk.values - NOISE / 2, dataset.t.values
-    below = excess <= excess[:, :1] / 2
-    found = np.full(excess.shape[0], np.inf)
-    for run in np.flatnonzero(below.any(1)):
-        after = int(below[run].argmax())
-        found[run] = np.interp(-excess[run, 0] / 2, -excess[run, after - 1 : after + 1], t[after - 1 : after + 1])
-    return found
+    return np.array([crossing(dataset.t.values, each, each[0] / 2, 0) for each in dataset.risk.values - NOISE / 2])
 
 
-def caption(datasets: dict[str, xr.Dataset]) -> str:
+def caption(datasets: dict[str, xr.Dataset]) -> list[str]:
     """The figure in words and numbers."""
     half = {name: half_times(dataset) for name, dataset in datasets.items()}
     low, high = (_when(time) for time in np.quantile(half["chain"], [0.1, 0.9], method="nearest"))
@@ -119,7 +114,7 @@ def caption(datasets: dict[str, xr.Dataset]) -> str:
     final = {name: dataset.risk.values[:, -1] for name, dataset in datasets.items()}
     late = {name: f"{(risks > LATE).sum()} of {risks.size}" for name, risks in final.items()}
     overlap = abs(float(datasets["ODE"].M.values[0, 0, 0, 0]))
-    sentences = [
+    return [
         f"Phase retrieval by one unit on the sphere, d = {datasets['SGD'].attrs['d']}, learning rate 1/{1 / LR:g},",
         f"label noise {NOISE:g}. All levels start from the same weights, with overlap {overlap:.3g}.",
         "Thick lines are means over runs, thin lines runs of SGD; bands hold 80 % of the runs of chain and SDE.",
@@ -132,7 +127,6 @@ def caption(datasets: dict[str, xr.Dataset]) -> str:
         f"of which the label noise is {NOISE / 2:g}. Late runs, with a risk above {LATE:g}, raise the means:",
         f"there are {late['SGD']} for SGD, {late['chain']} for the chain and {late['SDE']} for the SDE.",
     ]
-    return " ".join(sentences)
 
 
 def _when(t: float | np.floating) -> str:

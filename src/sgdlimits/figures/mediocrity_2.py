@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
@@ -49,8 +50,6 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained", sharey=False)
     for ax, width in zip(axes, size.widths, strict=True):
         labels = {"SGD": f"SGD, {size.sgd} runs", "chain": f"exact chain, {size.chain} runs", "ODE": "ODE"}
@@ -61,7 +60,7 @@ def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     return figure
 
 
-def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
+def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     sentences = [
         "Figure 2 of the paper compares the ODE with many runs of SGD at p = 5 and p = 20, d = 5000, and",
         "finds that the ODE describes",
@@ -84,7 +83,7 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
             f"{exits['SGD'].mean():.3f} in the {size.sgd} runs of SGD; the mean risk of the chain is within "
             f"{worst:.3f} of the ODE's."
         )
-    return " ".join(sentences)
+    return sentences
 
 
 def _times(dataset: xr.Dataset) -> np.ndarray:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -103,8 +104,6 @@ def _unit(m: float) -> sl.Overlaps:
 
 
 def _figure(datasets: dict[str, xr.Dataset]) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure = plt.figure(figsize=(10.2, 3.7), layout="constrained")
     grid = figure.add_gridspec(1, 3, width_ratios=(1.25, 1, 1.1))
     _draw_sphere(figure, figure.add_subplot(grid[0], projection="3d"), datasets["sphere"])
@@ -190,7 +189,7 @@ def _power(d: int) -> str:
     return f"10^{{{round(np.log10(d))}}}" if d > 10**4 else str(d)
 
 
-def _caption(datasets: dict[str, xr.Dataset]) -> str:
+def _caption(datasets: dict[str, xr.Dataset]) -> list[str]:
     sphere, spectrum, starts = datasets.values()
     ends, low, high = np.abs(sphere.flow.values[-1, :, 0]), float(sphere.risk.min()), float(sphere.risk.max())
     first, last = starts.isel(d=0), starts.isel(d=-1)
@@ -198,17 +197,15 @@ def _caption(datasets: dict[str, xr.Dataset]) -> str:
     counts = ", ".join(f"{int(each)} at d = {int(each.d)}" for each in spectrum.multiplicity[:, 1])
     (one, flat), (one_last, flat_last) = ([float(each) for each in part.eigenvalue.median("run")] for part in (first, last))
     mean = float((starts.d * starts.m**2).mean())
-    return " ".join(
-        [
-            "Figure 4 of the paper, measured: phase retrieval by one unit on the sphere, without noise. Left: in three",
-            f"dimensions the risk is {high:.1f} on the equator, which is flat, and {abs(low):.1f} at the signal and its",
-            f"opposite, where the surface is pressed in. White: {sphere.sizes['line']} lines of gradient flow from |m| below",
-            f"0.12; all end at |m| of at least {ends.min():.3f}. Middle: where the unit is orthogonal to the signal, the",
-            f"Hessian has the eigenvalue {float(spectrum.eigenvalue[0]):.1f} once, towards the signal, and",
-            f"{float(spectrum.eigenvalue[1]):.1f} in all other directions of the tangent space, {counts}: d - 2 of them, not",
-            f"d - 1 as printed. Right: at {starts.sizes['run']} random starts in each dimension the spectrum becomes that one",
-            f"as 8 m^2 and 4 m^2, and d m^2 is {mean:.2f} on average, 1 in theory. The medians of the eigenvalues are",
-            f"{one:.2f} and {flat:.2f} at d = {int(first.d)}, {one_last:.6f} and {flat_last:.1e} at d = {int(last.d)}; |m| is",
-            f"below {SMALL:g} for {share(first):.0f} % and {share(last):.0f} % of starts.",
-        ]
-    )
+    return [
+        "Figure 4 of the paper, measured: phase retrieval by one unit on the sphere, without noise. Left: in three",
+        f"dimensions the risk is {high:.1f} on the equator, which is flat, and {abs(low):.1f} at the signal and its",
+        f"opposite, where the surface is pressed in. White: {sphere.sizes['line']} lines of gradient flow from |m| below",
+        f"0.12; all end at |m| of at least {ends.min():.3f}. Middle: where the unit is orthogonal to the signal, the",
+        f"Hessian has the eigenvalue {float(spectrum.eigenvalue[0]):.1f} once, towards the signal, and",
+        f"{float(spectrum.eigenvalue[1]):.1f} in all other directions of the tangent space, {counts}: d - 2 of them, not",
+        f"d - 1 as printed. Right: at {starts.sizes['run']} random starts in each dimension the spectrum becomes that one",
+        f"as 8 m^2 and 4 m^2, and d m^2 is {mean:.2f} on average, 1 in theory. The medians of the eigenvalues are",
+        f"{one:.2f} and {flat:.2f} at d = {int(first.d)}, {one_last:.6f} and {flat_last:.1e} at d = {int(last.d)}; |m| is",
+        f"below {SMALL:g} for {share(first):.0f} % and {share(last):.0f} % of starts.",
+    ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -61,8 +62,6 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, axes = plt.subplots(2, 2, figsize=(8.4, 6.2), layout="constrained", height_ratios=[1.25, 1], sharey="row")
     for column, width in zip(axes.T, size.widths, strict=True):
         for kind, look in zip(KINDS, looks(2), strict=True):
@@ -109,7 +108,7 @@ def _share(a: np.ndarray) -> np.ndarray:
     return np.abs(a).sum(-1) ** 2 / (a**2).sum(-1) / a.shape[-1]
 
 
-def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
+def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     end = size.t_max * PER_UNIT
     sentences = [
         "Figure 5 of the paper shows at p = 20 and p = 50, d = 1000, that the largest overlap leaves the",
@@ -144,4 +143,4 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
         if f"sgd-fixed-{width}" in datasets:
             sgd = [f"{_exits(datasets[f'sgd-{kind}-{width}']).mean():.3f} ({kind})" for kind in KINDS]
             sentences.append(f"{size.sgd} runs of SGD on the weights pass at {' and '.join(sgd)}.")
-    return " ".join(sentences)
+    return sentences

@@ -15,7 +15,7 @@ from sgdlimits.problem.projection import ProjectionProblem
 class PhaseRetrieval(NamedTuple):
     """Phase retrieval in numbers; `lr` is that of one sample."""
 
-    width: int
+    p: int
     lr: float
     noise: float
     sphere: bool
@@ -23,10 +23,10 @@ class PhaseRetrieval(NamedTuple):
 
 
 class QuadraticNetwork(NamedTuple):
-    """A quadratic network off the sphere, its second layer fixed, in numbers; `lr` is that of one sample."""
+    r"""A quadratic network in numbers: p, :math:`p^*`, :math:`\eta` of one sample, :math:`\Delta`."""
 
-    width: int
-    teachers: int
+    p: int
+    k: int
     lr: float
     noise: float
 
@@ -36,19 +36,20 @@ def phase_retrieval(problem: Any) -> PhaseRetrieval | None:
 
     >>> import sgdlimits as sl
     >>> phase_retrieval(sl.presets.single_index("square", lr=0.1, batch=2))
-    PhaseRetrieval(width=1, lr=0.05, noise=0.0, sphere=True, trains_second=False)
+    PhaseRetrieval(p=1, lr=0.05, noise=0.0, sphere=True, trains_second=False)
     """
     if not _squares(problem, weight=0.5) or problem.target.teachers > 1:
         return None
-    sgd = problem.algorithm
-    return PhaseRetrieval(problem.network.width, *_lr_and_noise(problem), sgd.sphere, sgd.trains_second)
+    lr, noise = float(problem.algorithm.lr_sample), float(problem.target.noise)
+    return PhaseRetrieval(problem.network.width, lr, noise, problem.sphere, problem.trains_second)
 
 
 def quadratic_network(problem: Any) -> QuadraticNetwork | None:
     """The numbers of a problem where it is `presets.quadratic_network`, however it was made; None where it is not."""
     if not _squares(problem, weight=1.0) or problem.sphere or problem.trains_second:
         return None
-    return QuadraticNetwork(problem.network.width, problem.target.teachers, *_lr_and_noise(problem))
+    lr, noise = float(problem.algorithm.lr_sample), float(problem.target.noise)
+    return QuadraticNetwork(problem.network.width, problem.target.teachers, lr, noise)
 
 
 def _squares(problem: Any, weight: float) -> bool:
@@ -68,7 +69,3 @@ def _squares(problem: Any, weight: float) -> bool:
 
 def _are(values: Any, numbers: Any) -> bool:
     return not is_traced(values) and np.allclose(values, numbers, rtol=1e-12, atol=1e-12)
-
-
-def _lr_and_noise(problem: ProjectionProblem) -> tuple[float, float]:
-    return float(problem.algorithm.lr_sample), float(problem.target.noise)

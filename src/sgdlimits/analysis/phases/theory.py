@@ -41,6 +41,6 @@ def _quadratic(problem, corrector: bool) -> dict[str, float]:
 def _phase_retrieval(found: PhaseRetrieval) -> dict[str, float]:
     if not found.sphere or found.trains_second:
         return {}
-    rates = linear_rates(found.width, found.lr, found.noise)
-    values = {"growth": float(rates.M) * found.lr / found.width}
-    return values | ({"decay": float(np.abs(rates.Q)) * found.lr / found.width} if found.width > 1 else {})
+    rates = linear_rates(found.p, found.lr, found.noise)
+    values = {"growth": float(rates.M) * found.lr / found.p}
+    return values | ({"decay": float(np.abs(rates.Q)) * found.lr / found.p} if found.p > 1 else {})

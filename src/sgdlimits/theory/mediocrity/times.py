@@ -142,7 +142,7 @@ def setting(problem: ProjectionProblem, d, threshold) -> Setting:
     check_number("threshold", threshold, above=0)
     if threshold >= 1:
         raise BadInput(f"threshold must be below 1; got {threshold:g}. Give the relative decrease of the excess risk.")
-    return Setting(problem, found.width, found.lr, found.noise, check_count("d", d), float(threshold))
+    return Setting(problem, found.p, found.lr, found.noise, check_count("d", d), float(threshold))
 
 
 def annealed(at: Setting) -> float:

@@ -26,16 +26,11 @@ from typing import NamedTuple
 
 from sgdlimits.errors import BadInput, check_count, check_number
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.problem.recognise import quadratic_network
+from sgdlimits.problem.recognise import QuadraticNetwork, quadratic_network
 
 
-class Numbers(NamedTuple):
-    r"""A quadratic network in numbers: p, :math:`p^*`, :math:`\eta`, :math:`\Delta`."""
-
-    p: int
-    k: int
-    lr: float
-    noise: float
+class Numbers(QuadraticNetwork):
+    """The numbers of a quadratic network, and what is made of them."""
 
     @property
     def kappa(self) -> float:
