@@ -22,7 +22,7 @@ from sgdlimits.theory.mediocrity.rates import linear_rates, max_lr, noise_gain
 from sgdlimits.theory.mediocrity.times import AVERAGES, ONE_UNIT, exit_time, horizon, setting
 from sgdlimits.trajectory import simulate
 
-EQUATIONS = {"annealed": "(47)", "quenched": "(46)", "sde": "(52)"}
+TITLES = {"annealed": "annealed (47)", "quenched": "quenched (46)", "sde": "sde (52)"}
 STAY = 64
 """Runs that show that a stable plateau is not left."""
 COLUMNS = ("method", "runs", "samples", "t", "paper time", "95 % of t", "to the chain")
@@ -180,7 +180,7 @@ def tabulate(problem: ProjectionProblem, d: int, threshold: float, exits: dict[s
     chain = rows["chain"].value if np.isfinite(rows["chain"].value) else np.nan
     for name in AVERAGES:
         if at.p == 1 or name not in ONE_UNIT:
-            rows[title(name)] = Estimate(exit_time(problem, at.d, at.T, name), np.nan, np.nan)
+            rows[TITLES.get(name, name)] = Estimate(exit_time(problem, at.d, at.T, name), np.nan, np.nan)
     times = {"t": "value", "low": "low", "high": "high"}
     columns: dict[str, Any] = {key: [getattr(row, name) for row in rows.values()] for key, name in times.items()}
     columns["runs"] = [exits[name].sizes["run"] if name in exits else 0 for name in rows]
@@ -190,15 +190,6 @@ def tabulate(problem: ProjectionProblem, d: int, threshold: float, exits: dict[s
     about: dict[str, Any] = {"d": at.d, "threshold": at.T, "width": at.p, "lr": at.lr, "noise": at.noise, "rate": at.lr / at.p}
     about |= {"statistic": statistic, "t_max": exits["chain"].attrs["t_max"]}
     return ExitTable(xr.Dataset({key: ("source", each) for key, each in columns.items()}, {"source": list(rows)}, about), exits)
-
-
-def title(average: str) -> str:
-    """An average with the number of its equation in the paper, where it has one.
-
-    >>> title("quenched"), title("noisy")
-    ('quenched (46)', 'noisy')
-    """
-    return f"{average} {EQUATIONS[average]}" if average in EQUATIONS else average
 
 
 def _estimate(exits: xr.Dataset, statistic: str) -> Estimate:

@@ -115,17 +115,15 @@ def caption(datasets: dict[str, xr.Dataset]) -> list[str]:
     late = {name: f"{(risks > LATE).sum()} of {risks.size}" for name, risks in final.items()}
     overlap = abs(float(datasets["ODE"].M.values[0, 0, 0, 0]))
     return [
-        f"Phase retrieval by one unit on the sphere, d = {datasets['SGD'].attrs['d']}, learning rate 1/{1 / LR:g},",
-        f"label noise {NOISE:g}. All levels start from the same weights, with overlap {overlap:.3g}.",
-        "Thick lines are means over runs, thin lines runs of SGD; bands hold 80 % of the runs of chain and SDE.",
-        f"Half of the excess risk is lost at t = {median['ODE']} in the ODE,",
-        "and at a random time in the chain, which has the law of SGD:",
-        f"median {median['chain']}, and 80 % of the runs between {low} and {high};",
-        f"the median is {median['SGD']} for the {half['SGD'].size} runs of SGD and {median['SDE']} for the SDE.",
-        f"The mean risk at the end is {final['SGD'].mean():.3f} for SGD, {final['chain'].mean():.3f} for the chain,",
-        f"{final['SDE'].mean():.3f} for the SDE and {final['ODE'].mean():.3f} for the ODE,",
-        f"of which the label noise is {NOISE / 2:g}. Late runs, with a risk above {LATE:g}, raise the means:",
-        f"there are {late['SGD']} for SGD, {late['chain']} for the chain and {late['SDE']} for the SDE.",
+        f"Phase retrieval by one unit on the sphere, d = {datasets['SGD'].attrs['d']}, learning rate 1/{1 / LR:g}, label",
+        f"noise {NOISE:g}. All levels start from the same weights, with overlap {overlap:.3g}. Thick lines are means over",
+        "runs, thin lines runs of SGD; bands hold 80 % of the runs of chain and SDE. Half of the excess risk is lost at t =",
+        f"{median['ODE']} in the ODE, and at a random time in the chain, which has the law of SGD: median {median['chain']},",
+        f"and 80 % of the runs between {low} and {high}; the median is {median['SGD']} for the {half['SGD'].size} runs of",
+        f"SGD and {median['SDE']} for the SDE. The mean risk at the end is {final['SGD'].mean():.3f} for SGD,",
+        f"{final['chain'].mean():.3f} for the chain, {final['SDE'].mean():.3f} for the SDE and {final['ODE'].mean():.3f} for",
+        f"the ODE, of which the label noise is {NOISE / 2:g}. Late runs, with a risk above {LATE:g}, raise the means: there",
+        f"are {late['SGD']} for SGD, {late['chain']} for the chain and {late['SDE']} for the SDE.",
     ]
 
 

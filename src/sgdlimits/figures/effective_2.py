@@ -22,8 +22,6 @@ from sgdlimits.plot.style import OKABE_ITO
 
 SNR, RIDGE = 100.0, 0.1
 ANGLE = np.pi / 6
-
-
 FULL, QUICK = rings.Size(250, 1000, 100.0, 400, 60.0), rings.Size(250, 100, 50.0, 60, 20.0)
 
 

@@ -22,8 +22,6 @@ from sgdlimits.plot.style import OKABE_ITO
 
 SNR, RIDGE = 1000.0, 0.1
 ANGLES = (np.pi / 6, np.pi / 4)
-
-
 FULL, QUICK = rings.Size(250, 1000, 250.0, 400, 60.0), rings.Size(250, 60, 120.0, 60, 20.0)
 
 

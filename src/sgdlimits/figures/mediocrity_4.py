@@ -17,6 +17,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 import sgdlimits as sl
@@ -85,17 +87,13 @@ def _starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
     """The overlap with the signal and the two eigenvalues at random starts."""
     law = [sl.RandomInit(d).sample(problem, runs=size.starts, seed=seed + i) for i, d in enumerate(size.dimensions)]
     m = np.stack([starts.M[:, 0, 0] for starts in law])
-    values = [[_extremes(problem, each, d) for each in row] for d, row in zip(size.dimensions, m, strict=True)]
+    extremes = lambda m, d: hessian_spectrum(problem, _unit(m), d, tolerance=1e-14).eigenvalues[[0, -1]]
+    values = [[extremes(each, d) for each in row] for d, row in zip(size.dimensions, m, strict=True)]
     names = ("d", "run", "which")
     return xr.Dataset(
         {"m": (names[:2], m), "eigenvalue": (names, np.array(values))},
         {"d": list(size.dimensions), "which": ["once", "d - 2 times"]},
     )
-
-
-def _extremes(problem: sl.ProjectionProblem, m: float, d: int) -> np.ndarray:
-    """The lowest and the highest eigenvalue at overlap m."""
-    return hessian_spectrum(problem, _unit(m), d, tolerance=1e-14).eigenvalues[[0, -1]]
 
 
 def _unit(m: float) -> sl.Overlaps:
@@ -114,15 +112,12 @@ def _figure(datasets: dict[str, xr.Dataset]) -> Figure:
 
 def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
     """The surface is pressed in where the risk is low; the signal points up."""
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-
     top = float(data.risk.max())
     radius = lambda m: 1 - DENT * m**2
     polar, azimuth = np.meshgrid(data.polar, data.azimuth, indexing="ij")
     m = np.cos(polar)
     place = [radius(m) * np.sin(polar) * np.cos(azimuth), radius(m) * np.sin(polar) * np.sin(azimuth), radius(m) * m]
-    norm, colours = Normalize(0, top), _colours()
+    norm, colours = Normalize(0, top), LinearSegmentedColormap.from_list("course", SHADES[::-1])
     ax.plot_surface(
         *place, facecolors=colours(norm(data.risk.values)), rstride=1, cstride=1, linewidth=0, antialiased=False, shade=False
     )
@@ -153,18 +148,13 @@ def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
     bar.set_label("population risk")
 
 
-def _colours():
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("course", SHADES[::-1])
-
-
 def _draw_spectra(ax: Axes, data: xr.Dataset) -> None:
     width = 0.8 / data.sizes["d"]
     for i, (d, colour) in enumerate(zip(data.d.values, SHADES, strict=True)):
         counts = data.multiplicity.sel(d=d).values
         x = np.arange(counts.size) + (i - (data.sizes["d"] - 1) / 2) * width
-        ax.bar(x, counts, width * 0.92, bottom=0.0, color=colour, label=f"$d = {_power(d)}$")
+        size = f"10^{{{round(np.log10(d))}}}" if d > 10**4 else str(d)
+        ax.bar(x, counts, width * 0.92, bottom=0.0, color=colour, label=f"$d = {size}$")
     ax.set_yscale("log")
     names = ["$-4$\ndown", "$0$\nflat"]
     ax.set(ylim=(0.3, 3e11), xticks=np.arange(2), ylabel="multiplicity", xlabel="eigenvalue", title="Hessian where $m = 0$")
@@ -183,10 +173,6 @@ def _draw_starts(ax: Axes, data: xr.Dataset) -> None:
     ax.set(xscale="log", yscale="log", xlabel="$d$", ylabel="mean eigenvalue less its limit")
     ax.set_title("Hessian at random starts")
     ax.legend(loc="lower left", handlelength=1.6, labelspacing=0.25, fontsize=8)
-
-
-def _power(d: int) -> str:
-    return f"10^{{{round(np.log10(d))}}}" if d > 10**4 else str(d)
 
 
 def _caption(datasets: dict[str, xr.Dataset]) -> list[str]:

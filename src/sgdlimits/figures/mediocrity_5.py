@@ -111,13 +111,11 @@ def _share(a: np.ndarray) -> np.ndarray:
 def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     end = size.t_max * PER_UNIT
     sentences = [
-        "Figure 5 of the paper shows at p = 20 and p = 50, d = 1000, that the largest overlap leaves the",
-        "plateau at the same time with",
-        "a fixed and a trained second layer. It does not give lr and noise; here they are p/12 and 0, and d",
-        f"= {size.d}. The weights",
-        "stay on the sphere, a starts at 1, and all runs of a width start from the same random weights. Thin",
-        "lines are runs of the exact",
-        f"chain, and vertical lines the mean times at which the largest overlap passes {LEVEL:g}.",
+        "Figure 5 of the paper shows at p = 20 and p = 50, d = 1000, that the largest overlap leaves the plateau at the same",
+        "time with a fixed and a trained second layer. It does not give lr and noise; here they are p/12 and 0, and d =",
+        f"{size.d}. The weights stay on the sphere, a starts at 1, and all runs of a width start from the same random",
+        "weights. Thin lines are runs of the exact chain, and vertical lines the mean times at which the largest overlap",
+        f"passes {LEVEL:g}.",
     ]
     for width in size.widths:
         chains = {kind: datasets[f"chain-{kind}-{width}"] for kind in KINDS}

@@ -96,11 +96,9 @@ def _figure(table: xr.Dataset) -> Figure:
 
 def _caption(table: xr.Dataset) -> list[str]:
     sentences = [
-        "The paper says that the exit time falls with the width but only by a constant factor, and that",
-        "training the second layer does",
-        f"not change it. Here the largest overlap passes {LEVEL:g}, at d = {table.attrs['d']}, lr =",
-        f"p/{1 / PER_UNIT:.0f} and no noise,",
-        "over random starts; times are the paper's.",
+        "The paper says that the exit time falls with the width but only by a constant factor, and that training the second",
+        f"layer does not change it. Here the largest overlap passes {LEVEL:g}, at d = {table.attrs['d']}, lr =",
+        f"p/{1 / PER_UNIT:.0f} and no noise, over random starts; times are the paper's.",
     ]
     for width in table.width.values:
         row = table.sel(width=width)

@@ -22,6 +22,7 @@ import sgdlimits as sl
 from sgdlimits.analysis import conserved
 from sgdlimits.figures.base import Drawn, Keep, ignore
 from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.statistics.trees import one_of
 
 LR = SPREAD = 0.01
 
@@ -46,7 +47,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     times = np.concatenate([[0.0], np.geomspace(1.0, size.end, size.times)]) / LR
     runs = sl.simulate(problem, sl.ODE(), start, t_max=times[-1], runs=size.starts + 1, seed=seed, save=times)
     keep("ode", runs)
-    ends = _of_run(problem, start, 0), conserved.end_point(problem, start)
+    ends = conserved.end_point(problem, one_of(start)), conserved.end_point(problem, start)
     first, own = (conserved.distance(runs, end) for end in ends)
     return Drawn(_figure(runs, first, own, size), _caption(runs, first, own, size), {"ode": runs})
 
@@ -61,10 +62,6 @@ def law(size: Size) -> float:
     """What the distance of M from the end of its own start, times the time of the paper, tends to."""
     p, k = size.width, size.teachers
     return k * p**1.5 * (p - k) / (32 * (p + 2))
-
-
-def _of_run(problem: sl.ProjectionProblem, start: sl.Overlaps, run: int) -> conserved.EndPoint:
-    return conserved.end_point(problem, sl.Overlaps(start.a[run], start.M[run], start.Q[run]))
 
 
 def _figure(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: Size) -> Figure:

@@ -92,10 +92,9 @@ def _caption(data: xr.Dataset) -> list[str]:
     same = int((data["rank"] == data.formula).sum())
     return [
         f"Figure 5 of the paper, which does not say its N: here N = {', '.join(map(str, data.d.values))} and p up to",
-        f"{int(data.width[-1])}. Lines: Np - p(p-1)/2 up to p = N, then N(N+1)/2. Open circles: the rank of the",
-        f"differential of W -> W^T W at Gaussian weights; it is the formula in {same} of",
-        f"{data.formula.size} cases. Singular values that count are at least {float(data.kept.min()):.1e} of the largest,",
-        f"the others at most {float(data.dropped.max()):.1e}. From p = N on (full circles) nothing is added:",
-        f"{', '.join(full)}. Degrees of freedom are {', '.join(shares)} of the weights there,",
-        f"and {', '.join(wide)} at the largest p.",
+        f"{int(data.width[-1])}. Lines: Np - p(p-1)/2 up to p = N, then N(N+1)/2. Open circles: the rank of the differential",
+        f"of W -> W^T W at Gaussian weights; it is the formula in {same} of {data.formula.size} cases. Singular values that",
+        f"count are at least {float(data.kept.min()):.1e} of the largest, the others at most",
+        f"{float(data.dropped.max()):.1e}. From p = N on (full circles) nothing is added: {', '.join(full)}. Degrees of",
+        f"freedom are {', '.join(shares)} of the weights there, and {', '.join(wide)} at the largest p.",
     ]

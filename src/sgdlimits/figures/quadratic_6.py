@@ -99,11 +99,10 @@ def _caption(data: xr.Dataset) -> list[str]:
     same = int(((data.rotations == data.formula) & (data.equations == data.formula)).sum())
     return [
         f"Figure 6 of the paper, which does not say its sizes: here N = {d}, teachers p* =",
-        f"{', '.join(map(str, data.teachers.values))} and p up to {int(last.width)}. Lines: pn - n(n+1)/2 with",
-        "n = min(p*, N), from p = n on, where solutions begin. Circles: rank of the rotations of units at a random",
-        f"solution; dots: weights less the rank of the solutions' equations. Both are the formula in {same} of",
-        f"{int(there.sum())} cases; singular values that count are at least {float(data.kept.min()):.2f} of the",
-        f"largest, the others at most {float(data.dropped.max()):.1e}. Lines have slope n: one teacher leaves p - 1",
-        "dimensions, and more than N teachers count as N. At the largest p the dimension is",
-        f"{', '.join(ends)}, or {', '.join(shares)} of the weights.",
+        f"{', '.join(map(str, data.teachers.values))} and p up to {int(last.width)}. Lines: pn - n(n+1)/2 with n = min(p*,",
+        "N), from p = n on, where solutions begin. Circles: rank of the rotations of units at a random solution; dots:",
+        f"weights less the rank of the solutions' equations. Both are the formula in {same} of {int(there.sum())} cases;",
+        f"singular values that count are at least {float(data.kept.min()):.2f} of the largest, the others at most",
+        f"{float(data.dropped.max()):.1e}. Lines have slope n: one teacher leaves p - 1 dimensions, and more than N teachers",
+        f"count as N. At the largest p the dimension is {', '.join(ends)}, or {', '.join(shares)} of the weights.",
     ]

@@ -85,21 +85,15 @@ def _caption(problem, datasets: dict[str, xr.Dataset], exits: dict[str, xr.Datas
     paper = "Figure 1 (left)" if width == 1 else "Figure 3"
     overlaps = ", ".join(f"{m:.3g}" for m in start)
     return [
-        f"{paper} of the paper shows runs of SGD and of the SDE from one start at p = {width}, d = 3000,",
-        "and finds that the",
-        "SDE has the spread that the ODE lacks while the exit times do not change considerably. It does",
-        "not give the learning",
-        f"rate, the noise and the threshold; here they are {float(problem.algorithm.lr):.4g},",
-        f"{float(problem.target.noise):g}",
-        f"and T = {threshold:g}, with d = {datasets['SGD'].attrs['d']} and",
-        f"overlap{'s' if width > 1 else ''} {overlaps} at the",
-        "start. Times are the paper's. Thin lines are runs, thick lines means, strokes the exit times of runs, and markers",
-        f"their means. The ODE exits at {ode:.3f}; {words['SGD']}; {words['SDE']}; {words['chain']},",
-        "which has the law of SGD.",
-        f"The chain's mean differs from the ODE's time by {gap:+.3f} ({100 * gap / ode:+.1f} %,",
-        f"{abs(gap) / error:.1f} standard",
-        f"errors); a single run differs from it by {t.std(ddof=1):.2f} ({100 * t.std(ddof=1) / ode:.0f}",
-        "%), the standard deviation.",
+        f"{paper} of the paper shows runs of SGD and of the SDE from one start at p = {width}, d = 3000, and finds that the",
+        "SDE has the spread that the ODE lacks while the exit times do not change considerably. It does not give the",
+        f"learning rate, the noise and the threshold; here they are {float(problem.algorithm.lr):.4g},",
+        f"{float(problem.target.noise):g} and T = {threshold:g}, with d = {datasets['SGD'].attrs['d']} and",
+        f"overlap{'s' if width > 1 else ''} {overlaps} at the start. Times are the paper's. Thin lines are runs, thick lines",
+        f"means, strokes the exit times of runs, and markers their means. The ODE exits at {ode:.3f}; {words['SGD']};",
+        f"{words['SDE']}; {words['chain']}, which has the law of SGD. The chain's mean differs from the ODE's time by",
+        f"{gap:+.3f} ({100 * gap / ode:+.1f} %, {abs(gap) / error:.1f} standard errors); a single run differs from it by",
+        f"{t.std(ddof=1):.2f} ({100 * t.std(ddof=1) / ode:.0f} %), the standard deviation.",
     ]
 
 

@@ -210,12 +210,8 @@ class _Series(NamedTuple):
     @classmethod
     def of(cls, problem: ProjectionProblem) -> _Series | None:
         """For a squared loss; None for others."""
-        target, law, p, unit = (
-            target_function(problem.model),
-            problem.initial,
-            problem.network.width,
-            problem.network.activation,
-        )
+        target, law = target_function(problem.model), problem.initial
+        p, unit = problem.network.width, problem.network.activation
         if not isinstance(problem.loss, SquaredLoss):
             return None
         norm = law.scale * float(problem.data.sigma)

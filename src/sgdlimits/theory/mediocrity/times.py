@@ -88,15 +88,15 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
     formula = AVERAGES.get(average)
     if formula is None:
         raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Give one of them.")
-    if start is None:
-        times = np.vectorize(lambda d, T: formula(setting(problem, d, T)), otypes=[float])(d, threshold)
-        return times if times.ndim else float(times)
-    if average not in ("ode", "sde", "backward"):
+    if start is not None and average not in ("ode", "sde", "backward"):
         raise BadInput(f"start is for the averages ode, sde and backward; got it with {average!r}. Leave it out.")
 
     def one(d, T, m):
+        at = setting(problem, d, T)
+        if m is None:
+            return formula(at)
         check_number("start", m)
-        return formula(setting(problem, d, T), start=float(m)) if abs(m) < 1 else 0.0
+        return formula(at, start=float(m)) if abs(m) < 1 else 0.0
 
     times = np.vectorize(one, otypes=[float])(d, threshold, start)
     return times if times.ndim else float(times)
