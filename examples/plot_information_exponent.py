@@ -24,7 +24,7 @@ for colour, (name, target) in zip(("#0072B2", "#D55E00", "#009E73"), targets.ite
     n = sl.information_exponent(target)
     lr = sl.recommended_lr(sl.presets.single_index(target), d)
     problem = sl.presets.single_index(target, lr=lr)
-    t = sl.theory.single_index.exit_time(problem, d, threshold=0.5, noise=True)
+    t = sl.theory.single_index.exit_time(problem, d, overlap=0.5, noise=True)
     save = np.geomspace(t / 20, 4 * t, 50)
     runs = sl.simulate(problem, sl.Chain(d), sl.FixedInit(d**-0.5), t_max=4 * t, runs=32, save=save)
     m = abs(runs.M[:, :, 0, 0])

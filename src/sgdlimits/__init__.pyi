@@ -6,6 +6,7 @@ from . import (
 from .analysis import (
     CensoredWarning as CensoredWarning,
     EffectiveDynamics as EffectiveDynamics,
+    ExitTable as ExitTable,
     FixedPoint as FixedPoint,
     FixedPoints as FixedPoints,
     Localizability as Localizability,
@@ -15,6 +16,7 @@ from .analysis import (
     Summary as Summary,
     conserved as conserved,
     effective_dynamics as effective_dynamics,
+    exit_table as exit_table,
     exit_times as exit_times,
     fixed_points as fixed_points,
     hessian_spectrum as hessian_spectrum,

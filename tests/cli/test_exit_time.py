@@ -19,14 +19,14 @@ def rows(output: str) -> dict[str, list[str]]:
     return {re.split(r"\s{2,}", line)[0]: re.split(r"\s{2,}", line)[1:] for line in lines}
 
 
-def test_exit_time_prints_the_table_of_compare(command, tmp_path, monkeypatch):
-    monkeypatch.setattr("sgdlimits.analysis.backward.TERMS", 256)  # of the curve in the plot: its law has tests of its own
+def test_exit_time_prints_the_exit_table(command, tmp_path, monkeypatch):
+    monkeypatch.setattr("sgdlimits.theory.first_passage.backward.TERMS", 256)  # of the curve: its law has its own tests
     result = command(f"{SMALL} --sgd-runs 4 --out table.nc --plot curves.png")
     assert result.exit_code == 0, result.output
     table = xr.load_dataset(tmp_path / "table.nc", engine="h5netcdf")
     problem = sl.presets.phase_retrieval(lr=1 / 12)
-    expected = sl.theory.mediocrity.compare(problem, 40, 0.3, runs=4, sgd_runs=4, progress=False)
-    xr.testing.assert_allclose(table, expected)
+    expected = sl.exit_table(problem, 40, 0.3, runs=4, sgd_runs=4, progress=False)
+    xr.testing.assert_allclose(table, expected.data)
     shown = rows(result.stdout)
     assert list(shown) == ["SGD", "chain", "SDE", "ODE", *table.source.values[4:]]
     assert {"annealed (47)", "quenched (46)", "noisy", "sde (52)", "backward"} < set(shown)
@@ -63,16 +63,16 @@ def test_a_learning_rate_above_the_limit_is_told_with_the_limit(options, limit, 
 
 
 def test_censored_runs_make_medians_and_no_comparison_with_means():
-    from sgdlimits.figures.exit_time_words import lines
-    from sgdlimits.theory.mediocrity.table import tabulate
+    from sgdlimits.analysis.exit_table import tabulate
 
     problem, start, until = sl.presets.phase_retrieval(lr=1 / 12), sl.RandomInit(40), sl.exits(0.3)
     how = dict(t_max=13, runs=4, until=until, progress=False)
     runs = {"chain": sl.simulate(problem, sl.Chain(40), start, **how), "ODE": sl.simulate(problem, sl.ODE(), start, **how)}
-    table = tabulate(problem, 40, 0.3, {name: sl.exit_times(each, 0.3) for name, each in runs.items()})
+    found = tabulate(problem, 40, 0.3, {name: sl.exit_times(each, 0.3) for name, each in runs.items()})
+    table = found.data
     assert table.attrs["statistic"] == "median"
     assert 0 < int(table.censored[0]) < 2
     assert np.isnan(table.difference[2:]).all()
     assert np.isfinite(table.t[0])
     assert float(table.difference[0]) == 0
-    assert any("median" in line for line in lines(table))
+    assert "So t is the median in rows with runs" in repr(found)

@@ -2,6 +2,7 @@
 
 from sgdlimits.analysis import conserved, landscape
 from sgdlimits.analysis.effective import EffectiveDynamics, effective_dynamics
+from sgdlimits.analysis.exit_table import ExitTable, exit_table
 from sgdlimits.analysis.exit_times import exit_times
 from sgdlimits.analysis.fixed_points import FixedPoint, FixedPoints, fixed_points
 from sgdlimits.analysis.landscape import Spectrum, hessian_spectrum
@@ -14,6 +15,7 @@ from sgdlimits.analysis.summary import CensoredWarning, Summary, summarise
 __all__ = [
     "CensoredWarning",
     "EffectiveDynamics",
+    "ExitTable",
     "FixedPoint",
     "FixedPoints",
     "Linearisation",
@@ -24,6 +26,7 @@ __all__ = [
     "Summary",
     "conserved",
     "effective_dynamics",
+    "exit_table",
     "exit_times",
     "fixed_points",
     "hessian_spectrum",

@@ -9,14 +9,13 @@ import jax
 import numpy as np
 import xarray as xr
 
+from sgdlimits.analysis.origin import origin
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import STOPPED
 from sgdlimits.level.condition import Condition, Exits, Predicate, check_condition, exit_risk, reached
 from sgdlimits.problem.base import Problem
 from sgdlimits.trajectory.record import condition_text, from_json
 from sgdlimits.trajectory.schema import check, statistics
-
-KEPT = ("level", "d", "rate", "seed", "problem", "problem_name", "t_max")
 
 
 def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> xr.Dataset:
@@ -80,7 +79,7 @@ def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> 
         coords={"run": dataset.run.values, "status": ("run", dataset.status.values, dataset.status.attrs)},
         attrs={
             "threshold": float(condition.threshold) if isinstance(condition, Exits) else condition_text(condition),
-            **{name: dataset.attrs[name] for name in KEPT},
+            **origin(dataset),
         },
     )
 

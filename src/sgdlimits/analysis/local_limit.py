@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 from sgdlimits.errors import BadInput, check_number
 from sgdlimits.level.local import linear_parts
 from sgdlimits.problem.base import Problem
+from sgdlimits.text import table
 
 NEUTRAL = 1e-6
 """Rates below this fraction of the largest are zero: a real part from rounding, or from expectations by a rule."""
@@ -54,13 +55,10 @@ class LocalLimit:
         counts = f"{self.stable} stable, {self.neutral} neutral, {self.unstable} unstable"
         settled = np.full(len(self.names), np.nan) if self.stationary is None else np.diagonal(self.stationary)
         rates = np.real_if_close(np.where(np.abs(self.rates) <= NEUTRAL * np.abs(self.rates).max(), 0, self.rates))
-        lines = [
-            f"LocalLimit: {counts}; {noise}",
-            "rates " + ", ".join(f"{rate:.4g}" for rate in rates),
-            f"{'statistic':>10} {'noise':>10} {'stationary':>10}",
-        ]
-        rows = zip(self.names, np.diagonal(self.noise_matrix), settled, strict=True)
-        return "\n".join(lines + [f"{name:>10} {kick:>10.4g} {variance:>10.4g}" for name, kick, variance in rows])
+        values = zip(self.names, np.diagonal(self.noise_matrix), settled, strict=True)
+        rows = [("statistic", "noise", "stationary"), *((name, f"{kick:.4g}", f"{var:.4g}") for name, kick, var in values)]
+        numbers = ", ".join(f"{rate:.4g}" for rate in rates)
+        return f"LocalLimit: {counts}; {noise}\nrates {numbers}\n{table(rows, '>', indent='  ')}"
 
 
 def local_limit(problem: Problem, point: PyTree, *, tolerance: float | None = None) -> LocalLimit:

@@ -19,10 +19,11 @@ from jaxtyping import Array, Float, PyTree
 from scipy.optimize import brentq
 
 from sgdlimits.analysis.one_sample import Draws, OneSample, one_sample
-from sgdlimits.errors import BadInput, check_count, check_dimension, check_number
+from sgdlimits.errors import BadInput, check_count, check_number
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Stream
 from sgdlimits.start import RandomInit
+from sgdlimits.text import table
 
 SLACK = 0.1
 """A measured exponent may be above the one allowed by this much."""
@@ -35,7 +36,7 @@ STEEPEST = 40.0
 
 
 @dataclass(frozen=True)
-class Condition:
+class Requirement:
     """One condition: the exponent of d that was measured and the one allowed, and the statistic that decides.
 
     An exponent is -inf for what is zero, and inf for a moment that is not finite.
@@ -64,7 +65,7 @@ class Localizability:
     dimensions, values : where each condition was measured, and what, shape (conditions, dimensions)
     """
 
-    conditions: tuple[Condition, ...]
+    conditions: tuple[Requirement, ...]
     critical_exponent: float
     exponent: float
     dimensions: tuple[int, ...]
@@ -76,16 +77,15 @@ class Localizability:
         return all(condition.passed for condition in self.conditions)
 
     def __repr__(self) -> str:
-        lines = [
-            f"Localizability at step size lr d^-{self.exponent:g}: {'passed' if self.passed else 'FAILED'}; "
-            f"critical exponent {self.critical_exponent:.2f}",
-            f"{'condition':<44} {'measured':>8} {'allowed':>8}  {'':<6} worst",
-        ]
-        for condition in self.conditions:
-            measured = {-np.inf: "zero", np.inf: "infinite"}.get(condition.measured, f"{condition.measured:.2f}")
-            verdict = "passed" if condition.passed else "FAILED"
-            lines.append(f"{condition.name:<44} {measured:>8} {condition.allowed:>8.2f}  {verdict:<6} {condition.worst}")
-        return "\n".join(lines)
+        verdict = {True: "passed", False: "FAILED"}
+        rows = [("condition", "measured", "allowed", "", "worst")]
+        for each in self.conditions:
+            measured = {-np.inf: "zero", np.inf: "infinite"}.get(each.measured, f"{each.measured:.2f}")
+            rows.append((each.name, measured, f"{each.allowed:.2f}", verdict[each.passed], each.worst))
+        return (
+            f"Localizability at step size lr d^-{self.exponent:g}: {verdict[self.passed]}; "
+            f"critical exponent {self.critical_exponent:.2f}\n{table(rows, '<>><')}"
+        )
 
 
 class Sizes(NamedTuple):
@@ -139,7 +139,7 @@ def _compare(sizes: Sizes, dimensions: tuple[int, ...], names: tuple[str, ...], 
         largest = np.asarray(value).max(1)
         measured = growth(d, largest.max(1)) if finite else np.inf
         worst = names[int(largest[-1].argmax())] if measured > -np.inf and largest.shape[1] == len(names) else ""
-        conditions.append(Condition(name, measured, allowed, worst))
+        conditions.append(Requirement(name, measured, allowed, worst))
         values.append(largest.max(1))
     critical = growth(d, np.asarray(sizes.curvature).max((1, 2)))
     return Localizability(tuple(conditions), critical, s, dimensions, np.stack(values))
@@ -223,7 +223,7 @@ def _powers(magnify: float | Mapping[str, float], names: tuple[str, ...]) -> np.
 
 
 def _check_dimensions(dimensions) -> tuple[int, ...]:
-    values = tuple(sorted({check_dimension(d) for d in dimensions}))
+    values = tuple(sorted({check_count("d", d) for d in dimensions}))
     if len(values) < 3:
         raise BadInput(f"dimensions must hold at least three; got {list(dimensions)}. Give, say, (100, 1000, 10**4, 10**5).")
     return values

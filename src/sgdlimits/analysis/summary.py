@@ -12,6 +12,7 @@ import xarray as xr
 
 from sgdlimits.analysis.kaplan_meier import Times, survival
 from sgdlimits.errors import check_count, check_number, check_share
+from sgdlimits.text import table
 
 NUMBERS_AT_ONCE = 2**20
 
@@ -63,9 +64,8 @@ class Summary:
         rows["median"] = str(self.median) if math.isfinite(self.median.value) else f"more than half censored, {self.median}"
         for share, each in self.quantiles.items():
             rows[f"{100 * share:g} %"] = str(each) if math.isfinite(each.value) else f"not reached, {each}"
-        width = max(map(len, rows)) + 2
         head = f"{self.runs} runs, {self.censored} censored; intervals of {100 * self.confidence:g} %"
-        return "\n".join([head, *(f"  {name:<{width}}{text}" for name, text in rows.items())])
+        return f"{head}\n{table(rows.items(), indent='  ')}"
 
 
 def summarise(

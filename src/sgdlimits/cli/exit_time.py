@@ -12,8 +12,7 @@ from sgdlimits.cli.options import Command, Option, number
 from sgdlimits.cli.work import check_output, check_picture, keep_compiled, warnings_in_a_sentence
 
 if TYPE_CHECKING:
-    import xarray as xr
-
+    from sgdlimits.analysis import ExitTable
     from sgdlimits.problem import ProjectionProblem
 
 PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
@@ -42,31 +41,27 @@ def make(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, force,
     plot = plot and check_picture(plot, force, "--plot")
     keep_compiled()
 
-    from sgdlimits.figures.exit_time_words import lines, reading
+    from sgdlimits.analysis import exit_table
     from sgdlimits.problem.presets import phase_retrieval
-    from sgdlimits.theory.mediocrity.table import simulated, tabulate
 
     problem = phase_retrieval(width=width, lr=lr, noise=noise)
     with warnings_in_a_sentence():
-        exits = simulated(problem, d, threshold, runs, seed, sgd_runs, progress=not quiet)
-    table = tabulate(problem, d, threshold, exits)
+        table = exit_table(problem, d, threshold, runs=runs, seed=seed, sgd_runs=sgd_runs, progress=not quiet)
     click.echo(
         f"Phase retrieval, width {width}, d = {d}, lr = {lr:.4g}, noise = {noise:g}, threshold {threshold:g}, random starts\n"
     )
-    for line in lines(table):
-        click.echo(line)
-    if table.attrs["learns"]:
-        click.echo()
-    click.echo(textwrap.fill(reading(table), width=110, break_on_hyphens=False))
+    if table.learns:
+        click.echo(f"{table}\n")
+    click.echo(textwrap.fill(table.reading(), width=110, break_on_hyphens=False))
     if out:
-        table.to_netcdf(out, engine="h5netcdf")
+        table.data.to_netcdf(out, engine="h5netcdf")
     if plot:
-        draw(problem, exits, table, plot)
+        draw(problem, table, plot)
     if out or plot:
         click.echo(f"\nSaved {' and '.join(str(path) for path in (out, plot) if path)}.")
 
 
-def draw(problem: ProjectionProblem, exits: dict[str, xr.Dataset], table: xr.Dataset, path: Path) -> None:
+def draw(problem: ProjectionProblem, table: ExitTable, path: Path) -> None:
     """Save the survival curves of the levels, with the law of the backward equation at width 1."""
     import matplotlib
 
@@ -77,11 +72,11 @@ def draw(problem: ProjectionProblem, exits: dict[str, xr.Dataset], table: xr.Dat
     from sgdlimits.plot import PAPER, survival
     from sgdlimits.theory.mediocrity import exit_law
 
-    a = table.attrs
+    a = table.data.attrs
     with plt.rc_context(PAPER):
-        ax = survival({f"{name}, {each.sizes['run']} runs": each for name, each in exits.items()})
-        end = max(float(each.t.max()) for each in exits.values())
-        if a["width"] == 1 and a["learns"]:
+        ax = survival({f"{name}, {each.sizes['run']} runs": each for name, each in table.exits.items()})
+        end = max(float(each.t.max()) for each in table.exits.values())
+        if a["width"] == 1 and table.learns:
             law, t = exit_law(problem, a["d"], a["threshold"]), np.linspace(0, end, 500)
             ax.plot(t, 1 - law.cdf(t), color="0.55", linewidth=3.5, alpha=0.6, zorder=2, label="backward equation")
         ax.set(xlim=(0, end), title=rf"exit at $T = {a['threshold']:g}$, $p = {a['width']}$, $d = {a['d']}$")

@@ -9,6 +9,7 @@ import click
 from sgdlimits.cli.options import Command, Number, Refusal, among, closest
 from sgdlimits.cli.work import INTERRUPTED_CODE, keep_compiled, warnings_in_a_sentence
 from sgdlimits.figures import FIGURES
+from sgdlimits.text import table
 
 
 @click.command(cls=Command, short_help="Make a figure of the papers again.")
@@ -30,9 +31,7 @@ def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: in
     from sgdlimits.figures.base import summary
 
     if listed:
-        width = max(map(len, FIGURES)) + 2
-        for name in FIGURES:
-            click.echo(f"{name:<{width}}{summary(name)}")
+        click.echo(table((name, summary(name)) for name in FIGURES))
         return
     if not names:
         raise Refusal(f"a NAME is missing. The figures are {among(list(FIGURES))}.")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from sgdlimits.cli.options import Command
+from sgdlimits.text import table
 
 
 @click.command(cls=Command, short_help="Say what is in a dataset.")
@@ -40,10 +41,7 @@ def info(file: str) -> None:
         "figure": f"sgdlimits plot {file}",
         "in Python": f"sgdlimits.load({str(file)!r})",
     }
-    width = max(map(len, rows)) + 2
-    for name, text in rows.items():
-        if text:
-            click.echo(f"{name:<{width}}{text}")
+    click.echo(table((name, str(text)) for name, text in rows.items() if text))
 
 
 def _fields(text: str) -> dict[str, str]:

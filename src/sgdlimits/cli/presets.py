@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from sgdlimits.cli.options import Command
+from sgdlimits.text import table
 
 
 @click.command(cls=Command, short_help="List the presets.")
@@ -18,7 +19,5 @@ def presets() -> None:
     from sgdlimits.cli.docstring import describe
     from sgdlimits.problem.presets import PRESETS
 
-    width = max(map(len, PRESETS))
-    for name, preset in PRESETS.items():
-        click.echo(f"{name:<{width}}  {describe(preset).summary}")
+    click.echo(table((name, describe(preset).summary) for name, preset in PRESETS.items()))
     click.echo("\nThe options of one: sgdlimits run PRESET --help")

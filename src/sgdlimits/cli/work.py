@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sgdlimits.errors import BadInput, Interrupted
+from sgdlimits.text import count, table as columns
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,7 +63,7 @@ def compute(call: Callable[[], xr.Dataset], out: Path) -> tuple[xr.Dataset, floa
         except Interrupted as stopped:
             save(stopped.dataset, out)
             runs, t = stopped.dataset.sizes["run"], float(stopped.dataset.t.values[-1])
-            click.echo(f"Interrupted. Saved {runs} run{'s' if runs > 1 else ''} up to t = {t:.3g} in {out}.", err=True)
+            click.echo(f"Interrupted. Saved {count(runs, 'run')} up to t = {t:.3g} in {out}.", err=True)
             sys.exit(INTERRUPTED_CODE)
     seconds = time.perf_counter() - begin
     save(dataset, out)
@@ -105,17 +106,20 @@ def warnings_in_a_sentence() -> Iterator[None]:
 
 def table(dataset: xr.Dataset, seconds: float) -> str:
     """How the runs of a dataset ended, in a few lines."""
+    from sgdlimits.analysis.origin import overlap_name
+
     good, attributes = dataset.isel(run=dataset.status.values != "diverged"), dataset.attrs
     rows = {"runs": statuses(dataset)}
     if good.sizes["run"]:
         rows["final risk"] = mean_and_error(good.risk.values[:, -1])
-        overlap = abs(good["M" if "M" in good else "m"].values[:, -1])
-        rows["final |overlap|"] = mean_and_error(overlap.reshape(overlap.shape[0], -1).mean(1))
+        if name := overlap_name(good):
+            overlap = abs(good[name].values[:, -1])
+            rows["final |overlap|"] = mean_and_error(overlap.reshape(overlap.shape[0], -1).mean(1))
     rows["wall time"] = f"{seconds:.1f} s"
     where = f"d = {attributes['d']}, " if attributes["d"] else ""
     what = f"{attributes['problem_name']}, level {attributes['level']}"
     head = f"{what}, {where}to t = {float(dataset.t.values[-1]):g}, seed {attributes['seed']}"
-    return "\n".join([head, *(f"  {name:<16}{text}" for name, text in rows.items())])
+    return f"{head}\n{columns(rows.items(), indent='  ')}"
 
 
 def statuses(dataset: xr.Dataset) -> str:

@@ -26,10 +26,10 @@ Keep = Callable[[str, "xr.Dataset"], Any]
 
 @dataclass
 class Drawn:
-    """A figure, what it shows in words and numbers, the datasets behind it, and lines to print beside them."""
+    """A figure, the sentences that say what it shows, the datasets behind it, and lines to print beside them."""
 
     figure: Figure
-    caption: str
+    caption: list[str]
     datasets: dict[str, xr.Dataset]
     lines: list[str] = field(default_factory=list)
 
@@ -75,7 +75,7 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
         drawn.figure.savefig(folder / f"{name}.png")
         drawn.figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
         plt.close(drawn.figure)
-    caption = textwrap.fill(drawn.caption, width=110, break_on_hyphens=False, break_long_words=False)
+    caption = textwrap.fill(" ".join(drawn.caption), width=110, break_on_hyphens=False, break_long_words=False)
     (folder / f"{name}.txt").write_text(caption + "\n", encoding="utf-8")
     yield from [*drawn.lines, caption, ""]
     yield f"In {folder}: {', '.join([f'{name}.png', f'{name}.svg', f'{name}.txt', *files])}."

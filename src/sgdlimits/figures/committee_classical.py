@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -88,8 +89,6 @@ def draw_risk(ax: Axes, runs: xr.Dataset, label: str, ode: xr.Dataset, flow: xr.
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, axes = plt.subplots(1, len(size.teachers), figsize=(8.8, 3.7), layout="constrained", sharey=True, squeeze=False)
     for ax, teachers in zip(axes[0], size.teachers, strict=True):
         sgd, ode, flow = (datasets[f"{name}-{teachers}"] for name in ("SGD", "ODE", "flow"))
@@ -100,7 +99,7 @@ def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     return figure
 
 
-def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
+def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     sentences = [
         f"The slides show SGD on gradient flow at p = {size.width}, gamma = {GAMMA}, noise {NOISE:g} and s(x) = erf(x),",
         f"for k = 2 and k = 5. Their loss has no 1/2, so that lr = {2 * GAMMA:g} here; their time is gamma t/p. They do not",
@@ -118,4 +117,4 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
             f"is {float(ode[0, -1]):.2e} in the ODE, {float(ode[0, -1]) / floor:.2f} times the first order in lr, and "
             f"{float(flow[0, -1]):.1e} in gradient flow."
         )
-    return " ".join(sentences)
+    return sentences

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -55,8 +56,6 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.9), layout="constrained")
     chain, ode, flow = (datasets[name] for name in ("chain", "ODE", "flow"))
     draw_risk(left, chain, f"exact chain, $d = {size.d}$, {size.runs} runs", ode, flow, label_noise(size.width, GAMMA))
@@ -92,7 +91,7 @@ def plateau(ode: xr.Dataset) -> int:
     return int(np.where(waiting, np.abs(np.gradient(y, x)), np.inf).argmin())
 
 
-def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
+def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     chain, ode, flow = (datasets[name] for name in ("chain", "ODE", "flow"))
     at, risk = plateau(ode), excess(ode).values[0]
     left = [float(np.interp(-np.log(risk[at] / 2), -np.log(run), ode.tau)) for run in excess(ode).values]
@@ -100,16 +99,14 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
     M, floor = np.abs(ode.M.values[0]), label_noise(size.width, GAMMA)
     own, others = np.sort(M[-1], axis=1)[:, -1], np.sort(M[-1], axis=1)[:, :-1]
     last = float(np.interp(size.end, ode.tau, risk)), float(excess(chain)[:, -1].mean())
-    return " ".join(
-        [
-            f"The slides show the plateau and the specialisation of p = {size.width} erf units that learn k = {size.teachers},",
-            f"at gamma = {GAMMA} and noise {NOISE:g}, s(x) = erf(x). Their loss has no 1/2, so that lr = {2 * GAMMA:g} here;",
-            f"their time is gamma t/p. Here d = {size.d}. On the plateau, flattest at {float(ode.tau[at]):.1f}, the excess",
-            f"risk is {risk[at]:.2e} and students overlap with teachers by {M[at].min():.2f} to {M[at].max():.2f}. The ODE has",
-            f"lost half of that risk at {left[0]:.1f}, the runs of the chain at {', '.join(f'{each:.1f}' for each in runs)}.",
-            f"At {size.end:g} the excess risk is {last[0]:.1e} in the ODE and {last[1]:.1e} in the chain's mean, at",
-            f"{size.end_ode:g} it is {risk[-1]:.2e} in the ODE, {risk[-1] / floor:.2f} times what label noise leaves to first",
-            f"order in lr, and {float(excess(flow)[0, -1]):.1e} in gradient flow. By then students overlap with their own",
-            f"teacher by {own.min():.2f} to {own.max():.2f} and with others by at most {others.max():.2f}.",
-        ]
-    )
+    return [
+        f"The slides show the plateau and the specialisation of p = {size.width} erf units that learn k = {size.teachers},",
+        f"at gamma = {GAMMA} and noise {NOISE:g}, s(x) = erf(x). Their loss has no 1/2, so that lr = {2 * GAMMA:g} here;",
+        f"their time is gamma t/p. Here d = {size.d}. On the plateau, flattest at {float(ode.tau[at]):.1f}, the excess",
+        f"risk is {risk[at]:.2e} and students overlap with teachers by {M[at].min():.2f} to {M[at].max():.2f}. The ODE has",
+        f"lost half of that risk at {left[0]:.1f}, the runs of the chain at {', '.join(f'{each:.1f}' for each in runs)}.",
+        f"At {size.end:g} the excess risk is {last[0]:.1e} in the ODE and {last[1]:.1e} in the chain's mean, at",
+        f"{size.end_ode:g} it is {risk[-1]:.2e} in the ODE, {risk[-1] / floor:.2f} times what label noise leaves to first",
+        f"order in lr, and {float(excess(flow)[0, -1]):.1e} in gradient flow. By then students overlap with their own",
+        f"teacher by {own.min():.2f} to {own.max():.2f} and with others by at most {others.max():.2f}.",
+    ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -53,8 +54,6 @@ def deviation(snr: float, t: np.ndarray) -> np.ndarray:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, axes = plt.subplots(1, 4, figsize=(13.0, 3.3), layout="constrained")
     for pair, letters, snr in zip((axes[:2], axes[2:]), ("ab", "cd"), SNR, strict=True):
         sgd, chain = datasets[f"sgd-{snr:g}"], datasets[f"chain-{snr:g}"]
@@ -90,22 +89,20 @@ def _in_plane(ax: Axes, sgd: xr.Dataset, snr: float) -> None:
     ax.legend(loc="upper left", fontsize=7)
 
 
-def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
+def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     below, above = (datasets[f"chain-{snr:g}"] for snr in SNR)
     early = float(above.t[np.searchsorted(above.t.values, 1.0)])
     spread = {snr: np.sqrt(size.d) * data.m.std("run") for snr, data in zip(SNR, (below, above), strict=True)}
     star = sl.theory.effective.overlaps(2, SNR[1])[1]
     reached = np.abs(above.m[:, -1])
-    return " ".join(
-        [
-            f"Figure 1 of the paper: matrix PCA, k = 2, n = {size.d}, step size 1/n, from random vectors to t = {size.end:g}.",
-            f"Coloured: {size.shown} runs of SGD in R^n; grey: twice the standard deviation of {size.runs} runs of the chain;",
-            "dashed: the same of the Ornstein-Uhlenbeck process (3.2). (a), (b): snr 0.8, below the threshold",
-            f"{sl.theory.effective.critical_snr(2):.1f}. The standard deviation of sqrt(n) m at the end is",
-            f"{float(spread[SNR[0]][-1]):.3f}, and {float(deviation(SNR[0], below.t.values)[-1]):.3f} in theory; runs stay",
-            "at the cross (0, 1). (c), (d): snr 1.2, above it. The process is unstable: at",
-            f"t = {early:.1f} its standard deviation is {float(spread[SNR[1]].sel(t=early)):.2f}, in theory",
-            f"{float(deviation(SNR[1], np.array([early]))[0]):.2f}, until the overlap is of order one. At the end the median",
-            f"of its absolute value is {float(np.median(reached)):.3f}, and that of the stable fixed points {star:.3f}.",
-        ]
-    )
+    return [
+        f"Figure 1 of the paper: matrix PCA, k = 2, n = {size.d}, step size 1/n, from random vectors to t = {size.end:g}.",
+        f"Coloured: {size.shown} runs of SGD in R^n; grey: twice the standard deviation of {size.runs} runs of the chain;",
+        "dashed: the same of the Ornstein-Uhlenbeck process (3.2). (a), (b): snr 0.8, below the threshold",
+        f"{sl.theory.effective.critical_snr(2):.1f}. The standard deviation of sqrt(n) m at the end is",
+        f"{float(spread[SNR[0]][-1]):.3f}, and {float(deviation(SNR[0], below.t.values)[-1]):.3f} in theory; runs stay",
+        "at the cross (0, 1). (c), (d): snr 1.2, above it. The process is unstable: at",
+        f"t = {early:.1f} its standard deviation is {float(spread[SNR[1]].sel(t=early)):.2f}, in theory",
+        f"{float(deviation(SNR[1], np.array([early]))[0]):.2f}, until the overlap is of order one. At the end the median",
+        f"of its absolute value is {float(np.median(reached)):.3f}, and that of the stable fixed points {star:.3f}.",
+    ]

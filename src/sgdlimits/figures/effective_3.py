@@ -9,38 +9,27 @@ and the two of each kind look in opposite directions, can the four units find th
 from __future__ import annotations
 
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import sgdlimits as sl
+from sgdlimits.figures import rings
 from sgdlimits.figures.base import Drawn, Keep, ignore
-from sgdlimits.figures.rings import (
-    Size,
-    average,
-    draw_fraction,
-    draw_ring,
-    draw_spread,
-    fraction,
-    shares,
-    simulate_all,
-    spread_of,
-)
 from sgdlimits.plot.style import OKABE_ITO
 
 SNR, RIDGE = 1000.0, 0.1
 ANGLES = (np.pi / 6, np.pi / 4)
+FULL, QUICK = rings.Size(250, 1000, 250.0, 400, 60.0), rings.Size(250, 60, 120.0, 60, 20.0)
 
 
-FULL, QUICK = Size(250, 1000, 250.0, 400, 60.0), Size(250, 60, 120.0, 60, 20.0)
-
-
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: rings.Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Simulate the chain from random starts, and from a point on two rings together with the local limit there."""
     point = on_two_rings(RIDGE)
     problem, noiseless = (sl.presets.xor_mixture(snr, RIDGE) for snr in (SNR, np.inf))
-    datasets = simulate_all(problem, noiseless, point, size, seed, keep, count=16)
+    datasets = rings.simulate_all(problem, noiseless, point, size, seed, keep, count=16)
     return Drawn(_figure(datasets, point, size), _caption(datasets, noiseless, point, size), datasets)
 
 
@@ -60,15 +49,13 @@ def optimal(data: xr.Dataset) -> xr.DataArray:
     return found[0] & found[1] & found[2] & found[3]
 
 
-def _figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size) -> Figure:
-    import matplotlib.pyplot as plt
-
+def _figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: rings.Size) -> Figure:
     figure, axes = plt.subplots(1, 4, figsize=(13.0, 3.3), layout="constrained")
-    draw_fraction(axes[0], datasets["chain"], optimal(datasets["chain"]), 3 / 32, "3/32")
+    rings.draw_fraction(axes[0], datasets["chain"], optimal(datasets["chain"]), 3 / 32, "3/32")
     _end_points(axes[1], datasets["chain"].isel(run=slice(200)))
     both = datasets["ring"], datasets["local"], point, size.d
-    draw_spread(axes[2], *both, (0, 0), (1, 0), (r"$\tilde m_1^\mu$", r"$\tilde m_2^\mu$"))
-    draw_spread(axes[3], *both, (0, 0), (2, 1), (r"$\tilde m_1^\mu$", r"$\tilde m_3^\nu$"))
+    rings.draw_spread(axes[2], *both, (0, 0), (1, 0), (r"$\tilde m_1^\mu$", r"$\tilde m_2^\mu$"))
+    rings.draw_spread(axes[3], *both, (0, 0), (2, 1), (r"$\tilde m_1^\mu$", r"$\tilde m_3^\nu$"))
     for ax, letter in zip(axes, "abcd", strict=True):
         ax.set_title(f"({letter})", loc="left")
     return figure
@@ -77,7 +64,7 @@ def _figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size) -> 
 def _end_points(ax: Axes, data: xr.Dataset) -> None:
     m, best = data.M.values[:, -1, :2, 0], optimal(data).values[:, -1]
     radius = sl.theory.effective.ring_radius(RIDGE, weight=0.25)
-    draw_ring(ax, radius, quarters=(0, 2))
+    rings.draw_ring(ax, radius, quarters=(0, 2))
     for which, colour, label in ((~best, OKABE_ITO[1], "not"), (best, OKABE_ITO[0], "optimal")):
         ax.plot(*m[which].T, "o", color=colour, markersize=3, alpha=0.6, label=f"{label}, {which.sum()} runs")
     points = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if x * y <= 0])
@@ -87,22 +74,20 @@ def _end_points(ax: Axes, data: xr.Dataset) -> None:
     ax.legend(loc="upper right", fontsize=6.5)
 
 
-def _caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.Overlaps, size: Size) -> str:
+def _caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.Overlaps, size: rings.Size) -> list[str]:
     data, best = datasets["chain"], optimal(datasets["chain"]).values[:, -1]
-    share, radius = fraction(best), sl.theory.effective.ring_radius(RIDGE, weight=0.25)
+    share, radius = rings.fraction(best), sl.theory.effective.ring_radius(RIDGE, weight=0.25)
     limit, norms = sl.local_limit(noiseless, point), np.abs(data.a.values[:, -1])
-    measured, predicted = spread_of(datasets["ring"], point, size.d), spread_of(datasets["local"], point, size.d)
-    return " ".join(
-        [
-            f"Figure 3 of the paper: four classes, N = {size.d}, snr {SNR:g}, ridge {RIDGE:g}, {size.runs} runs of the chain",
-            f"to t = {size.end:g}. (a) The fraction of runs at the optimum ends at {share.value:.3f}, interval",
-            f"[{share.low:.3f}, {share.high:.3f}]; theory says 3/32 = {3 / 32:.3f}. (b) End points of the overlaps of two",
-            "units with the first direction in 200 runs, the places they have at an optimum for snr = inf (crosses), and",
-            f"rings of radius {radius:.3f}; the absolute second layer at the optimum is {average(norms[best])} on average.",
-            f"(c), (d) {size.ring_runs} runs from a point where two units share each direction, at t = {size.ring_end:g},",
-            f"magnified by the root of N: the noise matrix has rank {limit.rank}. Units on the same ring move together along",
-            "the radius (dashed), units on different rings against each other. The chain's principal standard deviations in",
-            f"(c) are {measured[0]:.2f} and {measured[1]:.2f}, those of the local limit for snr = inf {predicted[0]:.2f} and",
-            f"{predicted[1]:.2f}: {shares(measured)}. At a finite snr the rings are smaller, which shifts the chain.",
-        ]
-    )
+    measured, predicted = rings.spread_of(datasets["ring"], point, size.d), rings.spread_of(datasets["local"], point, size.d)
+    return [
+        f"Figure 3 of the paper: four classes, N = {size.d}, snr {SNR:g}, ridge {RIDGE:g}, {size.runs} runs of the chain",
+        f"to t = {size.end:g}. (a) The fraction of runs at the optimum ends at {share.value:.3f}, interval",
+        f"[{share.low:.3f}, {share.high:.3f}]; theory says 3/32 = {3 / 32:.3f}. (b) End points of the overlaps of two",
+        "units with the first direction in 200 runs, the places they have at an optimum for snr = inf (crosses), and",
+        f"rings of radius {radius:.3f}; the absolute second layer at the optimum is {rings.average(norms[best])} on average.",
+        f"(c), (d) {size.ring_runs} runs from a point where two units share each direction, at t = {size.ring_end:g},",
+        f"magnified by the root of N: the noise matrix has rank {limit.rank}. Units on the same ring move together along",
+        "the radius (dashed), units on different rings against each other. The chain's principal standard deviations in",
+        f"(c) are {measured[0]:.2f} and {measured[1]:.2f}, those of the local limit for snr = inf {predicted[0]:.2f} and",
+        f"{predicted[1]:.2f}: {rings.shares(measured)}. At a finite snr the rings are smaller, which shifts the chain.",
+    ]

@@ -15,6 +15,7 @@ from math import factorial
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
@@ -112,8 +113,6 @@ def _exponent(x: xr.DataArray, y: xr.DataArray) -> float:
 
 
 def _figure(gaps: xr.Dataset, components: xr.Dataset) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
     for (name, label), look, marker in zip(GAPS.items(), looks(len(GAPS)), "os^D", strict=True):
         exponent = _exponent(gaps.width, gaps[name])
@@ -141,7 +140,7 @@ def _figure(gaps: xr.Dataset, components: xr.Dataset) -> Figure:
     return figure
 
 
-def _caption(gaps: xr.Dataset, components: xr.Dataset) -> str:
+def _caption(gaps: xr.Dataset, components: xr.Dataset) -> list[str]:
     words = {"M": "overlaps M", "q": "squared norms", "off": "Q off its diagonal to M P^-1 M^T", "risk": "risk"}
     each = [f"{words[name]} p^{_exponent(gaps.width, gaps[name]):.2f}" for name in GAPS]
     first, last = components.isel(ratio=0), components.isel(ratio=-1)
@@ -158,7 +157,7 @@ def _caption(gaps: xr.Dataset, components: xr.Dataset) -> str:
     fits = [f"{-_exponent(late.ratio, late.t_half.sel(n=n)):.3f} (1/{2 * n} = {1 / (2 * n):.3f})" for n in (1, 2, 3)]
     span = f"{float(late.ratio[0]):.0e} to {float(late.ratio[-1]):.0e}"
     sentences.append(f"From 1/epsilon = {span} these times fall as epsilon to the powers {', '.join(fits)}.")
-    return " ".join(sentences)
+    return sentences
 
 
 def _times(curves: xr.Dataset) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
@@ -23,8 +24,7 @@ from tqdm.auto import tqdm
 import sgdlimits as sl
 from sgdlimits.figures.base import Drawn, Keep, ignore
 from sgdlimits.plot.style import OKABE_ITO
-from sgdlimits.theory.mediocrity.table import horizon
-from sgdlimits.theory.mediocrity.times import ode, setting
+from sgdlimits.theory.mediocrity.times import horizon, ode, setting
 
 PER_UNIT, THRESHOLD = 1 / 12, 0.1
 """lr/p, and T: small, since the formulas are those of the linear ODE."""
@@ -90,8 +90,6 @@ def exits_of(problem: sl.ProjectionProblem, d: int, runs: int, seed: int) -> xr.
 
 
 def _figure(table: xr.Dataset) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, ax = plt.subplots(figsize=(5.6, 4.3), layout="constrained")
     for colour, width in zip(OKABE_ITO, table.width.values, strict=False):
         row = table.sel(width=width)
@@ -112,7 +110,7 @@ def _figure(table: xr.Dataset) -> Figure:
     return figure
 
 
-def _caption(table: xr.Dataset) -> str:
+def _caption(table: xr.Dataset) -> list[str]:
     error = (table.high - table.low) / 2 / 1.96
     sentences = [
         "Figure 1 (right) of the paper shows exit times of SGD against d beside its annealed and quenched formulas at constant",
@@ -133,4 +131,4 @@ def _caption(table: xr.Dataset) -> str:
             f"mean square {worst['quenched']:.1f} standard errors) and the full ODE with noise {gap('noisy_ode'):+.1f} % "
             f"({worst['noisy_ode']:.1f})."
         )
-    return " ".join(sentences)
+    return sentences

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
@@ -49,8 +50,6 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained", sharey=False)
     for ax, width in zip(axes, size.widths, strict=True):
         labels = {"SGD": f"SGD, {size.sgd} runs", "chain": f"exact chain, {size.chain} runs", "ODE": "ODE"}
@@ -61,17 +60,16 @@ def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     return figure
 
 
-def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
+def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     sentences = [
-        "Figure 2 of the paper compares the ODE with many runs of SGD at p = 5 and p = 20, d = 5000, and",
-        "finds that the ODE describes",
-        f"them on average. It does not give lr and noise; here they are p/12 and 0, and d = {size.d}. Thin",
-        "lines are runs from one",
-        "random start and thick lines means; the chain has the law of SGD at a lower cost.",
+        "Figure 2 of the paper compares the ODE with many runs of SGD at p = 5 and p = 20, d = 5000, and finds that the ODE",
+        f"describes them on average. It does not give lr and noise; here they are p/12 and 0, and d = {size.d}. Thin lines",
+        "are runs from one random start and thick lines means; the chain has the law of SGD at a lower cost.",
     ]
     for width in size.widths:
         chain, sgd, ode = (datasets[f"{name}-{width}"] for name in ("chain", "SGD", "ODE"))
-        exits = {name: _times(each) for name, each in (("chain", chain), ("SGD", sgd), ("ODE", ode))}
+        times = lambda dataset: sl.exit_times(dataset, THRESHOLD).t.values * dataset.attrs["rate"]
+        exits = {name: times(each) for name, each in (("chain", chain), ("SGD", sgd), ("ODE", ode))}
         mean, spread = exits["chain"].mean(), exits["chain"].std(ddof=1)
         error = spread / np.sqrt(exits["chain"].size)
         gap = mean - exits["ODE"][0]
@@ -84,9 +82,4 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
             f"{exits['SGD'].mean():.3f} in the {size.sgd} runs of SGD; the mean risk of the chain is within "
             f"{worst:.3f} of the ODE's."
         )
-    return " ".join(sentences)
-
-
-def _times(dataset: xr.Dataset) -> np.ndarray:
-    """Exit times in the paper's time; of runs that do not exit, the end."""
-    return sl.exit_times(dataset, THRESHOLD).t.values * dataset.attrs["rate"]
+    return sentences

@@ -13,9 +13,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 import sgdlimits as sl
@@ -84,17 +87,13 @@ def _starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
     """The overlap with the signal and the two eigenvalues at random starts."""
     law = [sl.RandomInit(d).sample(problem, runs=size.starts, seed=seed + i) for i, d in enumerate(size.dimensions)]
     m = np.stack([starts.M[:, 0, 0] for starts in law])
-    values = [[_extremes(problem, each, d) for each in row] for d, row in zip(size.dimensions, m, strict=True)]
+    extremes = lambda m, d: hessian_spectrum(problem, _unit(m), d, tolerance=1e-14).eigenvalues[[0, -1]]
+    values = [[extremes(each, d) for each in row] for d, row in zip(size.dimensions, m, strict=True)]
     names = ("d", "run", "which")
     return xr.Dataset(
         {"m": (names[:2], m), "eigenvalue": (names, np.array(values))},
         {"d": list(size.dimensions), "which": ["once", "d - 2 times"]},
     )
-
-
-def _extremes(problem: sl.ProjectionProblem, m: float, d: int) -> np.ndarray:
-    """The lowest and the highest eigenvalue at overlap m."""
-    return hessian_spectrum(problem, _unit(m), d, tolerance=1e-14).eigenvalues[[0, -1]]
 
 
 def _unit(m: float) -> sl.Overlaps:
@@ -103,8 +102,6 @@ def _unit(m: float) -> sl.Overlaps:
 
 
 def _figure(datasets: dict[str, xr.Dataset]) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure = plt.figure(figsize=(10.2, 3.7), layout="constrained")
     grid = figure.add_gridspec(1, 3, width_ratios=(1.25, 1, 1.1))
     _draw_sphere(figure, figure.add_subplot(grid[0], projection="3d"), datasets["sphere"])
@@ -115,15 +112,12 @@ def _figure(datasets: dict[str, xr.Dataset]) -> Figure:
 
 def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
     """The surface is pressed in where the risk is low; the signal points up."""
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-
     top = float(data.risk.max())
     radius = lambda m: 1 - DENT * m**2
     polar, azimuth = np.meshgrid(data.polar, data.azimuth, indexing="ij")
     m = np.cos(polar)
     place = [radius(m) * np.sin(polar) * np.cos(azimuth), radius(m) * np.sin(polar) * np.sin(azimuth), radius(m) * m]
-    norm, colours = Normalize(0, top), _colours()
+    norm, colours = Normalize(0, top), LinearSegmentedColormap.from_list("course", SHADES[::-1])
     ax.plot_surface(
         *place, facecolors=colours(norm(data.risk.values)), rstride=1, cstride=1, linewidth=0, antialiased=False, shade=False
     )
@@ -154,18 +148,13 @@ def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
     bar.set_label("population risk")
 
 
-def _colours():
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("course", SHADES[::-1])
-
-
 def _draw_spectra(ax: Axes, data: xr.Dataset) -> None:
     width = 0.8 / data.sizes["d"]
     for i, (d, colour) in enumerate(zip(data.d.values, SHADES, strict=True)):
         counts = data.multiplicity.sel(d=d).values
         x = np.arange(counts.size) + (i - (data.sizes["d"] - 1) / 2) * width
-        ax.bar(x, counts, width * 0.92, bottom=0.0, color=colour, label=f"$d = {_power(d)}$")
+        size = f"10^{{{round(np.log10(d))}}}" if d > 10**4 else str(d)
+        ax.bar(x, counts, width * 0.92, bottom=0.0, color=colour, label=f"$d = {size}$")
     ax.set_yscale("log")
     names = ["$-4$\ndown", "$0$\nflat"]
     ax.set(ylim=(0.3, 3e11), xticks=np.arange(2), ylabel="multiplicity", xlabel="eigenvalue", title="Hessian where $m = 0$")
@@ -186,11 +175,7 @@ def _draw_starts(ax: Axes, data: xr.Dataset) -> None:
     ax.legend(loc="lower left", handlelength=1.6, labelspacing=0.25, fontsize=8)
 
 
-def _power(d: int) -> str:
-    return f"10^{{{round(np.log10(d))}}}" if d > 10**4 else str(d)
-
-
-def _caption(datasets: dict[str, xr.Dataset]) -> str:
+def _caption(datasets: dict[str, xr.Dataset]) -> list[str]:
     sphere, spectrum, starts = datasets.values()
     ends, low, high = np.abs(sphere.flow.values[-1, :, 0]), float(sphere.risk.min()), float(sphere.risk.max())
     first, last = starts.isel(d=0), starts.isel(d=-1)
@@ -198,17 +183,15 @@ def _caption(datasets: dict[str, xr.Dataset]) -> str:
     counts = ", ".join(f"{int(each)} at d = {int(each.d)}" for each in spectrum.multiplicity[:, 1])
     (one, flat), (one_last, flat_last) = ([float(each) for each in part.eigenvalue.median("run")] for part in (first, last))
     mean = float((starts.d * starts.m**2).mean())
-    return " ".join(
-        [
-            "Figure 4 of the paper, measured: phase retrieval by one unit on the sphere, without noise. Left: in three",
-            f"dimensions the risk is {high:.1f} on the equator, which is flat, and {abs(low):.1f} at the signal and its",
-            f"opposite, where the surface is pressed in. White: {sphere.sizes['line']} lines of gradient flow from |m| below",
-            f"0.12; all end at |m| of at least {ends.min():.3f}. Middle: where the unit is orthogonal to the signal, the",
-            f"Hessian has the eigenvalue {float(spectrum.eigenvalue[0]):.1f} once, towards the signal, and",
-            f"{float(spectrum.eigenvalue[1]):.1f} in all other directions of the tangent space, {counts}: d - 2 of them, not",
-            f"d - 1 as printed. Right: at {starts.sizes['run']} random starts in each dimension the spectrum becomes that one",
-            f"as 8 m^2 and 4 m^2, and d m^2 is {mean:.2f} on average, 1 in theory. The medians of the eigenvalues are",
-            f"{one:.2f} and {flat:.2f} at d = {int(first.d)}, {one_last:.6f} and {flat_last:.1e} at d = {int(last.d)}; |m| is",
-            f"below {SMALL:g} for {share(first):.0f} % and {share(last):.0f} % of starts.",
-        ]
-    )
+    return [
+        "Figure 4 of the paper, measured: phase retrieval by one unit on the sphere, without noise. Left: in three",
+        f"dimensions the risk is {high:.1f} on the equator, which is flat, and {abs(low):.1f} at the signal and its",
+        f"opposite, where the surface is pressed in. White: {sphere.sizes['line']} lines of gradient flow from |m| below",
+        f"0.12; all end at |m| of at least {ends.min():.3f}. Middle: where the unit is orthogonal to the signal, the",
+        f"Hessian has the eigenvalue {float(spectrum.eigenvalue[0]):.1f} once, towards the signal, and",
+        f"{float(spectrum.eigenvalue[1]):.1f} in all other directions of the tangent space, {counts}: d - 2 of them, not",
+        f"d - 1 as printed. Right: at {starts.sizes['run']} random starts in each dimension the spectrum becomes that one",
+        f"as 8 m^2 and 4 m^2, and d m^2 is {mean:.2f} on average, 1 in theory. The medians of the eigenvalues are",
+        f"{one:.2f} and {flat:.2f} at d = {int(first.d)}, {one_last:.6f} and {flat_last:.1e} at d = {int(last.d)}; |m| is",
+        f"below {SMALL:g} for {share(first):.0f} % and {share(last):.0f} % of starts.",
+    ]

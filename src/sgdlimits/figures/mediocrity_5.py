@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -61,8 +62,6 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, axes = plt.subplots(2, 2, figsize=(8.4, 6.2), layout="constrained", height_ratios=[1.25, 1], sharey="row")
     for column, width in zip(axes.T, size.widths, strict=True):
         for kind, look in zip(KINDS, looks(2), strict=True):
@@ -109,16 +108,14 @@ def _share(a: np.ndarray) -> np.ndarray:
     return np.abs(a).sum(-1) ** 2 / (a**2).sum(-1) / a.shape[-1]
 
 
-def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
+def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     end = size.t_max * PER_UNIT
     sentences = [
-        "Figure 5 of the paper shows at p = 20 and p = 50, d = 1000, that the largest overlap leaves the",
-        "plateau at the same time with",
-        "a fixed and a trained second layer. It does not give lr and noise; here they are p/12 and 0, and d",
-        f"= {size.d}. The weights",
-        "stay on the sphere, a starts at 1, and all runs of a width start from the same random weights. Thin",
-        "lines are runs of the exact",
-        f"chain, and vertical lines the mean times at which the largest overlap passes {LEVEL:g}.",
+        "Figure 5 of the paper shows at p = 20 and p = 50, d = 1000, that the largest overlap leaves the plateau at the same",
+        "time with a fixed and a trained second layer. It does not give lr and noise; here they are p/12 and 0, and d =",
+        f"{size.d}. The weights stay on the sphere, a starts at 1, and all runs of a width start from the same random",
+        "weights. Thin lines are runs of the exact chain, and vertical lines the mean times at which the largest overlap",
+        f"passes {LEVEL:g}.",
     ]
     for width in size.widths:
         chains = {kind: datasets[f"chain-{kind}-{width}"] for kind in KINDS}
@@ -144,4 +141,4 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
         if f"sgd-fixed-{width}" in datasets:
             sgd = [f"{_exits(datasets[f'sgd-{kind}-{width}']).mean():.3f} ({kind})" for kind in KINDS]
             sentences.append(f"{size.sgd} runs of SGD on the weights pass at {' and '.join(sgd)}.")
-    return " ".join(sentences)
+    return sentences

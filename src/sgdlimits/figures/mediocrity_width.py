@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
@@ -77,8 +78,6 @@ def theory(width: int, size: Size, seed: int) -> tuple[float, float, float]:
 
 
 def _figure(table: xr.Dataset) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, ax = plt.subplots(figsize=(5.4, 3.9), layout="constrained")
     ax.plot(table.width, table.linear, "--", color="0.55", linewidth=1, label="linear ODE")
     ax.plot(table.width, table.ode, ":", color="0.35", linewidth=1.2, label="full ODE")
@@ -95,13 +94,11 @@ def _figure(table: xr.Dataset) -> Figure:
     return figure
 
 
-def _caption(table: xr.Dataset) -> str:
+def _caption(table: xr.Dataset) -> list[str]:
     sentences = [
-        "The paper says that the exit time falls with the width but only by a constant factor, and that",
-        "training the second layer does",
-        f"not change it. Here the largest overlap passes {LEVEL:g}, at d = {table.attrs['d']}, lr =",
-        f"p/{1 / PER_UNIT:.0f} and no noise,",
-        "over random starts; times are the paper's.",
+        "The paper says that the exit time falls with the width but only by a constant factor, and that training the second",
+        f"layer does not change it. Here the largest overlap passes {LEVEL:g}, at d = {table.attrs['d']}, lr =",
+        f"p/{1 / PER_UNIT:.0f} and no noise, over random starts; times are the paper's.",
     ]
     for width in table.width.values:
         row = table.sel(width=width)
@@ -122,4 +119,4 @@ def _caption(table: xr.Dataset) -> str:
         "1/3 for one unit, it slows the escape of narrow networks, and near 1 it does not matter for wide ones."
     )
     sentences.append(f"From p = {int(first.width)} to {int(last.width)} the time falls by a factor of {ratio:.2f}.")
-    return " ".join(sentences)
+    return sentences

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -148,8 +149,6 @@ def place(target: sl.Polynomial) -> tuple[float, float]:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, axes = plt.subplots(2, 2, figsize=(9.2, 7.0), layout="constrained")
     names = list(ACTIVATIONS)[: size.activations]
     for name, colour, marker in zip(names, OKABE_ITO, "osvD", strict=False):
@@ -195,7 +194,7 @@ def _trajectories(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None
         ax.legend(loc="lower right")
 
 
-def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
+def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     sentences = [
         "Escape with activations other than the square, which the paper says is the same up to constants; no figure of it.",
         "One unit on the sphere, without label noise. (a) Mean time of the exact chain from random starts to the overlap",
@@ -222,7 +221,7 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
         places = critical_points(wave, CASES[name])[1:]
         points = ", ".join(f"{each.m:.3f} ({'stable' if each.stable else 'unstable'})" for each in places)
         sentences.append(f"{name.capitalize()}: critical points {points}; the chain ends at {late:.3f} on average.")
-    return " ".join(sentences)
+    return sentences
 
 
 def _plain(text: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -92,8 +93,6 @@ def point(kind: str, width: int, lr: float, noise: float, d: int, size: Size, se
 
 
 def _figure(table: xr.Dataset, size: Size) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12.0, 3.9), layout="constrained")
     _against_noise(left, _of(table, panel="noise"))
     _against_step(middle, _of(table, panel="width"), size)
@@ -156,7 +155,7 @@ def _of(table: xr.Dataset, **values) -> xr.Dataset:
     return table.isel(point=here)
 
 
-def _caption(table: xr.Dataset, size: Size) -> str:
+def _caption(table: xr.Dataset, size: Size) -> list[str]:
     one, wide, small = (_of(table, panel=name) for name in ("noise", "width", "dimension"))
     away = lambda rows: float(np.sqrt((((rows.chain - rows.theory) / rows.error) ** 2).mean()))
     off = lambda rows: 100 * float(np.abs(rows.chain / rows.theory - 1).max())
@@ -177,4 +176,4 @@ def _caption(table: xr.Dataset, size: Size) -> str:
             f"{float(last.error) / scale:.3f}, in theory {float(last.theory) / scale:.3f}."
         )
     sentences.append(f"(c) The relative correction at finite d of one unit is ({line:.2f} ± {error:.2f})/d.")
-    return " ".join(sentences)
+    return sentences

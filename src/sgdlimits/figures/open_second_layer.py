@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -111,8 +112,6 @@ def noisy(size: Size) -> xr.Dataset:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12.0, 3.9), layout="constrained")
     _risks(left, datasets, size)
     _shares(middle, datasets["census"], size)
@@ -162,7 +161,7 @@ def _spreads(ax: Axes, noisy: xr.Dataset, size: Size) -> None:
     ax.legend()
 
 
-def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
+def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     p = size.width
     sentences = [
         "What follows the escape in phase retrieval on the sphere when both layers are trained, only the first, or only the",
@@ -203,4 +202,4 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> str:
         keep = spread > 1e-3
         measured = -np.polyfit(noisy.tau.values[keep], np.log(spread[keep]), 1)[0]
         sentences.append(f"r = {ratio:g}: {measured:.4f}, in theory {rate:.4f}.")
-    return " ".join(sentences)
+    return sentences

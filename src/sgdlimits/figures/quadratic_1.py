@@ -11,6 +11,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -63,8 +64,6 @@ def _chain(problem: sl.ProjectionProblem, size: Size, start: sl.Overlaps, seed: 
 
 
 def _figure(datasets: dict[str, xr.Dataset], found: Phases) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, axes = plt.subplots(2, 2, figsize=(9.2, 6.2), layout="constrained", sharex=True)
     students = range(datasets["ode"].sizes["student"])
     teachers = range(datasets["ode"].sizes["teacher"])
@@ -119,23 +118,21 @@ def _mark(ax: Axes, found: Phases, words: bool) -> None:
             )
 
 
-def _caption(datasets: dict[str, xr.Dataset], found: dict[str, Phases], size: Size) -> str:
+def _caption(datasets: dict[str, xr.Dataset], found: dict[str, Phases], size: Size) -> list[str]:
     ode, chain = datasets["ode"], datasets["chain"]
     width = np.sqrt(chain.risk.var("run", ddof=1) / chain.sizes["run"])
     gap = np.abs(chain.risk.mean("run") - ode.risk[0])
     worst = int(np.argmax(gap.values))
     theory, one = found["ode"].theory, found["ode"].data.isel(run=0)
-    return " ".join(
-        [
-            f"Figure 1 of the paper: p = {size.width}, p* = {size.teachers}, learning rate {size.lr:g}, N = {size.d}. Solid:",
-            f"the ODE. Dashed: the mean of {size.runs} runs of the exact chain from the same start, which have the law of SGD",
-            "in R^N, with a band of one standard error. Colours are students. (a) overlaps with teachers, (b) between",
-            "students, (c) norms, (d) population risk. Shaded are the plateau and the descent that `phases` finds in the ODE.",
-            _phases(one, theory, size),
-            f"The mean risk of the chain departs most from the ODE at t = {float(ode.t[worst]):.1f}, by",
-            f"{float(gap[worst]):.3f} or {float((gap / width)[worst]):.1f} of its standard errors.",
-        ]
-    )
+    return [
+        f"Figure 1 of the paper: p = {size.width}, p* = {size.teachers}, learning rate {size.lr:g}, N = {size.d}. Solid:",
+        f"the ODE. Dashed: the mean of {size.runs} runs of the exact chain from the same start, which have the law of SGD",
+        "in R^N, with a band of one standard error. Colours are students. (a) overlaps with teachers, (b) between",
+        "students, (c) norms, (d) population risk. Shaded are the plateau and the descent that `phases` finds in the ODE.",
+        _phases(one, theory, size),
+        f"The mean risk of the chain departs most from the ODE at t = {float(ode.t[worst]):.1f}, by",
+        f"{float(gap[worst]):.3f} or {float((gap / width)[worst]):.1f} of its standard errors.",
+    ]
 
 
 def _phases(one: xr.Dataset, theory: dict[str, float], size: Size) -> str:

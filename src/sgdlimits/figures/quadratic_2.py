@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -56,8 +57,6 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 
 
 def _figure(left: xr.Dataset, right: xr.Dataset) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, axes = plt.subplot_mosaic(
         [["a", "b"], ["a", "c"]], figsize=(9.2, 3.8), layout="constrained", height_ratios=[2.6, 1]
     )
@@ -91,24 +90,21 @@ def _times(ax: Axes, left: xr.Dataset) -> None:
     ax.legend(loc="upper center", fontsize=8)
 
 
-def _caption(left: xr.Dataset, right: xr.Dataset) -> str:
+def _caption(left: xr.Dataset, right: xr.Dataset) -> list[str]:
     mean = left.t.mean("start", skipna=False)
     lowest, largest = int(np.argmin(mean.fillna(np.inf).values)), largest_lr(TEACHERS, TEACHERS)
     p, widest = right.width.values, int(right.width[-1])
-    return " ".join(
-        [
-            "Figure 2 of the paper. (a) Samples per dimension until the ODE's loss is half of its first value,",
-            f"p = p* = {TEACHERS}, from {left.sizes['start']} orthonormal starts with overlaps N(0, {SPREAD:g}^2). The fewest",
-            f"are {float(mean[lowest]):.1f}, at the learning rate {float(left.lr[lowest]):.3f}. From {largest.escape:.3f} on,",
-            f"dotted, overlaps do not grow on the plateau; from {largest.plateau:.3f} on norms diverge.",
-            f"(b) The rate with the fewest samples for p* = {TEACHERS} and p = {int(p[0])} to {widest}: it is",
-            f"{right.attrs['slope']:.4f} p {right.attrs['offset']:+.4f}, with residuals (below) of at most",
-            f"{float(np.abs(right.residual).max()):.4f}. The line does not go through zero: the best rate over p rises from",
-            f"{float(right.lr[0]) / p[0]:.3f} to {float(right.lr[-1]) / p[-1]:.3f}, as the rate of fastest growth on the",
-            f"plateau (dashed) does, from {fastest_escape_lr(int(p[0]), TEACHERS) / p[0]:.3f} to",
-            f"{fastest_escape_lr(widest, TEACHERS) / widest:.3f}. Zero risk is unstable above",
-            f"{largest.solution / TEACHERS:.2f} p (dotted): at p = {widest} above {largest_lr(widest, TEACHERS).solution:.2f},",
-            f"where the best rate is {float(right.lr[-1]):.2f} and that of fastest growth",
-            f"{fastest_escape_lr(widest, TEACHERS):.2f}.",
-        ]
-    )
+    return [
+        "Figure 2 of the paper. (a) Samples per dimension until the ODE's loss is half of its first value, p = p* =",
+        f"{TEACHERS}, from {left.sizes['start']} orthonormal starts with overlaps N(0, {SPREAD:g}^2). The fewest are",
+        f"{float(mean[lowest]):.1f}, at the learning rate {float(left.lr[lowest]):.3f}. From {largest.escape:.3f} on,",
+        f"dotted, overlaps do not grow on the plateau; from {largest.plateau:.3f} on norms diverge. (b) The rate with the",
+        f"fewest samples for p* = {TEACHERS} and p = {int(p[0])} to {widest}: it is {right.attrs['slope']:.4f} p",
+        f"{right.attrs['offset']:+.4f}, with residuals (below) of at most {float(np.abs(right.residual).max()):.4f}. The",
+        f"line does not go through zero: the best rate over p rises from {float(right.lr[0]) / p[0]:.3f} to",
+        f"{float(right.lr[-1]) / p[-1]:.3f}, as the rate of fastest growth on the plateau (dashed) does, from",
+        f"{fastest_escape_lr(int(p[0]), TEACHERS) / p[0]:.3f} to {fastest_escape_lr(widest, TEACHERS) / widest:.3f}. Zero",
+        f"risk is unstable above {largest.solution / TEACHERS:.2f} p (dotted): at p = {widest} above",
+        f"{largest_lr(widest, TEACHERS).solution:.2f}, where the best rate is {float(right.lr[-1]):.2f} and that of fastest",
+        f"growth {fastest_escape_lr(widest, TEACHERS):.2f}.",
+    ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -21,6 +22,7 @@ import sgdlimits as sl
 from sgdlimits.analysis import conserved
 from sgdlimits.figures.base import Drawn, Keep, ignore
 from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.statistics.trees import one_of
 
 LR = SPREAD = 0.01
 
@@ -45,7 +47,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     times = np.concatenate([[0.0], np.geomspace(1.0, size.end, size.times)]) / LR
     runs = sl.simulate(problem, sl.ODE(), start, t_max=times[-1], runs=size.starts + 1, seed=seed, save=times)
     keep("ode", runs)
-    ends = _of_run(problem, start, 0), conserved.end_point(problem, start)
+    ends = conserved.end_point(problem, one_of(start)), conserved.end_point(problem, start)
     first, own = (conserved.distance(runs, end) for end in ends)
     return Drawn(_figure(runs, first, own, size), _caption(runs, first, own, size), {"ode": runs})
 
@@ -62,13 +64,7 @@ def law(size: Size) -> float:
     return k * p**1.5 * (p - k) / (32 * (p + 2))
 
 
-def _of_run(problem: sl.ProjectionProblem, start: sl.Overlaps, run: int) -> conserved.EndPoint:
-    return conserved.end_point(problem, sl.Overlaps(start.a[run], start.M[run], start.Q[run]))
-
-
 def _figure(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: Size) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.6), layout="constrained")
     tau = LR * runs.t.values[1:]
     for ax, values in ((left, first.M), (right, runs.risk)):
@@ -91,20 +87,18 @@ def _finish(ax: Axes, title: str, label: str) -> None:
     ax.set_title(title, loc="left")
 
 
-def _caption(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: Size) -> str:
+def _caption(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: Size) -> list[str]:
     others = first.M.values[1 : size.starts, -1]
     ends = own.M.values[: size.starts, -1]
     change = conserved.polar(runs).drift.values.max(1)
-    return " ".join(
-        [
-            f"Figure 3 of the paper: p = {size.width}, p* = {size.teachers}, eta = epsilon = {LR:g}, ODE to eta alpha =",
-            f"{size.end:g}. (a) Distance of the overlaps from the end predicted for one start. Black: from that start;",
-            f"grey: from {size.starts - 1} others, which end {others.min():.2f} to {others.max():.2f} away from it. Each",
-            f"ends at its own prediction, at most {ends.max():.1e} away, and approaches it as 1/time: time times distance is",
-            f"{size.end * ends.mean():.4f} on average, in theory {law(size):.4f}. Orange: orthogonal students of squared norms",
-            f"0.4 to 1.6 stay {float(own.M[-1, -1]):.3f} away from the solution closest to their start. (b) All reach zero",
-            f"risk, at the end {float(runs.risk[:, -1].min()):.1e} to {float(runs.risk[:, -1].max()):.1e}. An entry of the",
-            f"orthogonal part S changes by at most {change[: size.starts].max():.1e} from orthonormal students, and by",
-            f"{change[-1]:.2f} from those of different norms.",
-        ]
-    )
+    return [
+        f"Figure 3 of the paper: p = {size.width}, p* = {size.teachers}, eta = epsilon = {LR:g}, ODE to eta alpha =",
+        f"{size.end:g}. (a) Distance of the overlaps from the end predicted for one start. Black: from that start;",
+        f"grey: from {size.starts - 1} others, which end {others.min():.2f} to {others.max():.2f} away from it. Each",
+        f"ends at its own prediction, at most {ends.max():.1e} away, and approaches it as 1/time: time times distance is",
+        f"{size.end * ends.mean():.4f} on average, in theory {law(size):.4f}. Orange: orthogonal students of squared norms",
+        f"0.4 to 1.6 stay {float(own.M[-1, -1]):.3f} away from the solution closest to their start. (b) All reach zero",
+        f"risk, at the end {float(runs.risk[:, -1].min()):.1e} to {float(runs.risk[:, -1].max()):.1e}. An entry of the",
+        f"orthogonal part S changes by at most {change[: size.starts].max():.1e} from orthonormal students, and by",
+        f"{change[-1]:.2f} from those of different norms.",
+    ]

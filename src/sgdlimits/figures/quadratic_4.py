@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -74,8 +75,6 @@ def exponent(parts: dict[str, xr.Dataset], size: Size) -> tuple[np.ndarray, floa
 
 
 def _figure(parts: dict[str, xr.Dataset], size: Size) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, axes = plt.subplots(1, 3, figsize=(12.0, 3.5), layout="constrained")
     low, high = size.shown
     _entries(axes[0], parts["ode"].S[0], "ODE, equal norms", linewidth=1.6)
@@ -126,22 +125,20 @@ def _against_d(ax: Axes, parts: dict[str, xr.Dataset], size: Size) -> None:
     ax.legend(loc="lower left")
 
 
-def _caption(datasets: dict[str, xr.Dataset], parts: dict[str, xr.Dataset], size: Size) -> str:
+def _caption(datasets: dict[str, xr.Dataset], parts: dict[str, xr.Dataset], size: Size) -> list[str]:
     change, slope, error = exponent(parts, size)
     largest = {d: float(parts[f"chain-{d}"].drift.max()) for d in size.shown}
     moved = parts["different-norms"]
-    return " ".join(
-        [
-            f"Figure 4 of the paper: entries of S = rho (rho^T rho)^(-1/2), p = p* = 2, eta = {LR:g}, singular values",
-            f"{VALUES[0]:g} and {VALUES[1]:g} of rho at the start. (a) The ODE to t = {size.limit:g}, where its risk has",
-            f"fallen from {float(datasets['ode'].risk[0, 0]):.2f} to {float(datasets['ode'].risk[0, -1]):.2f}. From",
-            f"orthonormal students it keeps S: an entry changes by at most {float(parts['ode'].drift.max()):.1e}. From the",
-            f"same overlaps and orthogonal students of squared norms {NORMS[0]} and {NORMS[1]} an entry changes by",
-            f"{float(moved.drift[0, -1]):.2f}; there the commutator of Q and rho rho^T at the start is",
-            f"{float(moved.commutator[0]):.2f} of the matrices' norms. (b) In the exact chain from orthonormal students S",
-            f"diffuses: in {size.runs} runs to t = {size.end:g} an entry changes by at most {largest[size.shown[0]]:.1e} at",
-            f"d = {size.shown[0]} and {largest[size.shown[1]]:.1e} at d = {size.shown[1]}, of which one run is drawn. (c) The",
-            f"root mean square change at t = {size.early:g} falls as d to the {slope:.3f} +- {error:.3f}, from",
-            f"{change[0]:.1e} to {change[-1]:.1e}; theory says -0.5.",
-        ]
-    )
+    return [
+        f"Figure 4 of the paper: entries of S = rho (rho^T rho)^(-1/2), p = p* = 2, eta = {LR:g}, singular values",
+        f"{VALUES[0]:g} and {VALUES[1]:g} of rho at the start. (a) The ODE to t = {size.limit:g}, where its risk has",
+        f"fallen from {float(datasets['ode'].risk[0, 0]):.2f} to {float(datasets['ode'].risk[0, -1]):.2f}. From",
+        f"orthonormal students it keeps S: an entry changes by at most {float(parts['ode'].drift.max()):.1e}. From the",
+        f"same overlaps and orthogonal students of squared norms {NORMS[0]} and {NORMS[1]} an entry changes by",
+        f"{float(moved.drift[0, -1]):.2f}; there the commutator of Q and rho rho^T at the start is",
+        f"{float(moved.commutator[0]):.2f} of the matrices' norms. (b) In the exact chain from orthonormal students S",
+        f"diffuses: in {size.runs} runs to t = {size.end:g} an entry changes by at most {largest[size.shown[0]]:.1e} at",
+        f"d = {size.shown[0]} and {largest[size.shown[1]]:.1e} at d = {size.shown[1]}, of which one run is drawn. (c) The",
+        f"root mean square change at t = {size.early:g} falls as d to the {slope:.3f} +- {error:.3f}, from",
+        f"{change[0]:.1e} to {change[-1]:.1e}; theory says -0.5.",
+    ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
@@ -70,8 +71,6 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 
 
 def _figure(data: xr.Dataset) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, ax = plt.subplots(figsize=(5.2, 3.6), layout="constrained")
     for d, look in zip(data.d.values, looks(data.sizes["d"]), strict=True):
         one = data.sel(d=d)
@@ -86,19 +85,16 @@ def _figure(data: xr.Dataset) -> Figure:
     return figure
 
 
-def _caption(data: xr.Dataset) -> str:
+def _caption(data: xr.Dataset) -> list[str]:
     full = [f"{int(data.formula.sel(d=d, width=d))} at N = {d}" for d in data.d.values]
     shares = [f"{float(data.formula.sel(d=d, width=d)) / d**2:.2f}" for d in data.d.values]
     wide = [f"{float(data.formula.sel(d=d)[-1] / (d * data.width[-1])):.2f}" for d in data.d.values]
     same = int((data["rank"] == data.formula).sum())
-    return " ".join(
-        [
-            f"Figure 5 of the paper, which does not say its N: here N = {', '.join(map(str, data.d.values))} and p up to",
-            f"{int(data.width[-1])}. Lines: Np - p(p-1)/2 up to p = N, then N(N+1)/2. Open circles: the rank of the",
-            f"differential of W -> W^T W at Gaussian weights; it is the formula in {same} of",
-            f"{data.formula.size} cases. Singular values that count are at least {float(data.kept.min()):.1e} of the largest,",
-            f"the others at most {float(data.dropped.max()):.1e}. From p = N on (full circles) nothing is added:",
-            f"{', '.join(full)}. Degrees of freedom are {', '.join(shares)} of the weights there,",
-            f"and {', '.join(wide)} at the largest p.",
-        ]
-    )
+    return [
+        f"Figure 5 of the paper, which does not say its N: here N = {', '.join(map(str, data.d.values))} and p up to",
+        f"{int(data.width[-1])}. Lines: Np - p(p-1)/2 up to p = N, then N(N+1)/2. Open circles: the rank of the differential",
+        f"of W -> W^T W at Gaussian weights; it is the formula in {same} of {data.formula.size} cases. Singular values that",
+        f"count are at least {float(data.kept.min()):.1e} of the largest, the others at most",
+        f"{float(data.dropped.max()):.1e}. From p = N on (full circles) nothing is added: {', '.join(full)}. Degrees of",
+        f"freedom are {', '.join(shares)} of the weights there, and {', '.join(wide)} at the largest p.",
+    ]

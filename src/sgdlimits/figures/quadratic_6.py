@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
@@ -77,8 +78,6 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 
 
 def _figure(data: xr.Dataset) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, ax = plt.subplots(figsize=(5.2, 3.6), layout="constrained")
     for k, look in zip(data.teachers.values, looks(data.sizes["teachers"]), strict=True):
         one = data.sel(teachers=k)
@@ -92,21 +91,18 @@ def _figure(data: xr.Dataset) -> Figure:
     return figure
 
 
-def _caption(data: xr.Dataset) -> str:
+def _caption(data: xr.Dataset) -> list[str]:
     last, d = data.isel(width=-1), int(data.attrs["d"])
     ends = [f"{int(last.formula.sel(teachers=k))} at p* = {k}" for k in data.teachers.values]
     shares = [f"{float(last.formula.sel(teachers=k) / (d * last.width)):.2f}" for k in data.teachers.values]
     there = data.formula.notnull()
     same = int(((data.rotations == data.formula) & (data.equations == data.formula)).sum())
-    return " ".join(
-        [
-            f"Figure 6 of the paper, which does not say its sizes: here N = {d}, teachers p* =",
-            f"{', '.join(map(str, data.teachers.values))} and p up to {int(last.width)}. Lines: pn - n(n+1)/2 with",
-            "n = min(p*, N), from p = n on, where solutions begin. Circles: rank of the rotations of units at a random",
-            f"solution; dots: weights less the rank of the solutions' equations. Both are the formula in {same} of",
-            f"{int(there.sum())} cases; singular values that count are at least {float(data.kept.min()):.2f} of the",
-            f"largest, the others at most {float(data.dropped.max()):.1e}. Lines have slope n: one teacher leaves p - 1",
-            "dimensions, and more than N teachers count as N. At the largest p the dimension is",
-            f"{', '.join(ends)}, or {', '.join(shares)} of the weights.",
-        ]
-    )
+    return [
+        f"Figure 6 of the paper, which does not say its sizes: here N = {d}, teachers p* =",
+        f"{', '.join(map(str, data.teachers.values))} and p up to {int(last.width)}. Lines: pn - n(n+1)/2 with n = min(p*,",
+        "N), from p = n on, where solutions begin. Circles: rank of the rotations of units at a random solution; dots:",
+        f"weights less the rank of the solutions' equations. Both are the formula in {same} of {int(there.sum())} cases;",
+        f"singular values that count are at least {float(data.kept.min()):.2f} of the largest, the others at most",
+        f"{float(data.dropped.max()):.1e}. Lines have slope n: one teacher leaves p - 1 dimensions, and more than N teachers",
+        f"count as N. At the largest p the dimension is {', '.join(ends)}, or {', '.join(shares)} of the weights.",
+    ]

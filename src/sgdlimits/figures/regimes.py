@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from sgdlimits.figures.base import Drawn, Keep, ignore
@@ -51,8 +53,6 @@ def relative(found: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
 
 
 def _figure(found: xr.Dataset) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 4.0), layout="constrained")
     _plane(found, left)
     _collapse(found, right)
@@ -60,8 +60,6 @@ def _figure(found: xr.Dataset) -> Figure:
 
 
 def _plane(found: xr.Dataset, ax: Axes) -> None:
-    from matplotlib.colors import ListedColormap
-
     number = {name: place for place, name in enumerate(regimes.REGIMES)}
     values = np.vectorize(number.get)(found.regime.values)
     colours = ListedColormap(list(COLOURS.values()))
@@ -99,7 +97,7 @@ def _collapse(found: xr.Dataset, ax: Axes) -> None:
     ax.legend()
 
 
-def _caption(found: xr.Dataset) -> str:
+def _caption(found: xr.Dataset) -> list[str]:
     total = found.kappa + found.delta
     near = np.minimum(abs(total), abs(total + 0.5)).values
     wrong = near[found.regime.values != found.formula.values]
@@ -107,18 +105,15 @@ def _caption(found: xr.Dataset) -> str:
     off = float(abs(ratio + total).max()), float(abs(noise + (1 + np.minimum(total, 2 * total)) / 2).max())
     widths = ", ".join(str(width) for width in found.attrs["widths"])
     differ = f"they differ at {wrong.size}, all within {wrong.max():.3f} of a line" if wrong.size else "they differ at none"
-    return " ".join(
-        [
-            "Left: which limit holds when the width is d^kappa and the learning rate d^-delta, from measured sizes of the",
-            "population drift, the corrector and the noise; lines are the formula's, kappa + delta = 0.0 and -0.5 (dashed).",
-            f"Committees of {found.attrs['teachers']} teachers, erf units, label noise {found.attrs['noise']:.1f} and every",
-            f"overlap {found.attrs['overlap']:.1f} are built at widths {widths} in d = p^(1/kappa) dimensions;",
-            "at kappa = 0 the width stays and d grows. Each size is the largest entry in a unit of the paper's time, its",
-            "exponent the slope of a fit. The loss has the factor 1/2, which changes no exponent. Right: the exponents depend",
-            "on kappa + delta alone, up to what small widths leave. Above 0.0 the corrector vanishes beside the population",
-            "drift, below it outgrows it; from -0.5 on the noise does not vanish on any clock.",
-            f"Of {found.regime.size} points computed and by formula, {differ} (exponents that differ by",
-            f"{found.attrs['tolerance']:g} count as equal). The exponents are within {off[0]:.3f} and {off[1]:.3f} of the",
-            "formula's.",
-        ]
-    )
+    return [
+        "Left: which limit holds when the width is d^kappa and the learning rate d^-delta, from measured sizes of the",
+        "population drift, the corrector and the noise; lines are the formula's, kappa + delta = 0.0 and -0.5 (dashed).",
+        f"Committees of {found.attrs['teachers']} teachers, erf units, label noise {found.attrs['noise']:.1f} and every",
+        f"overlap {found.attrs['overlap']:.1f} are built at widths {widths} in d = p^(1/kappa) dimensions; at kappa = 0 the",
+        "width stays and d grows. Each size is the largest entry in a unit of the paper's time, its exponent the slope of a",
+        "fit. The loss has the factor 1/2, which changes no exponent. Right: the exponents depend on kappa + delta alone, up",
+        "to what small widths leave. Above 0.0 the corrector vanishes beside the population drift, below it outgrows it;",
+        f"from -0.5 on the noise does not vanish on any clock. Of {found.regime.size} points computed and by formula,",
+        f"{differ} (exponents that differ by {found.attrs['tolerance']:g} count as equal). The exponents are within",
+        f"{off[0]:.3f} and {off[1]:.3f} of the formula's.",
+    ]

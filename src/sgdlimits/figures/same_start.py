@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
@@ -11,8 +12,7 @@ from matplotlib.figure import Figure
 import sgdlimits as sl
 from sgdlimits.figures.base import Drawn, Keep
 from sgdlimits.plot.style import looks
-from sgdlimits.theory.mediocrity.table import horizon
-from sgdlimits.theory.mediocrity.times import setting
+from sgdlimits.theory.mediocrity.times import horizon, setting
 
 
 class Size(NamedTuple):
@@ -47,8 +47,6 @@ def draw(width: int, lr: float, noise: float, threshold: float, size: Size, seed
 
 
 def _figure(datasets: dict[str, xr.Dataset], exits: dict[str, xr.Dataset], threshold: float) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, ax = plt.subplots(figsize=(5.6, 3.8), layout="constrained")
     shown = {name: datasets[name] for name in ("SGD", "SDE", "ODE")}
     runs = {name: dataset.sizes["run"] for name, dataset in shown.items()}
@@ -77,7 +75,7 @@ def _figure(datasets: dict[str, xr.Dataset], exits: dict[str, xr.Dataset], thres
     return figure
 
 
-def _caption(problem, datasets: dict[str, xr.Dataset], exits: dict[str, xr.Dataset], threshold: float) -> str:
+def _caption(problem, datasets: dict[str, xr.Dataset], exits: dict[str, xr.Dataset], threshold: float) -> list[str]:
     rate, words = float(problem.rate), {name: _exit_words(each, float(problem.rate)) for name, each in exits.items()}
     start = datasets["ODE"].M.values[0, 0, :, 0]
     ode = float(exits["ODE"].t[0]) * rate
@@ -86,25 +84,17 @@ def _caption(problem, datasets: dict[str, xr.Dataset], exits: dict[str, xr.Datas
     width = datasets["SGD"].sizes["student"]
     paper = "Figure 1 (left)" if width == 1 else "Figure 3"
     overlaps = ", ".join(f"{m:.3g}" for m in start)
-    return " ".join(
-        [
-            f"{paper} of the paper shows runs of SGD and of the SDE from one start at p = {width}, d = 3000,",
-            "and finds that the",
-            "SDE has the spread that the ODE lacks while the exit times do not change considerably. It does",
-            "not give the learning",
-            f"rate, the noise and the threshold; here they are {float(problem.algorithm.lr):.4g},",
-            f"{float(problem.target.noise):g}",
-            f"and T = {threshold:g}, with d = {datasets['SGD'].attrs['d']} and",
-            f"overlap{'s' if width > 1 else ''} {overlaps} at the",
-            "start. Times are the paper's. Thin lines are runs, thick lines means, strokes the exit times of runs, and markers",
-            f"their means. The ODE exits at {ode:.3f}; {words['SGD']}; {words['SDE']}; {words['chain']},",
-            "which has the law of SGD.",
-            f"The chain's mean differs from the ODE's time by {gap:+.3f} ({100 * gap / ode:+.1f} %,",
-            f"{abs(gap) / error:.1f} standard",
-            f"errors); a single run differs from it by {t.std(ddof=1):.2f} ({100 * t.std(ddof=1) / ode:.0f}",
-            "%), the standard deviation.",
-        ]
-    )
+    return [
+        f"{paper} of the paper shows runs of SGD and of the SDE from one start at p = {width}, d = 3000, and finds that the",
+        "SDE has the spread that the ODE lacks while the exit times do not change considerably. It does not give the",
+        f"learning rate, the noise and the threshold; here they are {float(problem.algorithm.lr):.4g},",
+        f"{float(problem.target.noise):g} and T = {threshold:g}, with d = {datasets['SGD'].attrs['d']} and",
+        f"overlap{'s' if width > 1 else ''} {overlaps} at the start. Times are the paper's. Thin lines are runs, thick lines",
+        f"means, strokes the exit times of runs, and markers their means. The ODE exits at {ode:.3f}; {words['SGD']};",
+        f"{words['SDE']}; {words['chain']}, which has the law of SGD. The chain's mean differs from the ODE's time by",
+        f"{gap:+.3f} ({100 * gap / ode:+.1f} %, {abs(gap) / error:.1f} standard errors); a single run differs from it by",
+        f"{t.std(ddof=1):.2f} ({100 * t.std(ddof=1) / ode:.0f} %), the standard deviation.",
+    ]
 
 
 def _exit_words(exits: xr.Dataset, rate: float) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -127,8 +128,6 @@ def slope(rows: xr.Dataset, logarithm: bool) -> tuple[float, float]:
 
 
 def _figure(table: xr.Dataset, stuck: xr.Dataset) -> Figure:
-    import matplotlib.pyplot as plt
-
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.2, 4.2), layout="constrained")
     for colour, (n, target) in zip(OKABE_ITO, TARGETS.items(), strict=False):
         rows = of(table, n)
@@ -161,7 +160,7 @@ def _draw(ax: Axes, rows: xr.Dataset, factor: np.ndarray, colour: str, label: st
     ax.errorbar(rows.d, rows.t * factor, bars, fmt="o", color=colour, markersize=4, capsize=2, label=label)
 
 
-def _caption(table: xr.Dataset, stuck: xr.Dataset) -> str:
+def _caption(table: xr.Dataset, stuck: xr.Dataset) -> list[str]:
     sentences = [
         "One unit learns a single-index target with its own activation on the sphere, without label noise: samples from the",
         f"overlap 1/sqrt(d), typical of random weights, to {OVERLAP:g}, at the learning rate recommended_lr, for exponent 3 at",
@@ -188,7 +187,7 @@ def _caption(table: xr.Dataset, stuck: xr.Dataset) -> str:
         f"At the rate of the smallest d, {stuck.attrs['lr']:.3g}, kept constant (dash-dotted, diffusion), the barrier that the "
         f"corrector makes grows with d, and from d = {late} on more than 10 d^2 samples are needed."
     )
-    return " ".join(sentences)
+    return sentences
 
 
 def _plain(text: str) -> str:

@@ -39,11 +39,6 @@ def good_runs(dataset: xr.Dataset) -> xr.Dataset:
     return dataset.isel(run=dataset.status.values != DIVERGED)
 
 
-def overlap_name(dataset: xr.Dataset) -> str:
-    """The variable with the overlaps with fixed directions: M, or m where there is one direction of each kind."""
-    return "m" if "m" in dataset and "M" not in dataset else "M"
-
-
 def note(label: str, dataset: xr.Dataset) -> str:
     """The label, with a word on the runs that diverged and are left out."""
     runs = dataset.sizes["run"]

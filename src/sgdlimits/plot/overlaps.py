@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 
+from sgdlimits.analysis.origin import overlap_name
 from sgdlimits.errors import BadInput
 from sgdlimits.plot.curves import (
     Band,
@@ -21,12 +23,20 @@ from sgdlimits.plot.curves import (
     labelled,
     new_axes,
     note,
-    overlap_name,
 )
 from sgdlimits.plot.style import looks
 
 FEW = 6
 """Up to so many curves, each has its mean, band and single runs; beyond, a thin line for the mean over runs."""
+AXES = {
+    "M": ("overlap", "jr"),
+    "m": ("overlap", ""),
+    "r2": ("squared rest", ""),
+    "Q": ("overlap of students", "jl"),
+    "q": ("squared norm", "j"),
+    "a": ("second layer", "j"),
+}
+"""What the statistics are called, and their indices."""
 
 
 def overlaps(
@@ -76,7 +86,8 @@ def overlaps(
     named = labelled(datasets)
     x = clock_values(named, clock)
     variables = _variables(next(iter(named.values()))) if what is None else (what,)
-    signless = {name: name in ("M", "m") if absolute is None else absolute for name in variables}
+    overlap = overlap_name(next(iter(named.values())))
+    signless = {name: name == overlap if absolute is None else absolute for name in variables}
     pairs = {label: dict(_pairs(dataset, signless)) for label, dataset in named.items()}
     ax = new_axes(ax)
     by_pair = len(named) == 1 and 1 < len(next(iter(pairs.values()))) <= FEW
@@ -98,7 +109,7 @@ def overlaps(
     return finish(ax, clock, legend)
 
 
-def _variables(dataset: xr.Dataset) -> tuple[str, ...]:
+def _variables(dataset: xr.Dataset) -> tuple[Any, ...]:
     """The overlaps with the fixed directions, and with the single overlap of a spike what else there is of it."""
     name = overlap_name(dataset)
     return (name, "r2") if name == "m" and "r2" in dataset else (name,)
@@ -124,13 +135,5 @@ def _symbol(what: str, index: str, absolute: bool) -> str:
 
 
 def _axis_label(what: str, several: bool, absolute: bool) -> str:
-    names = {
-        "M": "overlap",
-        "m": "overlap",
-        "r2": "squared rest",
-        "Q": "overlap of students",
-        "q": "squared norm",
-        "a": "second layer",
-    }
-    index = {"M": "jr", "Q": "jl", "q": "j", "a": "j"}.get(what, "") if several else ""
-    return f"{names.get(what, 'statistic')} {_symbol(what, index, absolute)}"
+    name, index = AXES.get(what, ("statistic", ""))
+    return f"{name} {_symbol(what, index if several else '', absolute)}"

@@ -139,20 +139,20 @@ def recommended_lr(problem: ProjectionProblem, d: int, overlap: float = 0.5) -> 
     return float(problem.algorithm.lr) * float((population / (-2 * corrector)).min())
 
 
-def exit_time(problem: ProjectionProblem, d, threshold, start=None, noise: bool = False):
-    r"""The time in which the overlap of one unit comes from a start to a threshold, in samples per dimension.
+def exit_time(problem: ProjectionProblem, d, overlap, start=None, noise: bool = False):
+    r"""The time in which the overlap of one unit comes from a start to another, in samples per dimension.
 
-    .. math:: t = \int_{m_0}^{\text{threshold}} \frac{dm}{\gamma\phi(m) - \gamma^2\psi(m)}
+    .. math:: t = \int_{m_0}^{\text{overlap}} \frac{dm}{\gamma\phi(m) - \gamma^2\psi(m)}
 
     by the ODE. With SGD's noise it is the mean first passage of :math:`dm = b\,dt + \sqrt{a/d}\,dB` (the SDE),
 
-    .. math:: \frac{a}{2d}\,\theta'' + b\,\theta' = -1, \qquad \theta(\pm\text{threshold}) = 0, \qquad \theta(m_0) = E\,t .
+    .. math:: \frac{a}{2d}\,\theta'' + b\,\theta' = -1, \qquad \theta(\pm\text{overlap}) = 0, \qquad \theta(m_0) = E\,t .
 
     Parameters
     ----------
     problem : one unit and one teacher, on the sphere, its second layer fixed
     d : dimension
-    threshold : absolute overlap at the end, between 0 and 1
+    overlap : where the way ends, in absolute value, between 0 and 1
     start : the overlap at the start; the typical :math:`1/\sqrt d` unless given, with the sign that learns
     noise : whether SGD's own noise counts
 
@@ -173,29 +173,29 @@ def exit_time(problem: ProjectionProblem, d, threshold, start=None, noise: bool 
     --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.single_index("he2", lr=1 / 12)
-    >>> round(exit_time(problem, d=1000, threshold=0.5), 4)                         # 3 log(m^2 (1-m0^2)/m0^2 (1-m^2))
+    >>> round(exit_time(problem, d=1000, overlap=0.5), 4)                         # 3 log(m^2 (1-m0^2)/m0^2 (1-m^2))
     17.4244
-    >>> round(exit_time(problem, d=1000, threshold=0.5, noise=True), 3)
+    >>> round(exit_time(problem, d=1000, overlap=0.5, noise=True), 3)
     18.648
     """
     _check_problem(problem)
     _check_one_unit(problem)
-    end = max(check_share("threshold", each) for each in np.ravel(threshold))
+    end = max(check_share("overlap", each) for each in np.ravel(overlap))
     drift = _Drift.of(problem, end)
     variance = _interpolate(_variance(problem, jnp.asarray(_nodes(end))), end) if noise else None
 
-    def one(d, threshold, start):
+    def one(d, overlap, start):
         d = check_count("d", d, at_least=2)
         if start is None:
             start = _side(drift, d**-0.5) * d**-0.5
         check_number("start", start)
-        if abs(start) >= threshold:
+        if abs(start) >= overlap:
             return 0.0
         if variance is None:
-            return _ode_time(drift, start, threshold)
-        return _mean_passage(drift, variance, d, start, threshold)
+            return _ode_time(drift, start, overlap)
+        return _mean_passage(drift, variance, d, start, overlap)
 
-    times = np.vectorize(one, otypes=[float])(d, threshold, start)
+    times = np.vectorize(one, otypes=[float])(d, overlap, start)
     return times if times.ndim else float(times)
 
 
@@ -210,12 +210,8 @@ class _Series(NamedTuple):
     @classmethod
     def of(cls, problem: ProjectionProblem) -> _Series | None:
         """For a squared loss; None for others."""
-        target, law, p, unit = (
-            target_function(problem.model),
-            problem.initial,
-            problem.network.width,
-            problem.network.activation,
-        )
+        target, law = target_function(problem.model), problem.initial
+        p, unit = problem.network.width, problem.network.activation
         if not isinstance(problem.loss, SquaredLoss):
             return None
         norm = law.scale * float(problem.data.sigma)

@@ -9,8 +9,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from sgdlimits.analysis.conserved.functions import KEPT
 from sgdlimits.analysis.conserved.polar import orthogonal_part, overlaps_in
+from sgdlimits.analysis.origin import origin
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation import Squares
 from sgdlimits.problem.base import Problem
@@ -142,5 +142,5 @@ def distance(dataset: xr.Dataset, point: Overlaps | EndPoint) -> xr.Dataset:
     return xr.Dataset(
         {name: (("run", "t"), value, {"long_name": text}) for name, (value, text) in values.items()},
         coords={"run": dataset.run.values, "t": dataset.t.values},
-        attrs={name: dataset.attrs[name] for name in KEPT},
+        attrs=origin(dataset),
     )

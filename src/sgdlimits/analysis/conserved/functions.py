@@ -11,13 +11,12 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float, PyTree
 
+from sgdlimits.analysis.origin import origin
 from sgdlimits.errors import check_number
 from sgdlimits.level.ode import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import RandomInit
 from sgdlimits.trajectory.schema import check as check_dataset, statistics
-
-KEPT = ("level", "d", "problem_name", "seed")
 
 
 def check(function: Callable, dataset: xr.Dataset, *, tolerance: float = 1e-6) -> xr.Dataset:
@@ -61,7 +60,7 @@ def check(function: Callable, dataset: xr.Dataset, *, tolerance: float = 1e-6) -
             "conserved": ("run", drift.max(1) <= tolerance * scale),
         },
         coords={"run": dataset.run.values, "t": dataset.t.values},
-        attrs={"tolerance": tolerance, **{name: dataset.attrs[name] for name in KEPT}},
+        attrs={"tolerance": tolerance, **origin(dataset)},
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
 
-from sgdlimits.analysis.conserved.functions import KEPT
+from sgdlimits.analysis.origin import origin
 from sgdlimits.errors import BadInput, check_number
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.trajectory.record import from_json
@@ -101,7 +101,7 @@ def polar(dataset: xr.Dataset, *, tolerance: float = 1e-6) -> xr.Dataset:
             "conserved": ("run", drift.max(1) <= tolerance),
         },
         coords={"run": dataset.run.values, "t": dataset.t.values},
-        attrs={"tolerance": tolerance, **{name: dataset.attrs[name] for name in KEPT}},
+        attrs={"tolerance": tolerance, **origin(dataset)},
     )
 
 

@@ -9,8 +9,9 @@ gradient is projected on the tangent space of the product of p spheres, and the 
 :math:`\Pi\,(H - \mathrm{diag}(u_j\cdot\nabla_jR))\,\Pi`.
 """
 
+from sgdlimits.analysis.landscape.curvature import Hessian
 from sgdlimits.analysis.landscape.point import Weights, coordinates
-from sgdlimits.analysis.landscape.spectrum import Hessian, Spectrum
 from sgdlimits.analysis.landscape.surface import gradient, hessian, hessian_spectrum, risk
+from sgdlimits.theory.spectrum import Spectrum
 
 __all__ = ["Hessian", "Spectrum", "Weights", "coordinates", "gradient", "hessian", "hessian_spectrum", "risk"]

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from sgdlimits.analysis.landscape.curvature import Hessian
 from sgdlimits.analysis.landscape.point import Weights, locate, on_sphere
-from sgdlimits.analysis.landscape.spectrum import TOLERANCE, Hessian, Spectrum
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.slopes import refuse_zero_weights
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.frame import Loading, frame_rows
 from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.theory.spectrum import TOLERANCE, Spectrum
 
 MOST_NUMBERS = 2**26
 

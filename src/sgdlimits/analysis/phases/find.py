@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
+from sgdlimits.analysis.origin import origin
 from sgdlimits.analysis.phases.rates import decay_rate, growth_rate, noise_sizes, signals, tail
 from sgdlimits.analysis.phases.result import PHASES, Phases
 from sgdlimits.analysis.phases.theory import expected
@@ -209,13 +210,7 @@ def _table(dataset: xr.Dataset, rows: list[dict], about: dict) -> xr.Dataset:
     variables: dict = {name: (("run", "phase"), np.array([row.get(name, empty) for row in rows])) for name in ("begin", "end")}
     for name in ("outcome", "tail_law"):
         variables[name] = ("run", np.array([row.get(name, "") for row in rows]))
-    for name in ("level", "growth", "growth_error", "decay", "decay_error"):
+    rates = [name for rate in ("growth", "decay", "tail_rate", "tail_exponent") for name in (rate, f"{rate}_error")]
+    for name in ("level", *rates):
         variables[name] = ("run", np.array([row.get(name, np.nan) for row in rows]))
-    for name in ("tail_rate", "tail_rate_error", "tail_exponent", "tail_exponent_error"):
-        variables[name] = ("run", np.array([row.get(name, np.nan) for row in rows]))
-    kept = {name: dataset.attrs[name] for name in ("level", "d", "rate", "seed", "problem", "problem_name")}
-    return xr.Dataset(
-        variables,
-        coords={"run": dataset.run.values, "phase": list(PHASES)},
-        attrs=kept | about,
-    )
+    return xr.Dataset(variables, {"run": dataset.run.values, "phase": list(PHASES)}, origin(dataset) | about)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
+from sgdlimits.analysis.origin import overlap_name
 from sgdlimits.errors import BadInput
 
 BLOCKS, FEWEST = 4, 8
@@ -25,11 +26,10 @@ def signals(dataset: xr.Dataset) -> dict[str, np.ndarray]:
     """Norms over all pairs, of shape (run, t): cosines with fixed directions, their differences, cosines between students."""
     if "m" in dataset and "r2" in dataset:
         return {"cosines": (np.abs(dataset.m) / np.sqrt(dataset.m**2 + dataset.r2)).values}
-    if "M" not in dataset:
-        raise BadInput(
-            f"phases needs overlaps with fixed directions; got a dataset of {', '.join(map(str, dataset.data_vars))}."
-        )
-    M = dataset.M.values
+    if overlap_name(dataset) is None:
+        there = ", ".join(map(str, dataset.data_vars))
+        raise BadInput(f"phases needs overlaps with fixed directions; got a dataset of {there}.")
+    M = dataset[overlap_name(dataset)].values
     if "Q" not in dataset:
         return _with_fixed(M / np.sqrt(dataset.q.values)[..., None])
     Q = dataset.Q.values
@@ -43,7 +43,7 @@ def signals(dataset: xr.Dataset) -> dict[str, np.ndarray]:
 
 def noise_sizes(dataset: xr.Dataset) -> tuple[float, float]:
     """The size that random directions give to cosines with fixed directions and between students: zero without a d."""
-    shape = dataset["M" if "M" in dataset else "m"].shape[2:]
+    shape = dataset[overlap_name(dataset)].shape[2:]
     d, students = dataset.attrs["d"] or np.inf, shape[0] if shape else 1
     return float(np.sqrt(np.prod(shape) / d)), float(np.sqrt(students * (students - 1) / d))
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import xarray as xr
 
+from sgdlimits.text import count, table
+
 PHASES = ("norm learning", "plateau", "escape", "descent", "tail")
 """In their order. Norm learning is whatever leads to the plateau: for students of fixed norm there is none."""
 WORDS = {
@@ -42,12 +44,9 @@ class Phases:
         counts = Counter(self.data.outcome.values.tolist())
         runs = self.data.sizes["run"]
         words = ", ".join(f"{counts[name]} {text}" for name, text in WORDS.items() if counts[name])
-        head = f"{self.data.attrs['problem_name']}, {self.data.attrs['level']}: {runs} run{'s' if runs > 1 else ''}, {words}"
+        head = f"{self.data.attrs['problem_name']}, {self.data.attrs['level']}: {count(runs, 'run')}, {words}"
         rows = [("", "median", "10 to 90 %", "theory"), *self._times(), *self._values()]
-        if len(rows) == 1:
-            return head
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        return "\n".join([head, *("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)])
+        return f"{head}\n{table(rows, indent='  ')}" if len(rows) > 1 else head
 
     def _times(self):
         for phase in PHASES:

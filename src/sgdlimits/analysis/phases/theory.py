@@ -6,30 +6,30 @@ import numpy as np
 import xarray as xr
 
 from sgdlimits.errors import BadInput
+from sgdlimits.problem.recognise import PhaseRetrieval, phase_retrieval, quadratic_network
+from sgdlimits.theory.mediocrity.rates import linear_rates
+from sgdlimits.theory.quadratic.plateau import plateau_rates, plateau_risk
+from sgdlimits.theory.quadratic.terminal import terminal_decay
 from sgdlimits.trajectory.record import from_json
 
 
 def expected(dataset: xr.Dataset) -> dict[str, float]:
     """Values by the names of the variables of `Phases`: of quadratic networks, and of phase retrieval on the sphere."""
-    if dataset.attrs["problem_name"] not in ("quadratic_network", "phase_retrieval"):
-        return {}
-    problem = from_json(dataset.attrs["problem"])
-    corrector = getattr(from_json(dataset.attrs["level_parameters"]), "corrector", True)
     try:
-        if dataset.attrs["problem_name"] == "quadratic_network":
+        problem, level = (from_json(dataset.attrs[name]) for name in ("problem", "level_parameters"))
+        corrector = getattr(level, "corrector", True)
+        if quadratic_network(problem):
             return _quadratic(problem, corrector)
-        return _phase_retrieval(problem) if corrector else {}
+        found = phase_retrieval(problem)
+        return _phase_retrieval(found) if found and corrector else {}
     except BadInput:
         return {}
 
 
 def _quadratic(problem, corrector: bool) -> dict[str, float]:
-    from sgdlimits.theory.quadratic.plateau import plateau_rates, plateau_risk
-    from sgdlimits.theory.quadratic.terminal import terminal_decay
-
     rates = plateau_rates(problem, corrector=corrector)
     values = {"level": plateau_risk(problem, corrector=corrector), "growth": rates.rho}
-    if problem.directions.width > 1:
+    if problem.network.width > 1:
         values["decay"] = rates.Q
     try:
         end = terminal_decay(problem, corrector=corrector)
@@ -38,12 +38,9 @@ def _quadratic(problem, corrector: bool) -> dict[str, float]:
     return values | ({"tail_rate": end.rate} if end.law == "exponential" else {"tail_exponent": 2.0})
 
 
-def _phase_retrieval(problem) -> dict[str, float]:
-    from sgdlimits.theory.mediocrity.rates import linear_rates
-
-    if not problem.algorithm.sphere or problem.algorithm.trains_second:
+def _phase_retrieval(found: PhaseRetrieval) -> dict[str, float]:
+    if not found.sphere or found.trains_second:
         return {}
-    width = problem.directions.width
-    rates = linear_rates(width, float(problem.algorithm.lr), float(problem.target.noise))
-    values = {"growth": float(rates.M) * float(problem.rate)}
-    return values | ({"decay": float(np.abs(rates.Q)) * float(problem.rate)} if width > 1 else {})
+    rates = linear_rates(found.p, found.lr, found.noise)
+    values = {"growth": float(rates.M) * found.lr / found.p}
+    return values | ({"decay": float(np.abs(rates.Q)) * found.lr / found.p} if found.p > 1 else {})

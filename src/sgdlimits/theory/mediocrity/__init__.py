@@ -20,7 +20,6 @@ from sgdlimits.theory.mediocrity.rates import (
     overparametrisation_gain,
 )
 from sgdlimits.theory.mediocrity.second_layer import EndRates, end_rates, second_only_risk, terminal_risk
-from sgdlimits.theory.mediocrity.table import compare
 from sgdlimits.theory.mediocrity.times import AVERAGES, exit_law, exit_time, ode_exit_time
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "LearntState",
     "LinearRates",
     "asymptotic_excess_risk",
-    "compare",
     "end_rates",
     "exit_law",
     "exit_time",

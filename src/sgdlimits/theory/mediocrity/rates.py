@@ -56,7 +56,7 @@ def noise_gain(width, lr, noise=0.0) -> np.ndarray:
     p, lr, noise = as_numbers(width, lr, noise)
     rate = linear_rates(p, lr, noise).M
     variance = 4 * (10 - 6 / p + 8 / p**2 + noise)
-    return _where_positive(rate, lambda rate: lr / p * variance / (2 * rate))
+    return np.where(rate > 0, lr / p * variance / (2 * np.where(rate > 0, rate, 1.0)), np.inf)
 
 
 def max_lr(width, noise=0.0) -> np.ndarray:
@@ -111,12 +111,6 @@ def overparametrisation_gain(width, noise=0.0) -> np.ndarray:
 def crowding(p, noise) -> np.ndarray:
     r""":math:`2 + 2/p + 8/p^2 + \Delta`: :math:`\omega_M` is 4 less :math:`2\gamma/p` times this."""
     return 2 + 2 / p + 8 / p**2 + noise
-
-
-def _where_positive(rate: np.ndarray, formula) -> np.ndarray:
-    """The formula where the rate is positive, and infinity elsewhere."""
-    rate = np.asarray(rate)
-    return np.where(rate > 0, formula(np.where(rate > 0, rate, 1.0)), np.inf)
 
 
 def as_numbers(*values: Any) -> list[np.ndarray]:

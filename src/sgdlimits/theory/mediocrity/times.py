@@ -17,18 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sgdlimits.analysis.backward import FirstPassage, Law
-from sgdlimits.analysis.exit_times import exit_times
-from sgdlimits.analysis.ornstein_uhlenbeck import mean_exit_time
-from sgdlimits.errors import BadInput, check_count, check_number
-from sgdlimits.level import ODE
-from sgdlimits.level.condition import exits
+from sgdlimits.errors import BadInput, check_count, check_number, check_share
 from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.problem.recognise import phase_retrieval
 from sgdlimits.start import RandomInit
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.theory.mediocrity.rates import linear_rates, noise_gain
+from sgdlimits.statistics.trees import batch_of
+from sgdlimits.theory.first_passage import FirstPassage, Law, mean_exit_time, ode_exit_times
+from sgdlimits.theory.mediocrity.rates import linear_rates, noise_gain, optimal_lr
 from sgdlimits.theory.mediocrity.start import mean_log_overlap, overlap_rule, spread
-from sgdlimits.trajectory import simulate
 
 ODE_STARTS = 256
 LOST = 1e-12
@@ -91,15 +88,15 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
     formula = AVERAGES.get(average)
     if formula is None:
         raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Give one of them.")
-    if start is None:
-        times = np.vectorize(lambda d, T: formula(setting(problem, d, T)), otypes=[float])(d, threshold)
-        return times if times.ndim else float(times)
-    if average not in ("ode", "sde", "backward"):
+    if start is not None and average not in ("ode", "sde", "backward"):
         raise BadInput(f"start is for the averages ode, sde and backward; got it with {average!r}. Leave it out.")
 
     def one(d, T, m):
+        at = setting(problem, d, T)
+        if m is None:
+            return formula(at)
         check_number("start", m)
-        return formula(setting(problem, d, T), start=float(m)) if abs(m) < 1 else 0.0
+        return formula(at, start=float(m)) if abs(m) < 1 else 0.0
 
     times = np.vectorize(one, otypes=[float])(d, threshold, start)
     return times if times.ndim else float(times)
@@ -126,18 +123,18 @@ def ode_exit_time(problem: ProjectionProblem, stats: Overlaps, threshold: float,
     >>> round(float(time), 2)
     13.85
     """
+    check_number("t_max", t_max, above=0)
     many = np.ndim(stats.a) > 1
-    runs = stats.a.shape[0] if many else 1
-    found = simulate(problem, ODE(), stats, t_max=t_max, runs=runs, until=exits(threshold), progress=False)
-    times = exit_times(found, threshold)
-    values = np.where(times.censored, np.inf, times.t)
-    return values if many else values[0]
+    starts = stats if many else batch_of(stats)
+    problem.check(starts)
+    times = ode_exit_times(problem, starts, check_share("threshold", threshold), float(t_max))
+    return times if many else times[0]
 
 
 def setting(problem: ProjectionProblem, d, threshold) -> Setting:
     """The numbers of a problem, or `BadInput` where it is not the paper's."""
-    is_preset = isinstance(problem, ProjectionProblem) and problem.name == "phase_retrieval"
-    if not is_preset or not problem.algorithm.sphere or problem.algorithm.trains_second:
+    found = phase_retrieval(problem)
+    if found is None or not found.sphere or found.trains_second:
         raise BadInput(
             "theory.mediocrity is about phase retrieval on the sphere with a fixed second layer. "
             "Give presets.phase_retrieval(width, lr, noise), or simulate the problem and use exit_times."
@@ -145,8 +142,7 @@ def setting(problem: ProjectionProblem, d, threshold) -> Setting:
     check_number("threshold", threshold, above=0)
     if threshold >= 1:
         raise BadInput(f"threshold must be below 1; got {threshold:g}. Give the relative decrease of the excess risk.")
-    lr, noise = float(problem.algorithm.lr_sample), float(problem.target.noise)
-    return Setting(problem, problem.network.width, lr, noise, check_count("d", d), float(threshold))
+    return Setting(problem, found.p, found.lr, found.noise, check_count("d", d), float(threshold))
 
 
 def annealed(at: Setting) -> float:
@@ -237,6 +233,21 @@ def backward(at: Setting, start: float | None = None) -> float:
 AVERAGES: dict[str, Callable[..., float]] = {
     formula.__name__: formula for formula in (annealed, quenched, noisy, ode, noisy_ode, sde, sde_quenched, backward)
 }
+ONE_UNIT = ("sde", "sde_quenched", "backward")
+"""Averages whose state is one overlap."""
+
+
+def horizon(at: Setting) -> float:
+    r"""A time by which nearly all runs have exited: twice the mean of the ODE, and :math:`15\,p/\gamma\omega_M` more.
+
+    A start of overlap m exits :math:`\log(1/dm^2)\,p/2\gamma\omega_M` later than a typical one: without
+    SGD's noise a share of about :math:`e^{-15}` is later than this. Where the full ODE does not come to the threshold, only
+    rare fluctuations do, and they are not waited for. Where the plateau is stable it is ten times what the best rate needs.
+    """
+    if not np.isfinite(at.slow):
+        return max(1.0, 10 * annealed(at._replace(lr=float(optimal_lr(at.p, at.noise)))))
+    linear, full = quenched(at), ode(at)
+    return 2 * (full if np.isfinite(full) else linear) + 30 * at.slow
 
 
 def _sooner(at: Setting, time: float) -> float:

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 
 from sgdlimits.errors import BadInput
 from sgdlimits.problem import ProjectionProblem
+from sgdlimits.problem.recognise import quadratic_network
+from sgdlimits.text import table
 from sgdlimits.theory.quadratic.family import CriticalFamily
 
 COLUMNS = ("kind", "s", "r", "risk", "index", "dimension", "symmetry", "flat", "from d")
@@ -54,9 +56,7 @@ class CriticalPoints(Sequence):
 
     def table(self, d: int | None = None) -> str:
         """The families as lines of text: the counts in dimension d, or as functions of it."""
-        rows = [COLUMNS, *(_row(family, d) for family in self.families)]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
-        return "\n".join("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+        return table([COLUMNS, *(_row(family, d) for family in self.families)])
 
     def __repr__(self) -> str:
         return self.table()
@@ -86,12 +86,13 @@ def critical_points(problem: ProjectionProblem) -> CriticalPoints:
     uncorrelated  0  1  2.667  d       d - 1      d - 1     0      2
     tabula rasa   0  0  3      2d      0          0         0      1
     """
-    if not isinstance(problem, ProjectionProblem) or problem.name != "quadratic_network":
+    found = quadratic_network(problem)
+    if found is None:
         raise BadInput(
             f"critical_points is about quadratic networks; got {getattr(problem, 'name', problem)!r}. "
             "Give presets.quadratic_network(width, teachers), or search with fixed_points."
         )
-    p, k, noise = problem.network.width, problem.target.teachers, float(problem.target.noise)
+    p, k, _, noise = found
     pairs = [(s, r) for s in range(min(p, k) + 1) for r in range(p - s + 1 if s < k else 1)]
     families = (CriticalFamily(p, k, s, r, noise) for s, r in pairs)
     return CriticalPoints(tuple(sorted(families, key=lambda family: (family.risk, family.s, family.r))))

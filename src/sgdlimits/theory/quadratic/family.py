@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from sgdlimits.analysis.landscape.spectrum import Spectrum, spectrum_of
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.statistics import Overlaps
+from sgdlimits.theory.spectrum import Spectrum, spectrum_of
 
 
 class Null(NamedTuple):

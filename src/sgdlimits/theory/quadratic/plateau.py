@@ -26,15 +26,11 @@ from typing import NamedTuple
 
 from sgdlimits.errors import BadInput, check_count, check_number
 from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.problem.recognise import QuadraticNetwork, quadratic_network
 
 
-class Numbers(NamedTuple):
-    r"""A quadratic network in numbers: p, :math:`p^*`, :math:`\eta`, :math:`\Delta`."""
-
-    p: int
-    k: int
-    lr: float
-    noise: float
+class Numbers(QuadraticNetwork):
+    """The numbers of a quadratic network, and what is made of them."""
 
     @property
     def kappa(self) -> float:
@@ -90,11 +86,11 @@ def numbers(problem: ProjectionProblem, corrector: bool = True) -> Numbers:
 
     The learning rate then only sets the unit of time, so that it is taken out: rates are to be multiplied by it.
     """
-    if not isinstance(problem, ProjectionProblem) or problem.name != "quadratic_network":
+    found = quadratic_network(problem)
+    if found is None:
         name = getattr(problem, "name", type(problem).__name__)
         raise BadInput(f"problem must be a quadratic network; got {name}. Take presets.quadratic_network.")
-    lr = float(problem.algorithm.lr) if corrector else 0.0
-    return Numbers(problem.directions.width, problem.directions.fixed, lr, float(problem.target.noise))
+    return Numbers(*found) if corrector else Numbers(*found)._replace(lr=0.0)
 
 
 def of(width: int, teachers: int, lr: float = 0.0, noise: float = 0.0) -> Numbers:
@@ -140,7 +136,7 @@ def plateau_rates(problem: ProjectionProblem, *, corrector: bool = True) -> Plat
     >>> round(plateau_rates(problem).rho / rates.rho, 4)
     0.9954
     """
-    at, lr = numbers(problem, corrector), float(problem.algorithm.lr)
+    at, lr = numbers(problem, corrector), float(problem.algorithm.lr_sample)
     norm = 8 * lr / at.p * at.s * at.slope
     return PlateauRates(4 * lr / at.p * (at.c - at.s), 2 * norm / (at.p + 2), norm)
 

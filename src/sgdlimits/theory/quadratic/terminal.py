@@ -75,7 +75,7 @@ def terminal_decay(problem: ProjectionProblem, *, corrector: bool = True) -> Ter
     >>> decay.law, round(decay.constant * problem.rate.item() ** 2, 6)                  # 36 * 3 * 5 / (128 * 8)
     ('algebraic', 0.527344)
     """
-    at, lr = numbers(problem, corrector), float(problem.algorithm.lr)
+    at, lr = numbers(problem, corrector), float(problem.algorithm.lr_sample)
     if at.noise > 0:
         raise BadInput(f"with noise = {at.noise:g} the risk does not decay to its floor. Use stationary_risk.")
     _check(at)

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.errors import BadInput, check_dimension, check_number
-from sgdlimits.level import ODE, Level, MeanField
+from sgdlimits.errors import BadInput, check_number
 from sgdlimits.problem import ProjectionProblem
 from sgdlimits.start import RandomInit
 from sgdlimits.statistics import Overlaps
+from sgdlimits.text import table
 
 REGIMES = ("gradient flow", "high-dimensional", "noise-dominated", "no limit")
 GRADIENT_FLOW, HIGH_DIMENSIONAL, NOISE_DOMINATED, NO_LIMIT = REGIMES
@@ -30,8 +30,8 @@ class Regime(NamedTuple):
     name : "gradient flow", "high-dimensional", "noise-dominated" or "no limit"
     mean_field : whether the width grows and the noise term vanishes, so that overlaps between students follow from the other
         statistics
-    level : the level to use; None where only `Chain` and `SGD` are right. `ODE()` holds where noise dominates too: its
-        population term is then the small one. `ODE(corrector=False)` holds beside `MeanField()`
+    level : the level to use, as it is written; None where only `Chain` and `SGD` are right. `ODE()` holds where noise dominates
+        too: its population term is then the small one. `ODE(corrector=False)` holds beside `MeanField()`
     corrector : of :math:`\gamma/p`, the noise term beside the population term
     step : of :math:`\gamma/(dp)`, one step in the paper's time
     fluctuation : of the bound :math:`\sqrt{\delta t}` on the distance between SGD and the ODE, where :math:`\delta t` is
@@ -41,27 +41,23 @@ class Regime(NamedTuple):
 
     name: str
     mean_field: bool
-    level: Level | None
+    level: str | None
     corrector: float
     step: float
     fluctuation: float
     samples: float
 
     def __str__(self) -> str:
-        levels = {
-            GRADIENT_FLOW: "MeanField() or ODE(corrector=False)" if self.mean_field else "ODE(corrector=False)",
-            HIGH_DIMENSIONAL: "ODE()",
-            NOISE_DOMINATED: "ODE(), whose corrector is the larger part",
-            NO_LIMIT: "Chain(d) or SGD(d)",
-        }
+        more = " or ODE(corrector=False)" if self.mean_field else ""
+        more = ", whose corrector is the larger part" if self.name == NOISE_DOMINATED else more
         powers = {
             "corrector / population": self.corrector,
             "step in the paper's time": self.step,
             "fluctuations": self.fluctuation,
             "samples in a unit of it": self.samples,
         }
-        lines = [f"  {words:<26}d^{power:.4g}" for words, power in powers.items()]
-        return "\n".join([f"{self.name}: {levels[self.name]}", *lines])
+        rows = table([(words, f"d^{power:.4g}") for words, power in powers.items()], indent="  ")
+        return f"{self.name}: {self.level or 'Chain(d) or SGD(d)'}{more}\n{rows}"
 
 
 class Sizes(NamedTuple):
@@ -84,7 +80,7 @@ class Sizes(NamedTuple):
 
     def __str__(self) -> str:
         words = ("lr / p", "corrector / population", "step in the paper's time", "fluctuations", "samples in a unit of it")
-        return "\n".join(f"{name:<26}{value:.4g}" for name, value in zip(words, self, strict=True))
+        return table((name, f"{value:.4g}") for name, value in zip(words, self, strict=True))
 
 
 def regime(kappa: float, delta: float) -> Regime:
@@ -116,14 +112,13 @@ def regime(kappa: float, delta: float) -> Regime:
     total = float(kappa) + float(delta)
     total = 0.0 if abs(total) <= ON_THE_LINE else total
     mean_field = kappa > 0 and total > 0
-    name: str
-    level: Level | None
+    level: str | None
     if total > 0:
-        name, level = GRADIENT_FLOW, MeanField() if mean_field else ODE(corrector=False)
+        name, level = GRADIENT_FLOW, "MeanField()" if mean_field else "ODE(corrector=False)"
     elif total == 0:
-        name, level = HIGH_DIMENSIONAL, ODE()
+        name, level = HIGH_DIMENSIONAL, "ODE()"
     elif total > -1 / 2 + ON_THE_LINE:
-        name, level = NOISE_DOMINATED, ODE()
+        name, level = NOISE_DOMINATED, "ODE()"
     else:
         name, level = NO_LIMIT, None
     fluctuation = (-1 - min(total, 2 * total)) / 2
@@ -150,8 +145,8 @@ def of(problem: ProjectionProblem, d: int, *, seed: int = 0) -> Sizes:
         raise BadInput(
             f"problem must be a projection problem, which has a width; got {type(problem).__name__}. Give such a one."
         )
-    d = check_dimension(d, problem.target.teachers)
-    population, corrector = largest_drifts(problem, RandomInit(d).one(problem, seed=seed))
+    start = RandomInit(d)
+    d, (population, corrector) = start.d, largest_drifts(problem, start.one(problem, seed=seed))
     per_unit = float(problem.algorithm.lr_sample) / problem.network.width
     return Sizes(
         corrector=per_unit,

@@ -1,0 +1,71 @@
+"""Which problem of the papers a problem is, by its parts and never by its name."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sgdlimits.errors import is_traced
+from sgdlimits.model.activation import is_square
+from sgdlimits.model.loss import SquaredLoss
+from sgdlimits.problem.projection import ProjectionProblem
+
+
+class PhaseRetrieval(NamedTuple):
+    """Phase retrieval in numbers; `lr` is that of one sample."""
+
+    p: int
+    lr: float
+    noise: float
+    sphere: bool
+    trains_second: bool
+
+
+class QuadraticNetwork(NamedTuple):
+    r"""A quadratic network in numbers: p, :math:`p^*`, :math:`\eta` of one sample, :math:`\Delta`."""
+
+    p: int
+    k: int
+    lr: float
+    noise: float
+
+
+def phase_retrieval(problem: Any) -> PhaseRetrieval | None:
+    """The numbers of a problem where it is `presets.phase_retrieval`, however it was made; None where it is not.
+
+    >>> import sgdlimits as sl
+    >>> phase_retrieval(sl.presets.single_index("square", lr=0.1, batch=2))
+    PhaseRetrieval(p=1, lr=0.05, noise=0.0, sphere=True, trains_second=False)
+    """
+    if not _squares(problem, weight=0.5) or problem.target.teachers > 1:
+        return None
+    lr, noise = float(problem.algorithm.lr_sample), float(problem.target.noise)
+    return PhaseRetrieval(problem.network.width, lr, noise, problem.sphere, problem.trains_second)
+
+
+def quadratic_network(problem: Any) -> QuadraticNetwork | None:
+    """The numbers of a problem where it is `presets.quadratic_network`, however it was made; None where it is not."""
+    if not _squares(problem, weight=1.0) or problem.sphere or problem.trains_second:
+        return None
+    lr, noise = float(problem.algorithm.lr_sample), float(problem.target.noise)
+    return QuadraticNetwork(problem.network.width, problem.target.teachers, lr, noise)
+
+
+def _squares(problem: Any, weight: float) -> bool:
+    """Whether a mean of squares, second layer 1, learns one of orthonormal fields: standard normal inputs, squared loss."""
+    if not isinstance(problem, ProjectionProblem):
+        return False
+    data, target, network, loss = problem.data, problem.target, problem.network, problem.loss
+    form, identity = target.readout.quadratic(target.teachers), np.eye(target.teachers)
+    return (
+        (isinstance(loss, SquaredLoss) and loss.weight == weight)
+        and (network.mean and is_square(network.activation))
+        and (form is not None and _are(form, identity / target.teachers) and _are(target.gram, identity))
+        and (data.centred and _are(data.sigma, 1.0) and _are(problem.algorithm.ridge, 0.0))
+        and (problem.initial.second == 1 and problem.initial.second_spread == 0)
+    )
+
+
+def _are(values: Any, numbers: Any) -> bool:
+    return not is_traced(values) and np.allclose(values, numbers, rtol=1e-12, atol=1e-12)

@@ -1,0 +1,36 @@
+"""How results print themselves: aligned columns, and counts in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> str:
+    """Rows of cells as lines of aligned columns, two blanks between them and none at the ends.
+
+    Parameters
+    ----------
+    rows : of equally many cells, names of columns included
+    align : "<" or ">" for each column, the last for all that follow
+    indent : what stands before each line
+
+    >>> print(table([("level", "runs"), ("SGD", "8"), ("chain", "256")], "<>", indent="  "))
+      level  runs
+      SGD       8
+      chain   256
+    """
+    columns = list(zip(*rows, strict=True))
+    sides = align.ljust(len(columns), align[-1])
+    widths = [max(map(len, cells)) for cells in columns]
+    pad = lambda cell, side, width: cell.rjust(width) if side == ">" else cell.ljust(width)
+    lines = ("  ".join(map(pad, cells, sides, widths)) for cells in zip(*columns, strict=True))
+    return "\n".join((indent + line).rstrip() for line in lines)
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    """A number with its noun.
+
+    >>> count(1, "run"), count(3, "run"), count(2, "symmetry", "symmetries")
+    ('1 run', '3 runs', '2 symmetries')
+    """
+    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -1,0 +1,58 @@
+"""Imports point down: a strict order of the package's parts, and no cycle among its modules."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import sgdlimits
+
+ORDER = (
+    "_x64", "errors", "text", "random", "gaussian", "statistics", "model", "expectation", "problem", "start", "theory", "level",
+    "trajectory", "analysis", "plot", "figures", "cli", "__main__",
+)  # fmt: skip
+"""Each may import those before it. The names that the package itself offers, in `__init__.pyi`, are those of all but figures
+and cli, which alone use them."""
+ROOT = Path(sgdlimits.__file__).parent
+MODULES = {
+    ".".join(["sgdlimits", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__"): path
+    for path in sorted(ROOT.rglob("*.py"))
+}
+
+
+def imported(path: Path) -> set[str]:
+    """All modules of the package that a file imports, anywhere in it, for types too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports {node.module} relatively"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else node.module for name in names}
+    return {name for name in found if name.split(".")[0] == "sgdlimits"}
+
+
+def part(module: str) -> str:
+    return [*module.split("."), ""][1]
+
+
+def test_every_part_has_its_place_in_the_order():
+    assert {part(module) for module in MODULES} - {""} == set(ORDER)
+
+
+def test_no_import_points_up():
+    up = []
+    for module, path in MODULES.items():
+        for other in imported(path):
+            if module == "sgdlimits" or (part(other) == "" and part(module) in ("figures", "cli")):
+                continue
+            if part(other) == "" or ORDER.index(part(other)) > ORDER.index(part(module)):
+                up.append(f"{module} imports {other}")
+    assert not up, "\n".join(up)
+
+
+def test_no_module_imports_itself_in_a_circle():
+    """A package is what its `__init__` imports, which no module of it may then import."""
+    TopologicalSorter({module: imported(path) - {"sgdlimits"} for module, path in MODULES.items()}).prepare()
