@@ -14,7 +14,7 @@ from scipy.special import erf, roots_hermitenorm
 from scipy.stats import multivariate_normal, norm
 
 import sgdlimits as sl
-from sgdlimits.expectation.moments import FieldIntegrals
+from sgdlimits.expectation import FieldIntegrals
 from sgdlimits.model.activation import FunctionActivation
 
 
