@@ -65,7 +65,7 @@ def test_given_the_same_inputs_one_update_of_the_chain_is_that_of_the_weights(ca
     rng = np.random.default_rng(4)
     x, z, c = rng.normal(size=(b, runs, d)), rng.normal(size=(b, runs)), np.zeros((b, runs), int)
     fields, fixed = np.einsum("rpd,brd->pbr", W.W, x), np.einsum("ks,brs->kbr", this.frame, x[:, :, :k])
-    G = np.asarray(eqx.filter_jit(this.gradient)(fields, fixed, np.broadcast_to(W.a.T[:, None], fields.shape), z, c)[0])
+    G = np.asarray(eqx.filter_jit(this.model.gradient)(fields, fixed, np.broadcast_to(W.a.T[:, None], fields.shape), z, c)[0])
     T, outside = np.asarray(frame.T), np.asarray(W.W)[:, :, k:]
     rests = [of_one_run(T[:, :, run], outside[run], x[:, run, k:], G[:, :, run]) for run in range(runs)]
     samples = Samples(x[:, :, :k].transpose(2, 0, 1), *(np.stack(part, axis=-1) for part in zip(*rests, strict=True)), z, c)

@@ -49,7 +49,9 @@ def test_polynomials_are_expanded_exactly():
     np.testing.assert_allclose(sl.hermite_coefficients("he7", 8), [0] * 7 + [factorial(7), 0], rtol=1e-14)
     cubic = Polynomial([1, 2, 0, 4])
     np.testing.assert_allclose(sl.hermite_coefficients(cubic, 5), [1, 14, 0, 24, 0, 0], rtol=1e-14)
-    np.testing.assert_allclose(sl.hermite_coefficients(lambda x: 1 + 2 * x + 4 * x**3, 5), sl.hermite_coefficients(cubic, 5), atol=1e-9)
+    np.testing.assert_allclose(
+        sl.hermite_coefficients(lambda x: 1 + 2 * x + 4 * x**3, 5), sl.hermite_coefficients(cubic, 5), atol=1e-9
+    )
 
 
 def test_the_squares_of_all_coefficients_add_up():
