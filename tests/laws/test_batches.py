@@ -44,6 +44,7 @@ UPDATES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", LAWS)
 def test_chain_has_the_law_of_sgd(case, same_law):
     this, d = LAWS[case]
@@ -163,6 +164,7 @@ def chains():
     return {d: sl.simulate(BATCHED, sl.Chain(d), START, **arguments) for d in SIZES}
 
 
+@pytest.mark.full
 def test_gap_to_ode_shrinks_as_inverse_root_d(chains):
     """Each gap is known to about 1 %, the exponent to 0.007."""
     ode = sl.simulate(BATCHED, sl.ODE(), START, t_max=TIMES[-1], save=TIMES).isel(run=0, drop=True)
@@ -176,6 +178,7 @@ def test_gap_to_ode_shrinks_as_inverse_root_d(chains):
     assert abs(exponent + 0.5) < 0.03
 
 
+@pytest.mark.full
 def test_sde_has_the_variance_of_the_chain(chains):
     """The ratio of two variances of 2048 runs is known to 5 %; with the learning rate itself it would be about four."""
     d = SIZES[-1]

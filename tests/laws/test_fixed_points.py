@@ -103,6 +103,7 @@ def test_symmetries_fold_components_but_do_not_change_their_number(binary):
         fixed_points(problem, symmetries=[lambda stats: sl.Overlaps(-stats.a, stats.M, stats.Q)])
 
 
+@pytest.mark.full
 def test_xor_mixture_has_39_components_of_which_24_are_stable(say):
     """Each of the four clusters is served by units or not: 1 + 4 + 6 + 4 sets of served ones, and 24 ways to serve all.
 

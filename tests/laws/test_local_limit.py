@@ -104,6 +104,7 @@ def spike():
     return sl.presets.spiked_tensor(order=2, snr=2.0), sl.Spike(m=1.0, r2=1.0)
 
 
+@pytest.mark.full
 def test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says(say):
     """Both statistics of matrix PCA, and their covariance."""
     problem, point = spike()

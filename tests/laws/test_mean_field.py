@@ -83,6 +83,7 @@ def test_drift_is_the_limit_of_many_copies_of_each_unit(problem):
     assert largest(richardson, limit) < 1e-12
 
 
+@pytest.mark.full
 def test_mean_field_from_random_weights_is_near_a_wide_chain():
     """d = 500 and 32 units at lr/p = 1/16: the risk of one run is within 4 % of the start's at all times."""
     problem, d = sl.presets.committee(32, 1, lr=2.0), 500
@@ -193,8 +194,9 @@ def test_risk_is_the_mean_loss_of_the_network_as_a_function_of_the_fixed_field(p
     start, noise, data = units(4, 1), float(problem.target.noise), problem.data
     B, sigma, z = float(problem.frame[0, 0]), float(data.sigma), np.linspace(-9, 9, 20_001)
     w, m = np.exp(-(z**2) / 2), np.asarray(start.M) / B
+    means = np.zeros(1) if data.means is None else data.means[:, 0]
     expected = 0.0
-    for share, b in zip(data.weights, data.means[:, 0], strict=True):
+    for share, b in zip(data.weights, means, strict=True):
         x = sigma * z + float(b) * B
         f = np.asarray(start.a) @ mean(m * x, np.broadcast_to(sigma**2 * (start.q[:, None] - m**2), (4, x.size))) / 4
         expected += float(share) * (w @ loss(f - label(B * x), noise) / w.sum())

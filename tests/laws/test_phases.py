@@ -52,6 +52,7 @@ def test_overlaps_between_students_decay_on_the_plateau(say):
     assert gap < 0.02
 
 
+@pytest.mark.full
 def test_noise_at_large_d_leaves_the_rates(say):
     """Each run of the SDE at d = 10^8 has the rate within 2 %, and the chain at d = 2000 in the mean, within its error."""
     problem = network(2, 2, 0.1)

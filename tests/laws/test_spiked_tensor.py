@@ -91,6 +91,7 @@ def test_whole_tensors_their_noise_and_the_chain_have_one_law(same_law):
         same_law(*({name: data[name].values for name in ("m", "r2", "risk")} for data in (whole, other)))
 
 
+@pytest.mark.full
 def test_gap_to_ode_shrinks_as_inverse_root_d_and_the_sde_fluctuates_alike(same_law):
     """From d = 1024 to 40960 the exponent is -1/2 within 0.05, four times its error from 1024 runs."""
     problem, start = sl.presets.spiked_tensor(3, snr=4.0, lr=0.5), sl.Spike(0.5, 0.7)
@@ -124,6 +125,7 @@ def variance_from_random_starts(snr, times):
     return measured, theory
 
 
+@pytest.mark.full
 def test_matrix_pca_below_the_threshold_is_a_stable_linear_diffusion():
     """Stationary variance 1/(1 - snr), within 3 %.
 
