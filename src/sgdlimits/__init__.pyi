@@ -35,6 +35,7 @@ from .expectation import (
     ClosedForm as ClosedForm,
     FieldIntegrals as FieldIntegrals,
     NodeSums as NodeSums,
+    Squares as Squares,
 )
 from .gaussian import (
     GaussHermite as GaussHermite,

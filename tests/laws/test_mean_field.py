@@ -194,9 +194,8 @@ def test_risk_is_the_mean_loss_of_the_network_as_a_function_of_the_fixed_field(p
     start, noise, data = units(4, 1), float(problem.target.noise), problem.data
     B, sigma, z = float(problem.frame[0, 0]), float(data.sigma), np.linspace(-9, 9, 20_001)
     w, m = np.exp(-(z**2) / 2), np.asarray(start.M) / B
-    means = np.zeros(1) if data.means is None else data.means[:, 0]
     expected = 0.0
-    for share, b in zip(data.weights, means, strict=True):
+    for share, b in zip(data.weights, np.zeros(1) if data.centred else data.means[:, 0], strict=True):
         x = sigma * z + float(b) * B
         f = np.asarray(start.a) @ mean(m * x, np.broadcast_to(sigma**2 * (start.q[:, None] - m**2), (4, x.size))) / 4
         expected += float(share) * (w @ loss(f - label(B * x), noise) / w.sum())

@@ -179,7 +179,7 @@ def test_closed_form_is_chosen_for_squares_alone():
         sl.Target(sl.CommitteeReadout("square")), sl.TwoLayer(2, jnp.tanh), sl.SquaredLoss(), sl.OnePassSGD(0.1)
     )
     assert not isinstance(other.rule, sl.ClosedForm)
-    with pytest.raises(sl.BadInput, match="ClosedForm needs squared activations"):
+    with pytest.raises(sl.BadInput, match="Squares needs squared activations"):
         sl.ProjectionProblem(other.target, other.network, other.loss, other.algorithm, rule=sl.ClosedForm())
 
 
