@@ -33,6 +33,7 @@ def agrees(times, expected, bias=0.0):
 # --- one unit ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("level", [sl.Chain(2000), sl.SDE(2000, samples=16)], ids=["chain", "sde"])
 def test_noise_alone_leaves_zero_overlap_after_the_time_52(level):
     """From m = 0, where the ODE stays for ever; within 3 % at d = 2000, T = 0.05, and not by chance."""
@@ -94,6 +95,7 @@ def test_one_unit_needs_the_fewest_samples_near_the_optimal_rate():
 # --- any width ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_full_ode_over_random_starts_has_the_quenched_time_for_small_thresholds_only():
     """Within 1 % at T = 0.01, d = 10^4, width 5; at T = 0.5 the drift's bend delays it by more than 5 %."""
     width, d = 5, 10_000

@@ -156,6 +156,7 @@ def test_stationary_covariance_is_that_of_long_times_on_the_stable_part():
 # --- the level ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_local_runs_do_not_depend_on_the_batch_and_stop_where_asked():
     problem, point = spike()
     how = dict(t_max=3.0, runs=40, seed=4, save=4, progress=False)

@@ -202,6 +202,7 @@ def test_risk_is_the_mean_loss_of_the_network_as_a_function_of_the_fixed_field(p
     np.testing.assert_allclose(float(compiled(MeanFieldProblem(problem).risk, start)), expected, rtol=tolerance)
 
 
+@pytest.mark.full
 def test_risk_never_rises_along_the_flow_and_goes_on_to_zero():
     """Gradient flow, on the sphere too, and with a second layer a hundred times faster, which the implicit method solves."""
     problem = sl.ProjectionProblem(

@@ -70,6 +70,7 @@ def test_noise_at_large_d_leaves_the_rates(say):
     assert abs(np.median(chain.data.level) / chain.theory["level"] - 1) < 0.02
 
 
+@pytest.mark.full
 def test_more_students_than_teachers_end_algebraically(say):
     """Risk times t squared tends to the constant of the end of learning, at small and at finite learning rates."""
     for lr in (0.01, 0.15):

@@ -98,6 +98,7 @@ def test_exponent_three_needs_the_square_of_d_at_a_rate_that_falls_as_its_root(s
     assert held.all()
 
 
+@pytest.mark.full
 def test_noise_carries_runs_over_the_barrier_of_the_corrector(say):
     """At four times the recommended rate, where the ODE does not learn, the mean number of samples is less than half."""
     d, fast = 80, problem_at(soft_cubic, 80, factor=4.0)

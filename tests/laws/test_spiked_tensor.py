@@ -75,6 +75,7 @@ def test_drift_and_covariance_are_the_limits_of_one_step_with_a_real_tensor(k):
     np.testing.assert_allclose(problem.covariance(stats), covariance.reshape(2, 2), rtol=1e-9)
 
 
+@pytest.mark.full
 def test_whole_tensors_their_noise_and_the_chain_have_one_law(same_law):
     """After 1, 10 and 60 steps in dimension 6, 3000 runs each; each of the two comparisons fails by chance once in 10^4."""
     k, d, start = 3, 6, sl.Spike(0.5, 0.6)
@@ -203,6 +204,7 @@ def test_threshold_is_where_the_fixed_points_appear(k):
     assert 0 < m_dagger < np.sqrt((k - 2) * lr / k) < m_star
 
 
+@pytest.mark.full
 def test_scaled_tensor_has_a_barrier_at_every_strength():
     """For snr = Lambda sqrt(d), k = 3: who reaches u = 6 before 0 from below, at and above the barrier u = 1/Lambda.
 
