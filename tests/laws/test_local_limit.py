@@ -79,6 +79,7 @@ def variance(values, d):
     return each.mean(), each.std() / np.sqrt(len(each))
 
 
+@pytest.mark.full
 def test_chain_and_local_fluctuate_across_the_ring_as_the_limit_says(say):
     r"""The coordinate across the ring in dimension 250. In the limit its rate is 2 (alpha - 2 alpha^2) C and its noise
     2 alpha^2 C, so that its variance is alpha/(2 (1 - 2 alpha)) = 1/16. Along the ring there is no noise.

@@ -16,6 +16,7 @@ CASES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_fraction_of_runs_at_the_optimum_and_where_runs_end(name):
     """N = 250 as in the paper. False alarm of the fraction: 1 in 1000.
