@@ -122,13 +122,13 @@ def ode_rate(width: int) -> dict:
 
     problem = sl.presets.phase_retrieval(width=width, lr=0.05 * width)
     calls = [0]
-    slope = ode._Solve._slope
+    slope = ode.Solve._slope
 
     def counted(self, t, flat):
         calls[0] += 1
         return slope(self, t, flat)
 
-    ode._Solve._slope = counted
+    ode.Solve._slope = counted
     try:
         solve = lambda n: [
             sl.simulate(problem, sl.ODE(), sl.RandomInit(3000), t_max=20, runs=64, save=np.array([20.0]), progress=False)
@@ -138,7 +138,7 @@ def ode_rate(width: int) -> dict:
         calls[0] = 0
         solve(1)
     finally:
-        ode._Solve._slope = slope
+        ode.Solve._slope = slope
     return {"steps": 64 * calls[0] / each, "solutions": 64 / each}
 
 

@@ -90,8 +90,10 @@ from .theory.single_index import recommended_lr as recommended_lr
 from .trajectory import (
     DivergedWarning as DivergedWarning,
     check as check,
+    join as join,
     load as load,
     rerun as rerun,
     save as save,
     simulate as simulate,
+    stream as stream,
 )

@@ -84,3 +84,11 @@ def check_count(name: str, value: Any, *, at_least: int = 1, remedy: str = "") -
         hint = remedy or f"Give a whole number of at least {at_least}."
         raise BadInput(f"{name} must be a whole number of at least {at_least}; got {value!r}. {hint}")
     return whole
+
+
+def check_dimension(d: Any, teachers: int | None = None) -> int:
+    """d as an int, or `BadInput` where it is no dimension or too small for the fixed directions."""
+    d = check_count("d", d)
+    if teachers is not None and d < teachers:
+        raise BadInput(f"d must be at least the number of fixed directions, {teachers}; got {d}. Use a larger d.")
+    return d

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,14 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.errors import BadInput, check_count, check_number
-from sgdlimits.level.base import check_dimension
+from sgdlimits.errors import BadInput, check_count, check_dimension, check_number
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Purpose, Stream
-from sgdlimits.statistics.frame import Frame, frame_of, overlaps_of
+from sgdlimits.statistics.frame import Frame, frame_of, overlaps_of, triangular
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.particles import Particles, particles_of
-from sgdlimits.statistics.trees import runs_first
+from sgdlimits.statistics.trees import number_array, one_of, repeated, runs_first
 
 MOST_SQUARE = 256
 """Up to this width a random start of the mean-field limit has the units of the p-by-p start, number by number."""
@@ -44,7 +44,7 @@ class Start(eqx.Module):
 
     def one(self, problem: Problem, *, seed: int = 0) -> PyTree:
         """One start, without an axis for runs: pass it to several levels to start them from the same point."""
-        return jax.tree.map(lambda leaf: leaf[0], self.sample(problem, seed=seed))
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[0], self.sample(problem, seed=seed))
 
 
 class RandomInit(Start):
@@ -77,18 +77,18 @@ class RandomInit(Start):
 
     def overlaps(self, problem, stream):
         dof = np.maximum(self.d - problem.directions.fixed - np.arange(problem.directions.width), 0.0)
-        stats = _gaussian_overlaps(problem.directions.gram, jnp.asarray(dof), *self._law(problem), stream)
+        stats = _gaussian_overlaps(problem.directions.gram, dof, *self._law(problem), stream)
         return eqx.tree_at(lambda stats: stats.a, stats, self._second(problem, stream))
 
     def particles(self, problem, stream):
         p, k = problem.directions.width, problem.directions.fixed
         if p <= MOST_SQUARE:
             return super().particles(problem, stream)
-        dof = np.full(p, float(self.d - k))
-        units = _gaussian_particles(problem.directions.gram, jnp.asarray(dof), *self._law(problem), stream)
+        dof = number_array(np.full(p, float(self.d - k)))
+        units = _gaussian_particles(problem.directions.gram, dof, *self._law(problem), stream)
         return eqx.tree_at(lambda units: units.a, units, self._second(problem, stream))
 
-    def _law(self, problem) -> tuple[Float[Array, "2"], bool]:
+    def _law(self, problem) -> tuple[tuple, bool]:
         """(scale, root of d), and whether directions are scaled to norm 1."""
         check_dimension(self.d, problem.directions.fixed)
         if self.scale is not None:
@@ -96,14 +96,14 @@ class RandomInit(Start):
         law = problem.directions.initial
         scale = law.scale if self.scale is None else self.scale
         unit = law.unit if self.unit is None else self.unit
-        return jnp.asarray([scale, np.sqrt(self.d)], float), bool(unit)
+        return (scale, np.sqrt(self.d)), bool(unit)
 
-    def _second(self, problem, stream) -> Float[Array, "runs p"]:
+    def _second(self, problem, stream) -> Any:
         law, runs = problem.directions.initial, stream.runs.size
         constant = _second(self.second, problem, runs)
         if self.second is not None or law.second_spread == 0:
             return constant
-        return constant + law.second_spread * _normals(stream, Purpose.START_SECOND, constant.shape[1]).T
+        return constant + law.second_spread * np.asarray(_normals(stream, Purpose.START_SECOND, constant.shape[1])).T
 
 
 @eqx.filter_jit
@@ -154,14 +154,14 @@ class OrthogonalInit(Start):
 
     def overlaps(self, problem, stream):
         units, p = self.particles(problem, stream), problem.directions.width
-        stats = Overlaps(units.a, units.M, jnp.tile(jnp.eye(p), (stream.runs.size, 1, 1)))
+        stats = Overlaps(units.a, units.M, number_array(np.tile(np.eye(p), (stream.runs.size, 1, 1))))
         _check_exists(stats, problem, f"OrthogonalInit(spread={self.spread:g})", "Give a smaller spread.")
         return stats
 
     def particles(self, problem, stream):
         p, k, runs = problem.directions.width, problem.directions.fixed, stream.runs.size
-        M = self.spread * _normals(stream, Purpose.START, p * k).reshape(p, k, runs)
-        return Particles(_second(self.second, problem, runs), jnp.moveaxis(M, -1, 0), jnp.ones((runs, p)))
+        M = self.spread * np.asarray(_normals(stream, Purpose.START, p * k)).reshape(p, k, runs)
+        return Particles(_second(self.second, problem, runs), *map(number_array, (np.moveaxis(M, -1, 0), np.ones((runs, p)))))
 
 
 class FixedInit(Start):
@@ -176,14 +176,14 @@ class FixedInit(Start):
     [[1.0, 0.25], [0.25, 1.0]]
     """
 
-    overlap: Float[Array, "..."] = eqx.field(converter=lambda overlap: jnp.asarray(overlap, float))
+    overlap: Float[Array, "..."] = eqx.field(converter=number_array)
     second: float | None = eqx.field(static=True, default=None)
 
     def overlaps(self, problem, stream):
-        one = jax.tree.map(lambda leaf: leaf[0], self.particles(problem, stream))
-        inside = one.M @ jnp.linalg.solve(problem.directions.gram, one.M.T)
-        Q = inside + jnp.diag(1 - jnp.diagonal(inside))
-        stats = _repeat(Overlaps(one.a, one.M, Q), stream.runs.size)
+        one = one_of(self.particles(problem, stream))
+        inside = one.M @ np.linalg.solve(problem.directions.gram, one.M.T)
+        Q = inside + np.diag(1 - np.diagonal(inside))
+        stats = repeated(Overlaps(one.a, one.M, Q), stream.runs.size)
         _check_exists(stats, problem, "FixedInit", "Give smaller overlaps.")
         return stats
 
@@ -192,12 +192,12 @@ class FixedInit(Start):
         if not np.isfinite(self.overlap).all():
             raise BadInput(f"overlap must be finite; got {np.asarray(self.overlap).tolist()}. Give finite overlaps.")
         try:
-            M = jnp.broadcast_to(self.overlap, (p, k))
+            M = np.broadcast_to(self.overlap, (p, k))
         except ValueError:
             raise BadInput(
                 f"overlap must broadcast to shape ({p}, {k}); got shape {self.overlap.shape}. Give a number or such an array."
             ) from None
-        return _repeat(Particles(_second(self.second, problem, 1)[0], M, jnp.ones(p)), runs)
+        return repeated(Particles(_second(self.second, problem, 1)[0], number_array(M), number_array(np.ones(p))), runs)
 
 
 class Given(Start):
@@ -221,13 +221,13 @@ class Given(Start):
     def _of_runs(self, stream: Stream) -> PyTree:
         name, axes = next(iter(type(self.stats).dims.items()))
         if np.ndim(getattr(self.stats, name)) == len(axes):
-            return _repeat(self.stats, stream.runs.size)
+            return repeated(self.stats, stream.runs.size)
         given, last = getattr(self.stats, name).shape[0], int(stream.runs.max())
         if last >= given:
             raise BadInput(
                 f"the start has {given} runs, but run {last} was asked for. Give statistics of one run, or runs={given}."
             )
-        return jax.tree.map(lambda leaf: leaf[stream.runs], self.stats)
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[stream.runs], self.stats)
 
 
 def as_start(start: Start | PyTree) -> Start:
@@ -242,18 +242,13 @@ def as_start(start: Start | PyTree) -> Start:
     )
 
 
-def _repeat(one: PyTree, runs: int) -> PyTree:
-    """The statistics of one run for each of several."""
-    return jax.tree.map(lambda leaf: jnp.tile(leaf, (runs, *(1 for _ in leaf.shape))), one)
-
-
-def _second(second: float | None, problem: Problem, runs: int) -> Float[Array, "runs p"]:
+def _second(second: float | None, problem: Problem, runs: int) -> Any:
     law = problem.directions.initial
-    return jnp.full((runs, problem.directions.width), law.second if second is None else second)
+    return np.full((runs, problem.directions.width), float(law.second if second is None else second))
 
 
 def _check_exists(stats: Overlaps, problem: Problem, what: str, remedy: str) -> None:
     try:
-        frame_of(stats, jnp.linalg.cholesky(problem.directions.gram), problem.directions.width)
+        frame_of(stats, triangular(problem.directions.gram), problem.directions.width)
     except BadInput:
         raise BadInput(f"{what} gives overlaps that no weights of norm 1 have. {remedy}") from None

@@ -19,8 +19,7 @@ from jaxtyping import Array, Float, PyTree
 from scipy.optimize import brentq
 
 from sgdlimits.analysis.one_sample import Draws, OneSample, one_sample
-from sgdlimits.errors import BadInput, check_count, check_number
-from sgdlimits.level.base import check_dimension
+from sgdlimits.errors import BadInput, check_count, check_dimension, check_number
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Stream
 from sgdlimits.start import RandomInit

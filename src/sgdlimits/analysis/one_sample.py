@@ -22,11 +22,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.level.spiked import contracted_noise
 from sgdlimits.model.data import Data
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.problem.spiked import SpikedTensor
+from sgdlimits.problem.spiked import SpikedTensor, contracted_noise
 from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.frame import loading
 from sgdlimits.statistics.overlaps import Overlaps

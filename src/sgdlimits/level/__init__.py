@@ -2,7 +2,7 @@
 
 import sgdlimits._x64  # first: arrays are double precision
 import sgdlimits.level.spiked  # noqa: F401  (registers the processes of spiked tensors)
-from sgdlimits.level.base import Job, Level, Track
+from sgdlimits.level.base import Engine, Job, Journey, Level, Tick
 from sgdlimits.level.chain import Chain
 from sgdlimits.level.condition import Condition, Exits, Predicate, exits
 from sgdlimits.level.local import Local
@@ -20,13 +20,15 @@ __all__ = [
     "SGD",
     "Chain",
     "Condition",
+    "Engine",
     "Exits",
     "Job",
+    "Journey",
     "Level",
     "Local",
     "MeanField",
     "Predicate",
-    "Track",
+    "Tick",
     "exits",
     "flow",
 ]

@@ -1,97 +1,163 @@
-"""The interface of a level of description."""
+"""The interface of a level of description: it binds to a problem and a start, and what it gives can be followed."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Float, PyTree
 
-from sgdlimits.errors import BadInput, check_count
 from sgdlimits.level.condition import Condition
+from sgdlimits.level.observe import Observe
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Stream
-
-if TYPE_CHECKING:
-    from sgdlimits.start import Start
+from sgdlimits.start import Start
 
 FINISHED, STOPPED, DIVERGED = "finished", "stopped", "diverged"
 LIMIT = 1e6
 """A run has diverged when a coordinate of its state, of order 1 by convention, is above this or not finite."""
 
 
-class Track(NamedTuple):
-    """What a level brings back for a batch of runs: statistics and risk at the saved times, and how each run ended.
+class Clock(NamedTuple):
+    """Times to save at, the first of which is where the runs are; and their numbers of SGD steps (NaN without d)."""
 
-    A run that stopped or diverged keeps its last state at the times after its end. `saved` counts the times reached by all
-    runs, which is fewer than asked for only after an interruption.
-    """
-
-    stats: PyTree
-    risk: np.ndarray
-    status: np.ndarray
-    t_end: np.ndarray
-    saved: int
-
-    def of_runs(self, count: int) -> Track:
-        """The first `count` runs: all batches have the same size, so the last may repeat a run."""
-        stats = jax.tree.map(lambda leaf: leaf[:count], self.stats)
-        return Track(stats, self.risk[:count], self.status[:count], self.t_end[:count], self.saved)
+    t: np.ndarray
+    step: np.ndarray
 
 
-@dataclass
-class Job:
-    """What a level is asked for: the times to save at, the runs with their seed, when to stop, whom to tell."""
+class Job(NamedTuple):
+    """What an engine is asked for: runs by number with their seed, times to save at, when to stop, what to look at."""
 
-    times: np.ndarray
     seed: int
     runs: np.ndarray
+    clock: Clock
     until: Condition | None = None
-    report: Callable[[float], object] = field(default=lambda share: None)
+    observe: Observe = Observe()
+
+
+class Tick(NamedTuple):
+    """How far a journey has come, as a share of its time, and what it shows where that is a saved time.
+
+    Statistics and observables are arrays, runs first. A run that has ended keeps its last state.
+    """
+
+    share: float
+    stats: PyTree = None
+    observed: dict[str, np.ndarray] | None = None
+
+
+class Ends(NamedTuple):
+    """How each run stands, and when it ended or, where it has not, the last saved time."""
+
+    status: np.ndarray
+    t: np.ndarray
+
+
+class Journey(abc.ABC):
+    """A batch of runs under way. Iterate over it; what it knows of ends and state is that of the last saved time."""
+
+    job: Job
+
+    @abc.abstractmethod
+    def __iter__(self) -> Iterator[Tick]:
+        """Ticks: at the first saved time, and at least at each of the others."""
+
+    @abc.abstractmethod
+    def ends(self) -> Ends:
+        """How each run stands."""
+
+    @abc.abstractmethod
+    def state(self) -> Float[np.ndarray, "runs numbers"]:
+        """All that it takes to go on from here, bit by bit as if nothing had stopped."""
+
+
+class Engine(eqx.Module):
+    """A level bound to a problem and a start: everything is chosen.
+
+    Parameters
+    ----------
+    level : with the parameters it chose for itself
+    problem : in this level's own statistics
+    most : how many runs to hold at once
+    flat : up to how many runs a batch costs about the same, so that smaller ones are filled up to few sizes
+    """
+
+    level: eqx.AbstractVar[Level]
+    problem: eqx.AbstractVar[Problem]
+    most: eqx.AbstractVar[int]
+    flat: ClassVar[int] = 64
+
+    def starts(self, start: Start, stream: Stream) -> PyTree:
+        """The statistics in which the stream's runs start, runs first, checked."""
+        starts = start.batch(self.problem, stream)
+        self.problem.check(starts)
+        return starts
+
+    @abc.abstractmethod
+    def snap(self, times: np.ndarray) -> Clock:
+        """The times that this level can save at nearest to those asked for."""
+
+    @abc.abstractmethod
+    def follow(self, starts: PyTree, job: Job, state: Float[np.ndarray, "runs numbers"] | None = None) -> Journey:
+        """Set out with a batch of runs from their statistics (runs first), or from the state in which a journey left them.
+
+        `starts` may hold more runs than the job: the last is repeated up to one of a few sizes.
+        """
 
 
 class Level(eqx.Module):
-    """How a problem's SGD is described. A level is its parameters and `run`."""
+    """How a problem's SGD is described: its parameters, and `bind`."""
 
     name: ClassVar[str]
 
     @abc.abstractmethod
-    def run(self, problem: Problem, starts: PyTree, job: Job) -> Track:
-        """Follow a batch of runs from their statistics (runs first) through `job.times`."""
+    def bind(self, problem: Problem, start: Start, first: PyTree) -> Engine:
+        """The engine for one problem and start; `first` are the statistics of its first run."""
 
-    @abc.abstractmethod
-    def snap(self, problem: Problem, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The times that this level can save at nearest to those asked for, and their numbers of SGD steps (NaN without d)."""
-
-    def for_start(self, start: Start) -> Level:
-        """This level with the parameters that it takes from the start."""
-        return self
+    def first(self, problem: Problem, start: Start, stream: Stream) -> PyTree:
+        """The statistics of the stream's runs before anything is chosen, runs first."""
+        return start.batch(problem, stream)
 
     def view(self, problem: Problem) -> Problem:
         """The problem in the statistics of this level."""
         return problem
 
-    def starts(self, problem: Problem, start: Start, stream: Stream) -> PyTree:
-        """The statistics in which the stream's runs start, runs first."""
-        return start.batch(problem, stream)
 
-    def prepared(self, problem: Problem, start: PyTree) -> Level:
-        """This level with the parameters it chooses for itself, given the statistics of the first run."""
-        return self
+@lru_cache(maxsize=64)
+def ladder(flat: int, most: int) -> tuple[int, ...]:
+    """The sizes that batches have: 1, 4, 16, ... up to `flat`, its doubles, and `most`.
 
-    def batch(self, problem: Problem) -> int:
-        """How many runs to hold at once."""
-        return 4096
+    >>> ladder(64, 1000)
+    (1, 4, 16, 64, 128, 256, 512, 1000)
+    """
+    sizes = [size for size in (1, 4, 16, 64) if size <= min(flat, most)]
+    while 2 * sizes[-1] < most:
+        sizes.append(2 * sizes[-1])
+    return tuple(sizes) if sizes[-1] == most else (*sizes, most)
 
 
-def check_dimension(d, teachers: int | None = None) -> int:
-    """d as an int, or `BadInput` where it is no dimension or too small for the fixed directions."""
-    d = check_count("d", d)
-    if teachers is not None and d < teachers:
-        raise BadInput(f"d must be at least the number of fixed directions, {teachers}; got {d}. Use a larger d.")
-    return d
+def batches(runs: int, flat: int, most: int) -> list[tuple[int, int]]:
+    """(runs, size) of each batch: sizes of the ladder, of which at most a quarter is filling above `flat`.
+
+    >>> batches(48, 64, 8192), batches(300, 64, 8192), batches(10, 1, 4)
+    ([(48, 64)], [(256, 256), (44, 64)], [(4, 4), (4, 4), (2, 2)])
+    """
+    sizes, plan, left = ladder(flat, most), [], runs
+    while left:
+        above = next((size for size in sizes if size >= left), most)
+        full = max((size for size in sizes if size <= left), default=above)
+        size = above if left >= 0.75 * above or above <= flat else full
+        plan.append((min(left, size), size))
+        left -= plan[-1][0]
+    return plan
+
+
+def platform() -> str:
+    """The kind of device that computations go to."""
+    device = getattr(jax.config, "jax_default_device", None)
+    return jax.default_backend() if device is None else getattr(device, "platform", str(device))

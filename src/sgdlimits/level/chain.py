@@ -12,24 +12,23 @@ from functools import singledispatch
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from sgdlimits.errors import BadInput
-from sgdlimits.level.base import check_dimension
-from sgdlimits.level.process import Process, SteppingLevel
+from sgdlimits.errors import BadInput, check_dimension
+from sgdlimits.level.base import Level, platform
+from sgdlimits.level.process import Marching, Moment, Process
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.frame import Frame, Loading, frame_of, overlaps_of
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import runs_first
+from sgdlimits.statistics.trees import number_array, runs_first
 
 
-class Chain(SteppingLevel):
+class Chain(Level):
     """The exact law of SGD's statistics in dimension `d`, at a cost that does not contain d.
 
     Parameters
@@ -46,13 +45,11 @@ class Chain(SteppingLevel):
     name: ClassVar[str] = "chain"
     d: int = eqx.field(static=True, converter=check_dimension)
 
-    def process(self, problem):
-        return chain_process(problem, self.d)
-
-    def batch(self, problem):
+    def bind(self, problem, start, first):
         """On a processor few enough runs that the states stay in a core's cache; on an accelerator enough to fill it."""
-        most, numbers = (8192, 2**16) if jax.default_backend() == "cpu" else (2**20, 2**24)
-        return int(min(most, max(64, numbers / (problem.size * problem.samples_per_step))))
+        limit, numbers = (8192, 2**16) if platform() == "cpu" else (2**20, 2**24)
+        most = int(min(limit, max(64, numbers / (problem.size * problem.samples_per_step))))
+        return Marching(self, problem, most, self.d, chain_process(problem, self.d))
 
 
 @singledispatch
@@ -99,10 +96,14 @@ class FrameChain(Process):
     def __init__(self, problem: ProjectionProblem, d: int) -> None:
         p, k = problem.network.width, problem.target.teachers
         room = check_dimension(d, k) - k
-        self.problem, self.frame, self.d = problem, problem.frame, jnp.asarray(d, float)
-        self.free = None if room >= p else (jnp.arange(p) < room).astype(float)
-        b = problem.algorithm.batch
-        self.block = max(1, min(64, 256 // (b * (p + k + 2)), d // (16 * b)))
+        self.problem, self.frame, self.d = problem, problem.frame, number_array(d)
+        self.free = None if room >= p else number_array(np.arange(p) < room)
+        self.block = max(1, min(64, 256 // (problem.algorithm.batch * (p + k + 2))))
+
+    @property
+    def patience(self):
+        """A sixteenth of a unit of t."""
+        return self.d / (16 * self.problem.algorithm.batch)
 
     @property
     def room(self) -> int:
@@ -128,14 +129,13 @@ class FrameChain(Process):
         centre = jnp.moveaxis(problem.data.centre(self.frame, c), 0, 1)
         return Samples(centre + sigma * inside, sigma * along, sigma**2 * outside, sigma * below, z, c)
 
-    def step(self, state: Frame, x: Samples, size: Float[Array, ""]) -> Frame:
-        sgd = self.problem.algorithm
+    def step(self, state: Frame, x: Samples, now: Moment) -> Frame:
+        problem = self.problem.at(now.t)
+        sgd = problem.algorithm
         keep = 1 - sgd.lr * sgd.ridge / self.d
         Th, TT, move = (_move_by_one if sgd.batch == 1 else _move_by_many)(state.T, x)
         fields = (state.m[:, :, None] * x.inside[None]).sum(1) + Th
-        G, second = self.problem.model.gradient(
-            fields, self._fixed(x), jnp.broadcast_to(state.a[:, None], fields.shape), x.z, x.c
-        )
+        G, second = problem.model.gradient(fields, self._fixed(x), jnp.broadcast_to(state.a[:, None], fields.shape), x.z, x.c)
         C = -(sgd.lr_sample / self.d) * G
         inside = (C[:, None] * x.inside[None]).sum(2)
         m = keep * state.m + inside

@@ -20,20 +20,19 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.errors import BadInput, check_number
-from sgdlimits.gaussian.base import square_root
-from sgdlimits.level.base import Job, check_dimension
-from sgdlimits.level.process import Process, SteppingLevel, march
+from sgdlimits.errors import BadInput, check_dimension, check_number
+from sgdlimits.level.base import Level
+from sgdlimits.level.process import March, Moment, Process, Stepping
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Purpose, Stream
-from sgdlimits.statistics.trees import runs_first
+from sgdlimits.statistics.trees import batch_of, runs_first
 
 STEP_TIMES_RATE = 0.025
 NOTHING = 1e-12
 """Coordinates below are zero: on which side of a kink they lie is rounding."""
 
 
-class Local(SteppingLevel):
+class Local(Level):
     r"""The diffusive limit at a fixed point: :math:`u^* + y/\sqrt d` with the linear diffusion y, in law exact at any step.
 
     Parameters
@@ -59,59 +58,50 @@ class Local(SteppingLevel):
 
     name: ClassVar[str] = "local"
     point: PyTree
-    d: int = eqx.field(static=True)
+    d: int | None = eqx.field(static=True)
     dt: float | None = eqx.field(static=True)
 
     def __init__(self, point: PyTree, d: int | None = None, dt: float | None = None) -> None:
         if dt is not None:
             check_number("dt", dt, above=0)
         self.point, self.dt = point, dt
-        self.d = None if d is None else check_dimension(d)  # type: ignore[assignment]  # set by `for_start`
+        self.d = None if d is None else check_dimension(d)
 
-    def for_start(self, start):
+    def bind(self, problem, start, first):
         d = getattr(start, "d", None) if self.d is None else self.d
         if d is None:
             raise BadInput("the scale of the fluctuations is not known: this start has no dimension. Give Local(point, d=...).")
-        return Local(self.point, d, self.dt)
-
-    def prepared(self, problem, start):
-        problem.check(jax.tree.map(lambda leaf: leaf[None], self.point))
-        return self
-
-    def process(self, problem):
-        return self._process(problem, np.full(1, problem.samples_per_step / self.d), block=16)
-
-    def run(self, problem, starts, job):
-        counts, sizes = self._steps_for(problem, job)
-        return march(self._process(problem, sizes, block=1 if job.until is None else 16), starts, job, counts, sizes)
-
-    def batch(self, problem):
-        return int(min(4096, max(64, 2**18 / problem.size)))
-
-    def _steps_for(self, problem: Problem, job: Job) -> tuple[np.ndarray, np.ndarray]:
-        """How many steps to take between saved times, and their sizes: one, unless `until` is to be asked more often."""
-        gaps = np.diff(job.times)
-        if job.until is None:
-            return np.ones(gaps.size, np.int64), gaps
-        fastest = max(1e-6, float(np.abs(np.linalg.eigvals(linear_parts(problem, self.point)[1])).max()))
-        dt = self.dt or max(problem.samples_per_step / self.d, STEP_TIMES_RATE / fastest)
-        counts = np.ceil(gaps / dt - 1e-9).astype(np.int64)
-        return counts, gaps / counts
-
-    def _process(self, problem: Problem, sizes: np.ndarray, block: int) -> LinearDiffusion:
+        problem.check(batch_of(self.point))
         _, J, Sigma = linear_parts(problem, self.point)
+        fastest = max(1e-6, float(np.abs(np.linalg.eigvals(J)).max()))
+        dt = self.dt or max(problem.samples_per_step / d, STEP_TIMES_RATE / fastest)
+        most = int(min(4096, max(64, 2**18 / problem.size)))
+        return Leaping(Local(self.point, d, self.dt), problem, most, d, J, Sigma, dt)
+
+
+class Leaping(Stepping):
+    """An engine of exact steps: one between saved times, unless `until` is to be asked more often, about every dt."""
+
+    level: Local
+    problem: Problem
+    most: int
+    d: int
+    J: np.ndarray
+    Sigma: np.ndarray
+    dt: float
+
+    def follow(self, starts, job, state=None):
+        gaps = np.diff(job.clock.t)
+        counts = np.ones(gaps.size, np.int64) if job.until is None else np.ceil(gaps / self.dt - 1e-9).astype(np.int64)
+        return March(self._process(gaps / counts, 1 if job.until is None else 16), starts, job, counts, gaps / counts, state)
+
+    def _process(self, sizes: np.ndarray, block: int) -> LinearDiffusion:
         sizes = np.unique(sizes)
-        steps = [transition(J, Sigma, size) for size in sizes]
-        factors, kicks = (jnp.asarray(np.stack(part)) for part in zip(*steps, strict=True))
-        return LinearDiffusion(
-            problem=problem,
-            point=self.point,
-            sizes=jnp.asarray(sizes),
-            factors=factors,
-            kicks=kicks / np.sqrt(self.d),
-            free=tuple(np.flatnonzero(problem.moves(self.point)).tolist()),
-            block=block,
-        )
+        factors, kicks = map(np.stack, zip(*(transition(self.J, self.Sigma, size) for size in sizes), strict=True))
+        point = self.level.point
+        free = tuple(np.flatnonzero(self.problem.moves(point)).tolist())
+        steps = dict(sizes=sizes, factors=factors, kicks=kicks / np.sqrt(self.d))
+        return LinearDiffusion(problem=self.problem, point=point, free=free, block=block, **steps)
 
 
 def linear_parts(problem: Problem, point: PyTree) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -147,7 +137,8 @@ def transition(J: np.ndarray, Sigma: np.ndarray, h: float) -> tuple[np.ndarray, 
     covariance = factor @ block[:n, n:]
     for _ in range(halvings):
         covariance, factor = covariance + factor @ covariance @ factor.T, factor @ factor
-    return factor, np.asarray(square_root(jnp.asarray((covariance + covariance.T) / 2)))
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    return factor, (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
 
 
 class LinearDiffusion(Process):
@@ -175,9 +166,9 @@ class LinearDiffusion(Process):
     def draw(self, stream: Stream) -> Float[Array, "steps n runs"]:
         return stream.normal(Purpose.NOISE, len(self.free))
 
-    def step(self, state, numbers, size):
-        which = jnp.argmin(jnp.abs(self.sizes - size))
-        return self.factors[which] @ state + self.kicks[which] @ numbers
+    def step(self, state, numbers, now: Moment):
+        which = jnp.argmin(jnp.abs(self.sizes - now.size))
+        return jnp.asarray(self.factors)[which] @ state + jnp.asarray(self.kicks)[which] @ numbers
 
     def statistics(self, state: Float[Array, "n runs"]) -> PyTree:
         centre = self.problem.vector(self.point)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 import equinox as eqx
-import numpy as np
 
 from sgdlimits.errors import check_number
 from sgdlimits.level.base import Level
-from sgdlimits.level.ode import ODE
+from sgdlimits.level.ode import Solving, shared_or_alone
 from sgdlimits.problem.mean_field import MeanFieldProblem
 
 NUMBERS_AT_ONCE = 2**20
@@ -54,19 +53,22 @@ class MeanField(Level):
     def view(self, problem):
         return MeanFieldProblem(problem)
 
-    def starts(self, problem, start, stream):
+    def first(self, problem, start, stream):
         return start.particles(problem, stream)
 
-    def prepared(self, problem, start):
-        rtol = self.rtol or self.view(problem).tolerance
-        return MeanField(rtol, self.atol or rtol / 100)
-
-    def snap(self, problem, times):
-        return times, np.full(times.size, np.nan)
-
-    def batch(self, problem):
+    def bind(self, problem, start, first):
         view = self.view(problem)
-        return min(ODE(rtol=self.rtol).batch(view), max(1, NUMBERS_AT_ONCE // view.size))
+        rtol = self.rtol or view.tolerance
+        most = min(shared_or_alone(rtol), max(1, NUMBERS_AT_ONCE // view.size))
+        return Units(MeanField(rtol, self.atol or rtol / 100), view, most)
 
-    def run(self, problem, starts, job):
-        return ODE(True, self.rtol, self.atol).run(self.view(problem), starts, job)
+
+class Units(Solving):
+    """The solver's engine, whose runs start from units."""
+
+    problem: MeanFieldProblem
+
+    def starts(self, start, stream):
+        starts = start.particles(self.problem.problem, stream)
+        self.problem.check(starts)
+        return starts

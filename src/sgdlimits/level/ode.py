@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, PyTree
 from numpy.polynomial.chebyshev import chebpts2
 from scipy.integrate import DOP853, OdeSolver, Radau
 from scipy.sparse import block_diag
 
 from sgdlimits.errors import check_number
-from sgdlimits.level.base import DIVERGED, FINISHED, LIMIT, STOPPED, Job, Level, Track
+from sgdlimits.level.base import DIVERGED, FINISHED, LIMIT, STOPPED, Clock, Ends, Engine, Job, Journey, Level, Tick, ladder
 from sgdlimits.level.condition import Condition
+from sgdlimits.level.observe import Observe
 from sgdlimits.problem.base import Problem
+from sgdlimits.statistics.trees import one_of
 
 SHARED_TOLERANCE = 1e-7
 STEPS_BEFORE_STIFF_TEST = 300
@@ -50,44 +53,52 @@ class ODE(Level):
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), above=0)
 
-    def prepared(self, problem, start):
-        asked = self.rtol if self.rtol and self.rtol < problem.tolerance else None
-        problem.refined(start, asked)
+    def bind(self, problem, start, first):
+        problem = problem.refined(first, self.rtol if self.rtol and self.rtol < problem.tolerance else None)
         rtol = self.rtol or problem.tolerance
-        return ODE(self.corrector, rtol, self.atol or rtol / 100)
-
-    def snap(self, problem, times):
-        return times, np.full(times.size, np.nan)
-
-    def batch(self, problem):
-        """Runs that are one system share its steps, which shows where the tolerance is large: then each run is its own."""
-        return 4096 if (self.rtol or problem.tolerance) <= SHARED_TOLERANCE else 1
-
-    def run(self, problem, starts, job):
-        return _Solve(self, problem, starts, job).run()
+        return Solving(ODE(self.corrector, rtol, self.atol or rtol / 100), problem, shared_or_alone(rtol))
 
 
-def vector_field(problem: Problem, corrector: bool):
-    """The drift of one state, or its population part."""
-    return problem.drift if corrector else lambda stats: problem.drift_parts(stats)[0]
+def shared_or_alone(rtol: float) -> int:
+    """Runs that are one system share its steps, which shows where the tolerance is large: then each run is its own."""
+    return 4096 if rtol <= SHARED_TOLERANCE else 1
+
+
+class Solving(Engine):
+    """An engine that solves the drift's equation for all runs of a batch at once."""
+
+    level: Any
+    problem: Problem
+    most: int
+
+    def snap(self, times):
+        return Clock(times, np.full(times.size, np.nan))
+
+    def follow(self, starts, job, state=None):
+        return Solve(self, starts, job, state)
+
+
+def vector_field(problem: Problem, corrector: bool, t: Any = 0.0):
+    """The drift of one state at a time, or its population part."""
+    return lambda stats: problem.drift(stats, t) if corrector else problem.drift_parts(stats, t)[0]
 
 
 @eqx.filter_jit
-def _slopes(problem: Problem, corrector: bool, stats: PyTree) -> PyTree:
-    return problem.over_runs(vector_field(problem, corrector), stats)
+def _slopes(problem: Problem, corrector: bool, t: Any, stats: PyTree) -> PyTree:
+    return problem.over_runs(vector_field(problem, corrector, t), stats)
 
 
 @eqx.filter_jit
-def drift_jacobian(problem: Problem, corrector: bool, stats: PyTree):
+def drift_jacobian(problem: Problem, corrector: bool, stats: PyTree, t: Float[Array, ""] | float = 0.0):
     """The Jacobian of the drift at the statistics of one run, all of their entries in one vector."""
     flat, rebuild = jax.flatten_util.ravel_pytree(stats)
-    slope = vector_field(problem, corrector)
+    slope = vector_field(problem, corrector, t)
     return jax.jacfwd(lambda y: jax.flatten_util.ravel_pytree(slope(rebuild(y)))[0])(flat)
 
 
 @eqx.filter_jit
-def _jacobians(problem: Problem, corrector: bool, stats: PyTree):
-    return problem.over_runs(lambda one: drift_jacobian(problem, corrector, one), stats)
+def _jacobians(problem: Problem, corrector: bool, t: Any, stats: PyTree):
+    return problem.over_runs(lambda one: drift_jacobian(problem, corrector, one, t), stats)
 
 
 @eqx.filter_jit
@@ -101,67 +112,107 @@ def _stops(problem: Problem, until: Condition, stats: PyTree, memory: PyTree):
 
 
 @eqx.filter_jit
-def _risks(problem: Problem, stats: PyTree):
-    return problem.over_runs(problem.risk, stats)
+def _look(problem: Problem, observe: Observe, stats: PyTree) -> dict[str, Array]:
+    return {"risk": problem.over_runs(problem.risk, stats), **observe.of_runs(problem, stats)}
 
 
-class _Solve:
+METHODS: tuple[type[OdeSolver], ...] = (DOP853, Radau)
+STATUSES = (FINISHED, STOPPED, DIVERGED)
+
+
+class Solve(Journey):
     """One integration of a batch of runs: rows of `y` are runs, and runs leave as they stop or diverge."""
 
-    def __init__(self, level: ODE, problem: Problem, starts: PyTree, job: Job) -> None:
-        self.level, self.problem, self.job = level, problem, job
+    def __init__(self, engine: Solving, starts: PyTree, job: Job, state: np.ndarray | None) -> None:
+        self.level, self.problem, self.job = engine.level, engine.problem, job
+        self.corrector = getattr(engine.level, "corrector", True)
+        count = len(job.runs)
         leaves, self.tree = jax.tree.flatten(starts)
         self.shapes = [np.shape(leaf)[1:] for leaf in leaves]
-        self.y = np.concatenate([np.asarray(leaf, float).reshape(len(job.runs), -1) for leaf in leaves], axis=1)
-        self.active = np.arange(len(job.runs))
-        self.status = np.full(len(job.runs), FINISHED, object)
-        self.t_end = np.full(len(job.runs), job.times[-1])
-        memory = () if job.until is None else _memories(problem, job.until, starts)
-        self.memory = jax.tree.map(np.asarray, memory)
-        self.t, self.steps = job.times[0], 0
-        self.stride: float | None = None
-        self.method: type[OdeSolver] = DOP853
+        self.y = np.concatenate([np.asarray(leaf, float)[:count].reshape(count, -1) for leaf in leaves], axis=1)
+        self.ended, self.t_end = np.zeros(count, int), np.full(count, np.nan)
+        memory = () if job.until is None else _memories(self.problem, job.until, starts)
+        self.memory = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], memory)
+        self.t, self.steps, self.stride, self.method = job.clock.t[0], 0, np.nan, 0
+        if state is None:
+            self._drop(self._hits(self.y, self.active), STOPPED, self.t, self.y)
+        else:
+            self._restore(state)
+        self._keep()
 
-    def run(self) -> Track:
-        times, saved = self.job.times, [self.y.copy()]
-        self._drop(self._hits(self.y, self.active), STOPPED, times[0], self.y)
-        try:
-            for goal in times[1:]:
-                while self.t < goal and self.active.size:
-                    self._advance(goal)
-                saved.append(self.y.copy())
-        except KeyboardInterrupt:
-            self.t_end[self.active] = self.t
-        risk = np.stack([np.asarray(_risks(self.problem, self._stats(y))) for y in saved], axis=1)
-        stats = jax.tree.map(np.asarray, self._stats(np.stack(saved, axis=1)))
-        return Track(stats, risk, self.status, self.t_end, len(saved))
+    @property
+    def active(self) -> np.ndarray:
+        """The runs that go on."""
+        return np.flatnonzero(self.ended == 0)
 
-    def _advance(self, goal: float) -> None:
-        """Solve up to the goal, or to where runs leave the system or the method changes."""
-        solver = self._solver(goal)
+    def __iter__(self):
+        begin, end = self.job.clock.t[[0, -1]]
+        yield self._tick(0.0)
+        for goal in self.job.clock.t[1:]:
+            while self.t < goal and self.active.size:
+                for _ in self._advance(goal):
+                    yield Tick((self.t - begin) / (end - begin))
+            self.t = goal
+            self._keep()
+            yield self._tick((goal - begin) / (end - begin))
+
+    def ends(self):
+        status, t_end = np.array(STATUSES, object)[self.kept[:, 0].astype(int)], self.kept[:, 1]
+        return Ends(status, np.where(self.kept[:, 0] == 0, self.kept_t, t_end))
+
+    def state(self):
+        return self.kept
+
+    def _keep(self) -> None:
+        """Take note of where all runs are: at a saved time. Rows of: end, its time, method, steps, stride, y, memory."""
+        rows = lambda leaf: np.asarray(leaf, float).reshape(len(self.y), -1)
+        shared = np.tile([self.method, self.steps, self.stride], (len(self.y), 1))
+        memory = [rows(leaf) for leaf in jax.tree.leaves(self.memory)]
+        self.kept = np.concatenate([rows(self.ended), rows(self.t_end), shared, self.y, *memory], axis=1)
+        self.kept_t = self.t
+
+    def _restore(self, state: np.ndarray) -> None:
+        self.ended, self.t_end = state[:, 0].astype(int), state[:, 1]
+        self.method, self.steps, self.stride = int(state[0, 2]), int(state[0, 3]), state[0, 4]
+        self.y, rest = np.split(state[:, 5:], [self.y.shape[1]], axis=1)
+        leaves = []
+        for like in jax.tree.leaves(self.memory):
+            numbers, rest = np.split(rest, [int(np.prod(like.shape[1:]))], axis=1)
+            leaves.append(numbers.reshape(like.shape).astype(like.dtype))
+        self.memory, self.y = jax.tree.unflatten(jax.tree.structure(self.memory), leaves), self.y.copy()
+
+    def _tick(self, share: float) -> Tick:
+        rows = _padded(len(self.y))
+        seen = _look(self.problem, self.job.observe, self._stats(self.y[rows]))
+        observed = {name: np.asarray(values)[: len(self.y)] for name, values in seen.items()}
+        return Tick(share, jax.tree.map(np.asarray, self._stats(self.y.copy())), observed)
+
+    def _advance(self, goal: float) -> Iterator[None]:
+        """Solve up to the goal, or to where runs leave the system or the method changes; a step at a time."""
+        active, solver = self.active, self._solver(goal)
         while solver.status == "running":
-            before, y_before = solver.t, solver.y.reshape(self.active.size, -1)
+            before, y_before = solver.t, solver.y.reshape(active.size, -1)
             with np.errstate(all="ignore"):
                 solver.step()
             self.steps += 1
-            y = solver.y.reshape(self.active.size, -1)
+            y = solver.y.reshape(active.size, -1)
             broken = ~(np.abs(y) <= LIMIT).all(1)
             if solver.status == "failed":
                 broken |= np.abs(y).max(1) >= np.abs(y).max()
             if broken.any():
-                self.y[self.active], self.t = y_before, before
+                self.y[active], self.t = y_before, before
                 self._drop(broken, DIVERGED, before, y_before)
                 return
-            self.job.report((solver.t - before) / (self.job.times[-1] - self.job.times[0]))
-            self.y[self.active], self.t = y, solver.t
+            self.y[active], self.t = y, solver.t
             if solver.status == "running":
                 self.stride = solver.h_abs
-            hits = self._hits(y, self.active)
+            hits = self._hits(y, active)
             if hits.any():
                 self._stop(hits, solver.dense_output(), before, solver.t)
                 return
-            if self.method is DOP853 and self.steps % STEPS_BEFORE_STIFF_TEST == 0 and self._stiff(solver):
-                self.method = Radau
+            yield
+            if METHODS[self.method] is DOP853 and self.steps % STEPS_BEFORE_STIFF_TEST == 0 and self._stiff(solver):
+                self.method = METHODS.index(Radau)
                 return
 
     def _stats(self, y: np.ndarray) -> PyTree:
@@ -169,42 +220,45 @@ class _Solve:
         splits = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
         parts = np.split(y, splits, axis=-1)
         leaves = [part.reshape(*y.shape[:-1], *shape) for part, shape in zip(parts, self.shapes, strict=True)]
-        return jax.tree.unflatten(self.tree, [jnp.asarray(leaf) for leaf in leaves])
+        return jax.tree.unflatten(self.tree, leaves)
 
     def _slope(self, t: float, flat: np.ndarray) -> np.ndarray:
-        rows = self._padded(self.active.size)
-        slope = _slopes(self.problem, self.level.corrector, self._stats(flat.reshape(self.active.size, -1)[rows]))
+        count = self.active.size
+        rows = _padded(count)
+        slope = _slopes(self.problem, self.corrector, np.asarray(t, float), self._stats(flat.reshape(count, -1)[rows]))
         parts = [np.asarray(leaf).reshape(rows.size, -1) for leaf in jax.tree.leaves(slope)]
-        return np.concatenate(parts, axis=1)[: self.active.size].ravel()
+        return np.concatenate(parts, axis=1)[:count].ravel()
 
     def _jacobian(self, t: float, flat: np.ndarray):
-        return block_diag(list(self._blocks(flat.reshape(self.active.size, -1))), format="csc")
+        return block_diag(list(self._blocks(t, flat.reshape(self.active.size, -1))), format="csc")
 
-    def _blocks(self, y: np.ndarray) -> np.ndarray:
+    def _blocks(self, t: float, y: np.ndarray) -> np.ndarray:
         """The Jacobian of the drift of each active run."""
-        rows = self._padded(self.active.size)
-        return np.asarray(_jacobians(self.problem, self.level.corrector, self._stats(y[rows])))[: self.active.size]
+        rows = _padded(len(y))
+        return np.asarray(_jacobians(self.problem, self.corrector, np.asarray(t, float), self._stats(y[rows])))[: len(y)]
 
     def _solver(self, goal: float) -> OdeSolver:
         """A solver that lands on the next saved time, where interpolation would be worse than the tolerance."""
-        more: dict = {"jac": self._jacobian} if self.method is Radau else {}
-        if self.stride is not None:
+        method = METHODS[self.method]
+        more: dict = {"jac": self._jacobian} if method is Radau else {}
+        if not np.isnan(self.stride):
             more["first_step"] = min(self.stride, goal - self.t)
         flat = self.y[self.active].ravel()
-        return self.method(self._slope, self.t, flat, goal, rtol=self.level.rtol, atol=self.level.atol, **more)
+        return method(self._slope, self.t, flat, goal, rtol=self.level.rtol, atol=self.level.atol, **more)
 
     def _stiff(self, solver: OdeSolver) -> bool:
         """Whether stability, not accuracy, limits the step: the fastest decay rate times the step is near DOP853's bound."""
         if not self.problem.implicit:
             return False
-        return bool((-np.linalg.eigvals(self._blocks(self.y[self.active])).real * solver.step_size > STIFF_PRODUCT).any())
+        rates = -np.linalg.eigvals(self._blocks(self.t, self.y[self.active])).real
+        return bool((rates * solver.step_size > STIFF_PRODUCT).any())
 
     def _hits(self, y: np.ndarray, runs: np.ndarray) -> np.ndarray:
         """Whether `until` holds for these runs in the states `y`."""
         if self.job.until is None:
             return np.zeros(runs.size, bool)
-        rows = self._padded(runs.size)
-        memory = jax.tree.map(lambda leaf: leaf[runs[rows]], self.memory)
+        rows = _padded(runs.size)
+        memory = one_of(self.memory, runs[rows])
         return np.asarray(_stops(self.problem, self.job.until, self._stats(y[rows]), memory))[: runs.size]
 
     def _stop(self, hits: np.ndarray, dense, low: float, high: float) -> None:
@@ -218,21 +272,19 @@ class _Solve:
             middle = (left + right) / 2
             inside = self._hits(states(middle), runs)
             left, right = np.where(inside, left, middle), np.where(inside, middle, right)
-        self.y[runs], self.t_end[runs], self.status[runs] = states(right), (low + high) / 2 + right * (high - low) / 2, STOPPED
-        self.active = self.active[~hits]
-
-    def _padded(self, count: int) -> np.ndarray:
-        """Indices of `count` rows, the last repeated up to one of a few sizes: each size is compiled once as runs leave."""
-        size = len(self.job.runs)
-        while size // 4 >= count:
-            size //= 4
-        return np.minimum(np.arange(size), count - 1)
+        self.y[runs], self.t_end[runs] = states(right), (low + high) / 2 + right * (high - low) / 2
+        self.ended[runs] = STATUSES.index(STOPPED)
 
     def _drop(self, which: np.ndarray, status: str, t: float, y: np.ndarray) -> None:
         """Take runs out of the system, with their state `y` at `t` as their last."""
         leaving = self.active[which]
-        self.y[leaving], self.status[leaving], self.t_end[leaving] = y[which], status, t
-        self.active = self.active[~which]
+        self.y[leaving], self.ended[leaving], self.t_end[leaving] = y[which], STATUSES.index(status), t
+
+
+def _padded(count: int) -> np.ndarray:
+    """Indices of `count` rows, the last repeated up to one of a few sizes: each size is compiled once as runs leave."""
+    size = next(size for size in ladder(64, 2**40) if size >= count)
+    return np.minimum(np.arange(size), count - 1)
 
 
 def _lagrange(nodes: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -264,7 +316,7 @@ def flow(problem: Problem, stats: PyTree, t, *, corrector: bool = True, rtol: fl
     t = jnp.asarray(t, float)
     times = jnp.atleast_1d(t)
     solution = diffrax.diffeqsolve(
-        diffrax.ODETerm(lambda t, y, args: vector_field(problem, corrector)(y)),
+        diffrax.ODETerm(lambda t, y, args: vector_field(problem, corrector, t)(y)),
         diffrax.Dopri8(),
         t0=0.0,
         t1=times[-1],

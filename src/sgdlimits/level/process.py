@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import abc
-import math
 import time
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,10 +15,12 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.level.base import DIVERGED, FINISHED, LIMIT, STOPPED, Job, Level, Track
+from sgdlimits.level.base import DIVERGED, FINISHED, LIMIT, STOPPED, Clock, Ends, Engine, Job, Journey, Level, Tick, ladder
 from sgdlimits.level.condition import Condition
+from sgdlimits.level.observe import Observe
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Stream
+from sgdlimits.statistics.trees import one_of
 
 CALL_SECONDS = 0.3
 """How long one call of the compiled loop should take: progress, Ctrl-C and dropping ended runs happen between calls."""
@@ -26,37 +28,11 @@ COMPILE_SECONDS = 3.0
 """What compiling the loop for another number of runs takes at least."""
 
 
-class Process(eqx.Module):
-    """A Markov chain on the states of many runs at once, one step a call.
+class Moment(NamedTuple):
+    """When a step is made, and how long it is, in t."""
 
-    `draw` makes the random numbers of several steps, on which `step` then depends; splitting the two lets the compiler
-    vectorise the generator and keep the step small. Numbers are keyed by the run and the step, so nothing depends on batches.
-    """
-
-    runs_axis: ClassVar[int] = -1
-    problem: eqx.AbstractVar[Problem]
-    block: eqx.AbstractVar[int]
-    """Steps drawn at once. Divergence is checked after each block, and a diverged run returns to the block's start."""
-
-    @abc.abstractmethod
-    def start(self, stats: PyTree) -> PyTree:
-        """The states of runs with these statistics (runs first)."""
-
-    @abc.abstractmethod
-    def draw(self, stream: Stream) -> PyTree:
-        """The random numbers of the stream's steps: a pytree of arrays with the steps first."""
-
-    @abc.abstractmethod
-    def step(self, state: PyTree, numbers: PyTree, size: Float[Array, ""]) -> PyTree:
-        """The states after one step with one step's random numbers; `size` is the step in t, for levels that choose it."""
-
-    @abc.abstractmethod
-    def statistics(self, state: PyTree) -> PyTree:
-        """The statistics of the states, runs first."""
-
-    @abc.abstractmethod
-    def risk(self, state: PyTree) -> Float[Array, " runs"]:
-        """The population risk of the states."""
+    t: Float[Array, ""]
+    size: Float[Array, ""]
 
 
 class Carry(eqx.Module):
@@ -69,83 +45,205 @@ class Carry(eqx.Module):
     memory: PyTree
 
 
-class SteppingLevel(Level):
-    """A level at a finite dimension, whose clock ticks once a step of SGD: its parameters and its process."""
+class Span(NamedTuple):
+    """Steps to make: the number of the first and how many, when the first is made, and how long each is."""
+
+    first: Any
+    steps: Any
+    t: Any
+    size: Any
+
+
+class Process(eqx.Module):
+    """A Markov chain on the states of many runs at once, one step a call.
+
+    `draw` makes the random numbers of several steps, on which `step` then depends; splitting the two lets the compiler
+    vectorise the generator and keep the step small. Numbers are keyed by the run and the step, so nothing depends on batches.
+    A kernel of another kind replaces `advance`.
+    """
+
+    runs_axis: ClassVar[int] = -1
+    problem: eqx.AbstractVar[Problem]
+    block: eqx.AbstractVar[int]
+    """Steps drawn at once."""
+
+    @abc.abstractmethod
+    def start(self, stats: PyTree) -> PyTree:
+        """The states of runs with these statistics (runs first)."""
+
+    @abc.abstractmethod
+    def draw(self, stream: Stream) -> PyTree:
+        """The random numbers of the stream's steps: a pytree of arrays with the steps first."""
+
+    @abc.abstractmethod
+    def step(self, state: PyTree, numbers: PyTree, now: Moment) -> PyTree:
+        """The states after one step with one step's random numbers."""
+
+    @abc.abstractmethod
+    def statistics(self, state: PyTree) -> PyTree:
+        """The statistics of the states, runs first."""
+
+    @abc.abstractmethod
+    def risk(self, state: PyTree) -> Float[Array, " runs"]:
+        """The population risk of the states."""
+
+    @property
+    def patience(self) -> Float[Array, ""] | int:
+        """After how many steps at most divergence is looked for: a diverged run returns to where it was then."""
+        return self.block
+
+    def advance(self, until: Condition | None, carry: Carry, seed: Any, runs: Any, span: Span) -> Carry:
+        """More steps of runs by number."""
+        return _advance(self, until, carry, seed, runs, span)
+
+
+class Stepping(Engine):
+    """An engine at a finite dimension, which saves after whole steps of SGD."""
 
     d: eqx.AbstractVar[int]
 
-    @abc.abstractmethod
-    def process(self, problem: Problem) -> Process:
-        """The chain that this level runs."""
+    @property
+    def tick(self) -> float:
+        """One step of SGD, in t."""
+        return self.problem.samples_per_step / self.d
 
-    def segments(self, problem: Problem, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Between neighbouring times, the number of steps and the size of each in t."""
-        counts = np.diff(self._steps(problem, times))
-        return counts, np.full(counts.size, problem.samples_per_step / self.d)
-
-    def run(self, problem, starts, job):
-        return march(self.process(problem), starts, job, *self.segments(problem, job.times))
-
-    def snap(self, problem, times):
-        steps, samples = np.unique(self._steps(problem, times)), problem.samples_per_step
+    def snap(self, times):
+        samples = self.problem.samples_per_step
+        steps = np.unique(np.rint(times * self.d / samples).astype(np.int64))
         if steps[-1] < 1:
             raise BadInput(
-                f"t_max must be at least one step, {samples}/d = {samples / self.d:g}; got {times[-1]:g}. Give a larger t_max."
+                f"t_max must be at least one step, {samples}/d = {self.tick:g}; got {times[-1]:g}. Give a larger t_max."
             )
-        return steps * samples / self.d, steps
-
-    def _steps(self, problem: Problem, times: np.ndarray) -> np.ndarray:
-        """The numbers of SGD steps nearest to the times."""
-        return np.rint(times * self.d / problem.samples_per_step).astype(np.int64)
+        return Clock(steps * samples / self.d, steps)
 
 
-def march(process: Process, starts: PyTree, job: Job, counts: np.ndarray, sizes: np.ndarray) -> Track:
-    """Run a process from `starts` through segments of `counts` steps of `sizes`, saving at the start and after each."""
-    stream = Stream.of(job.seed, job.runs)
-    seed, runs = stream.seed, stream.runs
-    here = np.arange(len(job.runs))
-    carry = _begin(process, job.until, process.start(starts))
-    shown = _observe(process, carry.state)
-    saved = [shown]
-    ended = _Ended(len(job.runs))
-    pace = _Pace(process.block)
-    first, total = 0, max(1, int(counts.sum()))
-    try:
-        for count, size in zip(counts, sizes, strict=True):
-            left = int(count)
-            while left and ended.update(carry, here):
-                few = _few(np.asarray(carry.moving)) if pace.seconds > pace.compiling else None
+class Marching(Stepping):
+    """An engine that makes steps of a process: SGD's own, or such of about `dt`."""
+
+    level: Level
+    problem: Problem
+    most: int
+    d: int
+    process: Process
+    dt: float | None = None
+
+    def segments(self, clock: Clock) -> tuple[np.ndarray, np.ndarray]:
+        """Between neighbouring times, the number of steps and the size of each in t."""
+        if self.dt is None:
+            counts = np.diff(clock.step)
+            return counts, np.full(counts.size, self.tick)
+        gaps = np.diff(clock.t)
+        counts = np.ceil(gaps / self.dt - 1e-9).astype(np.int64)
+        return counts, gaps / counts
+
+    def follow(self, starts, job, state=None):
+        return March(self.process, starts, job, *self.segments(job.clock), state)
+
+
+class March(Journey):
+    """A process from `starts` through segments of `counts` steps of `sizes`, shown at the start and after each.
+
+    Runs that have ended are dropped from the computation once that pays; `whole` keeps what they were, and `here` says which
+    are left.
+    """
+
+    def __init__(self, process: Process, starts: PyTree, job: Job, counts: np.ndarray, sizes: np.ndarray, state=None) -> None:
+        self.process, self.job, self.counts, self.sizes = process, job, counts, sizes
+        self.carry, self.first = _begin(process, job.until, process.start(starts)), 0
+        size = self.carry.moving.shape[0]
+        self.runs = job.runs[np.minimum(np.arange(size), len(job.runs) - 1)].astype(np.uint32)
+        self.here, self.whole = np.arange(size), self.carry
+        if state is not None:
+            self.carry, self.first = self._restored(state)
+            self.whole = self.carry
+        self.origin = self.first
+        self.kept = self.carry, self.first
+
+    def __iter__(self):
+        seed, pace, total = Stream.of(self.job.seed, self.runs).seed, Pace(self.process.block), max(1, int(self.counts.sum()))
+        shown = self._observed()
+        yield self._tick(shown)
+        for t, count, size in zip(self.job.clock.t[:-1], self.counts, self.sizes, strict=True):
+            begin = self.first
+            end = begin + int(count)
+            while self.first < end and np.asarray(self.carry.moving).any():
+                few = _few(np.asarray(self.carry.moving)) if pace.seconds > pace.compiling else None
                 if few is not None:
-                    shown = _scatter(shown, _observe(process, carry.state), here)
-                    carry, runs, here = _keep(process, carry, few), runs[few], here[few]
+                    shown = _scatter(shown, self._observed(), self.here)
+                    self._drop(few)
                     pace.restart()
-                now = min(left, pace.steps)
-                span = np.asarray([first, now])
-                begin = time.perf_counter()
-                carry = jax.block_until_ready(advance(process, job.until, carry, seed, runs, span, np.asarray(size)))
-                pace.note(now, time.perf_counter() - begin)
-                first, left = first + now, left - now
-                job.report(now / total)
-            first += left
-            job.report(left / total)
-            shown = _scatter(shown, _observe(process, carry.state), here)
-            saved.append(shown)
-            ended.update(carry, here)
-    except KeyboardInterrupt:
-        pass  # fewer saved times than asked for say so
-    stats, risk = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *saved)
-    steps = np.concatenate([[0], np.cumsum(counts)])
-    t_end = np.interp(np.where(ended.step >= 0, ended.step, first), steps, job.times)
-    return Track(stats, risk, ended.status(), t_end, len(saved))
+                now = min(end - self.first, pace.steps)
+                span = Span(*(np.asarray(number) for number in (self.first, now, t + (self.first - begin) * size, size)))
+                clock = time.perf_counter()
+                self.carry = self.process.advance(self.job.until, self.carry, seed, self.runs[self.here], span)
+                jax.block_until_ready(self.carry)
+                pace.note(now, time.perf_counter() - clock)
+                self.first += now
+                yield Tick((self.first - self.origin) / total)
+            self.first = end
+            shown = _scatter(shown, self._observed(), self.here)
+            self.kept = self._all(), self.first
+            yield self._tick(shown)
+
+    def ends(self):
+        """A run that had ended before this journey set out ended at its beginning, as far as it knows."""
+        carry, first = self.kept
+        end, stopped = (np.asarray(leaf)[: len(self.job.runs)] for leaf in (carry.end, carry.stopped))
+        status = np.where(end < 0, FINISHED, np.where(stopped, STOPPED, DIVERGED)).astype(object)
+        steps = self.origin + np.concatenate([[0], np.cumsum(self.counts)])
+        return Ends(status, np.interp(np.where(end < 0, first, end), steps, self.job.clock.t))
+
+    def state(self):
+        (carry, first), count = self.kept, len(self.job.runs)
+        rows = [np.moveaxis(np.asarray(leaf), axis, 0)[:count].reshape(count, -1) for leaf, axis in self._leaves(carry)]
+        return np.concatenate([np.full((count, 1), first), *rows], axis=1, dtype=float)
+
+    def _restored(self, state: np.ndarray) -> tuple[Carry, int]:
+        rows = state[np.minimum(np.arange(self.here.size), len(state) - 1), 1:]
+        leaves = []
+        for like, axis in self._leaves(self.carry):
+            shape = np.moveaxis(np.empty(like.shape), axis, 0).shape
+            numbers, rows = np.split(rows, [int(np.prod(shape[1:]))], axis=1)
+            leaves.append(jnp.asarray(np.moveaxis(numbers.reshape(shape), 0, axis), like.dtype))
+        return jax.tree.unflatten(jax.tree.structure(self.carry), leaves), int(state[0, 0])
+
+    def _leaves(self, carry: Carry) -> Iterator[tuple[Array, int]]:
+        """The arrays of a carry, and where each has its axis of runs."""
+        yield from ((leaf, self.process.runs_axis) for leaf in jax.tree.leaves(carry.state))
+        yield from ((leaf, 0) for leaf in jax.tree.leaves((carry.moving, carry.stopped, carry.end, carry.memory)))
+
+    def _all(self) -> Carry:
+        """The carry of all runs, those that were dropped included."""
+        if self.here.size == self.runs.size:
+            return self.carry
+        leaves = []
+        for (old, axis), (new, _) in zip(self._leaves(self.whole), self._leaves(self.carry), strict=True):
+            rows = np.moveaxis(np.array(old), axis, 0)
+            rows[self.here] = np.moveaxis(np.asarray(new), axis, 0)
+            leaves.append(np.moveaxis(rows, 0, axis))
+        return jax.tree.unflatten(jax.tree.structure(self.carry), leaves)
+
+    def _drop(self, few: np.ndarray) -> None:
+        """Go on with a few of the runs."""
+        self.whole = self._all()
+        leaves = [jnp.take(leaf, few, axis=axis) for leaf, axis in self._leaves(self.carry)]
+        self.carry, self.here = jax.tree.unflatten(jax.tree.structure(self.carry), leaves), self.here[few]
+
+    def _observed(self):
+        return jax.tree.map(np.asarray, _observe(self.process, self.job.observe, self.carry.state))
+
+    def _tick(self, shown) -> Tick:
+        share = (self.first - self.origin) / max(1, int(self.counts.sum()))
+        return Tick(share, *one_of(shown, np.s_[: len(self.job.runs)]))
 
 
 @eqx.filter_jit
-def advance(process: Process, until: Condition | None, carry: Carry, seed, runs, span, size) -> Carry:
-    """More steps: `span` holds the number of the first and how many."""
-    first, count = span
+def _advance(process: Process, until: Condition | None, carry: Carry, seed, runs, span: Span) -> Carry:
+    """Blocks of steps: draw the numbers of a block, make its steps, and look for divergence at least once."""
 
     def step(carry: Carry, numbers, number) -> Carry:
-        state = process.step(carry.state, numbers, size)
+        now = Moment(span.t + (number - span.first) * span.size, span.size)
+        state = process.step(carry.state, numbers, now)
         if until is None:
             return eqx.tree_at(lambda c: c.state, carry, state)
         state = _select(process, carry.moving, state, carry.state)
@@ -153,22 +251,29 @@ def advance(process: Process, until: Condition | None, carry: Carry, seed, runs,
         end = jnp.where(hit, number + 1, carry.end)
         return Carry(state, carry.moving & ~hit, carry.stopped | hit, end, carry.memory)
 
+    every = jnp.maximum(1, jnp.minimum(process.block, process.patience)).astype(int)
+
     def block(index, carry: Carry) -> Carry:
         begin = index * process.block
-        numbers = process.draw(Stream(seed, runs, (first + begin).astype(jnp.uint64), process.block))
-        one = lambda j, c: step(c, jax.tree.map(lambda leaf: leaf[j], numbers), first + begin + j)
-        after = lax.fori_loop(0, jnp.minimum(process.block, count - begin), one, carry)
-        bounded = _bounded(process, after.state)
-        broken = carry.moving & ~bounded
-        return Carry(
-            state=_select(process, carry.moving & bounded, after.state, carry.state),
-            moving=after.moving & bounded,
-            stopped=after.stopped & ~broken,
-            end=jnp.where(broken, first + begin, after.end),
-            memory=carry.memory,
-        )
+        numbers = process.draw(Stream(seed, runs, (span.first + begin).astype(jnp.uint64), process.block))
+        steps = jnp.minimum(process.block, span.steps - begin)
+        one = lambda j, c: step(c, jax.tree.map(lambda leaf: leaf[j], numbers), span.first + begin + j)
 
-    return lax.fori_loop(0, -(-count // process.block), block, carry)
+        def part(i, carry: Carry) -> Carry:
+            after = lax.fori_loop(i * every, jnp.minimum((i + 1) * every, steps), one, carry)
+            bounded = _bounded(process, after.state)
+            broken = carry.moving & ~bounded
+            return Carry(
+                state=_select(process, carry.moving & bounded, after.state, carry.state),
+                moving=after.moving & bounded,
+                stopped=after.stopped & ~broken,
+                end=jnp.where(broken, span.first + begin + i * every, after.end),
+                memory=carry.memory,
+            )
+
+        return lax.fori_loop(0, -(-steps // every), part, carry)
+
+    return lax.fori_loop(0, -(-span.steps // process.block), block, carry)
 
 
 @eqx.filter_jit
@@ -183,12 +288,9 @@ def _begin(process: Process, until: Condition | None, state: PyTree) -> Carry:
 
 
 @eqx.filter_jit
-def _observe_compiled(process: Process, state: PyTree):
-    return process.statistics(state), process.risk(state)
-
-
-def _observe(process: Process, state: PyTree):
-    return jax.tree.map(np.asarray, _observe_compiled(process, state))
+def _observe(process: Process, observe: Observe, state: PyTree) -> tuple[PyTree, dict[str, Array]]:
+    stats = process.statistics(state)
+    return stats, {"risk": process.risk(state), **observe.of_runs(process.problem, stats)}
 
 
 def _bounded(process: Process, state: PyTree) -> Bool[Array, " runs"]:
@@ -209,15 +311,9 @@ def _select(process: Process, choose: Bool[Array, " runs"], yes: PyTree, no: PyT
 
 
 def _few(moving: np.ndarray) -> np.ndarray | None:
-    """All that move among at most half of the runs, or None: a power of four, so that few sizes are compiled."""
-    size = 4 ** max(2, math.ceil(math.log(max(1, int(moving.sum())), 4)))
+    """All that move among at most half of the runs, or None: of the ladder's sizes, so that few are compiled."""
+    size = next(size for size in (*ladder(64, moving.size), moving.size) if size >= max(16, int(moving.sum())))
     return np.sort(np.argsort(~moving, kind="stable")[:size]) if 2 * size <= moving.size else None
-
-
-def _keep(process: Process, carry: Carry, which: np.ndarray) -> Carry:
-    state = jax.tree.map(lambda leaf: jnp.take(leaf, which, axis=process.runs_axis), carry.state)
-    memory = jax.tree.map(lambda leaf: leaf[which], carry.memory)
-    return Carry(state, carry.moving[which], carry.stopped[which], carry.end[which], memory)
 
 
 def _scatter(before, after, here: np.ndarray):
@@ -231,23 +327,7 @@ def _scatter(before, after, here: np.ndarray):
     return jax.tree.map(place, before, after)
 
 
-class _Ended:
-    """How and when each run of a batch ended, kept while ended runs are dropped from the computation."""
-
-    def __init__(self, runs: int) -> None:
-        self.step = np.full(runs, -1, np.int64)
-        self.stopped = np.zeros(runs, bool)
-
-    def update(self, carry: Carry, here: np.ndarray) -> bool:
-        """Take note of the runs that have ended; whether any still moves."""
-        self.step[here], self.stopped[here] = np.asarray(carry.end), np.asarray(carry.stopped)
-        return bool(np.asarray(carry.moving).any())
-
-    def status(self) -> np.ndarray:
-        return np.where(self.step < 0, FINISHED, np.where(self.stopped, STOPPED, DIVERGED)).astype(object)
-
-
-class _Pace:
+class Pace:
     """How many steps to ask for at once, always whole blocks, so that a call takes about `CALL_SECONDS`.
 
     Runs that have ended are dropped once the steps since the last compilation have cost as much as it did (`compiling`): no

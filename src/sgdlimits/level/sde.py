@@ -25,30 +25,31 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
-from sgdlimits.errors import check_count, check_number
+from sgdlimits.errors import check_count, check_dimension, check_number
 from sgdlimits.gaussian.base import square_root
-from sgdlimits.level.base import check_dimension
+from sgdlimits.level.base import Level
 from sgdlimits.level.ode import drift_jacobian
-from sgdlimits.level.process import Process, SteppingLevel
+from sgdlimits.level.process import Marching, Moment, Process
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.frame import loading
 from sgdlimits.statistics.products import Moments
-from sgdlimits.statistics.trees import add, runs_first, runs_last
+from sgdlimits.statistics.trees import add, number_array, runs_first, runs_last
 
 STEP_TIMES_RATE = 0.025
+SAMPLES = 64
+"""One number for all steps, so that another learning rate or dimension compiles nothing."""
 
 
-class SDE(SteppingLevel):
+class SDE(Level):
     """The diffusion of the statistics in dimension `d`.
 
     Parameters
     ----------
     d : dimension
     dt : step in t; None takes a fortieth of the drift's fastest time scale at the start, and at least one step of SGD
-    samples : N, fresh samples behind each step's noise: more make a single step's noise closer to Gaussian; None takes as many
-        as the step stands for, from 16 to 128
+    samples : N, fresh samples behind each step's noise: more make a single step's noise closer to Gaussian
 
     Notes
     -----
@@ -64,29 +65,19 @@ class SDE(SteppingLevel):
     name: ClassVar[str] = "sde"
     d: int = eqx.field(static=True, converter=check_dimension)
     dt: float | None = eqx.field(static=True, default=None)
-    samples: int | None = eqx.field(static=True, default=None)
+    samples: int = eqx.field(static=True, default=SAMPLES)
 
     def __check_init__(self) -> None:
-        if self.samples is not None:
-            check_count("samples", self.samples)
+        check_count("samples", self.samples)
         if self.dt is not None:
             check_number("dt", self.dt, above=0)
 
-    def prepared(self, problem, start):
-        dt = self.dt or max(problem.samples_per_step / self.d, STEP_TIMES_RATE / fastest_rate(problem, start))
-        return SDE(self.d, dt, self.samples or int(min(128, max(16, dt * self.d))))
-
-    def process(self, problem):
-        assert self.samples is not None, "set by `prepared`"
-        return diffusion_process(problem, self.d, self.samples)
-
-    def segments(self, problem, times):
-        gaps = np.diff(times)
-        counts = np.ceil(gaps / self.dt - 1e-9).astype(np.int64)
-        return counts, gaps / counts
-
-    def batch(self, problem):
-        return int(min(256, max(16, 2**14 / problem.size)))
+    def bind(self, problem, start, first):
+        problem = problem.refined(first)
+        dt = self.dt or max(problem.samples_per_step / self.d, STEP_TIMES_RATE / fastest_rate(problem, first))
+        most = int(min(256, max(16, 2**14 / problem.size)))
+        process = diffusion_process(problem, self.d, self.samples)
+        return Marching(SDE(self.d, dt, self.samples), problem, most, self.d, process, dt)
 
 
 def fastest_rate(problem: Problem, stats: PyTree) -> float:
@@ -109,13 +100,15 @@ class Diffusion(Process):
     def start(self, stats: PyTree) -> PyTree:
         return runs_last(stats)
 
-    def step(self, state: PyTree, numbers: PyTree, size: Float[Array, ""]) -> PyTree:
+    def step(self, state: PyTree, numbers: PyTree, now: Moment) -> PyTree:
         """Three drifts, at the state, after half of the noise, and after Heun's first step: in a loop, so compiled once."""
-        kick, total = self.noise(state, numbers, jnp.sqrt(size / self.d) / 2)
+        size = now.size
+        kick, total = self.noise(state, numbers, jnp.sqrt(size / self.d) / 2, now.t)
 
         def stage(number, carry):
             here, half, slopes = carry
-            drift = self.problem.over_runs(self.problem.drift, here, axis=-1)
+            t = now.t + jnp.where(number == 2, size, 0.0)
+            drift = self.problem.over_runs(lambda one: self.problem.drift(one, t), here, axis=-1)
             pick = lambda yes, no: jax.tree.map(partial(jnp.where, number == 0), yes, no)
             half = pick(jax.tree.map(lambda change, mean: change - total * mean, kick, drift), half)
             slopes = pick(slopes, add(slopes, drift))
@@ -127,7 +120,7 @@ class Diffusion(Process):
         return add(add(state, half, 2.0), slopes, size / 2)
 
     @abc.abstractmethod
-    def noise(self, state: PyTree, numbers: PyTree, scale: Float[Array, ""]) -> tuple[PyTree, Float[Array, "*runs"]]:
+    def noise(self, state: PyTree, numbers: PyTree, scale: Array, t: Array) -> tuple[PyTree, Float[Array, "*runs"]]:
         """(kick, total): kick less total times the drift is noise of the covariance at the states, times `scale`."""
 
     def statistics(self, state: PyTree) -> PyTree:
@@ -146,16 +139,16 @@ class CovarianceDiffusion(Diffusion):
     block: int = eqx.field(static=True)
 
     def __init__(self, problem: Problem, d: int) -> None:
-        self.problem, self.d, self.block = problem, jnp.asarray(d, float), 16
+        self.problem, self.d, self.block = problem, number_array(d), 16
         self.entries = problem.size
 
     def draw(self, stream: Stream) -> Float[Array, "steps n runs"]:
         return stream.normal(Purpose.NOISE, self.entries)
 
-    def noise(self, state, numbers, scale):
+    def noise(self, state, numbers, scale, t):
         def one(pair):
             stats, xi = pair
-            kick = scale * square_root(self.problem.covariance(stats)) @ xi
+            kick = scale * square_root(self.problem.covariance(stats, t)) @ xi
             still = jnp.zeros_like(self.problem.vector(stats))
             return add(self.problem.from_vector(kick, stats), self.problem.from_vector(still, stats), -1.0)
 
@@ -179,7 +172,7 @@ class SampledDiffusion(Diffusion):
     block: int = eqx.field(static=True)
 
     def __init__(self, problem: ProjectionProblem, d: int, samples: int) -> None:
-        self.problem, self.d, self.samples, self.block = problem, jnp.asarray(d, float), samples, 4
+        self.problem, self.d, self.samples, self.block = problem, number_array(d), samples, 4
 
     def draw(self, stream: Stream) -> Kicks:
         problem, N = self.problem, self.samples
@@ -187,8 +180,8 @@ class SampledDiffusion(Diffusion):
         normal = stream.normal(Purpose.NOISE, rows * N).reshape(stream.steps, rows, N, -1)
         return Kicks(normal[:, :-1], problem.data.draw_class(stream, N), normal[:, -1])
 
-    def noise(self, state, numbers, scale):
-        problem, kicks = self.problem, numbers
+    def noise(self, state, numbers, scale, t):
+        problem, kicks = self.problem.at(t), numbers
         fields, fixed, z = problem.model.place(loading(state, problem.frame), kicks.points, kicks.c)
         second_layer = jnp.broadcast_to(state.a[:, None], fields.shape)
         G, second = problem.model.gradient(fields, fixed, second_layer, z, kicks.c)

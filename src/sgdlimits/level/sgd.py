@@ -9,9 +9,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from sgdlimits.errors import BadInput
-from sgdlimits.level.base import check_dimension
-from sgdlimits.level.process import Process, SteppingLevel
+from sgdlimits.errors import BadInput, check_dimension
+from sgdlimits.level.base import Level
+from sgdlimits.level.process import Marching, Moment, Process
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import MOST_NORMALS, Purpose, Stream
@@ -19,10 +19,10 @@ from sgdlimits.statistics.frame import frame_of
 from sgdlimits.statistics.overlaps import Overlaps
 
 
-class SGD(SteppingLevel):
+class SGD(Level):
     """One-pass SGD on the weights themselves, in dimension `d`: the ground truth of the other levels.
 
-    Inputs are isotropic, so the axes are chosen with the fixed directions along the first k of them. Given statistics are
+    Batch are isotropic, so the axes are chosen with the fixed directions along the first k of them. Given statistics are
     embedded as weights that have them.
 
     Parameters
@@ -37,12 +37,16 @@ class SGD(SteppingLevel):
     name: ClassVar[str] = "sgd"
     d: int = eqx.field(static=True, converter=check_dimension)
 
-    def process(self, problem):
-        return sgd_process(problem, self.d)
-
-    def batch(self, problem):
+    def bind(self, problem, start, first):
         """Few enough runs that one step's inputs stay near a core, and memory stays bounded."""
-        return int(min(4096, max(1, 2**17 // (self.d * problem.samples_per_step))))
+        most = int(min(4096, max(1, 2**17 // (self.d * problem.samples_per_step))))
+        return Weighing(self, problem, most, self.d, sgd_process(problem, self.d))
+
+
+class Weighing(Marching):
+    """Every run costs its share: batches are not filled up."""
+
+    flat: ClassVar[int] = 1
 
 
 @singledispatch
@@ -58,7 +62,7 @@ class Weights(eqx.Module):
     W: Float[Array, "runs p d"]
 
 
-class Inputs(NamedTuple):
+class Batch(NamedTuple):
     """One step's b inputs x, label noise and classes."""
 
     x: Float[Array, "b runs d"]
@@ -90,21 +94,22 @@ class WeightProcess(Process):
         W = W.at[:, :, k : k + room].set(jnp.transpose(at.T, (2, 1, 0))[:, :, :room])
         return Weights(jnp.moveaxis(at.a, -1, 0), W)
 
-    def draw(self, stream: Stream) -> Inputs:
+    def draw(self, stream: Stream) -> Batch:
         data, k, b = self.problem.data, self.problem.target.teachers, self.problem.algorithm.batch
         normal = stream.each(b).normal_rows(Purpose.INPUT, self.d + 1).reshape(stream.steps, b, -1, self.d + 1)
         c = self.problem.data.draw_class(stream, b)
         x = data.sigma * normal[..., :-1]
         if not data.centred:
             x = x.at[..., :k].add(jnp.moveaxis(data.centre(self.frame, c), 0, -1))
-        return Inputs(x, normal[..., -1], c)
+        return Batch(x, normal[..., -1], c)
 
-    def step(self, state: Weights, inputs: Inputs, size: Float[Array, ""]) -> Weights:
-        sgd, x = self.problem.algorithm, inputs.x
+    def step(self, state: Weights, inputs: Batch, now: Moment) -> Weights:
+        problem, x = self.problem.at(now.t), inputs.x
+        sgd = problem.algorithm
         fields = jnp.einsum("rpd,brd->pbr", state.W, x)
         fixed = jnp.einsum("ks,brs->kbr", self.frame, x[:, :, : self.frame.shape[0]])
         a = jnp.broadcast_to(state.a.T[:, None], fields.shape)
-        G, second = self.problem.model.gradient(fields, fixed, a, inputs.z, inputs.c)
+        G, second = problem.model.gradient(fields, fixed, a, inputs.z, inputs.c)
         change = jnp.einsum("pbr,brd->rpd", (sgd.lr_sample / self.d) * G, x)
         W = (1 - sgd.lr * sgd.ridge / self.d) * state.W - change
         if sgd.sphere:

@@ -10,8 +10,6 @@ contractions along different axes are correlated only through their components a
 
 from __future__ import annotations
 
-import math
-from functools import reduce
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
@@ -22,25 +20,17 @@ from jaxtyping import Array, Float, UInt32, UInt64
 
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.level.chain import chain_process
-from sgdlimits.level.process import Process
+from sgdlimits.level.process import Moment, Process
 from sgdlimits.level.sgd import sgd_process
-from sgdlimits.problem.spiked import SpikedTensor
+from sgdlimits.problem.spiked import SpikedTensor, contracted_noise
 from sgdlimits.random import MOST_NORMALS, Purpose, Stream
 from sgdlimits.statistics.spike import Spike
-from sgdlimits.statistics.trees import runs_first
+from sgdlimits.statistics.trees import number_array, runs_first
 
 MOST_ENTRIES = 2**22
 """Tensors of more entries are not drawn one by one."""
 ENTRIES_AT_ONCE = 2**18
 """Runs whose tensors have together at most so many entries are stepped side by side."""
-
-
-def contracted_noise(order: int, x: Float[Array, "..."], g: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
-    r""":math:`\xi` of vectors x along an axis, from standard normal numbers g: x times its share of g is made larger."""
-    square = (x * x).sum(axis, keepdims=True)
-    share = (x * g).sum(axis, keepdims=True) / jnp.where(square > 0, square, 1.0)
-    root = math.sqrt(order)
-    return root * jnp.sqrt(square) ** (order - 1) * (g + (root - 1) * share * x)
 
 
 class Polar(eqx.Module):
@@ -76,8 +66,12 @@ class SpikeChain(Process):
     block: int = eqx.field(static=True)
 
     def __init__(self, problem: SpikedTensor, d: int) -> None:
-        self.problem, self.d = problem, jnp.asarray(_check_room(d), float)
-        self.block = max(1, min(64, d // 16))
+        self.problem, self.d, self.block = problem, number_array(_check_room(d)), 64
+
+    @property
+    def patience(self):
+        """A sixteenth of a unit of t."""
+        return self.d / 16
 
     def start(self, stats: Spike) -> Polar:
         return Polar(stats.m, jnp.sqrt(stats.r2))
@@ -86,8 +80,8 @@ class SpikeChain(Process):
         outside = stream.chi_square(Purpose.CHI, (self.d - 2)[None])
         return Draws(stream.normal(Purpose.STEP, 2), outside[:, 0])
 
-    def step(self, state: Polar, numbers: Draws, size: Float[Array, ""]) -> Polar:
-        problem, stats = self.problem, state.spike
+    def step(self, state: Polar, numbers: Draws, now: Moment) -> Polar:
+        problem, stats = self.problem.at(now.t), state.spike
         k, rate = problem.order, problem.lr / self.d
         inward, along = problem.pulls(stats)
         kept = (1 - rate * inward) * jnp.stack([state.m, state.r])
@@ -136,11 +130,12 @@ class VectorProcess(EstimateProcess):
     def draw(self, stream: Stream) -> Float[Array, "steps runs d"]:
         return stream.normal_rows(Purpose.INPUT, self.d)
 
-    def step(self, state: Float[Array, "runs d"], numbers: Float[Array, "runs d"], size: Float[Array, ""]):
-        inward, along = self.problem.pulls(self.statistics(state))
-        noise = contracted_noise(self.problem.order, state, numbers, axis=1)
+    def step(self, state: Float[Array, "runs d"], numbers: Float[Array, "runs d"], now: Moment):
+        problem = self.problem.at(now.t)
+        inward, along = problem.pulls(self.statistics(state))
+        noise = contracted_noise(problem.order, state, numbers, axis=1)
         gradient = (inward[:, None] * state - 2 * noise).at[:, 0].add(-along)
-        return state - (self.problem.lr / self.d) * gradient
+        return state - (problem.lr / self.d) * gradient
 
 
 class Tickets(NamedTuple):
@@ -170,21 +165,17 @@ class TensorProcess(EstimateProcess):
         each = lambda leaf: jnp.broadcast_to(leaf, (stream.steps, leaf.size))
         return Tickets(each(seeds), each(runs), stream.first + jnp.arange(stream.steps, dtype=jnp.uint64))
 
-    def step(self, state: Float[Array, "runs d"], numbers: Tickets, size: Float[Array, ""]):
-        k, entries = self.problem.order, self.d**self.problem.order
+    def step(self, state: Float[Array, "runs d"], numbers: Tickets, now: Moment):
+        problem = self.problem.at(now.t)
+        k, entries = problem.order, self.d**problem.order
 
         def one(pair):
             x, run = pair
             W = Stream(numbers.seed, run[None], numbers.step, 1, rolled=True).normal_rows(Purpose.INPUT, entries)
-            Y = W.reshape((self.d,) * k).at[(0,) * k].add(self.problem.snr)
-            return x - (self.problem.lr / self.d) * jax.grad(self.loss)(x, Y)
+            Y = W.reshape((self.d,) * k).at[(0,) * k].add(problem.snr)
+            return x - (problem.lr / self.d) * jax.grad(problem.sample_loss)(x, Y)
 
         return lax.map(one, (state, numbers.runs), batch_size=max(1, ENTRIES_AT_ONCE // entries))
-
-    def loss(self, x: Float[Array, " d"], Y: Float[Array, "..."]) -> Float[Array, ""]:
-        """The loss of one tensor."""
-        power = reduce(jnp.multiply.outer, [x] * self.problem.order)
-        return ((Y - power) ** 2).sum() + self.problem.ridge / 2 * (x @ x)
 
 
 def _check_room(d: int) -> int:

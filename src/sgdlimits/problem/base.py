@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
+from typing import Self
 
 import equinox as eqx
 import jax
@@ -40,7 +41,7 @@ class Problem(eqx.Module):
     def _risk(self, stats: PyTree) -> Float[Array, ""]:
         """`risk`, at statistics of one run."""
 
-    def at(self, t: Float[Array, ""] | float) -> Problem:
+    def at(self, t: Float[Array, ""] | float) -> Self:
         """The problem as it is at time t: itself, unless something of it changes with time."""
         return self
 
@@ -118,11 +119,11 @@ class Problem(eqx.Module):
         """A relative tolerance worth asking of a solver of the drift."""
         return 1e-9
 
-    def sharp(self) -> Problem:
+    def sharp(self) -> Self:
         """The problem with kinks as they are, where its drift smooths them for solvers."""
         return self
 
-    def refined(self, stats: PyTree, tolerance: float | None = None) -> Problem:
+    def refined(self, stats: PyTree, tolerance: float | None = None) -> Self:
         """The problem with expectations fine enough at these statistics of one run, or a warning where they are not."""
         return self
 

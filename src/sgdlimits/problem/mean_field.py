@@ -54,6 +54,10 @@ class MeanFieldProblem(Problem):
         self.problem = problem
         self.rule = choose_particle_rule(problem.model) if rule is None else rule
 
+    def at(self, t):
+        now = self.problem.at(t)
+        return self if now is self.problem else MeanFieldProblem(now, self.rule)
+
     def _drift_parts(self, stats: Particles) -> tuple[Particles, Particles]:
         population = self._project(stats, self._changes(stats, self.rule.moments(self.problem.model, stats)))
         return population, jax.tree.map(jnp.zeros_like, population)

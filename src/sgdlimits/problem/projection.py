@@ -181,8 +181,8 @@ class ProjectionProblem(Problem):
 
     def with_rule(self, rule: Rule | Expectation) -> ProjectionProblem:
         """The problem with expectations by another rule."""
-        rule = as_expectation(rule, self.model)
-        return eqx.tree_at(lambda problem: problem.asked, self, rule, is_leaf=lambda node: node is None)
+        asked = as_expectation(rule, self.model)
+        return eqx.tree_at(lambda problem: problem.asked, self, asked, is_leaf=lambda node: node is None)
 
     def changes(self, stats: Overlaps, sums: Moments, total: Float[Array, "*batch"] | float = 1.0) -> tuple[Overlaps, Overlaps]:
         """(population, corrector): what weighted sums of one-sample products do to the statistics, held on the sphere."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from functools import reduce
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -125,3 +128,15 @@ class SpikedTensor(Problem):
                 raise BadInput(f"{name} must be finite; got {value[~np.isfinite(value)][0]}. Give finite statistics.")
         if (np.asarray(stats.r2) < 0).any():
             raise BadInput(f"r2 must be at least 0; got {np.min(stats.r2):g}. Give the squared length of x outside v.")
+
+    def sample_loss(self, x: Float[Array, " d"], Y: Float[Array, "..."]) -> Float[Array, ""]:
+        """The loss of one tensor."""
+        return ((Y - reduce(jnp.multiply.outer, [x] * self.order)) ** 2).sum() + self.ridge / 2 * (x @ x)
+
+
+def contracted_noise(order: int, x: Float[Array, "..."], g: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
+    r""":math:`\xi` of vectors x along an axis, from standard normal numbers g: x times its share of g is made larger."""
+    square = (x * x).sum(axis, keepdims=True)
+    share = (x * g).sum(axis, keepdims=True) / jnp.where(square > 0, square, 1.0)
+    root = math.sqrt(order)
+    return root * jnp.sqrt(square) ** (order - 1) * (g + (root - 1) * share * x)

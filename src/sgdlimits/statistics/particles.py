@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import equinox as eqx
-import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.statistics.overlaps import Overlaps
@@ -41,4 +41,8 @@ class Particles(eqx.Module):
 
 def particles_of(stats: Overlaps | Particles) -> Particles:
     """What overlaps say about each unit: of Q the diagonal is kept."""
-    return stats if isinstance(stats, Particles) else Particles(stats.a, stats.M, jnp.diagonal(stats.Q, axis1=-2, axis2=-1))
+    return (
+        stats
+        if isinstance(stats, Particles)
+        else Particles(stats.a, stats.M, number_array(np.diagonal(stats.Q, axis1=-2, axis2=-1)))
+    )

@@ -1,7 +1,7 @@
 """Trajectories: simulate, the dataset, files."""
 
 from sgdlimits.trajectory.io import load, rerun, save
-from sgdlimits.trajectory.schema import check
-from sgdlimits.trajectory.simulate import DivergedWarning, simulate
+from sgdlimits.trajectory.schema import check, join
+from sgdlimits.trajectory.simulate import DivergedWarning, simulate, stream
 
-__all__ = ["DivergedWarning", "check", "load", "rerun", "save", "simulate"]
+__all__ = ["DivergedWarning", "check", "join", "load", "rerun", "save", "simulate", "stream"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -11,7 +12,7 @@ import xarray as xr
 from jaxtyping import PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Level, Track
+from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Ends, Level, Tick
 from sgdlimits.problem.base import Problem
 from sgdlimits.trajectory.record import find, name_of, to_json
 
@@ -33,6 +34,8 @@ ATTRIBUTES = (
     "until",
     "version",
 )
+MOST_STATE = 2**22
+"""States of more numbers are not kept: such runs cannot be resumed."""
 _LONG_NAMES = {
     "a": "second layer",
     "M": "overlap of student and teacher",
@@ -47,39 +50,94 @@ _LONG_NAMES = {
     "status": "how the run ended",
 }
 
+RESERVED = {"run", *_LONG_NAMES}
+"""Names that nothing else in a dataset can have."""
 
-def build(problem: Problem, level: Level, track: Track, times: np.ndarray, steps: np.ndarray, attributes: dict) -> xr.Dataset:
-    """The dataset of a track at the saved `times` and `steps`."""
-    stats, dims = track.stats, type(track.stats).dims
+
+class Piece(NamedTuple):
+    """What a batch of runs showed at some saved times: runs by number, times, steps, a tick each, and how the runs stand."""
+
+    runs: np.ndarray
+    t: np.ndarray
+    step: np.ndarray
+    ticks: list[Tick]
+    ends: Ends
+
+
+def describe(problem: Problem, level: Level, attributes: dict) -> dict:
+    """The attributes of all pieces of a simulation, `problem` in the statistics of the level."""
+    return {
+        "level": level.name,
+        "d": int(getattr(level, "d", None) or 0),
+        "level_parameters": to_json(level),
+        "problem_name": getattr(problem, "name", getattr(getattr(problem, "problem", None), "name", type(problem).__name__)),
+        "rate": float(problem.rate),
+        "floor": float(problem.floor),
+        "version": version("sgdlimits"),
+        **attributes,
+    }
+
+
+def build(piece: Piece, attributes: dict, state: np.ndarray) -> xr.Dataset:
+    """The dataset of a piece. Its attribute `state` is what its runs need to go on from its last time, unless that is large."""
+    stats: PyTree = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *[tick.stats for tick in piece.ticks])
+    observed = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *[tick.observed for tick in piece.ticks])
+    dims = type(stats).dims
     variables = {name: (("run", "t", *dims[name]), np.asarray(getattr(stats, name))) for name in dims}
-    variables["risk"] = (("run", "t"), track.risk)
-    runs = track.risk.shape[0]
-    dataset = xr.Dataset(
-        variables,
-        coords={
-            "run": np.arange(runs),
-            "t": times,
-            "step": ("t", steps),
-            "status": ("run", track.status.astype(str)),
-            "t_end": ("run", track.t_end),
-        },
-        attrs={
-            "level": level.name,
-            "d": int(getattr(level, "d", 0)),
-            "level_parameters": to_json(level),
-            "problem": to_json(problem),
-            "problem_name": getattr(problem, "name", type(problem).__name__),
-            "statistics": name_of(type(stats)),
-            "rate": float(problem.rate),
-            "floor": float(problem.floor),
-            "version": version("sgdlimits"),
-            **attributes,
-        },
-    )
+    for name, values in {"risk": observed.pop("risk"), **observed}.items():
+        variables[name] = (("run", "t", *(f"{name}_{i}" for i in range(values.ndim - 2))), values)
+    coordinates = {
+        "run": piece.runs,
+        "t": piece.t,
+        "step": ("t", piece.step),
+        "status": ("run", piece.ends.status.astype(str)),
+        "t_end": ("run", piece.ends.t),
+    }
+    kept = {"state": state, "state_t": np.full(len(state), piece.t[-1])} if state.size <= MOST_STATE else {}
+    dataset = xr.Dataset(variables, coordinates, {**attributes, "statistics": name_of(type(stats)), **kept})
     for name in dataset.variables:
         if name in _LONG_NAMES:
             dataset[name].attrs["long_name"] = _LONG_NAMES[name]
     return dataset
+
+
+def join(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
+    """Pieces of a `stream` as one dataset. A batch of runs that did not come as far as others keeps its last state.
+
+    >>> import sgdlimits as sl
+    >>> go = sl.stream(sl.presets.phase_retrieval(), sl.Chain(d=50), sl.RandomInit(d=50), t_max=1, runs=3, save=4)
+    >>> sl.join(list(go)).sizes["t"]
+    4
+    """
+    if not pieces:
+        raise BadInput("there is nothing to join. Give the pieces of a stream.")
+    groups: dict[int, list[xr.Dataset]] = {}
+    for piece in pieces:
+        groups.setdefault(int(piece.run.values[0]), []).append(piece)
+    rows = [_concatenated(group, "t") for group in groups.values()]
+    longest = max(rows, key=lambda row: row.sizes["t"])
+    steps = longest.coords["step"]
+    rows = [row.isel(t=np.minimum(np.arange(steps.size), row.sizes["t"] - 1)) for row in rows]
+    return _concatenated([row.assign_coords(t=steps.t, step=steps) for row in rows], "run")
+
+
+def _concatenated(parts: list[xr.Dataset], dim: str) -> xr.Dataset:
+    """Datasets along one dimension; what has no such dimension, and the attributes, are those of the last."""
+    if len(parts) == 1:
+        return parts[0]
+    last = parts[-1]
+
+    def of(name):
+        variable = last[name].variable
+        if dim not in variable.dims:
+            return variable
+        values = np.concatenate([part[name].values for part in parts], axis=variable.dims.index(dim))
+        return xr.Variable(variable.dims, values, variable.attrs)
+
+    attributes = dict(last.attrs)
+    if dim == "run" and "state" in attributes:
+        attributes |= {name: np.concatenate([part.attrs[name] for part in parts]) for name in ("state", "state_t")}
+    return xr.Dataset({name: of(name) for name in last.data_vars}, {name: of(name) for name in last.coords}, attributes)
 
 
 def check(dataset: Any) -> xr.Dataset:
@@ -122,17 +180,3 @@ def statistics(dataset: xr.Dataset) -> PyTree:
     """The statistics in a dataset as the module that problems take, with runs and then times first."""
     cls = find(dataset.attrs["statistics"])
     return cls(**{name: dataset[name].values for name in cls.dims})
-
-
-def join(tracks: list[Track]) -> Track:
-    """Batches of runs as one."""
-    saved = min(track.saved for track in tracks)
-    first = lambda leaf: np.asarray(leaf)[:, :saved]
-    stats: PyTree = jax.tree.map(lambda *leaves: np.concatenate([first(leaf) for leaf in leaves]), *[t.stats for t in tracks])
-    return Track(
-        stats,
-        np.concatenate([first(track.risk) for track in tracks]),
-        np.concatenate([track.status for track in tracks]),
-        np.concatenate([track.t_end for track in tracks]),
-        saved,
-    )

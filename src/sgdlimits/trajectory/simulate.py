@@ -1,27 +1,33 @@
-"""The one verb: follow a problem's SGD at a level of description."""
+"""The one verb: follow a problem's SGD at a level of description, all at once or piece by piece."""
 
 from __future__ import annotations
 
 import json
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
-import jax
 import numpy as np
 import xarray as xr
-from jaxtyping import PyTree
 from tqdm.auto import tqdm
 
 from sgdlimits.errors import BadInput, Interrupted, check_count, check_number
-from sgdlimits.level.base import DIVERGED, FINISHED, Job, Level, Track
+from sgdlimits.level.base import DIVERGED, FINISHED, Clock, Ends, Engine, Job, Journey, Level, Tick, batches
 from sgdlimits.level.condition import Condition, as_condition, check_condition
+from sgdlimits.level.observe import as_observe
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Stream
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.particles import Particles
-from sgdlimits.trajectory.record import condition_text, to_json
-from sgdlimits.trajectory.schema import INTERRUPTED, build, join
+from sgdlimits.statistics.trees import one_of
+from sgdlimits.trajectory.record import condition_text, name_of, to_json
+from sgdlimits.trajectory.schema import INTERRUPTED, RESERVED, Piece, build, check, describe, join
+
+PIECE_SECONDS = 0.25
+"""Pieces of a stream are at least so long apart."""
+_BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
 
 
 class DivergedWarning(UserWarning):
@@ -38,6 +44,8 @@ def simulate(
     seed: int = 0,
     save: int | np.ndarray | None = None,
     until: Condition | Callable | None = None,
+    observe: Mapping[str, Callable] | None = None,
+    resume: xr.Dataset | None = None,
     progress: bool = True,
     batch: int | None = None,
 ) -> xr.Dataset:
@@ -56,6 +64,10 @@ def simulate(
         and the end where `until` is given
     until : when a run stops: `exits(0.5)`, or a JAX function of one run's statistics that is true, or a number of at least 0,
         where the run should stop
+    observe : functions of one run's statistics by name, such as {"largest": lambda stats: abs(stats.M).max()}; the dataset has
+        their values beside the risk
+    resume : a dataset of the same simulation that was interrupted, or is to go on to a later `t_max` or with more `runs`: its
+        runs go on from their last state, bit by bit as if they had not stopped
     progress : whether to show a progress bar when the work takes more than a second
     batch : at most so many runs are computed at once; changes memory and speed, not the result
 
@@ -69,6 +81,10 @@ def simulate(
     BadInput : an argument cannot be used; the message says why and what to do
     Interrupted : on Ctrl-C, with the finished part in its attribute `dataset`
 
+    See Also
+    --------
+    stream : the same, piece by piece
+
     Examples
     --------
     >>> import sgdlimits as sl
@@ -77,70 +93,216 @@ def simulate(
     >>> dict(exact.sizes)
     {'run': 3, 't': 5, 'student': 1, 'teacher': 1, 'student_other': 1}
     """
+    plan = _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch)
+    pieces: list[xr.Dataset] = []
+    for piece in plan.pieces(progress, np.inf):
+        pieces.append(piece)
+    dataset = join(pieces)
+    _warn_of_divergence(dataset)
+    if plan.interrupted:
+        raise Interrupted(dataset)
+    return dataset
+
+
+def stream(
+    problem: Problem,
+    level: Level,
+    start: Start | Overlaps | Particles,
+    *,
+    t_max: float,
+    runs: int = 1,
+    seed: int = 0,
+    save: int | np.ndarray | None = None,
+    until: Condition | Callable | None = None,
+    observe: Mapping[str, Callable] | None = None,
+    resume: xr.Dataset | None = None,
+    progress: bool = False,
+    batch: int | None = None,
+) -> Iterator[xr.Dataset]:
+    """The dataset of `simulate`, piece by piece while it is computed: saved times of a batch of runs, then of the next batch.
+
+    Each piece is a dataset with its own runs and times; runs that are still under way have the status "interrupted". `join`
+    puts pieces together, and `simulate(..., resume=join(pieces))` goes on from where one stopped to listen.
+
+    Examples
+    --------
+    >>> import sgdlimits as sl
+    >>> problem, start = sl.presets.phase_retrieval(lr=0.05), sl.RandomInit(d=100)
+    >>> pieces = list(sl.stream(problem, sl.Chain(d=100), start, t_max=2, runs=3, save=5))
+    >>> sl.join(pieces).identical(sl.simulate(problem, sl.Chain(d=100), start, t_max=2, runs=3, save=5))
+    True
+    """
+    plan = _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch)
+    yield from plan.pieces(progress, PIECE_SECONDS)
+    if plan.interrupted:
+        raise KeyboardInterrupt
+
+
+class Plan:
+    """A simulation that was checked: an engine, its clock, and which runs set out from where. `interrupted` by Ctrl-C."""
+
+    def __init__(self, engine: Engine, start: Start, before: Before, job: Job, size: int, attributes: dict) -> None:
+        self.engine, self.start, self.before, self.job, self.size = engine, start, before, job, size
+        self.attributes = describe(engine.problem, engine.level, attributes)
+        self.interrupted = False
+
+    def pieces(self, progress: bool, seconds: float) -> Iterator[xr.Dataset]:
+        """Datasets of batches of runs, each cut into pieces that many seconds apart."""
+        todo = self.job.runs.size
+        bar = dict(desc=self.engine.level.name, unit="run", delay=1.0, leave=False, bar_format=_BAR)
+        with tqdm(total=todo, disable=not progress, **bar) as shown:
+            for which, size in self._batches():
+                old, clock, share = self.before.of(which, self.job.clock), self.job.clock, 0.0
+                if old is not None:
+                    yield old.dataset
+                    clock = old.clock
+                if clock.t.size > 1:
+                    for tick, piece in self._of(self._journey(which, size, clock, old), clock, old, seconds):
+                        if piece is not None:
+                            yield piece
+                        shown.update(min((tick.share - share) * which.size, todo - shown.n))
+                        share = tick.share
+                if self.interrupted:
+                    return
+
+    def _batches(self) -> Iterator[tuple[np.ndarray, int]]:
+        """Runs by number and the size of their batch: those that go on, in groups that stand at one time, then the others."""
+        first = 0
+        for runs in (*self.before.groups(), self.job.runs.size - self.before.runs):
+            for count, size in batches(runs, self.engine.flat, self.size):
+                yield self.job.runs[first : first + count], size
+                first += count
+
+    def _journey(self, which: np.ndarray, size: int, clock: Clock, old: Old | None) -> Journey:
+        padded = which[np.minimum(np.arange(size), which.size - 1)]
+        starts = self.engine.starts(self.start, Stream.of(self.job.seed, padded))
+        job = self.job._replace(runs=which, clock=clock)
+        return self.engine.follow(starts, job, None if old is None else old.state)
+
+    def _of(self, journey: Journey, clock: Clock, old: Old | None, seconds: float) -> Iterator[tuple[Tick, xr.Dataset | None]]:
+        """(tick, piece or None) of a journey. After Ctrl-C what has been reached is the last piece."""
+        saved: list[tuple[int, Tick]] = []
+        index, begin, tick = 0, time.perf_counter(), Tick(0.0)
+        try:
+            for tick in journey:
+                piece = None
+                if tick.stats is not None:
+                    if index > 0 or (old is None and self.before.from_zero):
+                        saved.append((index, tick))
+                    whole = index == clock.t.size - 1
+                    if saved and (whole or time.perf_counter() - begin > seconds):
+                        piece, saved, begin = self._piece(journey, clock, saved, whole, old), [], time.perf_counter()
+                    index += 1
+                yield tick, piece
+        except KeyboardInterrupt:
+            if not saved and old is None and index == 0:
+                raise
+            self.interrupted = True
+            yield tick, self._piece(journey, clock, saved, False, old) if saved else None
+
+    def _piece(self, journey: Journey, clock: Clock, saved: list[tuple[int, Tick]], whole: bool, old: Old | None) -> xr.Dataset:
+        which, (status, t_end) = [index for index, _ in saved], journey.ends()
+        if not whole:
+            status = np.where(status == FINISHED, INTERRUPTED, status)
+        if old is not None:
+            status, t_end = np.where(old.ended, old.dataset.status, status), np.where(old.ended, old.dataset.t_end, t_end)
+        piece = Piece(journey.job.runs, clock.t[which], clock.step[which], [tick for _, tick in saved], Ends(status, t_end))
+        return build(piece, self.attributes, journey.state())
+
+
+class Old(NamedTuple):
+    """What a batch of runs goes on from: a dataset, the state at its last time, the clock from there, and who had ended."""
+
+    dataset: xr.Dataset
+    state: np.ndarray
+    clock: Clock
+    ended: np.ndarray
+
+
+class Before(NamedTuple):
+    """What a simulation goes on from: a dataset, or nothing; and whether time zero is saved."""
+
+    dataset: xr.Dataset | None
+    from_zero: bool
+
+    @property
+    def runs(self) -> int:
+        return 0 if self.dataset is None else self.dataset.sizes["run"]
+
+    def groups(self) -> list[int]:
+        """How many neighbouring runs each stand at one time."""
+        if self.dataset is None:
+            return []
+        t = self.dataset.attrs["state_t"]
+        return np.diff(np.flatnonzero(np.concatenate([[True], t[1:] != t[:-1], [True]]))).tolist()
+
+    def of(self, which: np.ndarray, clock: Clock) -> Old | None:
+        """What these runs go on from, or None where they set out."""
+        if self.dataset is None or which[0] >= self.runs:
+            return None
+        state, state_t = (self.dataset.attrs[name][which] for name in ("state", "state_t"))
+        mine = self.dataset.isel(run=which, t=self.dataset.t.values <= state_t[0])
+        mine = mine.assign_attrs(state=state, state_t=state_t)
+        later = clock.t > state_t[0] * (1 + 1e-12)
+        rest = [
+            np.concatenate([here.values[-1:], there[later]]) for here, there in zip((mine.t, mine.step), clock, strict=True)
+        ]
+        return Old(mine, state, Clock(*rest), ~np.isin(mine.status.values, (FINISHED, INTERRUPTED)))
+
+
+def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch) -> Plan:
+    """Everything checked and chosen, nothing computed but the starts of the first runs."""
     if not isinstance(problem, Problem):
         raise BadInput(f"problem must be a Problem; got {type(problem).__name__}. Take one from sgdlimits.presets.")
     if not isinstance(level, Level):
         raise BadInput(f"level must be a level such as Chain(d=3000) or ODE(); got {level!r}. Give an instance of a level.")
-    start, runs = as_start(start), check_count("runs", runs)
-    level = level.for_start(start)
+    start = as_start(start)
     check_number("t_max", t_max, above=0)
-    seed = check_count("seed", seed, at_least=0)
+    runs, seed = check_count("runs", runs), check_count("seed", seed, at_least=0)
     if seed >= 2**64:
         raise BadInput(f"seed must be below 2^64; got {seed}. Give a smaller seed.")
-    most = level.batch(problem) if batch is None else min(level.batch(problem), check_count("batch", batch))
-    size = -(-runs // -(-runs // most))
-    starts = _starts(problem, level, start, seed, np.arange(size))
-    first = jax.tree.map(lambda leaf: leaf[0], starts)
-    level = level.prepared(problem, first)
-    condition = as_condition(until)
-    if condition is not None:
-        check_condition(condition, level.view(problem), first)
+    most = None if batch is None else check_count("batch", batch)
     wanted = _times((200 if until is None else 2) if save is None else save, float(t_max))
-    times, steps = level.snap(problem, np.unique(np.concatenate([[0.0], wanted])))
-    drop_zero = int(level.snap(problem, wanted)[0][0] > 0)
-
-    tracks: list[Track] = []
-    total = runs + -runs % size
-    with tqdm(total=total, desc=level.name, unit="run", delay=1.0, disable=not progress, leave=False, bar_format=_BAR) as bar:
-        interrupted = False
-        for done in range(0, runs, size):
-            which = np.minimum(np.arange(done, done + size), runs - 1)
-            job = Job(times, seed, which, condition, lambda share: bar.update(min(share * size, total - bar.n)))
-            try:
-                starts = starts if done == 0 else _starts(problem, level, start, seed, which)
-                tracks.append(level.run(problem, starts, job).of_runs(runs - done))
-            except KeyboardInterrupt:
-                if not tracks:
-                    raise
-                interrupted = True
-            interrupted = interrupted or tracks[-1].saved < times.size
-            if interrupted:
-                break
-
+    condition, view = as_condition(until), level.view(problem)
+    draw = min(runs, 64)
+    first = one_of(level.first(problem, start, Stream.of(seed, np.minimum(np.arange(64 if draw > 1 else 1), runs - 1))))
+    engine = level.bind(problem, start, first)
+    if condition is not None:
+        check_condition(condition, view, first)
+    watched = as_observe(observe, first, RESERVED | set(type(first).dims))
+    clock = engine.snap(np.unique(np.concatenate([[0.0], wanted])))
     attributes = {
+        "problem": to_json(problem),
         "start": to_json(start),
         "seed": str(seed),
         "t_max": float(t_max),
         "save": json.dumps(save if save is None or isinstance(save, int) else np.asarray(save).tolist()),
         "until": condition_text(condition),
+        "observe": json.dumps({name: name_of(fn) for name, fn in watched.functions}),
     }
-    track = _finished(tracks, times.size)
-    kept = slice(drop_zero, track.saved)
-    shown = track._replace(stats=jax.tree.map(lambda leaf: leaf[:, kept], track.stats), risk=track.risk[:, kept])
-    dataset = build(problem, level, shown, times[kept], steps[kept], attributes)
-    _warn_of_divergence(dataset)
-    if interrupted:
-        raise Interrupted(dataset)
-    return dataset
+    before = _before(resume, engine, attributes, runs, engine.snap(wanted).t[0] == 0)
+    job = Job(seed, np.arange(runs), clock, condition, watched)
+    return Plan(engine, start, before, job, engine.most if most is None else min(engine.most, most), attributes)
 
 
-def _starts(problem: Problem, level: Level, start: Start, seed: int, which: np.ndarray) -> PyTree:
-    starts = level.starts(problem, start, Stream.of(seed, which))
-    level.view(problem).check(starts)
-    return starts
-
-
-_BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+def _before(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: int, from_zero: bool) -> Before:
+    if resume is None:
+        return Before(None, from_zero)
+    attrs = check(resume).attrs
+    same = {**attributes, "level_parameters": to_json(engine.level)}
+    for name in ("problem", "level_parameters", "start", "seed", "until", "observe"):
+        if attrs.get(name, "{}" if name == "observe" else None) != same[name]:
+            raise BadInput(
+                f"resume must be a dataset of the same simulation, but its {name} differs. Give the same, or leave out resume."
+            )
+    if resume.sizes["run"] > runs:
+        raise BadInput(f"resume has {resume.sizes['run']} runs, more than runs = {runs}. Give at least as many runs.")
+    if "state" not in attrs or len(attrs["state"]) != resume.sizes["run"] or max(attrs["state_t"]) != resume.t.values[-1]:
+        raise BadInput(
+            "resume does not hold the state of its runs at its last time: it was cut, is too large, or was written by an older "
+            "version. Simulate from the start."
+        )
+    return Before(resume, from_zero)
 
 
 def _times(save: int | np.ndarray, t_max: float) -> np.ndarray:
@@ -151,15 +313,6 @@ def _times(save: int | np.ndarray, t_max: float) -> np.ndarray:
     if not times.size or not np.isfinite(times).all() or times[0] < 0 or times[-1] > t_max * (1 + 1e-12):
         raise BadInput(f"save must hold times from 0 to t_max = {t_max:g}; got {np.asarray(save).tolist()}. Give such times.")
     return np.unique(np.concatenate([times, [t_max]])) if times[-1] <= 0 else times
-
-
-def _finished(tracks: list[Track], times: int) -> Track:
-    """The batches that had finished; or, where the first was interrupted, all its runs up to where they came."""
-    whole = [track for track in tracks if track.saved == times]
-    if whole:
-        return join(whole)
-    track = tracks[0]
-    return track._replace(status=np.where(track.status == FINISHED, INTERRUPTED, track.status))
 
 
 def _warn_of_divergence(dataset: xr.Dataset) -> None:

@@ -191,7 +191,7 @@ def test_ended_runs_are_dropped_between_saved_times_without_changing_the_others(
     how = dict(until=sl.exits(0.3), runs=160, t_max=60, save=13)
     plain = go(**how)
     monkeypatch.setattr(process, "CALL_SECONDS", 1e-4)
-    monkeypatch.setattr(process._Pace, "seconds", property(lambda self: np.inf, lambda self, value: None), raising=False)
+    monkeypatch.setattr(process.Pace, "seconds", property(lambda self: np.inf, lambda self, value: None), raising=False)
     sizes, keep = [], process._keep
     monkeypatch.setattr(process, "_keep", lambda *args: sizes.append(len(args[-1])) or keep(*args))
     dropped = go(**how)
@@ -212,9 +212,9 @@ def test_interrupted_runs_are_censored_where_they_had_come_to(level, calls, monk
         if next(left, None) is None:
             raise KeyboardInterrupt
 
-    stop = ode._Solve._stop
-    monkeypatch.setattr(process._Pace, "note", interrupt)
-    monkeypatch.setattr(ode._Solve, "_stop", lambda *args: stop(*args) or interrupt())
+    stop = ode.Solve._stop
+    monkeypatch.setattr(process.Pace, "note", interrupt)
+    monkeypatch.setattr(ode.Solve, "_stop", lambda *args: stop(*args) or interrupt())
     with pytest.raises(sl.Interrupted) as caught:
         go(level, until=sl.exits(0.5), t_max=50)
     data = caught.value.dataset

@@ -41,9 +41,9 @@ def test_interruption_keeps_what_was_reached(level, monkeypatch):
         if self.count == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(process._Pace, "note", interrupt)
-    hits = ode._Solve._hits
-    monkeypatch.setattr(ode._Solve, "_hits", lambda self, *args: interrupt(self) or hits(self, *args))
+    monkeypatch.setattr(process.Pace, "note", interrupt)
+    hits = ode.Solve._hits
+    monkeypatch.setattr(ode.Solve, "_hits", lambda self, *args: interrupt(self) or hits(self, *args))
     with pytest.raises(sl.Interrupted) as caught:
         sl.simulate(sl.presets.phase_retrieval(), level, sl.RandomInit(60), t_max=100, runs=4, save=500, progress=False)
     data = caught.value.dataset

@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.errors import BadInput, check_number
+from sgdlimits.errors import BadInput, check_dimension, check_number
 from sgdlimits.level import ODE, Level, MeanField
-from sgdlimits.level.base import check_dimension
 from sgdlimits.problem import ProjectionProblem
 from sgdlimits.start import RandomInit
 from sgdlimits.statistics import Overlaps

@@ -1,0 +1,38 @@
+"""What is looked at beside the statistics: functions of one run's statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from sgdlimits.errors import BadInput
+from sgdlimits.problem.base import Problem
+
+
+class Observe(eqx.Module):
+    """Named functions of the statistics of one run, beside the risk."""
+
+    functions: tuple[tuple[str, Callable], ...] = eqx.field(static=True, default=())
+
+    def of_runs(self, problem: Problem, stats: PyTree) -> dict[str, Array]:
+        """The functions of each run of a batch, runs first."""
+        every = lambda fn: jax.vmap(lambda one: jnp.asarray(fn(one)))
+        return {name: every(fn)(stats) for name, fn in self.functions}
+
+
+def as_observe(observe: Mapping[str, Callable] | None, stats: PyTree, taken: set[str]) -> Observe:
+    """Checked functions: names that are free, and numbers or arrays of numbers for the statistics of one run."""
+    functions = dict(observe or {})
+    for name, fn in functions.items():
+        if not isinstance(name, str) or not name.isidentifier() or name in taken:
+            raise BadInput(f"observe cannot use the name {name!r}: it is taken or no name. Give another, such as 'largest'.")
+        try:
+            jax.eval_shape(lambda one, fn=fn: jnp.asarray(fn(one), float), stats)
+        except Exception as reason:
+            first = str(reason).strip().split("\n")[0].rstrip(".")
+            raise BadInput(f"observe {name!r} fails on one run's statistics: {first}. Write it with jax.numpy.") from reason
+    return Observe(tuple(functions.items()))
