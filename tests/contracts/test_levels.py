@@ -68,7 +68,7 @@ def test_until_stops_each_run_where_its_predicate_first_holds(problem, level, ki
         return (overlap(stats) ** 2).sum() > small
 
     small = 0.04 / D
-    data = go(start=sl.FixedInit(0.0, second=1.0), until=far, t_max=8 * kind.end, save=30)
+    data = go(start=sl.FixedInit(1e-3, second=1.0), until=far, t_max=8 * kind.end, save=30)
     stopped = data.status == "stopped"
     size = (overlap(data) ** 2).sum(overlap(data).dims[2:])
     if not kind.noisy:
