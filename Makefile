@@ -35,7 +35,7 @@ help:  ## list these targets
 demo: $(V)/.test  ## the package's main job in one run; ARGS="--help" lists its options
 	@$(V)/bin/sgdlimits demo $(ARGS)
 
-test: $(V)/.test  ## run the tests; ARGS="tests/level -k chain" selects some
+test: $(V)/.test  ## run the tests, one case of each law; ARGS=--all runs every case, ARGS="tests/laws -k chain" some
 	@OPENBLAS_NUM_THREADS=1 XLA_FLAGS="$(XLA_FLAGS) $(TEST_FLAGS)" $(PY) -m pytest $(ARGS)
 
 venv: $(V)/.test  ## set up .venv and stop there

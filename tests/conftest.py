@@ -1,9 +1,10 @@
-"""Shared by all tests: problems, random states, and a two-sample test with a stated false-alarm rate."""
+"""How the tests are run: the tier, what is compiled, the processes. Then what they share: states, and a two-sample test."""
 
 from __future__ import annotations
 
+import hashlib
 import os
-import tempfile
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +15,77 @@ FALSE_ALARM = 1e-4
 """Each statistical comparison fails by chance with this probability; seeds are fixed, so a pass stays a pass."""
 
 
+# --- the tier ----------------------------------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser):
+    parser.addoption("--all", action="store_true", dest="all_cases", help="every case: all laws, contracts, figures, gallery")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Without `--all`, leave out what is marked `full` and all but the first case of each law. What is named by :: runs."""
+    if config.option.all_cases or any("::" in str(word) for word in config.args):
+        return
+    kept, left, laws = [], [], set()
+    for item in items:
+        law = (item.path, getattr(item, "originalname", item.name)) if item.path.parent.name == "laws" else None
+        out = item.get_closest_marker("full") or law in laws
+        (left if out else kept).append(item)
+        if law is not None and not out:
+            laws.add(law)
+    if left:
+        items[:] = kept
+        config.hook.pytest_deselected(items=left)
+
+
+# --- what is compiled --------------------------------------------------------------------------------------------------------
+
+MOST_KEPT = 2**30
+"""Bytes of compiled code that stay from one run of the tests to the next."""
+
+
 def pytest_configure(config):
-    """Let all processes share what they compile, in a folder that lasts as long as the tests or is the user's own."""
+    """Let all processes share what they compile, in a folder that stays for the next run or is the user's own."""
     import jax
 
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        folder = tempfile.TemporaryDirectory(prefix="sgdlimits-compiled-")
-        config.add_cleanup(folder.cleanup)
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = folder.name
+    config.addinivalue_line("markers", "full: only with --all")
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # the first process sets it for all others
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(kept_folder(config.rootpath))
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # for the processes that tests start
     jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    # An entry that is read while another process writes it is compiled again.
+    # An entry that is read while another process writes it, or that a killed process left unfinished, is compiled again.
     config.addinivalue_line("filterwarnings", "ignore:Error reading persistent compilation cache entry")
+
+
+def kept_folder(root: Path) -> Path:
+    """The folder of these pins, with those of other pins removed and the entries that were read longest ago beyond its size.
+
+    JAX's own bound on the size needs a package of locks, and asks the disk at every entry.
+    """
+    pins = hashlib.sha256((root / "requirements" / "test.txt").read_bytes()).hexdigest()[:12]
+    folder = root / ".pytest_cache" / "jax" / pins
+    folder.mkdir(parents=True, exist_ok=True)
+    for other in folder.parent.iterdir():
+        if other != folder:
+            shutil.rmtree(other, ignore_errors=True)
+    left = MOST_KEPT
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.stat().st_atime, reverse=True):
+        left -= entry.stat().st_size
+        if left < 0:
+            entry.unlink(missing_ok=True)
+    return folder
+
+
+# --- the processes -----------------------------------------------------------------------------------------------------------
+
+MOST_WORKERS = 4
+"""Processes at once, each of a few gigabytes, unless PYTEST_XDIST_AUTO_NUM_WORKERS says otherwise."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or min(MOST_WORKERS, max(2, os.cpu_count() or 1)))
 
 
 class Groups(LoadScopeScheduling):
@@ -37,7 +96,7 @@ class Groups(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         module, _, test = str(nodeid).partition("::")
-        folder = Path(module).parent.name
+        folder = Path(module).parts[1]
         if folder == "contracts" and test.endswith("]"):
             return f"{module}[{test[:-1].rpartition('[')[2]}]"
         return module if folder in {"cli", "laws", "plot", "unit"} else str(nodeid)
@@ -63,6 +122,9 @@ def forget_compiled():
 
     if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > MOST_MEMORY:
         jax.clear_caches()
+
+
+# --- what tests share --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

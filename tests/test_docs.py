@@ -51,6 +51,7 @@ def test_code_on_the_pages_runs(page):
     exec("\n".join(blocks(page, "python")), {"__name__": page.stem})
 
 
+@pytest.mark.full  # `make docs` runs them too
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
 @pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
 @pytest.mark.usefixtures("in_its_own_folder")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -74,16 +75,18 @@ def test_bad_input_is_one_sentence_and_exit_code_2(case, command, tmp_path):
 
 def test_ctrl_c_saves_what_is_finished(tmp_path):
     line = "run phase_retrieval --d 40 --runs 4 --t-max 1000000 --save 3000 --out x.nc"
-    program = subprocess.Popen(
-        [sys.executable, "-c", f"from sgdlimits.cli import main; main({line.split()!r})"],
-        cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    seen = ""
-    while "%|" not in seen:
-        assert program.poll() is None, seen
-        seen += program.stderr.read(1)
-    program.send_signal(signal.SIGINT)
-    out, error = program.communicate(timeout=100)
+    code = f"from sgdlimits.cli import main; main({line.split()!r})"
+    pipes = dict(stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, **pipes) as program:
+        try:
+            seen = ""
+            while not re.search(r"<\d", seen):  # the bar says how long it will take: something is finished
+                assert program.poll() is None, seen
+                seen += program.stderr.read(1)
+            program.send_signal(signal.SIGINT)
+            out, error = program.communicate()
+        finally:
+            program.kill()  # whatever went wrong, nothing of it outlives the test
     assert program.returncode == 130, error
     assert "Interrupted. Saved 4 runs up to t = " in error
     assert "Traceback" not in out + error

@@ -1,77 +1,58 @@
-"""The problems that every contract is tried on: presets, and problems a user might write. Add yours to PROBLEMS."""
+"""A contract that takes `problem` and `level` is tried on all pairs; one that takes `problem` alone, on all problems."""
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import pytest
+from contracts.matrix import ALL_PAIRS, ALL_PROBLEMS, LEVELS, PROBLEMS, RUNS, D
 
 import sgdlimits as sl
 
 
-def huber(prediction, label):
-    error = jnp.abs(prediction - label)
-    return jnp.where(error < 1, error**2 / 2, error - 0.5)
+def pytest_generate_tests(metafunc):
+    if "level" in metafunc.fixturenames:
+        metafunc.parametrize(("named", "kind"), ALL_PAIRS, indirect=True)
+    elif "problem" in metafunc.fixturenames:
+        metafunc.parametrize("named", ALL_PROBLEMS, indirect=True)
 
 
-def product(fixed):
-    return fixed[0] * fixed[1]
+@pytest.fixture
+def named(request):
+    """The name of the problem."""
+    return request.param
 
 
-def absolute_huber_product() -> sl.ProjectionProblem:
-    """Absolute-value units, Huber loss, a readout of two directions: nothing of it is in the package."""
-    return sl.ProjectionProblem(
-        target=sl.Target(product, teachers=2, noise=0.1),
-        network=sl.TwoLayer(2, jnp.abs),
-        loss=huber,
-        algorithm=sl.OnePassSGD(lr=0.3, lr_second=0.2, ridge=0.05),
-        rule=sl.Sobol(log2_points=9, scrambles=8),
-        name="absolute_huber_product",
-    )
+@pytest.fixture
+def problem(named):
+    return PROBLEMS[named]()
 
 
-def unequal_teachers() -> sl.ProjectionProblem:
-    """A quadratic readout of directions that are not orthonormal, on the sphere, second layer trained, batches of three."""
-    return sl.ProjectionProblem(
-        target=sl.Target(sl.QuadraticReadout([[1.0, 0.2], [0.2, -0.5]]), 2, noise=0.05, gram=[[1.0, 0.3], [0.3, 0.7]]),
-        network=sl.TwoLayer(3, "square"),
-        loss=sl.SquaredLoss(),
-        algorithm=sl.OnePassSGD(lr=0.9, lr_second=0.3, sphere=True, batch=3),
-        name="unequal_teachers",
-    )
-
-
-def own_mixture() -> sl.ProjectionProblem:
-    """Three classes of different weights and two labels along directions that are not orthonormal, ridge on both layers.
-
-    By few Sobol points, which compile faster: the accuracy of expectations has tests of its own.
-    """
-    means, labels, weights = [[1.0, 0.0], [-0.5, 1.0], [0.0, -1.0]], [1.0, 0.0, 1.0], [0.3, 0.5, 0.2]
-    gram = [[1.0, 0.3], [0.3, 0.7]]
-    return sl.presets.gaussian_mixture(
-        means, labels, weights, snr=4.0, ridge=0.05, lr=1.5, width=2, gram=gram, rule=sl.Sobol(7, 4)
-    )
-
-
-PROBLEMS = {
-    "absolute_huber_product": absolute_huber_product,
-    "unequal_teachers": unequal_teachers,
-    "own_mixture": own_mixture,
-    "spiked_tensor": lambda: sl.presets.spiked_tensor(order=3, snr=3.0, lr=0.1, ridge=0.1),
-}
-
-LEVELS = {
-    "sgd": lambda d: sl.SGD(d),
-    "chain": lambda d: sl.Chain(d),
-    "sde": lambda d: sl.SDE(d, dt=0.03, samples=8),
-    "ode": lambda d: sl.ODE(),
-}
-
-
-@pytest.fixture(params=PROBLEMS)
-def problem(request):
-    return PROBLEMS[request.param]()
-
-
-@pytest.fixture(params=LEVELS)
-def level(request):
+@pytest.fixture
+def kind(request):
+    """What is true of the level."""
     return LEVELS[request.param]
+
+
+@pytest.fixture
+def level(named, problem, kind):
+    return kind.make(named, problem)
+
+
+@pytest.fixture
+def go(problem, level, kind):
+    """A function that simulates the problem at the level, as all contracts do but for what is given."""
+    usual = dict(t_max=kind.end, runs=RUNS, seed=3, save=4, progress=False)
+    return lambda **changes: sl.simulate(problem, level, **{"start": sl.RandomInit(D), **usual, **changes})
+
+
+@pytest.fixture(scope="module")
+def made():
+    return {}
+
+
+@pytest.fixture
+def data(request, go, made):
+    """The dataset of `go()`, made once for all tests that only look at it."""
+    key = request.node.callspec.id
+    if key not in made:
+        made[key] = go()
+    return made[key]

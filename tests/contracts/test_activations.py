@@ -8,6 +8,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contracts.matrix import some
 
 import sgdlimits as sl
 
@@ -27,7 +28,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some([(name,) for name in CASES], [("relu",)]))
 def test_chain_tends_to_the_ode(name):
     """sup_t E|chain - ODE| falls as d^(-1/2) between two dimensions."""
     problem = sl.presets.committee(2, 1, noise=0.1, **CASES[name])
@@ -45,6 +46,7 @@ def test_chain_tends_to_the_ode(name):
     assert abs(exponent + 0.5) < 0.1
 
 
+@pytest.mark.full
 def test_chain_has_the_law_of_sgd(same_law):
     """Kolmogorov-Smirnov at d = 18. Both levels call the same gradient: one activation here, `own_mixture` has relu."""
     problem, d = sl.presets.committee(2, 1, noise=0.1, **CASES["own"]), 18

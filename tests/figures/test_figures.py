@@ -8,9 +8,11 @@ import subprocess
 import sys
 
 import matplotlib
+import matplotlib.pyplot as plt
 import pytest
 from click.testing import CliRunner
 
+import sgdlimits as sl
 from sgdlimits.figures import FIGURES
 from sgdlimits.figures.mediocrity_1_right import Plan
 
@@ -54,12 +56,32 @@ def run(line: str):
     return CliRunner().invoke(main, line.split(), prog_name="sgdlimits")
 
 
+def check(caption: str):
+    assert len(re.findall(r"\d\.\d", caption)) >= 5
+    assert "nan" not in caption
+    assert "  " not in caption
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("name", TINY)
-def test_a_figure_is_a_picture_a_caption_with_numbers_and_datasets(name, tmp_path, monkeypatch):
+def test_every_figure_can_be_drawn_has_a_caption_with_numbers_and_keeps_datasets(name, monkeypatch):
     module = importlib.import_module(FIGURES[name])
-    monkeypatch.setattr(module, "QUICK", type(module.QUICK)(*TINY[name]))
     monkeypatch.setattr(module, "WATCHED", 2, raising=False)
     monkeypatch.setattr("sgdlimits.theory.mediocrity.times.ODE_STARTS", 4)
+    kept = {}
+    with plt.rc_context(sl.plot.PAPER):
+        drawn = module.make(type(module.QUICK)(*TINY[name]), 1, kept.__setitem__)
+        drawn.figure.canvas.draw()
+        plt.close(drawn.figure)
+    assert kept
+    check(drawn.caption)
+
+
+def test_a_figure_is_a_picture_a_caption_with_numbers_and_datasets(tmp_path, monkeypatch):
+    """One of them through the command line, with all its files."""
+    name = "mediocrity-1-left"
+    module = importlib.import_module(FIGURES[name])
+    monkeypatch.setattr(module, "QUICK", type(module.QUICK)(*TINY[name]))
     monkeypatch.chdir(tmp_path)
     result = run(f"figure {name} --quick --out here --seed 1")
     assert result.exit_code == 0, result.output
@@ -69,9 +91,7 @@ def test_a_figure_is_a_picture_a_caption_with_numbers_and_datasets(name, tmp_pat
     assert (tmp_path / "here" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     caption = (tmp_path / "here" / f"{name}.txt").read_text(encoding="utf-8")
     assert caption.strip() in result.stdout
-    assert len(re.findall(r"\d\.\d", caption)) >= 5
-    assert "nan" not in caption
-    assert "  " not in caption
+    check(caption)
 
 
 def test_the_list_has_all_figures_and_imports_no_machinery():
@@ -90,8 +110,6 @@ def test_the_list_has_all_figures_and_imports_no_machinery():
 
 def test_what_was_finished_stays_after_ctrl_c(tmp_path, monkeypatch):
     """Ctrl-C while the second level is simulated leaves the dataset of the first."""
-    import sgdlimits as sl
-
     module = importlib.import_module(FIGURES["mediocrity-1-left"])
     monkeypatch.setattr(module, "QUICK", type(module.QUICK)(40, 2.0, 4, 4, 4))
     monkeypatch.chdir(tmp_path)

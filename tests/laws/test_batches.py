@@ -44,6 +44,7 @@ UPDATES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", LAWS)
 def test_chain_has_the_law_of_sgd(case, same_law):
     this, d = LAWS[case]
@@ -65,7 +66,7 @@ def test_given_the_same_inputs_one_update_of_the_chain_is_that_of_the_weights(ca
     rng = np.random.default_rng(4)
     x, z, c = rng.normal(size=(b, runs, d)), rng.normal(size=(b, runs)), np.zeros((b, runs), int)
     fields, fixed = np.einsum("rpd,brd->pbr", W.W, x), np.einsum("ks,brs->kbr", this.frame, x[:, :, :k])
-    G = np.asarray(eqx.filter_jit(this.gradient)(fields, fixed, np.broadcast_to(W.a.T[:, None], fields.shape), z, c)[0])
+    G = np.asarray(eqx.filter_jit(this.model.gradient)(fields, fixed, np.broadcast_to(W.a.T[:, None], fields.shape), z, c)[0])
     T, outside = np.asarray(frame.T), np.asarray(W.W)[:, :, k:]
     rests = [of_one_run(T[:, :, run], outside[run], x[:, run, k:], G[:, :, run]) for run in range(runs)]
     samples = Samples(x[:, :, :k].transpose(2, 0, 1), *(np.stack(part, axis=-1) for part in zip(*rests, strict=True)), z, c)
@@ -163,6 +164,7 @@ def chains():
     return {d: sl.simulate(BATCHED, sl.Chain(d), START, **arguments) for d in SIZES}
 
 
+@pytest.mark.full
 def test_gap_to_ode_shrinks_as_inverse_root_d(chains):
     """Each gap is known to about 1 %, the exponent to 0.007."""
     ode = sl.simulate(BATCHED, sl.ODE(), START, t_max=TIMES[-1], save=TIMES).isel(run=0, drop=True)
@@ -176,6 +178,7 @@ def test_gap_to_ode_shrinks_as_inverse_root_d(chains):
     assert abs(exponent + 0.5) < 0.03
 
 
+@pytest.mark.full
 def test_sde_has_the_variance_of_the_chain(chains):
     """The ratio of two variances of 2048 runs is known to 5 %; with the learning rate itself it would be about four."""
     d = SIZES[-1]

@@ -40,6 +40,7 @@ LAWS = [case for case in CASES if case not in {"one unit, sphere", "no room: p +
 """Cases whose law is compared too: the others have nothing that these lack."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", LAWS)
 def test_chain_has_the_law_of_sgd(case, same_law):
     this, d = CASES[case]

@@ -135,6 +135,7 @@ def first_order(eta, noise):
     return noise * eta / (2 * np.pi) * (np.arange(3) + 2 / np.sqrt(3))
 
 
+@pytest.mark.full
 def test_error_at_the_end_grows_with_rate_noise_and_extra_students():
     """The ratio to their first order in eta is 1 + O(eta): extrapolated from two rates it is 1 within 0.2 %."""
     rates, noise = (0.025, 0.05), 0.01

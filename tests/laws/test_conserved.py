@@ -130,6 +130,7 @@ def test_orthogonal_part_stands_still_where_Q_commutes_and_nowhere_else(say):
     assert float(abs(still.rate).max()) < 1e-13
 
 
+@pytest.mark.full
 def test_change_of_the_orthogonal_part_falls_as_inverse_root_d(say):
     """Exponent -1/2 within 0.08, four standard errors; each size has 32 runs and one free angle."""
     sizes = np.array([10**3, 10**4, 10**5, 10**6])

@@ -33,6 +33,7 @@ def agrees(times, expected, bias=0.0):
 # --- one unit ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("level", [sl.Chain(2000), sl.SDE(2000, samples=16)], ids=["chain", "sde"])
 def test_noise_alone_leaves_zero_overlap_after_the_time_52(level):
     """From m = 0, where the ODE stays for ever; within 3 % at d = 2000, T = 0.05, and not by chance."""
@@ -69,6 +70,7 @@ def test_noise_adds_to_the_random_start_whatever_d(d, threshold, runs):
     assert not agrees(times, mediocrity.exit_time(problem, d, threshold, "ode"))
 
 
+@pytest.mark.full
 def test_large_rates_have_more_noise_and_exit_sooner_still():
     problem, d, T = sl.presets.phase_retrieval(lr=0.12), 1024, 0.2
     times = exits(problem, sl.Chain(d), sl.RandomInit(d), T, runs=768, t_max=500)
@@ -76,6 +78,7 @@ def test_large_rates_have_more_noise_and_exit_sooner_still():
     assert times.mean() < 0.85 * mediocrity.exit_time(problem, d, T, "ode")
 
 
+@pytest.mark.full
 def test_one_unit_needs_the_fewest_samples_near_the_optimal_rate():
     """A parabola through the logarithms of the chain's mean times; its minimum within 20 % of 1/(12 + noise)."""
     d, T, noise = 1024, 0.1, 0.5
@@ -92,6 +95,7 @@ def test_one_unit_needs_the_fewest_samples_near_the_optimal_rate():
 # --- any width ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_full_ode_over_random_starts_has_the_quenched_time_for_small_thresholds_only():
     """Within 1 % at T = 0.01, d = 10^4, width 5; at T = 0.5 the drift's bend delays it by more than 5 %."""
     width, d = 5, 10_000
@@ -138,6 +142,7 @@ def test_nothing_is_learnt_above_the_largest_rate():
     assert (stays.risk.mean("run") - noise / 2 > 1.9).all()
 
 
+@pytest.mark.full
 def test_training_the_second_layer_leaves_the_plateau_at_the_same_time():
     """Appendix I: first passage of the largest overlap at 0.3, p = 5, d = 1000, with the second layer trained and fixed."""
     largest = lambda stats: abs(stats.M).max() - 0.3

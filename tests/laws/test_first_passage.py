@@ -84,6 +84,7 @@ def followed():
     return sl.exit_times(go(sl.Chain(D), t_max=200, runs=1000, seed=0, until=sl.exits(0.5)), 0.5)
 
 
+@pytest.mark.full
 def test_censoring_leaves_lower_quantiles_as_they_are():
     """The same runs, followed to the end and only until 40 % have exited."""
     whole = followed()

@@ -47,6 +47,7 @@ def quadratic_risk(s, r, p=2, k=2):
     return errors.sum() ** 2 + 2 * (errors**2).sum()
 
 
+@pytest.mark.full
 def test_quadratic_network_has_all_families_of_critical_points_and_no_others(say):
     """Gradient flow of two units on two teachers rests where W^T W has s teacher directions and r others, s + r <= 2."""
     table = fixed_points(sl.presets.quadratic_network(width=2, teachers=2, lr=0.1), count=96, corrector=False)
@@ -103,6 +104,7 @@ def test_symmetries_fold_components_but_do_not_change_their_number(binary):
         fixed_points(problem, symmetries=[lambda stats: sl.Overlaps(-stats.a, stats.M, stats.Q)])
 
 
+@pytest.mark.full
 def test_xor_mixture_has_39_components_of_which_24_are_stable(say):
     """Each of the four clusters is served by units or not: 1 + 4 + 6 + 4 sets of served ones, and 24 ways to serve all.
 

@@ -79,6 +79,7 @@ def variance(values, d):
     return each.mean(), each.std() / np.sqrt(len(each))
 
 
+@pytest.mark.full
 def test_chain_and_local_fluctuate_across_the_ring_as_the_limit_says(say):
     r"""The coordinate across the ring in dimension 250. In the limit its rate is 2 (alpha - 2 alpha^2) C and its noise
     2 alpha^2 C, so that its variance is alpha/(2 (1 - 2 alpha)) = 1/16. Along the ring there is no noise.
@@ -104,6 +105,7 @@ def spike():
     return sl.presets.spiked_tensor(order=2, snr=2.0), sl.Spike(m=1.0, r2=1.0)
 
 
+@pytest.mark.full
 def test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says(say):
     """Both statistics of matrix PCA, and their covariance."""
     problem, point = spike()
@@ -155,6 +157,7 @@ def test_stationary_covariance_is_that_of_long_times_on_the_stable_part():
 # --- the level ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_local_runs_do_not_depend_on_the_batch_and_stop_where_asked():
     problem, point = spike()
     how = dict(t_max=3.0, runs=40, seed=4, save=4, progress=False)

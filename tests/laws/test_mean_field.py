@@ -83,6 +83,7 @@ def test_drift_is_the_limit_of_many_copies_of_each_unit(problem):
     assert largest(richardson, limit) < 1e-12
 
 
+@pytest.mark.full
 def test_mean_field_from_random_weights_is_near_a_wide_chain():
     """d = 500 and 32 units at lr/p = 1/16: the risk of one run is within 4 % of the start's at all times."""
     problem, d = sl.presets.committee(32, 1, lr=2.0), 500
@@ -201,6 +202,7 @@ def test_risk_is_the_mean_loss_of_the_network_as_a_function_of_the_fixed_field(p
     np.testing.assert_allclose(float(compiled(MeanFieldProblem(problem).risk, start)), expected, rtol=tolerance)
 
 
+@pytest.mark.full
 def test_risk_never_rises_along_the_flow_and_goes_on_to_zero():
     """Gradient flow, on the sphere too, and with a second layer a hundred times faster, which the implicit method solves."""
     problem = sl.ProjectionProblem(

@@ -16,6 +16,7 @@ CASES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_fraction_of_runs_at_the_optimum_and_where_runs_end(name):
     """N = 250 as in the paper. False alarm of the fraction: 1 in 1000.
@@ -47,6 +48,7 @@ def test_fraction_of_runs_at_the_optimum_and_where_runs_end(name):
     assert (present.all(1) == best).mean() > 0.99
 
 
+@pytest.mark.full
 def test_gap_to_ode_shrinks_as_inverse_root_d():
     """sup_t E|chain - ODE| over a decade; 64 runs leave an error of 0.04 in the exponent."""
     problem = sl.presets.gaussian_mixture([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]], [1, 0, 0.5], [0.5, 0.3, 0.2], snr=4.0, lr=2.0)

@@ -52,6 +52,7 @@ def test_overlaps_between_students_decay_on_the_plateau(say):
     assert gap < 0.02
 
 
+@pytest.mark.full
 def test_noise_at_large_d_leaves_the_rates(say):
     """Each run of the SDE at d = 10^8 has the rate within 2 %, and the chain at d = 2000 in the mean, within its error."""
     problem = network(2, 2, 0.1)
@@ -69,6 +70,7 @@ def test_noise_at_large_d_leaves_the_rates(say):
     assert abs(np.median(chain.data.level) / chain.theory["level"] - 1) < 0.02
 
 
+@pytest.mark.full
 def test_more_students_than_teachers_end_algebraically(say):
     """Risk times t squared tends to the constant of the end of learning, at small and at finite learning rates."""
     for lr in (0.01, 0.15):

@@ -47,6 +47,7 @@ def exponent(x, y):
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
+@pytest.mark.full
 def test_gap_to_ode_falls_with_the_root_of_the_learning_rate():
     """The bound's exponent 1/2 within 0.05, which is three standard errors."""
     rates = [0.1, 0.4, 1.6]
@@ -63,6 +64,7 @@ def test_gap_to_ode_falls_with_the_root_of_the_dimension():
     assert abs(found + 0.5) < 0.05
 
 
+@pytest.mark.full
 def test_gap_to_ode_falls_with_the_root_of_the_width_entry_by_entry():
     """The largest of n entries is larger by about the root of 2 log n, and n grows as p^2: the bound needs that factor."""
     widths = np.array([1, 4, 8])

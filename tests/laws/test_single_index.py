@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy.stats import norm
 
 import sgdlimits as sl
@@ -64,6 +65,7 @@ def test_exponent_one_needs_samples_in_proportion_to_d(say):
     assert abs(slope) < 0.01 + SIGMAS * sigma
 
 
+@pytest.mark.full
 def test_exponent_two_needs_a_logarithm_more(say):
     """The slope of t against log d is 1/(2 rate), with the rate at which the overlap grows on the plateau."""
     runs = {128: 512, 1024: 256, 8000: 128}
@@ -79,6 +81,7 @@ def test_exponent_two_needs_a_logarithm_more(say):
     assert chi2 < min(20, chi2_power)
 
 
+@pytest.mark.full
 def test_exponent_three_needs_the_square_of_d_at_a_rate_that_falls_as_its_root(say):
     """At a constant rate instead the corrector holds the start: no run learns in a time in which half of them should."""
     assert sl.information_exponent(soft_cubic) == 3
@@ -95,6 +98,7 @@ def test_exponent_three_needs_the_square_of_d_at_a_rate_that_falls_as_its_root(s
     assert held.all()
 
 
+@pytest.mark.full
 def test_noise_carries_runs_over_the_barrier_of_the_corrector(say):
     """At four times the recommended rate, where the ODE does not learn, the mean number of samples is less than half."""
     d, fast = 80, problem_at(soft_cubic, 80, factor=4.0)

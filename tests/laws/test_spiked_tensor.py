@@ -75,6 +75,7 @@ def test_drift_and_covariance_are_the_limits_of_one_step_with_a_real_tensor(k):
     np.testing.assert_allclose(problem.covariance(stats), covariance.reshape(2, 2), rtol=1e-9)
 
 
+@pytest.mark.full
 def test_whole_tensors_their_noise_and_the_chain_have_one_law(same_law):
     """After 1, 10 and 60 steps in dimension 6, 3000 runs each; each of the two comparisons fails by chance once in 10^4."""
     k, d, start = 3, 6, sl.Spike(0.5, 0.6)
@@ -91,6 +92,7 @@ def test_whole_tensors_their_noise_and_the_chain_have_one_law(same_law):
         same_law(*({name: data[name].values for name in ("m", "r2", "risk")} for data in (whole, other)))
 
 
+@pytest.mark.full
 def test_gap_to_ode_shrinks_as_inverse_root_d_and_the_sde_fluctuates_alike(same_law):
     """From d = 1024 to 40960 the exponent is -1/2 within 0.05, four times its error from 1024 runs."""
     problem, start = sl.presets.spiked_tensor(3, snr=4.0, lr=0.5), sl.Spike(0.5, 0.7)
@@ -124,6 +126,7 @@ def variance_from_random_starts(snr, times):
     return measured, theory
 
 
+@pytest.mark.full
 def test_matrix_pca_below_the_threshold_is_a_stable_linear_diffusion():
     """Stationary variance 1/(1 - snr), within 3 %.
 
@@ -201,6 +204,7 @@ def test_threshold_is_where_the_fixed_points_appear(k):
     assert 0 < m_dagger < np.sqrt((k - 2) * lr / k) < m_star
 
 
+@pytest.mark.full
 def test_scaled_tensor_has_a_barrier_at_every_strength():
     """For snr = Lambda sqrt(d), k = 3: who reaches u = 6 before 0 from below, at and above the barrier u = 1/Lambda.
 

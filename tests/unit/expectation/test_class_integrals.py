@@ -202,6 +202,7 @@ def xor_states():
     return {10.0: weights(4, 2, 6), 1000.0: (radius * np.array([1.0, 1.0, -1.0, -1.0]), near)}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("snr", [10.0, 1000.0])
 def test_xor_moments_are_those_of_inputs_in_space(snr):
     """12 scrambled sequences; 45 moments each within 7 standard errors: a false alarm once in a thousand."""

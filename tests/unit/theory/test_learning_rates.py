@@ -76,6 +76,7 @@ def test_full_ode_reaches_zero_risk_below_a_sixth_of_the_width_and_not_above():
     assert ends[0.17].min() > 0.05
 
 
+@pytest.mark.full
 def test_published_optimum_of_ten_units_ends_with_all_students_alike_and_nothing_learnt():
     """Risk 2, overlap 0 with the teacher, overlap 1 among students, in the ODE and in the chain."""
     lr = float(mediocrity.optimal_lr(10))

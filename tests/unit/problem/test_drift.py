@@ -336,6 +336,7 @@ def test_problem_is_a_pytree_whose_numbers_can_be_traced():
     np.testing.assert_allclose(jax.jit(jax.vmap(lambda q: q.drift(stats).M[0, 0]))(stacked), together)
 
 
+@pytest.mark.full
 def test_gradient_of_the_flow_with_respect_to_the_learning_rate_is_its_finite_difference():
     start = sl.Overlaps([1.0, 1.0], [[0.1], [-0.2]], [[1.0, 0.1], [0.1, 1.0]])
     end = lambda lr: sl.flow(sl.presets.phase_retrieval(width=2, lr=lr, noise=0.1), start, 15.0).M[1, 0]

@@ -1,0 +1,34 @@
+"""Information exponents on the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from sgdlimits.model.activation import Polynomial
+
+
+def test_exponent_on_the_command_line(command):
+    shown = command("exponent square --d 1000")
+    assert shown.exit_code == 0, shown.output
+    assert "square: information exponent 2, of the order of d log d samples" in shown.output
+    assert "c_0 = 1, c_1 = 0, c_2 = 2," in shown.output
+    assert "0.08333 for d = 1000" in shown.output
+    assert "t = 17.42" in shown.output
+    assert "sgdlimits run single_index --activation square --lr 0.0833 --d 1000" in shown.output
+
+
+@pytest.mark.parametrize(
+    "line", ["exponent he99", "run single_index --d 30 --activation he99", "run committee --d 30 --activation x"]
+)
+def test_an_unknown_activation_is_one_sentence_on_the_command_line(line, command):
+    told = command(line)
+    assert told.exit_code == 2
+    assert told.output.startswith("Error: unknown activation")
+    assert len(told.output.splitlines()) == 1
+
+
+def test_a_polynomial_is_written_in_words():
+    from sgdlimits.cli.info import _in_words
+    from sgdlimits.trajectory.record import _encode
+
+    assert _in_words(_encode(Polynomial([0, -3, 0, 1]))) == "Polynomial(coefficients=[0, -3, 0, 1])"

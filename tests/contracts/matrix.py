@@ -1,0 +1,199 @@
+"""The problems and the levels that every contract is tried on. Add yours to PROBLEMS or LEVELS."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sgdlimits as sl
+from sgdlimits.problem.mean_field import MeanFieldProblem
+from sgdlimits.statistics.particles import particles_of
+
+D, RUNS = 1024, 8
+"""From this dimension on the chain's blocks have their full size, so that larger dimensions share what is compiled."""
+
+
+# --- problems that a user might write ----------------------------------------------------------------------------------------
+
+
+def huber(prediction, label):
+    error = jnp.abs(prediction - label)
+    return jnp.where(error < 1, error**2 / 2, error - 0.5)
+
+
+def product(fixed):
+    return fixed[0] * fixed[1]
+
+
+def absolute_huber_product() -> sl.ProjectionProblem:
+    """Absolute-value units, Huber loss, a readout of two directions: nothing of it is in the package."""
+    return sl.ProjectionProblem(
+        target=sl.Target(product, teachers=2, noise=0.1),
+        network=sl.TwoLayer(2, jnp.abs),
+        loss=huber,
+        algorithm=sl.OnePassSGD(lr=0.3, lr_second=0.2, ridge=0.05),
+        rule=sl.Sobol(log2_points=9, scrambles=8),
+        name="absolute_huber_product",
+    )
+
+
+def unequal_teachers() -> sl.ProjectionProblem:
+    """A quadratic readout of directions that are not orthonormal, on the sphere, second layer trained, batches of three."""
+    return sl.ProjectionProblem(
+        target=sl.Target(sl.QuadraticReadout([[1.0, 0.2], [0.2, -0.5]]), 2, noise=0.05, gram=[[1.0, 0.3], [0.3, 0.7]]),
+        network=sl.TwoLayer(3, "square"),
+        loss=sl.SquaredLoss(),
+        algorithm=sl.OnePassSGD(lr=0.9, lr_second=0.3, sphere=True, batch=3),
+        name="unequal_teachers",
+    )
+
+
+def own_mixture() -> sl.ProjectionProblem:
+    """Three classes of different weights and two labels along directions that are not orthonormal, ridge on both layers.
+
+    By few Sobol points, which compile faster: the accuracy of expectations has tests of its own.
+    """
+    means, labels, weights = [[1.0, 0.0], [-0.5, 1.0], [0.0, -1.0]], [1.0, 0.0, 1.0], [0.3, 0.5, 0.2]
+    gram = [[1.0, 0.3], [0.3, 0.7]]
+    return sl.presets.gaussian_mixture(
+        means, labels, weights, snr=4.0, ridge=0.05, lr=1.5, width=2, gram=gram, rule=sl.Sobol(7, 4)
+    )
+
+
+# --- problems ----------------------------------------------------------------------------------------------------------------
+
+
+def on_means() -> sl.ProjectionProblem:
+    return sl.presets.binary_mixture(snr=math.inf, ridge=0.1)
+
+
+def line_of_classes() -> sl.ProjectionProblem:
+    """Smooth units, three classes on a line."""
+    return sl.presets.gaussian_mixture([[-1.0], [0.0], [1.0]], [0, 1, 0], [0.3, 0.4, 0.3], snr=5.0, activation="erf")
+
+
+PROBLEMS = {
+    "absolute_huber_product": absolute_huber_product,
+    "unequal_teachers": unequal_teachers,
+    "own_mixture": own_mixture,
+    "spiked_tensor": lambda: sl.presets.spiked_tensor(order=3, snr=3.0, lr=0.1, ridge=0.01),
+    "phase_retrieval": lambda: sl.presets.phase_retrieval(width=2, lr=0.1, noise=0.1),
+    "quadratic_network": lambda: sl.presets.quadratic_network(width=3, teachers=2, lr=0.1, noise=0.1),
+    "committee": lambda: sl.presets.committee(2, 2, "erf", lr=0.5, noise=0.1, train_second=0.5),
+    "single_index": lambda: sl.presets.single_index("he3", lr=0.02, noise=0.1),
+    "binary_mixture": lambda: sl.presets.binary_mixture(snr=10.0),
+    "xor_mixture": lambda: sl.presets.xor_mixture(snr=10.0, width=2),
+    "gaussian_mixture": line_of_classes,
+    "on_means": on_means,
+}
+GENERAL = ("unequal_teachers", "spiked_tensor")
+"""What contracts without a level are tried on without --all: sphere, second layer and batches; tensors."""
+
+
+def saddle(problem):
+    """No overlap, units of norm 1 orthogonal to each other."""
+    return sl.FixedInit(0.0).one(problem)
+
+
+def plateau(problem):
+    one = saddle(problem)
+    return sl.Overlaps(one.a, one.M, sl.theory.quadratic.plateau_norm(problem) * one.Q)
+
+
+def noise_alone(problem):
+    """The tensor that noise and ridge hold at a length, 12 r^2 - 12 lr r + 2 ridge = 0 for r = r2 at order three."""
+    return sl.Spike(0.0, float(np.roots([12, -12 * problem.lr, 2 * problem.ridge]).max()))
+
+
+def optimum(problem):
+    x = sl.theory.effective.ring_radius(ridge=0.1, weight=0.5) * np.array([1.0, -1.0])
+    return sl.Overlaps(x, x[:, None], np.outer(x, x))
+
+
+POINTS = {
+    "phase_retrieval": saddle,
+    "single_index": saddle,
+    "quadratic_network": plateau,
+    "spiked_tensor": noise_alone,
+    "on_means": optimum,
+}
+"""A fixed point of the drift, where one is known: for levels that describe SGD near it."""
+
+
+# --- levels ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A level in the contracts: how it is made for a problem, and what is true of it on every problem.
+
+    Parameters
+    ----------
+    make : the level at dimension D, from the name of a problem and the problem
+    suits : the names of the problems that it is written for
+    noisy : whether runs from one start differ
+    steps : whether a run ends after whole steps of SGD
+    end : when simulations end
+    view, seen : the problem and its statistics as the level has them
+    near : where its mean follows the drift, from the name of a problem and the problem
+    """
+
+    make: Callable
+    suits: tuple[str, ...] = tuple(PROBLEMS)
+    noisy: bool = True
+    steps: bool = False
+    end: float = 1.0
+    view: Callable = lambda problem: problem
+    seen: Callable = lambda stats: stats
+    near: Callable = lambda name, problem: sl.FixedInit(0.3).one(problem)
+
+
+def beside(name, problem):
+    """A place near the fixed point of a problem: a mean of overlaps is the overlap of some weights."""
+    mix = lambda point, other: 0.95 * point + 0.05 * other
+    return jax.tree.map(mix, POINTS[name](problem), sl.FixedInit(0.3).one(problem))
+
+
+LEVELS = {
+    "sgd": Kind(lambda name, problem: sl.SGD(D), steps=True),
+    "chain": Kind(lambda name, problem: sl.Chain(D), steps=True),
+    "sde": Kind(lambda name, problem: sl.SDE(D, dt=0.03, samples=8)),
+    # Ends early: smooth, and slow where the drift is a sum over Sobol points.
+    "ode": Kind(lambda name, problem: sl.ODE(), noisy=False, end=0.25),
+    "mean-field": Kind(
+        lambda name, problem: sl.MeanField(),
+        suits=("unequal_teachers", "phase_retrieval", "quadratic_network", "committee", "single_index"),
+        noisy=False,
+        end=0.25,
+        view=MeanFieldProblem,
+        seen=particles_of,
+    ),
+    "local": Kind(lambda name, problem: sl.Local(POINTS[name](problem), D), suits=tuple(POINTS), near=beside),
+}
+
+
+# --- pairs -------------------------------------------------------------------------------------------------------------------
+
+FEW = [
+    ("absolute_huber_product", "sgd"), ("spiked_tensor", "sgd"), ("single_index", "sgd"), ("xor_mixture", "sgd"),
+    ("unequal_teachers", "chain"), ("spiked_tensor", "chain"), ("binary_mixture", "chain"),
+    ("own_mixture", "sde"), ("spiked_tensor", "sde"), ("gaussian_mixture", "sde"),
+    ("absolute_huber_product", "ode"), ("quadratic_network", "ode"), ("committee", "mean-field"),
+    ("phase_retrieval", "local"), ("on_means", "local"),
+]  # fmt: skip
+"""Each loop once, each level, each problem."""
+
+
+def some(cases, few):
+    """The cases as parameters: those of `few` always, the others only with --all."""
+    return [pytest.param(*case, marks=() if case in few else pytest.mark.full, id="-".join(case)) for case in cases]
+
+
+ALL_PAIRS = some([(name, level) for level, kind in LEVELS.items() for name in kind.suits], FEW)
+ALL_PROBLEMS = some([(name,) for name in PROBLEMS], [(name,) for name in GENERAL])

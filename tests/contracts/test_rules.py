@@ -1,0 +1,86 @@
+"""Every rule for expectations that suits a problem gives the same drift, risk and covariance, within its own error estimate."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+from contracts.matrix import PROBLEMS, some
+
+import sgdlimits as sl
+from sgdlimits.expectation import AtMeans, ClassIntegrals, FieldIntegrals, NodeSums, Squares, choose
+
+
+def grid(problem):
+    """As many nodes a direction as memory allows; at least seven, which are exact for squares."""
+    return sl.GaussHermite(max(7, int(2 ** (17 / (problem.network.width + problem.target.teachers + 1)))))
+
+
+RULES = {
+    "asked": lambda problem: problem.rule,
+    "squares": lambda problem: Squares(),
+    "fields": lambda problem: FieldIntegrals(),
+    "at means": lambda problem: AtMeans(),
+    "classes": lambda problem: ClassIntegrals(),
+    "grid": lambda problem: NodeSums(grid(problem)),
+    "sobol": lambda problem: NodeSums(sl.Sobol(12, 8, seed=1)),
+}
+
+
+def suits(rule, problem):
+    """Whether a rule is for a problem: a grid is for smooth functions, whose errors it can estimate."""
+    if isinstance(rule, NodeSums) and isinstance(rule.rule, sl.GaussHermite):
+        return problem.network.activation.smooth and problem.target.readout.smooth
+    return rule.suits(problem.model)
+
+
+CASES = [
+    (name, rule)
+    for name, make in PROBLEMS.items()
+    if isinstance(problem := make(), sl.ProjectionProblem)
+    for rule, of in RULES.items()
+    if suits(of(problem), problem)
+]
+FEW = [("unequal_teachers", "squares"), ("committee", "fields"), ("on_means", "at means"), ("gaussian_mixture", "grid"),
+       ("own_mixture", "classes"), ("absolute_huber_product", "sobol")]  # fmt: skip
+
+
+@eqx.filter_jit
+def averages(problem, stats):
+    """(moments, covariance) and the error estimates of the moments."""
+    value, error = problem.rule.estimate(problem.model, stats)
+    return (value, problem.covariance(stats)), error
+
+
+@pytest.fixture(scope="module")
+def chosen():
+    """A function for the averages of a problem by the rule that is chosen for it, computed once."""
+    known = {}
+
+    def look_up(name, stats):
+        if name not in known:
+            problem = PROBLEMS[name]()
+            known[name] = averages(problem.with_rule(choose(problem.model)), stats)
+        return known[name]
+
+    return look_up
+
+
+def largest(tree):
+    return max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize(("name", "rule"), some(CASES, FEW))
+def test_rules_agree_within_their_error_estimates(name, rule, chosen, random_overlaps):
+    """The moments, of which drift and risk are made, within six errors. The covariance, of products of their integrands, within
+    30 times the relative error of the moments.
+    """
+    problem = PROBLEMS[name]()
+    stats = random_overlaps(problem, seed=1)
+    (moments, covariance), error = averages(problem.with_rule(RULES[rule](problem)), stats)
+    (best, best_covariance), best_error = chosen(name, stats)
+    relative = (largest(error) + largest(best_error)) / largest(best) + 1e-6
+    for value, exact, left, right in zip(moments, best, error, best_error, strict=True):
+        assert (np.abs(value - exact) <= 6 * (left + right) + 1e-6 * largest(best)).all()
+    assert np.abs(covariance - best_covariance).max() <= 30 * relative * np.abs(best_covariance).max()
