@@ -63,6 +63,8 @@ class Atlas:
     def labels(self) -> np.ndarray:
         """The component of the image g of root i, shape (order, roots)."""
         order, count = self.group.order, len(self.points)
+        if not count:
+            return np.empty((order, 0), int)
         i, g, j = (np.array(self.edges, int).reshape(-1, 3)).T
         h = np.arange(order)[:, None]
         ends = (h * count + i).ravel(), (self.group.table[:, g] * count + j).ravel()
@@ -187,7 +189,7 @@ def smooth(system: System, roots: Roots, towards: np.ndarray) -> np.ndarray:
 
 
 def displacements(points: np.ndarray, towards: np.ndarray) -> np.ndarray:
-    """Small steps from each point towards each of other statistics: statistics of weights are convex. Shape (points, ways, n)."""
+    """Small steps from each point towards other statistics, shape (points, ways, n). Statistics of weights are a convex set."""
     direction = towards - points[:, None]
     size = DISPLACEMENT * (1 + np.linalg.norm(points, axis=1))[:, None]
     return direction * np.minimum(1, size / np.maximum(np.linalg.norm(direction, axis=2), SAME))[..., None]

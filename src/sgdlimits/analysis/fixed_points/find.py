@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.analysis.fixed_points.components import Atlas, atlas_of, orbits_of
+from sgdlimits.analysis.fixed_points.components import atlas_of, orbits_of
 from sgdlimits.analysis.fixed_points.result import FixedPoint, FixedPoints, SearchInterrupted, share
 from sgdlimits.analysis.fixed_points.roots import Roots, roots_from, roots_near
 from sgdlimits.analysis.fixed_points.settle import settle
@@ -123,10 +123,9 @@ class Search:
         self.system, self.x, self.group = system, x, group
         self.parts: list[Roots] = [Roots.none(system.size)]
         self.stages = ["searches", "ways between roots", "basins", "components", "stability"]
-        self.atlas: Atlas | None = None
-        self.owner = np.empty(0, int)
+        self.atlas, self.owner = atlas_of(system, group, self.parts[0])
         self.ends: np.ndarray | None = None
-        self.runs = 0
+        self.runs = self.searches = 0
         self.inside: dict[int, tuple[Roots, int, int]] = {}
         self.words: dict[int, Stability] = {}
 
@@ -149,6 +148,7 @@ class Search:
 
     def _keep(self, roots: Roots) -> None:
         self.parts.append(roots.at(roots.found))
+        self.searches += int(roots.found.sum())
 
     def _connect(self) -> None:
         self.system.watch.stage("ways between roots")
@@ -162,12 +162,11 @@ class Search:
         end = settle(self.system, starts)
         roots = roots_near(self.system, end)
         near = np.linalg.norm(roots.x - end, axis=1) < AT_REST * (1 + np.linalg.norm(end, axis=1))
-        roots, searches = roots.at(roots.found & near), len(self.owner)
+        roots = roots.at(roots.found & near)
         new = self.atlas.locate(roots.x) < 0
         if new.any():
             self.parts.append(roots.at(new))
             self._connect()
-            self.owner = self.owner[:searches]
         self.ends, self.runs = self.atlas.locate(roots.x), len(starts)
 
     def _members(self) -> dict[int, np.ndarray]:
@@ -190,14 +189,14 @@ class Search:
     def table(self, name: str, stopped: str = "") -> FixedPoints:
         """One row for each orbit of components, of what there is."""
         self.system.watch.stop()
-        if self.atlas is None:
+        if not len(self.owner):
             self.atlas, self.owner = atlas_of(self.system, self.group, Roots.join(self.parts))
         labels, members = self.atlas.labels(), self._members()
         rows = [self._row(orbit, mine, labels) for orbit, mine in members.items()]
         rows.sort(key=lambda row: (ORDER.index(row.stability), row.risk))
         missing = f"{stopped}, before the end of: {', '.join(self.stages)}" if stopped else ""
         elsewhere = None if self.ends is None else share(self.runs - int((self.ends >= 0).sum()), self.runs)
-        return FixedPoints(tuple(rows), name, self.group.order, len(self.owner), elsewhere, missing)
+        return FixedPoints(tuple(rows), name, self.group.order, self.searches, elsewhere, missing)
 
     def _row(self, orbit: int, mine: np.ndarray, labels: np.ndarray) -> FixedPoint:
         roots, at, dimension = self.inside.get(orbit, (self.atlas.roots.at(mine), 0, -1))
@@ -212,7 +211,7 @@ class Search:
             copies=int(np.unique(labels[:, mine]).size),
             residual=float(roots.residual[at]),
             risk=float(_risk(self.system, point)),
-            found=int(mine[self.owner].sum()),
+            found=int(mine[self.owner[: self.searches]].sum()),
             basin=self._basin(mine),
         )
 

@@ -23,13 +23,14 @@ ROUNDING = 1e-12
 SNAP = 0.04
 """Coordinates below this share of the largest are set to zero for a second search."""
 FAR = 1e6
+ZERO = 1e-6
+"""Eigenvalues below this, relative to the norm of the Jacobian, are zero."""
 METHODS = {False: ("lm", {"xtol": 1e-13, "ftol": 1e-13}), True: ("hybr", {"xtol": 1e-4})}
 """Of MINPACK. Powell's, for costly drifts, renews the Jacobian only where its updates serve no more."""
 
 
 class Roots(NamedTuple):
-    """Where the search from each row ended, the norm of the drift and the Jacobian there, and whether this is a root that
-    exists."""
+    """Where searches ended, the norm of the drift and the Jacobian there, and whether these are roots that exist."""
 
     x: np.ndarray
     residual: np.ndarray
@@ -53,10 +54,6 @@ class Roots(NamedTuple):
         values = np.linalg.eigvals(self.jacobian)
         values = np.take_along_axis(values, np.argsort(-values.real, axis=1, kind="stable"), 1)
         return values, ZERO * np.linalg.norm(self.jacobian, axis=(1, 2))
-
-
-ZERO = 1e-6
-"""Eigenvalues below this, relative to the norm of the Jacobian, are zero."""
 
 
 def roots_from(system: System, x: np.ndarray) -> Roots:
@@ -112,7 +109,7 @@ def _search(system: System, x: np.ndarray, steps: int) -> Roots:
 
 @eqx.filter_jit
 def _levenberg_marquardt(system: System, x: Float[Array, "rows n"], steps: Array):
-    """(x, drift, Jacobian) where the search from each row ends. Rows one by one need the Jacobian only where a step succeeds."""
+    """(x, drift, Jacobian) where the search from each row ends. One by one, only steps that succeed need the Jacobian."""
     jacobian = jax.jacfwd(system.drift)
 
     def search(x):

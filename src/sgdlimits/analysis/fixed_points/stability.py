@@ -86,8 +86,7 @@ def corners(points: np.ndarray) -> np.ndarray:
 
 
 def escapes(system: System, points: np.ndarray, towards: np.ndarray) -> tuple[bool, bool]:
-    """Whether points, displaced a little in one of several directions, ever come to rest where no way leads back to them, and
-    whether they always come closer again."""
+    """(whether points, displaced a little, ever rest where no way leads back to them, whether they all come closer again)."""
     step = displacements(points, towards).reshape(-1, system.size)
     origin = np.repeat(points, len(towards), axis=0)
     settled = settle(system, origin + step, BLOCKS)

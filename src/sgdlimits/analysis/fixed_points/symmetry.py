@@ -113,7 +113,7 @@ def _matrices(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | None)
 
 
 @eqx.filter_jit
-def _images(system: System, basis: Array, maps: Sequence[Callable[[PyTree], PyTree]] | None) -> list[Array]:
+def _images(system: System, basis: PyTree, maps: Sequence[Callable[[PyTree], PyTree]] | None) -> list[Array]:
     maps = candidates(system.like) if maps is None else maps
     return [jax.vmap(lambda x, g=g: system.coordinates(g(system.stats(x))))(basis) for g in maps]
 

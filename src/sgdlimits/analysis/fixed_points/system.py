@@ -6,6 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -29,13 +30,14 @@ STARTS, FEWEST_STARTS = 256, 16
 class System(eqx.Module):
     """The drift of a problem along its free coordinates x; what does not move is held as in `like`.
 
-    Points are treated `chunk` at a time: one shape, compiled once; costly ones one by one. Kinks of piecewise linear units are kept as they are, where
-    the problem's own drift smooths them for solvers: a field at the kink is then fixed exactly.
+    Points are treated `chunk` at a time: one shape, compiled once; where a drift is costly, one by one. Kinks of piecewise
+    linear units are kept as they are, where the problem's own drift smooths them for solvers: a field at the kink is then fixed
+    exactly.
     """
 
     problem: Problem
     like: PyTree
-    held: Float[Array, " full"]
+    held: PyTree
     free: tuple[int, ...] = eqx.field(static=True)
     corrector: bool = eqx.field(static=True)
     chunk: int = eqx.field(static=True)
@@ -73,7 +75,8 @@ class System(eqx.Module):
 
     def operations(self) -> float:
         """About how many floating-point operations a drift takes."""
-        cost = drift_at.lower(self, np.asarray(self.held)[list(self.free)]).lowered.cost_analysis()
+        compiled: Any = drift_at
+        cost = compiled.lower(self, np.asarray(self.held)[list(self.free)]).lowered.cost_analysis()
         return (cost or {}).get("flops", 0.0)
 
     def starts(self) -> int:
@@ -149,7 +152,7 @@ def in_chunks(f: Callable, system: System, x: PyTree, *more) -> PyTree:
 
 
 @eqx.filter_jit
-def drift_at(system: System, x: Float[Array, " n"]) -> Float[Array, " n"]:
+def drift_at(system: System, x: PyTree) -> Float[Array, " n"]:
     return system.drift(x)
 
 
