@@ -141,7 +141,7 @@ def three_classes():
 
 @pytest.fixture(scope="module")
 def coinciding():
-    return fixed_points(three_classes(), count=12)
+    return fixed_points(three_classes(), count=16)
 
 
 def test_a_point_where_units_coincide_is_stable_if_the_flow_returns_to_it(coinciding, random_overlaps, say):
@@ -168,7 +168,8 @@ def test_a_wrong_jacobian_is_not_believed():
     near = sl.Overlaps(np.full((1, 2), 0.876), np.full((1, 2, 1), 0.733), np.full((1, 2, 2), 0.556))
     root = roots_near(system, system.rows(near))
     wrong = root._replace(jacobian=root.jacobian + 0.1 * np.eye(system.size))
-    assert root.found.all() and wrong.spectra[0][0, 0] > 0
+    assert root.found.all()
+    assert wrong.spectra[0][0, 0] > 0
     assert stability_of(system, wrong, 0, system.rows(batch)) == "stable"
 
 
@@ -177,7 +178,8 @@ def test_specialisation_grows_from_where_two_erf_units_coincide(say):
     say(table)
     gap = lambda point: np.abs(point.Q - point.Q[0, 0]).max() + np.ptp(point.M)
     saddles = [each for each in table if gap(each.point) < 1e-6]
-    assert saddles and all(each.stability == "unstable" for each in saddles)
+    assert saddles
+    assert all(each.stability == "unstable" for each in saddles)
     assert [each.risk < 1e-9 for each in table] == [True] + [False] * (len(table) - 1)
     assert table[0].stability == "stable"
 

@@ -33,7 +33,8 @@ ROWS = 32
 DISPLACEMENT = 1e-4
 CHECKS, LINEAR = 6, 0.003
 """Displacements by which a Jacobian is checked, and the largest relative error."""
-TRIED = 120
+REGULAR = 0.01
+TRIED, FEW_TRIED = 120, 6
 """Images beyond so many nearest ones of a root are left to other roots of its component."""
 
 
@@ -73,6 +74,10 @@ class Atlas:
 
     def connect(self, towards: np.ndarray) -> None:
         """Walk between near roots of different components, until no two are found connected any more."""
+        for i in np.flatnonzero(~smooth(self.system, self.roots, towards)):
+            self.system.watch.stage("Jacobians where units coincide, root", int(i) + 1, len(self.points))
+            measured = measure(self.system, self.points[i], towards)
+            self.roots.jacobian[i] = self.roots.jacobian[i] if measured is None else measured
         values, zero = self.roots.spectra
         regular = np.flatnonzero((np.abs(values) > zero[:, None]).all(1))
         self.alone[regular] = smooth(self.system, self.roots.at(regular), towards)
@@ -130,12 +135,13 @@ class Atlas:
         """The nearest images outside its component of each orbit of components, a few in all or for each other component."""
         labels = self.labels()
         orbits = orbits_of(labels)
+        tried = FEW_TRIED if self.system.costly else TRIED
         best: dict[tuple, list[tuple[float, tuple[int, int, int]]]] = {}
         for i in np.flatnonzero(~self.alone):
             gaps = self.gaps(self.points[i][None])[0]
             gaps[labels == labels[0, i]] = np.inf
             gaps[:, self.alone] = np.inf
-            for flat in np.argsort(gaps, axis=None)[:TRIED]:
+            for flat in np.argsort(gaps, axis=None)[:tried]:
                 g, j = divmod(int(flat), len(self.points))
                 if not np.isfinite(gaps[g, j]) or (int(i), g, j) in self.failed:
                     continue
@@ -186,6 +192,17 @@ def smooth(system: System, roots: Roots, towards: np.ndarray) -> np.ndarray:
     wrong = np.linalg.norm(drift - np.einsum("rij,rwj->rwi", roots.jacobian, step), axis=2)
     scale = np.linalg.norm(roots.jacobian, axis=(1, 2))[:, None] * np.linalg.norm(step, axis=2)
     return (wrong <= LINEAR * scale).all(1)
+
+
+def measure(system: System, x: np.ndarray, towards: np.ndarray) -> np.ndarray | None:
+    """A root's Jacobian by differences towards random statistics; None where they are not linear, or it may be singular."""
+    step = 10 * displacements(x[None], towards[: 2 * system.size])[0]
+    near, far = (in_chunks(drifts_at, system, x + length * step) for length in (1, 2))
+    slope = (4 * near - far) / 2
+    J = np.linalg.lstsq(step, slope, rcond=None)[0].T
+    scale = np.linalg.norm(J)
+    linear = np.linalg.norm(slope - step @ J.T, axis=1) <= LINEAR * scale * np.linalg.norm(step, axis=1)
+    return J if len(step) > system.size and linear.all() and np.abs(np.linalg.eigvals(J)).min() > REGULAR * scale else None
 
 
 def displacements(points: np.ndarray, towards: np.ndarray) -> np.ndarray:

@@ -100,10 +100,9 @@ def fixed_points(
         ends = None if basins is None else _batch(problem, basins, runs, seed)
         system = System.of(problem, batch, corrector, watch)
         x = system.rows(batch)
-        if count is None and getattr(starts, "dims", None) is None:
-            x = x[: system.starts()]
         system.time(x[0])
-        search = Search(system, x, find_symmetries(system, symmetries, x))
+        fewer = system.starts() if count is None and not hasattr(starts, "dims") else len(x)
+        search = Search(system, x[:fewer], x, find_symmetries(system, symmetries, x))
         try:
             watch.arm()
             search.run(None if ends is None else system.rows(ends))
@@ -119,8 +118,8 @@ def fixed_points(
 class Search:
     """What was found so far: each stage adds to it, and leaves it whole where it is cut off."""
 
-    def __init__(self, system: System, x: np.ndarray, group: Group) -> None:
-        self.system, self.x, self.group = system, x, group
+    def __init__(self, system: System, x: np.ndarray, towards: np.ndarray, group: Group) -> None:
+        self.system, self.x, self.towards, self.group = system, x, towards, group
         self.parts: list[Roots] = [Roots.none(system.size)]
         self.stages = ["searches", "ways between roots", "basins", "components", "stability"]
         self.atlas, self.owner = atlas_of(system, group, self.parts[0])
@@ -138,7 +137,7 @@ class Search:
     def _search(self) -> None:
         system, size = self.system, self.system.chunk
         for begin in range(0, len(self.x), size):
-            system.watch.stage("searches, start", begin + 1, len(self.x))
+            system.watch.stage("searches from start", begin + 1, len(self.x))
             x = self.x[begin : begin + size]
             self._keep(roots_from(system, x))
             if not system.costly:
@@ -153,7 +152,7 @@ class Search:
     def _connect(self) -> None:
         self.system.watch.stage("ways between roots")
         self.atlas, self.owner = atlas_of(self.system, self.group, Roots.join(self.parts))
-        self.atlas.connect(self.x)
+        self.atlas.connect(self.towards)
 
     def _basins(self, starts: np.ndarray | None) -> None:
         if starts is None:
@@ -184,7 +183,7 @@ class Search:
     def _stability(self) -> None:
         for i, (orbit, (roots, _, dimension)) in enumerate(self.inside.items()):
             self.system.watch.stage("stability of components", i + 1, len(self.inside))
-            self.words[orbit] = stability_of(self.system, roots, dimension, self.x)
+            self.words[orbit] = stability_of(self.system, roots, dimension, self.towards)
 
     def table(self, name: str, stopped: str = "") -> FixedPoints:
         """One row for each orbit of components, of what there is."""

@@ -89,7 +89,7 @@ class System(eqx.Module):
         np.asarray(drift_at(self, x))
         begin = time.perf_counter()
         np.asarray(drift_at(self, x))
-        self.watch.cost = f", {1e3 * (time.perf_counter() - begin):.2g} ms a drift"
+        self.watch.cost = f", {1e3 * (time.perf_counter() - begin):.3g} ms a drift"
 
     def over_rows(self, f: Callable, rows: PyTree) -> PyTree:
         """f of each row, inside compiled code."""

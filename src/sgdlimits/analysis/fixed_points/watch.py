@@ -52,7 +52,7 @@ class Watch:
 
     def arm(self) -> None:
         """From now on there is something to return when the time is over."""
-        self.end = self.begin + self.seconds
+        self.points, self.end = 0, self.begin + self.seconds
 
     def stop(self) -> None:
         """No more progress, and no more limit."""
