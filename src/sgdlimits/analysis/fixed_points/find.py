@@ -23,9 +23,9 @@ from sgdlimits.errors import check_count, check_number
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import Start, as_start
 
-SEARCH_BLOCKS = 12
+SEARCH_BLOCKS, FEW_BLOCKS = 12, 6
 EVERY = 4
-"""The flow carries every fourth start where drifts are costly."""
+"""The flow carries every fourth start, and not as far, where drifts are costly."""
 ORDER = ("stable", "neutral", "unstable", "unknown")
 AT_REST = 0.2
 """A flow has come to rest where a fixed point is this close, relative to 1 and its size; sliding along kinks needs the room."""
@@ -143,7 +143,7 @@ class Search:
             if not system.costly:
                 self._keep(roots_near(system, x))
             if not system.costly or begin % EVERY == 0:
-                self._keep(roots_near(system, settle(system, x, SEARCH_BLOCKS)))
+                self._keep(roots_near(system, settle(system, x, FEW_BLOCKS if system.costly else SEARCH_BLOCKS)))
 
     def _keep(self, roots: Roots) -> None:
         self.parts.append(roots.at(roots.found))

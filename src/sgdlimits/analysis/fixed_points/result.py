@@ -105,12 +105,12 @@ class FixedPoints(Sequence):
     @property
     def unseen(self) -> float:
         """About which share of more searches would find new orbits: that of searches alone in theirs (Good and Turing)."""
-        return sum(orbit.found == 1 for orbit in self.orbits) / max(self.searches, 1)
+        return sum(orbit.found == 1 for orbit in self.orbits) / self.searches if self.searches else 1.0
 
     def __repr__(self) -> str:
         head = (
             f"{self.name}: {_count(self.components, 'component')} of fixed points, {_count(len(self), 'orbit')} under "
-            f"{_count(self.symmetries, 'symmetry', 'symmetries')}; {self.searches} searches, about {100 * self.unseen:.2g} % "
+            f"{_count(self.symmetries, 'symmetry', 'symmetries')}; {self.searches} searches, about {100 * self.unseen:.3g} % "
             "of more would find others"
         )
         used = [i for i, name in enumerate(COLUMNS) if name != "basin" or self.elsewhere is not None]

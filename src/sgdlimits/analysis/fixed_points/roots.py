@@ -15,7 +15,7 @@ from scipy.optimize import root
 
 from sgdlimits.analysis.fixed_points.system import System, drift_at, in_chunks
 
-STEPS = 60
+STEPS, FEW_STEPS = 60, 25
 FIXED = 1e-9
 """A root's drift is smaller than this, relative to the Jacobian times the size of the point."""
 ROUNDING = 1e-12
@@ -25,7 +25,7 @@ SNAP = 0.04
 FAR = 1e6
 ZERO = 1e-6
 """Eigenvalues below this, relative to the norm of the Jacobian, are zero."""
-METHODS = {False: ("lm", {"xtol": 1e-13, "ftol": 1e-13}), True: ("hybr", {"xtol": 1e-4})}
+METHODS = {False: ("lm", {"xtol": 1e-13, "ftol": 1e-13}), True: ("hybr", {"xtol": 1e-4, "maxfev": 100})}
 """Of MINPACK. Powell's, for costly drifts, renews the Jacobian only where its updates serve no more."""
 
 
@@ -68,7 +68,7 @@ def roots_from(system: System, x: np.ndarray) -> Roots:
     return roots_near(system, np.where(np.isfinite(ends), ends, x))
 
 
-def roots_near(system: System, x: np.ndarray, steps: int = STEPS) -> Roots:
+def roots_near(system: System, x: np.ndarray, steps: int | None = None) -> Roots:
     r"""Roots of the drift b near each row of coordinates, all rows at once, by steps of Levenberg and Marquardt,
 
     .. math:: x \leftarrow x - (J^\top J + \mu)^{-1} J^\top b,
@@ -77,6 +77,7 @@ def roots_near(system: System, x: np.ndarray, steps: int = STEPS) -> Roots:
     root. Where this leads far away or nowhere, small coordinates are set to zero for a second search: drifts of relu units
     jump there, and are zero in between.
     """
+    steps = steps or (FEW_STEPS if system.costly else STEPS)
     first = _search(system, x, steps)
     distance = lambda roots, x: np.where(roots.found, np.linalg.norm(roots.x - x, axis=1), np.inf)
     size = np.abs(x).max(1, keepdims=True)
