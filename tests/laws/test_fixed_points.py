@@ -15,6 +15,13 @@ from scipy.stats import binomtest
 
 import sgdlimits as sl
 from sgdlimits.analysis import fixed_points
+from sgdlimits.analysis.fixed_points import SearchInterrupted
+from sgdlimits.analysis.fixed_points.components import Atlas
+from sgdlimits.analysis.fixed_points.roots import roots_near
+from sgdlimits.analysis.fixed_points.stability import stability_of
+from sgdlimits.analysis.fixed_points.starts import draw_starts
+from sgdlimits.analysis.fixed_points.system import System
+from sgdlimits.analysis.fixed_points.watch import Watch
 from sgdlimits.theory.effective import ring_radius
 
 FALSE_ALARM = 1e-4
@@ -126,3 +133,75 @@ def test_xor_mixture_has_39_components_of_which_24_are_stable(say):
         assert agrees(each.basin, known[each.dimension, each.copies], runs)
     (origin,) = fixed_points(sl.presets.xor_mixture(snr=INFINITE, ridge=0.13), count=32)
     assert origin.stability == "stable"
+
+
+def three_classes():
+    """Two tanh units, three classes on a line, the last one apart: both units learn the same direction."""
+    means, weights = [[-1.0], [0.0], [1.0]], [0.3, 0.4, 0.3]
+    return sl.presets.gaussian_mixture(means, [0, 0, 1], weights, snr=20.0, ridge=0.1, width=2, activation="tanh")
+
+
+@pytest.fixture(scope="module")
+def coinciding():
+    return fixed_points(three_classes(), count=16)
+
+
+def test_a_point_where_units_coincide_is_stable_if_the_flow_returns_to_it(coinciding, random_overlaps, say):
+    """Random displacements by about 1/100 into statistics of weights decay to less than a tenth."""
+    say(coinciding)
+    (both,) = coinciding.stable
+    assert [each.stability for each in coinciding[1:]] == ["unstable", "unstable"]
+    np.testing.assert_allclose(both.point.Q, both.point.Q[0, 0], atol=1e-7)
+    problem = three_classes()
+    others = [random_overlaps(problem, seed) for seed in range(3)]
+    mixed = lambda name: np.stack([0.99 * getattr(both.point, name) + 0.01 * np.asarray(getattr(o, name)) for o in others])
+    start = sl.Overlaps(mixed("a"), mixed("M"), mixed("Q"))
+    run = sl.simulate(problem, sl.ODE(), start, t_max=60, runs=3, save=2)
+    for name in ("a", "M", "Q"):
+        gap = np.abs(run[name].values - getattr(both.point, name)[None, None]).reshape(3, 2, -1).max(2)
+        assert (gap[:, 1] < 0.1 * gap[:, 0]).all()
+
+
+def test_a_wrong_jacobian_is_not_believed():
+    """With false growth in it the attracting point is still stable; the flow from small displacements decides."""
+    problem, watch = three_classes(), Watch("three classes", None, progress=False)
+    batch = draw_starts(problem, 8, 0)
+    system = System.of(problem, batch, True, watch)
+    near = sl.Overlaps(np.full((1, 2), 0.876), np.full((1, 2, 1), 0.733), np.full((1, 2, 2), 0.556))
+    root = roots_near(system, system.rows(near))
+    wrong = root._replace(jacobian=root.jacobian + 0.1 * np.eye(system.size))
+    assert root.found.all()
+    assert wrong.spectra[0][0, 0] > 0
+    assert stability_of(system, wrong, 0, system.rows(batch)) == "stable"
+
+
+def test_specialisation_grows_from_where_two_erf_units_coincide(say):
+    table = fixed_points(sl.presets.committee(2, 2, "erf"), count=32)
+    say(table)
+    gap = lambda point: np.abs(point.Q - point.Q[0, 0]).max() + np.ptp(point.M)
+    saddles = [each for each in table if gap(each.point) < 1e-6]
+    assert saddles
+    assert all(each.stability == "unstable" for each in saddles)
+    assert [each.risk < 1e-9 for each in table] == [True] + [False] * (len(table) - 1)
+    assert table[0].stability == "stable"
+
+
+def test_what_was_found_before_the_time_was_over_is_kept_and_labelled(monkeypatch):
+    problem = sl.presets.phase_retrieval(lr=0.1)
+    cut = fixed_points(problem, count=32, seconds=1e-3)
+    assert not cut.complete
+    assert "searches" in cut.stopped
+    assert "cut off after 0.001 s" in repr(cut)
+    with pytest.raises(sl.BadInput, match="seconds must be a finite number above 0"):
+        fixed_points(problem, seconds=0)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Atlas, "connect", interrupt)
+    with pytest.raises(SearchInterrupted) as stopped:
+        fixed_points(problem, count=32)
+    found = stopped.value.found
+    assert {each.stability for each in found} == {"unknown"}
+    assert found.components == 3
+    assert found.stopped.endswith("before the end of: ways between roots, basins, components, stability")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,16 +10,17 @@ import click
 
 from sgdlimits.cli.options import Command, Option, number
 from sgdlimits.cli.run import Presets, preset_command
-from sgdlimits.cli.work import keep_compiled
+from sgdlimits.cli.work import INTERRUPTED_CODE, keep_compiled
 
 SEARCH = "The search"
 OPTIONS = [
-    number("--count", SEARCH, "starts of searches, random weights with parts switched off", default=256),
+    number("--count", SEARCH, "starts of searches, random weights with parts switched off  [256, fewer for costly drifts]"),
     number("--seed", SEARCH, "a whole number; the same seed gives the same answer", default=0),
     Option("--each", is_flag=True, heading=SEARCH, help="list images under symmetries one by one"),
     Option("--gradient-flow", is_flag=True, heading=SEARCH, help="leave out the effect of the step size"),
     number("--basins", SEARCH, "dimension d of random starts, to count how many go to which fixed point"),
     number("--runs", SEARCH, "how many such starts", default=400),
+    number("--seconds", SEARCH, "end after so many, and print what was found so far", whole=False),
 ]
 
 
@@ -67,18 +69,23 @@ def search_command(preset: Callable) -> click.Command:
 
 def search(preset: Callable, given: dict[str, Any]) -> None:
     """Build the problem from the options, search, and print the table."""
-    from sgdlimits.analysis.fixed_points import fixed_points
+    from sgdlimits.analysis.fixed_points import SearchInterrupted, fixed_points
     from sgdlimits.start import RandomInit
 
     keep_compiled()
     problem = preset(**{name.removeprefix("problem_"): value for name, value in given.items() if name.startswith("problem_")})
-    table = fixed_points(
-        problem,
-        count=given["count"],
-        symmetries=() if given["each"] else "auto",
-        basins=None if given["basins"] is None else RandomInit(given["basins"]),
-        runs=given["runs"],
-        seed=given["seed"],
-        corrector=not given["gradient_flow"],
-    )
+    try:
+        table = fixed_points(
+            problem,
+            count=given["count"],
+            symmetries=() if given["each"] else "auto",
+            basins=None if given["basins"] is None else RandomInit(given["basins"]),
+            runs=given["runs"],
+            seed=given["seed"],
+            corrector=not given["gradient_flow"],
+            seconds=given["seconds"],
+        )
+    except SearchInterrupted as stopped:
+        click.echo(repr(stopped.found))
+        sys.exit(INTERRUPTED_CODE)
     click.echo(repr(table))

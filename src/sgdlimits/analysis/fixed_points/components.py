@@ -15,9 +15,9 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from sgdlimits.analysis.fixed_points.roots import roots_near
+from sgdlimits.analysis.fixed_points.roots import Roots, roots_near
 from sgdlimits.analysis.fixed_points.symmetry import Group
-from sgdlimits.analysis.fixed_points.system import System
+from sgdlimits.analysis.fixed_points.system import System, drifts_at, in_chunks
 
 SAME = 1e-6
 """Roots closer than this, relative to 1 and their size, are one."""
@@ -28,9 +28,13 @@ HALVINGS = 10
 NEAREST = 3
 WALK_STEPS = 15
 ROUNDS = 24
-PAIRS = 48
+PAIRS, FEW_PAIRS = 48, 8
 ROWS = 32
-TRIED = 120
+DISPLACEMENT = 1e-4
+CHECKS, LINEAR = 6, 0.003
+"""Displacements by which a Jacobian is checked, and the largest relative error."""
+REGULAR = 0.01
+TRIED, FEW_TRIED = 120, 6
 """Images beyond so many nearest ones of a root are left to other roots of its component."""
 
 
@@ -40,38 +44,53 @@ class Atlas:
 
     Parameters
     ----------
-    points : roots, no two of which are images of each other, shape (roots, n)
+    roots : no two of which are images of each other
     group : the symmetries
+    alone : roots that are isolated, as their Jacobian is regular and right
     edges : (i, g, j): root i and the image g of root j are connected
     """
 
     system: System
     group: Group
-    points: np.ndarray
+    roots: Roots
+    alone: np.ndarray
     edges: list[tuple[int, int, int]] = field(default_factory=list)
     failed: set[tuple[int, int, int]] = field(default_factory=set)
+
+    @property
+    def points(self) -> np.ndarray:
+        return self.roots.x
 
     def labels(self) -> np.ndarray:
         """The component of the image g of root i, shape (order, roots)."""
         order, count = self.group.order, len(self.points)
+        if not count:
+            return np.empty((order, 0), int)
         i, g, j = (np.array(self.edges, int).reshape(-1, 3)).T
         h = np.arange(order)[:, None]
         ends = (h * count + i).ravel(), (self.group.table[:, g] * count + j).ravel()
         graph = coo_array((np.ones(ends[0].size), ends), (order * count, order * count))
         return connected_components(graph, directed=False)[1].reshape(order, count)
 
-    def connect(self) -> None:
+    def connect(self, towards: np.ndarray) -> None:
         """Walk between near roots of different components, until no two are found connected any more."""
-        self._mark_stabilisers()
+        for i in np.flatnonzero(~smooth(self.system, self.roots, towards)):
+            self.system.watch.stage("Jacobians where units coincide, root", int(i) + 1, len(self.points))
+            measured = measure(self.system, self.points[i], towards)
+            self.roots.jacobian[i] = self.roots.jacobian[i] if measured is None else measured
+        values, zero = self.roots.spectra
+        regular = np.flatnonzero((np.abs(values) > zero[:, None]).all(1))
+        self.alone[regular] = smooth(self.system, self.roots.at(regular), towards)
         each_target = False
-        for _ in range(ROUNDS):
+        for walks in range(ROUNDS):
             pairs = self._candidates(each_target)
+            self.system.watch.stage(f"{len(self.points)} roots, round {walks + 1} of ways between them")
             joined = self._walk(pairs)
             if not joined and each_target:
                 return
             each_target = not joined
 
-    def _mark_stabilisers(self) -> None:
+    def mark_stabilisers(self) -> None:
         for i, x in enumerate(self.points):
             gaps = np.linalg.norm(self.group.elements @ x - x, axis=1)
             self.edges += [(i, int(g), i) for g in np.flatnonzero(gaps < SAME * (1 + np.linalg.norm(x))) if g]
@@ -101,29 +120,33 @@ class Atlas:
                 where[lost] = np.where(connected(self.system, roots[lost], images), j, -1)
         return where
 
-    def between(self, labels: np.ndarray, root: int) -> np.ndarray:
+    def between(self, labels: np.ndarray, root: int) -> Roots:
         """Fixed points between random pairs of images in the component of a root: searches tend to end at its edges."""
         images = self.images[(labels == labels[0, root]).ravel()]
-        pairs = np.random.default_rng(0).integers(len(images), size=(PAIRS, 2))
+        pairs = np.random.default_rng(0).integers(len(images), size=(FEW_PAIRS if self.system.costly else PAIRS, 2))
+        apart = np.linalg.norm(images[pairs[:, 0]] - images[pairs[:, 1]], axis=1)
+        pairs = pairs[apart > SAME * (1 + np.linalg.norm(images[pairs[:, 0]], axis=1))]
         middle = roots_near(self.system, images[pairs].mean(1))
-        inside = middle.found & (pairs[:, 0] != pairs[:, 1])
+        inside = middle.found
         inside[inside] = connected(self.system, images[pairs[inside, 0]], middle.x[inside])
-        return middle.x[inside]
+        return middle.at(inside)
 
     def _candidates(self, each_target: bool) -> list[tuple[int, int, int]]:
         """The nearest images outside its component of each orbit of components, a few in all or for each other component."""
         labels = self.labels()
         orbits = orbits_of(labels)
+        tried = FEW_TRIED if self.system.costly else TRIED
         best: dict[tuple, list[tuple[float, tuple[int, int, int]]]] = {}
-        for i, x in enumerate(self.points):
-            gaps = self.gaps(x[None])[0]
+        for i in np.flatnonzero(~self.alone):
+            gaps = self.gaps(self.points[i][None])[0]
             gaps[labels == labels[0, i]] = np.inf
-            for flat in np.argsort(gaps, axis=None)[:TRIED]:
+            gaps[:, self.alone] = np.inf
+            for flat in np.argsort(gaps, axis=None)[:tried]:
                 g, j = divmod(int(flat), len(self.points))
-                if not np.isfinite(gaps[g, j]) or (i, g, j) in self.failed:
+                if not np.isfinite(gaps[g, j]) or (int(i), g, j) in self.failed:
                     continue
                 key = (orbits[i], labels[g, j]) if each_target else (orbits[i],)
-                best.setdefault(key, []).append((gaps[g, j], (i, g, j)))
+                best.setdefault(key, []).append((gaps[g, j], (int(i), g, j)))
         return [pair for pairs in best.values() for _, pair in sorted(pairs)[:NEAREST]]
 
     def _walk(self, pairs: list[tuple[int, int, int]]) -> bool:
@@ -138,22 +161,55 @@ class Atlas:
         return bool(joined.any())
 
 
-def atlas_of(system: System, group: Group, roots: np.ndarray) -> tuple[Atlas, np.ndarray]:
-    """The atlas of roots, and which of its points each root is an image of."""
-    points: list[np.ndarray] = []
-    images = np.empty((0, roots.shape[1]))
-    owner = np.empty(len(roots), int)
-    for r, x in enumerate(roots):
+def atlas_of(system: System, group: Group, roots: Roots) -> tuple[Atlas, np.ndarray]:
+    """The atlas of roots before any are connected, and which of its points each root is an image of."""
+    points: list[int] = []
+    images = np.empty((0, system.size))
+    owner = np.empty(len(roots.x), int)
+    for r, x in enumerate(roots.x):
         gaps = np.linalg.norm(images - x, axis=1)
         if gaps.size and gaps.min() < SAME * (1 + np.linalg.norm(x)):
             owner[r] = gaps.argmin() // group.order
             continue
         owner[r] = len(points)
-        points.append(x)
+        points.append(r)
         images = np.concatenate([images, group.elements @ x])
-    atlas = Atlas(system, group, np.stack(points))
-    atlas.connect()
+    atlas = Atlas(system, group, roots.at(np.array(points, int)), np.zeros(len(points), bool))
+    atlas.mark_stabilisers()
     return atlas, owner
+
+
+def smooth(system: System, roots: Roots, towards: np.ndarray) -> np.ndarray:
+    """At which roots the Jacobian says what small displacements do, each towards random statistics.
+
+    It does not at a kink. Nor does it always where units coincide or are zero: there Omega is singular, so that statistics of
+    weights lie on one side only, and derivatives of expectations may be lost.
+    """
+    if not len(roots.x):
+        return np.zeros(0, bool)
+    step = displacements(roots.x, towards[:CHECKS])
+    drift = in_chunks(drifts_at, system, (roots.x[:, None] + step).reshape(-1, system.size)).reshape(step.shape)
+    wrong = np.linalg.norm(drift - np.einsum("rij,rwj->rwi", roots.jacobian, step), axis=2)
+    scale = np.linalg.norm(roots.jacobian, axis=(1, 2))[:, None] * np.linalg.norm(step, axis=2)
+    return (wrong <= LINEAR * scale).all(1)
+
+
+def measure(system: System, x: np.ndarray, towards: np.ndarray) -> np.ndarray | None:
+    """A root's Jacobian by differences towards random statistics; None where they are not linear, or it may be singular."""
+    step = 10 * displacements(x[None], towards[: 2 * system.size])[0]
+    near, far = (in_chunks(drifts_at, system, x + length * step) for length in (1, 2))
+    slope = (4 * near - far) / 2
+    J = np.linalg.lstsq(step, slope, rcond=None)[0].T
+    scale = np.linalg.norm(J)
+    linear = np.linalg.norm(slope - step @ J.T, axis=1) <= LINEAR * scale * np.linalg.norm(step, axis=1)
+    return J if len(step) > system.size and linear.all() and np.abs(np.linalg.eigvals(J)).min() > REGULAR * scale else None
+
+
+def displacements(points: np.ndarray, towards: np.ndarray) -> np.ndarray:
+    """Small steps from each point towards other statistics, shape (points, ways, n). Statistics of weights are a convex set."""
+    direction = towards - points[:, None]
+    size = DISPLACEMENT * (1 + np.linalg.norm(points, axis=1))[:, None]
+    return direction * np.minimum(1, size / np.maximum(np.linalg.norm(direction, axis=2), SAME))[..., None]
 
 
 def connected(system: System, x: np.ndarray, y: np.ndarray) -> np.ndarray:

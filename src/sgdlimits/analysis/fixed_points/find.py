@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.analysis.fixed_points.components import Atlas, atlas_of, orbits_of
-from sgdlimits.analysis.fixed_points.result import FixedPoint, FixedPoints, share
-from sgdlimits.analysis.fixed_points.roots import linearised, roots_from, roots_near
+from sgdlimits.analysis.fixed_points.components import atlas_of, orbits_of
+from sgdlimits.analysis.fixed_points.result import FixedPoint, FixedPoints, SearchInterrupted, share
+from sgdlimits.analysis.fixed_points.roots import Roots, roots_from, roots_near
 from sgdlimits.analysis.fixed_points.settle import settle
-from sgdlimits.analysis.fixed_points.stability import representative, spectra, stabilities
+from sgdlimits.analysis.fixed_points.stability import Stability, representative, stability_of
 from sgdlimits.analysis.fixed_points.starts import draw_starts
-from sgdlimits.analysis.fixed_points.symmetry import find_symmetries
-from sgdlimits.analysis.fixed_points.system import System
+from sgdlimits.analysis.fixed_points.symmetry import Group, find_symmetries
+from sgdlimits.analysis.fixed_points.system import STARTS, System
+from sgdlimits.analysis.fixed_points.watch import OutOfTime, Watch
 from sgdlimits.analysis.summary import Estimate
-from sgdlimits.errors import check_count
+from sgdlimits.errors import check_count, check_number
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import Start, as_start
 
-SEARCH_BLOCKS = 12
-ORDER = ("stable", "neutral", "unstable")
+SEARCH_BLOCKS, FEW_BLOCKS = 12, 6
+EVERY = 4
+"""The flow carries every fourth start, and not as far, where drifts are costly."""
+ORDER = ("stable", "neutral", "unstable", "unknown")
 AT_REST = 0.2
 """A flow has come to rest where a fixed point is this close, relative to 1 and its size; sliding along kinks needs the room."""
 
@@ -33,12 +35,14 @@ def fixed_points(
     problem: Problem,
     *,
     starts: Start | PyTree | None = None,
-    count: int = 256,
+    count: int | None = None,
     symmetries: str | Sequence[Callable[[PyTree], PyTree]] = "auto",
     basins: Start | PyTree | None = None,
     runs: int = 400,
     seed: int = 0,
     corrector: bool = True,
+    seconds: float | None = None,
+    progress: bool = True,
 ) -> FixedPoints:
     r"""The fixed points of a problem's ODE: isolated points and manifolds, their eigenvalues, stability and basins.
 
@@ -47,18 +51,29 @@ def fixed_points(
     problem : any problem
     starts : where searches start: a law such as `RandomInit(d)`, or statistics, runs first. None draws random weights of
         several sizes, in most of which units, or what they see of the fixed directions, are switched off
-    count : how many starts are drawn; three searches begin from each
+    count : how many starts are drawn; up to three searches begin from each. None draws 256, fewer where drifts are costly
     symmetries : "auto" finds signed permutations of units and fixed directions that leave the drift as it is; () uses none;
         or generators of a group, functions from statistics to statistics that are linear
     basins : a law of random starts, or statistics, runs first, that the flow carries to fixed points
     runs : how many such starts are drawn
     seed : a whole number; the same seed gives the same answer
     corrector : whether the drift contains the effect of the step size, as in `ODE`
+    seconds : the search ends after so many, at the next point that is finished, with what it has found; None sets no limit
+    progress : whether to show what is being done when it takes more than a second
+
+    Returns
+    -------
+    `FixedPoints`, a row for each orbit under the symmetries. Where the time was over, `stopped` says what is missing, and
+    rows that were not examined have the stability "unknown".
+
+    Raises
+    ------
+    SearchInterrupted : on Ctrl-C, a `KeyboardInterrupt` with what was found in its attribute `found`
 
     Notes
     -----
-    Searches go by Levenberg's and Marquardt's method: MINPACK's (SciPy) from each start, and a simpler one, for many points at
-    once, from the starts and from where the flow carries them. A search that succeeds ends where the drift is zero to rounding
+    Searches go by MINPACK's methods (SciPy) from each start, and by Levenberg's and Marquardt's, for many points at once, from
+    the starts and from where the flow carries them. A search that succeeds ends where the drift is zero to rounding
     and weights with such statistics exist. Two roots belong to one component where the segment between them projects onto fixed
     points without a jump. A component is unstable where a point of it has a growing eigenvalue, or a small displacement leads
     away for good. This is a numerical answer: a component that no search meets is missing, and `unseen` estimates how likely
@@ -75,64 +90,132 @@ def fixed_points(
     --------
     linearise : the Jacobian at a given point
     """
-    check_count("count", count)
-    batch = draw_starts(problem, count, seed) if starts is None else _batch(problem, starts, count, seed)
-    system = System.of(problem, batch, corrector)
-    x = system.rows(batch)
-    group = find_symmetries(system, symmetries, x)
-    searches = roots_from(system, x), roots_near(system, x), roots_near(system, settle(system, x, SEARCH_BLOCKS))
-    found = np.concatenate([roots.x[roots.found] for roots in searches])
-    atlas, owner = atlas_of(system, group, found)
-    ends = None
-    if basins is not None:
-        ends = _ends(system, _batch(problem, basins, runs, seed))
-        new = ends[atlas.locate(ends) < 0]
-        atlas, owner = (atlas, owner) if not len(new) else atlas_of(system, group, np.concatenate([found, new]))
-        ends = atlas.locate(ends)
-    return _table(problem, atlas, Hits(owner[: len(found)], ends, runs), x)
-
-
-class Hits(NamedTuple):
-    """The root of the atlas that each search found, and the one that each start of the basins came to rest near."""
-
-    searches: np.ndarray
-    ends: np.ndarray | None
-    runs: int
-
-    def basin(self, mine: np.ndarray) -> Estimate | None:
-        return None if self.ends is None else share(int(mine[self.ends[self.ends >= 0]].sum()), self.runs)
-
-    def elsewhere(self) -> Estimate | None:
-        return None if self.ends is None else share(self.runs - int((self.ends >= 0).sum()), self.runs)
-
-
-def _table(problem: Problem, atlas: Atlas, hits: Hits, towards: np.ndarray) -> FixedPoints:
-    """One row for each orbit of components."""
-    system, labels = atlas.system, atlas.labels()
-    orbits = orbits_of(labels)
-    members = [orbits == orbit for orbit in np.unique(orbits)]
-    components = [np.concatenate([atlas.points[mine], atlas.between(labels, int(mine.argmax()))]) for mine in members]
-    inside = [representative(system, points) for points in components]
-    words = stabilities(system, components, [dimension for _, dimension in inside], towards)
-    rows = []
-    for mine, (x, dimension), stability in zip(members, inside, words, strict=True):
-        images = atlas.group.elements @ x
-        point = images[np.lexsort(np.round(images, 6).T[::-1])[-1]]
-        row = FixedPoint(
-            point=jax.tree.map(np.asarray, system.stats(point)),
-            eigenvalues=spectra(system, point[None])[0][0],
-            dimension=dimension,
-            stability=stability,
-            copies=int(np.unique(labels[:, mine]).size),
-            residual=float(np.linalg.norm(linearised(system, point[None])[0])),
-            risk=float(_risk(system, point)),
-            found=int(mine[hits.searches].sum()),
-            basin=hits.basin(mine),
-        )
-        rows.append(row)
-    rows.sort(key=lambda row: (ORDER.index(row.stability), row.risk))
+    drawn = STARTS if count is None else check_count("count", count)
+    if seconds is not None:
+        check_number("seconds", seconds, above=0)
     name = getattr(problem, "name", type(problem).__name__)
-    return FixedPoints(tuple(rows), name, atlas.group.order, len(hits.searches), hits.elsewhere())
+    watch = Watch(name, seconds, progress)
+    try:
+        batch = draw_starts(problem, drawn, seed) if starts is None else _batch(problem, starts, drawn, seed)
+        ends = None if basins is None else _batch(problem, basins, runs, seed)
+        system = System.of(problem, batch, corrector, watch)
+        x = system.rows(batch)
+        system.time(x[0])
+        fewer = system.starts() if count is None and not hasattr(starts, "dims") else len(x)
+        search = Search(system, x[:fewer], x, find_symmetries(system, symmetries, x))
+        try:
+            watch.arm()
+            search.run(None if ends is None else system.rows(ends))
+        except OutOfTime:
+            return search.table(name, f"after {seconds:g} s")
+        except KeyboardInterrupt:
+            raise SearchInterrupted(search.table(name, f"by Ctrl-C after {watch.elapsed:.0f} s")) from None
+        return search.table(name)
+    finally:
+        watch.stop()
+
+
+class Search:
+    """What was found so far: each stage adds to it, and leaves it whole where it is cut off."""
+
+    def __init__(self, system: System, x: np.ndarray, towards: np.ndarray, group: Group) -> None:
+        self.system, self.x, self.towards, self.group = system, x, towards, group
+        self.parts: list[Roots] = [Roots.none(system.size)]
+        self.stages = ["searches", "ways between roots", "basins", "components", "stability"]
+        self.atlas, self.owner = atlas_of(system, group, self.parts[0])
+        self.ends: np.ndarray | None = None
+        self.runs = self.searches = 0
+        self.inside: dict[int, tuple[Roots, int, int]] = {}
+        self.words: dict[int, Stability] = {}
+
+    def run(self, ends: np.ndarray | None) -> None:
+        """All stages, one after another; those that are left are in `stages`."""
+        for stage in (self._search, self._connect, lambda: self._basins(ends), self._components, self._stability):
+            stage()
+            self.stages.pop(0)
+
+    def _search(self) -> None:
+        system, size = self.system, self.system.chunk
+        for begin in range(0, len(self.x), size):
+            system.watch.stage("searches from start", begin + 1, len(self.x))
+            x = self.x[begin : begin + size]
+            self._keep(roots_from(system, x))
+            if not system.costly:
+                self._keep(roots_near(system, x))
+            if not system.costly or begin % EVERY == 0:
+                self._keep(roots_near(system, settle(system, x, FEW_BLOCKS if system.costly else SEARCH_BLOCKS)))
+
+    def _keep(self, roots: Roots) -> None:
+        self.parts.append(roots.at(roots.found))
+        self.searches += int(roots.found.sum())
+
+    def _connect(self) -> None:
+        self.system.watch.stage("ways between roots")
+        self.atlas, self.owner = atlas_of(self.system, self.group, Roots.join(self.parts))
+        self.atlas.connect(self.towards)
+
+    def _basins(self, starts: np.ndarray | None) -> None:
+        if starts is None:
+            return
+        self.system.watch.stage("basins")
+        end = settle(self.system, starts)
+        roots = roots_near(self.system, end)
+        near = np.linalg.norm(roots.x - end, axis=1) < AT_REST * (1 + np.linalg.norm(end, axis=1))
+        roots = roots.at(roots.found & near)
+        new = self.atlas.locate(roots.x) < 0
+        if new.any():
+            self.parts.append(roots.at(new))
+            self._connect()
+        self.ends, self.runs = self.atlas.locate(roots.x), len(starts)
+
+    def _members(self) -> dict[int, np.ndarray]:
+        """Which roots belong to each orbit of components."""
+        orbits = orbits_of(self.atlas.labels())
+        return {int(orbit): orbits == orbit for orbit in np.unique(orbits)}
+
+    def _components(self) -> None:
+        labels, members = self.atlas.labels(), self._members()
+        for i, (orbit, mine) in enumerate(members.items()):
+            self.system.watch.stage("components", i + 1, len(members))
+            roots = Roots.join([self.atlas.roots.at(mine), self.atlas.between(labels, int(mine.argmax()))])
+            self.inside[orbit] = roots, *representative(self.system, roots)
+
+    def _stability(self) -> None:
+        for i, (orbit, (roots, _, dimension)) in enumerate(self.inside.items()):
+            self.system.watch.stage("stability of components", i + 1, len(self.inside))
+            self.words[orbit] = stability_of(self.system, roots, dimension, self.towards)
+
+    def table(self, name: str, stopped: str = "") -> FixedPoints:
+        """One row for each orbit of components, of what there is."""
+        self.system.watch.stop()
+        if not len(self.owner):
+            self.atlas, self.owner = atlas_of(self.system, self.group, Roots.join(self.parts))
+        labels, members = self.atlas.labels(), self._members()
+        rows = [self._row(orbit, mine, labels) for orbit, mine in members.items()]
+        rows.sort(key=lambda row: (ORDER.index(row.stability), row.risk))
+        missing = f"{stopped}, before the end of: {', '.join(self.stages)}" if stopped else ""
+        elsewhere = None if self.ends is None else share(self.runs - int((self.ends >= 0).sum()), self.runs)
+        return FixedPoints(tuple(rows), name, self.group.order, self.searches, elsewhere, missing)
+
+    def _row(self, orbit: int, mine: np.ndarray, labels: np.ndarray) -> FixedPoint:
+        roots, at, dimension = self.inside.get(orbit, (self.atlas.roots.at(mine), 0, -1))
+        values, zero = (leaf[at] for leaf in roots.spectra)
+        images = self.group.elements @ roots.x[at]
+        point = images[np.lexsort(np.round(images, 6).T[::-1])[-1]]
+        return FixedPoint(
+            point=jax.tree.map(lambda leaf: leaf[0], self.system.batch(point[None])),
+            eigenvalues=values,
+            dimension=int((np.abs(values) < zero).sum()) if dimension < 0 else dimension,
+            stability=self.words.get(orbit, "unknown"),
+            copies=int(np.unique(labels[:, mine]).size),
+            residual=float(roots.residual[at]),
+            risk=float(_risk(self.system, point)),
+            found=int(mine[self.owner[: self.searches]].sum()),
+            basin=self._basin(mine),
+        )
+
+    def _basin(self, mine: np.ndarray) -> Estimate | None:
+        return None if self.ends is None else share(int(mine[self.ends[self.ends >= 0]].sum()), self.runs)
 
 
 def _batch(problem: Problem, start: Start | PyTree, count: int, seed: int) -> PyTree:
@@ -143,13 +226,6 @@ def _batch(problem: Problem, start: Start | PyTree, count: int, seed: int) -> Py
         name, axes = next(iter(type(given).dims.items()))
         count = getattr(given, name).shape[0] if np.ndim(getattr(given, name)) > len(axes) else 1
     return start.sample(problem, runs=count, seed=seed)
-
-
-def _ends(system: System, batch: PyTree) -> np.ndarray:
-    """The fixed points where the flow from statistics, runs first, comes to rest."""
-    end = settle(system, system.rows(batch))
-    roots = roots_near(system, end)
-    return roots.x[roots.found & (np.linalg.norm(roots.x - end, axis=1) < AT_REST * (1 + np.linalg.norm(end, axis=1)))]
 
 
 @eqx.filter_jit

@@ -24,8 +24,9 @@ class FixedPoint:
     ----------
     point : statistics of one of its points, inside it where it is a manifold
     eigenvalues : of the Jacobian of the drift at that point along the free coordinates, the largest real part first, in 1/t
-    dimension : 0 for an isolated point, 1 for a curve, ...
-    stability : "stable", "unstable" where the flow leaves it somewhere, "neutral" where it returns but not to the same point
+    dimension : 0 for an isolated point, 1 for a curve, ...; where the search was cut off, the number of zero eigenvalues
+    stability : "stable", "unstable" where the flow leaves it somewhere, "neutral" where it returns but not to the same point,
+        "unknown" where the search was cut off before
     copies : how many components are images of this one, itself included
     residual : the norm of the drift at the point
     risk : the population risk at the point
@@ -68,6 +69,7 @@ class FixedPoints(Sequence):
     symmetries : the order of the group of symmetries
     searches : how many searches ended at a fixed point
     elsewhere : the share of random starts that the flow carries to none of the fixed points, where basins were asked for
+    stopped : when and before which stages the search was cut off; empty where it came to its end
     """
 
     orbits: tuple[FixedPoint, ...]
@@ -75,6 +77,7 @@ class FixedPoints(Sequence):
     symmetries: int
     searches: int
     elsewhere: Estimate | None = None
+    stopped: str = ""
 
     def __getitem__(self, index):
         return self.orbits[index]
@@ -84,6 +87,11 @@ class FixedPoints(Sequence):
 
     def __iter__(self) -> Iterator[FixedPoint]:
         return iter(self.orbits)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the search came to its end."""
+        return not self.stopped
 
     @property
     def components(self) -> int:
@@ -97,20 +105,29 @@ class FixedPoints(Sequence):
     @property
     def unseen(self) -> float:
         """About which share of more searches would find new orbits: that of searches alone in theirs (Good and Turing)."""
-        return sum(orbit.found == 1 for orbit in self.orbits) / max(self.searches, 1)
+        return sum(orbit.found == 1 for orbit in self.orbits) / self.searches if self.searches else 1.0
 
     def __repr__(self) -> str:
         head = (
             f"{self.name}: {_count(self.components, 'component')} of fixed points, {_count(len(self), 'orbit')} under "
-            f"{_count(self.symmetries, 'symmetry', 'symmetries')}; {self.searches} searches, about {100 * self.unseen:.2g} % "
+            f"{_count(self.symmetries, 'symmetry', 'symmetries')}; {self.searches} searches, about {100 * self.unseen:.3g} % "
             "of more would find others"
         )
         used = [i for i, name in enumerate(COLUMNS) if name != "basin" or self.elsewhere is not None]
         rows = [COLUMNS, *(orbit.row() for orbit in self.orbits)]
         widths = {i: max(len(row[i]) for row in rows) for i in used}
         lines = ["  " + "  ".join(row[i].ljust(widths[i]) for i in used).rstrip() for row in rows]
+        head += f"\n  The search was cut off {self.stopped}." if self.stopped else ""
         tail = [] if self.elsewhere is None else [f"  elsewhere {self.elsewhere!r}"]
         return "\n".join([head, *lines, *tail])
+
+
+class SearchInterrupted(KeyboardInterrupt):
+    """Ctrl-C during `fixed_points`. `found` is the table of what had been found."""
+
+    def __init__(self, found: FixedPoints) -> None:
+        super().__init__("interrupted; what was found is in the attribute `found` of this exception")
+        self.found = found
 
 
 def share(count: int, runs: int) -> Estimate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -12,34 +13,62 @@ from jax import lax
 from jaxtyping import Array, Float
 from scipy.optimize import root
 
-from sgdlimits.analysis.fixed_points.system import System, in_chunks
+from sgdlimits.analysis.fixed_points.system import System, drift_at, in_chunks
 
-STEPS = 60
+STEPS, FEW_STEPS = 60, 25
 FIXED = 1e-9
 """A root's drift is smaller than this, relative to the Jacobian times the size of the point."""
+ROUNDING = 1e-12
+"""Where it is smaller than this, and a step makes it no smaller, the search ends."""
 SNAP = 0.04
 """Coordinates below this share of the largest are set to zero for a second search."""
 FAR = 1e6
-PRECISE = {"xtol": 1e-13, "ftol": 1e-13}
+ZERO = 1e-6
+"""Eigenvalues below this, relative to the norm of the Jacobian, are zero."""
+METHODS = {False: ("lm", {"xtol": 1e-13, "ftol": 1e-13}), True: ("hybr", {"xtol": 1e-4, "maxfev": 100})}
+"""Of MINPACK. Powell's, for costly drifts, renews the Jacobian only where its updates serve no more."""
 
 
 class Roots(NamedTuple):
-    """Where the search from each row ended, the norm of the drift there, and whether this is a root that exists."""
+    """Where searches ended, the norm of the drift and the Jacobian there, and whether these are roots that exist."""
 
     x: np.ndarray
     residual: np.ndarray
+    jacobian: np.ndarray
     found: np.ndarray
+
+    def at(self, rows: np.ndarray) -> Roots:
+        return Roots(*(leaf[rows] for leaf in self))
+
+    @classmethod
+    def join(cls, parts: Sequence[Roots]) -> Roots:
+        return cls(*(np.concatenate(leaves) for leaves in zip(*parts, strict=True)))
+
+    @classmethod
+    def none(cls, n: int) -> Roots:
+        return cls(np.empty((0, n)), np.empty(0), np.empty((0, n, n)), np.empty(0, bool))
+
+    @property
+    def spectra(self) -> tuple[np.ndarray, np.ndarray]:
+        """(eigenvalues of each Jacobian with the largest real part first, what counts as zero among them)."""
+        values = np.linalg.eigvals(self.jacobian)
+        values = np.take_along_axis(values, np.argsort(-values.real, axis=1, kind="stable"), 1)
+        return values, ZERO * np.linalg.norm(self.jacobian, axis=(1, 2))
 
 
 def roots_from(system: System, x: np.ndarray) -> Roots:
-    """Roots from starts that may be far: MINPACK's Levenberg-Marquardt (SciPy) from each row, then `roots_near` its end."""
-    drift = lambda row: np.asarray(_drift(system, row))
+    """Roots from starts that may be far: a method of MINPACK (SciPy) from each row, then `roots_near` its end."""
+    method, options = METHODS[system.costly]
+    drift = lambda row: np.asarray(drift_at(system, row))
     jacobian = lambda row: np.asarray(_jacobian(system, row))
-    ends = np.stack([root(drift, row, jac=jacobian, method="lm", options=PRECISE).x for row in x])
+    ends = []
+    for row in x:
+        ends.append(root(drift, row, jac=jacobian, method=method, options=options).x)
+        system.watch.tick()
     return roots_near(system, np.where(np.isfinite(ends), ends, x))
 
 
-def roots_near(system: System, x: np.ndarray, steps: int = STEPS) -> Roots:
+def roots_near(system: System, x: np.ndarray, steps: int | None = None) -> Roots:
     r"""Roots of the drift b near each row of coordinates, all rows at once, by steps of Levenberg and Marquardt,
 
     .. math:: x \leftarrow x - (J^\top J + \mu)^{-1} J^\top b,
@@ -48,13 +77,15 @@ def roots_near(system: System, x: np.ndarray, steps: int = STEPS) -> Roots:
     root. Where this leads far away or nowhere, small coordinates are set to zero for a second search: drifts of relu units
     jump there, and are zero in between.
     """
+    steps = steps or (FEW_STEPS if system.costly else STEPS)
     first = _search(system, x, steps)
     distance = lambda roots, x: np.where(roots.found, np.linalg.norm(roots.x - x, axis=1), np.inf)
     size = np.abs(x).max(1, keepdims=True)
-    lost = np.flatnonzero((distance(first, x) > SNAP * size[:, 0]) & np.isfinite(x).all(1))
+    snapped = np.where(np.abs(x) < SNAP * size, 0.0, x)
+    lost = np.flatnonzero((distance(first, x) > SNAP * size[:, 0]) & np.isfinite(x).all(1) & (snapped != x).any(1))
     if not lost.size:
         return first
-    again = _search(system, np.where(np.abs(x[lost]) < SNAP * size[lost], 0.0, x[lost]), steps)
+    again = _search(system, snapped[lost], steps)
     nearer = distance(again, x[lost]) < distance(first, x)[lost]
     for whole, part in zip(first, again, strict=True):
         whole[lost[nearer]] = part[nearer]
@@ -63,46 +94,49 @@ def roots_near(system: System, x: np.ndarray, steps: int = STEPS) -> Roots:
 
 def linearised(system: System, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(drift, Jacobian) at each row."""
-    return in_chunks(_levenberg_marquardt, system, x, jnp.asarray(0))[1:]
+    return in_chunks(_levenberg_marquardt, system, x, np.asarray(0))[1:]
 
 
 def _search(system: System, x: np.ndarray, steps: int) -> Roots:
-    end, drift, jacobian = in_chunks(_levenberg_marquardt, system, x, jnp.asarray(steps))
+    if not len(x):
+        return Roots.none(system.size)
+    end, drift, jacobian = in_chunks(_levenberg_marquardt, system, x, np.asarray(steps))
     residual, size = np.linalg.norm(drift, axis=1), np.linalg.norm(end, axis=1)
     with np.errstate(invalid="ignore"):
         found = (residual <= FIXED * np.linalg.norm(jacobian, axis=(1, 2)) * (1 + size)) & (size < FAR)
     found[found] = system.exists(end[found])
-    return Roots(end, residual, found)
+    return Roots(end, residual, jacobian, found)
 
 
 @eqx.filter_jit
 def _levenberg_marquardt(system: System, x: Float[Array, "rows n"], steps: Array):
-    """(x, drift, Jacobian) where the search from each row ends."""
+    """(x, drift, Jacobian) where the search from each row ends. One by one, only steps that succeed need the Jacobian."""
+    jacobian = jax.jacfwd(system.drift)
 
     def search(x):
         def step(state):
-            (x, drift, J), y, mu, k = state
-            there, slope = system.linear(y)
-            better = there @ there < drift @ drift
+            (x, drift, J), y, mu, k, _ = state
+            if system.costly:
+                there = system.drift(y)
+                better = there @ there < drift @ drift
+                slope = lax.cond(better, jacobian, lambda _: J, y)
+            else:
+                there, slope = system.linear(y)
+                better = there @ there < drift @ drift
             x, drift, J = jax.tree.map(lambda new, old: jnp.where(better, new, old), (y, there, slope), (x, drift, J))
             mu, normal = jnp.where(better, mu / 10, 5 * mu), J.T @ J
             damped = normal + (mu * jnp.trace(normal) / x.size + 1e-30) * jnp.eye(x.size)
-            return (x, drift, J), x - jax.scipy.linalg.solve(damped, J.T @ drift, assume_a="pos"), mu, k + 1
+            return (x, drift, J), x - jax.scipy.linalg.solve(damped, J.T @ drift, assume_a="pos"), mu, k + 1, better
 
         def goes_on(state):
-            (x, drift, J), _, mu, k = state
-            done = drift @ drift <= (1e-14 * jnp.linalg.norm(J) * (1 + jnp.linalg.norm(x))) ** 2
+            (x, drift, J), _, mu, k, better = state
+            done = drift @ drift <= (jnp.where(better, 1e-14, ROUNDING) * jnp.linalg.norm(J) * (1 + jnp.linalg.norm(x))) ** 2
             return (k <= steps) & ~done & (mu < 1e6)
 
         nowhere = (x, jnp.full(x.shape, jnp.inf), jnp.zeros((x.size, x.size)))
-        return lax.while_loop(goes_on, step, (nowhere, x, jnp.asarray(1e-2), 0))[0]
+        return lax.while_loop(goes_on, step, (nowhere, x, jnp.asarray(1e-2), 0, jnp.asarray(True)))[0]
 
-    return system.problem.over_runs(search, x)
-
-
-@eqx.filter_jit
-def _drift(system: System, x: Float[Array, " n"]) -> Float[Array, " n"]:
-    return system.drift(x)
+    return system.over_rows(search, x)
 
 
 @eqx.filter_jit

@@ -50,4 +50,4 @@ def _heun(system: System, rows: tuple[Float[Array, "rows n"], Float[Array, " row
 
         return lax.scan(step, x, length=STEPS)[0]
 
-    return system.problem.over_runs(flow, rows)
+    return system.over_rows(flow, rows)

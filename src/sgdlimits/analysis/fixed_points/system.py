@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import time
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,37 +15,47 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, PyTree
 
+from sgdlimits.analysis.fixed_points.watch import Watch
 from sgdlimits.errors import BadInput
 from sgdlimits.level.local import NOTHING
 from sgdlimits.level.ode import vector_field
 from sgdlimits.problem.base import Problem
 
 LEAST_CHUNK, MOST_CHUNK = 16, 256
+COSTLY = 1e5
+"""Drifts of more floating-point operations are evaluated row by row: at once they are no faster, and wait for the slowest."""
+STARTS, FEWEST_STARTS = 256, 16
 
 
 class System(eqx.Module):
     """The drift of a problem along its free coordinates x; what does not move is held as in `like`.
 
-    Points are treated `chunk` at a time: one shape, compiled once. Kinks of piecewise linear units are kept as they are, where
-    the problem's own drift smooths them for solvers: a field at the kink is then fixed exactly.
+    Points are treated `chunk` at a time: one shape, compiled once; where a drift is costly, one by one. Kinks of piecewise
+    linear units are kept as they are, where the problem's own drift smooths them for solvers: a field at the kink is then fixed
+    exactly.
     """
 
     problem: Problem
     like: PyTree
-    held: Float[Array, " full"]
+    held: PyTree
     free: tuple[int, ...] = eqx.field(static=True)
     corrector: bool = eqx.field(static=True)
     chunk: int = eqx.field(static=True)
+    watch: Watch = eqx.field(static=True)
 
     @classmethod
-    def of(cls, problem: Problem, batch: PyTree, corrector: bool) -> System:
+    def of(cls, problem: Problem, batch: PyTree, corrector: bool, watch: Watch) -> System:
         """The system of statistics (runs first) that agree in all that does not move."""
         problem.check(batch)
+        batch = jax.tree.map(np.asarray, batch)
         one = jax.tree.map(lambda leaf: leaf[0], batch)
         count = len(jax.tree.leaves(batch)[0])
         chunk = min(max(2 ** math.ceil(math.log2(2 * count)), LEAST_CHUNK), MOST_CHUNK)
-        free = tuple(np.flatnonzero(problem.moves(one)).tolist())
-        system = cls(problem.sharp(), one, problem.vector(one), free, corrector, chunk)
+        watch.stage("counting the operations of a drift")
+        free, held = tuple(np.flatnonzero(problem.moves(one)).tolist()), np.asarray(_vector(problem, one))
+        system = cls(problem.sharp(), one, held, free, corrector, 1, watch)
+        if system.operations() < COSTLY:
+            system = dataclasses.replace(system, chunk=chunk)
         rows = system.rows(batch)
         again = system.batch(rows)
         if any(np.abs(a - b).max() > 1e-9 for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(batch), strict=True)):
@@ -56,8 +69,36 @@ class System(eqx.Module):
     def size(self) -> int:
         return len(self.free)
 
+    @property
+    def costly(self) -> bool:
+        return self.chunk == 1
+
+    def operations(self) -> float:
+        """About how many floating-point operations a drift takes."""
+        compiled: Any = drift_at
+        cost = compiled.lower(self, np.asarray(self.held)[list(self.free)]).lowered.cost_analysis()
+        return (cost or {}).get("flops", 0.0)
+
+    def starts(self) -> int:
+        """How many starts of searches are worth their time: fewer where a drift is costly."""
+        return max(FEWEST_STARTS, int(STARTS * min(1, math.sqrt(COSTLY / self.operations())))) if self.costly else STARTS
+
+    def time(self, x: Float[np.ndarray, " n"]) -> None:
+        """Measure what a drift costs, for the line of progress."""
+        self.watch.stage("compiling")
+        np.asarray(drift_at(self, x))
+        begin = time.perf_counter()
+        np.asarray(drift_at(self, x))
+        self.watch.cost = f", {1e3 * (time.perf_counter() - begin):.3g} ms a drift"
+
+    def over_rows(self, f: Callable, rows: PyTree) -> PyTree:
+        """f of each row, inside compiled code."""
+        if not self.costly:
+            return self.problem.over_runs(f, rows)
+        return jax.tree.map(lambda leaf: leaf[None], f(jax.tree.map(lambda leaf: leaf[0], rows)))
+
     def stats(self, x: Float[Array, " n"]) -> PyTree:
-        return self.problem.from_vector(self.held.at[np.array(self.free)].set(x), self.like)
+        return self.problem.from_vector(jnp.asarray(self.held).at[np.array(self.free)].set(x), self.like)
 
     def coordinates(self, stats: PyTree) -> Float[Array, " n"]:
         return self.problem.vector(stats)[np.array(self.free)]
@@ -104,9 +145,25 @@ def in_chunks(f: Callable, system: System, x: PyTree, *more) -> PyTree:
     count = len(jax.tree.leaves(x)[0])
     for begin in range(0, count, system.chunk):
         rows = np.minimum(np.arange(begin, begin + system.chunk), count - 1)
-        part = f(system, jax.tree.map(lambda leaf, rows=rows: jnp.asarray(leaf[rows]), x), *more)
+        part = f(system, jax.tree.map(lambda leaf, rows=rows: leaf[rows], x), *more)
         parts.append(jax.tree.map(lambda leaf, n=count - begin: np.asarray(leaf)[:n], part))
+        system.watch.tick(min(system.chunk, count - begin))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+
+@eqx.filter_jit
+def drift_at(system: System, x: PyTree) -> Float[Array, " n"]:
+    return system.drift(x)
+
+
+@eqx.filter_jit
+def drifts_at(system: System, x: Float[Array, "rows n"]) -> Float[Array, "rows n"]:
+    return system.over_rows(system.drift, x)
+
+
+@eqx.filter_jit
+def _vector(problem: Problem, stats: PyTree) -> Float[Array, " full"]:
+    return problem.vector(stats)
 
 
 @eqx.filter_jit
