@@ -84,13 +84,16 @@ def _(primals, tangents, *, smooth):
 def _price(f: Callable, A: Array, S: Array, nodes: FieldNodes) -> tuple[PyTree, PyTree]:
     """The slopes in A and S, their leaves with the axes of A and of S first."""
     p, fields = len(S), nodes.fields(A, square_root(S))
+    along = lambda j: jnp.zeros_like(fields).at[j].set(1.0)
 
-    def along(j, f):
-        return lambda fields: jax.jvp(f, (fields,), (jnp.zeros_like(fields).at[j].set(1.0),))[1]
+    def slopes(pair):
+        j, l = pair
+        once, twice = jax.jvp(lambda fields: jax.jvp(f, (fields,), (along(j),))[1], (fields,), (along(l),))
+        return nodes.along_x(once), nodes.mean(twice)
 
-    first = lax.map(lambda j: nodes.along_x(along(j, f)(fields)), jnp.arange(p))
-    pairs = lax.map(lambda pair: nodes.mean(along(pair[0], along(pair[1], f))(fields)), _pairs(p))
-    return first, jax.tree.map(lambda leaf: nodes.sigma**2 / 2 * _square(leaf, p), pairs)
+    first, second = lax.map(slopes, _pairs(p))
+    own = np.flatnonzero(np.equal(*np.triu_indices(p)))
+    return jax.tree.map(lambda leaf: leaf[own], first), jax.tree.map(lambda leaf: nodes.sigma**2 / 2 * _square(leaf, p), second)
 
 
 def _by_parts(f: Callable, A: Array, S: Array, nodes: FieldNodes) -> tuple[PyTree, PyTree]:
