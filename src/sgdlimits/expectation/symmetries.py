@@ -8,7 +8,7 @@ Rz_\text{outside}` with the symmetric root R of :math:`Q - mm^\top`. Then a symm
 | units change places | so do the coordinates outside |
 | the target is even along some fixed directions together | these change sign |
 | the target is odd along them, and so are the units | these change sign, and all outside and the noise with them |
-| the units are even | all coordinates outside change sign |
+| the units are even, the target is not | all coordinates outside change sign |
 | the target is symmetric in two fixed directions | they change places |
 
 An average over nodes with these symmetries has them too: what is zero, or equal, by symmetry is so to rounding.
@@ -29,7 +29,7 @@ from sgdlimits.model.activation import Activation
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import Readout
 
-LARGEST_GROUP, LARGEST_AT_WILL = 96, 32
+LARGEST_GROUP, LARGEST_AT_WILL = 96, 8
 MOST_EXCHANGED = 4
 MOST_FLIPPED = 8
 SAMPLES = 16
@@ -41,7 +41,7 @@ def symmetries(model: Model) -> Group:
 
     Units change places in all ways up to four of them, and around a circle beyond. What a readout with numbers of its own, which
     may be traced, is even in is not known: it counts as even along every direction. The first three rows of the table are kept
-    while the group has at most 96 elements, the others while it has at most 32.
+    while the group has at most 96 elements, the others while it has at most 8.
     """
     readout = None if jax.tree.leaves(model.target.readout) else model.target.readout
     return _group(model.width, model.teachers, readout, model.network.activation, model.data.centred)
@@ -63,7 +63,7 @@ def _group(p: int, k: int, readout: Readout | None, unit: Activation, centred: b
                 yield _signed(one, [*flipped, *outside, k + p])
 
     def at_will() -> Iterator[np.ndarray]:
-        if even:
+        if even and not (readout is None or _same(readout, lambda fixed: -fixed, k, 1)):
             yield _signed(one, outside)
         if readout is not None and centred:
             for pair in map(list, itertools.combinations(range(k), 2)):

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.errors import AccuracyWarning, BadInput, check_number
 from sgdlimits.expectation import Expectation, as_expectation, choose
+from sgdlimits.expectation.base import linear_part
 from sgdlimits.gaussian import Estimate, Rule
 from sgdlimits.model.data import Data, gaussian
 from sgdlimits.model.loss import Loss, as_loss
@@ -27,6 +28,9 @@ from sgdlimits.statistics.frame import frame_of
 from sgdlimits.statistics.overlaps import Overlaps, from_vector, symmetric, to_vector
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add
+
+SMALL_SIGNAL = 5e-2
+TINY, ROUNDING = float(np.finfo(float).tiny), 1e-12
 
 
 class ProjectionProblem(Problem):
@@ -227,16 +231,30 @@ class ProjectionProblem(Problem):
         return estimate
 
     def refined(self, stats: Overlaps, tolerance: float | None = None) -> ProjectionProblem:
-        usual = self.rule.accuracy(self.model)
-        if usual is not None:
-            self._warn(_relative(Estimate(*_estimate(self, stats))), tolerance or usual, stacklevel=5)
-        return self
+        """The problem with more nodes where its expectations need them at these statistics of one run, or a warning.
 
-    def _warn(self, reached: float, tolerance: float, stacklevel: int) -> None:
+        The moments should have the rule's usual accuracy, or `tolerance`, relative to the largest. And small signals should be
+        seen: the drift should be known to five per cent along each fixed direction, of Q and of a (see `_unsure`).
+        A rule that was asked for is kept.
+        """
+        usual = self.rule.accuracy(self.model)
+        if usual is None:
+            return self
+        problem, finer = self, None if self.asked is not None else self.rule.finer()
+        reached = _unsure(problem, stats)
+        enough = lambda: reached[0] <= (tolerance or usual) and reached[1] <= SMALL_SIGNAL
+        while not enough() and finer is not None:
+            problem, finer = self.with_rule(finer), finer.finer()
+            reached = _unsure(problem, stats)
+        problem._warn(reached[0], tolerance or usual, stacklevel=5)
+        problem._warn(reached[1], SMALL_SIGNAL, stacklevel=5, what="drift")
+        return problem
+
+    def _warn(self, reached: float, tolerance: float, stacklevel: int, what: str = "expectations") -> None:
         if not reached <= tolerance:
             warnings.warn(
-                f"the expectations of this problem have a relative error of about {reached:.1e}, and {tolerance:.1e} was "
-                f"asked for. {self.rule.remedy}",
+                f"the {what} of this problem {'has' if what == 'drift' else 'have'} a relative error of about {reached:.1e}, and "
+                f"{tolerance:.1e} was asked for. {self.rule.remedy}",
                 AccuracyWarning,
                 stacklevel=stacklevel,
             )
@@ -280,3 +298,32 @@ def _relative(estimate: Estimate) -> float:
     """The largest error relative to the largest moment."""
     largest = lambda moments: max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(moments))
     return largest(estimate.error) / max(largest(estimate.value), np.finfo(float).tiny)
+
+
+def _unsure(problem: ProjectionProblem, stats: Overlaps) -> tuple[float, float]:
+    r"""The errors of the moments and of the drift, relative to the largest moment and to the smallest signal.
+
+    The signals are the largest entries of the drift in each column of M, in Q and in a. None counts as less than a tenth of
+    :math:`|X|\,\text{lr}\sqrt{E[G^2]/Q}`, the entry X of the statistics itself times the rate of one unit's steps, so that a
+    drift that happens to vanish is no alarm. An error that is zero up to rounding is none.
+    """
+    value, error = _estimate(problem, stats)
+    drift, wrong, gross = (np.abs(leaf) for leaf in _drift_and_error(problem, stats, value, error))
+    norms = np.sqrt(np.diagonal(stats.Q))
+    rate = float(problem.algorithm.lr_sample) * np.sqrt(np.diagonal(value.gradient_gradient)) / np.maximum(norms, TINY)
+    still = Overlaps(np.abs(stats.a) * rate, np.abs(stats.M) * rate[:, None], np.outer(norms, norms) * rate.max())
+    signal = np.maximum(drift, 0.1 * np.asarray(problem.vector(still)))
+    wrong = np.where(wrong > ROUNDING * gross.max(), wrong, 0.0)
+    kinds = np.array([name.split(",")[-1] if name[0] == "M" else name[0] for name in problem.names(stats)])
+    share = [wrong[kinds == kind].max() / max(signal[kinds == kind].max(), TINY) for kind in set(kinds)]
+    return _relative(Estimate(value, error)), max(share)
+
+
+@eqx.filter_jit
+def _drift_and_error(problem: ProjectionProblem, stats: Overlaps, value: Moments, error: Moments) -> tuple[Array, ...]:
+    """The drift from the moments, how far the errors of the moments can move it, and how far the moments themselves."""
+    column = jax.tree.map(lambda leaf: leaf[..., None], stats)
+    increment = lambda products: problem.vector(add(*problem.changes(column, products)))
+    slope = linear_part(increment, *stats.M.shape)
+    reach = lambda moments: sum(jnp.tensordot(jnp.abs(s), jnp.abs(m), jnp.ndim(m)) for s, m in zip(slope, moments, strict=True))
+    return increment(jax.tree.map(lambda leaf: leaf[..., None], value))[:, 0], reach(error), reach(value)
