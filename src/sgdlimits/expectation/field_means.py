@@ -71,7 +71,8 @@ def _(primals, tangents, *, smooth):
     change = jax.tree.map(jnp.zeros_like, value)
     if jax.tree.leaves((df, d_nodes)):
         pathwise = lambda f, nodes: nodes.mean(f(nodes.fields(A, R)))
-        change = eqx.filter_jvp(pathwise, (f, nodes), (df, d_nodes))[1]
+        moved = eqx.filter_jvp(pathwise, (f, nodes), (df, d_nodes))[1]
+        change = jax.tree.map(lambda new, zero: zero if new is None else new, moved, change, is_leaf=lambda leaf: leaf is None)
     if dA is None and dS is None:
         return value, change
     first, second = (_price if smooth else _by_parts)(f, A, S, nodes)

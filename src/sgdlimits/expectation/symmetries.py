@@ -39,9 +39,9 @@ SAME = 1e-9
 def symmetries(model: Model) -> Group:
     """The turns of (fixed, outside, noise) that the nodes of a model keep.
 
-    Units change places in all ways up to four of them, and around a circle beyond. What a readout with numbers of its own, which
-    may be traced, is even in is not known: it counts as even along every direction. The first three rows of the table are kept
-    while the group has at most 96 elements, the others while it has at most 8.
+    Units change places in all ways up to four of them, and around a circle beyond. A readout with numbers of its own, which may
+    be traced, counts as even along every direction. The first three rows of the table are kept while the group has at most 96
+    elements, the others while it has at most 8.
     """
     readout = None if jax.tree.leaves(model.target.readout) else model.target.readout
     return _group(model.width, model.teachers, readout, model.network.activation, model.data.centred)
@@ -52,23 +52,26 @@ def _group(p: int, k: int, readout: Readout | None, unit: Activation, centred: b
     one, outside = np.arange(1, k + p + 2), np.arange(k, k + p)
     even, odd = (_same(unit, lambda x: -x, 1, sign) for sign in (1, -1))
 
+    def is_like(turn: np.ndarray, sign: int = 1) -> bool:
+        turned = lambda fixed: np.sign(turn[:k])[:, None] * fixed[np.abs(turn[:k]) - 1]
+        return _same(readout, turned, k, sign) if readout is not None else sign == 1
+
     def needed() -> Iterator[np.ndarray]:
         for order in _exchanges(p):
             yield _moved(one, outside, outside[order])
         for flipped in _subsets(k):
-            flip = lambda fixed, r=np.asarray(flipped): fixed.at[r].multiply(-1)
-            if readout is None or _same(readout, flip, k, 1):
-                yield _signed(one, flipped)
-            elif odd and _same(readout, flip, k, -1):
-                yield _signed(one, [*flipped, *outside, k + p])
+            turn = _signed(one, flipped)
+            if is_like(turn):
+                yield turn
+            elif odd and is_like(turn, -1):
+                yield _signed(turn, [*outside, k + p])
 
     def at_will() -> Iterator[np.ndarray]:
-        if even and not (readout is None or _same(readout, lambda fixed: -fixed, k, 1)):
+        if even and not is_like(-one):
             yield _signed(one, outside)
         if readout is not None and centred:
-            for pair in map(list, itertools.combinations(range(k), 2)):
-                if _same(readout, lambda fixed, r=np.asarray(pair): fixed.at[r].set(fixed[r[::-1]]), k, 1):
-                    yield _moved(one, pair, pair[::-1])
+            exchanged = (_moved(one, [r, s], [s, r]) for r, s in itertools.combinations(range(k), 2))
+            yield from filter(is_like, exchanged)
 
     turns = lambda some: (tuple(turn.tolist()) for turn in some)
     group = enlarged((tuple(one.tolist()),), turns(needed()), LARGEST_GROUP)
@@ -89,7 +92,7 @@ def _subsets(k: int) -> Iterator[list[int]]:
 
 
 def _same(f: Callable, turn: Callable, k: int, sign: int) -> bool:
-    """Whether f at turned vectors is f, up to a sign; yes where it cannot be computed now, since it depends on what is traced."""
+    """Whether f at turned vectors is f, up to a sign; yes where it cannot be computed, since it depends on what is traced."""
     with jax.ensure_compile_time_eval():
         points = jnp.asarray(np.random.default_rng(0).normal(size=(k, SAMPLES)))
         here, there = f(points), sign * f(turn(points))
@@ -108,5 +111,3 @@ def _moved(one: np.ndarray, to: list[int] | np.ndarray, origin: list[int] | np.n
     turn = one.copy()
     turn[to] = one[origin]
     return turn
-
-

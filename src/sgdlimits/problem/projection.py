@@ -185,8 +185,8 @@ class ProjectionProblem(Problem):
 
     def with_rule(self, rule: Rule | Expectation) -> ProjectionProblem:
         """The problem with expectations by another rule."""
-        rule = as_expectation(rule, self.model)
-        return eqx.tree_at(lambda problem: problem.asked, self, rule, is_leaf=lambda node: node is None)
+        asked = as_expectation(rule, self.model)
+        return eqx.tree_at(lambda problem: problem.asked, self, asked, is_leaf=lambda node: node is None)
 
     def changes(self, stats: Overlaps, sums: Moments, total: Float[Array, "*batch"] | float = 1.0) -> tuple[Overlaps, Overlaps]:
         """(population, corrector): what weighted sums of one-sample products do to the statistics, held on the sphere."""
@@ -234,7 +234,7 @@ class ProjectionProblem(Problem):
         """The problem with more nodes where its expectations need them at these statistics of one run, or a warning.
 
         The moments should have the rule's usual accuracy, or `tolerance`, relative to the largest. And small signals should be
-        seen: the drift should be known to five per cent along each fixed direction, of Q and of a (see `_unsure`).
+        seen: the drift of M should be known to five per cent along each fixed direction (see `_unsure`).
         A rule that was asked for is kept.
         """
         usual = self.rule.accuracy(self.model)
@@ -247,14 +247,14 @@ class ProjectionProblem(Problem):
             problem, finer = self.with_rule(finer), finer.finer()
             reached = _unsure(problem, stats)
         problem._warn(reached[0], tolerance or usual, stacklevel=5)
-        problem._warn(reached[1], SMALL_SIGNAL, stacklevel=5, what="drift")
+        problem._warn(reached[1], SMALL_SIGNAL, stacklevel=5, what="small overlaps")
         return problem
 
     def _warn(self, reached: float, tolerance: float, stacklevel: int, what: str = "expectations") -> None:
         if not reached <= tolerance:
             warnings.warn(
-                f"the {what} of this problem {'has' if what == 'drift' else 'have'} a relative error of about {reached:.1e}, and "
-                f"{tolerance:.1e} was asked for. {self.rule.remedy}",
+                f"the {what} of this problem have a relative error of about {reached:.1e}, and {tolerance:.1e} was asked for. "
+                f"{self.rule.remedy}",
                 AccuracyWarning,
                 stacklevel=stacklevel,
             )
@@ -301,29 +301,28 @@ def _relative(estimate: Estimate) -> float:
 
 
 def _unsure(problem: ProjectionProblem, stats: Overlaps) -> tuple[float, float]:
-    r"""The errors of the moments and of the drift, relative to the largest moment and to the smallest signal.
+    r"""The error of the moments relative to the largest of them, and that of the drift of M relative to the smallest signal.
 
-    The signals are the largest entries of the drift in each column of M, in Q and in a. None counts as less than a tenth of
-    :math:`|X|\,\text{lr}\sqrt{E[G^2]/Q}`, the entry X of the statistics itself times the rate of one unit's steps, so that a
-    drift that happens to vanish is no alarm. An error that is zero up to rounding is none.
+    The signal along a fixed direction is the largest entry of the drift in its column of M, so that overlaps of order
+    :math:`1/\sqrt d` count as much as large ones. It counts as no less than a tenth of
+    :math:`|M|\,\text{lr}\sqrt{E[G^2]/Q}`, the overlap itself times the rate of a unit's steps: a drift that happens to vanish
+    is no alarm. Nor is rounding, which is all the error where a drift is zero by symmetry.
     """
     value, error = _estimate(problem, stats)
-    drift, wrong, gross = (np.abs(leaf) for leaf in _drift_and_error(problem, stats, value, error))
-    norms = np.sqrt(np.diagonal(stats.Q))
-    rate = float(problem.algorithm.lr_sample) * np.sqrt(np.diagonal(value.gradient_gradient)) / np.maximum(norms, TINY)
-    still = Overlaps(np.abs(stats.a) * rate, np.abs(stats.M) * rate[:, None], np.outer(norms, norms) * rate.max())
-    signal = np.maximum(drift, 0.1 * np.asarray(problem.vector(still)))
-    wrong = np.where(wrong > ROUNDING * gross.max(), wrong, 0.0)
-    kinds = np.array([name.split(",")[-1] if name[0] == "M" else name[0] for name in problem.names(stats)])
-    share = [wrong[kinds == kind].max() / max(signal[kinds == kind].max(), TINY) for kind in set(kinds)]
-    return _relative(Estimate(value, error)), max(share)
+    *numbers, gross = (np.abs(leaf) for leaf in _reach(problem, stats, value, error))
+    drift, wrong = (leaf[: stats.M.size].reshape(stats.M.shape) for leaf in numbers)
+    steps = float(problem.algorithm.lr_sample) * np.sqrt(np.diagonal(value.gradient_gradient) / np.diagonal(stats.Q).clip(TINY))
+    signal = np.maximum(drift, 0.1 * np.abs(stats.M) * steps[:, None]).max(0)
+    wrong = np.where(wrong > ROUNDING * gross.max(), wrong, 0.0).max(0)
+    return _relative(Estimate(value, error)), float((wrong / signal.clip(TINY)).max())
 
 
 @eqx.filter_jit
-def _drift_and_error(problem: ProjectionProblem, stats: Overlaps, value: Moments, error: Moments) -> tuple[Array, ...]:
-    """The drift from the moments, how far the errors of the moments can move it, and how far the moments themselves."""
+def _reach(problem: ProjectionProblem, stats: Overlaps, value: Moments, error: Moments) -> tuple[Array, ...]:
+    """The drift, how far the errors of the moments can move it, and how far the moments themselves."""
     column = jax.tree.map(lambda leaf: leaf[..., None], stats)
     increment = lambda products: problem.vector(add(*problem.changes(column, products)))
     slope = linear_part(increment, *stats.M.shape)
-    reach = lambda moments: sum(jnp.tensordot(jnp.abs(s), jnp.abs(m), jnp.ndim(m)) for s, m in zip(slope, moments, strict=True))
+    part = lambda rows, moment: jnp.tensordot(jnp.abs(rows), jnp.abs(moment), jnp.ndim(moment))
+    reach = lambda moments: jnp.stack([part(*pair) for pair in zip(slope, moments, strict=True)]).sum(0)
     return increment(jax.tree.map(lambda leaf: leaf[..., None], value))[:, 0], reach(error), reach(value)
