@@ -37,7 +37,9 @@ def test_nodes_are_added_until_small_overlaps_are_resolved():
     start = sl.RandomInit(2000).one(problem(), seed=3)
     refined = problem().refined(start)
     assert refined.rule.rule.log2_points in (12, 14)
-    with pytest.warns(sl.AccuracyWarning, match=r"small overlaps .* error of about .*, and 5.0e-02 was asked for. Give"):
+    with pytest.warns(
+        sl.AccuracyWarning, match=r"have a relative error of about .* was asked for. Give the problem rule=Sobol"
+    ):
         assert problem(sl.Sobol(6)).refined(start).rule.rule == sl.Sobol(6)
 
 

@@ -241,13 +241,12 @@ class ProjectionProblem(Problem):
         if usual is None:
             return self
         problem, finer = self, None if self.asked is not None else self.rule.finer()
-        reached = _unsure(problem, stats)
-        enough = lambda: reached[0] <= (tolerance or usual) and reached[1] <= SMALL_SIGNAL
-        while not enough() and finer is not None:
+        wanted, reached = np.array([tolerance or usual, SMALL_SIGNAL]), np.array(_unsure(self, stats))
+        while not (reached <= wanted).all() and finer is not None:
             problem, finer = self.with_rule(finer), finer.finer()
-            reached = _unsure(problem, stats)
-        problem._warn(reached[0], tolerance or usual, stacklevel=5)
-        problem._warn(reached[1], SMALL_SIGNAL, stacklevel=5, what="small overlaps")
+            reached = np.array(_unsure(problem, stats))
+        worst = int(np.argmax(reached / wanted))
+        problem._warn(reached[worst], wanted[worst], stacklevel=5, what=("expectations", "small overlaps")[worst])
         return problem
 
     def _warn(self, reached: float, tolerance: float, stacklevel: int, what: str = "expectations") -> None:
