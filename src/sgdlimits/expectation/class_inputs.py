@@ -17,9 +17,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int
 
-from sgdlimits.gaussian import gauss_hermite, split_line
+from sgdlimits.expectation.field_means import FieldNodes, field_mean
+from sgdlimits.gaussian import GaussHermite, gauss_hermite, split_line
 from sgdlimits.model.activation import PiecewiseLinear
 from sgdlimits.model.sample import Model
 from sgdlimits.statistics.frame import cholesky_columns
@@ -108,3 +110,36 @@ def _kink(here: Float[Array, " n"], scale: Float[Array, ""]) -> Float[Array, " n
     """Where here + scale z crosses zero; far from all z where the field does not move."""
     moves = scale > 0
     return jnp.where(moves, -here / jnp.where(moves, scale, 1.0), jnp.where(here > 0, -FAR, FAR))
+
+
+def smooth_moments(model: Model, stats: Overlaps, order: int) -> Moments:
+    r"""The moments of smooth units on a grid of twice `order` points a unit, by the symmetric root of Q.
+
+    The fixed fields are taken out by Stein's lemma, which holds where Q is singular too:
+    :math:`E[G_j\lambda^*_r] = E[G_j]\bar\lambda^*_r + \sigma^2\sum_l E[\partial_lG_j] M_{lr}`.
+    """
+    points, weights = GaussHermite(2 * order).nodes(model.width)
+    centre, means = at_means(model, stats.M), model.data.means
+    b = jnp.zeros((model.data.classes, model.teachers)) if means is None else jnp.asarray(means)
+
+    def of_class(c):
+        products = Partial(_smooth_products, model, stats.a, stats.M, centre.fixed[:, c], c)
+        nodes = FieldNodes(jnp.tile(b[c][:, None], weights.size), points, weights, model.data.sigma)
+        return field_mean(products, stats.M, stats.Q, nodes, smooth=True)
+
+    parts = jax.vmap(of_class)(centre.c)
+    return jax.tree.map(lambda leaf: jnp.tensordot(centre.weights, leaf, 1), parts)
+
+
+def _smooth_products(model, a, M, fixed, c, fields) -> Moments:
+    inputs = Inputs(fields, jnp.tile(fixed[:, None], fields.shape[1]), jnp.ones(fields.shape[1]), c, jnp.zeros(fields.shape[1]))
+    gradient = lambda fields: inputs._replace(fields=fields).gradient(model, a)[0]
+    along = lambda e: jax.jvp(gradient, (fields,), (jnp.broadcast_to(e[:, None], fields.shape),))[1]
+    curvature = jax.vmap(along)(jnp.eye(len(a)))
+    (G, second), slopes = inputs.gradient(model, a), inputs.unit_slopes(model, a)
+    products = inputs.products(G, second)
+    return products._replace(
+        loss=inputs.loss(model, a),
+        gradient_fixed=products.gradient_fixed + model.data.sigma**2 * jnp.einsum("ljn,lr->jrn", curvature, M),
+        gradient_gradient=products.gradient_gradient + model.target.noise * slopes[:, None] * slopes,
+    )

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.errors import BadInput, check_count, check_number
 from sgdlimits.expectation.base import Expectation, covariance_over, linear_part
-from sgdlimits.expectation.class_inputs import Inputs, at_means, on_grid, student_root
+from sgdlimits.expectation.class_inputs import Inputs, at_means, on_grid, smooth_moments, student_root
 from sgdlimits.expectation.class_slopes import kinked_class_hessian
 from sgdlimits.expectation.node_slopes import FrameNodes, slopes_at_nodes
 from sgdlimits.expectation.slopes import Slopes, checked_by_stein, differentiated, from_products, padded
@@ -62,8 +62,9 @@ class ClassRule(Expectation):
 class ClassIntegrals(ClassRule):
     r"""Labels of classes, cross-entropy, piecewise linear or smooth units: a grid over the student fields, split at the kinks.
 
-    The grid has 2 order points a unit (see `class_inputs`). Its order climbs a ladder until two rungs agree.
-    The fixed fields enter the drift linearly and the covariance quadratically, so that their mean given the students' is exact.
+    The grid has 2 order points a unit (see `class_inputs`). Its order climbs a ladder until two rungs agree. Smooth units have
+    one by the symmetric root of Q, and are differentiated as expectations (see `field_means`). With kinks, the fixed fields
+    enter the drift linearly and the covariance quadratically, so that their mean given the students' is exact.
     Where two piecewise linear units almost coincide, the second kink is a steep step in the variable of the first. So the steps
     are integrated in closed form, times dl/df at the mean of the class, and the grid has the rest. That is done for the drift
     only: there the covariance of the increments is accurate to a few per cent of its largest entry.
@@ -109,6 +110,8 @@ class ClassIntegrals(ClassRule):
 
     def risk(self, model, stats):
         """The mean loss on one rung: the last for few units, the one before it from four units on."""
+        if not model.network.activation.kinked:
+            return smooth_moments(model, stats, self._one_order(model)).loss
         inputs = on_grid(model, stats, self._one_order(model))
         return (inputs.weights * inputs.loss(model, stats.a)).sum()
 
@@ -139,7 +142,11 @@ class ClassIntegrals(ClassRule):
 
     def estimate(self, model, stats) -> tuple[Moments, Moments]:
         """The moments, and how far they are from those of the rung below."""
-        at, steps = _rung(model, stats)
+        if model.network.activation.kinked:
+            at, steps = _rung(model, stats)
+        else:
+            at = lambda order: smooth_moments(model, stats, order)
+            steps = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: at(1)))
 
         def climb(before, orders):
             here = at(orders[0])
@@ -223,9 +230,8 @@ class AtMeans(ClassRule):
 
 
 def _rung(model, stats):
-    """The moments on a grid of any order, less those of the steps there, and those of the steps in closed form."""
-    unit, stepped = model.network.activation, model.network.activation.kinked
-    mean = at_means(model, stats.M)
+    """The moments of units with a kink on a grid of any order, less those of the steps there, and those of the steps."""
+    unit, mean = model.network.activation, at_means(model, stats.M)
     frozen = model.network.factor * stats.a[:, None] * mean.slope(model, stats.a)
 
     def at(order: int) -> Moments:
@@ -233,7 +239,7 @@ def _rung(model, stats):
         G, second = inputs.gradient(model, stats.a)
         slopes = inputs.unit_slopes(model, stats.a)
         each = jnp.tile(frozen, inputs.c.size // model.data.classes)
-        step = each * jnp.where(inputs.fields > 0, unit.right, unit.left) if stepped else jnp.zeros_like(G)
+        step = each * jnp.where(inputs.fields > 0, unit.right, unit.left)
         return Moments(
             (inputs.weights * inputs.loss(model, stats.a)).sum(),
             inputs.mean(G - step, inputs.fixed),
@@ -242,8 +248,7 @@ def _rung(model, stats):
             second @ inputs.weights,
         )
 
-    steps = _steps(model, stats, frozen, mean) if stepped else jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: at(1)))
-    return at, steps
+    return at, _steps(model, stats, frozen, mean)
 
 
 def _steps(model, stats, frozen: Float[Array, "p classes"], mean: Inputs) -> Moments:

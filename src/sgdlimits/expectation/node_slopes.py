@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.expectation.slopes import Slopes, checked_by_stein
 from sgdlimits.gaussian import Rule
 from sgdlimits.model.activation import looks_smooth
-from sgdlimits.model.loss import FunctionLoss
+from sgdlimits.model.loss import FunctionLoss, Loss
 from sgdlimits.model.sample import Model
 
 LABELS = (-1.0, 0.0, 1.0)
@@ -62,12 +64,22 @@ def slopes_at_nodes(model: Model, S: np.ndarray, nodes: FrameNodes, accuracy: fl
     return checked_by_stein(model, S, Slopes(gradient[:, :n], span[:, :n, :, :n], outside), accuracy, remedy)
 
 
+def is_smooth(model: Model) -> bool:
+    """Whether products of one sample can be differentiated twice in the fields of the students."""
+    return model.network.activation.smooth and _smooth_loss(model.loss)
+
+
+@lru_cache(maxsize=64)
+def _smooth_loss(loss: Loss) -> bool:
+    if not isinstance(loss, FunctionLoss):
+        return True
+    with jax.ensure_compile_time_eval():
+        return all(looks_smooth(lambda f, y=y: loss(f, jnp.full_like(f, y))) for y in LABELS)
+
+
 def refuse_kinks(model: Model) -> None:
     """Raise `BadInput` where second derivatives at nodes would miss what is concentrated at a kink."""
-    smooth, loss = model.network.activation.smooth, model.loss
-    if isinstance(loss, FunctionLoss):
-        smooth = smooth and all(looks_smooth(lambda f, y=y: loss(f, jnp.full_like(f, y))) for y in LABELS)
-    if not smooth:
+    if not is_smooth(model):
         raise BadInput(
             "the Hessian of this problem cannot be computed at nodes: its activation or loss has a kink, where the second "
             "derivative is infinite. Use a smooth activation and loss; with a squared loss, a CommitteeReadout and centred "

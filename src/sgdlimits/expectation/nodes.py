@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 
 from sgdlimits.expectation.base import Expectation
-from sgdlimits.expectation.node_slopes import FrameNodes, gradient_over_nodes, slopes_at_nodes
+from sgdlimits.expectation.field_means import FieldNodes, field_mean
+from sgdlimits.expectation.node_slopes import FrameNodes, gradient_over_nodes, is_smooth, slopes_at_nodes
 from sgdlimits.expectation.slopes import padded
-from sgdlimits.gaussian import Rule
-from sgdlimits.statistics.frame import Loading, loading
+from sgdlimits.expectation.symmetries import symmetries
+from sgdlimits.gaussian import Nodes, Rule
+from sgdlimits.gaussian.base import square_root
+from sgdlimits.statistics.frame import Loading, inside_and_outside
+from sgdlimits.statistics.products import Moments
 
-RUNS_AT_ONCE = 64
+NODES_AT_ONCE = 2**19
+MOST_RUNS = 64
 
 
 class NodeSums(Expectation):
-    """Any activation, readout and loss: averages of the one-sample quantities over the nodes of a `Rule`."""
+    """Any activation, readout and loss: averages of the one-sample quantities over the nodes of a `Rule`.
+
+    The nodes have the symmetries of the model (see `symmetries`), and the moments are differentiated as expectations, not as
+    sums (see `field_means`).
+    """
 
     rule: Rule
 
@@ -29,19 +39,31 @@ class NodeSums(Expectation):
     def remedy(self):
         return self.rule.remedy
 
+    def finer(self):
+        rule = self.rule.finer()
+        return None if rule is None else NodeSums(rule)
+
     def runs_at_once(self, model):
-        return RUNS_AT_ONCE
+        return max(1, min(MOST_RUNS, NODES_AT_ONCE // self._nodes(model).weights.size))
 
     def moments(self, model, stats):
-        F = loading(stats, model.frame)
-        return model.over_classes(lambda c: self.rule.average(self._sample(model, stats, F, c), self._dim(model)))
+        m, S = inside_and_outside(stats, model.frame)
+        points, weights = self._nodes(model)
+        k, sigma = model.teachers, model.data.sigma
+
+        def of_class(c):
+            x = sigma * points[:k] + model.data.centre(model.frame, c)[:, None]
+            products = Partial(_products, model, stats.a, model.frame @ x, points[-1], c)
+            return field_mean(products, m, S, FieldNodes(x, points[k:-1], weights, sigma), smooth=is_smooth(model))
+
+        return model.over_classes(of_class)
 
     def error(self, model, stats):
-        F = loading(stats, model.frame)
-        return model.over_classes(lambda c: self.rule.error(self._sample(model, stats, F, c), self._dim(model)))
+        F, dim, group = _loading(model, stats), self._dim(model), symmetries(model)
+        return model.over_classes(lambda c: self.rule.error(self._sample(model, stats, F, c), dim, group))
 
     def covariance(self, model, stats, increment):
-        F, nodes = loading(stats, model.frame), self.rule.nodes(self._dim(model))
+        F, nodes = _loading(model, stats), self._nodes(model)
 
         def moments(c):
             change = increment(self._sample(model, stats, F, c)(nodes.points))
@@ -59,7 +81,7 @@ class NodeSums(Expectation):
 
             return loss
 
-        return model.over_classes(lambda c: self.rule.average(sample(c), self._dim(model)))
+        return model.over_classes(lambda c: self.rule.average(sample(c), self._dim(model), symmetries(model)))
 
     def floor(self, model):
         closed = model.loss.floor(model.data, model.target)
@@ -84,6 +106,9 @@ class NodeSums(Expectation):
         nodes = FrameNodes.of_frame(a, padded(model, S), self.rule)
         return slopes_at_nodes(model, S, nodes, self.rule.accuracy, self.remedy)
 
+    def _nodes(self, model) -> Nodes:
+        return self.rule.nodes(self._dim(model), symmetries(model))
+
     @staticmethod
     def _dim(model) -> int:
         return model.width + model.teachers + 1
@@ -92,9 +117,19 @@ class NodeSums(Expectation):
     def _sample(model, stats, F, c):
         def sample(points):
             fields, fixed, z = model.place(F, points, c)
-            return model.products(fields, fixed, jnp.broadcast_to(stats.a[:, None], fields.shape), z, c)
+            return _products(model, stats.a, fixed, z, c, fields)
 
         return sample
+
+
+def _products(model, a, fixed, z, c, fields) -> Moments:
+    return model.products(fields, fixed, jnp.broadcast_to(a[:, None], fields.shape), z, c)
+
+
+def _loading(model, stats) -> Loading:
+    """F with the symmetric root, which the symmetries of the nodes are made for."""
+    m, S = inside_and_outside(stats, model.frame)
+    return Loading(jnp.hstack([m, square_root(S)]), jnp.hstack([model.frame, jnp.zeros(m.T.shape)]))
 
 
 ByRule = NodeSums

@@ -9,7 +9,12 @@ from typing import ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
+
+from sgdlimits.gaussian.symmetry import Group
+
+ZERO = 16 * float(np.finfo(float).eps)
 
 
 class Estimate(NamedTuple):
@@ -31,6 +36,7 @@ class Rule(eqx.Module):
 
     A rule implements `nodes`, whose weighted sum is the expectation, and `error`. Its `tolerance` is the relative tolerance
     worth asking of a solver whose right-hand side it computes; `accuracy` is the relative error above which a warning is due.
+    The nodes have the symmetries of a `group`, which is that of all signs at once unless given.
     """
 
     tolerance: ClassVar[float]
@@ -42,16 +48,20 @@ class Rule(eqx.Module):
         """What makes the average more accurate, in a sentence."""
 
     @abc.abstractmethod
-    def nodes(self, dim: int) -> Nodes:
+    def nodes(self, dim: int, group: Group | None = None) -> Nodes:
         """The rule's points in `dim` dimensions."""
 
     @abc.abstractmethod
-    def error(self, f: Callable, dim: int) -> PyTree:
+    def error(self, f: Callable, dim: int, group: Group | None = None) -> PyTree:
         """An estimate of the error of the average of `f`, where `f` maps points (dim, n) to values (..., n)."""
 
-    def average(self, f: Callable, dim: int) -> PyTree:
+    def finer(self) -> Rule | None:
+        """The rule with more nodes; None where there would be too many."""
+        return None
+
+    def average(self, f: Callable, dim: int, group: Group | None = None) -> PyTree:
         """The average of `f` over the nodes; `f` maps points of shape (dim, n) to a pytree of arrays (..., n)."""
-        return weighted_sum(f, self.nodes(dim))
+        return weighted_sum(f, self.nodes(dim, group))
 
     def expect(self, f: Callable, mean: Float[Array, " dim"], covariance: Float[Array, "dim dim"]) -> Estimate:
         r"""E f(v) for v ~ N(mean, covariance), with its error estimate.
@@ -77,7 +87,26 @@ def weighted_sum(f: Callable, nodes: Nodes) -> PyTree:
     return jax.tree.map(lambda values: (values * nodes.weights).sum(-1), f(nodes.points))
 
 
+@jax.custom_jvp
 def square_root(covariance: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """The symmetric root of a positive semi-definite matrix; eigenvalues that rounding made negative count as zero."""
-    values, vectors = jnp.linalg.eigh(covariance)
-    return (vectors * jnp.sqrt(jnp.maximum(values, 0.0))) @ vectors.T
+    r"""The symmetric root X of a positive semi-definite matrix S, which turns as S does: D S D has the root D X D.
+
+    Eigenvalues that are zero up to rounding count as zero. The derivative solves :math:`X\dot X + \dot XX = \dot S`; in the
+    eigenbasis it is :math:`\dot S_{ij}/(\sqrt{l_i} + \sqrt{l_j})`, and zero where both eigenvalues are.
+    """
+    roots, vectors = _eigen_roots(covariance)
+    return (vectors * roots) @ vectors.T
+
+
+@square_root.defjvp
+def _(primals, tangents):
+    roots, vectors = _eigen_roots(*primals)
+    sums = roots[:, None] + roots
+    change = jnp.where(sums > 0, vectors.T @ tangents[0] @ vectors / jnp.where(sums > 0, sums, 1.0), 0.0)
+    return (vectors * roots) @ vectors.T, vectors @ change @ vectors.T
+
+
+def _eigen_roots(S: Float[Array, "n n"]) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
+    values, vectors = jnp.linalg.eigh(S)
+    positive = values > ZERO * values[-1]
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, values, 1.0)), 0.0), vectors

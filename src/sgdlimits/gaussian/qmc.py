@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import ClassVar
@@ -15,13 +16,17 @@ from scipy.special import ndtri
 
 from sgdlimits.errors import BadInput
 from sgdlimits.gaussian.base import Nodes, Rule
+from sgdlimits.gaussian.symmetry import Group, orbits, parity
+
+MOST_NODES = 2**17
 
 
 class Sobol(Rule):
-    """Randomised quasi-Monte Carlo: `scrambles` independent scramblings of 2^`log2_points` Sobol points.
+    """Randomised quasi-Monte Carlo: `scrambles` independent scramblings of about 2^`log2_points` points each.
 
-    Each scrambling is an unbiased estimate, so their spread is an honest error estimate. The points are fixed by `seed`: the
-    average is a smooth function of the statistics, as the solvers need. Heavy tails (high polynomials) converge slowly.
+    A scrambling is a scrambled Sobol sequence in all turns of the group, so that there are fewer points before they are turned.
+    Each is an unbiased estimate, so their spread is an honest error estimate. The points are fixed by `seed`: the average is a
+    function of the statistics, as the solvers need. Heavy tails (high polynomials) converge slowly.
 
     >>> import jax.numpy as jnp
     >>> value, error = Sobol().expect(lambda v: jnp.abs(v[0]), jnp.zeros(1), jnp.eye(1))
@@ -31,7 +36,7 @@ class Sobol(Rule):
 
     tolerance: ClassVar[float] = 1e-4
     accuracy: ClassVar[float] = 2e-2
-    log2_points: int = eqx.field(static=True, default=10)
+    log2_points: int = eqx.field(static=True, default=12)
     scrambles: int = eqx.field(static=True, default=8)
     seed: int = eqx.field(static=True, default=0)
 
@@ -46,28 +51,33 @@ class Sobol(Rule):
     def remedy(self):
         return f"Give the problem rule=Sobol(log2_points={min(24, self.log2_points + 4)})."
 
-    def nodes(self, dim: int) -> Nodes:
-        points = _points(dim, self.log2_points, self.scrambles, self.seed)
+    def nodes(self, dim: int, group: Group | None = None) -> Nodes:
+        points = _points(dim, parity(dim) if group is None else group, self.log2_points, self.scrambles, self.seed)
         count = points.shape[1]
         return Nodes(jnp.asarray(points), jnp.full(count, 1 / count))
 
-    def error(self, f: Callable, dim: int) -> PyTree:
+    def error(self, f: Callable, dim: int, group: Group | None = None) -> PyTree:
         def spread(values):
             means = values.reshape(*values.shape[:-1], self.scrambles, -1).mean(-1)
             return means.std(-1, ddof=1) / np.sqrt(self.scrambles)
 
-        return jax.tree.map(spread, f(self.nodes(dim).points))
+        return jax.tree.map(spread, f(self.nodes(dim, group).points))
+
+    def finer(self):
+        larger = Sobol(self.log2_points + 2, self.scrambles, self.seed)
+        return larger if larger.scrambles * 2**larger.log2_points <= MOST_NODES else None
 
 
 @lru_cache(maxsize=16)
-def _points(dim: int, log2_points: int, scrambles: int, seed: int) -> np.ndarray:
+def _points(dim: int, group: Group, log2_points: int, scrambles: int, seed: int) -> np.ndarray:
     from scipy.stats import qmc
 
     if dim > qmc.Sobol.MAXDIM:
         raise BadInput(f"Sobol points exist up to dimension {qmc.Sobol.MAXDIM}; got {dim}. Use fewer units.")
+    before = max(0, math.ceil(log2_points - math.log2(len(group))))
     sets = [
-        qmc.Sobol(dim, scramble=True, rng=np.random.default_rng([seed, scramble])).random_base2(log2_points)
+        qmc.Sobol(dim, scramble=True, rng=np.random.default_rng([seed, scramble])).random_base2(before)
         for scramble in range(scrambles)
     ]
-    inside = np.clip(np.concatenate(sets), 2.0**-54, 1 - 2.0**-53)
-    return np.ascontiguousarray(ndtri(inside).T)
+    turned = [orbits(ndtri(np.clip(points, 2.0**-54, 1 - 2.0**-53)).T, group) for points in sets]
+    return np.concatenate(turned, axis=1)

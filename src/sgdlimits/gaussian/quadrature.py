@@ -15,15 +15,17 @@ from jaxtyping import PyTree
 from sgdlimits.errors import BadInput
 from sgdlimits.gaussian.base import Nodes, Rule, weighted_sum
 from sgdlimits.gaussian.lines import gauss_hermite
+from sgdlimits.gaussian.symmetry import Group
 
 MOST_NODES = 2**22
+MOST_ORDER = 24
 
 
 class GaussHermite(Rule):
     """The product rule with `order` points a dimension: exact for polynomials of degree 2 order - 1 in each variable.
 
     The error estimate is the difference to the rule of three quarters of the order: pessimistic for smooth functions. A kink
-    (relu, absolute value) makes convergence slow; prefer `Sobol` there.
+    (relu, absolute value) makes convergence slow; prefer `Sobol` there. The grid has all symmetries.
 
     >>> GaussHermite(5).nodes(2).points.shape
     (2, 25)
@@ -37,7 +39,7 @@ class GaussHermite(Rule):
     def remedy(self):
         return f"Give the problem rule=GaussHermite(order={2 * self.order}), or Sobol() where the functions have kinks."
 
-    def nodes(self, dim: int) -> Nodes:
+    def nodes(self, dim: int, group: Group | None = None) -> Nodes:
         if self.order**dim > MOST_NODES:
             raise BadInput(
                 f"GaussHermite(order={self.order}) in {dim} dimensions needs {self.order}^{dim} points. "
@@ -46,9 +48,12 @@ class GaussHermite(Rule):
         points, weights = _grid(self.order, dim)
         return Nodes(jnp.asarray(points), jnp.asarray(weights))
 
-    def error(self, f: Callable, dim: int) -> PyTree:
+    def error(self, f: Callable, dim: int, group: Group | None = None) -> PyTree:
         coarse = GaussHermite(max(1, self.order - max(1, self.order // 4)))
         return jax.tree.map(lambda fine, rough: jnp.abs(fine - rough), self.average(f, dim), weighted_sum(f, coarse.nodes(dim)))
+
+    def finer(self):
+        return GaussHermite(2 * self.order) if self.order <= MOST_ORDER else None
 
 
 @lru_cache(maxsize=16)

@@ -86,7 +86,7 @@ class SmoothIntegrals(UnitIntegrals):
 
     def pairs(self, rows, columns, C):
         inverse = safe_inverse_root(rows.deviation**2)[:, None] * safe_inverse_root(columns.deviation**2)
-        cosine = jnp.clip(C * inverse, -1.0, 1.0)
+        cosine = _cosine(C * inverse)
 
         def term(carry, coefficients):
             power, value, slope, curvature = carry
@@ -105,7 +105,7 @@ class SmoothIntegrals(UnitIntegrals):
         centre = v[:, None] * first + w[:, None] * second
         deviation = safe_root(jnp.diagonal(rest))
         inverse = safe_inverse_root(jnp.diagonal(rest))
-        cosine = jnp.clip(rest * inverse[:, None] * inverse, -1.0, 1.0)
+        cosine = _cosine(rest * inverse[:, None] * inverse)
         inner, project = _projector(self.exact, self.orders.inner_nodes, self.orders.inner_terms)
         placed = centre[:, :, None] + deviation[:, None, None] * inner
         series = c[:, None, None] * jnp.concatenate([fn(placed[rows]) for fn, rows in self._halves()]) @ project
@@ -127,6 +127,11 @@ def polynomial_orders(student: int, teacher: int) -> Orders:
     """Orders that are exact for polynomials of these degrees."""
     most = max(student, teacher)
     return Orders(most + 1, most + 1, student + most, most + 1, most + 1)
+
+
+def _cosine(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """x between -1 and 1, with the slope 1 also there: series in it have one, where fields coincide."""
+    return x + jax.lax.stop_gradient(jnp.clip(x, -1.0, 1.0) - x)
 
 
 def _slope(fn: Callable) -> Callable:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.errors import AccuracyWarning, BadInput, check_number
 from sgdlimits.expectation import Expectation, as_expectation, choose
+from sgdlimits.expectation.base import linear_part
 from sgdlimits.gaussian import Estimate, Rule
 from sgdlimits.model.data import Data, gaussian
 from sgdlimits.model.loss import Loss, as_loss
@@ -27,6 +28,9 @@ from sgdlimits.statistics.frame import frame_of
 from sgdlimits.statistics.overlaps import Overlaps, from_vector, symmetric, to_vector
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add
+
+SMALL_SIGNAL = 5e-2
+TINY, ROUNDING = float(np.finfo(float).tiny), 1e-12
 
 
 class ProjectionProblem(Problem):
@@ -227,16 +231,29 @@ class ProjectionProblem(Problem):
         return estimate
 
     def refined(self, stats: Overlaps, tolerance: float | None = None) -> ProjectionProblem:
-        usual = self.rule.accuracy(self.model)
-        if usual is not None:
-            self._warn(_relative(Estimate(*_estimate(self, stats))), tolerance or usual, stacklevel=5)
-        return self
+        """The problem with more nodes where its expectations need them at these statistics of one run, or a warning.
 
-    def _warn(self, reached: float, tolerance: float, stacklevel: int) -> None:
+        The moments should have the rule's usual accuracy, or `tolerance`, relative to the largest. And small signals should be
+        seen: the drift of M should be known to five per cent along each fixed direction (see `_unsure`).
+        A rule that was asked for is kept.
+        """
+        usual = self.rule.accuracy(self.model)
+        if usual is None:
+            return self
+        problem, finer = self, None if self.asked is not None else self.rule.finer()
+        wanted, reached = np.array([tolerance or usual, SMALL_SIGNAL]), np.array(_unsure(self, stats))
+        while not (reached <= wanted).all() and finer is not None:
+            problem, finer = self.with_rule(finer), finer.finer()
+            reached = np.array(_unsure(problem, stats))
+        worst = int(np.argmax(reached / wanted))
+        problem._warn(reached[worst], wanted[worst], stacklevel=5, what=("expectations", "small overlaps")[worst])
+        return problem
+
+    def _warn(self, reached: float, tolerance: float, stacklevel: int, what: str = "expectations") -> None:
         if not reached <= tolerance:
             warnings.warn(
-                f"the expectations of this problem have a relative error of about {reached:.1e}, and {tolerance:.1e} was "
-                f"asked for. {self.rule.remedy}",
+                f"the {what} of this problem have a relative error of about {reached:.1e}, and {tolerance:.1e} was asked for. "
+                f"{self.rule.remedy}",
                 AccuracyWarning,
                 stacklevel=stacklevel,
             )
@@ -280,3 +297,31 @@ def _relative(estimate: Estimate) -> float:
     """The largest error relative to the largest moment."""
     largest = lambda moments: max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(moments))
     return largest(estimate.error) / max(largest(estimate.value), np.finfo(float).tiny)
+
+
+def _unsure(problem: ProjectionProblem, stats: Overlaps) -> tuple[float, float]:
+    r"""The error of the moments relative to the largest of them, and that of the drift of M relative to the smallest signal.
+
+    The signal along a fixed direction is the largest entry of the drift in its column of M, so that overlaps of order
+    :math:`1/\sqrt d` count as much as large ones. It counts as no less than a tenth of
+    :math:`|M|\,\text{lr}\sqrt{E[G^2]/Q}`, the overlap itself times the rate of a unit's steps: a drift that happens to vanish
+    is no alarm. Nor is rounding, which is all the error where a drift is zero by symmetry.
+    """
+    value, error = _estimate(problem, stats)
+    *numbers, gross = (np.abs(leaf) for leaf in _reach(problem, stats, value, error))
+    drift, wrong = (leaf[: stats.M.size].reshape(stats.M.shape) for leaf in numbers)
+    steps = float(problem.algorithm.lr_sample) * np.sqrt(np.diagonal(value.gradient_gradient) / np.diagonal(stats.Q).clip(TINY))
+    signal = np.maximum(drift, 0.1 * np.abs(stats.M) * steps[:, None]).max(0)
+    wrong = np.where(wrong > ROUNDING * gross.max(), wrong, 0.0).max(0)
+    return _relative(Estimate(value, error)), float((wrong / signal.clip(TINY)).max())
+
+
+@eqx.filter_jit
+def _reach(problem: ProjectionProblem, stats: Overlaps, value: Moments, error: Moments) -> tuple[Array, ...]:
+    """The drift, how far the errors of the moments can move it, and how far the moments themselves."""
+    column = jax.tree.map(lambda leaf: leaf[..., None], stats)
+    increment = lambda products: problem.vector(add(*problem.changes(column, products)))
+    slope = linear_part(increment, *stats.M.shape)
+    part = lambda rows, moment: jnp.tensordot(jnp.abs(rows), jnp.abs(moment), jnp.ndim(moment))
+    reach = lambda moments: jnp.stack([part(*pair) for pair in zip(slope, moments, strict=True)]).sum(0)
+    return increment(jax.tree.map(lambda leaf: leaf[..., None], value))[:, 0], reach(error), reach(value)

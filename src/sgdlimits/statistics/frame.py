@@ -88,13 +88,19 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], room: int) -> Frame:
     return Frame(*(jnp.asarray(np.moveaxis(leaf, 0, -1)) for leaf in (a, m, T)))
 
 
+def inside_and_outside(stats: Overlaps, B: Float[Array, "k k"]) -> tuple[Float[Array, "p k *n"], Float[Array, "p p *n"]]:
+    """The coordinates m in the frame, and S = Q - m m^T, the Gram matrix of what lies outside it."""
+    p, k, *batch = stats.M.shape
+    m = jnp.linalg.solve(B, jnp.moveaxis(stats.M, 1, 0).reshape(k, -1)).reshape(k, p, *batch)
+    m = jnp.moveaxis(m, 0, 1)
+    return m, stats.Q - (m[:, None] * m[None]).sum(2)
+
+
 def loading(stats: Overlaps, B: Float[Array, "k k"]) -> Loading:
     """F for statistics with any trailing axes, differentiable, and safe where Omega is singular or barely indefinite."""
     p, k = stats.M.shape[:2]
     batch = stats.M.shape[2:]
-    flat = stats.M.reshape(p, k, -1)
-    m = jnp.moveaxis(jnp.linalg.solve(B, jnp.moveaxis(flat, 1, 0).reshape(k, -1)).reshape(k, p, -1), 0, 1)
-    S = stats.Q.reshape(p, p, -1) - (m[:, None] * m[None]).sum(2)
+    m, S = inside_and_outside(Overlaps(stats.a, stats.M.reshape(p, k, -1), stats.Q.reshape(p, p, -1)), B)
     T = cholesky_columns(S)
     student = jnp.concatenate([m, jnp.swapaxes(T, 0, 1)], axis=1).reshape(p, k + p, *batch)
     fixed = jnp.concatenate([B, jnp.zeros((k, p))], axis=1).reshape(k, k + p, *(1 for _ in batch))
