@@ -7,17 +7,16 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput, check_count, check_dimension, check_number
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Purpose, Stream
-from sgdlimits.statistics.frame import Frame, frame_of, overlaps_of, triangular
+from sgdlimits.statistics.frame import frame_of, triangular
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.particles import Particles, particles_of
-from sgdlimits.statistics.trees import number_array, one_of, repeated, runs_first
+from sgdlimits.statistics.trees import number_array, one_of, repeated
 
 MOST_SQUARE = 256
 """Up to this width a random start of the mean-field limit has the units of the p-by-p start, number by number."""
@@ -76,66 +75,45 @@ class RandomInit(Start):
     second: float | None = eqx.field(static=True, default=None)
 
     def overlaps(self, problem, stream):
-        dof = np.maximum(self.d - problem.directions.fixed - np.arange(problem.directions.width), 0.0)
-        stats = _gaussian_overlaps(problem.directions.gram, dof, *self._law(problem), stream)
-        return eqx.tree_at(lambda stats: stats.a, stats, self._second(problem, stream))
+        p, k, gram = problem.directions.width, problem.directions.fixed, problem.directions.gram
+        scale, unit = self._law(problem)
+        dof = np.maximum(self.d - k - np.arange(p), 0.0)
+        normal = np.moveaxis(stream.normal(Purpose.START, p * k + p * p)[0], -1, 0)
+        diagonal = np.sqrt(stream.chi_square(Purpose.START_CHI, dof)[0]).T
+        m, T = normal[:, : p * k].reshape(-1, p, k), np.swapaxes(normal[:, p * k :].reshape(-1, p, p), 1, 2)
+        T = np.tril(T, -1) * (dof > 0) + diagonal[:, :, None] * np.eye(p)
+        size = np.sqrt((m**2).sum(2) + (T**2).sum(2))[:, :, None] if unit else np.sqrt(self.d)
+        m, T = m / size, T / size
+        Q = m @ np.swapaxes(m, 1, 2) + T @ np.swapaxes(T, 1, 2)
+        return Overlaps(self._second(problem, stream), scale * (m @ triangular(gram).T), scale**2 * Q)
 
     def particles(self, problem, stream):
-        p, k = problem.directions.width, problem.directions.fixed
+        p, k, gram = problem.directions.width, problem.directions.fixed, problem.directions.gram
         if p <= MOST_SQUARE:
             return super().particles(problem, stream)
-        dof = number_array(np.full(p, float(self.d - k)))
-        units = _gaussian_particles(problem.directions.gram, dof, *self._law(problem), stream)
-        return eqx.tree_at(lambda units: units.a, units, self._second(problem, stream))
+        scale, unit = self._law(problem)
+        m = np.moveaxis(stream.normal(Purpose.START, p * k)[0].reshape(p, k, -1), -1, 0)
+        square = (m**2).sum(2) + stream.chi_square(Purpose.START_CHI, np.full(p, float(self.d - k)))[0].T
+        size = np.sqrt(square) if unit else np.full_like(square, np.sqrt(self.d))
+        M = scale * ((m / size[:, :, None]) @ triangular(gram).T)
+        return Particles(self._second(problem, stream), M, scale**2 * square / size**2)
 
-    def _law(self, problem) -> tuple[tuple, bool]:
-        """(scale, root of d), and whether directions are scaled to norm 1."""
+    def _law(self, problem) -> tuple[Any, bool]:
+        """The scale, and whether directions are scaled to that norm."""
         check_dimension(self.d, problem.directions.fixed)
         if self.scale is not None:
             check_number("scale", self.scale, above=0)
         law = problem.directions.initial
         scale = law.scale if self.scale is None else self.scale
         unit = law.unit if self.unit is None else self.unit
-        return (scale, np.sqrt(self.d)), bool(unit)
+        return scale, bool(unit)
 
     def _second(self, problem, stream) -> Any:
         law, runs = problem.directions.initial, stream.runs.size
         constant = _second(self.second, problem, runs)
         if self.second is not None or law.second_spread == 0:
             return constant
-        return constant + law.second_spread * np.asarray(_normals(stream, Purpose.START_SECOND, constant.shape[1])).T
-
-
-@eqx.filter_jit
-def _gaussian_overlaps(gram: Float[Array, "k k"], dof: Float[Array, " p"], numbers, unit: bool, stream: Stream) -> Overlaps:
-    """Overlaps of p vectors of standard normal numbers, scaled; `dof` counts the dimensions left for each (Bartlett)."""
-    p, k = dof.size, gram.shape[0]
-    scale, root_d = numbers
-    normal = stream.normal(Purpose.START, p * k + p * p)[0]
-    diagonal = jnp.sqrt(stream.chi_square(Purpose.START_CHI, dof)[0])
-    below = np.tril(np.ones((p, p)), -1).T * (dof > 0)[:, None]
-    m, T = normal[: p * k].reshape(p, k, -1), normal[p * k :].reshape(p, p, -1) * below[:, :, None]
-    T = T.at[np.arange(p), np.arange(p)].set(diagonal)
-    factor = scale / (jnp.sqrt((m**2).sum(1) + (T**2).sum(0)) if unit else root_d * jnp.ones_like(diagonal))
-    frame = Frame(jnp.ones_like(diagonal), m * factor[:, None], T * factor[None])
-    return runs_first(overlaps_of(frame, jnp.linalg.cholesky(gram)))
-
-
-@eqx.filter_jit
-def _gaussian_particles(gram: Float[Array, "k k"], dof: Float[Array, " p"], numbers, unit: bool, stream: Stream) -> Particles:
-    """What `_gaussian_overlaps` says about each vector alone, where each has `dof` dimensions outside the fixed ones."""
-    p, k = dof.size, gram.shape[0]
-    scale, root_d = numbers
-    m = stream.normal(Purpose.START, p * k)[0].reshape(p, k, -1)
-    square = (m**2).sum(1) + stream.chi_square(Purpose.START_CHI, dof)[0]
-    factor = scale / (jnp.sqrt(square) if unit else root_d * jnp.ones_like(square))
-    M = jnp.einsum("jsR,rs->jrR", m * factor[:, None], jnp.linalg.cholesky(gram))
-    return runs_first(Particles(jnp.ones_like(square), M, square * factor**2))
-
-
-@eqx.filter_jit
-def _normals(stream: Stream, purpose: Purpose, count: int) -> Float[Array, "count runs"]:
-    return stream.normal(purpose, count)[0]
+        return constant + law.second_spread * stream.normal(Purpose.START_SECOND, constant.shape[1])[0].T
 
 
 class OrthogonalInit(Start):
@@ -160,7 +138,7 @@ class OrthogonalInit(Start):
 
     def particles(self, problem, stream):
         p, k, runs = problem.directions.width, problem.directions.fixed, stream.runs.size
-        M = self.spread * np.asarray(_normals(stream, Purpose.START, p * k)).reshape(p, k, runs)
+        M = self.spread * np.asarray(stream.normal(Purpose.START, p * k)[0]).reshape(p, k, runs)
         return Particles(_second(self.second, problem, runs), *map(number_array, (np.moveaxis(M, -1, 0), np.ones((runs, p)))))
 
 

@@ -11,7 +11,7 @@ from scipy.special import erf
 
 import sgdlimits as sl
 from sgdlimits.level.chain import FrameChain, Samples, _append, _triangular
-from sgdlimits.level.sgd import Inputs, WeightProcess
+from sgdlimits.level.sgd import Batch, WeightProcess
 from sgdlimits.model import Data
 from sgdlimits.random import Stream
 from sgdlimits.theory import mediocrity
@@ -70,7 +70,7 @@ def test_given_the_same_inputs_one_update_of_the_chain_is_that_of_the_weights(ca
     T, outside = np.asarray(frame.T), np.asarray(W.W)[:, :, k:]
     rests = [of_one_run(T[:, :, run], outside[run], x[:, run, k:], G[:, :, run]) for run in range(runs)]
     samples = Samples(x[:, :, :k].transpose(2, 0, 1), *(np.stack(part, axis=-1) for part in zip(*rests, strict=True)), z, c)
-    moved, after = after_step(chain, frame, samples), after_step(weights, W, Inputs(x, z, c))
+    moved, after = after_step(chain, frame, samples), after_step(weights, W, Batch(x, z, c))
     for left, right in zip(jax.tree.leaves(moved), jax.tree.leaves(after), strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-11, atol=1e-11)
 

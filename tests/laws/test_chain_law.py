@@ -10,7 +10,7 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.level.chain import FrameChain, Samples
-from sgdlimits.level.sgd import Inputs, WeightProcess
+from sgdlimits.level.sgd import Batch, WeightProcess
 from sgdlimits.model import Data
 
 GRAM = [[1.0, 0.4], [0.4, 0.8]]
@@ -74,7 +74,7 @@ def test_given_the_same_input_one_update_of_the_chain_is_that_of_the_weights(cas
         along, none = np.pad(along, ((0, p - q), (0, 0))), np.zeros((0, runs))
         parts = (x[:, :k].T[:, None], along[:, None], outside[None], none, z[None], c[None])
         frame, exact = after_step(chain, frame, Samples(*parts))
-        W, direct = after_step(weights, W, Inputs(x[None], z[None], c[None]))
+        W, direct = after_step(weights, W, Batch(x[None], z[None], c[None]))
         for left, right in zip(jax.tree.leaves(exact), jax.tree.leaves(direct), strict=True):
             np.testing.assert_allclose(left, right, rtol=1e-12, atol=1e-12)
         x, z = rng.normal(size=(runs, d)), rng.normal(size=runs)

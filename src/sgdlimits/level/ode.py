@@ -83,9 +83,24 @@ def vector_field(problem: Problem, corrector: bool, t: Any = 0.0):
     return lambda stats: problem.drift(stats, t) if corrector else problem.drift_parts(stats, t)[0]
 
 
+class Layout(eqx.Module):
+    """How the statistics of runs are laid out as rows of numbers."""
+
+    tree: Any = eqx.field(static=True)
+    shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+
+    def stats(self, rows: Any) -> PyTree:
+        """Rows of numbers as statistics, leading axes kept."""
+        splits = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
+        parts = (np if isinstance(rows, np.ndarray) else jnp).split(rows, splits, axis=-1)
+        leaves = [part.reshape(*rows.shape[:-1], *shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return jax.tree.unflatten(self.tree, leaves)
+
+
 @eqx.filter_jit
-def _slopes(problem: Problem, corrector: bool, t: Any, stats: PyTree) -> PyTree:
-    return problem.over_runs(vector_field(problem, corrector, t), stats)
+def _slopes(problem: Problem, corrector: bool, t: Any, rows: Any, layout: Layout) -> Array:
+    slopes = problem.over_runs(vector_field(problem, corrector, t), layout.stats(rows))
+    return jnp.concatenate([leaf.reshape(len(rows), -1) for leaf in jax.tree.leaves(slopes)], axis=1)
 
 
 @eqx.filter_jit
@@ -127,8 +142,8 @@ class Solve(Journey):
         self.level, self.problem, self.job = engine.level, engine.problem, job
         self.corrector = getattr(engine.level, "corrector", True)
         count = len(job.runs)
-        leaves, self.tree = jax.tree.flatten(starts)
-        self.shapes = [np.shape(leaf)[1:] for leaf in leaves]
+        leaves, tree = jax.tree.flatten(starts)
+        self.layout = Layout(tree, tuple(np.shape(leaf)[1:] for leaf in leaves))
         self.y = np.concatenate([np.asarray(leaf, float)[:count].reshape(count, -1) for leaf in leaves], axis=1)
         self.ended, self.t_end = np.zeros(count, int), np.full(count, np.nan)
         memory = () if job.until is None else _memories(self.problem, job.until, starts)
@@ -184,9 +199,9 @@ class Solve(Journey):
 
     def _tick(self, share: float) -> Tick:
         rows = _padded(len(self.y))
-        seen = _look(self.problem, self.job.observe, self._stats(self.y[rows]))
+        seen = _look(self.problem, self.job.observe, self.layout.stats(self.y[rows]))
         observed = {name: np.asarray(values)[: len(self.y)] for name, values in seen.items()}
-        return Tick(share, jax.tree.map(np.asarray, self._stats(self.y.copy())), observed)
+        return Tick(share, jax.tree.map(np.asarray, self.layout.stats(self.y.copy())), observed)
 
     def _advance(self, goal: float) -> Iterator[None]:
         """Solve up to the goal, or to where runs leave the system or the method changes; a step at a time."""
@@ -205,8 +220,7 @@ class Solve(Journey):
                 self._drop(broken, DIVERGED, before, y_before)
                 return
             self.y[active], self.t = y, solver.t
-            if solver.status == "running":
-                self.stride = solver.h_abs
+            self.stride = solver.h_abs if solver.status == "running" else np.fmax(self.stride, solver.h_abs)
             hits = self._hits(y, active)
             if hits.any():
                 self._stop(hits, solver.dense_output(), before, solver.t)
@@ -216,19 +230,11 @@ class Solve(Journey):
                 self.method = METHODS.index(Radau)
                 return
 
-    def _stats(self, y: np.ndarray) -> PyTree:
-        """Rows of numbers as statistics, leading axes kept."""
-        splits = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
-        parts = np.split(y, splits, axis=-1)
-        leaves = [part.reshape(*y.shape[:-1], *shape) for part, shape in zip(parts, self.shapes, strict=True)]
-        return jax.tree.unflatten(self.tree, leaves)
-
     def _slope(self, t: float, flat: np.ndarray) -> np.ndarray:
         count = self.active.size
-        rows = _padded(count)
-        slope = _slopes(self.problem, self.corrector, np.asarray(t, float), self._stats(flat.reshape(count, -1)[rows]))
-        parts = [np.asarray(leaf).reshape(rows.size, -1) for leaf in jax.tree.leaves(slope)]
-        return np.concatenate(parts, axis=1)[:count].ravel()
+        rows = flat.reshape(count, -1)[_padded(count)]
+        slopes = _slopes(self.problem, self.corrector, np.asarray(t, float), rows, self.layout)
+        return np.asarray(slopes)[:count].ravel()
 
     def _jacobian(self, t: float, flat: np.ndarray):
         return block_diag(list(self._blocks(t, flat.reshape(self.active.size, -1))), format="csc")
@@ -236,7 +242,7 @@ class Solve(Journey):
     def _blocks(self, t: float, y: np.ndarray) -> np.ndarray:
         """The Jacobian of the drift of each active run."""
         rows = _padded(len(y))
-        return np.asarray(_jacobians(self.problem, self.corrector, np.asarray(t, float), self._stats(y[rows])))[: len(y)]
+        return np.asarray(_jacobians(self.problem, self.corrector, np.asarray(t, float), self.layout.stats(y[rows])))[: len(y)]
 
     def _solver(self, goal: float) -> OdeSolver:
         """A solver that lands on the next saved time, where interpolation would be worse than the tolerance."""
@@ -260,7 +266,7 @@ class Solve(Journey):
             return np.zeros(runs.size, bool)
         rows = _padded(runs.size)
         memory = one_of(self.memory, runs[rows])
-        return np.asarray(_stops(self.problem, self.job.until, self._stats(y[rows]), memory))[: runs.size]
+        return np.asarray(_stops(self.problem, self.job.until, self.layout.stats(y[rows]), memory))[: runs.size]
 
     def _stop(self, hits: np.ndarray, dense, low: float, high: float) -> None:
         """Stop runs where within a step each hit happens, by bisection of the dense output, a polynomial of degree 7."""

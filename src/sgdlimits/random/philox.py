@@ -9,7 +9,7 @@ Results cannot depend on batches, chunks or restarts, and two engines that follo
 
 from __future__ import annotations
 
-import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, UInt32
 
@@ -23,11 +23,11 @@ Words = tuple[UInt32[Array, "..."], UInt32[Array, "..."], UInt32[Array, "..."], 
 def philox(counter: Words, key: tuple[UInt32[Array, "..."], UInt32[Array, "..."]], *, rolled: bool = False) -> Words:
     """Four random words for each counter, entry by entry; all arguments have one shape.
 
-    `rolled` keeps the ten rounds a loop: slower to run and quicker to compile, for numbers that are drawn once.
+    Arrays of the host are computed there. `rolled` keeps the ten rounds a loop: quicker to compile, for single numbers.
 
-    >>> import jax.numpy as jnp
-    >>> zero = jnp.uint32(0)
-    >>> [hex(int(word)) for word in philox((zero, zero, zero, zero), (zero, zero))]
+    >>> import numpy as np
+    >>> zero = np.zeros(1, np.uint32)
+    >>> [hex(int(word[0])) for word in philox((zero, zero, zero, zero), (zero, zero))]
     ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
     """
     if rolled:
@@ -42,9 +42,9 @@ def _round(words):
     c0, c1, c2, c3, k0, k1 = words
     high0, low0 = _multiply(c0, MULTIPLIERS[0])
     high1, low1 = _multiply(c2, MULTIPLIERS[1])
-    return high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0, k0 + jnp.uint32(WEYL[0]), k1 + jnp.uint32(WEYL[1])
+    return high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0, k0 + np.uint32(WEYL[0]), k1 + np.uint32(WEYL[1])
 
 
 def _multiply(word: UInt32[Array, "..."], constant: int) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
-    product = word.astype(jnp.uint64) * jnp.uint64(constant)
-    return (product >> jnp.uint64(32)).astype(jnp.uint32), product.astype(jnp.uint32)
+    product = word.astype(np.uint64) * np.uint64(constant)
+    return (product >> np.uint64(32)).astype(np.uint32), product.astype(np.uint32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,12 +12,10 @@ from jax import lax
 from jaxtyping import Array, Float, UInt32, UInt64
 
 from sgdlimits.random.philox import Words, philox
-from sgdlimits.random.transform import marsaglia_tsang, normal_pair, uniform
+from sgdlimits.random.transform import marsaglia_tsang, normal_pair, numpy_of, uniform
 
 MOST_NORMALS = 4 * 2**24
 """A purpose has 2^24 blocks of four numbers for each run and step."""
-FEW = 64
-"""Up to so many unsettled chi-square numbers are finished one by one."""
 
 
 class Purpose(IntEnum):
@@ -56,30 +55,31 @@ class Stream(eqx.Module):
         """The stream of a 64-bit `seed`, the numbers of its `runs`, and `steps` steps from `first` on, for a single use."""
         words = np.asarray([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], np.uint32)
         host = (words, np.asarray(runs, np.uint32), np.asarray(first, np.uint64))
-        return cls(*host, steps, rolled=True)  # type: ignore[arg-type]  # on the host until something is drawn
+        return cls(*host, steps, rolled=True)  # type: ignore[arg-type]  # on the host, where its numbers are drawn
 
     def each(self, count: int) -> Stream:
         """The numbers of `count` samples for each step: sample i of step n is number n count + i."""
-        return Stream(self.seed, self.runs, self.first * jnp.uint64(count), self.steps * count, self.rolled)
+        return Stream(self.seed, self.runs, self.first * np.uint64(count), self.steps * count, self.rolled)
 
     def words(self, purpose: Purpose, blocks: int, skip: Array | int = 0, rows: bool = False) -> Words:
         """Four words for each step, block and run, each of shape (steps, blocks, runs), or (steps, runs, blocks) as `rows`.
 
         Computed as one flat array: that is what compilers vectorise.
         """
-        runs = self.runs.size
-        index = jnp.arange(self.steps * blocks * runs, dtype=jnp.uint32)
-        step = self.first + (index // jnp.uint32(blocks * runs)).astype(jnp.uint64)
+        runs, xp = self.runs.size, numpy_of(self.runs)
+        index = xp.arange(self.steps * blocks * runs, dtype=np.uint32)
+        step = self.first + (index // np.uint32(blocks * runs)).astype(np.uint64)
         if rows:
-            shape, block, run = (self.steps, runs, blocks), index % jnp.uint32(blocks), jnp.repeat(self.runs, blocks)
+            shape, block, run = (self.steps, runs, blocks), index % np.uint32(blocks), xp.repeat(self.runs, blocks)
         else:
-            shape, block, run = (self.steps, blocks, runs), index // jnp.uint32(runs) % jnp.uint32(blocks), self.runs
-        run = jnp.tile(run, index.size // run.size)
-        label = jnp.uint32(int(purpose) << 24) | (block + jnp.asarray(skip, jnp.uint32))
-        high = (step >> jnp.uint64(32)).astype(jnp.uint32)
-        key = (jnp.full_like(run, self.seed[0]), jnp.full_like(run, self.seed[1]))
-        w0, w1, w2, w3 = philox((step.astype(jnp.uint32), high, run, label), key, rolled=self.rolled)
-        return w0.reshape(shape), w1.reshape(shape), w2.reshape(shape), w3.reshape(shape)
+            shape, block, run = (self.steps, blocks, runs), index // np.uint32(runs) % np.uint32(blocks), self.runs
+        run = xp.tile(run, index.size // run.size)
+        label = np.uint32(int(purpose) << 24) | (block + xp.asarray(skip, np.uint32))
+        high = (step >> np.uint64(32)).astype(np.uint32)
+        key = (xp.full_like(run, self.seed[0]), xp.full_like(run, self.seed[1]))
+        words = philox((step.astype(np.uint32), high, run, label), key, rolled=self.rolled and xp is jnp)
+        w0, w1, w2, w3 = (word.reshape(shape) for word in words)
+        return w0, w1, w2, w3
 
     def normal(self, purpose: Purpose, count: int) -> Float[Array, "steps count runs"]:
         """Standard normal numbers, four from a block."""
@@ -92,35 +92,29 @@ class Stream(eqx.Module):
     def _normal(self, purpose: Purpose, count: int, rows: bool) -> Float[Array, "..."]:
         """All words are joined before they are transformed, so that the compiler draws them twice, not four times."""
         w0, w1, w2, w3 = self.words(purpose, -(-count // 4), rows=rows)
-        join = lambda *parts: jnp.concatenate(parts, axis=2 if rows else 1)
+        join = lambda *parts: numpy_of(w0).concatenate(parts, axis=2 if rows else 1)
         return join(*normal_pair(join(w0, w2), join(w1, w3)))
 
     def uniform(self, purpose: Purpose, count: int) -> Float[Array, "steps count runs"]:
         """Uniform numbers in (0, 1], two from a block."""
         w0, w1, w2, w3 = self.words(purpose, -(-count // 2))
-        return jnp.concatenate([uniform(w0, w1), uniform(w2, w3)], axis=1)[:, :count]
+        return numpy_of(w0).concatenate([uniform(w0, w1), uniform(w2, w3)], axis=1)[:, :count]
 
     def chi_square(self, purpose: Purpose, dof: Float[Array, " count"]) -> Float[Array, "steps count runs"]:
         """Exact chi-square numbers for each whole number of degrees of freedom in `dof`, from 0 to any size.
 
-        Two degrees and more by `marsaglia_tsang`. Where its bound leaves many proposals unsettled, rounds of exact tests follow
-        for all of them; the last few are finished one by one, so that on average the cost does not depend on `dof`. Attempt n
-        of a number always uses the same words, so that neither does a value on the runs beside it.
+        Two degrees and more by `marsaglia_tsang`. The few proposals that its bound leaves unsettled are tested exactly, and
+        made again, one by one. Attempt n of a number always uses the same words: no value depends on the runs beside it.
         """
-        count, runs = dof.shape[0], self.runs.size
-        dof = jnp.asarray(dof, float)[:, None]
-        enough = jnp.maximum(dof, 2.0)
+        count, runs, xp = dof.shape[0], self.runs.size, numpy_of(self.runs)
+        dof = xp.asarray(dof, float)[:, None]
+        enough = xp.maximum(dof, 2.0)
         z, u = self._attempt(purpose, count, 0)
         value, sure, _ = marsaglia_tsang(z, enough)
-        value = jnp.where(dof >= 2, value, jnp.where(dof == 1, z * z, 0.0))
-        again = Stream(self.seed, self.runs, self.first, self.steps, rolled=True)
-
-        def test_all(carry):
-            value, unsettled, attempt = carry
-            z, u = again._attempt(purpose, count, attempt)
-            candidate, _, h = marsaglia_tsang(z, enough)
-            accepted = jnp.log(u) < h
-            return jnp.where(unsettled & accepted, candidate, value), unsettled & ~accepted, attempt + jnp.uint32(1)
+        value = xp.where(dof >= 2, value, xp.where(dof == 1, z * z, 0.0))
+        unsettled = (dof >= 2) & (u >= sure)
+        if xp is np:
+            return self._settled(purpose, value, unsettled, enough)
 
         def settle_one(carry):
             value, unsettled, rows = carry
@@ -130,17 +124,23 @@ class Stream(eqx.Module):
             unsettled = unsettled.at[row, run].set(False)
             return value.at[row, run].set(exact), unsettled, rows.at[row].set(unsettled[row].any())
 
-        carry = (value, (dof >= 2) & (u >= sure), jnp.uint32(0))
-        value, unsettled, _ = lax.while_loop(lambda carry: carry[1].sum() > (0 if self.rolled else FEW), test_all, carry)
-        if self.rolled:
-            return value
         value, unsettled = value.reshape(-1, runs), unsettled.reshape(-1, runs)
         settled, _, _ = lax.while_loop(lambda carry: carry[2].any(), settle_one, (value, unsettled, unsettled.any(1)))
         return settled.reshape(self.steps, count, runs)
 
+    def _settled(self, purpose: Purpose, value: Any, unsettled: Any, dof: Any) -> Any:
+        """On the host: rounds of exact tests for all, until none is left."""
+        attempt = 0
+        while unsettled.any():
+            z, u = self._attempt(purpose, dof.shape[0], attempt)
+            candidate, _, h = marsaglia_tsang(z, dof)
+            accepted = unsettled & (np.log(u) < h)
+            value, unsettled, attempt = np.where(accepted, candidate, value), unsettled & ~accepted, attempt + 1
+        return value
+
     def _attempt(self, purpose: Purpose, count: int, attempt: Array | int) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """The normal and the uniform number of an attempt at chi-square numbers."""
-        w0, w1, w2, w3 = self.words(purpose, count, skip=attempt * jnp.uint32(count))
+        w0, w1, w2, w3 = self.words(purpose, count, skip=attempt * count)
         return normal_pair(w0, w1)[0], uniform(w2, w3)
 
     def _one_chi_square(self, purpose: Purpose, step, index, run, dof, count: int) -> Float[Array, ""]:

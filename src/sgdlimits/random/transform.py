@@ -7,6 +7,7 @@ bits of a double, they vectorise on every back end, and they are the same everyw
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -30,7 +31,7 @@ def normal_pair(first: UInt32[Array, "..."], second: UInt32[Array, "..."]) -> tu
     :math:`z = \sqrt{-2\log u}\,(\cos 2\pi\theta, \sin 2\pi\theta)`. The second word is the angle, and a multiple of it extends
     the first below 2^-32, so that the tail reaches 9.5 standard deviations rather than 6.8.
     """
-    radius = jnp.sqrt(-2 * _log(uniform(first, second * jnp.uint32(_GOLDEN))))
+    radius = numpy_of(first).sqrt(-2 * _log(uniform(first, second * np.uint32(_GOLDEN))))
     sine, cosine = _sine_cosine(second)
     return radius * cosine, radius * sine
 
@@ -49,42 +50,52 @@ def marsaglia_tsang(
 
     .. [8] Marsaglia, Tsang, *A simple method for generating gamma variables*, ACM TOMS 26 (2000).
     """
-    delta = dof / 2 - 1 / 3
-    x = z / jnp.sqrt(9 * delta)
+    xp, delta = numpy_of(z), dof / 2 - 1 / 3
+    x = z / xp.sqrt(9 * delta)
     positive = x > -1
-    one_plus = jnp.where(positive, 1 + x, 1.0)
+    one_plus = xp.where(positive, 1 + x, 1.0)
     cube = one_plus**3
-    small = jnp.abs(x) < 1
-    sure = jnp.where(small, 1 - 0.75 * delta * x**4 / jnp.where(small, 1 - jnp.abs(x), 1.0), -1.0)
-    h = jnp.where(positive, z**2 / 2 + delta * (1 - cube + 3 * jnp.log(one_plus)), -jnp.inf)
+    small = abs(x) < 1
+    sure = xp.where(small, 1 - 0.75 * delta * x**4 / xp.where(small, 1 - abs(x), 1.0), -1.0)
+    h = xp.where(positive, z**2 / 2 + delta * (1 - cube + 3 * xp.log(one_plus)), -np.inf)
     return 2 * delta * cube, sure, h
+
+
+def numpy_of(array: Any) -> Any:
+    """The module whose functions an array is for: NumPy on the host, JAX's otherwise."""
+    return np if isinstance(array, np.ndarray) else jnp
+
+
+def _bits(array: Any, kind: type) -> Any:
+    """The bits of an array as numbers of another kind."""
+    return array.view(kind) if isinstance(array, np.ndarray) else lax.bitcast_convert_type(array, kind)
 
 
 def _log(u: Float[Array, "..."]) -> Float[Array, "..."]:
     """log u for a positive normal number: exponent from the bits, mantissa in [sqrt(1/2), sqrt 2) by the series of atanh."""
-    bits = lax.bitcast_convert_type(u, jnp.uint64)
-    exponent = (bits >> jnp.uint64(52)).astype(jnp.int32) - 1022
-    mantissa = lax.bitcast_convert_type((bits & jnp.uint64(2**52 - 1)) | jnp.uint64(1022 << 52), jnp.float64)
+    xp, bits = numpy_of(u), _bits(u, np.uint64)
+    exponent = (bits >> np.uint64(52)).astype(np.int32) - 1022
+    mantissa = _bits((bits & np.uint64(2**52 - 1)) | np.uint64(1022 << 52), np.float64)
     small = mantissa < math.sqrt(0.5)
-    mantissa = jnp.where(small, 2 * mantissa, mantissa)
-    exponent = jnp.where(small, exponent - 1, exponent).astype(float)
+    mantissa = xp.where(small, 2 * mantissa, mantissa)
+    exponent = xp.where(small, exponent - 1, exponent).astype(float)
     s = (mantissa - 1) / (mantissa + 1)
     return exponent * math.log(2) + s * _polynomial(_ATANH, s * s)
 
 
 def _sine_cosine(angle: UInt32[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """sin and cos of 2 pi angle / 2^32: the quadrant from the two upper bits, the rest within pi/4 by Taylor's series."""
-    quadrant = (angle + jnp.uint32(1 << 29)) >> jnp.uint32(30)
-    rest = (angle - (quadrant << jnp.uint32(30))).astype(jnp.int32).astype(float) * (2 * np.pi / 2**32)
+    xp, quadrant = numpy_of(angle), (angle + np.uint32(1 << 29)) >> np.uint32(30)
+    rest = (angle - (quadrant << np.uint32(30))).astype(np.int32).astype(float) * (2 * np.pi / 2**32)
     sine, cosine = rest * _polynomial(_SINE, rest * rest), _polynomial(_COSINE, rest * rest)
-    turned = (quadrant & jnp.uint32(1)) == 1
-    sine, cosine = jnp.where(turned, cosine, sine), jnp.where(turned, sine, cosine)
+    turned = (quadrant & np.uint32(1)) == 1
+    sine, cosine = xp.where(turned, cosine, sine), xp.where(turned, sine, cosine)
     flip_sine, flip_cosine = quadrant >= 2, (quadrant == 1) | (quadrant == 2)
-    return jnp.where(flip_sine, -sine, sine), jnp.where(flip_cosine, -cosine, cosine)
+    return xp.where(flip_sine, -sine, sine), xp.where(flip_cosine, -cosine, cosine)
 
 
 def _polynomial(coefficients: list[float], x: Float[Array, "..."]) -> Float[Array, "..."]:
-    value = jnp.full_like(x, coefficients[-1])
-    for coefficient in coefficients[-2::-1]:
+    value = coefficients[-1] * x + coefficients[-2]
+    for coefficient in coefficients[-3::-1]:
         value = value * x + coefficient
     return value

@@ -14,7 +14,7 @@ from scipy.special import roots_genlaguerre
 
 import sgdlimits as sl
 from sgdlimits.level.chain import FrameChain, Samples
-from sgdlimits.level.sgd import Inputs, WeightProcess
+from sgdlimits.level.sgd import Batch, WeightProcess
 from sgdlimits.statistics.overlaps import to_vector
 from sgdlimits.statistics.trees import runs_last
 
@@ -200,7 +200,7 @@ def test_exact_mean_of_one_step_at_finite_d_agrees_with_monte_carlo_in_rd(sphere
 
     weight, runs, rng = WeightProcess(problem, d), 200_000, np.random.default_rng(9)
     W = jax.tree.map(lambda leaf: jnp.repeat(leaf, runs, 0), weight.start(single))
-    inputs = Inputs(rng.normal(size=(1, runs, d)), rng.normal(size=(1, runs)), np.zeros((1, runs), int))
+    inputs = Batch(rng.normal(size=(1, runs, d)), rng.normal(size=(1, runs)), np.zeros((1, runs), int))
     change = np.asarray(after_step(weight, W, inputs)) - before[:, None]
     mean, error = change.mean(1), change.std(1) / np.sqrt(runs)
     assert (np.abs(mean - exact) <= 5 * error + 1e-12).all(), (mean - exact) / error
