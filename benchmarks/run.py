@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -70,24 +72,21 @@ def seconds_per(call: Callable[[int], object], start: int = 1) -> float:
 def stepper(level, width: int, runs: int):
     """A function that advances `runs` runs by n steps of the level's process, and how many samples a step stands for."""
     import jax
-    import jax.numpy as jnp
     import numpy as np
 
     import sgdlimits as sl
-    from sgdlimits.level import process as engine
+    from sgdlimits.level import process as loop
     from sgdlimits.random import Stream
 
     problem = sl.presets.phase_retrieval(width=width, lr=0.05 * width)
-    starts = sl.RandomInit(level.d).sample(problem, runs=runs)
-    level = level.prepared(problem, jax.tree.map(lambda leaf: leaf[0], starts))
-    process = level.process(problem)
-    carry = engine._begin(process, None, process.start(starts))
-    stream = Stream.of(0, np.arange(runs))
-    size = jnp.asarray(getattr(level, "dt", 1 / level.d))
-    call = lambda n: jax.block_until_ready(
-        engine.advance(process, None, carry, stream.seed, stream.runs, jnp.asarray([0, n * process.block]), size)
-    )
-    return call, process.block * runs, float(size) * level.d
+    start = sl.RandomInit(level.d)
+    starts = start.sample(problem, runs=runs)
+    engine = level.bind(problem, start, jax.tree.map(lambda leaf: leaf[0], starts))
+    process, size = engine.process, engine.dt or engine.tick
+    carry, stream = loop._begin(process, None, process.start(starts)), Stream.of(0, np.arange(runs))
+    span = lambda n: loop.Span(*(np.asarray(number) for number in (0, n * process.block, 0.0, size)))
+    call = lambda n: jax.block_until_ready(process.advance(None, carry, stream.seed, stream.runs, span(n)))
+    return call, process.block * runs, size * level.d
 
 
 def rate(level, width: int, runs: int) -> tuple[float, float]:
@@ -257,25 +256,32 @@ def compare_with_plain_loops() -> dict[str, float]:
 # --- start-up -------------------------------------------------------------------------------------------------------------
 
 
+FIRST = """
+import sgdlimits as sl
+sl.simulate(sl.presets.phase_retrieval(lr=0.05), sl.{}, sl.RandomInit(3000), t_max=1, runs=64, progress=False)
+"""
+
+
 def start_up() -> dict[str, float]:
-    """Wall seconds of a fresh process, best of three."""
-    first = (
-        "import sgdlimits as sl; sl.simulate(sl.presets.phase_retrieval(), sl.{}, sl.RandomInit(100), t_max=1, progress=False)"
-    )
-    commands = {
-        "python -c pass": ["-c", "pass"],
-        "sgdlimits --help": ["-m", "sgdlimits", "--help"],
-        "import sgdlimits": ["-c", "import sgdlimits"],
-        "import and first chain": ["-c", first.format("Chain(100)")],
-        "import and first ODE": ["-c", first.format("ODE()")],
-    }
+    """CPU seconds of a fresh process, best of three; cold, and where an earlier process left what it compiled."""
+    commands = {"python -c pass": "pass", "import sgdlimits": "import sgdlimits as sl; sl.simulate"}
+    commands |= {f"first {level.split('(')[0]}": FIRST.format(level) for level in ("Chain(3000)", "ODE()", "SDE(3000)")}
 
-    def wall(command: list[str]) -> float:
-        begin = time.perf_counter()
-        subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
-        return time.perf_counter() - begin
+    def spent(code: str, cache: str) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        environment = {**os.environ, "SGDLIMITS_CACHE": cache}
+        environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+        subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
-    return {name: min(wall(command) for _ in range(3)) for name, command in commands.items()}
+    figures = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, code in commands.items():
+            figures[f"{name}, cold"] = min(spent(code, "off") for _ in range(3))
+            spent(code, folder)
+            figures[f"{name}, warm"] = min(spent(code, folder) for _ in range(3))
+    return figures
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------------
@@ -296,13 +302,13 @@ def show(figures: dict) -> None:
     print("\nTime of a chain step at d = 10^9 over that at d = 10^3")
     for width, ratio in figures["chain at d = 10^9 over d = 10^3"].items():
         print(f"  p = {width:2d}: {ratio:.3f}")
-    print("\nOne drift of a committee, milliseconds: few fields at a time, and 8192 Sobol points")
+    print("\nOne drift of a committee, milliseconds: few fields at a time, and Sobol points")
     for row in figures["drift"]:
         print(f"  {row['activation']:5s} p = {row['p']:2d}, k = {row['k']} {row['few fields']:10.2f} {row['Sobol']:10.2f}")
     print("\nSpectrum of a Hessian, milliseconds")
     for name, value in figures["spectrum"].items():
         print(f"  {name:20s} {value:10.2f}")
-    print("\nStart-up, wall seconds of a fresh process")
+    print("\nStart-up, CPU seconds of a fresh process, import included")
     for name, value in figures["start-up"].items():
         print(f"  {name:24s} {value:.2f}")
 

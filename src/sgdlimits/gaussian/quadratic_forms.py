@@ -28,11 +28,10 @@ from jaxtyping import Array, Float, Int
 class QuadraticSeries(eqx.Module):
     """The series of `Z` and of `C_s` up to the power `order`, for the quadratic form K, covariance C and noise variance.
 
-        >>> import jax.numpy as jnp
-    import numpy as np
-        >>> series = QuadraticSeries.of(jnp.array([[1.]]), jnp.array([[1.]]), 0., order=3)
-        >>> [float(series.moment(n)) for n in range(4)]       # E[z^(2n)] = 1, 1, 3, 15
-        [1.0, 1.0, 3.0, 15.0]
+    >>> import jax.numpy as jnp
+    >>> series = QuadraticSeries.of(jnp.array([[1.]]), jnp.array([[1.]]), 0., order=3)
+    >>> [float(series.moment(n)) for n in range(4)]       # E[z^(2n)] = 1, 1, 3, 15
+    [1.0, 1.0, 3.0, 15.0]
     """
 
     z: tuple[Float[Array, ""], ...]
