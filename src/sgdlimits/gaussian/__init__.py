@@ -1,6 +1,6 @@
 """Expectations over Gaussian local fields."""
 
-import sgdlimits._x64  # noqa: F401  (first: arrays are double precision)
+import sgdlimits._x64
 from sgdlimits.gaussian.base import Estimate, Nodes, Rule
 from sgdlimits.gaussian.erf import ErfIntegrals
 from sgdlimits.gaussian.half_spaces import both_positive, positive_means
@@ -12,23 +12,3 @@ from sgdlimits.gaussian.quadrature import GaussHermite
 from sgdlimits.gaussian.smooth import Orders, SmoothIntegrals, polynomial_orders
 from sgdlimits.gaussian.truncated import split_line
 from sgdlimits.gaussian.units import Pairs, UnitIntegrals
-
-__all__ = [
-    "ErfIntegrals",
-    "Estimate",
-    "GaussHermite",
-    "Nodes",
-    "Orders",
-    "Pairs",
-    "PiecewiseLinearIntegrals",
-    "QuadraticSeries",
-    "Rule",
-    "SmoothIntegrals",
-    "Sobol",
-    "UnitIntegrals",
-    "both_positive",
-    "gauss_hermite",
-    "polynomial_orders",
-    "positive_means",
-    "split_line",
-]

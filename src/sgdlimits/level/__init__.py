@@ -1,7 +1,7 @@
 """Levels of description: from the weights in R^d to the limit of large d."""
 
 import sgdlimits._x64  # first: arrays are double precision
-import sgdlimits.level.spiked  # noqa: F401  (registers the processes of spiked tensors)
+import sgdlimits.level.spiked
 from sgdlimits.level.base import Engine, Job, Journey, Level, Tick
 from sgdlimits.level.chain import Chain
 from sgdlimits.level.condition import Condition, Exits, Predicate, exits
@@ -12,23 +12,3 @@ from sgdlimits.level.sde import SDE
 from sgdlimits.level.sgd import SGD
 
 LEVELS = {level.name: level for level in (SGD, Chain, SDE, ODE, MeanField)}
-
-__all__ = [
-    "LEVELS",
-    "ODE",
-    "SDE",
-    "SGD",
-    "Chain",
-    "Condition",
-    "Engine",
-    "Exits",
-    "Job",
-    "Journey",
-    "Level",
-    "Local",
-    "MeanField",
-    "Predicate",
-    "Tick",
-    "exits",
-    "flow",
-]

@@ -1,6 +1,6 @@
 """One sample: data, target, network and loss."""
 
-import sgdlimits._x64  # noqa: F401  (first: arrays are double precision)
+import sgdlimits._x64
 from sgdlimits.model.activation import Activation, Erf, FunctionActivation, PiecewiseLinear, Polynomial, hermite
 from sgdlimits.model.data import Data, gaussian, mixture
 from sgdlimits.model.expansion import hermite_coefficients, information_exponent
@@ -8,29 +8,3 @@ from sgdlimits.model.loss import CrossEntropy, FunctionLoss, Loss, SquaredLoss
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import ClassLabels, CommitteeReadout, FunctionReadout, QuadraticReadout, Readout, Target
-
-__all__ = [
-    "Activation",
-    "ClassLabels",
-    "CommitteeReadout",
-    "CrossEntropy",
-    "Data",
-    "Erf",
-    "FunctionActivation",
-    "FunctionLoss",
-    "FunctionReadout",
-    "Loss",
-    "Model",
-    "PiecewiseLinear",
-    "Polynomial",
-    "QuadraticReadout",
-    "Readout",
-    "SquaredLoss",
-    "Target",
-    "TwoLayer",
-    "gaussian",
-    "hermite",
-    "hermite_coefficients",
-    "information_exponent",
-    "mixture",
-]

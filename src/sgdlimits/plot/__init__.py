@@ -5,5 +5,3 @@ from sgdlimits.plot.overview import overview
 from sgdlimits.plot.risk import risk
 from sgdlimits.plot.style import PAPER, samples_axis
 from sgdlimits.plot.survival import survival
-
-__all__ = ["PAPER", "overlaps", "overview", "risk", "samples_axis", "survival"]

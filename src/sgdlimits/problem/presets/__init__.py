@@ -5,16 +5,6 @@ from sgdlimits.problem.presets.mixtures import binary_mixture, gaussian_mixture,
 from sgdlimits.problem.presets.networks import committee, phase_retrieval, quadratic_network, single_index
 from sgdlimits.problem.presets.spiked import spiked_tensor
 
-__all__ = [
-    "binary_mixture",
-    "committee",
-    "gaussian_mixture",
-    "phase_retrieval",
-    "quadratic_network",
-    "single_index",
-    "spiked_tensor",
-    "xor_mixture",
-]
 PRESETS = {
     preset.__name__: preset
     for preset in (phase_retrieval, quadratic_network, committee, single_index, binary_mixture, xor_mixture, spiked_tensor)
