@@ -41,7 +41,7 @@ def level(named, problem, kind):
 def go(problem, level, kind):
     """A function that simulates the problem at the level, as all contracts do but for what is given."""
     usual = dict(t_max=kind.end, runs=RUNS, seed=3, save=4, progress=False)
-    return lambda **changes: sl.simulate(problem, level, **{"start": sl.RandomInit(D), **usual, **changes})
+    return lambda verb=sl.simulate, **changes: verb(problem, level, **{"start": sl.RandomInit(D), **usual, **changes})
 
 
 @pytest.fixture(scope="module")

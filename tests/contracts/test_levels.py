@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
+import pytest
 from contracts.matrix import RUNS, D
 
 import sgdlimits as sl
+
+pytestmark = pytest.mark.filterwarnings("ignore:the small overlaps of this problem")  # few points, which compile faster
 
 
 def dims(problem, kind):
@@ -107,3 +112,19 @@ def test_mean_over_runs_follows_the_drift(named, problem, level, kind, go):
         error = change.std(0) / np.sqrt(runs)
         expected = t * np.asarray(getattr(slope, name))
         assert (np.abs(change.mean(0) - expected) <= 5 * error + 0.1 * np.abs(expected) + 2e-3).all(), name
+
+
+def test_a_stream_that_is_interrupted_is_the_simulation(level, data, go, monkeypatch):
+    """Pieces of single times; stopped after the second, saved state and all, and taken up again."""
+    monkeypatch.setattr(sys.modules[sl.simulate.__module__], "PIECE_SECONDS", 0.0)
+    pieces = []
+    for piece in go(verb=sl.stream):
+        pieces.append(piece)
+        if len(pieces) == 2:
+            break
+    assert go(resume=sl.join(pieces)).identical(data)
+
+
+def test_observables_stand_beside_the_risk(level, go):
+    seen = go(observe={"square": lambda stats: (overlap(stats) ** 2).sum()}, save=2)
+    np.testing.assert_allclose(seen.square, (overlap(seen) ** 2).sum(overlap(seen).dims[2:]), rtol=1e-12, atol=1e-30)

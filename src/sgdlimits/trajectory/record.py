@@ -124,7 +124,7 @@ def find(name: str) -> Any:
 def _public(name: str) -> Any:
     """A name of the package's own, or None."""
     for room in ROOMS:
-        module = importlib.import_module(f"{PACKAGE}.{room}")
-        if name in getattr(module, "__all__", vars(module)) and hasattr(module, name):
-            return getattr(module, name)
+        found = getattr(importlib.import_module(f"{PACKAGE}.{room}"), name, None)
+        if str(getattr(found, "__module__", "")).startswith(PACKAGE):
+            return found
     return None
