@@ -172,14 +172,10 @@ def _even_chebyshev(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     count = 2 * nodes
     x = np.cos(np.pi * np.arange(count) / (count - 1))
     ends = np.where(np.isin(np.arange(count), (0, count - 1)), 2.0, 1.0) * (-1.0) ** np.arange(count)
-    apart = (
-        2
-        * np.sin(np.pi * np.add.outer(np.arange(count), np.arange(count)) / 2 / (count - 1))
-        * np.sin(np.pi * np.subtract.outer(np.arange(count), np.arange(count)) / 2 / (count - 1))
-    )
+    half = np.pi * np.arange(count) / 2 / (count - 1)
+    apart = 2 * np.sin(np.add.outer(half, half)) * np.sin(np.subtract.outer(half, half))
     D = np.outer(ends, 1 / ends) / (-apart + np.eye(count))
     np.fill_diagonal(D, 0.0)
     np.fill_diagonal(D, -D.sum(1))
-    second = D @ D
     fold = lambda matrix: matrix[:nodes, :nodes] + matrix[:nodes, nodes:][:, ::-1]
-    return x[:nodes], fold(D), fold(second)
+    return x[:nodes], fold(D), fold(D @ D)

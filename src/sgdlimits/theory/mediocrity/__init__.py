@@ -1,4 +1,10 @@
-"""Escaping mediocrity: how long one-pass SGD stays on the plateau of phase retrieval, and at which learning rates it learns."""
+"""Escaping mediocrity: how long one-pass SGD stays on the plateau of phase retrieval, and at which learning rates it learns.
+
+Formulas are numbered as in [1]_.
+
+.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
+   linear models*.
+"""
 
 from sgdlimits.theory.mediocrity.asymptotic import (
     EndState as EndState,

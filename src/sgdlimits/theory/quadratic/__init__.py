@@ -1,4 +1,8 @@
-"""Quadratic networks: the plateau, the escape from it, the last decay, and the landscape."""
+"""Quadratic networks: the plateau, the escape from it, the last decay, and the landscape [3]_.
+
+.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
+   overparameterized quadratic networks*.
+"""
 
 from sgdlimits.theory.quadratic.counting import (
     degrees_of_freedom as degrees_of_freedom,

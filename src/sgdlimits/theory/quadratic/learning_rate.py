@@ -12,9 +12,6 @@ other p - k directions share, :math:`\tau = (\sum_i q_i + (p-k) z)/p - 1` and th
 
 and the same for z without overlap. These are 2k + 1 numbers for each start and rate, whatever p: all starts and rates of a
 search are one array of them, and are solved as one system.
-
-.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-   overparameterized quadratic networks*.
 """
 
 from __future__ import annotations
