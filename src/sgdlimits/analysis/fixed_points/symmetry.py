@@ -83,10 +83,8 @@ def _flips(count: int) -> np.ndarray:
 
 def _relabel(stats: Overlaps, units=None, unit_signs=1.0, directions=None, direction_signs=1.0, second_signs=1.0) -> Overlaps:
     """The overlaps of units and fixed directions with other numbers and signs."""
-    p, k = stats.M.shape
-    units = np.arange(p) if units is None else units
-    directions = np.arange(k) if directions is None else directions
-    sign = jnp.broadcast_to(jnp.asarray(unit_signs), (p,))
+    units, directions = (slice(None) if order is None else order for order in (units, directions))
+    sign = unit_signs * jnp.ones(len(stats.M))
     M = sign[:, None] * stats.M[units][:, directions] * direction_signs
     Q = sign[:, None] * stats.Q[units][:, units] * sign
     return Overlaps(second_signs * stats.a[units], M, Q)

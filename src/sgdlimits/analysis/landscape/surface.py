@@ -75,9 +75,7 @@ def hessian(
 
     Parameters
     ----------
-    problem : a projection problem
-    at : statistics of one run, `Weights`, or an array of shape (p, d): weights with the fixed directions along the first axes
-    sphere : whether the weights stay on the sphere; as the problem has it unless given
+    problem, at, sphere : as in `gradient`
 
     Returns
     -------
@@ -106,14 +104,9 @@ def hessian(
     a, S, axes = locate(problem, at)
     (p, n), d = S.shape, 0 if axes is None else axes.shape[1]
     if max(p * n, p * d) ** 2 > MOST_NUMBERS:
-        raise BadInput(
-            f"the Hessian has {max(p * n, p * d)} rows and columns, which does not fit into memory. "
-            + (
-                "Give statistics instead of weights: hessian_spectrum costs the same at every d."
-                if d > n
-                else "Take fewer units."
-            )
-        )
+        statistics = "Give statistics instead of weights: hessian_spectrum costs the same at every d."
+        remedy = statistics if d > n else "Take fewer units."
+        raise BadInput(f"the Hessian has {max(p * n, p * d)} rows and columns, which does not fit into memory. {remedy}")
     refuse_zero_weights(problem.model, S)
     slopes, ridge, one = problem.rule.slopes(problem.model, a, S), float(problem.algorithm.ridge), np.eye(p)
     span, outside = slopes.span + ridge * np.eye(p * n).reshape(p, n, p, n), slopes.outside + ridge * one

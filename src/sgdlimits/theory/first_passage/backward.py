@@ -53,6 +53,8 @@ class FirstPassage:
         self.half, self.first = variance(m) / 2, first / slope[:, None]
         second = (second - (self.stretch**2 * m / slope)[:, None] * first) / slope[:, None] ** 2
         self.operator = self.half[:, None] * second + drift(m)[:, None] * self.first
+        self.nodes = np.concatenate([self.x, -self.x[::-1]])
+        self.weights = BarycentricInterpolator(self.nodes).wi
 
     def mean(self, start, end=None) -> np.ndarray:
         r""":math:`E\tau` from each start to the end, or to the levels `end` between."""
@@ -93,14 +95,6 @@ class FirstPassage:
     def _variance(self) -> np.ndarray:
         return self._solve(-2 * self._mean) - self._mean**2
 
-    @cached_property
-    def _nodes(self) -> np.ndarray:
-        return np.concatenate([self.x, -self.x[::-1]])
-
-    @cached_property
-    def _weights(self) -> np.ndarray:
-        return BarycentricInterpolator(self._nodes).wi
-
     def _solve(self, right: np.ndarray) -> np.ndarray:
         return np.concatenate([[0.0], np.linalg.solve(self.operator[1:, 1:], right[1:])])
 
@@ -109,7 +103,7 @@ class FirstPassage:
         return at(start) if end is None else at(start) - at(end)
 
     def _interpolate(self, values: np.ndarray) -> Callable:
-        smooth = BarycentricInterpolator(self._nodes, np.concatenate([values, values[::-1]]), wi=self._weights)
+        smooth = BarycentricInterpolator(self.nodes, np.concatenate([values, values[::-1]]), wi=self.weights)
         return lambda m: smooth(np.arcsinh(np.abs(m) / self.layer) / self.stretch)
 
 

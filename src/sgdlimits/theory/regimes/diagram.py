@@ -68,7 +68,10 @@ def phase_diagram(
     if (kappa < 0).any():
         raise BadInput(f"kappas must be at least 0; got {kappa.min():g}. Give such exponents.")
     check_number("tolerance", tolerance, at_least=0)
-    p = np.stack([_widths(each, widths) for each in kappa])
+    checked = np.array([check_count("widths", width) for width in widths])
+    if checked.size < 2 or (np.diff(checked) <= 0).any():
+        raise BadInput(f"widths must be at least two increasing widths; got {list(widths)}. Give, for instance, (4, 8, 16).")
+    p = np.where(kappa[:, None] > 0, checked, checked[0])
     d = np.where(
         kappa[:, None] > 0, p ** (1 / np.where(kappa > 0, kappa, 1.0))[:, None], 10.0 ** (4 + 2 * np.arange(p.shape[1]))
     )
@@ -115,14 +118,6 @@ def _spread(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
 
     mean, square = SAMPLES.average(change, problem.network.width + problem.target.teachers + 1)
     return jax.tree.map(lambda mean, square: jnp.sqrt(square - mean**2), mean, square)
-
-
-def _widths(kappa: float, widths: Sequence[int]) -> np.ndarray:
-    """The widths of the networks at one kappa, all equal where it is zero."""
-    checked = np.array([check_count("widths", width) for width in widths])
-    if checked.size < 2 or (np.diff(checked) <= 0).any():
-        raise BadInput(f"widths must be at least two increasing widths; got {list(widths)}. Give, for instance, (4, 8, 16).")
-    return checked if kappa > 0 else np.full(checked.size, checked[0])
 
 
 def _exponents(name: str, values: Sequence[float]) -> np.ndarray:
