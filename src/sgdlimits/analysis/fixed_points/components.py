@@ -153,8 +153,6 @@ def smooth(system: System, roots: Roots, towards: np.ndarray) -> np.ndarray:
     It does not at a kink. Nor does it always where units coincide or are zero: there Omega is singular, so that statistics of
     weights lie on one side only, and derivatives of expectations may be lost.
     """
-    if not len(roots.x):
-        return np.zeros(0, bool)
     step = displacements(roots.x, towards[:CHECKS])
     drift = system.drifts((roots.x[:, None] + step).reshape(-1, system.size)).reshape(step.shape)
     wrong = np.linalg.norm(drift - np.einsum("rij,rwj->rwi", roots.jacobian, step), axis=2)

@@ -190,14 +190,13 @@ class Search:
         self.system.watch.stop()
         if not len(self.atlas.owner):
             self.atlas = Atlas(self.system, self.group, Roots.join(self.parts))
-        labels, members = self.atlas.labels(), self._members()
-        rows = [self._row(orbit, mine, labels) for orbit, mine in members.items()]
+        rows = [self._row(orbit, mine) for orbit, mine in self._members().items()]
         rows.sort(key=lambda row: (ORDER.index(row.stability), row.risk))
         missing = f"{stopped}, before the end of: {', '.join(self.stages)}" if stopped else ""
         elsewhere = None if self.ends is None else share(self.runs - int((self.ends >= 0).sum()), self.runs)
         return FixedPoints(tuple(rows), name, self.group.order, self.searches, elsewhere, missing)
 
-    def _row(self, orbit: int, mine: np.ndarray, labels: np.ndarray) -> FixedPoint:
+    def _row(self, orbit: int, mine: np.ndarray) -> FixedPoint:
         roots, at, dimension = self.inside.get(orbit, (self.atlas.roots.at(mine), 0, -1))
         values, zero = (leaf[at] for leaf in roots.spectra)
         images = self.group.elements @ roots.x[at]
@@ -208,7 +207,7 @@ class Search:
             eigenvalues=values,
             dimension=int((np.abs(values) < zero).sum()) if dimension < 0 else dimension,
             stability=self.words.get(orbit, "unknown"),
-            copies=int(np.unique(labels[:, mine]).size),
+            copies=int(np.unique(self.atlas.labels()[:, mine]).size),
             residual=float(roots.residual[at]),
             risk=float(self.system.problem.risk(stats)),
             found=int(mine[self.atlas.owner[: self.searches]].sum()),

@@ -110,7 +110,7 @@ class System(eqx.Module):
 
     def drifts(self, x: np.ndarray) -> np.ndarray:
         """The drift at each row of coordinates."""
-        return in_chunks(_each, self, x, System.drift)
+        return in_chunks(_each, self, x, System.drift) if len(x) else x
 
     def batch(self, x: np.ndarray) -> PyTree:
         """The statistics of rows of coordinates, runs first."""

@@ -9,9 +9,9 @@ gradient is projected on the tangent space of the product of p spheres, and the 
 :math:`\Pi\,(H - \mathrm{diag}(u_j\cdot\nabla_jR))\,\Pi`.
 """
 
-from sgdlimits.analysis.landscape.curvature import Hessian as Hessian
 from sgdlimits.analysis.landscape.point import Weights as Weights, coordinates as coordinates
 from sgdlimits.analysis.landscape.surface import (
+    Hessian as Hessian,
     gradient as gradient,
     hessian as hessian,
     hessian_spectrum as hessian_spectrum,
