@@ -45,7 +45,7 @@ def find_symmetries(system: System, symmetries: str | Sequence[Callable], states
     given = None if symmetries == "auto" else symmetries
     if isinstance(given, str):
         raise BadInput(f'symmetries must be "auto" or functions of statistics; got {given!r}. Give () for none.')
-    matrices = _matrices(system, given)
+    matrices = [np.asarray(matrix) for matrix in _matrices(system, given)]
     keep = _equivariant(system, matrices, states[:STATES])
     if given is not None and not all(keep):
         raise BadInput(
@@ -100,16 +100,13 @@ def _negated(stats: PyTree, name: str) -> PyTree:
     return replace(stats, **{name: -getattr(stats, name)})
 
 
-def _matrices(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | None) -> list[np.ndarray]:
-    """What each map, or each candidate, does to the free coordinates, which is linear."""
-    basis = np.concatenate([np.zeros((1, system.size)), np.eye(system.size)])
-    return [(image[1:] - image[0]).T for image in map(np.asarray, _images(system, basis, maps))]
-
-
 @eqx.filter_jit
-def _images(system: System, basis: PyTree, maps: Sequence[Callable[[PyTree], PyTree]] | None) -> list[Array]:
+def _matrices(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | None) -> list[Array]:
+    """What each map, or each candidate, does to the free coordinates, which is linear."""
     maps = candidates(system.like) if maps is None else maps
-    return [jax.vmap(lambda x, g=g: system.coordinates(g(system.stats(x))))(basis) for g in maps]
+    basis = np.concatenate([np.zeros((1, system.size)), np.eye(system.size)])
+    images = [jax.vmap(lambda x, g=g: system.coordinates(g(system.stats(x))))(basis) for g in maps]
+    return [(image[1:] - image[0]).T for image in images]
 
 
 def _equivariant(system: System, matrices: Sequence[np.ndarray], states: np.ndarray) -> list[bool]:
