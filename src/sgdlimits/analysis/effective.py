@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.analysis.localizability import Localizability, measure
@@ -54,12 +52,12 @@ class EffectiveDynamics:
 
     def f(self, stats: PyTree) -> PyTree:
         """The population drift, which does not depend on s: gradient descent on the population loss follows -f."""
-        return _scaled(-1.0, _parts(self._one(), stats)[0])
+        return _scaled(-1.0, self._one().drift_parts(stats)[0])
 
     def g(self, stats: PyTree) -> PyTree:
         """The corrector, the effect of the step size: zero below the critical step size, `BadInput` above it."""
         self._need_limit("g")
-        return _scaled(float(self.regime == CRITICAL), _parts(self._one(), stats)[1])
+        return _scaled(float(self.regime == CRITICAL), self._one().drift_parts(stats)[1])
 
     def h(self, stats: PyTree) -> PyTree:
         """The drift -f + g; `BadInput` above the critical step size."""
@@ -72,8 +70,7 @@ class EffectiveDynamics:
         size, `BadInput` above it.
         """
         self._need_limit("Sigma")
-        covariance = _covariance(self._one(), stats)
-        return covariance if self.regime == CRITICAL else jnp.zeros_like(covariance)
+        return float(self.regime == CRITICAL) * self._one().covariance(stats)
 
     def localizability(
         self,
@@ -148,16 +145,6 @@ def effective_dynamics(problem: Problem | Callable[[int], Problem], exponent: fl
         raise BadInput(f"problem must be a Problem or a function of d; got {type(problem).__name__}. Take one from presets.")
     check_number("exponent", exponent, above=0)
     return EffectiveDynamics(problem, float(exponent))
-
-
-@eqx.filter_jit
-def _parts(problem: Problem, stats: PyTree) -> tuple[PyTree, PyTree]:
-    return problem.drift_parts(stats)
-
-
-@eqx.filter_jit
-def _covariance(problem: Problem, stats: PyTree) -> Float[Array, "n n"]:
-    return problem.covariance(stats)
 
 
 def _scaled(factor: float, stats: PyTree) -> PyTree:

@@ -13,7 +13,6 @@ from sgdlimits.analysis.origin import origin
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import STOPPED
 from sgdlimits.level.condition import Condition, Exits, Predicate, check_condition, exit_risk, reached
-from sgdlimits.problem.base import Problem
 from sgdlimits.trajectory.record import condition_text, from_json
 from sgdlimits.trajectory.schema import check, statistics
 
@@ -94,7 +93,9 @@ def _margins(dataset: xr.Dataset, condition: Condition) -> np.ndarray:
     if isinstance(condition, Exits):
         risk = dataset.risk.values
         return exit_risk(risk[:, :1], dataset.attrs["floor"], float(condition.threshold)) - risk
-    problem: Any = None if isinstance(condition, Predicate) else _problem(dataset)
+    problem: Any = None
+    if not isinstance(condition, Predicate):
+        problem = from_json(dataset.attrs["level_parameters"]).view(from_json(dataset.attrs["problem"]))
     stats = statistics(dataset)
     check_condition(condition, problem, jax.tree.map(lambda leaf: leaf[0, 0], stats), "threshold")
     runs, times = dataset.risk.shape
@@ -103,11 +104,6 @@ def _margins(dataset: xr.Dataset, condition: Condition) -> np.ndarray:
     flat = jax.tree.map(lambda leaf: leaf.reshape(runs * times, *leaf.shape[2:]), stats)
     margins = condition.over_runs(problem, lambda one: condition.margin(problem, *one), (flat, memory))
     return np.asarray(margins).reshape(runs, times)
-
-
-def _problem(dataset: xr.Dataset) -> Problem:
-    """The problem of a dataset, in the statistics of its level."""
-    return from_json(dataset.attrs["level_parameters"]).view(from_json(dataset.attrs["problem"]))
 
 
 def _first_passage(dataset: xr.Dataset, margins: np.ndarray, same_name: bool) -> tuple[np.ndarray, np.ndarray]:

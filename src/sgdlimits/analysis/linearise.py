@@ -61,18 +61,12 @@ def linearise(problem: Problem, point: PyTree, *, corrector: bool = True) -> Lin
     >>> round(float(rate), 10)
     1.5
     """
-    names, drift, matrix = _derivatives(problem, point, corrector)
-    matrix = np.asarray(matrix)
-    rates, modes = np.linalg.eig(matrix)
-    order = np.argsort(-rates.real, kind="stable")
-    return Linearisation(names, np.asarray(drift), matrix, rates[order], modes[:, order])
-
-
-def _derivatives(problem: Problem, point: PyTree, corrector: bool):
     free = np.flatnonzero(problem.moves(point))
-    drift, matrix = _jacobian(problem, point, corrector)
-    names = problem.names(point)
-    return tuple(names[i] for i in free), drift[free], matrix[np.ix_(free, free)]
+    drift, matrix = (np.asarray(part)[free] for part in _jacobian(problem, point, corrector))
+    rates, modes = np.linalg.eig(matrix[:, free])
+    order = np.argsort(-rates.real, kind="stable")
+    names = tuple(np.array(problem.names(point))[free].tolist())
+    return Linearisation(names, drift, matrix[:, free], rates[order], modes[:, order])
 
 
 @eqx.filter_jit

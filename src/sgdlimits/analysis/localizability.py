@@ -23,6 +23,7 @@ from sgdlimits.errors import BadInput, check_count, check_number
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Stream
 from sgdlimits.start import RandomInit
+from sgdlimits.statistics.trees import one_of
 from sgdlimits.text import table
 
 SLACK = 0.1
@@ -109,15 +110,21 @@ def measure(
     seed: int,
     magnify: float | Mapping[str, float],
 ) -> Localizability:
-    """The conditions at the step size lr d^-exponent; see `EffectiveDynamics.localizability`."""
-    dimensions = _check_dimensions(dimensions)
+    """The conditions at the step size lr d^-exponent; see `EffectiveDynamics.localizability`.
+
+    They are measured at random weights of norm about 1 in twice as many dimensions as there are directions: a compact set.
+    """
+    given, dimensions = dimensions, tuple(sorted({check_count("d", d) for d in dimensions}))
+    if len(dimensions) < 3:
+        raise BadInput(f"dimensions must hold at least three; got {list(given)}. Give, say, (100, 1000, 10**4, 10**5).")
     laws = [one_sample(family(d)) for d in dimensions]
     if dimensions[0] < laws[0].span:
         raise BadInput(f"dimensions must be at least {laws[0].span}, that of all directions; got {dimensions[0]}. Give larger.")
-    points = _random_states(laws[0].problem, check_count("states", states), check_count("seed", seed, at_least=0))
+    states, seed = check_count("states", states), check_count("seed", seed, at_least=0)
+    points = RandomInit(2 * laws[0].span, scale=1.0).sample(laws[0].problem, runs=states, seed=seed)
     stream = Stream.of(seed, np.arange(-(-check_count("samples", samples, at_least=16) // 2)))
     sizes = [_sizes(law, points, law.draw(stream, d)) for law, d in zip(laws, dimensions, strict=True)]
-    names = laws[0].problem.names(jax.tree.map(lambda leaf: leaf[0], points))
+    names = laws[0].problem.names(one_of(points))
     together = jax.tree.map(lambda *leaves: np.stack(leaves), *sizes)
     return _compare(together, dimensions, names, _powers(magnify, names), exponent)
 
@@ -201,12 +208,6 @@ def _share(values: Float[Array, "n samples"], weights, outer) -> Float[Array, ""
     return jnp.nan_to_num((parts * outer).sum(1) / jnp.where(total == 0, 1.0, total), nan=1.0).max()
 
 
-def _random_states(problem: Problem, states: int, seed: int) -> PyTree:
-    """Statistics of random weights of norm about 1 in twice as many dimensions as there are directions: a compact set."""
-    directions = problem.directions
-    return RandomInit(2 * (directions.width + directions.fixed), scale=1.0).sample(problem, runs=states, seed=seed)
-
-
 def _powers(magnify: float | Mapping[str, float], names: tuple[str, ...]) -> np.ndarray:
     """The power of d that multiplies each statistic."""
     if not isinstance(magnify, Mapping):
@@ -220,10 +221,3 @@ def _powers(magnify: float | Mapping[str, float], names: tuple[str, ...]) -> np.
             )
         check_number(f"magnify[{kind!r}]", power, at_least=0)
     return np.array([float(magnify.get(kind, 0.0)) for kind in kinds])
-
-
-def _check_dimensions(dimensions) -> tuple[int, ...]:
-    values = tuple(sorted({check_count("d", d) for d in dimensions}))
-    if len(values) < 3:
-        raise BadInput(f"dimensions must hold at least three; got {list(dimensions)}. Give, say, (100, 1000, 10**4, 10**5).")
-    return values

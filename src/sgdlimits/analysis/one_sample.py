@@ -22,7 +22,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.model.data import Data
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.problem.spiked import SpikedTensor, contracted_noise
@@ -50,19 +49,20 @@ class Terms(NamedTuple):
 
 
 class OneSample(eqx.Module):
-    """The law of one sample of a problem, and the terms of its step."""
+    """The law of one sample of a problem, and the terms of its step.
 
-    problem: eqx.AbstractVar[Problem]
+    Parameters
+    ----------
+    problem : of one kind
+    span : the dimension of the span of all directions
+    rows : how many normal numbers a sample takes
+    noise : how many of these, the last ones, are noise of the label: of them the mean gradient is free
+    """
 
-    @property
-    @abc.abstractmethod
-    def rows(self) -> int:
-        """How many normal numbers a sample takes."""
-
-    @property
-    @abc.abstractmethod
-    def span(self) -> int:
-        """The dimension of the span of all directions."""
+    problem: Problem
+    span: int = eqx.field(static=True)
+    rows: int = eqx.field(static=True)
+    noise: int = eqx.field(static=True)
 
     @abc.abstractmethod
     def terms(self, stats: PyTree, draws: Draws) -> Terms:
@@ -76,32 +76,17 @@ class OneSample(eqx.Module):
         """The class of each sample."""
         return jnp.zeros(stream.runs.size, jnp.int32)
 
-    @property
-    @abc.abstractmethod
-    def noise(self) -> int:
-        """How many of the normal numbers, the last ones, are noise of the label: of them the mean gradient is free."""
-
     def draw(self, stream: Stream, d: int) -> Draws:
         """Two samples in dimension `d` for each run of the stream, which differ in the sign of the noise."""
-        points, outside = _normals(stream, self.rows), _rests(stream, jnp.full(1, float(d - self.span)))
-        mirrored = points.at[self.rows - self.noise :].multiply(-1)
-        twice = lambda numbers: jnp.concatenate([numbers, numbers])
-        return Draws(jnp.concatenate([points, mirrored], axis=1), twice(outside), twice(self.classes(stream)))
+        return _draw(self, stream, jnp.full(1, float(d - self.span)))
 
 
 @eqx.filter_jit
-def _normals(stream: Stream, rows: int) -> Float[Array, "rows samples"]:
-    return stream.normal(Purpose.INPUT, rows)[0]
-
-
-@eqx.filter_jit
-def _rests(stream: Stream, dof: Float[Array, "1"]) -> Float[Array, " samples"]:
-    return stream.chi_square(Purpose.CHI, dof)[0, 0]
-
-
-@eqx.filter_jit
-def _classes(data: Data, stream: Stream) -> Int[Array, " samples"]:
-    return data.draw_class(stream, 1)[0, 0]
+def _draw(sample: OneSample, stream: Stream, dof: Float[Array, "1"]) -> Draws:
+    points, outside = stream.normal(Purpose.INPUT, sample.rows)[0], stream.chi_square(Purpose.CHI, dof)[0, 0]
+    mirrored = points.at[sample.rows - sample.noise :].multiply(-1)
+    twice = lambda numbers: jnp.concatenate([numbers, numbers])
+    return Draws(jnp.concatenate([points, mirrored], axis=1), twice(outside), twice(sample.classes(stream)))
 
 
 @singledispatch
@@ -115,20 +100,8 @@ class ProjectionSample(OneSample):
 
     problem: ProjectionProblem
 
-    @property
-    def rows(self):
-        return self.span + 1
-
-    @property
-    def noise(self):
-        return 1
-
-    @property
-    def span(self):
-        return self.problem.network.width + self.problem.target.teachers
-
     def classes(self, stream):
-        return _classes(self.problem.data, stream)
+        return self.problem.data.draw_class(stream, 1)[0, 0]
 
     def terms(self, stats, draws):
         problem, sgd, sigma = self.problem, self.problem.algorithm, self.problem.data.sigma
@@ -165,25 +138,14 @@ class ProjectionSample(OneSample):
 
 @one_sample.register
 def _(problem: ProjectionProblem) -> ProjectionSample:
-    return ProjectionSample(problem)
+    span = problem.network.width + problem.target.teachers
+    return ProjectionSample(problem, span, rows=span + 1, noise=1)
 
 
 class SpikeSample(OneSample):
     """One sample of a spiked tensor, in the plane of v and of the estimate x, and outside of it."""
 
     problem: SpikedTensor
-
-    @property
-    def rows(self):
-        return 2
-
-    @property
-    def noise(self):
-        return 2
-
-    @property
-    def span(self):
-        return 2
 
     def terms(self, stats: Spike, draws):
         problem, k = self.problem, self.problem.order
@@ -201,4 +163,4 @@ class SpikeSample(OneSample):
 
 @one_sample.register
 def _(problem: SpikedTensor) -> SpikeSample:
-    return SpikeSample(problem)
+    return SpikeSample(problem, span=2, rows=2, noise=2)

@@ -179,7 +179,11 @@ def exit_time(problem: ProjectionProblem, d, overlap, start=None, noise: bool = 
     18.648
     """
     _check_problem(problem)
-    _check_one_unit(problem)
+    if problem.network.width > 1 or not problem.sphere or problem.trains_second:
+        raise BadInput(
+            "exit_time needs one unit on the sphere with a fixed second layer, where the overlap is the whole state. "
+            "Use simulate with ODE() and until= for other problems."
+        )
     end = max(check_share("overlap", each) for each in np.ravel(overlap))
     drift = _Drift.of(problem, end)
     variance = _interpolate(_variance(problem, jnp.asarray(_nodes(end))), end) if noise else None
@@ -320,15 +324,6 @@ def _reason(series: _Series | None) -> str:
 def _check_problem(problem: Any) -> None:
     if not isinstance(problem, ProjectionProblem):
         raise BadInput(f"problem must be one of projections; got {problem!r}. Give, say, presets.single_index('he3').")
-
-
-def _check_one_unit(problem: ProjectionProblem) -> None:
-    sgd = problem.algorithm
-    if problem.network.width > 1 or not sgd.sphere or sgd.trains_second:
-        raise BadInput(
-            "exit_time needs one unit on the sphere with a fixed second layer, where the overlap is the whole state. "
-            "Use simulate with ODE() and until= for other problems."
-        )
 
 
 def _ode_time(drift: _Drift, start: float, end: float) -> float:

@@ -76,8 +76,7 @@ def end_point(problem: Problem, start: Overlaps) -> EndPoint:
     S, _ = orthogonal_part(start.M)
     M = gain * S @ P
     Q = gain**2 * S @ P @ S.swapaxes(-1, -2)
-    trace = lambda X: np.trace(X, axis1=-2, axis2=-1)
-    square = trace(np.asarray(start.Q)) + trace(Q) - 2 * gain * (S * np.asarray(start.M)).sum((-2, -1))
+    square = np.linalg.trace(np.asarray(start.Q)) + np.linalg.trace(Q) - 2 * gain * (S * np.asarray(start.M)).sum((-2, -1))
     return EndPoint(Overlaps(start.a, M, Q), S, np.sqrt(np.maximum(square, 0.0)))
 
 
@@ -132,8 +131,7 @@ def distance(dataset: xr.Dataset, point: Overlaps | EndPoint) -> xr.Dataset:
     dual = np.linalg.solve(P, M.swapaxes(-1, -2)).swapaxes(-1, -2)
     if not np.allclose(Q, dual @ M.swapaxes(-1, -2), atol=1e-9):
         raise BadInput("point must have weights in the span of the teachers, Q = M P^-1 M^T. Take one from end_point.")
-    trace = lambda X: np.trace(X, axis1=-2, axis2=-1)
-    square = trace(stats.Q) + trace(Q) - 2 * (np.asarray(stats.M) * dual).sum((-2, -1))
+    square = np.linalg.trace(stats.Q) + np.linalg.trace(Q) - 2 * (np.asarray(stats.M) * dual).sum((-2, -1))
     values = {
         "M": (np.linalg.norm(stats.M - M, axis=(-2, -1)), "distance of M"),
         "Q": (np.linalg.norm(stats.Q - Q, axis=(-2, -1)), "distance of Q"),

@@ -109,16 +109,12 @@ def orthogonal_part(M) -> tuple[np.ndarray, np.ndarray]:
     """(S, smallest singular value) of a batch of matrices, or `BadInput` where a rank is not full."""
     A, values, B = np.linalg.svd(np.asarray(M), full_matrices=False)
     if not (values[..., -1] > SINGULAR * values[..., 0]).all():
+        worst = min(values.reshape(-1, values.shape[-1]).tolist(), key=lambda row: row[-1])
         raise BadInput(
-            f"M must have full rank, which says where each direction goes; its singular values are {_worst(values)}. "
+            f"M must have full rank, which says where each direction goes; its singular values are {worst}. "
             "Start from independent overlaps, such as those of OrthogonalInit(0.01)."
         )
     return A @ B, values[..., -1]
-
-
-def _worst(values: np.ndarray) -> list[float]:
-    rows = values.reshape(-1, values.shape[-1])
-    return rows[np.argmin(rows[:, -1])].tolist()
 
 
 def _commutator(M: np.ndarray, Q: np.ndarray, P: np.ndarray) -> np.ndarray:

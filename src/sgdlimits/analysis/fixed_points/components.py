@@ -8,16 +8,15 @@ components among the images of its roots.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property
-
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
+from scipy.spatial import KDTree
+from scipy.spatial.distance import cdist
 
 from sgdlimits.analysis.fixed_points.roots import Roots, roots_near
 from sgdlimits.analysis.fixed_points.symmetry import Group
-from sgdlimits.analysis.fixed_points.system import System, drifts_at, in_chunks
+from sgdlimits.analysis.fixed_points.system import System
 
 SAME = 1e-6
 """Roots closer than this, relative to 1 and their size, are one."""
@@ -29,7 +28,6 @@ NEAREST = 3
 WALK_STEPS = 15
 ROUNDS = 24
 PAIRS, FEW_PAIRS = 48, 8
-ROWS = 32
 DISPLACEMENT = 1e-4
 CHECKS, LINEAR = 6, 0.003
 """Displacements by which a Jacobian is checked, and the largest relative error."""
@@ -38,35 +36,44 @@ TRIED, FEW_TRIED = 120, 6
 """Images beyond so many nearest ones of a root are left to other roots of its component."""
 
 
-@dataclass
 class Atlas:
     """Roots up to symmetry, and the graph of their images.
 
-    Parameters
+    Attributes
     ----------
     roots : no two of which are images of each other
-    group : the symmetries
+    owner : for each of the roots that were given, which of these it is an image of
+    points, images : their coordinates; those of all images, one element of the group after another, shape (order roots, n)
     alone : roots that are isolated, as their Jacobian is regular and right
-    edges : (i, g, j): root i and the image g of root j are connected
+    edges, failed : (i, g, j): root i and the image g of root j are connected; no way was found between them
     """
 
-    system: System
-    group: Group
-    roots: Roots
-    alone: np.ndarray
-    edges: list[tuple[int, int, int]] = field(default_factory=list)
-    failed: set[tuple[int, int, int]] = field(default_factory=set)
-
-    @property
-    def points(self) -> np.ndarray:
-        return self.roots.x
+    def __init__(self, system: System, group: Group, roots: Roots) -> None:
+        self.system, self.group = system, group
+        self.edges: list[tuple[int, int, int]] = []
+        self.failed: set[tuple[int, int, int]] = set()
+        self.owner, images = np.empty(len(roots.x), int), np.empty((0, system.size))
+        first: list[int] = []
+        for r, x in enumerate(roots.x):
+            gaps, same = np.linalg.norm(images - x, axis=1), SAME * (1 + np.linalg.norm(x))
+            if gaps.size and gaps.min() < same:
+                self.owner[r] = gaps.argmin() // group.order
+                continue
+            i, own = len(first), group.elements @ x
+            self.edges += [(i, int(g), i) for g in np.flatnonzero(np.linalg.norm(own - x, axis=1) < same) if g]
+            self.owner[r] = i
+            first.append(r)
+            images = np.concatenate([images, own])
+        self.roots, self.alone = roots.at(np.array(first, int)), np.zeros(len(first), bool)
+        self.points = self.roots.x
+        self.images = images.reshape(-1, group.order, system.size).swapaxes(0, 1).reshape(-1, system.size)
 
     def labels(self) -> np.ndarray:
         """The component of the image g of root i, shape (order, roots)."""
         order, count = self.group.order, len(self.points)
         if not count:
             return np.empty((order, 0), int)
-        i, g, j = (np.array(self.edges, int).reshape(-1, 3)).T
+        i, g, j = np.array(self.edges, int).reshape(-1, 3).T
         h = np.arange(order)[:, None]
         ends = (h * count + i).ravel(), (self.group.table[:, g] * count + j).ravel()
         graph = coo_array((np.ones(ends[0].size), ends), (order * count, order * count))
@@ -90,34 +97,14 @@ class Atlas:
                 return
             each_target = not joined
 
-    def mark_stabilisers(self) -> None:
-        for i, x in enumerate(self.points):
-            gaps = np.linalg.norm(self.group.elements @ x - x, axis=1)
-            self.edges += [(i, int(g), i) for g in np.flatnonzero(gaps < SAME * (1 + np.linalg.norm(x))) if g]
-
-    def gaps(self, x: np.ndarray) -> np.ndarray:
-        """The distance of each row to each image of each root, shape (rows, order, roots)."""
-        images = self.images
-        squares = (images**2).sum(1) + (x**2).sum(1)[:, None] - 2 * x @ images.T
-        return np.sqrt(np.maximum(squares, 0)).reshape(len(x), self.group.order, -1)
-
-    @cached_property
-    def images(self) -> np.ndarray:
-        """The images of all roots, one element of the group after another, shape (order roots, n)."""
-        return np.einsum("gij,rj->gri", self.group.elements, self.points).reshape(-1, self.points.shape[1])
-
     def locate(self, roots: np.ndarray) -> np.ndarray:
         """The number of a point whose component, or an image of it, each root belongs to; -1 where none is found."""
-        where, near = np.full(len(roots), -1), np.empty((len(roots), NEAREST), int)
-        for begin in range(0, len(roots), ROWS):
-            gaps = self.gaps(roots[begin : begin + ROWS])
-            near[begin : begin + ROWS] = np.argsort(gaps.reshape(len(gaps), -1), axis=1)[:, :NEAREST]
-        for nearest in near.T:
+        where = np.full(len(roots), -1)
+        for rank in range(1, 1 + min(NEAREST, len(self.images))):
             lost = np.flatnonzero(where < 0)
-            if lost.size:
-                g, j = np.divmod(nearest[lost], len(self.points))
-                images = np.einsum("rij,rj->ri", self.group.elements[g], self.points[j])
-                where[lost] = np.where(connected(self.system, roots[lost], images), j, -1)
+            nearest = KDTree(self.images).query(roots[lost], [rank])[1][:, 0]
+            found = connected(self.system, roots[lost], self.images[nearest])
+            where[lost] = np.where(found, nearest % len(self.points), -1)
         return where
 
     def between(self, labels: np.ndarray, root: int) -> Roots:
@@ -134,11 +121,11 @@ class Atlas:
     def _candidates(self, each_target: bool) -> list[tuple[int, int, int]]:
         """The nearest images outside its component of each orbit of components, a few in all or for each other component."""
         labels = self.labels()
-        orbits = orbits_of(labels)
+        orbits = labels.min(0)
         tried = FEW_TRIED if self.system.costly else TRIED
         best: dict[tuple, list[tuple[float, tuple[int, int, int]]]] = {}
         for i in np.flatnonzero(~self.alone):
-            gaps = self.gaps(self.points[i][None])[0]
+            gaps = cdist(self.points[[i]], self.images).reshape(labels.shape)
             gaps[labels == labels[0, i]] = np.inf
             gaps[:, self.alone] = np.inf
             for flat in np.argsort(gaps, axis=None)[:tried]:
@@ -153,30 +140,11 @@ class Atlas:
         """Whether any of the pairs is found connected; all are remembered."""
         if not pairs:
             return False
-        x = np.stack([self.points[i] for i, _, _ in pairs])
-        y = np.stack([self.group.elements[g] @ self.points[j] for _, g, j in pairs])
-        joined = connected(self.system, x, y)
+        i, g, j = np.array(pairs).T
+        joined = connected(self.system, self.points[i], self.images[g * len(self.points) + j])
         for pair, good in zip(pairs, joined, strict=True):
             self.edges.append(pair) if good else self.failed.add(pair)
         return bool(joined.any())
-
-
-def atlas_of(system: System, group: Group, roots: Roots) -> tuple[Atlas, np.ndarray]:
-    """The atlas of roots before any are connected, and which of its points each root is an image of."""
-    points: list[int] = []
-    images = np.empty((0, system.size))
-    owner = np.empty(len(roots.x), int)
-    for r, x in enumerate(roots.x):
-        gaps = np.linalg.norm(images - x, axis=1)
-        if gaps.size and gaps.min() < SAME * (1 + np.linalg.norm(x)):
-            owner[r] = gaps.argmin() // group.order
-            continue
-        owner[r] = len(points)
-        points.append(r)
-        images = np.concatenate([images, group.elements @ x])
-    atlas = Atlas(system, group, roots.at(np.array(points, int)), np.zeros(len(points), bool))
-    atlas.mark_stabilisers()
-    return atlas, owner
 
 
 def smooth(system: System, roots: Roots, towards: np.ndarray) -> np.ndarray:
@@ -185,10 +153,8 @@ def smooth(system: System, roots: Roots, towards: np.ndarray) -> np.ndarray:
     It does not at a kink. Nor does it always where units coincide or are zero: there Omega is singular, so that statistics of
     weights lie on one side only, and derivatives of expectations may be lost.
     """
-    if not len(roots.x):
-        return np.zeros(0, bool)
     step = displacements(roots.x, towards[:CHECKS])
-    drift = in_chunks(drifts_at, system, (roots.x[:, None] + step).reshape(-1, system.size)).reshape(step.shape)
+    drift = system.drifts((roots.x[:, None] + step).reshape(-1, system.size)).reshape(step.shape)
     wrong = np.linalg.norm(drift - np.einsum("rij,rwj->rwi", roots.jacobian, step), axis=2)
     scale = np.linalg.norm(roots.jacobian, axis=(1, 2))[:, None] * np.linalg.norm(step, axis=2)
     return (wrong <= LINEAR * scale).all(1)
@@ -197,7 +163,7 @@ def smooth(system: System, roots: Roots, towards: np.ndarray) -> np.ndarray:
 def measure(system: System, x: np.ndarray, towards: np.ndarray) -> np.ndarray | None:
     """A root's Jacobian by differences towards random statistics; None where they are not linear, or it may be singular."""
     step = 10 * displacements(x[None], towards[: 2 * system.size])[0]
-    near, far = (in_chunks(drifts_at, system, x + length * step) for length in (1, 2))
+    near, far = (system.drifts(x + length * step) for length in (1, 2))
     slope = (4 * near - far) / 2
     J = np.linalg.lstsq(step, slope, rcond=None)[0].T
     scale = np.linalg.norm(J)
@@ -234,8 +200,3 @@ def connected(system: System, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         owner, left, right = np.tile(owner, 2), np.concatenate([left, middle.x]), np.concatenate([middle.x, right])
     joined[owner] = False
     return joined
-
-
-def orbits_of(labels: np.ndarray) -> np.ndarray:
-    """The orbit of components of each root, by its smallest label."""
-    return labels.min(0)

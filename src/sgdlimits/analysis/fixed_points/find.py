@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
-import equinox as eqx
-import jax
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import PyTree
 
-from sgdlimits.analysis.fixed_points.components import atlas_of, orbits_of
+from sgdlimits.analysis.fixed_points.components import Atlas
 from sgdlimits.analysis.fixed_points.result import FixedPoint, FixedPoints, SearchInterrupted, share
 from sgdlimits.analysis.fixed_points.roots import Roots, roots_from, roots_near
 from sgdlimits.analysis.fixed_points.settle import settle
@@ -18,10 +17,10 @@ from sgdlimits.analysis.fixed_points.starts import draw_starts
 from sgdlimits.analysis.fixed_points.symmetry import Group, find_symmetries
 from sgdlimits.analysis.fixed_points.system import STARTS, System
 from sgdlimits.analysis.fixed_points.watch import OutOfTime, Watch
-from sgdlimits.analysis.summary import Estimate
 from sgdlimits.errors import check_count, check_number
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import Start, as_start
+from sgdlimits.statistics.trees import one_of
 
 SEARCH_BLOCKS, FEW_BLOCKS = 12, 6
 EVERY = 4
@@ -109,7 +108,8 @@ def fixed_points(
         except OutOfTime:
             return search.table(name, f"after {seconds:g} s")
         except KeyboardInterrupt:
-            raise SearchInterrupted(search.table(name, f"by Ctrl-C after {watch.elapsed:.0f} s")) from None
+            stopped = f"by Ctrl-C after {time.monotonic() - watch.begin:.0f} s"
+            raise SearchInterrupted(search.table(name, stopped)) from None
         return search.table(name)
     finally:
         watch.stop()
@@ -122,7 +122,7 @@ class Search:
         self.system, self.x, self.towards, self.group = system, x, towards, group
         self.parts: list[Roots] = [Roots.none(system.size)]
         self.stages = ["searches", "ways between roots", "basins", "components", "stability"]
-        self.atlas, self.owner = atlas_of(system, group, self.parts[0])
+        self.atlas = Atlas(system, group, self.parts[0])
         self.ends: np.ndarray | None = None
         self.runs = self.searches = 0
         self.inside: dict[int, tuple[Roots, int, int]] = {}
@@ -151,7 +151,7 @@ class Search:
 
     def _connect(self) -> None:
         self.system.watch.stage("ways between roots")
-        self.atlas, self.owner = atlas_of(self.system, self.group, Roots.join(self.parts))
+        self.atlas = Atlas(self.system, self.group, Roots.join(self.parts))
         self.atlas.connect(self.towards)
 
     def _basins(self, starts: np.ndarray | None) -> None:
@@ -170,7 +170,7 @@ class Search:
 
     def _members(self) -> dict[int, np.ndarray]:
         """Which roots belong to each orbit of components."""
-        orbits = orbits_of(self.atlas.labels())
+        orbits = self.atlas.labels().min(0)
         return {int(orbit): orbits == orbit for orbit in np.unique(orbits)}
 
     def _components(self) -> None:
@@ -188,34 +188,31 @@ class Search:
     def table(self, name: str, stopped: str = "") -> FixedPoints:
         """One row for each orbit of components, of what there is."""
         self.system.watch.stop()
-        if not len(self.owner):
-            self.atlas, self.owner = atlas_of(self.system, self.group, Roots.join(self.parts))
-        labels, members = self.atlas.labels(), self._members()
-        rows = [self._row(orbit, mine, labels) for orbit, mine in members.items()]
+        if not len(self.atlas.owner):
+            self.atlas = Atlas(self.system, self.group, Roots.join(self.parts))
+        rows = [self._row(orbit, mine) for orbit, mine in self._members().items()]
         rows.sort(key=lambda row: (ORDER.index(row.stability), row.risk))
         missing = f"{stopped}, before the end of: {', '.join(self.stages)}" if stopped else ""
         elsewhere = None if self.ends is None else share(self.runs - int((self.ends >= 0).sum()), self.runs)
         return FixedPoints(tuple(rows), name, self.group.order, self.searches, elsewhere, missing)
 
-    def _row(self, orbit: int, mine: np.ndarray, labels: np.ndarray) -> FixedPoint:
+    def _row(self, orbit: int, mine: np.ndarray) -> FixedPoint:
         roots, at, dimension = self.inside.get(orbit, (self.atlas.roots.at(mine), 0, -1))
         values, zero = (leaf[at] for leaf in roots.spectra)
         images = self.group.elements @ roots.x[at]
         point = images[np.lexsort(np.round(images, 6).T[::-1])[-1]]
+        stats = one_of(self.system.batch(point[None]))
         return FixedPoint(
-            point=jax.tree.map(lambda leaf: leaf[0], self.system.batch(point[None])),
+            point=stats,
             eigenvalues=values,
             dimension=int((np.abs(values) < zero).sum()) if dimension < 0 else dimension,
             stability=self.words.get(orbit, "unknown"),
-            copies=int(np.unique(labels[:, mine]).size),
+            copies=int(np.unique(self.atlas.labels()[:, mine]).size),
             residual=float(roots.residual[at]),
-            risk=float(_risk(self.system, point)),
-            found=int(mine[self.owner[: self.searches]].sum()),
-            basin=self._basin(mine),
+            risk=float(self.system.problem.risk(stats)),
+            found=int(mine[self.atlas.owner[: self.searches]].sum()),
+            basin=None if self.ends is None else share(int(mine[self.ends[self.ends >= 0]].sum()), self.runs),
         )
-
-    def _basin(self, mine: np.ndarray) -> Estimate | None:
-        return None if self.ends is None else share(int(mine[self.ends[self.ends >= 0]].sum()), self.runs)
 
 
 def _batch(problem: Problem, start: Start | PyTree, count: int, seed: int) -> PyTree:
@@ -226,8 +223,3 @@ def _batch(problem: Problem, start: Start | PyTree, count: int, seed: int) -> Py
         name, axes = next(iter(type(given).dims.items()))
         count = getattr(given, name).shape[0] if np.ndim(getattr(given, name)) > len(axes) else 1
     return start.sample(problem, runs=count, seed=seed)
-
-
-@eqx.filter_jit
-def _risk(system: System, x: Float[Array, " n"]) -> Float[Array, ""]:
-    return system.problem.risk(system.stats(x))

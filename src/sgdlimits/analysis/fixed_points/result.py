@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from scipy.stats import binomtest
 
 from sgdlimits.analysis.fixed_points.stability import Stability
 from sgdlimits.analysis.summary import Estimate
+from sgdlimits.text import count, table
 
 SHOWN = 3
 COLUMNS = ("copies", "dimension", "stability", "eigenvalues", "risk", "basin", "found", "at")
@@ -59,7 +60,7 @@ class FixedPoint:
 
 
 @dataclass(frozen=True, repr=False)
-class FixedPoints(Sequence):
+class FixedPoints(Sequence[FixedPoint]):
     """The fixed points that were found, one for each orbit under the symmetries: stable ones first, then by risk.
 
     Parameters
@@ -85,9 +86,6 @@ class FixedPoints(Sequence):
     def __len__(self) -> int:
         return len(self.orbits)
 
-    def __iter__(self) -> Iterator[FixedPoint]:
-        return iter(self.orbits)
-
     @property
     def complete(self) -> bool:
         """Whether the search came to its end."""
@@ -109,17 +107,15 @@ class FixedPoints(Sequence):
 
     def __repr__(self) -> str:
         head = (
-            f"{self.name}: {_count(self.components, 'component')} of fixed points, {_count(len(self), 'orbit')} under "
-            f"{_count(self.symmetries, 'symmetry', 'symmetries')}; {self.searches} searches, about {100 * self.unseen:.3g} % "
+            f"{self.name}: {count(self.components, 'component')} of fixed points, {count(len(self), 'orbit')} under "
+            f"{count(self.symmetries, 'symmetry', 'symmetries')}; {self.searches} searches, about {100 * self.unseen:.3g} % "
             "of more would find others"
         )
         used = [i for i, name in enumerate(COLUMNS) if name != "basin" or self.elsewhere is not None]
-        rows = [COLUMNS, *(orbit.row() for orbit in self.orbits)]
-        widths = {i: max(len(row[i]) for row in rows) for i in used}
-        lines = ["  " + "  ".join(row[i].ljust(widths[i]) for i in used).rstrip() for row in rows]
+        rows = [[row[i] for i in used] for row in (COLUMNS, *(orbit.row() for orbit in self.orbits))]
         head += f"\n  The search was cut off {self.stopped}." if self.stopped else ""
-        tail = [] if self.elsewhere is None else [f"  elsewhere {self.elsewhere!r}"]
-        return "\n".join([head, *lines, *tail])
+        tail = "" if self.elsewhere is None else f"\n  elsewhere {self.elsewhere!r}"
+        return f"{head}\n{table(rows, indent='  ')}{tail}"
 
 
 class SearchInterrupted(KeyboardInterrupt):
@@ -130,14 +126,10 @@ class SearchInterrupted(KeyboardInterrupt):
         self.found = found
 
 
-def share(count: int, runs: int) -> Estimate:
+def share(part: int, runs: int) -> Estimate:
     """A share of runs with its exact interval of 95 % (Clopper and Pearson)."""
-    interval = binomtest(count, runs).proportion_ci(0.95, method="exact")
-    return Estimate(count / runs, float(interval.low), float(interval.high))
-
-
-def _count(count: int, one: str, many: str = "") -> str:
-    return f"{count} {one if count == 1 else many or one + 's'}"
+    interval = binomtest(part, runs).proportion_ci(0.95, method="exact")
+    return Estimate(part / runs, float(interval.low), float(interval.high))
 
 
 def _words(point: PyTree) -> str:

@@ -15,7 +15,7 @@ from scipy.optimize import root
 
 from sgdlimits.analysis.fixed_points.system import System, drift_at, in_chunks
 
-STEPS, FEW_STEPS = 60, 25
+STEPS = 60
 FIXED = 1e-9
 """A root's drift is smaller than this, relative to the Jacobian times the size of the point."""
 ROUNDING = 1e-12
@@ -68,7 +68,7 @@ def roots_from(system: System, x: np.ndarray) -> Roots:
     return roots_near(system, np.where(np.isfinite(ends), ends, x))
 
 
-def roots_near(system: System, x: np.ndarray, steps: int | None = None) -> Roots:
+def roots_near(system: System, x: np.ndarray, steps: int = STEPS) -> Roots:
     r"""Roots of the drift b near each row of coordinates, all rows at once, by steps of Levenberg and Marquardt,
 
     .. math:: x \leftarrow x - (J^\top J + \mu)^{-1} J^\top b,
@@ -77,7 +77,6 @@ def roots_near(system: System, x: np.ndarray, steps: int | None = None) -> Roots
     root. Where this leads far away or nowhere, small coordinates are set to zero for a second search: drifts of relu units
     jump there, and are zero in between.
     """
-    steps = steps or (FEW_STEPS if system.costly else STEPS)
     first = _search(system, x, steps)
     distance = lambda roots, x: np.where(roots.found, np.linalg.norm(roots.x - x, axis=1), np.inf)
     size = np.abs(x).max(1, keepdims=True)
@@ -116,14 +115,10 @@ def _levenberg_marquardt(system: System, x: Float[Array, "rows n"], steps: Array
     def search(x):
         def step(state):
             (x, drift, J), y, mu, k, _ = state
-            if system.costly:
-                there = system.drift(y)
-                better = there @ there < drift @ drift
-                slope = lax.cond(better, jacobian, lambda _: J, y)
-            else:
-                there, slope = system.linear(y)
-                better = there @ there < drift @ drift
-            x, drift, J = jax.tree.map(lambda new, old: jnp.where(better, new, old), (y, there, slope), (x, drift, J))
+            there = system.drift(y)
+            better = there @ there < drift @ drift
+            J = lax.cond(better, jacobian, lambda _: J, y)
+            x, drift = jnp.where(better, y, x), jnp.where(better, there, drift)
             mu, normal = jnp.where(better, mu / 10, 5 * mu), J.T @ J
             damped = normal + (mu * jnp.trace(normal) / x.size + 1e-30) * jnp.eye(x.size)
             return (x, drift, J), x - jax.scipy.linalg.solve(damped, J.T @ drift, assume_a="pos"), mu, k + 1, better

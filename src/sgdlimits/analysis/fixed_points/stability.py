@@ -16,6 +16,7 @@ Stability = Literal["stable", "neutral", "unstable", "unknown"]
 STEP = 0.02
 WAYS, FEW_WAYS = 16, 4
 CORNERS = 4
+"""So many points with the most zeros among their coordinates are displaced, and so many of the largest growth."""
 INSIDE = 8
 BLOCKS = 24
 RETURNED = 0.5
@@ -28,22 +29,16 @@ def dimensions(system: System, roots: Roots) -> np.ndarray:
     """
     values, zero = roots.spectra
     counts = (np.abs(values) < zero[:, None]).sum(1)
-    owners, steps = [], []
-    for i, count in enumerate(counts):
-        null = np.linalg.svd(roots.jacobian[i])[2][system.size - count :]
-        length = STEP * (1 + np.linalg.norm(roots.x[i]))
-        owners += [(i, c) for c in range(count) for _ in range(2)]
-        steps += [sign * length * v for v in null for sign in (1, -1)]
-    dimension = np.zeros(len(counts), int)
-    if not steps:
-        return dimension
-    origin, step = roots.x[[i for i, _ in owners]], np.array(steps)
+    owner = np.repeat(np.arange(len(counts)), counts)
+    if not owner.size:
+        return counts
+    null = np.concatenate([rows[system.size - n :] for rows, n in zip(np.linalg.svd(roots.jacobian)[2], counts, strict=True)])
+    along = STEP * (1 + np.linalg.norm(roots.x[owner], axis=1, keepdims=True)) * null
+    origin, step = np.tile(roots.x[owner], (2, 1)), np.concatenate([along, -along])
     ends = roots_near(system, origin + step)
     gone = ((ends.x - origin) * step).sum(1) / (step**2).sum(1)
     kept = ends.found & (gone > 0.5) & (np.linalg.norm(ends.x - origin - step, axis=1) < 0.5 * np.linalg.norm(step, axis=1))
-    for i, _ in {owner for owner, good in zip(owners, kept, strict=True) if good}:
-        dimension[i] += 1
-    return dimension
+    return np.bincount(owner[kept.reshape(2, -1).any(0)], minlength=len(counts))
 
 
 def representative(system: System, roots: Roots) -> tuple[int, int]:
@@ -73,16 +68,12 @@ def stability_of(system: System, roots: Roots, dimension: int, towards: np.ndarr
     decays = dimension == 0 and bool((leading < -zero).all())
     if decays and smooth(system, roots, towards).all():
         return "stable"
-    ends = np.unique(np.concatenate([corners(roots.x), growing]))
+    corners = np.argsort((np.abs(roots.x) > SAME).sum(1), kind="stable")[:CORNERS]
+    ends = np.unique(np.concatenate([corners, growing]))
     gone, back = escapes(system, roots.x[ends], towards[: FEW_WAYS if system.costly else WAYS])
     if gone:
         return "unstable"
     return "stable" if decays or (dimension == 0 and growing.size and back) else "neutral"
-
-
-def corners(points: np.ndarray) -> np.ndarray:
-    """The points with the most coordinates that are zero, by their numbers."""
-    return np.argsort((np.abs(points) > SAME).sum(1), kind="stable")[:CORNERS]
 
 
 def escapes(system: System, points: np.ndarray, towards: np.ndarray) -> tuple[bool, bool]:

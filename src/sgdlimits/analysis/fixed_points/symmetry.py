@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import equinox as eqx
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from sgdlimits.analysis.fixed_points.system import System, drifts_at, in_chunks
+from sgdlimits.analysis.fixed_points.system import System
 from sgdlimits.errors import BadInput
 from sgdlimits.statistics.overlaps import Overlaps
 
@@ -42,20 +42,17 @@ class Group:
 
 def find_symmetries(system: System, symmetries: str | Sequence[Callable], states: np.ndarray) -> Group:
     """The group of "auto" or of given generators; a given one must leave the drift at the states equivariant."""
-    if isinstance(symmetries, str):
-        if symmetries != "auto":
-            raise BadInput(f'symmetries must be "auto" or functions of statistics; got {symmetries!r}. Give () for none.')
-        matrices = _matrices(system, None)
-        keep = _equivariant(system, matrices, states[:STATES])
-        return _generate([matrix for matrix, kept in zip(matrices, keep, strict=True) if kept], system.size)
-    matrices = _matrices(system, symmetries)
+    given = None if symmetries == "auto" else symmetries
+    if isinstance(given, str):
+        raise BadInput(f'symmetries must be "auto" or functions of statistics; got {given!r}. Give () for none.')
+    matrices = [np.asarray(matrix) for matrix in _matrices(system, given)]
     keep = _equivariant(system, matrices, states[:STATES])
-    if not all(keep):
+    if given is not None and not all(keep):
         raise BadInput(
             f"symmetries must leave the drift as it is, but number {keep.index(False)} does not: drift(g(x)) is not "
             'g(drift(x)). Leave it out, or give "auto".'
         )
-    return _generate(matrices, system.size)
+    return _generate([matrix for matrix, kept in zip(matrices, keep, strict=True) if kept], system.size)
 
 
 def candidates(like: PyTree) -> Sequence[Callable[[PyTree], PyTree]]:
@@ -86,10 +83,8 @@ def _flips(count: int) -> np.ndarray:
 
 def _relabel(stats: Overlaps, units=None, unit_signs=1.0, directions=None, direction_signs=1.0, second_signs=1.0) -> Overlaps:
     """The overlaps of units and fixed directions with other numbers and signs."""
-    p, k = stats.M.shape
-    units = np.arange(p) if units is None else units
-    directions = np.arange(k) if directions is None else directions
-    sign = jnp.broadcast_to(jnp.asarray(unit_signs), (p,))
+    units, directions = (slice(None) if order is None else order for order in (units, directions))
+    sign = unit_signs * jnp.ones(len(stats.M))
     M = sign[:, None] * stats.M[units][:, directions] * direction_signs
     Q = sign[:, None] * stats.Q[units][:, units] * sign
     return Overlaps(second_signs * stats.a[units], M, Q)
@@ -102,20 +97,16 @@ def _exchange(count: int, i: int) -> np.ndarray:
 
 
 def _negated(stats: PyTree, name: str) -> PyTree:
-    fields = {field: getattr(stats, field) for field in type(stats).dims}
-    return type(stats)(**{**fields, name: -fields[name]})
-
-
-def _matrices(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | None) -> list[np.ndarray]:
-    """What each map, or each candidate, does to the free coordinates, which is linear."""
-    basis = np.concatenate([np.zeros((1, system.size)), np.eye(system.size)])
-    return [(image[1:] - image[0]).T for image in map(np.asarray, _images(system, basis, maps))]
+    return replace(stats, **{name: -getattr(stats, name)})
 
 
 @eqx.filter_jit
-def _images(system: System, basis: PyTree, maps: Sequence[Callable[[PyTree], PyTree]] | None) -> list[Array]:
+def _matrices(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | None) -> list[Array]:
+    """What each map, or each candidate, does to the free coordinates, which is linear."""
     maps = candidates(system.like) if maps is None else maps
-    return [jax.vmap(lambda x, g=g: system.coordinates(g(system.stats(x))))(basis) for g in maps]
+    basis = np.concatenate([np.zeros((1, system.size)), np.eye(system.size)])
+    images = [jax.vmap(lambda x, g=g: system.coordinates(g(system.stats(x))))(basis) for g in maps]
+    return [(image[1:] - image[0]).T for image in images]
 
 
 def _equivariant(system: System, matrices: Sequence[np.ndarray], states: np.ndarray) -> list[bool]:
@@ -123,7 +114,7 @@ def _equivariant(system: System, matrices: Sequence[np.ndarray], states: np.ndar
     if not len(matrices):
         return []
     moved = np.concatenate([states @ g.T for g in matrices])
-    b = in_chunks(drifts_at, system, np.concatenate([states, moved]))
+    b = system.drifts(np.concatenate([states, moved]))
     here, there = b[: len(states)], b[len(states) :].reshape(len(matrices), *states.shape)
     bound = max(EQUAL, 10 * system.problem.tolerance) * np.abs(here).max()
     return [bool(np.abs(image - here @ g.T).max() <= bound) for g, image in zip(matrices, there, strict=True)]
@@ -158,12 +149,9 @@ def _closure(generators: Sequence[np.ndarray], size: int) -> dict[bytes, np.ndar
     elements = {_key(np.eye(size)): np.eye(size)}
     fresh = list(elements.values())
     while fresh:
-        products = [g @ h for g in generators for h in fresh]
-        fresh = []
-        for product in products:
-            if _key(product) not in elements:
-                elements[_key(product)] = product
-                fresh.append(product)
+        products = {_key(product): product for product in (g @ h for g in generators for h in fresh)}
+        fresh = [product for key, product in products.items() if key not in elements]
+        elements |= products
         if len(elements) > MOST_ELEMENTS:
             return None
     return elements

@@ -20,6 +20,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.level.local import NOTHING
 from sgdlimits.level.ode import vector_field
 from sgdlimits.problem.base import Problem
+from sgdlimits.statistics.trees import batch_of, one_of
 
 LEAST_CHUNK, MOST_CHUNK = 16, 256
 COSTLY = 1e5
@@ -48,11 +49,11 @@ class System(eqx.Module):
         """The system of statistics (runs first) that agree in all that does not move."""
         problem.check(batch)
         batch = jax.tree.map(np.asarray, batch)
-        one = jax.tree.map(lambda leaf: leaf[0], batch)
+        one = one_of(batch)
         count = len(jax.tree.leaves(batch)[0])
         chunk = min(max(2 ** math.ceil(math.log2(2 * count)), LEAST_CHUNK), MOST_CHUNK)
         watch.stage("counting the operations of a drift")
-        free, held = tuple(np.flatnonzero(problem.moves(one)).tolist()), np.asarray(_vector(problem, one))
+        free, held = tuple(np.flatnonzero(problem.moves(one)).tolist()), np.asarray(problem.vector(one))
         system = cls(problem.sharp(), one, held, free, corrector, 1, watch)
         if system.operations() < COSTLY:
             system = dataclasses.replace(system, chunk=chunk)
@@ -89,13 +90,13 @@ class System(eqx.Module):
         np.asarray(drift_at(self, x))
         begin = time.perf_counter()
         np.asarray(drift_at(self, x))
-        self.watch.cost = f", {1e3 * (time.perf_counter() - begin):.3g} ms a drift"
+        self.watch.bar.set_postfix_str(f"{1e3 * (time.perf_counter() - begin):.3g} ms a drift", refresh=False)
 
     def over_rows(self, f: Callable, rows: PyTree) -> PyTree:
         """f of each row, inside compiled code."""
         if not self.costly:
             return self.problem.over_runs(f, rows)
-        return jax.tree.map(lambda leaf: leaf[None], f(jax.tree.map(lambda leaf: leaf[0], rows)))
+        return batch_of(f(one_of(rows)))
 
     def stats(self, x: Float[Array, " n"]) -> PyTree:
         return self.problem.from_vector(jnp.asarray(self.held).at[np.array(self.free)].set(x), self.like)
@@ -107,24 +108,21 @@ class System(eqx.Module):
         flushed = x - lax.stop_gradient(jnp.where(jnp.abs(x) < NOTHING, x, 0.0))
         return self.coordinates(vector_field(self.problem, self.corrector)(self.stats(flushed)))
 
-    def linear(self, x: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
-        """(drift, Jacobian)."""
-        twice = lambda x: (self.drift(x),) * 2
-        return jax.jacfwd(twice, has_aux=True)(x)[::-1]
+    def drifts(self, x: np.ndarray) -> np.ndarray:
+        """The drift at each row of coordinates."""
+        return in_chunks(_each, self, x, System.drift) if len(x) else x
 
     def batch(self, x: np.ndarray) -> PyTree:
         """The statistics of rows of coordinates, runs first."""
-        return in_chunks(_stats, self, x)
+        return in_chunks(_each, self, x, System.stats)
 
     def rows(self, batch: PyTree) -> np.ndarray:
         """The coordinates of statistics, runs first."""
-        return in_chunks(_coordinates, self, batch)
+        return in_chunks(_each, self, batch, System.coordinates)
 
     def exists(self, x: np.ndarray) -> np.ndarray:
         """Which rows are statistics that the problem allows."""
-        if not len(x):
-            return np.zeros(0, bool)
-        return self._allowed(self.batch(x), len(x))
+        return self._allowed(self.batch(x), len(x)) if len(x) else np.zeros(0, bool)
 
     def _allowed(self, batch: PyTree, count: int) -> np.ndarray:
         """All at once; where some are not allowed, each half for itself."""
@@ -133,9 +131,8 @@ class System(eqx.Module):
         except BadInput:
             if count == 1:
                 return np.zeros(1, bool)
-            half = count // 2
-            first, second = (jax.tree.map(lambda leaf, part=part: leaf[part], batch) for part in (np.s_[:half], np.s_[half:]))
-            return np.concatenate([self._allowed(first, half), self._allowed(second, count - half)])
+            halves = np.array_split(np.arange(count), 2)
+            return np.concatenate([self._allowed(one_of(batch, half), half.size) for half in halves])
         return np.ones(count, bool)
 
 
@@ -145,7 +142,7 @@ def in_chunks(f: Callable, system: System, x: PyTree, *more) -> PyTree:
     count = len(jax.tree.leaves(x)[0])
     for begin in range(0, count, system.chunk):
         rows = np.minimum(np.arange(begin, begin + system.chunk), count - 1)
-        part = f(system, jax.tree.map(lambda leaf, rows=rows: leaf[rows], x), *more)
+        part = f(system, one_of(x, rows), *more)
         parts.append(jax.tree.map(lambda leaf, n=count - begin: np.asarray(leaf)[:n], part))
         system.watch.tick(min(system.chunk, count - begin))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
@@ -157,20 +154,6 @@ def drift_at(system: System, x: PyTree) -> Float[Array, " n"]:
 
 
 @eqx.filter_jit
-def drifts_at(system: System, x: Float[Array, "rows n"]) -> Float[Array, "rows n"]:
-    return system.over_rows(system.drift, x)
-
-
-@eqx.filter_jit
-def _vector(problem: Problem, stats: PyTree) -> Float[Array, " full"]:
-    return problem.vector(stats)
-
-
-@eqx.filter_jit
-def _stats(system: System, x: Float[Array, "rows n"]) -> PyTree:
-    return jax.vmap(system.stats)(x)
-
-
-@eqx.filter_jit
-def _coordinates(system: System, batch: PyTree) -> Float[Array, "rows n"]:
-    return jax.vmap(system.coordinates)(batch)
+def _each(system: System, rows: PyTree, method: Callable) -> PyTree:
+    """A method of the system at each row."""
+    return system.over_rows(lambda row: method(system, row), rows)

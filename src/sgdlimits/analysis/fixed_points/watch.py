@@ -19,10 +19,10 @@ class Watch:
     """
 
     def __init__(self, name: str, seconds: float | None, progress: bool) -> None:
-        self.name, self.points, self.now, self.cost = name, 0, "", ""
-        self.begin, self.end = time.monotonic(), math.inf
+        self.name, self.begin, self.end = name, time.monotonic(), math.inf
         self.seconds = math.inf if seconds is None else seconds
-        self.bar = tqdm(delay=1.0, mininterval=0.2, miniters=0, disable=not progress, leave=False, bar_format="{desc}")
+        line = "{desc}; {n} points treated{postfix} [{elapsed}]"
+        self.bar = tqdm(delay=1.0, mininterval=0.2, miniters=0, disable=not progress, leave=False, bar_format=line)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Watch)
@@ -30,32 +30,24 @@ class Watch:
     def __hash__(self) -> int:
         return 0
 
-    @property
-    def elapsed(self) -> float:
-        return time.monotonic() - self.begin
-
     def stage(self, name: str, done: int = 0, total: int = 0) -> None:
         """What is done now, and how far it has come."""
-        self.now = f"{name}, {done} of {total}" if total else name
+        now = f"{name}, {done} of {total}" if total else name
+        self.bar.set_description_str(f"fixed points of {self.name}: {now}", refresh=False)
         self.tick(0)
 
     def tick(self, points: int = 1) -> None:
         """So many points were treated; raises `OutOfTime` where the time is over."""
-        self.points += points
-        elapsed = f"{int(self.elapsed // 60)}:{int(self.elapsed % 60):02d}"
-        self.bar.set_description_str(
-            f"fixed points of {self.name}: {self.now}; {self.points} points treated{self.cost} [{elapsed}]", refresh=False
-        )
         self.bar.update(points)
         if time.monotonic() > self.end:
             raise OutOfTime
 
     def arm(self) -> None:
-        """From now on there is something to return when the time is over."""
-        self.points, self.end = 0, self.begin + self.seconds
+        """From now on points count, and there is something to return when the time is over."""
+        self.bar.n = self.bar.last_print_n = 0
+        self.end = self.begin + self.seconds
 
     def stop(self) -> None:
         """No more progress, and no more limit."""
         self.end = math.inf
         self.bar.close()
-        self.bar = tqdm(disable=True)

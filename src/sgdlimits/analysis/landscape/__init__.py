@@ -9,9 +9,12 @@ gradient is projected on the tangent space of the product of p spheres, and the 
 :math:`\Pi\,(H - \mathrm{diag}(u_j\cdot\nabla_jR))\,\Pi`.
 """
 
-from sgdlimits.analysis.landscape.curvature import Hessian
-from sgdlimits.analysis.landscape.point import Weights, coordinates
-from sgdlimits.analysis.landscape.surface import gradient, hessian, hessian_spectrum, risk
-from sgdlimits.theory.spectrum import Spectrum
-
-__all__ = ["Hessian", "Spectrum", "Weights", "coordinates", "gradient", "hessian", "hessian_spectrum", "risk"]
+from sgdlimits.analysis.landscape.point import Weights as Weights, coordinates as coordinates
+from sgdlimits.analysis.landscape.surface import (
+    Hessian as Hessian,
+    gradient as gradient,
+    hessian as hessian,
+    hessian_spectrum as hessian_spectrum,
+    risk as risk,
+)
+from sgdlimits.theory.spectrum import Spectrum as Spectrum

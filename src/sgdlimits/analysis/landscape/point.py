@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -14,6 +13,7 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.frame import ZERO, frame_rows
 from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.trees import batch_of
 
 
 @dataclass(frozen=True)
@@ -39,27 +39,19 @@ class Weights:
     a: Float[np.ndarray, " p"] | None = None
 
 
-class Point(NamedTuple):
-    """The second layer, the units in the frame, and at weights the axes of the frame in R^d, one a row."""
-
-    a: Float[np.ndarray, " p"]
-    units: Float[np.ndarray, "p n"]
-    axes: Float[np.ndarray, "n d"] | None
-
-
-def locate(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> Point:
-    """A point from statistics or weights, or `BadInput` where they do not belong to the problem."""
+def locate(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """(second layer, units in the frame, at weights the axes of the frame in R^d), or `BadInput` if not of the problem."""
     if isinstance(at, (list, np.ndarray, jax.Array)):
         at = Weights(np.asarray(at))
     if not isinstance(at, Weights):
-        return Point(np.asarray(at.a, float), coordinates(problem, at), None)
+        return np.asarray(at.a, float), coordinates(problem, at), None
     _check_problem(problem)
     u, fixed, a = _checked(problem, at)
     first = np.linalg.solve(np.linalg.cholesky(np.asarray(problem.target.gram)), fixed)
     rest = u - u @ first.T @ first
     values, rows = np.linalg.svd(rest, full_matrices=False)[1:]
     axes = np.concatenate([first, rows[values**2 > len(u) * ZERO * max(1.0, (u**2).sum(1).max())]])
-    return Point(a, u @ axes.T, axes)
+    return a, u @ axes.T, axes
 
 
 def coordinates(problem: ProjectionProblem, statistics: Overlaps) -> Float[np.ndarray, "p n"]:
@@ -77,7 +69,7 @@ def coordinates(problem: ProjectionProblem, statistics: Overlaps) -> Float[np.nd
     _check_problem(problem)
     if not isinstance(statistics, Overlaps):
         raise BadInput(f"statistics must be Overlaps of one run; got {type(statistics).__name__}. Give Overlaps(a, M, Q).")
-    problem.check(jax.tree.map(lambda leaf: leaf[None], statistics))
+    problem.check(batch_of(statistics))
     M, Q, B = (np.asarray(leaf, float) for leaf in (statistics.M, statistics.Q, np.linalg.cholesky(problem.target.gram)))
     m = np.linalg.solve(B, M.T).T
     return np.concatenate([m, _root(Q - m @ m.T, max(1.0, np.abs(Q).max()))], axis=1)

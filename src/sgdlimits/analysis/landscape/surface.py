@@ -2,21 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from sgdlimits.analysis.landscape.curvature import Hessian
 from sgdlimits.analysis.landscape.point import Weights, locate, on_sphere
-from sgdlimits.errors import BadInput
+from sgdlimits.errors import BadInput, check_count, check_number
 from sgdlimits.expectation.slopes import refuse_zero_weights
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.frame import Loading, frame_rows
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.theory.spectrum import TOLERANCE, Spectrum
+from sgdlimits.theory.spectrum import TOLERANCE, Spectrum, spectrum_of
 
 MOST_NUMBERS = 2**26
+MOST_EIGENVALUES = 2**62
+
+
+@dataclass(frozen=True)
+class Hessian:
+    """The Hessian at statistics, in the orthonormal frame that the directions span; the same for every dimension d.
+
+    Parameters
+    ----------
+    span : the block of the p units within the frame, shape (p n, p n), unit by unit
+    outside : the block of the p units along each of the d - n directions outside the frame, shape (p, p)
+    units : the coordinates of the units in the frame, shape (p, n)
+    sphere : whether it is the Riemannian Hessian, zero along each unit itself
+    """
+
+    span: Float[np.ndarray, "pn pn"]
+    outside: Float[np.ndarray, "p p"]
+    units: Float[np.ndarray, "p n"]
+    sphere: bool
+
+    def spectrum(self, d: int, tolerance: float = TOLERANCE) -> Spectrum:
+        """All eigenvalues in dimension `d`, on the sphere those of the tangent space, at a cost without d."""
+        check_number("tolerance", tolerance, at_least=0)
+        p, n = self.units.shape
+        d = check_count("d", d, at_least=n, remedy=f"These directions span {n} dimensions: give d of at least {n}.")
+        if p * d > MOST_EIGENVALUES:
+            raise BadInput(f"there would be {p * d} eigenvalues, more than {MOST_EIGENVALUES}. Give a smaller d.")
+        tangent = tangent_basis(self.units) if self.sphere else np.eye(p * n)
+        inside, outside = np.linalg.eigvalsh(tangent.T @ self.span @ tangent), np.linalg.eigvalsh(self.outside)
+        counts = np.repeat([1, d - n], [inside.size, p])
+        return spectrum_of(np.concatenate([inside, outside]), counts, tolerance)
 
 
 def risk(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> float:
@@ -33,7 +65,7 @@ def risk(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> flo
     p, k = problem.network.width, problem.target.teachers
     padded = np.pad(S, ((0, 0), (0, p + k - S.shape[1])))
     F = Loading(jnp.asarray(padded), jnp.asarray(frame_rows(problem.frame, p + k)))
-    loss = _risk(problem, jnp.asarray(a), F)
+    loss = eqx.filter_jit(problem.rule.risk_of_factor)(problem.model, jnp.asarray(a), F)
     return float(loss) + float(problem.algorithm.ridge) / 2 * float((S**2).sum())
 
 
@@ -75,9 +107,7 @@ def hessian(
 
     Parameters
     ----------
-    problem : a projection problem
-    at : statistics of one run, `Weights`, or an array of shape (p, d): weights with the fixed directions along the first axes
-    sphere : whether the weights stay on the sphere; as the problem has it unless given
+    problem, at, sphere : as in `gradient`
 
     Returns
     -------
@@ -106,14 +136,9 @@ def hessian(
     a, S, axes = locate(problem, at)
     (p, n), d = S.shape, 0 if axes is None else axes.shape[1]
     if max(p * n, p * d) ** 2 > MOST_NUMBERS:
-        raise BadInput(
-            f"the Hessian has {max(p * n, p * d)} rows and columns, which does not fit into memory. "
-            + (
-                "Give statistics instead of weights: hessian_spectrum costs the same at every d."
-                if d > n
-                else "Take fewer units."
-            )
-        )
+        statistics = "Give statistics instead of weights: hessian_spectrum costs the same at every d."
+        remedy = statistics if d > n else "Take fewer units."
+        raise BadInput(f"the Hessian has {max(p * n, p * d)} rows and columns, which does not fit into memory. {remedy}")
     refuse_zero_weights(problem.model, S)
     slopes, ridge, one = problem.rule.slopes(problem.model, a, S), float(problem.algorithm.ridge), np.eye(p)
     span, outside = slopes.span + ridge * np.eye(p * n).reshape(p, n, p, n), slopes.outside + ridge * one
@@ -169,6 +194,10 @@ def hessian_spectrum(
     return at.spectrum(d, tolerance)
 
 
-@eqx.filter_jit
-def _risk(problem: ProjectionProblem, a: Array, F: Loading) -> Float[Array, ""]:
-    return problem.rule.risk_of_factor(problem.model, a, F)
+def tangent_basis(units: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "pn tangent"]:
+    """An orthonormal basis of the changes of all units that keep their norms, p (n - 1) columns."""
+    p, n = units.shape
+    basis = np.zeros((p, n, p, n - 1))
+    for j, unit in enumerate(units):
+        basis[j, :, j] = np.linalg.svd(unit[None])[2][1:].T
+    return basis.reshape(p * n, p * (n - 1))

@@ -131,23 +131,18 @@ def _plateau(t: np.ndarray, excess: np.ndarray, band: float, fall: float) -> Spa
     half_width = float(np.clip(NOISES * noise, band, WIDEST * band))
     ends = _reach(log, 2 * half_width)
     length = t[ends] - t
-    best: Span | None = None
-    for first in np.argsort(-length, kind="stable"):
+    for first in np.argsort(-length, kind="stable")[: (length > 0).sum()]:
         last = int(ends[first])
-        if best is not None or length[first] <= 0:
-            break
         middle = (t >= t[first] + length[first] / 4) & (t <= t[last] - length[first] / 4)
         level = float(np.median(excess[middle if middle.any() else slice(first, last + 1)]))
         half = crossing(t, excess, (1 - fall) * level, last)
         if np.isfinite(half) and length[first] >= LEAST * (half - t[last]):
-            best = Span(int(first), last, level, half)
-    if best is None:
-        first = int(length.argmax())
-        level = float(np.median(excess[first:]))
-        if ends[first] < t.size - 1 or length[first] < LEAST * t[-1] or level < HIGH * excess[0]:
-            return None
-        best = Span(first, t.size - 1, level, np.inf)
-    return _grown(log, best, half_width)
+            return _grown(log, Span(int(first), last, level, half), half_width)
+    first = int(length.argmax())
+    level = float(np.median(excess[first:]))
+    if ends[first] < t.size - 1 or length[first] < LEAST * t[-1] or level < HIGH * excess[0]:
+        return None
+    return _grown(log, Span(first, t.size - 1, level, np.inf), half_width)
 
 
 def _reach(log: np.ndarray, width: float) -> np.ndarray:
@@ -184,13 +179,11 @@ def crossing(t: np.ndarray, excess: np.ndarray, value: float, after: int) -> flo
 
 def _times(t: np.ndarray, excess: np.ndarray, span: Span) -> dict[str, np.ndarray]:
     """When each phase begins and ends; NaN where that was not seen."""
-    start = t[span.first] if span.first else t[0]
-    if not np.isfinite(span.half):
-        edges = np.array([t[0], start, np.nan, np.nan, np.nan, np.nan])
-    else:
+    edges = np.array([t[0], t[span.first], *4 * [np.nan]])
+    if np.isfinite(span.half):
         last = crossing(t, excess, TAIL * span.level, span.last)
-        end = t[-1] if np.isfinite(last) else np.nan
-        edges = np.array([t[0], start, t[span.last], span.half, last if np.isfinite(last) else np.nan, end])
+        edges[2:4] = t[span.last], span.half
+        edges[4:] = (last, t[-1]) if np.isfinite(last) else np.nan
     return {"begin": edges[:-1], "end": edges[1:]}
 
 

@@ -91,8 +91,7 @@ def tail(t: np.ndarray, excess: np.ndarray, first: float, since: float) -> dict:
     if t.size < 2 * FEWEST or log[0] - log[-1] < 1:
         return {}
     clocks = {"exponential": t, "algebraic": np.log(t - since)}
-    bends = {law: _residual(clock, log) for law, clock in clocks.items()}
-    law = min(bends, key=bends.__getitem__)
+    law = min(clocks, key=lambda law: np.polyfit(clocks[law], log, 1, full=True)[1].sum())
     clock = clocks[law]
     last = clock >= (clock[0] + clock[-1]) / 2
     last = last if last.sum() >= FEWEST else np.ones(clock.size, bool)
@@ -104,10 +103,6 @@ def tail(t: np.ndarray, excess: np.ndarray, first: float, since: float) -> dict:
 def _first(holds: np.ndarray) -> int:
     """The first index at which something holds, or the size."""
     return int(holds.argmax()) if holds.any() else holds.size
-
-
-def _residual(x: np.ndarray, y: np.ndarray) -> float:
-    return float(np.sqrt(np.mean((y - np.polyval(np.polyfit(x, y, 1), x)) ** 2)))
 
 
 def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:

@@ -49,11 +49,9 @@ class Phases:
         return f"{head}\n{table(rows, indent='  ')}" if len(rows) > 1 else head
 
     def _times(self):
-        for phase in PHASES:
+        for phase in PHASES[1:]:
             begin = self.data.begin.sel(phase=phase).values
-            if phase == PHASES[0] and not (self.data.end.sel(phase=phase).values > begin).any():
-                continue
-            if phase != PHASES[0] and np.isfinite(begin).any():
+            if np.isfinite(begin).any():
                 yield f"{phase} from t", *_spread(begin), ""
 
     def _values(self):

@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 from sgdlimits.errors import BadInput
-from sgdlimits.problem.recognise import PhaseRetrieval, phase_retrieval, quadratic_network
+from sgdlimits.problem.recognise import phase_retrieval, quadratic_network
 from sgdlimits.theory.mediocrity.rates import linear_rates
 from sgdlimits.theory.quadratic.plateau import plateau_rates, plateau_risk
 from sgdlimits.theory.quadratic.terminal import terminal_decay
@@ -21,9 +21,13 @@ def expected(dataset: xr.Dataset) -> dict[str, float]:
         if quadratic_network(problem):
             return _quadratic(problem, corrector)
         found = phase_retrieval(problem)
-        return _phase_retrieval(found) if found and corrector else {}
     except BadInput:
         return {}
+    if not (found and corrector and found.sphere) or found.trains_second:
+        return {}
+    rates = linear_rates(found.p, found.lr, found.noise)
+    values = {"growth": float(rates.M) * found.lr / found.p}
+    return values | ({"decay": float(np.abs(rates.Q)) * found.lr / found.p} if found.p > 1 else {})
 
 
 def _quadratic(problem, corrector: bool) -> dict[str, float]:
@@ -36,11 +40,3 @@ def _quadratic(problem, corrector: bool) -> dict[str, float]:
     except BadInput:
         return values
     return values | ({"tail_rate": end.rate} if end.law == "exponential" else {"tail_exponent": 2.0})
-
-
-def _phase_retrieval(found: PhaseRetrieval) -> dict[str, float]:
-    if not found.sphere or found.trains_second:
-        return {}
-    rates = linear_rates(found.p, found.lr, found.noise)
-    values = {"growth": float(rates.M) * found.lr / found.p}
-    return values | ({"decay": float(np.abs(rates.Q)) * found.lr / found.p} if found.p > 1 else {})

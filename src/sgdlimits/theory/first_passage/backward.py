@@ -53,6 +53,8 @@ class FirstPassage:
         self.half, self.first = variance(m) / 2, first / slope[:, None]
         second = (second - (self.stretch**2 * m / slope)[:, None] * first) / slope[:, None] ** 2
         self.operator = self.half[:, None] * second + drift(m)[:, None] * self.first
+        self.nodes = np.concatenate([self.x, -self.x[::-1]])
+        self.weights = BarycentricInterpolator(self.nodes).wi
 
     def mean(self, start, end=None) -> np.ndarray:
         r""":math:`E\tau` from each start to the end, or to the levels `end` between."""
@@ -93,14 +95,6 @@ class FirstPassage:
     def _variance(self) -> np.ndarray:
         return self._solve(-2 * self._mean) - self._mean**2
 
-    @cached_property
-    def _nodes(self) -> np.ndarray:
-        return np.concatenate([self.x, -self.x[::-1]])
-
-    @cached_property
-    def _weights(self) -> np.ndarray:
-        return BarycentricInterpolator(self._nodes).wi
-
     def _solve(self, right: np.ndarray) -> np.ndarray:
         return np.concatenate([[0.0], np.linalg.solve(self.operator[1:, 1:], right[1:])])
 
@@ -109,7 +103,7 @@ class FirstPassage:
         return at(start) if end is None else at(start) - at(end)
 
     def _interpolate(self, values: np.ndarray) -> Callable:
-        smooth = BarycentricInterpolator(self._nodes, np.concatenate([values, values[::-1]]), wi=self._weights)
+        smooth = BarycentricInterpolator(self.nodes, np.concatenate([values, values[::-1]]), wi=self.weights)
         return lambda m: smooth(np.arcsinh(np.abs(m) / self.layer) / self.stretch)
 
 
@@ -172,14 +166,10 @@ def _even_chebyshev(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     count = 2 * nodes
     x = np.cos(np.pi * np.arange(count) / (count - 1))
     ends = np.where(np.isin(np.arange(count), (0, count - 1)), 2.0, 1.0) * (-1.0) ** np.arange(count)
-    apart = (
-        2
-        * np.sin(np.pi * np.add.outer(np.arange(count), np.arange(count)) / 2 / (count - 1))
-        * np.sin(np.pi * np.subtract.outer(np.arange(count), np.arange(count)) / 2 / (count - 1))
-    )
+    half = np.pi * np.arange(count) / 2 / (count - 1)
+    apart = 2 * np.sin(np.add.outer(half, half)) * np.sin(np.subtract.outer(half, half))
     D = np.outer(ends, 1 / ends) / (-apart + np.eye(count))
     np.fill_diagonal(D, 0.0)
     np.fill_diagonal(D, -D.sum(1))
-    second = D @ D
     fold = lambda matrix: matrix[:nodes, :nodes] + matrix[:nodes, nodes:][:, ::-1]
-    return x[:nodes], fold(D), fold(second)
+    return x[:nodes], fold(D), fold(D @ D)

@@ -1,4 +1,4 @@
-"""When the flow of a problem's drift has lost a share of its excess risk."""
+"""When a flow has lost a share of its excess risk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Float, PyTree
 from numpy.polynomial import Chebyshev
 from scipy.integrate import DOP853
 from scipy.optimize import brentq
@@ -21,38 +21,42 @@ FAR = 1e6
 
 
 def ode_exit_times(problem: Problem, starts: PyTree, threshold: float, t_max: float) -> np.ndarray:
-    """When each run (runs first) has lost the share `threshold` of its excess risk; infinite where not before `t_max`.
-
-    The runs are one system, in which those that are through rest.
-    """
+    """When each run (runs first) has lost the share `threshold` of its excess risk; infinite where not before `t_max`."""
     leaves, tree = jax.tree.flatten(starts)
-    y = _rows(starts)
     cuts = np.cumsum([leaf[0].size for leaf in leaves])[:-1]
-    parts = lambda flat: zip(np.split(flat.reshape(y.shape), cuts, axis=1), leaves, strict=True)
-    stats = lambda flat: jax.tree.unflatten(tree, [part.reshape(leaf.shape) for part, leaf in parts(flat)])
-    risk = lambda flat: np.asarray(_risks(problem, stats(flat)))
+    parts = lambda y: zip(np.split(y, cuts, axis=1), leaves, strict=True)
+    stats = lambda y: jax.tree.unflatten(tree, [part.reshape(leaf.shape) for part, leaf in parts(y)])
+    risk = lambda y: np.asarray(_over_runs(problem, "risk", stats(y)))
+    slope = lambda y: _rows(_over_runs(problem, "drift", stats(y)))
+    y = _rows(starts)
     level = (1 - threshold) * risk(y) + threshold * float(problem.floor)
+    return passage_times(slope, risk, y, level, t_max, problem.tolerance)
+
+
+def passage_times(
+    slope: Callable, risk: Callable, y: Float[np.ndarray, "runs n"], level: np.ndarray, t_max: float, rtol: float
+) -> Float[np.ndarray, " runs"]:
+    """When the risk of each run has come down to its level; infinite where not before `t_max`, or where the run diverges.
+
+    The runs are one system, in which those that are through rest. `slope` and `risk` take the states of all of them.
+    """
+    rows = lambda flat: flat.reshape(y.shape)
     moving = risk(y) > level
-    slope = lambda t, flat: (_rows(_slopes(problem, stats(flat))) * moving[:, None]).ravel()
+    flow = lambda t, flat: (slope(rows(flat)) * moving[:, None]).ravel()
     times = np.where(moving, np.inf, 0.0)
-    solver = DOP853(slope, 0.0, y.ravel(), t_max, rtol=problem.tolerance, atol=problem.tolerance / 100)
+    solver = DOP853(flow, 0.0, y.ravel(), t_max, rtol=rtol, atol=rtol / 100)
     while solver.status == "running" and moving.any():
         with np.errstate(all="ignore"):
             solver.step()
-        through = moving & (risk(solver.y) <= level)
+        through = moving & (risk(rows(solver.y)) <= level)
         if through.any():
-            times[through] = _crossings(solver, risk, level, through)
-        moving &= ~through & (np.abs(solver.y.reshape(y.shape)) <= FAR).all(1)
-        solver.f = slope(solver.t, solver.y)
+            path, domain = solver.dense_output(), [solver.t_old, solver.t]
+            nodes = Chebyshev.basis(DEGREE + 1, domain).roots()
+            above = np.stack([risk(rows(path(t))) - level for t in nodes])[:, through]
+            times[through] = [_root(Chebyshev.fit(nodes, values, DEGREE, domain), *domain) for values in above.T]
+        moving &= ~through & (np.abs(rows(solver.y)) <= FAR).all(1)
+        solver.f = flow(solver.t, solver.y)
     return times
-
-
-def _crossings(solver: DOP853, risk: Callable, level: np.ndarray, which: np.ndarray) -> list[float]:
-    """When within the last step the risk of these runs comes down to their levels."""
-    path, domain = solver.dense_output(), [solver.t_old, solver.t]
-    nodes = Chebyshev.basis(DEGREE + 1, domain).roots()
-    above = np.stack([risk(path(t)) - level for t in nodes])[:, which]
-    return [_root(Chebyshev.fit(nodes, values, DEGREE, domain), *domain) for values in above.T]
 
 
 def _root(f: Callable[[float], float], low: float, high: float) -> float:
@@ -66,10 +70,5 @@ def _rows(stats: PyTree) -> np.ndarray:
 
 
 @eqx.filter_jit
-def _slopes(problem: Problem, stats: PyTree) -> PyTree:
-    return problem.over_runs(problem.drift, stats)
-
-
-@eqx.filter_jit
-def _risks(problem: Problem, stats: PyTree) -> jax.Array:
-    return problem.over_runs(problem.risk, stats)
+def _over_runs(problem: Problem, method: str, stats: PyTree) -> PyTree:
+    return problem.over_runs(getattr(problem, method), stats)

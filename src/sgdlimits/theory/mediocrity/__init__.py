@@ -1,53 +1,45 @@
-"""Escaping mediocrity: how long one-pass SGD stays on the plateau of phase retrieval, and at which learning rates it learns."""
+"""Escaping mediocrity: how long one-pass SGD stays on the plateau of phase retrieval, and at which learning rates it learns.
 
-from sgdlimits.theory.mediocrity.asymptotic import EndState, free_end, free_max_lr, plateau_series, trained_end
+Formulas are numbered as in [1]_.
+
+.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
+   linear models*.
+"""
+
+from sgdlimits.theory.mediocrity.asymptotic import (
+    EndState as EndState,
+    free_end as free_end,
+    free_max_lr as free_max_lr,
+    plateau_series as plateau_series,
+    trained_end as trained_end,
+)
 from sgdlimits.theory.mediocrity.learning import (
-    LearntState,
-    asymptotic_excess_risk,
-    learnt_state,
-    lr_for_risk,
-    usable_gain,
-    usable_lr,
-    usable_optimal_lr,
+    LearntState as LearntState,
+    asymptotic_excess_risk as asymptotic_excess_risk,
+    learnt_state as learnt_state,
+    lr_for_risk as lr_for_risk,
+    usable_gain as usable_gain,
+    usable_lr as usable_lr,
+    usable_optimal_lr as usable_optimal_lr,
 )
 from sgdlimits.theory.mediocrity.rates import (
-    LinearRates,
-    linear_rates,
-    max_lr,
-    minimal_samples,
-    noise_gain,
-    optimal_lr,
-    overparametrisation_gain,
+    LinearRates as LinearRates,
+    linear_rates as linear_rates,
+    max_lr as max_lr,
+    minimal_samples as minimal_samples,
+    noise_gain as noise_gain,
+    optimal_lr as optimal_lr,
+    overparametrisation_gain as overparametrisation_gain,
 )
-from sgdlimits.theory.mediocrity.second_layer import EndRates, end_rates, second_only_risk, terminal_risk
-from sgdlimits.theory.mediocrity.times import AVERAGES, exit_law, exit_time, ode_exit_time
-
-__all__ = [
-    "AVERAGES",
-    "EndRates",
-    "EndState",
-    "LearntState",
-    "LinearRates",
-    "asymptotic_excess_risk",
-    "end_rates",
-    "exit_law",
-    "exit_time",
-    "free_end",
-    "free_max_lr",
-    "learnt_state",
-    "linear_rates",
-    "lr_for_risk",
-    "max_lr",
-    "minimal_samples",
-    "noise_gain",
-    "ode_exit_time",
-    "optimal_lr",
-    "overparametrisation_gain",
-    "plateau_series",
-    "second_only_risk",
-    "terminal_risk",
-    "trained_end",
-    "usable_gain",
-    "usable_lr",
-    "usable_optimal_lr",
-]
+from sgdlimits.theory.mediocrity.second_layer import (
+    EndRates as EndRates,
+    end_rates as end_rates,
+    second_only_risk as second_only_risk,
+    terminal_risk as terminal_risk,
+)
+from sgdlimits.theory.mediocrity.times import (
+    AVERAGES as AVERAGES,
+    exit_law as exit_law,
+    exit_time as exit_time,
+    ode_exit_time as ode_exit_time,
+)

@@ -79,7 +79,7 @@ def free_max_lr(noise=0.0) -> np.ndarray:
     return np.where(noise < 4, oscillates, max_lr(1, noise))
 
 
-def plateau_series(width, lr, noise) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def plateau_series(width, lr, noise) -> tuple[np.ndarray, ...]:
     r"""The excess risk to second order in g: on the sphere, free, and on the sphere with a trained second layer.
 
     >>> [float(each.round(6)) for each in plateau_series(2, lr=0.02, noise=1.0)]
@@ -88,8 +88,7 @@ def plateau_series(width, lr, noise) -> tuple[np.ndarray, np.ndarray, np.ndarray
     p, lr, noise = as_numbers(width, lr, noise)
     g = lr / p
     curves = -(p - 1) / (4 * p), (p - 1) / (4 * (p + 2)), -(p + 5) / (4 * (p + 2))
-    sphere, free, trained = (g * noise + g**2 * (6 * noise + c * noise**2) for c in curves)
-    return sphere, free, trained
+    return tuple(g * noise + g**2 * (6 * noise + c * noise**2) for c in curves)
 
 
 def _free(p: float, lr: float, noise: float) -> tuple[float, ...]:
@@ -110,7 +109,7 @@ def _free(p: float, lr: float, noise: float) -> tuple[float, ...]:
     kappa, mu = _follow(equations, [0.0, 1.0], lr / p)
     _, alpha, risk = state((kappa, mu))
     norm = alpha + (p - 1) * kappa
-    return 1.0, _root(mu), norm, alpha - kappa if p > 1 else norm, risk
+    return 1.0, np.sqrt(mu), norm, alpha - kappa if p > 1 else norm, risk
 
 
 def _trained(p: float, lr: float, noise: float) -> tuple[float, ...]:
@@ -134,7 +133,7 @@ def _trained(p: float, lr: float, noise: float) -> tuple[float, ...]:
     if p > 1 and kappa < 0:
         return _trained(1.0, lr / p, noise)
     alpha, _, _, risk = state((a, kappa, mu))
-    return a, _root(mu), 1.0, alpha - kappa if p > 1 else 1.0, risk
+    return a, np.sqrt(mu), 1.0, alpha - kappa if p > 1 else 1.0, risk
 
 
 def _follow(equations: Callable, start: list[float], g: float) -> np.ndarray:
@@ -146,7 +145,3 @@ def _follow(equations: Callable, start: list[float], g: float) -> np.ndarray:
         if not np.abs(found.fun).max() < 1e-9 or x[-1] < 0:
             return np.full(x.size, np.nan)
     return x
-
-
-def _root(mu: float) -> float:
-    return float(np.sqrt(mu))

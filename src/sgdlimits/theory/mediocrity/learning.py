@@ -37,8 +37,7 @@ def learnt_state(width, lr, noise=0.0) -> LearntState:
     >>> round(float(state.m), 6), round(float(state.excess_risk), 6)
     (0.922653, 0.226881)
     """
-    m, q, risk = np.vectorize(_learnt, otypes=[float] * 3)(*as_numbers(width, lr, noise))
-    return LearntState(m, q, risk)
+    return LearntState(*np.vectorize(_learnt, otypes=[float] * 3)(*as_numbers(width, lr, noise)))
 
 
 def asymptotic_excess_risk(width, lr, noise=0.0) -> np.ndarray:

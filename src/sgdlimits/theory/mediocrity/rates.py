@@ -2,9 +2,6 @@ r"""Learning rates of phase retrieval: how fast the plateau is left, and which r
 
 :math:`p` is the width, :math:`\gamma` the learning rate `lr`, :math:`\Delta` the variance `noise` of the label noise. The
 second layer is fixed at 1 and the weights are on the sphere. All functions broadcast over their arguments.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations

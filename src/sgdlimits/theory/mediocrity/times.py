@@ -2,9 +2,6 @@ r"""How long one-pass SGD stays on the plateau of phase retrieval: every formula
 
 Times are in t, samples per dimension: t d samples, and :math:`\gamma t/p` in the paper's time. A run exits when its excess risk
 has fallen by the fraction T, (9), which for one unit is where :math:`m^2 = T + (1-T)\,m_0^2`.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations
@@ -227,7 +224,7 @@ def backward(at: Setting, start: float | None = None) -> float:
     """Full drift and noise of one unit: the mean by the backward equation."""
     passage, m, weights, end = _passage(_one_unit(at, "backward"), start)
     mean = float(weights @ passage.mean(m, end))
-    return mean if np.isfinite(mean) and mean > 0 else np.inf
+    return mean if 0 < mean < np.inf else np.inf
 
 
 AVERAGES: dict[str, Callable[..., float]] = {

@@ -10,14 +10,11 @@ eigenvalue :math:`\alpha` of G, r directions orthogonal to it have :math:`\beta`
 .. math:: \beta = \frac{p\,(p^*-s)}{p^*(s+r+2)}, \qquad \alpha = \beta + \frac p{p^*}, \qquad s + r \le p, \quad s \le p^*,
 
 with r = 0 where s is :math:`p^*`. The paper has the families with r = 0 or s = 0.
-
-.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-   overparameterized quadratic networks*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sgdlimits.errors import BadInput
@@ -30,7 +27,7 @@ COLUMNS = ("kind", "s", "r", "risk", "index", "dimension", "symmetry", "flat", "
 
 
 @dataclass(frozen=True, repr=False)
-class CriticalPoints(Sequence):
+class CriticalPoints(Sequence[CriticalFamily]):
     """All families of critical points of a quadratic network, by risk; printed, a table.
 
     Parameters
@@ -45,9 +42,6 @@ class CriticalPoints(Sequence):
 
     def __len__(self) -> int:
         return len(self.families)
-
-    def __iter__(self) -> Iterator[CriticalFamily]:
-        return iter(self.families)
 
     def family(self, s: int, r: int) -> CriticalFamily:
         """The family with s directions in the teachers' span and r orthogonal to it."""
@@ -100,16 +94,12 @@ def critical_points(problem: ProjectionProblem) -> CriticalPoints:
 
 def _row(family: CriticalFamily, d: int | None) -> tuple[str, ...]:
     """The columns of one family, in dimension d or as functions of d."""
-    head, first = (family.kind, str(family.s), str(family.r), f"{family.risk:.4g}"), family.smallest_d
+    counts, first = lambda d: (family.index(d), family.dimension(d), *family.null(d)), family.smallest_d
     if d is None:
-        counts = zip(_counts(family, first), _counts(family, first + 1), strict=True)
-        return (*head, *(_line(low, high - low, first) for low, high in counts), str(first))
-    there = map(str, _counts(family, d)) if family.exists(d) else ["absent", *3 * "-"]
-    return (*head, *there, str(first))
-
-
-def _counts(family: CriticalFamily, d: int) -> tuple[int, ...]:
-    return (family.index(d), family.dimension(d), *family.null(d))
+        there = [_line(low, high - low, first) for low, high in zip(counts(first), counts(first + 1), strict=True)]
+    else:
+        there = [str(count) for count in counts(d)] if family.exists(d) else ["absent", *3 * "-"]
+    return family.kind, str(family.s), str(family.r), f"{family.risk:.4g}", *there, str(first)
 
 
 def _line(value: int, slope: int, at: int) -> str:

@@ -7,9 +7,6 @@ From students :math:`Q = \bar Q\, 1` with :math:`M_{jr} \sim N(0, \epsilon^2)`, 
 
 with the letters of `plateau`. The overlaps move the norms, and the risk depends on these to first order unless the learning
 rate is small: then :math:`\chi = 1`, and this is (13) with the exponent :math:`16\,\eta t/(pp^*)`.
-
-.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-   overparameterized quadratic networks*.
 """
 
 from __future__ import annotations

@@ -11,10 +11,7 @@ other p - k directions share, :math:`\tau = (\sum_i q_i + (p-k) z)/p - 1` and th
     \Big(R q_i + 4\tau e_i + 8\Big[\frac{q_i^3}{p^2} - \frac{2 q_i m_i^2}{pp^*} + \frac{m_i^2}{p^{*2}}\Big]\Big),
 
 and the same for z without overlap. These are 2k + 1 numbers for each start and rate, whatever p: all starts and rates of a
-search are one array of them, and take the same steps.
-
-.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-   overparameterized quadratic networks*.
+search are one array of them, and are solved as one system.
 """
 
 from __future__ import annotations
@@ -26,14 +23,13 @@ import numpy as np
 from sgdlimits.errors import BadInput, check_count, check_number, check_share
 from sgdlimits.problem.presets import quadratic_network
 from sgdlimits.start import OrthogonalInit
+from sgdlimits.theory.first_passage import passage_times
 from sgdlimits.theory.quadratic.plateau import limits, of
 
-STEP = 0.2
-"""Step of the Runge-Kutta method of order 4, in units of p/(8 lr), the time in which norms settle."""
+TOLERANCE = 1e-8
+"""Of the solver."""
 PATIENCE = 5.0
 """A run is not waited for beyond so many times what the overlaps need, at small rates, to grow by e^2 over the spread."""
-FAR = 1e3
-"""Norms above this have diverged."""
 GRIDS = (13, 5, 5)
 """Learning rates on each of the finer and finer grids of the search, which ends at the vertex of a parabola."""
 
@@ -48,7 +44,7 @@ class _Runs(NamedTuple):
     lr: np.ndarray
 
     def slope(self, state: np.ndarray) -> np.ndarray:
-        """The drift in units of p/(8 lr)."""
+        """The drift, with time in units of p/(8 lr), in which norms settle."""
         p, k = self.p, self.k
         q, m = state[..., : k + 1], state[..., k + 1 :]
         square = np.zeros_like(q)
@@ -66,18 +62,6 @@ class _Runs(NamedTuple):
         q, m = state[..., : self.k + 1], state[..., self.k + 1 :]
         cross = self._trace(q**2) / self.p**2 - 2 * (m**2).sum(-1) / (self.p * self.teachers) + 1 / self.teachers
         return (self._trace(q) / self.p - 1) ** 2 + 2 * cross + self.noise
-
-    def advance(self, state: np.ndarray, step) -> np.ndarray:
-        """One step of the classical Runge-Kutta method."""
-        step = np.asarray(step)[..., None]
-        first = self.slope(state)
-        second = self.slope(state + step / 2 * first)
-        third = self.slope(state + step / 2 * second)
-        fourth = self.slope(state + step * third)
-        return state + step / 6 * (first + 2 * second + 2 * third + fourth)
-
-    def of_runs(self, which) -> _Runs:
-        return self._replace(lr=self.lr[which])
 
     def _trace(self, q: np.ndarray) -> np.ndarray:
         """The sum over directions: z counts as often as it occurs."""
@@ -121,12 +105,16 @@ def halving_time(
     threshold = check_share("threshold", threshold)
     if not (np.isfinite(lr).all() and (lr > 0).all()):
         raise BadInput(f"lr must hold finite numbers above 0; got {lr.tolist()}. Give such numbers.")
-    m = _singular_values(at.p, at.k, float(spread), check_count("starts", starts), check_count("seed", seed, at_least=0))
+    law, students = OrthogonalInit(float(spread)), quadratic_network(at.p, at.k)
+    M = law.sample(students, runs=check_count("starts", starts), seed=check_count("seed", seed, at_least=0)).M
+    m = np.linalg.svd(np.asarray(M), compute_uv=False)
     lrs = np.repeat(lr.ravel(), len(m))
     runs = _Runs(at.p, at.k, m.shape[1], at.noise, lrs)
     state = np.concatenate([np.ones((lrs.size, runs.k + 1)), np.tile(m, (lr.size, 1))], axis=1)
     longest = PATIENCE * at.k * (2 + abs(np.log(spread)))
-    return (_passage(runs, state, threshold, longest) * at.p / (8 * lrs)).reshape(*lr.shape, len(m))
+    level = at.noise + (1 - threshold) * (runs.risk(state) - at.noise)
+    times = passage_times(runs.slope, runs.risk, state, level, longest, TOLERANCE)
+    return (times * at.p / (8 * lrs)).reshape(*lr.shape, len(m))
 
 
 def optimal_lr(
@@ -182,43 +170,3 @@ def _vertex(middle: float, step: float, values: np.ndarray) -> float:
     left, here, right = values
     bend = left - 2 * here + right
     return float(middle + step * (left - right) / (2 * bend)) if np.isfinite(bend) and bend > 0 else float(middle)
-
-
-def _singular_values(width: int, teachers: int, spread: float, starts: int, seed: int) -> np.ndarray:
-    """Of the overlaps at the starts of runs 0, 1, ..., largest first."""
-    M = OrthogonalInit(spread).sample(quadratic_network(width, teachers), runs=starts, seed=seed).M
-    return np.linalg.svd(np.asarray(M), compute_uv=False)
-
-
-def _passage(runs: _Runs, state: np.ndarray, threshold: float, longest: float) -> np.ndarray:
-    """The times, in units of p/(8 lr), at which runs have lost the share of their excess risk."""
-    goal = runs.noise + (1 - threshold) * (runs.risk(state) - runs.noise)
-    times, active = np.full(len(state), np.inf), np.arange(len(state))
-    for done in range(int(longest / STEP)):
-        some = runs.of_runs(active)
-        with np.errstate(all="ignore"):
-            after = some.advance(state, STEP)
-            risk = some.risk(after)
-        there, lost = risk <= goal[active], ~(np.abs(after).max(-1) < FAR)
-        if there.any():
-            share = _within(some.of_runs(there), state[there], goal[active[there]])
-            times[active[there]] = STEP * (done + share)
-        keep = ~(there | lost)
-        state, active = after[keep], active[keep]
-        if not active.size:
-            break
-    return times
-
-
-def _within(runs: _Runs, state: np.ndarray, goal: np.ndarray) -> np.ndarray:
-    """The share of a step after which the risk is at its goal, by regula falsi on shorter steps."""
-    low, high = np.zeros(len(state)), np.ones(len(state))
-    above = runs.risk(state) - goal
-    below = runs.risk(runs.advance(state, STEP * high)) - goal
-    for _ in range(4):
-        share = low + (high - low) * above / (above - below)
-        gap = runs.risk(runs.advance(state, STEP * share)) - goal
-        left = gap > 0
-        low, above = np.where(left, share, low), np.where(left, gap, above)
-        high, below = np.where(left, high, share), np.where(left, below, gap)
-    return low + (high - low) * above / np.where(above > below, above - below, 1.0)

@@ -14,9 +14,6 @@ The plateau is the smaller root of h, where :math:`\sqrt\delta = -h'` and
 
 are the growth of overlaps with teachers, the decay of overlaps and of differences of norms between students, and the decay of
 the mean norm. For small rates they are :math:`8\eta/(pp^*)`, :math:`16\eta/(p(p+2))`, (12), and :math:`8\eta/p`.
-
-.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-   overparameterized quadratic networks*.
 """
 
 from __future__ import annotations

@@ -14,9 +14,6 @@ balance, their Gram matrix obeys
           Z \to \frac{p^2 (p^*+2)}{16\,(p+2)\,\eta t}\, 1_n ,
 
 and the risk that is left is proportional to :math:`Z^2`. SGD's noise turns that risk into :math:`S_{11}`, which adds to it.
-
-.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-   overparameterized quadratic networks*.
 """
 
 from __future__ import annotations

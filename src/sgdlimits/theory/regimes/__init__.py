@@ -20,7 +20,12 @@ up to :math:`p^{-1/2} + d^{-1/2}` (mean field). On the line they do not: the noi
    Loureiro, Krzakala, Zdeborová (2022) and of Arnaboldi, Stephan, Krzakala, Loureiro (2023).
 """
 
-from sgdlimits.theory.regimes.diagram import phase_diagram
-from sgdlimits.theory.regimes.exponents import REGIMES, Regime, Sizes, classify, of, regime
-
-__all__ = ["REGIMES", "Regime", "Sizes", "classify", "of", "phase_diagram", "regime"]
+from sgdlimits.theory.regimes.diagram import phase_diagram as phase_diagram
+from sgdlimits.theory.regimes.exponents import (
+    REGIMES as REGIMES,
+    Regime as Regime,
+    Sizes as Sizes,
+    classify as classify,
+    of as of,
+    regime as regime,
+)

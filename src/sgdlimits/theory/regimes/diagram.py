@@ -18,7 +18,7 @@ from sgdlimits.start import FixedInit
 from sgdlimits.statistics import Overlaps
 from sgdlimits.statistics.frame import loading
 from sgdlimits.statistics.trees import add
-from sgdlimits.theory.regimes.exponents import classify, largest, largest_drifts
+from sgdlimits.theory.regimes.exponents import classify, largest
 
 SAMPLES = Sobol(log2_points=9)
 """The samples behind the spread of the increments."""
@@ -68,7 +68,10 @@ def phase_diagram(
     if (kappa < 0).any():
         raise BadInput(f"kappas must be at least 0; got {kappa.min():g}. Give such exponents.")
     check_number("tolerance", tolerance, at_least=0)
-    p = np.stack([_widths(each, widths) for each in kappa])
+    checked = np.array([check_count("widths", width) for width in widths])
+    if checked.size < 2 or (np.diff(checked) <= 0).any():
+        raise BadInput(f"widths must be at least two increasing widths; got {list(widths)}. Give, for instance, (4, 8, 16).")
+    p = np.where(kappa[:, None] > 0, checked, checked[0])
     d = np.where(
         kappa[:, None] > 0, p ** (1 / np.where(kappa > 0, kappa, 1.0))[:, None], 10.0 ** (4 + 2 * np.arange(p.shape[1]))
     )
@@ -80,7 +83,8 @@ def phase_diagram(
         start = FixedInit(jnp.asarray(overlap)).one(problem)
         sizes[:, here] = np.stack(_sizes(problem, start, jnp.asarray(lr[here])))
     sizes[2] /= np.sqrt(d)[:, None]
-    slopes = _slopes(np.log(d)[:, None], np.log(sizes))
+    x = (np.log(d) - np.log(d).mean(-1, keepdims=True))[:, None]
+    slopes = (x * np.log(sizes)).sum(-1) / (x**2).sum(-1)
     grid = ("kappa", "delta")
     return xr.Dataset(
         {"regime": (grid, np.vectorize(classify)(*slopes, tolerance))}
@@ -96,7 +100,7 @@ def _sizes(problem: ProjectionProblem, stats: Overlaps, lr: Float[Array, " n"]) 
 
     def at(lr):
         other = eqx.tree_at(lambda problem: problem.algorithm.lr, problem, lr)
-        population, corrector = largest_drifts(other, stats)
+        population, corrector = map(largest, other.drift_parts(stats))
         return population / other.rate, corrector / other.rate, largest(_spread(other, stats)) / jnp.sqrt(other.rate)
 
     return jax.lax.map(at, lr)
@@ -114,20 +118,6 @@ def _spread(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
 
     mean, square = SAMPLES.average(change, problem.network.width + problem.target.teachers + 1)
     return jax.tree.map(lambda mean, square: jnp.sqrt(square - mean**2), mean, square)
-
-
-def _slopes(x: Float[np.ndarray, "kappa 1 size"], y: Float[np.ndarray, "3 kappa delta size"]) -> np.ndarray:
-    """Slopes of straight lines through the points along the last axis."""
-    x = x - x.mean(-1, keepdims=True)
-    return (x * y).sum(-1) / (x**2).sum(-1)
-
-
-def _widths(kappa: float, widths: Sequence[int]) -> np.ndarray:
-    """The widths of the networks at one kappa, all equal where it is zero."""
-    checked = np.array([check_count("widths", width) for width in widths])
-    if checked.size < 2 or (np.diff(checked) <= 0).any():
-        raise BadInput(f"widths must be at least two increasing widths; got {list(widths)}. Give, for instance, (4, 8, 16).")
-    return checked if kappa > 0 else np.full(checked.size, checked[0])
 
 
 def _exponents(name: str, values: Sequence[float]) -> np.ndarray:

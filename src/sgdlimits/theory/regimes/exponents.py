@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -146,7 +145,7 @@ def of(problem: ProjectionProblem, d: int, *, seed: int = 0) -> Sizes:
             f"problem must be a projection problem, which has a width; got {type(problem).__name__}. Give such a one."
         )
     start = RandomInit(d)
-    d, (population, corrector) = start.d, largest_drifts(problem, start.one(problem, seed=seed))
+    d, (population, corrector) = start.d, map(largest, problem.drift_parts(start.one(problem, seed=seed)))
     per_unit = float(problem.algorithm.lr_sample) / problem.network.width
     return Sizes(
         corrector=per_unit,
@@ -172,13 +171,6 @@ def classify(population: float, corrector: float, fluctuation: float, tolerance:
     if abs(corrector - population) <= tolerance:
         return HIGH_DIMENSIONAL
     return GRADIENT_FLOW if corrector < population else NOISE_DOMINATED
-
-
-@eqx.filter_jit
-def largest_drifts(problem: ProjectionProblem, stats: Overlaps) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The largest entries of the population drift and of the corrector, in t."""
-    population, corrector = problem.drift_parts(stats)
-    return largest(population), largest(corrector)
 
 
 def largest(stats: Overlaps) -> Float[Array, ""]:
