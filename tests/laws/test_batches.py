@@ -11,6 +11,7 @@ from scipy.special import erf
 
 import sgdlimits as sl
 from sgdlimits.level.chain import FrameChain, Samples, _append, _triangular
+from sgdlimits.level.process import Moment
 from sgdlimits.level.sgd import Batch, WeightProcess
 from sgdlimits.model import Data
 from sgdlimits.random import Stream
@@ -78,7 +79,7 @@ def test_given_the_same_inputs_one_update_of_the_chain_is_that_of_the_weights(ca
 @eqx.filter_jit
 def after_step(process, state, numbers):
     """The statistics after one step of a process."""
-    return process.statistics(process.step(state, numbers, 0.0))
+    return process.statistics(process.step(state, numbers, Moment(0.0, 0.0)))
 
 
 def of_one_run(T, W, x, G):

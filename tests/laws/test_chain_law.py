@@ -10,6 +10,7 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.level.chain import FrameChain, Samples
+from sgdlimits.level.process import Moment
 from sgdlimits.level.sgd import Batch, WeightProcess
 from sgdlimits.model import Data
 
@@ -55,7 +56,7 @@ def test_chain_has_the_law_of_sgd(case, same_law):
 @eqx.filter_jit
 def after_step(process, state, numbers):
     """State and statistics after one step of a process."""
-    state = process.step(state, numbers, 0.0)
+    state = process.step(state, numbers, Moment(0.0, 0.0))
     return state, process.statistics(state)
 
 

@@ -14,6 +14,7 @@ from scipy.special import roots_genlaguerre
 
 import sgdlimits as sl
 from sgdlimits.level.chain import FrameChain, Samples
+from sgdlimits.level.process import Moment
 from sgdlimits.level.sgd import Batch, WeightProcess
 from sgdlimits.statistics.overlaps import to_vector
 from sgdlimits.statistics.trees import runs_last
@@ -45,7 +46,7 @@ def limits(problem, stats):
 @eqx.filter_jit
 def after_step(process, state, numbers):
     """The numbers of the statistics after one step of a process, runs last."""
-    return to_vector(runs_last(process.statistics(process.step(state, numbers, 0.0))), True)
+    return to_vector(runs_last(process.statistics(process.step(state, numbers, Moment(0.0, 0.0)))), True)
 
 
 def worst(left, right):
