@@ -28,7 +28,7 @@ def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: in
       sgdlimits figure --list
       sgdlimits figure mediocrity-1-right --quick --out figures
     """
-    from sgdlimits.figures.base import summary
+    from sgdlimits.figures.produce import summary
 
     if listed:
         click.echo(table((name, summary(name)) for name in FIGURES))
@@ -43,7 +43,7 @@ def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: in
 
 def show(names: tuple[str, ...], out: str, quick: bool, seed: int) -> None:
     """Make figures and print what they say; after Ctrl-C, say where the finished files are."""
-    from sgdlimits.figures.base import produce
+    from sgdlimits.figures.produce import produce
 
     keep_compiled()
     try:

@@ -6,39 +6,23 @@ with the corrector parts from gradient flow only at the end of learning, where l
 .. math:: \\frac{\\text{lr}\\,\\Delta}{4p}\\,E[s'(\\lambda)^2], \\qquad E[s'(\\lambda)^2] = \\frac{4}{\\pi\\sqrt5}
 
 to first order in the rate, for s = erf and students of norm 1.
-
-.. [5] Loureiro, *Dimension-free limits of SGD for two-layers neural networks*, slides.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.plot.style import looks
 
 GAMMA, NOISE = 0.05, 1e-3
 
 
-class Size(NamedTuple):
-    """Width, teachers, dimension, runs of SGD, the time of the slides at their end, and that at the end of the ODE."""
-
-    width: int
-    teachers: tuple[int, ...]
-    d: int
-    runs: int
-    end: float
-    end_ode: float
-
-
-FULL, QUICK = Size(10, (2, 5), 20, 8, 500.0, 3e4), Size(10, (2, 5), 20, 8, 60.0, 3e3)
+FULL = Size(width=10, teachers=(2, 5), d=20, runs=8, end=500.0, end_ode=3e4)
+QUICK = FULL.but(end=60.0, end_ode=3e3)
+"""Width, teachers, dimension, runs of SGD, the time of the slides at their end, and that at the end of the ODE."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -89,7 +73,7 @@ def draw_risk(ax: Axes, runs: xr.Dataset, label: str, ode: xr.Dataset, flow: xr.
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = plt.subplots(1, len(size.teachers), figsize=(8.8, 3.7), layout="constrained", sharey=True, squeeze=False)
+    figure, axes = panels(1, len(size.teachers), figsize=(8.8, 3.7), sharey=True, squeeze=False)
     for ax, teachers in zip(axes[0], size.teachers, strict=True):
         sgd, ode, flow = (datasets[f"{name}-{teachers}"] for name in ("SGD", "ODE", "flow"))
         draw_risk(ax, sgd, f"SGD, {size.runs} runs", ode, flow, label_noise(size.width, GAMMA))

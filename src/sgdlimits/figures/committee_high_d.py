@@ -3,40 +3,24 @@
 At constant width and learning rate the corrector stays as d grows (Saad and Solla). From random weights all students first
 learn what the teachers have in common, and wait on a plateau where each overlaps about equally with all teachers. Small
 differences grow there exponentially, until each student has found one teacher.
-
-.. [5] Loureiro, *Dimension-free limits of SGD for two-layers neural networks*, slides.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.figures.committee_classical import NOISE, draw_risk, excess, label_noise, run_in_slides_time
 from sgdlimits.plot.style import OKABE_ITO
 
 GAMMA = 0.1
 
 
-class Size(NamedTuple):
-    """Width, teachers, dimension, runs of the chain, the time of the slides at their end, and that at the end of the ODE."""
-
-    width: int
-    teachers: int
-    d: int
-    runs: int
-    end: float
-    end_ode: float
-
-
-FULL, QUICK = Size(8, 4, 1000, 4, 150.0, 1e4), Size(8, 4, 100, 4, 180.0, 3e3)
+FULL = Size(width=8, teachers=4, d=1000, runs=4, end=150.0, end_ode=1e4)
+QUICK = FULL.but(d=100, end=180.0, end_ode=3e3)
+"""Width, teachers, dimension, runs of the chain, the time of the slides at their end, and that at the end of the ODE."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -56,7 +40,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.9), layout="constrained")
+    figure, (left, right) = panels(1, 2, figsize=(9.2, 3.9))
     chain, ode, flow = (datasets[name] for name in ("chain", "ODE", "flow"))
     draw_risk(left, chain, f"exact chain, $d = {size.d}$, {size.runs} runs", ode, flow, label_noise(size.width, GAMMA))
     left.set(ylabel="excess risk")

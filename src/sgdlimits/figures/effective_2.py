@@ -2,30 +2,27 @@
 
 Which of the two happens is decided by the signs of the second layer at the start. On the ring the noise has rank one: it
 moves the two overlaps together, along the radius.
-
-.. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
 """
 
 from __future__ import annotations
 
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import sgdlimits as sl
 from sgdlimits.figures import rings
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.plot.style import OKABE_ITO
 
 SNR, RIDGE = 100.0, 0.1
 ANGLE = np.pi / 6
-FULL, QUICK = rings.Size(250, 1000, 100.0, 400, 60.0), rings.Size(250, 100, 50.0, 60, 20.0)
+FULL = Size(d=250, runs=1000, end=100.0, ring_runs=400, ring_end=60.0)
+QUICK = FULL.but(runs=100, end=50.0, ring_runs=60, ring_end=20.0)
+"""Dimension, runs of the chain and their time, runs that start on a ring and their time."""
 
 
-def make(size: rings.Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Simulate the chain from random starts, and from a point of the ring together with the local limit there."""
     radius = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
     v = radius * jnp.array([np.cos(ANGLE), np.sin(ANGLE)])
@@ -41,8 +38,8 @@ def optimal(data: xr.Dataset) -> xr.DataArray:
     return (m * v > 0).all("student") & (m.prod("student") < 0)
 
 
-def _figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: rings.Size) -> Figure:
-    figure, axes = plt.subplots(1, 4, figsize=(13.0, 3.3), layout="constrained")
+def _figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size) -> Figure:
+    figure, axes = panels(1, 4, figsize=(13.0, 3.3))
     rings.draw_fraction(axes[0], datasets["chain"], optimal(datasets["chain"]), 0.5, "1/2")
     _end_points(axes[1], datasets["chain"].isel(run=slice(200)))
     _paths(axes[2], datasets["ring"], datasets["local"], point, size.d)
@@ -75,7 +72,7 @@ def _paths(ax: Axes, ring: xr.Dataset, local: xr.Dataset, point: sl.Overlaps, d:
     ax.legend(loc="upper left", fontsize=7)
 
 
-def _caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.Overlaps, size: rings.Size) -> list[str]:
+def _caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.Overlaps, size: Size) -> list[str]:
     data, best = datasets["chain"], optimal(datasets["chain"]).values[:, -1]
     m, share = np.abs(data.M.values[:, -1, :, 0]), rings.fraction(best)
     radius, limit = sl.theory.effective.ring_radius(RIDGE, weight=0.5), sl.local_limit(noiseless, point)

@@ -4,26 +4,20 @@ Left, the largest distance over time between the ODE of p units, corrector inclu
 for a committee with two teachers. Middle and right, a network of infinite width learns a sum of Hermite polynomials of one
 direction, with a second layer :math:`1/\\epsilon` times faster than the first [12]_: its component n is learnt at a time of
 order :math:`\\epsilon^{1/2n}`.
-
-.. [5] Loureiro, *Dimension-free limits of SGD for two-layers neural networks*, slides.
-.. [12] Berthier, Montanari, Zhou, *Learning time-scales in two-layers neural networks*.
 """
 
 from __future__ import annotations
 
 from math import factorial
-from typing import NamedTuple
 
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.figure import Figure
 from numpy.polynomial import hermite_e
 from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.plot.style import looks
 
 LR, NOISE, END = 1.0, 0.01, 4.0
@@ -33,16 +27,9 @@ STUDENT, TARGET, ATOMS = np.ones(4), np.array([0.0, 1.0, 0.5, 0.5]), 10
 SHARE = 0.5
 
 
-class Size(NamedTuple):
-    """Widths, ratios of the second layer's learning rate to the first's (the last ones are fitted), and saved times."""
-
-    widths: tuple[int, ...]
-    ratios: tuple[float, ...]
-    times: int
-
-
-FULL = Size((4, 8, 16, 32, 64), (1.0, 1e4, 1e6, 1e8, 1e9, 1e10), 80)
-QUICK = Size((4, 8, 16), (1.0, 1e8, 1e9, 1e10), 60)
+FULL = Size(widths=(4, 8, 16, 32, 64), ratios=(1.0, 1e4, 1e6, 1e8, 1e9, 1e10), times=80)
+QUICK = FULL.but(widths=(4, 8, 16), ratios=(1.0, 1e8, 1e9, 1e10), times=60)
+"""Widths, ratios of the second layer's learning rate to the first's (the last ones are fitted), and saved times."""
 FITTED = 3
 
 
@@ -113,7 +100,7 @@ def _exponent(x: xr.DataArray, y: xr.DataArray) -> float:
 
 
 def _figure(gaps: xr.Dataset, components: xr.Dataset) -> Figure:
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
+    figure, (left, middle, right) = panels(1, 3, figsize=(11, 3.6))
     for (name, label), look, marker in zip(GAPS.items(), looks(len(GAPS)), "os^D", strict=True):
         exponent = _exponent(gaps.width, gaps[name])
         left.loglog(gaps.width, gaps[name], marker, color=look.colour, label=f"{label}, $p^{{{exponent:.2f}}}$", markersize=4)

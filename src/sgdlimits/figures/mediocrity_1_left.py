@@ -2,17 +2,16 @@
 
 The paper shows the population risk at d = 3000 with the exit times marked, and concludes that the SDE has the spread of SGD
 while the exit times hardly change.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations
 
-from sgdlimits.figures.base import Drawn, Keep, ignore
-from sgdlimits.figures.same_start import Size, draw
+from sgdlimits.figures.base import Drawn, Keep, Size, ignore
+from sgdlimits.figures.same_start import draw
 
-FULL, QUICK = Size(3000, 60.0, 16, 30, 1000), Size(300, 60.0, 8, 16, 200)
+FULL = Size(d=3000, t_max=60.0, sgd=16, sde=30, chain=1000)
+QUICK = FULL.but(d=300, sgd=8, sde=16, chain=200)
+"""Dimension, end in t, and runs of SGD, of the SDE, and of the chain behind the numbers."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

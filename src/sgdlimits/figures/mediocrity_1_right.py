@@ -5,24 +5,19 @@ neglected. The exact chain shows what remains: SGD's own noise near the plateau 
 :math:`\\log(1+\\kappa)/2\\omega_M`, at any dimension.
 
 The number of the chain's steps grows with d, and the number of runs falls: as many samples go into each point.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.mediocrity.times import horizon, ode, setting
 
@@ -44,18 +39,15 @@ class Plan(NamedTuple):
         return int(np.clip(self.budget / d, self.least, self.most))
 
 
-class Size(NamedTuple):
-    """Dimensions, and the plan of each width."""
-
-    dimensions: tuple[int, ...]
-    widths: dict[int, Plan]
-
-
 FULL = Size(
-    (100, 316, 1000, 3162, 10**4, 10**5, 10**6),
-    {1: Plan(512, 32, 1e7), 2: Plan(384, 16, 6e6), 5: Plan(256, 8, 3e6), 20: Plan(64, 4, 3e5)},
+    dimensions=(100, 316, 1000, 3162, 10**4, 10**5, 10**6),
+    widths={1: Plan(512, 32, 1e7), 2: Plan(384, 16, 6e6), 5: Plan(256, 8, 3e6), 20: Plan(64, 4, 3e5)},
 )
-QUICK = Size((100, 1000, 10_000), {1: Plan(128, 64, 1e6), 2: Plan(64, 64, 1e6), 5: Plan(64, 32, 3e5), 20: Plan(16, 8, 8e4)})
+QUICK = FULL.but(
+    dimensions=(100, 1000, 10_000),
+    widths={1: Plan(128, 64, 1e6), 2: Plan(64, 64, 1e6), 5: Plan(64, 32, 3e5), 20: Plan(16, 8, 8e4)},
+)
+"""Dimensions, and the plan of each width."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -90,7 +82,7 @@ def exits_of(problem: sl.ProjectionProblem, d: int, runs: int, seed: int) -> xr.
 
 
 def _figure(table: xr.Dataset) -> Figure:
-    figure, ax = plt.subplots(figsize=(5.6, 4.3), layout="constrained")
+    figure, ax = panels(figsize=(5.6, 4.3))
     for colour, width in zip(OKABE_ITO, table.width.values, strict=False):
         row = table.sel(width=width)
         for name, dashes in FORMULAS.items():

@@ -2,37 +2,22 @@
 
 The paper shows that runs of SGD keep their randomness at a large but finite dimension while the ODE describes them on average.
 The exact chain has the same law as SGD and costs less: here it has many runs, and SGD a few.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.figure import Figure
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, panels
 
 PER_UNIT, THRESHOLD = 1 / 12, 0.5
 
 
-class Size(NamedTuple):
-    """Widths, dimension, end in t, runs of SGD and of the chain."""
-
-    widths: tuple[int, int]
-    d: int
-    t_max: float
-    sgd: int
-    chain: int
-
-
-FULL, QUICK = Size((5, 20), 5000, 36.0, 4, 48), Size((5, 20), 300, 30.0, 4, 24)
+FULL = Size(widths=(5, 20), d=5000, t_max=36.0, sgd=4, chain=48)
+QUICK = FULL.but(d=300, t_max=30.0, chain=24)
+"""Widths, dimension, end in t, runs of SGD and of the chain."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -50,7 +35,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained", sharey=False)
+    figure, axes = panels(1, 2, figsize=(8.4, 3.6), sharey=False)
     for ax, width in zip(axes, size.widths, strict=True):
         labels = {"SGD": f"SGD, {size.sgd} runs", "chain": f"exact chain, {size.chain} runs", "ODE": "ODE"}
         named = {label: datasets[f"{name}-{width}"] for name, label in labels.items()}

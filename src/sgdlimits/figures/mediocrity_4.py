@@ -2,46 +2,31 @@
 
 The paper draws the picture. Here it is measured: the risk on the sphere in three dimensions with lines of gradient flow, the
 spectrum of the Hessian where the unit is orthogonal to the signal, and the same at random starts as the dimension grows.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
-from matplotlib.figure import Figure
 
 import sgdlimits as sl
 from sgdlimits.analysis.landscape import Weights, gradient, hessian_spectrum
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore
 from sgdlimits.plot.style import OKABE_ITO
 
 SHOWN, SMALL, DENT = (3, 30, 3000, 10**9), 0.1, 0.22
 SHADES = ("#b9d77a", "#58a55c", "#1f6f78", "#12304a")
 
 
-class Size(NamedTuple):
-    """Points of the sphere a quarter turn, lines of gradient flow and their steps, dimensions, random starts in each."""
-
-    points: int
-    lines: int
-    steps: int
-    dimensions: tuple[int, ...]
-    starts: int
-
-
 MANY = (3, 10, 30, 100, 300, 1000, 3000, 10**4, 10**5, 10**6)
-FULL, QUICK = Size(40, 9, 90, MANY, 400), Size(20, 6, 60, MANY, 60)
+FULL = Size(points=40, lines=9, steps=90, dimensions=MANY, starts=400)
+QUICK = FULL.but(points=20, lines=6, steps=60, starts=60)
+"""Points of the sphere a quarter turn, lines of gradient flow and their steps, dimensions, random starts in each."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

@@ -2,25 +2,17 @@
 
 The paper shows at d = 1000 that the largest overlap leaves the plateau at the same time in both cases, and asks in appendix I
 whether a trained second layer becomes sparse afterwards. The lower panels answer: they show it at the end, sorted.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.plot.curves import draw_runs
 from sgdlimits.plot.style import Look, looks
 
@@ -28,16 +20,9 @@ PER_UNIT, LEVEL = 1 / 12, 0.5
 KINDS = {"fixed": False, "trained": True}
 
 
-class Size(NamedTuple):
-    """Dimension, end in t, runs of the chain at each width, and runs of SGD at the first width as a check."""
-
-    d: int
-    t_max: float
-    widths: dict[int, int]
-    sgd: int
-
-
-FULL, QUICK = Size(1000, 60.0, {20: 48, 50: 16}, 4), Size(200, 36.0, {20: 16, 50: 4}, 2)
+FULL = Size(d=1000, t_max=60.0, widths={20: 48, 50: 16}, sgd=4)
+QUICK = FULL.but(d=200, t_max=36.0, widths={20: 16, 50: 4}, sgd=2)
+"""Dimension, end in t, runs of the chain at each width, and runs of SGD at the first width as a check."""
 
 
 def largest(stats: sl.Overlaps):
@@ -62,7 +47,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = plt.subplots(2, 2, figsize=(8.4, 6.2), layout="constrained", height_ratios=[1.25, 1], sharey="row")
+    figure, axes = panels(2, 2, figsize=(8.4, 6.2), height_ratios=[1.25, 1], sharey="row")
     for column, width in zip(axes.T, size.widths, strict=True):
         for kind, look in zip(KINDS, looks(2), strict=True):
             _largest(column[0], datasets, width, kind, look)

@@ -7,37 +7,22 @@ gives
 .. math:: t = \\frac1{\\omega_M}\\,E\\log\\frac{\\ell}{\\max_j |m_j(0)|}
 
 in the paper's time, and SGD's own noise near the plateau takes :math:`\\log(1+\\kappa)/2\\omega_M` off.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.figures.mediocrity_5 import KINDS, LEVEL, PER_UNIT, largest
 from sgdlimits.plot.style import looks
 
-
-class Size(NamedTuple):
-    """Dimension, and the number of runs of the chain at each width; starts of the ODE behind the theory."""
-
-    d: int
-    runs: dict[int, int]
-    starts: int
-
-
-FULL = Size(1000, {1: 512, 2: 384, 3: 256, 5: 192, 10: 128, 20: 64, 50: 32}, 256)
-QUICK = Size(300, {1: 128, 3: 64, 10: 32}, 64)
+FULL = Size(d=1000, runs={1: 512, 2: 384, 3: 256, 5: 192, 10: 128, 20: 64, 50: 32}, starts=256)
+QUICK = FULL.but(d=300, runs={1: 128, 3: 64, 10: 32}, starts=64)
+"""Dimension, and the number of runs of the chain at each width; starts of the ODE behind the theory."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -78,7 +63,7 @@ def theory(width: int, size: Size, seed: int) -> tuple[float, float, float]:
 
 
 def _figure(table: xr.Dataset) -> Figure:
-    figure, ax = plt.subplots(figsize=(5.4, 3.9), layout="constrained")
+    figure, ax = panels(figsize=(5.4, 3.9))
     ax.plot(table.width, table.linear, "--", color="0.55", linewidth=1, label="linear ODE")
     ax.plot(table.width, table.ode, ":", color="0.35", linewidth=1.2, label="full ODE")
     ax.plot(table.width, table.noisy_ode, "-", color="0.2", linewidth=1.2, label="full ODE with SGD's noise")

@@ -2,28 +2,21 @@
 
 Exit times of the exact chain against the dimension for four activations, the largest learning rate at every overlap, and which
 Hermite coefficients of student and target make traps on the way to the teacher.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.polynomial import hermite_e
 from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.escape import critical_points, escape
 from sgdlimits.theory.single_index import exit_time
@@ -63,19 +56,9 @@ CASES = {
 """Targets of the student `wave`."""
 
 
-class Size(NamedTuple):
-    """Runs by dimension; how many activations; how many cases of traps; dimension, runs and length of their trajectories."""
-
-    runs: dict[int, int]
-    activations: int
-    cases: int
-    d: int
-    shown: int
-    length: float
-
-
-FULL = Size({100: 128, 1024: 128, 4096: 128}, 4, 3, 300, 6, 60.0)
-QUICK = Size({100: 64, 300: 64}, 2, 2, 100, 4, 20.0)
+FULL = Size(runs={100: 128, 1024: 128, 4096: 128}, activations=4, cases=3, d=300, shown=6, length=60.0)
+QUICK = FULL.but(runs={100: 64, 300: 64}, activations=2, cases=2, d=100, shown=4, length=20.0)
+"""Runs by dimension; how many activations; how many cases of traps; dimension, runs and length of their trajectories."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -149,7 +132,7 @@ def place(target: sl.Polynomial) -> tuple[float, float]:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = plt.subplots(2, 2, figsize=(9.2, 7.0), layout="constrained")
+    figure, axes = panels(2, 2, figsize=(9.2, 7.0))
     names = list(ACTIVATIONS)[: size.activations]
     for name, colour, marker in zip(names, OKABE_ITO, "osvD", strict=False):
         rows = datasets["exits"].isel(point=datasets["exits"].name.values == name)

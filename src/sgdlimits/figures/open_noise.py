@@ -2,26 +2,19 @@
 
 The exact chain in its stationary state, from the end that theory gives, against that end: one unit at several learning rates,
 five units with weights on the sphere, free, and with a trained second layer, and the correction at finite dimension.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.mediocrity import asymptotic_excess_risk, learnt_state, max_lr
 from sgdlimits.theory.mediocrity.asymptotic import EndState, free_end, plateau_series, trained_end
@@ -31,21 +24,18 @@ RATES, LOUD = (0.03, 0.06, 0.1), 2.0
 KINDS = ("sphere", "free", "trained")
 
 
-class Size(NamedTuple):
-    """Dimension, end in t, runs; noise levels of one unit; the wide network, its steps lr/p and kinds; dimensions of (c)."""
-
-    d: int
-    t_max: float
-    runs: int
-    noises: tuple[float, ...]
-    width: int
-    steps: tuple[float, ...]
-    kinds: int
-    dimensions: tuple[int, ...]
-
-
-FULL = Size(600, 250.0, 24, (0.5, 1.0, 2.0, 4.0, 6.0, 7.5), 5, (0.03, 0.06, 0.09), 3, (50, 100, 200, 400, 800))
-QUICK = Size(200, 60.0, 16, (1.0, 4.0), 3, (0.05, 0.09), 3, (50, 100))
+FULL = Size(
+    d=600,
+    t_max=250.0,
+    runs=24,
+    noises=(0.5, 1.0, 2.0, 4.0, 6.0, 7.5),
+    width=5,
+    steps=(0.03, 0.06, 0.09),
+    kinds=3,
+    dimensions=(50, 100, 200, 400, 800),
+)
+QUICK = FULL.but(d=200, t_max=60.0, runs=16, noises=(1.0, 4.0), width=3, steps=(0.05, 0.09), dimensions=(50, 100))
+"""Dimension, end in t, runs; noise levels of one unit; the wide network, its steps lr/p and kinds; dimensions of (c)."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -93,7 +83,7 @@ def point(kind: str, width: int, lr: float, noise: float, d: int, size: Size, se
 
 
 def _figure(table: xr.Dataset, size: Size) -> Figure:
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12.0, 3.9), layout="constrained")
+    figure, (left, middle, right) = panels(1, 3, figsize=(12.0, 3.9))
     _against_noise(left, _of(table, panel="noise"))
     _against_step(middle, _of(table, panel="width"), size)
     _against_dimension(right, _of(table, panel="dimension"))

@@ -2,25 +2,17 @@
 
 Appendix I says that a trained second layer could become sparse or stay homogeneous. The ODE from many random starts says which,
 as a function of the ratio r between the learning rates of the layers, the chain confirms it, and label noise undoes it.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.mediocrity.second_layer import end_rates, second_only_risk, terminal_risk
 
@@ -31,19 +23,9 @@ SPARSE = 0.05
 NAMES = {0.0: "first layer only", 0.3: "both layers, $r = 0.3$", 1.0: "both layers, $r = 1$"}
 
 
-class Size(NamedTuple):
-    """Width of the curves; widths of the census, with runs; ratios; dimension and runs of the chain; end of each panel."""
-
-    width: int
-    widths: dict[int, int]
-    ratios: tuple[float, ...]
-    d: int
-    chain: int
-    ends: tuple[float, float, float]
-
-
-FULL = Size(5, {3: 96, 10: 48}, (0.1, 0.3, 1.0, 3.0, 10.0), 500, 16, (2000.0, 30.0, 400.0))
-QUICK = Size(3, {3: 32}, (0.3, 1.0, 3.0), 200, 8, (300.0, 20.0, 100.0))
+FULL = Size(width=5, widths={3: 96, 10: 48}, ratios=(0.1, 0.3, 1.0, 3.0, 10.0), d=500, chain=16, ends=(2000.0, 30.0, 400.0))
+QUICK = FULL.but(width=3, widths={3: 32}, ratios=(0.3, 1.0, 3.0), d=200, chain=8, ends=(300.0, 20.0, 100.0))
+"""Width of the curves; widths of the census, with runs; ratios; dimension and runs of the chain; end of each panel."""
 
 
 def problem(width: int, ratio: float, noise: float = 0.0) -> sl.ProjectionProblem:
@@ -112,7 +94,7 @@ def noisy(size: Size) -> xr.Dataset:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12.0, 3.9), layout="constrained")
+    figure, (left, middle, right) = panels(1, 3, figsize=(12.0, 3.9))
     _risks(left, datasets, size)
     _shares(middle, datasets["census"], size)
     _spreads(right, datasets["noisy"], size)

@@ -1,40 +1,23 @@
 """Quadratic networks, figure 1: the ODE against simulations from the same start, through all phases of learning [3]_.
 
 Norms settle, all overlaps wait on a plateau and grow there from small values, and the risk falls when they are of order one.
-
-.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-   overparameterized quadratic networks*.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import sgdlimits as sl
 from sgdlimits.analysis.phases import Phases, phases
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.plot.style import OKABE_ITO
 
-
-class Size(NamedTuple):
-    """Students, teachers, dimension, learning rate, end in t, and runs of the chain."""
-
-    width: int
-    teachers: int
-    d: int
-    lr: float
-    end: float
-    runs: int
-
-
-FULL, QUICK = Size(6, 3, 10_000, 0.01, 1400.0, 10), Size(6, 3, 2000, 0.1, 120.0, 10)
+FULL = Size(width=6, teachers=3, d=10_000, lr=0.01, end=1400.0, runs=10)
+QUICK = FULL.but(d=2000, lr=0.1, end=120.0)
+"""Students, teachers, dimension, learning rate, end in t, and runs of the chain."""
 SAVED = 301
 
 
@@ -64,16 +47,16 @@ def _chain(problem: sl.ProjectionProblem, size: Size, start: sl.Overlaps, seed: 
 
 
 def _figure(datasets: dict[str, xr.Dataset], found: Phases) -> Figure:
-    figure, axes = plt.subplots(2, 2, figsize=(9.2, 6.2), layout="constrained", sharex=True)
+    figure, axes = panels(2, 2, figsize=(9.2, 6.2), sharex=True)
     students = range(datasets["ode"].sizes["student"])
     teachers = range(datasets["ode"].sizes["teacher"])
-    panels: dict[str, tuple[str, list[tuple[int, ...]]]] = {
+    shown: dict[str, tuple[str, list[tuple[int, ...]]]] = {
         r"overlaps with teachers $M_{jr}$": ("M", [(j, r) for j in students for r in teachers]),
         r"overlaps of students $Q_{jl}$": ("Q", [(j, i) for j in students for i in students if j < i]),
         r"norms $Q_{jj}$": ("Q", [(j, j) for j in students]),
         "population risk": ("risk", [()]),
     }
-    for ax, letter, (label, (name, entries)) in zip(axes.flat, "abcd", panels.items(), strict=True):
+    for ax, letter, (label, (name, entries)) in zip(axes.flat, "abcd", shown.items(), strict=True):
         _curves(ax, datasets, name, entries)
         _mark(ax, found, words=letter in "ab")
         ax.set_ylabel(label)

@@ -1,22 +1,15 @@
 """Quadratic networks, figure 2: samples that halve the loss against the learning rate, and the best rate against width [3]_.
 
 The best rate is nearly proportional to the number of students, as on the plateau only lr/p and (p+4)/(p+2) matter.
-
-.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-   overparameterized quadratic networks*.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.quadratic.learning_rate import halving_time, optimal_lr
 from sgdlimits.theory.quadratic.plateau import fastest_escape_lr, largest_lr
@@ -24,15 +17,9 @@ from sgdlimits.theory.quadratic.plateau import fastest_escape_lr, largest_lr
 TEACHERS, SPREAD = 3, 0.01
 
 
-class Size(NamedTuple):
-    """Learning rates on the left, random starts, and widths on the right."""
-
-    rates: int
-    starts: int
-    widths: tuple[int, ...]
-
-
-FULL, QUICK = Size(60, 20, (3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16)), Size(30, 8, (3, 4, 6, 8))
+FULL = Size(rates=60, starts=20, widths=(3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16))
+QUICK = FULL.but(rates=30, starts=8, widths=(3, 4, 6, 8))
+"""Learning rates on the left, random starts, and widths on the right."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

@@ -2,42 +2,26 @@
 
 From orthonormal students the ODE ends at the solution closest to its start, and at no other start's. From orthogonal students
 of different norms it ends at a solution that is not the closest.
-
-.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-   overparameterized quadratic networks*.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.statistics.trees import one_of
 
 LR = SPREAD = 0.01
 
 
-class Size(NamedTuple):
-    """Width, teachers, starts of orthonormal students, end in the time of the paper, and saved times."""
-
-    width: int
-    teachers: int
-    starts: int
-    end: float
-    times: int
-
-
-FULL, QUICK = Size(6, 3, 9, 1000.0, 121), Size(6, 3, 4, 300.0, 61)
+FULL = Size(width=6, teachers=3, starts=9, end=1000.0, times=121)
+QUICK = FULL.but(starts=4, end=300.0, times=61)
+"""Width, teachers, starts of orthonormal students, end in the time of the paper, and saved times."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -65,7 +49,7 @@ def law(size: Size) -> float:
 
 
 def _figure(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: Size) -> Figure:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.6), layout="constrained")
+    figure, (left, right) = panels(1, 2, figsize=(9.2, 3.6))
     tau = LR * runs.t.values[1:]
     for ax, values in ((left, first.M), (right, runs.risk)):
         for run in range(1, size.starts):

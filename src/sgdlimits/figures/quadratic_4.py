@@ -1,23 +1,14 @@
-"""Quadratic networks, figure 4: the orthogonal part of the overlaps stays, diffuses at finite d, and moves in general [3]_.
-
-.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-   overparameterized quadratic networks*.
-"""
+"""Quadratic networks, figure 4: the orthogonal part of the overlaps stays, diffuses at finite d, and moves in general [3]_."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.level.base import Level
 from sgdlimits.plot.style import OKABE_ITO
 
@@ -26,20 +17,11 @@ NORMS = (1.8, 0.4)
 VALUES = (0.4, 0.08)
 
 
-class Size(NamedTuple):
-    """End of the ODE; two dimensions to show, their runs and end; dimensions to compare, the runs of each and their end."""
-
-    limit: float
-    shown: tuple[int, int]
-    runs: int
-    end: float
-    sizes: tuple[int, ...]
-    compared: int
-    early: float
-
-
-FULL = Size(30.0, (10**3, 10**5), 4, 15.0, (10**3, 10**4, 10**5, 10**6, 10**7), 16, 0.5)
-QUICK = Size(30.0, (10**3, 10**5), 4, 15.0, (10**3, 10**4, 10**5), 16, 0.5)
+FULL = Size(
+    limit=30.0, shown=(10**3, 10**5), runs=4, end=15.0, sizes=(10**3, 10**4, 10**5, 10**6, 10**7), compared=16, early=0.5
+)
+QUICK = FULL.but(sizes=(10**3, 10**4, 10**5))
+"""End of the ODE; two dimensions to show, their runs and end; dimensions to compare, the runs of each and their end."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -75,7 +57,7 @@ def exponent(parts: dict[str, xr.Dataset], size: Size) -> tuple[np.ndarray, floa
 
 
 def _figure(parts: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = plt.subplots(1, 3, figsize=(12.0, 3.5), layout="constrained")
+    figure, axes = panels(1, 3, figsize=(12.0, 3.5))
     low, high = size.shown
     _entries(axes[0], parts["ode"].S[0], "ODE, equal norms", linewidth=1.6)
     _entries(axes[0], parts["different-norms"].S[0], "ODE, different norms", linestyle="--", linewidth=1.2)

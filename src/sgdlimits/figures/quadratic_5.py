@@ -1,22 +1,17 @@
 """Quadratic networks, figure 5: degrees of freedom of the student against its width [3]_.
 
 The output depends on the weights through W^T W alone. The points are ranks of the differential of W -> W^T W at random weights.
-
-.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-   overparameterized quadratic networks*.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
-from matplotlib.figure import Figure
 
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.plot.style import looks
 from sgdlimits.theory.quadratic.counting import degrees_of_freedom
 
@@ -24,14 +19,9 @@ ZERO = 1e-10
 """Singular values below this share of the largest count as zero."""
 
 
-class Size(NamedTuple):
-    """The dimensions N, and the largest width."""
-
-    dimensions: tuple[int, ...]
-    widest: int
-
-
-FULL, QUICK = Size((4, 8, 12), 16), Size((3, 5), 7)
+FULL = Size(dimensions=(4, 8, 12), widest=16)
+QUICK = FULL.but(dimensions=(3, 5), widest=7)
+"""The dimensions N, and the largest width."""
 
 
 class Rank(NamedTuple):
@@ -71,7 +61,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 
 
 def _figure(data: xr.Dataset) -> Figure:
-    figure, ax = plt.subplots(figsize=(5.2, 3.6), layout="constrained")
+    figure, ax = panels(figsize=(5.2, 3.6))
     for d, look in zip(data.d.values, looks(data.sizes["d"]), strict=True):
         one = data.sel(d=d)
         ax.plot(one.width, one.formula, color=look.colour, linestyle=look.dashes, label=f"$N = {d}$")

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
 from scipy.stats import binomtest
 
 import sgdlimits as sl
 from sgdlimits.analysis.summary import Estimate
-from sgdlimits.figures.base import Keep
+from sgdlimits.figures.base import Axes, Keep, Size
 from sgdlimits.plot.style import OKABE_ITO
-
-
-class Size(NamedTuple):
-    """Dimension, runs of the chain and their time, runs that start on a ring and their time."""
-
-    d: int
-    runs: int
-    end: float
-    ring_runs: int
-    ring_end: float
 
 
 def fraction(which: np.ndarray) -> Estimate:

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.figure import Figure
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, panels
 from sgdlimits.plot.style import looks
 from sgdlimits.theory.mediocrity.times import horizon, setting
-
-
-class Size(NamedTuple):
-    """Dimension, end in t, and runs of SGD, of the SDE, and of the chain behind the numbers."""
-
-    d: int
-    t_max: float
-    sgd: int
-    sde: int
-    chain: int
 
 
 def draw(width: int, lr: float, noise: float, threshold: float, size: Size, seed: int, keep: Keep) -> Drawn:
@@ -47,7 +33,7 @@ def draw(width: int, lr: float, noise: float, threshold: float, size: Size, seed
 
 
 def _figure(datasets: dict[str, xr.Dataset], exits: dict[str, xr.Dataset], threshold: float) -> Figure:
-    figure, ax = plt.subplots(figsize=(5.6, 3.8), layout="constrained")
+    figure, ax = panels(figsize=(5.6, 3.8))
     shown = {name: datasets[name] for name in ("SGD", "SDE", "ODE")}
     runs = {name: dataset.sizes["run"] for name, dataset in shown.items()}
     labels = {name: f"{name}, {count} runs and mean" if count > 1 else name for name, count in runs.items()}

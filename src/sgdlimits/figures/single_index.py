@@ -4,9 +4,6 @@ A target with the exponent n needs of the order of d samples for n = 1, d log d 
 :math:`n \\ge 3`, at a learning rate that falls as :math:`d^{-(n-2)/2}` there [15]_. The exact chain follows one unit, student
 and target alike, from the typical overlap of random weights, :math:`1/\\sqrt d`, to 1/2, at the learning rate `recommended_lr`.
 The target of exponent 3 is a cubic that is bounded, which is learnt after a seventh of the samples that He_3 needs.
-
-.. [15] Ben Arous, Gheissari, Jagannath, *Online stochastic gradient descent on non-convex losses from high-dimensional
-   inference*.
 """
 
 from __future__ import annotations
@@ -15,16 +12,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.single_index import exit_time, samples
 
@@ -54,20 +48,15 @@ TARGETS = {
 }
 
 
-class Size(NamedTuple):
-    """Runs by dimension, by exponent."""
-
-    runs: dict[int, dict[int, int]]
-
-
 FULL = Size(
-    {
+    runs={
         1: {100: 256, 1000: 256, 10**4: 128, 10**5: 64, 10**6: 16},
         2: {100: 512, 316: 512, 1000: 256, 3162: 128, 10**4: 64, 31623: 32, 10**5: 16},
         3: {100: 256, 316: 128, 1000: 64, 2000: 32},
     }
 )
-QUICK = Size({1: {100: 64, 1000: 64, 10**4: 64}, 2: {100: 128, 1000: 64, 4000: 64}, 3: {60: 64, 120: 64}})
+QUICK = FULL.but(runs={1: {100: 64, 1000: 64, 10**4: 64}, 2: {100: 128, 1000: 64, 4000: 64}, 3: {60: 64, 120: 64}})
+"""Runs by dimension, by exponent."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -128,7 +117,7 @@ def slope(rows: xr.Dataset, logarithm: bool) -> tuple[float, float]:
 
 
 def _figure(table: xr.Dataset, stuck: xr.Dataset) -> Figure:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.2, 4.2), layout="constrained")
+    figure, (left, right) = panels(1, 2, figsize=(8.2, 4.2))
     for colour, (n, target) in zip(OKABE_ITO, TARGETS.items(), strict=False):
         rows = of(table, n)
         d, last = rows.d.values, rows.isel(point=-1)
