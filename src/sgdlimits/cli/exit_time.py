@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sgdlimits.cli.options import Command, Option, number
-from sgdlimits.cli.work import check_output, check_picture, keep_compiled, warnings_in_a_sentence
+from sgdlimits.cli.work import check_output, check_picture, keep_compiled, picture, warnings_in_a_sentence
 
 if TYPE_CHECKING:
     from sgdlimits.analysis import ExitTable
@@ -63,17 +63,14 @@ def make(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, force,
 
 def draw(problem: ProjectionProblem, table: ExitTable, path: Path) -> None:
     """Save the survival curves of the levels, with the law of the backward equation at width 1."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
     import numpy as np
 
-    from sgdlimits.plot import PAPER, survival
     from sgdlimits.theory.mediocrity import exit_law
 
     a = table.data.attrs
-    with plt.rc_context(PAPER):
+    with picture(path):
+        from sgdlimits.plot import survival
+
         ax = survival({f"{name}, {each.sizes['run']} runs": each for name, each in table.exits.items()})
         end = max(float(each.t.max()) for each in table.exits.values())
         if a["width"] == 1 and table.learns:
@@ -81,8 +78,6 @@ def draw(problem: ProjectionProblem, table: ExitTable, path: Path) -> None:
             ax.plot(t, 1 - law.cdf(t), color="0.55", linewidth=3.5, alpha=0.6, zorder=2, label="backward equation")
         ax.set(xlim=(0, end), title=rf"exit at $T = {a['threshold']:g}$, $p = {a['width']}$, $d = {a['d']}$")
         ax.legend()
-        plt.gcf().savefig(path)
-        plt.close()
 
 
 exit_time = Command(

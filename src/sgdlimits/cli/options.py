@@ -109,14 +109,7 @@ def kind(annotation: Any) -> click.ParamType | None:
 
 
 def option(
-    destination: str,
-    annotation: Any,
-    *,
-    flag: str,
-    heading: str,
-    help: str,
-    default: Any = None,
-    required: bool = False,
+    destination: str, annotation: Any, *, flag: str, heading: str, help: str, default: Any = None, required: bool = False
 ) -> Option:
     """An option `--flag` of the type of an annotation; a bool becomes a pair `--flag/--no-flag`."""
     flag = flag.replace("_", "-")
