@@ -18,8 +18,6 @@ from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, pane
 from sgdlimits.plot.style import looks
 
 GAMMA, NOISE = 0.05, 1e-3
-
-
 FULL = Size(width=10, teachers=(2, 5), d=20, runs=8, end=500.0, end_ode=3e4)
 QUICK = FULL.but(end=60.0, end_ode=3e3)
 """Width, teachers, dimension, runs of SGD, the time of the slides at their end, and that at the end of the ODE."""

@@ -16,8 +16,6 @@ from sgdlimits.figures.committee_classical import NOISE, draw_risk, excess, labe
 from sgdlimits.plot.style import OKABE_ITO
 
 GAMMA = 0.1
-
-
 FULL = Size(width=8, teachers=4, d=1000, runs=4, end=150.0, end_ode=1e4)
 QUICK = FULL.but(d=100, end=180.0, end_ode=3e3)
 """Width, teachers, dimension, runs of the chain, the time of the slides at their end, and that at the end of the ODE."""

@@ -23,8 +23,6 @@ LR = 1 / (12 + NOISE)
 THRESHOLD = 0.5
 LATE = 0.2
 """A run with more risk than this at the end has not yet arrived: the ODE ends near 0.066."""
-
-
 FULL = Size(d=3000, t_max=50.0, sgd=12, many=256, exits=96)
 QUICK = FULL.but(d=300, t_max=30.0, sgd=8, many=64, exits=64)
 """How large the demo is: dimension, end, runs of each level, and runs behind the table of exit times."""

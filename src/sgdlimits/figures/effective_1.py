@@ -14,8 +14,6 @@ from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, pane
 from sgdlimits.plot.style import OKABE_ITO
 
 SNR = (0.8, 1.2)
-
-
 FULL = Size(d=1500, end=10.0, shown=8, runs=4000)
 QUICK = FULL.but(d=300, shown=4, runs=400)
 """Dimension, end in steps per dimension, runs of SGD that are shown, and runs of the chain behind the bands."""

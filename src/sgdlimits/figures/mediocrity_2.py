@@ -13,8 +13,6 @@ import sgdlimits as sl
 from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, panels
 
 PER_UNIT, THRESHOLD = 1 / 12, 0.5
-
-
 FULL = Size(widths=(5, 20), d=5000, t_max=36.0, sgd=4, chain=48)
 QUICK = FULL.but(d=300, t_max=30.0, chain=24)
 """Widths, dimension, end in t, runs of SGD and of the chain."""

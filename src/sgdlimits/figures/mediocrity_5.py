@@ -18,8 +18,6 @@ from sgdlimits.plot.style import Look, looks
 
 PER_UNIT, LEVEL = 1 / 12, 0.5
 KINDS = {"fixed": False, "trained": True}
-
-
 FULL = Size(d=1000, t_max=60.0, widths={20: 48, 50: 16}, sgd=4)
 QUICK = FULL.but(d=200, t_max=36.0, widths={20: 16, 50: 4}, sgd=2)
 """Dimension, end in t, runs of the chain at each width, and runs of SGD at the first width as a check."""

@@ -54,8 +54,6 @@ CASES = {
     "trap, then barrier": from_hermite(1, 14 / 15, 64 / 243),
 }
 """Targets of the student `wave`."""
-
-
 FULL = Size(runs={100: 128, 1024: 128, 4096: 128}, activations=4, cases=3, d=300, shown=6, length=60.0)
 QUICK = FULL.but(runs={100: 64, 300: 64}, activations=2, cases=2, d=100, shown=4, length=20.0)
 """Runs by dimension; how many activations; how many cases of traps; dimension, runs and length of their trajectories."""

@@ -22,8 +22,6 @@ from sgdlimits.theory.mediocrity.asymptotic import EndState, free_end, plateau_s
 RATES, LOUD = (0.03, 0.06, 0.1), 2.0
 """Learning rates of one unit, and the noise of the comparison between kinds of network."""
 KINDS = ("sphere", "free", "trained")
-
-
 FULL = Size(
     d=600,
     t_max=250.0,

@@ -21,8 +21,6 @@ STEP, NOISE = 1 / 24, 0.2
 SPARSE = 0.05
 """An entry of the second layer below this counts as gone."""
 NAMES = {0.0: "first layer only", 0.3: "both layers, $r = 0.3$", 1.0: "both layers, $r = 1$"}
-
-
 FULL = Size(width=5, widths={3: 96, 10: 48}, ratios=(0.1, 0.3, 1.0, 3.0, 10.0), d=500, chain=16, ends=(2000.0, 30.0, 400.0))
 QUICK = FULL.but(width=3, widths={3: 32}, ratios=(0.3, 1.0, 3.0), d=200, chain=8, ends=(300.0, 20.0, 100.0))
 """Width of the curves; widths of the census, with runs; ratios; dimension and runs of the chain; end of each panel."""

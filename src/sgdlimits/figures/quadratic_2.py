@@ -15,8 +15,6 @@ from sgdlimits.theory.quadratic.learning_rate import halving_time, optimal_lr
 from sgdlimits.theory.quadratic.plateau import fastest_escape_lr, largest_lr
 
 TEACHERS, SPREAD = 3, 0.01
-
-
 FULL = Size(rates=60, starts=20, widths=(3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16))
 QUICK = FULL.but(rates=30, starts=8, widths=(3, 4, 6, 8))
 """Learning rates on the left, random starts, and widths on the right."""

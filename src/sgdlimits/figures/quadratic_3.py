@@ -17,8 +17,6 @@ from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.statistics.trees import one_of
 
 LR = SPREAD = 0.01
-
-
 FULL = Size(width=6, teachers=3, starts=9, end=1000.0, times=121)
 QUICK = FULL.but(starts=4, end=300.0, times=61)
 """Width, teachers, starts of orthonormal students, end in the time of the paper, and saved times."""

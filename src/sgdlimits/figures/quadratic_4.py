@@ -15,8 +15,6 @@ from sgdlimits.plot.style import OKABE_ITO
 LR = 0.15
 NORMS = (1.8, 0.4)
 VALUES = (0.4, 0.08)
-
-
 FULL = Size(
     limit=30.0, shown=(10**3, 10**5), runs=4, end=15.0, sizes=(10**3, 10**4, 10**5, 10**6, 10**7), compared=16, early=0.5
 )

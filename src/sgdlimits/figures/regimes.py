@@ -17,8 +17,6 @@ from sgdlimits.theory import regimes
 
 LEAST, MOST, TOLERANCE = -1.5, 1.0, 0.03
 COLOURS = dict(zip(regimes.REGIMES, ("#A6CEE3", "#0072B2", "#F9C784", "#E8998D"), strict=True))
-
-
 FULL = Size(kappas=41, deltas=101, widths=(4, 8, 16))
 QUICK = FULL.but(kappas=11, deltas=26, widths=(4, 12))
 """Points along each exponent, and the widths behind the fits."""
