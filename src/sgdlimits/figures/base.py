@@ -1,16 +1,20 @@
-"""What all figures share: their sizes, what `make` returns, panels, and tables of rows."""
+"""What all figures share: their sizes, what `make` returns, panels, tables of rows, and words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import jax.numpy as jnp
 import matplotlib.pyplot as plt
+import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes as Axes
 from matplotlib.figure import Figure as Figure
+
+import sgdlimits as sl
 
 Keep = Callable[[str, xr.Dataset], Any]
 """Takes each dataset with its name as soon as it is finished, so that an interruption does not lose it."""
@@ -41,3 +45,38 @@ def ignore(name: str, dataset: xr.Dataset) -> None:
 def panels(*shape: int, **more: Any) -> tuple[Figure, Any]:
     """A new figure, and its axes in so many rows and columns."""
     return plt.subplots(*shape, layout="constrained", **more)
+
+
+def tabulate(
+    rows: Sequence[dict[str, Any]], over: str = "point", coords: dict[str, Any] | None = None, **attrs: Any
+) -> xr.Dataset:
+    """A dataset of rows that have the same names, one for each place along a dimension; `coords` stand along it too."""
+    along = {name: (over, list(values)) for name, values in (coords or {}).items()}
+    return xr.Dataset({name: (over, [row[name] for row in rows]) for name in rows[0]}, along, attrs)
+
+
+def rows_of(table: xr.Dataset, **values: Any) -> xr.Dataset:
+    """The points of a table with these values."""
+    return table.isel(point=np.all([table[name].values == value for name, value in values.items()], axis=0))
+
+
+def error_of(values: np.ndarray) -> float:
+    """The standard error of the mean of independent values."""
+    return float(values.std(ddof=1) / np.sqrt(values.size))
+
+
+def half_way(stats: sl.Overlaps):
+    """By how much the largest overlap is above a half, where a unit has left the plateau."""
+    return jnp.abs(stats.M).max() - 0.5
+
+
+def participation(a: np.ndarray) -> np.ndarray:
+    """The participation ratio over the width: 1 where all entries are equal, 1/p where one has all the weight."""
+    return np.abs(a).sum(-1) ** 2 / (a**2).sum(-1) / a.shape[-1]
+
+
+def plain(text: str) -> str:
+    """A formula without markup."""
+    for mark, word in {"$": "", "\\,": " ", "\\log": "log", "\\cos": "cos", "\\mathrm{He}": "He"}.items():
+        text = text.replace(mark, word)
+    return text

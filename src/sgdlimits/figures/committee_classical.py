@@ -10,11 +10,14 @@ to first order in the rate, for s = erf and students of norm 1.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.level.base import Level
 from sgdlimits.plot.style import looks
 
 GAMMA, NOISE = 0.05, 1e-3
@@ -28,25 +31,21 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     datasets = {}
     for teachers in size.teachers:
         problem = sl.presets.committee(size.width, teachers, "erf_plain", lr=2 * GAMMA, noise=NOISE)
-        start = sl.RandomInit(size.d).one(problem, seed=seed)
-        levels = {
-            "SGD": (sl.SGD(size.d), size.runs, size.end),
-            "ODE": (sl.ODE(rtol=1e-7), 1, size.end_ode),
-            "flow": (sl.ODE(corrector=False, rtol=1e-7), 1, size.end_ode),
-        }
-        for name, (level, runs, end) in levels.items():
-            found = run_in_slides_time(problem, level, start, end, runs, seed)
+        for name, found in three_levels(problem, "SGD", sl.SGD(size.d), size, seed, count=80):
             datasets[f"{name}-{teachers}"] = found
             keep(f"{name.lower()}-{teachers}", found.drop_vars("Q"))
     return Drawn(_figure(datasets, size), _caption(datasets, size), datasets)
 
 
-def run_in_slides_time(problem, level, start, end: float, runs: int, seed: int, count: int = 80) -> xr.Dataset:
-    """Simulate up to a time of the slides, gamma t/p with gamma = lr/2, saved at growing distances; `tau` is that time."""
-    rate = float(problem.rate) / 2
-    times = np.geomspace(0.1, end, count) / rate
-    found = sl.simulate(problem, level, start, t_max=times[-1], runs=runs, seed=seed, save=times)
-    return found.assign_coords(tau=found.t * rate)
+def three_levels(problem, name: str, level: Level, size: Size, seed: int, count: int) -> Iterator[tuple[str, xr.Dataset]]:
+    """A level, the ODE and gradient flow from one random start; `tau` is the slides' time, gamma t/p with gamma = lr/2."""
+    start, rate = sl.RandomInit(size.d).one(problem, seed=seed), float(problem.rate) / 2
+    ode, flow = sl.ODE(rtol=1e-7), sl.ODE(corrector=False, rtol=1e-7)
+    ends = {name: (level, size.runs, size.end), "ODE": (ode, 1, size.end_ode), "flow": (flow, 1, size.end_ode)}
+    for key, (each, runs, end) in ends.items():
+        times = np.geomspace(0.1, end, count) / rate
+        found = sl.simulate(problem, each, start, t_max=times[-1], runs=runs, seed=seed, save=times)
+        yield key, found.assign_coords(tau=found.t * rate)
 
 
 def excess(found: xr.Dataset) -> xr.DataArray:

@@ -37,7 +37,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 def starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> sl.Overlaps:
     """Orthonormal students with small random overlaps; those of the last run have squared norms from 0.4 to 1.6."""
     drawn = sl.OrthogonalInit(SPREAD).sample(problem, runs=size.starts + 1, seed=seed)
-    return sl.Overlaps(drawn.a, drawn.M, drawn.Q.at[-1].set(jnp.diag(jnp.linspace(0.4, 1.6, size.width))))
+    return sl.Overlaps(drawn.a, drawn.M, jnp.asarray(drawn.Q).at[-1].set(jnp.diag(jnp.linspace(0.4, 1.6, size.width))))
 
 
 def law(size: Size) -> float:
