@@ -47,9 +47,7 @@ def panels(*shape: int, **more: Any) -> tuple[Figure, Any]:
     return plt.subplots(*shape, layout="constrained", **more)
 
 
-def tabulate(
-    rows: Sequence[dict[str, Any]], over: str = "point", coords: dict[str, Any] | None = None, **attrs: Any
-) -> xr.Dataset:
+def tabulate(rows: Sequence[dict], over: str = "point", coords: dict[str, Any] | None = None, **attrs: Any) -> xr.Dataset:
     """A dataset of rows that have the same names, one for each place along a dimension; `coords` stand along it too."""
     along = {name: (over, list(values)) for name, values in (coords or {}).items()}
     return xr.Dataset({name: (over, [row[name] for row in rows]) for name in rows[0]}, along, attrs)

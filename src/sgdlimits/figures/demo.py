@@ -18,9 +18,8 @@ from sgdlimits.analysis.phases.find import crossing
 from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore
 from sgdlimits.text import table
 
-NOISE = 0.1
+NOISE, THRESHOLD = 0.1, 0.5
 LR = 1 / (12 + NOISE)
-THRESHOLD = 0.5
 LATE = 0.2
 """A run with more risk than this at the end has not yet arrived: the ODE ends near 0.066."""
 FULL = Size(d=3000, t_max=50.0, sgd=12, many=256, exits=96)
@@ -32,14 +31,9 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Simulate the four levels from one start, and exit times from random ones."""
     problem = sl.presets.phase_retrieval(lr=LR, noise=NOISE)
     start = sl.RandomInit(size.d).one(problem, seed=seed)
-    levels = {
-        "SGD": (sl.SGD(size.d), size.sgd),
-        "chain": (sl.Chain(size.d), size.many),
-        "SDE": (sl.SDE(size.d), size.many),
-        "ODE": (sl.ODE(), 1),
-    }
+    levels = {"SGD": sl.SGD(size.d), "chain": sl.Chain(size.d), "SDE": sl.SDE(size.d), "ODE": sl.ODE()}
     datasets, seconds = {}, {}
-    for name, (level, runs) in levels.items():
+    for (name, level), runs in zip(levels.items(), (size.sgd, size.many, size.many, 1), strict=True):
         begin = time.perf_counter()
         datasets[name] = sl.simulate(problem, level, start, t_max=size.t_max, runs=runs, seed=seed)
         seconds[name] = time.perf_counter() - begin

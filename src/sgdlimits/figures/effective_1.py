@@ -68,8 +68,7 @@ def _in_plane(ax: Axes, sgd: xr.Dataset, snr: float) -> None:
     star = sl.theory.effective.overlaps(2, snr)[1]
     stable = [0.0] if snr < sl.theory.effective.critical_snr(2) else [star, -star]
     ax.plot(stable, np.ones(len(stable)), "kx", markersize=9, markeredgewidth=1.8, label="stable fixed points")
-    reach = 0.72
-    ax.set(xlabel="$m$", ylabel=r"$r_\perp^2$", xlim=(-reach, reach), ylim=(0.8, 1.2))
+    ax.set(xlabel="$m$", ylabel=r"$r_\perp^2$", xlim=(-0.72, 0.72), ylim=(0.8, 1.2))
     ax.legend(loc="upper left", fontsize=7)
 
 

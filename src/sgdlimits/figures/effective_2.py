@@ -146,7 +146,7 @@ def draw_fraction(ax: Axes, data: xr.Dataset, which: xr.DataArray, predicted: fl
 
 
 def draw_ends(ax: Axes, ends: np.ndarray, groups: dict[str, np.ndarray], radius: float) -> None:
-    """Overlaps of two units at the end of the runs at the optimum and of the others, and two quarters of a ring of fixed points."""
+    """Overlaps of two units at the end, of runs at the optimum and of the others, and quarters of a ring of fixed points."""
     for quarter in (0, 2):
         angle = np.linspace(quarter, quarter + 1, 60) * np.pi / 2
         ax.plot(radius * np.cos(angle), radius * np.sin(angle), color="0.4", linewidth=1.0, zorder=0)

@@ -93,9 +93,8 @@ def _figure(table: xr.Dataset) -> Figure:
     words = {"annealed": "annealed (47)", "quenched": "quenched (46)", "noisy_ode": "full ODE with SGD's noise at the saddle"}
     handles = [Line2D([], [], color="0.3", linestyle=FORMULAS[name], label=words[name]) for name in FORMULAS]
     handles += [Line2D([], [], color="0.3", marker="o", linestyle="", markersize=4, label="exact chain, 95 %")]
-    widths = [
-        Line2D([], [], color=c, linewidth=3, label=f"p = {p}") for c, p in zip(OKABE_ITO, table.width.values, strict=False)
-    ]
+    colours = zip(OKABE_ITO, table.width.values, strict=False)
+    widths = [Line2D([], [], color=colour, linewidth=3, label=f"p = {p}") for colour, p in colours]
     ax.add_artist(ax.legend(handles=widths, loc="upper left", handlelength=1.5))
     figure.legend(handles=handles, loc="outside lower center", ncols=2)
     ax.set_title(rf"$T = {THRESHOLD:g}$, $\gamma/p = 1/{1 / PER_UNIT:.0f}$, no label noise")

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, error_of, ignore, panels
 
 PER_UNIT, THRESHOLD = 1 / 12, 0.5
 FULL = Size(widths=(5, 20), d=5000, t_max=36.0, sgd=4, chain=48)
@@ -53,16 +53,13 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         chain, sgd, ode = (datasets[f"{name}-{width}"] for name in ("chain", "SGD", "ODE"))
         times = lambda dataset: sl.exit_times(dataset, THRESHOLD).t.values * dataset.attrs["rate"]
         exits = {name: times(each) for name, each in (("chain", chain), ("SGD", sgd), ("ODE", ode))}
-        mean, spread = exits["chain"].mean(), exits["chain"].std(ddof=1)
-        error = spread / np.sqrt(exits["chain"].size)
-        gap = mean - exits["ODE"][0]
+        mean, spread, error = exits["chain"].mean(), exits["chain"].std(ddof=1), error_of(exits["chain"])
+        limit, gap = exits["ODE"][0], mean - exits["ODE"][0]
         worst = float(np.abs(chain.risk.mean("run").values - ode.risk.values[0]).max())
         sentences.append(
-            f"p = {width}: half of the excess risk is lost at {exits['ODE'][0]:.3f} in the ODE, at {mean:.3f} "
-            f"± {error:.3f} in the chain "
-            f"(standard deviation {spread:.3f}; {100 * gap / exits['ODE'][0]:+.1f} %, {gap / error:+.1f} "
-            "sigma from the ODE), and at "
-            f"{exits['SGD'].mean():.3f} in the {size.sgd} runs of SGD; the mean risk of the chain is within "
+            f"p = {width}: half of the excess risk is lost at {limit:.3f} in the ODE, at {mean:.3f} ± {error:.3f} in the chain "
+            f"(standard deviation {spread:.3f}; {100 * gap / limit:+.1f} %, {gap / error:+.1f} sigma from "
+            f"the ODE), and at {exits['SGD'].mean():.3f} in the {size.sgd} runs of SGD; the mean risk of the chain is within "
             f"{worst:.3f} of the ODE's."
         )
     return sentences

@@ -14,7 +14,7 @@ import xarray as xr
 from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, error_of, ignore, panels, rows_of, tabulate
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.mediocrity import asymptotic_excess_risk, learnt_state, max_lr
 from sgdlimits.theory.mediocrity.asymptotic import EndState, free_end, plateau_series, trained_end
@@ -23,15 +23,9 @@ RATES, LOUD = (0.03, 0.06, 0.1), 2.0
 """Learning rates of one unit, and the noise of the comparison between kinds of network."""
 KINDS = ("sphere", "free", "trained")
 FULL = Size(
-    d=600,
-    t_max=250.0,
-    runs=24,
-    noises=(0.5, 1.0, 2.0, 4.0, 6.0, 7.5),
-    width=5,
-    steps=(0.03, 0.06, 0.09),
-    kinds=3,
+    d=600, t_max=250.0, runs=24, noises=(0.5, 1.0, 2.0, 4.0, 6.0, 7.5), width=5, steps=(0.03, 0.06, 0.09), kinds=3,
     dimensions=(50, 100, 200, 400, 800),
-)
+)  # fmt: skip
 QUICK = FULL.but(d=200, t_max=60.0, runs=16, noises=(1.0, 4.0), width=3, steps=(0.05, 0.09), dimensions=(50, 100))
 """Dimension, end in t, runs; noise levels of one unit; the wide network, its steps lr/p and kinds; dimensions of (c)."""
 
@@ -43,7 +37,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
         | point(kind, width, lr, noise, d, size, seed)
         for panel, kind, width, lr, noise, d in tqdm(list(points(size)), desc="points", delay=1.0, leave=False)
     ]
-    table = xr.Dataset({name: ("point", [row[name] for row in rows]) for name in rows[0]}, attrs={"runs": size.runs})
+    table = tabulate(rows, runs=size.runs)
     keep("table", table)
     return Drawn(_figure(table, size), _caption(table, size), {"table": table})
 
@@ -77,14 +71,14 @@ def point(kind: str, width: int, lr: float, noise: float, d: int, size: Size, se
     start = sl.Overlaps(jnp.full(width, a), jnp.full((width, 1), m), q + (norm - q) * jnp.eye(width))
     found = sl.simulate(problem, sl.Chain(d), start, t_max=size.t_max, runs=size.runs, seed=seed, save=201, progress=False)
     means = (found.risk.values - noise / 2)[:, 40:].mean(1)
-    return {"chain": means.mean(), "error": means.std(ddof=1) / np.sqrt(size.runs), "theory": float(state.excess_risk)}
+    return {"chain": means.mean(), "error": error_of(means), "theory": float(state.excess_risk)}
 
 
 def _figure(table: xr.Dataset, size: Size) -> Figure:
     figure, (left, middle, right) = panels(1, 3, figsize=(12.0, 3.9))
-    _against_noise(left, _of(table, panel="noise"))
-    _against_step(middle, _of(table, panel="width"), size)
-    _against_dimension(right, _of(table, panel="dimension"))
+    _against_noise(left, rows_of(table, panel="noise"))
+    _against_step(middle, rows_of(table, panel="width"), size)
+    _against_dimension(right, rows_of(table, panel="dimension"))
     return figure
 
 
@@ -92,7 +86,7 @@ def _against_noise(ax: Axes, rows: xr.Dataset) -> None:
     noise = np.linspace(0, 9, 451)
     for lr, colour in zip(RATES, OKABE_ITO, strict=False):
         ax.plot(noise, asymptotic_excess_risk(1, lr, noise), color=colour, linewidth=1.2)
-        here = _of(rows, lr=lr)
+        here = rows_of(rows, lr=lr)
         ax.errorbar(here.noise, here.chain, 1.96 * here.error, fmt="o", color=colour, markersize=4, label=f"lr {lr:g}")
     ax.axhline(2, color="0.7", linewidth=0.8, linestyle="--", zorder=0)
     ax.set(xlabel=r"noise $\Delta$", ylabel="excess risk at the end", ylim=(0, 2.2), xlim=(0, 9))
@@ -107,11 +101,10 @@ def _against_step(ax: Axes, rows: xr.Dataset, size: Size) -> None:
         risk = [float(end(kind, p, each * p, LOUD).excess_risk) for each in g]
         ax.plot(g, risk / (g * LOUD), color=colour, linewidth=1.2)
         ax.plot(g, second / (g * LOUD), color=colour, linewidth=0.7, linestyle=":")
-        here = _of(rows, kind=kind)
+        here = rows_of(rows, kind=kind)
         scale = (here.lr / p * here.noise).values
-        ax.errorbar(
-            here.lr / p, here.chain / scale, 1.96 * here.error / scale, fmt=marker, color=colour, markersize=4, label=kind
-        )
+        how: dict = dict(fmt=marker, color=colour, markersize=4, label=kind)
+        ax.errorbar(here.lr / p, here.chain / scale, 1.96 * here.error / scale, **how)
     ax.set(xlabel=r"$g = \gamma/p$", ylabel=r"excess risk over $g\Delta$", xlim=(0, None))
     ax.set_title(rf"(b) $p = {p}$, $\Delta = {LOUD:g}$; dotted: second order", loc="left")
     ax.legend()
@@ -135,16 +128,8 @@ def slope(rows: xr.Dataset) -> tuple[float, float]:
     return float((x * y / error**2).sum() / norm), float(norm**-0.5)
 
 
-def _of(table: xr.Dataset, **values) -> xr.Dataset:
-    """The rows with these values."""
-    here = np.ones(table.sizes["point"], bool)
-    for name, value in values.items():
-        here &= table[name].values == value
-    return table.isel(point=here)
-
-
 def _caption(table: xr.Dataset, size: Size) -> list[str]:
-    one, wide, small = (_of(table, panel=name) for name in ("noise", "width", "dimension"))
+    one, wide, small = (rows_of(table, panel=name) for name in ("noise", "width", "dimension"))
     away = lambda rows: float(np.sqrt((((rows.chain - rows.theory) / rows.error) ** 2).mean()))
     off = lambda rows: 100 * float(np.abs(rows.chain / rows.theory - 1).max())
     line, error = slope(small)
@@ -157,7 +142,7 @@ def _caption(table: xr.Dataset, size: Size) -> list[str]:
         f"(b) {size.width} units, noise {LOUD:g}: over g noise the risk tends to 1 for all kinds of network as g = lr/p falls.",
     ]
     for kind in KINDS[: size.kinds]:
-        last = _of(wide, kind=kind).isel(point=-1)
+        last = rows_of(wide, kind=kind).isel(point=-1)
         scale = float(last.lr / size.width * last.noise)
         sentences.append(
             f"At g = {float(last.lr) / size.width:.3g}, {kind}: {float(last.chain) / scale:.3f} ± "

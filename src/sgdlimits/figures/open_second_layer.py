@@ -12,7 +12,7 @@ import xarray as xr
 from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels, participation, rows_of, tabulate
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.mediocrity.second_layer import end_rates, second_only_risk, terminal_risk
 
@@ -31,16 +31,9 @@ def problem(width: int, ratio: float, noise: float = 0.0) -> sl.ProjectionProble
     return sl.presets.single_index("square", width=width, lr=STEP * width, noise=noise, train_second=ratio or False)
 
 
-def share(a: np.ndarray) -> np.ndarray:
-    """The participation ratio over the width: 1 where all entries are equal, 1/p where one has all the weight."""
-    return np.abs(a).sum(-1) ** 2 / (a**2).sum(-1) / a.shape[-1]
-
-
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Follow the ODE after the escape, and the chain at one width."""
-    datasets = curves(size, seed)
-    datasets["census"] = census(size, seed)
-    datasets["noisy"] = noisy(size)
+    datasets = {**curves(size, seed), "census": census(size, seed), "noisy": noisy(size)}
     for name, dataset in datasets.items():
         keep(name, dataset)
     return Drawn(_figure(datasets, size), _caption(datasets, size), datasets)
@@ -61,20 +54,20 @@ def curves(size: Size, seed: int) -> dict[str, xr.Dataset]:
 
 def census(size: Size, seed: int) -> xr.Dataset:
     """The second layer at the end, over random starts, without noise: quantiles of its participation ratio and more."""
-    rows = []
-    plan: list[tuple[sl.ODE | sl.Chain, int, int, float]]
-    plan = [(sl.ODE(), width, runs, ratio) for width, runs in size.widths.items() for ratio in size.ratios]
+    rows, plan = [], list[tuple[sl.ODE | sl.Chain, int, int, float]]()
+    plan += [(sl.ODE(), width, runs, ratio) for width, runs in size.widths.items() for ratio in size.ratios]
     if size.chain:
         plan += [(sl.Chain(size.d), min(size.widths), size.chain, ratio) for ratio in size.ratios]
     for level, width, runs, ratio in tqdm(plan, desc="second layers", delay=1.0, leave=False):
         how = dict(t_max=size.ends[1] / STEP, runs=runs, seed=seed, save=2, progress=False)
         found = sl.simulate(problem(width, ratio), level, sl.RandomInit(size.d), **how).isel(t=-1)
         a, m = found.a.values, found.M.values[..., 0]
-        low, middle, high = np.quantile(share(a), (0.1, 0.5, 0.9))
+        share = participation(a)
+        low, middle, high = np.quantile(share, (0.1, 0.5, 0.9))
         row = {"level": level.name, "width": width, "ratio": ratio, "runs": runs, "low": low, "share": middle, "high": high}
-        row |= {"smallest": share(a).min(), "gone": (np.abs(a) < SPARSE).mean(), "useful": np.median(share(a * m**2))}
+        row |= {"smallest": share.min(), "gone": (np.abs(a) < SPARSE).mean(), "useful": np.median(participation(a * m**2))}
         rows.append(row | {"idle": (np.abs(m) < 0.5).mean(), "risk": np.median(found.risk.values)})
-    return xr.Dataset({name: ("point", [row[name] for row in rows]) for name in rows[0]})
+    return tabulate(rows)
 
 
 def noisy(size: Size) -> xr.Dataset:
@@ -83,10 +76,8 @@ def noisy(size: Size) -> xr.Dataset:
     p, tau = size.width, np.linspace(0, size.ends[2], 41)
     uneven = 1 + np.linspace(-0.5, 0.5, p)
     start = sl.Overlaps(jnp.asarray(uneven), jnp.ones((p, 1)), jnp.ones((p, p)))
-    found = [
-        sl.simulate(problem(p, ratio, NOISE), sl.ODE(), start, t_max=tau[-1] / STEP, save=tau / STEP, progress=False)
-        for ratio in ratios
-    ]
+    how: dict = dict(t_max=tau[-1] / STEP, save=tau / STEP, progress=False)
+    found = [sl.simulate(problem(p, ratio, NOISE), sl.ODE(), start, **how) for ratio in ratios]
     spread = [each.a.values[0].std(-1) / uneven.std() for each in found]
     return xr.Dataset({"spread": (("ratio", "tau"), spread)}, coords={"ratio": list(ratios), "tau": tau})
 
@@ -116,17 +107,16 @@ def _risks(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
 
 def _shares(ax: Axes, census: xr.Dataset, size: Size) -> None:
     for width, colour in zip(size.widths, OKABE_ITO, strict=False):
-        rows = census.isel(point=(census.width.values == width) & (census.level.values == "ode"))
+        rows = rows_of(census, width=width, level="ode")
         ax.fill_between(rows.ratio, rows.low, rows.high, color=colour, alpha=0.2, linewidth=0)
         ax.plot(rows.ratio, rows.share, "-", color=colour, label=f"$p = {width}$, ODE")
-    rows = census.isel(point=census.level.values == "chain")
+    rows = rows_of(census, level="chain")
     if rows.sizes["point"]:
         bars = np.stack([rows.share - rows.low, rows.high - rows.share])
         how: dict = dict(fmt="o", color=OKABE_ITO[0], markersize=4, capsize=2)
         ax.errorbar(rows.ratio * 1.06, rows.share, bars, label=f"$p = {min(size.widths)}$, chain", **how)
-    ax.set(
-        xscale="log", xlabel=r"ratio $r$ of the learning rates", ylabel=r"participation ratio of $a$ over $p$", ylim=(0, 1.03)
-    )
+    ax.set(xscale="log", xlabel=r"ratio $r$ of the learning rates", ylim=(0, 1.03))
+    ax.set_ylabel(r"participation ratio of $a$ over $p$")
     ax.set_title("(b) without noise: median, 10 to 90 % of starts", loc="left")
     ax.legend(loc="lower left")
 
@@ -151,32 +141,26 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     for ratio, name in NAMES.items():
         quiet, loud = (datasets[f"ode-{ratio:g}-{noise:g}"].isel(run=0, t=-1) for noise in (0.0, NOISE))
         limit = terminal_risk(quiet.a.values, STEP * p, trained=ratio > 0)
-        measured = float(quiet.risk) * size.ends[0] ** 2
+        theory = f"with a from {quiet.a.values.min():.4f} to {quiet.a.values.max():.2f}, for which there is no formula"
+        theory = f"and in theory {limit:.4f}" if np.isfinite(limit) else theory
         sentences.append(
-            f"{name.capitalize().replace('$', '')}: without noise the risk times tau^2 is {measured:.4f} at the end, tau = "
-            f"{size.ends[0]:g}, "
-            + (
-                f"and in theory {limit:.4f}"
-                if np.isfinite(limit)
-                else f"with a from {quiet.a.values.min():.4f} to {quiet.a.values.max():.2f}, for which there is no formula"
-            )
-            + f"; with noise {NOISE:g} the excess risk ends at {float(loud.risk) - NOISE / 2:.5f}."
+            f"{name.capitalize().replace('$', '')}: without noise the risk times tau^2 is "
+            f"{float(quiet.risk) * size.ends[0] ** 2:.4f} at the end, tau = {size.ends[0]:g}, {theory}; with noise {NOISE:g} "
+            f"the excess risk ends at {float(loud.risk) - NOISE / 2:.5f}."
         )
-    ratios = ", ".join(f"{ratio:g}" for ratio in size.ratios)
-    sentences.append(
-        f"(b) Median participation ratio of a at tau = {size.ends[1]:g} over random starts, without noise, for r = {ratios}."
-    )
+    listed = lambda values, form: ", ".join(f"{x:{form}}" for x in values)
+    sentences += [
+        f"(b) Median participation ratio of a at tau = {size.ends[1]:g} over random starts, without noise, for r =",
+        f"{listed(size.ratios, 'g')}.",
+    ]
     for (level, width), rows in datasets["census"].groupby(["level", "width"]):
-        shares, gone = (
-            ", ".join(f"{x:{form}}" for x in values) for values, form in ((rows.share, ".2f"), (100 * rows.gone, ".0f"))
-        )
-        sentences.append(
-            f"{'ODE' if level == 'ode' else 'Chain'}, p = {width}: {shares} of p; {gone} % of entries are below {SPARSE:g}."
-        )
+        shares, gone = listed(rows.share.values, ".2f"), listed(100 * rows.gone.values, ".0f")
+        level = "ODE" if level == "ode" else "Chain"
+        sentences.append(f"{level}, p = {width}: {shares} of p; {gone} % of entries are below {SPARSE:g}.")
     noisy = datasets["noisy"]
-    sentences.append(
+    sentences += [
         f"(c) With noise {NOISE:g} an uneven layer on recovered units becomes even, at the rate 2 r g noise/(1 - 6 g)."
-    )
+    ]
     for ratio in noisy.ratio.values:
         spread, rate = noisy.spread.sel(ratio=ratio).values, float(end_rates(p, STEP * p, NOISE, ratio).differences)
         keep = spread > 1e-3

@@ -42,14 +42,12 @@ def _chain(problem: sl.ProjectionProblem, size: Size, start: sl.Overlaps, seed: 
 
     with ThreadPoolExecutor(2) as threads:
         parts = list(threads.map(half, range(2)))
-    runs = xr.concat(parts, "run", combine_attrs="override")
-    return runs.assign_coords(run=np.arange(runs.sizes["run"]))
+    return xr.concat(parts, "run", combine_attrs="override").assign_coords(run=np.arange(2 * (size.runs // 2)))
 
 
 def _figure(datasets: dict[str, xr.Dataset], found: Phases) -> Figure:
     figure, axes = panels(2, 2, figsize=(9.2, 6.2), sharex=True)
-    students = range(datasets["ode"].sizes["student"])
-    teachers = range(datasets["ode"].sizes["teacher"])
+    students, teachers = (range(datasets["ode"].sizes[name]) for name in ("student", "teacher"))
     shown: dict[str, tuple[str, list[tuple[int, ...]]]] = {
         r"overlaps with teachers $M_{jr}$": ("M", [(j, r) for j in students for r in teachers]),
         r"overlaps of students $Q_{jl}$": ("Q", [(j, i) for j in students for i in students if j < i]),
@@ -86,19 +84,15 @@ def _curves(ax: Axes, datasets: dict[str, xr.Dataset], name: str, entries: list[
 
 def _mark(ax: Axes, found: Phases, words: bool) -> None:
     """Shade every other phase, with the phases' names above."""
-    for place, (phase, begin, end) in enumerate(
-        zip(found.data.phase.values, found.data.begin[0], found.data.end[0], strict=True)
-    ):
+    spans = zip(found.data.phase.values, found.data.begin[0], found.data.end[0], strict=True)
+    for place, (phase, begin, end) in enumerate(spans):
         if not (np.isfinite(begin) and np.isfinite(end) and end > begin):
             continue
         if place % 2:
             ax.axvspan(float(begin), float(end), color="0.94", linewidth=0, zorder=0)
         if words:
-            middle = float(begin + end) / 2
-            text = phase.replace(" ", "\n")
-            ax.text(
-                middle, 1.01, text, transform=ax.get_xaxis_transform(), ha="center", va="bottom", fontsize=7.5, color="0.35"
-            )
+            how: dict = dict(transform=ax.get_xaxis_transform(), ha="center", va="bottom", fontsize=7.5, color="0.35")
+            ax.text(float(begin + end) / 2, 1.01, phase.replace(" ", "\n"), **how)
 
 
 def _caption(datasets: dict[str, xr.Dataset], found: dict[str, Phases], size: Size) -> list[str]:

@@ -24,16 +24,12 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Solve the ODE over learning rates and starts, and search for the best rate at each width."""
     lrs = np.linspace(0, 1.1 * largest_lr(TEACHERS, TEACHERS).escape, size.rates + 1)[1:]
     times = halving_time(TEACHERS, TEACHERS, lrs, spread=SPREAD, starts=size.starts, seed=seed)
-    left = xr.Dataset(
-        {"t": (("lr", "start"), np.where(np.isfinite(times), times, np.nan), {"long_name": "t at which the loss is halved"})},
-        coords={"lr": lrs},
-        attrs={"width": TEACHERS, "teachers": TEACHERS, "spread": SPREAD, "seed": str(seed)},
-    )
+    attrs = {"teachers": TEACHERS, "spread": SPREAD}
+    t = (("lr", "start"), np.where(np.isfinite(times), times, np.nan), {"long_name": "t at which the loss is halved"})
+    left = xr.Dataset({"t": t}, {"lr": lrs}, attrs | {"width": TEACHERS, "seed": str(seed)})
     keep("times", left)
     best = [optimal_lr(width, TEACHERS, spread=SPREAD, starts=size.starts, seed=seed) for width in size.widths]
-    right = xr.Dataset(
-        {"lr": ("width", best)}, coords={"width": list(size.widths)}, attrs={"teachers": TEACHERS, "spread": SPREAD}
-    )
+    right = xr.Dataset({"lr": ("width", best)}, {"width": list(size.widths)}, attrs)
     slope, offset = np.polyfit(right.width, right.lr, 1)
     right["residual"] = right.lr - (slope * right.width + offset)
     right.attrs.update(slope=float(slope), offset=float(offset))
@@ -42,9 +38,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 
 
 def _figure(left: xr.Dataset, right: xr.Dataset) -> Figure:
-    figure, axes = plt.subplot_mosaic(
-        [["a", "b"], ["a", "c"]], figsize=(9.2, 3.8), layout="constrained", height_ratios=[2.6, 1]
-    )
+    figure, axes = plt.subplot_mosaic("ab;ac", figsize=(9.2, 3.8), layout="constrained", height_ratios=[2.6, 1])
     _times(axes["a"], left)
     p = right.width.values
     line = right.attrs["slope"] * p + right.attrs["offset"]

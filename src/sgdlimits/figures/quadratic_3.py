@@ -12,7 +12,7 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.statistics.trees import one_of
 
@@ -58,15 +58,12 @@ def _figure(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: Size) ->
     left.plot(tau[late], 1.6 * law(size) / tau[late], ":", color=OKABE_ITO[0], linewidth=1.4, label=r"$\propto 1/\tau$")
     right.plot(tau, runs.risk[0, 1:], "k", linewidth=1.6)
     right.plot(tau, runs.risk[-1, 1:], "--", color=OKABE_ITO[1])
-    _finish(left, r"(a) distance of $\rho$ from a predicted end", r"$\|\rho(\tau) - \bar\rho\|$")
-    _finish(right, "(b) population risk", "risk")
+    distance = r"(a) distance of $\rho$ from a predicted end", r"$\|\rho(\tau) - \bar\rho\|$"
+    for ax, (title, label) in ((left, distance), (right, ("(b) population risk", "risk"))):
+        ax.set(xscale="log", yscale="log", xlabel=r"$\tau = \eta\alpha$, time of the paper", ylabel=label)
+        ax.set_title(title, loc="left")
     left.legend(loc="lower left", fontsize=7)
     return figure
-
-
-def _finish(ax: Axes, title: str, label: str) -> None:
-    ax.set(xscale="log", yscale="log", xlabel=r"$\tau = \eta\alpha$, time of the paper", ylabel=label)
-    ax.set_title(title, loc="left")
 
 
 def _caption(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: Size) -> list[str]:

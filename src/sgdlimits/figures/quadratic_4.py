@@ -12,9 +12,7 @@ from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, pane
 from sgdlimits.level.base import Level
 from sgdlimits.plot.style import OKABE_ITO
 
-LR = 0.15
-NORMS = (1.8, 0.4)
-VALUES = (0.4, 0.08)
+LR, NORMS, VALUES = 0.15, (1.8, 0.4), (0.4, 0.08)
 FULL = Size(
     limit=30.0, shown=(10**3, 10**5), runs=4, end=15.0, sizes=(10**3, 10**4, 10**5, 10**6, 10**7), compared=16, early=0.5
 )
@@ -59,18 +57,13 @@ def _figure(parts: dict[str, xr.Dataset], size: Size) -> Figure:
     low, high = size.shown
     _entries(axes[0], parts["ode"].S[0], "ODE, equal norms", linewidth=1.6)
     _entries(axes[0], parts["different-norms"].S[0], "ODE, different norms", linestyle="--", linewidth=1.2)
-    for name, runs, text, style in (
-        (f"chain-{low}", size.runs, f"chain, $d = {_power(low)}$", dict(alpha=0.45, linewidth=0.7)),
-        (f"chain-{high}", 1, f"chain, $d = {_power(high)}$", dict(linewidth=1.6)),
-    ):
-        S = parts[name].S
+    for d, runs, style in ((low, size.runs, dict(alpha=0.45, linewidth=0.7)), (high, 1, dict(linewidth=1.6))):
+        S = parts[f"chain-{d}"].S
         for run in range(runs):
-            _entries(axes[1], (S - S.isel(t=0))[run], text if run == 0 else None, **style)
+            _entries(axes[1], (S - S.isel(t=0))[run], f"chain, $d = {_power(d)}$" if run == 0 else None, **style)
     axes[1].axhline(0.0, color="k", linestyle="--", linewidth=1.0, label="ODE")
-    for ax, title, label in (
-        (axes[0], "(a) the limit", "entries of $S$"),
-        (axes[1], "(b) finite $d$, equal norms", "entries of $S(t) - S(0)$"),
-    ):
+    titles = ("(a) the limit", "entries of $S$"), ("(b) finite $d$, equal norms", "entries of $S(t) - S(0)$")
+    for ax, (title, label) in zip(axes[:2], titles, strict=True):
         ax.set(xlabel="$t$, samples per dimension", ylabel=label)
         ax.set_title(title, loc="left")
     axes[0].legend(loc="best", fontsize=7)

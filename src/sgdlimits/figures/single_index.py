@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, half_way, ignore, panels, plain, rows_of, tabulate
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.single_index import exit_time, samples
 
@@ -47,13 +47,12 @@ TARGETS = {
     3: Target(soft_cubic, r"$(x^3 - 3x/1.3)\,e^{-0.15\,x^2}$", "d^2"),
 }
 
-FULL = Size(
-    runs={
-        1: {100: 256, 1000: 256, 10**4: 128, 10**5: 64, 10**6: 16},
-        2: {100: 512, 316: 512, 1000: 256, 3162: 128, 10**4: 64, 31623: 32, 10**5: 16},
-        3: {100: 256, 316: 128, 1000: 64, 2000: 32},
-    }
-)
+RUNS = {
+    1: {100: 256, 1000: 256, 10**4: 128, 10**5: 64, 10**6: 16},
+    2: {100: 512, 316: 512, 1000: 256, 3162: 128, 10**4: 64, 31623: 32, 10**5: 16},
+    3: {100: 256, 316: 128, 1000: 64, 2000: 32},
+}
+FULL = Size(runs=RUNS)
 QUICK = FULL.but(runs={1: {100: 64, 1000: 64, 10**4: 64}, 2: {100: 128, 1000: 64, 4000: 64}, 3: {60: 64, 120: 64}})
 """Runs by dimension, by exponent."""
 
@@ -62,13 +61,10 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Simulate the chain at all dimensions and tabulate the theory beside it."""
     points = [(n, d, runs) for n, row in size.runs.items() for d, runs in row.items()]
     rows = [point(n, d, runs, seed) for n, d, runs in tqdm(points, desc="points", delay=1.0, leave=False)]
-    table = xr.Dataset(
-        {name: ("point", [row[name] for row in rows]) for name in rows[0]},
-        coords={"exponent": ("point", [n for n, _, _ in points]), "d": ("point", [d for _, d, _ in points])},
-        attrs={"overlap": OVERLAP},
-    )
+    exponents, dimensions, _ = zip(*points, strict=True)
+    table = tabulate(rows, coords={"exponent": exponents, "d": dimensions}, overlap=OVERLAP)
     keep("table", table)
-    stuck = constant_rate(of(table, 3))
+    stuck = constant_rate(rows_of(table, exponent=3))
     keep("constant", stuck)
     return Drawn(_figure(table, stuck), _caption(table, stuck), {"table": table, "constant": stuck})
 
@@ -79,15 +75,10 @@ def point(n: int, d: int, runs: int, seed: int) -> dict[str, float]:
     lr = FASTER[n] * sl.recommended_lr(sl.presets.single_index(fn), d, OVERLAP)
     problem = sl.presets.single_index(fn, lr=lr)
     ode, noisy = (exit_time(problem, d, OVERLAP, noise=noise) for noise in (False, True))
-    how: dict = dict(t_max=LONGEST * noisy, runs=runs, seed=seed, until=learnt, progress=False)
-    found = sl.exit_times(sl.simulate(problem, sl.Chain(d), sl.FixedInit(d**-0.5), **how), learnt)
+    how: dict = dict(t_max=LONGEST * noisy, runs=runs, seed=seed, until=half_way, progress=False)
+    found = sl.exit_times(sl.simulate(problem, sl.Chain(d), sl.FixedInit(d**-0.5), **how), half_way)
     mean = sl.summarise(found, quantiles=()).mean
     return {"lr": lr, "t": mean.value, "low": mean.low, "high": mean.high, "ode": ode, "noisy": noisy, "runs": runs}
-
-
-def learnt(stats):
-    """How far the overlap is beyond its end."""
-    return jnp.abs(stats.M[0, 0]) - OVERLAP
 
 
 def constant_rate(rows: xr.Dataset) -> xr.Dataset:
@@ -95,11 +86,6 @@ def constant_rate(rows: xr.Dataset) -> xr.Dataset:
     lr, d = float(rows.lr[0]), np.unique(np.geomspace(rows.d[0], 100 * rows.d[0], 30).astype(int))
     t = exit_time(sl.presets.single_index(TARGETS[3].fn, lr=lr), d, OVERLAP, noise=True)
     return xr.Dataset({"t": ("d", t)}, coords={"d": d}, attrs={"lr": lr, "exponent": 3})
-
-
-def of(table: xr.Dataset, exponent: int) -> xr.Dataset:
-    """The rows of one exponent."""
-    return table.isel(point=table.exponent.values == exponent)
 
 
 def errors(rows: xr.Dataset) -> np.ndarray:
@@ -118,7 +104,7 @@ def slope(rows: xr.Dataset, logarithm: bool) -> tuple[float, float]:
 def _figure(table: xr.Dataset, stuck: xr.Dataset) -> Figure:
     figure, (left, right) = panels(1, 2, figsize=(8.2, 4.2))
     for colour, (n, target) in zip(OKABE_ITO, TARGETS.items(), strict=False):
-        rows = of(table, n)
+        rows = rows_of(table, exponent=n)
         d, last = rows.d.values, rows.isel(point=-1)
         _draw(left, rows, d, colour, f"exponent {n}: {target.text}")
         _draw(right, rows, d / samples(n, d), colour, rf"samples / ${target.growth}$")
@@ -126,9 +112,8 @@ def _figure(table: xr.Dataset, stuck: xr.Dataset) -> Figure:
         left.annotate(rf"$d^{{\,{slope(rows, logarithm=False)[0]:.2f}}}$", (float(last.d), float(last.t * last.d)), **how)
     left.plot(stuck.d, stuck.t * stuck.d, color=OKABE_ITO[2], linestyle="-.", linewidth=0.9)
     counts = (table.t * table.d).values
-    left.set(
-        xscale="log", yscale="log", ylim=(counts.min() / 3, counts.max() * 4), ylabel=f"samples to the overlap {OVERLAP:g}"
-    )
+    left.set(xscale="log", yscale="log", ylim=(counts.min() / 3, counts.max() * 4))
+    left.set_ylabel(f"samples to the overlap {OVERLAP:g}")
     right.set(xscale="log", ylim=(0, None), ylabel="samples over their growth in theory")
     for ax, place in ((left, "lower right"), (right, "center right")):
         ax.set_xlabel("$d$")
@@ -157,13 +142,13 @@ def _caption(table: xr.Dataset, stuck: xr.Dataset) -> list[str]:
         "(solid). Numbers at the lines are exponents of d in fits of a power to the dots.",
     ]
     for n, target in TARGETS.items():
-        rows = of(table, n)
+        rows = rows_of(table, exponent=n)
         (power, error), last = slope(rows, logarithm=False), rows.isel(point=-1)
         away = np.sqrt((((rows.t - rows.noisy) / errors(rows)) ** 2).mean())
         sentences.append(
-            f"Exponent {n}, {_plain(target.text)}: lr from {float(rows.lr[0]):.3g} at d = {int(rows.d[0])} to "
+            f"Exponent {n}, {plain(target.text)}: lr from {float(rows.lr[0]):.3g} at d = {int(rows.d[0])} to "
             f"{float(last.lr):.3g} at d = {int(last.d)}. Samples grow as d^({power:.3f} ± {error:.1g}) in a fit of a power; "
-            f"theory {_plain(target.growth)}. At the last d t = {float(last.t):.4g} ({int(last.runs)} runs), by the diffusion "
+            f"theory {plain(target.growth)}. At the last d t = {float(last.t):.4g} ({int(last.runs)} runs), by the diffusion "
             f"{float(last.noisy):.4g}, by the ODE {float(last.ode):.4g}; over all d the diffusion is {float(away):.1f} "
             "standard errors from the chain (root mean square)."
         )
@@ -176,10 +161,3 @@ def _caption(table: xr.Dataset, stuck: xr.Dataset) -> list[str]:
         f"corrector makes grows with d, and from d = {late} on more than 10 d^2 samples are needed."
     )
     return sentences
-
-
-def _plain(text: str) -> str:
-    """A formula without markup."""
-    for mark, word in {"$": "", "\\,": " ", "\\log": "log"}.items():
-        text = text.replace(mark, word)
-    return text
