@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 import sgdlimits as sl
 from sgdlimits.figures import FIGURES
-from sgdlimits.figures.mediocrity_1_right import Plan
 
 matplotlib.use("Agg")
 TINY = {
@@ -25,7 +24,7 @@ TINY = {
     "effective-3": dict(d=40, runs=4, end=2.0, ring_runs=4, ring_end=2.0),
     "mean-field": dict(widths=(2, 4), ratios=(1.0, 10.0, 100.0), times=30),
     "mediocrity-1-left": dict(d=40, t_max=30.0, sgd=4, sde=4, chain=4),
-    "mediocrity-1-right": dict(dimensions=(32, 40), widths={1: Plan(4, 4, 1.0), 2: Plan(4, 4, 1.0)}),
+    "mediocrity-1-right": dict(dimensions=(32, 40), widths={1: (4, 4, 1.0), 2: (4, 4, 1.0)}),
     "mediocrity-2": dict(widths=(1, 2), d=40, t_max=20.0, sgd=4, chain=4),
     "mediocrity-3": dict(d=40, t_max=30.0, sgd=4, sde=4, chain=4),
     "mediocrity-4": dict(points=4, lines=2, steps=3, dimensions=(3, 30), starts=4),

@@ -19,9 +19,8 @@ PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
 OPTIONS = [
     number("--width", PROBLEM, "p, the number of units", default=1),
     number("--d", PROBLEM, "dimension", default=3000),
-    Option(
-        "--lr", type=number("--lr", PROBLEM, "", whole=False).type, default="1/12", show_default=True, heading=PROBLEM,
-        help="learning rate; 1/12 needs the fewest samples for one unit without noise",
+    number(
+        "--lr", PROBLEM, "learning rate; 1/12 needs the fewest samples for one unit without noise", default="1/12", whole=False
     ),
     number("--noise", PROBLEM, "variance of the label noise", default=0, whole=False),
     number("--threshold", PROBLEM, "T, the share of the excess risk that is lost at the exit", default=0.5, whole=False),

@@ -30,9 +30,10 @@ def info(file: str) -> None:
 
     dataset = load(file)
     attributes, times = dataset.attrs, dataset.t.values
+    parts = json.loads(attributes["problem"])["fields"]
     rows = {
         "problem": attributes["problem_name"],
-        **{f"  {name}": text for name, text in _fields(attributes["problem"]).items()},
+        **{f"  {name}": _in_words(part) for name, part in parts.items() if name != "name" and part is not None},
         "level": _in_words(json.loads(attributes["level_parameters"])),
         "start": _in_words(json.loads(attributes["start"])),
         "runs": statuses(dataset),
@@ -47,13 +48,6 @@ def info(file: str) -> None:
         "in Python": f"sgdlimits.load({str(file)!r})",
     }
     click.echo(columns((name, str(text)) for name, text in rows.items() if text))
-
-
-def _fields(text: str) -> dict[str, str]:
-    """The parts of a problem that is written as JSON."""
-    return {
-        name: _in_words(value) for name, value in json.loads(text)["fields"].items() if name != "name" and value is not None
-    }
 
 
 def _in_words(value: Any) -> str:

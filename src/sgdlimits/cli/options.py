@@ -7,6 +7,7 @@ import re
 import types
 import typing
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import click
@@ -28,10 +29,8 @@ class Number(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
-        try:
+        with suppress(ValueError):
             return int(value)
-        except ValueError:
-            pass
         top, slash, bottom = value.partition("/")
         try:
             result = float(top) / float(bottom) if slash else float(value)
@@ -88,7 +87,7 @@ class Option(click.Option):
         self.heading = heading
 
 
-def number(flag: str, heading: str, help: str, *, default: float | None = None, whole: bool = True) -> Option:
+def number(flag: str, heading: str, help: str, *, default: float | str | None = None, whole: bool = True) -> Option:
     """An option that is a number."""
     more: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
     return Option(flag, type=Number(whole=whole), heading=heading, help=help, **more)

@@ -8,11 +8,6 @@ from sgdlimits.cli.options import Command, Number
 from sgdlimits.cli.work import keep_compiled
 from sgdlimits.errors import BadInput
 
-GROWTH = {1: "d", 2: "d log d"}
-SHOWN = 6
-WAYS = {"ODE": False, "mean with noise": True}
-"""Without and with SGD's own noise."""
-
 
 @click.command(cls=Command, short_help="Information exponent of a target, the learning rate it asks for, and samples.")
 @click.argument("target")
@@ -38,14 +33,16 @@ def exponent(target: str, activation: str | None, noise: float, d: int, overlap:
 
     keep_compiled()
     n = information_exponent(target)
-    coefficients = (f"c_{m} = {0 if abs(c) < 1e-9 else c:.4g}" for m, c in enumerate(hermite_coefficients(target, SHOWN)))
-    click.echo(f"{target}: information exponent {n}, of the order of {GROWTH.get(n, f'd^{n - 1}')} samples")
+    growth = {1: "d", 2: "d log d"}.get(n, f"d^{n - 1}")
+    coefficients = (f"c_{m} = {0 if abs(c) < 1e-9 else c:.4g}" for m, c in enumerate(hermite_coefficients(target, 6)))
+    click.echo(f"{target}: information exponent {n}, of the order of {growth} samples")
     click.echo(f"  Hermite coefficients  {', '.join(coefficients)}")
     student = activation or target
     lr = recommended_lr(single_index(student, target, noise=noise), d, overlap)
     problem = single_index(student, target, lr=lr, noise=noise)
     click.echo(f"  learning rate         {lr:.4g} for d = {d}, student {student}")
-    times = {words: exit_time(problem, d, overlap, noise=which) for words, which in WAYS.items()}
+    ways = {"ODE": False, "mean with noise": True}
+    times = {words: exit_time(problem, d, overlap, noise=noisy) for words, noisy in ways.items()}
     for words, t in times.items():
         click.echo(f"  {words:<20}  t = {t:.4g}, {t * d:.3g} samples from overlap {d**-0.5:.3g} to {overlap:g}")
     options = {"activation": student, "target": activation and target, "lr": f"{lr:.3g}", "noise": noise or None, "d": d}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +13,10 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes as Axes
 from matplotlib.figure import Figure as Figure
+from tqdm.auto import tqdm
 
 import sgdlimits as sl
+from sgdlimits.plot.style import OKABE_ITO as OKABE_ITO, looks as looks
 
 Keep = Callable[[str, xr.Dataset], Any]
 """Takes each dataset with its name as soon as it is finished, so that an interruption does not lose it."""
@@ -45,6 +47,11 @@ def ignore(name: str, dataset: xr.Dataset) -> None:
 def panels(*shape: int, **more: Any) -> tuple[Figure, Any]:
     """A new figure, and its axes in so many rows and columns."""
     return plt.subplots(*shape, layout="constrained", **more)
+
+
+def progress(items: Iterable, what: str) -> Any:
+    """The items, with a bar that shows how many of them are done once this takes more than a second."""
+    return tqdm(items, desc=what, delay=1.0, leave=False)
 
 
 def tabulate(rows: Sequence[dict], over: str = "point", coords: dict[str, Any] | None = None, **attrs: Any) -> xr.Dataset:

@@ -16,9 +16,8 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, looks, panels
 from sgdlimits.level.base import Level
-from sgdlimits.plot.style import looks
 
 GAMMA, NOISE = 0.05, 1e-3
 FULL = Size(width=10, teachers=(2, 5), d=20, runs=8, end=500.0, end_ode=3e4)

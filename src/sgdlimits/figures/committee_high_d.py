@@ -11,9 +11,8 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.figures.committee_classical import NOISE, draw_risk, excess, label_noise, three_levels
-from sgdlimits.plot.style import OKABE_ITO
 
 GAMMA = 0.1
 FULL = Size(width=8, teachers=4, d=1000, runs=4, end=150.0, end_ode=1e4)

@@ -15,8 +15,7 @@ from scipy.stats import binomtest
 
 import sgdlimits as sl
 from sgdlimits.analysis.summary import Estimate
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
-from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
 
 SNR, RIDGE = 100.0, 0.1
 ANGLE = np.pi / 6

@@ -14,11 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from numpy.polynomial import hermite_e
-from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, panels, tabulate
-from sgdlimits.plot.style import looks
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, looks, panels, progress, tabulate
 
 LR, NOISE, END, SHARE, FITTED = 1.0, 0.01, 4.0, 0.5, 3
 GAPS = {"M": "$M$", "q": "$Q_{jj}$", "off": r"$Q_{jl} - m_j P^{-1} m_l$", "risk": "risk"}
@@ -33,7 +31,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Follow committees of several widths, and a network of infinite width at several ratios of learning rates."""
     gaps = gap_table(size.widths, seed)
     keep("gaps", gaps)
-    ratios = tqdm(size.ratios, desc="ratios", delay=1.0, leave=False)
+    ratios = progress(size.ratios, "ratios")
     components = xr.concat([component_curves(ratio, size.times) for ratio in ratios], "ratio")
     components["t_half"] = (("ratio", "n"), np.array([half_times(components.sel(ratio=ratio)) for ratio in size.ratios]))
     keep("components", components)
@@ -43,7 +41,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 def gap_table(widths: tuple[int, ...], seed: int) -> xr.Dataset:
     """The largest distances over time between the ODE and the mean-field limit of the same units, at each width."""
     overlap = np.random.default_rng(seed).uniform(-0.5, 0.5, size=(max(widths), 2))
-    rows = [_gaps(p, overlap[:p]) for p in tqdm(widths, desc="widths", delay=1.0, leave=False)]
+    rows = [_gaps(p, overlap[:p]) for p in progress(widths, "widths")]
     return tabulate(rows, "width", {"width": widths}, lr=LR, noise=NOISE, end=END, time="that of the paper")
 
 
@@ -130,11 +128,10 @@ def _caption(gaps: xr.Dataset, components: xr.Dataset) -> list[str]:
     return [
         f"Left: the largest gap over time {END:g} of the paper between the ODE of p units, corrector included, and the",
         f"mean-field limit of the same units, at lr {LR:g} and noise {NOISE:g}, from p = {int(gaps.width[0])} to",
-        f"{int(gaps.width[-1])}. Fitted: {', '.join(each)}; the theorem of the slides bounds Q by p^-1/2.",
-        f"At p = {int(gaps.width[-1])} the gap in the risk is {float(gaps.risk[-1]):.1e}.",
-        "Middle and right: a wide network learns h1 + (h2 + h3)/2 from units orthogonal to its direction, its second",
-        f"layer 1/epsilon times faster than its first. At 1/epsilon = {float(first.ratio):g} half of the components 1, 2, 3",
-        f"is reached at {times[0]}, at 1/epsilon = {float(last.ratio):.0e} at {times[1]}. From 1/epsilon =",
-        f"{float(late.ratio[0]):.0e} to {float(late.ratio[-1]):.0e} these times fall as epsilon to the powers",
-        f"{', '.join(fits)}.",
+        f"{int(gaps.width[-1])}. Fitted: {', '.join(each)}; the theorem of the slides bounds Q by p^-1/2. At p =",
+        f"{int(gaps.width[-1])} the gap in the risk is {float(gaps.risk[-1]):.1e}. Middle and right: a wide network learns h1",
+        "+ (h2 + h3)/2 from units orthogonal to its direction, its second layer 1/epsilon times faster than its first. At",
+        f"1/epsilon = {float(first.ratio):g} half of the components 1, 2, 3 is reached at {times[0]}, at 1/epsilon =",
+        f"{float(last.ratio):.0e} at {times[1]}. From 1/epsilon = {float(late.ratio[0]):.0e} to {float(late.ratio[-1]):.0e}",
+        f"these times fall as epsilon to the powers {', '.join(fits)}.",
     ]

@@ -10,8 +10,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Figure, Keep, Size, error_of, ignore, panels
-from sgdlimits.plot.style import looks
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, error_of, ignore, looks, panels
 from sgdlimits.theory.mediocrity.times import horizon, setting
 
 FULL = Size(d=3000, t_max=60.0, sgd=16, sde=30, chain=1000)

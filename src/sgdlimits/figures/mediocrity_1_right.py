@@ -9,16 +9,14 @@ The number of the chain's steps grows with d, and the number of runs falls: as m
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from matplotlib.lines import Line2D
-from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, panels
-from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.figures.base import OKABE_ITO, Drawn, Figure, Keep, Size, ignore, panels, progress
 from sgdlimits.theory.mediocrity.times import horizon, ode, setting
 
 PER_UNIT, THRESHOLD = 1 / 12, 0.1
@@ -26,36 +24,22 @@ PER_UNIT, THRESHOLD = 1 / 12, 0.1
 FORMULAS: dict[str, Any] = {"annealed": ":", "quenched": "--", "noisy_ode": "-"}
 WATCHED = 8
 """From this width on runs are followed on a grid of times: to ask after each step costs more than the step."""
-
-
-class Plan(NamedTuple):
-    """Runs for a point: so many samples per dimension over all runs at d = 1, within bounds."""
-
-    most: int
-    least: int
-    budget: float
-
-    def runs(self, d: int) -> int:
-        return int(np.clip(self.budget / d, self.least, self.most))
-
-
 FULL = Size(
     dimensions=(100, 316, 1000, 3162, 10**4, 10**5, 10**6),
-    widths={1: Plan(512, 32, 1e7), 2: Plan(384, 16, 6e6), 5: Plan(256, 8, 3e6), 20: Plan(64, 4, 3e5)},
+    widths={1: (512, 32, 1e7), 2: (384, 16, 6e6), 5: (256, 8, 3e6), 20: (64, 4, 3e5)},
 )
-QUICK = FULL.but(
-    dimensions=(100, 1000, 10_000),
-    widths={1: Plan(128, 64, 1e6), 2: Plan(64, 64, 1e6), 5: Plan(64, 32, 3e5), 20: Plan(16, 8, 8e4)},
-)
-"""Dimensions, and the plan of each width."""
+FEW = {1: (128, 64, 1e6), 2: (64, 64, 1e6), 5: (64, 32, 3e5), 20: (16, 8, 8e4)}
+QUICK = FULL.but(dimensions=(100, 1000, 10_000), widths=FEW)
+"""Dimensions; for each width the most and the fewest runs of a point, and the runs times d between these bounds."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Simulate all points and tabulate the formulas."""
     points = [(width, d) for width in size.widths for d in size.dimensions]
     rows = []
-    for width, d in tqdm(points, desc="points", delay=1.0, leave=False):
-        runs = size.widths[width].runs(d)
+    for width, d in progress(points, "points"):
+        most, fewest, samples = size.widths[width]
+        runs = int(np.clip(samples / d, fewest, most))
         problem = sl.presets.phase_retrieval(width=width, lr=PER_UNIT * width)
         mean = sl.summarise(exits_of(problem, d, runs, seed), quantiles=()).mean.scaled(float(problem.rate))
         formulas = {name: PER_UNIT * sl.theory.mediocrity.exit_time(problem, d, THRESHOLD, name) for name in FORMULAS}

@@ -43,7 +43,9 @@ def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     for column, width in zip(axes.T, size.widths, strict=True):
         for kind, look in zip(KINDS, looks(2), strict=True):
             _largest(column[0], datasets, width, kind, look)
-            _second(column[1], datasets[f"chain-{kind}-{width}"], look, kind)
+            a = np.sort(datasets[f"chain-{kind}-{width}"].a.values[:, -1], axis=1)[:, ::-1]
+            singles = 100 if kind == "trained" else 0
+            draw_runs(column[1], np.arange(1, width + 1), a, Look(look.colour, "-"), "", singles=singles, band=None)
         column[0].axhline(0.5, color="0.7", linewidth=0.8, zorder=0)
         column[0].set(title=rf"$p = {width}$, $d = {size.d}$", xlabel=r"time of the paper, $\gamma t/p$", ylim=(0, 1.02))
         column[0].margins(x=0)
@@ -65,12 +67,6 @@ def _largest(ax: Axes, datasets: dict[str, xr.Dataset], width: int, kind: str, l
     ax.axvline(_exits(chain).mean(), color=look.colour, linewidth=1, linestyle=look.dashes, zorder=0)
 
 
-def _second(ax: Axes, chain: xr.Dataset, look: Look, kind: str) -> None:
-    a = np.sort(chain.a.values[:, -1], axis=1)[:, ::-1]
-    units = np.arange(1, a.shape[1] + 1)
-    draw_runs(ax, units, a, Look(look.colour, "-"), f"second layer {kind}", singles=100 if kind == "trained" else 0, band=None)
-
-
 def _values(dataset: xr.Dataset) -> np.ndarray:
     return np.abs(dataset.M.values[..., 0]).max(-1)
 
@@ -85,9 +81,8 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     sentences = [
         "Figure 5 of the paper shows at p = 20 and p = 50, d = 1000, that the largest overlap leaves the plateau at the same",
         "time with a fixed and a trained second layer. It does not give lr and noise; here they are p/12 and 0, and d =",
-        f"{size.d}. The weights stay on the sphere, a starts at 1, and all runs of a width start from the same random",
-        "weights. Thin lines are runs of the exact chain, and vertical lines the mean times at which the largest overlap",
-        "passes 0.5.",
+        f"{size.d}. The weights stay on the sphere, a starts at 1, and all runs of a width start from the same random weights.",
+        "Thin lines are runs of the exact chain, and vertical lines the mean times at which the largest overlap passes 0.5.",
     ]
     for width in size.widths:
         chains = {kind: datasets[f"chain-{kind}-{width}"] for kind in KINDS}

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import numpy as np
 import xarray as xr
-from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Figure, Keep, Size, half_way, ignore, panels, tabulate
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, half_way, ignore, looks, panels, progress, tabulate
 from sgdlimits.figures.mediocrity_5 import KINDS, PER_UNIT
-from sgdlimits.plot.style import looks
 
 FULL = Size(d=1000, runs={1: 512, 2: 384, 3: 256, 5: 192, 10: 128, 20: 64, 50: 32}, starts=256)
 QUICK = FULL.but(d=300, runs={1: 128, 3: 64, 10: 32}, starts=64)
@@ -28,7 +26,7 @@ QUICK = FULL.but(d=300, runs={1: 128, 3: 64, 10: 32}, starts=64)
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Simulate the chain at all widths from random starts, with both kinds of second layer."""
     rows = []
-    for width, runs in tqdm(size.runs.items(), desc="widths", delay=1.0, leave=False):
+    for width, runs in progress(size.runs.items(), "widths"):
         linear, noise, ode = theory(width, size, seed)
         row = {"linear": linear, "noisy": linear - noise, "ode": ode, "noisy_ode": ode - noise}
         for kind, train in KINDS.items():

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from numpy.polynomial import hermite_e
-from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, error_of, half_way, ignore, panels, plain, rows_of, tabulate
+from sgdlimits.figures import base
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.escape import critical_points, escape
 from sgdlimits.theory.single_index import exit_time
@@ -76,18 +76,18 @@ def key(name: str) -> str:
 def escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
     """Mean exit times of the chain from random starts beside theory, and the largest learning rate at each overlap."""
     m, rows, curves = np.linspace(0.02, 0.98, 49), [], []
-    for name, fn in tqdm(list(ACTIVATIONS.items())[: size.activations], desc="activations", delay=1.0, leave=False):
+    for name, fn in base.progress(list(ACTIVATIONS.items())[: size.activations], "activations"):
         one = escape(fn)
         problem = sl.presets.single_index(fn, lr=one.best_lr)
         population, corrector = _parts(problem, jnp.asarray(m))
         curves.append(-one.best_lr * np.asarray(population / corrector) / one.max_lr)
         for d, runs in size.runs.items():
             theory = exit_time(problem, d, 0.5) + one.delay(one.best_lr)
-            how: dict = dict(t_max=30 * theory, runs=runs, seed=seed, until=half_way, progress=False)
-            t = sl.exit_times(sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), **how), half_way).t.values
-            rows.append({"name": name, "d": d, "t": t.mean(), "error": error_of(t), "theory": theory})
+            how: dict = dict(t_max=30 * theory, runs=runs, seed=seed, until=base.half_way, progress=False)
+            t = sl.exit_times(sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), **how), base.half_way).t.values
+            rows.append({"name": name, "d": d, "t": t.mean(), "error": base.error_of(t), "theory": theory})
     coords = {"m": m, "name": list(ACTIVATIONS)[: size.activations]}
-    return tabulate(rows), xr.Dataset({"share": (("name", "m"), curves)}, coords)
+    return base.tabulate(rows), xr.Dataset({"share": (("name", "m"), curves)}, coords)
 
 
 @eqx.filter_jit
@@ -126,7 +126,7 @@ def place(target: sl.Polynomial) -> tuple[float, float]:
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = panels(2, 2, figsize=(9.2, 7.0))
     for name, colour, marker in zip(list(ACTIVATIONS)[: size.activations], OKABE_ITO, "osvD", strict=False):
-        rows = rows_of(datasets["exits"], name=name)
+        rows = base.rows_of(datasets["exits"], name=name)
         axes[0, 0].plot(rows.d, rows.theory, color=colour, linewidth=1.1)
         axes[0, 0].errorbar(rows.d, rows.t, 1.96 * rows.error, fmt=marker, color=colour, markersize=4, capsize=2, label=name)
         axes[0, 1].plot(datasets["rates"].m, datasets["rates"].share.sel(name=name), color=colour, label=name)
@@ -175,9 +175,9 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         "SGD's noise near zero overlap.",
     ]
     for name in list(ACTIVATIONS)[: size.activations]:
-        one, last = escape(ACTIVATIONS[name]), rows_of(datasets["exits"], name=name).isel(point=-1)
+        one, last = escape(ACTIVATIONS[name]), base.rows_of(datasets["exits"], name=name).isel(point=-1)
         sentences.append(
-            f"{plain(name)}: best lr {one.best_lr:.4g}, {one.samples:.3f} d log d samples, perfect recovery stable below "
+            f"{base.plain(name)}: best lr {one.best_lr:.4g}, {one.samples:.3f} d log d samples, perfect recovery stable below "
             f"{one.final_lr / one.best_lr:.2f} of it; at d = {int(last.d)} t = {float(last.t):.2f} ± "
             f"{float(last.error):.2f}, in theory {float(last.theory):.2f}."
         )

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, error_of, ignore, panels, rows_of, tabulate
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, error_of, ignore, panels, progress, rows_of, tabulate
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.mediocrity import asymptotic_excess_risk, learnt_state, max_lr
 from sgdlimits.theory.mediocrity.asymptotic import EndState, free_end, plateau_series, trained_end
@@ -35,7 +34,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     rows = [
         {"panel": panel, "kind": kind, "width": width, "lr": lr, "noise": noise, "d": d}
         | point(kind, width, lr, noise, d, size, seed)
-        for panel, kind, width, lr, noise, d in tqdm(list(points(size)), desc="points", delay=1.0, leave=False)
+        for panel, kind, width, lr, noise, d in progress(list(points(size)), "points")
     ]
     table = tabulate(rows, runs=size.runs)
     keep("table", table)

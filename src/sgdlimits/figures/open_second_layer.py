@@ -9,10 +9,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels, participation, rows_of, tabulate
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels, participation, progress, rows_of, tabulate
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.mediocrity.second_layer import end_rates, second_only_risk, terminal_risk
 
@@ -58,7 +57,7 @@ def census(size: Size, seed: int) -> xr.Dataset:
     plan += [(sl.ODE(), width, runs, ratio) for width, runs in size.widths.items() for ratio in size.ratios]
     if size.chain:
         plan += [(sl.Chain(size.d), min(size.widths), size.chain, ratio) for ratio in size.ratios]
-    for level, width, runs, ratio in tqdm(plan, desc="second layers", delay=1.0, leave=False):
+    for level, width, runs, ratio in progress(plan, "second layers"):
         how = dict(t_max=size.ends[1] / STEP, runs=runs, seed=seed, save=2, progress=False)
         found = sl.simulate(problem(width, ratio), level, sl.RandomInit(size.d), **how).isel(t=-1)
         a, m = found.a.values, found.M.values[..., 0]

@@ -12,8 +12,7 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.analysis.phases import Phases, phases
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
-from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
 
 FULL = Size(width=6, teachers=3, d=10_000, lr=0.01, end=1400.0, runs=10)
 QUICK = FULL.but(d=2000, lr=0.1, end=120.0)
@@ -101,25 +100,19 @@ def _caption(datasets: dict[str, xr.Dataset], found: dict[str, Phases], size: Si
     gap = np.abs(chain.risk.mean("run") - ode.risk[0])
     worst = int(np.argmax(gap.values))
     theory, one = found["ode"].theory, found["ode"].data.isel(run=0)
+    begins = [(str(phase), float(begin)) for phase, begin in zip(one.phase.values, one.begin.values, strict=True)]
+    parts = [f"{phase} from {begin:.1f}" for phase, begin in begins if np.isfinite(begin) and phase != "norm learning"]
+    words = (
+        f"In t: {', '.join(parts)}. The risk on the plateau is {float(one.level):.4f}, in theory {theory['level']:.4f}, and "
+        f"overlaps grow there at {float(one.growth):.5f}, in theory {theory['growth']:.5f} (small learning rates: "
+        f"{8 * size.lr / (size.width * size.teachers):.5f})."
+    )
     return [
         f"Figure 1 of the paper: p = {size.width}, p* = {size.teachers}, learning rate {size.lr:g}, N = {size.d}. Solid:",
         f"the ODE. Dashed: the mean of {size.runs} runs of the exact chain from the same start, which have the law of SGD",
         "in R^N, with a band of one standard error. Colours are students. (a) overlaps with teachers, (b) between",
         "students, (c) norms, (d) population risk. Shaded are the plateau and the descent that `phases` finds in the ODE.",
-        _phases(one, theory, size),
+        words if parts else f"It finds no plateau up to t = {size.end:.1f}.",
         f"The mean risk of the chain departs most from the ODE at t = {float(ode.t[worst]):.1f}, by",
         f"{float(gap[worst]):.3f} or {float((gap / width)[worst]):.1f} of its standard errors.",
     ]
-
-
-def _phases(one: xr.Dataset, theory: dict[str, float], size: Size) -> str:
-    """The times of the phases, the level and the rate in words."""
-    times = {str(phase): float(begin) for phase, begin in zip(one.phase.values, one.begin.values, strict=True)}
-    parts = [f"{phase} from {begin:.1f}" for phase, begin in times.items() if np.isfinite(begin) and phase != "norm learning"]
-    if not parts:
-        return f"It finds no plateau up to t = {size.end:.1f}."
-    return (
-        f"In t: {', '.join(parts)}. The risk on the plateau is {float(one.level):.4f}, in theory {theory['level']:.4f}, and "
-        f"overlaps grow there at {float(one.growth):.5f}, in theory {theory['growth']:.5f} (small learning rates: "
-        f"{8 * size.lr / (size.width * size.teachers):.5f})."
-    )

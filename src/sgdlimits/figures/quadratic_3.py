@@ -12,8 +12,7 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
-from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, panels
-from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.figures.base import OKABE_ITO, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.statistics.trees import one_of
 
 LR = SPREAD = 0.01

@@ -8,9 +8,8 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.level.base import Level
-from sgdlimits.plot.style import OKABE_ITO
 
 LR, NORMS, VALUES = 0.15, (1.8, 0.4), (0.4, 0.08)
 FULL = Size(
@@ -104,14 +103,13 @@ def _caption(datasets: dict[str, xr.Dataset], parts: dict[str, xr.Dataset], size
     moved = parts["different-norms"]
     return [
         f"Figure 4 of the paper: entries of S = rho (rho^T rho)^(-1/2), p = p* = 2, eta = {LR:g}, singular values",
-        f"{VALUES[0]:g} and {VALUES[1]:g} of rho at the start. (a) The ODE to t = {size.limit:g}, where its risk has",
-        f"fallen from {float(datasets['ode'].risk[0, 0]):.2f} to {float(datasets['ode'].risk[0, -1]):.2f}. From",
-        f"orthonormal students it keeps S: an entry changes by at most {float(parts['ode'].drift.max()):.1e}. From the",
-        f"same overlaps and orthogonal students of squared norms {NORMS[0]} and {NORMS[1]} an entry changes by",
-        f"{float(moved.drift[0, -1]):.2f}; there the commutator of Q and rho rho^T at the start is",
-        f"{float(moved.commutator[0]):.2f} of the matrices' norms. (b) In the exact chain from orthonormal students S",
-        f"diffuses: in {size.runs} runs to t = {size.end:g} an entry changes by at most {largest[size.shown[0]]:.1e} at",
-        f"d = {size.shown[0]} and {largest[size.shown[1]]:.1e} at d = {size.shown[1]}, of which one run is drawn. (c) The",
-        f"root mean square change at t = {size.early:g} falls as d to the {slope:.3f} +- {error:.3f}, from",
-        f"{change[0]:.1e} to {change[-1]:.1e}; theory says -0.5.",
+        f"{VALUES[0]:g} and {VALUES[1]:g} of rho at the start. (a) The ODE to t = {size.limit:g}, where its risk has fallen",
+        f"from {float(datasets['ode'].risk[0, 0]):.2f} to {float(datasets['ode'].risk[0, -1]):.2f}. From orthonormal students",
+        f"it keeps S: an entry changes by at most {float(parts['ode'].drift.max()):.1e}. From the same overlaps and orthogonal",
+        f"students of squared norms {NORMS[0]} and {NORMS[1]} an entry changes by {float(moved.drift[0, -1]):.2f}; there the",
+        f"commutator of Q and rho rho^T at the start is {float(moved.commutator[0]):.2f} of the matrices' norms. (b) In the",
+        f"exact chain from orthonormal students S diffuses: in {size.runs} runs to t = {size.end:g} an entry changes by at",
+        f"most {largest[size.shown[0]]:.1e} at d = {size.shown[0]} and {largest[size.shown[1]]:.1e} at d = {size.shown[1]}, of",
+        f"which one run is drawn. (c) The root mean square change at t = {size.early:g} falls as d to the {slope:.3f} +-",
+        f"{error:.3f}, from {change[0]:.1e} to {change[-1]:.1e}; theory says -0.5.",
     ]

@@ -11,8 +11,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, panels
-from sgdlimits.plot.style import looks
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, looks, panels
 from sgdlimits.theory.quadratic.counting import degrees_of_freedom
 
 ZERO = 1e-10

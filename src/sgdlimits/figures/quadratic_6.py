@@ -10,9 +10,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, looks, panels
 from sgdlimits.figures.quadratic_5 import Rank, differential, rank
-from sgdlimits.plot.style import looks
 from sgdlimits.theory.quadratic.counting import solution_dimension
 
 FULL = Size(d=6, teachers=(1, 2, 4, 9), widest=12)

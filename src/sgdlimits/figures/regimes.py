@@ -11,12 +11,12 @@ import numpy as np
 import xarray as xr
 from matplotlib.colors import ListedColormap
 
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
-from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.theory import regimes
 
 LEAST, MOST, TOLERANCE = -1.5, 1.0, 0.03
-COLOURS = dict(zip(regimes.REGIMES, ("#A6CEE3", "#0072B2", "#F9C784", "#E8998D"), strict=True))
+COLOURS = ("#A6CEE3", "#0072B2", "#F9C784", "#E8998D")
+"""Of the regimes, in the order of `theory.regimes.REGIMES`."""
 FULL = Size(kappas=41, deltas=101, widths=(4, 8, 16))
 QUICK = FULL.but(kappas=11, deltas=26, widths=(4, 12))
 """Points along each exponent, and the widths behind the fits."""
@@ -45,9 +45,7 @@ def _figure(found: xr.Dataset) -> Figure:
 
 
 def _plane(found: xr.Dataset, ax: Axes) -> None:
-    number = {name: place for place, name in enumerate(regimes.REGIMES)}
-    values = np.vectorize(number.get)(found.regime.values)
-    colours = ListedColormap(list(COLOURS.values()))
+    values, colours = np.vectorize(list(regimes.REGIMES).index)(found.regime.values), ListedColormap(COLOURS)
     ax.pcolormesh(found.kappa, found.delta, values.T, cmap=colours, vmin=0, vmax=3, shading="nearest", rasterized=True)
     kappa = np.array([0.0, 1.0])
     ax.plot(kappa, -kappa, color="black", linewidth=1.4)
