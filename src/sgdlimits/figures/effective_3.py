@@ -18,7 +18,6 @@ SNR, RIDGE = 1000.0, 0.1
 ANGLES = (np.pi / 6, np.pi / 4)
 FULL = Size(d=250, runs=1000, end=250.0, ring_runs=400, ring_end=60.0)
 QUICK = FULL.but(runs=60, end=120.0, ring_runs=60, ring_end=20.0)
-"""Dimension, runs of the chain and their time, runs that start on a ring and their time."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

@@ -44,12 +44,9 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
         mean = sl.summarise(exits_of(problem, d, runs, seed), quantiles=()).mean.scaled(float(problem.rate))
         formulas = {name: PER_UNIT * sl.theory.mediocrity.exit_time(problem, d, THRESHOLD, name) for name in FORMULAS}
         rows.append({"simulated": mean.value, "low": mean.low, "high": mean.high, "runs": runs, **formulas})
-    shape = (len(size.widths), len(size.dimensions))
-    table = xr.Dataset(
-        {name: (("width", "d"), np.reshape([row[name] for row in rows], shape)) for name in rows[0]},
-        coords={"width": list(size.widths), "d": list(size.dimensions)},
-        attrs={"lr_per_unit": PER_UNIT, "threshold": THRESHOLD, "time": "that of the paper"},
-    )
+    shape, coords = (len(size.widths), len(size.dimensions)), {"width": list(size.widths), "d": list(size.dimensions)}
+    columns = {name: (("width", "d"), np.reshape([row[name] for row in rows], shape)) for name in rows[0]}
+    table = xr.Dataset(columns, coords, {"lr_per_unit": PER_UNIT, "threshold": THRESHOLD, "time": "that of the paper"})
     keep("table", table)
     return Drawn(_figure(table), _caption(table), {"table": table})
 

@@ -10,7 +10,6 @@ from sgdlimits.figures.mediocrity_1_left import draw
 
 FULL = Size(d=3000, t_max=40.0, sgd=16, sde=30, chain=500)
 QUICK = FULL.but(d=300, sgd=8, sde=16, chain=200)
-"""Dimension, end in t, and runs of SGD, of the SDE, and of the chain behind the numbers."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

@@ -20,8 +20,6 @@ from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, i
 
 SHOWN, SMALL, DENT = (3, 30, 3000, 10**9), 0.1, 0.22
 SHADES = ("#b9d77a", "#58a55c", "#1f6f78", "#12304a")
-
-
 MANY = (3, 10, 30, 100, 300, 1000, 3000, 10**4, 10**5, 10**6)
 FULL = Size(points=40, lines=9, steps=90, dimensions=MANY, starts=400)
 QUICK = FULL.but(points=20, lines=6, steps=60, starts=60)

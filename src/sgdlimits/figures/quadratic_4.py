@@ -23,10 +23,8 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Solve the ODE from students of equal and of different norms, and run the chain from the former."""
     problem = sl.presets.quadratic_network(2, 2, lr=LR)
     equal, different = starts(seed)
-    follow: dict[str, tuple[Level, sl.Overlaps, float, int]] = {
-        "ode": (sl.ODE(), equal, size.limit, 1),
-        "different-norms": (sl.ODE(), different, size.limit, 1),
-    }
+    follow: dict[str, tuple[Level, sl.Overlaps, float, int]] = {"ode": (sl.ODE(), equal, size.limit, 1)}
+    follow["different-norms"] = (sl.ODE(), different, size.limit, 1)
     follow |= {f"chain-{d}": (sl.Chain(d), equal, size.end, size.runs) for d in size.shown}
     follow |= {f"early-{d}": (sl.Chain(d), equal, size.early, size.compared) for d in size.sizes}
     datasets = {}

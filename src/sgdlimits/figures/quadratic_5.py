@@ -47,12 +47,10 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Count degrees of freedom by formula, and by ranks at random weights."""
     rng, widths = np.random.default_rng(seed), np.arange(1, size.widest + 1)
     ranks = [[rank(differential(rng.normal(size=(p, d)))) for p in widths] for d in size.dimensions]
-    over = ("d", "width")
-    data = xr.Dataset(
-        {name: (over, np.array([[getattr(each, name) for each in row] for row in ranks])) for name in Rank._fields}
-        | {"formula": (over, np.array([[degrees_of_freedom(int(p), d) for p in widths] for d in size.dimensions]))},
-        coords={"d": list(size.dimensions), "width": widths},
-    )
+    formula = np.array([[degrees_of_freedom(int(p), d) for p in widths] for d in size.dimensions])
+    counts = {name: np.array([[getattr(each, name) for each in row] for row in ranks]) for name in Rank._fields}
+    coords = {"d": list(size.dimensions), "width": widths}
+    data = xr.Dataset({name: (tuple(coords), each) for name, each in (counts | {"formula": formula}).items()}, coords)
     keep("counts", data)
     return Drawn(_figure(data), _caption(data), {"counts": data})
 

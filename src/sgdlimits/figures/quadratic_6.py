@@ -44,11 +44,8 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Count the dimension by formula, by rotations, and by equations, at one random solution for each width."""
     rng, widths, over = np.random.default_rng(seed), np.arange(1, size.widest + 1), ("teachers", "width")
     names = ("formula", "rotations", "equations", "kept", "dropped")
-    data = xr.Dataset(
-        {name: (over, np.full((len(size.teachers), widths.size), np.nan)) for name in names},
-        coords={"teachers": list(size.teachers), "width": widths},
-        attrs={"d": size.d},
-    )
+    coords, empty = {"teachers": list(size.teachers), "width": widths}, np.full((len(size.teachers), widths.size), np.nan)
+    data = xr.Dataset({name: (over, empty.copy()) for name in names}, coords, {"d": size.d})
     for k in size.teachers:
         n = min(k, size.d)
         for p in widths[widths >= n]:
