@@ -7,19 +7,13 @@ from typing import Any
 
 import click
 
-from sgdlimits.cli.critical_points import critical_points
-from sgdlimits.cli.demo import demo
 from sgdlimits.cli.exit_time import exit_time
-from sgdlimits.cli.exponent import exponent
-from sgdlimits.cli.figure import figure
+from sgdlimits.cli.figure import demo, figure
+from sgdlimits.cli.files import info, phases, plot, rerun
 from sgdlimits.cli.fixed_points import fixed_points
-from sgdlimits.cli.info import info
 from sgdlimits.cli.options import Group, Refusal
-from sgdlimits.cli.phases import phases
-from sgdlimits.cli.plot import plot
-from sgdlimits.cli.presets import presets
-from sgdlimits.cli.rerun import rerun
-from sgdlimits.cli.run import run
+from sgdlimits.cli.run import presets, run
+from sgdlimits.cli.theory import critical_points, exponent
 from sgdlimits.cli.work import INTERRUPTED_CODE
 from sgdlimits.errors import BadInput
 

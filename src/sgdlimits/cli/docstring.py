@@ -8,33 +8,11 @@ import unicodedata
 from typing import Any, NamedTuple
 
 _WORDS = {
-    "cdot": "·",
-    "times": "×",
-    "otimes": "⊗",
-    "perp": "⊥",
-    "sum": "Σ",
-    "prod": "Π",
-    "sim": "~",
-    "le": "≤",
-    "leq": "≤",
-    "ge": "≥",
-    "geq": "≥",
-    "ne": "≠",
-    "approx": "≈",
-    "infty": "∞",
-    "to": "→",
-    "leftarrow": "←",
-    "rightarrow": "→",
-    "top": "T",
-    "in": "∈",
-    "pm": "±",
-    "langle": "<",
-    "rangle": ">",
-    "ldots": "...",
-    "dots": "...",
-    "quad": " ",
-    "qquad": " ",
-}
+    "cdot": "·", "times": "×", "otimes": "⊗", "perp": "⊥", "sum": "Σ", "prod": "Π", "sim": "~", "le": "≤",
+    "leq": "≤", "ge": "≥", "geq": "≥", "ne": "≠", "approx": "≈", "infty": "∞", "to": "→", "leftarrow": "←",
+    "rightarrow": "→", "top": "T", "in": "∈", "pm": "±", "langle": "<", "rangle": ">", "ldots": "...",
+    "dots": "...", "quad": " ", "qquad": " ",
+}  # fmt: skip
 
 
 class Description(NamedTuple):

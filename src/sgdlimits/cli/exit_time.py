@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sgdlimits.cli.options import Command, Option, number
-from sgdlimits.cli.work import check_output, check_picture, keep_compiled, warnings_in_a_sentence
+from sgdlimits.cli.work import check_output, check_picture, keep_compiled, picture, warnings_in_a_sentence
 
 if TYPE_CHECKING:
     from sgdlimits.analysis import ExitTable
@@ -19,9 +19,8 @@ PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
 OPTIONS = [
     number("--width", PROBLEM, "p, the number of units", default=1),
     number("--d", PROBLEM, "dimension", default=3000),
-    Option(
-        "--lr", type=number("--lr", PROBLEM, "", whole=False).type, default="1/12", show_default=True, heading=PROBLEM,
-        help="learning rate; 1/12 needs the fewest samples for one unit without noise",
+    number(
+        "--lr", PROBLEM, "learning rate; 1/12 needs the fewest samples for one unit without noise", default="1/12", whole=False
     ),
     number("--noise", PROBLEM, "variance of the label noise", default=0, whole=False),
     number("--threshold", PROBLEM, "T, the share of the excess risk that is lost at the exit", default=0.5, whole=False),
@@ -63,17 +62,14 @@ def make(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, force,
 
 def draw(problem: ProjectionProblem, table: ExitTable, path: Path) -> None:
     """Save the survival curves of the levels, with the law of the backward equation at width 1."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
     import numpy as np
 
-    from sgdlimits.plot import PAPER, survival
     from sgdlimits.theory.mediocrity import exit_law
 
     a = table.data.attrs
-    with plt.rc_context(PAPER):
+    with picture(path):
+        from sgdlimits.plot import survival
+
         ax = survival({f"{name}, {each.sizes['run']} runs": each for name, each in table.exits.items()})
         end = max(float(each.t.max()) for each in table.exits.values())
         if a["width"] == 1 and table.learns:
@@ -81,8 +77,6 @@ def draw(problem: ProjectionProblem, table: ExitTable, path: Path) -> None:
             ax.plot(t, 1 - law.cdf(t), color="0.55", linewidth=3.5, alpha=0.6, zorder=2, label="backward equation")
         ax.set(xlim=(0, end), title=rf"exit at $T = {a['threshold']:g}$, $p = {a['width']}$, $d = {a['d']}$")
         ax.legend()
-        plt.gcf().savefig(path)
-        plt.close()
 
 
 exit_time = Command(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import click
 
-from sgdlimits.cli.options import Command, Option, number
-from sgdlimits.cli.run import Presets, preset_command
+from sgdlimits.cli.options import Option, number
+from sgdlimits.cli.run import Presets
 from sgdlimits.cli.work import INTERRUPTED_CODE, keep_compiled
 
 SEARCH = "The search"
@@ -24,56 +23,12 @@ OPTIONS = [
 ]
 
 
-class FixedPointPresets(Presets):
-    """A group with a command for each preset."""
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        from sgdlimits.problem.presets import PRESETS
-
-        preset = PRESETS.get(name.replace("-", "_"))
-        return None if preset is None else search_command(preset)
-
-
-@click.group(
-    "fixed-points",
-    cls=FixedPointPresets,
-    subcommand_metavar="PRESET [OPTIONS]",
-    short_help="Fixed points of a preset's ODE: stability, eigenvalues, copies, basins.",
-)
-def fixed_points() -> None:
-    """Find the fixed points of a preset's ODE, isolated or in manifolds, one row for each up to symmetry.
-
-    \b
-    Examples:
-      sgdlimits fixed-points phase_retrieval --lr 0.1
-      sgdlimits fixed-points binary_mixture --snr inf --ridge 0.1 --basins 250
-
-    Each preset has its own options: see sgdlimits fixed-points PRESET --help.
-    """
-
-
-def search_command(preset: Callable) -> click.Command:
-    """The command that searches the fixed points of a preset."""
-    run = preset_command(preset)
-    own = [param for param in run.params if param.name and param.name.startswith("problem_")]
-    needed = [f"{each.opts[0]} {each.type.name.upper()}" for each in own if each.required]
-    example = " ".join(["sgdlimits fixed-points", preset.__name__, *needed, "--count 256"])
-    return Command(
-        preset.__name__,
-        params=[*own, *OPTIONS],
-        callback=lambda **given: search(preset, given),
-        help=f"{run.short_help}\n\n\b\nExample:\n  {example}",
-        short_help=run.short_help,
-    )
-
-
-def search(preset: Callable, given: dict[str, Any]) -> None:
-    """Build the problem from the options, search, and print the table."""
+def search(name: str, problem: Any, given: dict[str, Any]) -> None:
+    """Search, and print the table."""
     from sgdlimits.analysis.fixed_points import SearchInterrupted, fixed_points
     from sgdlimits.start import RandomInit
 
     keep_compiled()
-    problem = preset(**{name.removeprefix("problem_"): value for name, value in given.items() if name.startswith("problem_")})
     try:
         table = fixed_points(
             problem,
@@ -89,3 +44,19 @@ def search(preset: Callable, given: dict[str, Any]) -> None:
         click.echo(repr(stopped.found))
         sys.exit(INTERRUPTED_CODE)
     click.echo(repr(table))
+
+
+@click.group(
+    "fixed-points", cls=Presets, short_help="Fixed points of a preset's ODE: stability, eigenvalues, copies, basins.",
+    work=search, options=lambda taken: OPTIONS, example="--count 256",
+)  # fmt: skip
+def fixed_points() -> None:
+    """Find the fixed points of a preset's ODE, isolated or in manifolds, one row for each up to symmetry.
+
+    \b
+    Examples:
+      sgdlimits fixed-points phase_retrieval --lr 0.1
+      sgdlimits fixed-points binary_mixture --snr inf --ridge 0.1 --basins 250
+
+    Each preset has its own options: see sgdlimits fixed-points PRESET --help.
+    """

@@ -26,16 +26,12 @@ STARTS = {
 }
 START_OPTIONS = [
     Option(
-        "--start",
-        type=click.Choice(list(STARTS)),
-        default="random",
-        show_default=True,
-        heading=START,
+        "--start", type=click.Choice(list(STARTS)), default="random", show_default=True, heading=START,
         help="; ".join(f"{name}: {words}" for name, words in STARTS.items()),
     ),
     number("--spread", START, "standard deviation of the overlaps (orthogonal)", whole=False),
     number("--overlap", START, "overlap of each student with each fixed direction (fixed)", whole=False),
-]
+]  # fmt: skip
 
 
 def levels() -> dict[str, type[Level]]:

@@ -7,6 +7,7 @@ import re
 import types
 import typing
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import click
@@ -28,10 +29,8 @@ class Number(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
-        try:
+        with suppress(ValueError):
             return int(value)
-        except ValueError:
-            pass
         top, slash, bottom = value.partition("/")
         try:
             result = float(top) / float(bottom) if slash else float(value)
@@ -88,7 +87,7 @@ class Option(click.Option):
         self.heading = heading
 
 
-def number(flag: str, heading: str, help: str, *, default: float | None = None, whole: bool = True) -> Option:
+def number(flag: str, heading: str, help: str, *, default: float | str | None = None, whole: bool = True) -> Option:
     """An option that is a number."""
     more: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
     return Option(flag, type=Number(whole=whole), heading=heading, help=help, **more)
@@ -109,14 +108,7 @@ def kind(annotation: Any) -> click.ParamType | None:
 
 
 def option(
-    destination: str,
-    annotation: Any,
-    *,
-    flag: str,
-    heading: str,
-    help: str,
-    default: Any = None,
-    required: bool = False,
+    destination: str, annotation: Any, *, flag: str, heading: str, help: str, default: Any = None, required: bool = False
 ) -> Option:
     """An option `--flag` of the type of an annotation; a bool becomes a pair `--flag/--no-flag`."""
     flag = flag.replace("_", "-")

@@ -1,9 +1,9 @@
-"""`sgdlimits run PRESET`: one command for each preset, made from its signature and its docstring."""
+"""`sgdlimits run PRESET`: one command for each preset, made from its signature and its docstring; `sgdlimits presets`."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -12,6 +12,7 @@ from sgdlimits.cli.docstring import describe
 from sgdlimits.cli.levels import START_OPTIONS, level_options, make_level, make_start
 from sgdlimits.cli.options import Command, Group, Option, kind, number, option
 from sgdlimits.cli.work import check_output, check_picture, compute, table
+from sgdlimits.text import table as columns
 
 PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
 PATH = click.Path()
@@ -28,9 +29,17 @@ RUN_OPTIONS = [
 
 
 class Presets(Group):
-    """A group with a command for each preset in `sgdlimits.presets.PRESETS`."""
+    """A group with a command for each preset in `sgdlimits.presets.PRESETS`, its options made from signature and docstring.
+
+    Beside these a command has the `options` that do not take the names of the preset's own, with some in its `example`; it
+    calls `work` with the preset's name, the problem, and what was given.
+    """
 
     noun = "preset"
+
+    def __init__(self, *, work: Callable, options: Callable[[set[str]], Iterable[Option]], example: str, **more: Any) -> None:
+        super().__init__(subcommand_metavar="PRESET [OPTIONS]", **more)
+        self.work, self.options, self.example = work, options, example
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         from sgdlimits.problem.presets import PRESETS
@@ -41,10 +50,58 @@ class Presets(Group):
         from sgdlimits.problem.presets import PRESETS
 
         preset = PRESETS.get(name.replace("-", "_"))
-        return None if preset is None else preset_command(preset)
+        if preset is None:
+            return None
+        words, parameters = describe(preset), inspect.signature(preset, eval_str=True).parameters
+        own = [
+            option(
+                f"problem_{name}",
+                parameter.annotation,
+                heading=PROBLEM,
+                help=words.parameters.get(name, ""),
+                default=None if parameter.default is parameter.empty else parameter.default,
+                required=parameter.default is parameter.empty,
+                flag=name,
+            )
+            for name, parameter in parameters.items()
+            if kind(parameter.annotation) or parameter.default is parameter.empty
+        ]
+        needed = [f"{each.opts[0]} {each.type.name.upper()}" for each in own if each.required]
+        line = " ".join(["sgdlimits", str(self.name), preset.__name__, *needed, self.example])
+
+        def callback(**given: Any) -> None:
+            mine = {name.removeprefix("problem_"): value for name, value in given.items() if name.startswith("problem_")}
+            self.work(preset.__name__, preset(**mine), given)
+
+        params: list[click.Parameter] = [*own, *self.options(set(parameters))]
+        text = f"{words.summary}\n\n\b\nExample:\n  {line}"
+        return Command(preset.__name__, params=params, callback=callback, help=text, short_help=words.summary)
 
 
-@click.group(cls=Presets, subcommand_metavar="PRESET [OPTIONS]", short_help="Simulate a preset and save the dataset.")
+def run_problem(name: str, problem: Any, given: dict[str, Any]) -> None:
+    """Build the level and the start from the options, simulate, save and report."""
+    level, start = make_level(given), make_start(given)
+    out = check_output(given["out"] or f"{name}-{level.name}-seed{given['seed']}.nc", given["force"])
+    picture = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
+
+    from sgdlimits.trajectory import simulate
+
+    numbers = {name: given[name] for name in ("t_max", "runs", "seed", "save")}
+    dataset, seconds = compute(lambda: simulate(problem, level, start, progress=not given["quiet"], **numbers), out)
+    if picture:
+        from sgdlimits.cli.files import draw
+
+        draw({given["level"]: dataset}, picture)
+    if not given["quiet"]:
+        click.echo(table(dataset, seconds))
+        click.echo(f"Saved {out}{f' and {picture}' if picture else ''}. See also: sgdlimits info {out}")
+
+
+@click.group(
+    cls=Presets, short_help="Simulate a preset and save the dataset.", work=run_problem,
+    options=lambda taken: [*level_options(taken), *START_OPTIONS, *RUN_OPTIONS],
+    example="--d 3000 --level chain --runs 64 --t-max 60 --plot figure.png",
+)  # fmt: skip
 def run() -> None:
     """Simulate a preset's learning problem and save the dataset.
 
@@ -57,54 +114,15 @@ def run() -> None:
     """
 
 
-def preset_command(preset: Callable) -> click.Command:
-    """The command that runs a preset."""
-    words = describe(preset)
-    parameters = inspect.signature(preset, eval_str=True).parameters
-    own = [
-        option(
-            f"problem_{name}",
-            parameter.annotation,
-            heading=PROBLEM,
-            help=words.parameters.get(name, ""),
-            default=None if parameter.default is parameter.empty else parameter.default,
-            required=parameter.default is parameter.empty,
-            flag=name,
-        )
-        for name, parameter in parameters.items()
-        if kind(parameter.annotation) or parameter.default is parameter.empty
-    ]
-    needed = [f"{each.opts[0]} {each.type.name.upper()}" for each in own if each.required]
-    example = [
-        "sgdlimits run",
-        preset.__name__,
-        *needed,
-        "--d 3000 --level chain --runs 64 --t-max 60 --plot figure.png",
-    ]
-    return Command(
-        preset.__name__,
-        params=[*own, *level_options(taken=set(parameters)), *START_OPTIONS, *RUN_OPTIONS],
-        callback=lambda **given: run_preset(preset, given),
-        help=f"{words.summary}\n\n\b\nExample:\n  {' '.join(example)}",
-        short_help=words.summary,
-    )
+@click.command(cls=Command, short_help="List the presets.")
+def presets() -> None:
+    """List the presets, with one line each.
 
+    \b
+    Example:
+      sgdlimits presets
+    """
+    from sgdlimits.problem.presets import PRESETS
 
-def run_preset(preset: Callable, given: dict[str, Any]) -> None:
-    """Build the problem, the level and the start from the options, simulate, save and report."""
-    own = {name.removeprefix("problem_"): value for name, value in given.items() if name.startswith("problem_")}
-    problem, level, start = preset(**own), make_level(given), make_start(given)
-    out = check_output(given["out"] or f"{preset.__name__}-{level.name}-seed{given['seed']}.nc", given["force"])
-    picture = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
-
-    from sgdlimits.trajectory import simulate
-
-    numbers = {name: given[name] for name in ("t_max", "runs", "seed", "save")}
-    dataset, seconds = compute(lambda: simulate(problem, level, start, progress=not given["quiet"], **numbers), out)
-    if picture:
-        from sgdlimits.cli.plot import draw
-
-        draw({given["level"]: dataset}, picture)
-    if not given["quiet"]:
-        click.echo(table(dataset, seconds))
-        click.echo(f"Saved {out}{f' and {picture}' if picture else ''}. See also: sgdlimits info {out}")
+    click.echo(columns((name, describe(preset).summary) for name, preset in PRESETS.items()))
+    click.echo("\nThe options of one: sgdlimits run PRESET --help")

@@ -104,6 +104,22 @@ def warnings_in_a_sentence() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def picture(path: Path) -> Iterator[None]:
+    """Save the figure that is drawn inside, in the style of a paper and without a window."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from sgdlimits.plot import PAPER
+
+    with plt.rc_context(PAPER):
+        yield
+        plt.savefig(path)
+        plt.close()
+
+
 def table(dataset: xr.Dataset, seconds: float) -> str:
     """How the runs of a dataset ended, in a few lines."""
     from sgdlimits.analysis.origin import overlap_name

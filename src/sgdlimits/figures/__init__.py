@@ -1,6 +1,16 @@
 """Figures, one file each: they compose the package's verbs, and say in a caption with numbers what came out.
 
 A figure is a module with a docstring, the sizes `FULL` and `QUICK`, and `make(size, seed, keep) -> Drawn`; its name is below.
+
+.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
+   linear models*.
+.. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
+.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
+   overparameterized quadratic networks*.
+.. [5] Loureiro, *Dimension-free limits of SGD for two-layers neural networks*, slides.
+.. [12] Berthier, Montanari, Zhou, *Learning time-scales in two-layers neural networks*.
+.. [15] Ben Arous, Gheissari, Jagannath, *Online stochastic gradient descent on non-convex losses from high-dimensional
+   inference*.
 """
 
 NAMES = """

@@ -1,27 +1,33 @@
-"""What all figures share: what `make` returns, and the files that a figure becomes."""
+"""What all figures share: their sizes, what `make` returns, panels, tables of rows, and words."""
 
 from __future__ import annotations
 
-import ast
-import importlib
-import importlib.util
-import os
-import re
-import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any
 
-from sgdlimits.errors import BadInput, check_count
-from sgdlimits.figures import FIGURES
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes as Axes
+from matplotlib.figure import Figure as Figure
+from tqdm.auto import tqdm
 
-if TYPE_CHECKING:
-    import xarray as xr
-    from matplotlib.figure import Figure
+import sgdlimits as sl
+from sgdlimits.plot.style import OKABE_ITO as OKABE_ITO, looks as looks
 
-Keep = Callable[[str, "xr.Dataset"], Any]
+Keep = Callable[[str, xr.Dataset], Any]
 """Takes each dataset with its name as soon as it is finished, so that an interruption does not lose it."""
+
+
+class Size(SimpleNamespace):
+    """How large a figure is: numbers of runs, dimensions, times and the like, each under its name."""
+
+    def but(self, **changes: Any) -> Size:
+        """The same size with some of its numbers changed."""
+        return Size(**vars(self) | changes)
 
 
 @dataclass
@@ -38,63 +44,44 @@ def ignore(name: str, dataset: xr.Dataset) -> None:
     """Keep nothing."""
 
 
-def module_of(name: str) -> Any:
-    """The module of a figure, or `BadInput` with the names there are."""
-    if name not in FIGURES:
-        raise BadInput(f"there is no figure {name!r}. The figures are {', '.join(FIGURES)}.")
-    return importlib.import_module(FIGURES[name])
+def panels(*shape: int, **more: Any) -> tuple[Figure, Any]:
+    """A new figure, and its axes in so many rows and columns."""
+    return plt.subplots(*shape, layout="constrained", **more)
 
 
-def summary(name: str) -> str:
-    """The first sentence of a figure's docstring, without importing it."""
-    spec = importlib.util.find_spec(FIGURES[name])
-    assert spec is not None, FIGURES[name]
-    assert spec.origin is not None, FIGURES[name]
-    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-    return re.sub(r" \[\d+\]_", "", " ".join(text.split("\n\n")[0].split())).rstrip(".")
+def progress(items: Iterable, what: str) -> Any:
+    """The items, with a bar that shows how many of them are done once this takes more than a second."""
+    return tqdm(items, desc=what, delay=1.0, leave=False)
 
 
-def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -> Iterator[str]:
-    """Make a figure and write NAME.png, NAME.svg, NAME.txt and NAME-*.nc into a folder; yields what to print."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    from sgdlimits.plot import PAPER
-
-    check_count("seed", seed, at_least=0)
-    module, folder = module_of(name), _folder(out)
-    files: list[str] = []
-
-    def keep(key: str, dataset: xr.Dataset) -> None:
-        files.append(write(dataset, folder / f"{name}-{key}.nc").name)
-
-    with plt.rc_context(PAPER):
-        drawn = module.make(module.QUICK if quick else module.FULL, seed, keep)
-        drawn.figure.savefig(folder / f"{name}.png")
-        drawn.figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
-        plt.close(drawn.figure)
-    caption = textwrap.fill(" ".join(drawn.caption), width=110, break_on_hyphens=False, break_long_words=False)
-    (folder / f"{name}.txt").write_text(caption + "\n", encoding="utf-8")
-    yield from [*drawn.lines, caption, ""]
-    yield f"In {folder}: {', '.join([f'{name}.png', f'{name}.svg', f'{name}.txt', *files])}."
+def tabulate(rows: Sequence[dict], over: str = "point", coords: dict[str, Any] | None = None, **attrs: Any) -> xr.Dataset:
+    """A dataset of rows that have the same names, one for each place along a dimension; `coords` stand along it too."""
+    along = {name: (over, list(values)) for name, values in (coords or {}).items()}
+    return xr.Dataset({name: (over, [row[name] for row in rows]) for name in rows[0]}, along, attrs)
 
 
-def write(dataset: xr.Dataset, path: Path) -> Path:
-    """Write a dataset, of `simulate` or any other, whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        dataset.to_netcdf(partial, engine="h5netcdf")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return path
+def rows_of(table: xr.Dataset, **values: Any) -> xr.Dataset:
+    """The points of a table with these values."""
+    return table.isel(point=np.all([table[name].values == value for name, value in values.items()], axis=0))
 
 
-def _folder(out: str | Path) -> Path:
-    try:
-        Path(out).mkdir(parents=True, exist_ok=True)
-    except OSError as reason:
-        raise BadInput(f"the folder {out} cannot be made: {reason.strerror}. Give another --out.") from reason
-    return Path(out)
+def error_of(values: np.ndarray) -> float:
+    """The standard error of the mean of independent values."""
+    return float(values.std(ddof=1) / np.sqrt(values.size))
+
+
+def half_way(stats: sl.Overlaps):
+    """By how much the largest overlap is above a half, where a unit has left the plateau."""
+    return jnp.abs(stats.M).max() - 0.5
+
+
+def participation(a: np.ndarray) -> np.ndarray:
+    """The participation ratio over the width: 1 where all entries are equal, 1/p where one has all the weight."""
+    return np.abs(a).sum(-1) ** 2 / (a**2).sum(-1) / a.shape[-1]
+
+
+def plain(text: str) -> str:
+    """A formula without markup."""
+    for mark, word in {"$": "", "\\,": " ", "\\log": "log", "\\cos": "cos", "\\mathrm{He}": "He"}.items():
+        text = text.replace(mark, word)
+    return text

@@ -6,39 +6,23 @@ with the corrector parts from gradient flow only at the end of learning, where l
 .. math:: \\frac{\\text{lr}\\,\\Delta}{4p}\\,E[s'(\\lambda)^2], \\qquad E[s'(\\lambda)^2] = \\frac{4}{\\pi\\sqrt5}
 
 to first order in the rate, for s = erf and students of norm 1.
-
-.. [5] Loureiro, *Dimension-free limits of SGD for two-layers neural networks*, slides.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
-from sgdlimits.plot.style import looks
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, looks, panels
+from sgdlimits.level.base import Level
 
 GAMMA, NOISE = 0.05, 1e-3
-
-
-class Size(NamedTuple):
-    """Width, teachers, dimension, runs of SGD, the time of the slides at their end, and that at the end of the ODE."""
-
-    width: int
-    teachers: tuple[int, ...]
-    d: int
-    runs: int
-    end: float
-    end_ode: float
-
-
-FULL, QUICK = Size(10, (2, 5), 20, 8, 500.0, 3e4), Size(10, (2, 5), 20, 8, 60.0, 3e3)
+FULL = Size(width=10, teachers=(2, 5), d=20, runs=8, end=500.0, end_ode=3e4)
+QUICK = FULL.but(end=60.0, end_ode=3e3)
+"""Width, teachers, dimension, runs of SGD, the time of the slides at their end, and that at the end of the ODE."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -46,25 +30,21 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     datasets = {}
     for teachers in size.teachers:
         problem = sl.presets.committee(size.width, teachers, "erf_plain", lr=2 * GAMMA, noise=NOISE)
-        start = sl.RandomInit(size.d).one(problem, seed=seed)
-        levels = {
-            "SGD": (sl.SGD(size.d), size.runs, size.end),
-            "ODE": (sl.ODE(rtol=1e-7), 1, size.end_ode),
-            "flow": (sl.ODE(corrector=False, rtol=1e-7), 1, size.end_ode),
-        }
-        for name, (level, runs, end) in levels.items():
-            found = run_in_slides_time(problem, level, start, end, runs, seed)
+        for name, found in three_levels(problem, "SGD", sl.SGD(size.d), size, seed, count=80):
             datasets[f"{name}-{teachers}"] = found
             keep(f"{name.lower()}-{teachers}", found.drop_vars("Q"))
     return Drawn(_figure(datasets, size), _caption(datasets, size), datasets)
 
 
-def run_in_slides_time(problem, level, start, end: float, runs: int, seed: int, count: int = 80) -> xr.Dataset:
-    """Simulate up to a time of the slides, gamma t/p with gamma = lr/2, saved at growing distances; `tau` is that time."""
-    rate = float(problem.rate) / 2
-    times = np.geomspace(0.1, end, count) / rate
-    found = sl.simulate(problem, level, start, t_max=times[-1], runs=runs, seed=seed, save=times)
-    return found.assign_coords(tau=found.t * rate)
+def three_levels(problem, name: str, level: Level, size: Size, seed: int, count: int) -> Iterator[tuple[str, xr.Dataset]]:
+    """A level, the ODE and gradient flow from one random start; `tau` is the slides' time, gamma t/p with gamma = lr/2."""
+    start, rate = sl.RandomInit(size.d).one(problem, seed=seed), float(problem.rate) / 2
+    ode, flow = sl.ODE(rtol=1e-7), sl.ODE(corrector=False, rtol=1e-7)
+    ends = {name: (level, size.runs, size.end), "ODE": (ode, 1, size.end_ode), "flow": (flow, 1, size.end_ode)}
+    for key, (each, runs, end) in ends.items():
+        times = np.geomspace(0.1, end, count) / rate
+        found = sl.simulate(problem, each, start, t_max=times[-1], runs=runs, seed=seed, save=times)
+        yield key, found.assign_coords(tau=found.t * rate)
 
 
 def excess(found: xr.Dataset) -> xr.DataArray:
@@ -89,7 +69,7 @@ def draw_risk(ax: Axes, runs: xr.Dataset, label: str, ode: xr.Dataset, flow: xr.
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = plt.subplots(1, len(size.teachers), figsize=(8.8, 3.7), layout="constrained", sharey=True, squeeze=False)
+    figure, axes = panels(1, len(size.teachers), figsize=(8.8, 3.7), sharey=True, squeeze=False)
     for ax, teachers in zip(axes[0], size.teachers, strict=True):
         sgd, ode, flow = (datasets[f"{name}-{teachers}"] for name in ("SGD", "ODE", "flow"))
         draw_risk(ax, sgd, f"SGD, {size.runs} runs", ode, flow, label_noise(size.width, GAMMA))

@@ -3,60 +3,35 @@
 At constant width and learning rate the corrector stays as d grows (Saad and Solla). From random weights all students first
 learn what the teachers have in common, and wait on a plateau where each overlaps about equally with all teachers. Small
 differences grow there exponentially, until each student has found one teacher.
-
-.. [5] Loureiro, *Dimension-free limits of SGD for two-layers neural networks*, slides.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
-from sgdlimits.figures.committee_classical import NOISE, draw_risk, excess, label_noise, run_in_slides_time
-from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.committee_classical import NOISE, draw_risk, excess, label_noise, three_levels
 
 GAMMA = 0.1
-
-
-class Size(NamedTuple):
-    """Width, teachers, dimension, runs of the chain, the time of the slides at their end, and that at the end of the ODE."""
-
-    width: int
-    teachers: int
-    d: int
-    runs: int
-    end: float
-    end_ode: float
-
-
-FULL, QUICK = Size(8, 4, 1000, 4, 150.0, 1e4), Size(8, 4, 100, 4, 180.0, 3e3)
+FULL = Size(width=8, teachers=4, d=1000, runs=4, end=150.0, end_ode=1e4)
+QUICK = FULL.but(d=100, end=180.0, end_ode=3e3)
+"""Width, teachers, dimension, runs of the chain, the time of the slides at their end, and that at the end of the ODE."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Simulate the chain, the ODE and gradient flow from one random start."""
     problem = sl.presets.committee(size.width, size.teachers, "erf_plain", lr=2 * GAMMA, noise=NOISE)
-    start = sl.RandomInit(size.d).one(problem, seed=seed)
-    levels = {
-        "chain": (sl.Chain(size.d), size.runs, size.end),
-        "ODE": (sl.ODE(rtol=1e-7), 1, size.end_ode),
-        "flow": (sl.ODE(corrector=False, rtol=1e-7), 1, size.end_ode),
-    }
     datasets = {}
-    for name, (level, runs, end) in levels.items():
-        datasets[name] = run_in_slides_time(problem, level, start, end, runs, seed, count=120)
-        keep(name.lower(), datasets[name])
+    for name, found in three_levels(problem, "chain", sl.Chain(size.d), size, seed, count=120):
+        datasets[name] = found
+        keep(name.lower(), found)
     return Drawn(_figure(datasets, size), _caption(datasets, size), datasets)
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.9), layout="constrained")
+    figure, (left, right) = panels(1, 2, figsize=(9.2, 3.9))
     chain, ode, flow = (datasets[name] for name in ("chain", "ODE", "flow"))
     draw_risk(left, chain, f"exact chain, $d = {size.d}$, {size.runs} runs", ode, flow, label_noise(size.width, GAMMA))
     left.set(ylabel="excess risk")
@@ -72,8 +47,8 @@ def _overlaps(ode: xr.Dataset, chain: xr.Dataset, ax: Axes) -> None:
     for student, teacher in np.ndindex(ode.M.shape[1:]):
         mine = own[student] == teacher
         colour = OKABE_ITO[teacher] if mine else "0.7"
-        how: dict = dict(color=colour, linewidth=1.3 if mine else 0.7, zorder=3 if mine else 1)
-        ax.plot(ode.tau, ode.M[:, student, teacher], **how)
+        width, order = (1.3, 3) if mine else (0.7, 1)
+        ax.plot(ode.tau, ode.M[:, student, teacher], color=colour, linewidth=width, zorder=order)
         if mine:
             ax.plot(chain.tau[::3], chain.M[::3, student, teacher], "o", color=colour, markersize=2.2, zorder=2)
     for teacher in sorted(set(own)):
@@ -94,8 +69,8 @@ def plateau(ode: xr.Dataset) -> int:
 def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     chain, ode, flow = (datasets[name] for name in ("chain", "ODE", "flow"))
     at, risk = plateau(ode), excess(ode).values[0]
-    left = [float(np.interp(-np.log(risk[at] / 2), -np.log(run), ode.tau)) for run in excess(ode).values]
-    runs = [float(np.interp(-np.log(risk[at] / 2), -np.log(run), chain.tau)) for run in excess(chain).values]
+    half = lambda found: [np.interp(-np.log(risk[at] / 2), -np.log(run), found.tau) for run in excess(found).values]
+    runs = ", ".join(f"{each:.1f}" for each in half(chain))
     M, floor = np.abs(ode.M.values[0]), label_noise(size.width, GAMMA)
     own, others = np.sort(M[-1], axis=1)[:, -1], np.sort(M[-1], axis=1)[:, :-1]
     last = float(np.interp(size.end, ode.tau, risk)), float(excess(chain)[:, -1].mean())
@@ -104,7 +79,7 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         f"at gamma = {GAMMA} and noise {NOISE:g}, s(x) = erf(x). Their loss has no 1/2, so that lr = {2 * GAMMA:g} here;",
         f"their time is gamma t/p. Here d = {size.d}. On the plateau, flattest at {float(ode.tau[at]):.1f}, the excess",
         f"risk is {risk[at]:.2e} and students overlap with teachers by {M[at].min():.2f} to {M[at].max():.2f}. The ODE has",
-        f"lost half of that risk at {left[0]:.1f}, the runs of the chain at {', '.join(f'{each:.1f}' for each in runs)}.",
+        f"lost half of that risk at {half(ode)[0]:.1f}, the runs of the chain at {runs}.",
         f"At {size.end:g} the excess risk is {last[0]:.1e} in the ODE and {last[1]:.1e} in the chain's mean, at",
         f"{size.end_ode:g} it is {risk[-1]:.2e} in the ODE, {risk[-1] / floor:.2f} times what label noise leaves to first",
         f"order in lr, and {float(excess(flow)[0, -1]):.1e} in gradient flow. By then students overlap with their own",

@@ -2,9 +2,6 @@
 
 The paper does not say which learning rate and noise its figure has; here the noise is 0.1 and the learning rate
 1/(12 + noise), which needs the fewest samples to leave the start.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations
@@ -12,49 +9,31 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
-from matplotlib.figure import Figure
 
 import sgdlimits as sl
 from sgdlimits.analysis.phases.find import crossing
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore
 from sgdlimits.text import table
 
-NOISE = 0.1
+NOISE, THRESHOLD = 0.1, 0.5
 LR = 1 / (12 + NOISE)
-THRESHOLD = 0.5
 LATE = 0.2
 """A run with more risk than this at the end has not yet arrived: the ODE ends near 0.066."""
-
-
-class Size(NamedTuple):
-    """How large the demo is: dimension, end, runs of each level, and runs behind the table of exit times."""
-
-    d: int
-    t_max: float
-    sgd: int
-    many: int
-    exits: int
-
-
-FULL, QUICK = Size(3000, 50.0, 12, 256, 96), Size(300, 30.0, 8, 64, 64)
+FULL = Size(d=3000, t_max=50.0, sgd=12, many=256, exits=96)
+QUICK = FULL.but(d=300, t_max=30.0, sgd=8, many=64, exits=64)
+"""How large the demo is: dimension, end, runs of each level, and runs behind the table of exit times."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Simulate the four levels from one start, and exit times from random ones."""
     problem = sl.presets.phase_retrieval(lr=LR, noise=NOISE)
     start = sl.RandomInit(size.d).one(problem, seed=seed)
-    levels = {
-        "SGD": (sl.SGD(size.d), size.sgd),
-        "chain": (sl.Chain(size.d), size.many),
-        "SDE": (sl.SDE(size.d), size.many),
-        "ODE": (sl.ODE(), 1),
-    }
+    levels = {"SGD": sl.SGD(size.d), "chain": sl.Chain(size.d), "SDE": sl.SDE(size.d), "ODE": sl.ODE()}
     datasets, seconds = {}, {}
-    for name, (level, runs) in levels.items():
+    for (name, level), runs in zip(levels.items(), (size.sgd, size.many, size.many, 1), strict=True):
         begin = time.perf_counter()
         datasets[name] = sl.simulate(problem, level, start, t_max=size.t_max, runs=runs, seed=seed)
         seconds[name] = time.perf_counter() - begin

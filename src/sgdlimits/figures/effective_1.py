@@ -2,37 +2,20 @@
 
 From a random vector the overlap is of order n^(-1/2) and diffuses: below the threshold it stays where it is, above it grows
 until the ODE takes over and leads it to a fixed point.
-
-.. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
-from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
 
 SNR = (0.8, 1.2)
-
-
-class Size(NamedTuple):
-    """Dimension, end in steps per dimension, runs of SGD that are shown, and runs of the chain behind the bands."""
-
-    d: int
-    end: float
-    shown: int
-    runs: int
-
-
-FULL, QUICK = Size(1500, 10.0, 8, 4000), Size(300, 10.0, 4, 400)
+FULL = Size(d=1500, end=10.0, shown=8, runs=4000)
+QUICK = FULL.but(d=300, shown=4, runs=400)
+"""Dimension, end in steps per dimension, runs of SGD that are shown, and runs of the chain behind the bands."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -54,7 +37,7 @@ def deviation(snr: float, t: np.ndarray) -> np.ndarray:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = plt.subplots(1, 4, figsize=(13.0, 3.3), layout="constrained")
+    figure, axes = panels(1, 4, figsize=(13.0, 3.3))
     for pair, letters, snr in zip((axes[:2], axes[2:]), ("ab", "cd"), SNR, strict=True):
         sgd, chain = datasets[f"sgd-{snr:g}"], datasets[f"chain-{snr:g}"]
         _in_time(pair[0], sgd, chain, snr, size)
@@ -84,8 +67,7 @@ def _in_plane(ax: Axes, sgd: xr.Dataset, snr: float) -> None:
     star = sl.theory.effective.overlaps(2, snr)[1]
     stable = [0.0] if snr < sl.theory.effective.critical_snr(2) else [star, -star]
     ax.plot(stable, np.ones(len(stable)), "kx", markersize=9, markeredgewidth=1.8, label="stable fixed points")
-    reach = 0.72
-    ax.set(xlabel="$m$", ylabel=r"$r_\perp^2$", xlim=(-reach, reach), ylim=(0.8, 1.2))
+    ax.set(xlabel="$m$", ylabel=r"$r_\perp^2$", xlim=(-0.72, 0.72), ylim=(0.8, 1.2))
     ax.legend(loc="upper left", fontsize=7)
 
 

@@ -2,36 +2,35 @@
 
 Which of the two happens is decided by the signs of the second layer at the start. On the ring the noise has rank one: it
 moves the two overlaps together, along the radius.
-
-.. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from scipy.stats import binomtest
 
 import sgdlimits as sl
-from sgdlimits.figures import rings
-from sgdlimits.figures.base import Drawn, Keep, ignore
-from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.analysis.summary import Estimate
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
 
 SNR, RIDGE = 100.0, 0.1
 ANGLE = np.pi / 6
-FULL, QUICK = rings.Size(250, 1000, 100.0, 400, 60.0), rings.Size(250, 100, 50.0, 60, 20.0)
+FULL = Size(d=250, runs=1000, end=100.0, ring_runs=400, ring_end=60.0)
+QUICK = FULL.but(runs=100, end=50.0, ring_runs=60, ring_end=20.0)
+"""Dimension, runs of the chain and their time, runs that start on a ring and their time."""
 
 
-def make(size: rings.Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Simulate the chain from random starts, and from a point of the ring together with the local limit there."""
     radius = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
     v = radius * jnp.array([np.cos(ANGLE), np.sin(ANGLE)])
     point = sl.Overlaps(v, v[:, None], jnp.outer(v, v))
     problem, noiseless = (sl.presets.binary_mixture(snr, RIDGE) for snr in (SNR, np.inf))
-    datasets = rings.simulate_all(problem, noiseless, point, size, seed, keep, count=26)
+    datasets = simulate_all(problem, noiseless, point, size, seed, keep, count=26)
     return Drawn(_figure(datasets, point, size), _caption(datasets, noiseless, point, size), datasets)
 
 
@@ -41,25 +40,19 @@ def optimal(data: xr.Dataset) -> xr.DataArray:
     return (m * v > 0).all("student") & (m.prod("student") < 0)
 
 
-def _figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: rings.Size) -> Figure:
-    figure, axes = plt.subplots(1, 4, figsize=(13.0, 3.3), layout="constrained")
-    rings.draw_fraction(axes[0], datasets["chain"], optimal(datasets["chain"]), 0.5, "1/2")
+def _figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size) -> Figure:
+    figure, axes = four_panels()
+    draw_fraction(axes[0], datasets["chain"], optimal(datasets["chain"]), 0.5, "1/2")
     _end_points(axes[1], datasets["chain"].isel(run=slice(200)))
     _paths(axes[2], datasets["ring"], datasets["local"], point, size.d)
-    rings.draw_spread(
-        axes[3], datasets["ring"], datasets["local"], point, size.d, (0, 0), (1, 0), (r"$\tilde m_1$", r"$\tilde m_2$")
-    )
-    for ax, letter in zip(axes, "abcd", strict=True):
-        ax.set_title(f"({letter})", loc="left")
+    draw_spread(axes[3], datasets, point, size.d, (1, 0), (r"$\tilde m_1$", r"$\tilde m_2$"))
     return figure
 
 
 def _end_points(ax: Axes, data: xr.Dataset) -> None:
     m, best = data.M.values[:, -1, :, 0], optimal(data).values[:, -1]
     radius = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
-    rings.draw_ring(ax, radius, quarters=(0, 2))
-    for which, colour, label in ((best, OKABE_ITO[0], "optimal"), (~best, OKABE_ITO[1], "not")):
-        ax.plot(*m[which].T, "o", color=colour, markersize=3, alpha=0.6, label=f"{label}, {which.sum()} runs")
+    draw_ends(ax, m, {"optimal": best, "not": ~best}, radius)
     ax.plot([radius, -radius], [-radius, radius], "kx", markersize=9, markeredgewidth=1.6, label="predicted optimum")
     ax.set(xlabel="$m_1$", ylabel="$m_2$", xlim=(-1.9, 1.9), ylim=(-1.9, 1.9), aspect="equal")
     ax.legend(loc="upper right", fontsize=6.5)
@@ -75,20 +68,100 @@ def _paths(ax: Axes, ring: xr.Dataset, local: xr.Dataset, point: sl.Overlaps, d:
     ax.legend(loc="upper left", fontsize=7)
 
 
-def _caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.Overlaps, size: rings.Size) -> list[str]:
+def _caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.Overlaps, size: Size) -> list[str]:
     data, best = datasets["chain"], optimal(datasets["chain"]).values[:, -1]
-    m, share = np.abs(data.M.values[:, -1, :, 0]), rings.fraction(best)
+    m, share = np.abs(data.M.values[:, -1, :, 0]), fraction(best)
     radius, limit = sl.theory.effective.ring_radius(RIDGE, weight=0.5), sl.local_limit(noiseless, point)
     on_ring = np.sqrt((m[~best] ** 2).sum(1))
-    measured, predicted = rings.spread_of(datasets["ring"], point, size.d), rings.spread_of(datasets["local"], point, size.d)
+    measured, predicted = spread_of(datasets["ring"], point, size.d), spread_of(datasets["local"], point, size.d)
     return [
         f"Figure 2 of the paper: two classes, N = {size.d}, snr {SNR:g}, ridge {RIDGE:g}, {size.runs} runs of the chain to",
         f"t = {size.end:g}. (a) The fraction of runs at the optimum ends at {share.value:.3f}, interval",
         f"[{share.low:.3f}, {share.high:.3f}]; theory says 1/2. (b) End points of 200 runs. At the optimum",
-        f"both overlaps are {rings.average(m[best])} on average in absolute value, and {radius:.3f} for snr = inf (crosses);",
-        f"the others end at the radius {rings.average(on_ring)} on average, the ring has {radius:.3f}. (c) From a",
+        f"both overlaps are {average(m[best])} on average in absolute value, and {radius:.3f} for snr = inf (crosses);",
+        f"the others end at the radius {average(on_ring)} on average, the ring has {radius:.3f}. (c) From a",
         "point of the ring, six runs of the chain, magnified by the root of N; grey: the local limit for snr = inf.",
         f"(d) Both overlaps of {size.ring_runs} runs at t = {size.ring_end:g}: the noise matrix has rank {limit.rank} and",
         f"moves them along the radius (dashed). The chain's principal standard deviations are {measured[0]:.2f} and",
-        f"{measured[1]:.2f}, those of the local limit {predicted[0]:.2f} and {predicted[1]:.2f}: {rings.shares(measured)}.",
+        f"{measured[1]:.2f}, those of the local limit {predicted[0]:.2f} and {predicted[1]:.2f}: {shares(measured)}.",
     ]
+
+
+def fraction(which: np.ndarray) -> Estimate:
+    """The share of true entries with its 95 % interval (Wilson)."""
+    low, high = binomtest(int(which.sum()), which.size).proportion_ci(method="wilson")
+    return Estimate(float(which.mean()), float(low), float(high))
+
+
+def average(values: np.ndarray) -> str:
+    """The mean to three digits, or that there is none."""
+    return f"{values.mean():.3f}" if values.size else "not reached by any run"
+
+
+def simulate_all(
+    problem: sl.Problem, noiseless: sl.Problem, point: sl.Overlaps, size: Size, seed: int, keep: Keep, count: int
+) -> dict[str, xr.Dataset]:
+    """The chain from random starts, the chain from a fixed point of the noiseless problem, and the local limit there."""
+    d, random = size.d, sl.RandomInit(size.d)
+    ring: dict = dict(t_max=size.ring_end, runs=size.ring_runs, seed=seed, save=41)
+    chain: dict = dict(t_max=size.end, runs=size.runs, seed=seed, save=count)
+    plan = (("chain", problem, sl.Chain(d), random, chain), ("ring", problem, sl.Chain(d), point, ring))
+    datasets = {}
+    for name, each, level, start, how in (*plan, ("local", noiseless, sl.Local(point, d), point, ring)):
+        datasets[name] = sl.simulate(each, level, start, **how)
+        keep(name, datasets[name])
+    return datasets
+
+
+def four_panels() -> tuple[Figure, Any]:
+    """Panels (a) to (d) beside each other."""
+    figure, axes = panels(1, 4, figsize=(13.0, 3.3))
+    for ax, letter in zip(axes, "abcd", strict=True):
+        ax.set_title(f"({letter})", loc="left")
+    return figure, axes
+
+
+def spread_of(data: xr.Dataset, point: sl.Overlaps, d: int) -> np.ndarray:
+    """The principal standard deviations, magnified, of the overlaps of the first two units at the end, the larger first."""
+    cloud = np.sqrt(d) * (data.M.values[:, -1, :2, 0] - np.asarray(point.M)[:2, 0])
+    return np.sqrt(np.maximum(np.linalg.eigvalsh(np.cov(cloud.T))[::-1], 0.0))
+
+
+def shares(spread: np.ndarray) -> str:
+    """How much of the variance is along the first principal direction, in words."""
+    return f"{100 * spread[0] ** 2 / (spread**2).sum():.1f} % of the variance of the chain is along one direction"
+
+
+def draw_fraction(ax: Axes, data: xr.Dataset, which: xr.DataArray, predicted: float, label: str) -> None:
+    """The fraction of runs at the optimum against time, with its interval, and what theory says of the end."""
+    estimates = [fraction(which.values[:, i]) for i in range(which.shape[1])]
+    ax.plot(data.t, [each.value for each in estimates], color=OKABE_ITO[0], label=f"chain, {data.sizes['run']} runs")
+    low, high = [each.low for each in estimates], [each.high for each in estimates]
+    ax.fill_between(data.t, low, high, color=OKABE_ITO[0], alpha=0.2, linewidth=0)
+    ax.axhline(predicted, color="0.4", linestyle="--", linewidth=0.8)
+    ax.plot(float(data.t[-1]), predicted, "kx", markersize=9, markeredgewidth=1.6, label=f"predicted, {label}", clip_on=False)
+    ax.set(xlabel="$t$, samples per dimension", ylabel="fraction of runs at the optimum", ylim=(0, 1))
+    ax.legend(loc="upper left")
+
+
+def draw_ends(ax: Axes, ends: np.ndarray, groups: dict[str, np.ndarray], radius: float) -> None:
+    """Overlaps of two units at the end, of runs at the optimum and of the others, and quarters of a ring of fixed points."""
+    for quarter in (0, 2):
+        angle = np.linspace(quarter, quarter + 1, 60) * np.pi / 2
+        ax.plot(radius * np.cos(angle), radius * np.sin(angle), color="0.4", linewidth=1.0, zorder=0)
+    for label, which in groups.items():
+        colour = OKABE_ITO[0 if label == "optimal" else 1]
+        ax.plot(*ends[which].T, "o", color=colour, markersize=3, alpha=0.6, label=f"{label}, {which.sum()} runs")
+
+
+def draw_spread(ax: Axes, datasets: dict[str, xr.Dataset], point: sl.Overlaps, d: int, entry: tuple, names: tuple) -> None:
+    """The first and another entry of the magnified overlaps at the end, in chain and local limit, with the ring's radius."""
+    centre, first = np.asarray(point.M), (0, 0)
+    for name, colour, label in (("local", "0.6", "local limit"), ("ring", OKABE_ITO[0], "chain")):
+        cloud = [np.sqrt(d) * (datasets[name].M.values[:, -1, *index] - centre[index]) for index in (first, entry)]
+        ax.plot(*cloud, "o", color=colour, markersize=2.2, alpha=0.6, label=label)
+    if entry[1] == 0:
+        line = 0.9 * np.abs(cloud[0]).max() * np.array([-1, 1])
+        ax.plot(line, line * centre[entry] / centre[first], "k--", linewidth=0.8, label="radius")
+    ax.set(xlabel=names[0], ylabel=names[1])
+    ax.legend(loc="upper left", fontsize=7)

@@ -2,30 +2,25 @@
 
 The signs of the second layer and of the first overlaps at the start decide: only if two units are positive and two negative,
 and the two of each kind look in opposite directions, can the four units find the four classes.
-
-.. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
 """
 
 from __future__ import annotations
 
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import sgdlimits as sl
-from sgdlimits.figures import rings
-from sgdlimits.figures.base import Drawn, Keep, ignore
-from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.figures import effective_2 as rings
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore
 
 SNR, RIDGE = 1000.0, 0.1
 ANGLES = (np.pi / 6, np.pi / 4)
-FULL, QUICK = rings.Size(250, 1000, 250.0, 400, 60.0), rings.Size(250, 60, 120.0, 60, 20.0)
+FULL = Size(d=250, runs=1000, end=250.0, ring_runs=400, ring_end=60.0)
+QUICK = FULL.but(runs=60, end=120.0, ring_runs=60, ring_end=20.0)
 
 
-def make(size: rings.Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Simulate the chain from random starts, and from a point on two rings together with the local limit there."""
     point = on_two_rings(RIDGE)
     problem, noiseless = (sl.presets.xor_mixture(snr, RIDGE) for snr in (SNR, np.inf))
@@ -45,28 +40,22 @@ def optimal(data: xr.Dataset) -> xr.DataArray:
     """Whether each of the four classes has a unit of the right sign that looks at it."""
     m, v, size = data.M, data.a, 0.05
     looks = [(sign * m[..., teacher] > size) & (label * v > size) for teacher, label in ((0, 1), (1, -1)) for sign in (1, -1)]
-    found = [each.any("student") for each in looks]
-    return found[0] & found[1] & found[2] & found[3]
+    return xr.concat([each.any("student") for each in looks], "look").all("look")
 
 
-def _figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: rings.Size) -> Figure:
-    figure, axes = plt.subplots(1, 4, figsize=(13.0, 3.3), layout="constrained")
+def _figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size) -> Figure:
+    figure, axes = rings.four_panels()
     rings.draw_fraction(axes[0], datasets["chain"], optimal(datasets["chain"]), 3 / 32, "3/32")
     _end_points(axes[1], datasets["chain"].isel(run=slice(200)))
-    both = datasets["ring"], datasets["local"], point, size.d
-    rings.draw_spread(axes[2], *both, (0, 0), (1, 0), (r"$\tilde m_1^\mu$", r"$\tilde m_2^\mu$"))
-    rings.draw_spread(axes[3], *both, (0, 0), (2, 1), (r"$\tilde m_1^\mu$", r"$\tilde m_3^\nu$"))
-    for ax, letter in zip(axes, "abcd", strict=True):
-        ax.set_title(f"({letter})", loc="left")
+    rings.draw_spread(axes[2], datasets, point, size.d, (1, 0), (r"$\tilde m_1^\mu$", r"$\tilde m_2^\mu$"))
+    rings.draw_spread(axes[3], datasets, point, size.d, (2, 1), (r"$\tilde m_1^\mu$", r"$\tilde m_3^\nu$"))
     return figure
 
 
 def _end_points(ax: Axes, data: xr.Dataset) -> None:
     m, best = data.M.values[:, -1, :2, 0], optimal(data).values[:, -1]
     radius = sl.theory.effective.ring_radius(RIDGE, weight=0.25)
-    rings.draw_ring(ax, radius, quarters=(0, 2))
-    for which, colour, label in ((~best, OKABE_ITO[1], "not"), (best, OKABE_ITO[0], "optimal")):
-        ax.plot(*m[which].T, "o", color=colour, markersize=3, alpha=0.6, label=f"{label}, {which.sum()} runs")
+    rings.draw_ends(ax, m, {"not": ~best, "optimal": best}, radius)
     points = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if x * y <= 0])
     ax.plot(*(radius * points.T), "kx", markersize=8, markeredgewidth=1.4, label="predicted optima")
     reach = 1.75 * radius
@@ -74,7 +63,7 @@ def _end_points(ax: Axes, data: xr.Dataset) -> None:
     ax.legend(loc="upper right", fontsize=6.5)
 
 
-def _caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.Overlaps, size: rings.Size) -> list[str]:
+def _caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.Overlaps, size: Size) -> list[str]:
     data, best = datasets["chain"], optimal(datasets["chain"]).values[:, -1]
     share, radius = rings.fraction(best), sl.theory.effective.ring_radius(RIDGE, weight=0.25)
     limit, norms = sl.local_limit(noiseless, point), np.abs(data.a.values[:, -1])

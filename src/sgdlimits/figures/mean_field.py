@@ -4,55 +4,35 @@ Left, the largest distance over time between the ODE of p units, corrector inclu
 for a committee with two teachers. Middle and right, a network of infinite width learns a sum of Hermite polynomials of one
 direction, with a second layer :math:`1/\\epsilon` times faster than the first [12]_: its component n is learnt at a time of
 order :math:`\\epsilon^{1/2n}`.
-
-.. [5] Loureiro, *Dimension-free limits of SGD for two-layers neural networks*, slides.
-.. [12] Berthier, Montanari, Zhou, *Learning time-scales in two-layers neural networks*.
 """
 
 from __future__ import annotations
 
 from math import factorial
-from typing import NamedTuple
 
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.figure import Figure
 from numpy.polynomial import hermite_e
-from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
-from sgdlimits.plot.style import looks
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, looks, panels, progress, tabulate
 
-LR, NOISE, END = 1.0, 0.01, 4.0
+LR, NOISE, END, SHARE, FITTED = 1.0, 0.01, 4.0, 0.5, 3
 GAPS = {"M": "$M$", "q": "$Q_{jj}$", "off": r"$Q_{jl} - m_j P^{-1} m_l$", "risk": "risk"}
 STUDENT, TARGET, ATOMS = np.ones(4), np.array([0.0, 1.0, 0.5, 0.5]), 10
 """Coefficients along normalised Hermite polynomials, and the number of units."""
-SHARE = 0.5
-
-
-class Size(NamedTuple):
-    """Widths, ratios of the second layer's learning rate to the first's (the last ones are fitted), and saved times."""
-
-    widths: tuple[int, ...]
-    ratios: tuple[float, ...]
-    times: int
-
-
-FULL = Size((4, 8, 16, 32, 64), (1.0, 1e4, 1e6, 1e8, 1e9, 1e10), 80)
-QUICK = Size((4, 8, 16), (1.0, 1e8, 1e9, 1e10), 60)
-FITTED = 3
+FULL = Size(widths=(4, 8, 16, 32, 64), ratios=(1.0, 1e4, 1e6, 1e8, 1e9, 1e10), times=80)
+QUICK = FULL.but(widths=(4, 8, 16), ratios=(1.0, 1e8, 1e9, 1e10), times=60)
+"""Widths, ratios of the second layer's learning rate to the first's (the last ones are fitted), and saved times."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Follow committees of several widths, and a network of infinite width at several ratios of learning rates."""
     gaps = gap_table(size.widths, seed)
     keep("gaps", gaps)
-    components = xr.concat(
-        [component_curves(ratio, size.times) for ratio in tqdm(size.ratios, desc="ratios", delay=1.0, leave=False)], "ratio"
-    )
+    ratios = progress(size.ratios, "ratios")
+    components = xr.concat([component_curves(ratio, size.times) for ratio in ratios], "ratio")
     components["t_half"] = (("ratio", "n"), np.array([half_times(components.sel(ratio=ratio)) for ratio in size.ratios]))
     keep("components", components)
     return Drawn(_figure(gaps, components), _caption(gaps, components), {"gaps": gaps, "components": components})
@@ -61,9 +41,8 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 def gap_table(widths: tuple[int, ...], seed: int) -> xr.Dataset:
     """The largest distances over time between the ODE and the mean-field limit of the same units, at each width."""
     overlap = np.random.default_rng(seed).uniform(-0.5, 0.5, size=(max(widths), 2))
-    rows = [_gaps(p, overlap[:p]) for p in tqdm(widths, desc="widths", delay=1.0, leave=False)]
-    table = xr.Dataset({name: ("width", [row[name] for row in rows]) for name in GAPS}, coords={"width": list(widths)})
-    return table.assign_attrs(lr=LR, noise=NOISE, end=END, time="that of the paper")
+    rows = [_gaps(p, overlap[:p]) for p in progress(widths, "widths")]
+    return tabulate(rows, "width", {"width": widths}, lr=LR, noise=NOISE, end=END, time="that of the paper")
 
 
 def _gaps(p: int, overlap: np.ndarray) -> dict[str, float]:
@@ -113,7 +92,7 @@ def _exponent(x: xr.DataArray, y: xr.DataArray) -> float:
 
 
 def _figure(gaps: xr.Dataset, components: xr.Dataset) -> Figure:
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
+    figure, (left, middle, right) = panels(1, 3, figsize=(11, 3.6))
     for (name, label), look, marker in zip(GAPS.items(), looks(len(GAPS)), "os^D", strict=True):
         exponent = _exponent(gaps.width, gaps[name])
         left.loglog(gaps.width, gaps[name], marker, color=look.colour, label=f"{label}, $p^{{{exponent:.2f}}}$", markersize=4)
@@ -132,9 +111,8 @@ def _figure(gaps: xr.Dataset, components: xr.Dataset) -> Figure:
         right.loglog(1 / components.ratio, components.t_half.sel(n=n), "o-", color=look.colour, markersize=4, label=label)
     title = rf"second layer at $10^{{{np.log10(float(fast.ratio)):.0f}}}$ lr (dotted: {float(slow.ratio):g} lr)"
     middle.set(xlabel=r"time of the paper, $\gamma t/p$", ylabel="component / the target's", title=title)
-    right.set(
-        xlabel=r"$\epsilon$, ratio of learning rates", ylabel="time to half of the component", title="one after the other"
-    )
+    right.set(xlabel=r"$\epsilon$, ratio of learning rates", ylabel="time to half of the component")
+    right.set_title("one after the other")
     left.legend(loc="lower left")
     right.legend(loc="lower right")
     return figure
@@ -144,21 +122,16 @@ def _caption(gaps: xr.Dataset, components: xr.Dataset) -> list[str]:
     words = {"M": "overlaps M", "q": "squared norms", "off": "Q off its diagonal to M P^-1 M^T", "risk": "risk"}
     each = [f"{words[name]} p^{_exponent(gaps.width, gaps[name]):.2f}" for name in GAPS]
     first, last = components.isel(ratio=0), components.isel(ratio=-1)
-    sentences = [
-        f"Left: the largest gap over time {END:g} of the paper between the ODE of p units, corrector included, and the",
-        f"mean-field limit of the same units, at lr {LR:g} and noise {NOISE:g}, from p = {int(gaps.width[0])} to",
-        f"{int(gaps.width[-1])}. Fitted: {', '.join(each)}; the theorem of the slides bounds Q by p^-1/2.",
-        f"At p = {int(gaps.width[-1])} the gap in the risk is {float(gaps.risk[-1]):.1e}.",
-        "Middle and right: a wide network learns h1 + (h2 + h3)/2 from units orthogonal to its direction, its second",
-        f"layer 1/epsilon times faster than its first. At 1/epsilon = {float(first.ratio):g} half of the components 1, 2, 3",
-        f"is reached at {_times(first)}, at 1/epsilon = {float(last.ratio):.0e} at {_times(last)}.",
-    ]
+    times = [", ".join(f"{t:.2g}" for t in curves.t_half.values) for curves in (first, last)]
     late = components.isel(ratio=slice(-FITTED, None))
     fits = [f"{-_exponent(late.ratio, late.t_half.sel(n=n)):.3f} (1/{2 * n} = {1 / (2 * n):.3f})" for n in (1, 2, 3)]
-    span = f"{float(late.ratio[0]):.0e} to {float(late.ratio[-1]):.0e}"
-    sentences.append(f"From 1/epsilon = {span} these times fall as epsilon to the powers {', '.join(fits)}.")
-    return sentences
-
-
-def _times(curves: xr.Dataset) -> str:
-    return ", ".join(f"{t:.2g}" for t in curves.t_half.values)
+    return [
+        f"Left: the largest gap over time {END:g} of the paper between the ODE of p units, corrector included, and the",
+        f"mean-field limit of the same units, at lr {LR:g} and noise {NOISE:g}, from p = {int(gaps.width[0])} to",
+        f"{int(gaps.width[-1])}. Fitted: {', '.join(each)}; the theorem of the slides bounds Q by p^-1/2. At p =",
+        f"{int(gaps.width[-1])} the gap in the risk is {float(gaps.risk[-1]):.1e}. Middle and right: a wide network learns h1",
+        "+ (h2 + h3)/2 from units orthogonal to its direction, its second layer 1/epsilon times faster than its first. At",
+        f"1/epsilon = {float(first.ratio):g} half of the components 1, 2, 3 is reached at {times[0]}, at 1/epsilon =",
+        f"{float(last.ratio):.0e} at {times[1]}. From 1/epsilon = {float(late.ratio[0]):.0e} to {float(late.ratio[-1]):.0e}",
+        f"these times fall as epsilon to the powers {', '.join(fits)}.",
+    ]

@@ -5,25 +5,18 @@ neglected. The exact chain shows what remains: SGD's own noise near the plateau 
 :math:`\\log(1+\\kappa)/2\\omega_M`, at any dimension.
 
 The number of the chain's steps grows with d, and the number of runs falls: as many samples go into each point.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
-from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.figures.base import OKABE_ITO, Drawn, Figure, Keep, Size, ignore, panels, progress
 from sgdlimits.theory.mediocrity.times import horizon, ode, setting
 
 PER_UNIT, THRESHOLD = 1 / 12, 0.1
@@ -31,49 +24,29 @@ PER_UNIT, THRESHOLD = 1 / 12, 0.1
 FORMULAS: dict[str, Any] = {"annealed": ":", "quenched": "--", "noisy_ode": "-"}
 WATCHED = 8
 """From this width on runs are followed on a grid of times: to ask after each step costs more than the step."""
-
-
-class Plan(NamedTuple):
-    """Runs for a point: so many samples per dimension over all runs at d = 1, within bounds."""
-
-    most: int
-    least: int
-    budget: float
-
-    def runs(self, d: int) -> int:
-        return int(np.clip(self.budget / d, self.least, self.most))
-
-
-class Size(NamedTuple):
-    """Dimensions, and the plan of each width."""
-
-    dimensions: tuple[int, ...]
-    widths: dict[int, Plan]
-
-
 FULL = Size(
-    (100, 316, 1000, 3162, 10**4, 10**5, 10**6),
-    {1: Plan(512, 32, 1e7), 2: Plan(384, 16, 6e6), 5: Plan(256, 8, 3e6), 20: Plan(64, 4, 3e5)},
+    dimensions=(100, 316, 1000, 3162, 10**4, 10**5, 10**6),
+    widths={1: (512, 32, 1e7), 2: (384, 16, 6e6), 5: (256, 8, 3e6), 20: (64, 4, 3e5)},
 )
-QUICK = Size((100, 1000, 10_000), {1: Plan(128, 64, 1e6), 2: Plan(64, 64, 1e6), 5: Plan(64, 32, 3e5), 20: Plan(16, 8, 8e4)})
+FEW = {1: (128, 64, 1e6), 2: (64, 64, 1e6), 5: (64, 32, 3e5), 20: (16, 8, 8e4)}
+QUICK = FULL.but(dimensions=(100, 1000, 10_000), widths=FEW)
+"""Dimensions; for each width the most and the fewest runs of a point, and the runs times d between these bounds."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Simulate all points and tabulate the formulas."""
     points = [(width, d) for width in size.widths for d in size.dimensions]
     rows = []
-    for width, d in tqdm(points, desc="points", delay=1.0, leave=False):
-        runs = size.widths[width].runs(d)
+    for width, d in progress(points, "points"):
+        most, fewest, samples = size.widths[width]
+        runs = int(np.clip(samples / d, fewest, most))
         problem = sl.presets.phase_retrieval(width=width, lr=PER_UNIT * width)
         mean = sl.summarise(exits_of(problem, d, runs, seed), quantiles=()).mean.scaled(float(problem.rate))
         formulas = {name: PER_UNIT * sl.theory.mediocrity.exit_time(problem, d, THRESHOLD, name) for name in FORMULAS}
         rows.append({"simulated": mean.value, "low": mean.low, "high": mean.high, "runs": runs, **formulas})
-    shape = (len(size.widths), len(size.dimensions))
-    table = xr.Dataset(
-        {name: (("width", "d"), np.reshape([row[name] for row in rows], shape)) for name in rows[0]},
-        coords={"width": list(size.widths), "d": list(size.dimensions)},
-        attrs={"lr_per_unit": PER_UNIT, "threshold": THRESHOLD, "time": "that of the paper"},
-    )
+    shape, coords = (len(size.widths), len(size.dimensions)), {"width": list(size.widths), "d": list(size.dimensions)}
+    columns = {name: (("width", "d"), np.reshape([row[name] for row in rows], shape)) for name in rows[0]}
+    table = xr.Dataset(columns, coords, {"lr_per_unit": PER_UNIT, "threshold": THRESHOLD, "time": "that of the paper"})
     keep("table", table)
     return Drawn(_figure(table), _caption(table), {"table": table})
 
@@ -90,7 +63,7 @@ def exits_of(problem: sl.ProjectionProblem, d: int, runs: int, seed: int) -> xr.
 
 
 def _figure(table: xr.Dataset) -> Figure:
-    figure, ax = plt.subplots(figsize=(5.6, 4.3), layout="constrained")
+    figure, ax = panels(figsize=(5.6, 4.3))
     for colour, width in zip(OKABE_ITO, table.width.values, strict=False):
         row = table.sel(width=width)
         for name, dashes in FORMULAS.items():
@@ -101,9 +74,8 @@ def _figure(table: xr.Dataset) -> Figure:
     words = {"annealed": "annealed (47)", "quenched": "quenched (46)", "noisy_ode": "full ODE with SGD's noise at the saddle"}
     handles = [Line2D([], [], color="0.3", linestyle=FORMULAS[name], label=words[name]) for name in FORMULAS]
     handles += [Line2D([], [], color="0.3", marker="o", linestyle="", markersize=4, label="exact chain, 95 %")]
-    widths = [
-        Line2D([], [], color=c, linewidth=3, label=f"p = {p}") for c, p in zip(OKABE_ITO, table.width.values, strict=False)
-    ]
+    colours = zip(OKABE_ITO, table.width.values, strict=False)
+    widths = [Line2D([], [], color=colour, linewidth=3, label=f"p = {p}") for colour, p in colours]
     ax.add_artist(ax.legend(handles=widths, loc="upper left", handlelength=1.5))
     figure.legend(handles=handles, loc="outside lower center", ncols=2)
     ax.set_title(rf"$T = {THRESHOLD:g}$, $\gamma/p = 1/{1 / PER_UNIT:.0f}$, no label noise")

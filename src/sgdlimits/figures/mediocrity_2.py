@@ -2,37 +2,20 @@
 
 The paper shows that runs of SGD keep their randomness at a large but finite dimension while the ODE describes them on average.
 The exact chain has the same law as SGD and costs less: here it has many runs, and SGD a few.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.figure import Figure
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, error_of, ignore, panels
 
 PER_UNIT, THRESHOLD = 1 / 12, 0.5
-
-
-class Size(NamedTuple):
-    """Widths, dimension, end in t, runs of SGD and of the chain."""
-
-    widths: tuple[int, int]
-    d: int
-    t_max: float
-    sgd: int
-    chain: int
-
-
-FULL, QUICK = Size((5, 20), 5000, 36.0, 4, 48), Size((5, 20), 300, 30.0, 4, 24)
+FULL = Size(widths=(5, 20), d=5000, t_max=36.0, sgd=4, chain=48)
+QUICK = FULL.but(d=300, t_max=30.0, chain=24)
+"""Widths, dimension, end in t, runs of SGD and of the chain."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -50,7 +33,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained", sharey=False)
+    figure, axes = panels(1, 2, figsize=(8.4, 3.6), sharey=False)
     for ax, width in zip(axes, size.widths, strict=True):
         labels = {"SGD": f"SGD, {size.sgd} runs", "chain": f"exact chain, {size.chain} runs", "ODE": "ODE"}
         named = {label: datasets[f"{name}-{width}"] for name, label in labels.items()}
@@ -70,16 +53,13 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         chain, sgd, ode = (datasets[f"{name}-{width}"] for name in ("chain", "SGD", "ODE"))
         times = lambda dataset: sl.exit_times(dataset, THRESHOLD).t.values * dataset.attrs["rate"]
         exits = {name: times(each) for name, each in (("chain", chain), ("SGD", sgd), ("ODE", ode))}
-        mean, spread = exits["chain"].mean(), exits["chain"].std(ddof=1)
-        error = spread / np.sqrt(exits["chain"].size)
-        gap = mean - exits["ODE"][0]
+        mean, spread, error = exits["chain"].mean(), exits["chain"].std(ddof=1), error_of(exits["chain"])
+        limit, gap = exits["ODE"][0], mean - exits["ODE"][0]
         worst = float(np.abs(chain.risk.mean("run").values - ode.risk.values[0]).max())
         sentences.append(
-            f"p = {width}: half of the excess risk is lost at {exits['ODE'][0]:.3f} in the ODE, at {mean:.3f} "
-            f"± {error:.3f} in the chain "
-            f"(standard deviation {spread:.3f}; {100 * gap / exits['ODE'][0]:+.1f} %, {gap / error:+.1f} "
-            "sigma from the ODE), and at "
-            f"{exits['SGD'].mean():.3f} in the {size.sgd} runs of SGD; the mean risk of the chain is within "
+            f"p = {width}: half of the excess risk is lost at {limit:.3f} in the ODE, at {mean:.3f} ± {error:.3f} in the chain "
+            f"(standard deviation {spread:.3f}; {100 * gap / limit:+.1f} %, {gap / error:+.1f} sigma from "
+            f"the ODE), and at {exits['SGD'].mean():.3f} in the {size.sgd} runs of SGD; the mean risk of the chain is within "
             f"{worst:.3f} of the ODE's."
         )
     return sentences

@@ -2,46 +2,28 @@
 
 The paper draws the picture. Here it is measured: the risk on the sphere in three dimensions with lines of gradient flow, the
 spectrum of the Hessian where the unit is orthogonal to the signal, and the same at random starts as the dimension grows.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
-from matplotlib.figure import Figure
 
 import sgdlimits as sl
 from sgdlimits.analysis.landscape import Weights, gradient, hessian_spectrum
-from sgdlimits.figures.base import Drawn, Keep, ignore
-from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore
 
 SHOWN, SMALL, DENT = (3, 30, 3000, 10**9), 0.1, 0.22
 SHADES = ("#b9d77a", "#58a55c", "#1f6f78", "#12304a")
-
-
-class Size(NamedTuple):
-    """Points of the sphere a quarter turn, lines of gradient flow and their steps, dimensions, random starts in each."""
-
-    points: int
-    lines: int
-    steps: int
-    dimensions: tuple[int, ...]
-    starts: int
-
-
 MANY = (3, 10, 30, 100, 300, 1000, 3000, 10**4, 10**5, 10**6)
-FULL, QUICK = Size(40, 9, 90, MANY, 400), Size(20, 6, 60, MANY, 60)
+FULL = Size(points=40, lines=9, steps=90, dimensions=MANY, starts=400)
+QUICK = FULL.but(points=20, lines=6, steps=60, starts=60)
+"""Points of the sphere a quarter turn, lines of gradient flow and their steps, dimensions, random starts in each."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -67,13 +49,9 @@ def _sphere(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
         slope = np.stack([gradient(problem, Weights(w[None]))[0] for w in lines[-1]])
         line = lines[-1] - 0.02 * slope
         lines.append(line / np.linalg.norm(line, axis=1, keepdims=True))
-    return xr.Dataset(
-        {
-            "risk": (("polar", "azimuth"), np.broadcast_to(risk[:, None], (m.size, azimuth.size))),
-            "flow": (("step", "line", "axis"), np.stack(lines)),
-        },
-        {"polar": polar, "azimuth": azimuth},
-    )
+    surface = ("polar", "azimuth"), np.broadcast_to(risk[:, None], (m.size, azimuth.size))
+    flow = ("step", "line", "axis"), np.stack(lines)
+    return xr.Dataset({"risk": surface, "flow": flow}, {"polar": polar, "azimuth": azimuth})
 
 
 def _spectra(problem: sl.ProjectionProblem) -> xr.Dataset:
@@ -89,11 +67,8 @@ def _starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
     m = np.stack([starts.M[:, 0, 0] for starts in law])
     extremes = lambda m, d: hessian_spectrum(problem, _unit(m), d, tolerance=1e-14).eigenvalues[[0, -1]]
     values = [[extremes(each, d) for each in row] for d, row in zip(size.dimensions, m, strict=True)]
-    names = ("d", "run", "which")
-    return xr.Dataset(
-        {"m": (names[:2], m), "eigenvalue": (names, np.array(values))},
-        {"d": list(size.dimensions), "which": ["once", "d - 2 times"]},
-    )
+    coords = {"d": list(size.dimensions), "which": ["once", "d - 2 times"]}
+    return xr.Dataset({"m": (("d", "run"), m), "eigenvalue": (("d", "run", "which"), np.array(values))}, coords)
 
 
 def _unit(m: float) -> sl.Overlaps:
@@ -118,9 +93,8 @@ def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
     m = np.cos(polar)
     place = [radius(m) * np.sin(polar) * np.cos(azimuth), radius(m) * np.sin(polar) * np.sin(azimuth), radius(m) * m]
     norm, colours = Normalize(0, top), LinearSegmentedColormap.from_list("course", SHADES[::-1])
-    ax.plot_surface(
-        *place, facecolors=colours(norm(data.risk.values)), rstride=1, cstride=1, linewidth=0, antialiased=False, shade=False
-    )
+    how: dict = dict(rstride=1, cstride=1, linewidth=0, antialiased=False, shade=False)
+    ax.plot_surface(*place, facecolors=colours(norm(data.risk.values)), **how)
     view = np.deg2rad([18.0, -60.0])
     eye = np.array([np.sin(view[0]), np.cos(view[0]) * np.cos(view[1]), np.cos(view[0]) * np.sin(view[1])])
     for line in np.moveaxis(data.flow.values, 1, 0):
@@ -144,8 +118,7 @@ def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
     ax.set_box_aspect((1, 1, 1), zoom=1.12)
     ax.view_init(elev=18, azim=-60)
     ax.set_axis_off()
-    bar = figure.colorbar(ScalarMappable(norm, colours), ax=ax, shrink=0.6, pad=0.05, aspect=16)
-    bar.set_label("population risk")
+    figure.colorbar(ScalarMappable(norm, colours), ax=ax, shrink=0.6, pad=0.05, aspect=16, label="population risk")
 
 
 def _draw_spectra(ax: Axes, data: xr.Dataset) -> None:
@@ -156,9 +129,8 @@ def _draw_spectra(ax: Axes, data: xr.Dataset) -> None:
         size = f"10^{{{round(np.log10(d))}}}" if d > 10**4 else str(d)
         ax.bar(x, counts, width * 0.92, bottom=0.0, color=colour, label=f"$d = {size}$")
     ax.set_yscale("log")
-    names = ["$-4$\ndown", "$0$\nflat"]
     ax.set(ylim=(0.3, 3e11), xticks=np.arange(2), ylabel="multiplicity", xlabel="eigenvalue", title="Hessian where $m = 0$")
-    ax.set_xticklabels(names)
+    ax.set_xticklabels(["$-4$\ndown", "$0$\nflat"])
     ax.legend(loc="upper left", handlelength=1.2, labelspacing=0.25, fontsize=8)
 
 

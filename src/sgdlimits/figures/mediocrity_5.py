@@ -2,47 +2,24 @@
 
 The paper shows at d = 1000 that the largest overlap leaves the plateau at the same time in both cases, and asks in appendix I
 whether a trained second layer becomes sparse afterwards. The lower panels answer: they show it at the end, sorted.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, error_of, half_way, ignore, panels, participation
 from sgdlimits.plot.curves import draw_runs
 from sgdlimits.plot.style import Look, looks
 
-PER_UNIT, LEVEL = 1 / 12, 0.5
+PER_UNIT = 1 / 12
 KINDS = {"fixed": False, "trained": True}
-
-
-class Size(NamedTuple):
-    """Dimension, end in t, runs of the chain at each width, and runs of SGD at the first width as a check."""
-
-    d: int
-    t_max: float
-    widths: dict[int, int]
-    sgd: int
-
-
-FULL, QUICK = Size(1000, 60.0, {20: 48, 50: 16}, 4), Size(200, 36.0, {20: 16, 50: 4}, 2)
-
-
-def largest(stats: sl.Overlaps):
-    """By how much the largest overlap is above the level that counts as the exit."""
-    return jnp.abs(stats.M).max() - LEVEL
+FULL = Size(d=1000, t_max=60.0, widths={20: 48, 50: 16}, sgd=4)
+QUICK = FULL.but(d=200, t_max=36.0, widths={20: 16, 50: 4}, sgd=2)
+"""Dimension, end in t, runs of the chain at each width, and runs of SGD at the first width as a check."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -62,12 +39,14 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = plt.subplots(2, 2, figsize=(8.4, 6.2), layout="constrained", height_ratios=[1.25, 1], sharey="row")
+    figure, axes = panels(2, 2, figsize=(8.4, 6.2), height_ratios=[1.25, 1], sharey="row")
     for column, width in zip(axes.T, size.widths, strict=True):
         for kind, look in zip(KINDS, looks(2), strict=True):
             _largest(column[0], datasets, width, kind, look)
-            _second(column[1], datasets[f"chain-{kind}-{width}"], look, kind)
-        column[0].axhline(LEVEL, color="0.7", linewidth=0.8, zorder=0)
+            a = np.sort(datasets[f"chain-{kind}-{width}"].a.values[:, -1], axis=1)[:, ::-1]
+            singles = 100 if kind == "trained" else 0
+            draw_runs(column[1], np.arange(1, width + 1), a, Look(look.colour, "-"), "", singles=singles, band=None)
+        column[0].axhline(0.5, color="0.7", linewidth=0.8, zorder=0)
         column[0].set(title=rf"$p = {width}$, $d = {size.d}$", xlabel=r"time of the paper, $\gamma t/p$", ylim=(0, 1.02))
         column[0].margins(x=0)
         column[1].set(xlabel="unit, sorted by its weight", ylim=(0, None), xlim=(0.5, width + 0.5))
@@ -83,15 +62,9 @@ def _largest(ax: Axes, datasets: dict[str, xr.Dataset], width: int, kind: str, l
     t = chain.t.values * chain.attrs["rate"]
     label = f"second layer {kind}, chain, mean and runs"
     draw_runs(ax, t, _values(chain), Look(look.colour, "-"), label, singles=100, band=None)
-    how: dict = dict(color="black" if kind == "fixed" else "0.5", linewidth=1.4, zorder=5)
-    ax.plot(ode.t * ode.attrs["rate"], _values(ode)[0], ":", label=f"second layer {kind}, ODE", **how)
+    how: dict = dict(color="black" if kind == "fixed" else "0.5", linewidth=1.4, zorder=5, label=f"second layer {kind}, ODE")
+    ax.plot(ode.t * ode.attrs["rate"], _values(ode)[0], ":", **how)
     ax.axvline(_exits(chain).mean(), color=look.colour, linewidth=1, linestyle=look.dashes, zorder=0)
-
-
-def _second(ax: Axes, chain: xr.Dataset, look: Look, kind: str) -> None:
-    a = np.sort(chain.a.values[:, -1], axis=1)[:, ::-1]
-    units = np.arange(1, a.shape[1] + 1)
-    draw_runs(ax, units, a, Look(look.colour, "-"), f"second layer {kind}", singles=100 if kind == "trained" else 0, band=None)
 
 
 def _values(dataset: xr.Dataset) -> np.ndarray:
@@ -99,13 +72,8 @@ def _values(dataset: xr.Dataset) -> np.ndarray:
 
 
 def _exits(dataset: xr.Dataset) -> np.ndarray:
-    """When the largest overlap of each run passes the level, in the paper's time."""
-    return sl.exit_times(dataset, largest).t.values * dataset.attrs["rate"]
-
-
-def _share(a: np.ndarray) -> np.ndarray:
-    """The participation ratio over the width: 1 where all entries are equal, 1/p where one has all the weight."""
-    return np.abs(a).sum(-1) ** 2 / (a**2).sum(-1) / a.shape[-1]
+    """When the largest overlap of each run passes a half, in the paper's time."""
+    return sl.exit_times(dataset, half_way).t.values * dataset.attrs["rate"]
 
 
 def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
@@ -113,30 +81,26 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     sentences = [
         "Figure 5 of the paper shows at p = 20 and p = 50, d = 1000, that the largest overlap leaves the plateau at the same",
         "time with a fixed and a trained second layer. It does not give lr and noise; here they are p/12 and 0, and d =",
-        f"{size.d}. The weights stay on the sphere, a starts at 1, and all runs of a width start from the same random",
-        "weights. Thin lines are runs of the exact chain, and vertical lines the mean times at which the largest overlap",
-        f"passes {LEVEL:g}.",
+        f"{size.d}. The weights stay on the sphere, a starts at 1, and all runs of a width start from the same random weights.",
+        "Thin lines are runs of the exact chain, and vertical lines the mean times at which the largest overlap passes 0.5.",
     ]
     for width in size.widths:
         chains = {kind: datasets[f"chain-{kind}-{width}"] for kind in KINDS}
         exits = {kind: _exits(each) for kind, each in chains.items()}
-        words = [f"{t.mean():.3f} ± {t.std(ddof=1) / np.sqrt(t.size):.3f} ({kind})" for kind, t in exits.items()]
+        words = [f"{t.mean():.3f} ± {error_of(t):.3f} ({kind})" for kind, t in exits.items()]
         gap = exits["trained"] - exits["fixed"]
-        error = gap.std(ddof=1) / np.sqrt(gap.size)
         ode = {kind: _exits(datasets[f"ode-{kind}-{width}"])[0] for kind in KINDS}
         a = chains["trained"].a.values[:, -1]
         smallest = np.abs(chains["trained"].M.values[:, -1, :, 0]).min(1).mean()
-        verdict = "does not become" if _share(a).mean() > 0.5 else "becomes"
+        share = participation(a).mean()
         sentences.append(
-            f"p = {width}: it passes at {' and '.join(words)} over {gap.size} runs, which have the same "
-            "random numbers in both cases; the "
-            f"difference is {gap.mean():+.4f} ± {error:.4f}, {100 * gap.mean() / exits['fixed'].mean():+.1f} "
-            "%. The ODE passes at "
-            f"{ode['fixed']:.3f} and {ode['trained']:.3f}. At the end, t = {end:.3g}, the trained entries lie between "
-            f"{np.sort(a, 1)[:, 0].mean():.2f} and {np.sort(a, 1)[:, -1].mean():.2f} (means over runs of the "
-            "smallest and the largest), "
-            f"their participation ratio is {_share(a).mean():.2f} of the width, and the smallest overlap of a unit is "
-            f"{smallest:.2f}: a {verdict} sparse."
+            f"p = {width}: it passes at {' and '.join(words)} over {gap.size} runs, which have the same random numbers in "
+            f"both cases; the difference is {gap.mean():+.4f} ± {error_of(gap):.4f}, "
+            f"{100 * gap.mean() / exits['fixed'].mean():+.1f} %. The ODE passes at {ode['fixed']:.3f} and "
+            f"{ode['trained']:.3f}. At the end, t = {end:.3g}, the trained entries lie between {a.min(1).mean():.2f} and "
+            f"{a.max(1).mean():.2f} (means over runs of the smallest and the largest), their participation ratio is "
+            f"{share:.2f} of the width, and the smallest overlap of a unit is {smallest:.2f}: a "
+            f"{'does not become' if share > 0.5 else 'becomes'} sparse."
         )
         if f"sgd-fixed-{width}" in datasets:
             sgd = [f"{_exits(datasets[f'sgd-{kind}-{width}']).mean():.3f} ({kind})" for kind in KINDS]

@@ -7,59 +7,38 @@ gives
 .. math:: t = \\frac1{\\omega_M}\\,E\\log\\frac{\\ell}{\\max_j |m_j(0)|}
 
 in the paper's time, and SGD's own noise near the plateau takes :math:`\\log(1+\\kappa)/2\\omega_M` off.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.figure import Figure
-from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
-from sgdlimits.figures.mediocrity_5 import KINDS, LEVEL, PER_UNIT, largest
-from sgdlimits.plot.style import looks
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, half_way, ignore, looks, panels, progress, tabulate
+from sgdlimits.figures.mediocrity_5 import KINDS, PER_UNIT
 
-
-class Size(NamedTuple):
-    """Dimension, and the number of runs of the chain at each width; starts of the ODE behind the theory."""
-
-    d: int
-    runs: dict[int, int]
-    starts: int
-
-
-FULL = Size(1000, {1: 512, 2: 384, 3: 256, 5: 192, 10: 128, 20: 64, 50: 32}, 256)
-QUICK = Size(300, {1: 128, 3: 64, 10: 32}, 64)
+FULL = Size(d=1000, runs={1: 512, 2: 384, 3: 256, 5: 192, 10: 128, 20: 64, 50: 32}, starts=256)
+QUICK = FULL.but(d=300, runs={1: 128, 3: 64, 10: 32}, starts=64)
+"""Dimension, and the number of runs of the chain at each width; starts of the ODE behind the theory."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Simulate the chain at all widths from random starts, with both kinds of second layer."""
     rows = []
-    for width, runs in tqdm(size.runs.items(), desc="widths", delay=1.0, leave=False):
+    for width, runs in progress(size.runs.items(), "widths"):
         linear, noise, ode = theory(width, size, seed)
         row = {"linear": linear, "noisy": linear - noise, "ode": ode, "noisy_ode": ode - noise}
         for kind, train in KINDS.items():
             problem = sl.presets.phase_retrieval(width=width, lr=PER_UNIT * width, train_second=train)
             t_max = 3 * ode / PER_UNIT + 60 / width
-            found = sl.simulate(
-                problem, sl.Chain(size.d), sl.RandomInit(size.d), t_max=t_max, runs=runs, seed=seed, save=300, progress=False
-            )
-            mean = sl.summarise(sl.exit_times(found, largest), quantiles=()).mean.scaled(PER_UNIT)
+            how: dict = dict(t_max=t_max, runs=runs, seed=seed, save=300, progress=False)
+            found = sl.simulate(problem, sl.Chain(size.d), sl.RandomInit(size.d), **how)
+            mean = sl.summarise(sl.exit_times(found, half_way), quantiles=()).mean.scaled(PER_UNIT)
             row |= {kind: mean.value, f"{kind}_low": mean.low, f"{kind}_high": mean.high}
         rows.append(row)
-    table = xr.Dataset(
-        {name: ("width", [row[name] for row in rows]) for name in rows[0]},
-        coords={"width": list(size.runs), "runs": ("width", list(size.runs.values()))},
-        attrs={"d": size.d, "level": LEVEL, "lr_per_unit": PER_UNIT, "time": "that of the paper"},
-    )
+    coords = {"width": size.runs, "runs": size.runs.values()}
+    table = tabulate(rows, "width", coords, d=size.d, level=0.5, lr_per_unit=PER_UNIT, time="that of the paper")
     keep("table", table)
     return Drawn(_figure(table), _caption(table), {"table": table})
 
@@ -69,16 +48,16 @@ def theory(width: int, size: Size, seed: int) -> tuple[float, float, float]:
     problem = sl.presets.phase_retrieval(width=width, lr=PER_UNIT * width)
     omega = float(sl.theory.mediocrity.linear_rates(width, PER_UNIT * width).M)
     m = np.abs(sl.RandomInit(size.d).sample(problem, runs=4096, seed=seed).M[..., 0])
-    linear = np.log(LEVEL / np.asarray(m).max(1)).mean() / omega
+    linear = np.log(0.5 / np.asarray(m).max(1)).mean() / omega
     noise = np.log1p(float(sl.theory.mediocrity.noise_gain(width, PER_UNIT * width))) / (2 * omega)
     starts = size.starts if width > 1 else 4 * size.starts
-    how = dict(t_max=20 * linear / PER_UNIT, runs=starts, seed=seed, until=largest, progress=False)
-    found = sl.exit_times(sl.simulate(problem, sl.ODE(), sl.RandomInit(size.d), **how), largest)
+    how = dict(t_max=20 * linear / PER_UNIT, runs=starts, seed=seed, until=half_way, progress=False)
+    found = sl.exit_times(sl.simulate(problem, sl.ODE(), sl.RandomInit(size.d), **how), half_way)
     return float(linear), float(noise), float(found.t.mean()) * PER_UNIT
 
 
 def _figure(table: xr.Dataset) -> Figure:
-    figure, ax = plt.subplots(figsize=(5.4, 3.9), layout="constrained")
+    figure, ax = panels(figsize=(5.4, 3.9))
     ax.plot(table.width, table.linear, "--", color="0.55", linewidth=1, label="linear ODE")
     ax.plot(table.width, table.ode, ":", color="0.35", linewidth=1.2, label="full ODE")
     ax.plot(table.width, table.noisy_ode, "-", color="0.2", linewidth=1.2, label="full ODE with SGD's noise")
@@ -90,14 +69,14 @@ def _figure(table: xr.Dataset) -> Figure:
     ax.set_xticks(table.width.values, [str(p) for p in table.width.values], minor=False)
     ax.minorticks_off()
     ax.legend()
-    ax.set_title(rf"$\max_j|m_j|$ passes {LEVEL:g}, $d = {table.attrs['d']}$, $\gamma/p = 1/{1 / PER_UNIT:.0f}$")
+    ax.set_title(rf"$\max_j|m_j|$ passes 0.5, $d = {table.attrs['d']}$, $\gamma/p = 1/{1 / PER_UNIT:.0f}$")
     return figure
 
 
 def _caption(table: xr.Dataset) -> list[str]:
     sentences = [
         "The paper says that the exit time falls with the width but only by a constant factor, and that training the second",
-        f"layer does not change it. Here the largest overlap passes {LEVEL:g}, at d = {table.attrs['d']}, lr =",
+        f"layer does not change it. Here the largest overlap passes 0.5, at d = {table.attrs['d']}, lr =",
         f"p/{1 / PER_UNIT:.0f} and no noise, over random starts; times are the paper's.",
     ]
     for width in table.width.values:
@@ -105,18 +84,17 @@ def _caption(table: xr.Dataset) -> list[str]:
         error = {kind: float(row[f"{kind}_high"] - row[f"{kind}_low"]) / 2 / 1.96 for kind in KINDS}
         fixed, trained = float(row.fixed), float(row.trained)
         sigma = (float(row.noisy_ode) - fixed) / error["fixed"]
+        off = lambda value, fixed=fixed: 100 * (float(value) / fixed - 1)
         sentences.append(
             f"p = {width} ({int(row.runs)} runs): fixed {fixed:.3f} ± {error['fixed']:.3f}, trained {trained:.3f} ± "
-            f"{error['trained']:.3f} ({100 * (trained / fixed - 1):+.1f} %), full ODE "
-            f"{100 * (float(row.ode) / fixed - 1):+.1f} %, "
-            f"with SGD's noise {100 * (float(row.noisy_ode) / fixed - 1):+.1f} % ({sigma:+.1f} sigma)."
+            f"{error['trained']:.3f} ({off(trained):+.1f} %), full ODE {off(row.ode):+.1f} %, with SGD's noise "
+            f"{off(row.noisy_ode):+.1f} % ({sigma:+.1f} sigma)."
         )
     first, last = table.isel(width=0), table.isel(width=-1)
     ratio = float(first.fixed / last.fixed)
-    sentences.append(
-        "On the plateau the risk as a function of a has its minimum at a = p/(p + 2), towards which a trained "
-        "second layer moves; "
-        "1/3 for one unit, it slows the escape of narrow networks, and near 1 it does not matter for wide ones."
-    )
-    sentences.append(f"From p = {int(first.width)} to {int(last.width)} the time falls by a factor of {ratio:.2f}.")
-    return sentences
+    return [
+        *sentences,
+        "On the plateau the risk as a function of a has its minimum at a = p/(p + 2), towards which a trained second layer",
+        "moves; 1/3 for one unit, it slows the escape of narrow networks, and near 1 it does not matter for wide ones.",
+        f"From p = {int(first.width)} to {int(last.width)} the time falls by a factor of {ratio:.2f}.",
+    ]

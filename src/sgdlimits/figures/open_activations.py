@@ -2,36 +2,27 @@
 
 Exit times of the exact chain against the dimension for four activations, the largest learning rate at every overlap, and which
 Hermite coefficients of student and target make traps on the way to the teacher.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.polynomial import hermite_e
-from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures import base
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.escape import critical_points, escape
 from sgdlimits.theory.single_index import exit_time
 
-OVERLAP, SLOW = 0.5, 20
-"""Where the escape ends, and by how much the rate of the trajectories is below the largest: the population's traps are seen."""
-TOP = 0.05
-"""Overlap at which the trajectories of the traps start."""
+SLOW, TOP = 20, 0.05
+"""By how much the rate of trajectories is below the largest, so that the population's traps are seen; where these start."""
 
 
 def from_hermite(*even: float) -> sl.Polynomial:
@@ -61,21 +52,9 @@ CASES = {
     "trap, then barrier": from_hermite(1, 14 / 15, 64 / 243),
 }
 """Targets of the student `wave`."""
-
-
-class Size(NamedTuple):
-    """Runs by dimension; how many activations; how many cases of traps; dimension, runs and length of their trajectories."""
-
-    runs: dict[int, int]
-    activations: int
-    cases: int
-    d: int
-    shown: int
-    length: float
-
-
-FULL = Size({100: 128, 1024: 128, 4096: 128}, 4, 3, 300, 6, 60.0)
-QUICK = Size({100: 64, 300: 64}, 2, 2, 100, 4, 20.0)
+FULL = Size(runs={100: 128, 1024: 128, 4096: 128}, activations=4, cases=3, d=300, shown=6, length=60.0)
+QUICK = FULL.but(runs={100: 64, 300: 64}, activations=2, cases=2, d=100, shown=4, length=20.0)
+"""Runs by dimension; how many activations; how many cases of traps; dimension, runs and length of their trajectories."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -84,33 +63,31 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     keep("exits", exits)
     datasets = {"exits": exits, "rates": rates}
     for name in list(CASES)[: size.cases]:
-        datasets[name.replace(", ", "-").replace(" ", "-")] = found = trajectory(name, size, seed)
-        keep(name.replace(", ", "-").replace(" ", "-"), found)
+        datasets[key(name)] = trajectory(name, size, seed)
+        keep(key(name), datasets[key(name)])
     return Drawn(_figure(datasets, size), _caption(datasets, size), datasets)
 
 
-def passes(stats: sl.Overlaps):
-    """By how much the overlap is above the level of the exit."""
-    return jnp.abs(stats.M).max() - OVERLAP
+def key(name: str) -> str:
+    """The name of a case in the name of a file."""
+    return name.replace(", ", "-").replace(" ", "-")
 
 
 def escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
     """Mean exit times of the chain from random starts beside theory, and the largest learning rate at each overlap."""
     m, rows, curves = np.linspace(0.02, 0.98, 49), [], []
-    for name, fn in tqdm(list(ACTIVATIONS.items())[: size.activations], desc="activations", delay=1.0, leave=False):
+    for name, fn in base.progress(list(ACTIVATIONS.items())[: size.activations], "activations"):
         one = escape(fn)
         problem = sl.presets.single_index(fn, lr=one.best_lr)
         population, corrector = _parts(problem, jnp.asarray(m))
         curves.append(-one.best_lr * np.asarray(population / corrector) / one.max_lr)
         for d, runs in size.runs.items():
-            theory = exit_time(problem, d, OVERLAP) + one.delay(one.best_lr)
-            found = sl.simulate(
-                problem, sl.Chain(d), sl.RandomInit(d), t_max=30 * theory, runs=runs, seed=seed, until=passes, progress=False
-            )
-            t = sl.exit_times(found, passes).t.values
-            rows.append({"name": name, "d": d, "t": t.mean(), "error": t.std(ddof=1) / np.sqrt(runs), "theory": theory})
-    table = xr.Dataset({key: ("point", [row[key] for row in rows]) for key in rows[0]})
-    return table, xr.Dataset({"share": (("name", "m"), curves)}, coords={"m": m, "name": list(ACTIVATIONS)[: size.activations]})
+            theory = exit_time(problem, d, 0.5) + one.delay(one.best_lr)
+            how: dict = dict(t_max=30 * theory, runs=runs, seed=seed, until=base.half_way, progress=False)
+            t = sl.exit_times(sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), **how), base.half_way).t.values
+            rows.append({"name": name, "d": d, "t": t.mean(), "error": base.error_of(t), "theory": theory})
+    coords = {"m": m, "name": list(ACTIVATIONS)[: size.activations]}
+    return base.tabulate(rows), xr.Dataset({"share": (("name", "m"), curves)}, coords)
 
 
 @eqx.filter_jit
@@ -126,10 +103,8 @@ def trajectory(name: str, size: Size, seed: int) -> xr.Dataset:
     """Runs of the chain with the student `wave`, in units of the time in which the overlap grows by e."""
     one = escape(wave, CASES[name])
     lr = one.max_lr / SLOW
-    problem, start = (
-        sl.presets.single_index(wave, CASES[name], lr=lr),
-        sl.Overlaps(jnp.ones(1), jnp.full((1, 1), TOP), jnp.ones((1, 1))),
-    )
+    problem = sl.presets.single_index(wave, CASES[name], lr=lr)
+    start = sl.Overlaps(jnp.ones(1), jnp.full((1, 1), TOP), jnp.ones((1, 1)))
     t_max = size.length / one.rate(lr)
     found = sl.simulate(problem, sl.Chain(size.d), start, t_max=t_max, runs=size.shown, seed=seed, save=201, progress=False)
     return found.assign_coords(growth=("t", found.t.values * one.rate(lr)))
@@ -149,14 +124,13 @@ def place(target: sl.Polynomial) -> tuple[float, float]:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = plt.subplots(2, 2, figsize=(9.2, 7.0), layout="constrained")
-    names = list(ACTIVATIONS)[: size.activations]
-    for name, colour, marker in zip(names, OKABE_ITO, "osvD", strict=False):
-        rows = datasets["exits"].isel(point=datasets["exits"].name.values == name)
+    figure, axes = panels(2, 2, figsize=(9.2, 7.0))
+    for name, colour, marker in zip(list(ACTIVATIONS)[: size.activations], OKABE_ITO, "osvD", strict=False):
+        rows = base.rows_of(datasets["exits"], name=name)
         axes[0, 0].plot(rows.d, rows.theory, color=colour, linewidth=1.1)
         axes[0, 0].errorbar(rows.d, rows.t, 1.96 * rows.error, fmt=marker, color=colour, markersize=4, capsize=2, label=name)
         axes[0, 1].plot(datasets["rates"].m, datasets["rates"].share.sel(name=name), color=colour, label=name)
-    axes[0, 0].set(xscale="log", xlabel="$d$", ylabel=f"$t$ to the overlap {OVERLAP:g}", ylim=(0, None))
+    axes[0, 0].set(xscale="log", xlabel="$d$", ylabel="$t$ to the overlap 0.5", ylim=(0, None))
     axes[0, 0].set_title("(a) chain (dots) and theory, best rate each", loc="left")
     axes[0, 0].legend()
     axes[0, 1].axhline(0.5, color="0.7", linewidth=0.8, linestyle="--", zorder=0)
@@ -181,10 +155,9 @@ def _diagram(ax: Axes, size: Size) -> None:
 
 def _trajectories(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
     for name, colour in zip(list(CASES)[: size.cases], OKABE_ITO, strict=False):
-        found = datasets[name.replace(", ", "-").replace(" ", "-")]
-        overlap = np.abs(found.M.values[..., 0, 0])
-        for run in range(size.shown):
-            ax.plot(found.growth, overlap[run], color=colour, linewidth=0.6, label=name if run == 0 else None)
+        found = datasets[key(name)]
+        lines = ax.plot(found.growth, np.abs(found.M.values[..., 0, 0]).T, color=colour, linewidth=0.6)
+        lines[0].set_label(name)
         for point in critical_points(wave, CASES[name])[1:]:
             how: dict = {} if point.stable else {"markerfacecolor": "white"}
             ax.plot(size.length * 1.03, point.m, "o", color=colour, markersize=5, clip_on=False, **how)
@@ -198,15 +171,13 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     sentences = [
         "Escape with activations other than the square, which the paper says is the same up to constants; no figure of it.",
         "One unit on the sphere, without label noise. (a) Mean time of the exact chain from random starts to the overlap",
-        f"{OVERLAP:g}, target and activation alike, at the rate that leaves zero overlap soonest; lines: ODE, random start and",
+        "0.5, target and activation alike, at the rate that leaves zero overlap soonest; lines: ODE, random start and",
         "SGD's noise near zero overlap.",
     ]
-    table = datasets["exits"]
     for name in list(ACTIVATIONS)[: size.activations]:
-        one, rows = escape(ACTIVATIONS[name]), table.isel(point=table.name.values == name)
-        last = rows.isel(point=-1)
+        one, last = escape(ACTIVATIONS[name]), base.rows_of(datasets["exits"], name=name).isel(point=-1)
         sentences.append(
-            f"{_plain(name)}: best lr {one.best_lr:.4g}, {one.samples:.3f} d log d samples, perfect recovery stable below "
+            f"{base.plain(name)}: best lr {one.best_lr:.4g}, {one.samples:.3f} d log d samples, perfect recovery stable below "
             f"{one.final_lr / one.best_lr:.2f} of it; at d = {int(last.d)} t = {float(last.t):.2f} ± "
             f"{float(last.error):.2f}, in theory {float(last.theory):.2f}."
         )
@@ -216,16 +187,8 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         f"twentieth of the largest rate, d = {size.d}, from the overlap {TOP:g}.",
     ]
     for name in list(CASES)[: size.cases]:
-        found = datasets[name.replace(", ", "-").replace(" ", "-")]
-        late = np.abs(found.M.values[:, 150:, 0, 0]).mean()
+        late = np.abs(datasets[key(name)].M.values[:, 150:, 0, 0]).mean()
         places = critical_points(wave, CASES[name])[1:]
         points = ", ".join(f"{each.m:.3f} ({'stable' if each.stable else 'unstable'})" for each in places)
         sentences.append(f"{name.capitalize()}: critical points {points}; the chain ends at {late:.3f} on average.")
     return sentences
-
-
-def _plain(text: str) -> str:
-    """A formula without markup."""
-    for mark, word in {"$": "", "\\cos": "cos", "\\mathrm{He}": "He"}.items():
-        text = text.replace(mark, word)
-    return text

@@ -2,26 +2,18 @@
 
 The exact chain in its stationary state, from the end that theory gives, against that end: one unit at several learning rates,
 five units with weights on the sphere, free, and with a trained second layer, and the correction at finite dimension.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, error_of, ignore, panels, progress, rows_of, tabulate
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.mediocrity import asymptotic_excess_risk, learnt_state, max_lr
 from sgdlimits.theory.mediocrity.asymptotic import EndState, free_end, plateau_series, trained_end
@@ -29,23 +21,12 @@ from sgdlimits.theory.mediocrity.asymptotic import EndState, free_end, plateau_s
 RATES, LOUD = (0.03, 0.06, 0.1), 2.0
 """Learning rates of one unit, and the noise of the comparison between kinds of network."""
 KINDS = ("sphere", "free", "trained")
-
-
-class Size(NamedTuple):
-    """Dimension, end in t, runs; noise levels of one unit; the wide network, its steps lr/p and kinds; dimensions of (c)."""
-
-    d: int
-    t_max: float
-    runs: int
-    noises: tuple[float, ...]
-    width: int
-    steps: tuple[float, ...]
-    kinds: int
-    dimensions: tuple[int, ...]
-
-
-FULL = Size(600, 250.0, 24, (0.5, 1.0, 2.0, 4.0, 6.0, 7.5), 5, (0.03, 0.06, 0.09), 3, (50, 100, 200, 400, 800))
-QUICK = Size(200, 60.0, 16, (1.0, 4.0), 3, (0.05, 0.09), 3, (50, 100))
+FULL = Size(
+    d=600, t_max=250.0, runs=24, noises=(0.5, 1.0, 2.0, 4.0, 6.0, 7.5), width=5, steps=(0.03, 0.06, 0.09), kinds=3,
+    dimensions=(50, 100, 200, 400, 800),
+)  # fmt: skip
+QUICK = FULL.but(d=200, t_max=60.0, runs=16, noises=(1.0, 4.0), width=3, steps=(0.05, 0.09), dimensions=(50, 100))
+"""Dimension, end in t, runs; noise levels of one unit; the wide network, its steps lr/p and kinds; dimensions of (c)."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -53,9 +34,9 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     rows = [
         {"panel": panel, "kind": kind, "width": width, "lr": lr, "noise": noise, "d": d}
         | point(kind, width, lr, noise, d, size, seed)
-        for panel, kind, width, lr, noise, d in tqdm(list(points(size)), desc="points", delay=1.0, leave=False)
+        for panel, kind, width, lr, noise, d in progress(list(points(size)), "points")
     ]
-    table = xr.Dataset({name: ("point", [row[name] for row in rows]) for name in rows[0]}, attrs={"runs": size.runs})
+    table = tabulate(rows, runs=size.runs)
     keep("table", table)
     return Drawn(_figure(table, size), _caption(table, size), {"table": table})
 
@@ -89,14 +70,14 @@ def point(kind: str, width: int, lr: float, noise: float, d: int, size: Size, se
     start = sl.Overlaps(jnp.full(width, a), jnp.full((width, 1), m), q + (norm - q) * jnp.eye(width))
     found = sl.simulate(problem, sl.Chain(d), start, t_max=size.t_max, runs=size.runs, seed=seed, save=201, progress=False)
     means = (found.risk.values - noise / 2)[:, 40:].mean(1)
-    return {"chain": means.mean(), "error": means.std(ddof=1) / np.sqrt(size.runs), "theory": float(state.excess_risk)}
+    return {"chain": means.mean(), "error": error_of(means), "theory": float(state.excess_risk)}
 
 
 def _figure(table: xr.Dataset, size: Size) -> Figure:
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12.0, 3.9), layout="constrained")
-    _against_noise(left, _of(table, panel="noise"))
-    _against_step(middle, _of(table, panel="width"), size)
-    _against_dimension(right, _of(table, panel="dimension"))
+    figure, (left, middle, right) = panels(1, 3, figsize=(12.0, 3.9))
+    _against_noise(left, rows_of(table, panel="noise"))
+    _against_step(middle, rows_of(table, panel="width"), size)
+    _against_dimension(right, rows_of(table, panel="dimension"))
     return figure
 
 
@@ -104,7 +85,7 @@ def _against_noise(ax: Axes, rows: xr.Dataset) -> None:
     noise = np.linspace(0, 9, 451)
     for lr, colour in zip(RATES, OKABE_ITO, strict=False):
         ax.plot(noise, asymptotic_excess_risk(1, lr, noise), color=colour, linewidth=1.2)
-        here = _of(rows, lr=lr)
+        here = rows_of(rows, lr=lr)
         ax.errorbar(here.noise, here.chain, 1.96 * here.error, fmt="o", color=colour, markersize=4, label=f"lr {lr:g}")
     ax.axhline(2, color="0.7", linewidth=0.8, linestyle="--", zorder=0)
     ax.set(xlabel=r"noise $\Delta$", ylabel="excess risk at the end", ylim=(0, 2.2), xlim=(0, 9))
@@ -119,11 +100,10 @@ def _against_step(ax: Axes, rows: xr.Dataset, size: Size) -> None:
         risk = [float(end(kind, p, each * p, LOUD).excess_risk) for each in g]
         ax.plot(g, risk / (g * LOUD), color=colour, linewidth=1.2)
         ax.plot(g, second / (g * LOUD), color=colour, linewidth=0.7, linestyle=":")
-        here = _of(rows, kind=kind)
+        here = rows_of(rows, kind=kind)
         scale = (here.lr / p * here.noise).values
-        ax.errorbar(
-            here.lr / p, here.chain / scale, 1.96 * here.error / scale, fmt=marker, color=colour, markersize=4, label=kind
-        )
+        how: dict = dict(fmt=marker, color=colour, markersize=4, label=kind)
+        ax.errorbar(here.lr / p, here.chain / scale, 1.96 * here.error / scale, **how)
     ax.set(xlabel=r"$g = \gamma/p$", ylabel=r"excess risk over $g\Delta$", xlim=(0, None))
     ax.set_title(rf"(b) $p = {p}$, $\Delta = {LOUD:g}$; dotted: second order", loc="left")
     ax.legend()
@@ -147,16 +127,8 @@ def slope(rows: xr.Dataset) -> tuple[float, float]:
     return float((x * y / error**2).sum() / norm), float(norm**-0.5)
 
 
-def _of(table: xr.Dataset, **values) -> xr.Dataset:
-    """The rows with these values."""
-    here = np.ones(table.sizes["point"], bool)
-    for name, value in values.items():
-        here &= table[name].values == value
-    return table.isel(point=here)
-
-
 def _caption(table: xr.Dataset, size: Size) -> list[str]:
-    one, wide, small = (_of(table, panel=name) for name in ("noise", "width", "dimension"))
+    one, wide, small = (rows_of(table, panel=name) for name in ("noise", "width", "dimension"))
     away = lambda rows: float(np.sqrt((((rows.chain - rows.theory) / rows.error) ** 2).mean()))
     off = lambda rows: 100 * float(np.abs(rows.chain / rows.theory - 1).max())
     line, error = slope(small)
@@ -169,7 +141,7 @@ def _caption(table: xr.Dataset, size: Size) -> list[str]:
         f"(b) {size.width} units, noise {LOUD:g}: over g noise the risk tends to 1 for all kinds of network as g = lr/p falls.",
     ]
     for kind in KINDS[: size.kinds]:
-        last = _of(wide, kind=kind).isel(point=-1)
+        last = rows_of(wide, kind=kind).isel(point=-1)
         scale = float(last.lr / size.width * last.noise)
         sentences.append(
             f"At g = {float(last.lr) / size.width:.3g}, {kind}: {float(last.chain) / scale:.3f} ± "

@@ -2,25 +2,16 @@
 
 Appendix I says that a trained second layer could become sparse or stay homogeneous. The ODE from many random starts says which,
 as a function of the ratio r between the learning rates of the layers, the chain confirms it, and label noise undoes it.
-
-.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
-   linear models*.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels, participation, progress, rows_of, tabulate
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.mediocrity.second_layer import end_rates, second_only_risk, terminal_risk
 
@@ -29,21 +20,9 @@ STEP, NOISE = 1 / 24, 0.2
 SPARSE = 0.05
 """An entry of the second layer below this counts as gone."""
 NAMES = {0.0: "first layer only", 0.3: "both layers, $r = 0.3$", 1.0: "both layers, $r = 1$"}
-
-
-class Size(NamedTuple):
-    """Width of the curves; widths of the census, with runs; ratios; dimension and runs of the chain; end of each panel."""
-
-    width: int
-    widths: dict[int, int]
-    ratios: tuple[float, ...]
-    d: int
-    chain: int
-    ends: tuple[float, float, float]
-
-
-FULL = Size(5, {3: 96, 10: 48}, (0.1, 0.3, 1.0, 3.0, 10.0), 500, 16, (2000.0, 30.0, 400.0))
-QUICK = Size(3, {3: 32}, (0.3, 1.0, 3.0), 200, 8, (300.0, 20.0, 100.0))
+FULL = Size(width=5, widths={3: 96, 10: 48}, ratios=(0.1, 0.3, 1.0, 3.0, 10.0), d=500, chain=16, ends=(2000.0, 30.0, 400.0))
+QUICK = FULL.but(width=3, widths={3: 32}, ratios=(0.3, 1.0, 3.0), d=200, chain=8, ends=(300.0, 20.0, 100.0))
+"""Width of the curves; widths of the census, with runs; ratios; dimension and runs of the chain; end of each panel."""
 
 
 def problem(width: int, ratio: float, noise: float = 0.0) -> sl.ProjectionProblem:
@@ -51,16 +30,9 @@ def problem(width: int, ratio: float, noise: float = 0.0) -> sl.ProjectionProble
     return sl.presets.single_index("square", width=width, lr=STEP * width, noise=noise, train_second=ratio or False)
 
 
-def share(a: np.ndarray) -> np.ndarray:
-    """The participation ratio over the width: 1 where all entries are equal, 1/p where one has all the weight."""
-    return np.abs(a).sum(-1) ** 2 / (a**2).sum(-1) / a.shape[-1]
-
-
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Follow the ODE after the escape, and the chain at one width."""
-    datasets = curves(size, seed)
-    datasets["census"] = census(size, seed)
-    datasets["noisy"] = noisy(size)
+    datasets = {**curves(size, seed), "census": census(size, seed), "noisy": noisy(size)}
     for name, dataset in datasets.items():
         keep(name, dataset)
     return Drawn(_figure(datasets, size), _caption(datasets, size), datasets)
@@ -81,20 +53,20 @@ def curves(size: Size, seed: int) -> dict[str, xr.Dataset]:
 
 def census(size: Size, seed: int) -> xr.Dataset:
     """The second layer at the end, over random starts, without noise: quantiles of its participation ratio and more."""
-    rows = []
-    plan: list[tuple[sl.ODE | sl.Chain, int, int, float]]
-    plan = [(sl.ODE(), width, runs, ratio) for width, runs in size.widths.items() for ratio in size.ratios]
+    rows, plan = [], list[tuple[sl.ODE | sl.Chain, int, int, float]]()
+    plan += [(sl.ODE(), width, runs, ratio) for width, runs in size.widths.items() for ratio in size.ratios]
     if size.chain:
         plan += [(sl.Chain(size.d), min(size.widths), size.chain, ratio) for ratio in size.ratios]
-    for level, width, runs, ratio in tqdm(plan, desc="second layers", delay=1.0, leave=False):
+    for level, width, runs, ratio in progress(plan, "second layers"):
         how = dict(t_max=size.ends[1] / STEP, runs=runs, seed=seed, save=2, progress=False)
         found = sl.simulate(problem(width, ratio), level, sl.RandomInit(size.d), **how).isel(t=-1)
         a, m = found.a.values, found.M.values[..., 0]
-        low, middle, high = np.quantile(share(a), (0.1, 0.5, 0.9))
+        share = participation(a)
+        low, middle, high = np.quantile(share, (0.1, 0.5, 0.9))
         row = {"level": level.name, "width": width, "ratio": ratio, "runs": runs, "low": low, "share": middle, "high": high}
-        row |= {"smallest": share(a).min(), "gone": (np.abs(a) < SPARSE).mean(), "useful": np.median(share(a * m**2))}
+        row |= {"smallest": share.min(), "gone": (np.abs(a) < SPARSE).mean(), "useful": np.median(participation(a * m**2))}
         rows.append(row | {"idle": (np.abs(m) < 0.5).mean(), "risk": np.median(found.risk.values)})
-    return xr.Dataset({name: ("point", [row[name] for row in rows]) for name in rows[0]})
+    return tabulate(rows)
 
 
 def noisy(size: Size) -> xr.Dataset:
@@ -103,16 +75,14 @@ def noisy(size: Size) -> xr.Dataset:
     p, tau = size.width, np.linspace(0, size.ends[2], 41)
     uneven = 1 + np.linspace(-0.5, 0.5, p)
     start = sl.Overlaps(jnp.asarray(uneven), jnp.ones((p, 1)), jnp.ones((p, p)))
-    found = [
-        sl.simulate(problem(p, ratio, NOISE), sl.ODE(), start, t_max=tau[-1] / STEP, save=tau / STEP, progress=False)
-        for ratio in ratios
-    ]
+    how: dict = dict(t_max=tau[-1] / STEP, save=tau / STEP, progress=False)
+    found = [sl.simulate(problem(p, ratio, NOISE), sl.ODE(), start, **how) for ratio in ratios]
     spread = [each.a.values[0].std(-1) / uneven.std() for each in found]
     return xr.Dataset({"spread": (("ratio", "tau"), spread)}, coords={"ratio": list(ratios), "tau": tau})
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12.0, 3.9), layout="constrained")
+    figure, (left, middle, right) = panels(1, 3, figsize=(12.0, 3.9))
     _risks(left, datasets, size)
     _shares(middle, datasets["census"], size)
     _spreads(right, datasets["noisy"], size)
@@ -136,17 +106,16 @@ def _risks(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
 
 def _shares(ax: Axes, census: xr.Dataset, size: Size) -> None:
     for width, colour in zip(size.widths, OKABE_ITO, strict=False):
-        rows = census.isel(point=(census.width.values == width) & (census.level.values == "ode"))
+        rows = rows_of(census, width=width, level="ode")
         ax.fill_between(rows.ratio, rows.low, rows.high, color=colour, alpha=0.2, linewidth=0)
         ax.plot(rows.ratio, rows.share, "-", color=colour, label=f"$p = {width}$, ODE")
-    rows = census.isel(point=census.level.values == "chain")
+    rows = rows_of(census, level="chain")
     if rows.sizes["point"]:
         bars = np.stack([rows.share - rows.low, rows.high - rows.share])
         how: dict = dict(fmt="o", color=OKABE_ITO[0], markersize=4, capsize=2)
         ax.errorbar(rows.ratio * 1.06, rows.share, bars, label=f"$p = {min(size.widths)}$, chain", **how)
-    ax.set(
-        xscale="log", xlabel=r"ratio $r$ of the learning rates", ylabel=r"participation ratio of $a$ over $p$", ylim=(0, 1.03)
-    )
+    ax.set(xscale="log", xlabel=r"ratio $r$ of the learning rates", ylim=(0, 1.03))
+    ax.set_ylabel(r"participation ratio of $a$ over $p$")
     ax.set_title("(b) without noise: median, 10 to 90 % of starts", loc="left")
     ax.legend(loc="lower left")
 
@@ -171,32 +140,26 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     for ratio, name in NAMES.items():
         quiet, loud = (datasets[f"ode-{ratio:g}-{noise:g}"].isel(run=0, t=-1) for noise in (0.0, NOISE))
         limit = terminal_risk(quiet.a.values, STEP * p, trained=ratio > 0)
-        measured = float(quiet.risk) * size.ends[0] ** 2
+        theory = f"with a from {quiet.a.values.min():.4f} to {quiet.a.values.max():.2f}, for which there is no formula"
+        theory = f"and in theory {limit:.4f}" if np.isfinite(limit) else theory
         sentences.append(
-            f"{name.capitalize().replace('$', '')}: without noise the risk times tau^2 is {measured:.4f} at the end, tau = "
-            f"{size.ends[0]:g}, "
-            + (
-                f"and in theory {limit:.4f}"
-                if np.isfinite(limit)
-                else f"with a from {quiet.a.values.min():.4f} to {quiet.a.values.max():.2f}, for which there is no formula"
-            )
-            + f"; with noise {NOISE:g} the excess risk ends at {float(loud.risk) - NOISE / 2:.5f}."
+            f"{name.capitalize().replace('$', '')}: without noise the risk times tau^2 is "
+            f"{float(quiet.risk) * size.ends[0] ** 2:.4f} at the end, tau = {size.ends[0]:g}, {theory}; with noise {NOISE:g} "
+            f"the excess risk ends at {float(loud.risk) - NOISE / 2:.5f}."
         )
-    ratios = ", ".join(f"{ratio:g}" for ratio in size.ratios)
-    sentences.append(
-        f"(b) Median participation ratio of a at tau = {size.ends[1]:g} over random starts, without noise, for r = {ratios}."
-    )
+    listed = lambda values, form: ", ".join(f"{x:{form}}" for x in values)
+    sentences += [
+        f"(b) Median participation ratio of a at tau = {size.ends[1]:g} over random starts, without noise, for r =",
+        f"{listed(size.ratios, 'g')}.",
+    ]
     for (level, width), rows in datasets["census"].groupby(["level", "width"]):
-        shares, gone = (
-            ", ".join(f"{x:{form}}" for x in values) for values, form in ((rows.share, ".2f"), (100 * rows.gone, ".0f"))
-        )
-        sentences.append(
-            f"{'ODE' if level == 'ode' else 'Chain'}, p = {width}: {shares} of p; {gone} % of entries are below {SPARSE:g}."
-        )
+        shares, gone = listed(rows.share.values, ".2f"), listed(100 * rows.gone.values, ".0f")
+        level = "ODE" if level == "ode" else "Chain"
+        sentences.append(f"{level}, p = {width}: {shares} of p; {gone} % of entries are below {SPARSE:g}.")
     noisy = datasets["noisy"]
-    sentences.append(
+    sentences += [
         f"(c) With noise {NOISE:g} an uneven layer on recovered units becomes even, at the rate 2 r g noise/(1 - 6 g)."
-    )
+    ]
     for ratio in noisy.ratio.values:
         spread, rate = noisy.spread.sel(ratio=ratio).values, float(end_rates(p, STEP * p, NOISE, ratio).differences)
         keep = spread > 1e-3

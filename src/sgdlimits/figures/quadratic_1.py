@@ -1,40 +1,22 @@
 """Quadratic networks, figure 1: the ODE against simulations from the same start, through all phases of learning [3]_.
 
 Norms settle, all overlaps wait on a plateau and grow there from small values, and the risk falls when they are of order one.
-
-.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-   overparameterized quadratic networks*.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import sgdlimits as sl
 from sgdlimits.analysis.phases import Phases, phases
-from sgdlimits.figures.base import Drawn, Keep, ignore
-from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
 
-
-class Size(NamedTuple):
-    """Students, teachers, dimension, learning rate, end in t, and runs of the chain."""
-
-    width: int
-    teachers: int
-    d: int
-    lr: float
-    end: float
-    runs: int
-
-
-FULL, QUICK = Size(6, 3, 10_000, 0.01, 1400.0, 10), Size(6, 3, 2000, 0.1, 120.0, 10)
+FULL = Size(width=6, teachers=3, d=10_000, lr=0.01, end=1400.0, runs=10)
+QUICK = FULL.but(d=2000, lr=0.1, end=120.0)
+"""Students, teachers, dimension, learning rate, end in t, and runs of the chain."""
 SAVED = 301
 
 
@@ -59,21 +41,19 @@ def _chain(problem: sl.ProjectionProblem, size: Size, start: sl.Overlaps, seed: 
 
     with ThreadPoolExecutor(2) as threads:
         parts = list(threads.map(half, range(2)))
-    runs = xr.concat(parts, "run", combine_attrs="override")
-    return runs.assign_coords(run=np.arange(runs.sizes["run"]))
+    return xr.concat(parts, "run", combine_attrs="override").assign_coords(run=np.arange(2 * (size.runs // 2)))
 
 
 def _figure(datasets: dict[str, xr.Dataset], found: Phases) -> Figure:
-    figure, axes = plt.subplots(2, 2, figsize=(9.2, 6.2), layout="constrained", sharex=True)
-    students = range(datasets["ode"].sizes["student"])
-    teachers = range(datasets["ode"].sizes["teacher"])
-    panels: dict[str, tuple[str, list[tuple[int, ...]]]] = {
+    figure, axes = panels(2, 2, figsize=(9.2, 6.2), sharex=True)
+    students, teachers = (range(datasets["ode"].sizes[name]) for name in ("student", "teacher"))
+    shown: dict[str, tuple[str, list[tuple[int, ...]]]] = {
         r"overlaps with teachers $M_{jr}$": ("M", [(j, r) for j in students for r in teachers]),
         r"overlaps of students $Q_{jl}$": ("Q", [(j, i) for j in students for i in students if j < i]),
         r"norms $Q_{jj}$": ("Q", [(j, j) for j in students]),
         "population risk": ("risk", [()]),
     }
-    for ax, letter, (label, (name, entries)) in zip(axes.flat, "abcd", panels.items(), strict=True):
+    for ax, letter, (label, (name, entries)) in zip(axes.flat, "abcd", shown.items(), strict=True):
         _curves(ax, datasets, name, entries)
         _mark(ax, found, words=letter in "ab")
         ax.set_ylabel(label)
@@ -103,19 +83,15 @@ def _curves(ax: Axes, datasets: dict[str, xr.Dataset], name: str, entries: list[
 
 def _mark(ax: Axes, found: Phases, words: bool) -> None:
     """Shade every other phase, with the phases' names above."""
-    for place, (phase, begin, end) in enumerate(
-        zip(found.data.phase.values, found.data.begin[0], found.data.end[0], strict=True)
-    ):
+    spans = zip(found.data.phase.values, found.data.begin[0], found.data.end[0], strict=True)
+    for place, (phase, begin, end) in enumerate(spans):
         if not (np.isfinite(begin) and np.isfinite(end) and end > begin):
             continue
         if place % 2:
             ax.axvspan(float(begin), float(end), color="0.94", linewidth=0, zorder=0)
         if words:
-            middle = float(begin + end) / 2
-            text = phase.replace(" ", "\n")
-            ax.text(
-                middle, 1.01, text, transform=ax.get_xaxis_transform(), ha="center", va="bottom", fontsize=7.5, color="0.35"
-            )
+            how: dict = dict(transform=ax.get_xaxis_transform(), ha="center", va="bottom", fontsize=7.5, color="0.35")
+            ax.text(float(begin + end) / 2, 1.01, phase.replace(" ", "\n"), **how)
 
 
 def _caption(datasets: dict[str, xr.Dataset], found: dict[str, Phases], size: Size) -> list[str]:
@@ -124,25 +100,19 @@ def _caption(datasets: dict[str, xr.Dataset], found: dict[str, Phases], size: Si
     gap = np.abs(chain.risk.mean("run") - ode.risk[0])
     worst = int(np.argmax(gap.values))
     theory, one = found["ode"].theory, found["ode"].data.isel(run=0)
+    begins = [(str(phase), float(begin)) for phase, begin in zip(one.phase.values, one.begin.values, strict=True)]
+    parts = [f"{phase} from {begin:.1f}" for phase, begin in begins if np.isfinite(begin) and phase != "norm learning"]
+    words = (
+        f"In t: {', '.join(parts)}. The risk on the plateau is {float(one.level):.4f}, in theory {theory['level']:.4f}, and "
+        f"overlaps grow there at {float(one.growth):.5f}, in theory {theory['growth']:.5f} (small learning rates: "
+        f"{8 * size.lr / (size.width * size.teachers):.5f})."
+    )
     return [
         f"Figure 1 of the paper: p = {size.width}, p* = {size.teachers}, learning rate {size.lr:g}, N = {size.d}. Solid:",
         f"the ODE. Dashed: the mean of {size.runs} runs of the exact chain from the same start, which have the law of SGD",
         "in R^N, with a band of one standard error. Colours are students. (a) overlaps with teachers, (b) between",
         "students, (c) norms, (d) population risk. Shaded are the plateau and the descent that `phases` finds in the ODE.",
-        _phases(one, theory, size),
+        words if parts else f"It finds no plateau up to t = {size.end:.1f}.",
         f"The mean risk of the chain departs most from the ODE at t = {float(ode.t[worst]):.1f}, by",
         f"{float(gap[worst]):.3f} or {float((gap / width)[worst]):.1f} of its standard errors.",
     ]
-
-
-def _phases(one: xr.Dataset, theory: dict[str, float], size: Size) -> str:
-    """The times of the phases, the level and the rate in words."""
-    times = {str(phase): float(begin) for phase, begin in zip(one.phase.values, one.begin.values, strict=True)}
-    parts = [f"{phase} from {begin:.1f}" for phase, begin in times.items() if np.isfinite(begin) and phase != "norm learning"]
-    if not parts:
-        return f"It finds no plateau up to t = {size.end:.1f}."
-    return (
-        f"In t: {', '.join(parts)}. The risk on the plateau is {float(one.level):.4f}, in theory {theory['level']:.4f}, and "
-        f"overlaps grow there at {float(one.growth):.5f}, in theory {theory['growth']:.5f} (small learning rates: "
-        f"{8 * size.lr / (size.width * size.teachers):.5f})."
-    )

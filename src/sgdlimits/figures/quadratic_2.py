@@ -1,54 +1,34 @@
 """Quadratic networks, figure 2: samples that halve the loss against the learning rate, and the best rate against width [3]_.
 
 The best rate is nearly proportional to the number of students, as on the plateau only lr/p and (p+4)/(p+2) matter.
-
-.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-   overparameterized quadratic networks*.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from sgdlimits.figures.base import Drawn, Keep, ignore
-from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore
 from sgdlimits.theory.quadratic.learning_rate import halving_time, optimal_lr
 from sgdlimits.theory.quadratic.plateau import fastest_escape_lr, largest_lr
 
 TEACHERS, SPREAD = 3, 0.01
-
-
-class Size(NamedTuple):
-    """Learning rates on the left, random starts, and widths on the right."""
-
-    rates: int
-    starts: int
-    widths: tuple[int, ...]
-
-
-FULL, QUICK = Size(60, 20, (3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16)), Size(30, 8, (3, 4, 6, 8))
+FULL = Size(rates=60, starts=20, widths=(3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16))
+QUICK = FULL.but(rates=30, starts=8, widths=(3, 4, 6, 8))
+"""Learning rates on the left, random starts, and widths on the right."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Solve the ODE over learning rates and starts, and search for the best rate at each width."""
     lrs = np.linspace(0, 1.1 * largest_lr(TEACHERS, TEACHERS).escape, size.rates + 1)[1:]
     times = halving_time(TEACHERS, TEACHERS, lrs, spread=SPREAD, starts=size.starts, seed=seed)
-    left = xr.Dataset(
-        {"t": (("lr", "start"), np.where(np.isfinite(times), times, np.nan), {"long_name": "t at which the loss is halved"})},
-        coords={"lr": lrs},
-        attrs={"width": TEACHERS, "teachers": TEACHERS, "spread": SPREAD, "seed": str(seed)},
-    )
+    attrs = {"teachers": TEACHERS, "spread": SPREAD}
+    t = (("lr", "start"), np.where(np.isfinite(times), times, np.nan), {"long_name": "t at which the loss is halved"})
+    left = xr.Dataset({"t": t}, {"lr": lrs}, attrs | {"width": TEACHERS, "seed": str(seed)})
     keep("times", left)
     best = [optimal_lr(width, TEACHERS, spread=SPREAD, starts=size.starts, seed=seed) for width in size.widths]
-    right = xr.Dataset(
-        {"lr": ("width", best)}, coords={"width": list(size.widths)}, attrs={"teachers": TEACHERS, "spread": SPREAD}
-    )
+    right = xr.Dataset({"lr": ("width", best)}, {"width": list(size.widths)}, attrs)
     slope, offset = np.polyfit(right.width, right.lr, 1)
     right["residual"] = right.lr - (slope * right.width + offset)
     right.attrs.update(slope=float(slope), offset=float(offset))
@@ -57,9 +37,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 
 
 def _figure(left: xr.Dataset, right: xr.Dataset) -> Figure:
-    figure, axes = plt.subplot_mosaic(
-        [["a", "b"], ["a", "c"]], figsize=(9.2, 3.8), layout="constrained", height_ratios=[2.6, 1]
-    )
+    figure, axes = plt.subplot_mosaic("ab;ac", figsize=(9.2, 3.8), layout="constrained", height_ratios=[2.6, 1])
     _times(axes["a"], left)
     p = right.width.values
     line = right.attrs["slope"] * p + right.attrs["offset"]

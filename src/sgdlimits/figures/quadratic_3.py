@@ -2,42 +2,23 @@
 
 From orthonormal students the ODE ends at the solution closest to its start, and at no other start's. From orthogonal students
 of different norms it ends at a solution that is not the closest.
-
-.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-   overparameterized quadratic networks*.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
-from sgdlimits.figures.base import Drawn, Keep, ignore
-from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.figures.base import OKABE_ITO, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.statistics.trees import one_of
 
 LR = SPREAD = 0.01
-
-
-class Size(NamedTuple):
-    """Width, teachers, starts of orthonormal students, end in the time of the paper, and saved times."""
-
-    width: int
-    teachers: int
-    starts: int
-    end: float
-    times: int
-
-
-FULL, QUICK = Size(6, 3, 9, 1000.0, 121), Size(6, 3, 4, 300.0, 61)
+FULL = Size(width=6, teachers=3, starts=9, end=1000.0, times=121)
+QUICK = FULL.but(starts=4, end=300.0, times=61)
+"""Width, teachers, starts of orthonormal students, end in the time of the paper, and saved times."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -55,7 +36,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 def starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> sl.Overlaps:
     """Orthonormal students with small random overlaps; those of the last run have squared norms from 0.4 to 1.6."""
     drawn = sl.OrthogonalInit(SPREAD).sample(problem, runs=size.starts + 1, seed=seed)
-    return sl.Overlaps(drawn.a, drawn.M, drawn.Q.at[-1].set(jnp.diag(jnp.linspace(0.4, 1.6, size.width))))
+    return sl.Overlaps(drawn.a, drawn.M, jnp.asarray(drawn.Q).at[-1].set(jnp.diag(jnp.linspace(0.4, 1.6, size.width))))
 
 
 def law(size: Size) -> float:
@@ -65,7 +46,7 @@ def law(size: Size) -> float:
 
 
 def _figure(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: Size) -> Figure:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.6), layout="constrained")
+    figure, (left, right) = panels(1, 2, figsize=(9.2, 3.6))
     tau = LR * runs.t.values[1:]
     for ax, values in ((left, first.M), (right, runs.risk)):
         for run in range(1, size.starts):
@@ -76,15 +57,12 @@ def _figure(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: Size) ->
     left.plot(tau[late], 1.6 * law(size) / tau[late], ":", color=OKABE_ITO[0], linewidth=1.4, label=r"$\propto 1/\tau$")
     right.plot(tau, runs.risk[0, 1:], "k", linewidth=1.6)
     right.plot(tau, runs.risk[-1, 1:], "--", color=OKABE_ITO[1])
-    _finish(left, r"(a) distance of $\rho$ from a predicted end", r"$\|\rho(\tau) - \bar\rho\|$")
-    _finish(right, "(b) population risk", "risk")
+    distance = r"(a) distance of $\rho$ from a predicted end", r"$\|\rho(\tau) - \bar\rho\|$"
+    for ax, (title, label) in ((left, distance), (right, ("(b) population risk", "risk"))):
+        ax.set(xscale="log", yscale="log", xlabel=r"$\tau = \eta\alpha$, time of the paper", ylabel=label)
+        ax.set_title(title, loc="left")
     left.legend(loc="lower left", fontsize=7)
     return figure
-
-
-def _finish(ax: Axes, title: str, label: str) -> None:
-    ax.set(xscale="log", yscale="log", xlabel=r"$\tau = \eta\alpha$, time of the paper", ylabel=label)
-    ax.set_title(title, loc="left")
 
 
 def _caption(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: Size) -> list[str]:

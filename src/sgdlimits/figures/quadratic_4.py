@@ -1,55 +1,30 @@
-"""Quadratic networks, figure 4: the orthogonal part of the overlaps stays, diffuses at finite d, and moves in general [3]_.
-
-.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-   overparameterized quadratic networks*.
-"""
+"""Quadratic networks, figure 4: the orthogonal part of the overlaps stays, diffuses at finite d, and moves in general [3]_."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.level.base import Level
-from sgdlimits.plot.style import OKABE_ITO
 
-LR = 0.15
-NORMS = (1.8, 0.4)
-VALUES = (0.4, 0.08)
-
-
-class Size(NamedTuple):
-    """End of the ODE; two dimensions to show, their runs and end; dimensions to compare, the runs of each and their end."""
-
-    limit: float
-    shown: tuple[int, int]
-    runs: int
-    end: float
-    sizes: tuple[int, ...]
-    compared: int
-    early: float
-
-
-FULL = Size(30.0, (10**3, 10**5), 4, 15.0, (10**3, 10**4, 10**5, 10**6, 10**7), 16, 0.5)
-QUICK = Size(30.0, (10**3, 10**5), 4, 15.0, (10**3, 10**4, 10**5), 16, 0.5)
+LR, NORMS, VALUES = 0.15, (1.8, 0.4), (0.4, 0.08)
+FULL = Size(
+    limit=30.0, shown=(10**3, 10**5), runs=4, end=15.0, sizes=(10**3, 10**4, 10**5, 10**6, 10**7), compared=16, early=0.5
+)
+QUICK = FULL.but(sizes=(10**3, 10**4, 10**5))
+"""End of the ODE; two dimensions to show, their runs and end; dimensions to compare, the runs of each and their end."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Solve the ODE from students of equal and of different norms, and run the chain from the former."""
     problem = sl.presets.quadratic_network(2, 2, lr=LR)
     equal, different = starts(seed)
-    follow: dict[str, tuple[Level, sl.Overlaps, float, int]] = {
-        "ode": (sl.ODE(), equal, size.limit, 1),
-        "different-norms": (sl.ODE(), different, size.limit, 1),
-    }
+    follow: dict[str, tuple[Level, sl.Overlaps, float, int]] = {"ode": (sl.ODE(), equal, size.limit, 1)}
+    follow["different-norms"] = (sl.ODE(), different, size.limit, 1)
     follow |= {f"chain-{d}": (sl.Chain(d), equal, size.end, size.runs) for d in size.shown}
     follow |= {f"early-{d}": (sl.Chain(d), equal, size.early, size.compared) for d in size.sizes}
     datasets = {}
@@ -75,22 +50,17 @@ def exponent(parts: dict[str, xr.Dataset], size: Size) -> tuple[np.ndarray, floa
 
 
 def _figure(parts: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = plt.subplots(1, 3, figsize=(12.0, 3.5), layout="constrained")
+    figure, axes = panels(1, 3, figsize=(12.0, 3.5))
     low, high = size.shown
     _entries(axes[0], parts["ode"].S[0], "ODE, equal norms", linewidth=1.6)
     _entries(axes[0], parts["different-norms"].S[0], "ODE, different norms", linestyle="--", linewidth=1.2)
-    for name, runs, text, style in (
-        (f"chain-{low}", size.runs, f"chain, $d = {_power(low)}$", dict(alpha=0.45, linewidth=0.7)),
-        (f"chain-{high}", 1, f"chain, $d = {_power(high)}$", dict(linewidth=1.6)),
-    ):
-        S = parts[name].S
+    for d, runs, style in ((low, size.runs, dict(alpha=0.45, linewidth=0.7)), (high, 1, dict(linewidth=1.6))):
+        S = parts[f"chain-{d}"].S
         for run in range(runs):
-            _entries(axes[1], (S - S.isel(t=0))[run], text if run == 0 else None, **style)
+            _entries(axes[1], (S - S.isel(t=0))[run], f"chain, $d = {_power(d)}$" if run == 0 else None, **style)
     axes[1].axhline(0.0, color="k", linestyle="--", linewidth=1.0, label="ODE")
-    for ax, title, label in (
-        (axes[0], "(a) the limit", "entries of $S$"),
-        (axes[1], "(b) finite $d$, equal norms", "entries of $S(t) - S(0)$"),
-    ):
+    titles = ("(a) the limit", "entries of $S$"), ("(b) finite $d$, equal norms", "entries of $S(t) - S(0)$")
+    for ax, (title, label) in zip(axes[:2], titles, strict=True):
         ax.set(xlabel="$t$, samples per dimension", ylabel=label)
         ax.set_title(title, loc="left")
     axes[0].legend(loc="best", fontsize=7)
@@ -131,14 +101,13 @@ def _caption(datasets: dict[str, xr.Dataset], parts: dict[str, xr.Dataset], size
     moved = parts["different-norms"]
     return [
         f"Figure 4 of the paper: entries of S = rho (rho^T rho)^(-1/2), p = p* = 2, eta = {LR:g}, singular values",
-        f"{VALUES[0]:g} and {VALUES[1]:g} of rho at the start. (a) The ODE to t = {size.limit:g}, where its risk has",
-        f"fallen from {float(datasets['ode'].risk[0, 0]):.2f} to {float(datasets['ode'].risk[0, -1]):.2f}. From",
-        f"orthonormal students it keeps S: an entry changes by at most {float(parts['ode'].drift.max()):.1e}. From the",
-        f"same overlaps and orthogonal students of squared norms {NORMS[0]} and {NORMS[1]} an entry changes by",
-        f"{float(moved.drift[0, -1]):.2f}; there the commutator of Q and rho rho^T at the start is",
-        f"{float(moved.commutator[0]):.2f} of the matrices' norms. (b) In the exact chain from orthonormal students S",
-        f"diffuses: in {size.runs} runs to t = {size.end:g} an entry changes by at most {largest[size.shown[0]]:.1e} at",
-        f"d = {size.shown[0]} and {largest[size.shown[1]]:.1e} at d = {size.shown[1]}, of which one run is drawn. (c) The",
-        f"root mean square change at t = {size.early:g} falls as d to the {slope:.3f} +- {error:.3f}, from",
-        f"{change[0]:.1e} to {change[-1]:.1e}; theory says -0.5.",
+        f"{VALUES[0]:g} and {VALUES[1]:g} of rho at the start. (a) The ODE to t = {size.limit:g}, where its risk has fallen",
+        f"from {float(datasets['ode'].risk[0, 0]):.2f} to {float(datasets['ode'].risk[0, -1]):.2f}. From orthonormal students",
+        f"it keeps S: an entry changes by at most {float(parts['ode'].drift.max()):.1e}. From the same overlaps and orthogonal",
+        f"students of squared norms {NORMS[0]} and {NORMS[1]} an entry changes by {float(moved.drift[0, -1]):.2f}; there the",
+        f"commutator of Q and rho rho^T at the start is {float(moved.commutator[0]):.2f} of the matrices' norms. (b) In the",
+        f"exact chain from orthonormal students S diffuses: in {size.runs} runs to t = {size.end:g} an entry changes by at",
+        f"most {largest[size.shown[0]]:.1e} at d = {size.shown[0]} and {largest[size.shown[1]]:.1e} at d = {size.shown[1]}, of",
+        f"which one run is drawn. (c) The root mean square change at t = {size.early:g} falls as d to the {slope:.3f} +-",
+        f"{error:.3f}, from {change[0]:.1e} to {change[-1]:.1e}; theory says -0.5.",
     ]

@@ -1,37 +1,24 @@
 """Quadratic networks, figure 5: degrees of freedom of the student against its width [3]_.
 
 The output depends on the weights through W^T W alone. The points are ranks of the differential of W -> W^T W at random weights.
-
-.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-   overparameterized quadratic networks*.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
-from matplotlib.figure import Figure
 
-from sgdlimits.figures.base import Drawn, Keep, ignore
-from sgdlimits.plot.style import looks
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, looks, panels
 from sgdlimits.theory.quadratic.counting import degrees_of_freedom
 
 ZERO = 1e-10
 """Singular values below this share of the largest count as zero."""
-
-
-class Size(NamedTuple):
-    """The dimensions N, and the largest width."""
-
-    dimensions: tuple[int, ...]
-    widest: int
-
-
-FULL, QUICK = Size((4, 8, 12), 16), Size((3, 5), 7)
+FULL = Size(dimensions=(4, 8, 12), widest=16)
+QUICK = FULL.but(dimensions=(3, 5), widest=7)
+"""The dimensions N, and the largest width."""
 
 
 class Rank(NamedTuple):
@@ -60,18 +47,16 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Count degrees of freedom by formula, and by ranks at random weights."""
     rng, widths = np.random.default_rng(seed), np.arange(1, size.widest + 1)
     ranks = [[rank(differential(rng.normal(size=(p, d)))) for p in widths] for d in size.dimensions]
-    over = ("d", "width")
-    data = xr.Dataset(
-        {name: (over, np.array([[getattr(each, name) for each in row] for row in ranks])) for name in Rank._fields}
-        | {"formula": (over, np.array([[degrees_of_freedom(int(p), d) for p in widths] for d in size.dimensions]))},
-        coords={"d": list(size.dimensions), "width": widths},
-    )
+    formula = np.array([[degrees_of_freedom(int(p), d) for p in widths] for d in size.dimensions])
+    counts = {name: np.array([[getattr(each, name) for each in row] for row in ranks]) for name in Rank._fields}
+    coords = {"d": list(size.dimensions), "width": widths}
+    data = xr.Dataset({name: (tuple(coords), each) for name, each in (counts | {"formula": formula}).items()}, coords)
     keep("counts", data)
     return Drawn(_figure(data), _caption(data), {"counts": data})
 
 
 def _figure(data: xr.Dataset) -> Figure:
-    figure, ax = plt.subplots(figsize=(5.2, 3.6), layout="constrained")
+    figure, ax = panels(figsize=(5.2, 3.6))
     for d, look in zip(data.d.values, looks(data.sizes["d"]), strict=True):
         one = data.sel(d=d)
         ax.plot(one.width, one.formula, color=look.colour, linestyle=look.dashes, label=f"$N = {d}$")

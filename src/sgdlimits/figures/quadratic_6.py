@@ -2,36 +2,21 @@
 
 All solutions are rotations of units of one another. The points are ranks of the rotations' generators at random solutions, and
 what the equations of the manifold leave free there.
-
-.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-   overparameterized quadratic networks*.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
-from matplotlib.figure import Figure
 
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, looks, panels
 from sgdlimits.figures.quadratic_5 import Rank, differential, rank
-from sgdlimits.plot.style import looks
 from sgdlimits.theory.quadratic.counting import solution_dimension
 
-
-class Size(NamedTuple):
-    """The dimension N, the numbers of teachers, and the largest width."""
-
-    d: int
-    teachers: tuple[int, ...]
-    widest: int
-
-
-FULL, QUICK = Size(6, (1, 2, 4, 9), 12), Size(3, (1, 2, 5), 6)
+FULL = Size(d=6, teachers=(1, 2, 4, 9), widest=12)
+QUICK = FULL.but(d=3, teachers=(1, 2, 5), widest=6)
+"""The dimension N, the numbers of teachers, and the largest width."""
 
 
 def solution(p: int, n: int, d: int, rng: np.random.Generator) -> Float[np.ndarray, "p d"]:
@@ -59,11 +44,8 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Count the dimension by formula, by rotations, and by equations, at one random solution for each width."""
     rng, widths, over = np.random.default_rng(seed), np.arange(1, size.widest + 1), ("teachers", "width")
     names = ("formula", "rotations", "equations", "kept", "dropped")
-    data = xr.Dataset(
-        {name: (over, np.full((len(size.teachers), widths.size), np.nan)) for name in names},
-        coords={"teachers": list(size.teachers), "width": widths},
-        attrs={"d": size.d},
-    )
+    coords, empty = {"teachers": list(size.teachers), "width": widths}, np.full((len(size.teachers), widths.size), np.nan)
+    data = xr.Dataset({name: (over, empty.copy()) for name in names}, coords, {"d": size.d})
     for k in size.teachers:
         n = min(k, size.d)
         for p in widths[widths >= n]:
@@ -78,7 +60,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 
 
 def _figure(data: xr.Dataset) -> Figure:
-    figure, ax = plt.subplots(figsize=(5.2, 3.6), layout="constrained")
+    figure, ax = panels(figsize=(5.2, 3.6))
     for k, look in zip(data.teachers.values, looks(data.sizes["teachers"]), strict=True):
         one = data.sel(teachers=k)
         ax.plot(one.width, one.formula, color=look.colour, linestyle=look.dashes, label=f"$p^* = {k}$")

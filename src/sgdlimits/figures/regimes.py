@@ -3,38 +3,23 @@
 At each point of the plane erf committees are built at growing dimension, and the sizes of the population drift, of the
 corrector and of the noise are measured in a unit of the paper's time. Their exponents of d decide the regime
 (`theory.regimes`). By formula only :math:`\\kappa + \\delta` matters, with lines at 0 and at -1/2.
-
-.. [5] Loureiro, *Dimension-free limits of SGD for two-layers neural networks*, slides.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
 
-from sgdlimits.figures.base import Drawn, Keep, ignore
-from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.theory import regimes
 
 LEAST, MOST, TOLERANCE = -1.5, 1.0, 0.03
-COLOURS = dict(zip(regimes.REGIMES, ("#A6CEE3", "#0072B2", "#F9C784", "#E8998D"), strict=True))
-
-
-class Size(NamedTuple):
-    """Points along each exponent, and the widths behind the fits."""
-
-    kappas: int
-    deltas: int
-    widths: tuple[int, ...]
-
-
-FULL, QUICK = Size(41, 101, (4, 8, 16)), Size(11, 26, (4, 12))
+COLOURS = ("#A6CEE3", "#0072B2", "#F9C784", "#E8998D")
+"""Of the regimes, in the order of `theory.regimes.REGIMES`."""
+FULL = Size(kappas=41, deltas=101, widths=(4, 8, 16))
+QUICK = FULL.but(kappas=11, deltas=26, widths=(4, 12))
+"""Points along each exponent, and the widths behind the fits."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -53,16 +38,14 @@ def relative(found: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
 
 
 def _figure(found: xr.Dataset) -> Figure:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 4.0), layout="constrained")
+    figure, (left, right) = panels(1, 2, figsize=(9.2, 4.0))
     _plane(found, left)
     _collapse(found, right)
     return figure
 
 
 def _plane(found: xr.Dataset, ax: Axes) -> None:
-    number = {name: place for place, name in enumerate(regimes.REGIMES)}
-    values = np.vectorize(number.get)(found.regime.values)
-    colours = ListedColormap(list(COLOURS.values()))
+    values, colours = np.vectorize(list(regimes.REGIMES).index)(found.regime.values), ListedColormap(COLOURS)
     ax.pcolormesh(found.kappa, found.delta, values.T, cmap=colours, vmin=0, vmax=3, shading="nearest", rasterized=True)
     kappa = np.array([0.0, 1.0])
     ax.plot(kappa, -kappa, color="black", linewidth=1.4)

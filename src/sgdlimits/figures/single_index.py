@@ -4,27 +4,20 @@ A target with the exponent n needs of the order of d samples for n = 1, d log d 
 :math:`n \\ge 3`, at a learning rate that falls as :math:`d^{-(n-2)/2}` there [15]_. The exact chain follows one unit, student
 and target alike, from the typical overlap of random weights, :math:`1/\\sqrt d`, to 1/2, at the learning rate `recommended_lr`.
 The target of exponent 3 is a cubic that is bounded, which is learnt after a seventh of the samples that He_3 needs.
-
-.. [15] Ben Arous, Gheissari, Jagannath, *Online stochastic gradient descent on non-convex losses from high-dimensional
-   inference*.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from tqdm.auto import tqdm
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Keep, ignore
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, half_way, ignore, panels, plain, progress, rows_of, tabulate
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.single_index import exit_time, samples
 
@@ -39,79 +32,51 @@ def soft_cubic(x):
     return (x**3 - 3 * x / 1.3) * jnp.exp(-0.15 * x**2)
 
 
-class Target(NamedTuple):
-    """A target, how it is written, and how its samples grow."""
-
-    fn: str | Callable
-    text: str
-    growth: str
-
-
-TARGETS = {
-    1: Target("linear", r"$x$", "d"),
-    2: Target("he2", r"$x^2 - 1$", r"d\,\log d"),
-    3: Target(soft_cubic, r"$(x^3 - 3x/1.3)\,e^{-0.15\,x^2}$", "d^2"),
+TARGETS: dict[int, tuple[str | Callable, str, str]] = {
+    1: ("linear", r"$x$", "d"),
+    2: ("he2", r"$x^2 - 1$", r"d\,\log d"),
+    3: (soft_cubic, r"$(x^3 - 3x/1.3)\,e^{-0.15\,x^2}$", "d^2"),
 }
-
-
-class Size(NamedTuple):
-    """Runs by dimension, by exponent."""
-
-    runs: dict[int, dict[int, int]]
-
-
-FULL = Size(
-    {
-        1: {100: 256, 1000: 256, 10**4: 128, 10**5: 64, 10**6: 16},
-        2: {100: 512, 316: 512, 1000: 256, 3162: 128, 10**4: 64, 31623: 32, 10**5: 16},
-        3: {100: 256, 316: 128, 1000: 64, 2000: 32},
-    }
-)
-QUICK = Size({1: {100: 64, 1000: 64, 10**4: 64}, 2: {100: 128, 1000: 64, 4000: 64}, 3: {60: 64, 120: 64}})
+"""By exponent: a target, how it is written, and how its samples grow."""
+RUNS = {
+    1: {100: 256, 1000: 256, 10**4: 128, 10**5: 64, 10**6: 16},
+    2: {100: 512, 316: 512, 1000: 256, 3162: 128, 10**4: 64, 31623: 32, 10**5: 16},
+    3: {100: 256, 316: 128, 1000: 64, 2000: 32},
+}
+FULL = Size(runs=RUNS)
+QUICK = FULL.but(runs={1: {100: 64, 1000: 64, 10**4: 64}, 2: {100: 128, 1000: 64, 4000: 64}, 3: {60: 64, 120: 64}})
+"""Runs by dimension, by exponent."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Simulate the chain at all dimensions and tabulate the theory beside it."""
     points = [(n, d, runs) for n, row in size.runs.items() for d, runs in row.items()]
-    rows = [point(n, d, runs, seed) for n, d, runs in tqdm(points, desc="points", delay=1.0, leave=False)]
-    table = xr.Dataset(
-        {name: ("point", [row[name] for row in rows]) for name in rows[0]},
-        coords={"exponent": ("point", [n for n, _, _ in points]), "d": ("point", [d for _, d, _ in points])},
-        attrs={"overlap": OVERLAP},
-    )
+    rows = [point(n, d, runs, seed) for n, d, runs in progress(points, "points")]
+    exponents, dimensions, _ = zip(*points, strict=True)
+    table = tabulate(rows, coords={"exponent": exponents, "d": dimensions}, overlap=OVERLAP)
     keep("table", table)
-    stuck = constant_rate(of(table, 3))
+    stuck = constant_rate(rows_of(table, exponent=3))
     keep("constant", stuck)
     return Drawn(_figure(table, stuck), _caption(table, stuck), {"table": table, "constant": stuck})
 
 
 def point(n: int, d: int, runs: int, seed: int) -> dict[str, float]:
     """Mean time of the chain from the overlap 1/sqrt(d), its interval, and what the ODE and the diffusion say."""
-    fn = TARGETS[n].fn
+    fn = TARGETS[n][0]
     lr = FASTER[n] * sl.recommended_lr(sl.presets.single_index(fn), d, OVERLAP)
     problem = sl.presets.single_index(fn, lr=lr)
     ode, noisy = (exit_time(problem, d, OVERLAP, noise=noise) for noise in (False, True))
-    how: dict = dict(t_max=LONGEST * noisy, runs=runs, seed=seed, until=learnt, progress=False)
-    found = sl.exit_times(sl.simulate(problem, sl.Chain(d), sl.FixedInit(d**-0.5), **how), learnt)
+    how: dict = dict(t_max=LONGEST * noisy, runs=runs, seed=seed, until=half_way, progress=False)
+    found = sl.exit_times(sl.simulate(problem, sl.Chain(d), sl.FixedInit(d**-0.5), **how), half_way)
     mean = sl.summarise(found, quantiles=()).mean
     return {"lr": lr, "t": mean.value, "low": mean.low, "high": mean.high, "ode": ode, "noisy": noisy, "runs": runs}
-
-
-def learnt(stats):
-    """How far the overlap is beyond its end."""
-    return jnp.abs(stats.M[0, 0]) - OVERLAP
 
 
 def constant_rate(rows: xr.Dataset) -> xr.Dataset:
     """The mean time at a learning rate that does not fall with d, by the diffusion."""
     lr, d = float(rows.lr[0]), np.unique(np.geomspace(rows.d[0], 100 * rows.d[0], 30).astype(int))
-    t = exit_time(sl.presets.single_index(TARGETS[3].fn, lr=lr), d, OVERLAP, noise=True)
+    t = exit_time(sl.presets.single_index(TARGETS[3][0], lr=lr), d, OVERLAP, noise=True)
     return xr.Dataset({"t": ("d", t)}, coords={"d": d}, attrs={"lr": lr, "exponent": 3})
-
-
-def of(table: xr.Dataset, exponent: int) -> xr.Dataset:
-    """The rows of one exponent."""
-    return table.isel(point=table.exponent.values == exponent)
 
 
 def errors(rows: xr.Dataset) -> np.ndarray:
@@ -128,19 +93,18 @@ def slope(rows: xr.Dataset, logarithm: bool) -> tuple[float, float]:
 
 
 def _figure(table: xr.Dataset, stuck: xr.Dataset) -> Figure:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.2, 4.2), layout="constrained")
-    for colour, (n, target) in zip(OKABE_ITO, TARGETS.items(), strict=False):
-        rows = of(table, n)
+    figure, (left, right) = panels(1, 2, figsize=(8.2, 4.2))
+    for colour, (n, (_, text, growth)) in zip(OKABE_ITO, TARGETS.items(), strict=False):
+        rows = rows_of(table, exponent=n)
         d, last = rows.d.values, rows.isel(point=-1)
-        _draw(left, rows, d, colour, f"exponent {n}: {target.text}")
-        _draw(right, rows, d / samples(n, d), colour, rf"samples / ${target.growth}$")
+        _draw(left, rows, d, colour, f"exponent {n}: {text}")
+        _draw(right, rows, d / samples(n, d), colour, rf"samples / ${growth}$")
         how: dict = dict(xytext=(7, -3), textcoords="offset points", color=colour, va="top")
         left.annotate(rf"$d^{{\,{slope(rows, logarithm=False)[0]:.2f}}}$", (float(last.d), float(last.t * last.d)), **how)
     left.plot(stuck.d, stuck.t * stuck.d, color=OKABE_ITO[2], linestyle="-.", linewidth=0.9)
     counts = (table.t * table.d).values
-    left.set(
-        xscale="log", yscale="log", ylim=(counts.min() / 3, counts.max() * 4), ylabel=f"samples to the overlap {OVERLAP:g}"
-    )
+    left.set(xscale="log", yscale="log", ylim=(counts.min() / 3, counts.max() * 4))
+    left.set_ylabel(f"samples to the overlap {OVERLAP:g}")
     right.set(xscale="log", ylim=(0, None), ylabel="samples over their growth in theory")
     for ax, place in ((left, "lower right"), (right, "center right")):
         ax.set_xlabel("$d$")
@@ -168,14 +132,14 @@ def _caption(table: xr.Dataset, stuck: xr.Dataset) -> list[str]:
         "the exact chain, which has the law of SGD; lines are the ODE (dashed) and the diffusion, which has SGD's noise",
         "(solid). Numbers at the lines are exponents of d in fits of a power to the dots.",
     ]
-    for n, target in TARGETS.items():
-        rows = of(table, n)
+    for n, (_, text, growth) in TARGETS.items():
+        rows = rows_of(table, exponent=n)
         (power, error), last = slope(rows, logarithm=False), rows.isel(point=-1)
         away = np.sqrt((((rows.t - rows.noisy) / errors(rows)) ** 2).mean())
         sentences.append(
-            f"Exponent {n}, {_plain(target.text)}: lr from {float(rows.lr[0]):.3g} at d = {int(rows.d[0])} to "
+            f"Exponent {n}, {plain(text)}: lr from {float(rows.lr[0]):.3g} at d = {int(rows.d[0])} to "
             f"{float(last.lr):.3g} at d = {int(last.d)}. Samples grow as d^({power:.3f} ± {error:.1g}) in a fit of a power; "
-            f"theory {_plain(target.growth)}. At the last d t = {float(last.t):.4g} ({int(last.runs)} runs), by the diffusion "
+            f"theory {plain(growth)}. At the last d t = {float(last.t):.4g} ({int(last.runs)} runs), by the diffusion "
             f"{float(last.noisy):.4g}, by the ODE {float(last.ode):.4g}; over all d the diffusion is {float(away):.1f} "
             "standard errors from the chain (root mean square)."
         )
@@ -188,10 +152,3 @@ def _caption(table: xr.Dataset, stuck: xr.Dataset) -> list[str]:
         f"corrector makes grows with d, and from d = {late} on more than 10 d^2 samples are needed."
     )
     return sentences
-
-
-def _plain(text: str) -> str:
-    """A formula without markup."""
-    for mark, word in {"$": "", "\\,": " ", "\\log": "log"}.items():
-        text = text.replace(mark, word)
-    return text

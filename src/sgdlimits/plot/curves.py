@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.level.base import DIVERGED
-from sgdlimits.plot.style import CLOCKS, Look, check_clock
+from sgdlimits.plot.style import CLOCKS, Look
 from sgdlimits.trajectory.schema import check
 
 Datasets = xr.Dataset | Sequence[xr.Dataset] | Mapping[str, xr.Dataset]
@@ -57,7 +57,8 @@ def clock_factors(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, floa
 
     An ODE has no dimension of its own: its samples are counted with the d of the datasets beside it.
     """
-    check_clock(clock)
+    if clock not in CLOCKS:
+        raise BadInput(f"clock must be one of {', '.join(CLOCKS)}; got {clock!r}. Give one of them.")
     factors = {}
     for label, dataset in named.items():
         factor = {"t": 1.0, "paper": dataset.attrs["rate"], "samples": dataset.attrs["d"] or dimension(named)}[clock]

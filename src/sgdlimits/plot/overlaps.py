@@ -11,19 +11,8 @@ from matplotlib.axes import Axes
 
 from sgdlimits.analysis.origin import overlap_name
 from sgdlimits.errors import BadInput
-from sgdlimits.plot.curves import (
-    Band,
-    Datasets,
-    Singles,
-    clock_values,
-    draw_runs,
-    finish,
-    good_runs,
-    how_many,
-    labelled,
-    new_axes,
-    note,
-)
+from sgdlimits.plot import curves
+from sgdlimits.plot.curves import Band, Datasets, Singles
 from sgdlimits.plot.style import looks
 
 FEW = 6
@@ -83,30 +72,30 @@ def overlaps(
     >>> [line.get_label() for line in ax.lines]
     ['$|M_{1,1}|$', '$|M_{2,1}|$']
     """
-    named = labelled(datasets)
-    x = clock_values(named, clock)
+    named = curves.labelled(datasets)
+    x = curves.clock_values(named, clock)
     variables = _variables(next(iter(named.values()))) if what is None else (what,)
     overlap = overlap_name(next(iter(named.values())))
     signless = {name: name == overlap if absolute is None else absolute for name in variables}
     pairs = {label: dict(_pairs(dataset, signless)) for label, dataset in named.items()}
-    ax = new_axes(ax)
+    ax = curves.new_axes(ax)
     by_pair = len(named) == 1 and 1 < len(next(iter(pairs.values()))) <= FEW
     style = looks(FEW if by_pair else len(named))
-    for order, (label, curves) in enumerate(pairs.items()):
-        many = len(curves) > FEW
-        for place, (name, values) in enumerate(curves.items()):
+    for order, (label, entries) in enumerate(pairs.items()):
+        many = len(entries) > FEW
+        for place, (name, values) in enumerate(entries.items()):
             look = style[place if by_pair else order]
             text = name if by_pair else label if place == 0 else "_other"
-            text = note(text, named[label]) if place == 0 else text
+            text = curves.note(text, named[label]) if place == 0 else text
             if many:
                 mean = values.mean(0) if values.size else np.full(x[label].size, np.nan)
                 ax.plot(x[label], mean, color=look.colour, linestyle=look.dashes, linewidth=0.8, label=text)
             else:
-                few = how_many(singles, label) // len(curves)
-                draw_runs(ax, x[label], values, look, text, singles=few, band=band, order=order)
+                few = curves.how_many(singles, label) // len(entries)
+                curves.draw_runs(ax, x[label], values, look, text, singles=few, band=band, order=order)
     several = len(next(iter(pairs.values()))) > len(variables)
     ax.set_ylabel(", ".join(_axis_label(name, several, signless[name]) for name in variables))
-    return finish(ax, clock, legend)
+    return curves.finish(ax, clock, legend)
 
 
 def _variables(dataset: xr.Dataset) -> tuple[Any, ...]:
@@ -121,7 +110,7 @@ def _pairs(dataset: xr.Dataset, signless: dict[str, bool]) -> Iterator[tuple[str
         if what not in dataset.data_vars or what == "risk":
             there = ", ".join(str(name) for name in dataset.data_vars if name != "risk")
             raise BadInput(f"what must be one of {there}, the dataset's statistics; got {what!r}. Give one of them.")
-        variable = good_runs(dataset)[what]
+        variable = curves.good_runs(dataset)[what]
         values = np.abs(variable.values) if absolute else variable.values
         for index in np.ndindex(variable.shape[2:]):
             if variable.dims[2:] == ("student", "student_other") and index[0] > index[1]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from sgdlimits.plot.curves import Datasets, dimension, labelled
 from sgdlimits.plot.overlaps import overlaps
@@ -42,7 +41,11 @@ def overview(
     >>> left, right = sl.plot.overview(run)
     """
     named = labelled(datasets)
-    figure, axes = (None, axes) if axes is not None else _new_figure()
+    figure = None
+    if axes is None:
+        import matplotlib.pyplot as plt
+
+        figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.9), layout="constrained")
     left, right = axes
     risk(named, left, excess=excess, log=log, clock=clock, legend=False, **options)
     overlaps(named, right, what=what, clock=clock, legend=False, **options)
@@ -54,10 +57,3 @@ def overview(
         shown = left if len(named) > 1 else right
         figure.legend(*shown.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return left, right
-
-
-def _new_figure() -> tuple[Figure, tuple[Axes, Axes]]:
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.9), layout="constrained")
-    return figure, tuple(axes)

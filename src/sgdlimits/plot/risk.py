@@ -5,19 +5,8 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 
 from sgdlimits.errors import check_number
-from sgdlimits.plot.curves import (
-    Band,
-    Datasets,
-    Singles,
-    clock_values,
-    draw_runs,
-    finish,
-    good_runs,
-    how_many,
-    labelled,
-    new_axes,
-    note,
-)
+from sgdlimits.plot import curves
+from sgdlimits.plot.curves import Band, Datasets, Singles
 from sgdlimits.plot.style import looks
 
 
@@ -63,13 +52,14 @@ def risk(
     """
     if excess is not None:
         check_number("excess", excess)
-    named = labelled(datasets)
-    x = clock_values(named, clock)
-    ax = new_axes(ax)
+    named = curves.labelled(datasets)
+    x = curves.clock_values(named, clock)
+    ax = curves.new_axes(ax)
     if log:
         ax.set_yscale("log", nonpositive="mask")
     for order, ((label, dataset), look) in enumerate(zip(named.items(), looks(len(named)), strict=True)):
-        values = good_runs(dataset).risk.values - (excess or 0.0)
-        draw_runs(ax, x[label], values, look, note(label, dataset), singles=how_many(singles, label), band=band, order=order)
+        values = curves.good_runs(dataset).risk.values - (excess or 0.0)
+        text, few = curves.note(label, dataset), curves.how_many(singles, label)
+        curves.draw_runs(ax, x[label], values, look, text, singles=few, band=band, order=order)
     ax.set_ylabel("population risk" if excess is None else "excess risk")
-    return finish(ax, clock, legend)
+    return curves.finish(ax, clock, legend)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from matplotlib.typing import LineStyleType
 
-from sgdlimits.errors import BadInput, check_number
+from sgdlimits.errors import check_number
 
 if TYPE_CHECKING:
     from matplotlib.axes._secondary_axes import SecondaryAxis
@@ -39,11 +39,7 @@ OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#E69F00", "
 DASHES: tuple[LineStyleType, ...] = ("-", (0, (4.5, 1.6)), (0, (6, 1.5, 1.2, 1.5)), (0, (1.2, 1.2)), (0, (9, 2)))
 """Line styles that can be told apart in grey. Five of them and seven colours make 35 different looks."""
 
-CLOCKS = {
-    "t": r"$t$, samples per dimension",
-    "paper": "time of the paper",
-    "samples": "samples",
-}
+CLOCKS = {"t": r"$t$, samples per dimension", "paper": "time of the paper", "samples": "samples"}
 
 
 class Look(NamedTuple):
@@ -71,10 +67,3 @@ def samples_axis(ax: Axes, d: float) -> SecondaryAxis:
     above.ticklabel_format(axis="x", style="sci", scilimits=(0, 4), useMathText=True)
     above.spines["top"].set_visible(True)
     return above
-
-
-def check_clock(clock: str) -> str:
-    """The clock itself, or `BadInput` where there is none of that name."""
-    if clock not in CLOCKS:
-        raise BadInput(f"clock must be one of {', '.join(CLOCKS)}; got {clock!r}. Give one of them.")
-    return clock

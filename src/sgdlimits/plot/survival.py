@@ -11,12 +11,7 @@ from sgdlimits.plot.style import looks
 
 
 def survival(
-    exits: Datasets,
-    ax: Axes | None = None,
-    *,
-    clock: str = "t",
-    confidence: float | None = 0.95,
-    legend: bool = True,
+    exits: Datasets, ax: Axes | None = None, *, clock: str = "t", confidence: float | None = 0.95, legend: bool = True
 ) -> Axes:
     """Plot the share of runs that have not exited: steps of the Kaplan-Meier curve, with a band of confidence intervals.
 

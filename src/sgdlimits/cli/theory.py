@@ -1,13 +1,12 @@
-"""`sgdlimits exponent TARGET`: how hard a single-index target is, and at which learning rate it is learnt."""
+"""Theory without a simulation: `sgdlimits exponent TARGET`, how hard a target is, and `sgdlimits critical-points`."""
 
 from __future__ import annotations
 
 import click
 
 from sgdlimits.cli.options import Command, Number
-
-GROWTH = {1: "d", 2: "d log d"}
-SHOWN = 6
+from sgdlimits.cli.work import keep_compiled
+from sgdlimits.errors import BadInput
 
 
 @click.command(cls=Command, short_help="Information exponent of a target, the learning rate it asks for, and samples.")
@@ -28,21 +27,22 @@ def exponent(target: str, activation: str | None, noise: float, d: int, overlap:
       sgdlimits exponent he3 --d 1000
       sgdlimits exponent abs --activation relu --noise 0.1
     """
-    from sgdlimits.cli.work import keep_compiled
     from sgdlimits.model.expansion import hermite_coefficients, information_exponent
     from sgdlimits.problem.presets import single_index
     from sgdlimits.theory.single_index import exit_time, recommended_lr
 
     keep_compiled()
     n = information_exponent(target)
-    coefficients = (f"c_{m} = {0 if abs(c) < 1e-9 else c:.4g}" for m, c in enumerate(hermite_coefficients(target, SHOWN)))
-    click.echo(f"{target}: information exponent {n}, of the order of {GROWTH.get(n, f'd^{n - 1}')} samples")
+    growth = {1: "d", 2: "d log d"}.get(n, f"d^{n - 1}")
+    coefficients = (f"c_{m} = {0 if abs(c) < 1e-9 else c:.4g}" for m, c in enumerate(hermite_coefficients(target, 6)))
+    click.echo(f"{target}: information exponent {n}, of the order of {growth} samples")
     click.echo(f"  Hermite coefficients  {', '.join(coefficients)}")
     student = activation or target
     lr = recommended_lr(single_index(student, target, noise=noise), d, overlap)
     problem = single_index(student, target, lr=lr, noise=noise)
     click.echo(f"  learning rate         {lr:.4g} for d = {d}, student {student}")
-    times = {words: exit_time(problem, d, overlap, noise=which) for words, which in WAYS.items()}
+    ways = {"ODE": False, "mean with noise": True}
+    times = {words: exit_time(problem, d, overlap, noise=noisy) for words, noisy in ways.items()}
     for words, t in times.items():
         click.echo(f"  {words:<20}  t = {t:.4g}, {t * d:.3g} samples from overlap {d**-0.5:.3g} to {overlap:g}")
     options = {"activation": student, "target": activation and target, "lr": f"{lr:.3g}", "noise": noise or None, "d": d}
@@ -50,5 +50,31 @@ def exponent(target: str, activation: str | None, noise: float, d: int, overlap:
     click.echo(f"To see it: sgdlimits run single_index {line} --t-max {3 * max(times.values()):.3g}")
 
 
-WAYS = {"ODE": False, "mean with noise": True}
-"""Without and with SGD's own noise."""
+@click.command("critical-points", cls=Command, short_help="Critical points of a quadratic network, and their Hessians.")
+@click.option("--width", type=Number(whole=True), default=2, show_default=True, help="p, units of the student")
+@click.option("--teachers", type=Number(whole=True), default=1, show_default=True, help="p*, orthonormal teacher directions")
+@click.option("--noise", type=Number(), default=0, show_default=True, help="variance of the label noise")
+@click.option("--d", type=Number(whole=True), help="dimension; without it counts are functions of d")
+@click.option("--spectra", is_flag=True, help="print the eigenvalues of each Hessian too, in dimension --d")
+def critical_points(width: int, teachers: int, noise: float, d: int | None, spectra: bool) -> None:
+    """All critical points of the population risk of a quadratic network, by risk.
+
+    Each row is a family with s directions in the span of the teachers and r outside. index: negative directions of the
+    Hessian; dimension: of the family; symmetry and flat: null directions along the family, and the others.
+
+    \b
+    Example:
+      sgdlimits critical-points --width 3 --teachers 2
+      sgdlimits critical-points --width 3 --teachers 2 --d 1000 --spectra
+    """
+    from sgdlimits.problem.presets import quadratic_network
+    from sgdlimits.theory.quadratic import critical_points
+
+    if spectra and d is None:
+        raise BadInput("spectra must have a dimension. Give --d.")
+    found = critical_points(quadratic_network(width, teachers, noise=noise))
+    click.echo(found.table(d))
+    if d is not None and spectra:
+        for family in found:
+            if family.exists(d):
+                click.echo(f"\n{family.kind}, s = {family.s}, r = {family.r}\n{family.spectrum(d)!r}")

@@ -1,0 +1,169 @@
+"""Commands that take the file of a dataset: `sgdlimits info`, `rerun`, `phases` and `plot`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sgdlimits.cli.options import Command, Number
+from sgdlimits.cli.work import check_output, check_picture, compute, picture, statuses, table
+from sgdlimits.text import table as columns
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@click.command(cls=Command, short_help="Say what is in a dataset.")
+@click.argument("file", type=click.Path())
+def info(file: str) -> None:
+    """Say what is in a dataset: its problem, level and start, how its runs ended, and how to make it again.
+
+    \b
+    Example:
+      sgdlimits info phase_retrieval-chain-seed0.nc
+    """
+    from sgdlimits.trajectory import load
+
+    dataset = load(file)
+    attributes, times = dataset.attrs, dataset.t.values
+    parts = json.loads(attributes["problem"])["fields"]
+    rows = {
+        "problem": attributes["problem_name"],
+        **{f"  {name}": _in_words(part) for name, part in parts.items() if name != "name" and part is not None},
+        "level": _in_words(json.loads(attributes["level_parameters"])),
+        "start": _in_words(json.loads(attributes["start"])),
+        "runs": statuses(dataset),
+        "times": f"{times.size} from {times[0]:g} to {times[-1]:g}, in samples per dimension",
+        "paper time": f"{attributes['rate']:g} t",
+        "until": _in_words(json.loads(attributes["until"])) if attributes["until"].startswith("{") else attributes["until"],
+        "seed": attributes["seed"],
+        "variables": ", ".join(f"{name} ({', '.join(map(str, v.dims))})" for name, v in dataset.data_vars.items()),
+        "made by": f"sgdlimits {attributes['version']}",
+        "again": f"sgdlimits rerun {file} --out again.nc",
+        "figure": f"sgdlimits plot {file}",
+        "in Python": f"sgdlimits.load({str(file)!r})",
+    }
+    click.echo(columns((name, str(text)) for name, text in rows.items() if text))
+
+
+def _in_words(value: Any) -> str:
+    """A part as JSON, in the manner of a Python call, without looking for the classes behind the names.
+
+    >>> _in_words({"class": "sgdlimits.level.chain:Chain", "fields": {"d": 30}})
+    'Chain(d=30)'
+    """
+    if not isinstance(value, dict):
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    if "array" in value:
+        numbers = str(value["array"]) if isinstance(value["array"], list) else f"{value['array']:.12g}"
+        return numbers if len(numbers) <= 60 else f"{numbers[:50]}...]"
+    if "tuple" in value:
+        return f"[{', '.join(map(_in_words, value['tuple']))}]"
+    if "function" in value:
+        return value["function"].rpartition(":")[2]
+    fields = [f"{name}={_in_words(field)}" for name, field in value["fields"].items() if field is not None]
+    return f"{value['class'].rpartition(':')[2]}({', '.join(fields)})"
+
+
+@click.command(cls=Command, short_help="Simulate again what a dataset came from.")
+@click.argument("file", type=click.Path())
+@click.option("--out", type=click.Path(), help="the new netCDF file; by default FILE's name with -again")
+@click.option("--seed", type=Number(whole=True), help="another seed")
+@click.option("--runs", type=Number(whole=True), help="another number of runs")
+@click.option("--t-max", type=Number(), help="another end, in samples per dimension")
+@click.option("--force", is_flag=True, help="replace a file that exists")
+@click.option("--quiet", is_flag=True, help="no progress bar and no table")
+def rerun(file: str, out: str | None, force: bool, quiet: bool, **changes: float | None) -> None:
+    """Simulate again what a dataset came from, from what the file says about itself.
+
+    Without changes the numbers are the same to the last digit on the same machine; the command says whether they are.
+
+    \b
+    Example:
+      sgdlimits rerun phase_retrieval-chain-seed0.nc --seed 1 --out other.nc
+    """
+    from sgdlimits.trajectory import load, rerun as again
+
+    first = load(file)
+    path = check_output(out or Path(file).with_name(f"{Path(file).stem}-again.nc"), force)
+    given = {name: value for name, value in changes.items() if value is not None}
+    dataset, seconds = compute(lambda: again(first, progress=not quiet, **given), path)
+    if quiet:
+        return
+    click.echo(table(dataset, seconds))
+    if not given:
+        same = first.drop_attrs().equals(dataset.drop_attrs())
+        click.echo(f"The numbers are {'those' if same else 'not exactly those'} of {file}.")
+    click.echo(f"Saved {path}.")
+
+
+@click.command(cls=Command, short_help="Plateau, escape, descent and tail of the runs in a dataset.")
+@click.argument("file", type=click.Path())
+@click.option("--band", type=Number(), default=0.02, show_default=True, help="how flat a plateau is, as a share of its risk")
+@click.option("--fall", type=Number(), default=0.5, show_default=True, help="share of its risk that is lost in the escape")
+@click.option("--floor", type=Number(), help="risk at which learning ends  [default: the problem's floor]")
+def phases(file: str, band: float, fall: float, floor: float | None) -> None:
+    """Find norm learning, plateau, escape, descent and tail in the runs of a dataset: when, at which risk, how fast.
+
+    Times and rates are in samples per dimension, medians over runs, beside theory where there is one. Save some tens of
+    times on the plateau.
+
+    \b
+    Example:
+      sgdlimits run quadratic_network --width 3 --teachers 2 --level ode --d 1000000 --t-max 300 --save 301 --out q.nc
+      sgdlimits phases q.nc
+    """
+    from sgdlimits.analysis.phases import phases
+    from sgdlimits.trajectory import load
+
+    click.echo(repr(phases(load(file), band=band, fall=fall, floor=floor)))
+
+
+@click.command(cls=Command, short_help="Plot datasets.")
+@click.argument("files", type=click.Path(), nargs=-1, required=True)
+@click.option("--what", type=click.Choice(["both", "risk", "overlaps"]), default="both", show_default=True, help="what to plot")
+@click.option("--out", type=click.Path(), help="the figure (.png, .svg, .pdf); by default the first FILE's name with .png")
+@click.option(
+    "--clock", type=click.Choice(["t", "paper", "samples"]), default="t", show_default=True,
+    help="t: samples per dimension; paper: the time of the problem's paper; samples: their number",
+)  # fmt: skip
+@click.option("--log", is_flag=True, help="a logarithmic scale for the risk")
+@click.option("--excess", type=Number(), help="a floor to subtract from the risk")
+@click.option("--force", is_flag=True, help="replace a file that exists")
+def plot(files: tuple[str, ...], what: str, out: str | None, clock: str, log: bool, excess: float | None, force: bool) -> None:
+    """Plot datasets, several of them on the same axes: a thick line for the mean over runs, thin ones for single runs.
+
+    \b
+    Example:
+      sgdlimits plot phase_retrieval-*.nc --what risk --log --excess 0.05 --out risk.png
+    """
+    from sgdlimits.trajectory import load
+
+    path = check_picture(out or f"{Path(files[0]).stem}.png", force, "--out")
+    datasets = [load(file) for file in files]
+    levels = Counter(dataset.attrs["level"] for dataset in datasets)
+    labels = [d.attrs["level"] if levels[d.attrs["level"]] == 1 else Path(f).stem for f, d in zip(files, datasets, strict=True)]
+    if len(set(labels)) < len(labels):
+        labels = list(files)
+    draw(dict(zip(labels, datasets, strict=True)), path, what=what, clock=clock, log=log, excess=excess)
+    click.echo(f"Saved {path}.")
+
+
+def draw(datasets: dict[str, xr.Dataset], path: Path, what: str = "both", **options: Any) -> None:
+    """Save a figure of datasets."""
+    with picture(path):
+        from matplotlib.pyplot import suptitle
+
+        from sgdlimits.plot import overlaps, overview, risk
+
+        if what == "risk":
+            risk(datasets, **options)
+        elif what == "overlaps":
+            overlaps(datasets, clock=options["clock"])
+        else:
+            overview(datasets, **options)
+        suptitle(", ".join(sorted({dataset.attrs["problem_name"] for dataset in datasets.values()})))

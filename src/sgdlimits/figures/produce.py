@@ -1,0 +1,60 @@
+"""The files that a figure becomes, and what it is in a line."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import textwrap
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sgdlimits.errors import BadInput, check_count
+from sgdlimits.figures import FIGURES
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def summary(name: str) -> str:
+    """The first sentence of a figure's docstring, without importing it."""
+    spec = find_spec(FIGURES[name])
+    assert spec is not None and spec.origin is not None, FIGURES[name]  # noqa: PT018
+    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    return re.sub(r" \[\d+\]_", "", " ".join(text.split("\n\n")[0].split())).rstrip(".")
+
+
+def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -> Iterator[str]:
+    """Make a figure and write NAME.png, NAME.svg, NAME.txt and NAME-*.nc into a folder; yields what to print."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from sgdlimits.plot import PAPER
+    from sgdlimits.trajectory.io import write_whole
+
+    check_count("seed", seed, at_least=0)
+    if name not in FIGURES:
+        raise BadInput(f"there is no figure {name!r}. The figures are {', '.join(FIGURES)}.")
+    module, folder = importlib.import_module(FIGURES[name]), Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as reason:
+        raise BadInput(f"the folder {out} cannot be made: {reason.strerror}. Give another --out.") from reason
+    files: list[str] = []
+
+    def keep(key: str, dataset: xr.Dataset) -> None:
+        files.append(write_whole(dataset, folder / f"{name}-{key}.nc").name)
+
+    with plt.rc_context(PAPER):
+        drawn = module.make(module.QUICK if quick else module.FULL, seed, keep)
+        drawn.figure.savefig(folder / f"{name}.png")
+        drawn.figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+        plt.close(drawn.figure)
+    caption = textwrap.fill(" ".join(drawn.caption), width=110, break_on_hyphens=False, break_long_words=False)
+    (folder / f"{name}.txt").write_text(caption + "\n", encoding="utf-8")
+    yield from [*drawn.lines, caption, ""]
+    yield f"In {folder}: {', '.join([f'{name}.png', f'{name}.svg', f'{name}.txt', *files])}."
