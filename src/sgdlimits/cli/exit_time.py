@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sgdlimits.cli.options import Command, Option, number
-from sgdlimits.cli.work import check_output, check_picture, keep_compiled, picture, warnings_in_a_sentence
+from sgdlimits.cli.work import check_output, check_picture, picture, warnings_in_a_sentence
 
 if TYPE_CHECKING:
     from sgdlimits.analysis import ExitTable
@@ -38,7 +38,6 @@ def make(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, force,
     """Simulate, print the table and how to read it, and write the files asked for."""
     out = out and check_output(out, force)
     plot = plot and check_picture(plot, force, "--plot")
-    keep_compiled()
 
     from sgdlimits.analysis import exit_table
     from sgdlimits.problem.presets import phase_retrieval

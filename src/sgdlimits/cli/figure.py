@@ -7,7 +7,7 @@ import sys
 import click
 
 from sgdlimits.cli.options import Command, Number, Refusal, among, closest
-from sgdlimits.cli.work import INTERRUPTED_CODE, keep_compiled, warnings_in_a_sentence
+from sgdlimits.cli.work import INTERRUPTED_CODE, warnings_in_a_sentence
 from sgdlimits.figures import FIGURES
 from sgdlimits.text import table
 
@@ -45,7 +45,6 @@ def show(names: tuple[str, ...], out: str, quick: bool, seed: int) -> None:
     """Make figures and print what they say; after Ctrl-C, say where the finished files are."""
     from sgdlimits.figures.produce import produce
 
-    keep_compiled()
     try:
         with warnings_in_a_sentence():
             for name in names:

@@ -9,7 +9,7 @@ import click
 
 from sgdlimits.cli.options import Option, number
 from sgdlimits.cli.run import Presets
-from sgdlimits.cli.work import INTERRUPTED_CODE, keep_compiled
+from sgdlimits.cli.work import INTERRUPTED_CODE
 
 SEARCH = "The search"
 OPTIONS = [
@@ -28,7 +28,6 @@ def search(name: str, problem: Any, given: dict[str, Any]) -> None:
     from sgdlimits.analysis.fixed_points import SearchInterrupted, fixed_points
     from sgdlimits.start import RandomInit
 
-    keep_compiled()
     try:
         table = fixed_points(
             problem,

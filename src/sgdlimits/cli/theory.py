@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from sgdlimits.cli.options import Command, Number
-from sgdlimits.cli.work import keep_compiled
 from sgdlimits.errors import BadInput
 
 
@@ -31,7 +30,6 @@ def exponent(target: str, activation: str | None, noise: float, d: int, overlap:
     from sgdlimits.problem.presets import single_index
     from sgdlimits.theory.single_index import exit_time, recommended_lr
 
-    keep_compiled()
     n = information_exponent(target)
     growth = {1: "d", 2: "d log d"}.get(n, f"d^{n - 1}")
     coefficients = (f"c_{m} = {0 if abs(c) < 1e-9 else c:.4g}" for m, c in enumerate(hermite_coefficients(target, 6)))

@@ -55,7 +55,6 @@ def compute(call: Callable[[], xr.Dataset], out: Path) -> tuple[xr.Dataset, floa
     """
     from sgdlimits.trajectory import save
 
-    keep_compiled()
     begin = time.perf_counter()
     with warnings_in_a_sentence():
         try:
@@ -68,19 +67,6 @@ def compute(call: Callable[[], xr.Dataset], out: Path) -> tuple[xr.Dataset, floa
     seconds = time.perf_counter() - begin
     save(dataset, out)
     return dataset, seconds
-
-
-def keep_compiled() -> None:
-    """Keep what JAX compiles in the user's cache folder, so that the next command starts sooner.
-
-    Only the command line does so: in Python the choice is the user's (`JAX_COMPILATION_CACHE_DIR`), and is left alone here.
-    """
-    import jax
-
-    if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        jax.config.update("jax_compilation_cache_dir", str(Path(home) / "sgdlimits" / "compiled"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 @contextmanager
