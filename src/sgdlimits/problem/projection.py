@@ -62,11 +62,11 @@ class ProjectionProblem(Problem):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> problem = ProjectionProblem(
-    ...     target=Target(lambda fixed: fixed[0] * fixed[1], teachers=2),
-    ...     network=TwoLayer(3, jnp.abs), loss=SquaredLoss(), algorithm=OnePassSGD(lr=0.1))
-    >>> problem.drift(Overlaps(jnp.ones(3), jnp.zeros((3, 2)), jnp.eye(3))).M.shape
+    >>> import jax.numpy as jnp, sgdlimits as sl
+    >>> problem = sl.ProjectionProblem(
+    ...     target=sl.Target(lambda fixed: fixed[0] * fixed[1], teachers=2),
+    ...     network=sl.TwoLayer(3, jnp.abs), loss=sl.SquaredLoss(), algorithm=sl.OnePassSGD(lr=0.1))
+    >>> problem.drift(sl.Overlaps(jnp.ones(3), jnp.zeros((3, 2)), jnp.eye(3))).M.shape
     (3, 2)
     """
 
