@@ -46,13 +46,15 @@ def test_all_levels_start_from_the_same_statistics(problem, level, kind, go):
     first, seen = go(start=start, t_max=16 / D).isel(t=0), kind.seen(start)
     for name in dims(problem, kind):
         np.testing.assert_allclose(first[name].values, np.broadcast_to(getattr(seen, name), first[name].shape), atol=1e-12)
-    np.testing.assert_allclose(first.risk.values, float(kind.view(problem).risk(seen)), rtol=1e-8, atol=1e-12)
+    # The chain has another factor of Omega, and so at nodes other points: equal to what the nodes are worth.
+    view = kind.view(problem)
+    np.testing.assert_allclose(first.risk.values, float(view.risk(seen)), rtol=max(1e-8, view.tolerance), atol=1e-12)
 
 
 def test_same_seed_gives_the_same_numbers_whatever_the_batch(problem, level, kind, go, data):
     parts, fewer = go(batch=2), go(runs=2)
-    # Runs of an ODE in closed form share their steps: equal within its tolerance.
-    tolerance = dict(rtol=1e-12, atol=1e-13) if kind.noisy else dict(rtol=1e-7, atol=1e-9)
+    # Runs of an ODE in closed form share their steps: equal within its tolerance, which sliding along a kink magnifies.
+    tolerance = dict(rtol=1e-12, atol=1e-13) if kind.noisy else dict(rtol=1e-6, atol=1e-8)
     for name in (*dims(problem, kind), "risk"):
         np.testing.assert_allclose(parts[name], data[name], **tolerance)
         np.testing.assert_allclose(fewer[name], data[name][:2], **tolerance)

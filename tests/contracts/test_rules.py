@@ -74,7 +74,7 @@ def largest(tree):
 @pytest.mark.parametrize(("name", "rule"), some(CASES, FEW))
 def test_rules_agree_within_their_error_estimates(name, rule, chosen, random_overlaps):
     """The moments, of which drift and risk are made, within six errors. The covariance, of products of their integrands, within
-    30 times the relative error of the moments.
+    100 times the relative error of the moments: it is made of products of twice the order.
     """
     problem = PROBLEMS[name]()
     stats = random_overlaps(problem, seed=1)
@@ -83,4 +83,4 @@ def test_rules_agree_within_their_error_estimates(name, rule, chosen, random_ove
     relative = (largest(error) + largest(best_error)) / largest(best) + 1e-6
     for value, exact, left, right in zip(moments, best, error, best_error, strict=True):
         assert (np.abs(value - exact) <= 6 * (left + right) + 1e-6 * largest(best)).all()
-    assert np.abs(covariance - best_covariance).max() <= 30 * relative * np.abs(best_covariance).max()
+    assert np.abs(covariance - best_covariance).max() <= 100 * relative * np.abs(best_covariance).max()

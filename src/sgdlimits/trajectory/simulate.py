@@ -251,7 +251,7 @@ class Before(NamedTuple):
 
 
 def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch) -> Plan:
-    """Everything checked and chosen, nothing computed but the starts of the first runs."""
+    """Everything checked and chosen, nothing computed but the start of the first run."""
     if not isinstance(problem, Problem):
         raise BadInput(f"problem must be a Problem; got {type(problem).__name__}. Take one from sgdlimits.presets.")
     if not isinstance(level, Level):
@@ -264,8 +264,7 @@ def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume
     most = None if batch is None else check_count("batch", batch)
     wanted = _times((200 if until is None else 2) if save is None else save, float(t_max))
     condition, view = as_condition(until), level.view(problem)
-    draw = min(runs, 64)
-    first = one_of(level.first(problem, start, Stream.of(seed, np.minimum(np.arange(64 if draw > 1 else 1), runs - 1))))
+    first = one_of(level.first(problem, start, Stream.of(seed, [0])))
     engine = level.bind(problem, start, first)
     if condition is not None:
         check_condition(condition, view, first)
