@@ -41,6 +41,7 @@ def make(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, force,
 
     from sgdlimits.analysis import exit_table
     from sgdlimits.problem.presets import phase_retrieval
+    from sgdlimits.trajectory.io import write_whole
 
     problem = phase_retrieval(width=width, lr=lr, noise=noise)
     with warnings_in_a_sentence():
@@ -52,7 +53,7 @@ def make(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, force,
         click.echo(f"{table}\n")
     click.echo(textwrap.fill(table.reading(), width=110, break_on_hyphens=False))
     if out:
-        table.data.to_netcdf(out, engine="h5netcdf")
+        write_whole(table.data, out)
     if plot:
         draw(problem, table, plot)
     if out or plot:
