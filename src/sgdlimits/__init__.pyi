@@ -3,6 +3,22 @@ from . import (
     plot as plot,
     theory as theory,
 )
+from .algorithm import (
+    SAM as SAM,
+    AdaGradNorm as AdaGradNorm,
+    Algorithm as Algorithm,
+    Averaged as Averaged,
+    Clipped as Clipped,
+    Decayed as Decayed,
+    Extragradient as Extragradient,
+    HeavyBall as HeavyBall,
+    Muon as Muon,
+    Nesterov as Nesterov,
+    Normalised as Normalised,
+    OnePassSGD as OnePassSGD,
+    Private as Private,
+    Repeated as Repeated,
+)
 from .analysis import (
     CensoredWarning as CensoredWarning,
     EffectiveDynamics as EffectiveDynamics,
@@ -72,7 +88,6 @@ from .model import (
 )
 from .problem import (
     InitialWeights as InitialWeights,
-    OnePassSGD as OnePassSGD,
     Problem as Problem,
     ProjectionProblem as ProjectionProblem,
     SpikedTensor as SpikedTensor,

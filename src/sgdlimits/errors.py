@@ -32,7 +32,9 @@ def is_traced(value: Any) -> bool:
     return isinstance(value, jax.core.Tracer)
 
 
-def check_number(name: str, value: Any, *, at_least: float | None = None, above: float | None = None) -> None:
+def check_number(
+    name: str, value: Any, *, at_least: float | None = None, above: float | None = None, below: float = math.inf
+) -> None:
     """Raise `BadInput` unless `value` is a finite number in the range. Traced values pass.
 
     >>> check_number("noise", -1.0, at_least=0)
@@ -51,7 +53,8 @@ def check_number(name: str, value: Any, *, at_least: float | None = None, above:
         low, text = math.nextafter(above, math.inf), f"a finite number above {above:g}"
     elif at_least is not None:
         low, text = at_least, f"a finite number of at least {at_least:g}"
-    if not (math.isfinite(number) and number >= low):
+    text = text if below == math.inf else f"{text} and below {below:g}"
+    if not (math.isfinite(number) and low <= number < below):
         raise BadInput(f"{name} must be {text}; got {number:g}. Give such a number.")
 
 

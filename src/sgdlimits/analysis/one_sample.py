@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from sgdlimits.algorithm.limit import hold, rates
 from sgdlimits.errors import BadInput
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
@@ -121,7 +122,7 @@ class ProjectionSample(OneSample):
         gradient = sgd.lr_sample * (G[:, None] * x[None] + sgd.ridge * F.student[..., None])
         return Terms(
             first=-problem.vector(population),
-            second=problem.vector(sgd.hold(column, change)),
+            second=problem.vector(hold(rates(sgd, problem.t).unit, column, change)),
             gradient=jnp.concatenate([gradient.reshape(-1, z.size), jnp.broadcast_to(population.a, G.shape)]),
         )
 

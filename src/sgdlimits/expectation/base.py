@@ -100,9 +100,9 @@ class Expectation(eqx.Module):
         return None
 
 
-def linear_part(increment: Increment, p: int, k: int) -> Moments:
+def linear_part(increment: Increment, p: int, k: int, directions: int = 0) -> Moments:
     """The matrix of an increment: its derivative with respect to each product, shape (n, ...)."""
-    still = Moments(*(jnp.zeros((*shape, 1)) for shape in ((), (p, k), (p, p), (p, p), (p,))))
+    still = Moments(*(jnp.zeros((*shape, 1)) for shape in ((), (p, k), (p, directions or p), (p, p), (p,))))
     return jax.tree.map(lambda leaf: leaf[:, 0, ..., 0], jax.jacfwd(increment)(still))
 
 

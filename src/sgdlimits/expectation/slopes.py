@@ -63,7 +63,7 @@ def _automatic(risk: Callable, model: Model, a: Array, S: Array) -> tuple[Array,
 def from_products(moments: Callable, model: Model, a: np.ndarray, S: np.ndarray) -> Float[np.ndarray, "p n"]:
     """The gradient from its products with all directions, which moments(model, stats) are made of."""
     rows = np.concatenate([S, frame_rows(model.frame, S.shape[1])])
-    products = _products(moments, model, Overlaps(*map(jnp.asarray, (a, S @ rows[len(S) :].T, S @ S.T))))
+    products = _products(moments, model, Overlaps(jnp.asarray(a), jnp.asarray(S @ rows[len(S) :].T), jnp.asarray(S @ S.T)))
     return np.linalg.lstsq(rows, np.asarray(products).T, rcond=None)[0].T
 
 

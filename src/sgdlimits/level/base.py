@@ -121,7 +121,7 @@ class Level(eqx.Module):
 
     def first(self, problem: Problem, start: Start, stream: Stream) -> PyTree:
         """The statistics of the stream's runs before anything is chosen, runs first."""
-        return start.batch(problem, stream)
+        return start.batch(self.view(problem), stream)
 
     def view(self, problem: Problem) -> Problem:
         """The problem in the statistics of this level."""

@@ -7,16 +7,18 @@ a step costs the same at d = 10^3 and d = 10^9. The rests of a batch of inputs h
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import singledispatch
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from sgdlimits.algorithm.base import combined, is_lower, moves
+from sgdlimits.algorithm.limit import Drawn, view
 from sgdlimits.errors import BadInput, check_dimension
 from sgdlimits.level.base import Level, platform
 from sgdlimits.level.process import Marching, Moment, Process
@@ -24,7 +26,7 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.frame import Frame, Loading, frame_of, overlaps_of
-from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
 from sgdlimits.statistics.trees import number_array, runs_first
 
 
@@ -61,12 +63,13 @@ def chain_process(problem: Problem, d: int) -> Process:
 class Samples(NamedTuple):
     """One step's b inputs as the chain sees them: coordinates in the frame, rests, label noise, classes.
 
-    Of the rests r = min(b, p) combinations matter. `outside` is the diagonal, squared, of the triangular factor of their Gram
-    matrix, and `below` what is below the diagonal, row by row (Bartlett).
+    Of the rests r combinations matter: all b where the algorithm asks for products of inputs, min(b, n) otherwise, with n
+    directions that move. `outside` is the diagonal, squared, of the triangular factor of their Gram matrix, and `below` what is
+    below the diagonal, row by row (Bartlett). An algorithm's own noise is further inputs after the samples.
     """
 
     inside: Float[Array, "k b runs"]
-    along: Float[Array, "p b runs"]
+    along: Float[Array, "n b runs"]
     outside: Float[Array, "r runs"]
     below: Float[Array, "n runs"]
     z: Float[Array, "b runs"]
@@ -76,29 +79,29 @@ class Samples(NamedTuple):
 class FrameChain(Process):
     r"""The chain of a projection problem, on coordinates (see `sgdlimits.statistics.frame`).
 
-    The b inputs of a step have coordinates g (k-by-b) along the fixed directions, h (p-by-b) along those that T uses, and rests
-    outside. With :math:`u_j \leftarrow \kappa u_j + \sum_i C_{ji} x_i`, :math:`C = -(\text{lr}/db)\, G`,
+    The b inputs of a step have coordinates g (k-by-b) along the fixed directions, h (n-by-b) along those that T uses, and rests
+    outside. An algorithm turns all directions W into AW + CX (see `sgdlimits.algorithm.weights`), hence
 
-    .. math:: m \leftarrow \kappa m + Cg^\top, \qquad
-              TT^\top \leftarrow (\kappa T + Ch^\top)(\kappa T + Ch^\top)^\top + KK^\top ,
+    .. math:: m \leftarrow Am + Cg^\top, \qquad
+              TT^\top \leftarrow (AT + Ch^\top)(AT + Ch^\top)^\top + CWC^\top ,
 
-    where :math:`KK^\top` is the Gram matrix of what the rests add. C does not depend on them, so that this is
-    :math:`CWC^\top` with a Wishart matrix W. The new T is the triangular factor of :math:`[\kappa T + Ch^\top, K]`, without
-    forming Q: `_move_by_one` for one input, `_move_by_many` for several.
+    where W is the Gram matrix of the rests, a Wishart matrix. The new T is the triangular factor of
+    :math:`[AT + Ch^\top, K]`, :math:`KK^\top = CWC^\top`, without forming Q: `_move_by_one` for one input where A is lower
+    triangular, `_move_by_many` otherwise.
     """
 
     problem: ProjectionProblem
     frame: Float[Array, "k k"]
     d: Float[Array, ""]
-    free: Float[Array, " p"] | None
+    free: Float[Array, " n"] | None
     block: int = eqx.field(static=True)
 
     def __init__(self, problem: ProjectionProblem, d: int) -> None:
-        p, k = problem.network.width, problem.target.teachers
+        k, n = problem.target.teachers, problem.network.width * len(problem.algorithm.names)
         room = check_dimension(d, k) - k
         self.problem, self.frame, self.d = problem, problem.frame, number_array(d)
-        self.free = None if room >= p else number_array(np.arange(p) < room)
-        self.block = max(1, min(64, 256 // (problem.algorithm.batch * (p + k + 2))))
+        self.free = None if room >= n else number_array(np.arange(n) < room)
+        self.block = max(1, min(64, 256 // (self._inputs * (n + k + 2))))
 
     @property
     def patience(self):
@@ -106,66 +109,92 @@ class FrameChain(Process):
         return self.d / (16 * self.problem.algorithm.batch)
 
     @property
+    def _directions(self) -> int:
+        return self.problem.network.width * len(self.problem.algorithm.names)
+
+    @property
+    def _inputs(self) -> int:
+        return self.problem.algorithm.inputs(self.problem.network.width)
+
+    @property
     def room(self) -> int:
-        """How many directions lie outside the span of the fixed ones, or p where that is fewer."""
-        p = self.problem.network.width
-        return p if self.free is None else int(self.free.sum())
+        """How many directions lie outside the span of the fixed ones, or n where that is fewer."""
+        return self._directions if self.free is None else int(self.free.sum())
 
     def start(self, stats: Overlaps) -> Frame:
-        return frame_of(stats, self.frame, self.room)
+        return frame_of(stats.arranged(self.problem.algorithm.order), self.frame, self.room)
 
     def draw(self, stream: Stream) -> Samples:
-        problem, b = self.problem, self.problem.algorithm.batch
-        p, k, sigma = problem.network.width, problem.target.teachers, problem.data.sigma
-        column = np.tril_indices(min(b, p), -1)[1]
-        normal = stream.normal(Purpose.STEP, (k + p + 1) * b + column.size)
-        inside, along, z, below = jnp.split(normal, np.cumsum([k, p, 1]) * b, axis=1)
-        inside, along = (part.reshape(stream.steps, -1, b, stream.runs.size) for part in (inside, along))
-        dof = jnp.maximum(self.d - k - p - np.arange(min(b, p)), 0.0)
+        problem, algorithm = self.problem, self.problem.algorithm
+        n, k, b, L = self._directions, problem.target.teachers, algorithm.batch, self._inputs
+        r = L if algorithm.uses_gram else min(L, n)
+        column = np.tril_indices(r, -1)[1]
+        normal = stream.normal(Purpose.STEP, (k + n) * L + b + column.size)
+        inside, along, z, below = jnp.split(normal, np.cumsum([k * L, n * L, b]), axis=1)
+        inside, along = (part.reshape(stream.steps, -1, L, stream.runs.size) for part in (inside, along))
+        dof = jnp.maximum(self.d - k - n - np.arange(r), 0.0)
         outside = stream.chi_square(Purpose.CHI, dof)
         below = below * (dof[column] > 0)[:, None]
         along = along if self.free is None else along * self.free[:, None, None]
         c = problem.data.draw_class(stream, b)
         centre = jnp.moveaxis(problem.data.centre(self.frame, c), 0, 1)
-        return Samples(centre + sigma * inside, sigma * along, sigma**2 * outside, sigma * below, z, c)
+        sigma = problem.data.sigma
+        if b == L:
+            return Samples(centre + sigma * inside, sigma * along, sigma**2 * outside, sigma * below, z, c)
+        scale = jnp.concatenate([jnp.full(b, sigma), jnp.ones(L - b)])
+        centre = jnp.pad(centre, ((0, 0), (0, 0), (0, L - b), (0, 0)))
+        by = scale[:, None]
+        row = np.tril_indices(r, -1)[0]
+        return Samples(centre + by * inside, by * along, by**2 * outside, scale[row][:, None] * below, z, c)
 
     def step(self, state: Frame, x: Samples, now: Moment) -> Frame:
         problem = self.problem.at(now.t)
-        sgd = problem.algorithm
-        keep = 1 - sgd.lr * sgd.ridge / self.d
-        Th, TT, move = (_move_by_one if sgd.batch == 1 else _move_by_many)(state.T, x)
-        fields = (state.m[:, :, None] * x.inside[None]).sum(1) + Th
-        G, second = problem.model.gradient(fields, self._fixed(x), jnp.broadcast_to(state.a[:, None], fields.shape), x.z, x.c)
-        C = -(sgd.lr_sample / self.d) * G
-        inside = (C[:, None] * x.inside[None]).sum(2)
-        m = keep * state.m + inside
-        T, outside = move(keep, C)
-        if sgd.sphere:
-            norm = (state.m**2).sum(1) + TT
-            change = (keep**2 * norm - 1) + 2 * keep * (C * fields).sum(1) + (inside**2).sum(1) + outside
+        rule, names, per = problem.algorithm, state.names, 1 / self.d
+        turned = _rotate(state.T, x.along[:, 0], x.outside[0]) if self._inputs == 1 else None
+        along = _contract(state.T[:, :, None], x.along[:, None]) if turned is None else turned.Th[:, None]
+        fields = (state.m[:, :, None] * x.inside[None]).sum(1) + along
+        fixed = (self.frame[:, :, None, None] * x.inside[None]).sum(1)
+
+        def one(x: Samples, fields, fixed, at: Frame):
+            rows = {name: rows_of(names, name, problem.network.width) for name in names}
+            products = lambda i, j: at.m[rows[i]] @ at.m[rows[j]].T + at.T[:, rows[i]].T @ at.T[:, rows[j]]
+            rests = lambda: _bartlett(x) @ _bartlett(x).T
+            inputs = lambda: per * (x.inside.T @ x.inside + x.along.T @ x.along + rests())
+            return moves(rule, view(rule, problem.model, per, now.t, Drawn(fields, fixed, x.z, x.c), at, products, inputs))
+
+        found, numbers = jax.vmap(one, -1, -1)(x, fields, fixed, state)
+        C = per * jnp.concatenate([move.inputs for move in found])
+        m = combined(found, state.m) + (C[:, None] * x.inside[None]).sum(2)
+        if turned is not None and is_lower(found):
+            length, some = jnp.sqrt(turned.rest), turned.rest > 0
+            inverse = jnp.where(some, 1 / jnp.where(some, length, 1.0), 0.0)
+            T = _append(combined(found, turned.T, axis=1), combined(found, turned.Th) * inverse + C[:, 0] * length)
+        else:
+            along, outside = _added(x, C)
+            T = _triangular(jnp.concatenate([combined(found, state.T, axis=1) + along, outside]))
+        if any(move.unit for move in found):
+            held = np.repeat([float(move.unit) for move in found], problem.network.width)[:, None]
+            change = held * ((m**2).sum(1) + _contract(T, T) - 1)
             root = jnp.sqrt(1 + change)
             shrink = -change / (root * (1 + root))
             m, T = m + m * shrink[:, None], T + T * shrink[None]
-        if sgd.lr_second is None:
-            return Frame(state.a, m, T)
-        return Frame(state.a - (sgd.lr_second / self.d) * (second.mean(1) + sgd.ridge * state.a), m, T)
+        scalars = {**{move.name: move.scalars for move in found}, **numbers}
+        a = scalars[STUDENT] if problem.trains_second else state.a
+        return Frame(a, m, T, {name: scalars[name] for name in state.kept}, names)
 
     def statistics(self, state: Frame) -> Overlaps:
-        return runs_first(overlaps_of(state, self.frame))
+        return runs_first(overlaps_of(state, self.frame)).arranged(self.problem.algorithm.names)
 
     def risk(self, state: Frame) -> Float[Array, " runs"]:
-        k, p = self.problem.target.teachers, self.problem.network.width
-        fixed = jnp.concatenate([self.frame, jnp.zeros((k, p))], axis=1)
+        model, rows = self.problem.model, rows_of(state.names, STUDENT, self.problem.network.width)
+        fixed = jnp.concatenate([self.frame, jnp.zeros((model.teachers, model.width))], axis=1)
+        T = state.T if len(state.names) == 1 else _triangular(state.T[:, rows])
 
-        def one(run: Frame):
-            return self.problem.rule.risk_of_factor(
-                self.problem.model, run.a, Loading(jnp.concatenate([run.m, run.T.T], axis=1), fixed)
-            )
+        def one(run):
+            a, m, T = run
+            return self.problem.rule.risk_of_factor(model, a, Loading(jnp.concatenate([m, T.T], axis=1), fixed))
 
-        return self.problem.over_runs(one, runs_first(state))
-
-    def _fixed(self, x: Samples) -> Float[Array, "k b runs"]:
-        return (self.frame[:, :, None, None] * x.inside[None]).sum(1)
+        return self.problem.over_runs(one, runs_first((state.a, state.m[rows], T)))
 
 
 @chain_process.register
@@ -173,47 +202,20 @@ def _(problem: ProjectionProblem, d: int) -> FrameChain:
     return FrameChain(problem, d)
 
 
-Move = Callable[[Float[Array, ""], Float[Array, "p b runs"]], tuple[Float[Array, "p p runs"], Float[Array, "p runs"]]]
-"""From kappa and C to the new T, and to the squared length of what was added to each row."""
+def _added(x: Samples, C: Float[Array, "n b runs"]) -> tuple[Float[Array, "n n runs"], Float[Array, "r n runs"]]:
+    r"""The columns of :math:`Ch^\top` and K: what a step adds to the directions, along those of T and outside.
 
-
-def _move_by_one(T: Float[Array, "p p runs"], x: Samples) -> tuple[Float[Array, "p 1 runs"], Float[Array, "p runs"], Move]:
-    r"""Th for one input, the row sums of T squared, and the move, in two sweeps over the columns.
-
-    With a rest of length :math:`\chi` the move is to :math:`[\kappa T + ch^\top, \chi c]`: rotating :math:`(h, \chi)` onto one
-    axis keeps T triangular and leaves one vector to add, which `_append` rotates in.
+    Given C, what the rests add are n Gaussian vectors with covariance :math:`CC^\top`. Where C does not depend on the rests and
+    :math:`CC^\top = RR^\top` for an R of r < b columns, their Gram matrix is :math:`KK^\top`, K = RA, with Bartlett's
+    triangular factor A of r vectors.
     """
-    turned, Th, squares, rest = _rotate(T, x.along[:, 0], x.outside[0])
-    length = jnp.sqrt(rest)
-    inverse = jnp.where(rest > 0, 1 / jnp.where(rest > 0, length, 1.0), 0.0)
-
-    def move(keep, C):
-        c = C[:, 0]
-        return _append(keep * turned, keep * Th * inverse + c * length), c * c * rest
-
-    return Th[:, None], squares, move
+    each, r = jnp.swapaxes(C, 0, 1), x.outside.shape[0]
+    R = each if r == each.shape[0] else _triangular(each)
+    along = _contract(jnp.swapaxes(x.along, 0, 1)[:, :, None], each[:, None])
+    return along, _contract(_bartlett(x)[:, :, None], R[:, None])
 
 
-def _move_by_many(T: Float[Array, "p p runs"], x: Samples) -> tuple[Float[Array, "p b runs"], Float[Array, "p runs"], Move]:
-    r"""The same for several inputs, by Gram-Schmidt on the rows, at a cost that grows as b.
-
-    Given C, what the rests add are p Gaussian vectors with covariance :math:`CC^\top`. With :math:`CC^\top = RR^\top` for an R
-    of r = min(b, p) columns their Gram matrix is :math:`KK^\top`, K = RA, with Bartlett's triangular factor A of r vectors.
-    """
-    p, b, _ = x.along.shape
-    squares = _contract(T, T)
-
-    def move(keep, C):
-        each = jnp.swapaxes(C, 0, 1)
-        R = each if b <= p else _triangular(each)
-        K = _contract(_bartlett(x)[:, :, None], R[:, None])
-        along = _contract(jnp.swapaxes(x.along, 0, 1)[:, :, None], each[:, None])
-        return _triangular(jnp.concatenate([keep * T + along, K])), _contract(along, along) + _contract(K, K)
-
-    return _contract(T[:, :, None], x.along[:, None]), squares, move
-
-
-def _bartlett(x: Samples) -> Float[Array, "r r runs"]:
+def _bartlett(x: Samples) -> Float[Array, "r r *runs"]:
     """The triangular factor A of the rests, row by row."""
     r = x.outside.shape[0]
     A = jnp.zeros((r, *x.outside.shape)).at[np.diag_indices(r)].set(jnp.sqrt(x.outside))
@@ -244,27 +246,32 @@ def _contract(left: Float[Array, "n ..."], right: Float[Array, "n ..."]) -> Floa
     return lax.scan(lambda total, term: (total + term[0] * term[1], None), jnp.zeros(shape), (left, right))[0]
 
 
-def _rotate(T: Float[Array, "p p runs"], h: Float[Array, "p runs"], outside: Float[Array, " runs"]):
+class Turned(NamedTuple):
+    """T with one input's coordinates turned onto one axis, what T is along it, and the squared length of the input."""
+
+    T: Float[Array, "n n runs"]
+    Th: Float[Array, "n runs"]
+    rest: Float[Array, " runs"]
+
+
+def _rotate(T: Float[Array, "p p runs"], h: Float[Array, "p runs"], outside: Float[Array, " runs"]) -> Turned:
     r"""Rotate the vector :math:`(h, \chi)` onto one axis, from its end on: T stays triangular, plus one dense column.
 
     With :math:`\sigma_j^2 = \chi^2 + \sum_{i\ge j} h_i^2` and :math:`w_j = \sum_{i\ge j} T_i h_i` over columns, column j
     becomes :math:`(\sigma_{j+1} T_j - h_j w_{j+1}/\sigma_{j+1})/\sigma_j`, and the dense column is :math:`w_0/\sigma_0`.
-
-    Returns the columns, :math:`w_0 = Th`, the row sums of T squared, and :math:`\sigma_0^2`.
     """
 
     def column(carry, row):
-        w, squares, rest = carry
+        w, rest = carry
         T_j, h_j = row
         more = rest + h_j * h_j
         product = more * rest
         scale = jnp.where(product > 0, lax.rsqrt(jnp.where(product > 0, product, 1.0)), 0.0)
         turned = jnp.where(more > 0, T_j * (rest * scale) - w * (h_j * scale), T_j)
-        return (w + T_j * h_j, squares + T_j * T_j, more), turned
+        return (w + T_j * h_j, more), turned
 
-    zero = jnp.zeros_like(h)
-    (Th, squares, rest), turned = lax.scan(column, (zero, zero, outside), (T, h), reverse=True)
-    return turned, Th, squares, rest
+    (Th, rest), turned = lax.scan(column, (jnp.zeros_like(h), outside), (T, h), reverse=True)
+    return Turned(turned, Th, rest)
 
 
 def _append(T: Float[Array, "p p runs"], v: Float[Array, "p runs"]) -> Float[Array, "p p runs"]:

@@ -53,8 +53,11 @@ class ODE(Level):
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), above=0)
 
+    def view(self, problem):
+        return problem.limit
+
     def bind(self, problem, start, first):
-        problem = problem.refined(first, self.rtol if self.rtol and self.rtol < problem.tolerance else None)
+        problem = problem.limit.refined(first, self.rtol if self.rtol and self.rtol < problem.tolerance else None)
         rtol = self.rtol or problem.tolerance
         return Solving(ODE(self.corrector, rtol, self.atol or rtol / 100), problem, shared_or_alone(rtol))
 
@@ -128,7 +131,8 @@ def _stops(problem: Problem, until: Condition, stats: PyTree, memory: PyTree):
 
 @eqx.filter_jit
 def _look(problem: Problem, observe: Observe, stats: PyTree) -> dict[str, Array]:
-    return {"risk": problem.over_runs(problem.risk, stats), **observe.of_runs(problem, stats)}
+    shown = lambda one: {"risk": problem.risk(one), **problem.observables(one)}
+    return {**problem.over_runs(shown, stats), **observe.of_runs(problem, stats)}
 
 
 METHODS: tuple[type[OdeSolver], ...] = (DOP853, Radau)

@@ -287,7 +287,8 @@ def _begin(process: Process, until: Condition | None, state: PyTree) -> Carry:
 @eqx.filter_jit
 def _observe(process: Process, observe: Observe, state: PyTree) -> tuple[PyTree, dict[str, Array]]:
     stats = process.statistics(state)
-    return stats, {"risk": process.risk(state), **observe.of_runs(process.problem, stats)}
+    more = process.problem.over_runs(process.problem.observables, stats)
+    return stats, {"risk": process.risk(state), **more, **observe.of_runs(process.problem, stats)}
 
 
 def _bounded(process: Process, state: PyTree) -> Bool[Array, " runs"]:

@@ -25,6 +25,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
+from sgdlimits.algorithm.limit import Drawn, any_changes, placed
 from sgdlimits.errors import check_count, check_dimension, check_number
 from sgdlimits.gaussian.base import square_root
 from sgdlimits.level.base import Level
@@ -32,7 +33,8 @@ from sgdlimits.level.process import Marching, Moment, Process
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import Purpose, Stream
-from sgdlimits.statistics.frame import loading
+from sgdlimits.statistics.frame import Loading, loading
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add, number_array, runs_first, runs_last
 
@@ -71,8 +73,11 @@ class SDE(Level):
         if self.dt is not None:
             check_number("dt", self.dt, above=0)
 
+    def view(self, problem):
+        return problem.limit
+
     def bind(self, problem, start, first):
-        problem = problem.refined(first)
+        problem = problem.limit.refined(first)
         dt = self.dt or max(problem.samples_per_step / self.d, STEP_TIMES_RATE / fastest_rate(problem, first))
         most = int(min(256, max(16, 2**14 / problem.size)))
         process = diffusion_process(problem, self.d, self.samples)
@@ -168,15 +173,16 @@ class CovarianceDiffusion(Diffusion):
 
 
 class Kicks(NamedTuple):
-    """The samples behind one step's noise: standard normal coordinates and label noise, classes, and their weights xi."""
+    """The samples behind one step's noise: standard normal coordinates, label noise, classes, and their weights xi."""
 
-    points: Float[Array, "n+1 samples runs"]
-    c: Int[Array, "samples runs"]
+    points: Float[Array, "L s samples runs"]
+    z: Float[Array, "b samples runs"]
+    c: Int[Array, "b samples runs"]
     xi: Float[Array, "samples runs"]
 
 
 class SampledDiffusion(Diffusion):
-    """Noise made of fresh samples: for projection problems of any width."""
+    """Noise made of fresh samples, or of fresh steps where the algorithm is not linear in the gradient: for any width."""
 
     problem: ProjectionProblem
     d: Float[Array, ""]
@@ -186,27 +192,47 @@ class SampledDiffusion(Diffusion):
     def __init__(self, problem: ProjectionProblem, d: int, samples: int) -> None:
         self.problem, self.d, self.samples, self.block = problem, number_array(d), samples, 4
 
+    @property
+    def _each(self) -> tuple[int, int]:
+        """Of what noise is made: samples and inputs in each, one sample or those of a step."""
+        rule = self.problem.algorithm
+        return (1, 1) if rule.linear else (rule.batch, rule.inputs(self.problem.network.width))
+
     def draw(self, stream: Stream) -> Kicks:
-        problem, N = self.problem, self.samples
-        rows = problem.network.width + problem.target.teachers + 2
-        normal = stream.normal(Purpose.NOISE, rows * N).reshape(stream.steps, rows, N, -1)
-        return Kicks(normal[:, :-1], problem.data.draw_class(stream, N), normal[:, -1])
+        problem, N, (b, L) = self.problem, self.samples, self._each
+        s = problem.network.width * len(problem.algorithm.names) + problem.target.teachers
+        normal = stream.normal(Purpose.NOISE, (s * L + b + 1) * N).reshape(stream.steps, s * L + b + 1, N, -1)
+        points, z, xi = jnp.split(normal, [s * L, s * L + b], axis=1)
+        c = problem.data.draw_class(stream, b * N).reshape(stream.steps, b, N, -1)
+        return Kicks(points.reshape(stream.steps, L, s, N, -1), z, c, xi[:, 0])
 
     def noise(self, state, numbers, scale, t):
-        problem, kicks = self.problem.at(t), numbers
-        fields, fixed, z = problem.model.place(loading(state, problem.frame), kicks.points, kicks.c)
-        second_layer = jnp.broadcast_to(state.a[:, None], fields.shape)
-        G, second = problem.model.gradient(fields, fixed, second_layer, z, kicks.c)
+        problem, kicks, (b, _) = self.problem.at(t), numbers, self._each
         weights = kicks.xi * (scale / np.sqrt(self.samples))
-        sums = Moments(
+        F = loading(state, problem.frame)
+        x = placed(problem.model, Loading(*(rows[:, :, None] for rows in F)), kicks.points, kicks.z, kicks.c)
+        if problem.algorithm.linear:
+            total = weights.sum(0)
+            return add(*problem.changes(state, self._sums(problem, state, x, weights), total)), total
+        one = lambda stats, x: add(*any_changes(problem.algorithm, problem.model, t, stats, x))
+        changes = jax.vmap(jax.vmap(one, (None, -1), -1), (-1, -1), -1)(state, x)
+        weights = weights * np.sqrt(b)
+        return jax.tree.map(lambda leaf: (leaf * weights).sum(-2), changes), weights.sum(0)
+
+    @staticmethod
+    def _sums(problem: ProjectionProblem, state: Overlaps, x: Drawn, weights: Float[Array, "samples runs"]) -> Moments:
+        """Weighted sums of the products of one-sample gradients."""
+        fields, fixed = x.fields[:, 0], x.fixed[:, 0]
+        students = fields[rows_of(state.names, STUDENT, problem.network.width)]
+        second_layer = jnp.broadcast_to(state.a[:, None], students.shape)
+        G, second = problem.model.gradient(students, fixed, second_layer, x.z[0], x.c[0])
+        return Moments(
             loss=jnp.zeros(()),
             gradient_fixed=jnp.einsum("jnR,rnR->jrR", G * weights, fixed),
             gradient_field=jnp.einsum("jnR,lnR->jlR", G * weights, fields),
             gradient_gradient=jnp.einsum("jnR,lnR->jlR", G * weights, G),
             gradient_second=(second * weights).sum(1),
         )
-        total = weights.sum(0)
-        return add(*problem.changes(state, sums, total)), total
 
 
 @diffusion_process.register

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
+from sgdlimits.algorithm.base import combined, moves
+from sgdlimits.algorithm.limit import Drawn, view
 from sgdlimits.errors import BadInput, check_dimension
 from sgdlimits.level.base import Level
 from sgdlimits.level.process import Marching, Moment, Process
@@ -16,13 +20,14 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import MOST_NORMALS, Purpose, Stream
 from sgdlimits.statistics.frame import frame_of
-from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
+from sgdlimits.statistics.trees import runs_first
 
 
 class SGD(Level):
     """One-pass SGD on the weights themselves, in dimension `d`: the ground truth of the other levels.
 
-    Batch are isotropic, so the axes are chosen with the fixed directions along the first k of them. Given statistics are
+    Inputs are isotropic, so the axes are chosen with the fixed directions along the first k of them. Given statistics are
     embedded as weights that have them.
 
     Parameters
@@ -56,14 +61,16 @@ def sgd_process(problem: Problem, d: int) -> Process:
 
 
 class Weights(eqx.Module):
-    """The second layer and the first, runs first."""
+    """Scalars and all directions, in the order of the algorithm, runs first; and what it keeps."""
 
     a: Float[Array, "runs p"]
-    W: Float[Array, "runs p d"]
+    W: Float[Array, "runs n d"]
+    kept: dict[str, Any]
+    names: tuple[str, ...] = eqx.field(static=True)
 
 
 class Batch(NamedTuple):
-    """One step's b inputs x, label noise and classes."""
+    """One step's inputs x, label noise and classes of its samples; an algorithm's own noise is further inputs."""
 
     x: Float[Array, "b runs d"]
     z: Float[Array, "b runs"]
@@ -84,43 +91,51 @@ class WeightProcess(Process):
         self.d = check_dimension(d, problem.target.teachers)
         if d >= MOST_NORMALS:
             raise BadInput(f"SGD goes up to d = {MOST_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
-        self.block = max(1, min(16, 1024 // (d * problem.algorithm.batch)))
+        self.block = max(1, min(16, 1024 // (d * problem.algorithm.inputs(problem.network.width))))
 
     def start(self, stats: Overlaps) -> Weights:
-        p, k = stats.M.shape[1:]
-        room = min(p, self.d - k)
-        at = frame_of(stats, self.frame, room)
-        W = jnp.zeros((stats.M.shape[0], p, self.d)).at[:, :, :k].set(jnp.moveaxis(at.m, -1, 0))
-        W = W.at[:, :, k : k + room].set(jnp.transpose(at.T, (2, 1, 0))[:, :, :room])
-        return Weights(jnp.moveaxis(at.a, -1, 0), W)
+        n, k = stats.M.shape[1:]
+        room = min(n, self.d - k)
+        at = runs_first(frame_of(stats, self.frame, room))
+        W = jnp.zeros((stats.M.shape[0], n, self.d)).at[:, :, :k].set(at.m)
+        W = W.at[:, :, k : k + room].set(jnp.swapaxes(at.T, 1, 2)[:, :, :room])
+        return Weights(at.a, W, at.kept, stats.names)
 
     def draw(self, stream: Stream) -> Batch:
         data, k, b = self.problem.data, self.problem.target.teachers, self.problem.algorithm.batch
-        normal = stream.each(b).normal_rows(Purpose.INPUT, self.d + 1).reshape(stream.steps, b, -1, self.d + 1)
+        L = self.problem.algorithm.inputs(self.problem.network.width)
+        normal = stream.each(L).normal_rows(Purpose.INPUT, self.d + 1).reshape(stream.steps, L, -1, self.d + 1)
         c = self.problem.data.draw_class(stream, b)
-        x = data.sigma * normal[..., :-1]
+        x = data.sigma * normal[:, :b, :, :-1]
         if not data.centred:
             x = x.at[..., :k].add(jnp.moveaxis(data.centre(self.frame, c), 0, -1))
-        return Batch(x, normal[..., -1], c)
+        x = x if b == L else jnp.concatenate([x, normal[:, b:, :, :-1]], axis=1)
+        return Batch(x, normal[:, :b, :, -1], c)
 
     def step(self, state: Weights, inputs: Batch, now: Moment) -> Weights:
-        problem, x = self.problem.at(now.t), inputs.x
-        sgd = problem.algorithm
-        fields = jnp.einsum("rpd,brd->pbr", state.W, x)
+        problem, x, per = self.problem.at(now.t), inputs.x, 1 / self.d
+        rule, names = problem.algorithm, state.names
+        fields = jnp.einsum("rnd,brd->nbr", state.W, x)
         fixed = jnp.einsum("ks,brs->kbr", self.frame, x[:, :, : self.frame.shape[0]])
-        a = jnp.broadcast_to(state.a.T[:, None], fields.shape)
-        G, second = problem.model.gradient(fields, fixed, a, inputs.z, inputs.c)
-        change = jnp.einsum("pbr,brd->rpd", (sgd.lr_sample / self.d) * G, x)
-        W = (1 - sgd.lr * sgd.ridge / self.d) * state.W - change
-        if sgd.sphere:
-            W = W / jnp.sqrt(jnp.einsum("rpd,rpd->rp", W, W))[:, :, None]
-        if sgd.lr_second is None:
-            return Weights(state.a, W)
-        return Weights(state.a - (sgd.lr_second / self.d) * (second.mean(1).T + sgd.ridge * state.a), W)
+
+        def one(fields, fixed, z, c, x, at: Weights):
+            rows = {name: at.W[rows_of(names, name, problem.network.width)] for name in names}
+            products, inputs = lambda i, j: rows[i] @ rows[j].T, lambda: per * (x @ x.T)
+            return moves(rule, view(rule, problem.model, per, now.t, Drawn(fields, fixed, z, c), at, products, inputs))
+
+        found, numbers = jax.vmap(one, (-1, -1, -1, -1, 1, 0), -1)(fields, fixed, inputs.z, inputs.c, x, state)
+        C = per * jnp.concatenate([move.inputs for move in found])
+        W = jnp.moveaxis(combined(found, jnp.moveaxis(state.W, 0, -1)), -1, 0) + jnp.einsum("nbr,brd->rnd", C, x)
+        if any(move.unit for move in found):
+            held = np.repeat([move.unit for move in found], problem.network.width)
+            W = W / jnp.where(held, jnp.sqrt(jnp.einsum("rnd,rnd->rn", W, W)), 1.0)[:, :, None]
+        scalars = {**runs_first({move.name: move.scalars for move in found}), **numbers}
+        a = scalars[STUDENT] if problem.trains_second else state.a
+        return Weights(a, W, {name: scalars[name] for name in state.kept}, names)
 
     def statistics(self, state: Weights) -> Overlaps:
         M = jnp.einsum("rps,ks->rpk", state.W[:, :, : self.frame.shape[0]], self.frame)
-        return Overlaps(state.a, M, jnp.einsum("rpd,rqd->rpq", state.W, state.W))
+        return Overlaps(state.a, M, jnp.einsum("rpd,rqd->rpq", state.W, state.W), state.kept, state.names)
 
     def risk(self, state: Weights) -> Float[Array, " runs"]:
         return self.problem.over_runs(self.problem.risk, self.statistics(state))

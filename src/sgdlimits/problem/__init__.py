@@ -2,7 +2,6 @@
 
 import sgdlimits._x64
 from sgdlimits.problem import presets
-from sgdlimits.problem.algorithm import OnePassSGD
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.problem.projection import ProjectionProblem

@@ -65,6 +65,15 @@ class Problem(eqx.Module):
         """Population risk, noise floor included."""
         return self._risk(stats)
 
+    def observables(self, stats: PyTree) -> dict[str, Float[Array, ""]]:
+        """What is shown beside the risk, by name, at statistics of one run."""
+        return {}
+
+    @property
+    def limit(self) -> Problem:
+        """The problem whose statistics move by the drift: itself, unless they are others as d grows."""
+        return self
+
     def vector(self, stats: PyTree) -> Float[Array, " n"]:
         """The numbers of one run's statistics that can move, in the order of `covariance`."""
         return ravel_pytree(stats)[0]

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sgdlimits.algorithm.limit import rates
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.particles import ParticleMoments, ParticleRule, choose_particle_rule
 from sgdlimits.problem.base import Problem
@@ -51,7 +52,10 @@ class MeanFieldProblem(Problem):
             raise BadInput(
                 f"MeanField needs the mean over units; the network of {problem.name} is their sum. Use ODE(), or Chain(d)."
             )
-        self.problem = problem
+        self.problem = problem.limit
+        algorithm = self.problem.algorithm
+        if not algorithm.linear or len(algorithm.names) > 1:
+            raise BadInput(f"MeanField is not written for {type(algorithm).__name__}. Use ODE(), or Chain(d).")
         self.rule = choose_particle_rule(problem.model) if rule is None else rule
 
     def at(self, t):
@@ -59,7 +63,7 @@ class MeanFieldProblem(Problem):
         return self if now is self.problem else MeanFieldProblem(now, self.rule)
 
     def _drift_parts(self, stats: Particles) -> tuple[Particles, Particles]:
-        population = self._project(stats, self._changes(stats, self.rule.moments(self.problem.model, stats)))
+        population = self._changes(stats, self.rule.moments(self.problem.model, stats))
         return population, jax.tree.map(jnp.zeros_like, population)
 
     def _risk(self, stats: Particles):
@@ -124,15 +128,9 @@ class MeanFieldProblem(Problem):
             )
 
     def _changes(self, stats: Particles, moments: ParticleMoments) -> Particles:
-        sgd = self.problem.algorithm
-        M = -sgd.lr_sample * (moments.gradient_fixed + sgd.ridge * stats.M)
-        q = -2 * sgd.lr_sample * (moments.gradient_field + sgd.ridge * stats.q)
-        if sgd.lr_second_sample is None:
-            return Particles(jnp.zeros_like(stats.a), M, q)
-        return Particles(-sgd.lr_second_sample * (moments.gradient_second + sgd.ridge * stats.a), M, q)
-
-    def _project(self, stats: Particles, change: Particles) -> Particles:
-        """A change without what it does to the norms, on the sphere."""
-        if not self.problem.algorithm.sphere:
-            return change
-        return Particles(change.a, change.M - stats.M * (change.q / 2)[:, None], change.q - stats.q * change.q)
+        """The drift, on the sphere without what it does to the norms."""
+        rate, trained = rates(self.problem.algorithm, self.problem.t), self.problem.trains_second
+        M = rate.past[0, 0] * stats.M + rate.gradient[0] * moments.gradient_fixed
+        q = 2 * (rate.past[0, 0] * stats.q + rate.gradient[0] * moments.gradient_field)
+        a = rate.second[0, 0] * stats.a + rate.second[0, 1] * moments.gradient_second if trained else jnp.zeros_like(stats.a)
+        return Particles(a, M - stats.M * (q / 2)[:, None], q - stats.q * q) if rate.unit[0] else Particles(a, M, q)

@@ -10,24 +10,27 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from sgdlimits.algorithm.base import Algorithm
+from sgdlimits.algorithm.limit import StepMean, linear_changes, with_memory
 from sgdlimits.errors import AccuracyWarning, BadInput, check_number
 from sgdlimits.expectation import Expectation, as_expectation, choose
 from sgdlimits.expectation.base import linear_part
-from sgdlimits.gaussian import Estimate, Rule
+from sgdlimits.expectation.nodes import NodeSums
+from sgdlimits.gaussian import Estimate, Rule, Sobol
 from sgdlimits.model.data import Data, gaussian
 from sgdlimits.model.loss import Loss, as_loss
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import Target
-from sgdlimits.problem.algorithm import OnePassSGD
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.statistics.frame import frame_of
-from sgdlimits.statistics.overlaps import Overlaps, from_vector, symmetric, to_vector
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, from_vector, rows_of, symmetric, to_vector
 from sgdlimits.statistics.products import Moments
-from sgdlimits.statistics.trees import add
+from sgdlimits.statistics.trees import add, number_array
 
 SMALL_SIGNAL = 5e-2
 TINY, ROUNDING = float(np.finfo(float).tiny), 1e-12
@@ -44,8 +47,8 @@ class ProjectionProblem(Problem):
         \dot Q &= -\text{lr}\,(E[G\lambda^\top + \lambda G^\top] + 2\,\text{ridge}\, Q) + \text{lr}^2\sigma^2 E[GG^\top], \\
         \dot a &= -\text{lr}_2\,(E[\partial_a l] + \text{ridge}\, a),
 
-    where the last term of Q is the corrector and the rest the population drift. On the sphere the change of each norm is taken
-    out: :math:`\dot M_{jr} \mathrel{-}= M_{jr}\dot Q_{jj}/2` and
+    for plain SGD, where the last term of Q is the corrector and the rest the population drift. On the sphere the change of each
+    norm is taken out: :math:`\dot M_{jr} \mathrel{-}= M_{jr}\dot Q_{jj}/2` and
     :math:`\dot Q_{jl} \mathrel{-}= Q_{jl}(\dot Q_{jj} + \dot Q_{ll})/2`.
 
     Parameters
@@ -53,7 +56,7 @@ class ProjectionProblem(Problem):
     target : `Target`, the labels
     network : `TwoLayer`
     loss : `SquaredLoss`, `CrossEntropy`, or a JAX function loss(prediction, label)
-    algorithm : `OnePassSGD`
+    algorithm : how weights move, `OnePassSGD` or another `Algorithm`
     data : `Data`; standard normal inputs unless given
     rule : how expectations are computed: None chooses, a `Rule` such as `GaussHermite(32)` or `Sobol(12)` overrides
     initial : the law of the start that `RandomInit` follows
@@ -71,9 +74,10 @@ class ProjectionProblem(Problem):
     """
 
     model: Model
-    algorithm: OnePassSGD
+    algorithm: Algorithm
     asked: Expectation | None
     initial: InitialWeights
+    t: Float[Array, ""] | float
     paper_time: float | None = eqx.field(static=True)
     name: str = eqx.field(static=True)
 
@@ -84,7 +88,7 @@ class ProjectionProblem(Problem):
         target: Target,
         network: TwoLayer,
         loss: Callable,
-        algorithm: OnePassSGD,
+        algorithm: Algorithm,
         *,
         data: Data | None = None,
         rule: Rule | Expectation | None = None,
@@ -95,7 +99,7 @@ class ProjectionProblem(Problem):
         self.model = Model(gaussian() if data is None else data, target, network, as_loss(loss))
         self.algorithm, self.asked = algorithm, as_expectation(rule, self.model)
         self.initial = InitialWeights(unit=algorithm.sphere) if initial is None else initial
-        self.paper_time, self.name = paper_time, name
+        self.paper_time, self.name, self.t = paper_time, name, 0.0
 
     @property
     def rule(self) -> Expectation:
@@ -145,31 +149,66 @@ class ProjectionProblem(Problem):
     def directions(self) -> Directions:
         return Directions(self.network.width, self.target.gram, self.initial)
 
+    def at(self, t):
+        return eqx.tree_at(lambda problem: problem.t, self, t) if self.algorithm.timed else self
+
+    @property
+    def limit(self) -> ProjectionProblem:
+        """The problem as d grows, in its own statistics."""
+        other = self.algorithm.limit
+        return self if other is self.algorithm else eqx.tree_at(lambda problem: problem.algorithm, self, other)
+
+    def from_overlaps(self, overlaps):
+        """What the algorithm remembers is zero, or a copy of the students."""
+        algorithm, runs = self.algorithm, overlaps.M.shape[0]
+        if overlaps.names == algorithm.names and set(overlaps.kept) == {*algorithm.memory, *algorithm.numbers}:
+            return overlaps
+        alive = [name == STUDENT or algorithm.memory[name] == "copy" for name in algorithm.names]
+        M = np.concatenate([overlaps.M * lives for lives in alive], axis=-2)
+        Q = np.block([[overlaps.Q * (one and other) for other in alive] for one in alive])
+        trained = overlaps.a if algorithm.trains_second else ()
+        kept = {
+            name: jax.tree.map(lambda leaf, lives=lives: leaf * lives, trained)
+            for name, lives in zip(algorithm.names, alive, strict=True)
+            if name != STUDENT
+        }
+        numbers = {name: np.full(runs, value) for name, value in algorithm.numbers.items()}
+        return Overlaps(overlaps.a, number_array(M), number_array(Q), {**kept, **numbers}, algorithm.names)
+
     def vector(self, stats):
-        """M row by row, the upper triangle of Q row by row, then `a` if it is trained."""
+        """M row by row, the upper triangle of Q row by row, then `a` if it is trained, and what the algorithm keeps."""
         return to_vector(stats, self.algorithm.trains_second)
 
     def from_vector(self, vector, like):
         return from_vector(vector, like, self.algorithm.trains_second)
 
     def names(self, stats):
-        p, k = stats.M.shape
-        pairs = zip(*np.triu_indices(p), strict=True)
-        names = [f"M[{j},{r}]" for j in range(p) for r in range(k)] + [f"Q[{j},{l}]" for j, l in pairs]
-        return (*names, *(f"a[{j}]" for j in range(p) if self.algorithm.trains_second))
+        n, k = stats.M.shape
+        p = n // len(stats.names)
+        rows = [f"{'' if name == STUDENT else f'{name} '}{j}" for name in stats.names for j in range(p)]
+        pairs = zip(*np.triu_indices(n), strict=True)
+        names = [f"M[{j},{r}]" for j in rows for r in range(k)] + [f"Q[{rows[j]},{rows[l]}]" for j, l in pairs]
+        scalars = {**({"a": stats.a} if self.algorithm.trains_second else {}), **stats.kept}
+        return (*names, *(f"{name}[{j}]" for name, tree in scalars.items() for j in range(ravel_pytree(tree)[0].size)))
 
     def moves(self, stats):
         """All but the norms on the sphere."""
-        norms = {f"Q[{j},{j}]" for j in range(stats.a.shape[0])} if self.algorithm.sphere else set()
-        return np.array([name not in norms for name in self.names(stats)])
+        n, k = stats.M.shape
+        free = np.ones(len(self.names(stats)), bool)
+        if self.algorithm.sphere:
+            row, column = np.triu_indices(n)
+            student = np.arange(n)[rows_of(stats.names, STUDENT, self.network.width)]
+            free[n * k :][: row.size] = ~((row == column) & np.isin(row, student))
+        return free
 
     @property
     def size(self) -> int:
-        return self.network.width * (self.network.width + self.target.teachers)
+        n = self.network.width * len(self.algorithm.names)
+        return n * (n + self.target.teachers)
 
     @property
     def tolerance(self) -> float:
-        return self.rule.tolerance(self.model)
+        return self.rule.tolerance(self.model) if self.algorithm.limit.linear else self._steps.rule.tolerance
 
     @property
     def rate(self):
@@ -189,21 +228,52 @@ class ProjectionProblem(Problem):
         return eqx.tree_at(lambda problem: problem.asked, self, asked, is_leaf=lambda node: node is None)
 
     def changes(self, stats: Overlaps, sums: Moments, total: Float[Array, "*batch"] | float = 1.0) -> tuple[Overlaps, Overlaps]:
-        """(population, corrector): what weighted sums of one-sample products do to the statistics, held on the sphere."""
-        population, corrector = self.algorithm.changes(self.data.sigma, stats, sums, total)
-        return self.algorithm.hold(stats, population), self.algorithm.hold(stats, corrector)
+        """(population, corrector): what weighted sums of one-sample products do to the statistics, for a linear algorithm."""
+        return linear_changes(self.algorithm, self.t, self.data.sigma, stats, sums, total)
+
+    @property
+    def _steps(self) -> StepMean:
+        """Averages over steps that are not linear in the gradient."""
+        asked = self.asked.rule if isinstance(self.asked, NodeSums) else Sobol()
+        return StepMean(self.algorithm, self.model, asked)
 
     def _drift_parts(self, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
-        stats = symmetric(stats)
-        return self.changes(stats, self.rule.moments(self.model, stats))
+        problem, stats = self.limit, symmetric(stats)
+        problem._check_names(stats)
+        if not problem.algorithm.linear:
+            return problem._steps.drift_parts(problem.t, stats)
+        students = stats.of(STUDENT)
+        moments = self.rule.moments(self.model, students)
+        return problem.changes(stats, _extended(self.model, students, stats, moments)[0])
 
     def _covariance(self, stats: Overlaps) -> Float[Array, "n n"]:
-        column = jax.tree.map(lambda leaf: leaf[..., None], stats)
-        increment = lambda products: self.vector(add(*self.changes(column, products)))
-        return self.rule.covariance(self.model, stats, increment)
+        problem = self.limit
+        problem._check_names(stats)
+        if not problem.algorithm.linear:
+            return problem._steps.covariance(problem.t, stats, self.vector)
+        students, column = stats.of(STUDENT), jax.tree.map(lambda leaf: leaf[..., None], stats)
+        increment = lambda products: problem.vector(add(*problem.changes(column, products)))
+        extended = lambda products: _extended(self.model, students, stats, products)[0]
+        covariance = self.rule.covariance(self.model, students, lambda products: increment(extended(products)))
+        if len(stats.names) == 1:
+            return covariance
+        moments = self.rule.moments(self.model, students)
+        rest = self.data.sigma**2 * _extended(self.model, students, stats, moments)[1]
+        slope = linear_part(increment, students.width, students.M.shape[1], stats.M.shape[0]).gradient_field
+        return covariance + jnp.einsum("xjm,jl,mn,yln->xy", slope, moments.gradient_gradient, rest, slope)
+
+    def _check_names(self, stats: Overlaps) -> None:
+        if stats.names != self.algorithm.names:
+            raise BadInput(
+                f"the statistics of {type(self.algorithm).__name__} have rows for {', '.join(self.algorithm.names)}; "
+                f"got {', '.join(stats.names)}. Make them with problem.from_overlaps."
+            )
+
+    def observables(self, stats):
+        return {f"risk_{name}": self._risk(stats.of(name)) for name in stats.names if self.algorithm.memory.get(name) == "copy"}
 
     def _risk(self, stats: Overlaps) -> Float[Array, ""]:
-        return self.rule.risk(self.model, stats)
+        return self.rule.risk(self.model, stats.of(STUDENT))
 
     @property
     def floor(self) -> Float[Array, ""]:
@@ -238,8 +308,10 @@ class ProjectionProblem(Problem):
         A rule that was asked for is kept.
         """
         usual = self.rule.accuracy(self.model)
-        if usual is None:
+        if usual is None or not self.algorithm.limit.linear:
             return self
+        if self.limit is not self:
+            return eqx.tree_at(lambda problem: problem.algorithm, self.limit.refined(stats, tolerance), self.algorithm)
         problem, finer = self, None if self.asked is not None else self.rule.finer()
         wanted, reached = np.array([tolerance or usual, SMALL_SIGNAL]), np.array(_unsure(self, stats))
         while not (reached <= wanted).all() and finer is not None:
@@ -260,7 +332,9 @@ class ProjectionProblem(Problem):
 
     def check(self, stats: Overlaps) -> None:
         p, k = self.network.width, self.target.teachers
-        for name, shape in {"a": (p,), "M": (p, k), "Q": (p, p)}.items():
+        self._check_names(stats)
+        n = p * len(stats.names)
+        for name, shape in {"a": (p,), "M": (n, k), "Q": (n, n)}.items():
             got = np.shape(getattr(stats, name))[1:]
             if got != shape:
                 raise BadInput(
@@ -274,18 +348,29 @@ class ProjectionProblem(Problem):
         Q = values["Q"]
         if not np.allclose(Q, np.swapaxes(Q, -1, -2), atol=1e-9):
             raise BadInput("Q must be symmetric. Give Q = U U^T for some weights U.")
-        norms = np.diagonal(Q, axis1=-2, axis2=-1)
+        norms = np.diagonal(stats.of(STUDENT).Q, axis1=-2, axis2=-1)
         if self.algorithm.sphere and not np.allclose(norms, 1.0, atol=1e-9):
             raise BadInput(
                 f"sphere=True keeps every norm at 1, but the start has Q_jj = {norms.ravel()[np.argmax(abs(norms - 1))]:.6g}. "
                 "Give Q with ones on its diagonal, or sphere=False."
             )
-        frame_of(stats, self.frame, p)
+        frame_of(stats, self.frame, n)
+
+
+def _extended(model: Model, students: Overlaps, stats: Overlaps, sums: Moments) -> tuple[Moments, Array]:
+    """Products of gradients with the fields of all directions, and the Gram matrix of what a sample's gradient knows not."""
+    if len(stats.names) == 1:
+        return sums, jnp.zeros_like(stats.Q)
+    alpha, beta, rest = with_memory(model, students, stats)
+    fields = jnp.einsum("jr...,nr->jn...", sums.gradient_fixed, alpha) + jnp.einsum(
+        "jl...,nl->jn...", sums.gradient_field, beta
+    )
+    return sums._replace(gradient_field=fields), rest
 
 
 @eqx.filter_jit
 def _estimate(problem: ProjectionProblem, stats: Overlaps) -> tuple[Moments, Moments]:
-    return problem.rule.estimate(problem.model, stats)
+    return problem.rule.estimate(problem.model, stats.of(STUDENT))
 
 
 @eqx.filter_jit

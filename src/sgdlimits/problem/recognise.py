@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.errors import is_traced
 from sgdlimits.model.activation import is_square
 from sgdlimits.model.loss import SquaredLoss
@@ -62,7 +63,8 @@ def _squares(problem: Any, weight: float) -> bool:
         (isinstance(loss, SquaredLoss) and loss.weight == weight)
         and (network.mean and is_square(network.activation))
         and (form is not None and _are(form, identity / target.teachers) and _are(target.gram, identity))
-        and (data.centred and _are(data.sigma, 1.0) and _are(problem.algorithm.ridge, 0.0))
+        and (data.centred and _are(data.sigma, 1.0))
+        and (isinstance(problem.algorithm, OnePassSGD) and _are(problem.algorithm.ridge, 0.0))
         and (problem.initial.second == 1 and problem.initial.second_spread == 0)
     )
 

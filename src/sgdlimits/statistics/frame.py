@@ -15,13 +15,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
 from sgdlimits.errors import BadInput
-from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps
 
 PSD_TOLERANCE = 1e-9
 ZERO = 16 * np.finfo(float).eps
@@ -33,6 +34,8 @@ class Frame(eqx.Module):
     a: Float[Array, "p runs"]
     m: Float[Array, "p k runs"]
     T: Float[Array, "p p runs"]
+    kept: dict[str, Any] = eqx.field(default_factory=dict)
+    names: tuple[str, ...] = eqx.field(static=True, default=(STUDENT,))
 
 
 class Loading(NamedTuple):
@@ -57,7 +60,7 @@ def overlaps_of(frame: Frame, B: Float[Array, "k k"]) -> Overlaps:
     M = jnp.einsum("jsR,rs->jrR", frame.m, B)
     add = lambda Q, column: (Q + column[:, None] * column[None], None)
     Q = lax.scan(add, (frame.m[:, None] * frame.m[None]).sum(2), frame.T)[0]
-    return Overlaps(frame.a, M, Q)
+    return Overlaps(frame.a, M, Q, frame.kept, frame.names)
 
 
 def frame_of(stats: Overlaps, B: Float[Array, "k k"], room: int) -> Frame:
@@ -65,7 +68,7 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], room: int) -> Frame:
 
     Raises `BadInput` where Omega is not positive semi-definite or does not fit into the room.
     """
-    a, M, Q = (np.asarray(leaf, float) for leaf in (stats.a, stats.M, stats.Q))
+    M, Q = (np.asarray(leaf, float) for leaf in (stats.M, stats.Q))
     p, scale = Q.shape[-1], np.maximum(np.abs(Q).max(axis=(-2, -1)), 1.0)[:, None]
     m = np.linalg.solve(np.asarray(B), np.swapaxes(M, -1, -2)).swapaxes(-1, -2)
     values, vectors = np.linalg.eigh(Q - m @ m.swapaxes(-1, -2))
@@ -85,7 +88,9 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], room: int) -> Frame:
     root = vectors * np.sqrt(values)[:, None, :]
     upper = np.asarray(np.linalg.qr(root.swapaxes(-1, -2), mode="r"))
     T = upper * np.where(np.diagonal(upper, axis1=-2, axis2=-1) < 0, -1.0, 1.0)[:, :, None]
-    return Frame(*(jnp.asarray(np.moveaxis(leaf, 0, -1)) for leaf in (a, m, T)))
+    last = lambda tree: jax.tree.map(lambda leaf: jnp.asarray(np.moveaxis(np.asarray(leaf, float), 0, -1)), tree)
+    a, m, T, kept = last((stats.a, m, T, stats.kept))
+    return Frame(a, m, T, kept, stats.names)
 
 
 def inside_and_outside(stats: Overlaps, B: Float[Array, "k k"]) -> tuple[Float[Array, "p k *n"], Float[Array, "p p *n"]]:

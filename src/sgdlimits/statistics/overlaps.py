@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from sgdlimits.statistics.trees import number_array
+
+STUDENT = "student"
 
 
 class Overlaps(eqx.Module):
@@ -21,6 +25,9 @@ class Overlaps(eqx.Module):
     M : overlaps :math:`u_j \cdot e_r`, shape (p, k)
     Q : overlaps :math:`u_j \cdot u_l`, shape (p, p)
 
+    kept : what the algorithm remembers beside directions, by name; nothing for plain SGD
+    names : whose directions the rows of M and Q are, p rows a name: the students first, then what the algorithm remembers
+
     The Gram matrix P of the fixed directions belongs to the problem. A batch of runs has one more axis: first in datasets and
     arguments, last inside the simulators.
 
@@ -31,6 +38,8 @@ class Overlaps(eqx.Module):
     a: Float[Array, "*runs p"] = eqx.field(converter=number_array)
     M: Float[Array, "*runs p k"] = eqx.field(converter=number_array)
     Q: Float[Array, "*runs p p"] = eqx.field(converter=number_array)
+    kept: dict[str, Any] = eqx.field(default_factory=dict)
+    names: tuple[str, ...] = eqx.field(static=True, default=(STUDENT,))
 
     dims: ClassVar[dict[str, tuple[str, ...]]] = {
         "a": ("student",),
@@ -41,25 +50,63 @@ class Overlaps(eqx.Module):
 
     @property
     def width(self) -> int:
-        return self.a.shape[-1]
+        """p, the number of students."""
+        return self.M.shape[-2] // len(self.names)
+
+    def of(self, name: str, other: str | None = None) -> Overlaps:
+        """The overlaps of the directions of one name, such as those of the students; with those of another name as Q."""
+        rows, columns = (rows_of(self.names, one, self.width) for one in (name, other or name))
+        own = self.kept.get(name, ())
+        return Overlaps(own if jax.tree.leaves(own) else self.a, self.M[..., rows, :], self.Q[..., rows, columns])
+
+    def variables(self) -> dict[str, tuple[tuple[str, ...], Any]]:
+        """The arrays of a dataset by name, with their axes beyond those in front: `M`, and `velocity_M` of what is kept."""
+        students, axes = self.of(STUDENT), self.dims
+        found = {name: (axes[name], getattr(students, name)) for name in axes}
+        for i, name in enumerate(self.names[1:], 1):
+            own = self.of(name)
+            found |= {f"{name}_M": (axes["M"], own.M), f"{name}_Q": (axes["Q"], own.Q)}
+            found |= {f"{name}_{other}": (axes["Q"], self.of(name, other).Q) for other in self.names[:i]}
+        for name, kept in self.kept.items():
+            if name in self.names and jax.tree.leaves(kept):
+                found[f"{name}_a"] = (axes["a"], kept)
+            elif name not in self.names:
+                found[name] = ((), kept)
+        return found
+
+    def arranged(self, names: tuple[str, ...]) -> Overlaps:
+        """The same with the names in another order."""
+        if names == self.names:
+            return self
+        rows = np.concatenate([np.r_[rows_of(self.names, name, self.width)] for name in names])
+        return Overlaps(self.a, self.M[..., rows, :], self.Q[..., rows[:, None], rows], self.kept, names)
+
+
+def rows_of(names: tuple[str, ...], name: str, width: int) -> slice:
+    """Where the directions of a name are among those of all."""
+    first = names.index(name) * width
+    return slice(first, first + width)
 
 
 def to_vector(stats: Overlaps, second_layer: bool) -> Float[Array, "n *batch"]:
-    """M row by row, the upper triangle of Q row by row, then `a` if it is trained; trailing axes are kept."""
+    """M row by row, the upper triangle of Q row by row, then `a` if it is trained, and what is kept; trailing axes stay."""
     row, column = np.triu_indices(stats.Q.shape[0])
-    parts = [stats.M.reshape(-1, *stats.M.shape[2:]), stats.Q[row, column]]
-    return jnp.concatenate([*parts, stats.a] if second_layer else parts)
+    batch = stats.M.shape[2:]
+    scalars = [*jax.tree.leaves(stats.a if second_layer else ()), *jax.tree.leaves(stats.kept)]
+    flat = [leaf.reshape(-1, *batch) for leaf in (stats.M, stats.Q[row, column], *scalars)]
+    return jnp.concatenate(flat)
 
 
 def from_vector(vector: Float[Array, " n"], like: Overlaps, second_layer: bool) -> Overlaps:
     """The inverse of `to_vector` for one run; `like` gives the shapes, and `a` where it is not trained."""
-    p, k = like.M.shape
-    row, column = np.triu_indices(p)
-    M, Q, a = jnp.split(vector, [p * k, p * k + row.size])
-    upper = jnp.zeros((p, p)).at[row, column].set(Q)
-    return Overlaps(a if second_layer else like.a, M.reshape(p, k), upper + jnp.triu(upper, 1).T)
+    n, k = like.M.shape
+    row, column = np.triu_indices(n)
+    M, Q, rest = jnp.split(vector, [n * k, n * k + row.size])
+    upper = jnp.zeros((n, n)).at[row, column].set(Q)
+    a, kept = ravel_pytree((like.a, like.kept) if second_layer else ((), like.kept))[1](rest)
+    return Overlaps(a if second_layer else like.a, M.reshape(n, k), upper + jnp.triu(upper, 1).T, kept, like.names)
 
 
 def symmetric(stats: Overlaps) -> Overlaps:
     """The statistics of one run with the symmetric part of Q: the drift must not feed what rounding makes of the rest."""
-    return Overlaps(stats.a, stats.M, (stats.Q + stats.Q.T) / 2)
+    return Overlaps(stats.a, stats.M, (stats.Q + stats.Q.T) / 2, stats.kept, stats.names)

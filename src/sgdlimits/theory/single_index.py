@@ -136,7 +136,7 @@ def recommended_lr(problem: ProjectionProblem, d: int, overlap: float = 0.5) -> 
             f"the overlap does not grow beyond {way[population <= 0][0]:.3g} at any learning rate, and so does not come to "
             f"{overlap:g}. Ask for a smaller overlap, or give the student the target's activation."
         )
-    return float(problem.algorithm.lr) * float((population / (-2 * corrector)).min())
+    return float(problem.algorithm.lr_sample * problem.algorithm.batch) * float((population / (-2 * corrector)).min())
 
 
 def exit_time(problem: ProjectionProblem, d, overlap, start=None, noise: bool = False):

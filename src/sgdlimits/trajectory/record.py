@@ -20,7 +20,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.level.condition import Condition, Predicate
 
 PACKAGE = "sgdlimits"
-ROOMS = ("statistics", "model", "expectation", "gaussian", "problem", "level", "start", "model.activation")
+ROOMS = ("statistics", "model", "expectation", "gaussian", "algorithm", "problem", "level", "start", "model.activation")
 """Where public names are looked up: what these modules export, the first that has a name counts."""
 RENAMED = {"ClosedForm": "Squares", "ByRule": "NodeSums"}
 """Names in files written before, and what they are called now."""
@@ -55,6 +55,8 @@ def _encode(thing: Any) -> Any:
         return {"array": np.asarray(thing).tolist()}
     if isinstance(thing, tuple):
         return {"tuple": [_encode(part) for part in thing]}
+    if isinstance(thing, dict):
+        return {"dict": {name: _encode(part) for name, part in thing.items()}}
     if isinstance(thing, eqx.Module):
         return {"class": name_of(type(thing)), "fields": {name: _encode(value) for name, value in _arguments(thing)}}
     if callable(thing):
@@ -78,6 +80,8 @@ def _decode(value: Any) -> Any:
         return np.asarray(value["array"], float)
     if "tuple" in value:
         return tuple(_decode(part) for part in value["tuple"])
+    if "dict" in value:
+        return {name: _decode(part) for name, part in value["dict"].items()}
     if "function" in value:
         return find(value["function"])
     cls, fields = find(value["class"]), {name: _decode(field) for name, field in value["fields"].items()}

@@ -14,6 +14,7 @@ from jaxtyping import PyTree
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Ends, Level, Tick
 from sgdlimits.problem.base import Problem
+from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.trajectory.record import find, name_of, to_json
 
 INTERRUPTED = "interrupted"
@@ -89,8 +90,7 @@ def build(piece: Piece, attributes: dict, state: np.ndarray) -> xr.Dataset:
     """The dataset of a piece. Its encoding holds the state that its runs need to go on, unless that is large."""
     stats: PyTree = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *[tick.stats for tick in piece.ticks])
     observed = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *[tick.observed for tick in piece.ticks])
-    dims = type(stats).dims
-    variables = {name: (("run", "t", *dims[name]), np.asarray(getattr(stats, name))) for name in dims}
+    variables = {name: (("run", "t", *axes), np.asarray(values)) for name, (axes, values) in variables_of(stats).items()}
     for name, values in {"risk": observed.pop("risk"), **observed}.items():
         variables[name] = (("run", "t", *(f"{name}_{i}" for i in range(values.ndim - 2))), values)
     coordinates = {
@@ -107,6 +107,13 @@ def build(piece: Piece, attributes: dict, state: np.ndarray) -> xr.Dataset:
         if name in _LONG_NAMES:
             dataset[name].attrs["long_name"] = _LONG_NAMES[name]
     return dataset
+
+
+def variables_of(stats: PyTree) -> dict[str, tuple[tuple[str, ...], Any]]:
+    """The arrays of statistics by name, and the axes of each beyond those in front."""
+    if isinstance(stats, Overlaps):
+        return stats.variables()
+    return {name: (axes, getattr(stats, name)) for name, axes in type(stats).dims.items()}
 
 
 def join(pieces: Sequence[xr.Dataset]) -> xr.Dataset:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.errors import BadInput, check_number, is_traced
 from sgdlimits.expectation import Expectation
 from sgdlimits.gaussian import Rule
@@ -15,7 +16,6 @@ from sgdlimits.model.data import mixture
 from sgdlimits.model.loss import CrossEntropy
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.target import ClassLabels, Target
-from sgdlimits.problem.algorithm import OnePassSGD
 from sgdlimits.problem.directions import InitialWeights
 from sgdlimits.problem.projection import ProjectionProblem
 

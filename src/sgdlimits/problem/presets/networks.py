@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.errors import check_count
 from sgdlimits.expectation import Expectation
 from sgdlimits.gaussian import Rule
@@ -11,7 +12,6 @@ from sgdlimits.model.activation import Activation
 from sgdlimits.model.loss import SquaredLoss
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.target import CommitteeReadout, Target
-from sgdlimits.problem.algorithm import OnePassSGD
 from sgdlimits.problem.directions import InitialWeights
 from sgdlimits.problem.projection import ProjectionProblem
 

@@ -1,0 +1,13 @@
+"""How weights move: algorithms, each written once for all levels."""
+
+import sgdlimits._x64
+from sgdlimits.algorithm.average import Averaged
+from sgdlimits.algorithm.base import Algorithm, Descent, Wrapper
+from sgdlimits.algorithm.clip import Clipped, Private
+from sgdlimits.algorithm.decay import Decayed
+from sgdlimits.algorithm.momentum import HeavyBall, Nesterov
+from sgdlimits.algorithm.muon import Muon
+from sgdlimits.algorithm.normalised import AdaGradNorm, Normalised
+from sgdlimits.algorithm.repeated import Repeated
+from sgdlimits.algorithm.sgd import OnePassSGD
+from sgdlimits.algorithm.sharpness import SAM, Extragradient

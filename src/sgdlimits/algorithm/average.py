@@ -1,0 +1,73 @@
+"""Averages of the weights along the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from sgdlimits.algorithm.base import Algorithm, Wrapper
+from sgdlimits.errors import BadInput, check_number
+from sgdlimits.statistics.trees import number_array
+
+SOON = 1e-9
+"""A time that counts as none, so that the mean of nothing is what is there."""
+
+
+class Averaged(Wrapper):
+    r"""Another algorithm, with the `average` of its weights beside them; datasets have its risk as `risk_average`.
+
+    Parameters
+    ----------
+    base : the algorithm
+    decay : for :math:`\bar u \leftarrow \text{decay}\,\bar u + (1-\text{decay})\, u`; None is the mean of all weights since the
+        start (Polyak and Ruppert)
+    rate : instead of decay, for :math:`\text{decay} = 1 - \text{rate}\,b/d`: the mean over about 1/rate of the time t
+
+    Notes
+    -----
+    As d grows, an average with a fixed decay is the weights themselves. The others have
+    :math:`\dot{\bar u} = (u - \bar u)\,\text{rate}`, or :math:`(u - \bar u)/t`.
+    """
+
+    decay: Float[Array, ""] | float | None = eqx.field(converter=number_array, default=None)
+    rate: Float[Array, ""] | float | None = eqx.field(converter=number_array, default=None, kw_only=True)
+
+    def __check_init__(self) -> None:
+        if self.decay is not None and self.rate is not None:
+            raise BadInput("Averaged takes decay or rate, not both. Give one of them, or none for the mean.")
+        if self.decay is not None:
+            check_number("decay", self.decay, at_least=0, below=1)
+        if self.rate is not None:
+            check_number("rate", self.rate, above=0)
+
+    @property
+    def memory(self) -> Mapping[str, str]:  # type: ignore[override]
+        return {**self.base.memory, "average": "copy"}
+
+    @property
+    def uses_gram(self) -> bool:  # type: ignore[override]
+        return self.base.uses_gram or self.base.sphere
+
+    @property
+    def linear(self) -> bool:  # type: ignore[override]
+        return self.base.linear
+
+    @property
+    def timed(self) -> bool:  # type: ignore[override]
+        return self.base.timed or (self.decay is None and self.rate is None)
+
+    def step(self, now):
+        step = dict(self.base.step(now))
+        one = self.batch * now.per
+        weight = one / (now.t + 2 * one + SOON) if self.rate is None else self.rate * one
+        weight = weight if self.decay is None else 1 - self.decay
+        return {**step, "average": now["average"] + weight * (step["student"] - now["average"])}
+
+    @property
+    def limit(self) -> Algorithm:
+        base = self.base.limit
+        if self.decay is not None:
+            return base
+        return self if base is self.base else Averaged(base, rate=self.rate)

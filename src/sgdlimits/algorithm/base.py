@@ -1,0 +1,257 @@
+"""The interface of an algorithm, and what algorithms that follow gradients share."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from sgdlimits.algorithm.weights import Now, Weights
+from sgdlimits.errors import BadInput, check_count, check_number
+from sgdlimits.statistics.overlaps import STUDENT
+from sgdlimits.statistics.trees import number_array
+
+
+class Algorithm(eqx.Module):
+    r"""How weights move. A rule of one's own implements `step`, once, for all levels.
+
+    `step` is given the step as it stands (`Now`) and returns the new weights of each name that the algorithm remembers. It adds
+    up weights as in R^d: `now.student`, `now["velocity"]`, `now.gradient()`, which is the mean gradient of the batch over d,
+    and `now.along(c)`, which is the sum of :math:`c_i x_i` over d. From that follow SGD in R^d, the exact chain and, where the
+    weights change by order 1/d in a step, the ODE and the SDE.
+
+    Attributes
+    ----------
+    memory : names of what is remembered beside the students, each p directions, and how it begins: as `zero` or as a `copy`
+    numbers : names of single numbers that are remembered, and what they begin at
+    uses_gram : whether a step depends on the lengths and products of inputs, as norms and gradients elsewhere do
+    linear : whether a step is linear in the gradient, at the students, and coefficients are numbers
+    noisy : whether a step has a noise vector for each student, `now.noise()`
+    timed : whether a step depends on the time
+    """
+
+    memory: ClassVar[Mapping[str, str]] = {}
+    numbers: ClassVar[Mapping[str, float]] = {}
+    uses_gram: ClassVar[bool] = False
+    linear: ClassVar[bool] = False
+    noisy: ClassVar[bool] = False
+    timed: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def step(self, now: Now) -> Mapping[str, Any]:
+        """The new weights of "student" and of each name of `memory`, and the new numbers."""
+
+    @property
+    @abc.abstractmethod
+    def batch(self) -> int:
+        """The samples of a step."""
+
+    @property
+    @abc.abstractmethod
+    def sphere(self) -> bool:
+        """Whether each student is held at norm 1."""
+
+    @property
+    @abc.abstractmethod
+    def trains_second(self) -> bool:
+        """Whether the network's scalars are trained."""
+
+    @property
+    def ridge(self) -> Float[Array, ""] | float:
+        """The strength of the ridge penalty that is part of the landscape."""
+        return 0.0
+
+    @property
+    def lr_sample(self) -> Float[Array, ""] | float:
+        """The learning rate of the first layer for one sample, in which paper time is counted."""
+        return 1.0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Whose directions there are: the students', then what is remembered."""
+        return (STUDENT, *self.memory)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The names, each after those it is made of: what is remembered from zero, the students, copies of them."""
+        before = [name for name, begins in self.memory.items() if begins == "zero"]
+        return (*before, STUDENT, *(name for name in self.memory if name not in before))
+
+    @property
+    def limit(self) -> Algorithm:
+        """The algorithm that this one becomes as d grows, where that is another one."""
+        return self
+
+    def inputs(self, width: int) -> int:
+        """L, the vectors of one step."""
+        return self.batch + width * self.noisy
+
+
+class Move(eqx.Module):
+    """The new weights of one name: coefficients of the old by name and of the inputs over d, scalars, whether to scale."""
+
+    name: str = eqx.field(static=True)
+    past: dict[str, Any]
+    inputs: Float[Array, "p L"]
+    scalars: PyTree
+    unit: bool = eqx.field(static=True)
+
+
+def moves(algorithm: Algorithm, now: Now) -> tuple[tuple[Move, ...], dict[str, Array]]:
+    """What a step does to the weights of each name, in their order, and the new numbers: checked."""
+    step, p = algorithm.step(now), now.fields_of[STUDENT].shape[0]
+    wanted = {*now.names, *now.kept}
+    if not isinstance(step, Mapping) or set(step) != wanted:
+        got = sorted(step) if isinstance(step, Mapping) else type(step).__name__
+        raise BadInput(
+            f"{_name(algorithm)}.step must return {sorted(wanted)}; got {got}. Return a dictionary with these names."
+        )
+    for name in now.names:
+        if not isinstance(step[name], Weights):
+            raise BadInput(
+                f"{_name(algorithm)}.step must return weights as {name!r}; got {type(step[name]).__name__}. Combine {_HOW}."
+            )
+    for name in now.kept:
+        if jnp.shape(step[name]) != ():
+            raise BadInput(
+                f"{_name(algorithm)}.step must return one number as {name!r}; got shape {jnp.shape(step[name])}. Sum it."
+            )
+    return tuple(_move(algorithm, name, step[name], p) for name in now.names), {name: step[name] for name in now.kept}
+
+
+def _move(algorithm: Algorithm, name: str, weights: Weights, p: int) -> Move:
+    length = weights.now.fixed.shape[1]
+    inputs = jnp.zeros((p, length)) if weights.inputs is None else weights.inputs
+    shapes = {jnp.shape(coefficient) for coefficient in weights.past.values()} - {(), (p,), (p, p)}
+    if shapes or inputs.shape != (p, length):
+        wrong = next(iter(shapes), inputs.shape)
+        raise BadInput(
+            f"{_name(algorithm)}.step gives {name!r} coefficients of shape {wrong} for {p} units and {length} inputs. "
+            "Give one number, one a unit, or a matrix; for inputs one a unit and sample."
+        )
+    return Move(name, weights.past, inputs, weights.numbers, weights.is_unit)
+
+
+_HOW = "now.student, now.gradient() and now.along(...)"
+
+
+def _name(algorithm: Algorithm) -> str:
+    return type(algorithm).__name__
+
+
+def is_lower(found: Sequence[Move]) -> bool:
+    """Whether A is lower triangular, for moves of many runs: no name is made of later ones, nor of itself by a matrix."""
+    place = {move.name: i for i, move in enumerate(found)}
+    earlier = lambda move, name: place[name] < place[move.name] or (name == move.name and move.past[name].ndim < 3)
+    return all(earlier(move, name) for move in found for name in move.past)
+
+
+def combined(found: Sequence[Move], X: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
+    """AX for moves of many runs: X has the directions on an axis, in the order of the moves, and the runs on the last."""
+    parts = jnp.split(X, len(found), axis) if len(found) > 1 else [X]
+    named = {move.name: part for move, part in zip(found, parts, strict=True)}
+    rows = [sum((_times(c, named[name], axis) for name, c in move.past.items()), jnp.zeros(())) for move in found]
+    rows = [jnp.broadcast_to(row, parts[0].shape) for row in rows]
+    return jnp.concatenate(rows, axis) if len(rows) > 1 else rows[0]
+
+
+def _times(c: Float[Array, "... runs"], X: Float[Array, "... runs"], axis: int) -> Float[Array, "... runs"]:
+    """A number, a number for each row or a matrix, for each run, times rows on an axis."""
+    if c.ndim == 1:
+        return c * X
+    rows = jnp.moveaxis(X, axis, 0)
+    wide = c.reshape(*c.shape[:-1], *(1 for _ in range(X.ndim - 2)), c.shape[-1])
+    return jnp.moveaxis(wide * rows if c.ndim == 2 else (wide * rows[None]).sum(1), 0, axis)
+
+
+class Descent(Algorithm):
+    """What algorithms that follow the gradient of a batch share.
+
+    Parameters
+    ----------
+    lr : learning rate of the first layer
+    lr_second : learning rate of the second layer; None keeps it fixed
+    ridge : strength of the ridge penalty on both layers
+    sphere : whether each u_j is held at norm 1
+    batch : b, the samples of a step, over which the gradient is averaged
+    """
+
+    lr: Float[Array, ""] | float = eqx.field(converter=number_array)
+    lr_second: Float[Array, ""] | float | None = eqx.field(converter=number_array, default=None, kw_only=True)
+    ridge: Float[Array, ""] | float = eqx.field(converter=number_array, default=0.0, kw_only=True)
+    sphere: bool = eqx.field(static=True, converter=bool, default=False, kw_only=True)
+    batch: int = eqx.field(static=True, default=1, kw_only=True)
+
+    def __check_init__(self) -> None:
+        check_number("lr", self.lr, above=0)
+        if self.lr_second is not None:
+            check_number("lr_second", self.lr_second, above=0)
+        check_number("ridge", self.ridge, at_least=0)
+        check_count("batch", self.batch)
+
+    @property
+    def trains_second(self) -> bool:
+        return self.lr_second is not None
+
+    @property
+    def lr_sample(self):
+        return self.lr / self.batch
+
+    def push(self, now: Now, at: Weights | None = None) -> Weights:
+        """Minus the learning rates times the gradient of loss and ridge, over d, at the students or elsewhere."""
+        slope = now.gradient(at) + (self.ridge * now.per) * (now.student if at is None else at)
+        return slope.times(-self.lr, 0.0 if self.lr_second is None else -self.lr_second)
+
+    def held(self, student: Weights) -> Weights:
+        """The students, on the sphere scaled to norm 1."""
+        return student.unit() if self.sphere else student
+
+
+class Wrapper(Algorithm):
+    """An algorithm that changes another, `base`: whatever is not its own is the base's."""
+
+    base: Algorithm
+
+    @property
+    def batch(self) -> int:
+        return self.base.batch
+
+    @property
+    def sphere(self) -> bool:
+        return self.base.sphere
+
+    @property
+    def trains_second(self) -> bool:
+        return self.base.trains_second
+
+    @property
+    def memory(self) -> Mapping[str, str]:  # type: ignore[override]
+        return self.base.memory
+
+    @property
+    def numbers(self) -> Mapping[str, float]:  # type: ignore[override]
+        return self.base.numbers
+
+    @property
+    def noisy(self) -> bool:  # type: ignore[override]
+        return self.base.noisy
+
+    @property
+    def timed(self) -> bool:  # type: ignore[override]
+        return self.base.timed
+
+    @property
+    def ridge(self):
+        return self.base.ridge
+
+    @property
+    def lr_sample(self):
+        return self.base.lr_sample
+
+    def __check_init__(self) -> None:
+        if not isinstance(self.base, Algorithm):
+            raise BadInput(f"{_name(self)} changes another algorithm; got {type(self.base).__name__}. Give OnePassSGD(lr).")

@@ -1,0 +1,42 @@
+"""Decay of the weights apart from the gradient."""
+
+from __future__ import annotations
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from sgdlimits.algorithm.base import Algorithm, Wrapper
+from sgdlimits.errors import check_number
+from sgdlimits.statistics.trees import number_array
+
+
+class Decayed(Wrapper):
+    r"""Another algorithm with decoupled decay: each step also takes :math:`(\text{decay}/d)\, u` from the weights.
+
+    Parameters
+    ----------
+    base : the algorithm
+    decay : how fast weights shrink, over d in a step; velocities and averages do not
+    """
+
+    decay: Float[Array, ""] | float = eqx.field(converter=number_array)
+
+    def __check_init__(self) -> None:
+        check_number("decay", self.decay, at_least=0)
+
+    @property
+    def uses_gram(self) -> bool:  # type: ignore[override]
+        return self.base.uses_gram or self.base.sphere
+
+    @property
+    def linear(self) -> bool:  # type: ignore[override]
+        return self.base.linear and not self.base.sphere
+
+    def step(self, now):
+        step = dict(self.base.step(now))
+        return {**step, "student": step["student"] - (self.decay * now.per) * now.student}
+
+    @property
+    def limit(self) -> Algorithm:
+        base = self.base.limit
+        return self if base is self.base else Decayed(base, self.decay)

@@ -1,0 +1,262 @@
+r"""What a step of order 1/d does to the statistics as d grows.
+
+With :math:`A = 1 + A_1/d` and :math:`C = \hat C/d` a step changes the overlaps M with the fixed directions and Q among all
+directions by 1/d times
+
+.. math:: A_1 M + \hat C F_E^\top, \qquad A_1 Q + QA_1^\top + \hat CF^\top + F\hat C^\top + \hat C\hat K\hat C^\top ,
+
+where :math:`\hat K`, the Gram matrix of the inputs over d, has become the diagonal matrix of their variances. Averages are the
+drift, and random combinations the noise of the SDE. :math:`A_1` is the derivative of the step by 1/d, taken automatically.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from sgdlimits.algorithm.base import Algorithm, moves
+from sgdlimits.algorithm.weights import Now, apply
+from sgdlimits.errors import BadInput
+from sgdlimits.expectation.symmetries import symmetries
+from sgdlimits.gaussian import Rule
+from sgdlimits.gaussian.base import square_root
+from sgdlimits.gaussian.symmetry import Group
+from sgdlimits.model.sample import Model
+from sgdlimits.statistics.frame import Loading, inside_and_outside
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
+from sgdlimits.statistics.products import Moments
+from sgdlimits.statistics.trees import add
+
+MOST_CLASSES = 256
+"""Up to how many ways in which the samples of a batch fall into classes are averaged over."""
+
+
+# --- steps that are linear in the gradient -----------------------------------------------------------------------------------
+
+
+class Rates(NamedTuple):
+    """What one sample does in a step that is linear in its gradient, for the n names of an algorithm.
+
+    `past` is :math:`A_1` and `gradient` the coefficient of the gradient. `second` has both for the scalars, the gradient last.
+    """
+
+    past: Float[Array, "n n"]
+    gradient: Float[Array, " n"]
+    second: Float[Array, "n n+1"]
+    unit: tuple[bool, ...]
+
+
+def rates(algorithm: Algorithm, t: Float[Array, ""] | float) -> Rates:
+    """The rates of a linear step, found by making it with one unit, whose gradient is 1."""
+    names, b = algorithm.names, algorithm.batch
+    one, basis = jnp.ones((1, 1)), np.eye(len(names) + 1)
+    unit: list[bool] = []
+    fields, scalars = dict.fromkeys(names, one), dict(zip(names, basis[:-1], strict=True))
+
+    def step(per):
+        now = Now(per, t, fields, one, lambda fields, a: (one, basis[-1:].T), 1, scalars, {}, lambda *names: one, lambda: one)
+        found, _ = moves(algorithm, now)
+        unit[:] = [move.unit for move in found]
+        past = jnp.array([[move.past.get(name, 0.0) for name in names] for move in found])
+        return (past, jnp.stack([move.scalars for move in found])), jnp.stack([move.inputs[0, 0] for move in found])
+
+    _, (past, second), gradient = jax.jvp(step, (jnp.zeros(()),), (jnp.ones(()),), has_aux=True)
+    return Rates(past / b, gradient / b, second / b, tuple(unit))
+
+
+def linear_changes(
+    algorithm: Algorithm, t: Any, sigma: Float[Array, ""], stats: Overlaps, sums: Moments, total: Any = 1.0
+) -> tuple[Overlaps, Overlaps]:
+    """(population, corrector): what weighted sums of one-sample products do to the statistics.
+
+    One sample's products give d times its increment, expectations the drift, and random combinations the noise of the SDE.
+    `total` is the sum of the weights; trailing axes broadcast. Of `sums` the products of gradients and fields have a column for
+    each direction.
+    """
+    rate, names = rates(algorithm, t), algorithm.names
+    groups = lambda rows: jnp.split(rows, len(names)) if len(names) > 1 else [rows]
+    join = lambda parts: jnp.concatenate(parts) if len(parts) > 1 else parts[0]
+    past = lambda rows: join([sum(c * part for c, part in zip(row, groups(rows), strict=True)) for row in rate.past])
+    pushed = lambda rows: join([c * rows for c in rate.gradient])
+    across = lambda rows: jnp.swapaxes(rows, 0, 1)
+    M = past(total * stats.M) + pushed(sums.gradient_fixed)
+    Q = past(total * stats.Q) + pushed(sums.gradient_field)
+    spread = sigma**2 * pushed(across(pushed(sums.gradient_gradient)))
+    still = jax.tree.map(jnp.zeros_like, (stats.a, stats.kept))
+    a, kept = still
+    if algorithm.trains_second:
+        scalars = [stats.a if name == STUDENT else stats.kept[name] for name in names]
+        terms = [*(jax.tree.map(lambda leaf: total * leaf, part) for part in scalars), sums.gradient_second]
+        new = {name: _combined(row, terms) for name, row in zip(names, rate.second, strict=True)}
+        a, kept = new.pop(STUDENT), {**kept, **new}
+    population = Overlaps(a, M, Q + across(Q), kept, stats.names)
+    corrector = Overlaps(still[0], jnp.zeros_like(M), spread, still[1], stats.names)
+    return hold(rate.unit, stats, population), hold(rate.unit, stats, corrector)
+
+
+def _combined(row, terms):
+    return jax.tree.map(lambda *leaves: sum(c * leaf for c, leaf in zip(row, leaves, strict=True)), *terms)
+
+
+def hold(unit: tuple[bool, ...], stats: Overlaps, change: Overlaps) -> Overlaps:
+    """A change of the statistics without what it does to the norms of directions that are scaled to 1."""
+    if not any(unit):
+        return change
+    width = stats.M.shape[0] // len(unit)
+    held = np.repeat(np.array(unit, float), width).reshape(-1, *(1 for _ in range(change.Q.ndim - 2)))
+    norm = held * jnp.einsum("jj...->j...", change.Q) / 2
+    M = change.M - stats.M * norm[:, None]
+    return Overlaps(change.a, M, change.Q - stats.Q * (norm[:, None] + norm[None]), change.kept, change.names)
+
+
+def with_memory(model: Model, students: Overlaps, stats: Overlaps) -> tuple[Float[Array, "n k"], Float[Array, "n p"], Array]:
+    r"""Each direction as :math:`\alpha E + \beta U` plus a rest outside the span: (alpha, beta, Gram matrix of the rests).
+
+    The field of the rest is independent of everything that a sample's gradient depends on.
+    """
+    omega = model.omega(students)
+    p = students.M.shape[0]
+    row = jnp.concatenate([stats.Q[:, rows_of(stats.names, STUDENT, p)], stats.M], axis=1)
+    coefficients = row @ jnp.linalg.pinv(omega, hermitian=True)
+    return coefficients[:, p:], coefficients[:, :p], stats.Q - coefficients @ row.T
+
+
+# --- steps of any kind -------------------------------------------------------------------------------------------------------
+
+
+class Drawn(NamedTuple):
+    """One step's inputs as they enter the statistics."""
+
+    fields: Float[Array, "P L"]
+    fixed: Float[Array, "k L"]
+    z: Float[Array, " b"]
+    c: Int[Array, " b"]
+
+
+def placed(model: Model, F: Loading, points: Float[Array, "L s *batch"], z, c: Int[Array, "b *batch"]) -> Drawn:
+    """The inputs of steps at standard normal coordinates: samples of the data by class, then the algorithm's own noise."""
+    b, k = len(c), model.teachers
+    centre = jnp.moveaxis(model.data.centre(model.frame, c), 0, 1)
+    samples = model.data.sigma * points[:b]
+    samples = jnp.concatenate([samples[:, :k] + centre, samples[:, k:]], axis=1)
+    x = jnp.concatenate([samples, points[b:]])
+    fields, fixed = (jnp.einsum("js...,is...->ji...", rows, x) for rows in F)
+    return Drawn(fields, fixed, z, c)
+
+
+def any_changes(algorithm: Algorithm, model: Model, t: Any, stats: Overlaps, x: Drawn) -> tuple[Overlaps, Overlaps]:
+    """(population, corrector): d/b times what one step does to the statistics of one run as d grows."""
+    names, b = algorithm.names, algorithm.batch
+    p = model.width
+    variances = jnp.concatenate([jnp.full(b, model.data.sigma**2), jnp.ones(x.fixed.shape[1] - b)])
+    part = {name: slice(i * p, (i + 1) * p) for i, name in enumerate(names)}
+    unit: list[bool] = []
+
+    def step(per):
+        products = lambda one, other: stats.Q[part[one], part[other]]
+        now = view(algorithm, model, per, t, x, stats, products, lambda: jnp.diag(variances))
+        found, numbers = moves(algorithm, now)
+        unit[:] = [move.unit for move in found]
+        changed = {move.name: move.past for move in found}, {move.name: move.scalars for move in found}, numbers
+        return changed, jnp.concatenate([move.inputs for move in found])
+
+    _, (past, scalars, numbers), C = jax.jvp(step, (jnp.zeros(()),), (jnp.ones(()),), has_aux=True)
+    rows = lambda X: jnp.concatenate(
+        [sum((apply(c, X[part[h]]) for h, c in past[g].items()), jnp.zeros_like(X[:p])) for g in names]
+    )
+    M = rows(stats.M) + C @ x.fixed.T
+    Q = rows(stats.Q) + C @ x.fields.T
+    a = scalars.pop(STUDENT) if algorithm.trains_second else jax.tree.map(jnp.zeros_like, stats.a)
+    kept = {name: (numbers if name in numbers else scalars)[name] for name in stats.kept}
+    still = jax.tree.map(jnp.zeros_like, (stats.a, stats.kept))
+    population = Overlaps(a, M, Q + Q.T, kept, names)
+    corrector = Overlaps(still[0], jnp.zeros_like(M), (C * variances) @ C.T, still[1], names)
+    return jax.tree.map(lambda leaf: leaf / b, (hold(tuple(unit), stats, population), hold(tuple(unit), stats, corrector)))
+
+
+def view(algorithm: Algorithm, model: Model, per, t, x: Drawn, at: Any, gram_of: Callable, inputs_gram: Callable) -> Now:
+    """One step as the algorithm sees it, for one run: 1/d, the time, the inputs, scalars, and how Gram matrices are found.
+
+    `at` has the scalars `a` and `kept` and the `names` of the rows of the fields.
+    """
+    names, a, kept, b, p = at.names, at.a, at.kept, algorithm.batch, model.width
+    fields = {name: x.fields[i * p : (i + 1) * p] for i, name in enumerate(names)}
+    trained = algorithm.trains_second
+    scalars = {name: (a if name == STUDENT else kept[name]) if trained else () for name in names}
+
+    def slope(fields, numbers):
+        second = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[..., None], (*leaf.shape, b)), numbers if trained else a)
+        G, slopes = model.gradient(fields, x.fixed[:, :b], second, x.z, x.c)
+        return G, slopes if trained else ()
+
+    numbers = {name: kept[name] for name in algorithm.numbers}
+    gram = inputs_gram if algorithm.uses_gram else None
+    return Now(per, t, fields, x.fixed, slope, b, scalars, numbers, gram_of, gram)
+
+
+class StepMean(NamedTuple):
+    """Averages over the inputs of one step at the nodes of a rule."""
+
+    algorithm: Algorithm
+    model: Model
+    rule: Rule
+
+    def drift_parts(self, t, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
+        points, weights = self.rule.nodes(*self._space())
+        each = jax.vmap(lambda x: any_changes(self.algorithm, self.model, t, stats, x), -1, -1)
+        mean = lambda c: jax.tree.map(lambda leaf: (leaf * weights).sum(-1), each(self._draw(stats, points, c)))
+        return self._over_classes(mean)
+
+    def covariance(self, t, stats: Overlaps, vector) -> Float[Array, "n n"]:
+        """Of the increments of steps, over b: d times their variance in a unit of time."""
+        points, weights = self.rule.nodes(*self._space())
+        b = self.algorithm.batch
+
+        def of_classes(c):
+            one = lambda x: vector(add(*any_changes(self.algorithm, self.model, t, stats, x)))
+            change = jax.vmap(one, -1, -1)(self._draw(stats, points, c))
+            return (change * weights).sum(-1), (change * weights) @ change.T
+
+        mean, square = self._over_classes(of_classes)
+        return b * (square - mean[:, None] * mean)
+
+    def _space(self) -> tuple[int, Group | None]:
+        """The dimension of the inputs of a step, and the turns of them that keep the symmetries of the model."""
+        model, algorithm, L = self.model, self.algorithm, self.algorithm.inputs(self.model.width)
+        dim = L * (len(algorithm.names) * model.width + model.teachers + 1)
+        if algorithm.batch < L or len(algorithm.names) > 1:
+            return dim, None
+        each = np.asarray(symmetries(model))
+        size = each.shape[1]
+        lifted = np.concatenate([np.sign(each) * (np.abs(each) + i * size) for i in range(L)], axis=1)
+        return dim, tuple(map(tuple, lifted.tolist()))
+
+    def _draw(self, stats: Overlaps, points: Float[Array, "dim n"], c: tuple[int, ...]) -> Drawn:
+        """The inputs of a step at standard normal points; the symmetries of the nodes are made for the symmetric root."""
+        m, S = inside_and_outside(stats, self.model.frame)
+        k, n = self.model.teachers, m.shape[0]
+        fixed = jnp.concatenate([jnp.asarray(self.model.frame), jnp.zeros((k, n))], axis=1)
+        F = Loading(jnp.concatenate([m, square_root(S)], axis=1)[..., None], fixed[..., None])
+        x = points.reshape(self.algorithm.inputs(self.model.width), -1, points.shape[1])
+        b = self.algorithm.batch
+        return placed(self.model, F, x[:, :-1], x[:b, -1], jnp.broadcast_to(jnp.array(c)[:, None], (b, points.shape[1])))
+
+    def _over_classes(self, f):
+        data, b = self.model.data, self.algorithm.batch
+        if data.classes**b > MOST_CLASSES:
+            raise BadInput(
+                f"{data.classes} classes in batches of {b} are too many to average over, which {type(self.algorithm).__name__} "
+                "needs as d grows. Use Chain(d), or a smaller batch."
+            )
+        parts = [
+            (f(c), jnp.prod(jnp.stack([data.weights[i] for i in c]))) for c in itertools.product(range(data.classes), repeat=b)
+        ]
+        return jax.tree.map(
+            lambda *leaves: sum(leaf * w for leaf, (_, w) in zip(leaves, parts, strict=True)), *(v for v, _ in parts)
+        )

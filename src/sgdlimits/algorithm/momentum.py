@@ -1,0 +1,86 @@
+"""Momentum: heavy ball and Nesterov."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from sgdlimits.algorithm.base import Algorithm, Descent
+from sgdlimits.algorithm.sgd import OnePassSGD
+from sgdlimits.algorithm.weights import Now, Weights
+from sgdlimits.errors import BadInput, check_number
+from sgdlimits.statistics.trees import number_array
+
+
+class HeavyBall(Descent):
+    r"""Momentum, with the mean gradient g of the batch (and ridge):
+
+    .. math:: v \leftarrow \beta v - \frac{\text{lr}}d\, g, \qquad u \leftarrow u + v .
+
+    What is remembered is `velocity`, :math:`d\,v`: the weights' change in a unit of t. The second layer has its own.
+
+    Parameters
+    ----------
+    lr : learning rate of the first layer
+    beta : how much of the velocity stays, from 0 to below 1
+    friction : c, instead of beta, for :math:`\beta = 1 - c/d` and steps of :math:`(c/d)\,\text{lr}/d`
+    lr_second, ridge, sphere, batch : as for `OnePassSGD`
+
+    Notes
+    -----
+    With beta fixed, the velocity forgets in a time of order 1/d: as d grows this is `OnePassSGD` at the rate
+    :math:`\text{lr}/(1-\beta)`. With friction the velocity w is as slow as the weights, and the limit has both,
+    :math:`\dot u = w`, :math:`\dot w = -c\,(w + \text{lr}\, g)`.
+
+    >>> float(HeavyBall(0.1, 0.9).limit.lr.round(12))
+    1.0
+    """
+
+    beta: Float[Array, ""] | float | None = eqx.field(converter=number_array, default=None)
+    friction: Float[Array, ""] | float | None = eqx.field(converter=number_array, default=None, kw_only=True)
+
+    memory: ClassVar[dict[str, str]] = {"velocity": "zero"}
+    linear: ClassVar[bool] = True
+
+    def __check_init__(self) -> None:
+        if (self.beta is None) == (self.friction is None):
+            raise BadInput(f"{type(self).__name__} needs beta or friction, one of them. Give beta=0.9, for instance.")
+        if self.beta is not None:
+            check_number("beta", self.beta, at_least=0, below=1)
+        if self.friction is not None:
+            check_number("friction", self.friction, above=0)
+
+    def step(self, now):
+        gain = 1 / now.per if self.friction is None else self.friction
+        keep = self.beta if self.friction is None else 1 - self.friction * now.per
+        velocity = keep * now["velocity"] + gain * self.push(now, self.look(now, keep))
+        return {"velocity": velocity, "student": self.held(now.student + now.per * velocity)}
+
+    def look(self, now: Now, keep: Any) -> Weights:
+        """Where the gradient is taken."""
+        return now.student
+
+    @property
+    def limit(self) -> Algorithm:
+        if self.beta is None:
+            return self
+        gain = 1 / (1 - self.beta)
+        second = None if self.lr_second is None else self.lr_second * gain
+        return OnePassSGD(self.lr * gain, lr_second=second, ridge=self.ridge, sphere=self.sphere, batch=self.batch)
+
+
+class Nesterov(HeavyBall):
+    r"""Momentum whose gradient is taken ahead, at :math:`u + \beta v`; otherwise `HeavyBall`, also as d grows.
+
+    Parameters
+    ----------
+    lr : learning rate of the first layer
+    beta : how much of the velocity stays, from 0 to below 1
+    friction : c, instead of beta, for :math:`\beta = 1 - c/d` and steps of :math:`(c/d)\,\text{lr}/d`
+    lr_second, ridge, sphere, batch : as for `OnePassSGD`
+    """
+
+    def look(self, now, keep):
+        return now.student + (keep * now.per) * now["velocity"]

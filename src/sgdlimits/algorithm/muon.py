@@ -1,0 +1,53 @@
+"""Muon: steps of orthogonal directions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import equinox as eqx
+
+from sgdlimits.algorithm.base import Algorithm, Descent
+from sgdlimits.errors import BadInput, check_number
+
+
+class Muon(Descent):
+    r"""Momentum, and steps along the nearest matrix with orthonormal rows:
+
+    .. math:: V \leftarrow \beta V + g, \qquad u \leftarrow u - \frac{\text{lr}}{\sqrt d}\,(VV^\top)^{-1/2} V .
+
+    Parameters
+    ----------
+    lr : the length of each unit's step is this over :math:`\sqrt d`, so that it acts as the learning rate of SGD does
+    beta : how much of V stays, from 0 to below 1
+    lr_second, ridge, sphere, batch : as for `OnePassSGD`; the ridge is decoupled, and the second layer has plain momentum
+
+    Notes
+    -----
+    What is remembered is `velocity`, V over d. The root is one of a p-by-p Gram matrix, so the chain is exact; with fewer
+    samples than units and no memory, V has no full rank, and the root is that on its range. As d grows there is an ODE for
+    beta = 0 only: otherwise V remembers about 1/(1 - beta) samples, whose gradients do not average out.
+    """
+
+    beta: float = eqx.field(static=True, converter=float, default=0.0)
+
+    uses_gram = True
+
+    def __check_init__(self) -> None:
+        check_number("beta", self.beta, at_least=0, below=1)
+
+    @property
+    def memory(self) -> Mapping[str, str]:  # type: ignore[override]
+        return {"velocity": "zero"} if self.beta else {}
+
+    def step(self, now):
+        velocity = self.beta * now["velocity"] + now.gradient() if self.beta else now.gradient()
+        push = velocity.orthogonal().times(-self.lr, 0.0 if self.lr_second is None else -self.lr_second)
+        decay = now.student.times(-self.lr * self.ridge * now.per, -(self.lr_second or 0.0) * self.ridge * now.per)
+        step = {"student": self.held(now.student + push + decay), "velocity": velocity}
+        return step if self.beta else {"student": step["student"]}
+
+    @property
+    def limit(self) -> Algorithm:
+        if self.beta:
+            raise BadInput(f"Muon has a limit as d grows for beta=0 only; got {self.beta:g}. Use Chain(d), at any d.")
+        return self

@@ -1,0 +1,62 @@
+"""Steps whose length does not follow the gradient's: normalised SGD and AdaGrad-norm."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from sgdlimits.algorithm.base import Descent
+from sgdlimits.errors import check_number
+from sgdlimits.statistics.trees import number_array
+
+
+class Normalised(Descent):
+    r"""Steps of one length, :math:`u \leftarrow u - \frac{\text{lr}}{\sqrt d}\, g/|g|`, with the norm of all layers together.
+
+    Parameters
+    ----------
+    lr : the length of a step is this over :math:`\sqrt d`, so that it acts as the learning rate of SGD does
+    lr_second, ridge, sphere, batch : as for `OnePassSGD`; the ridge is not normalised
+    """
+
+    uses_gram: ClassVar[bool] = True
+
+    def step(self, now):
+        size = now.gradient().size
+        factor = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1.0), 0.0)
+        slower = now.steered(lambda at: jax.tree.map(lambda leaf: factor * leaf, now.samples(at)))
+        return {"student": self.held(now.student + self.push(slower))}
+
+
+class AdaGradNorm(Descent):
+    r"""A learning rate that falls with the squared gradients so far:
+
+    .. math:: s \leftarrow s + \frac{|g|^2}{d^2}, \qquad
+              u \leftarrow u - \frac{\text{lr}}{\sqrt{\text{offset} + s}}\,\frac gd .
+
+    Parameters
+    ----------
+    lr : learning rate of the first layer at s + offset = 1
+    offset : what the sum begins at
+    lr_second, ridge, sphere, batch : as for `OnePassSGD`
+
+    Notes
+    -----
+    The usual :math:`\eta\, g/\sqrt{b_0^2 + \sum|g|^2}` has :math:`\eta` = lr and :math:`b_0^2` = offset :math:`d^2`.
+    """
+
+    offset: Float[Array, ""] | float = eqx.field(converter=number_array, default=1.0)
+
+    uses_gram: ClassVar[bool] = True
+    numbers: ClassVar[dict[str, float]] = {"sum": 0.0}
+
+    def __check_init__(self) -> None:
+        check_number("offset", self.offset, above=0)
+
+    def step(self, now):
+        total = now["sum"] + now.per * now.gradient().size ** 2
+        return {"student": self.held(now.student + self.push(now) * (1 / jnp.sqrt(self.offset + total))), "sum": total}

@@ -1,0 +1,32 @@
+"""The same batch several times."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import equinox as eqx
+
+from sgdlimits.algorithm.base import Wrapper
+from sgdlimits.errors import check_count
+
+
+class Repeated(Wrapper):
+    """Another algorithm that makes several steps with each batch. The time t counts samples, so each batch once.
+
+    Parameters
+    ----------
+    base : the algorithm
+    times : steps for each batch
+    """
+
+    times: int = eqx.field(static=True)
+
+    uses_gram: ClassVar[bool] = True
+
+    def __check_init__(self) -> None:
+        check_count("times", self.times)
+
+    def step(self, now):
+        for _ in range(self.times):
+            now = now.after(self.base.step(now))
+        return {**now.weights, **now.kept}

@@ -1,0 +1,35 @@
+"""One-pass SGD."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from sgdlimits.algorithm.base import Descent
+
+
+class OnePassSGD(Descent):
+    r"""One step for each batch of b fresh samples, one by default, with G = dl/d lambda:
+
+    .. math:: u_j \leftarrow (1 - \text{lr}\,\text{ridge}/d)\, u_j - \frac{\text{lr}}{d}\,\frac1b\sum_i G_{ij} x_i, \qquad
+              a \leftarrow a - \frac{\text{lr}_2}{d}\Big(\frac1b\sum_i \partial_a l_i + \text{ridge}\, a\Big),
+
+    then, on the sphere, :math:`u_j \leftarrow u_j/|u_j|`. A step takes b/d of the time t, which counts samples.
+
+    Parameters
+    ----------
+    lr : learning rate of the first layer
+    lr_second : learning rate of the second layer; None keeps it fixed
+    ridge : strength of the ridge penalty on both layers
+    sphere : whether each u_j is held at norm 1
+    batch : b, the samples of a step, over which the gradient is averaged
+
+    Notes
+    -----
+    As d grows, batches are steps of one sample at the rates lr/b and lr_second/b, which drift, covariance and `rate` are made
+    of.
+    """
+
+    linear: ClassVar[bool] = True
+
+    def step(self, now):
+        return {"student": self.held(now.student + self.push(now))}

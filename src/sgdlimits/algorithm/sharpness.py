@@ -1,0 +1,55 @@
+"""Gradients taken elsewhere: sharpness-aware minimisation and extragradient."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from sgdlimits.algorithm.base import Descent, Wrapper
+from sgdlimits.algorithm.weights import Weights
+from sgdlimits.errors import check_number
+from sgdlimits.statistics.trees import number_array
+
+
+class SAM(Wrapper):
+    r"""Another algorithm, with gradients at :math:`u + \frac{\text{radius}}{\sqrt d}\, g/|g|`, on the same batch.
+
+    Parameters
+    ----------
+    base : the algorithm
+    radius : how far uphill the gradient is taken, in units of :math:`1/\sqrt d`: then fields change by order one
+    """
+
+    radius: Float[Array, ""] | float = eqx.field(converter=number_array)
+
+    uses_gram: ClassVar[bool] = True
+
+    def __check_init__(self) -> None:
+        check_number("radius", self.radius, at_least=0)
+
+    def step(self, now):
+        def samples(at: Weights):
+            slope = now.mean(*now.samples(at))
+            size = slope.size
+            return now.samples(at + jnp.where(size > 0, self.radius / jnp.where(size > 0, size, 1.0), 0.0) * slope)
+
+        return self.base.step(now.steered(samples))
+
+
+class Extragradient(Descent):
+    r"""A step with the gradient at where a step of plain SGD would lead, on the same batch.
+
+    Parameters
+    ----------
+    lr : learning rate of the first layer, for both
+    lr_second, ridge, sphere, batch : as for `OnePassSGD`
+    """
+
+    uses_gram: ClassVar[bool] = True
+
+    def step(self, now):
+        ahead = now.student + self.push(now)
+        return {"student": self.held(now.student + self.push(now, ahead))}
