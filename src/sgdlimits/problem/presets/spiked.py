@@ -18,10 +18,10 @@ def spiked_tensor(order: int = 2, snr: float = 1.2, lr: float = 1.0, ridge: floa
 
     Notes
     -----
-    Section 3 of the paper. Its :math:`m, r_\perp^2` are our m, r2, its time lr t. The entries of W are independent, and W is
-    not symmetric. `problem.risk` is :math:`|\lambda v^{\otimes k} - x^{\otimes k}|^2`: the constant :math:`E|W|^2` and the
-    penalty are left out. `RandomInit` draws :math:`x \sim N(0, I/d)`. A ratio that grows as :math:`d^{(k-2)/2}` is
-    `theory.effective.scaled_snr`.
+    Section 3 of Ben Arous, Gheissari and Jagannath: its :math:`m, r_\perp^2` are our m, r2, its time lr t. The entries of W are
+    independent, and W is not symmetric. `problem.risk` is :math:`|\lambda v^{\otimes k} - x^{\otimes k}|^2`: the constant
+    :math:`E|W|^2` and the penalty are left out. `RandomInit` draws :math:`x \sim N(0, I/d)`. A ratio that grows as
+    :math:`d^{(k-2)/2}` is `theory.effective.scaled_snr`.
 
     Examples
     --------
@@ -33,9 +33,5 @@ def spiked_tensor(order: int = 2, snr: float = 1.2, lr: float = 1.0, ridge: floa
     >>> ours = problem.drift(sl.Spike(m, r2))
     >>> bool(abs(ours.m - paper[0]) + abs(ours.r2 - paper[1]) < 1e-14)
     True
-
-    References
-    ----------
-    .. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
     """
     return SpikedTensor(order, snr, lr, ridge, direct=direct)
