@@ -26,7 +26,7 @@ from numpy.polynomial.legendre import leggauss
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.additive import additive_integrals
 from sgdlimits.expectation.smoothing import inner_line, smoothed
-from sgdlimits.gaussian.lines import Line, trapezoid
+from sgdlimits.gaussian.quadrature import Line, trapezoid
 from sgdlimits.gaussian.units import UnitIntegrals
 from sgdlimits.model.sample import Model
 from sgdlimits.statistics.particles import Particles

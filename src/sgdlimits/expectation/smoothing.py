@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.gaussian.lines import Line, gauss_hermite, trapezoid
+from sgdlimits.gaussian.quadrature import Line, gauss_hermite, trapezoid
 from sgdlimits.gaussian.units import safe_root
 from sgdlimits.model.activation import Activation, Erf, Polynomial
 

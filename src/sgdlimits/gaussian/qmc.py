@@ -15,8 +15,7 @@ from jaxtyping import PyTree
 from scipy.special import ndtri
 
 from sgdlimits.errors import BadInput
-from sgdlimits.gaussian.base import Nodes, Rule
-from sgdlimits.gaussian.symmetry import Group, orbits, parity
+from sgdlimits.gaussian.base import Group, Nodes, Rule, orbits, parity
 
 MOST_NODES = 2**17
 
