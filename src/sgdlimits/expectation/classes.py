@@ -15,10 +15,16 @@ from jaxtyping import Array, Float
 
 from sgdlimits.errors import BadInput, check_count, check_number
 from sgdlimits.expectation.base import Expectation, covariance_over, linear_part
-from sgdlimits.expectation.class_inputs import Inputs, at_means, on_grid, smooth_moments, student_root
-from sgdlimits.expectation.class_slopes import kinked_class_hessian
-from sgdlimits.expectation.node_slopes import FrameNodes, slopes_at_nodes
-from sgdlimits.expectation.slopes import Slopes, checked_by_stein, differentiated, from_products, padded
+from sgdlimits.expectation.class_inputs import Inputs, at_means, kinked_class_hessian, on_grid, smooth_moments, student_root
+from sgdlimits.expectation.slopes import (
+    FrameNodes,
+    Slopes,
+    checked_by_stein,
+    differentiated,
+    from_products,
+    padded,
+    slopes_at_nodes,
+)
 from sgdlimits.gaussian import GaussHermite, both_positive, positive_means
 from sgdlimits.model.loss import CrossEntropy
 from sgdlimits.model.target import ClassLabels

@@ -8,8 +8,7 @@ from jax.tree_util import Partial
 
 from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.field_means import FieldNodes, field_mean
-from sgdlimits.expectation.node_slopes import FrameNodes, gradient_over_nodes, is_smooth, slopes_at_nodes
-from sgdlimits.expectation.slopes import padded
+from sgdlimits.expectation.slopes import FrameNodes, gradient_over_nodes, is_smooth, padded, slopes_at_nodes
 from sgdlimits.expectation.symmetries import symmetries
 from sgdlimits.gaussian import Nodes, Rule
 from sgdlimits.gaussian.base import square_root
