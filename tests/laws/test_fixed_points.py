@@ -20,8 +20,7 @@ from sgdlimits.analysis.fixed_points.components import Atlas
 from sgdlimits.analysis.fixed_points.roots import roots_near
 from sgdlimits.analysis.fixed_points.stability import stability_of
 from sgdlimits.analysis.fixed_points.starts import draw_starts
-from sgdlimits.analysis.fixed_points.system import System
-from sgdlimits.analysis.fixed_points.watch import Watch
+from sgdlimits.analysis.fixed_points.system import System, Watch
 from sgdlimits.theory.effective import ring_radius
 
 FALSE_ALARM = 1e-4

@@ -80,7 +80,7 @@ class EffectiveDynamics:
         seed: int = 0,
         magnify: float | Mapping[str, float] = 0.0,
     ) -> Localizability:
-        r"""Measure the conditions under which the limit holds (Definition 2.1 of [2]_).
+        r"""Measure the conditions under which the limit holds (Definition 2.1 of Ben Arous, Gheissari and Jagannath [2]_).
 
         Parameters
         ----------
@@ -136,10 +136,6 @@ def effective_dynamics(problem: Problem | Callable[[int], Problem], exponent: fl
     See Also
     --------
     sgdlimits.local_limit : the diffusive limit near a fixed point
-
-    References
-    ----------
-    .. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
     """
     if not callable(problem) and not isinstance(problem, Problem):
         raise BadInput(f"problem must be a Problem or a function of d; got {type(problem).__name__}. Take one from presets.")

@@ -21,7 +21,7 @@ def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> 
     r"""The exit time of each run, the runs that have not exited included.
 
     For a number T a run exits at the first t with :math:`R(t) - R_0 \le (1 - T)(R(0) - R_0)`, where R is its population risk
-    and :math:`R_0` the problem's floor: equation (9) of [1]_.
+    and :math:`R_0` the problem's floor: equation (9) of Arnaboldi, Krzakala, Loureiro and Stephan [1]_.
 
     Parameters
     ----------
@@ -55,11 +55,6 @@ def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> 
     >>> exits = sl.exit_times(runs, 0.5)
     >>> int(exits.censored.sum()), bool((exits.t == runs.t_end).all())
     (0, True)
-
-    References
-    ----------
-    .. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized linear
-       models*.
     """
     check(dataset)
     condition = (

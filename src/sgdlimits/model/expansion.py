@@ -66,7 +66,7 @@ def information_exponent(target: str | Callable | Activation | Any, tolerance: f
     r"""The smallest order :math:`m \ge 1` whose Hermite coefficient :math:`c_m = E[g(z)\, He_m(z)]` is not zero.
 
     One-pass SGD on a target of the exponent n needs of the order of d samples for n = 1, d log d for n = 2 and
-    :math:`d^{n-1}` for :math:`n \ge 3` [15]_.
+    :math:`d^{n-1}` for :math:`n \ge 3` (Ben Arous, Gheissari and Jagannath [15]_).
 
     Parameters
     ----------
@@ -76,11 +76,6 @@ def information_exponent(target: str | Callable | Activation | Any, tolerance: f
     Raises
     ------
     BadInput : all coefficients of order 1 to 64 count as zero, as for a constant
-
-    References
-    ----------
-    .. [15] Ben Arous, Gheissari, Jagannath, *Online stochastic gradient descent on non-convex losses from high-dimensional
-       inference*.
 
     Examples
     --------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from sgdlimits.analysis.kaplan_meier import Times, check_exits, curve
+from sgdlimits.analysis.summary import Times, check_exits, curve
 from sgdlimits.errors import check_share
 from sgdlimits.plot.curves import Datasets, clock_factors, finish, labelled, new_axes
 from sgdlimits.plot.style import looks

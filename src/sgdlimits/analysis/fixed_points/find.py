@@ -10,13 +10,11 @@ from jaxtyping import PyTree
 
 from sgdlimits.analysis.fixed_points.components import Atlas
 from sgdlimits.analysis.fixed_points.result import FixedPoint, FixedPoints, SearchInterrupted, share
-from sgdlimits.analysis.fixed_points.roots import Roots, roots_from, roots_near
-from sgdlimits.analysis.fixed_points.settle import settle
+from sgdlimits.analysis.fixed_points.roots import Roots, roots_from, roots_near, settle
 from sgdlimits.analysis.fixed_points.stability import Stability, representative, stability_of
 from sgdlimits.analysis.fixed_points.starts import draw_starts
 from sgdlimits.analysis.fixed_points.symmetry import Group, find_symmetries
-from sgdlimits.analysis.fixed_points.system import STARTS, System
-from sgdlimits.analysis.fixed_points.watch import OutOfTime, Watch
+from sgdlimits.analysis.fixed_points.system import STARTS, OutOfTime, System, Watch
 from sgdlimits.errors import check_count, check_number
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import Start, as_start

@@ -115,8 +115,9 @@ def hessian(
 
     Notes
     -----
-    For quadratic networks it is (25) of [3]_, for one unit (67) of [1]_ with the corrections of docs/errata.md. Where a unit
-    with a kink has zero weights, and where the rule of the problem does not see second derivatives, `BadInput` says so.
+    For quadratic networks it is (25) of Bocchi et al. [3]_, for one unit (67) of Arnaboldi et al. [1]_, corrected
+    (docs/errata.md). Where a unit with a kink has zero weights, and where the rule of the problem does not see second
+    derivatives, `BadInput` says so.
 
     Examples
     --------
@@ -125,13 +126,6 @@ def hessian(
     >>> saddle = sl.landscape.Weights([[0.0, 3**-0.5, 0.0]])
     >>> sl.landscape.hessian(problem, saddle)[0, :2, 0, :2].round(9).diagonal().tolist()          # towards w*, and along w
     [-4.0, 4.0]
-
-    References
-    ----------
-    .. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized linear
-       models*.
-    .. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-       overparameterized quadratic networks*.
     """
     a, S, axes = locate(problem, at)
     (p, n), d = S.shape, 0 if axes is None else axes.shape[1]

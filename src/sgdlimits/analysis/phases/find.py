@@ -9,8 +9,7 @@ import xarray as xr
 
 from sgdlimits.analysis.origin import origin
 from sgdlimits.analysis.phases.rates import decay_rate, growth_rate, noise_sizes, signals, tail
-from sgdlimits.analysis.phases.result import PHASES, Phases
-from sgdlimits.analysis.phases.theory import expected
+from sgdlimits.analysis.phases.result import PHASES, Phases, expected
 from sgdlimits.errors import check_number, check_share
 from sgdlimits.level.base import DIVERGED
 from sgdlimits.trajectory.schema import check
