@@ -13,7 +13,7 @@ import xarray as xr
 import sgdlimits as sl
 from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels, participation, progress, rows_of, tabulate
 from sgdlimits.plot.style import OKABE_ITO
-from sgdlimits.theory.mediocrity.second_layer import end_rates, second_only_risk, terminal_risk
+from sgdlimits.theory.mediocrity.asymptotic import end_rates, second_only_risk, terminal_risk
 
 STEP, NOISE = 1 / 24, 0.2
 """lr/p, and the label noise where there is some."""

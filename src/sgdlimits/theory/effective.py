@@ -63,16 +63,8 @@ def overlaps(order: int, snr: float, lr: float = 1.0, ridge: float = 0.0) -> Fix
     :math:`\sqrt{(\lambda-\rho)(1-\text{lr}/\lambda)}`, which is :math:`\sqrt{\lambda-\text{lr}}` without ridge. For even k
     there are as many negative ones; for odd k there are none (the paper has them for every k).
 
-    Parameters
-    ----------
-    order, snr, lr, ridge : of `presets.spiked_tensor`
+    Both are NaN where there are none. The parameters are those of `presets.spiked_tensor`.
 
-    Returns
-    -------
-    (m_dagger, m_star), both NaN where there are none
-
-    Examples
-    --------
     >>> [round(m, 6) for m in overlaps(order=4, snr=8.0)]
     [0.485868, 1.0]
     >>> overlaps(order=3, snr=3.0)
@@ -134,8 +126,6 @@ def ring_radius(ridge: float, weight: float) -> float:
     ridge : :math:`\alpha`, the strength of the ridge penalty
     weight : the probability of one cluster: 1/2 in the binary mixture, 1/4 in XOR
 
-    Examples
-    --------
     >>> ring_radius(ridge=0.1, weight=0.5) ** 2 == math.log(4)
     True
     """
@@ -160,10 +150,6 @@ def success_probability(preset: str) -> float:
     Binary, two units: one :math:`v_j` must start positive and the other negative, 1/2. XOR, four units: two and two, 6/16, and
     inside each pair the overlaps with the means of the pair's label must start with opposite signs, 1/2 each: 3/32. The signs
     of these overlaps are those of numbers of order :math:`d^{-1/2}`, and are not seen from the limit of the start.
-
-    Parameters
-    ----------
-    preset : "binary_mixture" or "xor_mixture"
 
     >>> success_probability("xor_mixture")
     0.09375

@@ -125,8 +125,6 @@ class FirstPassage:
 class Law:
     """The law of a random time as a cosine series on an interval beyond which less than 1e-8 of it lies.
 
-    Examples
-    --------
     >>> law = Law.from_transform(lambda s: np.exp(-3 * s + s**2 / 2), mean=3.0, variance=1.0)     # normal
     >>> round(float(law.cdf(4.0)), 6), round(float(law.quantile(0.5)), 6)
     (0.841345, 3.0)

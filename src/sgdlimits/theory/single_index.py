@@ -93,15 +93,7 @@ def recommended_lr(problem: ProjectionProblem, d: int, overlap: float = 0.5) -> 
     ----------
     problem : one teacher, any width, activation, target and noise; its own learning rate does not matter
     d : dimension, which sets the typical overlap :math:`1/\sqrt d` of a random start
-    overlap : where the way ends, between :math:`1/\sqrt d` and 1
-
-    Returns
-    -------
-    float
-
-    Raises
-    ------
-    BadInput : the overlap does not grow all the way, at any learning rate; the message says why
+    overlap : where the way ends, between :math:`1/\sqrt d` and 1; `BadInput` says why where none is right up to there
 
     Notes
     -----
@@ -156,18 +148,12 @@ def exit_time(problem: ProjectionProblem, d, overlap, start=None, noise: bool = 
     start : the overlap at the start; the typical :math:`1/\sqrt d` unless given, with the sign that learns
     noise : whether SGD's own noise counts
 
-    Returns
-    -------
-    float, or an array where an argument is one; infinite where the overlap of the ODE does not come there
-
     Notes
     -----
-    Noise is of the order of the start for every exponent from 2 on, and never negligible. For odd exponents it also brings in
-    runs that have lost their start, late: the mean is then well above the median.
-
-    See Also
-    --------
-    sgdlimits.theory.mediocrity.exit_time : the same for phase retrieval, at any width and averaged over random starts
+    The time is an array where an argument is one, and infinite where the overlap of the ODE does not come there. Noise is of
+    the order of the start for every exponent from 2 on, and never negligible. For odd exponents it also brings in runs that
+    have lost their start, late: the mean is then well above the median. `theory.mediocrity.exit_time` has phase retrieval at
+    any width, averaged over random starts.
 
     Examples
     --------

@@ -7,10 +7,14 @@ Formulas are numbered as in [1]_.
 """
 
 from sgdlimits.theory.mediocrity.asymptotic import (
+    EndRates as EndRates,
     EndState as EndState,
+    end_rates as end_rates,
     free_end as free_end,
     free_max_lr as free_max_lr,
     plateau_series as plateau_series,
+    second_only_risk as second_only_risk,
+    terminal_risk as terminal_risk,
     trained_end as trained_end,
 )
 from sgdlimits.theory.mediocrity.learning import (
@@ -30,12 +34,6 @@ from sgdlimits.theory.mediocrity.rates import (
     noise_gain as noise_gain,
     optimal_lr as optimal_lr,
     overparametrisation_gain as overparametrisation_gain,
-)
-from sgdlimits.theory.mediocrity.second_layer import (
-    EndRates as EndRates,
-    end_rates as end_rates,
-    second_only_risk as second_only_risk,
-    terminal_risk as terminal_risk,
 )
 from sgdlimits.theory.mediocrity.times import (
     AVERAGES as AVERAGES,

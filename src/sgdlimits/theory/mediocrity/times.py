@@ -47,7 +47,7 @@ class Setting(NamedTuple):
 
 
 def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched", start=None):
-    r"""The mean exit time of phase retrieval, in samples per dimension.
+    r"""The mean exit time of phase retrieval, in samples per dimension: a float, or an array where an argument is one.
 
     Parameters
     ----------
@@ -67,12 +67,6 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
         - "backward": full SDE by its backward equation, averaged over random starts, or from `start`; width 1
     start : the overlap at the start, for "ode" at width 1, "sde" and "backward"; broadcasts too
 
-    Returns
-    -------
-    float, or an array where an argument is one; infinite where the mean time is
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=1 / 12)
     >>> for average in ("annealed", "quenched", "noisy"):

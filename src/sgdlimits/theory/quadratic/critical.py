@@ -65,11 +65,7 @@ def critical_points(problem: ProjectionProblem) -> CriticalPoints:
 
     Parameters
     ----------
-    problem : `presets.quadratic_network`
-
-    See Also
-    --------
-    sgdlimits.fixed_points : a search, for every problem
+    problem : `presets.quadratic_network`; `sgdlimits.fixed_points` searches those of any problem
 
     Examples
     --------
@@ -113,22 +109,11 @@ def _line(value: int, slope: int, at: int) -> str:
 
 
 def degrees_of_freedom(width: int, d: int) -> int:
-    r"""The dimension of the set of the matrices :math:`W^\top W` that p units make in d dimensions.
+    r"""The dimension of the set of the matrices :math:`W^\top W` that p = `width` units make in d dimensions.
 
     It is :math:`dp - \frac12 p(p-1)`, the weights less the rotations of units, up to p = d, and :math:`\frac12 d(d+1)`, that
     of all symmetric matrices, beyond (section 7.5.1): units beyond d add nothing.
 
-    Parameters
-    ----------
-    width : p
-    d : dimension
-
-    See Also
-    --------
-    solution_dimension : how many the solutions leave free
-
-    Examples
-    --------
     >>> [degrees_of_freedom(width, d=4) for width in (1, 2, 3, 4, 5)]
     [4, 7, 9, 10, 10]
     """
@@ -149,8 +134,6 @@ def solution_dimension(width: int, teachers: int, d: int) -> int:
     teachers : :math:`p^*`, linearly independent as far as d allows
     d : dimension
 
-    Examples
-    --------
     >>> [solution_dimension(width, teachers=2, d=10) for width in (2, 3, 4)]
     [1, 3, 5]
     """

@@ -75,14 +75,10 @@ def escape_time(
     norm : the squared norm of the students at the start, such as 1 for `OrthogonalInit`; None for that on the plateau
     corrector : whether the step size has an effect, as in `ODE`
 
-    Returns
-    -------
-    float, or an array where `reduction` is one; infinite where the plateau is stable
-
     Notes
     -----
-    The growth is linear all the way. A start away from the plateau changes the overlaps by `norm_gain` on its way there, and
-    the reduction still counts from the plateau.
+    The time is infinite where the plateau is stable. The growth is linear all the way. A start away from the plateau changes
+    the overlaps by `norm_gain` on its way there, and the reduction still counts from the plateau.
 
     Examples
     --------

@@ -113,9 +113,7 @@ def _check(at: Numbers) -> None:
     if at.p < at.k:
         raise BadInput(f"{at.p} students cannot represent {at.k} teachers, and zero risk is not reached. Use more students.")
     if at.lr >= limits(at).solution:
-        raise BadInput(
-            f"zero risk is unstable at lr = {at.lr:g}: learning does not end there. Use an lr below {limits(at).solution:.6g}."
-        )
+        raise BadInput(f"zero risk is unstable at lr = {at.lr:g}. Use an lr below {limits(at).solution:.6g}.")
 
 
 def _balance(at: Numbers, z: float) -> tuple[float, float, float]:
