@@ -216,8 +216,6 @@ def _powers(magnify: float | Mapping[str, float], names: tuple[str, ...]) -> np.
     kinds = [name.split("[")[0] for name in names]
     for kind, power in magnify.items():
         if kind not in kinds:
-            raise BadInput(
-                f"magnify names {kind!r}, which is no statistic here. The statistics are {', '.join(sorted(set(kinds)))}."
-            )
+            raise BadInput(f"magnify names {kind!r}, no statistic here. The statistics are {', '.join(sorted(set(kinds)))}.")
         check_number(f"magnify[{kind!r}]", power, at_least=0)
     return np.array([float(magnify.get(kind, 0.0)) for kind in kinds])

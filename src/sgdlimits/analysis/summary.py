@@ -52,9 +52,7 @@ class Times(NamedTuple):
                 raise BadInput(f"exit times must be a dataset or an array; got a {what}. Use exit_times.") from None
             censored = np.zeros(t.shape, bool)
         if t.ndim != 1 or not t.size or not np.isfinite(t).all() or (t < 0).any():
-            raise BadInput(
-                f"exit times must be a row of finite numbers of at least 0; got shape {t.shape}. Censor runs with exit_times."
-            )
+            raise BadInput(f"exit times must be a row of finite numbers from 0 on; got shape {t.shape}. Use exit_times.")
         order = np.lexsort((censored, t))
         return cls(t[order], ~censored[order])
 

@@ -65,12 +65,7 @@ def check(function: Callable, dataset: xr.Dataset, *, tolerance: float = 1e-6) -
 
 
 def along(
-    problem: Problem,
-    function: Callable,
-    stats: PyTree | None = None,
-    *,
-    corrector: bool = True,
-    tolerance: float | None = None,
+    problem: Problem, function: Callable, stats: PyTree | None = None, *, corrector: bool = True, tolerance: float | None = None
 ) -> xr.Dataset:
     r"""How fast a function of the statistics moves along the drift, :math:`\nabla f\cdot b`, by automatic differentiation.
 
