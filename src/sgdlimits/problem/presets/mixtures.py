@@ -39,6 +39,10 @@ def gaussian_mixture(
     and both layers are trained at the same learning rate with the penalty
     :math:`\frac{\text{ridge}}2(|v|^2 + \sum_j |W_j|^2)`.
 
+    The statistics are :math:`a = v`, :math:`M_{jr} = W_j\cdot e_r` and :math:`Q_{jl} = W_j\cdot W_l`. The time of Ben Arous,
+    Gheissari and Jagannath is lr t. `problem.risk` is the cross-entropy without the penalty. `RandomInit` draws
+    :math:`v_j \sim N(0, 1)` and :math:`W_j \sim N(0, I/d)`.
+
     Parameters
     ----------
     means : b, the coefficients of each class's mean along the k fixed directions, shape (classes, k)
@@ -52,12 +56,6 @@ def gaussian_mixture(
     gram : the Gram matrix of the fixed directions; they are orthonormal unless given
     batch : samples a step, over which the gradient is averaged
     rule : how expectations are computed, where the choice made for you is not accurate enough
-
-    Notes
-    -----
-    The statistics are :math:`a = v`, :math:`M_{jr} = W_j\cdot e_r` and :math:`Q_{jl} = W_j\cdot W_l`. The time of Ben Arous,
-    Gheissari and Jagannath is lr t. `problem.risk` is the cross-entropy without the penalty. `RandomInit` draws
-    :math:`v_j \sim N(0, 1)` and :math:`W_j \sim N(0, I/d)`.
 
     Examples
     --------
@@ -74,6 +72,10 @@ def gaussian_mixture(
 def binary_mixture(snr: float = 100.0, ridge: float = 0.1, lr: float = 1.0, width: int = 2) -> ProjectionProblem:
     r"""Two Gaussian classes at :math:`\pm\mu`, and a two-layer relu network that learns to tell them apart [2]_.
 
+    Section 4 of Ben Arous, Gheissari and Jagannath: its :math:`v_i` is our a, its :math:`m_i` our M, its :math:`R^\perp_{ij}`
+    our :math:`Q - MM^\top`, its time lr t. Class :math:`\mu` has label 1. `RandomInit` draws :math:`v_i \sim N(0, 1)` and
+    :math:`W_i \sim N(0, I/(\lambda d))`; for snr = inf it takes :math:`N(0, I/d)`.
+
     Parameters
     ----------
     snr : :math:`\lambda`, the inverse of the variance of each coordinate; inf is allowed
@@ -81,14 +83,6 @@ def binary_mixture(snr: float = 100.0, ridge: float = 0.1, lr: float = 1.0, widt
     lr : :math:`c_\delta`, the learning rate: the step size is lr/d
     width : the number of units, two in the paper
 
-    Notes
-    -----
-    Section 4 of Ben Arous, Gheissari and Jagannath: its :math:`v_i` is our a, its :math:`m_i` our M, its :math:`R^\perp_{ij}`
-    our :math:`Q - MM^\top`, its time lr t. Class :math:`\mu` has label 1. `RandomInit` draws :math:`v_i \sim N(0, 1)` and
-    :math:`W_i \sim N(0, I/(\lambda d))`; for snr = inf it takes :math:`N(0, I/d)`.
-
-    Examples
-    --------
     >>> import numpy as np, sgdlimits as sl
     >>> problem = sl.presets.binary_mixture(snr=float("inf"), ridge=0.1)
     >>> optimum = sl.theory.effective.ring_radius(ridge=0.1, weight=0.5)
@@ -102,6 +96,9 @@ def binary_mixture(snr: float = 100.0, ridge: float = 0.1, lr: float = 1.0, widt
 def xor_mixture(snr: float = 1000.0, ridge: float = 0.1, lr: float = 1.0, width: int = 4) -> ProjectionProblem:
     r"""Four Gaussian classes at :math:`\pm\mu` (label 1) and :math:`\pm\nu` (label 0), and a two-layer relu network [2]_.
 
+    Section 5 of Ben Arous, Gheissari and Jagannath: its :math:`v_i` is our a, its :math:`m^\mu_i, m^\nu_i` the columns of
+    our M, its time lr t. `RandomInit` draws :math:`v_i \sim N(0, 1)` and :math:`W_i \sim N(0, I/d)`.
+
     Parameters
     ----------
     snr : :math:`\lambda`, the inverse of the variance of each coordinate; inf is allowed
@@ -109,13 +106,6 @@ def xor_mixture(snr: float = 1000.0, ridge: float = 0.1, lr: float = 1.0, width:
     lr : :math:`c_\delta`, the learning rate: the step size is lr/d
     width : the number of units, four in the paper
 
-    Notes
-    -----
-    Section 5 of Ben Arous, Gheissari and Jagannath: its :math:`v_i` is our a, its :math:`m^\mu_i, m^\nu_i` the columns of
-    our M, its time lr t. `RandomInit` draws :math:`v_i \sim N(0, 1)` and :math:`W_i \sim N(0, I/d)`.
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> sl.RandomInit(d=250).sample(sl.presets.xor_mixture(), runs=5).M.shape
     (5, 4, 2)
