@@ -131,10 +131,7 @@ class OnGrid(ParticleRule):
     def _grid(self, model) -> Grid:
         data, k = model.data, model.target.teachers
         line = SMOOTH_LINES[k] if self.smooth else panels(*PANELS[k])
-        points, weights = (
-            np.stack([axis.ravel() for axis in np.meshgrid(*[part] * k, indexing="ij")]) for part in (line.points, line.weights)
-        )
-        product, classes = weights.prod(0), data.classes
+        (points, product), classes = line.grid(k), data.classes
         c = jnp.repeat(jnp.arange(classes), product.size)
         inside = data.sigma * jnp.tile(points, classes) + data.centre(model.frame, c)
         return Grid(inside, model.frame @ inside, c, jnp.asarray(data.weights)[c] * jnp.tile(product, classes))

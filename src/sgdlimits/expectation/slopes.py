@@ -143,7 +143,11 @@ class FrameNodes(eqx.Module):
 
 def slopes_at_nodes(model: Model, S: np.ndarray, nodes: FrameNodes, accuracy: float, remedy: str) -> Slopes:
     """The sums, with a warning where they miss Stein's lemma; `BadInput` where a kink would be missed."""
-    refuse_kinks(model)
+    if not is_smooth(model):
+        raise BadInput(
+            "there is no Hessian at nodes: its activation or loss has a kink, where the second derivative is infinite. "
+            "Take smooth ones; with a squared loss, a CommitteeReadout and centred data relu, abs and PiecewiseLinear work too."
+        )
     n = S.shape[1]
     gradient, span, outside = (np.asarray(leaf) for leaf in slopes_over_nodes(model, nodes))
     return checked_by_stein(model, S, Slopes(gradient[:, :n], span[:, :n, :, :n], outside), accuracy, remedy)
@@ -160,16 +164,6 @@ def _smooth_loss(loss: Loss) -> bool:
         return True
     with jax.ensure_compile_time_eval():
         return all(looks_smooth(lambda f, y=y: loss(f, jnp.full_like(f, y))) for y in LABELS)
-
-
-def refuse_kinks(model: Model) -> None:
-    """Raise `BadInput` where second derivatives at nodes would miss what is concentrated at a kink."""
-    if not is_smooth(model):
-        raise BadInput(
-            "the Hessian of this problem cannot be computed at nodes: its activation or loss has a kink, where the second "
-            "derivative is infinite. Use a smooth activation and loss; with a squared loss, a CommitteeReadout and centred "
-            "data, the activations relu, abs and PiecewiseLinear work as well."
-        )
 
 
 @eqx.filter_jit

@@ -26,6 +26,11 @@ class Line(NamedTuple):
     points: np.ndarray
     weights: np.ndarray
 
+    def grid(self, dim: int) -> tuple[np.ndarray, np.ndarray]:
+        """The product rule: points of shape (dim, n), and their weights."""
+        points, weights = (np.stack(np.meshgrid(*[part] * dim, indexing="ij")).reshape(dim, -1) for part in self)
+        return points, weights.prod(0)
+
 
 @lru_cache(maxsize=64)
 def gauss_hermite(count: int) -> Line:
@@ -65,10 +70,8 @@ class GaussHermite(Rule):
 
     def nodes(self, dim: int, group: Group | None = None) -> Nodes:
         if self.order**dim > MOST_NODES:
-            raise BadInput(
-                f"GaussHermite(order={self.order}) in {dim} dimensions needs {self.order}^{dim} points. "
-                f"Give a smaller order, or use Sobol()."
-            )
+            need = f"GaussHermite(order={self.order}) in {dim} dimensions needs {self.order}^{dim} points"
+            raise BadInput(f"{need}. Give a smaller order, or use Sobol().")
         points, weights = _grid(self.order, dim)
         return Nodes(jnp.asarray(points), jnp.asarray(weights))
 
@@ -82,7 +85,4 @@ class GaussHermite(Rule):
 
 @lru_cache(maxsize=16)
 def _grid(order: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    points, weights = gauss_hermite(order)
-    grid = np.stack([axis.ravel() for axis in np.meshgrid(*[points] * dim, indexing="ij")])
-    product = np.prod(np.stack([axis.ravel() for axis in np.meshgrid(*[weights] * dim, indexing="ij")]), axis=0)
-    return grid, product
+    return gauss_hermite(order).grid(dim)
