@@ -201,11 +201,12 @@ def phase_diagram(
 ) -> xr.Dataset:
     r"""The regimes over a grid of exponents, computed from the drift and the one-sample increments of erf committees.
 
-    At each :math:`\kappa` the networks have the given widths in :math:`d = p^{1/\kappa}` dimensions; at :math:`\kappa = 0`
-    all have the first width, and d is :math:`10^4, 10^6, \dots` At each :math:`\delta` their learning rate is
-    :math:`d^{-\delta}`. Three sizes are taken in a unit of the paper's time: the largest entries of the population drift and
-    of the corrector, and the largest standard deviation of the sum of all increments. A fit of each gives its exponent of d,
-    and `classify` the regime; :math:`\kappa` and :math:`\delta` enter through the problems alone.
+    At each :math:`\kappa` the networks have the given widths in :math:`d = p^{1/\kappa}` dimensions; at :math:`\kappa = 0` all
+    have the first width, and d is :math:`10^4, 10^6, \dots` At each :math:`\delta` their learning rate is :math:`d^{-\delta}`.
+    Three sizes are taken in a unit of the paper's time: the largest entries of the population drift and of the corrector, and
+    the largest standard deviation of the sum of all increments. A fit of each gives its exponent of d, and `classify` the
+    regime; :math:`\kappa` and :math:`\delta` enter through the problems alone. The dataset over (kappa, delta) has `regime` and
+    the exponents `population`, `corrector` and `fluctuation`.
 
     Parameters
     ----------
@@ -215,12 +216,6 @@ def phase_diagram(
     overlap : of every student with every teacher, in the state in which the sizes are taken (`FixedInit`)
     tolerance : exponents that differ by no more than this count as equal
 
-    Returns
-    -------
-    Dataset over (kappa, delta): `regime`, and the exponents `population`, `corrector` and `fluctuation`.
-
-    Examples
-    --------
     >>> found = phase_diagram(kappas=[0.0], deltas=[-0.75, -0.25, 0.0, 0.5], widths=(1, 2))
     >>> found.regime.values[0].tolist()
     ['no limit', 'noise-dominated', 'high-dimensional', 'gradient flow']
