@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from sgdlimits.errors import BadInput, check_count, check_number
-from sgdlimits.expectation.slopes import refuse_zero_weights
+from sgdlimits.expectation.slopes import padded, refuse_zero_weights
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.frame import ZERO, Loading, frame_rows
@@ -137,9 +137,8 @@ def risk(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> flo
     1.333333333333
     """
     a, S, _ = locate(problem, at)
-    p, k = problem.network.width, problem.target.teachers
-    padded = np.pad(S, ((0, 0), (0, p + k - S.shape[1])))
-    F = Loading(jnp.asarray(padded), jnp.asarray(frame_rows(problem.frame, p + k)))
+    units = padded(problem.model, S)
+    F = Loading(jnp.asarray(units), jnp.asarray(frame_rows(problem.frame, units.shape[1])))
     loss = eqx.filter_jit(problem.rule.risk_of_factor)(problem.model, jnp.asarray(a), F)
     return float(loss) + float(problem.algorithm.ridge) / 2 * float((S**2).sum())
 
@@ -149,18 +148,14 @@ def gradient(
 ) -> Float[np.ndarray, "p n"]:
     r"""The gradient of the landscape with respect to each unit; :math:`-\text{lr}` times it is the population drift.
 
+    Its shape is (p, d) at weights. At statistics it is (p, n), in the frame of `coordinates`, outside of which it is zero.
+
     Parameters
     ----------
     problem : a projection problem
     at : statistics of one run, `Weights`, or an array of shape (p, d): weights with the fixed directions along the first axes
     sphere : whether the weights stay on the sphere; as the problem has it unless given
 
-    Returns
-    -------
-    Shape (p, d) at weights. At statistics, shape (p, n) in the frame of `coordinates`; outside of it the gradient is zero.
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval()
     >>> m = 0.6
@@ -178,24 +173,16 @@ def gradient(
 def hessian(
     problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray, sphere: bool | None = None
 ) -> Hessian | Float[np.ndarray, "p d p d"]:
-    r"""The Hessian of the landscape with respect to the first layer.
+    r"""The Hessian of the landscape with respect to the first layer; at weights a whole array, where that fits into memory.
+
+    For quadratic networks it is (25) of Bocchi et al. [3]_, for one unit (67) of Arnaboldi et al. [1]_, corrected
+    (docs/errata.md). Where a unit with a kink has zero weights, and where the rule of the problem does not see second
+    derivatives, `BadInput` says so.
 
     Parameters
     ----------
     problem, at, sphere : as in `gradient`
 
-    Returns
-    -------
-    A `Hessian` at statistics; an array of shape (p, d, p, d) at weights, where that fits into memory.
-
-    Notes
-    -----
-    For quadratic networks it is (25) of Bocchi et al. [3]_, for one unit (67) of Arnaboldi et al. [1]_, corrected
-    (docs/errata.md). Where a unit with a kink has zero weights, and where the rule of the problem does not see second
-    derivatives, `BadInput` says so.
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(sphere=False)
     >>> saddle = sl.landscape.Weights([[0.0, 3**-0.5, 0.0]])
@@ -252,10 +239,6 @@ def hessian_spectrum(
       eigenvalue  multiplicity
               -4             1
                0     999999998
-
-    See Also
-    --------
-    sgdlimits.linearise : the rates at which the statistics move near a point
     """
     at = hessian(problem, statistics, sphere)
     if not isinstance(at, Hessian):

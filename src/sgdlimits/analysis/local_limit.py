@@ -51,19 +51,15 @@ class Linearisation:
 def linearise(problem: Problem, point: PyTree, *, corrector: bool = True) -> Linearisation:
     """Linearise a problem's ODE at a point.
 
+    The coordinates are those of `problem.covariance`: for projection problems M row by row, the upper triangle of Q row by
+    row, then `a` if it is trained. On the sphere the norms Q_jj do not move and are left out.
+
     Parameters
     ----------
     problem : any problem
     point : statistics of one run, without a batch axis; any point, fixed or not
     corrector : whether the drift contains the effect of the step size, as in `ODE`
 
-    Notes
-    -----
-    The coordinates are those of `problem.covariance`: for projection problems M row by row, the upper triangle of Q row by
-    row, then `a` if it is trained. On the sphere the norms Q_jj do not move and are left out.
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=0.1, noise=0.5)
     >>> saddle = sl.Overlaps(a=[1.0], M=[[0.0]], Q=[[1.0]])
@@ -136,7 +132,11 @@ def local_limit(problem: Problem, point: PyTree, *, tolerance: float | None = No
 
     .. math:: JC + CJ^\top + \Pi\Sigma\Pi^\top = 0,
 
-    where :math:`\Pi` is the spectral projection.
+    where :math:`\Pi` is the spectral projection. `Local` is the same diffusion as a level; `linearise` has the drift at any
+    point.
+
+    :math:`\Sigma` is `problem.covariance`: it contains the fluctuations of the second-order term of a step, which a statistic
+    with a Hessian, such as Q, has at this magnification and which (2.2) of Ben Arous, Gheissari and Jagannath leaves out.
 
     Parameters
     ----------
@@ -145,18 +145,6 @@ def local_limit(problem: Problem, point: PyTree, *, tolerance: float | None = No
     tolerance : how large the drift may be, relative to J times the size of the statistics, and a rate relative to the largest,
         to count as zero; None takes 1e-6, or ten times what the problem's expectations are worth
 
-    Notes
-    -----
-    :math:`\Sigma` is `problem.covariance`: it contains the fluctuations of the second-order term of a step, which a statistic
-    with a Hessian, such as Q, has at this magnification and which (2.2) of Ben Arous, Gheissari and Jagannath leaves out.
-
-    See Also
-    --------
-    sgdlimits.Local : the same diffusion as a level of description
-    sgdlimits.linearise : the drift alone, at any point
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=0.1, noise=0.5)
     >>> saddle = sl.Overlaps(a=[1.0], M=[[0.0]], Q=[[1.0]])

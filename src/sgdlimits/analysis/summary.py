@@ -52,7 +52,7 @@ class Times(NamedTuple):
                 raise BadInput(f"exit times must be a dataset or an array; got a {what}. Use exit_times.") from None
             censored = np.zeros(t.shape, bool)
         if t.ndim != 1 or not t.size or not np.isfinite(t).all() or (t < 0).any():
-            raise BadInput(f"exit times must be a row of finite numbers from 0 on; got shape {t.shape}. Use exit_times.")
+            raise BadInput(f"exit times must be a row of finite numbers of at least 0; got shape {t.shape}. Use exit_times.")
         order = np.lexsort((censored, t))
         return cls(t[order], ~censored[order])
 
@@ -154,6 +154,9 @@ def summarise(
     :math:`\tau` at which a run was observed; it is the mean where no run is censored, and a lower bound otherwise. Intervals
     are percentiles over resampled runs (bootstrap).
 
+    A censored run counts as one that would go on as the others do. That is so for a common `t_max`, not for runs that diverged.
+    Where runs are censored a `CensoredWarning` says so.
+
     Parameters
     ----------
     exits : the dataset of `exit_times`, or an array of exit times of which none is censored
@@ -162,16 +165,6 @@ def summarise(
     resamples : number of bootstrap samples
     seed : of the bootstrap
 
-    Warns
-    -----
-    CensoredWarning : some runs are censored
-
-    Notes
-    -----
-    A censored run counts as one that would go on as the others do. That is so for a common `t_max`, not for runs that diverged.
-
-    Examples
-    --------
     >>> import numpy as np
     >>> times = np.random.default_rng(0).exponential(10.0, size=1000)
     >>> summarise(times, quantiles=[0.9])

@@ -20,7 +20,11 @@ from sgdlimits.trajectory.schema import check as check_dataset, statistics
 
 
 def check(function: Callable, dataset: xr.Dataset, *, tolerance: float = 1e-6) -> xr.Dataset:
-    r"""Whether a function of the statistics stays what it was along the runs of a dataset, of any level.
+    r"""Whether a function of the statistics stays what it was along the runs of a dataset; `along` asks it at one state.
+
+    The dataset has `value` over run, t and component (the array in one row); `drift` over run and t, the largest change of a
+    component since the first saved time; per run `scale`, the largest :math:`\sum_i |x_i\,\partial f/\partial x_i|` on the way,
+    which is the size of the terms whose changes must cancel; and per run `conserved`.
 
     Parameters
     ----------
@@ -28,18 +32,6 @@ def check(function: Callable, dataset: xr.Dataset, *, tolerance: float = 1e-6) -
     dataset : of `simulate`
     tolerance : how far the function may move, relative to `scale`, to count as conserved
 
-    Returns
-    -------
-    xarray.Dataset with `value` over run, t and component (the array in one row); `drift` over run and t, the largest change of
-    a component since the first saved time; per run `scale`, the largest :math:`\sum_i |x_i\,\partial f/\partial x_i|` on the
-    way, which is the size of the terms whose changes must cancel; and per run `conserved`.
-
-    See Also
-    --------
-    along : the same question at one state, without a trajectory
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=2, teachers=2, lr=0.1)
     >>> runs = sl.simulate(problem, sl.ODE(), sl.OrthogonalInit(0.1), t_max=100, save=5)
@@ -69,7 +61,9 @@ def along(
 ) -> xr.Dataset:
     r"""How fast a function of the statistics moves along the drift, :math:`\nabla f\cdot b`, by automatic differentiation.
 
-    A function is conserved by the ODE where this is zero at every state.
+    A function is conserved by the ODE where this is zero at every state. The dataset has `rate` over run and component, in
+    samples per dimension; per run `scale`, the largest :math:`\sum_i|\partial f/\partial x_i|` times the fastest statistic; and
+    per run `conserved`.
 
     Parameters
     ----------
@@ -79,11 +73,6 @@ def along(
     corrector : whether the drift contains the effect of the step size, as in `ODE`
     tolerance : how large the rate may be, relative to `scale`, to count as zero; None takes ten times what the problem's
         expectations are worth
-
-    Returns
-    -------
-    xarray.Dataset with `rate` over run and component, in samples per dimension; per run `scale`, the largest
-    :math:`\sum_i|\partial f/\partial x_i|` times the fastest statistic; and per run `conserved`.
 
     Examples
     --------

@@ -63,20 +63,16 @@ def polar(dataset: xr.Dataset, *, tolerance: float = 1e-6) -> xr.Dataset:
     so for ever, at any learning rate (docs/implicit_bias.md). For other teachers it is enough that also Q commutes with
     :math:`MPM^\top` and P with :math:`M^\top M`. At finite d S diffuses by :math:`d^{-1/2}`.
 
+    The dataset has `S` over run, t, student and teacher; over run and t `drift`, the largest change of an entry since the first
+    saved time, `frobenius`, the norm of the change, and `least`, the smallest singular value of M, to which an error in M is to
+    be compared; per run `commutator`, the largest of these commutators at the first saved time relative to the norms of the
+    matrices, `commutes`, whether it is below 1e-10, and `conserved`.
+
     Parameters
     ----------
     dataset : of `simulate`, with overlaps M of full rank at all times
     tolerance : how far an entry of S may move to count as conserved
 
-    Returns
-    -------
-    xarray.Dataset with `S` over run, t, student and teacher; over run and t `drift`, the largest change of an entry since the
-    first saved time, `frobenius`, the norm of the change, and `least`, the smallest singular value of M, to which an error in M
-    is to be compared; per run `commutator`, the largest of these commutators at the first saved time relative to the norms of
-    the matrices, `commutes`, whether it is below 1e-10, and `conserved`.
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=2, teachers=2, lr=0.1)
     >>> runs = sl.simulate(problem, sl.ODE(), sl.OrthogonalInit(0.1), t_max=100, save=5)
@@ -158,20 +154,16 @@ def end_point(problem: Problem, start: Overlaps) -> EndPoint:
 
     and is least where S is the orthogonal part of :math:`M_0` (Procrustes). There :math:`M = gSP`, :math:`Q = g^2SPS^\top`.
 
-    Parameters
-    ----------
-    problem : squared units that learn a sum of squares, off the sphere, such as `presets.quadratic_network`
-    start : overlaps of one run, or of several, runs first
-
-    Notes
-    -----
     The ODE ends there from starts of which S is conserved (`polar`), such as those of `OrthogonalInit`. From others, such as
     orthogonal students of different norms, it ends at another solution (docs/implicit_bias.md). Label noise keeps it away
     by an amount that vanishes with the learning rate. For p < k no solution has zero risk; the least risk has
     :math:`SS^\top = 1` and :math:`g^2 = \frac pk\frac{k+2}{p+2}` for orthonormal teachers, and gradient flow ends there.
 
-    Examples
-    --------
+    Parameters
+    ----------
+    problem : squared units that learn a sum of squares, off the sphere, such as `presets.quadratic_network`
+    start : overlaps of one run, or of several, runs first
+
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=4, teachers=2)
     >>> end = end_point(problem, sl.OrthogonalInit(0.1).one(problem))
@@ -211,19 +203,15 @@ def _gain(problem: Problem, start: Overlaps) -> float:
 def distance(dataset: xr.Dataset, point: Overlaps | EndPoint) -> xr.Dataset:
     r"""How far the runs of a dataset are from a solution, in statistics and in weights.
 
+    The dataset over run and t has the Frobenius norms `M` and `Q` of the distance of these statistics, and `weights`, the
+    Euclidean distance :math:`\sqrt{\mathrm{tr}\,Q + \mathrm{tr}\,\bar Q - 2\,\mathrm{tr}(MP^{-1}\bar M^\top)}`.
+
     Parameters
     ----------
     dataset : of `simulate`
     point : of `end_point`, or overlaps of weights in the span of the teachers, :math:`Q = MP^{-1}M^\top`; of one run, used for
         all, or of each
 
-    Returns
-    -------
-    xarray.Dataset over run and t with the Frobenius norms `M` and `Q` of the distance of these statistics, and `weights`, the
-    Euclidean distance :math:`\sqrt{\mathrm{tr}\,Q + \mathrm{tr}\,\bar Q - 2\,\mathrm{tr}(MP^{-1}\bar M^\top)}`.
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=2, teachers=2, lr=0.1)
     >>> start = sl.OrthogonalInit(0.1).one(problem)

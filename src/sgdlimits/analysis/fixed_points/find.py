@@ -65,11 +65,7 @@ def fixed_points(
     Returns
     -------
     `FixedPoints`, a row for each orbit under the symmetries. Where the time was over, `stopped` says what is missing, and
-    rows that were not examined have the stability "unknown".
-
-    Raises
-    ------
-    SearchInterrupted : on Ctrl-C, a `KeyboardInterrupt` with what was found in its attribute `found`
+    rows that were not examined have the stability "unknown". Ctrl-C raises `SearchInterrupted`, which has it as `found`.
 
     Notes
     -----
@@ -86,10 +82,6 @@ def fixed_points(
     >>> found = sl.fixed_points(sl.presets.phase_retrieval(lr=0.1), count=32)
     >>> [(each.copies, each.stability, round(abs(float(each.point.M[0, 0])), 6)) for each in found]
     [(2, 'stable', 1.0), (1, 'unstable', 0.0)]
-
-    See Also
-    --------
-    linearise : the Jacobian at a given point
     """
     drawn = STARTS if count is None else check_count("count", count)
     if seconds is not None:
