@@ -60,9 +60,8 @@ class ClassRule(Expectation):
 
     def gradient(self, model, a, S):
         """That of the drift, which smooths what a class without noise does at a kink."""
-        return (
-            from_products(self.moments, model, a, S) if model.network.activation.kinked else self.slopes(model, a, S).gradient
-        )
+        kinked = model.network.activation.kinked
+        return from_products(self.moments, model, a, S) if kinked else self.slopes(model, a, S).gradient
 
 
 class ClassIntegrals(ClassRule):
@@ -94,9 +93,8 @@ class ClassIntegrals(ClassRule):
         self.orders = None if orders is None else _check_orders(orders)
 
     def suits(self, model):
-        return (
-            super().suits(model) and not model.data.on_means and (model.network.width <= max(ORDERS) or self.orders is not None)
-        )
+        few = model.network.width <= max(ORDERS) or self.orders is not None
+        return super().suits(model) and not model.data.on_means and few
 
     def tolerance(self, model):
         return 1e-6

@@ -129,6 +129,3 @@ def _loading(model, stats) -> Loading:
     """F with the symmetric root, which the symmetries of the nodes are made for."""
     m, S = inside_and_outside(stats, model.frame)
     return Loading(jnp.hstack([m, square_root(S)]), jnp.hstack([model.frame, jnp.zeros(m.T.shape)]))
-
-
-ByRule = NodeSums

@@ -11,11 +11,12 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.analysis.origin import origin
+from sgdlimits.analysis.origin import over_times
 from sgdlimits.errors import check_number
 from sgdlimits.level.ode import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import RandomInit
+from sgdlimits.statistics.trees import batch_of
 from sgdlimits.trajectory.schema import check as check_dataset, statistics
 
 
@@ -44,16 +45,13 @@ def check(function: Callable, dataset: xr.Dataset, *, tolerance: float = 1e-6) -
     value = np.asarray(value).reshape(*dataset.risk.shape, -1)
     drift = np.abs(value - value[:, :1]).max(-1, initial=0.0)
     scale = np.asarray(scale).reshape(dataset.risk.shape).max(1)
-    return xr.Dataset(
-        {
-            "value": (("run", "t", "component"), value, {"long_name": "the function"}),
-            "drift": (("run", "t"), drift, {"long_name": "largest change of a component"}),
-            "scale": ("run", scale, {"long_name": "size of the terms that must cancel"}),
-            "conserved": ("run", drift.max(1) <= tolerance * scale),
-        },
-        coords={"run": dataset.run.values, "t": dataset.t.values},
-        attrs={"tolerance": tolerance, **origin(dataset)},
-    )
+    variables = {
+        "value": (("run", "t", "component"), value, {"long_name": "the function"}),
+        "drift": (("run", "t"), drift, {"long_name": "largest change of a component"}),
+        "scale": ("run", scale, {"long_name": "size of the terms that must cancel"}),
+        "conserved": ("run", drift.max(1) <= tolerance * scale),
+    }
+    return over_times(dataset, variables, tolerance=tolerance)
 
 
 def along(
@@ -91,17 +89,15 @@ def along(
         room = 2 * (problem.directions.width + problem.directions.fixed)
         stats = RandomInit(room).sample(problem, runs=16)
     elif np.ndim(jax.tree.leaves(stats)[0]) == len(next(iter(type(stats).dims.values()))):
-        stats = jax.tree.map(lambda leaf: leaf[None], stats)
+        stats = batch_of(stats)
     problem.check(stats)
     rate, scale = (np.asarray(each) for each in _rates(problem, function, stats, corrector))
-    return xr.Dataset(
-        {
-            "rate": (("run", "component"), rate, {"long_name": "rate of change along the drift"}),
-            "scale": ("run", scale, {"long_name": "rate without any cancellation"}),
-            "conserved": ("run", np.abs(rate).max(1, initial=0.0) <= tolerance * scale),
-        },
-        attrs={"tolerance": tolerance},
-    )
+    variables = {
+        "rate": (("run", "component"), rate, {"long_name": "rate of change along the drift"}),
+        "scale": ("run", scale, {"long_name": "rate without any cancellation"}),
+        "conserved": ("run", np.abs(rate).max(1, initial=0.0) <= tolerance * scale),
+    }
+    return xr.Dataset(variables, attrs={"tolerance": tolerance})
 
 
 @eqx.filter_jit

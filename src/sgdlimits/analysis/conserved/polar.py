@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
 
-from sgdlimits.analysis.origin import origin
+from sgdlimits.analysis.origin import over_times
 from sgdlimits.errors import BadInput, check_number
 from sgdlimits.expectation import Squares
 from sgdlimits.problem.base import Problem
@@ -87,19 +87,16 @@ def polar(dataset: xr.Dataset, *, tolerance: float = 1e-6) -> xr.Dataset:
     drift = np.abs(change).max((-2, -1))
     P = np.asarray(from_json(dataset.attrs["problem"]).directions.gram)
     commutator = _commutator(np.asarray(stats.M)[:, 0], np.asarray(stats.Q)[:, 0], P)
-    return xr.Dataset(
-        {
-            "S": (("run", "t", "student", "teacher"), S, {"long_name": "orthogonal part of M"}),
-            "drift": (("run", "t"), drift, {"long_name": "largest change of an entry of S"}),
-            "frobenius": (("run", "t"), np.linalg.norm(change, axis=(-2, -1)), {"long_name": "norm of the change of S"}),
-            "least": (("run", "t"), least, {"long_name": "smallest singular value of M"}),
-            "commutator": ("run", commutator, {"long_name": "largest commutator at the start, relative"}),
-            "commutes": ("run", commutator <= COMMUTES),
-            "conserved": ("run", drift.max(1) <= tolerance),
-        },
-        coords={"run": dataset.run.values, "t": dataset.t.values},
-        attrs={"tolerance": tolerance, **origin(dataset)},
-    )
+    variables = {
+        "S": (("run", "t", "student", "teacher"), S, {"long_name": "orthogonal part of M"}),
+        "drift": (("run", "t"), drift, {"long_name": "largest change of an entry of S"}),
+        "frobenius": (("run", "t"), np.linalg.norm(change, axis=(-2, -1)), {"long_name": "norm of the change of S"}),
+        "least": (("run", "t"), least, {"long_name": "smallest singular value of M"}),
+        "commutator": ("run", commutator, {"long_name": "largest commutator at the start, relative"}),
+        "commutes": ("run", commutator <= COMMUTES),
+        "conserved": ("run", drift.max(1) <= tolerance),
+    }
+    return over_times(dataset, variables, tolerance=tolerance)
 
 
 def orthogonal_part(M) -> tuple[np.ndarray, np.ndarray]:
@@ -227,13 +224,9 @@ def distance(dataset: xr.Dataset, point: Overlaps | EndPoint) -> xr.Dataset:
     if not np.allclose(Q, dual @ M.swapaxes(-1, -2), atol=1e-9):
         raise BadInput("point must have weights in the span of the teachers, Q = M P^-1 M^T. Take one from end_point.")
     square = np.linalg.trace(stats.Q) + np.linalg.trace(Q) - 2 * (np.asarray(stats.M) * dual).sum((-2, -1))
-    values = {
-        "M": (np.linalg.norm(stats.M - M, axis=(-2, -1)), "distance of M"),
-        "Q": (np.linalg.norm(stats.Q - Q, axis=(-2, -1)), "distance of Q"),
-        "weights": (np.sqrt(np.maximum(square, 0.0)), "distance of the weights"),
+    variables = {
+        "M": (("run", "t"), np.linalg.norm(stats.M - M, axis=(-2, -1)), {"long_name": "distance of M"}),
+        "Q": (("run", "t"), np.linalg.norm(stats.Q - Q, axis=(-2, -1)), {"long_name": "distance of Q"}),
+        "weights": (("run", "t"), np.sqrt(np.maximum(square, 0.0)), {"long_name": "distance of the weights"}),
     }
-    return xr.Dataset(
-        {name: (("run", "t"), value, {"long_name": text}) for name, (value, text) in values.items()},
-        coords={"run": dataset.run.values, "t": dataset.t.values},
-        attrs=origin(dataset),
-    )
+    return over_times(dataset, variables)
