@@ -35,7 +35,7 @@ OPTIONS = [
 
 
 @click.command(
-    "exit-time", cls=Command, params=list(OPTIONS), short_help="Exit times of phase retrieval: all levels and formulas in one table."
+    "exit-time", cls=Command, params=OPTIONS, short_help="Exit times of phase retrieval: all levels and formulas in one table."
 )
 def exit_time(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, force, quiet) -> None:
     """How long one-pass SGD stays on the plateau of phase retrieval: every level and every formula in one table.

@@ -164,7 +164,7 @@ def exit_time(problem: ProjectionProblem, d, overlap, start=None, noise: bool = 
         )
     end = max(check_share("overlap", each) for each in np.ravel(overlap))
     drift = _Drift.of(problem, end)
-    variance = _interpolate(_variance(problem, jnp.asarray(_nodes(end))), end) if noise else None
+    variance = _interpolate(increment_variance(problem, jnp.asarray(_nodes(end))), end) if noise else None
 
     def one(d, overlap, start):
         d = check_count("d", d, at_least=2)
@@ -216,7 +216,7 @@ class _Drift(NamedTuple):
 
     @classmethod
     def of(cls, problem: ProjectionProblem, end: float) -> _Drift:
-        population, corrector = _drift_parts(problem, jnp.asarray(_nodes(end)))
+        population, corrector = drift_parts(problem, jnp.asarray(_nodes(end)))
         return cls(_interpolate(population, end), _interpolate(corrector, end), _Series.of(problem))
 
     def __call__(self, m: np.ndarray) -> np.ndarray:
@@ -238,7 +238,7 @@ def _strengths(activation: Activation) -> np.ndarray:
 
 
 @eqx.filter_jit
-def _drift_parts(problem: ProjectionProblem, m: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+def drift_parts(problem: ProjectionProblem, m: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """Population and corrector in the drift of the cosine with the teacher, averaged over students that are alike."""
     law, p, norm = problem.initial, problem.network.width, jnp.sqrt(problem.target.gram[0, 0])
 
@@ -254,7 +254,7 @@ def _drift_parts(problem: ProjectionProblem, m: Float[Array, " n"]) -> tuple[Flo
 
 
 @eqx.filter_jit
-def _variance(problem: ProjectionProblem, m: Float[Array, " n"]) -> Float[Array, " n"]:
+def increment_variance(problem: ProjectionProblem, m: Float[Array, " n"]) -> Float[Array, " n"]:
     """The variance of d times one sample's increment of the overlap of one unit."""
     P = problem.target.gram
 

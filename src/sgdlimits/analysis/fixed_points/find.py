@@ -47,6 +47,13 @@ def fixed_points(
 ) -> FixedPoints:
     r"""The fixed points of a problem's ODE: isolated points and manifolds, their eigenvalues, stability and basins.
 
+    Searches go by MINPACK's methods (SciPy) from each start, and by Levenberg's and Marquardt's, for many points at once, from
+    the starts and from where the flow carries them. A search that succeeds ends where the drift is zero to rounding
+    and weights with such statistics exist. Two roots belong to one component where the segment between them projects onto fixed
+    points without a jump. A component is unstable where a point of it has a growing eigenvalue, or a small displacement leads
+    away for good. This is a numerical answer: a component that no search meets is missing, and `unseen` estimates how likely
+    that is.
+
     Parameters
     ----------
     problem : any problem
@@ -66,15 +73,6 @@ def fixed_points(
     -------
     `FixedPoints`, a row for each orbit under the symmetries. Where the time was over, `stopped` says what is missing, and
     rows that were not examined have the stability "unknown". Ctrl-C raises `SearchInterrupted`, which has it as `found`.
-
-    Notes
-    -----
-    Searches go by MINPACK's methods (SciPy) from each start, and by Levenberg's and Marquardt's, for many points at once, from
-    the starts and from where the flow carries them. A search that succeeds ends where the drift is zero to rounding
-    and weights with such statistics exist. Two roots belong to one component where the segment between them projects onto fixed
-    points without a jump. A component is unstable where a point of it has a growing eigenvalue, or a small displacement leads
-    away for good. This is a numerical answer: a component that no search meets is missing, and `unseen` estimates how likely
-    that is.
 
     Examples
     --------

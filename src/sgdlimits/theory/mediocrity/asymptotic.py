@@ -192,8 +192,6 @@ def terminal_risk(a, lr: float, trained: bool = True) -> float:
     lr : the learning rate of the first layer, below :math:`p/6\alpha`
     trained : whether the second layer is trained, or fixed; `a` is then its size only
 
-    Examples
-    --------
     >>> round(terminal_risk([1, 1, 1], lr=0.0, trained=False) * 64, 9), round(terminal_risk([1, 1, 1], lr=0.0) * 64, 9)
     (0.666666667, 1.2)
     """

@@ -67,8 +67,6 @@ def critical_points(problem: ProjectionProblem) -> CriticalPoints:
     ----------
     problem : `presets.quadratic_network`; `sgdlimits.fixed_points` searches those of any problem
 
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> critical_points(sl.presets.quadratic_network(width=2, teachers=1))
     kind          s  r  risk   index   dimension  symmetry  flat   from d
