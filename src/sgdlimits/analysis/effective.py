@@ -110,6 +110,8 @@ class EffectiveDynamics:
 def effective_dynamics(problem: Problem | Callable[[int], Problem], exponent: float = 1.0) -> EffectiveDynamics:
     r"""The limit of the statistics of SGD at the step size :math:`\text{lr}\,d^{-\text{exponent}}` [2]_.
 
+    After Ben Arous, Gheissari and Jagannath; `local_limit` is the diffusive limit near a fixed point.
+
     Parameters
     ----------
     problem : what is learnt; or a function of d that gives it, for a problem that changes with the dimension

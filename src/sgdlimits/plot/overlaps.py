@@ -59,8 +59,10 @@ def overlaps(
     """
     named = curves.labelled(datasets)
     x = curves.clock_values(named, clock)
-    variables = _variables(next(iter(named.values()))) if what is None else (what,)
-    overlap = overlap_name(next(iter(named.values())))
+    first = next(iter(named.values()))
+    overlap = overlap_name(first)
+    usual = (overlap, "r2") if overlap == "m" and "r2" in first else (overlap,)
+    variables: tuple[Any, ...] = usual if what is None else (what,)
     signless = {name: name == overlap if absolute is None else absolute for name in variables}
     pairs = {label: dict(_pairs(dataset, signless)) for label, dataset in named.items()}
     ax = curves.new_axes(ax)
@@ -81,12 +83,6 @@ def overlaps(
     several = len(next(iter(pairs.values()))) > len(variables)
     ax.set_ylabel(", ".join(_axis_label(name, several, signless[name]) for name in variables))
     return curves.finish(ax, clock, legend)
-
-
-def _variables(dataset: xr.Dataset) -> tuple[Any, ...]:
-    """The overlaps with the fixed directions, and with the single overlap of a spike what else there is of it."""
-    name = overlap_name(dataset)
-    return (name, "r2") if name == "m" and "r2" in dataset else (name,)
 
 
 def _pairs(dataset: xr.Dataset, signless: dict[str, bool]) -> Iterator[tuple[str, np.ndarray]]:

@@ -118,10 +118,13 @@ def _classifier(
     name, means, labels, snr, ridge, lr, width, activation="relu", weights=None, gram=None, batch=1, rule=None, as_inputs=False
 ) -> ProjectionProblem:
     """A network that learns the labels of classes, from random weights in both layers, of the inputs' spread if asked for."""
-    data = mixture(means, weights, _variance(snr))
+    data, labels = mixture(means, weights, _variance(snr)), np.asarray(labels, float)
+    if labels.shape != (data.classes,) or not ((labels >= 0) & (labels <= 1)).all():
+        given = f"{data.classes} numbers between 0 and 1, one a class; got {labels.tolist()}"
+        raise BadInput(f"labels must be {given}. Give such.")
     scale = data.spread if as_inputs and data.spread is not None else 1.0
     return ProjectionProblem(
-        target=Target(ClassLabels(_check_labels(labels, data.classes)), np.shape(means)[1], gram=gram),
+        target=Target(ClassLabels(labels), np.shape(means)[1], gram=gram),
         network=TwoLayer(width, activation, mean=False),
         loss=CrossEntropy(),
         algorithm=OnePassSGD(lr, lr_second=lr, ridge=ridge, batch=batch),
@@ -138,10 +141,3 @@ def _variance(snr):
     if not is_traced(snr) and snr != math.inf:
         check_number("snr", snr, above=0)
     return 1 / (snr if is_traced(snr) else float(snr))
-
-
-def _check_labels(labels, classes: int):
-    values = np.asarray(labels, float)
-    if values.shape != (classes,) or not ((values >= 0) & (values <= 1)).all():
-        raise BadInput(f"labels must be {classes} numbers between 0 and 1, one a class; got {values.tolist()}. Give such.")
-    return values

@@ -132,7 +132,7 @@ def single_index(
     r"""One direction behind any function, :math:`y = g(w_*\cdot x) + \sqrt\Delta z`, loss :math:`\frac12(y-f)^2` [5]_.
 
     How many samples learning takes is decided by `information_exponent(target)`: of order d for 1, d log d for 2 and
-    :math:`d^{n-1}` for n = 3 and more.
+    :math:`d^{n-1}` for n = 3 and more. The time is that of Loureiro's slides, as for `committee`.
 
     Parameters
     ----------
