@@ -1,4 +1,4 @@
-"""Theory without a simulation: `sgdlimits exponent TARGET`, how hard a target is, and `sgdlimits critical-points`."""
+"""Theory without a simulation: `sgdlimits exponent TARGET`, `sgdlimits critical-points` and `sgdlimits fixed-points PRESET`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,17 @@ from sgdlimits.cli.options import Command, Number, Option, number
 from sgdlimits.cli.run import Presets
 from sgdlimits.cli.work import INTERRUPTED_CODE
 from sgdlimits.errors import BadInput
+
+SEARCH = "The search"
+OPTIONS = [
+    number("--count", SEARCH, "starts of searches, random weights with parts switched off  [256, fewer for costly drifts]"),
+    number("--seed", SEARCH, "a whole number; the same seed gives the same answer", default=0),
+    Option("--each", is_flag=True, heading=SEARCH, help="list images under symmetries one by one"),
+    Option("--gradient-flow", is_flag=True, heading=SEARCH, help="leave out the effect of the step size"),
+    number("--basins", SEARCH, "dimension d of random starts, to count how many go to which fixed point"),
+    number("--runs", SEARCH, "how many such starts", default=400),
+    number("--seconds", SEARCH, "end after so many, and print what was found so far", whole=False),
+]
 
 
 @click.command(cls=Command, short_help="Information exponent of a target, the learning rate it asks for, and samples.")
@@ -81,18 +92,6 @@ def critical_points(width: int, teachers: int, noise: float, d: int | None, spec
         for family in found:
             if family.exists(d):
                 click.echo(f"\n{family.kind}, s = {family.s}, r = {family.r}\n{family.spectrum(d)!r}")
-
-
-SEARCH = "The search"
-OPTIONS = [
-    number("--count", SEARCH, "starts of searches, random weights with parts switched off  [256, fewer for costly drifts]"),
-    number("--seed", SEARCH, "a whole number; the same seed gives the same answer", default=0),
-    Option("--each", is_flag=True, heading=SEARCH, help="list images under symmetries one by one"),
-    Option("--gradient-flow", is_flag=True, heading=SEARCH, help="leave out the effect of the step size"),
-    number("--basins", SEARCH, "dimension d of random starts, to count how many go to which fixed point"),
-    number("--runs", SEARCH, "how many such starts", default=400),
-    number("--seconds", SEARCH, "end after so many, and print what was found so far", whole=False),
-]
 
 
 def search(name: str, problem: Any, given: dict[str, Any]) -> None:
