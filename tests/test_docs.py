@@ -142,10 +142,12 @@ def test_tests_named_on_the_pages_exist():
 
 
 def test_references_in_docstrings_have_the_numbers_of_the_bibliography():
-    """A reference `.. [n] Author, ...` names authors of entry n."""
+    """A reference `.. [n] Author, ...`, `Author et al. [n]_` or `... and Author [n]_` names authors of entry n."""
     entries = dict(re.findall(r"^(\d+)\. ((?:.+\n?)+?)(?=^\d+\. |\Z)", read("docs/bibliography.md"), re.MULTILINE))
     for file in (ROOT / "src").glob("**/*.py"):
-        for number, author in re.findall(r"\.\. \[(\d+)\] (\w+)", read(file)):
+        listed = re.findall(r"\.\. \[(\d+)\] (\w+)", read(file))
+        named = re.findall(r"(?:and ([A-Z]\w+)|(\w+) et al\.) \[(\d+)\]_", read(file))
+        for number, author in [*listed, *((number, last or first) for last, first, number in named)]:
             assert author in entries[number], f"{file.name}: [{number}] {author}"
 
 

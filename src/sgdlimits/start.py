@@ -188,9 +188,7 @@ class Given(Start):
 
     def overlaps(self, problem, stream):
         if isinstance(self.stats, Particles):
-            raise BadInput(
-                "Particles say nothing about pairs of units, which only MeanField() does without. Give Overlaps(a, M, Q)."
-            )
+            raise BadInput("Particles say nothing about pairs of units, as all but MeanField() need. Give Overlaps(a, M, Q).")
         return self._of_runs(stream)
 
     def particles(self, problem, stream):
@@ -202,9 +200,7 @@ class Given(Start):
             return repeated(self.stats, stream.runs.size)
         given, last = getattr(self.stats, name).shape[0], int(stream.runs.max())
         if last >= given:
-            raise BadInput(
-                f"the start has {given} runs, but run {last} was asked for. Give statistics of one run, or runs={given}."
-            )
+            raise BadInput(f"the start has {given} runs, but run {last} was asked for. Give those of one run, or runs={given}.")
         return jax.tree.map(lambda leaf: np.asarray(leaf)[stream.runs], self.stats)
 
 

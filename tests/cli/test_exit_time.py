@@ -20,7 +20,7 @@ def rows(output: str) -> dict[str, list[str]]:
 
 
 def test_exit_time_prints_the_exit_table(command, tmp_path, monkeypatch):
-    monkeypatch.setattr("sgdlimits.theory.first_passage.backward.TERMS", 256)  # of the curve: its law has its own tests
+    monkeypatch.setattr("sgdlimits.theory.first_passage.TERMS", 256)  # of the curve: its law has its own tests
     result = command(f"{SMALL} --sgd-runs 4 --out table.nc --plot curves.png")
     assert result.exit_code == 0, result.output
     table = xr.load_dataset(tmp_path / "table.nc", engine="h5netcdf")

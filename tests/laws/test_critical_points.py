@@ -13,8 +13,7 @@ import sgdlimits as sl
 from sgdlimits.analysis import landscape
 from sgdlimits.analysis.landscape import hessian_spectrum
 from sgdlimits.errors import BadInput
-from sgdlimits.theory.quadratic.counting import degrees_of_freedom, solution_dimension
-from sgdlimits.theory.quadratic.critical import critical_points
+from sgdlimits.theory.quadratic.critical import critical_points, degrees_of_freedom, solution_dimension
 from sgdlimits.theory.quadratic.family import CriticalFamily
 
 SEARCHES = 100

@@ -17,11 +17,10 @@ import sgdlimits as sl
 from sgdlimits.analysis import fixed_points
 from sgdlimits.analysis.fixed_points import SearchInterrupted
 from sgdlimits.analysis.fixed_points.components import Atlas
+from sgdlimits.analysis.fixed_points.find import draw_starts
 from sgdlimits.analysis.fixed_points.roots import roots_near
 from sgdlimits.analysis.fixed_points.stability import stability_of
-from sgdlimits.analysis.fixed_points.starts import draw_starts
-from sgdlimits.analysis.fixed_points.system import System
-from sgdlimits.analysis.fixed_points.watch import Watch
+from sgdlimits.analysis.fixed_points.system import System, Watch
 from sgdlimits.theory.effective import ring_radius
 
 FALSE_ALARM = 1e-4

@@ -13,8 +13,15 @@ from scipy.optimize import brentq
 import sgdlimits as sl
 from sgdlimits.theory import mediocrity
 from sgdlimits.theory.escape import critical_points, escape
-from sgdlimits.theory.mediocrity.asymptotic import free_end, free_max_lr, plateau_series, trained_end
-from sgdlimits.theory.mediocrity.second_layer import end_rates, second_only_risk, terminal_risk
+from sgdlimits.theory.mediocrity.asymptotic import (
+    end_rates,
+    free_end,
+    free_max_lr,
+    plateau_series,
+    second_only_risk,
+    terminal_risk,
+    trained_end,
+)
 
 drift_and_risk = eqx.filter_jit(lambda problem, stats: (problem.drift(stats), problem.risk(stats)))
 WIDTH = 3

@@ -24,12 +24,7 @@ class EffectiveDynamics:
               g = \lim\tfrac\delta2\sum_{ij} V_{ij}\,\partial_i\partial_j u,
 
     where :math:`\Phi` is the population loss and V the covariance of one sample's gradient. All are in our clock: the factor
-    lr of the paper's time is in f, g and :math:`\Sigma`.
-
-    Parameters
-    ----------
-    problem : what is learnt, or a function that gives it for each d
-    exponent : s
+    lr of the paper's time is in f, g and :math:`\Sigma`. `effective_dynamics` makes it.
     """
 
     problem: Problem | Callable[[int], Problem]
@@ -52,12 +47,12 @@ class EffectiveDynamics:
 
     def f(self, stats: PyTree) -> PyTree:
         """The population drift, which does not depend on s: gradient descent on the population loss follows -f."""
-        return _scaled(-1.0, self._one().drift_parts(stats)[0])
+        return jax.tree.map(lambda leaf: -leaf, self._one().drift_parts(stats)[0])
 
     def g(self, stats: PyTree) -> PyTree:
         """The corrector, the effect of the step size: zero below the critical step size, `BadInput` above it."""
         self._need_limit("g")
-        return _scaled(float(self.regime == CRITICAL), self._one().drift_parts(stats)[1])
+        return jax.tree.map(lambda leaf: float(self.regime == CRITICAL) * leaf, self._one().drift_parts(stats)[1])
 
     def h(self, stats: PyTree) -> PyTree:
         """The drift -f + g; `BadInput` above the critical step size."""
@@ -80,7 +75,12 @@ class EffectiveDynamics:
         seed: int = 0,
         magnify: float | Mapping[str, float] = 0.0,
     ) -> Localizability:
-        r"""Measure the conditions under which the limit holds (Definition 2.1 of [2]_).
+        r"""Measure the conditions under which the limit holds (Definition 2.1 of Ben Arous, Gheissari and Jagannath [2]_).
+
+        The last condition is taken as :math:`O(\delta^{-3})`, not :math:`o(\delta^{-1})` as printed, which the paper's own
+        examples do not meet: in its proof :math:`\delta^4` times this variance is summed over :math:`\delta^{-1}` steps. At
+        exactly :math:`\delta^{-3}`, which Q magnified by 1/2 reaches, the second-order term is part of the noise, as it is in
+        `problem.covariance`.
 
         Parameters
         ----------
@@ -90,13 +90,6 @@ class EffectiveDynamics:
         seed : a whole number
         magnify : the conditions are those of :math:`d^\text{magnify}(u - u^*)`: 1/2 for diffusive limits; or such a power for
             each kind of statistic, {"M": 0.5}, zero for the others
-
-        Notes
-        -----
-        The last condition is taken as :math:`O(\delta^{-3})`, not :math:`o(\delta^{-1})` as printed, which the paper's own
-        examples do not meet: in its proof :math:`\delta^4` times this variance is summed over :math:`\delta^{-1}` steps. At
-        exactly :math:`\delta^{-3}`, which Q magnified by 1/2 reaches, the second-order term is part of the noise, as it is in
-        `problem.covariance`.
         """
         family = (lambda d: self.problem) if isinstance(self.problem, Problem) else self.problem
         return measure(family, self.exponent, dimensions, states, samples, seed, magnify)
@@ -117,13 +110,13 @@ class EffectiveDynamics:
 def effective_dynamics(problem: Problem | Callable[[int], Problem], exponent: float = 1.0) -> EffectiveDynamics:
     r"""The limit of the statistics of SGD at the step size :math:`\text{lr}\,d^{-\text{exponent}}` [2]_.
 
+    After Ben Arous, Gheissari and Jagannath; `local_limit` is the diffusive limit near a fixed point.
+
     Parameters
     ----------
     problem : what is learnt; or a function of d that gives it, for a problem that changes with the dimension
     exponent : s; 1 is critical, above it only the population drift is left, below it there is no limit
 
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=0.1, noise=0.5, sphere=False)
     >>> dynamics = sl.effective_dynamics(problem)
@@ -132,20 +125,8 @@ def effective_dynamics(problem: Problem | Callable[[int], Problem], exponent: fl
     (True, 0.0)
     >>> dynamics.regime, sl.effective_dynamics(problem, exponent=1.5).regime
     ('critical', 'sub-critical')
-
-    See Also
-    --------
-    sgdlimits.local_limit : the diffusive limit near a fixed point
-
-    References
-    ----------
-    .. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
     """
     if not callable(problem) and not isinstance(problem, Problem):
         raise BadInput(f"problem must be a Problem or a function of d; got {type(problem).__name__}. Take one from presets.")
     check_number("exponent", exponent, above=0)
     return EffectiveDynamics(problem, float(exponent))
-
-
-def _scaled(factor: float, stats: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: factor * leaf, stats)

@@ -128,6 +128,9 @@ def exit_table(
 ) -> ExitTable:
     """Mean exit times of phase retrieval from random starts: of SGD, chain, SDE and ODE, and by every formula.
 
+    From the learning rate `max_lr` on nothing is learnt: then only the chain is simulated, for ten times the time that the
+    optimal rate needs, and `reading` says so.
+
     Parameters
     ----------
     problem : `presets.phase_retrieval` of any width on the sphere, its second layer fixed
@@ -138,17 +141,6 @@ def exit_table(
     sgd_runs : of SGD on the weights, from the first of these starts; 0 leaves it out
     progress : whether to show progress bars
 
-    Returns
-    -------
-    `ExitTable`, whose `reading` says which formula is near the chain and why
-
-    Notes
-    -----
-    From the learning rate `max_lr` on nothing is learnt: then only the chain is simulated, for ten times the time that the
-    optimal rate needs, and `reading` says so.
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=1 / 12)
     >>> table = sl.exit_table(problem, d=40, threshold=0.2, runs=4, progress=False)

@@ -12,7 +12,7 @@ import xarray as xr
 from sgdlimits.analysis.origin import origin
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import STOPPED
-from sgdlimits.level.condition import Condition, Exits, Predicate, check_condition, exit_risk, reached
+from sgdlimits.level.condition import Condition, Exits, Predicate, as_condition, check_condition, exit_risk, reached
 from sgdlimits.trajectory.record import condition_text, from_json
 from sgdlimits.trajectory.schema import check, statistics
 
@@ -21,7 +21,16 @@ def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> 
     r"""The exit time of each run, the runs that have not exited included.
 
     For a number T a run exits at the first t with :math:`R(t) - R_0 \le (1 - T)(R(0) - R_0)`, where R is its population risk
-    and :math:`R_0` the problem's floor: equation (9) of [1]_.
+    and :math:`R_0` the problem's floor: equation (9) of Arnaboldi, Krzakala, Loureiro and Stephan [1]_.
+
+    The dataset over `run` has `t`, the exit time or, where `censored` holds, the last time at which the run was observed. Its
+    attributes say the threshold, the level, d, the rate, the seed, the problem and `t_max`.
+
+    Runs that were stopped by the same condition (``until=exits(T)``) have their exact time. Otherwise the margin by which the
+    threshold is passed is interpolated linearly between saved times and, at levels with a d, the time rounded up to a whole
+    sample; a crossing that came back between two saved times is missed. Of a function that returns a bool, only the first saved
+    time at which it holds is known. A run that is beyond the threshold at its start exits at t = 0. A run that finished,
+    diverged, was interrupted or stopped for another reason before it exits is censored. `summarise` has mean and quantiles.
 
     Parameters
     ----------
@@ -29,58 +38,28 @@ def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> 
     threshold : T, above 0 and at most 1; or a JAX function of one run's statistics that is true, or a number of at least 0,
         where the run has exited
 
-    Returns
-    -------
-    xarray.Dataset over `run` with `t`, the exit time or, where `censored` holds, the last time at which the run was observed.
-    Its attributes say the threshold, the level, d, the rate, the seed, the problem and `t_max`.
-
-    Notes
-    -----
-    Runs that were stopped by the same condition (``until=exits(T)``) have their exact time. Otherwise the margin by which the
-    threshold is passed is interpolated linearly between saved times and, at levels with a d, the time rounded up to a whole
-    sample; a crossing that came back between two saved times is missed. Of a function that returns a bool, only the first saved
-    time at which it holds is known. A run that is beyond the threshold at its start exits at t = 0. A run that finished,
-    diverged, was interrupted or stopped for another reason before it exits is censored.
-
-    See Also
-    --------
-    sgdlimits.exits : stops runs where they exit, so that nothing else needs to be saved
-    sgdlimits.summarise : mean, median and quantiles with their intervals
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem, start = sl.presets.phase_retrieval(lr=0.08), sl.RandomInit(d=50)
     >>> runs = sl.simulate(problem, sl.Chain(d=50), start, t_max=100, runs=20, until=sl.exits(0.5))
     >>> exits = sl.exit_times(runs, 0.5)
     >>> int(exits.censored.sum()), bool((exits.t == runs.t_end).all())
     (0, True)
-
-    References
-    ----------
-    .. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized linear
-       models*.
     """
     check(dataset)
-    condition = (
-        threshold if isinstance(threshold, Condition) else Predicate(threshold) if callable(threshold) else Exits(threshold)
-    )
+    condition = as_condition(threshold) if callable(threshold) or isinstance(threshold, Condition) else Exits(threshold)
+    assert condition is not None
     same_text = dataset.attrs["until"] == condition_text(condition)
     if same_text and not isinstance(condition, Predicate):
         t, censored = dataset.t_end.values, dataset.status.values != STOPPED
     else:
         t, censored = _first_passage(dataset, _margins(dataset, condition), same_text)
-    return xr.Dataset(
-        {
-            "t": ("run", t, {"long_name": "exit time, or the last time observed where censored"}),
-            "censored": ("run", censored, {"long_name": "whether the run had not exited"}),
-        },
-        coords={"run": dataset.run.values, "status": ("run", dataset.status.values, dataset.status.attrs)},
-        attrs={
-            "threshold": float(condition.threshold) if isinstance(condition, Exits) else condition_text(condition),
-            **origin(dataset),
-        },
-    )
+    variables = {
+        "t": ("run", t, {"long_name": "exit time, or the last time observed where censored"}),
+        "censored": ("run", censored, {"long_name": "whether the run had not exited"}),
+    }
+    coords = {"run": dataset.run.values, "status": ("run", dataset.status.values, dataset.status.attrs)}
+    passed = float(condition.threshold) if isinstance(condition, Exits) else condition_text(condition)
+    return xr.Dataset(variables, coords, {"threshold": passed, **origin(dataset)})
 
 
 def _margins(dataset: xr.Dataset, condition: Condition) -> np.ndarray:

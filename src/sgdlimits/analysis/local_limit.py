@@ -1,9 +1,10 @@
-"""The diffusive limit near a fixed point: rates, noise, and the covariance it settles at."""
+"""Near a point: the drift to first order and, where it is fixed, the diffusive limit with its noise and covariance."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import equinox as eqx
 import jax
 import numpy as np
 import scipy.linalg
@@ -11,13 +12,75 @@ from jaxtyping import PyTree
 
 from sgdlimits.errors import BadInput, check_number
 from sgdlimits.level.local import linear_parts
+from sgdlimits.level.ode import vector_field
 from sgdlimits.problem.base import Problem
+from sgdlimits.statistics.trees import batch_of
 from sgdlimits.text import table
 
 NEUTRAL = 1e-6
 """Rates below this fraction of the largest are zero: a real part from rounding, or from expectations by a rule."""
 RANK = 1e-8
 """Eigenvalues of the noise below this fraction of the largest are zero."""
+
+
+@dataclass(frozen=True)
+class Linearisation:
+    r"""The drift to first order around a point, :math:`\dot y = b + J (y - y_0)`, in samples per dimension.
+
+    Attributes
+    ----------
+    names : of the n free coordinates, such as "M[0,0]", "Q[0,1]" or "a[0]"
+    drift : b, which is zero at a fixed point, shape (n,)
+    matrix : J, shape (n, n)
+    rates : eigenvalues of J, the largest real part first, shape (n,)
+    modes : right eigenvectors, one a column, in the order of `rates`, shape (n, n)
+    """
+
+    names: tuple[str, ...]
+    drift: np.ndarray
+    matrix: np.ndarray
+    rates: np.ndarray
+    modes: np.ndarray
+
+    @property
+    def stable(self) -> bool:
+        """Whether every small departure decays."""
+        return bool(self.rates[0].real < 0)
+
+
+def linearise(problem: Problem, point: PyTree, *, corrector: bool = True) -> Linearisation:
+    """Linearise a problem's ODE at a point.
+
+    The coordinates are those of `problem.covariance`: for projection problems M row by row, the upper triangle of Q row by
+    row, then `a` if it is trained. On the sphere the norms Q_jj do not move and are left out.
+
+    Parameters
+    ----------
+    problem : any problem
+    point : statistics of one run, without a batch axis; any point, fixed or not
+    corrector : whether the drift contains the effect of the step size, as in `ODE`
+
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.phase_retrieval(lr=0.1, noise=0.5)
+    >>> saddle = sl.Overlaps(a=[1.0], M=[[0.0]], Q=[[1.0]])
+    >>> rate = sl.linearise(problem, saddle).rates[0].real / problem.rate         # (50): 4 (1 - 6 lr) - 2 lr noise
+    >>> round(float(rate), 10)
+    1.5
+    """
+    free = np.flatnonzero(problem.moves(point))
+    drift, matrix = (np.asarray(part)[free] for part in _jacobian(problem, point, corrector))
+    rates, modes = np.linalg.eig(matrix[:, free])
+    order = np.argsort(-rates.real, kind="stable")
+    names = tuple(np.array(problem.names(point))[free].tolist())
+    return Linearisation(names, drift, matrix[:, free], rates[order], modes[:, order])
+
+
+@eqx.filter_jit
+def _jacobian(problem: Problem, point: PyTree, corrector: bool):
+    slope = vector_field(problem, corrector)
+    along = lambda vector: problem.vector(slope(problem.from_vector(vector, point)))
+    vector = problem.vector(point)
+    return along(vector), jax.jacfwd(along)(vector)
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,7 +132,11 @@ def local_limit(problem: Problem, point: PyTree, *, tolerance: float | None = No
 
     .. math:: JC + CJ^\top + \Pi\Sigma\Pi^\top = 0,
 
-    where :math:`\Pi` is the spectral projection.
+    where :math:`\Pi` is the spectral projection. `Local` is the same diffusion as a level; `linearise` has the drift at any
+    point.
+
+    :math:`\Sigma` is `problem.covariance`: it contains the fluctuations of the second-order term of a step, which a statistic
+    with a Hessian, such as Q, has at this magnification and which (2.2) of Ben Arous, Gheissari and Jagannath leaves out.
 
     Parameters
     ----------
@@ -78,30 +145,14 @@ def local_limit(problem: Problem, point: PyTree, *, tolerance: float | None = No
     tolerance : how large the drift may be, relative to J times the size of the statistics, and a rate relative to the largest,
         to count as zero; None takes 1e-6, or ten times what the problem's expectations are worth
 
-    Notes
-    -----
-    :math:`\Sigma` is `problem.covariance`: it contains the fluctuations of the second-order term of a step, which a statistic
-    with a Hessian, such as Q, has at this magnification and which equation (2.2) of the paper leaves out.
-
-    See Also
-    --------
-    sgdlimits.Local : the same diffusion as a level of description
-    sgdlimits.linearise : the drift alone, at any point
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=0.1, noise=0.5)
     >>> saddle = sl.Overlaps(a=[1.0], M=[[0.0]], Q=[[1.0]])
     >>> limit = sl.local_limit(problem, saddle)
     >>> limit.unstable, limit.rank, limit.stationary is None
     (1, 1, True)
-
-    References
-    ----------
-    .. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
     """
-    problem.check(jax.tree.map(lambda leaf: np.asarray(leaf)[None], point))
+    problem.check(batch_of(jax.tree.map(np.asarray, point)))
     tolerance = max(NEUTRAL, 10 * problem.tolerance) if tolerance is None else tolerance
     check_number("tolerance", tolerance, above=0)
     drift, J, Sigma = linear_parts(problem, point)

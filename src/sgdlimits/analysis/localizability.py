@@ -123,7 +123,7 @@ def measure(
     states, seed = check_count("states", states), check_count("seed", seed, at_least=0)
     points = RandomInit(2 * laws[0].span, scale=1.0).sample(laws[0].problem, runs=states, seed=seed)
     stream = Stream.of(seed, np.arange(-(-check_count("samples", samples, at_least=16) // 2)))
-    sizes = [_sizes(law, points, law.draw(stream, d)) for law, d in zip(laws, dimensions, strict=True)]
+    sizes = [_sizes(law, points, law.draw(stream, jnp.asarray(float(d)))) for law, d in zip(laws, dimensions, strict=True)]
     names = laws[0].problem.names(one_of(points))
     together = jax.tree.map(lambda *leaves: np.stack(leaves), *sizes)
     return _compare(together, dimensions, names, _powers(magnify, names), exponent)
@@ -216,8 +216,6 @@ def _powers(magnify: float | Mapping[str, float], names: tuple[str, ...]) -> np.
     kinds = [name.split("[")[0] for name in names]
     for kind, power in magnify.items():
         if kind not in kinds:
-            raise BadInput(
-                f"magnify names {kind!r}, which is no statistic here. The statistics are {', '.join(sorted(set(kinds)))}."
-            )
+            raise BadInput(f"magnify names {kind!r}, no statistic here. The statistics are {', '.join(sorted(set(kinds)))}.")
         check_number(f"magnify[{kind!r}]", power, at_least=0)
     return np.array([float(magnify.get(kind, 0.0)) for kind in kinds])

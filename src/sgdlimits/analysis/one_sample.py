@@ -77,17 +77,13 @@ class OneSample(eqx.Module):
         """The class of each sample."""
         return jnp.zeros(stream.runs.size, jnp.int32)
 
-    def draw(self, stream: Stream, d: int) -> Draws:
+    @eqx.filter_jit
+    def draw(self, stream: Stream, d: Float[Array, ""]) -> Draws:
         """Two samples in dimension `d` for each run of the stream, which differ in the sign of the noise."""
-        return _draw(self, stream, jnp.full(1, float(d - self.span)))
-
-
-@eqx.filter_jit
-def _draw(sample: OneSample, stream: Stream, dof: Float[Array, "1"]) -> Draws:
-    points, outside = stream.normal(Purpose.INPUT, sample.rows)[0], stream.chi_square(Purpose.CHI, dof)[0, 0]
-    mirrored = points.at[sample.rows - sample.noise :].multiply(-1)
-    twice = lambda numbers: jnp.concatenate([numbers, numbers])
-    return Draws(jnp.concatenate([points, mirrored], axis=1), twice(outside), twice(sample.classes(stream)))
+        points, outside = stream.normal(Purpose.INPUT, self.rows)[0], stream.chi_square(Purpose.CHI, d[None] - self.span)[0, 0]
+        mirrored = points.at[self.rows - self.noise :].multiply(-1)
+        twice = lambda numbers: jnp.concatenate([numbers, numbers])
+        return Draws(jnp.concatenate([points, mirrored], axis=1), twice(outside), twice(self.classes(stream)))
 
 
 @singledispatch

@@ -10,10 +10,9 @@ import click
 from sgdlimits.cli.exit_time import exit_time
 from sgdlimits.cli.figure import demo, figure
 from sgdlimits.cli.files import info, phases, plot, rerun
-from sgdlimits.cli.fixed_points import fixed_points
 from sgdlimits.cli.options import Group, Refusal
 from sgdlimits.cli.run import presets, run
-from sgdlimits.cli.theory import critical_points, exponent
+from sgdlimits.cli.theory import critical_points, exponent, fixed_points
 from sgdlimits.cli.work import INTERRUPTED_CODE
 from sgdlimits.errors import BadInput
 

@@ -34,8 +34,22 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-def make(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, force, quiet) -> None:
-    """Simulate, print the table and how to read it, and write the files asked for."""
+@click.command(
+    "exit-time", cls=Command, params=OPTIONS, short_help="Exit times of phase retrieval: all levels and formulas in one table."
+)
+def exit_time(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, force, quiet) -> None:
+    """How long one-pass SGD stays on the plateau of phase retrieval: every level and every formula in one table.
+
+    SGD, chain, SDE and ODE are simulated from random starts until each run has lost the share T of its excess risk.
+    Beside them stand the formulas of "Escaping mediocrity" with their equation numbers, and what they leave out:
+    noisy has SGD's own noise near the plateau, ode the full drift, noisy_ode both, backward the whole law of the SDE
+    at width 1. Times are t, samples per dimension; samples = t d; the paper's time is lr t / width.
+
+    \b
+    Example:
+      sgdlimits exit-time --d 3000 --lr 1/12 --threshold 0.1 --plot exits.png
+      sgdlimits exit-time --width 5 --lr 5/12 --d 1000 --runs 200
+    """
     out = out and check_output(out, force)
     plot = plot and check_picture(plot, force, "--plot")
 
@@ -77,23 +91,3 @@ def draw(problem: ProjectionProblem, table: ExitTable, path: Path) -> None:
             ax.plot(t, 1 - law.cdf(t), color="0.55", linewidth=3.5, alpha=0.6, zorder=2, label="backward equation")
         ax.set(xlim=(0, end), title=rf"exit at $T = {a['threshold']:g}$, $p = {a['width']}$, $d = {a['d']}$")
         ax.legend()
-
-
-exit_time = Command(
-    "exit-time",
-    params=list(OPTIONS),
-    callback=make,
-    short_help="Exit times of phase retrieval: all levels and formulas in one table.",
-    help="""How long one-pass SGD stays on the plateau of phase retrieval: every level and every formula in one table.
-
-    SGD, chain, SDE and ODE are simulated from random starts until each run has lost the share T of its excess risk.
-    Beside them stand the formulas of "Escaping mediocrity" with their equation numbers, and what they leave out:
-    noisy has SGD's own noise near the plateau, ode the full drift, noisy_ode both, backward the whole law of the SDE
-    at width 1. Times are t, samples per dimension; samples = t d; the paper's time is lr t / width.
-
-    \b
-    Example:
-      sgdlimits exit-time --d 3000 --lr 1/12 --threshold 0.1 --plot exits.png
-      sgdlimits exit-time --width 5 --lr 5/12 --d 1000 --runs 200
-    """,
-)

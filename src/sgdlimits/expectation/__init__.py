@@ -5,5 +5,5 @@ from sgdlimits.expectation.additive import FieldIntegrals
 from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.choose import as_expectation, choose
 from sgdlimits.expectation.classes import AtMeans, ClassIntegrals
-from sgdlimits.expectation.nodes import ByRule, NodeSums
+from sgdlimits.expectation.nodes import NodeSums
 from sgdlimits.expectation.squares import ClosedForm, Squares

@@ -146,37 +146,33 @@ def additive_integrals(model: Model, order: int = 24) -> UnitIntegrals | None:
     readout = model.target.readout
     if not (model.loss.quadratic and isinstance(readout, CommitteeReadout) and model.data.centred):
         return None
-    return unit_integrals(model.network.activation, readout.activation, model.width, model.teachers, order)
+    student, teacher = model.network.activation, readout.activation
+    kind = type(student) if isinstance(teacher, type(student)) else Activation
+    return unit_integrals.dispatch(kind)(student, teacher, model.width, model.teachers, order)
 
 
 @singledispatch
 def unit_integrals(student: Activation, teacher: Activation, p: int, k: int, order: int) -> UnitIntegrals | None:
-    """The integrals of p units of one activation and k of another, by the kind of the first; None where none are known.
+    """The integrals of p units of one activation and k of another, by the kind of both; None where none are known.
 
-    A family of activations with closed integrals registers them here.
+    A family of activations with closed integrals registers them here, for two of its kind.
     """
     return SmoothIntegrals(p, student, teacher, Orders.of(order)) if student.smooth and teacher.smooth else None
 
 
 @unit_integrals.register
-def _(student: Erf, teacher, p, k, order):
-    if not isinstance(teacher, Erf):
-        return unit_integrals.dispatch(Activation)(student, teacher, p, k, order)
+def _(student: Erf, teacher: Erf, p, k, order):
     return ErfIntegrals(students=p, gains=np.sqrt(2) * np.repeat([student.scale, teacher.scale], [p, k]))
 
 
 @unit_integrals.register
-def _(student: PiecewiseLinear, teacher, p, k, order):
-    if not isinstance(teacher, PiecewiseLinear):
-        return unit_integrals.dispatch(Activation)(student, teacher, p, k, order)
+def _(student: PiecewiseLinear, teacher: PiecewiseLinear, p, k, order):
     left, right = (np.repeat([getattr(unit, side) for unit in (student, teacher)], [p, k]) for side in ("left", "right"))
     return PiecewiseLinearIntegrals(students=p, odd=(right + left) / 2, even=(right - left) / 2)
 
 
 @unit_integrals.register
-def _(student: Polynomial, teacher, p, k, order):
-    if not isinstance(teacher, Polynomial):
-        return unit_integrals.dispatch(Activation)(student, teacher, p, k, order)
+def _(student: Polynomial, teacher: Polynomial, p, k, order):
     return SmoothIntegrals(p, student, teacher, polynomial_orders(student.degree, teacher.degree), polynomials=True)
 
 

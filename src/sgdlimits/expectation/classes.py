@@ -15,10 +15,16 @@ from jaxtyping import Array, Float
 
 from sgdlimits.errors import BadInput, check_count, check_number
 from sgdlimits.expectation.base import Expectation, covariance_over, linear_part
-from sgdlimits.expectation.class_inputs import Inputs, at_means, on_grid, smooth_moments, student_root
-from sgdlimits.expectation.class_slopes import kinked_class_hessian
-from sgdlimits.expectation.node_slopes import FrameNodes, slopes_at_nodes
-from sgdlimits.expectation.slopes import Slopes, checked_by_stein, differentiated, from_products, padded
+from sgdlimits.expectation.class_inputs import Inputs, at_means, kinked_class_hessian, on_grid, smooth_moments, student_root
+from sgdlimits.expectation.slopes import (
+    FrameNodes,
+    Slopes,
+    checked_by_stein,
+    differentiated,
+    from_products,
+    padded,
+    slopes_at_nodes,
+)
 from sgdlimits.gaussian import GaussHermite, both_positive, positive_means
 from sgdlimits.model.loss import CrossEntropy
 from sgdlimits.model.target import ClassLabels
@@ -54,9 +60,8 @@ class ClassRule(Expectation):
 
     def gradient(self, model, a, S):
         """That of the drift, which smooths what a class without noise does at a kink."""
-        return (
-            from_products(self.moments, model, a, S) if model.network.activation.kinked else self.slopes(model, a, S).gradient
-        )
+        kinked = model.network.activation.kinked
+        return from_products(self.moments, model, a, S) if kinked else self.slopes(model, a, S).gradient
 
 
 class ClassIntegrals(ClassRule):
@@ -88,9 +93,8 @@ class ClassIntegrals(ClassRule):
         self.orders = None if orders is None else _check_orders(orders)
 
     def suits(self, model):
-        return (
-            super().suits(model) and not model.data.on_means and (model.network.width <= max(ORDERS) or self.orders is not None)
-        )
+        few = model.network.width <= max(ORDERS) or self.orders is not None
+        return super().suits(model) and not model.data.on_means and few
 
     def tolerance(self, model):
         return 1e-6

@@ -8,8 +8,7 @@ from jax.tree_util import Partial
 
 from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.field_means import FieldNodes, field_mean
-from sgdlimits.expectation.node_slopes import FrameNodes, gradient_over_nodes, is_smooth, slopes_at_nodes
-from sgdlimits.expectation.slopes import padded
+from sgdlimits.expectation.slopes import FrameNodes, gradient_over_nodes, is_smooth, padded, slopes_at_nodes
 from sgdlimits.expectation.symmetries import symmetries
 from sgdlimits.gaussian import Nodes, Rule
 from sgdlimits.gaussian.base import square_root
@@ -130,6 +129,3 @@ def _loading(model, stats) -> Loading:
     """F with the symmetric root, which the symmetries of the nodes are made for."""
     m, S = inside_and_outside(stats, model.frame)
     return Loading(jnp.hstack([m, square_root(S)]), jnp.hstack([model.frame, jnp.zeros(m.T.shape)]))
-
-
-ByRule = NodeSums

@@ -6,6 +6,9 @@ fields the network is a deterministic function of them,
 .. math:: f(\lambda^*) = \frac1p\sum_l a_l\, S(m_l^\top P^{-1}\lambda^*,\; q_l - m_l^\top P^{-1} m_l), \qquad
           S(\mu, v) = E\,s(\mu + \sqrt v\,\xi).
 
+The averages over :math:`\xi` of s(x), s'(x) and s'(x) x, with :math:`x = \mu + \sqrt v\,\xi`, are closed for erf, exact for
+polynomials, and by the trapezoidal rule for other smooth functions.
+
 `OnGrid` lays the fixed fields out on a grid and computes f there, then what each unit feels: p times the number of nodes.
 `Pairwise` writes the same for a squared loss and a committee as sums over pairs of units, every pair (also a unit with itself)
 with the covariance :math:`m_i^\top P^{-1} m_l`: p times p, in blocks of rows.
@@ -14,6 +17,7 @@ with the covariance :math:`m_i^\top P^{-1} m_l`: p times p, in blocks of rows.
 from __future__ import annotations
 
 import abc
+from functools import singledispatch
 from typing import NamedTuple
 
 import equinox as eqx
@@ -25,9 +29,9 @@ from numpy.polynomial.legendre import leggauss
 
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.additive import additive_integrals
-from sgdlimits.expectation.smoothing import inner_line, smoothed
-from sgdlimits.gaussian.lines import Line, trapezoid
-from sgdlimits.gaussian.units import UnitIntegrals
+from sgdlimits.gaussian.quadrature import Line, gauss_hermite, trapezoid
+from sgdlimits.gaussian.units import UnitIntegrals, safe_root
+from sgdlimits.model.activation import Activation, Erf, Polynomial
 from sgdlimits.model.sample import Model
 from sgdlimits.statistics.particles import Particles
 
@@ -39,6 +43,7 @@ PANELS = {1: (24, 12, 12.0), 2: (8, 8, 8.0)}
 """Panels, points in each, and reach, where a function may have a kink or a jump: exact for one at zero."""
 LABEL_LINES = {True: Line(np.array([-1.0, 1.0]), np.array([0.5, 0.5])), False: trapezoid(256, 9.0)}
 """Points of the label noise: two are exact for a squared loss."""
+NODES, REACH = 64, 9.0
 
 
 class ParticleMoments(NamedTuple):
@@ -131,10 +136,7 @@ class OnGrid(ParticleRule):
     def _grid(self, model) -> Grid:
         data, k = model.data, model.target.teachers
         line = SMOOTH_LINES[k] if self.smooth else panels(*PANELS[k])
-        points, weights = (
-            np.stack([axis.ravel() for axis in np.meshgrid(*[part] * k, indexing="ij")]) for part in (line.points, line.weights)
-        )
-        product, classes = weights.prod(0), data.classes
+        (points, product), classes = line.grid(k), data.classes
         c = jnp.repeat(jnp.arange(classes), product.size)
         inside = data.sigma * jnp.tile(points, classes) + data.centre(model.frame, c)
         return Grid(inside, model.frame @ inside, c, jnp.asarray(data.weights)[c] * jnp.tile(product, classes))
@@ -271,3 +273,39 @@ def choose_particle_rule(model: Model) -> ParticleRule:
         f"{max(PANELS)} fixed directions; got {k} and {'a smooth' if activation.smooth else 'another'} activation. "
         "Use ODE(), at the problem's own width."
     )
+
+
+class Smoothed(NamedTuple):
+    """E s(x), E s'(x) and E[s'(x) x]."""
+
+    value: Float[Array, "..."]
+    slope: Float[Array, "..."]
+    product: Float[Array, "..."]
+
+
+def inner_line(activation: Activation) -> Line:
+    """The points over which an activation is averaged; a single one where the average is in closed form."""
+    if isinstance(activation, Erf):
+        return Line(np.zeros(1), np.ones(1))
+    if isinstance(activation, Polynomial):
+        return gauss_hermite(activation.degree // 2 + 1)
+    return trapezoid(NODES, REACH)
+
+
+@singledispatch
+def smoothed(activation: Activation, mean: Float[Array, "..."], variance: Float[Array, "..."]) -> Smoothed:
+    """The averages for fields of this mean and variance, by a rule on a line."""
+    points, weights = inner_line(activation)
+    x = mean[..., None] + safe_root(variance)[..., None] * points
+    value, slope = jax.jvp(activation, (x,), (jnp.ones_like(x),))
+    return Smoothed(value @ weights, slope @ weights, (slope * x) @ weights)
+
+
+@smoothed.register
+def _(activation: Erf, mean, variance) -> Smoothed:
+    """The average of erf(c x) is erf(c mu / sqrt(1 + 2 c^2 v))."""
+    c = activation.scale
+    inverse = jax.lax.rsqrt(1 + 2 * c**2 * variance)
+    y = c * mean * inverse
+    slope = 2 * c / np.sqrt(np.pi) * inverse * jnp.exp(-y * y)
+    return Smoothed(jax.scipy.special.erf(y), slope, mean * inverse**2 * slope)

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sgdlimits.gaussian.symmetry import Group, enlarged
+from sgdlimits.gaussian.base import Group, enlarged
 from sgdlimits.model.activation import Activation
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import Readout
@@ -57,10 +57,12 @@ def _group(p: int, k: int, readout: Readout | None, unit: Activation, centred: b
         return _same(readout, turned, k, sign) if readout is not None else sign == 1
 
     def needed() -> Iterator[np.ndarray]:
-        for order in _exchanges(p):
+        neighbours = [[*range(j), j + 1, j, *range(j + 2, p)] for j in range(p - 1)]
+        for order in neighbours if p <= MOST_EXCHANGED else [[*range(1, p), 0], [*range(p)][::-1]]:
             yield _moved(one, outside, outside[order])
-        for flipped in _subsets(k):
-            turn = _signed(one, flipped)
+        sizes = [1, *([k] if k > 1 else []), *(range(2, k) if k <= MOST_FLIPPED else [])]
+        for flipped in itertools.chain.from_iterable(itertools.combinations(range(k), size) for size in sizes):
+            turn = _signed(one, list(flipped))
             if is_like(turn):
                 yield turn
             elif odd and is_like(turn, -1):
@@ -76,19 +78,6 @@ def _group(p: int, k: int, readout: Readout | None, unit: Activation, centred: b
     turns = lambda some: (tuple(turn.tolist()) for turn in some)
     group = enlarged((tuple(one.tolist()),), turns(needed()), LARGEST_GROUP)
     return enlarged(group, turns(at_will()), LARGEST_AT_WILL)
-
-
-def _exchanges(p: int) -> list[list[int]]:
-    """Orders of p units that generate all others, or for many units those around a circle."""
-    if p <= MOST_EXCHANGED:
-        return [[*range(j), j + 1, j, *range(j + 2, p)] for j in range(p - 1)]
-    return [[*range(1, p), 0], [*range(p)][::-1]]
-
-
-def _subsets(k: int) -> Iterator[list[int]]:
-    """Sets of fixed directions: single ones, then all, then the others."""
-    sizes = [1, *([k] if k > 1 else []), *(range(2, k) if k <= MOST_FLIPPED else [])]
-    return (list(chosen) for size in sizes for chosen in itertools.combinations(range(k), size))
 
 
 def _same(f: Callable, turn: Callable, k: int, sign: int) -> bool:

@@ -77,8 +77,7 @@ def half_times(curves: xr.Dataset) -> list[float]:
     x, found = np.log(curves.t.values), []
     for values in curves.component.values:
         i = int(np.argmax(values > SHARE))
-        share = (SHARE - values[i - 1]) / (values[i] - values[i - 1])
-        found.append(float(np.exp(x[i - 1] + share * (x[i] - x[i - 1]))) if i else np.nan)
+        found.append(float(np.exp(np.interp(SHARE, values[i - 1 : i + 1], x[i - 1 : i + 1]))) if i else np.nan)
     return found
 
 

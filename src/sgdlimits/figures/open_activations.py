@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
@@ -19,7 +18,7 @@ from sgdlimits.figures import base
 from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.escape import critical_points, escape
-from sgdlimits.theory.single_index import exit_time
+from sgdlimits.theory.single_index import drift_parts, exit_time
 
 SLOW, TOP = 20, 0.05
 """By how much the rate of trajectories is below the largest, so that the population's traps are seen; where these start."""
@@ -79,7 +78,7 @@ def escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
     for name, fn in base.progress(list(ACTIVATIONS.items())[: size.activations], "activations"):
         one = escape(fn)
         problem = sl.presets.single_index(fn, lr=one.best_lr)
-        population, corrector = _parts(problem, jnp.asarray(m))
+        population, corrector = drift_parts(problem, jnp.asarray(m))
         curves.append(-one.best_lr * np.asarray(population / corrector) / one.max_lr)
         for d, runs in size.runs.items():
             theory = exit_time(problem, d, 0.5) + one.delay(one.best_lr)
@@ -88,15 +87,6 @@ def escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
             rows.append({"name": name, "d": d, "t": t.mean(), "error": base.error_of(t), "theory": theory})
     coords = {"m": m, "name": list(ACTIVATIONS)[: size.activations]}
     return base.tabulate(rows), xr.Dataset({"share": (("name", "m"), curves)}, coords)
-
-
-@eqx.filter_jit
-def _parts(problem: sl.ProjectionProblem, m):
-    def one(m):
-        stats = sl.Overlaps(jnp.ones(1), m[None, None], jnp.ones((1, 1)))
-        return tuple(part.M[0, 0] for part in problem.drift_parts(stats))
-
-    return problem.over_runs(one, m)
 
 
 def trajectory(name: str, size: Size, seed: int) -> xr.Dataset:

@@ -13,7 +13,7 @@ import xarray as xr
 import sgdlimits as sl
 from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels, participation, progress, rows_of, tabulate
 from sgdlimits.plot.style import OKABE_ITO
-from sgdlimits.theory.mediocrity.second_layer import end_rates, second_only_risk, terminal_risk
+from sgdlimits.theory.mediocrity.asymptotic import end_rates, second_only_risk, terminal_risk
 
 STEP, NOISE = 1 / 24, 0.2
 """lr/p, and the label noise where there is some."""
@@ -157,9 +157,8 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         level = "ODE" if level == "ode" else "Chain"
         sentences.append(f"{level}, p = {width}: {shares} of p; {gone} % of entries are below {SPARSE:g}.")
     noisy = datasets["noisy"]
-    sentences += [
-        f"(c) With noise {NOISE:g} an uneven layer on recovered units becomes even, at the rate 2 r g noise/(1 - 6 g)."
-    ]
+    words = "an uneven layer on recovered units becomes even, at the rate 2 r g noise/(1 - 6 g)"
+    sentences.append(f"(c) With noise {NOISE:g} {words}.")
     for ratio in noisy.ratio.values:
         spread, rate = noisy.spread.sel(ratio=ratio).values, float(end_rates(p, STEP * p, NOISE, ratio).differences)
         keep = spread > 1e-3

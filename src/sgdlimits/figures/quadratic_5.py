@@ -12,7 +12,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, looks, panels
-from sgdlimits.theory.quadratic.counting import degrees_of_freedom
+from sgdlimits.theory.quadratic.critical import degrees_of_freedom
 
 ZERO = 1e-10
 """Singular values below this share of the largest count as zero."""

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, looks, panels
 from sgdlimits.figures.quadratic_5 import Rank, differential, rank
-from sgdlimits.theory.quadratic.counting import solution_dimension
+from sgdlimits.theory.quadratic.critical import solution_dimension
 
 FULL = Size(d=6, teachers=(1, 2, 4, 9), widest=12)
 QUICK = FULL.but(d=3, teachers=(1, 2, 5), widest=6)

@@ -1,9 +1,14 @@
-"""Expectations of functions of Gaussian vectors: the interface of the rules."""
+"""Expectations of functions of Gaussian vectors: the interface of the rules, and the symmetries of their nodes.
+
+An average over nodes keeps a symmetry of what it averages, where coordinates change places and signs, if the set of nodes has
+that symmetry. A set that has a group of them is a union of orbits, and each orbit has as many points as the group. So the error
+is that of the number of orbits, and a group should not be larger than what is averaged asks for.
+"""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
@@ -12,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.gaussian.symmetry import Group
-
 ZERO = 16 * float(np.finfo(float).eps)
+Turn = tuple[int, ...]
+"""Coordinate i becomes coordinate |t_i| - 1, with the sign of t_i."""
+Group = tuple[Turn, ...]
 
 
 class Estimate(NamedTuple):
@@ -110,3 +116,29 @@ def _eigen_roots(S: Float[Array, "n n"]) -> tuple[Float[Array, " n"], Float[Arra
     values, vectors = jnp.linalg.eigh(S)
     positive = values > ZERO * values[-1]
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, values, 1.0)), 0.0), vectors
+
+
+def parity(dim: int) -> Group:
+    """All signs at once, or none."""
+    return tuple(range(1, dim + 1)), tuple(range(-1, -dim - 1, -1))
+
+
+def enlarged(group: Group, turns: Iterable[Turn], most: int) -> Group:
+    """The group with further turns, each taken in its order where the group then has at most `most` elements.
+
+    >>> enlarged(parity(2), [(2, 1), (-1, 2)], most=4)                          # (-1, 2) would make it eight
+    ((2, 1), (1, 2), (-1, -2), (-2, -1))
+    """
+    for turn in turns:
+        found, new = set(group), {turn} - set(group)
+        while new and len(found) <= most:
+            found |= new
+            new = {tuple(int(np.sign(i)) * h[abs(i) - 1] for i in g) for g in (*group, turn) for h in new} - found
+        group = tuple(sorted(found, reverse=True)) if len(found) <= most else group
+    return group
+
+
+def orbits(points: Float[np.ndarray, "dim n"], group: Group) -> Float[np.ndarray, "dim m"]:
+    """The points in all their turns."""
+    turns = np.asarray(group)
+    return np.concatenate([np.sign(turn)[:, None] * points[np.abs(turn) - 1] for turn in turns], axis=1)

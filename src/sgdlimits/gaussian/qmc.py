@@ -15,8 +15,7 @@ from jaxtyping import PyTree
 from scipy.special import ndtri
 
 from sgdlimits.errors import BadInput
-from sgdlimits.gaussian.base import Nodes, Rule
-from sgdlimits.gaussian.symmetry import Group, orbits, parity
+from sgdlimits.gaussian.base import Group, Nodes, Rule, orbits, parity
 
 MOST_NODES = 2**17
 
@@ -42,10 +41,8 @@ class Sobol(Rule):
 
     def __check_init__(self) -> None:
         if not (0 < self.log2_points <= 24 and self.scrambles >= 2):
-            raise BadInput(
-                f"Sobol needs 1 to 24 as log2_points and at least 2 scrambles; got {self.log2_points} and {self.scrambles}."
-                " Give, for instance, Sobol(log2_points=12)."
-            )
+            given = f"{self.log2_points} and {self.scrambles}"
+            raise BadInput(f"Sobol needs 1 to 24 as log2_points and at least 2 scrambles; got {given}. Give, say, Sobol(12).")
 
     @property
     def remedy(self):
@@ -75,9 +72,7 @@ def _points(dim: int, group: Group, log2_points: int, scrambles: int, seed: int)
     if dim > qmc.Sobol.MAXDIM:
         raise BadInput(f"Sobol points exist up to dimension {qmc.Sobol.MAXDIM}; got {dim}. Use fewer units.")
     before = max(0, math.ceil(log2_points - math.log2(len(group))))
-    sets = [
-        qmc.Sobol(dim, scramble=True, rng=np.random.default_rng([seed, scramble])).random_base2(before)
-        for scramble in range(scrambles)
-    ]
+    draw = lambda rng: qmc.Sobol(dim, scramble=True, rng=rng).random_base2(before)
+    sets = [draw(np.random.default_rng([seed, scramble])) for scramble in range(scrambles)]
     turned = [orbits(ndtri(np.clip(points, 2.0**-54, 1 - 2.0**-53)).T, group) for points in sets]
     return np.concatenate(turned, axis=1)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.gaussian.lines import Line, gauss_hermite, trapezoid
+from sgdlimits.gaussian.quadrature import Line, gauss_hermite, trapezoid
 from sgdlimits.gaussian.units import Pairs, UnitIntegrals, condition_on, safe_inverse_root, safe_root
 
 RANGE = 2.16

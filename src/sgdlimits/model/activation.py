@@ -187,10 +187,8 @@ def as_activation(activation: str | Callable | Activation) -> Activation:
     if isinstance(activation, str):
         if activation not in ACTIVATIONS:
             names = [name for name in ACTIVATIONS if not name.startswith("he")]
-            raise BadInput(
-                f"unknown activation {activation!r}. Give one of {', '.join(names)}, he1 to he{HIGHEST_HERMITE}, "
-                "or a JAX function."
-            )
+            known = f"{', '.join(names)}, he1 to he{HIGHEST_HERMITE}"
+            raise BadInput(f"unknown activation {activation!r}. Give one of {known}, or a JAX function.")
         return ACTIVATIONS[activation]
     if not callable(activation):
         raise BadInput(f"activation must be a name or a function; got {activation!r}. Give, for instance, jnp.abs.")
@@ -201,9 +199,7 @@ def as_activation(activation: str | Callable | Activation) -> Activation:
     except Exception as reason:
         raise BadInput(f"activation {activation!r} fails on an array: {reason}. Write it with jax.numpy.") from reason
     if shape != (3, 2):
-        raise BadInput(
-            f"activation {activation!r} turns shape (3, 2) into {shape}. Give a function that acts on each entry alone."
-        )
+        raise BadInput(f"activation {activation!r} turns shape (3, 2) into {shape}. Give one that acts on each entry alone.")
     return FunctionActivation(activation)
 
 

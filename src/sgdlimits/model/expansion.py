@@ -36,22 +36,15 @@ def hermite_coefficients(fn: str | Callable | Activation, n: int) -> Float[np.nd
 
     .. math:: fn = \sum_m \frac{c_m}{m!}\, He_m, \qquad E[fn^2] = \sum_m \frac{c_m^2}{m!}.
 
+    Polynomials are expanded exactly. Other functions are integrated by Gauss-Legendre rules on panels that are halved where two
+    rules differ, so that kinks and jumps do not matter; the error of :math:`c_m/\sqrt{m!}` is then about 1e-11 of E|fn|.
+    Where the integral does not converge, as for exp(x^2), `BadInput` says so.
+
     Parameters
     ----------
     fn : the name of an activation, an `Activation`, or a JAX function that acts on each entry of an array
     n : the highest order
 
-    Notes
-    -----
-    Polynomials are expanded exactly. Other functions are integrated by Gauss-Legendre rules on panels that are halved where two
-    rules differ, so that kinks and jumps do not matter; the error of :math:`c_m/\sqrt{m!}` is then about 1e-11 of E|fn|.
-
-    Raises
-    ------
-    BadInput : the integral does not converge, as for exp(x^2)
-
-    Examples
-    --------
     >>> hermite_coefficients("relu", 4).round(9) + 0.0
     array([ 0.39894228,  0.5       ,  0.39894228,  0.        , -0.39894228])
     >>> hermite_coefficients("square", 3)
@@ -66,24 +59,14 @@ def information_exponent(target: str | Callable | Activation | Any, tolerance: f
     r"""The smallest order :math:`m \ge 1` whose Hermite coefficient :math:`c_m = E[g(z)\, He_m(z)]` is not zero.
 
     One-pass SGD on a target of the exponent n needs of the order of d samples for n = 1, d log d for n = 2 and
-    :math:`d^{n-1}` for :math:`n \ge 3` [15]_.
+    :math:`d^{n-1}` for :math:`n \ge 3` (Ben Arous, Gheissari and Jagannath [15]_).
 
     Parameters
     ----------
     target : g: the name of an activation, an `Activation`, a JAX function, or a problem with one teacher, whose target it is
-    tolerance : a coefficient counts as zero where :math:`|c_m|/\sqrt{m!}` is at most this share of E|g|
+    tolerance : a coefficient counts as zero where :math:`|c_m|/\sqrt{m!}` is at most this share of E|g|; `BadInput` where all
+        up to order 64 do, as for a constant
 
-    Raises
-    ------
-    BadInput : all coefficients of order 1 to 64 count as zero, as for a constant
-
-    References
-    ----------
-    .. [15] Ben Arous, Gheissari, Jagannath, *Online stochastic gradient descent on non-convex losses from high-dimensional
-       inference*.
-
-    Examples
-    --------
     >>> [information_exponent(name) for name in ("erf", "square", "he3")]
     [1, 2, 3]
     >>> information_exponent(lambda x: x**4 - 6 * x**2)

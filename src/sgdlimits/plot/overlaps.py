@@ -42,30 +42,15 @@ def overlaps(
     """Plot overlaps: for each pair of directions a thick line for the mean over runs, thin ones for runs, and a band.
 
     With more than six pairs each has only a thin line, its mean over runs. A single dataset has one colour a pair;
-    several datasets have one colour each.
+    several datasets have one colour each. Diverged runs are left out, and the label says how many there are.
 
     Parameters
     ----------
-    datasets : one dataset of `simulate`, several, or a dict from labels to datasets; labels are levels unless given
-    ax : where to draw; a new figure unless given
+    datasets, ax, clock, singles, band, legend : as in `risk`
     what : "M", overlaps with the fixed directions, unless given; "Q", overlaps between trained directions; "a"; or "q"; of a
         spiked tensor "m" and "r2", both unless given
     absolute : whether to plot absolute values; None does so for M and m alone, whose sign many problems do not see
-    clock : "t" for samples per dimension, "paper" for the time of the problem's paper, "samples" for t d
-    singles : at most so many single runs of each dataset, or a dict from labels to such numbers
-    band : the quantiles between which the band lies, or None; drawn if there are more runs than thin lines
-    legend : whether to draw a legend
 
-    Returns
-    -------
-    matplotlib Axes. Diverged runs are left out, and the label says how many there are.
-
-    See Also
-    --------
-    sgdlimits.plot.risk : the population risk of the same runs
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem, start = sl.presets.phase_retrieval(width=2, lr=0.05), sl.FixedInit([[0.1], [0.2]])
     >>> ax = sl.plot.overlaps(sl.simulate(problem, sl.ODE(), start, t_max=20))
@@ -74,8 +59,10 @@ def overlaps(
     """
     named = curves.labelled(datasets)
     x = curves.clock_values(named, clock)
-    variables = _variables(next(iter(named.values()))) if what is None else (what,)
-    overlap = overlap_name(next(iter(named.values())))
+    first = next(iter(named.values()))
+    overlap = overlap_name(first)
+    usual = (overlap, "r2") if overlap == "m" and "r2" in first else (overlap,)
+    variables: tuple[Any, ...] = usual if what is None else (what,)
     signless = {name: name == overlap if absolute is None else absolute for name in variables}
     pairs = {label: dict(_pairs(dataset, signless)) for label, dataset in named.items()}
     ax = curves.new_axes(ax)
@@ -96,12 +83,6 @@ def overlaps(
     several = len(next(iter(pairs.values()))) > len(variables)
     ax.set_ylabel(", ".join(_axis_label(name, several, signless[name]) for name in variables))
     return curves.finish(ax, clock, legend)
-
-
-def _variables(dataset: xr.Dataset) -> tuple[Any, ...]:
-    """The overlaps with the fixed directions, and with the single overlap of a spike what else there is of it."""
-    name = overlap_name(dataset)
-    return (name, "r2") if name == "m" and "r2" in dataset else (name,)
 
 
 def _pairs(dataset: xr.Dataset, signless: dict[str, bool]) -> Iterator[tuple[str, np.ndarray]]:

@@ -34,8 +34,6 @@ def overview(
     what : of `overlaps`
     clock, **options : of both, such as `singles` and `band`
 
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> run = sl.simulate(sl.presets.phase_retrieval(lr=0.05), sl.ODE(), sl.FixedInit(0.1), t_max=20)
     >>> left, right = sl.plot.overview(run)

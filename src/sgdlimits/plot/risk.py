@@ -23,6 +23,8 @@ def risk(
 ) -> Axes:
     """Plot the population risk: a thick line for the mean over runs, thin ones for runs, a band between quantiles.
 
+    Diverged runs are left out, and the label says how many there are.
+
     Parameters
     ----------
     datasets : one dataset of `simulate`, several, or a dict from labels to datasets; labels are levels unless given
@@ -34,16 +36,6 @@ def risk(
     band : the quantiles between which the band lies, or None; drawn if there are more runs than thin lines
     legend : whether to draw a legend
 
-    Returns
-    -------
-    matplotlib Axes. Diverged runs are left out, and the label says how many there are.
-
-    See Also
-    --------
-    sgdlimits.plot.overlaps : the overlaps of the same runs
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem, start = sl.presets.phase_retrieval(lr=0.05), sl.FixedInit(0.1)
     >>> theory = sl.simulate(problem, sl.ODE(), start, t_max=20)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from sgdlimits.analysis.kaplan_meier import Times, check_exits, curve
+from sgdlimits.analysis.summary import Times, check_exits, curve
 from sgdlimits.errors import check_share
 from sgdlimits.plot.curves import Datasets, clock_factors, finish, labelled, new_axes
 from sgdlimits.plot.style import looks
@@ -15,6 +15,9 @@ def survival(
 ) -> Axes:
     """Plot the share of runs that have not exited: steps of the Kaplan-Meier curve, with a band of confidence intervals.
 
+    A curve ends at the last time at which a run was observed. Small strokes mark the ends of censored runs, and the label says
+    how many there are. `sgdlimits.summarise` has the same runs in a few numbers.
+
     Parameters
     ----------
     exits : one dataset of `exit_times`, several, or a dict from labels to datasets; labels are levels unless given
@@ -23,18 +26,6 @@ def survival(
     confidence : of the band, at each time on its own; None draws no band
     legend : whether to draw a legend
 
-    Returns
-    -------
-    matplotlib Axes. A curve ends at the last time at which a run was observed. Small strokes mark the ends of censored runs,
-    and the label says how many there are.
-
-    See Also
-    --------
-    sgdlimits.exit_times : the datasets that this takes
-    sgdlimits.summarise : the same runs in a few numbers
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem, start = sl.presets.phase_retrieval(lr=0.08), sl.RandomInit(d=50)
     >>> runs = sl.simulate(problem, sl.Chain(d=50), start, t_max=20, runs=20)

@@ -45,8 +45,6 @@ class SpikedTensor(Problem):
     direct : whether `SGD` draws every tensor, instead of drawing :math:`\xi`, which has the same law
     name : how the problem is called in tables and files
 
-    Examples
-    --------
     >>> problem = SpikedTensor(order=3, snr=4.0)
     >>> [part.m.item() for part in problem.drift_parts(Spike(m=0.5, r2=1.0))]
     [1.3125, 0.0]

@@ -103,8 +103,6 @@ def escape(activation: str | Callable | Activation, target: Any = None, noise: f
     target : g, the same unless given
     noise : :math:`\Delta`, the variance of the label noise
 
-    Examples
-    --------
     >>> one = escape("square")
     >>> [round(each, 9) for each in (one.max_lr, one.final_lr, one.samples, one.noise_gain(1 / 12))]
     [0.166666667, 0.166666667, 3.0, 1.0]
@@ -113,9 +111,7 @@ def escape(activation: str | Callable | Activation, target: Any = None, noise: f
     student, teacher = as_activation(activation), as_activation(activation if target is None else target)
     s, g = (expand(each, 2)[0] for each in (student, teacher))
     if abs(s[1] * g[1]) > ZERO:
-        raise BadInput(
-            f"the first Hermite coefficients must not meet; got {s[1]:.3g} and {g[1]:.3g}. Take out the linear part."
-        )
+        raise BadInput(f"first Hermite coefficients must not meet; got {s[1]:.3g} and {g[1]:.3g}. Take out the linear part.")
     slope = jax.vmap(jax.grad(lambda x: student(x[None])[0]))
     square = lambda x: slope(x) ** 2
     first, own, both = (_mean(lambda x, k=k: student(x) ** k * square(x)) for k in (0, 1, 2))
@@ -135,8 +131,6 @@ def critical_points(activation: str | Callable | Activation, target: Any = None)
     :math:`s = \mathrm{He}_2 + c\,\mathrm{He}_4` and :math:`g = \mathrm{He}_2 + c_\star\mathrm{He}_4` it is at
     :math:`m^2 = -1/(24 c c_\star)` where :math:`c c_\star < -1/24`.
 
-    Examples
-    --------
     >>> import jax.numpy as jnp
     >>> for point in critical_points(lambda x: x**4, lambda x: -jnp.cos(2 * x)):
     ...     print(round(point.m, 4), point.stable)

@@ -89,22 +89,6 @@ def recommended_lr(problem: ProjectionProblem, d: int, overlap: float = 0.5) -> 
     the best one at the hardest place, and the largest at which the corrector nowhere takes more than half of the population's
     drift. It tends to a constant as d grows for exponents 1 and 2, and falls as :math:`d^{-(n-2)/2}` for :math:`n \ge 3`.
 
-    Parameters
-    ----------
-    problem : one teacher, any width, activation, target and noise; its own learning rate does not matter
-    d : dimension, which sets the typical overlap :math:`1/\sqrt d` of a random start
-    overlap : where the way ends, between :math:`1/\sqrt d` and 1
-
-    Returns
-    -------
-    float
-
-    Raises
-    ------
-    BadInput : the overlap does not grow all the way, at any learning rate; the message says why
-
-    Notes
-    -----
     Students start alike, with the norm, the second layer and the overlap in common. Off the sphere m is the cosine with the
     teacher, at the norms of the start; a second layer that is trained is taken as it starts. Two things are not counted. SGD's
     own noise: for :math:`n \ge 3` it carries runs over the corrector's barrier, and rates a few times larger need fewer samples
@@ -115,8 +99,12 @@ def recommended_lr(problem: ProjectionProblem, d: int, overlap: float = 0.5) -> 
     For phase retrieval by one unit this is :math:`1/(12 + \Delta/(1-\text{overlap}^2))`: the rate 1/12 without label noise, and
     `theory.mediocrity.optimal_lr` in general where the way ends soon.
 
-    Examples
-    --------
+    Parameters
+    ----------
+    problem : one teacher, any width, activation, target and noise; its own learning rate does not matter
+    d : dimension, which sets the typical overlap :math:`1/\sqrt d` of a random start
+    overlap : where the way ends, between :math:`1/\sqrt d` and 1; `BadInput` says why where none is right up to there
+
     >>> import sgdlimits as sl
     >>> round(1 / recommended_lr(sl.presets.phase_retrieval(), d=1000), 9)
     12.0
@@ -148,6 +136,11 @@ def exit_time(problem: ProjectionProblem, d, overlap, start=None, noise: bool = 
 
     .. math:: \frac{a}{2d}\,\theta'' + b\,\theta' = -1, \qquad \theta(\pm\text{overlap}) = 0, \qquad \theta(m_0) = E\,t .
 
+    The time is an array where an argument is one, and infinite where the overlap of the ODE does not come there. Noise is of
+    the order of the start for every exponent from 2 on, and never negligible. For odd exponents it also brings in runs that
+    have lost their start, late: the mean is then well above the median. `theory.mediocrity.exit_time` has phase retrieval at
+    any width, averaged over random starts.
+
     Parameters
     ----------
     problem : one unit and one teacher, on the sphere, its second layer fixed
@@ -156,21 +149,6 @@ def exit_time(problem: ProjectionProblem, d, overlap, start=None, noise: bool = 
     start : the overlap at the start; the typical :math:`1/\sqrt d` unless given, with the sign that learns
     noise : whether SGD's own noise counts
 
-    Returns
-    -------
-    float, or an array where an argument is one; infinite where the overlap of the ODE does not come there
-
-    Notes
-    -----
-    Noise is of the order of the start for every exponent from 2 on, and never negligible. For odd exponents it also brings in
-    runs that have lost their start, late: the mean is then well above the median.
-
-    See Also
-    --------
-    sgdlimits.theory.mediocrity.exit_time : the same for phase retrieval, at any width and averaged over random starts
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.single_index("he2", lr=1 / 12)
     >>> round(exit_time(problem, d=1000, overlap=0.5), 4)                         # 3 log(m^2 (1-m0^2)/m0^2 (1-m^2))
@@ -186,7 +164,7 @@ def exit_time(problem: ProjectionProblem, d, overlap, start=None, noise: bool = 
         )
     end = max(check_share("overlap", each) for each in np.ravel(overlap))
     drift = _Drift.of(problem, end)
-    variance = _interpolate(_variance(problem, jnp.asarray(_nodes(end))), end) if noise else None
+    variance = _interpolate(increment_variance(problem, jnp.asarray(_nodes(end))), end) if noise else None
 
     def one(d, overlap, start):
         d = check_count("d", d, at_least=2)
@@ -238,7 +216,7 @@ class _Drift(NamedTuple):
 
     @classmethod
     def of(cls, problem: ProjectionProblem, end: float) -> _Drift:
-        population, corrector = _drift_parts(problem, jnp.asarray(_nodes(end)))
+        population, corrector = drift_parts(problem, jnp.asarray(_nodes(end)))
         return cls(_interpolate(population, end), _interpolate(corrector, end), _Series.of(problem))
 
     def __call__(self, m: np.ndarray) -> np.ndarray:
@@ -260,7 +238,7 @@ def _strengths(activation: Activation) -> np.ndarray:
 
 
 @eqx.filter_jit
-def _drift_parts(problem: ProjectionProblem, m: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+def drift_parts(problem: ProjectionProblem, m: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """Population and corrector in the drift of the cosine with the teacher, averaged over students that are alike."""
     law, p, norm = problem.initial, problem.network.width, jnp.sqrt(problem.target.gram[0, 0])
 
@@ -276,7 +254,7 @@ def _drift_parts(problem: ProjectionProblem, m: Float[Array, " n"]) -> tuple[Flo
 
 
 @eqx.filter_jit
-def _variance(problem: ProjectionProblem, m: Float[Array, " n"]) -> Float[Array, " n"]:
+def increment_variance(problem: ProjectionProblem, m: Float[Array, " n"]) -> Float[Array, " n"]:
     """The variance of d times one sample's increment of the overlap of one unit."""
     P = problem.target.gram
 

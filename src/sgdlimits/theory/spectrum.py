@@ -28,8 +28,6 @@ class Spectrum(NamedTuple):
     eigenvalues : those closer than a tolerance times the largest are one, their mean; 0.0 where they are as close to zero
     multiplicities : whole numbers
 
-    Examples
-    --------
     >>> Spectrum(np.array([-4.0, 0.0]), np.array([1, 2998]))
     Spectrum of 2999 eigenvalues: 1 negative, 2998 null, 0 positive
       eigenvalue  multiplicity

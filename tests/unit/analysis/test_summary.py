@@ -10,7 +10,7 @@ import xarray as xr
 from scipy.stats import CensoredData, binom, ecdf
 
 import sgdlimits as sl
-from sgdlimits.analysis.kaplan_meier import Times, curve
+from sgdlimits.analysis.summary import Times, curve
 
 pytestmark = pytest.mark.filterwarnings("ignore::sgdlimits.CensoredWarning")
 

@@ -13,8 +13,7 @@ from scipy.stats import norm
 
 import sgdlimits as sl
 from sgdlimits.theory import mediocrity
-from sgdlimits.theory.first_passage.backward import FirstPassage, Law
-from sgdlimits.theory.first_passage.ornstein_uhlenbeck import mean_exit_time
+from sgdlimits.theory.first_passage import FirstPassage, Law, mean_exit_time
 from sgdlimits.theory.mediocrity.start import mean_log_overlap, overlap_rule, spread
 
 limits = eqx.filter_jit(lambda problem, stats: (problem.drift(stats), problem.covariance(stats)))

@@ -1,5 +1,10 @@
 """Quantities that learning does not change, and the solution that they select among all those of zero risk."""
 
-from sgdlimits.analysis.conserved.end_point import EndPoint as EndPoint, distance as distance, end_point as end_point
 from sgdlimits.analysis.conserved.functions import along as along, check as check
-from sgdlimits.analysis.conserved.polar import phase as phase, polar as polar
+from sgdlimits.analysis.conserved.polar import (
+    EndPoint as EndPoint,
+    distance as distance,
+    end_point as end_point,
+    phase as phase,
+    polar as polar,
+)

@@ -11,16 +11,21 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.analysis.origin import origin
+from sgdlimits.analysis.origin import over_times
 from sgdlimits.errors import check_number
 from sgdlimits.level.ode import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import RandomInit
+from sgdlimits.statistics.trees import batch_of
 from sgdlimits.trajectory.schema import check as check_dataset, statistics
 
 
 def check(function: Callable, dataset: xr.Dataset, *, tolerance: float = 1e-6) -> xr.Dataset:
-    r"""Whether a function of the statistics stays what it was along the runs of a dataset, of any level.
+    r"""Whether a function of the statistics stays what it was along the runs of a dataset; `along` asks it at one state.
+
+    The dataset has `value` over run, t and component (the array in one row); `drift` over run and t, the largest change of a
+    component since the first saved time; per run `scale`, the largest :math:`\sum_i |x_i\,\partial f/\partial x_i|` on the way,
+    which is the size of the terms whose changes must cancel; and per run `conserved`.
 
     Parameters
     ----------
@@ -28,18 +33,6 @@ def check(function: Callable, dataset: xr.Dataset, *, tolerance: float = 1e-6) -
     dataset : of `simulate`
     tolerance : how far the function may move, relative to `scale`, to count as conserved
 
-    Returns
-    -------
-    xarray.Dataset with `value` over run, t and component (the array in one row); `drift` over run and t, the largest change of
-    a component since the first saved time; per run `scale`, the largest :math:`\sum_i |x_i\,\partial f/\partial x_i|` on the
-    way, which is the size of the terms whose changes must cancel; and per run `conserved`.
-
-    See Also
-    --------
-    along : the same question at one state, without a trajectory
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=2, teachers=2, lr=0.1)
     >>> runs = sl.simulate(problem, sl.ODE(), sl.OrthogonalInit(0.1), t_max=100, save=5)
@@ -52,29 +45,23 @@ def check(function: Callable, dataset: xr.Dataset, *, tolerance: float = 1e-6) -
     value = np.asarray(value).reshape(*dataset.risk.shape, -1)
     drift = np.abs(value - value[:, :1]).max(-1, initial=0.0)
     scale = np.asarray(scale).reshape(dataset.risk.shape).max(1)
-    return xr.Dataset(
-        {
-            "value": (("run", "t", "component"), value, {"long_name": "the function"}),
-            "drift": (("run", "t"), drift, {"long_name": "largest change of a component"}),
-            "scale": ("run", scale, {"long_name": "size of the terms that must cancel"}),
-            "conserved": ("run", drift.max(1) <= tolerance * scale),
-        },
-        coords={"run": dataset.run.values, "t": dataset.t.values},
-        attrs={"tolerance": tolerance, **origin(dataset)},
-    )
+    variables = {
+        "value": (("run", "t", "component"), value, {"long_name": "the function"}),
+        "drift": (("run", "t"), drift, {"long_name": "largest change of a component"}),
+        "scale": ("run", scale, {"long_name": "size of the terms that must cancel"}),
+        "conserved": ("run", drift.max(1) <= tolerance * scale),
+    }
+    return over_times(dataset, variables, tolerance=tolerance)
 
 
 def along(
-    problem: Problem,
-    function: Callable,
-    stats: PyTree | None = None,
-    *,
-    corrector: bool = True,
-    tolerance: float | None = None,
+    problem: Problem, function: Callable, stats: PyTree | None = None, *, corrector: bool = True, tolerance: float | None = None
 ) -> xr.Dataset:
     r"""How fast a function of the statistics moves along the drift, :math:`\nabla f\cdot b`, by automatic differentiation.
 
-    A function is conserved by the ODE where this is zero at every state.
+    A function is conserved by the ODE where this is zero at every state. The dataset has `rate` over run and component, in
+    samples per dimension; per run `scale`, the largest :math:`\sum_i|\partial f/\partial x_i|` times the fastest statistic; and
+    per run `conserved`.
 
     Parameters
     ----------
@@ -84,11 +71,6 @@ def along(
     corrector : whether the drift contains the effect of the step size, as in `ODE`
     tolerance : how large the rate may be, relative to `scale`, to count as zero; None takes ten times what the problem's
         expectations are worth
-
-    Returns
-    -------
-    xarray.Dataset with `rate` over run and component, in samples per dimension; per run `scale`, the largest
-    :math:`\sum_i|\partial f/\partial x_i|` times the fastest statistic; and per run `conserved`.
 
     Examples
     --------
@@ -107,17 +89,15 @@ def along(
         room = 2 * (problem.directions.width + problem.directions.fixed)
         stats = RandomInit(room).sample(problem, runs=16)
     elif np.ndim(jax.tree.leaves(stats)[0]) == len(next(iter(type(stats).dims.values()))):
-        stats = jax.tree.map(lambda leaf: leaf[None], stats)
+        stats = batch_of(stats)
     problem.check(stats)
     rate, scale = (np.asarray(each) for each in _rates(problem, function, stats, corrector))
-    return xr.Dataset(
-        {
-            "rate": (("run", "component"), rate, {"long_name": "rate of change along the drift"}),
-            "scale": ("run", scale, {"long_name": "rate without any cancellation"}),
-            "conserved": ("run", np.abs(rate).max(1, initial=0.0) <= tolerance * scale),
-        },
-        attrs={"tolerance": tolerance},
-    )
+    variables = {
+        "rate": (("run", "component"), rate, {"long_name": "rate of change along the drift"}),
+        "scale": ("run", scale, {"long_name": "rate without any cancellation"}),
+        "conserved": ("run", np.abs(rate).max(1, initial=0.0) <= tolerance * scale),
+    }
+    return xr.Dataset(variables, attrs={"tolerance": tolerance})
 
 
 @eqx.filter_jit

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import PyTree
 
 from sgdlimits.analysis.fixed_points.components import Atlas
 from sgdlimits.analysis.fixed_points.result import FixedPoint, FixedPoints, SearchInterrupted, share
-from sgdlimits.analysis.fixed_points.roots import Roots, roots_from, roots_near
-from sgdlimits.analysis.fixed_points.settle import settle
+from sgdlimits.analysis.fixed_points.roots import Roots, roots_from, roots_near, settle
 from sgdlimits.analysis.fixed_points.stability import Stability, representative, stability_of
-from sgdlimits.analysis.fixed_points.starts import draw_starts
 from sgdlimits.analysis.fixed_points.symmetry import Group, find_symmetries
-from sgdlimits.analysis.fixed_points.system import STARTS, System
-from sgdlimits.analysis.fixed_points.watch import OutOfTime, Watch
+from sgdlimits.analysis.fixed_points.system import STARTS, OutOfTime, System, Watch
 from sgdlimits.errors import check_count, check_number
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import Start, as_start
+from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import one_of
 
 SEARCH_BLOCKS, FEW_BLOCKS = 12, 6
@@ -28,6 +27,9 @@ EVERY = 4
 ORDER = ("stable", "neutral", "unstable", "unknown")
 AT_REST = 0.2
 """A flow has come to rest where a fixed point is this close, relative to 1 and its size; sliding along kinks needs the room."""
+SCALES = (0.3, 1.0, 2.0)
+DENSE = 0.3
+"""The share of starts in which nothing is switched off."""
 
 
 def fixed_points(
@@ -44,6 +46,13 @@ def fixed_points(
     progress: bool = True,
 ) -> FixedPoints:
     r"""The fixed points of a problem's ODE: isolated points and manifolds, their eigenvalues, stability and basins.
+
+    Searches go by MINPACK's methods (SciPy) from each start, and by Levenberg's and Marquardt's, for many points at once, from
+    the starts and from where the flow carries them. A search that succeeds ends where the drift is zero to rounding
+    and weights with such statistics exist. Two roots belong to one component where the segment between them projects onto fixed
+    points without a jump. A component is unstable where a point of it has a growing eigenvalue, or a small displacement leads
+    away for good. This is a numerical answer: a component that no search meets is missing, and `unseen` estimates how likely
+    that is.
 
     Parameters
     ----------
@@ -63,20 +72,7 @@ def fixed_points(
     Returns
     -------
     `FixedPoints`, a row for each orbit under the symmetries. Where the time was over, `stopped` says what is missing, and
-    rows that were not examined have the stability "unknown".
-
-    Raises
-    ------
-    SearchInterrupted : on Ctrl-C, a `KeyboardInterrupt` with what was found in its attribute `found`
-
-    Notes
-    -----
-    Searches go by MINPACK's methods (SciPy) from each start, and by Levenberg's and Marquardt's, for many points at once, from
-    the starts and from where the flow carries them. A search that succeeds ends where the drift is zero to rounding
-    and weights with such statistics exist. Two roots belong to one component where the segment between them projects onto fixed
-    points without a jump. A component is unstable where a point of it has a growing eigenvalue, or a small displacement leads
-    away for good. This is a numerical answer: a component that no search meets is missing, and `unseen` estimates how likely
-    that is.
+    rows that were not examined have the stability "unknown". Ctrl-C raises `SearchInterrupted`, which has it as `found`.
 
     Examples
     --------
@@ -84,10 +80,6 @@ def fixed_points(
     >>> found = sl.fixed_points(sl.presets.phase_retrieval(lr=0.1), count=32)
     >>> [(each.copies, each.stability, round(abs(float(each.point.M[0, 0])), 6)) for each in found]
     [(2, 'stable', 1.0), (1, 'unstable', 0.0)]
-
-    See Also
-    --------
-    linearise : the Jacobian at a given point
     """
     drawn = STARTS if count is None else check_count("count", count)
     if seconds is not None:
@@ -223,3 +215,32 @@ def _batch(problem: Problem, start: Start | PyTree, count: int, seed: int) -> Py
         name, axes = next(iter(type(given).dims.items()))
         count = getattr(given, name).shape[0] if np.ndim(getattr(given, name)) > len(axes) else 1
     return start.sample(problem, runs=count, seed=seed)
+
+
+def draw_starts(problem: Problem, count: int, seed: int) -> PyTree:
+    """Statistics of random weights of several sizes, runs first; in most, parts are switched off.
+
+    Saddles lie where units are zero, or blind to some of the fixed directions, or within the span of these. Such states are
+    invariant for many problems, so that a search that starts from them stays there.
+    """
+    rng, directions = np.random.default_rng(seed), problem.directions
+    p, k, law = directions.width, directions.fixed, directions.initial
+    on_sphere, trained = problem.sphere, problem.trains_second
+    B = np.linalg.cholesky(np.asarray(directions.gram))
+    scale = float(law.scale) * (np.ones((count, 1, 1)) if on_sphere else rng.choice(SCALES, (count, 1, 1)))
+    inside, outside = rng.normal(size=(count, p, k)), rng.normal(size=(count, p, p))
+    dense = rng.random((count, 1, 1)) < DENSE
+    on = dense | (rng.random((count, p, 1)) < rng.uniform(0.3, 1, (count, 1, 1)))
+    sees = dense | (rng.random((count, p, k)) < rng.uniform(0.5, 1, (count, 1, 1)))
+    leaves = dense | (rng.random((count, 1, 1)) < 0.5)
+    weights = np.concatenate([inside * sees @ B, outside * leaves], axis=2)
+    if on_sphere:
+        blank = ~weights.any(axis=2, keepdims=True)
+        weights = np.where(blank, np.concatenate([inside @ B, outside], axis=2), weights)
+        weights *= scale / np.linalg.norm(weights, axis=2, keepdims=True)
+    else:
+        weights *= scale * on / np.sqrt(k + p)
+    a = scale[:, :, 0] * rng.normal(size=(count, p)) * on[:, :, 0] if trained else np.full((count, p), float(law.second))
+    M, Q = weights[:, :, :k] @ B.T, weights @ weights.swapaxes(1, 2)
+    overlaps: Any = Overlaps
+    return problem.from_overlaps(overlaps(a, M, Q))

@@ -52,7 +52,9 @@ class FixedPoint:
         more = ", ..." if self.eigenvalues.size > SHOWN else ""
         basin = "" if self.basin is None else repr(self.basin)
         first = (str(self.copies), str(self.dimension), self.stability, numbers + more, f"{self.risk:.4g}")
-        return (*first, basin, str(self.found), _words(self.point))
+        names = [name for name in type(self.point).dims if name != "Q"]
+        where = ", ".join(f"{name} = {_numbers(np.asarray(getattr(self.point, name)))}" for name in names)
+        return (*first, basin, str(self.found), where)
 
     def __repr__(self) -> str:
         parts = zip(COLUMNS, self.row(), strict=True)
@@ -130,12 +132,6 @@ def share(part: int, runs: int) -> Estimate:
     """A share of runs with its exact interval of 95 % (Clopper and Pearson)."""
     interval = binomtest(part, runs).proportion_ci(0.95, method="exact")
     return Estimate(part / runs, float(interval.low), float(interval.high))
-
-
-def _words(point: PyTree) -> str:
-    """Statistics in a line, without the overlaps between units where there are fixed directions."""
-    names = [name for name in type(point).dims if name != "Q"]
-    return ", ".join(f"{name} = {_numbers(np.asarray(getattr(point, name)))}" for name in names)
 
 
 def _numbers(value: np.ndarray) -> str:

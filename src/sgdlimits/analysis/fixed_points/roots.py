@@ -1,4 +1,4 @@
-"""Roots of the drift near given points."""
+"""Roots of the drift near given points, and where the ODE's flow comes to rest."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ ZERO = 1e-6
 """Eigenvalues below this, relative to the norm of the Jacobian, are zero."""
 METHODS = {False: ("lm", {"xtol": 1e-13, "ftol": 1e-13}), True: ("hybr", {"xtol": 1e-4, "maxfev": 100})}
 """Of MINPACK. Powell's, for costly drifts, renews the Jacobian only where its updates serve no more."""
+BLOCKS, BLOCK = 64, 32
+FINE, FINE_BLOCKS = 1 / 8, 4
+STILL = 1e-8
+"""A state is at rest where its drift is below this, relative to the Jacobian times its size."""
 
 
 class Roots(NamedTuple):
@@ -91,9 +95,23 @@ def roots_near(system: System, x: np.ndarray, steps: int = STEPS) -> Roots:
     return first
 
 
-def linearised(system: System, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(drift, Jacobian) at each row."""
-    return in_chunks(_levenberg_marquardt, system, x, np.asarray(0))[1:]
+def settle(system: System, x: np.ndarray, blocks: int = BLOCKS) -> np.ndarray:
+    """Rows of coordinates carried by the flow until they rest, or for `blocks` times 32 steps.
+
+    The steps are Heun's, each of the length 1 over the norm of the Jacobian, which is renewed before every block. A field that
+    slides along a kink jumps from one side to the other; a few blocks of shorter steps leave it close to the kink.
+    """
+    x, active = x.copy(), np.arange(len(x))
+    for length in [1.0] * blocks + [FINE] * FINE_BLOCKS:
+        _, drift, J = in_chunks(_levenberg_marquardt, system, x[active], np.asarray(0))
+        rate = np.linalg.norm(J, axis=(1, 2)) + np.finfo(float).tiny
+        with np.errstate(invalid="ignore"):
+            moves = np.linalg.norm(drift, axis=1) > STILL * rate * (1 + np.linalg.norm(x[active], axis=1))
+        active, rate = active[moves], rate[moves]
+        if not active.size:
+            break
+        x[active] = in_chunks(_heun, system, (x[active], length / rate))
+    return x
 
 
 def _search(system: System, x: np.ndarray, steps: int) -> Roots:
@@ -137,3 +155,20 @@ def _levenberg_marquardt(system: System, x: Float[Array, "rows n"], steps: Array
 @eqx.filter_jit
 def _jacobian(system: System, x: Float[Array, " n"]) -> Float[Array, "n n"]:
     return jax.jacfwd(system.drift)(x)
+
+
+@eqx.filter_jit
+def _heun(system: System, rows: tuple[Float[Array, "rows n"], Float[Array, " rows"]]) -> Float[Array, "rows n"]:
+    """States after a block of steps of the given lengths."""
+
+    def flow(row):
+        x, h = row
+
+        def step(x, _):
+            here = system.drift(x)
+            there = system.drift(x + h * here)
+            return x + h / 2 * (here + there), None
+
+        return lax.scan(step, x, length=BLOCK)[0]
+
+    return system.over_rows(flow, rows)

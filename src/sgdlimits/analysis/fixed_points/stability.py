@@ -7,8 +7,7 @@ from typing import Literal
 import numpy as np
 
 from sgdlimits.analysis.fixed_points.components import SAME, connected, displacements, smooth
-from sgdlimits.analysis.fixed_points.roots import Roots, roots_near
-from sgdlimits.analysis.fixed_points.settle import settle
+from sgdlimits.analysis.fixed_points.roots import Roots, roots_near, settle
 from sgdlimits.analysis.fixed_points.system import System
 
 Stability = Literal["stable", "neutral", "unstable", "unknown"]

@@ -63,22 +63,19 @@ def candidates(like: PyTree) -> Sequence[Callable[[PyTree], PyTree]]:
     they are the signs of single numbers.
     """
     if not isinstance(like, Overlaps):
-        return [partial(_negated, name=name) for name in type(like).dims]
+        negated = lambda name: lambda stats: replace(stats, **{name: -getattr(stats, name)})
+        return [negated(name) for name in type(like).dims]
     p, k = like.M.shape
-    exchanges = [partial(_relabel, units=_exchange(p, j)) for j in range(p - 1)]
-    signs = [partial(_relabel, unit_signs=sign, second_signs=second) for sign in _flips(p) for second in (1.0, sign)]
-    orders = [np.arange(k), *(_exchange(k, r) for r in range(k - 1))]
-    flips = [np.ones(k), *_flips(k), -np.ones(k)]
+    exchange = lambda count, i: np.r_[:i, i + 1, i, i + 2 : count]
+    exchanges = [partial(_relabel, units=exchange(p, j)) for j in range(p - 1)]
+    signs = [partial(_relabel, unit_signs=sign, second_signs=second) for sign in 1 - 2 * np.eye(p) for second in (1.0, sign)]
+    orders = [np.arange(k), *(exchange(k, r) for r in range(k - 1))]
+    flips = [np.ones(k), *(1 - 2 * np.eye(k)), -np.ones(k)]
     turns = [
         partial(_relabel, directions=order, direction_signs=flip, second_signs=sign)
         for order, flip, sign in itertools.product(orders, flips, (1.0, -1.0))
     ]
     return exchanges + signs + turns
-
-
-def _flips(count: int) -> np.ndarray:
-    """Signs, one of which is negative, a row each."""
-    return 1.0 - 2 * np.eye(count)
 
 
 def _relabel(stats: Overlaps, units=None, unit_signs=1.0, directions=None, direction_signs=1.0, second_signs=1.0) -> Overlaps:
@@ -88,16 +85,6 @@ def _relabel(stats: Overlaps, units=None, unit_signs=1.0, directions=None, direc
     M = sign[:, None] * stats.M[units][:, directions] * direction_signs
     Q = sign[:, None] * stats.Q[units][:, units] * sign
     return Overlaps(second_signs * stats.a[units], M, Q)
-
-
-def _exchange(count: int, i: int) -> np.ndarray:
-    order = np.arange(count)
-    order[[i, i + 1]] = i + 1, i
-    return order
-
-
-def _negated(stats: PyTree, name: str) -> PyTree:
-    return replace(stats, **{name: -getattr(stats, name)})
 
 
 @eqx.filter_jit
@@ -122,13 +109,17 @@ def _equivariant(system: System, matrices: Sequence[np.ndarray], states: np.ndar
 
 def _generate(generators: Sequence[np.ndarray], size: int) -> Group:
     """The group that the generators make; generators that would make it too large are left out."""
-    elements = {_key(np.eye(size)): np.eye(size)}
-    used: list[np.ndarray] = []
+    alone = {_key(np.eye(size)): np.eye(size)}
+    elements, used = alone, list[np.ndarray]()
     for generator in generators:
         if _key(generator) in elements:
             continue
-        larger = _closure([*used, generator], size)
-        if larger is not None:
+        larger, fresh = alone, list(alone.values())
+        while fresh and len(larger) <= MOST_ELEMENTS:
+            products = {_key(product): product for product in (g @ h for g in (*used, generator) for h in fresh)}
+            fresh = [product for key, product in products.items() if key not in larger]
+            larger = larger | products
+        if len(larger) <= MOST_ELEMENTS:
             used.append(generator)
             elements = larger
     stack = np.stack(list(elements.values()))
@@ -143,18 +134,6 @@ def _table(elements: np.ndarray) -> np.ndarray:
     order = np.argsort(numbers)
     between = (numbers[order][1:] + numbers[order][:-1]) / 2
     return order[np.searchsorted(between, left @ right.T)]
-
-
-def _closure(generators: Sequence[np.ndarray], size: int) -> dict[bytes, np.ndarray] | None:
-    elements = {_key(np.eye(size)): np.eye(size)}
-    fresh = list(elements.values())
-    while fresh:
-        products = {_key(product): product for product in (g @ h for g in generators for h in fresh)}
-        fresh = [product for key, product in products.items() if key not in elements]
-        elements |= products
-        if len(elements) > MOST_ELEMENTS:
-            return None
-    return elements
 
 
 def _key(matrix: np.ndarray) -> bytes:

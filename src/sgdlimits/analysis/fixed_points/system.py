@@ -1,4 +1,4 @@
-"""The drift as a function of the coordinates that are free."""
+"""The drift as a function of the coordinates that are free, and how far a search on it has come."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, PyTree
+from tqdm.auto import tqdm
 
-from sgdlimits.analysis.fixed_points.watch import Watch
 from sgdlimits.errors import BadInput
 from sgdlimits.level.local import NOTHING
 from sgdlimits.level.ode import vector_field
@@ -26,6 +26,51 @@ LEAST_CHUNK, MOST_CHUNK = 16, 256
 COSTLY = 1e5
 """Drifts of more floating-point operations are evaluated row by row: at once they are no faster, and wait for the slowest."""
 STARTS, FEWEST_STARTS = 256, 16
+
+
+class OutOfTime(Exception):
+    """The seconds that a search was given are over."""
+
+
+class Watch:
+    """A line of progress, shown after a second, and a clock that raises `OutOfTime`, between two calls of compiled code.
+
+    All watches are equal: what is compiled for a system that carries one serves the next.
+    """
+
+    def __init__(self, name: str, seconds: float | None, progress: bool) -> None:
+        self.name, self.begin, self.end = name, time.monotonic(), math.inf
+        self.seconds = math.inf if seconds is None else seconds
+        line = "{desc}; {n} points treated{postfix} [{elapsed}]"
+        self.bar = tqdm(delay=1.0, mininterval=0.2, miniters=0, disable=not progress, leave=False, bar_format=line)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Watch)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def stage(self, name: str, done: int = 0, total: int = 0) -> None:
+        """What is done now, and how far it has come."""
+        now = f"{name}, {done} of {total}" if total else name
+        self.bar.set_description_str(f"fixed points of {self.name}: {now}", refresh=False)
+        self.tick(0)
+
+    def tick(self, points: int = 1) -> None:
+        """So many points were treated; raises `OutOfTime` where the time is over."""
+        self.bar.update(points)
+        if time.monotonic() > self.end:
+            raise OutOfTime
+
+    def arm(self) -> None:
+        """From now on points count, and there is something to return when the time is over."""
+        self.bar.n = self.bar.last_print_n = 0
+        self.end = self.begin + self.seconds
+
+    def stop(self) -> None:
+        """No more progress, and no more limit."""
+        self.end = math.inf
+        self.bar.close()
 
 
 class System(eqx.Module):

@@ -9,8 +9,7 @@ import xarray as xr
 
 from sgdlimits.analysis.origin import origin
 from sgdlimits.analysis.phases.rates import decay_rate, growth_rate, noise_sizes, signals, tail
-from sgdlimits.analysis.phases.result import PHASES, Phases
-from sgdlimits.analysis.phases.theory import expected
+from sgdlimits.analysis.phases.result import PHASES, Phases, expected
 from sgdlimits.errors import check_number, check_share
 from sgdlimits.level.base import DIVERGED
 from sgdlimits.trajectory.schema import check
@@ -42,6 +41,9 @@ def phases(dataset: xr.Dataset, *, band: float = 0.02, fall: float = 0.5, floor:
     what comes before it; the escape is the fall from the band to the share, the descent goes on to a tenth of the level, and
     the tail is the rest.
 
+    Save enough times: some tens on the plateau. Of several plateaus the longest is reported. docs/phases.md explains the
+    choices.
+
     Parameters
     ----------
     dataset : of `simulate`, any problem and level with a risk and overlaps with fixed directions
@@ -66,11 +68,6 @@ def phases(dataset: xr.Dataset, *, band: float = 0.02, fall: float = 0.5, floor:
       their errors
 
     Rates are per unit of t. Errors are standard errors from four blocks of each fitted stretch: three degrees of freedom.
-
-    Notes
-    -----
-    Save enough times: some tens on the plateau. Of several plateaus the longest is reported. docs/phases.md explains the
-    choices.
 
     Examples
     --------

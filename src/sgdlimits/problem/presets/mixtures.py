@@ -39,6 +39,10 @@ def gaussian_mixture(
     and both layers are trained at the same learning rate with the penalty
     :math:`\frac{\text{ridge}}2(|v|^2 + \sum_j |W_j|^2)`.
 
+    The statistics are :math:`a = v`, :math:`M_{jr} = W_j\cdot e_r` and :math:`Q_{jl} = W_j\cdot W_l`. The time of Ben Arous,
+    Gheissari and Jagannath is lr t. `problem.risk` is the cross-entropy without the penalty. `RandomInit` draws
+    :math:`v_j \sim N(0, 1)` and :math:`W_j \sim N(0, I/d)`.
+
     Parameters
     ----------
     means : b, the coefficients of each class's mean along the k fixed directions, shape (classes, k)
@@ -53,12 +57,6 @@ def gaussian_mixture(
     batch : samples a step, over which the gradient is averaged
     rule : how expectations are computed, where the choice made for you is not accurate enough
 
-    Notes
-    -----
-    The statistics are :math:`a = v`, :math:`M_{jr} = W_j\cdot e_r` and :math:`Q_{jl} = W_j\cdot W_l`. The paper's time is
-    lr t. `problem.risk` is the cross-entropy without the penalty. `RandomInit` draws :math:`v_j \sim N(0, 1)` and
-    :math:`W_j \sim N(0, I/d)`.
-
     Examples
     --------
     Three classes of different weights on a line, the middle one apart:
@@ -67,19 +65,16 @@ def gaussian_mixture(
     >>> problem = sl.presets.gaussian_mixture([[-1.0], [0.0], [1.0]], [0, 1, 0], [0.3, 0.4, 0.3], snr=20.0, width=3)
     >>> problem.data.classes, problem.network.width, sl.RandomInit(d=100).one(problem).M.shape
     (3, 3, (3, 1))
-
-    References
-    ----------
-    .. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
     """
-    data = mixture(means, weights, _variance(snr))
-    target = Target(ClassLabels(_check_labels(labels, data.classes)), np.shape(means)[1], gram=gram)
-    algorithm = OnePassSGD(lr, lr_second=lr, ridge=ridge, batch=batch)
-    return _classifier("gaussian_mixture", data, target, TwoLayer(width, activation, mean=False), algorithm, 1.0, rule)
+    return _classifier("gaussian_mixture", means, labels, snr, ridge, lr, width, activation, weights, gram, batch, rule)
 
 
 def binary_mixture(snr: float = 100.0, ridge: float = 0.1, lr: float = 1.0, width: int = 2) -> ProjectionProblem:
     r"""Two Gaussian classes at :math:`\pm\mu`, and a two-layer relu network that learns to tell them apart [2]_.
+
+    Section 4 of Ben Arous, Gheissari and Jagannath: its :math:`v_i` is our a, its :math:`m_i` our M, its :math:`R^\perp_{ij}`
+    our :math:`Q - MM^\top`, its time lr t. Class :math:`\mu` has label 1. `RandomInit` draws :math:`v_i \sim N(0, 1)` and
+    :math:`W_i \sim N(0, I/(\lambda d))`; for snr = inf it takes :math:`N(0, I/d)`.
 
     Parameters
     ----------
@@ -88,33 +83,21 @@ def binary_mixture(snr: float = 100.0, ridge: float = 0.1, lr: float = 1.0, widt
     lr : :math:`c_\delta`, the learning rate: the step size is lr/d
     width : the number of units, two in the paper
 
-    Notes
-    -----
-    Section 4 of the paper. Its :math:`v_i` is our a, its :math:`m_i` our M, its :math:`R^\perp_{ij}` our
-    :math:`Q - MM^\top`, its time lr t. Class :math:`\mu` has label 1. `RandomInit` draws :math:`v_i \sim N(0, 1)` and
-    :math:`W_i \sim N(0, I/(\lambda d))`; for snr = inf it takes :math:`N(0, I/d)`.
-
-    Examples
-    --------
     >>> import numpy as np, sgdlimits as sl
     >>> problem = sl.presets.binary_mixture(snr=float("inf"), ridge=0.1)
     >>> optimum = sl.theory.effective.ring_radius(ridge=0.1, weight=0.5)
     >>> x = np.array([optimum, -optimum])
     >>> bool(abs(problem.drift(sl.Overlaps(x, x[:, None], np.outer(x, x))).M).max() < 1e-12)
     True
-
-    References
-    ----------
-    .. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
     """
-    data, target = mixture([[1.0], [-1.0]], variance=_variance(snr)), Target(ClassLabels([1.0, 0.0]))
-    scale = 1.0 if data.spread is None else data.spread
-    algorithm = OnePassSGD(lr, lr_second=lr, ridge=ridge)
-    return _classifier("binary_mixture", data, target, TwoLayer(width, "relu", mean=False), algorithm, scale)
+    return _classifier("binary_mixture", [[1.0], [-1.0]], [1.0, 0.0], snr, ridge, lr, width, as_inputs=True)
 
 
 def xor_mixture(snr: float = 1000.0, ridge: float = 0.1, lr: float = 1.0, width: int = 4) -> ProjectionProblem:
     r"""Four Gaussian classes at :math:`\pm\mu` (label 1) and :math:`\pm\nu` (label 0), and a two-layer relu network [2]_.
+
+    Section 5 of Ben Arous, Gheissari and Jagannath: its :math:`v_i` is our a, its :math:`m^\mu_i, m^\nu_i` the columns of
+    our M, its time lr t. `RandomInit` draws :math:`v_i \sim N(0, 1)` and :math:`W_i \sim N(0, I/d)`.
 
     Parameters
     ----------
@@ -123,31 +106,34 @@ def xor_mixture(snr: float = 1000.0, ridge: float = 0.1, lr: float = 1.0, width:
     lr : :math:`c_\delta`, the learning rate: the step size is lr/d
     width : the number of units, four in the paper
 
-    Notes
-    -----
-    Section 5 of the paper. Its :math:`v_i` is our a, its :math:`m^\mu_i, m^\nu_i` the columns of our M, its time lr t.
-    `RandomInit` draws :math:`v_i \sim N(0, 1)` and :math:`W_i \sim N(0, I/d)`.
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> sl.RandomInit(d=250).sample(sl.presets.xor_mixture(), runs=5).M.shape
     (5, 4, 2)
-
-    References
-    ----------
-    .. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
     """
-    data = mixture([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]], variance=_variance(snr))
-    target, algorithm = Target(ClassLabels([1.0, 1.0, 0.0, 0.0]), 2), OnePassSGD(lr, lr_second=lr, ridge=ridge)
-    return _classifier("xor_mixture", data, target, TwoLayer(width, "relu", mean=False), algorithm)
+    means = [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]
+    return _classifier("xor_mixture", means, [1.0, 1.0, 0.0, 0.0], snr, ridge, lr, width)
 
 
-def _classifier(name, data, target, network, algorithm, scale=1.0, rule=None) -> ProjectionProblem:
-    """A network that learns the labels of classes by cross-entropy, from random weights in both layers."""
-    initial = InitialWeights(scale=scale, second=0.0, second_spread=1.0)
-    loss = CrossEntropy()
-    return ProjectionProblem(target, network, loss, algorithm, data=data, rule=rule, initial=initial, paper_time=1.0, name=name)
+def _classifier(
+    name, means, labels, snr, ridge, lr, width, activation="relu", weights=None, gram=None, batch=1, rule=None, as_inputs=False
+) -> ProjectionProblem:
+    """A network that learns the labels of classes, from random weights in both layers, of the inputs' spread if asked for."""
+    data, labels = mixture(means, weights, _variance(snr)), np.asarray(labels, float)
+    if labels.shape != (data.classes,) or not ((labels >= 0) & (labels <= 1)).all():
+        given = f"{data.classes} numbers between 0 and 1, one a class; got {labels.tolist()}"
+        raise BadInput(f"labels must be {given}. Give such.")
+    scale = data.spread if as_inputs and data.spread is not None else 1.0
+    return ProjectionProblem(
+        target=Target(ClassLabels(labels), np.shape(means)[1], gram=gram),
+        network=TwoLayer(width, activation, mean=False),
+        loss=CrossEntropy(),
+        algorithm=OnePassSGD(lr, lr_second=lr, ridge=ridge, batch=batch),
+        data=data,
+        rule=rule,
+        initial=InitialWeights(scale=scale, second=0.0, second_spread=1.0),
+        paper_time=1.0,
+        name=name,
+    )
 
 
 def _variance(snr):
@@ -155,10 +141,3 @@ def _variance(snr):
     if not is_traced(snr) and snr != math.inf:
         check_number("snr", snr, above=0)
     return 1 / (snr if is_traced(snr) else float(snr))
-
-
-def _check_labels(labels, classes: int):
-    values = np.asarray(labels, float)
-    if values.shape != (classes,) or not ((values >= 0) & (values <= 1)).all():
-        raise BadInput(f"labels must be {classes} numbers between 0 and 1, one a class; got {values.tolist()}. Give such.")
-    return values

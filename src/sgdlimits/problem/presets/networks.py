@@ -21,6 +21,10 @@ def phase_retrieval(
 ) -> ProjectionProblem:
     r"""Phase retrieval by squared units, :math:`y = (w_*\cdot x)^2 + \sqrt\Delta z`, loss :math:`\frac12(y-f)^2` [1]_.
 
+    Arnaboldi, Krzakala, Loureiro and Stephan have inputs of variance 1/d and weights of norm :math:`\sqrt d`: their
+    :math:`w/\sqrt d` is our u, their :math:`\sqrt d x` our x, their m and Q our M and Q. Their time is :math:`\nu\gamma/(pd)`,
+    so that `rate` is :math:`\gamma/p`. `RandomInit` draws Gaussian weights (18), on the sphere scaled to norm 1.
+
     Parameters
     ----------
     width : p, the number of units
@@ -29,14 +33,6 @@ def phase_retrieval(
     sphere : whether the weights stay on the sphere
     train_second : whether the second layer is trained, at the same learning rate; it stays at 1 otherwise
 
-    Notes
-    -----
-    The paper has inputs of variance 1/d and weights of norm :math:`\sqrt d`: its :math:`w/\sqrt d` is our u,
-    its :math:`\sqrt d x` our x, its m and Q our M and Q. Its time is :math:`\nu\gamma/(pd)`, so that `rate` is
-    :math:`\gamma/p`. `RandomInit` draws Gaussian weights (18), on the sphere scaled to norm 1.
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=0.1, noise=0.2)
     >>> m, gamma, Delta = 0.3, 0.1, 0.2
@@ -44,26 +40,17 @@ def phase_retrieval(
     >>> ours = problem.drift(sl.Overlaps([1.0], [[m]], [[1.0]])).M[0, 0] / problem.rate
     >>> bool(abs(ours - paper) < 1e-14)
     True
-
-    References
-    ----------
-    .. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized linear
-       models*.
     """
-    width = check_count("width", width)
-    return ProjectionProblem(
-        target=Target(CommitteeReadout("square"), 1, noise=noise),
-        network=TwoLayer(width, "square"),
-        loss=SquaredLoss(),
-        algorithm=OnePassSGD(lr, lr_second=lr if train_second else None, sphere=sphere),
-        initial=InitialWeights(unit=sphere),
-        paper_time=1 / width,
-        name="phase_retrieval",
-    )
+    target = Target(CommitteeReadout("square"), 1, noise=noise)
+    return _two_layer("phase_retrieval", target, width, "square", lr, train_second, sphere)
 
 
 def quadratic_network(width: int = 2, teachers: int = 1, lr: float = 0.1, noise: float = 0.0) -> ProjectionProblem:
     r"""A quadratic network learns another, :math:`y = \frac1{p^*}\sum_l (w^*_l\cdot x)^2`, loss :math:`(y-f)^2` [3]_.
+
+    The :math:`w/\sqrt N` of Bocchi et al. is our u, their :math:`\rho` our M. Their time :math:`\alpha = M/N` is our t and
+    their :math:`t = \eta\alpha` has `rate` :math:`\eta`. `OrthogonalInit(spread)` is their start (8); `RandomInit` draws
+    independent directions of norm 1, as in their simulations.
 
     Parameters
     ----------
@@ -72,22 +59,9 @@ def quadratic_network(width: int = 2, teachers: int = 1, lr: float = 0.1, noise:
     lr : :math:`\eta`, the learning rate
     noise : variance of the label noise (zero in the paper)
 
-    Notes
-    -----
-    The paper's :math:`w/\sqrt N` is our u, its :math:`\rho` our M. Its time :math:`\alpha = M/N` is our t and its
-    :math:`t = \eta\alpha` has `rate` :math:`\eta`. `OrthogonalInit(spread)` is its start (8); `RandomInit` draws independent
-    directions of norm 1, as in its simulations.
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> float(sl.presets.quadratic_network(width=3, teachers=2, lr=0.2).rate)
     0.2
-
-    References
-    ----------
-    .. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-       overparameterized quadratic networks*.
     """
     teachers = check_count("teachers", teachers)
     return ProjectionProblem(
@@ -115,6 +89,11 @@ def committee(
 ) -> ProjectionProblem:
     r"""A two-layer network learns another, :math:`y = \frac1k\sum_r s(w^*_r\cdot x)`, loss :math:`\frac12(y-f)^2` [5]_.
 
+    The network is :math:`f = \frac1p\sum_j a_j s(u_j\cdot x)`. Loureiro's slides have the loss without 1/2: their
+    :math:`\gamma` is half of ours. Their time :math:`\nu\gamma/(pd)` has `rate` :math:`\gamma/p`. Saad and Solla [6]_ have
+    sums, not means: for width = teachers = K their :math:`\eta` is our lr/K² and their error K² times our excess risk
+    (docs/committees.md).
+
     Parameters
     ----------
     width : p, the number of the student's units
@@ -129,23 +108,10 @@ def committee(
     batch : samples a step, over which the gradient is averaged
     rule : how expectations are computed, where the choice made for you is not accurate enough
 
-    Notes
-    -----
-    The network is :math:`f = \frac1p\sum_j a_j s(u_j\cdot x)`. The slides have the loss without 1/2: their :math:`\gamma` is
-    half of ours. Their time :math:`\nu\gamma/(pd)` has `rate` :math:`\gamma/p`. Saad and Solla [6]_ have sums, not means: for
-    width = teachers = K their :math:`\eta` is our lr/K² and their error K² times our excess risk (docs/committees.md).
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.committee(width=8, teachers=4, lr=0.1, noise=1e-3)
     >>> float(problem.risk(sl.FixedInit(0.0).one(problem))).__round__(4)
     0.063
-
-    References
-    ----------
-    .. [5] Loureiro, *Dimension-free limits of SGD for two-layers neural networks*, slides.
-    .. [6] Saad, Solla, *On-line learning in soft committee machines*.
     """
     teacher = activation if teacher_activation is None else teacher_activation
     target = Target(CommitteeReadout(teacher), teachers, noise=noise)
@@ -165,6 +131,9 @@ def single_index(
 ) -> ProjectionProblem:
     r"""One direction behind any function, :math:`y = g(w_*\cdot x) + \sqrt\Delta z`, loss :math:`\frac12(y-f)^2` [5]_.
 
+    How many samples learning takes is decided by `information_exponent(target)`: of order d for 1, d log d for 2 and
+    :math:`d^{n-1}` for n = 3 and more. The time is that of Loureiro's slides, as for `committee`.
+
     Parameters
     ----------
     activation : s, the student's: erf, relu, tanh, square, he1, he2, ..., or in Python any JAX function
@@ -177,13 +146,6 @@ def single_index(
     batch : samples a step, over which the gradient is averaged
     rule : how expectations are computed, where the choice made for you is not accurate enough
 
-    Notes
-    -----
-    How many samples learning takes is decided by `information_exponent(target)`: of order d for 1, d log d for 2 and
-    :math:`d^{n-1}` for n = 3 and more.
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.single_index("he3", lr=0.01)
     >>> m, gamma = 0.1, 0.01
@@ -191,16 +153,12 @@ def single_index(
     >>> ours = problem.drift_parts(sl.Overlaps([1.0], [[m]], [[1.0]]))[0].M[0, 0] / problem.rate
     >>> bool(abs(ours - population) < 1e-12)
     True
-
-    References
-    ----------
-    .. [5] Loureiro, *Dimension-free limits of SGD for two-layers neural networks*, slides.
     """
     labels = Target(CommitteeReadout(activation if target is None else target), 1, noise=noise)
     return _two_layer("single_index", labels, width, activation, lr, train_second, sphere, batch, rule)
 
 
-def _two_layer(name, target, width, activation, lr, train_second, sphere, batch, rule) -> ProjectionProblem:
+def _two_layer(name, target, width, activation, lr, train_second, sphere, batch=1, rule=None) -> ProjectionProblem:
     """A network of any activation that learns labels, squared loss with 1/2, in the time of the slides."""
     width = check_count("width", width)
     return ProjectionProblem(

@@ -8,6 +8,11 @@ from sgdlimits.problem.spiked import SpikedTensor
 def spiked_tensor(order: int = 2, snr: float = 1.2, lr: float = 1.0, ridge: float = 0.0, direct: bool = False) -> SpikedTensor:
     r"""A direction v behind noisy tensors, :math:`Y = \lambda v^{\otimes k} + W`, loss :math:`|Y - x^{\otimes k}|^2` [2]_.
 
+    Section 3 of Ben Arous, Gheissari and Jagannath: its :math:`m, r_\perp^2` are our m, r2, its time lr t. The entries of W are
+    independent, and W is not symmetric. `problem.risk` is :math:`|\lambda v^{\otimes k} - x^{\otimes k}|^2`: the constant
+    :math:`E|W|^2` and the penalty are left out. `RandomInit` draws :math:`x \sim N(0, I/d)`. A ratio that grows as
+    :math:`d^{(k-2)/2}` is `theory.effective.scaled_snr`.
+
     Parameters
     ----------
     order : k, at least 2; 2 for matrices
@@ -16,15 +21,6 @@ def spiked_tensor(order: int = 2, snr: float = 1.2, lr: float = 1.0, ridge: floa
     ridge : :math:`\alpha`, the strength of the ridge penalty
     direct : whether SGD draws whole tensors, for small d, instead of the noise of the gradient, which has the same law
 
-    Notes
-    -----
-    Section 3 of the paper. Its :math:`m, r_\perp^2` are our m, r2, its time lr t. The entries of W are independent, and W is
-    not symmetric. `problem.risk` is :math:`|\lambda v^{\otimes k} - x^{\otimes k}|^2`: the constant :math:`E|W|^2` and the
-    penalty are left out. `RandomInit` draws :math:`x \sim N(0, I/d)`. A ratio that grows as :math:`d^{(k-2)/2}` is
-    `theory.effective.scaled_snr`.
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.spiked_tensor(order=3, snr=4.0)
     >>> m, r2, snr, k = 0.5, 0.8, 4.0, 3
@@ -33,9 +29,5 @@ def spiked_tensor(order: int = 2, snr: float = 1.2, lr: float = 1.0, ridge: floa
     >>> ours = problem.drift(sl.Spike(m, r2))
     >>> bool(abs(ours.m - paper[0]) + abs(ours.r2 - paper[1]) < 1e-14)
     True
-
-    References
-    ----------
-    .. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
     """
     return SpikedTensor(order, snr, lr, ridge, direct=direct)

@@ -7,35 +7,31 @@ Formulas are numbered as in [1]_.
 """
 
 from sgdlimits.theory.mediocrity.asymptotic import (
+    EndRates as EndRates,
     EndState as EndState,
+    end_rates as end_rates,
     free_end as free_end,
     free_max_lr as free_max_lr,
     plateau_series as plateau_series,
+    second_only_risk as second_only_risk,
+    terminal_risk as terminal_risk,
     trained_end as trained_end,
 )
-from sgdlimits.theory.mediocrity.learning import (
+from sgdlimits.theory.mediocrity.rates import (
     LearntState as LearntState,
+    LinearRates as LinearRates,
     asymptotic_excess_risk as asymptotic_excess_risk,
     learnt_state as learnt_state,
-    lr_for_risk as lr_for_risk,
-    usable_gain as usable_gain,
-    usable_lr as usable_lr,
-    usable_optimal_lr as usable_optimal_lr,
-)
-from sgdlimits.theory.mediocrity.rates import (
-    LinearRates as LinearRates,
     linear_rates as linear_rates,
+    lr_for_risk as lr_for_risk,
     max_lr as max_lr,
     minimal_samples as minimal_samples,
     noise_gain as noise_gain,
     optimal_lr as optimal_lr,
     overparametrisation_gain as overparametrisation_gain,
-)
-from sgdlimits.theory.mediocrity.second_layer import (
-    EndRates as EndRates,
-    end_rates as end_rates,
-    second_only_risk as second_only_risk,
-    terminal_risk as terminal_risk,
+    usable_gain as usable_gain,
+    usable_lr as usable_lr,
+    usable_optimal_lr as usable_optimal_lr,
 )
 from sgdlimits.theory.mediocrity.times import (
     AVERAGES as AVERAGES,

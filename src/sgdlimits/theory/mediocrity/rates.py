@@ -1,7 +1,16 @@
-r"""Learning rates of phase retrieval: how fast the plateau is left, and which rates need the fewest samples [1]_.
+r"""Learning rates of phase retrieval: how fast the plateau is left, what is learnt after it, and which rates serve [1]_.
 
 :math:`p` is the width, :math:`\gamma` the learning rate `lr`, :math:`\Delta` the variance `noise` of the label noise. The
 second layer is fixed at 1 and the weights are on the sphere. All functions broadcast over their arguments.
+
+A rate that leaves the saddle quickly can be too large to learn with. Let :math:`g = \gamma/p`. Students that all end alike
+have one overlap m with the teacher and one overlap q with each other, and the ODE (26), (31) becomes a pair of equations for
+m and q. At a fixed point with :math:`m \ne 0`, :math:`q < 1`, the number :math:`a = (1-q)/p` is a root of the cubic
+
+.. math:: 8g(p-1)(p+4)\,a^3 + [4 + 9p - 9p^2 + 4g(p-4)(p+1)]\,a^2 + [p(6 - 1/g) + 4g\Delta(p-1)]\,a
+          + \tfrac12\Delta(1-4g) = 0,
+
+and the excess risk is :math:`pa/g - \Delta/2 - 4a^2`.
 """
 
 from __future__ import annotations
@@ -9,6 +18,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 
 from sgdlimits.errors import BadInput
 
@@ -116,3 +126,118 @@ def as_numbers(*values: Any) -> list[np.ndarray]:
         return [np.asarray(value, float) for value in values]
     except (TypeError, ValueError):
         raise BadInput(f"numbers or arrays of numbers are needed; got {values!r}. Give such.") from None
+
+
+class LearntState(NamedTuple):
+    """Overlap of each student with the teacher (up to its sign) and with each other student, and the excess risk."""
+
+    m: np.ndarray
+    q: np.ndarray
+    excess_risk: np.ndarray
+
+
+def learnt_state(width, lr, noise=0.0) -> LearntState:
+    r"""Where the full ODE ends: the fixed point with :math:`m\ne0` at which all students are alike.
+
+    At p = 1 this is :math:`m^2 = 1 - \gamma\Delta/(2(1-6\gamma))`, with the excess risk (8). NaN where there is no such state.
+
+    >>> state = learnt_state(width=2, lr=0.2, noise=1.0)
+    >>> round(float(state.m), 6), round(float(state.excess_risk), 6)
+    (0.922653, 0.226881)
+    """
+    return LearntState(*np.vectorize(_learnt, otypes=[float] * 3)(*as_numbers(width, lr, noise)))
+
+
+def asymptotic_excess_risk(width, lr, noise=0.0) -> np.ndarray:
+    r"""The excess risk that remains when learning is over; at p = 1 it is (8), :math:`\gamma\Delta/(1-6\gamma)`.
+
+    For small g it is :math:`g\Delta + g^2[6\Delta - \tfrac14(1-1/p)\Delta^2]`, so that width lowers it below (8) at the rate g.
+    Where nothing is learnt (p = 1, :math:`\gamma \ge 2/(12+\Delta)`) it is the excess risk of the saddle, 2. NaN where all
+    students alike is no fixed point; above `usable_lr` that point may be unstable.
+
+    >>> float(asymptotic_excess_risk(1, lr=0.1, noise=0.4).round(12))
+    0.1
+    """
+    return np.vectorize(_risk, otypes=[float])(*as_numbers(width, lr, noise))
+
+
+def usable_lr(width, noise=0.0) -> np.ndarray:
+    r"""The learning rate up to which width learns better than one unit does: :math:`2p/(12+\Delta)`.
+
+    Without noise it is p/6, above which perfect recovery is unstable and the full ODE does not reach zero risk. With noise the
+    learnt state goes on above it, with a risk that grows smoothly; up to it, that risk is below what (8) gives one unit at the
+    rate :math:`\gamma/p`, and at it (8) has risen to the risk of the saddle of one unit, 2. At p = 1 it is `max_lr`.
+
+    >>> float(usable_lr(10))                       # the published optimum there is 4.39
+    1.6666666666666667
+    """
+    p, noise = as_numbers(width, noise)
+    return 2 * p / (12 + noise)
+
+
+def usable_optimal_lr(width, noise=0.0) -> np.ndarray:
+    r"""The rate that leaves the saddle soonest among the usable ones.
+
+    It is `usable_lr` where :math:`\Delta < 8 - 4/p - 16/p^2`, and `optimal_lr` elsewhere.
+
+    >>> usable_optimal_lr([1, 2, 10]).round(4)
+    array([0.0833, 0.3333, 1.6667])
+    """
+    return np.minimum(optimal_lr(width, noise), usable_lr(width, noise))
+
+
+def usable_gain(width, noise=0.0) -> np.ndarray:
+    r"""How many times fewer samples width p needs than one unit to leave the saddle, each at its `usable_optimal_lr`.
+
+    As :math:`d\to\infty`. Where the rate is `usable_lr` this is :math:`8(5 - 1/p - 4/p^2)/(12+\Delta)`, which tends to 10/3 for
+    wide networks without noise; the paper has 6 (`overparametrisation_gain`).
+
+    >>> float(usable_gain(np.inf).round(12))
+    3.333333333333
+    """
+    p, noise = as_numbers(width, noise)
+    g = np.minimum(1 / crowding(p, noise), 2 / (12 + noise))
+    return crowding(1.0, noise) * g * (2 - g * crowding(p, noise))
+
+
+def lr_for_risk(width, noise, excess_risk) -> np.ndarray:
+    """The largest learning rate up to `usable_lr` that ends at no more than this excess risk.
+
+    >>> float(lr_for_risk(1, noise=0.4, excess_risk=0.1).round(9))
+    0.1
+    """
+
+    def one(p, noise, risk):
+        top = float(usable_lr(p, noise)) * (1 - 1e-12)
+        if _risk(p, top, noise) <= risk:
+            return top
+        return brentq(lambda lr: _risk(p, lr, noise) - risk, 1e-12 * top, top, xtol=1e-15, rtol=1e-12)
+
+    return np.vectorize(one, otypes=[float])(*as_numbers(width, noise, excess_risk))
+
+
+def _learnt(p: float, lr: float, noise: float) -> tuple[float, float, float]:
+    g = lr / p
+    if p == 1:
+        square = 1 - g * noise / (2 * (1 - 6 * g)) if g < 1 / 6 else -1.0
+        return (np.sqrt(square), 1.0, 2 * (1 - square)) if square > 0 else (np.nan,) * 3
+    if noise == 0 and g <= 1 / 6:
+        return 1.0, 1.0, 0.0
+    cubic = [
+        8 * g * (p - 1) * (p + 4),
+        4 + 9 * p - 9 * p**2 + 4 * g * (p - 4) * (p + 1),
+        p * (6 - 1 / g) + 4 * g * noise * (p - 1),
+        noise / 2 * (1 - 4 * g),
+    ]
+    roots = np.roots(cubic if noise else cubic[:3])
+    for a in np.sort(roots[np.abs(roots.imag) < 1e-8].real):
+        risk, c = p * a / g - noise / 2 - 4 * a**2, 1 - (p - 1) * a
+        square = (1 + a + c * (c - a) - risk) / 2
+        if a > 0 and risk >= 0 and square > 0 and p * a <= 1:
+            return np.sqrt(square), 1 - p * a, risk
+    return (np.nan,) * 3
+
+
+def _risk(p: float, lr: float, noise: float) -> float:
+    nothing = p == 1 and lr * (12 + noise) >= 2
+    return 2.0 if nothing else _learnt(p, lr, noise)[2]

@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sgdlimits.errors import BadInput, check_count, check_number, check_share
@@ -23,6 +20,7 @@ from sgdlimits.statistics.trees import batch_of
 from sgdlimits.theory.first_passage import FirstPassage, Law, mean_exit_time, ode_exit_times
 from sgdlimits.theory.mediocrity.rates import linear_rates, noise_gain, optimal_lr
 from sgdlimits.theory.mediocrity.start import mean_log_overlap, overlap_rule, spread
+from sgdlimits.theory.single_index import drift_parts, increment_variance
 
 ODE_STARTS = 256
 LOST = 1e-12
@@ -47,7 +45,7 @@ class Setting(NamedTuple):
 
 
 def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched", start=None):
-    r"""The mean exit time of phase retrieval, in samples per dimension.
+    r"""The mean exit time of phase retrieval, in samples per dimension: a float, or an array where an argument is one.
 
     Parameters
     ----------
@@ -67,12 +65,6 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
         - "backward": full SDE by its backward equation, averaged over random starts, or from `start`; width 1
     start : the overlap at the start, for "ode" at width 1, "sde" and "backward"; broadcasts too
 
-    Returns
-    -------
-    float, or an array where an argument is one; infinite where the mean time is
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=1 / 12)
     >>> for average in ("annealed", "quenched", "noisy"):
@@ -275,18 +267,7 @@ def _linear_times(at: Setting, m: np.ndarray) -> np.ndarray:
 def _passage(at: Setting, start: float | None) -> tuple[FirstPassage, np.ndarray, np.ndarray, np.ndarray]:
     m, weights = _starts(at, start)
     end = np.sqrt(at.T + (1 - at.T) * m**2)
-    drift = lambda m: np.asarray(_coefficients(at.problem, m)[0])
-    variance = lambda m: np.asarray(_coefficients(at.problem, m)[1]) / at.d
+    drift = lambda m: np.sum(drift_parts(at.problem, m), axis=0)
+    variance = lambda m: np.asarray(increment_variance(at.problem, m)) / at.d
     growth = at.lr * float(linear_rates(1, at.lr, at.noise).M)
     return FirstPassage(drift, variance, float(end.max()), growth), m, weights, end
-
-
-@eqx.filter_jit
-def _coefficients(problem: ProjectionProblem, m) -> tuple[jax.Array, jax.Array]:
-    """Drift of the overlap of one unit and the variance of d times its increment, at many overlaps."""
-
-    def one(m):
-        stats = Overlaps(jnp.ones(1), m.reshape(1, 1), jnp.ones((1, 1)))
-        return problem.drift(stats).M[0, 0], problem.covariance(stats)[0, 0]
-
-    return jax.vmap(one)(jnp.asarray(m))

@@ -4,11 +4,12 @@
    overparameterized quadratic networks*.
 """
 
-from sgdlimits.theory.quadratic.counting import (
+from sgdlimits.theory.quadratic.critical import (
+    CriticalPoints as CriticalPoints,
+    critical_points as critical_points,
     degrees_of_freedom as degrees_of_freedom,
     solution_dimension as solution_dimension,
 )
-from sgdlimits.theory.quadratic.critical import CriticalPoints as CriticalPoints, critical_points as critical_points
 from sgdlimits.theory.quadratic.escape import (
     escape_time as escape_time,
     norm_gain as norm_gain,

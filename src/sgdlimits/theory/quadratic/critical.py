@@ -9,7 +9,8 @@ eigenvalue :math:`\alpha` of G, r directions orthogonal to it have :math:`\beta`
 
 .. math:: \beta = \frac{p\,(p^*-s)}{p^*(s+r+2)}, \qquad \alpha = \beta + \frac p{p^*}, \qquad s + r \le p, \quad s \le p^*,
 
-with r = 0 where s is :math:`p^*`. The paper has the families with r = 0 or s = 0.
+with r = 0 where s is :math:`p^*`. The paper has the families with r = 0 or s = 0. Its section 7.5 counts the parameters of a
+network, and those that its solutions leave free.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sgdlimits.errors import BadInput
+from sgdlimits.errors import BadInput, check_count
 from sgdlimits.problem import ProjectionProblem
 from sgdlimits.problem.recognise import quadratic_network
 from sgdlimits.text import table
@@ -64,14 +65,8 @@ def critical_points(problem: ProjectionProblem) -> CriticalPoints:
 
     Parameters
     ----------
-    problem : `presets.quadratic_network`
+    problem : `presets.quadratic_network`; `sgdlimits.fixed_points` searches those of any problem
 
-    See Also
-    --------
-    sgdlimits.fixed_points : a search, for every problem
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> critical_points(sl.presets.quadratic_network(width=2, teachers=1))
     kind          s  r  risk   index   dimension  symmetry  flat   from d
@@ -109,3 +104,38 @@ def _line(value: int, slope: int, at: int) -> str:
         return str(constant)
     head = "d" if slope == 1 else f"{slope}d"
     return head + (f" {'+' if constant > 0 else '-'} {abs(constant)}" if constant else "")
+
+
+def degrees_of_freedom(width: int, d: int) -> int:
+    r"""The dimension of the set of the matrices :math:`W^\top W` that p = `width` units make in d dimensions.
+
+    It is :math:`dp - \frac12 p(p-1)`, the weights less the rotations of units, up to p = d, and :math:`\frac12 d(d+1)`, that
+    of all symmetric matrices, beyond (section 7.5.1): units beyond d add nothing.
+
+    >>> [degrees_of_freedom(width, d=4) for width in (1, 2, 3, 4, 5)]
+    [4, 7, 9, 10, 10]
+    """
+    rank = min(check_count("width", width), check_count("d", d))
+    return d * rank - rank * (rank - 1) // 2
+
+
+def solution_dimension(width: int, teachers: int, d: int) -> int:
+    r"""The dimension of the manifold of weights without error, which are rotations of units of one another.
+
+    With :math:`n = \min(p^*, d)`, the rank of the teacher's matrix, it is :math:`\frac12 p(p-1) - \frac12 (p-n)(p-n-1)`, the
+    rotations of p units less those that leave the weights as they are (section 7.5.2), or :math:`pn - \frac12 n(n+1)`. There
+    are solutions from p = n on.
+
+    Parameters
+    ----------
+    width : p
+    teachers : :math:`p^*`, linearly independent as far as d allows
+    d : dimension
+
+    >>> [solution_dimension(width, teachers=2, d=10) for width in (2, 3, 4)]
+    [1, 3, 5]
+    """
+    rank = min(check_count("teachers", teachers), check_count("d", d))
+    if check_count("width", width) < rank:
+        raise BadInput(f"{width} units cannot be a network of {teachers} teachers in d = {d}. Give a width of at least {rank}.")
+    return width * rank - rank * (rank + 1) // 2

@@ -27,6 +27,9 @@ NODES = 32
 def risk_on_plateau(problem: ProjectionProblem, t, spread: float, *, corrector: bool = True) -> np.ndarray | float:
     r"""The mean risk at time t after a start on the plateau with overlaps :math:`N(0, \text{spread}^2)`.
 
+    Valid while the overlaps are small: up to a risk some percent below the plateau's. A random start in :math:`R^d` has
+    the spread :math:`d^{-1/2}`, to which SGD's own noise adds; `docs/noise.md` says how much for phase retrieval.
+
     Parameters
     ----------
     problem : `presets.quadratic_network`
@@ -34,13 +37,6 @@ def risk_on_plateau(problem: ProjectionProblem, t, spread: float, *, corrector: 
     spread : :math:`\epsilon`
     corrector : whether the step size has an effect, as in `ODE`; without it this is (13)
 
-    Notes
-    -----
-    Valid while the overlaps are small: up to a risk some percent below the plateau's. A random start in :math:`R^d` has
-    the spread :math:`d^{-1/2}`, to which SGD's own noise adds; `docs/noise.md` says how much for phase retrieval.
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=3, teachers=3, lr=0.01)
     >>> risk = risk_on_plateau(problem, [0.0, 300.0], spread=0.01, corrector=False)
@@ -66,6 +62,9 @@ def escape_time(
 ) -> np.ndarray | float:
     r"""When the risk has fallen below the plateau's by a given share, in samples per dimension: (13) inverted.
 
+    The time is infinite where the plateau is stable. The growth is linear all the way. A start away from the plateau changes
+    the overlaps by `norm_gain` on its way there, and the reduction still counts from the plateau.
+
     Parameters
     ----------
     problem : `presets.quadratic_network`
@@ -75,17 +74,6 @@ def escape_time(
     norm : the squared norm of the students at the start, such as 1 for `OrthogonalInit`; None for that on the plateau
     corrector : whether the step size has an effect, as in `ODE`
 
-    Returns
-    -------
-    float, or an array where `reduction` is one; infinite where the plateau is stable
-
-    Notes
-    -----
-    The growth is linear all the way. A start away from the plateau changes the overlaps by `norm_gain` on its way there, and
-    the reduction still counts from the plateau.
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=3, teachers=3, lr=0.01)
     >>> for average in ("annealed", "quenched"):

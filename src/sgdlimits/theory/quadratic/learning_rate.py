@@ -81,6 +81,9 @@ def halving_time(
 ) -> np.ndarray:
     r"""When the ODE has lost a share of its excess risk, in samples per dimension: :math:`\alpha_c` of figure 2.
 
+    An array of the shape of `lr` and then `starts`; infinite where the run diverges, or does not get there within five times
+    what the overlaps need at small rates to grow by :math:`e^2/\text{spread}`.
+
     Parameters
     ----------
     width, teachers : p and :math:`p^*`
@@ -90,13 +93,6 @@ def halving_time(
     threshold : the share; the loss is halved at 0.5
     starts, seed : how many random starts, and which
 
-    Returns
-    -------
-    array of the shape of `lr` and then `starts`; infinite where the run diverges, or does not get there within five times what
-    the overlaps need at small rates to grow by :math:`e^2/\text{spread}`
-
-    Examples
-    --------
     >>> print(halving_time(3, 3, [0.1, 0.3, 0.6], starts=4).mean(-1).round(1))
     [57.2 32.8  inf]
     """
@@ -133,18 +129,14 @@ def optimal_lr(
     The mean of `halving_time` is searched on ever finer grids below the largest rate at which the plateau is left; rates at
     which a run diverges are excluded.
 
+    The paper finds that it is proportional to p. On the plateau this holds up to (p+4)/(p+2), see `fastest_escape_lr`.
+
     Parameters
     ----------
     width, teachers, spread, noise, threshold, starts, seed : as in `halving_time`
     learns : whether to take only rates at which zero risk is stable, below `largest_lr(...).solution`; wide students may be
         fastest to leave the plateau above it, and then do not learn to the end
 
-    Notes
-    -----
-    The paper finds that it is proportional to p. On the plateau this holds up to (p+4)/(p+2), see `fastest_escape_lr`.
-
-    Examples
-    --------
     >>> round(optimal_lr(3, 3, starts=4), 2)
     0.27
     """

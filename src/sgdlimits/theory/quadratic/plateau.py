@@ -141,21 +141,10 @@ def plateau_rates(problem: ProjectionProblem, *, corrector: bool = True) -> Plat
 def largest_lr(width: int, teachers: int, noise: float = 0.0) -> LargestRates:
     r"""The learning rates up to which there is a plateau, it is left, and the solution is stable.
 
-    Parameters
-    ----------
-    width : p
-    teachers : :math:`p^*`
-    noise : :math:`\Delta`
-
-    Returns
-    -------
-    `plateau` : above it the norms diverge, whatever the start. `escape` : above it overlaps with teachers decay on the
-    plateau, or there is none. `solution` : without noise, above it zero risk is unstable; :math:`pp^*/(4(p^*+2))`, and 0 for
-    fewer students than teachers, which cannot reach it.
-
-    Notes
-    -----
-    Without noise `escape` and `solution` agree for :math:`p = p^*`, and `solution` is the smaller one for :math:`p > p^* > 1`.
+    Above `plateau` the norms diverge, whatever the start. Above `escape` overlaps with teachers decay on the plateau, or there
+    is none. Without noise zero risk is unstable above `solution`, :math:`pp^*/(4(p^*+2))`; it is 0 for fewer students than
+    teachers, which cannot reach it. Without noise `escape` and `solution` agree for :math:`p = p^*`, and `solution` is the
+    smaller one for :math:`p > p^* > 1`.
 
     >>> [round(lr, 4) for lr in largest_lr(3, 3)], [round(lr, 4) for lr in largest_lr(6, 3)]
     ([0.4624, 0.45, 0.45], [1.136, 1.1077, 0.9])

@@ -53,19 +53,15 @@ def terminal_decay(problem: ProjectionProblem, *, corrector: bool = True) -> Ter
     .. math:: \eta^2 t^2 R \to \frac{p^2 (p-p^*)(p^*+2)}{128\,(p+2)}\;
               \frac{1 - 8\eta/(pp^*)}{1 - 4\eta(p^*+2)/(pp^*)}.
 
+    The second law needs students of full rank, as every random start has. Corrections to it fall as
+    :math:`t^{-2(p^*+2)/(p+2)}` from students of different norms outside the teachers' space, and as 1/t. With noise the risk
+    ends at `stationary_risk`.
+
     Parameters
     ----------
     problem : `presets.quadratic_network` without noise, at least as many students as teachers
     corrector : whether the step size has an effect, as in `ODE`
 
-    Notes
-    -----
-    The second law needs students of full rank, as every random start has. Corrections to it fall as
-    :math:`t^{-2(p^*+2)/(p+2)}` from students of different norms outside the teachers' space, and as 1/t. With noise the risk
-    ends at `stationary_risk`.
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=6, teachers=3, lr=0.01)
     >>> decay = terminal_decay(problem, corrector=False)
@@ -113,9 +109,7 @@ def _check(at: Numbers) -> None:
     if at.p < at.k:
         raise BadInput(f"{at.p} students cannot represent {at.k} teachers, and zero risk is not reached. Use more students.")
     if at.lr >= limits(at).solution:
-        raise BadInput(
-            f"zero risk is unstable at lr = {at.lr:g}: learning does not end there. Use an lr below {limits(at).solution:.6g}."
-        )
+        raise BadInput(f"zero risk is unstable at lr = {at.lr:g}. Use an lr below {limits(at).solution:.6g}.")
 
 
 def _balance(at: Numbers, z: float) -> tuple[float, float, float]:

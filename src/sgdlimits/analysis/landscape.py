@@ -1,24 +1,101 @@
-"""Risk, gradient and Hessian at a point, and the spectrum in any dimension."""
+r"""The landscape of the population risk: its gradient and its Hessian, in R^d or in the frame of the statistics.
+
+The function is the one that gradient flow descends,
+
+.. math:: R(u_1, \dots, u_p) = E[\text{loss}] + \frac{\text{ridge}}2\sum_j|u_j|^2,
+
+as a function of the first layer only: the second layer `a` stays where it is, also where it is trained. On the sphere the
+gradient is projected on the tangent space of the product of p spheres, and the Hessian is the Riemannian one,
+:math:`\Pi\,(H - \mathrm{diag}(u_j\cdot\nabla_jR))\,\Pi`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from sgdlimits.analysis.landscape.point import Weights, locate, on_sphere
 from sgdlimits.errors import BadInput, check_count, check_number
-from sgdlimits.expectation.slopes import refuse_zero_weights
+from sgdlimits.expectation.slopes import padded, refuse_zero_weights
+from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.statistics.frame import Loading, frame_rows
+from sgdlimits.statistics.frame import ZERO, Loading, frame_rows
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.theory.spectrum import TOLERANCE, Spectrum, spectrum_of
+from sgdlimits.statistics.trees import batch_of
+from sgdlimits.theory.spectrum import TOLERANCE, Spectrum as Spectrum, spectrum_of
 
 MOST_NUMBERS = 2**26
 MOST_EIGENVALUES = 2**62
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A point of the landscape in R^d.
+
+    Parameters
+    ----------
+    u : the trained directions, shape (p, d)
+    fixed : the fixed directions, shape (k, d); along the first k axes unless given, as `SGD` has them
+    a : the second layer, shape (p,); that of the problem's start unless given
+
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.phase_retrieval(sphere=False)
+    >>> sl.landscape.gradient(problem, sl.landscape.Weights([[0.0, 1.0, 0.0]])).tolist()          # (65) at m = 0: 4 w
+    [[0.0, 4.0, 0.0]]
+    """
+
+    u: Float[np.ndarray, "p d"]
+    fixed: Float[np.ndarray, "k d"] | None = None
+    a: Float[np.ndarray, " p"] | None = None
+
+
+def locate(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """(second layer, units in the frame, at weights the axes of the frame in R^d), or `BadInput` if not of the problem."""
+    if isinstance(at, (list, np.ndarray, jax.Array)):
+        at = Weights(np.asarray(at))
+    if not isinstance(at, Weights):
+        return np.asarray(at.a, float), coordinates(problem, at), None
+    _check_problem(problem)
+    u, fixed, a = _checked(problem, at)
+    first = np.linalg.solve(np.linalg.cholesky(np.asarray(problem.target.gram)), fixed)
+    rest = u - u @ first.T @ first
+    values, rows = np.linalg.svd(rest, full_matrices=False)[1:]
+    axes = np.concatenate([first, rows[values**2 > len(u) * ZERO * max(1.0, (u**2).sum(1).max())]])
+    return a, u @ axes.T, axes
+
+
+def coordinates(problem: ProjectionProblem, statistics: Overlaps) -> Float[np.ndarray, "p n"]:
+    r"""The units in the orthonormal frame that fixed and trained directions span, of n = k + rank(Q - M P^-1 M^T) directions.
+
+    The first k coordinates are along the frame of the fixed directions, which are the rows of the Cholesky factor B of P there;
+    the others along the principal directions of what is left, the largest first.
+
+    >>> import sgdlimits as sl
+    >>> coordinates(sl.presets.phase_retrieval(), sl.Overlaps([1.0], [[0.6]], [[1.0]])).round(12).tolist()
+    [[0.6, 0.8]]
+    """
+    _check_problem(problem)
+    if not isinstance(statistics, Overlaps):
+        raise BadInput(f"statistics must be Overlaps of one run; got {type(statistics).__name__}. Give Overlaps(a, M, Q).")
+    problem.check(batch_of(statistics))
+    M, Q, B = (np.asarray(leaf, float) for leaf in (statistics.M, statistics.Q, np.linalg.cholesky(problem.target.gram)))
+    m = np.linalg.solve(B, M.T).T
+    return np.concatenate([m, _root(Q - m @ m.T, max(1.0, np.abs(Q).max()))], axis=1)
+
+
+def on_sphere(problem: ProjectionProblem, S: np.ndarray, sphere: bool | None) -> bool:
+    """Whether the weights stay on the sphere, as asked or as the problem has it; `BadInput` where they are not on it."""
+    if not (problem.algorithm.sphere if sphere is None else sphere):
+        return False
+    norms = (S**2).sum(1)
+    if not np.allclose(norms, 1.0, atol=1e-9):
+        worst = norms[np.argmax(abs(norms - 1))]
+        raise BadInput(f"on the sphere every norm is 1, but here |u_j|^2 = {worst:.6g}. Give such statistics, or sphere=False.")
+    return True
 
 
 @dataclass(frozen=True)
@@ -54,17 +131,14 @@ class Hessian:
 def risk(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> float:
     """The height of the landscape: population risk and ridge penalty of the first layer.
 
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(sphere=False)
     >>> round(sl.landscape.risk(problem, sl.Overlaps([1.0], [[0.0]], [[1 / 3]])), 12)             # (71), corrected: 4/3
     1.333333333333
     """
     a, S, _ = locate(problem, at)
-    p, k = problem.network.width, problem.target.teachers
-    padded = np.pad(S, ((0, 0), (0, p + k - S.shape[1])))
-    F = Loading(jnp.asarray(padded), jnp.asarray(frame_rows(problem.frame, p + k)))
+    units = padded(problem.model, S)
+    F = Loading(jnp.asarray(units), jnp.asarray(frame_rows(problem.frame, units.shape[1])))
     loss = eqx.filter_jit(problem.rule.risk_of_factor)(problem.model, jnp.asarray(a), F)
     return float(loss) + float(problem.algorithm.ridge) / 2 * float((S**2).sum())
 
@@ -74,18 +148,14 @@ def gradient(
 ) -> Float[np.ndarray, "p n"]:
     r"""The gradient of the landscape with respect to each unit; :math:`-\text{lr}` times it is the population drift.
 
+    Its shape is (p, d) at weights. At statistics it is (p, n), in the frame of `coordinates`, outside of which it is zero.
+
     Parameters
     ----------
     problem : a projection problem
     at : statistics of one run, `Weights`, or an array of shape (p, d): weights with the fixed directions along the first axes
     sphere : whether the weights stay on the sphere; as the problem has it unless given
 
-    Returns
-    -------
-    Shape (p, d) at weights. At statistics, shape (p, n) in the frame of `coordinates`; outside of it the gradient is zero.
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval()
     >>> m = 0.6
@@ -103,35 +173,21 @@ def gradient(
 def hessian(
     problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray, sphere: bool | None = None
 ) -> Hessian | Float[np.ndarray, "p d p d"]:
-    r"""The Hessian of the landscape with respect to the first layer.
+    r"""The Hessian of the landscape with respect to the first layer; at weights a whole array, where that fits into memory.
+
+    For quadratic networks it is (25) of Bocchi et al. [3]_, for one unit (67) of Arnaboldi et al. [1]_, corrected
+    (docs/errata.md). Where a unit with a kink has zero weights, and where the rule of the problem does not see second
+    derivatives, `BadInput` says so.
 
     Parameters
     ----------
     problem, at, sphere : as in `gradient`
 
-    Returns
-    -------
-    A `Hessian` at statistics; an array of shape (p, d, p, d) at weights, where that fits into memory.
-
-    Notes
-    -----
-    For quadratic networks it is (25) of [3]_, for one unit (67) of [1]_ with the corrections of docs/errata.md. Where a unit
-    with a kink has zero weights, and where the rule of the problem does not see second derivatives, `BadInput` says so.
-
-    Examples
-    --------
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(sphere=False)
     >>> saddle = sl.landscape.Weights([[0.0, 3**-0.5, 0.0]])
     >>> sl.landscape.hessian(problem, saddle)[0, :2, 0, :2].round(9).diagonal().tolist()          # towards w*, and along w
     [-4.0, 4.0]
-
-    References
-    ----------
-    .. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized linear
-       models*.
-    .. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
-       overparameterized quadratic networks*.
     """
     a, S, axes = locate(problem, at)
     (p, n), d = S.shape, 0 if axes is None else axes.shape[1]
@@ -183,10 +239,6 @@ def hessian_spectrum(
       eigenvalue  multiplicity
               -4             1
                0     999999998
-
-    See Also
-    --------
-    sgdlimits.linearise : the rates at which the statistics move near a point
     """
     at = hessian(problem, statistics, sphere)
     if not isinstance(at, Hessian):
@@ -201,3 +253,33 @@ def tangent_basis(units: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "pn tang
     for j, unit in enumerate(units):
         basis[j, :, j] = np.linalg.svd(unit[None])[2][1:].T
     return basis.reshape(p * n, p * (n - 1))
+
+
+def _root(left: np.ndarray, scale: float) -> np.ndarray:
+    """The p-by-r root of a positive semi-definite matrix of rank r, with columns in order of size."""
+    values, vectors = np.linalg.eigh(left)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    kept = values > len(left) * ZERO * scale
+    return vectors[:, kept] * np.sqrt(values[kept])
+
+
+def _checked(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights, fixed directions and second layer as arrays of the right shapes."""
+    p, k, u = problem.network.width, problem.target.teachers, np.asarray(at.u, float)
+    if u.ndim != 2 or len(u) != p or u.shape[1] < k or not np.isfinite(u).all():
+        raise BadInput(f"u must be finite, of shape ({p}, d) with d of at least {k}; got shape {u.shape}. Give one row a unit.")
+    P, d = np.asarray(problem.target.gram), u.shape[1]
+    fixed = frame_rows(problem.frame, d) if at.fixed is None else np.asarray(at.fixed, float)
+    if fixed.shape != (k, d) or not np.allclose(fixed @ fixed.T, P, atol=1e-9):
+        raise BadInput(f"fixed must have shape ({k}, {d}) and the target's Gram matrix {P.tolist()}. Leave it out or rotate.")
+    if at.a is None and problem.initial.second_spread:
+        raise BadInput(f"{problem.name} starts from a random second layer. Give a, {p} numbers.")
+    a = np.full(p, problem.initial.second) if at.a is None else np.asarray(at.a, float)
+    if a.shape != (p,) or not np.isfinite(a).all():
+        raise BadInput(f"a must be {p} finite numbers; got {a.tolist()}. Give one a unit.")
+    return u, fixed, a
+
+
+def _check_problem(problem: Problem) -> None:
+    if not isinstance(problem, ProjectionProblem):
+        raise BadInput(f"the landscape is written for projection problems; got {type(problem).__name__}. Give one of those.")

@@ -1,4 +1,4 @@
-"""First passage of a one-dimensional diffusion, from its backward equation."""
+"""When a process first comes to a level: one-dimensional diffusions, and the ODE of a problem."""
 
 from __future__ import annotations
 
@@ -6,13 +6,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+import equinox as eqx
+import jax
 import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+from numpy.polynomial import Chebyshev
+from scipy.integrate import DOP853, quad_vec
 from scipy.interpolate import BarycentricInterpolator
 from scipy.optimize import brentq
+from scipy.special import dawsn
+
+from sgdlimits.problem.base import Problem
+from sgdlimits.statistics.trees import one_of
 
 TERMS = 4096
 NEGLIGIBLE = 1e-9
 """The cosine series of a law ends where its transform is below this, after some 200 terms for an escape from a saddle."""
+DEGREE = 16
+"""Of the risk along a step: more than twice that of the solver's own polynomial, so exact for risks of second degree."""
+FAR = 1e6
+"""A run with a larger number has diverged."""
 
 
 class FirstPassage:
@@ -111,8 +125,6 @@ class FirstPassage:
 class Law:
     """The law of a random time as a cosine series on an interval beyond which less than 1e-8 of it lies.
 
-    Examples
-    --------
     >>> law = Law.from_transform(lambda s: np.exp(-3 * s + s**2 / 2), mean=3.0, variance=1.0)     # normal
     >>> round(float(law.cdf(4.0)), 6), round(float(law.quantile(0.5)), 6)
     (0.841345, 3.0)
@@ -173,3 +185,79 @@ def _even_chebyshev(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     np.fill_diagonal(D, -D.sum(1))
     fold = lambda matrix: matrix[:nodes, :nodes] + matrix[:nodes, nodes:][:, ::-1]
     return x[:nodes], fold(D), fold(D @ D)
+
+
+def ode_exit_times(problem: Problem, starts: PyTree, threshold: float, t_max: float) -> np.ndarray:
+    """When each run (runs first) has lost the share `threshold` of its excess risk; infinite where not before `t_max`."""
+    one, y = one_of(starts), np.asarray(jax.vmap(lambda run: ravel_pytree(run)[0])(starts))
+    risk = lambda y: np.asarray(_over_runs(problem, "risk", y, one))[:, 0]
+    slope = lambda y: np.asarray(_over_runs(problem, "drift", y, one))
+    level = (1 - threshold) * risk(y) + threshold * float(problem.floor)
+    return passage_times(slope, risk, y, level, t_max, problem.tolerance)
+
+
+def passage_times(
+    slope: Callable, risk: Callable, y: Float[np.ndarray, "runs n"], level: np.ndarray, t_max: float, rtol: float
+) -> Float[np.ndarray, " runs"]:
+    """When the risk of each run has come down to its level; infinite where not before `t_max`, or where the run diverges.
+
+    The runs are one system, in which those that are through rest. `slope` and `risk` take the states of all of them.
+    """
+    rows = lambda flat: flat.reshape(y.shape)
+    moving = risk(y) > level
+    flow = lambda t, flat: (slope(rows(flat)) * moving[:, None]).ravel()
+    times = np.where(moving, np.inf, 0.0)
+    solver = DOP853(flow, 0.0, y.ravel(), t_max, rtol=rtol, atol=rtol / 100)
+    while solver.status == "running" and moving.any():
+        with np.errstate(all="ignore"):
+            solver.step()
+        through = moving & (risk(rows(solver.y)) <= level)
+        if through.any():
+            path, domain = solver.dense_output(), [solver.t_old, solver.t]
+            nodes = Chebyshev.basis(DEGREE + 1, domain).roots()
+            above = np.stack([risk(rows(path(t))) - level for t in nodes])[:, through]
+            times[through] = [_root(Chebyshev.fit(nodes, values, DEGREE, domain), *domain) for values in above.T]
+        moving &= ~through & (np.abs(rows(solver.y)) <= FAR).all(1)
+        solver.f = flow(solver.t, solver.y)
+    return times
+
+
+def _root(f: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function falls through zero, or the end at which rounding hides it."""
+    return low if f(low) <= 0 else high if f(high) > 0 else brentq(f, low, high)
+
+
+@eqx.filter_jit
+def _over_runs(problem: Problem, method: str, rows: Float[np.ndarray, "runs n"], like: PyTree) -> Float[Array, "runs m"]:
+    """The numbers of a method of the problem, at statistics from rows of their numbers."""
+    stats = ravel_pytree(like)[1]
+    return problem.over_runs(lambda row: ravel_pytree(getattr(problem, method)(stats(row)))[0], rows)
+
+
+def mean_exit_time(start, end, growth: float, variance: float) -> np.ndarray:
+    r"""Mean time that :math:`dm = \mu m\,dt + \sigma\,dB` takes from m to :math:`\pm\ell`.
+
+    .. math:: E\tau = \frac2\mu\int_{y(m)}^{y(\ell)} D(u)\,du, \quad y(m) = m\sqrt\mu/\sigma, \qquad
+              \int_0^y D(u)\,du = \frac{y^2}2\,{}_2F_2(1, 1; \tfrac32, 2; -y^2),
+
+    where D is Dawson's function: the derivative of :math:`E\tau` satisfies a first-order equation, which integrates to D. For
+    :math:`\mu < 0`, D is replaced by its value at imaginary argument; for :math:`\mu = 0` the time is
+    :math:`(\ell^2-m^2)/\sigma^2`.
+
+    Parameters
+    ----------
+    start, end : m and :math:`\ell`, with :math:`|m| \le \ell`; they broadcast
+    growth, variance : :math:`\mu` and :math:`\sigma^2`
+
+    >>> float(mean_exit_time(0.0, 1.0, growth=0.0, variance=1.0))
+    1.0
+    """
+    start, end = np.broadcast_arrays(np.abs(start), np.abs(end))
+    if growth == 0:
+        return (end**2 - start**2) / variance
+    scale = np.sqrt(abs(growth) / variance)
+    D = dawsn if growth > 0 else lambda u: dawsn(1j * u).imag
+    along = lambda share: D(scale * (start + share * (end - start)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = quad_vec(along, 0, 1, epsabs=0, epsrel=1e-12, norm="max")[0]
+        return 2 / abs(growth) * scale * (end - start) * np.where(np.isnan(mean), np.inf, mean)

@@ -1,21 +1,28 @@
-r"""Where SGD on a spiked tensor ends, and what it takes: section 3 of the paper.
+r"""Thresholds and fixed points of the effective dynamics of spiked tensors and of Gaussian mixtures [2]_.
 
-Without ridge the ODE rests at (0, 0), at (0, lr), and at :math:`r_\perp^2 = \text{lr}` with
+Section 3 of the paper is about spiked tensors. Without ridge the ODE rests at (0, 0), at (0, lr), and at
+:math:`r_\perp^2 = \text{lr}` with
 
 .. math:: \lambda m^{k-2} = (m^2 + \text{lr})^{k-1}.
+
+Sections 4 and 5 are about two-layer relu networks on binary and XOR mixtures, here without noise inside the clusters.
+
+.. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.polynomial import Polynomial
 
-from sgdlimits.errors import check_count, check_number
+from sgdlimits.errors import BadInput, check_count, check_number, check_share
 
 REAL = 1e-6
 """Roots with a smaller imaginary part, relative to their modulus, count as real: a double root is exact to about 1e-8."""
+SUCCESS = {"binary_mixture": 1 / 2, "xor_mixture": 3 / 32}
 
 
 class FixedOverlaps(NamedTuple):
@@ -56,16 +63,8 @@ def overlaps(order: int, snr: float, lr: float = 1.0, ridge: float = 0.0) -> Fix
     :math:`\sqrt{(\lambda-\rho)(1-\text{lr}/\lambda)}`, which is :math:`\sqrt{\lambda-\text{lr}}` without ridge. For even k
     there are as many negative ones; for odd k there are none (the paper has them for every k).
 
-    Parameters
-    ----------
-    order, snr, lr, ridge : of `presets.spiked_tensor`
+    Both are NaN where there are none. The parameters are those of `presets.spiked_tensor`.
 
-    Returns
-    -------
-    (m_dagger, m_star), both NaN where there are none
-
-    Examples
-    --------
     >>> [round(m, 6) for m in overlaps(order=4, snr=8.0)]
     [0.485868, 1.0]
     >>> overlaps(order=3, snr=3.0)
@@ -112,3 +111,49 @@ def barrier(Lambda: float, order: int) -> float:
     """
     check_number("Lambda", Lambda, above=0)
     return float(Lambda ** (-1 / (check_count("order", order, at_least=3) - 2)))
+
+
+def ring_radius(ridge: float, weight: float) -> float:
+    r"""The radius of the rings of fixed points, :math:`\sqrt C` with
+
+    .. math:: C = \log\frac{\text{weight} - \text{ridge}}{\text{ridge}}.
+
+    The units that serve one cluster have :math:`\sum_j v_j^2 = \sum_j (W_j\cdot\mu)^2 = C`: the gradient of the cross-entropy,
+    :math:`\text{weight}/(1 + e^C)`, is then balanced by the penalty. The radius is zero from `critical_ridge` on.
+
+    Parameters
+    ----------
+    ridge : :math:`\alpha`, the strength of the ridge penalty
+    weight : the probability of one cluster: 1/2 in the binary mixture, 1/4 in XOR
+
+    >>> ring_radius(ridge=0.1, weight=0.5) ** 2 == math.log(4)
+    True
+    """
+    check_number("ridge", ridge, above=0)
+    if ridge >= critical_ridge(weight):
+        return 0.0
+    return math.sqrt(math.log((weight - ridge) / ridge))
+
+
+def critical_ridge(weight: float) -> float:
+    r"""The ridge from which on only zero weights are fixed: :math:`\text{weight}/2`, so 1/4 (binary) and 1/8 (XOR).
+
+    >>> critical_ridge(weight=1/4)
+    0.125
+    """
+    return check_share("weight", weight) / 2
+
+
+def success_probability(preset: str) -> float:
+    r"""The probability that SGD from random weights finds a network that classifies well, at the paper's width and small ridge.
+
+    Binary, two units: one :math:`v_j` must start positive and the other negative, 1/2. XOR, four units: two and two, 6/16, and
+    inside each pair the overlaps with the means of the pair's label must start with opposite signs, 1/2 each: 3/32. The signs
+    of these overlaps are those of numbers of order :math:`d^{-1/2}`, and are not seen from the limit of the start.
+
+    >>> success_probability("xor_mixture")
+    0.09375
+    """
+    if preset not in SUCCESS:
+        raise BadInput(f"preset must be one of {', '.join(SUCCESS)}; got {preset!r}. Give one of them.")
+    return SUCCESS[preset]
