@@ -25,8 +25,7 @@ from sgdlimits.algorithm.weights import Now, apply
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.symmetries import symmetries
 from sgdlimits.gaussian import Rule
-from sgdlimits.gaussian.base import square_root
-from sgdlimits.gaussian.symmetry import Group
+from sgdlimits.gaussian.base import Group, square_root
 from sgdlimits.model.sample import Model
 from sgdlimits.statistics.frame import Loading, inside_and_outside
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
