@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import roots_hermitenorm
+import scipy
 
 
 class Line(NamedTuple):
@@ -19,7 +19,7 @@ class Line(NamedTuple):
 @lru_cache(maxsize=64)
 def gauss_hermite(count: int) -> Line:
     """Exact for polynomials of degree 2 count - 1."""
-    points, weights = roots_hermitenorm(count)
+    points, weights = scipy.special.roots_hermitenorm(count)
     return Line(points, weights / weights.sum())
 
 
