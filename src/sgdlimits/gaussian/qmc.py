@@ -11,8 +11,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import PyTree
-from scipy.special import ndtri
 
 from sgdlimits.errors import BadInput
 from sgdlimits.gaussian.base import Group, Nodes, Rule, orbits, parity
@@ -67,12 +67,11 @@ class Sobol(Rule):
 
 @lru_cache(maxsize=16)
 def _points(dim: int, group: Group, log2_points: int, scrambles: int, seed: int) -> np.ndarray:
-    from scipy.stats import qmc
-
+    qmc = scipy.stats.qmc
     if dim > qmc.Sobol.MAXDIM:
         raise BadInput(f"Sobol points exist up to dimension {qmc.Sobol.MAXDIM}; got {dim}. Use fewer units.")
     before = max(0, math.ceil(log2_points - math.log2(len(group))))
     draw = lambda rng: qmc.Sobol(dim, scramble=True, rng=rng).random_base2(before)
     sets = [draw(np.random.default_rng([seed, scramble])) for scramble in range(scrambles)]
-    turned = [orbits(ndtri(np.clip(points, 2.0**-54, 1 - 2.0**-53)).T, group) for points in sets]
+    turned = [orbits(scipy.special.ndtri(np.clip(points, 2.0**-54, 1 - 2.0**-53)).T, group) for points in sets]
     return np.concatenate(turned, axis=1)

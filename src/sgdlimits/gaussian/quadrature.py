@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
-from scipy.special import roots_hermitenorm
+import scipy
 
 from sgdlimits.errors import BadInput
 from sgdlimits.gaussian.base import Group, Nodes, Rule, weighted_sum
@@ -35,7 +35,7 @@ class Line(NamedTuple):
 @lru_cache(maxsize=64)
 def gauss_hermite(count: int) -> Line:
     """Exact for polynomials of degree 2 count - 1."""
-    points, weights = roots_hermitenorm(count)
+    points, weights = scipy.special.roots_hermitenorm(count)
     return Line(points, weights / weights.sum())
 
 

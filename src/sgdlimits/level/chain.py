@@ -104,6 +104,10 @@ class FrameChain(Process):
         self.block = max(1, min(64, 256 // (self._inputs * (n + k + 2))))
 
     @property
+    def small(self):
+        return self.problem.network.width <= 2
+
+    @property
     def patience(self):
         """A sixteenth of a unit of t."""
         return self.d / (16 * self.problem.algorithm.batch)

@@ -17,7 +17,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
+import scipy
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput, check_dimension, check_number

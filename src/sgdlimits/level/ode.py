@@ -10,13 +10,13 @@ import jax
 import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, Float, PyTree
 from numpy.polynomial.chebyshev import chebpts2
-from scipy.integrate import DOP853, OdeSolver, Radau
-from scipy.sparse import block_diag
 
 from sgdlimits.errors import check_number
 from sgdlimits.level.base import DIVERGED, FINISHED, LIMIT, STOPPED, Clock, Ends, Engine, Job, Journey, Level, Tick, ladder
+from sgdlimits.level.compiled import compiled
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
 from sgdlimits.problem.base import Problem
@@ -100,8 +100,7 @@ class Layout(eqx.Module):
         return jax.tree.unflatten(self.tree, leaves)
 
 
-@eqx.filter_jit
-def _slopes(problem: Problem, corrector: bool, t: Any, rows: Any, layout: Layout) -> Array:
+def _slopes(problem: Problem, corrector: bool, layout: Layout, t: Any, rows: Any) -> Array:
     slopes = problem.over_runs(vector_field(problem, corrector, t), layout.stats(rows))
     return jnp.concatenate([leaf.reshape(len(rows), -1) for leaf in jax.tree.leaves(slopes)], axis=1)
 
@@ -119,23 +118,20 @@ def _jacobians(problem: Problem, corrector: bool, t: Any, stats: PyTree):
     return problem.over_runs(lambda one: drift_jacobian(problem, corrector, one, t), stats)
 
 
-@eqx.filter_jit
 def _memories(problem: Problem, until: Condition, stats: PyTree):
     return until.begin_runs(problem, stats)
 
 
-@eqx.filter_jit
 def _stops(problem: Problem, until: Condition, stats: PyTree, memory: PyTree):
     return until.stop_runs(problem, stats, memory)
 
 
-@eqx.filter_jit
 def _look(problem: Problem, observe: Observe, stats: PyTree) -> dict[str, Array]:
     shown = lambda one: {"risk": problem.risk(one), **problem.observables(one)}
     return {**problem.over_runs(shown, stats), **observe.of_runs(problem, stats)}
 
 
-METHODS: tuple[type[OdeSolver], ...] = (DOP853, Radau)
+METHODS = ("DOP853", "Radau")
 STATUSES = (FINISHED, STOPPED, DIVERGED)
 
 
@@ -150,7 +146,10 @@ class Solve(Journey):
         self.layout = Layout(tree, tuple(np.shape(leaf)[1:] for leaf in leaves))
         self.y = np.concatenate([np.asarray(leaf, float)[:count].reshape(count, -1) for leaf in leaves], axis=1)
         self.ended, self.t_end = np.zeros(count, int), np.full(count, np.nan)
-        memory = () if job.until is None else _memories(self.problem, job.until, starts)
+        self.slopes = compiled(_slopes, self.problem, self.corrector, self.layout)
+        self.look = compiled(_look, self.problem, job.observe, quick=True)
+        self.stops = None if job.until is None else compiled(_stops, self.problem, job.until, quick=True)
+        memory = () if job.until is None else compiled(_memories, self.problem, job.until, quick=True)(starts)
         self.memory = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], memory)
         self.t, self.steps, self.stride, self.method = job.clock.t[0], 0, np.nan, 0
         if state is None:
@@ -203,7 +202,7 @@ class Solve(Journey):
 
     def _tick(self, share: float) -> Tick:
         rows = _padded(len(self.y))
-        seen = _look(self.problem, self.job.observe, self.layout.stats(self.y[rows]))
+        seen = self.look(self.layout.stats(self.y[rows]))
         observed = {name: np.asarray(values)[: len(self.y)] for name, values in seen.items()}
         return Tick(share, jax.tree.map(np.asarray, self.layout.stats(self.y.copy())), observed)
 
@@ -230,34 +229,35 @@ class Solve(Journey):
                 self._stop(hits, solver.dense_output(), before, solver.t)
                 return
             yield
-            if METHODS[self.method] is DOP853 and self.steps % STEPS_BEFORE_STIFF_TEST == 0 and self._stiff(solver):
-                self.method = METHODS.index(Radau)
+            if METHODS[self.method] == "DOP853" and self.steps % STEPS_BEFORE_STIFF_TEST == 0 and self._stiff(solver):
+                self.method = METHODS.index("Radau")
                 return
 
     def _slope(self, t: float, flat: np.ndarray) -> np.ndarray:
         count = self.active.size
         rows = flat.reshape(count, -1)[_padded(count)]
-        slopes = _slopes(self.problem, self.corrector, np.asarray(t, float), rows, self.layout)
+        slopes = self.slopes(np.asarray(t, float), rows)
         return np.asarray(slopes)[:count].ravel()
 
     def _jacobian(self, t: float, flat: np.ndarray):
-        return block_diag(list(self._blocks(t, flat.reshape(self.active.size, -1))), format="csc")
+        return scipy.sparse.block_diag(list(self._blocks(t, flat.reshape(self.active.size, -1))), format="csc")
 
     def _blocks(self, t: float, y: np.ndarray) -> np.ndarray:
         """The Jacobian of the drift of each active run."""
         rows = _padded(len(y))
         return np.asarray(_jacobians(self.problem, self.corrector, np.asarray(t, float), self.layout.stats(y[rows])))[: len(y)]
 
-    def _solver(self, goal: float) -> OdeSolver:
+    def _solver(self, goal: float) -> scipy.integrate.OdeSolver:
         """A solver that lands on the next saved time, where interpolation would be worse than the tolerance."""
         method = METHODS[self.method]
-        more: dict = {"jac": self._jacobian} if method is Radau else {}
+        more: dict = {"jac": self._jacobian} if method == "Radau" else {}
         if not np.isnan(self.stride):
             more["first_step"] = min(self.stride, goal - self.t)
         flat = self.y[self.active].ravel()
-        return method(self._slope, self.t, flat, goal, rtol=self.level.rtol, atol=self.level.atol, **more)
+        solver = getattr(scipy.integrate, method)
+        return solver(self._slope, self.t, flat, goal, rtol=self.level.rtol, atol=self.level.atol, **more)
 
-    def _stiff(self, solver: OdeSolver) -> bool:
+    def _stiff(self, solver: scipy.integrate.OdeSolver) -> bool:
         """Whether stability, not accuracy, limits the step: the fastest decay rate times the step is near DOP853's bound."""
         if not self.problem.implicit:
             return False
@@ -266,11 +266,11 @@ class Solve(Journey):
 
     def _hits(self, y: np.ndarray, runs: np.ndarray) -> np.ndarray:
         """Whether `until` holds for these runs in the states `y`."""
-        if self.job.until is None:
+        if self.stops is None:
             return np.zeros(runs.size, bool)
         rows = _padded(runs.size)
         memory = one_of(self.memory, runs[rows])
-        return np.asarray(_stops(self.problem, self.job.until, self.layout.stats(y[rows]), memory))[: runs.size]
+        return np.asarray(self.stops(self.layout.stats(y[rows]), memory))[: runs.size]
 
     def _stop(self, hits: np.ndarray, dense, low: float, high: float) -> None:
         """Stop runs where within a step each hit happens, by bisection of the dense output, a polynomial of degree 7."""

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import DIVERGED, FINISHED, LIMIT, STOPPED, Clock, Ends, Engine, Job, Journey, Level, Tick, ladder
+from sgdlimits.level.compiled import compiled
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
 from sgdlimits.problem.base import Problem
@@ -88,6 +89,11 @@ class Process(eqx.Module):
         """The population risk of the states."""
 
     @property
+    def small(self) -> bool:
+        """Whether a step is so little work that compiling it quickly matters more."""
+        return False
+
+    @property
     def patience(self) -> Float[Array, ""] | int:
         """After how many steps at most divergence is looked for: a diverged run returns to where it was then."""
         return self.block
@@ -149,7 +155,7 @@ class March(Journey):
 
     def __init__(self, process: Process, starts: PyTree, job: Job, counts: np.ndarray, sizes: np.ndarray, state=None) -> None:
         self.process, self.job, self.counts, self.sizes = process, job, counts, sizes
-        self.carry, self.base, self.first = _begin(process, job.until, process.start(starts)), 0, 0
+        self.carry, self.base, self.first = compiled(_begin, process, job.until, quick=True)(process.start(starts)), 0, 0
         size = self.carry.moving.shape[0]
         self.runs = job.runs[np.minimum(np.arange(size), len(job.runs) - 1)].astype(np.uint32)
         self.here = np.arange(size)
@@ -227,15 +233,19 @@ class March(Journey):
         self.whole, self.carry, self.here = whole, carry, here
 
     def _observed(self):
-        return jax.tree.map(np.asarray, _observe(self.process, self.job.observe, self.carry.state))
+        look = compiled(_observe, self.process, self.job.observe, quick=True)
+        return jax.tree.map(np.asarray, look(self.carry.state))
 
     def _tick(self, shown) -> Tick:
         share = (self.first - self.origin) / max(1, int(self.counts.sum()))
         return Tick(share, *one_of(shown, np.s_[: len(self.job.runs)]))
 
 
-@eqx.filter_jit
-def _advance(process: Process, until: Condition | None, carry: Carry, seed, runs, span: Span) -> Carry:
+def _advance(process: Process, until: Condition | None, *rest) -> Carry:
+    return compiled(_steps, process, until, quick=process.small)(*rest)
+
+
+def _steps(process: Process, until: Condition | None, carry: Carry, seed, runs, span: Span) -> Carry:
     """Blocks of steps: draw the numbers of a block, make its steps, and look for divergence at least once."""
 
     def step(carry: Carry, numbers, number) -> Carry:
@@ -273,7 +283,6 @@ def _advance(process: Process, until: Condition | None, carry: Carry, seed, runs
     return lax.fori_loop(0, -(-span.steps // process.block), block, carry)
 
 
-@eqx.filter_jit
 def _begin(process: Process, until: Condition | None, state: PyTree) -> Carry:
     state = jax.tree.map(lambda leaf: lax.convert_element_type(leaf, leaf.dtype), state)  # weak types would compile twice
     stats = process.statistics(state)
@@ -284,7 +293,6 @@ def _begin(process: Process, until: Condition | None, state: PyTree) -> Carry:
     return Carry(state, ~stopped, stopped, jnp.where(stopped, 0, -1).astype(jnp.int64), memory)
 
 
-@eqx.filter_jit
 def _observe(process: Process, observe: Observe, state: PyTree) -> tuple[PyTree, dict[str, Array]]:
     stats = process.statistics(state)
     more = process.problem.over_runs(process.problem.observables, stats)

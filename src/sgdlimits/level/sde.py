@@ -29,6 +29,7 @@ from sgdlimits.algorithm.limit import Drawn, any_changes, placed
 from sgdlimits.errors import check_count, check_dimension, check_number
 from sgdlimits.gaussian.base import square_root
 from sgdlimits.level.base import Level
+from sgdlimits.level.compiled import compiled
 from sgdlimits.level.process import Marching, Moment, Process
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
@@ -86,20 +87,15 @@ class SDE(Level):
 
 def fastest_rate(problem: Problem, stats: PyTree) -> float:
     """The largest modulus of the drift's linear rates at statistics of one run, from differences: it sets a scale only."""
-    vector = np.asarray(_vector(problem, stats))
-    slope = lambda x: np.asarray(_along(problem, x, stats))
+    vector = np.asarray(problem.vector(stats))
+    along = compiled(_along, problem, stats, quick=True)
+    slope = lambda x: np.asarray(along(x))
     steps = DIFFERENCE * np.eye(vector.size) * np.maximum(1.0, np.abs(vector))
     columns = [(slope(vector + step) - slope(vector - step)) / (2 * step.max()) for step in steps]
     return max(1e-6, float(np.abs(np.linalg.eigvals(np.stack(columns, axis=1))).max()))
 
 
-@eqx.filter_jit
-def _vector(problem: Problem, stats: PyTree) -> Float[Array, " n"]:
-    return problem.vector(stats)
-
-
-@eqx.filter_jit
-def _along(problem: Problem, x: Any, stats: PyTree) -> Float[Array, " n"]:
+def _along(problem: Problem, stats: PyTree, x: Any) -> Float[Array, " n"]:
     return problem.vector(problem.drift(problem.from_vector(x, stats)))
 
 
@@ -113,6 +109,10 @@ class Diffusion(Process):
     """Weak steps of a diffusion, on statistics with the runs last."""
 
     d: eqx.AbstractVar[Float[Array, ""]]
+
+    @property
+    def small(self):
+        return True
 
     def start(self, stats: PyTree) -> PyTree:
         return runs_last(stats)

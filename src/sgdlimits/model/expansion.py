@@ -11,9 +11,9 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, Float
 from numpy.polynomial import hermite_e, legendre
-from scipy.special import factorial, gammaln
 
 from sgdlimits.errors import BadInput, check_count, check_share
 from sgdlimits.model.activation import Activation, FunctionActivation, Polynomial, as_activation
@@ -52,7 +52,7 @@ def hermite_coefficients(fn: str | Callable | Activation, n: int) -> Float[np.nd
     """
     orders = np.arange(check_count("n", n, at_least=0) + 1)
     strengths, _ = expand(as_activation(fn), orders.size - 1)
-    return strengths * np.exp(gammaln(orders + 1) / 2)
+    return strengths * np.exp(scipy.special.gammaln(orders + 1) / 2)
 
 
 def information_exponent(target: str | Callable | Activation | Any, tolerance: float = 1e-8) -> int:
@@ -102,7 +102,7 @@ def expand(activation: Activation, n: int) -> tuple[Float[np.ndarray, "n+1"], fl
     r""":math:`c_m/\sqrt{m!}` up to order n, and the size of the function: E|fn|, for a polynomial the root of E fn^2."""
     if isinstance(activation, Polynomial):
         series = hermite_e.poly2herme(activation.coefficients)
-        strengths = series * np.sqrt(factorial(np.arange(series.size)))
+        strengths = series * np.sqrt(scipy.special.factorial(np.arange(series.size)))
         return np.concatenate([strengths, np.zeros(n + 1)])[: n + 1], float(np.linalg.norm(strengths))
     return _integrate(activation, n)
 
