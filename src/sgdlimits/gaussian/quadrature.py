@@ -10,8 +10,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
 import scipy
+from jaxtyping import PyTree
 
 from sgdlimits.errors import BadInput
 from sgdlimits.gaussian.base import Group, Nodes, Rule, weighted_sum
