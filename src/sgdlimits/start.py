@@ -14,9 +14,9 @@ from sgdlimits.errors import BadInput, check_count, check_dimension, check_numbe
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.frame import frame_of, triangular
-from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.overlaps import Overlaps, Scalars
 from sgdlimits.statistics.particles import Particles, particles_of
-from sgdlimits.statistics.trees import number_array, one_of, repeated
+from sgdlimits.statistics.trees import number_array, one_of, repeated, runs_of
 
 MOST_SQUARE = 256
 """Up to this width a random start of the mean-field limit has the units of the p-by-p start, number by number."""
@@ -59,7 +59,7 @@ class RandomInit(Start):
     d : dimension
     scale : standard deviation of sqrt(d) times a weight, or the norm where `unit` holds
     unit : whether each direction is scaled to the norm `scale`
-    second : each entry of the second layer
+    second : each entry of the second layer; or of each scalar, by name
 
     What is not given comes from the problem (`problem.initial`).
 
@@ -72,7 +72,7 @@ class RandomInit(Start):
     d: int = eqx.field(static=True, converter=check_dimension)
     scale: float | None = eqx.field(static=True, default=None)
     unit: bool | None = eqx.field(static=True, default=None)
-    second: float | None = eqx.field(static=True, default=None)
+    second: float | dict[str, Any] | None = eqx.field(static=True, default=None)
 
     def overlaps(self, problem, stream):
         p, k, gram = problem.directions.width, problem.directions.fixed, problem.directions.gram
@@ -113,7 +113,14 @@ class RandomInit(Start):
         constant = _second(self.second, problem, runs)
         if self.second is not None or law.second_spread == 0:
             return constant
-        return constant + law.second_spread * stream.normal(Purpose.START_SECOND, constant.shape[1])[0].T
+        if not isinstance(constant, dict):
+            return constant + law.second_spread * stream.normal(Purpose.START_SECOND, constant.shape[1])[0].T
+        if "a" not in constant:
+            raise BadInput(
+                f"second_spread is that of `a`, and the scalars are {', '.join(constant)}. Give explicit statistics."
+            )
+        normal = stream.normal(Purpose.START_SECOND, constant["a"][0].size)[0].T
+        return {**constant, "a": constant["a"] + law.second_spread * normal.reshape(constant["a"].shape)}
 
 
 class OrthogonalInit(Start):
@@ -125,7 +132,7 @@ class OrthogonalInit(Start):
     """
 
     spread: float = eqx.field(static=True)
-    second: float | None = eqx.field(static=True, default=None)
+    second: float | dict[str, Any] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
         check_number("spread", self.spread, at_least=0)
@@ -155,7 +162,7 @@ class FixedInit(Start):
     """
 
     overlap: Float[Array, "..."] = eqx.field(converter=number_array)
-    second: float | None = eqx.field(static=True, default=None)
+    second: float | dict[str, Any] | None = eqx.field(static=True, default=None)
 
     def overlaps(self, problem, stream):
         one = one_of(self.particles(problem, stream))
@@ -175,7 +182,8 @@ class FixedInit(Start):
             raise BadInput(
                 f"overlap must broadcast to shape ({p}, {k}); got shape {self.overlap.shape}. Give a number or such an array."
             ) from None
-        return repeated(Particles(_second(self.second, problem, 1)[0], number_array(M), number_array(np.ones(p))), runs)
+        second = one_of(_second(self.second, problem, 1))
+        return repeated(Particles(second, number_array(M), number_array(np.ones(p))), runs)
 
 
 class Given(Start):
@@ -195,10 +203,9 @@ class Given(Start):
         return particles_of(self._of_runs(stream))
 
     def _of_runs(self, stream: Stream) -> PyTree:
-        name, axes = next(iter(type(self.stats).dims.items()))
-        if np.ndim(getattr(self.stats, name)) == len(axes):
+        given, last = runs_of(self.stats), int(stream.runs.max())
+        if given is None:
             return repeated(self.stats, stream.runs.size)
-        given, last = getattr(self.stats, name).shape[0], int(stream.runs.max())
         if last >= given:
             raise BadInput(f"the start has {given} runs, but run {last} was asked for. Give those of one run, or runs={given}.")
         return jax.tree.map(lambda leaf: np.asarray(leaf)[stream.runs], self.stats)
@@ -216,9 +223,20 @@ def as_start(start: Start | PyTree) -> Start:
     )
 
 
-def _second(second: float | None, problem: Problem, runs: int) -> Any:
-    law = problem.directions.initial
-    return np.full((runs, problem.directions.width), float(law.second if second is None else second))
+def _second(second: float | dict[str, Any] | None, problem: Problem, runs: int) -> Scalars:
+    """The scalars of runs, runs first: as the problem has them, or as given."""
+    law, scalars = problem.directions.initial, problem.directions.scalars
+    if scalars is None:
+        if isinstance(second, dict):
+            raise BadInput(f"second must be one number for a plain second layer; got {second}. Give one number.")
+        return np.full((runs, problem.directions.width), float(law.second if second is None else second))
+    given = {} if second is None else second if isinstance(second, dict) else {"a": second}
+    if not set(given) <= set(scalars):
+        raise BadInput(
+            f"second has {', '.join(given)}, and the scalars are {', '.join(scalars)}. Give values for these, by name."
+        )
+    value = lambda name: np.broadcast_to(np.asarray(given.get(name, scalars[name]), float), np.shape(scalars[name]))
+    return {name: np.tile(value(name), (runs, *(1 for _ in np.shape(scalars[name])))) for name in scalars}
 
 
 def _check_exists(stats: Overlaps, problem: Problem, what: str, remedy: str) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import abc
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.algorithm.weights import Now, Weights
 from sgdlimits.errors import BadInput, check_count, check_number
-from sgdlimits.statistics.overlaps import STUDENT
+from sgdlimits.statistics.overlaps import STUDENT, Scalars
 from sgdlimits.statistics.trees import number_array
 
 
@@ -59,6 +61,17 @@ class Algorithm(eqx.Module):
     @abc.abstractmethod
     def trains_second(self) -> bool:
         """Whether the network's scalars are trained."""
+
+    @property
+    def trained_names(self) -> tuple[str, ...] | None:
+        """Which of the network's scalars are trained, where these have names; None for all of them."""
+        return None
+
+    def trained(self, scalars: Scalars) -> Scalars:
+        """Of the network's scalars, or of slopes in them, those that are trained; () where none are."""
+        if not self.trains_second:
+            return ()
+        return scalars if self.trained_names is None else {name: scalars[name] for name in self.trained_names}
 
     @property
     def ridge(self) -> Float[Array, ""] | float:
@@ -168,28 +181,36 @@ def _times(c: Float[Array, "... runs"], X: Float[Array, "... runs"], axis: int) 
     return jnp.moveaxis(wide * rows if c.ndim == 2 else (wide * rows[None]).sum(1), 0, axis)
 
 
+def _rates(rates: Any) -> Any:
+    """One learning rate, or one for each name that has one."""
+    if not isinstance(rates, Mapping):
+        return number_array(rates)
+    return {name: number_array(rate) for name, rate in rates.items() if rate is not None} or None
+
+
 class Descent(Algorithm):
     """What algorithms that follow the gradient of a batch share.
 
     Parameters
     ----------
     lr : learning rate of the first layer
-    lr_second : learning rate of the second layer; None keeps it fixed
+    lr_second : learning rate of the second layer, or of each scalar by name; None, or no rate, keeps them fixed
     ridge : strength of the ridge penalty on both layers
     sphere : whether each u_j is held at norm 1
     batch : b, the samples of a step, over which the gradient is averaged
     """
 
     lr: Float[Array, ""] | float = eqx.field(converter=number_array)
-    lr_second: Float[Array, ""] | float | None = eqx.field(converter=number_array, default=None, kw_only=True)
+    lr_second: Any = eqx.field(converter=_rates, default=None, kw_only=True)
     ridge: Float[Array, ""] | float = eqx.field(converter=number_array, default=0.0, kw_only=True)
     sphere: bool = eqx.field(static=True, converter=bool, default=False, kw_only=True)
     batch: int = eqx.field(static=True, default=1, kw_only=True)
 
     def __check_init__(self) -> None:
         check_number("lr", self.lr, above=0)
-        if self.lr_second is not None:
-            check_number("lr_second", self.lr_second, above=0)
+        for name, rate in (self.lr_second if isinstance(self.lr_second, dict) else {"": self.lr_second}).items():
+            if rate is not None:
+                check_number(f"lr_second[{name!r}]" if name else "lr_second", rate, above=0)
         check_number("ridge", self.ridge, at_least=0)
         check_count("batch", self.batch)
 
@@ -198,13 +219,20 @@ class Descent(Algorithm):
         return self.lr_second is not None
 
     @property
+    def trained_names(self):
+        return tuple(self.lr_second) if isinstance(self.lr_second, dict) else None
+
+    @property
     def lr_sample(self):
         return self.lr / self.batch
 
     def push(self, now: Now, at: Weights | None = None) -> Weights:
         """Minus the learning rates times the gradient of loss and ridge, over d, at the students or elsewhere."""
-        slope = now.gradient(at) + (self.ridge * now.per) * (now.student if at is None else at)
-        return slope.times(-self.lr, 0.0 if self.lr_second is None else -self.lr_second)
+        return self.downhill(now.gradient(at) + (self.ridge * now.per) * (now.student if at is None else at))
+
+    def downhill(self, slope: Weights) -> Weights:
+        """Weights by minus the learning rates, those of the directions and those of the scalars."""
+        return slope.times(-self.lr, 0.0 if self.lr_second is None else jax.tree.map(operator.neg, self.lr_second))
 
     def held(self, student: Weights) -> Weights:
         """The students, on the sphere scaled to norm 1."""
@@ -227,6 +255,10 @@ class Wrapper(Algorithm):
     @property
     def trains_second(self) -> bool:
         return self.base.trains_second
+
+    @property
+    def trained_names(self):
+        return self.base.trained_names
 
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]

@@ -28,9 +28,9 @@ from sgdlimits.gaussian import Rule
 from sgdlimits.gaussian.base import Group, square_root
 from sgdlimits.model.sample import Model
 from sgdlimits.statistics.frame import Loading, inside_and_outside
-from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, updated
 from sgdlimits.statistics.products import Moments
-from sgdlimits.statistics.trees import add
+from sgdlimits.statistics.trees import add, for_samples
 
 MOST_CLASSES = 256
 """Up to how many ways in which the samples of a batch fall into classes are averaged over."""
@@ -42,12 +42,13 @@ MOST_CLASSES = 256
 class Rates(NamedTuple):
     """What one sample does in a step that is linear in its gradient, for the n names of an algorithm.
 
-    `past` is :math:`A_1` and `gradient` the coefficient of the gradient. `second` has both for the scalars, the gradient last.
+    `past` is :math:`A_1` and `gradient` the coefficient of the gradient. `second` has both for the scalars, the gradient last,
+    and by name where they have rates of their own.
     """
 
     past: Float[Array, "n n"]
     gradient: Float[Array, " n"]
-    second: Float[Array, "n n+1"]
+    second: Any
     unit: tuple[bool, ...]
 
 
@@ -56,17 +57,20 @@ def rates(algorithm: Algorithm, t: Float[Array, ""] | float) -> Rates:
     names, b = algorithm.names, algorithm.batch
     one, basis = jnp.ones((1, 1)), np.eye(len(names) + 1)
     unit: list[bool] = []
-    fields, scalars = dict.fromkeys(names, one), dict(zip(names, basis[:-1], strict=True))
+    each = lambda number: number if algorithm.trained_names is None else dict.fromkeys(algorithm.trained_names, number)
+    fields, scalars = dict.fromkeys(names, one), {name: each(number) for name, number in zip(names, basis[:-1], strict=True)}
 
     def step(per):
-        now = Now(per, t, fields, one, lambda fields, a: (one, basis[-1:].T), 1, scalars, {}, lambda *names: one, lambda: one)
+        slope = lambda fields, a: (one, each(basis[-1:].T))
+        now = Now(per, t, fields, one, slope, 1, scalars, {}, lambda *names: one, lambda: one)
         found, _ = moves(algorithm, now)
         unit[:] = [move.unit for move in found]
         past = jnp.array([[move.past.get(name, 0.0) for name in names] for move in found])
-        return (past, jnp.stack([move.scalars for move in found])), jnp.stack([move.inputs[0, 0] for move in found])
+        second = jax.tree.map(lambda *rows: jnp.stack(rows), *(move.scalars for move in found))
+        return (past, second), jnp.stack([move.inputs[0, 0] for move in found])
 
     _, (past, second), gradient = jax.jvp(step, (jnp.zeros(()),), (jnp.ones(()),), has_aux=True)
-    return Rates(past / b, gradient / b, second / b, tuple(unit))
+    return Rates(past / b, gradient / b, jax.tree.map(lambda rows: rows / b, second), tuple(unit))
 
 
 def linear_changes(
@@ -90,17 +94,21 @@ def linear_changes(
     still = jax.tree.map(jnp.zeros_like, (stats.a, stats.kept))
     a, kept = still
     if algorithm.trains_second:
-        scalars = [stats.a if name == STUDENT else stats.kept[name] for name in names]
-        terms = [*(jax.tree.map(lambda leaf: total * leaf, part) for part in scalars), sums.gradient_second]
-        new = {name: _combined(row, terms) for name, row in zip(names, rate.second, strict=True)}
-        a, kept = new.pop(STUDENT), {**kept, **new}
+        scalars = [algorithm.trained(stats.a) if name == STUDENT else stats.kept[name] for name in names]
+        before = (jax.tree.map(lambda leaf: total * leaf, part) for part in scalars)
+        terms = [*before, algorithm.trained(sums.gradient_second)]
+        new = {name: _combined(rate.second, i, terms) for i, name in enumerate(names)}
+        a, kept = updated(a, new.pop(STUDENT)), {**kept, **new}
     population = Overlaps(a, M, Q + across(Q), kept, stats.names)
     corrector = Overlaps(still[0], jnp.zeros_like(M), spread, still[1], stats.names)
     return hold(rate.unit, stats, population), hold(rate.unit, stats, corrector)
 
 
-def _combined(row, terms):
-    return jax.tree.map(lambda *leaves: sum(c * leaf for c, leaf in zip(row, leaves, strict=True)), *terms)
+def _combined(rows, i: int, terms):
+    """The terms added up with the coefficients of row i, those of each name where the rows have names."""
+    if isinstance(rows, dict):
+        return {name: _combined(own, i, [term[name] for term in terms]) for name, own in rows.items()}
+    return jax.tree.map(lambda *leaves: sum(c * leaf for c, leaf in zip(rows[i], leaves, strict=True)), *terms)
 
 
 def hold(unit: tuple[bool, ...], stats: Overlaps, change: Overlaps) -> Overlaps:
@@ -171,9 +179,9 @@ def any_changes(algorithm: Algorithm, model: Model, t: Any, stats: Overlaps, x: 
     )
     M = rows(stats.M) + C @ x.fixed.T
     Q = rows(stats.Q) + C @ x.fields.T
-    a = scalars.pop(STUDENT) if algorithm.trains_second else jax.tree.map(jnp.zeros_like, stats.a)
-    kept = {name: (numbers if name in numbers else scalars)[name] for name in stats.kept}
     still = jax.tree.map(jnp.zeros_like, (stats.a, stats.kept))
+    a = updated(still[0], scalars.pop(STUDENT))
+    kept = {name: (numbers if name in numbers else scalars)[name] for name in stats.kept}
     population = Overlaps(a, M, Q + Q.T, kept, names)
     corrector = Overlaps(still[0], jnp.zeros_like(M), (C * variances) @ C.T, still[1], names)
     return jax.tree.map(lambda leaf: leaf / b, (hold(tuple(unit), stats, population), hold(tuple(unit), stats, corrector)))
@@ -187,12 +195,11 @@ def view(algorithm: Algorithm, model: Model, per, t, x: Drawn, at: Any, gram_of:
     names, a, kept, b, p = at.names, at.a, at.kept, algorithm.batch, model.width
     fields = {name: x.fields[i * p : (i + 1) * p] for i, name in enumerate(names)}
     trained = algorithm.trains_second
-    scalars = {name: (a if name == STUDENT else kept[name]) if trained else () for name in names}
+    scalars = {name: (algorithm.trained(a) if name == STUDENT else kept[name]) if trained else () for name in names}
 
     def slope(fields, numbers):
-        second = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[..., None], (*leaf.shape, b)), numbers if trained else a)
-        G, slopes = model.gradient(fields, x.fixed[:, :b], second, x.z, x.c)
-        return G, slopes if trained else ()
+        G, slopes = model.gradient(fields, x.fixed[:, :b], for_samples(updated(a, numbers), b), x.z, x.c)
+        return G, algorithm.trained(slopes)
 
     numbers = {name: kept[name] for name in algorithm.numbers}
     gram = inputs_gram if algorithm.uses_gram else None

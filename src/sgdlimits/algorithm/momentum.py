@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm, Descent
@@ -67,7 +68,7 @@ class HeavyBall(Descent):
         if self.beta is None:
             return self
         gain = 1 / (1 - self.beta)
-        second = None if self.lr_second is None else self.lr_second * gain
+        second = jax.tree.map(lambda rate: rate * gain, self.lr_second)
         return OnePassSGD(self.lr * gain, lr_second=second, ridge=self.ridge, sphere=self.sphere, batch=self.batch)
 
 

@@ -18,7 +18,8 @@ class OnePassSGD(Descent):
     Parameters
     ----------
     lr : learning rate of the first layer
-    lr_second : learning rate of the second layer; None keeps it fixed
+    lr_second : learning rate of the second layer; of a network with scalars by name one rate for all, or a dictionary with a
+        rate for each name; None, or no rate, keeps them fixed
     ridge : strength of the ridge penalty on both layers
     sphere : whether each u_j is held at norm 1
     batch : b, the samples of a step, over which the gradient is averaged

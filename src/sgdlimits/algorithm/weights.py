@@ -68,12 +68,14 @@ class Weights:
     def __sub__(self, other: Weights) -> Weights:
         return self + -other
 
-    def times(self, directions: Array | float, scalars: Array | float) -> Weights:
-        """The directions by one factor, or by one for each row, and the scalars by another."""
+    def times(self, directions: Array | float, scalars: Any) -> Weights:
+        """The directions by one factor, or by one for each row, and the scalars by another, or each by its own, by name."""
         now = self._scaled()
         past = {name: _product(directions, coefficient) for name, coefficient in now.past.items()}
         inputs = None if now.inputs is None else apply(directions, now.inputs)
-        by = lambda tree: None if tree is None else jax.tree.map(lambda leaf: scalars * leaf, tree)
+        each = lambda tree: {name: scalars[name] * tree[name] for name in tree}
+        all_ = lambda tree: jax.tree.map(lambda leaf: scalars * leaf, tree)
+        by = lambda tree: None if tree is None else (each if isinstance(scalars, dict) else all_)(tree)
         return Weights(self.now, past, inputs, by(now.scalars), by(now.slopes))
 
     def mixed(self, matrix: Float[Array, "p p"]) -> Weights:

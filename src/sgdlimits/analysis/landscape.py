@@ -24,7 +24,7 @@ from sgdlimits.expectation.slopes import padded, refuse_zero_weights
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.frame import ZERO, Loading, frame_rows
-from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.overlaps import Overlaps, Scalars, as_scalars
 from sgdlimits.statistics.trees import batch_of
 from sgdlimits.theory.spectrum import TOLERANCE, Spectrum as Spectrum, spectrum_of
 
@@ -40,7 +40,7 @@ class Weights:
     ----------
     u : the trained directions, shape (p, d)
     fixed : the fixed directions, shape (k, d); along the first k axes unless given, as `SGD` has them
-    a : the second layer, shape (p,); that of the problem's start unless given
+    a : the second layer, shape (p,), or the scalars by name; those of the problem's start unless given
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(sphere=False)
@@ -50,15 +50,15 @@ class Weights:
 
     u: Float[np.ndarray, "p d"]
     fixed: Float[np.ndarray, "k d"] | None = None
-    a: Float[np.ndarray, " p"] | None = None
+    a: Scalars | None = None
 
 
-def locate(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+def locate(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> tuple[Scalars, np.ndarray, np.ndarray | None]:
     """(second layer, units in the frame, at weights the axes of the frame in R^d), or `BadInput` if not of the problem."""
     if isinstance(at, (list, np.ndarray, jax.Array)):
         at = Weights(np.asarray(at))
     if not isinstance(at, Weights):
-        return np.asarray(at.a, float), coordinates(problem, at), None
+        return jax.tree.map(lambda leaf: np.asarray(leaf, float), at.a), coordinates(problem, at), None
     _check_problem(problem)
     u, fixed, a = _checked(problem, at)
     first = np.linalg.solve(np.linalg.cholesky(np.asarray(problem.target.gram)), fixed)
@@ -263,7 +263,7 @@ def _root(left: np.ndarray, scale: float) -> np.ndarray:
     return vectors[:, kept] * np.sqrt(values[kept])
 
 
-def _checked(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _checked(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray, np.ndarray, Scalars]:
     """Weights, fixed directions and second layer as arrays of the right shapes."""
     p, k, u = problem.network.width, problem.target.teachers, np.asarray(at.u, float)
     if u.ndim != 2 or len(u) != p or u.shape[1] < k or not np.isfinite(u).all():
@@ -274,9 +274,11 @@ def _checked(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray, np.nd
         raise BadInput(f"fixed must have shape ({k}, {d}) and the target's Gram matrix {P.tolist()}. Leave it out or rotate.")
     if at.a is None and problem.initial.second_spread:
         raise BadInput(f"{problem.name} starts from a random second layer. Give a, {p} numbers.")
-    a = np.full(p, problem.initial.second) if at.a is None else np.asarray(at.a, float)
-    if a.shape != (p,) or not np.isfinite(a).all():
+    a = as_scalars(problem.network.initial(problem.initial.second) if at.a is None else at.a)
+    if problem.network.plain and (a.shape != (p,) or not np.isfinite(a).all()):
         raise BadInput(f"a must be {p} finite numbers; got {a.tolist()}. Give one a unit.")
+    if not problem.network.plain:
+        problem.check(batch_of(Overlaps(a, u @ fixed.T, u @ u.T)))
     return u, fixed, a
 
 

@@ -17,6 +17,7 @@ from functools import singledispatch
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
@@ -28,9 +29,10 @@ from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.problem.spiked import SpikedTensor, contracted_noise
 from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.frame import loading
-from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.overlaps import Overlaps, Scalars
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.spike import Spike
+from sgdlimits.statistics.trees import for_samples
 
 
 class Draws(NamedTuple):
@@ -102,9 +104,9 @@ class ProjectionSample(OneSample):
 
     def terms(self, stats, draws):
         problem, sgd, sigma = self.problem, self.problem.algorithm, self.problem.data.sigma
-        F, column = loading(stats, problem.frame), Overlaps(*(leaf[..., None] for leaf in (stats.a, stats.M, stats.Q)))
+        F, column = loading(stats, problem.frame), jax.tree.map(lambda leaf: leaf[..., None], stats)
         fields, fixed, z = problem.model.place(F, draws.points, draws.c)
-        G, second = problem.model.gradient(fields, fixed, jnp.broadcast_to(column.a, fields.shape), z, draws.c)
+        G, second = problem.model.gradient(fields, fixed, for_samples(stats.a, z.size), z, draws.c)
         k = problem.target.teachers
         x = (sigma * draws.points[:-1]).at[:k].add(problem.data.centre(problem.frame, draws.c))
         squared = (x**2).sum(0) + sigma**2 * draws.outside
@@ -113,19 +115,25 @@ class ProjectionSample(OneSample):
         population, _ = problem.changes(column, products)
         decay = sgd.ridge * (cross + jnp.swapaxes(cross, 0, 1)) + sgd.ridge**2 * column.Q
         bend = sgd.lr_sample**2 * (G[:, None] * G[None] * squared + decay)
-        still = jnp.zeros_like(G)
+        still = jax.tree.map(lambda leaf: jnp.zeros((*leaf.shape, z.size)), stats.a)
         change = Overlaps(still, jnp.zeros_like(population.M), bend)
         gradient = sgd.lr_sample * (G[:, None] * x[None] + sgd.ridge * F.student[..., None])
         return Terms(
             first=-problem.vector(population),
             second=problem.vector(hold(rates(sgd, problem.t).unit, column, change)),
-            gradient=jnp.concatenate([gradient.reshape(-1, z.size), jnp.broadcast_to(population.a, G.shape)]),
+            gradient=jnp.concatenate([gradient.reshape(-1, z.size), *self._rows(population.a, z.size)]),
         )
+
+    @staticmethod
+    def _rows(scalars: Scalars, samples: int) -> list[Float[Array, "n samples"]]:
+        """Scalars that may be the same for all samples, a row for each number."""
+        leaves = jax.tree.leaves(scalars)
+        return [jnp.broadcast_to(leaf, (*leaf.shape[:-1], samples)).reshape(-1, samples) for leaf in leaves]
 
     def derivatives(self, stats):
         """On the sphere of the covariant Hessian; third-order terms there contain u.x, do not grow, and count as zero."""
-        p = stats.a.shape[0]
-        still, zero = jnp.zeros(p), jnp.zeros_like(stats.M)
+        p, still = stats.width, jax.tree.map(jnp.zeros_like, stats.a)
+        zero = jnp.zeros_like(stats.M)
         hessian = Overlaps(still, zero, jnp.ones((p, p)) + jnp.eye(p))
         if self.problem.algorithm.sphere:
             hessian = Overlaps(still, jnp.abs(stats.M), (1 + jnp.abs(stats.Q)) * (1 - jnp.eye(p)))

@@ -144,7 +144,7 @@ class FieldIntegrals(Expectation):
 def additive_integrals(model: Model, order: int = 24) -> UnitIntegrals | None:
     """The integrals of a model whose residual is a sum of units with squared loss; None for other models."""
     readout = model.target.readout
-    if not (model.loss.quadratic and isinstance(readout, CommitteeReadout) and model.data.centred):
+    if not (model.network.plain and model.loss.quadratic and isinstance(readout, CommitteeReadout) and model.data.centred):
         return None
     student, teacher = model.network.activation, readout.activation
     kind = type(student) if isinstance(teacher, type(student)) else Activation

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from sgdlimits.expectation.slopes import Slopes
 from sgdlimits.model.sample import Model
 from sgdlimits.statistics.frame import Loading
-from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.overlaps import Overlaps, Scalars
 from sgdlimits.statistics.products import Moments
 
 Increment = Callable[[Moments], Float[Array, "n samples"]]
@@ -45,14 +45,14 @@ class Expectation(eqx.Module):
         """The covariance of the increments of one sample."""
 
     @abc.abstractmethod
-    def risk_of_factor(self, model: Model, a: Float[Array, " p"], F: Loading) -> Float[Array, ""]:
+    def risk_of_factor(self, model: Model, a: Scalars, F: Loading) -> Float[Array, ""]:
         """The population risk from a factor of Omega, as exact as can be where the risk is tiny."""
 
     @abc.abstractmethod
-    def slopes(self, model: Model, a: np.ndarray, S: Float[np.ndarray, "p n"]) -> Slopes:
+    def slopes(self, model: Model, a: Scalars, S: Float[np.ndarray, "p n"]) -> Slopes:
         """Gradient and Hessian of the risk for units with coordinates S in an orthonormal frame."""
 
-    def gradient(self, model: Model, a: np.ndarray, S: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "p n"]:
+    def gradient(self, model: Model, a: Scalars, S: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "p n"]:
         """E[G x] in that frame."""
         return self.slopes(model, a, S).gradient
 
@@ -100,9 +100,12 @@ class Expectation(eqx.Module):
         return None
 
 
-def linear_part(increment: Increment, p: int, k: int, directions: int = 0) -> Moments:
-    """The matrix of an increment: its derivative with respect to each product, shape (n, ...)."""
-    still = Moments(*(jnp.zeros((*shape, 1)) for shape in ((), (p, k), (p, directions or p), (p, p), (p,))))
+def linear_part(increment: Increment, stats: Overlaps, directions: int = 0) -> Moments:
+    """The matrix of an increment at students: its derivative with respect to each product, shape (n, ...)."""
+    p, k = stats.M.shape
+    zeros = lambda *shape: jnp.zeros((*shape, 1))
+    second = jax.tree.map(lambda leaf: zeros(*leaf.shape), stats.a)
+    still = Moments(zeros(), zeros(p, k), zeros(p, directions or p), zeros(p, p), second)
     return jax.tree.map(lambda leaf: leaf[:, 0, ..., 0], jax.jacfwd(increment)(still))
 
 

@@ -21,7 +21,7 @@ def choose(model: Model) -> Expectation:
     for rule in EXACT:
         if rule.suits(model):
             return rule
-    smooth = model.network.activation.smooth and model.target.readout.smooth and model.loss.quadratic
+    smooth = model.network.smooth and model.target.readout.smooth and model.loss.quadratic
     if smooth and model.width + model.teachers + 1 <= MOST_GRID_DIMENSIONS:
         return NodeSums(GaussHermite())
     return NodeSums(Sobol())

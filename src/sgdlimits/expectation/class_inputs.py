@@ -165,7 +165,8 @@ def kinked_class_hessian(model: Model, a: np.ndarray, S: Float[np.ndarray, "p n"
 
 @eqx.filter_jit
 def _hessian(model: Model, a: Array, S: Array, inverse: Array, order: int) -> tuple[Array, Array]:
-    unit: Any = model.network.activation
+    network: Any = model.network
+    unit = network.activation
     k, p, variance = model.teachers, len(a), model.data.sigma**2
     stats = Overlaps(a, S[:, :k] @ model.frame.T, S @ S.T)
     means = model.data.centre(model.frame, jnp.arange(model.data.classes))
@@ -188,7 +189,7 @@ def _hessian(model: Model, a: Array, S: Array, inverse: Array, order: int) -> tu
     second = inputs.weights * jax.vmap(jax.hessian(loss), in_axes=(1, 1, 0), out_axes=2)(inputs.fields, inputs.fixed, inputs.c)
     span = spread(second.reshape(p * p, -1), inputs).reshape(p, p, *rest.shape)
     blocks, means = jax.lax.map(at_kink, jnp.arange(p))
-    step, own = model.network.factor * a * (unit.right - unit.left), jnp.arange(p)
+    step, own = network.factor * a * (unit.right - unit.left), jnp.arange(p)
     span = span.at[own, own].add(step[:, None, None] * blocks)
     return jnp.swapaxes(span, 1, 2), variance * (second.sum(2) + jnp.diag(step * means))
 

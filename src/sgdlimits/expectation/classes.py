@@ -53,7 +53,7 @@ class ClassRule(Expectation):
     def suits(self, model):
         unit = model.network.activation
         labels, loss = isinstance(model.target.readout, ClassLabels), isinstance(model.loss, CrossEntropy)
-        return labels and loss and (unit.kinked or unit.smooth)
+        return model.network.plain and labels and loss and (unit.kinked or unit.smooth)
 
     def risk_of_factor(self, model, a, F):
         return self.risk(model, Overlaps(a, F.student @ F.fixed.T, F.student @ F.student.T))
@@ -124,7 +124,7 @@ class ClassIntegrals(ClassRule):
         inputs = on_grid(model, stats, self._one_order(model)).with_noise()
         products = inputs.products(*inputs.gradient(model, stats.a))
         p, k = stats.M.shape
-        L = linear_part(increment, p, k).gradient_fixed.reshape(-1, p * k)
+        L = linear_part(increment, stats).gradient_fixed.reshape(-1, p * k)
         W = student_root(model, stats)[p:]
         open_ = jnp.kron((products.gradient_gradient * inputs.weights).sum(-1), model.target.gram - W @ W.T)
         return covariance_over(increment, products, inputs.weights) + model.data.sigma**2 * L @ open_ @ L.T

@@ -14,6 +14,7 @@ from sgdlimits.gaussian import Nodes, Rule
 from sgdlimits.gaussian.base import square_root
 from sgdlimits.statistics.frame import Loading, inside_and_outside
 from sgdlimits.statistics.products import Moments
+from sgdlimits.statistics.trees import for_samples
 
 NODES_AT_ONCE = 2**19
 MOST_RUNS = 64
@@ -76,16 +77,19 @@ class NodeSums(Expectation):
         def sample(c):
             def loss(points):
                 fields, fixed, z = model.place(F, points, c)
-                return model.sample_loss(fields, fixed, a[:, None], z, c)
+                return model.sample_loss(fields, fixed, for_samples(a, fields.shape[1]), z, c)
 
             return loss
 
         return model.over_classes(lambda c: self.rule.average(sample(c), self._dim(model), symmetries(model)))
 
     def floor(self, model):
+        """Zero where a prediction is no number, so that no label is one."""
         closed = model.loss.floor(model.data, model.target)
         if closed is not None:
             return closed
+        if model.network.shape:
+            return jnp.zeros(())
 
         def sample(c):
             def loss(points):
@@ -122,7 +126,7 @@ class NodeSums(Expectation):
 
 
 def _products(model, a, fixed, z, c, fields) -> Moments:
-    return model.products(fields, fixed, jnp.broadcast_to(a[:, None], fields.shape), z, c)
+    return model.products(fields, fixed, for_samples(a, fields.shape[1]), z, c)
 
 
 def _loading(model, stats) -> Loading:

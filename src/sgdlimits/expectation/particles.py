@@ -71,6 +71,10 @@ class ParticleRule(eqx.Module):
     def loss(self, model: Model, stats: Particles) -> Float[Array, ""]:
         """The mean loss at the particles of one run."""
 
+    def accuracy(self, model: Model, stats: Particles) -> Float[Array, ""]:
+        """The probability of predicting the right class, for losses that know classes."""
+        raise NotImplementedError
+
 
 class Units(NamedTuple):
     """The units as the rules see them: second layer, coordinates in the frame of the fixed directions, variance outside."""
@@ -113,6 +117,11 @@ class OnGrid(ParticleRule):
     def loss(self, model, stats):
         grid = self._grid(model)
         return self._loss(model, grid, self._network(model, units_of(model, stats), grid))[0]
+
+    def accuracy(self, model, stats):
+        grid = self._grid(model)
+        right = model.loss.right(self._network(model, units_of(model, stats), grid), model.target.readout(grid.fixed, grid.c))
+        return grid.weights @ right
 
     def _network(self, model, units: Units, grid: Grid) -> Float[Array, " n"]:
         """f at the nodes."""

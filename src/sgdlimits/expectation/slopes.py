@@ -32,7 +32,8 @@ from sgdlimits.model.activation import looks_smooth
 from sgdlimits.model.loss import FunctionLoss, Loss
 from sgdlimits.model.sample import Model
 from sgdlimits.statistics.frame import frame_rows
-from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.overlaps import Overlaps, Scalars
+from sgdlimits.statistics.trees import for_samples
 
 LABELS = (-1.0, 0.0, 1.0)
 
@@ -47,7 +48,7 @@ class Slopes(NamedTuple):
 
 def refuse_zero_weights(model: Model, S: Float[np.ndarray, "p n"]) -> None:
     """Raise `BadInput` where a unit with a kink has zero weights: there is no Hessian."""
-    if model.network.activation.kinked and not np.linalg.norm(S, axis=1).all():
+    if getattr(model.network.activation, "kinked", False) and not np.linalg.norm(S, axis=1).all():
         raise BadInput("there is no Hessian where a unit with a kink has zero weights. Give statistics with Q_jj above zero.")
 
 
@@ -108,7 +109,7 @@ def warn_of(error: np.ndarray, value: np.ndarray, tolerance: float, remedy: str)
 class FrameNodes(eqx.Module):
     """Units in a frame, the orthonormal directions of it that have nodes, the nodes, their label noise and their weights."""
 
-    a: Float[Array, " p"]
+    a: Scalars
     units: Float[Array, "p n"]
     directions: Float[Array, "n m"]
     points: Float[Array, "m nodes"]
@@ -116,11 +117,11 @@ class FrameNodes(eqx.Module):
     weights: Float[Array, " nodes"]
 
     @classmethod
-    def of_frame(cls, a: np.ndarray, units: Float[np.ndarray, "p n"], rule: Rule) -> FrameNodes:
+    def of_frame(cls, a: Scalars, units: Float[np.ndarray, "p n"], rule: Rule) -> FrameNodes:
         """Nodes of a rule in the whole frame and for the label noise."""
         n = units.shape[1]
         points, weights = rule.nodes(n + 1)
-        return cls(jnp.asarray(a), jnp.asarray(units), jnp.eye(n), points[:-1], points[-1], weights)
+        return cls(jax.tree.map(jnp.asarray, a), jnp.asarray(units), jnp.eye(n), points[:-1], points[-1], weights)
 
     @classmethod
     def of_units(cls, a: np.ndarray, units: Float[np.ndarray, "p n"], rule: Rule) -> FrameNodes:
@@ -137,8 +138,7 @@ class FrameNodes(eqx.Module):
 
     def gradients(self, model: Model, fields: Array, fixed: Array, c: Array) -> Float[Array, "p nodes"]:
         """G at the nodes, times their weights."""
-        a = jnp.broadcast_to(self.a[:, None], fields.shape)
-        return self.weights * model.gradient(fields, fixed, a, self.z, c)[0]
+        return self.weights * model.gradient(fields, fixed, for_samples(self.a, fields.shape[1]), self.z, c)[0]
 
 
 def slopes_at_nodes(model: Model, S: np.ndarray, nodes: FrameNodes, accuracy: float, remedy: str) -> Slopes:
@@ -155,15 +155,17 @@ def slopes_at_nodes(model: Model, S: np.ndarray, nodes: FrameNodes, accuracy: fl
 
 def is_smooth(model: Model) -> bool:
     """Whether products of one sample can be differentiated twice in the fields of the students."""
-    return model.network.activation.smooth and _smooth_loss(model.loss)
+    return model.network.smooth and _smooth_loss(model.loss, model.network.shape)
 
 
 @lru_cache(maxsize=64)
-def _smooth_loss(loss: Loss) -> bool:
+def _smooth_loss(loss: Loss, outputs: tuple[int, ...]) -> bool:
+    """Along a line through the outputs."""
     if not isinstance(loss, FunctionLoss):
         return True
+    line = np.random.default_rng(0).normal(size=(*outputs, 1)) if outputs else 1.0
     with jax.ensure_compile_time_eval():
-        return all(looks_smooth(lambda f, y=y: loss(f, jnp.full_like(f, y))) for y in LABELS)
+        return all(looks_smooth(lambda f, y=y: loss(line * f, jnp.full_like(f, y))) for y in LABELS)
 
 
 @eqx.filter_jit

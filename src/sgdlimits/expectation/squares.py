@@ -26,7 +26,7 @@ class Squares(Expectation):
 
     def suits(self, model):
         return (
-            is_square(model.network.activation)
+            (model.network.plain and is_square(model.network.activation))
             and model.loss.quadratic
             and model.target.readout.quadratic(model.teachers) is not None
             and model.data.centred
@@ -59,7 +59,7 @@ class Squares(Expectation):
         """Each product is D or D^2 times v_i v_j for one pair (i, j): all moments are of order 2, 3, 4 in D."""
         p, k = stats.M.shape
         slope, second = self._slopes(model, stats.a)
-        L = linear_part(increment, p, k)
+        L = linear_part(increment, stats)
         row, column = np.triu_indices(p)
         unit, teacher = np.divmod(np.arange(p * k), k)
         pairs = np.concatenate([unit, row]), np.concatenate([p + teacher, column])

@@ -48,9 +48,9 @@ def symmetries(model: Model) -> Group:
 
 
 @lru_cache(maxsize=64)
-def _group(p: int, k: int, readout: Readout | None, unit: Activation, centred: bool) -> Group:
+def _group(p: int, k: int, readout: Readout | None, unit: Activation | None, centred: bool) -> Group:
     one, outside = np.arange(1, k + p + 2), np.arange(k, k + p)
-    even, odd = (_same(unit, lambda x: -x, 1, sign) for sign in (1, -1))
+    even, odd = (unit is not None and _same(unit, lambda x: -x, 1, sign) for sign in (1, -1))
 
     def is_like(turn: np.ndarray, sign: int = 1) -> bool:
         turned = lambda fixed: np.sign(turn[:k])[:, None] * fixed[np.abs(turn[:k]) - 1]

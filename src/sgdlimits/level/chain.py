@@ -26,7 +26,7 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.frame import Frame, Loading, frame_of, overlaps_of
-from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, updated
 from sgdlimits.statistics.trees import number_array, runs_first
 
 
@@ -183,8 +183,7 @@ class FrameChain(Process):
             shrink = -change / (root * (1 + root))
             m, T = m + m * shrink[:, None], T + T * shrink[None]
         scalars = {**{move.name: move.scalars for move in found}, **numbers}
-        a = scalars[STUDENT] if problem.trains_second else state.a
-        return Frame(a, m, T, {name: scalars[name] for name in state.kept}, names)
+        return Frame(updated(state.a, scalars[STUDENT]), m, T, {name: scalars[name] for name in state.kept}, names)
 
     def statistics(self, state: Frame) -> Overlaps:
         return runs_first(overlaps_of(state, self.frame)).arranged(self.problem.algorithm.names)

@@ -37,7 +37,7 @@ from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.frame import Loading, loading
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
 from sgdlimits.statistics.products import Moments
-from sgdlimits.statistics.trees import add, number_array, runs_first, runs_last
+from sgdlimits.statistics.trees import add, for_samples, number_array, runs_first, runs_last
 
 STEP_TIMES_RATE, DIFFERENCE = 0.025, 1e-6
 SAMPLES = 64
@@ -224,14 +224,14 @@ class SampledDiffusion(Diffusion):
         """Weighted sums of the products of one-sample gradients."""
         fields, fixed = x.fields[:, 0], x.fixed[:, 0]
         students = fields[rows_of(state.names, STUDENT, problem.network.width)]
-        second_layer = jnp.broadcast_to(state.a[:, None], students.shape)
-        G, second = problem.model.gradient(students, fixed, second_layer, x.z[0], x.c[0])
+        scalars = for_samples(state.a, students.shape[1], axis=-2)
+        G, second = problem.model.gradient(students, fixed, scalars, x.z[0], x.c[0])
         return Moments(
             loss=jnp.zeros(()),
             gradient_fixed=jnp.einsum("jnR,rnR->jrR", G * weights, fixed),
             gradient_field=jnp.einsum("jnR,lnR->jlR", G * weights, fields),
             gradient_gradient=jnp.einsum("jnR,lnR->jlR", G * weights, G),
-            gradient_second=(second * weights).sum(1),
+            gradient_second=jax.tree.map(lambda leaf: (leaf * weights).sum(-2), second),
         )
 
 

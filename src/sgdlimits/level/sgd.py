@@ -20,7 +20,7 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import MOST_NORMALS, Purpose, Stream
 from sgdlimits.statistics.frame import frame_of
-from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, rows_of, updated
 from sgdlimits.statistics.trees import runs_first
 
 
@@ -63,7 +63,7 @@ def sgd_process(problem: Problem, d: int) -> Process:
 class Weights(eqx.Module):
     """Scalars and all directions, in the order of the algorithm, runs first; and what it keeps."""
 
-    a: Float[Array, "runs p"]
+    a: Scalars
     W: Float[Array, "runs n d"]
     kept: dict[str, Any]
     names: tuple[str, ...] = eqx.field(static=True)
@@ -130,8 +130,7 @@ class WeightProcess(Process):
             held = np.repeat([move.unit for move in found], problem.network.width)
             W = W / jnp.where(held, jnp.sqrt(jnp.einsum("rnd,rnd->rn", W, W)), 1.0)[:, :, None]
         scalars = {**runs_first({move.name: move.scalars for move in found}), **numbers}
-        a = scalars[STUDENT] if problem.trains_second else state.a
-        return Weights(a, W, {name: scalars[name] for name in state.kept}, names)
+        return Weights(updated(state.a, scalars[STUDENT]), W, {name: scalars[name] for name in state.kept}, names)
 
     def statistics(self, state: Weights) -> Overlaps:
         M = jnp.einsum("rps,ks->rpk", state.W[:, :, : self.frame.shape[0]], self.frame)

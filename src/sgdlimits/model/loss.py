@@ -8,18 +8,32 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import xlogy
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from sgdlimits.errors import BadInput
+from sgdlimits.errors import BadInput, is_traced
 
 
 class Loss(eqx.Module):
-    """A function of a prediction and a label, entry by entry."""
+    """A function of a prediction, which is a number or has its outputs on the first axis, and of a label, entry by entry."""
 
     @abc.abstractmethod
-    def __call__(self, prediction: Float[Array, "*batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    def __call__(self, prediction: Float[Array, "*outputs *batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """The loss of each entry."""
+
+    @property
+    def classifies(self) -> bool:
+        """Whether labels are classes, so that predictions are right or wrong."""
+        return False
+
+    def right(self, prediction: Float[Array, "*outputs *batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        """The probability that a prediction is of the right class; classes that are predicted alike are drawn by lot."""
+        raise BadInput(f"{type(self).__name__} knows no classes. Give CrossEntropy() or SoftmaxCrossEntropy().")
+
+    def check(self, data: Any, target: Any, outputs: tuple[int, ...]) -> None:
+        """Raise `BadInput` where labels or outputs, of a shape, are not of the kind that it is made for."""
 
     @property
     def quadratic(self) -> bool:
@@ -58,6 +72,15 @@ class CrossEntropy(Loss):
     def __call__(self, prediction, label):
         return jax.nn.softplus(prediction) - label * prediction
 
+    @property
+    def classifies(self):
+        return True
+
+    def right(self, prediction, label):
+        """A label between 0 and 1 is the probability of class 1, which is predicted where f is positive."""
+        one = jnp.heaviside(prediction, 0.5)
+        return label * one + (1 - label) * (1 - one)
+
     def least(self, label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """The least loss of any prediction: the entropy of the label, zero for 0 and 1."""
         return -(xlogy(label, label) + xlogy(1 - label, 1 - label))
@@ -68,26 +91,77 @@ class CrossEntropy(Loss):
         return None if labels is None else data.weights @ self.least(labels)
 
 
+class SoftmaxCrossEntropy(Loss):
+    r"""The cross-entropy of a class y = 0, ..., C - 1 and the probabilities :math:`e^{f_c}/\sum_o e^{f_o}` of C outputs:
+    :math:`\log\sum_o e^{f_o} - f_y`.
+
+    >>> round(float(SoftmaxCrossEntropy()(jnp.zeros(3), 2.0)), 4)
+    1.0986
+    """
+
+    def __call__(self, prediction, label):
+        return jax.nn.logsumexp(prediction, axis=0) - (prediction * self._is(prediction, label)).sum(0)
+
+    @property
+    def classifies(self):
+        return True
+
+    def right(self, prediction, label):
+        """The class of the largest output is predicted."""
+        best = prediction == prediction.max(0)
+        return (best & self._is(prediction, label)).sum(0) / best.sum(0)
+
+    def floor(self, data, target):
+        """Zero, the loss of a network that is sure of every class."""
+        return jnp.zeros(())
+
+    def check(self, data, target, outputs):
+        labels, C = getattr(target.readout, "labels", None), outputs[0] if outputs else 1
+        if not outputs:
+            raise BadInput("SoftmaxCrossEntropy needs an output for each class; the network has one. Give TwoLayer(outputs=C).")
+        if not is_traced(target.noise) and float(target.noise):
+            raise BadInput(
+                f"SoftmaxCrossEntropy needs labels that are classes; got noise = {float(target.noise):g}. Give noise=0."
+            )
+        if labels is None or is_traced(labels):
+            return
+        if len(labels) != data.classes or not np.isin(labels, np.arange(C)).all():
+            raise BadInput(
+                f"labels must be {data.classes} of 0, ..., {C - 1}, one for each class of the data; got {labels.tolist()}. "
+                "Give ClassLabels(range(C)), or more outputs."
+            )
+
+    @staticmethod
+    def _is(prediction: Float[Array, "C *batch"], label: Float[Array, "*batch"]) -> Bool[Array, "C *batch"]:
+        outputs = jnp.arange(prediction.shape[0])
+        return outputs.reshape(-1, *(1 for _ in range(prediction.ndim - 1))) == label
+
+
 class FunctionLoss(Loss):
-    """A user's own differentiable function loss(prediction, label) of two numbers."""
+    """A user's own differentiable function loss(prediction, label) of a number, or of a vector of outputs, and a number."""
 
     fn: Callable = eqx.field(static=True)
 
     def __call__(self, prediction, label):
-        if prediction.ndim == 0:
+        label = jnp.asarray(label)
+        if label.ndim == 0:
             return self.fn(prediction, label)
-        return jax.vmap(self.fn)(prediction.ravel(), label.ravel()).reshape(prediction.shape)
+        outputs = prediction.shape[: prediction.ndim - label.ndim]
+        return jax.vmap(self.fn, -1)(prediction.reshape(*outputs, -1), label.ravel()).reshape(label.shape)
 
 
-def as_loss(loss: Callable) -> Loss:
-    """A loss from a user's JAX function, checked: two numbers in, one number out."""
-    if isinstance(loss, Loss):
-        return loss
-    number = jax.ShapeDtypeStruct((), float)
+def as_loss(loss: Callable, outputs: tuple[int, ...] = ()) -> Loss:
+    """A loss, or one from a user's JAX function, checked: a prediction of the outputs' shape and a label in, a number out."""
+    prediction, number = jax.ShapeDtypeStruct(outputs, float), jax.ShapeDtypeStruct((), float)
+    kind = "a vector of outputs and a number" if outputs else "two numbers"
     try:
-        shape = jax.eval_shape(loss, number, number).shape
+        shape = jax.eval_shape(loss, prediction, number).shape
     except Exception as reason:
-        raise BadInput(f"the loss fails on two numbers: {reason}. Write loss(prediction, label) with jax.numpy.") from reason
+        raise BadInput(f"the loss fails on {kind}: {reason}. Write loss(prediction, label) with jax.numpy.") from reason
     if shape != ():
-        raise BadInput(f"the loss must return one number; got shape {shape}. Sum or average what it returns.")
-    return FunctionLoss(loss)
+        given = f" of {kind}" if outputs else ""
+        remedy = (
+            "Give SoftmaxCrossEntropy() for classes, or sum what it returns." if outputs else "Sum or average what it returns."
+        )
+        raise BadInput(f"the loss must return one number{given}; got shape {shape}. {remedy}")
+    return loss if isinstance(loss, Loss) else FunctionLoss(loss)

@@ -1,17 +1,78 @@
-"""What learns: a two-layer network."""
+"""What learns: a two-layer network, or any function of the fields and of some scalars."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import abc
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.errors import check_count
-from sgdlimits.model.activation import Activation, as_activation
+from sgdlimits.errors import BadInput, check_count
+from sgdlimits.model.activation import Activation, as_activation, looks_smooth
+from sgdlimits.statistics.overlaps import Scalars
+from sgdlimits.statistics.trees import number_array
+
+TAKEN = {
+    "M",
+    "Q",
+    "q",
+    "risk",
+    "accuracy",
+    "run",
+    "t",
+    "step",
+    "status",
+    "t_end",
+    "student",
+    "student_other",
+    "teacher",
+    "output",
+}
+"""Names in datasets that scalars cannot have."""
 
 
-class TwoLayer(eqx.Module):
+class AnyNetwork(eqx.Module):
+    """A function of the fields of p units and of scalars: one array `a`, shape (p,), of a plain network, or several by name."""
+
+    width: eqx.AbstractVar[int]
+    activation: eqx.AbstractVar[Any]
+    """What each unit does with its field; None where that is not known."""
+
+    @abc.abstractmethod
+    def __call__(self, fields: Float[Array, "p *batch"], a: Scalars) -> Float[Array, "*shape *batch"]:
+        """The prediction; each scalar has the axes of `batch` after its own."""
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """Of one prediction: () for a number, (C,) for C of them."""
+
+    @property
+    @abc.abstractmethod
+    def smooth(self) -> bool:
+        """Whether it can be differentiated twice in the fields."""
+
+    @abc.abstractmethod
+    def initial(self, second: float) -> Scalars:
+        """The scalars at the start, those of a second layer all equal to `second`."""
+
+    @property
+    @abc.abstractmethod
+    def axes(self) -> Mapping[str, tuple[str, ...]]:
+        """The names of the axes of each scalar in datasets."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a sum of units, each times its own entry of `a`: what closed forms are made for."""
+        return False
+
+
+class TwoLayer(AnyNetwork):
     r"""The network :math:`f = \frac1p\sum_j a_j\, s(\lambda_j)` with p units, or their sum.
 
     Parameters
@@ -19,25 +80,155 @@ class TwoLayer(eqx.Module):
     width : p, the number of units
     activation : s, by name, as a JAX function or as an `Activation`
     mean : whether f is the mean over the units; their sum otherwise
+    outputs : C; above 1 the prediction is a vector, :math:`f_o = \frac1p\sum_j a_{jo}\, s(\lambda_j)`
+    bias : whether a scalar `bias`, one for each output, is added
+
+    With several outputs or a bias the scalars are a dictionary: `a`, of shape (p,) or (p, C), and `bias`, a number or of shape
+    (C,), which starts at zero.
 
     >>> import jax.numpy as jnp
     >>> float(TwoLayer(2, "square")(jnp.array([1.0, 2.0]), a=jnp.ones(2)))
     2.5
+    >>> TwoLayer(2, "tanh", outputs=3, bias=True).initial(second=1.0)["a"].shape
+    (2, 3)
     """
 
     width: int = eqx.field(static=True)
     activation: Activation
     mean: bool = eqx.field(static=True)
+    outputs: int = eqx.field(static=True)
+    bias: bool = eqx.field(static=True)
 
-    def __init__(self, width: int, activation: str | Callable | Activation = "square", mean: bool = True) -> None:
-        self.width = check_count("width", width)
+    def __init__(
+        self,
+        width: int,
+        activation: str | Callable | Activation = "square",
+        mean: bool = True,
+        outputs: int = 1,
+        bias: bool = False,
+    ) -> None:
+        self.width, self.outputs = check_count("width", width), check_count("outputs", outputs)
         self.activation = as_activation(activation)
-        self.mean = bool(mean)
+        self.mean, self.bias = bool(mean), bool(bias)
 
     @property
     def factor(self) -> float:
         """What stands before the sum over units: 1/p or 1."""
         return 1 / self.width if self.mean else 1.0
 
-    def __call__(self, fields: Float[Array, "p *batch"], a: Float[Array, "p *batch"]) -> Float[Array, "*batch"]:
-        return self.factor * (a * self.activation(fields)).sum(0)
+    @property
+    def plain(self):
+        return self.outputs == 1 and not self.bias
+
+    @property
+    def shape(self):
+        return () if self.outputs == 1 else (self.outputs,)
+
+    @property
+    def smooth(self):
+        return self.activation.smooth
+
+    def initial(self, second):
+        a = np.full((self.width, *self.shape), float(second))
+        return a if self.plain else {"a": a, **({"bias": np.zeros(self.shape)} if self.bias else {})}
+
+    @property
+    def axes(self):
+        output = ("output",) * len(self.shape)
+        return {"a": ("student", *output), **({"bias": output} if self.bias else {})}
+
+    def __call__(self, fields, a):
+        values = self.activation(fields)
+        if self.plain:
+            return self.factor * (a * values).sum(0)
+        f = self.factor * (a["a"] * (values[:, None] if self.shape else values)).sum(0)
+        return f + a["bias"] if self.bias else f
+
+
+class Network(AnyNetwork):
+    r"""Any JAX function of the fields :math:`\lambda_1, \dots, \lambda_p` of one input and of scalars.
+
+    Parameters
+    ----------
+    fn : fn(fields, scalars), from an array of shape (p,) and a dictionary of arrays to a number or a vector of outputs
+    width : p, the number of trained directions
+    scalars : the names of the scalars, and the numbers or arrays that they start from
+    smooth : whether fn can be differentiated twice in the fields; looked at unless told
+
+    In datasets an axis of a scalar is called `student` where it comes first and has length p, and `output` where it is the last
+    and has the length of a vector of outputs.
+
+    >>> import jax.numpy as jnp
+    >>> def thresholds(fields, scalars):
+    ...     return scalars["scale"] * jnp.tanh(fields - scalars["threshold"]).mean()
+    >>> network = Network(thresholds, width=2, scalars={"scale": 1.0, "threshold": [0.0, 0.5]})
+    >>> network.shape, network.smooth, network.axes
+    ((), True, {'scale': (), 'threshold': ('student',)})
+    """
+
+    fn: Callable = eqx.field(static=True)
+    width: int = eqx.field(static=True)
+    scalars: dict[str, Any]
+    activation: None
+    known_smooth: bool = eqx.field(static=True)
+    known_shape: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, fn: Callable, width: int, scalars: Mapping[str, Any], smooth: bool | None = None) -> None:
+        self.fn, self.width, self.activation = fn, check_count("width", width), None
+        self.scalars = {name: number_array(value) for name, value in scalars.items()}
+        for name in self.scalars:
+            if not isinstance(name, str) or not name.isidentifier() or name in TAKEN:
+                raise BadInput(
+                    f"a scalar cannot have the name {name!r}: it is taken or no name. Give another, such as 'scale'."
+                )
+        sizes = {name: jax.ShapeDtypeStruct(np.shape(value), float) for name, value in self.scalars.items()}
+        try:
+            self.known_shape = jax.eval_shape(fn, jax.ShapeDtypeStruct((width,), float), sizes).shape
+        except Exception as reason:
+            raise BadInput(
+                f"the network fails on {width} fields and its scalars: {reason}. Write fn(fields, scalars) with jax.numpy."
+            ) from reason
+        if len(self.known_shape) > 1:
+            raise BadInput(
+                f"the network must return a number or a vector; got shape {self.known_shape}. Flatten what it returns."
+            )
+        self.known_smooth = self._looks_smooth(sizes) if smooth is None else bool(smooth)
+
+    @property
+    def shape(self):
+        return self.known_shape
+
+    @property
+    def smooth(self):
+        return self.known_smooth
+
+    def initial(self, second):
+        return dict(self.scalars)
+
+    @property
+    def axes(self):
+        return {name: self._axes(name, np.shape(value)) for name, value in self.scalars.items()}
+
+    def _axes(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+        axes = [f"{name}_{i}" for i in range(len(shape))]
+        if shape and self.shape == shape[-1:]:
+            axes[-1] = "output"
+        if shape and shape[0] == self.width:
+            axes[0] = "student"
+        return tuple(axes)
+
+    def __call__(self, fields, a):
+        batch = fields.shape[1:]
+        if not batch:
+            return self.fn(fields, a)
+        flat = lambda leaf: leaf.reshape(*leaf.shape[: leaf.ndim - len(batch)], -1)
+        each = jax.vmap(self.fn, -1, -1)(flat(fields), jax.tree.map(flat, a))
+        return each.reshape(*each.shape[:-1], *batch)
+
+    def _looks_smooth(self, sizes: dict) -> bool:
+        """Along a line through the fields, at random scalars."""
+        rng = np.random.default_rng(0)
+        line, scalars = rng.normal(size=self.width), {name: rng.normal(size=size.shape) for name, size in sizes.items()}
+        at = lambda x: jnp.sum(self.fn(x * line, scalars))
+        with jax.ensure_compile_time_eval():
+            return looks_smooth(jax.vmap(at))

@@ -9,10 +9,10 @@ from jaxtyping import Array, Float
 
 from sgdlimits.model.data import Data
 from sgdlimits.model.loss import Loss
-from sgdlimits.model.network import TwoLayer
+from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.target import Target
 from sgdlimits.statistics.frame import Loading, triangular
-from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.overlaps import Overlaps, Scalars
 from sgdlimits.statistics.products import Moments
 
 
@@ -25,7 +25,7 @@ class Model(eqx.Module):
 
     data: Data
     target: Target
-    network: TwoLayer
+    network: AnyNetwork
     loss: Loss
 
     @property
@@ -60,8 +60,8 @@ class Model(eqx.Module):
         """The loss of one sample."""
         return self.loss(self.network(fields, a), self.target.label(fixed, z, c))
 
-    def gradient(self, fields, fixed, a, z, c) -> tuple[Float[Array, "p *batch"], Float[Array, "p *batch"]]:
-        """(G, dl/da) of one sample, by automatic differentiation."""
+    def gradient(self, fields, fixed, a, z, c) -> tuple[Float[Array, "p *batch"], Scalars]:
+        """(G, dl/da) of one sample, by automatic differentiation; each scalar has the trailing axes of the fields."""
         total = lambda fields, a: self.sample_loss(fields, fixed, a, z, c).sum()
         return jax.grad(total, argnums=(0, 1))(fields, a)
 

@@ -91,7 +91,7 @@ class FunctionReadout(Readout):
 
 
 class ClassLabels(Readout):
-    """A label for each class of the data, whatever the fields are.
+    """A label for each class of the data, whatever the fields are; `ClassLabels(range(C))` numbers the classes.
 
     >>> ClassLabels([1.0, 0.0])(jnp.zeros((1, 3)), c=jnp.array([0, 1, 1])).tolist()
     [1.0, 0.0, 0.0]
@@ -100,7 +100,7 @@ class ClassLabels(Readout):
     labels: Float[Array, " classes"]
 
     def __init__(self, labels) -> None:
-        self.labels = number_array(labels)
+        self.labels = number_array(list(labels) if isinstance(labels, range) else labels)
 
     def __call__(self, fixed, c=0):
         return jnp.broadcast_to(jnp.asarray(self.labels)[c], fixed.shape[1:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -68,6 +68,10 @@ class Problem(eqx.Module):
     def observables(self, stats: PyTree) -> dict[str, Float[Array, ""]]:
         """What is shown beside the risk, by name, at statistics of one run."""
         return {}
+
+    def variables(self, stats: PyTree) -> dict[str, tuple[tuple[str, ...], Any]]:
+        """The arrays of statistics by name, as datasets have them, and the axes of each beyond those in front."""
+        return {name: (axes, getattr(stats, name)) for name, axes in type(stats).dims.items()}
 
     @property
     def limit(self) -> Problem:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -18,6 +18,8 @@ class InitialWeights(eqx.Module):
     unit : whether every direction is scaled to that norm
     second : value of each entry of the second layer, or its mean where `second_spread` is not zero
     second_spread : standard deviation of each entry of the second layer
+
+    The second layer are the scalars `a`. Other scalars start from the values that the network has for them.
     """
 
     scale: Float[Array, ""] | float = 1.0
@@ -27,11 +29,17 @@ class InitialWeights(eqx.Module):
 
 
 class Directions(NamedTuple):
-    """How many directions are trained, the Gram matrix of the fixed ones, and the law of the trained ones at the start."""
+    """How many directions are trained, the Gram matrix of the fixed ones, and the law of the trained ones at the start.
+
+    `scalars` are the values that the scalars start from, by name, where they are more than a second layer, and `trained` the
+    names of those that are trained.
+    """
 
     width: int
     gram: Float[Array, "k k"] | Float[np.ndarray, "k k"]
     initial: InitialWeights
+    scalars: dict[str, Any] | None = None
+    trained: tuple[str, ...] = ()
 
     @property
     def fixed(self) -> int:

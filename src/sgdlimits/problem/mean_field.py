@@ -9,6 +9,7 @@ import numpy as np
 from sgdlimits.algorithm.limit import rates
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.particles import ParticleMoments, ParticleRule, choose_particle_rule
+from sgdlimits.model.network import TwoLayer
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.particles import Particles
@@ -48,6 +49,10 @@ class MeanFieldProblem(Problem):
     def __init__(self, problem: Problem, rule: ParticleRule | None = None) -> None:
         if not isinstance(problem, ProjectionProblem):
             raise BadInput(f"MeanField is not written for {type(problem).__name__}. Use ODE(), or Chain(d).")
+        if not (isinstance(problem.network, TwoLayer) and problem.network.plain):
+            raise BadInput(
+                f"MeanField needs TwoLayer with one output and no bias; {problem.name} has more. Use ODE(), or Chain(d)."
+            )
         if not problem.network.mean:
             raise BadInput(
                 f"MeanField needs the mean over units; the network of {problem.name} is their sum. Use ODE(), or Chain(d)."
@@ -68,6 +73,10 @@ class MeanFieldProblem(Problem):
 
     def _risk(self, stats: Particles):
         return self.rule.loss(self.problem.model, stats)
+
+    def observables(self, stats):
+        model = self.problem.model
+        return {"accuracy": self.rule.accuracy(model, stats)} if model.loss.classifies else {}
 
     def _covariance(self, stats: Particles):
         raise BadInput("the mean-field limit has no noise. Use the covariance of the problem at its width.")

@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
+from jax.tree_util import tree_flatten_with_path
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm
@@ -19,10 +19,11 @@ from sgdlimits.errors import AccuracyWarning, BadInput, check_number
 from sgdlimits.expectation import Expectation, as_expectation, choose
 from sgdlimits.expectation.base import linear_part
 from sgdlimits.expectation.nodes import NodeSums
+from sgdlimits.expectation.right_class import accuracy
 from sgdlimits.gaussian import Estimate, Rule, Sobol
 from sgdlimits.model.data import Data, gaussian
 from sgdlimits.model.loss import Loss, as_loss
-from sgdlimits.model.network import TwoLayer
+from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import Target
 from sgdlimits.problem.base import Problem
@@ -33,6 +34,8 @@ from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add, number_array
 
 SMALL_SIGNAL = 5e-2
+CLASS_NODES = Sobol(10, 8)
+"""Where inputs are classified, unless the problem's expectations are sums over nodes."""
 TINY, ROUNDING = float(np.finfo(float).tiny), 1e-12
 
 
@@ -54,8 +57,8 @@ class ProjectionProblem(Problem):
     Parameters
     ----------
     target : `Target`, the labels
-    network : `TwoLayer`
-    loss : `SquaredLoss`, `CrossEntropy`, or a JAX function loss(prediction, label)
+    network : `TwoLayer`, or any function of fields and scalars as a `Network`
+    loss : `SquaredLoss`, `CrossEntropy`, `SoftmaxCrossEntropy`, or a JAX function loss(prediction, label)
     algorithm : how weights move, `OnePassSGD` or another `Algorithm`
     data : `Data`; standard normal inputs unless given
     rule : how expectations are computed: None chooses, a `Rule` such as `GaussHermite(32)` or `Sobol(12)` overrides
@@ -86,7 +89,7 @@ class ProjectionProblem(Problem):
     def __init__(
         self,
         target: Target,
-        network: TwoLayer,
+        network: AnyNetwork,
         loss: Callable,
         algorithm: Algorithm,
         *,
@@ -96,7 +99,9 @@ class ProjectionProblem(Problem):
         paper_time: float | None = None,
         name: str = "projection",
     ) -> None:
-        self.model = Model(gaussian() if data is None else data, target, network, as_loss(loss))
+        data = gaussian() if data is None else data
+        _check_parts(data, target, network, loss, algorithm)
+        self.model = Model(data, target, network, as_loss(loss, network.shape))
         self.algorithm, self.asked = algorithm, as_expectation(rule, self.model)
         self.initial = InitialWeights(unit=algorithm.sphere) if initial is None else initial
         self.paper_time, self.name, self.t = paper_time, name, 0.0
@@ -115,7 +120,7 @@ class ProjectionProblem(Problem):
         return self.model.target
 
     @property
-    def network(self) -> TwoLayer:
+    def network(self) -> AnyNetwork:
         return self.model.network
 
     @property
@@ -147,7 +152,11 @@ class ProjectionProblem(Problem):
 
     @property
     def directions(self) -> Directions:
-        return Directions(self.network.width, self.target.gram, self.initial)
+        network, algorithm = self.network, self.algorithm
+        if network.plain:
+            return Directions(network.width, self.target.gram, self.initial)
+        scalars = network.initial(self.initial.second)
+        return Directions(network.width, self.target.gram, self.initial, scalars, tuple(algorithm.trained(scalars)))
 
     def at(self, t):
         return eqx.tree_at(lambda problem: problem.t, self, t) if self.algorithm.timed else self
@@ -166,7 +175,7 @@ class ProjectionProblem(Problem):
         alive = [name == STUDENT or algorithm.memory[name] == "copy" for name in algorithm.names]
         M = np.concatenate([overlaps.M * lives for lives in alive], axis=-2)
         Q = np.block([[overlaps.Q * (one and other) for other in alive] for one in alive])
-        trained = overlaps.a if algorithm.trains_second else ()
+        trained = algorithm.trained(overlaps.a)
         kept = {
             name: jax.tree.map(lambda leaf, lives=lives: leaf * lives, trained)
             for name, lives in zip(algorithm.names, alive, strict=True)
@@ -176,11 +185,14 @@ class ProjectionProblem(Problem):
         return Overlaps(overlaps.a, number_array(M), number_array(Q), {**kept, **numbers}, algorithm.names)
 
     def vector(self, stats):
-        """M row by row, the upper triangle of Q row by row, then `a` if it is trained, and what the algorithm keeps."""
-        return to_vector(stats, self.algorithm.trains_second)
+        """M row by row, the upper triangle of Q row by row, the scalars that are trained, and what the algorithm keeps."""
+        return to_vector(stats, self.algorithm.trained(stats.a))
 
     def from_vector(self, vector, like):
-        return from_vector(vector, like, self.algorithm.trains_second)
+        return from_vector(vector, like, self.algorithm.trained(like.a))
+
+    def variables(self, stats):
+        return stats.variables(None if self.network.plain else self.network.axes)
 
     def names(self, stats):
         n, k = stats.M.shape
@@ -188,8 +200,10 @@ class ProjectionProblem(Problem):
         rows = [f"{'' if name == STUDENT else f'{name} '}{j}" for name in stats.names for j in range(p)]
         pairs = zip(*np.triu_indices(n), strict=True)
         names = [f"M[{j},{r}]" for j in rows for r in range(k)] + [f"Q[{rows[j]},{rows[l]}]" for j, l in pairs]
-        scalars = {**({"a": stats.a} if self.algorithm.trains_second else {}), **stats.kept}
-        return (*names, *(f"{name}[{j}]" for name, tree in scalars.items() for j in range(ravel_pytree(tree)[0].size)))
+        for path, leaf in tree_flatten_with_path((self.algorithm.trained(stats.a), stats.kept))[0]:
+            name = " ".join(key.key for key in path[1:]) or "a"
+            names += [f"{name}[{','.join(map(str, index))}]" if index else name for index in np.ndindex(np.shape(leaf))]
+        return tuple(names)
 
     def moves(self, stats):
         """All but the norms on the sphere."""
@@ -259,7 +273,7 @@ class ProjectionProblem(Problem):
             return covariance
         moments = self.rule.moments(self.model, students)
         rest = self.data.sigma**2 * _extended(self.model, students, stats, moments)[1]
-        slope = linear_part(increment, students.width, students.M.shape[1], stats.M.shape[0]).gradient_field
+        slope = linear_part(increment, students, stats.M.shape[0]).gradient_field
         return covariance + jnp.einsum("xjm,jl,mn,yln->xy", slope, moments.gradient_gradient, rest, slope)
 
     def _check_names(self, stats: Overlaps) -> None:
@@ -270,7 +284,14 @@ class ProjectionProblem(Problem):
             )
 
     def observables(self, stats):
-        return {f"risk_{name}": self._risk(stats.of(name)) for name in stats.names if self.algorithm.memory.get(name) == "copy"}
+        """The risk of averages, and where labels are classes the accuracy of students and of averages."""
+        copies = [name for name in stats.names if self.algorithm.memory.get(name) == "copy"]
+        shown = {f"risk_{name}": self._risk(stats.of(name)) for name in copies}
+        if self.loss.classifies:
+            rule = self.rule.rule if isinstance(self.rule, NodeSums) else CLASS_NODES
+            right = lambda name: accuracy(self.model, stats.of(name), rule)
+            shown |= {"accuracy": right(STUDENT), **{f"accuracy_{name}": right(name) for name in copies}}
+        return shown
 
     def _risk(self, stats: Overlaps) -> Float[Array, ""]:
         return self.rule.risk(self.model, stats.of(STUDENT))
@@ -334,14 +355,20 @@ class ProjectionProblem(Problem):
         p, k = self.network.width, self.target.teachers
         self._check_names(stats)
         n = p * len(stats.names)
-        for name, shape in {"a": (p,), "M": (n, k), "Q": (n, n)}.items():
-            got = np.shape(getattr(stats, name))[1:]
+        scalars = self.network.initial(self.initial.second)
+        if isinstance(scalars, dict) and not (isinstance(stats.a, dict) and set(stats.a) == set(scalars)):
+            got = ", ".join(stats.a) if isinstance(stats.a, dict) else "one array"
+            raise BadInput(f"the scalars of the network are {', '.join(scalars)}; got {got}. Give a dictionary of these as a.")
+        shapes = {name: np.shape(value) for name, value in (scalars if isinstance(scalars, dict) else {"a": scalars}).items()}
+        values = {**(stats.a if isinstance(stats.a, dict) else {"a": stats.a}), "M": stats.M, "Q": stats.Q}
+        for name, shape in {**shapes, "M": (n, k), "Q": (n, n)}.items():
+            got = np.shape(values[name])[1:]
             if got != shape:
                 raise BadInput(
                     f"{name} must have shape {shape} for width {p} and {k} fixed direction{'s' if k > 1 else ''}; got {got}. "
                     "Give statistics of that shape."
                 )
-        values = {name: np.asarray(getattr(stats, name)) for name in ("a", "M", "Q")}
+        values = {name: np.asarray(value) for name, value in values.items()}
         for name, value in values.items():
             if not np.isfinite(value).all():
                 raise BadInput(f"{name} must be finite; got {value[~np.isfinite(value)][0]}. Give finite statistics.")
@@ -355,6 +382,16 @@ class ProjectionProblem(Problem):
                 "Give Q with ones on its diagonal, or sphere=False."
             )
         frame_of(stats, self.frame, n)
+
+
+def _check_parts(data: Data, target: Target, network: AnyNetwork, loss: Callable, algorithm: Algorithm) -> None:
+    """Raise `BadInput` where the loss does not fit labels and outputs, or learning rates do not fit the scalars."""
+    if isinstance(loss, Loss):
+        loss.check(data, target, network.shape)
+    names, known = algorithm.trained_names, () if network.plain else tuple(network.axes)
+    if names is not None and not set(names) <= set(known):
+        which = f"has the scalars {', '.join(known)}" if known else "is plain, with a second layer that has one rate"
+        raise BadInput(f"lr_second has rates for {', '.join(names)}, but the network {which}. Give rates for these.")
 
 
 def _extended(model: Model, students: Overlaps, stats: Overlaps, sums: Moments) -> tuple[Moments, Array]:
@@ -406,7 +443,7 @@ def _reach(problem: ProjectionProblem, stats: Overlaps, value: Moments, error: M
     """The drift, how far the errors of the moments can move it, and how far the moments themselves."""
     column = jax.tree.map(lambda leaf: leaf[..., None], stats)
     increment = lambda products: problem.vector(add(*problem.changes(column, products)))
-    slope = linear_part(increment, *stats.M.shape)
+    slope = jax.tree.leaves(linear_part(increment, stats))
     part = lambda rows, moment: jnp.tensordot(jnp.abs(rows), jnp.abs(moment), jnp.ndim(moment))
-    reach = lambda moments: jnp.stack([part(*pair) for pair in zip(slope, moments, strict=True)]).sum(0)
+    reach = lambda moments: jnp.stack([part(*pair) for pair in zip(slope, jax.tree.leaves(moments), strict=True)]).sum(0)
     return increment(jax.tree.map(lambda leaf: leaf[..., None], value))[:, 0], reach(error), reach(value)

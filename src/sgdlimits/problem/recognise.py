@@ -10,6 +10,7 @@ from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.errors import is_traced
 from sgdlimits.model.activation import is_square
 from sgdlimits.model.loss import SquaredLoss
+from sgdlimits.model.network import TwoLayer
 from sgdlimits.problem.projection import ProjectionProblem
 
 
@@ -61,7 +62,7 @@ def _squares(problem: Any, weight: float) -> bool:
     form, identity = target.readout.quadratic(target.teachers), np.eye(target.teachers)
     return (
         (isinstance(loss, SquaredLoss) and loss.weight == weight)
-        and (network.mean and is_square(network.activation))
+        and (isinstance(network, TwoLayer) and network.plain and network.mean and is_square(network.activation))
         and (form is not None and _are(form, identity / target.teachers) and _are(target.gram, identity))
         and (data.centred and _are(data.sigma, 1.0))
         and (isinstance(problem.algorithm, OnePassSGD) and _are(problem.algorithm.ridge, 0.0))

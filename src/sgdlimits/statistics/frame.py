@@ -22,7 +22,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from sgdlimits.errors import BadInput
-from sgdlimits.statistics.overlaps import STUDENT, Overlaps
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars
 
 PSD_TOLERANCE = 1e-9
 ZERO = 16 * np.finfo(float).eps
@@ -31,7 +31,7 @@ ZERO = 16 * np.finfo(float).eps
 class Frame(eqx.Module):
     """Coordinates of a batch of runs, the runs on the last axis. `T[j, i]` is entry (i, j) of T: columns lie together."""
 
-    a: Float[Array, "p runs"]
+    a: Scalars
     m: Float[Array, "p k runs"]
     T: Float[Array, "p p runs"]
     kept: dict[str, Any] = eqx.field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -14,6 +15,18 @@ from jaxtyping import Array, Float
 from sgdlimits.statistics.trees import number_array
 
 STUDENT = "student"
+Scalars = Any
+"""The scalars of a network: an array of shape (p,), or arrays by name."""
+
+
+def as_scalars(value: Any) -> Scalars:
+    """Floating point, whatever numbers were given: in one array, or in arrays by name."""
+    return {name: number_array(part) for name, part in value.items()} if isinstance(value, Mapping) else number_array(value)
+
+
+def updated(scalars: Scalars, new: Scalars) -> Scalars:
+    """Scalars with new values: of all in one array, of some by name, or of none where `new` is empty."""
+    return {**scalars, **dict(new)} if isinstance(scalars, dict) else scalars if isinstance(new, tuple) else new
 
 
 class Overlaps(eqx.Module):
@@ -21,7 +34,7 @@ class Overlaps(eqx.Module):
 
     Parameters
     ----------
-    a : second layer, shape (p,)
+    a : second layer, shape (p,); or all scalars of another network, a dictionary of arrays by name
     M : overlaps :math:`u_j \cdot e_r`, shape (p, k)
     Q : overlaps :math:`u_j \cdot u_l`, shape (p, p)
 
@@ -35,7 +48,7 @@ class Overlaps(eqx.Module):
     1
     """
 
-    a: Float[Array, "*runs p"] = eqx.field(converter=number_array)
+    a: Scalars = eqx.field(converter=as_scalars)
     M: Float[Array, "*runs p k"] = eqx.field(converter=number_array)
     Q: Float[Array, "*runs p p"] = eqx.field(converter=number_array)
     kept: dict[str, Any] = eqx.field(default_factory=dict)
@@ -57,19 +70,27 @@ class Overlaps(eqx.Module):
         """The overlaps of the directions of one name, such as those of the students; with those of another name as Q."""
         rows, columns = (rows_of(self.names, one, self.width) for one in (name, other or name))
         own = self.kept.get(name, ())
-        return Overlaps(own if jax.tree.leaves(own) else self.a, self.M[..., rows, :], self.Q[..., rows, columns])
+        own = own if jax.tree.leaves(own) else ()
+        return Overlaps(updated(self.a, own), self.M[..., rows, :], self.Q[..., rows, columns])
 
-    def variables(self) -> dict[str, tuple[tuple[str, ...], Any]]:
-        """The arrays of a dataset by name, with their axes beyond those in front: `M`, and `velocity_M` of what is kept."""
-        students, axes = self.of(STUDENT), self.dims
-        found = {name: (axes[name], getattr(students, name)) for name in axes}
+    def variables(self, scalars: Mapping[str, tuple[str, ...]] | None = None) -> dict[str, tuple[tuple[str, ...], Any]]:
+        """The arrays of a dataset by name, with their axes beyond those in front: `M`, and `velocity_M` of what is kept.
+
+        `scalars` names the axes of the scalars, unless they are a second layer.
+        """
+        students, axes = self.of(STUDENT), {**self.dims, **(scalars or {})}
+        named = lambda tree, before="": {
+            f"{before}{name}": (axes.get(name, ()), leaf)
+            for name, leaf in (tree if isinstance(tree, dict) else {"a": tree}).items()
+        }
+        found = {**named(self.a), "M": (axes["M"], students.M), "Q": (axes["Q"], students.Q)}
         for i, name in enumerate(self.names[1:], 1):
             own = self.of(name)
             found |= {f"{name}_M": (axes["M"], own.M), f"{name}_Q": (axes["Q"], own.Q)}
             found |= {f"{name}_{other}": (axes["Q"], self.of(name, other).Q) for other in self.names[:i]}
         for name, kept in self.kept.items():
             if name in self.names and jax.tree.leaves(kept):
-                found[f"{name}_a"] = (axes["a"], kept)
+                found |= named(kept, f"{name}_")
             elif name not in self.names:
                 found[name] = ((), kept)
         return found
@@ -88,23 +109,22 @@ def rows_of(names: tuple[str, ...], name: str, width: int) -> slice:
     return slice(first, first + width)
 
 
-def to_vector(stats: Overlaps, second_layer: bool) -> Float[Array, "n *batch"]:
-    """M row by row, the upper triangle of Q row by row, then `a` if it is trained, and what is kept; trailing axes stay."""
+def to_vector(stats: Overlaps, trained: Scalars) -> Float[Array, "n *batch"]:
+    """M row by row, the upper triangle of Q row by row, then trained scalars, and what is kept; trailing axes stay."""
     row, column = np.triu_indices(stats.Q.shape[0])
     batch = stats.M.shape[2:]
-    scalars = [*jax.tree.leaves(stats.a if second_layer else ()), *jax.tree.leaves(stats.kept)]
-    flat = [leaf.reshape(-1, *batch) for leaf in (stats.M, stats.Q[row, column], *scalars)]
+    flat = [leaf.reshape(-1, *batch) for leaf in (stats.M, stats.Q[row, column], *jax.tree.leaves((trained, stats.kept)))]
     return jnp.concatenate(flat)
 
 
-def from_vector(vector: Float[Array, " n"], like: Overlaps, second_layer: bool) -> Overlaps:
-    """The inverse of `to_vector` for one run; `like` gives the shapes, and `a` where it is not trained."""
+def from_vector(vector: Float[Array, " n"], like: Overlaps, trained: Scalars) -> Overlaps:
+    """The inverse of `to_vector` for one run; `like` gives the shapes, and the scalars that are not among the trained ones."""
     n, k = like.M.shape
     row, column = np.triu_indices(n)
     M, Q, rest = jnp.split(vector, [n * k, n * k + row.size])
     upper = jnp.zeros((n, n)).at[row, column].set(Q)
-    a, kept = ravel_pytree((like.a, like.kept) if second_layer else ((), like.kept))[1](rest)
-    return Overlaps(a if second_layer else like.a, M.reshape(n, k), upper + jnp.triu(upper, 1).T, kept, like.names)
+    new, kept = ravel_pytree((trained, like.kept))[1](rest)
+    return Overlaps(updated(like.a, new), M.reshape(n, k), upper + jnp.triu(upper, 1).T, kept, like.names)
 
 
 def symmetric(stats: Overlaps) -> Overlaps:

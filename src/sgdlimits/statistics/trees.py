@@ -20,6 +20,12 @@ def number_array(value: Any) -> Any:
     return np.asarray(value, float) if isinstance(value, (list, tuple, int, float, np.generic, np.ndarray)) else value
 
 
+def for_samples(scalars: PyTree, count: int, axis: int = -1) -> PyTree:
+    """The same scalars for each of so many samples, on a new axis."""
+    at = lambda shape: (*shape[: len(shape) + axis + 1], count, *shape[len(shape) + axis + 1 :])
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.expand_dims(leaf, axis), at(jnp.shape(leaf))), scalars)
+
+
 def add(state: PyTree, change: PyTree, factor: Float[Array, ""] | float = 1.0) -> PyTree:
     """state + factor change, leaf by leaf."""
     return jax.tree.map(lambda value, more: value + factor * more, state, change)
@@ -43,6 +49,13 @@ def one_of(batch: PyTree, index=0) -> PyTree:
 def batch_of(one: PyTree) -> PyTree:
     """A batch of one run."""
     return jax.tree.map(lambda leaf: leaf[None], one)
+
+
+def runs_of(stats: PyTree) -> int | None:
+    """How many runs statistics are of, runs first; None for those of one run, without an axis."""
+    name = type(stats).overlap
+    value = getattr(stats, name)
+    return None if np.ndim(value) == len(type(stats).dims[name]) else value.shape[0]
 
 
 def repeated(one: PyTree, runs: int) -> PyTree:

@@ -38,7 +38,7 @@ from sgdlimits.problem import ProjectionProblem, presets
 from sgdlimits.start import FixedInit, RandomInit
 from sgdlimits.statistics import Overlaps
 from sgdlimits.statistics.frame import loading
-from sgdlimits.statistics.trees import add
+from sgdlimits.statistics.trees import add, for_samples
 from sgdlimits.text import table
 
 REGIMES = ("gradient flow", "high-dimensional", "noise-dominated", "no limit")
@@ -268,7 +268,7 @@ def _spread(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
 
     def change(points):
         fields, fixed, z = problem.model.place(F, points, c)
-        products = problem.model.products(fields, fixed, jnp.broadcast_to(column.a, fields.shape), z, c)
+        products = problem.model.products(fields, fixed, for_samples(stats.a, fields.shape[1]), z, c)
         each = add(*problem.changes(column, products))
         return each, jax.tree.map(jnp.square, each)
 

@@ -302,6 +302,8 @@ def _reason(series: _Series | None) -> str:
 def _check_problem(problem: Any) -> None:
     if not isinstance(problem, ProjectionProblem):
         raise BadInput(f"problem must be one of projections; got {problem!r}. Give, say, presets.single_index('he3').")
+    if not problem.network.plain:
+        raise BadInput("problem must have a network with one output and no bias. Give, say, presets.single_index('he3').")
 
 
 def _ode_time(drift: _Drift, start: float, end: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -14,7 +15,6 @@ from jaxtyping import PyTree
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Ends, Level, Tick
 from sgdlimits.problem.base import Problem
-from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.trajectory.record import find, name_of, to_json
 
 INTERRUPTED = "interrupted"
@@ -45,6 +45,7 @@ _LONG_NAMES = {
     "m": "overlap with the spike",
     "r2": "squared norm outside the spike",
     "risk": "population risk",
+    "accuracy": "probability of predicting the right class",
     "t": "samples per dimension",
     "step": "SGD steps",
     "t_end": "time at which the run ended",
@@ -86,11 +87,11 @@ def describe(problem: Problem, level: Level, attributes: dict) -> dict:
     }
 
 
-def build(piece: Piece, attributes: dict, state: np.ndarray) -> xr.Dataset:
+def build(piece: Piece, problem: Problem, attributes: dict, state: np.ndarray) -> xr.Dataset:
     """The dataset of a piece. Its encoding holds the state that its runs need to go on, unless that is large."""
     stats: PyTree = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *[tick.stats for tick in piece.ticks])
     observed = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *[tick.observed for tick in piece.ticks])
-    variables = {name: (("run", "t", *axes), np.asarray(values)) for name, (axes, values) in variables_of(stats).items()}
+    variables = {name: (("run", "t", *axes), np.asarray(values)) for name, (axes, values) in problem.variables(stats).items()}
     for name, values in {"risk": observed.pop("risk"), **observed}.items():
         variables[name] = (("run", "t", *(f"{name}_{i}" for i in range(values.ndim - 2))), values)
     coordinates = {
@@ -100,20 +101,15 @@ def build(piece: Piece, attributes: dict, state: np.ndarray) -> xr.Dataset:
         "status": ("run", piece.ends.status.astype(str)),
         "t_end": ("run", piece.ends.t),
     }
-    dataset = xr.Dataset(variables, coordinates, {**attributes, "statistics": name_of(type(stats))})
+    scalars = sorted(stats.a) if isinstance(getattr(stats, "a", None), dict) else []
+    named = {"scalars": json.dumps(scalars)} if scalars else {}
+    dataset = xr.Dataset(variables, coordinates, {**attributes, "statistics": name_of(type(stats)), **named})
     if state.size <= MOST_STATE:
         dataset.encoding = {"state": State(state, np.full(len(state), piece.t[-1]))}
-    for name in dataset.variables:
-        if name in _LONG_NAMES:
-            dataset[name].attrs["long_name"] = _LONG_NAMES[name]
+    for name, text in {**{name: f"scalar {name}" for name in scalars}, **_LONG_NAMES}.items():
+        if name in dataset.variables:
+            dataset[name].attrs["long_name"] = text
     return dataset
-
-
-def variables_of(stats: PyTree) -> dict[str, tuple[tuple[str, ...], Any]]:
-    """The arrays of statistics by name, and the axes of each beyond those in front."""
-    if isinstance(stats, Overlaps):
-        return stats.variables()
-    return {name: (axes, getattr(stats, name)) for name, axes in type(stats).dims.items()}
 
 
 def join(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
@@ -202,4 +198,7 @@ def check(dataset: Any) -> xr.Dataset:
 def statistics(dataset: xr.Dataset) -> PyTree:
     """The statistics in a dataset as the module that problems take, with runs and then times first."""
     cls = find(dataset.attrs["statistics"])
-    return cls(**{name: dataset[name].values for name in cls.dims})
+    values = lambda names: {name: dataset[name].values for name in names}
+    if "scalars" not in dataset.attrs:
+        return cls(**values(cls.dims))
+    return cls(**{"a": values(json.loads(dataset.attrs["scalars"])), **values(name for name in cls.dims if name != "a")})

@@ -206,7 +206,7 @@ class Plan:
         if old is not None:
             status, t_end = np.where(old.ended, old.dataset.status, status), np.where(old.ended, old.dataset.t_end, t_end)
         piece = Piece(journey.job.runs, clock.t[which], clock.step[which], [tick for _, tick in saved], Ends(status, t_end))
-        return build(piece, self.attributes, journey.state())
+        return build(piece, self.engine.problem, self.attributes, journey.state())
 
 
 class Old(NamedTuple):
@@ -268,7 +268,7 @@ def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume
     engine = level.bind(problem, start, first)
     if condition is not None:
         check_condition(condition, view, first)
-    watched = as_observe(observe, first, RESERVED | set(type(first).dims))
+    watched = as_observe(observe, first, RESERVED | set(view.variables(first)))
     clock = engine.snap(np.unique(np.concatenate([[0.0], wanted])))
     attributes = {
         "problem": to_json(problem),

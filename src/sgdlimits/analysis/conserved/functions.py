@@ -16,7 +16,7 @@ from sgdlimits.errors import check_number
 from sgdlimits.level.ode import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import RandomInit
-from sgdlimits.statistics.trees import batch_of
+from sgdlimits.statistics.trees import batch_of, runs_of
 from sgdlimits.trajectory.schema import check as check_dataset, statistics
 
 
@@ -88,7 +88,7 @@ def along(
     if stats is None:
         room = 2 * (problem.directions.width + problem.directions.fixed)
         stats = RandomInit(room).sample(problem, runs=16)
-    elif np.ndim(jax.tree.leaves(stats)[0]) == len(next(iter(type(stats).dims.values()))):
+    elif runs_of(stats) is None:
         stats = batch_of(stats)
     problem.check(stats)
     rate, scale = (np.asarray(each) for each in _rates(problem, function, stats, corrector))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -194,7 +194,8 @@ def _gain(problem: Problem, start: Overlaps) -> float:
         )
     if p < k and not np.allclose(P, np.eye(k)):
         raise BadInput(f"width {p} below {k} teachers needs orthonormal ones; got P = {P.tolist()}. Give a larger width.")
-    return float(np.sqrt(R[0, 0] / (problem.network.factor * a.flat[0]) * (k + 2) / (min(p, k) + 2)))
+    network: Any = problem.network
+    return float(np.sqrt(R[0, 0] / (network.factor * a.flat[0]) * (k + 2) / (min(p, k) + 2)))
 
 
 def distance(dataset: xr.Dataset, point: Overlaps | EndPoint) -> xr.Dataset:

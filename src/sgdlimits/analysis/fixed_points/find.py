@@ -19,7 +19,7 @@ from sgdlimits.errors import check_count, check_number
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.trees import one_of, repeated, runs_of
 
 SEARCH_BLOCKS, FEW_BLOCKS = 12, 6
 EVERY = 4
@@ -212,8 +212,7 @@ def _batch(problem: Problem, start: Start | PyTree, count: int, seed: int) -> Py
     start = as_start(start)
     given = getattr(start, "stats", None)
     if given is not None:
-        name, axes = next(iter(type(given).dims.items()))
-        count = getattr(given, name).shape[0] if np.ndim(getattr(given, name)) > len(axes) else 1
+        count = runs_of(given) or 1
     return start.sample(problem, runs=count, seed=seed)
 
 
@@ -240,7 +239,18 @@ def draw_starts(problem: Problem, count: int, seed: int) -> PyTree:
         weights *= scale / np.linalg.norm(weights, axis=2, keepdims=True)
     else:
         weights *= scale * on / np.sqrt(k + p)
-    a = scale[:, :, 0] * rng.normal(size=(count, p)) * on[:, :, 0] if trained else np.full((count, p), float(law.second))
+
+    def second(shape: tuple[int, ...]) -> np.ndarray:
+        """Random scalars; where there is one for each unit, those of units that are switched off are zero."""
+        each = (count, *(1 for _ in shape))
+        alive = on.reshape(count, *shape[:1], *(1 for _ in shape[1:])) if shape[:1] == (p,) else np.ones(each, bool)
+        return scale.reshape(each) * rng.normal(size=(count, *shape)) * alive
+
+    if directions.scalars is None:
+        a: Any = second((p,)) if trained else np.full((count, p), float(law.second))
+    else:
+        drawn = {name: second(np.shape(directions.scalars[name])) for name in directions.trained}
+        a = {**repeated(directions.scalars, count), **drawn}
     M, Q = weights[:, :, :k] @ B.T, weights @ weights.swapaxes(1, 2)
     overlaps: Any = Overlaps
     return problem.from_overlaps(overlaps(a, M, Q))

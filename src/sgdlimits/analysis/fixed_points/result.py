@@ -52,8 +52,9 @@ class FixedPoint:
         more = ", ..." if self.eigenvalues.size > SHOWN else ""
         basin = "" if self.basin is None else repr(self.basin)
         first = (str(self.copies), str(self.dimension), self.stability, numbers + more, f"{self.risk:.4g}")
-        names = [name for name in type(self.point).dims if name != "Q"]
-        where = ", ".join(f"{name} = {_numbers(np.asarray(getattr(self.point, name)))}" for name in names)
+        named = {name: getattr(self.point, name) for name in type(self.point).dims if name != "Q"}
+        named = {**named.pop("a"), **named} if isinstance(named.get("a"), dict) else named
+        where = ", ".join(f"{name} = {_numbers(np.asarray(value))}" for name, value in named.items())
         return (*first, basin, str(self.found), where)
 
     def __repr__(self) -> str:

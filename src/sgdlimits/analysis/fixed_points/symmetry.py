@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -55,42 +56,65 @@ def find_symmetries(system: System, symmetries: str | Sequence[Callable], states
     return _generate([matrix for matrix, kept in zip(matrices, keep, strict=True) if kept], system.size)
 
 
-def candidates(like: PyTree) -> Sequence[Callable[[PyTree], PyTree]]:
-    """Maps of statistics that may be symmetries.
+def candidates(like: PyTree, axes: Mapping[str, tuple[str, ...]]) -> Sequence[Callable[[PyTree], PyTree]]:
+    """Maps of statistics that may be symmetries; `axes` are the names of those of each array.
 
-    For overlaps these are exchanges of neighbouring units; a unit's sign, with or without that of its second-layer weight; and
-    exchanges of fixed directions and signs of one or of all, with or without the sign of the second layer. For other statistics
-    they are the signs of single numbers.
+    For overlaps these are exchanges of neighbouring units; a unit's sign, with or without that of its second-layer weights; and
+    exchanges of fixed directions and signs of one or of all, with or without the sign of the second layer, or an exchange of
+    outputs. For other statistics they are the signs of single numbers.
     """
     if not isinstance(like, Overlaps):
         negated = lambda name: lambda stats: replace(stats, **{name: -getattr(stats, name)})
         return [negated(name) for name in type(like).dims]
     p, k = like.M.shape
     exchange = lambda count, i: np.r_[:i, i + 1, i, i + 2 : count]
-    exchanges = [partial(_relabel, units=exchange(p, j)) for j in range(p - 1)]
-    signs = [partial(_relabel, unit_signs=sign, second_signs=second) for sign in 1 - 2 * np.eye(p) for second in (1.0, sign)]
+    relabel = partial(_relabel, axes=axes)
+    exchanges = [partial(relabel, units=exchange(p, j)) for j in range(p - 1)]
+    signs = [partial(relabel, unit_signs=sign, second_signs=second) for sign in 1 - 2 * np.eye(p) for second in (1.0, sign)]
     orders = [np.arange(k), *(exchange(k, r) for r in range(k - 1))]
     flips = [np.ones(k), *(1 - 2 * np.eye(k)), -np.ones(k)]
+    seconds: list[dict[str, Any]] = [{"second_signs": sign} for sign in (1.0, -1.0)]
+    seconds += [{"outputs": order} for order in _exchanged_outputs(like, axes)]
     turns = [
-        partial(_relabel, directions=order, direction_signs=flip, second_signs=sign)
-        for order, flip, sign in itertools.product(orders, flips, (1.0, -1.0))
+        partial(relabel, directions=order, direction_signs=flip, **second)
+        for order, flip, second in itertools.product(orders, flips, seconds)
     ]
     return exchanges + signs + turns
 
 
-def _relabel(stats: Overlaps, units=None, unit_signs=1.0, directions=None, direction_signs=1.0, second_signs=1.0) -> Overlaps:
-    """The overlaps of units and fixed directions with other numbers and signs."""
+def _exchanged_outputs(like: Overlaps, axes: Mapping[str, tuple[str, ...]]) -> list[np.ndarray]:
+    """Exchanges of two outputs, where the scalars have several."""
+    scalars = like.a if isinstance(like.a, dict) else {}
+    count = max(
+        (np.shape(leaf)[axes[name].index("output")] for name, leaf in scalars.items() if "output" in axes[name]), default=0
+    )
+    return [np.r_[:i, j, i + 1 : j, i, j + 1 : count] for i, j in itertools.combinations(range(count), 2)]
+
+
+def _relabel(
+    stats: Overlaps, axes, units=None, unit_signs=1.0, directions=None, direction_signs=1.0, second_signs=1.0, outputs=None
+) -> Overlaps:
+    """The overlaps and scalars of units, fixed directions and outputs with other numbers and signs."""
     units, directions = (slice(None) if order is None else order for order in (units, directions))
     sign = unit_signs * jnp.ones(len(stats.M))
     M = sign[:, None] * stats.M[units][:, directions] * direction_signs
     Q = sign[:, None] * stats.Q[units][:, units] * sign
-    return Overlaps(second_signs * stats.a[units], M, Q)
+
+    def moved(leaf, names: tuple[str, ...]):
+        if names[:1] == ("student",):
+            leaf = (second_signs * jnp.ones(len(stats.M))).reshape(-1, *(1 for _ in names[1:])) * leaf[units]
+        return leaf if outputs is None or "output" not in names else jnp.take(leaf, outputs, names.index("output"))
+
+    named = isinstance(stats.a, dict)
+    a = {name: moved(leaf, axes[name]) for name, leaf in stats.a.items()} if named else moved(stats.a, axes["a"])
+    return Overlaps(a, M, Q)
 
 
 @eqx.filter_jit
 def _matrices(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | None) -> list[Array]:
     """What each map, or each candidate, does to the free coordinates, which is linear."""
-    maps = candidates(system.like) if maps is None else maps
+    axes = {name: axes for name, (axes, _) in system.problem.variables(system.like).items()}
+    maps = candidates(system.like, axes) if maps is None else maps
     basis = np.concatenate([np.zeros((1, system.size)), np.eye(system.size)])
     images = [jax.vmap(lambda x, g=g: system.coordinates(g(system.stats(x))))(basis) for g in maps]
     return [(image[1:] - image[0]).T for image in images]
