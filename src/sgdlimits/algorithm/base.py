@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.algorithm.weights import Now, Weights
 from sgdlimits.errors import BadInput, check_count, check_number
-from sgdlimits.statistics.overlaps import STUDENT, Scalars
+from sgdlimits.statistics.overlaps import STUDENT, Scalars, chosen
 from sgdlimits.statistics.trees import number_array
 
 
@@ -63,15 +63,13 @@ class Algorithm(eqx.Module):
         """Whether the network's scalars are trained."""
 
     @property
-    def trained_names(self) -> tuple[str, ...] | None:
-        """Which of the network's scalars are trained, where these have names; None for all of them."""
-        return None
+    def trained_scalars(self) -> bool | tuple[str, ...]:
+        """Which of the network's scalars are trained: all, none, or those of some names."""
+        return self.trains_second
 
     def trained(self, scalars: Scalars) -> Scalars:
         """Of the network's scalars, or of slopes in them, those that are trained; () where none are."""
-        if not self.trains_second:
-            return ()
-        return scalars if self.trained_names is None else {name: scalars[name] for name in self.trained_names}
+        return chosen(scalars, self.trained_scalars)
 
     @property
     def ridge(self) -> Float[Array, ""] | float:
@@ -219,8 +217,8 @@ class Descent(Algorithm):
         return self.lr_second is not None
 
     @property
-    def trained_names(self):
-        return tuple(self.lr_second) if isinstance(self.lr_second, dict) else None
+    def trained_scalars(self):
+        return tuple(self.lr_second) if isinstance(self.lr_second, dict) else self.trains_second
 
     @property
     def lr_sample(self):
@@ -257,8 +255,8 @@ class Wrapper(Algorithm):
         return self.base.trains_second
 
     @property
-    def trained_names(self):
-        return self.base.trained_names
+    def trained_scalars(self):
+        return self.base.trained_scalars
 
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]

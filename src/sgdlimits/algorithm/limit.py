@@ -57,7 +57,8 @@ def rates(algorithm: Algorithm, t: Float[Array, ""] | float) -> Rates:
     names, b = algorithm.names, algorithm.batch
     one, basis = jnp.ones((1, 1)), np.eye(len(names) + 1)
     unit: list[bool] = []
-    each = lambda number: number if algorithm.trained_names is None else dict.fromkeys(algorithm.trained_names, number)
+    which = algorithm.trained_scalars
+    each = lambda number: number if isinstance(which, bool) else dict.fromkeys(which, number)
     fields, scalars = dict.fromkeys(names, one), {name: each(number) for name, number in zip(names, basis[:-1], strict=True)}
 
     def step(per):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -17,6 +18,7 @@ from sgdlimits.statistics.trees import for_samples
 NODES_AT_ONCE = 1024
 
 
+@eqx.filter_jit
 def accuracy(model: Model, stats: Overlaps, rule: Rule) -> Float[Array, ""]:
     """The probability that the prediction of one input is its class, for labels without their noise, at the nodes of a rule.
 

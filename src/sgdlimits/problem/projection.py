@@ -186,10 +186,10 @@ class ProjectionProblem(Problem):
 
     def vector(self, stats):
         """M row by row, the upper triangle of Q row by row, the scalars that are trained, and what the algorithm keeps."""
-        return to_vector(stats, self.algorithm.trained(stats.a))
+        return to_vector(stats, self.algorithm.trained_scalars)
 
     def from_vector(self, vector, like):
-        return from_vector(vector, like, self.algorithm.trained(like.a))
+        return from_vector(vector, like, self.algorithm.trained_scalars)
 
     def variables(self, stats):
         return stats.variables(None if self.network.plain else self.network.axes)
@@ -388,8 +388,8 @@ def _check_parts(data: Data, target: Target, network: AnyNetwork, loss: Callable
     """Raise `BadInput` where the loss does not fit labels and outputs, or learning rates do not fit the scalars."""
     if isinstance(loss, Loss):
         loss.check(data, target, network.shape)
-    names, known = algorithm.trained_names, () if network.plain else tuple(network.axes)
-    if names is not None and not set(names) <= set(known):
+    names, known = algorithm.trained_scalars, () if network.plain else tuple(network.axes)
+    if not isinstance(names, bool) and not set(names) <= set(known):
         which = f"has the scalars {', '.join(known)}" if known else "is plain, with a second layer that has one rate"
         raise BadInput(f"lr_second has rates for {', '.join(names)}, but the network {which}. Give rates for these.")
 
@@ -432,8 +432,9 @@ def _unsure(problem: ProjectionProblem, stats: Overlaps) -> tuple[float, float]:
     value, error = _estimate(problem, stats)
     *numbers, gross = (np.abs(leaf) for leaf in _reach(problem, stats, value, error))
     drift, wrong = (leaf[: stats.M.size].reshape(stats.M.shape) for leaf in numbers)
-    steps = float(problem.algorithm.lr_sample) * np.sqrt(np.diagonal(value.gradient_gradient) / np.diagonal(stats.Q).clip(TINY))
-    signal = np.maximum(drift, 0.1 * np.abs(stats.M) * steps[:, None]).max(0)
+    own = stats.of(STUDENT)
+    steps = float(problem.algorithm.lr_sample) * np.sqrt(np.diagonal(value.gradient_gradient) / np.diagonal(own.Q).clip(TINY))
+    signal = np.concatenate([drift, 0.1 * np.abs(own.M) * steps[:, None]]).max(0)
     wrong = np.where(wrong > ROUNDING * gross.max(), wrong, 0.0).max(0)
     return _relative(Estimate(value, error)), float((wrong / signal.clip(TINY)).max())
 
@@ -441,9 +442,10 @@ def _unsure(problem: ProjectionProblem, stats: Overlaps) -> tuple[float, float]:
 @eqx.filter_jit
 def _reach(problem: ProjectionProblem, stats: Overlaps, value: Moments, error: Moments) -> tuple[Array, ...]:
     """The drift, how far the errors of the moments can move it, and how far the moments themselves."""
-    column = jax.tree.map(lambda leaf: leaf[..., None], stats)
-    increment = lambda products: problem.vector(add(*problem.changes(column, products)))
-    slope = jax.tree.leaves(linear_part(increment, stats))
+    column, own = jax.tree.map(lambda leaf: leaf[..., None], stats), stats.of(STUDENT)
+    extended = lambda products: _extended(problem.model, own, stats, products)[0]
+    increment = lambda products: problem.vector(add(*problem.changes(column, extended(products))))
+    slope = jax.tree.leaves(linear_part(increment, own))
     part = lambda rows, moment: jnp.tensordot(jnp.abs(rows), jnp.abs(moment), jnp.ndim(moment))
     reach = lambda moments: jnp.stack([part(*pair) for pair in zip(slope, jax.tree.leaves(moments), strict=True)]).sum(0)
     return increment(jax.tree.map(lambda leaf: leaf[..., None], value))[:, 0], reach(error), reach(value)

@@ -24,6 +24,13 @@ def as_scalars(value: Any) -> Scalars:
     return {name: number_array(part) for name, part in value.items()} if isinstance(value, Mapping) else number_array(value)
 
 
+def chosen(scalars: Scalars, which: bool | tuple[str, ...]) -> Scalars:
+    """All scalars, none, or those of some names."""
+    if isinstance(which, bool):
+        return scalars if which else ()
+    return {name: scalars[name] for name in which}
+
+
 def updated(scalars: Scalars, new: Scalars) -> Scalars:
     """Scalars with new values: of all in one array, of some by name, or of none where `new` is empty."""
     return {**scalars, **dict(new)} if isinstance(scalars, dict) else scalars if isinstance(new, tuple) else new
@@ -109,21 +116,27 @@ def rows_of(names: tuple[str, ...], name: str, width: int) -> slice:
     return slice(first, first + width)
 
 
-def to_vector(stats: Overlaps, trained: Scalars) -> Float[Array, "n *batch"]:
-    """M row by row, the upper triangle of Q row by row, then trained scalars, and what is kept; trailing axes stay."""
+def to_vector(stats: Overlaps, second_layer: bool | tuple[str, ...]) -> Float[Array, "n *batch"]:
+    """M row by row, the upper triangle of Q row by row, then the scalars that are trained, and what is kept.
+
+    All scalars are trained, none, or those of some names. Trailing axes stay.
+    """
     row, column = np.triu_indices(stats.Q.shape[0])
     batch = stats.M.shape[2:]
-    flat = [leaf.reshape(-1, *batch) for leaf in (stats.M, stats.Q[row, column], *jax.tree.leaves((trained, stats.kept)))]
+    flat = [
+        leaf.reshape(-1, *batch)
+        for leaf in (stats.M, stats.Q[row, column], *jax.tree.leaves((chosen(stats.a, second_layer), stats.kept)))
+    ]
     return jnp.concatenate(flat)
 
 
-def from_vector(vector: Float[Array, " n"], like: Overlaps, trained: Scalars) -> Overlaps:
-    """The inverse of `to_vector` for one run; `like` gives the shapes, and the scalars that are not among the trained ones."""
+def from_vector(vector: Float[Array, " n"], like: Overlaps, second_layer: bool | tuple[str, ...]) -> Overlaps:
+    """The inverse of `to_vector` for one run; `like` gives the shapes, and the scalars that are not trained."""
     n, k = like.M.shape
     row, column = np.triu_indices(n)
     M, Q, rest = jnp.split(vector, [n * k, n * k + row.size])
     upper = jnp.zeros((n, n)).at[row, column].set(Q)
-    new, kept = ravel_pytree((trained, like.kept))[1](rest)
+    new, kept = ravel_pytree((chosen(like.a, second_layer), like.kept))[1](rest)
     return Overlaps(updated(like.a, new), M.reshape(n, k), upper + jnp.triu(upper, 1).T, kept, like.names)
 
 
