@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -14,12 +15,17 @@ from sgdlimits.errors import BadInput, check_count, check_dimension, check_numbe
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.frame import frame_of, triangular
-from sgdlimits.statistics.overlaps import Overlaps, Scalars
+from sgdlimits.statistics.overlaps import Overlaps, Scalars, as_scalars
 from sgdlimits.statistics.particles import Particles, particles_of
 from sgdlimits.statistics.trees import number_array, one_of, repeated, runs_of
 
 MOST_SQUARE = 256
 """Up to this width a random start of the mean-field limit has the units of the p-by-p start, number by number."""
+
+
+def _given(second: Any) -> Any:
+    """One number, or arrays by name."""
+    return as_scalars(second) if isinstance(second, Mapping) else second
 
 
 class Start(eqx.Module):
@@ -72,7 +78,7 @@ class RandomInit(Start):
     d: int = eqx.field(static=True, converter=check_dimension)
     scale: float | None = eqx.field(static=True, default=None)
     unit: bool | None = eqx.field(static=True, default=None)
-    second: float | dict[str, Any] | None = eqx.field(static=True, default=None)
+    second: float | dict[str, Any] | None = eqx.field(converter=_given, default=None)
 
     def overlaps(self, problem, stream):
         p, k, gram = problem.directions.width, problem.directions.fixed, problem.directions.gram
@@ -132,7 +138,7 @@ class OrthogonalInit(Start):
     """
 
     spread: float = eqx.field(static=True)
-    second: float | dict[str, Any] | None = eqx.field(static=True, default=None)
+    second: float | dict[str, Any] | None = eqx.field(converter=_given, default=None)
 
     def __check_init__(self) -> None:
         check_number("spread", self.spread, at_least=0)
@@ -162,7 +168,7 @@ class FixedInit(Start):
     """
 
     overlap: Float[Array, "..."] = eqx.field(converter=number_array)
-    second: float | dict[str, Any] | None = eqx.field(static=True, default=None)
+    second: float | dict[str, Any] | None = eqx.field(converter=_given, default=None)
 
     def overlaps(self, problem, stream):
         one = one_of(self.particles(problem, stream))

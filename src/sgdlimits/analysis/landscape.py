@@ -139,7 +139,7 @@ def risk(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> flo
     a, S, _ = locate(problem, at)
     units = padded(problem.model, S)
     F = Loading(jnp.asarray(units), jnp.asarray(frame_rows(problem.frame, units.shape[1])))
-    loss = eqx.filter_jit(problem.rule.risk_of_factor)(problem.model, jnp.asarray(a), F)
+    loss = eqx.filter_jit(problem.rule.risk_of_factor)(problem.model, jax.tree.map(jnp.asarray, a), F)
     return float(loss) + float(problem.algorithm.ridge) / 2 * float((S**2).sum())
 
 

@@ -127,8 +127,8 @@ class SoftmaxCrossEntropy(Loss):
             return
         if len(labels) != data.classes or not np.isin(labels, np.arange(C)).all():
             raise BadInput(
-                f"labels must be {data.classes} of 0, ..., {C - 1}, one for each class of the data; got {labels.tolist()}. "
-                "Give ClassLabels(range(C)), or more outputs."
+                f"labels must be {data.classes} numbers, one for each class of the data, from 0 to {C - 1} for {C} outputs; "
+                f"got {labels.tolist()}. Give ClassLabels(range(C)), and C outputs."
             )
 
     @staticmethod

@@ -390,8 +390,8 @@ def _check_parts(data: Data, target: Target, network: AnyNetwork, loss: Callable
         loss.check(data, target, network.shape)
     names, known = algorithm.trained_scalars, () if network.plain else tuple(network.axes)
     if not isinstance(names, bool) and not set(names) <= set(known):
-        which = f"has the scalars {', '.join(known)}" if known else "is plain, with a second layer that has one rate"
-        raise BadInput(f"lr_second has rates for {', '.join(names)}, but the network {which}. Give rates for these.")
+        which = f"has the scalars {', '.join(known)}. Give rates for these." if known else "has one second layer. Give one rate."
+        raise BadInput(f"lr_second has rates for {', '.join(names)}, but the network {which}")
 
 
 def _extended(model: Model, students: Overlaps, stats: Overlaps, sums: Moments) -> tuple[Moments, Array]:
