@@ -138,7 +138,9 @@ def random_overlaps():
         W = rng.normal(size=(p, dimension)) / np.sqrt(dimension) * 1.2
         if hasattr(problem, "algorithm") and problem.algorithm.sphere:
             W /= np.linalg.norm(W, axis=1, keepdims=True)
-        a = 1 + 0.5 * rng.normal(size=p)
+        values = problem.directions.scalars
+        draw = lambda value: value + 0.5 * rng.normal(size=np.shape(value))
+        a = draw(np.ones(p)) if values is None else {name: draw(value) for name, value in values.items()}
         return sl.Overlaps(a, W[:, : B.shape[0]] @ B.T, W @ W.T)
 
     return draw

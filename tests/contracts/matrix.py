@@ -66,6 +66,24 @@ def own_mixture() -> sl.ProjectionProblem:
     )
 
 
+OUTPUTS = 3
+
+
+def three_classes() -> sl.ProjectionProblem:
+    """Softmax over three classes of different weights around a circle; one rate for the second layer, one for the bias."""
+    angle = 2 * np.pi * np.arange(OUTPUTS) / OUTPUTS
+    return sl.ProjectionProblem(
+        target=sl.Target(sl.ClassLabels(range(OUTPUTS)), 2),
+        network=sl.TwoLayer(2, "tanh", mean=False, outputs=OUTPUTS, bias=True),
+        loss=sl.SoftmaxCrossEntropy(),
+        algorithm=sl.OnePassSGD(lr=1.0, lr_second={"a": 0.5, "bias": 0.2}, ridge=0.05),
+        data=sl.mixture(np.stack([np.cos(angle), np.sin(angle)], axis=1), [0.5, 0.3, 0.2], variance=0.25),
+        initial=sl.InitialWeights(second=0.0, second_spread=1.0),
+        rule=sl.Sobol(7, 4),
+        name="three_classes",
+    )
+
+
 # --- problems ----------------------------------------------------------------------------------------------------------------
 
 
@@ -82,6 +100,7 @@ PROBLEMS = {
     "absolute_huber_product": absolute_huber_product,
     "unequal_teachers": unequal_teachers,
     "own_mixture": own_mixture,
+    "three_classes": three_classes,
     "spiked_tensor": lambda: sl.presets.spiked_tensor(order=3, snr=3.0, lr=0.1, ridge=0.01),
     "phase_retrieval": lambda: sl.presets.phase_retrieval(width=2, lr=0.1, noise=0.1),
     "quadratic_network": lambda: sl.presets.quadratic_network(width=3, teachers=2, lr=0.1, noise=0.1),
@@ -183,7 +202,7 @@ LEVELS = {
 FEW = [
     ("absolute_huber_product", "sgd"), ("single_index", "sgd"), ("unequal_teachers", "chain"), ("binary_mixture", "chain"),
     ("spiked_tensor", "chain"), ("own_mixture", "sde"), ("spiked_tensor", "sde"), ("quadratic_network", "ode"),
-    ("committee", "mean-field"), ("phase_retrieval", "local"),
+    ("committee", "mean-field"), ("phase_retrieval", "local"), ("three_classes", "chain"),
 ]  # fmt: skip
 """Each level and each loop, and a problem of each kind."""
 

@@ -6,16 +6,22 @@ import sys
 
 import numpy as np
 import pytest
-from contracts.matrix import RUNS, D
+from contracts.matrix import OUTPUTS, RUNS, D
 
 import sgdlimits as sl
 
 pytestmark = pytest.mark.filterwarnings("ignore:the small overlaps of this problem")  # few points, which compile faster
 
 
+def parts(problem, kind, stats):
+    """The arrays of statistics of a level, by name."""
+    return {name: np.asarray(value) for name, (_, value) in kind.view(problem).variables(stats).items()}
+
+
 def dims(problem, kind):
     """The axes of each statistic at a level, by name."""
-    return type(kind.seen(sl.FixedInit(0.3).one(problem))).dims
+    variables = kind.view(problem).variables(kind.seen(sl.FixedInit(0.3).one(problem)))
+    return {name: axes for name, (axes, _) in variables.items()}
 
 
 def overlap(stats):
@@ -33,7 +39,7 @@ def norms(data):
 def test_dataset_follows_the_schema(problem, level, kind, data):
     assert sl.check(data) is data
     p, k = problem.directions.width, problem.directions.fixed
-    sizes = {"student": p, "teacher": k, "student_other": p}
+    sizes = {"student": p, "teacher": k, "student_other": p, "output": OUTPUTS}
     axes = {axis for each in dims(problem, kind).values() for axis in each}
     assert dict(data.sizes) == {"run": RUNS, "t": 4} | {axis: sizes[axis] for axis in axes}
     assert data.t.values[0] == 0
@@ -44,8 +50,8 @@ def test_dataset_follows_the_schema(problem, level, kind, data):
 def test_all_levels_start_from_the_same_statistics(problem, level, kind, go):
     start = sl.RandomInit(D).one(problem, seed=5)
     first, seen = go(start=start, t_max=16 / D).isel(t=0), kind.seen(start)
-    for name in dims(problem, kind):
-        np.testing.assert_allclose(first[name].values, np.broadcast_to(getattr(seen, name), first[name].shape), atol=1e-12)
+    for name, value in parts(problem, kind, seen).items():
+        np.testing.assert_allclose(first[name].values, np.broadcast_to(value, first[name].shape), atol=1e-12)
     # The chain has another factor of Omega, and so at nodes other points: equal to what the nodes are worth.
     view = kind.view(problem)
     np.testing.assert_allclose(first.risk.values, float(view.risk(seen)), rtol=max(1e-8, view.tolerance), atol=1e-12)
@@ -108,11 +114,11 @@ def test_mean_over_runs_follows_the_drift(named, problem, level, kind, go):
     start, t, runs = kind.near(named, problem), 0.05, 50 * RUNS if kind.noisy else RUNS
     data = go(start=start, t_max=t, runs=runs, batch=RUNS, save=[t]).isel(t=0)
     t, seen = float(data.t), kind.seen(start)
-    slope = kind.view(problem).drift(seen)
-    for name in dims(problem, kind):
-        change = data[name].values - np.asarray(getattr(seen, name))
+    before, slope = (parts(problem, kind, stats) for stats in (seen, kind.view(problem).drift(seen)))
+    for name in before:
+        change = data[name].values - before[name]
         error = change.std(0) / np.sqrt(runs)
-        expected = t * np.asarray(getattr(slope, name))
+        expected = t * slope[name]
         assert (np.abs(change.mean(0) - expected) <= 5 * error + 0.1 * np.abs(expected) + 2e-3).all(), name
 
 

@@ -81,6 +81,6 @@ def test_rules_agree_within_their_error_estimates(name, rule, chosen, random_ove
     (moments, covariance), error = averages(problem.with_rule(RULES[rule](problem)), stats)
     (best, best_covariance), best_error = chosen(name, stats)
     relative = (largest(error) + largest(best_error)) / largest(best) + 1e-6
-    for value, exact, left, right in zip(moments, best, error, best_error, strict=True):
+    for value, exact, left, right in zip(*map(jax.tree.leaves, (moments, best, error, best_error)), strict=True):
         assert (np.abs(value - exact) <= 6 * (left + right) + 1e-6 * largest(best)).all()
     assert np.abs(covariance - best_covariance).max() <= 100 * relative * np.abs(best_covariance).max()
