@@ -195,7 +195,7 @@ def two_classes() -> sl.ProjectionProblem:
 
 @pytest.mark.full
 def test_fixed_points_of_two_outputs():
-    """The origin is unstable; at stable points units share a class each, or both, and outputs are opposite to each other."""
+    """The origin is unstable, and the ridge makes the two outputs opposite to each other."""
     found = sl.fixed_points(two_classes(), count=8, progress=False)
     assert found.stable
     for each in found:
