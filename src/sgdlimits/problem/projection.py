@@ -390,7 +390,9 @@ def _check_parts(data: Data, target: Target, network: AnyNetwork, loss: Callable
         loss.check(data, target, network.shape)
     names, known = algorithm.trained_scalars, () if network.plain else tuple(network.axes)
     if not isinstance(names, bool) and not set(names) <= set(known):
-        which = f"has the scalars {', '.join(known)}. Give rates for these." if known else "has one second layer. Give one rate."
+        which = (
+            f"has the scalars {', '.join(known)}. Give rates for these." if known else "has one second layer. Give one rate."
+        )
         raise BadInput(f"lr_second has rates for {', '.join(names)}, but the network {which}")
 
 
