@@ -165,6 +165,7 @@ class Kind:
     suits : the names of the problems that it is written for
     noisy : whether runs from one start differ
     steps : whether a run ends after whole steps of SGD
+    leaps : whether it makes steps of its own where a predicate is to be asked
     end : when simulations end
     view, seen : the problem and its statistics as the level has them
     near : where its mean follows the drift, from the name of a problem and the problem
@@ -174,6 +175,7 @@ class Kind:
     suits: tuple[str, ...] = tuple(PROBLEMS)
     noisy: bool = True
     steps: bool = False
+    leaps: bool = False
     end: float = 1.0
     view: Callable = lambda problem: problem
     seen: Callable = lambda stats: stats
@@ -200,7 +202,7 @@ LEVELS = {
         view=MeanFieldProblem,
         seen=particles_of,
     ),
-    "local": Kind(lambda name, problem: sl.Local(POINTS[name](problem), D), suits=tuple(POINTS), near=beside),
+    "local": Kind(lambda name, problem: sl.Local(POINTS[name](problem), D), suits=tuple(POINTS), leaps=True, near=beside),
 }
 
 
