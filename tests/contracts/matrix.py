@@ -6,17 +6,21 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxtyping import Array
 
 import sgdlimits as sl
 from sgdlimits.problem.mean_field import MeanFieldProblem
 from sgdlimits.statistics.particles import particles_of
 
-D, RUNS = 1024, 8
+D = 1024
 """From this dimension on the chain's blocks have their full size, so that larger dimensions share what is compiled."""
+RUNS, FEWER = 16, 4
+"""Sizes of batches: all simulations of a pair have one of them, and so compile two loops."""
 
 
 # --- problems that a user might write ----------------------------------------------------------------------------------------
@@ -126,6 +130,28 @@ POINTS = {
 """A fixed point of the drift, where one is known: for levels that describe SGD near it."""
 
 
+# --- what contracts look at --------------------------------------------------------------------------------------------------
+
+
+def overlap(stats):
+    """The overlaps with the fixed directions, of statistics or a dataset."""
+    return stats.M if hasattr(stats, "M") else stats.m
+
+
+def square(stats):
+    """The squared overlaps of one run together."""
+    return (overlap(stats) ** 2).sum()
+
+
+class Beyond(eqx.Module):
+    """A predicate: the squared overlaps are above a number, which compiled code takes as an argument."""
+
+    bound: Array = eqx.field(converter=jnp.asarray)
+
+    def __call__(self, stats):
+        return square(stats) > self.bound
+
+
 # --- levels ------------------------------------------------------------------------------------------------------------------
 
 
@@ -139,6 +165,7 @@ class Kind:
     suits : the names of the problems that it is written for
     noisy : whether runs from one start differ
     steps : whether a run ends after whole steps of SGD
+    leaps : whether it makes steps of its own where a predicate is to be asked
     end : when simulations end
     view, seen : the problem and its statistics as the level has them
     near : where its mean follows the drift, from the name of a problem and the problem
@@ -148,6 +175,7 @@ class Kind:
     suits: tuple[str, ...] = tuple(PROBLEMS)
     noisy: bool = True
     steps: bool = False
+    leaps: bool = False
     end: float = 1.0
     view: Callable = lambda problem: problem
     seen: Callable = lambda stats: stats
@@ -161,7 +189,7 @@ def beside(name, problem):
 
 
 LEVELS = {
-    "sgd": Kind(lambda name, problem: sl.SGD(D), steps=True),
+    "sgd": Kind(lambda name, problem: sl.SGD(D), steps=True, end=0.25),
     "chain": Kind(lambda name, problem: sl.Chain(D), steps=True),
     "sde": Kind(lambda name, problem: sl.SDE(D, dt=0.03, samples=8)),
     # Ends early: smooth, and slow where the drift is a sum over Sobol points.
@@ -174,7 +202,7 @@ LEVELS = {
         view=MeanFieldProblem,
         seen=particles_of,
     ),
-    "local": Kind(lambda name, problem: sl.Local(POINTS[name](problem), D), suits=tuple(POINTS), near=beside),
+    "local": Kind(lambda name, problem: sl.Local(POINTS[name](problem), D), suits=tuple(POINTS), leaps=True, near=beside),
 }
 
 
