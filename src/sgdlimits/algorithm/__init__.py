@@ -11,3 +11,20 @@ from sgdlimits.algorithm.normalised import AdaGradNorm, Normalised
 from sgdlimits.algorithm.repeated import Repeated
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.algorithm.sharpness import SAM, Extragradient
+
+ALGORITHMS = {
+    "sgd": OnePassSGD,
+    "heavy_ball": HeavyBall,
+    "nesterov": Nesterov,
+    "averaged": Averaged,
+    "clipped": Clipped,
+    "normalised": Normalised,
+    "adagrad_norm": AdaGradNorm,
+    "sam": SAM,
+    "extragradient": Extragradient,
+    "repeated": Repeated,
+    "private": Private,
+    "muon": Muon,
+    "decayed": Decayed,
+}
+"""Algorithms by the name that the command line has for them."""

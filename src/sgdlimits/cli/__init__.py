@@ -11,6 +11,7 @@ from sgdlimits.cli.exit_time import exit_time
 from sgdlimits.cli.figure import demo, figure
 from sgdlimits.cli.files import info, phases, plot, rerun
 from sgdlimits.cli.options import Group, Refusal
+from sgdlimits.cli.rules import rules
 from sgdlimits.cli.run import presets, run
 from sgdlimits.cli.theory import critical_points, exponent, fixed_points
 from sgdlimits.cli.work import INTERRUPTED_CODE
@@ -62,5 +63,19 @@ def main() -> None:
     """
 
 
-for command in (run, rerun, info, presets, plot, exit_time, exponent, phases, fixed_points, critical_points, figure, demo):
+for command in (
+    run,
+    rerun,
+    info,
+    presets,
+    rules,
+    plot,
+    exit_time,
+    exponent,
+    phases,
+    fixed_points,
+    critical_points,
+    figure,
+    demo,
+):
     main.add_command(command)

@@ -96,6 +96,10 @@ class ProjectionProblem(Problem):
         paper_time: float | None = None,
         name: str = "projection",
     ) -> None:
+        if not isinstance(algorithm, Algorithm):
+            raise BadInput(
+                f"algorithm must be an Algorithm; got {type(algorithm).__name__}. Give OnePassSGD(lr), for instance."
+            )
         self.model = Model(gaussian() if data is None else data, target, network, as_loss(loss))
         self.algorithm, self.asked = algorithm, as_expectation(rule, self.model)
         self.initial = InitialWeights(unit=algorithm.sphere) if initial is None else initial
@@ -226,6 +230,18 @@ class ProjectionProblem(Problem):
         """The problem with expectations by another rule."""
         asked = as_expectation(rule, self.model)
         return eqx.tree_at(lambda problem: problem.asked, self, asked, is_leaf=lambda node: node is None)
+
+    def with_algorithm(self, algorithm: Algorithm | None) -> ProjectionProblem:
+        """The problem with another algorithm; None leaves it. On the sphere random starts have norm 1."""
+        if algorithm is None:
+            return self
+        if not isinstance(algorithm, Algorithm):
+            raise BadInput(
+                f"algorithm must be an Algorithm; got {type(algorithm).__name__}. Give OnePassSGD(lr), for instance."
+            )
+        law = self.initial
+        initial = InitialWeights(law.scale, law.unit or algorithm.sphere, law.second, law.second_spread)
+        return eqx.tree_at(lambda problem: (problem.algorithm, problem.initial), self, (algorithm, initial))
 
     def changes(self, stats: Overlaps, sums: Moments, total: Float[Array, "*batch"] | float = 1.0) -> tuple[Overlaps, Overlaps]:
         """(population, corrector): what weighted sums of one-sample products do to the statistics, for a linear algorithm."""
