@@ -16,7 +16,9 @@ SOON = 1e-9
 
 
 class Averaged(Wrapper):
-    r"""Another algorithm, with the `average` of its weights beside them; datasets have its risk as `risk_average`.
+    r"""Another algorithm, with the average of its weights beside them.
+
+    The `average` is part of datasets, and its risk is their `risk_average`.
 
     Parameters
     ----------

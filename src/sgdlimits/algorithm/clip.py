@@ -16,7 +16,7 @@ from sgdlimits.statistics.trees import number_array
 
 
 class Clipped(Wrapper):
-    r"""Another algorithm, with gradients that are scaled down to a norm where they are larger.
+    r"""Another algorithm, with gradients scaled down to a norm where they are larger.
 
     The norm is that of the mean gradient of the batch, all layers together, over :math:`\sqrt d`: the gradient
     :math:`G x^\top` of one sample has the norm :math:`|G||x|/\sqrt d`, which is of order one.

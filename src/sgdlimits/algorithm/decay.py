@@ -11,7 +11,9 @@ from sgdlimits.statistics.trees import number_array
 
 
 class Decayed(Wrapper):
-    r"""Another algorithm with decoupled decay: each step also takes :math:`(\text{decay}/d)\, u` from the weights.
+    r"""Another algorithm, with decay of the weights apart from the gradient.
+
+    Each step also takes :math:`(\text{decay}/d)\, u` from the weights.
 
     Parameters
     ----------

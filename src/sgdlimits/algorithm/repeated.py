@@ -11,7 +11,9 @@ from sgdlimits.errors import check_count
 
 
 class Repeated(Wrapper):
-    """Another algorithm that makes several steps with each batch. The time t counts samples, so each batch once.
+    """Another algorithm, with several steps for each batch.
+
+    The time t counts samples, so each batch once.
 
     Parameters
     ----------
