@@ -18,7 +18,7 @@ from sgdlimits.algorithm.limit import StepMean, linear_changes, with_memory
 from sgdlimits.errors import AccuracyWarning, BadInput, check_number
 from sgdlimits.expectation import Expectation, as_expectation, choose
 from sgdlimits.expectation.base import linear_part
-from sgdlimits.expectation.nodes import NodeSums
+from sgdlimits.expectation.nodes import NODES_AT_ONCE, NodeSums
 from sgdlimits.gaussian import Estimate, Rule, Sobol
 from sgdlimits.model.data import Data, gaussian
 from sgdlimits.model.loss import Loss, as_loss
@@ -141,13 +141,20 @@ class ProjectionProblem(Problem):
 
     def over_runs(self, f, batch, axis=0):
         """All at once in closed form; a few runs at a time where each needs many nodes."""
-        few, runs = self.rule.runs_at_once(self.model), jax.tree.leaves(batch)[0].shape[axis]
+        few, runs = self._runs_at_once, jax.tree.leaves(batch)[0].shape[axis]
         if few is None or few >= runs:
             return super().over_runs(f, batch, axis)
         first = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, axis, 0), batch)
         return jax.tree.map(
             lambda leaf: jnp.moveaxis(leaf, 0, axis), jax.lax.map(f, first, batch_size=None if few == 1 else few)
         )
+
+    @property
+    def _runs_at_once(self) -> int | None:
+        closed = self.rule.runs_at_once(self.model)
+        if self.algorithm.linear:
+            return closed
+        return max(1, NODES_AT_ONCE // self._steps.nodes)
 
     @property
     def directions(self) -> Directions:
