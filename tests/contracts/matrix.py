@@ -36,12 +36,12 @@ def product(fixed):
 
 
 def absolute_huber_product() -> sl.ProjectionProblem:
-    """Absolute-value units, Huber loss, a readout of two directions: nothing of it is in the package."""
+    """Absolute-value units, Huber loss, a readout of two directions: nothing of it is in the package. Clipped gradients."""
     return sl.ProjectionProblem(
         target=sl.Target(product, teachers=2, noise=0.1),
         network=sl.TwoLayer(2, jnp.abs),
         loss=huber,
-        algorithm=sl.OnePassSGD(lr=0.3, lr_second=0.2, ridge=0.05),
+        algorithm=sl.Clipped(sl.OnePassSGD(lr=0.3, lr_second=0.2, ridge=0.05), norm=0.5),
         rule=sl.Sobol(log2_points=9, scrambles=8),
         name="absolute_huber_product",
     )
@@ -78,8 +78,17 @@ def on_means() -> sl.ProjectionProblem:
 
 
 def line_of_classes() -> sl.ProjectionProblem:
-    """Smooth units, three classes on a line."""
-    return sl.presets.gaussian_mixture([[-1.0], [0.0], [1.0]], [0, 1, 0], [0.3, 0.4, 0.3], snr=5.0, activation="erf")
+    """Smooth units, three classes on a line; a velocity as slow as the weights."""
+    ball = sl.HeavyBall(1.0, friction=2.0, lr_second=1.0, ridge=0.1)
+    means, labels, weights = [[-1.0], [0.0], [1.0]], [0, 1, 0], [0.3, 0.4, 0.3]
+    return sl.presets.gaussian_mixture(means, labels, weights, snr=5.0, activation="erf", algorithm=ball)
+
+
+def adaptive() -> sl.ProjectionProblem:
+    """A learning rate that the gradients so far decide, and the average of the weights beside them."""
+    return sl.presets.committee(
+        2, 1, "erf", noise=0.1, algorithm=sl.Averaged(sl.AdaGradNorm(0.5), rate=2.0), rule=sl.Sobol(6, 4)
+    )
 
 
 PROBLEMS = {
@@ -95,6 +104,7 @@ PROBLEMS = {
     "xor_mixture": lambda: sl.presets.xor_mixture(snr=10.0, width=2),
     "gaussian_mixture": line_of_classes,
     "on_means": on_means,
+    "adaptive": adaptive,
 }
 GENERAL = ("unequal_teachers", "spiked_tensor")
 """What contracts without a level are tried on without --all: sphere, second layer and batches; tensors."""

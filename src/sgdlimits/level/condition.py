@@ -53,7 +53,7 @@ class Predicate(Condition):
     fn: Callable
 
     def margin(self, problem, stats, memory):
-        return jnp.asarray(self.fn(stats))
+        return jnp.asarray(self.fn(problem.shown(stats)))
 
     def over_runs(self, problem, f, batch):
         return jax.vmap(f)(batch)

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.limit import StepMean, linear_changes, with_memory
+from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.errors import AccuracyWarning, BadInput, check_number
 from sgdlimits.expectation import Expectation, as_expectation, choose
 from sgdlimits.expectation.base import linear_part
@@ -167,7 +168,10 @@ class ProjectionProblem(Problem):
     def limit(self) -> ProjectionProblem:
         """The problem as d grows, in its own statistics."""
         other = self.algorithm.limit
-        return self if other is self.algorithm else eqx.tree_at(lambda problem: problem.algorithm, self, other)
+        return self if other is self.algorithm else self._moved_by(other)
+
+    def _moved_by(self, algorithm: Algorithm) -> ProjectionProblem:
+        return eqx.tree_at(lambda problem: problem.algorithm, self, algorithm)
 
     def from_overlaps(self, overlaps):
         """What the algorithm remembers is zero, or a copy of the students."""
@@ -292,6 +296,10 @@ class ProjectionProblem(Problem):
                 f"got {', '.join(stats.names)}. Make them with problem.from_overlaps."
             )
 
+    def shown(self, stats):
+        """Those of the students."""
+        return stats if stats.names == (STUDENT,) else stats.of(STUDENT)
+
     def observables(self, stats):
         return {f"risk_{name}": self._risk(stats.of(name)) for name in stats.names if self.algorithm.memory.get(name) == "copy"}
 
@@ -333,8 +341,10 @@ class ProjectionProblem(Problem):
         usual = self.rule.accuracy(self.model)
         if usual is None or not self.algorithm.limit.linear:
             return self
-        if self.limit is not self:
-            return eqx.tree_at(lambda problem: problem.algorithm, self.limit.refined(stats, tolerance), self.algorithm)
+        if not isinstance(self.algorithm, OnePassSGD):
+            plain = OnePassSGD(self.algorithm.lr_sample, sphere=self.sphere)
+            better = self._moved_by(plain).refined(stats.of(STUDENT), tolerance)
+            return better._moved_by(self.algorithm)
         problem, finer = self, None if self.asked is not None else self.rule.finer()
         wanted, reached = np.array([tolerance or usual, SMALL_SIGNAL]), np.array(_unsure(self, stats))
         while not (reached <= wanted).all() and finer is not None:

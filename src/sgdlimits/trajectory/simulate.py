@@ -23,7 +23,18 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.particles import Particles
 from sgdlimits.statistics.trees import one_of
 from sgdlimits.trajectory.record import condition_text, name_of, to_json
-from sgdlimits.trajectory.schema import INTERRUPTED, RESERVED, Piece, State, build, check, describe, join, state_of
+from sgdlimits.trajectory.schema import (
+    INTERRUPTED,
+    RESERVED,
+    Piece,
+    State,
+    build,
+    check,
+    describe,
+    join,
+    state_of,
+    variables_of,
+)
 
 PIECE_SECONDS = 0.25
 """Pieces of a stream are at least so long apart."""
@@ -268,7 +279,7 @@ def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume
     engine = level.bind(problem, start, first)
     if condition is not None:
         check_condition(condition, view, first)
-    watched = as_observe(observe, first, RESERVED | set(type(first).dims))
+    watched = as_observe(observe, view.shown(first), RESERVED | set(variables_of(first)))
     clock = engine.snap(np.unique(np.concatenate([[0.0], wanted])))
     attributes = {
         "problem": to_json(problem),
