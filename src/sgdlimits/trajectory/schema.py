@@ -45,6 +45,7 @@ _LONG_NAMES = {
     "m": "overlap with the spike",
     "r2": "squared norm outside the spike",
     "risk": "population risk",
+    "risk_average": "population risk of the averaged weights",
     "t": "samples per dimension",
     "step": "SGD steps",
     "t_end": "time at which the run ended",
@@ -104,8 +105,8 @@ def build(piece: Piece, attributes: dict, state: np.ndarray) -> xr.Dataset:
     if state.size <= MOST_STATE:
         dataset.encoding = {"state": State(state, np.full(len(state), piece.t[-1]))}
     for name in dataset.variables:
-        if name in _LONG_NAMES:
-            dataset[name].attrs["long_name"] = _LONG_NAMES[name]
+        if name in _LONG_NAMES or name in variables:
+            dataset[name].attrs["long_name"] = _LONG_NAMES.get(str(name), str(name).replace("_", " "))
     return dataset
 
 
