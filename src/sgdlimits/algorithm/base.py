@@ -27,7 +27,7 @@ class Algorithm(eqx.Module):
     Attributes
     ----------
     memory : names of what is remembered beside the students, each p directions, and how it begins: as `zero` or as a `copy`
-    numbers : names of single numbers that are remembered, and what they begin at
+    numbers : names of numbers that are remembered, and what they begin at: a number, or (number,) for one a unit
     uses_gram : whether a step depends on the lengths and products of inputs, as norms and gradients elsewhere do
     linear : whether a step is linear in the gradient, at the students, and coefficients are numbers
     noisy : whether a step has a noise vector for each student, `now.noise()`
@@ -35,7 +35,7 @@ class Algorithm(eqx.Module):
     """
 
     memory: ClassVar[Mapping[str, str]] = {}
-    numbers: ClassVar[Mapping[str, float]] = {}
+    numbers: ClassVar[Mapping[str, float | tuple[float]]] = {}
     uses_gram: ClassVar[bool] = False
     linear: ClassVar[bool] = False
     noisy: ClassVar[bool] = False
@@ -115,10 +115,11 @@ def moves(algorithm: Algorithm, now: Now) -> tuple[tuple[Move, ...], dict[str, A
             raise BadInput(
                 f"{_name(algorithm)}.step must return weights as {name!r}; got {type(step[name]).__name__}. Combine {_HOW}."
             )
-    for name in now.kept:
-        if jnp.shape(step[name]) != ():
+    for name, old in now.kept.items():
+        if jnp.shape(step[name]) != jnp.shape(old):
             raise BadInput(
-                f"{_name(algorithm)}.step must return one number as {name!r}; got shape {jnp.shape(step[name])}. Sum it."
+                f"{_name(algorithm)}.step must return {name!r} with the shape {jnp.shape(old)}; got {jnp.shape(step[name])}. "
+                "Sum what it returns."
             )
     return tuple(_move(algorithm, name, step[name], p) for name in now.names), {name: step[name] for name in now.kept}
 
@@ -233,7 +234,7 @@ class Wrapper(Algorithm):
         return self.base.memory
 
     @property
-    def numbers(self) -> Mapping[str, float]:  # type: ignore[override]
+    def numbers(self) -> Mapping[str, float | tuple[float]]:  # type: ignore[override]
         return self.base.numbers
 
     @property

@@ -187,7 +187,8 @@ class ProjectionProblem(Problem):
             for name, lives in zip(algorithm.names, alive, strict=True)
             if name != STUDENT
         }
-        numbers = {name: np.full(runs, value) for name, value in algorithm.numbers.items()}
+        each = lambda value: np.full((runs, self.network.width) if isinstance(value, tuple) else runs, value)
+        numbers = {name: each(value) for name, value in algorithm.numbers.items()}
         return Overlaps(overlaps.a, number_array(M), number_array(Q), {**kept, **numbers}, algorithm.names)
 
     def vector(self, stats):

@@ -71,7 +71,7 @@ class Overlaps(eqx.Module):
             if name in self.names and jax.tree.leaves(kept):
                 found[f"{name}_a"] = (axes["a"], kept)
             elif name not in self.names:
-                found[name] = ((), kept)
+                found[name] = (axes["a"][: kept.ndim - self.a.ndim + 1], kept)
         return found
 
     def arranged(self, names: tuple[str, ...]) -> Overlaps:
