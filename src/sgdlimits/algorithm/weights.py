@@ -213,10 +213,10 @@ class Now:
         return other
 
     def after(self, step: Mapping[str, Any]) -> Now:
-        """The same inputs once more, after a step."""
+        """The same inputs once more, after a step; what the step leaves out, for an algorithm around it, stays."""
         other = copy(self)
-        other.weights = {name: step[name] for name in self.weights}
-        other.kept = {name: step[name] for name in self.kept}
+        other.weights = {name: step.get(name, old) for name, old in self.weights.items()}
+        other.kept = {name: step.get(name, old) for name, old in self.kept.items()}
         return other
 
 
