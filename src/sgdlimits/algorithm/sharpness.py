@@ -40,7 +40,7 @@ class SAM(Wrapper):
 
 
 class Extragradient(Descent):
-    r"""A step with the gradient at where a step of plain SGD would lead, on the same batch.
+    r"""A step with the gradient at where a step of plain SGD would lead, on the same batch, before any scaling to norm 1.
 
     Parameters
     ----------
