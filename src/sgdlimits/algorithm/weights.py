@@ -78,8 +78,7 @@ class Weights:
 
     def mixed(self, matrix: Float[Array, "p p"]) -> Weights:
         """The directions multiplied by a matrix from the left; the scalars stay."""
-        now = self._scaled()
-        return Weights(self.now, self.times(matrix, 1.0).past, apply(matrix, now.inputs), now.scalars, now.slopes)
+        return self.times(matrix, 1.0)
 
     def unit(self) -> Weights:
         """Each direction scaled to length 1."""
