@@ -425,6 +425,7 @@ class Manifold(sl.OnePassSGD):
         (Measuring, "uses_gram = True"),
         (Manifold, r"Manifold.step must return one number as 'sum'; got shape \(2,\)"),
     ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
 def test_a_rule_that_misbehaves_gets_one_sentence(rule, sentence, level):
     with pytest.raises(sl.BadInput, match=sentence):
