@@ -32,6 +32,7 @@ class Algorithm(eqx.Module):
     linear : whether a step is linear in the gradient, at the students, and coefficients are numbers
     noisy : whether a step has a noise vector for each student, `now.noise()`
     timed : whether a step depends on the time
+    reuses : whether a step takes more than one gradient of its batch
     """
 
     memory: ClassVar[Mapping[str, str]] = {}
@@ -40,6 +41,7 @@ class Algorithm(eqx.Module):
     linear: ClassVar[bool] = False
     noisy: ClassVar[bool] = False
     timed: ClassVar[bool] = False
+    reuses: ClassVar[bool] = False
 
     @abc.abstractmethod
     def step(self, now: Now) -> Mapping[str, Any]:
@@ -244,6 +246,10 @@ class Wrapper(Algorithm):
     @property
     def timed(self) -> bool:  # type: ignore[override]
         return self.base.timed
+
+    @property
+    def reuses(self) -> bool:  # type: ignore[override]
+        return self.base.reuses
 
     @property
     def ridge(self):

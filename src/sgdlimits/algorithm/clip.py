@@ -66,6 +66,8 @@ class Private(Wrapper):
     def __check_init__(self) -> None:
         check_number("norm", self.norm, above=0)
         check_number("noise", self.noise, at_least=0)
+        if self.base.reuses:
+            raise BadInput("Private has one noise a batch, and the base takes several gradients of it. Give another base.")
         if self.base.trains_second:
             raise BadInput("Private adds noise to the first layer only. Give a base that does not train the second layer.")
 

@@ -41,8 +41,9 @@ class Muon(Descent):
 
     def step(self, now):
         velocity = self.beta * now["velocity"] + now.gradient() if self.beta else now.gradient()
-        push = velocity.orthogonal().times(-self.lr, 0.0 if self.lr_second is None else -self.lr_second)
-        decay = now.student.times(-self.lr * self.ridge * now.per, -(self.lr_second or 0.0) * self.ridge * now.per)
+        second = 0.0 if self.lr_second is None else self.lr_second
+        push = velocity.orthogonal().times(-self.lr, -second)
+        decay = now.student.times(-self.lr * self.ridge * now.per, -second * self.ridge * now.per)
         step = {"student": self.held(now.student + push + decay), "velocity": velocity}
         return step if self.beta else {"student": step["student"]}
 

@@ -44,7 +44,7 @@ class AdaGradNorm(Descent):
     ----------
     lr : learning rate of the first layer at s + offset = 1
     offset : what the sum begins at
-    lr_second, ridge, sphere, batch : as for `OnePassSGD`
+    lr_second, ridge, sphere, batch : as for `OnePassSGD`; s is of the loss in all layers, without the ridge
 
     Notes
     -----

@@ -44,6 +44,8 @@ class SAM(Wrapper):
 class Extragradient(Descent):
     r"""Extragradient: the gradient at where a step of plain SGD would lead, on the same batch.
 
+    On the sphere that place is not scaled to norm 1.
+
     Parameters
     ----------
     lr : learning rate of the first layer, for both
@@ -51,6 +53,7 @@ class Extragradient(Descent):
     """
 
     uses_gram: ClassVar[bool] = True
+    reuses: ClassVar[bool] = True
 
     def step(self, now):
         ahead = now.student + self.push(now)

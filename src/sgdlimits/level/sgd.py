@@ -161,7 +161,9 @@ class CoordinateProcess(WeightProcess):
             raise BadInput(f"diffuse weights need d above {n + k}, the number of all directions; got {self.d}. Use a larger d.")
         at = runs_first(frame_of(stats, self.frame, n))
         W = jnp.concatenate([at.m, jnp.swapaxes(at.T, 1, 2)], axis=2) @ self._basis(k + n)
-        kept = {name: jnp.full_like(W, value) for name, value in self.problem.algorithm.coordinates.items()}
+        rule = self.problem.algorithm
+        assert isinstance(rule, Coordinatewise)
+        kept = {name: jnp.full_like(W, value) for name, value in rule.coordinates.items()}
         return Weights(at.a, W, kept, stats.names)
 
     def draw(self, stream: Stream) -> Batch:
@@ -175,6 +177,7 @@ class CoordinateProcess(WeightProcess):
     def step(self, state: Weights, inputs: Batch, now: Moment) -> Weights:
         problem, x, per = self.problem.at(now.t), inputs.x, 1 / self.d
         rule = problem.algorithm
+        assert isinstance(rule, Coordinatewise)
         fields = jnp.einsum("rpd,brd->pbr", state.W, x)
         fixed = jnp.einsum("ks,brs->kbr", self.frame, x @ self._basis(problem.target.teachers).T)
         a = jnp.broadcast_to(state.a.T[:, None], fields.shape)
