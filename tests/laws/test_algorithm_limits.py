@@ -138,3 +138,22 @@ def test_covariance_of_slow_momentum_is_that_of_its_increments():
     increments = np.concatenate([dM, dQ[:, row, column]], axis=1)
     expected, found = np.cov(increments.T), np.asarray(problem.covariance(stats))
     np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    "algorithm", [sl.SignSGD(0.3, batch=3, ridge=0.2), sl.Adam(0.3, 0.8, begin=0.05, batch=2)], ids=["sign", "adam"]
+)
+def test_coordinatewise_algorithms_follow_their_ode_as_d_grows(algorithm, say):
+    """SGD in R^d with diffuse weights: the mean is off by order 1/d, and within 5 standard errors of the ODE at d = 400."""
+    problem = committee(algorithm)
+    ode = sl.simulate(problem, sl.ODE(), START, t_max=1.0, save=[1.0]).isel(run=0, t=0)
+    gaps = []
+    for d, runs in ((40, 1024), (400, 128)):
+        space = sl.simulate(problem, sl.SGD(d), START, t_max=1.0, save=[1.0], runs=runs, seed=2, progress=False).isel(t=0)
+        gaps.append(max(float(np.abs(space[name].mean("run") - ode[name]).max()) for name in ("M", "Q")))
+    errors = {name: space[name].std("run") / np.sqrt(runs) for name in ("M", "Q")}
+    say(f"gaps {gaps[0]:.4f} at d = 40, {gaps[1]:.4f} at d = 400")
+    for name, error in errors.items():
+        assert (np.abs(space[name].mean("run") - ode[name]) < 5 * error + 2e-3).all()
+    with pytest.raises(sl.BadInput, match="no Markov chain"):
+        sl.simulate(problem, sl.Chain(40), START, t_max=1.0)

@@ -390,6 +390,11 @@ class Scattered(sl.OnePassSGD):
         return {"student": now.student + now.along(jnp.ones((3, 1)))}
 
 
+class Noisy(sl.OnePassSGD):
+    def step(self, now):
+        return {"student": now.student + now.noise()}
+
+
 class Undeclared(sl.OnePassSGD):
     def step(self, now):
         return {"student": now.student + now["velocity"]}
@@ -416,11 +421,12 @@ class Manifold(sl.OnePassSGD):
         (Talkative, r"Talkative.step must return \['student'\]; got \['student', 'velocity'\]"),
         (Bare, "Bare.step must return"),
         (Flat, "Flat.step must return weights as 'student'"),
-        (Misshapen, r"Misshapen.step gives 'student' coefficients of shape \(3,\) for 2 units"),
-        (Scattered, r"Scattered.step gives 'student' coefficients of shape \(3, 1\) for 2 units and 1 inputs"),
+        (Misshapen, r"weights of 2 units were multiplied by shape \(3,\)"),
+        (Scattered, r"along takes one number a unit and sample, \(2, 1\); got \(3, 1\)"),
+        (Noisy, "noisy = True"),
         (Undeclared, "Declare 'velocity' in its `memory`"),
         (Measuring, "uses_gram = True"),
-        (Manifold, r"Manifold.step must return one number as 'sum'; got shape \(2,\)"),
+        (Manifold, r"Manifold.step must return 'sum' with the shape \(\); got \(2,\)"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
@@ -439,3 +445,21 @@ def test_a_learning_rate_that_explodes_gives_runs_that_diverged(rule):
         data = sl.simulate(problem(rule, "square"), sl.Chain(12), START, t_max=20.0, runs=5, seed=1, progress=False)
     assert set(data["status"].values) == {"diverged"}
     assert np.isfinite(data["Q"].values[:, 0]).all()
+
+
+@pytest.mark.parametrize(
+    "combine",
+    [
+        lambda: sl.Decayed(sl.OnePassSGD(0.1, sphere=True), 1.0),
+        lambda: sl.Repeated(sl.Averaged(sl.OnePassSGD(0.1)), 2),
+        lambda: sl.Repeated(sl.Private(sl.OnePassSGD(0.1), 1.0, 1.0), 2),
+        lambda: sl.Private(sl.Extragradient(0.1), 1.0, 1.0),
+        lambda: sl.Averaged(sl.Averaged(sl.OnePassSGD(0.1))),
+        lambda: sl.Clipped(0.1, 1.0),
+        lambda: sl.HeavyBall(0.1),
+        lambda: sl.Adam(0.1, sphere=True),
+    ],
+)
+def test_what_cannot_be_combined_is_refused(combine):
+    with pytest.raises(sl.BadInput):
+        combine()

@@ -123,19 +123,11 @@ def moves(algorithm: Algorithm, now: Now) -> tuple[tuple[Move, ...], dict[str, A
                 f"{_name(algorithm)}.step must return {name!r} with the shape {jnp.shape(old)}; got {jnp.shape(step[name])}. "
                 "Sum what it returns."
             )
-    return tuple(_move(algorithm, name, step[name], p) for name in now.names), {name: step[name] for name in now.kept}
+    return tuple(_move(name, step[name], p) for name in now.names), {name: step[name] for name in now.kept}
 
 
-def _move(algorithm: Algorithm, name: str, weights: Weights, p: int) -> Move:
-    length = weights.now.fixed.shape[1]
-    inputs = jnp.zeros((p, length)) if weights.inputs is None else weights.inputs
-    shapes = {jnp.shape(coefficient) for coefficient in weights.past.values()} - {(), (p,), (p, p)}
-    if shapes or inputs.shape != (p, length):
-        wrong = next(iter(shapes), inputs.shape)
-        raise BadInput(
-            f"{_name(algorithm)}.step gives {name!r} coefficients of shape {wrong} for {p} units and {length} inputs. "
-            "Give one number, one a unit, or a matrix; for inputs one a unit and sample."
-        )
+def _move(name: str, weights: Weights, p: int) -> Move:
+    inputs = jnp.zeros((p, weights.now.fixed.shape[1])) if weights.inputs is None else weights.inputs
     return Move(name, weights.past, inputs, weights.numbers, weights.is_unit)
 
 

@@ -43,7 +43,7 @@ class Coordinatewise(Descent):
         )
 
     @abc.abstractmethod
-    def move(self, kept: Arrays, slope: Float[Array, "p d"], per: Float[Array, ""]) -> tuple[Float[Array, "p d"], Arrays]:
+    def move(self, kept: Arrays, slope: Float[Array, "p d"], per: float) -> tuple[Float[Array, "p d"], Arrays]:
         """The step from the mean gradient of the batch, to be added to the weights, and what is remembered next."""
 
 
