@@ -31,7 +31,7 @@ from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.statistics.frame import frame_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, from_vector, rows_of, symmetric, to_vector
 from sgdlimits.statistics.products import Moments
-from sgdlimits.statistics.trees import add, number_array
+from sgdlimits.statistics.trees import add, batch_of, number_array, one_of
 
 SMALL_SIGNAL = 5e-2
 TINY, ROUNDING = float(np.finfo(float).tiny), 1e-12
@@ -169,6 +169,12 @@ class ProjectionProblem(Problem):
         """The problem as d grows, in its own statistics."""
         other = self.algorithm.limit
         return self if other is self.algorithm else self._moved_by(other)
+
+    def in_limit(self, stats):
+        limit = self.limit
+        if stats.names == limit.algorithm.names:
+            return stats
+        return one_of(limit.from_overlaps(batch_of(jax.tree.map(np.asarray, stats.of(STUDENT)))))
 
     def _moved_by(self, algorithm: Algorithm) -> ProjectionProblem:
         return eqx.tree_at(lambda problem: problem.algorithm, self, algorithm)
