@@ -69,10 +69,6 @@ class Problem(eqx.Module):
         """What is shown beside the risk, by name, at statistics of one run."""
         return {}
 
-    def shown(self, stats: PyTree) -> PyTree:
-        """The statistics that users' functions are given, of one run or of runs first."""
-        return stats
-
     @property
     def limit(self) -> Problem:
         """The problem whose statistics move by the drift: itself, unless they are others as d grows."""

@@ -303,10 +303,6 @@ class ProjectionProblem(Problem):
                 f"got {', '.join(stats.names)}. Make them with problem.from_overlaps."
             )
 
-    def shown(self, stats):
-        """Those of the students."""
-        return stats if stats.names == (STUDENT,) else stats.of(STUDENT)
-
     def observables(self, stats):
         return {f"risk_{name}": self._risk(stats.of(name)) for name in stats.names if self.algorithm.memory.get(name) == "copy"}
 

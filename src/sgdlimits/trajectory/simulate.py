@@ -19,7 +19,7 @@ from sgdlimits.level.observe import as_observe
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Stream
 from sgdlimits.start import Start, as_start
-from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.overlaps import Overlaps, shown
 from sgdlimits.statistics.particles import Particles
 from sgdlimits.statistics.trees import one_of
 from sgdlimits.trajectory.record import condition_text, name_of, to_json
@@ -279,7 +279,7 @@ def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume
     engine = level.bind(problem, start, first)
     if condition is not None:
         check_condition(condition, view, first)
-    watched = as_observe(observe, view.shown(first), RESERVED | set(variables_of(first)))
+    watched = as_observe(observe, shown(first), RESERVED | set(variables_of(first)))
     clock = engine.snap(np.unique(np.concatenate([[0.0], wanted])))
     attributes = {
         "problem": to_json(problem),
