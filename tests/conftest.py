@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import shutil
@@ -122,6 +123,13 @@ def forget_compiled():
 
     if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > MOST_MEMORY:
         jax.clear_caches()
+
+
+def pytest_collection_finish(session):
+    """Look for garbage less often, and never among the modules: tracing makes many objects and few cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 # --- what tests share --------------------------------------------------------------------------------------------------------

@@ -48,7 +48,8 @@ def in_its_own_folder(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("in_its_own_folder")
 def test_code_on_the_pages_runs(page):
     """All Python blocks of a page, in their order, as one program."""
-    exec("\n".join(blocks(page, "python")), {"__name__": page.stem})
+    code = compile("\n".join(blocks(page, "python")), page.name, "exec", dont_inherit=True)  # annotations as they are there
+    exec(code, {"__name__": page.stem})
 
 
 @pytest.mark.full  # `make docs` runs them too

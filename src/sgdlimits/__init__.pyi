@@ -6,6 +6,7 @@ from . import (
 from .algorithm import (
     SAM as SAM,
     AdaGradNorm as AdaGradNorm,
+    Adam as Adam,
     Algorithm as Algorithm,
     Averaged as Averaged,
     Clipped as Clipped,
@@ -18,6 +19,7 @@ from .algorithm import (
     OnePassSGD as OnePassSGD,
     Private as Private,
     Repeated as Repeated,
+    SignSGD as SignSGD,
 )
 from .analysis import (
     CensoredWarning as CensoredWarning,

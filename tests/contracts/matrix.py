@@ -6,17 +6,21 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxtyping import Array
 
 import sgdlimits as sl
 from sgdlimits.problem.mean_field import MeanFieldProblem
 from sgdlimits.statistics.particles import particles_of
 
-D, RUNS = 1024, 8
+D = 1024
 """From this dimension on the chain's blocks have their full size, so that larger dimensions share what is compiled."""
+RUNS, FEWER = 16, 4
+"""Sizes of batches: all simulations of a pair have one of them, and so compile two loops."""
 
 
 # --- problems that a user might write ----------------------------------------------------------------------------------------
@@ -32,12 +36,12 @@ def product(fixed):
 
 
 def absolute_huber_product() -> sl.ProjectionProblem:
-    """Absolute-value units, Huber loss, a readout of two directions: nothing of it is in the package."""
+    """Absolute-value units, Huber loss, a readout of two directions: nothing of it is in the package. Clipped gradients."""
     return sl.ProjectionProblem(
         target=sl.Target(product, teachers=2, noise=0.1),
         network=sl.TwoLayer(2, jnp.abs),
         loss=huber,
-        algorithm=sl.OnePassSGD(lr=0.3, lr_second=0.2, ridge=0.05),
+        algorithm=sl.Clipped(sl.OnePassSGD(lr=0.3, lr_second=0.2, ridge=0.05), norm=0.5),
         rule=sl.Sobol(log2_points=9, scrambles=8),
         name="absolute_huber_product",
     )
@@ -92,8 +96,17 @@ def on_means() -> sl.ProjectionProblem:
 
 
 def line_of_classes() -> sl.ProjectionProblem:
-    """Smooth units, three classes on a line."""
-    return sl.presets.gaussian_mixture([[-1.0], [0.0], [1.0]], [0, 1, 0], [0.3, 0.4, 0.3], snr=5.0, activation="erf")
+    """Smooth units, three classes on a line; a velocity as slow as the weights."""
+    ball = sl.HeavyBall(1.0, friction=2.0, lr_second=1.0, ridge=0.1)
+    means, labels, weights = [[-1.0], [0.0], [1.0]], [0, 1, 0], [0.3, 0.4, 0.3]
+    return sl.presets.gaussian_mixture(means, labels, weights, snr=5.0, activation="erf", algorithm=ball)
+
+
+def adaptive() -> sl.ProjectionProblem:
+    """A learning rate that the gradients so far decide, and the average of the weights beside them."""
+    return sl.presets.committee(
+        2, 1, "erf", noise=0.1, algorithm=sl.Averaged(sl.AdaGradNorm(0.5), rate=2.0), rule=sl.Sobol(6, 4)
+    )
 
 
 PROBLEMS = {
@@ -110,6 +123,7 @@ PROBLEMS = {
     "xor_mixture": lambda: sl.presets.xor_mixture(snr=10.0, width=2),
     "gaussian_mixture": line_of_classes,
     "on_means": on_means,
+    "adaptive": adaptive,
 }
 GENERAL = ("unequal_teachers", "spiked_tensor")
 """What contracts without a level are tried on without --all: sphere, second layer and batches; tensors."""
@@ -145,6 +159,28 @@ POINTS = {
 """A fixed point of the drift, where one is known: for levels that describe SGD near it."""
 
 
+# --- what contracts look at --------------------------------------------------------------------------------------------------
+
+
+def overlap(stats):
+    """The overlaps with the fixed directions, of statistics or a dataset."""
+    return stats.M if hasattr(stats, "M") else stats.m
+
+
+def square(stats):
+    """The squared overlaps of one run together."""
+    return (overlap(stats) ** 2).sum()
+
+
+class Beyond(eqx.Module):
+    """A predicate: the squared overlaps are above a number, which compiled code takes as an argument."""
+
+    bound: Array = eqx.field(converter=jnp.asarray)
+
+    def __call__(self, stats):
+        return square(stats) > self.bound
+
+
 # --- levels ------------------------------------------------------------------------------------------------------------------
 
 
@@ -158,6 +194,7 @@ class Kind:
     suits : the names of the problems that it is written for
     noisy : whether runs from one start differ
     steps : whether a run ends after whole steps of SGD
+    leaps : whether it makes steps of its own where a predicate is to be asked
     end : when simulations end
     view, seen : the problem and its statistics as the level has them
     near : where its mean follows the drift, from the name of a problem and the problem
@@ -167,6 +204,7 @@ class Kind:
     suits: tuple[str, ...] = tuple(PROBLEMS)
     noisy: bool = True
     steps: bool = False
+    leaps: bool = False
     end: float = 1.0
     view: Callable = lambda problem: problem
     seen: Callable = lambda stats: stats
@@ -180,7 +218,7 @@ def beside(name, problem):
 
 
 LEVELS = {
-    "sgd": Kind(lambda name, problem: sl.SGD(D), steps=True),
+    "sgd": Kind(lambda name, problem: sl.SGD(D), steps=True, end=0.25),
     "chain": Kind(lambda name, problem: sl.Chain(D), steps=True),
     "sde": Kind(lambda name, problem: sl.SDE(D, dt=0.03, samples=8)),
     # Ends early: smooth, and slow where the drift is a sum over Sobol points.
@@ -193,7 +231,7 @@ LEVELS = {
         view=MeanFieldProblem,
         seen=particles_of,
     ),
-    "local": Kind(lambda name, problem: sl.Local(POINTS[name](problem), D), suits=tuple(POINTS), near=beside),
+    "local": Kind(lambda name, problem: sl.Local(POINTS[name](problem), D), suits=tuple(POINTS), leaps=True, near=beside),
 }
 
 

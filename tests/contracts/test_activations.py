@@ -8,7 +8,6 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from contracts.matrix import some
 
 import sgdlimits as sl
 
@@ -28,7 +27,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", some([(name,) for name in CASES], [("relu",)]))
+@pytest.mark.full  # tests/laws/test_limits.py has this law for squared units
+@pytest.mark.parametrize("name", CASES)
 def test_chain_tends_to_the_ode(name):
     """sup_t E|chain - ODE| falls as d^(-1/2) between two dimensions."""
     problem = sl.presets.committee(2, 1, noise=0.1, **CASES[name])

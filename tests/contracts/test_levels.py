@@ -6,27 +6,27 @@ import sys
 
 import numpy as np
 import pytest
-from contracts.matrix import OUTPUTS, RUNS, D
+from contracts.matrix import FEWER, OUTPUTS, RUNS, Beyond, D, overlap
 
 import sgdlimits as sl
 
 pytestmark = pytest.mark.filterwarnings("ignore:the small overlaps of this problem")  # few points, which compile faster
 
 
+def variables(problem, kind, stats):
+    """The axes and the array of each statistic of the students at a level, by name."""
+    return kind.view(problem).variables(stats.of("student") if isinstance(stats, sl.Overlaps) else stats)
+
+
 def parts(problem, kind, stats):
-    """The arrays of statistics of a level, by name."""
-    return {name: np.asarray(value) for name, (_, value) in kind.view(problem).variables(stats).items()}
+    """The arrays of the students' statistics, by name."""
+    return {name: np.asarray(value) for name, (_, value) in variables(problem, kind, stats).items()}
 
 
 def dims(problem, kind):
     """The axes of each statistic at a level, by name."""
-    variables = kind.view(problem).variables(kind.seen(sl.FixedInit(0.3).one(problem)))
-    return {name: axes for name, (axes, _) in variables.items()}
-
-
-def overlap(stats):
-    """The overlaps with the fixed directions, of statistics or a dataset."""
-    return stats.M if hasattr(stats, "M") else stats.m
+    seen = kind.seen(sl.FixedInit(0.3).one(problem))
+    return {name: axes for name, (axes, _) in variables(problem, kind, seen).items()}
 
 
 def norms(data):
@@ -45,6 +45,8 @@ def test_dataset_follows_the_schema(problem, level, kind, data):
     assert data.t.values[0] == 0
     assert abs(data.t.values[-1] - kind.end) * D <= problem.samples_per_step // 2
     assert (data.status == "finished").all()
+    if kind.steps:
+        np.testing.assert_allclose(data.step * problem.samples_per_step / D, data.t)
 
 
 def test_all_levels_start_from_the_same_statistics(problem, level, kind, go):
@@ -58,12 +60,14 @@ def test_all_levels_start_from_the_same_statistics(problem, level, kind, go):
 
 
 def test_same_seed_gives_the_same_numbers_whatever_the_batch(problem, level, kind, go, data):
-    parts, fewer = go(batch=2), go(runs=2)
+    """In batches of another size, and watched by a predicate that never holds."""
+    never = None if kind.leaps else Beyond(np.inf)
+    parts, fewer = go(batch=FEWER, until=never), go(runs=FEWER, until=never)
     # Runs of an ODE in closed form share their steps: equal within its tolerance, which sliding along a kink magnifies.
     tolerance = dict(rtol=1e-12, atol=1e-13) if kind.noisy else dict(rtol=1e-6, atol=1e-8)
     for name in (*dims(problem, kind), "risk"):
         np.testing.assert_allclose(parts[name], data[name], **tolerance)
-        np.testing.assert_allclose(fewer[name], data[name][:2], **tolerance)
+        np.testing.assert_allclose(fewer[name], data[name][:FEWER], **tolerance)
 
 
 def test_other_seed_gives_other_numbers(level, go, data):
@@ -77,11 +81,9 @@ def test_saved_file_can_be_loaded_and_run_again(level, data, tmp_path):
 
 
 def test_until_stops_each_run_where_its_predicate_first_holds(problem, level, kind, go):
-    def far(stats):
-        return (overlap(stats) ** 2).sum() > small
-
     small = 0.04 / D
-    data = go(start=sl.FixedInit(1e-3, second=1.0), until=far, t_max=8 * kind.end, save=30)
+    how = dict(t_max=8 * kind.end, save=30 if kind.noisy else 2, batch=FEWER)
+    data = go(start=sl.FixedInit(1e-3, second=1.0), until=Beyond(small), **how)
     stopped = data.status == "stopped"
     size = (overlap(data) ** 2).sum(overlap(data).dims[2:])
     if not kind.noisy:
@@ -111,7 +113,7 @@ def test_fixed_second_layer_does_not_move(problem, level, data):
 
 def test_mean_over_runs_follows_the_drift(named, problem, level, kind, go):
     """Over a short time all levels move by t times the drift, within 5 sigma and the curvature of the path."""
-    start, t, runs = kind.near(named, problem), 0.05, 50 * RUNS if kind.noisy else RUNS
+    start, t, runs = kind.near(named, problem), 0.05, 25 * RUNS if kind.noisy else RUNS
     data = go(start=start, t_max=t, runs=runs, batch=RUNS, save=[t]).isel(t=0)
     t, seen = float(data.t), kind.seen(start)
     before, slope = (parts(problem, kind, stats) for stats in (seen, kind.view(problem).drift(seen)))
@@ -133,6 +135,5 @@ def test_a_stream_that_is_interrupted_is_the_simulation(level, data, go, monkeyp
     assert go(resume=sl.join(pieces)).identical(data)
 
 
-def test_observables_stand_beside_the_risk(level, go):
-    seen = go(observe={"square": lambda stats: (overlap(stats) ** 2).sum()}, save=2)
-    np.testing.assert_allclose(seen.square, (overlap(seen) ** 2).sum(overlap(seen).dims[2:]), rtol=1e-12, atol=1e-30)
+def test_observables_stand_beside_the_risk(level, data):
+    np.testing.assert_allclose(data.square, (overlap(data) ** 2).sum(overlap(data).dims[2:]), rtol=1e-12, atol=1e-30)

@@ -42,7 +42,7 @@ CASES = [
     for rule, of in RULES.items()
     if suits(of(problem), problem)
 ]
-FEW = [("unequal_teachers", "squares"), ("committee", "fields"), ("on_means", "at means"), ("gaussian_mixture", "grid"),
+FEW = [("unequal_teachers", "squares"), ("committee", "fields"), ("on_means", "at means"), ("committee", "grid"),
        ("own_mixture", "classes"), ("absolute_huber_product", "sobol")]  # fmt: skip
 
 

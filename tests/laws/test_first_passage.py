@@ -100,6 +100,7 @@ def test_censoring_leaves_lower_quantiles_as_they_are():
     assert cut.mean.value < complete.mean.value
 
 
+@pytest.mark.full  # contracts compare the laws of all statistics
 def test_chain_and_sgd_have_the_same_law_of_exit_times(same_law):
     """Up to t = 60."""
     direct = go(sl.SGD(D), runs=1000, t_max=60, seed=1, until=sl.exits(0.5)).t_end.values

@@ -145,6 +145,7 @@ def coinciding():
     return fixed_points(three_classes(), count=16)
 
 
+@pytest.mark.full  # the next test judges this point too
 def test_a_point_where_units_coincide_is_stable_if_the_flow_returns_to_it(coinciding, random_overlaps, say):
     """Random displacements by about 1/100 into statistics of weights decay to less than a tenth."""
     say(coinciding)
@@ -174,6 +175,7 @@ def test_a_wrong_jacobian_is_not_believed():
     assert stability_of(system, wrong, 0, system.rows(batch)) == "stable"
 
 
+@pytest.mark.full  # searches and saddles: as above for phase retrieval and the binary mixture
 def test_specialisation_grows_from_where_two_erf_units_coincide(say):
     table = fixed_points(sl.presets.committee(2, 2, "erf"), count=32)
     say(table)

@@ -56,6 +56,7 @@ def test_gap_to_ode_falls_with_the_root_of_the_learning_rate():
     assert abs(found - 0.5) < 0.05
 
 
+@pytest.mark.full  # tests/laws/test_limits.py has this law for squared units
 def test_gap_to_ode_falls_with_the_root_of_the_dimension():
     """The bound's exponent -1/2 within 0.05, which is three standard errors."""
     sizes = [512, 2048, 8192]

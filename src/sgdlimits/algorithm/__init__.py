@@ -4,6 +4,7 @@ import sgdlimits._x64
 from sgdlimits.algorithm.average import Averaged
 from sgdlimits.algorithm.base import Algorithm, Descent, Wrapper
 from sgdlimits.algorithm.clip import Clipped, Private
+from sgdlimits.algorithm.coordinates import Adam, SignSGD
 from sgdlimits.algorithm.decay import Decayed
 from sgdlimits.algorithm.momentum import HeavyBall, Nesterov
 from sgdlimits.algorithm.muon import Muon
@@ -11,3 +12,22 @@ from sgdlimits.algorithm.normalised import AdaGradNorm, Normalised
 from sgdlimits.algorithm.repeated import Repeated
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.algorithm.sharpness import SAM, Extragradient
+
+ALGORITHMS = {
+    "sgd": OnePassSGD,
+    "heavy_ball": HeavyBall,
+    "nesterov": Nesterov,
+    "averaged": Averaged,
+    "clipped": Clipped,
+    "normalised": Normalised,
+    "adagrad_norm": AdaGradNorm,
+    "sam": SAM,
+    "extragradient": Extragradient,
+    "repeated": Repeated,
+    "private": Private,
+    "muon": Muon,
+    "decayed": Decayed,
+    "sign_sgd": SignSGD,
+    "adam": Adam,
+}
+"""Algorithms by the name that the command line has for them."""

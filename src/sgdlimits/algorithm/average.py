@@ -16,7 +16,9 @@ SOON = 1e-9
 
 
 class Averaged(Wrapper):
-    r"""Another algorithm, with the `average` of its weights beside them; datasets have its risk as `risk_average`.
+    r"""Another algorithm, with the average of its weights beside them.
+
+    The `average` is part of datasets, and its risk is their `risk_average`.
 
     Parameters
     ----------
@@ -35,6 +37,8 @@ class Averaged(Wrapper):
     rate: Float[Array, ""] | float | None = eqx.field(converter=number_array, default=None, kw_only=True)
 
     def __check_init__(self) -> None:
+        if "average" in self.base.memory:
+            raise BadInput("Averaged has one average. Give a base without one.")
         if self.decay is not None and self.rate is not None:
             raise BadInput("Averaged takes decay or rate, not both. Give one of them, or none for the mean.")
         if self.decay is not None:

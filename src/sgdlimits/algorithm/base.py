@@ -29,19 +29,21 @@ class Algorithm(eqx.Module):
     Attributes
     ----------
     memory : names of what is remembered beside the students, each p directions, and how it begins: as `zero` or as a `copy`
-    numbers : names of single numbers that are remembered, and what they begin at
+    numbers : names of numbers that are remembered, and what they begin at: a number, or (number,) for one a unit
     uses_gram : whether a step depends on the lengths and products of inputs, as norms and gradients elsewhere do
     linear : whether a step is linear in the gradient, at the students, and coefficients are numbers
     noisy : whether a step has a noise vector for each student, `now.noise()`
     timed : whether a step depends on the time
+    reuses : whether a step takes more than one gradient of its batch
     """
 
     memory: ClassVar[Mapping[str, str]] = {}
-    numbers: ClassVar[Mapping[str, float]] = {}
+    numbers: ClassVar[Mapping[str, float | tuple[float]]] = {}
     uses_gram: ClassVar[bool] = False
     linear: ClassVar[bool] = False
     noisy: ClassVar[bool] = False
     timed: ClassVar[bool] = False
+    reuses: ClassVar[bool] = False
 
     @abc.abstractmethod
     def step(self, now: Now) -> Mapping[str, Any]:
@@ -126,24 +128,17 @@ def moves(algorithm: Algorithm, now: Now) -> tuple[tuple[Move, ...], dict[str, A
             raise BadInput(
                 f"{_name(algorithm)}.step must return weights as {name!r}; got {type(step[name]).__name__}. Combine {_HOW}."
             )
-    for name in now.kept:
-        if jnp.shape(step[name]) != ():
+    for name, old in now.kept.items():
+        if jnp.shape(step[name]) != jnp.shape(old):
             raise BadInput(
-                f"{_name(algorithm)}.step must return one number as {name!r}; got shape {jnp.shape(step[name])}. Sum it."
+                f"{_name(algorithm)}.step must return {name!r} with the shape {jnp.shape(old)}; got {jnp.shape(step[name])}. "
+                "Sum what it returns."
             )
-    return tuple(_move(algorithm, name, step[name], p) for name in now.names), {name: step[name] for name in now.kept}
+    return tuple(_move(name, step[name], p) for name in now.names), {name: step[name] for name in now.kept}
 
 
-def _move(algorithm: Algorithm, name: str, weights: Weights, p: int) -> Move:
-    length = weights.now.fixed.shape[1]
-    inputs = jnp.zeros((p, length)) if weights.inputs is None else weights.inputs
-    shapes = {jnp.shape(coefficient) for coefficient in weights.past.values()} - {(), (p,), (p, p)}
-    if shapes or inputs.shape != (p, length):
-        wrong = next(iter(shapes), inputs.shape)
-        raise BadInput(
-            f"{_name(algorithm)}.step gives {name!r} coefficients of shape {wrong} for {p} units and {length} inputs. "
-            "Give one number, one a unit, or a matrix; for inputs one a unit and sample."
-        )
+def _move(name: str, weights: Weights, p: int) -> Move:
+    inputs = jnp.zeros((p, weights.now.fixed.shape[1])) if weights.inputs is None else weights.inputs
     return Move(name, weights.past, inputs, weights.numbers, weights.is_unit)
 
 
@@ -263,7 +258,7 @@ class Wrapper(Algorithm):
         return self.base.memory
 
     @property
-    def numbers(self) -> Mapping[str, float]:  # type: ignore[override]
+    def numbers(self) -> Mapping[str, float | tuple[float]]:  # type: ignore[override]
         return self.base.numbers
 
     @property
@@ -273,6 +268,10 @@ class Wrapper(Algorithm):
     @property
     def timed(self) -> bool:  # type: ignore[override]
         return self.base.timed
+
+    @property
+    def reuses(self) -> bool:  # type: ignore[override]
+        return self.base.reuses
 
     @property
     def ridge(self):

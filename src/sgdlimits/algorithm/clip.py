@@ -16,7 +16,7 @@ from sgdlimits.statistics.trees import number_array
 
 
 class Clipped(Wrapper):
-    r"""Another algorithm, with gradients that are scaled down to a norm where they are larger.
+    r"""Another algorithm, with gradients scaled down to a norm where they are larger.
 
     The norm is that of the mean gradient of the batch, all layers together, over :math:`\sqrt d`: the gradient
     :math:`G x^\top` of one sample has the norm :math:`|G||x|/\sqrt d`, which is of order one.
@@ -66,6 +66,8 @@ class Private(Wrapper):
     def __check_init__(self) -> None:
         check_number("norm", self.norm, above=0)
         check_number("noise", self.noise, at_least=0)
+        if self.base.reuses:
+            raise BadInput("Private has one noise a batch, and the base takes several gradients of it. Give another base.")
         if self.base.trains_second:
             raise BadInput("Private adds noise to the first layer only. Give a base that does not train the second layer.")
 

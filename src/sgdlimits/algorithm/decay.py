@@ -6,12 +6,14 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm, Wrapper
-from sgdlimits.errors import check_number
+from sgdlimits.errors import BadInput, check_number
 from sgdlimits.statistics.trees import number_array
 
 
 class Decayed(Wrapper):
-    r"""Another algorithm with decoupled decay: each step also takes :math:`(\text{decay}/d)\, u` from the weights.
+    r"""Another algorithm, with decay of the weights apart from the gradient.
+
+    Each step also takes :math:`(\text{decay}/d)\, u` from the weights.
 
     Parameters
     ----------
@@ -23,14 +25,16 @@ class Decayed(Wrapper):
 
     def __check_init__(self) -> None:
         check_number("decay", self.decay, at_least=0)
+        if self.base.sphere:
+            raise BadInput("weights on the sphere do not decay. Give a base with sphere=False.")
 
     @property
     def uses_gram(self) -> bool:  # type: ignore[override]
-        return self.base.uses_gram or self.base.sphere
+        return self.base.uses_gram
 
     @property
     def linear(self) -> bool:  # type: ignore[override]
-        return self.base.linear and not self.base.sphere
+        return self.base.linear
 
     def step(self, now):
         step = dict(self.base.step(now))

@@ -66,7 +66,7 @@ def rates(algorithm: Algorithm, t: Float[Array, ""] | float) -> Rates:
         now = Now(per, t, fields, one, slope, 1, scalars, {}, lambda *names: one, lambda: one)
         found, _ = moves(algorithm, now)
         unit[:] = [move.unit for move in found]
-        past = jnp.array([[move.past.get(name, 0.0) for name in names] for move in found])
+        past = jnp.array([[jnp.reshape(move.past.get(name, 0.0), ()) for name in names] for move in found])
         second = jax.tree.map(lambda *rows: jnp.stack(rows), *(move.scalars for move in found))
         return (past, second), jnp.stack([move.inputs[0, 0] for move in found])
 
@@ -232,6 +232,11 @@ class StepMean(NamedTuple):
 
         mean, square = self._over_classes(of_classes)
         return b * (square - mean[:, None] * mean)
+
+    @property
+    def nodes(self) -> int:
+        """How many steps an average is over."""
+        return self.rule.nodes(*self._space()).weights.size
 
     def _space(self) -> tuple[int, Group | None]:
         """The dimension of the inputs of a step, and the turns of them that keep the symmetries of the model."""

@@ -16,7 +16,9 @@ from sgdlimits.statistics.trees import number_array
 
 
 class HeavyBall(Descent):
-    r"""Momentum, with the mean gradient g of the batch (and ridge):
+    r"""Momentum: the weights have a velocity, which gradients change.
+
+    With the mean gradient g of the batch (and ridge)
 
     .. math:: v \leftarrow \beta v - \frac{\text{lr}}d\, g, \qquad u \leftarrow u + v .
 
@@ -73,7 +75,9 @@ class HeavyBall(Descent):
 
 
 class Nesterov(HeavyBall):
-    r"""Momentum whose gradient is taken ahead, at :math:`u + \beta v`; otherwise `HeavyBall`, also as d grows.
+    r"""Momentum whose gradient is taken ahead, at :math:`u + \beta v`.
+
+    Otherwise it is `HeavyBall`, also as d grows.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from sgdlimits.errors import BadInput, check_number
 
 
 class Muon(Descent):
-    r"""Momentum, and steps along the nearest matrix with orthonormal rows:
+    r"""Muon: momentum, and steps along the nearest matrix with orthonormal rows.
 
     .. math:: V \leftarrow \beta V + g, \qquad u \leftarrow u - \frac{\text{lr}}{\sqrt d}\,(VV^\top)^{-1/2} V .
 

@@ -15,7 +15,9 @@ from sgdlimits.statistics.trees import number_array
 
 
 class Normalised(Descent):
-    r"""Steps of one length, :math:`u \leftarrow u - \frac{\text{lr}}{\sqrt d}\, g/|g|`, with the norm of all layers together.
+    r"""Normalised SGD: steps of one length.
+
+    :math:`u \leftarrow u - \frac{\text{lr}}{\sqrt d}\, g/|g|`, with the norm of all layers together.
 
     Parameters
     ----------
@@ -33,7 +35,7 @@ class Normalised(Descent):
 
 
 class AdaGradNorm(Descent):
-    r"""A learning rate that falls with the squared gradients so far:
+    r"""AdaGrad-norm: the learning rate falls with the squared gradients so far.
 
     .. math:: s \leftarrow s + \frac{|g|^2}{d^2}, \qquad
               u \leftarrow u - \frac{\text{lr}}{\sqrt{\text{offset} + s}}\,\frac gd .
@@ -42,7 +44,7 @@ class AdaGradNorm(Descent):
     ----------
     lr : learning rate of the first layer at s + offset = 1
     offset : what the sum begins at
-    lr_second, ridge, sphere, batch : as for `OnePassSGD`
+    lr_second, ridge, sphere, batch : as for `OnePassSGD`; s is of the loss in all layers, without the ridge
 
     Notes
     -----

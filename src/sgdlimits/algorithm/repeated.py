@@ -7,11 +7,13 @@ from typing import ClassVar
 import equinox as eqx
 
 from sgdlimits.algorithm.base import Wrapper
-from sgdlimits.errors import check_count
+from sgdlimits.errors import BadInput, check_count
 
 
 class Repeated(Wrapper):
-    """Another algorithm that makes several steps with each batch. The time t counts samples, so each batch once.
+    """Another algorithm, with several steps for each batch.
+
+    The time t counts samples, so each batch once.
 
     Parameters
     ----------
@@ -22,9 +24,14 @@ class Repeated(Wrapper):
     times: int = eqx.field(static=True)
 
     uses_gram: ClassVar[bool] = True
+    reuses: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
         check_count("times", self.times)
+        if self.base.noisy:
+            raise BadInput("Repeated would use one noise several times. Give a base without noise.")
+        if "copy" in self.base.memory.values():
+            raise BadInput("Repeated would count a batch several times in an average. Give Averaged(Repeated(...)).")
 
     def step(self, now):
         for _ in range(self.times):

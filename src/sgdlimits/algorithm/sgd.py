@@ -8,7 +8,9 @@ from sgdlimits.algorithm.base import Descent
 
 
 class OnePassSGD(Descent):
-    r"""One step for each batch of b fresh samples, one by default, with G = dl/d lambda:
+    r"""One-pass SGD: a step for each batch of fresh samples.
+
+    With :math:`G = \partial l/\partial\lambda` and b samples, one by default,
 
     .. math:: u_j \leftarrow (1 - \text{lr}\,\text{ridge}/d)\, u_j - \frac{\text{lr}}{d}\,\frac1b\sum_i G_{ij} x_i, \qquad
               a \leftarrow a - \frac{\text{lr}_2}{d}\Big(\frac1b\sum_i \partial_a l_i + \text{ridge}\, a\Big),

@@ -15,7 +15,9 @@ from sgdlimits.statistics.trees import number_array
 
 
 class SAM(Wrapper):
-    r"""Another algorithm, with gradients at :math:`u + \frac{\text{radius}}{\sqrt d}\, g/|g|`, on the same batch.
+    r"""Sharpness-aware: another algorithm, with gradients taken uphill.
+
+    They are those at :math:`u + \frac{\text{radius}}{\sqrt d}\, g/|g|`, on the same batch.
 
     Parameters
     ----------
@@ -40,7 +42,9 @@ class SAM(Wrapper):
 
 
 class Extragradient(Descent):
-    r"""A step with the gradient at where a step of plain SGD would lead, on the same batch.
+    r"""Extragradient: the gradient at where a step of plain SGD would lead, on the same batch.
+
+    On the sphere that place is not scaled to norm 1.
 
     Parameters
     ----------
@@ -49,6 +53,7 @@ class Extragradient(Descent):
     """
 
     uses_gram: ClassVar[bool] = True
+    reuses: ClassVar[bool] = True
 
     def step(self, now):
         ahead = now.student + self.push(now)

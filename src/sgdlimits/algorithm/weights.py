@@ -52,6 +52,8 @@ class Weights:
         self.scalars, self.slopes, self.is_unit = scalars, slopes, unit
 
     def __add__(self, other: Weights) -> Weights:
+        if not isinstance(other, Weights):
+            raise BadInput(f"weights can be added to weights only; got {type(other).__name__}. Use now.along(...).")
         a, b = self._scaled(), other._scaled()
         names = [name for name in self.now.names if name in a.past or name in b.past]
         past = {name: _plus(a.past.get(name), b.past.get(name)) for name in names}
@@ -70,7 +72,9 @@ class Weights:
 
     def times(self, directions: Array | float, scalars: Any) -> Weights:
         """The directions by one factor, or by one for each row, and the scalars by another, or each by its own, by name."""
-        now = self._scaled()
+        now, p = self._scaled(), self.now.fields_of[STUDENT].shape[0]
+        if jnp.shape(directions) not in {(), (p,), (p, p)}:
+            raise BadInput(f"weights of {p} units were multiplied by shape {jnp.shape(directions)}. Give a number.")
         past = {name: _product(directions, coefficient) for name, coefficient in now.past.items()}
         inputs = None if now.inputs is None else apply(directions, now.inputs)
         each = lambda tree: {name: scalars[name] * tree[name] for name in tree}
@@ -80,8 +84,7 @@ class Weights:
 
     def mixed(self, matrix: Float[Array, "p p"]) -> Weights:
         """The directions multiplied by a matrix from the left; the scalars stay."""
-        now = self._scaled()
-        return Weights(self.now, self.times(matrix, 1.0).past, apply(matrix, now.inputs), now.scalars, now.slopes)
+        return self.times(matrix, 1.0)
 
     def unit(self) -> Weights:
         """Each direction scaled to length 1."""
@@ -198,14 +201,18 @@ class Now:
 
     def along(self, coefficients: Float[Array, "p b"], slopes: PyTree = None) -> Weights:
         """The sum over the samples of coefficients times inputs, over d; and slopes of the scalars."""
-        more = self.fixed.shape[1] - coefficients.shape[1]
+        p, b = self.fields_of[STUDENT].shape[0], self.batch
+        if jnp.shape(coefficients) != (p, b):
+            raise BadInput(f"along takes one number a unit and sample, ({p}, {b}); got {jnp.shape(coefficients)}. Give such.")
+        more = self.fixed.shape[1] - b
         inputs = coefficients if more == 0 else jnp.pad(coefficients, ((0, 0), (0, more)))
         return Weights(self, {}, inputs, self._still, slopes)
 
     def noise(self) -> Weights:
         """A standard normal vector for each direction, over d: the inputs beyond the samples."""
-        inputs = self.fixed.shape[1]
-        p = inputs - self.batch
+        inputs, p = self.fixed.shape[1], self.fields_of[STUDENT].shape[0]
+        if inputs == self.batch:
+            raise BadInput("the algorithm asks for noise and does not say so. Give its class noisy = True.")
         return Weights(self, {}, jnp.pad(jnp.eye(p), ((0, 0), (inputs - p, 0))), self._still)
 
     def steered(self, samples: Samples, more: Weights | None = None) -> Now:
@@ -215,10 +222,10 @@ class Now:
         return other
 
     def after(self, step: Mapping[str, Any]) -> Now:
-        """The same inputs once more, after a step."""
+        """The same inputs once more, after a step; what the step leaves out, for an algorithm around it, stays."""
         other = copy(self)
-        other.weights = {name: step[name] for name in self.weights}
-        other.kept = {name: step[name] for name in self.kept}
+        other.weights = {name: step.get(name, old) for name, old in self.weights.items()}
+        other.kept = {name: step.get(name, old) for name, old in self.kept.items()}
         return other
 
 

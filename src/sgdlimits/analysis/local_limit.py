@@ -67,6 +67,7 @@ def linearise(problem: Problem, point: PyTree, *, corrector: bool = True) -> Lin
     >>> round(float(rate), 10)
     1.5
     """
+    problem, point = problem.limit, problem.in_limit(point)
     free = np.flatnonzero(problem.moves(point))
     drift, matrix = (np.asarray(part)[free] for part in _jacobian(problem, point, corrector))
     rates, modes = np.linalg.eig(matrix[:, free])
@@ -152,6 +153,7 @@ def local_limit(problem: Problem, point: PyTree, *, tolerance: float | None = No
     >>> limit.unstable, limit.rank, limit.stationary is None
     (1, 1, True)
     """
+    problem, point = problem.limit, problem.in_limit(point)
     problem.check(batch_of(jax.tree.map(np.asarray, point)))
     tolerance = max(NEUTRAL, 10 * problem.tolerance) if tolerance is None else tolerance
     check_number("tolerance", tolerance, above=0)

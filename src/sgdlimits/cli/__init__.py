@@ -11,6 +11,7 @@ from sgdlimits.cli.exit_time import exit_time
 from sgdlimits.cli.figure import demo, figure
 from sgdlimits.cli.files import info, phases, plot, rerun
 from sgdlimits.cli.options import Group, Refusal
+from sgdlimits.cli.rules import rules
 from sgdlimits.cli.run import presets, run
 from sgdlimits.cli.theory import critical_points, exponent, fixed_points
 from sgdlimits.cli.work import INTERRUPTED_CODE
@@ -23,6 +24,7 @@ EPILOG = """\b
 Examples:
   sgdlimits demo
   sgdlimits run phase_retrieval --d 3000 --lr 1/12 --plot escape.png
+  sgdlimits run committee --d 1000 --rule heavy_ball --beta 0.9
   sgdlimits exit-time --d 3000 --threshold 0.1
   sgdlimits exponent he3 --d 1000
   sgdlimits fixed-points binary_mixture --snr inf
@@ -62,5 +64,6 @@ def main() -> None:
     """
 
 
-for command in (run, rerun, info, presets, plot, exit_time, exponent, phases, fixed_points, critical_points, figure, demo):
+LISTED = (run, rerun, info, presets, rules, plot, exit_time, exponent, phases, fixed_points, critical_points, figure, demo)
+for command in LISTED:
     main.add_command(command)

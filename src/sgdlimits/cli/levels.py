@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -46,49 +46,71 @@ def levels() -> dict[str, type[Level]]:
 
 
 def level_options(taken: set[str]) -> Iterator[Option]:
-    """`--level`, and the parameters of all levels, each once; those whose name is `taken` are called --level-NAME."""
-    known = levels()
-    lines = "; ".join(f"{name}: {_clause(describe(level).summary)}" for name, level in known.items())
-    choice = click.Choice(list(known))
-    yield Option("--level", type=choice, default="chain", show_default=True, heading=LEVEL, help=lines)
+    """`--level`, and the parameters of all levels."""
+    lines = "; ".join(f"{name}: {_clause(describe(level).summary)}" for name, level in levels().items())
+    for each in choices("level", LEVEL, lines, levels(), "chain", taken):
+        if each.name == "level_d":
+            each.help = str(each.help).replace(")", ", and the start random)")
+        yield each
+
+
+def choices(what: str, heading: str, help: str, known: Mapping[str, type], default: str, taken: set[str]) -> Iterator[Option]:
+    """`--WHAT` that chooses a class by name, and the parameters of all classes, each once.
+
+    Those whose name is `taken` are called --WHAT-NAME.
+    """
+    yield Option(f"--{what}", type=click.Choice(list(known)), default=default, show_default=True, heading=heading, help=help)
     users: dict[str, list[str]] = {}
-    for name, level in known.items():
-        for field in dataclasses.fields(level):
-            if kind(_type(level, field.name)):
+    for name, each in known.items():
+        for field in dataclasses.fields(each):
+            if kind(_type(each, field.name)):
                 users.setdefault(field.name, []).append(name)
     for name, those in users.items():
         first = known[those[0]]
-        default = next(field.default for field in dataclasses.fields(first) if field.name == name)
-        words = [describe(known[level]).parameters.get(name, "") for level in those]
+        start = next(field.default for field in dataclasses.fields(first) if field.name == name)
+        said = [describe(known[one]).parameters.get(name, "") for one in those]
+        words = [text for text in said if not text.startswith("as for")] or said
         text = max(words, key=len).replace("None", "leaving it out")
         yield option(
-            f"level_{name}",
+            f"{what}_{name}",
             _type(first, name),
-            heading=LEVEL,
-            help=f"{text} ({among(those)}{', and the start random' if name == 'd' else ''})",
-            default=None if default is dataclasses.MISSING else default,
-            flag=f"level_{name}" if name in taken else name,
+            heading=heading,
+            help=f"{text} ({among(those)})",
+            default=None if start is dataclasses.MISSING else start,
+            flag=f"{what}_{name}" if name in taken else name,
         )
+
+
+def chosen(what: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a choice that were typed, by name."""
+    source = click.get_current_context().get_parameter_source
+    return {
+        name.removeprefix(f"{what}_"): value
+        for name, value in given.items()
+        if name.startswith(f"{what}_") and source(name) is not ParameterSource.DEFAULT
+    }
 
 
 def make_level(given: dict[str, Any]) -> Level:
     """The level with the parameters that were given, or `BadInput` where one is missing or belongs to another level."""
-    title, level = given["level"], levels()[given["level"]]
-    fields = {field.name: field for field in dataclasses.fields(level)}
-    source = click.get_current_context().get_parameter_source
-    chosen = {
-        name.removeprefix("level_"): value
-        for name, value in given.items()
-        if name.startswith("level_") and source(name) is not ParameterSource.DEFAULT
-    }
-    for name in chosen:
-        if name not in fields and not (name == "d" and given["start"] == "random"):
-            raise BadInput(f"--{name} is not an option of the level {title}. Leave it out, or change --level.")
-    for name, field in fields.items():
-        if _required(field) and name not in chosen:
-            example = f"--{name} 3000" if name == "d" else f"--{name}"
-            raise BadInput(f"the level {title} needs --{name}, which is missing. Give it, for instance {example}.")
-    return level(**{name: value for name, value in chosen.items() if name in fields})
+    typed = chosen("level", given)
+    if given["start"] == "random" and "d" not in {field.name for field in dataclasses.fields(levels()[given["level"]])}:
+        typed.pop("d", None)
+    return make("level", levels(), given["level"], typed)
+
+
+def make(what: str, known: Mapping[str, type], title: str, typed: dict[str, Any], *first: Any, **more: Any) -> Any:
+    """An object of the class that was chosen, or `BadInput` where a parameter is missing or belongs to another."""
+    cls = known[title]
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    for name in typed:
+        if name not in fields:
+            raise BadInput(f"{_flag(what, name)} is not an option of the {what} {title}. Leave it out, or change --{what}.")
+    for name, field in list(fields.items())[len(first) :]:
+        if _required(field) and name not in {**typed, **more}:
+            flag, example = _flag(what, name), 3000 if name == "d" else 3 if name == "times" else 0.5
+            raise BadInput(f"the {what} {title} needs {flag}, which is missing. Give it, for instance {flag} {example}.")
+    return cls(*first, **{**more, **typed})
 
 
 def make_start(given: dict[str, Any]) -> Start:
@@ -109,6 +131,12 @@ def make_start(given: dict[str, Any]) -> Start:
         flag = example.split()[0]
         raise BadInput(f"the start {name} needs {flag}, which is missing. Give it, for instance {example}.")
     return start(given[key])
+
+
+def _flag(what: str, name: str) -> str:
+    """A parameter as it is typed."""
+    params = click.get_current_context().command.params
+    return next((param.opts[0] for param in params if param.name == f"{what}_{name}"), f"--{name}")
 
 
 def _type(level: type, field: str) -> Any:

@@ -11,6 +11,7 @@ import click
 from sgdlimits.cli.docstring import describe
 from sgdlimits.cli.levels import START_OPTIONS, level_options, make_level, make_start
 from sgdlimits.cli.options import Command, Group, Option, kind, number, option
+from sgdlimits.cli.rules import rule_options, with_rule
 from sgdlimits.cli.work import check_output, check_picture, compute, table
 from sgdlimits.text import table as columns
 
@@ -80,7 +81,7 @@ class Presets(Group):
 
 def run_problem(name: str, problem: Any, given: dict[str, Any]) -> None:
     """Build the level and the start from the options, simulate, save and report."""
-    level, start = make_level(given), make_start(given)
+    level, start, problem = make_level(given), make_start(given), with_rule(problem, given)
     out = check_output(given["out"] or f"{name}-{level.name}-seed{given['seed']}.nc", given["force"])
     picture = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
 
@@ -99,7 +100,7 @@ def run_problem(name: str, problem: Any, given: dict[str, Any]) -> None:
 
 @click.group(
     cls=Presets, short_help="Simulate a preset and save the dataset.", work=run_problem,
-    options=lambda taken: [*level_options(taken), *START_OPTIONS, *RUN_OPTIONS],
+    options=lambda taken: [*rule_options(taken), *level_options(taken), *START_OPTIONS, *RUN_OPTIONS],
     example="--d 3000 --level chain --runs 64 --t-max 60 --plot figure.png",
 )  # fmt: skip
 def run() -> None:
@@ -109,6 +110,7 @@ def run() -> None:
     Examples:
       sgdlimits run phase_retrieval --d 3000
       sgdlimits run phase_retrieval --width 4 --lr 0.2 --level ode --start fixed --overlap 0.1
+      sgdlimits run committee --d 1000 --rule heavy_ball --beta 0.9
 
     Each preset has its own options: see sgdlimits run PRESET --help.
     """

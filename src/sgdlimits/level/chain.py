@@ -169,7 +169,9 @@ class FrameChain(Process):
         found, numbers = jax.vmap(one, -1, -1)(x, fields, fixed, state)
         C = per * jnp.concatenate([move.inputs for move in found])
         m = combined(found, state.m) + (C[:, None] * x.inside[None]).sum(2)
-        if turned is not None and is_lower(found):
+        if self.free is not None:  # T has the coordinates in all of the room, and nothing is outside
+            T = combined(found, state.T, axis=1) + _added(x, C)[0]
+        elif turned is not None and is_lower(found):
             length, some = jnp.sqrt(turned.rest), turned.rest > 0
             inverse = jnp.where(some, 1 / jnp.where(some, length, 1.0), 0.0)
             T = _append(combined(found, turned.T, axis=1), combined(found, turned.Th) * inverse + C[:, 0] * length)

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from sgdlimits.errors import BadInput, check_number, is_traced
 from sgdlimits.problem.base import Problem
+from sgdlimits.statistics.overlaps import shown
 
 
 class Condition(eqx.Module):
@@ -53,7 +54,7 @@ class Predicate(Condition):
     fn: Callable
 
     def margin(self, problem, stats, memory):
-        return jnp.asarray(self.fn(stats))
+        return jnp.asarray(self.fn(shown(stats)))
 
     def over_runs(self, problem, f, batch):
         return jax.vmap(f)(batch)

@@ -67,16 +67,20 @@ class Local(Level):
         self.point, self.dt = point, dt
         self.d = None if d is None else check_dimension(d)
 
+    def view(self, problem):
+        return problem.limit
+
     def bind(self, problem, start, first):
         d = getattr(start, "d", None) if self.d is None else self.d
         if d is None:
             raise BadInput("the scale of the fluctuations is not known: this start has no dimension. Give Local(point, d=...).")
-        problem.check(batch_of(self.point))
-        _, J, Sigma = linear_parts(problem, self.point)
+        problem, point = problem.limit, problem.in_limit(self.point)
+        problem.check(batch_of(point))
+        _, J, Sigma = linear_parts(problem, point)
         fastest = max(1e-6, float(np.abs(np.linalg.eigvals(J)).max()))
         dt = self.dt or max(problem.samples_per_step / d, STEP_TIMES_RATE / fastest)
         most = int(min(4096, max(64, 2**18 / problem.size)))
-        return Leaping(Local(self.point, d, self.dt), problem, most, d, J, Sigma, dt)
+        return Leaping(Local(point, d, self.dt), problem, most, d, J, Sigma, dt)
 
 
 class Leaping(Stepping):

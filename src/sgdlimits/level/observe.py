@@ -11,6 +11,7 @@ from jaxtyping import Array, PyTree
 
 from sgdlimits.errors import BadInput
 from sgdlimits.problem.base import Problem
+from sgdlimits.statistics.overlaps import shown
 
 
 class Observe(eqx.Module):
@@ -21,7 +22,7 @@ class Observe(eqx.Module):
     def of_runs(self, problem: Problem, stats: PyTree) -> dict[str, Array]:
         """The functions of each run of a batch, runs first."""
         every = lambda fn: jax.vmap(lambda one: jnp.asarray(fn(one)))
-        return {name: every(fn)(stats) for name, fn in self.functions}
+        return {name: every(fn)(shown(stats)) for name, fn in self.functions}
 
 
 def as_observe(observe: Mapping[str, Callable] | None, stats: PyTree, taken: set[str]) -> Observe:

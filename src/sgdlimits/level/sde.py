@@ -118,13 +118,15 @@ class Diffusion(Process):
         return runs_last(stats)
 
     def step(self, state: PyTree, numbers: PyTree, now: Moment) -> PyTree:
-        """Three drifts, at the state, after half of the noise, and after Heun's first step: in a loop, so compiled once."""
-        size = now.size
-        kick, total = self.noise(state, numbers, jnp.sqrt(size / self.d) / 2, now.t)
+        """Three drifts, at the state, after half of the noise, and after Heun's first step: in a loop, so compiled once.
+
+        All are those of the middle of the step in time, which is as exact, and safe where a drift begins as 1/t.
+        """
+        size, t = now.size, now.t + now.size / 2
+        kick, total = self.noise(state, numbers, jnp.sqrt(size / self.d) / 2, t)
 
         def stage(number, carry):
             here, half, slopes = carry
-            t = now.t + jnp.where(number == 2, size, 0.0)
             drift = self.problem.over_runs(lambda one: self.problem.drift(one, t), here, axis=-1)
             pick = lambda yes, no: jax.tree.map(partial(jnp.where, number == 0), yes, no)
             half = pick(jax.tree.map(lambda change, mean: change - total * mean, kick, drift), half)

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sgdlimits.algorithm.base import combined, moves
+from sgdlimits.algorithm.coordinates import Coordinatewise
 from sgdlimits.algorithm.limit import Drawn, view
 from sgdlimits.errors import BadInput, check_dimension
 from sgdlimits.level.base import Level
@@ -140,6 +141,56 @@ class WeightProcess(Process):
         return self.problem.over_runs(self.problem.risk, self.statistics(state))
 
 
+class CoordinateProcess(WeightProcess):
+    """An algorithm on coordinates, of which it may remember more than directions: that is kept, and not shown.
+
+    Fixed directions and starts are spread over all axes, along a cosine basis.
+    """
+
+    problem: ProjectionProblem
+
+    def _basis(self, rows: int) -> Float[np.ndarray, "rows d"]:
+        """Orthonormal vectors whose coordinates are all of order one over the root of d."""
+        angles = np.pi * np.outer(np.arange(1, rows + 1), np.arange(self.d) + 0.5) / self.d
+        return np.sqrt(2 / self.d) * np.cos(angles)
+
+    def start(self, stats: Overlaps) -> Weights:
+        n, k = stats.M.shape[1:]
+        if n + k >= self.d:
+            raise BadInput(f"diffuse weights need d above {n + k}, the number of all directions; got {self.d}. Use a larger d.")
+        at = runs_first(frame_of(stats, self.frame, n))
+        W = jnp.concatenate([at.m, jnp.swapaxes(at.T, 1, 2)], axis=2) @ self._basis(k + n)
+        rule = self.problem.algorithm
+        assert isinstance(rule, Coordinatewise)
+        kept = {name: jnp.full_like(W, value) for name, value in rule.coordinates.items()}
+        return Weights(at.a, W, kept, stats.names)
+
+    def draw(self, stream: Stream) -> Batch:
+        data, k, b = self.problem.data, self.problem.target.teachers, self.problem.algorithm.batch
+        normal = stream.each(b).normal_rows(Purpose.INPUT, self.d + 1).reshape(stream.steps, b, -1, self.d + 1)
+        c = data.draw_class(stream, b)
+        x = data.sigma * normal[..., :-1]
+        x = x if data.centred else x + jnp.moveaxis(data.centre(self.frame, c), 0, -1) @ self._basis(k)
+        return Batch(x, normal[..., -1], c)
+
+    def step(self, state: Weights, inputs: Batch, now: Moment) -> Weights:
+        problem, x, per = self.problem.at(now.t), inputs.x, 1 / self.d
+        rule = problem.algorithm
+        assert isinstance(rule, Coordinatewise)
+        fields = jnp.einsum("rpd,brd->pbr", state.W, x)
+        fixed = jnp.einsum("ks,brs->kbr", self.frame, x @ self._basis(problem.target.teachers).T)
+        a = jnp.broadcast_to(state.a.T[:, None], fields.shape)
+        G, _ = problem.model.gradient(fields, fixed, a, inputs.z, inputs.c)
+        step, kept = rule.move(state.kept, jnp.einsum("pbr,brd->rpd", G, x) / rule.batch, per)
+        return Weights(state.a, (1 - rule.lr * rule.ridge * per) * state.W + step, dict(kept), state.names)
+
+    def statistics(self, state: Weights) -> Overlaps:
+        M = jnp.einsum("rpd,sd,ks->rpk", state.W, self._basis(self.frame.shape[0]), self.frame)
+        return Overlaps(state.a, M, jnp.einsum("rpd,rqd->rpq", state.W, state.W))
+
+
 @sgd_process.register
 def _(problem: ProjectionProblem, d: int) -> WeightProcess:
-    return WeightProcess(problem, d)
+    on_axes = isinstance(problem.algorithm, Coordinatewise)
+    process: type[WeightProcess] = CoordinateProcess if on_axes else WeightProcess
+    return process(problem, d)

@@ -78,6 +78,10 @@ class Problem(eqx.Module):
         """The problem whose statistics move by the drift: itself, unless they are others as d grows."""
         return self
 
+    def in_limit(self, stats: PyTree) -> PyTree:
+        """Statistics of one run as those of `limit`."""
+        return stats
+
     def vector(self, stats: PyTree) -> Float[Array, " n"]:
         """The numbers of one run's statistics that can move, in the order of `covariance`."""
         return ravel_pytree(stats)[0]

@@ -15,10 +15,11 @@ from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.limit import StepMean, linear_changes, with_memory
+from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.errors import AccuracyWarning, BadInput, check_number
 from sgdlimits.expectation import Expectation, as_expectation, choose
 from sgdlimits.expectation.base import linear_part
-from sgdlimits.expectation.nodes import NodeSums
+from sgdlimits.expectation.nodes import NODES_AT_ONCE, NodeSums
 from sgdlimits.expectation.right_class import accuracy
 from sgdlimits.gaussian import Estimate, Rule, Sobol
 from sgdlimits.model.data import Data, gaussian
@@ -31,7 +32,7 @@ from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.statistics.frame import frame_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, from_vector, rows_of, symmetric, to_vector
 from sgdlimits.statistics.products import Moments
-from sgdlimits.statistics.trees import add, number_array
+from sgdlimits.statistics.trees import add, batch_of, number_array, one_of
 
 SMALL_SIGNAL = 5e-2
 CLASS_NODES = Sobol(10, 8)
@@ -99,6 +100,10 @@ class ProjectionProblem(Problem):
         paper_time: float | None = None,
         name: str = "projection",
     ) -> None:
+        if not isinstance(algorithm, Algorithm):
+            raise BadInput(
+                f"algorithm must be an Algorithm; got {type(algorithm).__name__}. Give OnePassSGD(lr), for instance."
+            )
         data = gaussian() if data is None else data
         _check_parts(data, target, network, loss, algorithm)
         self.model = Model(data, target, network, as_loss(loss, network.shape))
@@ -142,13 +147,20 @@ class ProjectionProblem(Problem):
 
     def over_runs(self, f, batch, axis=0):
         """All at once in closed form; a few runs at a time where each needs many nodes."""
-        few, runs = self.rule.runs_at_once(self.model), jax.tree.leaves(batch)[0].shape[axis]
+        few, runs = self._runs_at_once, jax.tree.leaves(batch)[0].shape[axis]
         if few is None or few >= runs:
             return super().over_runs(f, batch, axis)
         first = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, axis, 0), batch)
         return jax.tree.map(
             lambda leaf: jnp.moveaxis(leaf, 0, axis), jax.lax.map(f, first, batch_size=None if few == 1 else few)
         )
+
+    @property
+    def _runs_at_once(self) -> int | None:
+        closed = self.rule.runs_at_once(self.model)
+        if self.algorithm.linear:
+            return closed
+        return max(1, NODES_AT_ONCE // self._steps.nodes)
 
     @property
     def directions(self) -> Directions:
@@ -165,7 +177,16 @@ class ProjectionProblem(Problem):
     def limit(self) -> ProjectionProblem:
         """The problem as d grows, in its own statistics."""
         other = self.algorithm.limit
-        return self if other is self.algorithm else eqx.tree_at(lambda problem: problem.algorithm, self, other)
+        return self if other is self.algorithm else self._moved_by(other)
+
+    def in_limit(self, stats):
+        limit = self.limit
+        if stats.names == limit.algorithm.names:
+            return stats
+        return one_of(limit.from_overlaps(batch_of(jax.tree.map(np.asarray, stats.of(STUDENT)))))
+
+    def _moved_by(self, algorithm: Algorithm) -> ProjectionProblem:
+        return eqx.tree_at(lambda problem: problem.algorithm, self, algorithm)
 
     def from_overlaps(self, overlaps):
         """What the algorithm remembers is zero, or a copy of the students."""
@@ -181,7 +202,8 @@ class ProjectionProblem(Problem):
             for name, lives in zip(algorithm.names, alive, strict=True)
             if name != STUDENT
         }
-        numbers = {name: np.full(runs, value) for name, value in algorithm.numbers.items()}
+        each = lambda value: np.full((runs, self.network.width) if isinstance(value, tuple) else runs, value)
+        numbers = {name: each(value) for name, value in algorithm.numbers.items()}
         return Overlaps(overlaps.a, number_array(M), number_array(Q), {**kept, **numbers}, algorithm.names)
 
     def vector(self, stats):
@@ -240,6 +262,18 @@ class ProjectionProblem(Problem):
         """The problem with expectations by another rule."""
         asked = as_expectation(rule, self.model)
         return eqx.tree_at(lambda problem: problem.asked, self, asked, is_leaf=lambda node: node is None)
+
+    def with_algorithm(self, algorithm: Algorithm | None) -> ProjectionProblem:
+        """The problem with another algorithm; None leaves it. On the sphere random starts have norm 1."""
+        if algorithm is None:
+            return self
+        if not isinstance(algorithm, Algorithm):
+            raise BadInput(
+                f"algorithm must be an Algorithm; got {type(algorithm).__name__}. Give OnePassSGD(lr), for instance."
+            )
+        law = self.initial
+        initial = InitialWeights(law.scale, law.unit or algorithm.sphere, law.second, law.second_spread)
+        return eqx.tree_at(lambda problem: (problem.algorithm, problem.initial), self, (algorithm, initial))
 
     def changes(self, stats: Overlaps, sums: Moments, total: Float[Array, "*batch"] | float = 1.0) -> tuple[Overlaps, Overlaps]:
         """(population, corrector): what weighted sums of one-sample products do to the statistics, for a linear algorithm."""
@@ -331,8 +365,10 @@ class ProjectionProblem(Problem):
         usual = self.rule.accuracy(self.model)
         if usual is None or not self.algorithm.limit.linear:
             return self
-        if self.limit is not self:
-            return eqx.tree_at(lambda problem: problem.algorithm, self.limit.refined(stats, tolerance), self.algorithm)
+        if not isinstance(self.algorithm, OnePassSGD):
+            plain = OnePassSGD(self.algorithm.lr_sample, sphere=self.sphere)
+            better = self._moved_by(plain).refined(stats.of(STUDENT), tolerance)
+            return better._moved_by(self.algorithm)
         problem, finer = self, None if self.asked is not None else self.rule.finer()
         wanted, reached = np.array([tolerance or usual, SMALL_SIGNAL]), np.array(_unsure(self, stats))
         while not (reached <= wanted).all() and finer is not None:

@@ -46,6 +46,7 @@ _LONG_NAMES = {
     "r2": "squared norm outside the spike",
     "risk": "population risk",
     "accuracy": "probability of predicting the right class",
+    "risk_average": "population risk of the averaged weights",
     "t": "samples per dimension",
     "step": "SGD steps",
     "t_end": "time at which the run ended",
@@ -106,9 +107,9 @@ def build(piece: Piece, problem: Problem, attributes: dict, state: np.ndarray) -
     dataset = xr.Dataset(variables, coordinates, {**attributes, "statistics": name_of(type(stats)), **named})
     if state.size <= MOST_STATE:
         dataset.encoding = {"state": State(state, np.full(len(state), piece.t[-1]))}
-    for name, text in {**{name: f"scalar {name}" for name in scalars}, **_LONG_NAMES}.items():
-        if name in dataset.variables:
-            dataset[name].attrs["long_name"] = text
+    for name in dataset.variables:
+        if name in _LONG_NAMES or name in variables:
+            dataset[name].attrs["long_name"] = _LONG_NAMES.get(str(name), str(name).replace("_", " "))
     return dataset
 
 

@@ -19,11 +19,21 @@ from sgdlimits.level.observe import as_observe
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Stream
 from sgdlimits.start import Start, as_start
-from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.overlaps import Overlaps, shown
 from sgdlimits.statistics.particles import Particles
 from sgdlimits.statistics.trees import one_of
 from sgdlimits.trajectory.record import condition_text, name_of, to_json
-from sgdlimits.trajectory.schema import INTERRUPTED, RESERVED, Piece, State, build, check, describe, join, state_of
+from sgdlimits.trajectory.schema import (
+    INTERRUPTED,
+    RESERVED,
+    Piece,
+    State,
+    build,
+    check,
+    describe,
+    join,
+    state_of,
+)
 
 PIECE_SECONDS = 0.25
 """Pieces of a stream are at least so long apart."""
@@ -268,7 +278,7 @@ def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume
     engine = level.bind(problem, start, first)
     if condition is not None:
         check_condition(condition, view, first)
-    watched = as_observe(observe, first, RESERVED | set(view.variables(first)))
+    watched = as_observe(observe, shown(first), RESERVED | set(view.variables(first)))
     clock = engine.snap(np.unique(np.concatenate([[0.0], wanted])))
     attributes = {
         "problem": to_json(problem),

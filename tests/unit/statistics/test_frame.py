@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,8 +10,13 @@ from hypothesis import given, settings, strategies as some
 
 import sgdlimits as sl
 from sgdlimits.level.chain import _append, _rotate
-from sgdlimits.statistics.frame import cholesky_columns, frame_of, loading, overlaps_of
+from sgdlimits.statistics import frame
+from sgdlimits.statistics.frame import cholesky_columns
 from sgdlimits.statistics.trees import runs_first, runs_last
+
+# Each shape is compiled as one function, not operation by operation.
+loading, rotate, append = (eqx.filter_jit(function) for function in (frame.loading, _rotate, _append))
+overlaps_of = eqx.filter_jit(lambda one, B: runs_first(frame.overlaps_of(one, B)))
 
 shapes = some.tuples(some.integers(1, 6), some.integers(1, 3), some.integers(0, 8), some.integers(0, 10**6))
 
@@ -28,11 +34,11 @@ def test_frame_gives_the_overlaps_back_also_where_they_are_singular(shape):
     p, k, extra, _seed = shape
     W, B = weights_of(*shape)
     stats = sl.Overlaps(np.ones((1, p)), (W[:, :k] @ B.T)[None], (W @ W.T)[None])
-    frame = frame_of(stats, B, min(p, extra))
-    back = runs_first(overlaps_of(frame, jnp.asarray(B)))
+    framed = frame.frame_of(stats, B, min(p, extra))
+    back = overlaps_of(framed, B)
     np.testing.assert_allclose(back.M, stats.M, atol=1e-9 * max(1, np.abs(stats.M).max()))
     np.testing.assert_allclose(back.Q, stats.Q, atol=1e-9 * max(1, np.abs(stats.Q).max()))
-    T = np.asarray(frame.T)[:, :, 0].T
+    T = np.asarray(framed.T)[:, :, 0].T
     assert (np.triu(T, 1) == 0).all()
     assert (np.diagonal(T) >= 0).all()
     assert (T[:, min(p, extra) :] == 0).all()
@@ -47,10 +53,10 @@ def test_two_sweeps_make_the_triangular_factor_of_the_updated_weights(shape):
     T[:, min(p, extra + 1) :] = 0.0
     h, c, outside = rng.normal(size=p), rng.normal(size=p), float(rng.chisquare(3)) * (seed % 3 > 0)
     h[min(p, extra + 1) :] = 0.0
-    turned, Th, rest = _rotate(jnp.asarray(T.T[:, :, None]), jnp.asarray(h[:, None]), jnp.asarray([outside]))
+    turned, Th, rest = rotate(T.T[:, :, None], h[:, None], np.array([outside]))
     np.testing.assert_allclose(Th[:, 0], T @ h, atol=1e-12)
     length = float(np.sqrt(rest[0]))
-    new = _append(turned, Th / length + jnp.asarray(c[:, None]) * length) if length else turned
+    new = append(turned, np.asarray(Th) / length + c[:, None] * length) if length else turned
     factor = np.asarray(new)[:, :, 0].T
     wide = np.concatenate([T + np.outer(c, h), np.sqrt(outside) * c[:, None]], axis=1)
     np.testing.assert_allclose(factor @ factor.T, wide @ wide.T, atol=1e-11 * max(1, np.abs(wide).max() ** 2))
@@ -63,7 +69,7 @@ def test_loading_is_a_root_of_omega_and_safe_where_rounding_made_it_indefinite(s
     p, k, _extra, _seed = shape
     W, B = weights_of(*shape)
     stats = sl.Overlaps(np.ones(p), W[:, :k] @ B.T, W @ W.T - 1e-15 * np.eye(p))
-    student, fixed = loading(stats, jnp.asarray(B))
+    student, fixed = loading(stats, B)
     F = np.concatenate([student, fixed])
     omega = np.block([[stats.Q, stats.M], [stats.M.T, B @ B.T]])
     np.testing.assert_allclose(F @ F.T, omega, atol=1e-6 * max(1, np.abs(omega).max()))

@@ -81,6 +81,7 @@ def fixed_points(
     >>> [(each.copies, each.stability, round(abs(float(each.point.M[0, 0])), 6)) for each in found]
     [(2, 'stable', 1.0), (1, 'unstable', 0.0)]
     """
+    problem = problem.limit
     drawn = STARTS if count is None else check_count("count", count)
     if seconds is not None:
         check_number("seconds", seconds, above=0)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.errors import BadInput, check_number, is_traced
 from sgdlimits.expectation import Expectation
@@ -32,6 +33,7 @@ def gaussian_mixture(
     gram=None,
     batch: int = 1,
     rule: Rule | Expectation | None = None,
+    algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
     r"""A two-layer network learns the labels of Gaussian classes, :math:`x \sim N(\sum_r b_r^{(c)} e_r, I/\text{snr})` [2]_.
 
@@ -56,6 +58,7 @@ def gaussian_mixture(
     gram : the Gram matrix of the fixed directions; they are orthonormal unless given
     batch : samples a step, over which the gradient is averaged
     rule : how expectations are computed, where the choice made for you is not accurate enough
+    algorithm : how weights move, instead of `OnePassSGD` with what is given here
 
     Examples
     --------
@@ -66,10 +69,13 @@ def gaussian_mixture(
     >>> problem.data.classes, problem.network.width, sl.RandomInit(d=100).one(problem).M.shape
     (3, 3, (3, 1))
     """
-    return _classifier("gaussian_mixture", means, labels, snr, ridge, lr, width, activation, weights, gram, batch, rule)
+    problem = _classifier("gaussian_mixture", means, labels, snr, ridge, lr, width, activation, weights, gram, batch, rule)
+    return problem.with_algorithm(algorithm)
 
 
-def binary_mixture(snr: float = 100.0, ridge: float = 0.1, lr: float = 1.0, width: int = 2) -> ProjectionProblem:
+def binary_mixture(
+    snr: float = 100.0, ridge: float = 0.1, lr: float = 1.0, width: int = 2, algorithm: Algorithm | None = None
+) -> ProjectionProblem:
     r"""Two Gaussian classes at :math:`\pm\mu`, and a two-layer relu network that learns to tell them apart [2]_.
 
     Section 4 of Ben Arous, Gheissari and Jagannath: its :math:`v_i` is our a, its :math:`m_i` our M, its :math:`R^\perp_{ij}`
@@ -82,6 +88,7 @@ def binary_mixture(snr: float = 100.0, ridge: float = 0.1, lr: float = 1.0, widt
     ridge : :math:`\alpha`, the strength of the ridge penalty on both layers
     lr : :math:`c_\delta`, the learning rate: the step size is lr/d
     width : the number of units, two in the paper
+    algorithm : how weights move, instead of `OnePassSGD` with what is given here
 
     >>> import numpy as np, sgdlimits as sl
     >>> problem = sl.presets.binary_mixture(snr=float("inf"), ridge=0.1)
@@ -90,10 +97,14 @@ def binary_mixture(snr: float = 100.0, ridge: float = 0.1, lr: float = 1.0, widt
     >>> bool(abs(problem.drift(sl.Overlaps(x, x[:, None], np.outer(x, x))).M).max() < 1e-12)
     True
     """
-    return _classifier("binary_mixture", [[1.0], [-1.0]], [1.0, 0.0], snr, ridge, lr, width, as_inputs=True)
+    return _classifier("binary_mixture", [[1.0], [-1.0]], [1.0, 0.0], snr, ridge, lr, width, as_inputs=True).with_algorithm(
+        algorithm
+    )
 
 
-def xor_mixture(snr: float = 1000.0, ridge: float = 0.1, lr: float = 1.0, width: int = 4) -> ProjectionProblem:
+def xor_mixture(
+    snr: float = 1000.0, ridge: float = 0.1, lr: float = 1.0, width: int = 4, algorithm: Algorithm | None = None
+) -> ProjectionProblem:
     r"""Four Gaussian classes at :math:`\pm\mu` (label 1) and :math:`\pm\nu` (label 0), and a two-layer relu network [2]_.
 
     Section 5 of Ben Arous, Gheissari and Jagannath: its :math:`v_i` is our a, its :math:`m^\mu_i, m^\nu_i` the columns of
@@ -105,13 +116,14 @@ def xor_mixture(snr: float = 1000.0, ridge: float = 0.1, lr: float = 1.0, width:
     ridge : :math:`\alpha`, the strength of the ridge penalty on both layers
     lr : :math:`c_\delta`, the learning rate: the step size is lr/d
     width : the number of units, four in the paper
+    algorithm : how weights move, instead of `OnePassSGD` with what is given here
 
     >>> import sgdlimits as sl
     >>> sl.RandomInit(d=250).sample(sl.presets.xor_mixture(), runs=5).M.shape
     (5, 4, 2)
     """
     means = [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]
-    return _classifier("xor_mixture", means, [1.0, 1.0, 0.0, 0.0], snr, ridge, lr, width)
+    return _classifier("xor_mixture", means, [1.0, 1.0, 0.0, 0.0], snr, ridge, lr, width).with_algorithm(algorithm)
 
 
 def _classifier(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.errors import check_count
 from sgdlimits.expectation import Expectation
@@ -17,7 +18,12 @@ from sgdlimits.problem.projection import ProjectionProblem
 
 
 def phase_retrieval(
-    width: int = 1, lr: float = 0.05, noise: float = 0.0, sphere: bool = True, train_second: bool = False
+    width: int = 1,
+    lr: float = 0.05,
+    noise: float = 0.0,
+    sphere: bool = True,
+    train_second: bool = False,
+    algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
     r"""Phase retrieval by squared units, :math:`y = (w_*\cdot x)^2 + \sqrt\Delta z`, loss :math:`\frac12(y-f)^2` [1]_.
 
@@ -32,6 +38,7 @@ def phase_retrieval(
     noise : :math:`\Delta`, the variance of the label noise
     sphere : whether the weights stay on the sphere
     train_second : whether the second layer is trained, at the same learning rate; it stays at 1 otherwise
+    algorithm : how weights move, instead of `OnePassSGD` with what is given here
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=0.1, noise=0.2)
@@ -42,10 +49,12 @@ def phase_retrieval(
     True
     """
     target = Target(CommitteeReadout("square"), 1, noise=noise)
-    return _two_layer("phase_retrieval", target, width, "square", lr, train_second, sphere)
+    return _two_layer("phase_retrieval", target, width, "square", lr, train_second, sphere).with_algorithm(algorithm)
 
 
-def quadratic_network(width: int = 2, teachers: int = 1, lr: float = 0.1, noise: float = 0.0) -> ProjectionProblem:
+def quadratic_network(
+    width: int = 2, teachers: int = 1, lr: float = 0.1, noise: float = 0.0, algorithm: Algorithm | None = None
+) -> ProjectionProblem:
     r"""A quadratic network learns another, :math:`y = \frac1{p^*}\sum_l (w^*_l\cdot x)^2`, loss :math:`(y-f)^2` [3]_.
 
     The :math:`w/\sqrt N` of Bocchi et al. is our u, their :math:`\rho` our M. Their time :math:`\alpha = M/N` is our t and
@@ -58,6 +67,7 @@ def quadratic_network(width: int = 2, teachers: int = 1, lr: float = 0.1, noise:
     teachers : :math:`p^*`, the number of orthonormal teacher directions
     lr : :math:`\eta`, the learning rate
     noise : variance of the label noise (zero in the paper)
+    algorithm : how weights move, instead of `OnePassSGD` with what is given here
 
     >>> import sgdlimits as sl
     >>> float(sl.presets.quadratic_network(width=3, teachers=2, lr=0.2).rate)
@@ -72,7 +82,7 @@ def quadratic_network(width: int = 2, teachers: int = 1, lr: float = 0.1, noise:
         initial=InitialWeights(unit=True),
         paper_time=1.0,
         name="quadratic_network",
-    )
+    ).with_algorithm(algorithm)
 
 
 def committee(
@@ -86,6 +96,7 @@ def committee(
     teacher_activation: str | Callable | Activation | None = None,
     batch: int = 1,
     rule: Rule | Expectation | None = None,
+    algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
     r"""A two-layer network learns another, :math:`y = \frac1k\sum_r s(w^*_r\cdot x)`, loss :math:`\frac12(y-f)^2` [5]_.
 
@@ -107,6 +118,7 @@ def committee(
     teacher_activation : the teacher's, where it is another one
     batch : samples a step, over which the gradient is averaged
     rule : how expectations are computed, where the choice made for you is not accurate enough
+    algorithm : how weights move, instead of `OnePassSGD` with what is given here
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.committee(width=8, teachers=4, lr=0.1, noise=1e-3)
@@ -115,7 +127,8 @@ def committee(
     """
     teacher = activation if teacher_activation is None else teacher_activation
     target = Target(CommitteeReadout(teacher), teachers, noise=noise)
-    return _two_layer("committee", target, width, activation, lr, train_second, sphere, batch, rule)
+    problem = _two_layer("committee", target, width, activation, lr, train_second, sphere, batch, rule)
+    return problem.with_algorithm(algorithm)
 
 
 def single_index(
@@ -128,6 +141,7 @@ def single_index(
     train_second: bool | float = False,
     batch: int = 1,
     rule: Rule | Expectation | None = None,
+    algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
     r"""One direction behind any function, :math:`y = g(w_*\cdot x) + \sqrt\Delta z`, loss :math:`\frac12(y-f)^2` [5]_.
 
@@ -145,6 +159,7 @@ def single_index(
     train_second : whether the second layer is trained, at the same learning rate, or in Python its ratio to lr
     batch : samples a step, over which the gradient is averaged
     rule : how expectations are computed, where the choice made for you is not accurate enough
+    algorithm : how weights move, instead of `OnePassSGD` with what is given here
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.single_index("he3", lr=0.01)
@@ -155,7 +170,8 @@ def single_index(
     True
     """
     labels = Target(CommitteeReadout(activation if target is None else target), 1, noise=noise)
-    return _two_layer("single_index", labels, width, activation, lr, train_second, sphere, batch, rule)
+    problem = _two_layer("single_index", labels, width, activation, lr, train_second, sphere, batch, rule)
+    return problem.with_algorithm(algorithm)
 
 
 def _two_layer(name, target, width, activation, lr, train_second, sphere, batch=1, rule=None) -> ProjectionProblem:
