@@ -162,15 +162,13 @@ class Plan:
         bar = dict(desc=self.engine.level.name, unit="run", delay=1.0, leave=False, bar_format=_BAR)
         with tqdm(total=todo, disable=not progress, **bar) as shown:
             for which, size in self._batches():
-                old, share = self.before.of(which, self.job.clock), 0.0
+                old = self.before.of(which, self.job.clock)
                 clock = self.job.clock if old is None else old.clock
                 if old is not None:
                     yield old.dataset
-                for tick, piece in self._of(which, size, clock, old, seconds) if clock.t.size > 1 else ():
-                    if piece is not None:
-                        yield piece
-                    shown.update(min((tick.share - share) * which.size, todo - shown.n))
-                    share = tick.share
+                before = shown.n
+                report = lambda share, before=before, runs=which.size: shown.update(min(before + share * runs, todo) - shown.n)
+                yield from self._of(which, size, clock, old, seconds, report) if clock.t.size > 1 else ()
                 if self.interrupted:
                     return
 
@@ -188,26 +186,26 @@ class Plan:
         job = self.job._replace(runs=which, clock=clock)
         return self.engine.follow(starts, job, None if old is None else old.state)
 
-    def _of(self, which, size, clock: Clock, old: Old | None, seconds: float) -> Iterator[tuple[Tick, xr.Dataset | None]]:
-        """(tick, piece or None) of a batch of runs. After Ctrl-C what has been reached is the last piece."""
+    def _of(self, which, size, clock: Clock, old: Old | None, seconds: float, report: Callable) -> Iterator[xr.Dataset]:
+        """The pieces of a batch of runs. After Ctrl-C, wherever in here it comes, what has been reached is the last piece."""
         saved: list[tuple[int, Tick]] = []
-        index, begin, tick = 0, time.perf_counter(), Tick(0.0)
+        index, begin = 0, time.perf_counter()
         try:
             journey = self._journey(which, size, clock, old)
             for tick in journey:
-                piece = None
                 if tick.stats is not None:
                     if index > 0 or (old is None and self.before.from_zero):
                         saved.append((index, tick))
                     whole = index == clock.t.size - 1
+                    index += 1
                     if saved and (whole or time.perf_counter() - begin > seconds):
                         piece, saved, begin = self._piece(journey, clock, saved, whole, old), [], time.perf_counter()
-                    index += 1
-                yield tick, piece
+                        yield piece
+                report(tick.share)
         except KeyboardInterrupt:
             self.interrupted = True
             if saved:
-                yield tick, self._piece(journey, clock, saved, False, old)
+                yield self._piece(journey, clock, saved, False, old)
 
     def _piece(self, journey: Journey, clock: Clock, saved: list[tuple[int, Tick]], whole: bool, old: Old | None) -> xr.Dataset:
         which, (status, t_end) = [index for index, _ in saved], journey.ends()

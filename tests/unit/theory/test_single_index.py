@@ -9,7 +9,7 @@ import pytest
 import sgdlimits as sl
 from sgdlimits.model.activation import Polynomial
 from sgdlimits.theory import mediocrity
-from sgdlimits.theory.single_index import _drift_parts, _nodes, _Series, exit_time, samples, start_quantile
+from sgdlimits.theory.single_index import _nodes, _Series, drift_parts, exit_time, samples, start_quantile
 
 # --- learning rates ----------------------------------------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ def test_series_of_the_drift_is_the_problem_s(activation, width):
     """Also where students push each other away."""
     problem = sl.presets.single_index(activation, lr=0.3, noise=0.2, width=width)
     m = _nodes(0.5)
-    np.testing.assert_allclose(_Series.of(problem)(m), _drift_parts(problem, jnp.asarray(m))[0], rtol=1e-7, atol=1e-13)
+    np.testing.assert_allclose(_Series.of(problem)(m), drift_parts(problem, jnp.asarray(m))[0], rtol=1e-7, atol=1e-13)
 
 
 def test_times_of_phase_retrieval_are_those_of_its_own_theory():
