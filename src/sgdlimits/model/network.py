@@ -18,21 +18,8 @@ from sgdlimits.statistics.overlaps import Scalars
 from sgdlimits.statistics.trees import number_array
 
 TAKEN = {
-    "M",
-    "Q",
-    "q",
-    "risk",
-    "accuracy",
-    "run",
-    "t",
-    "step",
-    "status",
-    "t_end",
-    "student",
-    "student_other",
-    "teacher",
-    "output",
-}
+    "M", "Q", "q", "risk", "accuracy", "run", "t", "step", "status", "t_end", "student", "student_other", "teacher", "output",
+}  # fmt: skip
 """Names in datasets that scalars cannot have."""
 
 

@@ -100,10 +100,6 @@ class ProjectionProblem(Problem):
         paper_time: float | None = None,
         name: str = "projection",
     ) -> None:
-        if not isinstance(algorithm, Algorithm):
-            raise BadInput(
-                f"algorithm must be an Algorithm; got {type(algorithm).__name__}. Give OnePassSGD(lr), for instance."
-            )
         data = gaussian() if data is None else data
         _check_parts(data, target, network, loss, algorithm)
         self.model = Model(data, target, network, as_loss(loss, network.shape))
@@ -267,10 +263,7 @@ class ProjectionProblem(Problem):
         """The problem with another algorithm; None leaves it. On the sphere random starts have norm 1."""
         if algorithm is None:
             return self
-        if not isinstance(algorithm, Algorithm):
-            raise BadInput(
-                f"algorithm must be an Algorithm; got {type(algorithm).__name__}. Give OnePassSGD(lr), for instance."
-            )
+        _check_parts(self.data, self.target, self.network, self.loss, algorithm)
         law = self.initial
         initial = InitialWeights(law.scale, law.unit or algorithm.sphere, law.second, law.second_spread)
         return eqx.tree_at(lambda problem: (problem.algorithm, problem.initial), self, (algorithm, initial))
@@ -422,6 +415,8 @@ class ProjectionProblem(Problem):
 
 def _check_parts(data: Data, target: Target, network: AnyNetwork, loss: Callable, algorithm: Algorithm) -> None:
     """Raise `BadInput` where the loss does not fit labels and outputs, or learning rates do not fit the scalars."""
+    if not isinstance(algorithm, Algorithm):
+        raise BadInput(f"algorithm must be an Algorithm; got {type(algorithm).__name__}. Give OnePassSGD(lr), for instance.")
     if isinstance(loss, Loss):
         loss.check(data, target, network.shape)
     names, known = algorithm.trained_scalars, () if network.plain else tuple(network.axes)

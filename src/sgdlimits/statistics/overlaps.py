@@ -44,7 +44,6 @@ class Overlaps(eqx.Module):
     a : second layer, shape (p,); or all scalars of another network, a dictionary of arrays by name
     M : overlaps :math:`u_j \cdot e_r`, shape (p, k)
     Q : overlaps :math:`u_j \cdot u_l`, shape (p, p)
-
     kept : what the algorithm remembers beside directions, by name; nothing for plain SGD
     names : whose directions the rows of M and Q are, p rows a name: the students first, then what the algorithm remembers
 
@@ -99,7 +98,7 @@ class Overlaps(eqx.Module):
             if name in self.names and jax.tree.leaves(kept):
                 found |= named(kept, f"{name}_")
             elif name not in self.names:
-                found[name] = (axes["a"][: kept.ndim - self.a.ndim + 1], kept)
+                found[name] = (("student",) * (kept.ndim - self.M.ndim + 2), kept)
         return found
 
     def arranged(self, names: tuple[str, ...]) -> Overlaps:
