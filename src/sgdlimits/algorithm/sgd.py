@@ -34,5 +34,8 @@ class OnePassSGD(Descent):
 
     linear: ClassVar[bool] = True
 
+    def __init__(self, lr, lr_second=None, ridge=0.0, sphere=False, batch=1) -> None:
+        self.lr, self.lr_second, self.ridge, self.sphere, self.batch = lr, lr_second, ridge, sphere, batch
+
     def step(self, now):
         return {"student": self.held(now.student + self.push(now))}

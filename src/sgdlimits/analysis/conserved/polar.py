@@ -183,7 +183,9 @@ def _gain(problem: Problem, start: Overlaps) -> float:
     if not (isinstance(problem, ProjectionProblem) and Squares().suits(problem.model)):
         raise BadInput("end_point needs squared units and a quadratic target. Take presets.quadratic_network.")
     if problem.algorithm.sphere or problem.algorithm.trains_second or float(problem.algorithm.ridge):
-        raise BadInput("end_point needs no sphere, no ridge and no trained second layer. Take presets.quadratic_network.")
+        raise BadInput(
+            "end_point needs free weights: no sphere, ridge or trained second layer. Take presets.quadratic_network."
+        )
     a, P = np.asarray(start.a), np.asarray(problem.target.gram)
     p, k = problem.network.width, problem.target.teachers
     R = np.asarray(problem.target.readout.quadratic(k))
