@@ -120,7 +120,7 @@ PROBLEMS = {
     "committee": lambda: sl.presets.committee(2, 2, "erf", lr=0.5, noise=0.1, train_second=0.5),
     "single_index": lambda: sl.presets.single_index("he3", lr=0.02, noise=0.1),
     "binary_mixture": lambda: sl.presets.binary_mixture(snr=10.0),
-    "xor_mixture": lambda: sl.presets.xor_mixture(snr=10.0, width=2).with_rule(sl.Sobol(6, 4)),
+    "xor_mixture": lambda: sl.presets.xor_mixture(snr=10.0, width=2),
     "gaussian_mixture": line_of_classes,
     "on_means": on_means,
     "adaptive": adaptive,

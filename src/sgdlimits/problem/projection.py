@@ -35,7 +35,7 @@ from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add, batch_of, number_array, one_of
 
 SMALL_SIGNAL = 5e-2
-CLASS_NODES = Sobol(10, 8)
+CLASS_NODES = Sobol(8)
 """Where inputs are classified, unless the problem's expectations are sums over nodes."""
 TINY, ROUNDING = float(np.finfo(float).tiny), 1e-12
 
