@@ -418,7 +418,7 @@ class Manifold(sl.OnePassSGD):
         (Flat, "Flat.step must return weights as 'student'"),
         (Misshapen, r"weights of 2 units were multiplied by shape \(3,\)"),
         (Scattered, r"along takes one number a unit and sample, \(2, 1\); got \(3, 1\)"),
-        (Noisy, "noisy = True"),
+        (Noisy, "uses_noise = True"),
         (Undeclared, "Declare 'velocity' in its `memory`"),
         (Measuring, "uses_gram = True"),
         (Manifold, r"Manifold.step must return 'sum' with the shape \(\); got \(2,\)"),

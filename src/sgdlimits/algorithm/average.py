@@ -48,6 +48,7 @@ class Averaged(Wrapper):
 
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]
+        """What is remembered beside the students, and how it begins."""
         return {**self.base.memory, "average": "copy"}
 
     @property

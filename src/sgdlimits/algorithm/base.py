@@ -32,7 +32,7 @@ class Algorithm(eqx.Module):
     numbers : names of numbers that are remembered, and what they begin at: a number, or (number,) for one a unit
     uses_gram : whether a step depends on the lengths and products of inputs, as norms and gradients elsewhere do
     linear : whether a step is linear in the gradient, at the students, and coefficients are numbers
-    noisy : whether a step has a noise vector for each student, `now.noise()`
+    uses_noise : whether a step has a noise vector for each student, `now.noise()`
     timed : whether a step depends on the time
     reuses : whether a step takes more than one gradient of its batch
     """
@@ -41,7 +41,7 @@ class Algorithm(eqx.Module):
     numbers: ClassVar[Mapping[str, float | tuple[float]]] = {}
     uses_gram: ClassVar[bool] = False
     linear: ClassVar[bool] = False
-    noisy: ClassVar[bool] = False
+    uses_noise: ClassVar[bool] = False
     timed: ClassVar[bool] = False
     reuses: ClassVar[bool] = False
 
@@ -101,7 +101,7 @@ class Algorithm(eqx.Module):
 
     def inputs(self, width: int) -> int:
         """L, the vectors of one step."""
-        return self.batch + width * self.noisy
+        return self.batch + width * self.uses_noise
 
 
 class Move(eqx.Module):
@@ -255,15 +255,17 @@ class Wrapper(Algorithm):
 
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]
+        """What is remembered beside the students, and how it begins."""
         return self.base.memory
 
     @property
     def numbers(self) -> Mapping[str, float | tuple[float]]:  # type: ignore[override]
+        """Numbers that are remembered, and what they begin at."""
         return self.base.numbers
 
     @property
-    def noisy(self) -> bool:  # type: ignore[override]
-        return self.base.noisy
+    def uses_noise(self) -> bool:  # type: ignore[override]
+        return self.base.uses_noise
 
     @property
     def timed(self) -> bool:  # type: ignore[override]

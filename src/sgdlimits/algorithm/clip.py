@@ -61,7 +61,7 @@ class Private(Wrapper):
     noise: Float[Array, ""] | float = eqx.field(converter=number_array)
 
     uses_gram: ClassVar[bool] = True
-    noisy: ClassVar[bool] = True
+    uses_noise: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
         check_number("norm", self.norm, above=0)
@@ -74,8 +74,8 @@ class Private(Wrapper):
     def step(self, now):
         spread = (self.noise * self.norm / self.batch) * now.noise()
         clipped = Clipped(self.base, self.norm, each=True)
-        noisy = now.steered(now.samples, spread)
-        return clipped.step(noisy)
+        loud = now.steered(now.samples, spread)
+        return clipped.step(loud)
 
 
 def sizes(now: Now, G: Float[Array, "p b"], slopes: Any) -> Float[Array, " b"]:

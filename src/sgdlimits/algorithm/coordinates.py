@@ -76,7 +76,7 @@ class DiffuseSign(Descent):
     """What `SignSGD` becomes for diffuse weights."""
 
     uses_gram: ClassVar[bool] = True
-    noisy: ClassVar[bool] = True
+    uses_noise: ClassVar[bool] = True
 
     def step(self, now):
         slope = now.gradient()
@@ -123,6 +123,7 @@ class Adam(Coordinatewise):
 
     @property
     def coordinates(self) -> Mapping[str, float]:  # type: ignore[override]
+        """What is remembered of each coordinate, and what it begins at."""
         return {"mean": 0.0, "square": self.begin}
 
     def move(self, kept, slope, per):
@@ -145,6 +146,7 @@ class DiffuseAdam(Descent):
 
     @property
     def numbers(self) -> Mapping[str, tuple[float]]:  # type: ignore[override]
+        """Numbers that are remembered, and what they begin at."""
         return {"square": (self.begin,)}
 
     def step(self, now):

@@ -37,6 +37,7 @@ class Muon(Descent):
 
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]
+        """What is remembered beside the students, and how it begins."""
         return {"velocity": "zero"} if self.beta else {}
 
     def step(self, now):

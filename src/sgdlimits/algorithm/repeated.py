@@ -28,7 +28,7 @@ class Repeated(Wrapper):
 
     def __check_init__(self) -> None:
         check_count("times", self.times)
-        if self.base.noisy:
+        if self.base.uses_noise:
             raise BadInput("Repeated would use one noise several times. Give a base without noise.")
         if "copy" in self.base.memory.values():
             raise BadInput("Repeated would count a batch several times in an average. Give Averaged(Repeated(...)).")

@@ -212,7 +212,7 @@ class Now:
         """A standard normal vector for each direction, over d: the inputs beyond the samples."""
         inputs, p = self.fixed.shape[1], self.fields_of[STUDENT].shape[0]
         if inputs == self.batch:
-            raise BadInput("the algorithm asks for noise and does not say so. Give its class noisy = True.")
+            raise BadInput("the algorithm asks for noise and does not say so. Give its class uses_noise = True.")
         return Weights(self, {}, jnp.pad(jnp.eye(p), ((0, 0), (inputs - p, 0))), self._still)
 
     def steered(self, samples: Samples, more: Weights | None = None) -> Now:
