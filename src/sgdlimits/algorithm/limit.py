@@ -135,6 +135,17 @@ def with_memory(model: Model, students: Overlaps, stats: Overlaps) -> tuple[Floa
     return coefficients[:, p:], coefficients[:, :p], stats.Q - coefficients @ row.T
 
 
+def extended(model: Model, students: Overlaps, stats: Overlaps, sums: Moments) -> tuple[Moments, Array]:
+    """Products of gradients with the fields of all directions, and the Gram matrix of what a sample's gradient knows not."""
+    if len(stats.names) == 1:
+        return sums, jnp.zeros_like(stats.Q)
+    alpha, beta, rest = with_memory(model, students, stats)
+    fields = jnp.einsum("jr...,nr->jn...", sums.gradient_fixed, alpha) + jnp.einsum(
+        "jl...,nl->jn...", sums.gradient_field, beta
+    )
+    return sums._replace(gradient_field=fields), rest
+
+
 # --- steps of any kind -------------------------------------------------------------------------------------------------------
 
 

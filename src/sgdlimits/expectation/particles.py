@@ -72,8 +72,8 @@ class ParticleRule(eqx.Module):
         """The mean loss at the particles of one run."""
 
     def accuracy(self, model: Model, stats: Particles) -> Float[Array, ""]:
-        """The probability of predicting the right class, for losses that know classes."""
-        raise NotImplementedError
+        """The probability of predicting the right class, for losses that know classes: closed rules are for squared losses."""
+        raise NotImplementedError  # never asked of a rule whose losses know no classes
 
 
 class Units(NamedTuple):

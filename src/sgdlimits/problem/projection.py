@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -14,9 +13,8 @@ from jax.tree_util import tree_flatten_with_path
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm
-from sgdlimits.algorithm.limit import StepMean, linear_changes, with_memory
-from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.errors import AccuracyWarning, BadInput, check_number
+from sgdlimits.algorithm.limit import StepMean, extended, linear_changes
+from sgdlimits.errors import BadInput
 from sgdlimits.expectation import Expectation, as_expectation, choose
 from sgdlimits.expectation.base import linear_part
 from sgdlimits.expectation.nodes import NODES_AT_ONCE, NodeSums
@@ -27,6 +25,7 @@ from sgdlimits.model.loss import Loss, as_loss
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import Target
+from sgdlimits.problem import accuracy as accuracy_of
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.statistics.frame import frame_of
@@ -34,10 +33,8 @@ from sgdlimits.statistics.overlaps import STUDENT, Overlaps, from_vector, rows_o
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add, batch_of, number_array, one_of
 
-SMALL_SIGNAL = 5e-2
 CLASS_NODES = Sobol(8)
 """Where inputs are classified, unless the problem's expectations are sums over nodes."""
-TINY, ROUNDING = float(np.finfo(float).tiny), 1e-12
 
 
 class ProjectionProblem(Problem):
@@ -285,7 +282,7 @@ class ProjectionProblem(Problem):
             return problem._steps.drift_parts(problem.t, stats)
         students = stats.of(STUDENT)
         moments = self.rule.moments(self.model, students)
-        return problem.changes(stats, _extended(self.model, students, stats, moments)[0])
+        return problem.changes(stats, extended(self.model, students, stats, moments)[0])
 
     def _covariance(self, stats: Overlaps) -> Float[Array, "n n"]:
         problem = self.limit
@@ -294,12 +291,12 @@ class ProjectionProblem(Problem):
             return problem._steps.covariance(problem.t, stats, self.vector)
         students, column = stats.of(STUDENT), jax.tree.map(lambda leaf: leaf[..., None], stats)
         increment = lambda products: problem.vector(add(*problem.changes(column, products)))
-        extended = lambda products: _extended(self.model, students, stats, products)[0]
-        covariance = self.rule.covariance(self.model, students, lambda products: increment(extended(products)))
+        all_fields = lambda products: extended(self.model, students, stats, products)[0]
+        covariance = self.rule.covariance(self.model, students, lambda products: increment(all_fields(products)))
         if len(stats.names) == 1:
             return covariance
         moments = self.rule.moments(self.model, students)
-        rest = self.data.sigma**2 * _extended(self.model, students, stats, moments)[1]
+        rest = self.data.sigma**2 * extended(self.model, students, stats, moments)[1]
         slope = linear_part(increment, students, stats.M.shape[0]).gradient_field
         return covariance + jnp.einsum("xjm,jl,mn,yln->xy", slope, moments.gradient_gradient, rest, slope)
 
@@ -342,43 +339,10 @@ class ProjectionProblem(Problem):
         >>> bool(0 < error.gradient_gradient.max() < 1e-3 * value.gradient_field.max())
         True
         """
-        estimate = Estimate(*_estimate(self, stats))
-        if tolerance is not None:
-            check_number("tolerance", tolerance, above=0)
-            self._warn(_relative(estimate), tolerance, stacklevel=3)
-        return estimate
+        return accuracy_of.expectation(self, stats, tolerance)
 
     def refined(self, stats: Overlaps, tolerance: float | None = None) -> ProjectionProblem:
-        """The problem with more nodes where its expectations need them at these statistics of one run, or a warning.
-
-        The moments should have the rule's usual accuracy, or `tolerance`, relative to the largest. And small signals should be
-        seen: the drift of M should be known to five per cent along each fixed direction (see `_unsure`).
-        A rule that was asked for is kept.
-        """
-        usual = self.rule.accuracy(self.model)
-        if usual is None or not self.algorithm.limit.linear:
-            return self
-        if not isinstance(self.algorithm, OnePassSGD):
-            plain = OnePassSGD(self.algorithm.lr_sample, sphere=self.sphere)
-            better = self._moved_by(plain).refined(stats.of(STUDENT), tolerance)
-            return better._moved_by(self.algorithm)
-        problem, finer = self, None if self.asked is not None else self.rule.finer()
-        wanted, reached = np.array([tolerance or usual, SMALL_SIGNAL]), np.array(_unsure(self, stats))
-        while not (reached <= wanted).all() and finer is not None:
-            problem, finer = self.with_rule(finer), finer.finer()
-            reached = np.array(_unsure(problem, stats))
-        worst = int(np.argmax(reached / wanted))
-        problem._warn(reached[worst], wanted[worst], stacklevel=5, what=("expectations", "small overlaps")[worst])
-        return problem
-
-    def _warn(self, reached: float, tolerance: float, stacklevel: int, what: str = "expectations") -> None:
-        if not reached <= tolerance:
-            warnings.warn(
-                f"the {what} of this problem have a relative error of about {reached:.1e}, and {tolerance:.1e} was asked for. "
-                f"{self.rule.remedy}",
-                AccuracyWarning,
-                stacklevel=stacklevel,
-            )
+        return accuracy_of.refined(self, stats, tolerance)
 
     def check(self, stats: Overlaps) -> None:
         p, k = self.network.width, self.target.teachers
@@ -427,58 +391,6 @@ def _check_parts(data: Data, target: Target, network: AnyNetwork, loss: Callable
         raise BadInput(f"lr_second has rates for {', '.join(names)}, but the network {which}")
 
 
-def _extended(model: Model, students: Overlaps, stats: Overlaps, sums: Moments) -> tuple[Moments, Array]:
-    """Products of gradients with the fields of all directions, and the Gram matrix of what a sample's gradient knows not."""
-    if len(stats.names) == 1:
-        return sums, jnp.zeros_like(stats.Q)
-    alpha, beta, rest = with_memory(model, students, stats)
-    fields = jnp.einsum("jr...,nr->jn...", sums.gradient_fixed, alpha) + jnp.einsum(
-        "jl...,nl->jn...", sums.gradient_field, beta
-    )
-    return sums._replace(gradient_field=fields), rest
-
-
-@eqx.filter_jit
-def _estimate(problem: ProjectionProblem, stats: Overlaps) -> tuple[Moments, Moments]:
-    return problem.rule.estimate(problem.model, stats.of(STUDENT))
-
-
 @eqx.filter_jit
 def _floor(problem: ProjectionProblem) -> Float[Array, ""]:
     return jnp.asarray(problem.rule.floor(problem.model))
-
-
-def _relative(estimate: Estimate) -> float:
-    """The largest error relative to the largest moment."""
-    largest = lambda moments: max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(moments))
-    return largest(estimate.error) / max(largest(estimate.value), np.finfo(float).tiny)
-
-
-def _unsure(problem: ProjectionProblem, stats: Overlaps) -> tuple[float, float]:
-    r"""The error of the moments relative to the largest of them, and that of the drift of M relative to the smallest signal.
-
-    The signal along a fixed direction is the largest entry of the drift in its column of M, so that overlaps of order
-    :math:`1/\sqrt d` count as much as large ones. It counts as no less than a tenth of
-    :math:`|M|\,\text{lr}\sqrt{E[G^2]/Q}`, the overlap itself times the rate of a unit's steps: a drift that happens to vanish
-    is no alarm. Nor is rounding, which is all the error where a drift is zero by symmetry.
-    """
-    value, error = _estimate(problem, stats)
-    *numbers, gross = (np.abs(leaf) for leaf in _reach(problem, stats, value, error))
-    drift, wrong = (leaf[: stats.M.size].reshape(stats.M.shape) for leaf in numbers)
-    own = stats.of(STUDENT)
-    steps = float(problem.algorithm.lr_sample) * np.sqrt(np.diagonal(value.gradient_gradient) / np.diagonal(own.Q).clip(TINY))
-    signal = np.concatenate([drift, 0.1 * np.abs(own.M) * steps[:, None]]).max(0)
-    wrong = np.where(wrong > ROUNDING * gross.max(), wrong, 0.0).max(0)
-    return _relative(Estimate(value, error)), float((wrong / signal.clip(TINY)).max())
-
-
-@eqx.filter_jit
-def _reach(problem: ProjectionProblem, stats: Overlaps, value: Moments, error: Moments) -> tuple[Array, ...]:
-    """The drift, how far the errors of the moments can move it, and how far the moments themselves."""
-    column, own = jax.tree.map(lambda leaf: leaf[..., None], stats), stats.of(STUDENT)
-    extended = lambda products: _extended(problem.model, own, stats, products)[0]
-    increment = lambda products: problem.vector(add(*problem.changes(column, extended(products))))
-    slope = jax.tree.leaves(linear_part(increment, own))
-    part = lambda rows, moment: jnp.tensordot(jnp.abs(rows), jnp.abs(moment), jnp.ndim(moment))
-    reach = lambda moments: jnp.stack([part(*pair) for pair in zip(slope, jax.tree.leaves(moments), strict=True)]).sum(0)
-    return increment(jax.tree.map(lambda leaf: leaf[..., None], value))[:, 0], reach(error), reach(value)
