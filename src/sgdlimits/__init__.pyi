@@ -113,6 +113,7 @@ from .trajectory import (
     check as check,
     join as join,
     load as load,
+    register as register,
     rerun as rerun,
     save as save,
     simulate as simulate,

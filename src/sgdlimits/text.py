@@ -27,6 +27,18 @@ def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> 
     return "\n".join((indent + line).rstrip() for line in lines)
 
 
+def in_bytes(number: float) -> str:
+    """An amount of memory.
+
+    >>> in_bytes(3e9), in_bytes(700)
+    ('2.8 GiB', '700 bytes')
+    """
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if number >= 1024**power:
+            return f"{number / 1024**power:.2g} {unit}"
+    return f"{number:.0f} bytes"
+
+
 def count(number: int, one: str, many: str = "") -> str:
     """A number with its noun.
 

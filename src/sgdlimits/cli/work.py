@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sgdlimits.errors import BadInput, Interrupted
+from sgdlimits.files import check_plain, whole
 from sgdlimits.text import count, table as columns
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def check_output(path: str | os.PathLike, force: bool, option: str = "--out") ->
     path = Path(path)
     if path.is_dir():
         raise BadInput(f"{option} {path} is a folder. Give the name of a file.")
+    check_plain(path)
     if path.exists() and not force:
         raise BadInput(f"{path} exists already. Give another {option}, or --force to replace it.")
     if not os.access(path.parent, os.W_OK):
@@ -100,7 +102,8 @@ def picture(path: Path) -> Iterator[None]:
 
     with plt.rc_context(PAPER):
         yield
-        plt.savefig(path)
+        with whole(path) as partial:
+            plt.savefig(partial)
         plt.close()
 
 

@@ -33,6 +33,7 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    from sgdlimits.files import whole, write
     from sgdlimits.plot import PAPER
     from sgdlimits.trajectory.io import write_whole
 
@@ -51,10 +52,11 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
 
     with plt.rc_context(PAPER):
         drawn = module.make(module.QUICK if quick else module.FULL, seed, keep)
-        drawn.figure.savefig(folder / f"{name}.png")
-        drawn.figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+        for kind, metadata in (("png", None), ("svg", {"Date": None})):
+            with whole(folder / f"{name}.{kind}") as path:
+                drawn.figure.savefig(path, metadata=metadata)
         plt.close(drawn.figure)
     caption = textwrap.fill(" ".join(drawn.caption), width=110, break_on_hyphens=False, break_long_words=False)
-    (folder / f"{name}.txt").write_text(caption + "\n", encoding="utf-8")
+    write(folder / f"{name}.txt", f"{caption}\n".encode())
     yield from [*drawn.lines, caption, ""]
     yield f"In {folder}: {', '.join([f'{name}.png', f'{name}.svg', f'{name}.txt', *files])}."

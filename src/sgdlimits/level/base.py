@@ -92,6 +92,11 @@ class Engine(eqx.Module):
     most: eqx.AbstractVar[int]
     flat: ClassVar[int] = 64
 
+    @property
+    def numbers(self) -> int:
+        """About how many numbers the steps of one run take."""
+        return 0
+
     def starts(self, start: Start, stream: Stream) -> PyTree:
         """The statistics in which the stream's runs start, runs first, checked."""
         starts = start.batch(self.problem, stream)

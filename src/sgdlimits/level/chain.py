@@ -104,6 +104,10 @@ class FrameChain(Process):
         self.block = max(1, min(64, 256 // (self._inputs * (n + k + 2))))
 
     @property
+    def numbers(self):
+        return self._inputs * (self._directions + self.frame.shape[0] + 2) * self.block
+
+    @property
     def small(self):
         return self.problem.network.width <= 2
 

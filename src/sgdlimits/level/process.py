@@ -25,6 +25,8 @@ from sgdlimits.statistics.trees import one_of
 
 CALL_SECONDS = 0.3
 """How long one call of the compiled loop should take: progress, Ctrl-C and dropping ended runs happen between calls."""
+MOST_STEPS = 2.0**53
+"""Steps are counted by doubles in places, and nobody waits for so many."""
 COMPILE_SECONDS = 3.0
 """What compiling the loop for another number of runs takes at least."""
 
@@ -89,6 +91,11 @@ class Process(eqx.Module):
         """The population risk of the states."""
 
     @property
+    def numbers(self) -> int:
+        """About how many numbers the steps of one run take."""
+        return 0
+
+    @property
     def small(self) -> bool:
         """Whether a step is so little work that compiling it quickly matters more."""
         return False
@@ -115,6 +122,8 @@ class Stepping(Engine):
 
     def snap(self, times):
         samples = self.problem.samples_per_step
+        if times[-1] > MOST_STEPS * self.tick:
+            raise BadInput(f"t_max = {times[-1]:g} is more steps of {self.tick:g} than can be made. Use a smaller t_max.")
         steps = np.unique(np.rint(times * self.d / samples).astype(np.int64))
         if steps[-1] < 1:
             raise BadInput(
@@ -133,12 +142,18 @@ class Marching(Stepping):
     process: Process
     dt: float | None = None
 
+    @property
+    def numbers(self):
+        return self.process.numbers
+
     def segments(self, clock: Clock) -> tuple[np.ndarray, np.ndarray]:
         """Between neighbouring times, the number of steps and the size of each in t."""
         if self.dt is None:
             counts = np.diff(clock.step)
             return counts, np.full(counts.size, self.tick)
         gaps = np.diff(clock.t)
+        if gaps.sum() > MOST_STEPS * self.dt:
+            raise BadInput(f"dt = {self.dt:g} is more steps than can be made before t = {clock.t[-1]:g}. Use a larger dt.")
         counts = np.ceil(gaps / self.dt - 1e-9).astype(np.int64)
         return counts, gaps / counts
 

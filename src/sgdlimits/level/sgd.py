@@ -94,6 +94,11 @@ class WeightProcess(Process):
             raise BadInput(f"SGD goes up to d = {MOST_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
         self.block = max(1, min(16, 1024 // (d * problem.algorithm.inputs(problem.network.width))))
 
+    @property
+    def numbers(self):
+        width, rule = self.problem.network.width, self.problem.algorithm
+        return self.d * (width * len(rule.names) + rule.inputs(width) * self.block)
+
     def start(self, stats: Overlaps) -> Weights:
         n, k = stats.M.shape[1:]
         room = min(n, self.d - k)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import shutil
 import warnings
 from importlib.metadata import version
 from pathlib import Path
@@ -14,12 +16,16 @@ import numpy as np
 import xarray as xr
 
 from sgdlimits.errors import BadInput
-from sgdlimits.trajectory.record import find, from_json
+from sgdlimits.files import whole
+from sgdlimits.text import in_bytes
+from sgdlimits.trajectory.record import find, from_json, reading
 from sgdlimits.trajectory.schema import State, check, state_of
 from sgdlimits.trajectory.simulate import simulate
 
 STATE = {"state": ("run", "number"), "state_t": ("run",)}
 """Variables of files that hold what runs need to go on, and from when."""
+IN_MEMORY, OVERHEAD = 2**28, 2**16
+"""Bytes up to which a file is made in memory first, and what a file needs beside its numbers."""
 
 
 def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
@@ -31,19 +37,16 @@ def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
 
 
 def write_whole(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
-    """Write a netCDF file, which appears under its name only once it is complete: a crash leaves the old file or none."""
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise BadInput(f"the folder {path.parent} does not exist. Make it, or give another path.")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        dataset.to_netcdf(partial, engine="h5netcdf")
-        with open(partial, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return path
+    """Write a netCDF file, whole or not at all, and return the path."""
+    with whole(path) as partial:
+        room = shutil.disk_usage(partial.parent).free
+        if room < dataset.nbytes + OVERHEAD:  # the HDF5 library crashes where it finds no room
+            raise OSError(errno.ENOSPC, f"it needs {in_bytes(dataset.nbytes)} and the disk has {in_bytes(room)} left")
+        if dataset.nbytes < IN_MEMORY:
+            partial.write_bytes(dataset.to_netcdf(engine="h5netcdf"))
+        else:
+            dataset.to_netcdf(partial, engine="h5netcdf")
+    return Path(path)
 
 
 def load(path: str | os.PathLike) -> xr.Dataset:
@@ -95,17 +98,18 @@ def rerun(dataset: xr.Dataset, **changes: Any) -> xr.Dataset:
     until = attributes["until"]
     if until and not until.startswith("{") and "until" not in changes:
         raise BadInput(f"the runs stopped at {until}, which files do not hold. Pass until= to rerun.")
-    times = json.loads(attributes["save"])
-    arguments = {
-        "t_max": float(attributes["t_max"]),
-        "runs": dataset.sizes["run"],
-        "seed": int(attributes["seed"]),
-        "save": np.asarray(times) if isinstance(times, list) else times,
-    }
-    recorded = {"problem": "problem", "level": "level_parameters", "start": "start", **({"until": "until"} if until else {})}
-    if "observe" not in changes:
+    with reading():
+        times = json.loads(attributes["save"])
+        arguments = {
+            "t_max": float(attributes["t_max"]),
+            "runs": dataset.sizes["run"],
+            "seed": int(attributes["seed"]),
+            "save": np.asarray(times, float) if isinstance(times, list) else times,
+        }
         functions = json.loads(attributes.get("observe", "{}"))
-        arguments["observe"] = {name: find(address) for name, address in functions.items()}
+        if "observe" not in changes:
+            arguments["observe"] = {name: find(address) for name, address in functions.items()}
+    recorded = {"problem": "problem", "level": "level_parameters", "start": "start", **({"until": "until"} if until else {})}
     for name, attribute in recorded.items():
         arguments[name] = changes.pop(name) if name in changes else from_json(attributes[attribute])
     return simulate(**{**arguments, **changes})

@@ -1,6 +1,8 @@
 """Problems, levels, starts and conditions as JSON, so that a file says how it was made and can be made again.
 
-What a file holds are public names and the arguments of constructors, not where the code lies: it may move.
+What a file holds are public names and the arguments of constructors, not where the code lies: it may move. Nothing in a file
+runs: a name is looked up among the package's own modules, JAX's elementary functions and what the user has registered, and all
+that a file describes is made by constructors, which check their arguments.
 """
 
 from __future__ import annotations
@@ -8,8 +10,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import equinox as eqx
@@ -18,12 +20,24 @@ import numpy as np
 
 from sgdlimits.errors import BadInput
 from sgdlimits.level.condition import Condition, Predicate
+from sgdlimits.model.activation import sigmoid, tanh
 
 PACKAGE = "sgdlimits"
 ROOMS = ("statistics", "model", "expectation", "gaussian", "algorithm", "problem", "level", "start", "model.activation")
 """Where public names are looked up: what these modules export, the first that has a name counts."""
 RENAMED = {"ClosedForm": "Squares", "ByRule": "NodeSums"}
 """Names in files written before, and what they are called now."""
+OWN = {"sigmoid": sigmoid, "tanh": tanh}
+"""Functions of the package that files may name."""
+ELEMENTARY = frozenset([
+    "abs", "absolute", "arcsinh", "arctan", "celu", "cos", "cosh", "elu", "erf", "erfc", "exp", "expm1", "gelu", "hard_sigmoid",
+    "hard_silu", "hard_swish", "hard_tanh", "identity", "leaky_relu", "log1p", "log_sigmoid", "logistic", "mish", "negative",
+    "positive", "reciprocal", "relu", "relu6", "selu", "sigmoid", "sign", "silu", "sin", "sinc", "sinh", "soft_sign",
+    "softplus", "square", "squareplus", "swish", "tanh",
+])  # fmt: skip
+"""JAX's functions that files may name: of one number, and free of side effects."""
+KNOWN: dict[str, Any] = {}
+"""Functions and classes of the user that files may name."""
 
 
 def to_json(thing: Any) -> str:
@@ -37,8 +51,48 @@ def to_json(thing: Any) -> str:
 
 
 def from_json(text: str) -> Any:
-    """What `to_json` wrote. Functions and classes from outside the package are found only in modules already imported."""
-    return _decode(json.loads(text))
+    """What `to_json` wrote. Functions and classes from outside the package must be known (see `register`)."""
+    with reading():
+        return _decode(json.loads(text))
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """A file may hold anything: what goes wrong while it is read is one sentence."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except Exception as reason:
+        raise BadInput(f"the file does not say how it was made: {str(reason)[:200]}. Simulate it anew.") from reason
+
+
+def register(thing: Any) -> Any:
+    """Let files name a function or a class of yours, so that `load`, `rerun` and the command line can make it again.
+
+    What you pass to `simulate` is known until Python ends; a file of another session needs this, once, before it is read.
+
+    Parameters
+    ----------
+    thing : a function or a class at the top of a module
+
+    Returns
+    -------
+    Callable
+        the same thing, so that `@sgdlimits.register` may stand above it
+
+    >>> def cube(x):
+    ...     return x**3
+    >>> register(cube) is cube
+    True
+    """
+    name = name_of(thing) if callable(thing) else ""
+    if not name or "<" in name:
+        raise BadInput(
+            f"only functions and classes with a name can be registered; got {thing!r}. Define it at the top of a module."
+        )
+    KNOWN[name] = thing
+    return thing
 
 
 def condition_text(condition: Condition | None) -> str:
@@ -58,9 +112,9 @@ def _encode(thing: Any) -> Any:
     if isinstance(thing, dict):
         return {"dict": {name: _encode(part) for name, part in thing.items()}}
     if isinstance(thing, eqx.Module):
-        return {"class": name_of(type(thing)), "fields": {name: _encode(value) for name, value in _arguments(thing)}}
+        return {"class": noted(type(thing)), "fields": {name: _encode(value) for name, value in _arguments(thing)}}
     if callable(thing):
-        return {"function": name_of(thing)}
+        return {"function": noted(thing)}
     raise BadInput(f"{type(thing).__name__} cannot be written to a file. Build problems from numbers, functions and modules.")
 
 
@@ -101,6 +155,14 @@ def _spelt(cls: type, fields: dict) -> dict[str, str]:
     return {name: spelling for name, spelling in found.items() if spelling is not None}
 
 
+def noted(thing: Any) -> str:
+    """The name of a class or function that the user has passed: files may name it from now on."""
+    name = name_of(thing)
+    if ":" in name and "<" not in name:
+        KNOWN[name] = thing
+    return name
+
+
 def name_of(thing: Any) -> str:
     """The public name of a class or function of the package; of others the module and the name in it."""
     module = getattr(thing, "__module__", None) or type(thing).__module__
@@ -110,25 +172,30 @@ def name_of(thing: Any) -> str:
 
 def find(name: str) -> Any:
     """The class or the function of a name. Addresses in files written before end in the public name."""
-    module_name, _, path = name.rpartition(":")
-    if not module_name or module_name.split(".")[0] == PACKAGE:
-        found = _public(RENAMED.get(path, path))
+    module, _, path = str(name).rpartition(":")
+    top = module.split(".")[0]
+    if top in ("", PACKAGE):
+        found = _public(RENAMED.get(path, path)) or OWN.get(path)
     else:
-        found = sys.modules.get(module_name)
-        for part in path.split("."):
-            found = getattr(found, part, None)
+        found = KNOWN.get(name) or (_elementary(path) if top == "jax" else None)
     if found is None:
         raise BadInput(
-            f"the file refers to {name}, which is not at hand here. Import its module first, pass the problem to rerun, or use "
-            "the version of sgdlimits that wrote the file."
+            f"the file refers to {name}, which is not known here. Give it to sgdlimits.register if it is yours, pass problem= "
+            "to rerun, or use the version of sgdlimits that wrote the file."
         )
     return found
 
 
 def _public(name: str) -> Any:
-    """A name of the package's own, or None."""
+    """A module of the package by its public name, or None."""
     for room in ROOMS:
-        found = getattr(importlib.import_module(f"{PACKAGE}.{room}"), name, None)
-        if str(getattr(found, "__module__", "")).startswith(PACKAGE):
+        found = vars(importlib.import_module(f"{PACKAGE}.{room}")).get(name)
+        if isinstance(found, type) and issubclass(found, eqx.Module) and found.__module__.split(".")[0] == PACKAGE:
             return found
     return None
+
+
+def _elementary(name: str) -> Any:
+    """One of JAX's elementary functions, or None."""
+    rooms = (jax.nn, jax.numpy, jax.scipy.special, jax.lax)
+    return next((getattr(room, name) for room in rooms if hasattr(room, name)), None) if name in ELEMENTARY else None

@@ -22,7 +22,7 @@ from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps, shown
 from sgdlimits.statistics.particles import Particles
 from sgdlimits.statistics.trees import one_of
-from sgdlimits.trajectory.record import condition_text, name_of, to_json
+from sgdlimits.trajectory.record import condition_text, noted, to_json
 from sgdlimits.trajectory.schema import (
     INTERRUPTED,
     RESERVED,
@@ -34,6 +34,7 @@ from sgdlimits.trajectory.schema import (
     join,
     state_of,
 )
+from sgdlimits.trajectory.size import check_room
 
 PIECE_SECONDS = 0.25
 """Pieces of a stream are at least so long apart."""
@@ -270,10 +271,14 @@ def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume
     if seed >= 2**64:
         raise BadInput(f"seed must be below 2^64; got {seed}. Give a smaller seed.")
     most = None if batch is None else check_count("batch", batch)
-    wanted = _times((200 if until is None else 2) if save is None else save, float(t_max))
     condition, view = as_condition(until), level.view(problem)
     first = one_of(level.first(problem, start, Stream.of(seed, [0])))
     engine = level.bind(problem, start, first)
+    asked = (200 if until is None else 2) if save is None else save
+    numbers, together = problem.size + 1, min(runs, engine.most if most is None else min(engine.most, most))
+    check_room([("runs", runs), ("saved times", _count(asked)), ("numbers", numbers)], "Take fewer runs, or save fewer times.")
+    check_room([("runs at once", together), ("numbers a step", engine.numbers)], "Take a smaller batch, width or d.")
+    wanted = _times(asked, float(t_max))
     if condition is not None:
         check_condition(condition, view, first)
     watched = as_observe(observe, shown(first), RESERVED | set(view.variables(first)))
@@ -285,7 +290,7 @@ def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume
         "t_max": float(t_max),
         "save": json.dumps(save if save is None or isinstance(save, int) else np.asarray(save).tolist()),
         "until": condition_text(condition),
-        "observe": json.dumps({name: name_of(fn) for name, fn in watched.functions}),
+        "observe": json.dumps({name: noted(fn) for name, fn in watched.functions}),
     }
     before = _before(resume, engine, attributes, runs, engine.snap(wanted).t[0] == 0)
     job = Job(seed, np.arange(runs), clock, condition, watched)
@@ -313,10 +318,16 @@ def _before(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: i
     return Before(resume, state, from_zero)
 
 
+def _count(save: int | np.ndarray) -> int:
+    """How many times are to be saved."""
+    if np.ndim(save) == 0:
+        return check_count("save", save, at_least=2, remedy="Give a number of times, or an array of times.")
+    return np.size(save)
+
+
 def _times(save: int | np.ndarray, t_max: float) -> np.ndarray:
     if np.ndim(save) == 0:
-        count = check_count("save", save, at_least=2, remedy="Give a number of times, or an array of times.")
-        return np.linspace(0.0, t_max, count)
+        return np.linspace(0.0, t_max, _count(save))
     times = np.unique(np.asarray(save, float))
     if not times.size or not np.isfinite(times).all() or times[0] < 0 or times[-1] > t_max * (1 + 1e-12):
         raise BadInput(f"save must hold times from 0 to t_max = {t_max:g}; got {np.asarray(save).tolist()}. Give such times.")

@@ -45,7 +45,7 @@ def test_a_newer_version_and_a_class_that_is_gone_are_one_sentence(tmp_path):
     with pytest.raises(sl.BadInput, match=r"cannot be made again: it was made by sgdlimits 99\.1\.0"):
         sl.rerun(loaded)
     gone = data.assign_attrs(level_parameters='{"class": "Chains", "fields": {"d": 3}}')
-    with pytest.raises(sl.BadInput, match="refers to Chains, which is not at hand here"):
+    with pytest.raises(sl.BadInput, match="refers to Chains, which is not known here"):
         sl.rerun(gone)
     other = data.assign_attrs(level_parameters='{"class": "Chain", "fields": {"size": 3}}')
     with pytest.raises(sl.BadInput, match="the file's Chain cannot be made again"):

@@ -1,0 +1,41 @@
+"""How much memory a simulation takes, said before any of it is made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from sgdlimits.errors import BadInput
+from sgdlimits.text import in_bytes
+
+SHARE = 0.8
+"""The share of the machine's memory that one simulation may take."""
+
+
+def memory() -> float:
+    """The bytes of memory that this process may use: the machine's, or its container's limit."""
+    total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if hasattr(os, "sysconf") else 2.0**34
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path, encoding="ascii") as file:
+                total = min(total, float(file.read()))
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+def check_room(what: Sequence[tuple[str, float]], remedy: str) -> None:
+    """Raise `BadInput` where a product of counts, each with its noun, is more numbers than this machine has memory for.
+
+    >>> check_room([("runs", 1e12), ("saved times", 200), ("numbers each", 4)], "Take fewer runs.")
+    Traceback (most recent call last):
+        ...
+    sgdlimits.errors.BadInput: 1e+12 runs x 200 saved times x 4 numbers each take 5.8e+03 TiB, ... Take fewer runs.
+    """
+    numbers = 1.0
+    for _, count in what:
+        numbers *= float(count)
+    room = memory()
+    if 8 * numbers > SHARE * room:
+        product = " x ".join(f"{count:.12g} {noun}" for noun, count in what)
+        raise BadInput(f"{product} take {in_bytes(8 * numbers)}, more than this machine's {in_bytes(room)} allow. {remedy}")
