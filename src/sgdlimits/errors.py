@@ -25,6 +25,12 @@ class Interrupted(KeyboardInterrupt):
         self.dataset = dataset
 
 
+def in_short(value: Any) -> str:
+    """A value as it would be typed, on one line, cut where it is long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def is_traced(value: Any) -> bool:
     """Whether a number is abstract (inside `jax.vmap`, `jax.grad` or `jax.jit`) and so has no value to check."""
     import jax
@@ -33,9 +39,15 @@ def is_traced(value: Any) -> bool:
 
 
 def check_number(
-    name: str, value: Any, *, at_least: float | None = None, above: float | None = None, below: float = math.inf
+    name: str,
+    value: Any,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    below: float = math.inf,
+    infinite: bool = False,
 ) -> None:
-    """Raise `BadInput` unless `value` is a finite number in the range. Traced values pass.
+    """Raise `BadInput` unless `value` is one number in the range, finite unless `infinite`. Traced values pass.
 
     >>> check_number("noise", -1.0, at_least=0)
     Traceback (most recent call last):
@@ -45,16 +57,22 @@ def check_number(
     if is_traced(value):
         return
     try:
+        if (
+            isinstance(value, (str, bytes, bool))
+            or getattr(value, "ndim", 0) != 0
+            or str(getattr(value, "dtype", "")) == "bool"
+        ):
+            raise TypeError
         number = float(value)
-    except (TypeError, ValueError):
-        raise BadInput(f"{name} must be one number; got {value!r}. Give one number.") from None
-    low, text = -math.inf, "a finite number"
+    except (TypeError, ValueError, OverflowError):
+        raise BadInput(f"{name} must be one number; got {in_short(value)}. Give one number.") from None
+    low, text = -math.inf, "a number" if infinite else "a finite number"
     if above is not None:
-        low, text = math.nextafter(above, math.inf), f"a finite number above {above:g}"
+        low, text = math.nextafter(above, math.inf), f"{text} above {above:g}"
     elif at_least is not None:
-        low, text = at_least, f"a finite number of at least {at_least:g}"
+        low, text = at_least, f"{text} of at least {at_least:g}"
     text = text if below == math.inf else f"{text} and below {below:g}"
-    if not (math.isfinite(number) and low <= number < below):
+    if not (math.isfinite(number) or (infinite and number == math.inf)) or not (low <= number and (number < below or infinite)):
         raise BadInput(f"{name} must be {text}; got {number:g}. Give such a number.")
 
 
@@ -72,20 +90,22 @@ def check_share(name: str, value: Any) -> float:
     return float(value)
 
 
-def check_count(name: str, value: Any, *, at_least: int = 1, remedy: str = "") -> int:
-    """Return `value` as an int, or raise `BadInput` unless it is a whole number of at least `at_least`.
+def check_count(name: str, value: Any, *, at_least: int = 1, below: int = 2**63, remedy: str = "") -> int:
+    """Return `value` as an int, or raise `BadInput` unless it is a whole number from `at_least` on and below `below`.
 
     >>> check_count("d", 3e3)
     3000
     """
     try:
         whole = int(value)
-        fits = whole == value and whole >= at_least
+        fits = bool(whole == value) and whole >= at_least and not isinstance(value, bool) and not getattr(value, "ndim", 0)
     except (TypeError, ValueError, OverflowError):
         fits = False
+    if fits and whole >= below:
+        raise BadInput(f"{name} must be below {below:.3g}; got {whole:.3g}. Give a smaller number.")
     if not fits:
         hint = remedy or f"Give a whole number of at least {at_least}."
-        raise BadInput(f"{name} must be a whole number of at least {at_least}; got {value!r}. {hint}")
+        raise BadInput(f"{name} must be a whole number of at least {at_least}; got {in_short(value)}. {hint}")
     return whole
 
 

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.errors import BadInput, check_count, check_dimension, check_number
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput, check_count, check_dimension
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.frame import frame_of, triangular
@@ -52,6 +53,7 @@ class Start(eqx.Module):
         return jax.tree.map(lambda leaf: np.asarray(leaf)[0], self.sample(problem, seed=seed))
 
 
+@checked
 class RandomInit(Start):
     r"""Random weights in R^d, as in the problem's paper, with the exact law of their overlaps at finite d.
 
@@ -107,8 +109,6 @@ class RandomInit(Start):
     def _law(self, problem) -> tuple[Any, bool]:
         """The scale, and whether directions are scaled to that norm."""
         check_dimension(self.d, problem.directions.fixed)
-        if self.scale is not None:
-            check_number("scale", self.scale, above=0)
         law = problem.directions.initial
         scale = law.scale if self.scale is None else self.scale
         unit = law.unit if self.unit is None else self.unit
@@ -129,6 +129,7 @@ class RandomInit(Start):
         return {**constant, "a": constant["a"] + law.second_spread * normal.reshape(constant["a"].shape)}
 
 
+@checked
 class OrthogonalInit(Start):
     r"""Orthonormal students, Q = 1, with independent overlaps :math:`M_{jr} \sim N(0, \text{spread}^2)`.
 
@@ -139,9 +140,6 @@ class OrthogonalInit(Start):
 
     spread: float = eqx.field(static=True)
     second: float | dict[str, Any] | None = eqx.field(converter=_given, default=None)
-
-    def __check_init__(self) -> None:
-        check_number("spread", self.spread, at_least=0)
 
     def overlaps(self, problem, stream):
         units, p = self.particles(problem, stream), problem.directions.width

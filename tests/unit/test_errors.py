@@ -55,7 +55,7 @@ BAD = {
     "the start needs 3 directions": lambda: run(
         PROBLEM(width=3), sl.Chain(2), sl.Overlaps(np.ones(3), np.zeros((3, 1)), np.eye(3))
     ),
-    "snr must be a finite number above 0; got -1": lambda: sl.presets.xor_mixture(snr=-1),
+    "snr must be a number above 0; got -1": lambda: sl.presets.xor_mixture(snr=-1),
     "means must have shape (classes, k); got (2,)": lambda: sl.presets.gaussian_mixture([1.0, -1.0], [1, 0]),
     "weights must be positive and sum to 1; got [0.5, 0.6]": lambda: sl.mixture([[1.0], [0.0]], [0.5, 0.6]),
     "labels must be 2 numbers between 0 and 1": lambda: sl.presets.gaussian_mixture([[1.0], [-1.0]], [1, -1]),
@@ -114,6 +114,6 @@ def test_unreadable_file_gets_a_sentence(tmp_path):
 def test_rerun_of_a_lambda_says_what_to_pass(tmp_path):
     problem = sl.ProjectionProblem(target(), sl.TwoLayer(1), sl.SquaredLoss(), sl.OnePassSGD(0.1), rule=sl.GaussHermite(4))
     data = sl.load(sl.save(run(problem), tmp_path / "data.nc"))
-    with pytest.raises(sl.BadInput, match="pass the problem to rerun"):
+    with pytest.raises(sl.BadInput, match="pass problem= to rerun"):
         sl.rerun(data)
     np.testing.assert_array_equal(sl.rerun(data, problem=problem).M, data.M)

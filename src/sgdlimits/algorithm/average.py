@@ -8,13 +8,15 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm, Wrapper
-from sgdlimits.errors import BadInput, check_number
+from sgdlimits.domain import checked, number
+from sgdlimits.errors import BadInput
 from sgdlimits.statistics.trees import number_array
 
 SOON = 1e-9
 """A time that counts as none, so that the mean of nothing is what is there."""
 
 
+@checked(decay=number(at_least=0, below=1))
 class Averaged(Wrapper):
     r"""Another algorithm, with the average of its weights beside them.
 
@@ -41,10 +43,6 @@ class Averaged(Wrapper):
             raise BadInput("Averaged has one average. Give a base without one.")
         if self.decay is not None and self.rate is not None:
             raise BadInput("Averaged takes decay or rate, not both. Give one of them, or none for the mean.")
-        if self.decay is not None:
-            check_number("decay", self.decay, at_least=0, below=1)
-        if self.rate is not None:
-            check_number("rate", self.rate, above=0)
 
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]

@@ -11,10 +11,12 @@ from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Wrapper
 from sgdlimits.algorithm.weights import Now, Weights
-from sgdlimits.errors import BadInput, check_number
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput
 from sgdlimits.statistics.trees import number_array
 
 
+@checked
 class Clipped(Wrapper):
     r"""Another algorithm, with gradients scaled down to a norm where they are larger.
 
@@ -33,9 +35,6 @@ class Clipped(Wrapper):
 
     uses_gram: ClassVar[bool] = True
 
-    def __check_init__(self) -> None:
-        check_number("norm", self.norm, above=0)
-
     def step(self, now):
         def samples(at: Weights):
             G, slopes = now.samples(at)
@@ -46,6 +45,7 @@ class Clipped(Wrapper):
         return self.base.step(now.steered(samples))
 
 
+@checked
 class Private(Wrapper):
     r"""Differentially private SGD: each sample's gradient is clipped, and noise is added to the mean.
 
@@ -64,8 +64,6 @@ class Private(Wrapper):
     uses_noise: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
-        check_number("norm", self.norm, above=0)
-        check_number("noise", self.noise, at_least=0)
         if self.base.reuses:
             raise BadInput("Private has one noise a batch, and the base takes several gradients of it. Give another base.")
         if self.base.trains_second:

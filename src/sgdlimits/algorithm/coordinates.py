@@ -19,7 +19,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm, Descent
-from sgdlimits.errors import BadInput, check_number
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput
 from sgdlimits.gaussian.base import square_root
 from sgdlimits.statistics.trees import number_array
 
@@ -47,6 +48,7 @@ class Coordinatewise(Descent):
         """The step from the mean gradient of the batch, to be added to the weights, and what is remembered next."""
 
 
+@checked
 class SignSGD(Coordinatewise):
     r"""Sign SGD: each coordinate moves by the sign of its gradient.
 
@@ -89,6 +91,7 @@ class DiffuseSign(Descent):
         return {"student": now.student * (1 - self.lr * self.ridge * now.per) - self.lr * (along + rest)}
 
 
+@checked
 class Adam(Coordinatewise):
     r"""Adam: each coordinate has its own scale, a mean of its squared gradients.
 
@@ -115,11 +118,6 @@ class Adam(Coordinatewise):
     beta: Float[Array, ""] | float = eqx.field(converter=number_array, default=0.9)
     rate: Float[Array, ""] | float = eqx.field(converter=number_array, default=1.0, kw_only=True)
     begin: float = eqx.field(static=True, converter=float, default=1.0, kw_only=True)
-
-    def __check_init__(self) -> None:
-        check_number("beta", self.beta, at_least=0, below=1)
-        check_number("rate", self.rate, above=0)
-        check_number("begin", self.begin, above=0)
 
     @property
     def coordinates(self) -> Mapping[str, float]:  # type: ignore[override]

@@ -6,10 +6,12 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm, Wrapper
-from sgdlimits.errors import BadInput, check_number
+from sgdlimits.domain import checked, not_negative
+from sgdlimits.errors import BadInput
 from sgdlimits.statistics.trees import number_array
 
 
+@checked(decay=not_negative)
 class Decayed(Wrapper):
     r"""Another algorithm, with decay of the weights apart from the gradient.
 
@@ -24,7 +26,6 @@ class Decayed(Wrapper):
     decay: Float[Array, ""] | float = eqx.field(converter=number_array)
 
     def __check_init__(self) -> None:
-        check_number("decay", self.decay, at_least=0)
         if self.base.sphere:
             raise BadInput("weights on the sphere do not decay. Give a base with sphere=False.")
 

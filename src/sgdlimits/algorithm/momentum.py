@@ -11,10 +11,12 @@ from jaxtyping import Array, Float
 from sgdlimits.algorithm.base import Algorithm, Descent
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.algorithm.weights import Now, Weights
-from sgdlimits.errors import BadInput, check_number
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput
 from sgdlimits.statistics.trees import number_array
 
 
+@checked
 class HeavyBall(Descent):
     r"""Momentum: the weights have a velocity, which gradients change.
 
@@ -50,10 +52,6 @@ class HeavyBall(Descent):
     def __check_init__(self) -> None:
         if (self.beta is None) == (self.friction is None):
             raise BadInput(f"{type(self).__name__} needs beta or friction, one of them. Give beta=0.9, for instance.")
-        if self.beta is not None:
-            check_number("beta", self.beta, at_least=0, below=1)
-        if self.friction is not None:
-            check_number("friction", self.friction, above=0)
 
     def step(self, now):
         gain = 1 / now.per if self.friction is None else self.friction
@@ -74,6 +72,7 @@ class HeavyBall(Descent):
         return OnePassSGD(self.lr * gain, lr_second=second, ridge=self.ridge, sphere=self.sphere, batch=self.batch)
 
 
+@checked
 class Nesterov(HeavyBall):
     r"""Momentum whose gradient is taken ahead, at :math:`u + \beta v`.
 

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 import equinox as eqx
 
 from sgdlimits.algorithm.base import Algorithm, Descent
-from sgdlimits.errors import BadInput, check_number
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput
 
 
+@checked
 class Muon(Descent):
     r"""Muon: momentum, and steps along the nearest matrix with orthonormal rows.
 
@@ -31,9 +33,6 @@ class Muon(Descent):
     beta: float = eqx.field(static=True, converter=float, default=0.0)
 
     uses_gram = True
-
-    def __check_init__(self) -> None:
-        check_number("beta", self.beta, at_least=0, below=1)
 
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]

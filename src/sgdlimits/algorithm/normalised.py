@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Descent
-from sgdlimits.errors import check_number
+from sgdlimits.domain import checked
 from sgdlimits.statistics.trees import number_array
 
 
+@checked
 class Normalised(Descent):
     r"""Normalised SGD: steps of one length.
 
@@ -34,6 +35,7 @@ class Normalised(Descent):
         return {"student": self.held(now.student + self.push(slower))}
 
 
+@checked
 class AdaGradNorm(Descent):
     r"""AdaGrad-norm: the learning rate falls with the squared gradients so far.
 
@@ -55,9 +57,6 @@ class AdaGradNorm(Descent):
 
     uses_gram: ClassVar[bool] = True
     numbers: ClassVar[dict[str, float]] = {"sum": 0.0}
-
-    def __check_init__(self) -> None:
-        check_number("offset", self.offset, above=0)
 
     def step(self, now):
         total = now["sum"] + now.per * now.gradient().size ** 2

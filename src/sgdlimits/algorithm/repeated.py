@@ -7,9 +7,11 @@ from typing import ClassVar
 import equinox as eqx
 
 from sgdlimits.algorithm.base import Wrapper
-from sgdlimits.errors import BadInput, check_count
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput
 
 
+@checked
 class Repeated(Wrapper):
     """Another algorithm, with several steps for each batch.
 
@@ -27,7 +29,6 @@ class Repeated(Wrapper):
     reuses: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
-        check_count("times", self.times)
         if self.base.uses_noise:
             raise BadInput("Repeated would use one noise several times. Give a base without noise.")
         if "copy" in self.base.memory.values():

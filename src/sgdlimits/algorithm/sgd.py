@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from sgdlimits.algorithm.base import Descent
+from sgdlimits.domain import checked
 
 
+@checked
 class OnePassSGD(Descent):
     r"""One-pass SGD: a step for each batch of fresh samples.
 

@@ -10,10 +10,11 @@ from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Descent, Wrapper
 from sgdlimits.algorithm.weights import Weights
-from sgdlimits.errors import check_number
+from sgdlimits.domain import checked
 from sgdlimits.statistics.trees import number_array
 
 
+@checked
 class SAM(Wrapper):
     r"""Sharpness-aware: another algorithm, with gradients taken uphill.
 
@@ -29,9 +30,6 @@ class SAM(Wrapper):
 
     uses_gram: ClassVar[bool] = True
 
-    def __check_init__(self) -> None:
-        check_number("radius", self.radius, at_least=0)
-
     def step(self, now):
         def samples(at: Weights):
             slope = now.mean(*now.samples(at))
@@ -41,6 +39,7 @@ class SAM(Wrapper):
         return self.base.step(now.steered(samples))
 
 
+@checked
 class Extragradient(Descent):
     r"""Extragradient: the gradient at where a step of plain SGD would lead, on the same batch.
 

@@ -9,13 +9,15 @@ import jax
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.analysis.localizability import Localizability, measure
-from sgdlimits.errors import BadInput, check_number
+from sgdlimits.domain import checked, positive
+from sgdlimits.errors import BadInput
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import add
 
 CRITICAL, SUB_CRITICAL, SUPER_CRITICAL = "critical", "sub-critical", "super-critical"
 
 
+@checked(problem=None, exponent=positive)
 @dataclass(frozen=True, repr=False)
 class EffectiveDynamics:
     r"""The limit of the statistics u at the step size :math:`\delta = \text{lr}\,d^{-s}`, with time in :math:`d^s` samples.
@@ -107,6 +109,7 @@ class EffectiveDynamics:
             )
 
 
+@checked(problem=None, exponent=positive)
 def effective_dynamics(problem: Problem | Callable[[int], Problem], exponent: float = 1.0) -> EffectiveDynamics:
     r"""The limit of the statistics of SGD at the step size :math:`\text{lr}\,d^{-\text{exponent}}` [2]_.
 
@@ -128,5 +131,4 @@ def effective_dynamics(problem: Problem | Callable[[int], Problem], exponent: fl
     """
     if not callable(problem) and not isinstance(problem, Problem):
         raise BadInput(f"problem must be a Problem or a function of d; got {type(problem).__name__}. Take one from presets.")
-    check_number("exponent", exponent, above=0)
     return EffectiveDynamics(problem, float(exponent))

@@ -12,6 +12,7 @@ import xarray as xr
 
 from sgdlimits.analysis.exit_times import exit_times
 from sgdlimits.analysis.summary import CensoredWarning, Estimate, summarise
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.level import ODE, SDE, SGD, Chain
 from sgdlimits.level.condition import exits
@@ -116,6 +117,7 @@ class ExitTable:
             yield "The noise at this d carried those across; it vanishes as d grows."
 
 
+@checked(threshold=None)
 def exit_table(
     problem: ProjectionProblem,
     d: int,
@@ -148,7 +150,7 @@ def exit_table(
     ['chain', 'SDE', 'ODE', 'annealed (47)', 'quenched (46)']
     """
     at = setting(problem, d, threshold)
-    runs, sgd_runs = check_count("runs", runs), check_count("sgd_runs", sgd_runs, at_least=0)
+    sgd_runs = check_count("sgd_runs", sgd_runs, at_least=0)
     levels = {"SGD": (SGD(at.d), sgd_runs), "chain": (Chain(at.d), runs), "SDE": (SDE(at.d), runs), "ODE": (ODE(), runs)}
     if not np.isfinite(at.slow):
         levels = {"chain": (Chain(at.d), min(runs, STAY))}

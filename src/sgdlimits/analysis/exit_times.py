@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from sgdlimits.analysis.origin import origin
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import STOPPED
 from sgdlimits.level.condition import Condition, Exits, Predicate, as_condition, check_condition, exit_risk, reached
@@ -17,6 +18,7 @@ from sgdlimits.trajectory.record import condition_text, from_json
 from sgdlimits.trajectory.schema import check, statistics
 
 
+@checked(threshold=None)
 def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> xr.Dataset:
     r"""The exit time of each run, the runs that have not exited included.
 

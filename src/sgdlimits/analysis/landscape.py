@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from sgdlimits.errors import BadInput, check_count, check_number
+from sgdlimits.domain import checked, not_negative
+from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.slopes import padded, refuse_zero_weights
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
@@ -117,7 +118,6 @@ class Hessian:
 
     def spectrum(self, d: int, tolerance: float = TOLERANCE) -> Spectrum:
         """All eigenvalues in dimension `d`, on the sphere those of the tangent space, at a cost without d."""
-        check_number("tolerance", tolerance, at_least=0)
         p, n = self.units.shape
         d = check_count("d", d, at_least=n, remedy=f"These directions span {n} dimensions: give d of at least {n}.")
         if p * d > MOST_EIGENVALUES:
@@ -128,6 +128,7 @@ class Hessian:
         return spectrum_of(np.concatenate([inside, outside]), counts, tolerance)
 
 
+@checked
 def risk(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> float:
     """The height of the landscape: population risk and ridge penalty of the first layer.
 
@@ -143,6 +144,7 @@ def risk(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> flo
     return float(loss) + float(problem.algorithm.ridge) / 2 * float((S**2).sum())
 
 
+@checked
 def gradient(
     problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray, sphere: bool | None = None
 ) -> Float[np.ndarray, "p n"]:
@@ -170,6 +172,7 @@ def gradient(
     return slope if axes is None else slope @ axes
 
 
+@checked
 def hessian(
     problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray, sphere: bool | None = None
 ) -> Hessian | Float[np.ndarray, "p d p d"]:
@@ -211,6 +214,7 @@ def hessian(
     return np.einsum("jslt,sx,ty->jxly", span, axes, axes, optimize=True) + np.einsum("jl,xy->jxly", outside, beyond)
 
 
+@checked(tolerance=not_negative)
 def hessian_spectrum(
     problem: ProjectionProblem, statistics: Overlaps, d: int, sphere: bool | None = None, tolerance: float = TOLERANCE
 ) -> Spectrum:

@@ -10,7 +10,8 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import PyTree
 
-from sgdlimits.errors import BadInput, check_number
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput
 from sgdlimits.level.local import linear_parts
 from sgdlimits.level.ode import vector_field
 from sgdlimits.problem.base import Problem
@@ -48,6 +49,7 @@ class Linearisation:
         return bool(self.rates[0].real < 0)
 
 
+@checked
 def linearise(problem: Problem, point: PyTree, *, corrector: bool = True) -> Linearisation:
     """Linearise a problem's ODE at a point.
 
@@ -125,6 +127,7 @@ class LocalLimit:
         return f"LocalLimit: {counts}; {noise}\nrates {numbers}\n{table(rows, '>', indent='  ')}"
 
 
+@checked
 def local_limit(problem: Problem, point: PyTree, *, tolerance: float | None = None) -> LocalLimit:
     r"""The diffusive limit of a problem's SGD near a fixed point of its ODE [2]_.
 
@@ -156,7 +159,6 @@ def local_limit(problem: Problem, point: PyTree, *, tolerance: float | None = No
     problem, point = problem.limit, problem.in_limit(point)
     problem.check(batch_of(jax.tree.map(np.asarray, point)))
     tolerance = max(NEUTRAL, 10 * problem.tolerance) if tolerance is None else tolerance
-    check_number("tolerance", tolerance, above=0)
     drift, J, Sigma = linear_parts(problem, point)
     _check_fixed(problem, point, drift, J, tolerance)
     rates = np.linalg.eigvals(J)

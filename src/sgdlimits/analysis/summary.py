@@ -20,7 +20,8 @@ import numpy as np
 import xarray as xr
 from scipy.special import ndtri
 
-from sgdlimits.errors import BadInput, check_count, check_number, check_share
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput, check_number
 from sgdlimits.text import table
 
 NUMBERS_AT_ONCE = 2**20
@@ -140,6 +141,7 @@ class Summary:
         return f"{head}\n{table(rows.items(), indent='  ')}"
 
 
+@checked
 def summarise(
     exits: xr.Dataset | np.ndarray,
     quantiles: Sequence[float] = (0.1, 0.9),
@@ -174,9 +176,7 @@ def summarise(
       90 %    23.14 [21.48, 25.22]
     """
     times = Times.of(exits)
-    shares = [0.5, *(check_share("quantiles", share) for share in quantiles)]
-    confidence = check_share("confidence", confidence)
-    resamples, seed = check_count("resamples", resamples), check_count("seed", seed, at_least=0)
+    shares = [0.5, *quantiles]
     value = _statistics(times, np.ones((1, times.t.size)), shares)[0]
     repeated = _bootstrap(times, shares, resamples, np.random.default_rng(seed))
     tail = (1 - confidence) / 2
@@ -188,7 +188,7 @@ def summarise(
             f"{censored} of {times.t.size} runs are censored, so that the mean is a lower bound; "
             "simulate with a larger t_max, or use the median.",
             CensoredWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     return Summary(times.t.size, censored, mean, median, dict(zip(shares[1:], others, strict=True)), confidence)
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.errors import check_count
+from sgdlimits.domain import checked, whole
 from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.nodes import NodeSums
 from sgdlimits.expectation.slopes import Slopes, differentiated, warn_of
@@ -42,6 +42,7 @@ NODES_A_NORM, MOST_NODES = 96, 480
 SLOPE_ACCURACY = 1e-6
 
 
+@checked(order=whole(at_least=4))
 class FieldIntegrals(Expectation):
     """Squared loss and a readout that is a sum over units: integrals over two and four fields, not over all of them.
 
@@ -57,9 +58,6 @@ class FieldIntegrals(Expectation):
         "a squared loss, a CommitteeReadout, centred data, and activations that are smooth or piecewise linear"
     )
     order: int = eqx.field(static=True, default=24)
-
-    def __check_init__(self) -> None:
-        check_count("order", self.order, at_least=4)
 
     def suits(self, model):
         return additive_integrals(model, self.order) is not None

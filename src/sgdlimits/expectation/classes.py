@@ -13,7 +13,8 @@ from jax import lax
 from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 
-from sgdlimits.errors import BadInput, check_count, check_number
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.base import Expectation, covariance_over, linear_part
 from sgdlimits.expectation.class_inputs import Inputs, at_means, kinked_class_hessian, on_grid, smooth_moments, student_root
 from sgdlimits.expectation.slopes import (
@@ -64,6 +65,7 @@ class ClassRule(Expectation):
         return from_products(self.moments, model, a, S) if kinked else self.slopes(model, a, S).gradient
 
 
+@checked
 class ClassIntegrals(ClassRule):
     r"""Labels of classes, cross-entropy, piecewise linear or smooth units: a grid over the student fields, split at the kinks.
 
@@ -88,7 +90,6 @@ class ClassIntegrals(ClassRule):
     orders: tuple[int, ...] | None = eqx.field(static=True)
 
     def __init__(self, relative_error: float = 1e-6, orders: Sequence[int] | None = None) -> None:
-        check_number("relative_error", relative_error, above=0)
         self.relative_error = float(relative_error)
         self.orders = None if orders is None else _check_orders(orders)
 
@@ -171,6 +172,7 @@ class ClassIntegrals(ClassRule):
         return self._ladder(model)[-2 if model.network.width >= WIDE else -1]
 
 
+@checked
 class AtMeans(ClassRule):
     r"""Inputs that are the means of their classes, sigma = 0: one input a class.
 
@@ -185,10 +187,6 @@ class AtMeans(ClassRule):
 
     needs: ClassVar[str] = "inputs without variance, ClassLabels, CrossEntropy, and units with a known kink or none"
     smoothing: float | None = eqx.field(static=True, default=1e-3)
-
-    def __check_init__(self) -> None:
-        if self.smoothing is not None:
-            check_number("smoothing", self.smoothing, above=0)
 
     def suits(self, model):
         return super().suits(model) and model.data.on_means

@@ -14,12 +14,14 @@ import numpy as np
 import scipy
 from jaxtyping import PyTree
 
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.gaussian.base import Group, Nodes, Rule, orbits, parity
 
 MOST_NODES = 2**17
 
 
+@checked
 class Sobol(Rule):
     """Randomised quasi-Monte Carlo: `scrambles` independent scramblings of about 2^`log2_points` points each.
 

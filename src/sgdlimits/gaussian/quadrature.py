@@ -13,6 +13,7 @@ import numpy as np
 import scipy
 from jaxtyping import PyTree
 
+from sgdlimits.domain import checked, whole
 from sgdlimits.errors import BadInput
 from sgdlimits.gaussian.base import Group, Nodes, Rule, weighted_sum
 
@@ -50,6 +51,7 @@ def trapezoid(count: int, reach: float) -> Line:
     return Line(points, weights / weights.sum())
 
 
+@checked(order=whole())
 class GaussHermite(Rule):
     """The product rule with `order` points a dimension: exact for polynomials of degree 2 order - 1 in each variable.
 

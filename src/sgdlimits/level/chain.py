@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from sgdlimits.algorithm.base import combined, is_lower, moves
 from sgdlimits.algorithm.limit import Drawn, view
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_dimension
 from sgdlimits.level.base import Level, platform
 from sgdlimits.level.process import Marching, Moment, Process
@@ -30,6 +31,7 @@ from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, updated
 from sgdlimits.statistics.trees import number_array, runs_first
 
 
+@checked
 class Chain(Level):
     """The exact law of SGD's statistics in dimension `d`, at a cost that does not contain d.
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_number, is_traced
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.overlaps import shown
@@ -82,6 +83,7 @@ class Exits(Condition):
         return memory - problem.risk(stats)
 
 
+@checked(threshold=None)
 def exits(threshold: float) -> Exits:
     """Stop a run once its excess risk over the noise floor has fallen by the fraction `threshold` of that at its start.
 

@@ -20,7 +20,8 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.errors import BadInput, check_dimension, check_number
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput
 from sgdlimits.level.base import Level
 from sgdlimits.level.process import March, Moment, Process, Stepping
 from sgdlimits.problem.base import Problem
@@ -32,6 +33,7 @@ NOTHING = 1e-12
 """Coordinates below are zero: on which side of a kink they lie is rounding."""
 
 
+@checked
 class Local(Level):
     r"""The diffusive limit at a fixed point: :math:`u^* + y/\sqrt d` with the linear diffusion y, in law exact at any step.
 
@@ -62,10 +64,7 @@ class Local(Level):
     dt: float | None = eqx.field(static=True)
 
     def __init__(self, point: PyTree, d: int | None = None, dt: float | None = None) -> None:
-        if dt is not None:
-            check_number("dt", dt, above=0)
-        self.point, self.dt = point, dt
-        self.d = None if d is None else check_dimension(d)
+        self.point, self.d, self.dt = point, d, dt
 
     def view(self, problem):
         return problem.limit

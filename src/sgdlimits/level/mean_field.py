@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import equinox as eqx
 
-from sgdlimits.errors import check_number
+from sgdlimits.domain import checked
 from sgdlimits.level.base import Level
 from sgdlimits.level.ode import Solving, shared_or_alone
 from sgdlimits.problem.mean_field import MeanFieldProblem
@@ -14,6 +14,7 @@ from sgdlimits.problem.mean_field import MeanFieldProblem
 NUMBERS_AT_ONCE = 2**20
 
 
+@checked
 class MeanField(Level):
     r"""The limit :math:`d\to\infty`, then :math:`p\to\infty` at fixed time :math:`(\text{lr}/p)\,t`.
 
@@ -44,11 +45,6 @@ class MeanField(Level):
     name: ClassVar[str] = "mean-field"
     rtol: float | None = eqx.field(static=True, default=None)
     atol: float | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self) -> None:
-        for name in ("rtol", "atol"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), above=0)
 
     def view(self, problem):
         return MeanFieldProblem(problem)

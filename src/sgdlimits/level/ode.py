@@ -14,6 +14,7 @@ import scipy
 from jaxtyping import Array, Float, PyTree
 from numpy.polynomial.chebyshev import chebpts2
 
+from sgdlimits.domain import checked
 from sgdlimits.errors import check_number
 from sgdlimits.level.base import DIVERGED, FINISHED, LIMIT, STOPPED, Clock, Ends, Engine, Job, Journey, Level, Tick, ladder
 from sgdlimits.level.compiled import compiled
@@ -28,6 +29,7 @@ STIFF_PRODUCT = 4.0
 DENSE_NODES = 8
 
 
+@checked
 class ODE(Level):
     r"""The limit :math:`d\to\infty`: :math:`\dot X = b(X)`.
 
@@ -305,6 +307,7 @@ def _lagrange(nodes: np.ndarray, x: np.ndarray) -> np.ndarray:
     return others.prod(-1)
 
 
+@checked
 def flow(problem: Problem, stats: PyTree, t, *, corrector: bool = True, rtol: float = 1e-9, atol: float = 1e-11) -> PyTree:
     """The statistics at time `t` of the ODE's solution that starts from `stats`, differentiable in all of them.
 

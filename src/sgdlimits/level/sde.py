@@ -26,6 +26,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
 from sgdlimits.algorithm.limit import Drawn, any_changes, placed
+from sgdlimits.domain import checked
 from sgdlimits.errors import check_count, check_dimension, check_number
 from sgdlimits.gaussian.base import square_root
 from sgdlimits.level.base import Level
@@ -44,6 +45,7 @@ SAMPLES = 64
 """One number for all steps, so that another learning rate or dimension compiles nothing."""
 
 
+@checked
 class SDE(Level):
     """The diffusion of the statistics in dimension `d`.
 

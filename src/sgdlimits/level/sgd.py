@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from sgdlimits.algorithm.base import combined, moves
 from sgdlimits.algorithm.coordinates import Coordinatewise
 from sgdlimits.algorithm.limit import Drawn, view
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_dimension
 from sgdlimits.level.base import Level
 from sgdlimits.level.process import Marching, Moment, Process
@@ -25,6 +26,7 @@ from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, rows_of, u
 from sgdlimits.statistics.trees import runs_first
 
 
+@checked
 class SGD(Level):
     """One-pass SGD on the weights themselves, in dimension `d`: the ground truth of the other levels.
 

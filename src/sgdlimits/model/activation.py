@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.polynomial import hermite_e
 
-from sgdlimits.errors import BadInput, check_count, check_number
+from sgdlimits.domain import checked, whole
+from sgdlimits.errors import BadInput
 
 HIGHEST_HERMITE = 12
 
@@ -57,6 +58,7 @@ class FunctionActivation(Activation):
         return self.fn(fields)
 
 
+@checked
 class Erf(Activation):
     r"""The error function :math:`\mathrm{erf}(\text{scale}\, x)`; the scale is :math:`1/\sqrt2` for Saad and Solla.
 
@@ -67,7 +69,6 @@ class Erf(Activation):
     scale: float = eqx.field(static=True)
 
     def __init__(self, scale: float = 0.5**0.5) -> None:
-        check_number("scale", scale, above=0)
         self.scale = float(scale)
 
     def __call__(self, fields):
@@ -101,6 +102,7 @@ class Polynomial(Activation):
         return value
 
 
+@checked
 class PiecewiseLinear(Activation):
     """A line on each side of zero: slope `left` below and `right` above.
 
@@ -113,8 +115,6 @@ class PiecewiseLinear(Activation):
     right: float = eqx.field(static=True)
 
     def __init__(self, left: float = 0.0, right: float = 1.0) -> None:
-        check_number("left", left)
-        check_number("right", right)
         self.left, self.right = float(left), float(right)
 
     @property
@@ -130,13 +130,14 @@ class PiecewiseLinear(Activation):
         return jnp.where(fields > 0, self.right, self.left) * fields
 
 
+@checked(n=whole())
 def hermite(n: int) -> Polynomial:
     """He_n, the Hermite polynomial of the standard normal law, with leading coefficient 1.
 
     >>> hermite(3).coefficients
     (0.0, -3.0, 0.0, 1.0)
     """
-    return Polynomial(hermite_e.herme2poly([0] * check_count("n", n) + [1]))
+    return Polynomial(hermite_e.herme2poly([0] * n + [1]))
 
 
 def sigmoid(field):

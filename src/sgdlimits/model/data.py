@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from sgdlimits.errors import BadInput, check_number, is_traced
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.trees import number_array
 
@@ -75,6 +76,7 @@ def gaussian() -> Data:
     return Data(np.ones(1))
 
 
+@checked
 def mixture(means, weights=None, variance: float = 1.0) -> Data:
     r"""A mixture of isotropic Gaussian classes whose means lie in the span of the fixed directions.
 
@@ -97,5 +99,4 @@ def mixture(means, weights=None, variance: float = 1.0) -> Data:
         raise BadInput(f"weights must be positive and sum to 1; got {np.asarray(weights).tolist()}. Give such probabilities.")
     if not is_traced(means) and not np.isfinite(means).all():
         raise BadInput(f"means must be finite; got {np.asarray(means).tolist()}. Give finite means.")
-    check_number("variance", variance, at_least=0)
     return Data(weights, means, jnp.sqrt(variance) if is_traced(variance) else math.sqrt(variance))

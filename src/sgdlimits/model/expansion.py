@@ -15,7 +15,8 @@ import scipy
 from jaxtyping import Array, Float
 from numpy.polynomial import hermite_e, legendre
 
-from sgdlimits.errors import BadInput, check_count, check_share
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput, check_share
 from sgdlimits.model.activation import Activation, FunctionActivation, Polynomial, as_activation
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import CommitteeReadout
@@ -31,6 +32,7 @@ NODES, WEIGHTS = legendre.leggauss(16)
 AT_ONCE = 2048
 
 
+@checked
 def hermite_coefficients(fn: str | Callable | Activation, n: int) -> Float[np.ndarray, "n+1"]:
     r"""The numbers :math:`c_m = E[fn(z)\, He_m(z)]`, m = 0, ..., n, for z standard normal, so that
 
@@ -50,11 +52,12 @@ def hermite_coefficients(fn: str | Callable | Activation, n: int) -> Float[np.nd
     >>> hermite_coefficients("square", 3)
     array([1., 0., 2., 0.])
     """
-    orders = np.arange(check_count("n", n, at_least=0) + 1)
+    orders = np.arange(n + 1)
     strengths, _ = expand(as_activation(fn), orders.size - 1)
     return strengths * np.exp(scipy.special.gammaln(orders + 1) / 2)
 
 
+@checked(tolerance=check_share)
 def information_exponent(target: str | Callable | Activation | Any, tolerance: float = 1e-8) -> int:
     r"""The smallest order :math:`m \ge 1` whose Hermite coefficient :math:`c_m = E[g(z)\, He_m(z)]` is not zero.
 
@@ -72,7 +75,6 @@ def information_exponent(target: str | Callable | Activation | Any, tolerance: f
     >>> information_exponent(lambda x: x**4 - 6 * x**2)
     4
     """
-    check_share("tolerance", tolerance)
     activation = target_function(target.model) if hasattr(target, "model") else as_activation(target)
     strengths, size = expand(activation, HIGHEST_ORDER)
     seen = np.flatnonzero(np.abs(strengths[1:]) > tolerance * size)

@@ -13,6 +13,7 @@ import numpy as np
 from jax.scipy.special import xlogy
 from jaxtyping import Array, Bool, Float
 
+from sgdlimits.domain import checked, positive
 from sgdlimits.errors import BadInput, is_traced
 
 
@@ -45,6 +46,7 @@ class Loss(eqx.Module):
         return None
 
 
+@checked(weight=positive)
 class SquaredLoss(Loss):
     """weight (f - y)^2. The weight is 1/2 in most papers and 1 in some."""
 

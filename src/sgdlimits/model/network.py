@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.errors import BadInput, check_count
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput
 from sgdlimits.model.activation import Activation, as_activation, looks_smooth
 from sgdlimits.statistics.overlaps import Scalars
 from sgdlimits.statistics.trees import number_array
@@ -59,6 +60,7 @@ class AnyNetwork(eqx.Module):
         return False
 
 
+@checked
 class TwoLayer(AnyNetwork):
     r"""The network :math:`f = \frac1p\sum_j a_j\, s(\lambda_j)` with p units, or their sum.
 
@@ -94,7 +96,7 @@ class TwoLayer(AnyNetwork):
         outputs: int = 1,
         bias: bool = False,
     ) -> None:
-        self.width, self.outputs = check_count("width", width), check_count("outputs", outputs)
+        self.width, self.outputs = width, outputs
         self.activation = as_activation(activation)
         self.mean, self.bias = bool(mean), bool(bias)
 
@@ -132,6 +134,7 @@ class TwoLayer(AnyNetwork):
         return f + a["bias"] if self.bias else f
 
 
+@checked
 class Network(AnyNetwork):
     r"""Any JAX function of the fields :math:`\lambda_1, \dots, \lambda_p` of one input and of scalars.
 
@@ -161,7 +164,7 @@ class Network(AnyNetwork):
     known_shape: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, fn: Callable, width: int, scalars: Mapping[str, Any], smooth: bool | None = None) -> None:
-        self.fn, self.width, self.activation = fn, check_count("width", width), None
+        self.fn, self.width, self.activation = fn, width, None
         self.scalars = {name: number_array(value) for name, value in scalars.items()}
         for name in self.scalars:
             if not isinstance(name, str) or not name.isidentifier() or name in TAKEN:

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.errors import BadInput, check_count, check_number, is_traced
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput, check_count, is_traced
 from sgdlimits.model.activation import Activation, as_activation, is_square
 from sgdlimits.statistics.trees import number_array
 
@@ -110,6 +111,7 @@ class ClassLabels(Readout):
         return True
 
 
+@checked
 class Target(eqx.Module):
     r"""Labels :math:`y = \text{readout}(\lambda^*) + \sqrt{\text{noise}}\, z` of k fixed directions with Gram matrix P.
 
@@ -131,7 +133,6 @@ class Target(eqx.Module):
 
     def __init__(self, readout: Readout | Callable, teachers: int | None = None, *, noise: float = 0.0, gram=None) -> None:
         teachers = check_count("teachers", (1 if gram is None else len(gram)) if teachers is None else teachers)
-        check_number("noise", noise, at_least=0)
         self.readout = readout if isinstance(readout, Readout) else FunctionReadout(readout)
         self.gram = number_array(np.eye(teachers) if gram is None else gram)
         self.noise = number_array(noise)

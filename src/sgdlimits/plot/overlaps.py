@@ -10,6 +10,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 
 from sgdlimits.analysis.origin import overlap_name
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.plot import curves
 from sgdlimits.plot.curves import Band, Datasets, Singles
@@ -28,6 +29,7 @@ AXES = {
 """What the statistics are called, and their indices."""
 
 
+@checked
 def overlaps(
     datasets: Datasets,
     ax: Axes | None = None,

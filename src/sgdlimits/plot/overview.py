@@ -6,12 +6,14 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from sgdlimits.domain import checked
 from sgdlimits.plot.curves import Datasets, dimension, labelled
 from sgdlimits.plot.overlaps import overlaps
 from sgdlimits.plot.risk import risk
 from sgdlimits.plot.style import samples_axis
 
 
+@checked
 def overview(
     datasets: Datasets,
     axes: tuple[Axes, Axes] | None = None,

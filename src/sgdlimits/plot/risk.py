@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from sgdlimits.errors import check_number
+from sgdlimits.domain import checked
 from sgdlimits.plot import curves
 from sgdlimits.plot.curves import Band, Datasets, Singles
 from sgdlimits.plot.style import looks
 
 
+@checked
 def risk(
     datasets: Datasets,
     ax: Axes | None = None,
@@ -42,8 +43,6 @@ def risk(
     >>> sl.plot.risk({"limit": theory}, log=True).get_ylabel()
     'population risk'
     """
-    if excess is not None:
-        check_number("excess", excess)
     named = curves.labelled(datasets)
     x = curves.clock_values(named, clock)
     ax = curves.new_axes(ax)

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from matplotlib.typing import LineStyleType
 
+from sgdlimits.domain import checked
 from sgdlimits.errors import check_number
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def looks(count: int) -> list[Look]:
     return [Look(*pair) for pair in islice(zip(cycle(OKABE_ITO), cycle(DASHES), strict=False), count)]
 
 
+@checked
 def samples_axis(ax: Axes, d: float) -> SecondaryAxis:
     """Add an axis of samples n = t d above an axis of t, and return it."""
     check_number("d", d, above=0)

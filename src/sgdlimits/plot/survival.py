@@ -5,11 +5,12 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 
 from sgdlimits.analysis.summary import Times, check_exits, curve
-from sgdlimits.errors import check_share
+from sgdlimits.domain import checked
 from sgdlimits.plot.curves import Datasets, clock_factors, finish, labelled, new_axes
 from sgdlimits.plot.style import looks
 
 
+@checked
 def survival(
     exits: Datasets, ax: Axes | None = None, *, clock: str = "t", confidence: float | None = 0.95, legend: bool = True
 ) -> Axes:
@@ -35,8 +36,6 @@ def survival(
     """
     named = labelled(exits, check_exits)
     factors = clock_factors(named, clock)
-    if confidence is not None:
-        check_share("confidence", confidence)
     ax = new_axes(ax)
     for order, ((label, dataset), look) in enumerate(zip(named.items(), looks(len(named)), strict=True)):
         times = Times.of(dataset)

@@ -48,7 +48,7 @@ def refined(problem: Any, stats: Overlaps, tolerance: float | None) -> Any:
         better, finer = problem.with_rule(finer), finer.finer()
         reached = np.array(_unsure(better, stats))
     worst = int(np.argmax(reached / wanted))
-    _warn(better, reached[worst], wanted[worst], stacklevel=6, what=("expectations", "small overlaps")[worst])
+    _warn(better, reached[worst], wanted[worst], stacklevel=7, what=("expectations", "small overlaps")[worst])
     return better
 
 

@@ -8,7 +8,10 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
+from sgdlimits.domain import checked
 
+
+@checked
 class InitialWeights(eqx.Module):
     """The law of the weights a paper starts from: `RandomInit` follows it.
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.limit import StepMean, extended, linear_changes
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation import Expectation, as_expectation, choose
 from sgdlimits.expectation.base import linear_part
@@ -37,6 +38,7 @@ CLASS_NODES = Sobol(8)
 """Where inputs are classified, unless the problem's expectations are sums over nodes."""
 
 
+@checked
 class ProjectionProblem(Problem):
     r"""A network that learns a target from Gaussian data by one-pass SGD, from its parts.
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.errors import BadInput, check_count, check_number
+from sgdlimits.domain import checked, whole
+from sgdlimits.errors import BadInput
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.statistics.overlaps import Overlaps
@@ -18,6 +19,7 @@ from sgdlimits.statistics.spike import Spike
 from sgdlimits.statistics.trees import number_array
 
 
+@checked(order=whole(at_least=2))
 class SpikedTensor(Problem):
     r"""Estimation of v from samples :math:`Y = \lambda v^{\otimes k} + W` by one-pass SGD.
 
@@ -67,10 +69,7 @@ class SpikedTensor(Problem):
         direct: bool = False,
         name: str = "spiked_tensor",
     ) -> None:
-        self.order = check_count("order", order, at_least=2)
-        check_number("snr", snr, above=0)
-        check_number("lr", lr, above=0)
-        check_number("ridge", ridge, at_least=0)
+        self.order = order
         self.snr, self.lr, self.ridge = (number_array(value) for value in (snr, lr, ridge))
         self.direct, self.name = bool(direct), name
 

@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.polynomial import Polynomial
 
-from sgdlimits.errors import BadInput, check_count, check_number, check_share
+from sgdlimits.domain import checked, positive, whole
+from sgdlimits.errors import BadInput, check_share
 
 REAL = 1e-6
 """Roots with a smaller imaginary part, relative to their modulus, count as real: a double root is exact to about 1e-8."""
@@ -32,6 +33,7 @@ class FixedOverlaps(NamedTuple):
     m_star: float
 
 
+@checked(order=whole(at_least=2))
 def critical_snr(order: int, lr: float = 1.0) -> float:
     r"""The signal-to-noise ratio above which there is a fixed point with an overlap,
 
@@ -47,11 +49,11 @@ def critical_snr(order: int, lr: float = 1.0) -> float:
     >>> critical_snr(2), round(critical_snr(3), 6)
     (1.0, 3.079201)
     """
-    k = check_count("order", order, at_least=2)
-    check_number("lr", lr, above=0)
+    k = order
     return float(((2 * k - 2) * lr / k) ** (k - 1) * ((k - 2) * lr / k) ** (-(k - 2) / 2)) if k > 2 else float(lr)
 
 
+@checked(order=whole(at_least=2))
 def overlaps(order: int, snr: float, lr: float = 1.0, ridge: float = 0.0) -> FixedOverlaps:
     r"""The positive overlaps :math:`m_\dagger \le m_\star` of the fixed points of the ODE.
 
@@ -70,10 +72,7 @@ def overlaps(order: int, snr: float, lr: float = 1.0, ridge: float = 0.0) -> Fix
     >>> overlaps(order=3, snr=3.0)
     FixedOverlaps(m_dagger=nan, m_star=nan)
     """
-    k = check_count("order", order, at_least=2)
-    check_number("snr", snr, above=0)
-    check_number("lr", lr, above=0)
-    check_number("ridge", ridge, at_least=0)
+    k = order
     m, rho = Polynomial([0.0, 1.0]), ridge / (2 * k)
     signal = snr * m ** (k - 2)
     equation = (signal - rho) * signal ** (k - 1) - (m**2 * signal + lr * (signal - rho)) ** (k - 1)
@@ -85,16 +84,17 @@ def overlaps(order: int, snr: float, lr: float = 1.0, ridge: float = 0.0) -> Fix
     return FixedOverlaps(float(real[-2] if k > 2 else real[-1]), float(real[-1]))
 
 
+@checked(order=whole(at_least=2))
 def scaled_snr(Lambda: float, order: int, d: int) -> float:
     r"""The signal-to-noise ratio :math:`\lambda = \Lambda d^{(k-2)/2}`, at which random starts feel the spike.
 
     >>> scaled_snr(0.5, order=4, d=1000)
     500.0
     """
-    check_number("Lambda", Lambda, above=0)
-    return float(Lambda * check_count("d", d) ** ((check_count("order", order, at_least=2) - 2) / 2))
+    return float(Lambda * d ** ((order - 2) / 2))
 
 
+@checked(order=whole(at_least=3))
 def barrier(Lambda: float, order: int) -> float:
     r"""The barrier :math:`\Lambda^{-1/(k-2)}` that :math:`u = \sqrt d\, m` has to pass at `scaled_snr`, for lr = 1.
 
@@ -109,10 +109,10 @@ def barrier(Lambda: float, order: int) -> float:
     >>> barrier(0.25, order=4)
     2.0
     """
-    check_number("Lambda", Lambda, above=0)
-    return float(Lambda ** (-1 / (check_count("order", order, at_least=3) - 2)))
+    return float(Lambda ** (-1 / (order - 2)))
 
 
+@checked(ridge=positive, weight=check_share)
 def ring_radius(ridge: float, weight: float) -> float:
     r"""The radius of the rings of fixed points, :math:`\sqrt C` with
 
@@ -129,7 +129,6 @@ def ring_radius(ridge: float, weight: float) -> float:
     >>> ring_radius(ridge=0.1, weight=0.5) ** 2 == math.log(4)
     True
     """
-    check_number("ridge", ridge, above=0)
     if ridge >= critical_ridge(weight):
         return 0.0
     return math.sqrt(math.log((weight - ridge) / ridge))

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.polynomial import polynomial
 from scipy.optimize import brentq
 
-from sgdlimits.errors import BadInput, check_number
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput
 from sgdlimits.model.activation import Activation, FunctionActivation, as_activation
 from sgdlimits.model.expansion import HIGHEST_ORDER, expand
 
@@ -94,6 +95,7 @@ class CriticalPoint(NamedTuple):
     stable: bool
 
 
+@checked
 def escape(activation: str | Callable | Activation, target: Any = None, noise: float = 0.0) -> Escape:
     r"""The constants of leaving zero overlap with one unit on the sphere.
 
@@ -107,7 +109,6 @@ def escape(activation: str | Callable | Activation, target: Any = None, noise: f
     >>> [round(each, 9) for each in (one.max_lr, one.final_lr, one.samples, one.noise_gain(1 / 12))]
     [0.166666667, 0.166666667, 3.0, 1.0]
     """
-    check_number("noise", noise, at_least=0)
     student, teacher = as_activation(activation), as_activation(activation if target is None else target)
     s, g = (expand(each, 2)[0] for each in (student, teacher))
     if abs(s[1] * g[1]) > ZERO:

@@ -32,7 +32,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
 
-from sgdlimits.errors import BadInput, check_count, check_number
+from sgdlimits.domain import checked, not_negative, real
+from sgdlimits.errors import BadInput, check_count
 from sgdlimits.gaussian import Sobol
 from sgdlimits.problem import ProjectionProblem, presets
 from sgdlimits.start import FixedInit, RandomInit
@@ -110,6 +111,7 @@ class Sizes(NamedTuple):
         return table((name, f"{value:.4g}") for name, value in zip(words, self, strict=True))
 
 
+@checked
 def regime(kappa: float, delta: float) -> Regime:
     r"""The regime of p = d^kappa units at the learning rate d^-delta, by formula; `phase_diagram` computes the same.
 
@@ -127,8 +129,6 @@ def regime(kappa: float, delta: float) -> Regime:
     >>> regime(kappa=0.5, delta=-0.75).name
     'noise-dominated'
     """
-    check_number("kappa", kappa, at_least=0)
-    check_number("delta", delta)
     total = float(kappa) + float(delta)
     total = 0.0 if abs(total) <= ON_THE_LINE else total
     mean_field = kappa > 0 and total > 0
@@ -145,6 +145,7 @@ def regime(kappa: float, delta: float) -> Regime:
     return Regime(name, mean_field, level, 0.0 - total, -1 - total, fluctuation, 1 + total)
 
 
+@checked
 def of(problem: ProjectionProblem, d: int, *, seed: int = 0) -> Sizes:
     """The sizes of the terms for one problem in d dimensions, the ratio of the drift's parts measured at a random start.
 
@@ -167,6 +168,7 @@ def of(problem: ProjectionProblem, d: int, *, seed: int = 0) -> Sizes:
     )
 
 
+@checked(corrector=real, tolerance=not_negative)
 def classify(population: float, corrector: float, fluctuation: float, tolerance: float = 0.0) -> str:
     r"""The regime from the exponents of d of three sizes in the paper's time: both parts of the drift, and the noise.
 
@@ -189,6 +191,7 @@ def largest(stats: Overlaps) -> Float[Array, ""]:
     return jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(stats)]))
 
 
+@checked(tolerance=not_negative)
 def phase_diagram(
     kappas: Sequence[float],
     deltas: Sequence[float],
@@ -223,7 +226,6 @@ def phase_diagram(
     kappa, delta = _exponents("kappas", kappas), _exponents("deltas", deltas)
     if (kappa < 0).any():
         raise BadInput(f"kappas must be at least 0; got {kappa.min():g}. Give such exponents.")
-    check_number("tolerance", tolerance, at_least=0)
     checked = np.array([check_count("widths", width) for width in widths])
     if checked.size < 2 or (np.diff(checked) <= 0).any():
         raise BadInput(f"widths must be at least two increasing widths; got {list(widths)}. Give, for instance, (4, 8, 16).")

@@ -35,6 +35,7 @@ from numpy.polynomial import chebyshev, polynomial
 from scipy.integrate import quad
 from scipy.stats import beta
 
+from sgdlimits.domain import checked, flag, whole
 from sgdlimits.errors import BadInput, check_count, check_number, check_share
 from sgdlimits.model.activation import Activation, FunctionActivation
 from sgdlimits.model.expansion import HIGHEST_ORDER, expand, target_function
@@ -54,17 +55,19 @@ DEGREE, CELLS = 32, 4000
 """Of the interpolation between overlaps, and of the integrals that count SGD's noise."""
 
 
+@checked(arrays=True, exponent=whole())
 def samples(exponent: int, d) -> np.ndarray | float:
     r"""How the samples that learning takes grow with d, without a constant: d, d log d, and :math:`d^{n-1}` from n = 3 on.
 
     >>> samples(3, 1000.0)
     1000000.0
     """
-    n, d = check_count("exponent", exponent), np.asarray(d, float)
+    n, d = exponent, np.asarray(d, float)
     grown = d if n == 1 else d * np.log(d) if n == 2 else d ** (n - 1)
     return grown if grown.ndim else float(grown)
 
 
+@checked(d=whole(at_least=2))
 def start_quantile(d: int, share: float = 0.5) -> float:
     r"""The overlap that a share of random starts has at most, in absolute value: :math:`m^2` has a beta law.
 
@@ -74,10 +77,10 @@ def start_quantile(d: int, share: float = 0.5) -> float:
     >>> round(start_quantile(10**6) * 1000, 4)          # that of a normal number
     0.6745
     """
-    d = check_count("d", d, at_least=2)
-    return float(np.sqrt(beta.ppf(check_share("share", share), 0.5, (d - 1) / 2)))
+    return float(np.sqrt(beta.ppf(share, 0.5, (d - 1) / 2)))
 
 
+@checked(d=whole(at_least=2), overlap=check_share)
 def recommended_lr(problem: ProjectionProblem, d: int, overlap: float = 0.5) -> float:
     r"""The learning rate at which one-pass SGD reaches an overlap with one teacher after about the fewest samples.
 
@@ -113,7 +116,6 @@ def recommended_lr(problem: ProjectionProblem, d: int, overlap: float = 0.5) -> 
     9.88
     """
     _check_problem(problem)
-    d, overlap = check_count("d", d, at_least=2), check_share("overlap", overlap)
     if overlap**2 * d <= 1:
         raise BadInput(f"overlap must be above that of a random start, 1/sqrt(d) = {d**-0.5:.3g}; got {overlap:g}. Give more.")
     drift = _Drift.of(problem, overlap)
@@ -127,6 +129,7 @@ def recommended_lr(problem: ProjectionProblem, d: int, overlap: float = 0.5) -> 
     return float(problem.algorithm.lr_sample * problem.algorithm.batch) * float((population / (-2 * corrector)).min())
 
 
+@checked(arrays=True, d=whole(at_least=2), noise=flag)
 def exit_time(problem: ProjectionProblem, d, overlap, start=None, noise: bool = False):
     r"""The time in which the overlap of one unit comes from a start to another, in samples per dimension.
 
@@ -237,6 +240,7 @@ def _strengths(activation: Activation) -> np.ndarray:
     return np.where(np.abs(strengths) > ZERO * size, strengths, 0.0)
 
 
+@checked
 @eqx.filter_jit
 def drift_parts(problem: ProjectionProblem, m: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """Population and corrector in the drift of the cosine with the teacher, averaged over students that are alike."""
@@ -253,6 +257,7 @@ def drift_parts(problem: ProjectionProblem, m: Float[Array, " n"]) -> tuple[Floa
     return problem.over_runs(one, m)
 
 
+@checked
 @eqx.filter_jit
 def increment_variance(problem: ProjectionProblem, m: Float[Array, " n"]) -> Float[Array, " n"]:
     """The variance of d times one sample's increment of the overlap of one unit."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.files import whole
 from sgdlimits.text import in_bytes
@@ -28,6 +29,7 @@ IN_MEMORY, OVERHEAD = 2**28, 2**16
 """Bytes up to which a file is made in memory first, and what a file needs beside its numbers."""
 
 
+@checked
 def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
     """Write a dataset of `simulate` to a netCDF file, whole or not at all, and return the path."""
     state = state_of(check(dataset))
@@ -84,6 +86,7 @@ def _newer(dataset: xr.Dataset) -> str:
     return f"it was made by sgdlimits {theirs}, which is newer than this one, {ours}. Update the package to be sure of it."
 
 
+@checked
 def rerun(dataset: xr.Dataset, **changes: Any) -> xr.Dataset:
     """Simulate again what a dataset came from. `changes` are arguments of `simulate` to replace, such as `seed=1`.
 

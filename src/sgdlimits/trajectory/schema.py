@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import PyTree
 
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Ends, Level, Tick
 from sgdlimits.problem.base import Problem
@@ -160,6 +161,7 @@ def state_of(dataset: xr.Dataset) -> State | None:
     return dataset.encoding.get("state")
 
 
+@checked
 def check(dataset: Any) -> xr.Dataset:
     """The dataset itself, or `BadInput` that names the first thing in which it departs from the schema.
 

@@ -12,7 +12,8 @@ import numpy as np
 import xarray as xr
 from tqdm.auto import tqdm
 
-from sgdlimits.errors import BadInput, Interrupted, check_count, check_number
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput, Interrupted, check_count
 from sgdlimits.level.base import DIVERGED, FINISHED, Clock, Ends, Engine, Job, Journey, Level, Tick, batches
 from sgdlimits.level.condition import Condition, as_condition, check_condition
 from sgdlimits.level.observe import as_observe
@@ -45,6 +46,7 @@ class DivergedWarning(UserWarning):
     """Some runs of a simulation diverged; they are in the dataset, with their last finite state."""
 
 
+@checked
 def simulate(
     problem: Problem,
     level: Level,
@@ -115,6 +117,7 @@ def simulate(
     return dataset
 
 
+@checked
 def stream(
     problem: Problem,
     level: Level,
@@ -261,21 +264,12 @@ class Before(NamedTuple):
 
 def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch) -> Plan:
     """Everything checked and chosen, nothing computed but the start of the first run."""
-    if not isinstance(problem, Problem):
-        raise BadInput(f"problem must be a Problem; got {type(problem).__name__}. Take one from sgdlimits.presets.")
-    if not isinstance(level, Level):
-        raise BadInput(f"level must be a level such as Chain(d=3000) or ODE(); got {level!r}. Give an instance of a level.")
     start = as_start(start)
-    check_number("t_max", t_max, above=0)
-    runs, seed = check_count("runs", runs), check_count("seed", seed, at_least=0)
-    if seed >= 2**64:
-        raise BadInput(f"seed must be below 2^64; got {seed}. Give a smaller seed.")
-    most = None if batch is None else check_count("batch", batch)
     condition, view = as_condition(until), level.view(problem)
     first = one_of(level.first(problem, start, Stream.of(seed, [0])))
     engine = level.bind(problem, start, first)
     asked = (200 if until is None else 2) if save is None else save
-    numbers, together = problem.size + 1, min(runs, engine.most if most is None else min(engine.most, most))
+    numbers, together = problem.size + 1, min(runs, engine.most if batch is None else min(engine.most, batch))
     check_room([("runs", runs), ("saved times", _count(asked)), ("numbers", numbers)], "Take fewer runs, or save fewer times.")
     check_room([("runs at once", together), ("numbers a step", engine.numbers)], "Take a smaller batch, width or d.")
     wanted = _times(asked, float(t_max))
@@ -294,7 +288,7 @@ def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume
     }
     before = _before(resume, engine, attributes, runs, engine.snap(wanted).t[0] == 0)
     job = Job(seed, np.arange(runs), clock, condition, watched)
-    return Plan(engine, start, before, job, engine.most if most is None else min(engine.most, most), attributes)
+    return Plan(engine, start, before, job, engine.most if batch is None else min(engine.most, batch), attributes)
 
 
 def _before(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: int, from_zero: bool) -> Before:
@@ -342,5 +336,5 @@ def _warn_of_divergence(dataset: xr.Dataset) -> None:
             "the learning rate is above the stable limit there. Use a smaller lr. "
             "The diverged runs keep their last finite state; select the others with dataset.status != 'diverged'.",
             DivergedWarning,
-            stacklevel=3,
+            stacklevel=4,
         )

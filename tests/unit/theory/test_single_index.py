@@ -67,7 +67,7 @@ def test_bad_dimensions_and_overlaps_are_refused():
         sl.recommended_lr(problem, 100, overlap=0.05)
     with pytest.raises(sl.BadInput, match="between 0 and 1"):
         sl.recommended_lr(problem, 100, overlap=1.5)
-    with pytest.raises(sl.BadInput, match=r"got 'he3'. Give, say, presets.single_index"):
+    with pytest.raises(sl.BadInput, match=r"got 'he3'. Take one from sgdlimits.presets"):
         sl.recommended_lr("he3", 100)
     with pytest.raises(sl.BadInput, match="one unit on the sphere"):
         exit_time(sl.presets.phase_retrieval(width=2), 100, 0.5)

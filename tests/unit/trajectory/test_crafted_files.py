@@ -18,10 +18,10 @@ from sgdlimits.trajectory.record import find, from_json
 ENCODED = ("problem", "level_parameters", "start", "until")
 """The attributes that hold something encoded. Those that hold names, and numbers, are beside them below."""
 NAMES = [
-    "os:system", "subprocess:Popen", "builtins:exec", "builtins:eval", "builtins:__import__",
-    "sgdlimits.trajectory.io:os.system", "sgdlimits:os.system", "posix:system", "shutil:rmtree", "pickle:loads", "jax.numpy:save", "jax.numpy:load", "jax:os",
-    "jax._src.numpy.io:save", "numpy:fromfile", "importlib:import_module", "os.system", "simulate", "save",
-    "write_whole", "find", "sgdlimits.files:write", "__builtins__", "", ":", "a:b:c", "\0", "x" * 10_000,
+    "os:system", "subprocess:Popen", "builtins:exec", "builtins:eval", "builtins:__import__", "posix:system", "shutil:rmtree",
+    "sgdlimits.trajectory.io:os.system", "sgdlimits:os.system", "pickle:loads", "jax.numpy:save", "jax.numpy:load", "jax:os",
+    "jax._src.numpy.io:save", "numpy:fromfile", "importlib:import_module", "os.system", "simulate", "save", "write_whole",
+    "find", "sgdlimits.files:write", "__builtins__", "", ":", "a:b:c", "\0", "x" * 10_000,
 ]  # fmt: skip
 POISONS = [None, [], {}, 3, -1, 1e308, "x", "NaN", {"array": "x"}, {"tuple": 3}, {"dict": []}, {"class": 3}, {"fields": {}},
            {"class": "Chain"}, {"class": "Chain", "fields": {"d": -3}}, {"class": "Chain", "fields": {"d": "30"}}]  # fmt: skip

@@ -12,7 +12,7 @@ import xarray as xr
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.analysis.origin import over_times
-from sgdlimits.errors import check_number
+from sgdlimits.domain import checked
 from sgdlimits.level.ode import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import RandomInit
@@ -20,6 +20,7 @@ from sgdlimits.statistics.trees import batch_of, runs_of
 from sgdlimits.trajectory.schema import check as check_dataset, statistics
 
 
+@checked
 def check(function: Callable, dataset: xr.Dataset, *, tolerance: float = 1e-6) -> xr.Dataset:
     r"""Whether a function of the statistics stays what it was along the runs of a dataset; `along` asks it at one state.
 
@@ -39,7 +40,6 @@ def check(function: Callable, dataset: xr.Dataset, *, tolerance: float = 1e-6) -
     >>> bool(check(lambda stats: stats.M[0, 0] / stats.M[1, 0], runs).conserved[0])
     False
     """
-    check_number("tolerance", tolerance, above=0)
     stats = statistics(check_dataset(dataset))
     value, scale = _values(function, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stats))
     value = np.asarray(value).reshape(*dataset.risk.shape, -1)
@@ -54,6 +54,7 @@ def check(function: Callable, dataset: xr.Dataset, *, tolerance: float = 1e-6) -
     return over_times(dataset, variables, tolerance=tolerance)
 
 
+@checked
 def along(
     problem: Problem, function: Callable, stats: PyTree | None = None, *, corrector: bool = True, tolerance: float | None = None
 ) -> xr.Dataset:
@@ -84,7 +85,6 @@ def along(
     True
     """
     tolerance = 10 * problem.tolerance if tolerance is None else tolerance
-    check_number("tolerance", tolerance, above=0)
     if stats is None:
         room = 2 * (problem.directions.width + problem.directions.fixed)
         stats = RandomInit(room).sample(problem, runs=16)

@@ -11,7 +11,8 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 from sgdlimits.analysis.origin import over_times
-from sgdlimits.errors import BadInput, check_number
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput
 from sgdlimits.expectation import Squares
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
@@ -55,6 +56,7 @@ def _differentiable_part_jvp(primals, tangents):
     return A @ B, inside + left @ (B.T / values) @ B + A @ (A / values).T @ right
 
 
+@checked
 def polar(dataset: xr.Dataset, *, tolerance: float = 1e-6) -> xr.Dataset:
     r"""The orthogonal part S of M along the runs of a dataset, and whether it stays what it was.
 
@@ -80,7 +82,6 @@ def polar(dataset: xr.Dataset, *, tolerance: float = 1e-6) -> xr.Dataset:
     >>> bool(found.commutes[0]), bool(found.drift.max() < 1e-12)
     (True, True)
     """
-    check_number("tolerance", tolerance, above=0)
     stats = overlaps_in(dataset)
     S, least = orthogonal_part(stats.M)
     change = S - S[:, :1]
@@ -141,6 +142,7 @@ class EndPoint(NamedTuple):
     distance: Float[np.ndarray, "*runs"]
 
 
+@checked
 def end_point(problem: Problem, start: Overlaps) -> EndPoint:
     r"""The solution of a quadratic network that is closest to the start: (17) to (21) of Bocchi et al. [3]_.
 
@@ -200,6 +202,7 @@ def _gain(problem: Problem, start: Overlaps) -> float:
     return float(np.sqrt(R[0, 0] / (network.factor * a.flat[0]) * (k + 2) / (min(p, k) + 2)))
 
 
+@checked
 def distance(dataset: xr.Dataset, point: Overlaps | EndPoint) -> xr.Dataset:
     r"""How far the runs of a dataset are from a solution, in statistics and in weights.
 

@@ -15,7 +15,7 @@ from sgdlimits.analysis.fixed_points.roots import Roots, roots_from, roots_near,
 from sgdlimits.analysis.fixed_points.stability import Stability, representative, stability_of
 from sgdlimits.analysis.fixed_points.symmetry import Group, find_symmetries
 from sgdlimits.analysis.fixed_points.system import STARTS, OutOfTime, System, Watch
-from sgdlimits.errors import check_count, check_number
+from sgdlimits.domain import checked
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps
@@ -32,6 +32,7 @@ DENSE = 0.3
 """The share of starts in which nothing is switched off."""
 
 
+@checked
 def fixed_points(
     problem: Problem,
     *,
@@ -82,9 +83,7 @@ def fixed_points(
     [(2, 'stable', 1.0), (1, 'unstable', 0.0)]
     """
     problem = problem.limit
-    drawn = STARTS if count is None else check_count("count", count)
-    if seconds is not None:
-        check_number("seconds", seconds, above=0)
+    drawn = STARTS if count is None else count
     name = getattr(problem, "name", type(problem).__name__)
     watch = Watch(name, seconds, progress)
     try:

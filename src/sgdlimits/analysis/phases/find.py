@@ -10,7 +10,8 @@ import xarray as xr
 from sgdlimits.analysis.origin import origin
 from sgdlimits.analysis.phases.rates import decay_rate, growth_rate, noise_sizes, signals, tail
 from sgdlimits.analysis.phases.result import PHASES, Phases, expected
-from sgdlimits.errors import check_number, check_share
+from sgdlimits.domain import checked
+from sgdlimits.errors import check_number
 from sgdlimits.level.base import DIVERGED
 from sgdlimits.trajectory.schema import check
 
@@ -33,6 +34,7 @@ class Span(NamedTuple):
     half: float
 
 
+@checked
 def phases(dataset: xr.Dataset, *, band: float = 0.02, fall: float = 0.5, floor: float | None = None) -> Phases:
     r"""Find norm learning, plateau, escape, descent and tail in each run, with the rates at which things grow and decay there.
 
@@ -81,7 +83,6 @@ def phases(dataset: xr.Dataset, *, band: float = 0.02, fall: float = 0.5, floor:
     True
     """
     check(dataset)
-    band, fall = check_share("band", band), check_share("fall", fall)
     floor = dataset.attrs["floor"] if floor is None else floor
     check_number("floor", floor)
     t = dataset.t.values

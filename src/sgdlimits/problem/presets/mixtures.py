@@ -9,6 +9,7 @@ import numpy as np
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_number, is_traced
 from sgdlimits.expectation import Expectation
 from sgdlimits.gaussian import Rule
@@ -21,6 +22,7 @@ from sgdlimits.problem.directions import InitialWeights
 from sgdlimits.problem.projection import ProjectionProblem
 
 
+@checked
 def gaussian_mixture(
     means,
     labels,
@@ -73,6 +75,7 @@ def gaussian_mixture(
     return problem.with_algorithm(algorithm)
 
 
+@checked
 def binary_mixture(
     snr: float = 100.0, ridge: float = 0.1, lr: float = 1.0, width: int = 2, algorithm: Algorithm | None = None
 ) -> ProjectionProblem:
@@ -102,6 +105,7 @@ def binary_mixture(
     )
 
 
+@checked
 def xor_mixture(
     snr: float = 1000.0, ridge: float = 0.1, lr: float = 1.0, width: int = 4, algorithm: Algorithm | None = None
 ) -> ProjectionProblem:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.errors import check_count
+from sgdlimits.domain import checked
 from sgdlimits.expectation import Expectation
 from sgdlimits.gaussian import Rule
 from sgdlimits.model.activation import Activation
@@ -17,6 +17,7 @@ from sgdlimits.problem.directions import InitialWeights
 from sgdlimits.problem.projection import ProjectionProblem
 
 
+@checked
 def phase_retrieval(
     width: int = 1,
     lr: float = 0.05,
@@ -52,6 +53,7 @@ def phase_retrieval(
     return _two_layer("phase_retrieval", target, width, "square", lr, train_second, sphere).with_algorithm(algorithm)
 
 
+@checked
 def quadratic_network(
     width: int = 2, teachers: int = 1, lr: float = 0.1, noise: float = 0.0, algorithm: Algorithm | None = None
 ) -> ProjectionProblem:
@@ -73,7 +75,6 @@ def quadratic_network(
     >>> float(sl.presets.quadratic_network(width=3, teachers=2, lr=0.2).rate)
     0.2
     """
-    teachers = check_count("teachers", teachers)
     return ProjectionProblem(
         target=Target(CommitteeReadout("square"), teachers, noise=noise),
         network=TwoLayer(width, "square"),
@@ -85,6 +86,7 @@ def quadratic_network(
     ).with_algorithm(algorithm)
 
 
+@checked
 def committee(
     width: int = 2,
     teachers: int = 2,
@@ -131,6 +133,7 @@ def committee(
     return problem.with_algorithm(algorithm)
 
 
+@checked
 def single_index(
     activation: str | Callable | Activation = "he2",
     target: str | Callable | Activation | None = None,
@@ -176,7 +179,6 @@ def single_index(
 
 def _two_layer(name, target, width, activation, lr, train_second, sphere, batch=1, rule=None) -> ProjectionProblem:
     """A network of any activation that learns labels, squared loss with 1/2, in the time of the slides."""
-    width = check_count("width", width)
     return ProjectionProblem(
         target=target,
         network=TwoLayer(width, activation),

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import brentq
 
+from sgdlimits.domain import WIDTH, checked, not_negative
 from sgdlimits.errors import BadInput
 
 
@@ -30,6 +31,7 @@ class LinearRates(NamedTuple):
     Q: np.ndarray
 
 
+@checked(arrays=True, width=WIDTH, lr=not_negative)
 def linear_rates(width, lr, noise=0.0) -> LinearRates:
     r"""Rates at the saddle M = 0, Q = 1: :math:`\dot m_j = \omega_M m_j` and :math:`\dot Q_{jl} = -\omega_Q Q_{jl}`, (38)-(40).
 
@@ -47,6 +49,7 @@ def linear_rates(width, lr, noise=0.0) -> LinearRates:
     return LinearRates(4 - 2 * lr / p * crowding(p, noise), 8 / p * (1 - 8 * lr / p**2))
 
 
+@checked(arrays=True, width=WIDTH, lr=not_negative)
 def noise_gain(width, lr, noise=0.0) -> np.ndarray:
     r"""By how much SGD's own noise adds to the variance of the start's overlap: :math:`1/d` becomes :math:`(1 + \kappa)/d`.
 
@@ -66,6 +69,7 @@ def noise_gain(width, lr, noise=0.0) -> np.ndarray:
     return np.where(rate > 0, lr / p * variance / (2 * np.where(rate > 0, rate, 1.0)), np.inf)
 
 
+@checked(arrays=True, width=WIDTH, lr=not_negative)
 def max_lr(width, noise=0.0) -> np.ndarray:
     r"""The learning rate from which on the saddle is stable and nothing is learnt, :math:`\omega_M = 0`.
 
@@ -78,6 +82,7 @@ def max_lr(width, noise=0.0) -> np.ndarray:
     return 2 * p / crowding(p, noise)
 
 
+@checked(arrays=True, width=WIDTH, lr=not_negative)
 def optimal_lr(width, noise=0.0) -> np.ndarray:
     r"""The learning rate that leaves the saddle after the fewest samples, appendix E.4: half of `max_lr`.
 
@@ -91,6 +96,7 @@ def optimal_lr(width, noise=0.0) -> np.ndarray:
     return max_lr(width, noise) / 2
 
 
+@checked(arrays=True, width=WIDTH, lr=not_negative)
 def minimal_samples(width, noise, d, threshold) -> np.ndarray:
     r"""Samples to exit at `optimal_lr` by the annealed formula, appendix E.4.
 
@@ -103,6 +109,7 @@ def minimal_samples(width, noise, d, threshold) -> np.ndarray:
     return d * crowding(p, noise) / 4 * np.log((p + 1) * (T * d + 1 - T) / (2 * p))
 
 
+@checked(arrays=True, width=WIDTH, lr=not_negative)
 def overparametrisation_gain(width, noise=0.0) -> np.ndarray:
     r"""How many times fewer samples width p needs than width 1, each at its `optimal_lr`, as :math:`d\to\infty`; E.4.
 
@@ -136,6 +143,7 @@ class LearntState(NamedTuple):
     excess_risk: np.ndarray
 
 
+@checked(arrays=True, width=WIDTH, lr=not_negative)
 def learnt_state(width, lr, noise=0.0) -> LearntState:
     r"""Where the full ODE ends: the fixed point with :math:`m\ne0` at which all students are alike.
 
@@ -148,6 +156,7 @@ def learnt_state(width, lr, noise=0.0) -> LearntState:
     return LearntState(*np.vectorize(_learnt, otypes=[float] * 3)(*as_numbers(width, lr, noise)))
 
 
+@checked(arrays=True, width=WIDTH, lr=not_negative)
 def asymptotic_excess_risk(width, lr, noise=0.0) -> np.ndarray:
     r"""The excess risk that remains when learning is over; at p = 1 it is (8), :math:`\gamma\Delta/(1-6\gamma)`.
 
@@ -161,6 +170,7 @@ def asymptotic_excess_risk(width, lr, noise=0.0) -> np.ndarray:
     return np.vectorize(_risk, otypes=[float])(*as_numbers(width, lr, noise))
 
 
+@checked(arrays=True, width=WIDTH, lr=not_negative)
 def usable_lr(width, noise=0.0) -> np.ndarray:
     r"""The learning rate up to which width learns better than one unit does: :math:`2p/(12+\Delta)`.
 
@@ -175,6 +185,7 @@ def usable_lr(width, noise=0.0) -> np.ndarray:
     return 2 * p / (12 + noise)
 
 
+@checked(arrays=True, width=WIDTH, lr=not_negative)
 def usable_optimal_lr(width, noise=0.0) -> np.ndarray:
     r"""The rate that leaves the saddle soonest among the usable ones.
 
@@ -186,6 +197,7 @@ def usable_optimal_lr(width, noise=0.0) -> np.ndarray:
     return np.minimum(optimal_lr(width, noise), usable_lr(width, noise))
 
 
+@checked(arrays=True, width=WIDTH, lr=not_negative)
 def usable_gain(width, noise=0.0) -> np.ndarray:
     r"""How many times fewer samples width p needs than one unit to leave the saddle, each at its `usable_optimal_lr`.
 
@@ -200,6 +212,7 @@ def usable_gain(width, noise=0.0) -> np.ndarray:
     return crowding(1.0, noise) * g * (2 - g * crowding(p, noise))
 
 
+@checked(arrays=True, width=WIDTH, lr=not_negative)
 def lr_for_risk(width, noise, excess_risk) -> np.ndarray:
     """The largest learning rate up to `usable_lr` that ends at no more than this excess risk.
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count, check_number, check_share
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.problem.recognise import phase_retrieval
@@ -44,6 +45,7 @@ class Setting(NamedTuple):
         return self.p / (2 * self.lr * rate) if rate > 0 else np.inf
 
 
+@checked(arrays=True)
 def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched", start=None):
     r"""The mean exit time of phase retrieval, in samples per dimension: a float, or an array where an argument is one.
 
@@ -91,6 +93,7 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
     return times if times.ndim else float(times)
 
 
+@checked
 def exit_law(problem: ProjectionProblem, d: int, threshold: float, start: float | None = None) -> Law:
     """The whole law of the exit time of one unit, full drift and noise, from the backward equation.
 
@@ -103,6 +106,7 @@ def exit_law(problem: ProjectionProblem, d: int, threshold: float, start: float 
     return passage.law(m, end, weights)
 
 
+@checked
 def ode_exit_time(problem: ProjectionProblem, stats: Overlaps, threshold: float, t_max: float = 1e4) -> np.ndarray:
     """When the full ODE exits from given statistics, of one run or of many (runs first); infinite where not before `t_max`.
 
@@ -112,7 +116,6 @@ def ode_exit_time(problem: ProjectionProblem, stats: Overlaps, threshold: float,
     >>> round(float(time), 2)
     13.85
     """
-    check_number("t_max", t_max, above=0)
     many = np.ndim(stats.a) > 1
     starts = stats if many else batch_of(stats)
     problem.check(starts)

@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sgdlimits.errors import BadInput, check_count
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput
 from sgdlimits.problem import ProjectionProblem
 from sgdlimits.problem.recognise import quadratic_network
 from sgdlimits.text import table
@@ -57,6 +58,7 @@ class CriticalPoints(Sequence[CriticalFamily]):
         return self.table()
 
 
+@checked
 def critical_points(problem: ProjectionProblem) -> CriticalPoints:
     r"""All critical points of the population risk of a quadratic network, as families of given numbers of directions.
 
@@ -106,6 +108,7 @@ def _line(value: int, slope: int, at: int) -> str:
     return head + (f" {'+' if constant > 0 else '-'} {abs(constant)}" if constant else "")
 
 
+@checked
 def degrees_of_freedom(width: int, d: int) -> int:
     r"""The dimension of the set of the matrices :math:`W^\top W` that p = `width` units make in d dimensions.
 
@@ -115,10 +118,11 @@ def degrees_of_freedom(width: int, d: int) -> int:
     >>> [degrees_of_freedom(width, d=4) for width in (1, 2, 3, 4, 5)]
     [4, 7, 9, 10, 10]
     """
-    rank = min(check_count("width", width), check_count("d", d))
+    rank = min(width, d)
     return d * rank - rank * (rank - 1) // 2
 
 
+@checked
 def solution_dimension(width: int, teachers: int, d: int) -> int:
     r"""The dimension of the manifold of weights without error, which are rotations of units of one another.
 
@@ -135,7 +139,7 @@ def solution_dimension(width: int, teachers: int, d: int) -> int:
     >>> [solution_dimension(width, teachers=2, d=10) for width in (2, 3, 4)]
     [1, 3, 5]
     """
-    rank = min(check_count("teachers", teachers), check_count("d", d))
-    if check_count("width", width) < rank:
+    rank = min(teachers, d)
+    if width < rank:
         raise BadInput(f"{width} units cannot be a network of {teachers} teachers in d = {d}. Give a width of at least {rank}.")
     return width * rank - rank * (rank + 1) // 2

@@ -16,6 +16,7 @@ from math import exp, log
 import numpy as np
 from scipy.special import digamma, roots_genlaguerre
 
+from sgdlimits.domain import checked, positive
 from sgdlimits.errors import BadInput, check_number
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.theory.quadratic.plateau import Numbers, numbers, plateau_rates, plateau_risk
@@ -24,6 +25,7 @@ AVERAGES = ("annealed", "quenched")
 NODES = 32
 
 
+@checked
 def risk_on_plateau(problem: ProjectionProblem, t, spread: float, *, corrector: bool = True) -> np.ndarray | float:
     r"""The mean risk at time t after a start on the plateau with overlaps :math:`N(0, \text{spread}^2)`.
 
@@ -43,7 +45,6 @@ def risk_on_plateau(problem: ProjectionProblem, t, spread: float, *, corrector: 
     >>> print((1 - risk / risk[0]).round(4))                       # (13): 4e-4 (exp(16 * 3 / 9) - 1) / (16/15)
     [0.     0.0773]
     """
-    check_number("spread", spread, at_least=0)
     at, rates, t = numbers(problem, corrector), plateau_rates(problem, corrector=corrector), np.asarray(t, float)
     chi = response(at)
     grown = chi * np.exp(2 * rates.rho * t) + (1 - chi) * np.exp(-rates.norm * t)
@@ -51,6 +52,7 @@ def risk_on_plateau(problem: ProjectionProblem, t, spread: float, *, corrector: 
     return risk if risk.ndim else float(risk)
 
 
+@checked(spread=positive)
 def escape_time(
     problem: ProjectionProblem,
     spread: float,
@@ -81,7 +83,6 @@ def escape_time(
     annealed 318.1
     quenched 324.6
     """
-    check_number("spread", spread, above=0)
     if average not in AVERAGES:
         raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Give one of them.")
     share = np.asarray(reduction, float)
@@ -105,6 +106,7 @@ def escape_time(
     return times if times.ndim else float(times)
 
 
+@checked
 def norm_gain(problem: ProjectionProblem, norm: float = 1.0, *, corrector: bool = True) -> float:
     r"""By which factor norm learning changes overlaps with teachers, besides :math:`e^{\omega_\rho t}`.
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.statistics import Overlaps
 from sgdlimits.theory.spectrum import Spectrum, spectrum_of
@@ -21,6 +22,7 @@ class Null(NamedTuple):
     flat: int
 
 
+@checked
 @dataclass(frozen=True)
 class CriticalFamily:
     r"""The critical points whose :math:`G = W^\top W` has s directions in the teachers' span and r orthogonal to it.

@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sgdlimits.errors import BadInput, check_count, check_number, check_share
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput, check_number, check_share
 from sgdlimits.problem.presets import quadratic_network
 from sgdlimits.start import OrthogonalInit
 from sgdlimits.theory.first_passage import passage_times
@@ -68,6 +69,7 @@ class _Runs(NamedTuple):
         return q[..., : self.k].sum(-1) + (self.p - self.k) * q[..., self.k]
 
 
+@checked(arrays=True, threshold=check_share)
 def halving_time(
     width: int,
     teachers: int,
@@ -98,11 +100,10 @@ def halving_time(
     """
     at, lr = of(width, teachers, 0.0, noise), np.asarray(lr, float)
     check_number("spread", spread, above=0)
-    threshold = check_share("threshold", threshold)
     if not (np.isfinite(lr).all() and (lr > 0).all()):
         raise BadInput(f"lr must hold finite numbers above 0; got {lr.tolist()}. Give such numbers.")
     law, students = OrthogonalInit(float(spread)), quadratic_network(at.p, at.k)
-    M = law.sample(students, runs=check_count("starts", starts), seed=check_count("seed", seed, at_least=0)).M
+    M = law.sample(students, runs=starts, seed=seed).M
     m = np.linalg.svd(np.asarray(M), compute_uv=False)
     lrs = np.repeat(lr.ravel(), len(m))
     runs = _Runs(at.p, at.k, m.shape[1], at.noise, lrs)
@@ -113,6 +114,7 @@ def halving_time(
     return (times * at.p / (8 * lrs)).reshape(*lr.shape, len(m))
 
 
+@checked(threshold=check_share)
 def optimal_lr(
     width: int,
     teachers: int,

@@ -21,6 +21,7 @@ from __future__ import annotations
 from math import sqrt
 from typing import NamedTuple
 
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count, check_number
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.problem.recognise import QuadraticNetwork, quadratic_network
@@ -97,6 +98,7 @@ def of(width: int, teachers: int, lr: float = 0.0, noise: float = 0.0) -> Number
     return Numbers(check_count("width", width), check_count("teachers", teachers), float(lr), float(noise))
 
 
+@checked
 def plateau_norm(problem: ProjectionProblem, *, corrector: bool = True) -> float:
     r"""The squared norm :math:`\bar Q` of students on the plateau; without the corrector p/(p + 2), (10).
 
@@ -109,6 +111,7 @@ def plateau_norm(problem: ProjectionProblem, *, corrector: bool = True) -> float
     return at.s * at.p / (at.p + 2)
 
 
+@checked
 def plateau_risk(problem: ProjectionProblem, *, corrector: bool = True) -> float:
     r"""The population risk on the plateau, the noise included: :math:`c + \Delta - s(2-s)\,p/(p+2)`.
 
@@ -120,6 +123,7 @@ def plateau_risk(problem: ProjectionProblem, *, corrector: bool = True) -> float
     return at.c + at.noise - at.s * (2 - at.s) * at.p / (at.p + 2)
 
 
+@checked
 def plateau_rates(problem: ProjectionProblem, *, corrector: bool = True) -> PlateauRates:
     r"""The rates :math:`\omega_\rho, \omega_Q, \omega_q` on the plateau, per unit of t; without the corrector those of (12).
 
@@ -138,6 +142,7 @@ def plateau_rates(problem: ProjectionProblem, *, corrector: bool = True) -> Plat
     return PlateauRates(4 * lr / at.p * (at.c - at.s), 2 * norm / (at.p + 2), norm)
 
 
+@checked
 def largest_lr(width: int, teachers: int, noise: float = 0.0) -> LargestRates:
     r"""The learning rates up to which there is a plateau, it is left, and the solution is stable.
 
@@ -160,6 +165,7 @@ def limits(at: Numbers) -> LargestRates:
     return LargestRates(rate(top), rate(min(top, at.c)), solution)
 
 
+@checked
 def fastest_escape_lr(width: int, teachers: int, noise: float = 0.0) -> float:
     r"""The learning rate at which overlaps with teachers grow fastest on the plateau, per sample.
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from scipy.optimize import brentq
 
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.theory.quadratic.plateau import Numbers, limits, numbers
@@ -44,6 +45,7 @@ class TerminalDecay(NamedTuple):
     constant: float
 
 
+@checked
 def terminal_decay(problem: ProjectionProblem, *, corrector: bool = True) -> TerminalDecay:
     r"""How the risk decays at the end of learning, without noise.
 
@@ -79,6 +81,7 @@ def terminal_decay(problem: ProjectionProblem, *, corrector: bool = True) -> Ter
     return TerminalDecay("algebraic", nan, constant / lr**2)
 
 
+@checked
 def stationary_risk(problem: ProjectionProblem) -> float:
     r"""The population risk at which learning from noisy labels ends, the floor :math:`\Delta` included.
 
@@ -96,6 +99,7 @@ def stationary_risk(problem: ProjectionProblem) -> float:
     return _balance(at, _rest(at))[2]
 
 
+@checked
 def stationary_norms(problem: ProjectionProblem) -> tuple[float, float, float]:
     """(x, y, z) of `stationary_risk`: eigenvalues of Q in the teachers' space, of the squared overlaps, and of Q outside."""
     at = numbers(problem)

@@ -1,0 +1,167 @@
+"""What an argument may be: one table by name, and the decorator that applies it to functions and constructors.
+
+One name means one idea throughout the package (`lr`, `noise`, `width`, `d`, ...), so the table says for each name what it may
+be. A function that means something else says so where it is decorated. Traced values pass, and so does None where it is the
+default.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sgdlimits.errors import BadInput, check_count, check_number, check_share, in_short, is_traced
+
+Check = Callable[[str, Any], Any]
+"""Takes the name of an argument and its value; returns the value to use, or raises `BadInput`."""
+Checked = TypeVar("Checked", bound=Callable)
+
+
+def number(**bounds: Any) -> Check:
+    """One finite real number in a range, as it was given."""
+
+    def check(name: str, value: Any) -> Any:
+        check_number(name, value, **bounds)
+        return value
+
+    return check
+
+
+def whole(**bounds: Any) -> Check:
+    """A whole number, as an int: 3e3 is 3000."""
+    return partial(check_count, **bounds)
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False, and nothing that Python would take for one of them."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise BadInput(f"{name} must be True or False; got {in_short(value)}. Give one of the two.")
+    return bool(value)
+
+
+def many(check: Check) -> Check:
+    """An array of what `check` lets pass, or one."""
+
+    def each(name: str, value: Any) -> Any:
+        if is_traced(value) or np.ndim(value) == 0:
+            return check(name, value)
+        array = np.asarray(value)
+        if not array.size:
+            raise BadInput(f"{name} is empty. Give at least one number.")
+        for one in {array.flat[int(i)] for i in np.unique([np.argmin(array), np.argmax(array)])}:
+            check(name, one)
+        return value
+
+    return each
+
+
+def each_of(check: Check) -> Check:
+    """A sequence of what `check` lets pass."""
+
+    def all_of(name: str, value: Any) -> Any:
+        if isinstance(value, str) or not np.iterable(value):
+            raise BadInput(f"{name} must be a sequence of numbers; got {in_short(value)}. Put them in brackets.")
+        return tuple(check(name, one) for one in value)
+
+    return all_of
+
+
+def instance(module: str, name: str, says: str, remedy: str) -> Check:
+    """An instance of a class of the package or of a library, which is not imported for this."""
+
+    def check(argument: str, value: Any) -> Any:
+        cls = getattr(sys.modules.get(module), name, ())
+        if not isinstance(value, cls):
+            what = f"the class {value.__name__}" if isinstance(value, type) else f"{in_short(value)}"
+            raise BadInput(f"{argument} must be {says}; got {what}. {remedy}")
+        return value
+
+    return check
+
+
+positive, not_negative, real = number(above=0), number(at_least=0), number()
+WIDTH = number(at_least=1, infinite=True)
+"""A width in a formula, where it need not be whole."""
+problem = instance(
+    "sgdlimits.problem.base", "Problem", "a Problem", "Take one from sgdlimits.presets, or build a ProjectionProblem."
+)
+algorithm = instance("sgdlimits.algorithm.base", "Algorithm", "an algorithm such as OnePassSGD(lr=0.1)", "Give an instance.")
+level = instance("sgdlimits.level.base", "Level", "a level such as Chain(d=3000) or ODE()", "Give an instance of a level.")
+dataset = instance("xarray", "Dataset", "a dataset", "Give what simulate returned or load read.")
+
+DOMAINS: dict[str, Check] = {
+    # the problem
+    "problem": problem, "width": whole(), "teachers": whole(), "outputs": whole(), "noise": not_negative,
+    "snr": number(above=0, infinite=True), "variance": not_negative, "Lambda": positive, "scale": positive, "left": real,
+    "right": real,
+    # the algorithm
+    "algorithm": algorithm, "base": algorithm, "lr": positive, "ridge": not_negative, "batch": whole(), "sphere": flag,
+    "beta": number(at_least=0, below=1), "friction": positive, "norm": positive, "radius": not_negative, "times": whole(),
+    "offset": positive, "begin": positive, "rate": positive, "each": flag,
+    # the level and the simulation
+    "level": level, "d": whole(), "dt": positive, "samples": whole(), "corrector": flag, "rtol": positive, "atol": positive,
+    "t_max": positive, "runs": whole(), "seed": whole(at_least=0, below=2**64),
+    # expectations
+    "relative_error": positive, "smoothing": positive, "log2_points": whole(), "scrambles": whole(), "n": whole(at_least=0),
+    # analysis and theory
+    "dataset": dataset, "threshold": positive, "tolerance": positive, "spread": not_negative, "confidence": check_share,
+    "share": check_share, "resamples": whole(), "quantiles": each_of(check_share), "band": check_share, "fall": check_share,
+    "floor": real, "excess": real, "starts": whole(), "count": whole(), "seconds": positive, "kappa": not_negative,
+    "delta": real, "excess_risk": positive, "log": flag, "legend": flag, "absolute": flag,
+}  # fmt: skip
+"""What the arguments of public functions and constructors may be, by name."""
+
+
+def checked(thing: Checked | None = None, /, *, arrays: bool = False, **own: Check | None) -> Any:
+    """Check the arguments of a function, or of a class's constructor, by `DOMAINS`.
+
+    Parameters
+    ----------
+    thing : the function or class
+    arrays : whether arrays of numbers are welcome where the table has one number
+    **own : what arguments may be that mean something else here, or None for those that are checked elsewhere
+
+    >>> @checked
+    ... def samples(d, lr=1.0):
+    ...     return d / lr
+    >>> samples(3e3)
+    3000.0
+    >>> samples(30, lr="0.1")
+    Traceback (most recent call last):
+        ...
+    sgdlimits.errors.BadInput: lr must be one number; got '0.1'. Give one number.
+    """
+    if thing is None:
+        return partial(checked, arrays=arrays, **own)
+    if isinstance(thing, type):
+        thing.__init__ = _guarded(thing.__init__, arrays, own)  # type: ignore[misc]
+        return thing
+    return _guarded(thing, arrays, own)
+
+
+def _guarded(fn: Callable, arrays: bool, own: dict[str, Check | None]) -> Callable:
+    parameters = inspect.signature(fn).parameters
+    by_name = {name: own.get(name, DOMAINS.get(name)) for name in parameters}
+    checks = {name: many(check) if arrays else check for name, check in by_name.items() if check is not None}
+    names = tuple(parameters)
+
+    def pick(name: str, value: Any) -> Any:
+        if name not in checks or value is parameters[name].default or is_traced(value):
+            return value
+        return checks[name](name, value)
+
+    def guarded(*args, **kwargs):
+        head = [pick(name, value) for name, value in zip(names, args)]  # noqa: B905
+        return fn(*head, *args[len(head) :], **{name: pick(name, value) for name, value in kwargs.items()})
+
+    # With the globals of the function's own module, where doctests look for it.
+    there = getattr(fn, "__globals__", {"__builtins__": __builtins__})
+    here: Any = wraps(fn)(types.FunctionType(guarded.__code__, there, guarded.__name__, None, guarded.__closure__))
+    here.checks = checks
+    return here
