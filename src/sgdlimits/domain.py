@@ -49,9 +49,11 @@ def many(check: Check) -> Check:
     """An array of what `check` lets pass, or one."""
 
     def each(name: str, value: Any) -> Any:
-        if is_traced(value) or np.ndim(value) == 0:
+        if is_traced(value) or not getattr(value, "shape", isinstance(value, (list, tuple))) or hasattr(value, "data_vars"):
             return check(name, value)
         array = np.asarray(value)
+        if array.dtype.kind not in "iuf":
+            raise BadInput(f"{name} must be numbers; got {in_short(value)}. Give numbers.")
         if not array.size:
             raise BadInput(f"{name} is empty. Give at least one number.")
         for one in {array.flat[int(i)] for i in np.unique([np.argmin(array), np.argmax(array)])}:

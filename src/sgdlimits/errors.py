@@ -102,7 +102,7 @@ def check_count(name: str, value: Any, *, at_least: int = 1, below: int = 2**63,
     except (TypeError, ValueError, OverflowError):
         fits = False
     if fits and whole >= below:
-        raise BadInput(f"{name} must be below {below:.3g}; got {whole:.3g}. Give a smaller number.")
+        raise BadInput(f"{name} must be below {below:.3g}; got {in_short(whole)}. Give a smaller number.")
     if not fits:
         hint = remedy or f"Give a whole number of at least {at_least}."
         raise BadInput(f"{name} must be a whole number of at least {at_least}; got {in_short(value)}. {hint}")

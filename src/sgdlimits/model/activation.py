@@ -130,7 +130,7 @@ class PiecewiseLinear(Activation):
         return jnp.where(fields > 0, self.right, self.left) * fields
 
 
-@checked(n=whole())
+@checked(n=whole(below=151))
 def hermite(n: int) -> Polynomial:
     """He_n, the Hermite polynomial of the standard normal law, with leading coefficient 1.
 
