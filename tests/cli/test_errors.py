@@ -73,7 +73,8 @@ def test_bad_input_is_one_sentence_and_exit_code_2(case, command, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["text.nc"]
 
 
-def test_ctrl_c_saves_what_is_finished(tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_saves_what_is_finished(how, tmp_path):
     line = "run phase_retrieval --d 40 --runs 4 --t-max 1000000 --save 3000 --out x.nc"
     listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # also in the background
     code = f"{listen}; from sgdlimits.cli import main; main({line.split()!r})"
@@ -84,13 +85,14 @@ def test_ctrl_c_saves_what_is_finished(tmp_path):
             while not re.search(r"<\d", seen):  # the bar says how long it will take: something is finished
                 assert program.poll() is None, seen
                 seen += program.stderr.read(1)
-            program.send_signal(signal.SIGINT)
+            program.send_signal(how)
             out, error = program.communicate()
         finally:
             program.kill()  # whatever went wrong, nothing of it outlives the test
     assert program.returncode == 130, error
     assert "Interrupted. Saved 4 runs up to t = " in error
     assert "Traceback" not in out + error
+    assert "\r" not in seen + error
     saved = sl.load(tmp_path / "x.nc")
     assert set(saved.status.values) == {"interrupted"}
     assert saved.sizes["t"] < 3000

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from typing import Any
 
 import click
@@ -39,9 +41,11 @@ To complete names with the TAB key (zsh and fish: zsh_source, fish_source):
 
 
 class Main(Group):
-    """The root command: what users did wrong becomes one sentence, and Ctrl-C exit code 130."""
+    """The root command: what users did wrong becomes one sentence, and Ctrl-C or a request to end exit code 130."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # who is asked to end keeps what Ctrl-C keeps
         try:
             return super().invoke(ctx)
         except BadInput as reason:

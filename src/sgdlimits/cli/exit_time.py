@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sgdlimits.cli.options import Command, Option, number
-from sgdlimits.cli.work import check_output, check_picture, picture, warnings_in_a_sentence
+from sgdlimits.cli.work import check_apart, check_output, check_picture, picture, warnings_in_a_sentence
 
 if TYPE_CHECKING:
     from sgdlimits.analysis import ExitTable
@@ -52,6 +52,7 @@ def exit_time(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, f
     """
     out = out and check_output(out, force)
     plot = plot and check_picture(plot, force, "--plot")
+    check_apart(out, plot)
 
     from sgdlimits.analysis import exit_table
     from sgdlimits.problem.presets import phase_retrieval

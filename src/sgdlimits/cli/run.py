@@ -12,7 +12,7 @@ from sgdlimits.cli.docstring import describe
 from sgdlimits.cli.levels import START_OPTIONS, level_options, make_level, make_start
 from sgdlimits.cli.options import Command, Group, Option, kind, number, option
 from sgdlimits.cli.rules import rule_options, with_rule
-from sgdlimits.cli.work import check_output, check_picture, compute, table
+from sgdlimits.cli.work import check_apart, check_output, check_picture, compute, table
 from sgdlimits.text import table as columns
 
 PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
@@ -84,6 +84,7 @@ def run_problem(name: str, problem: Any, given: dict[str, Any]) -> None:
     level, start, problem = make_level(given), make_start(given), with_rule(problem, given)
     out = check_output(given["out"] or f"{name}-{level.name}-seed{given['seed']}.nc", given["force"])
     picture = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
+    check_apart(out, picture)
 
     from sgdlimits.trajectory import simulate
 

@@ -37,6 +37,12 @@ def check_output(path: str | os.PathLike, force: bool, option: str = "--out") ->
     return path
 
 
+def check_apart(out: Path | None, plot: Path | None) -> None:
+    """`BadInput` where the dataset and the picture would be one file."""
+    if out and plot and out.resolve() == plot.resolve():
+        raise BadInput(f"--out and --plot are both {out}. Give the picture another name.")
+
+
 def check_picture(path: str | os.PathLike, force: bool, option: str) -> Path:
     """The path, or `BadInput` where matplotlib could not save a figure there."""
     from matplotlib.backend_bases import FigureCanvasBase

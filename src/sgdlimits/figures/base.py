@@ -13,10 +13,10 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes as Axes
 from matplotlib.figure import Figure as Figure
-from tqdm.auto import tqdm
 
 import sgdlimits as sl
 from sgdlimits.plot.style import OKABE_ITO as OKABE_ITO, looks as looks
+from sgdlimits.progress import bar
 
 Keep = Callable[[str, xr.Dataset], Any]
 """Takes each dataset with its name as soon as it is finished, so that an interruption does not lose it."""
@@ -51,7 +51,7 @@ def panels(*shape: int, **more: Any) -> tuple[Figure, Any]:
 
 def progress(items: Iterable, what: str) -> Any:
     """The items, with a bar that shows how many of them are done once this takes more than a second."""
-    return tqdm(items, desc=what, delay=1.0, leave=False)
+    return bar(items, desc=what)
 
 
 def tabulate(rows: Sequence[dict], over: str = "point", coords: dict[str, Any] | None = None, **attrs: Any) -> xr.Dataset:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
-from tqdm.auto import tqdm
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, Interrupted, check_count
@@ -18,6 +17,7 @@ from sgdlimits.level.base import DIVERGED, FINISHED, Clock, Ends, Engine, Job, J
 from sgdlimits.level.condition import Condition, as_condition, check_condition
 from sgdlimits.level.observe import as_observe
 from sgdlimits.problem.base import Problem
+from sgdlimits.progress import bar
 from sgdlimits.random import Stream
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps, shown
@@ -163,8 +163,7 @@ class Plan:
     def pieces(self, progress: bool, seconds: float) -> Iterator[xr.Dataset]:
         """Datasets of batches of runs, each cut into pieces that many seconds apart."""
         todo = self.job.runs.size
-        bar = dict(desc=self.engine.level.name, unit="run", delay=1.0, leave=False, bar_format=_BAR)
-        with tqdm(total=todo, disable=not progress, **bar) as shown:
+        with bar(total=todo, disable=not progress, desc=self.engine.level.name, unit="run", bar_format=_BAR) as shown:
             for which, size in self._batches():
                 old = self.before.of(which, self.job.clock)
                 clock = self.job.clock if old is None else old.clock

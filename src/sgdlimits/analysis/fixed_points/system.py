@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, PyTree
-from tqdm.auto import tqdm
 
 from sgdlimits.errors import BadInput
 from sgdlimits.level.local import NOTHING
 from sgdlimits.level.ode import vector_field
 from sgdlimits.problem.base import Problem
+from sgdlimits.progress import bar
 from sgdlimits.statistics.trees import batch_of, one_of
 
 LEAST_CHUNK, MOST_CHUNK = 16, 256
@@ -42,7 +42,7 @@ class Watch:
         self.name, self.begin, self.end = name, time.monotonic(), math.inf
         self.seconds = math.inf if seconds is None else seconds
         line = "{desc}; {n} points treated{postfix} [{elapsed}]"
-        self.bar = tqdm(delay=1.0, mininterval=0.2, miniters=0, disable=not progress, leave=False, bar_format=line)
+        self.bar = bar(mininterval=0.2, miniters=0, disable=not progress, bar_format=line)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Watch)
