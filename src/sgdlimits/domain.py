@@ -63,6 +63,11 @@ def many(check: Check) -> Check:
     return each
 
 
+def optional(check: Check) -> Check:
+    """What `check` lets pass, or None."""
+    return lambda name, value: None if value is None else check(name, value)
+
+
 def each_of(check: Check) -> Check:
     """A sequence of what `check` lets pass."""
 

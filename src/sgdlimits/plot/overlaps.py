@@ -29,7 +29,7 @@ AXES = {
 """What the statistics are called, and their indices."""
 
 
-@checked
+@checked(band=None)
 def overlaps(
     datasets: Datasets,
     ax: Axes | None = None,

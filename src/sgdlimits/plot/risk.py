@@ -10,7 +10,7 @@ from sgdlimits.plot.curves import Band, Datasets, Singles
 from sgdlimits.plot.style import looks
 
 
-@checked
+@checked(band=None)
 def risk(
     datasets: Datasets,
     ax: Axes | None = None,

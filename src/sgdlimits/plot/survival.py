@@ -5,12 +5,13 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 
 from sgdlimits.analysis.summary import Times, check_exits, curve
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, optional
+from sgdlimits.errors import check_share
 from sgdlimits.plot.curves import Datasets, clock_factors, finish, labelled, new_axes
 from sgdlimits.plot.style import looks
 
 
-@checked
+@checked(confidence=optional(check_share))
 def survival(
     exits: Datasets, ax: Axes | None = None, *, clock: str = "t", confidence: float | None = 0.95, legend: bool = True
 ) -> Axes:
