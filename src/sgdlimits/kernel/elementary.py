@@ -115,25 +115,26 @@ def _scaled_erfc(t: np.ndarray) -> np.ndarray:
     return erfcx(2 / t - 2)
 
 
-def _tail(x: X) -> X:
+def _tail(x: X, farthest: float, degree: int) -> X:
     """erfc(|x|): exp(-x^2) times a polynomial in 1/(2 + |x|). The exponential is the one in the slope of erf."""
-    low = 2 / (2 + FARTHEST)
+    low = 2 / (2 + farthest)
     t = jnp.maximum(2 / (2 + jnp.abs(x)), low)
     s = t * (2 / (1 - low)) - (1 + low) / (1 - low)
-    return exp(-(x * x)) * _polynomial(_fitted(_scaled_erfc, low, 1.0, 26), s)
+    return exp(-(x * x)) * _polynomial(_fitted(_scaled_erfc, low, 1.0, degree), s)
 
 
-_ERF = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(13)]
+_NEAR = 0.25
+_ERF = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(9)]
 
 
 def erf(x: X) -> X:
-    far = 1 - _tail(x)
-    return jnp.where(jnp.abs(x) < 0.5, x * _polynomial(_ERF, x * x), jnp.where(x < 0, -far, far))
+    far = 1 - _tail(x, 6.0, 18)
+    return jnp.where(jnp.abs(x) < _NEAR, x * _polynomial(_ERF, x * x), jnp.where(x < 0, -far, far))
 
 
 def erfc(x: X) -> X:
-    tail = _tail(x)
-    return jnp.where(jnp.abs(x) < 0.5, 1 - x * _polynomial(_ERF, x * x), jnp.where(x < 0, 2 - tail, tail))
+    tail = _tail(x, FARTHEST, 22)
+    return jnp.where(jnp.abs(x) < _NEAR, 1 - x * _polynomial(_ERF, x * x), jnp.where(x < 0, 2 - tail, tail))
 
 
 def _sine_cosine(x: X) -> tuple[X, X]:
@@ -171,7 +172,7 @@ def asin(x: X) -> X:
     far = size > 0.5
     z = jnp.where(far, (1 - size) / 2, size * size)
     root = jnp.where(far, jnp.sqrt(z), size)
-    angle = root * _polynomial(_fitted(_arc, 0.0, 0.25, 14), z * 8 - 1)
+    angle = root * _polynomial(_fitted(_arc, 0.0, 0.25, 12), z * 8 - 1)
     value = jnp.where(far, (math.pi / 2 - angle) - angle, angle)
     return jnp.where(x < 0, -value, value)
 

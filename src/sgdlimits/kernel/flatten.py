@@ -24,7 +24,7 @@ Places = np.ndarray
 Rule = Callable[["Flattening", Any, list[Places]], Any]
 _KIND = {np.dtype(kind).name: name for name, kind in KINDS.items()} | {"int8": "i32", "uint8": "u32"}
 _SAME = {
-    **{name: name for name in ("add", "sub", "mul", "div", "max", "min", "neg", "abs", "sqrt", "floor", "ceil", "sign", "rem")},
+    **{name: name for name in ("add", "sub", "mul", "div", "max", "min", "neg", "abs", "sqrt", "rsqrt", "floor", "ceil", "sign", "rem")},
     **{name: name for name in ("and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge", *ELEMENTARY)},
     "add_any": "add", "shift_left": "shl", "shift_right_logical": "shr", "shift_right_arithmetic": "shr",
 }  # fmt: skip
@@ -63,13 +63,17 @@ def kind_of(dtype: Any) -> str:
 
 def lowered(program: Program, results: Sequence[int]) -> tuple[Program, dict[int, int]]:
     """A program with the elementary functions written out, and where in it the nodes are that results need."""
-    out, at = Program(), {}
-    for place in program.everything(results):
+    out, at, needed = Program(), {}, program.everything(results)
+    inverted = {program.nodes[place].args for place in needed if program.nodes[place].op == "rsqrt"}
+    for place in needed:
         node = program.nodes[place]
         args = tuple(at[arg] for arg in node.args)
         if node.op in ELEMENTARY:
             wide = [np.array(out.convert(arg, "f64")) for arg in args]
             at[place] = out.convert(int(Flattening(out).call(_written(node.op, len(args)), wide)[0]), node.kind)
+        elif node.op == "sqrt" and node.args in inverted:  # x/sqrt(x), of which the inverse root is there
+            root = out.op("mul", args[0], out.op("rsqrt", *args))
+            at[place] = out.op("select", out.op("eq", args[0], out.const(0, node.kind)), args[0], root)
         elif node.op == "loop":
             moved = Loop(*(tuple(at[one] for one in part) for part in node.what[:2]), at[node.what.again])
             at[place] = out.node(node.op, node.kind, args, moved)
@@ -278,11 +282,6 @@ def _(walk, equation, args):
     out = walk.op("mul", whole, walk.op("sqrt", args[0])) if int(twice) % 2 else whole
     one = walk.each(lambda place: walk.program.const(1, walk.program.kind(place)), args[0])
     return out if twice >= 0 else walk.op("div", one, out)
-
-
-@rule("rsqrt")
-def _(walk, equation, args):
-    return walk.each(lambda x: walk.program.op("div", walk.program.const(1, "f64"), walk.program.op("sqrt", x)), args[0])
 
 
 @rule("round")

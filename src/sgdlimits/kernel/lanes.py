@@ -125,7 +125,7 @@ def _code(form: _Form) -> Code:
     text = llvm.text_of(replica, machine)
     owner, address = cache.loaded((text, machine.key), lambda: machine.object_code(text), machine.load)
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 8)(address)
-    return Code(call, owner, machine.width, replica)
+    return Code(call, owner, llvm.width_of(replica, machine), replica)
 
 
 @lru_cache(maxsize=1)

@@ -27,6 +27,8 @@ FLAGS = ("contract", "nsz")
 SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 RARE = (1, 2000)
 NAME = "advance"
+SHORT = 2500
+"""Programs of fewer nodes are made for two vectors at once."""
 
 
 class Machine:
@@ -41,7 +43,7 @@ class Machine:
         self.width = 8 if self.wide else 4 if features.get("avx") else 2
         self.key = (llvmlite.__version__, llvm.llvm_version_info, self.triple, self.name, self.features)
         target = llvm.Target.from_triple(self.triple)
-        self.target = target.create_target_machine(self.name, self.features, opt=3, reloc="pic", codemodel="jitdefault")
+        self.target = target.create_target_machine(self.name, self.features, opt=3, reloc="pic", codemodel="small")
 
     def object_code(self, text: str) -> bytes:
         """Compiled code of a module."""
@@ -54,7 +56,7 @@ class Machine:
 
     def load(self, code: bytes) -> tuple[Any, int]:
         """Compiled code in memory: what owns it, and the address of its function."""
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self.target)
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self.target, use_lmm=True)
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
         return engine, engine.get_function_address(NAME)
@@ -151,7 +153,7 @@ class Vectors:
     def _op(self, op: str, kind: str, kinds: list[str], args: list[ir.Value]) -> ir.Value:
         b, of = self.b, kinds[-1]
         real, signed = of[0] == "f", of[0] == "i"
-        if op in ("shr", "div", "rem", "max", "min", "abs", "sign", *COMPARISONS):
+        if op in ("shr", "div", "rem", *(["mul"] if of == "u32" else []), "max", "min", "abs", "sign", *COMPARISONS):
             args = [self.clean(arg, of) for arg in args]
         if op in ("add", "sub", "mul"):
             return getattr(b, f"f{op}")(*args, flags=FLAGS) if real else getattr(b, op)(*args)
@@ -185,6 +187,8 @@ class Vectors:
             zero = self.const(0, of)
             below = b.select(self._compare("lt", of, args[0], zero), self.const(-1, of), zero)
             return b.select(self._compare("gt", of, args[0], zero), self.const(1, of), below)
+        if op == "rsqrt":
+            return self._rsqrt(*args)
         if op in ("sqrt", "floor", "ceil", "round"):
             return self.intrinsic({"round": "rint"}.get(op, op), *args)
         if op == "bitcast":
@@ -192,6 +196,25 @@ class Vectors:
         if op == "convert":
             return self._convert(of, kind, args[0])
         raise KeyError(op)
+
+    def _rsqrt(self, x: ir.Value) -> ir.Value:
+        """Where the processor has an estimate of it, that and two of Newton's steps: neither a division nor a root."""
+        b = self.b
+        if not self.wide or x.type.element != F64:
+            return b.fdiv(ir.Constant(x.type, [1.0] * self.width), self.intrinsic("sqrt", x), flags=FLAGS)
+        eight, name = ir.VectorType(F64, 8), "llvm.x86.avx512.rsqrt14.pd.512"
+        kind = ir.FunctionType(eight, [eight, eight, ir.IntType(8)])
+        function = self.module.globals.get(name) or ir.Function(self.module, kind, name)
+        lanes = lambda first, count: ir.Constant(ir.VectorType(I32, count), list(range(first, first + count)))
+        nothing = ir.Constant(eight, ir.Undefined)
+        parts = [b.shuffle_vector(x, x, lanes(first, 8)) for first in range(0, self.width, 8)]
+        parts = [b.call(function, [part, nothing, ir.IntType(8)(-1)]) for part in parts]
+        first = parts[0] if len(parts) == 1 else b.shuffle_vector(*parts, lanes(0, 16))
+        half, y = b.fmul(x, self.const(-0.5, "f64"), flags=FLAGS), first
+        for _ in range(2):
+            rest = b.fadd(b.fmul(b.fmul(half, y), y, flags=FLAGS), self.const(0.5, "f64"), flags=FLAGS)
+            y = b.fadd(b.fmul(y, rest, flags=FLAGS), y, flags=FLAGS)
+        return b.select(b.fcmp_ordered("==", y, y), y, first)  # at zero and at infinity the estimate is exact
 
     def _compare(self, op: str, of: str, x: ir.Value, y: ir.Value) -> ir.Value:
         b = self.b
@@ -232,6 +255,11 @@ def text_of(replica: Replica, machine: Machine) -> str:
     return str(Writer(replica, machine).module)
 
 
+def width_of(replica: Replica, machine: Machine) -> int:
+    """How many replicas are computed side by side: two vectors where that is little, since one waits for its own results."""
+    return machine.width * (2 if len(replica.program.nodes) < SHORT else 1)
+
+
 class Writer:
     """Writes the function that makes all steps of a call, vector by vector of replicas.
 
@@ -240,7 +268,7 @@ class Writer:
     """
 
     def __init__(self, replica: Replica, machine: Machine) -> None:
-        self.replica, self.width = replica, machine.width
+        self.replica, self.width = replica, width_of(replica, machine)
         self.module = ir.Module("lanes")
         self.module.triple = machine.triple
         double, whole = F64.as_pointer(), I64.as_pointer()
@@ -250,7 +278,7 @@ class Writer:
             argument.add_attribute("noalias")
         self.state, self.memory, self.runs, self.end, self.how, numbers, self.whole, self.real = function.args
         self.b = ir.IRBuilder(function.append_basic_block("entry"))
-        self.v = Vectors(self.module, self.b, machine.width, machine.wide)
+        self.v = Vectors(self.module, self.b, self.width, machine.wide)
         first, steps, block, every, seed, seed_high, vectors = (self.b.load(self.at(self.whole, i)) for i in range(7))
         self.first, self.steps, self.block, self.every = first, steps, block, every
         t, size = (self.b.load(self.at(self.real, i)) for i in range(2))

@@ -8,7 +8,7 @@ the one construct beside plain operations is a loop. A back end walks over `orde
 |---|---|---|
 | `input`, `carry` | any | a number from outside, by name; what a loop hands from one round to the next |
 | `const` | any | its value |
-| `add sub mul div rem max min neg abs sqrt floor ceil round sign` | of the arguments | |
+| `add sub mul div rem max min neg abs sqrt rsqrt floor ceil round sign` | of the arguments | |
 | `and or xor not shl shr` | of the arguments | `shr` keeps the sign of signed kinds |
 | `eq ne lt le gt ge` | b1 | false where a number is not a number, but for `ne` |
 | `select` | of the last two | the second argument where the first is true, else the third |
@@ -33,7 +33,7 @@ COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 _FOLD: dict[str, Callable] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum, "neg": np.negative,
-    "abs": np.abs, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil, "round": np.round, "sign": np.sign,
+    "abs": np.abs, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "floor": np.floor, "ceil": np.ceil, "round": np.round, "sign": np.sign,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert, "shl": np.left_shift,
     "shr": np.right_shift, "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal, "select": np.where,
@@ -78,7 +78,7 @@ class Program:
     def node(self, op: str, kind: str, args: tuple[int, ...] = (), what: Any = None) -> int:
         """The place of a node, the same for equal ones."""
         node = Node(op, kind, args, what)
-        key = (op, kind, args, what.hex()) if isinstance(what, float) else node  # 0.0 is not -0.0, nan is nan
+        key = (op, kind, args, what.hex()) if isinstance(what, float) else node  # nan is nan
         place = self._place.get(key)
         if place is None:
             place = self._place[key] = len(self.nodes)
@@ -88,7 +88,8 @@ class Program:
         return place
 
     def const(self, value: Any, kind: str) -> int:
-        return self.node("const", kind, (), KINDS[kind](value).item())
+        """A constant. There is one zero."""
+        return self.node("const", kind, (), (KINDS[kind](value) if value else KINDS[kind](0)).item())
 
     def input(self, name: str, kind: str = "f64") -> int:
         return self.node("input", kind, (), name)
@@ -113,9 +114,20 @@ class Program:
             return simpler
         if name == "sub" and _is(values[0], 0) and kind[0] == "f":
             return self.op("neg", args[1])
+        if name == "div" and _is(values[0], 1):
+            return self._inverse(args[1])
         if name in ("add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"):
             args = tuple(sorted(args))
         return self.node(name, kind, args)
+
+    def _inverse(self, place: int) -> int:
+        """1/x: an operation of its own for a root, also for one that is chosen."""
+        node, one = self.nodes[place], self.const(1, self.kind(place))
+        if node.op == "sqrt":
+            return self.node("rsqrt", node.kind, node.args)
+        if node.op == "select" and any(self.value(arg) is not None for arg in node.args[1:]):
+            return self.op("select", node.args[0], *(self.op("div", one, arg) for arg in node.args[1:]))
+        return self.node("div", node.kind, (one, place))
 
     def convert(self, place: int, kind: str) -> int:
         """A number as another kind."""
