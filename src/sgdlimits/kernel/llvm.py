@@ -7,7 +7,7 @@ then one instruction, and nothing is packed or unpacked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +27,7 @@ FLAGS = ("contract", "nsz")
 SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 RARE = (1, 2000)
 NAME = "advance"
+FIRST_RADIUS = 0.01
 SHORT = 2500
 """Programs of fewer nodes are made for two vectors at once."""
 
@@ -265,35 +266,66 @@ class Writer:
 
     The steps of a call are made in parts, at whose ends divergence is looked for. The array of states has the last states that
     are known to be good: those at the beginning of the part, and of a replica that has stopped, its last.
+
+    Where a condition is dear, it is asked when a lane has left the ball around the state in which it was asked last, within
+    which it is known not to hold. `Near` says so for the radius that is tried; that is doubled where it was small enough, and
+    quartered where it was not.
     """
 
     def __init__(self, replica: Replica, machine: Machine) -> None:
-        self.replica, self.width = replica, width_of(replica, machine)
+        self.replica, self.width, self.machine = replica, width_of(replica, machine), machine
+        self.inputs, self.moved = replica.inputs, replica.moved
         self.module = ir.Module("lanes")
         self.module.triple = machine.triple
-        double, whole = F64.as_pointer(), I64.as_pointer()
-        types = [double, double, whole, whole, whole, double, whole, double]
-        function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), types), NAME)
-        for argument in function.args:
-            argument.add_attribute("noalias")
-        self.state, self.memory, self.runs, self.end, self.how, numbers, self.whole, self.real = function.args
-        self.b = ir.IRBuilder(function.append_basic_block("entry"))
-        self.v = Vectors(self.module, self.b, self.width, machine.wide)
-        first, steps, block, every, seed, seed_high, vectors = (self.b.load(self.at(self.whole, i)) for i in range(7))
+        self.near = None if replica.near is None else self.write_near()
+        self.begin(NAME, 8)
+        self.state, self.memory, self.runs, self.end, self.how, self.numbers, whole, real = self.arguments
+        whole, real = self.b.bitcast(whole, I64.as_pointer()), self.b.bitcast(real, F64.as_pointer())
+        first, steps, block, every, seed, seed_high, vectors = (self.b.load(self.at(whole, i)) for i in range(7))
         self.first, self.steps, self.block, self.every = first, steps, block, every
-        t, size = (self.b.load(self.at(self.real, i)) for i in range(2))
-        self.t, self.size = t, size
-        uniform = {"seed": seed, "seed_high": seed_high, "size": size}
-        known = {}
-        for place in replica.inputs:
-            name = replica.program.nodes[place].what
-            if isinstance(name, str) and name in uniform:
-                known[place] = self.v.splat(uniform[name])
-            elif name[0] == "number":
-                known[place] = self.v.splat(self.b.load(self.at(numbers, name[1])))
+        self.t, self.size = (self.b.load(self.at(real, i)) for i in range(2))
+        known = self.given({"seed": seed, "seed_high": seed_high, "size": self.size})
+        self.here = [self.v.slot(self.v.type("f64")) for _ in self.moved] if self.near else []
+        self.reach, self.trial = (self.v.slot(self.v.type("f64")) for _ in range(2))
         with self.counted(vectors) as index:
             self.vector(index, known)
         self.b.ret_void()
+
+    def begin(self, name: str, arguments: int) -> None:
+        """A new function of so many pointers."""
+        pointer = F64.as_pointer()
+        self.function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [pointer] * arguments), name)
+        self.arguments = self.function.args
+        for argument in self.arguments:
+            argument.add_attribute("noalias")
+        self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
+        self.v = Vectors(self.module, self.b, self.width, self.machine.wide)
+
+    def given(self, uniform: dict[str, ir.Value]) -> dict[int, ir.Value]:
+        """What all lanes share: the numbers of the problem, and what else is given by name."""
+        known = {self.inputs[name]: self.v.splat(value) for name, value in uniform.items() if name in self.inputs}
+        for name, place in self.inputs.items():
+            if name[0] == "number":
+                known[place] = self.v.splat(self.b.load(self.at(self.numbers, name[1])))
+        return known
+
+    def write_near(self) -> ir.Function:
+        """A function of its own for what is rarely done: pointers to the state, what is remembered, the radius, and answers."""
+        self.begin("near", 5)
+        self.function.linkage = "internal"
+        self.function.attributes.add("noinline")
+        state, memory, self.numbers, radius, answers = self.arguments
+        replica, wanted = self.replica, self.replica.near
+        known = self.given({})
+        for pointer, places in ((state, replica.state), (memory, replica.memory)):
+            rows = self.rows(pointer, "f64", I64(0), len(places))
+            known |= {place: self.load(row) for place, row in zip(places, rows, strict=True) if place in self.inputs.values()}
+        known[self.inputs["radius"]] = self.load(self.rows(radius, "f64", I64(0), 1)[0])
+        self.v.emit(replica.program, replica.program.order(wanted, known), known)
+        for place, row in zip(wanted, self.rows(answers, "f64", I64(0), 2), strict=True):
+            self.store(self.b.select(known[place], self.v.const(1.0, "f64"), self.v.const(0.0, "f64")), row)
+        self.b.ret_void()
+        return self.function
 
     def at(self, pointer: ir.Value, index: Any) -> ir.Value:
         return self.b.gep(pointer, [I64(index) if isinstance(index, int) else index])
@@ -310,6 +342,10 @@ class Writer:
 
     def store(self, value: ir.Value, pointer: ir.Value) -> None:
         self.b.store(value, pointer).align = 8
+
+    def put(self, lanes: ir.Value, value: ir.Value, pointer: ir.Value) -> None:
+        """Store the values of some lanes."""
+        self.store(self.b.select(lanes, value, self.load(pointer)), pointer)
 
     @contextmanager
     def counted(self, count: ir.Value) -> Iterator[ir.Value]:
@@ -329,87 +365,117 @@ class Writer:
     def vector(self, index: ir.Value, known: dict[int, ir.Value]) -> None:
         """All steps of one vector of replicas."""
         b, v, replica = self.b, self.v, self.replica
-        known = dict(known)
-        good = self.rows(self.state, "f64", index, len(replica.state))
-        memory = self.rows(self.memory, "f64", index, len(replica.memory))
-        end, how, run = (self.rows(array, "i64", index, 1)[0] for array in (self.end, self.how, self.runs))
-        moved = [i for i, (before, after) in enumerate(zip(replica.state, replica.after, strict=True)) if before != after]
-        slots = {i: v.slot(v.type("f64")) for i in moved}
+        self.good = self.rows(self.state, "f64", index, len(replica.state))
+        self.remembered = self.rows(self.memory, "f64", index, len(replica.memory))
+        self.ended, self.ending, run = (self.rows(array, "i64", index, 1)[0] for array in (self.end, self.how, self.runs))
+        self.slots = {i: v.slot(v.type("f64")) for i in self.moved}
+        self.moving, made = v.slot(v.type("b1")), v.slot(I64)
         for i, place in enumerate(replica.state):
-            value = self.load(good[i])
-            if i in slots:
-                b.store(value, slots[i])
-            elif place in replica.inputs:
-                known[place] = value
-        for place, pointer in zip(replica.memory, memory, strict=True):
-            known[place] = self.load(pointer)
-        if replica.run is not None:
-            known[replica.run] = self.load(run)
-        moving = v.slot(v.type("b1"))
-        b.store(b.icmp_signed("<", self.load(end), v.const(0, "i64")), moving)
-        made = v.slot(I64)
+            value = self.load(self.good[i])
+            if i in self.slots:
+                b.store(value, self.slots[i])
+            else:
+                known = known | ({} if replica.program.value(place) is not None else {place: value})
+        known = known | {place: self.load(row) for place, row in zip(replica.memory, self.remembered, strict=True)}
+        known = known | ({self.inputs["run"]: self.load(run)} if "run" in self.inputs else {})
+        b.store(b.icmp_signed("<", self.load(self.ended), v.const(0, "i64")), self.moving)
         b.store(I64(0), made)
+        b.store(v.const(-1.0, "f64"), self.reach)
+        b.store(v.const(FIRST_RADIUS, "f64"), self.trial)
         parts, part, leave = (b.append_basic_block(name) for name in ("parts", "part", "leave"))
         b.branch(parts)
         b.position_at_end(parts)
         begin = b.load(made)
-        more = b.and_(b.icmp_signed("<", begin, self.steps), v.any(b.load(moving)))
-        b.cbranch(more, part, leave)
+        b.cbranch(b.and_(b.icmp_signed("<", begin, self.steps), v.any(b.load(self.moving))), part, leave)
         b.position_at_end(part)
         smaller = lambda x, y: b.select(b.icmp_signed("<", x, y), x, y)
         count = smaller(smaller(self.every, b.sub(self.block, b.srem(begin, self.block))), b.sub(self.steps, begin))
-        with self.counted(count) as index:
-            self.step(b.add(begin, index), known, slots, good, moving, end, how)
-        self.look(b.add(self.first, begin), slots, good, moving, end, how)
+        with self.counted(count) as number:
+            self.step(b.add(begin, number), known)
+        self.look(b.add(self.first, begin))
         b.store(b.add(begin, count), made)
         b.branch(parts)
         b.position_at_end(leave)
 
-    def step(self, number, known, slots, good, moving, end, how) -> None:
+    def step(self, number: ir.Value, known: dict[int, ir.Value]) -> None:
         """One step of all lanes, and the end of those that stop."""
         b, v, replica = self.b, self.v, self.replica
-        known = dict(known)
         at = b.add(self.first, number)
         t = b.fadd(self.t, b.fmul(b.sitofp(number, F64), self.size))
-        for name, value in (("step", at), ("t", t)):
-            place = replica.program.input(name, "u64" if name == "step" else "f64")
-            known[place] = v.splat(value)
-        known |= {replica.state[i]: b.load(slot) for i, slot in slots.items()}
-        results = [replica.after[i] for i in slots]
+        known = known | {self.inputs[name]: v.splat(value) for name, value in (("step", at), ("t", t)) if name in self.inputs}
+        known |= {replica.state[i]: b.load(slot) for i, slot in self.slots.items()}
+        results = [replica.after[i] for i in self.moved]
         v.emit(replica.program, replica.program.order(results, known), known)
-        for place, slot in zip(results, slots.values(), strict=True):
-            b.store(known[place], slot)
-        if replica.stops is None:
-            return
-        v.emit(replica.program, replica.program.order([replica.stops], known), known)
-        hit = b.and_(b.load(moving), known[replica.stops])
-        with b.if_then(v.any(hit), likely=False):
-            values = {i: known[replica.after[i]] for i in slots}
-            hit = b.and_(hit, self.bounded(values.values()))
-            for i, value in values.items():
-                self.store(b.select(hit, value, self.load(good[i])), good[i])
-            self.store(b.select(hit, v.splat(b.add(at, I64(1))), self.load(end)), end)
-            self.store(b.select(hit, v.const(1, "i64"), self.load(how)), how)
-            b.store(b.and_(b.load(moving), b.not_(hit)), moving)
+        values = [known[place] for place in results]
+        for value, slot in zip(values, self.slots.values(), strict=True):
+            b.store(value, slot)
+        if replica.stops is not None:
+            v.emit(replica.program, replica.program.order([replica.stops], known), known)
+            self.stop(b.and_(b.load(self.moving), known[replica.stops]), values, at)
+        if self.near is not None:
+            self.watch(values, at)
 
-    def look(self, begin, slots, good, moving, end, how) -> None:
+    def stop(self, hit: ir.Value, values: list[ir.Value], at: ir.Value) -> None:
+        """Keep the last state of lanes that stop; their further ones are never looked at."""
+        b, v = self.b, self.v
+        with b.if_then(v.any(hit), likely=False):
+            hit = b.and_(hit, self.bounded(values))
+            for i, value in zip(self.moved, values, strict=True):
+                self.put(hit, value, self.good[i])
+            self.put(hit, v.splat(b.add(at, I64(1))), self.ended)
+            self.put(hit, v.const(1, "i64"), self.ending)
+            b.store(b.and_(b.load(self.moving), b.not_(hit)), self.moving)
+
+    def watch(self, values: list[ir.Value], at: ir.Value) -> None:
+        """Ask the condition where a moving lane has left its ball."""
+        b, v = self.b, self.v
+        way = v.const(0.0, "f64")
+        for value, slot in zip(values, self.here, strict=True):
+            change = b.fsub(value, b.load(slot), flags=FLAGS)
+            way = b.fadd(way, b.fmul(change, change, flags=FLAGS), flags=FLAGS)
+        reach = b.load(self.reach)
+        out = b.and_(b.load(self.moving), b.fcmp_unordered(">", way, b.fmul(v.intrinsic("fabs", reach), reach)))
+        with b.if_then(v.any(out), likely=False):
+            count = len(self.replica.state)
+            state, answers = (self.room(rows) for rows in (count, 2))
+            rows = self.rows(state, "f64", I64(0), count)
+            for i in range(count):
+                moved = self.moved.index(i) if i in self.slots else None
+                self.store(self.load(self.good[i]) if moved is None else values[moved], rows[i])
+            memory = b.bitcast(self.remembered[0], F64.as_pointer()) if self.remembered else self.memory
+            trial = b.bitcast(self.trial, F64.as_pointer())
+            b.call(self.near, [state, memory, self.numbers, trial, answers])
+            hit, may = (b.fcmp_ordered("!=", self.load(row), v.const(0.0, "f64")) for row in self.rows(answers, "f64", I64(0), 2))
+            radius = b.load(self.trial)
+            b.store(b.select(may, v.const(-1.0, "f64"), radius), self.reach)
+            b.store(b.fmul(radius, b.select(may, v.const(0.25, "f64"), v.const(2.0, "f64"))), self.trial)
+            for value, slot in zip(values, self.here, strict=True):
+                b.store(value, slot)
+            self.stop(b.and_(b.load(self.moving), hit), values, at)
+
+    def room(self, rows: int) -> ir.Value:
+        """Memory for a few vectors."""
+        with self.b.goto_entry_block():
+            return self.b.bitcast(self.b.alloca(self.v.type("f64"), rows), F64.as_pointer())
+
+    def look(self, begin: ir.Value) -> None:
         """At the end of a part: keep the states that are good, and end the replicas whose are not."""
         b, v = self.b, self.v
-        values = {i: b.load(slot) for i, slot in slots.items()}
-        fine, on = self.bounded(values.values()), b.load(moving)
+        values = {i: b.load(slot) for i, slot in self.slots.items()}
+        fine, on = self.bounded(values.values()), b.load(self.moving)
         with b.if_else(v.any(b.not_(b.and_(fine, on))), likely=False) as (some, all_):
             with some:
                 for i, value in values.items():
-                    self.store(b.select(b.and_(fine, on), value, self.load(good[i])), good[i])
+                    self.put(b.and_(fine, on), value, self.good[i])
                 broken = b.and_(on, b.not_(fine))
-                self.store(b.select(broken, v.splat(begin), self.load(end)), end)
-                self.store(b.select(broken, v.const(2, "i64"), self.load(how)), how)
-                b.store(b.and_(on, fine), moving)
+                self.put(broken, v.splat(begin), self.ended)
+                self.put(broken, v.const(2, "i64"), self.ending)
+                b.store(b.and_(on, fine), self.moving)
             with all_:
                 for i, value in values.items():
-                    self.store(value, good[i])
+                    self.store(value, self.good[i])
 
-    def bounded(self, values) -> ir.Value:
+    def bounded(self, values: Iterable[ir.Value]) -> ir.Value:
         b, v = self.b, self.v
         fine = v.const(1, "b1")
         for value in values:

@@ -7,6 +7,7 @@ keeps at zero, are constants: the empty half of a triangular matrix costs nothin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,35 +15,51 @@ import numpy as np
 from jaxtyping import PyTree
 
 from sgdlimits.kernel.base import Ending, Moment, Steps
+from sgdlimits.kernel.bounds import bounded
 from sgdlimits.kernel.flatten import Flattening, lowered
-from sgdlimits.kernel.program import Program
+from sgdlimits.kernel.program import Program, Untranslated
 from sgdlimits.random import Stream
 
 MOST_NODES = 60_000
 """Programs of more operations take longer to compile than they save."""
+DEAR = 0.4
+"""A condition that has more than this share of a step's operations is not asked after each step, where a bound rules it out."""
 MOST_NUMBERS = 4096
 """Larger arrays of a problem are no numbers of a step."""
 ABSENT = 10**12
+
+
+class Near(NamedTuple):
+    """Whether a run stops in a state, and whether it may in another within "radius": functions of the state before a step."""
+
+    stops: int
+    may: int
 
 
 class Replica(NamedTuple):
     """A flat program of one step, and which of its numbers are what.
 
     `state` are the numbers before the step and `after` those behind it; `memory` is what the condition remembers, and `stops`
-    whether the run ends. Inputs have names: ("number", i), ("state", i), ("memory", i), "run", "seed", "seed_high", "step", "t",
-    "size".
+    whether the run ends after the step. Where that is dear, `near` is there in its place. Inputs have names: ("number", i),
+    ("state", i), ("memory", i), "run", "seed", "seed_high", "step", "t", "size", "radius".
     """
 
     program: Program
-    inputs: frozenset[int]
     state: tuple[int, ...]
     after: tuple[int, ...]
     memory: tuple[int, ...]
     stops: int | None
+    near: Near | None
 
     @property
-    def run(self) -> int | None:
-        return next((place for place in self.inputs if self.program.nodes[place].what == "run"), None)
+    def inputs(self) -> dict[Any, int]:
+        """The inputs by name."""
+        return {node.what: place for place, node in enumerate(self.program.nodes) if node.op == "input"}
+
+    @property
+    def moved(self) -> list[int]:
+        """Which numbers of the state a step changes."""
+        return [i for i, (before, after) in enumerate(zip(self.state, self.after, strict=True)) if before != after]
 
 
 class Numbers(NamedTuple):
@@ -76,8 +93,7 @@ class Numbers(NamedTuple):
 
 def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray) -> Replica:
     """The program of a process and its condition, for states and memories like these of one run (shapes without runs)."""
-    places, stops = _traced(numbers, state, memory)
-
+    places, stops, like = _traced(numbers, state, memory)
     program = Program(MOST_NODES)
     walk, arrays, at = Flattening(program), [], 0
     for array in numbers.arrays:
@@ -114,22 +130,43 @@ def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray
         if not (wrong := zero & (flat != none)).any():
             break
         zero = zero & ~wrong
-    stop = None if stops is None else int(walk.call(stops, [*arrays, *after, *remembered])[0])
-    results = [
-        *now.tolist(),
-        *flat.tolist(),
-        *(int(p) for leaf in remembered for p in leaf.ravel()),
-        *([] if stop is None else [stop]),
-    ]
+    stop, near = None, None
+    if stops is not None:
+        stop = int(walk.call(jax.make_jaxpr(stops)(*like), [*arrays, *after, *remembered])[0])
+        step = program.order(flat.tolist())
+        if len(program.order([stop], set(step))) > DEAR * len(step):
+            near = _near(walk, stops, like, [*arrays, *shaped, *remembered], now != flat)
+    kept = [int(place) for leaf in remembered for place in leaf.ravel()]
+    results = [*now.tolist(), *flat.tolist(), *kept, *(near or ([] if stop is None else [stop]))]
     written, moved = lowered(program, results)
     move = lambda array: tuple(moved[place] for place in array)
-    given = frozenset(place for place, node in enumerate(written.nodes) if node.op == "input")
-    kept = move([int(p) for leaf in remembered for p in leaf.ravel()])
-    return Replica(written, given, move(now.tolist()), move(flat.tolist()), kept, None if stop is None else moved[stop])
+    last = None if near is None else Near(*move(near))
+    ends = moved[stop] if stop is not None and near is None else None
+    return Replica(written, move(now.tolist()), move(flat.tolist()), move(kept), ends, last)
 
 
-def _traced(numbers: Numbers, state: PyTree, memory: PyTree) -> tuple[Any, Any]:
-    """The jaxprs of a step, and of whether the run stops after it."""
+def _near(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarray], moves: np.ndarray) -> Near | None:
+    """The condition with a bound, where there is one and its program is not too large."""
+    arrays, state, memory = like
+    radius, none = walk.program.input("radius"), walk.program.const(0.0, "f64")
+    leaves = jax.tree.leaves(state)
+    cuts = np.cumsum([leaf.size for leaf in leaves])[:-1]
+    radii = [
+        part.reshape(leaf.shape) for part, leaf in zip(np.split(np.where(moves, radius, none), cuts), leaves, strict=True)
+    ]
+
+    def both(radii, arrays, state, memory):
+        return bounded(lambda state, memory: stops(arrays, state, memory))(radii, state, memory)
+
+    try:
+        found = walk.call(jax.make_jaxpr(both)(state, *like), [*radii, *places])
+    except Untranslated:
+        return None
+    return Near(*(int(place) for place in found))
+
+
+def _traced(numbers: Numbers, state: PyTree, memory: PyTree) -> tuple[Any, Callable | None, tuple]:
+    """The jaxpr of a step; whether a run stops, as a function of numbers, state and memory; and what these are like."""
 
     def fixed(arrays) -> tuple[Steps, Ending]:
         rest = iter(arrays)
@@ -151,10 +188,8 @@ def _traced(numbers: Numbers, state: PyTree, memory: PyTree) -> tuple[Any, Any]:
     word = lambda *shape: jax.ShapeDtypeStruct(shape, np.uint32)
     real = jax.ShapeDtypeStruct((), np.float64)
     arrays, state = like(numbers.arrays), like(state)
-    moved = jax.make_jaxpr(step)(arrays, state, word(2), word(1), jax.ShapeDtypeStruct((), np.uint64), real, real)
-    if fixed(numbers.arrays)[1] is None:
-        return moved, None
-    return moved, jax.make_jaxpr(stops)(arrays, state, like(memory))
+    step = jax.make_jaxpr(step)(arrays, state, word(2), word(1), jax.ShapeDtypeStruct((), np.uint64), real, real)
+    return step, None if fixed(numbers.arrays)[1] is None else stops, (arrays, state, like(memory))
 
 
 class _Frozen:
