@@ -15,11 +15,17 @@ CHECK = 32
 """An entry begins with the hash of the rest: what was cut off or changed is compiled again."""
 
 
+def folder() -> Path | None:
+    """Where JAX keeps what it compiles, if it does."""
+    chosen = getattr(jax.config, "jax_compilation_cache_dir", None)
+    return Path(chosen) if chosen else None
+
+
 def loaded(parts: Iterable[object], compile_: Callable[[], bytes], load: Callable[[bytes], Any]) -> Any:
     """Compiled code in memory: from the entry of all that it depends on, or compiled, and then kept."""
     key = hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
-    folder = getattr(jax.config, "jax_compilation_cache_dir", None)
-    path = Path(folder) / f"lanes-{key}" if folder else None
+    place = folder()
+    path = place / f"lanes-{key}" if place else None
     code = _read(path) if path else None
     if code is None:
         code = compile_()

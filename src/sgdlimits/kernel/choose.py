@@ -19,14 +19,15 @@ LOG = logging.getLogger("sgdlimits.kernel")
 
 
 def kernel_for(process: Steps, until: Ending | None, carry: Carry, asked: str | None = None) -> Kernel:
-    """The kernel that was asked for, here or by the environment variable SGDLIMITS_KERNEL, or the fastest that takes a process.
+    """The kernel that was asked for, or the fastest that takes a process.
 
-    Where that is `xla` because `lanes` does not know something, the kernel's name and a line of the log say what.
+    The environment variable SGDLIMITS_KERNEL asks as well, for whatever it can. Where the kernel is `xla` because `lanes` does
+    not know something, its name and a line of the log say what.
     """
-    asked = asked or os.environ.get("SGDLIMITS_KERNEL") or None
-    if asked not in (None, *KERNELS):
-        raise BadInput(f"kernel must be one of {', '.join(KERNELS)}; got {asked!r}. Leave it out to have it chosen.")
-    if asked == "xla" or (asked is None and not _suits(process)):
+    wished = asked or os.environ.get("SGDLIMITS_KERNEL") or None
+    if wished not in (None, *KERNELS):
+        raise BadInput(f"kernel must be one of {', '.join(KERNELS)}; got {wished!r}. Leave it out to have it chosen.")
+    if wished == "xla" or (asked is None and not _suits(process)):
         return XLA(process, until)
     from sgdlimits.kernel.lanes import Lanes
 

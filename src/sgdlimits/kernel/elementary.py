@@ -182,11 +182,19 @@ def acos(x: X) -> X:
 
 
 def atan(x: X) -> X:
-    return asin(x / jnp.sqrt(1 + x * x))
+    """Beyond 1 by the inverse: atan x = pi/2 - atan 1/x."""
+    size = jnp.abs(x)
+    far = size > 1
+    y = jnp.where(far, 1 / jnp.where(far, size, 1.0), size)
+    angle = asin(y / jnp.sqrt(1 + y * y))
+    value = jnp.where(far, math.pi / 2 - angle, angle)
+    return jnp.where(x < 0, -value, value)
 
 
 def exp2(x: X) -> X:
-    return exp(x * math.log(2))
+    x = jnp.minimum(jnp.maximum(x, -1022.0), 1023.0)
+    n = jnp.round(x)
+    return _polynomial([1.0, *_GROWTH[:-1]], (x - n) * math.log(2)) * _two_to(n)
 
 
 def pow(x: X, y: X) -> X:

@@ -43,21 +43,24 @@ class Machine:
         self.wide = bool(features.get("avx512dq"))
         self.width = 8 if self.wide else 4 if features.get("avx") else 2
         self.key = (llvmlite.__version__, llvm.llvm_version_info, self.triple, self.name, self.features)
+
+    def target(self) -> llvm.TargetMachine:
+        """A new one each time: what loads code owns its own."""
         target = llvm.Target.from_triple(self.triple)
-        self.target = target.create_target_machine(self.name, self.features, opt=3, reloc="pic", codemodel="small")
+        return target.create_target_machine(self.name, self.features, opt=3, reloc="pic", codemodel="small")
 
     def object_code(self, text: str) -> bytes:
         """Compiled code of a module."""
-        module = llvm.parse_assembly(text)
+        module, target = llvm.parse_assembly(text), self.target()
         options = llvm.create_pipeline_tuning_options(speed_level=2)
         options.slp_vectorization = options.loop_vectorization = options.loop_unrolling = options.loop_interleaving = False
-        passes = llvm.create_pass_builder(self.target, options)
+        passes = llvm.create_pass_builder(target, options)
         passes.getModulePassManager().run(module, passes)
-        return self.target.emit_object(module)
+        return target.emit_object(module)
 
     def load(self, code: bytes) -> tuple[Any, int]:
         """Compiled code in memory: what owns it, and the address of its function."""
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self.target, use_lmm=True)
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self.target(), use_lmm=True)
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
         return engine, engine.get_function_address(NAME)

@@ -127,7 +127,7 @@ class March(Journey):
 
     def __init__(self, process: Process, starts: PyTree, job: Job, counts: np.ndarray, sizes: np.ndarray, state=None) -> None:
         self.process, self.job, self.counts, self.sizes = process, job, counts, sizes
-        self.carry, self.base, self.first = compiled(_begin, process, job.until, quick=True)(process.start(starts)), 0, 0
+        self.carry, self.base, self.first = _set_out(process, job.until, process.start(starts)), 0, 0
         size = self.carry.moving.shape[0]
         self.runs = job.runs[np.minimum(np.arange(size), len(job.runs) - 1)].astype(np.uint32)
         self.here = np.arange(size)
@@ -215,14 +215,21 @@ class March(Journey):
         return Tick(share, *one_of(shown, np.s_[: len(self.job.runs)]))
 
 
-def _begin(process: Process, until: Condition | None, state: PyTree) -> Carry:
-    state = jax.tree.map(lambda leaf: lax.convert_element_type(leaf, leaf.dtype), state)  # weak types would compile twice
-    stats = process.statistics(state)
-    memory, stopped = (), jnp.zeros(jax.tree.leaves(stats)[0].shape[0], bool)
-    if until is not None:
-        memory = until.begin_runs(process.problem, stats)
-        stopped = until.stop_runs(process.problem, stats, memory)
+def _set_out(process: Process, until: Condition | None, state: PyTree) -> Carry:
+    """All runs at their first step; those that stop there have ended. Without a condition nothing is compiled."""
+    strong = lambda leaf: lax.convert_element_type(leaf, leaf.dtype) if getattr(leaf, "weak_type", False) else leaf
+    state = jax.tree.map(strong, state)  # weak types would compile twice
+    runs = jax.tree.leaves(state)[0].shape[process.runs_axis]
+    if until is None:
+        return Carry(state, np.ones(runs, bool), np.zeros(runs, bool), np.full(runs, -1, np.int64), ())  # type: ignore[arg-type]
+    memory, stopped = compiled(_begin, process, until, quick=True)(state)
     return Carry(state, ~stopped, stopped, jnp.where(stopped, 0, -1).astype(jnp.int64), memory)
+
+
+def _begin(process: Process, until: Condition, state: PyTree) -> tuple[PyTree, Bool[Array, " runs"]]:
+    stats = process.statistics(state)
+    memory = until.begin_runs(process.problem, stats)
+    return memory, until.stop_runs(process.problem, stats, memory)
 
 
 def _observe(process: Process, observe: Observe, state: PyTree) -> tuple[PyTree, dict[str, Array]]:
