@@ -9,8 +9,9 @@ from pathlib import Path
 import sgdlimits
 
 ORDER = (
-    "_x64", "errors", "domain", "text", "progress", "files", "random", "gaussian", "statistics", "model", "expectation",
-    "algorithm", "problem", "start", "theory", "level", "trajectory", "analysis", "plot", "figures", "cli", "__main__",
+    "_x64", "errors", "domain", "text", "progress", "files", "random", "kernel", "gaussian", "statistics", "model",
+    "expectation", "algorithm", "problem", "start", "theory", "level", "trajectory", "analysis", "plot", "figures", "cli",
+    "__main__",
 )  # fmt: skip
 """Each may import those before it. The names that the package itself offers, in `__init__.pyi`, are those of all but figures
 and cli, which alone use them."""

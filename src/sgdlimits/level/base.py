@@ -19,8 +19,6 @@ from sgdlimits.random import Stream
 from sgdlimits.start import Start
 
 FINISHED, STOPPED, DIVERGED = "finished", "stopped", "diverged"
-LIMIT = 1e6
-"""A run has diverged when a coordinate of its state, of order 1 by convention, is above this or not finite."""
 
 
 class Clock(NamedTuple):
@@ -31,13 +29,14 @@ class Clock(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What an engine is asked for: runs by number with their seed, times to save at, when to stop, what to look at."""
+    """What an engine is asked for: runs by number with their seed, times to save at, when to stop, what to look at, and how."""
 
     seed: int
     runs: np.ndarray
     clock: Clock
     until: Condition | None = None
     observe: Observe = Observe()
+    kernel: str | None = None
 
 
 class Tick(NamedTuple):
@@ -62,6 +61,8 @@ class Journey(abc.ABC):
     """A batch of runs under way. Iterate over it, and ask at any time, after an interruption too, how the runs stand."""
 
     job: Job
+    kernel: str | None = None
+    """The name of what makes its steps, where it makes any."""
 
     @abc.abstractmethod
     def __iter__(self) -> Iterator[Tick]:

@@ -286,7 +286,8 @@ def _rotate(T: Float[Array, "p p runs"], h: Float[Array, "p runs"], outside: Flo
 
 
 def _append(T: Float[Array, "p p runs"], v: Float[Array, "p runs"]) -> Float[Array, "p p runs"]:
-    """The triangular factor of [T, v], by one rotation a column: its Gram matrix is T T^T + v v^T."""
+    """The triangular factor of [T, v], by one rotation a column: its Gram matrix is T T^T + v v^T. Zeros stay exact."""
+    rows = jnp.arange(T.shape[0])[:, None]
 
     def column(v, row):
         j, T_j = row
@@ -294,6 +295,6 @@ def _append(T: Float[Array, "p p runs"], v: Float[Array, "p runs"]) -> Float[Arr
         length = jnp.sqrt(head * head + tail * tail)
         inverse = jnp.where(length > 0, 1 / jnp.where(length > 0, length, 1.0), 0.0)
         cosine, sine = jnp.where(length > 0, head * inverse, 1.0), tail * inverse
-        return cosine * v - sine * T_j, cosine * T_j + sine * v
+        return jnp.where(rows > j, cosine * v - sine * T_j, 0.0), cosine * T_j + sine * v
 
     return lax.scan(column, v, (jnp.arange(T.shape[0]), T))[1]

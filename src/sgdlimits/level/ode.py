@@ -16,8 +16,9 @@ from numpy.polynomial.chebyshev import chebpts2
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import check_number
-from sgdlimits.level.base import DIVERGED, FINISHED, LIMIT, STOPPED, Clock, Ends, Engine, Job, Journey, Level, Tick, ladder
-from sgdlimits.level.compiled import compiled
+from sgdlimits.kernel.base import LIMIT
+from sgdlimits.kernel.compiled import compiled
+from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Ends, Engine, Job, Journey, Level, Tick, ladder
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
 from sgdlimits.problem.base import Problem

@@ -5,18 +5,20 @@ from __future__ import annotations
 import abc
 import time
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.level.base import DIVERGED, FINISHED, LIMIT, STOPPED, Clock, Ends, Engine, Job, Journey, Level, Tick, ladder
-from sgdlimits.level.compiled import compiled
+from sgdlimits.kernel.base import Carry, Moment, Span
+from sgdlimits.kernel.choose import kernel_for
+from sgdlimits.kernel.compiled import compiled
+from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Ends, Engine, Job, Journey, Level, Tick, ladder
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
 from sgdlimits.problem.base import Problem
@@ -31,38 +33,12 @@ COMPILE_SECONDS = 3.0
 """What compiling the loop for another number of runs takes at least."""
 
 
-class Moment(NamedTuple):
-    """When a step is made, and how long it is, in t."""
-
-    t: Float[Array, ""]
-    size: Float[Array, ""]
-
-
-class Carry(eqx.Module):
-    """States, which runs still move, at which step each run ended (-1 while it moves), and what `until` remembers of it."""
-
-    state: PyTree
-    moving: Bool[Array, " runs"]
-    stopped: Bool[Array, " runs"]
-    end: Int[Array, " runs"]
-    memory: PyTree
-
-
-class Span(NamedTuple):
-    """Steps to make: the number of the first and how many, when the first is made, and how long each is."""
-
-    first: Any
-    steps: Any
-    t: Any
-    size: Any
-
-
 class Process(eqx.Module):
     """A Markov chain on the states of many runs at once, one step a call.
 
     `draw` makes the random numbers of several steps, on which `step` then depends; splitting the two lets the compiler
     vectorise the generator and keep the step small. Numbers are keyed by the run and the step, so nothing depends on batches.
-    A kernel of another kind replaces `advance`.
+    How steps are made is up to a kernel (see `sgdlimits.kernel`).
     """
 
     runs_axis: ClassVar[int] = -1
@@ -104,10 +80,6 @@ class Process(eqx.Module):
     def patience(self) -> Float[Array, ""] | int:
         """After how many steps at most divergence is looked for: a diverged run returns to where it was then."""
         return self.block
-
-    def advance(self, until: Condition | None, carry: Carry, seed: Any, runs: Any, span: Span) -> Carry:
-        """More steps of runs by number."""
-        return _advance(self, until, carry, seed, runs, span)
 
 
 class Stepping(Engine):
@@ -170,13 +142,15 @@ class March(Journey):
 
     def __init__(self, process: Process, starts: PyTree, job: Job, counts: np.ndarray, sizes: np.ndarray, state=None) -> None:
         self.process, self.job, self.counts, self.sizes = process, job, counts, sizes
-        self.carry, self.base, self.first = compiled(_begin, process, job.until, quick=True)(process.start(starts)), 0, 0
+        self.carry, self.base, self.first = _set_out(process, job.until, process.start(starts)), 0, 0
         size = self.carry.moving.shape[0]
         self.runs = job.runs[np.minimum(np.arange(size), len(job.runs) - 1)].astype(np.uint32)
         self.here = np.arange(size)
         if state is not None:
             self.carry, self.base, self.first = self._restored(state)
         self.origin, self.whole = self.base, self.carry
+        self.stepping = kernel_for(process, job.until, self.carry, job.kernel)
+        self.kernel = self.stepping.name
 
     def __iter__(self):
         seed, pace, total = Stream.of(self.job.seed, self.runs).seed, Pace(self.process.block), max(1, int(self.counts.sum()))
@@ -185,7 +159,8 @@ class March(Journey):
         for t, count, size in zip(self.job.clock.t[:-1], self.counts, self.sizes, strict=True):
             end = self.base + int(count)
             while self.first < end and np.asarray(self.carry.moving).any():
-                few = _few(np.asarray(self.carry.moving)) if pace.seconds > pace.compiling else None
+                late = self.stepping.costly and pace.seconds > pace.compiling
+                few = _few(np.asarray(self.carry.moving)) if late else None
                 if few is not None:
                     shown = _scatter(shown, self._observed(), self.here)
                     self._drop(few)
@@ -193,8 +168,7 @@ class March(Journey):
                 now = min(end - self.first, pace.steps)
                 span = Span(*(np.asarray(number) for number in (self.first, now, t + (self.first - self.base) * size, size)))
                 clock = time.perf_counter()
-                carry = self.process.advance(self.job.until, self.carry, seed, self.runs[self.here], span)
-                jax.block_until_ready(carry)
+                carry = self.stepping.advance(self.carry, seed, self.runs[self.here], span)
                 self.carry, self.first = carry, self.first + now  # together: Ctrl-C comes between calls
                 pace.note(now, time.perf_counter() - clock)
                 yield Tick((self.first - self.origin) / total)
@@ -256,79 +230,27 @@ class March(Journey):
         return Tick(share, *one_of(shown, np.s_[: len(self.job.runs)]))
 
 
-def _advance(process: Process, until: Condition | None, *rest) -> Carry:
-    return compiled(_steps, process, until, quick=process.small)(*rest)
-
-
-def _steps(process: Process, until: Condition | None, carry: Carry, seed, runs, span: Span) -> Carry:
-    """Blocks of steps: draw the numbers of a block, make its steps, and look for divergence at least once."""
-
-    def step(carry: Carry, numbers, number) -> Carry:
-        now = Moment(span.t + (number - span.first) * span.size, span.size)
-        state = process.step(carry.state, numbers, now)
-        if until is None:
-            return eqx.tree_at(lambda c: c.state, carry, state)
-        state = _select(process, carry.moving, state, carry.state)
-        hit = carry.moving & until.stop_runs(process.problem, process.statistics(state), carry.memory)
-        end = jnp.where(hit, number + 1, carry.end)
-        return Carry(state, carry.moving & ~hit, carry.stopped | hit, end, carry.memory)
-
-    every = jnp.maximum(1, jnp.minimum(process.block, process.patience)).astype(int)
-
-    def block(index, carry: Carry) -> Carry:
-        begin = index * process.block
-        numbers = process.draw(Stream(seed, runs, (span.first + begin).astype(jnp.uint64), process.block))
-        steps = jnp.minimum(process.block, span.steps - begin)
-        one = lambda j, c: step(c, jax.tree.map(lambda leaf: leaf[j], numbers), span.first + begin + j)
-
-        def part(i, carry: Carry) -> Carry:
-            after = lax.fori_loop(i * every, jnp.minimum((i + 1) * every, steps), one, carry)
-            bounded = _bounded(process, after.state)
-            broken = carry.moving & ~bounded
-            return Carry(
-                state=_select(process, carry.moving & bounded, after.state, carry.state),
-                moving=after.moving & bounded,
-                stopped=after.stopped & ~broken,
-                end=jnp.where(broken, span.first + begin + i * every, after.end),
-                memory=carry.memory,
-            )
-
-        return lax.fori_loop(0, -(-steps // every), part, carry)
-
-    return lax.fori_loop(0, -(-span.steps // process.block), block, carry)
-
-
-def _begin(process: Process, until: Condition | None, state: PyTree) -> Carry:
-    state = jax.tree.map(lambda leaf: lax.convert_element_type(leaf, leaf.dtype), state)  # weak types would compile twice
-    stats = process.statistics(state)
-    memory, stopped = (), jnp.zeros(jax.tree.leaves(stats)[0].shape[0], bool)
-    if until is not None:
-        memory = until.begin_runs(process.problem, stats)
-        stopped = until.stop_runs(process.problem, stats, memory)
+def _set_out(process: Process, until: Condition | None, state: PyTree) -> Carry:
+    """All runs at their first step; those that stop there have ended. Without a condition nothing is compiled."""
+    strong = lambda leaf: lax.convert_element_type(leaf, leaf.dtype) if getattr(leaf, "weak_type", False) else leaf
+    state = jax.tree.map(strong, state)  # weak types would compile twice
+    runs = jax.tree.leaves(state)[0].shape[process.runs_axis]
+    if until is None:
+        return Carry(state, np.ones(runs, bool), np.zeros(runs, bool), np.full(runs, -1, np.int64), ())  # type: ignore[arg-type]
+    memory, stopped = compiled(_begin, process, until, quick=True)(state)
     return Carry(state, ~stopped, stopped, jnp.where(stopped, 0, -1).astype(jnp.int64), memory)
+
+
+def _begin(process: Process, until: Condition, state: PyTree) -> tuple[PyTree, Bool[Array, " runs"]]:
+    stats = process.statistics(state)
+    memory = until.begin_runs(process.problem, stats)
+    return memory, until.stop_runs(process.problem, stats, memory)
 
 
 def _observe(process: Process, observe: Observe, state: PyTree) -> tuple[PyTree, dict[str, Array]]:
     stats = process.statistics(state)
     more = process.problem.over_runs(process.problem.observables, stats)
     return stats, {"risk": process.risk(state), **more, **observe.of_runs(process.problem, stats)}
-
-
-def _bounded(process: Process, state: PyTree) -> Bool[Array, " runs"]:
-    def inside(leaf):
-        rows = jnp.moveaxis(leaf, process.runs_axis, 0).reshape(leaf.shape[process.runs_axis], -1)
-        return (jnp.abs(rows) <= LIMIT).all(1)
-
-    return jnp.stack([inside(leaf) for leaf in jax.tree.leaves(state)]).all(0)
-
-
-def _select(process: Process, choose: Bool[Array, " runs"], yes: PyTree, no: PyTree) -> PyTree:
-    def pick(a, b):
-        shape = [1] * a.ndim
-        shape[process.runs_axis] = -1
-        return jnp.where(choose.reshape(shape), a, b)
-
-    return jax.tree.map(pick, yes, no)
 
 
 def _few(moving: np.ndarray) -> np.ndarray | None:

@@ -29,8 +29,8 @@ from sgdlimits.algorithm.limit import Drawn, any_changes, placed
 from sgdlimits.domain import checked
 from sgdlimits.errors import check_count, check_dimension, check_number
 from sgdlimits.gaussian.base import square_root
+from sgdlimits.kernel.compiled import compiled
 from sgdlimits.level.base import Level
-from sgdlimits.level.compiled import compiled
 from sgdlimits.level.process import Marching, Moment, Process
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem

@@ -61,6 +61,7 @@ def simulate(
     resume: xr.Dataset | None = None,
     progress: bool = True,
     batch: int | None = None,
+    kernel: str | None = None,
 ) -> xr.Dataset:
     """Follow `runs` independent runs of a problem's SGD from a start to `t_max`.
 
@@ -83,6 +84,8 @@ def simulate(
         runs go on from their last state, bit by bit as if they had not stopped
     progress : whether to show a progress bar when the work takes more than a second
     batch : at most so many runs are computed at once; changes memory and speed, not the result
+    kernel : how steps are made, "xla" or "lanes" (docs/kernels.md); None takes the faster one that knows all that a step does.
+        Results agree up to rounding
 
     Returns
     -------
@@ -106,7 +109,7 @@ def simulate(
     >>> dict(exact.sizes)
     {'run': 3, 't': 5, 'student': 1, 'teacher': 1, 'student_other': 1}
     """
-    plan = _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch)
+    plan = _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch, kernel)
     pieces = list(plan.pieces(progress, np.inf))
     if plan.interrupted and not pieces:
         raise KeyboardInterrupt
@@ -132,6 +135,7 @@ def stream(
     resume: xr.Dataset | None = None,
     progress: bool = False,
     batch: int | None = None,
+    kernel: str | None = None,
 ) -> Iterator[xr.Dataset]:
     """The dataset of `simulate`, piece by piece while it is computed: saved times of a batch of runs, then of the next batch.
 
@@ -146,7 +150,7 @@ def stream(
     >>> sl.join(pieces).identical(sl.simulate(problem, sl.Chain(d=100), start, t_max=2, runs=3, save=5))
     True
     """
-    plan = _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch)
+    plan = _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch, kernel)
     yield from plan.pieces(progress, PIECE_SECONDS)
     if plan.interrupted:
         raise KeyboardInterrupt
@@ -217,7 +221,8 @@ class Plan:
         if old is not None:
             status, t_end = np.where(old.ended, old.dataset.status, status), np.where(old.ended, old.dataset.t_end, t_end)
         piece = Piece(journey.job.runs, clock.t[which], clock.step[which], [tick for _, tick in saved], Ends(status, t_end))
-        return build(piece, self.engine.problem, self.attributes, journey.state())
+        how = {} if journey.kernel is None else {"kernel": journey.kernel}
+        return build(piece, self.engine.problem, {**self.attributes, **how}, journey.state())
 
 
 class Old(NamedTuple):
@@ -261,7 +266,7 @@ class Before(NamedTuple):
         return Old(mine, state.numbers, Clock(*rest), ~np.isin(mine.status.values, (FINISHED, INTERRUPTED)))
 
 
-def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch) -> Plan:
+def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch, kernel) -> Plan:
     """Everything checked and chosen, nothing computed but the start of the first run."""
     start = as_start(start)
     condition, view = as_condition(until), level.view(problem)
@@ -286,7 +291,7 @@ def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume
         "observe": json.dumps({name: noted(fn) for name, fn in watched.functions}),
     }
     before = _before(resume, engine, attributes, runs, engine.snap(wanted).t[0] == 0)
-    job = Job(seed, np.arange(runs), clock, condition, watched)
+    job = Job(seed, np.arange(runs), clock, condition, watched, kernel)
     return Plan(engine, start, before, job, engine.most if batch is None else min(engine.most, batch), attributes)
 
 

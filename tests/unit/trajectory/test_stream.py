@@ -114,26 +114,3 @@ def test_steps_and_drifts_are_told_the_time(level):
         m, r2 = m + 1e-4 * lr * (8 * m - 4 * R2 * m), r2 + 1e-4 * (-8 * lr * R2 * r2 + 8 * lr**2 * R2)
     error = data.m.values[:, -1].std() / 4 + 5e-4
     assert abs(data.m.values[:, -1].mean() - m) < 5 * error
-
-
-def test_a_kernel_can_replace_advance():
-    """One that makes its steps one by one has the paths of the compiled loop."""
-    from sgdlimits.level.chain import FrameChain, chain_process
-    from sgdlimits.level.process import Marching, Span, _advance
-
-    class OneByOne(FrameChain):
-        def advance(self, until, carry, seed, runs, span):
-            for i in range(int(span.steps)):
-                one = Span(span.first + i, np.asarray(1), span.t + i * span.size, span.size)
-                carry = _advance(self, until, carry, seed, runs, one)
-            return carry
-
-    class Slow(sl.Chain):
-        def bind(self, problem, start, first):
-            fast = super().bind(problem, start, first)
-            assert type(chain_process(problem, self.d)) is FrameChain
-            return Marching(fast.level, problem, fast.most, fast.d, OneByOne(problem, self.d))
-
-    problem, go = sl.presets.phase_retrieval(lr=0.05), {**GO, "t_max": 0.5, "save": 3}
-    slow, fast = (sl.simulate(problem, level, **go) for level in (Slow(30), sl.Chain(30)))
-    np.testing.assert_allclose(slow.M, fast.M, rtol=1e-13)

@@ -1,0 +1,185 @@
+r"""How far a function can be from its value nearby: a rigorous bound, from the function's own jaxpr.
+
+Each number x of the function becomes a pair (x, r): it stays within r of x as long as no input moves by more than its own radius.
+A sum has the sum of the radii, a product :math:`|x|r_y + |y|r_x + r_xr_y`, an increasing function the larger of its two
+differences to the ends. A comparison has, in the place of a radius, whether its answer may change. Bounds are not the
+tightest, since numbers that depend on one another are treated as if they did not, but they need no knowledge of the function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Literal
+from jaxtyping import Array, PyTree
+
+from sgdlimits.kernel.program import Untranslated
+
+SLACK = 1e-12
+"""Relative to the numbers that are compared: far above rounding."""
+Pair = tuple[Any, Any]
+
+_MOVED = (
+    "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "slice", "reduce_sum", "cumsum", "copy",
+    "copy_p", "stop_gradient", "tile", "neg", "abs", "reduce_precision", "real",
+)  # fmt: skip
+"""What does to radii what it does to numbers, or nothing that is not in the number itself."""
+_MONOTONE = ("exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "sqrt", "asin", "acos", "atan", "sinh", "cbrt")
+_COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
+_LIPSCHITZ = {"sin": 1.0, "cos": 1.0}
+
+
+def bounded(function: Callable[..., Array]) -> Callable[..., tuple[Array, Array]]:
+    """From a function to one of (radii, *arguments), which gives its value and a radius; radii are those of the first argument.
+
+    Raises `Untranslated` where it has a primitive without a rule.
+    """
+
+    def both(radii: PyTree, first: PyTree, *rest: PyTree) -> tuple[Array, Array]:
+        pairs = [*zip(jax.tree.leaves(first), jax.tree.leaves(radii), strict=True)]
+        pairs += [(leaf, None) for leaf in jax.tree.leaves(rest)]
+        ((value, radius),) = _run(jax.make_jaxpr(function)(first, *rest), pairs)
+        return value, _full(value, radius)
+
+    return both
+
+
+def _full(value: Any, radius: Any) -> Any:
+    """A radius for every number; whole numbers are exact and have none."""
+    kind = jnp.result_type(value)
+    if radius is not None or jnp.issubdtype(kind, jnp.integer):
+        return radius
+    return jnp.zeros(jnp.shape(value), bool if kind == bool else float)
+
+
+def _run(closed: ClosedJaxpr, arguments: Sequence[Pair]) -> list[Pair]:
+    jaxpr, known = closed.jaxpr, {}
+    read = lambda atom: (atom.val, None) if isinstance(atom, Literal) else known[atom]
+    known |= {variable: (value, None) for variable, value in zip(jaxpr.constvars, closed.consts, strict=True)}
+    known |= dict(zip(jaxpr.invars, arguments, strict=True))
+    for equation in jaxpr.eqns:
+        results = _equation(equation, [read(atom) for atom in equation.invars])
+        known |= dict(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _equation(equation: Any, pairs: list[Pair]) -> list[Pair]:
+    name, params = equation.primitive.name, equation.params
+    inner = next((params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params), None)
+    bind = partial(equation.primitive.bind, **params)
+    values, radii = [value for value, _ in pairs], [radius for _, radius in pairs]
+    if all(radius is None for radius in radii):
+        results = bind(*values)
+        return [(value, None) for value in (results if equation.primitive.multiple_results else [results])]
+    if name == "scan":
+        return _scan(params, pairs)
+    if inner is not None:
+        return _run(inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, []), pairs)
+    if name == "cond" and radii[0] is None:
+        return _cond(params["branches"], pairs)
+    if equation.primitive.multiple_results:
+        if name in ("split", "unstack"):
+            return list(zip(bind(*values), bind(_full(*pairs[0])), strict=True))
+        raise Untranslated(f"a bound for {name}")
+    return [(bind(*values), _radius(name, params, bind, [jnp.asarray(value) for value in values], radii))]
+
+
+def _radius(name: str, params: dict, bind: Callable, x: list[Array], radii: list[Any]) -> Any:
+    r = [_full(value, radius) for value, radius in zip(x, radii, strict=True)]
+    if name in _MOVED:
+        return bind(r[0]) if name not in ("neg", "abs", "reduce_precision") else r[0]
+    if name in ("concatenate", "stack"):
+        return bind(*r)
+    if name in ("gather", "dynamic_slice", "dynamic_update_slice", "scatter", "pad"):
+        return bind(*(value if radius is None else radius for value, radius in zip(x, r, strict=True)))
+    if name in ("add", "sub", "add_any"):
+        return r[0] + r[1]
+    if name in ("max", "min"):
+        return jnp.maximum(r[0], r[1])
+    if name in ("reduce_max", "reduce_min"):
+        return r[0].max(params["axes"])
+    if name == "mul":
+        return abs(x[0]) * r[1] + r[0] * (abs(x[1]) + r[1])
+    if name == "dot_general":
+        return bind(abs(x[0]), r[1]) + bind(r[0], abs(x[1]) + r[1])
+    if name == "div":
+        inverse = _at_least(abs(x[1]) - r[1], lambda least: r[1] / (abs(x[1]) * least))
+        return jnp.where(r[1] > 0, abs(x[0]) * inverse + r[0] * (1 / abs(x[1]) + inverse), r[0] / abs(x[1]))
+    if name in ("integer_pow", "square"):
+        n = params.get("y", 2)
+        if n >= 0:
+            return (abs(x[0]) + r[0]) ** n - abs(x[0]) ** n
+        return _at_least(abs(x[0]) - r[0], lambda least: least**n - abs(x[0]) ** n)
+    if name == "rsqrt":
+        return _at_least(x[0] - r[0], lambda least: lax.rsqrt(least) - lax.rsqrt(x[0]))
+    if name in _MONOTONE:
+        low, high = {"asin": (-1, 1), "acos": (-1, 1), "sqrt": (0, np.inf)}.get(name, (-np.inf, np.inf))
+        here = bind(x[0])
+        ends = [abs(bind(jnp.clip(end, low, high)) - here) for end in (x[0] - r[0], x[0] + r[0])]
+        return jnp.nan_to_num(jnp.maximum(*ends), nan=np.inf, posinf=np.inf)
+    if name in _LIPSCHITZ:
+        return jnp.minimum(_LIPSCHITZ[name] * r[0], 2.0)
+    if name == "clamp":
+        return jnp.maximum(r[1], jnp.maximum(r[0], r[2]))
+    if name == "select_n":
+        return _chosen(bind, x, radii, r)
+    if name in _COMPARE:
+        return abs(x[0] - x[1]) <= r[0] + r[1] + SLACK * (abs(x[0]) + abs(x[1])) if r[0].dtype != bool else r[0] | r[1]
+    if name in ("and", "or", "xor"):
+        return r[0] | r[1]
+    if name == "not":
+        return r[0]
+    if name in ("reduce_or", "reduce_and"):
+        return r[0].any(params["axes"])
+    if name == "convert_element_type" and not jnp.issubdtype(params["new_dtype"], jnp.integer):
+        return r[0].astype(bool if params["new_dtype"] == bool else float)
+    if name == "is_finite":
+        return ~jnp.isfinite(r[0])
+    raise Untranslated(f"a bound for {name}")
+
+
+def _at_least(least: Array, radius: Callable[[Array], Array]) -> Array:
+    """A radius where a number stays above zero, infinity where it may not."""
+    safe = least > 0
+    return jnp.where(safe, radius(jnp.where(safe, least, 1.0)), np.inf)
+
+
+def _chosen(bind: Callable, x: list[Array], radii: list[Any], r: list[Array]) -> Array:
+    """The radius of the case that is chosen; where another may be, the distance to it as well."""
+    which, *cases = x
+    own = bind(which, *r[1:])
+    if radii[0] is None:
+        return own
+    value = bind(which, *cases)
+    if value.dtype == bool:
+        return own | r[0]
+    loose = jnp.broadcast_to(r[0], value.shape)
+    far = [abs(case - value) + radius for case, radius in zip(cases, r[1:], strict=True)]
+    return jnp.where(loose, jnp.maximum(*far) if len(far) == 2 else jnp.stack(far).max(0), own)
+
+
+def _scan(params: dict, pairs: list[Pair]) -> list[Pair]:
+    """All pairs are whole inside: what is carried has a radius from the second round on at the latest."""
+    n, m, body = params["num_consts"], params["num_carry"], params["jaxpr"]
+    whole = [(jnp.asarray(value), _full(value, radius)) for value, radius in pairs]
+
+    def step(carry, row):
+        results = [(value, _full(value, radius)) for value, radius in _run(body, [*whole[:n], *carry, *row])]
+        return results[:m], results[m:]
+
+    carry, rows = lax.scan(step, whole[n : n + m], whole[n + m :], params["length"], params["reverse"])
+    return [*map(tuple, carry), *map(tuple, rows)]
+
+
+def _cond(branches: Sequence[ClosedJaxpr], pairs: list[Pair]) -> list[Pair]:
+    index, whole = pairs[0][0], [(value, _full(value, radius)) for value, radius in pairs[1:]]
+    run = lambda branch: lambda pairs: [(jnp.asarray(v), _full(v, radius)) for v, radius in _run(branch, pairs)]
+    if len(branches) == 1 or isinstance(index, (int, np.integer)):
+        return run(branches[int(index)])(whole)
+    return list(map(tuple, lax.switch(index, [run(branch) for branch in branches], whole)))

@@ -1,0 +1,55 @@
+"""Compiled code on disk, beside what JAX keeps there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+CHECK = 32
+"""An entry begins with the hash of the rest: what was cut off or changed is compiled again."""
+
+
+def folder() -> Path | None:
+    """Where JAX keeps what it compiles, if it does."""
+    chosen = getattr(jax.config, "jax_compilation_cache_dir", None)
+    return Path(chosen) if chosen else None
+
+
+def loaded(parts: Iterable[object], compile_: Callable[[], bytes], load: Callable[[bytes], Any]) -> Any:
+    """Compiled code in memory: from the entry of all that it depends on, or compiled, and then kept."""
+    key = hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+    place = folder()
+    path = place / f"lanes-{key}" if place else None
+    code = _read(path) if path else None
+    if code is None:
+        code = compile_()
+        if path:
+            _write(path, code)
+    return load(code)
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        entry = path.read_bytes()
+    except OSError:
+        return None
+    check, code = entry[:CHECK], entry[CHECK:]
+    return code if hashlib.sha256(code).digest() == check else None
+
+
+def _write(path: Path, code: bytes) -> None:
+    """Written whole under another name, then renamed: no other process ever reads a part."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".lanes-")
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(code).digest() + code)
+        os.replace(name, path)
+    except OSError:
+        return  # a folder that cannot be written to

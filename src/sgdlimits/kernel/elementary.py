@@ -1,0 +1,207 @@
+r"""Elementary functions, written with the operations that every machine has.
+
+A call of a library's function works on one number at a time. These are a reduction and a polynomial, so that they are computed
+for all replicas of a vector at once, and on every back end alike. They are plain JAX functions of one double, which are
+flattened into a program like any other. `docs/kernels.md` has their errors, which `tests/unit/kernel` measures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+LOG2_HIGH, LOG2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+HALF_PI = (1.5707963109016418, 1.5893254712295857e-08, 6.123233932053594e-17)
+"""The first two have few enough bits that whole multiples of them are exact."""
+SHIFT = 6755399441055744.0
+"""1.5 2^52: a number of moderate size added to it is rounded, and is there in the last bits."""
+FARTHEST = 28.0
+"""Beyond it erfc is zero."""
+
+X = Float[Array, ""]
+
+
+def _polynomial(coefficients: Sequence[float], x: X) -> X:
+    value = jnp.full_like(x, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        value = value * x + float(coefficient)
+    return value
+
+
+@lru_cache(maxsize=8)
+def _fitted(function: Callable, low: float, high: float, degree: int) -> tuple[float, ...]:
+    """The polynomial in s, from -1 to 1, that is a function between `low` and `high` to rounding: by Chebyshev's."""
+    s = np.cos(np.pi * (np.arange(256) + 0.5) / 256)
+    values = function((s + 1) / 2 * (high - low) + low)
+    return tuple(np.polynomial.chebyshev.cheb2poly(np.polynomial.chebyshev.chebfit(s, values, degree)).tolist())
+
+
+def _two_to(n: X) -> X:
+    """2 to a whole power, made of its bits."""
+    bits = lax.bitcast_convert_type(n + SHIFT, jnp.int64)
+    return lax.bitcast_convert_type((bits + 1023) << 52, jnp.float64)
+
+
+def _reduced(x: X) -> tuple[X, X]:
+    """x = n log 2 + r with a whole n, for x that exp can hold."""
+    x = jnp.minimum(jnp.maximum(x, -708.0), 709.0)
+    n = jnp.round(x * (1 / math.log(2)))
+    return n, (x - n * LOG2_HIGH) - n * LOG2_LOW
+
+
+_GROWTH = [1 / math.factorial(n + 1) for n in range(13)]
+
+
+def exp(x: X) -> X:
+    n, r = _reduced(x)
+    return _polynomial([1.0, *_GROWTH[:-1]], r) * _two_to(n)
+
+
+def expm1(x: X) -> X:
+    n, r = _reduced(x)
+    scale = _two_to(n)
+    return scale * (r * _polynomial(_GROWTH, r)) + (scale - 1)
+
+
+def log(x: X) -> X:
+    """Exponent and mantissa between the roots of 1/2 and 2 from the bits, then the series of atanh; for normal numbers."""
+    bits = lax.bitcast_convert_type(x, jnp.int64)
+    mantissa = lax.bitcast_convert_type((bits & (2**52 - 1)) | (1022 << 52), jnp.float64)
+    small = mantissa < math.sqrt(0.5)
+    mantissa = jnp.where(small, mantissa + mantissa, mantissa)
+    exponent = lax.bitcast_convert_type((bits >> 52) | (1075 << 52), jnp.float64) - (2.0**52 + 1022)
+    exponent = jnp.where(small, exponent - 1, exponent)
+    s = (mantissa - 1) / (mantissa + 1)
+    series = s * _polynomial([2 / (2 * n + 1) for n in range(11)], s * s)
+    value = exponent * LOG2_HIGH + (exponent * LOG2_LOW + series)
+    return jnp.where(x > 0, jnp.where(x < jnp.inf, value, jnp.inf), jnp.where(x == 0, -jnp.inf, jnp.nan))
+
+
+def log1p(x: X) -> X:
+    u = 1 + x
+    exact = u == 1
+    return jnp.where(exact, x, log(u) * (x / jnp.where(exact, 1.0, u - 1)))
+
+
+def tanh(x: X) -> X:
+    m = expm1(-2 * jnp.abs(x))
+    return jnp.where(x < 0, m, -m) / (2 + m)
+
+
+def logistic(x: X) -> X:
+    return 1 / (1 + exp(-x))
+
+
+def sinh(x: X) -> X:
+    m = expm1(jnp.abs(x))
+    value = (m + m / (m + 1)) / 2
+    return jnp.where(x < 0, -value, value)
+
+
+def cosh(x: X) -> X:
+    e = exp(jnp.abs(x))
+    return (e + 1 / e) / 2
+
+
+def _scaled_erfc(t: np.ndarray) -> np.ndarray:
+    from scipy.special import erfcx
+
+    return erfcx(2 / t - 2)
+
+
+def _tail(x: X, farthest: float, degree: int) -> X:
+    """erfc(|x|): exp(-x^2) times a polynomial in 1/(2 + |x|). The exponential is the one in the slope of erf."""
+    low = 2 / (2 + farthest)
+    t = jnp.maximum(2 / (2 + jnp.abs(x)), low)
+    s = t * (2 / (1 - low)) - (1 + low) / (1 - low)
+    return exp(-(x * x)) * _polynomial(_fitted(_scaled_erfc, low, 1.0, degree), s)
+
+
+_NEAR = 0.25
+_ERF = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(9)]
+
+
+def erf(x: X) -> X:
+    far = 1 - _tail(x, 6.0, 18)
+    return jnp.where(jnp.abs(x) < _NEAR, x * _polynomial(_ERF, x * x), jnp.where(x < 0, -far, far))
+
+
+def erfc(x: X) -> X:
+    tail = _tail(x, FARTHEST, 22)
+    return jnp.where(jnp.abs(x) < _NEAR, 1 - x * _polynomial(_ERF, x * x), jnp.where(x < 0, 2 - tail, tail))
+
+
+def _sine_cosine(x: X) -> tuple[X, X]:
+    n = jnp.round(x * (2 / math.pi))
+    r = ((x - n * HALF_PI[0]) - n * HALF_PI[1]) - n * HALF_PI[2]
+    z, quadrant = r * r, lax.bitcast_convert_type(n + SHIFT, jnp.int64)
+    sine = r * _polynomial([(-1) ** i / math.factorial(2 * i + 1) for i in range(9)], z)
+    cosine = _polynomial([(-1) ** i / math.factorial(2 * i) for i in range(9)], z)
+    odd = (quadrant & 1) == 1
+    sine, cosine = jnp.where(odd, cosine, sine), jnp.where(odd, sine, cosine)
+    return jnp.where((quadrant & 2) == 2, -sine, sine), jnp.where(((quadrant + 1) & 2) == 2, -cosine, cosine)
+
+
+def sin(x: X) -> X:
+    return _sine_cosine(x)[0]
+
+
+def cos(x: X) -> X:
+    return _sine_cosine(x)[1]
+
+
+def tan(x: X) -> X:
+    sine, cosine = _sine_cosine(x)
+    return sine / cosine
+
+
+def _arc(z: np.ndarray) -> np.ndarray:
+    root = np.sqrt(z)
+    return np.arcsin(root) / root
+
+
+def asin(x: X) -> X:
+    """Beyond 1/2 by the half angle: asin x = pi/2 - 2 asin sqrt((1 - x)/2)."""
+    size = jnp.abs(x)
+    far = size > 0.5
+    z = jnp.where(far, (1 - size) / 2, size * size)
+    root = jnp.where(far, jnp.sqrt(z), size)
+    angle = root * _polynomial(_fitted(_arc, 0.0, 0.25, 12), z * 8 - 1)
+    value = jnp.where(far, (math.pi / 2 - angle) - angle, angle)
+    return jnp.where(x < 0, -value, value)
+
+
+def acos(x: X) -> X:
+    return math.pi / 2 - asin(x)
+
+
+def atan(x: X) -> X:
+    """Beyond 1 by the inverse: atan x = pi/2 - atan 1/x."""
+    size = jnp.abs(x)
+    far = size > 1
+    y = jnp.where(far, 1 / jnp.where(far, size, 1.0), size)
+    angle = asin(y / jnp.sqrt(1 + y * y))
+    value = jnp.where(far, math.pi / 2 - angle, angle)
+    return jnp.where(x < 0, -value, value)
+
+
+def exp2(x: X) -> X:
+    x = jnp.minimum(jnp.maximum(x, -1022.0), 1023.0)
+    n = jnp.round(x)
+    return _polynomial([1.0, *_GROWTH[:-1]], (x - n) * math.log(2)) * _two_to(n)
+
+
+def pow(x: X, y: X) -> X:
+    return exp(y * log(x))
+
+
+ELEMENTARY: dict[str, Callable[..., X]] = {
+    function.__name__: function
+    for function in (exp, expm1, exp2, log, log1p, tanh, logistic, sinh, cosh, erf, erfc, sin, cos, tan, asin, acos, atan, pow)
+}

@@ -1,0 +1,214 @@
+"""One replica's step as a flat program: the process's own `draw` and `step`, and the condition that ends a run.
+
+The process is traced for one run and one step. Its numbers (learning rates, noise, dimension) are inputs, so that another value
+needs no other program, but for zeros and ones, which simplify it. Entries of the state that are zero in all runs, and that a step
+keeps at zero, are constants: the empty half of a triangular matrix costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from sgdlimits.kernel.base import Ending, Moment, Steps
+from sgdlimits.kernel.bounds import bounded
+from sgdlimits.kernel.flatten import Flattening, lowered
+from sgdlimits.kernel.program import Program, Untranslated
+from sgdlimits.random import Stream
+
+MOST_NODES = 60_000
+"""Programs of more operations take longer to compile than they save."""
+DEAR = 0.4
+"""A condition that has more than this share of a step's operations is not asked after each step, where a bound rules it out."""
+MOST_NUMBERS = 4096
+"""Larger arrays of a problem are no numbers of a step."""
+ABSENT = 10**12
+
+
+class Near(NamedTuple):
+    """Whether a run stops in a state, and whether it may in another within "radius": functions of the state before a step."""
+
+    stops: int
+    may: int
+
+
+class Replica(NamedTuple):
+    """A flat program of one step, and which of its numbers are what.
+
+    `state` are the numbers before the step and `after` those behind it; `memory` is what the condition remembers, and `stops`
+    whether the run ends after the step. Where that is dear, `near` is there in its place. Inputs have names: ("number", i),
+    ("state", i), ("memory", i), "run", "seed", "seed_high", "step", "t", "size", "radius".
+    """
+
+    program: Program
+    state: tuple[int, ...]
+    after: tuple[int, ...]
+    memory: tuple[int, ...]
+    stops: int | None
+    near: Near | None
+
+    @property
+    def inputs(self) -> dict[Any, int]:
+        """The inputs by name."""
+        return {node.what: place for place, node in enumerate(self.program.nodes) if node.op == "input"}
+
+    @property
+    def moved(self) -> list[int]:
+        """Which numbers of the state a step changes."""
+        return [i for i, (before, after) in enumerate(zip(self.state, self.after, strict=True)) if before != after]
+
+
+class Numbers(NamedTuple):
+    """The leaves of a process and its condition: arrays of doubles, which a program takes as inputs, and all else."""
+
+    tree: Any
+    others: tuple
+    arrays: list[np.ndarray]
+
+    @classmethod
+    def of(cls, fixed: PyTree) -> Numbers:
+        leaves, tree = jax.tree.flatten(fixed)
+        number = [isinstance(leaf, (jax.Array, np.ndarray, np.generic)) and leaf.dtype == np.float64 for leaf in leaves]
+        arrays = [np.asarray(leaf) for leaf, is_number in zip(leaves, number, strict=True) if is_number]
+        others = tuple(None if is_number else _hashable(leaf) for leaf, is_number in zip(leaves, number, strict=True))
+        return cls(tree, others, arrays)
+
+    @property
+    def flat(self) -> np.ndarray:
+        """All doubles in a row."""
+        return np.concatenate([np.zeros(0), *(array.ravel() for array in self.arrays)])
+
+    @property
+    def form(self) -> tuple:
+        """All that a program depends on: shapes, and the values that simplify it."""
+        plain = tuple(
+            array.tobytes() for array in (np.where(np.isin(x, (0.0, 1.0)), x, 2.0).astype(np.int8) for x in self.arrays)
+        )
+        return self.tree, self.others, tuple(array.shape for array in self.arrays), plain
+
+
+def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray) -> Replica:
+    """The program of a process and its condition, for states and memories like these of one run (shapes without runs)."""
+    places, stops, like = _traced(numbers, state, memory)
+    program = Program(MOST_NODES)
+    walk, arrays, at = Flattening(program), [], 0
+    for array in numbers.arrays:
+        known = np.isin(array, (0.0, 1.0)).ravel()
+        rows = (
+            [
+                program.const(value, "f64") if special else program.input(("number", at + i))  # type: ignore[arg-type]
+                for i, (value, special) in enumerate(zip(array.ravel().tolist(), known.tolist(), strict=True))
+            ]
+            if array.size <= MOST_NUMBERS
+            else np.full(array.size, ABSENT)
+        )
+        arrays.append(np.array(rows, int).reshape(array.shape))
+        at += array.size
+    inputs = (
+        lambda name, like: [
+            np.array([program.input((name, i + first)) for i in range(leaf.size)], int).reshape(leaf.shape)  # type: ignore[arg-type]
+            for leaf, first in zip(like, np.cumsum([0, *(leaf.size for leaf in like)])[:-1].tolist(), strict=True)
+        ]
+    )
+    before, remembered = inputs("state", jax.tree.leaves(state)), inputs("memory", jax.tree.leaves(memory))
+    keys = [
+        np.array([program.input("seed", "u32"), program.input("seed_high", "u32")]),
+        np.array([program.input("run", "u32")]),
+        *(np.array(program.input(name, kind)) for name, kind in (("step", "u64"), ("t", "f64"), ("size", "f64"))),
+    ]
+    names = np.concatenate([leaf.ravel() for leaf in before])
+    cuts, none = np.cumsum([leaf.size for leaf in before])[:-1], program.const(0.0, "f64")
+    while True:
+        now = np.where(zero, none, names)
+        shaped = [part.reshape(leaf.shape) for part, leaf in zip(np.split(now, cuts), before, strict=True)]
+        after = walk.call(places, [*arrays, *shaped, *keys])
+        flat = np.concatenate([leaf.ravel() for leaf in after])
+        if not (wrong := zero & (flat != none)).any():
+            break
+        zero = zero & ~wrong
+    stop, near = None, None
+    if stops is not None:
+        stop = int(walk.call(jax.make_jaxpr(stops)(*like), [*arrays, *after, *remembered])[0])
+        step = program.order(flat.tolist())
+        if len(program.order([stop], set(step))) > DEAR * len(step):
+            near = _near(walk, stops, like, [*arrays, *shaped, *remembered], now != flat)
+    kept = [int(place) for leaf in remembered for place in leaf.ravel()]
+    results = [*now.tolist(), *flat.tolist(), *kept, *(near or ([] if stop is None else [stop]))]
+    written, moved = lowered(program, results)
+    move = lambda array: tuple(moved[place] for place in array)
+    last = None if near is None else Near(*move(near))
+    ends = moved[stop] if stop is not None and near is None else None
+    return Replica(written, move(now.tolist()), move(flat.tolist()), move(kept), ends, last)
+
+
+def _near(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarray], moves: np.ndarray) -> Near | None:
+    """The condition with a bound, where there is one and its program is not too large."""
+    arrays, state, memory = like
+    radius, none = walk.program.input("radius"), walk.program.const(0.0, "f64")
+    leaves = jax.tree.leaves(state)
+    cuts = np.cumsum([leaf.size for leaf in leaves])[:-1]
+    radii = [
+        part.reshape(leaf.shape) for part, leaf in zip(np.split(np.where(moves, radius, none), cuts), leaves, strict=True)
+    ]
+
+    def both(radii, arrays, state, memory):
+        return bounded(lambda state, memory: stops(arrays, state, memory))(radii, state, memory)
+
+    try:
+        found = walk.call(jax.make_jaxpr(both)(state, *like), [*radii, *places])
+    except Untranslated:
+        return None
+    return Near(*(int(place) for place in found))
+
+
+def _traced(numbers: Numbers, state: PyTree, memory: PyTree) -> tuple[Any, Callable | None, tuple]:
+    """The jaxpr of a step; whether a run stops, as a function of numbers, state and memory; and what these are like."""
+
+    def fixed(arrays) -> tuple[Steps, Ending]:
+        rest = iter(arrays)
+        return jax.tree.unflatten(numbers.tree, [next(rest) if leaf is None else _value(leaf) for leaf in numbers.others])
+
+    def step(arrays, state, seed, run, number, t, size):
+        process, _ = fixed(arrays)
+        drawn = process.draw(Stream(seed, run, number, 1))
+        state = jax.tree.map(lambda leaf: leaf[..., None], state)
+        after = process.step(state, jax.tree.map(lambda leaf: leaf[0], drawn), Moment(t, size))
+        return jax.tree.map(lambda leaf: leaf[..., 0], after)
+
+    def stops(arrays, state, memory):
+        process, until = fixed(arrays)
+        stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], state))
+        return until.stop_runs(process.problem, stats, jax.tree.map(lambda leaf: leaf[None], memory))[0]
+
+    like = lambda tree: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+    word = lambda *shape: jax.ShapeDtypeStruct(shape, np.uint32)
+    real = jax.ShapeDtypeStruct((), np.float64)
+    arrays, state = like(numbers.arrays), like(state)
+    step = jax.make_jaxpr(step)(arrays, state, word(2), word(1), jax.ShapeDtypeStruct((), np.uint64), real, real)
+    return step, None if fixed(numbers.arrays)[1] is None else stops, (arrays, state, like(memory))
+
+
+class _Frozen:
+    """An array of whole numbers as part of a key."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.key = (np.asarray(array).dtype.str, np.shape(array), np.asarray(array).tobytes())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Frozen) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def _hashable(leaf: Any) -> Any:
+    return _Frozen(leaf) if isinstance(leaf, (jax.Array, np.ndarray, np.generic)) else leaf
+
+
+def _value(leaf: Any) -> Any:
+    return leaf.array if isinstance(leaf, _Frozen) else leaf

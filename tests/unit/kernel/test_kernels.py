@@ -1,0 +1,185 @@
+"""Kernels make the same paths: they are told apart by speed alone."""
+
+from __future__ import annotations
+
+import inspect
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from contracts.matrix import PROBLEMS
+
+import sgdlimits as sl
+from sgdlimits.algorithm import ALGORITHMS
+from sgdlimits.algorithm.base import Wrapper
+from sgdlimits.algorithm.coordinates import Coordinatewise
+from sgdlimits.kernel import cache, lanes
+from sgdlimits.problem.presets import PRESETS
+
+D, STEPS = 200, 1000
+GO = {"t_max": STEPS / D, "runs": 5, "save": 3, "progress": False}
+
+
+def run(problem, kernel, d=D, **changes):
+    return sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), **{**GO, "kernel": kernel, **changes})
+
+
+def same_paths(problem, rtol=1e-9, **changes):
+    fast, slow = run(problem, "lanes", **changes), run(problem, "xla", **changes)
+    assert (fast.attrs["kernel"], slow.attrs["kernel"]) == ("lanes", "xla")
+    assert fast.status.values.tolist() == slow.status.values.tolist()
+    np.testing.assert_array_equal(fast.t_end, slow.t_end)
+    for name in slow.data_vars:
+        np.testing.assert_allclose(fast[name], slow[name], rtol=rtol, atol=rtol, err_msg=name)
+
+
+def small(preset):
+    """A preset with its defaults, where that is at most five units wide."""
+    needed = {name: {"means": [[1.0], [-1.0]], "labels": [1.0, 0.0]}.get(name) for name in inspect.signature(preset).parameters}
+    problem = preset(**{name: value for name, value in needed.items() if value is not None})
+    return problem if problem.directions.width <= 5 else None
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_the_paths_of_xla(name):
+    problem = small(PRESETS[name])
+    same_paths(problem)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_problem_of_the_contracts_has_the_paths_of_xla(name):
+    same_paths(PROBLEMS[name](), d=1024, t_max=1.0)
+
+
+NEEDED = {"heavy_ball": {"beta": 0.5}, "nesterov": {"beta": 0.5}, "repeated": {"times": 2}}
+"""What rules need beyond a learning rate; other arguments without a default are 0.5."""
+
+
+def with_rule(name):
+    """Velocities begin at zero, and those of two units are parallel after a step: then rounding chooses the axes of a path."""
+    rule = ALGORITHMS[name]
+    width = 1 if name in ("heavy_ball", "nesterov") else 2
+    base = sl.OnePassSGD(0.5) if issubclass(rule, Wrapper) else 0.5
+    arguments = list(inspect.signature(rule).parameters.values())[1:]
+    more = {each.name: 0.5 for each in arguments if each.default is each.empty} | NEEDED.get(name, {})
+    return sl.presets.committee(width, 2, "erf", lr=0.5, noise=0.1).with_algorithm(rule(base, **more))
+
+
+ON_THE_CHAIN = [name for name, rule in ALGORITHMS.items() if not issubclass(rule, Coordinatewise)]
+
+
+@pytest.mark.parametrize("name", ON_THE_CHAIN)
+def test_every_rule_has_the_paths_of_xla_or_names_what_is_missing(name):
+    problem = with_rule(name)
+    kernel = run(problem, None, t_max=0.1).attrs["kernel"]
+    if kernel == "lanes":
+        same_paths(problem)
+    else:
+        assert kernel.startswith("xla, since lanes does not know ")
+        assert name == "muon"
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_batches_sphere_second_layer_and_small_dimensions(batch):
+    rule = sl.OnePassSGD(0.3, lr_second=0.2, ridge=0.1, batch=batch)
+    same_paths(sl.presets.committee(3, 2, "tanh", noise=0.1, algorithm=rule), d=60, t_max=10)
+    same_paths(sl.presets.phase_retrieval(3, lr=0.3), d=3, t_max=100)
+
+
+CONDITIONS = {
+    "risk": lambda: (sl.presets.phase_retrieval(2, lr=0.2), sl.exits(0.3)),
+    "overlap": lambda: (sl.presets.phase_retrieval(2, lr=0.2), lambda stats: abs(stats.M).max() > 0.4),
+    "a dear risk": lambda: (sl.presets.committee(3, 2, "erf", lr=1.0, noise=0.01), sl.exits(0.3)),
+    "a dear condition": lambda: (
+        sl.presets.committee(3, 2, "erf", lr=1.0, noise=0.01),
+        lambda stats: jnp.arcsin(jnp.tanh(stats.Q @ stats.Q @ stats.Q)).sum() > 5,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_runs_stop_at_the_same_step(name):
+    problem, until = CONDITIONS[name]()
+    same_paths(problem, until=until, runs=21, t_max=60, save=2)
+    assert (run(problem, "lanes", until=until, runs=21, t_max=60, save=2).status == "stopped").any()
+
+
+def test_a_run_does_not_depend_on_the_runs_beside_it():
+    problem, go = sl.presets.committee(2, 1, lr=0.5), {"until": sl.exits(0.2), "t_max": 20}
+    many, few = run(problem, "lanes", runs=21, **go), run(problem, "lanes", runs=21, batch=4, **go)
+    assert many.identical(few)
+
+
+def test_exit_times_have_one_law(same_law):
+    """With two seeds."""
+    problem, go = sl.presets.phase_retrieval(lr=0.08), {"until": sl.exits(0.5), "t_max": 400, "runs": 400, "d": 100}
+    exits = [run(problem, kernel, seed=seed, **go).t_end.values for kernel, seed in (("lanes", 1), ("xla", 2))]
+    same_law({"t": exits[0]}, {"t": exits[1]})
+
+
+def test_one_step_after_the_other_has_the_paths_of_the_loop():
+    problem = sl.presets.phase_retrieval(lr=0.05)
+    for kernel in ("xla", "lanes"):
+        often, once = (run(problem, kernel, d=30, t_max=2, save=save) for save in (61, 2))
+        np.testing.assert_allclose(often.M.values[:, -1], once.M.values[:, -1], rtol=1e-12)
+
+
+def test_the_kernel_is_chosen_asked_for_and_recorded(monkeypatch):
+    problem = sl.presets.phase_retrieval()
+    assert run(problem, None).attrs["kernel"] == "lanes"
+    monkeypatch.setenv("SGDLIMITS_KERNEL", "xla")
+    assert run(problem, None).attrs["kernel"] == "xla"
+    monkeypatch.setenv("SGDLIMITS_KERNEL", "lanes")
+    weights = sl.simulate(problem, sl.SGD(10), sl.RandomInit(10), t_max=0.5, save=2, progress=False)
+    assert weights.attrs["kernel"] == "xla"
+    assert "kernel" not in sl.simulate(problem, sl.ODE(), sl.FixedInit(0.1), t_max=0.5, save=2, progress=False).attrs
+    with pytest.raises(sl.BadInput, match="kernel must be one of xla, lanes; got 'gpu'"):
+        run(problem, "gpu")
+    muon = sl.presets.committee(2, 2, algorithm=sl.Muon(0.1))
+    with pytest.raises(sl.BadInput, match="kernel='lanes' does not know eigh"):
+        run(muon, "lanes")
+
+
+def test_code_on_disk_is_read_and_repaired(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "folder", lambda: tmp_path)
+    problem, made = sl.presets.phase_retrieval(1, lr=0.077, noise=0.3), []
+    machine = lanes._machine()
+    whole = type(machine).object_code
+    monkeypatch.setattr(type(machine), "object_code", lambda self, text: made.append(1) or whole(self, text))
+
+    def again():
+        lanes._code.cache_clear()
+        return run(problem, "lanes")
+
+    first = again()
+    (entry,) = tmp_path.iterdir()
+    assert len(made) == 1
+    assert again().identical(first)
+    assert len(made) == 1
+    size = entry.stat().st_size
+    entry.write_bytes(entry.read_bytes()[: size // 2])
+    assert again().identical(first)
+    assert len(made) == 2
+    assert entry.stat().st_size == size
+    assert [path.name for path in tmp_path.iterdir()] == [entry.name]
+
+
+def test_runs_that_diverge_end_where_they_do_in_xla():
+    problem = sl.presets.phase_retrieval(lr=0.05, sphere=False)
+    norms = np.array([0.5, 40.0, 0.7, 60.0])
+    start = sl.Overlaps(np.ones((4, 1)), np.zeros((4, 1, 1)), norms[:, None, None])
+    go = dict(t_max=3, runs=4, save=7, progress=False)
+    with pytest.warns(sl.DivergedWarning):
+        fast, slow = (sl.simulate(problem, sl.Chain(60), start, kernel=kernel, **go) for kernel in ("lanes", "xla"))
+    assert fast.status.values.tolist() == slow.status.values.tolist() == ["finished", "diverged", "finished", "diverged"]
+    np.testing.assert_array_equal(fast.t_end, slow.t_end)
+    np.testing.assert_allclose(fast.Q, slow.Q, rtol=1e-9)
+
+
+def test_llvm_is_not_imported_before_it_is_needed():
+    import subprocess
+    import sys
+
+    code = "import sys, sgdlimits, sgdlimits.level; assert not any(name.startswith('llvmlite') for name in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
