@@ -1,8 +1,8 @@
 """Back end for processors: a flat program as a loop over steps on vectors of replicas, compiled by LLVM.
 
-All replicas of a vector do the same, each in its own lane. Loops go on until no lane has another round to make. Whole numbers of
-32 bits lie in lanes of 64, with anything in the upper halves until something depends on them: a product of two such numbers is
-then one instruction, and nothing is packed or unpacked.
+All replicas of a vector do the same, each in its own lane. Loops go on until no lane has another round to make. Whole numbers
+of 32 bits lie in lanes of 64, with anything in the upper halves until something depends on them: a product of two such numbers
+is then one instruction, and nothing is packed or unpacked.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ class Writer:
         self.function.linkage = "internal"
         self.function.attributes.add("noinline")
         state, memory, self.numbers, radius, answers = self.arguments
-        replica, wanted = self.replica, self.replica.near
+        replica, wanted = self.replica, tuple(self.replica.near or ())
         known = self.given({})
         for pointer, places in ((state, replica.state), (memory, replica.memory)):
             rows = self.rows(pointer, "f64", I64(0), len(places))
@@ -448,7 +448,8 @@ class Writer:
             memory = b.bitcast(self.remembered[0], F64.as_pointer()) if self.remembered else self.memory
             trial = b.bitcast(self.trial, F64.as_pointer())
             b.call(self.near, [state, memory, self.numbers, trial, answers])
-            hit, may = (b.fcmp_ordered("!=", self.load(row), v.const(0.0, "f64")) for row in self.rows(answers, "f64", I64(0), 2))
+            said = [self.load(row) for row in self.rows(answers, "f64", I64(0), 2)]
+            hit, may = (b.fcmp_ordered("!=", answer, v.const(0.0, "f64")) for answer in said)
             radius = b.load(self.trial)
             b.store(b.select(may, v.const(-1.0, "f64"), radius), self.reach)
             b.store(b.fmul(radius, b.select(may, v.const(0.25, "f64"), v.const(2.0, "f64"))), self.trial)

@@ -1,13 +1,13 @@
 """One replica's step as a flat program: the process's own `draw` and `step`, and the condition that ends a run.
 
-The process is traced for one run and one step. Its numbers (learning rates, noise, dimension) are inputs, so that another value
-needs no other program, but for zeros and ones, which simplify it. Entries of the state that are zero in all runs, and that a step
-keeps at zero, are constants: the empty half of a triangular matrix costs nothing.
+The process is traced for one run and one step. Its numbers (learning rates, noise, dimension) are inputs, so that another
+value needs no other program, but for zeros and ones, which simplify it. Entries of the state that are zero in all runs, and
+that a step keeps at zero, are constants: the empty half of a triangular matrix costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -95,26 +95,10 @@ def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray
     """The program of a process and its condition, for states and memories like these of one run (shapes without runs)."""
     places, stops, like = _traced(numbers, state, memory)
     program = Program(MOST_NODES)
-    walk, arrays, at = Flattening(program), [], 0
-    for array in numbers.arrays:
-        known = np.isin(array, (0.0, 1.0)).ravel()
-        rows = (
-            [
-                program.const(value, "f64") if special else program.input(("number", at + i))  # type: ignore[arg-type]
-                for i, (value, special) in enumerate(zip(array.ravel().tolist(), known.tolist(), strict=True))
-            ]
-            if array.size <= MOST_NUMBERS
-            else np.full(array.size, ABSENT)
-        )
-        arrays.append(np.array(rows, int).reshape(array.shape))
-        at += array.size
-    inputs = (
-        lambda name, like: [
-            np.array([program.input((name, i + first)) for i in range(leaf.size)], int).reshape(leaf.shape)  # type: ignore[arg-type]
-            for leaf, first in zip(like, np.cumsum([0, *(leaf.size for leaf in like)])[:-1].tolist(), strict=True)
-        ]
+    walk, arrays = Flattening(program), _given(program, numbers)
+    before, remembered = (
+        _inputs(program, name, jax.tree.leaves(tree)) for name, tree in (("state", state), ("memory", memory))
     )
-    before, remembered = inputs("state", jax.tree.leaves(state)), inputs("memory", jax.tree.leaves(memory))
     keys = [
         np.array([program.input("seed", "u32"), program.input("seed_high", "u32")]),
         np.array([program.input("run", "u32")]),
@@ -145,15 +129,33 @@ def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray
     return Replica(written, move(now.tolist()), move(flat.tolist()), move(kept), ends, last)
 
 
+def _given(program: Program, numbers: Numbers) -> list[np.ndarray]:
+    """Inputs for the numbers of a problem, and constants for zeros and ones. Large arrays have no places."""
+    places = _inputs(program, "number", numbers.arrays)
+    for at, array in zip(places, numbers.arrays, strict=True):
+        for value in (0.0, 1.0):
+            at[array == value] = program.const(value, "f64")
+    return places
+
+
+def _inputs(program: Program, name: str, like: Sequence[Any]) -> list[np.ndarray]:
+    """Arrays of inputs, numbered through."""
+    places, first = [], 0
+    for leaf in like:
+        count = int(np.prod(leaf.shape, dtype=int))
+        small = count <= MOST_NUMBERS
+        row = [program.input((name, i)) for i in range(first, first + count)] if small else [ABSENT] * count
+        places.append(np.array(row, int).reshape(leaf.shape))
+        first += count
+    return places
+
+
 def _near(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarray], moves: np.ndarray) -> Near | None:
     """The condition with a bound, where there is one and its program is not too large."""
-    arrays, state, memory = like
     radius, none = walk.program.input("radius"), walk.program.const(0.0, "f64")
-    leaves = jax.tree.leaves(state)
+    leaves, state = jax.tree.leaves(like[1]), like[1]
     cuts = np.cumsum([leaf.size for leaf in leaves])[:-1]
-    radii = [
-        part.reshape(leaf.shape) for part, leaf in zip(np.split(np.where(moves, radius, none), cuts), leaves, strict=True)
-    ]
+    radii = [part.reshape(leaf.shape) for part, leaf in zip(np.split(np.where(moves, radius, none), cuts), leaves, strict=True)]
 
     def both(radii, arrays, state, memory):
         return bounded(lambda state, memory: stops(arrays, state, memory))(radii, state, memory)
@@ -188,8 +190,8 @@ def _traced(numbers: Numbers, state: PyTree, memory: PyTree) -> tuple[Any, Calla
     word = lambda *shape: jax.ShapeDtypeStruct(shape, np.uint32)
     real = jax.ShapeDtypeStruct((), np.float64)
     arrays, state = like(numbers.arrays), like(state)
-    step = jax.make_jaxpr(step)(arrays, state, word(2), word(1), jax.ShapeDtypeStruct((), np.uint64), real, real)
-    return step, None if fixed(numbers.arrays)[1] is None else stops, (arrays, state, like(memory))
+    traced = jax.make_jaxpr(step)(arrays, state, word(2), word(1), jax.ShapeDtypeStruct((), np.uint64), real, real)
+    return traced, None if fixed(numbers.arrays)[1] is None else stops, (arrays, state, like(memory))
 
 
 class _Frozen:
