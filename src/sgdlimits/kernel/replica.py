@@ -93,23 +93,17 @@ class Numbers(NamedTuple):
 
 def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray) -> Replica:
     """The program of a process and its condition, for states and memories like these of one run (shapes without runs)."""
-    places, stops, like = _traced(numbers, state, memory)
-    program = Program(MOST_NODES)
-    walk, arrays = Flattening(program), _given(program, numbers)
-    before, remembered = (
-        _inputs(program, name, jax.tree.leaves(tree)) for name, tree in (("state", state), ("memory", memory))
-    )
-    keys = [
-        np.array([program.input("seed", "u32"), program.input("seed_high", "u32")]),
-        np.array([program.input("run", "u32")]),
-        *(np.array(program.input(name, kind)) for name, kind in (("step", "u64"), ("t", "f64"), ("size", "f64"))),
-    ]
-    names = np.concatenate([leaf.ravel() for leaf in before])
-    cuts, none = np.cumsum([leaf.size for leaf in before])[:-1], program.const(0.0, "f64")
-    while True:
-        now = np.where(zero, none, names)
+    step, stops, like = _traced(numbers, state, memory)
+    while True:  # each time a program of its own, so that what was assumed in vain leaves nothing behind
+        program = Program(MOST_NODES)
+        walk, arrays = Flattening(program), _given(program, numbers)
+        before, remembered = (
+            _inputs(program, name, jax.tree.leaves(tree)) for name, tree in (("state", state), ("memory", memory))
+        )
+        names, none = np.concatenate([leaf.ravel() for leaf in before]), program.const(0.0, "f64")
+        now, cuts = np.where(zero, none, names), np.cumsum([leaf.size for leaf in before])[:-1]
         shaped = [part.reshape(leaf.shape) for part, leaf in zip(np.split(now, cuts), before, strict=True)]
-        after = walk.call(places, [*arrays, *shaped, *keys])
+        after = walk.call(step, [*arrays, *shaped, *_keys(program)])
         flat = np.concatenate([leaf.ravel() for leaf in after])
         if not (wrong := zero & (flat != none)).any():
             break
@@ -117,8 +111,8 @@ def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray
     stop, near = None, None
     if stops is not None:
         stop = int(walk.call(jax.make_jaxpr(stops)(*like), [*arrays, *after, *remembered])[0])
-        step = program.order(flat.tolist())
-        if len(program.order([stop], set(step))) > DEAR * len(step):
+        needed = program.order(flat.tolist())
+        if len(program.order([stop], set(needed))) > DEAR * len(needed):
             near = _near(walk, stops, like, [*arrays, *shaped, *remembered], now != flat)
     kept = [int(place) for leaf in remembered for place in leaf.ravel()]
     results = [*now.tolist(), *flat.tolist(), *kept, *(near or ([] if stop is None else [stop]))]
@@ -127,6 +121,13 @@ def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray
     last = None if near is None else Near(*move(near))
     ends = moved[stop] if stop is not None and near is None else None
     return Replica(written, move(now.tolist()), move(flat.tolist()), move(kept), ends, last)
+
+
+def _keys(program: Program) -> list[np.ndarray]:
+    """What else a step is given: the seed, the run, the number of the step, when it is made and how long it is."""
+    word = lambda *names: np.array([program.input(name, "u32") for name in names])
+    single = (("step", "u64"), ("t", "f64"), ("size", "f64"))
+    return [word("seed", "seed_high"), word("run"), *(np.array(program.input(name, kind)) for name, kind in single)]
 
 
 def _given(program: Program, numbers: Numbers) -> list[np.ndarray]:
