@@ -22,7 +22,6 @@ from .algorithm import (
     SignSGD as SignSGD,
 )
 from .analysis import (
-    CensoredWarning as CensoredWarning,
     EffectiveDynamics as EffectiveDynamics,
     ExitTable as ExitTable,
     FixedPoint as FixedPoint,
@@ -47,6 +46,7 @@ from .analysis import (
 from .errors import (
     AccuracyWarning as AccuracyWarning,
     BadInput as BadInput,
+    CensoredWarning as CensoredWarning,
     Interrupted as Interrupted,
 )
 from .expectation import (

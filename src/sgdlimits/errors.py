@@ -13,6 +13,10 @@ class BadInput(ValueError):
     """An argument that cannot be used. The message is one sentence with the value and the remedy."""
 
 
+class CensoredWarning(UserWarning):
+    """Some runs had not exited when they ended, so that the mean of their exit times is only bounded from below."""
+
+
 class AccuracyWarning(UserWarning):
     """Expectations are less accurate than was asked for."""
 

@@ -9,4 +9,4 @@ from sgdlimits.analysis.landscape import Spectrum, hessian_spectrum
 from sgdlimits.analysis.local_limit import Linearisation, LocalLimit, linearise, local_limit
 from sgdlimits.analysis.localizability import Localizability
 from sgdlimits.analysis.phases import Phases, phases
-from sgdlimits.analysis.summary import CensoredWarning, Summary, summarise
+from sgdlimits.analysis.summary import Summary, summarise

@@ -11,9 +11,9 @@ import numpy as np
 import xarray as xr
 
 from sgdlimits.analysis.exit_times import exit_times
-from sgdlimits.analysis.summary import CensoredWarning, Estimate, summarise
+from sgdlimits.analysis.summary import Estimate, summarise
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, check_count
+from sgdlimits.errors import BadInput, CensoredWarning, check_count
 from sgdlimits.level import ODE, SDE, SGD, Chain
 from sgdlimits.level.condition import exits
 from sgdlimits.problem.projection import ProjectionProblem

@@ -21,7 +21,7 @@ import xarray as xr
 from scipy.special import ndtri
 
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, check_number
+from sgdlimits.errors import BadInput, CensoredWarning, check_number
 from sgdlimits.text import table
 
 NUMBERS_AT_ONCE = 2**20
@@ -88,10 +88,6 @@ def curve(times: Times, confidence: float = 0.95) -> Curve:
     ended = ~times.exited  # at equal times these come last
     columns = zip((0.0, 1.0, 1.0, 1.0, False), (times.t, share, low, high, ended), strict=True)
     return Curve(*(np.concatenate([[first], values[last]]) for first, values in columns))
-
-
-class CensoredWarning(UserWarning):
-    """Some runs had not exited when they ended, so that the mean of their exit times is only bounded from below."""
 
 
 @dataclass(frozen=True, repr=False)

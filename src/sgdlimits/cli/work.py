@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sgdlimits.errors import BadInput, Interrupted
+from sgdlimits.errors import BadInput, CensoredWarning, Interrupted
 from sgdlimits.files import check_plain, whole
 from sgdlimits.text import count, table as columns
 
@@ -78,7 +78,6 @@ def compute(call: Callable[[], xr.Dataset], out: Path) -> tuple[xr.Dataset, floa
 @contextmanager
 def warnings_in_a_sentence() -> Iterator[None]:
     """Print warnings of diverged and of censored runs as one sentence on standard error, without the line that raised them."""
-    from sgdlimits.analysis import CensoredWarning
     from sgdlimits.trajectory import DivergedWarning
 
     with warnings.catch_warnings():

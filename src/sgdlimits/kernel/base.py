@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from sgdlimits.random import Stream
@@ -25,9 +26,9 @@ class Carry(eqx.Module):
     """States, which runs still move, at which step each run ended (-1 while it moves), and what `until` remembers of it."""
 
     state: PyTree
-    moving: Bool[Array, " runs"]
-    stopped: Bool[Array, " runs"]
-    end: Int[Array, " runs"]
+    moving: Bool[Array | np.ndarray, " runs"]
+    stopped: Bool[Array | np.ndarray, " runs"]
+    end: Int[Array | np.ndarray, " runs"]
     memory: PyTree
 
 
@@ -43,9 +44,13 @@ class Span(NamedTuple):
 class Steps(Protocol):
     """What a kernel needs to know of a process: `sgdlimits.level.process.Process` says what each of them is."""
 
-    runs_axis: Any
-    problem: Any
-    block: Any
+    runs_axis: ClassVar[int]
+
+    @property
+    def problem(self) -> Any: ...
+
+    @property
+    def block(self) -> int: ...
 
     def draw(self, stream: Stream) -> PyTree: ...
 

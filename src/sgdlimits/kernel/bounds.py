@@ -1,7 +1,7 @@
 r"""How far a function can be from its value nearby: a rigorous bound, from the function's own jaxpr.
 
-Each number x of the function becomes a pair (x, r): it stays within r of x as long as no input moves by more than its own radius.
-A sum has the sum of the radii, a product :math:`|x|r_y + |y|r_x + r_xr_y`, an increasing function the larger of its two
+Each number x of the function becomes a pair (x, r): it stays within r of x as long as no input moves by more than its own
+radius. A sum has the sum of the radii, a product :math:`|x|r_y + |y|r_x + r_xr_y`, an increasing function the larger of its two
 differences to the ends. A comparison has, in the place of a radius, whether its answer may change. Bounds are not the
 tightest, since numbers that depend on one another are treated as if they did not, but they need no knowledge of the function.
 """
@@ -30,7 +30,9 @@ _MOVED = (
     "copy_p", "stop_gradient", "tile", "neg", "abs", "reduce_precision", "real",
 )  # fmt: skip
 """What does to radii what it does to numbers, or nothing that is not in the number itself."""
-_MONOTONE = ("exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "sqrt", "asin", "acos", "atan", "sinh", "cbrt")
+_MONOTONE = (
+    "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "sqrt", "asin", "acos", "atan", "sinh", "cbrt",
+)  # fmt: skip
 _COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
 _LIPSCHITZ = {"sin": 1.0, "cos": 1.0}
 
@@ -55,11 +57,12 @@ def _full(value: Any, radius: Any) -> Any:
     kind = jnp.result_type(value)
     if radius is not None or jnp.issubdtype(kind, jnp.integer):
         return radius
-    return jnp.zeros(jnp.shape(value), bool if kind == bool else float)
+    return jnp.zeros(jnp.shape(value), bool if kind == np.dtype(bool) else float)
 
 
 def _run(closed: ClosedJaxpr, arguments: Sequence[Pair]) -> list[Pair]:
-    jaxpr, known = closed.jaxpr, {}
+    known: dict[Any, Pair] = {}
+    jaxpr = closed.jaxpr
     read = lambda atom: (atom.val, None) if isinstance(atom, Literal) else known[atom]
     known |= {variable: (value, None) for variable, value in zip(jaxpr.constvars, closed.consts, strict=True)}
     known |= dict(zip(jaxpr.invars, arguments, strict=True))
@@ -130,7 +133,7 @@ def _radius(name: str, params: dict, bind: Callable, x: list[Array], radii: list
     if name == "select_n":
         return _chosen(bind, x, radii, r)
     if name in _COMPARE:
-        return abs(x[0] - x[1]) <= r[0] + r[1] + SLACK * (abs(x[0]) + abs(x[1])) if r[0].dtype != bool else r[0] | r[1]
+        return abs(x[0] - x[1]) <= r[0] + r[1] + SLACK * (abs(x[0]) + abs(x[1])) if r[0].dtype.kind == "f" else r[0] | r[1]
     if name in ("and", "or", "xor"):
         return r[0] | r[1]
     if name == "not":
@@ -138,7 +141,7 @@ def _radius(name: str, params: dict, bind: Callable, x: list[Array], radii: list
     if name in ("reduce_or", "reduce_and"):
         return r[0].any(params["axes"])
     if name == "convert_element_type" and not jnp.issubdtype(params["new_dtype"], jnp.integer):
-        return r[0].astype(bool if params["new_dtype"] == bool else float)
+        return r[0].astype(bool if params["new_dtype"] == np.dtype(bool) else float)
     if name == "is_finite":
         return ~jnp.isfinite(r[0])
     raise Untranslated(f"a bound for {name}")

@@ -1,8 +1,8 @@
 """From a JAX function of one replica to a flat program: its jaxpr, unrolled into single numbers.
 
 An array is an array of places in the program. What moves numbers about (slices, transposes, broadcasts) then costs nothing,
-scans are unrolled, and calls are followed. A `while` becomes a loop. An index that is not known before the replica runs is tried
-at each of its values, with a choice among the results. A primitive without a rule raises `Untranslated`.
+scans are unrolled, and calls are followed. A `while` becomes a loop. An index that is not known before the replica runs is
+tried at each of its values, with a choice among the results. A primitive without a rule raises `Untranslated`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Places = np.ndarray
 Rule = Callable[["Flattening", Any, list[Places]], Any]
 _KIND = {np.dtype(kind).name: name for name, kind in KINDS.items()} | {"int8": "i32", "uint8": "u32"}
 _SAME = {
-    **{name: name for name in ("add", "sub", "mul", "div", "max", "min", "neg", "abs", "sqrt", "rsqrt", "floor", "ceil", "sign", "rem")},
-    **{name: name for name in ("and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge", *ELEMENTARY)},
-    "add_any": "add", "shift_left": "shl", "shift_right_logical": "shr", "shift_right_arithmetic": "shr",
+    **{name: name for name in ("add", "sub", "mul", "div", "max", "min", "neg", "abs", "sqrt", "rsqrt", "floor", "ceil")},
+    **{name: name for name in ("sign", "rem", "and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge", *ELEMENTARY)},
+    "add_any": "add", "shift_left": "shl", "shift_right_arithmetic": "shr",
 }  # fmt: skip
 """Primitives that are operations of a program on each entry."""
 _REDUCE = {
@@ -63,7 +63,8 @@ def kind_of(dtype: Any) -> str:
 
 def lowered(program: Program, results: Sequence[int]) -> tuple[Program, dict[int, int]]:
     """A program with the elementary functions written out, and where in it the nodes are that results need."""
-    out, at, needed = Program(), {}, program.everything(results)
+    out, needed = Program(), program.everything(results)
+    at: dict[int, int] = {}
     inverted = {program.nodes[place].args for place in needed if program.nodes[place].op == "rsqrt"}
     for place in needed:
         node = program.nodes[place]
@@ -75,8 +76,8 @@ def lowered(program: Program, results: Sequence[int]) -> tuple[Program, dict[int
             root = out.op("mul", args[0], out.op("rsqrt", *args))
             at[place] = out.op("select", out.op("eq", args[0], out.const(0, node.kind)), args[0], root)
         elif node.op == "loop":
-            moved = Loop(*(tuple(at[one] for one in part) for part in node.what[:2]), at[node.what.again])
-            at[place] = out.node(node.op, node.kind, args, moved)
+            carry, after = (tuple(at[one] for one in part) for part in node.what[:2])
+            at[place] = out.node(node.op, node.kind, args, Loop(carry, after, at[node.what.again]))
         elif node.op == "convert":
             at[place] = out.convert(args[0], node.kind)
         elif node.op in ("input", "carry", "const", "bitcast", "item"):
@@ -121,7 +122,7 @@ class Flattening:
         found = [self.program.value(place) for place in places.ravel().tolist()]
         return None if any(value is None for value in found) else np.array(found, int).reshape(places.shape)
 
-    def _run(self, jaxpr: Jaxpr, constants: Sequence[Places], arguments: Sequence[Places]) -> list[Places]:
+    def _run(self, jaxpr: Any, constants: Sequence[Places], arguments: Sequence[Places]) -> list[Places]:
         known: dict[Any, Places] = {}
         read = lambda atom: self.constants(atom.val) if isinstance(atom, Literal) else known[atom]
         for variable, value in zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True):
@@ -164,7 +165,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-# --- numbers that stay the same in another place ------------------------------------------------------------------------------
+# --- numbers that stay the same in another place -----------------------------------------------------------------------------
 
 
 @rule("broadcast_in_dim")
@@ -234,7 +235,7 @@ def _(walk, equation, args):
     return np.broadcast_to(numbers.reshape(along), shape)
 
 
-# --- arithmetic -----------------------------------------------------------------------------------------------------------------
+# --- arithmetic --------------------------------------------------------------------------------------------------------------
 
 
 @rule("convert_element_type")
@@ -247,6 +248,13 @@ def _(walk, equation, args):
 def _(walk, equation, args):
     kind = kind_of(equation.params["new_dtype"])
     return walk.each(lambda place: walk.program.bitcast(place, kind), args[0])
+
+
+@rule("shift_right_logical")
+def _(walk, equation, args):
+    kind = walk.program.kind(int(args[0].flat[0]))
+    plain = [walk.each(lambda place: walk.program.bitcast(place, "u" + kind[1:]), part) for part in args]
+    return walk.each(lambda place: walk.program.bitcast(place, kind), walk.op("shr", *plain))
 
 
 @rule("square")
@@ -345,7 +353,7 @@ def _(walk, equation, args):
     return reduce(partial(walk.op, "add"), np.moveaxis(terms, -1, 0)).reshape(equation.outvars[0].aval.shape)
 
 
-# --- indices --------------------------------------------------------------------------------------------------------------------
+# --- indices -----------------------------------------------------------------------------------------------------------------
 
 
 @rule("dynamic_slice")
@@ -427,7 +435,7 @@ def _(walk, equation, args):
     return out
 
 
-# --- calls and loops ------------------------------------------------------------------------------------------------------------
+# --- calls and loops ---------------------------------------------------------------------------------------------------------
 
 
 @rule(
@@ -465,12 +473,12 @@ def _(walk, equation, args):
 @rule("scan")
 def _(walk, equation, args):
     p = equation.params
-    fixed, carry, rows = np.split(np.array([*args, None], object)[:-1], [p["num_consts"], p["num_consts"] + p["num_carry"]])
-    carry, made = list(carry), {}
+    n, m = p["num_consts"], p["num_carry"]
+    fixed, carry, rows, made = args[:n], args[n : n + m], args[n + m :], {}
     for i in reversed(range(p["length"])) if p["reverse"] else range(p["length"]):
         results = walk.call(p["jaxpr"], [*fixed, *carry, *(row[i] for row in rows)])
-        carry, made[i] = results[: p["num_carry"]], results[p["num_carry"] :]
-    count = len(equation.outvars) - p["num_carry"]
+        carry, made[i] = results[:m], results[m:]
+    count = len(equation.outvars) - m
     return [*carry, *(np.array([made[i][j] for i in range(p["length"])], int) for j in range(count))]
 
 
@@ -485,8 +493,8 @@ def _(walk, equation, args):
     if program.value(begin) is not None and not program.value(begin):
         return list(first)
     flat = np.concatenate([part.ravel() for part in first])
-    parts = lambda places: [x.reshape(part.shape) for x, part in zip(np.split(places, cuts), first, strict=True)]
     cuts, carried, number = np.cumsum([part.size for part in first])[:-1], np.zeros(flat.size, bool), program.new_loop()
+    parts = lambda places: [x.reshape(part.shape) for x, part in zip(np.split(places, cuts), first, strict=True)]
     while True:
         names = [program.node("carry", program.kind(place), (), (number, i)) for i, place in enumerate(flat.tolist())]
         state = parts(np.where(carried, names, flat))

@@ -33,7 +33,8 @@ COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 _FOLD: dict[str, Callable] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum, "neg": np.negative,
-    "abs": np.abs, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "floor": np.floor, "ceil": np.ceil, "round": np.round, "sign": np.sign,
+    "abs": np.abs, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "floor": np.floor,
+    "ceil": np.ceil, "round": np.round, "sign": np.sign,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert, "shl": np.left_shift,
     "shr": np.right_shift, "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal, "select": np.where,
@@ -91,7 +92,7 @@ class Program:
         """A constant. There is one zero."""
         return self.node("const", kind, (), (KINDS[kind](value) if value else KINDS[kind](0)).item())
 
-    def input(self, name: str, kind: str = "f64") -> int:
+    def input(self, name: Any, kind: str = "f64") -> int:
         return self.node("input", kind, (), name)
 
     def kind(self, place: int) -> str:

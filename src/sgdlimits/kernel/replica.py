@@ -1,13 +1,13 @@
 """One replica's step as a flat program: the process's own `draw` and `step`, and the condition that ends a run.
 
-The process is traced for one run and one step. Its numbers (learning rates, noise, dimension) are inputs, so that another value
-needs no other program, but for zeros and ones, which simplify it. Entries of the state that are zero in all runs, and that a step
-keeps at zero, are constants: the empty half of a triangular matrix costs nothing.
+The process is traced for one run and one step. Its numbers (learning rates, noise, dimension) are inputs, so that another
+value needs no other program, but for zeros and ones, which simplify it. Entries of the state that are zero in all runs, and
+that a step keeps at zero, are constants: the empty half of a triangular matrix costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -93,39 +93,17 @@ class Numbers(NamedTuple):
 
 def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray) -> Replica:
     """The program of a process and its condition, for states and memories like these of one run (shapes without runs)."""
-    places, stops, like = _traced(numbers, state, memory)
-    program = Program(MOST_NODES)
-    walk, arrays, at = Flattening(program), [], 0
-    for array in numbers.arrays:
-        known = np.isin(array, (0.0, 1.0)).ravel()
-        rows = (
-            [
-                program.const(value, "f64") if special else program.input(("number", at + i))  # type: ignore[arg-type]
-                for i, (value, special) in enumerate(zip(array.ravel().tolist(), known.tolist(), strict=True))
-            ]
-            if array.size <= MOST_NUMBERS
-            else np.full(array.size, ABSENT)
+    step, stops, like = _traced(numbers, state, memory)
+    while True:  # each time a program of its own, so that what was assumed in vain leaves nothing behind
+        program = Program(MOST_NODES)
+        walk, arrays = Flattening(program), _given(program, numbers)
+        before, remembered = (
+            _inputs(program, name, jax.tree.leaves(tree)) for name, tree in (("state", state), ("memory", memory))
         )
-        arrays.append(np.array(rows, int).reshape(array.shape))
-        at += array.size
-    inputs = (
-        lambda name, like: [
-            np.array([program.input((name, i + first)) for i in range(leaf.size)], int).reshape(leaf.shape)  # type: ignore[arg-type]
-            for leaf, first in zip(like, np.cumsum([0, *(leaf.size for leaf in like)])[:-1].tolist(), strict=True)
-        ]
-    )
-    before, remembered = inputs("state", jax.tree.leaves(state)), inputs("memory", jax.tree.leaves(memory))
-    keys = [
-        np.array([program.input("seed", "u32"), program.input("seed_high", "u32")]),
-        np.array([program.input("run", "u32")]),
-        *(np.array(program.input(name, kind)) for name, kind in (("step", "u64"), ("t", "f64"), ("size", "f64"))),
-    ]
-    names = np.concatenate([leaf.ravel() for leaf in before])
-    cuts, none = np.cumsum([leaf.size for leaf in before])[:-1], program.const(0.0, "f64")
-    while True:
-        now = np.where(zero, none, names)
+        names, none = np.concatenate([leaf.ravel() for leaf in before]), program.const(0.0, "f64")
+        now, cuts = np.where(zero, none, names), np.cumsum([leaf.size for leaf in before])[:-1]
         shaped = [part.reshape(leaf.shape) for part, leaf in zip(np.split(now, cuts), before, strict=True)]
-        after = walk.call(places, [*arrays, *shaped, *keys])
+        after = walk.call(step, [*arrays, *shaped, *_keys(program)])
         flat = np.concatenate([leaf.ravel() for leaf in after])
         if not (wrong := zero & (flat != none)).any():
             break
@@ -133,8 +111,8 @@ def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray
     stop, near = None, None
     if stops is not None:
         stop = int(walk.call(jax.make_jaxpr(stops)(*like), [*arrays, *after, *remembered])[0])
-        step = program.order(flat.tolist())
-        if len(program.order([stop], set(step))) > DEAR * len(step):
+        needed = program.order(flat.tolist())
+        if len(program.order([stop], set(needed))) > DEAR * len(needed):
             near = _near(walk, stops, like, [*arrays, *shaped, *remembered], now != flat)
     kept = [int(place) for leaf in remembered for place in leaf.ravel()]
     results = [*now.tolist(), *flat.tolist(), *kept, *(near or ([] if stop is None else [stop]))]
@@ -145,15 +123,40 @@ def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray
     return Replica(written, move(now.tolist()), move(flat.tolist()), move(kept), ends, last)
 
 
+def _keys(program: Program) -> list[np.ndarray]:
+    """What else a step is given: the seed, the run, the number of the step, when it is made and how long it is."""
+    word = lambda *names: np.array([program.input(name, "u32") for name in names])
+    single = (("step", "u64"), ("t", "f64"), ("size", "f64"))
+    return [word("seed", "seed_high"), word("run"), *(np.array(program.input(name, kind)) for name, kind in single)]
+
+
+def _given(program: Program, numbers: Numbers) -> list[np.ndarray]:
+    """Inputs for the numbers of a problem, and constants for zeros and ones. Large arrays have no places."""
+    places = _inputs(program, "number", numbers.arrays)
+    for at, array in zip(places, numbers.arrays, strict=True):
+        for value in (0.0, 1.0):
+            at[array == value] = program.const(value, "f64")
+    return places
+
+
+def _inputs(program: Program, name: str, like: Sequence[Any]) -> list[np.ndarray]:
+    """Arrays of inputs, numbered through."""
+    places, first = [], 0
+    for leaf in like:
+        count = int(np.prod(leaf.shape, dtype=int))
+        small = count <= MOST_NUMBERS
+        row = [program.input((name, i)) for i in range(first, first + count)] if small else [ABSENT] * count
+        places.append(np.array(row, int).reshape(leaf.shape))
+        first += count
+    return places
+
+
 def _near(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarray], moves: np.ndarray) -> Near | None:
     """The condition with a bound, where there is one and its program is not too large."""
-    arrays, state, memory = like
     radius, none = walk.program.input("radius"), walk.program.const(0.0, "f64")
-    leaves = jax.tree.leaves(state)
+    leaves, state = jax.tree.leaves(like[1]), like[1]
     cuts = np.cumsum([leaf.size for leaf in leaves])[:-1]
-    radii = [
-        part.reshape(leaf.shape) for part, leaf in zip(np.split(np.where(moves, radius, none), cuts), leaves, strict=True)
-    ]
+    radii = [part.reshape(leaf.shape) for part, leaf in zip(np.split(np.where(moves, radius, none), cuts), leaves, strict=True)]
 
     def both(radii, arrays, state, memory):
         return bounded(lambda state, memory: stops(arrays, state, memory))(radii, state, memory)
@@ -188,8 +191,8 @@ def _traced(numbers: Numbers, state: PyTree, memory: PyTree) -> tuple[Any, Calla
     word = lambda *shape: jax.ShapeDtypeStruct(shape, np.uint32)
     real = jax.ShapeDtypeStruct((), np.float64)
     arrays, state = like(numbers.arrays), like(state)
-    step = jax.make_jaxpr(step)(arrays, state, word(2), word(1), jax.ShapeDtypeStruct((), np.uint64), real, real)
-    return step, None if fixed(numbers.arrays)[1] is None else stops, (arrays, state, like(memory))
+    traced = jax.make_jaxpr(step)(arrays, state, word(2), word(1), jax.ShapeDtypeStruct((), np.uint64), real, real)
+    return traced, None if fixed(numbers.arrays)[1] is None else stops, (arrays, state, like(memory))
 
 
 class _Frozen:

@@ -74,7 +74,7 @@ def _bounded(process: Steps, state: PyTree) -> Bool[Array, " runs"]:
     return jnp.stack([inside(leaf) for leaf in jax.tree.leaves(state)]).all(0)
 
 
-def _select(process: Steps, choose: Bool[Array, " runs"], yes: PyTree, no: PyTree) -> PyTree:
+def _select(process: Steps, choose: Any, yes: PyTree, no: PyTree) -> PyTree:
     def pick(a, b):
         shape = [1] * a.ndim
         shape[process.runs_axis] = -1

@@ -236,7 +236,7 @@ def _set_out(process: Process, until: Condition | None, state: PyTree) -> Carry:
     state = jax.tree.map(strong, state)  # weak types would compile twice
     runs = jax.tree.leaves(state)[0].shape[process.runs_axis]
     if until is None:
-        return Carry(state, np.ones(runs, bool), np.zeros(runs, bool), np.full(runs, -1, np.int64), ())  # type: ignore[arg-type]
+        return Carry(state, np.ones(runs, bool), np.zeros(runs, bool), np.full(runs, -1, np.int64), ())
     memory, stopped = compiled(_begin, process, until, quick=True)(state)
     return Carry(state, ~stopped, stopped, jnp.where(stopped, 0, -1).astype(jnp.int64), memory)
 

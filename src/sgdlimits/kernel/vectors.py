@@ -1,0 +1,211 @@
+"""A flat program on vectors of lanes: one of LLVM's instructions for each node.
+
+All replicas of a vector do the same, each in its own lane. Loops go on until no lane has another round to make. Whole numbers
+of 32 bits lie in lanes of 64, with anything in the upper halves until something depends on them: a product of two such numbers
+is then one instruction, and nothing is packed or unpacked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import llvmlite.ir as ir
+
+from sgdlimits.kernel.program import COMPARISONS, Program
+
+I1, I32, I64, F32, F64 = ir.IntType(1), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType()
+SCALAR = {"f64": F64, "f32": F32, "b1": I1, **dict.fromkeys(("i64", "u64", "i32", "u32"), I64)}
+LOW = 2**32 - 1
+FLAGS = ("contract", "nsz")
+"""Products and sums may become one instruction, with one rounding."""
+SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+RARE = (1, 2000)
+
+
+class Vectors:
+    """Instructions on vectors of lanes, one for each node of a program."""
+
+    def __init__(self, module: ir.Module, builder: ir.IRBuilder, width: int, wide: bool) -> None:
+        self.module, self.b, self.width, self.wide = module, builder, width, wide
+
+    def type(self, kind: str) -> ir.Type:
+        return ir.VectorType(SCALAR[kind], self.width)
+
+    def const(self, value: Any, kind: str) -> ir.Constant:
+        if kind[0] != "f":
+            value = int(value) if kind == "b1" else (int(value) + 2**63) % 2**64 - 2**63
+        return ir.Constant(self.type(kind), [value] * self.width)
+
+    def splat(self, number: ir.Value) -> ir.Value:
+        """One number in all lanes."""
+        kind = ir.VectorType(number.type, self.width)
+        one = self.b.insert_element(ir.Constant(kind, ir.Undefined), number, I32(0))
+        return self.b.shuffle_vector(one, ir.Constant(kind, ir.Undefined), ir.Constant(ir.VectorType(I32, self.width), None))
+
+    def any(self, lanes: ir.Value) -> ir.Value:
+        bits = ir.IntType(self.width)
+        return self.b.icmp_unsigned("!=", self.b.bitcast(lanes, bits), bits(0))
+
+    def slot(self, type_: ir.Type) -> ir.Value:
+        """A variable."""
+        with self.b.goto_entry_block():
+            return self.b.alloca(type_)
+
+    def intrinsic(self, name: str, *args: ir.Value) -> ir.Value:
+        element = "f64" if args[0].type.element == F64 else "f32"
+        kind = ir.FunctionType(args[0].type, [arg.type for arg in args])
+        name = f"llvm.{name}.v{self.width}{element}"
+        known = self.module.globals.get(name)
+        return self.b.call(known or ir.Function(self.module, kind, name), args)
+
+    def clean(self, x: ir.Value, kind: str) -> ir.Value:
+        """A whole number with its upper half as it should be."""
+        if kind == "u32":
+            return self.b.and_(x, self.const(LOW, "u64"))
+        half = self.const(32, "i64")
+        return self.b.ashr(self.b.shl(x, half), half) if kind == "i32" else x
+
+    def emit(self, program: Program, places: Sequence[int], known: dict[int, ir.Value]) -> None:
+        """Instructions for nodes, in their order; `known` has the values so far and gets the new ones."""
+        for place in places:
+            node = program.nodes[place]
+            if place in known:
+                continue
+            if node.op == "const":
+                known[place] = self.const(node.what, node.kind)
+            elif node.op == "loop":
+                known[place] = self._loop(program, place, known)
+            elif node.op == "item":
+                known[place] = known[node.args[0]][node.what]
+            elif node.op == "input":
+                raise KeyError(f"nothing is given as {node.what}")
+            else:
+                kinds = [program.kind(arg) for arg in node.args]
+                known[place] = self._op(node.op, node.kind, kinds, [known[arg] for arg in node.args])
+
+    def _loop(self, program: Program, place: int, known: dict[int, ir.Value]) -> list[ir.Value]:
+        """Lanes that have left keep their values; where no lane enters, which is the usual case, nothing is done."""
+        b, node = self.b, program.nodes[place]
+        loop, (begin, *first) = node.what, [known[arg] for arg in node.args]
+        slots = [self.slot(value.type) for value in first]
+        active = self.slot(begin.type)
+        for slot, value in zip((*slots, active), (*first, begin), strict=True):
+            b.store(value, slot)
+        enter, rounds, leave = (b.append_basic_block(name) for name in ("enter", "round", "leave"))
+        b.cbranch(self.any(begin), enter, leave).set_weights(RARE)
+        b.position_at_end(enter)
+        still, body = program.inside(loop, known)
+        inner = dict(known)
+        self.emit(program, still, inner)
+        b.branch(rounds)
+        b.position_at_end(rounds)
+        on = b.load(active)
+        inner |= {carry: b.load(slot) for carry, slot in zip(loop.carry, slots, strict=True)}
+        self.emit(program, body, inner)
+        for carry, after, slot in zip(loop.carry, loop.after, slots, strict=True):
+            b.store(b.select(on, inner[after], inner[carry]), slot)
+        on = b.and_(on, inner[loop.again])
+        b.store(on, active)
+        b.cbranch(self.any(on), rounds, leave)
+        b.position_at_end(leave)
+        return [b.load(slot) for slot in slots]
+
+    def _op(self, op: str, kind: str, kinds: list[str], args: list[ir.Value]) -> ir.Value:
+        b, of = self.b, kinds[-1]
+        real, signed = of[0] == "f", of[0] == "i"
+        if op in ("shr", "div", "rem", *(["mul"] if of == "u32" else []), "max", "min", "abs", "sign", *COMPARISONS):
+            args = [self.clean(arg, of) for arg in args]
+        if op in ("add", "sub", "mul"):
+            return getattr(b, f"f{op}")(*args, flags=FLAGS) if real else getattr(b, op)(*args)
+        if op == "div":
+            return b.fdiv(*args, flags=FLAGS) if real else (b.sdiv if signed else b.udiv)(*args)
+        if op == "rem":
+            return b.frem(*args) if real else (b.srem if signed else b.urem)(*args)
+        if op in ("and", "or", "xor"):
+            return {"and": b.and_, "or": b.or_, "xor": b.xor}[op](*args)
+        if op == "shl":
+            return b.shl(*args)
+        if op == "shr":
+            return (b.ashr if signed else b.lshr)(*args)
+        if op == "not":
+            return b.not_(args[0])
+        if op == "neg":
+            return b.fneg(args[0]) if real else b.neg(args[0])
+        if op == "select":
+            return b.select(*args)
+        if op in COMPARISONS:
+            return self._compare(op, of, *args)
+        if op in ("max", "min"):
+            return b.select(self._compare("gt" if op == "max" else "lt", of, *args), *args)
+        if op == "abs":
+            return (
+                self.intrinsic("fabs", *args)
+                if real
+                else b.select(self._compare("lt", of, args[0], self.const(0, of)), b.neg(args[0]), args[0])
+            )
+        if op == "sign":
+            zero = self.const(0, of)
+            below = b.select(self._compare("lt", of, args[0], zero), self.const(-1, of), zero)
+            return b.select(self._compare("gt", of, args[0], zero), self.const(1, of), below)
+        if op == "rsqrt":
+            return self._rsqrt(*args)
+        if op in ("sqrt", "floor", "ceil", "round"):
+            return self.intrinsic({"round": "rint"}.get(op, op), *args)
+        if op == "bitcast":
+            return self._bitcast(of, kind, args[0])
+        if op == "convert":
+            return self._convert(of, kind, args[0])
+        raise KeyError(op)
+
+    def _rsqrt(self, x: ir.Value) -> ir.Value:
+        """Where the processor has an estimate of it, that and two of Newton's steps: neither a division nor a root."""
+        b = self.b
+        if not self.wide or x.type.element != F64:
+            return b.fdiv(ir.Constant(x.type, [1.0] * self.width), self.intrinsic("sqrt", x), flags=FLAGS)
+        eight, name = ir.VectorType(F64, 8), "llvm.x86.avx512.rsqrt14.pd.512"
+        kind = ir.FunctionType(eight, [eight, eight, ir.IntType(8)])
+        function = self.module.globals.get(name) or ir.Function(self.module, kind, name)
+        lanes = lambda first, count: ir.Constant(ir.VectorType(I32, count), list(range(first, first + count)))
+        nothing = ir.Constant(eight, ir.Undefined)
+        parts = [b.shuffle_vector(x, x, lanes(first, 8)) for first in range(0, self.width, 8)]
+        parts = [b.call(function, [part, nothing, ir.IntType(8)(-1)]) for part in parts]
+        first = parts[0] if len(parts) == 1 else b.shuffle_vector(*parts, lanes(0, 16))
+        half, y = b.fmul(x, self.const(-0.5, "f64"), flags=FLAGS), first
+        for _ in range(2):
+            rest = b.fadd(b.fmul(b.fmul(half, y), y, flags=FLAGS), self.const(0.5, "f64"), flags=FLAGS)
+            y = b.fadd(b.fmul(y, rest, flags=FLAGS), y, flags=FLAGS)
+        return b.select(b.fcmp_ordered("==", y, y), y, first)  # at zero and at infinity the estimate is exact
+
+    def _compare(self, op: str, of: str, x: ir.Value, y: ir.Value) -> ir.Value:
+        b = self.b
+        if of[0] == "f":
+            return (b.fcmp_unordered if op == "ne" else b.fcmp_ordered)(SIGNS[op], x, y)
+        return (b.icmp_signed if of[0] == "i" else b.icmp_unsigned)(SIGNS[op], x, y)
+
+    def _bitcast(self, of: str, kind: str, x: ir.Value) -> ir.Value:
+        b, narrow = self.b, ir.VectorType(I32, self.width)
+        if "f32" not in (of, kind):
+            return b.bitcast(x, self.type(kind))
+        return b.zext(b.bitcast(x, narrow), self.type(kind)) if of == "f32" else b.bitcast(b.trunc(x, narrow), self.type(kind))
+
+    def _convert(self, of: str, kind: str, x: ir.Value) -> ir.Value:
+        b, to, narrow = self.b, self.type(kind), ir.VectorType(I32, self.width)
+        if kind == "b1":
+            return self._compare("ne", of, self.clean(x, of), self.const(0, of))
+        if of == "b1":
+            return b.select(x, self.const(1, kind), self.const(0, kind))
+        if of[0] == kind[0] == "f":
+            return b.fpext(x, to) if kind == "f64" else b.fptrunc(x, to)
+        if of[0] == "f":
+            if kind in ("i32", "u32"):
+                return b.sext(b.fptosi(x, narrow), to) if kind == "i32" else b.fptosi(x, to)
+            return b.fptosi(x, to) if kind == "i64" else b.fptoui(x, to)
+        if kind[0] != "f":
+            return self.clean(x, of)
+        if of == "i32":
+            return b.sitofp(b.trunc(x, narrow), to)
+        if of == "u32" and not self.wide and kind == "f64":
+            bits = b.or_(self.clean(x, of), self.const(0x433 << 52, "u64"))
+            return b.fsub(b.bitcast(bits, to), self.const(2.0**52, "f64"))
+        return (b.sitofp if of[0] == "i" else b.uitofp)(self.clean(x, of), to)
