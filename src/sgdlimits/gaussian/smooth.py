@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.gaussian.quadrature import Line, gauss_hermite, trapezoid
-from sgdlimits.gaussian.units import Pairs, UnitIntegrals, condition_on, safe_inverse_root, safe_root
+from sgdlimits.gaussian.units import PAIRS_AT_ONCE, Pairs, UnitIntegrals, condition_on, over_pairs, safe_inverse_root, safe_root
 
 RANGE = 2.16
 
@@ -73,8 +73,8 @@ class SmoothIntegrals(UnitIntegrals):
         return SmoothIntegrals(self.students, self.student, self.teacher, fewer)
 
     @property
-    def numbers_a_pair(self):
-        return self.orders.grid**2 * self.orders.inner_nodes
+    def numbers_at_once(self):
+        return PAIRS_AT_ONCE * 24 * self.orders.grid**2 * self.orders.inner_nodes
 
     def features(self, variances):
         deviation = safe_root(variances)
@@ -98,7 +98,10 @@ class SmoothIntegrals(UnitIntegrals):
         series = (rows.value.T, rows.slope.T, rows.curvature.T, columns.value.T, columns.slope.T)
         return Pairs(*jax.lax.scan(term, (jnp.ones_like(cosine), zero, zero, zero), series)[0][1:])
 
-    def four(self, C, c, j, l):
+    def corrector(self, C, c):
+        return over_pairs(lambda j, l: self._four(C, c, j, l), self.students)
+
+    def _four(self, C, c, j, l):
         v, w, rest = condition_on(C, j, l)
         z, weights = (jnp.asarray(numbers) for numbers in _line(self.exact, self.orders.grid))
         first, second = (axis.ravel() for axis in jnp.meshgrid(z, z, indexing="ij"))
