@@ -1,8 +1,8 @@
 r"""Units with a kink at zero, :math:`s(x) = \alpha x + \beta|x|`: relu, absolute value, leaky relu.
 
-Two fields: arc-cosine kernels, in closed form. Four fields: what contains at most three signs is closed too, and what is left is
-:math:`E[\mathrm{sgn}(x_j)\, \mathrm{sgn}(x_l)\, |x_m||x_n|]` of four different fields. For fields of variance 1 and correlations r
-Stein's lemma gives
+Two fields: arc-cosine kernels, in closed form. Four fields: what contains at most three signs is closed too, and what is left
+is :math:`E[\mathrm{sgn}(x_j)\, \mathrm{sgn}(x_l)\, |x_m||x_n|]` of four different fields. For fields of variance 1 and
+correlations r Stein's lemma gives
 
 .. math:: E[\mathrm{sgn}_j\mathrm{sgn}_l|x_m||x_n|] = r_{mn}\,S + \sum_{a<b}\frac{4}{\pi^2}
           \frac{r_{ma}r_{nb} + r_{mb}r_{na} - r_{ab}(r_{ma}r_{na} + r_{mb}r_{nb})}{\sqrt{1 - r_{ab}^2}}\,
@@ -30,7 +30,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from numpy.polynomial.legendre import leggauss
 
-from sgdlimits.gaussian.units import Pairs, UnitIntegrals, arcsine, safe_inverse_root, safe_root, sine_and_angle
+from sgdlimits.gaussian.units import Pairs, UnitIntegrals, safe_inverse_root, safe_root, sine_and_angle
 
 NODES, DENSER = 24, 3
 FOURS_AT_ONCE = 2048
@@ -96,7 +96,7 @@ class PiecewiseLinearIntegrals(UnitIntegrals):
 
 def _signs_and_products(C, root, angle, outer, square):
     r""":math:`E[\mathrm{sgn}_j \mathrm{sgn}_l\, D]` for quadratic D, from its covariances with :math:`x_jx_l` and its mean."""
-    inverse, own = safe_inverse_root(jnp.diagonal(C)) ** 2, jnp.diagonal(outer) * safe_inverse_root(jnp.diagonal(C)) ** 2
+    own = jnp.diagonal(outer) * safe_inverse_root(jnp.diagonal(C)) ** 2
     return 2 / np.pi * (square * angle + (2 * outer - C * (own[:, None] + own)) * safe_inverse_root(root**2))
 
 
