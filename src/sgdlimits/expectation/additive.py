@@ -36,7 +36,7 @@ from sgdlimits.statistics.products import Moments
 
 FINE_GRID = 14
 MOST_COVARIANCE_NODES = 2**20
-NUMBERS_AT_ONCE = 2**23
+NUMBERS_AT_ONCE = 2**19
 NODES_A_NORM, MOST_NODES = 96, 480
 SLOPE_ACCURACY = 1e-6
 
