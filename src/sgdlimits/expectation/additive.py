@@ -28,7 +28,6 @@ from sgdlimits.gaussian import (
     UnitIntegrals,
     polynomial_orders,
 )
-from sgdlimits.gaussian.units import PAIRS_AT_ONCE
 from sgdlimits.model.activation import Activation, Erf, PiecewiseLinear, Polynomial
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import CommitteeReadout
@@ -37,7 +36,7 @@ from sgdlimits.statistics.products import Moments
 
 FINE_GRID = 14
 MOST_COVARIANCE_NODES = 2**20
-NUMBERS_AT_ONCE = 2**23
+NUMBERS_AT_ONCE = 2**19
 NODES_A_NORM, MOST_NODES = 96, 480
 SLOPE_ACCURACY = 1e-6
 
@@ -92,9 +91,7 @@ class FieldIntegrals(Expectation):
         return NodeSums(covariance_rule(model)).covariance(model, stats, increment)
 
     def runs_at_once(self, model):
-        p, n = model.width, model.width + model.teachers
-        grid = self._integrals(model).numbers_a_pair
-        return max(1, NUMBERS_AT_ONCE // (min(p * (p + 1) // 2, PAIRS_AT_ONCE) * n * max(n, grid)))
+        return max(1, NUMBERS_AT_ONCE // self._integrals(model).numbers_at_once)
 
     def slopes(self, model, a, S):
         """From pairs of units; where these are not exact, with a warning if fewer nodes say something else."""

@@ -3,7 +3,7 @@ r"""Units of any smooth function, by one-dimensional quadrature and Mehler's for
 With :math:`f_q = E[f(\sigma z)\, h_q(z)]`, the coefficients along normalised Hermite polynomials, two fields of correlation
 :math:`\rho` have :math:`E[f g] = \sum_q \rho^q f_q g_q`. For the integral over four fields the two with slopes are laid out on
 a grid, and given their values the others are Gaussian again: Mehler's formula gives the mean of D squared at each node. No
-rule in more than two dimensions is made.
+rule in more than two dimensions is made. Slopes that are bumps need no grid (see `sgdlimits.gaussian.bumps`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from sgdlimits.gaussian.bumps import bump_corrector, bumps_of
 from sgdlimits.gaussian.quadrature import Line, gauss_hermite, trapezoid
-from sgdlimits.gaussian.units import Pairs, UnitIntegrals, condition_on, safe_inverse_root, safe_root
+from sgdlimits.gaussian.units import PAIRS_AT_ONCE, Pairs, UnitIntegrals, condition_on, over_pairs, safe_inverse_root, safe_root
 
 RANGE = 2.16
 
@@ -73,8 +74,8 @@ class SmoothIntegrals(UnitIntegrals):
         return SmoothIntegrals(self.students, self.student, self.teacher, fewer)
 
     @property
-    def numbers_a_pair(self):
-        return self.orders.grid**2 * self.orders.inner_nodes
+    def numbers_at_once(self):
+        return PAIRS_AT_ONCE * self.students * self.orders.grid**2 * self.orders.inner_nodes
 
     def features(self, variances):
         deviation = safe_root(variances)
@@ -98,7 +99,15 @@ class SmoothIntegrals(UnitIntegrals):
         series = (rows.value.T, rows.slope.T, rows.curvature.T, columns.value.T, columns.slope.T)
         return Pairs(*jax.lax.scan(term, (jnp.ones_like(cosine), zero, zero, zero), series)[0][1:])
 
-    def four(self, C, c, j, l):
+    def corrector(self, C, c):
+        """By sums of Gaussians where the slopes are bumps, and on a grid otherwise."""
+        count = self.orders.grid // 4 - 1
+        bumps = None if self.exact else [bumps_of(fn, count) for fn in (self.student, self.teacher)]
+        if bumps is not None and None not in bumps:
+            return bump_corrector(*bumps, C, c, self.students, self.orders.grid // 2)
+        return over_pairs(lambda j, l: self._four(C, c, j, l), self.students)
+
+    def _four(self, C, c, j, l):
         v, w, rest = condition_on(C, j, l)
         z, weights = (jnp.asarray(numbers) for numbers in _line(self.exact, self.orders.grid))
         first, second = (axis.ravel() for axis in jnp.meshgrid(z, z, indexing="ij"))

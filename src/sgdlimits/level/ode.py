@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -25,9 +28,12 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import one_of
 
 SHARED_TOLERANCE = 1e-7
-STEPS_BEFORE_STIFF_TEST = 300
+STEPS_A_LEG, STEPS_BEFORE_STIFF_TEST = 60, 300
 STIFF_PRODUCT = 4.0
 DENSE_NODES = 8
+STATES_AT_ONCE = 16
+BETWEEN_STEPS = 10
+"""How many times a small tolerance is divided for the solver, since its polynomials are worse than its steps."""
 
 
 @checked
@@ -43,7 +49,8 @@ class ODE(Level):
     Notes
     -----
     The runs are one system where tolerances are at most 1e-7, and one system each otherwise. It is solved by DOP853, and by
-    Radau with the exact Jacobian from where it proves stiff. `flow` is the same map, differentiable.
+    Radau with the exact Jacobian from where it proves stiff. Its steps do not depend on the times to save, which lie on its
+    polynomials. `flow` is the same map, differentiable.
     """
 
     name: ClassVar[str] = "ode"
@@ -89,17 +96,20 @@ def vector_field(problem: Problem, corrector: bool, t: Any = 0.0):
     return lambda stats: problem.drift(stats, t) if corrector else problem.drift_parts(stats, t)[0]
 
 
-class Layout(eqx.Module):
+@dataclass(frozen=True)
+class Layout:
     """How the statistics of runs are laid out as rows of numbers."""
 
-    tree: Any = eqx.field(static=True)
-    shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    tree: Any
+    shapes: tuple[tuple[int, ...], ...]
 
     def stats(self, rows: Any) -> PyTree:
         """Rows of numbers as statistics, leading axes kept."""
-        splits = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
-        parts = (np if isinstance(rows, np.ndarray) else jnp).split(rows, splits, axis=-1)
-        leaves = [part.reshape(*rows.shape[:-1], *shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        leaves, first = [], 0
+        for shape in self.shapes:
+            last = first + math.prod(shape)
+            leaves.append(rows[..., first:last].reshape(*rows.shape[:-1], *shape))
+            first = last
         return jax.tree.unflatten(self.tree, leaves)
 
 
@@ -121,17 +131,25 @@ def _jacobians(problem: Problem, corrector: bool, t: Any, stats: PyTree):
     return problem.over_runs(lambda one: drift_jacobian(problem, corrector, one, t), stats)
 
 
-def _memories(problem: Problem, until: Condition, stats: PyTree):
-    return until.begin_runs(problem, stats)
+def _memories(problem: Problem, until: Condition, layout: Layout, rows: Any):
+    return until.begin_runs(problem, layout.stats(rows))
 
 
-def _stops(problem: Problem, until: Condition, stats: PyTree, memory: PyTree):
-    return until.stop_runs(problem, stats, memory)
+def _stops(problem: Problem, until: Condition, layout: Layout, rows: Any, memory: PyTree):
+    return until.stop_runs(problem, layout.stats(rows), memory)
 
 
-def _look(problem: Problem, observe: Observe, stats: PyTree) -> dict[str, Array]:
-    shown = lambda one: {"risk": problem.risk(one), **problem.observables(one)}
-    return {**problem.over_runs(shown, stats), **observe.of_runs(problem, stats)}
+def _look(problem: Problem, observe: Observe, layout: Layout, count: Any, rows: Any) -> dict[str, Array]:
+    """What is seen in the first `count` of several states of all runs, one state after the other."""
+
+    def seen(y):
+        stats = layout.stats(y)
+        shown = lambda one: {"risk": problem.risk(one), **problem.observables(one)}
+        return {**problem.over_runs(shown, stats), **observe.of_runs(problem, stats)}
+
+    empty = lambda like: jnp.zeros((len(rows), *like.shape), like.dtype)
+    put = lambda i, all_seen: jax.tree.map(lambda leaf, one: leaf.at[i].set(one), all_seen, seen(rows[i]))
+    return jax.lax.fori_loop(0, count, put, jax.tree.map(empty, jax.eval_shape(seen, rows[0])))
 
 
 METHODS = ("DOP853", "Radau")
@@ -139,7 +157,11 @@ STATUSES = (FINISHED, STOPPED, DIVERGED)
 
 
 class Solve(Journey):
-    """One integration of a batch of runs: rows of `y` are runs, and runs leave as they stop or diverge."""
+    """One integration of a batch of runs: rows of `y` are runs, and runs leave as they stop or diverge.
+
+    Saved times lie on the solver's polynomials between its steps, which know nothing of them. The solver starts anew after
+    some steps and where runs leave. What it starts from is the state to resume from: steps made since then are made again.
+    """
 
     def __init__(self, engine: Solving, starts: PyTree, job: Job, state: np.ndarray | None) -> None:
         self.level, self.problem, self.job = engine.level, engine.problem, job
@@ -150,11 +172,13 @@ class Solve(Journey):
         self.y = np.concatenate([np.asarray(leaf, float)[:count].reshape(count, -1) for leaf in leaves], axis=1)
         self.ended, self.t_end = np.zeros(count, int), np.full(count, np.nan)
         self.slopes = compiled(_slopes, self.problem, self.corrector, self.layout)
-        self.look = compiled(_look, self.problem, job.observe, quick=True)
-        self.stops = None if job.until is None else compiled(_stops, self.problem, job.until, quick=True)
-        memory = () if job.until is None else compiled(_memories, self.problem, job.until, quick=True)(starts)
+        self.look = compiled(_look, self.problem, job.observe, self.layout, quick=True)
+        self.stops, memory = None, ()
+        if job.until is not None:
+            self.stops = compiled(_stops, self.problem, job.until, self.layout, quick=True)
+            memory = compiled(_memories, self.problem, job.until, self.layout, quick=True)(self.y[_padded(count)])
         self.memory = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], memory)
-        self.t, self.steps, self.stride, self.method = job.clock.t[0], 0, np.nan, 0
+        self.t, self.saved, self.steps, self.stride, self.method = job.clock.t[0], 0, 0, np.nan, 0
         if state is None:
             self._drop(self._hits(self.y, self.active), STOPPED, self.t, self.y)
         else:
@@ -167,80 +191,99 @@ class Solve(Journey):
         return np.flatnonzero(self.ended == 0)
 
     def __iter__(self):
-        begin, end = self.job.clock.t[[0, -1]]
-        yield self._tick(0.0)
-        for goal in self.job.clock.t[1:]:
-            while self.t < goal and self.active.size:
-                for _ in self._advance(goal):
-                    yield Tick((self.t - begin) / (end - begin))
-            self.t = goal
+        clock = self.job.clock.t
+        yield from self._show([self.y])
+        while self.t < clock[-1] and self.active.size:
+            yield from self._leg()
             self._keep()
-            yield self._tick((goal - begin) / (end - begin))
+        yield from self._show([self.y] * (clock.size - self.saved))
 
     def ends(self):
-        return Ends(np.array(STATUSES, object)[self.ended], np.where(self.ended == 0, self.t, self.t_end))
+        far = max(self.t, self.job.clock.t[max(self.saved - 1, 0)])
+        return Ends(np.array(STATUSES, object)[self.ended], np.where(self.ended == 0, far, self.t_end))
 
     def state(self):
         return self.kept
 
     def _keep(self) -> None:
-        """Take note of where all runs are at a saved time, from which a solver can start again as this one does.
-
-        Rows of: end, its time, method, steps, stride, y, memory.
-        """
+        """Take note of all that a solver starts from here. Rows of: end, its time, time, method, steps, stride, y, memory."""
         rows = lambda leaf: np.asarray(leaf, float).reshape(len(self.y), -1)
-        shared = np.tile([self.method, self.steps, self.stride], (len(self.y), 1))
+        shared = np.tile([self.t, self.method, self.steps, self.stride], (len(self.y), 1))
         memory = [rows(leaf) for leaf in jax.tree.leaves(self.memory)]
         self.kept = np.concatenate([rows(self.ended), rows(self.t_end), shared, self.y, *memory], axis=1)
 
     def _restore(self, state: np.ndarray) -> None:
-        self.ended, self.t_end = state[:, 0].astype(int), state[:, 1]
-        self.method, self.steps, self.stride = int(state[0, 2]), int(state[0, 3]), state[0, 4]
-        self.y, rest = np.split(state[:, 5:], [self.y.shape[1]], axis=1)
+        self.ended, self.t_end = state[:, 0].astype(int), state[:, 1].copy()
+        self.t, self.method, self.steps, self.stride = state[0, 2], int(state[0, 3]), int(state[0, 4]), state[0, 5]
+        self.y, rest = np.split(state[:, 6:], [self.y.shape[1]], axis=1)
         leaves = []
         for like in jax.tree.leaves(self.memory):
             numbers, rest = np.split(rest, [int(np.prod(like.shape[1:]))], axis=1)
             leaves.append(numbers.reshape(like.shape).astype(like.dtype))
         self.memory, self.y = jax.tree.unflatten(jax.tree.structure(self.memory), leaves), self.y.copy()
 
-    def _tick(self, share: float) -> Tick:
-        rows = _padded(len(self.y))
-        seen = self.look(self.layout.stats(self.y[rows]))
-        observed = {name: np.asarray(values)[: len(self.y)] for name, values in seen.items()}
-        return Tick(share, jax.tree.map(np.asarray, self.layout.stats(self.y.copy())), observed)
+    def _share(self, t: float) -> float:
+        begin, end = self.job.clock.t[[0, -1]]
+        return max(0.0, (t - begin) / (end - begin))
 
-    def _advance(self, goal: float) -> Iterator[None]:
-        """Solve up to the goal, or to where runs leave the system or the method changes; a step at a time."""
-        active, solver = self.active, self._solver(goal)
+    def _show(self, states: list[np.ndarray]) -> Iterator[Tick]:
+        """What the runs show in their states at the next saved times."""
+        while states:
+            now, states = states[:STATES_AT_ONCE], states[STATES_AT_ONCE:]
+            y = np.stack(now)
+            filled = np.concatenate([y, np.repeat(y[-1:], STATES_AT_ONCE - len(now), axis=0)])[:, _padded(len(self.y))]
+            seen = {name: np.asarray(values) for name, values in self.look(len(now), filled).items()}
+            for i, one in enumerate(y):
+                self.saved += 1
+                observed = {name: values[i, : len(one)] for name, values in seen.items()}
+                yield Tick(self._share(self.job.clock.t[self.saved - 1]), self.layout.stats(one), observed)
+
+    def _leg(self) -> Iterator[Tick]:
+        """Solve until runs leave, or for some steps, after which the method may change."""
+        active, solver = self.active, self._solver()
         while solver.status == "running":
             before, y_before = solver.t, solver.y.reshape(active.size, -1)
             with np.errstate(all="ignore"):
                 solver.step()
-            self.steps += 1
             y = solver.y.reshape(active.size, -1)
             broken = ~(np.abs(y) <= LIMIT).all(1)
             if solver.status == "failed":
                 broken |= np.abs(y).max(1) >= np.abs(y).max()
             if broken.any():
                 self.y[active], self.t = y_before, before
-                self._drop(broken, DIVERGED, before, y_before)
-                return
-            self.y[active], self.t = y, solver.t
-            self.stride = solver.h_abs if solver.status == "running" else np.fmax(self.stride, solver.h_abs)
+                return self._drop(broken, DIVERGED, before, y_before)
+            self.steps, self.stride = self.steps + 1, solver.h_abs
             hits = self._hits(y, active)
+            yield from self._within(solver, before, active, hits)
+            on = self.ended[active] == 0
+            self.y[active[on]], self.t = y[on], solver.t
+            yield Tick(self._share(self.t))
             if hits.any():
-                self._stop(hits, solver.dense_output(), before, solver.t)
-                return
-            yield
-            if METHODS[self.method] == "DOP853" and self.steps % STEPS_BEFORE_STIFF_TEST == 0 and self._stiff(solver):
-                self.method = METHODS.index("Radau")
-                return
+                return None
+            if self.steps % STEPS_A_LEG == 0:
+                long = METHODS[self.method] == "DOP853" and self.steps % STEPS_BEFORE_STIFF_TEST == 0
+                self.method = METHODS.index("Radau") if long and self._stiff(solver) else self.method
+                return None
+
+    def _within(self, solver: scipy.integrate.OdeSolver, low: float, active: np.ndarray, hits: np.ndarray) -> Iterator[Tick]:
+        """The saved times within a step that begins at `low`, with runs ended where they hit, in the order of time."""
+        times, high = self.job.clock.t[self.saved :], solver.t
+        times = times[times <= high]
+        dense = solver.dense_output() if hits.any() or (times < high).any() else None
+        stops = self._stop(hits, dense, low, high) if hits.any() else None
+        states = []
+        for t in times:
+            self._leave(stops, t)
+            y, on = self.y.copy(), self.ended[active] == 0
+            y[active[on]] = (solver.y if t == high else dense(t)).reshape(active.size, -1)[on]
+            states.append(y)
+        yield from self._show(states)
+        self._leave(stops, high)
 
     def _slope(self, t: float, flat: np.ndarray) -> np.ndarray:
         count = self.active.size
         rows = flat.reshape(count, -1)[_padded(count)]
-        slopes = self.slopes(np.asarray(t, float), rows)
-        return np.asarray(slopes)[:count].ravel()
+        return np.asarray(self.slopes(t, rows))[:count].ravel()
 
     def _jacobian(self, t: float, flat: np.ndarray):
         return scipy.sparse.block_diag(list(self._blocks(t, flat.reshape(self.active.size, -1))), format="csc")
@@ -250,15 +293,14 @@ class Solve(Journey):
         rows = _padded(len(y))
         return np.asarray(_jacobians(self.problem, self.corrector, np.asarray(t, float), self.layout.stats(y[rows])))[: len(y)]
 
-    def _solver(self, goal: float) -> scipy.integrate.OdeSolver:
-        """A solver that lands on the next saved time, where interpolation would be worse than the tolerance."""
-        method = METHODS[self.method]
+    def _solver(self) -> scipy.integrate.OdeSolver:
+        method, end = METHODS[self.method], self.job.clock.t[-1]
         more: dict = {"jac": self._jacobian} if method == "Radau" else {}
         if not np.isnan(self.stride):
-            more["first_step"] = min(self.stride, goal - self.t)
+            more["first_step"] = min(self.stride, end - self.t)
         flat = self.y[self.active].ravel()
-        solver = getattr(scipy.integrate, method)
-        return solver(self._slope, self.t, flat, goal, rtol=self.level.rtol, atol=self.level.atol, **more)
+        solver, strict = getattr(scipy.integrate, method), 1 if self.level.rtol > SHARED_TOLERANCE else BETWEEN_STEPS
+        return solver(self._slope, self.t, flat, end, rtol=self.level.rtol / strict, atol=self.level.atol / strict, **more)
 
     def _stiff(self, solver: scipy.integrate.OdeSolver) -> bool:
         """Whether stability, not accuracy, limits the step: the fastest decay rate times the step is near DOP853's bound."""
@@ -272,11 +314,10 @@ class Solve(Journey):
         if self.stops is None:
             return np.zeros(runs.size, bool)
         rows = _padded(runs.size)
-        memory = one_of(self.memory, runs[rows])
-        return np.asarray(self.stops(self.layout.stats(y[rows]), memory))[: runs.size]
+        return np.asarray(self.stops(y[rows], one_of(self.memory, runs[rows])))[: runs.size]
 
-    def _stop(self, hits: np.ndarray, dense, low: float, high: float) -> None:
-        """Stop runs where within a step each hit happens, by bisection of the dense output, a polynomial of degree 7."""
+    def _stop(self, hits: np.ndarray, dense, low: float, high: float) -> Stops:
+        """Where within a step each hit happens, by bisection of the dense output, a polynomial of degree 7."""
         runs = self.active[hits]
         nodes = chebpts2(DENSE_NODES)
         path = dense((low + high) / 2 + nodes * (high - low) / 2).reshape(hits.size, -1, DENSE_NODES)[hits]
@@ -286,8 +327,14 @@ class Solve(Journey):
             middle = (left + right) / 2
             inside = self._hits(states(middle), runs)
             left, right = np.where(inside, left, middle), np.where(inside, middle, right)
-        self.y[runs], self.t_end[runs] = states(right), (low + high) / 2 + right * (high - low) / 2
-        self.ended[runs] = STATUSES.index(STOPPED)
+        return Stops(runs, (low + high) / 2 + right * (high - low) / 2, states(right))
+
+    def _leave(self, stops: Stops | None, t: float) -> None:
+        """End the runs that have stopped by the time t."""
+        if stops is not None:
+            gone = stops.t <= t
+            runs = stops.runs[gone]
+            self.y[runs], self.t_end[runs], self.ended[runs] = stops.y[gone], stops.t[gone], STATUSES.index(STOPPED)
 
     def _drop(self, which: np.ndarray, status: str, t: float, y: np.ndarray) -> None:
         """Take runs out of the system, with their state `y` at `t` as their last."""
@@ -295,6 +342,15 @@ class Solve(Journey):
         self.y[leaving], self.ended[leaving], self.t_end[leaving] = y[which], STATUSES.index(status), t
 
 
+class Stops(NamedTuple):
+    """Runs that stop within a step, when, and in which states."""
+
+    runs: np.ndarray
+    t: np.ndarray
+    y: np.ndarray
+
+
+@lru_cache(maxsize=256)
 def _padded(count: int) -> np.ndarray:
     """Indices of `count` rows, the last repeated up to one of a few sizes: each size is compiled once as runs leave."""
     size = next(size for size in ladder(64, 2**40) if size >= count)

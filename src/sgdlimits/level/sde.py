@@ -3,10 +3,9 @@ r"""The diffusion that the chain becomes for large d.
 .. math:: dX = b(X)\, dt + d^{-1/2} \Sigma(X)^{1/2} dB,
 
 where b is the drift of the ODE and :math:`\Sigma` the covariance of one sample's increment (times d). Its noise needs neither
-:math:`\Sigma` nor a root of it: for N fresh samples with increments :math:`\Delta_i` and independent standard normal
-:math:`\xi_i` the vector
+:math:`\Sigma` nor a root of it: for N fresh samples with increments :math:`\Delta_i`, taken in pairs, the vector
 
-.. math:: \eta = N^{-1/2} \sum_i \xi_i (\Delta_i - b)
+.. math:: \eta = N^{-1/2} \sum_i (\Delta_{2i-1} - \Delta_{2i})
 
 has mean zero, covariance exactly :math:`\Sigma` and no odd moments. That is all a weak scheme asks for, at the cost of N
 gradients for any width, activation and loss; it is zero where the increments are (perfect recovery) and stays on the sphere.
@@ -15,7 +14,7 @@ gradients for any width, activation and loss; it is zero where the increments ar
 from __future__ import annotations
 
 import abc
-from functools import partial, singledispatch
+from functools import singledispatch
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -27,7 +26,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from sgdlimits.algorithm.limit import Drawn, any_changes, placed
 from sgdlimits.domain import checked
-from sgdlimits.errors import check_count, check_dimension, check_number
+from sgdlimits.errors import BadInput, check_count, check_dimension, check_number
 from sgdlimits.gaussian.base import square_root
 from sgdlimits.kernel.compiled import compiled
 from sgdlimits.level.base import Level
@@ -41,8 +40,10 @@ from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add, for_samples, number_array, runs_first, runs_last
 
 STEP_TIMES_RATE, DIFFERENCE = 0.025, 1e-6
-SAMPLES = 64
+SAMPLES = 4
 """One number for all steps, so that another learning rate or dimension compiles nothing."""
+NUMBERS_AT_ONCE = 2**16
+"""About so many numbers a step of all runs may need."""
 
 
 @checked
@@ -53,12 +54,13 @@ class SDE(Level):
     ----------
     d : dimension
     dt : step in t; None takes a fortieth of the drift's fastest time scale at the start, and at least one step of SGD
-    samples : N, fresh samples behind each step's noise: more make a single step's noise closer to Gaussian
+    samples : N, an even number of fresh samples behind each step's noise: more make a single step's noise closer to Gaussian
 
     Notes
     -----
     One step is noise, drift, noise, with half of the noise before and half after a Heun step of the drift: weak order 1, and
-    order 2 in what is not multiplied by 1/d.
+    order 2 in what is not multiplied by 1/d. It costs two drifts and N gradients and stands for d dt steps of the chain, which
+    is exact, and cheaper where a drift costs more than half of these.
 
     See Also
     --------
@@ -72,7 +74,8 @@ class SDE(Level):
     samples: int = eqx.field(static=True, default=SAMPLES)
 
     def __check_init__(self) -> None:
-        check_count("samples", self.samples)
+        if check_count("samples", self.samples, at_least=2) % 2:
+            raise BadInput(f"samples must be even, since they are taken in pairs; got {self.samples}. Give {self.samples + 1}.")
         if self.dt is not None:
             check_number("dt", self.dt, above=0)
 
@@ -82,7 +85,7 @@ class SDE(Level):
     def bind(self, problem, start, first):
         problem = problem.limit.refined(first)
         dt = self.dt or max(problem.samples_per_step / self.d, STEP_TIMES_RATE / fastest_rate(problem, first))
-        most = int(min(256, max(16, 2**14 / problem.size)))
+        most = int(min(2048, max(16, NUMBERS_AT_ONCE / ((1 + self.samples) * problem.size))))
         process = diffusion_process(problem, self.d, self.samples)
         return Marching(SDE(self.d, dt, self.samples), problem, most, self.d, process, dt)
 
@@ -120,29 +123,25 @@ class Diffusion(Process):
         return runs_last(stats)
 
     def step(self, state: PyTree, numbers: PyTree, now: Moment) -> PyTree:
-        """Three drifts, at the state, after half of the noise, and after Heun's first step: in a loop, so compiled once.
+        """Half of the noise, two drifts by Heun's rule in a loop, so compiled once, and the other half.
 
-        All are those of the middle of the step in time, which is as exact, and safe where a drift begins as 1/t.
+        Both drifts are those of the middle of the step in time, which is as exact, and safe where a drift begins as 1/t.
         """
         size, t = now.size, now.t + now.size / 2
-        kick, total = self.noise(state, numbers, jnp.sqrt(size / self.d) / 2, t)
+        half = self.noise(state, numbers, jnp.sqrt(size / self.d) / 2, t)
+        middle = add(state, half)
 
-        def stage(number, carry):
-            here, half, slopes = carry
+        def stage(_, carry):
+            here, slopes = carry
             drift = self.problem.over_runs(lambda one: self.problem.drift(one, t), here, axis=-1)
-            pick = lambda yes, no: jax.tree.map(partial(jnp.where, number == 0), yes, no)
-            half = pick(jax.tree.map(lambda change, mean: change - total * mean, kick, drift), half)
-            slopes = pick(slopes, add(slopes, drift))
-            middle = add(state, half)
-            return pick(middle, add(middle, drift, size)), half, slopes
+            return add(middle, drift, size), add(slopes, drift)
 
-        still = jax.tree.map(jnp.zeros_like, state)
-        _, half, slopes = lax.fori_loop(0, 3, stage, (state, still, still))
-        return add(add(state, half, 2.0), slopes, size / 2)
+        _, slopes = lax.fori_loop(0, 2, stage, (middle, jax.tree.map(jnp.zeros_like, state)))
+        return add(add(middle, half), slopes, size / 2)
 
     @abc.abstractmethod
-    def noise(self, state: PyTree, numbers: PyTree, scale: Array, t: Array) -> tuple[PyTree, Float[Array, "*runs"]]:
-        """(kick, total): kick less total times the drift is noise of the covariance at the states, times `scale`."""
+    def noise(self, state: PyTree, numbers: PyTree, scale: Array, t: Array) -> PyTree:
+        """Noise of the covariance at the states, times `scale`."""
 
     def statistics(self, state: PyTree) -> PyTree:
         return runs_first(state)
@@ -173,16 +172,15 @@ class CovarianceDiffusion(Diffusion):
             still = jnp.zeros_like(self.problem.vector(stats))
             return add(self.problem.from_vector(kick, stats), self.problem.from_vector(still, stats), -1.0)
 
-        return self.problem.over_runs(one, (state, numbers), axis=-1), jnp.zeros(())
+        return self.problem.over_runs(one, (state, numbers), axis=-1)
 
 
 class Kicks(NamedTuple):
-    """The samples behind one step's noise: standard normal coordinates, label noise, classes, and their weights xi."""
+    """The samples behind one step's noise: standard normal coordinates, label noise, classes."""
 
     points: Float[Array, "L s samples runs"]
     z: Float[Array, "b samples runs"]
     c: Int[Array, "b samples runs"]
-    xi: Float[Array, "samples runs"]
 
 
 class SampledDiffusion(Diffusion):
@@ -205,26 +203,24 @@ class SampledDiffusion(Diffusion):
     def draw(self, stream: Stream) -> Kicks:
         problem, N, (b, L) = self.problem, self.samples, self._each
         s = problem.network.width * len(problem.algorithm.names) + problem.target.teachers
-        normal = stream.normal(Purpose.NOISE, (s * L + b + 1) * N).reshape(stream.steps, s * L + b + 1, N, -1)
-        points, z, xi = jnp.split(normal, [s * L, s * L + b], axis=1)
+        normal = stream.normal(Purpose.NOISE, (s * L + b) * N).reshape(stream.steps, s * L + b, N, -1)
+        points, z = jnp.split(normal, [s * L], axis=1)
         c = problem.data.draw_class(stream, b * N).reshape(stream.steps, b, N, -1)
-        return Kicks(points.reshape(stream.steps, L, s, N, -1), z, c, xi[:, 0])
+        return Kicks(points.reshape(stream.steps, L, s, N, -1), z, c)
 
     def noise(self, state, numbers, scale, t):
         problem, kicks, (b, _) = self.problem.at(t), numbers, self._each
-        weights = kicks.xi * (scale / np.sqrt(self.samples))
+        weights = scale * np.resize([1.0, -1.0], (self.samples, 1)) / np.sqrt(self.samples)
         F = loading(state, problem.frame)
         x = placed(problem.model, Loading(*(rows[:, :, None] for rows in F)), kicks.points, kicks.z, kicks.c)
         if problem.algorithm.linear:
-            total = weights.sum(0)
-            return add(*problem.changes(state, self._sums(problem, state, x, weights), total)), total
+            return add(*problem.changes(state, self._sums(problem, state, x, weights), 0.0))
         one = lambda stats, x: add(*any_changes(problem.algorithm, problem.model, t, stats, x))
         changes = jax.vmap(jax.vmap(one, (None, -1), -1), (-1, -1), -1)(state, x)
-        weights = weights * np.sqrt(b)
-        return jax.tree.map(lambda leaf: (leaf * weights).sum(-2), changes), weights.sum(0)
+        return jax.tree.map(lambda leaf: (leaf * (weights * np.sqrt(b))).sum(-2), changes)
 
     @staticmethod
-    def _sums(problem: ProjectionProblem, state: Overlaps, x: Drawn, weights: Float[Array, "samples runs"]) -> Moments:
+    def _sums(problem: ProjectionProblem, state: Overlaps, x: Drawn, weights: Float[Array, "samples 1"]) -> Moments:
         """Weighted sums of the products of one-sample gradients."""
         fields, fixed = x.fields[:, 0], x.fixed[:, 0]
         students = fields[rows_of(state.names, STUDENT, problem.network.width)]

@@ -214,7 +214,7 @@ def test_interrupted_runs_are_censored_where_they_had_come_to(level, calls, monk
 
     stop = ode.Solve._stop
     monkeypatch.setattr(process.Pace, "note", interrupt)
-    monkeypatch.setattr(ode.Solve, "_stop", lambda *args: stop(*args) or interrupt())
+    monkeypatch.setattr(ode.Solve, "_stop", lambda *args: interrupt() or stop(*args))
     with pytest.raises(sl.Interrupted) as caught:
         go(level, until=sl.exits(0.5), t_max=50)
     data = caught.value.dataset

@@ -15,6 +15,7 @@ from scipy.stats import multivariate_normal, norm
 
 import sgdlimits as sl
 from sgdlimits.expectation import FieldIntegrals
+from sgdlimits.gaussian.piecewise_linear import _of_four
 from sgdlimits.model.activation import FunctionActivation
 
 
@@ -158,6 +159,47 @@ def test_relu_moments_agree_with_quadrants():
     cross, squares = relu_by_quadrants(problem, stats, some)
     np.testing.assert_allclose(np.hstack([got.gradient_field, got.gradient_fixed]), cross, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose([got.gradient_gradient[pair] for pair in some], squares, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("loadings", [(0.9, -0.5, 0.7, 0.3), (0.9999, 0.999, 0.4, -0.9995), (0.999, 0.9995, 0.998, 0.9999)])
+def test_signs_and_absolute_values_of_four_fields_agree_with_one_factor(loadings):
+    """Fields that share one factor are independent given it: one integral, at strong correlations too."""
+    a = np.array(loadings)
+    rest = np.sqrt(1 - a**2)
+    wide = np.concatenate([-np.geomspace(1e-6, 9, 4000)[::-1], np.geomspace(1e-6, 9, 4000)])
+    nodes, weights = leggauss(8)
+    z = ((wide[1:] + wide[:-1])[:, None] + np.diff(wide)[:, None] * nodes).ravel() / 2
+    density = np.repeat(np.diff(wide) / 2, 8) * np.tile(weights, wide.size - 1) * norm.pdf(z)
+    height = a[:, None] * z / rest[:, None]
+    sign = erf(height / np.sqrt(2))
+    absolute = rest[:, None] * (2 * norm.pdf(height) + height * sign)
+    got = _of_four(jnp.asarray((np.outer(a, a) + np.diag(rest**2))[:, :, None]))[:, 0]
+    for value, j, l in zip(got, *np.triu_indices(4, 1), strict=True):
+        m, n = sorted({0, 1, 2, 3} - {int(j), int(l)})
+        np.testing.assert_allclose(value, density @ (sign[j] * sign[l] * absolute[m] * absolute[n]), atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["relu", "erf", pytest.param("tanh", marks=pytest.mark.full)])
+def test_moments_of_twenty_units_agree_with_samples(name):
+    """The squares of gradients of 20 units over 4 x 10^5 samples, within 5 standard errors (false alarms: 2e-4)."""
+    s, slope = {
+        "relu": (lambda x: np.maximum(x, 0), lambda x: (x > 0) * 1.0),
+        "erf": SMOOTH["erf"][:2],
+        "tanh": (np.tanh, lambda x: 1 - np.tanh(x) ** 2),
+    }[name]
+    problem, stats = sl.presets.committee(20, 4, name, noise=0.1), state(20, 4, seed=1, size=1.2)
+    got = moments(problem, stats).gradient_gradient
+    rng = np.random.default_rng(3)
+    sums, squares, rounds, count = 0.0, 0.0, 20, 20_000
+    values, vectors = np.linalg.eigh(fields(problem, stats))
+    for _ in range(rounds):
+        x = (vectors * np.sqrt(values.clip(0))) @ rng.normal(size=(24, count))
+        residual = coefficients(problem, stats) @ s(x) + np.sqrt(0.1) * rng.normal(size=count)
+        G = np.asarray(stats.a)[:, None] / 20 * slope(x[:20]) * residual
+        sums, squares = sums + G @ G.T, squares + (G**2) @ (G**2).T
+    mean = sums / (rounds * count)
+    error = np.sqrt((squares / (rounds * count) - mean**2) / (rounds * count))
+    assert (np.abs(mean - got) < 5 * error).all()
 
 
 # --- One step of SGD in R^d, for functions of which nothing is known. --------------------------------------------------------

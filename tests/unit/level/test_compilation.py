@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import jax.monitoring
 import numpy as np
 import pytest
@@ -58,3 +62,23 @@ def test_batches_hold_all_runs_in_sizes_of_the_ladder(flat):
         assert {size for _, size in plan} <= set(ladder(flat, 682))
         assert all(count >= 0.75 * size or size <= flat for count, size in plan)
         assert np.all([count <= size for count, size in plan])
+
+
+ARCTANGENT = """
+import numpy as np
+import sgdlimits._x64, jax.numpy as jnp
+from sgdlimits.level.compiled import compiled
+
+def arctangent(x):
+    return jnp.arctan(x)
+
+x = np.linspace(-9, 9, 4001)
+for quick in (False, True):
+    assert np.abs(compiled(arctangent, quick=quick)(x) - np.arctan(x)).max() < 1e-14, quick
+"""
+
+
+def test_compiled_code_is_right_with_the_options_it_is_compiled_with():
+    """In a process with XLA as users have it: its wide vectors once made an arctangent of another function."""
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    subprocess.run([sys.executable, "-c", ARCTANGENT], check=True, env=environment)

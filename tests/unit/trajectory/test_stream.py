@@ -57,6 +57,19 @@ def test_a_finished_simulation_goes_on_to_a_later_end_and_with_more_runs():
     assert sl.simulate(problem, level, resume=half, **GO).identical(whole)
 
 
+@pytest.mark.parametrize("problem", [sl.presets.phase_retrieval(lr=0.05), sl.presets.spiked_tensor(3, 3.0, lr=0.1)])
+def test_times_to_save_change_nothing_of_a_solution(problem):
+    """Nor does going on to a later end, as far as what is saved then. The tensor is solved by Radau from t = 240 on."""
+    t_max = 40.0 if isinstance(problem, sl.ProjectionProblem) else 600.0
+    go = dict(start=sl.RandomInit(30), runs=3, seed=1, progress=False)
+    few, many = (sl.simulate(problem, sl.ODE(), t_max=t_max, save=save, **go) for save in (5, 81))
+    half = sl.simulate(problem, sl.ODE(), t_max=t_max / 2, save=3, **go)
+    more = sl.simulate(problem, sl.ODE(), t_max=t_max, save=5, resume=half, **go)
+    np.testing.assert_array_equal(many.risk[:, ::20], few.risk)
+    np.testing.assert_array_equal(more.risk[:, 3:], few.risk[:, 3:])
+    np.testing.assert_allclose(more.risk, few.risk, rtol=1e-7)
+
+
 def test_runs_that_ended_stay_ended_when_the_others_go_on():
     problem, until = sl.presets.phase_retrieval(lr=1 / 12), sl.exits(0.3)
     go = {**GO, "until": until, "runs": 8, "save": 2}
