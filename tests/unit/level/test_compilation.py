@@ -67,7 +67,7 @@ def test_batches_hold_all_runs_in_sizes_of_the_ladder(flat):
 ARCTANGENT = """
 import numpy as np
 import sgdlimits._x64, jax.numpy as jnp
-from sgdlimits.level.compiled import compiled
+from sgdlimits.kernel.compiled import compiled
 
 def arctangent(x):
     return jnp.arctan(x)
