@@ -35,7 +35,7 @@ def kernel_for(process: Steps, until: Ending | None, carry: Carry, asked: str | 
         return Lanes(process, until, carry)
     except Untranslated as reason:
         if asked is not None:
-            raise BadInput(f"kernel='lanes' does not know {reason}. Leave it out, or give 'xla'.") from None
+            raise BadInput(f"kernel='lanes' does not know {reason}. Leave it out, or give 'xla'.") from reason
         other = XLA(process, until)
         other.name = f"xla, since lanes does not know {reason}"
         LOG.info("the steps of %s are made by %s", type(process).__name__, other.name)

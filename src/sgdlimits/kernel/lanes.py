@@ -119,6 +119,8 @@ def _code(form: _Form) -> Code:
         replica = replica_of(form.numbers, form.state, form.memory, form.zero)
     except IndexError:
         raise Untranslated("a large array") from None
+    except (AttributeError, KeyError, TypeError, ValueError) as reason:  # a form of a primitive that no rule has met
+        raise Untranslated(f"how to read this step ({type(reason).__name__}: {reason})") from reason
     from sgdlimits.kernel import llvm
 
     machine = _machine()

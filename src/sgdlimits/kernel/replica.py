@@ -20,7 +20,7 @@ from sgdlimits.kernel.flatten import Flattening, lowered
 from sgdlimits.kernel.program import Program, Untranslated
 from sgdlimits.random import Stream
 
-MOST_NODES = 60_000
+MOST_NODES = 40_000
 """Programs of more operations take longer to compile than they save."""
 DEAR = 0.4
 """A condition that has more than this share of a step's operations is not asked after each step, where a bound rules it out."""
