@@ -14,7 +14,7 @@ gradients for any width, activation and loss; it is zero where the increments ar
 from __future__ import annotations
 
 import abc
-from functools import partial, singledispatch
+from functools import singledispatch
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
