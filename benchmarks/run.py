@@ -37,6 +37,9 @@ def main() -> None:
     figures["levels"] = levels(widths)
     figures["chain at d = 10^9 over d = 10^3"] = {p: independence_of_d(p) for p in widths}
     figures["drift"] = drifts(arguments.quick)
+    figures["drift against p"] = drift_exponents(arguments.quick)
+    figures["200 saves over 2"] = cost_of_saves()
+    figures["chain steps that an SDE step costs"] = break_even(widths)
     figures["spectrum"] = spectra()
     figures["start-up"] = start_up()
     show(figures)
@@ -179,6 +182,56 @@ def drifts(quick: bool) -> list[dict]:
     return rows
 
 
+def cpu_seconds(call: Callable[[], object], repeats: int = 3) -> float:
+    """CPU seconds of a call, best of several; the first one compiles and is not counted."""
+    call()
+    best = float("inf")
+    for _ in range(repeats):
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        call()
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        best = min(best, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    return best
+
+
+def drift_exponents(quick: bool) -> list[dict]:
+    """CPU milliseconds of one drift of a committee with four teachers against its width, and the exponent fitted to them."""
+    import jax
+    import numpy as np
+
+    import sgdlimits as sl
+
+    rows = []
+    for activation in ("erf", "relu", "tanh"):
+        spent = {}
+        for p in (8, 20) if quick else (8, 20, 50):
+            problem = sl.presets.committee(p, 4, activation)
+            stats = sl.RandomInit(1000).one(problem)
+            drift = jax.jit(lambda stats, problem=problem: problem.drift(stats))
+            calls = 10 if p <= 20 else 1
+            some = lambda drift=drift, stats=stats, n=calls: [jax.block_until_ready(drift(stats)) for _ in range(n)]
+            spent[p] = 1e3 * cpu_seconds(some) / calls
+        slope = float(np.polyfit(np.log(list(spent)), np.log(list(spent.values())), 1)[0])
+        rows.append({"activation": activation, "ms": spent, "exponent": slope})
+    return rows
+
+
+def cost_of_saves() -> float:
+    """CPU time of 200 saved times over that of two, for 64 runs of the ODE measured in turn."""
+    import sgdlimits as sl
+
+    problem = sl.presets.phase_retrieval(lr=0.05)
+    go = lambda save: sl.simulate(problem, sl.ODE(), sl.RandomInit(3000), t_max=60, runs=64, save=save, progress=False)
+    return cpu_seconds(lambda: go(200), 5) / cpu_seconds(lambda: go(2), 5)
+
+
+def break_even(widths) -> dict[int, float]:
+    """How many steps of the chain cost as much as one of the SDE, by width."""
+    import sgdlimits as sl
+
+    return {p: rate(sl.Chain(3000), p, 256)[0] / rate(sl.SDE(3000), p, 256)[0] for p in widths}
+
+
 def spectra() -> dict[str, float]:
     """Milliseconds of all eigenvalues of the Hessian of a quadratic network, p = 4, three teachers, measured in turn."""
     import numpy as np
@@ -307,6 +360,13 @@ def show(figures: dict) -> None:
     print("\nOne drift of a committee, milliseconds: few fields at a time, and Sobol points")
     for row in figures["drift"]:
         print(f"  {row['activation']:5s} p = {row['p']:2d}, k = {row['k']} {row['few fields']:10.2f} {row['Sobol']:10.2f}")
+    print("\nOne drift of a committee with four teachers against its width, CPU milliseconds, and the exponent")
+    for row in figures["drift against p"]:
+        print(f"  {row['activation']:5s}", *(f"p = {p}: {ms:.2f} " for p, ms in row["ms"].items()), f"p^{row['exponent']:.1f}")
+    print(f"\nODE: CPU time of 200 saved times over that of two: {figures['200 saves over 2']:.2f}")
+    print("\nSteps of the chain that cost as much as a step of the SDE")
+    for width, ratio in figures["chain steps that an SDE step costs"].items():
+        print(f"  p = {width:2d}: {ratio:.1f}")
     print("\nSpectrum of a Hessian, milliseconds")
     for name, value in figures["spectrum"].items():
         print(f"  {name:20s} {value:10.2f}")

@@ -37,7 +37,7 @@ from sgdlimits.statistics.particles import Particles
 
 NUMBERS_AT_ONCE = 2**16
 """About so many numbers a block of units may need at a time."""
-SMOOTH_LINES = {1: trapezoid(128, 12.0), 2: trapezoid(40, 8.0)}
+SMOOTH_LINES = {1: trapezoid(96, 9.0), 2: trapezoid(40, 8.0)}
 """Points a dimension of the grid, for k = 1 and k = 2, where all functions are smooth."""
 PANELS = {1: (24, 12, 12.0), 2: (8, 8, 8.0)}
 """Panels, points in each, and reach, where a function may have a kink or a jump: exact for one at zero."""

@@ -102,9 +102,9 @@ class SmoothIntegrals(UnitIntegrals):
     def corrector(self, C, c):
         """By sums of Gaussians where the slopes are bumps, and on a grid otherwise."""
         count = self.orders.grid // 4 - 1
-        bumps = None if self.exact else [bumps_of(fn, count) for fn in (self.student, self.teacher)]
-        if bumps is not None and None not in bumps:
-            return bump_corrector(*bumps, C, c, self.students, self.orders.grid // 2)
+        student, teacher = (None if self.exact else bumps_of(fn, count) for fn in (self.student, self.teacher))
+        if student is not None and teacher is not None:
+            return bump_corrector(student, teacher, C, c, self.students, self.orders.grid // 2)
         return over_pairs(lambda j, l: self._four(C, c, j, l), self.students)
 
     def _four(self, C, c, j, l):

@@ -275,7 +275,7 @@ class Solve(Journey):
         for t in times:
             self._leave(stops, t)
             y, on = self.y.copy(), self.ended[active] == 0
-            y[active[on]] = (solver.y if t == high else dense(t)).reshape(active.size, -1)[on]
+            y[active[on]] = (solver.y if dense is None or t == high else dense(t)).reshape(active.size, -1)[on]
             states.append(y)
         yield from self._show(states)
         self._leave(stops, high)
