@@ -31,6 +31,10 @@ SHARED_TOLERANCE = 1e-7
 STEPS_A_LEG, STEPS_BEFORE_STIFF_TEST = 60, 300
 STIFF_PRODUCT = 4.0
 DENSE_NODES = 8
+MIDDLE = np.linalg.inv(np.vander(chebpts2(DENSE_NODES), increasing=True))[:2]
+"""Value and slope in the middle from the values of a polynomial at its nodes."""
+MOST_DEFECT = 8.0
+"""How far, in tolerances, the slope of the solver's polynomials may be off over half a step."""
 STATES_AT_ONCE = 16
 BETWEEN_STEPS = 10
 """How many times a small tolerance is divided for the solver, since its polynomials are worse than its steps."""
@@ -159,7 +163,8 @@ STATUSES = (FINISHED, STOPPED, DIVERGED)
 class Solve(Journey):
     """One integration of a batch of runs: rows of `y` are runs, and runs leave as they stop or diverge.
 
-    Saved times lie on the solver's polynomials between its steps, which know nothing of them. The solver starts anew after
+    Saved times lie on the solver's polynomials between its steps, which know nothing of them; where a polynomial is not good
+    enough, a state has steps of its own from the beginning of the solver's step. The solver starts anew after
     some steps and where runs leave. What it starts from is the state to resume from: steps made since then are made again.
     """
 
@@ -270,23 +275,39 @@ class Solve(Journey):
         times, high = self.job.clock.t[self.saved :], solver.t
         times = times[times <= high]
         dense = solver.dense_output() if hits.any() or (times < high).any() else None
+        exact = dense is not None and not self._smooth(dense, low, high)
         stops = self._stop(hits, dense, low, high) if hits.any() else None
         states = []
         for t in times:
             self._leave(stops, t)
             y, on = self.y.copy(), self.ended[active] == 0
-            y[active[on]] = (solver.y if dense is None or t == high else dense(t)).reshape(active.size, -1)[on]
+            inside = solver.y if dense is None or t == high else self._landed(dense, low, t) if exact else dense(t)
+            y[active[on]] = inside.reshape(active.size, -1)[on]
             states.append(y)
         yield from self._show(states)
         self._leave(stops, high)
 
+    def _smooth(self, dense, low: float, high: float) -> bool:
+        """Whether the polynomial of a step solves the equation in the middle: not where stability alone holds the step."""
+        middle, half = (low + high) / 2, (high - low) / 2
+        path = dense(middle + half * chebpts2(DENSE_NODES))
+        y, slope = path @ MIDDLE[0], path @ MIDDLE[1] / half
+        defect = half * np.abs(self._slope(middle, y) - slope)
+        return bool((defect <= MOST_DEFECT * (self.level.atol + self.level.rtol * np.abs(y))).all())
+
+    def _landed(self, dense, low: float, t: float) -> np.ndarray:
+        """The state at t by steps of its own from the beginning of a step."""
+        solver = self._solver_from(low, dense(low), t, t - low)
+        while solver.status == "running":
+            solver.step()
+        return solver.y
+
     def _slope(self, t: float, flat: np.ndarray) -> np.ndarray:
-        count = self.active.size
-        rows = flat.reshape(count, -1)[_padded(count)]
-        return np.asarray(self.slopes(t, rows))[:count].ravel()
+        rows = flat.reshape(-1, self.y.shape[1])
+        return np.asarray(self.slopes(t, rows[_padded(len(rows))]))[: len(rows)].ravel()
 
     def _jacobian(self, t: float, flat: np.ndarray):
-        return scipy.sparse.block_diag(list(self._blocks(t, flat.reshape(self.active.size, -1))), format="csc")
+        return scipy.sparse.block_diag(list(self._blocks(t, flat.reshape(-1, self.y.shape[1]))), format="csc")
 
     def _blocks(self, t: float, y: np.ndarray) -> np.ndarray:
         """The Jacobian of the drift of each active run."""
@@ -294,13 +315,16 @@ class Solve(Journey):
         return np.asarray(_jacobians(self.problem, self.corrector, np.asarray(t, float), self.layout.stats(y[rows])))[: len(y)]
 
     def _solver(self) -> scipy.integrate.OdeSolver:
-        method, end = METHODS[self.method], self.job.clock.t[-1]
+        return self._solver_from(self.t, self.y[self.active].ravel(), self.job.clock.t[-1], self.stride)
+
+    def _solver_from(self, t: float, flat: np.ndarray, end: float, stride: float) -> scipy.integrate.OdeSolver:
+        method, (rtol, atol) = METHODS[self.method], (self.level.rtol, self.level.atol)
         more: dict = {"jac": self._jacobian} if method == "Radau" else {}
-        if not np.isnan(self.stride):
-            more["first_step"] = min(self.stride, end - self.t)
-        flat = self.y[self.active].ravel()
-        solver, strict = getattr(scipy.integrate, method), 1 if self.level.rtol > SHARED_TOLERANCE else BETWEEN_STEPS
-        return solver(self._slope, self.t, flat, end, rtol=self.level.rtol / strict, atol=self.level.atol / strict, **more)
+        if not np.isnan(stride):
+            more["first_step"] = min(stride, end - t)
+        strict = 1 if rtol > SHARED_TOLERANCE else BETWEEN_STEPS
+        solver = getattr(scipy.integrate, method)
+        return solver(self._slope, t, flat, end, rtol=rtol / strict, atol=atol / strict, **more)
 
     def _stiff(self, solver: scipy.integrate.OdeSolver) -> bool:
         """Whether stability, not accuracy, limits the step: the fastest decay rate times the step is near DOP853's bound."""
