@@ -41,7 +41,16 @@ TINY = {
     "open-second-layer": dict(width=2, widths={2: 1}, ratios=(0.3, 1.0), d=40, chain=0, ends=(20.0, 4.0, 20.0)),
     "regimes": dict(kappas=2, deltas=5, widths=(1, 2)),
     "which-optimiser": dict(
-        k=2, d=40, many=2, runs=4, tuning=4, rules=("SGD", "Muon"), teachers=(2,), dimensions={60: 4}, cap=15.0, final=(2.0, 4.0)
+        k=2,
+        d=40,
+        many=2,
+        runs=4,
+        tuning=4,
+        rules=("SGD", "Muon"),
+        teachers=(2,),
+        dimensions={60: 4},
+        cap=15.0,
+        final=(2.0, 4.0),
     ),
     "single-index": dict(runs={n: {32: 4, 40: 4} for n in (1, 2, 3)}),
 }

@@ -25,20 +25,22 @@ GRID = tuple(2.0 ** np.array([2, 1, 3, 0, 4, -1, -2, -3]))
 """The values of c that are tried first, from the middle on."""
 REFINED = tuple(2.0 ** (np.array([-2, -1, 1, 2]) / 3))
 """Those tried next, over the best."""
+FEW = ("SGD", "Normalised", "Muon")
+"""Algorithms that are followed in more dimensions."""
 FULL = Size(
     k=3,
     d=1000,
     many=16,
-    runs=64,
-    tuning=16,
+    runs=32,
+    tuning=8,
     rules=None,
     teachers=(2, 4, 6, 8),
-    dimensions={10**4: 32, 10**5: 16, 10**6: 4},
-    most={"Normalised": {3: 10**5}},
-    cap=30.0,
-    final=(400.0, 800.0),
+    dimensions={10**4: 32, 10**5: 8, 10**6: 4},
+    most={"Normalised": {3: 10**4, 1: 10**5}, "SGD": {1: 10**5}},
+    cap=22.0,
+    final=(400.0,),
 )
-QUICK = FULL.but(runs=16, tuning=8, rules=("SGD", "Normalised", "Muon"), teachers=(2,), dimensions={10**4: 8}, final=(300.0,))
+QUICK = FULL.but(runs=16, tuning=4, rules=FEW, teachers=(2,), dimensions={10**4: 8})
 """Units of the committee, dimension, the larger batch, runs that are measured and those for tuning, algorithms, other numbers
 of units, runs in more dimensions and the largest for an algorithm and k, the longest time over k^2, times of the final risk."""
 
@@ -98,8 +100,6 @@ RULES: dict[str, Make] = {
 """Each algorithm at a rate of plain SGD for one sample, with the typical norm of a unit's gradient, for a batch size."""
 BATCHED = ("SGD", "Heavy ball", "Clipped", "Normalised", "Repeated", "Muon", "Muon 0.9")
 """Those that are tried with batches too."""
-FEW = ("SGD", "Normalised", "Muon")
-"""Those that are followed in more dimensions."""
 
 
 def rule(name: str, k: int, c: float, batch: int, noise: float = 0.0) -> sl.Algorithm:
@@ -204,7 +204,7 @@ def zoo(k: int, size: Size, seed: int) -> Iterator[dict[str, Any]]:
 
 def dimensions(datasets: dict[str, xr.Dataset], size: Size, seed: int) -> Iterator[dict[str, Any]]:
     """A few algorithms in more dimensions, at the rates chosen in the first."""
-    first = [r for part in ("committee", "phase-retrieval") for r in _each(rows_of(datasets[part], batch=size.many))]
+    first = [r for part in ("committee", "phase-retrieval") for r in dicts(rows_of(datasets[part], batch=size.many))]
     few = [r for r in first if r["rule"] in FEW]
     plan = [(r, d) for d in size.dimensions for r in few if d <= size.most.get(r["rule"], {}).get(r["k"], d)]
     for r, d in progress(plan, "dimensions"):
@@ -287,18 +287,19 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     for part, where in (("committee", f"Committee of {size.k}"), ("phase-retrieval", "Phase retrieval")):
         for batch in (1, size.many):
             rows = rows_of(datasets[part], batch=batch)
-            words = [f"{r['rule']} {_range(r)} at c = {r['c']:.2f}, then risk {_last(r, size)}" for r in _each(rows)]
+            words = [f"{r['rule']} {_range(r)} at c = {r['c']:.2f}, then risk {_last(r, size)}" for r in dicts(rows)]
             sentences.append(f"{where}, batch {batch}: {'; '.join(words)}.")
     for part, along in (("teachers", "k"), ("dimensions", "d")):
         words = [
             f"{r['rule']}{', phase retrieval,' if r['k'] == 1 else ''} {along} = {r[along]}: {_range(r)}"
-            for r in _each(datasets[part])
+            for r in dicts(datasets[part])
         ]
         sentences.append(f"Batch {size.many}, {', '.join(words)}.")
     return sentences
 
 
-def _each(rows: xr.Dataset) -> list[dict[str, Any]]:
+def dicts(rows: xr.Dataset) -> list[dict[str, Any]]:
+    """The rows of a table."""
     return [{str(name): rows[name].values[i].item() for name in rows.data_vars} for i in range(rows.sizes["point"])]
 
 
