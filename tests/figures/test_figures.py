@@ -52,6 +52,22 @@ TINY = {
         cap=15.0,
         final=(2.0, 4.0),
     ),
+    "which-optimiser-why": dict(
+        k=2,
+        ks=(2,),
+        rates=(1.0, 2.0),
+        own=(1.0,),
+        log2_points=4,
+        d=40,
+        many=4,
+        batches=(),
+        noises=(),
+        runs=4,
+        tuning=4,
+        slopes=(1000, 4),
+        late=20.0,
+        trial=None,
+    ),
     "single-index": dict(runs={n: {32: 4, 40: 4} for n in (1, 2, 3)}),
 }
 """Sizes with few units and the same numbers of runs, so that figures share what is compiled. The demo has its own test."""

@@ -3,7 +3,7 @@ r"""Which optimiser leaves the plateau first: all algorithms at equal tuning eff
 Two plateaus: that of Saad and Solla (k erf units learn k orthonormal ones), and that of phase retrieval (one squared unit,
 k = 1), with free weights. A run has left when each teacher has a unit whose squared cosine with it is above 1/2; no unit can
 serve two teachers. Time counts samples over d. Each algorithm has one number to tune, c: a typical step at the plateau is then
-as long as that of plain SGD at the rate kc for one sample (phase retrieval: c/64). Twelve values are tried on one seed, eight a
+as long as that of plain SGD at the rate kc for one sample (phase retrieval: c/16). Twelve values are tried on one seed, eight a
 factor of two apart and four around the best; the exit times are measured on another seed.
 """
 
@@ -20,6 +20,7 @@ import xarray as xr
 import sgdlimits as sl
 from sgdlimits.algorithm.coordinates import Coordinatewise
 from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels, progress, rows_of, tabulate
+from sgdlimits.level.base import Level
 
 GRID = tuple(2.0 ** np.array([2, 1, 3, 0, 4, -1, -2, -3]))
 """The values of c that are tried first, from the middle on."""
@@ -35,23 +36,31 @@ FULL = Size(
     tuning=8,
     rules=None,
     teachers=(2, 4, 6, 8),
-    dimensions={10**4: 32, 10**5: 8, 10**6: 4},
-    most={"Normalised": {3: 10**4, 1: 10**5}, "SGD": {1: 10**5}},
+    dimensions={10**4: 32, 10**5: 8},
+    most={"Normalised": {3: 10**4}},
+    limits=(10**3, 10**4, 10**5, 10**6),
     cap=22.0,
     final=(400.0,),
 )
 QUICK = FULL.but(runs=16, tuning=4, rules=FEW, teachers=(2,), dimensions={10**4: 8})
 """Units of the committee, dimension, the larger batch, runs that are measured and those for tuning, algorithms, other numbers
-of units, runs in more dimensions and the largest for an algorithm and k, the longest time over k^2, times of the final risk."""
+of units, runs in more dimensions, the largest for an algorithm and k, dimensions of the ODE, the longest time over k^2, times of
+the final risk."""
 
 
 # --- the problems and the algorithms -----------------------------------------------------------------------------------------
 
 
 def task(k: int, algorithm: sl.Algorithm, noise: float = 0.0) -> sl.ProjectionProblem:
-    """k erf units learn k, or one squared unit one; sign SGD and Adam in their form for diffuse weights, which has a chain."""
-    committee = lambda: sl.presets.committee(k, k, noise=noise, algorithm=algorithm)
-    problem = committee() if k > 1 else sl.presets.phase_retrieval(noise=noise, sphere=False, algorithm=algorithm)
+    """k erf units learn k, or one squared unit one."""
+    if k > 1:
+        return sl.presets.committee(k, k, noise=noise, algorithm=algorithm)
+    return sl.presets.phase_retrieval(noise=noise, sphere=False, algorithm=algorithm)
+
+
+def chained(k: int, algorithm: sl.Algorithm, noise: float = 0.0) -> sl.ProjectionProblem:
+    """The task, for sign SGD and Adam in their form for diffuse weights, which has a chain."""
+    problem = task(k, algorithm, noise)
     return problem.limit if isinstance(algorithm, Coordinatewise) else problem
 
 
@@ -86,7 +95,7 @@ RULES: dict[str, Make] = {
     "Averaged": lambda r, g, b: sl.Averaged(sl.OnePassSGD(b * r, batch=b), rate=0.1),
     "Clipped": lambda r, g, b: sl.Clipped(sl.OnePassSGD(b * r, batch=b), g / np.sqrt(b)),
     "Normalised": lambda r, g, b: sl.Normalised(np.sqrt(b) * r * g, batch=b),
-    "AdaGrad-norm": lambda r, g, b: sl.AdaGradNorm(b * r * g, g**2, batch=b),
+    "AdaGrad-norm": lambda r, g, b: sl.AdaGradNorm(10 * b * r * g, 100 * g**2, batch=b),
     "SAM": lambda r, g, b: sl.SAM(sl.OnePassSGD(b * r, batch=b), 0.1),
     "Extragradient": lambda r, g, b: sl.Extragradient(b * r, batch=b),
     "Repeated": lambda r, g, b: sl.Repeated(sl.OnePassSGD(b * r / 2, batch=b), 2),
@@ -105,18 +114,21 @@ BATCHED = ("SGD", "Heavy ball", "Clipped", "Normalised", "Repeated", "Muon", "Mu
 def rule(name: str, k: int, c: float, batch: int, noise: float = 0.0) -> sl.Algorithm:
     """The algorithm of a name at the rate c."""
     each = np.sqrt(k) if name in {"Sign SGD", "Adam", "Muon", "Muon 0.9"} else 1.0
-    return RULES[name](c * k if k > 1 else c / 64, typical(k, noise) / each, batch)
+    return RULES[name](c * k if k > 1 else c / 16, typical(k, noise) / each, batch)
 
 
 # --- exit times --------------------------------------------------------------------------------------------------------------
 
 
-def leave(algorithm: sl.Algorithm, k: int, d: int, runs: int, seed: int, t_max: float, noise: float = 0.0) -> xr.Dataset:
-    """The exit times of runs of the chain, censored at t_max."""
+def leave(
+    algorithm: sl.Algorithm, k: int, d: int, runs: int, seed: int, t_max: float, noise: float = 0.0, level: Level | None = None
+) -> xr.Dataset:
+    """The exit times of runs of the chain, or at another level, censored at t_max."""
     how: dict[str, Any] = dict(t_max=t_max, runs=runs, seed=seed, until=own, progress=False)
+    problem = chained(k, algorithm, noise) if level is None else task(k, algorithm, noise)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", sl.DivergedWarning)
-        found = sl.simulate(task(k, algorithm, noise), sl.Chain(d), begin(k, d), **how)
+        found = sl.simulate(problem, level or sl.Chain(d), begin(k, d), **how)
     return sl.exit_times(found, own)
 
 
@@ -155,17 +167,36 @@ def measured(name: str, k: int, batch: int, size: Size, seed: int, noise: float 
 
 
 def row(
-    name: str, k: int, batch: int, c: float, d: int, runs: int, seed: int, cap: float, noise: float = 0.0
+    name: str,
+    k: int,
+    batch: int,
+    c: float,
+    d: int,
+    runs: int,
+    seed: int,
+    cap: float,
+    noise: float = 0.0,
+    level: Level | None = None,
 ) -> dict[str, Any]:
     """The exit times of an algorithm at a rate."""
-    median, low, high, left = middle(leave(rule(name, k, c, batch, noise), k, d, runs, seed, cap, noise))
-    found = {"rule": name, "batch": batch, "k": k, "d": d, "noise": noise, "c": c, "runs": runs, "cap": cap}
+    median, low, high, left = middle(leave(rule(name, k, c, batch, noise), k, d, runs, seed, cap, noise, level))
+    found = {
+        "rule": name,
+        "batch": batch,
+        "k": k,
+        "d": d,
+        "noise": noise,
+        "c": c,
+        "runs": runs,
+        "cap": cap,
+        "level": (level or sl.Chain(d)).name,
+    }
     return found | {"time": median, "low": low, "high": high, "left": left}
 
 
 def last_risks(name: str, k: int, batch: int, c: float, size: Size, seed: int) -> np.ndarray:
     """The median excess risk, in units of Saad and Solla, of an algorithm at the times of the final risk."""
-    problem = task(k, rule(name, k, c, batch))
+    problem = chained(k, rule(name, k, c, batch))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", sl.DivergedWarning)
         how: dict[str, Any] = dict(t_max=size.final[-1], save=np.array(size.final), runs=size.tuning, seed=seed, progress=False)
@@ -188,6 +219,10 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     keep("teachers", datasets["teachers"])
     datasets["dimensions"] = tabulate(list(dimensions(datasets, size, seed)))
     keep("dimensions", datasets["dimensions"])
+    both = [*dicts(datasets["committee"]), *dicts(datasets["phase-retrieval"])]
+    if again := [r for r in both if r["rule"] in {"Sign SGD", "Adam"}]:
+        datasets["space"] = tabulate([in_space(r, size, seed) for r in progress(again, "weights in R^d")])
+        keep("space", datasets["space"])
     return Drawn(_figure(datasets, size), _caption(datasets, size), datasets)
 
 
@@ -203,12 +238,23 @@ def zoo(k: int, size: Size, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def dimensions(datasets: dict[str, xr.Dataset], size: Size, seed: int) -> Iterator[dict[str, Any]]:
-    """A few algorithms in more dimensions, at the rates chosen in the first."""
+    """A few algorithms in more dimensions, at the rates chosen in the first, and SGD by its ODE from random starts."""
     first = [r for part in ("committee", "phase-retrieval") for r in dicts(rows_of(datasets[part], batch=size.many))]
     few = [r for r in first if r["rule"] in FEW]
-    plan = [(r, d) for d in size.dimensions for r in few if d <= size.most.get(r["rule"], {}).get(r["k"], d)]
-    for r, d in progress(plan, "dimensions"):
-        yield row(r["rule"], r["k"], size.many, r["c"], d, size.dimensions[d], seed + 1, 2 * r["cap"])
+    plan = [
+        (r, d, runs, None)
+        for d, runs in size.dimensions.items()
+        for r in few
+        if d <= size.most.get(r["rule"], {}).get(r["k"], d)
+    ]
+    plan += [(r, d, size.runs, sl.ODE()) for d in size.limits for r in few if r["rule"] == "SGD"]
+    for r, d, runs, level in progress(plan, "dimensions"):
+        yield row(r["rule"], r["k"], size.many, r["c"], d, runs, seed + 1, 2 * r["cap"], level=level)
+
+
+def in_space(r: dict[str, Any], size: Size, seed: int) -> dict[str, Any]:
+    """A row measured again with weights in R^d."""
+    return row(r["rule"], r["k"], r["batch"], r["c"], size.d, size.tuning, seed + 2, r["cap"], level=sl.SGD(size.d))
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
@@ -254,10 +300,11 @@ def _against_d(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
             if not first.sizes["point"]:
                 continue
             more = rows_of(datasets["dimensions"], rule=name, k=first.k.values[0])
-            rows = xr.concat([first[list(more.data_vars)], more], "point")
+            rows, arms = _points(xr.concat([first[list(more.data_vars)], rows_of(more, level="chain")], "point"))
             label = f"{name}, {part.replace('-', ' ')}"
-            rows, arms = _points(rows)
             ax.errorbar(rows.d, rows.time, arms, fmt=mark + dashes, color=colour, label=label, capsize=2, markersize=5)
+            limit = rows_of(more, level="ode")
+            ax.plot(limit.d, limit.time, "x", color=colour, label=f"{label}, ODE" if limit.sizes["point"] else None)
     ax.set(xscale="log", ylim=(0, None), xlabel="$d$", ylabel="median time to leave")
     ax.set_title(f"(c) against $d$, batch {size.many}", loc="left")
     ax.legend(loc="upper left", fontsize=8)
@@ -287,14 +334,13 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     for part, where in (("committee", f"Committee of {size.k}"), ("phase-retrieval", "Phase retrieval")):
         for batch in (1, size.many):
             rows = rows_of(datasets[part], batch=batch)
-            words = [f"{r['rule']} {_range(r)} at c = {r['c']:.2f}, then risk {_last(r, size)}" for r in dicts(rows)]
+            words = [f"{r['rule']} {spoken(r)} at c = {r['c']:.2f}, then risk {_last(r, size)}" for r in dicts(rows)]
             sentences.append(f"{where}, batch {batch}: {'; '.join(words)}.")
     for part, along in (("teachers", "k"), ("dimensions", "d")):
-        words = [
-            f"{r['rule']}{', phase retrieval,' if r['k'] == 1 else ''} {along} = {r[along]}: {_range(r)}"
-            for r in dicts(datasets[part])
-        ]
-        sentences.append(f"Batch {size.many}, {', '.join(words)}.")
+        words = [f"{r['rule']}{_where(r)}, {along} = {r[along]}: {spoken(r)}" for r in dicts(datasets[part])]
+        sentences.append(f"Batch {size.many}: {'; '.join(words)}.")
+    for r in dicts(datasets["space"]) if "space" in datasets else ():
+        sentences.append(f"{r['rule']}{_where(r)}, in R^d, {r['runs']} runs: {spoken(r)}.")
     return sentences
 
 
@@ -303,7 +349,8 @@ def dicts(rows: xr.Dataset) -> list[dict[str, Any]]:
     return [{str(name): rows[name].values[i].item() for name in rows.data_vars} for i in range(rows.sizes["point"])]
 
 
-def _range(r: dict[str, Any]) -> str:
+def spoken(r: dict[str, Any]) -> str:
+    """A median exit time in words."""
     if not np.isfinite(r["time"]):
         return f"not by {r['cap']:g} ({100 * r['left']:.0f} % left)"
     return f"{r['time']:.1f} [{r['low']:.1f}, {r['high']:.1f}]"
@@ -311,3 +358,7 @@ def _range(r: dict[str, Any]) -> str:
 
 def _last(r: dict[str, Any], size: Size) -> str:
     return ", ".join(f"{r[f'risk_{t:g}']:.1e} at t = {t:g}" for t in size.final)
+
+
+def _where(r: dict[str, Any]) -> str:
+    return (", phase retrieval" if r["k"] == 1 else "") + (" by the ODE" if r["level"] == "ode" else "")

@@ -24,7 +24,7 @@ from scipy.integrate import solve_ivp
 import sgdlimits as sl
 from sgdlimits.algorithm.weights import inverse_root
 from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels, progress, rows_of, tabulate
-from sgdlimits.figures.which_optimiser import alike, begin, dicts, leave, measured, middle, rule, task, typical
+from sgdlimits.figures.which_optimiser import alike, begin, dicts, leave, measured, middle, rule, spoken, task, typical
 
 ETAS = {"SGD": (0.5, 1.0, 1.5, 2.0), "Muon": (0.1, 0.2, 0.4, 0.8), "Muon 0.9": (0.1, 0.2, 0.4, 0.8)}
 """The rates of an earlier trial at k = 3, d = 1000 and batches of 16, in its units."""
@@ -143,9 +143,19 @@ def curve(name: str, k: int, values: np.ndarray) -> list[dict[str, Any]]:
     rows, y = [], first_guess(k)
     for c in values:
         speed, y = escape(KINDS[name], k, rate_of(name, k, c), y)
-        excess = k**2 * float(task(k, sl.OnePassSGD(1.0)).risk(symmetric(k, y)))
-        rows.append({"rule": name, "k": k, "c": c, "rate": speed, "risk": excess, "y": tuple(y)})
+        rows.append(entry(name, k, c, speed, y))
     return rows
+
+
+def entry(name: str, k: int, c: float, speed: float, y: np.ndarray) -> dict[str, Any]:
+    """A row of the table of rates: the rate, the plateau and its risk, in units of Saad and Solla."""
+    excess = k**2 * float(task(k, sl.OnePassSGD(1.0)).risk(symmetric(k, y)))
+    return {"rule": name, "k": k, "c": c, "rate": speed, "risk": excess, "R": y[0], "log_D": y[1], "log_E": y[2]}
+
+
+def plateau_of(row: Any) -> np.ndarray:
+    """The coordinates of the plateau in a row of the table of rates."""
+    return np.array([row[name] for name in ("R", "log_D", "log_E")], float)
 
 
 def measure(algorithm: sl.Algorithm, point: sl.Overlaps, d: int, runs: int, t: float, seed: int) -> xr.Dataset:
@@ -180,7 +190,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 def _best(rates: xr.Dataset, name: str, k: int) -> dict[str, Any]:
     rows = rows_of(rates, rule=name, k=k)
     at = rows.isel(point=int(np.nanargmax(rows.rate.values)))
-    return {"c": float(at.c), "rate": float(at.rate), "y": np.array([at.R, at.log_D, at.log_E], float)}
+    return {"c": float(at.c), "rate": float(at.rate), "y": plateau_of(at)}
 
 
 def _rates(size: Size) -> xr.Dataset:
@@ -188,11 +198,10 @@ def _rates(size: Size) -> xr.Dataset:
     drift = partial(muon, batch=size.many, log2_points=size.log2_points)
     near = [row for row in rows if (row["rule"], row["k"]) == ("Muon", size.k)]
     for c in progress(size.own, "Muon's own ODE"):
-        y = np.array(min(near, key=lambda row: abs(np.log(row["c"] / c)))["y"])
+        y = plateau_of(min(near, key=lambda row: abs(np.log(row["c"] / c))))
         speed, y = escape(drift, size.k, rate_of("Muon", size.k, c), y, relax=0.0)
-        rows.append({"rule": f"Muon, batch {size.many}", "k": size.k, "c": c, "rate": speed, "risk": np.nan, "y": tuple(y)})
-    table = [{**row, **dict(zip(("R", "log_D", "log_E"), row.pop("y"), strict=True))} for row in rows]
-    return tabulate(table)
+        rows.append(entry(f"Muon, batch {size.many}", size.k, c, speed, y))
+    return tabulate(rows)
 
 
 def _slopes(size: Size, best: dict[str, dict[str, Any]], seed: int) -> xr.Dataset:
@@ -240,7 +249,7 @@ def _trial(size: Size, seed: int) -> dict[str, xr.Dataset]:
     }
     for name, eta in progress([(name, eta) for name, etas in ETAS.items() for eta in etas], "trial"):
         time, low, high, left = middle(leave(make[name](eta), 3, d, runs, seed + 1, end))
-        rows.append({"rule": name, "eta": eta, "time": time, "low": low, "high": high, "left": left})
+        rows.append({"rule": name, "eta": eta, "time": time, "low": low, "high": high, "left": left, "cap": end})
     return {"trial": tabulate(rows)}
 
 
@@ -278,7 +287,7 @@ def _draw_slopes(ax: Axes, slopes: xr.Dataset, size: Size) -> None:
         ax.plot(one.t, one.apart, "o", markersize=3.5, color=COLOURS[name], label=f"{name}, chain")
         ax.plot(one.t, SMALL * np.exp(float(one.rate) * one.t), color=COLOURS[name], label=f"{name}, linearised")
     ax.set(yscale="log", xlabel="$t$", ylabel="departure from the plateau")
-    ax.set_title(f"(b) $d = {size.slopes[0]}$, mean of {size.slopes[1]} runs", loc="left")
+    ax.set_title(f"(b) $d = 10^{{{np.log10(size.slopes[0]):g}}}$, batch {size.many}, mean of {size.slopes[1]} runs", loc="left")
     ax.legend(fontsize=8)
 
 
@@ -296,7 +305,7 @@ def _draw_late(ax: Axes, late: xr.Dataset, size: Size) -> None:
     for key in late.data_vars:
         name, share = str(key).split(", ")
         ax.plot(late.t[1:], late[key][1:], "-" if share == "1" else "--", color=COLOURS[name], label=f"{name}, {_share(share)}")
-    ax.set(xscale="log", yscale="log", xlabel="$t$", ylabel="risk, in units of Saad and Solla")
+    ax.set(xscale="log", yscale="log", ylim=(1e-8, None), xlabel="$t$", ylabel="risk, in units of Saad and Solla")
     ax.set_title(f"(d) later on, $d = {size.d}$, batch {size.many}", loc="left")
     ax.legend(fontsize=8, loc="lower left")
 
@@ -323,10 +332,8 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     sentences.append(f"Median risk at t = {size.late:g}, by algorithm and share of the fastest rate: {words}.")
     for r in dicts(datasets["conditions"]) if "conditions" in datasets else ():
         label = f"{r['rule']}, batch {r['batch']}, noise {size.k**2 * r['noise']:.1f}"
-        sentences.append(f"{label}: {r['time']:.1f} [{r['low']:.1f}, {r['high']:.1f}] at c = {r['c']:.2f}.")
+        sentences.append(f"{label}: {spoken(r)} at c = {r['c']:.2f}.")
     if "trial" in datasets:
-        words = ", ".join(
-            f"{r['rule']} {r['eta']:g}: {r['time']:.1f} ({100 * r['left']:.0f} %)" for r in dicts(datasets["trial"])
-        )
-        sentences.append(f"The rates of the trial, median time and share of runs that left by t = {size.trial[2]:g}: {words}.")
+        words = "; ".join(f"{r['rule']} {r['eta']:g}: {spoken(r)}" for r in dicts(datasets["trial"]))
+        sentences.append(f"The rates of the trial: {words}.")
     return sentences
