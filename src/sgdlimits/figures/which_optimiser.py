@@ -44,8 +44,8 @@ FULL = Size(
 )
 QUICK = FULL.but(runs=16, tuning=4, rules=FEW, teachers=(2,), dimensions={10**4: 8})
 """Units of the committee, dimension, the larger batch, runs that are measured and those for tuning, algorithms, other numbers
-of units, runs in more dimensions, the largest for an algorithm and k, dimensions of the ODE, the longest time over k^2, times of
-the final risk."""
+of units, runs in more dimensions, the largest for an algorithm and k, dimensions of the ODE, the longest time over k^2, times
+of the final risk."""
 
 
 # --- the problems and the algorithms -----------------------------------------------------------------------------------------
@@ -241,12 +241,9 @@ def dimensions(datasets: dict[str, xr.Dataset], size: Size, seed: int) -> Iterat
     """A few algorithms in more dimensions, at the rates chosen in the first, and SGD by its ODE from random starts."""
     first = [r for part in ("committee", "phase-retrieval") for r in dicts(rows_of(datasets[part], batch=size.many))]
     few = [r for r in first if r["rule"] in FEW]
-    plan = [
-        (r, d, runs, None)
-        for d, runs in size.dimensions.items()
-        for r in few
-        if d <= size.most.get(r["rule"], {}).get(r["k"], d)
-    ]
+    fits = lambda r, d: d <= size.most.get(r["rule"], {}).get(r["k"], d)
+    plan: list[tuple[dict[str, Any], int, int, Level | None]] = []
+    plan += [(r, d, runs, None) for d, runs in size.dimensions.items() for r in few if fits(r, d)]
     plan += [(r, d, size.runs, sl.ODE()) for d in size.limits for r in few if r["rule"] == "SGD"]
     for r, d, runs, level in progress(plan, "dimensions"):
         yield row(r["rule"], r["k"], size.many, r["c"], d, runs, seed + 1, 2 * r["cap"], level=level)
