@@ -16,6 +16,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
+from matplotlib.ticker import LogLocator, NullLocator
 
 import sgdlimits as sl
 from sgdlimits.algorithm.coordinates import Coordinatewise
@@ -256,8 +257,8 @@ def in_space(r: dict[str, Any], size: Size, seed: int) -> dict[str, Any]:
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = panels(2, 2, figsize=(11.0, 8.4), height_ratios=(1.5, 1))
-    _zoo(axes[0, 0], datasets["committee"], f"(a) erf committee, $p = k = {size.k}$", size)
-    _zoo(axes[0, 1], datasets["phase-retrieval"], "(b) phase retrieval", size)
+    _zoo(axes[0, 0], datasets["committee"], f"(a) erf committee, $p = k = {size.k}$", "upper left", size)
+    _zoo(axes[0, 1], datasets["phase-retrieval"], "(b) phase retrieval", "upper right", size)
     _against_d(axes[1, 0], datasets, size)
     _against_k(axes[1, 1], datasets, size)
     return figure
@@ -269,7 +270,7 @@ def _points(rows: xr.Dataset) -> tuple[xr.Dataset, np.ndarray]:
     return rows, np.stack([rows.time - rows.low, np.maximum(np.minimum(rows.high, rows.cap) - rows.time, 0)])
 
 
-def _zoo(ax: Axes, rows: xr.Dataset, title: str, size: Size) -> None:
+def _zoo(ax: Axes, rows: xr.Dataset, title: str, where: Any, size: Size) -> None:
     names = list(dict.fromkeys(rows.rule.values.tolist()))
     place = {name: -i for i, name in enumerate(names)}
     for batch, colour, shift in ((1, OKABE_ITO[0], 0.15), (size.many, OKABE_ITO[1], -0.15)):
@@ -286,8 +287,16 @@ def _zoo(ax: Axes, rows: xr.Dataset, title: str, size: Size) -> None:
             ax.axvline(plain[0], color=colour, linewidth=0.8, linestyle=":", zorder=0)
     ax.set_yticks(list(place.values()), names)
     ax.set(xscale="log", xlabel=f"median time to leave, $t$, at $d = {size.d}$")
+    _plain_ticks(ax.xaxis)
     ax.set_title(title, loc="left")
-    ax.legend(loc="upper left")
+    ax.legend(loc=where)
+
+
+def _plain_ticks(axis: Any) -> None:
+    """Numbers 1, 2, 5, 10 on a logarithmic axis."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
 
 
 def _against_d(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
@@ -298,10 +307,13 @@ def _against_d(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
                 continue
             more = rows_of(datasets["dimensions"], rule=name, k=first.k.values[0])
             rows, arms = _points(xr.concat([first[list(more.data_vars)], rows_of(more, level="chain")], "point"))
-            label = f"{name}, {part.replace('-', ' ')}"
+            label = name if part == "committee" else None
             ax.errorbar(rows.d, rows.time, arms, fmt=mark + dashes, color=colour, label=label, capsize=2, markersize=5)
             limit = rows_of(more, level="ode")
-            ax.plot(limit.d, limit.time, "x", color=colour, label=f"{label}, ODE" if limit.sizes["point"] else None)
+            ax.plot(limit.d, limit.time, "x", color=colour, label="SGD by its ODE" if label and limit.sizes["point"] else None)
+    below = float(rows_of(datasets["phase-retrieval"], rule="SGD", batch=size.many).time[0])
+    if np.isfinite(below):
+        ax.annotate("phase retrieval", (size.d, below), (0, 7), textcoords="offset points")
     ax.set(xscale="log", ylim=(0, None), xlabel="$d$", ylabel="median time to leave")
     ax.set_title(f"(c) against $d$, batch {size.many}", loc="left")
     ax.legend(loc="upper left", fontsize=8)
@@ -318,6 +330,7 @@ def _against_k(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
     ks = sorted({size.k, *size.teachers})
     ax.set_xticks(ks, [str(k) for k in ks])
     ax.minorticks_off()
+    _plain_ticks(ax.yaxis)
     ax.set_title(f"(d) against $k$, $d = {size.d}$, batch {size.many}", loc="left")
     ax.legend()
 
