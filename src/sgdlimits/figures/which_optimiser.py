@@ -43,7 +43,17 @@ FULL = Size(
     cap=22.0,
     final=(400.0,),
 )
-QUICK = FULL.but(runs=16, tuning=4, rules=FEW, teachers=(2,), dimensions={10**4: 8})
+QUICK = FULL.but(
+    k=2,
+    d=300,
+    runs=16,
+    tuning=4,
+    rules=("SGD", "Muon"),
+    teachers=(3,),
+    dimensions={3000: 8},
+    limits=(300, 3000),
+    final=(100.0,),
+)
 """Units of the committee, dimension, the larger batch, runs that are measured and those for tuning, algorithms, other numbers
 of units, runs in more dimensions, the largest for an algorithm and k, dimensions of the ODE, the longest time over k^2, times
 of the final risk."""

@@ -47,7 +47,19 @@ FULL = Size(
     late=1000.0,
     trial=(1000, 16, 250.0),
 )
-QUICK = FULL.but(ks=(2, 3), own=(1.0,), batches=(), noises=(), slopes=(10**4, 16), trial=None)
+QUICK = FULL.but(
+    k=2,
+    ks=(2, 3),
+    rates=np.geomspace(0.5, 8, 5),
+    own=(1.0,),
+    log2_points=8,
+    d=300,
+    batches=(),
+    noises=(),
+    slopes=(10**4, 16),
+    late=200.0,
+    trial=None,
+)
 """Units, all numbers of units; values of c, those for Muon's own ODE and its nodes; dimension, batch, other batches, variances
 of label noise on sums; runs, those for tuning, the longest time over k^2; dimension and runs for slopes; the end of the risk;
 dimension, runs and end of the trial."""
