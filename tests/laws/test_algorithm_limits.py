@@ -140,6 +140,15 @@ def test_covariance_of_slow_momentum_is_that_of_its_increments():
     np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).max())
 
 
+def test_slopes_of_the_drift_of_sign_sgd_are_its_differences():
+    """A unit's correlation with itself stays 1, where the arcsine has no slope."""
+    problem = committee(sl.SignSGD(0.3, batch=3)).with_rule(sl.Sobol(10))
+    drift = jax.jit(lambda y: problem.vector(problem.drift(problem.from_vector(y, START))))
+    y, h = problem.vector(START), 1e-3
+    each = [(drift(y + h * e) - drift(y - h * e)) / (2 * h) for e in np.eye(y.size)]
+    np.testing.assert_allclose(sl.linearise(problem, START).matrix, np.transpose(each), atol=0.02)
+
+
 @pytest.mark.parametrize(
     "algorithm", [sl.SignSGD(0.3, batch=3, ridge=0.2), sl.Adam(0.3, 0.8, begin=0.05, batch=2)], ids=["sign", "adam"]
 )

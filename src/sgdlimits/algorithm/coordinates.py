@@ -87,8 +87,14 @@ class DiffuseSign(Descent):
         inverse = jnp.where(norm > 0, 1 / jnp.where(norm > 0, norm, 1.0), 0.0)
         rho = jnp.clip(gram * inverse[:, None] * inverse, -1.0, 1.0)
         along = slope.times(np.sqrt(2 / np.pi) * inverse, 0.0)
-        rest = now.noise().mixed(square_root(2 / np.pi * (jnp.arcsin(rho) - rho)))
+        rest = now.noise().mixed(square_root(2 / np.pi * (_arcsine(rho) - rho)))
         return {"student": now.student * (1 - self.lr * self.ridge * now.per) - self.lr * (along + rest)}
+
+
+def _arcsine(rho: Float[Array, "p p"]) -> Float[Array, "p p"]:
+    """The arcsine, with the slope zero at 1 and -1, where correlations stay: those of one sample, or of a unit with itself."""
+    inside = jnp.abs(rho) < 1 - 1e-12
+    return jnp.where(inside, jnp.arcsin(jnp.where(inside, rho, 0.0)), jnp.sign(rho) * np.pi / 2)
 
 
 @checked
