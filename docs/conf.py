@@ -10,14 +10,14 @@ from tqdm import tqdm
 import sgdlimits.analysis.conserved
 import sgdlimits.analysis.landscape
 import sgdlimits.problem.presets
-import sgdlimits.trajectory
+import sgdlimits.progress
 
 # So that autosummary finds them under their public names.
 sys.modules["sgdlimits.presets"] = sgdlimits.problem.presets
 sys.modules["sgdlimits.landscape"] = sgdlimits.analysis.landscape
 sys.modules["sgdlimits.conserved"] = sgdlimits.analysis.conserved
-quiet = {"tqdm": lambda **how: tqdm(**how | {"disable": True})}
-vars(sys.modules["sgdlimits.trajectory.simulate"]).update(quiet)  # no progress bars in the gallery's pages
+quiet = {"tqdm": lambda *items, **how: tqdm(*items, **how | {"disable": True})}
+vars(sgdlimits.progress).update(quiet)  # no progress bars in the gallery's pages
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"

@@ -7,7 +7,6 @@ import dataclasses
 import re
 import runpy
 import shlex
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -34,9 +33,7 @@ def in_its_own_folder(tmp_path, monkeypatch):
     import matplotlib.pyplot as plt
     from tqdm.auto import tqdm
 
-    import sgdlimits.trajectory  # noqa: F401
-
-    monkeypatch.setattr(sys.modules["sgdlimits.trajectory.simulate"], "tqdm", lambda **how: tqdm(**how | {"disable": True}))
+    monkeypatch.setattr("sgdlimits.progress.tqdm", lambda *items, **how: tqdm(*items, **how | {"disable": True}))
     monkeypatch.chdir(tmp_path)
     matplotlib.use("Agg")
     with plt.rc_context():

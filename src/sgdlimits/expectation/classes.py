@@ -13,7 +13,7 @@ from jax import lax
 from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, optional, positive
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.base import Expectation, covariance_over, linear_part
 from sgdlimits.expectation.class_inputs import Inputs, at_means, kinked_class_hessian, on_grid, smooth_moments, student_root
@@ -172,7 +172,7 @@ class ClassIntegrals(ClassRule):
         return self._ladder(model)[-2 if model.network.width >= WIDE else -1]
 
 
-@checked
+@checked(smoothing=optional(positive))
 class AtMeans(ClassRule):
     r"""Inputs that are the means of their classes, sigma = 0: one input a class.
 
