@@ -243,7 +243,7 @@ LEVELS = {
 
 FEW = [
     ("absolute_huber_product", "sgd"), ("single_index", "sgd"), ("unequal_teachers", "chain"), ("binary_mixture", "chain"),
-    ("spiked_tensor", "chain"), ("own_mixture", "sde"), ("spiked_tensor", "sde"), ("quadratic_network", "ode"),
+    ("spiked_tensor", "chain"), ("committee", "sde"), ("spiked_tensor", "sde"), ("quadratic_network", "ode"),
     ("committee", "mean-field"), ("phase_retrieval", "local"), ("three_classes", "chain"),
 ]  # fmt: skip
 """Each level and each loop, and a problem of each kind."""

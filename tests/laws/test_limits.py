@@ -58,8 +58,8 @@ def test_noise_of_the_sde_has_the_covariance_of_the_increments(random_overlaps):
     from sgdlimits.statistics.trees import runs_last
 
     problem = sl.presets.phase_retrieval(width=2, lr=0.3, noise=0.2, sphere=False, train_second=True)
-    stats, d, h, runs = random_overlaps(problem, seed=3), 10**8, 1e-6, 10_000
-    out = sl.simulate(problem, sl.SDE(d, dt=h, samples=64), stats, t_max=h, runs=runs, save=[h], progress=False)
+    stats, d, h, runs = random_overlaps(problem, seed=3), 10**8, 1e-6, 8192
+    out = sl.simulate(problem, sl.SDE(d, dt=h), stats, t_max=h, runs=runs, save=[h], progress=False)
     moved = sl.Overlaps(*(out[name].values[:, 0] for name in ("a", "M", "Q")))
     kicks = np.asarray(to_vector(runs_last(moved), True)).T
     kicks = (kicks - kicks.mean(0)) * np.sqrt(d / h)
