@@ -298,7 +298,7 @@ FINE = sl.Overlaps(np.ones(3), 0.1 * np.eye(3)[:, :2], np.eye(3))
             "orthonormal",
         ),
         (lambda: conserved.along(network(), conserved.phase, FINE, tolerance=0.0), "tolerance"),
-        (lambda: conserved.polar("runs"), "not a dataset"),
+        (lambda: conserved.polar("runs"), "must be a dataset"),
     ],
 )
 def test_wrong_input_gets_a_sentence(call, part):
