@@ -70,7 +70,7 @@ def reading() -> Iterator[None]:
 def register(thing: Any) -> Any:
     """Let files name a function or a class of yours, so that `load`, `rerun` and the command line can make it again.
 
-    What you pass to `simulate` is known until Python ends; a file of another session needs this, once, before it is read.
+    What you pass to `simulate` is known until Python ends; a file of another process needs this, once, before it is read.
 
     Parameters
     ----------
