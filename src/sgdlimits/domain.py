@@ -56,8 +56,12 @@ def many(check: Check) -> Check:
             raise BadInput(f"{name} must be numbers; got {in_short(value)}. Give numbers.")
         if not array.size:
             raise BadInput(f"{name} is empty. Give at least one number.")
-        for one in {array.flat[int(i)] for i in np.unique([np.argmin(array), np.argmax(array)])}:
-            check(name, one)
+        for worst in (
+            np.argmin(array),
+            np.argmax(array),
+            np.argmax(array != np.rint(array)),
+        ):  # the least, the most, one not whole
+            check(name, array.flat[int(worst)])
         return value
 
     return each

@@ -77,7 +77,7 @@ class RandomInit(Start):
     ((3, 2, 1), True)
     """
 
-    d: int = eqx.field(static=True, converter=check_dimension)
+    d: int = eqx.field(static=True)
     scale: float | None = eqx.field(static=True, default=None)
     unit: bool | None = eqx.field(static=True, default=None)
     second: float | dict[str, Any] | None = eqx.field(converter=_given, default=None)

@@ -47,7 +47,7 @@ class Chain(Level):
     """
 
     name: ClassVar[str] = "chain"
-    d: int = eqx.field(static=True, converter=check_dimension)
+    d: int = eqx.field(static=True)
 
     def bind(self, problem, start, first):
         """On a processor few enough runs that the states stay in a core's cache; on an accelerator enough to fill it."""

@@ -18,7 +18,6 @@ from jaxtyping import Array, Float, PyTree
 from numpy.polynomial.chebyshev import chebpts2
 
 from sgdlimits.domain import checked
-from sgdlimits.errors import check_number
 from sgdlimits.kernel.base import LIMIT
 from sgdlimits.kernel.compiled import compiled
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Ends, Engine, Job, Journey, Level, Tick, ladder
@@ -61,11 +60,6 @@ class ODE(Level):
     corrector: bool = eqx.field(static=True, default=True)
     rtol: float | None = eqx.field(static=True, default=None)
     atol: float | None = eqx.field(static=True, default=None)
-
-    def __check_init__(self) -> None:
-        for name in ("rtol", "atol"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), above=0)
 
     def view(self, problem):
         return problem.limit

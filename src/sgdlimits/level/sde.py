@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from sgdlimits.algorithm.limit import Drawn, any_changes, placed
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, check_count, check_dimension, check_number
+from sgdlimits.errors import BadInput, check_count
 from sgdlimits.gaussian.base import square_root
 from sgdlimits.kernel.compiled import compiled
 from sgdlimits.level.base import Level
@@ -69,15 +69,13 @@ class SDE(Level):
     """
 
     name: ClassVar[str] = "sde"
-    d: int = eqx.field(static=True, converter=check_dimension)
+    d: int = eqx.field(static=True)
     dt: float | None = eqx.field(static=True, default=None)
     samples: int = eqx.field(static=True, default=SAMPLES)
 
     def __check_init__(self) -> None:
         if check_count("samples", self.samples, at_least=2) % 2:
             raise BadInput(f"samples must be even, since they are taken in pairs; got {self.samples}. Give {self.samples + 1}.")
-        if self.dt is not None:
-            check_number("dt", self.dt, above=0)
 
     def view(self, problem):
         return problem.limit

@@ -43,7 +43,7 @@ class SGD(Level):
     """
 
     name: ClassVar[str] = "sgd"
-    d: int = eqx.field(static=True, converter=check_dimension)
+    d: int = eqx.field(static=True)
 
     def bind(self, problem, start, first):
         """Few enough runs that one step's inputs stay near a core, and memory stays bounded."""
