@@ -14,23 +14,33 @@ from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.algorithm.base import Wrapper
 from sgdlimits.algorithm.coordinates import Coordinatewise
 from sgdlimits.kernel import cache, lanes
+from sgdlimits.kernel.choose import gpu_present
 from sgdlimits.problem.presets import PRESETS
 
 D, STEPS = 200, 1000
 GO = {"t_max": STEPS / D, "runs": 5, "save": 3, "progress": False}
 
 
+NO_GPU = pytest.mark.skipif(not gpu_present(), reason="no GPU, or no CuPy")
+
+
+@pytest.fixture(params=["lanes", pytest.param("cuda", marks=NO_GPU)])
+def fast(request):
+    """The kernels that are compared with `xla`."""
+    return request.param
+
+
 def run(problem, kernel, d=D, **changes):
     return sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), **{**GO, "kernel": kernel, **changes})
 
 
-def same_paths(problem, rtol=1e-9, **changes):
-    fast, slow = run(problem, "lanes", **changes), run(problem, "xla", **changes)
-    assert (fast.attrs["kernel"], slow.attrs["kernel"]) == ("lanes", "xla")
-    assert fast.status.values.tolist() == slow.status.values.tolist()
-    np.testing.assert_array_equal(fast.t_end, slow.t_end)
-    for name in slow.data_vars:
-        np.testing.assert_allclose(fast[name], slow[name], rtol=rtol, atol=rtol, err_msg=name)
+def same_paths(problem, fast, rtol=1e-9, reference="xla", **changes):
+    one, other = run(problem, fast, **changes), run(problem, reference, **changes)
+    assert (one.attrs["kernel"], other.attrs["kernel"]) == (fast, reference)
+    assert one.status.values.tolist() == other.status.values.tolist()
+    np.testing.assert_array_equal(one.t_end, other.t_end)
+    for name in other.data_vars:
+        np.testing.assert_allclose(one[name], other[name], rtol=rtol, atol=rtol, err_msg=name)
 
 
 def small(preset):
@@ -41,15 +51,15 @@ def small(preset):
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_has_the_paths_of_xla(name):
+def test_every_preset_has_the_paths_of_xla(name, fast):
     problem = small(PRESETS[name])
-    same_paths(problem)
+    same_paths(problem, fast)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_every_problem_of_the_contracts_has_the_paths_of_xla(name):
-    same_paths(PROBLEMS[name](), d=1024, t_max=1.0)
+def test_every_problem_of_the_contracts_has_the_paths_of_xla(name, fast):
+    same_paths(PROBLEMS[name](), fast, d=1024, t_max=1.0)
 
 
 NEEDED = {"heavy_ball": {"beta": 0.5}, "nesterov": {"beta": 0.5}, "repeated": {"times": 2}}
@@ -70,21 +80,22 @@ ON_THE_CHAIN = [name for name, rule in ALGORITHMS.items() if not issubclass(rule
 
 
 @pytest.mark.parametrize("name", ON_THE_CHAIN)
-def test_every_rule_has_the_paths_of_xla_or_names_what_is_missing(name):
+def test_every_rule_has_the_paths_of_xla_or_names_what_is_missing(name, fast, monkeypatch):
+    monkeypatch.setenv("SGDLIMITS_KERNEL", fast)
     problem = with_rule(name)
     kernel = run(problem, None, t_max=0.1).attrs["kernel"]
-    if kernel == "lanes":
-        same_paths(problem)
+    if kernel == fast:
+        same_paths(problem, fast)
     else:
-        assert kernel.startswith("xla, since lanes does not know ")
+        assert kernel.startswith(f"xla, since {fast} does not know ")
         assert name == "muon"
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_batches_sphere_second_layer_and_small_dimensions(batch):
+def test_batches_sphere_second_layer_and_small_dimensions(batch, fast):
     rule = sl.OnePassSGD(0.3, lr_second=0.2, ridge=0.1, batch=batch)
-    same_paths(sl.presets.committee(3, 2, "tanh", noise=0.1, algorithm=rule), d=60, t_max=10)
-    same_paths(sl.presets.phase_retrieval(3, lr=0.3), d=3, t_max=100)
+    same_paths(sl.presets.committee(3, 2, "tanh", noise=0.1, algorithm=rule), fast, d=60, t_max=10)
+    same_paths(sl.presets.phase_retrieval(3, lr=0.3), fast, d=3, t_max=100)
 
 
 CONDITIONS = {
@@ -99,46 +110,59 @@ CONDITIONS = {
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
-def test_runs_stop_at_the_same_step(name):
+def test_runs_stop_at_the_same_step(name, fast):
     problem, until = CONDITIONS[name]()
-    same_paths(problem, until=until, runs=21, t_max=60, save=2)
-    assert (run(problem, "lanes", until=until, runs=21, t_max=60, save=2).status == "stopped").any()
+    same_paths(problem, fast, until=until, runs=21, t_max=60, save=2)
+    assert (run(problem, fast, until=until, runs=21, t_max=60, save=2).status == "stopped").any()
 
 
-def test_a_run_does_not_depend_on_the_runs_beside_it():
+def test_a_run_does_not_depend_on_the_runs_beside_it(fast):
     problem, go = sl.presets.committee(2, 1, lr=0.5), {"until": sl.exits(0.2), "t_max": 20}
-    many, few = run(problem, "lanes", runs=21, **go), run(problem, "lanes", runs=21, batch=4, **go)
+    many, few = run(problem, fast, runs=21, **go), run(problem, fast, runs=21, batch=4, **go)
     assert many.identical(few)
 
 
-def test_exit_times_have_one_law(same_law):
+def test_normal_numbers_in_single_precision_are_those_of_all_kernels_and_near_the_others(fast):
+    """A path is as far from the other as rounding of its numbers takes it in 1,000 steps."""
+    problem = sl.presets.committee(2, 1, lr=0.5, noise=0.1)
+    same_paths(problem, f"{fast}:f32", reference="xla:f32", rtol=2e-5)  # roots and sums in single precision are not the same
+    same_paths(problem, f"{fast}:f32", reference=fast, rtol=2e-5)
+
+
+def test_exit_times_have_one_law(same_law, fast):
     """With two seeds."""
     problem, go = sl.presets.phase_retrieval(lr=0.08), {"until": sl.exits(0.5), "t_max": 400, "runs": 400, "d": 100}
-    exits = [run(problem, kernel, seed=seed, **go).t_end.values for kernel, seed in (("lanes", 1), ("xla", 2))]
+    exits = [run(problem, kernel, seed=seed, **go).t_end.values for kernel, seed in ((fast, 1), ("xla", 2))]
     same_law({"t": exits[0]}, {"t": exits[1]})
 
 
-def test_one_step_after_the_other_has_the_paths_of_the_loop():
+def test_one_step_after_the_other_has_the_paths_of_the_loop(fast):
     problem = sl.presets.phase_retrieval(lr=0.05)
-    for kernel in ("xla", "lanes"):
+    for kernel in ("xla", fast):
         often, once = (run(problem, kernel, d=30, t_max=2, save=save) for save in (61, 2))
         np.testing.assert_allclose(often.M.values[:, -1], once.M.values[:, -1], rtol=1e-12)
 
 
 def test_the_kernel_is_chosen_asked_for_and_recorded(monkeypatch):
     problem = sl.presets.phase_retrieval()
-    assert run(problem, None).attrs["kernel"] == "lanes"
+    assert run(problem, None).attrs["kernel"] == ("cuda" if gpu_present() else "lanes")
     monkeypatch.setenv("SGDLIMITS_KERNEL", "xla")
     assert run(problem, None).attrs["kernel"] == "xla"
     monkeypatch.setenv("SGDLIMITS_KERNEL", "lanes")
     weights = sl.simulate(problem, sl.SGD(10), sl.RandomInit(10), t_max=0.5, save=2, progress=False)
     assert weights.attrs["kernel"] == "xla"
     assert "kernel" not in sl.simulate(problem, sl.ODE(), sl.FixedInit(0.1), t_max=0.5, save=2, progress=False).attrs
-    with pytest.raises(sl.BadInput, match="kernel must be one of xla, lanes; got 'gpu'"):
+    with pytest.raises(sl.BadInput, match="kernel must be one of xla, lanes, cuda, each with :f32 or without; got 'gpu'"):
         run(problem, "gpu")
     muon = sl.presets.committee(2, 2, algorithm=sl.Muon(0.1))
     with pytest.raises(sl.BadInput, match="kernel='lanes' does not know eigh"):
         run(muon, "lanes")
+
+
+@pytest.mark.skipif(gpu_present(), reason="there is a GPU")
+def test_where_no_gpu_is_there_a_sentence_says_what_to_do():
+    with pytest.raises(sl.BadInput, match=r"needs an NVIDIA GPU and CuPy.* Install sgdlimits\[gpu\]"):
+        run(sl.presets.phase_retrieval(), "cuda")
 
 
 def test_code_on_disk_is_read_and_repaired(tmp_path, monkeypatch):
@@ -165,16 +189,16 @@ def test_code_on_disk_is_read_and_repaired(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == [entry.name]
 
 
-def test_runs_that_diverge_end_where_they_do_in_xla():
+def test_runs_that_diverge_end_where_they_do_in_xla(fast):
     problem = sl.presets.phase_retrieval(lr=0.05, sphere=False)
     norms = np.array([0.5, 40.0, 0.7, 60.0])
     start = sl.Overlaps(np.ones((4, 1)), np.zeros((4, 1, 1)), norms[:, None, None])
     go = dict(t_max=3, runs=4, save=7, progress=False)
     with pytest.warns(sl.DivergedWarning):
-        fast, slow = (sl.simulate(problem, sl.Chain(60), start, kernel=kernel, **go) for kernel in ("lanes", "xla"))
-    assert fast.status.values.tolist() == slow.status.values.tolist() == ["finished", "diverged", "finished", "diverged"]
-    np.testing.assert_array_equal(fast.t_end, slow.t_end)
-    np.testing.assert_allclose(fast.Q, slow.Q, rtol=1e-9)
+        one, other = (sl.simulate(problem, sl.Chain(60), start, kernel=kernel, **go) for kernel in (fast, "xla"))
+    assert one.status.values.tolist() == other.status.values.tolist() == ["finished", "diverged", "finished", "diverged"]
+    np.testing.assert_array_equal(one.t_end, other.t_end)
+    np.testing.assert_allclose(one.Q, other.Q, rtol=1e-9)
 
 
 def test_llvm_is_not_imported_before_it_is_needed():

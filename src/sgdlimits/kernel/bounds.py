@@ -167,9 +167,17 @@ def _chosen(bind: Callable, x: list[Array], radii: list[Any], r: list[Array]) ->
     return jnp.where(loose, jnp.maximum(*far) if len(far) == 2 else jnp.stack(far).max(0), own)
 
 
+def scan_counts(params: dict) -> tuple[int, int]:
+    """How many arguments of a scan are the same in all rounds, and how many are carried: in two forms, by JAX's version."""
+    if "ft_in" in params:
+        fixed, carried, _ = map(len, params["ft_in"].unpack())
+        return fixed, carried
+    return params["num_consts"], params["num_carry"]
+
+
 def _scan(params: dict, pairs: list[Pair]) -> list[Pair]:
     """All pairs are whole inside: what is carried has a radius from the second round on at the latest."""
-    n, m, body = params["num_consts"], params["num_carry"], params["jaxpr"]
+    (n, m), body = scan_counts(params), params["jaxpr"]
     whole = [(jnp.asarray(value), _full(value, radius)) for value, radius in pairs]
 
     def step(carry, row):

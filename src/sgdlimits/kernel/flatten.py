@@ -17,6 +17,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jaxtyping import PyTree
 
+from sgdlimits.kernel.bounds import scan_counts
 from sgdlimits.kernel.elementary import ELEMENTARY
 from sgdlimits.kernel.program import KINDS, Loop, Program, Untranslated
 
@@ -473,7 +474,7 @@ def _(walk, equation, args):
 @rule("scan")
 def _(walk, equation, args):
     p = equation.params
-    n, m = p["num_consts"], p["num_carry"]
+    n, m = scan_counts(p)
     fixed, carry, rows, made = args[:n], args[n : n + m], args[n + m :], {}
     for i in reversed(range(p["length"])) if p["reverse"] else range(p["length"]):
         results = walk.call(p["jaxpr"], [*fixed, *carry, *(row[i] for row in rows)])

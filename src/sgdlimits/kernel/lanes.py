@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import ctypes
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ PIECES = 4
 
 
 class Code(NamedTuple):
-    """A compiled program: its function, what owns it, how many lanes it has, and what it was compiled from."""
+    """A compiled program: its function, what owns it, how many replicas a vector has, and what it was compiled from."""
 
     call: Any
     owner: Any
@@ -32,13 +33,17 @@ class Code(NamedTuple):
     replica: Replica
 
 
-class Lanes(Kernel):
-    """One process, whose runs have the last axis. Any number of runs is made with the same code; ended ones cost nothing."""
+class Unrolled(Kernel):
+    """One process, whose runs have the last axis, as a flat program. Any number of runs is made with the same code.
 
-    name = "lanes"
+    Runs that move are packed into vectors, so that ended ones cost nothing: numbers of the state first, then replicas.
+    """
+
     costly = False
+    xp: Any = np
+    """Where arrays are: NumPy, or a module like it."""
 
-    def __init__(self, process: Steps, until: Ending | None, carry: Carry) -> None:
+    def __init__(self, process: Steps, until: Ending | None, carry: Carry, single: bool = False) -> None:
         if process.runs_axis != -1:
             raise Untranslated("a state with the runs first")
         self.numbers = Numbers.of((process, until))
@@ -51,37 +56,70 @@ class Lanes(Kernel):
         remembered = tuple(jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in jax.tree.leaves(carry.memory))
         like = tuple(jax.ShapeDtypeStruct(shape, np.float64) for shape in self.shapes)
         trees = jax.tree.unflatten(self.state, like), jax.tree.unflatten(self.memory, remembered), zero
-        self.code = _code(
-            _Form(self.numbers, *trees, (self.numbers.form, self.state, like, self.memory, remembered, zero.tobytes()))
+        self.code = self.compiled(
+            Form(self.numbers, *trees, single, (self.numbers.form, self.state, like, self.memory, remembered, zero.tobytes()))
         )
         self.block = int(process.block)
         self.every = int(max(1, min(process.block, float(process.patience))))
         self.row = self.numbers.flat
 
+    @staticmethod
+    @abc.abstractmethod
+    def compiled(form: Form) -> Code:
+        """The code of a program."""
+
+    @abc.abstractmethod
+    def run(self, vectors: int, state, memory, runs, end, how, seed, span: Span) -> None:
+        """Make the steps of packed runs, in place."""
+
+    def here(self, leaf: Any) -> Any:
+        """An array of a carry, where this kernel computes: another one that may be changed."""
+        return np.array(leaf)
+
+    def back(self, array: Any) -> Any:
+        """An array for a carry."""
+        return array
+
+    def host(self, array: Any) -> np.ndarray:
+        """An array where NumPy computes."""
+        return array
+
     def advance(self, carry: Carry, seed: Any, runs: Any, span: Span) -> Carry:
-        moving = np.flatnonzero(np.asarray(carry.moving))
+        xp, width = self.xp, self.code.width
+        on, stopped, ends = (self.here(part) for part in (carry.moving, carry.stopped, carry.end))
+        moving = xp.flatnonzero(on)
         if not moving.size:
             return carry
-        width, vectors = self.code.width, -(-moving.size // self.code.width)
-        which = moving[np.minimum(np.arange(vectors * width), moving.size - 1)]
-        leaves = [np.array(leaf) for leaf in jax.tree.leaves(carry.state)]
-        packed = lambda rows: np.ascontiguousarray(rows.reshape(-1, vectors, width).swapaxes(0, 1))
-        state = packed(np.concatenate([leaf.reshape(-1, leaf.shape[-1]) for leaf in leaves])[:, which])
-        remembered = [np.asarray(leaf, float).reshape(len(leaf), -1).T for leaf in jax.tree.leaves(carry.memory)]
-        memory = packed(np.concatenate([*remembered, np.zeros((0, np.size(carry.moving)))])[:, which])
-        numbers = np.asarray(runs)[which].astype(np.int64)
-        end, how = np.full(which.size, -1, np.int64), np.zeros(which.size, np.int64)
+        vectors = -(-moving.size // width)
+        which = moving[xp.minimum(xp.arange(vectors * width), moving.size - 1)]
+        leaves = [self.here(leaf) for leaf in jax.tree.leaves(carry.state)]
+        packed = lambda rows: xp.ascontiguousarray(rows.reshape(-1, vectors, width).swapaxes(0, 1))
+        state = packed(xp.concatenate([leaf.reshape(-1, leaf.shape[-1]) for leaf in leaves])[:, which])
+        remembered = [self.here(leaf).reshape(leaf.shape[0], -1).T.astype(float) for leaf in jax.tree.leaves(carry.memory)]
+        memory = packed(xp.concatenate([*remembered, xp.zeros((0, on.size))])[:, which])
+        numbers = self.here(runs)[which].astype(np.int64)
+        end, how = xp.full(which.size, -1, np.int64), xp.zeros(which.size, np.int64)
         end[moving.size :] = 0  # lanes that are there to fill up a vector
-        self._run(vectors, state, memory, numbers, end, how, seed, span)
+        self.run(vectors, state, memory, numbers, end, how, seed, span)
         rows = state.swapaxes(0, 1).reshape(-1, vectors * width)[:, : moving.size]
-        for leaf, part in zip(leaves, np.split(rows, np.cumsum([leaf[..., 0].size for leaf in leaves])[:-1]), strict=True):
+        for leaf, part in zip(leaves, xp.split(rows, np.cumsum([leaf[..., 0].size for leaf in leaves])[:-1]), strict=True):
             leaf[..., moving] = part.reshape(*leaf.shape[:-1], -1)
-        on, stopped, ends = (np.array(part) for part in (carry.moving, carry.stopped, carry.end))
         end, how = end[: moving.size], how[: moving.size]
         on[moving], stopped[moving], ends[moving] = end < 0, how == 1, end
-        return Carry(jax.tree.unflatten(self.state, leaves), on, stopped, ends, carry.memory)
+        state = jax.tree.unflatten(self.state, [self.back(leaf) for leaf in leaves])
+        return Carry(state, self.host(on), self.host(stopped), self.host(ends), carry.memory)
 
-    def _run(self, vectors: int, state, memory, runs, end, how, seed, span: Span) -> None:
+
+class Lanes(Unrolled):
+    """Vectors of the processor, on all cores."""
+
+    name = "lanes"
+
+    @staticmethod
+    def compiled(form: Form) -> Code:
+        return _code(form)
+
+    def run(self, vectors: int, state, memory, runs, end, how, seed, span: Span) -> None:
         """The vectors in pieces, which the cores take one after the other."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         real, width = np.array([span.t, span.size], float), self.code.width
@@ -100,30 +138,34 @@ class Lanes(Kernel):
             done.result()
 
 
-class _Form:
+class Form:
     """What a program is made from; two that need the same program are equal."""
 
-    def __init__(self, numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray, key: tuple) -> None:
-        self.numbers, self.state, self.memory, self.zero, self.key = numbers, state, memory, zero, key
+    def __init__(self, numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray, single: bool, key: tuple) -> None:
+        self.numbers, self.state, self.memory, self.zero, self.single = numbers, state, memory, zero, single
+        self.key = (*key, single)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Form) and self.key == other.key
+        return isinstance(other, Form) and self.key == other.key
 
     def __hash__(self) -> int:
         return hash(self.key)
 
+    def replica(self) -> Replica:
+        """The program."""
+        try:
+            return replica_of(self.numbers, self.state, self.memory, self.zero, self.single)
+        except IndexError:
+            raise Untranslated("a large array") from None
+        except (AttributeError, KeyError, TypeError, ValueError) as reason:  # a form of a primitive that no rule has met
+            raise Untranslated(f"how to read this step ({type(reason).__name__}: {reason})") from reason
+
 
 @lru_cache(maxsize=64)
-def _code(form: _Form) -> Code:
-    try:
-        replica = replica_of(form.numbers, form.state, form.memory, form.zero)
-    except IndexError:
-        raise Untranslated("a large array") from None
-    except (AttributeError, KeyError, TypeError, ValueError) as reason:  # a form of a primitive that no rule has met
-        raise Untranslated(f"how to read this step ({type(reason).__name__}: {reason})") from reason
+def _code(form: Form) -> Code:
     from sgdlimits.kernel import llvm
 
-    machine = _machine()
+    machine, replica = _machine(), form.replica()
     text = llvm.text_of(replica, machine)
     owner, address = cache.loaded((text, machine.key), lambda: machine.object_code(text), machine.load)
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 8)(address)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import llvmlite
@@ -75,8 +75,8 @@ class Writer:
     quartered where it was not.
     """
 
-    def __init__(self, replica: Replica, machine: Machine) -> None:
-        self.replica, self.width, self.machine = replica, width_of(replica, machine), machine
+    def __init__(self, replica: Replica, machine: Any) -> None:
+        self.replica, self.machine = replica, machine
         self.inputs, self.moved = replica.inputs, replica.moved
         self.module = ir.Module("lanes")
         self.module.triple = machine.triple
@@ -87,10 +87,10 @@ class Writer:
         first, steps, block, every, seed, seed_high, vectors = (self.b.load(self.at(whole, i)) for i in range(7))
         self.first, self.steps, self.block, self.every = first, steps, block, every
         self.t, self.size = (self.b.load(self.at(real, i)) for i in range(2))
-        known = self.given({"seed": seed, "seed_high": seed_high, "size": self.size})
+        known = self.given({"seed": self.v.word(seed), "seed_high": self.v.word(seed_high), "size": self.size})
         self.here = [self.v.slot(self.v.type("f64")) for _ in self.moved] if self.near else []
         self.reach, self.trial = (self.v.slot(self.v.type("f64")) for _ in range(2))
-        with self.counted(vectors) as index:
+        with self.replicas(vectors) as index:
             self.vector(index, known)
         self.b.ret_void()
 
@@ -102,7 +102,15 @@ class Writer:
         for argument in self.arguments:
             argument.add_attribute("noalias")
         self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
-        self.v = Vectors(self.module, self.b, self.width, self.machine.wide)
+        self.v = self.instructions()
+
+    def instructions(self) -> Vectors:
+        """What writes the instructions of a program."""
+        return Vectors(self.module, self.b, width_of(self.replica, self.machine), self.machine.wide)
+
+    def replicas(self, vectors: ir.Value) -> AbstractContextManager[ir.Value]:
+        """What is written inside is done for each vector of replicas."""
+        return self.counted(vectors)
 
     def given(self, uniform: dict[str, ir.Value]) -> dict[int, ir.Value]:
         """What all lanes share: the numbers of the problem, and what else is given by name."""
@@ -121,11 +129,11 @@ class Writer:
         replica, wanted = self.replica, tuple(self.replica.near or ())
         known = self.given({})
         for pointer, places in ((state, replica.state), (memory, replica.memory)):
-            rows = self.rows(pointer, "f64", I64(0), len(places))
+            rows = self.kept(pointer, len(places))
             known |= {place: self.load(row) for place, row in zip(places, rows, strict=True) if place in self.inputs.values()}
-        known[self.inputs["radius"]] = self.load(self.rows(radius, "f64", I64(0), 1)[0])
+        known[self.inputs["radius"]] = self.load(self.kept(radius, 1)[0])
         self.v.emit(replica.program, replica.program.order(wanted, known), known)
-        for place, row in zip(wanted, self.rows(answers, "f64", I64(0), 2), strict=True):
+        for place, row in zip(wanted, self.kept(answers, 2), strict=True):
             self.store(self.b.select(known[place], self.v.const(1.0, "f64"), self.v.const(0.0, "f64")), row)
         self.b.ret_void()
         return self.function
@@ -135,7 +143,12 @@ class Writer:
 
     def rows(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:
         """Where the `count` vectors of the vector of replicas with this index are."""
-        base = self.b.bitcast(self.at(pointer, self.b.mul(index, I64(count * self.width))), self.v.type(kind).as_pointer())
+        base = self.b.bitcast(self.at(pointer, self.b.mul(index, I64(count * self.v.width))), self.v.type(kind).as_pointer())
+        return [self.at(base, i) for i in range(count)]
+
+    def kept(self, pointer: ir.Value, count: int) -> list[ir.Value]:
+        """Where the vectors of a `room` are."""
+        base = self.b.bitcast(pointer, self.v.type("f64").as_pointer())
         return [self.at(base, i) for i in range(count)]
 
     def load(self, pointer: ir.Value) -> ir.Value:
@@ -180,7 +193,7 @@ class Writer:
             else:
                 known = known | ({} if replica.program.value(place) is not None else {place: value})
         known = known | {place: self.load(row) for place, row in zip(replica.memory, self.remembered, strict=True)}
-        known = known | ({self.inputs["run"]: self.load(run)} if "run" in self.inputs else {})
+        known = known | ({self.inputs["run"]: self.v.word(self.load(run))} if "run" in self.inputs else {})
         b.store(b.icmp_signed("<", self.load(self.ended), v.const(0, "i64")), self.moving)
         b.store(I64(0), made)
         b.store(v.const(-1.0, "f64"), self.reach)
@@ -239,16 +252,15 @@ class Writer:
         reach = b.load(self.reach)
         out = b.and_(b.load(self.moving), b.fcmp_unordered(">", way, b.fmul(v.intrinsic("fabs", reach), reach)))
         with b.if_then(v.any(out), likely=False):
-            count = len(self.replica.state)
-            state, answers = (self.room(rows) for rows in (count, 2))
-            rows = self.rows(state, "f64", I64(0), count)
-            for i in range(count):
+            state, memory, answers = (self.room(rows) for rows in (len(self.good), len(self.remembered), 2))
+            for i, row in enumerate(self.kept(state, len(self.good))):
                 moved = self.moved.index(i) if i in self.slots else None
-                self.store(self.load(self.good[i]) if moved is None else values[moved], rows[i])
-            memory = b.bitcast(self.remembered[0], F64.as_pointer()) if self.remembered else self.memory
+                self.store(self.load(self.good[i]) if moved is None else values[moved], row)
+            for row, kept in zip(self.remembered, self.kept(memory, len(self.remembered)), strict=True):
+                self.store(self.load(row), kept)
             trial = b.bitcast(self.trial, F64.as_pointer())
             b.call(self.near, [state, memory, self.numbers, trial, answers])
-            said = [self.load(row) for row in self.rows(answers, "f64", I64(0), 2)]
+            said = [self.load(row) for row in self.kept(answers, 2)]
             hit, may = (b.fcmp_ordered("!=", answer, v.const(0.0, "f64")) for answer in said)
             radius = b.load(self.trial)
             b.store(b.select(may, v.const(-1.0, "f64"), radius), self.reach)

@@ -91,9 +91,9 @@ class Numbers(NamedTuple):
         return self.tree, self.others, tuple(array.shape for array in self.arrays), plain
 
 
-def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray) -> Replica:
+def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray, single: bool = False) -> Replica:
     """The program of a process and its condition, for states and memories like these of one run (shapes without runs)."""
-    step, stops, like = _traced(numbers, state, memory)
+    step, stops, like = _traced(numbers, state, memory, single)
     while True:  # each time a program of its own, so that what was assumed in vain leaves nothing behind
         program = Program(MOST_NODES)
         walk, arrays = Flattening(program), _given(program, numbers)
@@ -168,7 +168,7 @@ def _near(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarra
     return Near(*(int(place) for place in found))
 
 
-def _traced(numbers: Numbers, state: PyTree, memory: PyTree) -> tuple[Any, Callable | None, tuple]:
+def _traced(numbers: Numbers, state: PyTree, memory: PyTree, single: bool) -> tuple[Any, Callable | None, tuple]:
     """The jaxpr of a step; whether a run stops, as a function of numbers, state and memory; and what these are like."""
 
     def fixed(arrays) -> tuple[Steps, Ending]:
@@ -177,7 +177,7 @@ def _traced(numbers: Numbers, state: PyTree, memory: PyTree) -> tuple[Any, Calla
 
     def step(arrays, state, seed, run, number, t, size):
         process, _ = fixed(arrays)
-        drawn = process.draw(Stream(seed, run, number, 1))
+        drawn = process.draw(Stream(seed, run, number, 1, single=single))
         state = jax.tree.map(lambda leaf: leaf[..., None], state)
         after = process.step(state, jax.tree.map(lambda leaf: leaf[0], drawn), Moment(t, size))
         return jax.tree.map(lambda leaf: leaf[..., 0], after)

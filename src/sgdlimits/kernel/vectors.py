@@ -43,6 +43,10 @@ class Vectors:
         one = self.b.insert_element(ir.Constant(kind, ir.Undefined), number, I32(0))
         return self.b.shuffle_vector(one, ir.Constant(kind, ir.Undefined), ir.Constant(ir.VectorType(I32, self.width), None))
 
+    def word(self, number: ir.Value) -> ir.Value:
+        """A whole number that is given with 64 bits, as one of 32."""
+        return number
+
     def any(self, lanes: ir.Value) -> ir.Value:
         bits = ir.IntType(self.width)
         return self.b.icmp_unsigned("!=", self.b.bitcast(lanes, bits), bits(0))

@@ -21,14 +21,14 @@ class XLA(Kernel):
     name = "xla"
     costly = True
 
-    def __init__(self, process: Steps, until: Ending | None) -> None:
-        self.call = compiled(_steps, process, until, quick=process.small)
+    def __init__(self, process: Steps, until: Ending | None, single: bool = False) -> None:
+        self.call = compiled(_steps, process, until, single, quick=process.small)
 
     def advance(self, carry: Carry, seed: Any, runs: Any, span: Span) -> Carry:
         return jax.block_until_ready(self.call(carry, seed, runs, span))
 
 
-def _steps(process: Steps, until: Ending | None, carry: Carry, seed, runs, span: Span) -> Carry:
+def _steps(process: Steps, until: Ending | None, single: bool, carry: Carry, seed, runs, span: Span) -> Carry:
     """Blocks of steps: draw the numbers of a block, make its steps, and look for divergence at least once."""
 
     def step(carry: Carry, numbers, number) -> Carry:
@@ -45,7 +45,7 @@ def _steps(process: Steps, until: Ending | None, carry: Carry, seed, runs, span:
 
     def block(index, carry: Carry) -> Carry:
         begin = index * process.block
-        numbers = process.draw(Stream(seed, runs, (span.first + begin).astype(jnp.uint64), process.block))
+        numbers = process.draw(Stream(seed, runs, (span.first + begin).astype(jnp.uint64), process.block, single=single))
         steps = jnp.minimum(process.block, span.steps - begin)
         one = lambda j, c: step(c, jax.tree.map(lambda leaf: leaf[j], numbers), span.first + begin + j)
 

@@ -21,6 +21,7 @@ from sgdlimits.algorithm.base import combined, is_lower, moves
 from sgdlimits.algorithm.limit import Drawn, view
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_dimension
+from sgdlimits.kernel.choose import gpu_present
 from sgdlimits.level.base import Level, platform
 from sgdlimits.level.process import Marching, Moment, Process
 from sgdlimits.problem.base import Problem
@@ -51,7 +52,7 @@ class Chain(Level):
 
     def bind(self, problem, start, first):
         """On a processor few enough runs that the states stay in a core's cache; on an accelerator enough to fill it."""
-        limit, numbers = (8192, 2**16) if platform() == "cpu" else (2**20, 2**24)
+        limit, numbers = (8192, 2**16) if platform() == "cpu" and not gpu_present() else (2**20, 2**24)
         most = int(min(limit, max(64, numbers / (problem.size * problem.samples_per_step))))
         return Marching(self, problem, most, self.d, chain_process(problem, self.d))
 
@@ -278,8 +279,8 @@ def _rotate(T: Float[Array, "p p runs"], h: Float[Array, "p runs"], outside: Flo
         more = rest + h_j * h_j
         product = more * rest
         scale = jnp.where(product > 0, lax.rsqrt(jnp.where(product > 0, product, 1.0)), 0.0)
-        turned = jnp.where(more > 0, T_j * (rest * scale) - w * (h_j * scale), T_j)
-        return (w + T_j * h_j, more), turned
+        cosine = jnp.where(more > 0, rest * scale, 1.0)
+        return (w + T_j * h_j, more), T_j * cosine - w * (h_j * scale)
 
     (Th, rest), turned = lax.scan(column, (jnp.zeros_like(h), outside), (T, h), reverse=True)
     return Turned(turned, Th, rest)

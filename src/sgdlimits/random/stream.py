@@ -49,6 +49,8 @@ class Stream(eqx.Module):
     first: UInt64[Array, ""]
     steps: int = eqx.field(static=True)
     rolled: bool = eqx.field(static=True, default=False)
+    single: bool = eqx.field(static=True, default=False)
+    """Whether normal numbers are made from the same words in single precision."""
 
     @classmethod
     def of(cls, seed: int, runs, first: int = 0, steps: int = 1) -> Stream:
@@ -59,7 +61,7 @@ class Stream(eqx.Module):
 
     def each(self, count: int) -> Stream:
         """The numbers of `count` samples for each step: sample i of step n is number n count + i."""
-        return Stream(self.seed, self.runs, self.first * np.uint64(count), self.steps * count, self.rolled)
+        return Stream(self.seed, self.runs, self.first * np.uint64(count), self.steps * count, self.rolled, self.single)
 
     def words(self, purpose: Purpose, blocks: int, skip: Array | int = 0, rows: bool = False) -> Words:
         """Four words for each step, block and run, each of shape (steps, blocks, runs), or (steps, runs, blocks) as `rows`.
@@ -93,7 +95,7 @@ class Stream(eqx.Module):
         """All words are joined before they are transformed, so that the compiler draws them twice, not four times."""
         w0, w1, w2, w3 = self.words(purpose, -(-count // 4), rows=rows)
         join = lambda *parts: numpy_of(w0).concatenate(parts, axis=2 if rows else 1)
-        return join(*normal_pair(join(w0, w2), join(w1, w3)))
+        return join(*normal_pair(join(w0, w2), join(w1, w3), self.single))
 
     def uniform(self, purpose: Purpose, count: int) -> Float[Array, "steps count runs"]:
         """Uniform numbers in (0, 1], two from a block."""
@@ -141,11 +143,12 @@ class Stream(eqx.Module):
     def _attempt(self, purpose: Purpose, count: int, attempt: Array | int) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """The normal and the uniform number of an attempt at chi-square numbers."""
         w0, w1, w2, w3 = self.words(purpose, count, skip=attempt * count)
-        return normal_pair(w0, w1)[0], uniform(w2, w3)
+        return normal_pair(w0, w1, self.single)[0], uniform(w2, w3)
 
     def _one_chi_square(self, purpose: Purpose, step, index, run, dof, count: int) -> Float[Array, ""]:
         """The first accepted proposal of one number; attempt n uses the blocks from n `count` on."""
-        alone = Stream(self.seed, jnp.asarray(self.runs)[run][None], self.first + step.astype(jnp.uint64), 1, rolled=True)
+        number = self.first + step.astype(jnp.uint64)
+        alone = Stream(self.seed, jnp.asarray(self.runs)[run][None], number, 1, rolled=True, single=self.single)
 
         def attempt(carry):
             _, _, block = carry

@@ -18,6 +18,13 @@ _SINE = [(-1) ** n / math.factorial(2 * n + 1) for n in range(8)]
 _COSINE = [(-1) ** n / math.factorial(2 * n) for n in range(9)]
 _ATANH = [2 / (2 * n + 1) for n in range(11)]
 _GOLDEN = 0x9E3779B1
+_SINE_SINGLE = [1.0, -1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4]
+_COSINE_SINGLE = [1.0, -0.5, 4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948e-5]
+_LOG_SINGLE = [
+    3.3333331174e-1, -2.4999993993e-1, 2.0000714765e-1, -1.6668057665e-1, 1.4249322787e-1,
+    -1.2420140846e-1, 1.1676998740e-1, -1.1514610310e-1, 7.0376836292e-2,
+]  # fmt: skip
+"""Polynomials for single precision, of Moshier's library Cephes: sin x / x and cos x by x^2, (log(1 + x) - x + x^2/2)/x^3."""
 
 
 def uniform(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Float[Array, "..."]:
@@ -25,12 +32,17 @@ def uniform(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Float[Arra
     return (high.astype(float) + (low.astype(float) + 0.5) * 2.0**-32) * 2.0**-32
 
 
-def normal_pair(first: UInt32[Array, "..."], second: UInt32[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+def normal_pair(
+    first: UInt32[Array, "..."], second: UInt32[Array, "..."], single: bool = False
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     r"""Two independent standard normals from two words (Box and Muller).
 
     :math:`z = \sqrt{-2\log u}\,(\cos 2\pi\theta, \sin 2\pi\theta)`. The second word is the angle, and a multiple of it extends
-    the first below 2^-32, so that the tail reaches 9.5 standard deviations rather than 6.8.
+    the first below 2^-32, so that the tail reaches 9.5 standard deviations rather than 6.8. `single` computes the same two
+    in single precision, to about 1e-7 where the radius is of order 1, and returns them as doubles.
     """
+    if single:
+        return _normal_pair_single(first, second)
     radius = numpy_of(first).sqrt(-2 * _log(uniform(first, second * np.uint32(_GOLDEN))))
     sine, cosine = _sine_cosine(second)
     return radius * cosine, radius * sine
@@ -92,6 +104,34 @@ def _sine_cosine(angle: UInt32[Array, "..."]) -> tuple[Float[Array, "..."], Floa
     sine, cosine = xp.where(turned, cosine, sine), xp.where(turned, sine, cosine)
     flip_sine, flip_cosine = quadrant >= 2, (quadrant == 1) | (quadrant == 2)
     return xp.where(flip_sine, -sine, sine), xp.where(flip_cosine, -cosine, cosine)
+
+
+def _normal_pair_single(first: UInt32[Array, "..."], second: UInt32[Array, "..."]) -> tuple[Any, Any]:
+    xp, f32 = numpy_of(first), np.float32
+    tail = (second * np.uint32(_GOLDEN)).astype(f32) * f32(2.0**-32)
+    u = (first.astype(f32) + (tail + f32(2.0**-33))) * f32(2.0**-32)
+    bits = _bits(u, np.int32)
+    place = bits - np.int32(0x3F3504F3)  # the bits of the root of 1/2, from which mantissas count
+    exponent = (place >> np.int32(23)).astype(f32)
+    x = _bits(bits - (place & np.int32(-(1 << 23))), f32) - f32(1)
+    log = x + (x * x) * (x * _polynomial_single(_LOG_SINGLE, x) - f32(0.5)) + exponent * f32(math.log(2))
+    radius = xp.sqrt(f32(-2) * log)
+    quadrant = (second + np.uint32(1 << 29)) >> np.uint32(30)
+    rest = (second - (quadrant << np.uint32(30))).astype(np.int32).astype(f32) * f32(2 * np.pi / 2**32)
+    square = rest * rest
+    sine, cosine = rest * _polynomial_single(_SINE_SINGLE, square), _polynomial_single(_COSINE_SINGLE, square)
+    turned = (quadrant & np.uint32(1)) == 1
+    sine, cosine = xp.where(turned, cosine, sine), xp.where(turned, sine, cosine)
+    flip_sine, flip_cosine = quadrant >= 2, (quadrant == 1) | (quadrant == 2)
+    sine, cosine = xp.where(flip_sine, -sine, sine), xp.where(flip_cosine, -cosine, cosine)
+    return (radius * cosine).astype(float), (radius * sine).astype(float)
+
+
+def _polynomial_single(coefficients: list[float], x: Any) -> Any:
+    value = np.float32(coefficients[-1]) * x + np.float32(coefficients[-2])
+    for coefficient in coefficients[-3::-1]:
+        value = value * x + np.float32(coefficient)
+    return value
 
 
 def _polynomial(coefficients: list[float], x: Float[Array, "..."]) -> Float[Array, "..."]:

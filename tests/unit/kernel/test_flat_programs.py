@@ -42,12 +42,15 @@ class Applied(eqx.Module):
         return self.function(state)
 
 
-def through_lanes(function, x):
+def through(kernel, function, x):
     carry = Carry(jnp.asarray(x), np.ones(x.shape[-1], bool), np.zeros(x.shape[-1], bool), np.full(x.shape[-1], -1), ())
-    kernel = Lanes(Applied(function), None, carry)
     runs = np.arange(x.shape[-1], dtype=np.uint32)
-    after = kernel.advance(carry, np.zeros(2, np.uint32), runs, Span(0, 1, 0.0, 1.0))
+    after = kernel(Applied(function), None, carry).advance(carry, np.zeros(2, np.uint32), runs, Span(0, 1, 0.0, 1.0))
     return np.asarray(after.state)
+
+
+def through_lanes(function, x):
+    return through(Lanes, function, x)
 
 
 A = np.array([[1.0, 2.0, -1.0], [0.5, 0.0, 3.0]])

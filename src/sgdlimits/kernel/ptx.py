@@ -1,0 +1,149 @@
+"""Back end for NVIDIA's GPUs: the program of `sgdlimits.kernel.llvm` with one thread a replica, as PTX.
+
+Threads of a warp take the place of lanes of a vector: the arrays of states are the same, for vectors of 32 replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+
+import llvmlite
+import llvmlite.binding as llvm
+import llvmlite.ir as ir
+
+from sgdlimits.kernel.llvm import Writer
+from sgdlimits.kernel.replica import Replica
+from sgdlimits.kernel.scalars import Scalars
+from sgdlimits.kernel.vectors import F32, F64, FLAGS, I32, I64
+
+TRIPLE = "nvptx64-nvidia-cuda"
+WARP = 32
+LEAST = 1e-290
+"""Added to what a root is taken of."""
+
+
+class GPU:
+    """A GPU by its compute capability, such as "90"."""
+
+    def __init__(self, capability: str) -> None:
+        self.name, self.triple = f"sm_{capability}", TRIPLE
+        self.key = (llvmlite.__version__, llvm.llvm_version_info, self.name)
+
+    def assembly(self, text: str) -> str:
+        """PTX of a module."""
+        _initialise()
+        module = llvm.parse_assembly(text)
+        target = llvm.Target.from_triple(TRIPLE).create_target_machine(self.name, opt=3)
+        options = llvm.create_pipeline_tuning_options(speed_level=2)
+        options.loop_unrolling = False
+        passes = llvm.create_pass_builder(target, options)
+        passes.getModulePassManager().run(module, passes)
+        return target.emit_assembly(module)
+
+
+@lru_cache(maxsize=1)
+def _initialise() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+def text_of(replica: Replica, gpu: GPU) -> str:
+    """The module of a replica's program: one kernel, `advance`, with the arguments of the function for processors."""
+    return str(Threads(replica, gpu).module)
+
+
+class Threads(Writer):
+    """Writes the kernel that makes all steps of a call. A thread takes one replica after the other."""
+
+    def begin(self, name: str, arguments: int) -> None:
+        super().begin(name, arguments)
+        if name != "near":
+            self.function.calling_convention = "ptx_kernel"
+
+    def instructions(self) -> Instructions:
+        return Instructions(self.module, self.b)
+
+    def rows(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:
+        b = self.b
+        lane = b.add(b.mul(b.udiv(index, I64(WARP)), I64(count * WARP)), b.urem(index, I64(WARP)))
+        base = b.bitcast(self.at(pointer, lane), self.v.type(kind).as_pointer())
+        return [self.at(base, WARP * i) for i in range(count)]
+
+    @contextmanager
+    def replicas(self, vectors: ir.Value) -> Iterator[ir.Value]:
+        b, index = self.b, self.v.slot(I64)
+        block, size, thread, blocks = (b.zext(self.register(name), I64) for name in ("ctaid", "ntid", "tid", "nctaid"))
+        b.store(b.add(b.mul(block, size), thread), index)
+        again, body, leave = (b.append_basic_block(name) for name in ("replicas", "replica", "leave"))
+        b.branch(again)
+        b.position_at_end(again)
+        here = b.load(index)
+        b.cbranch(b.icmp_signed("<", here, b.mul(vectors, I64(WARP))), body, leave)
+        b.position_at_end(body)
+        yield here
+        b.store(b.add(here, b.mul(size, blocks)), index)
+        b.branch(again)
+        b.position_at_end(leave)
+
+    def register(self, name: str) -> ir.Value:
+        """Which thread this is, or how many there are."""
+        name = f"llvm.nvvm.read.ptx.sreg.{name}.x"
+        known = self.module.globals.get(name)
+        return self.b.call(known or ir.Function(self.module, ir.FunctionType(I32, []), name), [])
+
+
+class Instructions(Scalars):
+    """As those of a processor, but for quotients and roots.
+
+    The device has estimates of inverses and of inverse roots, of 20 bits. A step of third order makes them right to rounding,
+    without the branches of its own division. At zero and at infinity the estimate is the answer.
+    """
+
+    def _op(self, op: str, kind: str, kinds: list[str], args: list[ir.Value]) -> ir.Value:
+        if op == "div" and kind == "f64":
+            return self._quotient(*args)
+        if op == "sqrt":
+            return self._root(*args) if kind == "f64" else self._estimate("sqrt", *args)
+        return super()._op(op, kind, kinds, args)
+
+    def _estimate(self, name: str, x: ir.Value) -> ir.Value:
+        name = f"llvm.nvvm.{name}.approx.ftz.{'d' if x.type == F64 else 'f'}"
+        known = self.module.globals.get(name)
+        return self.b.call(known or ir.Function(self.module, ir.FunctionType(x.type, [x.type]), name), [x])
+
+    def _quotient(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        first = self._estimate("rcp", y)
+        wrong = self._small(self._fma(self.b.fneg(y), first, 1.0))
+        return self._times(x, self._fma(first, self._fma(wrong, wrong, wrong), first))
+
+    def _rsqrt(self, x: ir.Value) -> ir.Value:
+        if x.type != F64:
+            return super()._rsqrt(x)
+        first = self._estimate("rsqrt", x)
+        wrong = self._small(self._fma(self.b.fneg(x), self._times(first, first), 1.0))
+        return self._fma(self._times(first, wrong), self._fma(wrong, 0.375, 0.5), first)
+
+    def _root(self, x: ir.Value) -> ir.Value:
+        """Of zero too, since the inverse root of the least numbers is finite."""
+        inverse = self._rsqrt(self.b.fadd(x, self._number(LEAST)))
+        rough = self._times(x, inverse)
+        return self._fma(self._fma(self.b.fneg(rough), rough, x), self._times(inverse, 0.5), rough)
+
+    def _small(self, wrong: ir.Value) -> ir.Value:
+        """A number below 2^-7, or that, where it is not a number: one instruction on the upper half of its bits."""
+        b = self.b
+        bits = b.bitcast(wrong, I64)
+        upper = b.bitcast(b.trunc(b.lshr(bits, I64(32)), I32), F32)
+        least = b.zext(b.bitcast(self.intrinsic("minnum", upper, ir.Constant(F32, 1.0)), I32), I64)
+        return b.bitcast(b.or_(b.shl(least, I64(32)), b.and_(bits, I64(2**32 - 1))), F64)
+
+    def _number(self, x: ir.Value | float) -> ir.Value:
+        return self.const(x, "f64") if isinstance(x, float) else x
+
+    def _fma(self, *args: ir.Value | float) -> ir.Value:
+        return self.intrinsic("fma", *map(self._number, args))
+
+    def _times(self, x: ir.Value, y: ir.Value | float) -> ir.Value:
+        return self.b.fmul(x, self._number(y), flags=FLAGS)

@@ -1,0 +1,69 @@
+"""A flat program on single numbers: the instructions of `sgdlimits.kernel.vectors` for one replica.
+
+A whole number of 32 bits is one here, since nothing has to share a vector with doubles.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.ir as ir
+
+from sgdlimits.kernel.vectors import F32, F64, FLAGS, I1, I32, I64, Vectors
+
+NUMBER = {"f64": F64, "f32": F32, "b1": I1, "i64": I64, "u64": I64, "i32": I32, "u32": I32}
+
+
+class Scalars(Vectors):
+    """Instructions on the numbers of one replica, one for each node of a program."""
+
+    def __init__(self, module: ir.Module, builder: ir.IRBuilder) -> None:
+        super().__init__(module, builder, width=1, wide=False)
+
+    def type(self, kind: str) -> ir.Type:
+        return NUMBER[kind]
+
+    def const(self, value: Any, kind: str) -> ir.Constant:
+        if kind[0] != "f":
+            half = 2 ** (NUMBER[kind].width - 1)
+            value = int(value) if kind == "b1" else (int(value) + half) % (2 * half) - half
+        return ir.Constant(NUMBER[kind], value)
+
+    def splat(self, number: ir.Value) -> ir.Value:
+        return number
+
+    def word(self, number: ir.Value) -> ir.Value:
+        return self.b.trunc(number, I32)
+
+    def any(self, lanes: ir.Value) -> ir.Value:
+        return lanes
+
+    def intrinsic(self, name: str, *args: ir.Value) -> ir.Value:
+        name = f"llvm.{name}.{'f64' if args[0].type == F64 else 'f32'}"
+        kind = ir.FunctionType(args[0].type, [arg.type for arg in args])
+        return self.b.call(self.module.globals.get(name) or ir.Function(self.module, kind, name), args)
+
+    def clean(self, x: ir.Value, kind: str) -> ir.Value:
+        return x
+
+    def _rsqrt(self, x: ir.Value) -> ir.Value:
+        return self.b.fdiv(ir.Constant(x.type, 1.0), self.intrinsic("sqrt", x), flags=FLAGS)
+
+    def _bitcast(self, of: str, kind: str, x: ir.Value) -> ir.Value:
+        return self.b.bitcast(x, self.type(kind))
+
+    def _convert(self, of: str, kind: str, x: ir.Value) -> ir.Value:
+        b, to = self.b, self.type(kind)
+        if kind == "b1":
+            return self._compare("ne", of, x, self.const(0, of))
+        if of == "b1":
+            return b.select(x, self.const(1, kind), self.const(0, kind))
+        if of[0] == kind[0] == "f":
+            return b.fpext(x, to) if kind == "f64" else b.fptrunc(x, to)
+        if of[0] == "f":
+            return b.trunc(b.fptosi(x, I64), to) if kind == "u32" else (b.fptoui if kind == "u64" else b.fptosi)(x, to)
+        if kind[0] == "f":
+            return (b.sitofp if of[0] == "i" else b.uitofp)(x, to)
+        if to.width == x.type.width:
+            return x
+        return b.trunc(x, to) if to.width < x.type.width else (b.sext if of[0] == "i" else b.zext)(x, to)
