@@ -1,3 +1,3 @@
-"""How steps are made: `xla`, which takes any process, and `lanes`, which takes small ones and is faster."""
+"""How steps are made: `xla`, which takes any process; `lanes` and `cuda`, which take small ones and are faster."""
 
 import sgdlimits._x64

@@ -114,7 +114,7 @@ def _radius(name: str, params: dict, bind: Callable, x: list[Array], radii: list
     if name == "div":
         inverse = _at_least(abs(x[1]) - r[1], lambda least: r[1] / (abs(x[1]) * least))
         return jnp.where(r[1] > 0, abs(x[0]) * inverse + r[0] * (1 / abs(x[1]) + inverse), r[0] / abs(x[1]))
-    if name in ("integer_pow", "square"):
+    if name in ("integer_pow", "square", "one_minus_square"):
         n = params.get("y", 2)
         if n >= 0:
             return (abs(x[0]) + r[0]) ** n - abs(x[0]) ** n

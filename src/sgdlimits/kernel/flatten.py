@@ -263,6 +263,12 @@ def _(walk, equation, args):
     return walk.op("mul", args[0], args[0])
 
 
+@rule("one_minus_square")
+def _(walk, equation, args):
+    one = walk.each(lambda place: walk.program.const(1, walk.program.kind(place)), args[0])
+    return walk.op("sub", one, walk.op("mul", args[0], args[0]))
+
+
 @rule("integer_pow")
 def _(walk, equation, args):
     return _power(walk, args[0], equation.params["y"])

@@ -41,11 +41,12 @@ def normal_pair(
     the first below 2^-32, so that the tail reaches 9.5 standard deviations rather than 6.8. `single` computes the same two
     in single precision, to about 1e-7 where the radius is of order 1, and returns them as doubles.
     """
-    if single:
-        return _normal_pair_single(first, second)
-    radius = numpy_of(first).sqrt(-2 * _log(uniform(first, second * np.uint32(_GOLDEN))))
-    sine, cosine = _sine_cosine(second)
-    return radius * cosine, radius * sine
+    root, low = numpy_of(first).sqrt, second * np.uint32(_GOLDEN)
+    if not single:
+        radius, (sine, cosine) = root(-2 * _log(uniform(first, low))), _sine_cosine(second, np.float64, _SINE, _COSINE)
+        return radius * cosine, radius * sine
+    radius, (sine, cosine) = root(-2 * _log_single(first, low)), _sine_cosine(second, np.float32, _SINE_SINGLE, _COSINE_SINGLE)
+    return (radius * cosine).astype(float), (radius * sine).astype(float)
 
 
 def marsaglia_tsang(
@@ -95,43 +96,25 @@ def _log(u: Float[Array, "..."]) -> Float[Array, "..."]:
     return exponent * math.log(2) + s * _polynomial(_ATANH, s * s)
 
 
-def _sine_cosine(angle: UInt32[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """sin and cos of 2 pi angle / 2^32: the quadrant from the two upper bits, the rest within pi/4 by Taylor's series."""
+def _log_single(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Any:
+    """log of `uniform` in single precision: exponent from the bits, mantissa in [sqrt(1/2), sqrt 2) by a polynomial."""
+    f32 = np.float32
+    bits = _bits((high.astype(f32) + (low.astype(f32) + f32(0.5)) * f32(2.0**-32)) * f32(2.0**-32), np.int32)
+    place = bits - np.int32(0x3F3504F3)  # the bits of the root of 1/2
+    x = _bits(bits - (place & np.int32(-(1 << 23))), f32) - f32(1)
+    exponent = (place >> np.int32(23)).astype(f32)
+    return x + (x * x) * (x * _polynomial(_LOG_SINGLE, x) - f32(0.5)) + exponent * f32(math.log(2))
+
+
+def _sine_cosine(angle: UInt32[Array, "..."], kind: type, sines: list[float], cosines: list[float]) -> tuple[Any, Any]:
+    """sin and cos of 2 pi angle / 2^32: the quadrant from the two upper bits, the rest within pi/4 by polynomials."""
     xp, quadrant = numpy_of(angle), (angle + np.uint32(1 << 29)) >> np.uint32(30)
-    rest = (angle - (quadrant << np.uint32(30))).astype(np.int32).astype(float) * (2 * np.pi / 2**32)
-    sine, cosine = rest * _polynomial(_SINE, rest * rest), _polynomial(_COSINE, rest * rest)
+    rest = (angle - (quadrant << np.uint32(30))).astype(np.int32).astype(kind) * (2 * np.pi / 2**32)
+    sine, cosine = rest * _polynomial(sines, rest * rest), _polynomial(cosines, rest * rest)
     turned = (quadrant & np.uint32(1)) == 1
     sine, cosine = xp.where(turned, cosine, sine), xp.where(turned, sine, cosine)
     flip_sine, flip_cosine = quadrant >= 2, (quadrant == 1) | (quadrant == 2)
     return xp.where(flip_sine, -sine, sine), xp.where(flip_cosine, -cosine, cosine)
-
-
-def _normal_pair_single(first: UInt32[Array, "..."], second: UInt32[Array, "..."]) -> tuple[Any, Any]:
-    xp, f32 = numpy_of(first), np.float32
-    tail = (second * np.uint32(_GOLDEN)).astype(f32) * f32(2.0**-32)
-    u = (first.astype(f32) + (tail + f32(2.0**-33))) * f32(2.0**-32)
-    bits = _bits(u, np.int32)
-    place = bits - np.int32(0x3F3504F3)  # the bits of the root of 1/2, from which mantissas count
-    exponent = (place >> np.int32(23)).astype(f32)
-    x = _bits(bits - (place & np.int32(-(1 << 23))), f32) - f32(1)
-    log = x + (x * x) * (x * _polynomial_single(_LOG_SINGLE, x) - f32(0.5)) + exponent * f32(math.log(2))
-    radius = xp.sqrt(f32(-2) * log)
-    quadrant = (second + np.uint32(1 << 29)) >> np.uint32(30)
-    rest = (second - (quadrant << np.uint32(30))).astype(np.int32).astype(f32) * f32(2 * np.pi / 2**32)
-    square = rest * rest
-    sine, cosine = rest * _polynomial_single(_SINE_SINGLE, square), _polynomial_single(_COSINE_SINGLE, square)
-    turned = (quadrant & np.uint32(1)) == 1
-    sine, cosine = xp.where(turned, cosine, sine), xp.where(turned, sine, cosine)
-    flip_sine, flip_cosine = quadrant >= 2, (quadrant == 1) | (quadrant == 2)
-    sine, cosine = xp.where(flip_sine, -sine, sine), xp.where(flip_cosine, -cosine, cosine)
-    return (radius * cosine).astype(float), (radius * sine).astype(float)
-
-
-def _polynomial_single(coefficients: list[float], x: Any) -> Any:
-    value = np.float32(coefficients[-1]) * x + np.float32(coefficients[-2])
-    for coefficient in coefficients[-3::-1]:
-        value = value * x + np.float32(coefficient)
-    return value
 
 
 def _polynomial(coefficients: list[float], x: Float[Array, "..."]) -> Float[Array, "..."]:

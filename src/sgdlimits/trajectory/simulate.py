@@ -84,8 +84,8 @@ def simulate(
         runs go on from their last state, bit by bit as if they had not stopped
     progress : whether to show a progress bar when the work takes more than a second
     batch : at most so many runs are computed at once; changes memory and speed, not the result
-    kernel : how steps are made, "xla" or "lanes" (docs/kernels.md); None takes the faster one that knows all that a step does.
-        Results agree up to rounding
+    kernel : how steps are made, "xla", "lanes" or "cuda" (docs/kernels.md); None takes the fastest one that is there and knows
+        all that a step does. Results agree up to rounding
 
     Returns
     -------

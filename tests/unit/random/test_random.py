@@ -46,9 +46,19 @@ def test_normal_pair_is_box_and_muller_to_the_last_digits():
     np.testing.assert_allclose(y, np.sqrt(-2 * np.log(u)) * np.sin(angle), rtol=1e-13, atol=1e-14)
 
 
-def test_extreme_words_give_finite_normals():
+def test_normal_pairs_in_single_precision_are_near_the_others():
+    """By the error of the radius, which is of the order of 1/radius where that is small; on the host as in JAX."""
+    a, b = np.random.default_rng(1).integers(0, 2**32, (2, 100_000), dtype=np.uint32)
+    exact, host = np.array(normal_pair(a, b)), np.array(normal_pair(a, b, single=True))
+    radius = np.hypot(*exact)
+    assert (np.abs(host - exact) < 1e-7 * (1 / radius + 2 * radius)).all()
+    np.testing.assert_allclose(normal_pair(jnp.asarray(a), jnp.asarray(b), single=True), host, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_extreme_words_give_finite_normals(single):
     extreme = jnp.asarray([0, 1, 2**31, 2**32 - 1], jnp.uint32)
-    for x in normal_pair(*(grid.ravel() for grid in jnp.meshgrid(extreme, extreme))):
+    for x in normal_pair(*(grid.ravel() for grid in jnp.meshgrid(extreme, extreme)), single):
         assert np.isfinite(x).all()
 
 
