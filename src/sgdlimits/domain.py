@@ -106,9 +106,11 @@ algorithm = instance("sgdlimits.algorithm.base", "Algorithm", "an algorithm such
 level = instance("sgdlimits.level.base", "Level", "a level such as Chain(d=3000) or ODE()", "Give an instance of a level.")
 dataset = instance("xarray", "Dataset", "a dataset", "Give what simulate returned or load read.")
 
+MOST_TEACHERS = 2**12
+"""Fixed directions have a Gram matrix, which is factored."""
 DOMAINS: dict[str, Check] = {
     # the problem
-    "problem": problem, "width": whole(), "teachers": whole(), "outputs": whole(), "noise": not_negative,
+    "problem": problem, "width": whole(), "teachers": whole(below=MOST_TEACHERS), "outputs": whole(), "noise": not_negative,
     "snr": number(above=0, infinite=True), "variance": not_negative, "Lambda": positive, "scale": positive, "left": real,
     "right": real,
     # the algorithm

@@ -35,9 +35,24 @@ class Lines(io.TextIOBase):
         self.file.flush()
 
 
-def bar(*items: Any, **how: Any) -> tqdm:
-    """tqdm's bar, from a second on; with what it usually takes."""
+class Bar(tqdm):
+    """tqdm's bar, of which Ctrl-C leaves nothing behind that the end of the program, or another thread, would wait for.
+
+    tqdm's own keeps its lock where it is interrupted while it writes; its thread, which looks after slow bars, waits for it.
+    """
+
+    monitor_interval = 0
+
+    def refresh(self, nolock: bool = False, lock_args: Any = None) -> Any:
+        if nolock:
+            return super().refresh(nolock=True)
+        with self.get_lock():
+            return super().refresh(nolock=True)
+
+
+def bar(*items: Any, **how: Any) -> Bar:
+    """A bar, from a second on; with what tqdm usually takes."""
     how = {"delay": 1.0, "leave": False, **how}
     if "ipykernel" not in sys.modules and not sys.stderr.isatty():
         how |= {"file": Lines(sys.stderr), "mininterval": 1.0, "ncols": 100}
-    return tqdm(*items, **how)
+    return Bar(*items, **how)

@@ -86,7 +86,7 @@ def test_ctrl_c_saves_what_is_finished(how, tmp_path):
                 assert program.poll() is None, seen
                 seen += program.stderr.read(1)
             program.send_signal(how)
-            out, error = program.communicate()
+            out, error = program.communicate(timeout=300)
         finally:
             program.kill()  # whatever went wrong, nothing of it outlives the test
     assert program.returncode == 130, error

@@ -222,7 +222,7 @@ LEVELS = {
     "chain": Kind(lambda name, problem: sl.Chain(D), steps=True),
     # Without the problems whose every drift is a sum over nodes of several samples or outputs: slow, and laws have them.
     "sde": Kind(
-        lambda name, problem: sl.SDE(D, dt=0.03, samples=8),
+        lambda name, problem: sl.SDE(D, dt=1 / 32, samples=8),
         suits=tuple(name for name in PROBLEMS if name not in ("adaptive", "three_classes")),
     ),
     # Ends early: smooth, and slow where the drift is a sum over Sobol points.

@@ -64,7 +64,7 @@ def test_same_seed_gives_the_same_numbers_whatever_the_batch(problem, level, kin
     never = None if kind.leaps else Beyond(np.inf)
     parts, fewer = go(batch=FEWER, until=never), go(runs=FEWER, until=never)
     # Runs of an ODE in closed form share their steps: equal within its tolerance, which sliding along a kink magnifies.
-    tolerance = dict(rtol=1e-12, atol=1e-13) if kind.noisy else dict(rtol=1e-6, atol=1e-8)
+    tolerance = dict(rtol=0, atol=0) if kind.noisy else dict(rtol=1e-6, atol=1e-8)
     for name in (*dims(problem, kind), "risk"):
         np.testing.assert_allclose(parts[name], data[name], **tolerance)
         np.testing.assert_allclose(fewer[name], data[name][:FEWER], **tolerance)
@@ -82,7 +82,7 @@ def test_saved_file_can_be_loaded_and_run_again(level, data, tmp_path):
 
 def test_until_stops_each_run_where_its_predicate_first_holds(problem, level, kind, go):
     small = 0.04 / D
-    how = dict(t_max=8 * kind.end, save=30 if kind.noisy else 2, batch=FEWER)
+    how = dict(t_max=8 * kind.end, save=33 if kind.noisy else 2, batch=FEWER)  # where levels with steps of their own look
     data = go(start=sl.FixedInit(1e-3, second=1.0), until=Beyond(small), **how)
     stopped = data.status == "stopped"
     size = (overlap(data) ** 2).sum(overlap(data).dims[2:])

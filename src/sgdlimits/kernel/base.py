@@ -62,6 +62,9 @@ class Steps(Protocol):
     def small(self) -> bool: ...
 
     @property
+    def alone(self) -> bool: ...
+
+    @property
     def patience(self) -> Any: ...
 
 

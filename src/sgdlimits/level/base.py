@@ -134,14 +134,21 @@ class Level(eqx.Module):
         return problem
 
 
+VECTOR = 16
+"""Twice as many doubles as the longest vectors have."""
+
+
 @lru_cache(maxsize=64)
 def ladder(flat: int, most: int) -> tuple[int, ...]:
-    """The sizes that batches have: 1, 4, 16, ... up to `flat`, its doubles, and `most`.
+    """The sizes that batches have: whole vectors up to `flat`, its doubles, and `most`; or any from 1 on.
 
-    >>> ladder(64, 1000)
-    (1, 4, 16, 64, 128, 256, 512, 1000)
+    Compiled code treats the numbers of whole vectors alike, so that those of a run do not depend on the batch it is in.
+
+    >>> ladder(64, 1000), ladder(1, 7)
+    ((16, 64, 128, 256, 512, 1008), (1, 2, 4, 7))
     """
-    sizes = [size for size in (1, 4, 16, 64) if size <= min(flat, most)]
+    most = most if flat == 1 else -(-most // VECTOR) * VECTOR
+    sizes = [1] if flat == 1 else [size for size in (VECTOR, 64) if size <= min(flat, most)]
     while 2 * sizes[-1] < most:
         sizes.append(2 * sizes[-1])
     return tuple(sizes) if sizes[-1] == most else (*sizes, most)
@@ -150,15 +157,15 @@ def ladder(flat: int, most: int) -> tuple[int, ...]:
 def batches(runs: int, flat: int, most: int) -> list[tuple[int, int]]:
     """(runs, size) of each batch: sizes of the ladder, of which at most a quarter is filling above `flat`.
 
-    >>> batches(48, 64, 8192), batches(300, 64, 8192), batches(10, 1, 4)
-    ([(48, 64)], [(256, 256), (44, 64)], [(4, 4), (4, 4), (2, 2)])
+    >>> batches(48, 64, 8192), batches(300, 64, 8192), batches(10, 1, 4), batches(10, 64, 7)
+    ([(48, 64)], [(256, 256), (44, 64)], [(4, 4), (4, 4), (2, 2)], [(7, 16), (3, 16)])
     """
     sizes, plan, left = ladder(flat, most), [], runs
     while left:
-        above = next((size for size in sizes if size >= left), most)
+        above = next((size for size in sizes if size >= left), sizes[-1])
         full = max((size for size in sizes if size <= left), default=above)
         size = above if left >= 0.75 * above or above <= flat else full
-        plan.append((min(left, size), size))
+        plan.append((min(left, size, most), size))
         left -= plan[-1][0]
     return plan
 

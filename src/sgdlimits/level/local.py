@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, PyTree
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import Level
-from sgdlimits.level.process import March, Moment, Process, Stepping
+from sgdlimits.level.process import March, Moment, Process, Segments, Stepping
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.trees import batch_of, runs_first
@@ -96,7 +96,8 @@ class Leaping(Stepping):
     def follow(self, starts, job, state=None):
         gaps = np.diff(job.clock.t)
         counts = np.ones(gaps.size, np.int64) if job.until is None else np.ceil(gaps / self.dt - 1e-9).astype(np.int64)
-        return March(self._process(gaps / counts, 1 if job.until is None else 16), starts, job, counts, gaps / counts, state)
+        segments = Segments.between(job.clock.t, counts)
+        return March(self._process(segments.sizes, 1 if job.until is None else 16), starts, job, segments, state)
 
     def _process(self, sizes: np.ndarray, block: int) -> LinearDiffusion:
         sizes = np.unique(sizes)

@@ -371,7 +371,7 @@ class Stops(NamedTuple):
 @lru_cache(maxsize=256)
 def _padded(count: int) -> np.ndarray:
     """Indices of `count` rows, the last repeated up to one of a few sizes: each size is compiled once as runs leave."""
-    size = next(size for size in ladder(64, 2**40) if size >= count)
+    size = next(size for size in (1, *ladder(64, 2**40)) if size >= count)
     return np.minimum(np.arange(size), count - 1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import time
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,6 +18,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.kernel.base import Carry, Moment, Span
 from sgdlimits.kernel.choose import kernel_for
 from sgdlimits.kernel.compiled import compiled
+from sgdlimits.kernel.xla import one_by_one
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Ends, Engine, Job, Journey, Level, Tick, ladder
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
@@ -77,6 +78,11 @@ class Process(eqx.Module):
         return False
 
     @property
+    def alone(self) -> bool:
+        """Whether runs, on the first axis, are stepped one after another, since a step of one is work enough."""
+        return False
+
+    @property
     def patience(self) -> Float[Array, ""] | int:
         """After how many steps at most divergence is looked for: a diverged run returns to where it was then."""
         return self.block
@@ -104,8 +110,38 @@ class Stepping(Engine):
         return Clock(steps * samples / self.d, steps)
 
 
+class Segments(NamedTuple):
+    """The steps between neighbouring times to show: how many, the size of each in t, and where the first begins.
+
+    What is shown may lie a part of a step behind the last one, by `rests`.
+    """
+
+    counts: np.ndarray
+    sizes: np.ndarray
+    begins: np.ndarray
+    rests: np.ndarray
+
+    @classmethod
+    def between(cls, times: np.ndarray, counts: np.ndarray) -> Segments:
+        """Equal steps that end at each time."""
+        gaps = np.diff(times)
+        return cls(counts, gaps / counts, times[:-1], np.zeros(gaps.size))
+
+    @classmethod
+    def on_grid(cls, times: np.ndarray, size: float) -> Segments:
+        """Steps of one size from t = 0 on, whatever the times."""
+        steps = np.floor(times / size + 1e-9)
+        rests = np.where(times - steps * size > 1e-9 * size, times - steps * size, 0.0)
+        return cls(np.diff(steps).astype(np.int64), np.full(steps.size - 1, size), steps[:-1] * size, rests[1:])
+
+    def when(self, steps: np.ndarray) -> np.ndarray:
+        """The times of numbers of steps since the first segment began."""
+        ends = self.begins[-1:] + self.counts[-1:] * self.sizes[-1:]
+        return np.interp(steps, np.concatenate([[0], np.cumsum(self.counts)]), np.concatenate([self.begins, ends]))
+
+
 class Marching(Stepping):
-    """An engine that makes steps of a process: SGD's own, or such of about `dt`."""
+    """An engine that makes steps of a process: SGD's own, or such of `dt`."""
 
     level: Level
     problem: Problem
@@ -118,30 +154,27 @@ class Marching(Stepping):
     def numbers(self):
         return self.process.numbers
 
-    def segments(self, clock: Clock) -> tuple[np.ndarray, np.ndarray]:
-        """Between neighbouring times, the number of steps and the size of each in t."""
+    def segments(self, clock: Clock) -> Segments:
         if self.dt is None:
             counts = np.diff(clock.step)
-            return counts, np.full(counts.size, self.tick)
-        gaps = np.diff(clock.t)
-        if gaps.sum() > MOST_STEPS * self.dt:
+            return Segments(counts, np.full(counts.size, self.tick), clock.t[:-1], np.zeros(counts.size))
+        if clock.t[-1] > MOST_STEPS * self.dt:
             raise BadInput(f"dt = {self.dt:g} is more steps than can be made before t = {clock.t[-1]:g}. Use a larger dt.")
-        counts = np.ceil(gaps / self.dt - 1e-9).astype(np.int64)
-        return counts, gaps / counts
+        return Segments.on_grid(clock.t, self.dt)
 
     def follow(self, starts, job, state=None):
-        return March(self.process, starts, job, *self.segments(job.clock), state)
+        return March(self.process, starts, job, self.segments(job.clock), state)
 
 
 class March(Journey):
-    """A process from `starts` through segments of `counts` steps of `sizes`, shown at the start and after each.
+    """A process from `starts` through segments of steps, shown at the start and after each.
 
     Runs that have ended are dropped from the computation once that pays; `whole` keeps what they were, and `here` says which
     are left.
     """
 
-    def __init__(self, process: Process, starts: PyTree, job: Job, counts: np.ndarray, sizes: np.ndarray, state=None) -> None:
-        self.process, self.job, self.counts, self.sizes = process, job, counts, sizes
+    def __init__(self, process: Process, starts: PyTree, job: Job, segments: Segments, state=None) -> None:
+        self.process, self.job, self.segments, self.total = process, job, segments, int(segments.counts.sum())
         self.carry, self.base, self.first = _set_out(process, job.until, process.start(starts)), 0, 0
         size = self.carry.moving.shape[0]
         self.runs = job.runs[np.minimum(np.arange(size), len(job.runs) - 1)].astype(np.uint32)
@@ -153,10 +186,10 @@ class March(Journey):
         self.kernel = self.stepping.name
 
     def __iter__(self):
-        seed, pace, total = Stream.of(self.job.seed, self.runs).seed, Pace(self.process.block), max(1, int(self.counts.sum()))
+        seed, pace = Stream.of(self.job.seed, self.runs).seed, Pace(self.process.block)
         shown = self._observed()
         yield self._tick(shown)
-        for t, count, size in zip(self.job.clock.t[:-1], self.counts, self.sizes, strict=True):
+        for count, size, t, rest in zip(*self.segments, strict=True):
             end = self.base + int(count)
             while self.first < end and np.asarray(self.carry.moving).any():
                 late = self.stepping.costly and pace.seconds > pace.compiling
@@ -171,8 +204,10 @@ class March(Journey):
                 carry = self.stepping.advance(self.carry, seed, self.runs[self.here], span)
                 self.carry, self.first = carry, self.first + now  # together: Ctrl-C comes between calls
                 pace.note(now, time.perf_counter() - clock)
-                yield Tick((self.first - self.origin) / total)
-            shown = _scatter(shown, self._observed(), self.here)
+                yield Tick(self._share)
+            ahead = Span(*(np.asarray(number) for number in (end, 1, t + count * size, rest)))
+            there = self.stepping.advance(self.carry, seed, self.runs[self.here], ahead) if rest else self.carry
+            shown = _scatter(shown, self._observed(there), self.here)
             self.base = self.first = end
             yield self._tick(shown)
 
@@ -181,8 +216,9 @@ class March(Journey):
         carry = self._all()
         end, stopped = (np.asarray(leaf)[: len(self.job.runs)] for leaf in (carry.end, carry.stopped))
         status = np.where(end < 0, FINISHED, np.where(stopped, STOPPED, DIVERGED)).astype(object)
-        steps = self.origin + np.concatenate([[0], np.cumsum(self.counts)])
-        return Ends(status, np.interp(np.where(end < 0, self.first, end), steps, self.job.clock.t))
+        done = self.first - self.origin
+        reached = self.job.clock.t[-1] if done == self.total else self.segments.when(np.asarray(done))
+        return Ends(status, np.where(end < 0, reached, self.segments.when(end - self.origin)))
 
     def state(self):
         """With the numbers of steps up to the last saved time and up to now, between which nothing is lost."""
@@ -221,13 +257,16 @@ class March(Journey):
         carry, here = jax.tree.unflatten(jax.tree.structure(self.carry), leaves), self.here[few]
         self.whole, self.carry, self.here = whole, carry, here
 
-    def _observed(self):
+    def _observed(self, carry: Carry | None = None):
         look = compiled(_observe, self.process, self.job.observe, quick=True)
-        return jax.tree.map(np.asarray, look(self.carry.state))
+        return jax.tree.map(np.asarray, look((carry or self.carry).state))
+
+    @property
+    def _share(self) -> float:
+        return (self.first - self.origin) / max(1, self.total)
 
     def _tick(self, shown) -> Tick:
-        share = (self.first - self.origin) / max(1, int(self.counts.sum()))
-        return Tick(share, *one_of(shown, np.s_[: len(self.job.runs)]))
+        return Tick(self._share, *one_of(shown, np.s_[: len(self.job.runs)]))
 
 
 def _set_out(process: Process, until: Condition | None, state: PyTree) -> Carry:
@@ -248,9 +287,12 @@ def _begin(process: Process, until: Condition, state: PyTree) -> tuple[PyTree, B
 
 
 def _observe(process: Process, observe: Observe, state: PyTree) -> tuple[PyTree, dict[str, Array]]:
-    stats = process.statistics(state)
-    more = process.problem.over_runs(process.problem.observables, stats)
-    return stats, {"risk": process.risk(state), **more, **observe.of_runs(process.problem, stats)}
+    def seen(state):
+        stats = process.statistics(state)
+        more = process.problem.over_runs(process.problem.observables, stats)
+        return stats, {"risk": process.risk(state), **more, **observe.of_runs(process.problem, stats)}
+
+    return one_by_one(seen, state) if process.alone else seen(state)
 
 
 def _few(moving: np.ndarray) -> np.ndarray | None:

@@ -102,6 +102,11 @@ def _along(problem: Problem, stats: PyTree, x: Any) -> Float[Array, " n"]:
     return problem.vector(problem.drift(problem.from_vector(x, stats)))
 
 
+def _largest(state: PyTree) -> Float[Array, " runs"]:
+    """The largest modulus among the numbers of each run, the runs last."""
+    return jnp.stack([jnp.abs(leaf).reshape(-1, leaf.shape[-1]).max(0) for leaf in jax.tree.leaves(state)]).max(0)
+
+
 @singledispatch
 def diffusion_process(problem: Problem, d: int, samples: int) -> Process:
     """The diffusion of a problem: from its covariance, unless a way without it is registered for its kind."""
@@ -131,11 +136,14 @@ class Diffusion(Process):
 
         def stage(_, carry):
             here, slopes = carry
-            drift = self.problem.over_runs(lambda one: self.problem.drift(one, t), here, axis=-1)
+            drift = self.problem.over_runs(lambda one: self.problem.drift(one, t), self.problem.admissible(here), axis=-1)
             return add(middle, drift, size), add(slopes, drift)
 
         _, slopes = lax.fori_loop(0, 2, stage, (middle, jax.tree.map(jnp.zeros_like, state)))
-        return add(add(middle, half), slopes, size / 2)
+        there = add(add(middle, half), slopes, size / 2)
+        held = self.problem.admissible(there)
+        lost = _largest(add(held, there, -1.0)) > _largest(state)  # no rounding and no noise: the step is far too long
+        return jax.tree.map(lambda leaf: jnp.where(lost, jnp.nan, leaf), held)
 
     @abc.abstractmethod
     def noise(self, state: PyTree, numbers: PyTree, scale: Array, t: Array) -> PyTree:

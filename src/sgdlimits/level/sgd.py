@@ -25,6 +25,9 @@ from sgdlimits.statistics.frame import frame_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, rows_of, updated
 from sgdlimits.statistics.trees import runs_first
 
+ALONE = 128
+"""From this dimension on the numbers of one run fill vectors, and several runs at once are no faster."""
+
 
 @checked
 class SGD(Level):
@@ -48,7 +51,9 @@ class SGD(Level):
     def bind(self, problem, start, first):
         """Few enough runs that one step's inputs stay near a core, and memory stays bounded."""
         most = int(min(4096, max(1, 2**17 // (self.d * problem.samples_per_step))))
-        return Weighing(self, problem, most, self.d, sgd_process(problem, self.d))
+        process = sgd_process(problem, self.d)
+        engine = Weighing if process.alone else Marching
+        return engine(self, problem, most, self.d, process)
 
 
 class Weighing(Marching):
@@ -100,6 +105,10 @@ class WeightProcess(Process):
     def numbers(self):
         width, rule = self.problem.network.width, self.problem.algorithm
         return self.d * (width * len(rule.names) + rule.inputs(width) * self.block)
+
+    @property
+    def alone(self):
+        return self.d >= ALONE
 
     def start(self, stats: Overlaps) -> Weights:
         n, k = stats.M.shape[1:]

@@ -117,6 +117,10 @@ class Problem(eqx.Module):
         """The problem's statistics of runs (runs first) whose directions have these overlaps."""
         return overlaps
 
+    def admissible(self, stats: PyTree) -> PyTree:
+        """Statistics of runs (runs last), moved to where weights have them if a step in time has left that."""
+        return stats
+
     @property
     def floor(self) -> Float[Array, ""] | float:
         """The risk that remains where the prediction is the label without its noise."""

@@ -29,7 +29,7 @@ from sgdlimits.model.target import Target
 from sgdlimits.problem import accuracy as accuracy_of
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.directions import Directions, InitialWeights
-from sgdlimits.statistics.frame import frame_of
+from sgdlimits.statistics.frame import admissible, frame_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, from_vector, rows_of, symmetric, to_vector
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add, batch_of, number_array, one_of
@@ -221,6 +221,9 @@ class ProjectionProblem(Problem):
             name = " ".join(key.key for key in path[1:]) or "a"
             names += [f"{name}[{','.join(map(str, index))}]" if index else name for index in np.ndindex(np.shape(leaf))]
         return tuple(names)
+
+    def admissible(self, stats):
+        return admissible(stats, self.frame, self.network.width if self.sphere else 0)
 
     def moves(self, stats):
         """All but the norms on the sphere."""

@@ -101,6 +101,9 @@ class SpikedTensor(Problem):
         rest = square - m**2
         return Spike(m, jnp.where(jnp.abs(rest) <= 1e-14 * square, 0.0, rest))
 
+    def admissible(self, stats):
+        return Spike(stats.m, jnp.maximum(stats.r2, 0.0))
+
     def _risk(self, stats: Spike) -> Float[Array, ""]:
         r""":math:`|\lambda v^{\otimes k} - x^{\otimes k}|^2`: the population loss without the constant :math:`E|W|^2 = d^k`."""
         k = self.order

@@ -58,9 +58,13 @@ def frame_rows(B: Float[Array, "k k"], n: int) -> Float[np.ndarray, "k n"]:
 def overlaps_of(frame: Frame, B: Float[Array, "k k"]) -> Overlaps:
     """The statistics of a frame, the runs still on the last axis."""
     M = jnp.einsum("jsR,rs->jrR", frame.m, B)
-    add = lambda Q, column: (Q + column[:, None] * column[None], None)
-    Q = lax.scan(add, (frame.m[:, None] * frame.m[None]).sum(2), frame.T)[0]
+    Q = _with_columns((frame.m[:, None] * frame.m[None]).sum(2), frame.T)
     return Overlaps(frame.a, M, Q, frame.kept, frame.names)
+
+
+def _with_columns(Q: Float[Array, "p p runs"], T: Float[Array, "p p runs"]) -> Float[Array, "p p runs"]:
+    """Q + T T^T for T given by its columns."""
+    return lax.scan(lambda Q, column: (Q + column[:, None] * column[None], None), Q, T)[0]
 
 
 def frame_of(stats: Overlaps, B: Float[Array, "k k"], room: int) -> Frame:
@@ -112,17 +116,32 @@ def loading(stats: Overlaps, B: Float[Array, "k k"]) -> Loading:
     return Loading(student, jnp.broadcast_to(fixed, (k, k + p, *batch)))
 
 
-def cholesky_columns(S: Float[Array, "p p n"]) -> Float[Array, "p p n"]:
+def admissible(stats: Overlaps, B: Float[Array, "k k"], unit: int = 0) -> Overlaps:
+    """Overlaps that real vectors have, the first `unit` of them of norm 1: of such (runs last), the same to rounding.
+
+    Of others, what lies outside the frame loses what makes it indefinite.
+    """
+    _, S = inside_and_outside(stats, B)
+    M, Q = stats.M, _with_columns(stats.Q - S, cholesky_columns(S, jnp.diagonal(stats.Q, axis1=0, axis2=1).T))
+    if unit:
+        norms = jnp.sqrt(jnp.diagonal(Q, axis1=0, axis2=1).T).at[unit:].set(1.0)
+        M, Q = M / norms[:, None], Q / (norms[:, None] * norms[None])
+    return Overlaps(stats.a, M, Q, stats.kept, stats.names)
+
+
+def cholesky_columns(S: Float[Array, "p p n"], scale: Float[Array, "p n"] | float = 1.0) -> Float[Array, "p p n"]:
     """Columns of the Cholesky factor of each S[:, :, i], column j in entry j.
 
-    For semi-definite matrices: a pivot at or below zero gives a column of zeros, and an entry is held to what Cauchy and
-    Schwarz allow, so that rounding or discretisation below zero does not blow up.
+    For semi-definite matrices: a pivot that is rounding beside the `scale` of its row, or below zero, gives a column of zeros,
+    and an entry is held to what Cauchy and Schwarz allow, so that rounding or discretisation below zero does not blow up.
     """
+    zero = jnp.broadcast_to(ZERO * jnp.asarray(scale), S.shape[1:])
 
-    def eliminate(S, j):
+    def eliminate(S, row):
+        j, zero = row
         pivot = lax.dynamic_index_in_dim(S, j, 0, keepdims=False)
         head = lax.dynamic_index_in_dim(pivot, j, 0, keepdims=False)
-        alive = head > ZERO
+        alive = head > zero
         inverse = jnp.where(alive, lax.rsqrt(jnp.where(alive, head, 1.0)), 0.0)
         diagonal = jnp.diagonal(S, axis1=0, axis2=1).T
         positive = diagonal > 0
@@ -130,4 +149,4 @@ def cholesky_columns(S: Float[Array, "p p n"]) -> Float[Array, "p p n"]:
         column = jnp.clip(pivot * inverse, -cap, cap)
         return S - column[:, None] * column[None], column
 
-    return lax.scan(eliminate, S, jnp.arange(S.shape[0]))[1]
+    return lax.scan(eliminate, S, (jnp.arange(S.shape[0]), zero))[1]

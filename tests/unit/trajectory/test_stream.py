@@ -50,6 +50,13 @@ def test_a_stream_that_is_interrupted_ten_times_is_the_simulation(name, in_piece
     assert sl.join(pieces).identical(whole)
 
 
+@pytest.mark.parametrize("name", ["sgd", "chain", "sde"])
+def test_a_run_is_the_same_whatever_times_are_saved(name):
+    problem, level = sl.presets.phase_retrieval(lr=0.05), LEVELS[name]
+    few, many = (sl.simulate(problem, level, **{**GO, "save": save}) for save in ([1.0, 2.5], np.linspace(0, 3, 61)))
+    np.testing.assert_array_equal(few.M, many.sel(t=few.t, method="nearest").M)
+
+
 def test_a_finished_simulation_goes_on_to_a_later_end_and_with_more_runs():
     problem, level = sl.presets.phase_retrieval(lr=0.05), sl.Chain(30)
     whole = sl.simulate(problem, level, **GO)

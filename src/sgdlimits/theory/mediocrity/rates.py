@@ -23,6 +23,9 @@ from scipy.optimize import brentq
 from sgdlimits.domain import WIDTH, checked, not_negative
 from sgdlimits.errors import BadInput
 
+TINY = 1e-150
+"""Learning rates below this are zero, beside which no number of a formula can stand."""
+
 
 class LinearRates(NamedTuple):
     """Growth of the overlaps with the teacher and decay of those between students at the saddle, in the paper's time."""
@@ -224,7 +227,10 @@ def lr_for_risk(width, noise, excess_risk) -> np.ndarray:
         top = float(usable_lr(p, noise)) * (1 - 1e-12)
         if _risk(p, top, noise) <= risk:
             return top
-        return brentq(lambda lr: _risk(p, lr, noise) - risk, 1e-12 * top, top, xtol=1e-15, rtol=1e-12)
+        try:
+            return brentq(lambda lr: _risk(p, lr, noise) - risk, 1e-12 * top, top, xtol=1e-15, rtol=1e-12)
+        except ValueError:
+            raise BadInput(f"the risk at width {p:g} and noise {noise:g} is lost in rounding. Give smaller numbers.") from None
 
     return np.vectorize(one, otypes=[float])(*as_numbers(width, noise, excess_risk))
 
@@ -234,7 +240,7 @@ def _learnt(p: float, lr: float, noise: float) -> tuple[float, float, float]:
     if p == 1:
         square = 1 - g * noise / (2 * (1 - 6 * g)) if g < 1 / 6 else -1.0
         return (np.sqrt(square), 1.0, 2 * (1 - square)) if square > 0 else (np.nan,) * 3
-    if noise == 0 and g <= 1 / 6:
+    if g < TINY or (noise == 0 and g <= 1 / 6):
         return 1.0, 1.0, 0.0
     cubic = [
         8 * g * (p - 1) * (p + 4),
