@@ -20,7 +20,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.files import whole
 from sgdlimits.text import in_bytes
 from sgdlimits.trajectory.record import find, from_json, reading
-from sgdlimits.trajectory.schema import State, check, state_of
+from sgdlimits.trajectory.schema import State, check, remember, state_of
 from sgdlimits.trajectory.simulate import simulate
 
 STATE = {"state": ("run", "number"), "state_t": ("run",)}
@@ -68,6 +68,7 @@ def load(path: str | os.PathLike) -> xr.Dataset:
         dataset = dataset.drop_vars(list(STATE))
         dataset.encoding = {"state": state}
     check(dataset)
+    remember(dataset)
     if _newer(dataset):
         warnings.warn(f"{path}: {_newer(dataset)}", VersionWarning, stacklevel=2)
     return dataset

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Ends, Level, Tick
 from sgdlimits.problem.base import Problem
+from sgdlimits.statistics.trees import runs_of
 from sgdlimits.trajectory.record import find, name_of, to_json
 
 INTERRUPTED = "interrupted"
@@ -56,6 +57,12 @@ _LONG_NAMES = {
 
 RESERVED = {"run", *_LONG_NAMES}
 """Names that nothing else in a dataset can have."""
+
+
+MOST_ENDS, EACH = 2**14, 64
+"""How many ends are remembered, and of how many runs of each dataset."""
+ENDS: set[int] = set()
+"""Where runs ended, with the seeds that led there."""
 
 
 class State(NamedTuple):
@@ -111,6 +118,8 @@ def build(piece: Piece, problem: Problem, attributes: dict, state: np.ndarray) -
     for name in dataset.variables:
         if name in _LONG_NAMES or name in variables:
             dataset[name].attrs["long_name"] = _LONG_NAMES.get(str(name), str(name).replace("_", " "))
+    if piece.t[-1] > 0:
+        remember(dataset)
     return dataset
 
 
@@ -154,6 +163,28 @@ def _concatenated(parts: list[xr.Dataset], dim: str) -> xr.Dataset:
     elif all(states):
         joined.encoding = {"state": State(*(np.concatenate(part) for part in zip(*states, strict=True)))}
     return joined
+
+
+def remember(dataset: xr.Dataset) -> None:
+    """Take note of where the runs of a dataset ended, so that `repeats` knows them."""
+    if len(ENDS) > MOST_ENDS:
+        ENDS.clear()
+    if not np.isnan(dataset.step.values).any():  # what is random
+        overlap = dataset[find(dataset.attrs["statistics"]).overlap].values[:EACH]
+        ENDS.update(_ends(overlap[:, -1], dataset.attrs["seed"], dataset.run.values))
+
+
+def repeats(stats: PyTree, seed: int, runs: int) -> bool:
+    """Whether statistics, of one run for all or runs first, are those in which the same runs with this seed have ended."""
+    overlap, numbers = np.asarray(getattr(stats, stats.overlap)), np.arange(min(runs, EACH))
+    rows = (overlap for _ in numbers) if runs_of(stats) is None else overlap
+    return not ENDS.isdisjoint(_ends(rows, str(seed), numbers))
+
+
+def _ends(overlaps: Iterable[np.ndarray], seed: str, runs: np.ndarray) -> list[int]:
+    """A number for each run, but for those that have learnt nothing or everything, where there is no noise."""
+    rows = zip(runs.tolist(), overlaps)  # noqa: B905
+    return [hash((seed, run, row.tobytes())) for run, row in rows if not np.isin(row, (-1.0, 0.0, 1.0)).all()]
 
 
 def state_of(dataset: xr.Dataset) -> State | None:

@@ -12,14 +12,14 @@ import numpy as np
 import xarray as xr
 
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, Interrupted, check_count
+from sgdlimits.errors import BadInput, Interrupted, RepeatedWarning, check_count
 from sgdlimits.level.base import DIVERGED, FINISHED, Clock, Ends, Engine, Job, Journey, Level, Tick, batches
 from sgdlimits.level.condition import Condition, as_condition, check_condition
 from sgdlimits.level.observe import as_observe
 from sgdlimits.problem.base import Problem
 from sgdlimits.progress import bar
 from sgdlimits.random import Stream
-from sgdlimits.start import Start, as_start
+from sgdlimits.start import Given, Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps, shown
 from sgdlimits.statistics.particles import Particles
 from sgdlimits.statistics.trees import one_of
@@ -33,6 +33,7 @@ from sgdlimits.trajectory.schema import (
     check,
     describe,
     join,
+    repeats,
     state_of,
 )
 from sgdlimits.trajectory.size import check_room
@@ -269,6 +270,7 @@ class Before(NamedTuple):
 def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch, kernel) -> Plan:
     """Everything checked and chosen, nothing computed but the start of the first run."""
     start = as_start(start)
+    _check_start(level, start, seed, runs)
     condition, view = as_condition(until), level.view(problem)
     first = one_of(level.first(problem, start, Stream.of(seed, [0])))
     engine = level.bind(problem, start, first)
@@ -293,6 +295,20 @@ def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume
     before = _before(resume, engine, attributes, runs, engine.snap(wanted).t[0] == 0)
     job = Job(seed, np.arange(runs), clock, condition, watched, kernel)
     return Plan(engine, start, before, job, engine.most if batch is None else min(engine.most, batch), attributes)
+
+
+def _check_start(level: Level, start: Start, seed: int, runs: int) -> None:
+    """`BadInput` where level and start differ in d; a warning where the start is the end of runs with the same seed."""
+    mine, theirs = getattr(level, "d", None), getattr(start, "d", None)
+    if mine is not None and theirs is not None and mine != theirs:
+        raise BadInput(f"the level has d = {mine} and the start d = {theirs}. Give both the same d.")
+    if isinstance(start, Given) and mine is not None and repeats(start.stats, seed, runs):
+        warnings.warn(
+            f"the start is where runs with seed {seed} ended, so that these repeat the random numbers that led there. "
+            "Give another seed, or go on with resume=dataset.",
+            RepeatedWarning,
+            stacklevel=5,
+        )
 
 
 def _before(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: int, from_zero: bool) -> Before:
