@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sgdlimits.errors import BadInput, check_count, check_number, check_share, in_short, is_traced
+from sgdlimits.size import too_large
 
 Check = Callable[[str, Any], Any]
 """Takes the name of an argument and its value; returns the value to use, or raises `BadInput`."""
@@ -36,6 +37,18 @@ def number(**bounds: Any) -> Check:
 def whole(**bounds: Any) -> Check:
     """A whole number, as an int: 3e3 is 3000."""
     return partial(check_count, **bounds)
+
+
+def sized(each: float = 1.0, power: int = 1, **bounds: Any) -> Check:
+    """A whole number of things, or to a power, of so many numbers each, for which this machine has room."""
+
+    def check(name: str, value: Any) -> int:
+        count = check_count(name, value, **bounds)
+        if words := too_large(each * float(count) ** power):
+            raise BadInput(f"{name} = {count} takes at least {words}. Give a smaller number.")
+        return count
+
+    return check
 
 
 def flag(name: str, value: Any) -> bool:
@@ -108,22 +121,22 @@ dataset = instance("xarray", "Dataset", "a dataset", "Give what simulate returne
 
 DOMAINS: dict[str, Check] = {
     # the problem
-    "problem": problem, "width": whole(), "teachers": whole(), "outputs": whole(), "noise": not_negative,
+    "problem": problem, "width": sized(8), "teachers": sized(power=2), "outputs": sized(), "noise": not_negative,
     "snr": number(above=0, infinite=True), "variance": not_negative, "Lambda": positive, "scale": positive, "left": real,
     "right": real,
     # the algorithm
-    "algorithm": algorithm, "base": algorithm, "lr": positive, "ridge": not_negative, "batch": whole(), "sphere": flag,
-    "beta": number(at_least=0, below=1), "friction": positive, "norm": positive, "radius": not_negative, "times": whole(),
-    "offset": positive, "begin": positive, "rate": positive, "each": flag,
+    "algorithm": algorithm, "base": algorithm, "lr": positive, "ridge": not_negative, "batch": sized(), "sphere": flag,
+    "beta": number(at_least=0, below=1), "friction": positive, "norm": positive, "radius": not_negative,
+    "times": whole(below=1001), "offset": positive, "begin": positive, "rate": positive, "each": flag,
     # the level and the simulation
-    "level": level, "d": whole(), "dt": positive, "samples": whole(), "corrector": flag, "rtol": positive, "atol": positive,
-    "t_max": positive, "runs": whole(), "seed": whole(at_least=0, below=2**64),
+    "level": level, "d": whole(), "dt": positive, "samples": sized(64), "corrector": flag, "rtol": positive, "atol": positive,
+    "t_max": positive, "runs": sized(), "seed": whole(at_least=0, below=2**64),
     # expectations
-    "relative_error": positive, "smoothing": positive, "log2_points": whole(), "scrambles": whole(), "n": whole(at_least=0),
+    "relative_error": positive, "smoothing": positive, "log2_points": whole(), "scrambles": whole(), "n": sized(at_least=0),
     # analysis and theory
     "dataset": dataset, "threshold": positive, "tolerance": positive, "spread": not_negative, "confidence": check_share,
-    "share": check_share, "resamples": whole(), "quantiles": each_of(check_share), "band": check_share, "fall": check_share,
-    "floor": real, "excess": real, "starts": whole(), "count": whole(), "seconds": positive, "kappa": not_negative,
+    "share": check_share, "resamples": sized(8), "quantiles": each_of(check_share), "band": check_share, "fall": check_share,
+    "floor": real, "excess": real, "starts": sized(), "count": sized(16), "seconds": positive, "kappa": not_negative,
     "delta": real, "excess_risk": positive, "log": flag, "legend": flag, "absolute": flag,
 }  # fmt: skip
 """What the arguments of public functions and constructors may be, by name."""

@@ -11,6 +11,8 @@ from tqdm.auto import tqdm
 
 MOST_SECONDS = 60.0
 """How far apart lines are at most. They begin close to each other."""
+LONG_SECONDS = 600.0
+"""From when on a bar says how long all will take."""
 
 
 class Lines(io.TextIOBase):
@@ -35,9 +37,32 @@ class Lines(io.TextIOBase):
         self.file.flush()
 
 
+class Bar(tqdm):
+    """tqdm's bar, which knows `{long}`: how long all of it takes, in words, where its pace so far makes that long."""
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        known = super().format_dict
+        done, total, elapsed = known["n"], known["total"], known["elapsed"]
+        whole = elapsed * total / done if done and total else 0.0
+        words = f", about {in_time(whole)} in all; what is done is kept on Ctrl-C"
+        return {**known, "long": words if whole > LONG_SECONDS else ""}
+
+
+def in_time(seconds: float) -> str:
+    """A time in words.
+
+    >>> in_time(4000), in_time(3e8)
+    ('1.1 hours', '9.5 years')
+    """
+    units = ((31557600, "years"), (86400, "days"), (3600, "hours"), (60, "minutes"))
+    size, unit = next(((size, unit) for size, unit in units if seconds >= 1.05 * size), (1, "seconds"))
+    return f"{seconds / size:.2g} {unit}"
+
+
 def bar(*items: Any, **how: Any) -> tqdm:
     """tqdm's bar, from a second on; with what it usually takes."""
     how = {"delay": 1.0, "leave": False, **how}
     if "ipykernel" not in sys.modules and not sys.stderr.isatty():
-        how |= {"file": Lines(sys.stderr), "mininterval": 1.0, "ncols": 100}
-    return tqdm(*items, **how)
+        how |= {"file": Lines(sys.stderr), "mininterval": 1.0, "ncols": 128}
+    return Bar(*items, **how)

@@ -12,9 +12,10 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, check_count, check_dimension
+from sgdlimits.errors import BadInput, check_dimension
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Purpose, Stream
+from sgdlimits.size import check_room
 from sgdlimits.statistics.frame import frame_of, triangular
 from sgdlimits.statistics.overlaps import Overlaps, Scalars, as_scalars
 from sgdlimits.statistics.particles import Particles, particles_of
@@ -44,9 +45,11 @@ class Start(eqx.Module):
         """The units of the stream's runs, each on its own, runs first: for the mean-field limit, without a p-by-p array."""
         return particles_of(self.batch(problem, stream))
 
+    @checked
     def sample(self, problem: Problem, *, runs: int = 1, seed: int = 0) -> PyTree:
         """The statistics of `runs` runs, runs first, as `simulate` would draw them."""
-        return self.batch(problem, Stream.of(seed, np.arange(check_count("runs", runs))))
+        check_room([("runs", runs), ("numbers", problem.size)], "Take fewer runs, or a smaller width.")
+        return self.batch(problem, Stream.of(seed, np.arange(runs)))
 
     def one(self, problem: Problem, *, seed: int = 0) -> PyTree:
         """One start, without an axis for runs: pass it to several levels to start them from the same point."""

@@ -19,6 +19,7 @@ from sgdlimits.level.observe import as_observe
 from sgdlimits.problem.base import Problem
 from sgdlimits.progress import bar
 from sgdlimits.random import Stream
+from sgdlimits.size import check_room
 from sgdlimits.start import Given, Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps, shown
 from sgdlimits.statistics.particles import Particles
@@ -36,11 +37,10 @@ from sgdlimits.trajectory.schema import (
     repeats,
     state_of,
 )
-from sgdlimits.trajectory.size import check_room
 
 PIECE_SECONDS = 0.25
 """Pieces of a stream are at least so long apart."""
-_BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+_BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{long}"
 
 
 class DivergedWarning(UserWarning):
@@ -272,11 +272,12 @@ def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume
     start = as_start(start)
     _check_start(level, start, seed, runs)
     condition, view = as_condition(until), level.view(problem)
+    asked = (200 if until is None else 2) if save is None else save
+    saved = [("runs", runs), ("saved times", _count(asked)), ("numbers", view.size + 1)]
+    check_room(saved, "Take fewer runs, or save fewer times, or a smaller width.")
     first = one_of(level.first(problem, start, Stream.of(seed, [0])))
     engine = level.bind(problem, start, first)
-    asked = (200 if until is None else 2) if save is None else save
-    numbers, together = problem.size + 1, min(runs, engine.most if batch is None else min(engine.most, batch))
-    check_room([("runs", runs), ("saved times", _count(asked)), ("numbers", numbers)], "Take fewer runs, or save fewer times.")
+    together = min(runs, engine.most if batch is None else min(engine.most, batch))
     check_room([("runs at once", together), ("numbers a step", engine.numbers)], "Take a smaller batch, width or d.")
     wanted = _times(asked, float(t_max))
     if condition is not None:

@@ -18,6 +18,7 @@ from sgdlimits.analysis.fixed_points.symmetry import Group, check_symmetries, fi
 from sgdlimits.analysis.fixed_points.system import STARTS, OutOfTime, System, Watch
 from sgdlimits.domain import checked
 from sgdlimits.problem.base import Problem
+from sgdlimits.size import check_room
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import one_of, repeated, runs_of
@@ -85,6 +86,9 @@ def fixed_points(
     """
     problem = problem.limit
     drawn = STARTS if count is None else count
+    numbers = ("numbers", 8 * problem.size)
+    check_room([("starts", drawn), numbers], "Give a smaller count or width.")
+    check_room([("runs", 0 if basins is None else runs), numbers], "Give fewer runs, or a smaller width.")
     name = getattr(problem, "name", type(problem).__name__)
     watch = Watch(name, seconds, progress)
     try:
