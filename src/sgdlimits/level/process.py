@@ -184,6 +184,10 @@ class March(Journey):
         steps = self.origin + np.concatenate([[0], np.cumsum(self.counts)])
         return Ends(status, np.interp(np.where(end < 0, self.first, end), steps, self.job.clock.t))
 
+    def now(self):
+        look = compiled(_observe, self.process, self.job.observe, quick=True)
+        return self._tick(jax.tree.map(np.asarray, look(self._all().state)))
+
     def state(self):
         """With the numbers of steps up to the last saved time and up to now, between which nothing is lost."""
         carry, count = self._all(), len(self.job.runs)

@@ -11,14 +11,14 @@ from matplotlib.axes import Axes
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.level.base import DIVERGED
 from sgdlimits.plot.style import CLOCKS, Look
-from sgdlimits.trajectory.schema import check
+from sgdlimits.trajectory.schema import check_form
 
 Datasets = xr.Dataset | Sequence[xr.Dataset] | Mapping[str, xr.Dataset]
 Singles = int | Mapping[str, int]
 Band = tuple[float, float] | None
 
 
-def labelled(datasets: Datasets, check: Callable = check) -> dict[str, xr.Dataset]:
+def labelled(datasets: Datasets, check: Callable = check_form) -> dict[str, xr.Dataset]:
     """Checked datasets by label: the one given, or the level's name, numbered where it repeats."""
     if isinstance(datasets, Mapping) and not isinstance(datasets, xr.Dataset):
         named = {str(label): check(dataset) for label, dataset in datasets.items()}

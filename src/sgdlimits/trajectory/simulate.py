@@ -31,7 +31,7 @@ from sgdlimits.trajectory.schema import (
     Piece,
     State,
     build,
-    check,
+    check_form,
     describe,
     join,
     repeats,
@@ -96,7 +96,7 @@ def simulate(
     Raises
     ------
     BadInput : an argument cannot be used; the message says why and what to do
-    Interrupted : on Ctrl-C, with the finished part in its attribute `dataset`
+    Interrupted : on Ctrl-C, with all that was computed in its attribute `dataset`, up to where the runs were
 
     See Also
     --------
@@ -197,11 +197,13 @@ class Plan:
     def _of(self, which, size, clock: Clock, old: Old | None, seconds: float, report: Callable) -> Iterator[xr.Dataset]:
         """The pieces of a batch of runs. After Ctrl-C, wherever in here it comes, what has been reached is the last piece."""
         saved: list[tuple[int, Tick]] = []
+        start: list[tuple[int, Tick]] = []
         index, begin = 0, time.perf_counter()
         try:
             journey = self._journey(which, size, clock, old)
             for tick in journey:
                 if tick.stats is not None:
+                    start = start or [(0, tick)]
                     if index > 0 or (old is None and self.before.from_zero):
                         saved.append((index, tick))
                     whole = index == clock.t.size - 1
@@ -212,16 +214,30 @@ class Plan:
                 report(tick.share)
         except KeyboardInterrupt:
             self.interrupted = True
-            if saved:
-                yield self._piece(journey, clock, saved, False, old)
+            if start:
+                alone = index == 1 and old is None and not self.before.from_zero
+                yield from self._last_piece(journey, clock, start if alone else saved, index, old)
 
-    def _piece(self, journey: Journey, clock: Clock, saved: list[tuple[int, Tick]], whole: bool, old: Old | None) -> xr.Dataset:
+    def _last_piece(self, journey, clock: Clock, saved: list[tuple[int, Tick]], index: int, old: Old | None):
+        """What was saved since the last piece, and as one more saved time where the runs are."""
+        far, since = float(journey.ends().t.max()), max(index - 1, 0)
+        if far > clock.t[since]:
+            step = np.rint(np.interp(far, *clock))
+            here = Clock(*(np.append(each[: since + 1], now) for each, now in zip(clock, (far, step), strict=True)))
+            yield self._piece(journey, here, [*saved, (since + 1, journey.now())], False, old, clock.t[since])
+        elif saved:
+            yield self._piece(journey, clock, saved, False, old)
+
+    def _piece(self, journey: Journey, clock: Clock, saved, whole: bool, old: Old | None, since=None) -> xr.Dataset:
         which, (status, t_end) = [index for index, _ in saved], journey.ends()
+        since = clock.t[which[-1]] if since is None else since
         if not whole:
             status = np.where(status == FINISHED, INTERRUPTED, status)
         if old is not None:
             status, t_end = np.where(old.ended, old.dataset.status, status), np.where(old.ended, old.dataset.t_end, t_end)
-        piece = Piece(journey.job.runs, clock.t[which], clock.step[which], [tick for _, tick in saved], Ends(status, t_end))
+        piece = Piece(
+            journey.job.runs, clock.t[which], clock.step[which], [tick for _, tick in saved], Ends(status, t_end), since
+        )
         how = {} if journey.kernel is None else {"kernel": journey.kernel}
         return build(piece, self.engine.problem, {**self.attributes, **how}, journey.state())
 
@@ -315,7 +331,7 @@ def _check_start(level: Level, start: Start, seed: int, runs: int) -> None:
 def _before(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: int, from_zero: bool) -> Before:
     if resume is None:
         return Before(None, State(np.zeros((0, 0)), np.zeros(0)), from_zero)
-    attrs = check(resume).attrs
+    attrs = check_form(resume).attrs
     same = {**attributes, "level_parameters": to_json(engine.level)}
     for name in ("problem", "level_parameters", "start", "seed", "until", "observe"):
         if attrs.get(name, "{}" if name == "observe" else None) != same[name]:
@@ -325,7 +341,7 @@ def _before(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: i
     if resume.sizes["run"] > runs:
         raise BadInput(f"resume has {resume.sizes['run']} runs, more than runs = {runs}. Give at least as many runs.")
     state = state_of(resume)
-    if state is None or len(state.t) != resume.sizes["run"] or state.t.max() != resume.t.values[-1]:
+    if state is None or len(state.t) != resume.sizes["run"] or not np.isin(state.t.max(), resume.t.values):
         raise BadInput(
             "resume does not hold the state of its runs at its last time: it was cut, is too large, or was written by an older "
             "version. Simulate from the start."

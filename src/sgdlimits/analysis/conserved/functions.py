@@ -17,7 +17,7 @@ from sgdlimits.level.ode import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import RandomInit
 from sgdlimits.statistics.trees import batch_of, one_of, runs_of
-from sgdlimits.trajectory.schema import check as check_dataset, statistics
+from sgdlimits.trajectory.schema import check_form, statistics
 
 ONE_RUN = "the statistics of one run"
 
@@ -42,7 +42,7 @@ def check(function: Callable, dataset: xr.Dataset, *, tolerance: float = 1e-6) -
     >>> bool(check(lambda stats: stats.M[0, 0] / stats.M[1, 0], runs).conserved[0])
     False
     """
-    stats = statistics(check_dataset(dataset))
+    stats = statistics(check_form(dataset))
     tried("function", function, ONE_RUN, one_of(one_of(stats)), shape=None)
     value, scale = _values(function, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stats))
     value = np.asarray(value).reshape(*dataset.risk.shape, -1)
