@@ -11,8 +11,8 @@ from tqdm.auto import tqdm
 
 MOST_SECONDS = 60.0
 """How far apart lines are at most. They begin close to each other."""
-LONG_SECONDS = 600.0
-"""From when on a bar says how long all will take."""
+LONG_SECONDS, SETTLED_SECONDS = 600.0, 10.0
+"""From how long on a bar says how long all will take, and when its pace is known: the first second compiles."""
 
 
 class Lines(io.TextIOBase):
@@ -46,7 +46,7 @@ class Bar(tqdm):
         done, total, elapsed = known["n"], known["total"], known["elapsed"]
         whole = elapsed * total / done if done and total else 0.0
         words = f", about {in_time(whole)} in all; what is done is kept on Ctrl-C"
-        return {**known, "long": words if whole > LONG_SECONDS else ""}
+        return {**known, "long": words if whole > LONG_SECONDS and elapsed > SETTLED_SECONDS else ""}
 
 
 def in_time(seconds: float) -> str:
