@@ -173,8 +173,9 @@ class FixedInit(Start):
 
     def overlaps(self, problem, stream):
         one = one_of(self.particles(problem, stream))
-        inside = one.M @ np.linalg.solve(problem.directions.gram, one.M.T)
-        Q = inside + np.diag(1 - np.diagonal(inside))
+        with np.errstate(over="ignore", invalid="ignore"):  # what does not exist is told below
+            inside = one.M @ np.linalg.solve(problem.directions.gram, one.M.T)
+            Q = inside + np.diag(1 - np.diagonal(inside))
         stats = repeated(Overlaps(one.a, one.M, Q), stream.runs.size)
         _check_exists(stats, problem, "FixedInit", "Give smaller overlaps.")
         return stats

@@ -71,7 +71,11 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], room: int) -> Frame:
     M, Q = (np.asarray(leaf, float) for leaf in (stats.M, stats.Q))
     p, scale = Q.shape[-1], np.maximum(np.abs(Q).max(axis=(-2, -1)), 1.0)[:, None]
     m = np.linalg.solve(np.asarray(B), np.swapaxes(M, -1, -2)).swapaxes(-1, -2)
-    values, vectors = np.linalg.eigh(Q - m @ m.swapaxes(-1, -2))
+    with np.errstate(over="ignore", invalid="ignore"):
+        outside = Q - m @ m.swapaxes(-1, -2)
+    if not np.isfinite(outside).all():
+        raise BadInput(f"the start has overlaps of {np.abs(M).max():.3g}, whose squares are no numbers. Make M smaller.")
+    values, vectors = np.linalg.eigh(outside)
     if (values < -PSD_TOLERANCE * scale).any():
         raise BadInput(
             f"the start is not positive semi-definite: Q - M P^-1 M^T has the eigenvalue {values.min():.3g}. "

@@ -53,7 +53,7 @@ def write_whole(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
 
 def load(path: str | os.PathLike) -> xr.Dataset:
     """The dataset in a file that `save` wrote, in memory and checked; with a warning where a newer version wrote it."""
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise BadInput(f"there is no file {path}. Give the path of a dataset that was saved.")
     try:
         with xr.open_dataset(path, engine="h5netcdf") as file:
