@@ -129,8 +129,9 @@ DOMAINS: dict[str, Check] = {
     "beta": number(at_least=0, below=1), "friction": positive, "norm": positive, "radius": not_negative,
     "times": whole(below=1001), "offset": positive, "begin": positive, "rate": positive, "each": flag,
     # the level and the simulation
-    "level": level, "d": whole(), "dt": positive, "samples": sized(64), "corrector": flag, "rtol": number(at_least=1e-14), "atol": positive,
-    "t_max": positive, "runs": sized(), "seed": whole(at_least=0, below=2**64),
+    "level": level, "d": whole(), "dt": positive, "samples": sized(64), "corrector": flag,
+    "rtol": number(at_least=1e-14), "atol": positive, "t_max": positive, "runs": sized(),
+    "seed": whole(at_least=0, below=2**64),
     # expectations
     "relative_error": positive, "smoothing": positive, "log2_points": whole(), "scrambles": whole(), "n": sized(at_least=0),
     # analysis and theory
