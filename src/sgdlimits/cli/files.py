@@ -146,7 +146,9 @@ def plot(files: tuple[str, ...], what: str, out: str | None, clock: str, log: bo
     path = check_picture(out or f"{Path(files[0]).stem}.png", force, "--out")
     datasets = [load(file) for file in files]
     levels = Counter(dataset.attrs["level"] for dataset in datasets)
-    labels = [d.attrs["level"] if levels[d.attrs["level"]] == 1 else Path(f).stem for f, d in zip(files, datasets, strict=True)]
+    one = len({dataset.attrs["problem_name"] for dataset in datasets}) == 1
+    alone = [one and levels[dataset.attrs["level"]] == 1 for dataset in datasets]
+    labels = [d.attrs["level"] if short else Path(f).stem for f, d, short in zip(files, datasets, alone, strict=True)]
     if len(set(labels)) < len(labels):
         labels = list(files)
     draw(dict(zip(labels, datasets, strict=True)), path, what=what, clock=clock, log=log, excess=excess)
