@@ -181,7 +181,8 @@ def remember(dataset: xr.Dataset) -> None:
         ENDS.clear()
     if not np.isnan(dataset.step.values).any():  # what is random
         overlap = dataset[find(dataset.attrs["statistics"]).overlap].values[:EACH]
-        ENDS.update(_ends(overlap[:, -1], dataset.attrs["seed"], dataset.run.values))
+        moved = (overlap[:, 0] != overlap[:, -1]).reshape(len(overlap), -1).any(1)
+        ENDS.update(_ends(overlap[moved, -1], dataset.attrs["seed"], dataset.run.values[:EACH][moved]))
 
 
 def repeats(stats: PyTree, seed: int, runs: int) -> bool:
