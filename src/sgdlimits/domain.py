@@ -212,12 +212,14 @@ def tried(
         raise BadInput(f"{what} fails on {on}: {_why(reason)}") from reason
     leaves = jax.tree.leaves(answer)
     if not leaves or (shape is not None and [leaf.shape for leaf in leaves] != [shape]):
-        must = "one number" if shape == () else "an array" if shape is None else f"shape {shape}"
+        one = "one bool or one number" if truth else "one number"
+        must = one if shape == () else "an array" if shape is None else f"shape {shape}"
         got = f"shape {leaves[0].shape}" if len(leaves) == 1 else f"{len(leaves)} of them" if leaves else "nothing"
         raise BadInput(f"{what} must return {must}; got {got}. Sum, index or stack what it returns.")
     for kind in {leaf.dtype.kind for leaf in leaves} - ({"f", "b"} if truth else {"f"}):
         words = {"c": "complex numbers. Take the real part.", "b": "bools. Return a number, such as jnp.where(..., 1.0, 0.0)."}
-        raise BadInput(f"{what} must return real floating-point numbers; got {words.get(kind, 'integers. Divide by 1.0.')}")
+        must = f"{'a bool or ' if truth else ''}real floating-point numbers"
+        raise BadInput(f"{what} must return {must}; got {words.get(kind, 'integers. Divide by 1.0.')}")
     for value in jax.tree.leaves(_value(what, fn, on, sample)) if values else ():
         if not is_traced(value) and not np.isfinite(value).all():
             got = in_short(np.asarray(value).tolist())
