@@ -55,8 +55,6 @@ def pytest_configure(config):
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # for the processes that tests start
     jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    # An entry that is read while another process writes it, or that a killed process left unfinished, is compiled again.
-    config.addinivalue_line("filterwarnings", "ignore:Error reading persistent compilation cache entry")
 
 
 def kept_folder(root: Path) -> Path:

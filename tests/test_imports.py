@@ -9,7 +9,7 @@ from pathlib import Path
 import sgdlimits
 
 ORDER = (
-    "_x64", "errors", "domain", "text", "progress", "files", "random", "kernel", "gaussian", "statistics", "model",
+    "_x64", "errors", "text", "size", "domain", "progress", "files", "random", "kernel", "gaussian", "statistics", "model",
     "expectation", "algorithm", "problem", "start", "theory", "level", "trajectory", "analysis", "plot", "figures", "cli",
     "__main__",
 )  # fmt: skip

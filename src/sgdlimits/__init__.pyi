@@ -48,6 +48,7 @@ from .errors import (
     BadInput as BadInput,
     CensoredWarning as CensoredWarning,
     Interrupted as Interrupted,
+    RepeatedWarning as RepeatedWarning,
 )
 from .expectation import (
     AtMeans as AtMeans,

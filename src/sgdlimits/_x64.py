@@ -2,11 +2,14 @@
 
 Overlaps leave a saddle from 1/sqrt(d) by many steps of size 1/d, whose sum single precision would bias at large d. What is
 compiled is kept in the user's cache folder, so that the next process starts sooner; the environment variable SGDLIMITS_CACHE
-names another folder or turns that off ("off"), and a folder chosen for JAX itself is left alone. The subpackages that use JAX
-import this module first.
+names another folder or turns that off ("off"), and a folder chosen for JAX itself is left alone. Entries of either are written
+whole, and again where one cannot be read. The subpackages that use JAX import this module first.
 """
 
 import os
+import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import jax
@@ -32,7 +35,43 @@ def keep_compiled() -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
+PART = ".part-"
+"""How the names of entries begin that are being written, or were when a process was killed."""
+
+
+def write_entry(path: Path, content: bytes) -> None:
+    """Write a file whole under another name, then rename it: no other process ever reads a part, and an old one is replaced."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=PART)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_whole_entries() -> None:
+    """Let JAX write its entries so. It writes them in place, where others read a part, and no second time: a part stays."""
+    try:
+        from jax._src.lru_cache import LRUCache
+    except ImportError:
+        return  # another version of JAX
+    usual = LRUCache.put
+
+    def put(self, key: str, value: bytes) -> None:
+        if self.eviction_enabled or not isinstance(self.path, Path):
+            return usual(self, key, value)
+        return write_entry(self.path / f"{key}-cache", value)
+
+    LRUCache.put = put  # type: ignore[method-assign]
+
+
 def _prune(folder: Path) -> None:
+    for part in folder.glob(f"{PART}*"):
+        with suppress(OSError):
+            if time.time() - part.stat().st_mtime > 3600:
+                part.unlink()
     files = sorted(((entry.stat(), entry.path) for entry in os.scandir(folder)), key=lambda file: -file[0].st_atime)
     total = 0
     for status, path in files:
@@ -43,3 +82,4 @@ def _prune(folder: Path) -> None:
 
 jax.config.update("jax_enable_x64", True)
 keep_compiled()
+write_whole_entries()

@@ -2,7 +2,7 @@
 
 One name means one idea throughout the package (`lr`, `noise`, `width`, `d`, ...), so the table says for each name what it may
 be. A function that means something else says so where it is decorated. Traced values pass, and so does None where it is the
-default.
+default. Functions of users are `tried` on one sample.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sgdlimits.errors import BadInput, check_count, check_number, check_share, in_short, is_traced
+from sgdlimits.size import too_large
 
 Check = Callable[[str, Any], Any]
 """Takes the name of an argument and its value; returns the value to use, or raises `BadInput`."""
@@ -36,6 +37,18 @@ def number(**bounds: Any) -> Check:
 def whole(**bounds: Any) -> Check:
     """A whole number, as an int: 3e3 is 3000."""
     return partial(check_count, **bounds)
+
+
+def sized(each: float = 1.0, power: int = 1, **bounds: Any) -> Check:
+    """A whole number of things, or to a power, of so many numbers each, for which this machine has room."""
+
+    def check(name: str, value: Any) -> int:
+        count = check_count(name, value, **bounds)
+        if words := too_large(each * float(count) ** power):
+            raise BadInput(f"{name} = {count} takes at least {words}. Give a smaller number.")
+        return count
+
+    return check
 
 
 def flag(name: str, value: Any) -> bool:
@@ -110,22 +123,23 @@ MOST_TEACHERS = 2**12
 """Fixed directions have a Gram matrix, which is factored."""
 DOMAINS: dict[str, Check] = {
     # the problem
-    "problem": problem, "width": whole(), "teachers": whole(below=MOST_TEACHERS), "outputs": whole(), "noise": not_negative,
+    "problem": problem, "width": sized(8), "teachers": whole(below=MOST_TEACHERS), "outputs": sized(), "noise": not_negative,
     "snr": number(above=0, infinite=True), "variance": not_negative, "Lambda": positive, "scale": positive, "left": real,
     "right": real,
     # the algorithm
-    "algorithm": algorithm, "base": algorithm, "lr": positive, "ridge": not_negative, "batch": whole(), "sphere": flag,
-    "beta": number(at_least=0, below=1), "friction": positive, "norm": positive, "radius": not_negative, "times": whole(),
-    "offset": positive, "begin": positive, "rate": positive, "each": flag,
+    "algorithm": algorithm, "base": algorithm, "lr": positive, "ridge": not_negative, "batch": sized(), "sphere": flag,
+    "beta": number(at_least=0, below=1), "friction": positive, "norm": positive, "radius": not_negative,
+    "times": whole(below=1001), "offset": positive, "begin": positive, "rate": positive, "each": flag,
     # the level and the simulation
-    "level": level, "d": whole(), "dt": positive, "samples": whole(), "corrector": flag, "rtol": positive, "atol": positive,
-    "t_max": positive, "runs": whole(), "seed": whole(at_least=0, below=2**64),
+    "level": level, "d": whole(), "dt": positive, "samples": sized(64), "corrector": flag,
+    "rtol": number(at_least=1e-14), "atol": positive, "t_max": positive, "runs": sized(),
+    "seed": whole(at_least=0, below=2**64),
     # expectations
-    "relative_error": positive, "smoothing": positive, "log2_points": whole(), "scrambles": whole(), "n": whole(at_least=0),
+    "relative_error": positive, "smoothing": positive, "log2_points": whole(), "scrambles": whole(), "n": sized(at_least=0),
     # analysis and theory
     "dataset": dataset, "threshold": positive, "tolerance": positive, "spread": not_negative, "confidence": check_share,
-    "share": check_share, "resamples": whole(), "quantiles": each_of(check_share), "band": check_share, "fall": check_share,
-    "floor": real, "excess": real, "starts": whole(), "count": whole(), "seconds": positive, "kappa": not_negative,
+    "share": check_share, "resamples": sized(8), "quantiles": each_of(check_share), "band": check_share, "fall": check_share,
+    "floor": real, "excess": real, "starts": sized(), "count": sized(16), "seconds": positive, "kappa": not_negative,
     "delta": real, "excess_risk": positive, "log": flag, "legend": flag, "absolute": flag,
 }  # fmt: skip
 """What the arguments of public functions and constructors may be, by name."""
@@ -156,6 +170,87 @@ def checked(thing: Checked | None = None, /, *, arrays: bool = False, **own: Che
         thing.__init__ = _guarded(thing.__init__, arrays, own)  # type: ignore[misc]
         return thing
     return _guarded(thing, arrays, own)
+
+
+FAILURES = {
+    "TracerArrayConversionError": "it calls NumPy on a number that is not known yet. Write it with jax.numpy.",
+    "TracerBoolConversionError": "it asks a number that is not known yet whether it is true. Use jnp.where in place of if.",
+    "ConcretizationTypeError": "it needs the value of a number that is not known yet. Leave out float and int.",
+}
+"""What users did where JAX raises these."""
+
+
+def tried(
+    what: str,
+    fn: Callable,
+    on: str,
+    *sample: Any,
+    shape: tuple[int, ...] | None = (),
+    truth: bool = False,
+    values: bool = True,
+) -> Any:
+    """What a user's function returns on one sample, as shapes; `BadInput` unless it is finite real numbers.
+
+    Parameters
+    ----------
+    what, fn : its name in the sentence, and the function
+    on, *sample : the sample in words, and its arguments, as NumPy's arrays, which know where an index ends
+    shape : of what it must return, () for one number; None for any arrays
+    truth : whether it may return a bool
+    values : whether to look at the numbers too, which costs an evaluation
+
+    >>> tried("the readout", lambda fixed: fixed[2], "2 fields", np.ones(2))
+    Traceback (most recent call last):
+        ...
+    sgdlimits.errors.BadInput: the readout fails on 2 fields: index 2 is out of bounds ... with size 2. Use a smaller index.
+    """
+    import jax
+
+    if not callable(fn):
+        raise BadInput(f"{what} must be a function; got {in_short(fn)}. Give a JAX function.")
+    try:
+        answer = jax.eval_shape(fn, *sample)
+    except Exception as reason:
+        raise BadInput(f"{what} fails on {on}: {_why(reason)}") from reason
+    leaves = jax.tree.leaves(answer)
+    if not leaves or (shape is not None and [leaf.shape for leaf in leaves] != [shape]):
+        one = "one bool or one number" if truth else "one number"
+        must = one if shape == () else "an array" if shape is None else f"shape {shape}"
+        got = f"shape {leaves[0].shape}" if len(leaves) == 1 else f"{len(leaves)} of them" if leaves else "nothing"
+        raise BadInput(f"{what} must return {must}; got {got}. Sum, index or stack what it returns.")
+    for kind in {leaf.dtype.kind for leaf in leaves} - ({"f", "b"} if truth else {"f"}):
+        words = {"c": "complex numbers. Take the real part.", "b": "bools. Return a number, such as jnp.where(..., 1.0, 0.0)."}
+        must = f"{'a bool or ' if truth else ''}real floating-point numbers"
+        raise BadInput(f"{what} must return {must}; got {words.get(kind, 'integers. Divide by 1.0.')}")
+    for value in jax.tree.leaves(_value(what, fn, on, sample)) if values else ():
+        if not is_traced(value) and not np.isfinite(value).all():
+            got = in_short(np.asarray(value).tolist())
+            raise BadInput(f"{what} must return finite numbers on {on}; got {got}. Make it finite for all real numbers.")
+    return answer
+
+
+def _value(what: str, fn: Callable, on: str, sample: tuple) -> Any:
+    import jax
+
+    try:
+        with np.errstate(all="ignore"):
+            return fn(*sample)
+    except IndexError as reason:
+        raise BadInput(f"{what} fails on {on}: {_why(reason)}") from reason
+    except Exception:  # what JAX's arrays can do and NumPy's cannot
+        return jax.jit(fn)(*sample)
+
+
+def _why(reason: Exception) -> str:
+    """An error of a user's function, and the remedy."""
+    first = (str(reason).strip().split("\n")[0] or type(reason).__name__)[:200].rstrip(".")
+    remedy = "Use a smaller index" if isinstance(reason, IndexError) else "Write it with jax.numpy"
+    return FAILURES.get(type(reason).__name__, f"{first}. {remedy}.")
+
+
+def fields(count: int) -> np.ndarray:
+    """A sample of standard normal fields, of both signs."""
+    return 1.7 * np.cos(2.1 * np.arange(count) + 2.1)
 
 
 def _guarded(fn: Callable, arrays: bool, own: dict[str, Check | None]) -> Callable:

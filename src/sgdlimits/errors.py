@@ -21,6 +21,10 @@ class AccuracyWarning(UserWarning):
     """Expectations are less accurate than was asked for."""
 
 
+class RepeatedWarning(UserWarning):
+    """A simulation starts where another one ended and has its seed: it repeats the random numbers that led there."""
+
+
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C during `simulate`. `dataset` holds the runs that had finished, or all runs up to the time they reached."""
 

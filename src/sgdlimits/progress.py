@@ -11,6 +11,8 @@ from tqdm.auto import tqdm
 
 MOST_SECONDS = 60.0
 """How far apart lines are at most. They begin close to each other."""
+LONG_SECONDS, SETTLED_SECONDS = 600.0, 10.0
+"""From how long on a bar says how long all will take, and when its pace is known: the first second compiles."""
 
 
 class Lines(io.TextIOBase):
@@ -36,9 +38,10 @@ class Lines(io.TextIOBase):
 
 
 class Bar(tqdm):
-    """tqdm's bar, of which Ctrl-C leaves nothing behind that the end of the program, or another thread, would wait for.
+    """tqdm's bar, which knows `{long}`: how long all of it takes, in words, where its pace so far makes that long.
 
-    tqdm's own keeps its lock where it is interrupted while it writes; its thread, which looks after slow bars, waits for it.
+    Ctrl-C leaves nothing behind for which another thread would wait: tqdm's own keeps its lock where it is interrupted while it
+    writes, and has a thread, which looks after slow bars.
     """
 
     monitor_interval = 0
@@ -49,10 +52,29 @@ class Bar(tqdm):
         with self.get_lock():
             return super().refresh(nolock=True)
 
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        known = super().format_dict
+        done, total, elapsed = known["n"], known["total"], known["elapsed"]
+        whole = elapsed * total / done if done and total else 0.0
+        words = f", about {in_time(whole)} in all; what is done is kept on Ctrl-C"
+        return {**known, "long": words if whole > LONG_SECONDS and elapsed > SETTLED_SECONDS else ""}
+
+
+def in_time(seconds: float) -> str:
+    """A time in words.
+
+    >>> in_time(4000), in_time(3e8)
+    ('1.1 hours', '9.5 years')
+    """
+    units = ((31557600, "years"), (86400, "days"), (3600, "hours"), (60, "minutes"))
+    size, unit = next(((size, unit) for size, unit in units if seconds >= 1.05 * size), (1, "seconds"))
+    return f"{seconds / size:.2g} {unit}"
+
 
 def bar(*items: Any, **how: Any) -> Bar:
     """A bar, from a second on; with what tqdm usually takes."""
     how = {"delay": 1.0, "leave": False, **how}
     if "ipykernel" not in sys.modules and not sys.stderr.isatty():
-        how |= {"file": Lines(sys.stderr), "mininterval": 1.0, "ncols": 100}
+        how |= {"file": Lines(sys.stderr), "mininterval": 1.0, "ncols": 128}
     return Bar(*items, **how)

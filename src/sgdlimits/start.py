@@ -12,9 +12,10 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, check_count, check_dimension
+from sgdlimits.errors import BadInput, check_dimension
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Purpose, Stream
+from sgdlimits.size import check_room
 from sgdlimits.statistics.frame import frame_of, triangular
 from sgdlimits.statistics.overlaps import Overlaps, Scalars, as_scalars
 from sgdlimits.statistics.particles import Particles, particles_of
@@ -44,9 +45,11 @@ class Start(eqx.Module):
         """The units of the stream's runs, each on its own, runs first: for the mean-field limit, without a p-by-p array."""
         return particles_of(self.batch(problem, stream))
 
+    @checked
     def sample(self, problem: Problem, *, runs: int = 1, seed: int = 0) -> PyTree:
         """The statistics of `runs` runs, runs first, as `simulate` would draw them."""
-        return self.batch(problem, Stream.of(seed, np.arange(check_count("runs", runs))))
+        check_room([("runs", runs), ("numbers", problem.size)], "Take fewer runs, or a smaller width.")
+        return self.batch(problem, Stream.of(seed, np.arange(runs)))
 
     def one(self, problem: Problem, *, seed: int = 0) -> PyTree:
         """One start, without an axis for runs: pass it to several levels to start them from the same point."""
@@ -170,8 +173,9 @@ class FixedInit(Start):
 
     def overlaps(self, problem, stream):
         one = one_of(self.particles(problem, stream))
-        inside = one.M @ np.linalg.solve(problem.directions.gram, one.M.T)
-        Q = inside + np.diag(1 - np.diagonal(inside))
+        with np.errstate(over="ignore", invalid="ignore"):  # what does not exist is told below
+            inside = one.M @ np.linalg.solve(problem.directions.gram, one.M.T)
+            Q = inside + np.diag(1 - np.diagonal(inside))
         stats = repeated(Overlaps(one.a, one.M, Q), stream.runs.size)
         _check_exists(stats, problem, "FixedInit", "Give smaller overlaps.")
         return stats

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+WORDS = {"nan": "not known", "inf": "infinite", "-inf": "minus infinite"}
+"""What stands in a table where there is no number."""
+
 
 def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> str:
     """Rows of cells as lines of aligned columns, two blanks between them and none at the ends.
@@ -14,12 +17,13 @@ def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> 
     align : "<" or ">" for each column, the last for all that follow
     indent : what stands before each line
 
-    >>> print(table([("level", "runs"), ("SGD", "8"), ("chain", "256")], "<>", indent="  "))
-      level  runs
-      SGD       8
-      chain   256
+    >>> print(table([("level", "runs"), ("SGD", "8"), ("chain", "256"), ("SDE", "nan")], "<>", indent="  "))
+      level       runs
+      SGD            8
+      chain        256
+      SDE    not known
     """
-    columns = list(zip(*rows, strict=True))
+    columns = list(zip(*([WORDS.get(cell, cell) for cell in row] for row in rows), strict=True))
     sides = align.ljust(len(columns), align[-1])
     widths = [max(map(len, cells)) for cells in columns]
     pad = lambda cell, side, width: cell.rjust(width) if side == ">" else cell.ljust(width)

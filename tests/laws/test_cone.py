@@ -1,6 +1,8 @@
-"""The diffusion stays where weights are: Q - M P^-1 M^T is positive semi-definite at every step."""
+"""Statistics are those of weights at every level, in cases that are hard for it: Q - M P^-1 M^T has no negative eigenvalue."""
 
 from __future__ import annotations
+
+import warnings
 
 import jax
 import numpy as np
@@ -8,6 +10,97 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.statistics.frame import admissible
+
+LEAST = -1e-12
+"""Relative to the largest entry of Q where that is above 1."""
+RATES = (1e-12, 0.1, 2.0, 1e3)
+"""From nothing to divergence."""
+NEARLY = 1 - 1e-6
+PROBLEMS = {
+    "one unit": lambda lr: sl.presets.phase_retrieval(lr=lr, noise=0.1, sphere=False),
+    "on the sphere": lambda lr: sl.presets.phase_retrieval(width=2, lr=lr),
+    "squares": lambda lr: sl.presets.quadratic_network(width=2, teachers=2, lr=lr),
+    "erf": lambda lr: sl.presets.committee(width=2, teachers=2, activation="erf", lr=lr),
+    "relu": lambda lr: sl.presets.committee(width=2, teachers=2, activation="relu", lr=lr),
+    "teachers that nearly coincide": lambda lr: sl.ProjectionProblem(
+        sl.Target(sl.CommitteeReadout("erf"), gram=[[1.0, NEARLY], [NEARLY, 1.0]]),
+        sl.TwoLayer(2, "erf"),
+        sl.SquaredLoss(),
+        sl.OnePassSGD(lr),
+    ),
+    "classes in noise": lambda lr: sl.presets.binary_mixture(snr=1e-3, lr=lr),
+    "classes": lambda lr: sl.presets.binary_mixture(snr=1e3, lr=lr),
+    "classes without noise": lambda lr: sl.presets.binary_mixture(snr=np.inf, lr=lr),
+}
+COSTLY = ("classes in noise", "classes")
+"""Drifts by quadrature: the ODE goes on for a short while only, at rates where it is not stiff."""
+WEIGHTS = {
+    "recovery": lambda E, F: E,
+    "nearly there": lambda E, F: E + 1e-8 * F,
+    "zero": lambda E, F: 0 * E,
+    "one zero": lambda E, F: np.diag([0.0] + [1.0] * (len(E) - 1)) @ (E + 0.5 * F),
+    "in the span": lambda E, F: np.cos(np.arange(1, len(E) + 1))[:, None] * E[::-1],
+    "identical": lambda E, F: np.ones((len(E), 1)) * (0.6 * E[:1] + 0.8 * F[:1]),
+    "opposite": lambda E, F: (-1.0) ** np.arange(len(E))[:, None] * (0.6 * E[:1] + 0.8 * F[:1]),
+    "large": lambda E, F: 100 * (E + F),
+}
+"""p units from as many rows E along the fixed directions and F, where there is room, beside them."""
+
+
+def starts(problem, d):
+    """Statistics of the units that exist in d dimensions, runs first."""
+    p, k, B = problem.directions.width, problem.directions.fixed, np.linalg.cholesky(problem.directions.gram)
+    E, F = np.zeros((p, d)), np.zeros((p, d))
+    E[:, :k] = B[np.arange(p) % k]
+    F[np.arange(p), np.minimum(k + np.arange(p), d - 1)] = 1.0
+    units = [make(E, F) for make in WEIGHTS.values()]
+    if problem.sphere:
+        units = [W / np.linalg.norm(W, axis=1, keepdims=True) for W in units if np.linalg.norm(W, axis=1).all()]
+    W = np.stack(units)
+    M, Q = W[:, :, :k] @ B.T, W @ W.swapaxes(1, 2)
+    a = np.ones((len(W), p)) if not problem.trains_second else np.tile(np.cos(np.arange(p)), (len(W), 1))
+    return sl.Overlaps(a, M, Q)
+
+
+def least(data, problem):
+    """The least eigenvalue of Q - M P^-1 M^T over runs and times, each relative to its Q."""
+    M, Q = data.M.values, data.Q.values
+    outside = Q - M @ np.linalg.solve(np.asarray(problem.directions.gram), M.swapaxes(-1, -2))
+    return (np.linalg.eigvalsh(outside)[..., 0] / np.maximum(np.abs(Q).max((-2, -1)), 1.0)).min()
+
+
+def levels(problem):
+    """With the dimensions that leave no room, less than the units need, and enough."""
+    k, p = problem.directions.fixed, problem.directions.width
+    for d in (k, k + p - 1, 30):
+        yield from ((sl.Chain(d), d), (sl.SGD(d), d))
+    yield from ((sl.SDE(d), d) for d in (k + p - 1, 30))
+    yield sl.ODE(), 30
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_no_weights_are_beyond_the_cone(name):
+    cases = 0
+    for lr in RATES:
+        problem = PROBLEMS[name](lr)
+        for level, d in levels(problem):
+            if level.name == "ode" and name in COSTLY and lr > 0.1:
+                continue
+            start = starts(problem, d)
+            runs = len(start.M)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", sl.DivergedWarning)
+                warnings.simplefilter("ignore", sl.AccuracyWarning)
+                end = 4.0 if level.name != "ode" else 0.04 if name in COSTLY else min(4.0, 4 / lr)
+                data = sl.simulate(problem, level, start, t_max=end, runs=runs, save=5, progress=False)
+            worst = least(data, problem)
+            assert worst >= LEAST, (lr, level, worst, data.status.values)
+            cases += runs
+    assert cases > 80
+
+
+# --- the diffusion ---------------------------------------------------------------------------------------------------------
 
 HARD = {
     "recovery": (sl.presets.phase_retrieval(3, lr=0.1), 40, sl.Overlaps(np.ones(3), np.ones((3, 1)), np.ones((3, 3)))),

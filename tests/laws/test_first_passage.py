@@ -24,8 +24,8 @@ NEVER = sl.exits(1.0)
 
 
 def go(level, problem=PROBLEM, **changes):
-    arguments = dict(t_max=T_MAX, runs=16, seed=2, progress=False)
-    return sl.simulate(problem, level, sl.RandomInit(D), **{**arguments, **changes})
+    arguments = dict(start=sl.RandomInit(D), t_max=T_MAX, runs=16, seed=2, progress=False)
+    return sl.simulate(problem, level, **{**arguments, **changes})
 
 
 @cache
@@ -71,7 +71,7 @@ def test_functions_of_the_statistics_stop_runs_where_the_stored_trajectories_cro
 
 def test_threshold_is_that_of_each_run_and_not_of_their_mean():
     """The excess risk at the exit, over that at the start of the same run, is 1 - T, and below by one sample's step at most."""
-    data = go(sl.Chain(1024), t_max=60, until=sl.exits(0.3))
+    data = go(sl.Chain(1024), start=sl.RandomInit(1024), t_max=60, until=sl.exits(0.3))
     share = (data.risk - data.attrs["floor"]).isel(t=1) / (data.risk - data.attrs["floor"]).isel(t=0)
     assert (data.status == "stopped").all()
     assert (share <= 0.7).all()

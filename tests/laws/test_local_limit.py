@@ -74,6 +74,11 @@ def test_double_ring_of_xor_has_the_published_limit():
 # --- the chain's fluctuations -------------------------------------------------------------------------------------------
 
 
+CHAIN_BIAS = {"chain": 0.02, "local": 0.0}
+"""How far finite d may take a variance from its limit, as a share of it. Beyond that five standard errors are allowed, so that
+each comparison below fails by chance with probability 6e-7, whatever its seed."""
+
+
 def variance(values, d):
     """d times the variance around the mean over runs and times, and its standard error from the runs."""
     each = d * ((values - values.mean()) ** 2).mean(1)
@@ -96,7 +101,7 @@ def test_chain_and_local_fluctuate_across_the_ring_as_the_limit_says(say):
         values = np.concatenate([data.M.values[..., 0], data.a.values], axis=-1) @ across
         measured, error = variance(values, d)
         say(f"{level.name}: variance across the ring {measured:.5f} ± {error:.5f}, Lyapunov {expected:.5f}")
-        assert abs(measured / expected - 1) < 0.03
+        assert abs(measured / expected - 1) < CHAIN_BIAS[level.name] + 5 * error / expected
         along = np.concatenate([data.M.values[..., 0], data.a.values], axis=-1) @ np.array([-across[1], across[0]] * 2)
         assert d * along.var() < 0.03 * expected
 
@@ -119,7 +124,7 @@ def test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says(say):
         C = limit.stationary
         expected = np.array([C[0, 0], C[1, 1], C.sum()])
         say(f"{level.name}: ratios to Lyapunov {(measured / expected).round(4)} ± {(errors / expected).round(4)}")
-        assert (np.abs(measured / expected - 1) < 0.03).all()
+        assert (np.abs(measured / expected - 1) < CHAIN_BIAS[level.name] + 5 * errors / expected).all()
 
 
 # --- linear algebra -----------------------------------------------------------------------------------------------------
@@ -160,16 +165,17 @@ def test_stationary_covariance_is_that_of_long_times_on_the_stable_part():
 
 @pytest.mark.full
 def test_local_runs_do_not_depend_on_the_batch_and_stop_where_asked():
+    """About 57 % of runs stop, so that all or none of 40 do with probability 2e-10."""
     problem, point = spike()
     how = dict(t_max=3.0, runs=40, seed=4, save=4, progress=False)
     whole, parts = (sl.simulate(problem, sl.Local(point), sl.RandomInit(200), batch=batch, **how) for batch in (40, 20))
     assert whole.attrs["d"] == 200
     np.testing.assert_allclose(whole.m, parts.m, rtol=1e-12)
-    stopped = sl.simulate(problem, sl.Local(point, d=200), point, until=lambda one: one.m - 1.3, **how)
+    stopped = sl.simulate(problem, sl.Local(point, d=200), point, until=lambda one: one.m - 1.2, **how)
     ended = stopped.status == "stopped"
     assert 0 < ended.sum() < 40
-    assert (stopped.m.isel(t=-1).where(ended, 2) >= 1.3).all()
-    assert (stopped.m.isel(t=-1).where(~ended, 0) < 1.3).all()
+    assert (stopped.m.isel(t=-1).where(ended, 2) >= 1.2).all()
+    assert (stopped.m.isel(t=-1).where(~ended, 0) < 1.2).all()
 
 
 def test_what_the_algorithm_holds_stays_at_the_point():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -204,3 +205,22 @@ def test_survival_has_every_clock_and_refuses_what_holds_no_exit_times(exits, da
             sl.plot.survival(wrong)
     with pytest.raises(sl.BadInput, match="confidence must be between 0 and 1; got 95"):
         sl.plot.survival(both, confidence=95)
+
+
+def test_a_logarithmic_scale_says_what_it_cannot_show(dataset):
+    data = dataset()
+    ax = sl.plot.risk(data, log=True, excess=float(data.risk.median()), singles=0, band=None)
+    assert re.fullmatch(r"chain \(\d+ of 168 values are not above 1\.\d+\)", ax.lines[0].get_label())
+    with pytest.raises(sl.BadInput, match=r"log=True shows nothing: the whole risk is at or below 9\D.*Give a smaller excess"):
+        sl.plot.risk(data, log=True, excess=9.0)
+
+
+def test_two_problems_in_one_picture_are_named_and_what_cannot_be_is_told(dataset):
+    one, other = dataset(), dataset().assign_attrs(problem_name="other")
+    drawn = sl.plot.risk([one, other], singles=0, band=None).lines
+    assert [line.get_label() for line in drawn] == ["test, chain", "other, chain"]
+    spike = one.drop_vars(["a", "M", "Q"]).assign(m=one.risk, r2=one.risk)
+    spike = spike.assign_attrs(statistics="Spike", problem_name="spike")
+    with pytest.raises(sl.BadInput, match=r"M of test and m of spike cannot be drawn on one pair of axes\. Plot their risk"):
+        sl.plot.overview([one, spike])
+    assert len(sl.plot.risk([one, spike], singles=0, band=None).lines) == 2

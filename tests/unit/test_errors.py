@@ -36,8 +36,9 @@ BAD = {
     "ridge must be a finite number of at least 0": lambda: sl.OnePassSGD(0.1, ridge=-1),
     "d must be a whole number of at least 1; got 0": lambda: sl.Chain(0),
     "d must be at least the number of fixed directions, 3; got 2": lambda: run(
-        sl.presets.quadratic_network(width=1, teachers=3), sl.Chain(2), sl.RandomInit(5)
+        sl.presets.quadratic_network(width=1, teachers=3), sl.Chain(2), sl.FixedInit(0.1)
     ),
+    "the level has d = 30 and the start d = 200": lambda: run(start=sl.RandomInit(200)),
     "Q must have shape (2, 2)": lambda: run(PROBLEM(width=2), start=sl.Overlaps(np.ones(2), np.zeros((2, 1)), np.ones((2, 3)))),
     "M must have shape (1, 1)": lambda: run(start=sl.Overlaps([1.0], [[0.1, 0.2]], [[1.0]])),
     "M must be finite": lambda: run(start=sl.Overlaps([1.0], [[np.nan]], [[1.0]])),

@@ -9,7 +9,7 @@ import jax
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.analysis.localizability import Localizability, measure
-from sgdlimits.domain import checked, positive
+from sgdlimits.domain import checked, positive, problem as a_problem
 from sgdlimits.errors import BadInput
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import add
@@ -45,7 +45,7 @@ class EffectiveDynamics:
 
     def at(self, d: int) -> EffectiveDynamics:
         """The dynamics of the family's problem at dimension `d`; of one problem, itself."""
-        return self if isinstance(self.problem, Problem) else EffectiveDynamics(self.problem(d), self.exponent)
+        return EffectiveDynamics(self._at(d), self.exponent)
 
     def f(self, stats: PyTree) -> PyTree:
         """The population drift, which does not depend on s: gradient descent on the population loss follows -f."""
@@ -93,8 +93,10 @@ class EffectiveDynamics:
         magnify : the conditions are those of :math:`d^\text{magnify}(u - u^*)`: 1/2 for diffusive limits; or such a power for
             each kind of statistic, {"M": 0.5}, zero for the others
         """
-        family = (lambda d: self.problem) if isinstance(self.problem, Problem) else self.problem
-        return measure(family, self.exponent, dimensions, states, samples, seed, magnify)
+        return measure(self._at, self.exponent, dimensions, states, samples, seed, magnify)
+
+    def _at(self, d: int) -> Problem:
+        return self.problem if isinstance(self.problem, Problem) else a_problem("problem(d)", self.problem(d))
 
     def _one(self) -> Problem:
         if not isinstance(self.problem, Problem):

@@ -15,7 +15,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.level.base import STOPPED
 from sgdlimits.level.condition import Condition, Exits, Predicate, as_condition, check_condition, exit_risk, reached
 from sgdlimits.trajectory.record import condition_text, from_json
-from sgdlimits.trajectory.schema import check, statistics
+from sgdlimits.trajectory.schema import check_form, statistics
 
 
 @checked(threshold=None)
@@ -47,7 +47,7 @@ def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> 
     >>> int(exits.censored.sum()), bool((exits.t == runs.t_end).all())
     (0, True)
     """
-    check(dataset)
+    check_form(dataset)
     condition = as_condition(threshold) if callable(threshold) or isinstance(threshold, Condition) else Exits(threshold)
     assert condition is not None
     same_text = dataset.attrs["until"] == condition_text(condition)

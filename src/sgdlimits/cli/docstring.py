@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import unicodedata
+from functools import cache
 from typing import Any, NamedTuple
 
 _WORDS = {
@@ -22,6 +23,7 @@ class Description(NamedTuple):
     parameters: dict[str, str]
 
 
+@cache
 def describe(thing: Any) -> Description:
     """What a function's or a class's docstring says about it.
 

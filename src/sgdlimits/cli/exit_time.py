@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sgdlimits.cli.options import Command, Option, number
+from sgdlimits.cli.options import Command, File, Option, number
 from sgdlimits.cli.work import check_apart, check_output, check_picture, picture, warnings_in_a_sentence
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ OPTIONS = [
     number("--runs", RUNS, "runs of chain, SDE and ODE", default=400),
     number("--sgd-runs", RUNS, "runs of SGD on the weights, whose cost is proportional to d", default=0),
     number("--seed", RUNS, "a whole number; the same seed gives the same numbers", default=0),
-    Option("--out", type=click.Path(), heading=RESULTS, help="a netCDF file of the table"),
-    Option("--plot", type=click.Path(), heading=RESULTS, help="a figure of the share of runs not exited (.png, .svg, .pdf)"),
+    Option("--out", type=File(), heading=RESULTS, help="a netCDF file of the table"),
+    Option("--plot", type=File(), heading=RESULTS, help="a figure of the share of runs not exited (.png, .svg, .pdf)"),
     Option("--force", is_flag=True, heading=RESULTS, help="replace files that exist"),
     Option("--quiet", is_flag=True, heading=RESULTS, help="no progress bars"),
 ]  # fmt: skip

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from sgdlimits.cli.options import Command, Number, Refusal, among, closest
+from sgdlimits.cli.options import Command, File, Number, Refusal, among, closest
 from sgdlimits.cli.work import INTERRUPTED_CODE, warnings_in_a_sentence
 from sgdlimits.figures import FIGURES
 from sgdlimits.text import table
@@ -16,7 +16,7 @@ from sgdlimits.text import table
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "listed", is_flag=True, help="list all figures, with a line each")
 @click.option("--quick", is_flag=True, help="a small version, in about a minute or less")
-@click.option("--out", type=click.Path(), default="sgdlimits-figures", show_default=True, help="the folder for all files")
+@click.option("--out", type=File(), default="sgdlimits-figures", show_default=True, help="the folder for all files")
 @click.option("--seed", type=Number(whole=True), default=0, show_default=True, help="of the starts and of all runs")
 def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: int) -> None:
     """Make figures of the papers again: a picture, a caption in numbers, and the datasets behind them.
@@ -56,7 +56,7 @@ def show(names: tuple[str, ...], out: str, quick: bool, seed: int) -> None:
 
 
 @click.command(cls=Command, short_help="All four levels on one figure, in about a minute.")
-@click.option("--out", type=click.Path(), default="sgdlimits-demo", show_default=True, help="the folder for all files")
+@click.option("--out", type=File(), default="sgdlimits-demo", show_default=True, help="the folder for all files")
 @click.option("--quick", is_flag=True, help="a small version, in a few seconds: d = 300 and fewer runs")
 @click.option("--seed", type=Number(whole=True), default=0, show_default=True, help="of the start and of all runs")
 def demo(out: str, quick: bool, seed: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sgdlimits.cli.options import Command, Number
+from sgdlimits.cli.options import Command, File, Number
 from sgdlimits.cli.work import check_output, check_picture, compute, picture, statuses, table
 from sgdlimits.text import table as columns
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command, short_help="Say what is in a dataset.")
-@click.argument("file", type=click.Path())
+@click.argument("file", type=File())
 def info(file: str) -> None:
     """Say what is in a dataset: its problem, level and start, how its runs ended, and how to make it again.
 
@@ -70,8 +70,8 @@ def _in_words(value: Any) -> str:
 
 
 @click.command(cls=Command, short_help="Simulate again what a dataset came from.")
-@click.argument("file", type=click.Path())
-@click.option("--out", type=click.Path(), help="the new netCDF file; by default FILE's name with -again")
+@click.argument("file", type=File())
+@click.option("--out", type=File(), help="the new netCDF file; by default FILE's name with -again")
 @click.option("--seed", type=Number(whole=True), help="another seed")
 @click.option("--runs", type=Number(whole=True), help="another number of runs")
 @click.option("--t-max", type=Number(), help="another end, in samples per dimension")
@@ -102,7 +102,7 @@ def rerun(file: str, out: str | None, force: bool, quiet: bool, **changes: float
 
 
 @click.command(cls=Command, short_help="Plateau, escape, descent and tail of the runs in a dataset.")
-@click.argument("file", type=click.Path())
+@click.argument("file", type=File())
 @click.option("--band", type=Number(), default=0.02, show_default=True, help="how flat a plateau is, as a share of its risk")
 @click.option("--fall", type=Number(), default=0.5, show_default=True, help="share of its risk that is lost in the escape")
 @click.option("--floor", type=Number(), help="risk at which learning ends  [default: the problem's floor]")
@@ -124,9 +124,9 @@ def phases(file: str, band: float, fall: float, floor: float | None) -> None:
 
 
 @click.command(cls=Command, short_help="Plot datasets.")
-@click.argument("files", type=click.Path(), nargs=-1, required=True)
+@click.argument("files", type=File(), nargs=-1, required=True)
 @click.option("--what", type=click.Choice(["both", "risk", "overlaps"]), default="both", show_default=True, help="what to plot")
-@click.option("--out", type=click.Path(), help="the figure (.png, .svg, .pdf); by default the first FILE's name with .png")
+@click.option("--out", type=File(), help="the figure (.png, .svg, .pdf); by default the first FILE's name with .png")
 @click.option(
     "--clock", type=click.Choice(["t", "paper", "samples"]), default="t", show_default=True,
     help="t: samples per dimension; paper: the time of the problem's paper; samples: their number",
@@ -146,7 +146,9 @@ def plot(files: tuple[str, ...], what: str, out: str | None, clock: str, log: bo
     path = check_picture(out or f"{Path(files[0]).stem}.png", force, "--out")
     datasets = [load(file) for file in files]
     levels = Counter(dataset.attrs["level"] for dataset in datasets)
-    labels = [d.attrs["level"] if levels[d.attrs["level"]] == 1 else Path(f).stem for f, d in zip(files, datasets, strict=True)]
+    one = len({dataset.attrs["problem_name"] for dataset in datasets}) == 1
+    alone = [one and levels[dataset.attrs["level"]] == 1 for dataset in datasets]
+    labels = [d.attrs["level"] if short else Path(f).stem for f, d, short in zip(files, datasets, alone, strict=True)]
     if len(set(labels)) < len(labels):
         labels = list(files)
     draw(dict(zip(labels, datasets, strict=True)), path, what=what, clock=clock, log=log, excess=excess)

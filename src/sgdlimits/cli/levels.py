@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -140,7 +141,12 @@ def _flag(what: str, name: str) -> str:
 
 
 def _type(level: type, field: str) -> Any:
-    return typing.get_type_hints(level)[field]
+    return _types(level)[field]
+
+
+@cache
+def _types(level: type) -> dict[str, Any]:
+    return typing.get_type_hints(level)
 
 
 def _required(field: dataclasses.Field) -> bool:

@@ -39,6 +39,15 @@ class Number(click.ParamType):
         return int(result) if self.whole and result.is_integer() else result
 
 
+class File(click.Path):
+    """The name of a file or folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not value:
+            self.fail("it has no letters. Give a name.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class Refusal(click.ClickException):
     """One sentence on what cannot be done, and exit code 2."""
 

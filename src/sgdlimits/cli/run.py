@@ -10,13 +10,13 @@ import click
 
 from sgdlimits.cli.docstring import describe
 from sgdlimits.cli.levels import START_OPTIONS, level_options, make_level, make_start
-from sgdlimits.cli.options import Command, Group, Option, kind, number, option
+from sgdlimits.cli.options import Command, File, Group, Option, kind, number, option
 from sgdlimits.cli.rules import rule_options, with_rule
 from sgdlimits.cli.work import check_apart, check_output, check_picture, compute, table
 from sgdlimits.text import table as columns
 
 PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
-PATH = click.Path()
+PATH = File()
 RUN_OPTIONS = [
     number("--runs", RUNS, "number of independent runs", default=64),
     number("--t-max", RUNS, "the end, in samples per dimension", default=60, whole=False),
@@ -50,9 +50,12 @@ class Presets(Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         from sgdlimits.problem.presets import PRESETS
 
-        preset = PRESETS.get(name.replace("-", "_"))
-        if preset is None:
-            return None
+        name = name.replace("-", "_")
+        if name in PRESETS and name not in self.commands:
+            self.add_command(self._command(PRESETS[name]))
+        return self.commands.get(name)
+
+    def _command(self, preset: Callable) -> click.Command:
         words, parameters = describe(preset), inspect.signature(preset, eval_str=True).parameters
         own = [
             option(

@@ -49,18 +49,18 @@ def exponent(target: str, activation: str | None, noise: float, d: int, overlap:
     n = information_exponent(target)
     growth = {1: "d", 2: "d log d"}.get(n, f"d^{n - 1}")
     coefficients = (f"c_{m} = {0 if abs(c) < 1e-9 else c:.4g}" for m, c in enumerate(hermite_coefficients(target, 6)))
-    click.echo(f"{target}: information exponent {n}, of the order of {growth} samples")
-    click.echo(f"  Hermite coefficients  {', '.join(coefficients)}")
-    student = activation or target
+    student = target if activation is None else activation
     lr = recommended_lr(single_index(student, target, noise=noise), d, overlap)
     problem = single_index(student, target, lr=lr, noise=noise)
-    click.echo(f"  learning rate         {lr:.4g} for d = {d}, student {student}")
-    ways = {"ODE": False, "mean with noise": True}
-    times = {words: exit_time(problem, d, overlap, noise=noisy) for words, noisy in ways.items()}
-    for words, t in times.items():
-        click.echo(f"  {words:<20}  t = {t:.4g}, {t * d:.3g} samples from overlap {d**-0.5:.3g} to {overlap:g}")
+    times = {"ODE": exit_time(problem, d, overlap, noise=False), "mean with noise": exit_time(problem, d, overlap, noise=True)}
     options = {"activation": student, "target": activation and target, "lr": f"{lr:.3g}", "noise": noise or None, "d": d}
     line = " ".join(f"--{name} {value}" for name, value in options.items() if value is not None)
+    ways = f"samples from overlap {d**-0.5:.3g} to {overlap:g}"
+    click.echo(f"{target}: information exponent {n}, of the order of {growth} samples")
+    click.echo(f"  Hermite coefficients  {', '.join(coefficients)}")
+    click.echo(f"  learning rate         {lr:.4g} for d = {d}, student {student}")
+    for words, t in times.items():
+        click.echo(f"  {words:<20}  t = {t:.4g}, {t * d:.3g} {ways}")
     click.echo(f"To see it: sgdlimits run single_index {line} --t-max {3 * max(times.values()):.3g}")
 
 

@@ -26,10 +26,7 @@ INTERRUPTED_CODE = 130
 
 def check_output(path: str | os.PathLike, force: bool, option: str = "--out") -> Path:
     """The path, or `BadInput` where a result could not be written to it or would replace a file."""
-    path = Path(path)
-    if path.is_dir():
-        raise BadInput(f"{option} {path} is a folder. Give the name of a file.")
-    check_plain(path)
+    path = check_plain(path)
     if path.exists() and not force:
         raise BadInput(f"{path} exists already. Give another {option}, or --force to replace it.")
     if not os.access(path.parent, os.W_OK):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.expectation.slopes import Slopes
+from sgdlimits.model.activation import PiecewiseLinear
 from sgdlimits.model.sample import Model
 from sgdlimits.statistics.frame import Loading
 from sgdlimits.statistics.overlaps import Overlaps, Scalars
@@ -114,3 +115,20 @@ def covariance_over(increment: Increment, products: Moments, weights: Float[Arra
     change = increment(products)
     centred = change - (change @ weights)[:, None]
     return (centred * weights) @ centred.T
+
+
+def resting(model: Model, squares: Float[Array, " p"], moments: Any) -> Any:
+    r"""The moments with units of squared norm exactly zero at rest where their slope at zero is zero, as that of relu.
+
+    The mean of the slope is discontinuous there: half of relu's inputs have slope 1 at the smallest norm, and none at zero. SGD
+    and its chain take :math:`s'(0)`, the slope on the left. Where that is zero they stay for ever, and so must their limit.
+    Where it is not, as for leaky units, they leave in one step, after which the mean slope of small norms is right.
+    """
+    unit = model.network.activation
+    if not (isinstance(unit, PiecewiseLinear) and unit.kinked and unit.left == 0):
+        return moments
+    rows = lambda leaf: jnp.where((squares != 0).reshape(-1, *(1 for _ in leaf.shape[1:])), leaf, 0.0)
+    changed = {name: rows(getattr(moments, name)) for name in ("gradient_fixed", "gradient_field")}
+    if hasattr(moments, "gradient_gradient"):
+        changed["gradient_gradient"] = rows(rows(moments.gradient_gradient).T)
+    return moments._replace(**changed)

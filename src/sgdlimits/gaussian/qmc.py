@@ -17,6 +17,7 @@ from jaxtyping import PyTree
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.gaussian.base import Group, Nodes, Rule, orbits, parity
+from sgdlimits.size import check_room
 
 MOST_NODES = 2**17
 
@@ -45,6 +46,7 @@ class Sobol(Rule):
         if not (0 < self.log2_points <= 24 and self.scrambles >= 2):
             given = f"{self.log2_points} and {self.scrambles}"
             raise BadInput(f"Sobol needs 1 to 24 as log2_points and at least 2 scrambles; got {given}. Give, say, Sobol(12).")
+        check_room([("scrambles", self.scrambles), ("points", 2.0**self.log2_points), ("numbers", 16)], "Give fewer of them.")
 
     @property
     def remedy(self):

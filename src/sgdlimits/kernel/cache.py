@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import jax
+
+from sgdlimits._x64 import write_entry
 
 CHECK = 32
 """An entry begins with the hash of the rest: what was cut off or changed is compiled again."""
@@ -44,12 +45,6 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, code: bytes) -> None:
-    """Written whole under another name, then renamed: no other process ever reads a part."""
-    try:
+    with suppress(OSError):  # a folder that cannot be written to
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".lanes-")
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(code).digest() + code)
-        os.replace(name, path)
-    except OSError:
-        return  # a folder that cannot be written to
+        write_entry(path, hashlib.sha256(code).digest() + code)

@@ -73,6 +73,10 @@ class Journey(abc.ABC):
         """How each run stands."""
 
     @abc.abstractmethod
+    def now(self) -> Tick:
+        """What the runs show where they are, between saved times too."""
+
+    @abc.abstractmethod
     def state(self) -> Float[np.ndarray, "runs numbers"]:
         """All that it takes to go on from the last saved time, or later, bit by bit as if nothing had stopped."""
 

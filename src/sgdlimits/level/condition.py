@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, tried
 from sgdlimits.errors import BadInput, check_number, is_traced
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.overlaps import shown
@@ -127,16 +127,10 @@ def as_condition(until: Any) -> Condition | None:
 
 def check_condition(condition: Condition, problem: Problem, stats: PyTree, name: str = "until") -> None:
     """Raise `BadInput` unless the condition can be asked at the statistics of one run and answers with one bool or number."""
-    try:
-        answer = jax.eval_shape(lambda one: condition.margin(problem, one, condition.begin(problem, one)), stats)
-    except Exception as reason:
-        first = str(reason).strip().split("\n")[0].rstrip(".")
-        raise BadInput(f"{name} fails on the statistics of one run: {first}. Write it with jax.numpy.") from reason
-    if answer.shape != () or not (answer.dtype == bool or jnp.issubdtype(answer.dtype, jnp.floating)):
-        raise BadInput(
-            f"{name} must return one bool or one floating-point number; got {answer.dtype} of shape {answer.shape}. "
-            "Index, compare or reduce what it returns."
-        )
+    margin = lambda one: condition.margin(problem, one, condition.begin(problem, one))
+    own = (condition.fn, shown(stats)) if isinstance(condition, Predicate) else None
+    fn, one = own or (margin, stats)
+    tried(name, fn, "the statistics of one run", one, truth=True, values=own is not None)
 
 
 def check_threshold(threshold: Any) -> Float[Array, ""]:

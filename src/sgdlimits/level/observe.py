@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from sgdlimits.domain import tried
 from sgdlimits.errors import BadInput
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.overlaps import shown
@@ -31,9 +32,5 @@ def as_observe(observe: Mapping[str, Callable] | None, stats: PyTree, taken: set
     for name, fn in functions.items():
         if not isinstance(name, str) or not name.isidentifier() or name in taken:
             raise BadInput(f"observe cannot use the name {name!r}: it is taken or no name. Give another, such as 'largest'.")
-        try:
-            jax.eval_shape(lambda one, fn=fn: jnp.asarray(fn(one), float), stats)
-        except Exception as reason:
-            first = str(reason).strip().split("\n")[0].rstrip(".")
-            raise BadInput(f"observe {name!r} fails on one run's statistics: {first}. Write it with jax.numpy.") from reason
+        tried(f"observe {name!r}", fn, "the statistics of one run", stats, shape=None)
     return Observe(tuple(functions.items()))

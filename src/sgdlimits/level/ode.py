@@ -24,6 +24,8 @@ from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Ends, Engin
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
 from sgdlimits.problem.base import Problem
+from sgdlimits.statistics.frame import in_cone, triangular
+from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import one_of
 
 SHARED_TOLERANCE = 1e-7
@@ -201,6 +203,11 @@ class Solve(Journey):
         far = max(self.t, self.job.clock.t[max(self.saved - 1, 0)])
         return Ends(np.array(STATUSES, object)[self.ended], np.where(self.ended == 0, far, self.t_end))
 
+    def now(self):
+        (tick,) = self._show([self.y])
+        self.saved -= 1  # it is none of the times to save
+        return tick
+
     def state(self):
         return self.kept
 
@@ -229,13 +236,20 @@ class Solve(Journey):
         """What the runs show in their states at the next saved times."""
         while states:
             now, states = states[:STATES_AT_ONCE], states[STATES_AT_ONCE:]
-            y = np.stack(now)
+            y = self._in_cone(np.stack(now))
             filled = np.concatenate([y, np.repeat(y[-1:], STATES_AT_ONCE - len(now), axis=0)])[:, _padded(len(self.y))]
             seen = {name: np.asarray(values) for name, values in self.look(len(now), filled).items()}
             for i, one in enumerate(y):
                 self.saved += 1
                 observed = {name: values[i, : len(one)] for name, values in seen.items()}
                 yield Tick(self._share(self.job.clock.t[self.saved - 1]), self.layout.stats(one), observed)
+
+    def _in_cone(self, y: np.ndarray) -> np.ndarray:
+        """What is shown are statistics that weights can have, however the solver's errors fall; it goes on from its own."""
+        stats = self.layout.stats(y)
+        near = in_cone(stats, triangular(np.asarray(self.problem.directions.gram))) if isinstance(stats, Overlaps) else stats
+        leaves = [np.reshape(leaf, (*y.shape[:2], -1)) for leaf in jax.tree.leaves(near)]
+        return y if near is stats else np.concatenate(leaves, axis=-1)
 
     def _leg(self) -> Iterator[Tick]:
         """Solve until runs leave, or for some steps, after which the method may change."""

@@ -220,6 +220,10 @@ class March(Journey):
         reached = self.job.clock.t[-1] if done == self.total else self.segments.when(np.asarray(done))
         return Ends(status, np.where(end < 0, reached, self.segments.when(end - self.origin)))
 
+    def now(self):
+        look = compiled(_observe, self.process, self.job.observe, quick=True)
+        return self._tick(jax.tree.map(np.asarray, look(self._all().state)))
+
     def state(self):
         """With the numbers of steps up to the last saved time and up to now, between which nothing is lost."""
         carry, count = self._all(), len(self.job.runs)

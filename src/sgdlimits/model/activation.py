@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.polynomial import hermite_e
 
-from sgdlimits.domain import checked, whole
-from sgdlimits.errors import BadInput
+from sgdlimits.domain import checked, fields, tried, whole
+from sgdlimits.errors import BadInput, in_short
 
 HIGHEST_HERMITE = 12
 
@@ -195,12 +195,10 @@ def as_activation(activation: str | Callable | Activation) -> Activation:
         raise BadInput(f"activation must be a name or a function; got {activation!r}. Give, for instance, jnp.abs.")
     if activation in SAME:
         return ACTIVATIONS[SAME[activation]]
-    try:
-        shape = jax.eval_shape(activation, jax.ShapeDtypeStruct((3, 2), float)).shape
-    except Exception as reason:
-        raise BadInput(f"activation {activation!r} fails on an array: {reason}. Write it with jax.numpy.") from reason
+    name = f"activation {in_short(activation)}"
+    shape = tried(name, activation, "an array of numbers", fields(6).reshape(3, 2), shape=None).shape
     if shape != (3, 2):
-        raise BadInput(f"activation {activation!r} turns shape (3, 2) into {shape}. Give one that acts on each entry alone.")
+        raise BadInput(f"{name} turns shape (3, 2) into {shape}. Give one that acts on each entry alone.")
     return FunctionActivation(activation)
 
 
@@ -208,6 +206,9 @@ def looks_smooth(fn: Callable, tolerance: float = 1e-4) -> bool:
     """Whether trapezoidal rules of two steps agree on the function and its slope, and on their squares, under N(0, 1)."""
     lines = [np.linspace(-6.3, 6.1, nodes) for nodes in (24, 38)]
     values = np.asarray(_value_and_slope(fn, np.concatenate(lines)))
+    if not np.isfinite(values).all():
+        at = np.concatenate(lines)[~np.isfinite(values).all(0)][0]
+        raise BadInput(f"{in_short(fn)} or its slope is not finite at {at:.3g}. Make both finite for every real number.")
     means = []
     for x, here in zip(lines, np.split(values, [lines[0].size], axis=1), strict=True):
         weights = np.exp(-(x**2) / 2) / np.exp(-(x**2) / 2).sum()

@@ -13,7 +13,7 @@ import numpy as np
 from jax.scipy.special import xlogy
 from jaxtyping import Array, Bool, Float
 
-from sgdlimits.domain import checked, positive
+from sgdlimits.domain import checked, positive, tried
 from sgdlimits.errors import BadInput, is_traced
 
 
@@ -154,16 +154,7 @@ class FunctionLoss(Loss):
 
 def as_loss(loss: Callable, outputs: tuple[int, ...] = ()) -> Loss:
     """A loss, or one from a user's JAX function, checked: a prediction of the outputs' shape and a label in, a number out."""
-    prediction, number = jax.ShapeDtypeStruct(outputs, float), jax.ShapeDtypeStruct((), float)
-    kind = "a vector of outputs and a number" if outputs else "two numbers"
-    try:
-        shape = jax.eval_shape(loss, prediction, number).shape
-    except Exception as reason:
-        raise BadInput(f"the loss fails on {kind}: {reason}. Write loss(prediction, label) with jax.numpy.") from reason
-    if shape != ():
-        given = f" of {kind}" if outputs else ""
-        remedy = (
-            "Give SoftmaxCrossEntropy() for classes, or sum what it returns." if outputs else "Sum or average what it returns."
-        )
-        raise BadInput(f"the loss must return one number{given}; got shape {shape}. {remedy}")
+    kind = "a vector of outputs and a number" if outputs else "two numbers, prediction and label"
+    what = "the loss, SoftmaxCrossEntropy() if labels are classes," if outputs else "the loss"
+    tried(what, loss, kind, np.full(outputs, 0.6), np.asarray(0.5), values=not isinstance(loss, Loss))
     return loss if isinstance(loss, Loss) else FunctionLoss(loss)

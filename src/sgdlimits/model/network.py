@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, fields, tried
 from sgdlimits.errors import BadInput
 from sgdlimits.model.activation import Activation, as_activation, looks_smooth
 from sgdlimits.statistics.overlaps import Scalars
 from sgdlimits.statistics.trees import number_array
+from sgdlimits.text import count
 
 TAKEN = {
     "M", "Q", "q", "risk", "accuracy", "run", "t", "step", "status", "t_end", "student", "student_other", "teacher", "output",
@@ -171,18 +172,13 @@ class Network(AnyNetwork):
                 raise BadInput(
                     f"a scalar cannot have the name {name!r}: it is taken or no name. Give another, such as 'scale'."
                 )
-        sizes = {name: jax.ShapeDtypeStruct(np.shape(value), float) for name, value in self.scalars.items()}
-        try:
-            self.known_shape = jax.eval_shape(fn, jax.ShapeDtypeStruct((width,), float), sizes).shape
-        except Exception as reason:
-            raise BadInput(
-                f"the network fails on {width} fields and its scalars: {reason}. Write fn(fields, scalars) with jax.numpy."
-            ) from reason
+        on = f"{count(width, 'field')} and its scalars"
+        self.known_shape = tried("the network", fn, on, fields(width), self.scalars, shape=None).shape
         if len(self.known_shape) > 1:
             raise BadInput(
                 f"the network must return a number or a vector; got shape {self.known_shape}. Flatten what it returns."
             )
-        self.known_smooth = self._looks_smooth(sizes) if smooth is None else bool(smooth)
+        self.known_smooth = self._looks_smooth() if smooth is None else bool(smooth)
 
     @property
     def shape(self):
@@ -215,10 +211,11 @@ class Network(AnyNetwork):
         each = jax.vmap(self.fn, -1, -1)(flat(fields), jax.tree.map(flat, a))
         return each.reshape(*each.shape[:-1], *batch)
 
-    def _looks_smooth(self, sizes: dict) -> bool:
+    def _looks_smooth(self) -> bool:
         """Along a line through the fields, at random scalars."""
         rng = np.random.default_rng(0)
-        line, scalars = rng.normal(size=self.width), {name: rng.normal(size=size.shape) for name, size in sizes.items()}
+        line = rng.normal(size=self.width)
+        scalars = {name: rng.normal(size=np.shape(value)) for name, value in self.scalars.items()}
         at = lambda x: jnp.sum(self.fn(x * line, scalars))
         with jax.ensure_compile_time_eval():
             return looks_smooth(jax.vmap(at))

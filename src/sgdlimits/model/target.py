@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, fields, tried
 from sgdlimits.errors import BadInput, check_count, is_traced
 from sgdlimits.model.activation import Activation, as_activation, is_square
 from sgdlimits.statistics.trees import number_array
+from sgdlimits.text import count
 
 
 class Readout(eqx.Module):
@@ -137,7 +138,7 @@ class Target(eqx.Module):
         self.gram = number_array(np.eye(teachers) if gram is None else gram)
         self.noise = number_array(noise)
         _check_gram(self.gram, teachers)
-        _check_readout(self.readout, teachers)
+        tried("the readout", readout, count(teachers, "field"), fields(teachers), values=not isinstance(readout, Readout))
 
     @property
     def teachers(self) -> int:
@@ -159,12 +160,3 @@ def _check_gram(gram: Float[Array, "k k"], teachers: int) -> None:
             f"gram must be symmetric and positive definite; got {P.tolist()}. "
             "Keep independent directions only and express the others in the readout."
         )
-
-
-def _check_readout(readout: Readout, teachers: int) -> None:
-    try:
-        shape = jax.eval_shape(readout, jax.ShapeDtypeStruct((teachers,), float)).shape
-    except Exception as reason:
-        raise BadInput(f"the readout fails on {teachers} fields: {reason}. Write it with jax.numpy.") from reason
-    if shape != ():
-        raise BadInput(f"the readout must return one number; got shape {shape}. Sum or index what it returns.")

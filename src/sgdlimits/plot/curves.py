@@ -11,23 +11,25 @@ from matplotlib.axes import Axes
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.level.base import DIVERGED
 from sgdlimits.plot.style import CLOCKS, Look
-from sgdlimits.trajectory.schema import check
+from sgdlimits.trajectory.schema import check_form
 
 Datasets = xr.Dataset | Sequence[xr.Dataset] | Mapping[str, xr.Dataset]
 Singles = int | Mapping[str, int]
 Band = tuple[float, float] | None
 
 
-def labelled(datasets: Datasets, check: Callable = check) -> dict[str, xr.Dataset]:
-    """Checked datasets by label: the one given, or the level's name, numbered where it repeats."""
+def labelled(datasets: Datasets, check: Callable = check_form) -> dict[str, xr.Dataset]:
+    """Checked datasets by label: the one given, or the level's name, after that of its problem where there are several."""
     if isinstance(datasets, Mapping) and not isinstance(datasets, xr.Dataset):
         named = {str(label): check(dataset) for label, dataset in datasets.items()}
     else:
-        named = {}
-        for dataset in datasets if isinstance(datasets, Sequence) else [datasets]:
-            name, count = check(dataset).attrs["level"], 2
+        named, every = {}, [check(dataset) for dataset in (datasets if isinstance(datasets, Sequence) else [datasets])]
+        several = len({dataset.attrs["problem_name"] for dataset in every}) > 1
+        for dataset in every:
+            usual = f"{dataset.attrs['problem_name']}, " * several + dataset.attrs["level"]
+            name, count = usual, 2
             while name in named:
-                name, count = f"{dataset.attrs['level']} {count}", count + 1
+                name, count = f"{usual} {count}", count + 1
             named[name] = dataset
     if not named:
         raise BadInput("there is no dataset to plot; got an empty collection. Give at least one.")

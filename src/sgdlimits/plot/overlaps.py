@@ -64,6 +64,10 @@ def overlaps(
     first = next(iter(named.values()))
     overlap = overlap_name(first)
     usual = (overlap, "r2") if overlap == "m" and "r2" in first else (overlap,)
+    others = {overlap_name(dataset): dataset.attrs["problem_name"] for dataset in named.values()}
+    if what is None and len(others) > 1:
+        each = " and ".join(f"{name} of {problem}" for name, problem in others.items())
+        raise BadInput(f"{each} cannot be drawn on one pair of axes. Plot their risk together, or the overlaps of each alone.")
     variables: tuple[Any, ...] = usual if what is None else (what,)
     signless = {name: name == overlap if absolute is None else absolute for name in variables}
     pairs = {label: dict(_pairs(dataset, signless)) for label, dataset in named.items()}

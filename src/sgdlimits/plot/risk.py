@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 from matplotlib.axes import Axes
 
 from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput
 from sgdlimits.plot import curves
 from sgdlimits.plot.curves import Band, Datasets, Singles
 from sgdlimits.plot.style import looks
@@ -51,6 +53,18 @@ def risk(
     for order, ((label, dataset), look) in enumerate(zip(named.items(), looks(len(named)), strict=True)):
         values = curves.good_runs(dataset).risk.values - (excess or 0.0)
         text, few = curves.note(label, dataset), curves.how_many(singles, label)
+        text += _hidden(values, excess or 0.0) if log else ""
         curves.draw_runs(ax, x[label], values, look, text, singles=few, band=band, order=order)
     ax.set_ylabel("population risk" if excess is None else "excess risk")
     return curves.finish(ax, clock, legend)
+
+
+def _hidden(values: np.ndarray, floor: float) -> str:
+    """A word on what a logarithmic scale cannot show, or `BadInput` where that is all."""
+    below = int((values <= 0).sum())
+    if values.size and below == values.size:
+        raise BadInput(
+            f"log=True shows nothing: the whole risk is at or below {floor:g}, its largest is {values.max() + floor:.4g}. "
+            "Give a smaller excess, or log=False."
+        )
+    return f" ({below} of {values.size} values are not above {floor:g})" if below else ""

@@ -8,6 +8,7 @@ import numpy as np
 
 from sgdlimits.algorithm.limit import rates
 from sgdlimits.errors import BadInput
+from sgdlimits.expectation.base import resting
 from sgdlimits.expectation.particles import ParticleMoments, ParticleRule, choose_particle_rule
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.problem.base import Problem
@@ -68,7 +69,7 @@ class MeanFieldProblem(Problem):
         return self if now is self.problem else MeanFieldProblem(now, self.rule)
 
     def _drift_parts(self, stats: Particles) -> tuple[Particles, Particles]:
-        population = self._changes(stats, self.rule.moments(self.problem.model, stats))
+        population = self._changes(stats, resting(self.problem.model, stats.q, self.rule.moments(self.problem.model, stats)))
         return population, jax.tree.map(jnp.zeros_like, population)
 
     def _risk(self, stats: Particles):

@@ -17,7 +17,7 @@ from sgdlimits.algorithm.limit import StepMean, extended, linear_changes
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation import Expectation, as_expectation, choose
-from sgdlimits.expectation.base import linear_part
+from sgdlimits.expectation.base import linear_part, resting
 from sgdlimits.expectation.nodes import NODES_AT_ONCE, NodeSums
 from sgdlimits.expectation.right_class import accuracy
 from sgdlimits.gaussian import Estimate, Rule, Sobol
@@ -286,7 +286,7 @@ class ProjectionProblem(Problem):
         if not problem.algorithm.linear:
             return problem._steps.drift_parts(problem.t, stats)
         students = stats.of(STUDENT)
-        moments = self.rule.moments(self.model, students)
+        moments = resting(self.model, jnp.diagonal(students.Q), self.rule.moments(self.model, students))
         return problem.changes(stats, extended(self.model, students, stats, moments)[0])
 
     def _covariance(self, stats: Overlaps) -> Float[Array, "n n"]:

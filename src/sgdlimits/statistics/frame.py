@@ -26,6 +26,7 @@ from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars
 
 PSD_TOLERANCE = 1e-9
 ZERO = 16 * np.finfo(float).eps
+BEYOND_ROUNDING = 1e-13
 
 
 class Frame(eqx.Module):
@@ -75,7 +76,11 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], room: int) -> Frame:
     M, Q = (np.asarray(leaf, float) for leaf in (stats.M, stats.Q))
     p, scale = Q.shape[-1], np.maximum(np.abs(Q).max(axis=(-2, -1)), 1.0)[:, None]
     m = np.linalg.solve(np.asarray(B), np.swapaxes(M, -1, -2)).swapaxes(-1, -2)
-    values, vectors = np.linalg.eigh(Q - m @ m.swapaxes(-1, -2))
+    with np.errstate(over="ignore", invalid="ignore"):
+        outside = Q - m @ m.swapaxes(-1, -2)
+    if not np.isfinite(outside).all():
+        raise BadInput(f"the start has overlaps of {np.abs(M).max():.3g}, whose squares are no numbers. Make M smaller.")
+    values, vectors = np.linalg.eigh(outside)
     if (values < -PSD_TOLERANCE * scale).any():
         raise BadInput(
             f"the start is not positive semi-definite: Q - M P^-1 M^T has the eigenvalue {values.min():.3g}. "
@@ -95,6 +100,25 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], room: int) -> Frame:
     last = lambda tree: jax.tree.map(lambda leaf: jnp.asarray(np.moveaxis(np.asarray(leaf, float), 0, -1)), tree)
     a, m, T, kept = last((stats.a, m, T, stats.kept))
     return Frame(a, m, T, kept, stats.names)
+
+
+def in_cone(stats: Overlaps, B: Float[np.ndarray, "k k"]) -> Overlaps:
+    r"""The overlaps of weights that are nearest to these, of any number of leading axes, with the same norms.
+
+    Where :math:`Q - mm^\top` has negative eigenvalues beyond rounding, as after a solver's errors, they are set to zero.
+    """
+    M, Q = np.asarray(stats.M), np.asarray(stats.Q)
+    m = np.linalg.solve(B, M.swapaxes(-1, -2)).swapaxes(-1, -2)
+    inside = m @ m.swapaxes(-1, -2)
+    values, vectors = np.linalg.eigh(Q - inside)
+    out = (values[..., 0] < -BEYOND_ROUNDING * np.maximum(np.abs(Q).max((-2, -1)), 1.0))[..., None, None]
+    if not out.any():
+        return stats
+    near = inside + (vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.swapaxes(-1, -2)
+    norm, new = (np.maximum(np.diagonal(each, axis1=-2, axis2=-1), 0.0) for each in (Q, near))
+    scale = np.sqrt(np.divide(norm, new, out=np.zeros_like(new), where=new > 0))[..., None]
+    M, Q = np.where(out, scale * M, M), np.where(out, scale * near * scale.swapaxes(-1, -2), Q)
+    return eqx.tree_at(lambda stats: (stats.M, stats.Q), stats, (M, Q))
 
 
 def inside_and_outside(stats: Overlaps, B: Float[Array, "k k"]) -> tuple[Float[Array, "p k *n"], Float[Array, "p p *n"]]:

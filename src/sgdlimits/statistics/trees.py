@@ -17,7 +17,8 @@ def number_array(value: Any) -> Any:
     """
     if isinstance(value, jax.Array):
         return value.astype(float) if not jnp.issubdtype(value.dtype, jnp.floating) else value
-    return np.asarray(value, float) if isinstance(value, (list, tuple, int, float, np.generic, np.ndarray)) else value
+    numbers = isinstance(value, (list, tuple, int, float, np.generic, np.ndarray)) or hasattr(value, "to_numpy")
+    return np.asarray(value, float) if numbers else value
 
 
 def for_samples(scalars: PyTree, count: int, axis: int = -1) -> PyTree:

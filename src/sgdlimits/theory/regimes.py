@@ -36,6 +36,7 @@ from sgdlimits.domain import checked, not_negative, real
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.gaussian import Sobol
 from sgdlimits.problem import ProjectionProblem, presets
+from sgdlimits.size import check_room
 from sgdlimits.start import FixedInit, RandomInit
 from sgdlimits.statistics import Overlaps
 from sgdlimits.statistics.frame import loading
@@ -229,6 +230,8 @@ def phase_diagram(
     checked = np.array([check_count("widths", width) for width in widths])
     if checked.size < 2 or (np.diff(checked) <= 0).any():
         raise BadInput(f"widths must be at least two increasing widths; got {list(widths)}. Give, for instance, (4, 8, 16).")
+    grid_of = [("kappas", kappa.size), ("deltas", delta.size), ("widths", checked.size), ("numbers", 8)]
+    check_room(grid_of, "Take a coarser grid.")
     p = np.where(kappa[:, None] > 0, checked, checked[0])
     d = np.where(
         kappa[:, None] > 0, p ** (1 / np.where(kappa > 0, kappa, 1.0))[:, None], 10.0 ** (4 + 2 * np.arange(p.shape[1]))

@@ -20,7 +20,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.files import whole
 from sgdlimits.text import in_bytes
 from sgdlimits.trajectory.record import find, from_json, reading
-from sgdlimits.trajectory.schema import State, check, state_of
+from sgdlimits.trajectory.schema import State, check, check_form, remember, state_of
 from sgdlimits.trajectory.simulate import simulate
 
 STATE = {"state": ("run", "number"), "state_t": ("run",)}
@@ -32,7 +32,7 @@ IN_MEMORY, OVERHEAD = 2**28, 2**16
 @checked
 def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
     """Write a dataset of `simulate` to a netCDF file, whole or not at all, and return the path."""
-    state = state_of(check(dataset))
+    state = state_of(check_form(dataset))
     if state is not None and len(state.t) == dataset.sizes["run"]:
         dataset = dataset.assign({name: (dims, part) for (name, dims), part in zip(STATE.items(), state, strict=True)})
     return write_whole(dataset, path)
@@ -53,7 +53,7 @@ def write_whole(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
 
 def load(path: str | os.PathLike) -> xr.Dataset:
     """The dataset in a file that `save` wrote, in memory and checked; with a warning where a newer version wrote it."""
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise BadInput(f"there is no file {path}. Give the path of a dataset that was saved.")
     try:
         with xr.open_dataset(path, engine="h5netcdf") as file:
@@ -68,6 +68,7 @@ def load(path: str | os.PathLike) -> xr.Dataset:
         dataset = dataset.drop_vars(list(STATE))
         dataset.encoding = {"state": state}
     check(dataset)
+    remember(dataset)
     if _newer(dataset):
         warnings.warn(f"{path}: {_newer(dataset)}", VersionWarning, stacklevel=2)
     return dataset
@@ -95,7 +96,7 @@ def rerun(dataset: xr.Dataset, **changes: Any) -> xr.Dataset:
     >>> bool(np.array_equal(sl.rerun(first).M, first.M))
     True
     """
-    attributes = check(dataset).attrs
+    attributes = check_form(dataset).attrs
     if _newer(dataset) and not changes.keys() >= {"problem", "level", "start"}:
         raise BadInput(f"the dataset cannot be made again: {_newer(dataset)}")
     until = attributes["until"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
@@ -16,6 +17,7 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Ends, Level, Tick
 from sgdlimits.problem.base import Problem
+from sgdlimits.statistics.trees import runs_of
 from sgdlimits.trajectory.record import find, name_of, to_json
 
 INTERRUPTED = "interrupted"
@@ -36,6 +38,11 @@ ATTRIBUTES = (
     "until",
     "version",
 )
+COORDINATES = {"step": ("t",), "status": ("run",), "t_end": ("run",)}
+DIFFUSIONS = ("sde", "local")
+"""Levels whose noise may leave the statistics that weights can have, as that of the SDE did in files of version 0.1."""
+PSD_TOLERANCE = 1e-4
+"""As much as the coarsest solver may lose."""
 MOST_STATE = 2**22
 """States of more numbers are not kept: such runs cannot be resumed."""
 _LONG_NAMES = {
@@ -58,6 +65,12 @@ RESERVED = {"run", *_LONG_NAMES}
 """Names that nothing else in a dataset can have."""
 
 
+MOST_ENDS, EACH = 2**14, 64
+"""How many ends are remembered, and of how many runs of each dataset."""
+ENDS: set[int] = set()
+"""Where runs ended, with the seeds that led there."""
+
+
 class State(NamedTuple):
     """What runs need to go on, a row of numbers each, and the saved time at which or after which they stand."""
 
@@ -66,13 +79,17 @@ class State(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a batch of runs showed at some saved times: runs by number, times, steps, a tick each, and how the runs stand."""
+    """What a batch of runs showed at some saved times: runs by number, times, steps, a tick each, and how the runs stand.
+
+    `since` is the last time that was to be saved, from which on they go on where they are resumed.
+    """
 
     runs: np.ndarray
     t: np.ndarray
     step: np.ndarray
     ticks: list[Tick]
     ends: Ends
+    since: float
 
 
 def describe(problem: Problem, level: Level, attributes: dict) -> dict:
@@ -107,10 +124,12 @@ def build(piece: Piece, problem: Problem, attributes: dict, state: np.ndarray) -
     named = {"scalars": json.dumps(scalars)} if scalars else {}
     dataset = xr.Dataset(variables, coordinates, {**attributes, "statistics": name_of(type(stats)), **named})
     if state.size <= MOST_STATE:
-        dataset.encoding = {"state": State(state, np.full(len(state), piece.t[-1]))}
+        dataset.encoding = {"state": State(state, np.full(len(state), piece.since))}
     for name in dataset.variables:
         if name in _LONG_NAMES or name in variables:
             dataset[name].attrs["long_name"] = _LONG_NAMES.get(str(name), str(name).replace("_", " "))
+    if piece.t[-1] > 0:
+        remember(dataset)
     return dataset
 
 
@@ -156,6 +175,29 @@ def _concatenated(parts: list[xr.Dataset], dim: str) -> xr.Dataset:
     return joined
 
 
+def remember(dataset: xr.Dataset) -> None:
+    """Take note of where the runs of a dataset ended, so that `repeats` knows them."""
+    if len(ENDS) > MOST_ENDS:
+        ENDS.clear()
+    if not np.isnan(dataset.step.values).any():  # what is random
+        overlap = dataset[find(dataset.attrs["statistics"]).overlap].values[:EACH]
+        moved = (overlap[:, 0] != overlap[:, -1]).reshape(len(overlap), -1).any(1)
+        ENDS.update(_ends(overlap[moved, -1], dataset.attrs["seed"], dataset.run.values[:EACH][moved]))
+
+
+def repeats(stats: PyTree, seed: int, runs: int) -> bool:
+    """Whether statistics, of one run for all or runs first, are those in which the same runs with this seed have ended."""
+    overlap, numbers = np.asarray(getattr(stats, stats.overlap)), np.arange(min(runs, EACH))
+    rows = (overlap for _ in numbers) if runs_of(stats) is None else overlap
+    return not ENDS.isdisjoint(_ends(rows, str(seed), numbers))
+
+
+def _ends(overlaps: Iterable[np.ndarray], seed: str, runs: np.ndarray) -> list[int]:
+    """A number for each run, but for those that have learnt nothing or everything, where there is no noise."""
+    rows = zip(runs.tolist(), overlaps)  # noqa: B905
+    return [hash((seed, run, row.tobytes())) for run, row in rows if not np.isin(row, (-1.0, 0.0, 1.0)).all()]
+
+
 def state_of(dataset: xr.Dataset) -> State | None:
     """What the runs of a dataset need to go on, where it is there."""
     return dataset.encoding.get("state")
@@ -165,37 +207,75 @@ def state_of(dataset: xr.Dataset) -> State | None:
 def check(dataset: Any) -> xr.Dataset:
     """The dataset itself, or `BadInput` that names the first thing in which it departs from the schema.
 
+    It is complete (dimensions, variables, attributes, those of its statistics included), of a version and with statuses that
+    are known, its numbers are finite and its times increase. At levels that cannot leave them, all but `SDE` and `Local`, its
+    statistics are those of weights: Q - M P^-1 M^T is positive semi-definite, up to the accuracy of solvers.
+
     >>> import xarray as xr
     >>> check(xr.Dataset())
     Traceback (most recent call last):
         ...
     sgdlimits.errors.BadInput: not a dataset of simulate: it has no dimension 'run'. Make one with sgdlimits.simulate.
     """
+    check_form(dataset)
+    worst = 0.0 if dataset.attrs["level"] in DIFFUSIONS else least_eigenvalue(dataset)
+    if worst < -PSD_TOLERANCE:
+        _fail(f"no weights have its statistics, which have the eigenvalue {worst:.3g}")
+    return dataset
 
-    def fail(reason: str):
-        raise BadInput(f"not a dataset of simulate: {reason}. Make one with sgdlimits.simulate.")
 
+def check_form(dataset: Any) -> xr.Dataset:
+    """`check` without a look at each state."""
     if not isinstance(dataset, xr.Dataset):
-        fail(f"it is a {type(dataset).__name__}")
+        _fail(f"it is a {type(dataset).__name__}")
     for dim in ("run", "t"):
-        if dim not in dataset.dims:
-            fail(f"it has no dimension {dim!r}")
-    for name in ("risk", "step", "status", "t_end"):
-        if name not in dataset.variables:
-            fail(f"it has no variable {name!r}")
+        if not dataset.sizes.get(dim):
+            _fail(f"it has no dimension {dim!r}")
     for name in ATTRIBUTES:
         if name not in dataset.attrs:
-            fail(f"it has no attribute {name!r}")
-    for name, variable in dataset.data_vars.items():
-        if variable.dims[:2] != ("run", "t"):
-            fail(f"{name} has dimensions {variable.dims}")
-        if not np.isfinite(variable.values).all():
-            fail(f"{name} is not finite")
-    if (np.diff(dataset.t.values) <= 0).any():
-        fail("its times do not increase")
+            _fail(f"it has no attribute {name!r}")
+    if not hasattr(find(dataset.attrs["statistics"]), "dims"):
+        _fail(f"its statistics are {str(dataset.attrs['statistics'])[:40]!r}")
+    for name in ("risk", *COORDINATES, *find(dataset.attrs["statistics"]).dims):
+        if name not in dataset.variables and not (name == "a" and "scalars" in dataset.attrs):
+            _fail(f"it has no variable {name!r}")
+    for name in COORDINATES:
+        if dataset[name].dims != COORDINATES[name]:
+            _fail(f"{name} has dimensions {dataset[name].dims}")
+    for each, variable in {**dataset.data_vars, "t": dataset.t, "t_end": dataset.t_end}.items():
+        if each in dataset.data_vars and variable.dims[:2] != ("run", "t"):
+            _fail(f"{each} has dimensions {variable.dims}")
+        if variable.dtype.kind not in "fiub" or not np.isfinite(variable.values).all():
+            _fail(f"{each} is not finite")
+    if (np.diff(dataset.t.values) <= 0).any() or dataset.t.values[0] < 0:
+        _fail("its times do not increase")
     if unknown := set(dataset.status.values.tolist()) - set(STATUSES):
-        fail(f"it has the status {sorted(unknown)[0]!r}")
+        _fail(f"it has the status {str(sorted(map(str, unknown))[0])[:40]!r}")
+    if not re.match(r"\d", str(dataset.attrs["version"])):
+        _fail(f"its version is {str(dataset.attrs['version'])[:40]!r}")
     return dataset
+
+
+def _fail(reason: str) -> NoReturn:
+    raise BadInput(f"not a dataset of simulate: {reason}. Make one with sgdlimits.simulate.")
+
+
+def least_eigenvalue(dataset: xr.Dataset) -> float:
+    """The least eigenvalue of Q - M P^-1 M^T over all states, relative to their size, or of what stands for it."""
+    if "Q" not in dataset or "M" not in dataset:
+        return float(min(dataset[name].values.min() for name in ("r2", "q") if name in dataset))
+    try:
+        gram = json.loads(dataset.attrs["problem"])["fields"]["target"]["fields"]["gram"]["array"]
+        inverse, least = np.linalg.inv(np.asarray(gram, float)), np.inf
+    except (ValueError, KeyError, TypeError, np.linalg.LinAlgError):
+        _fail("its problem has no Gram matrix")
+    for M, Q in zip(dataset.M.values, dataset.Q.values, strict=True):  # run by run: all at once are as large as the dataset
+        if M.shape[1:] != (Q.shape[1], len(inverse)) or Q.shape[1] != Q.shape[2]:
+            _fail(f"M has shape {M.shape[1:]} and Q {Q.shape[1:]}")
+        outside = Q - M @ inverse @ M.swapaxes(-1, -2)
+        values = outside[:, 0] if Q.shape[1] == 1 else np.linalg.eigvalsh(outside)[:, :1]
+        least = min(least, float((values / np.maximum(np.abs(Q).max((1, 2)), 1.0)[:, None]).min()))
+    return least
 
 
 def statistics(dataset: xr.Dataset) -> PyTree:

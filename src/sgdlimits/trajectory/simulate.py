@@ -12,14 +12,15 @@ import numpy as np
 import xarray as xr
 
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, Interrupted, check_count
+from sgdlimits.errors import BadInput, Interrupted, RepeatedWarning, check_count
 from sgdlimits.level.base import DIVERGED, FINISHED, Clock, Ends, Engine, Job, Journey, Level, Tick, batches
 from sgdlimits.level.condition import Condition, as_condition, check_condition
 from sgdlimits.level.observe import as_observe
 from sgdlimits.problem.base import Problem
 from sgdlimits.progress import bar
 from sgdlimits.random import Stream
-from sgdlimits.start import Start, as_start
+from sgdlimits.size import check_room
+from sgdlimits.start import Given, Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps, shown
 from sgdlimits.statistics.particles import Particles
 from sgdlimits.statistics.trees import one_of
@@ -30,16 +31,16 @@ from sgdlimits.trajectory.schema import (
     Piece,
     State,
     build,
-    check,
+    check_form,
     describe,
     join,
+    repeats,
     state_of,
 )
-from sgdlimits.trajectory.size import check_room
 
 PIECE_SECONDS = 0.25
 """Pieces of a stream are at least so long apart."""
-_BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+_BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{long}"
 
 
 class DivergedWarning(UserWarning):
@@ -95,7 +96,7 @@ def simulate(
     Raises
     ------
     BadInput : an argument cannot be used; the message says why and what to do
-    Interrupted : on Ctrl-C, with the finished part in its attribute `dataset`
+    Interrupted : on Ctrl-C, with all that was computed in its attribute `dataset`, up to where the runs were
 
     See Also
     --------
@@ -196,11 +197,13 @@ class Plan:
     def _of(self, which, size, clock: Clock, old: Old | None, seconds: float, report: Callable) -> Iterator[xr.Dataset]:
         """The pieces of a batch of runs. After Ctrl-C, wherever in here it comes, what has been reached is the last piece."""
         saved: list[tuple[int, Tick]] = []
+        start: list[tuple[int, Tick]] = []
         index, begin = 0, time.perf_counter()
         try:
             journey = self._journey(which, size, clock, old)
             for tick in journey:
                 if tick.stats is not None:
+                    start = start or [(0, tick)]
                     if index > 0 or (old is None and self.before.from_zero):
                         saved.append((index, tick))
                     whole = index == clock.t.size - 1
@@ -211,16 +214,30 @@ class Plan:
                 report(tick.share)
         except KeyboardInterrupt:
             self.interrupted = True
-            if saved:
-                yield self._piece(journey, clock, saved, False, old)
+            if start:
+                alone = index == 1 and old is None and not self.before.from_zero
+                yield from self._last_piece(journey, clock, start if alone else saved, index, old)
 
-    def _piece(self, journey: Journey, clock: Clock, saved: list[tuple[int, Tick]], whole: bool, old: Old | None) -> xr.Dataset:
+    def _last_piece(self, journey, clock: Clock, saved: list[tuple[int, Tick]], index: int, old: Old | None):
+        """What was saved since the last piece, and as one more saved time where the runs are."""
+        far, since = float(journey.ends().t.max()), max(index - 1, 0)
+        if far > clock.t[since]:
+            step = np.rint(np.interp(far, *clock))
+            here = Clock(*(np.append(each[: since + 1], now) for each, now in zip(clock, (far, step), strict=True)))
+            yield self._piece(journey, here, [*saved, (since + 1, journey.now())], False, old, clock.t[since])
+        elif saved:
+            yield self._piece(journey, clock, saved, False, old)
+
+    def _piece(self, journey: Journey, clock: Clock, saved, whole: bool, old: Old | None, since=None) -> xr.Dataset:
         which, (status, t_end) = [index for index, _ in saved], journey.ends()
+        since = clock.t[which[-1]] if since is None else since
         if not whole:
             status = np.where(status == FINISHED, INTERRUPTED, status)
         if old is not None:
             status, t_end = np.where(old.ended, old.dataset.status, status), np.where(old.ended, old.dataset.t_end, t_end)
-        piece = Piece(journey.job.runs, clock.t[which], clock.step[which], [tick for _, tick in saved], Ends(status, t_end))
+        piece = Piece(
+            journey.job.runs, clock.t[which], clock.step[which], [tick for _, tick in saved], Ends(status, t_end), since
+        )
         how = {} if journey.kernel is None else {"kernel": journey.kernel}
         return build(piece, self.engine.problem, {**self.attributes, **how}, journey.state())
 
@@ -269,12 +286,14 @@ class Before(NamedTuple):
 def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch, kernel) -> Plan:
     """Everything checked and chosen, nothing computed but the start of the first run."""
     start = as_start(start)
+    _check_start(level, start, seed, runs)
     condition, view = as_condition(until), level.view(problem)
+    asked = (200 if until is None else 2) if save is None else save
+    saved = [("runs", runs), ("saved times", _count(asked)), ("numbers", view.size + 1)]
+    check_room(saved, "Take fewer runs, or save fewer times, or a smaller width.")
     first = one_of(level.first(problem, start, Stream.of(seed, [0])))
     engine = level.bind(problem, start, first)
-    asked = (200 if until is None else 2) if save is None else save
-    numbers, together = problem.size + 1, min(runs, engine.most if batch is None else min(engine.most, batch))
-    check_room([("runs", runs), ("saved times", _count(asked)), ("numbers", numbers)], "Take fewer runs, or save fewer times.")
+    together = min(runs, engine.most if batch is None else min(engine.most, batch))
     check_room([("runs at once", together), ("numbers a step", engine.numbers)], "Take a smaller batch, width or d.")
     wanted = _times(asked, float(t_max))
     if condition is not None:
@@ -295,10 +314,24 @@ def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume
     return Plan(engine, start, before, job, engine.most if batch is None else min(engine.most, batch), attributes)
 
 
+def _check_start(level: Level, start: Start, seed: int, runs: int) -> None:
+    """`BadInput` where level and start differ in d; a warning where the start is the end of runs with the same seed."""
+    mine, theirs = getattr(level, "d", None), getattr(start, "d", None)
+    if mine is not None and theirs is not None and mine != theirs:
+        raise BadInput(f"the level has d = {mine} and the start d = {theirs}. Give both the same d.")
+    if isinstance(start, Given) and mine is not None and repeats(start.stats, seed, runs):
+        warnings.warn(
+            f"the start is where runs with seed {seed} ended, so that these repeat the random numbers that led there. "
+            "Give another seed, or go on with resume=dataset.",
+            RepeatedWarning,
+            stacklevel=5,
+        )
+
+
 def _before(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: int, from_zero: bool) -> Before:
     if resume is None:
         return Before(None, State(np.zeros((0, 0)), np.zeros(0)), from_zero)
-    attrs = check(resume).attrs
+    attrs = check_form(resume).attrs
     same = {**attributes, "level_parameters": to_json(engine.level)}
     for name in ("problem", "level_parameters", "start", "seed", "until", "observe"):
         if attrs.get(name, "{}" if name == "observe" else None) != same[name]:
@@ -308,7 +341,7 @@ def _before(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: i
     if resume.sizes["run"] > runs:
         raise BadInput(f"resume has {resume.sizes['run']} runs, more than runs = {runs}. Give at least as many runs.")
     state = state_of(resume)
-    if state is None or len(state.t) != resume.sizes["run"] or state.t.max() != resume.t.values[-1]:
+    if state is None or len(state.t) != resume.sizes["run"] or not np.isin(state.t.max(), resume.t.values):
         raise BadInput(
             "resume does not hold the state of its runs at its last time: it was cut, is too large, or was written by an older "
             "version. Simulate from the start."

@@ -79,6 +79,39 @@ def test_interruption_keeps_the_finished_batches_and_how_far_the_next_had_come(m
     assert again.identical(whole)
 
 
+@pytest.mark.parametrize("save", [[0.0, 50.0], [50.0]], ids=["from the start", "only at the end"])
+@pytest.mark.parametrize("level", [sl.Chain(30), sl.ODE()], ids=lambda level: level.name)
+def test_interruption_long_before_the_first_saved_time_keeps_where_the_runs_were(level, save, monkeypatch, tmp_path):
+    """As a time of its own, which `resume` takes out again: what was computed is not computed again."""
+    from sgdlimits.level import ode, process
+
+    calls = []
+
+    def interrupted(method):
+        def call(*args):
+            calls.append(1)
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+            return method(*args)
+
+        return call
+
+    go = dict(start=sl.RandomInit(30), t_max=50, runs=3, save=save, progress=False)
+    whole = sl.simulate(sl.presets.phase_retrieval(), level, **go)
+    monkeypatch.setattr(process.Pace, "note", interrupted(process.Pace.note))
+    monkeypatch.setattr(ode.Solve, "_hits", interrupted(ode.Solve._hits))
+    with pytest.raises(sl.Interrupted) as caught:
+        sl.simulate(sl.presets.phase_retrieval(), level, **go)
+    monkeypatch.undo()
+    data = sl.load(sl.save(caught.value.dataset, tmp_path / "x.nc"))
+    assert data.t.values[0] == 0
+    assert 0 < data.t.values[-1] < 50
+    assert (data.t_end == data.t[-1]).all()
+    assert (abs(data.M[:, -1] - data.M[:, 0]) > 0).all()
+    again = sl.simulate(sl.presets.phase_retrieval(), level, resume=data, **go)
+    assert again.sel(t=whole.t).identical(whole)
+
+
 def test_interruption_between_batches_keeps_the_finished_ones(monkeypatch):
     module = sys.modules[sl.simulate.__module__]
 

@@ -12,12 +12,14 @@ import xarray as xr
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.analysis.origin import over_times
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, tried
 from sgdlimits.level.ode import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import RandomInit
-from sgdlimits.statistics.trees import batch_of, runs_of
-from sgdlimits.trajectory.schema import check as check_dataset, statistics
+from sgdlimits.statistics.trees import batch_of, one_of, runs_of
+from sgdlimits.trajectory.schema import check_form, statistics
+
+ONE_RUN = "the statistics of one run"
 
 
 @checked
@@ -40,7 +42,8 @@ def check(function: Callable, dataset: xr.Dataset, *, tolerance: float = 1e-6) -
     >>> bool(check(lambda stats: stats.M[0, 0] / stats.M[1, 0], runs).conserved[0])
     False
     """
-    stats = statistics(check_dataset(dataset))
+    stats = statistics(check_form(dataset))
+    tried("function", function, ONE_RUN, one_of(one_of(stats)), shape=None)
     value, scale = _values(function, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stats))
     value = np.asarray(value).reshape(*dataset.risk.shape, -1)
     drift = np.abs(value - value[:, :1]).max(-1, initial=0.0)
@@ -91,6 +94,7 @@ def along(
     elif runs_of(stats) is None:
         stats = batch_of(stats)
     problem.check(stats)
+    tried("function", function, ONE_RUN, one_of(stats), shape=None)
     rate, scale = (np.asarray(each) for each in _rates(problem, function, stats, corrector))
     variables = {
         "rate": (("run", "component"), rate, {"long_name": "rate of change along the drift"}),

@@ -19,7 +19,7 @@ from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import batch_of
 from sgdlimits.trajectory.record import from_json
-from sgdlimits.trajectory.schema import check as check_dataset, statistics
+from sgdlimits.trajectory.schema import check_form, statistics
 
 COMMUTES = 1e-10
 """A commutator below this fraction of the matrices' norms is zero."""
@@ -121,7 +121,7 @@ def _commutator(M: np.ndarray, Q: np.ndarray, P: np.ndarray) -> np.ndarray:
 
 
 def overlaps_in(dataset: xr.Dataset) -> Overlaps:
-    stats = statistics(check_dataset(dataset))
+    stats = statistics(check_form(dataset))
     if not isinstance(stats, Overlaps):
         raise BadInput(f"a dataset with M and Q is needed; got one of {type(stats).__name__}. Simulate a quadratic network.")
     return stats

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import PyTree
 
@@ -13,10 +14,11 @@ from sgdlimits.analysis.fixed_points.components import Atlas
 from sgdlimits.analysis.fixed_points.result import FixedPoint, FixedPoints, SearchInterrupted, share
 from sgdlimits.analysis.fixed_points.roots import Roots, roots_from, roots_near, settle
 from sgdlimits.analysis.fixed_points.stability import Stability, representative, stability_of
-from sgdlimits.analysis.fixed_points.symmetry import Group, find_symmetries
+from sgdlimits.analysis.fixed_points.symmetry import Group, check_symmetries, find_symmetries
 from sgdlimits.analysis.fixed_points.system import STARTS, OutOfTime, System, Watch
 from sgdlimits.domain import checked
 from sgdlimits.problem.base import Problem
+from sgdlimits.size import check_room
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import one_of, repeated, runs_of
@@ -84,11 +86,15 @@ def fixed_points(
     """
     problem = problem.limit
     drawn = STARTS if count is None else count
+    numbers = ("numbers", 8 * problem.size)
+    check_room([("starts", drawn), numbers], "Give a smaller count or width.")
+    check_room([("runs", 0 if basins is None else runs), numbers], "Give fewer runs, or a smaller width.")
     name = getattr(problem, "name", type(problem).__name__)
     watch = Watch(name, seconds, progress)
     try:
         batch = draw_starts(problem, drawn, seed) if starts is None else _batch(problem, starts, drawn, seed)
         ends = None if basins is None else _batch(problem, basins, runs, seed)
+        check_symmetries(symmetries, jax.tree.map(lambda leaf: np.asarray(leaf)[0], batch))
         system = System.of(problem, batch, corrector, watch)
         x = system.rows(batch)
         system.time(x[0])

@@ -15,7 +15,8 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from sgdlimits.analysis.fixed_points.system import System
-from sgdlimits.errors import BadInput
+from sgdlimits.domain import tried
+from sgdlimits.errors import BadInput, in_short
 from sgdlimits.statistics.overlaps import Overlaps
 
 MOST_ELEMENTS = 1000
@@ -43,9 +44,7 @@ class Group:
 
 def find_symmetries(system: System, symmetries: str | Sequence[Callable], states: np.ndarray) -> Group:
     """The group of "auto" or of given generators; a given one must leave the drift at the states equivariant."""
-    given = None if symmetries == "auto" else symmetries
-    if isinstance(given, str):
-        raise BadInput(f'symmetries must be "auto" or functions of statistics; got {given!r}. Give () for none.')
+    given: Any = None if isinstance(symmetries, str) else symmetries
     matrices = [np.asarray(matrix) for matrix in _matrices(system, given)]
     keep = _equivariant(system, matrices, states[:STATES])
     if given is not None and not all(keep):
@@ -54,6 +53,19 @@ def find_symmetries(system: System, symmetries: str | Sequence[Callable], states
             'g(drift(x)). Leave it out, or give "auto".'
         )
     return _generate([matrix for matrix, kept in zip(matrices, keep, strict=True) if kept], system.size)
+
+
+def check_symmetries(symmetries: str | Sequence[Callable], like: PyTree) -> None:
+    """`BadInput` unless they are "auto" or functions from statistics, such as these of one run, to statistics."""
+    if isinstance(symmetries, str) and symmetries == "auto":
+        return
+    if isinstance(symmetries, str) or not np.iterable(symmetries):
+        raise BadInput(f'symmetries must be "auto" or functions of statistics; got {in_short(symmetries)}. Give () for none.')
+    for number, each in enumerate(symmetries):
+        name = f"symmetries[{number}]"
+        image = tried(name, each, "the statistics of one run", like, shape=None)
+        if jax.tree.map(np.shape, image) != jax.tree.map(np.shape, like):
+            raise BadInput(f"{name} must return {type(like).__name__} of the same shapes; got others. Return what it takes.")
 
 
 def candidates(like: PyTree, axes: Mapping[str, tuple[str, ...]]) -> Sequence[Callable[[PyTree], PyTree]]:

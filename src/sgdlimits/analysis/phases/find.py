@@ -13,7 +13,7 @@ from sgdlimits.analysis.phases.result import PHASES, Phases, expected
 from sgdlimits.domain import checked
 from sgdlimits.errors import check_number
 from sgdlimits.level.base import DIVERGED
-from sgdlimits.trajectory.schema import check
+from sgdlimits.trajectory.schema import check_form
 
 LEAST = 1 / 3
 """A plateau lasts at least this share of the time that the fall then takes; an exponential decay lasts 6 % in the band."""
@@ -82,7 +82,7 @@ def phases(dataset: xr.Dataset, *, band: float = 0.02, fall: float = 0.5, floor:
     >>> bool(abs(found.data.growth / found.theory["growth"] - 1).max() < 0.01)
     True
     """
-    check(dataset)
+    check_form(dataset)
     floor = dataset.attrs["floor"] if floor is None else floor
     check_number("floor", floor)
     t = dataset.t.values

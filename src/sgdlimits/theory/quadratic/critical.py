@@ -25,6 +25,7 @@ from sgdlimits.problem.recognise import quadratic_network
 from sgdlimits.text import table
 from sgdlimits.theory.quadratic.family import CriticalFamily
 
+MOST_FAMILIES = 10**5
 COLUMNS = ("kind", "s", "r", "risk", "index", "dimension", "symmetry", "flat", "from d")
 
 
@@ -84,6 +85,11 @@ def critical_points(problem: ProjectionProblem) -> CriticalPoints:
             "Give presets.quadratic_network(width, teachers), or search with fixed_points."
         )
     p, k, _, noise = found
+    if (min(p, k) + 1) * (p + 1) > MOST_FAMILIES:
+        raise BadInput(
+            f"width {p} and {k} teachers have about {(min(p, k) + 1) * (p + 1):.2g} families, more than can be listed. "
+            "Take fewer, or one family: CriticalFamily(width, teachers, s, r)."
+        )
     pairs = [(s, r) for s in range(min(p, k) + 1) for r in range(p - s + 1 if s < k else 1)]
     families = (CriticalFamily(p, k, s, r, noise) for s, r in pairs)
     return CriticalPoints(tuple(sorted(families, key=lambda family: (family.risk, family.s, family.r))))

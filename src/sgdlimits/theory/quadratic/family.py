@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count
+from sgdlimits.size import check_room
 from sgdlimits.statistics import Overlaps
 from sgdlimits.theory.spectrum import Spectrum, spectrum_of
 
@@ -104,6 +105,7 @@ class CriticalFamily:
         rotation : M, of shape (p, s + r) with orthonormal columns, in place of the one drawn
         """
         d = self._check(d)
+        check_room([("units and directions", self.width + self.rank), ("dimensions", d)], "Take a smaller d.")
         rng = None if seed is None else np.random.default_rng(check_count("seed", seed, at_least=0))
         O = np.zeros((d, self.rank))
         O[: self.teachers, : self.s] = _frame(self.teachers, self.s, rng)

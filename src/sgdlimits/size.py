@@ -1,17 +1,20 @@
-"""How much memory a simulation takes, said before any of it is made."""
+"""How much memory a job takes, said before any of it is made."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
+from functools import cache
 
 from sgdlimits.errors import BadInput
 from sgdlimits.text import in_bytes
 
 SHARE = 0.8
-"""The share of the machine's memory that one simulation may take."""
+"""The share of the machine's memory that one job may take."""
 
 
+@cache
 def memory() -> float:
     """The bytes of memory that this process may use: the machine's, or its container's limit."""
     total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if hasattr(os, "sysconf") else 2.0**34
@@ -32,10 +35,16 @@ def check_room(what: Sequence[tuple[str, float]], remedy: str) -> None:
         ...
     sgdlimits.errors.BadInput: 1e+12 runs x 200 saved times x 4 numbers each take 5.8e+03 TiB, ... Take fewer runs.
     """
-    numbers = 1.0
-    for _, count in what:
-        numbers *= float(count)
-    room = memory()
-    if 8 * numbers > SHARE * room:
+    if words := too_large(math.prod(float(count) for _, count in what)):
         product = " x ".join(f"{count:.12g} {noun}" for noun, count in what)
-        raise BadInput(f"{product} take {in_bytes(8 * numbers)}, more than this machine's {in_bytes(room)} allow. {remedy}")
+        raise BadInput(f"{product} take {words}. {remedy}")
+
+
+def too_large(numbers: float) -> str:
+    """What is wrong with so many numbers, in words, or nothing where there is room for them.
+
+    >>> too_large(10)
+    ''
+    """
+    room = memory()
+    return f"{in_bytes(8 * numbers)}, more than this machine's {in_bytes(room)} allow" if 8 * numbers > SHARE * room else ""

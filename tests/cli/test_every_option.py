@@ -1,0 +1,153 @@
+"""Every command and every option, found in the parser, fed with what cannot be right: one sentence, exit code 2, nothing left.
+
+A new command or option is covered without a new line here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import sgdlimits as sl
+from sgdlimits.algorithm import ALGORITHMS
+from sgdlimits.cli import main
+from sgdlimits.cli.levels import levels
+from sgdlimits.cli.options import Number
+
+NEVER = {
+    Number: ["", "x", "nan", "1j", "1/0", "1 2"],
+    click.Choice: ["", "x", "é"],
+    click.Path: ["nowhere/x.png", ".", "", "a" * 300],
+    click.types.StringParamType: ["", "no such thing"],
+}
+"""By the type of an option, what it can never be."""
+PERHAPS = ["-1", "0", "1e400", "-inf", "5e-324", "1e300", "9" * 30, "0.5"]
+"""Numbers that suit some options and not others."""
+
+
+FOLDER = ["x.nc", "x.nc/y", "a" * 300]
+"""What a folder can never be."""
+WORK = [
+    ("analysis.fixed_points.find", "draw_starts"), ("figures.mediocrity_2", "make"), ("figures.demo", "make"),
+    ("plot.overview", "labelled"), ("theory.single_index", "exit_time"),
+]  # fmt: skip
+"""Where arguments have been checked and work begins."""
+
+
+class Checked(Exception):
+    """All that can be checked was: from here on it is computed."""
+
+
+def reached(*arguments, **more):
+    raise Checked
+
+
+def commands(group=main, path=()):
+    """The words of each command that does something, and the command."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        assert found is not None
+        yield from commands(found, (*path, name)) if isinstance(found, click.Group) else [((*path, name), found)]
+
+
+COMMANDS = dict(commands())
+
+
+def options(first_only: bool):
+    """(command, option) for all, or each option once; arguments are those without dashes."""
+    seen = set()
+    for path, command in COMMANDS.items():
+        for option in command.params:
+            name = (path[0], option.name, type(option.type))
+            if not (first_only and name in seen):
+                seen.add(name)
+                yield path, option
+
+
+def words(path, option):
+    """The command with what it needs beside the option: a file, and the level or rule that the option belongs to."""
+    line = list(path)
+    needed = [each for each in COMMANDS[path].params if isinstance(each, click.Argument) and each.name != option.name]
+    names = {"names": "mediocrity-2", "target": "he2"}
+    line += ["x.nc" if isinstance(each.type, click.Path) else names[each.name] for each in needed]
+    if path[0] == "run" and option.name != "level_d":
+        line += ["--d", "30"]
+    for what, known in (("level", levels()), ("rule", ALGORITHMS)):
+        field = option.name.removeprefix(f"{what}_")
+        owner = [name for name, cls in known.items() if field in getattr(cls, "__dataclass_fields__", {})]
+        if option.name.startswith(f"{what}_") and owner and field != "d":
+            line += [f"--{what}", owner[0]]
+    start = {"spread": "orthogonal", "overlap": "fixed"}.get(option.name)
+    line += ["--start", start] if path[0] == "run" and start else []
+    return line
+
+
+def given(option, poison):
+    """The option with a value, as it is typed."""
+    return ["--", poison] if isinstance(option, click.Argument) else [f"{option.opts[0]}={poison}"]
+
+
+def never(option):
+    """What an option can never be."""
+    if "folder" in (getattr(option, "help", None) or ""):
+        return FOLDER
+    return next(poisons for kind, poisons in NEVER.items() if isinstance(option.type, kind))
+
+
+def ask(line, folder):
+    """The exit code of a command line, after a look at what it said and left."""
+    result = CliRunner().invoke(main, line, prog_name="sgdlimits")
+    left = [path for path in folder.iterdir() if path.name != "x.nc"]
+    if isinstance(result.exception, Checked):
+        for path in left:
+            path.rmdir()  # a figure's, which is empty
+        return 0
+    assert not left, line
+    assert result.exception is None or isinstance(result.exception, SystemExit), (line, repr(result.exception))
+    if result.exit_code:
+        errors = [text for text in result.stderr.splitlines() if text.startswith("Error: ")]
+        assert len(errors) == 1, (line, result.output)
+        assert (result.exit_code, result.stdout) == (2, ""), (line, result.output)
+        assert errors[0].endswith((".", "?", ")")), errors
+    assert "Traceback" not in result.output
+    return result.exit_code
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a dataset, and nothing computed."""
+    problem = sl.presets.phase_retrieval(lr=0.04)
+    sl.save(sl.simulate(problem, sl.ODE(), sl.FixedInit(0.1), t_max=2, save=3), tmp_path / "x.nc")
+    monkeypatch.chdir(tmp_path)
+    for module, name in WORK:
+        monkeypatch.setattr(importlib.import_module(f"sgdlimits.{module}"), name, reached)
+    monkeypatch.setattr(sys.modules["sgdlimits.trajectory.simulate"].Plan, "pieces", reached)
+    return tmp_path
+
+
+def walk(folder, every: bool):
+    asked = 0
+    for path, option in options(first_only=not every):
+        if getattr(option, "is_flag", False) or not isinstance(option.type, tuple(NEVER)):
+            assert ask([*path, f"{option.opts[0]}=3"], folder) == 2
+            continue
+        for poison in never(option):
+            assert ask([*words(path, option), *given(option, poison)], folder) == 2, (path, option.name, poison)
+        for poison in PERHAPS if isinstance(option.type, Number) and every else ():
+            ask([*words(path, option), *given(option, poison)], folder)
+        asked += 1
+    return asked
+
+
+def test_what_an_option_can_never_be_is_one_sentence(folder):
+    assert walk(folder, every=False) > 50
+
+
+@pytest.mark.full
+def test_what_an_option_can_never_be_is_one_sentence_in_every_command(folder):
+    assert walk(folder, every=True) > 300

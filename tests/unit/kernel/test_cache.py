@@ -1,0 +1,66 @@
+"""What is compiled is kept whole, or compiled again."""
+
+from __future__ import annotations
+
+import os
+
+import jax
+import pytest
+from jax._src.lru_cache import LRUCache
+
+from sgdlimits import _x64
+from sgdlimits.kernel import cache
+
+
+def test_entries_of_jax_are_written_whole_and_again_where_only_a_part_is_there(tmp_path, monkeypatch):
+    entries = LRUCache(str(tmp_path), max_size=-1)
+    entries.put("key", b"whole")
+    (tmp_path / "key-cache").write_bytes(b"who")  # what a killed process, or an older version, has left
+    entries.put("key", b"whole")  # after the part could not be read
+    assert entries.get("key") == b"whole"
+    monkeypatch.setattr(os, "replace", lambda *names: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        entries.put("other", b"whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["key-cache"]
+
+
+def test_parts_of_long_ago_are_removed(tmp_path):
+    old, new = tmp_path / f"{_x64.PART}old", tmp_path / f"{_x64.PART}new"
+    old.touch()
+    new.touch()
+    os.utime(old, (0, 0))
+    _x64._prune(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [new.name]
+
+
+def test_code_that_was_cut_off_is_compiled_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "folder", lambda: tmp_path)
+    compiled, load = [], lambda code: code
+    compile_ = lambda: compiled.append(1) or b"code"
+    for _ in range(2):
+        assert cache.loaded(["it"], compile_, load) == b"code"
+    assert len(compiled) == 1
+    (entry,) = tmp_path.iterdir()
+    entry.write_bytes(entry.read_bytes()[:-1])
+    for _ in range(2):
+        assert cache.loaded(["it"], compile_, load) == b"code"
+    assert len(compiled) == 2
+
+
+def test_a_part_that_jax_cannot_read_warns_once(tmp_path):
+    from jax.experimental.compilation_cache import compilation_cache as jax_cache
+
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+        jax_cache.reset_cache()
+        run = lambda: jax.jit(lambda x: x + 1)(1.0)
+        run()
+        for entry in tmp_path.glob("*-cache"):
+            entry.write_bytes(entry.read_bytes()[:20])
+        with pytest.warns(UserWarning, match="Error reading persistent compilation cache entry"):
+            run()
+        run()
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+        jax_cache.reset_cache()
