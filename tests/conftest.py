@@ -107,20 +107,22 @@ def pytest_xdist_make_scheduler(config, log):
     return Groups(config, log)
 
 
-MOST_MEMORY = 3 * 2**20
-"""Kilobytes from which on a process drops what it has compiled."""
-
-
 @pytest.fixture(scope="module", autouse=True)
 def forget_compiled():
-    """Drop what was compiled once a process has grown large: it would be gigabytes by the end otherwise."""
+    """Drop what was compiled when a process has its share of half of the memory: it would be gigabytes by the end otherwise."""
     yield
-    import resource
-
     import jax
 
-    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > MOST_MEMORY:
+    if memory_held() > os.sysconf("SC_PHYS_PAGES") / (2 * int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))):
         jax.clear_caches()
+
+
+def memory_held() -> float:
+    """The pages of memory that this process has, or where nobody says, more than any machine."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return float("inf")
 
 
 def pytest_collection_finish(session):

@@ -115,7 +115,7 @@ def drawn(process, stream):
 
 def test_mean_of_one_step_of_linear_units_is_exact():
     """The residual is v.x + noise, G_j = s_j (v.x + noise): all moments are known, those of two samples of a batch too."""
-    lr, ridge, noise, batch, d, runs = 2.0, 0.3, 0.2, 2, 7, 40_000
+    lr, ridge, noise, batch, d, runs = 2.0, 0.3, 0.2, 2, 7, 20_000
     this = problem(3, 2, activation="linear", noise=noise, lr=lr, ridge=ridge, batch=batch)
     W = np.random.default_rng(5).normal(size=(3, d)) / 2
     teachers = np.pad(np.asarray(this.frame), ((0, 0), (0, d - 2)))
@@ -131,7 +131,7 @@ def test_mean_of_one_step_of_linear_units_is_exact():
 
 def test_mean_of_one_step_is_that_of_a_plain_loop():
     """More samples than units and than dimensions outside, at a learning rate that lets the inputs decide what Q becomes."""
-    this, d, runs = problem(2, activation="erf", lr=20.0, lr_second=0.4, batch=4), 5, 40_000
+    this, d, runs = problem(2, activation="erf", lr=20.0, lr_second=0.4, batch=4), 5, 20_000
     rng = np.random.default_rng(6)
     W, a = rng.normal(size=(2, d)) / 2, np.array([0.8, 1.3])
     after = one_step(this, d, sl.Overlaps(a, W[:, :1], W @ W.T), runs)

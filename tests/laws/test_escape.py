@@ -52,7 +52,7 @@ def test_backward_equation_has_the_law_of_the_sde(start):
     problem, d, T = sl.presets.phase_retrieval(lr=0.1, noise=0.3), 400, 0.4
     law = mediocrity.exit_law(problem, d, T, start)
     init = sl.RandomInit(d) if start is None else sl.FixedInit(start)
-    times = exits(problem, sl.SDE(d, samples=16), init, T, runs=1024, t_max=1000)
+    times = exits(problem, sl.SDE(d, samples=16), init, T, runs=512, t_max=1000)
     assert agrees(times, law.mean, bias=0.002)  # the SDE's steps: an exit is seen at the end of one
     assert agrees((times - law.mean) ** 2, law.variance, bias=0.01)
     assert kstest(times, law.cdf).pvalue > 1e-4

@@ -41,7 +41,7 @@ def test_sde_has_the_variance_of_the_chain_to_leading_order():
     """d Var of each statistic: the ratio of SDE to chain is 1 within 10 % at d = 2500 (3072 runs, 2.6 % each)."""
     d, how = 2500, dict(t_max=2, runs=3072, save=[1.0, 2.0], batch=256, progress=False)
     chain = sl.simulate(NETWORK, sl.Chain(d), START, seed=1, **how)
-    sde = sl.simulate(NETWORK, sl.SDE(d, samples=32), START, seed=2, **how)
+    sde = sl.simulate(NETWORK, sl.SDE(d, samples=8), START, seed=2, **how)
     ratios = np.concatenate(
         [(sde[name].var("run") / chain[name].var("run")).values.ravel() for name in ("M", "risk")]
         + [(sde.Q[..., 0, 1].var("run") / chain.Q[..., 0, 1].var("run")).values]

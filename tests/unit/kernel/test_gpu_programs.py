@@ -57,6 +57,7 @@ class OneByOne(Lanes):
         return Code(ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 8)(address), owner, 1, replica)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operations_on_single_numbers_are_those_of_jax(name):
     function, x = OPERATIONS[name], np.random.default_rng(0).uniform(-1, 1, (6, RUNS))
@@ -105,8 +106,12 @@ PROCESSES = {
 }
 
 
-@pytest.mark.parametrize("single", [False, True], ids=["double", "single"])
-@pytest.mark.parametrize("name", PROCESSES)
+FEW = ("two classes", "a dear condition")
+SOME = [pytest.param(name, marks=() if name in FEW else pytest.mark.full) for name in PROCESSES]
+
+
+@pytest.mark.parametrize("single", [False, pytest.param(True, marks=pytest.mark.full)], ids=["double", "single"])
+@pytest.mark.parametrize("name", SOME)
 def test_the_program_of_a_thread_has_the_paths_of_lanes(name, single):
     problem, until = PROCESSES[name]()
     process, carry, stream = bound(problem, until=until)
@@ -119,7 +124,7 @@ def test_the_program_of_a_thread_has_the_paths_of_lanes(name, single):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", SOME)
 def test_ptx_is_one_kernel_of_eight_pointers_that_calls_nothing_else(name, tmp_path):
     problem, until = PROCESSES[name]()
     process, carry, _ = bound(problem, until=until)
