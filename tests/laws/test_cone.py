@@ -141,8 +141,8 @@ def test_statistics_of_weights_are_left_as_they_are(random_overlaps):
 def test_long_steps_near_the_boundary_have_the_mean_of_short_ones():
     """Weak order: the mean risk of label noise near recovery, where every other step would cross."""
     problem = sl.presets.phase_retrieval(1, lr=0.1, noise=0.3)
-    start, how = sl.Overlaps([1.0], [[1.0]], [[1.0]]), dict(t_max=8.0, runs=4096, save=[8.0], progress=False)
+    start, how = sl.Overlaps([1.0], [[1.0]], [[1.0]]), dict(t_max=8.0, runs=2048, save=[8.0], progress=False)
     risk = lambda dt, seed: sl.simulate(problem, sl.SDE(50, dt=dt), start, seed=seed, **how).risk.values
-    coarse, fine = risk(0.2, 1), risk(0.04, 2)
+    coarse, fine = risk(0.2, 1), risk(0.05, 2)
     error = np.hypot(coarse.std(), fine.std()) / np.sqrt(coarse.size)
     assert abs(coarse.mean() - fine.mean()) < 4 * error + 0.05 * fine.mean()

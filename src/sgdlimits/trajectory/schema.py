@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
+from itertools import groupby
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -141,28 +142,60 @@ def join(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
     >>> sl.join(list(go)).sizes["t"]
     4
     """
-    if not pieces:
+    return gathered(sorted(pieces, key=_first_run))
+
+
+def gathered(pieces: Iterable[xr.Dataset], runs: int | None = None) -> xr.Dataset:
+    """`join` of pieces as they come. With the number of all `runs` given, no two copies of a large array are held at once."""
+    rows: list[xr.Dataset] = []
+    whole: dict[Any, np.ndarray] = {}
+    done = 0
+    for _, group in groupby(pieces, _first_run):
+        row = _concatenated(list(group), "t")
+        if runs and row.sizes["run"] < runs:
+            whole = whole or {name: np.empty((runs, *row[name].shape[1:]), row[name].dtype) for name in row.data_vars}
+            if all(row[name].shape[1:] == array.shape[1:] for name, array in whole.items()):
+                row = _moved(row, {name: array[done : done + row.sizes["run"]] for name, array in whole.items()})
+        rows.append(row)
+        done += row.sizes["run"]
+    if not rows:
         raise BadInput("there is nothing to join. Give the pieces of a stream.")
-    groups: dict[int, list[xr.Dataset]] = {}
-    for piece in pieces:
-        groups.setdefault(int(piece.run.values[0]), []).append(piece)
-    rows = [_concatenated(group, "t") for group in groups.values()]
     longest = max(rows, key=lambda row: row.sizes["t"])
     steps = longest.coords["step"]
-    rows = [row.isel(t=np.minimum(np.arange(steps.size), row.sizes["t"] - 1)) for row in rows]
-    return _concatenated([row.assign_coords(t=steps.t, step=steps) for row in rows], "run")
+    if any(row.sizes["t"] != steps.size for row in rows):
+        rows = [row.isel(t=np.minimum(np.arange(steps.size), row.sizes["t"] - 1)) for row in rows]
+        whole = {}
+    return _concatenated([row.assign_coords(t=steps.t, step=steps) for row in rows], "run", whole if done == runs else {})
 
 
-def _concatenated(parts: list[xr.Dataset], dim: str) -> xr.Dataset:
-    """Datasets along one dimension; what has no such dimension, and the attributes, are those of the last."""
+def _first_run(piece: xr.Dataset) -> int:
+    return int(piece.run.values[0])
+
+
+def _moved(dataset: xr.Dataset, places: dict[Any, np.ndarray]) -> xr.Dataset:
+    """The dataset with its arrays in other places of memory."""
+    for name, place in places.items():
+        place[...] = dataset[name].values
+    moved = dataset.assign({name: dataset[name].copy(data=place) for name, place in places.items()})
+    moved.encoding = dataset.encoding
+    return moved
+
+
+def _concatenated(parts: list[xr.Dataset], dim: str, whole: Mapping[Any, np.ndarray] | None = None) -> xr.Dataset:
+    """Datasets along one dimension, of which `whole` has arrays together already.
+
+    What has no such dimension, and the attributes, are those of the last.
+    """
     if len(parts) == 1:
         return parts[0]
-    last = parts[-1]
+    last, known = parts[-1], whole or {}
 
     def of(name):
         variable = last[name].variable
         if dim not in variable.dims:
             return variable
+        if name in known:
+            return xr.Variable(variable.dims, known[name], variable.attrs)
         values = np.concatenate([part[name].values for part in parts], axis=variable.dims.index(dim))
         return xr.Variable(variable.dims, values, variable.attrs)
 

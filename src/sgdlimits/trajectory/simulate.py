@@ -6,6 +6,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ from sgdlimits.trajectory.schema import (
     build,
     check_form,
     describe,
-    join,
+    gathered,
     repeats,
     state_of,
 )
@@ -111,10 +112,11 @@ def simulate(
     {'run': 3, 't': 5, 'student': 1, 'teacher': 1, 'student_other': 1}
     """
     plan = _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch, kernel)
-    pieces = list(plan.pieces(progress, np.inf))
-    if plan.interrupted and not pieces:
+    pieces = plan.pieces(progress, np.inf)
+    first = next(pieces, None)
+    if first is None:
         raise KeyboardInterrupt
-    dataset = join(pieces)
+    dataset = gathered(chain([first], pieces), plan.job.runs.size)
     _warn_of_divergence(dataset)
     if plan.interrupted:
         raise Interrupted(dataset)
