@@ -52,7 +52,7 @@ class Chain(Level):
 
     def bind(self, problem, start, first):
         """On a processor few enough runs that the states stay in a core's cache; on an accelerator enough to fill it."""
-        limit, numbers = (8192, 2**16) if platform() == "cpu" and not gpu_present() else (2**20, 2**24)
+        limit, numbers = (8192, 2**18) if platform() == "cpu" and not gpu_present() else (2**20, 2**24)
         most = int(min(limit, max(64, numbers / (problem.size * problem.samples_per_step))))
         return Marching(self, problem, most, self.d, chain_process(problem, self.d))
 
