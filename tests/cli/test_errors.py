@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 import sgdlimits as sl
+from sgdlimits.cli import LISTED
 
 RUN = "run phase_retrieval --d 30 --quiet"
+COMMANDS = [command.name for command in LISTED]
 BAD = {
     "negative noise": (f"{RUN} --noise -1", "--noise must be a finite number of at least 0; got -1"),
     "no units": (f"{RUN} --width 0", "--width must be a whole number of at least 1; got 0"),
@@ -96,6 +100,23 @@ def test_ctrl_c_saves_what_is_finished(how, tmp_path):
     saved = sl.load(tmp_path / "x.nc")
     assert set(saved.status.values) == {"interrupted"}
     assert saved.sizes["t"] < 3000
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_ends_with_130_on_either_signal(name, how, command, monkeypatch, tmp_path):
+    def working(*arguments, **more):
+        os.kill(os.getpid(), how)
+        time.sleep(60)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("sgdlimits.cli.options.Group.invoke", working)
+    try:
+        result = command(name)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (result.exit_code, result.stderr) == (130, "Interrupted. Nothing was saved.\n")
+    assert not list(tmp_path.iterdir())
 
 
 def test_ctrl_c_before_the_first_step_says_that_nothing_is_saved(command, monkeypatch, tmp_path):
