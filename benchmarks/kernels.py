@@ -34,7 +34,7 @@ def cpu() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def measure(problem, d: int, runs: int, window: float, turns: int) -> dict:
+def measure(problem, d: int, runs: int, window: float, turns: int, kernels: tuple[str, ...] = ("xla", "lanes")) -> dict:
     """Millions of replica-steps a second for each kernel, and the seconds that its first call took."""
     import numpy as np
 
@@ -49,7 +49,7 @@ def measure(problem, d: int, runs: int, window: float, turns: int) -> dict:
     process, stream = engine.process, Stream.of(0, np.arange(runs))
     span = lambda steps: Span(*(np.asarray(number) for number in (0, steps, 0.0, engine.tick)))
     rows: dict = {}
-    for name in ("xla", "lanes"):
+    for name in kernels:
         for until in (None, sl.exits(0.9)):
             begin = cpu()
             carry = _set_out(process, until, process.start(engine.starts(sl.RandomInit(d), stream)))
