@@ -30,8 +30,8 @@ def fast(request):
     return request.param
 
 
-def run(problem, kernel, d=D, **changes):
-    return sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), **{**GO, "kernel": kernel, **changes})
+def run(problem, kernel, d=D, level=None, **changes):
+    return sl.simulate(problem, level or sl.Chain(d), sl.RandomInit(d), **{**GO, "kernel": kernel, **changes})
 
 
 def same_paths(problem, fast, rtol=1e-9, reference="xla", **changes):
@@ -80,15 +80,29 @@ ON_THE_CHAIN = [name for name, rule in ALGORITHMS.items() if not issubclass(rule
 
 
 @pytest.mark.parametrize("name", ON_THE_CHAIN)
-def test_every_rule_has_the_paths_of_xla_or_names_what_is_missing(name, fast, monkeypatch):
-    monkeypatch.setenv("SGDLIMITS_KERNEL", fast)
-    problem = with_rule(name)
-    kernel = run(problem, None, t_max=0.1).attrs["kernel"]
-    if kernel == fast:
-        same_paths(problem, fast)
-    else:
-        assert kernel.startswith(f"xla, since {fast} does not know ")
-        assert name == "muon"
+def test_every_rule_has_the_paths_of_xla(name, fast):
+    same_paths(with_rule(name), fast)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_muon_of_batches_has_the_paths_of_xla(beta, fast):
+    """At a rate at which no unit's path is chosen by rounding."""
+    same_paths(sl.presets.committee(3, 3, "erf", algorithm=sl.Muon(0.3, beta, batch=4)), fast)
+
+
+DIFFUSIONS = ("unequal_teachers", "committee", "spiked_tensor")
+"""The sphere, directions that are not orthogonal, a second layer; a drift in closed form; a root of the covariance."""
+
+
+@pytest.mark.parametrize("name", DIFFUSIONS)
+def test_the_diffusion_has_the_paths_of_xla(name, fast):
+    same_paths(PROBLEMS[name](), fast, level=sl.SDE(D, dt=0.01), rtol=1e-8)
+
+
+def test_a_step_of_too_many_operations_is_left_to_xla(fast):
+    """A drift that is a sum over many nodes."""
+    with pytest.raises(sl.BadInput, match=f"kernel='{fast}' does not know more than 50000 operations"):
+        run(PROBLEMS["own_mixture"](), fast, level=sl.SDE(D, dt=0.01))
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -154,7 +168,7 @@ def test_the_kernel_is_chosen_asked_for_and_recorded(monkeypatch):
     assert "kernel" not in sl.simulate(problem, sl.ODE(), sl.FixedInit(0.1), t_max=0.5, save=2, progress=False).attrs
     with pytest.raises(sl.BadInput, match="kernel must be one of xla, lanes, cuda, each with :f32 or without; got 'gpu'"):
         run(problem, "gpu")
-    muon = sl.presets.committee(2, 2, algorithm=sl.Muon(0.1))
+    muon = sl.presets.committee(9, 2, algorithm=sl.Muon(0.1))
     with pytest.raises(sl.BadInput, match="kernel='lanes' does not know eigh"):
         run(muon, "lanes")
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
@@ -33,11 +35,13 @@ FULL = Size(
     k=3,
     d=1000,
     many=16,
+    batches=(1, 16),
     runs=32,
     tuning=8,
+    tried=(GRID, REFINED),
     rules=None,
     teachers=(2, 4, 6, 8),
-    dimensions={10**4: 32, 10**5: 8},
+    dimensions={10**4: 32, 10**5: 32, 10**6: 16},
     most={"Normalised": {3: 10**4}},
     limits=(10**3, 10**4, 10**5, 10**6),
     cap=22.0,
@@ -54,9 +58,9 @@ QUICK = FULL.but(
     limits=(300, 3000),
     final=(100.0,),
 )
-"""Units of the committee, dimension, the larger batch, runs that are measured and those for tuning, algorithms, other numbers
-of units, runs in more dimensions, the largest for an algorithm and k, dimensions of the ODE, the longest time over k^2, times
-of the final risk."""
+"""Units of the committee, dimension, the larger batch, all batches, runs that are measured and those for tuning, the values of
+c that are tried, algorithms, other numbers of units, runs in more dimensions, the largest for an algorithm and k, dimensions
+of the ODE, the longest time over k^2, times of the final risk."""
 
 
 # --- the problems and the algorithms -----------------------------------------------------------------------------------------
@@ -92,10 +96,12 @@ def own(stats: sl.Overlaps):
     return (stats.M**2 / jnp.diagonal(stats.Q)[:, None]).max(0).min() - 0.5
 
 
+@lru_cache(maxsize=64)
 def typical(k: int, noise: float = 0.0) -> float:
     """The root mean square norm of one sample's gradient at the plateau."""
     problem = task(k, sl.OnePassSGD(1.0), noise)
-    return float(np.sqrt(np.trace(problem.rule.moments(problem.model, alike(k)).gradient_gradient)))
+    products = jax.jit(lambda stats: problem.rule.moments(problem.model, stats).gradient_gradient)
+    return float(np.sqrt(np.trace(products(alike(k)))))
 
 
 Make = Callable[[float, float, int], sl.Algorithm]
@@ -118,8 +124,6 @@ RULES: dict[str, Make] = {
     "Muon 0.9": lambda r, g, b: sl.Muon(np.sqrt(0.1 * b) * r * g, 0.9, batch=b),
 }
 """Each algorithm at a rate of plain SGD for one sample, with the typical norm of a unit's gradient, for a batch size."""
-BATCHED = ("SGD", "Heavy ball", "Clipped", "Normalised", "Repeated", "Muon", "Muon 0.9")
-"""Those that are tried with batches too."""
 
 
 def rule(name: str, k: int, c: float, batch: int, noise: float = 0.0) -> sl.Algorithm:
@@ -153,15 +157,20 @@ def middle(exits: xr.Dataset) -> tuple[float, float, float, float]:
     return float(np.quantile(left, 0.5, method="higher")), float(low), float(high), float(np.isfinite(left).mean())
 
 
-def tune(make: Callable[[float], sl.Algorithm], times: Callable[[sl.Algorithm, float], xr.Dataset], cap: float) -> float:
-    """The c with the smallest median exit time of twelve: `GRID`, then `REFINED` around the best.
+def tune(
+    make: Callable[[float], sl.Algorithm],
+    times: Callable[[sl.Algorithm, float], xr.Dataset],
+    cap: float,
+    tried: tuple[tuple[float, ...], tuple[float, ...]],
+) -> float:
+    """The c with the smallest median exit time of those tried: some values, then some around the best.
 
     Runs are followed up to the smallest median so far, beyond which a value cannot win. Where no median is below the cap, the
     largest share of runs that left wins.
     """
-    best, score = GRID[0], (np.inf, 0.0)
-    for grid in (GRID, REFINED):
-        centre = best if grid is REFINED else 1.0
+    best, score = tried[0][0], (np.inf, 0.0)
+    for centred, grid in enumerate(tried):
+        centre = best if centred else 1.0
         for c in grid:
             median, _, _, share = middle(times(make(centre * c), min(cap, score[0])))
             if (median, -share) < score:
@@ -173,7 +182,7 @@ def measured(name: str, k: int, batch: int, size: Size, seed: int, noise: float 
     """A row of the table: the algorithm tuned and then measured at the first dimension."""
     cap = size.cap * max(k, 2) ** 2
     make = lambda c: rule(name, k, c, batch, noise)
-    c = tune(make, lambda algorithm, end: leave(algorithm, k, size.d, size.tuning, seed, end, noise), cap)
+    c = tune(make, lambda algorithm, end: leave(algorithm, k, size.d, size.tuning, seed, end, noise), cap, size.tried)
     return row(name, k, batch, c, size.d, size.runs, seed + 1, cap, noise)
 
 
@@ -240,7 +249,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 def zoo(k: int, size: Size, seed: int) -> Iterator[dict[str, Any]]:
     """All algorithms at one plateau, with their final risks. One unit's Muon, and that of one sample, is `Normalised`."""
     names = [name for name in RULES if size.rules is None or name in size.rules]
-    plan = [(name, batch) for name in names for batch in (1, size.many) if batch == 1 or name in BATCHED]
+    plan = [(name, batch) for name in names for batch in size.batches]
     plan = [(name, batch) for name, batch in plan if (name, batch) != ("Muon", 1) and not (k == 1 and "Muon" in name)]
     for name, batch in progress(plan, f"k = {k}"):
         found = measured(name, k, batch, size, seed)
@@ -283,7 +292,7 @@ def _points(rows: xr.Dataset) -> tuple[xr.Dataset, np.ndarray]:
 def _zoo(ax: Axes, rows: xr.Dataset, title: str, where: Any, size: Size) -> None:
     names = list(dict.fromkeys(rows.rule.values.tolist()))
     place = {name: -i for i, name in enumerate(names)}
-    for batch, colour, shift in ((1, OKABE_ITO[0], 0.15), (size.many, OKABE_ITO[1], -0.15)):
+    for batch, colour, shift in zip(size.batches, OKABE_ITO, (0.15, -0.15), strict=False):
         some = rows_of(rows, batch=batch)
         left, arms = _points(some)
         y = np.array([place[name] for name in left.rule.values]) + shift
@@ -352,7 +361,7 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         "unit with a squared cosine above 0.5.",
     ]
     for part, where in (("committee", f"Committee of {size.k}"), ("phase-retrieval", "Phase retrieval")):
-        for batch in (1, size.many):
+        for batch in size.batches:
             rows = rows_of(datasets[part], batch=batch)
             words = [f"{r['rule']} {spoken(r)} at c = {r['c']:.2f}, then risk {_last(r, size)}" for r in dicts(rows)]
             sentences.append(f"{where}, batch {batch}: {'; '.join(words)}.")

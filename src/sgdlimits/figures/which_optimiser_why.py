@@ -24,7 +24,20 @@ from scipy.integrate import solve_ivp
 import sgdlimits as sl
 from sgdlimits.algorithm.weights import inverse_root
 from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels, progress, rows_of, tabulate
-from sgdlimits.figures.which_optimiser import alike, begin, dicts, leave, measured, middle, rule, spoken, task, typical
+from sgdlimits.figures.which_optimiser import (
+    GRID,
+    REFINED,
+    alike,
+    begin,
+    dicts,
+    leave,
+    measured,
+    middle,
+    rule,
+    spoken,
+    task,
+    typical,
+)
 
 ETAS = {"SGD": (0.5, 1.0, 1.5, 2.0), "Muon": (0.1, 0.2, 0.4, 0.8), "Muon 0.9": (0.1, 0.2, 0.4, 0.8)}
 """The rates of an earlier trial at k = 3, d = 1000 and batches of 16, in its units."""
@@ -42,6 +55,7 @@ FULL = Size(
     noises=(0.1, 0.5),
     runs=32,
     tuning=8,
+    tried=(GRID, REFINED),
     cap=22.0,
     slopes=(10**5, 16),
     late=1000.0,
@@ -61,8 +75,8 @@ QUICK = FULL.but(
     trial=None,
 )
 """Units, all numbers of units; values of c, those for Muon's own ODE and its nodes; dimension, batch, other batches, variances
-of label noise on sums; runs, those for tuning, the longest time over k^2; dimension and runs for slopes; the end of the risk;
-dimension, runs and end of the trial."""
+of label noise on sums; runs, those for tuning, the values of c that they try, the longest time over k^2; dimension and runs for
+slopes; the end of the risk; dimension, runs and end of the trial."""
 
 
 # --- rates at the plateau ----------------------------------------------------------------------------------------------------

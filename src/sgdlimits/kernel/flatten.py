@@ -17,6 +17,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jaxtyping import PyTree
 
+from sgdlimits.kernel import matrices
 from sgdlimits.kernel.bounds import scan_counts
 from sgdlimits.kernel.elementary import ELEMENTARY
 from sgdlimits.kernel.program import KINDS, Loop, Program, Untranslated
@@ -52,6 +53,28 @@ def flatten(program: Program, function: Callable, *arguments: PyTree, shapes: Se
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*like)
     results = Flattening(program).call(closed, jax.tree.leaves(arguments))
     return jax.tree.unflatten(jax.tree.structure(shape), results)
+
+
+def about(jaxpr: Any) -> int:
+    """Roughly how many operations a jaxpr comes to, before equal ones are found and zeros are gone."""
+    return sum(_count(equation) for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns)
+
+
+def _count(equation: Any) -> int:
+    name, p = equation.primitive.name, equation.params
+    size = lambda variables: sum(int(np.prod(variable.aval.shape, dtype=int)) for variable in variables)
+    made = size(equation.outvars)
+    if name in _SAME or name in ("integer_pow", "pow", "square", "select_n"):
+        return made
+    if name in _REDUCE:
+        return size(equation.invars) - made
+    if name == "dot_general":
+        shape, (summed, _) = equation.invars[0].aval.shape, p["dimension_numbers"][0]
+        return 2 * made * int(np.prod([shape[axis] for axis in summed], dtype=int))
+    if name == "cond":
+        return max(about(branch) for branch in p["branches"])
+    inner = next((p[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr", "body_jaxpr") if key in p), None)
+    return 0 if inner is None else p.get("length", 1) * about(inner)
 
 
 def kind_of(dtype: Any) -> str:
@@ -360,6 +383,52 @@ def _(walk, equation, args):
     return reduce(partial(walk.op, "add"), np.moveaxis(terms, -1, 0)).reshape(equation.outvars[0].aval.shape)
 
 
+# --- small matrices ----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _of_matrices(function: Callable, *shapes: tuple[int, ...]) -> ClosedJaxpr:
+    return jax.make_jaxpr(function)(*[jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes])
+
+
+def _each_matrix(walk: Flattening, function: Callable, *stacks: Places) -> list[Places]:
+    """A function of matrices, for each of those in the last two axes of arrays."""
+    whole, closed = stacks[0].shape[:-2], _of_matrices(function, *(stack.shape[-2:] for stack in stacks))
+    if any(walk.program.kind(int(place)) != "f64" for stack in stacks for place in stack.flat[:1]):
+        raise Untranslated("matrices in single precision")
+    results = [walk.call(closed, [stack[at] for stack in stacks]) for at in np.ndindex(whole)]
+    return [np.array(parts).reshape(*whole, *parts[0].shape) for parts in zip(*results, strict=True)]
+
+
+@rule("cholesky")
+def _(walk, equation, args):
+    return _each_matrix(walk, matrices.cholesky, args[0])
+
+
+@rule("triangular_solve")
+def _(walk, equation, args):
+    """XA = B is A'X' = B', and what is upper triangular is lower in the opposite order."""
+    p, (A, B) = equation.params, args
+    A, B = (A, B) if p["left_side"] else (A.swapaxes(-1, -2), B.swapaxes(-1, -2))
+    A = A.swapaxes(-1, -2) if p["transpose_a"] else A
+    back = p["lower"] == (p["transpose_a"] == p["left_side"])
+    A, B = (A[..., ::-1, ::-1], B[..., ::-1, :]) if back else (A, B)
+    (X,) = _each_matrix(walk, _SOLVE[p["unit_diagonal"]], A, B)
+    X = X[..., ::-1, :] if back else X
+    return X if p["left_side"] else X.swapaxes(-1, -2)
+
+
+_SOLVE = {unit: partial(matrices.solve_lower, unit=unit) for unit in (False, True)}
+
+
+@rule("eigh")
+def _(walk, equation, args):
+    p, A = equation.params, args[0]
+    if A.shape[-1] > matrices.MOST_ROWS or p["subset_by_index"] not in (None, (0, A.shape[-1])):
+        raise Untranslated("eigh")
+    return _each_matrix(walk, matrices.eigh, A if p["lower"] else A.swapaxes(-1, -2))
+
+
 # --- indices -----------------------------------------------------------------------------------------------------------------
 
 
@@ -427,11 +496,17 @@ def _(walk, equation, args):
         raise Untranslated("scatter over batches")
     out, name = x.copy(), equation.primitive.name
     rest = [axis for axis in range(x.ndim) if axis not in n.inserted_window_dims]
+
+    def targets(axis, place):
+        """Where a number can go: to one place, where that is known."""
+        start = walk.program.value(place)
+        return [at for at in range(x.shape[axis]) if start is None or at == start + offset.get(axis, 0)]
+
     for at in np.ndindex(new.shape):
         batch = tuple(at[axis] for axis in range(new.ndim) if axis not in n.update_window_dims)
         offset = dict(zip(rest, (at[axis] for axis in n.update_window_dims), strict=True))
         index = dict(zip(n.scatter_dims_to_operand_dims, where[batch].ravel().tolist(), strict=True))
-        ranges = [[offset.get(axis, 0)] if axis not in index else range(x.shape[axis]) for axis in range(x.ndim)]
+        ranges = [[offset.get(axis, 0)] if axis not in index else targets(axis, index[axis]) for axis in range(x.ndim)]
         for target in itertools.product(*ranges):
             hit = walk.program.const(True, "b1")
             for axis, place in index.items():

@@ -16,12 +16,14 @@ from jaxtyping import PyTree
 
 from sgdlimits.kernel.base import Ending, Moment, Steps
 from sgdlimits.kernel.bounds import bounded
-from sgdlimits.kernel.flatten import Flattening, lowered
+from sgdlimits.kernel.flatten import Flattening, about, lowered
 from sgdlimits.kernel.program import Program, Untranslated
 from sgdlimits.random import Stream
 
-MOST_NODES = 40_000
+MOST_NODES = 50_000
 """Programs of more operations take longer to compile than they save."""
+FAR = 1.5
+"""A step that has more than so many times these operations, roughly counted, is not tried."""
 DEAR = 0.4
 """A condition that has more than this share of a step's operations is not asked after each step, where a bound rules it out."""
 MOST_NUMBERS = 4096
@@ -94,6 +96,8 @@ class Numbers(NamedTuple):
 def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray, single: bool = False) -> Replica:
     """The program of a process and its condition, for states and memories like these of one run (shapes without runs)."""
     step, stops, like = _traced(numbers, state, memory, single)
+    if about(step) > FAR * MOST_NODES:
+        raise Untranslated(f"more than {MOST_NODES} operations")
     while True:  # each time a program of its own, so that what was assumed in vain leaves nothing behind
         program = Program(MOST_NODES)
         walk, arrays = Flattening(program), _given(program, numbers)

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from sgdlimits.errors import BadInput
@@ -124,7 +125,7 @@ def in_cone(stats: Overlaps, B: Float[np.ndarray, "k k"]) -> Overlaps:
 def inside_and_outside(stats: Overlaps, B: Float[Array, "k k"]) -> tuple[Float[Array, "p k *n"], Float[Array, "p p *n"]]:
     """The coordinates m in the frame, and S = Q - m m^T, the Gram matrix of what lies outside it."""
     p, k, *batch = stats.M.shape
-    m = jnp.linalg.solve(B, jnp.moveaxis(stats.M, 1, 0).reshape(k, -1)).reshape(k, p, *batch)
+    m = solve_triangular(B, jnp.moveaxis(stats.M, 1, 0).reshape(k, -1), lower=True).reshape(k, p, *batch)
     m = jnp.moveaxis(m, 0, 1)
     return m, stats.Q - (m[:, None] * m[None]).sum(2)
 

@@ -135,7 +135,61 @@ def test_equal_numbers_are_computed_once_and_constants_beforehand():
 
 def test_what_is_not_known_is_named():
     with pytest.raises(Untranslated, match="eigh"):
-        through_lanes(lambda x: x + jnp.linalg.eigvalsh(jnp.eye(6) + x @ x.T)[:, None], np.zeros((6, 3)))
+        through_lanes(lambda x: x + jnp.linalg.eigvalsh(jnp.eye(9) + x @ x.T)[:, None], np.zeros((9, 3)))
+
+
+def of_matrices(function, n):
+    """A function of matrices as one of a state, its numbers in a row and the runs last."""
+    return lambda x: jnp.moveaxis(jax.vmap(function)(jnp.moveaxis(x.reshape(n, n, -1), -1, 0)), 0, -1).reshape(x.shape)
+
+
+def some_matrices(n):
+    return np.random.default_rng(3).uniform(-1, 1, (n * n, RUNS))
+
+
+SOLVES = [(left, lower, transposed, unit) for left in (0, 1) for lower in (0, 1) for transposed in (0, 1) for unit in (0, 1)]
+
+
+def test_triangular_solves_are_those_of_jax():
+    def all_ways(X):
+        """What must not be read, beside the triangle and on a diagonal of ones, is there."""
+        solve = lambda left, lower, transposed, unit: lax.linalg.triangular_solve(
+            X + 2 * jnp.eye(3), X.T, left_side=left, lower=lower, transpose_a=transposed, unit_diagonal=unit
+        )
+        return sum((i + 1) * solve(*map(bool, way)) for i, way in enumerate(SOLVES))
+
+    function, x = of_matrices(all_ways, 3), some_matrices(3)
+    np.testing.assert_allclose(through_lanes(function, x), one_by_one(function, x), rtol=1e-12, atol=1e-12)
+
+
+def test_cholesky_factors_are_those_of_jax_and_no_numbers_where_there_are_none():
+    x = some_matrices(4)
+    function = of_matrices(lambda X: jnp.linalg.cholesky(X @ X.T + 0.1 * jnp.eye(4)), 4)
+    np.testing.assert_allclose(through_lanes(function, x), one_by_one(function, x), rtol=1e-12, atol=1e-13)
+    function = of_matrices(lambda X: jnp.nan_to_num(jnp.linalg.cholesky(X @ X.T - 0.02 * jnp.eye(4)), nan=7.0), 4)
+    found = through_lanes(function, x)
+    assert 0 < (found[0] == 7.0).sum() < RUNS
+    np.testing.assert_allclose(found, one_by_one(function, x), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
+def test_eigenvectors_are_orthonormal_and_values_ascend(n):
+    """Also of matrices with equal eigenvalues, of diagonal ones, of those of rank one, and of zero."""
+    rng = np.random.default_rng(4)
+    X = rng.uniform(-1, 1, (RUNS, n, n))
+    turn = np.linalg.qr(X[0])[0]
+    X[1], X[2], X[3], X[4] = 0, np.eye(n), np.diag(np.arange(n, 0, -1)), np.ones((n, n))
+    X[5:8] = [(turn * values) @ turn.T for values in (np.arange(n) // 2, 10.0 ** (-3 * np.arange(n)), 1 + 1e-12 * np.arange(n))]
+    X = X + X.swapaxes(1, 2)
+    X[8] *= 1e-150
+    x, scale = np.moveaxis(X, 0, -1).reshape(n * n, -1), np.abs(X).max((1, 2)) + 1e-300
+    values = lambda X: jnp.broadcast_to(jnp.linalg.eigvalsh(X), X.shape)
+    found = through_lanes(of_matrices(values, n), x).reshape(n, n, -1)[0]
+    np.testing.assert_allclose(found / scale, np.linalg.eigvalsh(X).T / scale, atol=1e-14)
+    unit = lambda X: (lambda vectors: vectors.T @ vectors)(jnp.linalg.eigh(X)[1])
+    np.testing.assert_allclose(through_lanes(of_matrices(unit, n), x), np.tile(np.eye(n).reshape(-1, 1), RUNS), atol=1e-14)
+    again = lambda X: (lambda values, vectors: (vectors * values) @ vectors.T)(*jnp.linalg.eigh(X))
+    np.testing.assert_allclose(through_lanes(of_matrices(again, n), x) / scale, x / scale, atol=1e-14)
 
 
 BOUNDED = {

@@ -1,0 +1,99 @@
+"""Factorisations of small matrices, entry by entry: JAX functions that are flattened in the place of LAPACK's."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+MOST_ROWS = 8
+"""Eigenvectors of larger matrices are too many operations."""
+MOST_SWEEPS = 16
+"""They converge quadratically: matrices of eight rows need seven."""
+TINY = 1e-32
+"""The squares off the diagonal that are rounding, over those on it."""
+
+
+def cholesky(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """The lower triangular factor; no numbers where A is not positive definite."""
+    n = len(A)
+    L = [[jnp.zeros((), A.dtype)] * n for _ in range(n)]
+    definite = jnp.array(True)
+    for j in range(n):
+        pivot = A[j, j] - sum(L[j][i] * L[j][i] for i in range(j))
+        definite &= pivot > 0
+        L[j][j] = jnp.sqrt(pivot)
+        inverse = 1 / L[j][j]
+        for row in range(j + 1, n):
+            L[row][j] = (A[row, j] - sum(L[row][i] * L[j][i] for i in range(j))) * inverse
+    return jnp.where(definite, _matrix(L), jnp.nan)
+
+
+def solve_lower(L: Float[Array, "n n"], B: Float[Array, "n m"], unit: bool) -> Float[Array, "n m"]:
+    """X with LX = B, for a lower triangular L, whose diagonal may be known to be 1."""
+    rows: list[Array] = []
+    for j in range(len(L)):
+        rest = B[j] - sum(L[j, i] * row for i, row in enumerate(rows))
+        rows.append(rest if unit else rest / L[j, j])
+    return jnp.stack(rows)
+
+
+def eigh(A: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
+    """The eigenvectors, in columns, and the eigenvalues in ascending order, of a symmetric matrix given below the diagonal.
+
+    By Jacobi's rotations: sweeps over all pairs of rows, until nothing is left off the diagonal. Each vector has any sign.
+    """
+    n = len(A)
+    below = {(i, j): A[i, j] for i in range(n) for j in range(i + 1)}
+    columns = [[jnp.asarray(float(i == j), A.dtype) for i in range(n)] for j in range(n)]
+    if n == 2:
+        below, columns = _sweep(below, columns)
+    elif n > 2:
+        go = lambda carry: carry[0] & (carry[1] < MOST_SWEEPS)
+        sweep = lambda carry: (*_left((swept := _sweep(*carry[2:]))[0]), carry[1] + 1, *swept)
+        *_, below, columns = lax.while_loop(go, sweep, (jnp.array(True), jnp.array(0), below, columns))
+    pairs = [(below[i, i], columns[i]) for i in range(n)]
+    for turn in range(n):
+        for i in range(turn % 2, n - 1, 2):
+            pairs[i : i + 2] = _ordered(*pairs[i : i + 2])
+    return jnp.stack([jnp.stack(column) for _, column in pairs], axis=1), jnp.stack([value for value, _ in pairs])
+
+
+def _sweep(below: dict, columns: list) -> tuple[dict, list]:
+    """A rotation for each pair of rows, which makes their entry zero."""
+    n, below, columns = len(columns), dict(below), list(columns)
+    for p in range(n):
+        for q in range(p + 1, n):
+            entry, apart = below[q, p], below[q, q] - below[p, p]
+            far = jnp.abs(apart) + jnp.sqrt(apart * apart + 4 * entry * entry)
+            tangent = jnp.where(far == 0, 0.0, 2 * entry * jnp.where(apart < 0, -1.0, 1.0) / jnp.where(far == 0, 1.0, far))
+            c = 1 / jnp.sqrt(1 + tangent * tangent)
+            s = tangent * c
+            below[p, p], below[q, q] = below[p, p] - tangent * entry, below[q, q] + tangent * entry
+            below[q, p] = jnp.zeros_like(entry)
+            for r in range(n):
+                if r not in (p, q):
+                    at = [(max(r, end), min(r, end)) for end in (p, q)]
+                    x, y = (below[place] for place in at)
+                    below[at[0]], below[at[1]] = c * x - s * y, s * x + c * y
+            pairs = list(zip(columns[p], columns[q], strict=True))
+            columns[p], columns[q] = [c * x - s * y for x, y in pairs], [s * x + c * y for x, y in pairs]
+    return below, columns
+
+
+def _left(below: dict) -> tuple[Array]:
+    """Whether more than rounding is off the diagonal."""
+    squares = lambda diagonal: sum(entry * entry for (i, j), entry in below.items() if (i == j) is diagonal)
+    return (squares(False) > TINY * squares(True),)
+
+
+def _ordered(one: tuple, other: tuple) -> list[tuple]:
+    """Two values with their vectors, the smaller one first."""
+    swap = one[0] > other[0]
+    choose = lambda x, y: jnp.where(swap, y, x)
+    pick = lambda x, y: (choose(x[0], y[0]), [choose(*pair) for pair in zip(x[1], y[1], strict=True)])
+    return [pick(one, other), pick(other, one)]
+
+
+def _matrix(rows: list[list[Array]]) -> Array:
+    return jnp.stack([jnp.stack(row) for row in rows])
