@@ -107,14 +107,16 @@ def test_ctrl_c_saves_what_is_finished(how, tmp_path):
 def test_every_command_ends_with_130_on_either_signal(name, how, command, monkeypatch, tmp_path):
     def working(*arguments, **more):
         os.kill(os.getpid(), how)
-        time.sleep(60)
+        time.sleep(5)
 
-    before = signal.getsignal(signal.SIGTERM)
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the processes of pytest-xdist do not listen to it
     monkeypatch.setattr("sgdlimits.cli.options.Group.invoke", working)
     try:
         result = command(name)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
     assert (result.exit_code, result.stderr) == (130, "Interrupted. Nothing was saved.\n")
     assert not list(tmp_path.iterdir())
 
