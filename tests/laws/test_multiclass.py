@@ -223,7 +223,7 @@ CASES = {
     "an output for each class": lambda: dict(network=sl.TwoLayer(2, "tanh")),
     "labels must be 3 numbers": lambda: dict(network=sl.TwoLayer(2, "tanh", outputs=2)),
     "labels that are classes": lambda: dict(target=sl.Target(sl.ClassLabels(range(3)), 2, noise=0.1)),
-    "one number of a vector": lambda: dict(loss=sl.SquaredLoss()),
+    "the loss, SoftmaxCrossEntropy.. if labels are classes, must return one number": lambda: dict(loss=sl.SquaredLoss()),
     "Squares needs": lambda: dict(rule=sl.Squares()),
 }
 
