@@ -92,8 +92,8 @@ def test_no_weights_are_beyond_the_cone(name):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", sl.DivergedWarning)
                 warnings.simplefilter("ignore", sl.AccuracyWarning)
-                short = level.name in ("ode", "sde") and name in COSTLY
-                end = 0.25 if short else min(4.0, 4 / lr) if level.name == "ode" else 4.0
+                short = {"ode": 0.04, "sde": 1.0} if name in COSTLY else {"ode": min(4.0, 4 / lr)}
+                end = short.get(level.name, 4.0)
                 data = sl.simulate(problem, level, start, t_max=end, runs=runs, save=5, progress=False)
             worst = least(data, problem)
             assert worst >= LEAST, (lr, level, worst, data.status.values)
