@@ -62,9 +62,6 @@ class Steps(Protocol):
     def small(self) -> bool: ...
 
     @property
-    def alone(self) -> bool: ...
-
-    @property
     def patience(self) -> Any: ...
 
 

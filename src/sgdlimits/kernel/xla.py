@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -23,20 +22,10 @@ class XLA(Kernel):
     costly = True
 
     def __init__(self, process: Steps, until: Ending | None, single: bool = False) -> None:
-        self.call = compiled(_alone if process.alone else _steps, process, until, single, quick=process.small)
+        self.call = compiled(_steps, process, until, single, quick=process.small)
 
     def advance(self, carry: Carry, seed: Any, runs: Any, span: Span) -> Carry:
         return jax.block_until_ready(self.call(carry, seed, runs, span))
-
-
-def one_by_one(function: Callable, runs: PyTree) -> PyTree:
-    """A function of a batch of runs (runs first), of each by itself: its numbers do not depend on those beside it."""
-    one = lambda run: jax.tree.map(lambda leaf: leaf[0], function(jax.tree.map(lambda leaf: leaf[None], run)))
-    return lax.map(one, runs)
-
-
-def _alone(process: Steps, until: Ending | None, single: bool, carry: Carry, seed, runs, span: Span) -> Carry:
-    return one_by_one(lambda batch: _steps(process, until, single, batch[0], seed, batch[1], span), (carry, runs))
 
 
 def _steps(process: Steps, until: Ending | None, single: bool, carry: Carry, seed, runs, span: Span) -> Carry:

@@ -18,7 +18,6 @@ from sgdlimits.errors import BadInput
 from sgdlimits.kernel.base import Carry, Moment, Span
 from sgdlimits.kernel.choose import kernel_for
 from sgdlimits.kernel.compiled import compiled
-from sgdlimits.kernel.xla import one_by_one
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Ends, Engine, Job, Journey, Level, Tick, ladder
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
@@ -75,11 +74,6 @@ class Process(eqx.Module):
     @property
     def small(self) -> bool:
         """Whether a step is so little work that compiling it quickly matters more."""
-        return False
-
-    @property
-    def alone(self) -> bool:
-        """Whether runs, on the first axis, are stepped one after another, since a step of one is work enough."""
         return False
 
     @property
@@ -291,12 +285,9 @@ def _begin(process: Process, until: Condition, state: PyTree) -> tuple[PyTree, B
 
 
 def _observe(process: Process, observe: Observe, state: PyTree) -> tuple[PyTree, dict[str, Array]]:
-    def seen(state):
-        stats = process.statistics(state)
-        more = process.problem.over_runs(process.problem.observables, stats)
-        return stats, {"risk": process.risk(state), **more, **observe.of_runs(process.problem, stats)}
-
-    return one_by_one(seen, state) if process.alone else seen(state)
+    stats = process.statistics(state)
+    more = process.problem.over_runs(process.problem.observables, stats)
+    return stats, {"risk": process.risk(state), **more, **observe.of_runs(process.problem, stats)}
 
 
 def _few(moving: np.ndarray) -> np.ndarray | None:

@@ -25,8 +25,8 @@ from sgdlimits.statistics.frame import frame_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, rows_of, updated
 from sgdlimits.statistics.trees import runs_first
 
-ALONE = 128
-"""From this dimension on the numbers of one run fill vectors, and several runs at once are no faster."""
+COSTLY = 128
+"""From this dimension on runs cost too much for batches to be filled up."""
 
 
 @checked
@@ -52,7 +52,7 @@ class SGD(Level):
         """Few enough runs that one step's inputs stay near a core, and memory stays bounded."""
         most = int(min(4096, max(1, 2**17 // (self.d * problem.samples_per_step))))
         process = sgd_process(problem, self.d)
-        engine = Weighing if process.alone else Marching
+        engine = Weighing if self.d >= COSTLY else Marching
         return engine(self, problem, most, self.d, process)
 
 
@@ -105,10 +105,6 @@ class WeightProcess(Process):
     def numbers(self):
         width, rule = self.problem.network.width, self.problem.algorithm
         return self.d * (width * len(rule.names) + rule.inputs(width) * self.block)
-
-    @property
-    def alone(self):
-        return self.d >= ALONE
 
     def start(self, stats: Overlaps) -> Weights:
         n, k = stats.M.shape[1:]
