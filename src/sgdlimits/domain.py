@@ -39,12 +39,12 @@ def whole(**bounds: Any) -> Check:
     return partial(check_count, **bounds)
 
 
-def sized(each: float = 1.0, power: int = 1, **bounds: Any) -> Check:
-    """A whole number of things, or to a power, of so many numbers each, for which this machine has room."""
+def sized(each: float = 1.0, **bounds: Any) -> Check:
+    """A whole number of things, of so many numbers each, for which this machine has room."""
 
     def check(name: str, value: Any) -> int:
         count = check_count(name, value, **bounds)
-        if words := too_large(each * float(count) ** power):
+        if words := too_large(each * float(count)):
             raise BadInput(f"{name} = {count} takes at least {words}. Give a smaller number.")
         return count
 

@@ -215,8 +215,7 @@ class March(Journey):
         return Ends(status, np.where(end < 0, reached, self.segments.when(end - self.origin)))
 
     def now(self):
-        look = compiled(_observe, self.process, self.job.observe, quick=True)
-        return self._tick(jax.tree.map(np.asarray, look(self._all().state)))
+        return self._tick(self._observed(self._all()))
 
     def state(self):
         """With the numbers of steps up to the last saved time and up to now, between which nothing is lost."""
