@@ -8,13 +8,14 @@ that a step keeps at zero, are constants: the empty half of a triangular matrix 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from sgdlimits.kernel.base import Ending, Moment, Steps
+from sgdlimits.kernel.base import Moment
 from sgdlimits.kernel.bounds import bounded
 from sgdlimits.kernel.flatten import Flattening, about, lowered
 from sgdlimits.kernel.program import Program, Untranslated
@@ -79,6 +80,18 @@ class Numbers(NamedTuple):
         others = tuple(None if is_number else _hashable(leaf) for leaf, is_number in zip(leaves, number, strict=True))
         return cls(tree, others, arrays)
 
+    def values(self, arrays: Sequence[Any]) -> PyTree:
+        """The process and its condition, with these arrays in place of their own."""
+        rest = iter(arrays)
+        return jax.tree.unflatten(self.tree, [next(rest) if leaf is None else _value(leaf) for leaf in self.others])
+
+    @property
+    def process(self) -> Numbers:
+        """Those of the process alone."""
+        tree = self.tree.children()[0]
+        others = self.others[: tree.num_leaves]
+        return Numbers(tree, others, self.arrays[: others.count(None)])
+
     @property
     def flat(self) -> np.ndarray:
         """All doubles in a row."""
@@ -107,7 +120,7 @@ def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray
         names, none = np.concatenate([leaf.ravel() for leaf in before]), program.const(0.0, "f64")
         now, cuts = np.where(zero, none, names), np.cumsum([leaf.size for leaf in before])[:-1]
         shaped = [part.reshape(leaf.shape) for part, leaf in zip(np.split(now, cuts), before, strict=True)]
-        after = walk.call(step, [*arrays, *shaped, *_keys(program)])
+        after = walk.call(step, [*arrays[: len(numbers.process.arrays)], *shaped, *_keys(program)])
         flat = np.concatenate([leaf.ravel() for leaf in after])
         if not (wrong := zero & (flat != none)).any():
             break
@@ -175,28 +188,39 @@ def _near(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarra
 def _traced(numbers: Numbers, state: PyTree, memory: PyTree, single: bool) -> tuple[Any, Callable | None, tuple]:
     """The jaxpr of a step; whether a run stops, as a function of numbers, state and memory; and what these are like."""
 
-    def fixed(arrays) -> tuple[Steps, Ending]:
-        rest = iter(arrays)
-        return jax.tree.unflatten(numbers.tree, [next(rest) if leaf is None else _value(leaf) for leaf in numbers.others])
+    def stops(arrays, state, memory):
+        process, until = numbers.values(arrays)
+        stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], state))
+        return until.stop_runs(process.problem, stats, jax.tree.map(lambda leaf: leaf[None], memory))[0]
+
+    leaves, tree = jax.tree.flatten(_like(state))
+    alone = numbers.process
+    step = _step(alone.tree, alone.others, tuple(_like(alone.arrays)), tuple(leaves), tree, single)
+    watched = numbers.values(numbers.arrays)[1] is not None
+    return step, stops if watched else None, (_like(numbers.arrays), _like(state), _like(memory))
+
+
+@lru_cache(maxsize=64)
+def _step(tree: Any, others: tuple, arrays: tuple, leaves: tuple, state: Any, single: bool) -> Any:
+    """The jaxpr of a step: the same whatever ends the runs, whose conditions are many where processes are few."""
+    numbers = Numbers(tree, others, [])
 
     def step(arrays, state, seed, run, number, t, size):
-        process, _ = fixed(arrays)
+        process = numbers.values(arrays)
         drawn = process.draw(Stream(seed, run, number, 1, single=single))
         state = jax.tree.map(lambda leaf: leaf[..., None], state)
         after = process.step(state, jax.tree.map(lambda leaf: leaf[0], drawn), Moment(t, size))
         return jax.tree.map(lambda leaf: leaf[..., 0], after)
 
-    def stops(arrays, state, memory):
-        process, until = fixed(arrays)
-        stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], state))
-        return until.stop_runs(process.problem, stats, jax.tree.map(lambda leaf: leaf[None], memory))[0]
-
-    like = lambda tree: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
     word = lambda *shape: jax.ShapeDtypeStruct(shape, np.uint32)
     real = jax.ShapeDtypeStruct((), np.float64)
-    arrays, state = like(numbers.arrays), like(state)
-    traced = jax.make_jaxpr(step)(arrays, state, word(2), word(1), jax.ShapeDtypeStruct((), np.uint64), real, real)
-    return traced, None if fixed(numbers.arrays)[1] is None else stops, (arrays, state, like(memory))
+    given = (word(2), word(1), jax.ShapeDtypeStruct((), np.uint64), real, real)
+    return jax.make_jaxpr(step)(list(arrays), jax.tree.unflatten(state, leaves), *given)
+
+
+def _like(tree: PyTree) -> PyTree:
+    """The shapes of arrays."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
 
 class _Frozen:

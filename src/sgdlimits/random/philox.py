@@ -13,6 +13,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, UInt32
 
+from sgdlimits.random.transform import traced_once
+
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -20,6 +22,7 @@ WEYL = (0x9E3779B9, 0xBB67AE85)
 Words = tuple[UInt32[Array, "..."], UInt32[Array, "..."], UInt32[Array, "..."], UInt32[Array, "..."]]
 
 
+@traced_once
 def philox(counter: Words, key: tuple[UInt32[Array, "..."], UInt32[Array, "..."]], *, rolled: bool = False) -> Words:
     """Four random words for each counter, entry by entry; all arguments have one shape.
 

@@ -95,7 +95,7 @@ class Stream(eqx.Module):
         """All words are joined before they are transformed, so that the compiler draws them twice, not four times."""
         w0, w1, w2, w3 = self.words(purpose, -(-count // 4), rows=rows)
         join = lambda *parts: numpy_of(w0).concatenate(parts, axis=2 if rows else 1)
-        return join(*normal_pair(join(w0, w2), join(w1, w3), self.single))
+        return join(*normal_pair(join(w0, w2), join(w1, w3), single=self.single))
 
     def uniform(self, purpose: Purpose, count: int) -> Float[Array, "steps count runs"]:
         """Uniform numbers in (0, 1], two from a block."""
@@ -143,7 +143,7 @@ class Stream(eqx.Module):
     def _attempt(self, purpose: Purpose, count: int, attempt: Array | int) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """The normal and the uniform number of an attempt at chi-square numbers."""
         w0, w1, w2, w3 = self.words(purpose, count, skip=attempt * count)
-        return normal_pair(w0, w1, self.single)[0], uniform(w2, w3)
+        return normal_pair(w0, w1, single=self.single)[0], uniform(w2, w3)
 
     def _one_chi_square(self, purpose: Purpose, step, index, run, dof, count: int) -> Float[Array, ""]:
         """The first accepted proposal of one number; attempt n uses the blocks from n `count` on."""

@@ -7,8 +7,11 @@ bits of a double, they vectorise on every back end, and they are the same everyw
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -27,13 +30,31 @@ _LOG_SINGLE = [
 """Polynomials for single precision, of Moshier's library Cephes: sin x / x and cos x by x^2, (log(1 + x) - x + x^2/2)/x^3."""
 
 
+def numpy_of(array: Any) -> Any:
+    """The module whose functions an array is for: NumPy on the host, JAX's otherwise."""
+    return np if isinstance(array, np.ndarray) else jnp
+
+
+def traced_once(function: Callable) -> Callable:
+    """A function of arrays that JAX traces once for each shape, however many places draw by it; plain on the host."""
+    inside = jax.jit(function, static_argnames=tuple(function.__kwdefaults__ or ()))
+
+    @wraps(function)
+    def either(*args, **options):
+        host = all(isinstance(leaf, (np.ndarray, np.generic)) for leaf in jax.tree.leaves(args))
+        return function(*args, **options) if host else inside(*args, **options)
+
+    return either
+
+
 def uniform(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Float[Array, "..."]:
     """A uniform number in (0, 1] from 64 random bits: at least 2^-65, resolution 2^-53."""
     return (high.astype(float) + (low.astype(float) + 0.5) * 2.0**-32) * 2.0**-32
 
 
+@traced_once
 def normal_pair(
-    first: UInt32[Array, "..."], second: UInt32[Array, "..."], single: bool = False
+    first: UInt32[Array, "..."], second: UInt32[Array, "..."], *, single: bool = False
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     r"""Two independent standard normals from two words (Box and Muller).
 
@@ -49,6 +70,7 @@ def normal_pair(
     return (radius * cosine).astype(float), (radius * sine).astype(float)
 
 
+@traced_once
 def marsaglia_tsang(
     z: Float[Array, "..."], dof: Float[Array, "..."]
 ) -> tuple[Float[Array, "..."], Float[Array, "..."], Float[Array, "..."]]:
@@ -72,11 +94,6 @@ def marsaglia_tsang(
     sure = xp.where(small, 1 - 0.75 * delta * x**4 / xp.where(small, 1 - abs(x), 1.0), -1.0)
     h = xp.where(positive, z**2 / 2 + delta * (1 - cube + 3 * xp.log(one_plus)), -np.inf)
     return 2 * delta * cube, sure, h
-
-
-def numpy_of(array: Any) -> Any:
-    """The module whose functions an array is for: NumPy on the host, JAX's otherwise."""
-    return np if isinstance(array, np.ndarray) else jnp
 
 
 def _bits(array: Any, kind: type) -> Any:

@@ -58,7 +58,7 @@ def test_normal_pairs_in_single_precision_are_near_the_others():
 @pytest.mark.parametrize("single", [False, True])
 def test_extreme_words_give_finite_normals(single):
     extreme = jnp.asarray([0, 1, 2**31, 2**32 - 1], jnp.uint32)
-    for x in normal_pair(*(grid.ravel() for grid in jnp.meshgrid(extreme, extreme)), single):
+    for x in normal_pair(*(grid.ravel() for grid in jnp.meshgrid(extreme, extreme)), single=single):
         assert np.isfinite(x).all()
 
 
