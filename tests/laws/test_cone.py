@@ -101,6 +101,18 @@ def test_no_weights_are_beyond_the_cone(name):
     assert cases > 80
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("name", [name for name in PROBLEMS if "classes" not in name])
+def test_no_unit_of_a_measure_is_longer_along_the_fixed_directions_than_at_all(name):
+    for lr in RATES:
+        problem = PROBLEMS[name](lr)
+        start = starts(problem, 30)
+        how = dict(t_max=min(4.0, 4 / lr), runs=len(start.M), save=5, progress=False)
+        data = sl.simulate(problem, sl.MeanField(), start, **how)
+        m = np.linalg.solve(np.linalg.cholesky(problem.directions.gram), data.M.values.swapaxes(-1, -2))
+        assert ((data.q - (m**2).sum(-2)) / np.maximum(data.q, 1.0)).min() >= LEAST
+
+
 # --- the diffusion ---------------------------------------------------------------------------------------------------------
 
 HARD = {

@@ -32,6 +32,7 @@ class Expectation(eqx.Module):
     """
 
     needs: ClassVar[str] = ""
+    closed_covariance: ClassVar[bool] = False
 
     def suits(self, model: Model) -> bool:
         """Whether the model is of the kind that this rule is made for."""

@@ -23,6 +23,7 @@ class Squares(Expectation):
     """
 
     needs: ClassVar[str] = "squared activations, a quadratic readout, a squared loss and centred data"
+    closed_covariance: ClassVar[bool] = True
 
     def suits(self, model):
         return (

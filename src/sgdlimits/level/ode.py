@@ -25,7 +25,6 @@ from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.frame import in_cone, triangular
-from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import one_of
 
 SHARED_TOLERANCE = 1e-7
@@ -247,7 +246,7 @@ class Solve(Journey):
     def _in_cone(self, y: np.ndarray) -> np.ndarray:
         """What is shown are statistics that weights can have, however the solver's errors fall; it goes on from its own."""
         stats = self.layout.stats(y)
-        near = in_cone(stats, triangular(np.asarray(self.problem.directions.gram))) if isinstance(stats, Overlaps) else stats
+        near = in_cone(stats, triangular(np.asarray(self.problem.directions.gram)))
         leaves = [np.reshape(leaf, (*y.shape[:2], -1)) for leaf in jax.tree.leaves(near)]
         return y if near is stats else np.concatenate(leaves, axis=-1)
 

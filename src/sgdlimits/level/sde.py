@@ -2,8 +2,9 @@ r"""The diffusion that the chain becomes for large d.
 
 .. math:: dX = b(X)\, dt + d^{-1/2} \Sigma(X)^{1/2} dB,
 
-where b is the drift of the ODE and :math:`\Sigma` the covariance of one sample's increment (times d). Its noise needs neither
-:math:`\Sigma` nor a root of it: for N fresh samples with increments :math:`\Delta_i`, taken in pairs, the vector
+where b is the drift of the ODE and :math:`\Sigma` the covariance of one sample's increment (times d). Where that is closed and
+small, the noise of a step is Gaussian, by a root of it. Elsewhere neither is needed: for N fresh samples with increments
+:math:`\Delta_i`, taken in pairs, the vector
 
 .. math:: \eta = N^{-1/2} \sum_i (\Delta_{2i-1} - \Delta_{2i})
 
@@ -42,6 +43,8 @@ from sgdlimits.statistics.trees import add, for_samples, number_array, runs_firs
 STEP_TIMES_RATE, DIFFERENCE = 0.025, 1e-6
 SAMPLES = 4
 """One number for all steps, so that another learning rate or dimension compiles nothing."""
+FEW_STATISTICS = 8
+"""So many have a covariance whose root costs less than the steps of the chain that a step stands for."""
 NUMBERS_AT_ONCE = 2**16
 """About so many numbers a step of all runs may need."""
 
@@ -54,7 +57,8 @@ class SDE(Level):
     ----------
     d : dimension
     dt : step in t; None takes a fortieth of the drift's fastest time scale at the start, and at least one step of SGD
-    samples : N, an even number of fresh samples behind each step's noise: more make a single step's noise closer to Gaussian
+    samples : N, an even number of fresh samples behind each step's noise: more make a single step's noise closer to Gaussian;
+        None takes Gaussian noise where the covariance is closed and of few statistics, and four samples elsewhere
 
     Notes
     -----
@@ -71,10 +75,10 @@ class SDE(Level):
     name: ClassVar[str] = "sde"
     d: int = eqx.field(static=True)
     dt: float | None = eqx.field(static=True, default=None)
-    samples: int = eqx.field(static=True, default=SAMPLES)
+    samples: int | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        if check_count("samples", self.samples, at_least=2) % 2:
+        if self.samples is not None and check_count("samples", self.samples, at_least=2) % 2:
             raise BadInput(f"samples must be even, since they are taken in pairs; got {self.samples}. Give {self.samples + 1}.")
 
     def view(self, problem):
@@ -83,8 +87,8 @@ class SDE(Level):
     def bind(self, problem, start, first):
         problem = problem.limit.refined(first)
         dt = self.dt or max(problem.samples_per_step / self.d, STEP_TIMES_RATE / fastest_rate(problem, first))
-        most = int(min(2048, max(16, NUMBERS_AT_ONCE / ((1 + self.samples) * problem.size))))
-        process = diffusion_process(problem, self.d, self.samples)
+        most = int(min(2048, max(16, NUMBERS_AT_ONCE / ((1 + (self.samples or SAMPLES)) * problem.size))))
+        process = diffusion_process(problem, self.d, self.samples, first)
         return Marching(SDE(self.d, dt, self.samples), problem, most, self.d, process, dt)
 
 
@@ -108,9 +112,9 @@ def _largest(state: PyTree) -> Float[Array, " runs"]:
 
 
 @singledispatch
-def diffusion_process(problem: Problem, d: int, samples: int) -> Process:
+def diffusion_process(problem: Problem, d: int, samples: int | None, first: PyTree) -> Process:
     """The diffusion of a problem: from its covariance, unless a way without it is registered for its kind."""
-    return CovarianceDiffusion(problem, d)
+    return CovarianceDiffusion(problem, d, first)
 
 
 class Diffusion(Process):
@@ -164,9 +168,9 @@ class CovarianceDiffusion(Diffusion):
     entries: int = eqx.field(static=True)
     block: int = eqx.field(static=True)
 
-    def __init__(self, problem: Problem, d: int) -> None:
+    def __init__(self, problem: Problem, d: int, first: PyTree) -> None:
         self.problem, self.d, self.block = problem, number_array(d), 16
-        self.entries = problem.size
+        self.entries = problem.vector(first).size
 
     def draw(self, stream: Stream) -> Float[Array, "steps n runs"]:
         return stream.normal(Purpose.NOISE, self.entries)
@@ -242,5 +246,10 @@ class SampledDiffusion(Diffusion):
 
 
 @diffusion_process.register
-def _(problem: ProjectionProblem, d: int, samples: int) -> SampledDiffusion:
-    return SampledDiffusion(problem, d, samples)
+def _(problem: ProjectionProblem, d: int, samples: int | None, first: PyTree) -> Diffusion:
+    small = problem.closed_covariance and problem.vector(first).size <= FEW_STATISTICS
+    return (
+        CovarianceDiffusion(problem, d, first)
+        if samples is None and small
+        else SampledDiffusion(problem, d, samples or SAMPLES)
+    )

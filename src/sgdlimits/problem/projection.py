@@ -241,6 +241,11 @@ class ProjectionProblem(Problem):
         return n * (n + self.target.teachers)
 
     @property
+    def closed_covariance(self) -> bool:
+        """Whether the covariance of the increments is a formula, not a sum over many points."""
+        return self.algorithm.limit.linear and self.rule.closed_covariance
+
+    @property
     def tolerance(self) -> float:
         return self.rule.tolerance(self.model) if self.algorithm.limit.linear else self._steps.rule.tolerance
 

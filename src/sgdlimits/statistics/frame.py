@@ -12,6 +12,7 @@ T is never formed from Q during a run, so that it goes on to 1e-16, and the risk
 
 from __future__ import annotations
 
+from functools import singledispatch
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -20,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars
@@ -103,8 +104,15 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], room: int) -> Frame:
     return Frame(a, m, T, kept, stats.names)
 
 
-def in_cone(stats: Overlaps, B: Float[np.ndarray, "k k"]) -> Overlaps:
-    r"""The overlaps of weights that are nearest to these, of any number of leading axes, with the same norms.
+@singledispatch
+def in_cone(stats: PyTree, B: Float[np.ndarray, "k k"]) -> PyTree:
+    """Statistics of weights that are near to these, of any number of leading axes: all are, unless their kind is registered."""
+    return stats
+
+
+@in_cone.register
+def _(stats: Overlaps, B):
+    r"""The overlaps that are nearest, with the same norms.
 
     Where :math:`Q - mm^\top` has negative eigenvalues beyond rounding, as after a solver's errors, they are set to zero.
     """

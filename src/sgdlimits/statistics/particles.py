@@ -8,6 +8,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
+from sgdlimits.statistics.frame import in_cone
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import number_array
 
@@ -46,3 +47,11 @@ def particles_of(stats: Overlaps | Particles) -> Particles:
         if isinstance(stats, Particles)
         else Particles(stats.a, stats.M, number_array(np.diagonal(stats.Q, axis1=-2, axis2=-1)))
     )
+
+
+@in_cone.register
+def _(stats: Particles, B):
+    """Units of the same norms, no longer along the fixed directions than at all."""
+    inside = (np.linalg.solve(B, np.asarray(stats.M).swapaxes(-1, -2)) ** 2).sum(-2)
+    scale = np.sqrt(np.minimum(1.0, np.divide(stats.q, inside, out=np.ones_like(inside), where=inside > 0)))
+    return eqx.tree_at(lambda stats: stats.M, stats, scale[..., None] * stats.M)
