@@ -16,7 +16,7 @@ def overlap(m):
 
 
 def mean_exit_time(problem, start):
-    r""":math:`T'' \Sigma/2d + b T' = -1`, T = 0 at LEVEL, by its two integrals; nothing crosses m = 1, where there is no noise."""
+    r""":math:`T'' \Sigma/2d + b T' = -1`, T = 0 at LEVEL, by two integrals; nothing crosses m = 1, where no noise is."""
     m = np.linspace(LEVEL, 1 - 1e-9, 20001)
     drift = np.asarray(jax.vmap(lambda m: problem.drift(overlap(m)).M[0, 0])(m))
     variance = np.asarray(jax.vmap(lambda m: problem.covariance(overlap(m))[0, 0])(m)) / D
