@@ -300,7 +300,7 @@ def _zoo(ax: Axes, rows: xr.Dataset, title: str, where: Any, size: Size) -> None
         ax.errorbar(left.time, y, xerr=arms, **how)
         for name, cap in zip(some.rule.values, some.cap.values, strict=True):
             if name not in left.rule.values:
-                ax.annotate("not left", (cap, place[name] + shift), color=colour, ha="right", va="center")
+                ax.annotate("not left", (cap, place[name] + 1.6 * shift), color=colour, ha="right", va="center")
         plain = rows_of(left, rule="SGD").time.values
         if plain.size:
             ax.axvline(plain[0], color=colour, linewidth=0.8, linestyle=":", zorder=0)
@@ -369,7 +369,7 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         words = [f"{r['rule']}{_where(r)}, {along} = {r[along]}: {spoken(r)}" for r in dicts(datasets[part])]
         sentences.append(f"Batch {size.many}: {'; '.join(words)}.")
     for r in dicts(datasets["space"]) if "space" in datasets else ():
-        sentences.append(f"{r['rule']}{_where(r)}, in R^d, {r['runs']} runs: {spoken(r)}.")
+        sentences.append(f"{r['rule']}{_where(r)}, batch {r['batch']}, in R^d, {r['runs']} runs: {spoken(r)}.")
     return sentences
 
 
