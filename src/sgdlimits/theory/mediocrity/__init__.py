@@ -12,11 +12,13 @@ from sgdlimits.theory.mediocrity.asymptotic import (
     end_rates as end_rates,
     free_end as free_end,
     free_max_lr as free_max_lr,
+    plateau_correction as plateau_correction,
     plateau_series as plateau_series,
     second_only_risk as second_only_risk,
     terminal_risk as terminal_risk,
     trained_end as trained_end,
 )
+from sgdlimits.theory.mediocrity.delay import delayed_share as delayed_share, noise_delay as noise_delay
 from sgdlimits.theory.mediocrity.rates import (
     LearntState as LearntState,
     LinearRates as LinearRates,
@@ -29,6 +31,7 @@ from sgdlimits.theory.mediocrity.rates import (
     noise_gain as noise_gain,
     optimal_lr as optimal_lr,
     overparametrisation_gain as overparametrisation_gain,
+    pair_max_lr as pair_max_lr,
     usable_gain as usable_gain,
     usable_lr as usable_lr,
     usable_optimal_lr as usable_optimal_lr,
