@@ -121,9 +121,9 @@ def _against_dimension(ax: Axes, rows: xr.Dataset) -> None:
         value, error = scaled(here)
         ax.errorbar(1 / here.d, value, 1.96 * error, fmt=marker, color=colour, markersize=4)
         ax.axhline(float(plateau_correction(lr, noise)), color=colour, linewidth=1.2, label=rf"lr {lr:g}, $\Delta = {noise:g}$")
-    ax.set(xlabel="$1/d$", ylabel="$d$ (chain over theory, less 1)", xlim=(0, None))
+    ax.set(xlabel="$1/d$", ylabel="$d$ (chain over theory, less 1)", xlim=(0, None), ylim=(-3.2, None))
     ax.set_title("(c) correction at finite $d$; lines: $d\\to\\infty$", loc="left")
-    ax.legend(loc="center left")
+    ax.legend(loc="lower left")
 
 
 def scaled(rows: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:

@@ -107,12 +107,12 @@ def plateau_series(width, lr, noise) -> tuple[np.ndarray, ...]:
 
 @checked(arrays=True, width=WIDTH, lr=not_negative)
 def plateau_correction(lr, noise) -> np.ndarray:
-    r"""The coefficient c of 1/d in the plateau of one unit on the sphere: the mean excess risk is :math:`R\,(1 + c/d + \ldots)`.
+    r"""The coefficient c of 1/d in the plateau of one unit on the sphere, whose mean excess risk is :math:`R\,(1 + c/d)`.
 
     With :math:`R = \gamma\Delta/(1-6\gamma)`, (8),
 
-    .. math:: c = \frac{-2(1-12\gamma) + 2R\,(1 + 36\gamma + 144\gamma^2 - 1008\gamma^3) - 6\gamma R^2\,(7 + 48\gamma - 72\gamma^2)
-              + 72\gamma^2R^3\,(1+4\gamma)}{(1-6\gamma)\,(2-R)},
+    .. math:: c = \frac{-2(1-12\gamma) + 2R\,(1 + 36\gamma + 144\gamma^2 - 1008\gamma^3)
+              - 6\gamma R^2\,(7 + 48\gamma - 72\gamma^2) + 72\gamma^2R^3\,(1+4\gamma)}{(1-6\gamma)\,(2-R)},
 
     which is :math:`-1 + \gamma\,(6 + \Delta/2)` for small rates and grows without bound where the plateau meets the saddle. In
     samples per dimension :math:`y = m^2` has the mean step :math:`b(y) + b_1(y)/d` and the variance :math:`a(y)/d`. In the

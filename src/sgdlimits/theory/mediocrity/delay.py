@@ -27,9 +27,9 @@ def noise_delay(width, lr, noise, start) -> np.ndarray:
               - \frac xp\;{}_2F_2\Big(1, 1; 2, 1+\frac p2; -\frac x2\Big)\Big]
               = \frac1{2\omega_M}\big(\log x - E\log|\sqrt x + \xi|^2\big):
 
-    :math:`-\infty` at y = 0, and :math:`(2-p)/(2\omega_M x)` far out: for one unit it is positive from some y on. The mean over random starts is
-    :math:`-\log(1+\kappa)/2\omega_M` for every width. It is the linear noise near the saddle that is counted, so that the
-    overlap at the exit has to be large beside :math:`d^{-1/2}`.
+    :math:`-\infty` at y = 0, and :math:`(2-p)/(2\omega_M x)` far out: for one unit it is positive from some y on. The mean over
+    random starts is :math:`-\log(1+\kappa)/2\omega_M` for every width. Only linear noise near the saddle is counted, so that
+    the overlap at the exit has to be large beside :math:`d^{-1/2}`.
 
     Parameters
     ----------
