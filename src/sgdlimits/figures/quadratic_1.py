@@ -109,8 +109,8 @@ def _caption(datasets: dict[str, xr.Dataset], found: dict[str, Phases], size: Si
     )
     return [
         f"{of_the_paper(1, size, FULL)}: p = {size.width}, p* = {size.teachers}, learning rate {size.lr:g}, N = {size.d}.",
-        f"Solid: the ODE. Dashed: the mean of {size.runs} runs of the exact chain from the same start, which have the law of SGD",
-        "in R^N, with a band of one standard error. Colours are students. (a) overlaps with teachers, (b) between",
+        f"Solid: the ODE. Dashed: the mean of {size.runs} runs of the exact chain from the same start, which have the law of",
+        "SGD in R^N, with a band of one standard error. Colours are students. (a) overlaps with teachers, (b) between",
         "students, (c) norms, (d) population risk. Shaded are the plateau and the descent that `phases` finds in the ODE.",
         words if parts else f"It finds no plateau up to t = {size.end:.1f}.",
         f"The mean risk of the chain departs most from the ODE at t = {float(ode.t[worst]):.1f}, by",
