@@ -348,7 +348,7 @@ def slope_of_the_risk(W, T):
 
 @pytest.mark.parametrize("width", [2, 4])
 def test_points_for_uneven_teachers_are_critical_with_their_risk_and_index(width):
-    """Weights in R^7: the gradient vanishes, the risk is that of the quadratic form, the Hessian by differences of the gradient."""
+    """Weights in R^7: gradient, risk of the quadratic form, and the Hessian by differences of the gradient."""
     d, problem = 7, uneven(width, GRAM)
     T = np.zeros((d, d))
     lower = np.linalg.cholesky(GRAM)

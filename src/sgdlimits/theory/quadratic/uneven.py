@@ -1,9 +1,9 @@
 r"""Critical points of a quadratic network whose teachers are not orthonormal.
 
 The labels are :math:`x^\top T x` with :math:`T = \frac1{p^*}\sum_l w^*_l w_l^{*\top}`, which has the eigenvalues
-:math:`t_1, t_2, \dots` With :math:`D = \frac1p W^\top W - T` risk and gradient are those of `critical`. The gradient vanishes only
-if :math:`G = W^\top W` commutes with T, so that a critical point has learnt a set S of s eigenvectors of T, and taken r directions
-orthogonal to the teachers for signal:
+:math:`t_1, t_2, \dots` With :math:`D = \frac1p W^\top W - T` risk and gradient are those of `critical`. The gradient vanishes
+only if :math:`G = W^\top W` commutes with T, so that a critical point has learnt a set S of s eigenvectors of T, and taken r
+directions orthogonal to the teachers for signal:
 
 .. math:: G = p\,(t_i + b) \text{ on } i\in S, \quad p\,b \text{ on the r directions}, \quad 0 \text{ else}, \qquad
           b = \frac1{s+r+2}\sum_{i\notin S} t_i, \qquad R = 2\,(s+r+2)\,b^2 + 2\sum_{i\notin S} t_i^2 .
