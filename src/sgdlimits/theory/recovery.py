@@ -1,4 +1,4 @@
-r"""How long SGD takes to find a spike from a random start [2]_: a logarithm and its constant for matrices, a barrier for tensors.
+r"""How long SGD takes to find a spike from a random start [2]_: a logarithm with its constant, or a barrier for tensors.
 
 The overlap is of order :math:`d^{-1/2}` at first, and :math:`u = \sqrt d\,m` is a diffusion that does not contain d.
 """
@@ -73,8 +73,8 @@ def crossing_time(Lambda: float, order: int, start: float = 0.0, end: float = np
               \tau \simeq \frac{\pi}{k\sqrt{k-2}}\;e^{\frac{k-2}{2k}\Lambda^{-2/(k-2)}} \quad (\Lambda\to0).
 
     For odd k only the barrier on the right can be passed, and :math:`\ell = -\infty`; for even k either, :math:`\ell = 0`, and
-    the second formula is to be halved. Beyond the barrier u runs away in a finite time, so that `end` may be infinite: then it is
-    the time until the overlap is of order one, to leading order in d.
+    the second formula is to be halved. Beyond the barrier u runs away in a finite time, so that `end` may be infinite: the time
+    until the overlap is of order one, to leading order in d.
 
     >>> round(crossing_time(0.4, order=3), 4), round(crossing_time(0.4, order=4), 4)
     (3.2984, 0.4759)
