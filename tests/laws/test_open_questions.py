@@ -13,11 +13,11 @@ from scipy.optimize import brentq
 import sgdlimits as sl
 from sgdlimits.theory import mediocrity
 from sgdlimits.theory.escape import critical_points, escape
+from sgdlimits.theory.mediocrity import plateau_correction
 from sgdlimits.theory.mediocrity.asymptotic import (
     end_rates,
     free_end,
     free_max_lr,
-    plateau_correction,
     plateau_series,
     second_only_risk,
     terminal_risk,
@@ -165,6 +165,26 @@ def test_correction_of_the_plateau_is_that_of_the_exact_step(lr, noise):
     np.testing.assert_allclose(plateau_correction(lr, noise), -2 * shift / R * d, rtol=2e-3, atol=2e-3)
     small = 1e-4
     np.testing.assert_allclose(plateau_correction(small, noise), -1 + small * (6 + noise / 2), atol=1e-5)
+
+
+@pytest.mark.parametrize(("lr", "noise"), [(1 / 12, 0.0), (0.05, 1.5)])
+def test_drift_on_the_sphere_to_order_one_over_d_is_that_of_the_exact_step(lr, noise):
+    """The mean step at two dimensions, less the drift of the limit: what is left next falls as 1/d."""
+    x, weights = hermite_e.hermegauss(16)
+    weights = weights / weights.sum()
+    fixed, own, label = np.meshgrid(x, x, x, indexing="ij")
+    for m in (0.05, 0.5, 0.95):
+        gaps = []
+        for d in (10**4, 2 * 10**4):
+            rest = d - 2 + np.sqrt(2 * (d - 2)) * np.array([-1.0, 1.0])[:, None, None, None]
+            field = m * fixed + np.sqrt(1 - m**2) * own
+            c = 2 * lr / d * (fixed**2 + np.sqrt(noise) * label - field**2) * field
+            after = (m + c * fixed) / np.sqrt(1 + 2 * c * field + c**2 * (fixed**2 + own**2 + rest))
+            step = d * np.einsum("i,j,k,ijk", weights, weights, weights, (after - m).mean(0))
+            limit = lr * m * (4 * (1 - 6 * lr) * (1 - m**2) - 2 * lr * noise)
+            gaps.append(d * (step - limit) - mediocrity.drift_correction(m, lr, noise))
+        assert abs(gaps[0]) < 2e-3
+        np.testing.assert_allclose(2 * gaps[1], gaps[0], atol=2e-5)
 
 
 @pytest.mark.full

@@ -15,8 +15,8 @@ import xarray as xr
 import sgdlimits as sl
 from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, error_of, ignore, panels, progress, rows_of, tabulate
 from sgdlimits.plot.style import OKABE_ITO
-from sgdlimits.theory.mediocrity import asymptotic_excess_risk, learnt_state, max_lr
-from sgdlimits.theory.mediocrity.asymptotic import EndState, free_end, plateau_correction, plateau_series, trained_end
+from sgdlimits.theory.mediocrity import asymptotic_excess_risk, learnt_state, max_lr, plateau_correction
+from sgdlimits.theory.mediocrity.asymptotic import EndState, free_end, plateau_series, trained_end
 
 RATES, LOUD = (0.03, 0.06, 0.1), 2.0
 """Learning rates of one unit, and the noise of the comparison between kinds of network."""

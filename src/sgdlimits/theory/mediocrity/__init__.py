@@ -12,13 +12,16 @@ from sgdlimits.theory.mediocrity.asymptotic import (
     end_rates as end_rates,
     free_end as free_end,
     free_max_lr as free_max_lr,
-    plateau_correction as plateau_correction,
     plateau_series as plateau_series,
     second_only_risk as second_only_risk,
     terminal_risk as terminal_risk,
     trained_end as trained_end,
 )
 from sgdlimits.theory.mediocrity.delay import delayed_share as delayed_share, noise_delay as noise_delay
+from sgdlimits.theory.mediocrity.finite_d import (
+    drift_correction as drift_correction,
+    plateau_correction as plateau_correction,
+)
 from sgdlimits.theory.mediocrity.rates import (
     LearntState as LearntState,
     LinearRates as LinearRates,

@@ -105,34 +105,6 @@ def plateau_series(width, lr, noise) -> tuple[np.ndarray, ...]:
     return tuple(g * noise + g**2 * (6 * noise + c * noise**2) for c in curves)
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
-def plateau_correction(lr, noise) -> np.ndarray:
-    r"""The coefficient c of 1/d in the plateau of one unit on the sphere, whose mean excess risk is :math:`R\,(1 + c/d)`.
-
-    With :math:`R = \gamma\Delta/(1-6\gamma)`, (8),
-
-    .. math:: c = \frac{-2(1-12\gamma) + 2R\,(1 + 36\gamma + 144\gamma^2 - 1008\gamma^3)
-              - 6\gamma R^2\,(7 + 48\gamma - 72\gamma^2) + 72\gamma^2R^3\,(1+4\gamma)}{(1-6\gamma)\,(2-R)},
-
-    which is :math:`-1 + \gamma\,(6 + \Delta/2)` for small rates and grows without bound where the plateau meets the saddle. In
-    samples per dimension :math:`y = m^2` has the mean step :math:`b(y) + b_1(y)/d` and the variance :math:`a(y)/d`. In the
-    stationary state the mean step is zero, so that :math:`E y` is off the root :math:`y_\star` of b by
-
-    .. math:: \frac1{d\,|b'|}\Big(b_1 + \frac{b''}2\,\frac a{2|b'|}\Big) \quad\text{at } y_\star.
-
-    NaN where nothing is learnt.
-
-    >>> plateau_correction([0.03, 0.1], [2.0, 1.0]).round(3)
-    array([-0.613,  3.595])
-    """
-    lr, noise = np.broadcast_arrays(*as_numbers(lr, noise))
-    g = np.where(lr < max_lr(1, noise), lr, np.nan)
-    R = g * noise / (1 - 6 * g)
-    first = 2 * R * (1 + 36 * g + 144 * g**2 - 1008 * g**3)
-    second = 6 * g * R**2 * (7 + 48 * g - 72 * g**2)
-    return (-2 * (1 - 12 * g) + first - second + 72 * g**2 * R**3 * (1 + 4 * g)) / ((1 - 6 * g) * (2 - R))
-
-
 def _free(p: float, lr: float, noise: float) -> tuple[float, ...]:
     def state(x):
         kappa, mu = x
