@@ -6,6 +6,7 @@ mean exit is compared with the ODE's.
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
@@ -29,7 +30,7 @@ from sgdlimits.theory.mediocrity.times import horizon, setting
 
 RATES = (0.03, 1 / 12)
 THRESHOLD = 0.1
-FULL = Size(dimensions={1000: 8192, 4000: 4096, 16_000: 2048}, starts=(0.125, 0.25, 0.5, 1.0, 2.0, 3.0))
+FULL = Size(dimensions={1000: 4096, 4000: 1024, 16_000: 256}, starts=(0.125, 0.25, 0.5, 1.0, 2.0, 3.0))
 QUICK = Size(dimensions={500: 1024, 2000: 1024}, starts=(0.25, 1.0, 2.0))
 """Runs at each dimension, and the root of d times the overlap at the start."""
 
@@ -49,7 +50,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 def point(lr: float, d: int, y: float, runs: int, seed: int) -> dict[str, float]:
     """By how much the chain's mean exit is later than the ODE's, its standard error, and what theory says."""
     problem, m = sl.presets.phase_retrieval(lr=lr), y * d**-0.5
-    start, until = sl.Overlaps(np.ones(1), np.full((1, 1), m), np.eye(1)), sl.exits(THRESHOLD)
+    start, until = sl.Overlaps(jnp.ones(1), jnp.full((1, 1), m), jnp.eye(1)), sl.exits(THRESHOLD)
     end = horizon(setting(problem, d, THRESHOLD))
     found = sl.simulate(problem, sl.Chain(d), start, t_max=end, runs=runs, seed=seed, until=until, progress=False)
     t = sl.exit_times(found, THRESHOLD).t.values * lr

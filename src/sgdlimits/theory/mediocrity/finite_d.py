@@ -1,8 +1,8 @@
 r"""One unit on the sphere at finite dimension: the drift to order 1/d, and what it does to the plateau at the end.
 
 A step takes m to :math:`(m + C\lambda_\star/d)\,(1 + 2C\lambda/d + C^2|x|^2/d^2)^{-1/2}` with
-:math:`C = 2\gamma\mathcal E\lambda`. To second order in 1/d its mean is a polynomial, by Wick's theorem; appendices D.2 and G.2 of
-the paper have the terms before the average.
+:math:`C = 2\gamma\mathcal E\lambda`. To second order in 1/d its mean is a polynomial, by Wick's theorem; appendices D.2 and G.2
+of the paper have the terms before the average.
 """
 
 from __future__ import annotations
