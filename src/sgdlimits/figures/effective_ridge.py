@@ -68,7 +68,10 @@ def point(preset: str, snr: float, share: float, size: Size, seed: int) -> dict[
     """Second layer of the good classifier, its accuracy, and the mean of the chain that starts there."""
     d, t_max, runs = size.chain
     problem, x = classifier(preset, snr, share * classifier_ridge(preset, snr))
-    found = sl.simulate(problem, sl.Chain(d), good(preset, x), t_max=t_max, runs=runs, seed=seed, save=21, progress=False)
+    stats = good(preset, x)
+    lowest = float(jnp.linalg.eigvalsh(stats.Q - stats.M @ stats.M.T)[0])  # zero up to the accuracy of the integrals
+    start = sl.Overlaps(stats.a, stats.M, stats.Q + max(0.0, 1e-9 - lowest) * jnp.eye(stats.Q.shape[0]))
+    found = sl.simulate(problem, sl.Chain(d), start, t_max=t_max, runs=runs, seed=seed, save=21, progress=False)
     squares = (found.a.values[:, 10:] ** 2).mean((1, 2))
     return {"v": x[0], "chain": squares.mean(), "error": error_of(squares), "accuracy": float(found.accuracy[0, 0])}
 

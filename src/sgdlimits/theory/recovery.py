@@ -57,8 +57,6 @@ def recovery_time(snr: float, d: int, share: float = 0.5, lr: float = 1.0) -> Re
     share, gap = check_share("share", share), snr - lr
     if gap <= 0:
         return RecoveryTime(np.inf, np.nan)
-    if share in (0, 1):
-        raise BadInput(f"share must be between 0 and 1; got {share:g}. The end itself is never reached.")
     constant = np.log(share**2 * gap**2 / ((1 - share**2) * lr * snr)) + np.euler_gamma + np.log(2)
     return RecoveryTime(float((np.log(d) + constant) / (8 * gap * lr)), float(np.pi / np.sqrt(2) / (8 * gap * lr)))
 

@@ -32,6 +32,7 @@ from sgdlimits.statistics import Overlaps
 MOST = 10**5
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class UnevenFamily:
     """Critical points that have learnt some eigenvectors of the teachers' matrix, and r directions orthogonal to them.
