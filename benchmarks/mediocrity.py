@@ -1,6 +1,6 @@
 """The tables of docs/noise.md and docs/learning_rate.md: exit times and ends of learning, chain against theory.
 
-    python benchmarks/mediocrity.py [noise] [widths] [ends] [gains] [--processes N]
+    python benchmarks/mediocrity.py [noise] [delays] [widths] [ends] [gains] [--processes N]
 
 prints all of them or those named, rows in N processes. Most of the time goes into the chain at d = 10^6.
 """
@@ -48,6 +48,13 @@ def exit_time_of_one_unit(d: int, lr: float, noise: float, threshold: float, run
     return f"{d:,}", f"{lr:.4f}", noise, threshold, f"{kappa:.2f}", runs, measured, *(f"{t:.3f}" for t in theory)
 
 
+def delays(lr: float) -> tuple:
+    """By how much noise delays the mean exit of one unit from given starts, and the share of random starts it delays."""
+    values = mediocrity.noise_delay(1, lr, 0.0, STARTS)
+    share = 100 * float(mediocrity.delayed_share(lr))
+    return f"{lr:.4f}", f"{mediocrity.noise_gain(1, lr):.2f}", *(f"{value:+.3f}" for value in values), f"{share:.0f} %"
+
+
 def exit_time_of_several_units(p: int, g: float, threshold: float, d: int, runs: int) -> tuple:
     """Mean exit times at the learning rate g p in the paper's time."""
     problem, kappa = sl.presets.phase_retrieval(p, lr=g * p), mediocrity.noise_gain(p, g * p)
@@ -88,6 +95,7 @@ def chain(problem: sl.ProjectionProblem, d: int, threshold: float, runs: int) ->
     return f"{values.mean():.3f} ± {values.std() / np.sqrt(runs):.3f}"
 
 
+STARTS = (0.125, 0.25, 0.5, 1.0, 2.0, 3.0)
 WIDTHS = (2, 3, 5, 10, 20, np.inf)
 RATES = ("0.5 usable", "0.97 usable", "1.03 usable", "published optimum")
 TABLES = {
@@ -106,6 +114,7 @@ TABLES = {
         ],
         exit_time_of_one_unit,
     ),
+    "delays": Table(("lr", "κ", *(f"{y:g}" for y in STARTS), "delayed"), [(0.03,), (1 / 12,), (0.12,)], delays),
     "widths": Table(
         ("p", "lr/p", "T", "κ", "runs", "chain", "annealed (47)", "quenched (46)", "quenched ODE", "less δ"),
         [

@@ -10,9 +10,10 @@ import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
+from scipy.special import ndtr
 
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, check_dimension
+from sgdlimits.errors import BadInput, check_dimension, check_share
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Purpose, Stream
 from sgdlimits.size import check_room
@@ -71,6 +72,8 @@ class RandomInit(Start):
     scale : standard deviation of sqrt(d) times a weight, or the norm where `unit` holds
     unit : whether each direction is scaled to the norm `scale`
     second : each entry of the second layer; or of each scalar, by name
+    positive : the probability with which each entry of the second layer keeps its sign; the others have the opposite one. All
+        keep it unless given
 
     What is not given comes from the problem (`problem.initial`).
 
@@ -84,6 +87,7 @@ class RandomInit(Start):
     scale: float | None = eqx.field(static=True, default=None)
     unit: bool | None = eqx.field(static=True, default=None)
     second: float | dict[str, Any] | None = eqx.field(converter=_given, default=None)
+    positive: float | None = eqx.field(static=True, default=None)
 
     def overlaps(self, problem, stream):
         p, k, gram = problem.directions.width, problem.directions.fixed, problem.directions.gram
@@ -120,6 +124,8 @@ class RandomInit(Start):
     def _second(self, problem, stream) -> Any:
         law, runs = problem.directions.initial, stream.runs.size
         constant = _second(self.second, problem, runs)
+        if self.positive is not None:
+            return self._signed(constant, law.second_spread, stream)
         if self.second is not None or law.second_spread == 0:
             return constant
         if not isinstance(constant, dict):
@@ -130,6 +136,14 @@ class RandomInit(Start):
             )
         normal = stream.normal(Purpose.START_SECOND, constant["a"][0].size)[0].T
         return {**constant, "a": constant["a"] + law.second_spread * normal.reshape(constant["a"].shape)}
+
+    def _signed(self, constant: Any, spread: float, stream) -> Any:
+        """The second layer with signs by lot: a normal number above the quantile of 1 - positive keeps the sign."""
+        share = check_share("positive", self.positive)
+        if isinstance(constant, dict) or (spread and self.second is None):
+            raise BadInput("positive needs a second layer of one size. Give second=..., or explicit statistics.")
+        normal = stream.normal(Purpose.START_SECOND, constant.shape[1])[0].T
+        return np.where(ndtr(-normal) < share, constant, -constant)
 
 
 @checked

@@ -22,6 +22,7 @@ TINY = {
     "effective-1": dict(d=40, end=2.0, shown=4, runs=4),
     "effective-2": dict(d=40, runs=4, end=2.0, ring_runs=4, ring_end=2.0),
     "effective-3": dict(d=40, runs=4, end=2.0, ring_runs=4, ring_end=2.0),
+    "effective-ridge": dict(presets=1, snr=(100.0, 50.0), shares=(0.5, 0.8), chain=(40, 2.0, 4)),
     "mean-field": dict(widths=(2, 4), ratios=(1.0, 10.0, 100.0), times=30),
     "mediocrity-1-left": dict(d=40, t_max=30.0, sgd=4, sde=4, chain=4),
     "mediocrity-1-right": dict(dimensions=(32, 40), widths={1: (4, 4, 1.0), 2: (4, 4, 1.0)}),
@@ -30,6 +31,7 @@ TINY = {
     "mediocrity-4": dict(points=4, lines=2, steps=3, dimensions=(3, 30), starts=4),
     "mediocrity-5": dict(d=40, t_max=12.0, widths={1: 4, 2: 4}, sgd=0),
     "mediocrity-width": dict(d=40, runs={1: 4, 2: 4}, starts=4),
+    "noise-delay": dict(dimensions={40: 4}, starts=(1.0, 2.0)),
     "quadratic-1": dict(width=2, teachers=2, d=1000, lr=0.1, end=60.0, runs=4),
     "quadratic-2": dict(rates=5, starts=2, widths=(3, 4, 5)),
     "quadratic-5": dict(dimensions=(2, 3), widest=4),
@@ -37,7 +39,9 @@ TINY = {
     "quadratic-3": dict(width=3, teachers=2, starts=3, end=20.0, times=11),
     "quadratic-4": dict(limit=2.0, shown=(1024, 2048), runs=4, end=0.1, sizes=(1024, 2048), compared=4, early=0.1),
     "open-activations": dict(runs={40: 4}, activations=1, cases=0, d=40, shown=2, length=4.0),
-    "open-noise": dict(d=40, t_max=12.0, runs=4, noises=(1.0,), width=1, steps=(0.05,), kinds=1, dimensions=(32, 40)),
+    "open-noise": dict(
+        d=40, t_max=12.0, runs=4, noises=(1.0,), width=1, steps=(0.05,), kinds=1, dimensions=(32, 40), long=12.0, many=4
+    ),
     "open-second-layer": dict(width=2, widths={2: 1}, ratios=(0.3, 1.0), d=40, chain=0, ends=(20.0, 4.0, 20.0)),
     "regimes": dict(kappas=2, deltas=5, widths=(1, 2)),
     "which-optimiser": dict(

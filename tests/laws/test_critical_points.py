@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import jax
 import numpy as np
 import pytest
-from scipy.optimize import minimize, root
+from scipy.optimize import least_squares, minimize, root
 
 import sgdlimits as sl
 from sgdlimits.analysis import landscape
 from sgdlimits.analysis.landscape import hessian_spectrum
 from sgdlimits.errors import BadInput
+from sgdlimits.theory import quadratic as theory
 from sgdlimits.theory.quadratic.critical import critical_points, degrees_of_freedom, solution_dimension
 from sgdlimits.theory.quadratic.family import CriticalFamily
 
@@ -326,3 +328,73 @@ def test_families_that_do_not_fit_are_flagged():
         points.family(2, 1)
     with pytest.raises(BadInput, match="search with fixed_points"):
         critical_points(sl.presets.phase_retrieval())
+
+
+# --- teachers that are not orthonormal ---------------------------------------------------------------------------------------
+
+GRAM = np.array([[1.0, 0.6, 0.0], [0.6, 1.5, 0.2], [0.0, 0.2, 0.4]])
+
+
+def uneven(width, gram):
+    target = sl.Target(sl.CommitteeReadout("square"), len(gram), gram=gram)
+    return sl.ProjectionProblem(target, sl.TwoLayer(width, "square"), sl.SquaredLoss(1.0), sl.OnePassSGD(0.1))
+
+
+def slope_of_the_risk(W, T):
+    """The gradient of the risk of the quadratic form W^T W/p - T, from its two moments."""
+    D = W.T @ W / len(W) - T
+    return 4 / len(W) * W @ (np.trace(D) * np.eye(len(T)) + 2 * D)
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_points_for_uneven_teachers_are_critical_with_their_risk_and_index(width):
+    """Weights in R^7: gradient, risk of the quadratic form, and the Hessian by differences of the gradient."""
+    d, problem = 7, uneven(width, GRAM)
+    T = np.zeros((d, d))
+    lower = np.linalg.cholesky(GRAM)
+    T[:3, :3] = lower.T @ lower / 3
+    families = theory.uneven_critical_points(problem)
+    assert len(families) == sum(math.comb(3, s) * (width - s + 1 if s < 3 else 1) for s in range(min(3, width) + 1))
+    for family in families[:: 1 if width == 2 else 3]:
+        stats, rest = family.statistics(), width - len(family.learnt)
+        W = np.zeros((width, d))
+        W[:, :3] = np.linalg.solve(lower, np.asarray(stats.M).T).T
+        across = np.asarray(stats.Q).diagonal() - (W**2).sum(1)
+        W[width - rest : width - rest + family.r, 3 : 3 + family.r] = np.diag(np.sqrt(across[width - rest :][: family.r]))
+        np.testing.assert_allclose(W @ W.T, stats.Q, atol=1e-12)
+        np.testing.assert_allclose(slope_of_the_risk(W, T), 0, atol=1e-12)
+        D = W.T @ W / width - T
+        np.testing.assert_allclose(family.risk, np.trace(D) ** 2 + 2 * (D**2).sum(), rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(family.risk, problem.risk(stats), rtol=1e-10, atol=1e-12)
+        steps = 1e-6 * np.eye(width * d).reshape(-1, width, d)
+        hessian = [(slope_of_the_risk(W + e, T) - slope_of_the_risk(W - e, T)).ravel() / 2e-6 for e in steps]
+        assert (np.linalg.eigvalsh(np.array(hessian)) < -1e-5).sum() == family.index(d)
+
+
+def test_every_search_for_uneven_teachers_ends_in_a_family_and_descent_in_the_strongest(say):
+    width, d, rng = 2, 5, np.random.default_rng(0)
+    families = theory.uneven_critical_points(uneven(width, GRAM))
+    T = np.zeros((d, d))
+    lower = np.linalg.cholesky(GRAM)
+    T[:3, :3] = lower.T @ lower / 3
+    risks, seen = np.array([family.risk for family in families]), set()
+    for _ in range(60):
+        found = least_squares(lambda w: slope_of_the_risk(w.reshape(width, d), T).ravel(), rng.normal(size=width * d))
+        if np.abs(found.fun).max() < 1e-9:
+            D = found.x.reshape(width, d).T @ found.x.reshape(width, d) / width - T
+            gaps = np.abs(risks - np.trace(D) ** 2 - 2 * (D**2).sum())
+            assert gaps.min() < 1e-8
+            seen.add(int(gaps.argmin()))
+    say(f"{len(seen)} of {len(families)} families were met")
+    assert len(seen) > 3
+    minima = [family.learnt for family in families if family.index(d) == 0]
+    assert minima == [(0, 1)]
+
+
+def test_orthonormal_teachers_are_the_even_case():
+    problem = sl.presets.quadratic_network(width=3, teachers=2, noise=0.1)
+    even, uneven = theory.critical_points(problem), theory.uneven_critical_points(problem)
+    for family in uneven:
+        like = even.family(len(family.learnt), family.r)
+        np.testing.assert_allclose(family.risk, like.risk, rtol=1e-12)
+        assert family.index(9) == like.index(9)

@@ -134,7 +134,8 @@ def test_terms_of_a_spike_make_up_a_step_of_its_chain():
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_meet_the_conditions_and_are_critical_at_one_over_d(preset, say):
-    """The last condition as printed, below delta^-1, fails wherever the gradient's length varies: its exponent is 2."""
+    """The last condition as printed, below delta^-1, fails wherever the gradient's length varies: its exponent is 2, and
+    1 for spiked tensors, whose gradient is Gaussian."""
     report = sl.effective_dynamics(PRESETS[preset]()).localizability()
     *_, fourth, second = report.conditions
     say(f"{preset}: critical exponent {report.critical_exponent:.4f}, moments {fourth.measured:.2f} and {second.measured:.2f}")

@@ -96,6 +96,25 @@ def test_one_unit_needs_the_fewest_samples_near_the_optimal_rate():
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("d", [1024, 4096, 16384])
+def test_noise_delays_the_exit_from_a_typical_start_and_not_from_a_small_one(d, say):
+    """One unit at kappa = 1 from the overlaps 1 and 1/4 times d^-1/2: the ODE's time and the closed delay, whatever d."""
+    problem, T = sl.presets.phase_retrieval(lr=1 / 12), 0.1
+    for y in (1.0, 0.25):
+        m = y * d**-0.5
+        start = sl.Overlaps(np.ones(1), np.full((1, 1), m), np.eye(1))
+        times = exits(problem, sl.Chain(d), start, T, runs=512, t_max=400, seed=3)
+        limit, delay = (
+            mediocrity.exit_time(problem, d, T, "ode", start=m),
+            12 * float(mediocrity.noise_delay(1, 1 / 12, 0.0, y)),
+        )
+        error = times.std(ddof=1) / np.sqrt(times.size)
+        say(f"d = {d}, y = {y}: chain less ODE {(times.mean() - limit) / 12:.3f} ± {error / 12:.3f}, theory {delay / 12:.3f}")
+        assert agrees(times, limit + delay)
+        assert (times.mean() - limit) * delay > 0
+
+
+@pytest.mark.full
 def test_full_ode_over_random_starts_has_the_quenched_time_for_small_thresholds_only():
     """Within 1 % at T = 0.01, d = 10^4, width 5; at T = 0.5 the drift's bend delays it by more than 5 %."""
     width, d = 5, 10_000

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.polynomial import hermite_e
+from scipy.optimize import root
 from scipy.stats import binomtest
 
 import sgdlimits as sl
 from sgdlimits.figures.effective_2 import optimal as optimal_binary
 from sgdlimits.figures.effective_3 import optimal as optimal_xor
+from sgdlimits.figures.effective_ridge import classifier, good
+from sgdlimits.theory import effective
 
 CASES = {
     "binary": (lambda: sl.presets.binary_mixture(snr=100.0, ridge=0.1), optimal_binary, 50.0, 400, 0.5, 1 / 2),
@@ -71,3 +75,52 @@ def test_a_step_that_is_too_large_for_the_ridge_diverges():
         data = sl.simulate(problem, sl.Chain(250), sl.RandomInit(250), t_max=1.0, runs=16, save=3, progress=False)
     assert (data.status == "diverged").all()
     assert np.isfinite(data.risk).all()
+
+
+def small_drift(snr, ridge, v, m, q, classes):
+    """Change of (v, m, q) of one unit of a network with small outputs, lr = 1: integrals over two fields on a grid, NumPy."""
+    x, weights = hermite_e.hermegauss(301)
+    along, across = np.meshgrid(x, x, indexing="ij")
+    weights = np.outer(weights, weights) / weights.sum() ** 2
+    rest, total = np.sqrt(max(q - m**2, 0.0)), np.zeros(3)
+    for mean, sign in classes:
+        fixed = mean + along / np.sqrt(snr)
+        field = m * fixed + rest * across / np.sqrt(snr)
+        on = 0.5 * (1 + np.tanh(field / (0.02 * np.sqrt(q / snr))))  # the kink, a little smoothed for the grid
+        error = sign / 2
+        push = np.array([(weights * error * on * each).sum() for each in (field, v * fixed, 2 * v * field)])
+        push[2] += v**2 / snr * (weights * error**2 * on).sum()
+        total += push / len(classes)
+    return total - ridge * np.array([v, m, 2 * q])
+
+
+@pytest.mark.parametrize(("snr", "preset"), [(5.0, "xor_mixture"), (20.0, "xor_mixture"), (5.0, "binary_mixture")])
+def test_line_of_the_good_classifier_is_that_of_integrals_on_a_grid(snr, preset):
+    """Second layer 1e-3, unknown overlap, length and ridge."""
+    classes = [(1, 1), (-1, 1), (0, -1), (0, -1)] if preset == "xor_mixture" else [(1, 1), (-1, -1)]
+    v, guess = 1e-3, effective.classifier_ridge(preset, snr)
+    balance = lambda z: small_drift(snr, z[2], v, v * z[0], v**2 * z[1], classes) / v / np.array([1, 1, v])
+    found = root(balance, [0.97, 1.1, 0.95 * guess], tol=1e-10)
+    assert found.success
+    np.testing.assert_allclose(found.x[2], guess, rtol=2e-3)
+
+
+@pytest.mark.full
+def test_good_classifier_of_xor_ends_on_the_closed_line(say):
+    """Fixed points of the ODE at snr 20: their squared second layer falls to zero there, linearly; the chain stays at one."""
+
+    line = effective.classifier_ridge("xor_mixture", 20.0)
+    shares, squares = np.array([0.97, 0.99]), []
+    for share in shares:
+        problem, x = classifier("xor_mixture", 20.0, share * line)
+        squares.append(x[0] ** 2)
+    end = shares[1] + squares[1] * (shares[1] - shares[0]) / (squares[0] - squares[1])
+    say(f"v^2 = {np.round(squares, 4)} at {shares} of the line, zero at {end:.4f}")
+    assert abs(end - 1) < 2e-3
+    problem, x = classifier("xor_mixture", 20.0, 0.7 * line)
+    for d in (300, 1000, 3000):
+        found = sl.simulate(problem, sl.Chain(d), good("xor_mixture", x), t_max=6, runs=8, seed=d, save=13, progress=False)
+        means = (found.a.values[:, 6:] ** 2).mean((1, 2)) / x[0] ** 2
+        error = means.std(ddof=1) / np.sqrt(8)
+        say(f"d = {d}: chain over ODE {means.mean():.4f} ± {error:.4f}")
+        assert abs(means.mean() - 1) < 5 * error + 10 / d

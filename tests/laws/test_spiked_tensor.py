@@ -13,6 +13,7 @@ from scipy.optimize import minimize_scalar
 
 import sgdlimits as sl
 from sgdlimits.theory import effective
+from sgdlimits.theory.recovery import crossing_time, recovery_time
 
 D = 20_000
 OVERSHOOT = 0.5826
@@ -260,3 +261,74 @@ def test_plots_show_both_statistics():
     assert sl.plot.overlaps(data, what="r2").get_ylabel() == r"squared rest $r_\perp^2$"
     sl.plot.overview(data)
     plt.close("all")
+
+
+# --- how long it takes -------------------------------------------------------------------------------------------------------
+
+
+def recoveries(snr, lr, d, runs, seed):
+    """Times at which matrix PCA has half of its final overlap: plain NumPy, vectors in R^d with the noise of a real matrix."""
+    rng, end, times = np.random.default_rng(seed), 0.5 * np.sqrt(snr - lr), np.full(runs, np.nan)
+    x = rng.normal(size=(runs, d)) / np.sqrt(d)
+    for step in range(1, 40 * d):
+        g, square = rng.normal(size=(runs, d)), (x**2).sum(1, keepdims=True)
+        unit = x / np.sqrt(square)
+        noise = np.sqrt(2 * square) * (g + (np.sqrt(2) - 1) * unit * (unit * g).sum(1, keepdims=True))
+        push = 4 * snr * x[:, :1] * (np.arange(d) == 0) - 4 * square * x + 2 * noise
+        x = x + lr / d * push
+        times[np.isnan(times) & (np.abs(x[:, 0]) > end)] = step / d
+        if not np.isnan(times).any():
+            return times
+    raise AssertionError("a run takes too long")
+
+
+@pytest.mark.parametrize(("snr", "lr"), [(2.0, 1.0), (1.5, 0.5)])
+def test_vectors_find_the_spike_after_the_time_with_its_constant(snr, lr, say):
+    """d = 200, 300 runs: within five standard errors, and 2 % for terms of order 1/d."""
+    times, theory = recoveries(snr, lr, 200, 300, 0), recovery_time(snr, 200, 0.5, lr)
+    error = times.std(ddof=1) / np.sqrt(times.size)
+    say(f"SGD {times.mean():.3f} ± {error:.3f} and spread {times.std():.3f}, theory {theory.mean:.3f} and {theory.spread:.3f}")
+    assert abs(times.mean() - theory.mean) < 5 * error + 0.02 * theory.mean
+    assert abs(times.std() / theory.spread - 1) < 0.3
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("d", [1000, 10_000, 100_000])
+def test_chain_finds_the_spike_after_the_time_with_its_constant(d, say):
+    """lr below, at and above the length of the start: within four standard errors of 512 runs."""
+    for snr, lr in ((2.0, 1.0), (1.5, 0.5), (3.0, 2.0)):
+        problem, end = sl.presets.spiked_tensor(order=2, snr=snr, lr=lr), 0.5 * np.sqrt(snr - lr)
+        until = lambda stats, end=end: abs(stats.m) - end
+        found = sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), t_max=60, runs=512, seed=d, until=until, progress=False)
+        assert (found.status == "stopped").all()
+        times, theory = found.t_end.values, recovery_time(snr, d, 0.5, lr)
+        error = times.std(ddof=1) / np.sqrt(512)
+        say(f"snr {snr}, lr {lr}, d = {d}: {times.mean():.3f} ± {error:.3f}, theory {theory.mean:.3f}")
+        assert abs(times.mean() - theory.mean) < 4 * error + 3 * theory.mean / d
+
+
+def test_crossing_time_is_the_double_integral_and_kramers_formula_far_from_it():
+    for L, k, start, end in ((0.4, 3, 0.0, 6.0), (0.4, 4, 0.5, 4.0), (0.4, 3, -1.0, 5.0)):
+        V = lambda y, L=L, k=k: y**2 / 2 - L * y**k / k
+        low = 0.0 if k % 2 == 0 else -12.0
+        inner = lambda y, V=V, low=low: quad(lambda z: np.exp(V(y) - V(z)), low, y, limit=200)[0]
+        np.testing.assert_allclose(crossing_time(L, k, start, end), quad(inner, start, end)[0] / (2 * k), rtol=1e-6)
+    for L, k in ((0.06, 3), (0.02, 4)):
+        kramers = np.pi / (k * np.sqrt(k - 2)) * np.exp((k - 2) / (2 * k) * L ** (-2 / (k - 2))) / (2 - k % 2)
+        np.testing.assert_allclose(crossing_time(L, k), kramers, rtol=0.05)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("order", "Lambda", "end"), [(3, 0.4, 6.0), (4, 0.3, 4.0)])
+def test_chain_crosses_the_barrier_after_the_closed_time(order, Lambda, end, say):
+    """From u = 0 to beyond the barrier, at three dimensions: four standard errors of 512 runs, and terms of order end^2/d."""
+    for d in (1000, 4000, 16_000):
+        problem = sl.presets.spiked_tensor(order=order, snr=effective.scaled_snr(Lambda, order, d))
+        until = lambda stats, d=d: (stats.m if order % 2 else abs(stats.m)) - end * d**-0.5
+        how = dict(t_max=80, runs=512, seed=d, until=until, progress=False)
+        found = sl.simulate(problem, sl.Chain(d), sl.Spike(m=0.0, r2=1.0), **how)
+        assert (found.status == "stopped").all()
+        times, expected = found.t_end.values, crossing_time(Lambda, order, 0.0, end)
+        error = times.std(ddof=1) / np.sqrt(512)
+        say(f"k = {order}, d = {d}: {times.mean():.3f} ± {error:.3f}, theory {expected:.3f}")
+        assert abs(times.mean() - expected) < 4 * error + end**2 / d * expected

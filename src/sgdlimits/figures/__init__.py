@@ -14,9 +14,9 @@ A figure is a module with a docstring, the sizes `FULL` and `QUICK`, and `make(s
 """
 
 NAMES = """
-    committee-classical committee-high-d demo effective-1 effective-2 effective-3 mean-field mediocrity-1-left
-    mediocrity-1-right mediocrity-2 mediocrity-3 mediocrity-4 mediocrity-5 mediocrity-width open-activations open-noise
-    open-second-layer quadratic-1 quadratic-2 quadratic-3 quadratic-4 quadratic-5 quadratic-6 regimes single-index
+    committee-classical committee-high-d demo effective-1 effective-2 effective-3 effective-ridge mean-field mediocrity-1-left
+    mediocrity-1-right mediocrity-2 mediocrity-3 mediocrity-4 mediocrity-5 mediocrity-width noise-delay open-activations
+    open-noise open-second-layer quadratic-1 quadratic-2 quadratic-3 quadratic-4 quadratic-5 quadratic-6 regimes single-index
     which-optimiser which-optimiser-why
 """
 FIGURES = {name: f"sgdlimits.figures.{name.replace('-', '_')}" for name in NAMES.split()}

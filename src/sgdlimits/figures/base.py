@@ -30,6 +30,11 @@ class Size(SimpleNamespace):
         return Size(**vars(self) | changes)
 
 
+def of_the_paper(number: int, size: Size, full: Size) -> str:
+    """Which figure of the paper a caption is about, and whether it is made smaller than the full one here."""
+    return f"Figure {number} of the paper" + ("" if size == full else ", made smaller")
+
+
 @dataclass
 class Drawn:
     """A figure, the sentences that say what it shows, the datasets behind it, and lines to print beside them."""

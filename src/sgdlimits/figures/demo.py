@@ -22,9 +22,10 @@ NOISE, THRESHOLD = 0.1, 0.5
 LR = 1 / (12 + NOISE)
 LATE = 0.2
 """A run with more risk than this at the end has not yet arrived: the ODE ends near 0.066."""
-FULL = Size(d=3000, t_max=50.0, sgd=12, many=256, exits=96)
-QUICK = FULL.but(d=300, t_max=30.0, sgd=8, many=64, exits=64)
-"""How large the demo is: dimension, end, runs of each level, and runs behind the table of exit times."""
+FULL = Size(d=3000, t_max=50.0, sgd=12, shown=12, many=256, exits=96)
+QUICK = FULL.but(d=300, t_max=30.0, sgd=256, shown=8, many=256, exits=64)
+"""How large the demo is: dimension, end, runs of SGD and how many of them are drawn, runs of the other levels, and runs behind
+the table of exit times."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -46,16 +47,16 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
         f"Mean exit times from random starts at threshold {THRESHOLD:g}, with the paper's formulas:", "",
         repr(exits), "", *textwrap.wrap(exits.reading(), width=110, break_on_hyphens=False), "",
     ]  # fmt: skip
-    return Drawn(figure(datasets), caption(datasets), {**datasets, "exit-times": exits.data}, lines)
+    return Drawn(figure(datasets, size.shown), caption(datasets, size.shown), {**datasets, "exit-times": exits.data}, lines)
 
 
-def figure(datasets: dict[str, xr.Dataset]) -> Figure:
+def figure(datasets: dict[str, xr.Dataset], shown: int) -> Figure:
     """Risk and overlap at all levels."""
     words = {"SGD": "SGD on the weights", "chain": "exact chain", "SDE": "SDE", "ODE": r"ODE, $d\to\infty$"}
     runs = {name: dataset.sizes["run"] for name, dataset in datasets.items()}
     labels = {name: words[name] + (f", {runs[name]} runs" if runs[name] > 1 else "") for name in datasets}
     left, right = sl.plot.overview(
-        {labels[name]: dataset for name, dataset in datasets.items()}, singles={labels["SGD"]: runs["SGD"]}
+        {labels[name]: dataset for name, dataset in datasets.items()}, singles={labels["SGD"]: shown}
     )
     left.set_ylim(bottom=0)
     right.set_ylim(0, 1.02)
@@ -85,7 +86,7 @@ def half_times(dataset: xr.Dataset) -> np.ndarray:
     return np.array([crossing(dataset.t.values, each, each[0] / 2, 0) for each in dataset.risk.values - NOISE / 2])
 
 
-def caption(datasets: dict[str, xr.Dataset]) -> list[str]:
+def caption(datasets: dict[str, xr.Dataset], shown: int) -> list[str]:
     """The figure in words and numbers."""
     half = {name: half_times(dataset) for name, dataset in datasets.items()}
     low, high = (_when(time) for time in np.quantile(half["chain"], [0.1, 0.9], method="nearest"))
@@ -96,7 +97,7 @@ def caption(datasets: dict[str, xr.Dataset]) -> list[str]:
     return [
         f"Phase retrieval by one unit on the sphere, d = {datasets['SGD'].attrs['d']}, learning rate 1/{1 / LR:g}, label",
         f"noise {NOISE:g}. All levels start from the same weights, with overlap {overlap:.3g}. Thick lines are means over",
-        "runs, thin lines runs of SGD; bands hold 80 % of the runs of chain and SDE. Half of the excess risk is lost at t =",
+        f"runs, thin lines {shown} runs of SGD; bands hold 80 % of the runs. Half of the excess risk is lost at t =",
         f"{median['ODE']} in the ODE, and at a random time in the chain, which has the law of SGD: median {median['chain']},",
         f"and 80 % of the runs between {low} and {high}; the median is {median['SGD']} for the {half['SGD'].size} runs of",
         f"SGD and {median['SDE']} for the SDE. The mean risk at the end is {final['SGD'].mean():.3f} for SGD,",

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, of_the_paper, panels
 
 SNR = (0.8, 1.2)
 FULL = Size(d=1500, end=10.0, shown=8, runs=4000)
@@ -44,6 +44,8 @@ def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
         _in_plane(pair[1], sgd, snr)
         for ax, letter in zip(pair, letters, strict=True):
             ax.set_title(rf"({letter}) $\lambda = {snr:g}$", loc="left")
+    (bands, band_labels), (points, point_labels) = (ax.get_legend_handles_labels() for ax in axes[:2])
+    figure.legend(bands + points, band_labels + point_labels, loc="outside lower center", ncols=3)
     return figure
 
 
@@ -58,7 +60,6 @@ def _in_time(ax: Axes, sgd: xr.Dataset, chain: xr.Dataset, snr: float, size: Siz
     for sign in (1, -1):
         ax.plot(sgd.t, sign * band, "k--", linewidth=1.0, label="Ornstein-Uhlenbeck" if sign == 1 else None)
     ax.set(xlabel="$t$, steps per dimension", ylabel=r"$\sqrt{n}\, m$", ylim=(-reach, reach))
-    ax.legend(loc="upper left", fontsize=7)
 
 
 def _in_plane(ax: Axes, sgd: xr.Dataset, snr: float) -> None:
@@ -68,7 +69,6 @@ def _in_plane(ax: Axes, sgd: xr.Dataset, snr: float) -> None:
     stable = [0.0] if snr < sl.theory.effective.critical_snr(2) else [star, -star]
     ax.plot(stable, np.ones(len(stable)), "kx", markersize=9, markeredgewidth=1.8, label="stable fixed points")
     ax.set(xlabel="$m$", ylabel=r"$r_\perp^2$", xlim=(-0.72, 0.72), ylim=(0.8, 1.2))
-    ax.legend(loc="upper left", fontsize=7)
 
 
 def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
@@ -78,7 +78,8 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     star = sl.theory.effective.overlaps(2, SNR[1])[1]
     reached = np.abs(above.m[:, -1])
     return [
-        f"Figure 1 of the paper: matrix PCA, k = 2, n = {size.d}, step size 1/n, from random vectors to t = {size.end:g}.",
+        f"{of_the_paper(1, size, FULL)}: matrix PCA, k = 2, n = {size.d}, step size 1/n, from random vectors to t =",
+        f"{size.end:g}.",
         f"Coloured: {size.shown} runs of SGD in R^n; grey: twice the standard deviation of {size.runs} runs of the chain;",
         "dashed: the same of the Ornstein-Uhlenbeck process (3.2). (a), (b): snr 0.8, below the threshold",
         f"{sl.theory.effective.critical_snr(2):.1f}. The standard deviation of sqrt(n) m at the end is",

@@ -15,10 +15,14 @@ from scipy.stats import binomtest
 
 import sgdlimits as sl
 from sgdlimits.analysis.summary import Estimate
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, of_the_paper, panels
 
 SNR, RIDGE = 100.0, 0.1
 ANGLE = np.pi / 6
+NEAR = 0.5
+"""The share of the radius of the ring from which on a unit counts as one that has found its class."""
+SHOWN = 200
+"""At most so many end points are drawn."""
 FULL = Size(d=250, runs=1000, end=100.0, ring_runs=400, ring_end=60.0)
 QUICK = FULL.but(runs=100, end=50.0, ring_runs=60, ring_end=20.0)
 """Dimension, runs of the chain and their time, runs that start on a ring and their time."""
@@ -35,15 +39,16 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
 
 
 def optimal(data: xr.Dataset) -> xr.DataArray:
-    """Whether a run tells all four quarters apart: its two units look in opposite directions, each with its own label."""
-    m, v = data.M[..., 0], data.a
-    return (m * v > 0).all("student") & (m.prod("student") < 0)
+    """Whether a run tells both classes apart: its units clearly look in opposite directions, each with its own label."""
+    m, v, size = data.M[..., 0], data.a, NEAR * sl.theory.effective.ring_radius(RIDGE, weight=0.5)
+    right = (m * v > 0).all("student") & (m.prod("student") < 0)
+    return right & (np.abs(m) > size).all("student") & (np.abs(v) > size).all("student")
 
 
 def _figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size) -> Figure:
     figure, axes = four_panels()
     draw_fraction(axes[0], datasets["chain"], optimal(datasets["chain"]), 0.5, "1/2")
-    _end_points(axes[1], datasets["chain"].isel(run=slice(200)))
+    _end_points(axes[1], datasets["chain"].isel(run=slice(SHOWN)))
     _paths(axes[2], datasets["ring"], datasets["local"], point, size.d)
     draw_spread(axes[3], datasets, point, size.d, (1, 0), (r"$\tilde m_1$", r"$\tilde m_2$"))
     return figure
@@ -65,6 +70,7 @@ def _paths(ax: Axes, ring: xr.Dataset, local: xr.Dataset, point: sl.Overlaps, d:
     width = 2 * np.sqrt(d) * local.M[:, :, 0, 0].std("run")
     ax.fill_between(local.t, -width, width, color="0.85", zorder=0, label="local limit, two standard deviations")
     ax.set(xlabel="$t$, samples per dimension", ylabel=r"$\tilde m_1 = \sqrt{N}\,(m_1 - a_1)$")
+    headroom(ax, 0.15)
     ax.legend(loc="upper left", fontsize=7)
 
 
@@ -75,9 +81,9 @@ def _caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.O
     on_ring = np.sqrt((m[~best] ** 2).sum(1))
     measured, predicted = spread_of(datasets["ring"], point, size.d), spread_of(datasets["local"], point, size.d)
     return [
-        f"Figure 2 of the paper: two classes, N = {size.d}, snr {SNR:g}, ridge {RIDGE:g}, {size.runs} runs of the chain to",
-        f"t = {size.end:g}. (a) The fraction of runs at the optimum ends at {share.value:.3f}, interval",
-        f"[{share.low:.3f}, {share.high:.3f}]; theory says 1/2. (b) End points of 200 runs. At the optimum",
+        f"{of_the_paper(2, size, FULL)}: two classes, N = {size.d}, snr {SNR:g}, ridge {RIDGE:g}, {size.runs} runs of the",
+        f"chain to t = {size.end:g}. (a) The fraction of runs at the optimum ends at {share.value:.3f}, interval",
+        f"[{share.low:.3f}, {share.high:.3f}]; theory says 1/2. (b) End points of {min(SHOWN, size.runs)} runs. At the optimum",
         f"both overlaps are {average(m[best])} on average in absolute value, and {radius:.3f} for snr = inf (crosses);",
         f"the others end at the radius {average(on_ring)} on average, the ring has {radius:.3f}. (c) From a",
         "point of the ring, six runs of the chain, magnified by the root of N; grey: the local limit for snr = inf.",
@@ -164,4 +170,11 @@ def draw_spread(ax: Axes, datasets: dict[str, xr.Dataset], point: sl.Overlaps, d
         line = 0.9 * np.abs(cloud[0]).max() * np.array([-1, 1])
         ax.plot(line, line * centre[entry] / centre[first], "k--", linewidth=0.8, label="radius")
     ax.set(xlabel=names[0], ylabel=names[1])
+    headroom(ax, 0.3)
     ax.legend(loc="upper left", fontsize=7)
+
+
+def headroom(ax: Axes, share: float) -> None:
+    """Leave so much of the height free above the data, for a legend."""
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, high + share * (high - low))

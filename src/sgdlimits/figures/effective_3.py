@@ -12,7 +12,7 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.figures import effective_2 as rings
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, of_the_paper
 
 SNR, RIDGE = 1000.0, 0.1
 ANGLES = (np.pi / 6, np.pi / 4)
@@ -38,7 +38,7 @@ def on_two_rings(ridge: float) -> sl.Overlaps:
 
 def optimal(data: xr.Dataset) -> xr.DataArray:
     """Whether each of the four classes has a unit of the right sign that looks at it."""
-    m, v, size = data.M, data.a, 0.05
+    m, v, size = data.M, data.a, rings.NEAR * sl.theory.effective.ring_radius(RIDGE, weight=0.25)
     looks = [(sign * m[..., teacher] > size) & (label * v > size) for teacher, label in ((0, 1), (1, -1)) for sign in (1, -1)]
     return xr.concat([each.any("student") for each in looks], "look").all("look")
 
@@ -46,7 +46,7 @@ def optimal(data: xr.Dataset) -> xr.DataArray:
 def _figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size) -> Figure:
     figure, axes = rings.four_panels()
     rings.draw_fraction(axes[0], datasets["chain"], optimal(datasets["chain"]), 3 / 32, "3/32")
-    _end_points(axes[1], datasets["chain"].isel(run=slice(200)))
+    _end_points(axes[1], datasets["chain"].isel(run=slice(rings.SHOWN)))
     rings.draw_spread(axes[2], datasets, point, size.d, (1, 0), (r"$\tilde m_1^\mu$", r"$\tilde m_2^\mu$"))
     rings.draw_spread(axes[3], datasets, point, size.d, (2, 1), (r"$\tilde m_1^\mu$", r"$\tilde m_3^\nu$"))
     return figure
@@ -69,10 +69,11 @@ def _caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.O
     limit, norms = sl.local_limit(noiseless, point), np.abs(data.a.values[:, -1])
     measured, predicted = rings.spread_of(datasets["ring"], point, size.d), rings.spread_of(datasets["local"], point, size.d)
     return [
-        f"Figure 3 of the paper: four classes, N = {size.d}, snr {SNR:g}, ridge {RIDGE:g}, {size.runs} runs of the chain",
-        f"to t = {size.end:g}. (a) The fraction of runs at the optimum ends at {share.value:.3f}, interval",
+        f"{of_the_paper(3, size, FULL)}: four classes, N = {size.d}, snr {SNR:g}, ridge {RIDGE:g}, {size.runs} runs of the",
+        f"chain to t = {size.end:g}. (a) The fraction of runs at the optimum ends at {share.value:.3f}, interval",
         f"[{share.low:.3f}, {share.high:.3f}]; theory says 3/32 = {3 / 32:.3f}. (b) End points of the overlaps of two",
-        "units with the first direction in 200 runs, the places they have at an optimum for snr = inf (crosses), and",
+        f"units with the first direction in {min(rings.SHOWN, size.runs)} runs, the places they have at an optimum for",
+        "snr = inf (crosses), and",
         f"rings of radius {radius:.3f}; the absolute second layer at the optimum is {rings.average(norms[best])} on average.",
         f"(c), (d) {size.ring_runs} runs from a point where two units share each direction, at t = {size.ring_end:g},",
         f"magnified by the root of N: the noise matrix has rank {limit.rank}. Units on the same ring move together along",

@@ -3,7 +3,7 @@
 Left, the largest distance over time between the ODE of p units, corrector included, and the mean-field limit of the same units,
 for a committee with two teachers. Middle and right, a network of infinite width learns a sum of Hermite polynomials of one
 direction, with a second layer :math:`1/\\epsilon` times faster than the first [12]_: its component n is learnt at a time of
-order :math:`\\epsilon^{1/2n}`.
+order :math:`\\epsilon^{1/2n}` as :math:`\\epsilon\\to0`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LR, NOISE, END, SHARE, FITTED = 1.0, 0.01, 4.0, 0.5, 3
 GAPS = {"M": "$M$", "q": "$Q_{jj}$", "off": r"$Q_{jl} - m_j P^{-1} m_l$", "risk": "risk"}
 STUDENT, TARGET, ATOMS = np.ones(4), np.array([0.0, 1.0, 0.5, 0.5]), 10
 """Coefficients along normalised Hermite polynomials, and the number of units."""
-FULL = Size(widths=(4, 8, 16, 32, 64), ratios=(1.0, 1e4, 1e6, 1e8, 1e9, 1e10), times=80)
-QUICK = FULL.but(widths=(4, 8, 16), ratios=(1.0, 1e8, 1e9, 1e10), times=60)
+FULL = Size(widths=(4, 8, 16, 32, 64), ratios=(1.0, 1e4, 1e6, 1e8, 1e10, 1e12, 1e14), times=140)
+QUICK = FULL.but(widths=(4, 8, 16), ratios=(1.0, 1e8, 1e9, 1e10), times=90)
 """Widths, ratios of the second layer's learning rate to the first's (the last ones are fitted), and saved times."""
 
 
@@ -65,7 +65,7 @@ def component_curves(ratio: float, times: int) -> xr.Dataset:
     activation, target = (_series(coefficients) for coefficients in (STUDENT, TARGET))
     problem = sl.presets.single_index(activation, target, lr=float(ATOMS), width=ATOMS, train_second=ratio)
     start = sl.Particles(jnp.linspace(-1, 1, ATOMS), jnp.zeros((ATOMS, 1)), jnp.ones(ATOMS))
-    t = np.geomspace(1e-5, 10, times)
+    t = np.geomspace(1e-7, 10, times)
     run = sl.simulate(problem, sl.MeanField(rtol=1e-6), start, t_max=10, save=t, progress=False).isel(run=0, teacher=0)
     parts = [(run.a * run.M**n).mean("student").values * STUDENT[n] / TARGET[n] for n in (1, 2, 3)]
     curves = {"component": (("n", "t"), np.array(parts)), "risk": ("t", run.risk.values)}
@@ -132,5 +132,14 @@ def _caption(gaps: xr.Dataset, components: xr.Dataset) -> list[str]:
         "+ (h2 + h3)/2 from units orthogonal to its direction, its second layer 1/epsilon times faster than its first. At",
         f"1/epsilon = {float(first.ratio):g} half of the components 1, 2, 3 is reached at {times[0]}, at 1/epsilon =",
         f"{float(last.ratio):.0e} at {times[1]}. From 1/epsilon = {float(late.ratio[0]):.0e} to {float(late.ratio[-1]):.0e}",
-        f"these times fall as epsilon to the powers {', '.join(fits)}.",
+        f"these times fall as epsilon to the powers {', '.join(fits)}. {_local(components)}",
     ]
+
+
+def _local(components: xr.Dataset) -> str:
+    """The exponents from each ratio to the next, in words: where the asymptotics begin."""
+    later = components.isel(ratio=slice(1, None))
+    slopes = -np.diff(np.log(later.t_half.values), axis=0) / np.diff(np.log(later.ratio.values))[:, None]
+    ends = (f"{float(ratio):.0e}" for ratio in later.ratio[1:])
+    each = (f"{', '.join(f'{slope:.2f}' for slope in row)} up to {end}" for row, end in zip(slopes, ends, strict=True))
+    return f"From each ratio (but the first) to the next the powers are {'; '.join(each)}."

@@ -144,13 +144,13 @@ def _diagram(ax: Axes, size: Size) -> None:
 
 
 def _trajectories(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
-    for name, colour in zip(list(CASES)[: size.cases], OKABE_ITO, strict=False):
+    for number, (name, colour) in enumerate(zip(list(CASES)[: size.cases], OKABE_ITO, strict=False)):
         found = datasets[key(name)]
         lines = ax.plot(found.growth, np.abs(found.M.values[..., 0, 0]).T, color=colour, linewidth=0.6)
         lines[0].set_label(name)
         for point in critical_points(wave, CASES[name])[1:]:
             how: dict = {} if point.stable else {"markerfacecolor": "white"}
-            ax.plot(size.length * 1.03, point.m, "o", color=colour, markersize=5, clip_on=False, **how)
+            ax.plot(size.length * (1.03 + 0.03 * number), point.m, "o", color=colour, markersize=5, clip_on=False, **how)
     ax.set(xlabel="time times the rate of escape", ylabel="$|m|$", ylim=(0, 1.03), xlim=(0, size.length))
     ax.set_title("(d) chain; dots: stable (full) and unstable points", loc="left")
     if size.cases:

@@ -15,25 +15,30 @@ import xarray as xr
 import sgdlimits as sl
 from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, error_of, ignore, panels, progress, rows_of, tabulate
 from sgdlimits.plot.style import OKABE_ITO
-from sgdlimits.theory.mediocrity import asymptotic_excess_risk, learnt_state, max_lr
+from sgdlimits.theory.mediocrity import asymptotic_excess_risk, learnt_state, max_lr, plateau_correction
 from sgdlimits.theory.mediocrity.asymptotic import EndState, free_end, plateau_series, trained_end
 
 RATES, LOUD = (0.03, 0.06, 0.1), 2.0
 """Learning rates of one unit, and the noise of the comparison between kinds of network."""
 KINDS = ("sphere", "free", "trained")
+SMALL = ((0.1, 1.0), (0.03, 2.0))
+"""Learning rates and noises of the correction at finite dimension."""
 FULL = Size(
     d=600, t_max=250.0, runs=24, noises=(0.5, 1.0, 2.0, 4.0, 6.0, 7.5), width=5, steps=(0.03, 0.06, 0.09), kinds=3,
-    dimensions=(50, 100, 200, 400, 800),
+    dimensions=(100, 200, 400, 800), long=1000.0, many=512,
 )  # fmt: skip
-QUICK = FULL.but(d=200, t_max=60.0, runs=16, noises=(1.0, 4.0), width=3, steps=(0.05, 0.09), dimensions=(50, 100))
-"""Dimension, end in t, runs; noise levels of one unit; the wide network, its steps lr/p and kinds; dimensions of (c)."""
+QUICK = FULL.but(
+    d=200, t_max=60.0, runs=16, noises=(1.0, 4.0), width=3, steps=(0.05, 0.09), dimensions=(100, 200), long=400.0, many=128
+)
+"""Dimension, end in t, runs; noise levels of one unit; the wide network, its steps lr/p and kinds; dimensions, end and runs
+of (c)."""
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     """Simulate the stationary state of the chain at all points."""
     rows = [
         {"panel": panel, "kind": kind, "width": width, "lr": lr, "noise": noise, "d": d}
-        | point(kind, width, lr, noise, d, size, seed)
+        | point(kind, width, lr, noise, d, size.but(t_max=size.long, runs=size.many) if panel == "dimension" else size, seed)
         for panel, kind, width, lr, noise, d in progress(list(points(size)), "points")
     ]
     table = tabulate(rows, runs=size.runs)
@@ -50,8 +55,9 @@ def points(size: Size) -> Iterator[tuple[str, str, int, float, float, int]]:
     for kind in KINDS[: size.kinds]:
         for g in size.steps:
             yield "width", kind, size.width, g * size.width, LOUD, size.d
-    for d in size.dimensions:
-        yield "dimension", "sphere", 1, RATES[-1], 1.0, d
+    for lr, noise in SMALL:
+        for d in size.dimensions:
+            yield "dimension", "sphere", 1, lr, noise, d
 
 
 def end(kind: str, width: int, lr: float, noise: float) -> EndState:
@@ -110,28 +116,25 @@ def _against_step(ax: Axes, rows: xr.Dataset, size: Size) -> None:
 
 
 def _against_dimension(ax: Axes, rows: xr.Dataset) -> None:
-    share = (rows.chain / rows.theory).values - 1
-    ax.errorbar(1 / rows.d, share, 1.96 * (rows.error / rows.theory).values, fmt="ko", markersize=4)
-    line, _ = slope(rows)
-    x = np.linspace(0, 1 / rows.d.values.min(), 2)
-    ax.plot(x, line * x, color="0.5", linewidth=1)
-    ax.axhline(0, color="0.7", linewidth=0.8, zorder=0)
-    ax.set(xlabel="$1/d$", ylabel="chain over theory, less 1", xlim=(0, None))
-    ax.set_title(rf"(c) one unit, lr {RATES[-1]:g}, $\Delta = 1$: {line:.1f}$/d$", loc="left")
+    for (lr, noise), colour, marker in zip(SMALL, OKABE_ITO, "os", strict=False):
+        here = rows_of(rows, lr=lr, noise=noise)
+        value, error = scaled(here)
+        ax.errorbar(1 / here.d, value, 1.96 * error, fmt=marker, color=colour, markersize=4)
+        ax.axhline(float(plateau_correction(lr, noise)), color=colour, linewidth=1.2, label=rf"lr {lr:g}, $\Delta = {noise:g}$")
+    ax.set(xlabel="$1/d$", ylabel="$d$ (chain over theory, less 1)", xlim=(0, None), ylim=(-3.2, None))
+    ax.set_title("(c) correction at finite $d$; lines: $d\\to\\infty$", loc="left")
+    ax.legend(loc="lower left")
 
 
-def slope(rows: xr.Dataset) -> tuple[float, float]:
-    """The coefficient of 1/d in the relative correction, and its standard error, by weighted least squares through zero."""
-    x, y, error = 1 / rows.d.values, (rows.chain / rows.theory).values - 1, (rows.error / rows.theory).values
-    norm = ((x / error) ** 2).sum()
-    return float((x * y / error**2).sum() / norm), float(norm**-0.5)
+def scaled(rows: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """The relative correction times d, and its standard error."""
+    return (rows.d * (rows.chain / rows.theory - 1)).values, (rows.d * rows.error / rows.theory).values
 
 
 def _caption(table: xr.Dataset, size: Size) -> list[str]:
     one, wide, small = (rows_of(table, panel=name) for name in ("noise", "width", "dimension"))
     away = lambda rows: float(np.sqrt((((rows.chain - rows.theory) / rows.error) ** 2).mean()))
     off = lambda rows: 100 * float(np.abs(rows.chain / rows.theory - 1).max())
-    line, error = slope(small)
     sentences = [
         "How the plateau of the excess risk at the end of phase retrieval depends on label noise; no figure of the paper,",
         f"which has (8) only. Dots: the exact chain at d = {size.d}, {size.runs} runs from the end of theory, mean from",
@@ -147,5 +150,12 @@ def _caption(table: xr.Dataset, size: Size) -> list[str]:
             f"At g = {float(last.lr) / size.width:.3g}, {kind}: {float(last.chain) / scale:.3f} ± "
             f"{float(last.error) / scale:.3f}, in theory {float(last.theory) / scale:.3f}."
         )
-    sentences.append(f"(c) The relative correction at finite d of one unit is ({line:.2f} ± {error:.2f})/d.")
+    sentences.append(
+        f"(c) The relative correction at finite d of one unit, times d, in {size.many} runs to t = {size.long:g}; the lines "
+        "are its limit."
+    )
+    for lr, noise in SMALL:
+        here = rows_of(small, lr=lr, noise=noise)
+        values = ", ".join(f"{v:.2f} ± {e:.2f} at d = {d}" for v, e, d in zip(*scaled(here), here.d.values, strict=True))
+        sentences.append(f"At lr {lr:g} and noise {noise:g}: {values}; in theory {float(plateau_correction(lr, noise)):.2f}.")
     return sentences

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, of_the_paper
 from sgdlimits.theory.quadratic.learning_rate import halving_time, optimal_lr
 from sgdlimits.theory.quadratic.plateau import fastest_escape_lr, largest_lr
 
@@ -33,7 +33,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     right["residual"] = right.lr - (slope * right.width + offset)
     right.attrs.update(slope=float(slope), offset=float(offset))
     keep("optimal", right)
-    return Drawn(_figure(left, right), _caption(left, right), {"times": left, "optimal": right})
+    return Drawn(_figure(left, right), _caption(left, right, size), {"times": left, "optimal": right})
 
 
 def _figure(left: xr.Dataset, right: xr.Dataset) -> Figure:
@@ -68,12 +68,12 @@ def _times(ax: Axes, left: xr.Dataset) -> None:
     ax.legend(loc="upper center", fontsize=8)
 
 
-def _caption(left: xr.Dataset, right: xr.Dataset) -> list[str]:
+def _caption(left: xr.Dataset, right: xr.Dataset, size: Size) -> list[str]:
     mean = left.t.mean("start", skipna=False)
     lowest, largest = int(np.argmin(mean.fillna(np.inf).values)), largest_lr(TEACHERS, TEACHERS)
     p, widest = right.width.values, int(right.width[-1])
     return [
-        "Figure 2 of the paper. (a) Samples per dimension until the ODE's loss is half of its first value, p = p* =",
+        f"{of_the_paper(2, size, FULL)}. (a) Samples per dimension until the ODE's loss is half of its first value, p = p* =",
         f"{TEACHERS}, from {left.sizes['start']} orthonormal starts with overlaps N(0, {SPREAD:g}^2). The fewest are",
         f"{float(mean[lowest]):.1f}, at the learning rate {float(left.lr[lowest]):.3f}. From {largest.escape:.3f} on,",
         f"dotted, overlaps do not grow on the plateau; from {largest.plateau:.3f} on norms diverge. (b) The rate with the",

@@ -65,6 +65,8 @@ def _figure(data: xr.Dataset) -> Figure:
     ax.plot([], [], "o", color="grey", markersize=4, markerfacecolor="white", label="rank at random weights")
     ax.plot([], [], "o", color="grey", markersize=6, label="$p = N$")
     ax.set(xlabel="width $p$", ylabel="degrees of freedom", xlim=(0, data.width.values[-1] + 0.5))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.get_major_locator().set_params(integer=True)
     ax.legend(loc="upper left", fontsize=8, ncols=2)
     ax.set_ylim(0, 1.3 * float(data.formula.max()))
     return figure

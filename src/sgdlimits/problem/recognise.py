@@ -54,16 +54,34 @@ def quadratic_network(problem: Any) -> QuadraticNetwork | None:
     return QuadraticNetwork(problem.network.width, problem.target.teachers, lr, noise)
 
 
+def quadratic_teachers(problem: Any) -> tuple[int, float, np.ndarray, np.ndarray] | None:
+    """Width, noise, form and Gram matrix of a mean of squares that learns any quadratic form; None where it is not one."""
+    if not _mean_of_squares(problem, weight=1.0) or problem.sphere or problem.trains_second:
+        return None
+    target = problem.target
+    form = target.readout.quadratic(target.teachers)
+    if form is None or is_traced(target.gram):
+        return None
+    return problem.network.width, float(target.noise), np.asarray(form), np.asarray(target.gram)
+
+
 def _squares(problem: Any, weight: float) -> bool:
-    """Whether a mean of squares, second layer 1, learns one of orthonormal fields: standard normal inputs, squared loss."""
+    """Whether a mean of squares learns one of orthonormal fields."""
+    if not _mean_of_squares(problem, weight):
+        return False
+    target, identity = problem.target, np.eye(problem.target.teachers)
+    form = target.readout.quadratic(target.teachers)
+    return form is not None and _are(form, identity / target.teachers) and _are(target.gram, identity)
+
+
+def _mean_of_squares(problem: Any, weight: float) -> bool:
+    """Whether a mean of squares, second layer 1, learns from standard normal inputs by a squared loss."""
     if not isinstance(problem, ProjectionProblem):
         return False
-    data, target, network, loss = problem.data, problem.target, problem.network, problem.loss
-    form, identity = target.readout.quadratic(target.teachers), np.eye(target.teachers)
+    data, network, loss = problem.data, problem.network, problem.loss
     return (
         (isinstance(loss, SquaredLoss) and loss.weight == weight)
         and (isinstance(network, TwoLayer) and network.plain and network.mean and is_square(network.activation))
-        and (form is not None and _are(form, identity / target.teachers) and _are(target.gram, identity))
         and (data.centred and _are(data.sigma, 1.0))
         and (isinstance(problem.algorithm, OnePassSGD) and _are(problem.algorithm.ridge, 0.0))
         and (problem.initial.second == 1 and problem.initial.second_spread == 0)

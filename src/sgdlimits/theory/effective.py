@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.polynomial import Polynomial
+from scipy.optimize import brentq
 
 from sgdlimits.domain import checked, positive, whole
 from sgdlimits.errors import BadInput, check_share
@@ -141,6 +142,48 @@ def critical_ridge(weight: float) -> float:
     0.125
     """
     return check_share("weight", weight) / 2
+
+
+@checked(snr=positive, lr=positive)
+def classifier_ridge(preset: str, snr: float, lr: float = 1.0) -> float:
+    r"""The ridge below which a network that classifies well exists as a fixed point, at any signal-to-noise ratio.
+
+    The good classifier shrinks to zero weights there, so that the line is that of the drift at :math:`f\to0`. For the binary
+    mixture it is 1/4 at every snr: :math:`E[\mathrm{relu}]` differs between the classes by m exactly. For XOR let x be the
+    overlap of a unit over the standard deviation of its field inside a class. With
+    :math:`F = x\,\mathrm{erf}\frac x{\sqrt2} - \sqrt{2/\pi}\,(1 - e^{-x^2/2})` and
+    :math:`H = \mathrm{erf}\frac x{\sqrt2} - \sqrt{2/\pi}\,\frac x\lambda\,(1 - e^{-x^2/2})`
+
+    .. math:: \alpha_c^2 = \frac{F H}{64\,x}, \qquad \lambda H = x F\,\Big(1 + \frac{\text{lr}}{16\,\alpha_c\lambda}\Big):
+
+    the second layer and the overlap hold each other against the ridge, :math:`8\alpha v = sF` and :math:`8\alpha xs = vH`, and
+    the length of the weights is :math:`\lambda s^2 = v^2(1 + \text{lr}/16\alpha\lambda)`. It tends to `critical_ridge` 1/8
+    for large snr.
+
+    >>> [round(classifier_ridge(preset, snr=20.0), 4) for preset in SUCCESS]
+    [0.25, 0.1027]
+    """
+    if preset not in SUCCESS:
+        raise BadInput(f"preset must be one of {', '.join(SUCCESS)}; got {preset!r}. Give one of them.")
+    if preset == "binary_mixture":
+        return 0.25
+
+    def parts(x: float) -> tuple[float, float, float]:
+        step, bend = math.erf(x / math.sqrt(2)), math.sqrt(2 / math.pi) * -math.expm1(-(x**2) / 2)
+        F, H = x * step - bend, step - x / snr * bend
+        return F, H, math.sqrt(max(F * H, 0.0) / (64 * x))
+
+    def balance(x: float) -> float:
+        F, H, alpha = parts(x)
+        return math.inf if alpha == 0 else math.log(x * F / (snr * H) * (1 + lr / (16 * alpha * snr)))
+
+    grid = np.geomspace(1e-3, 2 * math.sqrt(snr) + 10, 400)
+    values = np.array([balance(x) for x in grid])
+    rising = np.flatnonzero((values[:-1] < 0) & (values[1:] >= 0))
+    if not rising.size:
+        return 0.0
+    x = brentq(lambda x: min(balance(x), 1e3), grid[rising[-1]], grid[rising[-1] + 1], xtol=1e-14)
+    return parts(float(x))[2]
 
 
 def success_probability(preset: str) -> float:

@@ -344,3 +344,30 @@ def test_gradient_of_the_flow_with_respect_to_the_learning_rate_is_its_finite_di
     both = jax.jit(jax.value_and_grad(end))
     (_, slope), (ahead, _), (behind, _) = (both(lr) for lr in (0.1, 0.1 + 1e-5, 0.1 - 1e-5))
     np.testing.assert_allclose(slope, (ahead - behind) / 2e-5, rtol=1e-5)
+
+
+def test_a_teacher_of_another_norm_is_a_change_of_units():
+    """Free weights: with rho it is the problem of rho = 1 at the rate lr rho, the noise over rho^2, overlaps over rho."""
+    rho, lr, noise = 2.5, 0.03, 0.7
+    scaled = sl.presets.phase_retrieval(2, lr=lr, noise=noise, sphere=False, rho=rho)
+    plain = sl.presets.phase_retrieval(2, lr=lr * rho, noise=noise / rho**2, sphere=False)
+    stats = sl.Overlaps(np.ones(2), [[0.6], [-0.2]], [[1.1, 0.3], [0.3, 0.8]])
+    small = sl.Overlaps(stats.a, np.asarray(stats.M) / rho, np.asarray(stats.Q) / rho)
+    left, right = scaled.drift(stats), plain.drift(small)
+    np.testing.assert_allclose(np.asarray(left.M) / rho, right.M, rtol=1e-10)
+    np.testing.assert_allclose(np.asarray(left.Q) / rho, right.Q, rtol=1e-10)
+    np.testing.assert_allclose(scaled.risk(stats) / rho**2, plain.risk(small), rtol=1e-10)
+
+
+def test_risk_with_any_norm_of_the_teacher_is_27_corrected():
+    """(3 rho^2 + noise)/2 at zero weights, and by sampling on the sphere: five standard errors of 400,000 samples."""
+    rho, noise, m = 2.0, 0.4, 0.9
+    problem = sl.presets.phase_retrieval(noise=noise, rho=rho)
+    x = np.random.default_rng(0).standard_normal((2, 400_000))
+    fixed = np.sqrt(rho) * x[0]
+    field = m / np.sqrt(rho) * x[0] + np.sqrt(1 - m**2 / rho) * x[1]
+    losses = (fixed**2 - field**2) ** 2 / 2 + noise / 2
+    stats = sl.Overlaps([1.0], [[m]], [[1.0]])
+    assert abs(problem.risk(stats) - losses.mean()) < 5 * losses.std() / np.sqrt(losses.size)
+    free = sl.presets.phase_retrieval(noise=noise, rho=rho, sphere=False)
+    np.testing.assert_allclose(free.risk(sl.Overlaps([1.0], [[0.0]], [[1e-12]])), (3 * rho**2 + noise) / 2, rtol=1e-9)

@@ -42,6 +42,30 @@ def test_learnt_state_is_stable_up_to_the_usable_rate(width, noise):
         assert sl.linearise(sl.presets.phase_retrieval(width, lr=lr, noise=noise), point).stable
 
 
+def test_two_units_stay_alike_below_their_own_rate_only():
+    """The Jacobian by automatic differentiation; for loud labels that rate is below the usable one, by 0.55 % at most."""
+    for noise in (0.0, 1.0, 40.0, 77.0):
+        rate = float(mediocrity.pair_max_lr(noise))
+        for share, stable in ((0.9998, True), (1.0002, False)):
+            state = mediocrity.learnt_state(2, share * rate, noise)
+            point = alike(2, float(state.m), float(state.q))
+            assert sl.linearise(sl.presets.phase_retrieval(2, lr=share * rate, noise=noise), point).stable == stable
+    noise = np.linspace(0, 500, 501)
+    share = mediocrity.pair_max_lr(noise) / mediocrity.usable_lr(2, noise)
+    np.testing.assert_array_equal(share < 1, noise > 12 + 8 * np.sqrt(6))
+    assert 0.9945 < share.min() < 0.9946
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("width", [3, 5])
+def test_three_and_more_units_stay_alike_up_to_the_usable_rate_however_loud_the_labels(width):
+    for noise in (1.0, 35.0, 100.0):
+        lr = 0.999 * float(mediocrity.usable_lr(width, noise))
+        state = mediocrity.learnt_state(width, lr, noise)
+        point = alike(width, float(state.m), float(state.q))
+        assert sl.linearise(sl.presets.phase_retrieval(width, lr=lr, noise=noise), point).stable
+
+
 def test_asymptotic_risk_of_one_unit_is_8():
     lr, noise = np.array([0.01, 0.05, 0.1]), np.array([[0.1], [1.0]])
     np.testing.assert_allclose(mediocrity.asymptotic_excess_risk(1, lr, noise), lr * noise / (1 - 6 * lr), rtol=1e-12)

@@ -9,7 +9,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import digamma
-from scipy.stats import norm
+from scipy.stats import chi, norm
 
 import sgdlimits as sl
 from sgdlimits.theory import mediocrity
@@ -108,6 +108,37 @@ def test_formulas_broadcast():
     assert mediocrity.exit_time(problem, [[100], [1000]], [0.1, 0.2, 0.3]).shape == (2, 3)
     assert isinstance(mediocrity.exit_time(problem, 100, 0.1), float)
     assert (np.diff(mediocrity.exit_time(problem, 100, 0.1, "sde", start=[0.0, 0.05, 0.2])) < 0).all()
+
+
+@pytest.mark.parametrize(("width", "lr"), [(1, 1 / 12), (1, 0.03), (3, 0.2)])
+def test_delay_by_noise_is_the_hypergeometric_function_and_on_average_over_starts_a_logarithm(width, lr):
+    """Against mpmath, and over the law of the start: a chi-square number of p degrees of freedom."""
+    kappa, rate = float(mediocrity.noise_gain(width, lr)), float(mediocrity.linear_rates(width, lr).M)
+    y = np.array([0.05, 0.3, 1.0, 2.5, 30.0])
+    for at, delay in zip(y, mediocrity.noise_delay(width, lr, 0.0, y), strict=True):
+        x = mpmath.mpf(at) ** 2 / kappa
+        bracket = mpmath.log(x / 2) - mpmath.digamma(width / 2) - x / width * mpmath.hyp2f2(1, 1, 2, 1 + width / 2, -x / 2)
+        np.testing.assert_allclose(delay, float(bracket) / (2 * rate), rtol=1e-6, atol=1e-9)
+    density = lambda log_y: float(np.exp(log_y) * chi.pdf(np.exp(log_y), width))
+    mean = quad(lambda v: density(v) * float(mediocrity.noise_delay(width, lr, 0.0, np.exp(v))), -25, 3, limit=200)[0]
+    np.testing.assert_allclose(mean, -np.log1p(kappa) / (2 * rate), rtol=1e-6)
+
+
+def test_delay_from_a_start_is_that_of_the_backward_equation():
+    """Full drift and noise of one unit at d = 10^6, T = 0.1; what is left is of order 1/d T."""
+    problem, d, T = sl.presets.phase_retrieval(lr=1 / 12), 10**6, 0.1
+    for y in (0.25, 1.0, 3.0):
+        times = [mediocrity.exit_time(problem, d, T, average, start=y * d**-0.5) for average in ("backward", "ode")]
+        np.testing.assert_allclose((times[0] - times[1]) / 12, mediocrity.noise_delay(1, 1 / 12, 0.0, y), atol=2e-5)
+
+
+def test_share_of_delayed_starts_is_that_of_random_ones():
+    """5,000 normal numbers; five standard errors are 0.036."""
+    y = np.abs(np.random.default_rng(0).standard_normal(5_000))
+    for lr in (0.03, 1 / 12, 0.15):
+        delayed = mediocrity.noise_delay(1, lr, 0.0, y) > 0
+        assert abs(delayed.mean() - mediocrity.delayed_share(lr)) < 0.036
+    assert (mediocrity.noise_delay(2, 0.2, 0.0, y[:100]) < 1e-9).all()
 
 
 # --- the law of the start ----------------------------------------------------------------------------------------------------

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.integrate import solve_ivp
 
 import sgdlimits as sl
+from sgdlimits.theory import quadratic as theory
 from sgdlimits.theory.quadratic import escape, learning_rate, plateau, terminal
 
 RUNS = 4
@@ -196,3 +198,49 @@ def test_problems_without_these_phases_are_refused():
     ):
         with pytest.raises(sl.BadInput, match=match):
             terminal.terminal_decay(problem)
+
+
+# --- norm learning -----------------------------------------------------------------------------------------------------------
+
+
+def test_norm_learning_solves_9_for_any_overlaps_between_students():
+    """Against the printed equations, entry by entry, with another solver."""
+    p, lr, t = 3, 0.1, np.array([0.0, 0.5, 4.0, 40.0])
+    A = np.random.default_rng(0).normal(size=(p, p))
+
+    def slope(_, y):
+        Q, change = y.reshape(p, p), np.zeros((p, p))
+        for i in range(p):
+            for j in range(p):
+                own = Q[i] @ Q[:, j]
+                change[i, j] = 8 / p * (Q[i, j] * (1 - np.trace(Q) / p) - 2 / p * own)
+        return lr * change.ravel()
+
+    problem = sl.presets.quadratic_network(width=p, teachers=2, lr=lr)
+    for Q in (A @ A.T, np.outer(A[0], A[0]), 0.3 * np.eye(p)):
+        expected = solve_ivp(slope, (0, t[-1]), Q.ravel(), "LSODA", t, rtol=1e-11, atol=1e-13).y.T.reshape(-1, p, p)
+        np.testing.assert_allclose(theory.student_overlaps(problem, t, Q), expected, atol=1e-8)
+    np.testing.assert_allclose(theory.norm_learning(problem, t, 0.3, corrector=False), expected[:, 0, 0], atol=1e-9)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_norm_learning_at_any_rate_is_the_ode(noise):
+    problem, t = sl.presets.quadratic_network(width=3, teachers=2, lr=0.2, noise=noise), np.linspace(0, 30, 7)
+    for norm in (0.1, 1.0):
+        start = sl.Overlaps(np.ones(3), np.zeros((3, 2)), norm * np.eye(3))
+        limit = sl.simulate(problem, sl.ODE(rtol=1e-9), start, t_max=30, save=t, progress=False)
+        np.testing.assert_allclose(theory.norm_learning(problem, t, norm), limit.Q.values[0, :, 0, 0], rtol=1e-6)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("d", [1000, 4000, 16000])
+def test_chain_learns_norms_as_the_closed_curve(d, say):
+    """64 runs from orthogonal students of norm 0.2: within five standard errors while the overlaps with teachers are small."""
+    problem = sl.presets.quadratic_network(width=3, teachers=2, lr=0.2)
+    start = sl.Overlaps(np.ones(3), np.zeros((3, 2)), 0.2 * np.eye(3))
+    how = dict(t_max=4, runs=64, seed=d, save=np.array([0.0, 2.0, 4.0]), progress=False)
+    found = sl.simulate(problem, sl.Chain(d), start, **how)
+    norms = np.trace(found.Q.values, axis1=2, axis2=3)[:, 1:] / 3
+    error, expected = norms.std(0, ddof=1) / 8, theory.norm_learning(problem, [2.0, 4.0], 0.2)
+    say(f"d = {d}: {norms.mean(0).round(4)} ± {error.round(4)}, theory {expected.round(4)}")
+    assert (np.abs(norms.mean(0) - expected) < 5 * error).all()

@@ -25,6 +25,7 @@ def phase_retrieval(
     sphere: bool = True,
     train_second: bool = False,
     algorithm: Algorithm | None = None,
+    rho: float = 1.0,
 ) -> ProjectionProblem:
     r"""Phase retrieval by squared units, :math:`y = (w_*\cdot x)^2 + \sqrt\Delta z`, loss :math:`\frac12(y-f)^2` [1]_.
 
@@ -40,6 +41,7 @@ def phase_retrieval(
     sphere : whether the weights stay on the sphere
     train_second : whether the second layer is trained, at the same learning rate; it stays at 1 otherwise
     algorithm : how weights move, instead of `OnePassSGD` with what is given here
+    rho : :math:`\rho = |w_*|^2` in our norm; `theory.mediocrity` and the paper from its section 2 on have 1
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=0.1, noise=0.2)
@@ -49,7 +51,7 @@ def phase_retrieval(
     >>> bool(abs(ours - paper) < 1e-14)
     True
     """
-    target = Target(CommitteeReadout("square"), 1, noise=noise)
+    target = Target(CommitteeReadout("square"), 1, noise=noise, gram=[[rho]])
     return _two_layer("phase_retrieval", target, width, "square", lr, train_second, sphere).with_algorithm(algorithm)
 
 

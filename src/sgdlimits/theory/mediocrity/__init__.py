@@ -17,6 +17,11 @@ from sgdlimits.theory.mediocrity.asymptotic import (
     terminal_risk as terminal_risk,
     trained_end as trained_end,
 )
+from sgdlimits.theory.mediocrity.delay import delayed_share as delayed_share, noise_delay as noise_delay
+from sgdlimits.theory.mediocrity.finite_d import (
+    drift_correction as drift_correction,
+    plateau_correction as plateau_correction,
+)
 from sgdlimits.theory.mediocrity.rates import (
     LearntState as LearntState,
     LinearRates as LinearRates,
@@ -29,6 +34,7 @@ from sgdlimits.theory.mediocrity.rates import (
     noise_gain as noise_gain,
     optimal_lr as optimal_lr,
     overparametrisation_gain as overparametrisation_gain,
+    pair_max_lr as pair_max_lr,
     usable_gain as usable_gain,
     usable_lr as usable_lr,
     usable_optimal_lr as usable_optimal_lr,

@@ -10,7 +10,9 @@ m and q. At a fixed point with :math:`m \ne 0`, :math:`q < 1`, the number :math:
 .. math:: 8g(p-1)(p+4)\,a^3 + [4 + 9p - 9p^2 + 4g(p-4)(p+1)]\,a^2 + [p(6 - 1/g) + 4g\Delta(p-1)]\,a
           + \tfrac12\Delta(1-4g) = 0,
 
-and the excess risk is :math:`pa/g - \Delta/2 - 4a^2`.
+the excess risk is :math:`pa/g - \Delta/2 - 4a^2`, and
+
+.. math:: m^2 = (1-(p-1)a)\,(1-pa)\,\frac{1 - 4g + 4g(p-2)\,a}{1 - 4g + 8g(p-1)\,a}.
 """
 
 from __future__ import annotations
@@ -189,6 +191,25 @@ def usable_lr(width, noise=0.0) -> np.ndarray:
 
 
 @checked(arrays=True, width=WIDTH, lr=not_negative)
+def pair_max_lr(noise=0.0) -> np.ndarray:
+    r"""The learning rate from which on two units do not stay alike: their learnt state is unstable.
+
+    A difference between their overlaps with the teacher grows at the rate :math:`4\,(q - 2m^2)`, which changes sign where
+    :math:`q = 4g`, :math:`m^2 = 2g`, at the root of
+
+    .. math:: 48g^3 - 24g^2 + (13 + \Delta)\,g - 2 = 0, \qquad g = \gamma/2.
+
+    It is above `usable_lr` for :math:`\Delta < 12 + 8\sqrt6 = 31.6`, and at least 0.9945 of it for every noise.
+
+    >>> (pair_max_lr([0.0, 12 + 8 * 6**0.5, 76.0]) / usable_lr(2, [0.0, 12 + 8 * 6**0.5, 76.0])).round(4)
+    array([1.1843, 1.    , 0.9946])
+    """
+    (noise,) = as_numbers(noise)
+    real = lambda noise: next(each.real for each in np.roots([48, -24, 13 + noise, -2]) if abs(each.imag) < 1e-9)
+    return 2 * np.vectorize(real, otypes=[float])(noise)
+
+
+@checked(arrays=True, width=WIDTH, lr=not_negative)
 def usable_optimal_lr(width, noise=0.0) -> np.ndarray:
     r"""The rate that leaves the saddle soonest among the usable ones.
 
@@ -250,8 +271,8 @@ def _learnt(p: float, lr: float, noise: float) -> tuple[float, float, float]:
     ]
     roots = np.roots(cubic if noise else cubic[:3])
     for a in np.sort(roots[np.abs(roots.imag) < 1e-8].real):
-        risk, c = p * a / g - noise / 2 - 4 * a**2, 1 - (p - 1) * a
-        square = (1 + a + c * (c - a) - risk) / 2
+        risk = p * a / g - noise / 2 - 4 * a**2
+        square = (1 - (p - 1) * a) * (1 - p * a) * (1 - 4 * g + 4 * g * (p - 2) * a) / (1 - 4 * g + 8 * g * (p - 1) * a)
         if a > 0 and risk >= 0 and square > 0 and p * a <= 1:
             return np.sqrt(square), 1 - p * a, risk
     return (np.nan,) * 3

@@ -17,6 +17,7 @@ from sgdlimits.theory.quadratic.escape import (
 )
 from sgdlimits.theory.quadratic.family import CriticalFamily as CriticalFamily, Null as Null
 from sgdlimits.theory.quadratic.learning_rate import halving_time as halving_time, optimal_lr as optimal_lr
+from sgdlimits.theory.quadratic.norms import norm_learning as norm_learning, student_overlaps as student_overlaps
 from sgdlimits.theory.quadratic.plateau import (
     LargestRates as LargestRates,
     PlateauRates as PlateauRates,
@@ -31,4 +32,8 @@ from sgdlimits.theory.quadratic.terminal import (
     stationary_norms as stationary_norms,
     stationary_risk as stationary_risk,
     terminal_decay as terminal_decay,
+)
+from sgdlimits.theory.quadratic.uneven import (
+    UnevenFamily as UnevenFamily,
+    uneven_critical_points as uneven_critical_points,
 )
