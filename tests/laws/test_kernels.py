@@ -101,7 +101,7 @@ def test_the_diffusion_has_the_paths_of_xla(name, fast):
 
 def test_a_step_of_too_many_operations_is_left_to_xla(fast):
     """A drift that is a sum over many nodes."""
-    with pytest.raises(sl.BadInput, match=f"kernel='{fast}' does not know more than 50000 operations"):
+    with pytest.raises(sl.BadInput, match=f"kernel='{fast}' does not take more than 50000 operations"):
         run(PROBLEMS["own_mixture"](), fast, level=sl.SDE(D, dt=0.01))
 
 
@@ -169,7 +169,7 @@ def test_the_kernel_is_chosen_asked_for_and_recorded(monkeypatch):
     with pytest.raises(sl.BadInput, match="kernel must be one of xla, lanes, cuda, each with :f32 or without; got 'gpu'"):
         run(problem, "gpu")
     muon = sl.presets.committee(9, 2, algorithm=sl.Muon(0.1))
-    with pytest.raises(sl.BadInput, match="kernel='lanes' does not know eigh"):
+    with pytest.raises(sl.BadInput, match="kernel='lanes' does not take eigh"):
         run(muon, "lanes")
 
 

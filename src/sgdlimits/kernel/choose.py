@@ -42,9 +42,9 @@ def kernel_for(process: Steps, until: Ending | None, carry: Carry, asked: str | 
         kernel.name = name + SINGLE * single
     except Untranslated as reason:
         if asked is not None:
-            raise BadInput(f"kernel={asked!r} does not know {reason}. Leave it out, or give 'xla'.") from reason
+            raise BadInput(f"kernel={asked!r} does not take {reason}. Leave it out, or give 'xla'.") from reason
         kernel = XLA(process, until, single)
-        kernel.name = f"xla{SINGLE * single}, since {name} does not know {reason}"
+        kernel.name = f"xla{SINGLE * single}, since {name} does not take {reason}"
         LOG.info("the steps of %s are made by %s", type(process).__name__, kernel.name)
     return kernel
 
