@@ -31,10 +31,12 @@ from .analysis import (
     Phases as Phases,
     Spectrum as Spectrum,
     Summary as Summary,
+    Trust as Trust,
     conserved as conserved,
     effective_dynamics as effective_dynamics,
     exit_table as exit_table,
     exit_times as exit_times,
+    expansion as expansion,
     fixed_points as fixed_points,
     hessian_spectrum as hessian_spectrum,
     landscape as landscape,
@@ -42,6 +44,7 @@ from .analysis import (
     local_limit as local_limit,
     phases as phases,
     summarise as summarise,
+    trust as trust,
 )
 from .errors import (
     AccuracyWarning as AccuracyWarning,
