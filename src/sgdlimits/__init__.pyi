@@ -91,7 +91,9 @@ from .model import (
     TwoLayer as TwoLayer,
     hermite as hermite,
     hermite_coefficients as hermite_coefficients,
+    hermite_tensor as hermite_tensor,
     information_exponent as information_exponent,
+    leaps as leaps,
     mixture as mixture,
 )
 from .problem import (
