@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
+from matplotlib.ticker import NullFormatter
 from numpy.polynomial.hermite_e import herme2poly
 
 import sgdlimits as sl
@@ -104,7 +105,7 @@ def _stages(table: xr.Dataset, size: Size):
 
 
 def _figure(table: xr.Dataset, size: Size) -> Figure:
-    figure, axes = panels(1, 2, figsize=(10.0, 4.0))
+    figure, axes = panels(1, 2, figsize=(10.0, 4.4))
     _growth(axes[0], table, size)
     _order(axes[1], table, size)
     return figure
@@ -119,7 +120,8 @@ def _growth(ax: Axes, table: xr.Dataset, size: Size) -> None:
         ax.plot(rows.d, law * n[-1] / law[-1], "-", color=colour, linewidth=1, alpha=0.7)
     ax.set(xscale="log", yscale="log", xlabel="dimension $d$", ylabel="samples (median)")
     ax.set_title("(a) lines: $d$, $d\\,\\log d$, $d^2$, through the last point", loc="left")
-    ax.legend(fontsize=7, loc="lower right")
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 
 
 def _order(ax: Axes, table: xr.Dataset, size: Size) -> None:
