@@ -1,4 +1,4 @@
-"""The tables of docs/noise.md, docs/learning_rate.md and docs/exit_times.md: exit times and ends of learning, chain against theory.
+"""Tables of docs/noise.md, learning_rate.md and exit_times.md: exit times and ends of learning, chain against theory.
 
     python benchmarks/mediocrity.py [noise] [widths] [laws] [ends] [gains] [--processes N]
 

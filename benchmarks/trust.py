@@ -55,7 +55,9 @@ def main(count: int = 100) -> None:
     for i in range(count):
         problem = draw(i % 5, rng)
         d, t_max = int(np.exp(rng.uniform(np.log(10), np.log(1000)))), float(rng.uniform(1, 8))
-        start = sl.RandomInit(d).one(problem, seed=i) if rng.random() < 0.5 else sl.FixedInit(rng.uniform(0.1, 0.6)).one(problem)
+        start = (
+            sl.RandomInit(d).one(problem, seed=i) if rng.random() < 0.5 else sl.FixedInit(rng.uniform(0.1, 0.6)).one(problem)
+        )
         said = sl.trust(problem, start, d, t_max)
         low, high = distance(problem, start, d, t_max, seed=i)
         claim = said.within(SHARE)
@@ -64,7 +66,9 @@ def main(count: int = 100) -> None:
         right[claim] += ok
         sure += high <= SHARE or low > SHARE
         says = f"fails at {said.fails:.2f}" if said.fails is not None else f"{said.mean:.3%}"
-        print(f"{i:3d} {problem.name:<18} d {d:5d} t {t_max:.2f}  says {says:<14} chain {low:.3%} .. {high:.3%}{'' if ok else '  WRONG'}")
+        print(
+            f"{i:3d} {problem.name:<18} d {d:5d} t {t_max:.2f}  says {says:<14} chain {low:.3%} .. {high:.3%}{'' if ok else '  WRONG'}"
+        )
     print(f"within 1 %: right {right[True]} of {claims[True]}; not within: right {right[False]} of {claims[False]}")
     print(f"all: right {sum(right.values())} of {count}; the chain decides beyond three standard errors in {sure}")
 

@@ -71,15 +71,19 @@ def test_mean_beyond_its_first_correction_falls_as_inverse_square_of_d(case, say
     say(f"{case}: d^2 times the rest {[f'{a[worst]:.2f} +- {e[worst]:.2f}' for a, e in zip(left, error, strict=True)]}")
     assert np.abs(left[0][worst]) > 4 * error[0][worst]
     assert (np.abs(left[1] - left[0]) < 4 * np.hypot(*error) + 0.3 * np.abs(left[0])).all()
-    assert (np.abs(variance[1] - 1) < 0.35).all() and (np.abs(variance[1] - 1) <= np.abs(variance[0] - 1) + 0.03).all()
+    assert (np.abs(variance[1] - 1) < 0.35).all()
+    assert (np.abs(variance[1] - 1) <= np.abs(variance[0] - 1) + 0.03).all()
 
 
 def test_trust_names_the_chain_for_an_escape():
     problem = sl.presets.phase_retrieval(lr=0.1)
     escape = sl.trust(problem, sl.RandomInit(d=3000), d=3000, t_max=60)
-    assert escape.fails is not None and "Use Chain(d=3000)" in repr(escape) and not escape.within(0.5)
+    assert escape.fails is not None
+    assert "Use Chain(d=3000)" in repr(escape)
+    assert not escape.within(0.5)
     smooth = sl.trust(problem, sl.FixedInit(0.5), d=10**6, t_max=5)
-    assert smooth.within() and "within 1%" in repr(smooth)
+    assert smooth.within()
+    assert "within 1%" in repr(smooth)
 
 
 def test_expansion_is_for_one_pass_sgd_on_projections():

@@ -64,7 +64,9 @@ def test_samples_grow_and_directions_are_found_as_the_leaps_of_the_target_say(na
     times = []
     for stage, leap in enumerate(sl.leaps(figure.target(name))):
         rows = rows_of(table, stage=stage)
-        say(f"{name}, leap {leap.order}: exponent {figure.exponent(rows):.2f}, t = {rows.t.values}, {rows.lost.values} not done")
+        say(
+            f"{name}, leap {leap.order}: exponent {figure.exponent(rows):.2f}, t = {rows.t.values}, {rows.lost.values} not done"
+        )
         assert abs(figure.exponent(rows) - leap.samples) < 0.3
         times.append(rows.t.values)
     assert (np.diff(times, axis=0) > 0).all()

@@ -108,7 +108,7 @@ class Trust:
     spread : the largest standard deviation of the chain
     where : of what `mean` is, a statistic or "risk", and when
     where_spread : the same of `spread`
-    fails : the time from which the expansion in 1/d holds no more, as in an escape from a saddle; None where it holds throughout
+    fails : the time from which the expansion in 1/d holds no more, as in an escape from a saddle; None where it always holds
 
     Distances are relative: of overlaps to the lengths along the path of the two directions, of scalars to the largest, of the
     risk to the ODE's risk at the same time.
@@ -241,10 +241,11 @@ def drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float[Array
     .. math:: \frac{\text{lr}^2}{n^2}\Big(E\big[GG^\top(|x_\parallel|^2 - \sigma^2(p+k))\big] + (n-1)\,VV^\top\Big)
               + \frac{r^2}{n} Q + \frac{r\,\text{lr}}{n}\,E[G\lambda^\top + \lambda G^\top], \qquad V = E[Gx_\parallel^\top],
 
-    where :math:`x_\parallel` is the part of the input in the span of all p + k directions. On the sphere the step is followed by
-    the map h to norm 1, and :math:`b_1` becomes :math:`h'b_1 + \frac12 h'':(\Sigma + n\,bb^\top)` with the increments before it.
+    where :math:`x_\parallel` is the part of the input in the span of all p + k directions. On the sphere the step is followed
+    by the map h to norm 1, and :math:`b_1` becomes :math:`h'b_1 + \frac12 h'':(\Sigma + n\,bb^\top)`, with the increments before.
     """
-    rule, p = problem.algorithm, stats.M.shape[0]
+    rule = problem.algorithm
+    assert isinstance(rule, OnePassSGD)
     if rule.sphere:
         loose = OnePassSGD(rule.lr, rule.lr_second, rule.ridge, False, rule.batch)
         free = eqx.tree_at(lambda problem: problem.algorithm, problem, loose)

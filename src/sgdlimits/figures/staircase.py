@@ -77,7 +77,7 @@ def _finder(leap: Leap) -> Callable:
 
 
 def _way(leap: Leap, d: int) -> float:
-    r"""What :math:`\int m^{1-n}\,dm` from the start to the end is beside its power of d: a logarithm for n = 2, nearly 1 else."""
+    r"""What :math:`\int m^{1-n}\,dm` from start to end is beside its power of d: a logarithm for n = 2, nearly 1 else."""
     begin = BEGIN * (len(leap.directions) / d) ** 0.5
     return float(np.log(FOUND / begin) if leap.order == 2 else 1 - begin / FOUND)
 
@@ -142,8 +142,8 @@ def _ordinal(stage: int) -> str:
 def _caption(table: xr.Dataset, size: Size) -> list[str]:
     sentences = [
         "Which directions of a multi-index target one unit finds when, in the exact chain: the median over",
-        f"{size.runs} runs of the time at which its overlap with the directions of a leap is {FOUND:g}, from {BEGIN:g}/sqrt(d).",
-        "Leaps and their directions are computed from the target's Hermite tensors; a leap n should take d^max(1, n - 1) samples,",
+        f"{size.runs} runs of the time at which its overlap with those of a leap is {FOUND:g}, from {BEGIN:g}/sqrt(d) with each.",
+        "Leaps and directions are computed from the target's Hermite tensors; a leap n should take d^max(1, n - 1) samples,",
         "times a factor from the ends of the way, a logarithm for n = 2, which the fit divides out.",
     ]
     for name, stage, rows in _stages(table, size):

@@ -18,7 +18,7 @@ from numpy.polynomial import hermite_e, legendre
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_share
 from sgdlimits.model.activation import Activation, FunctionActivation, Polynomial, as_activation
-from sgdlimits.model.data import gaussian
+from sgdlimits.model.data import Data, gaussian
 from sgdlimits.model.leaps import leaps
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import CommitteeReadout, Target
@@ -81,11 +81,13 @@ def information_exponent(target: str | Callable | Activation | Any, tolerance: f
     >>> information_exponent(Target(lambda x: x[0] * x[1] * x[2], teachers=3))
     3
     """
-    model = Model(gaussian(), target, None, None) if isinstance(target, Target) else getattr(target, "model", None)
-    if model is not None and model.target.teachers > 1 and model.data.centred:
-        scaled = np.asarray(model.data.sigma) ** 2 * np.asarray(model.target.gram)
-        return leaps(Target(model.target.readout, gram=scaled), tolerance)[0].order
-    activation = as_activation(target) if model is None else target_function(model)
+    model = getattr(target, "model", None)
+    of, data = (
+        (target, gaussian()) if isinstance(target, Target) else (None, None) if model is None else (model.target, model.data)
+    )
+    if of is not None and of.teachers > 1 and data.centred:
+        return leaps(Target(of.readout, gram=np.asarray(data.sigma) ** 2 * np.asarray(of.gram)), tolerance)[0].order
+    activation = as_activation(target) if of is None else _function(of, data)
     strengths, size = expand(activation, HIGHEST_ORDER)
     seen = np.flatnonzero(np.abs(strengths[1:]) > tolerance * size)
     if not seen.size:
@@ -98,7 +100,10 @@ def information_exponent(target: str | Callable | Activation | Any, tolerance: f
 
 def target_function(model: Model) -> Activation:
     """The target of a model with one teacher, as a function of a standard normal number; `BadInput` for other models."""
-    target, data = model.target, model.data
+    return _function(model.target, model.data)
+
+
+def _function(target: Target, data: Data) -> Activation:
     if target.teachers != 1 or not data.centred:
         raise BadInput(
             f"an information exponent needs one teacher and centred data; got {target.teachers} teachers and "

@@ -99,7 +99,9 @@ def leaps(target: Target, tolerance: float = 1e-8) -> list[Leap]:
         found.append(Leap(order, directions, max(1, order - 1)))
         known = np.concatenate([known, directions])
     if not found:
-        raise BadInput(f"the target has no Hermite tensor of order 1 to {HIGHEST} above {tolerance:g} of its size. Give another.")
+        raise BadInput(
+            f"the target has no Hermite tensor of order 1 to {HIGHEST} above {tolerance:g} of its size. Give another."
+        )
     return found
 
 
