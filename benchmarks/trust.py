@@ -66,9 +66,8 @@ def main(count: int = 100) -> None:
         right[claim] += ok
         sure += high <= SHARE or low > SHARE
         says = f"fails at {said.fails:.2f}" if said.fails is not None else f"{said.mean:.3%}"
-        print(
-            f"{i:3d} {problem.name:<18} d {d:5d} t {t_max:.2f}  says {says:<14} chain {low:.3%} .. {high:.3%}{'' if ok else '  WRONG'}"
-        )
+        found = f"chain {low:.3%} .. {high:.3%}{'' if ok else '  WRONG'}"
+        print(f"{i:3d} {problem.name:<18} d {d:5d} t {t_max:.2f}  says {says:<14} {found}")
     print(f"within 1 %: right {right[True]} of {claims[True]}; not within: right {right[False]} of {claims[False]}")
     print(f"all: right {sum(right.values())} of {count}; the chain decides beyond three standard errors in {sure}")
 

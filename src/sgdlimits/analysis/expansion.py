@@ -242,7 +242,7 @@ def drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float[Array
               + \frac{r^2}{n} Q + \frac{r\,\text{lr}}{n}\,E[G\lambda^\top + \lambda G^\top], \qquad V = E[Gx_\parallel^\top],
 
     where :math:`x_\parallel` is the part of the input in the span of all p + k directions. On the sphere the step is followed
-    by the map h to norm 1, and :math:`b_1` becomes :math:`h'b_1 + \frac12 h'':(\Sigma + n\,bb^\top)`, with the increments before.
+    by the map h to norm 1, and :math:`b_1` becomes :math:`h'b_1 + \frac12 h'':(\Sigma + n\,bb^\top)`, of increments before it.
     """
     rule = problem.algorithm
     assert isinstance(rule, OnePassSGD)

@@ -142,7 +142,7 @@ def _ordinal(stage: int) -> str:
 def _caption(table: xr.Dataset, size: Size) -> list[str]:
     sentences = [
         "Which directions of a multi-index target one unit finds when, in the exact chain: the median over",
-        f"{size.runs} runs of the time at which its overlap with those of a leap is {FOUND:g}, from {BEGIN:g}/sqrt(d) with each.",
+        f"{size.runs} runs of the time at which its overlap with those of a leap is {FOUND:g}, from {BEGIN:g}/sqrt(d).",
         "Leaps and directions are computed from the target's Hermite tensors; a leap n should take d^max(1, n - 1) samples,",
         "times a factor from the ends of the way, a logarithm for n = 2, which the fit divides out.",
     ]

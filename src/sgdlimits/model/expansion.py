@@ -82,12 +82,13 @@ def information_exponent(target: str | Callable | Activation | Any, tolerance: f
     3
     """
     model = getattr(target, "model", None)
-    of, data = (
-        (target, gaussian()) if isinstance(target, Target) else (None, None) if model is None else (model.target, model.data)
-    )
-    if of is not None and of.teachers > 1 and data.centred:
-        return leaps(Target(of.readout, gram=np.asarray(data.sigma) ** 2 * np.asarray(of.gram)), tolerance)[0].order
-    activation = as_activation(target) if of is None else _function(of, data)
+    if isinstance(target, Target) or model is not None:
+        of, data = (target, gaussian()) if model is None else (model.target, model.data)
+        if of.teachers > 1 and data.centred:
+            return leaps(Target(of.readout, gram=np.asarray(data.sigma) ** 2 * np.asarray(of.gram)), tolerance)[0].order
+        activation = _function(of, data)
+    else:
+        activation = as_activation(target)
     strengths, size = expand(activation, HIGHEST_ORDER)
     seen = np.flatnonzero(np.abs(strengths[1:]) > tolerance * size)
     if not seen.size:
