@@ -83,7 +83,8 @@ def information_exponent(target: str | Callable | Activation | Any, tolerance: f
     """
     model = getattr(target, "model", None)
     if isinstance(target, Target) or model is not None:
-        of, data = (target, gaussian()) if model is None else (model.target, model.data)
+        of: Any = target if model is None else model.target
+        data: Data = gaussian() if model is None else model.data
         if of.teachers > 1 and data.centred:
             return leaps(Target(of.readout, gram=np.asarray(data.sigma) ** 2 * np.asarray(of.gram)), tolerance)[0].order
         activation = _function(of, data)
