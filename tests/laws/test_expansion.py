@@ -8,7 +8,7 @@ import pytest
 from numpy.polynomial.hermite_e import hermegauss
 
 import sgdlimits as sl
-from sgdlimits.analysis.expansion import drift_correction
+from sgdlimits.analysis.correction import drift_correction
 
 
 def exact_step(m, d, lr, noise, sphere):

@@ -25,6 +25,7 @@ from jaxtyping import Array, Float
 from scipy.integrate import solve_ivp
 from scipy.stats import norm, qmc
 
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_share
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.overlaps import Overlaps
@@ -53,12 +54,12 @@ class Path(NamedTuple):
     noise: np.ndarray
 
 
+@checked(threshold=check_share)
 def exit_law(problem: ProjectionProblem, d: int, threshold: float) -> Law:
     """The law of the time in which a run from a random start loses the share `threshold` of its excess risk.
 
     For one-pass SGD of any width, on the sphere or not, with or without a trained second layer, where M = 0 is a saddle.
     """
-    check_share("threshold", threshold)
     first = _saddle(problem)
     p, k = first.M.shape
     settled, rate = _settled(problem, first)

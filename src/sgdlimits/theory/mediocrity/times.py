@@ -112,7 +112,7 @@ def exit_law(problem: ProjectionProblem, d: int, threshold: float, start: float 
     [ 9.1 14.4 24.5]
     >>> law = sl.theory.mediocrity.exit_law(sl.presets.phase_retrieval(width=2, lr=1 / 6), d=10**12, threshold=0.1)
     >>> print(law.quantile([0.1, 0.5, 0.9]).round(1))
-    [45.6 47.9 51.5]
+    [45.4 47.7 51.3]
     """
     found = phase_retrieval(problem)
     if start is None and (found is None or found.p > 1 or not _is_papers(problem)):
