@@ -1,6 +1,6 @@
-"""The tables of docs/noise.md and docs/learning_rate.md: exit times and ends of learning, chain against theory.
+"""Tables of docs/noise.md, learning_rate.md and exit_times.md: exit times and ends of learning, chain against theory.
 
-    python benchmarks/mediocrity.py [noise] [delays] [widths] [ends] [gains] [--processes N]
+    python benchmarks/mediocrity.py [noise] [delays] [widths] [laws] [ends] [gains] [--processes N]
 
 prints all of them or those named, rows in N processes. Most of the time goes into the chain at d = 10^6.
 """
@@ -63,6 +63,26 @@ def exit_time_of_several_units(p: int, g: float, threshold: float, d: int, runs:
     return p, g, threshold, f"{kappa:.2f}", runs, chain(problem, d, threshold, runs), *(f"{t:.3f}" for t in theory)
 
 
+def law_of_exit_times(name: str, d: int, runs: int) -> tuple:
+    """Quantiles of the exit time in t, of the chain with a normal interval of one standard error, and of `exit_law`."""
+    problem, threshold = NETWORKS[name]
+    shares = np.array([0.1, 0.5, 0.9])
+    law = mediocrity.exit_law(problem, d, threshold)
+    how: dict = dict(t_max=law.quantile(0.999) * 1.5, runs=runs, until=sl.exits(threshold), progress=False)
+    t = np.sort(sl.exit_times(sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), **how), threshold).t.values)
+    error = np.sqrt(shares * (1 - shares) / runs) / law.pdf(law.quantile(shares))
+    measured = (f"{q:.2f} ± {e:.2f}" for q, e in zip(np.quantile(t, shares), error, strict=True))
+    return name, f"{d:,}", runs, *(f"{a}; {b:.2f}" for a, b in zip(measured, law.quantile(shares), strict=True))
+
+
+NETWORKS = {
+    "two units": (sl.presets.phase_retrieval(2, lr=0.2), 0.1),
+    "five units": (sl.presets.phase_retrieval(5, lr=0.4), 0.1),
+    "two, off the sphere": (sl.presets.phase_retrieval(2, lr=0.05, sphere=False), 0.4),
+    "two, both layers": (sl.presets.phase_retrieval(2, lr=0.05, sphere=False, train_second=True), 0.4),
+}
+
+
 def end_of_learning(p: int, noise: float, name: str) -> tuple:
     """Excess risk at the end: ODE from random starts, chain averaged over its last tenth, learnt state, and (8)."""
     usable = float(mediocrity.usable_lr(p, noise))
@@ -123,6 +143,16 @@ TABLES = {
             for g, T in ((0.05, 0.05), (0.1, 0.05), (0.1, 0.5), (0.16, 0.05))
         ],
         exit_time_of_several_units,
+    ),
+    "laws": Table(
+        ("network", "d", "runs", "10 %: chain; law", "50 %", "90 %"),
+        [
+            *((name, 10**3, 2048) for name in NETWORKS),
+            *((name, 10**4, 512) for name in NETWORKS),
+            ("two units", 10**5, 256),
+            ("two units", 10**6, 32),
+        ],
+        law_of_exit_times,
     ),
     "ends": Table(
         ("p", "noise", "lr/p", "rate", "ODE", "chain", "learnt state", "(8)"),

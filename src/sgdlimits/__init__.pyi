@@ -31,10 +31,12 @@ from .analysis import (
     Phases as Phases,
     Spectrum as Spectrum,
     Summary as Summary,
+    Trust as Trust,
     conserved as conserved,
     effective_dynamics as effective_dynamics,
     exit_table as exit_table,
     exit_times as exit_times,
+    expansion as expansion,
     fixed_points as fixed_points,
     hessian_spectrum as hessian_spectrum,
     landscape as landscape,
@@ -42,6 +44,7 @@ from .analysis import (
     local_limit as local_limit,
     phases as phases,
     summarise as summarise,
+    trust as trust,
 )
 from .errors import (
     AccuracyWarning as AccuracyWarning,
@@ -88,7 +91,9 @@ from .model import (
     TwoLayer as TwoLayer,
     hermite as hermite,
     hermite_coefficients as hermite_coefficients,
+    hermite_tensor as hermite_tensor,
     information_exponent as information_exponent,
+    leaps as leaps,
     mixture as mixture,
 )
 from .problem import (

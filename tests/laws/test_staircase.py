@@ -47,3 +47,26 @@ def test_overlaps_that_are_zero_by_symmetry_are_no_alarm():
     """M = 0 along x2 and x3: their drift is zero, and so is its error."""
     start = sl.Overlaps(np.ones(3), np.diag([0.5, 0.0, 0.0]), np.eye(3))
     problem(sl.Sobol(log2_points=10)).refined(start)
+
+
+# --- leaps -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["x1 + x1 x2", "x1 + x1 x2 x3", "x1 x2 x3"])
+def test_samples_grow_and_directions_are_found_as_the_leaps_of_the_target_say(name, say):
+    """One unit, 24 runs at two dimensions: exponents within 0.3, the error of a fit of two medians, and the order of leaps."""
+    from sgdlimits.figures import staircase as figure
+    from sgdlimits.figures.base import rows_of, tabulate
+
+    hard = max(leap.order for leap in sl.leaps(figure.target(name))) > 2
+    table = tabulate(figure.measure(name, (800, 2400) if hard else (1000, 8000), runs=24, seed=1))
+    times = []
+    for stage, leap in enumerate(sl.leaps(figure.target(name))):
+        rows = rows_of(table, stage=stage)
+        say(
+            f"{name}, leap {leap.order}: exponent {figure.exponent(rows):.2f}, t = {rows.t.values}, {rows.lost.values} not done"
+        )
+        assert abs(figure.exponent(rows) - leap.samples) < 0.3
+        times.append(rows.t.values)
+    assert (np.diff(times, axis=0) > 0).all()

@@ -46,7 +46,7 @@ GUARDED = {name: thing for name, thing in PUBLIC.items() if checks_of(thing)}
 def test_whatever_has_an_argument_of_the_table_is_checked():
     """But for classes of results, which the package fills in, and thresholds that may be functions."""
     results = {"Summary", "FixedPoint", "FixedPoints", "LocalLimit", "Localizability", "Spectrum", "ExitTable", "Phases",
-               "EndPoint", "exits", "Hessian", "coordinates", "locate", "on_sphere"}  # fmt: skip
+               "Trust", "EndPoint", "exits", "Hessian", "coordinates", "locate", "on_sphere"}  # fmt: skip
     for name, thing in PUBLIC.items():
         try:
             parameters = set(inspect.signature(thing).parameters)

@@ -1,6 +1,7 @@
 """What is read off trajectories, flows and landscapes."""
 
 from sgdlimits.analysis import conserved, landscape
+from sgdlimits.analysis.correction import Trust, expansion, trust
 from sgdlimits.analysis.effective import EffectiveDynamics, effective_dynamics
 from sgdlimits.analysis.exit_table import ExitTable, exit_table
 from sgdlimits.analysis.exit_times import exit_times

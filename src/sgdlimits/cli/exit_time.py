@@ -76,7 +76,7 @@ def exit_time(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, f
 
 
 def draw(problem: ProjectionProblem, table: ExitTable, path: Path) -> None:
-    """Save the survival curves of the levels, with the law of the backward equation at width 1."""
+    """Save the survival curves of the levels, with the law that theory has for them."""
     import numpy as np
 
     from sgdlimits.theory.mediocrity import exit_law
@@ -87,8 +87,9 @@ def draw(problem: ProjectionProblem, table: ExitTable, path: Path) -> None:
 
         ax = survival({f"{name}, {each.sizes['run']} runs": each for name, each in table.exits.items()})
         end = max(float(each.t.max()) for each in table.exits.values())
-        if a["width"] == 1 and table.learns:
+        if table.learns and np.isfinite(table.data.t.loc["noisy_ode"]):
             law, t = exit_law(problem, a["d"], a["threshold"]), np.linspace(0, end, 500)
-            ax.plot(t, 1 - law.cdf(t), color="0.55", linewidth=3.5, alpha=0.6, zorder=2, label="backward equation")
+            label = "backward equation" if a["width"] == 1 else "noisy start, then ODE"
+            ax.plot(t, 1 - law.cdf(t), color="0.55", linewidth=3.5, alpha=0.6, zorder=2, label=label)
         ax.set(xlim=(0, end), title=rf"exit at $T = {a['threshold']:g}$, $p = {a['width']}$, $d = {a['d']}$")
         ax.legend()

@@ -17,7 +17,7 @@ NAMES = """
     committee-classical committee-high-d demo effective-1 effective-2 effective-3 effective-ridge mean-field mediocrity-1-left
     mediocrity-1-right mediocrity-2 mediocrity-3 mediocrity-4 mediocrity-5 mediocrity-width noise-delay open-activations
     open-noise open-second-layer quadratic-1 quadratic-2 quadratic-3 quadratic-4 quadratic-5 quadratic-6 regimes single-index
-    which-optimiser which-optimiser-why
+    staircase which-optimiser which-optimiser-why
 """
 FIGURES = {name: f"sgdlimits.figures.{name.replace('-', '_')}" for name in NAMES.split()}
 """The module of each figure, by its name on the command line. Modules are imported when a figure is made."""

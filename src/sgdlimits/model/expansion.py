@@ -18,8 +18,10 @@ from numpy.polynomial import hermite_e, legendre
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_share
 from sgdlimits.model.activation import Activation, FunctionActivation, Polynomial, as_activation
+from sgdlimits.model.data import Data, gaussian
+from sgdlimits.model.leaps import leaps
 from sgdlimits.model.sample import Model
-from sgdlimits.model.target import CommitteeReadout
+from sgdlimits.model.target import CommitteeReadout, Target
 
 HIGHEST_ORDER = 64
 """Orders that `information_exponent` looks at."""
@@ -66,7 +68,8 @@ def information_exponent(target: str | Callable | Activation | Any, tolerance: f
 
     Parameters
     ----------
-    target : g: the name of an activation, an `Activation`, a JAX function, or a problem with one teacher, whose target it is
+    target : g: the name of an activation, an `Activation`, a JAX function, or a problem, whose target it is; a `Target` or a
+        problem of several teachers has the smallest order whose Hermite tensor is not zero, its first leap (`leaps`)
     tolerance : a coefficient counts as zero where :math:`|c_m|/\sqrt{m!}` is at most this share of E|g|; `BadInput` where all
         up to order 64 do, as for a constant
 
@@ -74,8 +77,19 @@ def information_exponent(target: str | Callable | Activation | Any, tolerance: f
     [1, 2, 3]
     >>> information_exponent(lambda x: x**4 - 6 * x**2)
     4
+    >>> from sgdlimits.model.target import Target
+    >>> information_exponent(Target(lambda x: x[0] * x[1] * x[2], teachers=3))
+    3
     """
-    activation = target_function(target.model) if hasattr(target, "model") else as_activation(target)
+    model = getattr(target, "model", None)
+    if isinstance(target, Target) or model is not None:
+        of: Any = target if model is None else model.target
+        data: Data = gaussian() if model is None else model.data
+        if of.teachers > 1 and data.centred:
+            return leaps(Target(of.readout, gram=np.asarray(data.sigma) ** 2 * np.asarray(of.gram)), tolerance)[0].order
+        activation = _function(of, data)
+    else:
+        activation = as_activation(target)
     strengths, size = expand(activation, HIGHEST_ORDER)
     seen = np.flatnonzero(np.abs(strengths[1:]) > tolerance * size)
     if not seen.size:
@@ -88,7 +102,10 @@ def information_exponent(target: str | Callable | Activation | Any, tolerance: f
 
 def target_function(model: Model) -> Activation:
     """The target of a model with one teacher, as a function of a standard normal number; `BadInput` for other models."""
-    target, data = model.target, model.data
+    return _function(model.target, model.data)
+
+
+def _function(target: Target, data: Data) -> Activation:
     if target.teachers != 1 or not data.centred:
         raise BadInput(
             f"an information exponent needs one teacher and centred data; got {target.teachers} teachers and "

@@ -137,7 +137,15 @@ class Law:
     coefficients: np.ndarray
 
     @classmethod
-    def from_transform(cls, transform: Callable[[complex], complex], mean: float, variance: float) -> Law:
+    def from_samples(cls, times: np.ndarray) -> Law:
+        """From equally likely times, without the frequencies that so many times do not show."""
+        transform = lambda s: np.exp(-s * times).mean()
+        return cls.from_transform(transform, float(times.mean()), float(times.var()), negligible=times.size**-0.5)
+
+    @classmethod
+    def from_transform(
+        cls, transform: Callable[[complex], complex], mean: float, variance: float, negligible: float = NEGLIGIBLE
+    ) -> Law:
         r"""From the Laplace transform :math:`E e^{-s\tau}` at imaginary s [10]_.
 
         .. [10] Fang, Oosterlee, *A novel pricing method for European options based on Fourier-cosine series expansions*.
@@ -147,7 +155,7 @@ class Law:
         values = []
         for w in np.arange(TERMS) * np.pi / (high - low):
             values.append(complex(transform(-1j * w)) * np.exp(-1j * w * low))
-            if abs(values[-1]) < NEGLIGIBLE:
+            if abs(values[-1]) < negligible:
                 break
         coefficients = 2 / (high - low) * np.real(values)
         coefficients[0] /= 2
@@ -187,13 +195,13 @@ def _even_chebyshev(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return x[:nodes], fold(D), fold(D @ D)
 
 
-def ode_exit_times(problem: Problem, starts: PyTree, threshold: float, t_max: float) -> np.ndarray:
+def ode_exit_times(problem: Problem, starts: PyTree, threshold, t_max: float, rtol: float | None = None) -> np.ndarray:
     """When each run (runs first) has lost the share `threshold` of its excess risk; infinite where not before `t_max`."""
     one, y = one_of(starts), np.asarray(jax.vmap(lambda run: ravel_pytree(run)[0])(starts))
     risk = lambda y: np.asarray(_over_runs(problem, "risk", y, one))[:, 0]
     slope = lambda y: np.asarray(_over_runs(problem, "drift", y, one))
     level = (1 - threshold) * risk(y) + threshold * float(problem.floor)
-    return passage_times(slope, risk, y, level, t_max, problem.tolerance)
+    return passage_times(slope, risk, y, level, t_max, rtol or problem.tolerance)
 
 
 def passage_times(

@@ -107,7 +107,7 @@ def test_exponents_of_functions_and_problems():
     [
         (lambda x: 0 * x + 3, "not constant"),
         (Polynomial([2.0]), "not constant"),
-        (sl.presets.quadratic_network(teachers=2), "needs one teacher"),
+        (sl.presets.binary_mixture(2.0, 0.1), "needs one teacher"),
         ("he99", "unknown activation"),
     ],
 )

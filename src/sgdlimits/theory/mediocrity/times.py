@@ -18,6 +18,7 @@ from sgdlimits.problem.recognise import phase_retrieval
 from sgdlimits.start import RandomInit
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import batch_of
+from sgdlimits.theory import noisy_start
 from sgdlimits.theory.first_passage import FirstPassage, Law, mean_exit_time, ode_exit_times
 from sgdlimits.theory.mediocrity.rates import linear_rates, noise_gain, optimal_lr
 from sgdlimits.theory.mediocrity.start import mean_log_overlap, overlap_rule, spread
@@ -51,7 +52,8 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
 
     Parameters
     ----------
-    problem : `presets.phase_retrieval` of any width on the sphere, its second layer fixed
+    problem : `presets.phase_retrieval` of any width on the sphere, its second layer fixed; for "noisy_ode" any that `exit_law`
+        is for
     d : dimension; broadcasts with `threshold`
     threshold : T, the relative decrease of the excess risk, (9)
     average : which theory:
@@ -61,7 +63,7 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
         - "noisy": "quenched" with SGD's own noise near the saddle, which shortens it by
           :math:`\log(1+\kappa)/2\omega_M` (`noise_gain`)
         - "ode": full ODE, averaged over random starts
-        - "noisy_ode": "ode" with SGD's own noise near the saddle
+        - "noisy_ode": "ode" with SGD's own noise near the saddle; the mean of `exit_law` for problems beyond the paper's
         - "sde", (52): linear SDE from m = 0, or from `start`; width 1
         - "sde_quenched": the same, averaged over random starts; width 1
         - "backward": full SDE by its backward equation, averaged over random starts, or from `start`; width 1
@@ -83,6 +85,8 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
         raise BadInput(f"start is for the averages ode, sde and backward; got it with {average!r}. Leave it out.")
 
     def one(d, T, m):
+        if average == "noisy_ode" and not _is_papers(problem):
+            return noisy_start.exit_law(problem, check_count("d", d), T).mean
         at = setting(problem, d, T)
         if m is None:
             return formula(at)
@@ -95,13 +99,24 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
 
 @checked
 def exit_law(problem: ProjectionProblem, d: int, threshold: float, start: float | None = None) -> Law:
-    """The whole law of the exit time of one unit, full drift and noise, from the backward equation.
+    """The whole law of the exit time from random starts, or for one unit from `start`.
+
+    For one unit of phase retrieval on the sphere it has full drift and noise, from the backward equation. For any other
+    two-layer network whose zero overlap is a saddle, of any width, on the sphere or off it, its second layer trained or not, it
+    is that of a random start with SGD's noise near the saddle, followed by the full ODE (`theory.noisy_start`): exact as d
+    grows, at a cost without d.
 
     >>> import sgdlimits as sl
     >>> law = sl.theory.mediocrity.exit_law(sl.presets.phase_retrieval(lr=1 / 12), d=1000, threshold=0.1)
     >>> print(law.quantile([0.1, 0.5, 0.9]).round(1))
     [ 9.1 14.4 24.5]
+    >>> law = sl.theory.mediocrity.exit_law(sl.presets.phase_retrieval(width=2, lr=1 / 6), d=10**12, threshold=0.1)
+    >>> print(law.quantile([0.1, 0.5, 0.9]).round(1))
+    [45.4 47.7 51.3]
     """
+    found = phase_retrieval(problem)
+    if start is None and (found is None or found.p > 1 or not _is_papers(problem)):
+        return noisy_start.exit_law(problem, d, threshold)
     passage, m, weights, end = _passage(_one_unit(setting(problem, d, threshold), "exit_law"), start)
     return passage.law(m, end, weights)
 
@@ -123,13 +138,19 @@ def ode_exit_time(problem: ProjectionProblem, stats: Overlaps, threshold: float,
     return times if many else times[0]
 
 
+def _is_papers(problem: ProjectionProblem) -> bool:
+    """Whether this is phase retrieval on the sphere with a fixed second layer."""
+    found = phase_retrieval(problem)
+    return found is not None and found.sphere and not found.trains_second
+
+
 def setting(problem: ProjectionProblem, d, threshold) -> Setting:
     """The numbers of a problem, or `BadInput` where it is not the paper's."""
     found = phase_retrieval(problem)
-    if found is None or not found.sphere or found.trains_second:
+    if found is None or not _is_papers(problem):
         raise BadInput(
             "theory.mediocrity is about phase retrieval on the sphere with a fixed second layer. "
-            "Give presets.phase_retrieval(width, lr, noise), or simulate the problem and use exit_times."
+            "Give presets.phase_retrieval(width, lr, noise), ask for exit_law or average='noisy_ode', or simulate."
         )
     check_number("threshold", threshold, above=0)
     if threshold >= 1:
@@ -248,7 +269,7 @@ def _sooner(at: Setting, time: float) -> float:
 
 def _one_unit(at: Setting, name: str) -> Setting:
     if at.p > 1:
-        raise BadInput(f"{name} needs width 1, where one overlap is the whole state; got {at.p}. Use 'noisy', or simulate.")
+        raise BadInput(f"{name} needs width 1, where one overlap is the whole state; got {at.p}. Use 'noisy_ode', or exit_law.")
     return at
 
 
