@@ -89,3 +89,10 @@ def test_trust_names_the_chain_for_an_escape():
 def test_expansion_is_for_one_pass_sgd_on_projections():
     with pytest.raises(sl.BadInput, match=r"got HeavyBall. Use Chain\(d\)"):
         sl.trust(sl.presets.phase_retrieval(algorithm=sl.HeavyBall(0.1, 0.5)), sl.FixedInit(0.5), 100, 1.0)
+
+
+@pytest.mark.parametrize(("m", "lr", "noise"), [(0.1, 1 / 12, 0.0), (0.6, 0.05, 1.0), (-0.9, 0.12, 0.3)])
+def test_one_unit_on_the_sphere_has_the_polynomial_of_wicks_theorem(m, lr, noise):
+    stats = sl.Overlaps([1.0], [[m]], [[1.0]])
+    found = drift_correction(sl.presets.phase_retrieval(lr=lr, noise=noise), stats)
+    np.testing.assert_allclose(found[0], sl.theory.mediocrity.drift_correction(m, lr, noise), rtol=1e-9)
