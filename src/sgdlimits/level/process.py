@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import time
 from collections.abc import Iterator
+from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
@@ -254,9 +255,12 @@ class March(Journey):
         carry, here = jax.tree.unflatten(jax.tree.structure(self.carry), leaves), self.here[few]
         self.whole, self.carry, self.here = whole, carry, here
 
+    @cached_property
+    def _look(self):
+        return compiled(_observe, self.process, self.job.observe, quick=True)
+
     def _observed(self, carry: Carry | None = None):
-        look = compiled(_observe, self.process, self.job.observe, quick=True)
-        return jax.tree.map(np.asarray, look((carry or self.carry).state))
+        return jax.tree.map(np.asarray, self._look((carry or self.carry).state))
 
     @property
     def _share(self) -> float:
