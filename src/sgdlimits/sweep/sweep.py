@@ -1,0 +1,262 @@
+"""The verb: simulate a problem at many points, and lose nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import xarray as xr
+
+from sgdlimits.domain import DOMAINS, checked, optional
+from sgdlimits.errors import BadInput, check_count
+from sgdlimits.progress import bar
+from sgdlimits.sweep.collect import collect
+from sgdlimits.sweep.design import Design, as_design
+from sgdlimits.sweep.engines import as_engine
+from sgdlimits.sweep.recipe import RULE, Recipe
+from sgdlimits.sweep.refine import Refine, as_refine
+from sgdlimits.sweep.store import Folder, missing
+from sgdlimits.sweep.unit import Unit, unit_of
+from sgdlimits.text import count
+
+_BAR = "{desc}: {n_fmt} of {total_fmt} units|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
+SHOWN = 3
+"""How many failures are told in full."""
+
+
+class SweepStopped(KeyboardInterrupt):
+    """Ctrl-C during a sweep. What is done is in its folder, and the same sweep goes on from there."""
+
+
+class SweepFailed(UserWarning):
+    """Some units of a sweep could not be computed; the folder has notes that say why."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep that was checked: a recipe, its points, how many runs of each, and the folder. `shard` is (i, n)."""
+
+    recipe: Recipe
+    design: Design
+    runs: int
+    folder: str
+    shard: tuple[int, int] | None = None
+    refine: Refine | None = None
+
+    @classmethod
+    def of(cls, recipe: Recipe, over: Any, runs: int, folder: str | os.PathLike, shard: Any = None, refine: Any = None) -> Sweep:
+        design = as_design(over)
+        if mistakes := list(_mistakes(recipe, design)):
+            raise BadInput(mistakes[0] if len(mistakes) == 1 else "\n".join([f"{count(len(mistakes), 'mistake')}:", *mistakes]))
+        recipe.simulation(design.points[0])
+        if refine is not None and shard is not None:
+            raise BadInput("refine needs all points, and a shard has some. Refine when all shards are done.")
+        return cls(recipe, design, runs, os.fspath(folder), shard, None if refine is None else as_refine(refine, recipe, design))
+
+    @cached_property
+    def units(self) -> list[Unit]:
+        """All units, or those of the shard; points that compile alike are neighbours."""
+        units = [unit_of(self.recipe, point, 0, self.runs) for point in self.design.points]
+        units = list({unit.key: unit for unit in units}.values())
+        if self.shard is not None:
+            index, shards = self.shard
+            units = [unit for unit in units if int(unit.key, 16) % shards == index - 1]
+        order = {repr(_shape(unit)): i for i, unit in reversed(list(enumerate(units)))}
+        return sorted(units, key=lambda unit: order[repr(_shape(unit))])
+
+
+def _shape(unit: Unit) -> list:
+    """The parameters of a point that decide what is compiled: all but numbers with a fraction."""
+    return [value for value in unit.point.values() if not isinstance(value, float)]
+
+
+def _mistakes(recipe: Recipe, design: Design) -> Iterable[str]:
+    """What is wrong with the parameters of a sweep, a sentence each."""
+    for name, values in {**{n: [v] for n, v in recipe.fixed.items()}, **{n: design.values(n) for n in design.names}}.items():
+        rules = {point.get(RULE, recipe.fixed.get(RULE)) for point in design.points}
+        for value in values:
+            try:
+                for rule in rules:
+                    recipe.check(name, value, rule)
+            except BadInput as reason:
+                yield str(reason)
+                break
+    for name in design.names:
+        if name in recipe.fixed:
+            yield f"{name} is both fixed and varied. Leave one of them out."
+
+
+@checked(level=None, seed=DOMAINS["seed"], t_max=optional(DOMAINS["t_max"]))
+def sweep(
+    preset: Any,
+    level: Any,
+    start: Any,
+    *,
+    over: Any,
+    folder: str | os.PathLike,
+    runs: int = 1,
+    t_max: float | None = None,
+    seed: int = 0,
+    keep: Any = None,
+    engine: Any = None,
+    fixed: dict[str, Any] | None = None,
+    save: Any = None,
+    until: Any = None,
+    common: bool = False,
+    refine: Any = None,
+    shard: tuple[int, int] | None = None,
+    retry: bool = False,
+    progress: bool = True,
+    kernel: str | None = None,
+) -> xr.Dataset:
+    """Simulate a problem at many points, each a unit whose file is skipped where it is there already.
+
+    The same call goes on after any interruption. More values or more runs compute only what is new, and what comes out is, bit
+    by bit, that of one larger sweep.
+
+    Parameters
+    ----------
+    preset : the name of a preset, or a function that returns a problem, by which parameters it takes
+    level : such as `Chain(d=3000)`, or its name, "chain", where points or `fixed` give its parameters
+    start : such as `RandomInit(d=3000)`, or its name: "random", "orthogonal" or "fixed"
+    over : the points: `grid(lr=[...], noise=[...])`, `random_points(...)`, or a list of dictionaries. Parameters are those of
+        the problem, the level and the start by name (`d` is that of the level and of the start), `rule` with the parameters
+        of algorithms, and `t_max`
+    folder : where results are kept, a file for each unit
+    runs, t_max, save, until, kernel : as for `simulate`, at each point
+    seed : a whole number; each point has random numbers of its own, which follow from it and from all parameters
+    keep : None for whole trajectories, or what to keep of each: "final_risk", "excess_risk", "relative_risk", "learnt",
+        "overlap", "accuracy", "exit_time", "fixed_point_count", several of them, a dictionary with their options, or functions
+        of the dataset of `simulate`. Where it is the exit time alone, runs stop there
+    engine : where it is computed: None, in this process; a number of processes; "local", "slurm" or the address of a scheduler,
+        through dask (docs/sweeps.md). The same files come out
+    fixed : parameters that all points share
+    common : whether all points have the same random numbers, for differences between points; otherwise these are independent
+    refine : what to refine the grid along a boundary of: the name of a variable, or `Refine(...)`
+    shard : (i, n) computes the i-th of n parts, the first is 1
+    retry : whether to try units again that failed before
+    progress : whether to show how far it is
+
+    Returns
+    -------
+    xarray.Dataset, that of `collect` for these points and runs
+
+    Examples
+    --------
+    >>> import tempfile, sgdlimits as sl
+    >>> over = sl.grid(lr=[0.05, 0.1], noise=[0.0, 1.0])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     risk = sl.sweep("phase_retrieval", sl.Chain(100), sl.RandomInit(100), over=over, folder=folder, runs=8, t_max=5,
+    ...                     keep="final_risk").final_risk
+    >>> dict(risk.sizes)
+    {'lr': 2, 'noise': 2, 'run': 8}
+    """
+    recipe = Recipe.of(
+        preset, level, start, fixed=fixed, t_max=t_max, save=save, until=until, keep=keep, seed=seed, common=common, kernel=kernel
+    )
+    job = Sweep.of(recipe, over, runs, folder, _shard(shard), refine)
+    done = compute(job, engine, retry=retry, progress=progress)
+    return collect(folder, keys=[unit.key for unit in done], runs=runs)
+
+
+def compute(job: Sweep, engine: Any = None, *, retry: bool = False, progress: bool = True) -> list[Unit]:
+    """Compute what is missing, and refine: all units of the sweep in the end."""
+    folder, where = Folder(job.folder, make=True), as_engine(engine)
+    units = _computed(job, job.units, folder, where, retry, progress)
+    while job.refine is not None:
+        points = job.refine.more(job.recipe, job.design, folder, job.runs)
+        if not points:
+            break
+        job = Sweep(job.recipe, Design((*job.design.points, *points), job.design.axes), job.runs, job.folder, None, job.refine.next())
+        units = _computed(job, job.units, folder, where, retry, progress)
+    return units
+
+
+def _computed(job: Sweep, units: list[Unit], folder: Folder, engine: Any, retry: bool, progress: bool) -> list[Unit]:
+    todo = list(missing(folder, units))
+    failed = {unit.name: error for unit in todo if not retry and (error := folder.failure(unit))}
+    todo = [unit for unit in todo if unit.name not in failed]
+    done, total = len(units) - len({unit.key for unit in todo}) - len(failed), len(units)
+    if todo:
+        turn = os.getpid() % len(todo)  # sweeps into one folder at once begin at different units
+        with bar(total=total, initial=done, disable=not progress, desc="sweep", unit="unit", bar_format=_BAR) as shown:
+            running = engine.run(job.recipe, folder, todo[turn:] + todo[:turn])
+            try:
+                for unit, error in running:
+                    if error:
+                        _note(folder, unit, error, failed)
+                        shown.set_postfix_str(count(len(failed), "failure"), refresh=False)
+                    done += not error
+                    shown.update()
+            except KeyboardInterrupt:
+                raise SweepStopped(
+                    f"interrupted; {done} of {count(total, 'unit')} are done and kept in {job.folder}, and the same sweep goes on"
+                ) from None
+            finally:
+                running.close()
+    if failed:
+        _tell(job.folder, failed, total)
+    return units
+
+
+def _note(folder: Folder, unit: Unit, error: str, failed: dict[str, str]) -> None:
+    if "could not be written" in error:  # all others would meet the same
+        raise BadInput(error)
+    folder.fail(unit, error)
+    failed[unit.name] = error
+
+
+def _tell(folder: str, failed: dict[str, str], total: int) -> None:
+    import warnings
+
+    each = list(dict.fromkeys(failed.values()))
+    words = "; ".join(each[:SHOWN]) + (f"; and {len(each) - SHOWN} other reasons" if len(each) > SHOWN else "")
+    text = f"{len(failed)} of {count(total, 'unit')} failed: {words}. The notes *.failed.json in {folder} say which. "
+    warnings.warn(f"{text}Give retry=True to try them again.", SweepFailed, stacklevel=4)
+
+
+def _shard(shard: Any) -> tuple[int, int] | None:
+    if shard is None:
+        return None
+    try:
+        index, shards = (check_count("shard", each) for each in shard)
+        if index > shards:
+            raise ValueError
+    except (TypeError, ValueError):
+        raise BadInput(f"shard must be (i, n) with i from 1 to n; got {shard!r}. Give, for instance, (1, 10).") from None
+    return index, shards
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a sweep is."""
+
+    done: int
+    failed: int
+    total: int
+    rate: float
+    """Units a second over the last files, 0 where none was written lately."""
+    age: float
+    """Seconds since the last file was written, infinite where there is none."""
+
+
+LATELY = 600.0
+"""Seconds over which the rate of a sweep is taken."""
+
+
+def status(job: Sweep) -> Status:
+    """How far a sweep is, from its folder alone: whoever computes it, wherever."""
+    if not os.path.isdir(job.folder):
+        return Status(0, 0, len(job.units), 0.0, float("inf"))
+    folder = Folder(job.folder)
+    left = list(missing(folder, job.units))
+    failed = sum(folder.failure(unit) is not None for unit in left)
+    now = time.time()
+    ages = sorted(now - entry.path.stat().st_mtime for entry in folder.entries())
+    lately = [age for age in ages if age < LATELY]
+    rate = (len(lately) - 1) / max(lately[-1] - lately[0], 1e-9) if len(lately) > 2 else 0.0
+    return Status(len(job.units) - len({unit.key for unit in left}), failed, len(job.units), rate, ages[0] if ages else float("inf"))

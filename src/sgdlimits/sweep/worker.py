@@ -1,0 +1,62 @@
+"""What computes units: a process that is told one at a time, on its standard input, until that is closed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import warnings
+from functools import lru_cache
+
+from sgdlimits.errors import BadInput
+from sgdlimits.sweep.recipe import Recipe
+from sgdlimits.sweep.store import Folder
+from sgdlimits.sweep.unit import Unit, computed
+
+DONE, FAILED, REFUSED = "done", "failed", "refused"
+"""What became of a unit: its file is there; it raised an error, which may not come again; it can never be computed."""
+
+
+def attempt(recipe: Recipe, folder: Folder, unit: Unit) -> tuple[str, str]:
+    """Compute a unit and write its file, unless it is there: what became of it, and the error."""
+    try:
+        if not (folder.path / unit.name).exists():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # runs that diverged are in the file
+                dataset = computed(recipe, unit)
+            folder.put(unit, dataset)
+    except BadInput as reason:
+        full = "could not be written" in str(reason)
+        return (FAILED if full else REFUSED), str(reason)
+    except Exception as reason:
+        return FAILED, f"{type(reason).__name__}: {reason}"
+    return DONE, ""
+
+
+def attempt_text(recipe: str, folder: str, unit: str) -> tuple[str, str]:
+    """`attempt`, told in text."""
+    return attempt(_recipe(recipe), Folder(folder), Unit.from_json(unit))
+
+
+@lru_cache(maxsize=4)
+def _recipe(text: str) -> Recipe:
+    return Recipe.from_json(text)
+
+
+def main() -> None:
+    """Lines of JSON in, a line out for each. Ctrl-C is for the process that tells: it closes the input."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what users' functions print goes with the errors
+    if len(cores := json.loads(sys.argv[1])) and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
+    try:
+        for line in sys.stdin:
+            answers.write(json.dumps(attempt_text(*json.loads(line))) + "\n")
+    except BrokenPipeError:  # nobody listens any more; the file is there
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
