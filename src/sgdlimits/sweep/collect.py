@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import xarray as xr
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.sweep.recipe import decoded, label
-from sgdlimits.sweep.store import Entry, Folder, _warn, damage
+from sgdlimits.sweep.store import Damaged, Entry, Folder, _warn, read
 from sgdlimits.trajectory.io import write_whole
 
 LARGE = 2**28
@@ -23,10 +24,11 @@ SHARE = 0.5
 
 
 class Row(NamedTuple):
-    """The files of one point, and its parameters."""
+    """What the files of one point hold, and its parameters: all of them, and those that its sweep varied."""
 
-    point: dict[str, Any]
-    entries: list[Entry]
+    full: dict[str, Any]
+    varied: dict[str, Any]
+    parts: list[xr.Dataset]
 
 
 @checked
@@ -57,7 +59,7 @@ def collect(
     ...     sl.collect(folder).final_risk.sizes
     Frozen({'lr': 2, 'noise': 3, 'run': 4})
     """
-    rows = _rows(Folder(folder), None if keys is None else set(keys), runs)
+    rows = _rows(Folder(folder), None if keys is None else set(keys), runs, lazy)
     if not rows:
         raise BadInput(f"{folder} holds no results yet. Run a sweep into it.")
     names, points = _varied(rows)
@@ -72,9 +74,7 @@ def collect(
     else:
         sizes, places = (len(rows),), [(i,) for i in range(len(rows))]
         dims, coords = ["point"], {name: ("point", [point[name] for point in points]) for name in names}
-    size = sum(entry.path.stat().st_size for row in rows for entry in row.entries)
-    stay = size > LARGE if lazy is None else lazy
-    return _assembled([_load(row, stay, runs) for row in rows], places, dims, sizes, coords, stay)
+    return _assembled([_joined(row.parts, runs) for row in rows], places, dims, sizes, coords)
 
 
 @checked
@@ -107,38 +107,59 @@ def export(folder: str | os.PathLike, path: str | os.PathLike) -> None:
         raise BadInput(f"{path} must end in .zarr or .nc. Give such a name.")
 
 
-def _rows(folder: Folder, keys: set[str] | None, runs: int | None) -> list[Row]:
-    """The points that are there, with files that together have runs from 0 on."""
+def _rows(folder: Folder, keys: set[str] | None, runs: int | None, lazy: bool | None) -> list[Row]:
+    """The points that are there, with files that together have runs from 0 on, each run once."""
     rows: dict[str, Row] = {}
     reach: dict[str, int] = {}
-    for entry in folder.entries():
-        if keys is not None and entry.key not in keys:
-            continue
-        if not reach.get(entry.key, 0) < entry.last or (runs is not None and entry.first >= runs):
-            continue
-        if reason := damage(entry.path):
+    entries = [entry for entry in folder.entries() if keys is None or entry.key in keys]
+    if lazy is None:
+        lazy = sum(entry.path.stat().st_size for entry in entries) > LARGE
+    for entry in entries:
+        have = reach.get(entry.key, 0)
+        if entry.last <= have or entry.first > have or (runs is not None and entry.first >= runs):
+            continue  # runs that are there already, or before which some are missing, or that nobody asked for
+        try:
+            dataset = read(entry.path)
+        except Damaged as reason:
             _warn(entry.path, f"{reason}; it is left out. Run the sweep again to have it made anew")
             continue
-        if entry.first > reach.get(entry.key, 0):
-            continue  # runs before it are not there yet
-        row = rows.setdefault(entry.key, Row(_point(entry), []))
-        row.entries.append(entry)
+        row = rows.setdefault(entry.key, Row(*_parameters(dataset), []))
+        row.parts.append((_left(dataset, entry) if lazy else dataset).isel(run=slice(have - entry.first, None)))
         reach[entry.key] = entry.last
     return list(rows.values())
 
 
-def _point(entry: Entry) -> dict[str, Any]:
+def _left(dataset: xr.Dataset, entry: Entry) -> xr.Dataset:
+    """The dataset with its variables left in their file."""
+    try:
+        import dask
+        import dask.array as da
+    except ImportError as reason:
+        raise BadInput(
+            "these results are large, and dask, which leaves them in their files, is not installed. "
+            "Install sgdlimits[cluster], or give lazy=False."
+        ) from reason
+
+    def of(name: str) -> Any:
+        each = dataset[name].variable
+        later = dask.delayed(_variable, pure=True)(str(entry.path), name)
+        return each._replace(data=da.from_delayed(later, each.shape, each.dtype))
+
+    return dataset.assign({str(name): of(str(name)) for name in dataset.data_vars})
+
+
+def _variable(path: str, name: str) -> np.ndarray:
+    return read(Path(path))[name].values
+
+
+def _parameters(dataset: xr.Dataset) -> tuple[dict[str, Any], dict[str, Any]]:
     """All parameters of a file's point, and those that its sweep varied."""
-    with xr.open_dataset(entry.path, engine="h5netcdf") as file:
-        whole, point = json.loads(file.attrs["unit"]), json.loads(file.attrs["point"])
+    whole, point = json.loads(dataset.attrs["unit"]), json.loads(dataset.attrs["point"])
     full: dict[str, Any] = {"preset": whole["build"], "level": whole["level_name"], "start": whole["start_name"]}
     full |= {"rule": whole["rule"].get("name", "sgd"), "t_max": whole["t_max"], "keep": json.dumps(whole["keep"])}
     for part in ("start", "level", "rule", "problem"):
-        for name, value in whole[part].items():
-            if not (part == "rule" and name == "name"):
-                full[name] = label(_value(value))
-    return {"full": full, "varied": [name.rpartition(".")[2] for name in point],
-            "values": {name.rpartition(".")[2]: label(_value(value)) for name, value in point.items()}}  # fmt: skip
+        full |= {name: label(_value(value)) for name, value in whole[part].items() if (part, name) != ("rule", "name")}
+    return full, {name.rpartition(".")[2]: label(_value(value)) for name, value in point.items()}
 
 
 def _value(value: Any) -> Any:
@@ -150,13 +171,11 @@ def _value(value: Any) -> Any:
 
 def _varied(rows: list[Row]) -> tuple[list[str], list[dict[str, Any]]]:
     """The parameters that sweeps varied or in which points differ, and their values at each point."""
-    names = list(dict.fromkeys(name for row in rows for name in row.point["varied"]))
-    for name in {name: None for row in rows for name in row.point["full"]}:
-        values = {repr(row.point["full"].get(name)) for row in rows}
-        if name not in names and len(values) > 1:
+    names = list(dict.fromkeys(name for row in rows for name in row.varied))
+    for name in {name: None for row in rows for name in row.full}:
+        if name not in names and len({repr(row.full.get(name)) for row in rows}) > 1:
             names.append(name)
-    known = lambda row, name: row.point["values"].get(name, row.point["full"].get(name, "none"))
-    points = [{name: known(row, name) for name in names} for row in rows]
+    points = [{name: row.varied.get(name, row.full.get(name, "none")) for name in names} for row in rows]
     for name in names:  # numbers together with words are words
         if any(isinstance(point[name], str) for point in points):
             for point in points:
@@ -169,50 +188,21 @@ def _sorted(values: list) -> list:
     return list(each.values()) if any(isinstance(value, str) for value in values) else sorted(each.values())
 
 
-def _load(row: Row, lazy: bool, runs: int | None) -> xr.Dataset:
-    """A point's files, as one dataset over its runs, each once."""
-    parts, reach = [], 0
-    for entry in row.entries:
-        part = _opened(entry.path, lazy)
-        part = part.isel(run=slice(reach - entry.first, None))
-        reach = entry.last
-        parts.append(part)
-    joined = parts[0] if len(parts) == 1 else _joined(parts)
-    return joined if runs is None else joined.isel(run=slice(0, runs))
+def _joined(parts: list[xr.Dataset], runs: int | None) -> xr.Dataset:
+    """The files of a point as one dataset over its runs."""
+    first = parts[0]
+    if len(parts) > 1:
+        of = lambda name: xr.Variable.concat([part[name].variable for part in parts], "run")
+        first = first.drop_dims("run").assign({name: of(name) for name in first.variables if "run" in first[name].dims})
+    return first if runs is None else first.isel(run=slice(0, runs))
 
 
-def _joined(parts: list[xr.Dataset]) -> xr.Dataset:
-    of = lambda name: parts[0][name].variable if "run" not in parts[0][name].dims else xr.Variable.concat(
-        [part[name].variable for part in parts], "run")  # fmt: skip
-    return xr.Dataset({name: of(name) for name in parts[0].data_vars}, {name: of(name) for name in parts[0].coords}, parts[0].attrs)
-
-
-def _opened(path: Any, lazy: bool) -> xr.Dataset:
-    if lazy:
-        _needs_dask()
-        file = xr.open_dataset(path, engine="h5netcdf", chunks={})
-    else:
-        with xr.open_dataset(path, engine="h5netcdf") as file:
-            file = file.load()
-    return file.set_coords([name for name in ("status", "t_end") if name in file.variables])
-
-
-def _needs_dask() -> None:
-    try:
-        import dask.array  # noqa: F401
-    except ImportError as reason:
-        raise BadInput(
-            "these results are large, and dask, which leaves them in their files, is not installed. "
-            "Install sgdlimits[cluster], or give lazy=False."
-        ) from reason
-
-
-def _assembled(parts: list[xr.Dataset], places, dims: list[str], sizes: tuple[int, ...], coords, lazy: bool) -> xr.Dataset:
+def _assembled(parts: list[xr.Dataset], places, dims: list[str], sizes: tuple[int, ...], coords) -> xr.Dataset:
     """Datasets of points at their places in the grid."""
     times = [part["t"].values for part in parts if "t" in part.dims]
     moved = len(times) > 0 and any(not np.array_equal(times[0], each) for each in times[1:])
     if moved:  # times of another d
-        parts = [part.rename_dims(t="time").drop_indexes("t").reset_coords("t") for part in parts]
+        parts = [part.rename_dims(t="time").reset_coords("t") for part in parts]
     found = {}
     for name in dict.fromkeys(str(name) for part in parts for name in part.variables):
         if name in ("run", "time", "t") and not (name == "t" and moved):
@@ -220,7 +210,7 @@ def _assembled(parts: list[xr.Dataset], places, dims: list[str], sizes: tuple[in
         have = [(place, part[name].variable) for place, part in zip(places, parts, strict=True) if name in part.variables]
         if have[0][1].dims == (name,):
             continue
-        found[name] = _placed(have, dims, sizes, lazy and have[0][1].dtype.kind != "O")
+        found[name] = _placed(have, dims, sizes)
     attrs = {name: value for name, value in parts[0].attrs.items() if all(_same(value, part.attrs.get(name)) for part in parts)}
     inner = {"run": np.arange(max(part.sizes["run"] for part in parts))}
     if times and not moved:
@@ -233,7 +223,7 @@ def _same(left: Any, right: Any) -> bool:
     return type(left) is type(right) and bool(np.array_equal(left, right))
 
 
-def _placed(have: list[tuple[tuple[int, ...], xr.Variable]], dims, sizes, lazy: bool) -> xr.Variable:
+def _placed(have: list[tuple[tuple[int, ...], xr.Variable]], dims, sizes) -> xr.Variable:
     """Arrays of points in one array: what is missing is NaN, or empty text."""
     first = have[0][1]
     shape = tuple(max(each.shape[i] for _, each in have) for i in range(first.ndim))
@@ -242,7 +232,7 @@ def _placed(have: list[tuple[tuple[int, ...], xr.Variable]], dims, sizes, lazy: 
     if any(each.shape != shape for _, each in have) and not text:
         kind = np.result_type(float, first.dtype)
     empty: Any = "" if text else np.nan if np.dtype(kind).kind == "f" else 0
-    if lazy:
+    if not isinstance(first._data, np.ndarray) and hasattr(first.data, "dask"):
         import dask.array as da
 
         grid = np.full(int(np.prod(sizes)), None, dtype=object)

@@ -102,7 +102,7 @@ class Worker:
 
     def begin(self) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*(path or os.getcwd() for path in sys.path)])}
-        command = [sys.executable, "-m", "sgdlimits.sweep.worker", json.dumps(self.cores)]
+        command = [sys.executable, "-m", "sgdlimits.sweep.process", json.dumps(self.cores)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self.task: tuple[Unit, int] | None = None
         assert self.process.stdout is not None

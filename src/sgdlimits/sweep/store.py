@@ -73,7 +73,7 @@ class Folder:
         """Write the file of a unit, unless another process has been quicker, and forget that it had failed."""
         path = self.path / unit.name
         if not path.exists():
-            write_whole(dataset.assign_attrs(digest=digest(_arrays(dataset), dataset.attrs)), path)
+            write_whole(stamped(dataset), path)
         with suppress(FileNotFoundError):
             self._failure(unit).unlink()
 
@@ -119,25 +119,48 @@ def missing(folder: Folder, units: Iterable[Unit]) -> Iterator[Unit]:
             yield unit._replace(first=gap)
 
 
+class Damaged(Exception):
+    """What is wrong with a file, in a few words."""
+
+
 def damage(path: Path) -> str:
     """What is wrong with a file, in a few words, or nothing."""
+    try:
+        read(path)
+    except Damaged as reason:
+        return str(reason)
+    return ""
+
+
+def read(path: Path) -> xr.Dataset:
+    """The dataset in a file of a unit, or `Damaged` where it is not, number by number, what was written."""
     match = NAME.fullmatch(path.name)
     try:
         with h5py.File(path, "r") as file:
-            attributes = {name: value for name, value in file.attrs.items() if isinstance(value, (str, bytes))}
-            arrays = {name: item[()] for name, item in file.items() if isinstance(item, h5py.Dataset) and not _only_size(item)}
-            whole = json.loads(attributes["unit"])
-        if match is None or hashed(whole) != match[1]:
-            return "does not have the parameters that its name says"
+            attributes = {name: value for name, value in file.attrs.items() if not name.startswith("_")}
+            layout = json.loads(attributes["variables"])
+            arrays = {name: file[name][()] for name in layout}
+        if match is None or hashed(json.loads(attributes["unit"])) != match[1]:
+            raise Damaged("does not have the parameters that its name says")
         if digest(arrays, attributes) != attributes["digest"]:
-            return "has other numbers than were written"
+            raise Damaged("has other numbers than were written")
         if not np.array_equal(arrays["run"], np.arange(int(match[2]), int(match[3]))):
-            return "does not have the runs that its name says"
+            raise Damaged("does not have the runs that its name says")
+        made = {name: (dims, _typed(arrays[name], kind), notes) for name, (dims, kind, notes) in layout.items()}
     except FileNotFoundError:
-        return "is gone"
+        raise Damaged("is gone") from None
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as reason:
-        return f"cannot be read ({str(reason)[:80] or type(reason).__name__})"
-    return ""
+        raise Damaged(f"cannot be read ({str(reason)[:80] or type(reason).__name__})") from reason
+    kept = {name: value for name, value in attributes.items() if name not in ("digest", "variables")}
+    return xr.Dataset(made, attrs=kept)
+
+
+def stamped(dataset: xr.Dataset) -> xr.Dataset:
+    """A dataset with what `read` needs: its variables, with their dimensions and types, and the digest of its numbers."""
+    layout = {str(name): [each.dims, each.dtype.kind, each.attrs] for name, each in dataset.variables.items()}
+    known = dataset.assign_attrs(variables=json.dumps(layout))
+    arrays = {str(name): variable.values for name, variable in dataset.variables.items()}
+    return known.assign_attrs(digest=digest(arrays, known.attrs))
 
 
 def digest(arrays: dict[str, Any], attributes: dict[Any, Any]) -> str:
@@ -145,26 +168,20 @@ def digest(arrays: dict[str, Any], attributes: dict[Any, Any]) -> str:
     found = hashlib.sha256()
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
-        if array.dtype.kind in "OSU":
-            rows = [each.decode() if isinstance(each, bytes) else str(each) for each in array.ravel().tolist()]
-            content = "\0".join(rows).encode()
-        else:
-            content = np.ascontiguousarray(array).tobytes()
+        words = array.dtype.kind in "OSU"
         found.update(f"{name}{array.shape}".encode())
-        found.update(content)
+        found.update("\0".join(_typed(array, "U").ravel().tolist()).encode() if words else np.ascontiguousarray(array).tobytes())
     for name in sorted(attributes):
-        if isinstance(attributes[name], str) and name != "digest" and not name.startswith("_"):
+        if isinstance(attributes[name], str) and name != "digest":
             found.update(f"{name}={attributes[name]}".encode())
     return found.hexdigest()
 
 
-def _arrays(dataset: xr.Dataset) -> dict[str, np.ndarray]:
-    return {str(name): variable.values for name, variable in dataset.variables.items()}
-
-
-def _only_size(item: h5py.Dataset) -> bool:
-    """Whether a dataset of a file only says how long a dimension is."""
-    return b"not a netCDF variable" in bytes(item.attrs.get("NAME", b""))
+def _typed(array: Any, kind: str) -> np.ndarray:
+    """An array of a file as it was before: texts and bools."""
+    if kind == "U" and array.dtype.kind == "O":
+        array = np.array([each.decode() if isinstance(each, bytes) else str(each) for each in array.ravel()]).reshape(array.shape)
+    return np.asarray(array).astype(bool) if kind == "b" else np.asarray(array)
 
 
 def _warn(path: Any, reason: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import xarray as xr
 
 from sgdlimits.domain import DOMAINS, checked, optional
-from sgdlimits.errors import BadInput, check_count
+from sgdlimits.errors import BadInput, check_count, in_short
 from sgdlimits.progress import bar
 from sgdlimits.sweep.collect import collect
 from sgdlimits.sweep.design import Design, as_design
@@ -50,8 +50,11 @@ class Sweep:
     @classmethod
     def of(cls, recipe: Recipe, over: Any, runs: int, folder: str | os.PathLike, shard: Any = None, refine: Any = None) -> Sweep:
         design = as_design(over)
-        if mistakes := list(_mistakes(recipe, design)):
-            raise BadInput(mistakes[0] if len(mistakes) == 1 else "\n".join([f"{count(len(mistakes), 'mistake')}:", *mistakes]))
+        columns = {**{name: [value] for name, value in recipe.fixed.items()}, **{each: design.values(each) for each in design.names}}
+        wrong = list(mistakes(recipe, columns, design.values(RULE) if RULE in design.names else None))
+        wrong += [f"{name} is both fixed and varied. Leave one of them out." for name in design.names if name in recipe.fixed]
+        if wrong:
+            raise BadInput(wrong[0] if len(wrong) == 1 else "\n  ".join([f"there are {len(wrong)} mistakes:", *wrong]))
         recipe.simulation(design.points[0])
         if refine is not None and shard is not None:
             raise BadInput("refine needs all points, and a shard has some. Refine when all shards are done.")
@@ -74,20 +77,16 @@ def _shape(unit: Unit) -> list:
     return [value for value in unit.point.values() if not isinstance(value, float)]
 
 
-def _mistakes(recipe: Recipe, design: Design) -> Iterable[str]:
-    """What is wrong with the parameters of a sweep, a sentence each."""
-    for name, values in {**{n: [v] for n, v in recipe.fixed.items()}, **{n: design.values(n) for n in design.names}}.items():
-        rules = {point.get(RULE, recipe.fixed.get(RULE)) for point in design.points}
-        for value in values:
-            try:
-                for rule in rules:
+def mistakes(recipe: Recipe, columns: dict[str, list], rules: Iterable[Any] | None = None) -> Iterable[str]:
+    """What is wrong with values of parameters, a sentence each; `rules` are those that the points have."""
+    for name, values in columns.items():
+        try:
+            for rule in rules or [recipe.fixed.get(RULE)]:
+                recipe.users(name, rule)
+                for value in values:
                     recipe.check(name, value, rule)
-            except BadInput as reason:
-                yield str(reason)
-                break
-    for name in design.names:
-        if name in recipe.fixed:
-            yield f"{name} is both fixed and varied. Leave one of them out."
+        except BadInput as reason:
+            yield str(reason)
 
 
 @checked(level=None, seed=DOMAINS["seed"], t_max=optional(DOMAINS["t_max"]))
@@ -158,7 +157,7 @@ def sweep(
     recipe = Recipe.of(
         preset, level, start, fixed=fixed, t_max=t_max, save=save, until=until, keep=keep, seed=seed, common=common, kernel=kernel
     )
-    job = Sweep.of(recipe, over, runs, folder, _shard(shard), refine)
+    job = Sweep.of(recipe, over, runs, folder, as_shard(shard), refine)
     done = compute(job, engine, retry=retry, progress=progress)
     return collect(folder, keys=[unit.key for unit in done], runs=runs)
 
@@ -223,11 +222,11 @@ def _shard(shard: Any) -> tuple[int, int] | None:
     if shard is None:
         return None
     try:
-        index, shards = (check_count("shard", each) for each in shard)
+        index, shards = (check_count("shard", int(each)) for each in shard)
         if index > shards:
             raise ValueError
     except (TypeError, ValueError):
-        raise BadInput(f"shard must be (i, n) with i from 1 to n; got {shard!r}. Give, for instance, (1, 10).") from None
+        raise BadInput(f"shard must be (i, n) with i from 1 to n; got {in_short(shard)}. Give, for instance, (1, 10), or 1/10 on a command line.") from None
     return index, shards
 
 
