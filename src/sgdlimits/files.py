@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import stat
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sgdlimits.errors import BadInput
+
+HOST = re.sub(r"\W", "_", platform.node())
+"""This machine, in the names of partial files: others may write to the same folder, and their processes are not known here."""
 
 
 @contextmanager
@@ -21,7 +25,7 @@ def whole(path: str | os.PathLike) -> Iterator[Path]:
     """
     path = check_plain(path)
     _clear(path)
-    partial = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
+    partial = path.with_name(f".{path.stem}.{os.getpid()}@{HOST}.part{path.suffix}")
     try:
         yield partial
         with open(partial, "rb+") as file:
@@ -60,13 +64,16 @@ def check_plain(path: str | os.PathLike) -> Path:
 
 
 def _clear(path: Path) -> None:
-    """Remove what is left of writes to this path by processes that are no more."""
-    ours = re.compile(rf"\.{re.escape(path.stem)}\.(\d+)\.part{re.escape(path.suffix)}")
-    for entry in path.parent.iterdir():
+    """Remove what is left of writes to this path by processes of this machine that are no more."""
+    head = f".{path.stem}."
+    ours = re.compile(rf"{re.escape(head)}(\d+)@{re.escape(HOST)}\.part{re.escape(path.suffix)}")
+    with os.scandir(path.parent) as entries:
+        left = [entry for entry in entries if entry.name.startswith(head)]
+    for entry in left:
         found = ours.fullmatch(entry.name)
         if found and not _alive(int(found[1])):
             with suppress(OSError):
-                entry.unlink()
+                os.unlink(entry.path)
 
 
 def _alive(process: int) -> bool:

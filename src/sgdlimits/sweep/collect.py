@@ -59,7 +59,7 @@ def collect(
     ...     sl.collect(folder).final_risk.sizes
     Frozen({'lr': 2, 'noise': 3, 'run': 4})
     """
-    rows = _rows(Folder(folder), None if keys is None else set(keys), runs, lazy)
+    rows = list(rows_of(Folder(folder), keys, runs, lazy).values())
     if not rows:
         raise BadInput(f"{folder} holds no results yet. Run a sweep into it.")
     names, points = _varied(rows)
@@ -74,7 +74,7 @@ def collect(
     else:
         sizes, places = (len(rows),), [(i,) for i in range(len(rows))]
         dims, coords = ["point"], {name: ("point", [point[name] for point in points]) for name in names}
-    return _assembled([_joined(row.parts, runs) for row in rows], places, dims, sizes, coords)
+    return _assembled([joined(row, runs) for row in rows], places, dims, sizes, coords)
 
 
 @checked
@@ -107,11 +107,12 @@ def export(folder: str | os.PathLike, path: str | os.PathLike) -> None:
         raise BadInput(f"{path} must end in .zarr or .nc. Give such a name.")
 
 
-def _rows(folder: Folder, keys: set[str] | None, runs: int | None, lazy: bool | None) -> list[Row]:
-    """The points that are there, with files that together have runs from 0 on, each run once."""
+def rows_of(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy: bool | None = False) -> dict[str, Row]:
+    """The points that are there by key, with files that together have runs from 0 on, each run once."""
+    wanted = None if keys is None else set(keys)
     rows: dict[str, Row] = {}
     reach: dict[str, int] = {}
-    entries = [entry for entry in folder.entries() if keys is None or entry.key in keys]
+    entries = [entry for entry in folder.entries() if wanted is None or entry.key in wanted]
     if lazy is None:
         lazy = sum(entry.path.stat().st_size for entry in entries) > LARGE
     for entry in entries:
@@ -126,7 +127,7 @@ def _rows(folder: Folder, keys: set[str] | None, runs: int | None, lazy: bool | 
         row = rows.setdefault(entry.key, Row(*_parameters(dataset), []))
         row.parts.append((_left(dataset, entry) if lazy else dataset).isel(run=slice(have - entry.first, None)))
         reach[entry.key] = entry.last
-    return list(rows.values())
+    return rows
 
 
 def _left(dataset: xr.Dataset, entry: Entry) -> xr.Dataset:
@@ -188,9 +189,9 @@ def _sorted(values: list) -> list:
     return list(each.values()) if any(isinstance(value, str) for value in values) else sorted(each.values())
 
 
-def _joined(parts: list[xr.Dataset], runs: int | None) -> xr.Dataset:
+def joined(row: Row, runs: int | None) -> xr.Dataset:
     """The files of a point as one dataset over its runs."""
-    first = parts[0]
+    parts, first = row.parts, row.parts[0]
     if len(parts) > 1:
         of = lambda name: xr.Variable.concat([part[name].variable for part in parts], "run")
         first = first.drop_dims("run").assign({name: of(name) for name in first.variables if "run" in first[name].dims})

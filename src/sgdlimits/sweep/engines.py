@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from sgdlimits.errors import BadInput
@@ -103,7 +104,9 @@ class Worker:
     def begin(self) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*(path or os.getcwd() for path in sys.path)])}
         command = [sys.executable, "-m", "sgdlimits.sweep.process", json.dumps(self.cores)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
+        )
         self.task: tuple[Unit, int] | None = None
         assert self.process.stdout is not None
         self.answers = self.process.stdout
@@ -113,11 +116,9 @@ class Worker:
         self.task = todo.popleft() if todo else None
         if self.task is not None:
             assert self.process.stdin is not None
-            try:
+            with suppress(BrokenPipeError):  # it has died, which its answers will say
                 self.process.stdin.write(f"{json.dumps([recipe, str(folder.path), self.task[0].to_json()])}\n".encode())
                 self.process.stdin.flush()
-            except BrokenPipeError:  # it has died, which its answers will say
-                pass
 
     def answer(self) -> tuple[str, str] | None:
         """What became of its unit, or None where the process has died."""
@@ -129,13 +130,12 @@ class Worker:
 
     def end(self) -> str:
         """Stop the process, whatever it is at: how it ended, in words. Files are whole or not there."""
-        self.process.kill() if self.process.poll() is None and self.task is not None else None
+        if self.process.poll() is None and self.task is not None:
+            self.process.kill()
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
-            try:
+            with suppress(BrokenPipeError):
                 pipe.close()
-            except BrokenPipeError:
-                pass
         code = self.process.wait()
         return f"by signal {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
 

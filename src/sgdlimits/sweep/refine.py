@@ -11,7 +11,7 @@ import numpy as np
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count, check_share, in_short
-from sgdlimits.sweep.collect import collect
+from sgdlimits.sweep.collect import joined, rows_of
 from sgdlimits.sweep.design import Design, Point, plain
 from sgdlimits.sweep.unit import unit_of
 
@@ -73,18 +73,13 @@ class Refine:
 
     def _values(self, recipe: Recipe, design: Design, folder: Folder, runs: int) -> dict[tuple, float]:
         """The mean over runs of the value at each point, NaN where it failed."""
-        found = {}
-        for point in design.points:
-            key = unit_of(recipe, point, 0, runs).key
-            corner = tuple(point[name] for name in design.axes)
-            try:
-                dataset = collect(folder.path, keys=[key], runs=runs, lazy=False)
-            except BadInput:
-                found[corner] = np.nan
-                continue
-            if self.value not in dataset:
-                raise BadInput(f"{self.value} is not kept; there are {', '.join(map(str, dataset.data_vars))}. Keep it.")
-            mean = float(dataset[self.value].mean())
+        keys = {tuple(point[name] for name in design.axes): unit_of(recipe, point, 0, runs).key for point in design.points}
+        rows, found = rows_of(folder, keys.values(), runs), {}
+        for corner, key in keys.items():
+            kept = joined(rows[key], runs) if key in rows else None
+            if kept is not None and self.value not in kept:
+                raise BadInput(f"{self.value} is not kept; there are {', '.join(map(str, kept.data_vars))}. Keep it.")
+            mean = np.nan if kept is None else float(kept[self.value].mean())
             found[corner] = np.log(mean) if self.log else mean
         return found
 

@@ -180,15 +180,15 @@ def _wrong_parameters(given: dict[str, Any], bad: set[str], designs: list[str]) 
     recipe = Recipe.of(given["preset"], given.get("level", "chain"), given.get("start", "random"), fixed=fixed, t_max=1.0)
     columns: dict[str, dict[str, list]] = {"fixed": {name: [value] for name, value in fixed.items()}}
     for design in designs:
-        try:
-            found = _design({design: given[design]}) if design not in bad else None
-        except BadInput as reason:
-            yield f"{design}: {reason}"
-            found = None
-        if found is not None:
-            columns[design] = {name: found.values(name) for name in found.names}
-        elif design == "grid" and isinstance(given["grid"], dict):
-            columns[design] = {name: [] for name in given["grid"]}
+        columns[design] = {}
+        if design == "grid" and isinstance(given["grid"], dict):
+            columns[design] = {name: _values(values) for name, values in given["grid"].items()}
+        if design not in bad:
+            try:
+                found = _design({design: given[design]})
+                columns[design] = {name: found.values(name) for name in found.names}
+            except BadInput as reason:
+                yield f"{design}: {reason}"
     known = [name for names in columns.values() for name in names]
     for where, names in columns.items():
         for name, values in names.items():
@@ -203,6 +203,14 @@ def _wrong_parameters(given: dict[str, Any], bad: set[str], designs: list[str]) 
             for each in part.required:
                 if each not in part.given and each not in {one.rpartition(".")[2] for one in known}:
                     yield f"{each} is missing, which the {name} {part.title} needs. Add it to fixed or to the points."
+
+
+def _values(given: Any) -> list:
+    """The values of an axis, or none where they cannot be read, which is told elsewhere."""
+    try:
+        return _axis(given)
+    except ValueError:
+        return []
 
 
 def _sentence(keys: list[str], error: Any) -> str:

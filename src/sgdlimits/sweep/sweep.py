@@ -214,11 +214,14 @@ def _tell(folder: str, failed: dict[str, str], total: int) -> None:
 
     each = list(dict.fromkeys(failed.values()))
     words = "; ".join(each[:SHOWN]) + (f"; and {len(each) - SHOWN} other reasons" if len(each) > SHOWN else "")
-    text = f"{len(failed)} of {count(total, 'unit')} failed: {words}. The notes *.failed.json in {folder} say which. "
-    warnings.warn(f"{text}Give retry=True to try them again.", SweepFailed, stacklevel=4)
+    text = f"{len(failed)} of {count(total, 'unit')} failed: {words.rstrip('.')}. The notes *.failed.json in {folder} say which."
+    if len(failed) == total:
+        raise BadInput(f"{text} Correct what they have in common, and give retry=True to try them again.")
+    warnings.warn(f"{text} Give retry=True to try them again.", SweepFailed, stacklevel=4)
 
 
-def _shard(shard: Any) -> tuple[int, int] | None:
+def as_shard(shard: Any) -> tuple[int, int] | None:
+    """(i, n) from what users give."""
     if shard is None:
         return None
     try:
