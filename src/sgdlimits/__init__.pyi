@@ -108,7 +108,7 @@ from .statistics import (
     Particles as Particles,
     Spike as Spike,
 )
-from .sweep import (
+from .sweeps import (
     Refine as Refine,
     SweepFailed as SweepFailed,
     SweepStopped as SweepStopped,

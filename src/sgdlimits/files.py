@@ -24,7 +24,7 @@ def whole(path: str | os.PathLike) -> Iterator[Path]:
     processes have left of earlier writes is removed.
     """
     path = check_plain(path)
-    _clear(path)
+    clear(path.parent, f".{path.stem}.")
     partial = path.with_name(f".{path.stem}.{os.getpid()}@{HOST}.part{path.suffix}")
     try:
         yield partial
@@ -63,11 +63,10 @@ def check_plain(path: str | os.PathLike) -> Path:
     return path
 
 
-def _clear(path: Path) -> None:
-    """Remove what is left of writes to this path by processes of this machine that are no more."""
-    head = f".{path.stem}."
-    ours = re.compile(rf"{re.escape(head)}(\d+)@{re.escape(HOST)}\.part{re.escape(path.suffix)}")
-    with os.scandir(path.parent) as entries:
+def clear(folder: str | os.PathLike, head: str = ".") -> None:
+    """Remove what processes of this machine that are no more have left of writes, to files whose partial names begin so."""
+    ours = re.compile(rf"\..*\.(\d+)@{re.escape(HOST)}\.part(\.\w+)?")
+    with os.scandir(folder) as entries:
         left = [entry for entry in entries if entry.name.startswith(head)]
     for entry in left:
         found = ours.fullmatch(entry.name)

@@ -50,9 +50,9 @@ def sweep(file: str, **given: Any) -> None:
       sgdlimits sweep diagram.toml --cluster slurm --job queue=cpu --dry-run
     """
     sys.path.insert(0, os.getcwd())  # functions of one's own are beside the file
-    from sgdlimits.sweep import collect, export
-    from sgdlimits.sweep.spec import read_spec
-    from sgdlimits.sweep.sweep import SweepFailed, SweepStopped, compute
+    from sgdlimits.sweeps import collect, export
+    from sgdlimits.sweeps.spec import read_spec
+    from sgdlimits.sweeps.job import SweepFailed, SweepStopped, compute
 
     job = dataclasses.replace(read_spec(file), shard=_shard(given["shard"]))
     if given["folder"]:
@@ -88,7 +88,7 @@ def _again() -> str:
 def _shard(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
-    from sgdlimits.sweep.sweep import as_shard
+    from sgdlimits.sweeps.job import as_shard
 
     return as_shard(text.split("/") if text.count("/") == 1 else text)
 
@@ -98,14 +98,14 @@ def _engine(given: dict[str, Any]) -> Any:
         raise BadInput("--workers is for this machine and --cluster for others. Leave one of them out.")
     if not given["cluster"]:
         return given["workers"]
-    from sgdlimits.sweep.cluster import Dask
+    from sgdlimits.sweeps.cluster import Dask
 
     settings = dict(each.partition("=")[::2] for each in given["job"])
     return Dask.of(given["cluster"], workers=given["workers"] or given["jobs"], settings=settings)
 
 
 def _say_status(job: Any) -> None:
-    from sgdlimits.sweep.sweep import status
+    from sgdlimits.sweeps.job import status
 
     now = status(job)
     rows = [("done", f"{now.done} of {count(now.total, 'unit')}")]
@@ -118,7 +118,7 @@ def _say_status(job: Any) -> None:
 
 
 def _say_size(job: Any, engine: Any) -> None:
-    from sgdlimits.sweep.estimate import estimate
+    from sgdlimits.sweeps.estimate import estimate
 
     if hasattr(engine, "script"):
         script = engine.script(job.folder)

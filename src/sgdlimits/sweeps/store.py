@@ -21,9 +21,10 @@ import numpy as np
 import xarray as xr
 
 from sgdlimits.errors import BadInput
-from sgdlimits.files import write
-from sgdlimits.sweep.unit import NAME, Unit, hashed
+from sgdlimits.files import clear, write
+from sgdlimits.sweeps.unit import NAME, Unit, hashed
 from sgdlimits.trajectory.io import write_whole
+from sgdlimits.trajectory.schema import COORDINATES
 
 FAILED = ".failed.json"
 
@@ -53,6 +54,8 @@ class Folder:
                 raise BadInput(f"the folder {path} cannot be made: {reason.strerror}. Give another one.") from reason
         if not self.path.is_dir():
             raise BadInput(f"there is no folder {path}. Give the folder of a sweep.")
+        if make:
+            clear(self.path)
 
     def entries(self) -> list[Entry]:
         """The files of units, those of one point together, the first runs first. Others are told of and left out."""
@@ -152,7 +155,7 @@ def read(path: Path) -> xr.Dataset:
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as reason:
         raise Damaged(f"cannot be read ({str(reason)[:80] or type(reason).__name__})") from reason
     kept = {name: value for name, value in attributes.items() if name not in ("digest", "variables")}
-    return xr.Dataset(made, attrs=kept)
+    return xr.Dataset(made, attrs=kept).set_coords([name for name in COORDINATES if name in made])
 
 
 def stamped(dataset: xr.Dataset) -> xr.Dataset:

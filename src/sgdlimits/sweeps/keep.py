@@ -13,7 +13,7 @@ from sgdlimits.analysis.fixed_points import fixed_points
 from sgdlimits.analysis.origin import overlap_name
 from sgdlimits.errors import BadInput, in_short
 from sgdlimits.level.condition import Condition, exits
-from sgdlimits.sweep.names import called, named
+from sgdlimits.sweeps.names import called, named
 from sgdlimits.trajectory.record import from_json
 
 Reduction = Callable[..., Any]

@@ -11,13 +11,13 @@ import numpy as np
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count, check_share, in_short
-from sgdlimits.sweep.collect import joined, rows_of
-from sgdlimits.sweep.design import Design, Point, plain
-from sgdlimits.sweep.unit import unit_of
+from sgdlimits.sweeps.collect import joined, rows_of
+from sgdlimits.sweeps.design import Design, Point, plain
+from sgdlimits.sweeps.unit import unit_of
 
 if TYPE_CHECKING:
-    from sgdlimits.sweep.recipe import Recipe
-    from sgdlimits.sweep.store import Folder
+    from sgdlimits.sweeps.recipe import Recipe
+    from sgdlimits.sweeps.store import Folder
 
 
 @checked(share=lambda name, value: check_share(name, value))

@@ -6,9 +6,9 @@ import warnings
 from functools import lru_cache
 
 from sgdlimits.errors import BadInput
-from sgdlimits.sweep.recipe import Recipe
-from sgdlimits.sweep.store import Folder
-from sgdlimits.sweep.unit import Unit, computed
+from sgdlimits.sweeps.recipe import Recipe
+from sgdlimits.sweeps.store import Folder
+from sgdlimits.sweeps.unit import Unit, computed
 
 DONE, FAILED, REFUSED = "done", "failed", "refused"
 """What became of a unit: its file is there; it raised an error, which may not come again; it can never be computed."""

@@ -22,12 +22,12 @@ from sgdlimits.level import LEVELS
 from sgdlimits.level.condition import exits
 from sgdlimits.problem.presets import PRESETS
 from sgdlimits.start import STARTS
-from sgdlimits.sweep.design import Design, grid, listed, random_points
-from sgdlimits.sweep.keep import as_keep
-from sgdlimits.sweep.names import called
-from sgdlimits.sweep.recipe import RULE, Recipe
-from sgdlimits.sweep.refine import Refine
-from sgdlimits.sweep.sweep import Sweep, mistakes
+from sgdlimits.sweeps.design import Design, grid, listed, random_points
+from sgdlimits.sweeps.keep import as_keep
+from sgdlimits.sweeps.names import called
+from sgdlimits.sweeps.recipe import END, RULE, Recipe
+from sgdlimits.sweeps.refine import Refine
+from sgdlimits.sweeps.job import Sweep, mistakes
 
 
 class Table(BaseModel):
@@ -170,7 +170,9 @@ def _wrong(given: dict[str, Any]) -> Iterator[str]:
     if len(designs) != 1:
         yield f"the points are missing. Add one table of {', '.join(DESIGNS)}." if not designs else (
             f"{' and '.join(designs)} are both there. Leave one of them out.")  # fmt: skip
-    if not bad & {"preset", "level", "start"}:
+    if END not in given and not any(END in str(given.get(name, "")) for name in ("fixed", *DESIGNS)):
+        yield f"{END} is missing. Add it, in samples per dimension."
+    if not {"preset", "level", "start"} & bad:
         yield from _wrong_parameters(given, bad, designs)
 
 
@@ -196,8 +198,6 @@ def _wrong_parameters(given: dict[str, Any], bad: set[str], designs: list[str]) 
                 yield f"{where}.{text}"
             if known.count(name) > 1 and where != "fixed":
                 yield f"{where}.{name} is fixed as well. Leave one of them out."
-    if "t_max" not in given and "t_max" not in known:
-        yield "t_max is missing. Add it, in samples per dimension."
     if not bad:
         for name, part in recipe.parts.items():
             for each in part.required:

@@ -22,9 +22,9 @@ from sgdlimits.level.condition import as_condition
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.presets import PRESETS
 from sgdlimits.start import STARTS, Start, as_start
-from sgdlimits.sweep.design import Point, plain
-from sgdlimits.sweep.keep import as_keep, stops
-from sgdlimits.sweep.names import called, importable, named
+from sgdlimits.sweeps.design import Point, plain
+from sgdlimits.sweeps.keep import as_keep, stops
+from sgdlimits.sweeps.names import called, importable, named
 from sgdlimits.trajectory.record import from_json, to_json
 
 RULE, END = "rule", "t_max"

@@ -13,14 +13,15 @@ import xarray as xr
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
-from sgdlimits.sweep.recipe import decoded, label
-from sgdlimits.sweep.store import Damaged, Entry, Folder, _warn, read
+from sgdlimits.sweeps.recipe import decoded, label
+from sgdlimits.sweeps.store import Damaged, Entry, Folder, _warn, read
 from sgdlimits.trajectory.io import write_whole
+from sgdlimits.trajectory.schema import COORDINATES
 
 LARGE = 2**28
 """Bytes from which on a dataset stays in its files until it is asked for."""
 SHARE = 0.5
-"""The share of all combinations of values that must be there for parameters to be dimensions."""
+"""Of all combinations of values more than this share must be there for parameters to be dimensions."""
 
 
 class Row(NamedTuple):
@@ -47,7 +48,7 @@ def collect(
     Returns
     -------
     xarray.Dataset with a dimension for each parameter that was varied, then `run`, and what was kept. Where points are not
-    there (yet), numbers are NaN and `status` is empty. Points that fill less than half of their grid, as those that were drawn
+    there (yet), numbers are NaN and `status` is empty. Points that fill at most half of their grid, as those that were drawn
     at random, are one dimension `point` with the parameters as coordinates. Files that are damaged or not of a sweep are named
     in a warning and left out. Where times differ from point to point, the dimension `time` numbers them and `t` is a variable.
 
@@ -65,7 +66,7 @@ def collect(
     names, points = _varied(rows)
     axes = {name: _sorted([point[name] for point in points]) for name in names}
     whole = bool(names) and len({tuple(map(repr, point.values())) for point in points}) == len(points)
-    regular = whole and len(points) >= SHARE * np.prod([len(values) for values in axes.values()], dtype=float)
+    regular = whole and len(points) > SHARE * np.prod([len(values) for values in axes.values()], dtype=float)
     if regular:
         sizes = tuple(len(values) for values in axes.values())
         index = [{repr(value): i for i, value in enumerate(values)} for values in axes.values()]
@@ -203,7 +204,7 @@ def _assembled(parts: list[xr.Dataset], places, dims: list[str], sizes: tuple[in
     times = [part["t"].values for part in parts if "t" in part.dims]
     moved = len(times) > 0 and any(not np.array_equal(times[0], each) for each in times[1:])
     if moved:  # times of another d
-        parts = [part.rename_dims(t="time").reset_coords("t") for part in parts]
+        parts = [part.drop_indexes("t").rename_dims(t="time").reset_coords("t") for part in parts]
     found = {}
     for name in dict.fromkeys(str(name) for part in parts for name in part.variables):
         if name in ("run", "time", "t") and not (name == "t" and moved):
@@ -217,7 +218,7 @@ def _assembled(parts: list[xr.Dataset], places, dims: list[str], sizes: tuple[in
     if times and not moved:
         inner["t"] = times[0]
     dataset = xr.Dataset({name: found[name] for name in found}, {**coords, **inner}, attrs)
-    return dataset.set_coords([name for name in ("status", "t_end", "step") if name in dataset.variables])
+    return dataset.set_coords([name for name in COORDINATES if name in dataset.variables])
 
 
 def _same(left: Any, right: Any) -> bool:

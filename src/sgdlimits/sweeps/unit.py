@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import xarray as xr
 
-from sgdlimits.sweep.design import Point
-from sgdlimits.sweep.keep import reduced
-from sgdlimits.sweep.recipe import Recipe, decoded, encoded
+from sgdlimits.sweeps.design import Point
+from sgdlimits.sweeps.keep import reduced
+from sgdlimits.sweeps.recipe import Recipe, decoded, encoded
 from sgdlimits.trajectory.simulate import simulate_runs
 
 NAME = re.compile(r"([0-9a-f]{24})-(\d+)-(\d+)\.nc")

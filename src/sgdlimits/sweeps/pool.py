@@ -1,8 +1,7 @@
-"""Where units are computed: in this process, or in processes of this machine. Each yields units as they end."""
+"""Units in processes of this machine."""
 
 from __future__ import annotations
 
-import abc
 import json
 import os
 import selectors
@@ -12,44 +11,12 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple
 
-from sgdlimits.errors import BadInput
-from sgdlimits.sweep.recipe import Recipe
-from sgdlimits.sweep.store import Folder
-from sgdlimits.sweep.unit import Unit
-from sgdlimits.sweep.worker import DONE, FAILED, attempt
-
-RETRIES = 2
-"""How often a unit is tried again."""
-
-
-class Outcome(NamedTuple):
-    """A unit, and why it could not be computed, or nothing."""
-
-    unit: Unit
-    error: str
-
-
-class Engine(abc.ABC):
-    """Where units are computed."""
-
-    @abc.abstractmethod
-    def run(self, recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:
-        """Compute units, in any order, each tried again where it failed, and say what became of each."""
-
-
-class Here(Engine):
-    """This process."""
-
-    def run(self, recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:
-        for unit in units:
-            error = ""
-            for _ in range(1 + RETRIES):
-                what, error = attempt(recipe, folder, unit)
-                if what != FAILED:
-                    break
-            yield Outcome(unit, error if what != DONE else "")
+from sgdlimits.sweeps.engine import RETRIES, Engine, Outcome
+from sgdlimits.sweeps.recipe import Recipe
+from sgdlimits.sweeps.store import Folder
+from sgdlimits.sweeps.unit import Unit
+from sgdlimits.sweeps.worker import DONE, FAILED
 
 
 class Pool(Engine):
@@ -95,7 +62,7 @@ class Pool(Engine):
 
 
 class Worker:
-    """A process of `sgdlimits.sweep.worker`, and what it is at."""
+    """A process of `sgdlimits.sweeps.worker`, and what it is at."""
 
     def __init__(self, cores: list[int]) -> None:
         self.cores = cores
@@ -103,7 +70,7 @@ class Worker:
 
     def begin(self) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*(path or os.getcwd() for path in sys.path)])}
-        command = [sys.executable, "-m", "sgdlimits.sweep.process", json.dumps(self.cores)]
+        command = [sys.executable, "-m", "sgdlimits.sweeps.process", json.dumps(self.cores)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
         )
@@ -138,21 +105,3 @@ class Worker:
                 pipe.close()
         code = self.process.wait()
         return f"by signal {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
-
-
-def as_engine(engine: object) -> Engine:
-    """An engine from what users give: None, a number of processes, a scheduler's address, or an engine."""
-    if engine is None:
-        return Here()
-    if isinstance(engine, Engine):
-        return engine
-    if isinstance(engine, int) and not isinstance(engine, bool) and engine >= 1:
-        return Pool(engine)
-    if isinstance(engine, str):
-        from sgdlimits.sweep.cluster import Dask
-
-        return Dask.of(engine)
-    raise BadInput(
-        f"engine must be a number of processes, the address of a dask scheduler, or 'local' or 'slurm'; got {engine!r}. "
-        "Leave it out to compute in this process."
-    )

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from sgdlimits.sweep.worker import attempt_text
+from sgdlimits.sweeps.worker import attempt_text
 
 
 def main() -> None:

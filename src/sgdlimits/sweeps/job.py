@@ -14,13 +14,13 @@ import xarray as xr
 from sgdlimits.domain import DOMAINS, checked, optional
 from sgdlimits.errors import BadInput, check_count, in_short
 from sgdlimits.progress import bar
-from sgdlimits.sweep.collect import collect
-from sgdlimits.sweep.design import Design, as_design
-from sgdlimits.sweep.engines import as_engine
-from sgdlimits.sweep.recipe import RULE, Recipe
-from sgdlimits.sweep.refine import Refine, as_refine
-from sgdlimits.sweep.store import Folder, missing
-from sgdlimits.sweep.unit import Unit, unit_of
+from sgdlimits.sweeps.choose import as_engine
+from sgdlimits.sweeps.collect import collect
+from sgdlimits.sweeps.design import Design, as_design
+from sgdlimits.sweeps.recipe import RULE, Recipe
+from sgdlimits.sweeps.refine import Refine, as_refine
+from sgdlimits.sweeps.store import Folder, missing
+from sgdlimits.sweeps.unit import Unit, unit_of
 from sgdlimits.text import count
 
 _BAR = "{desc}: {n_fmt} of {total_fmt} units|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
@@ -142,7 +142,7 @@ def sweep(
 
     Returns
     -------
-    xarray.Dataset, that of `collect` for these points and runs
+    xarray.Dataset, that of `collect` for these points and runs; empty where a shard has none
 
     Examples
     --------
@@ -159,7 +159,7 @@ def sweep(
     )
     job = Sweep.of(recipe, over, runs, folder, as_shard(shard), refine)
     done = compute(job, engine, retry=retry, progress=progress)
-    return collect(folder, keys=[unit.key for unit in done], runs=runs)
+    return collect(folder, keys=[unit.key for unit in done], runs=runs) if done else xr.Dataset()
 
 
 def compute(job: Sweep, engine: Any = None, *, retry: bool = False, progress: bool = True) -> list[Unit]:

@@ -7,9 +7,9 @@ import time
 import warnings
 from typing import NamedTuple
 
-from sgdlimits.sweep.store import Folder, missing
-from sgdlimits.sweep.sweep import Sweep
-from sgdlimits.sweep.unit import Unit
+from sgdlimits.sweeps.store import Folder, missing
+from sgdlimits.sweeps.job import Sweep
+from sgdlimits.sweeps.unit import Unit
 from sgdlimits.text import in_bytes
 from sgdlimits.trajectory.simulate import simulate_runs
 

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from sgdlimits.errors import BadInput
-from sgdlimits.sweep.engines import RETRIES, Engine, Outcome
-from sgdlimits.sweep.recipe import Recipe
-from sgdlimits.sweep.store import Folder
-from sgdlimits.sweep.unit import Unit
-from sgdlimits.sweep.worker import DONE, FAILED, attempt_text
+from sgdlimits.sweeps.engine import RETRIES, Engine, Outcome
+from sgdlimits.sweeps.recipe import Recipe
+from sgdlimits.sweeps.store import Folder
+from sgdlimits.sweeps.unit import Unit
+from sgdlimits.sweeps.worker import DONE, FAILED, attempt_text
 
 SETTINGS = {
     "distributed.scheduler.worker-saturation": 1.0,
