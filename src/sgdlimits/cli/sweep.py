@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from sgdlimits.cli.options import Command, File, Option
-from sgdlimits.cli.work import INTERRUPTED_CODE
+from sgdlimits.cli.work import INTERRUPTED_CODE, check_picture, picture
 from sgdlimits.errors import BadInput
 from sgdlimits.progress import in_time
 from sgdlimits.text import count, table
@@ -30,6 +30,8 @@ OPTIONS: list[click.Parameter] = [
     Option("--status", is_flag=True, heading=WHAT, help="say how far it is, whoever computes it"),
     Option("--retry", is_flag=True, heading=WHAT, help="try units again that failed before"),
     Option("--export", type=File(), heading=WHAT, help="write all results to one file .nc or .zarr afterwards"),
+    Option("--plot", type=File(), heading=WHAT, help="a diagram of the first value that is kept over the first two parameters"),
+    Option("--force", is_flag=True, heading=WHAT, help="replace a picture that exists"),
     Option("--quiet", is_flag=True, heading=WHAT, help="no progress and no table"),
 ]  # fmt: skip
 
@@ -60,6 +62,7 @@ def sweep(file: str, **given: Any) -> None:
     if given["status"]:
         return _say_status(job)
     engine = _engine(given)
+    drawn = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
     if given["dry_run"]:
         return _say_size(job, engine)
     with warnings.catch_warnings(record=True) as told:
@@ -74,11 +77,24 @@ def sweep(file: str, **given: Any) -> None:
         click.echo(f"Warning: {text}", err=True)
     if given["export"]:
         export(job.folder, given["export"])
-    if not given["quiet"]:
-        failed = any(issubclass(warning.category, SweepFailed) for warning in told)
-        what = "" if failed else _table(collect(job.folder, keys=[unit.key for unit in units], runs=job.runs))
-        click.echo(f"{what}{count(len(units), 'unit')} in {job.folder}. In Python: sgdlimits.collect({str(job.folder)!r})")
-    sys.exit(1 if any(issubclass(warning.category, SweepFailed) for warning in told) else 0)
+    found = collect(job.folder, keys=[unit.key for unit in units], runs=job.runs) if units else None
+    if drawn and found is not None:
+        _draw(found, job.design.names, drawn)
+    if not given["quiet"] and found is not None:
+        click.echo(f"{_table(found)}{count(len(units), 'unit')} in {job.folder}. In Python: sgdlimits.collect({job.folder!r})")
+    if any(issubclass(warning.category, SweepFailed) for warning in told):
+        sys.exit(1)
+
+
+def _draw(dataset: Any, names: tuple[str, ...], path: Any) -> None:
+    values = [name for name, each in dataset.data_vars.items() if each.dtype.kind == "f" and not {"t", "time"} & set(each.dims)]
+    numbers = [each for name in names if dataset[each := name.rpartition(".")[2]].dtype.kind in "fiu"]
+    if not values or len(numbers) < 2:
+        raise BadInput("--plot needs two parameters that are numbers, and a number that is kept. Draw it in Python.")
+    with picture(path):
+        from sgdlimits.plot import phase_diagram
+
+        phase_diagram(dataset, *numbers[:2], str(values[0]))
 
 
 def _again() -> str:

@@ -44,7 +44,7 @@ def phase_diagram(
     x, y : parameters, the dimensions or coordinates of the dataset
     value : the variable that is shown
     ax : where to draw; a new figure unless given
-    theory : a function of x and y, both arrays, whose contours are drawn
+    theory : a function of x and y, both arrays, whose contours are drawn between the least and the largest values
     levels : of the contours of `theory`; None draws where it is zero
     log : whether colours are those of the logarithm
     label : of the colours; the value's name unless given
@@ -81,13 +81,14 @@ def phase_diagram(
     for name, axis, each in ((x, "x", edges[0]), (y, "y", edges[1])):
         ax.set(**{f"{axis}label": name, f"{axis}scale": "log" if scales[name] else "linear", f"{axis}lim": (each[0], each[-1])})
     if theory is not None:
-        _contours(ax, theory, edges, scales[x], scales[y], levels, theory_label)
+        inside = [(float(dataset[name].min()), float(dataset[name].max())) for name in (x, y)]
+        _contours(ax, theory, inside, scales[x], scales[y], levels, theory_label)
     return ax
 
 
-def _contours(ax: Axes, theory: Callable, edges: Any, log_x: bool, log_y: bool, levels: Any, label: str | None) -> None:
-    spaced = lambda each, log: (np.geomspace if log else np.linspace)(each[0], each[-1], 200)
-    X, Y = np.meshgrid(spaced(edges[0], log_x), spaced(edges[1], log_y))
+def _contours(ax: Axes, theory: Callable, inside: Any, log_x: bool, log_y: bool, levels: Any, label: str | None) -> None:
+    spaced = lambda ends, log: (np.geomspace if log else np.linspace)(*ends, 200)
+    X, Y = np.meshgrid(spaced(inside[0], log_x), spaced(inside[1], log_y))
     with np.errstate(all="ignore"):
         values = np.broadcast_to(np.asarray(theory(X, Y), float), X.shape)
     lines = ax.contour(X, Y, values, levels=[0.0] if levels is None else sorted(levels), colors="white", linewidths=1.6)
@@ -99,11 +100,11 @@ def _contours(ax: Axes, theory: Callable, edges: Any, log_x: bool, log_y: bool, 
 
 
 def _is_log(values: np.ndarray) -> bool:
-    """Whether values are evenly spaced in their logarithm rather than in themselves."""
+    """Whether values are clearly more evenly spaced in their logarithm than in themselves."""
     if values.size < 3 or values.min() <= 0:
         return False
     uneven = lambda gaps: np.std(gaps) / np.mean(gaps)
-    return bool(uneven(np.diff(np.log(values))) < uneven(np.diff(values)))
+    return bool(uneven(np.diff(np.log(values))) < uneven(np.diff(values)) / 2)
 
 
 def _edges(values: np.ndarray, log: bool) -> np.ndarray:

@@ -67,6 +67,7 @@ def kill(name, points, writers, seconds):
 
 simulation, worker.computed = Recipe.simulation, quick
 Recipe.simulation = lambda self, point: None
+sweep("warm", 1)  # imports, and no more
 reach = [kill("quick", 100, writers, 0.4) for writers in 15 * [3]]
 assert finish("quick", 100) == finish("never killed", 100) and len(content("quick")) == 200
 Recipe.simulation, worker.computed = simulation, real
