@@ -1,7 +1,7 @@
 """What a sweep costs beside its simulations: CPU seconds of all processes. Usage: python benchmarks/sweeps.py [--full]
 
-The diagram is the one that users wait for: 20 x 20 points of lr and noise at d = 1000 with 64 runs each. With `--full` a cluster of
-dask computes 1,000 units while one of its two workers is killed.
+The diagram is the one that users wait for: 20 x 20 points of lr and noise at d = 1000 with 64 runs each. With `--full` a
+cluster of dask computes 1,000 units while one of its two workers is killed.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def check_plain(path: str | os.PathLike) -> Path:
 def clear(folder: str | os.PathLike, head: str = ".") -> None:
     """Remove what processes of this machine that are no more have left of writes, to files whose partial names begin so."""
     ours = re.compile(rf"\..*\.(\d+)@{re.escape(HOST)}\.part(\.\w+)?")
-    with os.scandir(folder) as entries:
+    with os.scandir(os.fspath(folder)) as entries:
         left = [entry for entry in entries if entry.name.startswith(head)]
     for entry in left:
         found = ours.fullmatch(entry.name)

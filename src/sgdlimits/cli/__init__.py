@@ -70,6 +70,21 @@ def main() -> None:
     """
 
 
-LISTED = (run, sweep, rerun, info, presets, rules, plot, exit_time, exponent, phases, fixed_points, critical_points, figure, demo)
+LISTED = (
+    run,
+    sweep,
+    rerun,
+    info,
+    presets,
+    rules,
+    plot,
+    exit_time,
+    exponent,
+    phases,
+    fixed_points,
+    critical_points,
+    figure,
+    demo,
+)
 for command in LISTED:
     main.add_command(command)

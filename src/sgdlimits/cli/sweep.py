@@ -26,7 +26,7 @@ OPTIONS: list[click.Parameter] = [
     Option("--job", multiple=True, metavar="KEY=VALUE", heading=WHERE,
            help="a setting of the jobs of --cluster slurm, such as queue=cpu, walltime=08:00:00, memory=4GB or cores=2"),
     Option("--folder", type=File(), heading=WHAT, help="where results are kept, instead of what FILE says"),
-    Option("--dry-run", is_flag=True, heading=WHAT, help="say how large it is and how long it would take; with slurm, the script"),
+    Option("--dry-run", is_flag=True, heading=WHAT, help="say how large it is and how long it takes; with slurm, the script"),
     Option("--status", is_flag=True, heading=WHAT, help="say how far it is, whoever computes it"),
     Option("--retry", is_flag=True, heading=WHAT, help="try units again that failed before"),
     Option("--export", type=File(), heading=WHAT, help="write all results to one file .nc or .zarr afterwards"),
@@ -53,8 +53,8 @@ def sweep(file: str, **given: Any) -> None:
     """
     sys.path.insert(0, os.getcwd())  # functions of one's own are beside the file
     from sgdlimits.sweeps import collect, export
-    from sgdlimits.sweeps.spec import read_spec
     from sgdlimits.sweeps.job import SweepFailed, SweepStopped, compute
+    from sgdlimits.sweeps.spec import read_spec
 
     job = dataclasses.replace(read_spec(file), shard=_shard(given["shard"]))
     if given["folder"]:
@@ -128,7 +128,10 @@ def _say_status(job: Any) -> None:
     if now.failed:
         rows.append(("failed", f"{now.failed}; the notes *.failed.json in {job.folder} say why"))
     if now.rate and now.done < now.total:
-        rows += [("rate", f"{now.rate:.3g} units a second"), ("time left", in_time((now.total - now.done - now.failed) / now.rate))]
+        rows += [
+            ("rate", f"{now.rate:.3g} units a second"),
+            ("time left", in_time((now.total - now.done - now.failed) / now.rate)),
+        ]
     rows.append(("last result", "none yet" if now.age == float("inf") else f"{in_time(now.age)} ago"))
     click.echo(table(rows))
 

@@ -87,7 +87,7 @@ def phase_diagram(
 
 
 def _contours(ax: Axes, theory: Callable, inside: Any, log_x: bool, log_y: bool, levels: Any, label: str | None) -> None:
-    spaced = lambda ends, log: (np.geomspace if log else np.linspace)(*ends, 200)
+    spaced = lambda ends, log: (np.geomspace if log else np.linspace)(ends[0], ends[1], 200)
     X, Y = np.meshgrid(spaced(inside[0], log_x), spaced(inside[1], log_y))
     with np.errstate(all="ignore"):
         values = np.broadcast_to(np.asarray(theory(X, Y), float), X.shape)

@@ -2,6 +2,6 @@
 
 from sgdlimits.sweeps.collect import collect, export
 from sgdlimits.sweeps.design import grid, random_points
+from sgdlimits.sweeps.job import SweepFailed, SweepStopped, sweep
 from sgdlimits.sweeps.refine import Refine
 from sgdlimits.sweeps.store import SweepWarning
-from sgdlimits.sweeps.job import SweepFailed, SweepStopped, sweep

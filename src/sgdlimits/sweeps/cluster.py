@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -95,7 +94,7 @@ class Dask(Engine):
         if "://" in self.where:
             try:
                 client = Client(self.where, timeout="10s")
-            except (OSError, asyncio.TimeoutError) as reason:
+            except (TimeoutError, OSError) as reason:
                 raise BadInput(f"no scheduler answers at {self.where}: {reason}. Start one with dask scheduler.") from reason
             with client:
                 yield client
@@ -107,6 +106,7 @@ class Dask(Engine):
 
     @contextmanager
     def _cluster(self) -> Iterator[Any]:
+        cluster: Any
         if self.where == "slurm":
             from dask_jobqueue import SLURMCluster
 
@@ -115,7 +115,7 @@ class Dask(Engine):
         else:
             from distributed import LocalCluster
 
-            how = {"memory_limit": 0, "dashboard_address": None, "silence_logs": 50}
+            how: dict[str, Any] = {"memory_limit": 0, "dashboard_address": None, "silence_logs": 50}
             cluster = LocalCluster(n_workers=self.workers, threads_per_worker=1, **how)
         with cluster:
             yield cluster

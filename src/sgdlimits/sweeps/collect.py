@@ -99,7 +99,9 @@ def export(folder: str | os.PathLike, path: str | os.PathLike) -> None:
         for name in words:  # numbers with their meanings: formats of text differ between versions
             meanings = sorted(set(np.unique(dataset[name].values.astype(str)).tolist()))
             codes = np.searchsorted(meanings, dataset[name].values.astype(str)).astype("int8")
-            coded = xr.Variable(dataset[name].dims, codes, {"flag_values": list(range(len(meanings))), "flag_meanings": meanings})
+            coded = xr.Variable(
+                dataset[name].dims, codes, {"flag_values": list(range(len(meanings))), "flag_meanings": meanings}
+            )
             dataset = dataset.drop_vars(name).assign_coords({name: coded})
         dataset.to_zarr(path, mode="w-", consolidated=False)
     elif str(path).endswith(".nc"):
@@ -245,7 +247,6 @@ def _placed(have: list[tuple[tuple[int, ...], xr.Variable]], dims, sizes) -> xr.
         return xr.Variable((*dims, *first.dims), da.stack(blocks).reshape(*sizes, *shape), first.attrs)
     out = np.full((*sizes, *shape), empty, dtype=kind)
     for place, each in have:
-        out[(*place, *(slice(0, size) for size in each.shape))] = each.values
+        where: tuple[Any, ...] = (*place, *(slice(0, size) for size in each.shape))
+        out[where] = each.values
     return xr.Variable((*dims, *first.dims), out.astype(str) if text else out, first.attrs)
-
-

@@ -116,9 +116,11 @@ def _values(name: str, given: Any) -> tuple:
 
 def _drawn(name: str, given: Any, uniform: np.ndarray) -> list:
     if not isinstance(given, (tuple, list)) or len(given) not in (2, 3) or given[2:] not in ((), [], ("log",), ["log"]):
-        raise BadInput(f'{name} must be (lowest, highest) or (lowest, highest, "log"); got {in_short(given)}. Give such a range.')
+        raise BadInput(
+            f'{name} must be (lowest, highest) or (lowest, highest, "log"); got {in_short(given)}. Give such a range.'
+        )
     low, high, log = given[0], given[1], len(given) == 3
-    check_number(name, low, **({"above": 0} if log else {}))
+    check_number(name, low, above=0 if log else None)
     check_number(name, high, above=low)
     value = low * (high / low) ** uniform if log else low + (high - low) * uniform
     whole = isinstance(low, int) and isinstance(high, int)

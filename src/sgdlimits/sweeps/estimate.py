@@ -7,8 +7,8 @@ import time
 import warnings
 from typing import NamedTuple
 
-from sgdlimits.sweeps.store import Folder, missing
 from sgdlimits.sweeps.job import Sweep
+from sgdlimits.sweeps.store import Folder, missing
 from sgdlimits.sweeps.unit import Unit
 from sgdlimits.text import in_bytes
 from sgdlimits.trajectory.simulate import simulate_runs
@@ -43,26 +43,26 @@ def estimate(job: Sweep) -> Size:
     kept = OVERHEAD_BYTES + (size if not job.recipe.keep else 8 * 4 * job.runs)
     return Size(
         len(job.design), len(units), len(left), sum(unit.last - unit.first for unit in units), in_bytes(3 * size + 2**28),
-        in_bytes(kept * len(units)), seconds * len(left), f"short runs at {len(tries)} of the points, to their end where runs stop",
+        in_bytes(kept * len(units)), seconds * len(left), f"a try at {len(tries)} of the points; less where runs stop",
     )  # fmt: skip
 
 
 def _tried(job: Sweep, unit: Unit) -> tuple[float, float]:
     """Seconds of processor time and bytes of a unit, from a share of its time that grows until it can be measured."""
     problem, level, start, t_max = job.recipe.simulation(unit.point)
-    share, spent = 1 / 512, 0.0
-    while True:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            least = 2.0 * getattr(problem, "samples_per_step", 1) / (getattr(level, "d", None) or 1)
-            simulate = lambda t: simulate_runs(problem, level, start, range(unit.first, unit.last), seed=unit.whole["seed"], t_max=t, save=2)
-            if not spent:
-                simulate(max(least, share * t_max))  # compiles
+    least = 2.0 * getattr(problem, "samples_per_step", 1) / (getattr(level, "d", None) or 1)
+    runs, seed = range(unit.first, unit.last), unit.whole["seed"]
+    simulate = lambda share: simulate_runs(problem, level, start, runs, seed=seed, t_max=max(least, share * t_max), save=2)
+    share = 1 / 512
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        simulate(share)  # compiles
+        while True:
             begin = time.process_time()
-            dataset = simulate(max(least, share * t_max))
-        spent = time.process_time() - begin
-        if spent > TRY_SECONDS / 8 or share >= 1:
-            break
-        share = min(1.0, share * 4)
+            dataset = simulate(share)
+            spent = time.process_time() - begin
+            if spent > TRY_SECONDS / 8 or share >= 1:
+                break
+            share = min(1.0, share * 4)
     times = job.recipe.save if isinstance(job.recipe.save, int) else len(job.recipe.save) if job.recipe.save else 200
     return OVERHEAD_SECONDS + spent / share, dataset.nbytes / dataset.sizes["t"] * times

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,9 +49,14 @@ class Sweep:
     refine: Refine | None = None
 
     @classmethod
-    def of(cls, recipe: Recipe, over: Any, runs: int, folder: str | os.PathLike, shard: Any = None, refine: Any = None) -> Sweep:
+    def of(
+        cls, recipe: Recipe, over: Any, runs: int, folder: str | os.PathLike, shard: Any = None, refine: Any = None
+    ) -> Sweep:
         design = as_design(over)
-        columns = {**{name: [value] for name, value in recipe.fixed.items()}, **{each: design.values(each) for each in design.names}}
+        columns = {
+            **{name: [value] for name, value in recipe.fixed.items()},
+            **{each: design.values(each) for each in design.names},
+        }
         wrong = list(mistakes(recipe, columns, design.values(RULE) if RULE in design.names else None))
         wrong += [f"{name} is both fixed and varied. Leave one of them out." for name in design.names if name in recipe.fixed]
         if wrong:
@@ -58,7 +64,9 @@ class Sweep:
         recipe.simulation(design.points[0])
         if refine is not None and shard is not None:
             raise BadInput("refine needs all points, and a shard has some. Refine when all shards are done.")
-        return cls(recipe, design, runs, os.fspath(folder), shard, None if refine is None else as_refine(refine, recipe, design))
+        return cls(
+            recipe, design, runs, os.fspath(folder), shard, None if refine is None else as_refine(refine, recipe, design)
+        )
 
     @cached_property
     def units(self) -> list[Unit]:
@@ -155,7 +163,17 @@ def sweep(
     {'lr': 2, 'noise': 2, 'run': 8}
     """
     recipe = Recipe.of(
-        preset, level, start, fixed=fixed, t_max=t_max, save=save, until=until, keep=keep, seed=seed, common=common, kernel=kernel
+        preset,
+        level,
+        start,
+        fixed=fixed,
+        t_max=t_max,
+        save=save,
+        until=until,
+        keep=keep,
+        seed=seed,
+        common=common,
+        kernel=kernel,
     )
     job = Sweep.of(recipe, over, runs, folder, as_shard(shard), refine)
     done = compute(job, engine, retry=retry, progress=progress)
@@ -170,7 +188,9 @@ def compute(job: Sweep, engine: Any = None, *, retry: bool = False, progress: bo
         points = job.refine.more(job.recipe, job.design, folder, job.runs)
         if not points:
             break
-        job = Sweep(job.recipe, Design((*job.design.points, *points), job.design.axes), job.runs, job.folder, None, job.refine.next())
+        job = Sweep(
+            job.recipe, Design((*job.design.points, *points), job.design.axes), job.runs, job.folder, None, job.refine.next()
+        )
         units = _computed(job, job.units, folder, where, retry, progress)
     return units
 
@@ -210,14 +230,14 @@ def _note(folder: Folder, unit: Unit, error: str, failed: dict[str, str]) -> Non
 
 
 def _tell(folder: str, failed: dict[str, str], total: int) -> None:
-    import warnings
-
     each = list(dict.fromkeys(failed.values()))
     words = "; ".join(each[:SHOWN]) + (f"; and {len(each) - SHOWN} other reasons" if len(each) > SHOWN else "")
-    text = f"{len(failed)} of {count(total, 'unit')} failed: {words.rstrip('.')}. The notes *.failed.json in {folder} say which."
+    what = (
+        f"{len(failed)} of {count(total, 'unit')} failed: {words.rstrip('.')}. The notes *.failed.json in {folder} say which."
+    )
     if len(failed) == total:
-        raise BadInput(f"{text} Correct what they have in common, and give retry=True to try them again.")
-    warnings.warn(f"{text} Give retry=True to try them again.", SweepFailed, stacklevel=4)
+        raise BadInput(f"{what} Correct what they have in common, and give retry=True to try them again.")
+    warnings.warn(f"{what} Give retry=True to try them again.", SweepFailed, stacklevel=4)
 
 
 def as_shard(shard: Any) -> tuple[int, int] | None:
@@ -229,7 +249,9 @@ def as_shard(shard: Any) -> tuple[int, int] | None:
         if index > shards:
             raise ValueError
     except (TypeError, ValueError):
-        raise BadInput(f"shard must be (i, n) with i from 1 to n; got {in_short(shard)}. Give, for instance, (1, 10), or 1/10 on a command line.") from None
+        raise BadInput(
+            f"shard must be (i, n) with i from 1 to n; got {in_short(shard)}. Give, for instance, (1, 10), or 1/10 on a command line."
+        ) from None
     return index, shards
 
 
@@ -255,10 +277,10 @@ def status(job: Sweep) -> Status:
     if not os.path.isdir(job.folder):
         return Status(0, 0, len(job.units), 0.0, float("inf"))
     folder = Folder(job.folder)
-    left = list(missing(folder, job.units))
+    left, now = list(missing(folder, job.units)), time.time()
     failed = sum(folder.failure(unit) is not None for unit in left)
-    now = time.time()
     ages = sorted(now - entry.path.stat().st_mtime for entry in folder.entries())
     lately = [age for age in ages if age < LATELY]
     rate = (len(lately) - 1) / max(lately[-1] - lately[0], 1e-9) if len(lately) > 2 else 0.0
-    return Status(len(job.units) - len({unit.key for unit in left}), failed, len(job.units), rate, ages[0] if ages else float("inf"))
+    done = len(job.units) - len({unit.key for unit in left})
+    return Status(done, failed, len(job.units), rate, ages[0] if ages else float("inf"))

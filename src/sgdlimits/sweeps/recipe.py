@@ -150,7 +150,8 @@ class Recipe:
         known = [part for part in ("problem", "level", "start") if bare in self.parts[part].parameters]
         if rule is not None and rule not in ALGORITHMS:
             raise BadInput(f"rule must be one of {', '.join(ALGORITHMS)}; got {in_short(rule)}. Give one of them.")
-        rules = [ALGORITHMS[rule]] if rule else list(ALGORITHMS.values()) if RULE in self.fixed or where == "rule" else []
+        every = RULE in self.fixed or where == "rule"
+        rules: list[Any] = [ALGORITHMS[rule]] if rule else list(ALGORITHMS.values()) if every else []
         if "problem" not in known and any(bare in {each.name for each in dataclasses.fields(cls)} for cls in rules):
             known.append("rule")
         known = [part for part in known if part == where] if where else known
@@ -219,9 +220,8 @@ def _part(what: str, given: str, known: Mapping[str, type]) -> Part:
             raise BadInput(f"{what} must be one of {', '.join(known)}; got {in_short(given)}. Give one of them.")
         return Part(known[given], {}, given)
     thing = from_json(given)
-    names = {each.name for each in dataclasses.fields(thing)}
-    return Part(type(thing), {name: getattr(thing, name) for name in inspect.signature(type(thing)).parameters if name in names},
-                type(thing).__name__)  # fmt: skip
+    names = {each.name for each in dataclasses.fields(thing)} & set(inspect.signature(type(thing)).parameters)
+    return Part(type(thing), {name: getattr(thing, name) for name in names}, type(thing).__name__)
 
 
 def _ruled(problem: Problem, name: str | None = None, **own: Any) -> Problem:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,7 +57,7 @@ class Refine:
         axes = {name: tuple(sorted(values)) for name, values in design.axes.items()}
         cells = self.cells
         if cells is None:
-            cells = tuple(product(*(tuple(zip(values[:-1], values[1:], strict=True)) for values in axes.values())))
+            cells = tuple(product(*(tuple(pairwise(values)) for values in axes.values())))
         value = self._values(recipe, design, folder, runs)
         known = [number for number in value.values() if np.isfinite(number)]
         least = self.share * (max(known) - min(known)) if known else np.inf

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-
 from sgdlimits.domain import DOMAINS, Check
 from sgdlimits.errors import BadInput, check_number, in_short
 from sgdlimits.level import LEVELS
@@ -23,11 +22,11 @@ from sgdlimits.level.condition import exits
 from sgdlimits.problem.presets import PRESETS
 from sgdlimits.start import STARTS
 from sgdlimits.sweeps.design import Design, grid, listed, random_points
+from sgdlimits.sweeps.job import Sweep, mistakes
 from sgdlimits.sweeps.keep import as_keep
 from sgdlimits.sweeps.names import called
 from sgdlimits.sweeps.recipe import END, RULE, Recipe
 from sgdlimits.sweeps.refine import Refine
-from sgdlimits.sweeps.job import Sweep, mistakes
 
 
 class Table(BaseModel):
@@ -57,7 +56,7 @@ def _axis(given: Any) -> list:
     if isinstance(given, dict):
         return Even(**given).values()
     if not isinstance(given, list) or not given:
-        raise BadInput(f'must be a list of values or {{from = 0.1, to = 1, count = 10}}; got {in_short(given)}')
+        raise BadInput(f"must be a list of values or {{from = 0.1, to = 1, count = 10}}; got {in_short(given)}")
     return given
 
 

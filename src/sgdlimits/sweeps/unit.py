@@ -48,9 +48,11 @@ def unit_of(recipe: Recipe, point: Point, first: int, last: int) -> Unit:
     seed: it is that of no other point, and not another one in a larger sweep.
     """
     found = recipe.arguments(point)
-    model = {"build": recipe.build, "level_name": recipe.parts["level"].make.__name__,
-             "start_name": recipe.parts["start"].make.__name__}  # fmt: skip
-    model |= {part: {name: encoded(value) for name, value in found[part].items()} for part in ("problem", "rule", "level", "start")}
+    model: dict[str, Any] = {"build": recipe.build}
+    model |= {f"{part}_name": recipe.parts[part].make.__name__ for part in ("level", "start")}
+    model |= {
+        part: {name: encoded(value) for name, value in found[part].items()} for part in ("problem", "rule", "level", "start")
+    }
     seed = recipe.seed if recipe.common else int(hashed([recipe.seed, model])[:16], 16)
     how = {"t_max": found["simulate"]["t_max"], "save": encoded(recipe.save), "until": recipe.until, "keep": recipe.keep}
     whole = {**model, **how, "kernel": recipe.kernel, "seed": seed}

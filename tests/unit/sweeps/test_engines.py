@@ -61,7 +61,9 @@ def test_a_pool_makes_the_same_files(small, contents):
 @pytest.mark.full
 def test_a_pool_replaces_who_dies_and_notes_what_fails(mine, tmp_path, contents):
     """One unit kills its process once; one always; one fails always. All others are those of this process."""
-    with pytest.warns(sl.SweepFailed, match=r"2 of 6 units failed: .*ended by signal SIGKILL.*RuntimeError: no such luck|no such luck"):
+    with pytest.warns(
+        sl.SweepFailed, match=r"2 of 6 units failed: .*ended by signal SIGKILL.*RuntimeError: no such luck|no such luck"
+    ):
         moody(tmp_path / "pool", ["well", "dies once", "dies", "fails", "well", "well"], engine=2)
     for marker in mine.glob("tried-*"):
         marker.unlink()

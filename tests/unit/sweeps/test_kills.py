@@ -68,8 +68,8 @@ def kill(name, points, writers, seconds):
 simulation, worker.computed = Recipe.simulation, quick
 Recipe.simulation = lambda self, point: None
 sweep("warm", 1)  # imports, and no more
-reach = [kill("quick", 100, writers, 0.4) for writers in 15 * [3]]
-assert finish("quick", 100) == finish("never killed", 100) and len(content("quick")) == 200
+reach = [kill("quick", 50, writers, 0.4) for writers in 15 * [3]]
+assert finish("quick", 50) == finish("never killed", 50) and len(content("quick")) == 100
 Recipe.simulation, worker.computed = simulation, real
 real_reach = [kill("real", 6, 1, 4.0) for _ in range(5)]
 assert finish("real", 6) == finish("real, never killed", 6)
@@ -85,14 +85,14 @@ def test_fifty_kills_of_sweeps_lose_nothing(tmp_path):
     assert done.returncode == 0, done.stderr
     moments, most, _ = map(int, done.stdout.split())
     assert moments > 5  # kills came at different moments
-    assert 0 < most
+    assert most > 0
 
 
 def test_a_killed_sweep_with_a_pool_goes_on(tmp_path):
     """The whole sweep is killed; its processes end with their unit, and the same sweep finishes the rest."""
     code = (
         "import sys, numpy as np, sgdlimits as sl; sl.sweep('phase_retrieval', sl.Chain(30), sl.RandomInit(30), "
-        "over=sl.grid(lr=np.linspace(0.05, 0.1, 60)), folder=sys.argv[1], runs=4, t_max=50, keep='final_risk', "
+        "over=sl.grid(lr=np.linspace(0.05, 0.1, 30)), folder=sys.argv[1], runs=4, t_max=50, keep='final_risk', "
         "engine=eval(sys.argv[2]), progress=False)"
     )
     folder = tmp_path / "killed"
@@ -105,13 +105,15 @@ def test_a_killed_sweep_with_a_pool_goes_on(tmp_path):
         subprocess.run([sys.executable, "-c", code, str(tmp_path / name), "None"], check=True)
     killed, whole = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("killed", "whole"))
     assert killed == whole
-    assert len(whole) == 60
+    assert len(whole) == 30
 
 
 def test_a_full_disk_is_one_sentence_and_nothing_half_written_is_read(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], capture_output=True, text=True, check=False)
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], capture_output=True, text=True, check=False
+    )
     if mount.returncode:
         pytest.skip(f"no disk can be mounted here: {mount.stderr.strip()}")
     try:

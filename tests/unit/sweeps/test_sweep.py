@@ -65,8 +65,8 @@ def test_what_is_there_is_not_computed_again(small, monkeypatch):
 
 def test_parameters_go_to_level_start_rule_and_problem(tmp_path):
     found = sl.sweep(
-        "quadratic_network", "chain", "random", over=sl.grid(rule=["heavy_ball"], d=[20, 30], beta=[0.5]), folder=tmp_path, runs=2,
-        t_max=0.5, fixed={"width": 1}, keep=["final_risk", "overlap"], progress=False,
+        "quadratic_network", "chain", "random", over=sl.grid(rule=["heavy_ball"], d=[20, 30], beta=[0.5]), folder=tmp_path,
+        runs=2, t_max=0.5, fixed={"width": 1}, keep=["final_risk", "overlap"], progress=False,
     )  # fmt: skip
     assert dict(found.final_risk.sizes) == {"rule": 1, "d": 2, "beta": 1, "run": 2}
     assert np.isfinite(found.final_risk).all()
@@ -104,7 +104,14 @@ def largest(dataset):
 def test_a_function_builds_the_problem(tmp_path):
     build = lambda rate: sl.presets.phase_retrieval(lr=rate)
     found = sl.sweep(
-        build, sl.ODE(), sl.FixedInit(0.3), over=[{"rate": 0.1}, {"rate": 0.2}], folder=tmp_path, t_max=1, save=2, progress=False
+        build,
+        sl.ODE(),
+        sl.FixedInit(0.3),
+        over=[{"rate": 0.1}, {"rate": 0.2}],
+        folder=tmp_path,
+        t_max=1,
+        save=2,
+        progress=False,
     )
     assert dict(found.M.sizes)["rate"] == 2
 
@@ -119,7 +126,9 @@ def test_random_points_are_one_dimension_and_a_larger_draw_begins_with_a_smaller
 
 def test_refinement_adds_points_along_the_boundary_alone(small):
     over = sl.grid(lr=np.linspace(0.02, 0.3, 5))
-    found = small("a", over, sl.ODE(), sl.FixedInit(0.3), runs=1, t_max=100, refine=sl.Refine("final_risk", rounds=4, share=0.5))
+    found = small(
+        "a", over, sl.ODE(), sl.FixedInit(0.3), runs=1, t_max=100, refine=sl.Refine("final_risk", rounds=4, share=0.5)
+    )
     assert found.sizes["lr"] == 9  # one in each of four rounds
     assert np.diff(found.lr).min() < 0.07 / 15
     near = float(found.lr[np.abs(np.diff(found.final_risk.values[:, 0])).argmax()])
