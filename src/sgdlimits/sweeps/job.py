@@ -212,9 +212,8 @@ def _computed(job: Sweep, units: list[Unit], folder: Folder, engine: Any, retry:
                     done += not error
                     shown.update()
             except KeyboardInterrupt:
-                raise SweepStopped(
-                    f"interrupted; {done} of {count(total, 'unit')} are done and kept in {job.folder}, and the same sweep goes on"
-                ) from None
+                kept = f"{done} of {count(total, 'unit')} are done and kept in {job.folder}"
+                raise SweepStopped(f"interrupted; {kept}, and the same sweep goes on") from None
             finally:
                 running.close()
     if failed:
@@ -250,7 +249,7 @@ def as_shard(shard: Any) -> tuple[int, int] | None:
             raise ValueError
     except (TypeError, ValueError):
         raise BadInput(
-            f"shard must be (i, n) with i from 1 to n; got {in_short(shard)}. Give, for instance, (1, 10), or 1/10 on a command line."
+            f"shard must be (i, n) with i from 1 to n; got {in_short(shard)}. Give such as (1, 10); 1/10 on a command line."
         ) from None
     return index, shards
 

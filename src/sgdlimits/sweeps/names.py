@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +17,13 @@ HERE: dict[str, Callable] = {}
 def named(fn: Callable) -> str:
     """The name `module:function` of a function, which this process knows from now on.
 
-    Functions without a name of their own, which only this process can have, are told apart by their code and what it refers to.
+    Of functions that no module has, those of a script or a notebook, the code counts as well, with the numbers and functions
+    that it refers to: whoever changes one has another function.
     """
     module = getattr(fn, "__module__", None) or type(fn).__module__
     name = f"{module}:{getattr(fn, '__qualname__', type(fn).__qualname__)}"
-    if "<" in name:
-        name = f"{name}@{_fingerprint(fn)}"
+    if not importable(name):
+        name = f"{name}@{hashlib.sha256(repr(_content(fn, set())).encode()).hexdigest()[:12]}"
     HERE[name] = fn
     return name
 
@@ -31,11 +33,21 @@ def importable(name: str) -> bool:
     return "<" not in name and not name.startswith("__main__:")
 
 
-def _fingerprint(fn: Any) -> str:
-    code = getattr(fn, "__code__", None)
-    held = [repr(cell.cell_contents) for cell in getattr(fn, "__closure__", None) or ()]
-    parts = (repr(fn),) if code is None else (code.co_code.hex(), repr(code.co_consts), repr(code.co_names))
-    return hashlib.sha256("\n".join([*parts, *held, repr(getattr(fn, "__defaults__", None))]).encode()).hexdigest()[:12]
+def _content(thing: Any, seen: set[int]) -> Any:
+    """What a function does, as far as its code, its defaults and what it refers to say: texts and numbers."""
+    thing = getattr(thing, "__wrapped__", thing)
+    if isinstance(thing, types.CodeType):
+        return (thing.co_code.hex(), thing.co_names, [_content(each, seen) for each in thing.co_consts])
+    if isinstance(thing, types.FunctionType) and id(thing) not in seen:
+        seen.add(id(thing))
+        cells = [cell.cell_contents for cell in thing.__closure__ or ()]
+        there = [thing.__globals__[name] for name in thing.__code__.co_names if name in thing.__globals__]
+        return [_content(each, seen) for each in (thing.__code__, *cells, *there, *(thing.__defaults__ or ()))]
+    if isinstance(thing, (tuple, list)):
+        return [_content(each, seen) for each in thing]
+    if thing is None or isinstance(thing, (bool, int, float, complex, str, bytes)):
+        return repr(thing)
+    return getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None) or type(thing).__name__
 
 
 def called(name: str) -> Any:

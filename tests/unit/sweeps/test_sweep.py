@@ -9,6 +9,7 @@ import pytest
 import xarray as xr
 
 import sgdlimits as sl
+from sgdlimits.sweeps.names import named
 
 
 def test_a_sweep_is_a_dataset_with_its_parameters_as_dimensions(small):
@@ -114,6 +115,16 @@ def test_a_function_builds_the_problem(tmp_path):
         progress=False,
     )
     assert dict(found.M.sizes)["rate"] == 2
+
+
+def test_a_function_of_a_script_that_changes_is_another_one():
+    def built(scale, power):
+        script = {"__name__": "__main__"}
+        exec(f"scale = {scale}\ndef build(lr):\n    return (lambda x: x**{power})(lr) * scale", script)
+        return named(script["build"])
+
+    assert built(1, 2) == built(1, 2)
+    assert len({built(1, 2), built(2, 2), built(1, 3)}) == 3
 
 
 def test_random_points_are_one_dimension_and_a_larger_draw_begins_with_a_smaller_one(small):
