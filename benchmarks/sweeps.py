@@ -80,7 +80,7 @@ def cluster(units: int = 1000) -> None:
         names, files = {outcome.unit.name for outcome in done}, len(list(Path(folder).glob("*.nc")))
         print(
             f"dask, one of two workers killed: {len(done)} results, {len(names)} units, {files} files, "
-            f"{sum(bool(outcome.error) for outcome in done)} failures, {time.perf_counter() - begin:.0f} s"
+            f"{sum(outcome.what != 'done' for outcome in done)} failures, {time.perf_counter() - begin:.0f} s"
         )
 
 

@@ -16,6 +16,10 @@ HOST = re.sub(r"\W", "_", platform.node())
 """This machine, in the names of partial files: others may write to the same folder, and their processes are not known here."""
 
 
+class Unwritten(BadInput):
+    """A file that could not be written, for want of room or of rights."""
+
+
 @contextmanager
 def whole(path: str | os.PathLike) -> Iterator[Path]:
     """A path beside `path` to write to, which replaces it when the block ends well.
@@ -32,7 +36,7 @@ def whole(path: str | os.PathLike) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as reason:
-        raise BadInput(
+        raise Unwritten(
             f"{path} could not be written: {reason.strerror or reason}. Make room or give another path; nothing was changed."
         ) from reason
     finally:

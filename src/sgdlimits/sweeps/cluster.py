@@ -11,7 +11,7 @@ from sgdlimits.sweeps.engine import RETRIES, Engine, Outcome
 from sgdlimits.sweeps.recipe import Recipe
 from sgdlimits.sweeps.store import Folder
 from sgdlimits.sweeps.unit import Unit
-from sgdlimits.sweeps.worker import DONE, FAILED, attempt_text
+from sgdlimits.sweeps.worker import FAILED, attempt_text
 
 SETTINGS = {
     "distributed.scheduler.worker-saturation": 1.0,
@@ -80,12 +80,12 @@ class Dask(Engine):
                 else:
                     what, error = FAILED, f"{type(future.exception()).__name__}: {future.exception()}"
                 future.release()  # nothing that is finished stays on a worker
-                if what == FAILED and tries < RETRIES and error:
+                if what == FAILED and tries < RETRIES:
                     again = submit(unit, tries + 1)
                     tasks[again.key] = unit, tries + 1
                     ending.add(again)
                     continue
-                yield Outcome(unit, error if what != DONE else "")
+                yield Outcome(unit, what, error)
 
     @contextmanager
     def _client(self) -> Iterator[Any]:

@@ -14,7 +14,7 @@ import xarray as xr
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.sweeps.recipe import decoded, label
-from sgdlimits.sweeps.store import Damaged, Entry, Folder, _warn, read
+from sgdlimits.sweeps.store import Damaged, Entry, Folder, read, warn_of
 from sgdlimits.trajectory.io import write_whole
 from sgdlimits.trajectory.schema import COORDINATES
 
@@ -125,7 +125,7 @@ def rows_of(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy: 
         try:
             dataset = read(entry.path)
         except Damaged as reason:
-            _warn(entry.path, f"{reason}; it is left out. Run the sweep again to have it made anew")
+            warn_of(entry.path, f"{reason}; it is left out. Run the sweep again to have it made anew")
             continue
         row = rows.setdefault(entry.key, Row(*_parameters(dataset), []))
         row.parts.append((_left(dataset, entry) if lazy else dataset).isel(run=slice(have - entry.first, None)))

@@ -9,16 +9,17 @@ from typing import NamedTuple
 from sgdlimits.sweeps.recipe import Recipe
 from sgdlimits.sweeps.store import Folder
 from sgdlimits.sweeps.unit import Unit
-from sgdlimits.sweeps.worker import DONE, FAILED, attempt
+from sgdlimits.sweeps.worker import FAILED, attempt
 
 RETRIES = 2
 """How often a unit is tried again."""
 
 
 class Outcome(NamedTuple):
-    """A unit, and why it could not be computed, or nothing."""
+    """What became of a unit, and why it could not be computed, or nothing."""
 
     unit: Unit
+    what: str
     error: str
 
 
@@ -35,9 +36,8 @@ class Here(Engine):
 
     def run(self, recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:
         for unit in units:
-            error = ""
             for _ in range(1 + RETRIES):
                 what, error = attempt(recipe, folder, unit)
                 if what != FAILED:
                     break
-            yield Outcome(unit, error if what != DONE else "")
+            yield Outcome(unit, what, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 import warnings
@@ -22,6 +23,7 @@ from sgdlimits.sweeps.recipe import RULE, Recipe
 from sgdlimits.sweeps.refine import Refine, as_refine
 from sgdlimits.sweeps.store import Folder, missing
 from sgdlimits.sweeps.unit import Unit, unit_of
+from sgdlimits.sweeps.worker import DONE, UNWRITTEN
 from sgdlimits.text import count
 
 _BAR = "{desc}: {n_fmt} of {total_fmt} units|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
@@ -183,14 +185,12 @@ def sweep(
 def compute(job: Sweep, engine: Any = None, *, retry: bool = False, progress: bool = True) -> list[Unit]:
     """Compute what is missing, and refine: all units of the sweep in the end."""
     folder, where = Folder(job.folder, make=True), as_engine(engine)
-    units = _computed(job, job.units, folder, where, retry, progress)
-    while job.refine is not None:
-        points = job.refine.more(job.recipe, job.design, folder, job.runs)
+    units, refine = _computed(job, job.units, folder, where, retry, progress), job.refine
+    while refine is not None and refine.rounds > 0:
+        points, refine = refine.more(job.recipe, job.design, folder, job.runs)
         if not points:
             break
-        job = Sweep(
-            job.recipe, Design((*job.design.points, *points), job.design.axes), job.runs, job.folder, None, job.refine.next()
-        )
+        job = dataclasses.replace(job, design=Design((*job.design.points, *points), job.design.axes))
         units = _computed(job, job.units, folder, where, retry, progress)
     return units
 
@@ -205,11 +205,14 @@ def _computed(job: Sweep, units: list[Unit], folder: Folder, engine: Any, retry:
         with bar(total=total, initial=done, disable=not progress, desc="sweep", unit="unit", bar_format=_BAR) as shown:
             running = engine.run(job.recipe, folder, todo[turn:] + todo[:turn])
             try:
-                for unit, error in running:
-                    if error:
-                        _note(folder, unit, error, failed)
+                for unit, what, error in running:
+                    if what == UNWRITTEN:  # all others would meet the same
+                        raise BadInput(error)
+                    if what != DONE:
+                        folder.fail(unit, error)
+                        failed[unit.name] = error
                         shown.set_postfix_str(count(len(failed), "failure"), refresh=False)
-                    done += not error
+                    done += what == DONE
                     shown.update()
             except KeyboardInterrupt:
                 kept = f"{done} of {count(total, 'unit')} are done and kept in {job.folder}"
@@ -219,13 +222,6 @@ def _computed(job: Sweep, units: list[Unit], folder: Folder, engine: Any, retry:
     if failed:
         _tell(job.folder, failed, total)
     return units
-
-
-def _note(folder: Folder, unit: Unit, error: str, failed: dict[str, str]) -> None:
-    if "could not be written" in error:  # all others would meet the same
-        raise BadInput(error)
-    folder.fail(unit, error)
-    failed[unit.name] = error
 
 
 def _tell(folder: str, failed: dict[str, str], total: int) -> None:

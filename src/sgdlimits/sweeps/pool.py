@@ -16,7 +16,7 @@ from sgdlimits.sweeps.engine import RETRIES, Engine, Outcome
 from sgdlimits.sweeps.recipe import Recipe
 from sgdlimits.sweeps.store import Folder
 from sgdlimits.sweeps.unit import Unit
-from sgdlimits.sweeps.worker import DONE, FAILED
+from sgdlimits.sweeps.worker import FAILED
 
 
 class Pool(Engine):
@@ -50,7 +50,7 @@ class Pool(Engine):
                         todo.append((unit, tries + 1))
                     else:
                         left -= 1
-                        yield Outcome(unit, error if what != DONE else "")
+                        yield Outcome(unit, what, error)
                     worker.give(text, folder, todo)
                 for worker in pool:  # those that had nothing to do while a unit was tried again elsewhere
                     if worker.task is None:

@@ -46,14 +46,8 @@ class Refine:
     cells: tuple | None = None
     """Of the rounds before: corners of the cells that are left, in values of the axes."""
 
-    def next(self) -> Refine | None:
-        """What is left to do after a round."""
-        return self if self.rounds > 0 else None
-
-    def more(self, recipe: Recipe, design: Design, folder: Folder, runs: int) -> list[Point]:
-        """The new points of one round; the cells they make are remembered."""
-        if self.rounds < 1:
-            return []
+    def more(self, recipe: Recipe, design: Design, folder: Folder, runs: int) -> tuple[list[Point], Refine]:
+        """The new points of one round, and what is left to do after it."""
         axes = {name: tuple(sorted(values)) for name, values in design.axes.items()}
         cells = self.cells
         if cells is None:
@@ -67,9 +61,8 @@ class Refine:
             if np.isfinite(corners).any() and np.nanmax(corners) - np.nanmin(corners) > least:
                 halves.extend(product(*(_halved(low, high, axes[name]) for name, (low, high) in zip(axes, cell, strict=True))))
         corners_of = dict.fromkeys(corner for cell in halves for corner in product(*cell))
-        object.__setattr__(self, "cells", tuple(halves))
-        object.__setattr__(self, "rounds", self.rounds - 1)
-        return [dict(zip(axes, corner, strict=True)) for corner in corners_of if corner not in value]
+        points = [dict(zip(axes, corner, strict=True)) for corner in corners_of if corner not in value]
+        return points, dataclasses.replace(self, rounds=self.rounds - 1, cells=tuple(halves))
 
     def _values(self, recipe: Recipe, design: Design, folder: Folder, runs: int) -> dict[tuple, float]:
         """The mean over runs of the value at each point, NaN where it failed."""

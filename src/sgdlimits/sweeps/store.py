@@ -64,7 +64,7 @@ class Folder:
             if match := NAME.fullmatch(item.name):
                 found.append(Entry(Path(item.path), match[1], int(match[2]), int(match[3])))
             elif not item.name.startswith(".") and not item.name.endswith((FAILED, ".toml", ".bad")):
-                _warn(item.path, "is not a file of a sweep")
+                warn_of(item.path, "is not a file of a sweep")
         return sorted(found, key=lambda entry: entry[1:])
 
     def has(self, unit: Unit) -> bool:
@@ -112,7 +112,7 @@ def missing(folder: Folder, units: Iterable[Unit]) -> Iterator[Unit]:
             if entry.last <= gap or entry.first >= unit.last:
                 continue
             if reason := damage(entry.path):
-                _warn(entry.path, f"{reason}; its runs are computed again")
+                warn_of(entry.path, f"{reason}; its runs are computed again")
                 folder.set_aside(entry.path)
                 continue
             if entry.first > gap:
@@ -191,5 +191,6 @@ def _typed(array: Any, kind: str) -> np.ndarray:
     return np.asarray(array).astype(bool) if kind == "b" else np.asarray(array)
 
 
-def _warn(path: Any, reason: str) -> None:
+def warn_of(path: Any, reason: str) -> None:
+    """Name a file that is left out, and say why."""
     warnings.warn(f"{path} {reason}.", SweepWarning, stacklevel=3)

@@ -6,12 +6,14 @@ import warnings
 from functools import lru_cache
 
 from sgdlimits.errors import BadInput
+from sgdlimits.files import Unwritten
 from sgdlimits.sweeps.recipe import Recipe
 from sgdlimits.sweeps.store import Folder
 from sgdlimits.sweeps.unit import Unit, computed
 
-DONE, FAILED, REFUSED = "done", "failed", "refused"
-"""What became of a unit: its file is there; it raised an error, which may not come again; it can never be computed."""
+DONE, FAILED, REFUSED, UNWRITTEN = "done", "failed", "refused", "unwritten"
+"""What became of a unit: its file is there; it raised an error, which may not come again; it can never be computed; its file
+could not be written."""
 
 
 def attempt(recipe: Recipe, folder: Folder, unit: Unit) -> tuple[str, str]:
@@ -22,9 +24,10 @@ def attempt(recipe: Recipe, folder: Folder, unit: Unit) -> tuple[str, str]:
                 warnings.simplefilter("ignore")  # runs that diverged are in the file
                 dataset = computed(recipe, unit)
             folder.put(unit, dataset)
+    except Unwritten as reason:
+        return UNWRITTEN, str(reason)
     except BadInput as reason:
-        full = "could not be written" in str(reason)
-        return (FAILED if full else REFUSED), str(reason)
+        return REFUSED, str(reason)
     except Exception as reason:
         return FAILED, f"{type(reason).__name__}: {reason}"
     return DONE, ""

@@ -62,9 +62,7 @@ def test_a_pool_makes_the_same_files(small, contents):
 def test_a_pool_replaces_who_dies_and_notes_what_fails(mine, tmp_path, contents, monkeypatch):
     """One unit kills its process once; one always; one fails always. All others are those of this process."""
     monkeypatch.setattr("sgdlimits.sweeps.pool.RETRIES", 1)
-    with pytest.warns(
-        sl.SweepFailed, match=r"2 of 4 units failed: .*ended by signal SIGKILL.*RuntimeError: no such luck|no such luck"
-    ):
+    with pytest.warns(sl.SweepFailed, match="2 of 4 units failed: "):
         moody(tmp_path / "pool", ["well", "dies once", "dies", "fails"], engine=1)
     for marker in mine.glob("tried-*"):
         marker.unlink()
@@ -138,7 +136,7 @@ def test_a_cluster_of_dask_makes_the_same_files_though_a_worker_is_killed(small,
         monkeypatch.setattr(Dask, "run", watched)
         found = small("dask", over, engine=cluster.scheduler_address)
     assert len(done) == len({outcome.unit.name for outcome in done}) == 80
-    assert not any(outcome.error for outcome in done)
+    assert {outcome.what for outcome in done} == {"done"}
     assert found.final_risk.notnull().all()
     small("here", over)
     assert contents("dask") == contents("here")
