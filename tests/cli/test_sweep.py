@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
+from sgdlimits.sweeps import worker
 from sgdlimits.sweeps.spec import read_spec
 
 GOOD = """
@@ -103,8 +104,29 @@ def test_designs_of_a_file(tmp_path):
     np.testing.assert_allclose([point["lr"] for point in logarithmic], [0.01, 0.1, 1])
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
-def test_an_interrupted_sweep_says_how_to_go_on(how, tmp_path):
+def test_an_interrupted_sweep_says_how_to_go_on(command, monkeypatch, tmp_path):
+    (tmp_path / "x.toml").write_text(GOOD)
+    real, tries = worker.computed, []
+
+    def computed(*given):
+        tries.append(given)
+        if len(tries) == 3:
+            raise KeyboardInterrupt
+        return real(*given)
+
+    monkeypatch.setattr(worker, "computed", computed)
+    monkeypatch.setattr(sys, "argv", ["sgdlimits", "sweep", "x.toml"])
+    result = command("sweep x.toml")
+    assert result.exit_code == 130
+    said = "Interrupted. 2 of 6 units are done and kept in x, and the same sweep goes on: sgdlimits sweep x.toml\n"
+    assert result.stderr == said
+    assert command("sweep x.toml --quiet").exit_code == 0
+    assert len(tries) == 7  # what was done was not computed again
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_signals_stop_a_sweep_cleanly(how, tmp_path):
     (tmp_path / "x.toml").write_text(GOOD.replace("t_max = 1", "t_max = 20000").replace("count = 2", "count = 1000"))
     line = ["sweep", "x.toml", "--quiet"]
     listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # also in the background

@@ -214,6 +214,9 @@ def _assembled(parts: list[xr.Dataset], places, dims: list[str], sizes: tuple[in
         have = [(place, part[name].variable) for place, part in zip(places, parts, strict=True) if name in part.variables]
         if have[0][1].dims == (name,):
             continue
+        if name == "step" and not moved and all(each.equals(have[0][1]) for _, each in have):
+            found[name] = have[0][1]
+            continue
         found[name] = _placed(have, dims, sizes)
     attrs = {name: value for name, value in parts[0].attrs.items() if all(_same(value, part.attrs.get(name)) for part in parts)}
     inner = {"run": np.arange(max(part.sizes["run"] for part in parts))}

@@ -140,7 +140,7 @@ def read(path: Path) -> xr.Dataset:
     match = NAME.fullmatch(path.name)
     try:
         with h5py.File(path, "r") as file:
-            attributes = {name: value for name, value in file.attrs.items() if not name.startswith("_")}
+            attributes = {name: _attribute(value) for name, value in file.attrs.items() if not name.startswith("_")}
             layout = json.loads(attributes["variables"])
             arrays = {name: file[name][()] for name in layout}
         if match is None or hashed(json.loads(attributes["unit"])) != match[1]:
@@ -156,6 +156,11 @@ def read(path: Path) -> xr.Dataset:
         raise Damaged(f"cannot be read ({str(reason)[:80] or type(reason).__name__})") from reason
     kept = {name: value for name, value in attributes.items() if name not in ("digest", "variables")}
     return xr.Dataset(made, attrs=kept).set_coords([name for name in COORDINATES if name in made])
+
+
+def _attribute(value: Any) -> Any:
+    """One number as a number: files have an array of it."""
+    return value[0] if isinstance(value, np.ndarray) and value.shape == (1,) else value
 
 
 def stamped(dataset: xr.Dataset) -> xr.Dataset:

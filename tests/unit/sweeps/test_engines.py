@@ -53,7 +53,7 @@ def test_shards_together_are_the_whole(small, contents):
 
 
 def test_a_pool_makes_the_same_files(small, contents):
-    small("pool", engine=2, over=sl.grid(lr=[0.05, 0.1]))
+    small("pool", engine=1, over=sl.grid(lr=[0.05, 0.1]))
     small("here", over=sl.grid(lr=[0.05, 0.1]))
     assert contents("pool") == contents("here")
 

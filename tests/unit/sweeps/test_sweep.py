@@ -28,6 +28,8 @@ def test_each_run_is_that_of_simulate_with_the_seed_of_its_point(small, tmp_path
     )  # fmt: skip
     np.testing.assert_array_equal(alone.M, unit.M)
     np.testing.assert_array_equal(found.M.sel(_numbers(unit)), unit.M)
+    assert found.step.dims == ("t",)
+    assert (found.attrs["d"], found.attrs["t_max"]) == (30, 1.0)
 
 
 def _numbers(unit):
