@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 
 import pytest
@@ -90,21 +92,22 @@ def test_fifty_kills_of_sweeps_lose_nothing(tmp_path):
 
 def test_a_killed_sweep_with_a_pool_goes_on(tmp_path):
     """The whole sweep is killed; its processes end with their unit, and the same sweep finishes the rest."""
-    code = (
-        "import sys, numpy as np, sgdlimits as sl; sl.sweep('phase_retrieval', sl.Chain(30), sl.RandomInit(30), "
-        "over=sl.grid(lr=np.linspace(0.05, 0.1, 30)), folder=sys.argv[1], runs=4, t_max=50, keep='final_risk', "
-        "engine=eval(sys.argv[2]), progress=False)"
-    )
-    folder = tmp_path / "killed"
-    with subprocess.Popen([sys.executable, "-c", code, str(folder), "2"]) as program:
-        while len(list(folder.glob("*.nc"))) < 5:
-            assert program.poll() is None
+
+    def sweep(name, engine=None):
+        over = sl.grid(lr=[0.05 + 0.001 * i for i in range(30)])
+        how = dict(over=over, folder=tmp_path / name, runs=4, t_max=50, keep="final_risk", engine=engine, progress=False)
+        sl.sweep("phase_retrieval", sl.Chain(30), sl.RandomInit(30), **how)
+        return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+
+    code = inspect.getsource(sweep)
+    program = f"import sgdlimits as sl; from pathlib import Path; tmp_path = Path({str(tmp_path)!r})\n{textwrap.dedent(code)}"
+    with subprocess.Popen([sys.executable, "-c", f"{program}\nsweep('killed', 1)"]) as process:
+        while len(list((tmp_path / "killed").glob("*.nc"))) < 5:
+            assert process.poll() is None
             time.sleep(0.02)
-        os.kill(program.pid, signal.SIGKILL)
-    for name in ("killed", "whole"):
-        subprocess.run([sys.executable, "-c", code, str(tmp_path / name), "None"], check=True)
-    killed, whole = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("killed", "whole"))
-    assert killed == whole
+        os.kill(process.pid, signal.SIGKILL)
+    whole = sweep("whole")
+    assert sweep("killed") == whole
     assert len(whole) == 30
 
 
