@@ -136,7 +136,7 @@ def test_a_request_to_end_stops_a_sweep_cleanly(tmp_path):
                 assert program.poll() is None, program.stderr.read()
                 time.sleep(0.1)
             os.kill(program.pid, signal.SIGTERM)
-            out, error = program.communicate(timeout=300)
+            out, error = program.communicate(timeout=100)
         finally:
             program.kill()
     assert program.returncode == 130, error

@@ -176,7 +176,11 @@ def simulate_runs(
         plan.size = 2 ** int(np.log2(min(together, plan.size)))
         first, last = first - first % plan.size, -(-last // plan.size) * plan.size
     plan.job = plan.job._replace(runs=np.arange(first, last))
-    dataset = gathered(plan.pieces(False, np.inf), last - first)
+    pieces = plan.pieces(False, np.inf)
+    begin = next(pieces, None)
+    if begin is None:  # interrupted before the first step
+        raise KeyboardInterrupt
+    dataset = gathered(chain([begin], pieces), last - first)
     if plan.interrupted:
         raise KeyboardInterrupt
     return dataset.isel(run=slice(numbers.start - first, numbers.stop - first))

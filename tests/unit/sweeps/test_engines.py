@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -43,6 +44,20 @@ def moody(folder, moods, **more):
     points = [{"lr": 0.05 + 0.01 * i, "mood": mood} for i, mood in enumerate(moods)]
     given = {"runs": 2, "t_max": 1, "keep": "final_risk", "progress": False, **more}
     return sl.sweep("moody:build", sl.Chain(30), sl.RandomInit(30), over=points, folder=folder, **given)
+
+
+@pytest.mark.parametrize("where", ["Plan._journey", "gathered", "Plan._piece"])
+def test_an_interruption_is_one_wherever_it_comes(where, small, monkeypatch):
+    """Before the first step, too: it is not taken for a unit that fails."""
+
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    small("a", over=sl.grid(lr=[0.05]))
+    module, (*owner, name) = importlib.import_module("sgdlimits.trajectory.simulate"), where.split(".")
+    monkeypatch.setattr(getattr(module, owner[0]) if owner else module, name, interrupted)
+    with pytest.raises(sl.SweepStopped, match="1 of 2 units are done"):
+        small("a", over=sl.grid(lr=[0.05, 0.1]))
 
 
 def test_shards_together_are_the_whole(small, contents):
