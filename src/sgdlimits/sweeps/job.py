@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
+import threading
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +21,7 @@ from sgdlimits.progress import bar
 from sgdlimits.sweeps.choose import as_engine
 from sgdlimits.sweeps.collect import collect
 from sgdlimits.sweeps.design import Design, as_design
+from sgdlimits.sweeps.engine import Outcome
 from sgdlimits.sweeps.recipe import RULE, Recipe
 from sgdlimits.sweeps.refine import Refine, as_refine
 from sgdlimits.sweeps.store import Folder, missing
@@ -203,7 +206,8 @@ def _computed(job: Sweep, units: list[Unit], folder: Folder, engine: Any, retry:
     if todo:
         turn = os.getpid() % len(todo)  # sweeps into one folder at once begin at different units
         with bar(total=total, initial=done, disable=not progress, desc="sweep", unit="unit", bar_format=_BAR) as shown:
-            running = engine.run(job.recipe, folder, todo[turn:] + todo[:turn])
+            computing = engine.run(job.recipe, folder, todo[turn:] + todo[:turn])
+            running = _until_asked(computing)
             try:
                 for unit, what, error in running:
                     if what == UNWRITTEN:  # all others would meet the same
@@ -219,9 +223,33 @@ def _computed(job: Sweep, units: list[Unit], folder: Folder, engine: Any, retry:
                 raise SweepStopped(f"interrupted; {kept}, and the same sweep goes on") from None
             finally:
                 running.close()
+                computing.close()
     if failed:
         _tell(job.folder, failed, total)
     return units
+
+
+def _until_asked(outcomes: Iterator[Outcome]) -> Generator[Outcome, None, None]:
+    """Outcomes up to Ctrl-C, also where it came in code that cannot raise it, such as that of a weak reference."""
+    asked: list[int] = []
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, frame: Any) -> None:
+        asked.append(number)
+        raise KeyboardInterrupt
+
+    heard = [each for each, handler in before.items() if handler is signal.default_int_handler]
+    main = threading.current_thread() is threading.main_thread()
+    try:
+        for each in heard if main else ():
+            signal.signal(each, ask)
+        for outcome in outcomes:
+            yield outcome
+            if asked:
+                raise KeyboardInterrupt
+    finally:
+        for each in heard if main else ():
+            signal.signal(each, before[each])
 
 
 def _tell(folder: str, failed: dict[str, str], total: int) -> None:
