@@ -7,6 +7,7 @@ import dataclasses
 import re
 import runpy
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,37 @@ def test_commands_in_the_readme_exist():
             command, context = found, click.Context(found, parent=context, info_name=name)
         if "--help" not in words:
             command.make_context(name, list(words), parent=context.parent)
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("in_its_own_folder")
+@pytest.mark.filterwarnings("ignore")  # of threads and sockets of dask
+def test_commands_on_the_page_of_sweeps_run():
+    from click.testing import CliRunner
+
+    from sgdlimits.cli import main
+
+    (Path("ends.toml")).write_text(blocks("docs/sweeps.md", "toml")[0])
+    lines = [line for block in blocks("docs/sweeps.md", "sh") for line in block.splitlines() if line.startswith("sgdlimits ")]
+    assert len(lines) == 9
+    for line in lines:
+        if line.endswith(("--workers 2", "--shard 1/2")) and "--cluster" not in line:
+            shutil.rmtree("ends")  # or there would be nothing to do
+        result = CliRunner().invoke(main, shlex.split(line)[1:])
+        assert result.exit_code == 0, (line, result.output, result.stderr)
+    assert Path("ends.png").stat().st_size > 1000
+    assert Path("ends.zarr").is_dir()
+
+
+def test_ten_lines_of_python_and_twelve_of_toml_make_a_diagram(tmp_path):
+    from sgdlimits.sweeps.spec import read_spec
+
+    (code,) = [block for block in blocks("README.md", "python") if "sl.sweep" in block]
+    (text,) = blocks("README.md", "toml")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+    assert len(text.splitlines()) <= 12
+    (tmp_path / "x.toml").write_text(text)
+    assert len(read_spec(tmp_path / "x.toml").design) == 16
 
 
 def test_targets_in_the_readme_and_the_guide_exist():

@@ -113,6 +113,17 @@ from .statistics import (
     Particles as Particles,
     Spike as Spike,
 )
+from .sweeps import (
+    Refine as Refine,
+    SweepFailed as SweepFailed,
+    SweepStopped as SweepStopped,
+    SweepWarning as SweepWarning,
+    collect as collect,
+    export as export,
+    grid as grid,
+    random_points as random_points,
+    sweep as sweep,
+)
 from .theory.single_index import recommended_lr as recommended_lr
 from .trajectory import (
     DivergedWarning as DivergedWarning,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import stat
 from collections.abc import Iterator
@@ -10,6 +11,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sgdlimits.errors import BadInput
+
+HOST = re.sub(r"\W", "_", platform.node())
+"""This machine, in the names of partial files: others may write to the same folder, and their processes are not known here."""
+
+
+class Unwritten(BadInput):
+    """A file that could not be written, for want of room or of rights."""
 
 
 @contextmanager
@@ -20,15 +28,15 @@ def whole(path: str | os.PathLike) -> Iterator[Path]:
     processes have left of earlier writes is removed.
     """
     path = check_plain(path)
-    _clear(path)
-    partial = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
+    clear(path.parent, f".{path.stem}.")
+    partial = path.with_name(f".{path.stem}.{os.getpid()}@{HOST}.part{path.suffix}")
     try:
         yield partial
         with open(partial, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as reason:
-        raise BadInput(
+        raise Unwritten(
             f"{path} could not be written: {reason.strerror or reason}. Make room or give another path; nothing was changed."
         ) from reason
     finally:
@@ -59,14 +67,16 @@ def check_plain(path: str | os.PathLike) -> Path:
     return path
 
 
-def _clear(path: Path) -> None:
-    """Remove what is left of writes to this path by processes that are no more."""
-    ours = re.compile(rf"\.{re.escape(path.stem)}\.(\d+)\.part{re.escape(path.suffix)}")
-    for entry in path.parent.iterdir():
+def clear(folder: str | os.PathLike, head: str = ".") -> None:
+    """Remove what processes of this machine that are no more have left of writes, to files whose partial names begin so."""
+    ours = re.compile(rf"\..*\.(\d+)@{re.escape(HOST)}\.part(\.\w+)?")
+    with os.scandir(os.fspath(folder)) as entries:
+        left = [entry for entry in entries if entry.name.startswith(head)]
+    for entry in left:
         found = ours.fullmatch(entry.name)
         if found and not _alive(int(found[1])):
             with suppress(OSError):
-                entry.unlink()
+                os.unlink(entry.path)
 
 
 def _alive(process: int) -> bool:

@@ -233,6 +233,10 @@ class Given(Start):
         return jax.tree.map(lambda leaf: np.asarray(leaf)[stream.runs], self.stats)
 
 
+STARTS = {"random": RandomInit, "orthogonal": OrthogonalInit, "fixed": FixedInit}
+"""Starts by the name that the command line has for them."""
+
+
 def as_start(start: Start | PyTree) -> Start:
     """A start from an init object or from explicit statistics."""
     if isinstance(start, Start):

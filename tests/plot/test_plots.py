@@ -9,6 +9,7 @@ import sys
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.collections import FillBetweenPolyCollection
 
@@ -224,3 +225,32 @@ def test_two_problems_in_one_picture_are_named_and_what_cannot_be_is_told(datase
     with pytest.raises(sl.BadInput, match=r"M of test and m of spike cannot be drawn on one pair of axes\. Plot their risk"):
         sl.plot.overview([one, spike])
     assert len(sl.plot.risk([one, spike], singles=0, band=None).lines) == 2
+
+
+def swept(values, **axes):
+    """A dataset of a sweep: values over two parameters, and two runs of each."""
+    runs = np.stack([values - 0.1, values + 0.1], axis=-1)
+    return xr.Dataset({"value": ((*axes, "run"), runs)}, axes)
+
+
+def test_phase_diagram_shows_means_over_runs_and_contours_of_theory():
+    values = np.arange(12.0).reshape(3, 4)
+    found = swept(values, lr=[0.1, 0.2, 0.3], d=[10, 100, 1000, 10000])
+    ax = sl.plot.phase_diagram(found, "lr", "d", "value", theory=lambda lr, d: lr - 0.2)
+    np.testing.assert_allclose(ax.collections[0].get_array(), values.T)
+    assert (ax.get_xscale(), ax.get_yscale()) == ("linear", "log")
+    (line,) = ax.collections[1].get_paths()
+    np.testing.assert_allclose(line.vertices[:, 0], 0.2)
+
+
+def test_phase_diagram_gives_places_without_a_point_the_nearest_value():
+    values = np.array([[1.0, np.nan], [np.nan, 4.0]])
+    ax = sl.plot.phase_diagram(swept(values, a=[0.0, 1.0], b=[0.0, 1.0]), "a", "b", "value")
+    cells = np.asarray(ax.collections[0].get_array())
+    assert set(np.unique(cells)) == {1.0, 4.0}
+    assert (cells[0, 0], cells[-1, -1]) == (1.0, 4.0)
+
+
+def test_phase_diagram_refuses_what_is_no_parameter():
+    with pytest.raises(sl.BadInput, match="'c' is no number that the dataset has"):
+        sl.plot.phase_diagram(swept(np.eye(2), a=[0.0, 1.0], b=[0.0, 1.0]), "a", "c", "value")

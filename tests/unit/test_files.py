@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.files import whole, write
+from sgdlimits.files import HOST, whole, write
 
 
 def leftovers(folder):
@@ -41,10 +41,12 @@ def test_what_a_killed_process_left_is_cleared_by_the_next_write(tmp_path):
     code = "import os, sys; from sgdlimits.files import whole\nwith whole(sys.argv[1]) as p: p.write_bytes(b'x'); os._exit(9)"
     assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == 9
     assert len(leftovers(tmp_path)) == 1
-    mine = path.with_name(f".a.{os.getppid()}.part.nc")
+    mine = path.with_name(f".a.{os.getppid()}@{HOST}.part.nc")
     mine.touch()  # of a process that lives
+    theirs = path.with_name(f".a.{2**22 + 1}@another{HOST}.part.nc")
+    theirs.touch()  # of a process of another machine, of which nothing is known here
     write(path, b"new")
-    assert leftovers(tmp_path) == [mine.name]
+    assert leftovers(tmp_path) == sorted([mine.name, theirs.name])
 
 
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe"])

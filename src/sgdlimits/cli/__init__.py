@@ -15,6 +15,7 @@ from sgdlimits.cli.files import info, phases, plot, rerun
 from sgdlimits.cli.options import Group, Refusal
 from sgdlimits.cli.rules import rules
 from sgdlimits.cli.run import presets, run
+from sgdlimits.cli.sweep import sweep
 from sgdlimits.cli.theory import critical_points, exponent, fixed_points
 from sgdlimits.cli.work import INTERRUPTED_CODE
 from sgdlimits.errors import BadInput
@@ -32,6 +33,7 @@ Examples:
   sgdlimits fixed-points binary_mixture --snr inf
   sgdlimits critical-points --width 3 --teachers 2
   sgdlimits figure mediocrity-1-left --quick
+  sgdlimits sweep diagram.toml --workers 4
   sgdlimits run phase_retrieval --help
 
 \b
@@ -68,6 +70,21 @@ def main() -> None:
     """
 
 
-LISTED = (run, rerun, info, presets, rules, plot, exit_time, exponent, phases, fixed_points, critical_points, figure, demo)
+LISTED = (
+    run,
+    sweep,
+    rerun,
+    info,
+    presets,
+    rules,
+    plot,
+    exit_time,
+    exponent,
+    phases,
+    fixed_points,
+    critical_points,
+    figure,
+    demo,
+)
 for command in LISTED:
     main.add_command(command)

@@ -2,6 +2,7 @@
 
 from sgdlimits.plot.overlaps import overlaps
 from sgdlimits.plot.overview import overview
+from sgdlimits.plot.phase_diagram import phase_diagram
 from sgdlimits.plot.risk import risk
 from sgdlimits.plot.style import PAPER, samples_axis
 from sgdlimits.plot.survival import survival

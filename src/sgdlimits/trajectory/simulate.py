@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -41,6 +41,8 @@ from sgdlimits.trajectory.schema import (
 
 PIECE_SECONDS = 0.25
 """Pieces of a stream are at least so long apart."""
+TOGETHER = {"sgd": 4, "ode": 16, "mean-field": 16}
+"""Levels whose runs depend in their last bits on those beside them, and how many `simulate_runs` computes together."""
 _BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{long}"
 
 
@@ -157,6 +159,31 @@ def stream(
     yield from plan.pieces(progress, PIECE_SECONDS)
     if plan.interrupted:
         raise KeyboardInterrupt
+
+
+def simulate_runs(
+    problem: Problem, level: Level, start: Start | Overlaps | Particles, numbers: range, *, seed: int, **how: Any
+) -> xr.Dataset:
+    """The dataset of `simulate` with some runs by number, each bit by bit the same whatever other runs are asked for.
+
+    Where runs of a level depend, in their last bits, on those they are computed with, they come in groups that begin at
+    multiples of one size, and those that nobody asked for are left out.
+    """
+    asked = {"save": None, "until": None, "observe": None, "resume": None, "batch": None, "kernel": None, **how}
+    plan = _plan(problem, level, start, asked.pop("t_max"), numbers.stop, seed, *asked.values())
+    first, last = numbers.start, numbers.stop
+    if together := TOGETHER.get(level.name):
+        plan.size = 2 ** int(np.log2(min(together, plan.size)))
+        first, last = first - first % plan.size, -(-last // plan.size) * plan.size
+    plan.job = plan.job._replace(runs=np.arange(first, last))
+    pieces = plan.pieces(False, np.inf)
+    begin = next(pieces, None)
+    if begin is None:  # interrupted before the first step
+        raise KeyboardInterrupt
+    dataset = gathered(chain([begin], pieces), last - first)
+    if plan.interrupted:
+        raise KeyboardInterrupt
+    return dataset.isel(run=slice(numbers.start - first, numbers.stop - first))
 
 
 class Plan:

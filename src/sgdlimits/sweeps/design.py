@@ -1,0 +1,127 @@
+"""Which points a sweep visits: a grid, a list, or points drawn at random."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput, check_number, in_short
+
+Point = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Design:
+    """Points, each a value for each of the same parameters; and the axes of a grid, where it is one."""
+
+    points: tuple[Point, ...]
+    axes: Mapping[str, tuple] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.points[0])
+
+    def values(self, name: str) -> list:
+        """The values of a parameter, each once, as they come."""
+        return list({repr(point[name]): point[name] for point in self.points}.values())
+
+
+def grid(**axes: Iterable) -> Design:
+    """All combinations of the values of parameters.
+
+    >>> import sgdlimits as sl
+    >>> len(sl.grid(lr=[0.05, 0.1], noise=[0.0, 0.5, 1.0]))
+    6
+    """
+    if not axes:
+        raise BadInput("a grid needs parameters. Give, for instance, lr=[0.05, 0.1].")
+    values = {name: _values(name, each) for name, each in axes.items()}
+    return Design(tuple(dict(zip(values, point, strict=True)) for point in product(*values.values())), values)
+
+
+@checked
+def random_points(count: int, *, seed: int = 0, **ranges: Sequence) -> Design:
+    """Points drawn at random: each parameter between two numbers, evenly, or evenly in its logarithm.
+
+    The first points of a larger count are those of a smaller one.
+
+    Parameters
+    ----------
+    count : how many
+    seed : of the draw
+    **ranges : (lowest, highest) or (lowest, highest, "log") for each parameter; whole numbers stay whole
+
+    >>> import sgdlimits as sl
+    >>> points = sl.random_points(5, lr=(0.01, 1.0, "log"), noise=(0.0, 1.0), d=(100, 200)).points
+    >>> len(points), all(0.01 <= point["lr"] <= 1 and isinstance(point["d"], int) for point in points)
+    (5, True)
+    """
+    if not ranges:
+        raise BadInput('random points need ranges. Give, for instance, lr=(0.01, 1.0, "log").')
+    uniform = np.random.default_rng(seed).random((count, len(ranges)))
+    columns = {name: _drawn(name, each, uniform[:, i]) for i, (name, each) in enumerate(ranges.items())}
+    return Design(tuple(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)))
+
+
+def listed(points: Iterable[Mapping[str, Any]]) -> Design:
+    """A list of points that all have the same parameters."""
+    rows = tuple(dict(point) for point in points)
+    if not rows or not rows[0]:
+        raise BadInput("a sweep needs points. Give, for instance, grid(lr=[0.05, 0.1]).")
+    for row in rows:
+        if set(row) != set(rows[0]):
+            raise BadInput(f"all points must have the parameters {', '.join(rows[0])}; got {in_short(row)}. Give it those.")
+    return Design(tuple({name: plain(row[name]) for name in rows[0]} for row in rows))
+
+
+def as_design(over: Any) -> Design:
+    """A design from a design, a mapping of axes, or a list of points."""
+    if isinstance(over, Design):
+        return over
+    if isinstance(over, Mapping):
+        return grid(**over)
+    if isinstance(over, Iterable) and not isinstance(over, str):
+        return listed(over)
+    raise BadInput(f"over must be a grid or a list of points; got {in_short(over)}. Give, for instance, grid(lr=[0.05, 0.1]).")
+
+
+def plain(value: Any) -> Any:
+    """A value as plain Python has it: NumPy's numbers as numbers, 1.0 as 1, lists as tuples."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return tuple(plain(each) for each in value)
+    return int(value) if isinstance(value, float) and math.isfinite(value) and value.is_integer() else value
+
+
+def _values(name: str, given: Any) -> tuple:
+    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+        raise BadInput(f"{name} must be several values; got {in_short(given)}. Put them in brackets.")
+    values = tuple(plain(each) for each in given)
+    if not values:
+        raise BadInput(f"{name} has no values. Give at least one.")
+    if len({repr(value) for value in values}) < len(values):
+        raise BadInput(f"{name} has a value twice: {in_short(values)}. Give each once.")
+    return values
+
+
+def _drawn(name: str, given: Any, uniform: np.ndarray) -> list:
+    if not isinstance(given, (tuple, list)) or len(given) not in (2, 3) or given[2:] not in ((), [], ("log",), ["log"]):
+        raise BadInput(
+            f'{name} must be (lowest, highest) or (lowest, highest, "log"); got {in_short(given)}. Give such a range.'
+        )
+    low, high, log = given[0], given[1], len(given) == 3
+    check_number(name, low, above=0 if log else None)
+    check_number(name, high, above=low)
+    value = low * (high / low) ** uniform if log else low + (high - low) * uniform
+    whole = isinstance(low, int) and isinstance(high, int)
+    return [plain(round(each)) if whole else float(each) for each in value]

@@ -1,0 +1,68 @@
+"""How large a sweep is, and about how long it takes, from a short try."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from typing import NamedTuple
+
+from sgdlimits.sweeps.job import Sweep
+from sgdlimits.sweeps.store import Folder, missing
+from sgdlimits.sweeps.unit import Unit
+from sgdlimits.text import in_bytes
+from sgdlimits.trajectory.simulate import simulate_runs
+
+TRY_SECONDS = 1.0
+"""About how long a calibration may take at each of the points that are tried."""
+OVERHEAD_SECONDS, OVERHEAD_BYTES = 0.06, 20_000
+"""What a unit costs beside its steps: it is built, looked at, and written."""
+
+
+class Size(NamedTuple):
+    """The size of a sweep: counts, memory and disk in words, seconds on one core, and what the seconds are from."""
+
+    points: int
+    units: int
+    left: int
+    runs: int
+    memory: str
+    disk: str
+    seconds: float
+    tried: str
+
+
+def estimate(job: Sweep) -> Size:
+    """The size of a sweep and the time that is left, from short simulations at its first, middle and last point."""
+    units = job.units
+    left = list(missing(Folder(job.folder), units)) if os.path.isdir(job.folder) else units
+    tries = list({unit.key: unit for unit in (units[0], units[len(units) // 2], units[-1])}.values())
+    found = [_tried(job, unit) for unit in tries]
+    seconds = sum(one for one, _ in found) / len(found)
+    size = max(bytes_ for _, bytes_ in found)
+    kept = OVERHEAD_BYTES + (size if not job.recipe.keep else 8 * 4 * job.runs)
+    return Size(
+        len(job.design), len(units), len(left), sum(unit.last - unit.first for unit in units), in_bytes(3 * size + 2**28),
+        in_bytes(kept * len(units)), seconds * len(left), f"a try at {len(tries)} of the points; less where runs stop",
+    )  # fmt: skip
+
+
+def _tried(job: Sweep, unit: Unit) -> tuple[float, float]:
+    """Seconds of processor time and bytes of a unit, from a share of its time that grows until it can be measured."""
+    problem, level, start, t_max = job.recipe.simulation(unit.point)
+    least = 2.0 * getattr(problem, "samples_per_step", 1) / (getattr(level, "d", None) or 1)
+    runs, seed = range(unit.first, unit.last), unit.whole["seed"]
+    simulate = lambda share: simulate_runs(problem, level, start, runs, seed=seed, t_max=max(least, share * t_max), save=2)
+    share = 1 / 512
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        simulate(share)  # compiles
+        while True:
+            begin = time.process_time()
+            dataset = simulate(share)
+            spent = time.process_time() - begin
+            if spent > TRY_SECONDS / 8 or share >= 1:
+                break
+            share = min(1.0, share * 4)
+    times = job.recipe.save if isinstance(job.recipe.save, int) else len(job.recipe.save) if job.recipe.save else 200
+    return OVERHEAD_SECONDS + spent / share, dataset.nbytes / dataset.sizes["t"] * times

@@ -1,0 +1,309 @@
+"""The verb: simulate a problem at many points, and lose nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import xarray as xr
+
+from sgdlimits.domain import DOMAINS, checked, optional
+from sgdlimits.errors import BadInput, check_count, in_short
+from sgdlimits.progress import bar
+from sgdlimits.sweeps.choose import as_engine
+from sgdlimits.sweeps.collect import collect
+from sgdlimits.sweeps.design import Design, as_design
+from sgdlimits.sweeps.engine import Outcome
+from sgdlimits.sweeps.recipe import RULE, Recipe
+from sgdlimits.sweeps.refine import Refine, as_refine
+from sgdlimits.sweeps.store import Folder, missing
+from sgdlimits.sweeps.unit import Unit, unit_of
+from sgdlimits.sweeps.worker import DONE, UNWRITTEN
+from sgdlimits.text import count
+
+_BAR = "{desc}: {n_fmt} of {total_fmt} units|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
+SHOWN = 3
+"""How many failures are told in full."""
+
+
+class SweepStopped(KeyboardInterrupt):
+    """Ctrl-C during a sweep. What is done is in its folder, and the same sweep goes on from there."""
+
+
+class SweepFailed(UserWarning):
+    """Some units of a sweep could not be computed; the folder has notes that say why."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep that was checked: a recipe, its points, how many runs of each, and the folder. `shard` is (i, n)."""
+
+    recipe: Recipe
+    design: Design
+    runs: int
+    folder: str
+    shard: tuple[int, int] | None = None
+    refine: Refine | None = None
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe, over: Any, runs: int, folder: str | os.PathLike, shard: Any = None, refine: Any = None
+    ) -> Sweep:
+        design = as_design(over)
+        columns = {
+            **{name: [value] for name, value in recipe.fixed.items()},
+            **{each: design.values(each) for each in design.names},
+        }
+        wrong = list(mistakes(recipe, columns, design.values(RULE) if RULE in design.names else None))
+        wrong += [f"{name} is both fixed and varied. Leave one of them out." for name in design.names if name in recipe.fixed]
+        if wrong:
+            raise BadInput(wrong[0] if len(wrong) == 1 else "\n  ".join([f"there are {len(wrong)} mistakes:", *wrong]))
+        recipe.simulation(design.points[0])
+        if refine is not None and shard is not None:
+            raise BadInput("refine needs all points, and a shard has some. Refine when all shards are done.")
+        return cls(
+            recipe, design, runs, os.fspath(folder), shard, None if refine is None else as_refine(refine, recipe, design)
+        )
+
+    @cached_property
+    def units(self) -> list[Unit]:
+        """All units, or those of the shard; points that compile alike are neighbours."""
+        units = [unit_of(self.recipe, point, 0, self.runs) for point in self.design.points]
+        units = list({unit.key: unit for unit in units}.values())
+        if self.shard is not None:
+            index, shards = self.shard
+            units = [unit for unit in units if int(unit.key, 16) % shards == index - 1]
+        order = {repr(_shape(unit)): i for i, unit in reversed(list(enumerate(units)))}
+        return sorted(units, key=lambda unit: order[repr(_shape(unit))])
+
+
+def _shape(unit: Unit) -> list:
+    """The parameters of a point that decide what is compiled: all but numbers with a fraction."""
+    return [value for value in unit.point.values() if not isinstance(value, float)]
+
+
+def mistakes(recipe: Recipe, columns: dict[str, list], rules: Iterable[Any] | None = None) -> Iterable[str]:
+    """What is wrong with values of parameters, a sentence each; `rules` are those that the points have."""
+    for name, values in columns.items():
+        try:
+            for rule in rules or [recipe.fixed.get(RULE)]:
+                recipe.users(name, rule)
+                for value in values:
+                    recipe.check(name, value, rule)
+        except BadInput as reason:
+            yield str(reason)
+
+
+@checked(level=None, seed=DOMAINS["seed"], t_max=optional(DOMAINS["t_max"]))
+def sweep(
+    preset: Any,
+    level: Any,
+    start: Any,
+    *,
+    over: Any,
+    folder: str | os.PathLike,
+    runs: int = 1,
+    t_max: float | None = None,
+    seed: int = 0,
+    keep: Any = None,
+    engine: Any = None,
+    fixed: dict[str, Any] | None = None,
+    save: Any = None,
+    until: Any = None,
+    common: bool = False,
+    refine: Any = None,
+    shard: tuple[int, int] | None = None,
+    retry: bool = False,
+    progress: bool = True,
+    kernel: str | None = None,
+) -> xr.Dataset:
+    """Simulate a problem at many points, each a unit whose file is skipped where it is there already.
+
+    The same call goes on after any interruption. More values or more runs compute only what is new, and what comes out is, bit
+    by bit, that of one larger sweep.
+
+    Parameters
+    ----------
+    preset : the name of a preset, or a function that returns a problem, by which parameters it takes
+    level : such as `Chain(d=3000)`, or its name, "chain", where points or `fixed` give its parameters
+    start : such as `RandomInit(d=3000)`, or its name: "random", "orthogonal" or "fixed"
+    over : the points: `grid(lr=[...], noise=[...])`, `random_points(...)`, or a list of dictionaries. Parameters are those of
+        the problem, the level and the start by name (`d` is that of the level and of the start), `rule` with the parameters
+        of algorithms, and `t_max`
+    folder : where results are kept, a file for each unit
+    runs, t_max, save, until, kernel : as for `simulate`, at each point
+    seed : a whole number; each point has random numbers of its own, which follow from it and from all parameters
+    keep : None for whole trajectories, or what to keep of each: "final_risk", "excess_risk", "relative_risk", "learnt",
+        "overlap", "accuracy", "exit_time", "fixed_point_count", several of them, a dictionary with their options, or functions
+        of the dataset of `simulate`. Where it is the exit time alone, runs stop there
+    engine : where it is computed: None, in this process; a number of processes; "local", "slurm" or the address of a scheduler,
+        through dask (docs/sweeps.md). The same files come out
+    fixed : parameters that all points share
+    common : whether all points have the same random numbers, for differences between points; otherwise these are independent
+    refine : what to refine the grid along a boundary of: the name of a variable, or `Refine(...)`
+    shard : (i, n) computes the i-th of n parts, the first is 1
+    retry : whether to try units again that failed before
+    progress : whether to show how far it is
+
+    Returns
+    -------
+    xarray.Dataset, that of `collect` for these points and runs; empty where a shard has none
+
+    Examples
+    --------
+    >>> import tempfile, sgdlimits as sl
+    >>> over = sl.grid(lr=[0.05, 0.1], noise=[0.0, 1.0])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     risk = sl.sweep("phase_retrieval", sl.Chain(100), sl.RandomInit(100), over=over, folder=folder, runs=8, t_max=5,
+    ...                     keep="final_risk").final_risk
+    >>> dict(risk.sizes)
+    {'lr': 2, 'noise': 2, 'run': 8}
+    """
+    recipe = Recipe.of(
+        preset,
+        level,
+        start,
+        fixed=fixed,
+        t_max=t_max,
+        save=save,
+        until=until,
+        keep=keep,
+        seed=seed,
+        common=common,
+        kernel=kernel,
+    )
+    job = Sweep.of(recipe, over, runs, folder, as_shard(shard), refine)
+    done = compute(job, engine, retry=retry, progress=progress)
+    return collect(folder, keys=[unit.key for unit in done], runs=runs) if done else xr.Dataset()
+
+
+def compute(job: Sweep, engine: Any = None, *, retry: bool = False, progress: bool = True) -> list[Unit]:
+    """Compute what is missing, and refine: all units of the sweep in the end."""
+    folder, where = Folder(job.folder, make=True), as_engine(engine)
+    units, refine = _computed(job, job.units, folder, where, retry, progress), job.refine
+    while refine is not None and refine.rounds > 0:
+        points, refine = refine.more(job.recipe, job.design, folder, job.runs)
+        if not points:
+            break
+        job = dataclasses.replace(job, design=Design((*job.design.points, *points), job.design.axes))
+        units = _computed(job, job.units, folder, where, retry, progress)
+    return units
+
+
+def _computed(job: Sweep, units: list[Unit], folder: Folder, engine: Any, retry: bool, progress: bool) -> list[Unit]:
+    todo = list(missing(folder, units))
+    failed = {unit.name: error for unit in todo if not retry and (error := folder.failure(unit))}
+    todo = [unit for unit in todo if unit.name not in failed]
+    done, total = len(units) - len({unit.key for unit in todo}) - len(failed), len(units)
+    if todo:
+        turn = os.getpid() % len(todo)  # sweeps into one folder at once begin at different units
+        with bar(total=total, initial=done, disable=not progress, desc="sweep", unit="unit", bar_format=_BAR) as shown:
+            computing = engine.run(job.recipe, folder, todo[turn:] + todo[:turn])
+            running = _until_asked(computing)
+            try:
+                for unit, what, error in running:
+                    if what == UNWRITTEN:  # all others would meet the same
+                        raise BadInput(error)
+                    if what != DONE:
+                        folder.fail(unit, error)
+                        failed[unit.name] = error
+                        shown.set_postfix_str(count(len(failed), "failure"), refresh=False)
+                    done += what == DONE
+                    shown.update()
+            except KeyboardInterrupt:
+                kept = f"{done} of {count(total, 'unit')} are done and kept in {job.folder}"
+                raise SweepStopped(f"interrupted; {kept}, and the same sweep goes on") from None
+            finally:
+                running.close()
+                computing.close()
+    if failed:
+        _tell(job.folder, failed, total)
+    return units
+
+
+def _until_asked(outcomes: Iterator[Outcome]) -> Generator[Outcome, None, None]:
+    """Outcomes up to Ctrl-C, also where it came in code that cannot raise it, such as that of a weak reference."""
+    asked: list[int] = []
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, frame: Any) -> None:
+        asked.append(number)
+        raise KeyboardInterrupt
+
+    heard = [each for each, handler in before.items() if handler is signal.default_int_handler]
+    main = threading.current_thread() is threading.main_thread()
+    try:
+        for each in heard if main else ():
+            signal.signal(each, ask)
+        for outcome in outcomes:
+            yield outcome
+            if asked:
+                raise KeyboardInterrupt
+    finally:
+        for each in heard if main else ():
+            signal.signal(each, before[each])
+
+
+def _tell(folder: str, failed: dict[str, str], total: int) -> None:
+    each = list(dict.fromkeys(failed.values()))
+    words = "; ".join(each[:SHOWN]) + (f"; and {len(each) - SHOWN} other reasons" if len(each) > SHOWN else "")
+    what = (
+        f"{len(failed)} of {count(total, 'unit')} failed: {words.rstrip('.')}. The notes *.failed.json in {folder} say which."
+    )
+    if len(failed) == total:
+        raise BadInput(f"{what} Correct what they have in common, and give retry=True to try them again.")
+    warnings.warn(f"{what} Give retry=True to try them again.", SweepFailed, stacklevel=4)
+
+
+def as_shard(shard: Any) -> tuple[int, int] | None:
+    """(i, n) from what users give."""
+    if shard is None:
+        return None
+    try:
+        index, shards = (check_count("shard", int(each)) for each in shard)
+        if index > shards:
+            raise ValueError
+    except (TypeError, ValueError):
+        raise BadInput(
+            f"shard must be (i, n) with i from 1 to n; got {in_short(shard)}. Give such as (1, 10); 1/10 on a command line."
+        ) from None
+    return index, shards
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a sweep is."""
+
+    done: int
+    failed: int
+    total: int
+    rate: float
+    """Units a second over the last files, 0 where none was written lately."""
+    age: float
+    """Seconds since the last file was written, infinite where there is none."""
+
+
+LATELY = 600.0
+"""Seconds over which the rate of a sweep is taken."""
+
+
+def status(job: Sweep) -> Status:
+    """How far a sweep is, from its folder alone: whoever computes it, wherever."""
+    if not os.path.isdir(job.folder):
+        return Status(0, 0, len(job.units), 0.0, float("inf"))
+    folder = Folder(job.folder)
+    left, now = list(missing(folder, job.units)), time.time()
+    failed = sum(folder.failure(unit) is not None for unit in left)
+    ages = sorted(now - entry.path.stat().st_mtime for entry in folder.entries())
+    lately = [age for age in ages if age < LATELY]
+    rate = (len(lately) - 1) / max(lately[-1] - lately[0], 1e-9) if len(lately) > 2 else 0.0
+    done = len(job.units) - len({unit.key for unit in left})
+    return Status(done, failed, len(job.units), rate, ages[0] if ages else float("inf"))
