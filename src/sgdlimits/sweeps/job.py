@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -239,8 +240,9 @@ def _until_asked(outcomes: Iterator[Outcome]) -> Generator[Outcome, None, None]:
         raise KeyboardInterrupt
 
     heard = [each for each, handler in before.items() if handler is signal.default_int_handler]
-    main = threading.current_thread() is threading.main_thread()
+    main, usual = threading.current_thread() is threading.main_thread(), sys.unraisablehook
     try:
+        sys.unraisablehook = lambda told: None if told.exc_type is KeyboardInterrupt else usual(told)
         for each in heard if main else ():
             signal.signal(each, ask)
         for outcome in outcomes:
@@ -248,6 +250,7 @@ def _until_asked(outcomes: Iterator[Outcome]) -> Generator[Outcome, None, None]:
             if asked:
                 raise KeyboardInterrupt
     finally:
+        sys.unraisablehook = usual
         for each in heard if main else ():
             signal.signal(each, before[each])
 
