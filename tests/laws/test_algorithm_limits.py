@@ -122,6 +122,7 @@ def test_drift_is_the_mean_over_steps(name):
         assert (np.abs(values.mean(0) - np.asarray(drift)) < 5 * error + 2e-3 * np.abs(values.mean(0)).max()).all()
 
 
+@pytest.mark.full
 def test_covariance_of_slow_momentum_is_that_of_its_increments():
     """With a velocity whose direction has a part outside the span of all others."""
     problem = committee(sl.HeavyBall(1.5, friction=3.0))
@@ -149,6 +150,7 @@ def test_slopes_of_the_drift_of_sign_sgd_are_its_differences():
     np.testing.assert_allclose(sl.linearise(problem, START).matrix, np.transpose(each), atol=0.02)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "algorithm", [sl.SignSGD(0.3, batch=3, ridge=0.2), sl.Adam(0.3, 0.8, begin=0.05, batch=2)], ids=["sign", "adam"]
 )

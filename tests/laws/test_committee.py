@@ -110,6 +110,7 @@ def test_plateau_is_left_at_the_rate_of_the_linearised_drift(learning):
     np.testing.assert_allclose(rate, ESCAPE, rtol=0.02)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["SGD", "Muon"])
 def test_chain_leaves_the_plateau_at_the_linearised_rate(name, say):
     """Batches of 16, two units, rate c = 2: within 5 standard errors and the 3 % by which departures of 0.05 are not small."""

@@ -53,6 +53,7 @@ CASES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", CASES)
 def test_mean_beyond_its_first_correction_falls_as_inverse_square_of_d(case, say):
     """d^2 times what is left is the same number at two dimensions, within 4 standard errors, and not zero."""

@@ -93,12 +93,14 @@ def test_half_of_random_networks_reach_the_optimum_of_the_binary_mixture(binary)
     assert binary.elsewhere.value == 0
 
 
+@pytest.mark.full
 def test_strong_ridge_leaves_the_origin_only():
     (origin,) = fixed_points(sl.presets.binary_mixture(snr=INFINITE, ridge=0.3), count=32)
     assert (origin.stability, origin.copies) == ("stable", 1)
     np.testing.assert_allclose(origin.point.a, 0, atol=1e-9)
 
 
+@pytest.mark.full
 def test_symmetries_fold_components_but_do_not_change_their_number(binary):
     problem = sl.presets.binary_mixture(snr=INFINITE, ridge=0.1)
     each = fixed_points(problem, symmetries=(), count=64)
@@ -162,6 +164,7 @@ def test_a_point_where_units_coincide_is_stable_if_the_flow_returns_to_it(coinci
         assert (gap[:, 1] < 0.1 * gap[:, 0]).all()
 
 
+@pytest.mark.full
 def test_a_wrong_jacobian_is_not_believed():
     """With false growth in it the attracting point is still stable; the flow from small displacements decides."""
     problem, watch = three_classes(), Watch("three classes", None, progress=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import sgdlimits as sl
 
@@ -69,6 +70,7 @@ def test_noise_of_the_sde_has_the_covariance_of_the_increments(random_overlaps):
     assert (np.abs(got - expected) < 5 * error).all()
 
 
+@pytest.mark.full
 def test_ode_agrees_with_the_differentiable_flow():
     ode = sl.simulate(NETWORK, sl.ODE(), START, t_max=20, save=[20.0])
     end = flow(NETWORK, START, jnp.array(20.0))

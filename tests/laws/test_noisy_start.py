@@ -26,6 +26,7 @@ CASES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", CASES)
 def test_law_is_that_of_the_chain(case, say):
     """Shares of 1000 runs that exit by the law's quartiles: within 5 standard errors (0.016) and 0.03, of order 1/sqrt(d)."""

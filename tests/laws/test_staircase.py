@@ -23,6 +23,7 @@ M = np.array([[0.0, 0.1, 0.1], [0.0, 0.08, 0.12], [0.0, 0.12, 0.08]])
 START = sl.Overlaps(np.ones(3), M, np.eye(3) + M @ M.T)
 
 
+@pytest.mark.full
 def test_ode_at_its_default_nodes_agrees_with_the_chain_along_small_overlaps():
     """The means of M along x2 and x3 over 48 runs, within 3 standard errors; two numbers: false alarms 0.5 per cent."""
     ode = sl.simulate(problem(), sl.ODE(), START, t_max=15.0, save=2, progress=False)

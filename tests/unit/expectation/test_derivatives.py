@@ -75,6 +75,7 @@ def test_jacobian_sees_kinks_and_jumps_of_a_users_function(activation, exact):
         np.testing.assert_allclose(got, expected, atol=0.03 * np.abs(expected).max())
 
 
+@pytest.mark.full
 def test_jacobian_of_smooth_units_is_exact_where_they_coincide():
     """Along directions that weights can move in, against differences, up to the error of the grid; for M of a committee too."""
     W = np.array([[0.4, 0.86], [0.4, 0.86]])
@@ -89,6 +90,7 @@ def test_jacobian_of_smooth_units_is_exact_where_they_coincide():
     np.testing.assert_allclose(jacobian(tanh, state(W))[:2], J[:2], atol=1e-4)
 
 
+@pytest.mark.full
 def test_jacobian_of_classes_is_exact_where_units_coincide():
     """Two tanh units and three classes: the state where fixed_points called an attracting point unstable."""
     problem = sl.presets.gaussian_mixture(

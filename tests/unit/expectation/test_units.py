@@ -256,6 +256,7 @@ def test_other_teachers_and_quadrature_agree_with_a_grid_over_all_fields():
         assert (np.abs(got - expected) <= spread + 1e-9).all()
 
 
+@pytest.mark.full
 def test_quadrature_reaches_the_closed_form_of_erf():
     stats = state(2, 2, seed=1)
     closed = sl.presets.committee(2, 2, "erf", noise=0.1)
@@ -309,6 +310,7 @@ def test_kinks_are_noticed_and_named_functions_recognised():
     assert isinstance(rule(jnp.square), sl.ClosedForm)
 
 
+@pytest.mark.full
 def test_an_expectation_that_does_not_converge_says_so():
     kinked = sl.presets.committee(1, 1, lambda x: jnp.clip(x, -1, 1), lr=0.2)
     start = sl.FixedInit(0.2).one(kinked)
