@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from sgdlimits.cli.exit_time import exit_time
+from sgdlimits.cli.explore import explore
 from sgdlimits.cli.figure import demo, figure
 from sgdlimits.cli.files import info, phases, plot, rerun
 from sgdlimits.cli.options import Group, Refusal
@@ -32,6 +33,7 @@ Examples:
   sgdlimits fixed-points binary_mixture --snr inf
   sgdlimits critical-points --width 3 --teachers 2
   sgdlimits figure mediocrity-1-left --quick
+  sgdlimits explore
   sgdlimits run phase_retrieval --help
 
 \b
@@ -68,6 +70,6 @@ def main() -> None:
     """
 
 
-LISTED = (run, rerun, info, presets, rules, plot, exit_time, exponent, phases, fixed_points, critical_points, figure, demo)
+LISTED = (run, rerun, info, presets, rules, plot, exit_time, exponent, phases, fixed_points, critical_points, figure, demo, explore)
 for command in LISTED:
     main.add_command(command)

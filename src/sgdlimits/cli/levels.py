@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from sgdlimits.cli.docstring import describe
+from sgdlimits.docstring import describe
 from sgdlimits.cli.options import Option, among, kind, number, option
 from sgdlimits.errors import BadInput
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sgdlimits.cli.docstring import describe
+from sgdlimits.docstring import describe
 from sgdlimits.cli.levels import choices, chosen, make
 from sgdlimits.cli.options import Command, Option
 from sgdlimits.errors import BadInput

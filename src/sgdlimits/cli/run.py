@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sgdlimits.cli.docstring import describe
+from sgdlimits.docstring import describe
 from sgdlimits.cli.levels import START_OPTIONS, level_options, make_level, make_start
 from sgdlimits.cli.options import Command, File, Group, Option, kind, number, option
 from sgdlimits.cli.rules import rule_options, with_rule

@@ -39,7 +39,7 @@ from sgdlimits.trajectory.schema import (
     state_of,
 )
 
-PIECE_SECONDS = 0.25
+PIECE_SECONDS = 0.08
 """Pieces of a stream are at least so long apart."""
 _BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{long}"
 
