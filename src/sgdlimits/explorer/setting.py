@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -140,11 +141,15 @@ class Setting:
         cls, _, usual = STARTS[self.start_from]
         return cls(self.d) if usual is None else cls(usual if self.start_at is None else self.start_at)
 
-    @property
+    @cached_property
     def levels(self) -> dict[str, Level]:
         """The levels that are shown, by the name their datasets have in Python; the first one is what the others explain."""
-        wide = {"mean_field": MeanField()} if getattr(getattr(self.problem, "network", None), "width", 1) > 1 else {}
-        return {"chain": Chain(self.d), "ode": ODE(), "sde": SDE(self.d), **wide}
+        found: dict[str, Level] = {"chain": Chain(self.d), "ode": ODE(), "sde": SDE(self.d)}
+        if self.problem.directions.width > 1 and self.rule == "sgd":
+            with suppress(BadInput):
+                MeanField().view(self.problem)
+                found["mean_field"] = MeanField()
+        return found
 
     def how(self, level: str) -> dict[str, Any]:
         """The other arguments of `stream`: of the limits, which cost as much, only some of the starts are followed."""

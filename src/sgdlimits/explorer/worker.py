@@ -29,13 +29,16 @@ class Job:
     def __init__(self, number: Any, settings: list, plane: Any) -> None:
         self.number, self.settings, self.plane = number, settings, plane
         self.pieces: dict[tuple[int, str], list] = {}
-        self.begin, self.chain_ended, self.limits_ended = time.monotonic(), threading.Event(), threading.Event()
+        self.ended: set[tuple[int, str]] = set()
+        self.begin = time.monotonic()
+        self.chain_ended, self.limits_ended, self.all_ended = threading.Event(), threading.Event(), threading.Event()
 
-    def datasets(self, side: int) -> dict[str, Any]:
-        """What there is of a setting's levels, by name."""
+    def datasets(self, side: int, ended: bool = False) -> dict[str, Any]:
+        """What there is of a setting's levels by name, or only those that have come to their end."""
         from sgdlimits.trajectory import join
 
-        return {level: join(list(pieces)) for (which, level), pieces in list(self.pieces.items()) if which == side and pieces}
+        there = {level: list(self.pieces.get((side, level), ())) for level in self.settings[side].levels}
+        return {level: join(pieces) for level, pieces in there.items() if pieces and (not ended or (side, level) in self.ended)}
 
 
 class Worker:
@@ -130,15 +133,18 @@ class Worker:
             kept.append(piece)
             self.send(job, "piece", side=side, level=level, **curves(piece, level))
             yield
+        job.ended.add((side, level))
         if len({piece.run.values[0] for piece in kept}) > 1:  # runs came in batches: once more, all together
             self.send(job, "piece", side=side, level=level, **curves(job.datasets(side)[level], level))
 
     def chain_line(self, job: Job) -> None:
+        sides = range(len(job.settings))
         try:
-            self.in_turn(job, [(side, "chain") for side in range(len(job.settings))])
+            self.in_turn(job, [(side, "chain") for side in sides])
         finally:
             job.chain_ended.set()
-        for side in range(len(job.settings)):
+        job.ended |= {(side, "chain") for side in sides}
+        for side in sides:
             self.report(job, side)
 
     def in_turn(self, job: Job, which: list[tuple[int, str]]) -> None:
@@ -164,7 +170,7 @@ class Worker:
 
         if job is not self.job:
             return
-        datasets = job.datasets(side)
+        datasets = job.datasets(side, ended=True)
         self.send(job, "numbers", side=side, levels={name: numbers(each) for name, each in datasets.items()})
         if "chain" in datasets:
             self.send(job, "exits", side=side, **exits(job.settings[side], datasets))
@@ -172,27 +178,33 @@ class Worker:
     def limits_line(self, job: Job) -> None:
         sides = range(len(job.settings))
         try:
-            self.in_turn(job, [(side, "ode") for side in sides])
+            for level in ("ode", "mean_field", "sde"):
+                self.in_turn(job, [(side, level) for side in sides if level in job.settings[side].levels])
+                job.limits_ended.set()
+            for side in sides:
+                self.report(job, side)
         finally:
             job.limits_ended.set()
-        for level in ("mean_field", "sde"):
-            self.in_turn(job, [(side, level) for side in sides if level in job.settings[side].levels])
-        for side in sides:
-            self.report(job, side)
+            job.all_ended.set()
 
     def analysis_line(self, job: Job) -> None:
         while not job.limits_ended.wait(0.1):
             if job is not self.job:
                 return
-        try:
-            self.portraits(job)
-        finally:
-            self.spectra(job)
-            self.send(job, "done")
+        for look in (self.portraits, self.spectra):
+            try:
+                look(job)
+            except BadInput as reason:
+                self.send(job, "note", text=str(reason))
+        job.chain_ended.wait(SECONDS)
+        job.all_ended.wait(SECONDS)
+        self.send(job, "done")
 
     def portraits(self, job: Job) -> None:
+        """The phase portraits, with the chain's runs on them where these end soon."""
         from sgdlimits.explorer.views import portrait
 
+        job.chain_ended.wait(3.0)
         for side, setting in enumerate(job.settings):
             there = job.datasets(side)
             if job is self.job and "ode" in there:

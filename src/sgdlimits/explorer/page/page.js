@@ -185,6 +185,7 @@ const answers = {
       }
     }
     if (document.body.dataset.asked) { document.body.dataset.first = String(performance.now() - Number(document.body.dataset.asked)); document.body.dataset.asked = ""; }
+    if (!shown.frames) $("status").textContent = "Running…";
     shown.frames += 1;
     document.body.dataset.frames = String(shown.frames);
     shown.dirty = true;
@@ -246,7 +247,6 @@ function choices() {
     if (names.length && [...list.options].map((o) => o.value).join() !== names.join()) list.replaceChildren(...names.map((name) => element("option", { value: name, textContent: name })));
     if (!names.includes(state[id]) && names.length) state[id] = id === "left" ? "risk" : "largest overlap";
     list.value = state[id];
-    $(`${id}-title`).textContent = id === "left" ? "Left" : "Right";
   }
 }
 
@@ -257,7 +257,8 @@ function drawCurves() {
     $(`plot-${id}`).setAttribute("aria-label", `${state[id]} against time; the numbers are in the table below`);
   }
   const keys = [];
-  shown.sides.forEach((side, i) => Object.entries(side.levels).forEach(([level, about]) => {
+  shown.sides.forEach((side, i) => Object.keys(LEVELS).filter((level) => side.levels[level]).forEach((level) => {
+    const about = side.levels[level];
     const words = `${shown.sides.length > 1 ? `${SIDES[i]}: ` : ""}${LEVELS[level]}${about.diverged ? ` (${about.diverged} diverged)` : ""}`;
     const band = level === "sde" ? `<rect width="26" height="10" fill="${levelColour(i, level)}" opacity=".3"/>` : "";
     keys.push([words, `<svg viewBox="0 0 26 10" aria-hidden="true">${band}<line x1="0" x2="26" y1="5" y2="5" stroke="${levelColour(i, level)}" stroke-width="${level === "chain" ? 2.6 : 1.8}" stroke-dasharray="${(DASHES[level] || []).join(" ")}"/></svg>`]);
@@ -267,7 +268,7 @@ function drawCurves() {
 }
 
 function table() {
-  const rows = shown.sides.flatMap((side, i) => Object.entries(side.numbers).map(([level, numbers]) => [`${shown.sides.length > 1 ? `${SIDES[i]}, ` : ""}${LEVELS[level].split(",")[0]}`, numbers]));
+  const rows = shown.sides.flatMap((side, i) => Object.keys(LEVELS).filter((level) => side.numbers[level]).map((level) => [`${shown.sides.length > 1 ? `${SIDES[i]}, ` : ""}${LEVELS[level].split(",")[0]}`, side.numbers[level]]));
   const names = [...new Set(rows.flatMap(([, numbers]) => Object.keys(numbers)))];
   const head = element("tr", {}, element("th", { scope: "col", textContent: "level" }), ...names.map((name) => element("th", { scope: "col", textContent: name === "t" ? "at t" : name })));
   $("numbers").replaceChildren(element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows.map(([level, numbers]) => element("tr", {}, element("th", { scope: "row", textContent: level }), ...names.map((name) => element("td", { textContent: numbers[name] ?? "–" })))))));
@@ -284,7 +285,7 @@ function drawExits() {
   $("plot-exits").setAttribute("aria-label", "Histogram of exit times; the numbers follow");
   $("exits-text").textContent = there.map(([exits, i]) => {
     const marks = Object.entries(exits.marks).map(([name, t]) => `  ${FORMULAS[name].padEnd(18)} ${t === null ? "never" : short(t * Number(state.d))}`).join("\n");
-    return `${many ? `${SIDES[i]}: ` : ""}In samples: ${exits.text}\n${marks}`;
+    return `${many ? `${SIDES[i]}: ` : ""}in samples, ${exits.text}\n${marks}`;
   }).join("\n");
 }
 
@@ -370,6 +371,10 @@ async function begin() {
   $("copy-python").addEventListener("click", (event) => copy(code("python"), event.target));
   $("copy-command").addEventListener("click", (event) => copy(code("command"), event.target));
   for (const button of document.querySelectorAll("[data-export]")) button.addEventListener("click", () => { if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ kind: "export", format: button.dataset.export, log: state.log })); });
+  const narrow = matchMedia("(max-width: 760px)");
+  const settle = () => { if (narrow.matches) $("narrow").append($("controls")); else document.querySelector("main").prepend($("controls")); };
+  narrow.addEventListener("change", settle);
+  settle();
   new ResizeObserver(() => all()).observe($("views"));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", all);
   for (const id of ["plot-exits", "plot-portrait", "plot-spectrum"]) empty(id, "Waiting for the first runs.");

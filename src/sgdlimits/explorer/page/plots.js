@@ -26,11 +26,13 @@ function empty(id, words) {
   place(id).box.append(p);
 }
 
+const tens = (_, splits) => splits.map((v) => (Math.abs(Math.log10(v) % 1) < 1e-9 ? v : null));
+
 function axis(label, log, side) {
   const ink = colour("faint");
   const ticks = log ? (_, splits) => splits.map((v) => (Math.abs(Math.log10(v) % 1) < 1e-9 ? short(v) : "")) : (_, splits) => splits.map(short);
   return { label, labelSize: 18, labelFont: "12px sans-serif", font: "11px sans-serif", stroke: ink, size: side ? 52 : 32,
-    space: side ? 30 : 60, grid: { stroke: faded(colour("line"), .7), width: 1 }, ticks: { stroke: colour("line"), size: 4 }, values: ticks };
+    space: side ? 30 : 60, grid: { stroke: faded(colour("line"), .7), width: 1, filter: log ? tens : (_, splits) => splits }, ticks: { stroke: colour("line"), size: 4 }, values: ticks };
 }
 
 // Draw series on axes; the plot is kept while its form stays, and only its data change.
