@@ -45,6 +45,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.socket(family)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
+        listening.listen(128)
     except (OSError, OverflowError) as reason:
         raise BadInput(f"port {port} of {host} cannot be used: {reason}. Give another --port, or 0 for a free one.") from None
     return listening

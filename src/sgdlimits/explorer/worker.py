@@ -191,11 +191,11 @@ class Worker:
         while not job.limits_ended.wait(0.1):
             if job is not self.job:
                 return
-        for look in (self.portraits, self.spectra):
+        for name, look in {"portrait": self.portraits, "spectrum": self.spectra}.items():
             try:
                 look(job)
             except BadInput as reason:
-                self.send(job, "note", text=str(reason))
+                self.send(job, "empty", view=name, text=str(reason))
         job.chain_ended.wait(SECONDS)
         job.all_ended.wait(SECONDS)
         self.send(job, "done")

@@ -194,6 +194,7 @@ const answers = {
   exits(m) { shown.sides[m.side].exits = m; drawExits(); },
   portrait(m) { shown.sides[m.side].portrait = m; drawPortrait(); },
   spectrum(m) { shown.sides[m.side].spectrum = m; drawSpectrum(); },
+  empty(m) { shown.sides.forEach((side) => { side[m.view] = null; }); empty(`plot-${m.view}`, m.text); },
   note(m) { $("notes").append(element("li", { textContent: m.text })); },
   done() { $("status").textContent = "Finished."; document.body.dataset.done = "yes"; },
   error(m) { problem(m.text); },
@@ -291,7 +292,7 @@ function drawExits() {
 
 function drawPortrait() {
   const there = shown.sides.map((side, i) => [side.portrait, i]).filter(([view]) => view);
-  if (!there.length) { empty("plot-portrait", "The flow of the ODE appears here."); return; }
+  if (!there.length) return;
   const [view, i] = there[0];
   portraitPlot("plot-portrait", view, sideColour(i));
   for (const [id, now] of [["plane-x", view.x], ["plane-y", view.y]]) {
@@ -307,7 +308,7 @@ function drawPortrait() {
 
 function drawSpectrum() {
   const there = shown.sides.map((side, i) => [side.spectrum, i]).filter(([view]) => view);
-  if (!there.length) { empty("plot-spectrum", "The eigenvalues where the first run stands appear here."); return; }
+  if (!there.length) return;
   spectrumPlot("plot-spectrum", there.map(([view, i]) => ({ ...view, colour: sideColour(i) })));
   $("spectrum-text").textContent = there.map(([view, i]) => `${shown.sides.length > 1 ? `${SIDES[i]}: ` : ""}at t = ${short(view.t)}, run 1: ${view.index[0]} negative, ${view.index[1]} null, ${view.index[2]} positive`).join("; ");
   $("plot-spectrum").setAttribute("aria-label", $("spectrum-text").textContent);
@@ -359,6 +360,8 @@ async function begin() {
     $("scene").value = index;
     $("look").textContent = index === "" ? contents.presets[preset].summary : contents.presets[preset].scenes[index].look;
     if (shown) shown.sides.forEach((side) => { side.portrait = null; side.spectrum = null; });
+    for (const id of ["exits", "portrait", "spectrum"]) { empty(`plot-${id}`, "Waiting for the first runs."); $(`${id}-text`).textContent = ""; }
+    $("portrait-key").textContent = "";
     ask();
   };
   $("preset").addEventListener("change", () => choose($("preset").value, "0"));
