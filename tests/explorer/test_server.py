@@ -129,11 +129,11 @@ def test_pieces_are_those_of_simulate(address):
     from sgdlimits.explorer.setting import Setting
 
     setting = Setting.read(SMALL)
+    here = simulate(setting.problem, setting.levels["chain"], setting.start, **setting.how("chain"), progress=False)
     mean = []
     with opened(address) as page:
         ask(page, 1, SMALL)
-        while len(mean) < 200:
+        while len(mean) < here.sizes["t"]:
             piece = until(page, "piece")
             mean += piece["curves"]["risk"]["mean"] if piece["level"] == "chain" else []
-    here = simulate(setting.problem, setting.levels["chain"], setting.start, **setting.how("chain"), progress=False)
     np.testing.assert_allclose(mean, here.risk.values.mean(0), rtol=1e-6)

@@ -29,4 +29,7 @@ def explore(port: int, host: str, browser: bool) -> None:
         from sgdlimits.explorer.serve import serve
     except ImportError as missing:
         raise BadInput(f"the page needs {missing.name}, which is not installed. Run: pip install 'sgdlimits[explore]'") from None
-    serve(host, port, browser, said=lambda address: click.echo(f"The explorer is at {address}\nCtrl-C ends it."))
+    try:
+        serve(host, port, browser, said=lambda address: click.echo(f"The explorer is at {address}\nCtrl-C ends it."))
+    except KeyboardInterrupt:
+        click.echo("The explorer has ended.", err=True)

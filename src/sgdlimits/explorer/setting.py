@@ -20,7 +20,7 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.problem.presets import PRESETS
 from sgdlimits.start import FixedInit, OrthogonalInit, RandomInit, Start
 
-SAVE = 200
+SAVE = 400
 """Saved times of all runs on the page."""
 LIMIT_RUNS = 16
 """Of so many of the starts the limits are followed."""

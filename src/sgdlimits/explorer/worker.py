@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
+from tqdm import tqdm
+
 from sgdlimits.errors import BadInput
 
 SECONDS = 60.0
@@ -227,6 +229,7 @@ def main(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(5)
+    tqdm.set_lock(threading.RLock())  # its own lock is one between processes, which a process that is killed leaves behind
     worker = Worker(connection)
     worker.send(None, "ready", process=os.getpid())
     worker.read()

@@ -158,7 +158,7 @@ function fresh(sides) {
   return { sides: sides.map((side) => ({ ...side, levels: {}, exits: null, portrait: null, spectrum: null, numbers: {} })), t: null, dirty: true, frames: 0 };
 }
 
-const indexOf = (t) => Math.round((t / Number(state.t_max)) * 199);
+const indexOf = (t) => Math.round((t / Number(state.t_max)) * (contents.save - 1));
 
 const answers = {
   ready() { if (!shown) $("status").textContent = "Compiling…"; },
@@ -167,7 +167,7 @@ const answers = {
     $("notes").replaceChildren();
     const old = shown;
     shown = fresh(m.sides);
-    shown.t = Array.from({ length: 200 }, (_, i) => (i / 199) * Number(state.t_max));
+    shown.t = Array.from({ length: contents.save }, (_, i) => (i / (contents.save - 1)) * Number(state.t_max));
     if (old) shown.sides.forEach((side, i) => { if (old.sides[i]) { side.portrait = old.sides[i].portrait; side.spectrum = old.sides[i].spectrum; } });
     document.body.dataset.process = m.process;
     document.body.dataset.done = "";
@@ -180,7 +180,7 @@ const answers = {
       const kept = (level.curves[name] ||= {});
       for (const [what, values] of Object.entries(part)) {
         const many = what === "runs" ? values : [values];
-        kept[what] ||= many.map(() => new Array(200).fill(null));
+        kept[what] ||= many.map(() => new Array(contents.save).fill(null));
         many.forEach((one, r) => m.t.forEach((t, i) => { if (kept[what][r]) kept[what][r][indexOf(t)] = one[i]; }));
       }
     }
@@ -230,7 +230,7 @@ function lines(name) {
   const made = [];
   shown.sides.forEach((side, i) => {
     const of = (level) => side.levels[level] && side.levels[level].curves[name];
-    const sde = of("sde"), chain = of("chain"), none = new Array(200).fill(null);
+    const sde = of("sde"), chain = of("chain"), none = new Array(contents.save).fill(null);
     const tone = levelColour(i, "sde");
     made.push({ values: sde ? sde.low[0] : none, colour: faded(tone, .9), width: 1, dash: DASHES.sde, band: faded(tone, .16) });
     made.push({ values: sde ? sde.high[0] : none, colour: faded(tone, .9), width: 1, dash: DASHES.sde });
