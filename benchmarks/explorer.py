@@ -79,8 +79,10 @@ def follow(page, moves: int) -> None:
                 seen |= {"any", message["level"]}
         memory.append(resident(process))
     for name, each in waits.items():
-        print(f"first curve, {name}: median {np.median(each):.2f} s, 95 % {np.quantile(each, 0.95):.2f} s, most {max(each):.2f} s")
-    print(f"memory: {memory[0]:.0f} MiB after the first move, {memory[len(memory) // 2]:.0f} half-way, {memory[-1]:.0f} at the end")
+        print(
+            f"first curve, {name}: median {np.median(each):.2f} s, 95 % {np.quantile(each, 0.95):.2f} s, most {max(each):.2f} s"
+        )
+    print(f"memory: {memory[0]:.0f} MiB at first, {memory[len(memory) // 2]:.0f} half-way, {memory[-1]:.0f} at the end")
 
 
 if __name__ == "__main__":

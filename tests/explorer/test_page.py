@@ -16,10 +16,15 @@ pytestmark = [
     pytest.mark.full,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: apt-get install chromium"),
 ]
-FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update "
-    "--disable-sync"
-).split()
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 LONG = 240_000
 """Milliseconds in which a cold compilation ends on a busy machine."""
 SMALL = {"d": "200", "t_max": "4", "runs": "8"}

@@ -12,7 +12,9 @@ import pytest
 
 from sgdlimits.explorer.server import MOST_BYTES, Guard
 
-websockets = pytest.importorskip("websockets", reason="the explorer's server is not installed: pip install 'sgdlimits[explore]'")
+websockets = pytest.importorskip(
+    "websockets", reason="the explorer's server is not installed: pip install 'sgdlimits[explore]'"
+)
 from websockets.exceptions import ConnectionClosed, InvalidStatus  # noqa: E402
 from websockets.sync.client import connect  # noqa: E402
 
@@ -85,9 +87,12 @@ def test_bad_messages_are_answered_and_the_page_goes_on(address):
 
 
 def test_a_message_of_ten_megabytes_ends_the_connection_and_not_the_server(address):
-    with opened(address) as page, pytest.raises(ConnectionClosed):
+    def answer(page):
         page.send("x" * 10_000_000)
-        until(page, "piece")
+        return until(page, "piece")
+
+    with opened(address) as page, pytest.raises(ConnectionClosed):
+        answer(page)
     assert MOST_BYTES < 10_000_000
     assert urllib.request.urlopen(address).status == 200
 

@@ -14,7 +14,8 @@ from sgdlimits.trajectory.record import to_json
 CONTENTS = contents()
 SCENES = [(name, scene) for name, preset in CONTENTS["presets"].items() for scene in preset["scenes"]]
 BAD = {
-    "nan": {"parameters": {"lr": float("nan")}}, "negative": {"parameters": {"noise": -1}}, "too wide": {"parameters": {"width": 2**40}},
+    "nan": {"parameters": {"lr": float("nan")}}, "negative": {"parameters": {"noise": -1}},
+    "too wide": {"parameters": {"width": 2**40}},
     "large d": {"d": 2**40}, "text": {"d": "many"}, "list": {"parameters": {"lr": [1]}}, "unknown": {"parameters": {"x": 1}},
     "no preset": {"preset": "x"}, "no rule": {"rule": ["muon"]}, "half a rule": {"rule": "sam"}, "not an object": [1],
     "by zero": {"parameters": {"lr": "1/0"}}, "no end": {"t_max": float("inf")}, "threshold": {"threshold": 2},

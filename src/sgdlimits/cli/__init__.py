@@ -70,6 +70,21 @@ def main() -> None:
     """
 
 
-LISTED = (run, rerun, info, presets, rules, plot, exit_time, exponent, phases, fixed_points, critical_points, figure, demo, explore)
+LISTED = (
+    run,
+    rerun,
+    info,
+    presets,
+    rules,
+    plot,
+    exit_time,
+    exponent,
+    phases,
+    fixed_points,
+    critical_points,
+    figure,
+    demo,
+    explore,
+)
 for command in LISTED:
     main.add_command(command)

@@ -28,7 +28,9 @@ def explore(port: int, host: str, browser: bool) -> None:
     try:
         from sgdlimits.explorer.serve import serve
     except ImportError as missing:
-        raise BadInput(f"the page needs {missing.name}, which is not installed. Run: pip install 'sgdlimits[explore]'") from None
+        raise BadInput(
+            f"the page needs {missing.name}, which is not installed. Run: pip install 'sgdlimits[explore]'"
+        ) from None
     try:
         serve(host, port, browser, said=lambda address: click.echo(f"The explorer is at {address}\nCtrl-C ends it."))
     except KeyboardInterrupt:

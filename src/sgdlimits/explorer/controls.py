@@ -47,7 +47,11 @@ def rule_controls(name: str) -> list[dict[str, Any]]:
     words = describe(ALGORITHMS[name]).parameters
     made = []
     for key, field in rule_fields(name).items():
-        usual = FIRST.get(key) if field.default is dataclasses.MISSING or (key == "beta" and field.default is None) else field.default
+        usual = (
+            FIRST.get(key)
+            if field.default is dataclasses.MISSING or (key == "beta" and field.default is None)
+            else field.default
+        )
         annotation = bool if isinstance(field.default, bool) else float | None if field.default is None else float
         made.append(control(key, annotation, usual, words.get(key, "")))
     return made
@@ -63,7 +67,8 @@ def contents() -> dict[str, Any]:
         "save": SAVE,
         "presets": {name: {"summary": describe(preset).summary, "controls": preset_controls(name), "scenes": SCENES[name]}
                     for name, preset in PRESETS.items()},
-        "rules": {name: {"summary": describe(cls).summary, "controls": rule_controls(name)} for name, cls in ALGORITHMS.items()},
+        "rules": {name: {"summary": describe(cls).summary, "controls": rule_controls(name)}
+                  for name, cls in ALGORITHMS.items()},
         "starts": {name: {"number": number, "default": default} for name, (_, number, default) in STARTS.items()},
         "runs": [control(name, float, getattr(usual, name), words) | ({"kind": "box"} if name == "seed" else {})
                  for name, words in runs.items()],

@@ -55,5 +55,7 @@ def _table(datasets: dict[str, Any]) -> str:
     for level, dataset in datasets.items():
         for name, values in quantities(dataset).items():
             mean = values.mean(0)
-            rows += [f'"{level}",{t!r},"{name}",{value!r}' for t, value in zip(dataset.t.values.tolist(), mean.tolist(), strict=True)]
+            rows += [
+                f'"{level}",{t!r},"{name}",{value!r}' for t, value in zip(dataset.t.values.tolist(), mean.tolist(), strict=True)
+            ]
     return "\n".join(rows) + "\n"

@@ -23,8 +23,8 @@ SCENES: dict[str, list[dict[str, Any]]] = {
             parameters={"lr": 0.05}, d=10**6, t_max=120, runs=16,
         ),
         scene(
-            "wider leaves sooner",
-            "Eight units against one, at the learning rate that is best for each: time is counted in samples.",
+            "the rate that leaves first",
+            "Eight units at lr 1.5 (B) leave long before one unit at 1/12 (A), and then rest at a higher risk.",
             parameters={"width": 1, "lr": 1 / 12}, other={"parameters": {"width": 8, "lr": 1.5}}, d=3000, t_max=60,
         ),
     ],

@@ -56,7 +56,11 @@ class Guard:
         origin = connection.headers.get("origin")
         if connection.scope["type"] == "websocket" and origin not in (f"http://{host}", f"https://{host}"):
             return f"This server does not answer to the page of {str(origin)[:80]!r}. Open the address that it printed."
-        if self.token and not page and not hmac.compare_digest(connection.query_params.get("token", "").encode(), self.token.encode()):
+        if (
+            self.token
+            and not page
+            and not hmac.compare_digest(connection.query_params.get("token", "").encode(), self.token.encode())
+        ):
             return "The token is missing or wrong. Open the address that the server printed, with its token."
         return ""
 

@@ -44,7 +44,7 @@ def parameters(preset: str) -> dict[str, inspect.Parameter]:
     return {name: each for name, each in found.items() if name not in ("algorithm", "rule", "direct")}
 
 
-def rule_fields(rule: str) -> dict[str, dataclasses.Field]:
+def rule_fields(rule: str) -> dict[str, Any]:
     """What an algorithm has beyond plain SGD, by name."""
     common = {field.name for field in dataclasses.fields(Descent)} | {"base"}
     return {field.name: field for field in dataclasses.fields(ALGORITHMS[rule]) if field.name not in common}
@@ -111,7 +111,9 @@ class Setting:
             for each in getattr(setting, name):
                 if each not in known_names:
                     what = setting.preset if name == "parameters" else setting.rule
-                    raise BadInput(f"{what} has no {in_short(each)}. It has {', '.join(known_names) or 'no numbers of its own'}.")
+                    raise BadInput(
+                        f"{what} has no {in_short(each)}. It has {', '.join(known_names) or 'no numbers of its own'}."
+                    )
         return setting
 
     @cached_property
@@ -174,7 +176,13 @@ class Setting:
         words = ["sgdlimits", "run", self.preset]
         for name, value in (*self.parameters.items(), *self.rule_parameters.items()):
             flag = name.replace("_", "-")
-            words += [] if value is None else [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", f"{value}"]
+            words += (
+                []
+                if value is None
+                else [f"--{'' if value else 'no-'}{flag}"]
+                if isinstance(value, bool)
+                else [f"--{flag}", f"{value}"]
+            )
             if name in self.rule_parameters and name in parameters(self.preset):
                 words[-2] = f"--rule-{flag}"
         words += ["--rule", self.rule] if self.rule != "sgd" else []
@@ -182,7 +190,10 @@ class Setting:
         words += ["--d", str(self.d)] if level in ("chain", "sde") or self.start_from == "random" else []
         words += ["--start", self.start_from] if self.start_from != "random" else []
         if STARTS[self.start_from][2] is not None:
-            words += [f"--{STARTS[self.start_from][1]}", repr(STARTS[self.start_from][2] if self.start_at is None else self.start_at)]
+            words += [
+                f"--{STARTS[self.start_from][1]}",
+                repr(STARTS[self.start_from][2] if self.start_at is None else self.start_at),
+            ]
         for name, value in self.how(level).items():
             words += [f"--{name.replace('_', '-')}", f"{value}"]
         return " ".join(words)

@@ -36,7 +36,7 @@ def listed(values: Any) -> Any:
 
 def quantities(dataset: xr.Dataset) -> dict[str, np.ndarray]:
     """What can be drawn against time, by name, each of shape (run, t)."""
-    name = overlap_name(dataset)
+    name = str(overlap_name(dataset))
     found = {"risk": dataset.risk.values}
     if "accuracy" in dataset:
         found["accuracy"] = dataset.accuracy.values
@@ -83,7 +83,8 @@ def numbers(dataset: xr.Dataset) -> dict[str, str]:
 
 def exits(setting: Setting, datasets: dict[str, xr.Dataset]) -> dict[str, Any]:
     """Exit times of the chain's runs so far, in t, their summary in samples, and the marks of each theory."""
-    found, marks = exit_times(datasets["chain"], setting.threshold), {}
+    found = exit_times(datasets["chain"], setting.threshold)
+    marks: dict[str, float] = {}
     t, censored = found.t.values, found.censored.values.astype(bool)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -110,7 +110,8 @@ class Worker:
         last: Job | None = None
         while True:
             with self.changed:
-                self.changed.wait_for(lambda last=last: self.job is not last)
+                while self.job is last:
+                    self.changed.wait()
                 last = self.job
             assert last is not None
             try:
@@ -163,7 +164,11 @@ class Worker:
                     self.send(job, "note", text=f"{each[1].replace('_', ' ')}: {reason}")
                 if time.monotonic() - job.begin > SECONDS and streams:
                     names = ", ".join(sorted({level for _, level in streams}))
-                    self.send(job, "note", text=f"After {SECONDS:g} s {names} stopped where they are. Take a smaller d, t_max or runs.")
+                    self.send(
+                        job,
+                        "note",
+                        text=f"After {SECONDS:g} s {names} stopped where they are. Take a smaller d, t_max or runs.",
+                    )
                     return
 
     def report(self, job: Job, side: int) -> None:
