@@ -224,3 +224,13 @@ def test_two_problems_in_one_picture_are_named_and_what_cannot_be_is_told(datase
     with pytest.raises(sl.BadInput, match=r"M of test and m of spike cannot be drawn on one pair of axes\. Plot their risk"):
         sl.plot.overview([one, spike])
     assert len(sl.plot.risk([one, spike], singles=0, band=None).lines) == 2
+
+
+def test_a_film_uncovers_the_curves_from_left_to_right(tmp_path):
+    from PIL import Image
+
+    problem = sl.presets.phase_retrieval(lr=0.05)
+    film = sl.plot.animate(sl.simulate(problem, sl.ODE(), sl.FixedInit(0.1), t_max=20, save=21), frames=3, seconds=0.3)
+    film.save(tmp_path / "film.gif", writer="pillow", dpi=40)
+    with Image.open(tmp_path / "film.gif") as picture:
+        assert getattr(picture, "n_frames", 1) == 3

@@ -66,26 +66,26 @@ SCENES: dict[str, list[dict[str, Any]]] = {
         ),
         scene(
             "information exponent 3",
-            "The signal of the start is of order 1/d: most runs stay, and the few that leave were lucky.",
+            "The signal of the start is of order 1/d: at the end of this time the runs are still on the plateau.",
             parameters={"activation": "he3", "lr": 0.01}, d=300, t_max=300, runs=32,
         ),
     ],
     "binary_mixture": [
         scene(
             "ring of wrong classifiers",
-            "From some starts both units take the same class: the risk stays on a ring of fixed points.",
+            "From many starts both units take the same class: the accuracy stays at 3/4, on a ring of fixed points.",
             parameters={"snr": 100.0, "ridge": 0.1}, d=1000, t_max=30, runs=32,
         ),
         scene(
             "noisy classes",
-            "At a small signal-to-noise ratio the accuracy stops short of 1, and the risk hardly moves.",
+            "At a small signal-to-noise ratio the accuracy stops short of 1, near 0.9 or, on the ring, 0.7.",
             parameters={"snr": 2.0, "ridge": 0.05}, d=1000, t_max=30, runs=32,
         ),
     ],
     "xor_mixture": [
         scene(
             "few of the runs learn",
-            "Four classes need four units, one each; many runs end at accuracy 1/2 or 3/4.",
+            "Four classes need four units, one each; most runs end at an accuracy of 3/4 or below.",
             parameters={"snr": 1000.0, "ridge": 0.1}, d=500, t_max=30, runs=16,
         ),
         scene(
@@ -102,7 +102,7 @@ SCENES: dict[str, list[dict[str, Any]]] = {
         ),
         scene(
             "a tensor of order 3",
-            "The same ratio hides the spike of a tensor: the noise holds the runs at zero.",
+            "The start's signal is of order 1/d: the noise holds most runs at an overlap near zero.",
             parameters={"order": 3, "snr": 4.0, "lr": 0.3}, d=1000, t_max=10, runs=32,
         ),
     ],

@@ -46,8 +46,8 @@ def parameters(preset: str) -> dict[str, inspect.Parameter]:
 
 def rule_fields(rule: str) -> dict[str, Any]:
     """What an algorithm has beyond plain SGD, by name."""
-    common = {field.name for field in dataclasses.fields(Descent)} | {"base"}
-    return {field.name: field for field in dataclasses.fields(ALGORITHMS[rule]) if field.name not in common}
+    common, cls = {field.name for field in dataclasses.fields(Descent)} | {"base"}, ALGORITHMS[rule]
+    return {field.name: field for field in dataclasses.fields(cls) if field.name not in common}
 
 
 def plain(name: str, value: Any) -> Any:
