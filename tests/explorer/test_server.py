@@ -22,7 +22,10 @@ SMALL = {"preset": "phase_retrieval", "d": 50, "t_max": 5, "runs": 4}
 
 
 def opened(address: str, **more):
-    return connect(address.replace("http", "ws") + "socket", **{"origin": address.rstrip("/"), "max_size": None, **more})
+    return connect(
+        address.replace("http", "ws") + "socket",
+        **{"origin": address.rstrip("/"), "max_size": None, "close_timeout": 0.2, **more},
+    )
 
 
 def ask(page, job: int, *settings, **more) -> None:

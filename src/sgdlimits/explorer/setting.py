@@ -46,7 +46,8 @@ def parameters(preset: str) -> dict[str, inspect.Parameter]:
 
 def rule_fields(rule: str) -> dict[str, Any]:
     """What an algorithm has beyond plain SGD, by name."""
-    common, cls = {field.name for field in dataclasses.fields(Descent)} | {"base"}, ALGORITHMS[rule]
+    common = {field.name for field in dataclasses.fields(Descent)} | {"base"}
+    cls: Any = ALGORITHMS[rule]
     return {field.name: field for field in dataclasses.fields(cls) if field.name not in common}
 
 

@@ -53,6 +53,6 @@ def animate(datasets: Datasets, *, frames: int = 60, seconds: float = 6.0, clock
         return [artist for _, artists in covers for artist in artists]
 
     show(frames - 1)
-    film = FuncAnimation(axes[0].figure, show, frames=frames, interval=1000 * seconds / frames, blit=False)
+    film: Any = FuncAnimation(axes[0].figure, show, frames=frames, interval=1000 * seconds / frames, blit=False)
     film._draw_was_started = True  # a film that no one saved is not worth a warning
     return film
