@@ -54,7 +54,7 @@ bench: $(V)/.test  ## run the benchmarks
 
 pins: $(UV)  ## rewrite requirements/*.txt from pyproject.toml; ARGS=--upgrade moves to the newest versions
 	@mkdir -p requirements
-	@$(call compile,pyproject.toml --extra cluster --group test --group build,test)
+	@$(call compile,pyproject.toml --extra cluster --extra explore --group test --group build,test)
 	@$(call compile,--group lint -c requirements/test.txt,lint)
 	@$(call compile,--group docs -c requirements/test.txt,docs)
 	@! grep -nE '://|^ *-[-a-z]*(index|find-links)| @ |^ */|file:' requirements/*.txt

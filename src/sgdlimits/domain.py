@@ -140,7 +140,7 @@ DOMAINS: dict[str, Check] = {
     "dataset": dataset, "threshold": positive, "tolerance": positive, "spread": not_negative, "confidence": check_share,
     "share": check_share, "resamples": sized(8), "quantiles": each_of(check_share), "band": check_share, "fall": check_share,
     "floor": real, "excess": real, "starts": sized(), "count": sized(16), "seconds": positive, "kappa": not_negative,
-    "delta": real, "excess_risk": positive, "log": flag, "legend": flag, "absolute": flag,
+    "delta": real, "excess_risk": positive, "log": flag, "legend": flag, "absolute": flag, "frames": whole(),
 }  # fmt: skip
 """What the arguments of public functions and constructors may be, by name."""
 

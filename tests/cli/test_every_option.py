@@ -33,7 +33,7 @@ FOLDER = ["x.nc", "x.nc/y", "a" * 300]
 """What a folder can never be."""
 WORK = [
     ("analysis.fixed_points.find", "draw_starts"), ("figures.mediocrity_2", "make"), ("figures.demo", "make"),
-    ("plot.overview", "labelled"), ("theory.single_index", "exit_time"),
+    ("plot.overview", "labelled"), ("theory.single_index", "exit_time"), ("explorer.serve", "application"),
 ]  # fmt: skip
 """Where arguments have been checked and work begins."""
 

@@ -254,3 +254,13 @@ def test_phase_diagram_gives_places_without_a_point_the_nearest_value():
 def test_phase_diagram_refuses_what_is_no_parameter():
     with pytest.raises(sl.BadInput, match="'c' is no number that the dataset has"):
         sl.plot.phase_diagram(swept(np.eye(2), a=[0.0, 1.0], b=[0.0, 1.0]), "a", "c", "value")
+
+
+def test_a_film_uncovers_the_curves_from_left_to_right(tmp_path):
+    from PIL import Image
+
+    problem = sl.presets.phase_retrieval(lr=0.05)
+    film = sl.plot.animate(sl.simulate(problem, sl.ODE(), sl.FixedInit(0.1), t_max=20, save=21), frames=3, seconds=0.3)
+    film.save(tmp_path / "film.gif", writer="pillow", dpi=40)
+    with Image.open(tmp_path / "film.gif") as picture:
+        assert getattr(picture, "n_frames", 1) == 3

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from sgdlimits.cli.exit_time import exit_time
+from sgdlimits.cli.explore import explore
 from sgdlimits.cli.figure import demo, figure
 from sgdlimits.cli.files import info, phases, plot, rerun
 from sgdlimits.cli.options import Group, Refusal
@@ -34,6 +35,7 @@ Examples:
   sgdlimits critical-points --width 3 --teachers 2
   sgdlimits figure mediocrity-1-left --quick
   sgdlimits sweep diagram.toml --workers 4
+  sgdlimits explore
   sgdlimits run phase_retrieval --help
 
 \b
@@ -85,6 +87,7 @@ LISTED = (
     critical_points,
     figure,
     demo,
+    explore,
 )
 for command in LISTED:
     main.add_command(command)

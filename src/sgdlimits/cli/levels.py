@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from sgdlimits.cli.docstring import describe
 from sgdlimits.cli.options import Option, among, kind, number, option
+from sgdlimits.docstring import describe
 from sgdlimits.errors import BadInput
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from sgdlimits.cli.docstring import describe
 from sgdlimits.cli.levels import choices, chosen, make
 from sgdlimits.cli.options import Command, Option
+from sgdlimits.docstring import describe
 from sgdlimits.errors import BadInput
 from sgdlimits.text import table
 

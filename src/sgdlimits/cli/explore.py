@@ -1,0 +1,37 @@
+"""`sgdlimits explore`: the page on which runs are watched."""
+
+from __future__ import annotations
+
+import click
+
+from sgdlimits.cli.options import Command, Option, number
+from sgdlimits.errors import BadInput
+
+OPTIONS = [
+    number("--port", "Options", "where to listen; 0 takes a port that is free", default=8321),
+    Option("--host", default="127.0.0.1", show_default=True, help="another address lets other machines in, with a token"),
+    Option("--browser/--no-browser", default=True, show_default=True, help="whether to open the page in a browser"),
+]
+
+
+@click.command(cls=Command, params=OPTIONS, short_help="Open a page on which runs are watched.")
+def explore(port: int, host: str, browser: bool) -> None:
+    """Open a local page: move sliders, and watch SGD escape beside its limits. Ctrl-C ends it.
+
+    It listens on this machine only. With another --host, whoever has the printed address with its token can use it.
+
+    \b
+    Example:
+      sgdlimits explore
+      sgdlimits explore --port 8400 --no-browser
+    """
+    try:
+        from sgdlimits.explorer.serve import serve
+    except ImportError as missing:
+        raise BadInput(
+            f"the page needs {missing.name}, which is not installed. Run: pip install 'sgdlimits[explore]'"
+        ) from None
+    try:
+        serve(host, port, browser, said=lambda address: click.echo(f"The explorer is at {address}\nCtrl-C ends it."))
+    except KeyboardInterrupt:
+        click.echo("The explorer has ended.", err=True)

@@ -1,0 +1,388 @@
+"use strict";
+// The page: controls in, messages out, and what comes back is drawn. All numbers come from the server.
+
+const $ = (id) => document.getElementById(id);
+const SIDES = ["A", "B"], LEVELS = { chain: "exact chain", ode: "ODE", sde: "SDE, 10 % to 90 %", mean_field: "mean field" };
+const DASHES = { ode: [7, 4], mean_field: [2, 3], sde: [1, 2] };
+const FORMULAS = { ode: "ODE", sde: "SDE", mean_field: "mean field", quenched: "quenched (46)", noisy_ode: "noisy ODE", backward: "backward equation" };
+const token = new URLSearchParams(location.search).get("token");
+const query = token ? `?token=${encodeURIComponent(token)}` : "";
+let contents, state, socket, job = 0, shown = null, waiting = null, file = null, pending = false;
+
+const usual = (controls) => Object.fromEntries(controls.filter((c) => c.default !== null).map((c) => [c.name, c.default]));
+const rulesUsual = (rule) => usual(contents.rules[rule].controls);
+
+function settingOf(preset) {
+  return { preset, A: { parameters: usual(contents.presets[preset].controls), rule: "sgd", rule_parameters: {} }, B: null,
+    ...usual(contents.runs), start_from: "random", start_at: null, left: "risk", right: "largest overlap", log: false, logt: false, plane: [] };
+}
+
+function fromScene(preset, index) {
+  const { setting, other } = contents.presets[preset].scenes[index], made = settingOf(preset);
+  for (const [name, value] of Object.entries(setting)) if (!["parameters", "rule", "rule_parameters"].includes(name)) made[name] = value;
+  const side = (base, given) => {
+    const rule = given.rule || base.rule;
+    return { parameters: { ...base.parameters, ...given.parameters }, rule, rule_parameters: { ...(rule === base.rule ? base.rule_parameters : rulesUsual(rule)), ...given.rule_parameters } };
+  };
+  made.A = side(made.A, setting);
+  if (other) made.B = side(made.A, other);
+  return made;
+}
+
+// ---- the link ----
+
+function toLink() { history.replaceState(null, "", `${location.pathname}${location.search}#${encodeURIComponent(JSON.stringify(state))}`); }
+
+function fromLink() {
+  try {
+    const given = JSON.parse(decodeURIComponent(location.hash.slice(1)));
+    if (!contents.presets[given.preset]) return null;
+    const made = settingOf(given.preset);
+    for (const name of Object.keys(made)) if (name in given) made[name] = given[name];
+    for (const side of SIDES) if (made[side] && (!contents.rules[made[side].rule] || typeof made[side].parameters !== "object")) return null;
+    return made.A ? made : null;
+  } catch { return null; }
+}
+
+// ---- controls ----
+
+function element(tag, more = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(more)) if (name in made && name !== "list") made[name] = value; else made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+const isLog = (c) => c.scale.includes("log"), isWhole = (c) => c.scale.includes("whole");
+
+function toSlider(c, value) {
+  const number = Number(value);
+  if (!Number.isFinite(number)) return value === "inf" ? 1000 : 0;
+  const share = isLog(c) ? Math.log(Math.max(number, 1e-300) / c.low) / Math.log(c.high / c.low) : (number - c.low) / (c.high - c.low);
+  return Math.round(1000 * Math.min(1, Math.max(0, share)));
+}
+
+function fromSlider(c, place) {
+  const share = place / 1000, value = isLog(c) ? c.low * (c.high / c.low) ** share : c.low + share * (c.high - c.low);
+  return isWhole(c) ? Math.round(isLog(c) ? Number(value.toPrecision(2)) : value) : Number(value.toPrecision(3));
+}
+
+function text(value) { return value === null || value === undefined ? "" : typeof value === "number" && Math.abs(value) >= 1e5 ? value.toExponential().replace("e+", "e") : String(value); }
+
+function parse(typed) {
+  if (typed.trim() === "") return null;
+  const number = Number(typed);
+  return Number.isFinite(number) && typed.trim() !== "" ? number : typed.trim();
+}
+
+function row(c, values, id) {
+  const label = element("label", { htmlFor: id, title: c.help, textContent: c.name.replaceAll("_", " ") });
+  const set = (value) => { values[c.name] = value; ask(); };
+  if (c.kind === "tick") {
+    const box = element("input", { type: "checkbox", id, checked: !!values[c.name] });
+    box.addEventListener("change", () => set(box.checked));
+    return element("div", { className: "row" }, label, element("span", { className: "wide" }, box));
+  }
+  if (c.kind === "words") {
+    const list = element("select", { id, className: "wide" }, ...(c.optional ? [element("option", { value: "", textContent: "the same" })] : []),
+      ...c.words.map((word) => element("option", { value: word, textContent: word })));
+    list.value = values[c.name] ?? "";
+    list.addEventListener("change", () => set(list.value || null));
+    return element("div", { className: "row" }, label, list);
+  }
+  const box = element("input", { type: "text", inputMode: "decimal", id, value: text(values[c.name]), spellcheck: false, maxLength: 40 });
+  if (c.kind === "box") {
+    box.classList.add("wide");
+    box.addEventListener("change", () => set(parse(box.value)));
+    return element("div", { className: "row" }, label, box);
+  }
+  const step = isWhole(c) && !isLog(c) ? 1000 / (c.high - c.low) : 1;
+  const slider = element("input", { type: "range", min: 0, max: 1000, step, value: toSlider(c, values[c.name]), ariaLabel: `${c.name} slider`, id: `${id}-slider` });
+  const say = () => slider.setAttribute("aria-valuetext", text(values[c.name]));
+  slider.addEventListener("input", () => { const value = fromSlider(c, Number(slider.value)); box.value = text(value); set(value); say(); });
+  box.addEventListener("change", () => { const value = parse(box.value); slider.value = toSlider(c, value); set(value); say(); });
+  say();
+  return element("div", { className: "row" }, label, slider, box);
+}
+
+function sideControls(side) {
+  const own = state[side], made = element("fieldset", { id: `side-${side}` }, element("legend", { textContent: state.B ? `Setting ${side}` : "The problem" }));
+  made.append(...contents.presets[state.preset].controls.map((c) => row(c, own.parameters, `${side}-${c.name}`)));
+  const rule = element("select", { id: `${side}-rule`, className: "wide" }, ...Object.entries(contents.rules).map(([name, about]) => element("option", { value: name, textContent: name.replaceAll("_", " "), title: about.summary })));
+  rule.value = own.rule;
+  rule.disabled = state.preset === "spiked_tensor";
+  rule.addEventListener("change", () => { own.rule = rule.value; own.rule_parameters = rulesUsual(rule.value); build(); ask(); $(`${side}-rule`).focus(); });
+  made.append(element("div", { className: "row" }, element("label", { htmlFor: `${side}-rule`, textContent: "rule", title: "how weights move" }), rule));
+  made.append(...contents.rules[own.rule].controls.map((c) => row(c, own.rule_parameters, `${side}-rule-${c.name}`)));
+  return made;
+}
+
+function build() {
+  const form = $("controls"), runs = element("fieldset", {}, element("legend", { textContent: "The runs" }));
+  runs.append(...contents.runs.map((c) => row(c, state, c.name)));
+  const start = element("select", { id: "start", className: "wide" }, ...Object.keys(contents.starts).map((name) => element("option", { value: name, textContent: name })));
+  start.value = state.start_from;
+  start.addEventListener("change", () => { state.start_from = start.value; state.start_at = contents.starts[start.value].default; build(); ask(); $("start").focus(); });
+  runs.append(element("div", { className: "row" }, element("label", { htmlFor: "start", textContent: "start" }), start));
+  const number = contents.starts[state.start_from];
+  if (number.default !== null) runs.append(row({ name: "start_at", kind: "number", low: 1e-4, high: 1, scale: "log", help: number.number }, state, "start-at"));
+  const both = element("button", { type: "button", id: "compare", textContent: state.B ? "Leave out setting B" : "Compare two settings" });
+  both.addEventListener("click", () => { state.B = state.B ? null : structuredClone(state.A); build(); ask(); $("compare").focus(); });
+  form.replaceChildren(sideControls("A"), ...(state.B ? [sideControls("B")] : []), element("p", {}, both), runs);
+  $("preset").value = state.preset;
+  $("log").checked = state.log; $("logt").checked = state.logt;
+}
+
+function scenes() {
+  $("scene").replaceChildren(element("option", { value: "", textContent: "your own" }), ...contents.presets[state.preset].scenes.map((each, i) => element("option", { value: i, textContent: each.title })));
+}
+
+// ---- asking ----
+
+const message = (side) => ({ preset: state.preset, ...side, d: state.d, t_max: state.t_max, runs: state.runs, seed: state.seed, threshold: state.threshold, start_from: state.start_from, start_at: state.start_at });
+
+function ask(now) {
+  clearTimeout(waiting);
+  toLink();
+  waiting = setTimeout(() => {
+    job += 1;
+    if (!socket || socket.readyState !== WebSocket.OPEN) { pending = true; connect(); return; }
+    pending = false;
+    document.body.dataset.asked = String(performance.now());
+    socket.send(JSON.stringify({ kind: "run", job, settings: SIDES.filter((s) => state[s]).map((s) => message(state[s])), plane: state.plane }));
+    $("status").textContent = "Running…";
+  }, now ? 0 : 50);
+}
+
+function fresh(sides) {
+  return { sides: sides.map((side) => ({ ...side, levels: {}, exits: null, portrait: null, spectrum: null, numbers: {} })), t: null, dirty: true, frames: 0 };
+}
+
+const indexOf = (t) => Math.round((t / Number(state.t_max)) * (contents.save - 1));
+
+const answers = {
+  ready() { if (!shown) $("status").textContent = "Compiling…"; },
+  accepted(m) {
+    $("error").hidden = true;
+    $("notes").replaceChildren();
+    const old = shown;
+    shown = fresh(m.sides);
+    shown.t = Array.from({ length: contents.save }, (_, i) => (i / (contents.save - 1)) * Number(state.t_max));
+    if (old) shown.sides.forEach((side, i) => { if (old.sides[i]) { side.portrait = old.sides[i].portrait; side.spectrum = old.sides[i].spectrum; } });
+    document.body.dataset.process = m.process;
+    document.body.dataset.done = "";
+    code("python");
+  },
+  piece(m) {
+    const levels = shown.sides[m.side].levels, level = (levels[m.level] ||= { curves: {}, diverged: 0 });
+    level.diverged = m.diverged;
+    for (const [name, part] of Object.entries(m.curves)) {
+      const kept = (level.curves[name] ||= {});
+      for (const [what, values] of Object.entries(part)) {
+        const many = what === "runs" ? values : [values];
+        kept[what] ||= many.map(() => new Array(contents.save).fill(null));
+        many.forEach((one, r) => m.t.forEach((t, i) => { if (kept[what][r]) kept[what][r][indexOf(t)] = one[i]; }));
+      }
+    }
+    if (document.body.dataset.asked) { document.body.dataset.first = String(performance.now() - Number(document.body.dataset.asked)); document.body.dataset.asked = ""; }
+    if (!shown.frames) $("status").textContent = "Running…";
+    shown.frames += 1;
+    document.body.dataset.frames = String(shown.frames);
+    shown.dirty = true;
+  },
+  numbers(m) { shown.sides[m.side].numbers = m.levels; table(); },
+  exits(m) { shown.sides[m.side].exits = m; drawExits(); },
+  portrait(m) { shown.sides[m.side].portrait = m; drawPortrait(); },
+  spectrum(m) { shown.sides[m.side].spectrum = m; drawSpectrum(); },
+  empty(m) { shown.sides.forEach((side) => { side[m.view] = null; }); empty(`plot-${m.view}`, m.text); },
+  note(m) { $("notes").append(element("li", { textContent: m.text })); },
+  done() { $("status").textContent = "Finished."; document.body.dataset.done = "yes"; },
+  error(m) { problem(m.text); },
+  died(m) { problem(m.text); $("status").textContent = "The simulation's process ended."; document.body.dataset.process = ""; },
+  file(m) { file = m.name; },
+};
+
+function problem(words) { $("error").textContent = words; $("error").hidden = false; $("status").textContent = "Not run."; }
+
+function connect() {
+  if (socket && socket.readyState <= WebSocket.OPEN) return;
+  socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/socket${query}`);
+  socket.binaryType = "blob";
+  socket.addEventListener("open", () => { ask(true); });
+  socket.addEventListener("message", ({ data }) => {
+    if (data instanceof Blob) { download(data); return; }
+    const m = JSON.parse(data);
+    if (m.job !== null && m.job !== undefined && m.job !== job) return;
+    if (answers[m.kind]) answers[m.kind](m);
+  });
+  socket.addEventListener("close", ({ code, reason }) => {
+    problem(reason || "The connection to the server is closed. Move a slider, or reload, to open it again.");
+    $("status").textContent = code === 4000 ? "Resting. Move a slider to go on." : "Not connected.";
+  });
+}
+
+// ---- drawing ----
+
+const sideColour = (i) => colour(i ? "b" : "a");
+const levelColour = (i, level) => (shown.sides.length > 1 ? sideColour(i) : { chain: colour("a"), ode: colour("ode"), sde: colour("sde"), mean_field: colour("mf") }[level]);
+
+function lines(name) {
+  const made = [];
+  shown.sides.forEach((side, i) => {
+    const of = (level) => side.levels[level] && side.levels[level].curves[name];
+    const sde = of("sde"), chain = of("chain"), none = new Array(contents.save).fill(null);
+    const tone = levelColour(i, "sde");
+    made.push({ values: sde ? sde.low[0] : none, colour: faded(tone, .9), width: 1, dash: DASHES.sde, band: faded(tone, .16) });
+    made.push({ values: sde ? sde.high[0] : none, colour: faded(tone, .9), width: 1, dash: DASHES.sde });
+    for (let r = 0; r < 24; r += 1) made.push({ values: chain && chain.runs[r] ? chain.runs[r] : none, colour: faded(levelColour(i, "chain"), .3), width: .8 });
+    made.push({ values: chain ? chain.mean[0] : none, colour: levelColour(i, "chain"), width: 2.4 });
+    for (const level of ["ode", "mean_field"]) made.push({ values: of(level) ? of(level).mean[0] : none, colour: levelColour(i, level), width: 1.9, dash: DASHES[level] });
+  });
+  return made;
+}
+
+function choices() {
+  const names = [...new Set(shown.sides.flatMap((side) => Object.values(side.levels).flatMap((level) => Object.keys(level.curves))))];
+  for (const id of ["left", "right"]) {
+    const list = $(id);
+    if (names.length && [...list.options].map((o) => o.value).join() !== names.join()) list.replaceChildren(...names.map((name) => element("option", { value: name, textContent: name })));
+    if (!names.includes(state[id]) && names.length) state[id] = id === "left" ? "risk" : "largest overlap";
+    list.value = state[id];
+  }
+}
+
+function drawCurves() {
+  choices();
+  for (const id of ["left", "right"]) {
+    curvePlot(`plot-${id}`, shown.t, lines(state[id]), state[id], state.log, state.logt);
+    $(`plot-${id}`).setAttribute("aria-label", `${state[id]} against time; the numbers are in the table below`);
+  }
+  const keys = [];
+  shown.sides.forEach((side, i) => Object.keys(LEVELS).filter((level) => side.levels[level]).forEach((level) => {
+    const about = side.levels[level];
+    const words = `${shown.sides.length > 1 ? `${SIDES[i]}: ` : ""}${LEVELS[level]}${about.diverged ? ` (${about.diverged} diverged)` : ""}`;
+    const band = level === "sde" ? `<rect width="26" height="10" fill="${levelColour(i, level)}" opacity=".3"/>` : "";
+    keys.push([words, `<svg viewBox="0 0 26 10" aria-hidden="true">${band}<line x1="0" x2="26" y1="5" y2="5" stroke="${levelColour(i, level)}" stroke-width="${level === "chain" ? 2.6 : 1.8}" stroke-dasharray="${(DASHES[level] || []).join(" ")}"/></svg>`]);
+  }));
+  const html = keys.map(([words, drawing]) => `<li>${drawing}${words}</li>`).join("");
+  if ($("legend").dataset.html !== html) { $("legend").innerHTML = html; $("legend").dataset.html = html; }
+}
+
+function table() {
+  const rows = shown.sides.flatMap((side, i) => Object.keys(LEVELS).filter((level) => side.numbers[level]).map((level) => [`${shown.sides.length > 1 ? `${SIDES[i]}, ` : ""}${LEVELS[level].split(",")[0]}`, side.numbers[level]]));
+  const names = [...new Set(rows.flatMap(([, numbers]) => Object.keys(numbers)))];
+  const head = element("tr", {}, element("th", { scope: "col", textContent: "level" }), ...names.map((name) => element("th", { scope: "col", textContent: name === "t" ? "at t" : name })));
+  $("numbers").replaceChildren(element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows.map(([level, numbers]) => element("tr", {}, element("th", { scope: "row", textContent: level }), ...names.map((name) => element("td", { textContent: numbers[name] ?? "–" })))))));
+}
+
+function drawExits() {
+  const there = shown.sides.map((side, i) => [side.exits, i]).filter(([exits]) => exits);
+  if (!there.length) { empty("plot-exits", "Exit times appear when the chain's runs have ended."); return; }
+  const many = shown.sides.length > 1;
+  const sides = there.map(([exits, i]) => ({ exited: exits.exited, colour: sideColour(i),
+    marks: Object.entries(exits.marks).map(([name, t]) => ({ t, name, colour: many ? sideColour(i) : { ode: colour("ode"), sde: colour("sde"), mean_field: colour("mf") }[name] || colour("b"), dash: { ode: [7, 4], sde: [1, 2], mean_field: [2, 3], quenched: [], noisy_ode: [10, 3], backward: [3, 6] }[name] })) }));
+  if (!sides.some((side) => side.exited.length || side.marks.some((m) => m.t !== null))) empty("plot-exits", "No run has exited up to here.");
+  else exitPlot("plot-exits", sides, there[0][0].end);
+  $("plot-exits").setAttribute("aria-label", "Histogram of exit times; the numbers follow");
+  $("exits-text").textContent = there.map(([exits, i]) => {
+    const marks = Object.entries(exits.marks).map(([name, t]) => `  ${FORMULAS[name].padEnd(18)} ${t === null ? "never" : short(t * Number(state.d))}`).join("\n");
+    return `${many ? `${SIDES[i]}: ` : ""}in samples, ${exits.text}\n${marks}`;
+  }).join("\n");
+}
+
+function drawPortrait() {
+  const there = shown.sides.map((side, i) => [side.portrait, i]).filter(([view]) => view);
+  if (!there.length) return;
+  const [view, i] = there[0];
+  portraitPlot("plot-portrait", view, sideColour(i));
+  for (const [id, now] of [["plane-x", view.x], ["plane-y", view.y]]) {
+    $(id).hidden = !view.y;
+    $(id).replaceChildren(...view.names.map((name) => element("option", { value: name, textContent: name })));
+    $(id).value = now;
+  }
+  const marks = view.points.length ? "● stable  ○ unstable" : "no fixed point found in time";
+  $("portrait-key").textContent = `${marks}; ${view.y ? "dashed: ODE, colour: runs of the chain" : "bars: where runs stand"}${shown.sides.length > 1 ? "; setting A" : ""}`;
+  $("portrait-text").textContent = there.map(([each]) => each.text).join("\n");
+  $("plot-portrait").setAttribute("aria-label", `Flow of the ODE in ${view.x}${view.y ? ` and ${view.y}` : ""}, with ${view.points.length} fixed points`);
+}
+
+function drawSpectrum() {
+  const there = shown.sides.map((side, i) => [side.spectrum, i]).filter(([view]) => view);
+  if (!there.length) return;
+  spectrumPlot("plot-spectrum", there.map(([view, i]) => ({ ...view, colour: sideColour(i) })));
+  $("spectrum-text").textContent = there.map(([view, i]) => `${shown.sides.length > 1 ? `${SIDES[i]}: ` : ""}at t = ${short(view.t)}, run 1: ${view.index[0]} negative, ${view.index[1]} null, ${view.index[2]} positive`).join("; ");
+  $("plot-spectrum").setAttribute("aria-label", $("spectrum-text").textContent);
+}
+
+function all() { if (shown) { drawCurves(); drawExits(); drawPortrait(); drawSpectrum(); } }
+
+function frame() {
+  if (shown && shown.dirty) { shown.dirty = false; drawCurves(); }
+  requestAnimationFrame(frame);
+}
+
+// ---- taking it along ----
+
+function code(which) {
+  if (!shown) return "";
+  const many = shown.sides.length > 1;
+  const words = shown.sides.map((side, i) => (many ? `# Setting ${SIDES[i]}\n` : "") + (which === "python" ? side.python : `${side.command.join("\n")}\n`)).join("\n");
+  $("code").textContent = words;
+  return words;
+}
+
+async function copy(words, button) {
+  try { await navigator.clipboard.writeText(words); } catch {
+    const area = element("textarea", { value: words });
+    document.body.append(area); area.select(); document.execCommand("copy"); area.remove();
+  }
+  const old = button.textContent;
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = old; }, 900);
+}
+
+function download(blob) {
+  const link = element("a", { href: URL.createObjectURL(blob), download: file || "data" });
+  document.body.append(link); link.click(); link.remove();
+  setTimeout(() => URL.revokeObjectURL(link.href), 2000);
+}
+
+async function begin() {
+  contents = await (await fetch(`controls.json${query}`)).json();
+  $("preset").replaceChildren(...Object.entries(contents.presets).map(([name, about]) => element("option", { value: name, textContent: name.replaceAll("_", " "), title: about.summary })));
+  const linked = fromLink();
+  state = linked || fromScene("phase_retrieval", 0);
+  scenes(); build();
+  if (!linked) { $("scene").value = "0"; $("look").textContent = contents.presets[state.preset].scenes[0].look; } else $("look").textContent = contents.presets[state.preset].summary;
+  const choose = (preset, index) => {
+    state = index === "" ? settingOf(preset) : fromScene(preset, Number(index));
+    scenes(); build();
+    $("scene").value = index;
+    $("look").textContent = index === "" ? contents.presets[preset].summary : contents.presets[preset].scenes[index].look;
+    if (shown) shown.sides.forEach((side) => { side.portrait = null; side.spectrum = null; });
+    for (const id of ["exits", "portrait", "spectrum"]) { empty(`plot-${id}`, "Waiting for the first runs."); $(`${id}-text`).textContent = ""; }
+    $("portrait-key").textContent = "";
+    ask();
+  };
+  $("preset").addEventListener("change", () => choose($("preset").value, "0"));
+  $("scene").addEventListener("change", () => choose(state.preset, $("scene").value));
+  for (const id of ["left", "right"]) $(id).addEventListener("change", () => { state[id] = $(id).value; toLink(); drawCurves(); });
+  for (const id of ["log", "logt"]) $(id).addEventListener("change", () => { state[id] = $(id).checked; toLink(); if (shown) drawCurves(); });
+  for (const id of ["plane-x", "plane-y"]) $(id).addEventListener("change", () => { state.plane = [$("plane-x").value, $("plane-y").value]; ask(); });
+  $("controls").addEventListener("submit", (event) => event.preventDefault());
+  $("copy-link").addEventListener("click", (event) => { toLink(); copy(location.href, event.target); });
+  $("copy-python").addEventListener("click", (event) => copy(code("python"), event.target));
+  $("copy-command").addEventListener("click", (event) => copy(code("command"), event.target));
+  for (const button of document.querySelectorAll("[data-export]")) button.addEventListener("click", () => { if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ kind: "export", format: button.dataset.export, log: state.log })); });
+  const narrow = matchMedia("(max-width: 760px)");
+  const settle = () => { if (narrow.matches) $("narrow").append($("controls")); else document.querySelector("main").prepend($("controls")); };
+  narrow.addEventListener("change", settle);
+  settle();
+  new ResizeObserver(() => all()).observe($("views"));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", all);
+  for (const id of ["plot-exits", "plot-portrait", "plot-spectrum"]) empty(id, "Waiting for the first runs.");
+  connect();
+  requestAnimationFrame(frame);
+}
+
+begin().catch((reason) => problem(`The page could not start: ${reason.message}`));

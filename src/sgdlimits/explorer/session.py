@@ -1,0 +1,64 @@
+"""One page's simulation: a spawned process of its own, started when it is needed and ended with the page."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import threading
+from typing import Any
+
+from sgdlimits.explorer.worker import main
+
+DIED = "The simulation's process ended unexpectedly. Move a slider, or press Run, to start another one."
+
+
+class Session:
+    """The process of a page. `inbox` is the queue of what it answers, as dicts; a process that has died is replaced."""
+
+    def __init__(self) -> None:
+        self.inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.loop = asyncio.get_running_loop()
+        self.process: Any = None
+        self.connection: Any = None
+
+    def start(self) -> None:
+        """Spawn the process, unless it lives. Never fork: JAX's threads would be missing in the child."""
+        if self.process is not None and self.process.is_alive():
+            return
+        self.close()
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=main, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+        threading.Thread(target=self._listen, args=(self.connection, self.process), daemon=True).start()
+
+    def _listen(self, connection: Any, process: Any) -> None:
+        while True:
+            try:
+                message = connection.recv()
+            except (EOFError, OSError):
+                break
+            self._put(message)
+        if process is self.process:
+            self._put({"kind": "died", "text": DIED})
+
+    def _put(self, message: dict[str, Any]) -> None:
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.inbox.put_nowait, message)
+
+    def ask(self, message: dict[str, Any]) -> None:
+        """Send a message to the process."""
+        self.start()
+        try:
+            self.connection.send(message)
+        except OSError:
+            self._put({"kind": "died", "text": DIED})
+
+    def close(self) -> None:
+        """End the process at once."""
+        process, self.process = self.process, None
+        if process is not None:
+            process.kill()
+            self.connection.close()
+            process.join(1.0)

@@ -1,0 +1,238 @@
+"""What is looked at: a preset with its numbers, a rule, a start and the runs; read from a page's message, checked, and told
+again as Python and as a command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property
+from typing import Any
+
+from sgdlimits.algorithm import ALGORITHMS, Descent, OnePassSGD, Wrapper
+from sgdlimits.domain import DOMAINS, number, whole
+from sgdlimits.errors import BadInput, in_short
+from sgdlimits.level import ODE, SDE, Chain, Level, MeanField
+from sgdlimits.level.condition import check_threshold
+from sgdlimits.problem.base import Problem
+from sgdlimits.problem.presets import PRESETS
+from sgdlimits.start import FixedInit, OrthogonalInit, RandomInit, Start
+
+SAVE = 400
+"""Saved times of all runs on the page."""
+LIMIT_RUNS = 16
+"""Of so many of the starts the limits are followed."""
+LIMITS: dict[str, Callable[[str, Any], Any]] = {
+    "width": whole(below=65), "teachers": whole(below=33), "batch": whole(below=1025), "order": whole(at_least=2, below=9),
+    "d": whole(below=10**9 + 1), "runs": whole(below=513), "t_max": number(above=0, below=1e5 + 1),
+    "seed": DOMAINS["seed"], "times": whole(below=65),
+}  # fmt: skip
+"""What a page may ask for, where that is less than what the package allows."""
+STARTS: dict[str, tuple[type[Start], str, float | None]] = {
+    "random": (RandomInit, "d", None),
+    "orthogonal": (OrthogonalInit, "spread", 0.01),
+    "fixed": (FixedInit, "overlap", 0.1),
+}
+"""The starts: the class, the name of its number, and what that is unless given."""
+
+
+def parameters(preset: str) -> dict[str, inspect.Parameter]:
+    """What can be set of a preset, by name: all that one number, one word or one tick can say."""
+    found = inspect.signature(PRESETS[preset], eval_str=True).parameters
+    return {name: each for name, each in found.items() if name not in ("algorithm", "rule", "direct")}
+
+
+def rule_fields(rule: str) -> dict[str, Any]:
+    """What an algorithm has beyond plain SGD, by name."""
+    common = {field.name for field in dataclasses.fields(Descent)} | {"base"}
+    cls: Any = ALGORITHMS[rule]
+    return {field.name: field for field in dataclasses.fields(cls) if field.name not in common}
+
+
+def plain(name: str, value: Any) -> Any:
+    """A number, a word or a tick out of a message: text that is a number, such as 1/12 or inf, becomes one."""
+    if isinstance(value, str):
+        top, slash, bottom = value.partition("/")
+        try:
+            value = float(top) / float(bottom) if slash else float(value)
+        except ValueError:
+            return value[:80]
+        except ZeroDivisionError:
+            raise BadInput(f"{name} must be a number; got {in_short(value)}. Write it like 0.05, 1e6 or 1/12.") from None
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    raise BadInput(f"{name} must be one number, one word or true or false; got {in_short(value)}. Give one.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A preset with its numbers, a rule with its own, the start, and how long how many runs are followed.
+
+    >>> setting = Setting.read({"preset": "phase_retrieval", "parameters": {"lr": "1/20"}, "d": 1e6})
+    >>> setting.d, setting.problem.name, setting.start
+    (1000000, 'phase_retrieval', RandomInit(d=1000000))
+    >>> Setting.read({"preset": "phase_retrieval", "parameters": {"lr": -1}}).problem
+    Traceback (most recent call last):
+        ...
+    sgdlimits.errors.BadInput: lr must be a finite number above 0; got -1. Give such a number.
+    """
+
+    preset: str = "phase_retrieval"
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    rule: str = "sgd"
+    rule_parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    d: int = 3000
+    t_max: float = 60.0
+    runs: int = 64
+    seed: int = 0
+    start_from: str = "random"
+    start_at: float | None = None
+    threshold: float = 0.5
+
+    @classmethod
+    def read(cls, given: Any) -> Setting:
+        """The setting of a message, or `BadInput` where it is none."""
+        if not isinstance(given, dict):
+            raise BadInput(f"a setting must be an object with names; got {in_short(given)}. Reload the page.")
+        names = {field.name for field in dataclasses.fields(cls)}
+        if unknown := sorted(set(given) - names):
+            raise BadInput(f"a setting has no {in_short(unknown[0])}. It has {', '.join(sorted(names))}.")
+        values = {name: value for name, value in given.items() if value is not None}
+        for name, known in (("preset", PRESETS), ("rule", ALGORITHMS), ("start_from", STARTS)):
+            if name in values and (not isinstance(values[name], str) or values[name] not in known):
+                raise BadInput(f"there is no {name} {in_short(values[name])}. There are {', '.join(known)}.")
+        setting = cls(**{name: value if name in ("preset", "rule", "start_from") else _read(name, value)
+                         for name, value in values.items()})  # fmt: skip
+        own = (("parameters", parameters(setting.preset)), ("rule_parameters", rule_fields(setting.rule)))
+        for name, known_names in own:
+            for each in getattr(setting, name):
+                if each not in known_names:
+                    what = setting.preset if name == "parameters" else setting.rule
+                    raise BadInput(
+                        f"{what} has no {in_short(each)}. It has {', '.join(known_names) or 'no numbers of its own'}."
+                    )
+        return setting
+
+    @cached_property
+    def algorithm(self) -> Any:
+        """The rule with the rates and the other numbers of the preset's own SGD; None for plain SGD."""
+        if self.rule == "sgd":
+            return None
+        plain_sgd = getattr(PRESETS[self.preset](**self.parameters), "algorithm", None)
+        if not isinstance(plain_sgd, OnePassSGD):
+            raise BadInput(f"rule must be sgd for {self.preset}; got {self.rule}. Choose sgd.")
+        missing = [name for name, field in rule_fields(self.rule).items()
+                   if field.default is dataclasses.MISSING and name not in self.rule_parameters]  # fmt: skip
+        if missing:
+            raise BadInput(f"the rule {self.rule} needs {missing[0]}, which is missing. Give it.")
+        cls, own = ALGORITHMS[self.rule], {f.name: getattr(plain_sgd, f.name) for f in dataclasses.fields(Descent)}
+        if issubclass(cls, Wrapper):
+            return cls(OnePassSGD(**own), **self.rule_parameters)
+        return cls(**own, **self.rule_parameters)
+
+    @cached_property
+    def problem(self) -> Problem:
+        chosen = {} if self.algorithm is None else {"algorithm": self.algorithm}
+        return PRESETS[self.preset](**self.parameters, **chosen)
+
+    @cached_property
+    def start(self) -> Start:
+        cls, _, usual = STARTS[self.start_from]
+        return cls(self.d) if usual is None else cls(usual if self.start_at is None else self.start_at)
+
+    @cached_property
+    def levels(self) -> dict[str, Level]:
+        """The levels that are shown, by the name their datasets have in Python; the first one is what the others explain."""
+        found: dict[str, Level] = {"chain": Chain(self.d), "ode": ODE(), "sde": SDE(self.d)}
+        if self.problem.directions.width > 1 and self.rule == "sgd":
+            with suppress(BadInput):
+                MeanField().view(self.problem)
+                found["mean_field"] = MeanField()
+        return found
+
+    def how(self, level: str) -> dict[str, Any]:
+        """The other arguments of `stream`: of the limits, which cost as much, only some of the starts are followed."""
+        runs = self.runs if level in ("chain", "sde") else min(self.runs, LIMIT_RUNS)
+        return {"t_max": self.t_max, "runs": runs, "seed": self.seed, "save": SAVE}
+
+    def python(self, levels: tuple[str, ...] = ("chain", "ode")) -> str:
+        """A program that makes the datasets of the page, and prints the numbers under its curves."""
+        own = [f"{name}={value!r}" for name, value in _written(self.parameters)]
+        own += [] if self.algorithm is None else [f"algorithm={_text(self.algorithm)}"]
+        how = lambda level: ", ".join(f"{name}={value!r}" for name, value in self.how(level).items())
+        made = "\n".join(f"{name} = sl.simulate(problem, {_text(self.levels[name])}, start, {how(name)})" for name in levels)
+        return (
+            f"import sgdlimits as sl\n\nproblem = sl.presets.{self.preset}({', '.join(own)})\n"
+            f"start = {_text(self.start)}\n{made}\n\n"
+            f"print(float(chain.risk[:, -1].mean()))  # the risk at the end, mean over runs\n"
+            f"print(sl.summarise(sl.exit_times(chain, {self.threshold!r})).scaled({self.d}))  # exit times in samples\n"
+        ).replace('float("inf")', "float('inf')")
+
+    def command(self, level: str = "chain") -> str:
+        """A command line that makes a dataset of the page."""
+        words = ["sgdlimits", "run", self.preset]
+        for name, value in (*self.parameters.items(), *self.rule_parameters.items()):
+            flag = name.replace("_", "-")
+            words += (
+                []
+                if value is None
+                else [f"--{'' if value else 'no-'}{flag}"]
+                if isinstance(value, bool)
+                else [f"--{flag}", f"{value}"]
+            )
+            if name in self.rule_parameters and name in parameters(self.preset):
+                words[-2] = f"--rule-{flag}"
+        words += ["--rule", self.rule] if self.rule != "sgd" else []
+        words += ["--level", level.replace("_", "-")]
+        words += ["--d", str(self.d)] if level in ("chain", "sde") or self.start_from == "random" else []
+        words += ["--start", self.start_from] if self.start_from != "random" else []
+        if STARTS[self.start_from][2] is not None:
+            words += [
+                f"--{STARTS[self.start_from][1]}",
+                repr(STARTS[self.start_from][2] if self.start_at is None else self.start_at),
+            ]
+        for name, value in self.how(level).items():
+            words += [f"--{name.replace('_', '-')}", f"{value}"]
+        return " ".join(words)
+
+
+def _read(name: str, value: Any) -> Any:
+    if name in ("parameters", "rule_parameters"):
+        if not isinstance(value, dict) or len(value) > 32:
+            raise BadInput(f"{name} must be an object with names; got {in_short(value)}. Reload the page.")
+        every = {str(key): plain(str(key), one) for key, one in value.items()}
+        return {key: LIMITS[key](key, one) if key in LIMITS else one for key, one in every.items() if one is not None}
+    value = plain(name, value)
+    if name == "threshold":
+        check_threshold(value)
+        return value
+    return LIMITS[name](name, value) if name in LIMITS else number()(name, value)
+
+
+def _written(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        yield name, _Float(value) if isinstance(value, float) else value
+
+
+class _Float(float):
+    """A number that prints itself as Python reads it."""
+
+    def __repr__(self) -> str:
+        return float.__repr__(self) if math.isfinite(self) else f'float("{float(self)}")'
+
+
+def _text(module: Any) -> str:
+    """An object of the package as Python builds it, with what differs from the defaults."""
+    if not dataclasses.is_dataclass(module):
+        return repr(float(module)) if hasattr(module, "dtype") else repr(module)
+    words = []
+    for field in dataclasses.fields(module):
+        value = getattr(module, field.name)
+        value = float(value) if getattr(value, "ndim", None) == 0 else value
+        if field.default is dataclasses.MISSING or value != field.default:
+            words.append(f"{field.name}={_text(value)}")
+    return f"sl.{type(module).__name__}({', '.join(words)})"

@@ -1,0 +1,163 @@
+"""What the page shows of datasets, as plain lists: curves, exit times, the phase portrait, the spectrum, the main numbers."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+import xarray as xr
+
+from sgdlimits.analysis import exit_times, fixed_points, hessian_spectrum, summarise
+from sgdlimits.analysis.origin import overlap_name
+from sgdlimits.errors import BadInput
+from sgdlimits.explorer.setting import Setting
+from sgdlimits.level.base import DIVERGED
+from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.theory.mediocrity import exit_time
+from sgdlimits.trajectory.schema import statistics
+
+SINGLES = 24
+"""Single runs that are drawn."""
+ENTRIES = 12
+"""Single overlaps that can be chosen."""
+GRID = 17
+FORMULAS = ("quenched", "noisy_ode", "backward")
+
+
+def listed(values: Any) -> Any:
+    """Numbers as lists with seven digits, None where they are not finite."""
+    array = np.asarray(values, float)
+    if array.ndim:
+        return [listed(each) for each in array]
+    return float(f"{array:.7g}") if np.isfinite(array) else None
+
+
+def quantities(dataset: xr.Dataset) -> dict[str, np.ndarray]:
+    """What can be drawn against time, by name, each of shape (run, t)."""
+    name = str(overlap_name(dataset))
+    found = {"risk": dataset.risk.values}
+    if "accuracy" in dataset:
+        found["accuracy"] = dataset.accuracy.values
+    overlaps = np.abs(dataset[name].values)
+    found["largest overlap"] = overlaps.reshape(*overlaps.shape[:2], -1).max(2)
+    for variable in (name, "Q", "q", "r2", "a"):
+        if variable in dataset and dataset[variable].dims[:2] == ("run", "t"):
+            values = dataset[variable].values
+            for index in np.ndindex(values.shape[2:]):
+                if len(found) < ENTRIES and (len(index) < 2 or variable == name or index[0] <= index[1]):
+                    label = f"{variable}[{','.join(str(i + 1) for i in index)}]" if index else variable
+                    found[label] = values[(..., *index)]
+    return found
+
+
+def curves(piece: xr.Dataset, level: str) -> dict[str, Any]:
+    """The part of the curves that a piece of a stream has: means, single runs of the chain, quantiles of the SDE."""
+    good = piece.isel(run=piece.status.values != DIVERGED)
+    good = good if good.sizes["run"] else piece
+    made = {}
+    for name, values in quantities(good).items():
+        one: dict[str, Any] = {"mean": listed(values.mean(0))}
+        if level == "chain":
+            one["runs"] = listed(values[:SINGLES])
+        if level == "sde":
+            one["low"], one["high"] = listed(np.quantile(values, (0.1, 0.9), axis=0))
+        made[name] = one
+    return {"t": listed(piece.t.values), "curves": made, "diverged": int((piece.status.values == DIVERGED).sum())}
+
+
+def numbers(dataset: xr.Dataset) -> dict[str, str]:
+    """The main numbers of a level's runs where they stand, as they are read out."""
+    good = dataset.isel(run=dataset.status.values != DIVERGED)
+    if not good.sizes["run"]:
+        return {"runs": "all diverged"}
+    found = {"t": f"{float(dataset.t.values[-1]):.5g}"}
+    for name, values in list(quantities(good).items())[:3]:
+        last = values[:, -1]
+        error = f" ± {last.std(ddof=1) / last.size**0.5:.1g}" if last.size > 1 else ""
+        if name in ("risk", "accuracy", "largest overlap"):
+            found[name] = f"{last.mean():.5g}{error}"
+    return found
+
+
+def exits(setting: Setting, datasets: dict[str, xr.Dataset]) -> dict[str, Any]:
+    """Exit times of the chain's runs so far, in t, their summary in samples, and the marks of each theory."""
+    found = exit_times(datasets["chain"], setting.threshold)
+    marks: dict[str, float] = {}
+    t, censored = found.t.values, found.censored.values.astype(bool)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        chain = summarise(found)
+        for name in ("ode", "sde", "mean_field"):
+            if name in datasets:
+                marks[name] = summarise(exit_times(datasets[name], setting.threshold), resamples=1).median.value
+    for name in FORMULAS:
+        try:
+            marks[name] = exit_time(setting.problem, setting.d, setting.threshold, name)
+        except (BadInput, TypeError, AttributeError):
+            break
+    text = repr(chain.scaled(setting.d))
+    return {"exited": listed(t[~censored]), "censored": int(censored.sum()), "runs": int(t.size),
+            "end": float(datasets["chain"].t.values[-1]), "marks": {name: listed(mark) for name, mark in marks.items()},
+            "text": text}  # fmt: skip
+
+
+def portrait(setting: Setting, ode: xr.Dataset, chain: xr.Dataset | None, plane: Any) -> dict[str, Any]:
+    """The flow in a plane of statistics: arrows on a grid, fixed points by stability, and trajectories.
+
+    The other statistics are those of the first run's start. Where one statistic moves, it is its rate against itself.
+    """
+    problem = setting.problem.limit
+    stats = statistics(ode)
+    first = jax.tree.map(lambda leaf: np.asarray(leaf)[0, 0], stats)
+    names, free = problem.names(first), problem.moves(first)
+    moving = [name for name, moves in zip(names, free, strict=True) if moves]
+    asked = [name for name in plane if name in moving] if isinstance(plane, list) else []
+    x, y = (*asked, *(name for name in moving if name not in asked), "", "")[:2]
+    rows = jax.vmap(jax.vmap(problem.vector))
+    flows = np.asarray(rows(jax.tree.map(lambda leaf: np.asarray(leaf)[:8], stats)))
+    places = [names.index(name) for name in (x, y) if name]
+    tracks = [track for track in flows[:, :, places]]
+    real = []
+    if chain is not None and setting.rule == "sgd":
+        real = list(np.asarray(rows(jax.tree.map(lambda leaf: np.asarray(leaf)[:4], statistics(chain))))[:, :, places])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = fixed_points(problem, count=32, seconds=20.0, progress=False)
+    points = [(np.asarray(problem.vector(each.point))[places], each.stability) for each in found]
+    every = np.concatenate([*(track for track in tracks + real), *(point[None] for point, _ in points)])
+    low, high = every.min(0), every.max(0)
+    room = 0.08 * np.maximum(high - low, 1e-3)
+    axes = [np.linspace(a, b, GRID if y else 8 * GRID) for a, b in zip(low - room, high + room, strict=True)]
+    mesh = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(places))
+    vectors = np.tile(flows[0, 0], (len(mesh), 1))
+    vectors[:, places] = mesh
+    batch = jax.vmap(lambda vector: problem.from_vector(vector, first))(vectors)
+    drift = np.array(problem.over_runs(lambda one: problem.vector(problem.drift(one)), batch))[:, places]
+    drift[~_exist(problem, batch)] = np.nan
+    return {
+        "names": moving, "x": x, "y": y, "grid": listed(mesh), "drift": listed(drift),
+        "ode": [listed(track) for track in tracks], "chain": [listed(track) for track in real],
+        "points": [{"at": listed(point), "stability": stability} for point, stability in points],
+        "text": repr(found),
+    }  # fmt: skip
+
+
+def _exist(problem: Any, batch: Any) -> np.ndarray:
+    """Which statistics weights can have."""
+    if not isinstance(problem, ProjectionProblem):
+        return np.asarray(batch.r2) >= 0
+    M, Q = np.asarray(batch.M), np.asarray(batch.Q)
+    outside = Q - M @ np.linalg.inv(problem.directions.gram) @ np.swapaxes(M, 1, 2)
+    return np.linalg.eigvalsh(outside)[:, 0] > -1e-9
+
+
+def spectrum(setting: Setting, piece: xr.Dataset) -> dict[str, Any]:
+    """The Hessian's eigenvalues with multiplicities where the first run stands."""
+    if not isinstance(setting.problem, ProjectionProblem):
+        raise BadInput("The Hessian is known for networks, not for spiked tensors.")
+    stats = jax.tree.map(lambda leaf: np.asarray(leaf)[0, -1], statistics(piece))
+    found = hessian_spectrum(setting.problem, setting.problem.in_limit(stats), setting.d)
+    return {"t": listed(piece.t.values[-1]), "values": listed(found.eigenvalues), "counts": found.multiplicities.tolist(),
+            "index": list(found.index)}  # fmt: skip

@@ -1,0 +1,241 @@
+"""The simulation's process: settings come in, pieces of streams go out. The newest setting cancels what is under way.
+
+One thread follows the chain, one the limits, and one looks for fixed points and eigenvalues, so that a slow compilation of one
+does not hold the others; the main thread reads messages, checks them and draws exports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tqdm import tqdm
+
+from sgdlimits.errors import BadInput
+
+SECONDS = 60.0
+"""A setting's runs end after so long, and the page says how far they came."""
+
+
+class Job:
+    """The settings of one message, and the pieces that each of their levels has yielded."""
+
+    def __init__(self, number: Any, settings: list, plane: Any) -> None:
+        self.number, self.settings, self.plane = number, settings, plane
+        self.pieces: dict[tuple[int, str], list] = {}
+        self.ended: set[tuple[int, str]] = set()
+        self.begin = time.monotonic()
+        self.chain_ended, self.limits_ended, self.all_ended = threading.Event(), threading.Event(), threading.Event()
+
+    def datasets(self, side: int, ended: bool = False) -> dict[str, Any]:
+        """What there is of a setting's levels by name, or only those that have come to their end."""
+        from sgdlimits.trajectory import join
+
+        there = {level: list(self.pieces.get((side, level), ())) for level in self.settings[side].levels}
+        return {level: join(pieces) for level, pieces in there.items() if pieces and (not ended or (side, level) in self.ended)}
+
+
+class Worker:
+    """Reads messages from a connection, and answers them until it closes."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection, self.sending = connection, threading.Lock()
+        self.job: Job | None = None
+        self.changed = threading.Condition()
+        for line in (self.chain_line, self.limits_line, self.analysis_line):
+            threading.Thread(target=self.follow, args=(line,), daemon=True).start()
+
+    def send(self, job: Job | None, kind: str, **more: Any) -> None:
+        """Send a message, unless a newer job has taken the place of its own."""
+        with self.sending:
+            if job is None or job is self.job:
+                self.connection.send({"kind": kind, "job": job.number if job else None, **more})
+
+    def read(self) -> None:
+        """Answer messages. A message that cannot be used is answered with a sentence; the runs under way go on."""
+        while True:
+            try:
+                message = self.connection.recv()
+            except (EOFError, OSError):
+                return
+            try:
+                if message.get("kind") == "run":
+                    self.run(message)
+                elif message.get("kind") == "export":
+                    self.export(message)
+                else:
+                    raise BadInput(f"there is no message of the kind {str(message.get('kind'))[:40]!r}. Reload the page.")
+            except BadInput as reason:
+                self.send(None, "error", text=str(reason), about=message.get("job"))
+            except Exception as reason:
+                self.send(None, "error", text=f"The simulation failed: {reason}"[:400], about=message.get("job"))
+
+    def run(self, message: dict[str, Any]) -> None:
+        from sgdlimits.explorer.setting import Setting
+
+        given = message.get("settings")
+        if not isinstance(given, list) or not 1 <= len(given) <= 2:
+            raise BadInput("a message must hold one setting or two. Reload the page.")
+        settings = [Setting.read(each) for each in given]
+        for setting in settings:
+            setting.start.one(setting.problem, seed=setting.seed)
+        job = Job(message.get("job"), settings, message.get("plane"))
+        with self.changed:
+            self.job = job
+            self.changed.notify_all()
+        texts = [{"python": each.python(tuple(each.levels)), "command": [each.command(level) for level in each.levels],
+                  "levels": list(each.levels)} for each in settings]  # fmt: skip
+        self.send(job, "accepted", sides=texts, process=os.getpid())
+
+    def export(self, message: dict[str, Any]) -> None:
+        from sgdlimits.explorer.export import exported
+
+        if self.job is None or not self.job.pieces:
+            raise BadInput("there is nothing to export yet. Wait for the first curve.")
+        name, data = exported(self.job, str(message.get("format")), bool(message.get("log")))
+        with self.sending:
+            self.connection.send({"kind": "file", "name": name, "data": data})
+
+    def follow(self, line: Callable[[Job], None]) -> None:
+        """Do a line of work for each job, always for the newest one."""
+        warnings.simplefilter("ignore")
+        last: Job | None = None
+        while True:
+            with self.changed:
+                while self.job is last:
+                    self.changed.wait()
+                last = self.job
+            assert last is not None
+            try:
+                line(last)
+            except BadInput as reason:
+                self.send(last, "note", text=str(reason))
+            except OSError:
+                return
+            except Exception as reason:
+                traceback.print_exc()
+                self.send(last, "note", text=f"{type(reason).__name__}: {reason}"[:400])
+
+    def stream(self, job: Job, side: int, level: str) -> Iterator[None]:
+        """Send the pieces of one level, one at each call."""
+        from sgdlimits.explorer.views import curves
+        from sgdlimits.trajectory import stream
+
+        setting, kept = job.settings[side], job.pieces.setdefault((side, level), [])
+        for piece in stream(setting.problem, setting.levels[level], setting.start, **setting.how(level)):
+            if job is not self.job:
+                return
+            kept.append(piece)
+            self.send(job, "piece", side=side, level=level, **curves(piece, level))
+            yield
+        job.ended.add((side, level))
+        if len({piece.run.values[0] for piece in kept}) > 1:  # runs came in batches: once more, all together
+            self.send(job, "piece", side=side, level=level, **curves(job.datasets(side)[level], level))
+
+    def chain_line(self, job: Job) -> None:
+        sides = range(len(job.settings))
+        try:
+            self.in_turn(job, [(side, "chain") for side in sides])
+        finally:
+            job.chain_ended.set()
+        job.ended |= {(side, "chain") for side in sides}
+        for side in sides:
+            self.report(job, side)
+
+    def in_turn(self, job: Job, which: list[tuple[int, str]]) -> None:
+        """Pieces of several streams in turn, until all have ended, the time is over or the job is no longer the newest."""
+        streams = {each: self.stream(job, *each) for each in which}
+        while streams and job is self.job:
+            for each, pieces in list(streams.items()):
+                try:
+                    next(pieces)
+                except StopIteration:
+                    del streams[each]
+                except BadInput as reason:
+                    del streams[each]
+                    self.send(job, "note", text=f"{each[1].replace('_', ' ')}: {reason}")
+                if time.monotonic() - job.begin > SECONDS and streams:
+                    names = ", ".join(sorted({level for _, level in streams}))
+                    self.send(
+                        job,
+                        "note",
+                        text=f"After {SECONDS:g} s {names} stopped where they are. Take a smaller d, t_max or runs.",
+                    )
+                    return
+
+    def report(self, job: Job, side: int) -> None:
+        """Numbers and exit times of what there is."""
+        from sgdlimits.explorer.views import exits, numbers
+
+        if job is not self.job:
+            return
+        datasets = job.datasets(side, ended=True)
+        self.send(job, "numbers", side=side, levels={name: numbers(each) for name, each in datasets.items()})
+        if "chain" in datasets:
+            self.send(job, "exits", side=side, **exits(job.settings[side], datasets))
+
+    def limits_line(self, job: Job) -> None:
+        sides = range(len(job.settings))
+        try:
+            for level in ("ode", "mean_field", "sde"):
+                self.in_turn(job, [(side, level) for side in sides if level in job.settings[side].levels])
+                job.limits_ended.set()
+            for side in sides:
+                self.report(job, side)
+        finally:
+            job.limits_ended.set()
+            job.all_ended.set()
+
+    def analysis_line(self, job: Job) -> None:
+        while not job.limits_ended.wait(0.1):
+            if job is not self.job:
+                return
+        for name, look in {"portrait": self.portraits, "spectrum": self.spectra}.items():
+            try:
+                look(job)
+            except BadInput as reason:
+                self.send(job, "empty", view=name, text=str(reason))
+        job.chain_ended.wait(SECONDS)
+        job.all_ended.wait(SECONDS)
+        self.send(job, "done")
+
+    def portraits(self, job: Job) -> None:
+        """The phase portraits, with the chain's runs on them where these end soon."""
+        from sgdlimits.explorer.views import portrait
+
+        job.chain_ended.wait(3.0)
+        for side, setting in enumerate(job.settings):
+            there = job.datasets(side)
+            if job is self.job and "ode" in there:
+                self.send(job, "portrait", side=side, **portrait(setting, there["ode"], there.get("chain"), job.plane))
+
+    def spectra(self, job: Job) -> None:
+        """The Hessian's spectrum where the first run stands, again while the chain goes on."""
+        from sgdlimits.explorer.views import spectrum
+
+        ended = False
+        while job is self.job and not ended:
+            ended = job.chain_ended.wait(0.5)
+            for side, setting in enumerate(job.settings):
+                if pieces := job.pieces.get((side, "chain")):
+                    self.send(job, "spectrum", side=side, **spectrum(setting, pieces[-1]))
+
+
+def main(connection: Connection) -> None:
+    """What the process does until its connection closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.nice(5)
+    tqdm.set_lock(threading.RLock())  # its own lock is one between processes, which a process that is killed leaves behind
+    worker = Worker(connection)
+    worker.send(None, "ready", process=os.getpid())
+    worker.read()
+    os._exit(0)

@@ -1,0 +1,147 @@
+"""Who the server lets in, what it says to messages that it cannot use, and that pages do not disturb each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from sgdlimits.explorer.server import MOST_BYTES, Guard
+
+websockets = pytest.importorskip(
+    "websockets", reason="the explorer's server is not installed: pip install 'sgdlimits[explore]'"
+)
+from websockets.exceptions import ConnectionClosed, InvalidStatus  # noqa: E402
+from websockets.sync.client import connect  # noqa: E402
+
+SMALL = {"preset": "phase_retrieval", "d": 50, "t_max": 5, "runs": 4}
+
+
+def opened(address: str, **more):
+    return connect(
+        address.replace("http", "ws") + "socket",
+        **{"origin": address.rstrip("/"), "max_size": None, "close_timeout": 0.2, **more},
+    )
+
+
+def ask(page, job: int, *settings, **more) -> None:
+    page.send(json.dumps({"kind": "run", "job": job, "settings": list(settings), **more}))
+
+
+def until(page, *kinds: str, seconds: float = 120) -> dict:
+    """The next message of one of these kinds."""
+    end = time.monotonic() + seconds
+    while True:
+        message = json.loads(page.recv(timeout=end - time.monotonic()))
+        if message["kind"] in kinds:
+            return message
+
+
+def alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_for_end(process: int, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while alive(process) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not alive(process)
+
+
+def test_foreign_hosts_and_origins_are_refused(address):
+    request = urllib.request.Request(address, headers={"Host": "evil.example"})
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(request)
+    for origin in ("http://evil.example", None):
+        with pytest.raises(InvalidStatus, match="403"):
+            opened(address, origin=origin)
+
+
+def test_another_host_needs_the_token():
+    class Asked:
+        def __init__(self, token):
+            self.headers, self.query_params, self.scope = {"host": "lab:80"}, {"token": token}, {"type": "http"}
+
+    guard = Guard("0.0.0.0", 80, "secret")
+    assert "token" in guard.refusal(Asked(""))
+    assert "token" in guard.refusal(Asked("wrong"))
+    assert guard.refusal(Asked("secret")) == ""
+
+
+def test_bad_messages_are_answered_and_the_page_goes_on(address):
+    with opened(address) as page:
+        for bad in ("{", "[]", "1", '{"kind": "x"}', '{"kind": "run"}', '{"kind": "run", "settings": [{"d": NaN}]}'):
+            page.send(bad)
+            assert len(until(page, "error")["text"]) > 10
+        ask(page, 1, {**SMALL, "parameters": {"lr": -1}})
+        assert "lr must be" in until(page, "error", "accepted")["text"]
+        page.send(b"\x00")
+        assert until(page, "error")
+        ask(page, 2, SMALL)
+        assert until(page, "piece")["job"] == 2
+
+
+def test_a_message_of_ten_megabytes_ends_the_connection_and_not_the_server(address):
+    def answer(page):
+        page.send("x" * 10_000_000)
+        return until(page, "piece")
+
+    with opened(address) as page, pytest.raises(ConnectionClosed):
+        answer(page)
+    assert MOST_BYTES < 10_000_000
+    assert urllib.request.urlopen(address).status == 200
+
+
+@pytest.mark.full
+def test_a_killed_process_is_told_and_replaced_and_a_closed_page_ends_its_own(address):
+    with opened(address) as page, opened(address) as other:
+        ask(page, 1, SMALL)
+        ask(other, 1, {**SMALL, "d": 10**6, "t_max": 1000})
+        first, second = until(page, "accepted")["process"], until(other, "accepted")["process"]
+        assert first != second
+        os.kill(first, 9)
+        assert "ended unexpectedly" in until(page, "died")["text"]
+        ask(page, 2, SMALL)
+        third = until(page, "accepted")["process"]
+        assert until(page, "piece")["job"] == 2
+        assert until(other, "piece")["level"] in ("chain", "ode")
+    for process in (second, third):
+        wait_for_end(process, 2.0)
+
+
+@pytest.mark.full
+def test_the_newest_setting_cancels_the_one_before(address):
+    with opened(address) as page:
+        ask(page, 1, {**SMALL, "d": 10**6, "t_max": 1000})
+        until(page, "piece")
+        for job in range(2, 8):
+            ask(page, job, {**SMALL, "parameters": {"lr": 0.01 * job}})
+        ended = until(page, "done")
+        assert ended["job"] == 7
+
+
+@pytest.mark.full
+def test_pieces_are_those_of_simulate(address):
+    """To the seven digits that are sent."""
+    import numpy as np
+
+    from sgdlimits import simulate
+    from sgdlimits.explorer.setting import Setting
+
+    setting = Setting.read(SMALL)
+    here = simulate(setting.problem, setting.levels["chain"], setting.start, **setting.how("chain"), progress=False)
+    mean = []
+    with opened(address) as page:
+        ask(page, 1, SMALL)
+        while len(mean) < here.sizes["t"]:
+            piece = until(page, "piece")
+            mean += piece["curves"]["risk"]["mean"] if piece["level"] == "chain" else []
+    np.testing.assert_allclose(mean, here.risk.values.mean(0), rtol=1e-6)

@@ -1,0 +1,86 @@
+"""What the page says as Python and as a command line is what it shows; what it cannot show is refused in a sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+import sgdlimits as sl
+from sgdlimits.algorithm import ALGORITHMS
+from sgdlimits.explorer.controls import contents
+from sgdlimits.explorer.setting import Setting
+from sgdlimits.problem.presets import PRESETS
+from sgdlimits.trajectory.record import to_json
+
+CONTENTS = contents()
+SCENES = [(name, scene) for name, preset in CONTENTS["presets"].items() for scene in preset["scenes"]]
+BAD = {
+    "nan": {"parameters": {"lr": float("nan")}}, "negative": {"parameters": {"noise": -1}},
+    "too wide": {"parameters": {"width": 2**40}},
+    "large d": {"d": 2**40}, "text": {"d": "many"}, "list": {"parameters": {"lr": [1]}}, "unknown": {"parameters": {"x": 1}},
+    "no preset": {"preset": "x"}, "no rule": {"rule": ["muon"]}, "half a rule": {"rule": "sam"}, "not an object": [1],
+    "by zero": {"parameters": {"lr": "1/0"}}, "no end": {"t_max": float("inf")}, "threshold": {"threshold": 2},
+    "rule of a tensor": {"preset": "spiked_tensor", "rule": "muon"}, "half a run": {"runs": 1.5},
+}  # fmt: skip
+
+
+def usual(rule: str) -> dict:
+    return {each["name"]: each["default"] for each in CONTENTS["rules"][rule]["controls"] if each["default"] is not None}
+
+
+def problem_of(text: str):
+    """The problem that a program builds before it simulates."""
+    names: dict = {}
+    exec(text.split("chain = ")[0], names)
+    return names["problem"], names["start"]
+
+
+@pytest.mark.parametrize("given", BAD.values(), ids=BAD)
+def test_what_cannot_be_shown_is_refused_in_a_sentence(given):
+    with pytest.raises(sl.BadInput, match=r"\. \w"):
+        _ = Setting.read(given).problem
+
+
+@pytest.mark.parametrize(("preset", "scene"), SCENES, ids=[f"{name}: {scene['title']}" for name, scene in SCENES])
+def test_python_builds_the_problem_of_each_scene(preset, scene):
+    for other in ({}, scene["other"] or {}):
+        setting = Setting.read({"preset": preset, **scene["setting"], **other})
+        problem, start = problem_of(setting.python())
+        assert (to_json(problem), to_json(start)) == (to_json(setting.problem), to_json(setting.start))
+
+
+@pytest.mark.parametrize("rule", ALGORITHMS)
+def test_python_builds_the_problem_of_each_rule(rule):
+    setting = Setting.read({"preset": "committee", "parameters": {"noise": 0.1}, "rule": rule, "rule_parameters": usual(rule)})
+    assert to_json(problem_of(setting.python())[0]) == to_json(setting.problem)
+
+
+def test_every_preset_and_rule_has_controls_and_scenes():
+    assert set(CONTENTS["presets"]) == set(PRESETS)
+    assert set(CONTENTS["rules"]) == set(ALGORITHMS)
+    assert all(2 <= len(preset["scenes"]) <= 3 for preset in CONTENTS["presets"].values())
+    for preset in CONTENTS["presets"].values():
+        for each in preset["controls"]:
+            assert each["kind"] in ("tick", "words", "number")
+            assert each["help"], each["name"]
+
+
+SLOW = ("xor_mixture", "binary_mixture")
+
+
+@pytest.mark.parametrize("preset", [pytest.param(each, marks=pytest.mark.full) if each in SLOW else each for each in PRESETS])
+def test_the_command_line_is_the_same_simulation(preset, tmp_path, monkeypatch):
+    """The dataset's attributes hold the problem, the level, the start, the seed and the times."""
+    from click.testing import CliRunner
+
+    from sgdlimits.cli import main
+
+    setting = Setting.read({"preset": preset, "d": 60, "t_max": 0.5, "runs": 2})
+    monkeypatch.chdir(tmp_path)
+    answer = CliRunner().invoke(main, [*setting.command().split()[1:], "--out", "it.nc", "--quiet"])
+    assert answer.exit_code == 0, answer.output
+    attributes = sl.load("it.nc").attrs
+    here = sl.simulate(setting.problem, setting.levels["chain"], setting.start, **setting.how("chain"), progress=False)
+    assert {name: attributes[name] for name in ("problem", "start", "level_parameters", "seed")} == {
+        name: here.attrs[name] for name in ("problem", "start", "level_parameters", "seed")
+    }
+    assert sl.load("it.nc").risk.equals(here.risk)
