@@ -42,7 +42,16 @@ def in_its_own_folder(tmp_path, monkeypatch):
     plt.close("all")
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+FIRST_PAGES = ("README.md", "CONTRIBUTING.md", "levels.md", "schema.md")
+"""What a reader tries first; the code of other pages runs with --all."""
+WITH_CODE = [
+    pytest.param(page, id=page.name, marks=() if page.name in FIRST_PAGES else pytest.mark.full)
+    for page in PAGES
+    if blocks(page, "python")
+]
+
+
+@pytest.mark.parametrize("page", WITH_CODE)
 @pytest.mark.usefixtures("in_its_own_folder")
 def test_code_on_the_pages_runs(page):
     """All Python blocks of a page, in their order, as one program."""

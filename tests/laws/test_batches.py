@@ -129,6 +129,7 @@ def test_mean_of_one_step_of_linear_units_is_exact():
         assert (np.abs(got.mean(0) - exact) < 5 * got.std(0) / np.sqrt(runs)).all()
 
 
+@pytest.mark.full
 def test_mean_of_one_step_is_that_of_a_plain_loop():
     """More samples than units and than dimensions outside, at a learning rate that lets the inputs decide what Q becomes."""
     this, d, runs = problem(2, activation="erf", lr=20.0, lr_second=0.4, batch=4), 5, 20_000

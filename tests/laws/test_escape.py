@@ -46,6 +46,7 @@ def test_noise_alone_leaves_zero_overlap_after_the_time_52(level):
     assert not limit.M.values.any()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("start", [None, 0.1])
 def test_backward_equation_has_the_law_of_the_sde(start):
     """Mean, and the whole distribution (Kolmogorov-Smirnov), with full drift and noise."""

@@ -84,6 +84,7 @@ def test_every_rule_has_the_paths_of_xla(name, fast):
     same_paths(with_rule(name), fast)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 def test_muon_of_batches_has_the_paths_of_xla(beta, fast):
     """At a rate at which no unit's path is chosen by rounding."""
@@ -143,6 +144,7 @@ def test_normal_numbers_in_single_precision_are_those_of_all_kernels_and_near_th
     same_paths(problem, f"{fast}:f32", reference=fast, rtol=2e-5)
 
 
+@pytest.mark.full
 def test_exit_times_have_one_law(same_law, fast):
     """With two seeds."""
     problem, go = sl.presets.phase_retrieval(lr=0.08), {"until": sl.exits(0.5), "t_max": 400, "runs": 400, "d": 100}

@@ -267,6 +267,7 @@ def test_hessian_of_classes_is_the_mean_over_their_inputs(say):
     say(f"classes: largest difference {np.abs(ours - H).max():.1e}")
 
 
+@pytest.mark.full
 def test_hessian_of_relu_classes_is_the_slope_of_the_drift(say):
     """Two classes with noise inside them. The gradient is made of the drift, and the Hessian is not."""
     problem, (a, U) = sl.presets.binary_mixture(snr=3.0, ridge=RIDGE), random_weights(2, dimension=4)

@@ -407,6 +407,7 @@ def test_rates_at_the_end_are_the_eigenvalues_of_the_ode(ratio):
     np.testing.assert_allclose(found[: len(expected)], np.sort(expected), rtol=1e-2)  # corrections of order 6 g
 
 
+@pytest.mark.full
 def test_a_fast_second_layer_becomes_sparse_and_a_slow_one_stays_homogeneous(say):
     rng, shares = np.random.default_rng(1), {0.1: [], 10.0: []}
     for _ in range(12):

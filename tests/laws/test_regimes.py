@@ -128,6 +128,7 @@ def test_noise_correlates_students_unless_the_width_outgrows_the_learning_rate()
     assert growing > 1
 
 
+@pytest.mark.full
 def test_computed_phase_diagram_is_the_one_by_formula():
     """Everywhere but nearer to a line than the exponents of widths up to 12 are to their limits."""
     kappas, deltas = np.linspace(0, 1, 5), np.linspace(-1.75, 0.75, 21)

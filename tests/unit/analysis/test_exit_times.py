@@ -184,6 +184,7 @@ def test_exit_times_do_not_depend_on_batches(level):
     assert (whole.status == "stopped").mean() > 0.5
 
 
+@pytest.mark.full
 def test_ended_runs_are_dropped_between_saved_times_without_changing_the_others(monkeypatch):
     """Twice, and what was saved before and after stays as it is; in the kernel that steps all runs that it is given."""
     from sgdlimits.level import process

@@ -265,6 +265,7 @@ def test_a_field_at_its_kink_brings_no_noise():
 # --- What JAX does with the ladder, and smooth units. -----------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_the_ladder_can_be_differentiated_and_batched():
     problem = mixture(partial(sl.presets.binary_mixture, width=1), 3.0, ClassIntegrals(1e-4, orders=(3, 6)))
     states = [overlaps(*weights(1, 1, seed), 1) for seed in (1, 2)]

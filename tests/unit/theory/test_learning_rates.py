@@ -90,6 +90,7 @@ def test_full_ode_ends_at_the_asymptotic_risk(width, noise):
     np.testing.assert_allclose(late.risk[:, -1] - noise / 2, expected, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_full_ode_reaches_zero_risk_below_a_sixth_of_the_width_and_not_above():
     width, ends = 5, {}
     for share in (0.16, 0.17):

@@ -24,6 +24,7 @@ def test_phase_retrieval_asks_for_the_published_rate_where_the_way_is_short(widt
         assert abs(1 / sl.recommended_lr(problem, d=1000) - (12 + noise / 0.75)) < 1e-9
 
 
+@pytest.mark.full
 def test_rates_are_constant_for_small_exponents_and_fall_with_d_for_others():
     for activation, power in {"linear": 0, "square": 0, "he3": -1 / 2, "he4": -1}.items():
         problem = sl.presets.single_index(activation)

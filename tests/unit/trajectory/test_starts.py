@@ -37,6 +37,7 @@ def test_the_end_of_a_dataset_with_its_own_seed_repeats_random_numbers(tmp_path)
         run(sl.ODE(), end_of(first))
 
 
+@pytest.mark.full
 def test_second_layer_with_signs_by_lot():
     """10,000 entries, of which 30 % are positive; five standard errors are 0.023."""
     problem = sl.presets.phase_retrieval(width=20, train_second=True)
