@@ -14,9 +14,9 @@ export PIP_ROOT_USER_ACTION := ignore
 # Modules that were imported once stay compiled, in .venv and in the source folders.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Tests mostly compile: XLA's older code generator, without optimisation, takes a third of the time. What depends on how code
-# is optimised has a process of its own, without these flags. They belong to the pinned version; others may not know them.
-TEST_FLAGS = --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0
+# Tests mostly compile: XLA's older code generator with little optimisation takes less time. What depends on how code is
+# optimised has a process of its own, without these flags. They belong to the pinned version; others may not know them.
+TEST_FLAGS = --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1
 
 # $(call install,ARGUMENTS): uv first; then pip, which reads the user's own configuration (a mirror, for example).
 install = $(UV) pip install -q --python $(PY) $(1) || \
