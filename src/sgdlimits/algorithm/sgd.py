@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import dataclasses
+from typing import Any, ClassVar
 
-from sgdlimits.algorithm.base import Descent
+from sgdlimits.algorithm.base import Descent, Wrapper
 from sgdlimits.domain import checked
 
 
@@ -41,3 +42,10 @@ class OnePassSGD(Descent):
 
     def step(self, now):
         return {"student": self.held(now.student + self.push(now))}
+
+
+def in_place_of(plain: OnePassSGD, cls: type, batch: int | None = None) -> tuple[tuple, dict[str, Any]]:
+    """What an algorithm of a class takes over from plain SGD, as arguments: SGD itself if it wraps one, else its numbers."""
+    numbers = {field.name: getattr(plain, field.name) for field in dataclasses.fields(Descent)}
+    numbers |= {} if batch is None else {"batch": batch}
+    return ((OnePassSGD(**numbers),), {}) if issubclass(cls, Wrapper) else ((), numbers)

@@ -29,19 +29,16 @@ def rule_options(taken: set[str]) -> Iterator[Option]:
 
 def with_rule(problem: Any, given: dict[str, Any]) -> Any:
     """The problem with the algorithm that was chosen: it has the rates and the other options of the preset's own SGD."""
-    from sgdlimits.algorithm import ALGORITHMS, Descent, OnePassSGD
-    from sgdlimits.algorithm.base import Wrapper
+    from sgdlimits.algorithm import ALGORITHMS, OnePassSGD
+    from sgdlimits.algorithm.sgd import in_place_of
 
     name, typed = given["rule"], chosen("rule", given)
     if name == "sgd" and not typed:
         return problem
     if not isinstance(getattr(problem, "algorithm", None), OnePassSGD):
         raise BadInput(f"--rule must be sgd for this preset; got {name!r}. Leave it out.")
-    own = {field.name: getattr(problem.algorithm, field.name) for field in dataclasses.fields(Descent)}
-    own |= {"batch": typed.pop("batch")} if "batch" in typed else {}
-    if issubclass(ALGORITHMS[name], Wrapper):
-        return problem.with_algorithm(make("rule", ALGORITHMS, name, typed, OnePassSGD(**own)))
-    return problem.with_algorithm(make("rule", ALGORITHMS, name, typed, **own))
+    first, like = in_place_of(problem.algorithm, ALGORITHMS[name], typed.pop("batch", None))
+    return problem.with_algorithm(make("rule", ALGORITHMS, name, typed, *first, **like))
 
 
 @click.command(cls=Command, short_help="List the algorithms.")

@@ -11,7 +11,8 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
-from sgdlimits.algorithm import ALGORITHMS, Descent, OnePassSGD, Wrapper
+from sgdlimits.algorithm import ALGORITHMS, Descent, OnePassSGD
+from sgdlimits.algorithm.sgd import in_place_of
 from sgdlimits.domain import DOMAINS, number, whole
 from sgdlimits.errors import BadInput, in_short
 from sgdlimits.level import ODE, SDE, Chain, Level, MeanField
@@ -129,10 +130,8 @@ class Setting:
                    if field.default is dataclasses.MISSING and name not in self.rule_parameters]  # fmt: skip
         if missing:
             raise BadInput(f"the rule {self.rule} needs {missing[0]}, which is missing. Give it.")
-        cls, own = ALGORITHMS[self.rule], {f.name: getattr(plain_sgd, f.name) for f in dataclasses.fields(Descent)}
-        if issubclass(cls, Wrapper):
-            return cls(OnePassSGD(**own), **self.rule_parameters)
-        return cls(**own, **self.rule_parameters)
+        first, like = in_place_of(plain_sgd, ALGORITHMS[self.rule])
+        return ALGORITHMS[self.rule](*first, **like, **self.rule_parameters)
 
     @cached_property
     def problem(self) -> Problem:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import numpy as np
 
-from sgdlimits.algorithm import ALGORITHMS, Descent, OnePassSGD
-from sgdlimits.algorithm.base import Wrapper
+from sgdlimits.algorithm import ALGORITHMS, OnePassSGD
+from sgdlimits.algorithm.sgd import in_place_of
 from sgdlimits.domain import DOMAINS
 from sgdlimits.errors import BadInput, in_short
 from sgdlimits.level import LEVELS, Level
@@ -231,11 +231,8 @@ def _ruled(problem: Problem, name: str | None = None, **own: Any) -> Problem:
     algorithm = getattr(problem, "algorithm", None)
     if not isinstance(algorithm, OnePassSGD):
         raise BadInput(f"rule must be left out for this problem, whose algorithm is its own; got {name!r}.")
-    like = {each.name: getattr(algorithm, each.name) for each in dataclasses.fields(Descent)}
-    like |= {"batch": own.pop("batch")} if "batch" in own else {}
-    cls = ALGORITHMS[name]
-    made = cls(OnePassSGD(**like), **own) if issubclass(cls, Wrapper) else cls(**{**like, **own})
-    return problem.with_algorithm(made)  # type: ignore[attr-defined]
+    first, like = in_place_of(algorithm, ALGORITHMS[name], own.pop("batch", None))
+    return problem.with_algorithm(ALGORITHMS[name](*first, **{**like, **own}))  # type: ignore[attr-defined]
 
 
 def _level(thing: Any) -> Level:
