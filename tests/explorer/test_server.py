@@ -24,7 +24,7 @@ SMALL = {"preset": "phase_retrieval", "d": 50, "t_max": 5, "runs": 4}
 def opened(address: str, **more):
     return connect(
         address.replace("http", "ws") + "socket",
-        **{"origin": address.rstrip("/"), "max_size": None, "close_timeout": 0.2, **more},
+        **{"origin": address.rstrip("/"), "max_size": None, "close_timeout": 0.2, "ping_interval": None, **more},
     )
 
 
@@ -145,3 +145,28 @@ def test_pieces_are_those_of_simulate(address):
             piece = until(page, "piece")
             mean += piece["curves"]["risk"]["mean"] if piece["level"] == "chain" else []
     np.testing.assert_allclose(mean, here.risk.values.mean(0), rtol=1e-6)
+
+
+def test_a_message_to_a_process_that_is_ending_reaches_the_next_one():
+    """A pipe closes before its process is gone: what is asked in between must not be lost."""
+    import asyncio
+
+    from sgdlimits.explorer.session import Session
+
+    async def answers():
+        session = Session()
+        session.start()
+        gone = session.process
+        gone.kill()
+        gone.join()
+        gone.is_alive = lambda: True
+        await asyncio.to_thread(session.ask, {"kind": "nothing"})
+        try:
+            while True:
+                message = await asyncio.wait_for(session.inbox.get(), 120)
+                if message["kind"] == "error":
+                    return message["text"]
+        finally:
+            session.close()
+
+    assert "no message of the kind 'nothing'" in asyncio.run(answers())

@@ -48,12 +48,14 @@ class Session:
             self.loop.call_soon_threadsafe(self.inbox.put_nowait, message)
 
     def ask(self, message: dict[str, Any]) -> None:
-        """Send a message to the process."""
+        """Send a message to the process, or to another one where it is ending: its pipe closes before it is gone."""
         self.start()
         try:
             self.connection.send(message)
         except OSError:
-            self._put({"kind": "died", "text": DIED})
+            self.close()
+            self.start()
+            self.connection.send(message)
 
     def close(self) -> None:
         """End the process at once."""
