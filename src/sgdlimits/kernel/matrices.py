@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache, partial
+
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, Float
+
+from sgdlimits.kernel.program import Untranslated
+from sgdlimits.kernel.walk import Flattening, Places, rule
 
 MOST_ROWS = 8
 """Eigenvectors of larger matrices are too many operations."""
@@ -97,3 +106,49 @@ def _ordered(one: tuple, other: tuple) -> list[tuple]:
 
 def _matrix(rows: list[list[Array]]) -> Array:
     return jnp.stack([jnp.stack(row) for row in rows])
+
+
+# --- rules -------------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _of_matrices(function: Callable, *shapes: tuple[int, ...]) -> ClosedJaxpr:
+    return jax.make_jaxpr(function)(*[jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes])
+
+
+def _each_matrix(walk: Flattening, function: Callable, *stacks: Places) -> list[Places]:
+    """A function of matrices, for each of those in the last two axes of arrays."""
+    whole, closed = stacks[0].shape[:-2], _of_matrices(function, *(stack.shape[-2:] for stack in stacks))
+    if any(walk.program.kind(int(place)) != "f64" for stack in stacks for place in stack.flat[:1]):
+        raise Untranslated("matrices in single precision")
+    results = [walk.call(closed, [stack[at] for stack in stacks]) for at in np.ndindex(whole)]
+    return [np.array(parts).reshape(*whole, *parts[0].shape) for parts in zip(*results, strict=True)]
+
+
+@rule("cholesky")
+def _(walk, equation, args):
+    return _each_matrix(walk, cholesky, args[0])
+
+
+@rule("triangular_solve")
+def _(walk, equation, args):
+    """XA = B is A'X' = B', and what is upper triangular is lower in the opposite order."""
+    p, (A, B) = equation.params, args
+    A, B = (A, B) if p["left_side"] else (A.swapaxes(-1, -2), B.swapaxes(-1, -2))
+    A = A.swapaxes(-1, -2) if p["transpose_a"] else A
+    back = p["lower"] == (p["transpose_a"] == p["left_side"])
+    A, B = (A[..., ::-1, ::-1], B[..., ::-1, :]) if back else (A, B)
+    (X,) = _each_matrix(walk, _SOLVE[p["unit_diagonal"]], A, B)
+    X = X[..., ::-1, :] if back else X
+    return X if p["left_side"] else X.swapaxes(-1, -2)
+
+
+_SOLVE = {unit: partial(solve_lower, unit=unit) for unit in (False, True)}
+
+
+@rule("eigh")
+def _(walk, equation, args):
+    p, A = equation.params, args[0]
+    if A.shape[-1] > MOST_ROWS or p["subset_by_index"] not in (None, (0, A.shape[-1])):
+        raise Untranslated("eigh")
+    return _each_matrix(walk, eigh, A if p["lower"] else A.swapaxes(-1, -2))

@@ -17,8 +17,9 @@ from jaxtyping import PyTree
 
 from sgdlimits.kernel.base import Moment
 from sgdlimits.kernel.bounds import bounded
-from sgdlimits.kernel.flatten import Flattening, about, lowered
+from sgdlimits.kernel.flatten import about, lowered
 from sgdlimits.kernel.program import Program, Untranslated
+from sgdlimits.kernel.walk import Flattening
 from sgdlimits.random import Stream
 
 MOST_NODES = 50_000

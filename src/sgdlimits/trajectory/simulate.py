@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -26,17 +26,15 @@ from sgdlimits.statistics.overlaps import Overlaps, shown
 from sgdlimits.statistics.particles import Particles
 from sgdlimits.statistics.trees import one_of
 from sgdlimits.trajectory.record import condition_text, noted, to_json
+from sgdlimits.trajectory.resume import Before, Old, earlier
 from sgdlimits.trajectory.schema import (
     INTERRUPTED,
     RESERVED,
     Piece,
-    State,
     build,
-    check_form,
     describe,
     gathered,
     repeats,
-    state_of,
 )
 
 PIECE_SECONDS = 0.08
@@ -271,47 +269,6 @@ class Plan:
         return build(piece, self.engine.problem, {**self.attributes, **how}, journey.state())
 
 
-class Old(NamedTuple):
-    """What a batch of runs goes on from: a dataset, the state at its last time, the clock from there, and who had ended."""
-
-    dataset: xr.Dataset
-    state: np.ndarray
-    clock: Clock
-    ended: np.ndarray
-
-
-class Before(NamedTuple):
-    """What a simulation goes on from: a dataset, or nothing; and whether time zero is saved."""
-
-    dataset: xr.Dataset | None
-    state: State
-    from_zero: bool
-
-    @property
-    def runs(self) -> int:
-        return 0 if self.dataset is None else self.dataset.sizes["run"]
-
-    def groups(self) -> list[int]:
-        """How many neighbouring runs each stand at one time."""
-        if self.dataset is None:
-            return []
-        t = self.state.t
-        return np.diff(np.flatnonzero(np.concatenate([[True], t[1:] != t[:-1], [True]]))).tolist()
-
-    def of(self, which: np.ndarray, clock: Clock) -> Old | None:
-        """What these runs go on from, or None where they set out."""
-        if self.dataset is None or which[0] >= self.runs:
-            return None
-        state = State(*(part[which] for part in self.state))
-        mine = self.dataset.isel(run=which, t=self.dataset.t.values <= state.t[0])
-        mine.encoding = {"state": state}
-        later = clock.t > state.t[0] * (1 + 1e-12)
-        rest = [
-            np.concatenate([here.values[-1:], there[later]]) for here, there in zip((mine.t, mine.step), clock, strict=True)
-        ]
-        return Old(mine, state.numbers, Clock(*rest), ~np.isin(mine.status.values, (FINISHED, INTERRUPTED)))
-
-
 def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch, kernel) -> Plan:
     """Everything checked and chosen, nothing computed but the start of the first run."""
     start = as_start(start)
@@ -338,7 +295,7 @@ def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume
         "until": condition_text(condition),
         "observe": json.dumps({name: noted(fn) for name, fn in watched.functions}),
     }
-    before = _before(resume, engine, attributes, runs, engine.snap(wanted).t[0] == 0)
+    before = earlier(resume, engine, attributes, runs, engine.snap(wanted).t[0] == 0)
     job = Job(seed, np.arange(runs), clock, condition, watched, kernel)
     return Plan(engine, start, before, job, engine.most if batch is None else min(engine.most, batch), attributes)
 
@@ -355,27 +312,6 @@ def _check_start(level: Level, start: Start, seed: int, runs: int) -> None:
             RepeatedWarning,
             stacklevel=5,
         )
-
-
-def _before(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: int, from_zero: bool) -> Before:
-    if resume is None:
-        return Before(None, State(np.zeros((0, 0)), np.zeros(0)), from_zero)
-    attrs = check_form(resume).attrs
-    same = {**attributes, "level_parameters": to_json(engine.level)}
-    for name in ("problem", "level_parameters", "start", "seed", "until", "observe"):
-        if attrs.get(name, "{}" if name == "observe" else None) != same[name]:
-            raise BadInput(
-                f"resume must be a dataset of the same simulation, but its {name} differs. Give the same, or leave out resume."
-            )
-    if resume.sizes["run"] > runs:
-        raise BadInput(f"resume has {resume.sizes['run']} runs, more than runs = {runs}. Give at least as many runs.")
-    state = state_of(resume)
-    if state is None or len(state.t) != resume.sizes["run"] or not np.isin(state.t.max(), resume.t.values):
-        raise BadInput(
-            "resume does not hold the state of its runs at its last time: it was cut, is too large, or was written by an older "
-            "version. Simulate from the start."
-        )
-    return Before(resume, state, from_zero)
 
 
 def _count(save: int | np.ndarray) -> int:

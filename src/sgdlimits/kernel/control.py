@@ -1,0 +1,81 @@
+"""Rules for calls, which are followed, for scans, which are unrolled, and for `while`, which becomes a loop."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sgdlimits.kernel.bounds import scan_counts
+from sgdlimits.kernel.program import Loop
+from sgdlimits.kernel.walk import rule
+
+
+@rule(
+    "jit",
+    "pjit",
+    "closed_call",
+    "core_call",
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+    "remat",
+    "checkpoint",
+)
+def _(walk, equation, args):
+    names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+    return walk.call(next(equation.params[name] for name in names if name in equation.params), args)
+
+
+@rule("platform_index")
+def _(walk, equation, args):
+    names = equation.params["platforms"]
+    return walk.constants(np.int32(next(i for i, one in enumerate(names) if one is None or "cpu" in one)))
+
+
+@rule("cond")
+def _(walk, equation, args):
+    branches, known = equation.params["branches"], walk.values(args[0])
+    if known is not None:
+        return walk.call(branches[min(max(int(known), 0), len(branches) - 1)], args[1:])
+    options = [walk.call(branch, args[1:]) for branch in branches]
+    index = walk.program.convert(int(args[0]), "i32")
+    return [walk.choose(index, list(results)) for results in zip(*options, strict=True)]
+
+
+@rule("scan")
+def _(walk, equation, args):
+    p = equation.params
+    n, m = scan_counts(p)
+    fixed, carry, rows, made = args[:n], args[n : n + m], args[n + m :], {}
+    for i in reversed(range(p["length"])) if p["reverse"] else range(p["length"]):
+        results = walk.call(p["jaxpr"], [*fixed, *carry, *(row[i] for row in rows)])
+        carry, made[i] = results[:m], results[m:]
+    count = len(equation.outvars) - m
+    return [*carry, *(np.array([made[i][j] for i in range(p["length"])], int) for j in range(count))]
+
+
+@rule("while")
+def _(walk, equation, args):
+    """What no round changes is not carried: assumed of all at first, until it holds of the rest."""
+    p, program = equation.params, walk.program
+    n, m = p["cond_nconsts"], p["body_nconsts"]
+    if_, body, first = args[:n], args[n : n + m], args[n + m :]
+    asks = lambda state: int(walk.call(p["cond_jaxpr"], [*if_, *state])[0])
+    begin = asks(first)
+    if program.value(begin) is not None and not program.value(begin):
+        return list(first)
+    flat = np.concatenate([part.ravel() for part in first])
+    cuts, carried, number = np.cumsum([part.size for part in first])[:-1], np.zeros(flat.size, bool), program.new_loop()
+    parts = lambda places: [x.reshape(part.shape) for x, part in zip(np.split(places, cuts), first, strict=True)]
+    while True:
+        names = [program.node("carry", program.kind(place), (), (number, i)) for i, place in enumerate(flat.tolist())]
+        state = parts(np.where(carried, names, flat))
+        results = walk.call(p["body_jaxpr"], [*body, *state])
+        after = np.concatenate([part.ravel() for part in results])
+        changed = after != np.where(carried, names, flat)
+        if not (changed & ~carried).any():
+            break
+        carried |= changed
+    loop = Loop(tuple(np.array(names)[carried].tolist()), tuple(after[carried].tolist()), asks(results))
+    out = flat.copy()
+    out[carried] = program.loop(begin, flat[carried].tolist(), loop)
+    return parts(out)

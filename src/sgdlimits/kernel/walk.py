@@ -1,0 +1,117 @@
+"""The walk over a jaxpr that unrolls it into single numbers, and the table of rules for its primitives.
+
+An array is an array of places in the program. What moves numbers about (slices, transposes, broadcasts) then costs nothing,
+scans are unrolled, and calls are followed. A primitive without a rule raises `Untranslated`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from typing import Any
+
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from sgdlimits.kernel.elementary import ELEMENTARY
+from sgdlimits.kernel.program import KINDS, Program, Untranslated
+
+Places = np.ndarray
+Rule = Callable[["Flattening", Any, list[Places]], Any]
+_KIND = {np.dtype(kind).name: name for name, kind in KINDS.items()} | {"int8": "i32", "uint8": "u32"}
+SAME = {
+    **{name: name for name in ("add", "sub", "mul", "div", "max", "min", "neg", "abs", "sqrt", "rsqrt", "floor", "ceil")},
+    **{name: name for name in ("sign", "rem", "and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge", *ELEMENTARY)},
+    "add_any": "add", "shift_left": "shl", "shift_right_arithmetic": "shr",
+}  # fmt: skip
+"""Primitives that are operations of a program on each entry."""
+REDUCE = {
+    "reduce_sum": "add",
+    "reduce_prod": "mul",
+    "reduce_max": "max",
+    "reduce_min": "min",
+    "reduce_and": "and",
+    "reduce_or": "or",
+}
+RULES: dict[str, Rule] = {}
+
+
+def kind_of(dtype: Any) -> str:
+    """The kind of numbers of an array."""
+    name = np.dtype(dtype).name
+    if name not in _KIND:
+        raise Untranslated(name)
+    return _KIND[name]
+
+
+class Flattening:
+    """A walk over jaxprs that adds their operations to a program."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    def call(self, closed: ClosedJaxpr | Jaxpr, arguments: Sequence[Places]) -> list[Places]:
+        if isinstance(closed, ClosedJaxpr):
+            return self._run(closed.jaxpr, [self.constants(value) for value in closed.consts], arguments)
+        return self._run(closed, [], arguments)
+
+    def constants(self, value: Any) -> Places:
+        value = np.asarray(value)
+        kind = kind_of(value.dtype)
+        return np.array([self.program.const(number, kind) for number in value.ravel()], int).reshape(value.shape)
+
+    def each(self, operation: Callable[..., int], *arrays: Places) -> Places:
+        """An operation on single numbers, entry by entry."""
+        whole = np.broadcast_arrays(*arrays)
+        entries = zip(*(array.ravel().tolist() for array in whole), strict=True)
+        return np.array([operation(*entry) for entry in entries], int).reshape(whole[0].shape)
+
+    def op(self, name: str, *arrays: Places) -> Places:
+        return self.each(partial(self.program.op, name), *arrays)
+
+    def values(self, places: Places) -> np.ndarray | None:
+        """Whole numbers, where all of them are known."""
+        found = [self.program.value(place) for place in places.ravel().tolist()]
+        return None if any(value is None for value in found) else np.array(found, int).reshape(places.shape)
+
+    def _run(self, jaxpr: Any, constants: Sequence[Places], arguments: Sequence[Places]) -> list[Places]:
+        known: dict[Any, Places] = {}
+        read = lambda atom: self.constants(atom.val) if isinstance(atom, Literal) else known[atom]
+        for variable, value in zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True):
+            known[variable] = np.asarray(value, int).reshape(variable.aval.shape)
+        for equation in jaxpr.eqns:
+            results = self._equation(equation, [read(atom) for atom in equation.invars])
+            for variable, value in zip(equation.outvars, results, strict=True):
+                known[variable] = np.asarray(value, int).reshape(variable.aval.shape)
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _equation(self, equation: Any, arguments: list[Places]) -> Sequence[Places]:
+        name = equation.primitive.name
+        if name in SAME:
+            return [self.op(SAME[name], *arguments)]
+        if name in REDUCE:
+            axes = equation.params["axes"]
+            rows = np.moveaxis(arguments[0], axes, range(len(axes))).reshape(-1, *equation.outvars[0].aval.shape)
+            return [reduce(partial(self.op, REDUCE[name]), rows)]
+        if name not in RULES:
+            raise Untranslated(name)
+        results = RULES[name](self, equation, arguments)
+        return results if isinstance(results, list) else [results]
+
+    def choose(self, index: int, options: Sequence[Places]) -> Places:
+        """The option with a number that is known only when the replica runs; beyond either end, that end."""
+        chosen, kind = options[-1], self.program.kind(index)
+        for number in range(len(options) - 2, -1, -1):
+            here = np.array(self.program.op("le", index, self.program.const(number, kind)))
+            chosen = self.op("select", here, options[number], chosen)
+        return chosen
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register how primitives are written."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
