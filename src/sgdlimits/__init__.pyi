@@ -19,6 +19,7 @@ from .algorithm import (
     OnePassSGD as OnePassSGD,
     Private as Private,
     Repeated as Repeated,
+    Scheduled as Scheduled,
     SignSGD as SignSGD,
 )
 from .analysis import (

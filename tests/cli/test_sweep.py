@@ -33,6 +33,19 @@ runs = 0
 keep = ["final_rsk"]
 [points]
 """
+KEYS = """
+preset = "phase_retrieval"
+save = "all"
+common = "yes"
+kernel = "abacus"
+t_max = 1
+refine = {valu = "learnt", rounds = 0}
+[fixed]
+d = 2.5
+[grid]
+lr = [-1]
+rule = ["hevy_ball"]
+"""
 BAD = {
     "no file": (None, ["there is no file x.toml"]),
     "no TOML": ("runs = = 1", ["x.toml is not TOML", "line 1"]),
@@ -45,6 +58,12 @@ BAD = {
         "4 mistakes", "grid.snr.count is missing", "grid.noise must be a finite number of at least 0; got -1",
         "grid.widht is no parameter of this sweep",
     ]),
+    "keys": (KEYS, [
+        "9 mistakes", "save must be a number of times", "common Input should be a valid boolean", "kernel must be one of xla",
+        "refine.value is missing", "refine.rounds Input should be", "refine.valu is not a key of a sweep. Did you mean value?",
+        "fixed.d must be", "grid.lr must be", "grid.rule must be one of sgd",
+    ]),
+    "a part of a refined grid": (GOOD.replace("runs = 4", 'refine = "final_risk"'), ["refine needs all points"], "--shard 1/2"),
     "missing": ('preset = "phase_retrieval"\n[grid]\nlr = [0.1]', ["t_max is missing", "d is missing, which the level chain"]),
     "two designs": (GOOD + "[random]\ncount = 3\nwidth = [1, 4]", ["grid and random are both there"]),
     "no points": ('preset = "phase_retrieval"\nt_max = 1\n[fixed]\nd = 30', ["the points are missing"]),
@@ -55,10 +74,10 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_all_mistakes_of_a_file_are_told_at_once(case, command, tmp_path):
-    text, words = BAD[case]
+    text, words, *more = BAD[case]
     if text is not None:
         (tmp_path / "x.toml").write_text(text)
-    result = command("sweep x.toml")
+    result = command(" ".join(["sweep x.toml", *more]))
     assert result.exit_code == 2, result.output
     assert "Traceback" not in result.output
     for each in words:

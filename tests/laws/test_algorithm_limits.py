@@ -39,6 +39,7 @@ LIMITS = {
     "rate": (sl.Averaged(sl.OnePassSGD(1.5, sphere=True), rate=2.0), ("M", "average_M", "average_student")),
     "clipped": (sl.Clipped(sl.OnePassSGD(1.5), 0.2), ("M", "Q")),
     "adagrad": (sl.AdaGradNorm(1.0, 0.1), ("M", "Q", "sum")),
+    "scheduled": (sl.Scheduled(sl.HeavyBall(0.6, 0.8), 1.0, span=0.5, warmup=0.3), ("M", "Q")),
     "private": (sl.Private(sl.OnePassSGD(1.5), 0.3, 0.5), ("M", "Q")),
 }
 
@@ -58,6 +59,24 @@ def test_momentum_is_sgd_at_a_larger_rate():
     for one, other in zip(jax.tree.leaves(ball.drift(START)), jax.tree.leaves(plain.drift(START)), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-14)
     np.testing.assert_allclose(ball.covariance(START), plain.covariance(START), atol=1e-13)
+
+
+def test_a_schedule_is_the_base_at_its_rates_of_the_time():
+    rule = sl.Scheduled(sl.OnePassSGD(2.0, lr_second=0.4, ridge=0.3), power=2.0, span=3.0, warmup=4.0)
+    problem = committee(rule)
+    for t, factor in ((0.0, 0.0), (1.0, 1 / 4 * 9 / 16), (6.0, 1 / 9)):
+        now = committee(sl.OnePassSGD(2.0 * factor, lr_second=0.4 * factor, ridge=0.3)) if factor else None
+        for of in (lambda problem, t: problem.drift(START, t), lambda problem, t: problem.covariance(START, t)):
+            for one, other in zip(*(jax.tree.leaves(of(each, t)) for each in (problem, now or problem)), strict=True):
+                np.testing.assert_allclose(one, other if factor else 0 * one, atol=1e-14)
+
+
+def test_rates_that_begin_at_zero_do_not_make_the_steps_of_the_sde_long():
+    rule = sl.Scheduled(sl.OnePassSGD(0.1, sphere=True), power=1.0, span=10.0, warmup=3.0)
+    problem, start = sl.presets.phase_retrieval(algorithm=rule), sl.FixedInit(0.3)
+    ends = [sl.simulate(problem, level, start, t_max=20, runs=runs, save=2).M.values[:, -1] for level, runs in
+            ((sl.SDE(2000), 64), (sl.ODE(), 1))]  # fmt: skip
+    assert abs(ends[0].mean() - ends[1].mean()) < 5 * ends[0].std() / 8 + 1 / 2000  # five standard errors, and order 1/d
 
 
 # --- drifts of steps that are not linear in the gradient ---------------------------------------------------------------------

@@ -154,6 +154,13 @@ def muon(rule, s, grad, d):
     s["student"], s["velocity"] = held(rule, u, a - second * w - second * rule.ridge / d * a), (V, w)
 
 
+def scheduled(rule, s, grad, d):
+    t = s["steps"] * rule.batch / d
+    factor = min(1.0, t / rule.warmup) / (1 + t / rule.span) ** rule.power
+    slow = eqx.tree_at(lambda rule: (rule.lr, rule.lr_second), rule.base, tuple(factor * rate for rate in rates(rule.base)))
+    step(slow, s, grad, d)
+
+
 def decayed(rule, s, grad, d):
     u, a = s["student"]
     step(rule.base, s, grad, d)
@@ -207,6 +214,7 @@ IN_SPACE = {
     "Repeated": repeated,
     "Muon": muon,
     "Decayed": decayed,
+    "Scheduled": scheduled,
     "Turning": turning,
     "Elastic": elastic,
 }
@@ -298,6 +306,7 @@ RULES = {
     "Muon, batches": (sl.Muon(0.7, batch=3, **BOTH), FULL),
     "Muon, fewer samples than units": (sl.Muon(0.7, sphere=True), 12),
     "Muon with momentum": (sl.Muon(0.7, 0.6, **BOTH), 6),
+    "scheduled momentum": (sl.Scheduled(sl.HeavyBall(3.0, 0.5, **BOTH), 0.7, span=2.0, warmup=1.0), 12),
     "decayed momentum": (sl.Decayed(sl.HeavyBall(2.0, 0.5, **BOTH), 0.8), 12),
     "averaged, decayed Muon": (sl.Averaged(sl.Decayed(sl.Muon(0.7, batch=3, lr_second=1.5), 0.8)), FULL),
     "turning": (Turning(3.0, **BOTH), 6),
@@ -311,7 +320,7 @@ def test_chain_has_the_law_of_the_algorithm_in_space(rule, same_law):
     same_law(*samples(run(this, sl.Chain(d)), in_space(this, d, seed=2)))
 
 
-@pytest.mark.parametrize("rule", ["Muon with momentum", "averaged clipped momentum", "private"])
+@pytest.mark.parametrize("rule", ["Muon with momentum", "averaged clipped momentum", "private", "scheduled momentum"])
 def test_sgd_has_the_law_of_the_algorithm_in_space(rule, same_law):
     this, d = RULES[rule]
     same_law(*samples(run(this, sl.SGD(d), seed=3), in_space(this, d, seed=4)))

@@ -10,6 +10,7 @@ from sgdlimits.algorithm.momentum import HeavyBall, Nesterov
 from sgdlimits.algorithm.muon import Muon
 from sgdlimits.algorithm.normalised import AdaGradNorm, Normalised
 from sgdlimits.algorithm.repeated import Repeated
+from sgdlimits.algorithm.schedule import Scheduled
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.algorithm.sharpness import SAM, Extragradient
 
@@ -27,6 +28,7 @@ ALGORITHMS = {
     "private": Private,
     "muon": Muon,
     "decayed": Decayed,
+    "scheduled": Scheduled,
     "sign_sgd": SignSGD,
     "adam": Adam,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax
@@ -98,6 +98,10 @@ class Algorithm(eqx.Module):
     def limit(self) -> Algorithm:
         """The algorithm that this one becomes as d grows, where that is another one."""
         return self
+
+    def at_rates(self, factor: Float[Array, ""]) -> Self:
+        """The same with all learning rates multiplied by a factor."""
+        raise BadInput(f"{_name(self)} does not say which of its numbers are learning rates. Give it `at_rates`.")
 
     def inputs(self, width: int) -> int:
         """L, the vectors of one step."""
@@ -219,6 +223,10 @@ class Descent(Algorithm):
     def lr_sample(self):
         return self.lr / self.batch
 
+    def at_rates(self, factor):
+        rates = jax.tree.leaves((self.lr, self.lr_second))
+        return eqx.tree_at(lambda rule: jax.tree.leaves((rule.lr, rule.lr_second)), self, [factor * rate for rate in rates])
+
     def push(self, now: Now, at: Weights | None = None) -> Weights:
         """Minus the learning rates times the gradient of loss and ridge, over d, at the students or elsewhere."""
         return self.downhill(now.gradient(at) + (self.ridge * now.per) * (now.student if at is None else at))
@@ -282,6 +290,9 @@ class Wrapper(Algorithm):
     @property
     def lr_sample(self):
         return self.base.lr_sample
+
+    def at_rates(self, factor):
+        return eqx.tree_at(lambda rule: rule.base, self, self.base.at_rates(factor))
 
     def __check_init__(self) -> None:
         if not isinstance(self.base, Algorithm):

@@ -56,7 +56,7 @@ def sweep(file: str, **given: Any) -> None:
     from sgdlimits.sweeps.job import SweepFailed, SweepStopped, compute
     from sgdlimits.sweeps.spec import read_spec
 
-    job = dataclasses.replace(read_spec(file), shard=_shard(given["shard"]))
+    job = read_spec(file).part(_shard(given["shard"]))
     if given["folder"]:
         job = dataclasses.replace(job, folder=given["folder"])
     if given["status"]:

@@ -29,12 +29,7 @@ def kernel_for(process: Steps, until: Ending | None, carry: Carry, asked: str | 
     does not know something, its name and a line of the log say what.
     """
     wished = asked or os.environ.get("SGDLIMITS_KERNEL") or _fastest()
-    name, single = wished.removesuffix(SINGLE), wished.endswith(SINGLE)
-    if name not in KERNELS:
-        raise BadInput(
-            f"kernel must be one of {', '.join(KERNELS)}, each with {SINGLE} or without; got {wished!r}. "
-            "Leave it out to have it chosen."
-        )
+    name, single = check_kernel(wished), wished.endswith(SINGLE)
     if asked is None and process.runs_axis != -1:  # weights in R^d are arrays, not a few numbers
         name = "xla"
     try:
@@ -47,6 +42,17 @@ def kernel_for(process: Steps, until: Ending | None, carry: Carry, asked: str | 
         kernel.name = f"xla{SINGLE * single}, since {name} does not take {reason}"
         LOG.info("the steps of %s are made by %s", type(process).__name__, kernel.name)
     return kernel
+
+
+def check_kernel(wished: str) -> str:
+    """The name of a kernel without its precision; `BadInput` where there is none of the name."""
+    name = wished.removesuffix(SINGLE)
+    if name not in KERNELS:
+        raise BadInput(
+            f"kernel must be one of {', '.join(KERNELS)}, each with {SINGLE} or without; got {wished!r}. "
+            "Leave it out to have it chosen."
+        )
+    return name
 
 
 def _fastest() -> str:

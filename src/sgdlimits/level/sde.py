@@ -41,6 +41,8 @@ from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add, for_samples, number_array, runs_first, runs_last
 
 STEP_TIMES_RATE, DIFFERENCE = 0.025, 1e-6
+TIMES = (0.0, 0.1, 1.0, 10.0, 100.0, 1000.0)
+"""At which the rates of a problem that changes with time are looked at."""
 SAMPLES = 4
 """One number for all steps, so that another learning rate or dimension compiles nothing."""
 FEW_STATISTICS = 8
@@ -93,17 +95,24 @@ class SDE(Level):
 
 
 def fastest_rate(problem: Problem, stats: PyTree) -> float:
-    """The largest modulus of the drift's linear rates at statistics of one run, from differences: it sets a scale only."""
+    """The largest modulus of the drift's linear rates at statistics of one run, from differences: it sets a scale only.
+
+    Where the problem changes with time, that is the largest over times: a learning rate may begin at zero.
+    """
     vector = np.asarray(problem.vector(stats))
     along = compiled(_along, problem, stats, quick=True)
-    slope = lambda x: np.asarray(along(x))
+    slope = lambda t, x: np.asarray(along(t, x))
     steps = DIFFERENCE * np.eye(vector.size) * np.maximum(1.0, np.abs(vector))
-    columns = [(slope(vector + step) - slope(vector - step)) / (2 * step.max()) for step in steps]
-    return max(1e-6, float(np.abs(np.linalg.eigvals(np.stack(columns, axis=1))).max()))
+
+    def rate(t: float) -> float:
+        columns = [(slope(t, vector + step) - slope(t, vector - step)) / (2 * step.max()) for step in steps]
+        return float(np.abs(np.linalg.eigvals(np.stack(columns, axis=1))).max())
+
+    return max(1e-6, *map(rate, (0.0,) if problem.at(1.0) is problem else TIMES))
 
 
-def _along(problem: Problem, stats: PyTree, x: Any) -> Float[Array, " n"]:
-    return problem.vector(problem.drift(problem.from_vector(x, stats)))
+def _along(problem: Problem, stats: PyTree, t: Any, x: Any) -> Float[Array, " n"]:
+    return problem.vector(problem.drift(problem.from_vector(x, stats), t))
 
 
 def _largest(state: PyTree) -> Float[Array, " runs"]:

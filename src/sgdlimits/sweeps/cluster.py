@@ -10,7 +10,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.sweeps.engine import RETRIES, Engine, Outcome
 from sgdlimits.sweeps.recipe import Recipe
 from sgdlimits.sweeps.store import Folder
-from sgdlimits.sweeps.unit import Unit
+from sgdlimits.sweeps.unit import Unit, hashed
 from sgdlimits.sweeps.worker import FAILED, attempt_text
 
 SETTINGS = {
@@ -63,9 +63,10 @@ class Dask(Engine):
         from distributed import as_completed
 
         text, where = recipe.to_json(), str(folder.path.resolve())
+        sweep = hashed([text, where])  # a scheduler may have others, with the same units for other folders
         with dask.config.set(SETTINGS), self._client() as client:
             submit = lambda unit, tries: client.submit(
-                _attempt, text, where, unit.to_json(), key=f"{unit.name}-{tries}", pure=False, retries=0
+                _attempt, text, where, unit.to_json(), key=f"{sweep}-{unit.name}-{tries}", pure=False, retries=0
             )
             tasks, ending = {}, as_completed(raise_errors=False)
             for unit in units:

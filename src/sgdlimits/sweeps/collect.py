@@ -60,10 +60,15 @@ def collect(
     ...     sl.collect(folder).final_risk.sizes
     Frozen({'lr': 2, 'noise': 3, 'run': 4})
     """
-    rows = list(rows_of(Folder(folder), keys, runs, lazy).values())
-    if not rows:
+    keys = None if keys is None else list(keys)
+    found = rows_of(Folder(folder), keys, runs, lazy)
+    if not found:
         raise BadInput(f"{folder} holds no results yet. Run a sweep into it.")
+    rows = [found[key] for key in keys or found if key in found]
     names, points = _varied(rows)
+    if keys is None:  # files come by their hashes
+        order = sorted(range(len(rows)), key=lambda i: tuple(points[i].values()))
+        rows, points = [rows[i] for i in order], [points[i] for i in order]
     axes = {name: _sorted([point[name] for point in points]) for name in names}
     whole = bool(names) and len({tuple(map(repr, point.values())) for point in points}) == len(points)
     regular = whole and len(points) > SHARE * np.prod([len(values) for values in axes.values()], dtype=float)
@@ -177,7 +182,7 @@ def _varied(rows: list[Row]) -> tuple[list[str], list[dict[str, Any]]]:
     """The parameters that sweeps varied or in which points differ, and their values at each point."""
     names = list(dict.fromkeys(name for row in rows for name in row.varied))
     for name in {name: None for row in rows for name in row.full}:
-        if name not in names and len({repr(row.full.get(name)) for row in rows}) > 1:
+        if name not in names and len({repr(row.full[name]) for row in rows if name in row.full}) > 1:
             names.append(name)
     points = [{name: row.varied.get(name, row.full.get(name, "none")) for name in names} for row in rows]
     for name in names:  # numbers together with words are words

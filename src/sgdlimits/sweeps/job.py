@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import xarray as xr
@@ -23,7 +24,7 @@ from sgdlimits.sweeps.choose import as_engine
 from sgdlimits.sweeps.collect import collect
 from sgdlimits.sweeps.design import Design, as_design
 from sgdlimits.sweeps.engine import Outcome
-from sgdlimits.sweeps.recipe import RULE, Recipe
+from sgdlimits.sweeps.recipe import END, RULE, Recipe
 from sgdlimits.sweeps.refine import Refine, as_refine
 from sgdlimits.sweeps.store import Folder, missing
 from sgdlimits.sweeps.unit import Unit, unit_of
@@ -68,37 +69,32 @@ class Sweep:
         if wrong:
             raise BadInput(wrong[0] if len(wrong) == 1 else "\n  ".join([f"there are {len(wrong)} mistakes:", *wrong]))
         recipe.simulation(design.points[0])
-        if refine is not None and shard is not None:
+        found = None if refine is None else as_refine(refine, recipe, design)
+        return cls(recipe, design, runs, os.fspath(folder), refine=found).part(shard)
+
+    def part(self, shard: tuple[int, int] | None) -> Sweep:
+        """The i-th of n parts, for (i, n)."""
+        if self.refine is not None and shard is not None:
             raise BadInput("refine needs all points, and a shard has some. Refine when all shards are done.")
-        return cls(
-            recipe, design, runs, os.fspath(folder), shard, None if refine is None else as_refine(refine, recipe, design)
-        )
+        return dataclasses.replace(self, shard=shard)
 
     @cached_property
     def units(self) -> list[Unit]:
-        """All units, or those of the shard; points that compile alike are neighbours."""
+        """All units, or those of the shard, as their points come."""
         units = [unit_of(self.recipe, point, 0, self.runs) for point in self.design.points]
-        units = list({unit.key: unit for unit in units}.values())
-        if self.shard is not None:
-            index, shards = self.shard
-            units = [unit for unit in units if int(unit.key, 16) % shards == index - 1]
-        order = {repr(_shape(unit)): i for i, unit in reversed(list(enumerate(units)))}
-        return sorted(units, key=lambda unit: order[repr(_shape(unit))])
-
-
-def _shape(unit: Unit) -> list:
-    """The parameters of a point that decide what is compiled: all but numbers with a fraction."""
-    return [value for value in unit.point.values() if not isinstance(value, float)]
+        index, shards = self.shard or (1, 1)
+        return [unit for unit in {unit.key: unit for unit in units}.values() if int(unit.key, 16) % shards == index - 1]
 
 
 def mistakes(recipe: Recipe, columns: dict[str, list], rules: Iterable[Any] | None = None) -> Iterable[str]:
     """What is wrong with values of parameters, a sentence each; `rules` are those that the points have."""
+    known = list(rules or [recipe.fixed.get(RULE)])
     for name, values in columns.items():
         try:
-            for rule in rules or [recipe.fixed.get(RULE)]:
-                recipe.users(name, rule)
-                for value in values:
-                    recipe.check(name, value, rule)
+            for rule, value in product(known, values):
+                recipe.check(name, value, rule)
+            if name not in (RULE, END) and not any(recipe.users(name, rule) for rule in known):
+                yield f"{name} is a parameter of none of the rules {', '.join(map(str, known))}. Leave it out."
         except BadInput as reason:
             yield str(reason)
 
@@ -202,7 +198,8 @@ def compute(job: Sweep, engine: Any = None, *, retry: bool = False, progress: bo
 def _computed(job: Sweep, units: list[Unit], folder: Folder, engine: Any, retry: bool, progress: bool) -> list[Unit]:
     todo = list(missing(folder, units))
     failed = {unit.name: error for unit in todo if not retry and (error := folder.failure(unit))}
-    todo = [unit for unit in todo if unit.name not in failed]
+    alike = lambda unit: repr([value for value in unit.point.values() if not isinstance(value, float)])
+    todo = sorted((unit for unit in todo if unit.name not in failed), key=alike)  # those that compile alike are neighbours
     done, total = len(units) - len({unit.key for unit in todo}) - len(failed), len(units)
     if todo:
         turn = os.getpid() % len(todo)  # sweeps into one folder at once begin at different units

@@ -17,6 +17,7 @@ from sgdlimits.algorithm import ALGORITHMS, OnePassSGD
 from sgdlimits.algorithm.sgd import in_place_of
 from sgdlimits.domain import DOMAINS
 from sgdlimits.errors import BadInput, in_short
+from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.level import LEVELS, Level
 from sgdlimits.level.condition import as_condition
 from sgdlimits.problem.base import Problem
@@ -26,6 +27,7 @@ from sgdlimits.sweeps.design import Point, plain
 from sgdlimits.sweeps.keep import as_keep, stops
 from sgdlimits.sweeps.names import called, importable, named
 from sgdlimits.trajectory.record import from_json, to_json
+from sgdlimits.trajectory.simulate import saved_times
 
 RULE, END = "rule", "t_max"
 """Parameters beside those of the problem, the level and the start: which algorithm, and how long."""
@@ -73,6 +75,10 @@ class Recipe:
         """A recipe from what users give: names or objects."""
         fixed = {name: plain(value) for name, value in (more.pop("fixed", None) or {}).items()}
         kept = as_keep(keep)
+        if more.get("kernel") is not None:
+            check_kernel(more["kernel"])
+        if save is not None:
+            saved_times(save, more.get(END) or np.max(save))
         condition = as_condition(until) or stops(kept)
         fn = getattr(condition, "fn", None)
         stop = named(fn) if fn else to_json(condition) if condition is not None else None
@@ -143,18 +149,20 @@ class Recipe:
         return {**found, "rule": {"name": rule, **own["rule"]} if rule else {}, "simulate": {"t_max": float(t_max)}}
 
     def users(self, name: str, rule: str | None = None) -> list[str]:
-        """Which of problem, rule, level and start have a parameter; `BadInput` where none has."""
+        """Which of problem, rule, level and start have a parameter; `BadInput` where none has, but for one of other rules."""
         if name in (RULE, END):
             return []
         where, _, bare = name.rpartition(".")
         known = [part for part in ("problem", "level", "start") if bare in self.parts[part].parameters]
-        if rule is not None and rule not in ALGORITHMS:
-            raise BadInput(f"rule must be one of {', '.join(ALGORITHMS)}; got {in_short(rule)}. Give one of them.")
-        every = RULE in self.fixed or where == "rule"
-        rules: list[Any] = [ALGORITHMS[rule]] if rule else list(ALGORITHMS.values()) if every else []
-        if "problem" not in known and any(bare in {each.name for each in dataclasses.fields(cls)} for cls in rules):
+        rules: Mapping[str, Any] = ALGORITHMS
+        having = [each for each, cls in rules.items() if bare in {own.name for own in dataclasses.fields(cls)}]
+        if "problem" not in known and (rule in having or (having and rule is not None and rule not in list(ALGORITHMS))):
             known.append("rule")
         known = [part for part in known if part == where] if where else known
+        if not known and having and rule is not None and where in ("", "rule"):
+            if name in self.fixed:  # it is for points with another rule
+                return []
+            raise BadInput(f"{name} is no parameter of the rule {rule}, but of {', '.join(having)}. Give it in fixed.")
         if not known:
             choices = sorted({each for part in self.parts.values() for each in part.parameters} | {RULE, END})
             raise BadInput(f"{name} is no parameter of this sweep. Its parameters are {', '.join(choices)}.")
@@ -164,9 +172,11 @@ class Recipe:
         """`BadInput` where a value cannot be that of a parameter."""
         if name == END:
             DOMAINS[END](name, value)
+        if name == RULE and value not in list(ALGORITHMS):
+            raise BadInput(f"rule must be one of {', '.join(ALGORITHMS)}; got {in_short(value)}. Give one of them.")
         for where in self.users(name, rule):
-            checks = getattr(ALGORITHMS[rule] if where == "rule" and rule else self.parts.get(where, _NONE).make, "checks", {})
-            checks = checks or getattr(getattr(self.parts.get(where, _NONE).make, "__init__", None), "checks", {})
+            make = ALGORITHMS.get(str(rule)) if where == "rule" else self.parts[where].make
+            checks = getattr(make, "checks", None) or getattr(getattr(make, "__init__", None), "checks", {})
             bare = name.rpartition(".")[2]
             if bare in checks:
                 checks[bare](name, value)
@@ -199,9 +209,6 @@ class Part(NamedTuple):
     def required(self) -> list[str]:
         simple = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         return [name for name, p in self.parameters.items() if p.default is p.empty and p.kind in simple]
-
-
-_NONE = Part(dict, {})
 
 
 def encoded(value: Any) -> Any:

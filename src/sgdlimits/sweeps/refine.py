@@ -83,6 +83,9 @@ def as_refine(refine: Any, recipe: Recipe, design: Design) -> Refine:
     if found is None:
         raise BadInput(f"refine must be the name of a variable or Refine(...); got {in_short(refine)}. Give one of them.")
     check_count("rounds", found.rounds)
+    named = [*recipe.keep, "censored"] if "exit_time" in recipe.keep else list(recipe.keep)
+    if named and not any(":" in each for each in named) and found.value not in named:
+        raise BadInput(f"refine must name what is kept: {', '.join(named)}; got {in_short(found.value)}. Keep it.")
     numbers = [all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values) for values in design.axes.values()]
     if not design.axes or not all(numbers) or any(len(values) < 2 for values in design.axes.values()):
         raise BadInput("refine needs a grid of numbers, two or more on each axis. Give over=grid(...) with numbers.")

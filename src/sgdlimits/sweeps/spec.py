@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, ValidationError
 
 from sgdlimits.domain import DOMAINS, Check
 from sgdlimits.errors import BadInput, check_number, in_short
+from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.level import LEVELS
 from sgdlimits.level.condition import exits
 from sgdlimits.problem.presets import PRESETS
@@ -26,7 +27,8 @@ from sgdlimits.sweeps.job import Sweep, mistakes
 from sgdlimits.sweeps.keep import as_keep
 from sgdlimits.sweeps.names import called
 from sgdlimits.sweeps.recipe import END, RULE, Recipe
-from sgdlimits.sweeps.refine import Refine
+from sgdlimits.sweeps.refine import Refine, as_refine
+from sgdlimits.trajectory.simulate import saved_times
 
 
 class Table(BaseModel):
@@ -87,13 +89,25 @@ def _until(given: Any) -> Any:
     raise BadInput(f"must be {{exits = 0.5}} or module:function; got {in_short(given)}")
 
 
+def _save(given: Any) -> Any:
+    number = isinstance(given, (int, float)) and not isinstance(given, bool)
+    if not number and not (isinstance(given, list) and given and all(isinstance(each, (int, float)) for each in given)):
+        raise BadInput(f"must be a number of times or a list of times; got {in_short(given)}")
+    saved_times(given, 1.0 if number else max(given))
+    return given
+
+
 class Refinement(Table):
     """`{value = "learnt", rounds = 2, share = 0.25}`."""
 
     value: str
-    rounds: int = 2
-    share: float = 0.25
-    log: bool = False
+    rounds: StrictInt = Field(2, ge=1)
+    share: float = Field(0.25, gt=0, lt=1)
+    log: StrictBool = False
+
+
+def _value(given: Any) -> Any:
+    return {"value": given} if isinstance(given, str) else given
 
 
 class File(Table):
@@ -106,16 +120,18 @@ class File(Table):
     runs: Annotated[int, _by(DOMAINS["runs"], "runs")] = 1
     seed: Annotated[int, _by(DOMAINS["seed"], "seed")] = 0
     keep: Annotated[dict[str, Any], BeforeValidator(as_keep)] = {}
-    save: int | list[float] | None = None
+    save: Annotated[Any, BeforeValidator(_save)] = None
     until: Annotated[Any, BeforeValidator(_until)] = None
-    common: bool = False
-    kernel: str | None = None
+    common: StrictBool = False
+    kernel: Annotated[str | None, BeforeValidator(lambda given: given if check_kernel(str(given)) else None)] = None
     folder: str | None = None
     fixed: dict[str, Any] = {}
     grid: dict[str, Annotated[list, BeforeValidator(_axis)]] | None = None
     points: list[dict[str, Any]] | None = None
     random: dict[str, Any] | None = None
-    refine: str | Refinement | None = None
+    refine: Annotated[
+        Refinement | None, BeforeValidator(lambda given: {"value": given} if isinstance(given, str) else given)
+    ] = None
 
 
 DESIGNS = ("grid", "points", "random")
@@ -137,7 +153,7 @@ def read_spec(path: str | os.PathLike) -> Sweep:
         raise BadInput("\n  ".join([f"{path} has {len(wrong)} mistake{'s' * (len(wrong) > 1)}:", *wrong]))
     file = File(**given)
     folder = path.parent / file.folder if file.folder else path.with_suffix("")
-    refine = Refine(**file.refine.model_dump()) if isinstance(file.refine, Refinement) else file.refine
+    refine = None if file.refine is None else Refine(**file.refine.model_dump())
     return Sweep.of(_recipe(file), _design(given), file.runs, folder, refine=refine)
 
 
@@ -162,7 +178,7 @@ def _wrong(given: dict[str, Any]) -> Iterator[str]:
         File(**given)
     except ValidationError as reason:
         for error in reason.errors():
-            keys = [str(key) for key in error["loc"] if not str(key).startswith(("function", "str", "Refinement"))]
+            keys = [str(key) for key in error["loc"] if not str(key).startswith("function")]
             bad.add(keys[0])
             yield _sentence(keys, error)
     designs = [name for name in DESIGNS if name in given]
@@ -178,7 +194,10 @@ def _wrong(given: dict[str, Any]) -> Iterator[str]:
 def _wrong_parameters(given: dict[str, Any], bad: set[str], designs: list[str]) -> Iterator[str]:
     """What is wrong with parameters, where problem, level and start are known."""
     fixed = given.get("fixed", {}) if isinstance(given.get("fixed", {}), dict) else {}
-    recipe = Recipe.of(given["preset"], given.get("level", "chain"), given.get("start", "random"), fixed=fixed, t_max=1.0)
+    kept = None if "keep" in bad else given.get("keep")
+    recipe = Recipe.of(
+        given["preset"], given.get("level", "chain"), given.get("start", "random"), fixed=fixed, t_max=1.0, keep=kept
+    )
     columns: dict[str, dict[str, list]] = {"fixed": {name: [value] for name, value in fixed.items()}}
     for design in designs:
         columns[design] = {}
@@ -188,8 +207,11 @@ def _wrong_parameters(given: dict[str, Any], bad: set[str], designs: list[str]) 
             try:
                 found = _design({design: given[design]})
                 columns[design] = {name: found.values(name) for name in found.names}
+                if given.get("refine") and not {"refine", "keep"} & bad:
+                    value = given["refine"]
+                    as_refine(Refine(**value) if isinstance(value, dict) else value, recipe, found)
             except BadInput as reason:
-                yield f"{design}: {reason}"
+                yield str(reason) if str(reason).startswith("refine") else f"{design}: {reason}"
     known = [name for names in columns.values() for name in names]
     for where, names in columns.items():
         for name, values in names.items():
@@ -217,7 +239,8 @@ def _sentence(keys: list[str], error: Any) -> str:
     if what == "missing":
         return f"{key} is missing. Add it."
     if what == "extra_forbidden":
-        names = list(File.model_fields) if len(keys) == 1 else ["from", "to", "count", "scale"]
+        table = File if len(keys) == 1 else Refinement if keys[0] == "refine" else Even
+        names = [field.alias or name for name, field in table.model_fields.items()]
         close = difflib.get_close_matches(keys[-1], names, n=1)
         hint = f"Did you mean {close[0]}? " if close else ""
         return f"{key} is not a key of a sweep. {hint}The keys are {', '.join(names)}."

@@ -281,7 +281,7 @@ def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume
     engine = level.bind(problem, start, first)
     together = min(runs, engine.most if batch is None else min(engine.most, batch))
     check_room([("runs at once", together), ("numbers a step", engine.numbers)], "Take a smaller batch, width or d.")
-    wanted = _times(asked, float(t_max))
+    wanted = saved_times(asked, float(t_max))
     if condition is not None:
         check_condition(condition, view, first)
     watched = as_observe(observe, shown(first), RESERVED | set(view.variables(first)))
@@ -321,7 +321,8 @@ def _count(save: int | np.ndarray) -> int:
     return np.size(save)
 
 
-def _times(save: int | np.ndarray, t_max: float) -> np.ndarray:
+def saved_times(save: int | np.ndarray, t_max: float) -> np.ndarray:
+    """The times to save: so many, evenly, or those that are given."""
     if np.ndim(save) == 0:
         return np.linspace(0.0, t_max, _count(save))
     times = np.unique(np.asarray(save, float))

@@ -84,6 +84,16 @@ def test_parameters_go_to_level_start_rule_and_problem(tmp_path):
     assert np.isfinite(found.final_risk).all()
 
 
+def test_a_fixed_parameter_is_for_the_rules_that_have_it(small):
+    rules = sl.grid(rule=["sgd", "heavy_ball"])
+    both = small("a", rules, fixed={"beta": 0.5})
+    assert dict(both.final_risk.sizes) == {"rule": 2, "run": 4}
+    plain = small("b", sl.grid(rule=["sgd"]))
+    np.testing.assert_array_equal(both.final_risk.sel(rule="sgd"), plain.final_risk[0])
+    with pytest.raises(sl.BadInput, match="beta is a parameter of none of the rules sgd"):
+        small("c", sl.grid(rule=["sgd"]), fixed={"beta": 0.5})
+
+
 def test_times_and_widths_that_differ_find_room_in_one_dataset(small, tmp_path):
     over = sl.grid(width=[1, 2], d=[20, 30])
     found = small("a", over, "chain", "random", keep=None, save=4, runs=2)
@@ -146,6 +156,12 @@ def test_random_points_are_one_dimension_and_a_larger_draw_begins_with_a_smaller
     assert sorted(found.lr.values) == sorted(point["lr"] for point in many.points)
 
 
+def test_points_of_a_list_stay_in_its_order_and_those_of_a_folder_are_sorted(small, tmp_path):
+    rates = [0.3, 0.1, 0.2]
+    assert small("a", [{"lr": lr, "noise": 10 * lr} for lr in rates]).lr.values.tolist() == rates
+    assert sl.collect(tmp_path / "a").lr.values.tolist() == sorted(rates)
+
+
 def test_refinement_adds_points_along_the_boundary_alone(small):
     over = sl.grid(lr=np.linspace(0.02, 0.3, 5))
     found = small(
@@ -181,6 +197,11 @@ def test_a_list_of_mistakes_is_told_at_once(small):
         ({"t_max": None}, "t_max is missing"),
         ({"fixed": {"lr": 0.1}}, "both fixed and varied"),
         ({"fixed": {"rule": "fast"}}, "rule must be one of"),
+        ({"fixed": {"rule": "heavy_ball", "beta": 2}}, "beta must be a finite number of at least 0 and below 1; got 2"),
+        ({"over": {"rule": ["sgd", "nesterov"], "beta": [0.5]}}, "beta is no parameter of the rule sgd"),
+        ({"kernel": "abacus"}, "kernel must be one of"),
+        ({"save": [2.0]}, "save must hold times from 0 to t_max = 1"),
+        ({"refine": "overlap"}, "refine must name what is kept: final_risk"),
     ],
 )
 def test_what_cannot_be_swept_is_refused(change, words, small):

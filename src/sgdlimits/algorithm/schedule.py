@@ -1,0 +1,75 @@
+"""Learning rates that change with time."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from sgdlimits.algorithm.base import Algorithm, Wrapper
+from sgdlimits.domain import checked, not_negative, positive
+from sgdlimits.statistics.trees import number_array
+
+
+@checked(power=not_negative, span=positive, warmup=not_negative)
+class Scheduled(Wrapper):
+    r"""Another algorithm, with learning rates that rise and then fall with time.
+
+    At time t all learning rates of the base are multiplied by
+
+    .. math:: f(t) = \min\Big(1, \frac{t}{\text{warmup}}\Big)\, \Big(1 + \frac{t}{\text{span}}\Big)^{-\text{power}} ,
+
+    where t counts samples per dimension, at all levels. What is no learning rate, such as momentum, stays. Another schedule is
+    a subclass with its own `factor`, a JAX function of t.
+
+    Parameters
+    ----------
+    base : the algorithm
+    power : of time by which rates fall in the end; 0 holds them
+    span : the time from which on they fall
+    warmup : the time over which they rise from zero; 0 begins with all of them
+
+    Notes
+    -----
+    As d grows, drift and covariance at time t are those of the base at its rates of that time. The clock of the papers, `rate`,
+    has the rates of the base, and what knows no time, such as `fixed_points`, looks at t = 0.
+
+    >>> import sgdlimits as sl
+    >>> rule = Scheduled(sl.OnePassSGD(0.1, sphere=True), power=1.0, span=20.0)
+    >>> float(rule.factor(20.0))
+    0.5
+    >>> problem = sl.presets.phase_retrieval(algorithm=rule)
+    >>> half = sl.presets.phase_retrieval(lr=0.05)
+    >>> stats = sl.Overlaps([1.0], [[0.1]], [[1.0]])
+    >>> bool(abs(problem.drift(stats, 20.0).M - half.drift(stats).M) < 1e-15)
+    True
+    """
+
+    power: Float[Array, ""] | float = eqx.field(converter=number_array, default=0.5)
+    span: Float[Array, ""] | float = eqx.field(converter=number_array, default=1.0)
+    warmup: Float[Array, ""] | float = eqx.field(converter=number_array, default=0.0)
+
+    @property
+    def uses_gram(self) -> bool:  # type: ignore[override]
+        return self.base.uses_gram
+
+    @property
+    def linear(self) -> bool:  # type: ignore[override]
+        return self.base.linear
+
+    @property
+    def timed(self) -> bool:  # type: ignore[override]
+        return True
+
+    def factor(self, t: Float[Array, ""] | float) -> Float[Array, ""]:
+        """By what rates are multiplied at time t."""
+        rising = jnp.where(t < self.warmup, t / jnp.where(self.warmup > 0, self.warmup, 1.0), 1.0)
+        return rising * jnp.exp(-self.power * jnp.log1p(t / self.span))
+
+    def step(self, now):
+        return self.base.at_rates(self.factor(now.t)).step(now)
+
+    @property
+    def limit(self) -> Algorithm:
+        base = self.base.limit
+        return self if base is self.base else eqx.tree_at(lambda rule: rule.base, self, base)
