@@ -236,7 +236,7 @@ def sde(at: Setting, start: float = 0.0) -> float:
 
 
 def sde_quenched(at: Setting) -> float:
-    r"""The mean of `sde` over random starts; beyond one unit over exact draws, of which :math:`\log\mu_0` has its exact mean."""
+    r"""The mean of `sde` over random starts; at p > 1 over exact draws, of which :math:`\log\mu_0` has its exact mean."""
     if at.p == 1:
         m, weights = _starts(at)
         return float(weights @ _linear_times(at, np.abs(m)))
