@@ -12,9 +12,10 @@ from scipy.special import digamma
 from scipy.stats import chi, norm
 
 import sgdlimits as sl
+from sgdlimits.gaussian.quadrature import overlap_rule
 from sgdlimits.theory import mediocrity
 from sgdlimits.theory.first_passage import FirstPassage, Law, mean_exit_time
-from sgdlimits.theory.mediocrity.start import mean_log_overlap, overlap_rule, spread
+from sgdlimits.theory.mediocrity.start import mean_log_overlap, spread
 
 limits = eqx.filter_jit(lambda problem, stats: (problem.drift(stats), problem.covariance(stats)))
 

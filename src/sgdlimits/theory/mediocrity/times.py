@@ -13,6 +13,7 @@ import numpy as np
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count, check_number, check_share
+from sgdlimits.gaussian.quadrature import overlap_rule
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.problem.recognise import phase_retrieval
 from sgdlimits.start import RandomInit
@@ -21,7 +22,7 @@ from sgdlimits.statistics.trees import batch_of
 from sgdlimits.theory import noisy_start
 from sgdlimits.theory.first_passage import FirstPassage, Law, mean_exit_time, ode_exit_times
 from sgdlimits.theory.mediocrity.rates import kick, linear_rates, noise_gain, optimal_lr
-from sgdlimits.theory.mediocrity.start import mean_log_overlap, overlap_rule, spread
+from sgdlimits.theory.mediocrity.start import mean_log_overlap, spread
 from sgdlimits.theory.single_index import drift_parts, increment_variance
 
 ODE_STARTS = 256
