@@ -1,6 +1,6 @@
 """Tables of docs/noise.md, learning_rate.md and exit_times.md: exit times and ends of learning, chain against theory.
 
-    python benchmarks/mediocrity.py [noise] [delays] [widths] [laws] [ends] [gains] [--processes N]
+    python benchmarks/mediocrity.py [noise] [delays] [widths] [laws] [ends] [gains] [ways] [--processes N]
 
 prints all of them or those named, rows in N processes. Most of the time goes into the chain at d = 10^6.
 """
@@ -53,6 +53,47 @@ def delays(lr: float) -> tuple:
     values = mediocrity.noise_delay(1, lr, 0.0, STARTS)
     share = 100 * float(mediocrity.delayed_share(lr))
     return f"{lr:.4f}", f"{mediocrity.noise_gain(1, lr):.2f}", *(f"{value:+.3f}" for value in values), f"{share:.0f} %"
+
+
+def ways_to_learn(d: int, runs: int) -> tuple:
+    """Samples per dimension after which half of the plateau's excess risk is gone: one pass, reused data, random features."""
+    once = mediocrity.exit_time(sl.presets.phase_retrieval(lr=1 / 12), d, 0.5, "backward")
+    counts = np.unique(np.rint(d * np.geomspace(0.5, 8 + d / 2, 24)).astype(int))
+    reused = first_below(counts[counts <= 4 * d], lambda n: gradient_descent(d, n, runs))
+    features = first_below(counts, lambda n: random_features(d, n, runs))
+    return d, runs, f"{once:.1f}", f"{reused / d:.1f}", f"{features / d:.1f}"
+
+
+def first_below(counts: np.ndarray, excess: Callable[[int], np.ndarray]) -> float:
+    """Where the median excess risk falls below 1/2, between two numbers of samples, and stays there for the next."""
+    medians = np.array([np.median(excess(int(n))) for n in counts])
+    last = int(np.flatnonzero(medians >= 0.5)[-1])
+    return (
+        float(np.interp(0.5, medians[last : last + 2][::-1], counts[last : last + 2][::-1]))
+        if last + 1 < len(counts)
+        else np.nan
+    )
+
+
+def gradient_descent(d: int, n: int, runs: int) -> np.ndarray:
+    """The excess risk after gradient descent on the empirical risk of n samples: d free units, to the paper's time 20."""
+    problem = sl.presets.phase_retrieval(d, sphere=False, algorithm=sl.OnePassSGD(0.2 * d, batch=n))
+    t = 20 / float(problem.rate)
+    return sl.simulate(problem, sl.SGD(d, reuse=n), sl.RandomInit(d), t_max=t, runs=runs, save=2, progress=False).risk.values[
+        :, -1
+    ]
+
+
+def random_features(d: int, n: int, runs: int) -> np.ndarray:
+    """The excess risk of the smallest interpolation by infinitely many squared units with random weights."""
+    found = []
+    for seed in range(runs):
+        x = np.random.default_rng(seed).standard_normal((n, d))
+        norm = (x**2).sum(1)
+        weights = np.linalg.lstsq(2 * (x @ x.T) ** 2 + np.outer(norm, norm), x[:, 0] ** 2, rcond=1e-12)[0]
+        K = np.diag(np.eye(d)[0]) - 2 * (x.T * weights) @ x - weights @ norm * np.eye(d)
+        found.append(np.trace(K @ K) + np.trace(K) ** 2 / 2)
+    return np.array(found)
 
 
 def exit_time_of_several_units(p: int, g: float, threshold: float, d: int, runs: int) -> tuple:
@@ -163,6 +204,9 @@ TABLES = {
         ("noise", *(f"p = {p:g}" if np.isfinite(p) else "p → ∞" for p in WIDTHS)),
         [(0.0,), (0.1,), (1.0,), (5.0,), (10.0,)],
         gains,
+    ),
+    "ways": Table(
+        ("d", "runs", "one pass, one unit", "reused, d units", "random features"), [(12, 16), (24, 16), (48, 8)], ways_to_learn
     ),
 }
 

@@ -47,8 +47,8 @@ def test_widths_have_only_the_formulas_that_apply(command, monkeypatch):
     result = command("exit-time --width 2 --lr 2/12 --d 40 --threshold 0.3 --runs 4 --quiet")
     assert result.exit_code == 0, result.output
     shown = set(rows(result.stdout))
-    assert {"chain", "SDE", "ODE", "annealed (47)", "noisy_ode"} <= shown
-    assert not {"sde (52)", "backward", "SGD"} & shown
+    assert {"chain", "SDE", "ODE", "annealed (47)", "noisy_ode", "sde_quenched"} <= shown
+    assert not {"backward", "SGD"} & shown
 
 
 @pytest.mark.parametrize(("options", "limit"), [("--lr 0.3", "0.1667"), ("--lr 0.25 --noise 4", "0.125")])

@@ -47,6 +47,17 @@ def test_noise_alone_leaves_zero_overlap_after_the_time_52(level):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("d", [2000, 4000, 8000])
+def test_noise_alone_leaves_zero_overlap_at_any_width_after_the_time_of_the_linear_sde(d, say):
+    """Three units that are orthogonal to the teacher and to each other, T = 0.02; what bends there is some 3 %."""
+    problem = sl.presets.phase_retrieval(3, lr=0.3)
+    times = exits(problem, sl.Chain(d), sl.Overlaps(np.ones(3), np.zeros((3, 1)), np.eye(3)), 0.02, runs=256, t_max=100)
+    expected = mediocrity.exit_time(problem, d, 0.02, "sde")
+    say(f"d = {d}: chain {times.mean():.2f} ± {times.std() / 16:.2f}, theory {expected:.2f}")
+    assert agrees(times, expected, bias=0.03)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("start", [None, 0.1])
 def test_backward_equation_has_the_law_of_the_sde(start):
     """Mean, and the whole distribution (Kolmogorov-Smirnov), with full drift and noise."""

@@ -127,6 +127,41 @@ def test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says(say):
         assert (np.abs(measured / expected - 1) < CHAIN_BIAS[level.name] + 5 * errors / expected).all()
 
 
+def test_parallel_units_keep_their_ratio_at_every_step():
+    """A ring is not left at a finite snr either: second layers and overlaps move by the same factor, to rounding."""
+    problem, ratio = sl.presets.binary_mixture(snr=4.0, ridge=0.1), np.array([0.6, 0.8])
+    weights = np.outer(ratio, [1.2, 0.5])  # along the mean and across it
+    start = sl.Overlaps(a=1.1 * ratio, M=weights[:, :1], Q=weights @ weights.T)
+    for level in (sl.Chain(50), sl.SGD(50)):
+        end = sl.simulate(problem, level, start, t_max=40, runs=4, save=2, progress=False).isel(t=-1)
+        assert end.a.values.std(0).min() > 1e-3
+        np.testing.assert_allclose(end.a[:, 1] / end.a[:, 0], 4 / 3, rtol=1e-9)
+        np.testing.assert_allclose(end.M[:, 1, 0] / end.M[:, 0, 0], 4 / 3, rtol=1e-9)
+
+
+def test_angle_between_units_on_a_ring_fades_at_the_rate_of_the_ridge(say):
+    """Plain NumPy in R^40 at snr 20, from a random angle: the median of 24 runs falls as exp(-ridge t), within 10 %."""
+    rng, d, runs, ridge, snr = np.random.default_rng(0), 40, 24, 0.1, 20.0
+    ring = np.sqrt(np.log((0.5 - ridge) / ridge)) * np.array([0.6, 0.8])
+    v, W = np.tile(ring, (runs, 1)), 0.2 * rng.standard_normal((runs, 2, d)) / np.sqrt(d)
+    W[:, :, 0] += ring
+    angles = []
+    for step in range(40 * d + 1):
+        if step in (20 * d, 40 * d):
+            unit = W / np.linalg.norm(W, axis=2, keepdims=True)
+            angles.append(np.median(np.linalg.norm(unit[:, 0] - unit[:, 1], axis=1)))
+        y, x = rng.integers(0, 2, runs), rng.standard_normal((runs, d)) / np.sqrt(snr)
+        x[:, 0] += 2 * y - 1
+        field = np.einsum("rid,rd->ri", W, x)
+        g = (y - 1 / (1 + np.exp(-(v * np.maximum(field, 0)).sum(1))))[:, None]
+        push = (g * v * (field > 0))[:, :, None] * x[:, None, :]
+        v, W = v + (g * np.maximum(field, 0) - ridge * v) / d, W + (push - ridge * W) / d
+    rate = np.log(angles[0] / angles[1]) / 20
+    say(f"the angle fades at the rate {rate:.4f}, the ridge is {ridge}")
+    assert abs(rate / ridge - 1) < 0.1
+    assert (v > 0).all()
+
+
 # --- linear algebra -----------------------------------------------------------------------------------------------------
 
 

@@ -212,3 +212,36 @@ def test_risk_never_rises_along_the_flow_and_goes_on_to_zero():
     assert (np.diff(flow.risk.values) < 1e-12).all()
     assert 0 <= flow.risk.values[0, -1] < 1e-12
     np.testing.assert_allclose(flow.q, 1, atol=1e-12)
+
+
+# --- at a finite dimension ---------------------------------------------------------------------------------------------------
+
+
+def test_drift_at_finite_dimension_is_that_of_many_units_around_a_circle():
+    """Two kinds of erf units in R^3: each stands for all directions in the plane across the teacher, here for 24 of them."""
+    a, m, q, count = np.array([1.0, -0.6]), np.array([0.4, -0.7]), np.array([1.2, 0.9]), 24
+    angles = 2 * np.pi * (np.arange(count) + 0.5) / count
+    across = np.sqrt(q - m**2)[:, None, None] * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    W = np.concatenate([np.repeat(m, count)[:, None], across.reshape(-1, 2)], axis=1)
+    wide = sl.presets.committee(2 * count, 1, "erf", lr=2.0 * count, train_second=True)
+    many = wide.drift_parts(sl.Overlaps(np.repeat(a, count), W[:, :1], W @ W.T))[0]
+    narrow = sl.presets.committee(2, 1, "erf", lr=2.0, train_second=True)
+    stats = sl.Particles(a, m[:, None], q)
+    limit = sl.MeanField(outside=2).view(narrow).drift(stats)
+    np.testing.assert_allclose(limit.M, many.M.reshape(2, count, 1)[:, 0], atol=1e-6)
+    np.testing.assert_allclose(limit.q, np.diagonal(many.Q).reshape(2, count)[:, 0], atol=1e-6)
+    np.testing.assert_allclose(limit.a, many.a.reshape(2, count)[:, 0], atol=1e-6)
+    gaps = [
+        np.abs(sl.MeanField(outside=n).view(narrow).drift(stats).q - sl.MeanField().view(narrow).drift(stats).q)
+        for n in (100, 200)
+    ]
+    np.testing.assert_allclose(gaps[0] / gaps[1], 2, rtol=0.05)
+
+
+def test_finite_dimension_needs_a_grid():
+    with pytest.raises(
+        sl.BadInput, match=r"MeanField\(outside=...\) needs a smooth activation and at most 2 fixed directions; got 1"
+    ):
+        sl.MeanField(outside=5).view(sl.presets.committee(2, 1, "relu"))
+    with pytest.raises(sl.BadInput, match="outside must be a whole number"):
+        sl.MeanField(outside=0).view(sl.presets.committee(2, 1, "erf"))

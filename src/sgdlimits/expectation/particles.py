@@ -29,7 +29,7 @@ from numpy.polynomial.legendre import leggauss
 
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.additive import additive_integrals
-from sgdlimits.gaussian.quadrature import Line, gauss_hermite, trapezoid
+from sgdlimits.gaussian.quadrature import Line, gauss_hermite, overlap_rule, radius_rule, trapezoid
 from sgdlimits.gaussian.units import UnitIntegrals, safe_root
 from sgdlimits.model.activation import Activation, Erf, Polynomial
 from sgdlimits.model.sample import Model
@@ -44,6 +44,8 @@ PANELS = {1: (24, 12, 12.0), 2: (8, 8, 8.0)}
 LABEL_LINES = {True: Line(np.array([-1.0, 1.0]), np.array([0.5, 0.5])), False: trapezoid(256, 9.0)}
 """Points of the label noise: two are exact for a squared loss."""
 NODES, REACH = 64, 9.0
+DIRECTIONS, LENGTHS = 40, 16
+"""Points of a coordinate of a unit's direction, and of an input's length, where few dimensions are outside."""
 
 
 class ParticleMoments(NamedTuple):
@@ -91,6 +93,8 @@ class Grid(NamedTuple):
     fixed: Float[Array, "k n"]
     c: Int[Array, " n"]
     weights: Float[Array, " n"]
+    length: Float[Array, " n"] | float = 1.0
+    """Of the input outside the frame, over its root mean square."""
 
 
 class OnGrid(ParticleRule):
@@ -108,7 +112,7 @@ class OnGrid(ParticleRule):
         weights = slope * grid.weights / p
 
         def forces(block: Units):
-            means = smoothed(model.network.activation, block.m @ grid.inside, block.outside[:, None])
+            means = self._means(model.network.activation, block, grid)
             return (means.slope * weights) @ grid.fixed.T, means.product @ weights, means.value @ weights
 
         fixed, field, second = map_blocks(forces, units, self._block(model, grid))
@@ -127,7 +131,7 @@ class OnGrid(ParticleRule):
         """f at the nodes."""
 
         def part(total, block: Units):
-            means = smoothed(model.network.activation, block.m @ grid.inside, block.outside[:, None])
+            means = self._means(model.network.activation, block, grid)
             return total + block.a @ means.value, None
 
         total = jax.lax.scan(part, jnp.zeros_like(grid.weights), blocks_of(units, self._block(model, grid)))[0]
@@ -150,9 +154,43 @@ class OnGrid(ParticleRule):
         inside = data.sigma * jnp.tile(points, classes) + data.centre(model.frame, c)
         return Grid(inside, model.frame @ inside, c, jnp.asarray(data.weights)[c] * jnp.tile(product, classes))
 
-    @staticmethod
-    def _block(model, grid: Grid) -> int:
+    def _means(self, activation: Activation, units: Units, grid: Grid) -> Smoothed:
+        """Over the directions of units outside the frame, at the nodes."""
+        return smoothed(activation, units.m @ grid.inside, units.outside[:, None])
+
+    def _block(self, model, grid: Grid) -> int:
         return max(1, NUMBERS_AT_ONCE // (grid.weights.size * inner_line(model.network.activation).points.size))
+
+
+class OnSphere(OnGrid):
+    r"""The grid where n dimensions are outside the fixed directions, not infinitely many.
+
+    The directions of units out there are uniform on the sphere in n dimensions, and stay so: the network is a function of the
+    fixed fields and of the input's length outside, :math:`\chi_n`, and each unit is moved along its own direction. Given that
+    length a field is :math:`\mu + \sqrt v\,\chi_n\,\omega` with a coordinate :math:`\omega` of a uniform direction.
+    """
+
+    n: int = eqx.field(static=True)
+
+    @property
+    def tolerance(self):
+        return 1e-6
+
+    def _means(self, activation, units, grid):
+        omega, weights = overlap_rule(self.n, DIRECTIONS)
+        spread = safe_root(units.outside)[:, None] * grid.length * np.sqrt(self.n)
+        return averaged(activation, units.m @ grid.inside, spread, Line(omega, weights))
+
+    def _grid(self, model):
+        grid = super()._grid(model)
+        chi, weights = radius_rule(self.n, LENGTHS)
+        many = lambda leaf: jnp.repeat(leaf, LENGTHS, axis=-1)
+        product = (grid.weights[:, None] * weights).ravel()
+        length = jnp.tile(chi / np.sqrt(self.n), grid.weights.size)
+        return Grid(many(grid.inside), many(grid.fixed), many(grid.c), product, length)
+
+    def _block(self, model, grid):
+        return max(1, NUMBERS_AT_ONCE // (grid.weights.size * DIRECTIONS))
 
 
 class Pairwise(ParticleRule):
@@ -265,10 +303,20 @@ def map_blocks(f, units: PyTree, size: int) -> PyTree:
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:rows], done)
 
 
-def choose_particle_rule(model: Model) -> ParticleRule:
-    """A grid where all is smooth and one direction is fixed; else pairs where they have integrals; else a grid up to k = 2."""
+def choose_particle_rule(model: Model, outside: int | None = None) -> ParticleRule:
+    """A grid where all is smooth and one direction is fixed; else pairs where they have integrals; else a grid up to k = 2.
+
+    With a number of dimensions outside the fixed directions always a grid.
+    """
     k, activation, readout = model.target.teachers, model.network.activation, model.target.readout
     smooth = activation.smooth and readout.smooth and model.loss.quadratic
+    if outside is not None:
+        if activation.smooth and k <= max(PANELS):
+            return OnSphere(smooth, outside)
+        raise BadInput(
+            f"MeanField(outside=...) needs a smooth activation and at most {max(PANELS)} fixed directions; got {k} and "
+            f"{'a smooth' if activation.smooth else 'another'} activation. Leave it out, or use ODE()."
+        )
     integrals = additive_integrals(model)
     many = model.network.width > SMOOTH_LINES[2].points.size ** 2
     if smooth and (k == 1 or (k == 2 and (many or integrals is None))):
@@ -304,8 +352,13 @@ def inner_line(activation: Activation) -> Line:
 @singledispatch
 def smoothed(activation: Activation, mean: Float[Array, "..."], variance: Float[Array, "..."]) -> Smoothed:
     """The averages for fields of this mean and variance, by a rule on a line."""
-    points, weights = inner_line(activation)
-    x = mean[..., None] + safe_root(variance)[..., None] * points
+    return averaged(activation, mean, safe_root(variance), inner_line(activation))
+
+
+def averaged(activation: Activation, mean: Float[Array, "..."], spread: Float[Array, "..."], line: Line) -> Smoothed:
+    """The averages for fields that are `mean` and `spread` times the points of a line."""
+    points, weights = line
+    x = mean[..., None] + spread[..., None] * points
     value, slope = jax.jvp(activation, (x,), (jnp.ones_like(x),))
     return Smoothed(value @ weights, slope @ weights, (slope * x) @ weights)
 

@@ -173,8 +173,9 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         )
     sentences += [
         "(b) The overlap grows at rates below the curve; for phase retrieval it is flat.",
-        "(c) Signs of the population's drift 1 + x m^2 + y m^4. (d) The student -cos(1.5 x) and three targets, at a",
-        f"twentieth of the largest rate, d = {size.d}, from the overlap {TOP:g}.",
+        "(c) Signs of the population's drift 1 + x m^2 + y m^4.",
+        f"(d) The student -cos(1.5 x) and {size.cases} targets, at a twentieth of the largest rate, "
+        f"d = {size.d}, from the overlap {TOP:g}.",
     ]
     for name in list(CASES)[: size.cases]:
         late = np.abs(datasets[key(name)].M.values[:, 150:, 0, 0]).mean()

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 from jaxtyping import PyTree
+from scipy.linalg import eigh_tridiagonal
 
 from sgdlimits.domain import checked, whole
 from sgdlimits.errors import BadInput
@@ -49,6 +50,35 @@ def trapezoid(count: int, reach: float) -> Line:
     points = np.linspace(-reach, reach, count)
     weights = np.exp(-(points**2) / 2)
     return Line(points, weights / weights.sum())
+
+
+@lru_cache(maxsize=64)
+def overlap_rule(d: int, nodes: int = 160) -> tuple[np.ndarray, np.ndarray]:
+    r"""Gauss nodes and weights for the overlap m of two uniform directions, of density :math:`\propto (1-m^2)^{(d-3)/2}`.
+
+    The polynomials are Gegenbauer's; as d grows, :math:`\sqrt d` times the nodes tends to Gauss-Hermite's.
+
+    >>> m, weights = overlap_rule(7)
+    >>> round(float(weights @ m**4), 12) == round(3 / (7 * 9), 12)
+    True
+    """
+    n, alpha = np.arange(2, nodes), (d - 2) / 2
+    squares = np.concatenate([[1 / d], n * (n + 2 * alpha - 1) / (4 * (n + alpha) * (n + alpha - 1))])
+    m, vectors = eigh_tridiagonal(np.zeros(nodes), np.sqrt(squares))
+    return m, vectors[0] ** 2
+
+
+@lru_cache(maxsize=64)
+def radius_rule(n: int, nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    r"""Gauss nodes and weights for the length of n standard normal numbers: those of Laguerre for its square.
+
+    >>> length, weights = radius_rule(5, 8)
+    >>> round(float(weights @ length**4), 9)
+    35.0
+    """
+    i, alpha = np.arange(nodes), n / 2 - 1
+    halves, vectors = eigh_tridiagonal(2 * i + 1 + alpha, np.sqrt(i[1:] * (i[1:] + alpha)))
+    return np.sqrt(2 * np.maximum(halves, 0)), vectors[0] ** 2
 
 
 @checked(order=whole())

@@ -7,6 +7,7 @@ from typing import ClassVar
 import equinox as eqx
 
 from sgdlimits.domain import checked
+from sgdlimits.errors import check_count
 from sgdlimits.level.base import Level
 from sgdlimits.level.ode import Solving, shared_or_alone
 from sgdlimits.problem.mean_field import MeanFieldProblem
@@ -26,6 +27,8 @@ class MeanField(Level):
     ----------
     rtol, atol : tolerances of the solver; None takes what the problem's expectations are worth, and a hundredth of that as the
         absolute one
+    outside : how many dimensions there are outside the fixed directions, d - k, for the limit :math:`p\to\infty` at that d:
+        units' directions are then uniform on the sphere of dimension d - k - 1. None for infinitely many
 
     Notes
     -----
@@ -45,9 +48,10 @@ class MeanField(Level):
     name: ClassVar[str] = "mean-field"
     rtol: float | None = eqx.field(static=True, default=None)
     atol: float | None = eqx.field(static=True, default=None)
+    outside: int | None = eqx.field(static=True, default=None)
 
     def view(self, problem):
-        return MeanFieldProblem(problem)
+        return MeanFieldProblem(problem, outside=None if self.outside is None else check_count("outside", self.outside))
 
     def first(self, problem, start, stream):
         return start.particles(problem, stream)
@@ -56,7 +60,7 @@ class MeanField(Level):
         view = self.view(problem)
         rtol = self.rtol or view.tolerance
         most = min(shared_or_alone(rtol), max(1, NUMBERS_AT_ONCE // view.size))
-        return Units(MeanField(rtol, self.atol or rtol / 100), view, most)
+        return Units(MeanField(rtol, self.atol or rtol / 100, self.outside), view, most)
 
 
 class Units(Solving):

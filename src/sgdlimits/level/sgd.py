@@ -15,7 +15,7 @@ from sgdlimits.algorithm.base import combined, moves
 from sgdlimits.algorithm.coordinates import Coordinatewise
 from sgdlimits.algorithm.limit import Drawn, view
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, check_dimension
+from sgdlimits.errors import BadInput, check_count, check_dimension
 from sgdlimits.level.base import Level
 from sgdlimits.level.process import Marching, Moment, Process
 from sgdlimits.problem.base import Problem
@@ -39,6 +39,8 @@ class SGD(Level):
     Parameters
     ----------
     d : dimension
+    reuse : how many samples there are, which SGD then takes in turn, again and again: no longer one-pass. With batches of as
+        many it is gradient descent on the empirical risk. None for new ones at each step
 
     See Also
     --------
@@ -47,11 +49,16 @@ class SGD(Level):
 
     name: ClassVar[str] = "sgd"
     d: int = eqx.field(static=True)
+    reuse: int | None = eqx.field(static=True, default=None)
 
     def bind(self, problem, start, first):
         """Few enough runs that one step's inputs stay near a core, and memory stays bounded."""
         most = int(min(4096, max(1, 2**17 // (self.d * problem.samples_per_step))))
         process = sgd_process(problem, self.d)
+        if self.reuse is not None:
+            if not isinstance(process, WeightProcess):
+                raise BadInput(f"reuse is not written for {type(problem).__name__}. Leave it out.")
+            process = type(process)(process.problem, self.d, check_count("reuse", self.reuse))
         engine = Weighing if self.d >= COSTLY else Marching
         return engine(self, problem, most, self.d, process)
 
@@ -93,9 +100,13 @@ class WeightProcess(Process):
     frame: Float[Array, "k k"]
     d: int = eqx.field(static=True)
     block: int = eqx.field(static=True)
+    reuse: int | None = eqx.field(static=True)
 
-    def __init__(self, problem: ProjectionProblem, d: int) -> None:
-        self.problem, self.frame = problem, problem.frame
+    def __init__(self, problem: ProjectionProblem, d: int, reuse: int | None = None) -> None:
+        self.problem, self.frame, self.reuse = problem, problem.frame, reuse
+        rule = problem.algorithm
+        if reuse is not None and rule.inputs(problem.network.width) != rule.batch:
+            raise BadInput(f"{type(rule).__name__} has noise of its own, which is not to be reused. Leave reuse out.")
         self.d = check_dimension(d, problem.target.teachers)
         if d >= MOST_NORMALS:
             raise BadInput(f"SGD goes up to d = {MOST_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
@@ -115,6 +126,7 @@ class WeightProcess(Process):
         return Weights(at.a, W, at.kept, stats.names)
 
     def draw(self, stream: Stream) -> Batch:
+        stream = stream.cycled(self.reuse)
         data, k, b = self.problem.data, self.problem.target.teachers, self.problem.algorithm.batch
         L = self.problem.algorithm.inputs(self.problem.network.width)
         normal = stream.each(L).normal_rows(Purpose.INPUT, self.d + 1).reshape(stream.steps, L, -1, self.d + 1)
@@ -178,6 +190,7 @@ class CoordinateProcess(WeightProcess):
         return Weights(at.a, W, kept, stats.names)
 
     def draw(self, stream: Stream) -> Batch:
+        stream = stream.cycled(self.reuse)
         data, k, b = self.problem.data, self.problem.target.teachers, self.problem.algorithm.batch
         normal = stream.each(b).normal_rows(Purpose.INPUT, self.d + 1).reshape(stream.steps, b, -1, self.d + 1)
         c = data.draw_class(stream, b)

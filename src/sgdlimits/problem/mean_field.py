@@ -37,6 +37,7 @@ class MeanFieldProblem(Problem):
     ----------
     problem : the problem at its width
     rule : how expectations are computed; chosen unless given
+    outside : as for `MeanField`
 
     >>> import sgdlimits as sl
     >>> limit = MeanFieldProblem(sl.presets.committee(width=3, teachers=2))
@@ -47,7 +48,7 @@ class MeanFieldProblem(Problem):
     problem: ProjectionProblem
     rule: ParticleRule
 
-    def __init__(self, problem: Problem, rule: ParticleRule | None = None) -> None:
+    def __init__(self, problem: Problem, rule: ParticleRule | None = None, outside: int | None = None) -> None:
         if not isinstance(problem, ProjectionProblem):
             raise BadInput(f"MeanField is not written for {type(problem).__name__}. Use ODE(), or Chain(d).")
         if not (isinstance(problem.network, TwoLayer) and problem.network.plain):
@@ -62,7 +63,7 @@ class MeanFieldProblem(Problem):
         algorithm = self.problem.algorithm
         if not algorithm.linear or len(algorithm.names) > 1:
             raise BadInput(f"MeanField is not written for {type(algorithm).__name__}. Use ODE(), or Chain(d).")
-        self.rule = choose_particle_rule(problem.model) if rule is None else rule
+        self.rule = choose_particle_rule(problem.model, outside) if rule is None else rule
 
     def at(self, t):
         now = self.problem.at(t)

@@ -51,6 +51,8 @@ class Stream(eqx.Module):
     rolled: bool = eqx.field(static=True, default=False)
     single: bool = eqx.field(static=True, default=False)
     """Whether normal numbers are made from the same words in single precision."""
+    cycle: int | None = eqx.field(static=True, default=None)
+    """After so many steps, or samples of `each`, the same numbers come again."""
 
     @classmethod
     def of(cls, seed: int, runs, first: int = 0, steps: int = 1) -> Stream:
@@ -61,7 +63,12 @@ class Stream(eqx.Module):
 
     def each(self, count: int) -> Stream:
         """The numbers of `count` samples for each step: sample i of step n is number n count + i."""
-        return Stream(self.seed, self.runs, self.first * np.uint64(count), self.steps * count, self.rolled, self.single)
+        first, steps = self.first * np.uint64(count), self.steps * count
+        return Stream(self.seed, self.runs, first, steps, self.rolled, self.single, self.cycle)
+
+    def cycled(self, count: int | None) -> Stream:
+        """The same numbers again and again, those of the first `count` steps."""
+        return Stream(self.seed, self.runs, self.first, self.steps, self.rolled, self.single, count)
 
     def words(self, purpose: Purpose, blocks: int, skip: Array | int = 0, rows: bool = False) -> Words:
         """Four words for each step, block and run, each of shape (steps, blocks, runs), or (steps, runs, blocks) as `rows`.
@@ -71,6 +78,7 @@ class Stream(eqx.Module):
         runs, xp = self.runs.size, numpy_of(self.runs)
         index = xp.arange(self.steps * blocks * runs, dtype=np.uint32)
         step = self.first + (index // np.uint32(blocks * runs)).astype(np.uint64)
+        step = step if self.cycle is None else step % np.uint64(self.cycle)
         if rows:
             shape, block, run = (self.steps, runs, blocks), index % np.uint32(blocks), xp.repeat(self.runs, blocks)
         else:

@@ -15,7 +15,7 @@ from numpy.polynomial import Chebyshev
 from scipy.integrate import DOP853, quad_vec
 from scipy.interpolate import BarycentricInterpolator
 from scipy.optimize import brentq
-from scipy.special import dawsn
+from scipy.special import hyp1f1
 
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import one_of
@@ -242,29 +242,33 @@ def _over_runs(problem: Problem, method: str, rows: Float[np.ndarray, "runs n"],
     return problem.over_runs(lambda row: ravel_pytree(getattr(problem, method)(stats(row)))[0], rows)
 
 
-def mean_exit_time(start, end, growth: float, variance: float) -> np.ndarray:
-    r"""Mean time that :math:`dm = \mu m\,dt + \sigma\,dB` takes from m to :math:`\pm\ell`.
+def mean_exit_time(start, end, growth: float, variance: float, dimension: int = 1) -> np.ndarray:
+    r"""Mean time that :math:`dm = \mu m\,dt + \sigma\,dB` in p dimensions takes from :math:`|m|` to :math:`|m| = \ell`.
 
-    .. math:: E\tau = \frac2\mu\int_{y(m)}^{y(\ell)} D(u)\,du, \quad y(m) = m\sqrt\mu/\sigma, \qquad
-              \int_0^y D(u)\,du = \frac{y^2}2\,{}_2F_2(1, 1; \tfrac32, 2; -y^2),
+    .. math:: E\tau = \frac2\mu\int_{y(m)}^{y(\ell)} D(u)\,du, \quad y(m) = |m|\sqrt\mu/\sigma, \qquad
+              \int_0^y D(u)\,du = \frac{y^2}{2p}\,{}_2F_2(1, 1; 1+\tfrac p2, 2; -y^2),
 
-    where D is Dawson's function: the derivative of :math:`E\tau` satisfies a first-order equation, which integrates to D. For
-    :math:`\mu < 0`, D is replaced by its value at imaginary argument; for :math:`\mu = 0` the time is
-    :math:`(\ell^2-m^2)/\sigma^2`.
+    where :math:`D(u) = u^{1-p}e^{-u^2}\int_0^u v^{p-1}e^{v^2}dv = \frac up\,{}_1F_1(1; 1+\frac p2; -u^2)`, Dawson's function
+    at p = 1: the norm has the drift :math:`\mu|m| + (p-1)\sigma^2/2|m|`, and the derivative of :math:`E\tau` satisfies a
+    first-order equation, which integrates to D. For :math:`\mu < 0`, D is replaced by its value at imaginary argument; for
+    :math:`\mu = 0` the time is :math:`(\ell^2-|m|^2)/p\sigma^2`.
 
     Parameters
     ----------
-    start, end : m and :math:`\ell`, with :math:`|m| \le \ell`; they broadcast
+    start, end : :math:`|m|` and :math:`\ell`, with :math:`|m| \le \ell`; they broadcast
     growth, variance : :math:`\mu` and :math:`\sigma^2`
+    dimension : p
 
-    >>> float(mean_exit_time(0.0, 1.0, growth=0.0, variance=1.0))
-    1.0
+    >>> [float(mean_exit_time(0.0, 1.0, growth=0.0, variance=1.0, dimension=p)) for p in (1, 2)]
+    [1.0, 0.5]
     """
+    p = dimension
     start, end = np.broadcast_arrays(np.abs(start), np.abs(end))
     if growth == 0:
-        return (end**2 - start**2) / variance
+        return (end**2 - start**2) / (p * variance)
     scale = np.sqrt(abs(growth) / variance)
-    D = dawsn if growth > 0 else lambda u: dawsn(1j * u).imag
+    sign = -np.sign(growth)
+    D = lambda u: u / p * hyp1f1(1, 1 + p / 2, sign * u**2)
     along = lambda share: D(scale * (start + share * (end - start)))
     with np.errstate(over="ignore", invalid="ignore"):
         mean = quad_vec(along, 0, 1, epsabs=0, epsrel=1e-12, norm="max")[0]

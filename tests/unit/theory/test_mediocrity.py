@@ -12,9 +12,10 @@ from scipy.special import digamma
 from scipy.stats import chi, norm
 
 import sgdlimits as sl
+from sgdlimits.gaussian.quadrature import overlap_rule
 from sgdlimits.theory import mediocrity
 from sgdlimits.theory.first_passage import FirstPassage, Law, mean_exit_time
-from sgdlimits.theory.mediocrity.start import mean_log_overlap, overlap_rule, spread
+from sgdlimits.theory.mediocrity.start import mean_log_overlap, spread
 
 limits = eqx.filter_jit(lambda problem, stats: (problem.drift(stats), problem.covariance(stats)))
 
@@ -252,13 +253,14 @@ def test_ode_average_of_one_unit_is_the_mean_over_its_starts():
     assert abs(each.mean() - found) < 4.5 * each.std() / np.sqrt(each.size)
 
 
+@pytest.mark.parametrize("p", [1, 3])
 @pytest.mark.parametrize(("growth", "variance", "end"), [(2, 5e-2, 0.3), (2, 4e-6, 0.7), (0.3, 1e-9, 0.9), (-1.5, 0.01, 0.5)])
-def test_time_of_the_linear_sde_52_is_the_hypergeometric_function(growth, variance, end):
-    """2F2 by mpmath, from 0 and from elsewhere as the errata have it."""
-    F = lambda square: square / variance * mpmath.hyp2f2(1, 1, 1.5, 2, -growth * square / variance)
-    np.testing.assert_allclose(mean_exit_time(0.0, end, growth, variance), float(F(end**2)), rtol=1e-11)
+def test_time_of_the_linear_sde_52_is_the_hypergeometric_function(growth, variance, end, p):
+    """2F2 by mpmath, from 0 and from elsewhere as the errata have it, and for the norm of p overlaps."""
+    F = lambda square: square / (p * variance) * mpmath.hyp2f2(1, 1, 1 + p / 2, 2, -growth * square / variance)
+    np.testing.assert_allclose(mean_exit_time(0.0, end, growth, variance, p), float(F(end**2)), rtol=1e-11)
     start = 0.4 * end
-    np.testing.assert_allclose(mean_exit_time(start, end, growth, variance), float(F(end**2) - F(start**2)), rtol=1e-10)
+    np.testing.assert_allclose(mean_exit_time(start, end, growth, variance, p), float(F(end**2) - F(start**2)), rtol=1e-10)
 
 
 def test_sde_average_has_the_drift_50_and_the_noise_of_appendix_f():
@@ -284,6 +286,10 @@ def test_quenched_time_of_the_linear_sde_is_the_noisy_one_for_large_d():
         problem = sl.presets.phase_retrieval(lr=lr, noise=noise)
         sde, noisy = (mediocrity.exit_time(problem, 10**8, 0.1, which) for which in ("sde_quenched", "noisy"))
         np.testing.assert_allclose(sde, noisy, rtol=1e-7)
+    for width in (2, 5):  # averages over draws, whose errors differ
+        problem = sl.presets.phase_retrieval(width, lr=0.1 * width, noise=0.3)
+        sde, noisy = (mediocrity.exit_time(problem, 10**8, 0.1, which) for which in ("sde_quenched", "noisy"))
+        np.testing.assert_allclose(sde, noisy, rtol=5e-4)
 
 
 # --- the backward equation ---------------------------------------------------------------------------------------------------
@@ -353,7 +359,7 @@ def test_ode_from_zero_overlap_never_exits():
         ({"threshold": 0.0}, "threshold must be a finite number above 0"),
         ({"d": 0.5}, "d must be a whole number"),
         ({"start": 0.1}, "start is for the averages ode, sde and backward"),
-        ({"problem": sl.presets.phase_retrieval(2), "average": "sde"}, "sde needs width 1"),
+        ({"problem": sl.presets.phase_retrieval(2), "average": "backward"}, "backward needs width 1"),
         ({"problem": sl.presets.phase_retrieval(sphere=False)}, "phase retrieval on the sphere"),
         ({"problem": sl.presets.quadratic_network()}, "phase retrieval on the sphere"),
     ],

@@ -70,8 +70,12 @@ def noise_gain(width, lr, noise=0.0) -> np.ndarray:
     """
     p, lr, noise = as_numbers(width, lr, noise)
     rate = linear_rates(p, lr, noise).M
-    variance = 4 * (10 - 6 / p + 8 / p**2 + noise)
-    return np.where(rate > 0, lr / p * variance / (2 * np.where(rate > 0, rate, 1.0)), np.inf)
+    return np.where(rate > 0, lr / p * kick(p, noise) / (2 * np.where(rate > 0, rate, 1.0)), np.inf)
+
+
+def kick(p, noise):
+    r""":math:`\mathrm{Var}\,\mathcal M_j` at the saddle."""
+    return 4 * (10 - 6 / p + 8 / p**2 + noise)
 
 
 @checked(arrays=True, width=WIDTH, lr=not_negative)

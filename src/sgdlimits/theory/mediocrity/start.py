@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import eigh_tridiagonal
 
 from sgdlimits.errors import check_count
 from sgdlimits.problem.presets import phase_retrieval
@@ -14,22 +13,6 @@ from sgdlimits.start import RandomInit
 
 DRAWN = 8192
 """Starts behind the average of what has no quadrature: the part of a quenched time beyond second order, at p > 1."""
-
-
-@lru_cache(maxsize=64)
-def overlap_rule(d: int, nodes: int = 160) -> tuple[np.ndarray, np.ndarray]:
-    r"""Gauss nodes and weights for the overlap m of two uniform directions, of density :math:`\propto (1-m^2)^{(d-3)/2}`.
-
-    The polynomials are Gegenbauer's; as d grows, :math:`\sqrt d` times the nodes tends to Gauss-Hermite's.
-
-    >>> m, weights = overlap_rule(7)
-    >>> round(float(weights @ m**4), 12) == round(3 / (7 * 9), 12)
-    True
-    """
-    n, alpha = np.arange(2, nodes), (d - 2) / 2
-    squares = np.concatenate([[1 / d], n * (n + 2 * alpha - 1) / (4 * (n + alpha) * (n + alpha - 1))])
-    m, vectors = eigh_tridiagonal(np.zeros(nodes), np.sqrt(squares))
-    return m, vectors[0] ** 2
 
 
 @lru_cache(maxsize=256)

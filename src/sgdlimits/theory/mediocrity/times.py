@@ -13,6 +13,7 @@ import numpy as np
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count, check_number, check_share
+from sgdlimits.gaussian.quadrature import overlap_rule
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.problem.recognise import phase_retrieval
 from sgdlimits.start import RandomInit
@@ -20,8 +21,8 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import batch_of
 from sgdlimits.theory import noisy_start
 from sgdlimits.theory.first_passage import FirstPassage, Law, mean_exit_time, ode_exit_times
-from sgdlimits.theory.mediocrity.rates import linear_rates, noise_gain, optimal_lr
-from sgdlimits.theory.mediocrity.start import mean_log_overlap, overlap_rule, spread
+from sgdlimits.theory.mediocrity.rates import kick, linear_rates, noise_gain, optimal_lr
+from sgdlimits.theory.mediocrity.start import mean_log_overlap, spread
 from sgdlimits.theory.single_index import drift_parts, increment_variance
 
 ODE_STARTS = 256
@@ -64,10 +65,11 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
           :math:`\log(1+\kappa)/2\omega_M` (`noise_gain`)
         - "ode": full ODE, averaged over random starts
         - "noisy_ode": "ode" with SGD's own noise near the saddle; the mean of `exit_law` for problems beyond the paper's
-        - "sde", (52): linear SDE from m = 0, or from `start`; width 1
-        - "sde_quenched": the same, averaged over random starts; width 1
+        - "sde", (52) and its form at any width: linear SDE from m = 0, or from `start`
+        - "sde_quenched": the same, averaged over random starts
         - "backward": full SDE by its backward equation, averaged over random starts, or from `start`; width 1
-    start : the overlap at the start, for "ode" at width 1, "sde" and "backward"; broadcasts too
+    start : the overlap at the start, for "ode" and "backward" at width 1, and for "sde", where it is the norm of all overlaps
+        of students that are orthogonal to each other; broadcasts too
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=1 / 12)
@@ -91,7 +93,7 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
         if m is None:
             return formula(at)
         check_number("start", m)
-        return formula(at, start=float(m)) if abs(m) < 1 else 0.0
+        return formula(at, start=float(m)) if m**2 < at.p else 0.0
 
     times = np.vectorize(one, otypes=[float])(d, threshold, start)
     return times if times.ndim else float(times)
@@ -223,17 +225,26 @@ def noisy_ode(at: Setting) -> float:
 
 
 def sde(at: Setting, start: float = 0.0) -> float:
-    r"""(52) and its form from any start: the expansive Ornstein-Uhlenbeck process :math:`dm = \mu m\,dt + \sigma\,dB`,
+    r"""(52), its form from any start and at any width: the expansive Ornstein-Uhlenbeck process
+    :math:`dm = \mu m\,dt + \sigma\,dB` of p overlaps,
 
-    .. math:: \mu = 4(1-6\gamma) - 2\gamma\Delta, \qquad \sigma^2 = \frac{\gamma}{d}(48 + 4\Delta).
+    .. math:: \mu = \omega_M, \qquad \sigma^2 = \frac{\gamma}{pd}\,4\Big(10 - \frac6p + \frac8{p^2} + \Delta\Big),
+
+    until :math:`|m|^2 = \frac{p+1}2T + (1-T)\,|m_0|^2`. At p = 1 these are :math:`4(1-6\gamma) - 2\gamma\Delta` and
+    :math:`\frac\gamma d(48 + 4\Delta)`.
     """
-    return float(_linear_times(_one_unit(at, "sde"), np.abs(start)))
+    return float(_linear_times(at, np.abs(start)))
 
 
 def sde_quenched(at: Setting) -> float:
-    """The mean of `sde` over random starts."""
-    m, weights = _starts(_one_unit(at, "sde_quenched"))
-    return float(weights @ _linear_times(at, np.abs(m)))
+    r"""The mean of `sde` over random starts; at p > 1 over exact draws, of which :math:`\log\mu_0` has its exact mean."""
+    if at.p == 1:
+        m, weights = _starts(at)
+        return float(weights @ _linear_times(at, np.abs(m)))
+    random = spread(at.p, at.d)
+    times, log = _linear_times(at, np.sqrt(random.mu / at.d), random.tau / at.d), np.log(random.mu)
+    slope = np.cov(times, log)[0, 1] / log.var() if np.isfinite(times).all() else 0.0
+    return float(times.mean() - slope * (log.mean() - mean_log_overlap(at.p, at.d)))
 
 
 def backward(at: Setting, start: float | None = None) -> float:
@@ -246,7 +257,7 @@ def backward(at: Setting, start: float | None = None) -> float:
 AVERAGES: dict[str, Callable[..., float]] = {
     formula.__name__: formula for formula in (annealed, quenched, noisy, ode, noisy_ode, sde, sde_quenched, backward)
 }
-ONE_UNIT = ("sde", "sde_quenched", "backward")
+ONE_UNIT = ("backward",)
 """Averages whose state is one overlap."""
 
 
@@ -282,10 +293,12 @@ def _starts(at: Setting, start: float | None = None) -> tuple[np.ndarray, np.nda
     return m[kept], weights[kept] / weights[kept].sum()
 
 
-def _linear_times(at: Setting, m: np.ndarray) -> np.ndarray:
-    mu = float(linear_rates(1, at.lr, at.noise).M)
-    sigma2 = at.lr / at.d * (48 + 4 * at.noise)
-    return mean_exit_time(m, np.sqrt(at.T + (1 - at.T) * m**2), mu, sigma2) / at.lr
+def _linear_times(at: Setting, m: np.ndarray, pairs: np.ndarray | float = 0.0) -> np.ndarray:
+    """From the norm m of the overlaps and the sum of the squared overlaps between students, which fade at once."""
+    mu = float(linear_rates(at.p, at.lr, at.noise).M)
+    sigma2 = at.lr / (at.p * at.d) * float(kick(at.p, at.noise))
+    end = at.T * (at.p + 1) / 2 + (1 - at.T) * (m**2 - pairs / (2 * at.p))
+    return mean_exit_time(m, np.sqrt(np.maximum(end, m**2)), mu, sigma2, at.p) * at.p / at.lr
 
 
 def _passage(at: Setting, start: float | None) -> tuple[FirstPassage, np.ndarray, np.ndarray, np.ndarray]:
