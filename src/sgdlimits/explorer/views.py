@@ -23,6 +23,8 @@ SINGLES = 24
 ENTRIES = 12
 """Single overlaps that can be chosen."""
 GRID = 17
+SEARCH = 30.0
+"""Seconds in which fixed points are looked for."""
 FORMULAS = ("quenched", "noisy_ode", "backward")
 
 
@@ -110,13 +112,15 @@ def exits(setting: Setting, datasets: dict[str, xr.Dataset]) -> dict[str, Any]:
 
 
 def found_points(setting: Setting) -> FixedPoints:
-    """The fixed points of the setting's ODE that are found in 20 s."""
+    """The fixed points of the setting's ODE that are found in a while."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return fixed_points(setting.problem.limit, count=32, seconds=20.0, progress=False)
+        return fixed_points(setting.problem.limit, count=32, seconds=SEARCH, progress=False)
 
 
-def portrait(setting: Setting, found: FixedPoints, ode: xr.Dataset, chain: xr.Dataset | None, plane: Any) -> dict[str, Any]:
+def portrait(
+    setting: Setting, found: FixedPoints | None, ode: xr.Dataset, chain: xr.Dataset | None, plane: Any
+) -> dict[str, Any]:
     """The flow in a plane of statistics: arrows on a grid, fixed points by stability, and trajectories.
 
     The other statistics are those of the first run's start. Where one statistic moves, it is its rate against itself.
@@ -139,7 +143,7 @@ def portrait(setting: Setting, found: FixedPoints, ode: xr.Dataset, chain: xr.Da
     if chain is not None and setting.rule == "sgd":
         chain = chain.isel(run=np.flatnonzero(chain.status.values != DIVERGED)[:4])
         real = list(np.asarray(rows(statistics(chain)))[:, :, places]) if chain.sizes["run"] else []
-    images = [(np.asarray(jax.vmap(problem.vector)(each.images))[:, places], each.stability) for each in found]
+    images = [(np.asarray(jax.vmap(problem.vector)(each.images))[:, places], each.stability) for each in found or ()]
     points = [(point, stability) for at, stability in images for point in np.unique(np.round(at, 6) + 0.0, axis=0)]
     every = np.concatenate([*(track for track in tracks + real), *(point[None] for point, _ in points)])
     low, high = every.min(0), every.max(0)
@@ -155,7 +159,7 @@ def portrait(setting: Setting, found: FixedPoints, ode: xr.Dataset, chain: xr.Da
         "names": moving, "x": x, "y": y, "grid": listed(mesh), "drift": listed(drift),
         "ode": [listed(track) for track in tracks], "chain": [listed(track) for track in real],
         "points": [{"at": listed(point), "stability": stability} for point, stability in points],
-        "text": repr(found),
+        "text": "" if found is None else repr(found),
     }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from sgdlimits.errors import BadInput
 
 SECONDS = 60.0
-"""A setting's runs end after so long, and the page says how far they came."""
+"""The runs of a level end so long after their first piece, and the page says how far they came."""
 
 
 class Job:
@@ -34,7 +34,6 @@ class Job:
         self.ended: set[tuple[int, str]] = set()
         self.points: dict[int, Any] = {}
         self.views: dict[tuple[str, int], dict[str, Any]] = {}
-        self.begin = time.monotonic()
         self.chain_ended, self.limits_ended = threading.Event(), threading.Event()
         self.all_ended, self.spectra_ended = threading.Event(), threading.Event()
 
@@ -158,7 +157,7 @@ class Worker:
 
     def in_turn(self, job: Job, which: list[tuple[int, str]]) -> None:
         """Pieces of several streams in turn, until all have ended, the time is over or the job is no longer the newest."""
-        streams = {each: self.stream(job, *each) for each in which}
+        streams, begin = {each: self.stream(job, *each) for each in which}, 0.0
         while streams and job is self.job:
             for each, pieces in list(streams.items()):
                 try:
@@ -168,7 +167,8 @@ class Worker:
                 except BadInput as reason:
                     del streams[each]
                     self.send(job, "note", text=f"{each[1].replace('_', ' ')}: {reason}")
-                if time.monotonic() - job.begin > SECONDS and streams:
+                begin = begin or time.monotonic()
+                if time.monotonic() - begin > SECONDS and streams:
                     names = " and ".join(sorted({level.replace("_", " ") for _, level in streams}))
                     words = f"The {names} had not ended after {SECONDS:g} s, and stopped. Take a smaller d, t_max or runs."
                     self.send(job, "note", text=words)
@@ -198,12 +198,11 @@ class Worker:
             job.all_ended.set()
 
     def portrait_line(self, job: Job) -> None:
-        """The phase portraits as soon as there is a flow, and again with all of the chain's runs."""
+        """The phase portraits as soon as there is a flow, again with fixed points, and again with all of the chain's runs."""
         if not self.wait(job, job.limits_ended):
             return
-        whole = job.chain_ended.wait(1.0)
-        self.look(job, "portrait", self.portraits)
-        if not whole and self.wait(job, job.chain_ended):
+        looks = (self.portraits, self.fixed_points, self.portraits)
+        if all(self.look(job, "portrait", each) for each in looks) and self.wait(job, job.chain_ended):
             self.look(job, "portrait", self.portraits)
         if all(self.wait(job, event) for event in (job.chain_ended, job.all_ended, job.spectra_ended)):
             self.send(job, "done")
@@ -212,11 +211,21 @@ class Worker:
         self.look(job, "spectrum", self.spectra)
         job.spectra_ended.set()
 
-    def look(self, job: Job, view: str, at: Callable[[Job], None]) -> None:
+    def look(self, job: Job, view: str, at: Callable[[Job], None]) -> bool:
+        """Whether a view could be made. The page says why where it could not."""
         try:
             at(job)
         except BadInput as reason:
             self.send(job, "empty", view=view, text=str(reason))
+            return False
+        return True
+
+    def fixed_points(self, job: Job) -> None:
+        from sgdlimits.explorer.views import found_points
+
+        for side, setting in enumerate(job.settings):
+            if job is self.job and job.pieces.get((side, "ode")):
+                job.points[side] = found_points(setting)
 
     def wait(self, job: Job, event: threading.Event) -> bool:
         """Whether an event came before a newer job did."""
@@ -227,14 +236,14 @@ class Worker:
 
     def portraits(self, job: Job) -> None:
         """The phase portraits, with the chain's runs on them as far as they are."""
-        from sgdlimits.explorer.views import found_points, portrait
+        from sgdlimits.explorer.views import portrait
 
+        if job is self.job and not any(job.pieces.get((side, "ode")) for side in range(len(job.settings))):
+            raise BadInput("There is no flow to draw, since the ODE did not run. The note above says why.")
         for side, setting in enumerate(job.settings):
             there = job.datasets(side)
             if job is self.job and "ode" in there:
-                if side not in job.points:
-                    job.points[side] = found_points(setting)
-                seen = portrait(setting, job.points[side], there["ode"], there.get("chain"), job.plane)
+                seen = portrait(setting, job.points.get(side), there["ode"], there.get("chain"), job.plane)
                 self.send(job, "portrait", side=side, **seen)
 
     def spectra(self, job: Job) -> None:
