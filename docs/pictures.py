@@ -38,7 +38,7 @@ def escape() -> Path:
         "ODE": sl.simulate(problem, sl.ODE(), start, runs=24, **how),
     }
     with plt.rc_context(sl.plot.PAPER):
-        film = sl.plot.animate(runs, frames=48, seconds=6)
+        film = sl.plot.animate(runs, frames=48, seconds=6, band=None)
         path = FOLDER / "escape.webp"
         film.save(path, writer="pillow", dpi=80)
     return path

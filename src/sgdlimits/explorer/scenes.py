@@ -51,7 +51,7 @@ SCENES: dict[str, list[dict[str, Any]]] = {
             "Muon leaves first",
             "SGD (A) against Muon (B) at the same learning rate: Muon's steps do not shrink with the gradient.",
             parameters={"width": 2, "teachers": 2, "lr": 0.5, "batch": 4}, other={"rule": "muon"}, d=1000, t_max=400, runs=16,
-            threshold=0.99, view={"log": True},
+            threshold=0.97, view={"log": True},
         ),
         scene(
             "momentum is a larger step",

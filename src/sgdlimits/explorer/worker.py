@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from sgdlimits.errors import BadInput
 
+NAMES = {"chain": "chain", "ode": "ODE", "sde": "SDE", "mean_field": "mean field"}
 SECONDS = 60.0
 """The runs of a level end so long after their first piece, and the page says how far they came."""
 
@@ -166,10 +167,10 @@ class Worker:
                     del streams[each]
                 except BadInput as reason:
                     del streams[each]
-                    self.send(job, "note", text=f"{each[1].replace('_', ' ')}: {reason}")
+                    self.send(job, "note", text=f"{NAMES[each[1]]}: {reason}")
                 begin = begin or time.monotonic()
                 if time.monotonic() - begin > SECONDS and streams:
-                    names = " and ".join(sorted({level.replace("_", " ") for _, level in streams}))
+                    names = " and ".join(sorted({NAMES[level] for _, level in streams}))
                     words = f"The {names} had not ended after {SECONDS:g} s, and stopped. Take a smaller d, t_max or runs."
                     self.send(job, "note", text=words)
                     return

@@ -319,9 +319,9 @@ function summary() {
 const samples = (value) => (value === null ? "–" : value < 1e7 ? Number(value.toPrecision(4)).toLocaleString("en") : value.toExponential(3).replace("e+", "e"));
 
 function exitsTable(exits, side, marks) {
-  const bound = (value) => (value === null ? "∞" : samples(value));
-  const line = (name, drawing, value, interval) => `<tr><th scope="row">${drawing}${name}</th><td>${value}</td><td>${interval}</td></tr>`;
-  const own = Object.entries(exits.rows).map(([name, [value, low, high]]) => line(name, "", value === null ? "not reached" : `${name === "mean" && exits.censored ? "≥ " : ""}${samples(value)}`, `${bound(low)} to ${bound(high)}`));
+  const interval = (low, high) => (low === null ? "" : high === null ? `beyond ${samples(low)}` : `${samples(low)} to ${samples(high)}`);
+  const line = (name, drawing, value, range) => `<tr><th scope="row">${drawing}${name}</th><td>${value}</td><td>${range}</td></tr>`;
+  const own = Object.entries(exits.rows).map(([name, [value, low, high]]) => line(name, "", value === null ? "not reached" : `${name === "mean" && exits.censored ? "≥ " : ""}${samples(value)}`, interval(low, high)));
   const theory = marks.map((mark) => line(FORMULAS[mark.name], sample(mark.colour, mark.dash), mark.t === null ? "never" : samples(mark.t * shown.d), ""));
   return element("table", { innerHTML: `<caption>${side}${exits.runs - exits.censored} of ${exits.runs} runs exited</caption><thead><tr><th></th><th scope="col">samples</th><th scope="col">${100 * exits.confidence} % interval</th></tr></thead><tbody>${own.join("")}${theory.join("")}</tbody>` });
 }
@@ -333,11 +333,11 @@ function drawExits() {
   $("plot-exits").parentElement.classList.toggle("many", many);
   const sides = there.map(([exits, i]) => ({ exited: exits.exited, colour: sideColour(i),
     marks: Object.entries(exits.marks).map(([name, t]) => ({ t, name, colour: many ? sideColour(i) : { ode: colour("ode"), sde: colour("sde"), mean_field: colour("mf") }[name] || colour("b"), dash: { ode: [7, 4], sde: [1, 2], mean_field: [2, 3], quenched: [], noisy_ode: [10, 3], backward: [3, 6] }[name] })) }));
+  $("exits-text").replaceChildren(...there.map(([exits, i], at) => exitsTable(exits, many ? `${SIDES[i]}: ` : "", sides[at].marks)));
   if (!sides.some((side) => side.exited.length || side.marks.some((m) => m.t !== null))) empty("plot-exits", `No run has exited up to t = ${short(there[0][0].end)}. A larger t max or a smaller threshold may show some.`);
   else exitPlot("plot-exits", sides, there[0][0].end);
   stale("exits", false);
   $("plot-exits").setAttribute("aria-label", "Histogram of exit times; the table beside it has the numbers");
-  $("exits-text").replaceChildren(...there.map(([exits, i], at) => exitsTable(exits, many ? `${SIDES[i]}: ` : "", sides[at].marks)));
 }
 
 function drawPortrait() {
@@ -417,6 +417,8 @@ async function begin() {
     $("look").textContent = index === "" ? contents.presets[preset].summary : contents.presets[preset].scenes[index].look;
     if (shown) shown.sides.forEach((side) => { side.portrait = null; side.spectrum = null; });
     for (const id of ["exits", "portrait", "spectrum"]) nothing(id, "Waiting for the first runs.");
+    $("numbers").replaceChildren();
+    $("summary").textContent = "The main numbers appear when runs have ended.";
     ask();
   };
   $("preset").addEventListener("change", () => choose($("preset").value, "0"));

@@ -28,8 +28,8 @@ function empty(id, words) {
 
 // Which places of a logarithmic axis are named: powers of ten, or more where there are fewer than two of them.
 function named(splits) {
-  const first = (v) => Math.round(v / 10 ** Math.floor(Math.log10(v) + 1e-9));
-  const some = [[1], [1, 2, 5]].map((digits) => splits.map((v) => (digits.includes(first(v)) ? v : null)));
+  const first = (v) => v / 10 ** Math.floor(Math.log10(v) + 1e-9);
+  const some = [[1], [1, 2, 5]].map((digits) => splits.map((v) => (digits.some((digit) => Math.abs(first(v) - digit) < 1e-6) ? v : null)));
   return some.find((each) => each.filter((v) => v !== null).length > 1) || splits;
 }
 
