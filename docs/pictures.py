@@ -66,6 +66,8 @@ def _screenshot(browser, address: str, name: str) -> Path:
         page.goto(address)
         page.wait_for_selector("#A-lr")
         page.select_option("#scene", str(SCENES[name]))
+        page.fill("#runs", "32")
+        page.press("#runs", "Tab")
         page.wait_for_timeout(500)
         page.wait_for_selector("body[data-done=yes]")
         taken = page.screenshot(full_page=name == "explorer")

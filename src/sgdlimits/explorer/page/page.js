@@ -151,6 +151,7 @@ const message = (side) => ({ preset: state.preset, ...side, d: state.d, t_max: s
 
 function ask(now) {
   clearTimeout(waiting);
+  document.body.dataset.done = "";
   toLink();
   waiting = setTimeout(() => {
     job += 1;

@@ -33,11 +33,11 @@ function named(splits) {
   return some.find((each) => each.filter((v) => v !== null).length > 1) || splits;
 }
 
-function axis(label, log, side) {
+function axis({ label, log, whole }, side) {
   const filter = (_, splits) => (log ? named(splits) : splits);
   return { label, labelSize: 18, labelFont: "12px sans-serif", font: "11px sans-serif", stroke: colour("faint"), size: side ? 52 : 32,
     space: side ? 30 : 60, grid: { stroke: faded(colour("line"), .7), width: 1, filter }, ticks: { stroke: colour("line"), size: 4, filter },
-    filter, values: (_, splits) => splits.map(short) };
+    filter, values: (_, splits) => splits.map(short), ...(whole ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500] } : {}) };
 }
 
 // Draw series on axes; the plot is kept while its form stays, and only its data change.
@@ -65,7 +65,7 @@ function draw(id, { data, series, x, y, bands, hook, form, ranges }) {
     cursor: { drag: { x: false, y: false }, points: { show: false } },
     scales: { x: { time: false, distr: x.log ? 3 : 1, range: x.log ? range("x", true) : (u, low, high) => kept.ranges.x || [low, high] },
       y: { distr: y.log ? 3 : 1, range: range("y", y.log) } },
-    axes: [axis(x.label, x.log, false), axis(y.label, y.log, true)],
+    axes: [axis(x, false), axis(y, true)],
     hooks: { draw: [(u) => { if (kept.hook) { u.ctx.save(); kept.hook(u, u.ctx, devicePixelRatio); u.ctx.restore(); } }] },
   }, data, box);
   plots[id] = kept;
@@ -115,7 +115,7 @@ function exitPlot(id, sides, end) {
     }));
   };
   draw(id, { data: [[low, high], [0, most]], series: [{ show: true, stroke: "transparent", points: { show: false } }], hook, form: "exits",
-    x: { label: "exit time t" }, y: { label: "runs" }, ranges: { x: [low, high], y: [0, most * 1.12] } });
+    x: { label: "exit time t" }, y: { label: "runs", whole: true }, ranges: { x: [low, high], y: [0, most * 1.12] } });
 }
 
 function portraitPlot(id, view, sideColour) {
