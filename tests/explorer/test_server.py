@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import multiprocessing
 import os
+import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 
 import pytest
 
-from sgdlimits.explorer.server import MOST_BYTES, Guard
+from sgdlimits.explorer.server import MOST_BYTES, Guard, application
 
 websockets = pytest.importorskip(
     "websockets", reason="the explorer's server is not installed: pip install 'sgdlimits[explore]'"
@@ -32,7 +36,7 @@ def ask(page, job: int, *settings, **more) -> None:
     page.send(json.dumps({"kind": "run", "job": job, "settings": list(settings), **more}))
 
 
-def until(page, *kinds: str, seconds: float = 120) -> dict:
+def until(page, *kinds: str, seconds: float = 600) -> dict:
     """The next message of one of these kinds."""
     end = time.monotonic() + seconds
     while True:
@@ -49,11 +53,11 @@ def alive(process: int) -> bool:
     return True
 
 
-def wait_for_end(process: int, seconds: float) -> None:
+def wait_until(true: Callable[[], bool], seconds: float) -> None:
     end = time.monotonic() + seconds
-    while alive(process) and time.monotonic() < end:
+    while not true() and time.monotonic() < end:
         time.sleep(0.05)
-    assert not alive(process)
+    assert true()
 
 
 def test_foreign_hosts_and_origins_are_refused(address):
@@ -63,6 +67,43 @@ def test_foreign_hosts_and_origins_are_refused(address):
     for origin in ("http://evil.example", None):
         with pytest.raises(InvalidStatus, match="403"):
             opened(address, origin=origin)
+
+
+@contextlib.contextmanager
+def serving(host: str, **more):
+    """A server in this process, and its port."""
+    import uvicorn
+
+    from sgdlimits.explorer.serve import _listen
+
+    with _listen("127.0.0.1", 0) as listening:
+        port = listening.getsockname()[1]
+        config = uvicorn.Config(application(host, port, **more), log_level="error", ws="websockets-sansio", lifespan="off")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{port}/"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def test_without_the_token_of_another_host_nothing_is_served():
+    with serving("0.0.0.0", token="secret") as address:
+        for path in ("", "controls.json", "?token=wrong"):
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(address + path)
+        with pytest.raises(InvalidStatus, match="403"):
+            opened(address)
+        assert urllib.request.urlopen(f"{address}?token=secret").status == 200
+
+
+def test_a_page_that_asks_for_nothing_is_closed_and_its_process_ends():
+    with serving("127.0.0.1", idle=0.5) as address, opened(address) as page:
+        with pytest.raises(ConnectionClosed, match="4000"):
+            until(page, "never")
+        wait_until(lambda: not multiprocessing.active_children(), 5.0)
 
 
 def test_another_host_needs_the_token():
@@ -86,7 +127,7 @@ def test_bad_messages_are_answered_and_the_page_goes_on(address):
         page.send(b"\x00")
         assert until(page, "error")
         ask(page, 2, SMALL)
-        assert until(page, "piece")["job"] == 2
+        assert until(page, "accepted")["job"] == 2
 
 
 def test_a_message_of_ten_megabytes_ends_the_connection_and_not_the_server(address):
@@ -102,48 +143,42 @@ def test_a_message_of_ten_megabytes_ends_the_connection_and_not_the_server(addre
 
 @pytest.mark.full
 def test_a_killed_process_is_told_and_replaced_and_a_closed_page_ends_its_own(address):
-    with opened(address) as page, opened(address) as other:
+    with opened(address) as page, opened(address) as other, opened(address) as quiet:
         ask(page, 1, SMALL)
         ask(other, 1, {**SMALL, "d": 10**6, "t_max": 1000})
-        first, second = until(page, "accepted")["process"], until(other, "accepted")["process"]
-        assert first != second
+        ask(quiet, 1, SMALL)
+        first, second, fourth = (until(each, "accepted")["process"] for each in (page, other, quiet))
+        assert len({first, second, fourth}) == 3
         os.kill(first, 9)
         assert "ended unexpectedly" in until(page, "died")["text"]
         ask(page, 2, SMALL)
         third = until(page, "accepted")["process"]
         assert until(page, "piece")["job"] == 2
         assert until(other, "piece")["level"] in ("chain", "ode")
-    for process in (second, third):
-        wait_for_end(process, 2.0)
+    for process in (second, third, fourth):
+        wait_until(lambda process=process: not alive(process), 2.0)
 
 
 @pytest.mark.full
-def test_the_newest_setting_cancels_the_one_before(address):
-    with opened(address) as page:
-        ask(page, 1, {**SMALL, "d": 10**6, "t_max": 1000})
-        until(page, "piece")
-        for job in range(2, 8):
-            ask(page, job, {**SMALL, "parameters": {"lr": 0.01 * job}})
-        ended = until(page, "done")
-        assert ended["job"] == 7
-
-
-@pytest.mark.full
-def test_pieces_are_those_of_simulate(address):
+def test_the_newest_setting_cancels_the_one_before_and_its_pieces_are_those_of_simulate(address):
     """To the seven digits that are sent."""
     import numpy as np
 
     from sgdlimits import simulate
     from sgdlimits.explorer.setting import Setting
 
-    setting = Setting.read(SMALL)
-    here = simulate(setting.problem, setting.levels["chain"], setting.start, **setting.how("chain"), progress=False)
-    mean = []
+    newest = {**SMALL, "parameters": {"lr": 0.07}}
     with opened(address) as page:
-        ask(page, 1, SMALL)
-        while len(mean) < here.sizes["t"]:
-            piece = until(page, "piece")
-            mean += piece["curves"]["risk"]["mean"] if piece["level"] == "chain" else []
+        ask(page, 1, {**SMALL, "d": 10**6, "t_max": 1000})
+        until(page, "piece")
+        for job in range(2, 8):
+            ask(page, job, {**SMALL, "parameters": {"lr": 0.01 * job}} if job < 7 else newest)
+        mean = []
+        while (message := until(page, "piece", "done"))["kind"] != "done":
+            mean += message["curves"]["risk"]["mean"] if (message["job"], message["level"]) == (7, "chain") else []
+        assert message["job"] == 7
+    setting = Setting.read(newest)
+    here = simulate(setting.problem, setting.levels["chain"], setting.start, **setting.how("chain"), progress=False)
     np.testing.assert_allclose(mean, here.risk.values.mean(0), rtol=1e-6)
 
 

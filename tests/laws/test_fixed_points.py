@@ -42,6 +42,8 @@ def test_phase_retrieval_has_a_saddle_between_two_stable_points(say):
     assert (plateau.stability, plateau.copies, plateau.dimension) == ("unstable", 1, 0)
     np.testing.assert_allclose(learnt.point.M, 1, atol=1e-9)
     np.testing.assert_allclose(plateau.point.M, 0, atol=1e-9)
+    np.testing.assert_allclose(np.ravel(learnt.images.M), [-1, 1], atol=1e-9)
+    assert plateau.images.M.shape == (1, 1, 1)
     np.testing.assert_allclose(plateau.eigenvalues, float(problem.rate) * 4 * (1 - 6 * lr), rtol=1e-9)
     assert max(each.residual for each in table) < 1e-12
 

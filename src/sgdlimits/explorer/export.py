@@ -1,8 +1,7 @@
-"""What is on the page, as files: figures by `plot`, datasets as netCDF, curves as CSV."""
+"""What is on the page, as files: the figure, the datasets as netCDF, the curves as CSV."""
 
 from __future__ import annotations
 
-import io
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,39 +11,36 @@ from sgdlimits.errors import BadInput
 FIGURES = ("png", "svg", "pdf")
 
 
-def exported(job: Any, form: str, log: bool) -> tuple[str, bytes]:
+def exported(job: Any, message: dict[str, Any]) -> tuple[str, bytes]:
     """The name of a file and what is in it, for a format: png, svg, pdf, nc or csv."""
-    name = job.settings[0].preset
-    every = {f"{'AB'[side]}, {level}" if len(job.settings) > 1 else level: dataset
+    name, form = job.settings[0].preset, str(message.get("format"))
+    every = {f"{'AB'[side]} {level}" if len(job.settings) > 1 else level: dataset
              for side in range(len(job.settings)) for level, dataset in job.datasets(side).items()}  # fmt: skip
     if form in FIGURES:
-        return f"{name}.{form}", _figure(every, form, log)
-    if form == "nc":
-        from sgdlimits.trajectory.io import save
+        from sgdlimits.explorer.figure import figure
 
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "data.nc"
-            save(next(iter(every.values())), path)
-            return f"{name}-{next(iter(every))}.nc".replace(", ", "-"), path.read_bytes()
+        left, right = (str(message.get(side) or usual) for side, usual in (("left", "risk"), ("right", "largest overlap")))
+        log, log_time = bool(message.get("log")), bool(message.get("logt"))
+        return f"{name}.{form}", figure(job, form, left=left, right=right, log=log, log_time=log_time)
+    if form == "nc":
+        return f"{name}.nc", _netcdf(every)
     if form == "csv":
         return f"{name}.csv", _table(every).encode()
     raise BadInput(f"format must be one of png, svg, pdf, nc, csv; got {form[:40]!r}. Give one of them.")
 
 
-def _figure(datasets: dict[str, Any], form: str, log: bool) -> bytes:
-    import matplotlib
+def _netcdf(datasets: dict[str, Any]) -> bytes:
+    """The first dataset, the chain's, as `load` reads it, and each of the others in a group of its name."""
+    from sgdlimits.trajectory.io import save
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    from sgdlimits.plot import PAPER, overview
-
-    with plt.rc_context(PAPER):
-        left, _ = overview(datasets, log=log)
-        buffer = io.BytesIO()
-        left.figure.savefig(buffer, format=form)
-        plt.close(left.figure)
-    return buffer.getvalue()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "data.nc"
+        for order, (name, dataset) in enumerate(datasets.items()):
+            if order:
+                dataset.to_netcdf(path, mode="a", group=name.replace(" ", "_"), engine="h5netcdf")
+            else:
+                save(dataset, path)
+        return path.read_bytes()
 
 
 def _table(datasets: dict[str, Any]) -> str:

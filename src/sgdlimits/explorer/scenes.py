@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
-def scene(title: str, look: str, other: dict[str, Any] | None = None, **setting: Any) -> dict[str, Any]:
-    """A setting of a preset under a name; `other` is what differs in a second one beside it."""
-    return {"title": title, "look": look, "setting": setting, "other": other}
+def scene(title: str, look: str, other: Mapping | None = None, view: Mapping | None = None, **setting: Any) -> dict[str, Any]:
+    """A setting of a preset under a name; `other` is what differs in a second one beside it, `view` what the page draws."""
+    return {"title": title, "look": look, "setting": setting, "other": other, "view": view or {}}
 
 
 SCENES: dict[str, list[dict[str, Any]]] = {
@@ -32,7 +33,7 @@ SCENES: dict[str, list[dict[str, Any]]] = {
         scene(
             "norm learning then plateau",
             "The norms settle at once, the risk rests on a plateau, and only then the directions are found.",
-            parameters={"width": 2, "teachers": 1, "lr": 0.05}, d=3000, t_max=100,
+            parameters={"width": 2, "teachers": 1, "lr": 0.05}, d=3000, t_max=100, view={"right": "Q[0,0]"},
         ),
         scene(
             "three units for two teachers",
@@ -44,18 +45,19 @@ SCENES: dict[str, list[dict[str, Any]]] = {
         scene(
             "the unspecialised plateau",
             "All units see the mean of the teachers first; the risk rests until they take one each.",
-            parameters={"width": 2, "teachers": 2, "lr": 2.0}, d=1000, t_max=400, runs=32,
+            parameters={"width": 2, "teachers": 2, "lr": 2.0}, d=1000, t_max=400, runs=32, threshold=0.99, view={"log": True},
         ),
         scene(
             "Muon leaves first",
             "SGD (A) against Muon (B) at the same learning rate: Muon's steps do not shrink with the gradient.",
             parameters={"width": 2, "teachers": 2, "lr": 0.5, "batch": 4}, other={"rule": "muon"}, d=1000, t_max=400, runs=16,
+            threshold=0.97, view={"log": True},
         ),
         scene(
             "momentum is a larger step",
             "Heavy ball with beta 0.9 at lr 0.2 (B) follows plain SGD at lr 2 (A), ten times the rate.",
             parameters={"lr": 2.0}, other={"parameters": {"lr": 0.2}, "rule": "heavy_ball", "rule_parameters": {"beta": 0.9}},
-            d=1000, t_max=300, runs=16,
+            d=1000, t_max=300, runs=16, threshold=0.99, view={"log": True},
         ),
     ],
     "single_index": [
@@ -74,24 +76,25 @@ SCENES: dict[str, list[dict[str, Any]]] = {
         scene(
             "ring of wrong classifiers",
             "From many starts both units take the same class: the accuracy stays at 3/4, on a ring of fixed points.",
-            parameters={"snr": 100.0, "ridge": 0.1}, d=1000, t_max=30, runs=32,
+            parameters={"snr": 100.0, "ridge": 0.1}, d=1000, t_max=30, runs=32, view={"right": "accuracy"},
         ),
         scene(
             "noisy classes",
             "At a small signal-to-noise ratio the accuracy stops short of 1, near 0.9 or, on the ring, 0.7.",
-            parameters={"snr": 2.0, "ridge": 0.05}, d=1000, t_max=30, runs=32,
+            parameters={"snr": 2.0, "ridge": 0.05}, d=1000, t_max=30, runs=32, view={"right": "accuracy"},
         ),
     ],
     "xor_mixture": [
         scene(
             "few of the runs learn",
             "Four classes need four units, one each; most runs end at an accuracy of 3/4 or below.",
-            parameters={"snr": 1000.0, "ridge": 0.1}, d=500, t_max=30, runs=16,
+            parameters={"snr": 1000.0, "ridge": 0.1}, d=500, t_max=30, runs=16, view={"right": "accuracy"},
         ),
         scene(
             "more units help",
             "With eight units instead of four more runs find all four classes.",
             parameters={"snr": 1000.0, "ridge": 0.05, "width": 4}, other={"parameters": {"width": 8}}, d=500, t_max=30, runs=16,
+            view={"right": "accuracy"},
         ),
     ],
     "spiked_tensor": [

@@ -9,7 +9,7 @@ from typing import Any
 
 from sgdlimits.explorer.worker import main
 
-DIED = "The simulation's process ended unexpectedly. Move a slider, or press Run, to start another one."
+DIED = "The simulation's process ended unexpectedly. Move a slider, or press Run again, to start another one."
 
 
 class Session:

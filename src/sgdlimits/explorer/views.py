@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import xarray as xr
 
-from sgdlimits.analysis import exit_times, fixed_points, hessian_spectrum, summarise
+from sgdlimits.analysis import FixedPoints, exit_times, fixed_points, hessian_spectrum, summarise
 from sgdlimits.analysis.origin import overlap_name
 from sgdlimits.errors import BadInput
 from sgdlimits.explorer.setting import Setting
@@ -23,6 +23,8 @@ SINGLES = 24
 ENTRIES = 12
 """Single overlaps that can be chosen."""
 GRID = 17
+SEARCH = 30.0
+"""Seconds in which fixed points are looked for."""
 FORMULAS = ("quenched", "noisy_ode", "backward")
 
 
@@ -47,17 +49,21 @@ def quantities(dataset: xr.Dataset) -> dict[str, np.ndarray]:
             values = dataset[variable].values
             for index in np.ndindex(values.shape[2:]):
                 if len(found) < ENTRIES and (len(index) < 2 or variable == name or index[0] <= index[1]):
-                    label = f"{variable}[{','.join(str(i + 1) for i in index)}]" if index else variable
+                    label = f"{variable}[{','.join(map(str, index))}]" if index else variable
                     found[label] = values[(..., *index)]
     return found
 
 
+def good_runs(dataset: xr.Dataset) -> xr.Dataset:
+    """The runs that did not diverge, or all where all did."""
+    good = dataset.isel(run=dataset.status.values != DIVERGED)
+    return good if good.sizes["run"] else dataset
+
+
 def curves(piece: xr.Dataset, level: str) -> dict[str, Any]:
     """The part of the curves that a piece of a stream has: means, single runs of the chain, quantiles of the SDE."""
-    good = piece.isel(run=piece.status.values != DIVERGED)
-    good = good if good.sizes["run"] else piece
     made = {}
-    for name, values in quantities(good).items():
+    for name, values in quantities(good_runs(piece)).items():
         one: dict[str, Any] = {"mean": listed(values.mean(0))}
         if level == "chain":
             one["runs"] = listed(values[:SINGLES])
@@ -97,23 +103,37 @@ def exits(setting: Setting, datasets: dict[str, xr.Dataset]) -> dict[str, Any]:
             marks[name] = exit_time(setting.problem, setting.d, setting.threshold, name)
         except (BadInput, TypeError, AttributeError):
             break
-    text = repr(chain.scaled(setting.d))
+    scaled = chain.scaled(setting.d)
+    rows = {"mean": scaled.mean, "median": scaled.median, **{f"{100 * q:g} %": each for q, each in scaled.quantiles.items()}}
     return {"exited": listed(t[~censored]), "censored": int(censored.sum()), "runs": int(t.size),
             "end": float(datasets["chain"].t.values[-1]), "marks": {name: listed(mark) for name, mark in marks.items()},
-            "text": text}  # fmt: skip
+            "confidence": chain.confidence,
+            "rows": {name: listed((each.value, each.low, each.high)) for name, each in rows.items()}}  # fmt: skip
 
 
-def portrait(setting: Setting, ode: xr.Dataset, chain: xr.Dataset | None, plane: Any) -> dict[str, Any]:
+def found_points(setting: Setting) -> FixedPoints:
+    """The fixed points of the setting's ODE that are found in a while."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fixed_points(setting.problem.limit, count=32, seconds=SEARCH, progress=False)
+
+
+def portrait(
+    setting: Setting, found: FixedPoints | None, ode: xr.Dataset, chain: xr.Dataset | None, plane: Any
+) -> dict[str, Any]:
     """The flow in a plane of statistics: arrows on a grid, fixed points by stability, and trajectories.
 
     The other statistics are those of the first run's start. Where one statistic moves, it is its rate against itself.
     """
     problem = setting.problem.limit
+    ode = ode.isel(run=ode.status.values != DIVERGED)
+    if not ode.sizes["run"]:
+        raise BadInput("All runs of the ODE diverged: there is no flow to draw. Take a smaller lr.")
     stats = statistics(ode)
     first = jax.tree.map(lambda leaf: np.asarray(leaf)[0, 0], stats)
     names, free = problem.names(first), problem.moves(first)
     moving = [name for name, moves in zip(names, free, strict=True) if moves]
-    asked = [name for name in plane if name in moving] if isinstance(plane, list) else []
+    asked = [name for name in dict.fromkeys(map(str, plane)) if name in moving] if isinstance(plane, list) else []
     x, y = (*asked, *(name for name in moving if name not in asked), "", "")[:2]
     rows = jax.vmap(jax.vmap(problem.vector))
     flows = np.asarray(rows(jax.tree.map(lambda leaf: np.asarray(leaf)[:8], stats)))
@@ -121,11 +141,10 @@ def portrait(setting: Setting, ode: xr.Dataset, chain: xr.Dataset | None, plane:
     tracks = [track for track in flows[:, :, places]]
     real = []
     if chain is not None and setting.rule == "sgd":
-        real = list(np.asarray(rows(jax.tree.map(lambda leaf: np.asarray(leaf)[:4], statistics(chain))))[:, :, places])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = fixed_points(problem, count=32, seconds=20.0, progress=False)
-    points = [(np.asarray(problem.vector(each.point))[places], each.stability) for each in found]
+        chain = chain.isel(run=np.flatnonzero(chain.status.values != DIVERGED)[:4])
+        real = list(np.asarray(rows(statistics(chain)))[:, :, places]) if chain.sizes["run"] else []
+    images = [(np.asarray(jax.vmap(problem.vector)(each.images))[:, places], each.stability) for each in found or ()]
+    points = [(point, stability) for at, stability in images for point in np.unique(np.round(at, 6) + 0.0, axis=0)]
     every = np.concatenate([*(track for track in tracks + real), *(point[None] for point, _ in points)])
     low, high = every.min(0), every.max(0)
     room = 0.08 * np.maximum(high - low, 1e-3)
@@ -140,7 +159,7 @@ def portrait(setting: Setting, ode: xr.Dataset, chain: xr.Dataset | None, plane:
         "names": moving, "x": x, "y": y, "grid": listed(mesh), "drift": listed(drift),
         "ode": [listed(track) for track in tracks], "chain": [listed(track) for track in real],
         "points": [{"at": listed(point), "stability": stability} for point, stability in points],
-        "text": repr(found),
+        "text": "" if found is None else repr(found),
     }  # fmt: skip
 
 
@@ -156,8 +175,8 @@ def _exist(problem: Any, batch: Any) -> np.ndarray:
 def spectrum(setting: Setting, piece: xr.Dataset) -> dict[str, Any]:
     """The Hessian's eigenvalues with multiplicities where the first run stands."""
     if not isinstance(setting.problem, ProjectionProblem):
-        raise BadInput("The Hessian is known for networks, not for spiked tensors.")
+        raise BadInput("The Hessian is known for networks, not for spiked tensors. Choose another problem to see one.")
     stats = jax.tree.map(lambda leaf: np.asarray(leaf)[0, -1], statistics(piece))
     found = hessian_spectrum(setting.problem, setting.problem.in_limit(stats), setting.d)
-    return {"t": listed(piece.t.values[-1]), "values": listed(found.eigenvalues), "counts": found.multiplicities.tolist(),
-            "index": list(found.index)}  # fmt: skip
+    return {"t": listed(piece.t.values[-1]), "run": int(piece.run.values[0]), "values": listed(found.eigenvalues),
+            "counts": found.multiplicities.tolist(), "index": list(found.index)}  # fmt: skip

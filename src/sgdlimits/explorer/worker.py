@@ -1,7 +1,7 @@
 """The simulation's process: settings come in, pieces of streams go out. The newest setting cancels what is under way.
 
-One thread follows the chain, one the limits, and one looks for fixed points and eigenvalues, so that a slow compilation of one
-does not hold the others; the main thread reads messages, checks them and draws exports.
+One thread follows the chain, one the limits, one looks for fixed points and one for eigenvalues, so that a slow compilation of
+one does not hold the others; the main thread reads messages, checks them and draws exports.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from tqdm import tqdm
 
 from sgdlimits.errors import BadInput
 
+NAMES = {"chain": "chain", "ode": "ODE", "sde": "SDE", "mean_field": "mean field"}
 SECONDS = 60.0
-"""A setting's runs end after so long, and the page says how far they came."""
+"""The runs of a level end so long after their first piece, and the page says how far they came."""
 
 
 class Job:
@@ -32,8 +33,10 @@ class Job:
         self.number, self.settings, self.plane = number, settings, plane
         self.pieces: dict[tuple[int, str], list] = {}
         self.ended: set[tuple[int, str]] = set()
-        self.begin = time.monotonic()
-        self.chain_ended, self.limits_ended, self.all_ended = threading.Event(), threading.Event(), threading.Event()
+        self.points: dict[int, Any] = {}
+        self.views: dict[tuple[str, int], dict[str, Any]] = {}
+        self.chain_ended, self.limits_ended = threading.Event(), threading.Event()
+        self.all_ended, self.spectra_ended = threading.Event(), threading.Event()
 
     def datasets(self, side: int, ended: bool = False) -> dict[str, Any]:
         """What there is of a setting's levels by name, or only those that have come to their end."""
@@ -50,13 +53,15 @@ class Worker:
         self.connection, self.sending = connection, threading.Lock()
         self.job: Job | None = None
         self.changed = threading.Condition()
-        for line in (self.chain_line, self.limits_line, self.analysis_line):
+        for line in (self.chain_line, self.limits_line, self.portrait_line, self.spectrum_line):
             threading.Thread(target=self.follow, args=(line,), daemon=True).start()
 
     def send(self, job: Job | None, kind: str, **more: Any) -> None:
         """Send a message, unless a newer job has taken the place of its own."""
         with self.sending:
             if job is None or job is self.job:
+                if job is not None and "side" in more and kind != "piece":
+                    job.views[kind, more["side"]] = more
                 self.connection.send({"kind": kind, "job": job.number if job else None, **more})
 
     def read(self) -> None:
@@ -93,14 +98,15 @@ class Worker:
             self.changed.notify_all()
         texts = [{"python": each.python(tuple(each.levels)), "command": [each.command(level) for level in each.levels],
                   "levels": list(each.levels)} for each in settings]  # fmt: skip
-        self.send(job, "accepted", sides=texts, process=os.getpid())
+        first = settings[0]
+        self.send(job, "accepted", sides=texts, d=first.d, t_max=first.t_max, process=os.getpid())
 
     def export(self, message: dict[str, Any]) -> None:
         from sgdlimits.explorer.export import exported
 
         if self.job is None or not self.job.pieces:
             raise BadInput("there is nothing to export yet. Wait for the first curve.")
-        name, data = exported(self.job, str(message.get("format")), bool(message.get("log")))
+        name, data = exported(self.job, message)
         with self.sending:
             self.connection.send({"kind": "file", "name": name, "data": data})
 
@@ -152,7 +158,7 @@ class Worker:
 
     def in_turn(self, job: Job, which: list[tuple[int, str]]) -> None:
         """Pieces of several streams in turn, until all have ended, the time is over or the job is no longer the newest."""
-        streams = {each: self.stream(job, *each) for each in which}
+        streams, begin = {each: self.stream(job, *each) for each in which}, 0.0
         while streams and job is self.job:
             for each, pieces in list(streams.items()):
                 try:
@@ -161,14 +167,12 @@ class Worker:
                     del streams[each]
                 except BadInput as reason:
                     del streams[each]
-                    self.send(job, "note", text=f"{each[1].replace('_', ' ')}: {reason}")
-                if time.monotonic() - job.begin > SECONDS and streams:
-                    names = ", ".join(sorted({level for _, level in streams}))
-                    self.send(
-                        job,
-                        "note",
-                        text=f"After {SECONDS:g} s {names} stopped where they are. Take a smaller d, t_max or runs.",
-                    )
+                    self.send(job, "note", text=f"{NAMES[each[1]]}: {reason}")
+                begin = begin or time.monotonic()
+                if time.monotonic() - begin > SECONDS and streams:
+                    names = " and ".join(sorted({NAMES[level] for _, level in streams}))
+                    words = f"The {names} had not ended after {SECONDS:g} s, and stopped. Take a smaller d, t_max or runs."
+                    self.send(job, "note", text=words)
                     return
 
     def report(self, job: Job, side: int) -> None:
@@ -194,28 +198,54 @@ class Worker:
             job.limits_ended.set()
             job.all_ended.set()
 
-    def analysis_line(self, job: Job) -> None:
-        while not job.limits_ended.wait(0.1):
+    def portrait_line(self, job: Job) -> None:
+        """The phase portraits as soon as there is a flow, again with fixed points, and again with all of the chain's runs."""
+        if not self.wait(job, job.limits_ended):
+            return
+        looks = (self.portraits, self.fixed_points, self.portraits)
+        if all(self.look(job, "portrait", each) for each in looks) and self.wait(job, job.chain_ended):
+            self.look(job, "portrait", self.portraits)
+        if all(self.wait(job, event) for event in (job.chain_ended, job.all_ended, job.spectra_ended)):
+            self.send(job, "done")
+
+    def spectrum_line(self, job: Job) -> None:
+        self.look(job, "spectrum", self.spectra)
+        job.spectra_ended.set()
+
+    def look(self, job: Job, view: str, at: Callable[[Job], None]) -> bool:
+        """Whether a view could be made. The page says why where it could not."""
+        try:
+            at(job)
+        except BadInput as reason:
+            self.send(job, "empty", view=view, text=str(reason))
+            return False
+        return True
+
+    def fixed_points(self, job: Job) -> None:
+        from sgdlimits.explorer.views import found_points
+
+        for side, setting in enumerate(job.settings):
+            if job is self.job and job.pieces.get((side, "ode")):
+                job.points[side] = found_points(setting)
+
+    def wait(self, job: Job, event: threading.Event) -> bool:
+        """Whether an event came before a newer job did."""
+        while not event.wait(0.1):
             if job is not self.job:
-                return
-        for name, look in {"portrait": self.portraits, "spectrum": self.spectra}.items():
-            try:
-                look(job)
-            except BadInput as reason:
-                self.send(job, "empty", view=name, text=str(reason))
-        job.chain_ended.wait(SECONDS)
-        job.all_ended.wait(SECONDS)
-        self.send(job, "done")
+                return False
+        return True
 
     def portraits(self, job: Job) -> None:
-        """The phase portraits, with the chain's runs on them where these end soon."""
+        """The phase portraits, with the chain's runs on them as far as they are."""
         from sgdlimits.explorer.views import portrait
 
-        job.chain_ended.wait(3.0)
+        if job is self.job and not any(job.pieces.get((side, "ode")) for side in range(len(job.settings))):
+            raise BadInput("There is no flow to draw, since the ODE did not run. The note above says why.")
         for side, setting in enumerate(job.settings):
             there = job.datasets(side)
             if job is self.job and "ode" in there:
-                self.send(job, "portrait", side=side, **portrait(setting, there["ode"], there.get("chain"), job.plane))
+                seen = portrait(setting, job.points.get(side), there["ode"], there.get("chain"), job.plane)
+                self.send(job, "portrait", side=side, **seen)
 
     def spectra(self, job: Job) -> None:
         """The Hessian's spectrum where the first run stands, again while the chain goes on."""

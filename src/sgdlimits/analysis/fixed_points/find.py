@@ -198,7 +198,8 @@ class Search:
         roots, at, dimension = self.inside.get(orbit, (self.atlas.roots.at(mine), 0, -1))
         values, zero = (leaf[at] for leaf in roots.spectra)
         images = self.group.elements @ roots.x[at]
-        point = images[np.lexsort(np.round(images, 6).T[::-1])[-1]]
+        images = images[np.unique(np.round(images, 6) + 0.0, axis=0, return_index=True)[1]]
+        point = images[-1]
         stats = one_of(self.system.batch(point[None]))
         return FixedPoint(
             point=stats,
@@ -210,6 +211,7 @@ class Search:
             risk=float(self.system.problem.risk(stats)),
             found=int(mine[self.atlas.owner[: self.searches]].sum()),
             basin=None if self.ends is None else share(int(mine[self.ends[self.ends >= 0]].sum()), self.runs),
+            images=self.system.batch(images),
         )
 
 

@@ -33,6 +33,7 @@ class FixedPoint:
     risk : the population risk at the point
     found : how many searches ended in it or in an image of it
     basin : the share of random starts that the flow carries to it or to an image of it, where it was asked for
+    images : statistics of the point's different images under the symmetries, itself included; images first
     """
 
     point: PyTree
@@ -44,6 +45,7 @@ class FixedPoint:
     risk: float
     found: int
     basin: Estimate | None = None
+    images: PyTree = None
 
     def row(self) -> tuple[str, ...]:
         """The columns of a table."""

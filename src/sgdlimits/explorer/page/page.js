@@ -5,20 +5,21 @@ const $ = (id) => document.getElementById(id);
 const SIDES = ["A", "B"], LEVELS = { chain: "exact chain", ode: "ODE", sde: "SDE, 10 % to 90 %", mean_field: "mean field" };
 const DASHES = { ode: [7, 4], mean_field: [2, 3], sde: [1, 2] };
 const FORMULAS = { ode: "ODE", sde: "SDE", mean_field: "mean field", quenched: "quenched (46)", noisy_ode: "noisy ODE", backward: "backward equation" };
+const MARKS = { stable: "●", unstable: "○", neutral: "◐", unknown: "◌" };
 const token = new URLSearchParams(location.search).get("token");
 const query = token ? `?token=${encodeURIComponent(token)}` : "";
-let contents, state, socket, job = 0, shown = null, waiting = null, file = null, pending = false;
+let contents, state, socket, job = 0, shown = null, waiting = null, file = null;
 
 const usual = (controls) => Object.fromEntries(controls.filter((c) => c.default !== null).map((c) => [c.name, c.default]));
 const rulesUsual = (rule) => usual(contents.rules[rule].controls);
 
 function settingOf(preset) {
   return { preset, A: { parameters: usual(contents.presets[preset].controls), rule: "sgd", rule_parameters: {} }, B: null,
-    ...usual(contents.runs), start_from: "random", start_at: null, left: "risk", right: "largest overlap", log: false, logt: false, plane: [] };
+    ...usual(contents.runs), start_from: "random", start_at: null, left: "risk", right: "largest overlap", log: false, logt: false, plane: [], plane_side: "A" };
 }
 
 function fromScene(preset, index) {
-  const { setting, other } = contents.presets[preset].scenes[index], made = settingOf(preset);
+  const { setting, other, view } = contents.presets[preset].scenes[index], made = Object.assign(settingOf(preset), view);
   for (const [name, value] of Object.entries(setting)) if (!["parameters", "rule", "rule_parameters"].includes(name)) made[name] = value;
   const side = (base, given) => {
     const rule = given.rule || base.rule;
@@ -67,7 +68,12 @@ function fromSlider(c, place) {
   return isWhole(c) ? Math.round(isLog(c) ? Number(value.toPrecision(2)) : value) : Number(value.toPrecision(3));
 }
 
-function text(value) { return value === null || value === undefined ? "" : typeof value === "number" && Math.abs(value) >= 1e5 ? value.toExponential().replace("e+", "e") : String(value); }
+// A number as a box shows it: long ones are shortened, and the title has all digits.
+function text(value) {
+  if (typeof value !== "number") return value === null || value === undefined ? "" : String(value);
+  const whole = Math.abs(value) >= 1e5 ? value.toExponential().replace("e+", "e") : String(value);
+  return whole.length > 8 ? String(Number(value.toPrecision(4))).replace("e+", "e") : whole;
+}
 
 function parse(typed) {
   if (typed.trim() === "") return null;
@@ -90,7 +96,7 @@ function row(c, values, id) {
     list.addEventListener("change", () => set(list.value || null));
     return element("div", { className: "row" }, label, list);
   }
-  const box = element("input", { type: "text", inputMode: "decimal", id, value: text(values[c.name]), spellcheck: false, maxLength: 40 });
+  const box = element("input", { type: "text", inputMode: "decimal", id, value: text(values[c.name]), title: values[c.name] ?? "", spellcheck: false, maxLength: 40 });
   if (c.kind === "box") {
     box.classList.add("wide");
     box.addEventListener("change", () => set(parse(box.value)));
@@ -98,7 +104,7 @@ function row(c, values, id) {
   }
   const step = isWhole(c) && !isLog(c) ? 1000 / (c.high - c.low) : 1;
   const slider = element("input", { type: "range", min: 0, max: 1000, step, value: toSlider(c, values[c.name]), ariaLabel: `${c.name} slider`, id: `${id}-slider` });
-  const say = () => slider.setAttribute("aria-valuetext", text(values[c.name]));
+  const say = () => { slider.setAttribute("aria-valuetext", text(values[c.name])); box.title = values[c.name] ?? ""; };
   slider.addEventListener("input", () => { const value = fromSlider(c, Number(slider.value)); box.value = text(value); set(value); say(); });
   box.addEventListener("change", () => { const value = parse(box.value); slider.value = toSlider(c, value); set(value); say(); });
   say();
@@ -128,7 +134,9 @@ function build() {
   if (number.default !== null) runs.append(row({ name: "start_at", kind: "number", low: 1e-4, high: 1, scale: "log", help: number.number }, state, "start-at"));
   const both = element("button", { type: "button", id: "compare", textContent: state.B ? "Leave out setting B" : "Compare two settings" });
   both.addEventListener("click", () => { state.B = state.B ? null : structuredClone(state.A); build(); ask(); $("compare").focus(); });
-  form.replaceChildren(sideControls("A"), ...(state.B ? [sideControls("B")] : []), element("p", {}, both), runs);
+  const again = element("button", { type: "button", id: "again", textContent: "Run again" });
+  again.addEventListener("click", () => ask());
+  form.replaceChildren(sideControls("A"), ...(state.B ? [sideControls("B")] : []), element("p", { className: "buttons" }, both, again), runs);
   $("preset").value = state.preset;
   $("log").checked = state.log; $("logt").checked = state.logt;
 }
@@ -143,11 +151,11 @@ const message = (side) => ({ preset: state.preset, ...side, d: state.d, t_max: s
 
 function ask(now) {
   clearTimeout(waiting);
+  document.body.dataset.done = "";
   toLink();
   waiting = setTimeout(() => {
     job += 1;
-    if (!socket || socket.readyState !== WebSocket.OPEN) { pending = true; connect(); return; }
-    pending = false;
+    if (!socket || socket.readyState !== WebSocket.OPEN) { connect(); return; }
     document.body.dataset.asked = String(performance.now());
     socket.send(JSON.stringify({ kind: "run", job, settings: SIDES.filter((s) => state[s]).map((s) => message(state[s])), plane: state.plane }));
     $("status").textContent = "Running…";
@@ -158,16 +166,20 @@ function fresh(sides) {
   return { sides: sides.map((side) => ({ ...side, levels: {}, exits: null, portrait: null, spectrum: null, numbers: {} })), t: null, dirty: true, frames: 0 };
 }
 
-const indexOf = (t) => Math.round((t / Number(state.t_max)) * (contents.save - 1));
+const indexOf = (t) => Math.round((t / shown.end) * (contents.save - 1));
 
 const answers = {
   ready() { if (!shown) $("status").textContent = "Compiling…"; },
   accepted(m) {
     $("error").hidden = true;
+    for (const box of document.querySelectorAll(".wrong")) { box.classList.remove("wrong"); box.removeAttribute("aria-invalid"); }
     $("notes").replaceChildren();
     const old = shown;
     shown = fresh(m.sides);
-    shown.t = Array.from({ length: contents.save }, (_, i) => (i / (contents.save - 1)) * Number(state.t_max));
+    shown.d = m.d; shown.end = m.t_max;
+    shown.t = Array.from({ length: contents.save }, (_, i) => (i / (contents.save - 1)) * m.t_max);
+    for (const id of ["exits", "portrait", "spectrum"]) stale(id, true);
+    stale("numbers", true);
     if (old) shown.sides.forEach((side, i) => { if (old.sides[i]) { side.portrait = old.sides[i].portrait; side.spectrum = old.sides[i].spectrum; } });
     document.body.dataset.process = m.process;
     document.body.dataset.done = "";
@@ -190,11 +202,11 @@ const answers = {
     document.body.dataset.frames = String(shown.frames);
     shown.dirty = true;
   },
-  numbers(m) { shown.sides[m.side].numbers = m.levels; table(); },
-  exits(m) { shown.sides[m.side].exits = m; drawExits(); },
+  numbers(m) { shown.sides[m.side].numbers = m.levels; table(); summary(); },
+  exits(m) { shown.sides[m.side].exits = m; drawExits(); summary(); },
   portrait(m) { shown.sides[m.side].portrait = m; drawPortrait(); },
   spectrum(m) { shown.sides[m.side].spectrum = m; drawSpectrum(); },
-  empty(m) { shown.sides.forEach((side) => { side[m.view] = null; }); empty(`plot-${m.view}`, m.text); },
+  empty(m) { shown.sides.forEach((side) => { side[m.view] = null; }); nothing(m.view, m.text); },
   note(m) { $("notes").append(element("li", { textContent: m.text })); },
   done() { $("status").textContent = "Finished."; document.body.dataset.done = "yes"; },
   error(m) { problem(m.text); },
@@ -202,7 +214,20 @@ const answers = {
   file(m) { file = m.name; },
 };
 
-function problem(words) { $("error").textContent = words; $("error").hidden = false; $("status").textContent = "Not run."; }
+const stale = (id, is) => (document.getElementById(`plot-${id}`) || $(id)).classList.toggle("stale", is);
+
+// A view without anything to draw, and what stood beside it, gone.
+function nothing(view, words) {
+  empty(`plot-${view}`, words);
+  stale(view, false);
+  $(`${view}-text`).textContent = "";
+  if (view === "portrait") { $("portrait-key").textContent = ""; for (const id of ["portrait-more", "plane-x", "plane-y", "plane-side"]) $(id).hidden = true; }
+}
+
+function problem(words) {
+  const name = (/^(\w+) must/.exec(words) || [])[1];
+  for (const box of name ? document.querySelectorAll(`[id="${name}"], [id="A-${name}"], [id="B-${name}"], [id$="-rule-${name}"]`) : []) { box.classList.add("wrong"); box.setAttribute("aria-invalid", "true"); }
+  $("error").textContent = words; $("error").hidden = false; $("status").textContent = "Not run."; }
 
 function connect() {
   if (socket && socket.readyState <= WebSocket.OPEN) return;
@@ -251,6 +276,9 @@ function choices() {
   }
 }
 
+// A line as it is drawn, for legends.
+const sample = (tone, dash, width = 1.8, band = false) => `<svg class="line" viewBox="0 0 26 10" aria-hidden="true">${band ? `<rect width="26" height="10" fill="${tone}" opacity=".3"/>` : ""}<line x1="0" x2="26" y1="5" y2="5" stroke="${tone}" stroke-width="${width}" stroke-dasharray="${(dash || []).join(" ")}"/></svg>`;
+
 function drawCurves() {
   choices();
   for (const id of ["left", "right"]) {
@@ -261,10 +289,9 @@ function drawCurves() {
   shown.sides.forEach((side, i) => Object.keys(LEVELS).filter((level) => side.levels[level]).forEach((level) => {
     const about = side.levels[level];
     const words = `${shown.sides.length > 1 ? `${SIDES[i]}: ` : ""}${LEVELS[level]}${about.diverged ? ` (${about.diverged} diverged)` : ""}`;
-    const band = level === "sde" ? `<rect width="26" height="10" fill="${levelColour(i, level)}" opacity=".3"/>` : "";
-    keys.push([words, `<svg viewBox="0 0 26 10" aria-hidden="true">${band}<line x1="0" x2="26" y1="5" y2="5" stroke="${levelColour(i, level)}" stroke-width="${level === "chain" ? 2.6 : 1.8}" stroke-dasharray="${(DASHES[level] || []).join(" ")}"/></svg>`]);
+    keys.push(sample(levelColour(i, level), DASHES[level], level === "chain" ? 2.6 : 1.8, level === "sde") + words);
   }));
-  const html = keys.map(([words, drawing]) => `<li>${drawing}${words}</li>`).join("");
+  const html = keys.map((key) => `<li>${key}</li>`).join("");
   if ($("legend").dataset.html !== html) { $("legend").innerHTML = html; $("legend").dataset.html = html; }
 }
 
@@ -272,45 +299,75 @@ function table() {
   const rows = shown.sides.flatMap((side, i) => Object.keys(LEVELS).filter((level) => side.numbers[level]).map((level) => [`${shown.sides.length > 1 ? `${SIDES[i]}, ` : ""}${LEVELS[level].split(",")[0]}`, side.numbers[level]]));
   const names = [...new Set(rows.flatMap(([, numbers]) => Object.keys(numbers)))];
   const head = element("tr", {}, element("th", { scope: "col", textContent: "level" }), ...names.map((name) => element("th", { scope: "col", textContent: name === "t" ? "at t" : name })));
+  stale("numbers", false);
   $("numbers").replaceChildren(element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows.map(([level, numbers]) => element("tr", {}, element("th", { scope: "row", textContent: level }), ...names.map((name) => element("td", { textContent: numbers[name] ?? "–" })))))));
+}
+
+// The main numbers in sentences: what the figures show, for those who do not see them.
+function summary() {
+  const many = shown.sides.length > 1;
+  const words = shown.sides.map((side, i) => {
+    const chain = side.numbers.chain, { exits } = side;
+    if (!chain) return "";
+    const what = Object.entries(chain).filter(([name]) => name !== "t").map(([name, value]) => `${name} ${value}`).join(", ");
+    const half = exits && exits.rows.median[0] !== null ? `, half of them by ${samples(exits.rows.median[0])} samples` : "";
+    const left = exits ? ` ${exits.runs - exits.censored} of ${exits.runs} runs have exited${half}.` : "";
+    return `${many ? `${SIDES[i]}: ` : ""}${chain.t ? `At t = ${chain.t} the exact chain has, on average, ${what}.` : "All runs of the exact chain diverged."}${left}`;
+  });
+  $("summary").textContent = words.filter((each) => each).join(" ");
+}
+
+const samples = (value) => (value === null ? "–" : value < 1e7 ? Number(value.toPrecision(4)).toLocaleString("en") : value.toExponential(3).replace("e+", "e"));
+
+function exitsTable(exits, side, marks) {
+  const interval = (low, high) => (low === null ? "" : high === null ? `beyond ${samples(low)}` : `${samples(low)} to ${samples(high)}`);
+  const line = (name, drawing, value, range) => `<tr><th scope="row">${drawing}${name}</th><td>${value}</td><td>${range}</td></tr>`;
+  const own = Object.entries(exits.rows).map(([name, [value, low, high]]) => line(name, "", value === null ? "not reached" : `${name === "mean" && exits.censored ? "≥ " : ""}${samples(value)}`, interval(low, high)));
+  const theory = marks.map((mark) => line(FORMULAS[mark.name], sample(mark.colour, mark.dash), mark.t === null ? "never" : samples(mark.t * shown.d), ""));
+  return element("table", { innerHTML: `<caption>${side}${exits.runs - exits.censored} of ${exits.runs} runs exited</caption><thead><tr><th></th><th scope="col">samples</th><th scope="col">${100 * exits.confidence} % interval</th></tr></thead><tbody>${own.join("")}${theory.join("")}</tbody>` });
 }
 
 function drawExits() {
   const there = shown.sides.map((side, i) => [side.exits, i]).filter(([exits]) => exits);
-  if (!there.length) { empty("plot-exits", "Exit times appear when the chain's runs have ended."); return; }
+  if (!there.length) return;
   const many = shown.sides.length > 1;
+  $("plot-exits").parentElement.classList.toggle("many", many);
   const sides = there.map(([exits, i]) => ({ exited: exits.exited, colour: sideColour(i),
     marks: Object.entries(exits.marks).map(([name, t]) => ({ t, name, colour: many ? sideColour(i) : { ode: colour("ode"), sde: colour("sde"), mean_field: colour("mf") }[name] || colour("b"), dash: { ode: [7, 4], sde: [1, 2], mean_field: [2, 3], quenched: [], noisy_ode: [10, 3], backward: [3, 6] }[name] })) }));
-  if (!sides.some((side) => side.exited.length || side.marks.some((m) => m.t !== null))) empty("plot-exits", "No run has exited up to here.");
+  $("exits-text").replaceChildren(...there.map(([exits, i], at) => exitsTable(exits, many ? `${SIDES[i]}: ` : "", sides[at].marks)));
+  if (!sides.some((side) => side.exited.length || side.marks.some((m) => m.t !== null))) empty("plot-exits", `No run has exited up to t = ${short(there[0][0].end)}. A larger t max or a smaller threshold may show some.`);
   else exitPlot("plot-exits", sides, there[0][0].end);
-  $("plot-exits").setAttribute("aria-label", "Histogram of exit times; the numbers follow");
-  $("exits-text").textContent = there.map(([exits, i]) => {
-    const marks = Object.entries(exits.marks).map(([name, t]) => `  ${FORMULAS[name].padEnd(18)} ${t === null ? "never" : short(t * Number(state.d))}`).join("\n");
-    return `${many ? `${SIDES[i]}: ` : ""}in samples, ${exits.text}\n${marks}`;
-  }).join("\n");
+  stale("exits", false);
+  $("plot-exits").setAttribute("aria-label", "Histogram of exit times; the table beside it has the numbers");
 }
 
 function drawPortrait() {
   const there = shown.sides.map((side, i) => [side.portrait, i]).filter(([view]) => view);
   if (!there.length) return;
-  const [view, i] = there[0];
+  const [view, i] = there.find(([, side]) => SIDES[side] === state.plane_side) || there[0];
   portraitPlot("plot-portrait", view, sideColour(i));
+  stale("portrait", view.job !== job);
+  $("plane-side").hidden = shown.sides.length < 2;
+  $("plane-side").value = SIDES[i];
   for (const [id, now] of [["plane-x", view.x], ["plane-y", view.y]]) {
     $(id).hidden = !view.y;
     $(id).replaceChildren(...view.names.map((name) => element("option", { value: name, textContent: name })));
     $(id).value = now;
   }
-  const marks = view.points.length ? "● stable  ○ unstable" : "no fixed point found in time";
-  $("portrait-key").textContent = `${marks}; ${view.y ? "dashed: ODE, colour: runs of the chain" : "bars: where runs stand"}${shown.sides.length > 1 ? "; setting A" : ""}`;
-  $("portrait-text").textContent = there.map(([each]) => each.text).join("\n");
-  $("plot-portrait").setAttribute("aria-label", `Flow of the ODE in ${view.x}${view.y ? ` and ${view.y}` : ""}, with ${view.points.length} fixed points`);
+  const count = (word) => view.points.filter((point) => point.stability === word).length;
+  const marks = Object.entries(MARKS).filter(([word]) => count(word)).map(([word, mark]) => `${mark} ${word}`).join("  ") || (view.text ? "no fixed point was found in time" : "looking for fixed points…");
+  $("portrait-key").textContent = `${marks}; ${view.y ? "dashed: ODE, colour: runs of the chain" : "bars: where runs stand"}`;
+  $("portrait-more").hidden = !view.text;
+  $("portrait-text").textContent = view.text;
+  $("plot-portrait").setAttribute("aria-label", `Flow of the ODE in ${view.x}${view.y ? ` and ${view.y}` : ""}, with ${view.points.length} fixed points, ${count("stable")} of them stable`);
 }
 
 function drawSpectrum() {
   const there = shown.sides.map((side, i) => [side.spectrum, i]).filter(([view]) => view);
   if (!there.length) return;
+  stale("spectrum", there.some(([view]) => view.job !== job));
   spectrumPlot("plot-spectrum", there.map(([view, i]) => ({ ...view, colour: sideColour(i) })));
-  $("spectrum-text").textContent = there.map(([view, i]) => `${shown.sides.length > 1 ? `${SIDES[i]}: ` : ""}at t = ${short(view.t)}, run 1: ${view.index[0]} negative, ${view.index[1]} null, ${view.index[2]} positive`).join("; ");
+  $("spectrum-text").textContent = there.map(([view, i]) => `${shown.sides.length > 1 ? `${SIDES[i]}: ` : ""}at t = ${short(view.t)}, run ${view.run}: ${view.index[0]} negative, ${view.index[1]} null, ${view.index[2]} positive`).join("; ");
   $("plot-spectrum").setAttribute("aria-label", $("spectrum-text").textContent);
 }
 
@@ -360,8 +417,9 @@ async function begin() {
     $("scene").value = index;
     $("look").textContent = index === "" ? contents.presets[preset].summary : contents.presets[preset].scenes[index].look;
     if (shown) shown.sides.forEach((side) => { side.portrait = null; side.spectrum = null; });
-    for (const id of ["exits", "portrait", "spectrum"]) { empty(`plot-${id}`, "Waiting for the first runs."); $(`${id}-text`).textContent = ""; }
-    $("portrait-key").textContent = "";
+    for (const id of ["exits", "portrait", "spectrum"]) nothing(id, "Waiting for the first runs.");
+    $("numbers").replaceChildren();
+    $("summary").textContent = "The main numbers appear when runs have ended.";
     ask();
   };
   $("preset").addEventListener("change", () => choose($("preset").value, "0"));
@@ -369,18 +427,19 @@ async function begin() {
   for (const id of ["left", "right"]) $(id).addEventListener("change", () => { state[id] = $(id).value; toLink(); drawCurves(); });
   for (const id of ["log", "logt"]) $(id).addEventListener("change", () => { state[id] = $(id).checked; toLink(); if (shown) drawCurves(); });
   for (const id of ["plane-x", "plane-y"]) $(id).addEventListener("change", () => { state.plane = [$("plane-x").value, $("plane-y").value]; ask(); });
+  $("plane-side").addEventListener("change", () => { state.plane_side = $("plane-side").value; toLink(); drawPortrait(); });
   $("controls").addEventListener("submit", (event) => event.preventDefault());
   $("copy-link").addEventListener("click", (event) => { toLink(); copy(location.href, event.target); });
   $("copy-python").addEventListener("click", (event) => copy(code("python"), event.target));
   $("copy-command").addEventListener("click", (event) => copy(code("command"), event.target));
-  for (const button of document.querySelectorAll("[data-export]")) button.addEventListener("click", () => { if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ kind: "export", format: button.dataset.export, log: state.log })); });
+  for (const button of document.querySelectorAll("[data-export]")) button.addEventListener("click", () => { if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ kind: "export", format: button.dataset.export, left: state.left, right: state.right, log: state.log, logt: state.logt })); });
   const narrow = matchMedia("(max-width: 760px)");
   const settle = () => { if (narrow.matches) $("narrow").append($("controls")); else document.querySelector("main").prepend($("controls")); };
   narrow.addEventListener("change", settle);
   settle();
   new ResizeObserver(() => all()).observe($("views"));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", all);
-  for (const id of ["plot-exits", "plot-portrait", "plot-spectrum"]) empty(id, "Waiting for the first runs.");
+  for (const id of ["exits", "portrait", "spectrum"]) nothing(id, "Waiting for the first runs.");
   connect();
   requestAnimationFrame(frame);
 }

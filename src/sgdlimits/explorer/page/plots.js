@@ -7,7 +7,7 @@ const faded = (hex, share) => hex + Math.round(255 * share).toString(16).padStar
 function short(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "";
   const size = Math.abs(value);
-  if (value !== 0 && (size >= 1e5 || size < 1e-3)) return value.toExponential(size >= 1e5 && Number.isInteger(Math.log10(size)) ? 0 : 1);
+  if (value !== 0 && (size >= 1e5 || size < 1e-3)) return value.toExponential(size >= 1e5 && Number.isInteger(Math.log10(size)) ? 0 : 1).replace("e+", "e");
   return String(Number(value.toPrecision(4)));
 }
 
@@ -26,13 +26,18 @@ function empty(id, words) {
   place(id).box.append(p);
 }
 
-const tens = (_, splits) => splits.map((v) => (Math.abs(Math.log10(v) % 1) < 1e-9 ? v : null));
+// Which places of a logarithmic axis are named: powers of ten, or more where there are fewer than two of them.
+function named(splits) {
+  const first = (v) => v / 10 ** Math.floor(Math.log10(v) + 1e-9);
+  const some = [[1], [1, 2, 5]].map((digits) => splits.map((v) => (digits.some((digit) => Math.abs(first(v) - digit) < 1e-6) ? v : null)));
+  return some.find((each) => each.filter((v) => v !== null).length > 1) || splits;
+}
 
-function axis(label, log, side) {
-  const ink = colour("faint");
-  const ticks = log ? (_, splits) => splits.map((v) => (Math.abs(Math.log10(v) % 1) < 1e-9 ? short(v) : "")) : (_, splits) => splits.map(short);
-  return { label, labelSize: 18, labelFont: "12px sans-serif", font: "11px sans-serif", stroke: ink, size: side ? 52 : 32,
-    space: side ? 30 : 60, grid: { stroke: faded(colour("line"), .7), width: 1, filter: log ? tens : (_, splits) => splits }, ticks: { stroke: colour("line"), size: 4 }, values: ticks };
+function axis({ label, log, whole }, side) {
+  const filter = (_, splits) => (log ? named(splits) : splits);
+  return { label, labelSize: 18, labelFont: "12px sans-serif", font: "11px sans-serif", stroke: colour("faint"), size: side ? 52 : 32,
+    space: side ? 30 : 60, grid: { stroke: faded(colour("line"), .7), width: 1, filter }, ticks: { stroke: colour("line"), size: 4, filter },
+    filter, values: (_, splits) => splits.map(short), ...(whole ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500] } : {}) };
 }
 
 // Draw series on axes; the plot is kept while its form stays, and only its data change.
@@ -60,7 +65,7 @@ function draw(id, { data, series, x, y, bands, hook, form, ranges }) {
     cursor: { drag: { x: false, y: false }, points: { show: false } },
     scales: { x: { time: false, distr: x.log ? 3 : 1, range: x.log ? range("x", true) : (u, low, high) => kept.ranges.x || [low, high] },
       y: { distr: y.log ? 3 : 1, range: range("y", y.log) } },
-    axes: [axis(x.label, x.log, false), axis(y.label, y.log, true)],
+    axes: [axis(x, false), axis(y, true)],
     hooks: { draw: [(u) => { if (kept.hook) { u.ctx.save(); kept.hook(u, u.ctx, devicePixelRatio); u.ctx.restore(); } }] },
   }, data, box);
   plots[id] = kept;
@@ -90,14 +95,15 @@ function bars(u, ctx, items, width, ratio) {
 
 // Histogram of exit times of each side, and vertical lines for what theory says.
 function exitPlot(id, sides, end) {
-  const last = Math.max(...sides.flatMap((side) => [...side.exited, ...side.marks.map((m) => m.t)].filter((t) => t !== null && t <= end * 1.5)), end / 50);
-  const high = Math.min(last * 1.08, Math.max(end, last)), bins = 24, width = high / bins;
+  const every = sides.flatMap((side) => [...side.exited, ...side.marks.map((m) => m.t)]).filter((t) => t !== null && t <= 1.5 * end);
+  const first = Math.min(...every), last = Math.max(...every), room = .06 * (last - first || last || end);
+  const low = first < .4 * last ? 0 : first - room, high = last + room, bins = 24, width = (high - low) / bins;
   const items = [];
   let most = 1;
   sides.forEach((side) => {
     const counts = new Array(bins).fill(0);
-    side.exited.forEach((t) => { counts[Math.min(bins - 1, Math.floor(t / width))] += 1; });
-    counts.forEach((n, i) => { if (n) items.push({ x: (i + .5) * width, from: 0, to: n, fill: faded(side.colour, .6) }); most = Math.max(most, n); });
+    side.exited.forEach((t) => { counts[Math.min(bins - 1, Math.floor((t - low) / width))] += 1; });
+    counts.forEach((n, i) => { if (n) items.push({ x: low + (i + .5) * width, from: 0, to: n, fill: faded(side.colour, .6) }); most = Math.max(most, n); });
   });
   const hook = (u, ctx, ratio) => {
     bars(u, ctx, items, width, ratio);
@@ -108,11 +114,9 @@ function exitPlot(id, sides, end) {
       ctx.beginPath(); ctx.moveTo(at, u.bbox.top); ctx.lineTo(at, u.bbox.top + u.bbox.height); ctx.stroke();
     }));
   };
-  draw(id, { data: [[0, high], [0, most]], series: [{ show: true, stroke: "transparent", points: { show: false } }], hook, form: "exits",
-    x: { label: "exit time t" }, y: { label: "runs" }, ranges: { x: [0, high], y: [0, most * 1.12] } });
+  draw(id, { data: [[low, high], [0, most]], series: [{ show: true, stroke: "transparent", points: { show: false } }], hook, form: "exits",
+    x: { label: "exit time t" }, y: { label: "runs", whole: true }, ranges: { x: [low, high], y: [0, most * 1.12] } });
 }
-
-const SHAPES = { stable: "filled", unstable: "open", neutral: "half", unknown: "half" };
 
 function portraitPlot(id, view, sideColour) {
   const line = !view.y;
@@ -153,7 +157,9 @@ function portraitPlot(id, view, sideColour) {
     view.points.forEach((point) => {
       const [x, y] = at(line ? [point.at[0], 0] : point.at);
       ctx.beginPath(); ctx.arc(x, y, 5 * ratio, 0, 2 * Math.PI); ctx.lineWidth = 2 * ratio; ctx.strokeStyle = colour("ink");
-      ctx.fillStyle = { filled: colour("ink"), open: colour("panel"), half: colour("faint") }[SHAPES[point.stability]]; ctx.fill(); ctx.stroke();
+      ctx.setLineDash(point.stability === "unknown" ? [2 * ratio, 2 * ratio] : []);
+      ctx.fillStyle = colour(point.stability === "stable" ? "ink" : "panel"); ctx.fill(); ctx.stroke();
+      if (point.stability === "neutral") { ctx.fillStyle = colour("ink"); ctx.beginPath(); ctx.arc(x, y, 5 * ratio, Math.PI / 2, 1.5 * Math.PI); ctx.fill(); }
     });
   };
   draw(id, { data: [[ranges.x[0], ranges.x[1]], [ranges.y[0], ranges.y[1]]], series: [{ stroke: "transparent", points: { show: false } }], hook,
@@ -164,7 +170,19 @@ function portraitPlot(id, view, sideColour) {
 function spectrumPlot(id, sides) {
   const every = sides.flatMap((side) => side.values), low = Math.min(...every, 0), high = Math.max(...every, 0);
   const room = .08 * (high - low || 1), width = (high - low || 1) / 60, most = Math.max(...sides.flatMap((side) => side.counts), 10);
-  const hook = (u, ctx, ratio) => sides.forEach((side) => bars(u, ctx, side.values.map((v, i) => ({ x: v, from: .5, to: side.counts[i], fill: faded(side.colour, .8) })), width, ratio));
+  const hook = (u, ctx, ratio) => {
+    let free = [];
+    ctx.font = `${11 * ratio}px sans-serif`; ctx.textAlign = "center";
+    sides.forEach((side) => {
+      bars(u, ctx, side.values.map((v, i) => ({ x: v, from: .5, to: side.counts[i], fill: faded(side.colour, .8) })), width, ratio);
+      [...side.counts.keys()].sort((a, b) => side.counts[b] - side.counts[a]).forEach((i) => {
+        const x = u.valToPos(side.values[i], "x", true), y = u.valToPos(side.counts[i], "y", true) - 4 * ratio;
+        if (free.some((o) => Math.abs(o[0] - x) < (Math.abs(o[1] - y) < 14 * ratio ? 34 : 10) * ratio)) return;
+        free.push([x, y]);
+        ctx.fillStyle = colour("ink"); ctx.fillText(short(side.counts[i]), x, y);
+      });
+    });
+  };
   draw(id, { data: [[low, high], [1, most]], series: [{ stroke: "transparent", points: { show: false } }], hook, form: "spectrum",
-    x: { label: "eigenvalue" }, y: { label: "multiplicity", log: true }, ranges: { x: [low - room, high + room], y: [.5, most * 2] } });
+    x: { label: "eigenvalue" }, y: { label: "multiplicity", log: true }, ranges: { x: [low - room, high + room], y: [.5, most * 5] } });
 }

@@ -1,0 +1,69 @@
+"""What the page's files hold."""
+
+from __future__ import annotations
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+
+import sgdlimits as sl
+from sgdlimits.explorer.export import exported
+from sgdlimits.explorer.setting import Setting
+from sgdlimits.explorer.views import exits, numbers, spectrum
+from sgdlimits.explorer.worker import Job
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    """Two settings whose chains have ended, and the ODE of the first."""
+    small = {"d": 50, "t_max": 60, "runs": 6}
+    made = Job(1, [Setting.read({**small, "parameters": {"lr": lr}}) for lr in (0.05, 0.1)], None)
+    for side, level in ((0, "chain"), (0, "ode"), (1, "chain")):
+        one = made.settings[side]
+        made.pieces[side, level] = [sl.simulate(one.problem, one.levels[level], one.start, **one.how(level), progress=False)]
+        made.ended.add((side, level))
+    for side, one in enumerate(made.settings):
+        made.views["exits", side] = exits(one, made.datasets(side))
+        made.views["spectrum", side] = spectrum(one, made.datasets(side)["chain"])
+    return made
+
+
+def test_figures_are_of_their_format_and_show_what_is_chosen(job):
+    for form, begins in {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}.items():
+        name, data = exported(job, {"format": form, "left": "M[0,0]", "log": True, "logt": True})
+        assert name == f"phase_retrieval.{form}"
+        assert data.startswith(begins)
+    assert "M[0,0]" in exported(job, {"format": "svg", "left": "M[0,0]"})[1].decode()
+
+
+def test_netcdf_is_a_dataset_of_the_package_and_holds_the_others_in_groups(job, tmp_path):
+    path = tmp_path / "it.nc"
+    path.write_bytes(exported(job, {"format": "nc"})[1])
+    chain = job.datasets(0)["chain"]
+    assert sl.load(path).risk.equals(chain.risk)
+    with h5py.File(path) as file:
+        np.testing.assert_array_equal(file["B_chain/risk"], job.datasets(1)["chain"].risk)
+        np.testing.assert_array_equal(file["A_ode/risk"], job.datasets(0)["ode"].risk)
+
+
+def test_csv_has_a_row_for_each_level_time_and_quantity(job):
+    lines = exported(job, {"format": "csv"})[1].decode().splitlines()
+    assert lines[0] == "level,t,quantity,mean"
+    last = [line for line in lines if line.startswith('"B chain"') and '"risk"' in line][-1]
+    assert float(last.split(",")[-1]) == pytest.approx(float(job.datasets(1)["chain"].risk[:, -1].mean()), rel=1e-12)
+
+
+def test_other_formats_are_refused(job):
+    with pytest.raises(sl.BadInput, match="png, svg, pdf, nc, csv"):
+        exported(job, {"format": "exe"})
+
+
+def test_exit_times_are_those_of_summarise_and_all_is_json(job):
+    chain, setting = job.datasets(0)["chain"], job.settings[0]
+    seen = job.views["exits", 0]
+    median = sl.summarise(sl.exit_times(chain, setting.threshold)).scaled(setting.d).median
+    np.testing.assert_allclose(seen["rows"]["median"], (median.value, median.low, median.high), rtol=1e-6)
+    assert set(seen["marks"]) == {"ode", "quenched", "noisy_ode", "backward"}
+    json.dumps([*job.views.values(), numbers(chain)], allow_nan=False)
