@@ -10,7 +10,7 @@ import sgdlimits
 
 ORDER = (
     "_x64", "errors", "text", "docstring", "size", "domain", "progress", "files", "random", "kernel", "gaussian",
-    "statistics", "model", "expectation", "algorithm", "problem", "start", "theory", "level", "trajectory", "analysis",
+    "statistics", "model", "expectation", "algorithm", "equations", "problem", "start", "theory", "level", "trajectory", "analysis",
     "sweeps", "plot", "figures", "explorer", "cli", "__main__",
 )  # fmt: skip
 """Each may import those before it. The names that the package itself offers, in `__init__.pyi`, are those of all but figures

@@ -101,6 +101,7 @@ from .problem import (
     Problem as Problem,
     ProjectionProblem as ProjectionProblem,
     SpikedTensor as SpikedTensor,
+    latex as latex,
     presets as presets,
 )
 from .start import (

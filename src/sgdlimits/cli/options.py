@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import click
 
 from sgdlimits.errors import BadInput
+from sgdlimits.text import among
 
 
 class Number(click.ParamType):
@@ -138,12 +139,3 @@ def closest(wrong: str, names: Sequence[str]) -> str:
     plain = {name.replace("_", "-"): name for name in names}
     close = difflib.get_close_matches(wrong.replace("_", "-"), list(plain), n=1)
     return f"Did you mean {plain[close[0]]}? " if close else ""
-
-
-def among(words: Sequence[str]) -> str:
-    """Words as a list in a sentence.
-
-    >>> among(["sgd", "chain", "sde"])
-    'sgd, chain and sde'
-    """
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -12,6 +12,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from sgdlimits.equations import Equations
+from sgdlimits.errors import BadInput
 from sgdlimits.problem.directions import Directions
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import add
@@ -125,6 +127,17 @@ class Problem(eqx.Module):
     def floor(self) -> Float[Array, ""] | float:
         """The risk that remains where the prediction is the label without its noise."""
         return 0.0
+
+    def equations(self) -> Equations:
+        """The ODE as text, which `latex` prints."""
+        raise BadInput(f"the equations of {type(self).__name__} are not written out. Implement its method equations.")
+
+    def _repr_latex_(self) -> str | None:
+        """What notebooks show."""
+        try:
+            return f"$$\n{self.equations().latex()}\n$$"
+        except BadInput:
+            return None
 
     def over_runs(self, f: Callable, batch: PyTree, axis: int = 0) -> PyTree:
         """f of each run of a batch, the runs on an axis, all at once unless that needs much memory."""

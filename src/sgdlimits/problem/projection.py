@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.limit import StepMean, extended, linear_changes
 from sgdlimits.domain import checked
+from sgdlimits.equations import equations_of
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation import Expectation, as_expectation, choose
 from sgdlimits.expectation.base import linear_part, resting
@@ -337,6 +338,11 @@ class ProjectionProblem(Problem):
         For the cross-entropy of class labels it is their mean entropy, the loss of a network that is sure of every class.
         """
         return _floor(self)
+
+    def equations(self):
+        law = self.initial
+        held = self.network.plain and not self.trains_second and law.second_spread == 0
+        return equations_of(self.model, self.algorithm, law.second if held else None)
 
     def expectation(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:
         """The moments behind drift and risk with their error estimates; zero errors where they are in closed form.
