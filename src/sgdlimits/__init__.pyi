@@ -131,9 +131,12 @@ from .trajectory import (
     check as check,
     join as join,
     load as load,
+    problem_of as problem_of,
     register as register,
     rerun as rerun,
     save as save,
     simulate as simulate,
     stream as stream,
 )
+
+__version__: str

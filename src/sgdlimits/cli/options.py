@@ -6,7 +6,7 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -127,7 +127,17 @@ def option(
         more |= {"default": default, "show_default": default is not None}
     if kind(annotation) is click.BOOL:
         return Option(f"--{flag}/--no-{flag}", destination, **more)
+    if kind(annotation) is click.STRING and Callable in (
+        getattr(part, "__origin__", part) for part in typing.get_args(annotation)
+    ):
+        more["shell_complete"] = _activations
     return Option(f"--{flag}", destination, type=kind(annotation) or click.STRING, **more)
+
+
+def _activations(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from sgdlimits.model.activation import ACTIVATIONS
+
+    return [name for name in ACTIVATIONS if name.startswith(incomplete)]
 
 
 def closest(wrong: str, names: Sequence[str]) -> str:

@@ -34,7 +34,9 @@ from sgdlimits.statistics.frame import admissible, frame_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, from_vector, rows_of, symmetric, to_vector
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add, batch_of, number_array, one_of
+from sgdlimits.text import count
 
+QUOTES = "'"
 CLASS_NODES = Sobol(8)
 """Where inputs are classified, unless the problem's expectations are sums over nodes."""
 
@@ -338,6 +340,15 @@ class ProjectionProblem(Problem):
         For the cross-entropy of class labels it is their mean entropy, the loss of a network that is sure of every class.
         """
         return _floor(self)
+
+    def __repr__(self) -> str:
+        data, target, network = self.data, self.target, self.network
+        inputs = "standard normal inputs" if data.centred else f"inputs of {count(data.classes, 'class', 'classes')}"
+        units = "" if network.activation is None else f"{network.activation.as_argument().strip(QUOTES)} "
+        learner = count(network.width, f"{units}unit" if units else "field")
+        verb = "learns" if network.width == 1 else "learn"
+        learnt = f"{learner} {verb} {count(target.teachers, 'direction')} from {inputs}"
+        return f"{super().__repr__()}\n  {learnt}; {self.loss.as_argument()}, {type(self.algorithm).__name__}"
 
     def equations(self):
         law = self.initial
