@@ -5,4 +5,12 @@ Names are loaded when they are first used (the list is in `__init__.pyi`), so th
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str):
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version(__name__)
+    return _load(name)

@@ -102,6 +102,7 @@ from .problem import (
     Problem as Problem,
     ProjectionProblem as ProjectionProblem,
     SpikedTensor as SpikedTensor,
+    latex as latex,
     presets as presets,
 )
 from .start import (
@@ -131,9 +132,12 @@ from .trajectory import (
     check as check,
     join as join,
     load as load,
+    problem_of as problem_of,
     register as register,
     rerun as rerun,
     save as save,
     simulate as simulate,
     stream as stream,
 )
+
+__version__: str

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
+from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_dimension, check_share
+from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Purpose, Stream
 from sgdlimits.size import check_room
@@ -31,7 +33,7 @@ def _given(second: Any) -> Any:
     return as_scalars(second) if isinstance(second, Mapping) else second
 
 
-class Start(eqx.Module):
+class Start(Part):
     """A law of the start. The start of a run depends on the seed and the run's number alone."""
 
     @abc.abstractmethod
@@ -184,6 +186,10 @@ class FixedInit(Start):
 
     overlap: Float[Array, "..."] = eqx.field(converter=number_array)
     second: float | dict[str, Any] | None = eqx.field(converter=_given, default=None)
+
+    if TYPE_CHECKING:  # what the converters take
+
+        def __init__(self, overlap: ArrayLike, second: float | Mapping[str, Any] | None = ...) -> None: ...
 
     def overlaps(self, problem, stream):
         one = one_of(self.particles(problem, stream))

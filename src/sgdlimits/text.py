@@ -50,3 +50,12 @@ def count(number: int, one: str, many: str = "") -> str:
     ('1 run', '3 runs', '2 symmetries')
     """
     return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def among(words: Sequence[str]) -> str:
+    """Words as a list in a sentence.
+
+    >>> among(["sgd", "chain", "sde"]), among(["ode"])
+    ('sgd, chain and sde', 'ode')
+    """
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -14,11 +14,12 @@ from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.algorithm.weights import Now, Weights
 from sgdlimits.errors import BadInput, check_count, check_number
+from sgdlimits.part import Part
 from sgdlimits.statistics.overlaps import STUDENT, Scalars, chosen
 from sgdlimits.statistics.trees import number_array
 
 
-class Algorithm(eqx.Module):
+class Algorithm(Part):
     r"""How weights move. A rule of one's own implements `step`, once, for all levels.
 
     `step` is given the step as it stands (`Now`) and returns the new weights of each name that the algorithm remembers. It adds

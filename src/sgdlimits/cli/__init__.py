@@ -13,6 +13,7 @@ from sgdlimits.cli.exit_time import exit_time
 from sgdlimits.cli.explore import explore
 from sgdlimits.cli.figure import demo, figure
 from sgdlimits.cli.files import info, phases, plot, rerun
+from sgdlimits.cli.latex import latex
 from sgdlimits.cli.options import Group, Refusal
 from sgdlimits.cli.rules import rules
 from sgdlimits.cli.run import presets, run
@@ -33,6 +34,7 @@ Examples:
   sgdlimits exponent he3 --d 1000
   sgdlimits fixed-points binary_mixture --snr inf
   sgdlimits critical-points --width 3 --teachers 2
+  sgdlimits latex committee --activation erf
   sgdlimits figure mediocrity-1-left --quick
   sgdlimits sweep diagram.toml --workers 4
   sgdlimits explore
@@ -85,6 +87,7 @@ LISTED = (
     phases,
     fixed_points,
     critical_points,
+    latex,
     figure,
     demo,
     explore,

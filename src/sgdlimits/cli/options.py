@@ -6,13 +6,14 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
 import click
 
 from sgdlimits.errors import BadInput
+from sgdlimits.text import among
 
 
 class Number(click.ParamType):
@@ -126,7 +127,17 @@ def option(
         more |= {"default": default, "show_default": default is not None}
     if kind(annotation) is click.BOOL:
         return Option(f"--{flag}/--no-{flag}", destination, **more)
+    if kind(annotation) is click.STRING and Callable in (
+        getattr(part, "__origin__", part) for part in typing.get_args(annotation)
+    ):
+        more["shell_complete"] = _activations
     return Option(f"--{flag}", destination, type=kind(annotation) or click.STRING, **more)
+
+
+def _activations(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from sgdlimits.model.activation import ACTIVATIONS
+
+    return [name for name in ACTIVATIONS if name.startswith(incomplete)]
 
 
 def closest(wrong: str, names: Sequence[str]) -> str:
@@ -138,12 +149,3 @@ def closest(wrong: str, names: Sequence[str]) -> str:
     plain = {name.replace("_", "-"): name for name in names}
     close = difflib.get_close_matches(wrong.replace("_", "-"), list(plain), n=1)
     return f"Did you mean {plain[close[0]]}? " if close else ""
-
-
-def among(words: Sequence[str]) -> str:
-    """Words as a list in a sentence.
-
-    >>> among(["sgd", "chain", "sde"])
-    'sgd, chain and sde'
-    """
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

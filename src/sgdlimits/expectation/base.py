@@ -6,7 +6,6 @@ import abc
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +14,7 @@ from jaxtyping import Array, Float
 from sgdlimits.expectation.slopes import Slopes
 from sgdlimits.model.activation import PiecewiseLinear
 from sgdlimits.model.sample import Model
+from sgdlimits.part import Part
 from sgdlimits.statistics.frame import Loading
 from sgdlimits.statistics.overlaps import Overlaps, Scalars
 from sgdlimits.statistics.products import Moments
@@ -23,7 +23,7 @@ Increment = Callable[[Moments], Float[Array, "n samples"]]
 """What the products of samples do to the statistics, linear in the products but for a constant; their last axis is kept."""
 
 
-class Expectation(eqx.Module):
+class Expectation(Part):
     """How averages over one sample of a model are computed. Nothing here knows of an algorithm.
 
     A rule implements `suits`, `moments`, `covariance`, `risk_of_factor` and `slopes`; `needs` says in words which models suit

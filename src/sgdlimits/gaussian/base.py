@@ -11,11 +11,12 @@ import abc
 from collections.abc import Callable, Iterable
 from typing import ClassVar, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
+
+from sgdlimits.part import Part
 
 ZERO = 16 * float(np.finfo(float).eps)
 Turn = tuple[int, ...]
@@ -37,7 +38,7 @@ class Nodes(NamedTuple):
     weights: Float[Array, " n"]
 
 
-class Rule(eqx.Module):
+class Rule(Part):
     """A way to average over a standard normal vector of any dimension, with an error estimate.
 
     A rule implements `nodes`, whose weighted sum is the expectation, and `error`. Its `tolerance` is the relative tolerance

@@ -14,6 +14,7 @@ from jaxtyping import Float, PyTree
 
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
+from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Stream
 from sgdlimits.start import Start
@@ -120,7 +121,7 @@ class Engine(eqx.Module):
         """
 
 
-class Level(eqx.Module):
+class Level(Part):
     """How a problem's SGD is described: its parameters, and `bind`."""
 
     name: ClassVar[str]

@@ -13,11 +13,12 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from sgdlimits.domain import checked, tried
 from sgdlimits.errors import BadInput, check_number, is_traced
+from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.overlaps import shown
 
 
-class Condition(eqx.Module):
+class Condition(Part):
     """When a run stops: a function of its statistics, and of what was remembered of its start.
 
     A condition implements `margin`, and `begin` where it compares with the start, both for one run without a batch axis, as

@@ -15,11 +15,12 @@ from numpy.polynomial import hermite_e
 
 from sgdlimits.domain import checked, fields, tried, whole
 from sgdlimits.errors import BadInput, in_short
+from sgdlimits.part import Part
 
 HIGHEST_HERMITE = 12
 
 
-class Activation(eqx.Module):
+class Activation(Part):
     """A function applied to each entry of an array."""
 
     @abc.abstractmethod
@@ -30,6 +31,11 @@ class Activation(eqx.Module):
     def smooth(self) -> bool:
         """Whether quadrature with few nodes converges on it and on its first two derivatives."""
         return True
+
+    def as_argument(self):
+        """By its name, where it has one."""
+        name = next((name for name, known in ACTIVATIONS.items() if known == self), "")
+        return repr(name) if name else getattr(getattr(self, "fn", None), "__qualname__", "") or repr(self)
 
     @property
     def kinked(self) -> bool:

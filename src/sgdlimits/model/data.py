@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, is_traced
+from sgdlimits.part import Part
 from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.trees import number_array
 
 
-class Data(eqx.Module):
+class Data(Part):
     r"""Isotropic Gaussian classes, :math:`x = \sum_r b_r^{(c)} e_r + \sigma g` with class c of probability :math:`\pi_c`.
 
     Parameters

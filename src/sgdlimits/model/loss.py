@@ -15,9 +15,10 @@ from jaxtyping import Array, Bool, Float
 
 from sgdlimits.domain import checked, positive, tried
 from sgdlimits.errors import BadInput, is_traced
+from sgdlimits.part import Part
 
 
-class Loss(eqx.Module):
+class Loss(Part):
     """A function of a prediction, which is a number or has its outputs on the first axis, and of a label, entry by entry."""
 
     @abc.abstractmethod

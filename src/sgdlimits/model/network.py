@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from sgdlimits.domain import checked, fields, tried
 from sgdlimits.errors import BadInput
 from sgdlimits.model.activation import Activation, as_activation, looks_smooth
+from sgdlimits.part import Part
 from sgdlimits.statistics.overlaps import Scalars
 from sgdlimits.statistics.trees import number_array
 from sgdlimits.text import count
@@ -25,7 +26,7 @@ TAKEN = {
 """Names in datasets that scalars cannot have."""
 
 
-class AnyNetwork(eqx.Module):
+class AnyNetwork(Part):
     """A function of the fields of p units and of scalars: one array `a`, shape (p,), of a plain network, or several by name."""
 
     width: eqx.AbstractVar[int]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -11,12 +10,13 @@ from sgdlimits.model.data import Data
 from sgdlimits.model.loss import Loss
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.target import Target
+from sgdlimits.part import Part
 from sgdlimits.statistics.frame import Loading, triangular
 from sgdlimits.statistics.overlaps import Overlaps, Scalars
 from sgdlimits.statistics.products import Moments
 
 
-class Model(eqx.Module):
+class Model(Part):
     r"""Data, target, network and loss: everything about one sample, nothing about averages or about the algorithm.
 
     Fields :math:`\lambda_j = u_j\cdot x` and :math:`\lambda^*_r = e_r\cdot x` have shapes (p, ...) and (k, ...), with any

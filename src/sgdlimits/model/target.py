@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
 from sgdlimits.domain import checked, fields, tried
 from sgdlimits.errors import BadInput, check_count, is_traced
 from sgdlimits.model.activation import Activation, as_activation, is_square
+from sgdlimits.part import Part
 from sgdlimits.statistics.trees import number_array
 from sgdlimits.text import count
 
 
-class Readout(eqx.Module):
+class Readout(Part):
     """A function of the fixed fields (k, ...) and of the class whose value has the trailing shape (...)."""
 
     @abc.abstractmethod
@@ -68,6 +71,10 @@ class QuadraticReadout(Readout):
 
     R: Float[Array, "k k"] = eqx.field(converter=number_array)
 
+    if TYPE_CHECKING:  # what the converters take
+
+        def __init__(self, R: ArrayLike) -> None: ...
+
     def __call__(self, fixed, c=0):
         R = self.R.reshape(*self.R.shape, *(1 for _ in fixed.shape[1:]))
         return (fixed[:, None] * R * fixed[None]).sum((0, 1))
@@ -113,7 +120,7 @@ class ClassLabels(Readout):
 
 
 @checked
-class Target(eqx.Module):
+class Target(Part):
     r"""Labels :math:`y = \text{readout}(\lambda^*) + \sqrt{\text{noise}}\, z` of k fixed directions with Gram matrix P.
 
     Parameters

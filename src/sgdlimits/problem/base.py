@@ -12,12 +12,16 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from sgdlimits.equations import Equations
+from sgdlimits.errors import BadInput
+from sgdlimits.part import Part
 from sgdlimits.problem.directions import Directions
+from sgdlimits.problem.made import replaced, words
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import add
 
 
-class Problem(eqx.Module):
+class Problem(Part):
     """What is learnt, and how the statistics of SGD on it move. Immutable, a pytree, its numbers traceable.
 
     A problem of a new form implements the abstract methods below, for one state without a batch axis, as pure JAX functions;
@@ -125,6 +129,38 @@ class Problem(eqx.Module):
     def floor(self) -> Float[Array, ""] | float:
         """The risk that remains where the prediction is the label without its noise."""
         return 0.0
+
+    def __repr__(self) -> str:
+        return f"{getattr(self, 'name', type(self).__name__)}: {words(self)}"
+
+    def replace(self, **changes: Any) -> Self:
+        """The problem with other arguments, by the names that its preset or its constructors have for them.
+
+        Parameters
+        ----------
+        **changes : new values by name, such as lr, noise or width
+
+        Returns
+        -------
+        Problem
+            what the preset gives with these; for a problem from parts, the same parts with these
+
+        >>> import sgdlimits as sl
+        >>> sl.presets.phase_retrieval(lr=0.05).replace(lr=0.1, noise=0.2)
+        phase_retrieval: width=1, lr=0.1, noise=0.2, sphere=True
+        """
+        return replaced(self, changes)
+
+    def equations(self) -> Equations:
+        """The ODE as text, which `latex` prints."""
+        raise BadInput(f"the equations of {type(self).__name__} are not written out. Implement its method equations.")
+
+    def _repr_latex_(self) -> str | None:
+        """What notebooks show."""
+        try:
+            return f"$$\n{self.equations().latex()}\n$$"
+        except BadInput:
+            return None
 
     def over_runs(self, f: Callable, batch: PyTree, axis: int = 0) -> PyTree:
         """f of each run of a batch, the runs on an axis, all at once unless that needs much memory."""

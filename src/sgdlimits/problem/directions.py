@@ -9,10 +9,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.domain import checked
+from sgdlimits.part import Part
 
 
 @checked
-class InitialWeights(eqx.Module):
+class InitialWeights(Part):
     """The law of the weights a paper starts from: `RandomInit` follows it.
 
     Parameters

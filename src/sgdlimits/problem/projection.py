@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.limit import StepMean, extended, linear_changes
 from sgdlimits.domain import checked
+from sgdlimits.equations import equations_of
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation import Expectation, as_expectation, choose
 from sgdlimits.expectation.base import linear_part, resting
@@ -33,7 +34,9 @@ from sgdlimits.statistics.frame import admissible, frame_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, from_vector, rows_of, symmetric, to_vector
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add, batch_of, number_array, one_of
+from sgdlimits.text import count
 
+QUOTES = "'"
 CLASS_NODES = Sobol(8)
 """Where inputs are classified, unless the problem's expectations are sums over nodes."""
 
@@ -337,6 +340,20 @@ class ProjectionProblem(Problem):
         For the cross-entropy of class labels it is their mean entropy, the loss of a network that is sure of every class.
         """
         return _floor(self)
+
+    def __repr__(self) -> str:
+        data, target, network = self.data, self.target, self.network
+        inputs = "standard normal inputs" if data.centred else f"inputs of {count(data.classes, 'class', 'classes')}"
+        units = "" if network.activation is None else f"{network.activation.as_argument().strip(QUOTES)} "
+        learner = count(network.width, f"{units}unit" if units else "field")
+        verb = "learns" if network.width == 1 else "learn"
+        learnt = f"{learner} {verb} {count(target.teachers, 'direction')} from {inputs}"
+        return f"{super().__repr__()}\n  {learnt}; {self.loss.as_argument()}, {type(self.algorithm).__name__}"
+
+    def equations(self):
+        law = self.initial
+        held = self.network.plain and not self.trains_second and law.second_spread == 0
+        return equations_of(self.model, self.algorithm, law.second if held else None)
 
     def expectation(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:
         """The moments behind drift and risk with their error estimates; zero errors where they are in closed form.

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.domain import checked, whole
-from sgdlimits.errors import BadInput
+from sgdlimits.equations import Equations, Row
+from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.statistics.overlaps import Overlaps
@@ -108,6 +109,20 @@ class SpikedTensor(Problem):
         r""":math:`|\lambda v^{\otimes k} - x^{\otimes k}|^2`: the population loss without the constant :math:`E|W|^2 = d^k`."""
         k = self.order
         return self.snr**2 - 2 * self.snr * stats.m**k + stats.squared_norm**k
+
+    def equations(self):
+        penalty = (r" - \alpha m", r" + 2 \alpha") if is_traced(self.ridge) or self.ridge else ("", "")
+        pull = r"2 k \lambda m^{k-1} - 2 k R^{2k-2} m"
+        ode = (
+            Row(r"\frac{dm}{dt}", rf"\gamma \left({pull}{penalty[0]}\right)"),
+            Row(
+                r"\frac{dr_{2}}{dt}", rf"-\gamma \left(4 k R^{{2k-2}}{penalty[1]}\right) r_{{2}} + 4 k \gamma^{{2}} R^{{2k-2}}"
+            ),
+        )
+        where = Row("R", r"\sqrt{m^{2} + r_{2}}"), Row(r"m = x \cdot v, \quad r_{2} = |x - m v|^{2}")
+        letters = {"order": "k", "snr": r"\lambda", "lr": r"\gamma", **({"ridge": r"\alpha"} if penalty[0] else {})}
+        known = lambda value: None if is_traced(value) else float(value)
+        return Equations(ode, where, tuple((word, letter, known(getattr(self, word))) for word, letter in letters.items()))
 
     @property
     def size(self) -> int:

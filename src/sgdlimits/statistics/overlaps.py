@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
+from sgdlimits.part import Part
 from sgdlimits.statistics.trees import number_array
 
 STUDENT = "student"
@@ -36,7 +38,7 @@ def updated(scalars: Scalars, new: Scalars) -> Scalars:
     return {**scalars, **dict(new)} if isinstance(scalars, dict) else scalars if isinstance(new, tuple) else new
 
 
-class Overlaps(eqx.Module):
+class Overlaps(Part):
     r"""Summary statistics of p trained directions u_j and k fixed directions e_r.
 
     Parameters
@@ -59,6 +61,17 @@ class Overlaps(eqx.Module):
     Q: Float[Array, "*runs p p"] = eqx.field(converter=number_array)
     kept: dict[str, Any] = eqx.field(default_factory=dict)
     names: tuple[str, ...] = eqx.field(static=True, default=(STUDENT,))
+
+    if TYPE_CHECKING:  # what the converters take
+
+        def __init__(
+            self,
+            a: ArrayLike | Mapping[str, Any],
+            M: ArrayLike,
+            Q: ArrayLike,
+            kept: dict[str, Any] = ...,
+            names: tuple[str, ...] = ...,
+        ) -> None: ...
 
     dims: ClassVar[dict[str, tuple[str, ...]]] = {
         "a": ("student",),

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
+from sgdlimits.part import Part
 from sgdlimits.statistics.frame import in_cone
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import number_array
 
 
-class Particles(eqx.Module):
+class Particles(Part):
     r"""Units as the atoms of a measure: what each is, and nothing about pairs of them.
 
     Parameters
@@ -31,6 +33,10 @@ class Particles(eqx.Module):
     a: Float[Array, "*runs p"] = eqx.field(converter=number_array)
     M: Float[Array, "*runs p k"] = eqx.field(converter=number_array)
     q: Float[Array, "*runs p"] = eqx.field(converter=number_array)
+
+    if TYPE_CHECKING:  # what the converters take
+
+        def __init__(self, a: ArrayLike, M: ArrayLike, q: ArrayLike) -> None: ...
 
     dims: ClassVar[dict[str, tuple[str, ...]]] = {"a": ("student",), "M": ("student", "teacher"), "q": ("student",)}
     overlap: ClassVar[str] = "M"

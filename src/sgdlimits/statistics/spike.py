@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
+from sgdlimits.part import Part
 from sgdlimits.statistics.trees import number_array
 
 
-class Spike(eqx.Module):
+class Spike(Part):
     r"""Summary statistics of an estimate x of the unit vector v.
 
     Parameters
@@ -26,6 +28,10 @@ class Spike(eqx.Module):
 
     m: Float[Array, "*runs"] = eqx.field(converter=number_array)
     r2: Float[Array, "*runs"] = eqx.field(converter=number_array)
+
+    if TYPE_CHECKING:  # what the converters take
+
+        def __init__(self, m: ArrayLike, r2: ArrayLike) -> None: ...
 
     dims: ClassVar[dict[str, tuple[str, ...]]] = {"m": (), "r2": ()}
     overlap: ClassVar[str] = "m"

@@ -18,6 +18,7 @@ import xarray as xr
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.files import whole
+from sgdlimits.problem.base import Problem
 from sgdlimits.text import in_bytes
 from sgdlimits.trajectory.record import find, from_json, reading
 from sgdlimits.trajectory.schema import State, check, check_form, remember, state_of
@@ -85,6 +86,21 @@ def _newer(dataset: xr.Dataset) -> str:
     if numbers(theirs) <= numbers(ours):
         return ""
     return f"it was made by sgdlimits {theirs}, which is newer than this one, {ours}. Update the package to be sure of it."
+
+
+@checked
+def problem_of(dataset: xr.Dataset) -> Problem:
+    """The problem that a dataset of `simulate` was made from, as its attributes have it.
+
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.phase_retrieval(lr=0.1)
+    >>> sl.problem_of(sl.simulate(problem, sl.ODE(), sl.FixedInit(0.1), t_max=1, save=2)) == problem
+    True
+    """
+    text = dataset.attrs.get("problem")
+    if not isinstance(text, str):
+        raise BadInput("the dataset does not say what it was made from. Give what simulate returned or load read.")
+    return from_json(text)
 
 
 @checked

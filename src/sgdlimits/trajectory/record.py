@@ -21,6 +21,7 @@ import numpy as np
 from sgdlimits.errors import BadInput
 from sgdlimits.level.condition import Condition, Predicate
 from sgdlimits.model.activation import sigmoid, tanh
+from sgdlimits.part import arguments
 
 PACKAGE = "sgdlimits"
 ROOMS = ("statistics", "model", "expectation", "gaussian", "algorithm", "problem", "level", "start", "model.activation")
@@ -112,19 +113,10 @@ def _encode(thing: Any) -> Any:
     if isinstance(thing, dict):
         return {"dict": {name: _encode(part) for name, part in thing.items()}}
     if isinstance(thing, eqx.Module):
-        return {"class": noted(type(thing)), "fields": {name: _encode(value) for name, value in _arguments(thing)}}
+        return {"class": noted(type(thing)), "fields": {name: _encode(value) for name, value in arguments(thing)}}
     if callable(thing):
         return {"function": noted(thing)}
     raise BadInput(f"{type(thing).__name__} cannot be written to a file. Build problems from numbers, functions and modules.")
-
-
-def _arguments(module: eqx.Module) -> Iterator[tuple[str, Any]]:
-    """The arguments of a module's constructor, which it keeps as attributes of the same name, or of that in `recorded`."""
-    other = getattr(type(module), "recorded", {})
-    for name in inspect.signature(type(module)).parameters:
-        attribute = other.get(name, name)
-        if hasattr(module, attribute):
-            yield name, getattr(module, attribute)
 
 
 def _decode(value: Any) -> Any:

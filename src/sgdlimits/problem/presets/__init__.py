@@ -1,6 +1,7 @@
 """The learning problems of the papers, by name."""
 
 from sgdlimits.errors import BadInput
+from sgdlimits.problem.made import MAKERS
 from sgdlimits.problem.presets.mixtures import binary_mixture, gaussian_mixture, xor_mixture
 from sgdlimits.problem.presets.networks import committee, phase_retrieval, quadratic_network, single_index
 from sgdlimits.problem.presets.spiked import spiked_tensor
@@ -9,6 +10,7 @@ PRESETS = {
     preset.__name__: preset
     for preset in (phase_retrieval, quadratic_network, committee, single_index, binary_mixture, xor_mixture, spiked_tensor)
 }
+MAKERS.update(PRESETS, gaussian_mixture=gaussian_mixture)
 
 
 class UnknownPreset(BadInput, AttributeError):
@@ -16,4 +18,8 @@ class UnknownPreset(BadInput, AttributeError):
 
 
 def __getattr__(name: str):
-    raise UnknownPreset(f"there is no preset {name!r}. The presets are {', '.join(PRESETS)}.")
+    raise UnknownPreset(f"there is no preset {name!r}. The presets are {', '.join(MAKERS)}.")
+
+
+def __dir__() -> list[str]:
+    return list(MAKERS)

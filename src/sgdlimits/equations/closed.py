@@ -1,0 +1,109 @@
+"""The moments of one sample as LaTeX, by the rule that suits the model."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+import numpy as np
+
+from sgdlimits.equations.base import Row, bracket, frac, number, over, times, total
+from sgdlimits.equations.frame import Closed, Setting, one
+from sgdlimits.equations.units import additive
+from sgdlimits.equations.words import class_numbers, label, law, loss, mean, network, units
+from sgdlimits.expectation import AtMeans, Expectation, FieldIntegrals, Squares
+
+
+@singledispatch
+def closed_form(rule: Expectation, setting: Setting) -> Closed:
+    """The moments by the kind of rule; where they are sums over nodes, expectations with a name."""
+    model = setting.model
+    where = [Row("G_{j}", r"\partial_{\lambda_j} \ell(f, y)"), loss(model), network(setting), *label(model), *law(model)]
+    return Closed(
+        mean(r"G_{j} \lambda^{*}_{r}"),
+        mean(r"G_{j} \lambda_{l}"),
+        "" if model.data.on_means else mean("G_{j} G_{l}"),
+        mean(r"\partial_{a_j} \ell(f, y)") if model.network.plain else "",
+        tuple(where),
+    )
+
+
+@closed_form.register
+def _(rule: FieldIntegrals, setting: Setting) -> Closed:
+    return additive(setting) or closed_form.dispatch(Expectation)(rule, setting)
+
+
+@closed_form.register
+def _(rule: Squares, setting: Setting) -> Closed:
+    r"""With the residual D a quadratic form K of fields v of covariance :math:`C = \sigma^2\Omega`,
+
+    .. math:: E[Dvv^\top] = \mathrm{tr}(KC)\,C + 2CKC, \qquad
+              E[D^2vv^\top] = E[D^2]\,C + 4\,\mathrm{tr}(KC)\,CKC + 8\,CKCKC .
+
+    X and Y are the blocks of :math:`\Omega K\Omega`, Z is one of :math:`\Omega K\Omega K\Omega`.
+    """
+    model, k = setting.model, setting.model.teachers
+    w, R, P = model.loss.weight, np.asarray(model.target.readout.quadratic(k)), np.asarray(model.target.gram)
+    equal = np.allclose(R, np.eye(k) / k, rtol=1e-14) and np.array_equal(P, np.eye(k))
+    four, two = ("", "") if one(model.data.sigma) else (r"\sigma^{4}", r"\sigma^{2}")
+
+    def fixed(left: str, right: str, factor: float = -1.0, before: str = "") -> str:
+        """A sum over fixed directions, s and u stand for: of the readout's form times a product."""
+        if equal:
+            last = [f"{left}^{{2}}"] if left == right.replace("u", "s") else [left, right.replace("u", "s")]
+            share = over("k", k) if factor == -1 else frac(number(-factor), "k") if k > 1 else number(-factor)
+            return times(-1, share, before, r"\sum_{s=1}^{k}", *last)
+        return times(factor, before, r"\sum_{s=1}^{k} \sum_{u=1}^{k}", left, "R_{su}", right)
+
+    students = lambda body: rf"\sum_{{m=1}}^{{p}} c_{{m}} {body}"
+    pairs = r"\sum_{m=1}^{p} \sum_{n=1}^{p} c_{m} c_{n} Q_{mn}^{2}"
+    spread = times(four, bracket(r"\tau^{2} + 2 \kappa")) if four else r"\tau^{2} + 2 \kappa"
+    where = [
+        Row(r"\tau", total([students("Q_{mm}"), times(-float((R * P).sum()))])),
+        Row("X_{jl}", total([students("Q_{jm} Q_{ml}"), fixed("M_{js}", "M_{lu}")])),
+        Row(
+            "Y_{jr}",
+            total([students("Q_{jm} M_{mr}"), times(-1, over("k", k), "M_{jr}") if equal else fixed("M_{js}", "P_{ur}")]),
+        ),
+        Row("Z_{jl}", total([students("X_{jm} Q_{ml}"), fixed("Y_{js}", "M_{lu}")])),
+        Row(r"\varepsilon", total([spread, r"\Delta"])),
+        Row(
+            r"\kappa", total([pairs, fixed("M_{ms}", "M_{mu}", -2.0, r"\sum_{m=1}^{p} c_{m}"), number(np.trace(R @ P @ R @ P))])
+        ),
+        Row("c_{j}", setting.layer("j")),
+    ]
+    if not equal:
+        where.append(Row(rf"R = {number(R)}, \quad P = {number(P)}"))
+    step = lambda first, second: bracket(rf"\tau {first} + 2 {second}")
+    corrector = total([r"\varepsilon Q_{jl}", times(4, four, r"\tau X_{jl}"), times(8, four, "Z_{jl}")])
+    return Closed(
+        times(4 * w, four, "c_{j}", step("M_{jr}", "Y_{jr}")),
+        times(4 * w, four, "c_{j}", step("Q_{jl}", "X_{jl}")),
+        times((4 * w) ** 2, two, "c_{j} c_{l}", bracket(corrector)),
+        times(2 * w, four, setting.share, step("Q_{jj}", "X_{jj}")),
+        tuple(where),
+    )
+
+
+@closed_form.register
+def _(rule: AtMeans, setting: Setting) -> Closed:
+    """Every input is the mean of its class: sums over the classes."""
+    model = setting.model
+    C = r"\sum_{c=1}^{" + str(model.data.classes) + r"} \pi_{c}"
+    slope = r"\left(\frac{1}{1 + e^{-f_{c}}} - y_{c}\right)"
+    layer = setting.layer("j")
+    where = [
+        Row("G_{jc}", times(layer if layer != "1" else "", r"s'(\lambda_{jc})", slope)),
+        Row("f_{c}", rf"\sum_{{m=1}}^{{p}} {setting.layer('m')} s(\lambda_{{mc}})"),
+        Row(r"\lambda_{jc}", r"\sum_{s=1}^{k} M_{js} b_{cs}"),
+        *units(model.network.activation),
+        *class_numbers(model),
+    ]
+    orthonormal = np.array_equal(np.asarray(model.target.gram), np.eye(model.teachers))
+    fixed = "b_{cr}" if orthonormal else r"\sum_{s=1}^{k} P_{rs} b_{cs}"
+    return Closed(
+        rf"{C} G_{{jc}} {fixed}",
+        rf"{C} G_{{jc}} \lambda_{{lc}}",
+        "",
+        times(setting.share, rf"{C} s(\lambda_{{jc}}) {slope}"),
+        tuple(where),
+    )

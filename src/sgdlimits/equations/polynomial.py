@@ -1,0 +1,189 @@
+r"""One unit and one direction, polynomials of both: all moments are polynomials of :math:`m = M_{11}`, :math:`q = Q_{11}`.
+
+Isserlis' theorem for two fields of covariances q, m and :math:`\rho` is
+:math:`E[x^iy^j] = \sum_t \binom it\binom jt t!\,(i-t-1)!!\,(j-t-1)!!\; m^t q^{(i-t)/2}\rho^{(j-t)/2}`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from fractions import Fraction
+
+from sgdlimits.algorithm.sgd import OnePassSGD
+from sgdlimits.equations.base import Equations, Row, bracket, number, rate, times, total
+from sgdlimits.equations.frame import Setting, parameters, zero
+from sgdlimits.errors import is_traced
+from sgdlimits.model.activation import Polynomial
+
+Powers = tuple[int, int, int]
+Terms = Mapping[Powers, Fraction]
+"""Coefficients by the powers of x, y and a, or of m, q and a."""
+
+
+def product(one: Terms, other: Terms) -> Terms:
+    found: dict[Powers, Fraction] = defaultdict(Fraction)
+    for left, first in one.items():
+        for right, second in other.items():
+            found[left[0] + right[0], left[1] + right[1], left[2] + right[2]] += first * second
+    return found
+
+
+def added(*parts: tuple[float | Fraction, Terms]) -> Terms:
+    found: dict[Powers, Fraction] = defaultdict(Fraction)
+    for factor, terms in parts:
+        for powers, coefficient in terms.items():
+            found[powers] += Fraction(factor) * coefficient
+    return {powers: coefficient for powers, coefficient in found.items() if coefficient}
+
+
+def double_factorial(n: int) -> int:
+    return math.prod(range(n, 0, -2))
+
+
+def averaged(terms: Terms, variance: Fraction, rho: Fraction) -> Terms:
+    """The mean over x and y, whose covariances are those of m, q and rho times a variance."""
+    found: dict[Powers, Fraction] = defaultdict(Fraction)
+    for (i, j, n), coefficient in terms.items():
+        for t in range(i % 2, min(i, j) + 1, 2):
+            if (j - t) % 2:
+                continue
+            ways = (
+                math.comb(i, t)
+                * math.comb(j, t)
+                * math.factorial(t)
+                * double_factorial(i - t - 1)
+                * double_factorial(j - t - 1)
+            )
+            found[t, (i - t) // 2, n] += coefficient * ways * variance ** ((i + j) // 2) * rho ** ((j - t) // 2)
+    return {powers: coefficient for powers, coefficient in found.items() if coefficient}
+
+
+def is_one_by_one(setting: Setting) -> bool:
+    """Whether one unit learns from one direction, both polynomials, numbers known."""
+    model = setting.model
+    kinds = model.network.activation, getattr(model.target.readout, "activation", None)
+    numbers = model.target.gram, model.data.sigma, getattr(model.target.readout, "second", None)
+    alone = model.network.plain and model.width == model.teachers == 1 and model.loss.quadratic and model.data.centred
+    return alone and all(isinstance(kind, Polynomial) for kind in kinds) and not any(map(is_traced, numbers))
+
+
+def one_by_one(setting: Setting) -> Equations:
+    """The ODE of one unit and one direction, term by term; on the sphere q = 1 is put in."""
+    model, algorithm = setting.model, setting.algorithm
+    assert isinstance(algorithm, OnePassSGD)
+    w, sigma = Fraction(model.loss.weight), float(model.data.sigma)
+    variance, rho = Fraction(f"{sigma**2:.14g}"), Fraction(f"{float(model.target.gram[0, 0]):.14g}")
+    weight = Fraction(f"{float(model.target.readout.weights(1)[0]):.14g}")
+    layer = {(0, 0, 1): Fraction(1)} if setting.constant is None else {(0, 0, 0): Fraction(f"{setting.constant:.14g}")}
+    s, g = model.network.activation.coefficients, model.target.readout.activation.coefficients
+    unit = {(i, 0, 0): Fraction(f"{c:.14g}") for i, c in enumerate(s)}
+    slope = {(i - 1, 0, 0): i * c for (i, _, _), c in unit.items() if i}
+    label = {(0, j, 0): weight * Fraction(f"{c:.14g}") for j, c in enumerate(g)}
+    D = added((1, product(layer, unit)), (-1, label))
+    mean = lambda terms: averaged(terms, variance, rho)
+    first = product(layer, slope)
+    G = added((2 * w, product(first, D)))
+    x, y = {(1, 0, 0): Fraction(1)}, {(0, 1, 0): Fraction(1)}
+    fixed, field = mean(product(G, y)), mean(product(G, x))
+    spread, noise = mean(product(G, G)), added((4 * w * w, mean(product(first, first))))
+    ridge = r"\alpha" if not zero(algorithm.ridge) else ""
+    m, q = {(1, 0, 0): Fraction(1)}, {(0, 1, 0): Fraction(1)}
+    if algorithm.sphere:
+        half = lambda terms: added((-variance / 2, product(m, terms)))
+        population = added((-1, fixed), (1, product(m, field)))
+        parts = [
+            _term(on_sphere(population), r"\gamma"),
+            _term(on_sphere(half(spread)), r"\gamma^{2}"),
+            _term(on_sphere(half(noise)), r"\gamma^{2} \Delta"),
+        ]
+        ode = [Row(rate("m"), total(parts))]
+        where = [Row(r"m = M_{11}, \quad Q_{11} = 1 \text{ on the sphere}")]
+    else:
+        corrector = [_term(added((variance, spread)), r"\gamma^{2}"), _term(added((variance, noise)), r"\gamma^{2} \Delta")]
+        decay = lambda factor, terms: _term(added((factor, terms)), rf"\gamma {ridge}") if ridge else ""
+        ode = [
+            Row(rate("m"), total([_term(added((-1, fixed)), r"\gamma"), decay(-1, m)])),
+            Row(rate("q"), total([_term(added((-2, field)), r"\gamma"), decay(-2, q), *corrector])),
+        ]
+        where = [Row(r"m = M_{11}, \quad q = Q_{11}")]
+    if setting.trains_second:
+        second = added((-2 * w, mean(product(unit, D))))
+        second = on_sphere(second) if algorithm.sphere else second
+        decay_a = times(-1, r"\gamma_{2}", ridge, "a") if ridge else ""
+        ode.append(Row(rate("a"), total([_term(second, r"\gamma_{2}"), decay_a])))
+    numbers = [
+        row
+        for row in parameters(setting)
+        if row[1] not in ("p", "k", r"\sigma^{2}") and (not algorithm.sphere or row[1] != r"\alpha" or setting.trains_second)
+    ]
+    return Equations(tuple(ode), tuple(where), tuple(numbers))
+
+
+def on_sphere(terms: Terms) -> Terms:
+    """With q = 1."""
+    return added(*((c, {(i, 0, n): Fraction(1)}) for (i, _, n), c in terms.items()))
+
+
+def _term(terms: Terms, before: str) -> str:
+    """A polynomial behind letters: what all terms have in common first, powers of 1 - m² apart where it has them."""
+    if not terms:
+        return ""
+    common = tuple(min(powers[i] for powers in terms) for i in range(3))
+    rest: Terms = {(i - common[0], j - common[1], n - common[2]): value for (i, j, n), value in terms.items()}
+    times_out = 0
+    while (divided := _by_one_minus_square(rest)) is not None:
+        rest, times_out = divided, times_out + 1
+    letters = [_power(letter, power) for letter, power in zip("mqa", common, strict=True)]
+    if times_out:
+        letters.append(_power(r"\left(1 - m^{2}\right)", times_out))
+    if len(rest) == 1:
+        return times(next(iter(rest.values())), before, *letters)
+    ordered = sorted(rest.items(), key=lambda item: (sum(item[0]), item[0]))
+    size = Fraction(math.gcd(*(c.numerator for c in rest.values())), math.lcm(*(c.denominator for c in rest.values())))
+    size = size if ordered[0][1] > 0 else -size
+    inside = total(
+        times(c / size, *(_power(letter, power) for letter, power in zip("mqa", powers, strict=True))) for powers, c in ordered
+    )
+    return times(size, before, *letters, bracket(inside))
+
+
+def _power(letter: str, power: int) -> str:
+    return "" if power == 0 else letter if power == 1 else rf"{letter}^{{{power}}}"
+
+
+def _by_one_minus_square(terms: Terms) -> Terms | None:
+    """The quotient by 1 - m², where there is no remainder."""
+    if len(terms) < 2:
+        return None
+    left, quotient = dict(terms), dict[Powers, Fraction]()
+    while left:
+        powers = min(left)
+        quotient[powers] = left.pop(powers)
+        above = (powers[0] + 2, *powers[1:])
+        left[above] = left.get(above, Fraction(0)) + quotient[powers]
+        if not left[above]:
+            del left[above]
+        if powers[0] > max(i for i, _, _ in terms):
+            return None
+    return quotient
+
+
+def derivative_means(student: Polynomial, teacher: Polynomial, C: str) -> list[Row]:
+    """The means of the derivatives of polynomial units, of each order, as polynomials of the variance of the field."""
+    found = []
+    degree = max(student.degree, teacher.degree)
+    for unit, index in ((student, "j"), (teacher, "r")):
+        for order in range(degree + 1):
+            found.append(Row(f"h_{{{order}{index}}}", _mean_of_derivative(unit, order, f"{C}_{{{index}{index}}}")))
+    return found
+
+
+def _mean_of_derivative(unit: Polynomial, order: int, v: str) -> str:
+    terms = []
+    for i, c in enumerate(unit.coefficients):
+        n = i - order
+        if c and n >= 0 and n % 2 == 0:
+            terms.append(times(c * math.perm(i, order) * double_factorial(n - 1), _power(v, n // 2)))
+    return total(terms) if terms else number(0)

@@ -1,0 +1,181 @@
+r"""Sums of units with a squared loss: integrals over three and four fields by name, in closed form where they have one.
+
+Students are numbered j, l = 1, ..., p and fixed directions r = p + 1, ..., p + k; m and n run over both. The residual is
+:math:`D = \sum_n c_n s(\lambda_n) + \epsilon`, and with :math:`G_j = 2wc_js'(\lambda_j)D` all moments are sums over
+
+.. math::
+    I_{jmn} &= E[s'(\lambda_j)\,\lambda_m s(\lambda_n)], & J_{jlmn} &= E[s'(\lambda_j)s'(\lambda_l)s(\lambda_m)s(\lambda_n)], \\
+    S_{jl} &= E[s'(\lambda_j)s'(\lambda_l)], & K_{mn} &= E[s(\lambda_m)s(\lambda_n)] .
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import singledispatch
+
+import numpy as np
+
+from sgdlimits.equations.base import Row, arcsin, bracket, frac, number, per_pi, root, times, total
+from sgdlimits.equations.frame import Closed, Setting, one
+from sgdlimits.equations.polynomial import derivative_means
+from sgdlimits.equations.words import any_unit, gram, mean
+from sgdlimits.expectation.additive import additive_integrals
+from sgdlimits.gaussian import ErfIntegrals, PiecewiseLinearIntegrals, SmoothIntegrals, UnitIntegrals
+from sgdlimits.model.activation import Polynomial
+
+TWO_PI, FOUR_PI = r"\frac{2}{\pi}", r"\frac{4}{\pi^{2}}"
+LAMBDA, NAMED = r"\Lambda_{{{}}}", mean(r"s'(\lambda_{j}) s'(\lambda_{l}) s(\lambda_{m}) s(\lambda_{n})")
+ALL = r"m, n = 1, \dots, p + k \text{ for both}"
+OMEGA = r"\Omega = \begin{pmatrix} Q & M \\ M^{\top} & P \end{pmatrix}"
+
+
+def additive(setting: Setting) -> Closed | None:
+    """The moments of a model whose residual is a sum of units; None where their integrals are known by quadrature only."""
+    model, w = setting.model, setting.model.loss.weight
+    integrals = additive_integrals(model)
+    rows = None if integrals is None else integral_rows(integrals, setting)
+    if rows is None:
+        return None
+    every = r"\sum_{n=1}^{p+k} c_{n}"
+    weights = np.asarray(model.target.readout.weights(model.teachers))
+    k = model.teachers
+    if np.all(weights == 1 / k):
+        teachers = [Row("c_{r}", times(-1, r"\frac{1}{k}") if k > 1 else "-1")]
+    else:
+        teachers = [Row("c_{r}", r"-\frac{1}{k} a^{*}_{r-p}"), Row(rf"a^{{*}} = {number(k * weights)}")]
+    both = r"\sum_{m=1}^{p+k} \sum_{n=1}^{p+k} c_{m} c_{n} J_{jlmn}"
+    return Closed(
+        times(2 * w, "c_{j}", every, "I_{jrn}"),
+        times(2 * w, "c_{j}", every, "I_{jln}"),
+        times((2 * w) ** 2, "c_{j} c_{l}", bracket(rf"{both} + \Delta S_{{jl}}")),
+        times(2 * w, setting.share, every, "K_{jn}"),
+        (*rows, Row("c_{j}", setting.layer("j")), *teachers, Row(OMEGA), *gram(model), Row(ALL)),
+        r"r = p + 1, \dots, p + k",
+    )
+
+
+def scaled(setting: Setting) -> tuple[str, list[Row]]:
+    r"""The letter for the covariance of the fields, and what it stands for where it is not :math:`\Omega` itself."""
+    return (r"\Omega", []) if one(setting.model.data.sigma) else ("C", [Row("C_{mn}", r"\sigma^{2} \Omega_{mn}")])
+
+
+@singledispatch
+def integral_rows(integrals: UnitIntegrals, setting: Setting) -> list[Row] | None:
+    """The rows for I, J, S and K by the kind of integrals; None where they are not closed."""
+    return None
+
+
+@integral_rows.register
+def _(integrals: ErfIntegrals, setting: Setting) -> list[Row]:
+    """Saad and Solla's integrals, with a gain g of each field."""
+    gains = np.asarray(integrals.gains)
+    student, teacher = float(gains[0]), float(gains[-1])
+    same, C, rows = student == teacher, "C", []
+    square = float(f"{student**2:.14g}")
+    variance = "" if one(setting.model.data.sigma) else r"\sigma^{2}"
+    if same and square == 1 and not variance:
+        C, ratio, product = r"\Omega", "", lambda j, l: ""
+    elif same:
+        rows.append(Row("C_{mn}", times(square, variance, r"\Omega_{mn}")))
+        ratio, product = "", lambda j, l: number(square)
+    else:
+        rows += [
+            Row("C_{mn}", times("g_{m} g_{n}", variance, r"\Omega_{mn}")),
+            Row("g_{j}", number(student)),
+            Row("g_{r}", number(teacher)),
+        ]
+        ratio, product = r"\frac{g_{j}}{g_{m}}", lambda j, l: f"g_{{{j}}} g_{{{l}}}"
+    c = lambda one, other: f"{C}_{{{one}{other}}}"
+    plus, own = (lambda n: bracket(f"1 + {c(n, n)}")), (lambda n: bracket(rf"1 + B_{{jl{n}{n}}}"))
+    both = bracket(f"{c('j', 'm')} {c('l', 'n')} + {c('l', 'm')} {c('j', 'n')}")
+    ways = f"{plus('l')} {c('j', 'm')} {c('j', 'n')}", f"{plus('j')} {c('l', 'm')} {c('l', 'n')}", f"-{c('j', 'l')} {both}"
+    observed, upper = total(ways), f"{plus('j')} {c('m', 'n')} - {c('j', 'm')} {c('j', 'n')}"
+    lower, pair = f"{plus('j')} {root(LAMBDA.format('jn'))}", frac(product("j", "l") or "1", root(LAMBDA.format("jl")))
+    angle = arcsin(frac(c("m", "n"), root(f"{plus('m')} {plus('n')}")))
+    return [
+        Row("I_{jmn}", times(TWO_PI, ratio, frac(upper, lower))),
+        Row("J_{jlmn}", times(FOUR_PI, pair, arcsin(frac("B_{jlmn}", root(f"{own('m')} {own('n')}"))))),
+        Row("S_{jl}", times(TWO_PI, pair)),
+        *([Row("K_{mn}", times(TWO_PI, angle))] if setting.trains_second else []),
+        Row("B_{jlmn}", f"{c('m', 'n')} - {frac(observed, LAMBDA.format('jl'))}"),
+        Row(LAMBDA.format("mn"), f"{plus('m')} {plus('n')} - {c('m', 'n')}^{{2}}"),
+        *rows,
+    ]
+
+
+@integral_rows.register
+def _(integrals: PiecewiseLinearIntegrals, setting: Setting) -> list[Row]:
+    r"""Units :math:`s(x) = ux + v|x|`: arc-cosine kernels. J of two different students keeps its name."""
+    (odd, other_odd), (even, other_even) = (
+        (float(part[0]), float(part[-1])) for part in map(np.asarray, (integrals.odd, integrals.even))
+    )
+    C, rows = scaled(setting)
+    c = lambda one, other: f"{C}_{{{one}{other}}}"
+    odds: Callable[[str, str], str]
+    evens: Callable[[str, str], str]
+    both: Callable[[str, str], str]
+    if (odd, even) == (other_odd, other_even):
+        odds, evens, both = (
+            lambda m, n, value=value: value for value in (number(odd**2), number(even**2), per_pi(2 * even**2))
+        )
+        mixed = bracket("L_{jmn} + L_{jnm}")
+        crossed = 2 * (odd * even) ** 2
+    else:
+        odds, evens = (lambda m, n: f"u_{{{m}}} u_{{{n}}}"), (lambda m, n: f"v_{{{m}}} v_{{{n}}}")
+        both, mixed = (lambda m, n: f"{TWO_PI} {evens(m, n)}"), bracket("u_{m} v_{n} L_{jmn} + u_{n} v_{m} L_{jnm}")
+        crossed = 2 * odd * even
+        rows = [
+            *rows,
+            Row("u_{j}", number(odd)),
+            Row("v_{j}", number(even)),
+            Row("u_{r}", number(other_odd)),
+            Row("v_{r}", number(other_even)),
+        ]
+    J = [Row("J_{jjmn}", total([times(odd**2 + even**2, "K_{mn}"), times(crossed, mixed) if crossed else ""]))]
+    if setting.model.width > 1:
+        J += [Row("J_{jlmn}", NAMED), Row("s(x)", any_unit(setting.model.network.activation))]
+    by = lambda factor, body: "" if factor == "0" else body if factor == "1" else f"{factor} {body}"
+    wedge = bracket(rf"R_{{mn}} + {c('m', 'n')} \theta_{{mn}}")
+    along = bracket(frac(f"{c('j', 'm')} R_{{jn}}", c("j", "j")) + rf" + {c('m', 'n')} \theta_{{jn}}")
+    return [
+        Row("I_{jmn}", total([by(odds("j", "n"), c("m", "n")), by(evens("j", "n"), "L_{jmn}")])),
+        *J,
+        Row("S_{jl}", total(["" if odds("j", "l") == "0" else odds("j", "l"), rf"{both('j', 'l')} \theta_{{jl}}"])),
+        Row("K_{mn}", total([by(odds("m", "n"), c("m", "n")), f"{both('m', 'n')} {wedge}"])),
+        Row("L_{jmn}", f"{TWO_PI} {along}"),
+        Row("R_{mn}", root(f"{c('m', 'm')} {c('n', 'n')} - {c('m', 'n')}^{{2}}")),
+        Row(r"\theta_{mn}", arcsin(frac(c("m", "n"), root(f"{c('m', 'm')} {c('n', 'n')}")))),
+        *rows,
+    ]
+
+
+@integral_rows.register
+def _(integrals: SmoothIntegrals, setting: Setting) -> list[Row] | None:
+    r"""Polynomials by Mehler's formula: :math:`E[fg] = \sum_q C^q/q!\; E[f^{(q)}]E[g^{(q)}]`. J keeps its name."""
+    student, teacher = setting.model.network.activation, getattr(setting.model.target.readout, "activation", None)
+    if not integrals.exact or not (isinstance(student, Polynomial) and isinstance(teacher, Polynomial)):
+        return None
+    C, rows = scaled(setting)
+    c = lambda one, other: f"{C}_{{{one}{other}}}"
+    degree = max(student.degree, teacher.degree)
+
+    return [
+        Row("I_{jmn}", rf"{c('j', 'm')} T_{{jn}} + {c('m', 'n')} S_{{jn}}"),
+        Row("J_{jlmn}", NAMED),
+        Row("S_{mn}", _mehler(c, degree, 1, 1)),
+        Row("T_{mn}", _mehler(c, degree, 2, 0)),
+        *([Row("K_{mn}", _mehler(c, degree, 0, 0))] if setting.trains_second else []),
+        *derivative_means(student, teacher, C),
+        *rows,
+    ]
+
+
+def _mehler(c: Callable[[str, str], str], degree: int, up_m: int, up_n: int) -> str:
+    """The mean of two derivatives of units as a sum over the powers of their covariance."""
+    power = lambda q: "" if q == 0 else c("m", "n") if q == 1 else f"{c('m', 'n')}^{{{q}}}"
+    h = lambda index, order: f"h_{{{order}{index}}}"
+    terms = (
+        times(1 / math.factorial(q), power(q), h("m", q + up_m), h("n", q + up_n)) for q in range(degree + 1 - max(up_m, up_n))
+    )
+    return total(terms)
