@@ -17,7 +17,14 @@ from sgdlimits.figures.committee_classical import NOISE, draw_risk, excess, labe
 GAMMA = 0.1
 FULL = Size(width=8, teachers=4, d=1000, runs=4, end=150.0, end_ode=1e4)
 QUICK = FULL.but(d=100, end=180.0, end_ode=3e3)
-"""Width, teachers, dimension, runs of the chain, the time of the slides at their end, and that at the end of the ODE."""
+WORDS = dict(
+    width="width",
+    teachers="teachers",
+    d="dimension",
+    runs="runs of the chain",
+    end="end in the time of the slides",
+    end_ode="end of the ODE in that time",
+)
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

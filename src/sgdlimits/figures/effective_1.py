@@ -10,12 +10,12 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, of_the_paper, panels
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
 
 SNR = (0.8, 1.2)
 FULL = Size(d=1500, end=10.0, shown=8, runs=4000)
 QUICK = FULL.but(d=300, shown=4, runs=400)
-"""Dimension, end in steps per dimension, runs of SGD that are shown, and runs of the chain behind the bands."""
+WORDS = dict(d="dimension", end="end in t", shown="runs of SGD that are drawn", runs="runs of the chain behind the bands")
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -78,7 +78,7 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     star = sl.theory.effective.overlaps(2, SNR[1])[1]
     reached = np.abs(above.m[:, -1])
     return [
-        f"{of_the_paper(1, size, FULL)}: matrix PCA, k = 2, n = {size.d}, step size 1/n, from random vectors to t =",
+        f"Figure 1 of the paper: matrix PCA, k = 2, n = {size.d}, step size 1/n, from random vectors to t =",
         f"{size.end:g}.",
         f"Coloured: {size.shown} runs of SGD in R^n; grey: twice the standard deviation of {size.runs} runs of the chain;",
         "dashed: the same of the Ornstein-Uhlenbeck process (3.2). (a), (b): snr 0.8, below the threshold",

@@ -53,7 +53,14 @@ CASES = {
 """Targets of the student `wave`."""
 FULL = Size(runs={100: 128, 1024: 128, 4096: 128}, activations=4, cases=3, d=300, shown=6, length=60.0)
 QUICK = FULL.but(runs={100: 64, 300: 64}, activations=2, cases=2, d=100, shown=4, length=20.0)
-"""Runs by dimension; how many activations; how many cases of traps; dimension, runs and length of their trajectories."""
+WORDS = dict(
+    runs="runs by dimension",
+    activations="activations",
+    cases="cases of traps",
+    d="dimension of their trajectories",
+    shown="their runs",
+    length="their length",
+)
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
