@@ -77,6 +77,15 @@ def test_gallery_scripts_are_short_and_introduced(example):
     assert len(text.splitlines()) < 40
 
 
+def test_every_gallery_script_has_its_place_in_a_group():
+    """Once among the thumbnails, and once in the table of contents, in the same order."""
+    thumbnails, pages = (
+        re.findall(line, read("examples/index.rst"), re.MULTILINE) for line in (r"/(plot_\w+)\.py$", r"^   (plot_\w+)$")
+    )
+    assert thumbnails == pages
+    assert sorted(pages) == [example.stem for example in EXAMPLES]
+
+
 def test_commands_in_the_readme_exist():
     import click
 
