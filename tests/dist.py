@@ -81,9 +81,9 @@ def trial(version: str) -> None:
 
 def command(*words: str) -> str:
     """What the installed command prints."""
-    return subprocess.run(
-        [Path(sys.prefix) / "bin" / "sgdlimits", *words], check=True, stdout=subprocess.PIPE, text=True
-    ).stdout
+    done = subprocess.run([Path(sys.prefix) / "bin" / "sgdlimits", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def main() -> None:

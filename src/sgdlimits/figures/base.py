@@ -61,7 +61,7 @@ def _shown(value: Any) -> str:
         return ", ".join(f"{_shown(number)} at {_shown(key)}" for key, number in value.items())
     if isinstance(value, (tuple, list, np.ndarray)):
         few = [_shown(each) for each in value]
-        return ", ".join(few) if len(few) < 6 else f"{few[0]} to {few[-1]} ({len(few)} of them)"
+        return ", ".join(few) if len(few) < 6 else f"{few[0]} to {few[-1]}, {len(few)} of them"
     return "all" if value is None else value if isinstance(value, str) else f"{value:g}".replace("e+0", "e").replace("e+", "e")
 
 

@@ -42,7 +42,7 @@ def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     chain, ode, flow = (datasets[name] for name in ("chain", "ODE", "flow"))
     draw_risk(left, chain, f"exact chain, $d = {size.d}$, {size.runs} runs", ode, flow, label_noise(size.width, GAMMA))
     left.set(ylabel="excess risk")
-    left.legend(loc="lower left")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     _overlaps(ode.isel(run=0), chain.isel(run=0), right)
     figure.suptitle(rf"$k = {size.teachers}$, $p = {size.width}$, $\gamma = {GAMMA:g}$, one random start", fontsize=10)
     return figure

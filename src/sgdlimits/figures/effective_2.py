@@ -65,8 +65,8 @@ def _end_points(ax: Axes, data: xr.Dataset) -> None:
     radius = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
     draw_ends(ax, m, {"optimal": best, "not": ~best}, radius)
     ax.plot([radius, -radius], [-radius, radius], "kx", markersize=9, markeredgewidth=1.6, label="predicted optimum")
-    ax.set(xlabel="$m_1$", ylabel="$m_2$", xlim=(-1.9, 1.9), ylim=(-1.9, 1.9), aspect="equal")
-    ax.legend(loc="upper right", fontsize=6.5)
+    ax.set(xlabel="$m_1$", ylabel="$m_2$", xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal")
+    legend_below(ax)
 
 
 def _paths(ax: Axes, ring: xr.Dataset, local: xr.Dataset, point: sl.Overlaps, d: int) -> None:
@@ -178,6 +178,12 @@ def draw_spread(ax: Axes, datasets: dict[str, xr.Dataset], point: sl.Overlaps, d
     ax.set(xlabel=names[0], ylabel=names[1])
     headroom(ax, 0.3)
     ax.legend(loc="upper left", fontsize=7)
+
+
+def legend_below(ax: Axes) -> None:
+    """A legend under a panel that has no room for one."""
+    how: dict = dict(ncols=3, fontsize=6.5, handlelength=1, handletextpad=0.2, columnspacing=0.8)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), **how)
 
 
 def headroom(ax: Axes, share: float) -> None:

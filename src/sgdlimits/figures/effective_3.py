@@ -59,9 +59,9 @@ def _end_points(ax: Axes, data: xr.Dataset) -> None:
     rings.draw_ends(ax, m, {"not": ~best, "optimal": best}, radius)
     points = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if x * y <= 0])
     ax.plot(*(radius * points.T), "kx", markersize=8, markeredgewidth=1.4, label="predicted optima")
-    reach = 1.75 * radius
+    reach = 1.35 * radius
     ax.set(xlabel=r"$m_1^\mu$", ylabel=r"$m_2^\mu$", xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
-    ax.legend(loc="upper right", fontsize=6.5)
+    rings.legend_below(ax)
 
 
 def _caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.Overlaps, size: Size) -> list[str]:
