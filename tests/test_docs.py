@@ -181,6 +181,17 @@ def test_every_preset_is_in_the_reference_and_has_a_clock():
         assert f"`{name}`" in convention
 
 
+def test_package_citation_and_changelog_name_the_same_version_and_day():
+    import tomllib
+
+    version = tomllib.loads(read("pyproject.toml"))["project"]["version"]
+    cited = dict(re.findall(r"^(version|date-released): (.*)$", read("CITATION.cff"), re.MULTILINE))
+    newest = re.search(r"^## \[(.*)\] - (.*)$", read("CHANGELOG.md"), re.MULTILINE)
+    assert newest is not None
+    assert newest.groups() == (version, cited["date-released"])
+    assert cited["version"] == version
+
+
 def test_every_dependency_is_explained():
     import tomllib
 
