@@ -30,7 +30,8 @@ nav a {{ display: block; }}
 section {{ border-top: 1px solid var(--line); padding: 1rem 0; }}
 h2 {{ font-size: 1.15rem; margin: 0 0 .2rem; }}
 p {{ margin: .4rem 0; }}
-img {{ display: block; box-sizing: border-box; max-width: 100%; height: auto; margin: .8rem auto; padding: .5rem; background: #fff; }}
+img {{ display: block; box-sizing: border-box; max-width: 100%; height: auto; margin: .8rem auto; padding: .5rem;
+  background: #fff; }}
 .soft {{ color: var(--soft); font-size: .9rem; }}
 </style>
 </head>
