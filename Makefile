@@ -27,7 +27,7 @@ compile = $(UV) --no-config pip compile -q $(1) --universal --python-version 3.1
 	--no-emit-index-url --no-emit-find-links --no-header --no-annotate $(ARGS) -o requirements/$(2).txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test venv lint docs bench pins clean
+.PHONY: help demo test venv lint docs bench dist pins clean
 
 help:  ## list these targets
 	@sed -nE 's/^([a-z]+):[^#]*## (.*)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -40,10 +40,11 @@ test: $(V)/.test  ## run the tests, one case of each law; ARGS=--all runs every 
 
 venv: $(V)/.test  ## set up .venv and stop there
 
-lint: $(V)/.lint  ## ruff and mypy
+lint: $(V)/.lint  ## ruff, mypy and codespell
 	@$(V)/bin/ruff check .
 	@$(V)/bin/ruff format --check .
 	@$(V)/bin/mypy
+	@$(V)/bin/codespell
 
 docs: $(V)/.docs  ## build the documentation into docs/_build/html
 	@$(V)/bin/sphinx-build -q -W --keep-going -b html docs docs/_build/html $(ARGS)
@@ -51,6 +52,11 @@ docs: $(V)/.docs  ## build the documentation into docs/_build/html
 
 bench: $(V)/.test  ## run the benchmarks
 	@$(PY) benchmarks/run.py $(ARGS)
+
+dist: $(UV)  ## build sdist and wheel into dist/, and try the wheel in a fresh environment of each Python
+	@rm -rf dist
+	@$(UV) build -q --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" --build-constraints requirements/test.txt
+	@$(PYTHON) tests/dist.py
 
 pins: $(UV)  ## rewrite requirements/*.txt from pyproject.toml; ARGS=--upgrade moves to the newest versions
 	@mkdir -p requirements

@@ -63,13 +63,19 @@ html_theme_options = {
 }
 
 if any(EXAMPLES.glob("plot_*.py")):
+    from sphinx_gallery.sorting import ExplicitOrder
+
     extensions.append("sphinx_gallery.gen_gallery")
     sphinx_gallery_conf = {
         "examples_dirs": str(EXAMPLES),
         "gallery_dirs": GALLERY.name,
         "filename_pattern": r"plot_",
         "ignore_pattern": r"(^|/)(?!plot_)[^/]*\.py$",
-        "within_subsection_order": "FileNameSortKey",
+        "copyfile_regex": r"index\.rst",  # groups and order, for pages and thumbnails
+        "minigallery_sort_order": ExplicitOrder(
+            [EXAMPLES / name for name in re.findall(r"plot_\w+\.py", (EXAMPLES / "index.rst").read_text())]
+        ),
+        "backreferences_dir": f"{GALLERY.name}/backreferences",
         "download_all_examples": False,
         "show_signature": False,
         "write_computation_times": False,

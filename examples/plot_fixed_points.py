@@ -34,5 +34,5 @@ for each in found:
     for sign in (1, -1):
         ring = sign * np.hypot(*a) * np.stack([np.cos(angle), np.sin(angle)])
         ax.plot(*(ring if each.dimension else sign * a), "C1" if each.dimension else marks[each.stability], linewidth=2.5)
-ax.set(xlabel="$v_1$", ylabel="$v_2$", aspect="equal", title=f"{found.components} components of fixed points")
+ax.set(xlabel="$v_1$", ylabel="$v_2$", aspect="equal", title="fixed points: stable (dots), rings (orange)")
 plt.show()

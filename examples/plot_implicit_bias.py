@@ -5,7 +5,7 @@ Which solution a quadratic network ends at
 Squares cannot tell a rotation of the teachers from the teachers, so that solutions of zero risk form a
 manifold. From orthonormal students the ODE ends at the solution closest to its start, because the orthogonal
 part S of the overlaps M is conserved. From orthogonal students of different norms S moves, and the end is not
-the closest solution. At finite d noise moves S by :math:`d^{-1/2}` either way.
+the closest solution (right: orange levels off). At finite d noise moves S by :math:`d^{-1/2}` either way.
 """
 
 import matplotlib.pyplot as plt

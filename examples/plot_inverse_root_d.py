@@ -4,7 +4,7 @@ How fast the ODE is approached
 
 From the same start the exact chain differs from the ODE by a path of order :math:`1/\sqrt d`. The figure fits
 the exponent of :math:`\sup_t E\,\|X_d(t) - X_\infty(t)\|`, where X holds all overlaps, for phase retrieval by
-two units.
+two units: the dots lie on a line of slope close to -1/2.
 """
 
 import matplotlib.pyplot as plt

@@ -15,8 +15,7 @@ import sgdlimits as sl
 
 d, radius = 400, sl.theory.effective.ring_radius(ridge=0.1, weight=0.5)
 a = radius * np.array([0.8, 0.6])
-point = sl.Overlaps(a=a, M=a[:, None], Q=np.outer(a, a))
-problem = sl.presets.binary_mixture(snr=float("inf"), ridge=0.1)
+problem, point = sl.presets.binary_mixture(snr=float("inf"), ridge=0.1), sl.Overlaps(a=a, M=a[:, None], Q=np.outer(a, a))
 limit = sl.local_limit(problem, point)
 print(limit)
 second = [limit.names.index(f"a[{j}]") for j in range(2)]
@@ -29,8 +28,10 @@ for level, color in ((sl.Chain(d), "#0072B2"), (sl.Local(point, d), "#D55E00")):
     across = y.values @ a / radius
     right.plot(y.t, across.var(0), color=color, label=level.name)
     if level.name == "chain":
-        left.plot(*y[:, -1].values.T, ".", color=color, markersize=3)
-left.plot(*np.outer(a / radius, [-spread, spread]), color="black", label="limit")
+        left.plot(*y[:, -1].values.T, ".", color=color, markersize=3, zorder=3, label="chain")
+left.plot(*np.outer(a / radius, [-spread, spread]), color="black", linewidth=4, alpha=0.3, label="limit")
+left.plot(*np.outer([-a[1], a[0]], [-0.4, 0.4]), color="grey", linestyle="--", label="along the ring")
+left.legend(loc="lower right", fontsize=7)
 left.set(xlabel=r"$\sqrt{d}\,(a_1 - a_1^*)$", ylabel=r"$\sqrt{d}\,(a_2 - a_2^*)$", aspect="equal")
 right.axhline(spread**2 / 4, color="grey", linestyle=":", label="Lyapunov")
 right.set(xlabel="t", ylabel="variance across the ring")

@@ -3,8 +3,8 @@ Wide networks: the mean-field limit
 ===================================
 
 A committee learns two teachers with more and more units, at equal time :math:`\gamma t/p`. Each width has its own
-units; `MeanField` follows the same ones as if each stood for infinitely many. Its gap to the ODE falls as 1/p,
-and a chain at finite d is near both.
+units; `MeanField` follows the same ones as if each stood for infinitely many. Its gap to the ODE falls as 1/p
+(printed), and a chain at finite d (dotted) lies on the ODE of its width.
 """
 
 import matplotlib.pyplot as plt

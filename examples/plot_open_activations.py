@@ -3,7 +3,8 @@ Traps on the way to the teacher
 ===============================
 
 The student :math:`-\cos\frac32 x` learns :math:`\mathrm{He}_2 + c\,\mathrm{He}_4`. Zero overlap is left for every c at small
-rates, but from c = 2/9 on the population risk has its minimum at an overlap below 1, and SGD ends there.
+rates, but from c = 2/9 on the population risk (left) has its minimum at an overlap below 1, and SGD ends there: on the right
+the stable point leaves m = 1.
 """
 
 import jax.numpy as jnp

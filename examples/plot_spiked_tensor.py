@@ -15,8 +15,8 @@ import sgdlimits as sl
 
 d, start = 1500, sl.RandomInit(d=1500)
 plt.rcParams.update(sl.plot.PAPER)
-figure, axes = plt.subplots(1, 4, figsize=(11, 3.1), layout="constrained")
-for (left, right), snr in zip(axes.reshape(2, 2), (0.8, 1.2), strict=True):
+figure, axes = plt.subplots(2, 2, figsize=(7.2, 5), layout="constrained")
+for (left, right), snr in zip(axes, (0.8, 1.2), strict=True):
     runs = sl.simulate(sl.presets.spiked_tensor(order=2, snr=snr), sl.Chain(d), start, t_max=10, runs=20, save=200)
     m_star = np.nan_to_num(sl.theory.effective.overlaps(order=2, snr=snr).m_star)
     left.plot(runs.t, runs.m.T, linewidth=0.5)

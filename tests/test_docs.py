@@ -77,6 +77,15 @@ def test_gallery_scripts_are_short_and_introduced(example):
     assert len(text.splitlines()) < 40
 
 
+def test_every_gallery_script_has_its_place_in_a_group():
+    """Once among the thumbnails, and once in the table of contents, in the same order."""
+    thumbnails, pages = (
+        re.findall(line, read("examples/index.rst"), re.MULTILINE) for line in (r"/(plot_\w+)\.py$", r"^   (plot_\w+)$")
+    )
+    assert thumbnails == pages
+    assert sorted(pages) == [example.stem for example in EXAMPLES]
+
+
 def test_commands_in_the_readme_exist():
     import click
 
@@ -156,6 +165,13 @@ def test_every_public_name_is_in_the_reference():
     assert names - listed == set()
 
 
+def test_public_names_of_the_last_minor_version_are_still_there():
+    """The promise of the reference: who renames or removes one keeps it, with a warning, for a minor version."""
+    import sgdlimits as sl
+
+    assert set(read("tests/names_of_0_2.txt").split()) <= set(dir(sl))
+
+
 def test_every_preset_is_in_the_reference_and_has_a_clock():
     from sgdlimits.problem.presets import PRESETS
 
@@ -163,6 +179,17 @@ def test_every_preset_is_in_the_reference_and_has_a_clock():
     for name in PRESETS:
         assert f"presets.{name}" in reference
         assert f"`{name}`" in convention
+
+
+def test_package_citation_and_changelog_name_the_same_version_and_day():
+    import tomllib
+
+    version = tomllib.loads(read("pyproject.toml"))["project"]["version"]
+    cited = dict(re.findall(r"^(version|date-released): (.*)$", read("CITATION.cff"), re.MULTILINE))
+    newest = re.search(r"^## \[(.*)\] - (.*)$", read("CHANGELOG.md"), re.MULTILINE)
+    assert newest is not None
+    assert newest.groups() == (version, cited["date-released"])
+    assert cited["version"] == version
 
 
 def test_every_dependency_is_explained():

@@ -163,3 +163,46 @@ def test_what_was_finished_stays_after_ctrl_c(tmp_path, monkeypatch):
     assert result.stderr.endswith("Interrupted. What was finished is saved in here.\n")  # after a progress bar, if it was slow
     assert [path.name for path in (tmp_path / "here").iterdir()] == ["mediocrity-1-left-sgd.nc"]
     assert sl.load(tmp_path / "here" / "mediocrity-1-left-sgd.nc").sizes["run"] == 4
+
+
+def test_every_size_that_quick_makes_smaller_is_said_in_words():
+    from sgdlimits.figures.base import smaller
+
+    for name, place in FIGURES.items():
+        module = importlib.import_module(place)
+        assert set(vars(module.QUICK)) == set(vars(module.FULL)) == set(module.WORDS), name
+        said = smaller(module.QUICK, module.FULL, module.WORDS)
+        assert said.startswith("Made with --quick: "), name
+        assert re.search(r"\d instead of|fewer", said), name
+        assert smaller(module.FULL, module.FULL, module.WORDS) == ""
+
+
+def test_a_figure_that_fails_leaves_the_others_and_a_page_that_says_so(tmp_path, monkeypatch):
+    """Three of them in one call: two are on the page with caption, picture and files, the third with its reason."""
+    from html.parser import HTMLParser
+
+    names = ("mediocrity-1-left", "mediocrity-4", "quadratic-5")
+    for name in names:
+        module = importlib.import_module(FIGURES[name])
+        monkeypatch.setattr(module, "QUICK", module.FULL.but(**TINY[name]))
+    monkeypatch.setattr("sgdlimits.figures.mediocrity_4.make", lambda *_: 1 / 0)
+    monkeypatch.setattr(importlib.import_module("sgdlimits.cli.figure"), "FIGURES", dict.fromkeys(names))
+    result = run(f"figure all --quick --out {tmp_path / 'here'}")
+    assert result.exit_code == 2
+    assert "these figures failed: mediocrity-4" in result.stderr
+    assert "2 of 3 figures are on" in result.stdout
+    page = (tmp_path / "here" / "index.html").read_text(encoding="utf-8")
+    assert "2 quick, 1 failed." in page
+    assert "ZeroDivisionError: division by zero" in page
+    assert page.count(" instead of ") >= 2
+    assert "://" not in page
+    found = []
+    reader = HTMLParser()
+    reader.handle_starttag = lambda tag, attributes: found.append((tag, dict(attributes)))
+    reader.feed(page)
+    places = [given.get("src") or given["href"] for tag, given in found if tag in ("img", "a")]
+    sections = {given["id"] for tag, given in found if tag == "section"}
+    assert sections == set(names)
+    assert {place[1:] for place in places if place.startswith("#")} == sections
+    assert all((tmp_path / "here" / place).is_file() for place in places if not place.startswith("#"))
+    assert "mediocrity-1-left-chain.nc" in places

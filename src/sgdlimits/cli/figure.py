@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -15,41 +16,45 @@ from sgdlimits.text import table
 @click.command(cls=Command, short_help="Make a figure of the papers again.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "listed", is_flag=True, help="list all figures, with a line each")
-@click.option("--quick", is_flag=True, help="a small version, in about a minute or less")
+@click.option("--quick", is_flag=True, help="a small version, in about a minute or less: its caption ends with what is smaller")
 @click.option("--out", type=File(), default="sgdlimits-figures", show_default=True, help="the folder for all files")
 @click.option("--seed", type=Number(whole=True), default=0, show_default=True, help="of the starts and of all runs")
 def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: int) -> None:
     """Make figures of the papers again: a picture, a caption in numbers, and the datasets behind them.
 
     Each figure becomes NAME.png, NAME.svg, NAME.txt and NAME-*.nc in the folder; files of an earlier time are replaced.
+    Several names, or all of them as the word all: the others are made where one fails, and index.html shows every figure of
+    the folder with its caption.
 
     \b
     Example:
       sgdlimits figure --list
       sgdlimits figure mediocrity-1-right --quick --out figures
+      sgdlimits figure all --quick
     """
     from sgdlimits.figures.produce import summary
 
     if listed:
         click.echo(table((name, summary(name)) for name in FIGURES))
         return
+    known = f"The figures are {among(list(FIGURES))}; all makes each of them."
     if not names:
-        raise Refusal(f"a NAME is missing. The figures are {among(list(FIGURES))}.")
+        raise Refusal(f"a NAME is missing. {known}")
     for name in names:
-        if name not in FIGURES:
-            raise Refusal(f"there is no figure {name!r}. {closest(name, list(FIGURES))}The figures are {among(list(FIGURES))}.")
-    show(names, out, quick, seed)
+        if name not in (*FIGURES, "all"):
+            raise Refusal(f"there is no figure {name!r}. {closest(name, [*FIGURES, 'all'])}{known}")
+    show(list(FIGURES) if "all" in names else list(names), out, quick, seed)
 
 
-def show(names: tuple[str, ...], out: str, quick: bool, seed: int) -> None:
+def show(names: list[str], out: str, quick: bool, seed: int) -> None:
     """Make figures and print what they say; after Ctrl-C, say where the finished files are."""
-    from sgdlimits.figures.produce import produce
+    from sgdlimits.figures.produce import produce, produce_all
 
+    how: dict[str, Any] = dict(quick=quick, seed=seed)
     try:
         with warnings_in_a_sentence():
-            for name in names:
-                for line in produce(name, out, quick=quick, seed=seed):
-                    click.echo(line)
+            for line in produce(names[0], out, **how) if len(names) == 1 else produce_all(names, out, **how):
+                click.echo(line)
     except KeyboardInterrupt:
         click.echo(f"Interrupted. What was finished is saved in {out}.", err=True)
         sys.exit(INTERRUPTED_CODE)
@@ -71,4 +76,4 @@ def demo(out: str, quick: bool, seed: int) -> None:
     Example:
       sgdlimits demo --out figures --seed 1
     """
-    show(("demo",), out, quick, seed)
+    show(["demo"], out, quick, seed)

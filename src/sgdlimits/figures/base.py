@@ -15,6 +15,7 @@ from matplotlib.axes import Axes as Axes
 from matplotlib.figure import Figure as Figure
 
 import sgdlimits as sl
+from sgdlimits.figures.index import QUICKLY
 from sgdlimits.plot.style import OKABE_ITO as OKABE_ITO, looks as looks
 from sgdlimits.progress import bar
 
@@ -30,9 +31,38 @@ class Size(SimpleNamespace):
         return Size(**vars(self) | changes)
 
 
-def of_the_paper(number: int, size: Size, full: Size) -> str:
-    """Which figure of the paper a caption is about, and whether it is made smaller than the full one here."""
-    return f"Figure {number} of the paper" + ("" if size == full else ", made smaller")
+def smaller(size: Size, full: Size, words: dict[str, str]) -> str:
+    """What is smaller than at the full size, as a sentence; nothing where they are equal.
+
+    >>> full = Size(d=3000, dimensions=(100, 1000, 10**6), runs={2: 64}, widths={1: (512, 8)}, many=(9,))
+    >>> words = dict(d="dimension", dimensions="all of (b)", runs="runs by width", widths="runs of a point", many="noises")
+    >>> smaller(full.but(d=300, dimensions=(100,)), full, words)
+    'Made with --quick: dimension (300 instead of 3000), all of (b) (100 instead of 100, 1000, 1e6).'
+    >>> smaller(full.but(runs={2: 8, 3: 4}, widths={1: (64, 8)}, many=()), full, words)
+    'Made with --quick: runs by width (8 at 2, 4 at 3 instead of 64 at 2), fewer runs of a point, no noises.'
+    """
+    changes = []
+    for name, word in words.items():
+        new, old = getattr(size, name), getattr(full, name)
+        if _shown(new) == _shown(old):
+            continue
+        if new is None or np.size(new) == 0:
+            changes.append(f"no {word}")
+        elif isinstance(old, dict) and any(np.ndim(value) or isinstance(value, dict) for value in old.values()):
+            changes.append(f"fewer {word}")
+        else:
+            changes.append(f"{word} ({_shown(new)} instead of {_shown(old)})")
+    return f"{QUICKLY} {', '.join(changes)}." if changes else ""
+
+
+def _shown(value: Any) -> str:
+    """The numbers of a size, the first and last of many."""
+    if isinstance(value, dict):
+        return ", ".join(f"{_shown(number)} at {_shown(key)}" for key, number in value.items())
+    if isinstance(value, (tuple, list, np.ndarray)):
+        few = [_shown(each) for each in value]
+        return ", ".join(few) if len(few) < 6 else f"{few[0]} to {few[-1]}, {len(few)} of them"
+    return "all" if value is None else value if isinstance(value, str) else f"{value:g}".replace("e+0", "e").replace("e+", "e")
 
 
 @dataclass

@@ -22,7 +22,14 @@ from sgdlimits.level.base import Level
 GAMMA, NOISE = 0.05, 1e-3
 FULL = Size(width=10, teachers=(2, 5), d=20, runs=8, end=500.0, end_ode=3e4)
 QUICK = FULL.but(end=60.0, end_ode=3e3)
-"""Width, teachers, dimension, runs of SGD, the time of the slides at their end, and that at the end of the ODE."""
+WORDS = dict(
+    width="width",
+    teachers="teachers",
+    d="dimension",
+    runs="runs of SGD",
+    end="end in the time of the slides",
+    end_ode="end of the ODE in that time",
+)
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

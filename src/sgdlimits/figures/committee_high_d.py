@@ -17,7 +17,14 @@ from sgdlimits.figures.committee_classical import NOISE, draw_risk, excess, labe
 GAMMA = 0.1
 FULL = Size(width=8, teachers=4, d=1000, runs=4, end=150.0, end_ode=1e4)
 QUICK = FULL.but(d=100, end=180.0, end_ode=3e3)
-"""Width, teachers, dimension, runs of the chain, the time of the slides at their end, and that at the end of the ODE."""
+WORDS = dict(
+    width="width",
+    teachers="teachers",
+    d="dimension",
+    runs="runs of the chain",
+    end="end in the time of the slides",
+    end_ode="end of the ODE in that time",
+)
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -35,7 +42,7 @@ def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     chain, ode, flow = (datasets[name] for name in ("chain", "ODE", "flow"))
     draw_risk(left, chain, f"exact chain, $d = {size.d}$, {size.runs} runs", ode, flow, label_noise(size.width, GAMMA))
     left.set(ylabel="excess risk")
-    left.legend(loc="lower left")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     _overlaps(ode.isel(run=0), chain.isel(run=0), right)
     figure.suptitle(rf"$k = {size.teachers}$, $p = {size.width}$, $\gamma = {GAMMA:g}$, one random start", fontsize=10)
     return figure

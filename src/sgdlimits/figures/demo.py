@@ -24,8 +24,14 @@ LATE = 0.2
 """A run with more risk than this at the end has not yet arrived: the ODE ends near 0.066."""
 FULL = Size(d=3000, t_max=50.0, sgd=12, shown=12, many=256, exits=96)
 QUICK = FULL.but(d=300, t_max=30.0, sgd=256, shown=8, many=256, exits=64)
-"""How large the demo is: dimension, end, runs of SGD and how many of them are drawn, runs of the other levels, and runs behind
-the table of exit times."""
+WORDS = dict(
+    d="dimension",
+    t_max="end in t",
+    sgd="runs of SGD",
+    shown="runs of SGD that are drawn",
+    many="runs of chain and SDE",
+    exits="runs behind the exit times",
+)
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

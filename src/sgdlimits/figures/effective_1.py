@@ -10,12 +10,12 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, of_the_paper, panels
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
 
 SNR = (0.8, 1.2)
 FULL = Size(d=1500, end=10.0, shown=8, runs=4000)
 QUICK = FULL.but(d=300, shown=4, runs=400)
-"""Dimension, end in steps per dimension, runs of SGD that are shown, and runs of the chain behind the bands."""
+WORDS = dict(d="dimension", end="end in t", shown="runs of SGD that are drawn", runs="runs of the chain behind the bands")
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -41,7 +41,7 @@ def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     for pair, letters, snr in zip((axes[:2], axes[2:]), ("ab", "cd"), SNR, strict=True):
         sgd, chain = datasets[f"sgd-{snr:g}"], datasets[f"chain-{snr:g}"]
         _in_time(pair[0], sgd, chain, snr, size)
-        _in_plane(pair[1], sgd, snr)
+        _in_plane(pair[1], sgd, snr, size)
         for ax, letter in zip(pair, letters, strict=True):
             ax.set_title(rf"({letter}) $\lambda = {snr:g}$", loc="left")
     (bands, band_labels), (points, point_labels) = (ax.get_legend_handles_labels() for ax in axes[:2])
@@ -62,13 +62,14 @@ def _in_time(ax: Axes, sgd: xr.Dataset, chain: xr.Dataset, snr: float, size: Siz
     ax.set(xlabel="$t$, steps per dimension", ylabel=r"$\sqrt{n}\, m$", ylim=(-reach, reach))
 
 
-def _in_plane(ax: Axes, sgd: xr.Dataset, snr: float) -> None:
+def _in_plane(ax: Axes, sgd: xr.Dataset, snr: float, size: Size) -> None:
     for run in range(sgd.sizes["run"]):
         ax.plot(sgd.m[run], sgd.r2[run], color=OKABE_ITO[run % len(OKABE_ITO)], linewidth=0.7)
     star = sl.theory.effective.overlaps(2, snr)[1]
     stable = [0.0] if snr < sl.theory.effective.critical_snr(2) else [star, -star]
     ax.plot(stable, np.ones(len(stable)), "kx", markersize=9, markeredgewidth=1.8, label="stable fixed points")
-    ax.set(xlabel="$m$", ylabel=r"$r_\perp^2$", xlim=(-0.72, 0.72), ylim=(0.8, 1.2))
+    reach = 7.7 / np.sqrt(size.d)
+    ax.set(xlabel="$m$", ylabel=r"$r_\perp^2$", xlim=(-0.72, 0.72), ylim=(1 - reach, 1 + reach))
 
 
 def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
@@ -78,7 +79,7 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     star = sl.theory.effective.overlaps(2, SNR[1])[1]
     reached = np.abs(above.m[:, -1])
     return [
-        f"{of_the_paper(1, size, FULL)}: matrix PCA, k = 2, n = {size.d}, step size 1/n, from random vectors to t =",
+        f"Figure 1 of the paper: matrix PCA, k = 2, n = {size.d}, step size 1/n, from random vectors to t =",
         f"{size.end:g}.",
         f"Coloured: {size.shown} runs of SGD in R^n; grey: twice the standard deviation of {size.runs} runs of the chain;",
         "dashed: the same of the Ornstein-Uhlenbeck process (3.2). (a), (b): snr 0.8, below the threshold",

@@ -15,7 +15,7 @@ from scipy.stats import binomtest
 
 import sgdlimits as sl
 from sgdlimits.analysis.summary import Estimate
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, of_the_paper, panels
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
 
 SNR, RIDGE = 100.0, 0.1
 ANGLE = np.pi / 6
@@ -25,7 +25,13 @@ SHOWN = 200
 """At most so many end points are drawn."""
 FULL = Size(d=250, runs=1000, end=100.0, ring_runs=400, ring_end=60.0)
 QUICK = FULL.but(runs=100, end=50.0, ring_runs=60, ring_end=20.0)
-"""Dimension, runs of the chain and their time, runs that start on a ring and their time."""
+WORDS = dict(
+    d="dimension",
+    runs="runs of the chain",
+    end="their end in t",
+    ring_runs="runs that start on a ring",
+    ring_end="their end in t",
+)
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -59,8 +65,8 @@ def _end_points(ax: Axes, data: xr.Dataset) -> None:
     radius = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
     draw_ends(ax, m, {"optimal": best, "not": ~best}, radius)
     ax.plot([radius, -radius], [-radius, radius], "kx", markersize=9, markeredgewidth=1.6, label="predicted optimum")
-    ax.set(xlabel="$m_1$", ylabel="$m_2$", xlim=(-1.9, 1.9), ylim=(-1.9, 1.9), aspect="equal")
-    ax.legend(loc="upper right", fontsize=6.5)
+    ax.set(xlabel="$m_1$", ylabel="$m_2$", xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal")
+    legend_below(ax)
 
 
 def _paths(ax: Axes, ring: xr.Dataset, local: xr.Dataset, point: sl.Overlaps, d: int) -> None:
@@ -81,7 +87,7 @@ def _caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.O
     on_ring = np.sqrt((m[~best] ** 2).sum(1))
     measured, predicted = spread_of(datasets["ring"], point, size.d), spread_of(datasets["local"], point, size.d)
     return [
-        f"{of_the_paper(2, size, FULL)}: two classes, N = {size.d}, snr {SNR:g}, ridge {RIDGE:g}, {size.runs} runs of the",
+        f"Figure 2 of the paper: two classes, N = {size.d}, snr {SNR:g}, ridge {RIDGE:g}, {size.runs} runs of the",
         f"chain to t = {size.end:g}. (a) The fraction of runs at the optimum ends at {share.value:.3f}, interval",
         f"[{share.low:.3f}, {share.high:.3f}]; theory says 1/2. (b) End points of {min(SHOWN, size.runs)} runs. At the optimum",
         f"both overlaps are {average(m[best])} on average in absolute value, and {radius:.3f} for snr = inf (crosses);",
@@ -172,6 +178,12 @@ def draw_spread(ax: Axes, datasets: dict[str, xr.Dataset], point: sl.Overlaps, d
     ax.set(xlabel=names[0], ylabel=names[1])
     headroom(ax, 0.3)
     ax.legend(loc="upper left", fontsize=7)
+
+
+def legend_below(ax: Axes) -> None:
+    """A legend under a panel that has no room for one."""
+    how: dict = dict(ncols=3, fontsize=6.5, handlelength=1, handletextpad=0.2, columnspacing=0.8)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), **how)
 
 
 def headroom(ax: Axes, share: float) -> None:

@@ -12,12 +12,13 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.figures import effective_2 as rings
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, of_the_paper
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore
 
 SNR, RIDGE = 1000.0, 0.1
 ANGLES = (np.pi / 6, np.pi / 4)
 FULL = Size(d=250, runs=1000, end=250.0, ring_runs=400, ring_end=60.0)
 QUICK = FULL.but(runs=60, end=120.0, ring_runs=60, ring_end=20.0)
+WORDS = rings.WORDS
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -58,9 +59,9 @@ def _end_points(ax: Axes, data: xr.Dataset) -> None:
     rings.draw_ends(ax, m, {"not": ~best, "optimal": best}, radius)
     points = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if x * y <= 0])
     ax.plot(*(radius * points.T), "kx", markersize=8, markeredgewidth=1.4, label="predicted optima")
-    reach = 1.75 * radius
+    reach = 1.35 * radius
     ax.set(xlabel=r"$m_1^\mu$", ylabel=r"$m_2^\mu$", xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
-    ax.legend(loc="upper right", fontsize=6.5)
+    rings.legend_below(ax)
 
 
 def _caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.Overlaps, size: Size) -> list[str]:
@@ -69,7 +70,7 @@ def _caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.O
     limit, norms = sl.local_limit(noiseless, point), np.abs(data.a.values[:, -1])
     measured, predicted = rings.spread_of(datasets["ring"], point, size.d), rings.spread_of(datasets["local"], point, size.d)
     return [
-        f"{of_the_paper(3, size, FULL)}: four classes, N = {size.d}, snr {SNR:g}, ridge {RIDGE:g}, {size.runs} runs of the",
+        f"Figure 3 of the paper: four classes, N = {size.d}, snr {SNR:g}, ridge {RIDGE:g}, {size.runs} runs of the",
         f"chain to t = {size.end:g}. (a) The fraction of runs at the optimum ends at {share.value:.3f}, interval",
         f"[{share.low:.3f}, {share.high:.3f}]; theory says 3/32 = {3 / 32:.3f}. (b) End points of the overlaps of two",
         f"units with the first direction in {min(rings.SHOWN, size.runs)} runs, the places they have at an optimum for",

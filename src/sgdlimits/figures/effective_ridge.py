@@ -23,7 +23,12 @@ WEIGHTS = {"binary_mixture": 0.5, "xor_mixture": 0.25}
 NAMES = {"binary_mixture": "two classes", "xor_mixture": "XOR"}
 FULL = Size(presets=2, snr=(100.0, 20.0, 5.0, 2.0), shares=(0.1, 0.3, 0.5, 0.7, 0.85, 0.95), chain=(1000, 20.0, 16))
 QUICK = FULL.but(snr=(100.0, 5.0), shares=(0.3, 0.7, 0.95), chain=(300, 20.0, 8))
-"""Presets, ratios, ridges as shares of the line; dimension, end in t and runs of the chain."""
+WORDS = dict(
+    presets="presets",
+    snr="ratios snr",
+    shares="ridges over that of the line",
+    chain="dimension, end in t and runs of the chain",
+)
 PAIRS = np.array([[0, 1, 2, 2], [1, 0, 2, 2], [2, 2, 0, 1], [2, 2, 1, 0]])
 """Which units of the good classifier are one, opposite to each other, or of different labels."""
 

@@ -24,7 +24,7 @@ STUDENT, TARGET, ATOMS = np.ones(4), np.array([0.0, 1.0, 0.5, 0.5]), 10
 """Coefficients along normalised Hermite polynomials, and the number of units."""
 FULL = Size(widths=(4, 8, 16, 32, 64), ratios=(1.0, 1e4, 1e6, 1e8, 1e10, 1e12, 1e14), times=140)
 QUICK = FULL.but(widths=(4, 8, 16), ratios=(1.0, 1e8, 1e9, 1e10), times=90)
-"""Widths, ratios of the second layer's learning rate to the first's (the last ones are fitted), and saved times."""
+WORDS = dict(widths="widths", ratios="ratios of the learning rates", times="saved times")
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

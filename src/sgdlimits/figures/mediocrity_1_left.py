@@ -16,7 +16,9 @@ from sgdlimits.theory.mediocrity.times import horizon, setting
 
 FULL = Size(d=3000, t_max=60.0, sgd=16, sde=30, chain=1000)
 QUICK = FULL.but(d=300, sgd=8, sde=16, chain=200)
-"""Dimension, end in t, and runs of SGD, of the SDE, and of the chain behind the numbers."""
+WORDS = dict(
+    d="dimension", t_max="end in t", sgd="runs of SGD", sde="runs of the SDE", chain="runs of the chain behind the numbers"
+)
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

@@ -30,7 +30,7 @@ FULL = Size(
 )
 FEW = {1: (128, 64, 1e6), 2: (64, 64, 1e6), 5: (64, 32, 3e5), 20: (16, 8, 8e4)}
 QUICK = FULL.but(dimensions=(100, 1000, 10_000), widths=FEW)
-"""Dimensions; for each width the most and the fewest runs of a point, and the runs times d between these bounds."""
+WORDS = dict(dimensions="dimensions", widths="runs of a point")
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

@@ -15,7 +15,7 @@ from sgdlimits.figures.base import Drawn, Figure, Keep, Size, error_of, ignore, 
 PER_UNIT, THRESHOLD = 1 / 12, 0.5
 FULL = Size(widths=(5, 20), d=5000, t_max=36.0, sgd=4, chain=48)
 QUICK = FULL.but(d=300, t_max=30.0, chain=24)
-"""Widths, dimension, end in t, runs of SGD and of the chain."""
+WORDS = dict(widths="widths", d="dimension", t_max="end in t", sgd="runs of SGD", chain="runs of the chain")
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

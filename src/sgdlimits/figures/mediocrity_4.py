@@ -23,7 +23,13 @@ SHADES = ("#b9d77a", "#58a55c", "#1f6f78", "#12304a")
 MANY = (3, 10, 30, 100, 300, 1000, 3000, 10**4, 10**5, 10**6)
 FULL = Size(points=40, lines=9, steps=90, dimensions=MANY, starts=400)
 QUICK = FULL.but(points=20, lines=6, steps=60, starts=60)
-"""Points of the sphere a quarter turn, lines of gradient flow and their steps, dimensions, random starts in each."""
+WORDS = dict(
+    points="points of the sphere a quarter turn",
+    lines="lines of gradient flow",
+    steps="their steps",
+    dimensions="dimensions",
+    starts="random starts in each dimension",
+)
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

@@ -19,7 +19,9 @@ PER_UNIT = 1 / 12
 KINDS = {"fixed": False, "trained": True}
 FULL = Size(d=1000, t_max=60.0, widths={20: 48, 50: 16}, sgd=4)
 QUICK = FULL.but(d=200, t_max=36.0, widths={20: 16, 50: 4}, sgd=2)
-"""Dimension, end in t, runs of the chain at each width, and runs of SGD at the first width as a check."""
+WORDS = dict(
+    d="dimension", t_max="end in t", widths="runs of the chain by width", sgd="runs of SGD at the first width, as a check"
+)
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

@@ -20,7 +20,7 @@ from sgdlimits.figures.mediocrity_5 import KINDS, PER_UNIT
 
 FULL = Size(d=1000, runs={1: 512, 2: 384, 3: 256, 5: 192, 10: 128, 20: 64, 50: 32}, starts=256)
 QUICK = FULL.but(d=300, runs={1: 128, 3: 64, 10: 32}, starts=64)
-"""Dimension, and the number of runs of the chain at each width; starts of the ODE behind the theory."""
+WORDS = dict(d="dimension", runs="runs of the chain by width", starts="starts of the ODE behind the theory")
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

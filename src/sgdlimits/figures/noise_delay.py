@@ -32,7 +32,7 @@ RATES = (0.03, 1 / 12)
 THRESHOLD = 0.1
 FULL = Size(dimensions={1000: 4096, 4000: 1024, 16_000: 256}, starts=(0.125, 0.25, 0.5, 1.0, 2.0, 3.0))
 QUICK = Size(dimensions={500: 1024, 2000: 1024}, starts=(0.25, 1.0, 2.0))
-"""Runs at each dimension, and the root of d times the overlap at the start."""
+WORDS = dict(dimensions="runs by dimension", starts="starts, as the root of d times the overlap")
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

@@ -53,7 +53,14 @@ CASES = {
 """Targets of the student `wave`."""
 FULL = Size(runs={100: 128, 1024: 128, 4096: 128}, activations=4, cases=3, d=300, shown=6, length=60.0)
 QUICK = FULL.but(runs={100: 64, 300: 64}, activations=2, cases=2, d=100, shown=4, length=20.0)
-"""Runs by dimension; how many activations; how many cases of traps; dimension, runs and length of their trajectories."""
+WORDS = dict(
+    runs="runs by dimension",
+    activations="activations",
+    cases="cases of traps",
+    d="dimension of their trajectories",
+    shown="their runs",
+    length="their length",
+)
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -137,7 +144,11 @@ def _diagram(ax: Axes, size: Size) -> None:
     ax.contourf(x, y, regions(x, y), levels=[-0.5, 0.5, 1.5, 2.5], colors=["1.0", "#cfe3f3", "#f6d8c0"])
     for name, colour in zip(list(CASES)[: size.cases], OKABE_ITO, strict=False):
         ax.plot(*place(CASES[name]), "o", color=colour, markersize=6)
-    for at, text in (((-0.9, 4.0), "no trap"), ((-4.3, -0.5), "trap,\n$m = 1$ unstable"), ((-5.6, 5.2), "trap, then barrier")):
+    for at, text in (
+        ((-0.9, 4.0), "no trap"),
+        ((-4.3, -0.5), "trap,\n$m = 1$ unstable"),
+        ((-5.85, 5.1), "trap,\nthen barrier"),
+    ):
         ax.annotate(text, at, fontsize=8)
     ax.set(xlabel=r"$x = s_4 g_4/(6\, s_2 g_2)$", ylabel=r"$y = s_6 g_6/(120\, s_2 g_2)$")
     ax.set_title("(c) critical points between 0 and 1", loc="left")

@@ -30,8 +30,18 @@ FULL = Size(
 QUICK = FULL.but(
     d=200, t_max=60.0, runs=16, noises=(1.0, 4.0), width=3, steps=(0.05, 0.09), dimensions=(100, 200), long=400.0, many=128
 )
-"""Dimension, end in t, runs; noise levels of one unit; the wide network, its steps lr/p and kinds; dimensions, end and runs
-of (c)."""
+WORDS = dict(
+    d="dimension",
+    t_max="end in t",
+    runs="runs",
+    noises="noise levels of one unit",
+    width="width of the wide network",
+    steps="its steps lr/p",
+    kinds="its kinds",
+    dimensions="dimensions of (c)",
+    long="end of (c)",
+    many="runs of (c)",
+)
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

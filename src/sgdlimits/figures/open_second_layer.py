@@ -22,7 +22,14 @@ SPARSE = 0.05
 NAMES = {0.0: "first layer only", 0.3: "both layers, $r = 0.3$", 1.0: "both layers, $r = 1$"}
 FULL = Size(width=5, widths={3: 96, 10: 48}, ratios=(0.1, 0.3, 1.0, 3.0, 10.0), d=500, chain=16, ends=(2000.0, 30.0, 400.0))
 QUICK = FULL.but(width=3, widths={3: 32}, ratios=(0.3, 1.0, 3.0), d=200, chain=8, ends=(300.0, 20.0, 100.0))
-"""Width of the curves; widths of the census, with runs; ratios; dimension and runs of the chain; end of each panel."""
+WORDS = dict(
+    width="width of the curves",
+    widths="runs of the census by width",
+    ratios="ratios of the learning rates",
+    d="dimension of the chain",
+    chain="runs of the chain",
+    ends="end of each panel",
+)
 
 
 def problem(width: int, ratio: float, noise: float = 0.0) -> sl.ProjectionProblem:

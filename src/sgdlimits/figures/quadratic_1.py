@@ -12,11 +12,11 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.analysis.phases import Phases, phases
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, of_the_paper, panels
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
 
 FULL = Size(width=6, teachers=3, d=10_000, lr=0.01, end=1400.0, runs=10)
 QUICK = FULL.but(d=2000, lr=0.1, end=120.0)
-"""Students, teachers, dimension, learning rate, end in t, and runs of the chain."""
+WORDS = dict(width="students", teachers="teachers", d="dimension", lr="learning rate", end="end in t", runs="runs of the chain")
 SAVED = 301
 
 
@@ -108,7 +108,7 @@ def _caption(datasets: dict[str, xr.Dataset], found: dict[str, Phases], size: Si
         f"{8 * size.lr / (size.width * size.teachers):.5f})."
     )
     return [
-        f"{of_the_paper(1, size, FULL)}: p = {size.width}, p* = {size.teachers}, learning rate {size.lr:g}, N = {size.d}.",
+        f"Figure 1 of the paper: p = {size.width}, p* = {size.teachers}, learning rate {size.lr:g}, N = {size.d}.",
         f"Solid: the ODE. Dashed: the mean of {size.runs} runs of the exact chain from the same start, which have the law of",
         "SGD in R^N, with a band of one standard error. Colours are students. (a) overlaps with teachers, (b) between",
         "students, (c) norms, (d) population risk. Shaded are the plateau and the descent that `phases` finds in the ODE.",

@@ -9,14 +9,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, of_the_paper
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore
 from sgdlimits.theory.quadratic.learning_rate import halving_time, optimal_lr
 from sgdlimits.theory.quadratic.plateau import fastest_escape_lr, largest_lr
 
 TEACHERS, SPREAD = 3, 0.01
 FULL = Size(rates=60, starts=20, widths=(3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16))
 QUICK = FULL.but(rates=30, starts=8, widths=(3, 4, 6, 8))
-"""Learning rates on the left, random starts, and widths on the right."""
+WORDS = dict(rates="learning rates in (a)", starts="random starts", widths="widths in (b)")
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -73,7 +73,7 @@ def _caption(left: xr.Dataset, right: xr.Dataset, size: Size) -> list[str]:
     lowest, largest = int(np.argmin(mean.fillna(np.inf).values)), largest_lr(TEACHERS, TEACHERS)
     p, widest = right.width.values, int(right.width[-1])
     return [
-        f"{of_the_paper(2, size, FULL)}. (a) Samples per dimension until the ODE's loss is half of its first value, p = p* =",
+        "Figure 2 of the paper. (a) Samples per dimension until the ODE's loss is half of its first value, p = p* =",
         f"{TEACHERS}, from {left.sizes['start']} orthonormal starts with overlaps N(0, {SPREAD:g}^2). The fewest are",
         f"{float(mean[lowest]):.1f}, at the learning rate {float(left.lr[lowest]):.3f}. From {largest.escape:.3f} on,",
         f"dotted, overlaps do not grow on the plateau; from {largest.plateau:.3f} on norms diverge. (b) The rate with the",

@@ -12,13 +12,13 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
-from sgdlimits.figures.base import OKABE_ITO, Drawn, Figure, Keep, Size, ignore, of_the_paper, panels
+from sgdlimits.figures.base import OKABE_ITO, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.statistics.trees import one_of
 
 LR = SPREAD = 0.01
 FULL = Size(width=6, teachers=3, starts=9, end=1000.0, times=121)
 QUICK = FULL.but(starts=4, end=300.0, times=61)
-"""Width, teachers, starts of orthonormal students, end in the time of the paper, and saved times."""
+WORDS = dict(width="width", teachers="teachers", starts="starts", end="end in the time of the paper", times="saved times")
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -70,7 +70,7 @@ def _caption(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: Size) -
     ends = own.M.values[: size.starts, -1]
     change = conserved.polar(runs).drift.values.max(1)
     return [
-        f"{of_the_paper(3, size, FULL)}: p = {size.width}, p* = {size.teachers}, eta = epsilon = {LR:g}, ODE to eta alpha =",
+        f"Figure 3 of the paper: p = {size.width}, p* = {size.teachers}, eta = epsilon = {LR:g}, ODE to eta alpha =",
         f"{size.end:g}. (a) Distance of the overlaps from the end predicted for one start. Black: from that start;",
         f"grey: from {size.starts - 1} others, which end {others.min():.2f} to {others.max():.2f} away from it. Each",
         f"ends at its own prediction, at most {ends.max():.1e} away, and approaches it as 1/time: time times distance is",

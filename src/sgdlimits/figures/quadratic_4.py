@@ -8,7 +8,7 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, of_the_paper, panels
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.level.base import Level
 
 LR, NORMS, VALUES = 0.15, (1.8, 0.4), (0.4, 0.08)
@@ -16,7 +16,15 @@ FULL = Size(
     limit=30.0, shown=(10**3, 10**5), runs=4, end=15.0, sizes=(10**3, 10**4, 10**5, 10**6, 10**7), compared=16, early=0.5
 )
 QUICK = FULL.but(sizes=(10**3, 10**4, 10**5))
-"""End of the ODE; two dimensions to show, their runs and end; dimensions to compare, the runs of each and their end."""
+WORDS = dict(
+    limit="end of the ODE",
+    shown="dimensions that are drawn",
+    runs="their runs",
+    end="their end",
+    sizes="dimensions that are compared",
+    compared="their runs",
+    early="their end",
+)
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
@@ -100,7 +108,7 @@ def _caption(datasets: dict[str, xr.Dataset], parts: dict[str, xr.Dataset], size
     largest = {d: float(parts[f"chain-{d}"].drift.max()) for d in size.shown}
     moved = parts["different-norms"]
     return [
-        f"{of_the_paper(4, size, FULL)}: entries of S = rho (rho^T rho)^(-1/2), p = p* = 2, eta = {LR:g}, singular values",
+        f"Figure 4 of the paper: entries of S = rho (rho^T rho)^(-1/2), p = p* = 2, eta = {LR:g}, singular values",
         f"{VALUES[0]:g} and {VALUES[1]:g} of rho at the start. (a) The ODE to t = {size.limit:g}, where its risk has fallen",
         f"from {float(datasets['ode'].risk[0, 0]):.2f} to {float(datasets['ode'].risk[0, -1]):.2f}. From orthonormal students",
         f"it keeps S: an entry changes by at most {float(parts['ode'].drift.max()):.1e}. From the same overlaps and orthogonal",

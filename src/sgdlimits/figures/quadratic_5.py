@@ -18,7 +18,7 @@ ZERO = 1e-10
 """Singular values below this share of the largest count as zero."""
 FULL = Size(dimensions=(4, 8, 12), widest=16)
 QUICK = FULL.but(dimensions=(3, 5), widest=7)
-"""The dimensions N, and the largest width."""
+WORDS = dict(dimensions="dimensions N", widest="largest width")
 
 
 class Rank(NamedTuple):

@@ -16,7 +16,7 @@ from sgdlimits.theory.quadratic.critical import solution_dimension
 
 FULL = Size(d=6, teachers=(1, 2, 4, 9), widest=12)
 QUICK = FULL.but(d=3, teachers=(1, 2, 5), widest=6)
-"""The dimension N, the numbers of teachers, and the largest width."""
+WORDS = dict(d="dimension N", teachers="numbers of teachers", widest="largest width")
 
 
 def solution(p: int, n: int, d: int, rng: np.random.Generator) -> Float[np.ndarray, "p d"]:

@@ -19,7 +19,7 @@ COLOURS = ("#A6CEE3", "#0072B2", "#F9C784", "#E8998D")
 """Of the regimes, in the order of `theory.regimes.REGIMES`."""
 FULL = Size(kappas=41, deltas=101, widths=(4, 8, 16))
 QUICK = FULL.but(kappas=11, deltas=26, widths=(4, 12))
-"""Points along each exponent, and the widths behind the fits."""
+WORDS = dict(kappas="points along kappa", deltas="points along delta", widths="widths behind the fits")
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

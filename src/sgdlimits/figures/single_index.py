@@ -45,7 +45,7 @@ RUNS = {
 }
 FULL = Size(runs=RUNS)
 QUICK = FULL.but(runs={1: {100: 64, 1000: 64, 10**4: 64}, 2: {100: 128, 1000: 64, 4000: 64}, 3: {60: 64, 120: 64}})
-"""Runs by dimension, by exponent."""
+WORDS = dict(runs="runs and dimensions of each exponent")
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

@@ -42,7 +42,9 @@ STAIRS = {
 }
 FULL = Size(d=(2000, 8000, 32_000), harder=(1000, 2000, 4000), runs=64, names=tuple(STAIRS))
 QUICK = FULL.but(d=(2000, 8000), harder=(800, 2400), runs=32)
-"""Dimensions for leaps of at most 2, and for a leap of 3; runs of the chain; targets."""
+WORDS = dict(
+    d="dimensions for leaps of at most 2", harder="dimensions for a leap of 3", runs="runs of the chain", names="targets"
+)
 
 
 def target(name: str) -> sl.Target:

@@ -58,9 +58,22 @@ QUICK = FULL.but(
     limits=(300, 3000),
     final=(100.0,),
 )
-"""Units of the committee, dimension, the larger batch, all batches, runs that are measured and those for tuning, the values of
-c that are tried, algorithms, other numbers of units, runs in more dimensions, the largest for an algorithm and k, dimensions
-of the ODE, the longest time over k^2, times of the final risk."""
+WORDS = dict(
+    k="units",
+    d="dimension",
+    many="larger batch",
+    batches="batches",
+    runs="runs that are measured",
+    tuning="runs for tuning",
+    tried="values of c that are tried",
+    rules="algorithms",
+    teachers="other numbers of units",
+    dimensions="runs in more dimensions",
+    most="largest dimension of an algorithm at k units",
+    limits="dimensions of the ODE's starts",
+    cap="longest time over k^2",
+    final="times of the final risk",
+)
 
 
 # --- the problems and the algorithms -----------------------------------------------------------------------------------------

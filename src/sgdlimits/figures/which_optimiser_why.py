@@ -74,9 +74,24 @@ QUICK = FULL.but(
     late=200.0,
     trial=None,
 )
-"""Units, all numbers of units; values of c, those for Muon's own ODE and its nodes; dimension, batch, other batches, variances
-of label noise on sums; runs, those for tuning, the values of c that they try, the longest time over k^2; dimension and runs for
-slopes; the end of the risk; dimension, runs and end of the trial."""
+WORDS = dict(
+    k="units",
+    ks="numbers of units",
+    rates="values of c",
+    own="values of c for Muon's own ODE",
+    log2_points="binary logarithm of its points",
+    d="dimension",
+    many="batch",
+    batches="other batches",
+    noises="variances of label noise",
+    runs="runs that are measured",
+    tuning="runs for tuning",
+    tried="values of c for tuning",
+    cap="longest time over k^2",
+    slopes="dimension and runs behind the slopes",
+    late="end of the risk",
+    trial="earlier trial",
+)
 
 
 # --- rates at the plateau ----------------------------------------------------------------------------------------------------
