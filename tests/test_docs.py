@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
+import operator
 import re
 import runpy
 import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -53,10 +56,21 @@ WITH_CODE = [
 
 @pytest.mark.parametrize("page", WITH_CODE)
 @pytest.mark.usefixtures("in_its_own_folder")
-def test_code_on_the_pages_runs(page):
-    """All Python blocks of a page, in their order, as one program."""
+def test_code_on_the_pages_runs(page, capsys):
+    """All Python blocks of a page, in their order, as one program; it prints what the page says that it does.
+
+    On the pages of the papers the expressions in tables are lines of that program too.
+    """
     code = compile("\n".join(blocks(page, "python")), page.name, "exec", dont_inherit=True)  # annotations as they are there
-    exec(code, {"__name__": page.stem})
+    names = {"__name__": page.stem}
+    exec(code, names)
+    printed = capsys.readouterr().out
+    for text in blocks(page, "text"):
+        assert text in printed
+    rows = [line for line in read(page).splitlines() if line.startswith("|") and page.stem.startswith("paper_")]
+    for span in dict.fromkeys(span for row in rows for span in re.findall(r"`([^`]+)`", row)):
+        if re.match(r"[a-z_]+[.(]", span):
+            eval(span, names)
 
 
 @pytest.mark.full  # `make docs` runs them too
@@ -86,23 +100,65 @@ def test_every_gallery_script_has_its_place_in_a_group():
     assert sorted(pages) == [example.stem for example in EXAMPLES]
 
 
-def test_commands_in_the_readme_exist():
+def spans_of(page: Path) -> list[str]:
+    """Code within the sentences and tables of a page."""
+    return re.findall(r"(?<!`)`([^`]+)`(?!`)", re.sub(r"^```.*?^```", "", read(page), flags=re.MULTILINE | re.DOTALL))
+
+
+def calls(span: str) -> Iterator[ast.Call]:
+    """Calls of the package's functions, `sl.x(...)`, in a piece of code."""
+    try:
+        tree = ast.parse(span.replace("\n", " "), mode="eval")
+    except SyntaxError:
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and re.fullmatch(r"sl(\.\w+)+", ast.unparse(node.func)):
+            yield node
+
+
+def commands(page: Path) -> list[str]:
+    """The commands on a page: lines of shell blocks, and code within sentences unless it has placeholders in capitals."""
+    lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
+    spans = [span for span in spans_of(page) if not re.search(r"\b[A-Z]{3,}\b|\.\.\.", span)]
+    return [line for line in dict.fromkeys(lines + spans) if re.match(r"sgdlimits [a-z-]", line)]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+def test_commands_on_the_pages_exist(page, tmp_path, monkeypatch):
     import click
 
     from sgdlimits.cli import main
+    from sgdlimits.figures import FIGURES
 
-    lines = [line for block in blocks("README.md", "sh") for line in block.splitlines()]
-    commands = [shlex.split(line)[1:] for line in lines if line.startswith("sgdlimits ")]
-    assert commands
-    for words in commands:
+    monkeypatch.chdir(tmp_path)
+    for words in map(shlex.split, commands(page)):
         command: click.Command = main
-        context = click.Context(command, info_name="sgdlimits")
-        while isinstance(command, click.Group):
-            name, found, words = command.resolve_command(context, words)
+        context, rest = click.Context(command, info_name="sgdlimits"), words[1:]
+        while isinstance(command, click.Group) and rest:
+            name, found, rest = command.resolve_command(context, rest)
             assert found is not None
             command, context = found, click.Context(found, parent=context, info_name=name)
-        if "--help" not in words:
-            command.make_context(name, list(words), parent=context.parent)
+        for word in rest:
+            if re.fullmatch(r"[\w-]+\.(nc|toml)", word):
+                Path(word).touch()
+        if rest and "--help" not in rest:
+            command.make_context(name, list(rest), parent=context.parent)
+        if words[1] == "figure":
+            assert {word for word in rest if re.match(r"[a-z]", word)} <= {*FIGURES}, words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_names_on_the_pages_exist(page):
+    """Every dotted name `sl.x.y` on a page is one of the package, and calls within sentences have arguments that it takes."""
+    import sgdlimits as sl
+
+    for name in set(re.findall(r"\bsl((?:\.[A-Za-z_]\w*)+)", read(page))):
+        thing = sl
+        for part in name[1:].split("."):
+            thing = getattr(thing, part)
+    for node in (node for span in spans_of(page) for node in calls(span)):
+        thing = operator.attrgetter(ast.unparse(node.func)[3:])(sl)
+        inspect.signature(thing).bind_partial(*node.args, **{word.arg: word.value for word in node.keywords if word.arg})
 
 
 @pytest.mark.full
