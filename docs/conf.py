@@ -33,15 +33,19 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
     "sphinx-mathjax-offline",
     "myst_nb",
 ]
 exclude_patterns = ["_build", "auto_examples/**.ipynb"]
 templates_path = ["_templates"]
+default_role = "py:obj"
+maximum_signature_line_length = 72
 
 autosummary_generate = True
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
 napoleon_attr_annotations = False
 napoleon_use_rtype = False
 
@@ -53,11 +57,17 @@ mathjax_path = "mathjax/tex-chtml.js"
 
 html_theme = "pydata_sphinx_theme"
 html_title = "sgdlimits"
-html_show_sourcelink = False
-html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["style.css"]
+html_show_sourcelink = True
+html_copy_source = True
+html_sourcelink_suffix = ""
 html_theme_options = {
     "navigation_with_keys": False,
     "show_toc_level": 2,
+    "header_links_before_dropdown": 6,
+    "navbar_align": "left",
+    "secondary_sidebar_items": ["page-toc", "sourcelink"],
     "footer_start": ["copyright"],
     "footer_end": [],
 }
