@@ -59,9 +59,11 @@ html_theme = "pydata_sphinx_theme"
 html_title = "sgdlimits"
 html_static_path = ["_static"]
 html_css_files = ["style.css"]
+html_context = {"default_mode": "auto"}
 html_show_sourcelink = True
 html_copy_source = True
 html_sourcelink_suffix = ""
+html_show_search_summary = False  # they would be fetched, which browsers refuse for files
 html_theme_options = {
     "navigation_with_keys": False,
     "show_toc_level": 2,
@@ -113,5 +115,12 @@ def readable(app, what, name, obj, options, lines):
     lines[:] = text.split("\n")
 
 
+def without_ways_back(app, pagename, templatename, context, doctree):
+    """Sources without links back to the reference: for a module whose names are public under several, they would lead nowhere."""
+    if pagename.startswith("_modules/"):
+        context["body"] = re.sub(r'<a class="viewcode-back".*?</a>', "", context["body"])
+
+
 def setup(app):
+    app.connect("html-page-context", without_ways_back)
     app.connect("autodoc-process-docstring", readable, priority=400)
