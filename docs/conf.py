@@ -1,10 +1,14 @@
 """Sphinx configuration. The built pages load nothing from the network."""
 
+import dataclasses
+import inspect
 import re
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from typing import Any
 
+from sphinx.util.inspect import stringify_signature
 from tqdm import tqdm
 
 import sgdlimits.analysis.conserved
@@ -115,12 +119,30 @@ def readable(app, what, name, obj, options, lines):
     lines[:] = text.split("\n")
 
 
+def typed(app, what, name, obj, options, signature, returns):
+    """Constructors whose arguments are converted show the types of the fields that they become."""
+    if what != "class" or not dataclasses.is_dataclass(obj) or not signature:
+        return None
+    number, empty = r"Float\[Array, (''|\"\")\] \| float", inspect.Parameter.empty
+    fields = {field.name: re.sub(number, "float", str(field.type)) for field in dataclasses.fields(obj)}
+    how, said = inspect.signature(obj), []
+    for parameter in how.parameters.values():
+        if parameter.annotation in (empty, Any, "Any"):
+            known = fields.get(parameter.name, "Any")
+            parameter = parameter.replace(annotation=empty if known == "Any" else known)
+        said.append(parameter)
+    if said == list(how.parameters.values()):
+        return None
+    return stringify_signature(how.replace(parameters=said, return_annotation=empty), unqualified_typehints=True), returns
+
+
 def without_ways_back(app, pagename, templatename, context, doctree):
-    """Sources without links back to the reference: for a module whose names are public under several, they would lead nowhere."""
+    """Sources without links back to the reference: where a module's names are public under several, they lead nowhere."""
     if pagename.startswith("_modules/"):
         context["body"] = re.sub(r'<a class="viewcode-back".*?</a>', "", context["body"])
 
 
 def setup(app):
+    app.connect("autodoc-process-signature", typed)
     app.connect("html-page-context", without_ways_back)
     app.connect("autodoc-process-docstring", readable, priority=400)

@@ -1,6 +1,6 @@
 """The pictures of README and of the landing page, from the files of the demo: `make demo`, then `python docs/images.py`.
 
-    python docs/images.py [FOLDER]      the folder of a demo, sgdlimits-demo unless given
+It takes the folder of a demo as an argument, sgdlimits-demo unless given.
 """
 
 from __future__ import annotations
