@@ -1,10 +1,14 @@
 """Sphinx configuration. The built pages load nothing from the network."""
 
+import dataclasses
+import inspect
 import re
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from typing import Any
 
+from sphinx.util.inspect import stringify_signature
 from tqdm import tqdm
 
 import sgdlimits.analysis.conserved
@@ -33,15 +37,19 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
     "sphinx-mathjax-offline",
     "myst_nb",
 ]
 exclude_patterns = ["_build", "auto_examples/**.ipynb"]
 templates_path = ["_templates"]
+default_role = "py:obj"
+maximum_signature_line_length = 72
 
 autosummary_generate = True
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
 napoleon_attr_annotations = False
 napoleon_use_rtype = False
 
@@ -53,11 +61,19 @@ mathjax_path = "mathjax/tex-chtml.js"
 
 html_theme = "pydata_sphinx_theme"
 html_title = "sgdlimits"
-html_show_sourcelink = False
-html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["style.css"]
+html_context = {"default_mode": "auto"}
+html_show_sourcelink = True
+html_copy_source = True
+html_sourcelink_suffix = ""
+html_show_search_summary = False  # they would be fetched, which browsers refuse for files
 html_theme_options = {
     "navigation_with_keys": False,
     "show_toc_level": 2,
+    "header_links_before_dropdown": 6,
+    "navbar_align": "left",
+    "secondary_sidebar_items": ["page-toc", "sourcelink"],
     "footer_start": ["copyright"],
     "footer_end": [],
 }
@@ -109,5 +125,30 @@ def readable(app, what, name, obj, options, lines):
     lines[:] = text.split("\n")
 
 
+def typed(app, what, name, obj, options, signature, returns):
+    """Constructors whose arguments are converted show the types of the fields that they become."""
+    if what != "class" or not dataclasses.is_dataclass(obj) or not signature:
+        return None
+    number, empty = r"Float\[Array, (''|\"\")\] \| float", inspect.Parameter.empty
+    fields = {field.name: re.sub(number, "float", str(field.type)) for field in dataclasses.fields(obj)}
+    how, said = inspect.signature(obj), []
+    for parameter in how.parameters.values():
+        if parameter.annotation in (empty, Any, "Any"):
+            known = fields.get(parameter.name, "Any")
+            parameter = parameter.replace(annotation=empty if known == "Any" else known)
+        said.append(parameter)
+    if said == list(how.parameters.values()):
+        return None
+    return stringify_signature(how.replace(parameters=said, return_annotation=empty), unqualified_typehints=True), returns
+
+
+def without_ways_back(app, pagename, templatename, context, doctree):
+    """Sources without links back to the reference: where a module's names are public under several, they lead nowhere."""
+    if pagename.startswith("_modules/"):
+        context["body"] = re.sub(r'<a class="viewcode-back".*?</a>', "", context["body"])
+
+
 def setup(app):
+    app.connect("autodoc-process-signature", typed)
+    app.connect("html-page-context", without_ways_back)
     app.connect("autodoc-process-docstring", readable, priority=400)
