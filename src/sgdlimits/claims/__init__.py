@@ -1,0 +1,1 @@
+"""Every claim of the papers that can be computed, and what this package adds to them, as one audit."""
