@@ -101,7 +101,8 @@ class Found:
 
     def excess(self, other: np.ndarray) -> np.ndarray:
         """By how much each number is beyond what a formula allows, its room included."""
-        gap = {"=": np.abs, "<": np.asarray, ">": np.negative}[self.relation](self.number - other)
+        gap = self.number - other
+        gap = {"=": np.abs(gap), "<": gap, ">": -gap}[self.relation]
         return np.where(np.isfinite(self.number), gap - self.room, np.inf)
 
     def agrees(self, other: np.ndarray) -> bool:

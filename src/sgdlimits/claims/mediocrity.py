@@ -1,4 +1,4 @@
-"""Claims of Escaping mediocrity: the ODE of phase retrieval, its noise, and the landscape; times are in `mediocrity_times`."""
+"""Claims of Escaping mediocrity: the process, its ODE and its noise. Times and landscape are in the next two files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from scipy.optimize import brentq
 import sgdlimits as sl
 from sgdlimits.claims.base import Effort, Found, claim, compare
 from sgdlimits.claims.one_step import Squares, on_the_sphere, sphere_drift, weights_in
+from sgdlimits.claims.points import overlaps
 
-DRIFT, LANDSCAPE = "in `tests/unit/problem/test_drift.py`", "in `tests/laws/test_landscape.py`"
+DRIFT = "in `tests/unit/problem/test_drift.py`"
 
 
-def sample(p: int = 2, rho: float = 1.0, noise: float = 0.4, a: np.ndarray | None = None, nodes: int = 4, n: int = 3) -> Squares:
+def sample(
+    p: int = 2, rho: float = 1.0, noise: float = 0.4, a: np.ndarray | None = None, nodes: int = 4, n: int = 3
+) -> Squares:
     """Units at random weights, teacher of squared norm rho."""
     return Squares(weights_in(p, n, seed=p), np.sqrt(rho) * np.eye(1, n), noise, a, nodes)
 
@@ -115,6 +118,15 @@ def risk_27(effort: Effort) -> Found:
     return compare(s.risk, right, right + 1.5 * (1 - rho**2))
 
 
+@claim("(12), (17)", "ODE of the second layer", r"$\dot a_j = E[\mathcal E\lambda_j^2]$, with $\mathcal E = y - f$")
+def second_layer_ode(effort: Effort) -> Found:
+    """The package's drift of a trained second layer, in the paper's time."""
+    s, lr = sample(a=SECOND), 0.3
+    problem = sl.presets.phase_retrieval(2, lr=lr, noise=s.noise, sphere=False, train_second=True)
+    found = problem.drift(overlaps(SECOND, s.W[:, :1], s.W @ s.W.T)).a
+    return compare(np.asarray(found) / (lr / 2), s.mean(s.error * s.fields**2))
+
+
 @claim("(75), (76)", "one unit off the sphere", r"$\dot m = 6m(\rho-q)$, $\dot q = 4(q(\rho-3q)+2m^2) + 12\gamma(\dots)$")
 def one_unit(effort: Effort) -> Found:
     lr, rho = 0.1, 0.7
@@ -165,13 +177,17 @@ def sphere_network(effort: Effort) -> Found:
     """The package's drift on the sphere against the unconstrained increments on a grid."""
     p, step, noise = 2, 0.15, 0.3
     s = Squares(weights_in(p, 3, norm=1.0), np.eye(1, 3), noise)
-    problem, stats = sl.presets.phase_retrieval(p, lr=step * p, noise=noise), sl.Overlaps(np.ones(p), s.W[:, :1], s.W @ s.W.T)
+    problem, stats = sl.presets.phase_retrieval(p, lr=step * p, noise=noise), overlaps(np.ones(p), s.W[:, :1], s.W @ s.W.T)
     found, psi, phi = problem.drift(stats), s.mean(s.M)[:, 0], s.mean(s.Q(step))
     right = np.append(psi - s.W[:, 0] / 2 * phi.diagonal(), phi[0, 1] - (s.W @ s.W.T)[0, 1] / 2 * np.trace(phi))
     return compare(np.append(found.M[:, 0], found.Q[0, 1]) / step, right)
 
 
-@claim("(35)–(37)", "linearised increments", r"$\Phi_{jl} = -\frac{16}pQ_{jl} + \frac{4\gamma}p(2+\frac2p+\frac{24}{p^2}+\Delta)Q_{jl}$")
+@claim(
+    "(35)–(37)",
+    "linearised increments",
+    r"$\Phi_{jl} = -\frac{16}pQ_{jl} + \frac{4\gamma}p(2+\frac2p+\frac{24}{p^2}+\Delta)Q_{jl}$",
+)
 def linear_increments(effort: Effort) -> Found:
     p, step, noise, h = 3, 0.2, 0.3, 1e-4
     W = np.eye(p, p + 1, 1)
@@ -183,7 +199,11 @@ def linear_increments(effort: Effort) -> Found:
     return compare([psi, phi[0, 1] / h, phi[2, 2]], printed, rtol=1e-5)
 
 
-@claim("(38)–(40)", "rates at the saddle", r"$\omega_M = 4[1 - \frac\gamma p(1+\frac1p+\frac4{p^2}+\frac\Delta2)]$, $\omega_Q = \frac8p(1-\frac{8\gamma}{p^2})$")
+@claim(
+    "(38)–(40)",
+    "rates at the saddle",
+    r"$\omega_M = 4[1 - \frac\gamma p(1+\frac1p+\frac4{p^2}+\frac\Delta2)]$, $\omega_Q = \frac8p(1-\frac{8\gamma}{p^2})$",
+)
 def saddle_rates(effort: Effort) -> Found:
     """Eigenvalues of the ODE by automatic differentiation."""
     p, lr, noise = 3, 0.4, 0.7
@@ -193,7 +213,7 @@ def saddle_rates(effort: Effort) -> Found:
 
 
 def saddle(p: int) -> sl.Overlaps:
-    return sl.Overlaps(np.ones(p), np.zeros((p, 1)), np.eye(p))
+    return overlaps(np.ones(p), np.zeros((p, 1)), np.eye(p))
 
 
 @claim("E.2", "where both rates are positive", r"For $p > 6$, $\omega_M > 0$ implies $\omega_Q > 0$")
@@ -258,7 +278,16 @@ def equation_55(m: float, g: float, D: float) -> np.ndarray:
     q = 576 * g**2 * D * m**4 - 2496 * g**2 * D * m**2 - 11520 * g**2 * m**6 + 54144 * g**2 * m**4 - 73728 * g**2 * m**2
     q += 544 * g * D * m**2 - 11136 * g * m**4 + 22272 * g * m**2 + 320 * m**4 - 1600 * m**2 + 32 * g**2 * D**2
     q += 1920 * g**2 * D + 31104 * g**2 - 544 * g * D - 11136 * g + 48 * D + 1280
-    c = 72 * g * D * m**3 - 72 * g * D * m - 1440 * g * m**5 + 2880 * g * m**3 - 1440 * g * m + 24 * D * m - 480 * m**3 + 480 * m
+    c = (
+        72 * g * D * m**3
+        - 72 * g * D * m
+        - 1440 * g * m**5
+        + 2880 * g * m**3
+        - 1440 * g * m
+        + 24 * D * m
+        - 480 * m**3
+        + 480 * m
+    )
     return np.array([8 * D * m**2 - 192 * m**4 + 144 * m**2 + 4 * D + 48, c, q])
 
 
@@ -271,6 +300,16 @@ def equation_55(m: float, g: float, D: float) -> np.ndarray:
 def covariance_55(effort: Effort) -> Found:
     m, lr, noise = 0.3, 0.1, 0.2
     return compare(variances(m, lr, noise), equation_55(m, 2 * lr, noise), equation_55(m, lr, noise))
+
+
+@claim("(53), (54)", "covariance of two units", "The SDE of any width has the covariance of all increments")
+def covariance_54(effort: Effort) -> Found:
+    """The package's closed covariance of M and Q against a grid that is exact for moments of order twelve."""
+    s, lr = sample(p=2, noise=0.2, nodes=7), 0.2
+    problem = sl.presets.phase_retrieval(2, lr=lr, noise=0.2, sphere=False)
+    found = np.asarray(problem.covariance(overlaps(np.ones(2), s.W[:, :1], s.W @ s.W.T))) / (lr / 2) ** 2
+    Q = s.Q(lr / 2)
+    return compare(found, s.covariance(s.M, np.stack([Q[0, 0], Q[0, 1], Q[1, 1]])))
 
 
 @claim("(50), (51)", "linear SDE at the saddle", r"Drift $4(1-6\gamma)-2\gamma\Delta$, noise $\frac\gamma d(48+4\Delta)$")
@@ -298,157 +337,3 @@ def ito(effort: Effort) -> Found:
     m, lr, noise = 0.3, 0.1, 0.2
     one, _, two = variances(m, lr, noise)
     return compare(two, equation_55(m, 2 * lr, noise)[2], one)
-
-
-# --- the landscape of one unit -----------------------------------------------------------------------------------------------
-
-RHO, NOISE = 0.7, 0.3
-
-
-def unit(rho: float = RHO) -> sl.ProjectionProblem:
-    target = sl.Target(sl.CommitteeReadout("square"), noise=NOISE, gram=[[rho]])
-    return sl.ProjectionProblem(target, sl.TwoLayer(1), sl.SquaredLoss(), sl.OnePassSGD(0.1))
-
-
-def eigenvalues(m: float, q: float, d: int = 5, problem: sl.ProjectionProblem | None = None) -> np.ndarray:
-    """All eigenvalues of the Hessian in R^d, or on the sphere."""
-    return np.repeat(*sl.hessian_spectrum(problem or unit(), sl.Overlaps([1.0], [[m]], [[q]]), d))
-
-
-def vectors() -> tuple[np.ndarray, np.ndarray, Squares]:
-    """Weights, teacher and a sample in R^3."""
-    w, star = np.array([0.3, -0.8, 0.5]), np.sqrt(RHO) * np.eye(3)[0]
-    return w, star, Squares(w[None], star[None])
-
-
-@claim(
-    "(61)", "Hessian of the loss", r"$2(3\lambda^2 - \lambda_\star^2 + \sqrt\Delta z)xx^\top$",
-    right=r"$2(3\lambda^2 - \lambda_\star^2 - \sqrt\Delta z)xx^\top$", kind="misprint",
-    tests=f"`test_spectrum_is_that_of_the_dense_hessian` {LANDSCAPE}",
-)  # fmt: skip
-def loss_hessian(effort: Effort) -> Found:
-    """The second difference of the loss of one sample along the field."""
-    own, star, z, h = 0.7, 1.1, 0.5, 1e-3
-    loss = lambda field: (star**2 + z - field**2) ** 2 / 2
-    number = (loss(own + h) - 2 * loss(own) + loss(own - h)) / h**2
-    return compare(number, 2 * (3 * own**2 - star**2 - z), 2 * (3 * own**2 - star**2 + z), rtol=1e-5)
-
-
-@claim(
-    "(63)", "risk off the sphere", r"$3\rho^2 + 3q^2 - 4m^2 - 2\rho q$, beside $\Delta/2$", right=r"Half of it, beside $\Delta/2$",
-    kind="misprint", tests=f"`test_risk_is_equation_6_of_escaping_mediocrity` {DRIFT}",
-)  # fmt: skip
-def risk_63(effort: Effort) -> Found:
-    w, star, s = vectors()
-    whole = 3 * RHO**2 + 3 * (w @ w) ** 2 - 4 * (w @ star) ** 2 - 2 * RHO * w @ w
-    return compare(s.risk, whole / 2, whole)
-
-
-@claim(
-    "(64)", "moments behind the gradient", r"$\mathbb{E}[\lambda_\star^3 x] = 3 q w$",
-    right=r"$\mathbb{E}[\lambda^3 x] = 3 q w$. $\mathbb{E}[\lambda_\star^2 \lambda x] = \rho w + 2 m w_\star$ is right.",
-    kind="misprint", tests=f"`test_drift_of_the_statistics_is_that_of_descent_along_the_gradient` {LANDSCAPE}",
-)  # fmt: skip
-def moments_64(effort: Effort) -> Found:
-    w, star, s = vectors()
-    number = np.stack([s.mean(s.fixed[0] ** 2 * s.fields[0] * s.x), s.mean(s.fields[0] ** 3 * s.x)])
-    mixed = RHO * w + 2 * (w @ star) * star
-    return compare(number, [mixed, 3 * (w @ w) * w], [mixed, s.mean(s.fixed[0] ** 3 * s.x)])
-
-
-@claim("(65), (74)", "gradient", r"$-2((\rho-3q)w + 2mw_\star)$; at random weights $4w^0$")
-def gradient(effort: Effort) -> Found:
-    w, star, s = vectors()
-    return compare(s.mean(-2 * s.error * s.fields[0] * s.x), -2 * ((RHO - 3 * w @ w) * w + 2 * (w @ star) * star))
-
-
-@claim(
-    "(66)", "moments behind the Hessian", r"$\mathbb{E}[\lambda_\star^2 x x^\top] = \rho I + w_\star w_\star^\top$",
-    right=r"$\rho I + 2 w_\star w_\star^\top$, and likewise for $w$", kind="misprint",
-    tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE}",
-)  # fmt: skip
-def moments_66(effort: Effort) -> Found:
-    _, star, s = vectors()
-    one, outer = RHO * np.eye(3), np.outer(star, star)
-    return compare((s.weights * s.fixed[0] ** 2 * s.x) @ s.x.T, one + 2 * outer, one + outer)
-
-
-@claim(
-    "(67), (79)", "Hessian", "Rank-one terms of the Hessian without the factor 2",
-    right=r"$H = 2\big[(3q - \rho) I + 6 w w^\top - 2 w_\star w_\star^\top\big]$; (79) needs the same moments", kind="misprint",
-    tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE}",
-)  # fmt: skip
-def hessian(effort: Effort) -> Found:
-    w, star, s = vectors()
-    form = lambda two: 2 * ((3 * w @ w - RHO) * np.eye(3) + two * (3 * np.outer(w, w) - np.outer(star, star)))
-    return compare((s.weights * 2 * (3 * s.fields[0] ** 2 - s.fixed[0] ** 2) * s.x) @ s.x.T, form(2), form(1))
-
-
-CORRECTED = f"`test_eigenvalues_of_phase_retrieval_are_those_of_68_to_72_corrected` {LANDSCAPE}"
-
-
-@claim(
-    "(68)", "Hessian at zero", r"At $w = 0$: $-2\rho$ ($d - 1$ times), $-2(\rho + 1)$", right=r"$-2\rho$ ($d - 1$ times), $-6\rho$",
-    kind="misprint", tests=CORRECTED,
-)  # fmt: skip
-def hessian_zero(effort: Effort) -> Found:
-    rest = [-2 * RHO] * 4
-    return compare(eigenvalues(0.0, 0.0), [-6 * RHO, *rest], [-2 * (RHO + 1), *rest])
-
-
-@claim(
-    "(69)", "risk at zero", r"Risk at $w = 0$: $\Delta/2 + 3\rho^2$", right=r"$\Delta/2 + 3\rho^2/2$, as (63) corrected has it",
-    kind="misprint", tests=CORRECTED,
-)  # fmt: skip
-def risk_zero(effort: Effort) -> Found:
-    s = Squares(np.zeros((1, 2)), np.sqrt(RHO) * np.eye(1, 2), NOISE)
-    return compare(s.risk, NOISE / 2 + 1.5 * RHO**2, NOISE / 2 + 3 * RHO**2)
-
-
-@claim(
-    "(70), (71)", "Hessian and risk at the saddle",
-    r"At the saddle: $2(3 w w^\top - w_\star w_\star^\top)$, risk $\Delta/2 + 10\rho^2/3$",
-    right=r"Eigenvalues $+4\rho$, $-4\rho$, and $0$ ($d - 2$ times); risk $\Delta/2 + 4\rho^2/3$", kind="misprint", tests=CORRECTED,
-)  # fmt: skip
-def hessian_saddle(effort: Effort) -> Found:
-    height = Squares(np.array([[0.0, np.sqrt(RHO / 3)]]), np.sqrt(RHO) * np.eye(1, 2), NOISE).risk - NOISE / 2
-    right = [-4 * RHO, 0, 0, 0, 4 * RHO, 4 / 3 * RHO**2]
-    return compare([*eigenvalues(0.0, RHO / 3), height], right, [-2 * RHO, 0, 0, 0, 2 * RHO, 10 / 3 * RHO**2])
-
-
-@claim(
-    "(72)", "Hessian at the minimum", r"At the minimum: $4(\rho I + w_\star w_\star^\top)$",
-    right=r"$4(\rho I + 2 w_\star w_\star^\top)$", kind="misprint", tests=CORRECTED,
-)  # fmt: skip
-def hessian_minimum(effort: Effort) -> Found:
-    rest = [4 * RHO] * 4
-    return compare(eigenvalues(RHO, RHO), [*rest, 12 * RHO], [*rest, 8 * RHO])
-
-
-@claim("(82)–(85)", "landscape on the sphere", r"Gradient $4m(mw-w_\star)$; Hessian $-4w_\star w_\star^\top$ at $m=0$, $4I$ at $m=\pm1$")
-def sphere_landscape(effort: Effort) -> Found:
-    """The slope of the risk along the sphere at m = 0.6, and the eigenvalues at three overlaps, in R^5."""
-    m, h = 0.6, 1e-4
-    at = lambda m: Squares(np.array([[m, np.sqrt(1 - m**2)]]), np.eye(1, 2)).risk
-    slope = (at(m + h) - at(m - h)) / (2 * h)  # the gradient 4m(mw - w*) times dw/dm, whose overlap with w* is 1
-    problem = sl.presets.phase_retrieval()
-    number = [slope, *eigenvalues(m, 1.0, problem=problem), *eigenvalues(1.0, 1.0, problem=problem)]
-    return compare(number, [-4 * m, 4 * m**2 - 4 * (1 - m**2), *[4 * m**2] * 3, *[4.0] * 4], rtol=1e-7)
-
-
-@claim(
-    "after (84)", "flat directions on the sphere", r"$d - 1$ flat directions", right=r"$d - 2$ on the tangent space", kind="misprint",
-    tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE}",
-)  # fmt: skip
-def flat(effort: Effort) -> Found:
-    d = 50
-    index = sl.hessian_spectrum(sl.presets.phase_retrieval(), saddle(1), d).index
-    return compare(index[1], d - 2, d - 1)
-
-
-@claim("appendix B", "flat directions of several units", r"$d-p-1$ flat directions for each of $p$ units")
-def flat_network(effort: Effort) -> Found:
-    """Null directions at the saddle, less rotations of the units."""
-    p, d = 2, 50
-    index = sl.hessian_spectrum(sl.presets.phase_retrieval(p), saddle(p), d).index
-    return compare((index[1] - p * (p - 1) // 2) / p, d - p - 1)

@@ -13,6 +13,7 @@ from scipy.stats import norm
 import sgdlimits as sl
 from sgdlimits.claims.base import Effort, Found, claim, compare
 from sgdlimits.claims.mediocrity import saddle
+from sgdlimits.claims.points import overlaps, start_at
 from sgdlimits.theory import mediocrity as theory
 
 TIMES = "in `tests/unit/theory/test_mediocrity.py`"
@@ -111,7 +112,11 @@ def quenched_48(effort: Effort) -> Found:
     return compare(found, mean_log / (8 * (1 - 6 / 12) - 4 * noise / 12), rtol=1e-6)
 
 
-@claim("section 2, section 3", "quenched against annealed", "The quenched time is the larger; the gap is constant in d, and closes with width")
+@claim(
+    "section 2, section 3",
+    "quenched against annealed",
+    "The quenched time is the larger; the gap is constant in d, and closes with width",
+)
 def quenched_gap(effort: Effort) -> Found:
     """Over 1/(2 omega) it is log(p/2) - psi(p/2)."""
     gaps = []
@@ -153,7 +158,11 @@ def fewest(p: int, noise: float) -> tuple[float, float, float]:
     return best.x, best.x / p / (2 * growth(best.x)), 1 / (2 * growth(best.x))
 
 
-@claim("section 2, E.4", "best learning rate", r"$\gamma_{\rm opt} = p^3/(8 + 2p + (2+\Delta)p^2)$, $1/(12+\Delta)$ for one unit; prefactor $\frac14$")
+@claim(
+    "section 2, E.4",
+    "best learning rate",
+    r"$\gamma_{\rm opt} = p^3/(8 + 2p + (2+\Delta)p^2)$, $1/(12+\Delta)$ for one unit; prefactor $\frac14$",
+)
 def best_lr(effort: Effort) -> Found:
     rows = []
     for p, noise in ((1, 0.5), (3, 0.2)):
@@ -171,10 +180,12 @@ def gain(effort: Effort) -> Found:
 
 @claim(
     "E.4", "does the best rate learn?", "Optimal learning rate and gain at any width",
-    right=r"They minimise the time to leave the saddle. For $p \ge 2$ and small noise that rate is above $p/6$, beyond which the "
+    right=r"They minimise the time to leave the saddle. For $p \ge 2$ and small noise that rate is above $p/6$, beyond "
+    r"which the "
     "full ODE does not learn: see [Does the optimal learning rate learn?](learning_rate.md)",
     kind="disagreement",
-    tests="`test_full_ode_reaches_zero_risk_below_a_sixth_of_the_width_and_not_above` in `tests/unit/theory/test_learning_rates.py`",
+    tests="`test_full_ode_reaches_zero_risk_below_a_sixth_of_the_width_and_not_above` in "
+    "`tests/unit/theory/test_learning_rates.py`",
 )  # fmt: skip
 def best_lr_learns(effort: Effort) -> Found:
     """The excess risk of five units at the published rate and at lr = 0.15 p, at the end of the ODE from a random start."""
@@ -215,11 +226,15 @@ def linear_sde_time(effort: Effort) -> Found:
     return compare(number, [whole, whole - m0**2 / s2 * hyp2f2(mu * m0**2 / s2)], [whole, whole], rtol=1e-8)
 
 
-@claim("(52)", "leaving zero overlap by noise alone", r"$\frac T{\sigma^2}\,{}_2F_2(1,1;\frac32,2;-\frac\mu{\sigma^2}T)$ for small $T$")
+@claim(
+    "(52)",
+    "leaving zero overlap by noise alone",
+    r"$\frac T{\sigma^2}\,{}_2F_2(1,1;\frac32,2;-\frac\mu{\sigma^2}T)$ for small $T$",
+)
 def zero_start(effort: Effort) -> Found:
     """The exact chain from m = 0 at T = 0.02, where what the linear SDE leaves out is of the order of T."""
     problem, d, T = sl.presets.phase_retrieval(lr=1 / 12), 2000, 0.02
-    start = sl.Overlaps(np.ones(1), np.zeros((1, 1)), np.eye(1))
+    start = overlaps(np.ones(1), np.zeros((1, 1)), np.eye(1))
     number, sigma = mean(chain_times(problem, d, T, effort.runs(1024, 256), start))
     return compare(number, theory_time(problem, d, T, "sde"), rtol=0.02, sigma=sigma)
 
@@ -273,7 +288,7 @@ def second_layer(effort: Effort) -> Found:
 def follows_ode(effort: Effort) -> Found:
     """SGD on weights in R^400 from overlaps 0.3, beyond the saddle; the mean risk at three times, with room of order 1/d."""
     p, d = 2, 400
-    problem, start = sl.presets.phase_retrieval(p, lr=0.2, noise=0.1), sl.FixedInit(0.3)
+    problem, start = sl.presets.phase_retrieval(p, lr=0.2, noise=0.1), start_at(0.3)
     how: dict[str, Any] = {"t_max": 6.0, "save": np.array([2.0, 4.0, 6.0]), "progress": False}
     runs = sl.simulate(problem, sl.SGD(d), start, runs=effort.runs(64, 64), seed=1, **how).risk.values
     limit = sl.simulate(problem, sl.ODE(), start, **how).risk.values[0]
@@ -287,11 +302,8 @@ def reduction(effort: Effort) -> Found:
     problem, how = sl.presets.phase_retrieval(lr=0.1, noise=0.2), {"t_max": 2.0, "save": [2.0], "progress": False}
     rows = []
     for seed, level in enumerate((sl.SGD(d), sl.Chain(d))):
-        found: Any = sl.simulate(problem, level, sl.FixedInit(0.3), runs=runs, seed=seed, **how)
+        found: Any = sl.simulate(problem, level, start_at(0.3), runs=runs, seed=seed, **how)
         m = found.M.values[:, 0, 0, 0]
         rows.append([mean(values) for values in (m, m**2, found.risk.values[:, 0])])
     (weights, e), (chain, f) = (np.transpose(each) for each in rows)
     return compare(weights, chain, sigma=np.hypot(e, f))
-
-
-

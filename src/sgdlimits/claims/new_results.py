@@ -15,12 +15,18 @@ import sgdlimits as sl
 from sgdlimits.claims.base import Effort, Found, claim, compare
 from sgdlimits.claims.mediocrity_times import chain_times, mean, theory_time
 from sgdlimits.claims.one_step import Squares, grid, on_the_sphere, weights_in
+from sgdlimits.claims.points import overlaps
 from sgdlimits.theory import mediocrity as theory
 
 # --- noise at the start ------------------------------------------------------------------------------------------------------
 
 
-@claim("any width", "noise adds to the random start", r"Exits come $\log(1+\kappa)/2\omega_M$ before the quenched ODE, whatever $d$", proof="[noise](noise.md#why)")
+@claim(
+    "any width",
+    "noise adds to the random start",
+    r"Exits come $\log(1+\kappa)/2\omega_M$ before the quenched ODE, whatever $d$",
+    proof="[noise](noise.md#why)",
+)
 def noise_gain(effort: Effort) -> Found:
     """Chain less ODE at kappa = 2.6 and two dimensions, one unit."""
     lr, T, rows = 0.12, 0.1, []
@@ -33,7 +39,13 @@ def noise_gain(effort: Effort) -> Found:
     return compare(number, shift, sigma=sigma, atol=0.02)
 
 
-@claim("one unit", "variance that noise adds", r"$\kappa = \frac\gamma p\mathrm{Var}\mathcal M/2\omega_M$ with $\mathrm{Var}\mathcal M = 4(10-\frac6p+\frac8{p^2}+\Delta)$; $\kappa = 1$ at the best rate of one unit", proof="[noise](noise.md#why)")
+@claim(
+    "one unit",
+    "variance that noise adds",
+    r"$\kappa = \frac\gamma p\mathrm{Var}\mathcal M/2\omega_M$ with $\mathrm{Var}\mathcal M = "
+    r"4(10-\frac6p+\frac8{p^2}+\Delta)$; $\kappa = 1$ at the best rate of one unit",
+    proof="[noise](noise.md#why)",
+)
 def kappa(effort: Effort) -> Found:
     """Variances on a grid at the saddle of one, two and three units, and kappa at 1/(12 + noise)."""
     noise, rows = 0.4, []
@@ -44,7 +56,12 @@ def kappa(effort: Effort) -> Found:
     return compare(*np.transpose(rows))
 
 
-@claim("one unit", "noise delays typical starts", r"The mean exit from $y_0=\sqrt dm_0$ moves by $\frac1{\omega_M}(\log|y_0| - E\log|y_0+\sqrt\kappa\xi|)$", proof="[noise](noise.md#from-a-given-start)")
+@claim(
+    "one unit",
+    "noise delays typical starts",
+    r"The mean exit from $y_0=\sqrt dm_0$ moves by $\frac1{\omega_M}(\log|y_0| - E\log|y_0+\sqrt\kappa\xi|)$",
+    proof="[noise](noise.md#from-a-given-start)",
+)
 def noise_delay(effort: Effort) -> Found:
     """The closed form against an integral at four starts, and the chain at d = 1024 from y = 1."""
     lr, d, T = 1 / 12, 1024, 0.1
@@ -53,7 +70,7 @@ def noise_delay(effort: Effort) -> Found:
     log = lambda y, sign: quad(lambda u: norm.pdf((sign * u - y) / np.sqrt(k)) / np.sqrt(k) * np.log(u), 0, 12, limit=400)[0]
     exact = [(np.log(y) - log(y, 1) - log(y, -1)) / omega for y in starts]
     problem, m = sl.presets.phase_retrieval(lr=lr), d**-0.5
-    start = sl.Overlaps(np.ones(1), np.full((1, 1), m), np.eye(1))
+    start = overlaps(np.ones(1), np.full((1, 1), m), np.eye(1))
     chain, sigma = mean(chain_times(problem, d, T, effort.runs(4096, 1024), start))
     closed = theory.noise_delay(1, lr, 0.0, starts)
     number = [*exact, chain - theory_time(problem, d, T, "ode", start=m)]
@@ -64,10 +81,15 @@ def noise_delay(effort: Effort) -> Found:
 
 
 def alike(p: int, a: float, m: float, norm: float, q: float) -> sl.Overlaps:
-    return sl.Overlaps(np.full(p, a), np.full((p, 1), m), q + (norm - q) * np.eye(p))
+    return overlaps(np.full(p, a), np.full((p, 1), m), q + (norm - q) * np.eye(p))
 
 
-@claim("any width", "largest rate that learns", r"Zero risk is stable for $\gamma < p/6$", proof="[learning rate](learning_rate.md#without-noise)")
+@claim(
+    "any width",
+    "largest rate that learns",
+    r"Zero risk is stable for $\gamma < p/6$",
+    proof="[learning rate](learning_rate.md#without-noise)",
+)
 def usable(effort: Effort) -> Found:
     """Where the mean displacement of three units at recovery begins to grow, by eigenvalues of the ODE."""
     p = 3
@@ -83,25 +105,38 @@ def cubic(effort: Effort) -> Found:
     rows = []
     for p, lr, noise in ((3, 0.3, 1.0), (3, 0.15, 1.0)):
         problem = sl.presets.phase_retrieval(p, lr=lr, noise=noise)
-        start = sl.Overlaps(np.ones(p), np.array([[0.5], [0.4], [0.6]]), np.eye(p) * 0.7 + 0.3)
+        start = overlaps(np.ones(p), np.array([[0.5], [0.4], [0.6]]), np.eye(p) * 0.7 + 0.3)
         found = sl.simulate(problem, sl.ODE(), start, t_max=300 * p / lr, save=2, progress=False)
         rows.append((float(found.risk[0, -1]) - noise / 2, float(theory.asymptotic_excess_risk(p, lr, noise))))
     return compare(*np.transpose(rows), rtol=1e-5)
 
 
-@claim("two units", "where two units part", r"At the root of $48g^3-24g^2+(13+\Delta)g-2$, $g=\gamma/2$", proof="[learning rate](learning_rate.md#proofs)")
+@claim(
+    "two units",
+    "where two units part",
+    r"At the root of $48g^3-24g^2+(13+\Delta)g-2$, $g=\gamma/2$",
+    proof="[learning rate](learning_rate.md#proofs)",
+)
 def part(effort: Effort) -> Found:
     """Where the eigenvalue of the difference at the learnt state changes its sign, without noise."""
+
     def growth(g: float) -> float:
         state = theory.learnt_state(2, 2 * g, 0.5)
-        found = sl.linearise(sl.presets.phase_retrieval(2, lr=2 * g, noise=0.5), alike(2, 1.0, float(state.m), 1.0, float(state.q)))
+        found = sl.linearise(
+            sl.presets.phase_retrieval(2, lr=2 * g, noise=0.5), alike(2, 1.0, float(state.m), 1.0, float(state.q))
+        )
         return float(found.matrix[0, 0] - found.matrix[0, 1])
 
     roots = np.roots([48, -24, 13.5, -2])
     return compare(brentq(growth, 0.16, 0.21), float(roots[np.abs(roots.imag) < 1e-9].real.min()), rtol=1e-6)
 
 
-@claim("any width", "gain from width at usable rates", r"$\frac{8(5-1/p-4/p^2)}{12+\Delta}$, at most $10/3$, not $6$", proof="[learning rate](learning_rate.md#what-remains-of-the-gain)")
+@claim(
+    "any width",
+    "gain from width at usable rates",
+    r"$\frac{8(5-1/p-4/p^2)}{12+\Delta}$, at most $10/3$, not $6$",
+    proof="[learning rate](learning_rate.md#what-remains-of-the-gain)",
+)
 def usable_gain(effort: Effort) -> Found:
     """Samples per logarithm of one unit at its best rate over three at p/6, by eigenvalues."""
     growth = lambda p, lr: float(sl.linearise(sl.presets.phase_retrieval(p, lr=lr), alike(p, 1.0, 0.0, 1.0, 0.0)).matrix[0, 0])
@@ -113,7 +148,12 @@ def usable_gain(effort: Effort) -> Found:
 # --- the plateau that noise leaves -------------------------------------------------------------------------------------------
 
 
-@claim("any width", "plateau off the sphere and with a trained layer", r"$R = g\Delta + g^2[6\Delta + c\Delta^2]$ with $c = \frac{p-1}{4(p+2)}$ and $-\frac{p+5}{4(p+2)}$", proof="[open noise](open_noise.md#why)")
+@claim(
+    "any width",
+    "plateau off the sphere and with a trained layer",
+    r"$R = g\Delta + g^2[6\Delta + c\Delta^2]$ with $c = \frac{p-1}{4(p+2)}$ and $-\frac{p+5}{4(p+2)}$",
+    proof="[open noise](open_noise.md#why)",
+)
 def plateau_series(effort: Effort) -> Found:
     """The second order of the risk at the fixed points of the ODE, from two small rates; the drift there vanishes."""
     p, noise, rows = 3, 3.0, []
@@ -127,7 +167,12 @@ def plateau_series(effort: Effort) -> Found:
     return compare(*np.transpose(rows), rtol=1e-3)
 
 
-@claim("one unit", "plateau at finite d", r"$R(1+c/d)$ with $c = -1+\gamma(6+\frac\Delta2)+\dots$", proof="[open noise](open_noise.md#at-finite-d)")
+@claim(
+    "one unit",
+    "plateau at finite d",
+    r"$R(1+c/d)$ with $c = -1+\gamma(6+\frac\Delta2)+\dots$",
+    proof="[open noise](open_noise.md#at-finite-d)",
+)
 def plateau_correction(effort: Effort) -> Found:
     """From mean, bend and variance of one exact step of m^2 by quadrature at d = 10^5."""
     rows = []
@@ -141,11 +186,18 @@ def plateau_correction(effort: Effort) -> Found:
         y = 1 - R / 2
         (low, _), (middle, square), (high, _) = step(y - h), step(y), step(y + h)
         slope, bend = (high - low) / (2 * h), (high - 2 * middle + low) / h**2
-        rows.append((2 * d / R * (middle + bend / 2 * square / (-2 * slope * d)) / slope, float(theory.plateau_correction(lr, noise))))
+        rows.append(
+            (2 * d / R * (middle + bend / 2 * square / (-2 * slope * d)) / slope, float(theory.plateau_correction(lr, noise)))
+        )
     return compare(*np.transpose(rows), rtol=2e-3, atol=2e-3)
 
 
-@claim("one unit", "drift at finite d", "The terms of order 1/d of the drift on the sphere", proof="[open noise](open_noise.md#at-finite-d)")
+@claim(
+    "one unit",
+    "drift at finite d",
+    "The terms of order 1/d of the drift on the sphere",
+    proof="[open noise](open_noise.md#at-finite-d)",
+)
 def drift_correction(effort: Effort) -> Found:
     lr, noise, d, rows = 0.05, 1.5, 1e4, []
     for m in (0.05, 0.5, 0.95):
@@ -155,14 +207,21 @@ def drift_correction(effort: Effort) -> Found:
     return compare(*np.transpose(rows), atol=2e-3)
 
 
-@claim("one unit off the sphere", "where norm and overlap oscillate", r"At the smaller root of $(6\Delta-72)\gamma^2+(42+\Delta)\gamma-5$ for $\Delta<4$", proof="[open noise](open_noise.md#answer)")
+@claim(
+    "one unit off the sphere",
+    "where norm and overlap oscillate",
+    r"At the smaller root of $(6\Delta-72)\gamma^2+(42+\Delta)\gamma-5$ for $\Delta<4$",
+    proof="[open noise](open_noise.md#answer)",
+)
 def oscillation(effort: Effort) -> Found:
     """Where the real part of the eigenvalues at the fixed point changes its sign."""
     noise = 1.0
 
     def growth(lr: float) -> float:
         end = theory.free_end(1, lr, noise)
-        found = sl.linearise(sl.presets.phase_retrieval(lr=lr, noise=noise, sphere=False), alike(1, *(float(x) for x in end[:4])))
+        found = sl.linearise(
+            sl.presets.phase_retrieval(lr=lr, noise=noise, sphere=False), alike(1, *(float(x) for x in end[:4]))
+        )
         return float(found.rates.real.max())
 
     roots = np.roots([6 * noise - 72, 42 + noise, -5])
@@ -177,20 +236,34 @@ def drift_of(student: Any, slope: Any, target: Any, m: float, lr: float, nodes: 
     (fixed, own), weights = grid(nodes, nodes)
     field = m * fixed + np.sqrt(1 - m**2) * own
     error = target(fixed) - student(field)
-    return lr * float((error * slope(field) * (fixed - m * field)) @ weights) - lr**2 * m / 2 * float(error**2 * slope(field) ** 2 @ weights)
+    return lr * float((error * slope(field) * (fixed - m * field)) @ weights) - lr**2 * m / 2 * float(
+        error**2 * slope(field) ** 2 @ weights
+    )
 
 
-@claim("one unit", "escape with any activation", r"$C\,d\log d$ samples with $C = E[G^2]_0/(s_2g_2)^2$; recovery stable below $2E[s'^2]/E[s'^4]$", proof="[open activations](open_activations.md#answer)")
+@claim(
+    "one unit",
+    "escape with any activation",
+    r"$C\,d\log d$ samples with $C = E[G^2]_0/(s_2g_2)^2$; recovery stable below $2E[s'^2]/E[s'^4]$",
+    proof="[open activations](open_activations.md#answer)",
+)
 def activations(effort: Effort) -> Found:
     """The cosine: rate at a small overlap, and where the drift near recovery changes its sign, by quadrature."""
     one = sl.theory.escape.escape(lambda x: -jnp.cos(x))
     student, slope = lambda x: -np.cos(x), np.sin
     lr = 0.5 * one.max_lr
     near = lambda share: drift_of(student, slope, student, 1 - 1e-5, share * one.final_lr)
-    return compare([drift_of(student, slope, student, 1e-4, lr) / 1e-4, brentq(near, 0.9, 1.1)], [float(one.rate(lr)), 1.0], rtol=2e-3)
+    return compare(
+        [drift_of(student, slope, student, 1e-4, lr) / 1e-4, brentq(near, 0.9, 1.1)], [float(one.rate(lr)), 1.0], rtol=2e-3
+    )
 
 
-@claim("one unit", "traps of mismatched activations", r"$\mathrm{He}_2+c\,\mathrm{He}_4$ on $\mathrm{He}_2+c_\star\mathrm{He}_4$ is trapped at $m^2=-1/(24cc_\star)$", proof="[open activations](open_activations.md#answer)")
+@claim(
+    "one unit",
+    "traps of mismatched activations",
+    r"$\mathrm{He}_2+c\,\mathrm{He}_4$ on $\mathrm{He}_2+c_\star\mathrm{He}_4$ is trapped at $m^2=-1/(24cc_\star)$",
+    proof="[open activations](open_activations.md#answer)",
+)
 def traps(effort: Effort) -> Found:
     c, c_star = 0.5, -0.5
     student, target = (np.polynomial.Polynomial(hermite_e.herme2poly([0, 0, 1, 0, each])) for each in (c, c_star))
@@ -224,7 +297,12 @@ def follow(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio: floa
     return split(solve_ivp(slope, (0, tau), start, method="LSODA", rtol=1e-10, atol=1e-13).y[:, -1])
 
 
-@claim("several units", "power law at the end", r"Risk $\tau^2\to\frac{p-1}{64p}$ with a fixed layer, up to three times as much with a trained one", proof="[second layer](open_second_layer.md#why)")
+@claim(
+    "several units",
+    "power law at the end",
+    r"Risk $\tau^2\to\frac{p-1}{64p}$ with a fixed layer, up to three times as much with a trained one",
+    proof="[second layer](open_second_layer.md#why)",
+)
 def power_law(effort: Effort) -> Found:
     """Three units from a simplex around the teacher, at tau = 10^5."""
     p, step, tau, s, rows = 3, 0.05, 1e5, 0.01, []
@@ -236,7 +314,12 @@ def power_law(effort: Effort) -> Found:
     return compare(*np.transpose(rows), rtol=5e-3)
 
 
-@claim("several units", "second layer alone", r"Its best excess risk is $(p+3)/(p+2)$", proof="[second layer](open_second_layer.md#answer)")
+@claim(
+    "several units",
+    "second layer alone",
+    r"Its best excess risk is $(p+3)/(p+2)$",
+    proof="[second layer](open_second_layer.md#answer)",
+)
 def second_only(effort: Effort) -> Found:
     """Least squares of three orthonormal units outside the teacher, on a grid."""
     s = Squares(np.eye(3, 4, 1), np.eye(1, 4), a=np.zeros(3))
@@ -245,9 +328,15 @@ def second_only(effort: Effort) -> Found:
     return compare(float(s.mean((s.error - a @ squares) ** 2)) / 2, 6 / 5)
 
 
-@claim("several units", "sparse or homogeneous", "The ratio of the learning rates decides: fast second layers become sparse", proof="measured")
+@claim(
+    "several units",
+    "sparse or homogeneous",
+    "The ratio of the learning rates decides: fast second layers become sparse",
+    proof="measured",
+)
 def sparse(effort: Effort) -> Found:
-    """The least participation ratio over p of the second layer at the ratio 0.1, over the median at 10, of six random starts."""
+    """The least participation ratio over p of the second layer at the ratio 0.1, over the median at 10, of six random
+    starts."""
     rng, shares = np.random.default_rng(1), {0.1: [], 10.0: []}  # type: ignore[var-annotated]
     for _ in range(6):
         u = rng.standard_normal((3, 1000))
@@ -258,7 +347,12 @@ def sparse(effort: Effort) -> Found:
     return compare(min(shares[0.1]) / np.median(shares[10.0]), 1.5, rtol=0, relation=">")
 
 
-@claim("homogeneous units", "balance of the layers", r"Gradient flow keeps $Q_{jj} - n\frac{\mathtt{lr}}{\mathtt{lr}_2}a_j^2$ for units of degree $n$", proof="[implicit bias](implicit_bias.md#any-other-function)")
+@claim(
+    "homogeneous units",
+    "balance of the layers",
+    r"Gradient flow keeps $Q_{jj} - n\frac{\mathtt{lr}}{\mathtt{lr}_2}a_j^2$ for units of degree $n$",
+    proof="[implicit bias](implicit_bias.md#any-other-function)",
+)
 def balance(effort: Effort) -> Found:
     """Its rate of change for squares at random weights and second layers, on a grid."""
     a, ratio = np.array([0.7, 1.4]), 0.5

@@ -42,19 +42,34 @@ def staircase(effort: Effort) -> Found:
     return compare(number, [1, 1, 2, 2])
 
 
-@claim("open question 1", "noise and the plateau", "How does label noise set the risk plateau? Answered in [How does label noise set the plateau?](open_noise.md)", kind="open")
+@claim(
+    "open question 1",
+    "noise and the plateau",
+    "How does label noise set the risk plateau? Answered in [How does label noise set the plateau?](open_noise.md)",
+    kind="open",
+)
 def open_noise(effort: Effort) -> Found:
     """The excess risk of three units at lr/p = 0.05 and noise 1."""
     return compare(float(mediocrity.asymptotic_excess_risk(3, 0.15, 1.0)))
 
 
-@claim("open question 2", "other activations", "What do other activations change? Answered in [Are other activations the same up to constants?](open_activations.md)", kind="open")
+@claim(
+    "open question 2",
+    "other activations",
+    "What do other activations change? Answered in [Are other activations the same up to constants?](open_activations.md)",
+    kind="open",
+)
 def open_activations(effort: Effort) -> Found:
     """Samples over d log d for the absolute value, where the square has 3."""
     return compare(sl.theory.escape.escape("abs").samples)
 
 
-@claim("open question 3", "both layers after the escape", "What follows the escape? Answered in [What follows the escape when both layers are trained?](open_second_layer.md)", kind="open")
+@claim(
+    "open question 3",
+    "both layers after the escape",
+    "What follows the escape? Answered in [What follows the escape when both layers are trained?](open_second_layer.md)",
+    kind="open",
+)
 def open_second_layer(effort: Effort) -> Found:
     """Risk times squared time at the end of five units, trained second layer over fixed."""
     ones = np.ones(5)

@@ -11,6 +11,7 @@ from scipy.special import erf
 import sgdlimits as sl
 from sgdlimits.claims.base import Effort, Found, claim, compare
 from sgdlimits.claims.one_step import Squares, grid, weights_in
+from sgdlimits.claims.points import overlaps, start_at
 from sgdlimits.theory import regimes
 from sgdlimits.theory.single_index import exit_time
 
@@ -20,7 +21,8 @@ SAAD = "`test_drift_and_risk_are_those_of_saad_and_solla` in `tests/laws/test_co
 
 @claim(
     "one step of SGD", "loss without 1/2", "The gradient of $(y - f)^2$, beside a risk with the factor 1/2",
-    right=r"With the loss $\frac12 (y - f)^2$ of [1] time runs half as fast: the slides' $\gamma$ is half of `lr`.", kind="misprint",
+    right=r"With the loss $\frac12 (y - f)^2$ of [1] time runs half as fast: the slides' $\gamma$ is half of `lr`.",
+    kind="misprint",
     tests=SAAD,
 )  # fmt: skip
 def loss(effort: Effort) -> Found:
@@ -51,7 +53,7 @@ def learning_times(activation: Any, d: int, runs: int, t_max: float, median: boo
     problem = sl.presets.single_index(activation, lr=sl.recommended_lr(sl.presets.single_index(activation), d, 0.5))
     until = lambda stats: jnp.abs(stats.M[0, 0]) - 0.5
     how: dict[str, Any] = {"t_max": t_max, "runs": runs, "seed": d, "until": until, "progress": False}
-    found = sl.simulate(problem, sl.Chain(d), sl.FixedInit(d**-0.5), **how)
+    found = sl.simulate(problem, sl.Chain(d), start_at(d**-0.5), **how)
     times = np.where(found.status.values == "stopped", found.t_end.values, np.inf)
     if not median:
         return float(times.mean()), float(times.std() / np.sqrt(runs))
@@ -82,7 +84,11 @@ def exponent_three(effort: Effort) -> Found:
     return compare(1 + np.log(high / low) / step, 2.0, sigma=np.hypot(e / low, f / high) / step)
 
 
-@claim("information exponent", "diffusion of hard targets", "Hard targets are found from the typical overlap after a mean time of the SDE")
+@claim(
+    "information exponent",
+    "diffusion of hard targets",
+    "Hard targets are found from the typical overlap after a mean time of the SDE",
+)
 def hard_times(effort: Effort) -> Found:
     """The mean time of the chain for a quadratic target at d = 1024 against the backward equation."""
     d = 1024
@@ -112,7 +118,8 @@ def span(effort: Effort) -> Found:
     tests="`test_gap_to_the_ode_falls_as_one_over_the_width` in `tests/laws/test_mean_field.py`",
 )  # fmt: skip
 def outside(effort: Effort) -> Found:
-    """The diagonal of Q - M P^-1 M^T, which the theorem takes out, against squared lengths outside the span, of units in R^6."""
+    """The diagonal of Q - M P^-1 M^T, which the theorem takes out, against squared lengths outside the span, of units in
+    R^6."""
     W, E = weights_in(3, 6, seed=0), weights_in(2, 6, seed=1)
     inside, M = np.linalg.qr(E.T)[0], W @ E.T
     rest = ((W - W @ inside @ inside.T) ** 2).sum(1)
@@ -126,7 +133,7 @@ def mean_field(effort: Effort) -> Found:
     for p in widths:
         rng = np.random.default_rng(p)
         M = 0.3 * rng.normal(size=(p, 2))
-        start = sl.Overlaps(np.ones(p), M, M @ M.T + np.diag(0.5 + rng.random(p)))
+        start = overlaps(np.ones(p), M, M @ M.T + np.diag(0.5 + rng.random(p)))
         how: dict[str, Any] = {"t_max": 3.0 * p, "save": 4, "progress": False}
         ode = sl.simulate(sl.presets.committee(p, 2, lr=1.0, noise=0.1), sl.ODE(rtol=1e-5), start, **how).isel(run=0)
         gaps.append(np.abs((ode.Q.values - ode.M.values @ ode.M.values.swapaxes(1, 2)) * (1 - np.eye(p))).max())
@@ -141,17 +148,18 @@ def particles(effort: Effort) -> Found:
     drifts = []
     for n in (1, 2):
         m, norms = np.repeat(M, n, 0), np.repeat(q, n)
-        stats = sl.Overlaps(np.ones(3 * n), m, m @ m.T + np.diag(norms - (m**2).sum(1)))
+        stats = overlaps(np.ones(3 * n), m, m @ m.T + np.diag(norms - (m**2).sum(1)))
         drifts.append(np.asarray(sl.presets.committee(3 * n, 1, lr=float(n)).drift_parts(stats)[0].M)[::n])
-    limit = sl.MeanField().view(sl.presets.committee(3, 1, lr=1.0)).drift(sl.Particles(a, M, q))
+    limit = sl.MeanField().view(sl.presets.committee(3, 1, lr=1.0)).drift(sl.Particles(*map(jnp.asarray, (a, M, q))))
     return compare(2 * drifts[1] - drifts[0], np.asarray(limit.M), rtol=1e-7)
 
 
 def gap(width: int, d: int, lr: float, runs: int) -> np.ndarray:
-    """The logarithm of the mean over runs of the largest distance of an entry of M and Q from the ODE at the paper's time 1, and
+    """The logarithm of the mean over runs of the largest distance of an entry of M and Q from the ODE at the paper's time
+    1, and
     its error."""
     M = 0.3 * np.cos(1 + np.arange(width)[:, None] + 2 * np.arange(2))
-    start = sl.Overlaps(np.ones(width), M, M @ M.T + np.diag(1 - (M**2).sum(1)))
+    start = overlaps(np.ones(width), M, M @ M.T + np.diag(1 - (M**2).sum(1)))
     problem, t, rows = sl.presets.committee(width, 2, lr=lr, noise=0.1), width / lr, []
     for level, count in ((sl.Chain(d), runs), (sl.ODE(), 1)):
         found = sl.simulate(problem, level, start, t_max=t, runs=count, save=[t], seed=d, progress=False)
@@ -161,7 +169,11 @@ def gap(width: int, d: int, lr: float, runs: int) -> np.ndarray:
     return np.array([np.log(off.mean()), off.std(ddof=1) / np.sqrt(runs) / off.mean()])
 
 
-@claim(r"theorem on $\Omega$", "gap to the ODE", r"$E\,\lVert\Omega-\bar\Omega\rVert_\infty \le e^{Ct}\sqrt{\gamma/(dp)}$ in $d$ and $\gamma$")
+@claim(
+    r"theorem on $\Omega$",
+    "gap to the ODE",
+    r"$E\,\lVert\Omega-\bar\Omega\rVert_\infty \le e^{Ct}\sqrt{\gamma/(dp)}$ in $d$ and $\gamma$",
+)
 def gap_to_ode(effort: Effort) -> Found:
     """Exponents of d from 256 to 4096 and of the learning rate from 0.2 to 1.6, for four erf units: -1/2 and 1/2."""
     runs = effort.runs(192, 96)
@@ -171,8 +183,10 @@ def gap_to_ode(effort: Effort) -> Found:
 
 
 @claim(
-    r"theorem on $\Omega$", "gap to the ODE and width", r"$E\,\lVert\Omega - \bar\Omega\rVert_\infty \le e^{Ct}\sqrt{\gamma/(dp)}$",
-    right=r"Entry by entry. The largest of about $p^2/2$ entries is larger by a factor that grows as $\sqrt{\log p}$.", kind="misprint",
+    r"theorem on $\Omega$", "gap to the ODE and width",
+    r"$E\,\lVert\Omega - \bar\Omega\rVert_\infty \le e^{Ct}\sqrt{\gamma/(dp)}$",
+    right=r"Entry by entry. The largest of about $p^2/2$ entries is larger by a factor that grows as $\sqrt{\log p}$.",
+    kind="misprint",
     tests=f"`test_gap_to_ode_falls_with_the_root_of_the_width_entry_by_entry` {REGIMES}",
 )  # fmt: skip
 def gap_and_width(effort: Effort) -> Found:
@@ -187,20 +201,31 @@ def gap_and_width(effort: Effort) -> Found:
 # --- regimes -----------------------------------------------------------------------------------------------------------------
 
 
-@claim("the different regimes", "phase diagram", r"$p = d^\kappa$, $\gamma = d^{-\delta}$: gradient flow, Saad and Solla, noise, no limit")
+@claim(
+    "the different regimes",
+    "phase diagram",
+    r"$p = d^\kappa$, $\gamma = d^{-\delta}$: gradient flow, Saad and Solla, noise, no limit",
+)
 def phase_diagram(effort: Effort) -> Found:
-    """Exponents of d of the corrector over the population drift at seven points, from committees of two widths: -(kappa + delta)."""
+    """Exponents of d of the corrector over the population drift at seven points, from committees of two widths: -(kappa +
+    delta)."""
     deltas = np.array([-1.2, -0.8, -0.3, 0.0, 0.3, 0.6, 1.0])
     found = regimes.phase_diagram([0.5], deltas, widths=(4, 12))
     return compare((found.corrector - found.population).values.ravel(), -(0.5 + deltas), atol=0.1)
 
 
-@claim("classical regime", "small learning rates are gradient flow", r"$\gamma\to0$: the noise term is $\gamma/p$ times the population's")
+@claim(
+    "classical regime",
+    "small learning rates are gradient flow",
+    r"$\gamma\to0$: the noise term is $\gamma/p$ times the population's",
+)
 def classical(effort: Effort) -> Found:
     """The ratio of corrector and population drift of Q at two learning rates, over the ratio of the rates."""
-    stats = sl.Overlaps(np.ones(2), [[0.3], [0.1]], [[1.0, 0.2], [0.2, 0.8]])
-    ratio = [np.ravel(np.divide(*[np.asarray(part.Q) for part in reversed(sl.presets.committee(2, 1, lr=lr, noise=0.1).drift_parts(stats))]))
-             for lr in (0.02, 0.5)]  # fmt: skip
+    stats = overlaps(np.ones(2), [[0.3], [0.1]], [[1.0, 0.2], [0.2, 0.8]])
+    ratio = []
+    for lr in (0.02, 0.5):
+        population, corrector = sl.presets.committee(2, 1, lr=lr, noise=0.1).drift_parts(stats)
+        ratio.append(np.asarray(corrector.Q) / np.asarray(population.Q))
     return compare(ratio[1] / ratio[0], 25.0)
 
 
@@ -209,7 +234,8 @@ def classical(effort: Effort) -> Found:
     kind="misprint", tests=f"{SAAD}; `test_closed_moments_agree_with_grids` in `tests/unit/expectation/test_units.py` for both",
 )  # fmt: skip
 def activation(effort: Effort) -> Found:
-    """The mean of s(u) s(v) in their generalisation error, 2/pi arcsin(C/sqrt((1 + Q)(1 + P))), on a grid with both functions."""
+    """The mean of s(u) s(v) in their generalisation error, 2/pi arcsin(C/sqrt((1 + Q)(1 + P))), on a grid with both
+    functions."""
     (u, z), weights = grid(60, 60)
     Q, P, C = 0.8, 1.0, 0.5
     one, two = np.sqrt(Q) * u, C / np.sqrt(Q) * u + np.sqrt(P - C**2 / Q) * z
@@ -224,7 +250,9 @@ def integral_3(C: np.ndarray, u: Any, v: Any, w: Any) -> np.ndarray:
     return 2 / np.pi / root * (C[v, w] * (1 + C[u, u]) - C[u, v] * C[u, w]) / (1 + C[u, u])
 
 
-@claim("high-dimensional regime", "Saad and Solla's equations", r"$\dot R = \eta\langle\delta\,y\rangle$ by the integrals $I_3$")
+@claim(
+    "high-dimensional regime", "Saad and Solla's equations", r"$\dot R = \eta\langle\delta\,y\rangle$ by the integrals $I_3$"
+)
 def saad_and_solla(effort: Effort) -> Found:
     """The package's drift of M in their units at a random state of three students and two teachers."""
     U = weights_in(3, 9, seed=0)
@@ -232,14 +260,19 @@ def saad_and_solla(effort: Effort) -> Found:
     sign = np.array([-1, -1, -1, 1, 1])
     printed = 0.7 * integral_3(C, *np.ix_(np.arange(3), np.arange(5), np.arange(5))) @ sign
     problem = sl.presets.committee(3, 2, lr=0.7 * 4)
-    return compare(problem.drift(sl.Overlaps(np.full(3, 1.5), U[:, :2], U @ U.T)).M, printed[:, 3:])
+    return compare(problem.drift(overlaps(np.full(3, 1.5), U[:, :2], U @ U.T)).M, printed[:, 3:])
 
 
-@claim("high-dimensional regime", "symmetric plateau of a committee", r"Rate of escape $\frac2\pi K(2K-1)^{-1/2}(2K+1)^{-3/2}$ in $\eta\alpha$ [6]")
+@claim(
+    "high-dimensional regime",
+    "symmetric plateau of a committee",
+    r"Rate of escape $\frac2\pi K(2K-1)^{-1/2}(2K+1)^{-3/2}$ in $\eta\alpha$ [6]",
+)
 def symmetric_plateau(effort: Effort) -> Found:
-    """The largest eigenvalue of gradient flow of three students at R = 1/sqrt(K(2K-1)), Q = 1/(2K-1), where the drift vanishes."""
+    """The largest eigenvalue of gradient flow of three students at R = 1/sqrt(K(2K-1)), Q = 1/(2K-1), where the drift
+    vanishes."""
     K, eta = 3, 0.01
-    point = sl.Overlaps(np.ones(K), np.full((K, K), 1 / np.sqrt(K * (2 * K - 1))), np.full((K, K), 1 / (2 * K - 1)))
+    point = overlaps(np.ones(K), np.full((K, K), 1 / np.sqrt(K * (2 * K - 1))), np.full((K, K), 1 / (2 * K - 1)))
     found = sl.linearise(sl.presets.committee(K, K, lr=eta * K**2), point, corrector=False)
     right = 2 / np.pi * K * (2 * K - 1) ** -0.5 * (2 * K + 1) ** -1.5
     return compare([found.rates[0].real / eta, np.abs(found.drift).max()], [right, 0.0], rtol=1e-6)

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from sgdlimits.cli.check import check
 from sgdlimits.cli.exit_time import exit_time
 from sgdlimits.cli.explore import explore
 from sgdlimits.cli.figure import demo, figure
@@ -35,6 +36,7 @@ Examples:
   sgdlimits critical-points --width 3 --teachers 2
   sgdlimits figure mediocrity-1-left --quick
   sgdlimits sweep diagram.toml --workers 4
+  sgdlimits check --effort quick
   sgdlimits explore
   sgdlimits run phase_retrieval --help
 
@@ -87,6 +89,7 @@ LISTED = (
     critical_points,
     figure,
     demo,
+    check,
     explore,
 )
 for command in LISTED:
