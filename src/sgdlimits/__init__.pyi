@@ -47,6 +47,10 @@ from .analysis import (
     summarise as summarise,
     trust as trust,
 )
+from .claims import (
+    Audit as Audit,
+    audit as audit,
+)
 from .errors import (
     AccuracyWarning as AccuracyWarning,
     BadInput as BadInput,

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from sgdlimits.cli.check import check
 from sgdlimits.cli.exit_time import exit_time
 from sgdlimits.cli.explore import explore
 from sgdlimits.cli.figure import demo, figure
@@ -37,6 +38,7 @@ Examples:
   sgdlimits latex committee --activation erf
   sgdlimits figure mediocrity-1-left --quick
   sgdlimits sweep diagram.toml --workers 4
+  sgdlimits check --effort quick
   sgdlimits explore
   sgdlimits run phase_retrieval --help
 
@@ -90,6 +92,7 @@ LISTED = (
     latex,
     figure,
     demo,
+    check,
     explore,
 )
 for command in LISTED:

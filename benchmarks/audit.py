@@ -1,0 +1,35 @@
+"""The audit at default effort, and the pages made of it: docs/audit.json, the tables of docs/audit.md, and docs/errata.md.
+
+python benchmarks/audit.py            # about three minutes of one core
+python benchmarks/audit.py --pages    # from docs/audit.json as it is
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from pathlib import Path
+
+from sgdlimits.claims.audit import audit
+from sgdlimits.claims.errata import rewrite
+from sgdlimits.files import write
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def main() -> None:
+    if "--pages" not in sys.argv:
+        begin = time.perf_counter()
+        found = audit()
+        print(found)
+        found.save(DOCS / "audit.json")
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        cpu = usage.ru_utime + usage.ru_stime
+        print(f"{cpu:.0f} CPU seconds in all, {time.perf_counter() - begin:.0f} s of wall time")
+    for path, text in rewrite(DOCS).items():
+        write(path, text.encode())
+
+
+if __name__ == "__main__":
+    main()

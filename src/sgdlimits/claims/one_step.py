@@ -1,0 +1,79 @@
+"""One sample of SGD in plain NumPy, averaged on grids that are exact for polynomials: the route beside all closed forms."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.polynomial.hermite_e import hermegauss
+
+
+def grid(*nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Points (dimensions, n) and weights of standard normal numbers, exact to the degree 2 nodes - 1 in each dimension."""
+    lines = [hermegauss(n) for n in nodes]
+    points = np.stack([axis.ravel() for axis in np.meshgrid(*(x for x, _ in lines), indexing="ij")])
+    weights = np.prod(np.meshgrid(*(w / w.sum() for _, w in lines), indexing="ij"), axis=0).ravel()
+    return points, weights
+
+
+def weights_in(p: int, n: int, seed: int = 0, norm: float | None = None) -> np.ndarray:
+    """Random weights of p units in R^n."""
+    W = np.random.default_rng(seed).normal(size=(p, n)) / np.sqrt(n)
+    return W if norm is None else norm * W / np.linalg.norm(W, axis=1, keepdims=True)
+
+
+class Squares:
+    """Squared units with weights W and second layer a on labels of teachers E: y = mean of (E x)^2 + sqrt(noise) z.
+
+    Increments are those of the papers in units of their step: M_jr = 2 e a_j l_j l*_r and
+    Q_jl = 2 e (a_j + a_l) l_j l_l + 4 step e^2 a_j a_l l_j l_l with the error e = y - f, where the step is lr/p for the loss
+    (y - f)^2/2 and 2 lr/p for (y - f)^2, and |x|^2 is d.
+    """
+
+    def __init__(self, W: np.ndarray, E: np.ndarray, noise: float = 0.0, a: np.ndarray | None = None, nodes: int = 4) -> None:
+        self.W, self.E, self.noise = np.atleast_2d(W), np.atleast_2d(E), noise
+        self.a = np.ones(len(self.W)) if a is None else np.asarray(a)
+        points, self.weights = grid(*[nodes] * self.W.shape[1], 3 if noise else 1)
+        self.x = points[:-1]
+        self.fields, self.fixed = self.W @ self.x, self.E @ self.x
+        self.error = (self.fixed**2).mean(0) + np.sqrt(noise) * points[-1] - (self.a @ self.fields**2) / len(self.W)
+
+    def mean(self, values: np.ndarray) -> np.ndarray:
+        return values @ self.weights
+
+    @property
+    def risk(self) -> float:
+        """The mean of e^2/2."""
+        return float(self.mean(self.error**2)) / 2
+
+    @cached_property
+    def M(self) -> np.ndarray:
+        return 2 * self.error * (self.a[:, None] * self.fields)[:, None] * self.fixed
+
+    def Q(self, step: float) -> np.ndarray:
+        one, products = self.a[:, None, None], self.fields[:, None] * self.fields
+        two = np.swapaxes(one, 0, 1)
+        return (2 * self.error * (one + two) + 4 * step * self.error**2 * one * two) * products
+
+    def covariance(self, *increments: np.ndarray) -> np.ndarray:
+        """Of increments, each an array over the grid."""
+        rows = np.concatenate([each.reshape(-1, self.weights.size) for each in increments])
+        rows = rows - self.mean(rows)[:, None]
+        return (rows * self.weights) @ rows.T
+
+
+def on_the_sphere(m: float, lr: float, noise: float, d: float, nodes: int = 14) -> tuple[np.ndarray, np.ndarray]:
+    """The overlap of one squared unit on the sphere after one exact step of phase retrieval, and weights, on a grid."""
+    points, weights = grid(nodes, nodes, 5)
+    fixed, own, z = points
+    field = m * fixed + np.sqrt(1 - m**2) * own
+    c = 2 * lr / d * (fixed**2 + np.sqrt(noise) * z - field**2) * field
+    rest = d - 2 + np.sqrt(2 * (d - 2)) * np.array([[-1.0], [1.0]])  # the moments of chi-square that matter
+    after = (m + c * fixed) / np.sqrt(1 + 2 * c * field + c**2 * (fixed**2 + own**2 + rest))
+    return after.ravel(), np.tile(weights, 2) / 2
+
+
+def sphere_drift(m: float, lr: float, noise: float = 0.0, d: float = 1e7) -> float:
+    """d times the mean change of the overlap in one step, in the paper's time."""
+    after, weights = on_the_sphere(m, lr, noise, d)
+    return float(d * ((after - m) @ weights) / lr)

@@ -1,0 +1,61 @@
+"""`sgdlimits check`: every comparison of theory and simulation in the package, as one audit."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from sgdlimits.cli.options import Command, File
+from sgdlimits.cli.work import INTERRUPTED_CODE, check_output
+
+if TYPE_CHECKING:
+    from sgdlimits.claims import Audit
+
+PAPERS = ("mediocrity", "effective", "quadratic", "preprint", "slides", "new_results")
+
+
+@click.command(cls=Command, short_help="Audit the papers: every claim that can be computed, judged.")
+@click.option(
+    "--effort", type=click.Choice(["quick", "default", "full"]), default="default", show_default=True,
+    help="runs of statistical claims: a quarter, the usual number (about three minutes of one core), or 16 times as many",
+)  # fmt: skip
+@click.option("--paper", type=click.Choice(PAPERS), help="the claims of one paper, or the package's own")
+@click.option("--only", help="claims whose name, place or title contains this word, such as (55) or plateau")
+@click.option("--out", type=File(), help="a file of the table: .json, .csv or .md")
+@click.option("--force", is_flag=True, help="replace a file that exists")
+@click.option("--quiet", is_flag=True, help="no progress bar")
+def check(effort: str, paper: str | None, only: str | None, out: str | None, force: bool, quiet: bool) -> None:
+    """Compute every claim of the papers by a route of its own, and judge it.
+
+    For each claim: where it stands, the number, its interval or tolerance, what the paper says, what is right where that
+    is something else, and the verdict: holds, misprint, disagreement or open. The exit code is 1 where a verdict is not
+    the one on record. Ctrl-C keeps what was found.
+
+    \b
+    Example:
+      sgdlimits check --effort quick --paper quadratic
+      sgdlimits check --only "(55)"
+      sgdlimits check --out audit.md
+    """
+    from sgdlimits.claims.audit import AuditInterrupted, audit, check_format, claims
+
+    path = out and check_output(check_format(out), force)
+    claims(paper, only)
+    try:
+        show(audit(effort, paper, only, progress=not quiet), path)
+    except AuditInterrupted as stopped:
+        show(stopped.found, path)
+        click.echo("Interrupted.", err=True)
+        sys.exit(INTERRUPTED_CODE)
+
+
+def show(found: Audit, path) -> None:
+    """Print an audit and save it; exit code 1 where a verdict is not the one on record."""
+    click.echo(repr(found))
+    if path:
+        found.save(path)
+        click.echo(f"Saved {path}.")
+    if found.complete and found.unexpected:
+        sys.exit(1)
