@@ -34,12 +34,12 @@ def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> 
 def in_bytes(number: float) -> str:
     """An amount of memory.
 
-    >>> in_bytes(3e9), in_bytes(700)
-    ('2.8 GiB', '700 bytes')
+    >>> in_bytes(3e9), in_bytes(3e8), in_bytes(700)
+    ('2.8 GiB', '290 MiB', '700 bytes')
     """
     for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
         if number >= 1024**power:
-            return f"{number / 1024**power:.2g} {unit}"
+            return f"{float(f'{number / 1024**power:.2g}'):g} {unit}"
     return f"{number:.0f} bytes"
 
 

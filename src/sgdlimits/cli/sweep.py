@@ -121,7 +121,7 @@ def _engine(given: dict[str, Any]) -> Any:
 
 
 def _say_status(job: Any) -> None:
-    from sgdlimits.sweeps.job import status
+    from sgdlimits.sweeps.estimate import status
 
     now = status(job)
     rows = [("done", f"{now.done} of {count(now.total, 'unit')}")]

@@ -1,10 +1,11 @@
-"""How large a sweep is, and about how long it takes, from a short try."""
+"""How large a sweep is, about how long it takes, from a short try, and how far it is."""
 
 from __future__ import annotations
 
 import os
 import time
 import warnings
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from sgdlimits.sweeps.job import Sweep
@@ -66,3 +67,34 @@ def _tried(job: Sweep, unit: Unit) -> tuple[float, float]:
             share = min(1.0, share * 4)
     times = job.recipe.save if isinstance(job.recipe.save, int) else len(job.recipe.save) if job.recipe.save else 200
     return OVERHEAD_SECONDS + spent / share, dataset.nbytes / dataset.sizes["t"] * times
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a sweep is."""
+
+    done: int
+    failed: int
+    total: int
+    rate: float
+    """Units a second over the last files, 0 where none was written lately."""
+    age: float
+    """Seconds since the last file was written, infinite where there is none."""
+
+
+LATELY = 600.0
+"""Seconds over which the rate of a sweep is taken."""
+
+
+def status(job: Sweep) -> Status:
+    """How far a sweep is, from its folder alone: whoever computes it, wherever."""
+    if not os.path.isdir(job.folder):
+        return Status(0, 0, len(job.units), 0.0, float("inf"))
+    folder = Folder(job.folder)
+    left, now = list(missing(folder, job.units)), time.time()
+    failed = sum(folder.failure(unit) is not None for unit in left)
+    ages = sorted(now - entry.path.stat().st_mtime for entry in folder.entries())
+    lately = [age for age in ages if age < LATELY]
+    rate = (len(lately) - 1) / max(lately[-1] - lately[0], 1e-9) if len(lately) > 2 else 0.0
+    done = len(job.units) - len({unit.key for unit in left})
+    return Status(done, failed, len(job.units), rate, ages[0] if ages else float("inf"))

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
@@ -276,34 +275,3 @@ def as_shard(shard: Any) -> tuple[int, int] | None:
             f"shard must be (i, n) with i from 1 to n; got {in_short(shard)}. Give such as (1, 10); 1/10 on a command line."
         ) from None
     return index, shards
-
-
-@dataclass(frozen=True)
-class Status:
-    """How far a sweep is."""
-
-    done: int
-    failed: int
-    total: int
-    rate: float
-    """Units a second over the last files, 0 where none was written lately."""
-    age: float
-    """Seconds since the last file was written, infinite where there is none."""
-
-
-LATELY = 600.0
-"""Seconds over which the rate of a sweep is taken."""
-
-
-def status(job: Sweep) -> Status:
-    """How far a sweep is, from its folder alone: whoever computes it, wherever."""
-    if not os.path.isdir(job.folder):
-        return Status(0, 0, len(job.units), 0.0, float("inf"))
-    folder = Folder(job.folder)
-    left, now = list(missing(folder, job.units)), time.time()
-    failed = sum(folder.failure(unit) is not None for unit in left)
-    ages = sorted(now - entry.path.stat().st_mtime for entry in folder.entries())
-    lately = [age for age in ages if age < LATELY]
-    rate = (len(lately) - 1) / max(lately[-1] - lately[0], 1e-9) if len(lately) > 2 else 0.0
-    done = len(job.units) - len({unit.key for unit in left})
-    return Status(done, failed, len(job.units), rate, ages[0] if ages else float("inf"))
