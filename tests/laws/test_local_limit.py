@@ -127,6 +127,7 @@ def test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says(say):
         assert (np.abs(measured / expected - 1) < CHAIN_BIAS[level.name] + 5 * errors / expected).all()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("level", [sl.Chain(50), sl.SGD(50)], ids=["chain", "sgd"])
 def test_parallel_units_keep_their_ratio_at_every_step(level):
     """A ring is not left at a finite snr either: second layers and overlaps move by the same factor, to rounding."""
