@@ -127,16 +127,17 @@ def test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says(say):
         assert (np.abs(measured / expected - 1) < CHAIN_BIAS[level.name] + 5 * errors / expected).all()
 
 
-def test_parallel_units_keep_their_ratio_at_every_step():
+@pytest.mark.full
+@pytest.mark.parametrize("level", [sl.Chain(50), sl.SGD(50)], ids=["chain", "sgd"])
+def test_parallel_units_keep_their_ratio_at_every_step(level):
     """A ring is not left at a finite snr either: second layers and overlaps move by the same factor, to rounding."""
     problem, ratio = sl.presets.binary_mixture(snr=4.0, ridge=0.1), np.array([0.6, 0.8])
     weights = np.outer(ratio, [1.2, 0.5])  # along the mean and across it
     start = sl.Overlaps(a=1.1 * ratio, M=weights[:, :1], Q=weights @ weights.T)
-    for level in (sl.Chain(50), sl.SGD(50)):
-        end = sl.simulate(problem, level, start, t_max=40, runs=4, save=2, progress=False).isel(t=-1)
-        assert end.a.values.std(0).min() > 1e-3
-        np.testing.assert_allclose(end.a[:, 1] / end.a[:, 0], 4 / 3, rtol=1e-9)
-        np.testing.assert_allclose(end.M[:, 1, 0] / end.M[:, 0, 0], 4 / 3, rtol=1e-9)
+    end = sl.simulate(problem, level, start, t_max=40, runs=4, save=2, progress=False).isel(t=-1)
+    assert end.a.values.std(0).min() > 1e-3
+    np.testing.assert_allclose(end.a[:, 1] / end.a[:, 0], 4 / 3, rtol=1e-9)
+    np.testing.assert_allclose(end.M[:, 1, 0] / end.M[:, 0, 0], 4 / 3, rtol=1e-9)
 
 
 def test_angle_between_units_on_a_ring_fades_at_the_rate_of_the_ridge(say):

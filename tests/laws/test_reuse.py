@@ -23,6 +23,7 @@ def test_samples_are_those_of_one_pass_until_they_come_again():
     np.testing.assert_array_equal(longer.M[:, -1], whole.M[:, -1])
 
 
+@pytest.mark.full
 def test_several_passes_have_the_law_of_a_loop_over_an_array(same_law):
     """Tanh units in R^12, 8 samples, 5 passes."""
     d, n, passes, runs, lr = 12, 8, 5, 4000, 2.0

@@ -120,7 +120,7 @@ def _shares(ax: Axes, census: xr.Dataset, size: Size) -> None:
     if rows.sizes["point"]:
         bars = np.stack([rows.share - rows.low, rows.high - rows.share])
         how: dict = dict(fmt="o", color=OKABE_ITO[0], markersize=4, capsize=2)
-        ax.errorbar(rows.ratio * 1.06, rows.share, bars, label=f"$p = {min(size.widths)}$, chain", **how)
+        ax.errorbar(rows.ratio, rows.share, bars, label=f"$p = {min(size.widths)}$, chain", **how)
     ax.set(xscale="log", xlabel=r"ratio $r$ of the learning rates", ylim=(0, 1.03))
     ax.set_xticks(size.ratios, [f"{ratio:g}" for ratio in size.ratios])
     ax.minorticks_off()
