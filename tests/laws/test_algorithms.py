@@ -187,6 +187,21 @@ class Elastic(sl.OnePassSGD):
         return {"student": now.student + self.push(now) - 0.3 * gap, "anchor": now["anchor"] + 0.2 * gap}
 
 
+class Langevin(sl.OnePassSGD):
+    """SGD with noise of its own, which asks for no products of inputs."""
+
+    uses_noise: ClassVar[bool] = True
+
+    def step(self, now):
+        return {"student": now.student + self.push(now) + 0.8 * now.noise()}
+
+
+def langevin(rule, s, grad, d):
+    sgd(rule, s, grad, d)
+    u, a = s["student"]
+    s["student"] = u + 0.8 / d * s["rng"].normal(size=u.shape), a
+
+
 def turning(rule, s, grad, d):
     u = s["student"][0]
     sgd(rule, s, grad, d)
@@ -216,6 +231,7 @@ IN_SPACE = {
     "Decayed": decayed,
     "Scheduled": scheduled,
     "Turning": turning,
+    "Langevin": langevin,
     "Elastic": elastic,
 }
 
@@ -310,6 +326,7 @@ RULES = {
     "decayed momentum": (sl.Decayed(sl.HeavyBall(2.0, 0.5, **BOTH), 0.8), 12),
     "averaged, decayed Muon": (sl.Averaged(sl.Decayed(sl.Muon(0.7, batch=3, lr_second=1.5), 0.8)), FULL),
     "turning": (Turning(3.0, **BOTH), 6),
+    "Langevin": (Langevin(3.0, batch=3, **BOTH), 6),
     "elastic": (Elastic(3.0, **BOTH), 6),
 }
 

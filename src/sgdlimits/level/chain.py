@@ -66,7 +66,7 @@ def chain_process(problem: Problem, d: int) -> Process:
 class Samples(NamedTuple):
     """One step's b inputs as the chain sees them: coordinates in the frame, rests, label noise, classes.
 
-    Of the rests r combinations matter: all b where the algorithm asks for products of inputs, min(b, n) otherwise, with n
+    Of the rests r combinations matter: all b where the algorithm asks for products of inputs or has noise, else min(b, n), with n
     directions that move. `outside` is the diagonal, squared, of the triangular factor of their Gram matrix, and `below` what is
     below the diagonal, row by row (Bartlett). An algorithm's own noise is further inputs after the samples.
     """
@@ -138,7 +138,7 @@ class FrameChain(Process):
     def draw(self, stream: Stream) -> Samples:
         problem, algorithm = self.problem, self.problem.algorithm
         n, k, b, L = self._directions, problem.target.teachers, algorithm.batch, self._inputs
-        r = L if algorithm.uses_gram else min(L, n)
+        r = L if algorithm.uses_gram or algorithm.uses_noise else min(L, n)
         column = np.tril_indices(r, -1)[1]
         normal = stream.normal(Purpose.STEP, (k + n) * L + b + column.size)
         inside, along, z, below = jnp.split(normal, np.cumsum([k * L, n * L, b]), axis=1)
