@@ -264,6 +264,15 @@ def test_algorithms_of_another_form_have_the_form_that_all_share():
         assert r"\hat{C} K \hat{C}^{\top}" in text
 
 
+def test_scalars_of_a_network_have_an_equation_each_with_its_own_rate():
+    network = sl.Network(lambda fields, scalars: scalars["scale"] * fields.sum(), 2, {"scale": 1.0, "shift": 0.0})
+    algorithm = sl.OnePassSGD(0.1, lr_second={"scale": 0.2}, ridge=0.3)
+    text = sl.latex(sl.ProjectionProblem(sl.Target(sl.CommitteeReadout("tanh")), network, sl.SquaredLoss(), algorithm))
+    assert r"\frac{d\text{scale}}{dt} &= -\gamma_{\text{scale}}" in text
+    assert r"\gamma_{\text{scale}} = 0.2" in text
+    assert "shift" not in text
+
+
 def test_problems_show_their_equations_in_notebooks():
     problem = P.phase_retrieval()
     assert problem._repr_latex_() == f"$$\n{sl.latex(problem)}\n$$"
