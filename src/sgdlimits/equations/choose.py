@@ -29,7 +29,7 @@ def of_any(setting: Setting) -> Equations:
     model, algorithm = setting.model, setting.algorithm
     change = r"A_1 Q + Q A_1^{\top} + \hat{C} \lambda^{\top} + \lambda \hat{C}^{\top} + \hat{C} K \hat{C}^{\top}"
     share = over("b", algorithm.batch)
-    held = r"\text{on the sphere less } \tfrac{1}{2} M_{jr} \dot Q_{jj} \text{ and } \tfrac{1}{2} Q_{jl} (\dot Q_{jj} + \dot Q_{ll})"
+    half = r"\tfrac{1}{2} M_{jr} \dot Q_{jj} \text{ and } \tfrac{1}{2} Q_{jl} (\dot Q_{jj} + \dot Q_{ll})"
     ode = Row(rate("M"), times(share, mean(r"A_1 M + \hat{C} \lambda^{*\top}"))), Row(rate("Q"), times(share, mean(change)))
     step = r"W \leftarrow \left(1 + \tfrac{1}{d} A_1\right) W + \tfrac{1}{d} \hat{C} X"
     gram = r"K = \lim_{d \to \infty} \tfrac{1}{d} X X^{\top}"
@@ -38,7 +38,7 @@ def of_any(setting: Setting) -> Equations:
         Row(
             rf"\text{{rows of }} W \text{{, }} M \text{{ and }} Q \text{{ for {among(algorithm.names)}; inputs as rows of }} X"
         ),
-        *([Row(held)] if algorithm.sphere else []),
+        *([Row(rf"\text{{on the sphere less }} {half}")] if algorithm.sphere else []),
         *([Row("b", str(algorithm.batch))] if share else []),
         loss(model),
         network(setting),
