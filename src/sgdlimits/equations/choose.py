@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.equations.base import Equations, Row, rate
+from sgdlimits.equations.base import Equations, Row, over, rate, times
 from sgdlimits.equations.closed import closed_form
 from sgdlimits.equations.frame import Setting, of_sgd, parameters
 from sgdlimits.equations.polynomial import is_one_by_one, one_by_one
@@ -28,7 +28,9 @@ def of_any(setting: Setting) -> Equations:
     r"""Steps :math:`W \leftarrow (1 + A_1/d)W + (\hat C/d)X` of any algorithm: see `sgdlimits.algorithm.limit`."""
     model, algorithm = setting.model, setting.algorithm
     change = r"A_1 Q + Q A_1^{\top} + \hat{C} \lambda^{\top} + \lambda \hat{C}^{\top} + \hat{C} K \hat{C}^{\top}"
-    ode = Row(rate("M"), mean(r"A_1 M + \hat{C} \lambda^{*\top}")), Row(rate("Q"), mean(change))
+    share = over("b", algorithm.batch)
+    half = r"\tfrac{1}{2} M_{jr} \dot Q_{jj} \text{ and } \tfrac{1}{2} Q_{jl} (\dot Q_{jj} + \dot Q_{ll})"
+    ode = Row(rate("M"), times(share, mean(r"A_1 M + \hat{C} \lambda^{*\top}"))), Row(rate("Q"), times(share, mean(change)))
     step = r"W \leftarrow \left(1 + \tfrac{1}{d} A_1\right) W + \tfrac{1}{d} \hat{C} X"
     gram = r"K = \lim_{d \to \infty} \tfrac{1}{d} X X^{\top}"
     where = (
@@ -36,6 +38,8 @@ def of_any(setting: Setting) -> Equations:
         Row(
             rf"\text{{rows of }} W \text{{, }} M \text{{ and }} Q \text{{ for {among(algorithm.names)}; inputs as rows of }} X"
         ),
+        *([Row(rf"\text{{on the sphere less }} {half}")] if algorithm.sphere else []),
+        *([Row("b", str(algorithm.batch))] if share else []),
         loss(model),
         network(setting),
         *label(model),

@@ -99,20 +99,26 @@ def of_sgd(setting: Setting, closed: Closed) -> Equations:
         ode.append(Row(rate("a_{j}"), times(-1, r"\gamma_{2}", pulled(["A_{j}", decay("a_{j}")]))))
         named.append(Row("A_{j}", closed.second))
     elif setting.trains_second:
-        ode += _scalars(setting, decay)
+        ode += _scalars(setting, decay, pulled)
     words = [rf"j, l = 1, \dots, p \text{{ for students, }} {closed.teachers} \text{{ for fixed directions}}"]
     if algorithm.sphere:
         words.append(r"Q_{jj} = 1 \text{ on the sphere}")
     return Equations(tuple(ode), (*named, *closed.where, *map(Row, words)), parameters(setting))
 
 
-def _scalars(setting: Setting, decay: Any) -> list[Row]:
+def _scalars(setting: Setting, decay: Any, pulled: Any) -> list[Row]:
     """The scalars of a network that is no sum of units, by name."""
     names = setting.algorithm.trained_scalars
     names = tuple(setting.model.network.axes) if isinstance(names, bool) else names
     letter = lambda name: rf"\text{{{spelt(name)}}}"
-    inside = lambda name: total([rf"\mathbb{{E}}[\partial_{{{letter(name)}}} \ell]", decay(letter(name))])
-    return [Row(rate(letter(name)), times(-1, r"\gamma_{2}", bracket(inside(name)))) for name in names]
+    pull = lambda name: [rf"\mathbb{{E}}[\partial_{{{letter(name)}}} \ell]", decay(letter(name))]
+    return [Row(rate(letter(name)), times(-1, _second_rate(setting, name), pulled(pull(name)))) for name in names]
+
+
+def _second_rate(setting: Setting, name: str) -> str:
+    """The letter of the learning rate of a scalar."""
+    own = isinstance(getattr(setting.algorithm, "lr_second", None), dict)
+    return rf"\gamma_{{\text{{{spelt(name)}}}}}" if own else r"\gamma_{2}"
 
 
 def parameters(setting: Setting) -> tuple[tuple[str, str, Any], ...]:
@@ -125,6 +131,8 @@ def parameters(setting: Setting) -> tuple[tuple[str, str, Any], ...]:
     second = getattr(algorithm, "lr_second", None)
     if setting.trains_second and second is not None and not isinstance(second, dict):
         found.append((f"lr_second{over_batch}", r"\gamma_{2}", _known(second / b)))
+    for name, value in second.items() if isinstance(second, dict) else ():
+        found.append((f"lr_second of {name}{over_batch}", _second_rate(setting, name), _known(value / b)))
     if has_noise(model):
         found.append(("noise", r"\Delta", _known(model.target.noise)))
     if not zero(algorithm.ridge):

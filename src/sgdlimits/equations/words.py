@@ -62,7 +62,8 @@ def _(activation: PiecewiseLinear, x: str = "x") -> str:
 
 @any_unit.register
 def _(activation: Polynomial, x: str = "x") -> str:
-    power = lambda n: "" if n == 0 else x if n == 1 else rf"{x}^{{{n}}}"
+    base = f"({x})" if "^" in x else x
+    power = lambda n: "" if n == 0 else x if n == 1 else rf"{base}^{{{n}}}"
     terms = [times(c, power(n)) for n, c in enumerate(activation.coefficients) if c]
     return total(terms[::-1])
 

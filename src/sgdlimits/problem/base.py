@@ -148,6 +148,7 @@ class Problem(Part):
         >>> import sgdlimits as sl
         >>> sl.presets.phase_retrieval(lr=0.05).replace(lr=0.1, noise=0.2)
         phase_retrieval: width=1, lr=0.1, noise=0.2, sphere=True
+          1 square unit learns 1 direction from standard normal inputs; SquaredLoss(), OnePassSGD
         """
         return replaced(self, changes)
 

@@ -2,6 +2,7 @@
 
 import re
 from functools import lru_cache
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -188,7 +189,10 @@ CLOSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CLOSED)
+QUICK = ("phase retrieval", "squares", "quadratic form", "erf", "relu", "he3", "classes")
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in CLOSED])
 def test_closed_equations_are_the_drift(name):
     compare(CLOSED[name]())
 
@@ -232,7 +236,9 @@ def four_fields(problem, stats, nodes):
     return np.einsum("jx,lx,mx,nx,x->jlmn", slope, slope, value, value, mass)
 
 
-@pytest.mark.parametrize(("activation", "nodes", "most"), [("he3", 8, 1e-9), ("relu", 60, 5e-3)])
+@pytest.mark.parametrize(
+    ("activation", "nodes", "most"), [("he3", 8, 1e-9), pytest.param("relu", 60, 5e-3, marks=pytest.mark.full)]
+)
 def test_integral_over_four_fields_that_keeps_its_name_is_that_of_its_row(activation, nodes, most):
     problem = P.committee(2, 1, activation, lr=0.3, noise=0.1, train_second=True)
     compare(problem, given={"J": four_fields(problem, statistics(problem), nodes)}, tolerance=most)
@@ -258,6 +264,15 @@ def test_algorithms_of_another_form_have_the_form_that_all_share():
         assert r"\hat{C} K \hat{C}^{\top}" in text
 
 
+def test_scalars_of_a_network_have_an_equation_each_with_its_own_rate():
+    network = sl.Network(lambda fields, scalars: scalars["scale"] * fields.sum(), 2, {"scale": 1.0, "shift": 0.0})
+    algorithm = sl.OnePassSGD(0.1, lr_second={"scale": 0.2}, ridge=0.3)
+    text = sl.latex(sl.ProjectionProblem(sl.Target(sl.CommitteeReadout("tanh")), network, sl.SquaredLoss(), algorithm))
+    assert r"\frac{d\text{scale}}{dt} &= -\gamma_{\text{scale}}" in text
+    assert r"\gamma_{\text{scale}} = 0.2" in text
+    assert "shift" not in text
+
+
 def test_problems_show_their_equations_in_notebooks():
     problem = P.phase_retrieval()
     assert problem._repr_latex_() == f"$$\n{sl.latex(problem)}\n$$"
@@ -267,3 +282,12 @@ def test_problems_show_their_equations_in_notebooks():
         )._repr_latex_()
         is None
     )
+
+
+def test_page_has_what_its_code_prints(capsys):
+    page = (Path(__file__).parents[3] / "docs/latex.md").read_text(encoding="utf-8")
+    pairs = re.findall(r"```python\n([^`]+)```\n\n```\{math\}\n([^`]+)```", page)
+    for code, block in pairs:
+        exec(code, {})
+        assert capsys.readouterr().out == block
+    assert len(pairs) == 9
