@@ -30,7 +30,7 @@ for level, color in ((sl.Chain(d), "#0072B2"), (sl.Local(point, d), "#D55E00")):
     if level.name == "chain":
         left.plot(*y[:, -1].values.T, ".", color=color, markersize=3, zorder=3, label="chain")
 left.plot(*np.outer(a / radius, [-spread, spread]), color="black", linewidth=4, alpha=0.3, label="limit")
-left.plot(*np.outer([-a[1], a[0]], [-0.4, 0.4]), color="grey", linestyle="--", label="along the ring")
+left.plot(*np.outer([-a[1], a[0]], [-0.2, 0.2]), color="grey", linestyle="--", label="along the ring")
 left.legend(loc="lower right", fontsize=7)
 left.set(xlabel=r"$\sqrt{d}\,(a_1 - a_1^*)$", ylabel=r"$\sqrt{d}\,(a_2 - a_2^*)$", aspect="equal")
 right.axhline(spread**2 / 4, color="grey", linestyle=":", label="Lyapunov")

@@ -22,5 +22,6 @@ with TemporaryDirectory() as folder:
         t_max=60, keep="relative_risk",
     )  # fmt: skip
 ax = sl.plot.phase_diagram(ends, "lr", "beta", "relative_risk", theory=lambda lr, beta: lr / (1 - beta) - 1 / 6)
+ax.collections[0].set_cmap("magma")
 ax.figure.set_size_inches(5.2, 3.8)
 plt.show()

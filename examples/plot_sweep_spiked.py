@@ -21,5 +21,6 @@ with TemporaryDirectory() as folder:
         "spiked_tensor", "chain", "random", over=over, fixed={"order": 2}, folder=folder, runs=16, t_max=12, keep="overlap"
     )
 ax = sl.plot.phase_diagram(found, "snr", "d", "overlap", theory=lambda snr, d: snr - 1, label="mean overlap $|m|$")
+ax.collections[0].set_cmap("cividis")
 ax.figure.set_size_inches(5.2, 3.8)
 plt.show()

@@ -28,12 +28,12 @@ start = sl.Particles(a=np.linspace(-1, 1, p), M=np.zeros((p, 1)), q=np.ones(p))
 times = np.geomspace(1e-4, 30, 45)
 plt.rcParams.update(sl.plot.PAPER)
 figure, axes = plt.subplots(1, 3, figsize=(8.6, 3.2), layout="constrained", sharey=True)
-for ax, ratio in zip(axes, (0.1, 1e3, 1e7), strict=True):
+for ax, (name, ratio) in zip(axes, {"0.1": 0.1, "$10^3$": 1e3, "$10^7$": 1e7}.items(), strict=True):
     problem = sl.presets.single_index(series(student), series(target), lr=p, width=p, train_second=ratio)
     run = sl.simulate(problem, sl.MeanField(rtol=1e-6), start, t_max=30, save=times).isel(run=0, teacher=0)
     for n in (1, 2, 3):
         ax.semilogx(times, (run.a * run.M**n).mean("student") * student[n] / target[n], label=f"$n = {n}$")
-    ax.set(title=f"second layer at {ratio:g} lr", xlabel=r"$\gamma t/p$")
-axes[0].set_ylabel("component of the network / of the target")
+    ax.set(title=f"second layer at {name} lr", xlabel=r"$\gamma t/p$")
+axes[0].set_ylabel("component over the target's")
 axes[0].legend()
 plt.show()

@@ -99,7 +99,7 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
             f"p = {width}: it passes at {' and '.join(words)} over {gap.size} runs, which have the same random numbers in "
             f"both cases; the difference is {gap.mean():+.4f} ± {error_of(gap):.4f}, "
             f"{100 * gap.mean() / exits['fixed'].mean():+.1f} %. The ODE passes at {ode['fixed']:.3f} and "
-            f"{ode['trained']:.3f}. At the end, t = {end:.3g}, the trained entries lie between {a.min(1).mean():.2f} and "
+            f"{ode['trained']:.3f}. At the end ({end:.3g}) the trained entries lie between {a.min(1).mean():.2f} and "
             f"{a.max(1).mean():.2f} (means over runs of the smallest and the largest), their participation ratio is "
             f"{share:.2f} of the width, and the smallest overlap of a unit is {smallest:.2f}: a "
             f"{'does not become' if share > 0.5 else 'becomes'} sparse."

@@ -319,12 +319,12 @@ def _zoo(ax: Axes, rows: xr.Dataset, title: str, where: Any, size: Size) -> None
             ax.axvline(plain[0], color=colour, linewidth=0.8, linestyle=":", zorder=0)
     ax.set_yticks(list(place.values()), names)
     ax.set(xscale="log", xlabel=f"median time to leave, $t$, at $d = {size.d}$")
-    _plain_ticks(ax.xaxis)
+    plain_ticks(ax.xaxis)
     ax.set_title(title, loc="left")
     ax.legend(loc=where)
 
 
-def _plain_ticks(axis: Any) -> None:
+def plain_ticks(axis: Any) -> None:
     """Numbers 1, 2, 5, 10 on a logarithmic axis."""
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter("{x:g}")
@@ -362,7 +362,7 @@ def _against_k(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
     ks = sorted({size.k, *size.teachers})
     ax.set_xticks(ks, [str(k) for k in ks])
     ax.minorticks_off()
-    _plain_ticks(ax.yaxis)
+    plain_ticks(ax.yaxis)
     ax.set_title(f"(d) against $k$, $d = {size.d}$, batch {size.many}", loc="left")
     ax.legend()
 

@@ -33,6 +33,7 @@ from sgdlimits.figures.which_optimiser import (
     leave,
     measured,
     middle,
+    plain_ticks,
     rule,
     spoken,
     task,
@@ -318,6 +319,7 @@ def _draw_rates(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
         ax.errorbar(c, slope, 2 * error, fmt="o", color=colour, markerfacecolor="white", capsize=2, zorder=5)
     ax.errorbar([], [], [], fmt="o", color="0.4", markerfacecolor="white", capsize=2, label="measured")
     ax.set(xscale="log", xlabel="rate $c$", ylabel="escape rate, per unit of $t$", ylim=(0, None))
+    plain_ticks(ax.xaxis)
     ax.set_title(f"(a) at the plateau, $k = {size.k}$", loc="left")
     ax.legend(loc="upper left", fontsize=8)
 
