@@ -1,7 +1,8 @@
 """Make the pictures of the explorer's page and of the README again, in `docs/_static`.
 
-    python docs/pictures.py               # the film and the screenshots
-    python docs/pictures.py escape        # only the film
+    python docs/pictures.py                      # the film and the screenshots
+    python docs/pictures.py escape               # only the film
+    python docs/pictures.py explorer-dark        # only one of the screenshots
 
 The screenshots need Playwright and Chromium.
 """
@@ -44,7 +45,7 @@ def escape() -> Path:
     return path
 
 
-def screenshots() -> list[Path]:
+def screenshots(names: list[str]) -> list[Path]:
     """The page on a laptop, in dark with two settings, and on a phone."""
     from playwright.sync_api import sync_playwright
 
@@ -53,7 +54,7 @@ def screenshots() -> list[Path]:
         address = re.search(r"http://\S+", server.stdout.readline())[0]
         browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
         try:
-            return [_screenshot(browser, address, name) for name in VIEWS]
+            return [_screenshot(browser, address, name) for name in names]
         finally:
             browser.close()
             server.terminate()
@@ -70,6 +71,7 @@ def _screenshot(browser, address: str, name: str) -> Path:
         page.press("#runs", "Tab")
         page.wait_for_timeout(500)
         page.wait_for_selector("body[data-done=yes]")
+        page.evaluate("document.activeElement.blur()")
         taken = page.screenshot(full_page=name == "explorer")
     with Image.open(io.BytesIO(taken)) as picture:
         picture.convert("RGB").save(FOLDER / f"{name}.webp", quality=80, method=6)
@@ -78,5 +80,8 @@ def _screenshot(browser, address: str, name: str) -> Path:
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    for made in [escape(), *([] if "escape" in sys.argv[1:] else screenshots())]:
-        print(f"{made.name}: {made.stat().st_size / 1024:.0f} KiB")
+    wanted = sys.argv[1:] or ["escape", *VIEWS]
+    made = [escape()] if "escape" in wanted else []
+    made += screenshots([name for name in VIEWS if name in wanted])
+    for each in made:
+        print(f"{each.name}: {each.stat().st_size / 1024:.0f} KiB")

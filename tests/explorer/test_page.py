@@ -50,9 +50,9 @@ def browser():
         opened.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def page(browser, address):
-    """A page of which every request stays at the server, and whose console stays empty."""
+    """One page for all tests, of which every request stays at the server, and whose console stays empty."""
     context = browser.new_context(viewport={"width": 1366, "height": 768}, accept_downloads=True)
     page, outside, said = context.new_page(), [], []
 
@@ -147,6 +147,7 @@ def test_a_scene_of_two_settings_is_read_on_a_phone_and_with_keys_alone(page):
         reached.add(page.evaluate("document.activeElement.id || document.activeElement.dataset.export"))
         page.keyboard.press("Tab")
     assert {"preset", "scene", "log", "left", "A-lr-slider", "A-lr", "B-rule", "again", "d", "copy-link", "csv"} <= reached
+    page.set_viewport_size({"width": 1366, "height": 768})
 
 
 def test_exports_are_files_of_their_format(page):
