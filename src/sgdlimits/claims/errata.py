@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ def errata() -> str:
         ]
         if rows:
             about = f"{paper.authors} ([{paper.number}] in the [bibliography](bibliography.md)). {paper.letters}".strip()
+            about = "\n".join(textwrap.wrap(about, 126, break_long_words=False, break_on_hyphens=False))
             parts.append(f"## {paper.title}\n\n{about}\n\n{markdown(('where', 'printed', 'right', 'test and claim'), rows)}")
     rows = [
         (f"[{PAPERS[each.paper].number}], {each.where}", each.says, each.right, _shown(each))

@@ -59,7 +59,8 @@ def kappa(effort: Effort) -> Found:
 @claim(
     "one unit",
     "noise delays typical starts",
-    r"The mean exit from $y_0=\sqrt dm_0$ moves by $\frac1{\omega_M}(\log|y_0| - E\log|y_0+\sqrt\kappa\xi|)$",
+    r"The mean exit from $y_0=\sqrt dm_0$ moves by $\frac1{\omega_M}(\log\lvert y_0\rvert - E\log\lvert "
+    r"y_0+\sqrt\kappa\xi\rvert)$",
     proof="[noise](noise.md#from-a-given-start)",
 )
 def noise_delay(effort: Effort) -> Found:

@@ -59,13 +59,8 @@ def test_the_entry_that_is_farthest_off_is_shown():
 
 
 def test_claims_are_whole():
-    known = {path.stem for path in (ROOT / "src/sgdlimits/claims").glob("*.py")} - {
-        "__init__",
-        "base",
-        "one_step",
-        "audit",
-        "errata",
-    }
+    others = {"__init__", "base", "points", "one_step", "audit", "errata"}
+    known = {path.stem for path in (ROOT / "src/sgdlimits/claims").glob("*.py")} - others
     assert set(FILES) == known
     every = claims()
     assert {each.paper for each in every} == set(PAPERS)
@@ -101,7 +96,7 @@ CHEAP = [
 
 @pytest.mark.parametrize("name", CHEAP)
 def test_cheap_claims_have_the_verdict_on_record(name):
-    found = sl.audit("quick", CLAIMS[name].paper if CLAIMS else claims()[0].paper, only=name, progress=False)
+    found = sl.audit("quick", name.split(".")[0], only=name, progress=False)
     mine = next(each for each in found.judged if each.claim.name == name)
     assert mine.as_recorded, (mine.verdict, mine.numbers())
 
