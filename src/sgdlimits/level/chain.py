@@ -66,8 +66,8 @@ def chain_process(problem: Problem, d: int) -> Process:
 class Samples(NamedTuple):
     """One step's b inputs as the chain sees them: coordinates in the frame, rests, label noise, classes.
 
-    Of the rests r combinations matter: all b where the algorithm asks for products of inputs or has noise, else min(b, n), with n
-    directions that move. `outside` is the diagonal, squared, of the triangular factor of their Gram matrix, and `below` what is
+    Of the rests r combinations matter: all b where the algorithm asks for products of inputs or has noise, otherwise min(b, n),
+    with n directions that move. `outside` is the diagonal, squared, of the triangular factor of their Gram matrix, and `below` what is
     below the diagonal, row by row (Bartlett). An algorithm's own noise is further inputs after the samples.
     """
 
