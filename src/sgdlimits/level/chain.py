@@ -67,8 +67,8 @@ class Samples(NamedTuple):
     """One step's b inputs as the chain sees them: coordinates in the frame, rests, label noise, classes.
 
     Of the rests r combinations matter: all b where the algorithm asks for products of inputs or has noise, otherwise min(b, n),
-    with n directions that move. `outside` is the diagonal, squared, of the triangular factor of their Gram matrix, and `below` what is
-    below the diagonal, row by row (Bartlett). An algorithm's own noise is further inputs after the samples.
+    with n directions that move. `outside` is the diagonal, squared, of the triangular factor of their Gram matrix, and `below`
+    what is below the diagonal, row by row (Bartlett). An algorithm's own noise is further inputs after the samples.
     """
 
     inside: Float[Array, "k b runs"]
