@@ -3,8 +3,8 @@ SGD's own noise leaves the plateau earlier
 ==========================================
 
 Near the saddle of phase retrieval, noise adds to the random start: the exact chain exits
-:math:`\log(1+\kappa)/2\omega_M` before the ODE averaged over random starts, at every learning rate: the dots lie on
-the solid line and below the dashed one. Times are in samples per dimension.
+:math:`\log(1+\kappa)/2\omega_M` before the ODE averaged over random starts, at every learning rate: the dots agree
+with the solid line, below the dashed one. Times are in samples per dimension.
 """
 
 import matplotlib.pyplot as plt

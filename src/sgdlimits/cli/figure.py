@@ -32,7 +32,7 @@ def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: in
       sgdlimits figure mediocrity-1-right --quick --out figures
       sgdlimits figure all --quick
     """
-    from sgdlimits.figures.produce import summary
+    from sgdlimits.figures.index import summary
 
     if listed:
         click.echo(table((name, summary(name)) for name in FIGURES))

@@ -1,9 +1,12 @@
-"""A page of all figures in a folder, with their captions: one HTML file that loads nothing but the pictures beside it."""
+"""What each figure is in a line, and a page of all figures in a folder, which loads nothing but the pictures beside it."""
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Mapping
 from html import escape
+from importlib.util import find_spec
 from pathlib import Path
 
 from sgdlimits.figures import FIGURES
@@ -48,10 +51,16 @@ says what is smaller in it.</p>
 """
 
 
+def summary(name: str) -> str:
+    """The first sentence of a figure's docstring, without importing it."""
+    spec = find_spec(FIGURES[name])
+    assert spec is not None and spec.origin is not None, FIGURES[name]  # noqa: PT018
+    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    return re.sub(r" \[\d+\]_", "", " ".join(text.split("\n\n")[0].split())).rstrip(".")
+
+
 def page(folder: Path, failed: Mapping[str, str] | None = None) -> str:
     """The page of what a folder holds: each figure with its line, its picture, its caption and its files; those that failed."""
-    from sgdlimits.figures.produce import summary
-
     sections = {}
     for name in FIGURES:
         line, made = escape(summary(name)), all((folder / f"{name}.{kind}").is_file() for kind in ("png", "txt"))

@@ -1,13 +1,10 @@
-"""The files that a figure becomes, what it is in a line, and all figures in one go."""
+"""The files that a figure becomes, and all figures in one go."""
 
 from __future__ import annotations
 
-import ast
 import importlib
-import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,14 +13,6 @@ from sgdlimits.figures import FIGURES
 
 if TYPE_CHECKING:
     import xarray as xr
-
-
-def summary(name: str) -> str:
-    """The first sentence of a figure's docstring, without importing it."""
-    spec = find_spec(FIGURES[name])
-    assert spec is not None and spec.origin is not None, FIGURES[name]  # noqa: PT018
-    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-    return re.sub(r" \[\d+\]_", "", " ".join(text.split("\n\n")[0].split())).rstrip(".")
 
 
 def make_folder(out: str | Path) -> Path:
