@@ -1,8 +1,9 @@
-"""Make the pictures of the explorer's page and of the README again, in `docs/_static`.
+"""Make the pictures of README and documentation again, in `docs/_static`.
 
-    python docs/pictures.py                      # the film and the screenshots
-    python docs/pictures.py escape               # only the film
-    python docs/pictures.py explorer-dark        # only one of the screenshots
+    make demo                                         # the files of the first two
+    python docs/pictures.py                           # all of them
+    python docs/pictures.py four-levels escape        # the demo's figure, and its runs as a film
+    python docs/pictures.py explorer-dark             # one of the screenshots
 
 The screenshots need Playwright and Chromium.
 """
@@ -16,12 +17,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
 from PIL import Image
 
 import sgdlimits as sl
 
 FOLDER = Path(__file__).parent / "_static"
+LABELS = {"sgd": "SGD on the weights", "chain": "exact chain", "ode": r"ODE, $d\to\infty$"}
 VIEWS = {
     "explorer": {"viewport": {"width": 1280, "height": 800}},
     "explorer-dark": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"},
@@ -31,17 +33,27 @@ SCENES = {"explorer": 0, "explorer-dark": 2, "explorer-phone": 0}
 """Which starting point of phase retrieval is seen."""
 
 
-def escape() -> Path:
-    """A film of runs of phase retrieval that leave the plateau, each at its own time, around the ODE."""
-    problem, start, how = sl.presets.phase_retrieval(lr=0.05), sl.RandomInit(d=3000), {"t_max": 70, "seed": 0, "save": 141}
-    runs = {
-        "exact chain": sl.simulate(problem, sl.Chain(d=3000), start, runs=24, **how),
-        "ODE": sl.simulate(problem, sl.ODE(), start, runs=24, **how),
-    }
-    with plt.rc_context(sl.plot.PAPER):
-        film = sl.plot.animate(runs, frames=48, seconds=6, band=None)
-        path = FOLDER / "escape.webp"
-        film.save(path, writer="pillow", dpi=80)
+def still(folder: Path) -> Path:
+    """The demo's figure with fewer colours, which makes it small."""
+    path = FOLDER / "four-levels.png"
+    Image.open(folder / "demo.png").convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+    return path
+
+
+def film(folder: Path) -> Path:
+    """Risk and overlap of the demo's runs, growing with time."""
+    path = FOLDER / "escape.gif"
+    datasets = {label: sl.load(folder / f"demo-{name}.nc") for name, label in LABELS.items()}
+    mpl.use("Agg")
+    with mpl.rc_context({**sl.plot.PAPER, "figure.dpi": 75, "savefig.dpi": 75}):
+        growing = sl.plot.animate(datasets, frames=32, seconds=4, singles={LABELS["sgd"]: 12})
+        growing.save(path, writer="pillow")
+    frames, picture = [], Image.open(path)
+    for place in range(picture.n_frames):
+        picture.seek(place)
+        frames.append(picture.convert("RGB").quantize(24, dither=Image.Dither.NONE))
+    lengths = [125] * (len(frames) - 1) + [2500]
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=lengths, loop=0, optimize=True)
     return path
 
 
@@ -78,10 +90,15 @@ def _screenshot(browser, address: str, name: str) -> Path:
     return FOLDER / f"{name}.webp"
 
 
-if __name__ == "__main__":
+def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    wanted = sys.argv[1:] or ["escape", *VIEWS]
-    made = [escape()] if "escape" in wanted else []
-    made += screenshots([name for name in VIEWS if name in wanted])
-    for each in made:
+    wanted = sys.argv[1:] or [*DEMO, *VIEWS]
+    made = [make(Path("sgdlimits-demo")) for name, make in DEMO.items() if name in wanted]
+    for each in made + screenshots([name for name in VIEWS if name in wanted]):
         print(f"{each.name}: {each.stat().st_size / 1024:.0f} KiB")
+
+
+DEMO = {"four-levels": still, "escape": film}
+
+if __name__ == "__main__":
+    main()
