@@ -117,7 +117,9 @@ def small(thing):
     )  # fmt: skip
 
 
-FORMULAS = {name: thing for name, thing in GUARDED.items() if small(thing) and not {"starts", "ax"} & set(checks_of(thing))}
+FORMULAS = {
+    name: thing for name, thing in GUARDED.items() if small(thing) and not {"starts", "ax", "effort"} & set(checks_of(thing))
+}
 
 
 def finite(result):

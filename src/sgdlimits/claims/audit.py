@@ -200,7 +200,7 @@ def audit(effort: str = "default", paper: str | None = None, only: str | None = 
 
     Parameters
     ----------
-    effort : "quick", "default" (about three minutes of one core) or "full": statistical claims have 1/4, 1 and 16 times
+    effort : "quick", "default" (about a minute and a half of one core) or "full": statistical claims have 1/4, 1 and 16 times
         their usual runs
     paper : "mediocrity", "effective", "quadratic", "preprint", "slides" or "new_results"; all by default
     only : claims whose name, place or title contains this word
