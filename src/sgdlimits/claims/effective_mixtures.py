@@ -136,6 +136,26 @@ def xor_served(a: np.ndarray, M: np.ndarray) -> bool:
 
 
 @claim(
+    "after Proposition 4.3", "rings at a finite snr",
+    r"From a ring runs cross into the quadrants of the optima on a much larger time scale at finite $\lambda$.",
+    right=r"They stay: units that share a ring keep the ratio of their weights in every step, at every $\lambda$, and their "
+    "angle fades at the rate of the ridge. "
+    "See [Effective dynamics](effective_dynamics.md#on-longer-times-the-rings-at-a-finite-snr)",
+    kind="disagreement",
+    tests="`test_parallel_units_keep_their_ratio_at_every_step`, "
+    f"`test_angle_between_units_on_a_ring_fades_at_the_rate_of_the_ridge` {LOCAL}",
+)  # fmt: skip
+def rings_are_kept(effort: Effort) -> Found:
+    """The spread over runs of the place on a ring; as printed it would be that of its radius, which noise moves freely."""
+    problem, ratio = sl.presets.binary_mixture(snr=4.0, ridge=0.1), np.array([0.6, 0.8])
+    weights = np.outer(ratio, [1.2, 0.5])  # along the mean and across it
+    start = overlaps(1.1 * ratio, weights[:, :1], weights @ weights.T)
+    how = {"t_max": 40, "runs": effort.runs(64, 16), "save": 2, "progress": False}
+    end = sl.simulate(problem, sl.Chain(50), start, **how).a.values[:, -1]
+    return compare(np.log(end[:, 1] / end[:, 0]).std(), 0.0, np.log(np.linalg.norm(end, axis=1)).std(), atol=1e-9)
+
+
+@claim(
     "section 5", "3/32 of the runs are optimal", "The probability $3/32$ follows from the limiting ODE.",
     right=r"The signs of $m$ at order $N^{-1/2}$ decide: start the ODE from the random start at finite $N$.", kind="misprint",
     tests=f"`test_xor_mixture_has_39_components_of_which_24_are_stable` {MIXED}, "
