@@ -98,7 +98,7 @@ class Groups(LoadScopeScheduling):
         folder = Path(module).parts[1]
         if folder == "contracts" and test.endswith("]"):
             return f"{module}[{test[:-1].rpartition('[')[2]}]"
-        return module if folder in {"cli", "laws", "plot", "unit"} else str(nodeid)
+        return module if folder in {"cli", "explorer", "laws", "plot", "unit"} else str(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -15,7 +15,6 @@ from sgdlimits.algorithm.base import Wrapper
 from sgdlimits.algorithm.coordinates import Coordinatewise
 from sgdlimits.kernel import cache, lanes
 from sgdlimits.kernel.choose import gpu_present
-from sgdlimits.problem.presets import PRESETS
 
 D, STEPS = 200, 1000
 GO = {"t_max": STEPS / D, "runs": 5, "save": 3, "progress": False}
@@ -43,22 +42,9 @@ def same_paths(problem, fast, rtol=1e-9, reference="xla", **changes):
         np.testing.assert_allclose(one[name], other[name], rtol=rtol, atol=rtol, err_msg=name)
 
 
-def small(preset):
-    """A preset with its defaults, where that is at most five units wide."""
-    needed = {name: {"means": [[1.0], [-1.0]], "labels": [1.0, 0.0]}.get(name) for name in inspect.signature(preset).parameters}
-    problem = preset(**{name: value for name, value in needed.items() if value is not None})
-    return problem if problem.directions.width <= 5 else None
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_has_the_paths_of_xla(name, fast):
-    problem = small(PRESETS[name])
-    same_paths(problem, fast)
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_problem_of_the_contracts_has_the_paths_of_xla(name, fast):
+    """Every preset is among them."""
     same_paths(PROBLEMS[name](), fast, d=1024, t_max=1.0)
 
 

@@ -87,13 +87,13 @@ SCENES: dict[str, list[dict[str, Any]]] = {
     "xor_mixture": [
         scene(
             "few of the runs learn",
-            "Four classes need four units, one each; most runs end at an accuracy of 3/4 or below.",
-            parameters={"snr": 1000.0, "ridge": 0.1}, d=500, t_max=30, runs=16, view={"right": "accuracy"},
+            "Four classes without noise need four units, one each; few runs find all four.",
+            parameters={"snr": "inf", "ridge": 0.1}, d=500, t_max=30, runs=16, view={"right": "accuracy"},
         ),
         scene(
             "more units help",
             "With eight units instead of four more runs find all four classes.",
-            parameters={"snr": 1000.0, "ridge": 0.05, "width": 4}, other={"parameters": {"width": 8}}, d=500, t_max=30, runs=16,
+            parameters={"snr": "inf", "ridge": 0.05, "width": 4}, other={"parameters": {"width": 8}}, d=500, t_max=30, runs=16,
             view={"right": "accuracy"},
         ),
     ],

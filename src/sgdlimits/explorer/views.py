@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 import xarray as xr
 
-from sgdlimits.analysis import FixedPoints, exit_times, fixed_points, hessian_spectrum, summarise
+from sgdlimits.analysis import FixedPoints, exit_times, hessian_spectrum, summarise
+from sgdlimits.analysis.fixed_points.find import search_with
+from sgdlimits.analysis.fixed_points.system import OutOfTime, Watch
 from sgdlimits.analysis.origin import overlap_name
 from sgdlimits.errors import BadInput
 from sgdlimits.explorer.setting import Setting
@@ -111,11 +115,24 @@ def exits(setting: Setting, datasets: dict[str, xr.Dataset]) -> dict[str, Any]:
             "rows": {name: listed((each.value, each.low, each.high)) for name, each in rows.items()}}  # fmt: skip
 
 
-def found_points(setting: Setting) -> FixedPoints:
-    """The fixed points of the setting's ODE that are found in a while."""
+class Patience(Watch):
+    """A watch that also ends a search that nobody waits for any more."""
+
+    def __init__(self, wanted: Callable[[], bool]) -> None:
+        super().__init__("", SEARCH, progress=False)
+        self.wanted = wanted
+
+    def tick(self, points: int = 1) -> None:
+        super().tick(points)
+        if self.end < math.inf and not self.wanted():
+            raise OutOfTime
+
+
+def found_points(setting: Setting, wanted: Callable[[], bool]) -> FixedPoints:
+    """The fixed points of the setting's ODE that are found in a while, or as long as they are wanted."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return fixed_points(setting.problem.limit, count=32, seconds=SEARCH, progress=False)
+        return search_with(Patience(wanted), setting.problem.limit, count=32)
 
 
 def portrait(

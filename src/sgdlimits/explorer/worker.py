@@ -226,7 +226,7 @@ class Worker:
 
         for side, setting in enumerate(job.settings):
             if job is self.job and job.pieces.get((side, "ode")):
-                job.points[side] = found_points(setting)
+                job.points[side] = found_points(setting, lambda: job is self.job)
 
     def wait(self, job: Job, event: threading.Event) -> bool:
         """Whether an event came before a newer job did."""

@@ -84,13 +84,21 @@ def fixed_points(
     >>> [(each.copies, each.stability, round(abs(float(each.point.M[0, 0])), 6)) for each in found]
     [(2, 'stable', 1.0), (1, 'unstable', 0.0)]
     """
+    watch = Watch(getattr(problem.limit, "name", type(problem).__name__), seconds, progress)
+    return search_with(watch, problem, starts, count, symmetries, basins, runs, seed, corrector)
+
+
+def search_with(
+    watch: Watch, problem: Problem, starts: Start | PyTree | None = None, count: int | None = None,
+    symmetries: str | Sequence[Callable[[PyTree], PyTree]] = "auto", basins: Start | PyTree | None = None, runs: int = 400,
+    seed: int = 0, corrector: bool = True,
+) -> FixedPoints:  # fmt: skip
+    """`fixed_points`, with a watch of one's own that says when the search ends."""
     problem = problem.limit
     drawn = STARTS if count is None else count
     numbers = ("numbers", 8 * problem.size)
     check_room([("starts", drawn), numbers], "Give a smaller count or width.")
     check_room([("runs", 0 if basins is None else runs), numbers], "Give fewer runs, or a smaller width.")
-    name = getattr(problem, "name", type(problem).__name__)
-    watch = Watch(name, seconds, progress)
     try:
         batch = draw_starts(problem, drawn, seed) if starts is None else _batch(problem, starts, drawn, seed)
         ends = None if basins is None else _batch(problem, basins, runs, seed)
@@ -104,11 +112,11 @@ def fixed_points(
             watch.arm()
             search.run(None if ends is None else system.rows(ends))
         except OutOfTime:
-            return search.table(name, f"after {seconds:g} s")
+            return search.table(watch.name, f"after {watch.seconds:g} s")
         except KeyboardInterrupt:
             stopped = f"by Ctrl-C after {time.monotonic() - watch.begin:.0f} s"
-            raise SearchInterrupted(search.table(name, stopped)) from None
-        return search.table(name)
+            raise SearchInterrupted(search.table(watch.name, stopped)) from None
+        return search.table(watch.name)
     finally:
         watch.stop()
 

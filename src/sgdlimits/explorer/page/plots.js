@@ -55,7 +55,7 @@ function draw(id, { data, series, x, y, bands, hook, form, ranges }) {
   const kept = { key, hook, ranges: ranges || {} };
   const range = (name, log) => (u, low, high) => {
     if (kept.ranges[name]) return kept.ranges[name];
-    if (low === null || !Number.isFinite(low)) return log ? [.1, 1] : [0, 1];
+    if (low === null || !Number.isFinite(low) || !Number.isFinite(high)) return log ? [.1, 1] : [0, 1];
     if (log) return [low / 1.15, high * 1.15];
     const room = .04 * (high - low || Math.abs(high) || 1);
     return [low - room, high + room];
@@ -63,7 +63,7 @@ function draw(id, { data, series, x, y, bands, hook, form, ranges }) {
   kept.plot = new uPlot({
     width, height, series: [{}, ...series], bands: bands || [], legend: { show: false }, pxAlign: false,
     cursor: { drag: { x: false, y: false }, points: { show: false } },
-    scales: { x: { time: false, distr: x.log ? 3 : 1, range: x.log ? range("x", true) : (u, low, high) => kept.ranges.x || [low, high] },
+    scales: { x: { time: false, distr: x.log ? 3 : 1, range: range("x", x.log) },
       y: { distr: y.log ? 3 : 1, range: range("y", y.log) } },
     axes: [axis(x, false), axis(y, true)],
     hooks: { draw: [(u) => { if (kept.hook) { u.ctx.save(); kept.hook(u, u.ctx, devicePixelRatio); u.ctx.restore(); } }] },
@@ -96,6 +96,7 @@ function bars(u, ctx, items, width, ratio) {
 // Histogram of exit times of each side, and vertical lines for what theory says.
 function exitPlot(id, sides, end) {
   const every = sides.flatMap((side) => [...side.exited, ...side.marks.map((m) => m.t)]).filter((t) => t !== null && t <= 1.5 * end);
+  if (!every.length) every.push(0, end);  // nobody exits, and theory says so
   const first = Math.min(...every), last = Math.max(...every), room = .06 * (last - first || last || end);
   const low = first < .4 * last ? 0 : first - room, high = last + room, bins = 24, width = (high - low) / bins;
   const items = [];
