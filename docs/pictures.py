@@ -49,9 +49,11 @@ def film(folder: Path) -> Path:
         growing = sl.plot.animate(datasets, frames=32, seconds=4, singles={LABELS["sgd"]: 12})
         growing.save(path, writer="pillow")
     frames, picture = [], Image.open(path)
+    picture.seek(picture.n_frames - 1)
+    palette = picture.convert("RGB").quantize(40, method=Image.Quantize.MAXCOVERAGE)  # colours of few pixels count too
     for place in range(picture.n_frames):
         picture.seek(place)
-        frames.append(picture.convert("RGB").quantize(24, dither=Image.Dither.NONE))
+        frames.append(picture.convert("RGB").quantize(palette=palette, dither=Image.Dither.NONE))
     lengths = [125] * (len(frames) - 1) + [2500]
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=lengths, loop=0, optimize=True)
     return path

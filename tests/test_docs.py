@@ -135,7 +135,7 @@ def test_commands_on_the_pages_exist(page, tmp_path, monkeypatch):
     from sgdlimits.figures import FIGURES
 
     monkeypatch.chdir(tmp_path)
-    for words in map(shlex.split, commands(page)):
+    for words in (shlex.split(line, comments=True) for line in commands(page)):
         command: click.Command = main
         context, rest = click.Context(command, info_name="sgdlimits"), words[1:]
         while isinstance(command, click.Group) and rest:

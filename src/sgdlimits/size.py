@@ -33,7 +33,7 @@ def check_room(what: Sequence[tuple[str, float]], remedy: str) -> None:
     >>> check_room([("runs", 1e12), ("saved times", 200), ("numbers each", 4)], "Take fewer runs.")
     Traceback (most recent call last):
         ...
-    sgdlimits.errors.BadInput: 1e+12 runs x 200 saved times x 4 numbers each take 5.8e+03 TiB, ... Take fewer runs.
+    sgdlimits.errors.BadInput: 1e+12 runs x 200 saved times x 4 numbers each take 5800 TiB, ... Take fewer runs.
     """
     if words := too_large(math.prod(float(count) for _, count in what)):
         product = " x ".join(f"{count:.12g} {noun}" for noun, count in what)

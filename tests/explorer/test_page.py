@@ -92,7 +92,7 @@ def choose(page, preset: str) -> None:
 
 def numbers(page) -> None:
     """Wait until there are numbers of the chain and the ODE, and not of a setting before; fixed points may follow."""
-    page.wait_for_selector("#numbers:not(.stale) tbody tr:nth-child(2)")
+    page.wait_for_selector("#numbers:not(.stale) tr:has(th:text-is('exact chain')) + tr:has(th:text-is('ODE'))")
 
 
 def finish(page) -> None:

@@ -184,7 +184,13 @@ def claims(paper: str | None = None, only: str | None = None) -> list[Claim]:
     for file in FILES:
         import_module(f"sgdlimits.claims.{file}")
     text = lambda claim: f"{claim.name} {claim.where} {claim.title}".lower()
-    chosen = [each for each in CLAIMS.values() if paper in (None, each.paper) and (only or "").lower() in text(each)]
+    papers = list(PAPERS)
+    place = lambda each: (papers.index(each.paper), each.compute.__module__, each.compute.__code__.co_firstlineno)
+    chosen = [
+        each
+        for each in sorted(CLAIMS.values(), key=place)
+        if paper in (None, each.paper) and (only or "").lower() in text(each)
+    ]
     if not chosen:
         raise BadInput(f"only must be a part of a claim's name or title; got {in_short(only)}. Leave it out to see all.")
     return chosen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -71,7 +72,7 @@ def number(value: Any) -> str:
         return rf"\begin{{pmatrix}} {lines} \end{{pmatrix}}"
     if isinstance(value, (bool, np.bool_)):
         return rf"\text{{{value}}}"
-    if not math.isfinite(value):
+    if not isinstance(value, Fraction) and not math.isfinite(value):
         return _decimal(value)
     exact, short = Fraction(value), Fraction(value).limit_denominator(LARGEST_DENOMINATOR)
     if abs(exact - short) > Fraction(1, 10**14) * abs(short) or (short.denominator > 8 and len(repr(float(exact))) < 6):
@@ -80,8 +81,10 @@ def number(value: Any) -> str:
     return str(short) if whole else ("-" if short < 0 else "") + frac(str(abs(short.numerator)), str(short.denominator))
 
 
-def _decimal(value: Any) -> str:
-    mantissa, _, power = f"{float(value):.6g}".replace("inf", r"\infty").partition("e")
+def _decimal(value: float | Fraction) -> str:
+    """Six digits, of fractions beyond the range of floating-point numbers too."""
+    plain = Decimal(value.numerator) / value.denominator if isinstance(value, Fraction) else value
+    mantissa, _, power = f"{plain:.6g}".replace("inf", r"\infty").partition("e")
     tens = rf"10^{{{int(power)}}}" if power else ""
     return tens if power and mantissa == "1" else rf"{mantissa} \times {tens}" if power else mantissa
 

@@ -40,6 +40,12 @@ function axis({ label, log, whole }, side) {
     filter, values: (_, splits) => splits.map(short), ...(whole ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500] } : {}) };
 }
 
+// A range in which ticks differ: uPlot looks for them for ever where one is narrower than the rounding of its numbers.
+function wide([low, high]) {
+  const least = 1e-6 * Math.max(Math.abs(low), Math.abs(high)) || 1e-6;
+  return high - low < least ? [low - least, high + least] : [low, high];
+}
+
 // Draw series on axes; the plot is kept while its form stays, and only its data change.
 function draw(id, { data, series, x, y, bands, hook, form, ranges }) {
   const { box, width, height } = place(id);
@@ -54,11 +60,11 @@ function draw(id, { data, series, x, y, bands, hook, form, ranges }) {
   box.innerHTML = "";
   const kept = { key, hook, ranges: ranges || {} };
   const range = (name, log) => (u, low, high) => {
-    if (kept.ranges[name]) return kept.ranges[name];
+    if (kept.ranges[name]) return wide(kept.ranges[name]);
     if (low === null || !Number.isFinite(low) || !Number.isFinite(high)) return log ? [.1, 1] : [0, 1];
     if (log) return [low / 1.15, high * 1.15];
     const room = .04 * (high - low || Math.abs(high) || 1);
-    return [low - room, high + room];
+    return wide([low - room, high + room]);
   };
   kept.plot = new uPlot({
     width, height, series: [{}, ...series], bands: bands || [], legend: { show: false }, pxAlign: false,
