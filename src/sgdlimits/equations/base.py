@@ -83,7 +83,10 @@ def number(value: Any) -> str:
 
 def _decimal(value: float | Fraction) -> str:
     """Six digits, of fractions beyond the range of floating-point numbers too."""
-    plain = Decimal(value.numerator) / value.denominator if isinstance(value, Fraction) else value
+    try:
+        plain: float | Decimal = float(value)
+    except OverflowError:
+        plain = Decimal(value.numerator) / value.denominator  # type: ignore[union-attr]
     mantissa, _, power = f"{plain:.6g}".replace("inf", r"\infty").partition("e")
     tens = rf"10^{{{int(power)}}}" if power else ""
     return tens if power and mantissa == "1" else rf"{mantissa} \times {tens}" if power else mantissa

@@ -165,11 +165,14 @@ def test_a_claim_that_fails_is_open_with_its_reason_and_not_as_recorded(one_more
 
 
 def test_an_interruption_keeps_what_was_found(one_more):
-    def stop(effort):
+    def first(effort):
+        return compare(1.0, 1.0)
+
+    def second(effort):
         raise KeyboardInterrupt
 
-    one_more("slides.zzz_first", lambda effort: compare(1.0, 1.0))
-    one_more("slides.zzz_second", stop)
+    one_more("slides.zzz_first", first)
+    one_more("slides.zzz_second", second)
     with pytest.raises(AuditInterrupted) as stopped:
         sl.audit(only="zzz", progress=False)
     found = stopped.value.found
