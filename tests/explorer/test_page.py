@@ -65,7 +65,7 @@ def page(browser, address):
 
     context.route("**/*", only_here)
     page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("pageerror", lambda error: said.append(error.stack or str(error)))
     page.set_default_timeout(LONG)
     page.goto(address)
     page.wait_for_selector("#A-lr, #A-snr")

@@ -153,8 +153,8 @@ function ask(now) {
   clearTimeout(waiting);
   document.body.dataset.done = "";
   toLink();
+  job += 1;  // from now on what comes of the settings before is not shown
   waiting = setTimeout(() => {
-    job += 1;
     if (!socket || socket.readyState !== WebSocket.OPEN) { connect(); return; }
     document.body.dataset.asked = String(performance.now());
     socket.send(JSON.stringify({ kind: "run", job, settings: SIDES.filter((s) => state[s]).map((s) => message(state[s])), plane: state.plane }));

@@ -33,10 +33,22 @@ function named(splits) {
   return some.find((each) => each.filter((v) => v !== null).length > 1) || splits;
 }
 
+// Where ticks stand: multiples of a step, or of powers of ten. Counted, since uPlot's own loop has no end for some ranges.
+function ticks(log) {
+  return (_, __, low, high, step) => {
+    if (log) {
+      const from = Math.floor(Math.log10(low)), powers = Array.from({ length: Math.min(Math.ceil(Math.log10(high)) - from + 1, 80) }, (_, i) => 10 ** (from + i));
+      return powers.flatMap((power) => Array.from({ length: 9 }, (_, i) => (i + 1) * power)).filter((v) => v >= low && v <= high);
+    }
+    const first = Math.ceil(low / step), count = Math.floor(high / step) - first + 1;
+    return count > 0 && count < 200 ? Array.from({ length: count }, (_, i) => Number(((first + i) * step).toPrecision(12))) : [low, high];
+  };
+}
+
 function axis({ label, log, whole }, side) {
   const filter = (_, splits) => (log ? named(splits) : splits);
   return { label, labelSize: 18, labelFont: "12px sans-serif", font: "11px sans-serif", stroke: colour("faint"), size: side ? 52 : 32,
-    space: side ? 30 : 60, grid: { stroke: faded(colour("line"), .7), width: 1, filter }, ticks: { stroke: colour("line"), size: 4, filter },
+    space: side ? 30 : 60, splits: ticks(log), grid: { stroke: faded(colour("line"), .7), width: 1, filter }, ticks: { stroke: colour("line"), size: 4, filter },
     filter, values: (_, splits) => splits.map(short), ...(whole ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500] } : {}) };
 }
 
