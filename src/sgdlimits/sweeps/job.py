@@ -18,6 +18,7 @@ import xarray as xr
 
 from sgdlimits.domain import DOMAINS, checked, optional
 from sgdlimits.errors import BadInput, check_count, in_short
+from sgdlimits.files import clear
 from sgdlimits.progress import bar
 from sgdlimits.sweeps.choose import as_engine
 from sgdlimits.sweeps.collect import collect
@@ -221,6 +222,7 @@ def _computed(job: Sweep, units: list[Unit], folder: Folder, engine: Any, retry:
             finally:
                 running.close()
                 computing.close()
+                clear(folder.path)  # what processes that were killed have left
     if failed:
         _tell(job.folder, failed, total)
     return units

@@ -23,5 +23,5 @@ def small(tmp_path):
 
 @pytest.fixture
 def contents(tmp_path):
-    """A function that gives the files of a folder, by name."""
-    return lambda folder: {path.name: path.read_bytes() for path in (tmp_path / folder).iterdir()}
+    """A function that gives the files of a folder, by name. A process that is ending may yet have a partial one there."""
+    return lambda folder: {path.name: path.read_bytes() for path in (tmp_path / folder).glob("[!.]*")}

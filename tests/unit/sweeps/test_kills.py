@@ -92,7 +92,7 @@ def test_a_killed_sweep_with_a_pool_goes_on(tmp_path):
         over = sl.grid(lr=[0.05 + 0.001 * i for i in range(30)])
         how = dict(over=over, folder=tmp_path / name, runs=4, t_max=50, keep="final_risk", engine=engine, progress=False)
         sl.sweep("phase_retrieval", sl.Chain(30), sl.RandomInit(30), **how)
-        return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+        return {path.name: path.read_bytes() for path in (tmp_path / name).glob("[!.]*")}
 
     code = inspect.getsource(sweep)
     program = f"import sgdlimits as sl; from pathlib import Path; tmp_path = Path({str(tmp_path)!r})\n{textwrap.dedent(code)}"
