@@ -59,7 +59,8 @@ class Version:
         self.process = subprocess.Popen([sys.executable, "-c", CHILD], stdin=-1, stdout=-1, stderr=-3, text=True, env=there)
 
     def seconds(self, case: str) -> float:
-        assert self.process.stdin and self.process.stdout
+        assert self.process.stdin
+        assert self.process.stdout
         print(case, file=self.process.stdin, flush=True)
         return float(self.process.stdout.readline())
 
