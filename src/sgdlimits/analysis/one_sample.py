@@ -156,7 +156,7 @@ class SpikeSample(OneSample):
         problem, k = self.problem, self.problem.order
         x = jnp.stack([stats.m, jnp.sqrt(stats.r2)])[:, None]
         inward, along = problem.pulls(stats)
-        noise = contracted_noise(k, jnp.broadcast_to(x, draws.points.shape), draws.points, axis=0)
+        noise = contracted_noise(k, jnp.broadcast_to(x, draws.points.shape), draws.points, lambda a, b: (a * b).sum(0))
         gradient = problem.lr * (inward * x - along * np.array([[1.0], [0.0]]) - 2 * noise)
         outside = 4 * problem.lr**2 * k * stats.squared_norm ** (k - 1) * draws.outside
         second = jnp.stack([jnp.zeros_like(outside), gradient[1] ** 2 + outside])

@@ -179,9 +179,6 @@ class LinearDiffusion(Process):
         place = lambda x: self.problem.from_vector(centre.at[np.asarray(self.free)].add(x), self.point)
         return jax.vmap(place)(runs_first(state))
 
-    def risk(self, state):
-        return self.problem.over_runs(self.problem.risk, self.statistics(state))
-
 
 @eqx.filter_jit
 def _departures(process: LinearDiffusion, stats: PyTree) -> Float[Array, "n runs"]:

@@ -24,7 +24,7 @@ from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Stream
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.trees import in_vectors, one_of
 
 CALL_SECONDS = 0.3
 """How long one call of the compiled loop should take: progress, Ctrl-C and dropping ended runs happen between calls."""
@@ -63,14 +63,19 @@ class Process(eqx.Module):
     def statistics(self, state: PyTree) -> PyTree:
         """The statistics of the states, runs first."""
 
-    @abc.abstractmethod
-    def risk(self, state: PyTree) -> Float[Array, " runs"]:
-        """The population risk of the states."""
+    def risk(self, state: PyTree, stats: PyTree) -> Float[Array, " runs"]:
+        """The population risk of the states, which have these statistics."""
+        return self.problem.over_runs(self.problem.risk, stats)
 
     @property
     def numbers(self) -> int:
         """About how many numbers the steps of one run take."""
         return 0
+
+    @property
+    def alike_alone(self) -> bool:
+        """Whether one run alone is compiled into the same operations as one of several."""
+        return True
 
     @property
     def small(self) -> bool:
@@ -260,7 +265,8 @@ class March(Journey):
         return compiled(_observe, self.process, self.job.observe, quick=True)
 
     def _observed(self, carry: Carry | None = None):
-        return jax.tree.map(np.asarray, self._look((carry or self.carry).state))
+        now = carry or self.carry
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[: len(now.moving)], self._look(now.state))
 
     @property
     def _share(self) -> float:
@@ -288,9 +294,10 @@ def _begin(process: Process, until: Condition, state: PyTree) -> tuple[PyTree, B
 
 
 def _observe(process: Process, observe: Observe, state: PyTree) -> tuple[PyTree, dict[str, Array]]:
-    stats = process.statistics(state)
+    """Statistics and observables, filled up to whole vectors, so that those of a run are the same in any batch."""
+    stats = in_vectors(process.statistics(state))
     more = process.problem.over_runs(process.problem.observables, stats)
-    return stats, {"risk": process.risk(state), **more, **observe.of_runs(process.problem, stats)}
+    return stats, {"risk": process.risk(state, stats), **more, **observe.of_runs(process.problem, stats)}
 
 
 def _few(moving: np.ndarray) -> np.ndarray | None:

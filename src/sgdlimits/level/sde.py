@@ -165,9 +165,6 @@ class Diffusion(Process):
     def statistics(self, state: PyTree) -> PyTree:
         return runs_first(state)
 
-    def risk(self, state: PyTree) -> Float[Array, " runs"]:
-        return self.problem.over_runs(self.problem.risk, runs_first(state))
-
 
 class CovarianceDiffusion(Diffusion):
     """Gaussian noise from a root of the covariance: for problems with few statistics."""

@@ -23,7 +23,8 @@ from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import MOST_NORMALS, Purpose, Stream
 from sgdlimits.statistics.frame import frame_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, rows_of, updated
-from sgdlimits.statistics.trees import runs_first
+from sgdlimits.statistics.rows import products, row_products
+from sgdlimits.statistics.trees import runs_first, runs_last
 
 COSTLY = 128
 """From this dimension on runs cost too much for batches to be filled up."""
@@ -64,9 +65,11 @@ class SGD(Level):
 
 
 class Weighing(Marching):
-    """Every run costs its share: batches are not filled up."""
+    """Every run costs its share: batches are not filled up, but for one run where that would not be computed as in others."""
 
-    flat: ClassVar[int] = 1
+    @property
+    def flat(self) -> int:  # type: ignore[override]
+        return 1 if self.process.alike_alone else 2
 
 
 @singledispatch
@@ -117,6 +120,11 @@ class WeightProcess(Process):
         width, rule = self.problem.network.width, self.problem.algorithm
         return self.d * (width * len(rule.names) + rule.inputs(width) * self.block)
 
+    @property
+    def alike_alone(self):
+        """Steps that are linear in the gradient, without memory, are products that see to it."""
+        return self.problem.algorithm.linear and not self.problem.algorithm.memory
+
     def start(self, stats: Overlaps) -> Weights:
         n, k = stats.M.shape[1:]
         room = min(n, self.d - k)
@@ -140,29 +148,29 @@ class WeightProcess(Process):
     def step(self, state: Weights, inputs: Batch, now: Moment) -> Weights:
         problem, x, per = self.problem.at(now.t), inputs.x, 1 / self.d
         rule, names = problem.algorithm, state.names
-        fields = jnp.einsum("rnd,brd->nbr", state.W, x)
+        X = jnp.swapaxes(x, 0, 1)
+        fields = runs_last(products(state.W, X))
         fixed = jnp.einsum("ks,brs->kbr", self.frame, x[:, :, : self.frame.shape[0]])
+        rows = {name: rows_of(names, name, problem.network.width) for name in names}
 
-        def one(fields, fixed, z, c, x, at: Weights):
-            rows = {name: at.W[rows_of(names, name, problem.network.width)] for name in names}
-            products, inputs = lambda i, j: rows[i] @ rows[j].T, lambda: per * (x @ x.T)
-            return moves(rule, view(rule, problem.model, per, now.t, Drawn(fields, fixed, z, c), at, products, inputs))
+        def one(drawn: Drawn, at: Weights, Q, K):
+            among = lambda i, j: Q[rows[i], rows[j]]
+            return moves(rule, view(rule, problem.model, per, now.t, drawn, at, among, lambda: K))
 
-        found, numbers = jax.vmap(one, (-1, -1, -1, -1, 1, 0), -1)(fields, fixed, inputs.z, inputs.c, x, state)
+        gram = products(state.W, state.W), per * products(X, X)  # computed for rules that ask for them
+        drawn = Drawn(fields, fixed, inputs.z, inputs.c)
+        found, numbers = jax.vmap(one, (-1, 0, 0, 0), -1)(drawn, state, *gram)
         C = per * jnp.concatenate([move.inputs for move in found])
         W = jnp.moveaxis(combined(found, jnp.moveaxis(state.W, 0, -1)), -1, 0) + jnp.einsum("nbr,brd->rnd", C, x)
         if any(move.unit for move in found):
             held = np.repeat([move.unit for move in found], problem.network.width)
-            W = W / jnp.where(held, jnp.sqrt(jnp.einsum("rnd,rnd->rn", W, W)), 1.0)[:, :, None]
+            W = W / jnp.where(held, jnp.sqrt(row_products(W, W)), 1.0)[:, :, None]
         scalars = {**runs_first({move.name: move.scalars for move in found}), **numbers}
         return Weights(updated(state.a, scalars[STUDENT]), W, {name: scalars[name] for name in state.kept}, names)
 
     def statistics(self, state: Weights) -> Overlaps:
         M = jnp.einsum("rps,ks->rpk", state.W[:, :, : self.frame.shape[0]], self.frame)
-        return Overlaps(state.a, M, jnp.einsum("rpd,rqd->rpq", state.W, state.W), state.kept, state.names)
-
-    def risk(self, state: Weights) -> Float[Array, " runs"]:
-        return self.problem.over_runs(self.problem.risk, self.statistics(state))
+        return Overlaps(state.a, M, products(state.W, state.W), state.kept, state.names)
 
 
 class CoordinateProcess(WeightProcess):
@@ -177,6 +185,10 @@ class CoordinateProcess(WeightProcess):
         """Orthonormal vectors whose coordinates are all of order one over the root of d."""
         angles = np.pi * np.outer(np.arange(1, rows + 1), np.arange(self.d) + 0.5) / self.d
         return np.sqrt(2 / self.d) * np.cos(angles)
+
+    def _along(self, rows: Float[Array, "runs n d"]) -> Float[Array, "runs n k"]:
+        basis = self._basis(self.frame.shape[0])
+        return products(rows, jnp.broadcast_to(basis, (rows.shape[0], *basis.shape)))
 
     def start(self, stats: Overlaps) -> Weights:
         n, k = stats.M.shape[1:]
@@ -202,16 +214,16 @@ class CoordinateProcess(WeightProcess):
         problem, x, per = self.problem.at(now.t), inputs.x, 1 / self.d
         rule = problem.algorithm
         assert isinstance(rule, Coordinatewise)
-        fields = jnp.einsum("rpd,brd->pbr", state.W, x)
-        fixed = jnp.einsum("ks,brs->kbr", self.frame, x @ self._basis(problem.target.teachers).T)
+        X = jnp.swapaxes(x, 0, 1)
+        fields, fixed = runs_last(products(state.W, X)), jnp.einsum("ks,rbs->kbr", self.frame, self._along(X))
         a = jnp.broadcast_to(state.a.T[:, None], fields.shape)
         G, _ = problem.model.gradient(fields, fixed, a, inputs.z, inputs.c)
         step, kept = rule.move(state.kept, jnp.einsum("pbr,brd->rpd", G, x) / rule.batch, per)
         return Weights(state.a, (1 - rule.lr * rule.ridge * per) * state.W + step, dict(kept), state.names)
 
     def statistics(self, state: Weights) -> Overlaps:
-        M = jnp.einsum("rpd,sd,ks->rpk", state.W, self._basis(self.frame.shape[0]), self.frame)
-        return Overlaps(state.a, M, jnp.einsum("rpd,rqd->rpq", state.W, state.W))
+        M = jnp.einsum("rps,ks->rpk", self._along(state.W), self.frame)
+        return Overlaps(state.a, M, products(state.W, state.W))
 
 
 @sgd_process.register

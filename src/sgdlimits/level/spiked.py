@@ -24,6 +24,7 @@ from sgdlimits.level.process import Moment, Process
 from sgdlimits.level.sgd import sgd_process
 from sgdlimits.problem.spiked import SpikedTensor, contracted_noise
 from sgdlimits.random import MOST_NORMALS, Purpose, Stream
+from sgdlimits.statistics.rows import row_products
 from sgdlimits.statistics.spike import Spike
 from sgdlimits.statistics.trees import number_array, runs_first
 
@@ -84,16 +85,14 @@ class SpikeChain(Process):
         problem, stats = self.problem.at(now.t), state.spike
         k, rate = problem.order, problem.lr / self.d
         inward, along = problem.pulls(stats)
+        columns = lambda a, b: (a * b).sum(0)
         kept = (1 - rate * inward) * jnp.stack([state.m, state.r])
-        m, w = kept + 2 * rate * contracted_noise(k, jnp.stack([state.m, state.r]), numbers.inside, axis=0)
+        m, w = kept + 2 * rate * contracted_noise(k, jnp.stack([state.m, state.r]), numbers.inside, columns)
         outside = 4 * rate**2 * k * stats.squared_norm ** (k - 1) * numbers.outside
         return Polar(m + rate * along, jnp.sqrt(w**2 + outside))
 
     def statistics(self, state: Polar) -> Spike:
         return runs_first(state.spike)
-
-    def risk(self, state: Polar) -> Float[Array, " runs"]:
-        return self.problem.over_runs(self.problem.risk, self.statistics(state))
 
 
 class EstimateProcess(Process):
@@ -113,10 +112,7 @@ class EstimateProcess(Process):
         return x.at[:, 0].set(stats.m).at[:, 1].set(jnp.sqrt(stats.r2))
 
     def statistics(self, state: Float[Array, "runs d"]) -> Spike:
-        return Spike(state[:, 0], (state[:, 1:] ** 2).sum(1))
-
-    def risk(self, state: Float[Array, "runs d"]) -> Float[Array, " runs"]:
-        return self.problem.over_runs(self.problem.risk, self.statistics(state))
+        return Spike(state[:, 0], row_products(state[:, 1:], state[:, 1:]))
 
 
 class VectorProcess(EstimateProcess):
@@ -133,7 +129,7 @@ class VectorProcess(EstimateProcess):
     def step(self, state: Float[Array, "runs d"], numbers: Float[Array, "runs d"], now: Moment):
         problem = self.problem.at(now.t)
         inward, along = problem.pulls(self.statistics(state))
-        noise = contracted_noise(problem.order, state, numbers, axis=1)
+        noise = contracted_noise(problem.order, state, numbers, lambda a, b: row_products(a, b)[:, None])
         gradient = (inward[:, None] * state - 2 * noise).at[:, 0].add(-along)
         return state - (problem.lr / self.d) * gradient
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import reduce
 
 import equinox as eqx
@@ -149,9 +150,11 @@ class SpikedTensor(Problem):
         return ((Y - reduce(jnp.multiply.outer, [x] * self.order)) ** 2).sum() + self.ridge / 2 * (x @ x)
 
 
-def contracted_noise(order: int, x: Float[Array, "..."], g: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
-    r""":math:`\xi` of vectors x along an axis, from standard normal numbers g: x times its share of g is made larger."""
-    square = (x * x).sum(axis, keepdims=True)
-    share = (x * g).sum(axis, keepdims=True) / jnp.where(square > 0, square, 1.0)
+def contracted_noise(
+    order: int, x: Float[Array, "..."], g: Float[Array, "..."], product: Callable[[Array, Array], Array]
+) -> Float[Array, "..."]:
+    r""":math:`\xi` of vectors x from standard normal numbers g, by an inner product: x times its share of g is made larger."""
+    square = product(x, x)
+    share = product(x, g) / jnp.where(square > 0, square, 1.0)
     root = math.sqrt(order)
     return root * jnp.sqrt(square) ** (order - 1) * (g + (root - 1) * share * x)
