@@ -27,6 +27,8 @@ SINGLES = 24
 ENTRIES = 12
 """Single overlaps that can be chosen."""
 GRID = 17
+TRACK = 400
+"""Times of a trajectory in a phase portrait, however many there are: another number would be compiled anew."""
 SEARCH = 30.0
 """Seconds in which fixed points are looked for."""
 FORMULAS = ("quenched", "noisy_ode", "backward")
@@ -146,7 +148,7 @@ def portrait(
     ode = ode.isel(run=ode.status.values != DIVERGED)
     if not ode.sizes["run"]:
         raise BadInput("All runs of the ODE diverged: there is no flow to draw. Take a smaller lr.")
-    stats = statistics(ode)
+    stats = statistics(_track(ode))
     first = jax.tree.map(lambda leaf: np.asarray(leaf)[0, 0], stats)
     names, free = problem.names(first), problem.moves(first)
     moving = [name for name, moves in zip(names, free, strict=True) if moves]
@@ -159,7 +161,7 @@ def portrait(
     real = []
     if chain is not None and setting.rule == "sgd":
         chain = chain.isel(run=np.flatnonzero(chain.status.values != DIVERGED)[:4])
-        real = list(np.asarray(rows(statistics(chain)))[:, :, places]) if chain.sizes["run"] else []
+        real = list(np.asarray(rows(statistics(_track(chain))))[:, :, places]) if chain.sizes["run"] else []
     images = [(np.asarray(jax.vmap(problem.vector)(each.images))[:, places], each.stability) for each in found or ()]
     points = [(point, stability) for at, stability in images for point in np.unique(np.round(at, 6) + 0.0, axis=0)]
     every = np.concatenate([*(track for track in tracks + real), *(point[None] for point, _ in points)])
@@ -178,6 +180,11 @@ def portrait(
         "points": [{"at": listed(point), "stability": stability} for point, stability in points],
         "text": "" if found is None else repr(found),
     }  # fmt: skip
+
+
+def _track(dataset: xr.Dataset) -> xr.Dataset:
+    """The dataset at evenly chosen ones of its times."""
+    return dataset.isel(t=np.linspace(0, dataset.sizes["t"] - 1, TRACK).round().astype(int))
 
 
 def _exist(problem: Any, batch: Any) -> np.ndarray:

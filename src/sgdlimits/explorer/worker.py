@@ -99,7 +99,7 @@ class Worker:
         texts = [{"python": each.python(tuple(each.levels)), "command": [each.command(level) for level in each.levels],
                   "levels": list(each.levels)} for each in settings]  # fmt: skip
         first = settings[0]
-        self.send(job, "accepted", sides=texts, d=first.d, t_max=first.t_max, process=os.getpid())
+        self.send(job, "accepted", sides=texts, d=first.d, t_max=first.t_max, save=first.save, process=os.getpid())
 
     def export(self, message: dict[str, Any]) -> None:
         from sgdlimits.explorer.export import exported
