@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
+from sgdlimits.analysis import FixedPoints
 from sgdlimits.explorer.export import exported
 from sgdlimits.explorer.setting import Setting
-from sgdlimits.explorer.views import exits, numbers, portrait, spectrum
+from sgdlimits.explorer.views import exits, numbers, portrait, searched, spectrum
 from sgdlimits.explorer.worker import Job
 
 
@@ -81,3 +82,10 @@ def test_a_phase_portrait_with_more_of_the_chain_compiles_nothing(job):
         if times == 7:
             compiled.clear()
     assert not compiled
+
+
+def test_a_search_for_fixed_points_that_did_not_end_says_so():
+    ended, cut = (FixedPoints((), "it", 1, 0, stopped=stopped) for stopped in ("", "after 30 s"))
+    assert searched(None).startswith("Looking")
+    assert searched(ended) == "No fixed point was found."
+    assert searched(cut).startswith("No fixed point was found, though there may be some: the search was stopped after 30 s.")

@@ -120,8 +120,8 @@ def exits(setting: Setting, datasets: dict[str, xr.Dataset]) -> dict[str, Any]:
 class Patience(Watch):
     """A watch that also ends a search that nobody waits for any more."""
 
-    def __init__(self, wanted: Callable[[], bool]) -> None:
-        super().__init__("", SEARCH, progress=False)
+    def __init__(self, name: str, wanted: Callable[[], bool]) -> None:
+        super().__init__(name, SEARCH, progress=False)
         self.wanted = wanted
 
     def tick(self, points: int = 1) -> None:
@@ -134,7 +134,17 @@ def found_points(setting: Setting, wanted: Callable[[], bool]) -> FixedPoints:
     """The fixed points of the setting's ODE that are found in a while, or as long as they are wanted."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return search_with(Patience(wanted), setting.problem.limit, count=32)
+        return search_with(Patience(setting.preset, wanted), setting.problem.limit, count=32)
+
+
+def searched(found: FixedPoints | None) -> str:
+    """How the search for fixed points stands, where it has not come to its end with some."""
+    if found is None:
+        return "Looking for fixed points…"
+    if not found.stopped:
+        return "" if found else "No fixed point was found."
+    known = "There may be more fixed points" if found else "No fixed point was found, though there may be some"
+    return f"{known}: the search was stopped after {SEARCH:g} s. The function fixed_points can go on for longer."
 
 
 def portrait(
@@ -178,7 +188,7 @@ def portrait(
         "names": moving, "x": x, "y": y, "grid": listed(mesh), "drift": listed(drift),
         "ode": [listed(track) for track in tracks], "chain": [listed(track) for track in real],
         "points": [{"at": listed(point), "stability": stability} for point, stability in points],
-        "text": "" if found is None else repr(found),
+        "text": repr(found) if found else "", "search": searched(found),
     }  # fmt: skip
 
 

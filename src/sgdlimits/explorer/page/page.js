@@ -355,8 +355,9 @@ function drawPortrait() {
     $(id).value = now;
   }
   const count = (word) => view.points.filter((point) => point.stability === word).length;
-  const marks = Object.entries(MARKS).filter(([word]) => count(word)).map(([word, mark]) => `${mark} ${word}`).join("  ") || (view.text ? "no fixed point was found in time" : "looking for fixed points…");
-  $("portrait-key").textContent = `${marks}; ${view.y ? "dashed: ODE, colour: runs of the chain" : "bars: where runs stand"}`;
+  const marks = Object.entries(MARKS).filter(([word]) => count(word)).map(([word, mark]) => `${mark} ${word}`).join("  ");
+  const drawn = view.y ? "dashed: ODE, colour: runs of the chain" : "bars: where runs stand";
+  $("portrait-key").textContent = [view.search, marks ? `${marks}; ${drawn}` : drawn].filter((words) => words).join(" ");
   $("portrait-more").hidden = !view.text;
   $("portrait-text").textContent = view.text;
   $("plot-portrait").setAttribute("aria-label", `Flow of the ODE in ${view.x}${view.y ? ` and ${view.y}` : ""}, with ${view.points.length} fixed points, ${count("stable")} of them stable`);
