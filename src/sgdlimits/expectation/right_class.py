@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -58,8 +60,9 @@ def _few_units(model: Model) -> bool:
 
 def _of_few_units(model: Model, stats: Overlaps) -> Float[Array, ""]:
     """On a line for the first of two piecewise linear units, split at its kink, and in closed form for the last."""
-    unit, centre = model.network.activation, at_means(model, stats.M)
-    root, outer = model.data.sigma * student_root(model, stats), model.network.factor * stats.a
+    network: Any = model.network
+    unit, centre = network.activation, at_means(model, stats.M)
+    root, outer = model.data.sigma * student_root(model, stats), network.factor * stats.a
     rest, mean, weights = jnp.zeros_like(centre.weights), centre.fields[-1], centre.weights
     if model.width == FEW_UNITS:
         points, more = split_line(kink(centre.fields[0], root[0, 0]), ORDER)
