@@ -24,7 +24,7 @@ from sgdlimits.errors import BadInput
 
 NAMES = {"chain": "chain", "ode": "ODE", "sde": "SDE", "mean_field": "mean field"}
 SECONDS = 60.0
-"""The runs of a level end so long after their first piece, and the page says how far they came."""
+"""The runs of a level end so long after their first pieces, and the page says how far they came."""
 
 
 class Job:
@@ -172,12 +172,12 @@ class Worker:
                 except BadInput as reason:
                     del streams[each]
                     self.send(job, "note", text=f"{NAMES[each[1]]}: {reason}")
-                begin = begin or time.monotonic()
-                if time.monotonic() - begin > SECONDS and streams:
-                    name, less = NAMES[which[0][1]], "d" if which[0][1] == "chain" else "width"
-                    words = f"The {name} had not ended after {SECONDS:g} s, and stopped. Take a smaller {less}, t_max or runs."
-                    self.send(job, "note", text=words)
-                    return
+            begin = begin or time.monotonic()
+            if time.monotonic() - begin > SECONDS and streams:
+                name, less = NAMES[which[0][1]], "d" if which[0][1] == "chain" else "width"
+                words = f"The {name} had not ended after {SECONDS:g} s, and stopped. Take a smaller {less}, t_max or runs."
+                self.send(job, "note", text=words)
+                return
 
     def report(self, job: Job) -> None:
         """Numbers and exit times of what there is."""
