@@ -85,7 +85,7 @@ def _screenshot(browser, address: str, name: str) -> Path:
         page.press("#runs", "Tab")
         page.wait_for_timeout(500)
         page.wait_for_selector("body[data-done=yes]")
-        page.evaluate("document.activeElement.blur()")
+        page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
         taken = page.screenshot(full_page=name == "explorer")
     with Image.open(io.BytesIO(taken)) as picture:
         picture.convert("RGB").save(FOLDER / f"{name}.webp", quality=80, method=6)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 
 import h5py
+import jax.monitoring
 import numpy as np
 import pytest
 
 import sgdlimits as sl
+from sgdlimits.analysis import FixedPoints
 from sgdlimits.explorer.export import exported
 from sgdlimits.explorer.setting import Setting
-from sgdlimits.explorer.views import exits, numbers, spectrum
+from sgdlimits.explorer.views import exits, numbers, portrait, searched, spectrum
 from sgdlimits.explorer.worker import Job
 
 
@@ -67,3 +69,23 @@ def test_exit_times_are_those_of_summarise_and_all_is_json(job):
     np.testing.assert_allclose(seen["rows"]["median"], (median.value, median.low, median.high), rtol=1e-6)
     assert set(seen["marks"]) == {"ode", "quenched", "noisy_ode", "backward"}
     json.dumps([*job.views.values(), numbers(chain)], allow_nan=False)
+
+
+def test_a_phase_portrait_with_more_of_the_chain_compiles_nothing(job):
+    compiled, (chain, ode) = [], (job.datasets(0)[level] for level in ("chain", "ode"))
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, seconds, **more: compiled.append(name) if "backend_compile" in name else None
+    )
+    for times in (7, 30, 31):
+        seen = portrait(job.settings[0], None, ode, chain.isel(t=slice(times)), None)["chain"][0]
+        np.testing.assert_allclose([seen[0][0], seen[-1][0]], chain.M[0, [0, times - 1], 0, 0], rtol=1e-6)
+        if times == 7:
+            compiled.clear()
+    assert not compiled
+
+
+def test_a_search_for_fixed_points_that_did_not_end_says_so():
+    ended, cut = (FixedPoints((), "it", 1, 0, stopped=stopped) for stopped in ("", "after 30 s"))
+    assert searched(None).startswith("Looking")
+    assert searched(ended) == "No fixed point was found."
+    assert searched(cut).startswith("No fixed point was found, though there may be some: the search was stopped after 30 s.")

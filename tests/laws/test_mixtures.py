@@ -124,3 +124,25 @@ def test_good_classifier_of_xor_ends_on_the_closed_line(say):
         error = means.std(ddof=1) / np.sqrt(8)
         say(f"d = {d}: chain over ODE {means.mean():.4f} ± {error:.4f}")
         assert abs(means.mean() - 1) < 5 * error + 10 / d
+
+
+@pytest.mark.parametrize("snr", [1.5, 2.0, 2.1, 30.0])
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_accuracy_is_the_share_of_right_predictions(width, snr):
+    """Of 10^5 inputs in R^d, for units that are off, that leak and that fold, near a class, apart and parallel.
+
+    Within five standard errors, and up to two units within nothing else; predictions of zero count half.
+    """
+    d, count, rng = 12, 100_000, np.random.default_rng(width)
+    room = 0.0 if width < 3 else 1e-2
+    c = rng.integers(0, 2, count)
+    x = np.outer(1 - 2 * c, np.eye(d)[0]) + rng.normal(size=(count, d)) / np.sqrt(snr)
+    for unit in (sl.PiecewiseLinear(), sl.PiecewiseLinear(0.3), sl.PiecewiseLinear(-1.0)):
+        problem = sl.presets.gaussian_mixture([[1.0], [-1.0]], [1, 0], snr=snr, width=width, activation=unit)
+        for noise in (1.0, 0.1, 0.0):
+            W, a = noise * rng.normal(size=(width, d)) / np.sqrt(d), rng.normal(size=width)
+            W[:, 0] += np.array([1.2, -0.9, 0.5])[:width]
+            f = np.where(x @ W.T > 0, unit.right, unit.left) * (x @ W.T) @ a
+            share = np.where(f == 0, 0.5, (f > 0) == (c == 0)).mean()
+            found = float(problem.observables(sl.Overlaps(a, W[:, :1], W @ W.T))["accuracy"])
+            assert abs(found - share) < 5 * np.sqrt(share * (1 - share) / count) + 10 / count + room, (unit, noise)

@@ -104,7 +104,7 @@ def on_grid(model: Model, stats: Overlaps, order: int) -> Inputs:
     for i in range(p):
         if isinstance(unit, PiecewiseLinear):
             below = min(order, 2) if unit.left == 0 and i == p - 1 else order
-            points, more = split_line(_kink(rows[i], root[i, i]), order, below)
+            points, more = split_line(kink(rows[i], root[i, i]), order, below)
         else:
             points, more = (jnp.asarray(column)[:, None] for column in gauss_hermite(2 * order))
         rows = (rows[:, None] + root[:, i, None, None] * points).reshape(len(rows), -1)
@@ -117,7 +117,7 @@ def student_root(model: Model, stats: Overlaps) -> Float[Array, "p+k p"]:
     return cholesky_columns(model.omega(stats)[..., None])[: stats.M.shape[0], :, 0].T
 
 
-def _kink(here: Float[Array, " n"], scale: Float[Array, ""]) -> Float[Array, " n"]:
+def kink(here: Float[Array, " n"], scale: Float[Array, ""]) -> Float[Array, " n"]:
     """Where here + scale z crosses zero; far from all z where the field does not move."""
     moves = scale > 0
     return jnp.where(moves, -here / jnp.where(moves, scale, 1.0), jnp.where(here > 0, -FAR, FAR))
@@ -203,7 +203,7 @@ def _on_kink(model: Model, stats: Overlaps, order: int, j: Int[Array, ""]) -> In
     rows = centre.fields[turn] + root[:, :1] * z
     weights = centre.weights * jax.scipy.stats.norm.pdf(z) / root[0, 0]
     for i in range(1, p):
-        points, more = split_line(_kink(rows[i], root[i, i]), order)
+        points, more = split_line(kink(rows[i], root[i, i]), order)
         rows = (rows[:, None] + root[:, i, None, None] * points).reshape(p, -1)
         weights = (more * weights).ravel()
     fields = jnp.zeros_like(rows).at[turn].set(rows)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 
+from sgdlimits.expectation.class_inputs import at_means, kink, student_root
 from sgdlimits.expectation.particles import blocks_of
 from sgdlimits.expectation.symmetries import symmetries
-from sgdlimits.gaussian import Rule
+from sgdlimits.gaussian import Rule, split_line
+from sgdlimits.model.loss import CrossEntropy
 from sgdlimits.model.sample import Model
+from sgdlimits.model.target import ClassLabels
 from sgdlimits.statistics.frame import loading
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import for_samples
 
 NODES_AT_ONCE = 1024
+FEW_UNITS, ORDER = 2, 32
 
 
 @eqx.filter_jit
@@ -23,8 +30,10 @@ def accuracy(model: Model, stats: Overlaps, rule: Rule) -> Float[Array, ""]:
     """The probability that the prediction of one input is its class, for labels without their noise, at the nodes of a rule.
 
     Nodes are taken a block at a time, so that many runs at once need little memory; where all inputs of a class are alike, one
-    is enough.
+    is enough. One or two piecewise linear units need none (see `_of_few_units`).
     """
+    if _few_units(model):
+        return _of_few_units(model, stats)
     F, dim = loading(stats, model.frame), model.width + model.teachers + 1
     points, weights = (jnp.zeros((dim, 1)), jnp.ones(1)) if model.data.on_means else rule.nodes(dim, symmetries(model))
 
@@ -40,3 +49,37 @@ def accuracy(model: Model, stats: Overlaps, rule: Rule) -> Float[Array, ""]:
         return model.over_classes(of_class)
 
     return jax.lax.map(part, blocks_of((points.T, weights), NODES_AT_ONCE)).sum()
+
+
+def _few_units(model: Model) -> bool:
+    network, loss, readout = model.network, model.loss, model.target.readout
+    if not network.plain or not isinstance(loss, CrossEntropy) or not isinstance(readout, ClassLabels) or model.data.on_means:
+        return False
+    return network.activation.kinked and network.width <= FEW_UNITS
+
+
+def _of_few_units(model: Model, stats: Overlaps) -> Float[Array, ""]:
+    """On a line for the first of two piecewise linear units, split at its kink, and in closed form for the last."""
+    network: Any = model.network
+    unit, centre = network.activation, at_means(model, stats.M)
+    root, outer = model.data.sigma * student_root(model, stats), network.factor * stats.a
+    rest, mean, weights = jnp.zeros_like(centre.weights), centre.fields[-1], centre.weights
+    if model.width == FEW_UNITS:
+        points, more = split_line(kink(centre.fields[0], root[0, 0]), ORDER)
+        rest, mean = outer[0] * unit(centre.fields[0] + root[0, 0] * points), mean + root[1, 0] * points
+        weights = more * weights
+    one = _positive(rest, outer[-1] * unit.right, mean, root[model.width - 1, -1])
+    one += _positive(rest, -outer[-1] * unit.left, -mean, root[model.width - 1, -1])
+    label = model.target.readout(centre.fixed, centre.c)
+    return (weights * (label * one + (1 - label) * (1 - one))).sum()
+
+
+def _positive(rest: Array, slope: Array, mean: Array, deviation: Array) -> Array:
+    """The probability that x > 0 and rest + slope x > 0, or half of that where it is zero, for a normal number x."""
+    below = lambda x: jnp.where(
+        deviation > 0, ndtr((x - mean) / jnp.where(deviation > 0, deviation, 1.0)), jnp.heaviside(x - mean, 0.5)
+    )
+    flat, some = slope == 0, 1 - below(0.0)
+    change = jnp.maximum(-rest / jnp.where(flat, 1.0, slope), 0.0)
+    up, down = 1 - below(change), below(change) - below(0.0)
+    return jnp.where(flat, jnp.heaviside(rest, 0.5) * some, jnp.where(slope > 0, up, down))

@@ -9,7 +9,7 @@ from typing import Any
 from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.docstring import describe
 from sgdlimits.explorer.scenes import SCENES
-from sgdlimits.explorer.setting import SAVE, STARTS, Setting, parameters, rule_fields
+from sgdlimits.explorer.setting import STARTS, Setting, parameters, rule_fields
 from sgdlimits.model.activation import ACTIVATIONS
 from sgdlimits.problem.presets import PRESETS
 
@@ -64,7 +64,6 @@ def contents() -> dict[str, Any]:
             "seed": "the same seed gives the same numbers",
             "threshold": "a run exits when it has lost this share of its excess risk"}  # fmt: skip
     return {
-        "save": SAVE,
         "presets": {name: {"summary": describe(preset).summary, "controls": preset_controls(name), "scenes": SCENES[name]}
                     for name, preset in PRESETS.items()},
         "rules": {name: {"summary": describe(cls).summary, "controls": rule_controls(name)}

@@ -21,8 +21,10 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.problem.presets import PRESETS
 from sgdlimits.start import FixedInit, OrthogonalInit, RandomInit, Start
 
-SAVE = 400
-"""Saved times of all runs on the page."""
+SAVE, MOST_SAVE = 400, 2000
+"""Saved times of all runs on the page: the first of them, up to the second where the chain takes long from one to the next."""
+BETWEEN = 10**6
+"""Samples of all runs together between two saved times, where there are more than the fewest: some hundredths of a second."""
 LIMIT_RUNS = 16
 """Of so many of the starts the limits are followed."""
 LIMITS: dict[str, Callable[[str, Any], Any]] = {
@@ -153,10 +155,19 @@ class Setting:
                 found["mean_field"] = MeanField()
         return found
 
+    @property
+    def save(self) -> int:
+        """How many times are saved: so many that pieces of the chain come often, whatever d is.
+
+        >>> Setting().save, Setting(d=10**6, t_max=120.0, runs=16).save, Setting(d=10**9).save
+        (400, 1920, 2000)
+        """
+        return int(min(MOST_SAVE, max(SAVE, self.d * self.t_max * self.runs / BETWEEN)))
+
     def how(self, level: str) -> dict[str, Any]:
         """The other arguments of `stream`: of the limits, which cost as much, only some of the starts are followed."""
         runs = self.runs if level in ("chain", "sde") else min(self.runs, LIMIT_RUNS)
-        return {"t_max": self.t_max, "runs": runs, "seed": self.seed, "save": SAVE}
+        return {"t_max": self.t_max, "runs": runs, "seed": self.seed, "save": self.save}
 
     def python(self, levels: tuple[str, ...] = ("chain", "ode")) -> str:
         """A program that makes the datasets of the page, and prints the numbers under its curves."""

@@ -27,6 +27,8 @@ SINGLES = 24
 ENTRIES = 12
 """Single overlaps that can be chosen."""
 GRID = 17
+TRACK = 400
+"""Times of a trajectory in a phase portrait, however many there are: another number would be compiled anew."""
 SEARCH = 30.0
 """Seconds in which fixed points are looked for."""
 FORMULAS = ("quenched", "noisy_ode", "backward")
@@ -118,8 +120,8 @@ def exits(setting: Setting, datasets: dict[str, xr.Dataset]) -> dict[str, Any]:
 class Patience(Watch):
     """A watch that also ends a search that nobody waits for any more."""
 
-    def __init__(self, wanted: Callable[[], bool]) -> None:
-        super().__init__("", SEARCH, progress=False)
+    def __init__(self, name: str, wanted: Callable[[], bool]) -> None:
+        super().__init__(name, SEARCH, progress=False)
         self.wanted = wanted
 
     def tick(self, points: int = 1) -> None:
@@ -132,7 +134,17 @@ def found_points(setting: Setting, wanted: Callable[[], bool]) -> FixedPoints:
     """The fixed points of the setting's ODE that are found in a while, or as long as they are wanted."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return search_with(Patience(wanted), setting.problem.limit, count=32)
+        return search_with(Patience(setting.preset, wanted), setting.problem.limit, count=32)
+
+
+def searched(found: FixedPoints | None) -> str:
+    """How the search for fixed points stands, where it has not come to its end with some."""
+    if found is None:
+        return "Looking for fixed points…"
+    if not found.stopped:
+        return "" if found else "No fixed point was found."
+    known = "There may be more fixed points" if found else "No fixed point was found, though there may be some"
+    return f"{known}: the search was stopped after {SEARCH:g} s. The function fixed_points can go on for longer."
 
 
 def portrait(
@@ -146,7 +158,7 @@ def portrait(
     ode = ode.isel(run=ode.status.values != DIVERGED)
     if not ode.sizes["run"]:
         raise BadInput("All runs of the ODE diverged: there is no flow to draw. Take a smaller lr.")
-    stats = statistics(ode)
+    stats = statistics(_track(ode))
     first = jax.tree.map(lambda leaf: np.asarray(leaf)[0, 0], stats)
     names, free = problem.names(first), problem.moves(first)
     moving = [name for name, moves in zip(names, free, strict=True) if moves]
@@ -159,7 +171,7 @@ def portrait(
     real = []
     if chain is not None and setting.rule == "sgd":
         chain = chain.isel(run=np.flatnonzero(chain.status.values != DIVERGED)[:4])
-        real = list(np.asarray(rows(statistics(chain)))[:, :, places]) if chain.sizes["run"] else []
+        real = list(np.asarray(rows(statistics(_track(chain))))[:, :, places]) if chain.sizes["run"] else []
     images = [(np.asarray(jax.vmap(problem.vector)(each.images))[:, places], each.stability) for each in found or ()]
     points = [(point, stability) for at, stability in images for point in np.unique(np.round(at, 6) + 0.0, axis=0)]
     every = np.concatenate([*(track for track in tracks + real), *(point[None] for point, _ in points)])
@@ -176,8 +188,13 @@ def portrait(
         "names": moving, "x": x, "y": y, "grid": listed(mesh), "drift": listed(drift),
         "ode": [listed(track) for track in tracks], "chain": [listed(track) for track in real],
         "points": [{"at": listed(point), "stability": stability} for point, stability in points],
-        "text": "" if found is None else repr(found),
+        "text": repr(found) if found else "", "search": searched(found),
     }  # fmt: skip
+
+
+def _track(dataset: xr.Dataset) -> xr.Dataset:
+    """The dataset at evenly chosen ones of its times."""
+    return dataset.isel(t=np.linspace(0, dataset.sizes["t"] - 1, TRACK).round().astype(int))
 
 
 def _exist(problem: Any, batch: Any) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The simulation's process: settings come in, pieces of streams go out. The newest setting cancels what is under way.
 
-One thread follows the chain, one the limits, one looks for fixed points and one for eigenvalues, so that a slow compilation of
-one does not hold the others; the main thread reads messages, checks them and draws exports.
+One thread follows each level, one looks for fixed points and one for eigenvalues, so that a slow one does not hold the others;
+the main thread reads messages, checks them and draws exports.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -23,7 +24,7 @@ from sgdlimits.errors import BadInput
 
 NAMES = {"chain": "chain", "ode": "ODE", "sde": "SDE", "mean_field": "mean field"}
 SECONDS = 60.0
-"""The runs of a level end so long after their first piece, and the page says how far they came."""
+"""The runs of a level end so long after their first pieces, and the page says how far they came."""
 
 
 class Job:
@@ -35,8 +36,7 @@ class Job:
         self.ended: set[tuple[int, str]] = set()
         self.points: dict[int, Any] = {}
         self.views: dict[tuple[str, int], dict[str, Any]] = {}
-        self.chain_ended, self.limits_ended = threading.Event(), threading.Event()
-        self.all_ended, self.spectra_ended = threading.Event(), threading.Event()
+        self.ends = {name: threading.Event() for name in (*NAMES, "spectrum")}
 
     def datasets(self, side: int, ended: bool = False) -> dict[str, Any]:
         """What there is of a setting's levels by name, or only those that have come to their end."""
@@ -50,10 +50,11 @@ class Worker:
     """Reads messages from a connection, and answers them until it closes."""
 
     def __init__(self, connection: Connection) -> None:
-        self.connection, self.sending = connection, threading.Lock()
+        self.connection, self.sending, self.reporting = connection, threading.Lock(), threading.Lock()
         self.job: Job | None = None
         self.changed = threading.Condition()
-        for line in (self.chain_line, self.limits_line, self.portrait_line, self.spectrum_line):
+        levels = [partial(self.level_line, level=level) for level in NAMES]
+        for line in (*levels, self.portrait_line, self.spectrum_line):
             threading.Thread(target=self.follow, args=(line,), daemon=True).start()
 
     def send(self, job: Job | None, kind: str, **more: Any) -> None:
@@ -99,7 +100,7 @@ class Worker:
         texts = [{"python": each.python(tuple(each.levels)), "command": [each.command(level) for level in each.levels],
                   "levels": list(each.levels)} for each in settings]  # fmt: skip
         first = settings[0]
-        self.send(job, "accepted", sides=texts, d=first.d, t_max=first.t_max, process=os.getpid())
+        self.send(job, "accepted", sides=texts, d=first.d, t_max=first.t_max, save=first.save, process=os.getpid())
 
     def export(self, message: dict[str, Any]) -> None:
         from sgdlimits.explorer.export import exported
@@ -131,33 +132,36 @@ class Worker:
                 self.send(last, "note", text=f"{type(reason).__name__}: {reason}"[:400])
 
     def stream(self, job: Job, side: int, level: str) -> Iterator[None]:
-        """Send the pieces of one level, one at each call."""
+        """Send the pieces of one level, one at each call; where runs come in batches, with those of the ones before."""
         from sgdlimits.explorer.views import curves
-        from sgdlimits.trajectory import stream
+        from sgdlimits.trajectory import join, stream
 
         setting, kept = job.settings[side], job.pieces.setdefault((side, level), [])
+        before: list[Any] = []
         for piece in stream(setting.problem, setting.levels[level], setting.start, **setting.how(level)):
             if job is not self.job:
                 return
+            if kept and kept[-1].run.values[0] != piece.run.values[0]:
+                before = [join(kept)]
             kept.append(piece)
-            self.send(job, "piece", side=side, level=level, **curves(piece, level))
+            together = join([*(each.sel(t=piece.t) for each in before), piece])
+            self.send(job, "piece", side=side, level=level, **curves(together, level))
             yield
         job.ended.add((side, level))
-        if len({piece.run.values[0] for piece in kept}) > 1:  # runs came in batches: once more, all together
-            self.send(job, "piece", side=side, level=level, **curves(job.datasets(side)[level], level))
 
-    def chain_line(self, job: Job) -> None:
-        sides = range(len(job.settings))
+    def level_line(self, job: Job, level: str) -> None:
+        """The runs of a level, where the settings have it, and their numbers: of the chain wherever they stand."""
+        which = [(side, level) for side, setting in enumerate(job.settings) if level in setting.levels]
         try:
-            self.in_turn(job, [(side, "chain") for side in sides])
+            if which:
+                self.in_turn(job, which)
+                job.ended.update(which if level == "chain" else ())
+                self.report(job)
         finally:
-            job.chain_ended.set()
-        job.ended |= {(side, "chain") for side in sides}
-        for side in sides:
-            self.report(job, side)
+            job.ends[level].set()
 
     def in_turn(self, job: Job, which: list[tuple[int, str]]) -> None:
-        """Pieces of several streams in turn, until all have ended, the time is over or the job is no longer the newest."""
+        """Pieces of streams of one level in turn, until all have ended, the time is over or the job is no longer the newest."""
         streams, begin = {each: self.stream(job, *each) for each in which}, 0.0
         while streams and job is self.job:
             for each, pieces in list(streams.items()):
@@ -168,49 +172,37 @@ class Worker:
                 except BadInput as reason:
                     del streams[each]
                     self.send(job, "note", text=f"{NAMES[each[1]]}: {reason}")
-                begin = begin or time.monotonic()
-                if time.monotonic() - begin > SECONDS and streams:
-                    names = " and ".join(sorted({NAMES[level] for _, level in streams}))
-                    words = f"The {names} had not ended after {SECONDS:g} s, and stopped. Take a smaller d, t_max or runs."
-                    self.send(job, "note", text=words)
-                    return
+            begin = begin or time.monotonic()
+            if time.monotonic() - begin > SECONDS and streams:
+                name, less = NAMES[which[0][1]], "d" if which[0][1] == "chain" else "width"
+                words = f"The {name} had not ended after {SECONDS:g} s, and stopped. Take a smaller {less}, t_max or runs."
+                self.send(job, "note", text=words)
+                return
 
-    def report(self, job: Job, side: int) -> None:
+    def report(self, job: Job) -> None:
         """Numbers and exit times of what there is."""
         from sgdlimits.explorer.views import exits, numbers
 
-        if job is not self.job:
-            return
-        datasets = job.datasets(side, ended=True)
-        self.send(job, "numbers", side=side, levels={name: numbers(each) for name, each in datasets.items()})
-        if "chain" in datasets:
-            self.send(job, "exits", side=side, **exits(job.settings[side], datasets))
-
-    def limits_line(self, job: Job) -> None:
-        sides = range(len(job.settings))
-        try:
-            for level in ("ode", "mean_field", "sde"):
-                self.in_turn(job, [(side, level) for side in sides if level in job.settings[side].levels])
-                job.limits_ended.set()
-            for side in sides:
-                self.report(job, side)
-        finally:
-            job.limits_ended.set()
-            job.all_ended.set()
+        with self.reporting:
+            for side in range(len(job.settings)) if job is self.job else ():
+                datasets = job.datasets(side, ended=True)
+                self.send(job, "numbers", side=side, levels={name: numbers(each) for name, each in datasets.items()})
+                if "chain" in datasets:
+                    self.send(job, "exits", side=side, **exits(job.settings[side], datasets))
 
     def portrait_line(self, job: Job) -> None:
         """The phase portraits as soon as there is a flow, again with fixed points, and again with all of the chain's runs."""
-        if not self.wait(job, job.limits_ended):
+        if not self.wait(job, job.ends["ode"]):
             return
         looks = (self.portraits, self.fixed_points, self.portraits)
-        if all(self.look(job, "portrait", each) for each in looks) and self.wait(job, job.chain_ended):
+        if all(self.look(job, "portrait", each) for each in looks) and self.wait(job, job.ends["chain"]):
             self.look(job, "portrait", self.portraits)
-        if all(self.wait(job, event) for event in (job.chain_ended, job.all_ended, job.spectra_ended)):
+        if all(self.wait(job, event) for event in job.ends.values()):
             self.send(job, "done")
 
     def spectrum_line(self, job: Job) -> None:
         self.look(job, "spectrum", self.spectra)
-        job.spectra_ended.set()
+        job.ends["spectrum"].set()
 
     def look(self, job: Job, view: str, at: Callable[[Job], None]) -> bool:
         """Whether a view could be made. The page says why where it could not."""
@@ -253,7 +245,7 @@ class Worker:
 
         ended = False
         while job is self.job and not ended:
-            ended = job.chain_ended.wait(0.5)
+            ended = job.ends["chain"].wait(0.5)
             for side, setting in enumerate(job.settings):
                 if pieces := job.pieces.get((side, "chain")):
                     self.send(job, "spectrum", side=side, **spectrum(setting, pieces[-1]))

@@ -35,6 +35,8 @@ MIDDLE = np.linalg.inv(np.vander(chebpts2(DENSE_NODES), increasing=True))[:2]
 """Value and slope in the middle from the values of a polynomial at its nodes."""
 MOST_DEFECT = 8.0
 """How far, in tolerances, the slope of the solver's polynomials may be off over half a step."""
+HALVINGS = 6
+"""How often a step is halved at most for better polynomials."""
 STATES_AT_ONCE = 16
 BETWEEN_STEPS = 10
 """How many times a small tolerance is divided for the solver, since its polynomials are worse than its steps."""
@@ -159,7 +161,7 @@ class Solve(Journey):
     """One integration of a batch of runs: rows of `y` are runs, and runs leave as they stop or diverge.
 
     Saved times lie on the solver's polynomials between its steps, which know nothing of them; where a polynomial is not good
-    enough, a state has steps of its own from the beginning of the solver's step. The solver starts anew after
+    enough, they lie on those of half a step, and so on. The solver starts anew after
     some steps and where runs leave. What it starts from is the state to resume from: steps made since then are made again.
     """
 
@@ -282,14 +284,13 @@ class Solve(Journey):
         times, high = self.job.clock.t[self.saved :], solver.t
         times = times[times <= high]
         dense = solver.dense_output() if hits.any() or (times < high).any() else None
-        exact = dense is not None and not self._smooth(dense, low, high)
+        inside = [] if dense is None else self._path(dense, low, high, times[times < high], HALVINGS)
         stops = self._stop(hits, dense, low, high) if hits.any() else None
         states = []
-        for t in times:
+        for t, there in zip(times, [*inside, solver.y], strict=False):
             self._leave(stops, t)
             y, on = self.y.copy(), self.ended[active] == 0
-            inside = solver.y if dense is None or t == high else self._landed(dense, low, t) if exact else dense(t)
-            y[active[on]] = inside.reshape(active.size, -1)[on]
+            y[active[on]] = there.reshape(active.size, -1)[on]
             states.append(y)
         yield from self._show(states)
         self._leave(stops, high)
@@ -302,12 +303,21 @@ class Solve(Journey):
         defect = half * np.abs(self._slope(middle, y) - slope)
         return bool((defect <= MOST_DEFECT * (self.level.atol + self.level.rtol * np.abs(y))).all())
 
-    def _landed(self, dense, low: float, t: float) -> np.ndarray:
-        """The state at t by steps of its own from the beginning of a step."""
-        solver = self._solver_from(low, dense(low), t, t - low)
-        while solver.status == "running":
-            solver.step()
-        return solver.y
+    def _path(self, dense, low: float, high: float, times: np.ndarray, halvings: int) -> list[np.ndarray]:
+        """The states at times within a step: on its polynomial, or on those of its halves where that is not good enough."""
+        if not times.size or halvings == 0 or self._smooth(dense, low, high):
+            return [dense(t) for t in times]
+        states: list[np.ndarray] = []
+        y, middle = dense(low), (low + high) / 2
+        for begin, end in ((low, middle), (middle, high)):
+            solver = self._solver_from(begin, y, end, end - begin)
+            while solver.status == "running" and len(states) < times.size:
+                before = solver.t
+                solver.step()
+                here = times[len(states) :]
+                states += self._path(solver.dense_output(), before, solver.t, here[here <= solver.t], halvings - 1)
+            y = solver.y
+        return states + [y] * (times.size - len(states))
 
     def _slope(self, t: float, flat: np.ndarray) -> np.ndarray:
         rows = flat.reshape(-1, self.y.shape[1])

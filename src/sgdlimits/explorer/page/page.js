@@ -166,7 +166,7 @@ function fresh(sides) {
   return { sides: sides.map((side) => ({ ...side, levels: {}, exits: null, portrait: null, spectrum: null, numbers: {} })), t: null, dirty: true, frames: 0 };
 }
 
-const indexOf = (t) => Math.round((t / shown.end) * (contents.save - 1));
+const indexOf = (t) => Math.round((t / shown.end) * (shown.save - 1));
 
 const answers = {
   ready() { if (!shown) $("status").textContent = "Compiling…"; },
@@ -176,8 +176,8 @@ const answers = {
     $("notes").replaceChildren();
     const old = shown;
     shown = fresh(m.sides);
-    shown.d = m.d; shown.end = m.t_max;
-    shown.t = Array.from({ length: contents.save }, (_, i) => (i / (contents.save - 1)) * m.t_max);
+    shown.d = m.d; shown.end = m.t_max; shown.save = m.save;
+    shown.t = Array.from({ length: shown.save }, (_, i) => (i / (shown.save - 1)) * m.t_max);
     for (const id of ["exits", "portrait", "spectrum"]) stale(id, true);
     stale("numbers", true);
     if (old) shown.sides.forEach((side, i) => { if (old.sides[i]) { side.portrait = old.sides[i].portrait; side.spectrum = old.sides[i].spectrum; } });
@@ -192,7 +192,7 @@ const answers = {
       const kept = (level.curves[name] ||= {});
       for (const [what, values] of Object.entries(part)) {
         const many = what === "runs" ? values : [values];
-        kept[what] ||= many.map(() => new Array(contents.save).fill(null));
+        kept[what] ||= many.map(() => new Array(shown.save).fill(null));
         many.forEach((one, r) => m.t.forEach((t, i) => { if (kept[what][r]) kept[what][r][indexOf(t)] = one[i]; }));
       }
     }
@@ -255,7 +255,7 @@ function lines(name) {
   const made = [];
   shown.sides.forEach((side, i) => {
     const of = (level) => side.levels[level] && side.levels[level].curves[name];
-    const sde = of("sde"), chain = of("chain"), none = new Array(contents.save).fill(null);
+    const sde = of("sde"), chain = of("chain"), none = new Array(shown.save).fill(null);
     const tone = levelColour(i, "sde");
     made.push({ values: sde ? sde.low[0] : none, colour: faded(tone, .9), width: 1, dash: DASHES.sde, band: faded(tone, .16) });
     made.push({ values: sde ? sde.high[0] : none, colour: faded(tone, .9), width: 1, dash: DASHES.sde });
@@ -355,8 +355,9 @@ function drawPortrait() {
     $(id).value = now;
   }
   const count = (word) => view.points.filter((point) => point.stability === word).length;
-  const marks = Object.entries(MARKS).filter(([word]) => count(word)).map(([word, mark]) => `${mark} ${word}`).join("  ") || (view.text ? "no fixed point was found in time" : "looking for fixed points…");
-  $("portrait-key").textContent = `${marks}; ${view.y ? "dashed: ODE, colour: runs of the chain" : "bars: where runs stand"}`;
+  const marks = Object.entries(MARKS).filter(([word]) => count(word)).map(([word, mark]) => `${mark} ${word}`).join("  ");
+  const drawn = view.y ? "dashed: ODE, colour: runs of the chain" : "bars: where runs stand";
+  $("portrait-key").textContent = [view.search, marks ? `${marks}; ${drawn}` : drawn].filter((words) => words).join(" ");
   $("portrait-more").hidden = !view.text;
   $("portrait-text").textContent = view.text;
   $("plot-portrait").setAttribute("aria-label", `Flow of the ODE in ${view.x}${view.y ? ` and ${view.y}` : ""}, with ${view.points.length} fixed points, ${count("stable")} of them stable`);
