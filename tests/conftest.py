@@ -76,6 +76,15 @@ def kept_folder(root: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def optimise(request):
+    """Optimise what is compiled but where that takes longer than it saves: expectations that are computed a few times."""
+    import jax
+
+    few = request.path.parent.name in ("expectation", "problem") or request.path.stem in ("test_problems", "test_rules")
+    jax.config.update("jax_disable_most_optimizations", few)
+
+
 # --- the processes -----------------------------------------------------------------------------------------------------------
 
 MOST_WORKERS = 4
