@@ -75,7 +75,7 @@ html_theme_options = {
     "show_toc_level": 2,
     "header_links_before_dropdown": 6,
     "navbar_align": "left",
-    "secondary_sidebar_items": {"**": ["page-toc", "sourcelink"], **dict.fromkeys(WIDE, [])},
+    "secondary_sidebar_items": {"**": ["page-toc", "sourcelink"], **{page: [] for page in WIDE}},
     "footer_start": ["copyright"],
     "footer_end": [],
 }
