@@ -9,23 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from sphinx.util.inspect import stringify_signature
-from tqdm import tqdm
 
 import sgdlimits.analysis.conserved
 import sgdlimits.analysis.landscape
 import sgdlimits.problem.presets
-import sgdlimits.progress
+from sgdlimits.progress import Bar
 
 # So that autosummary finds them under their public names.
 sys.modules["sgdlimits.presets"] = sgdlimits.problem.presets
 sys.modules["sgdlimits.landscape"] = sgdlimits.analysis.landscape
 sys.modules["sgdlimits.conserved"] = sgdlimits.analysis.conserved
-quiet = {"tqdm": lambda *items, **how: tqdm(*items, **how | {"disable": True})}
-vars(sgdlimits.progress).update(quiet)  # no progress bars in the gallery's pages
+usual = Bar.__init__
+Bar.__init__ = lambda self, *items, **how: usual(self, *items, **how | {"disable": True})  # none in the gallery's pages
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"
 GALLERY = HERE / "auto_examples"
+WIDE = ["audit", "errata", *(f"{GALLERY.name}/{path.stem}" for path in EXAMPLES.glob("plot_*.py"))]
+"""Pages of long lines of code or wide tables, which have the place of the contents of other pages."""
 
 project = "sgdlimits"
 author = "The sgdlimits developers"
@@ -52,6 +53,7 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 napoleon_attr_annotations = False
 napoleon_use_rtype = False
+napoleon_custom_sections = ["Returns"]  # sentences, whose first line is no type
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -73,7 +75,7 @@ html_theme_options = {
     "show_toc_level": 2,
     "header_links_before_dropdown": 6,
     "navbar_align": "left",
-    "secondary_sidebar_items": ["page-toc", "sourcelink"],
+    "secondary_sidebar_items": {"**": ["page-toc", "sourcelink"], **{page: [] for page in WIDE}},
     "footer_start": ["copyright"],
     "footer_end": [],
 }

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sgdlimits.claims.base import CLAIMS, EFFORTS, PAPERS, SIGMAS, Claim, Effort, Found
+from sgdlimits.claims.base import CLAIMS, EFFORTS, PAPERS, Claim, Effort, Found
 from sgdlimits.domain import checked, flag, optional
 from sgdlimits.errors import BadInput, in_short
 from sgdlimits.files import write
@@ -59,10 +59,10 @@ def cells(numbers: dict[str, Any]) -> tuple[str, str, str, str]:
     """Number, interval or tolerance, what the paper says, and what is right where that differs, as text."""
     if "number" not in numbers:
         return numbers["error"][:40] or "not computed", "", "", ""
-    show = lambda key: f"{numbers[key] if abs(numbers[key]) > 1e-12 else 0.0:.4g}" if key in numbers else ""
+    show = lambda key: f"{0.0 if abs(numbers[key]) <= 1e-12 else numbers[key]:.4g}" if key in numbers else ""
     bound = numbers["relation"] if numbers["relation"] != "=" else ""
     room, sigma, right = numbers["room"], numbers["sigma"], numbers.get("right")
-    low, high = numbers["number"] - SIGMAS * sigma, numbers["number"] + SIGMAS * sigma
+    low, high = numbers["number"] - room, numbers["number"] + room
     within = f"{low:.4g} to {high:.4g}" if sigma else "" if right is None or bound else f"± {room:.1g}"
     theirs = bound + show("printed" if "printed" in numbers else "right")
     return show("number"), within, theirs, bound + show("right") if "printed" in numbers else ""

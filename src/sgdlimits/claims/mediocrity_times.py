@@ -93,12 +93,13 @@ def annealed_best(effort: Effort) -> Found:
 
 @claim("(46)", "quenched exit time", r"The mean over random starts of $\log[\dots]/2\omega_M$")
 def quenched(effort: Effort) -> Found:
-    """Drawn starts against the closed law of the start."""
+    """Drawn starts against the closed law of the start. Those whose risk falls by T without any overlap exit at once."""
     rows = []
     for p, d, T in ((1, 50, 0.1), (2, 100, 0.05), (5, 300, 0.2)):
         problem, (mu, tau) = sl.presets.phase_retrieval(p, lr=0.08 * p, noise=0.1), starts(p, d, effort.runs(20_000, 5000))
         rate = 4 - 0.16 * (2 + 2 / p + 8 / p**2 + 0.1)
-        times = np.log((T * p * (p + 1) * d + (2 * mu * p - tau) * (1 - T)) / (2 * mu * p)) / (2 * rate)
+        ratio = (T * p * (p + 1) * d + (2 * mu * p - tau) * (1 - T)) / (2 * mu * p)
+        times = np.log(np.maximum(ratio, 1)) / (2 * rate)
         rows.append((*mean(times), theory_time(problem, d, T, "quenched")))
     number, sigma, right = np.transpose(rows)
     return compare(number, right, sigma=sigma)

@@ -1,4 +1,4 @@
-"""Escape from mediocrity at four levels of description: phase retrieval from one random start, as in figure 1 of [1]_.
+"""Escaping mediocrity, figure 1, at four levels of description: phase retrieval from one random start [1]_.
 
 The paper does not say which learning rate and noise its figure has; here the noise is 0.1 and the learning rate
 1/(12 + noise), which needs the fewest samples to leave the start.

@@ -67,9 +67,9 @@ def _in_plane(ax: Axes, sgd: xr.Dataset, snr: float, size: Size) -> None:
         ax.plot(sgd.m[run], sgd.r2[run], color=OKABE_ITO[run % len(OKABE_ITO)], linewidth=0.7)
     star = sl.theory.effective.overlaps(2, snr)[1]
     stable = [0.0] if snr < sl.theory.effective.critical_snr(2) else [star, -star]
-    ax.plot(stable, np.ones(len(stable)), "kx", markersize=9, markeredgewidth=1.8, label="stable fixed points")
+    ax.plot(stable, np.ones(len(stable)), "kx", markersize=9, markeredgewidth=1.8, zorder=5, label="stable fixed points")
     reach = 7.7 / np.sqrt(size.d)
-    ax.set(xlabel="$m$", ylabel=r"$r_\perp^2$", xlim=(-0.72, 0.72), ylim=(1 - reach, 1 + reach))
+    ax.set(xlabel="$m$", ylabel=r"$r_\perp^2$", xlim=(-0.72, 0.72), xticks=(-0.5, 0, 0.5), ylim=(1 - reach, 1 + reach))
 
 
 def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:

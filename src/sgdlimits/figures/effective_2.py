@@ -182,7 +182,7 @@ def draw_spread(ax: Axes, datasets: dict[str, xr.Dataset], point: sl.Overlaps, d
 
 def legend_below(ax: Axes) -> None:
     """A legend under a panel that has no room for one."""
-    how: dict = dict(ncols=3, fontsize=6.5, handlelength=1, handletextpad=0.2, columnspacing=0.8)
+    how: dict = dict(ncols=3, fontsize=6.5, handlelength=1, handletextpad=0.6, columnspacing=0.9)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), **how)
 
 

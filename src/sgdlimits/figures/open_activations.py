@@ -147,9 +147,9 @@ def _diagram(ax: Axes, size: Size) -> None:
     for at, text in (
         ((-0.9, 4.0), "no trap"),
         ((-4.3, -0.5), "trap,\n$m = 1$ unstable"),
-        ((-5.85, 5.1), "trap,\nthen barrier"),
+        ((-5.9, 5.05), "trap,\nthen barrier"),
     ):
-        ax.annotate(text, at, fontsize=8)
+        ax.annotate(text, at, fontsize=7)
     ax.set(xlabel=r"$x = s_4 g_4/(6\, s_2 g_2)$", ylabel=r"$y = s_6 g_6/(120\, s_2 g_2)$")
     ax.set_title("(c) critical points between 0 and 1", loc="left")
 

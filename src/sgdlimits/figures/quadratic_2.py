@@ -41,7 +41,7 @@ def _figure(left: xr.Dataset, right: xr.Dataset) -> Figure:
     _times(axes["a"], left)
     p = right.width.values
     line = right.attrs["slope"] * p + right.attrs["offset"]
-    axes["b"].plot(p, line, color="0.5", linewidth=1.0, label=f"{right.attrs['slope']:.3f} $p$ {right.attrs['offset']:+.3f}")
+    axes["b"].plot(p, line, color="0.5", linewidth=1.0, label=rf"${right.attrs['slope']:.3f}\,p {right.attrs['offset']:+.3f}$")
     axes["b"].plot(p, right.lr, "o", color=OKABE_ITO[0], label=r"$\eta_{\rm opt}$")
     axes["b"].plot(p, [fastest_escape_lr(int(n), TEACHERS) for n in p], "--", color=OKABE_ITO[1], label="fastest growth")
     axes["b"].plot(p, [largest_lr(int(n), TEACHERS).solution for n in p], ":", color="black", label="zero risk is stable below")
@@ -71,15 +71,16 @@ def _times(ax: Axes, left: xr.Dataset) -> None:
 def _caption(left: xr.Dataset, right: xr.Dataset, size: Size) -> list[str]:
     mean = left.t.mean("start", skipna=False)
     lowest, largest = int(np.argmin(mean.fillna(np.inf).values)), largest_lr(TEACHERS, TEACHERS)
-    p, widest = right.width.values, int(right.width[-1])
+    p, widest, offset = right.width.values, int(right.width[-1]), right.attrs["offset"]
     return [
         "Figure 2 of the paper. (a) Samples per dimension until the ODE's loss is half of its first value, p = p* =",
         f"{TEACHERS}, from {left.sizes['start']} orthonormal starts with overlaps N(0, {SPREAD:g}^2). The fewest are",
         f"{float(mean[lowest]):.1f}, at the learning rate {float(left.lr[lowest]):.3f}. From {largest.escape:.3f} on,",
         f"dotted, overlaps do not grow on the plateau; from {largest.plateau:.3f} on norms diverge. (b) The rate with the",
-        f"fewest samples for p* = {TEACHERS} and p = {int(p[0])} to {widest}: it is {right.attrs['slope']:.4f} p",
-        f"{right.attrs['offset']:+.4f}, with residuals (below) of at most {float(np.abs(right.residual).max()):.4f}. The",
-        f"line does not go through zero: the best rate over p rises from {float(right.lr[0]) / p[0]:.3f} to",
+        f"fewest samples for p* = {TEACHERS} and p = {int(p[0])} to {widest}: it is",
+        f"{right.attrs['slope']:.4f} p {'-+'[offset > 0]} {abs(offset):.4f}, with residuals (below) of at most",
+        f"{float(np.abs(right.residual).max()):.4f}. The line does not go through zero: the best rate over p rises",
+        f"from {float(right.lr[0]) / p[0]:.3f} to",
         f"{float(right.lr[-1]) / p[-1]:.3f}, as the rate of fastest growth on the plateau (dashed) does, from",
         f"{fastest_escape_lr(int(p[0]), TEACHERS) / p[0]:.3f} to {fastest_escape_lr(widest, TEACHERS) / widest:.3f}. Zero",
         f"risk is unstable above {largest.solution / TEACHERS:.2f} p (dotted): at p = {widest} above",

@@ -51,7 +51,7 @@ def _plane(found: xr.Dataset, ax: Axes) -> None:
     ax.plot(kappa, -kappa, color="black", linewidth=1.4)
     ax.plot(kappa, -kappa - 0.5, color="black", linewidth=1.4, linestyle="--")
     turned: dict = dict(rotation=-45, rotation_mode="anchor", transform_rotates_text=True, ha="center")
-    ax.text(0.55, -0.47, r"$\kappa+\delta=0$: high-dimensional (Saad and Solla)", va="bottom", fontsize=8, **turned)
+    ax.text(0.55, -0.44, r"$\kappa+\delta=0$: high-dimensional (Saad and Solla)", va="bottom", fontsize=8, **turned)
     ax.text(0.5, -0.76, "noise-dominated", va="center", fontsize=10, **turned)
     ax.text(0.5, -1.06, r"$\kappa+\delta=-1/2$", va="top", fontsize=8, **turned)
     ax.text(0.55, 0.45, "gradient flow", ha="center", fontsize=10)

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 import sgdlimits as sl
 from sgdlimits.algorithm.coordinates import Coordinatewise
@@ -289,8 +289,8 @@ def in_space(r: dict[str, Any], size: Size, seed: int) -> dict[str, Any]:
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = panels(2, 2, figsize=(11.0, 8.4), height_ratios=(1.5, 1))
-    _zoo(axes[0, 0], datasets["committee"], f"(a) erf committee, $p = k = {size.k}$", "upper left", size)
-    _zoo(axes[0, 1], datasets["phase-retrieval"], "(b) phase retrieval", "upper right", size)
+    _zoo(axes[0, 0], datasets["committee"], f"(a) erf committee, $p = k = {size.k}$", size)
+    _zoo(axes[0, 1], datasets["phase-retrieval"], "(b) phase retrieval", size)
     _against_d(axes[1, 0], datasets, size)
     _against_k(axes[1, 1], datasets, size)
     return figure
@@ -302,7 +302,7 @@ def _points(rows: xr.Dataset) -> tuple[xr.Dataset, np.ndarray]:
     return rows, np.stack([rows.time - rows.low, np.maximum(np.minimum(rows.high, rows.cap) - rows.time, 0)])
 
 
-def _zoo(ax: Axes, rows: xr.Dataset, title: str, where: Any, size: Size) -> None:
+def _zoo(ax: Axes, rows: xr.Dataset, title: str, size: Size) -> None:
     names = list(dict.fromkeys(rows.rule.values.tolist()))
     place = {name: -i for i, name in enumerate(names)}
     for batch, colour, shift in zip(size.batches, OKABE_ITO, (0.15, -0.15), strict=False):
@@ -318,15 +318,16 @@ def _zoo(ax: Axes, rows: xr.Dataset, title: str, where: Any, size: Size) -> None
         if plain.size:
             ax.axvline(plain[0], color=colour, linewidth=0.8, linestyle=":", zorder=0)
     ax.set_yticks(list(place.values()), names)
-    ax.set(xscale="log", xlabel=f"median time to leave, $t$, at $d = {size.d}$")
+    ax.set(xscale="log", ylim=(-len(names) + 0.5, 0.5), xlabel=f"median time to leave, $t$, at $d = {size.d}$")
     plain_ticks(ax.xaxis)
     ax.set_title(title, loc="left")
-    ax.legend(loc=where)
+    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)
 
 
 def plain_ticks(axis: Any) -> None:
-    """Numbers 1, 2, 5, 10 on a logarithmic axis."""
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    """Numbers 1, 2, 5, 10 on a logarithmic axis, and round ones where it is too short for several of these."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high > 4 * low else MaxNLocator(5, steps=(1, 2, 5, 10)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())
 
@@ -345,7 +346,7 @@ def _against_d(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
             ax.plot(limit.d, limit.time, "x", color=colour, label="SGD by its ODE" if label and limit.sizes["point"] else None)
     below = float(rows_of(datasets["phase-retrieval"], rule="SGD", batch=size.many).time[0])
     if np.isfinite(below):
-        ax.annotate("phase retrieval", (size.d, below), (0, 7), textcoords="offset points")
+        ax.annotate("phase retrieval", (size.d, below), (8, 9), textcoords="offset points")
     ax.set(xscale="log", ylim=(0, None), xlabel="$d$", ylabel="median time to leave")
     ax.set_title(f"(c) against $d$, batch {size.many}", loc="left")
     ax.legend(loc="upper left", fontsize=8)

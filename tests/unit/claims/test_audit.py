@@ -13,7 +13,7 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.claims import audit as package_audit
-from sgdlimits.claims.audit import FILES, AuditInterrupted, claims
+from sgdlimits.claims.audit import FILES, AuditInterrupted, cells, claims
 from sgdlimits.claims.base import CLAIMS, PAPERS, SIGMAS, VERDICTS, Claim, Effort, compare
 from sgdlimits.claims.errata import rewrite
 
@@ -56,6 +56,15 @@ def test_the_entry_that_is_farthest_off_is_shown():
 
 
 # --- the claims --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_shown_is_what_is_judged():
+    """The interval is the room that the verdict allows, and a number that is none is not shown as zero."""
+    limit = compare(1.03, 0.95, atol=0.1, sigma=0.01)
+    shown = dict(limit.worst, relation="=", error="")
+    assert limit.verdict("holds") == "holds"
+    assert cells(shown) == ("1.03", "0.885 to 1.175", "0.95", "")
+    assert cells(dict(shown, number=float("nan")))[0] == "nan"
 
 
 def test_claims_are_whole():
