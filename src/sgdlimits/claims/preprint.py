@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 import sgdlimits as sl
@@ -40,6 +42,28 @@ def staircase(effort: Effort) -> Found:
     found = sl.leaps(sl.Target(lambda x: x[0] + x[0] * x[1] * x[2], teachers=3))
     number = [value for leap in found for value in (leap.order, len(leap.directions))]
     return compare(number, [1, 1, 2, 2])
+
+
+@claim("mechanism 3", "staircases in the chain", "Samples of order d for each step of a staircase of leaps of 1")
+def stairs(effort: Effort) -> Found:
+    """Exponents in d of the chain's samples to the overlap 0.3 with x1, then x2, of x1 + x1 x2, from 2/sqrt(d).
+
+    The way is shorter from a larger start, which is divided out; 0.03 is left for what else is of order 1/sqrt(d).
+    """
+    sizes, runs = np.array([1000, 16_000]), effort.runs(64, 32)
+    target, network = sl.Target(lambda x: x[0] + x[0] * x[1], 2), sl.TwoLayer(1, sl.Polynomial([-0.5, -0.5, 0.5, 1 / 3]))
+    rule, first = sl.OnePassSGD(0.8, sphere=True), sl.InitialWeights(unit=True, second=0.1)
+    problem = sl.ProjectionProblem(target, network, sl.SquaredLoss(), rule, initial=first)
+    rows = []
+    for d in sizes.tolist():
+        how: dict = dict(t_max=300, runs=runs, seed=d, progress=False)
+        until: list[Callable] = [lambda stats: stats.M[0, 0] - 0.3, lambda stats: stats.M[0, 1] - 0.3]
+        found = [sl.simulate(problem, sl.Chain(d), sl.FixedInit(2 * d**-0.5), until=each, **how) for each in until]
+        rows.append([mean(np.log(d * each.t_end.values)) for each in found])
+    (number, sigma), way = np.moveaxis(rows, 2, 0), 1 - 2 / (0.3 * np.sqrt(sizes))
+    logs = np.log(sizes[1] / sizes[0])
+    exponents = (np.diff(number, axis=0)[0] - np.diff(np.log(way))) / logs
+    return compare(exponents, [1.0, 1.0], atol=0.03, sigma=np.hypot(*sigma) / logs)
 
 
 @claim(
