@@ -60,7 +60,7 @@ def stairs(effort: Effort) -> Found:
         until: list[Callable] = [lambda stats: stats.M[0, 0] - 0.3, lambda stats: stats.M[0, 1] - 0.3]
         found = [sl.simulate(problem, sl.Chain(d), sl.FixedInit(2 * d**-0.5), until=each, **how) for each in until]
         rows.append([mean(np.log(d * each.t_end.values)) for each in found])
-    (number, sigma), way = np.moveaxis(rows, 2, 0), 1 - 2 / (0.3 * np.sqrt(sizes))
+    (number, sigma), way = np.moveaxis(np.array(rows), 2, 0), 1 - 2 / (0.3 * np.sqrt(sizes))
     logs = np.log(sizes[1] / sizes[0])
     exponents = (np.diff(number, axis=0)[0] - np.diff(np.log(way))) / logs
     return compare(exponents, [1.0, 1.0], atol=0.03, sigma=np.hypot(*sigma) / logs)
