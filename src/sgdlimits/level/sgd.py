@@ -150,7 +150,7 @@ class WeightProcess(Process):
         rule, names = problem.algorithm, state.names
         X = jnp.swapaxes(x, 0, 1)
         fields = runs_last(products(state.W, X))
-        fixed = runs_last(jnp.swapaxes(self._on_fixed(X[:, :, : self.frame.shape[0]]), 1, 2))
+        fixed = jnp.einsum("ks,brs->kbr", self.frame, x[:, :, : self.frame.shape[0]])
         rows = {name: rows_of(names, name, problem.network.width) for name in names}
 
         def one(drawn: Drawn, at: Weights, Q, K):
@@ -169,12 +169,8 @@ class WeightProcess(Process):
         return Weights(updated(state.a, scalars[STUDENT]), W, {name: scalars[name] for name in state.kept}, names)
 
     def statistics(self, state: Weights) -> Overlaps:
-        M = self._on_fixed(state.W[:, :, : self.frame.shape[0]])
+        M = jnp.einsum("rps,ks->rpk", state.W[:, :, : self.frame.shape[0]], self.frame)
         return Overlaps(state.a, M, products(state.W, state.W), state.kept, state.names)
-
-    def _on_fixed(self, rows: Float[Array, "runs n k"]) -> Float[Array, "runs n k"]:
-        """Products with the fixed directions, of coordinates in their span."""
-        return products(rows, jnp.broadcast_to(self.frame, (rows.shape[0], *self.frame.shape)))
 
 
 class CoordinateProcess(WeightProcess):
@@ -219,14 +215,15 @@ class CoordinateProcess(WeightProcess):
         rule = problem.algorithm
         assert isinstance(rule, Coordinatewise)
         X = jnp.swapaxes(x, 0, 1)
-        fields, fixed = runs_last(products(state.W, X)), runs_last(jnp.swapaxes(self._on_fixed(self._along(X)), 1, 2))
+        fields, fixed = runs_last(products(state.W, X)), jnp.einsum("ks,rbs->kbr", self.frame, self._along(X))
         a = jnp.broadcast_to(state.a.T[:, None], fields.shape)
         G, _ = problem.model.gradient(fields, fixed, a, inputs.z, inputs.c)
         step, kept = rule.move(state.kept, jnp.einsum("pbr,brd->rpd", G, x) / rule.batch, per)
         return Weights(state.a, (1 - rule.lr * rule.ridge * per) * state.W + step, dict(kept), state.names)
 
     def statistics(self, state: Weights) -> Overlaps:
-        return Overlaps(state.a, self._on_fixed(self._along(state.W)), products(state.W, state.W))
+        M = jnp.einsum("rps,ks->rpk", self._along(state.W), self.frame)
+        return Overlaps(state.a, M, products(state.W, state.W))
 
 
 @sgd_process.register
