@@ -1,4 +1,4 @@
-"""Sums over d whose order, and so whose last bits, no batch of runs changes.
+"""Sums over d in an order that the batch of runs does not change.
 
 A plain sum is compiled into vectors as it suits the whole batch. Products of matrices are computed one run at a time in one
 way, and those with a vector in one way as long as their rows come in groups of eight.

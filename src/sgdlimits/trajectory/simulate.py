@@ -39,7 +39,7 @@ from sgdlimits.trajectory.schema import (
 
 PIECE_SECONDS = 0.06
 """Pieces of a stream are at least so long apart."""
-TOGETHER = {"ode": 16, "mean-field": 16}
+TOGETHER = {"sgd": 4, "ode": 16, "mean-field": 16}
 """Levels whose runs depend in their last bits on those beside them, and how many `simulate_runs` computes together."""
 _BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{long}"
 
