@@ -142,15 +142,15 @@ class Level(Part):
 
 @lru_cache(maxsize=64)
 def ladder(flat: int, most: int) -> tuple[int, ...]:
-    """The sizes that batches have: whole vectors up to `flat`, its doubles, and `most`; or such from 1 or 2 on.
+    """The sizes that batches have: whole vectors up to `flat`, its doubles, and `most`; or any from 1 on.
 
     Compiled code treats the numbers of whole vectors alike, so that those of a run do not depend on the batch it is in.
 
     >>> ladder(64, 1000), ladder(1, 7)
     ((16, 64, 128, 256, 512, 1008), (1, 2, 4, 7))
     """
-    most = max(most, flat) if flat < VECTOR else -(-most // VECTOR) * VECTOR
-    sizes = [flat] if flat < VECTOR else [size for size in (VECTOR, 64) if size <= min(flat, most)]
+    most = most if flat == 1 else -(-most // VECTOR) * VECTOR
+    sizes = [1] if flat == 1 else [size for size in (VECTOR, 64) if size <= min(flat, most)]
     while 2 * sizes[-1] < most:
         sizes.append(2 * sizes[-1])
     return tuple(sizes) if sizes[-1] == most else (*sizes, most)

@@ -73,11 +73,6 @@ class Process(eqx.Module):
         return 0
 
     @property
-    def alike_alone(self) -> bool:
-        """Whether one run alone is compiled into the same operations as one of several."""
-        return True
-
-    @property
     def small(self) -> bool:
         """Whether a step is so little work that compiling it quickly matters more."""
         return False

@@ -65,11 +65,9 @@ class SGD(Level):
 
 
 class Weighing(Marching):
-    """Every run costs its share: batches are not filled up, but for one run where that would not be computed as in others."""
+    """Every run costs its share: batches are not filled up."""
 
-    @property
-    def flat(self) -> int:  # type: ignore[override]
-        return 1 if self.process.alike_alone else 2
+    flat: ClassVar[int] = 1
 
 
 @singledispatch
@@ -119,11 +117,6 @@ class WeightProcess(Process):
     def numbers(self):
         width, rule = self.problem.network.width, self.problem.algorithm
         return self.d * (width * len(rule.names) + rule.inputs(width) * self.block)
-
-    @property
-    def alike_alone(self):
-        """Steps that are linear in the gradient, without memory, are products that see to it."""
-        return self.problem.algorithm.linear and not self.problem.algorithm.memory
 
     def start(self, stats: Overlaps) -> Weights:
         n, k = stats.M.shape[1:]

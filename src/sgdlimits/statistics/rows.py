@@ -27,9 +27,5 @@ def row_products(a: Float[Array, "... d"], b: Float[Array, "... d"]) -> Float[Ar
 
 
 def products(a: Float[Array, "runs n d"], b: Float[Array, "runs m d"]) -> Float[Array, "runs n m"]:
-    """The products of all rows of each run. One run alone would be compiled otherwise, and is taken twice."""
-    if a.shape[1] * b.shape[1] == 1:
-        return row_products(a, b)[..., None]
-    if a.shape[0] == 1:
-        return products(jnp.repeat(a, 2, axis=0), jnp.repeat(b, 2, axis=0))[:1]
-    return a @ jnp.swapaxes(b, 1, 2)
+    """The products of all rows of each run, as of matrices; that of two rows alone would be compiled as a sum."""
+    return row_products(a, b)[..., None] if a.shape[1] * b.shape[1] == 1 else a @ jnp.swapaxes(b, 1, 2)
