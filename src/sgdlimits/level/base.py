@@ -18,7 +18,6 @@ from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Stream
 from sgdlimits.start import Start
-from sgdlimits.statistics.trees import VECTOR
 
 FINISHED, STOPPED, DIVERGED = "finished", "stopped", "diverged"
 
@@ -138,6 +137,10 @@ class Level(Part):
     def view(self, problem: Problem) -> Problem:
         """The problem in the statistics of this level."""
         return problem
+
+
+VECTOR = 16
+"""Twice as many doubles as the longest vectors have."""
 
 
 @lru_cache(maxsize=64)

@@ -24,7 +24,7 @@ from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Stream
-from sgdlimits.statistics.trees import in_vectors, one_of
+from sgdlimits.statistics.trees import one_of
 
 CALL_SECONDS = 0.3
 """How long one call of the compiled loop should take: progress, Ctrl-C and dropping ended runs happen between calls."""
@@ -260,8 +260,7 @@ class March(Journey):
         return compiled(_observe, self.process, self.job.observe, quick=True)
 
     def _observed(self, carry: Carry | None = None):
-        now = carry or self.carry
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[: len(now.moving)], self._look(now.state))
+        return jax.tree.map(np.asarray, self._look((carry or self.carry).state))
 
     @property
     def _share(self) -> float:
@@ -289,8 +288,7 @@ def _begin(process: Process, until: Condition, state: PyTree) -> tuple[PyTree, B
 
 
 def _observe(process: Process, observe: Observe, state: PyTree) -> tuple[PyTree, dict[str, Array]]:
-    """Statistics and observables, filled up to whole vectors, so that those of a run are the same in any batch."""
-    stats = in_vectors(process.statistics(state))
+    stats = process.statistics(state)
     more = process.problem.over_runs(process.problem.observables, stats)
     return stats, {"risk": process.risk(state, stats), **more, **observe.of_runs(process.problem, stats)}
 

@@ -1,7 +1,7 @@
 """Sums over d in an order that the batch of runs does not change.
 
-A plain sum is compiled into vectors as it suits the whole batch. Products of matrices are computed one run at a time in one
-way, and those with a vector in one way as long as their rows come in groups of eight.
+A plain sum is compiled into vectors as it suits the whole batch. Products of matrices are computed run by run, in one
+way wherever there is more than one, and those with a vector in one way as long as their rows come in groups of eight.
 """
 
 from __future__ import annotations

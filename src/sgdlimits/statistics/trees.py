@@ -9,9 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-VECTOR = 16
-"""Twice as many doubles as the longest vectors have."""
-
 
 def number_array(value: Any) -> Any:
     """Floating point, whatever numbers were given, on the host until something is computed with them.
@@ -53,12 +50,6 @@ def one_of(batch: PyTree, index=0) -> PyTree:
 def batch_of(one: PyTree) -> PyTree:
     """A batch of one run."""
     return jax.tree.map(lambda leaf: leaf[None], one)
-
-
-def in_vectors(batch: PyTree) -> PyTree:
-    """A batch, runs first, whose last run is repeated up to whole vectors."""
-    fill = lambda leaf: jnp.repeat(leaf[-1:], -leaf.shape[0] % VECTOR, axis=0)
-    return jax.tree.map(lambda leaf: jnp.concatenate([leaf, fill(leaf)]) if leaf.shape[0] % VECTOR else leaf, batch)
 
 
 def runs_of(stats: PyTree) -> int | None:
