@@ -6,6 +6,7 @@ import gc
 import hashlib
 import os
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,8 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(config, items):
     """Without `--all`, leave out what is marked `full` and all but the first case of each law. What is named by :: runs."""
+    sizes = Counter(group(item.nodeid) for item in items)
+    items.sort(key=lambda item: (not is_compiled_as_it_comes(item.path), -sizes[group(item.nodeid)]))
     if config.option.all_cases or any("::" in str(word) for word in config.args):
         return
     kept, left, laws = [], [], set()
@@ -76,13 +79,20 @@ def kept_folder(root: Path) -> Path:
     return folder
 
 
+def is_compiled_as_it_comes(path: Path) -> bool:
+    """Whether optimising what a module of tests compiles takes longer than it saves: expectations, computed a few times."""
+    return path.parent.name in ("expectation", "problem") or path.stem in ("test_problems", "test_rules")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def optimise(request):
-    """Optimise what is compiled but where that takes longer than it saves: expectations that are computed a few times."""
+    """Optimise what is compiled, but where it is taken as it comes. Such modules are first, and what they compiled is dropped:
+    its last bits are others than those of processes that tests start."""
     import jax
 
-    few = request.path.parent.name in ("expectation", "problem") or request.path.stem in ("test_problems", "test_rules")
-    jax.config.update("jax_disable_most_optimizations", few)
+    if jax.config.values["jax_disable_most_optimizations"] != (few := is_compiled_as_it_comes(request.path)):
+        jax.config.update("jax_disable_most_optimizations", few)
+        jax.clear_caches()
 
 
 # --- the processes -----------------------------------------------------------------------------------------------------------
@@ -96,18 +106,23 @@ def pytest_xdist_auto_num_workers(config):
     return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or min(MOST_WORKERS, max(2, os.cpu_count() or 1)))
 
 
-class Groups(LoadScopeScheduling):
+def group(nodeid: str) -> str:
     """Tests that compile the same run in one process: those of a module, and in contracts those of one problem at one level.
 
     Figures, pages and doctests differ from one another and go wherever a process is free.
     """
+    module, _, test = str(nodeid).partition("::")
+    folder = Path(module).parts[1]
+    if folder == "contracts" and test.endswith("]"):
+        return f"{module}[{test[:-1].rpartition('[')[2]}]"
+    return module if folder in {"cli", "explorer", "laws", "plot", "unit"} else str(nodeid)
+
+
+class Groups(LoadScopeScheduling):
+    """Groups, in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
-        module, _, test = str(nodeid).partition("::")
-        folder = Path(module).parts[1]
-        if folder == "contracts" and test.endswith("]"):
-            return f"{module}[{test[:-1].rpartition('[')[2]}]"
-        return module if folder in {"cli", "explorer", "laws", "plot", "unit"} else str(nodeid)
+        return group(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
