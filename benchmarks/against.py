@@ -16,6 +16,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parents[1]
 TURNS = 7
 CASES = {
+    "SGD, d = 128, p = 1": "sl.presets.phase_retrieval(lr=0.08), sl.SGD(128), sl.RandomInit(128), runs=64, t_max=8",
+    "SGD, d = 10^4, p = 1": "sl.presets.phase_retrieval(lr=0.08), sl.SGD(10000), sl.RandomInit(10000), runs=8, t_max=0.2",
     "SGD, d = 1000, p = 1": "sl.presets.phase_retrieval(lr=0.08), sl.SGD(1000), sl.RandomInit(1000), runs=16, t_max=4",
     "SGD, d = 1000, erf 8/4": "sl.presets.committee(width=8, teachers=4), sl.SGD(1000), sl.RandomInit(1000), runs=16, t_max=1",
     "chain, p = 1": "sl.presets.phase_retrieval(lr=0.08), sl.Chain(3000), sl.RandomInit(3000), runs=256, t_max=20",

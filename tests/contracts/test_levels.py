@@ -64,9 +64,7 @@ def test_same_seed_gives_the_same_numbers_whatever_the_batch(problem, level, kin
     never = None if kind.leaps else Beyond(np.inf)
     parts, fewer = go(batch=FEWER, until=never), go(runs=FEWER, until=never)
     # Runs of an ODE in closed form share their steps: equal within its tolerance, which sliding along a kink magnifies.
-    # Of the gradients of SGD's samples the compiler may fuse others in other batches: equal to rounding.
-    noisy = dict(rtol=1e-12, atol=1e-13) if level.name == "sgd" else dict(rtol=0, atol=0)
-    tolerance = noisy if kind.noisy else dict(rtol=1e-6, atol=1e-8)
+    tolerance = dict(rtol=0, atol=0) if kind.noisy else dict(rtol=1e-6, atol=1e-8)
     for name in (*dims(problem, kind), "risk"):
         np.testing.assert_allclose(parts[name], data[name], **tolerance)
         np.testing.assert_allclose(fewer[name], data[name][:FEWER], **tolerance)

@@ -7,25 +7,38 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, PyTree
 
 from sgdlimits.kernel.base import LIMIT, Carry, Ending, Kernel, Moment, Span, Steps
 from sgdlimits.kernel.compiled import compiled
+from sgdlimits.kernel.groups import in_groups
 from sgdlimits.random import Stream
 
 
 class XLA(Kernel):
-    """Blocks of steps of all runs at once."""
+    """Blocks of steps of all runs at once, or of each group of runs in turn."""
 
     name = "xla"
-    costly = True
 
     def __init__(self, process: Steps, until: Ending | None, single: bool = False) -> None:
-        self.call = compiled(_steps, process, until, single, quick=process.small)
+        self.call = compiled(_grouped, process, until, single, quick=process.small)
+        self.costly = process.together is None
 
     def advance(self, carry: Carry, seed: Any, runs: Any, span: Span) -> Carry:
-        return jax.block_until_ready(self.call(carry, seed, runs, span))
+        return jax.block_until_ready(self.call(carry, seed, runs, span, np.array(len(runs))))
+
+
+def _grouped(process: Steps, until: Ending | None, single: bool, carry: Carry, seed, runs, span: Span, wanted) -> Carry:
+    """Steps of all runs, or of each group in turn unless none of its runs moves."""
+
+    def group(part: tuple[Carry, Array]) -> Carry:
+        some, numbers = part
+        steps = span.steps if process.together is None else jnp.where(some.moving.any(), span.steps, 0)
+        return _steps(process, until, single, some, seed, numbers, span._replace(steps=steps))
+
+    return in_groups(group, process.together, wanted, (carry, runs))
 
 
 def _steps(process: Steps, until: Ending | None, single: bool, carry: Carry, seed, runs, span: Span) -> Carry:
@@ -43,10 +56,17 @@ def _steps(process: Steps, until: Ending | None, single: bool, carry: Carry, see
 
     every = jnp.maximum(1, jnp.minimum(process.block, process.patience)).astype(int)
 
-    def block(index, carry: Carry) -> Carry:
+    draw = lambda first, count: process.draw(Stream(seed, runs, first.astype(jnp.uint64), count, single=single))
+    each = process.together is not None  # so few runs that their numbers are drawn step by step, and no more than are needed
+
+    def drawn(first, steps, before: PyTree) -> PyTree:
+        put = lambda j, kept: jax.tree.map(lambda old, new: old.at[j].set(new[0]), kept, draw(first + j, 1))
+        return lax.fori_loop(0, steps, put, before) if each else draw(first, process.block)
+
+    def block(index, both: tuple[Carry, PyTree]) -> tuple[Carry, PyTree]:
         begin = index * process.block
-        numbers = process.draw(Stream(seed, runs, (span.first + begin).astype(jnp.uint64), process.block, single=single))
         steps = jnp.minimum(process.block, span.steps - begin)
+        numbers = drawn(span.first + begin, steps, both[1])
         one = lambda j, c: step(c, jax.tree.map(lambda leaf: leaf[j], numbers), span.first + begin + j)
 
         def part(i, carry: Carry) -> Carry:
@@ -61,9 +81,11 @@ def _steps(process: Steps, until: Ending | None, single: bool, carry: Carry, see
                 memory=carry.memory,
             )
 
-        return lax.fori_loop(0, -(-steps // every), part, carry)
+        return lax.fori_loop(0, -(-steps // every), part, both[0]), numbers if each else ()
 
-    return lax.fori_loop(0, -(-span.steps // process.block), block, carry)
+    shapes = jax.eval_shape(lambda: draw(span.first, process.block)) if each else ()
+    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return lax.fori_loop(0, -(-span.steps // process.block), block, (carry, blank))[0]
 
 
 def _bounded(process: Steps, state: PyTree) -> Bool[Array, " runs"]:

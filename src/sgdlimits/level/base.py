@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
-import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
+from sgdlimits.kernel.groups import VECTOR
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
 from sgdlimits.part import Part
@@ -90,13 +90,16 @@ class Engine(eqx.Module):
     level : with the parameters it chose for itself
     problem : in this level's own statistics
     most : how many runs to hold at once
-    flat : up to how many runs a batch costs about the same, so that smaller ones are filled up to few sizes
+    vector : batches are filled up to multiples of so many runs
     """
 
     level: eqx.AbstractVar[Level]
     problem: eqx.AbstractVar[Problem]
     most: eqx.AbstractVar[int]
-    flat: ClassVar[int] = 64
+
+    @property
+    def vector(self) -> int:
+        return VECTOR
 
     @property
     def numbers(self) -> int:
@@ -139,33 +142,34 @@ class Level(Part):
         return problem
 
 
-VECTOR = 16
-"""Twice as many doubles as the longest vectors have."""
+def _flat(vector: int) -> int:
+    """Up to how many runs a batch costs about the same."""
+    return 64 if vector == VECTOR else vector
 
 
 @lru_cache(maxsize=64)
-def ladder(flat: int, most: int) -> tuple[int, ...]:
-    """The sizes that batches have: whole vectors up to `flat`, its doubles, and `most`; or any from 1 on.
+def ladder(vector: int, most: int) -> tuple[int, ...]:
+    """The sizes that batches have: few, and multiples of a vector.
 
     Compiled code treats the numbers of whole vectors alike, so that those of a run do not depend on the batch it is in.
 
-    >>> ladder(64, 1000), ladder(1, 7)
+    >>> ladder(16, 1000), ladder(1, 7)
     ((16, 64, 128, 256, 512, 1008), (1, 2, 4, 7))
     """
-    most = most if flat == 1 else -(-most // VECTOR) * VECTOR
-    sizes = [1] if flat == 1 else [size for size in (VECTOR, 64) if size <= min(flat, most)]
+    most = -(-most // vector) * vector
+    sizes = [size for size in sorted({vector, _flat(vector)}) if size <= most]
     while 2 * sizes[-1] < most:
         sizes.append(2 * sizes[-1])
     return tuple(sizes) if sizes[-1] == most else (*sizes, most)
 
 
-def batches(runs: int, flat: int, most: int) -> list[tuple[int, int]]:
-    """(runs, size) of each batch: sizes of the ladder, of which at most a quarter is filling above `flat`.
+def batches(runs: int, vector: int, most: int) -> list[tuple[int, int]]:
+    """(runs, size) of each batch: sizes of the ladder, of which at most a quarter is filling where that costs.
 
-    >>> batches(48, 64, 8192), batches(300, 64, 8192), batches(10, 1, 4), batches(10, 64, 7)
-    ([(48, 64)], [(256, 256), (44, 64)], [(4, 4), (4, 4), (2, 2)], [(7, 16), (3, 16)])
+    >>> batches(48, 16, 8192), batches(300, 16, 8192), batches(10, 1, 4), batches(10, 16, 7), batches(5, 4, 100)
+    ([(48, 64)], [(256, 256), (44, 64)], [(4, 4), (4, 4), (2, 2)], [(7, 16), (3, 16)], [(4, 4), (1, 4)])
     """
-    sizes, plan, left = ladder(flat, most), [], runs
+    sizes, plan, left, flat = ladder(vector, most), [], runs, _flat(vector)
     while left:
         above = next((size for size in sizes if size >= left), sizes[-1])
         full = max((size for size in sizes if size <= left), default=above)
@@ -173,9 +177,3 @@ def batches(runs: int, flat: int, most: int) -> list[tuple[int, int]]:
         plan.append((min(left, size, most), size))
         left -= plan[-1][0]
     return plan
-
-
-def platform() -> str:
-    """The kind of device that computations go to."""
-    device = getattr(jax.config, "jax_default_device", None)
-    return jax.default_backend() if device is None else getattr(device, "platform", str(device))

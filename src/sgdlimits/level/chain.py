@@ -22,7 +22,8 @@ from sgdlimits.algorithm.limit import Drawn, view
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_dimension
 from sgdlimits.kernel.choose import gpu_present
-from sgdlimits.level.base import Level, platform
+from sgdlimits.kernel.groups import platform
+from sgdlimits.level.base import Level
 from sgdlimits.level.process import Marching, Moment, Process
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem

@@ -20,6 +20,7 @@ from numpy.polynomial.chebyshev import chebpts2
 from sgdlimits.domain import checked
 from sgdlimits.kernel.base import LIMIT
 from sgdlimits.kernel.compiled import compiled
+from sgdlimits.kernel.groups import VECTOR
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Ends, Engine, Job, Journey, Level, Tick, ladder
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
@@ -394,7 +395,7 @@ class Stops(NamedTuple):
 @lru_cache(maxsize=256)
 def _padded(count: int) -> np.ndarray:
     """Indices of `count` rows, the last repeated up to one of a few sizes: each size is compiled once as runs leave."""
-    size = next(size for size in (1, *ladder(64, 2**40)) if size >= count)
+    size = next(size for size in (1, *ladder(VECTOR, 2**40)) if size >= count)
     return np.minimum(np.arange(size), count - 1)
 
 

@@ -13,13 +13,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from sgdlimits.errors import BadInput
 from sgdlimits.kernel.base import Carry, Moment, Span
 from sgdlimits.kernel.choose import kernel_for
 from sgdlimits.kernel.compiled import compiled
-from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Ends, Engine, Job, Journey, Level, Tick, ladder
+from sgdlimits.kernel.groups import VECTOR, in_groups
+from sgdlimits.level.base import (
+    DIVERGED,
+    FINISHED,
+    STOPPED,
+    Clock,
+    Ends,
+    Engine,
+    Job,
+    Journey,
+    Level,
+    Tick,
+    ladder,
+)
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
 from sgdlimits.problem.base import Problem
@@ -66,6 +79,11 @@ class Process(eqx.Module):
     def risk(self, state: PyTree, stats: PyTree) -> Float[Array, " runs"]:
         """The population risk of the states, which have these statistics."""
         return self.problem.over_runs(self.problem.risk, stats)
+
+    @property
+    def together(self) -> int | None:
+        """How many runs are computed together, group after group, where these have the runs first; None for all."""
+        return None
 
     @property
     def numbers(self) -> int:
@@ -146,6 +164,10 @@ class Marching(Stepping):
     dt: float | None = None
 
     @property
+    def vector(self):
+        return self.process.together or VECTOR if self.most < VECTOR else VECTOR
+
+    @property
     def numbers(self):
         return self.process.numbers
 
@@ -176,6 +198,9 @@ class March(Journey):
         self.here = np.arange(size)
         if state is not None:
             self.carry, self.base, self.first = self._restored(state)
+        if process.together is not None:  # groups in which nothing moves cost nothing
+            wanted = np.asarray(self.carry.moving) & (self.here < len(job.runs))
+            self.carry = eqx.tree_at(lambda carry: carry.moving, self.carry, wanted)
         self.origin, self.whole = self.base, self.carry
         self.stepping = kernel_for(process, job.until, self.carry, job.kernel)
         self.kernel = self.stepping.name
@@ -260,7 +285,7 @@ class March(Journey):
         return compiled(_observe, self.process, self.job.observe, quick=True)
 
     def _observed(self, carry: Carry | None = None):
-        return jax.tree.map(np.asarray, self._look((carry or self.carry).state))
+        return jax.tree.map(np.asarray, self._look((carry or self.carry).state, np.array(len(self.job.runs))))
 
     @property
     def _share(self) -> float:
@@ -277,25 +302,31 @@ def _set_out(process: Process, until: Condition | None, state: PyTree) -> Carry:
     runs = jax.tree.leaves(state)[0].shape[process.runs_axis]
     if until is None:
         return Carry(state, np.ones(runs, bool), np.zeros(runs, bool), np.full(runs, -1, np.int64), ())
-    memory, stopped = compiled(_begin, process, until, quick=True)(state)
+    memory, stopped = compiled(_begin, process, until, quick=True)(state, np.array(runs))
     return Carry(state, ~stopped, stopped, jnp.where(stopped, 0, -1).astype(jnp.int64), memory)
 
 
-def _begin(process: Process, until: Condition, state: PyTree) -> tuple[PyTree, Bool[Array, " runs"]]:
-    stats = process.statistics(state)
-    memory = until.begin_runs(process.problem, stats)
-    return memory, until.stop_runs(process.problem, stats, memory)
+def _begin(process: Process, until: Condition, state: PyTree, wanted: Array) -> tuple[PyTree, Bool[Array, " runs"]]:
+    def begin(state: PyTree):
+        stats = process.statistics(state)
+        memory = until.begin_runs(process.problem, stats)
+        return memory, until.stop_runs(process.problem, stats, memory)
+
+    return in_groups(begin, process.together, wanted, state)
 
 
-def _observe(process: Process, observe: Observe, state: PyTree) -> tuple[PyTree, dict[str, Array]]:
-    stats = process.statistics(state)
-    more = process.problem.over_runs(process.problem.observables, stats)
-    return stats, {"risk": process.risk(state, stats), **more, **observe.of_runs(process.problem, stats)}
+def _observe(process: Process, observe: Observe, state: PyTree, wanted: Array) -> tuple[PyTree, dict[str, Array]]:
+    def look(state: PyTree):
+        stats = process.statistics(state)
+        more = process.problem.over_runs(process.problem.observables, stats)
+        return stats, {"risk": process.risk(state, stats), **more, **observe.of_runs(process.problem, stats)}
+
+    return in_groups(look, process.together, wanted, state)
 
 
 def _few(moving: np.ndarray) -> np.ndarray | None:
     """All that move among at most half of the runs, or None: of the ladder's sizes, so that few are compiled."""
-    sizes = [size for size in ladder(64, moving.size) if max(16, moving.sum()) <= size <= moving.size / 2]
+    sizes = [size for size in ladder(VECTOR, moving.size) if max(16, moving.sum()) <= size <= moving.size / 2]
     return np.sort(np.argsort(~moving, kind="stable")[: sizes[0]]) if sizes else None
 
 

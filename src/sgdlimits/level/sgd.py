@@ -16,6 +16,7 @@ from sgdlimits.algorithm.coordinates import Coordinatewise
 from sgdlimits.algorithm.limit import Drawn, view
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count, check_dimension
+from sgdlimits.kernel.groups import platform
 from sgdlimits.level.base import Level
 from sgdlimits.level.process import Marching, Moment, Process
 from sgdlimits.problem.base import Problem
@@ -26,8 +27,8 @@ from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, rows_of, u
 from sgdlimits.statistics.rows import products, row_products
 from sgdlimits.statistics.trees import runs_first, runs_last
 
-COSTLY = 128
-"""From this dimension on runs cost too much for batches to be filled up."""
+GROUPS = {4096: 1, 512: 4, 128: 8}
+"""From each of these dimensions on, how many runs are computed together: the fewest that cost hardly more than many do."""
 
 
 @checked
@@ -53,21 +54,28 @@ class SGD(Level):
     reuse: int | None = eqx.field(static=True, default=None)
 
     def bind(self, problem, start, first):
-        """Few enough runs that one step's inputs stay near a core, and memory stays bounded."""
+        """Few enough runs that memory stays bounded."""
         most = int(min(4096, max(1, 2**17 // (self.d * problem.samples_per_step))))
         process = sgd_process(problem, self.d)
         if self.reuse is not None:
             if not isinstance(process, WeightProcess):
                 raise BadInput(f"reuse is not written for {type(problem).__name__}. Leave it out.")
             process = type(process)(process.problem, self.d, check_count("reuse", self.reuse))
-        engine = Weighing if self.d >= COSTLY else Marching
-        return engine(self, problem, most, self.d, process)
+        return Marching(self, problem, most, self.d, process)
 
 
-class Weighing(Marching):
-    """Every run costs its share: batches are not filled up."""
+def group_of(d: int) -> int | None:
+    """How many runs of SGD in R^d are computed together, where these are not all. A GPU takes all."""
+    return next((size for least, size in GROUPS.items() if d >= least), None) if platform() == "cpu" else None
 
-    flat: ClassVar[int] = 1
+
+def block_of(d: int, inputs: int, rows: int) -> int:
+    """How many steps of so many inputs are drawn before they are made, and so many rows of weights looked at for divergence.
+
+    Their numbers should stay near a core. In groups they are at least two, lest they be drawn again wherever they are used.
+    """
+    runs = group_of(d)
+    return max(1, min(16, 1024 // (d * inputs))) if runs is None else max(2, min(8, 2 * rows, 2**16 // (runs * d * inputs)))
 
 
 @singledispatch
@@ -111,7 +119,12 @@ class WeightProcess(Process):
         self.d = check_dimension(d, problem.target.teachers)
         if d >= MOST_NORMALS:
             raise BadInput(f"SGD goes up to d = {MOST_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
-        self.block = max(1, min(16, 1024 // (d * problem.algorithm.inputs(problem.network.width))))
+        width = problem.network.width
+        self.block = block_of(d, rule.inputs(width), width * len(rule.names))
+
+    @property
+    def together(self):
+        return group_of(self.d)
 
     @property
     def numbers(self):

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, UInt32, UInt64
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.level.chain import chain_process
 from sgdlimits.level.process import Moment, Process
-from sgdlimits.level.sgd import sgd_process
+from sgdlimits.level.sgd import block_of, group_of, sgd_process
 from sgdlimits.problem.spiked import SpikedTensor, contracted_noise
 from sgdlimits.random import MOST_NORMALS, Purpose, Stream
 from sgdlimits.statistics.rows import row_products
@@ -105,7 +105,11 @@ class EstimateProcess(Process):
 
     def __init__(self, problem: SpikedTensor, d: int) -> None:
         self.problem, self.d = problem, _check_room(d)
-        self.block = max(1, min(16, 1024 // d))
+        self.block = block_of(d, 1, 1)
+
+    @property
+    def together(self):
+        return group_of(self.d)
 
     def start(self, stats: Spike) -> Float[Array, "runs d"]:
         x = jnp.zeros((stats.m.size, self.d))

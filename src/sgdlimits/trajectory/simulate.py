@@ -39,7 +39,7 @@ from sgdlimits.trajectory.schema import (
 
 PIECE_SECONDS = 0.06
 """Pieces of a stream are at least so long apart."""
-TOGETHER = {"sgd": 4, "ode": 16, "mean-field": 16}
+TOGETHER = {"ode": 16, "mean-field": 16}
 """Levels whose runs depend in their last bits on those beside them, and how many `simulate_runs` computes together."""
 _BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{long}"
 
@@ -211,7 +211,7 @@ class Plan:
         """Runs by number and the size of their batch: those that go on, in groups that stand at one time, then the others."""
         first = 0
         for runs in (*self.before.groups(), self.job.runs.size - self.before.runs):
-            for count, size in batches(runs, self.engine.flat, self.size):
+            for count, size in batches(runs, self.engine.vector, self.size):
                 yield self.job.runs[first : first + count], size
                 first += count
 
