@@ -1,6 +1,6 @@
 """The audit at default effort, and the pages made of it: docs/audit.json, the tables of docs/audit.md, and docs/errata.md.
 
-python benchmarks/audit.py            # about a minute and a half of one core
+python benchmarks/audit.py            # about two minutes of one core
 python benchmarks/audit.py --pages    # from docs/audit.json as it is
 """
 

@@ -76,6 +76,7 @@ html_theme_options = {
     "header_links_before_dropdown": 6,
     "navbar_align": "left",
     "secondary_sidebar_items": {"**": ["page-toc", "sourcelink"], **{page: [] for page in WIDE}},
+    "pygments_dark_style": "a11y-dark",
     "footer_start": ["copyright"],
     "footer_end": [],
 }
@@ -112,6 +113,7 @@ def readable(app, what, name, obj, options, lines):
         flags=re.MULTILINE,
     )
     text = re.sub(r"\[(\d+)\]_", r"[\1]", text)
+    text = re.sub(r"\bdocs/(\w+)\.md\b", r":doc:`/\1`", text)
     text = re.sub(
         r"^((?:Parameters|Raises)\n-+\n)((?:.+\n?)*)",
         lambda found: found[1] + re.sub(r"^(\S[^:]*?) : (.*)", r"\1\n    \2", found[2], flags=re.MULTILINE),

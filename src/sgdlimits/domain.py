@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sgdlimits.errors import BadInput, check_count, check_number, check_share, in_short, is_traced
+from sgdlimits.renamed import arguments_of
 from sgdlimits.size import too_large
 
 Check = Callable[[str, Any], Any]
@@ -257,7 +258,7 @@ def _guarded(fn: Callable, arrays: bool, own: dict[str, Check | None]) -> Callab
     parameters = inspect.signature(fn).parameters
     by_name = {name: own.get(name, DOMAINS.get(name)) for name in parameters}
     checks = {name: many(check) if arrays else check for name, check in by_name.items() if check is not None}
-    names = tuple(parameters)
+    names, renamed = tuple(parameters), arguments_of(fn)
 
     def pick(name: str, value: Any) -> Any:
         if name not in checks or value is parameters[name].default or is_traced(value):
@@ -265,6 +266,7 @@ def _guarded(fn: Callable, arrays: bool, own: dict[str, Check | None]) -> Callab
         return checks[name](name, value)
 
     def guarded(*args, **kwargs):
+        kwargs = renamed(kwargs) if renamed else kwargs
         head = [pick(name, value) for name, value in zip(names, args)]  # noqa: B905
         return fn(*head, *args[len(head) :], **{name: pick(name, value) for name, value in kwargs.items()})
 

@@ -214,6 +214,16 @@ def test_risk_never_rises_along_the_flow_and_goes_on_to_zero():
     np.testing.assert_allclose(flow.q, 1, atol=1e-12)
 
 
+def test_the_risk_is_quadratic_in_the_measure_of_units():
+    """Between two measures of units, by their share of the second: third differences vanish, and the second one is positive."""
+    view, one, two = (lambda p: sl.MeanField().view(sl.presets.committee(p, 1, lr=1.0))), units(2, 1, 0), units(2, 1, 1)
+    mixed = [jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *[one] * (4 - n), *[two] * n) for n in range(5)]
+    risks = [float(view(8).risk(each)) for each in mixed]
+    second = np.diff(risks, 2)
+    assert (second > 1e-4).all()
+    np.testing.assert_allclose(second, second[0], rtol=1e-6)
+
+
 # --- at a finite dimension ---------------------------------------------------------------------------------------------------
 
 

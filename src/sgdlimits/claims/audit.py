@@ -23,8 +23,8 @@ from sgdlimits.progress import bar
 from sgdlimits.text import count, table
 
 FILES = (
-    "mediocrity", "mediocrity_landscape", "mediocrity_times", "effective", "effective_mixtures", "quadratic",
-    "quadratic_landscape", "preprint", "slides", "new_results", "new_results_more",
+    "mediocrity", "mediocrity_landscape", "mediocrity_noise", "mediocrity_times", "effective", "effective_mixtures",
+    "quadratic", "quadratic_landscape", "preprint", "slides", "slides_mean_field", "new_results", "new_results_more",
 )  # fmt: skip
 """Where the claims are, in the order in which they are printed."""
 COLUMNS = ("where", "claim", "number", "within", "paper", "right", "verdict")
@@ -206,7 +206,7 @@ def audit(effort: str = "default", paper: str | None = None, only: str | None = 
 
     Parameters
     ----------
-    effort : "quick", "default" (about a minute and a half of one core) or "full": statistical claims have 1/4, 1 and 16 times
+    effort : "quick", "default" (about two minutes of one core) or "full": statistical claims have 1/4, 1 and 16 times
         their usual runs
     paper : "mediocrity", "effective", "quadratic", "preprint", "slides" or "new_results"; all by default
     only : claims whose name, place or title contains this word

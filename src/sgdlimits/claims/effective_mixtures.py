@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import jax
 import numpy as np
 from scipy.optimize import brentq
 
 import sgdlimits as sl
 from sgdlimits.claims.base import Effort, Found, claim, compare
-from sgdlimits.claims.mediocrity import equation_55, variances
+from sgdlimits.claims.mediocrity_noise import equation_55, variances
 from sgdlimits.claims.points import overlaps
 
 MIXED, LOCAL = (f"in `tests/laws/test_{name}.py`" for name in ("fixed_points", "local_limit"))
@@ -19,32 +20,47 @@ INF = float("inf")
 # --- mixtures ----------------------------------------------------------------------------------------------------------------
 
 
+def dynamics(preset: str, runs: int) -> Found:
+    """f of v, m, Q and g of Q at one state of a mixture, against relu and sigmoid by hand on inputs in R^200."""
+    snr, ridge, lr, N, rng = 2.0, 0.1, 0.7, 200, np.random.default_rng(5)
+    units, k = {"binary_mixture": (2, 1), "xor_mixture": (4, 2)}[preset]
+    a, W = rng.normal(size=units), np.zeros((units, N))
+    W[:, :3] = rng.normal(size=(units, 3)) / np.sqrt(2)
+    sign, which = rng.choice([-1.0, 1.0], runs), rng.integers(k, size=runs)
+    y = sign > 0 if k == 1 else which == 0
+    x = rng.normal(size=(runs, N)) / np.sqrt(snr)
+    x[np.arange(runs), which] += sign
+    fields = x @ W.T
+    error = 1 / (1 + np.exp(-np.maximum(fields, 0) @ a)) - y
+    G = error[:, None] * (fields > 0) * a
+    cross = G[:, :, None] * fields[:, None]
+    each = [lr * (G[:, :, None] * x[:, None, :k] + ridge * W[:, :k]).reshape(runs, -1)]
+    each.append(lr * (error[:, None] * np.maximum(fields, 0) + ridge * a))
+    each.append((lr * (cross + cross.swapaxes(1, 2) + 2 * ridge * W @ W.T)).reshape(runs, -1))
+    each.append((lr**2 * G[:, :, None] * G[:, None] / snr).reshape(runs, -1))
+    found, stats = sl.effective_dynamics(getattr(sl.presets, preset)(snr, ridge, lr)), overlaps(a, W[:, :k], W @ W.T)
+    f, g = found.f(stats), found.g(stats)
+    values = np.concatenate(each, 1)
+    right = np.concatenate([np.ravel(part) for part in (f.M, f.a, f.Q, g.Q)])
+    return compare(values.mean(0), right, rtol=1e-4, sigma=values.std(0) / np.sqrt(runs))
+
+
 @claim(
     "Proposition 4.1, (4.3)",
     "effective dynamics of the binary mixture",
     r"$f$ and $g$ by the integrals $A^\mu$, $A^\perp$, $B$",
 )
 def mixture_dynamics(effort: Effort) -> Found:
-    """f of v, m, Q and g of Q at one state, against relu and sigmoid by hand on inputs in R^200."""
-    snr, ridge, lr, N, runs = 2.0, 0.1, 0.7, 200, effort.runs(20_000, 10_000)
-    rng = np.random.default_rng(5)
-    a, W = rng.normal(size=2), np.zeros((2, N))
-    W[:, :3] = rng.normal(size=(2, 3)) / np.sqrt(2)
-    sign = rng.choice([-1.0, 1.0], runs)
-    x = rng.normal(size=(runs, N)) / np.sqrt(snr)
-    x[:, 0] += sign
-    fields = x @ W.T
-    error = 1 / (1 + np.exp(-np.maximum(fields, 0) @ a)) - (sign > 0)
-    G = error[:, None] * (fields > 0) * a
-    cross = G[:, :, None] * fields[:, None]
-    each = [lr * (G * x[:, :1] + ridge * W[:, 0]), lr * (error[:, None] * np.maximum(fields, 0) + ridge * a)]
-    each.append((lr * (cross + cross.swapaxes(1, 2) + 2 * ridge * W @ W.T)).reshape(runs, 4))
-    each.append((lr**2 * G[:, :, None] * G[:, None] / snr).reshape(runs, 4))
-    dynamics, stats = sl.effective_dynamics(sl.presets.binary_mixture(snr, ridge, lr)), overlaps(a, W[:, :1], W @ W.T)
-    f, g = dynamics.f(stats), dynamics.g(stats)
-    values = np.concatenate(each, 1)
-    right = np.concatenate([np.ravel(part) for part in (f.M, f.a, f.Q, g.Q)])
-    return compare(values.mean(0), right, rtol=1e-4, sigma=values.std(0) / np.sqrt(runs))
+    return dynamics("binary_mixture", effort.runs(20_000, 10_000))
+
+
+@claim(
+    "Proposition F.2, Lemma F.1",
+    "effective dynamics of XOR",
+    "$f$ and $g$ of 22 statistics at any snr, by integrals like those of (4.3)",
+)
+def xor_dynamics(effort: Effort) -> Found:
+    return dynamics("xor_mixture", effort.runs(20_000, 10_000))
 
 
 @claim("(4.2), Lemma E.1", "seven statistics suffice", "The law of the loss depends on $v$, $m$ and $R^\\perp$ only")
@@ -70,15 +86,19 @@ def at_infinite_snr(a: Any, M: Any, ridge: float, preset: str = "binary_mixture"
 @claim(
     "Proposition 4.2",
     "mixture without noise",
-    r"$\dot m_i = \frac{v_i}2\sigma(-v\cdot m) - \alpha m_i$ if $m_1m_2>0$, else with $v_im_i$",
+    r"$\dot m_i = \frac{v_i}2\sigma(-v\cdot m) - \alpha m_i$ if $m_1m_2>0$, else with $v_im_i$; "
+    r"$\dot R^\perp = -2\alpha R^\perp$",
 )
 def noiseless_mixture(effort: Effort) -> Found:
-    ridge, rows = 0.1, []
+    ridge, rows, R = 0.1, [], np.array([[0.5, 0.2], [0.2, 0.3]])
+    problem = sl.presets.binary_mixture(snr=INF, ridge=ridge)
     for v, m in np.array([[[0.8, 0.5], [0.7, 0.9]], [[0.8, -0.5], [0.7, -0.9]]]):
-        drift = at_infinite_snr(v, m, ridge)
+        drift = problem.drift(overlaps(v, m[:, None], np.outer(m, m) + R))
+        inside = np.outer(drift.M, m)
         gate = 1 / (1 + np.exp(np.full(2, v @ m) if m.prod() > 0 else v * m))
         rows += list(zip(np.ravel(drift.M), v / 2 * gate - ridge * m, strict=True))
         rows += list(zip(np.ravel(drift.a), m / 2 * gate - ridge * v, strict=True))
+        rows += list(zip(np.ravel(drift.Q - inside - inside.T), np.ravel(-2 * ridge * R), strict=True))
     return compare(*np.transpose(rows))
 
 
@@ -114,6 +134,40 @@ def ring_ends(effort: Effort) -> Found:
         drift = at_infinite_snr(a, a, 0.1)
         drifts.append(max(np.abs(drift.a).max(), np.abs(drift.M).max()))
     return compare(sum(np.array(drifts) < 1e-9), 4, 0)
+
+
+@claim(
+    "Proposition 4.2 (1), (3)",
+    "optima of the binary mixture",
+    r"$\pm(\sqrt{C_\alpha}, -\sqrt{C_\alpha})$ are stable fixed points; $0$ is stable for $\alpha > \frac14$",
+)
+def optima(effort: Effort) -> Found:
+    """Rates by differences of the drift at an optimum, where those of v - m are -2 alpha and those of v + m follow from the
+    slope of the sigmoid, and of v + m at zero for alpha = 0.3."""
+    alpha, top, h = 0.1, np.sqrt(np.log(4)), 1e-6
+    flat = lambda y, ridge: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(at_infinite_snr(y[0], y[1], ridge))[:2]])
+    point = top * np.array([[1.0, -1.0], [1.0, -1.0]])
+    slopes = [(flat(point + h * e, alpha) - flat(point, alpha)) / h for e in np.eye(4).reshape(4, 2, 2)]
+    rates = np.sort(np.linalg.eigvals(slopes).real)
+    out = -2 * (alpha - 2 * alpha**2) * top**2
+    number = [*rates, np.abs(flat(point, alpha)).max(), flat(np.full((2, 2), h), 0.3)[0] / h]
+    return compare(number, [out, out, -2 * alpha, -2 * alpha, 0.0, 1 / 4 - 0.3], atol=1e-5)
+
+
+@claim(
+    "after Proposition 4.1",
+    "limit of large snr",
+    r"$f$ and $g$ depend on $\lambda^{-1}$ in a Lipschitz way: the limit is reached as $1/\lambda$",
+)
+def large_snr(effort: Effort) -> Found:
+    """Exponents of the distance of the drifts of v, m and Q from their limit between snr = 10^3 and 10^4."""
+    m, R, gaps = np.array([[0.7], [-0.9]]), np.array([[0.5, 0.2], [0.2, 0.3]]), []
+    stats = overlaps([0.8, 0.5], m, m @ m.T + R)
+    end = sl.presets.binary_mixture(snr=INF).drift(stats)
+    for snr in (1e3, 1e4):
+        drift = sl.presets.binary_mixture(snr=snr).drift(stats)
+        gaps.append(jax.tree.leaves(jax.tree.map(lambda part, last: float(np.abs(part - last).max()), drift, end)))
+    return compare(np.log10(np.divide(gaps[0], gaps[1])), [1.0, 1.0, 1.0], atol=0.01)
 
 
 @claim("Proposition 4.2", "half of the runs are optimal", "The basin of the stable points has probability 1/2")
@@ -224,10 +278,23 @@ def pull_of(a: np.ndarray, alpha: float, weight: float, sign: float) -> np.ndarr
     f"{LOCAL}",
 )  # fmt: skip
 def ring_drift(effort: Effort) -> Found:
-    alpha, a = 0.1, np.sqrt(np.log(4)) * np.array([np.cos(0.6), np.sin(0.6)])
-    limit = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), overlaps(a, a[:, None], np.outer(a, a)))
-    found = block(limit, limit.drift_matrix, ("M[0,0]", "M[1,0]", "a[0]", "a[1]"))
-    return compare(found, pull_of(a, alpha, 2, -1), pull_of(a, alpha, 2, 1))
+    """At a point of the ring of the binary mixture, and of one of the two of XOR, whose pull the other does not change."""
+    alpha, turn, rows = 0.1, np.array([np.cos(0.6), np.sin(0.6)]), []
+    a = np.sqrt(np.log(4)) * turn
+    binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), overlaps(a, a[:, None], np.outer(a, a)))
+    for limit, radius, weight in ((binary, np.log(4), 2), (xor_rings(alpha), np.log(1.5), 4)):
+        found = block(limit, limit.drift_matrix, ("M[0,0]", "M[1,0]", "a[0]", "a[1]"))
+        rows.append([found, *(pull_of(np.sqrt(radius) * turn, alpha, weight, sign) for sign in (-1, 1))])
+    return compare(*(np.stack(each) for each in zip(*rows, strict=True)))
+
+
+def xor_rings(alpha: float) -> Any:
+    """The limit where two units share a ring along mu, and two one along nu."""
+    radius = sl.theory.effective.ring_radius(alpha, 0.25)
+    mu, nu = radius * np.array([np.cos(0.6), np.sin(0.6)]), -radius * np.array([np.cos(0.8), np.sin(0.8)])
+    M = np.zeros((4, 2))
+    M[:2, 0], M[2:, 1] = mu, nu
+    return sl.local_limit(sl.presets.xor_mixture(snr=INF, ridge=alpha), overlaps(np.concatenate([mu, nu]), M, M @ M.T))
 
 
 @claim(
@@ -236,14 +303,16 @@ def ring_drift(effort: Effort) -> Found:
     r"$\tilde\Sigma = \alpha^2a_ia_j$, of rank 1; XOR $3\alpha^2a_ia_j$ and $-\alpha^2a_ia_j$, of rank 2",
 )
 def ring_noise(effort: Effort) -> Found:
-    alpha, radius = 0.05, sl.theory.effective.ring_radius(0.05, 0.25)
-    mu, nu = radius * np.array([np.cos(0.6), np.sin(0.6)]), -radius * np.array([np.cos(0.8), np.sin(0.8)])
-    M = np.zeros((4, 2))
-    M[:2, 0], M[2:, 1] = mu, nu
-    xor = sl.local_limit(sl.presets.xor_mixture(snr=INF, ridge=alpha), overlaps(np.concatenate([mu, nu]), M, M @ M.T))
+    alpha, a = 0.05, np.sqrt(np.log(9)) * np.array([np.cos(0.6), np.sin(0.6)])
+    binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), overlaps(a, a[:, None], np.outer(a, a)))
+    xor, radius = xor_rings(alpha), sl.theory.effective.ring_radius(alpha, 0.25)
+    own = block(binary, binary.noise_matrix, ("a[0]", "a[1]", "M[0,0]", "M[1,0]"))
     across = block(xor, xor.noise_matrix, ("a[0]", "a[1]", "a[2]", "a[3]"))
+    mu, nu = radius * np.array([np.cos(0.6), np.sin(0.6)]), -radius * np.array([np.cos(0.8), np.sin(0.8)])
     right = alpha**2 * np.block([[3 * np.outer(mu, mu), -np.outer(mu, nu)], [-np.outer(nu, mu), 3 * np.outer(nu, nu)]])
-    return compare([*across.ravel(), xor.rank], [*right.ravel(), 2])
+    ranks = [binary.rank, xor.rank]
+    one = alpha**2 * np.tile(np.outer(a, a), (2, 2))
+    return compare([*own.ravel(), *across.ravel(), *ranks], [*one.ravel(), *right.ravel(), 1, 2])
 
 
 @claim(

@@ -1,6 +1,8 @@
-"""Claims of Escaping mediocrity: the process, its ODE and its noise. Times and landscape are in the next two files."""
+"""Claims of Escaping mediocrity: the process and its ODE. Landscape, noise and times are in the next three files."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
@@ -94,6 +96,36 @@ def explicit(effort: Effort) -> Found:
     return compare(number, right, printed)
 
 
+@claim(
+    "C.2, (81)",
+    "moments of Gaussian fields",
+    r"$E[\lambda_\alpha\lambda_\beta\lambda_\gamma^2\lambda_\delta^2] = "
+    r"\omega_{\alpha\beta}\omega_{\gamma\gamma}\omega_{\delta\delta} + \dots$, and of orders 2 and 4",
+)
+def moments(effort: Effort) -> Found:
+    """Four fields in R^4 on a grid."""
+    s = sample(p=4, noise=0.0, n=4)
+    w, (a, b, c, d) = s.W @ s.W.T, s.fields
+    third = w[0, 1] * w[2, 2] * w[3, 3] + 2 * w[0, 1] * w[2, 3] ** 2 + 2 * w[0, 2] * w[1, 2] * w[3, 3]
+    third += 4 * (w[0, 2] * w[1, 3] + w[0, 3] * w[1, 2]) * w[2, 3] + 2 * w[0, 3] * w[1, 3] * w[2, 2]
+    right = [w[0, 1], w[0, 0] * w[1, 1] + 2 * w[0, 1] ** 2, w[0, 1] * w[2, 2] + 2 * w[0, 2] * w[1, 2], third]
+    return compare([s.mean(each) for each in (a * b, a**2 * b**2, a * b * c**2, a * b * c**2 * d**2)], right)
+
+
+@claim(
+    "(25)", "learning rate of the second layer",
+    r"$\gamma/p$, in $a_j^{\nu+1} = a_j^\nu - \frac\gamma{pd}\mathcal E\lambda_j^2$",
+    right=r"$\gamma/d$, as after (16)", kind="misprint",
+    tests="`test_population_drift_is_minus_the_gradient_of_the_risk` in `tests/unit/problem/test_drift.py`",
+)  # fmt: skip
+def second_rate(effort: Effort) -> Found:
+    """Which multiple of the loss's derivative, by differences on one sample of two units, (25) takes off, at d = 50."""
+    lr, d, h, (one, two, star) = 0.3, 50, 1e-6, (0.7, -0.4, 1.1)
+    error = lambda a: star**2 - (a * one**2 + 1.4 * two**2) / 2
+    slope = (error(0.7 + h) ** 2 - error(0.7 - h) ** 2) / (4 * h)
+    return compare(-lr / (2 * d) * error(0.7) * one**2 / slope, lr / d, lr / 2, rtol=1e-6)
+
+
 @claim("(26a), (26b)", "ODE of a network", r"$\dot m = 2(\rho - \mathrm{Tr}Q/p)m + \dots$, for any $\rho$ and $p$")
 def ode_26(effort: Effort) -> Found:
     rho, step, D = 0.7, 0.15, 0.4
@@ -162,6 +194,22 @@ def sphere_step(effort: Effort) -> Found:
     return compare(sphere_drift(m, lr, noise), right, printed, rtol=1e-5)
 
 
+@claim(
+    "D.2, G.2",
+    "second order of a step on the sphere",
+    r"$dm - \frac m2dQ - \frac12dm\,dQ + \frac38m\,dQ^2$, and the like for $Q_{jl}$",
+)
+def second_order(effort: Effort) -> Found:
+    """The exponent of what is left of exact steps of one and of two units when increments are halved: 3."""
+    m, Q, rest = 0.4, 0.3, []
+    for h in (1e-3, 5e-4):
+        dm, dQ, x, y = h * np.array([0.7, -0.5, 1.1, 0.4])
+        one = (m + dm) / np.sqrt(1 + x) - m - (dm - m / 2 * x - dm * x / 2 + 3 / 8 * m * x**2)
+        form = dQ - Q / 2 * (x + y) + Q / 8 * (3 * x**2 + 3 * y**2 + 2 * x * y) - dQ * (x + y) / 2
+        rest.append([one, (Q + dQ) / np.sqrt((1 + x) * (1 + y)) - Q - form])
+    return compare(np.log2(np.divide(rest[0], rest[1])), [3.0, 3.0], atol=0.01)
+
+
 @claim("(42), (80)", "risk on the sphere", r"$1 + \frac1p + \frac1{p^2}\sum_{j\ne l}Q_{jl}^2 - \frac2p\sum_j m_j^2$")
 def sphere_risk(effort: Effort) -> Found:
     values = []
@@ -189,14 +237,25 @@ def sphere_network(effort: Effort) -> Found:
     r"$\Phi_{jl} = -\frac{16}pQ_{jl} + \frac{4\gamma}p(2+\frac2p+\frac{24}{p^2}+\Delta)Q_{jl}$",
 )
 def linear_increments(effort: Effort) -> Found:
-    p, step, noise, h = 3, 0.2, 0.3, 1e-4
+    p, step, noise = 3, 0.2, 0.3
+    common = 2 + 2 / p + noise
+    printed = [4 * (1 - 1 / p), -16 / p + 4 * step * (common + 24 / p**2), -8 / p + 4 * step * (common + 8 / p**2)]
+    return compare(small_increments(p, step, noise), printed, rtol=1e-5)
+
+
+def small_increments(p: int, step: float, noise: float, h: float = 1e-4) -> tuple[Any, Any, Any]:
+    """Mean increments beside small overlaps, over these: of m, of Q between units, and of the norm of a unit without any."""
     W = np.eye(p, p + 1, 1)
     W[0, 0], W[1, 1:3] = h, (h, np.sqrt(1 - h**2))
     s = Squares(W, np.eye(1, p + 1), noise)
-    psi, phi = s.mean(s.M)[0, 0] / h, s.mean(s.Q(step))
-    common = 2 + 2 / p + noise
-    printed = [4 * (1 - 1 / p), -16 / p + 4 * step * (common + 24 / p**2), -8 / p + 4 * step * (common + 8 / p**2)]
-    return compare([psi, phi[0, 1] / h, phi[2, 2]], printed, rtol=1e-5)
+    phi = lambda i, j: s.mean((4 * s.error + 4 * step * s.error**2) * s.fields[i] * s.fields[j])
+    return s.mean(2 * s.error * s.fields[0] * s.fixed[0]) / h, phi(0, 1) / h, phi(2, 2)
+
+
+def saddle_steps(p: int, step: float, noise: float) -> tuple[Any, Any]:
+    """Rates of m and Q at the saddle on the sphere."""
+    m, Q, norm = small_increments(p, step, noise)
+    return m - norm / 2, Q - norm
 
 
 @claim(
@@ -218,10 +277,13 @@ def saddle(p: int) -> sl.Overlaps:
 
 @claim("E.2", "where both rates are positive", r"For $p > 6$, $\omega_M > 0$ implies $\omega_Q > 0$")
 def both_rates(effort: Effort) -> Found:
-    """The smallest width from which on the largest rate of M is below that of Q, without noise."""
-    widths = np.arange(1, 40)
-    below = sl.theory.mediocrity.max_lr(widths, 0.0) < widths**2 / 8
-    return compare(widths[~below].max() + 1, 7)
+    """The sign of the rate of Q where that of M vanishes, for 6 and 7 units, from mean steps on a grid, linear in the step."""
+    rates = lambda p: np.array([saddle_steps(p, step, 0.0) for step in (0.0, 1.0)])
+    signs = []
+    for p in (6, 7):
+        (M, Q), (M1, Q1) = rates(p)
+        signs.append(np.sign(-Q - (Q1 - Q) * M / (M - M1)))
+    return compare(signs, [-1, 1])
 
 
 @claim(
@@ -262,78 +324,3 @@ def maximum(effort: Effort) -> Found:
     worst = [Squares(weights_in(2, 3, seed, norm=1.0), np.eye(1, 3)).risk for seed in range(50)]
     alike = Squares(np.eye(1, 3, 1).repeat(2, 0), np.eye(1, 3)).risk
     return compare(max(*worst, alike), 2.0, 1.5)
-
-
-# --- the noise ---------------------------------------------------------------------------------------------------------------
-
-
-def variances(m: float, lr: float, noise: float) -> np.ndarray:
-    """Var M, Cov(M, Q) and Var Q of one unit at q = rho = 1."""
-    s = Squares(np.array([[m, np.sqrt(1 - m**2)]]), np.eye(1, 2), noise, nodes=7)
-    C = s.covariance(s.M, s.Q(lr))
-    return np.array([C[0, 0], C[0, 1], C[1, 1]])
-
-
-def equation_55(m: float, g: float, D: float) -> np.ndarray:
-    q = 576 * g**2 * D * m**4 - 2496 * g**2 * D * m**2 - 11520 * g**2 * m**6 + 54144 * g**2 * m**4 - 73728 * g**2 * m**2
-    q += 544 * g * D * m**2 - 11136 * g * m**4 + 22272 * g * m**2 + 320 * m**4 - 1600 * m**2 + 32 * g**2 * D**2
-    q += 1920 * g**2 * D + 31104 * g**2 - 544 * g * D - 11136 * g + 48 * D + 1280
-    c = (
-        72 * g * D * m**3
-        - 72 * g * D * m
-        - 1440 * g * m**5
-        + 2880 * g * m**3
-        - 1440 * g * m
-        + 24 * D * m
-        - 480 * m**3
-        + 480 * m
-    )
-    return np.array([8 * D * m**2 - 192 * m**4 + 144 * m**2 + 4 * D + 48, c, q])
-
-
-@claim(
-    "(55)", "covariance of one sample", r"$\mathrm{Var}[\mathcal{Q}_{11}]$ and $\mathrm{Cov}[\mathcal{M}_1, \mathcal{Q}_{11}]$",
-    right=r"The printed ones are the true ones at $\gamma/2$: replace $\gamma$ by $2\gamma$. $\mathrm{Var}[\mathcal{M}_1]$ is "
-    r"right. All hold at $q = \rho = 1$.",
-    kind="misprint", tests=f"`test_covariance_of_one_unit_is_equation_55_of_escaping_mediocrity_with_twice_its_rate` {DRIFT}",
-)  # fmt: skip
-def covariance_55(effort: Effort) -> Found:
-    m, lr, noise = 0.3, 0.1, 0.2
-    return compare(variances(m, lr, noise), equation_55(m, 2 * lr, noise), equation_55(m, lr, noise))
-
-
-@claim("(53), (54)", "covariance of two units", "The SDE of any width has the covariance of all increments")
-def covariance_54(effort: Effort) -> Found:
-    """The package's closed covariance of M and Q against a grid that is exact for moments of order twelve."""
-    s, lr = sample(p=2, noise=0.2, nodes=7), 0.2
-    problem = sl.presets.phase_retrieval(2, lr=lr, noise=0.2, sphere=False)
-    found = np.asarray(problem.covariance(overlaps(np.ones(2), s.W[:, :1], s.W @ s.W.T))) / (lr / 2) ** 2
-    Q = s.Q(lr / 2)
-    return compare(found, s.covariance(s.M, np.stack([Q[0, 0], Q[0, 1], Q[1, 1]])))
-
-
-@claim("(50), (51)", "linear SDE at the saddle", r"Drift $4(1-6\gamma)-2\gamma\Delta$, noise $\frac\gamma d(48+4\Delta)$")
-def linear_sde(effort: Effort) -> Found:
-    lr, noise, m = 0.09, 0.6, 1e-4
-    number = [sphere_drift(m, lr, noise) / m, variances(0.0, lr, noise)[0]]
-    return compare(number, [4 * (1 - 6 * lr) - 2 * lr * noise, 48 + 4 * noise], rtol=2e-4)
-
-
-@claim("(34)", "noise on the sphere", r"$\sigma_m - \frac m2\sigma_Q$")
-def sphere_noise(effort: Effort) -> Found:
-    m, lr, noise, d = 0.5, 0.1, 0.3, 1e6
-    after, weights = on_the_sphere(m, lr, noise, d, nodes=16)
-    mean = (after - m) @ weights
-    number = d**2 * ((after - m) ** 2 @ weights - mean**2) / lr**2
-    one, mixed, two = variances(m, lr, noise)
-    return compare(number, one - m * mixed + m**2 / 4 * two, rtol=1e-3)
-
-
-@claim(
-    "D.2, Itô's rule", "square of dq", r"$dq^2 = \frac\gamma d \sigma_m^2\,dt$", right=r"$dq^2 = \frac\gamma d \sigma_Q^2\,dt$",
-    kind="misprint", tests=f"`test_closed_covariance_agrees_with_isserlis` {DRIFT}",
-)  # fmt: skip
-def ito(effort: Effort) -> Found:
-    m, lr, noise = 0.3, 0.1, 0.2
-    one, _, two = variances(m, lr, noise)
-    return compare(two, equation_55(m, 2 * lr, noise)[2], one)

@@ -84,8 +84,8 @@ def moments_66(effort: Effort) -> Found:
 
 
 @claim(
-    "(67), (79)", "Hessian", "Rank-one terms of the Hessian without the factor 2",
-    right=r"$H = 2\big[(3q - \rho) I + 6 w w^\top - 2 w_\star w_\star^\top\big]$; (79) needs the same moments", kind="misprint",
+    "(67)", "Hessian", "Rank-one terms of the Hessian without the factor 2",
+    right=r"$H = 2\big[(3q - \rho) I + 6 w w^\top - 2 w_\star w_\star^\top\big]$", kind="misprint",
     tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE}",
 )  # fmt: skip
 def hessian(effort: Effort) -> Found:
@@ -135,6 +135,24 @@ def hessian_saddle(effort: Effort) -> Found:
 def hessian_minimum(effort: Effort) -> Found:
     rest = [4 * RHO] * 4
     return compare(eigenvalues(RHO, RHO), [*rest, 12 * RHO], [*rest, 8 * RHO])
+
+
+@claim(
+    "(79)", "Hessian of the loss on the sphere",
+    r"$(3\lambda^2 - \lambda_\star^2)(xx^\top - \lambda w x^\top) + \mathcal E\lambda^2 I$",
+    right=r"$2(3\lambda^2 - \lambda_\star^2 - \sqrt\Delta z)(xx^\top - \lambda w x^\top) + 2\mathcal E\lambda^2 I$ "
+    "on the tangent space",
+    kind="misprint", tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE}",
+)  # fmt: skip
+def sphere_hessian(effort: Effort) -> Found:
+    """The second difference of the loss of one sample along a great circle through w; (78) is the first."""
+    own, across, star, z, h = 0.7, -1.4, 1.1, 0.5, 1e-3
+    loss = lambda s: (star**2 + z - (np.cos(s) * own + np.sin(s) * across) ** 2) ** 2 / 2
+    error, rest = star**2 + z - own**2, 3 * own**2 - star**2
+    number = [(loss(h) - loss(-h)) / (2 * h), (loss(h) - 2 * loss(0) + loss(-h)) / h**2]
+    first = -2 * error * own * across
+    right = 2 * (rest - z) * across**2 + 2 * error * own**2
+    return compare(number, [first, right], [first, rest * across**2 + error * own**2], rtol=1e-5)
 
 
 @claim(

@@ -150,6 +150,23 @@ def loss_13(effort: Effort) -> Found:
 
 
 @claim(
+    "section 7.3",
+    "risk below the plateau",
+    r"$\mathcal R(0) - \frac{2\tau_0}{Np^2}[1-e^{-2\omega_Qt}] - \frac{4\mu_0}{Npp^*}[e^{2\omega_\rho t}-1]$",
+)
+def risk_on_plateau(effort: Effort) -> Found:
+    """The loss of gradient flow from overlaps of 1e-4 with teachers and of 0.003 among students, at two times."""
+    rng, lr, t, off = np.random.default_rng(1), 0.01, np.array([0.3, 1.0]), 1 - np.eye(P)
+    M, Q = 1e-4 * rng.normal(size=(P, K)), P / (P + 2) * np.eye(P) + 0.003 * off
+    problem, level = sl.presets.quadratic_network(P, K, lr=lr), sl.ODE(corrector=False, rtol=1e-11, atol=1e-16)
+    how: dict[str, Any] = {"t_max": t[-1] / lr, "save": np.append(0, t / lr), "progress": False}
+    found = sl.simulate(problem, level, overlaps(np.ones(P), M, Q), **how).risk.values[0]
+    tau, mu = ((Q * off) ** 2).sum(), (M**2).sum()
+    falls = 2 * tau / P**2 * (1 - np.exp(-32 * t / (P * (P + 2)))), 4 * mu / (P * K) * (np.exp(16 * t / (P * K)) - 1)
+    return compare(found[0] - found[1:], sum(falls), rtol=0.01)
+
+
+@claim(
     "figure 2", "best learning rate", "It is linear in the width", tests=f"`test_optimal_rate_is_linear_in_the_width` {THEORY}"
 )
 def optimal(effort: Effort) -> Found:

@@ -138,16 +138,20 @@ def weights_of_families(effort: Effort) -> Found:
 )  # fmt: skip
 def plateau_hessian(effort: Effort) -> Found:
     """By differences of the gradient of the risk; printed, with the unit of the block alone."""
-    p, k, d = 3, 2, 6
+    p, k, d = P, K, 6
     W = np.sqrt(p / (p + 2)) * np.eye(p, d, 2)
-    h = 1e-5
-    number = [(gradient(W + h * e, k) - gradient(W - h * e, k)).ravel() / (2 * h) for e in np.eye(p * d).reshape(-1, p, d)]
     outer = np.einsum("na,mb->manb", W, W) + np.einsum("ma,nb->manb", W, W)
     form = lambda own: (
         -8 / p * (-outer / p + np.einsum("mn,mab->manb", np.eye(p), np.diag(np.arange(d) < k) / k - own / p))
     ).reshape(p * d, p * d)
     every, each = np.tile(W.T @ W, (p, 1, 1)), np.einsum("ma,mb->mab", W, W)
-    return compare(number, form(every), form(each), rtol=1e-7)
+    return compare(by_differences(W), form(every), form(each), rtol=1e-7)
+
+
+def by_differences(W: np.ndarray, h: float = 1e-5) -> np.ndarray:
+    """The Hessian from differences of the gradient."""
+    moves = np.eye(W.size).reshape(-1, *W.shape)
+    return np.stack([(gradient(W + h * e, K) - gradient(W - h * e, K)).ravel() / (2 * h) for e in moves])
 
 
 @claim(
@@ -156,14 +160,26 @@ def plateau_hessian(effort: Effort) -> Found:
     r"$\frac8{pp^*}\{\sum_lS_{ql}S_{pl} + \sum_{l,l'}S_{ql}S_{pl'}(w^*_lw_{l'}^{*\top}+w^*_{l'}w_l^{*\top})\}$",
 )
 def solution_hessian(effort: Effort) -> Found:
-    """By differences of the gradient."""
-    d, h, S = 6, 1e-5, np.linalg.qr(np.random.default_rng(0).normal(size=(P, K)))[0]
-    W = np.sqrt(P / K) * S @ np.eye(K, d)
-    number = [(gradient(W + h * e, K) - gradient(W - h * e, K)).ravel() / (2 * h) for e in np.eye(P * d).reshape(-1, P, d)]
+    d, S = 6, np.linalg.qr(np.random.default_rng(0).normal(size=(P, K)))[0]
     V = S @ np.eye(K, d)
     outer = np.einsum("na,mb->manb", V, V) + np.einsum("ma,nb->manb", V, V)
     printed = 8 / (P * K) * (np.einsum("nm,ab->manb", S @ S.T, np.eye(d)) + outer)
-    return compare(number, printed.reshape(P * d, P * d), rtol=1e-7)
+    return compare(by_differences(np.sqrt(P / K) * V), printed.reshape(P * d, P * d), rtol=1e-7)
+
+
+@claim(
+    "section 7.2.2, students on one teacher",
+    "Hessian where all students have one teacher",
+    r"$-\frac8p\{-\frac1p\vec Q_q\vec Q_p(1+2w^*_1w_1^{*\top}) + \delta_{qp}[\frac{p^*-1}{3p^*} + \dots]\}$",
+)
+def aligned_hessian(effort: Effort) -> Found:
+    d, lengths = 6, np.array([0.5, -0.3, 0.7])
+    lengths *= np.sqrt(P * (2 + K) / (3 * K)) / np.linalg.norm(lengths)
+    first, own = np.outer(np.eye(d)[0], np.eye(d)[0]), np.diag(np.arange(d) < K) / K
+    own = own + (K - 1) / (3 * K) * np.eye(d) - (2 + K) / (3 * K) * first
+    between = np.einsum("m,n,ab->manb", lengths, lengths, np.eye(d) + 2 * first) / P
+    printed = -8 / P * (np.einsum("mn,ab->manb", np.eye(P), own) - between)
+    return compare(by_differences(np.outer(lengths, np.eye(d)[0])), printed.reshape(P * d, P * d), rtol=1e-7)
 
 
 @claim("(29)", "negative over null directions", r"$p^*/(N-p^*-p/2-1/2)$ on the plateau")
@@ -200,9 +216,10 @@ def degrees(effort: Effort) -> Found:
         rank = np.linalg.matrix_rank((half + half.swapaxes(1, 2)).reshape(p * d, d * d))
         rows.append((rank, d * p - p * (p - 1) // 2 if p <= d else d * (d + 1) // 2))
     p, k = 4, 2
-    W = np.linalg.qr(rng.normal(size=(p, k)))[0] @ np.eye(k, 5)
     turns = [np.outer(np.eye(p)[i], np.eye(p)[j]) - np.outer(np.eye(p)[j], np.eye(p)[i]) for i in range(p) for j in range(i)]
-    rows.append((np.linalg.matrix_rank(np.array([A @ W for A in turns]).reshape(-1, 5 * p)), p * k - k * (k + 1) // 2))
+    for d in (5, k):  # more dimensions than teachers, and as many or fewer
+        W = np.linalg.qr(rng.normal(size=(p, k)))[0] @ np.eye(k, d)
+        rows.append((np.linalg.matrix_rank(np.array([A @ W for A in turns]).reshape(-1, d * p)), p * k - k * (k + 1) // 2))
     return compare(*np.transpose(rows))
 
 

@@ -19,7 +19,7 @@ PAPERS = ("mediocrity", "effective", "quadratic", "preprint", "slides", "new_res
 @click.command(cls=Command, short_help="Audit the papers: every claim that can be computed, judged.")
 @click.option(
     "--effort", type=click.Choice(["quick", "default", "full"]), default="default", show_default=True,
-    help="runs of statistical claims: a quarter, the usual number (about a minute and a half of one core), or 16 times as many",
+    help="runs of statistical claims: a quarter, the usual number (about two minutes of one core), or 16 times as many",
 )  # fmt: skip
 @click.option("--paper", type=click.Choice(PAPERS), help="the claims of one paper, or the package's own")
 @click.option("--only", help="claims whose name, place or title contains this word, such as (55) or plateau")

@@ -6,6 +6,7 @@ Formulas are numbered as in [1]_.
    linear models*.
 """
 
+from sgdlimits.renamed import names_of as _names_of
 from sgdlimits.theory.mediocrity.asymptotic import (
     EndRates as EndRates,
     EndState as EndState,
@@ -45,3 +46,5 @@ from sgdlimits.theory.mediocrity.times import (
     exit_time as exit_time,
     ode_exit_time as ode_exit_time,
 )
+
+__getattr__ = _names_of(__name__)

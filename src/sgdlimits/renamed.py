@@ -1,0 +1,64 @@
+"""Public names and arguments that have another name now. The old ones work for a minor version more, and say what to write.
+
+A name is `theory.mediocrity.compare`, as it stands behind `sgdlimits.`; an argument of a function that is `checked` is
+`theory.single_index.exit_time(threshold)`, with the module in which the function is defined. Renaming something is one entry
+here; a module of which a name has gone also needs `__getattr__ = renamed.names_of(__name__)`, which the package itself has.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import reduce
+from importlib import import_module
+from typing import Any, NamedTuple
+
+PACKAGE = "sgdlimits"
+
+
+class New(NamedTuple):
+    """What is to be written instead, and the version in which the old name goes."""
+
+    name: str
+    until: str
+
+
+RENAMED = {
+    "theory.mediocrity.compare": New("exit_table", "0.3"),
+    "theory.single_index.exit_time(threshold)": New("overlap", "0.3"),
+}
+
+
+def names_of(module: str, others: Callable[[str], Any] | None = None) -> Callable[[str], Any]:
+    """The `__getattr__` of a module: what has another name now, with a warning; other names are asked of `others`."""
+
+    def find(name: str) -> Any:
+        old = f"{module}.{name}".removeprefix(f"{PACKAGE}.")
+        if old not in RENAMED:
+            if others:
+                return others(name)
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        new = RENAMED[old]
+        _warn(f"{PACKAGE}.{old}", f"{PACKAGE}.{new.name}", new.until, 3)
+        return reduce(getattr, new.name.split("."), import_module(PACKAGE))
+
+    return find
+
+
+def arguments_of(fn: Callable) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
+    """What gives the keywords of a call their new names, with a warning; None for functions without old ones."""
+    name = f"{fn.__module__}.{fn.__qualname__}".removeprefix(f"{PACKAGE}.").removesuffix(".__init__")
+    new = {old[len(name) + 1 : -1]: found for old, found in RENAMED.items() if old.startswith(f"{name}(")}
+
+    def translate(keywords: dict[str, Any]) -> dict[str, Any]:
+        for old in new.keys() & keywords.keys():
+            _warn(f"The argument {old} of {PACKAGE}.{name}", new[old].name, new[old].until, 4)
+        return {new[old].name if old in new else old: value for old, value in keywords.items()}
+
+    return translate if new else None
+
+
+def _warn(old: str, new: str, until: str, up: int) -> None:
+    """Warn so many calls up, where the old name is written."""
+    text = f"{old} is now {new}. Write {new}; the old name goes with version {until}."
+    warnings.warn(text, DeprecationWarning, stacklevel=up)

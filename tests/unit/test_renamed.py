@@ -1,0 +1,69 @@
+"""Names and arguments of before: they give what they are now, with one warning that says what to write."""
+
+from __future__ import annotations
+
+import warnings
+from importlib import import_module
+
+import pytest
+
+import sgdlimits as sl
+from sgdlimits import renamed
+from sgdlimits.domain import checked
+
+
+def caught(what):
+    """What is returned, and the one warning, which points at this file."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        value = what()
+    assert [each.category for each in found] == [DeprecationWarning]
+    assert found[0].filename == __file__
+    return value, str(found[0].message)
+
+
+def test_a_function_of_0_1_is_what_it_is_called_now():
+    value, text = caught(lambda: sl.theory.mediocrity.compare)
+    assert value is sl.exit_table
+    assert text == (
+        "sgdlimits.theory.mediocrity.compare is now sgdlimits.exit_table. Write sgdlimits.exit_table; "
+        "the old name goes with version 0.3."
+    )
+
+
+def test_an_argument_of_0_1_is_what_it_is_called_now():
+    problem = sl.presets.single_index("he2", lr=1 / 12)
+    value, text = caught(lambda: sl.theory.single_index.exit_time(problem, d=1000, threshold=0.5))
+    assert value == sl.theory.single_index.exit_time(problem, d=1000, overlap=0.5)
+    assert "The argument threshold of sgdlimits.theory.single_index.exit_time is now overlap. Write overlap;" in text
+
+
+def test_one_entry_of_the_table_is_enough(monkeypatch):
+    monkeypatch.setitem(renamed.RENAMED, "run", renamed.New("simulate", "9.0"))
+    monkeypatch.setitem(renamed.RENAMED, f"{__name__}.Ball(beta)", renamed.New("lr", "9.0"))
+    value, text = caught(lambda: sl.run)
+    assert value is sl.simulate
+    assert "goes with version 9.0" in text
+
+    class Ball:
+        def __init__(self, lr):
+            self.lr = lr
+
+    Ball.__init__.__qualname__ = "Ball.__init__"
+    assert caught(lambda: checked(Ball)(beta=0.5))[0].lr == 0.5
+
+
+def test_names_that_never_were_are_errors_as_before():
+    for module in (sl, sl.theory.mediocrity):
+        with pytest.raises(AttributeError, match="no_such_name"):
+            _ = module.no_such_name
+
+
+def test_the_table_leads_to_what_is_there_and_old_names_do_not_outlive_their_version():
+    for old, (new, until) in renamed.RENAMED.items():
+        assert tuple(map(int, until.split("."))) > tuple(map(int, sl.__version__.split(".")[:2])), f"{old} was to go in {until}"
+        if not old.endswith(")"):
+            module, _, name = f"sgdlimits.{old}".rpartition(".")
+            assert name not in dir(import_module(module))
+            value = caught(lambda module=module, name=name: getattr(import_module(module), name))[0]
+            assert value is getattr(sl, new)
