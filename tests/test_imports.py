@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -57,3 +59,13 @@ def test_no_import_points_up():
 def test_no_module_imports_itself_in_a_circle():
     """A package is what its `__init__` imports, which no module of it may then import."""
     TopologicalSorter({module: imported(path) - {"sgdlimits"} for module, path in MODULES.items()}).prepare()
+
+
+def test_a_first_simulation_imports_only_what_it_needs():
+    """Each takes longer to import than such a simulation to compute."""
+    code = (
+        "import sys, sgdlimits as sl\n"
+        "sl.simulate(sl.presets.phase_retrieval(), sl.Chain(100), sl.RandomInit(100), t_max=1, runs=2, save=2)\n"
+        "print(*{'dask', 'diffrax', 'h5py', 'matplotlib', 'pydantic', 'scipy.linalg', 'scipy.special'} & set(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""

@@ -3,6 +3,9 @@
 Names are loaded when they are first used (the list is in `__init__.pyi`), so that importing the package is quick.
 """
 
+import gc
+from contextlib import contextmanager
+
 import lazy_loader
 
 from sgdlimits.renamed import names_of as _names_of
@@ -15,7 +18,23 @@ def _find(name: str):
         from importlib.metadata import version
 
         return version(__name__)
-    return _load(name)
+    with _no_search_for_garbage():
+        return _load(name)
+
+
+@contextmanager
+def _no_search_for_garbage():
+    """Modules are no garbage: what is made here counts as old without a look at it, which would take a sixth of the import."""
+    searches = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()  # into the oldest generation
+        if searches:
+            gc.enable()
 
 
 __getattr__ = _names_of(__name__, _find)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import equinox as eqx
 import jax
 import numpy as np
+import scipy
 from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
-from scipy.special import ndtr
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_dimension, check_share
@@ -145,7 +145,7 @@ class RandomInit(Start):
         if isinstance(constant, dict) or (spread and self.second is None):
             raise BadInput("positive needs a second layer of one size. Give second=..., or explicit statistics.")
         normal = stream.normal(Purpose.START_SECOND, constant.shape[1])[0].T
-        return np.where(ndtr(-normal) < share, constant, -constant)
+        return np.where(scipy.special.ndtr(-normal) < share, constant, -constant)
 
 
 @checked

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 from jaxtyping import PyTree
-from scipy.linalg import eigh_tridiagonal
 
 from sgdlimits.domain import checked, whole
 from sgdlimits.errors import BadInput
@@ -64,7 +63,7 @@ def overlap_rule(d: int, nodes: int = 160) -> tuple[np.ndarray, np.ndarray]:
     """
     n, alpha = np.arange(2, nodes), (d - 2) / 2
     squares = np.concatenate([[1 / d], n * (n + 2 * alpha - 1) / (4 * (n + alpha) * (n + alpha - 1))])
-    m, vectors = eigh_tridiagonal(np.zeros(nodes), np.sqrt(squares))
+    m, vectors = scipy.linalg.eigh_tridiagonal(np.zeros(nodes), np.sqrt(squares))
     return m, vectors[0] ** 2
 
 
@@ -77,7 +76,7 @@ def radius_rule(n: int, nodes: int) -> tuple[np.ndarray, np.ndarray]:
     35.0
     """
     i, alpha = np.arange(nodes), n / 2 - 1
-    halves, vectors = eigh_tridiagonal(2 * i + 1 + alpha, np.sqrt(i[1:] * (i[1:] + alpha)))
+    halves, vectors = scipy.linalg.eigh_tridiagonal(2 * i + 1 + alpha, np.sqrt(i[1:] * (i[1:] + alpha)))
     return np.sqrt(2 * np.maximum(halves, 0)), vectors[0] ** 2
 
 

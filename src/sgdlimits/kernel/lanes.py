@@ -22,6 +22,8 @@ MOST_STATE = 2048
 """States of more numbers are not unrolled."""
 PIECES = 4
 """Into how many pieces the vectors are cut for each core, so that cores are done together."""
+SMALL = 2**25
+"""Calls of fewer operations, which take some 0.4 milliseconds, are not worth other threads."""
 
 
 class Code(NamedTuple):
@@ -123,7 +125,8 @@ class Lanes(Unrolled):
         """The vectors in pieces, which the cores take one after the other."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         real, width = np.array([span.t, span.size], float), self.code.width
-        pieces = min(vectors, 1 if cores == 1 else PIECES * cores)
+        small = vectors * width * int(span.steps) * len(self.code.replica.program.nodes) < SMALL
+        pieces = min(vectors, 1 if small or cores == 1 else PIECES * cores)
         cuts = np.linspace(0, vectors, pieces + 1).astype(int)
 
         def piece(low: int, high: int) -> None:

@@ -99,7 +99,7 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], room: int) -> Frame:
     root = vectors * np.sqrt(values)[:, None, :]
     upper = np.asarray(np.linalg.qr(root.swapaxes(-1, -2), mode="r"))
     T = upper * np.where(np.diagonal(upper, axis1=-2, axis2=-1) < 0, -1.0, 1.0)[:, :, None]
-    last = lambda tree: jax.tree.map(lambda leaf: jnp.asarray(np.moveaxis(np.asarray(leaf, float), 0, -1)), tree)
+    last = lambda tree: jax.tree.map(lambda leaf: np.ascontiguousarray(np.moveaxis(np.asarray(leaf, float), 0, -1)), tree)
     a, m, T, kept = last((stats.a, m, T, stats.kept))
     return Frame(a, m, T, kept, stats.names)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
+import pandas as pd
 import xarray as xr
 from jaxtyping import PyTree
 
@@ -111,15 +112,16 @@ def build(piece: Piece, problem: Problem, attributes: dict, state: np.ndarray) -
     """The dataset of a piece. Its encoding holds the state that its runs need to go on, unless that is large."""
     stats: PyTree = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *[tick.stats for tick in piece.ticks])
     observed = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *[tick.observed for tick in piece.ticks])
-    variables = {name: (("run", "t", *axes), np.asarray(values)) for name, (axes, values) in problem.variables(stats).items()}
+    found = problem.variables(stats).items()
+    variables = {name: _variable(("run", "t", *axes), np.asarray(values)) for name, (axes, values) in found}
     for name, values in {"risk": observed.pop("risk"), **observed}.items():
-        variables[name] = (("run", "t", *(f"{name}_{i}" for i in range(values.ndim - 2))), values)
+        variables[name] = _variable(("run", "t", *(f"{name}_{i}" for i in range(values.ndim - 2))), values)
     coordinates = {
-        "run": piece.runs,
-        "t": piece.t,
-        "step": ("t", piece.step),
-        "status": ("run", piece.ends.status.astype(str)),
-        "t_end": ("run", piece.ends.t),
+        "run": _variable(("run",), pd.Index(piece.runs)),
+        "t": _variable(("t",), pd.Index(piece.t)),
+        "step": _variable(("t",), piece.step),
+        "status": _variable(("run",), piece.ends.status.astype(str)),
+        "t_end": _variable(("run",), piece.ends.t),
     }
     scalars = sorted(stats.a) if isinstance(getattr(stats, "a", None), dict) else []
     named = {"scalars": json.dumps(scalars)} if scalars else {}
@@ -132,6 +134,11 @@ def build(piece: Piece, problem: Problem, attributes: dict, state: np.ndarray) -
     if piece.t[-1] > 0:
         remember(dataset)
     return dataset
+
+
+def _variable(dims: tuple[str, ...], values: np.ndarray | pd.Index, attributes: Mapping | None = None) -> xr.Variable:
+    """A variable of plain numbers. Where xarray has to look what they are, it imports all of dask to see if they are dask's."""
+    return xr.Variable(dims, values, attributes, fastpath=True)
 
 
 def join(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
@@ -195,9 +202,9 @@ def _concatenated(parts: list[xr.Dataset], dim: str, whole: Mapping[Any, np.ndar
         if dim not in variable.dims:
             return variable
         if name in known:
-            return xr.Variable(variable.dims, known[name], variable.attrs)
+            return _variable(variable.dims, known[name], variable.attrs)
         values = np.concatenate([part[name].values for part in parts], axis=variable.dims.index(dim))
-        return xr.Variable(variable.dims, values, variable.attrs)
+        return _variable(variable.dims, values, variable.attrs)
 
     states = [state_of(part) for part in parts]
     joined = xr.Dataset({name: of(name) for name in last.data_vars}, {name: of(name) for name in last.coords}, last.attrs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +12,7 @@ from jax import lax
 from jaxtyping import Array, Float
 from scipy.optimize import root
 
-from sgdlimits.analysis.fixed_points.system import System, drift_at, in_chunks
+from sgdlimits.analysis.fixed_points.system import System, in_chunks
 
 STEPS = 60
 FIXED = 1e-9
@@ -63,8 +62,9 @@ class Roots(NamedTuple):
 def roots_from(system: System, x: np.ndarray) -> Roots:
     """Roots from starts that may be far: a method of MINPACK (SciPy) from each row, then `roots_near` its end."""
     method, options = METHODS[system.costly]
-    drift = lambda row: np.asarray(drift_at(system, row))
-    jacobian = lambda row: np.asarray(_jacobian(system, row))
+    drift_at, jacobian_at = system.at_once(System.drift), system.at_once(_jacobian)
+    drift = lambda row: np.asarray(drift_at(row))
+    jacobian = lambda row: np.asarray(jacobian_at(row))
     ends = []
     for row in x:
         ends.append(root(drift, row, jac=jacobian, method=method, options=options).x)
@@ -125,50 +125,39 @@ def _search(system: System, x: np.ndarray, steps: int) -> Roots:
     return Roots(end, residual, jacobian, found)
 
 
-@eqx.filter_jit
-def _levenberg_marquardt(system: System, x: Float[Array, "rows n"], steps: Array):
-    """(x, drift, Jacobian) where the search from each row ends. One by one, only steps that succeed need the Jacobian."""
-    jacobian = jax.jacfwd(system.drift)
+def _levenberg_marquardt(system: System, x: Float[Array, " n"], steps: Array):
+    """(x, drift, Jacobian) where the search from a row ends. One by one, only steps that succeed need the Jacobian."""
 
-    def search(x):
-        def step(state):
-            (x, drift, J), y, mu, k, _ = state
-            there = system.drift(y)
-            better = there @ there < drift @ drift
-            J = lax.cond(better, jacobian, lambda _: J, y)
-            x, drift = jnp.where(better, y, x), jnp.where(better, there, drift)
-            mu, normal = jnp.where(better, mu / 10, 5 * mu), J.T @ J
-            damped = normal + (mu * jnp.trace(normal) / x.size + 1e-30) * jnp.eye(x.size)
-            return (x, drift, J), x - jax.scipy.linalg.solve(damped, J.T @ drift, assume_a="pos"), mu, k + 1, better
+    def step(state):
+        (x, drift, J), y, mu, k, _ = state
+        there = system.drift(y)
+        better = there @ there < drift @ drift
+        J = lax.cond(better, lambda y: _jacobian(system, y), lambda _: J, y)
+        x, drift = jnp.where(better, y, x), jnp.where(better, there, drift)
+        mu, normal = jnp.where(better, mu / 10, 5 * mu), J.T @ J
+        damped = normal + (mu * jnp.trace(normal) / x.size + 1e-30) * jnp.eye(x.size)
+        return (x, drift, J), x - jax.scipy.linalg.solve(damped, J.T @ drift, assume_a="pos"), mu, k + 1, better
 
-        def goes_on(state):
-            (x, drift, J), _, mu, k, better = state
-            done = drift @ drift <= (jnp.where(better, 1e-14, ROUNDING) * jnp.linalg.norm(J) * (1 + jnp.linalg.norm(x))) ** 2
-            return (k <= steps) & ~done & (mu < 1e6)
+    def goes_on(state):
+        (x, drift, J), _, mu, k, better = state
+        done = drift @ drift <= (jnp.where(better, 1e-14, ROUNDING) * jnp.linalg.norm(J) * (1 + jnp.linalg.norm(x))) ** 2
+        return (k <= steps) & ~done & (mu < 1e6)
 
-        nowhere = (x, jnp.full(x.shape, jnp.inf), jnp.zeros((x.size, x.size)))
-        return lax.while_loop(goes_on, step, (nowhere, x, jnp.asarray(1e-2), 0, jnp.asarray(True)))[0]
-
-    return system.over_rows(search, x)
+    nowhere = (x, jnp.full(x.shape, jnp.inf), jnp.zeros((x.size, x.size)))
+    return lax.while_loop(goes_on, step, (nowhere, x, jnp.asarray(1e-2), 0, jnp.asarray(True)))[0]
 
 
-@eqx.filter_jit
 def _jacobian(system: System, x: Float[Array, " n"]) -> Float[Array, "n n"]:
     return jax.jacfwd(system.drift)(x)
 
 
-@eqx.filter_jit
-def _heun(system: System, rows: tuple[Float[Array, "rows n"], Float[Array, " rows"]]) -> Float[Array, "rows n"]:
-    """States after a block of steps of the given lengths."""
+def _heun(system: System, row: tuple[Float[Array, " n"], Float[Array, ""]]) -> Float[Array, " n"]:
+    """The state after a block of steps of a given length."""
+    x, h = row
 
-    def flow(row):
-        x, h = row
+    def step(x, _):
+        here = system.drift(x)
+        there = system.drift(x + h * here)
+        return x + h / 2 * (here + there), None
 
-        def step(x, _):
-            here = system.drift(x)
-            there = system.drift(x + h * here)
-            return x + h / 2 * (here + there), None
-
-        return lax.scan(step, x, length=BLOCK)[0]
-
-    return system.over_rows(flow, rows)
+    return lax.scan(step, x, length=BLOCK)[0]

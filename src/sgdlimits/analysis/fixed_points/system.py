@@ -16,6 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
+from sgdlimits.kernel.compiled import compiled
 from sgdlimits.level.local import NOTHING
 from sgdlimits.level.ode import vector_field
 from sgdlimits.problem.base import Problem
@@ -121,8 +122,8 @@ class System(eqx.Module):
 
     def operations(self) -> float:
         """About how many floating-point operations a drift takes."""
-        compiled: Any = drift_at
-        cost = compiled.lower(self, np.asarray(self.held)[list(self.free)]).lowered.cost_analysis()
+        drift: Any = self.at_once(System.drift)
+        cost = drift.func.lower(*drift.args, np.asarray(self.held)[list(self.free)]).cost_analysis()
         return (cost or {}).get("flops", 0.0)
 
     def starts(self) -> int:
@@ -132,16 +133,15 @@ class System(eqx.Module):
     def time(self, x: Float[np.ndarray, " n"]) -> None:
         """Measure what a drift costs, for the line of progress."""
         self.watch.stage("compiling")
-        np.asarray(drift_at(self, x))
+        drift = self.at_once(System.drift)
+        np.asarray(drift(x))
         begin = time.perf_counter()
-        np.asarray(drift_at(self, x))
+        np.asarray(drift(x))
         self.watch.bar.set_postfix_str(f"{1e3 * (time.perf_counter() - begin):.3g} ms a drift", refresh=False)
 
-    def over_rows(self, f: Callable, rows: PyTree) -> PyTree:
-        """f of each row, inside compiled code."""
-        if not self.costly:
-            return self.problem.over_runs(f, rows)
-        return batch_of(f(one_of(rows)))
+    def at_once(self, f: Callable) -> Callable:
+        """f(system, ...) as compiled code, of arrays."""
+        return compiled(f, self, quick=True)
 
     def stats(self, x: Float[Array, " n"]) -> PyTree:
         return self.problem.from_vector(jnp.asarray(self.held).at[np.array(self.free)].set(x), self.like)
@@ -155,15 +155,15 @@ class System(eqx.Module):
 
     def drifts(self, x: np.ndarray) -> np.ndarray:
         """The drift at each row of coordinates."""
-        return in_chunks(_each, self, x, System.drift) if len(x) else x
+        return in_chunks(System.drift, self, x) if len(x) else x
 
     def batch(self, x: np.ndarray) -> PyTree:
         """The statistics of rows of coordinates, runs first."""
-        return in_chunks(_each, self, x, System.stats)
+        return in_chunks(System.stats, self, x)
 
     def rows(self, batch: PyTree) -> np.ndarray:
         """The coordinates of statistics, runs first."""
-        return in_chunks(_each, self, batch, System.coordinates)
+        return in_chunks(System.coordinates, self, batch)
 
     def exists(self, x: np.ndarray) -> np.ndarray:
         """Which rows are statistics that the problem allows."""
@@ -182,23 +182,17 @@ class System(eqx.Module):
 
 
 def in_chunks(f: Callable, system: System, x: PyTree, *more) -> PyTree:
-    """f(system, rows, ...) of many rows, as NumPy arrays: a chunk of rows at a time, the last one padded."""
+    """f(system, row, ...) of many rows, as NumPy arrays: a chunk of rows at a time, the last one padded."""
     x, parts = jax.tree.map(np.asarray, x), []
-    count = len(jax.tree.leaves(x)[0])
+    count, each = len(jax.tree.leaves(x)[0]), compiled(_each, system, f, quick=True)
     for begin in range(0, count, system.chunk):
         rows = np.minimum(np.arange(begin, begin + system.chunk), count - 1)
-        part = f(system, one_of(x, rows), *more)
+        part = each(one_of(x, rows), *more)
         parts.append(jax.tree.map(lambda leaf, n=count - begin: np.asarray(leaf)[:n], part))
         system.watch.tick(min(system.chunk, count - begin))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
 
-@eqx.filter_jit
-def drift_at(system: System, x: PyTree) -> Float[Array, " n"]:
-    return system.drift(x)
-
-
-@eqx.filter_jit
-def _each(system: System, rows: PyTree, method: Callable) -> PyTree:
-    """A method of the system at each row."""
-    return system.over_rows(lambda row: method(system, row), rows)
+def _each(system: System, f: Callable, rows: PyTree, *more) -> PyTree:
+    one = lambda row: f(system, row, *more)
+    return batch_of(one(one_of(rows))) if system.costly else system.problem.over_runs(one, rows)
