@@ -94,7 +94,7 @@ def test_no_weights_are_beyond_the_cone(name):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", sl.DivergedWarning)
                 warnings.simplefilter("ignore", sl.AccuracyWarning)
-                short = {"ode": 0.01, "sde": 1.0} if name in COSTLY else {"ode": min(4.0, 4 / lr)}
+                short = {"ode": 0.04, "sde": 1.0} if name in COSTLY else {"ode": min(4.0, 4 / lr)}
                 end = short.get(level.name, 4.0)
                 data = sl.simulate(problem, level, start, t_max=end, runs=runs, save=5, progress=False)
             worst = least(data, problem)
