@@ -14,9 +14,10 @@ export PIP_ROOT_USER_ACTION := ignore
 # Modules that were imported once stay compiled, in .venv and in the source folders.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Tests mostly compile: XLA's older code generator with little optimisation takes less time. What depends on how code is
-# optimised has a process of its own, without these flags. They belong to the pinned version; others may not know them.
-TEST_FLAGS = --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1
+# Tests mostly compile: XLA's older code generator with little optimisation takes less time, and so does code in one piece, since
+# each process has one core. What depends on how code is optimised has a process of its own, without these flags. They belong to
+# the pinned version; others may not know them.
+TEST_FLAGS = --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1 --xla_cpu_parallel_codegen_split_count=1
 
 # $(call install,ARGUMENTS): uv first; then pip, which reads the user's own configuration (a mirror, for example).
 install = $(UV) pip install -q --python $(PY) $(1) || \

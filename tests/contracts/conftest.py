@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from contracts.matrix import ALL_PAIRS, ALL_PROBLEMS, BY_FEW_POINTS, LEVELS, PROBLEMS, RUNS, D, square
+from contracts.matrix import ALL_PAIRS, ALL_PROBLEMS, BY_FEW_POINTS, LEVELS, PROBLEMS, RUNS, square
 
 import sgdlimits as sl
 
@@ -42,7 +42,7 @@ def level(named, problem, kind):
 def go(problem, level, kind):
     """A function that simulates the problem at the level, as all contracts do but for what is given."""
     usual = dict(t_max=kind.end, runs=RUNS, seed=3, save=4, observe={"square": square}, progress=False)
-    return lambda verb=sl.simulate, **changes: verb(problem, level, **{"start": sl.RandomInit(D), **usual, **changes})
+    return lambda verb=sl.simulate, **changes: verb(problem, level, **{"start": sl.RandomInit(kind.d), **usual, **changes})
 
 
 @pytest.fixture(scope="module")

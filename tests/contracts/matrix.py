@@ -19,6 +19,8 @@ from sgdlimits.statistics.particles import particles_of
 
 D = 1024
 """From this dimension on the chain's blocks have their full size, so that larger dimensions share what is compiled."""
+SPACE = 256
+"""The dimension of SGD, which takes time with weights in it and shares nothing."""
 RUNS, FEWER = 16, 4
 """Sizes of batches: all simulations of a pair have one of them, and so compile two loops."""
 
@@ -192,12 +194,13 @@ class Kind:
 
     Parameters
     ----------
-    make : the level at dimension D, from the name of a problem and the problem
+    make : the level at its dimension, from the name of a problem and the problem
     suits : the names of the problems that it is written for
     noisy : whether runs from one start differ
     steps : whether a run ends after whole steps of SGD
     leaps : whether it makes steps of its own where a predicate is to be asked
     end : when simulations end
+    d : the dimension of the level and of the start
     view, seen : the problem and its statistics as the level has them
     near : where its mean follows the drift, from the name of a problem and the problem
     """
@@ -208,6 +211,7 @@ class Kind:
     steps: bool = False
     leaps: bool = False
     end: float = 1.0
+    d: int = D
     view: Callable = lambda problem: problem
     seen: Callable = lambda stats: stats
     near: Callable = lambda name, problem: sl.FixedInit(0.3).one(problem)
@@ -220,7 +224,7 @@ def beside(name, problem):
 
 
 LEVELS = {
-    "sgd": Kind(lambda name, problem: sl.SGD(D), steps=True, end=0.25),
+    "sgd": Kind(lambda name, problem: sl.SGD(SPACE), steps=True, end=0.25, d=SPACE),
     "chain": Kind(lambda name, problem: sl.Chain(D), steps=True),
     # Without the problems whose every drift is a sum over nodes of several samples or outputs: slow, and laws have them.
     "sde": Kind(

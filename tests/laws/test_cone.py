@@ -70,12 +70,15 @@ def least(data, problem):
 
 
 def levels(problem):
-    """With the dimensions that leave no room, less than the units need, and enough."""
-    k, p = problem.directions.fixed, problem.directions.width
+    """With the dimensions that leave no room, less than the units need, and enough; each with the problem as it is tried there.
+
+    Chain and SGD have the risk, which their steps do not use, by a few points.
+    """
+    k, p, quick = problem.directions.fixed, problem.directions.width, problem.with_rule(sl.Sobol(3, 2))
     for d in (k, k + p - 1, 30):
-        yield from ((sl.Chain(d), d), (sl.SGD(d), d))
-    yield from ((sl.SDE(d), d) for d in (k + p - 1, 30))
-    yield sl.ODE(), 30
+        yield from ((quick, sl.Chain(d), d), (quick, sl.SGD(d), d))
+    yield from ((problem, sl.SDE(d), d) for d in (k + p - 1, 30))
+    yield problem, sl.ODE(), 30
 
 
 @pytest.mark.full
@@ -83,8 +86,7 @@ def levels(problem):
 def test_no_weights_are_beyond_the_cone(name):
     cases = 0
     for lr in RATES:
-        problem = PROBLEMS[name](lr)
-        for level, d in levels(problem):
+        for problem, level, d in levels(PROBLEMS[name](lr)):
             if level.name in ("ode", "sde") and name in COSTLY and lr > 0.1:
                 continue
             start = starts(problem, d)

@@ -44,8 +44,10 @@ def same_paths(problem, fast, rtol=1e-9, reference="xla", **changes):
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_problem_of_the_contracts_has_the_paths_of_xla(name, fast):
-    """Every preset is among them."""
-    same_paths(PROBLEMS[name](), fast, d=1024, t_max=1.0)
+    """Every preset is among them. The risk, which steps do not use, by a few points."""
+    problem = PROBLEMS[name]()
+    quick = problem.with_rule(sl.Sobol(3, 2)) if isinstance(problem, sl.ProjectionProblem) else problem
+    same_paths(quick, fast, d=1024, t_max=1.0)
 
 
 NEEDED = {"heavy_ball": {"beta": 0.5}, "nesterov": {"beta": 0.5}, "repeated": {"times": 2}}

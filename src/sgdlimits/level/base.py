@@ -30,7 +30,10 @@ class Clock(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What an engine is asked for: runs by number with their seed, times to save at, when to stop, what to look at, and how."""
+    """What an engine is asked for: runs by number with their seed, times to save at, when to stop, what to look at, and how.
+
+    The first time is where runs set out; unless it is `begin_shown`, what is seen there may be left out.
+    """
 
     seed: int
     runs: np.ndarray
@@ -38,6 +41,7 @@ class Job(NamedTuple):
     until: Condition | None = None
     observe: Observe = Observe()
     kernel: str | None = None
+    begin_shown: bool = True
 
 
 class Tick(NamedTuple):
@@ -72,6 +76,10 @@ class Journey(abc.ABC):
     @abc.abstractmethod
     def ends(self) -> Ends:
         """How each run stands."""
+
+    def in_full(self, first: Tick) -> Tick:
+        """The first tick with what it left out since nobody had asked for it."""
+        return first
 
     @abc.abstractmethod
     def now(self) -> Tick:

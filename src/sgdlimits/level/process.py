@@ -201,14 +201,14 @@ class March(Journey):
         if process.together is not None:  # groups in which nothing moves cost nothing
             wanted = np.asarray(self.carry.moving) & (self.here < len(job.runs))
             self.carry = eqx.tree_at(lambda carry: carry.moving, self.carry, wanted)
-        self.origin, self.whole = self.base, self.carry
+        self.origin, self.whole, self.outset = self.base, self.carry, None if job.begin_shown else self.carry
         self.stepping = kernel_for(process, job.until, self.carry, job.kernel)
         self.kernel = self.stepping.name
 
     def __iter__(self):
         seed, pace = Stream.of(self.job.seed, self.runs).seed, Pace(self.process.block)
-        shown = self._observed()
-        yield self._tick(shown)
+        shown = self._observed() if self.job.begin_shown else None
+        yield Tick(self._share, (), {}) if shown is None else self._tick(shown)
         for count, size, t, rest in zip(*self.segments, strict=True):
             end = self.base + int(count)
             while self.first < end and np.asarray(self.carry.moving).any():
@@ -239,6 +239,9 @@ class March(Journey):
         done = self.first - self.origin
         reached = self.job.clock.t[-1] if done == self.total else self.segments.when(np.asarray(done))
         return Ends(status, np.where(end < 0, reached, self.segments.when(end - self.origin)))
+
+    def in_full(self, first):
+        return first if self.outset is None else self._tick(self._observed(self.outset))
 
     def now(self):
         return self._tick(self._observed(self._all()))
@@ -331,6 +334,10 @@ def _few(moving: np.ndarray) -> np.ndarray | None:
 
 
 def _scatter(before, after, here: np.ndarray):
+    """What is shown of all runs, with the newest of those that are left; before any was shown, all are."""
+    if before is None:
+        return after
+
     def place(old, new):
         if len(here) == len(old):
             return new

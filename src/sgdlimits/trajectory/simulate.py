@@ -218,20 +218,20 @@ class Plan:
     def _journey(self, which: np.ndarray, size: int, clock: Clock, old: Old | None) -> Journey:
         padded = which[np.minimum(np.arange(size), which.size - 1)]
         starts = self.engine.starts(self.start, Stream.of(self.job.seed, padded))
-        job = self.job._replace(runs=which, clock=clock)
+        job = self.job._replace(runs=which, clock=clock, begin_shown=old is None and self.before.from_zero)
         return self.engine.follow(starts, job, None if old is None else old.state)
 
     def _of(self, which, size, clock: Clock, old: Old | None, seconds: float, report: Callable) -> Iterator[xr.Dataset]:
         """The pieces of a batch of runs. After Ctrl-C, wherever in here it comes, what has been reached is the last piece."""
         saved: list[tuple[int, Tick]] = []
-        start: list[tuple[int, Tick]] = []
+        start: list[Tick] = []
         index, begin = 0, time.perf_counter()
         try:
             journey = self._journey(which, size, clock, old)
             for tick in journey:
                 if tick.stats is not None:
-                    start = start or [(0, tick)]
-                    if index > 0 or (old is None and self.before.from_zero):
+                    start = start or [tick]
+                    if index > 0 or journey.job.begin_shown:
                         saved.append((index, tick))
                     whole = index == clock.t.size - 1
                     index += 1
@@ -242,8 +242,9 @@ class Plan:
         except KeyboardInterrupt:
             self.interrupted = True
             if start:
-                alone = index == 1 and old is None and not self.before.from_zero
-                yield from self._last_piece(journey, clock, start if alone else saved, index, old)
+                if index == 1 and old is None and not journey.job.begin_shown:
+                    saved = [(0, journey.in_full(start[0]))]
+                yield from self._last_piece(journey, clock, saved, index, old)
 
     def _last_piece(self, journey, clock: Clock, saved: list[tuple[int, Tick]], index: int, old: Old | None):
         """What was saved since the last piece, and as one more saved time where the runs are."""
