@@ -23,7 +23,8 @@ second = sl.ProjectionProblem(
 problems = [sl.presets.phase_retrieval(3, lr=0.1), momentum, second]
 for problem in problems:
     levels = [(sl.Chain(D), "xla"), (sl.Chain(D), "lanes"), (sl.SDE(D), "xla"), (sl.SDE(D), "lanes")]
-    for level, kernel in levels + [(sl.SGD(d), None) for d in (D, 150, 600, 4100)]:
+    large = (600, 4100) if problem is second else (D, 150)
+    for level, kernel in ([] if problem is second else levels) + [(sl.SGD(d), None) for d in large]:
         go = lambda runs, batch=None: sl.simulate(
             problem, level, sl.RandomInit(level.d), t_max=60 / level.d, runs=runs, batch=batch, save=3, kernel=kernel,
             progress=False

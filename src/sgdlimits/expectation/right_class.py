@@ -19,6 +19,7 @@ from sgdlimits.model.sample import Model
 from sgdlimits.model.target import ClassLabels
 from sgdlimits.statistics.frame import loading
 from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.rows import row_products
 from sgdlimits.statistics.trees import for_samples
 
 NODES_AT_ONCE = 1024
@@ -71,7 +72,8 @@ def _of_few_units(model: Model, stats: Overlaps) -> Float[Array, ""]:
     one = _positive(rest, outer[-1] * unit.right, mean, root[model.width - 1, -1])
     one += _positive(rest, -outer[-1] * unit.left, -mean, root[model.width - 1, -1])
     label = model.target.readout(centre.fixed, centre.c)
-    return (weights * (label * one + (1 - label) * (1 - one))).sum()
+    right = label * one + (1 - label) * (1 - one)
+    return row_products(jnp.ravel(jnp.broadcast_to(weights, right.shape)), jnp.ravel(right))
 
 
 def _positive(rest: Array, slope: Array, mean: Array, deviation: Array) -> Array:
