@@ -165,7 +165,9 @@ class Marching(Stepping):
 
     @property
     def vector(self):
-        return self.process.together or VECTOR if self.most < VECTOR else VECTOR
+        """Of groups as few as memory holds; otherwise as all have, since a group of filling is not computed."""
+        few = self.most < VECTOR and self.process.together
+        return few or VECTOR
 
     @property
     def numbers(self):
