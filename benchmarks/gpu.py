@@ -32,13 +32,13 @@ def prepared(problem, d: int, runs: int, name: str, until: Any = None) -> tuple:
 
     import sgdlimits as sl
     from sgdlimits.kernel.choose import kernel_for
-    from sgdlimits.level.process import _set_out
+    from sgdlimits.level.march import set_out
     from sgdlimits.random import Stream
 
     engine = sl.Chain(d).bind(problem, sl.RandomInit(d), None)
     few = engine.process.start(engine.starts(sl.RandomInit(d), Stream.of(0, np.arange(1000))))
     state = jax.tree.map(lambda leaf: jnp.tile(leaf, -(-runs // 1000))[..., :runs], few)
-    carry = _set_out(engine.process, until, state)
+    carry = set_out(engine.process, until, state)
     return kernel_for(engine.process, until, carry, name), carry, engine.tick
 
 

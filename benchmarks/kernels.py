@@ -42,7 +42,7 @@ def measure(problem, d: int, runs: int, window: float, turns: int, kernels: tupl
     from sgdlimits.errors import BadInput
     from sgdlimits.kernel.base import Span
     from sgdlimits.kernel.choose import kernel_for
-    from sgdlimits.level.process import _set_out
+    from sgdlimits.level.march import set_out
     from sgdlimits.random import Stream
 
     engine = sl.Chain(d).bind(problem, sl.RandomInit(d), None)
@@ -52,7 +52,7 @@ def measure(problem, d: int, runs: int, window: float, turns: int, kernels: tupl
     for name in kernels:
         for until in (None, sl.exits(0.9)):
             begin = cpu()
-            carry = _set_out(process, until, process.start(engine.starts(sl.RandomInit(d), stream)))
+            carry = set_out(process, until, process.start(engine.starts(sl.RandomInit(d), stream)))
             middle = cpu()
             try:
                 kernel = kernel_for(process, until, carry, name)
@@ -85,11 +85,11 @@ def two_threads(problem, d: int, runs: int) -> float:
     import sgdlimits as sl
     from sgdlimits.kernel.base import Span
     from sgdlimits.kernel.choose import kernel_for
-    from sgdlimits.level.process import _set_out
+    from sgdlimits.level.march import set_out
     from sgdlimits.random import Stream
 
     engine, stream = sl.Chain(d).bind(problem, sl.RandomInit(d), None), Stream.of(0, np.arange(runs))
-    carry = _set_out(engine.process, None, engine.process.start(engine.starts(sl.RandomInit(d), stream)))
+    carry = set_out(engine.process, None, engine.process.start(engine.starts(sl.RandomInit(d), stream)))
     kernel, every, best = kernel_for(engine.process, None, carry, "lanes"), os.sched_getaffinity(0), {}
     for _ in range(4):
         for count, cores in ((1, {min(every)}), (len(every), every)):

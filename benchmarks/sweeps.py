@@ -58,6 +58,23 @@ def overhead(units: int = 8) -> None:
     print(f"units of {np.median(alone):.2f} CPU s: {np.median(swept):.2f} in a sweep, {100 * share:.1f}% more")
 
 
+def together(units: int = 32) -> None:
+    """One run at each point, by turns as one batch and point by point."""
+    from sgdlimits.sweeps.job import Sweep
+    from sgdlimits.sweeps.recipe import Recipe
+    from sgdlimits.sweeps.unit import computed, computed_together
+
+    recipe = Recipe.of("phase_retrieval", sl.Chain(30_000), sl.RandomInit(30_000), t_max=30.0, keep="final_risk")
+    points = Sweep.of(recipe, sl.grid(lr=np.linspace(0.05, 0.1, units)), 1, "nowhere").units
+    computed(recipe, points[0])  # compiles
+    batch, alone = [], []
+    for _ in range(3):
+        batch.append(measured(lambda: list(computed_together(recipe, points)))[0])
+        alone.append(measured(lambda: [computed(recipe, unit) for unit in points])[0])
+    spent = f"{np.median(batch):.2f} CPU s as one batch, {np.median(alone):.2f} point by point"
+    print(f"{units} points with one run, d = 30,000, t = 30: {spent}")
+
+
 def cluster(units: int = 1000) -> None:
     from distributed import Client, LocalCluster
 
@@ -87,5 +104,6 @@ def cluster(units: int = 1000) -> None:
 if __name__ == "__main__":
     diagram()
     overhead()
+    together()
     if "--full" in sys.argv:
         cluster()

@@ -11,7 +11,7 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.level.chain import FrameChain
-from sgdlimits.level.process import Marching
+from sgdlimits.level.march import Marching
 
 NOISE = 0.09
 RUNS = 4000

@@ -10,8 +10,8 @@ import pytest
 from scipy.special import erf
 
 import sgdlimits as sl
+from sgdlimits.kernel.base import Moment
 from sgdlimits.level.chain import FrameChain, Samples, _append, _triangular
-from sgdlimits.level.process import Moment
 from sgdlimits.level.sgd import Batch, WeightProcess
 from sgdlimits.model import Data
 from sgdlimits.random import Stream

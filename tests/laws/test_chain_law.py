@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
+from sgdlimits.kernel.base import Moment
 from sgdlimits.level.chain import FrameChain, Samples
-from sgdlimits.level.process import Moment
 from sgdlimits.level.sgd import Batch, WeightProcess
 from sgdlimits.model import Data
 

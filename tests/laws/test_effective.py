@@ -13,7 +13,7 @@ import pytest
 import sgdlimits as sl
 from sgdlimits.analysis.localizability import growth
 from sgdlimits.analysis.one_sample import Draws, one_sample
-from sgdlimits.level.process import Moment
+from sgdlimits.kernel.base import Moment
 from sgdlimits.level.spiked import Draws as SpikeDraws, Polar, SpikeChain
 
 N, SAMPLES, STATES = 400, 3000, 20

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
+from sgdlimits.kernel.base import Moment
 from sgdlimits.level.local import transition
-from sgdlimits.level.process import Moment
 
 INF = float("inf")
 

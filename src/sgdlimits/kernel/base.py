@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import equinox as eqx
@@ -81,6 +82,24 @@ class Kernel(abc.ABC):
     costly: bool
     """Whether another number of runs has to be compiled again."""
 
+    @property
+    def key(self) -> Any:
+        """Kernels that have the same one make their steps `together`."""
+        return id(self)
+
     @abc.abstractmethod
     def advance(self, carry: Carry, seed: Any, runs: Any, span: Span) -> Carry:
         """More steps of runs by number."""
+
+    def together(self, lots: Sequence[Lot], span: Span) -> list[Carry]:
+        """More steps of all lots, whose kernels have the key of this one."""
+        return [lot.kernel.advance(lot.carry, lot.seed, lot.runs, span) for lot in lots]
+
+
+class Lot(NamedTuple):
+    """Runs by number with their seed, which a kernel makes steps of."""
+
+    kernel: Any
+    carry: Carry
+    seed: Any
+    runs: Any

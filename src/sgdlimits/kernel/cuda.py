@@ -11,7 +11,7 @@ import numpy as np
 
 from sgdlimits.kernel import cache
 from sgdlimits.kernel.base import Carry, Ending, Span, Steps
-from sgdlimits.kernel.lanes import Code, Form, Unrolled
+from sgdlimits.kernel.lanes import Arrays, Code, Form, Unrolled
 
 BLOCK = 64
 """Threads that are started together."""
@@ -47,11 +47,12 @@ class Cuda(Unrolled):
     def host(self, array: Any) -> np.ndarray:
         return self.xp.asnumpy(array)
 
-    def run(self, vectors: int, state, memory, runs, end, how, seed, span: Span) -> None:
-        whole = [span.first, span.steps, self.block, self.every, seed[0], seed[1], vectors]
+    def run(self, arrays: Arrays, span: Span) -> None:
+        vectors = len(arrays.state)
+        whole = [span.first, span.steps, self.block, self.every, vectors]
         given = self.xp.asarray(np.array(whole, np.int64)), self.xp.asarray(np.array([span.t, span.size], float))
         blocks = -(-vectors * self.code.width // BLOCK)
-        self.code.call((blocks,), (BLOCK,), (state, memory, runs, end, how, self.row, *given))
+        self.code.call((blocks,), (BLOCK,), (*arrays, *given))
         self.xp.cuda.Device().synchronize()
 
 

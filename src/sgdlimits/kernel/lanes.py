@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import ctypes
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from sgdlimits.kernel import cache
-from sgdlimits.kernel.base import Carry, Ending, Kernel, Span, Steps
+from sgdlimits.kernel.base import Carry, Ending, Kernel, Lot, Span, Steps
 from sgdlimits.kernel.program import Untranslated
 from sgdlimits.kernel.replica import Numbers, Replica, replica_of
 
@@ -63,7 +64,11 @@ class Unrolled(Kernel):
         )
         self.block = int(process.block)
         self.every = int(max(1, min(process.block, float(process.patience))))
-        self.row = self.numbers.flat
+        self.row = self.numbers.flat[self.code.replica.numbers]
+
+    @property
+    def key(self) -> Any:
+        return id(self.code), self.block, self.every
 
     @staticmethod
     @abc.abstractmethod
@@ -71,7 +76,7 @@ class Unrolled(Kernel):
         """The code of a program."""
 
     @abc.abstractmethod
-    def run(self, vectors: int, state, memory, runs, end, how, seed, span: Span) -> None:
+    def run(self, arrays: Arrays, span: Span) -> None:
         """Make the steps of packed runs, in place."""
 
     def here(self, leaf: Any) -> Any:
@@ -87,29 +92,69 @@ class Unrolled(Kernel):
         return array
 
     def advance(self, carry: Carry, seed: Any, runs: Any, span: Span) -> Carry:
+        return self.together([Lot(self, carry, seed, runs)], span)[0]
+
+    def together(self, lots: Sequence[Lot], span: Span) -> list[Carry]:
         xp, width = self.xp, self.code.width
-        on, stopped, ends = (self.here(part) for part in (carry.moving, carry.stopped, carry.end))
-        moving = xp.flatnonzero(on)
-        if not moving.size:
-            return carry
-        vectors = -(-moving.size // width)
-        which = moving[xp.minimum(xp.arange(vectors * width), moving.size - 1)]
-        leaves = [self.here(leaf) for leaf in jax.tree.leaves(carry.state)]
-        packed = lambda rows: xp.ascontiguousarray(rows.reshape(-1, vectors, width).swapaxes(0, 1))
-        state = packed(xp.concatenate([leaf.reshape(-1, leaf.shape[-1]) for leaf in leaves])[:, which])
-        remembered = [self.here(leaf).reshape(leaf.shape[0], -1).T.astype(float) for leaf in jax.tree.leaves(carry.memory)]
-        memory = packed(xp.concatenate([*remembered, xp.zeros((0, on.size))])[:, which])
-        numbers = self.here(runs)[which].astype(np.int64)
-        end, how = xp.full(which.size, -1, np.int64), xp.zeros(which.size, np.int64)
-        end[moving.size :] = 0  # lanes that are there to fill up a vector
-        self.run(vectors, state, memory, numbers, end, how, seed, span)
-        rows = state.swapaxes(0, 1).reshape(-1, vectors * width)[:, : moving.size]
-        for leaf, part in zip(leaves, xp.split(rows, np.cumsum([leaf[..., 0].size for leaf in leaves])[:-1]), strict=True):
-            leaf[..., moving] = part.reshape(*leaf.shape[:-1], -1)
-        end, how = end[: moving.size], how[: moving.size]
-        on[moving], stopped[moving], ends[moving] = end < 0, how == 1, end
-        state = jax.tree.unflatten(self.state, [self.back(leaf) for leaf in leaves])
-        return Carry(state, self.host(on), self.host(stopped), self.host(ends), carry.memory)
+        open_ = [Opened(lot) for lot in lots]
+        ends = np.cumsum([each.moving.size for each in open_])
+        if not ends[-1]:
+            return [lot.carry for lot in lots]
+        vectors = -(-int(ends[-1]) // width)
+        filled = xp.minimum(xp.arange(vectors * width), int(ends[-1]) - 1)
+        joined = lambda parts: xp.concatenate(parts, axis=1)[:, filled].reshape(-1, vectors, width).swapaxes(0, 1)
+        arrays = (joined(parts) for parts in zip(*(each.rows() for each in open_), strict=True))
+        state, memory, keys, numbers = map(xp.ascontiguousarray, arrays)
+        end, how = xp.full(vectors * width, -1, np.int64), xp.zeros(vectors * width, np.int64)
+        end[int(ends[-1]) :] = 0  # lanes that are there to fill up a vector
+        self.run(Arrays(state, memory, keys, end, how, numbers), span)
+        state = state.swapaxes(0, 1).reshape(-1, vectors * width)
+        cuts = [slice(int(last) - each.moving.size, int(last)) for last, each in zip(ends, open_, strict=True)]
+        return [each.closed(state[:, cut], end[cut], how[cut]) for each, cut in zip(open_, cuts, strict=True)]
+
+
+class Arrays(NamedTuple):
+    """What compiled code is given, vectors first: states, what conditions remember, the run and the two words of its seed, when
+    and how each run ended, and the numbers of its problem."""
+
+    state: Any
+    memory: Any
+    keys: Any
+    end: Any
+    how: Any
+    numbers: Any
+
+
+class Opened:
+    """The runs of a lot that move: copies of the arrays of its carry, into which results are put."""
+
+    def __init__(self, lot: Lot) -> None:
+        here = lot.kernel.here
+        self.lot, self.kernel, self.xp = lot, lot.kernel, lot.kernel.xp
+        self.on, self.stopped, self.ends = (here(part) for part in (lot.carry.moving, lot.carry.stopped, lot.carry.end))
+        self.moving = self.xp.flatnonzero(self.on)
+        self.leaves = [here(leaf) for leaf in jax.tree.leaves(lot.carry.state)]
+
+    def rows(self) -> tuple[Any, ...]:
+        """States, memories, keys and numbers of the runs that move, which have the last axis."""
+        xp, some, row = self.xp, self.moving, self.kernel.row
+        state = xp.concatenate([leaf.reshape(-1, leaf.shape[-1]) for leaf in self.leaves])[:, some]
+        memory = [self.kernel.here(leaf) for leaf in jax.tree.leaves(self.lot.carry.memory)]
+        flat = [leaf.reshape(leaf.shape[0], -1).T.astype(float) for leaf in memory]
+        words = xp.broadcast_to(xp.asarray(np.asarray(self.lot.seed).astype(np.int64)[:, None]), (2, some.size))
+        keys = xp.concatenate([self.kernel.here(self.lot.runs)[some].astype(np.int64)[None], words])
+        numbers = xp.broadcast_to(row[:, None], (row.size, some.size))
+        return state, xp.concatenate([*flat, xp.zeros((0, self.on.size))])[:, some], keys, numbers
+
+    def closed(self, state: Any, end: Any, how: Any) -> Carry:
+        """The carry after steps, from the states of the runs that moved, and when and how they ended."""
+        cuts = np.cumsum([leaf[..., 0].size for leaf in self.leaves])[:-1]
+        for leaf, part in zip(self.leaves, self.xp.split(state, cuts), strict=True):
+            leaf[..., self.moving] = part.reshape(*leaf.shape[:-1], -1)
+        self.on[self.moving], self.stopped[self.moving], self.ends[self.moving] = end < 0, how == 1, end
+        after = jax.tree.unflatten(self.kernel.state, [self.kernel.back(leaf) for leaf in self.leaves])
+        on, stopped, ends = map(self.kernel.host, (self.on, self.stopped, self.ends))
+        return Carry(after, on, stopped, ends, self.lot.carry.memory)
 
 
 class Lanes(Unrolled):
@@ -121,18 +166,17 @@ class Lanes(Unrolled):
     def compiled(form: Form) -> Code:
         return _code(form)
 
-    def run(self, vectors: int, state, memory, runs, end, how, seed, span: Span) -> None:
+    def run(self, arrays: Arrays, span: Span) -> None:
         """The vectors in pieces, which the cores take one after the other."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        real, width = np.array([span.t, span.size], float), self.code.width
+        real, vectors, width = np.array([span.t, span.size], float), len(arrays.state), self.code.width
         small = vectors * width * int(span.steps) * len(self.code.replica.program.nodes) < SMALL
         pieces = min(vectors, 1 if small or cores == 1 else PIECES * cores)
         cuts = np.linspace(0, vectors, pieces + 1).astype(int)
 
         def piece(low: int, high: int) -> None:
-            rows = slice(low * width, high * width)
-            parts = (state[low:high], memory[low:high], runs[rows], end[rows], how[rows], self.row)
-            whole = np.array([span.first, span.steps, self.block, self.every, seed[0], seed[1], high - low], np.int64)
+            parts = [part[low * len(part) // vectors : high * len(part) // vectors] for part in arrays]
+            whole = np.array([span.first, span.steps, self.block, self.every, high - low], np.int64)
             self.code.call(*(part.ctypes.data for part in parts), whole.ctypes.data, real.ctypes.data)
 
         if pieces == 1:

@@ -82,12 +82,12 @@ class Writer:
         self.module.triple = machine.triple
         self.near = None if replica.near is None else self.write_near()
         self.begin(NAME, 8)
-        self.state, self.memory, self.runs, self.end, self.how, self.numbers, whole, real = self.arguments
+        self.state, self.memory, self.keys, self.end, self.how, self.numbers, whole, real = self.arguments
         whole, real = self.b.bitcast(whole, I64.as_pointer()), self.b.bitcast(real, F64.as_pointer())
-        first, steps, block, every, seed, seed_high, vectors = (self.b.load(self.at(whole, i)) for i in range(7))
+        first, steps, block, every, vectors = (self.b.load(self.at(whole, i)) for i in range(5))
         self.first, self.steps, self.block, self.every = first, steps, block, every
         self.t, self.size = (self.b.load(self.at(real, i)) for i in range(2))
-        known = self.given({"seed": self.v.word(seed), "seed_high": self.v.word(seed_high), "size": self.size})
+        known = {self.inputs["size"]: self.v.splat(self.size)} if "size" in self.inputs else {}
         self.here = [self.v.slot(self.v.type("f64")) for _ in self.moved] if self.near else []
         self.reach, self.trial = (self.v.slot(self.v.type("f64")) for _ in range(2))
         with self.replicas(vectors) as index:
@@ -112,13 +112,9 @@ class Writer:
         """What is written inside is done for each vector of replicas."""
         return self.counted(vectors)
 
-    def given(self, uniform: dict[str, ir.Value]) -> dict[int, ir.Value]:
-        """What all lanes share: the numbers of the problem, and what else is given by name."""
-        known = {self.inputs[name]: self.v.splat(value) for name, value in uniform.items() if name in self.inputs}
-        for name, place in self.inputs.items():
-            if name[0] == "number":
-                known[place] = self.v.splat(self.b.load(self.at(self.numbers, name[1])))
-        return known
+    def given(self, rows: list[ir.Value]) -> dict[int, ir.Value]:
+        """The numbers of the problem, each replica's own."""
+        return {self.inputs["number", i]: self.load(row) for i, row in zip(self.replica.numbers, rows, strict=True)}
 
     def write_near(self) -> ir.Function:
         """A function of its own for what is rarely done: pointers to the state, what is remembered, the radius, and answers."""
@@ -127,7 +123,7 @@ class Writer:
         self.function.attributes.add("noinline")
         state, memory, self.numbers, radius, answers = self.arguments
         replica, wanted = self.replica, tuple(self.replica.near or ())
-        known = self.given({})
+        known = self.given(self.strided(self.b.bitcast(self.numbers, self.v.type("f64").as_pointer()), len(replica.numbers)))
         for pointer, places in ((state, replica.state), (memory, replica.memory)):
             rows = self.kept(pointer, len(places))
             known |= {place: self.load(row) for place, row in zip(places, rows, strict=True) if place in self.inputs.values()}
@@ -144,6 +140,10 @@ class Writer:
     def rows(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:
         """Where the `count` vectors of the vector of replicas with this index are."""
         base = self.b.bitcast(self.at(pointer, self.b.mul(index, I64(count * self.v.width))), self.v.type(kind).as_pointer())
+        return self.strided(base, count)
+
+    def strided(self, base: ir.Value, count: int) -> list[ir.Value]:
+        """Where the vectors of a vector of replicas are, from the first on."""
         return [self.at(base, i) for i in range(count)]
 
     def kept(self, pointer: ir.Value, count: int) -> list[ir.Value]:
@@ -183,7 +183,9 @@ class Writer:
         b, v, replica = self.b, self.v, self.replica
         self.good = self.rows(self.state, "f64", index, len(replica.state))
         self.remembered = self.rows(self.memory, "f64", index, len(replica.memory))
-        self.ended, self.ending, run = (self.rows(array, "i64", index, 1)[0] for array in (self.end, self.how, self.runs))
+        self.ended, self.ending = (self.rows(array, "i64", index, 1)[0] for array in (self.end, self.how))
+        keys = zip(("run", "seed", "seed_high"), self.rows(self.keys, "i64", index, 3), strict=True)
+        self.own = self.rows(self.numbers, "f64", index, len(replica.numbers))
         self.slots = {i: v.slot(v.type("f64")) for i in self.moved}
         self.moving, made = v.slot(v.type("b1")), v.slot(I64)
         for i, place in enumerate(replica.state):
@@ -193,7 +195,8 @@ class Writer:
             else:
                 known = known | ({} if replica.program.value(place) is not None else {place: value})
         known = known | {place: self.load(row) for place, row in zip(replica.memory, self.remembered, strict=True)}
-        known = known | ({self.inputs["run"]: self.v.word(self.load(run))} if "run" in self.inputs else {})
+        known = known | {self.inputs[name]: v.word(self.load(row)) for name, row in keys if name in self.inputs}
+        known |= self.given(self.own)
         b.store(b.icmp_signed("<", self.load(self.ended), v.const(0, "i64")), self.moving)
         b.store(I64(0), made)
         b.store(v.const(-1.0, "f64"), self.reach)
@@ -258,8 +261,8 @@ class Writer:
                 self.store(self.load(self.good[i]) if moved is None else values[moved], row)
             for row, kept in zip(self.remembered, self.kept(memory, len(self.remembered)), strict=True):
                 self.store(self.load(row), kept)
-            trial = b.bitcast(self.trial, F64.as_pointer())
-            b.call(self.near, [state, memory, self.numbers, trial, answers])
+            trial, own = (b.bitcast(each, F64.as_pointer()) for each in (self.trial, (self.own or [self.numbers])[0]))
+            b.call(self.near, [state, memory, own, trial, answers])
             said = [self.load(row) for row in self.kept(answers, 2)]
             hit, may = (b.fcmp_ordered("!=", answer, v.const(0.0, "f64")) for answer in said)
             radius = b.load(self.trial)

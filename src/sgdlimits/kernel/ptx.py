@@ -68,7 +68,9 @@ class Threads(Writer):
     def rows(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:
         b = self.b
         lane = b.add(b.mul(b.udiv(index, I64(WARP)), I64(count * WARP)), b.urem(index, I64(WARP)))
-        base = b.bitcast(self.at(pointer, lane), self.v.type(kind).as_pointer())
+        return self.strided(b.bitcast(self.at(pointer, lane), self.v.type(kind).as_pointer()), count)
+
+    def strided(self, base: ir.Value, count: int) -> list[ir.Value]:
         return [self.at(base, WARP * i) for i in range(count)]
 
     @contextmanager

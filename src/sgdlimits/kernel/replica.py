@@ -61,6 +61,11 @@ class Replica(NamedTuple):
         return {node.what: place for place, node in enumerate(self.program.nodes) if node.op == "input"}
 
     @property
+    def numbers(self) -> list[int]:
+        """Which numbers of the process and its condition it needs."""
+        return sorted(name[1] for name in self.inputs if name[0] == "number")
+
+    @property
     def moved(self) -> list[int]:
         """Which numbers of the state a step changes."""
         return [i for i, (before, after) in enumerate(zip(self.state, self.after, strict=True)) if before != after]

@@ -136,6 +136,8 @@ class Level(Part):
     """How a problem's SGD is described: its parameters, and `bind`."""
 
     name: ClassVar[str]
+    joins: ClassVar[bool] = False
+    """Whether the steps of simulations that differ in numbers can be made together."""
 
     @abc.abstractmethod
     def bind(self, problem: Problem, start: Start, first: PyTree) -> Engine:

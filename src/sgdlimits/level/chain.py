@@ -21,10 +21,12 @@ from sgdlimits.algorithm.base import combined, is_lower, moves
 from sgdlimits.algorithm.limit import Drawn, view
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_dimension
+from sgdlimits.kernel.base import Moment
 from sgdlimits.kernel.choose import gpu_present
 from sgdlimits.kernel.groups import platform
 from sgdlimits.level.base import Level
-from sgdlimits.level.process import Marching, Moment, Process
+from sgdlimits.level.march import Marching
+from sgdlimits.level.process import Process
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import Purpose, Stream
@@ -49,6 +51,7 @@ class Chain(Level):
     """
 
     name: ClassVar[str] = "chain"
+    joins: ClassVar[bool] = True
     d: int = eqx.field(static=True)
 
     def bind(self, problem, start, first):

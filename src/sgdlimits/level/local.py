@@ -22,8 +22,10 @@ from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
+from sgdlimits.kernel.base import Moment
 from sgdlimits.level.base import Level
-from sgdlimits.level.process import March, Moment, Process, Segments, Stepping
+from sgdlimits.level.march import March
+from sgdlimits.level.process import Process, Segments, Stepping
 from sgdlimits.problem.base import Problem
 from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.trees import batch_of, runs_first

@@ -29,9 +29,11 @@ from sgdlimits.algorithm.limit import Drawn, any_changes, placed
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.gaussian.base import square_root
+from sgdlimits.kernel.base import Moment
 from sgdlimits.kernel.compiled import compiled
 from sgdlimits.level.base import Level
-from sgdlimits.level.process import Marching, Moment, Process
+from sgdlimits.level.march import Marching
+from sgdlimits.level.process import Process
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import Purpose, Stream
@@ -75,6 +77,7 @@ class SDE(Level):
     """
 
     name: ClassVar[str] = "sde"
+    joins: ClassVar[bool] = True
     d: int = eqx.field(static=True)
     dt: float | None = eqx.field(static=True, default=None)
     samples: int | None = eqx.field(static=True, default=None)

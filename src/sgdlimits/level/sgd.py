@@ -16,9 +16,11 @@ from sgdlimits.algorithm.coordinates import Coordinatewise
 from sgdlimits.algorithm.limit import Drawn, view
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count, check_dimension
+from sgdlimits.kernel.base import Moment
 from sgdlimits.kernel.groups import platform
 from sgdlimits.level.base import Level
-from sgdlimits.level.process import Marching, Moment, Process
+from sgdlimits.level.march import Marching
+from sgdlimits.level.process import Process
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.random import MOST_NORMALS, Purpose, Stream

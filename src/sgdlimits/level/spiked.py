@@ -19,8 +19,9 @@ from jax import lax
 from jaxtyping import Array, Float, UInt32, UInt64
 
 from sgdlimits.errors import BadInput, check_count
+from sgdlimits.kernel.base import Moment
 from sgdlimits.level.chain import chain_process
-from sgdlimits.level.process import Moment, Process
+from sgdlimits.level.process import Process
 from sgdlimits.level.sgd import block_of, group_of, sgd_process
 from sgdlimits.problem.spiked import SpikedTensor, contracted_noise
 from sgdlimits.random import MOST_NORMALS, Purpose, Stream

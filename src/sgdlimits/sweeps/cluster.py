@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from sgdlimits.errors import BadInput
-from sgdlimits.sweeps.engine import RETRIES, Engine, Outcome
+from sgdlimits.sweeps.engine import RETRIES, Engine, Task, tasks
 from sgdlimits.sweeps.recipe import Recipe
 from sgdlimits.sweeps.store import Folder
 from sgdlimits.sweeps.unit import Unit, hashed
-from sgdlimits.sweeps.worker import FAILED, attempt_text
+from sgdlimits.sweeps.worker import FAILED, Outcome, attempts_text
 
 SETTINGS = {
     "distributed.scheduler.worker-saturation": 1.0,
@@ -65,28 +65,34 @@ class Dask(Engine):
         text, where = recipe.to_json(), str(folder.path.resolve())
         sweep = hashed([text, where])  # a scheduler may have others, with the same units for other folders
         with dask.config.set(SETTINGS), self._client() as client:
-            submit = lambda unit, tries: client.submit(
-                _attempt, text, where, unit.to_json(), key=f"{sweep}-{unit.name}-{tries}", pure=False, retries=0
-            )
-            tasks, ending = {}, as_completed(raise_errors=False)
-            for unit in units:
-                future = submit(unit, 0)
-                tasks[future.key] = unit, 0
+            under_way: dict[str, Task] = {}
+            ending = as_completed(raise_errors=False)
+
+            def submit(task: Task) -> None:
+                named = f"{sweep}-{task.units[0].name}-{len(task.units)}-{task.tries}"
+                texts = [unit.to_json() for unit in task.units]
+                future = client.submit(_attempts, text, where, texts, key=named, pure=False, retries=0)
+                under_way[future.key] = task
                 ending.add(future)
-            del future
+
+            workers = max(self.workers, len(client.scheduler_info()["workers"]))
+            for task in tasks(recipe, units, workers):
+                submit(task)
             for future in ending:
-                unit, tries = tasks[future.key]
+                task = under_way.pop(future.key)
                 if future.status == "finished":
-                    what, error = future.result()
+                    found = {name: how for name, *how in future.result()}
                 else:
-                    what, error = FAILED, f"{type(future.exception()).__name__}: {future.exception()}"
+                    how = [FAILED, f"{type(future.exception()).__name__}: {future.exception()}"]
+                    found = {unit.name: how for unit in task.units}
                 future.release()  # nothing that is finished stays on a worker
-                if what == FAILED and tries < RETRIES:
-                    again = submit(unit, tries + 1)
-                    tasks[again.key] = unit, tries + 1
-                    ending.add(again)
-                    continue
-                yield Outcome(unit, what, error)
+                for unit in task.units:
+                    what, error = found[unit.name]
+                    again = task.again(unit, what)
+                    for each in again:
+                        submit(each)
+                    if not again:
+                        yield Outcome(unit, what, error)
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
@@ -126,12 +132,12 @@ class Dask(Engine):
         return given | {name: int(given[name]) for name in NUMBERS}
 
 
-def _attempt(recipe: str, folder: str, unit: str) -> tuple[str, str]:
+def _attempts(recipe: str, folder: str, units: list[str]) -> list[tuple[str, str, str]]:
     """On a worker, where xarray would otherwise ask the scheduler for a lock before it writes."""
     import dask
 
     with dask.config.set(scheduler="synchronous"):
-        return attempt_text(recipe, folder, unit)
+        return list(attempts_text(recipe, folder, units))
 
 
 @contextmanager

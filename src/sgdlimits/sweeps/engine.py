@@ -3,24 +3,50 @@
 from __future__ import annotations
 
 import abc
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from sgdlimits.kernel.choose import gpu_present
+from sgdlimits.kernel.groups import VECTOR
 from sgdlimits.sweeps.recipe import Recipe
 from sgdlimits.sweeps.store import Folder
 from sgdlimits.sweeps.unit import Unit
-from sgdlimits.sweeps.worker import FAILED, attempt
+from sgdlimits.sweeps.worker import FAILED, Outcome, attempts
 
 RETRIES = 2
 """How often a unit is tried again."""
+TOGETHER = 64
+"""Units are computed together until they have so many runs: four vectors of a processor."""
+TOGETHER_ON_GPU = 2**16
 
 
-class Outcome(NamedTuple):
-    """What became of a unit, and why it could not be computed, or nothing."""
+class Task(NamedTuple):
+    """Units that are computed together, and how often they were tried before."""
 
-    unit: Unit
-    what: str
-    error: str
+    units: list[Unit]
+    tries: int = 0
+
+    def again(self, unit: Unit, what: str) -> list[Task]:
+        """Where one of its units failed: the task to try it again, alone, unless it was tried often enough."""
+        return [Task([unit], self.tries + 1)] if what == FAILED and self.tries < RETRIES else []
+
+
+def tasks(recipe: Recipe, units: list[Unit], workers: int = 1) -> deque[Task]:
+    """Neighbouring units of few runs together, where their steps can be, with something to do for all workers."""
+    runs = [unit.last - unit.first for unit in units]
+    share = max(VECTOR, -(-sum(runs) // workers))
+    most = 0 if not recipe.joins else min(share, TOGETHER_ON_GPU if gpu_present() else TOGETHER)
+    found: deque[Task] = deque()
+    room = 0
+    for unit, count in zip(units, runs, strict=True):
+        room -= count
+        if room >= 0:
+            found[-1].units.append(unit)
+        else:
+            found.append(Task([unit]))
+            room = most - count
+    return found
 
 
 class Engine(abc.ABC):
@@ -35,9 +61,11 @@ class Here(Engine):
     """This process."""
 
     def run(self, recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:
-        for unit in units:
-            for _ in range(1 + RETRIES):
-                what, error = attempt(recipe, folder, unit)
-                if what != FAILED:
-                    break
-            yield Outcome(unit, what, error)
+        todo = tasks(recipe, units)
+        while todo:
+            task = todo.popleft()
+            for outcome in attempts(recipe, folder, task.units):
+                again = task.again(outcome.unit, outcome.what)
+                todo.extendleft(again)
+                if not again:
+                    yield outcome

@@ -23,12 +23,11 @@ from sgdlimits.progress import bar
 from sgdlimits.sweeps.choose import as_engine
 from sgdlimits.sweeps.collect import collect
 from sgdlimits.sweeps.design import Design, as_design
-from sgdlimits.sweeps.engine import Outcome
 from sgdlimits.sweeps.recipe import END, RULE, Recipe
 from sgdlimits.sweeps.refine import Refine, as_refine
 from sgdlimits.sweeps.store import Folder, missing
 from sgdlimits.sweeps.unit import Unit, unit_of
-from sgdlimits.sweeps.worker import DONE, UNWRITTEN
+from sgdlimits.sweeps.worker import DONE, UNWRITTEN, Outcome
 from sgdlimits.text import count
 
 _BAR = "{desc}: {n_fmt} of {total_fmt} units|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"

@@ -11,24 +11,25 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
-from sgdlimits.sweeps.engine import RETRIES, Engine, Outcome
+from sgdlimits.sweeps.engine import Engine, Task, tasks
 from sgdlimits.sweeps.recipe import Recipe
 from sgdlimits.sweeps.store import Folder
 from sgdlimits.sweeps.unit import Unit
-from sgdlimits.sweeps.worker import FAILED
+from sgdlimits.sweeps.worker import FAILED, Outcome
 
 
 class Pool(Engine):
-    """Processes of this machine, each with its share of the cores. One that dies is replaced and its unit tried again."""
+    """Processes of this machine, each with its share of the cores. One that dies is replaced and its units tried again."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
     def run(self, recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:
-        text, todo, left = recipe.to_json(), deque((unit, 0) for unit in units), len(units)
+        text, todo, left = recipe.to_json(), tasks(recipe, units, self.workers), len(units)
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-        pool = [Worker(cores[i % max(1, len(cores)) :: self.workers]) for i in range(min(self.workers, len(units)))]
+        pool = [Worker(cores[i % max(1, len(cores)) :: self.workers]) for i in range(min(self.workers, len(todo)))]
         listen = selectors.DefaultSelector()
         try:
             for worker in pool:
@@ -37,23 +38,20 @@ class Pool(Engine):
             while left:
                 for ready, _ in listen.select():
                     worker = ready.data
-                    (unit, tries), answer = worker.task, worker.answer()
-                    if answer is None:
+                    task, outcomes = worker.task, worker.answer()
+                    if outcomes is None:
                         listen.unregister(worker.answers)
-                        how = worker.end()
-                        what, error = FAILED, f"the process that computed it ended {how}"
+                        outcomes = worker.died()
                         worker.begin()
                         listen.register(worker.answers, selectors.EVENT_READ, worker)
-                    else:
-                        what, error = answer
-                    if what == FAILED and tries < RETRIES:
-                        todo.append((unit, tries + 1))
-                    else:
-                        left -= 1
-                        yield Outcome(unit, what, error)
-                    worker.give(text, folder, todo)
-                for worker in pool:  # those that had nothing to do while a unit was tried again elsewhere
-                    if worker.task is None:
+                    for outcome in outcomes:
+                        again = task.again(outcome.unit, outcome.what)
+                        todo.extend(again)
+                        left -= not again
+                        if not again:
+                            yield outcome
+                for worker in pool:  # also those that had nothing to do while a unit was tried again elsewhere
+                    if not worker.left:
                         worker.give(text, folder, todo)
         finally:
             for worker in pool:
@@ -72,32 +70,39 @@ class Worker:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*(path or os.getcwd() for path in sys.path)])}
         command = [sys.executable, "-m", "sgdlimits.sweeps.process", json.dumps(self.cores)]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
-        )
-        self.task: tuple[Unit, int] | None = None
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True, bufsize=0
+        )  # a line that was read ahead would never be heard of
+        self.task, self.left = Task([]), dict[str, Unit]()
         assert self.process.stdout is not None
         self.answers = self.process.stdout
 
-    def give(self, recipe: str, folder: Folder, todo: deque) -> None:
+    def give(self, recipe: str, folder: Folder, todo: deque[Task]) -> None:
         """The next task, where there is one."""
-        self.task = todo.popleft() if todo else None
-        if self.task is not None:
-            assert self.process.stdin is not None
-            with suppress(BrokenPipeError):  # it has died, which its answers will say
-                self.process.stdin.write(f"{json.dumps([recipe, str(folder.path), self.task[0].to_json()])}\n".encode())
-                self.process.stdin.flush()
+        if not todo:
+            return
+        self.task = todo.popleft()
+        self.left = {unit.name: unit for unit in self.task.units}
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # it has died, which its answers will say
+            asked = [recipe, str(folder.path), [unit.to_json() for unit in self.task.units]]
+            _send(self.process.stdin, f"{json.dumps(asked)}\n".encode())
 
-    def answer(self) -> tuple[str, str] | None:
-        """What became of its unit, or None where the process has died."""
+    def answer(self) -> list[Outcome] | None:
+        """What became of one of its units, or None where the process has died."""
         try:
-            what, error = json.loads(self.answers.readline())
+            name, what, error = json.loads(self.answers.readline())
         except ValueError:
             return None
-        return what, error
+        return [Outcome(self.left.pop(name), what, error)]
+
+    def died(self) -> list[Outcome]:
+        """All units that it was at have failed."""
+        left, how = list(self.left.values()), self.end()
+        return [Outcome(unit, FAILED, f"the process that computed it ended {how}") for unit in left]
 
     def end(self) -> str:
         """Stop the process, whatever it is at: how it ended, in words. Files are whole or not there."""
-        if self.process.poll() is None and self.task is not None:
+        if self.process.poll() is None and self.left:
             self.process.kill()
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
@@ -105,3 +110,9 @@ class Worker:
                 pipe.close()
         code = self.process.wait()
         return f"by signal {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+
+
+def _send(pipe: Any, text: bytes) -> None:
+    """All of a text: a pipe that keeps nothing back may take a part."""
+    while text:
+        text = text[pipe.write(text) :]

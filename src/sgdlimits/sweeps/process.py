@@ -1,4 +1,4 @@
-"""A process that computes units: it is told one at a time, on its standard input, until that is closed."""
+"""A process that computes units: it is told some at a time, on its standard input, until that is closed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 import signal
 import sys
 
-from sgdlimits.sweeps.worker import attempt_text
+from sgdlimits.sweeps.worker import attempts_text
 
 
 def main() -> None:
-    """Lines of JSON in, a line out for each. Ctrl-C is for the process that tells: it closes the input."""
+    """Lines of JSON in, a line out for each unit. Ctrl-C is for the process that tells: it closes the input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what users' functions print goes with the errors
@@ -19,7 +19,8 @@ def main() -> None:
         os.sched_setaffinity(0, cores)
     try:
         for line in sys.stdin:
-            answers.write(json.dumps(attempt_text(*json.loads(line))) + "\n")
+            for answer in attempts_text(*json.loads(line)):
+                answers.write(json.dumps(answer) + "\n")
     except BrokenPipeError:  # nobody listens any more; the file is there
         os._exit(0)
 

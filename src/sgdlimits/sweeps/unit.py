@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import xarray as xr
@@ -12,7 +13,7 @@ import xarray as xr
 from sgdlimits.sweeps.design import Point
 from sgdlimits.sweeps.keep import reduced
 from sgdlimits.sweeps.recipe import Recipe, decoded, encoded
-from sgdlimits.trajectory.simulate import simulate_runs
+from sgdlimits.trajectory.simulate import simulate_runs, simulate_together
 
 NAME = re.compile(r"([0-9a-f]{24})-(\d+)-(\d+)\.nc")
 """The names of files: a hash of all that the runs depend on, the first run, and the one after the last."""
@@ -67,11 +68,21 @@ def hashed(thing: Any) -> str:
 
 def computed(recipe: Recipe, unit: Unit) -> xr.Dataset:
     """The dataset of a unit, with what it is in its attributes."""
-    problem, level, start, t_max = recipe.simulation(unit.point)
-    dataset = simulate_runs(
-        problem, level, start, range(unit.first, unit.last), seed=unit.whole["seed"], t_max=t_max, save=recipe.save,
-        until=recipe.until_condition, kernel=recipe.kernel,
-    )  # fmt: skip
+    return _kept(recipe, unit, simulate_runs(**_asked(recipe, unit)))
+
+
+def computed_together(recipe: Recipe, units: Sequence[Unit]) -> Iterator[tuple[Unit, xr.Dataset]]:
+    """Those of units of few runs, bit by bit, as they are done: points that differ in numbers alone are one batch."""
+    for index, dataset in simulate_together([_asked(recipe, unit) for unit in units]):
+        yield units[index], _kept(recipe, units[index], dataset)
+
+
+def _asked(recipe: Recipe, unit: Unit) -> dict[str, Any]:
+    how = {"save": recipe.save, "until": recipe.until_condition, "kernel": recipe.kernel, "seed": unit.whole["seed"]}
+    return {**recipe.simulation(unit.point)._asdict(), "numbers": range(unit.first, unit.last), **how}
+
+
+def _kept(recipe: Recipe, unit: Unit, dataset: xr.Dataset) -> xr.Dataset:
     kept = reduced(dataset, recipe.keep)
     point = {name: encoded(value) for name, value in unit.point.items()}
     kept.attrs = {**kept.attrs, "unit": json.dumps(unit.whole, sort_keys=True), "point": json.dumps(point)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -16,6 +16,7 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, Interrupted, RepeatedWarning, check_count
 from sgdlimits.level.base import DIVERGED, FINISHED, Clock, Ends, Engine, Job, Journey, Level, Tick, batches
 from sgdlimits.level.condition import Condition, as_condition, check_condition
+from sgdlimits.level.march import abreast
 from sgdlimits.level.observe import as_observe
 from sgdlimits.problem.base import Problem
 from sgdlimits.progress import bar
@@ -160,28 +161,62 @@ def stream(
 
 
 def simulate_runs(
-    problem: Problem, level: Level, start: Start | Overlaps | Particles, numbers: range, *, seed: int, **how: Any
+    problem: Problem, level: Level, start: Start | Overlaps | Particles, numbers: range, **how: Any
 ) -> xr.Dataset:
     """The dataset of `simulate` with some runs by number, each bit by bit the same whatever other runs are asked for.
 
     Where runs of a level depend, in their last bits, on those they are computed with, they come in groups that begin at
     multiples of one size, and those that nobody asked for are left out.
     """
-    asked = {"save": None, "until": None, "observe": None, "resume": None, "batch": None, "kernel": None, **how}
-    plan = _plan(problem, level, start, asked.pop("t_max"), numbers.stop, seed, *asked.values())
+    plan = _plan_of_runs(problem, level, start, numbers, **how)
+    dataset = _whole(plan, plan.pieces(False, np.inf), numbers)
+    if plan.interrupted:
+        raise KeyboardInterrupt
+    return dataset
+
+
+def simulate_together(asked: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, xr.Dataset]]:
+    """`simulate_runs` of each of several arguments, few runs each, in the order in which they are done, with which it is.
+
+    Steps are made together where they have the same code: simulations that differ in numbers alone are one batch.
+    """
+    plans = [_plan_of_runs(**each) for each in asked]
+    under_way: dict[Journey, tuple[int, list[Tick]]] = {
+        plan._journey(which, size, plan.job.clock, None): (at, [])
+        for at, plan in enumerate(plans)
+        for which, size in plan._batches()
+    }
+    done: list[list[xr.Dataset]] = [[] for _ in plans]
+    for journey, tick in abreast(list(under_way)):
+        at, ticks = under_way[journey]
+        plan, clock = plans[at], journey.job.clock
+        ticks += [tick] if tick.stats is not None else []
+        if tick.stats is not None and len(ticks) == clock.t.size:
+            shown = list(enumerate(ticks))[0 if journey.job.begin_shown else 1 :]
+            done[at].append(plan._piece(journey, clock, shown, True, None))
+            if sum(piece.sizes["run"] for piece in done[at]) == plan.job.runs.size:
+                yield at, _whole(plan, iter(done[at]), asked[at]["numbers"])
+
+
+def _plan_of_runs(problem, level, start, numbers: range, *, t_max: float, seed: int, **how: Any) -> Plan:
+    """A plan of the runs that are asked for, and of those that are computed with them."""
+    given = {"save": None, "until": None, "observe": None, "resume": None, "batch": None, "kernel": None, **how}
+    plan = _plan(problem, level, start, t_max, numbers.stop, seed, *given.values())
     first, last = numbers.start, numbers.stop
     if together := TOGETHER.get(level.name):
         plan.size = 2 ** int(np.log2(min(together, plan.size)))
         first, last = first - first % plan.size, -(-last // plan.size) * plan.size
     plan.job = plan.job._replace(runs=np.arange(first, last))
-    pieces = plan.pieces(False, np.inf)
+    return plan
+
+
+def _whole(plan: Plan, pieces: Iterator[xr.Dataset], numbers: range) -> xr.Dataset:
+    """The dataset of the runs that are asked for."""
     begin = next(pieces, None)
     if begin is None:  # interrupted before the first step
         raise KeyboardInterrupt
-    dataset = gathered(chain([begin], pieces), last - first)
-    if plan.interrupted:
-        raise KeyboardInterrupt
-    return dataset.isel(run=slice(numbers.start - first, numbers.stop - first))
+    dataset = gathered(chain([begin], pieces), plan.job.runs.size)
+    return dataset.isel(run=slice(numbers.start - plan.job.runs[0], numbers.stop - plan.job.runs[0]))
 
 
 class Plan:

@@ -22,7 +22,7 @@ from sgdlimits.kernel.choose import gpu_present
 from sgdlimits.kernel.lanes import Code, Lanes
 from sgdlimits.kernel.llvm import Writer
 from sgdlimits.kernel.vectors import F64, I64
-from sgdlimits.level.process import _set_out
+from sgdlimits.level.march import set_out
 from sgdlimits.random import Stream
 
 BITS = 20
@@ -90,7 +90,7 @@ def bound(problem, d=100, until=None, runs=5):
     stream = Stream.of(3, np.arange(runs))
     return (
         engine.process,
-        _set_out(engine.process, until, engine.process.start(engine.starts(sl.RandomInit(d), stream))),
+        set_out(engine.process, until, engine.process.start(engine.starts(sl.RandomInit(d), stream))),
         stream,
     )
 

@@ -34,14 +34,14 @@ def test_interruption_keeps_what_was_reached(level, monkeypatch):
 
     In the loop of all levels with a d, and in the solver.
     """
-    from sgdlimits.level import ode, process
+    from sgdlimits.level import march, ode
 
     def interrupt(self, *args):
         self.count = getattr(self, "count", 0) + 1
         if self.count == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(process.Pace, "note", interrupt)
+    monkeypatch.setattr(march.Pace, "note", interrupt)
     hits = ode.Solve._hits
     monkeypatch.setattr(ode.Solve, "_hits", lambda self, *args: interrupt(self) or hits(self, *args))
     with pytest.raises(sl.Interrupted) as caught:
@@ -55,10 +55,10 @@ def test_interruption_keeps_what_was_reached(level, monkeypatch):
 
 
 def test_interruption_keeps_the_finished_batches_and_how_far_the_next_had_come(monkeypatch):
-    from sgdlimits.level import process
+    from sgdlimits.level import march
 
     go = dict(start=sl.RandomInit(30), t_max=1, runs=6, batch=2, save=3, progress=False)
-    calls, note = [], process.Pace.note
+    calls, note = [], march.Pace.note
 
     def interrupt(*args):
         calls.append(1)
@@ -67,8 +67,8 @@ def test_interruption_keeps_the_finished_batches_and_how_far_the_next_had_come(m
         note(*args)
 
     whole = sl.simulate(sl.presets.phase_retrieval(), sl.Chain(30), **go)
-    monkeypatch.setattr(process, "CALL_SECONDS", 1e9)
-    monkeypatch.setattr(process.Pace, "note", interrupt)
+    monkeypatch.setattr(march, "CALL_SECONDS", 1e9)
+    monkeypatch.setattr(march.Pace, "note", interrupt)
     with pytest.raises(KeyboardInterrupt) as caught:
         sl.simulate(sl.presets.phase_retrieval(), sl.Chain(30), **go)
     data = caught.value.dataset
@@ -83,7 +83,7 @@ def test_interruption_keeps_the_finished_batches_and_how_far_the_next_had_come(m
 @pytest.mark.parametrize("level", [sl.Chain(30), sl.ODE()], ids=lambda level: level.name)
 def test_interruption_long_before_the_first_saved_time_keeps_where_the_runs_were(level, save, monkeypatch, tmp_path):
     """As a time of its own, which `resume` takes out again: what was computed is not computed again."""
-    from sgdlimits.level import ode, process
+    from sgdlimits.level import march, ode
 
     calls = []
 
@@ -98,7 +98,7 @@ def test_interruption_long_before_the_first_saved_time_keeps_where_the_runs_were
 
     go = dict(start=sl.RandomInit(30), t_max=50, runs=3, save=save, progress=False)
     whole = sl.simulate(sl.presets.phase_retrieval(), level, **go)
-    monkeypatch.setattr(process.Pace, "note", interrupted(process.Pace.note))
+    monkeypatch.setattr(march.Pace, "note", interrupted(march.Pace.note))
     monkeypatch.setattr(ode.Solve, "_hits", interrupted(ode.Solve._hits))
     with pytest.raises(sl.Interrupted) as caught:
         sl.simulate(sl.presets.phase_retrieval(), level, **go)

@@ -13,8 +13,8 @@ import pytest
 from scipy.special import roots_genlaguerre
 
 import sgdlimits as sl
+from sgdlimits.kernel.base import Moment
 from sgdlimits.level.chain import FrameChain, Samples
-from sgdlimits.level.process import Moment
 from sgdlimits.level.sgd import Batch, WeightProcess
 from sgdlimits.statistics.overlaps import to_vector
 from sgdlimits.statistics.trees import runs_last

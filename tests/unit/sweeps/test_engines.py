@@ -76,7 +76,7 @@ def test_a_pool_makes_the_same_files(small, contents):
 @pytest.mark.full
 def test_a_pool_replaces_who_dies_and_notes_what_fails(mine, tmp_path, contents, monkeypatch):
     """One unit kills its process once; one always; one fails always. All others are those of this process."""
-    monkeypatch.setattr("sgdlimits.sweeps.pool.RETRIES", 1)
+    monkeypatch.setattr("sgdlimits.sweeps.engine.RETRIES", 1)
     with pytest.warns(sl.SweepFailed, match="2 of 4 units failed: "):
         moody(tmp_path / "pool", ["well", "dies once", "dies", "fails"], engine=1)
     for marker in mine.glob("tried-*"):
@@ -94,10 +94,10 @@ def test_a_pool_replaces_who_dies_and_notes_what_fails(mine, tmp_path, contents,
 def test_a_unit_that_failed_is_left_alone_until_it_is_to_be_tried_again(mine, tmp_path):
     with pytest.warns(sl.SweepFailed, match="1 of 2 units failed"):
         moody(tmp_path / "x", ["well", "fails"])
-    assert (mine / "tried-0.060000000000000005").stat().st_size == 3
+    assert (mine / "tried-0.060000000000000005").stat().st_size == 4  # with the others, alone, and twice again
     with pytest.warns(sl.SweepFailed, match=r"no such luck.*Give retry=True"):
         moody(tmp_path / "x", ["well", "fails"])
-    assert (mine / "tried-0.060000000000000005").stat().st_size == 3
+    assert (mine / "tried-0.060000000000000005").stat().st_size == 4
     (mine / "moody.py").write_text(MODULE.replace('mood == "fails"', "False"))
     sys.modules.pop("moody")
     for name in list(sys.modules["sgdlimits.sweeps.names"].HERE):
