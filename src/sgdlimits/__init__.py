@@ -24,15 +24,14 @@ def _find(name: str):
 
 @contextmanager
 def _no_search_for_garbage():
-    """Modules are no garbage: what is made here counts as old without a look at it, which would take a sixth of the import."""
+    """Modules are no garbage: nobody looks at them again, neither now, which would take a sixth of the import, nor at the end
+    of the process."""
     searches = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if not gc.get_freeze_count():
-            gc.freeze()
-            gc.unfreeze()  # into the oldest generation
+        gc.freeze()
         if searches:
             gc.enable()
 

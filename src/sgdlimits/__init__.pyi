@@ -23,29 +23,45 @@ from .algorithm import (
     SignSGD as SignSGD,
 )
 from .analysis import (
+    conserved as conserved,
+    landscape as landscape,
+)
+from .analysis.correction import (
+    Trust as Trust,
+    expansion as expansion,
+    trust as trust,
+)
+from .analysis.effective import (
     EffectiveDynamics as EffectiveDynamics,
+    effective_dynamics as effective_dynamics,
+)
+from .analysis.exit_table import (
     ExitTable as ExitTable,
+    exit_table as exit_table,
+)
+from .analysis.exit_times import exit_times as exit_times
+from .analysis.fixed_points import (
     FixedPoint as FixedPoint,
     FixedPoints as FixedPoints,
-    Localizability as Localizability,
-    LocalLimit as LocalLimit,
-    Phases as Phases,
-    Spectrum as Spectrum,
-    Summary as Summary,
-    Trust as Trust,
-    conserved as conserved,
-    effective_dynamics as effective_dynamics,
-    exit_table as exit_table,
-    exit_times as exit_times,
-    expansion as expansion,
     fixed_points as fixed_points,
+)
+from .analysis.landscape import (
+    Spectrum as Spectrum,
     hessian_spectrum as hessian_spectrum,
-    landscape as landscape,
+)
+from .analysis.local_limit import (
+    LocalLimit as LocalLimit,
     linearise as linearise,
     local_limit as local_limit,
+)
+from .analysis.localizability import Localizability as Localizability
+from .analysis.phases import (
+    Phases as Phases,
     phases as phases,
+)
+from .analysis.summary import (
+    Summary as Summary,
     summarise as summarise,
-    trust as trust,
 )
 from .claims import (
     Audit as Audit,

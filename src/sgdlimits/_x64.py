@@ -14,6 +14,7 @@ from pathlib import Path
 
 import jax
 
+HOUR = 3600.0
 MOST_BYTES = 2**29
 """The folder's files that were not read for the longest time are removed beyond this size."""
 
@@ -68,9 +69,14 @@ def write_whole_entries() -> None:
 
 
 def _prune(folder: Path) -> None:
+    """Remove what is too much, at most once an hour: looking at thousands of entries takes longer than reading a few."""
+    stamp = folder / ".pruned"
+    if stamp.exists() and time.time() - stamp.stat().st_mtime < HOUR:
+        return
+    stamp.touch()
     for part in folder.glob(f"{PART}*"):
         with suppress(OSError):
-            if time.time() - part.stat().st_mtime > 3600:
+            if time.time() - part.stat().st_mtime > HOUR:
                 part.unlink()
     files = sorted(((entry.stat(), entry.path) for entry in os.scandir(folder)), key=lambda file: -file[0].st_atime)
     total = 0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.analysis import FixedPoints
+from sgdlimits.analysis.fixed_points import FixedPoints
 from sgdlimits.explorer.export import exported
 from sgdlimits.explorer.setting import Setting
 from sgdlimits.explorer.views import exits, numbers, portrait, searched, spectrum

@@ -14,8 +14,7 @@ import pytest
 from scipy.stats import binomtest
 
 import sgdlimits as sl
-from sgdlimits.analysis import fixed_points
-from sgdlimits.analysis.fixed_points import SearchInterrupted
+from sgdlimits.analysis.fixed_points import SearchInterrupted, fixed_points
 from sgdlimits.analysis.fixed_points.components import Atlas
 from sgdlimits.analysis.fixed_points.find import draw_starts
 from sgdlimits.analysis.fixed_points.roots import roots_near

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import signal
 import sys
 import threading
@@ -52,6 +54,8 @@ class Main(Group):
     """The root command: what users did wrong becomes one sentence, and Ctrl-C or a request to end exit code 130."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        gc.set_threshold(100_000, 50, 100)  # modules and traced functions are many objects and no garbage,
+        atexit.register(gc.freeze)  # at the end too
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # who is asked to end keeps what Ctrl-C keeps
         try:

@@ -12,7 +12,7 @@ from sgdlimits.cli.options import Command, File, Option, number
 from sgdlimits.cli.work import check_apart, check_output, check_picture, picture, warnings_in_a_sentence
 
 if TYPE_CHECKING:
-    from sgdlimits.analysis import ExitTable
+    from sgdlimits.analysis.exit_table import ExitTable
     from sgdlimits.problem import ProjectionProblem
 
 PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
@@ -54,7 +54,7 @@ def exit_time(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, f
     plot = plot and check_picture(plot, force, "--plot")
     check_apart(out, plot)
 
-    from sgdlimits.analysis import exit_table
+    from sgdlimits.analysis.exit_table import exit_table
     from sgdlimits.problem.presets import phase_retrieval
     from sgdlimits.trajectory.io import write_whole
 

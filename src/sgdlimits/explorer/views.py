@@ -11,10 +11,13 @@ import jax
 import numpy as np
 import xarray as xr
 
-from sgdlimits.analysis import FixedPoints, exit_times, hessian_spectrum, summarise
+from sgdlimits.analysis.exit_times import exit_times
+from sgdlimits.analysis.fixed_points import FixedPoints
 from sgdlimits.analysis.fixed_points.find import search_with
 from sgdlimits.analysis.fixed_points.system import OutOfTime, Watch
+from sgdlimits.analysis.landscape import hessian_spectrum
 from sgdlimits.analysis.origin import overlap_name
+from sgdlimits.analysis.summary import summarise
 from sgdlimits.errors import BadInput
 from sgdlimits.explorer.setting import Setting
 from sgdlimits.level.base import DIVERGED

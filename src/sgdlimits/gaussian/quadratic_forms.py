@@ -59,13 +59,12 @@ class QuadraticSeries(eqx.Module):
 
     def fourth(self, n: int, i: Int[np.ndarray, " s"], j: Int[np.ndarray, " s"]) -> Float[Array, "s s"]:
         """E[D^n v_i v_j v_k v_l] for all pairs of pairs: entry (s, t) has (i, j) of pair s and (k, l) of pair t."""
-        total = jnp.zeros((i.size, i.size))
-        for b in range(n + 1):
-            for c in range(n + 1 - b):
-                B, C = self.C[b], self.C[c]
-                wick = B[i, j][:, None] * C[i, j] + B[i][:, i] * C[j][:, j] + B[i][:, j] * C[j][:, i]
-                total = total + self.z[n - b - c] * wick
-        return math.factorial(n) * total
+        rows = [(C[i, j], C[i], C[j]) for C in self.C[: n + 1]]
+        left = [(pair[:, None], at_i[:, i], at_i[:, j]) for pair, at_i, _ in rows]
+        right = [(pair, at_j[:, j], at_j[:, i]) for pair, _, at_j in rows]
+        rest = lambda b, term: sum((self.z[n - b - c] * right[c][term] for c in range(n + 1 - b)), jnp.zeros(()))
+        wick = (left[b][term] * rest(b, term) for b in range(n + 1) for term in range(3))
+        return math.factorial(n) * sum(wick, jnp.zeros(()))
 
 
 def _exponential(log_z: list[Float[Array, ""]]) -> list[Float[Array, ""]]:

@@ -1,5 +1,5 @@
 """Closed results, one folder or file a paper. They use the package's convention: times are in samples per dimension."""
 
-from sgdlimits.theory import effective, escape, mediocrity, quadratic, recovery, regimes, single_index
+import lazy_loader
 
-__all__ = ["effective", "escape", "mediocrity", "quadratic", "recovery", "regimes", "single_index"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

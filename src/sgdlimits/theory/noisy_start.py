@@ -21,9 +21,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, Float
 from scipy.integrate import solve_ivp
-from scipy.stats import norm, qmc
+from scipy.special import ndtri
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_share
@@ -155,5 +156,5 @@ def _follow(problem: ProjectionProblem, first: Overlaps, times: np.ndarray) -> P
 def _normal(n: int) -> np.ndarray:
     """Points that stand for a standard normal vector: equally likely ones on a line, Sobol's in space."""
     if n == 1:
-        return norm.ppf((np.arange(STARTS)[:, None] + 0.5) / STARTS)
-    return norm.ppf(qmc.Sobol(n, seed=0).random(STARTS))
+        return ndtri((np.arange(STARTS)[:, None] + 0.5) / STARTS)
+    return ndtri(scipy.stats.qmc.Sobol(n, seed=0).random(STARTS))

@@ -33,7 +33,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.polynomial import chebyshev, polynomial
 from scipy.integrate import quad
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 from sgdlimits.domain import checked, flag, whole
 from sgdlimits.errors import BadInput, check_count, check_number, check_share
@@ -77,7 +77,7 @@ def start_quantile(d: int, share: float = 0.5) -> float:
     >>> round(start_quantile(10**6) * 1000, 4)          # that of a normal number
     0.6745
     """
-    return float(np.sqrt(beta.ppf(share, 0.5, (d - 1) / 2)))
+    return float(np.sqrt(betaincinv(0.5, (d - 1) / 2, share)))
 
 
 @checked(d=whole(at_least=2), overlap=check_share)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
@@ -21,7 +22,7 @@ from sgdlimits.files import whole
 from sgdlimits.problem.base import Problem
 from sgdlimits.text import in_bytes
 from sgdlimits.trajectory.record import find, from_json, reading
-from sgdlimits.trajectory.schema import State, check, check_form, remember, state_of
+from sgdlimits.trajectory.schema import State, check, check_form, plain_variable, remember, state_of
 from sgdlimits.trajectory.simulate import simulate
 
 STATE = {"state": ("run", "number"), "state_t": ("run",)}
@@ -35,20 +36,26 @@ def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
     """Write a dataset of `simulate` to a netCDF file, whole or not at all, and return the path."""
     state = state_of(check_form(dataset))
     if state is not None and len(state.t) == dataset.sizes["run"]:
-        dataset = dataset.assign({name: (dims, part) for (name, dims), part in zip(STATE.items(), state, strict=True)})
+        dataset = dataset.assign(
+            {name: plain_variable(dims, part) for (name, dims), part in zip(STATE.items(), state, strict=True)}
+        )
     return write_whole(dataset, path)
 
 
 def write_whole(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
     """Write a netCDF file, whole or not at all, and return the path."""
+    from sgdlimits.trajectory import netcdf
+
     with whole(path) as partial:
         room = shutil.disk_usage(partial.parent).free
         if room < dataset.nbytes + OVERHEAD:  # the HDF5 library crashes where it finds no room
             raise OSError(errno.ENOSPC, f"it needs {in_bytes(dataset.nbytes)} and the disk has {in_bytes(room)} left")
         if dataset.nbytes < IN_MEMORY:
-            partial.write_bytes(dataset.to_netcdf(engine="h5netcdf"))
+            buffer = io.BytesIO()
+            netcdf.write(dataset, buffer)
+            partial.write_bytes(buffer.getbuffer())
         else:
-            dataset.to_netcdf(partial, engine="h5netcdf")
+            netcdf.write(dataset, partial)
     return Path(path)
 
 

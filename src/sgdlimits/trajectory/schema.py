@@ -113,15 +113,15 @@ def build(piece: Piece, problem: Problem, attributes: dict, state: np.ndarray) -
     stats: PyTree = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *[tick.stats for tick in piece.ticks])
     observed = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *[tick.observed for tick in piece.ticks])
     found = problem.variables(stats).items()
-    variables = {name: _variable(("run", "t", *axes), np.asarray(values)) for name, (axes, values) in found}
+    variables = {name: plain_variable(("run", "t", *axes), np.asarray(values)) for name, (axes, values) in found}
     for name, values in {"risk": observed.pop("risk"), **observed}.items():
-        variables[name] = _variable(("run", "t", *(f"{name}_{i}" for i in range(values.ndim - 2))), values)
+        variables[name] = plain_variable(("run", "t", *(f"{name}_{i}" for i in range(values.ndim - 2))), values)
     coordinates = {
-        "run": _variable(("run",), pd.Index(piece.runs)),
-        "t": _variable(("t",), pd.Index(piece.t)),
-        "step": _variable(("t",), piece.step),
-        "status": _variable(("run",), piece.ends.status.astype(str)),
-        "t_end": _variable(("run",), piece.ends.t),
+        "run": plain_variable(("run",), pd.Index(piece.runs)),
+        "t": plain_variable(("t",), pd.Index(piece.t)),
+        "step": plain_variable(("t",), piece.step),
+        "status": plain_variable(("run",), piece.ends.status.astype(str)),
+        "t_end": plain_variable(("run",), piece.ends.t),
     }
     scalars = sorted(stats.a) if isinstance(getattr(stats, "a", None), dict) else []
     named = {"scalars": json.dumps(scalars)} if scalars else {}
@@ -136,7 +136,7 @@ def build(piece: Piece, problem: Problem, attributes: dict, state: np.ndarray) -
     return dataset
 
 
-def _variable(dims: tuple[str, ...], values: np.ndarray | pd.Index, attributes: Mapping | None = None) -> xr.Variable:
+def plain_variable(dims: tuple[str, ...], values: np.ndarray | pd.Index, attributes: Mapping | None = None) -> xr.Variable:
     """A variable of plain numbers. Where xarray has to look what they are, it imports all of dask to see if they are dask's."""
     return xr.Variable(dims, values, attributes, fastpath=True)
 
@@ -202,9 +202,9 @@ def _concatenated(parts: list[xr.Dataset], dim: str, whole: Mapping[Any, np.ndar
         if dim not in variable.dims:
             return variable
         if name in known:
-            return _variable(variable.dims, known[name], variable.attrs)
+            return plain_variable(variable.dims, known[name], variable.attrs)
         values = np.concatenate([part[name].values for part in parts], axis=variable.dims.index(dim))
-        return _variable(variable.dims, values, variable.attrs)
+        return plain_variable(variable.dims, values, variable.attrs)
 
     states = [state_of(part) for part in parts]
     joined = xr.Dataset({name: of(name) for name in last.data_vars}, {name: of(name) for name in last.coords}, last.attrs)

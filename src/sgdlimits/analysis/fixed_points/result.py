@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from jaxtyping import PyTree
-from scipy.stats import binomtest
 
 from sgdlimits.analysis.fixed_points.stability import Stability
 from sgdlimits.analysis.summary import Estimate
@@ -133,7 +133,7 @@ class SearchInterrupted(KeyboardInterrupt):
 
 def share(part: int, runs: int) -> Estimate:
     """A share of runs with its exact interval of 95 % (Clopper and Pearson)."""
-    interval = binomtest(part, runs).proportion_ci(0.95, method="exact")
+    interval = scipy.stats.binomtest(part, runs).proportion_ci(0.95, method="exact")
     return Estimate(part / runs, float(interval.low), float(interval.high))
 
 
