@@ -125,15 +125,15 @@ def test_designs_of_a_file(tmp_path):
 
 def test_an_interrupted_sweep_says_how_to_go_on(command, monkeypatch, tmp_path):
     (tmp_path / "x.toml").write_text(GOOD)
-    real, tries = worker.computed, []
+    put, tries = worker.Folder.put, []
 
-    def computed(*given):
+    def interrupted(*given):
         tries.append(given)
         if len(tries) == 3:
             raise KeyboardInterrupt
-        return real(*given)
+        return put(*given)
 
-    monkeypatch.setattr(worker, "computed", computed)
+    monkeypatch.setattr(worker.Folder, "put", interrupted)
     monkeypatch.setattr(sys, "argv", ["sgdlimits", "sweep", "x.toml"])
     result = command("sweep x.toml")
     assert result.exit_code == 130
