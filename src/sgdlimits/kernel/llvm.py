@@ -40,7 +40,7 @@ class Machine:
     def object_code(self, text: str) -> bytes:
         """Compiled code of a module."""
         module, target = llvm.parse_assembly(text), self.target()
-        options = llvm.create_pipeline_tuning_options(speed_level=2)
+        options = llvm.create_pipeline_tuning_options(speed_level=1)
         options.slp_vectorization = options.loop_vectorization = options.loop_unrolling = options.loop_interleaving = False
         passes = llvm.create_pass_builder(target, options)
         passes.getModulePassManager().run(module, passes)
