@@ -24,15 +24,19 @@ def folder() -> Path | None:
 
 def loaded(parts: Iterable[object], compile_: Callable[[], bytes], load: Callable[[bytes], Any]) -> Any:
     """Compiled code in memory: from the entry of all that it depends on, or compiled, and then kept."""
-    key = hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+    return load(kept("lanes-" + hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest(), compile_))
+
+
+def kept(name: str, make: Callable[[], bytes]) -> bytes:
+    """The content of an entry: as it is there, or made, and then kept."""
     place = folder()
-    path = place / f"lanes-{key}" if place else None
-    code = _read(path) if path else None
-    if code is None:
-        code = compile_()
+    path = place / name if place else None
+    content = _read(path) if path else None
+    if content is None:
+        content = make()
         if path:
-            _write(path, code)
-    return load(code)
+            _write(path, content)
+    return content
 
 
 def _read(path: Path) -> bytes | None:

@@ -63,7 +63,7 @@ def _code(form: Form, capability: str) -> Code:
     gpu, replica = ptx.GPU(capability), form.replica()
     text = ptx.text_of(replica, gpu)
     module = cache.loaded((text, gpu.key), lambda: gpu.assembly(text).encode(), _load)
-    return Code(module.get_function(llvm.NAME), module, ptx.WARP, replica)
+    return Code(module.get_function(llvm.NAME), module, ptx.WARP, replica.numbers, len(replica.program.nodes))
 
 
 def _load(code: bytes) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import ctypes
+import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from sgdlimits.kernel import cache
+from sgdlimits.kernel import cache, known
 from sgdlimits.kernel.base import Carry, Ending, Kernel, Lot, Span, Steps
 from sgdlimits.kernel.program import Untranslated
 from sgdlimits.kernel.replica import Numbers, Replica, replica_of
@@ -28,12 +29,13 @@ SMALL = 2**25
 
 
 class Code(NamedTuple):
-    """A compiled program: its function, what owns it, how many replicas a vector has, and what it was compiled from."""
+    """A compiled program: its function, what owns it, the replicas of a vector, which numbers it takes, and its length."""
 
     call: Any
     owner: Any
     width: int
-    replica: Replica
+    numbers: list[int]
+    length: int
 
 
 class Unrolled(Kernel):
@@ -59,12 +61,12 @@ class Unrolled(Kernel):
         remembered = tuple(jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in jax.tree.leaves(carry.memory))
         like = tuple(jax.ShapeDtypeStruct(shape, np.float64) for shape in self.shapes)
         trees = jax.tree.unflatten(self.state, like), jax.tree.unflatten(self.memory, remembered), zero
-        self.code = self.compiled(
-            Form(self.numbers, *trees, single, (self.numbers.form, self.state, like, self.memory, remembered, zero.tobytes()))
-        )
+        key = (self.numbers.form, self.state, like, self.memory, remembered, zero.tobytes())
+        self.form = Form(self.numbers, *trees, single, key)
+        self.code = self.compiled(self.form)
         self.block = int(process.block)
         self.every = int(max(1, min(process.block, float(process.patience))))
-        self.row = self.numbers.flat[self.code.replica.numbers]
+        self.row = self.numbers.flat[self.code.numbers]
 
     @property
     def key(self) -> Any:
@@ -170,7 +172,7 @@ class Lanes(Unrolled):
         """The vectors in pieces, which the cores take one after the other."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         real, vectors, width = np.array([span.t, span.size], float), len(arrays.state), self.code.width
-        small = vectors * width * int(span.steps) * len(self.code.replica.program.nodes) < SMALL
+        small = vectors * width * int(span.steps) * self.code.length < SMALL
         pieces = min(vectors, 1 if small or cores == 1 else PIECES * cores)
         cuts = np.linspace(0, vectors, pieces + 1).astype(int)
 
@@ -192,6 +194,11 @@ class Form:
         self.numbers, self.state, self.memory, self.zero, self.single = numbers, state, memory, zero, single
         self.key = (*key, single)
 
+    @property
+    def fixed(self) -> PyTree:
+        """The process and its condition."""
+        return self.numbers.values(self.numbers.arrays)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Form) and self.key == other.key
 
@@ -210,13 +217,24 @@ class Form:
 
 @lru_cache(maxsize=64)
 def _code(form: Form) -> Code:
+    """Compiled code, from an entry with its name where it has one: then nothing is traced."""
+    machine = _machine()
+    name = known.name_of(machine.key, form.fixed, form.state, form.memory, form.zero, form.single)
+    make = lambda: _compiled(form)
+    about, _, code = (make() if name is None else cache.kept(f"step-{name}", make)).partition(b"\n")
+    owner, address = machine.load(code)
+    return Code(ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 8)(address), owner, *json.loads(about))
+
+
+def _compiled(form: Form) -> bytes:
+    """A line that says what there is to know of a program, and its code, which other forms may have as well."""
     from sgdlimits.kernel import llvm
 
     machine, replica = _machine(), form.replica()
     text = llvm.text_of(replica, machine)
-    owner, address = cache.loaded((text, machine.key), lambda: machine.object_code(text), machine.load)
-    call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 8)(address)
-    return Code(call, owner, llvm.width_of(replica, machine), replica)
+    about = llvm.width_of(replica, machine), replica.numbers, len(replica.program.nodes)
+    code = cache.loaded((text, machine.key), lambda: machine.object_code(text), bytes)
+    return json.dumps(about).encode() + b"\n" + code
 
 
 @lru_cache(maxsize=1)

@@ -28,8 +28,12 @@ class Task(NamedTuple):
     tries: int = 0
 
     def again(self, unit: Unit, what: str) -> list[Task]:
-        """Where one of its units failed: the task to try it again, alone, unless it was tried often enough."""
-        return [Task([unit], self.tries + 1)] if what == FAILED and self.tries < RETRIES else []
+        """Where one of its units failed: the task to try it again, unless it was tried alone often enough."""
+        if what != FAILED:
+            return []
+        if len(self.units) > 1:  # another one may be to blame
+            return [Task([unit])]
+        return [Task([unit], self.tries + 1)] if self.tries < RETRIES else []
 
 
 def tasks(recipe: Recipe, units: list[Unit], workers: int = 1) -> deque[Task]:

@@ -31,16 +31,18 @@ class Outcome(NamedTuple):
 def attempts(recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:
     """Compute units and write their files, unless they are there: what became of each, when it is done.
 
-    They are computed together, and each alone where that fails.
+    Several are computed together. Where that fails, all that are left have failed, and each is to be tried alone.
     """
-    todo = [unit for unit in units if not (folder.path / unit.name).exists()]
-    computing = computed_together(recipe, todo) if len(todo) > 1 else iter(())
-    alone = {unit.name: unit for unit in units}
-    while unit := _next(folder, computing):
-        del alone[unit.name]
-        yield Outcome(unit, DONE, "")
-    for unit in alone.values():
-        yield Outcome(unit, *_attempt(recipe, folder, unit))
+    there = {unit.name: unit for unit in units if (folder.path / unit.name).exists()}
+    yield from (Outcome(unit, DONE, "") for unit in there.values())
+    left = {unit.name: unit for unit in units if unit.name not in there}
+    if len(left) == 1:
+        yield from (Outcome(unit, *_attempt(recipe, folder, unit)) for unit in left.values())
+        return
+    computing = computed_together(recipe, list(left.values()))
+    while left and (unit := _next(folder, computing)):
+        yield Outcome(left.pop(unit.name), DONE, "")
+    yield from (Outcome(unit, FAILED, "it could not be computed with others") for unit in left.values())
 
 
 def _next(folder: Folder, computing: Iterator[tuple[Unit, xr.Dataset]]) -> Unit | None:
@@ -49,18 +51,17 @@ def _next(folder: Folder, computing: Iterator[tuple[Unit, xr.Dataset]]) -> Unit 
             warnings.simplefilter("ignore")  # runs that diverged are in the file
             unit, dataset = next(computing)
         folder.put(unit, dataset)
-    except Exception:  # the end, or what each of those that are left will say
+    except Exception:  # which the one who is to blame will raise again, alone
         return None
     return unit
 
 
 def _attempt(recipe: Recipe, folder: Folder, unit: Unit) -> tuple[str, str]:
     try:
-        if not (folder.path / unit.name).exists():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                dataset = computed(recipe, unit)
-            folder.put(unit, dataset)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            dataset = computed(recipe, unit)
+        folder.put(unit, dataset)
     except Unwritten as reason:
         return UNWRITTEN, str(reason)
     except BadInput as reason:

@@ -1,0 +1,81 @@
+"""Names of programs: the same in every process, others for whatever changes a program, and none for what users bring."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sgdlimits as sl
+from sgdlimits.kernel.known import name_of
+
+presets = sl.presets
+PROGRAM = """
+import sgdlimits as sl
+from sgdlimits.kernel import lanes
+from sgdlimits.kernel.known import name_of
+traced = []
+replica = lanes.Form.replica
+lanes.Form.replica = lambda self: traced.append(1) or replica(self)
+erf, noise = sl.presets.committee(2, 2, "erf", lr=0.5), sl.presets.phase_retrieval(lr=0.1, noise={noise})
+until = sl.exits(0.5)
+data = sl.simulate(noise, sl.Chain(50), sl.RandomInit(50), t_max=1, runs=2, until=until, progress=False)
+print(name_of(erf, until), len(traced), float(data.risk[0, -1]))
+"""
+
+
+def said(folder, noise=0.5):
+    code = PROGRAM.format(noise=noise)
+    environment = {"SGDLIMITS_CACHE": str(folder), "PATH": "", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    return done.stdout.split()
+
+
+def test_the_next_process_traces_nothing_and_has_the_same_numbers(tmp_path):
+    (name, traced, risk), again, other = said(tmp_path), said(tmp_path), said(tmp_path, noise=0.25)
+    assert traced == "1"
+    assert again == [name, "0", risk]
+    assert other[:2] == [name, "0"]  # another value, and the same program
+    assert said(tmp_path, noise=0.0)[1] == "1"
+
+
+def test_what_changes_a_program_changes_its_name():
+    first = presets.phase_retrieval(2, lr=0.1, noise=0.5)
+    assert name_of(first) == name_of(presets.phase_retrieval(2, lr=0.3, noise=0.2))
+    others = [
+        presets.phase_retrieval(2, lr=0.1), presets.phase_retrieval(3, lr=0.1, noise=0.5), presets.committee(2, 1, "erf"),
+        presets.committee(2, 1, "tanh"), presets.phase_retrieval(2, lr=0.1, noise=0.5, train_second=True),
+        presets.phase_retrieval(2, algorithm=sl.HeavyBall(0.1, beta=0.5)), sl.exits(0.5), np.arange(3), np.arange(4),
+    ]  # fmt: skip
+    names = [name_of(each) for each in (first, *others)]
+    assert None not in names
+    assert len(set(names)) == len(names)
+
+
+class Mine(sl.OnePassSGD):
+    """An algorithm of a user, whose code nobody knows tomorrow."""
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        lambda x: x,
+        jax.jit(lambda x: x),
+        Mine(0.1),
+        presets.committee(2, 1, lambda x: x**3),
+        jnp.vectorize(lambda x: x),
+        object(),
+    ],
+    ids=["lambda", "compiled", "class", "activation", "vectorised", "object"],
+)
+def test_what_users_bring_has_no_name(thing):
+    assert name_of(thing) is None
+
+
+def test_functions_of_jax_and_numpy_have_a_name():
+    assert name_of(jnp.tanh) != name_of(jnp.sin) is not None
+    assert name_of(np.tanh) is not None
