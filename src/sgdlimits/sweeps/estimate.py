@@ -16,7 +16,7 @@ from sgdlimits.trajectory.simulate import simulate_runs
 
 TRY_SECONDS = 1.0
 """About how long a calibration may take at each of the points that are tried."""
-OVERHEAD_SECONDS, OVERHEAD_BYTES = 0.06, 20_000
+OVERHEAD_SECONDS, OVERHEAD_BYTES = 0.035, 20_000
 """What a unit costs beside its steps: it is built, looked at, and written."""
 
 
