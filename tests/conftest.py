@@ -81,7 +81,11 @@ def kept_folder(root: Path) -> Path:
 
 def is_compiled_as_it_comes(path: Path) -> bool:
     """Whether optimising what a module of tests compiles takes longer than it saves: much, computed a few times."""
-    return path.parent.name in ("contracts", "expectation", "problem") or path.stem in ("test_cone", "test_kernels")
+    return path.parent.name in ("contracts", "expectation", "problem") or path.stem in (
+        "test_cone",
+        "test_expansion",
+        "test_kernels",
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -116,7 +116,7 @@ def test_a_preset_loads_and_a_slider_changes_its_curves(page, preset):
     shown = [row.split("\t")[2].split(" ± ")[0] for row in rows[:2]]
     SEEN[preset] = re.sub(r"(sde|mean_field) = .*\n", "", page.inner_text("#code").split("\nprint")[0]), shown
     page.focus("#A-lr-slider")
-    for _ in range(10):
+    for _ in range(4):
         page.keyboard.press("ArrowLeft")
     playwright.expect(page.locator("#numbers tbody tr").first).not_to_have_text(before.replace("\t", ""), timeout=LONG)
     assert page.is_hidden("#error")

@@ -7,6 +7,7 @@ import gc
 import signal
 import sys
 import threading
+from functools import lru_cache
 from typing import Any
 
 import click
@@ -50,12 +51,18 @@ To complete names with the TAB key (zsh and fish: zsh_source, fish_source):
 """
 
 
+@lru_cache(maxsize=1)
+def _search_less() -> None:
+    """Look for garbage less often, and not at the end: modules and traced functions are many objects and none of it."""
+    gc.set_threshold(100_000, 50, 100)
+    atexit.register(gc.freeze)
+
+
 class Main(Group):
     """The root command: what users did wrong becomes one sentence, and Ctrl-C or a request to end exit code 130."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        gc.set_threshold(100_000, 50, 100)  # modules and traced functions are many objects and no garbage,
-        atexit.register(gc.freeze)  # at the end too
+        _search_less()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # who is asked to end keeps what Ctrl-C keeps
         try:
