@@ -103,9 +103,7 @@ class March(Journey):
         self.here = np.arange(size)
         if state is not None:
             self.carry, self.base, self.first = self._restored(state)
-        wanted = np.asarray(self.carry.moving) & (
-            self.here < len(job.runs)
-        )  # runs that are filling cost nothing where they can
+        wanted = np.asarray(self.carry.moving) & (self.here < len(job.runs))  # who fills up a batch stands still
         self.carry = eqx.tree_at(lambda carry: carry.moving, self.carry, wanted)
         self.origin, self.whole, self.outset = self.base, self.carry, None if job.begin_shown else self.carry
         self.stepping = kernel_for(process, job.until, self.carry, job.kernel)
