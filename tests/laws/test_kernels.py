@@ -180,17 +180,23 @@ def test_code_on_disk_is_read_and_repaired(tmp_path, monkeypatch):
         lanes._code.cache_clear()
         return run(problem, "lanes")
 
+    def damage(entry):
+        entry.write_bytes(entry.read_bytes()[: sizes[entry] // 2])
+
     first = again()
-    (entry,) = tmp_path.iterdir()
+    program, step = sorted(tmp_path.iterdir())
+    sizes = {entry: entry.stat().st_size for entry in (program, step)}
+    assert (program.name[:6], step.name[:5]) == ("lanes-", "step-")
     assert len(made) == 1
     assert again().identical(first)
+    damage(step)
+    assert again().identical(first)
     assert len(made) == 1
-    size = entry.stat().st_size
-    entry.write_bytes(entry.read_bytes()[: size // 2])
+    damage(step)
+    damage(program)
     assert again().identical(first)
     assert len(made) == 2
-    assert entry.stat().st_size == size
-    assert [path.name for path in tmp_path.iterdir()] == [entry.name]
+    assert {entry: entry.stat().st_size for entry in tmp_path.iterdir()} == sizes
 
 
 def test_runs_that_diverge_end_where_they_do_in_xla(fast):

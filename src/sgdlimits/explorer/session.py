@@ -37,7 +37,7 @@ class Session:
         while True:
             try:
                 message = connection.recv()
-            except (EOFError, OSError):
+            except (EOFError, OSError, TypeError):  # the last where it is closed while it is read
                 break
             self._put(message)
         if process is self.process:
