@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import sys
 from functools import lru_cache
 from typing import Any
 
@@ -16,8 +17,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-PACKAGE = __name__.partition(".")[0]
-OURS = (PACKAGE, "jax", "numpy")
+OURS = (__name__.partition(".")[0], "jax", "numpy")
 
 
 class Unnamed(Exception):
@@ -30,22 +30,28 @@ def name_of(*things: Any) -> str | None:
         text = repr([_named(thing) for thing in things])
     except Unnamed:
         return None
-    return hashlib.sha256("\0".join([text, jax.__version__, np.__version__, _sources()]).encode()).hexdigest()
+    versions = [each.__version__ for each in (jax, np, eqx)]
+    return hashlib.sha256("\0".join([text, *versions, _sources()]).encode()).hexdigest()
+
+
+def pattern(values: np.ndarray) -> np.ndarray:
+    """What a program depends on of the numbers that it takes as inputs: zeros and ones, which simplify it; 2 for all others."""
+    return np.where(np.isin(values, (0.0, 1.0)), values, 2.0).astype(np.int8)
 
 
 def _named(thing: Any) -> Any:
     if thing is None or isinstance(thing, (bool, int, float, str, bytes)):
         return thing
     if isinstance(thing, (tuple, list)):
-        return [type(thing).__name__, *(_named(each) for each in thing)]
+        kind = type(thing).__name__ if type(thing) in (tuple, list) else _place(type(thing))
+        return [kind, *(_named(each) for each in thing)]
     if isinstance(thing, dict):
         return {_named(key): _named(value) for key, value in sorted(thing.items())}
     if isinstance(thing, jax.ShapeDtypeStruct):
         return str(thing)
     if isinstance(thing, (np.ndarray, np.generic, jax.Array)):
         values = np.asarray(thing)
-        if values.dtype == np.float64:  # an input, but for zeros and ones
-            values = np.where(np.isin(values, (0.0, 1.0)), values, 2.0).astype(np.int8)
+        values = pattern(values) if values.dtype == np.float64 else values
         return values.dtype.str, values.shape, values.tobytes()
     if isinstance(thing, eqx.Module):
         return _place(type(thing)), [_named(getattr(thing, field.name)) for field in dataclasses.fields(thing)]
@@ -53,9 +59,12 @@ def _named(thing: Any) -> Any:
 
 
 def _place(thing: Any) -> str:
-    """Where a class or a function is found, where that is all there is to it."""
-    module, name = (str(getattr(thing, each, "<")) for each in ("__module__", "__qualname__"))
-    if module.partition(".")[0] not in OURS or "<" in name or getattr(thing, "__closure__", None):
+    """Where a class or a function is found: there and nowhere else, so that nothing made from it has its name."""
+    module, name = (str(getattr(thing, each, "")) for each in ("__module__", "__qualname__"))
+    found: Any = sys.modules.get(module) if module.partition(".")[0] in OURS else None
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not thing:
         raise Unnamed
     return f"{module}:{name}"
 

@@ -18,6 +18,7 @@ from jaxtyping import PyTree
 from sgdlimits.kernel.base import Moment
 from sgdlimits.kernel.bounds import bounded
 from sgdlimits.kernel.flatten import about, lowered
+from sgdlimits.kernel.known import pattern
 from sgdlimits.kernel.program import Program, Untranslated
 from sgdlimits.kernel.walk import Flattening
 from sgdlimits.random import Stream
@@ -106,9 +107,7 @@ class Numbers(NamedTuple):
     @property
     def form(self) -> tuple:
         """All that a program depends on: shapes, and the values that simplify it."""
-        plain = tuple(
-            array.tobytes() for array in (np.where(np.isin(x, (0.0, 1.0)), x, 2.0).astype(np.int8) for x in self.arrays)
-        )
+        plain = tuple(pattern(array).tobytes() for array in self.arrays)
         return self.tree, self.others, tuple(array.shape for array in self.arrays), plain
 
 
