@@ -80,19 +80,14 @@ class Dask(Engine):
                 submit(task)
             for future in ending:
                 task = under_way.pop(future.key)
+                known = {unit.name: unit for unit in task.units}
                 if future.status == "finished":
-                    found = {name: how for name, *how in future.result()}
+                    outcomes = [Outcome(known[name], what, error) for name, what, error in future.result()]
                 else:
-                    how = [FAILED, f"{type(future.exception()).__name__}: {future.exception()}"]
-                    found = {unit.name: how for unit in task.units}
+                    error = f"{type(future.exception()).__name__}: {future.exception()}"
+                    outcomes = [Outcome(unit, FAILED, error) for unit in task.units]
                 future.release()  # nothing that is finished stays on a worker
-                for unit in task.units:
-                    what, error = found[unit.name]
-                    again = task.again(unit, what)
-                    for each in again:
-                        submit(each)
-                    if not again:
-                        yield Outcome(unit, what, error)
+                yield from task.settled(outcomes, submit)
 
     @contextmanager
     def _client(self) -> Iterator[Any]:

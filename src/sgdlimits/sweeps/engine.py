@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 from collections import deque
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from sgdlimits.kernel.choose import gpu_present
 from sgdlimits.kernel.groups import VECTOR
@@ -27,13 +27,14 @@ class Task(NamedTuple):
     units: list[Unit]
     tries: int = 0
 
-    def again(self, unit: Unit, what: str) -> list[Task]:
-        """Where one of its units failed: the task to try it again, unless it was tried alone often enough."""
-        if what != FAILED:
-            return []
-        if len(self.units) > 1:  # another one may be to blame
-            return [Task([unit])]
-        return [Task([unit], self.tries + 1)] if self.tries < RETRIES else []
+    def settled(self, outcomes: Iterable[Outcome], again: Callable[[Task], Any]) -> Iterator[Outcome]:
+        """Outcomes of its units that are final. One that failed is tried `again`: alone, unless it was often enough."""
+        for outcome in outcomes:
+            alone = len(self.units) == 1  # otherwise another one may be to blame
+            if outcome.what != FAILED or (alone and self.tries == RETRIES):
+                yield outcome
+            else:
+                again(Task([outcome.unit], self.tries + alone))
 
 
 def tasks(recipe: Recipe, units: list[Unit], workers: int = 1) -> deque[Task]:
@@ -68,8 +69,4 @@ class Here(Engine):
         todo = tasks(recipe, units)
         while todo:
             task = todo.popleft()
-            for outcome in attempts(recipe, folder, task.units):
-                again = task.again(outcome.unit, outcome.what)
-                todo.extendleft(again)
-                if not again:
-                    yield outcome
+            yield from task.settled(attempts(recipe, folder, task.units), todo.appendleft)

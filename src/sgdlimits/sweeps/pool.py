@@ -44,12 +44,9 @@ class Pool(Engine):
                         outcomes = worker.died()
                         worker.begin()
                         listen.register(worker.answers, selectors.EVENT_READ, worker)
-                    for outcome in outcomes:
-                        again = task.again(outcome.unit, outcome.what)
-                        todo.extend(again)
-                        left -= not again
-                        if not again:
-                            yield outcome
+                    for outcome in task.settled(outcomes, todo.append):
+                        left -= 1
+                        yield outcome
                 for worker in pool:  # also those that had nothing to do while a unit was tried again elsewhere
                     if not worker.left:
                         worker.give(text, folder, todo)
