@@ -6,6 +6,7 @@ cluster of dask computes 1,000 units while one of its two workers is killed.
 
 from __future__ import annotations
 
+import io
 import os
 import resource
 import sys
@@ -75,6 +76,20 @@ def together(units: int = 32) -> None:
     print(f"{units} points with one run, d = 30,000, t = 30: {spent}")
 
 
+def files(count: int = 30) -> None:
+    """A small file as it is written here, and by xarray, by turns."""
+    from sgdlimits.trajectory import netcdf
+
+    go = dict(t_max=2, runs=4, save=5, progress=False)
+    dataset = sl.simulate(sl.presets.phase_retrieval(lr=0.05), sl.Chain(100), sl.RandomInit(100), **go)
+    ways = {"here": lambda: netcdf.write(dataset, io.BytesIO()), "xarray": lambda: dataset.to_netcdf(engine="h5netcdf")}
+    spent = {name: measured(way)[0] for name, way in ways.items()}  # imports
+    for _ in range(3):
+        for name, way in ways.items():
+            spent[name] = min(spent[name], measured(lambda way=way: [way() for _ in range(count)])[0] / count)
+    print("a small file: " + ", ".join(f"{1e3 * seconds:.1f} CPU ms {name}" for name, seconds in spent.items()))
+
+
 def cluster(units: int = 1000) -> None:
     from distributed import Client, LocalCluster
 
@@ -105,5 +120,6 @@ if __name__ == "__main__":
     diagram()
     overhead()
     together()
+    files()
     if "--full" in sys.argv:
         cluster()
