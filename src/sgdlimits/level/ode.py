@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -31,14 +32,17 @@ from sgdlimits.statistics.trees import one_of
 SHARED_TOLERANCE = 1e-7
 STEPS_A_LEG, STEPS_BEFORE_STIFF_TEST = 60, 300
 STIFF_PRODUCT = 4.0
-DENSE_NODES = 8
-MIDDLE = np.linalg.inv(np.vander(chebpts2(DENSE_NODES), increasing=True))[:2]
+NODES = chebpts2(8)
+"""Where the solver's polynomials are taken, of degree 7 in a step from -1 to 1."""
+MIDDLE = np.linalg.inv(np.vander(NODES, increasing=True))[:2]
 """Value and slope in the middle from the values of a polynomial at its nodes."""
 MOST_DEFECT = 8.0
 """How far, in tolerances, the slope of the solver's polynomials may be off over half a step."""
 HALVINGS = 6
 """How often a step is halved at most for better polynomials."""
 STATES_AT_ONCE = 16
+WAIT_SECONDS = 0.1
+"""How long a state waits for others that are looked at with it."""
 BETWEEN_STEPS = 10
 """How many times a small tolerance is divided for the solver, since its polynomials are worse than its steps."""
 
@@ -182,6 +186,8 @@ class Solve(Journey):
             memory = compiled(_memories, self.problem, job.until, self.layout, quick=True)(self.y[_padded(count)])
         self.memory = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], memory)
         self.t, self.saved, self.steps, self.stride, self.method = job.clock.t[0], 0, 0, np.nan, 0
+        self.waiting: list[np.ndarray] = []
+        self.looked = time.perf_counter()
         if state is None:
             self._drop(self._hits(self.y, self.active), STOPPED, self.t, self.y)
         else:
@@ -195,18 +201,22 @@ class Solve(Journey):
 
     def __iter__(self):
         clock = self.job.clock.t
-        yield from self._show([self.y])
+        self.waiting = [self.y]
+        yield from self._shown()
         while self.t < clock[-1] and self.active.size:
             yield from self._leg()
+            yield from self._shown()
             self._keep()
-        yield from self._show([self.y] * (clock.size - self.saved))
+        self.waiting = [self.y] * (clock.size - self.saved)
+        yield from self._shown()
 
     def ends(self):
         far = max(self.t, self.job.clock.t[max(self.saved - 1, 0)])
         return Ends(np.array(STATUSES, object)[self.ended], np.where(self.ended == 0, far, self.t_end))
 
     def now(self):
-        (tick,) = self._show([self.y])
+        self.waiting = [self.y]
+        (tick,) = self._shown()
         self.saved -= 1  # it is none of the times to save
         return tick
 
@@ -231,27 +241,33 @@ class Solve(Journey):
         self.memory, self.y = jax.tree.unflatten(jax.tree.structure(self.memory), leaves), self.y.copy()
 
     def _share(self, t: float) -> float:
-        begin, end = self.job.clock.t[[0, -1]]
+        begin, end = float(self.job.clock.t[0]), float(self.job.clock.t[-1])
         return max(0.0, (t - begin) / (end - begin))
 
-    def _show(self, states: list[np.ndarray]) -> Iterator[Tick]:
-        """What the runs show in their states at the next saved times."""
-        while states:
-            now, states = states[:STATES_AT_ONCE], states[STATES_AT_ONCE:]
+    def _shown(self, least: int = 1) -> Iterator[Tick]:
+        """What the runs show in the states that wait, at the next saved times, as long as there are `least` of them."""
+        while len(self.waiting) >= least:
+            now, self.waiting, self.looked = self.waiting[:STATES_AT_ONCE], self.waiting[STATES_AT_ONCE:], time.perf_counter()
             y = self._in_cone(np.stack(now))
             filled = np.concatenate([y, np.repeat(y[-1:], STATES_AT_ONCE - len(now), axis=0)])[:, _padded(len(self.y))]
-            seen = {name: np.asarray(values) for name, values in self.look(len(now), filled).items()}
-            for i, one in enumerate(y):
+            seen = {name: np.asarray(values)[:, : len(self.y)] for name, values in self.look(len(now), filled).items()}
+            leaves = jax.tree.leaves(self.layout.stats(y))
+            for i in range(len(now)):
                 self.saved += 1
-                observed = {name: values[i, : len(one)] for name, values in seen.items()}
-                yield Tick(self._share(self.job.clock.t[self.saved - 1]), self.layout.stats(one), observed)
+                stats = jax.tree.unflatten(self.layout.tree, [leaf[i] for leaf in leaves])
+                observed = {name: values[i] for name, values in seen.items()}
+                yield Tick(self._share(self.job.clock.t[self.saved - 1]), stats, observed)
 
     def _in_cone(self, y: np.ndarray) -> np.ndarray:
         """What is shown are statistics that weights can have, however the solver's errors fall; it goes on from its own."""
         stats = self.layout.stats(y)
-        near = in_cone(stats, triangular(np.asarray(self.problem.directions.gram)))
+        near = in_cone(stats, self._frame)
         leaves = [np.reshape(leaf, (*y.shape[:2], -1)) for leaf in jax.tree.leaves(near)]
         return y if near is stats else np.concatenate(leaves, axis=-1)
+
+    @cached_property
+    def _frame(self) -> np.ndarray:
+        return triangular(np.asarray(self.problem.directions.gram))
 
     def _leg(self) -> Iterator[Tick]:
         """Solve until runs leave, or for some steps, after which the method may change."""
@@ -269,7 +285,8 @@ class Solve(Journey):
                 return self._drop(broken, DIVERGED, before, y_before)
             self.steps, self.stride = self.steps + 1, solver.h_abs
             hits = self._hits(y, active)
-            yield from self._within(solver, before, active, hits)
+            self._within(solver, before, active, hits)
+            yield from self._shown(STATES_AT_ONCE if time.perf_counter() - self.looked < WAIT_SECONDS else 1)
             on = self.ended[active] == 0
             self.y[active[on]], self.t = y[on], solver.t
             yield Tick(self._share(self.t))
@@ -280,26 +297,24 @@ class Solve(Journey):
                 self.method = METHODS.index("Radau") if long and self._stiff(solver) else self.method
                 return None
 
-    def _within(self, solver: scipy.integrate.OdeSolver, low: float, active: np.ndarray, hits: np.ndarray) -> Iterator[Tick]:
-        """The saved times within a step that begins at `low`, with runs ended where they hit, in the order of time."""
-        times, high = self.job.clock.t[self.saved :], solver.t
+    def _within(self, solver: scipy.integrate.OdeSolver, low: float, active: np.ndarray, hits: np.ndarray) -> None:
+        """The states at saved times within a step that begins at `low`. Runs end where they hit, in the order of time."""
+        times, high = self.job.clock.t[self.saved + len(self.waiting) :], solver.t
         times = times[times <= high]
         dense = solver.dense_output() if hits.any() or (times < high).any() else None
         inside = [] if dense is None else self._path(dense, low, high, times[times < high], HALVINGS)
         stops = self._stop(hits, dense, low, high) if hits.any() else None
-        states = []
         for t, there in zip(times, [*inside, solver.y], strict=False):
             self._leave(stops, t)
             y, on = self.y.copy(), self.ended[active] == 0
             y[active[on]] = there.reshape(active.size, -1)[on]
-            states.append(y)
-        yield from self._show(states)
+            self.waiting.append(y)
         self._leave(stops, high)
 
     def _smooth(self, dense, low: float, high: float) -> bool:
         """Whether the polynomial of a step solves the equation in the middle: not where stability alone holds the step."""
         middle, half = (low + high) / 2, (high - low) / 2
-        path = dense(middle + half * chebpts2(DENSE_NODES))
+        path = dense(middle + half * NODES)
         y, slope = path @ MIDDLE[0], path @ MIDDLE[1] / half
         defect = half * np.abs(self._slope(middle, y) - slope)
         return bool((defect <= MOST_DEFECT * (self.level.atol + self.level.rtol * np.abs(y))).all())
@@ -307,7 +322,7 @@ class Solve(Journey):
     def _path(self, dense, low: float, high: float, times: np.ndarray, halvings: int) -> list[np.ndarray]:
         """The states at times within a step: on its polynomial, or on those of its halves where that is not good enough."""
         if not times.size or halvings == 0 or self._smooth(dense, low, high):
-            return [dense(t) for t in times]
+            return list(dense(times).T) if times.size else []
         states: list[np.ndarray] = []
         y, middle = dense(low), (low + high) / 2
         for begin, end in ((low, middle), (middle, high)):
@@ -361,9 +376,8 @@ class Solve(Journey):
     def _stop(self, hits: np.ndarray, dense, low: float, high: float) -> Stops:
         """Where within a step each hit happens, by bisection of the dense output, a polynomial of degree 7."""
         runs = self.active[hits]
-        nodes = chebpts2(DENSE_NODES)
-        path = dense((low + high) / 2 + nodes * (high - low) / 2).reshape(hits.size, -1, DENSE_NODES)[hits]
-        states = lambda x: np.einsum("rsn,rn->rs", path, _lagrange(nodes, x))
+        path = dense((low + high) / 2 + NODES * (high - low) / 2).reshape(hits.size, -1, NODES.size)[hits]
+        states = lambda x: np.einsum("rsn,rn->rs", path, _lagrange(NODES, x))
         left, right = np.full(runs.size, -1.0), np.ones(runs.size)
         for _ in range(52):
             middle = (left + right) / 2
