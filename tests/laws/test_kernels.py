@@ -119,6 +119,22 @@ def test_runs_stop_at_the_same_step(name, fast):
     assert (run(problem, fast, until=until, runs=21, t_max=60, save=2).status == "stopped").any()
 
 
+LARGE = {
+    "averages": lambda: (sl.presets.binary_mixture(snr=4.0, algorithm=sl.Averaged(sl.OnePassSGD(0.5, lr_second=0.5))), 0.3),
+    "classes": lambda: (sl.presets.gaussian_mixture([[-1], [0], [1]], [0, 1, 0.2], [0.3, 0.4, 0.3], snr=5.0), 0.05),
+}
+"""Risks by quadrature, of more than a million operations, and thresholds: with more directions, and with labels between."""
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_runs_stop_at_the_same_step_where_the_host_is_asked(name):
+    """Averages are short vectors at first, whose factors differ by more than rounding."""
+    problem, threshold = LARGE[name]()
+    how = {"until": sl.exits(threshold), "runs": 5, "d": 40, "t_max": 12, "save": 2}
+    same_paths(problem, "lanes", rtol=1e-6 if name == "averages" else 1e-9, **how)
+    assert 0 < (run(problem, "lanes", **how).status == "stopped").sum() < 5
+
+
 def test_a_run_does_not_depend_on_the_runs_beside_it(fast):
     problem, go = sl.presets.committee(2, 1, lr=0.5), {"until": sl.exits(0.2), "t_max": 20}
     many, few = run(problem, fast, runs=21, **go), run(problem, fast, runs=21, batch=4, **go)

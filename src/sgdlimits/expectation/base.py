@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.expectation.slopes import Slopes
+from sgdlimits.expectation.support import Support
 from sgdlimits.model.activation import PiecewiseLinear
 from sgdlimits.model.sample import Model
 from sgdlimits.part import Part
@@ -61,6 +62,10 @@ class Expectation(Part):
     def risk(self, model: Model, stats: Overlaps) -> Float[Array, ""]:
         """The mean loss at statistics without a batch axis."""
         return self.moments(model, stats).loss
+
+    def support(self, model: Model, a: Scalars, S: Float[Array, "p n"]) -> Support | None:
+        """A lower bound of the risk around units with coordinates S, those of the frame first, where one is known."""
+        return None
 
     def floor(self, model: Model) -> Float[Array, ""]:
         """The mean loss of a prediction that is the label without its noise."""

@@ -8,8 +8,9 @@ accurately as a smooth one.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import erfc, ndtr
@@ -48,14 +49,34 @@ def split_line(c: Float[Array, "*shape"], above: int, below: int | None = None) 
 
 def half_line(c: Float[Array, "*shape"], order: int) -> tuple[Float[Array, "order *shape"], Float[Array, "order *shape"]]:
     """Points and weights, which sum to 1, of a standard normal number known to be above c, with c between -8 and 8."""
-    place = (c + REACH) * (PANELS / (2 * REACH))
-    panel = jnp.minimum(place.astype(int), PANELS - 1)
-    x = 2 * (place - panel) - 1
-    highest, *lower = jnp.take(_panels(order)[::-1], panel, axis=-1, mode="clip")
-    values = highest
+    values = _tabulated(c, order)
+    return c + values[:order], values[order:]
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _tabulated(c: Float[Array, "*shape"], order: int) -> Float[Array, "2*order *shape"]:
+    """Distances of the points from c, and their weights."""
+    x, (values, *lower) = _panel(c, order)
     for coefficients in lower:
         values = values * x + coefficients
-    return c + values[:order], values[order:]
+    return values
+
+
+@_tabulated.defjvp
+def _(order, primals, tangents):
+    """With the slopes beside the values, so that reverse mode has two arrays to keep and not those of each power."""
+    x, (values, *lower) = _panel(primals[0], order)
+    slopes = jnp.zeros_like(values)
+    for coefficients in lower:
+        slopes, values = slopes * x + values, values * x + coefficients
+    return values, slopes * (PANELS / REACH) * tangents[0]
+
+
+def _panel(c: Float[Array, "*shape"], order: int) -> tuple[Float[Array, "*shape"], Float[Array, "powers 2*order *shape"]]:
+    """The place of c in its panel, from -1 to 1, and the coefficients there, the highest power first."""
+    place = (c + REACH) * (PANELS / (2 * REACH))
+    panel = jnp.minimum(place.astype(int), PANELS - 1)
+    return 2 * (place - panel) - 1, jnp.take(_panels(order)[::-1], panel, axis=-1, mode="clip")
 
 
 @lru_cache(maxsize=32)

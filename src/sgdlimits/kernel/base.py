@@ -74,6 +74,8 @@ class Ending(Protocol):
 
     def stop_runs(self, problem: Any, stats: PyTree, memory: PyTree) -> Bool[Array, " runs"]: ...
 
+    def guard(self, process: Any, state: PyTree, memory: PyTree) -> Any: ...
+
 
 class Kernel(abc.ABC):
     """Makes the steps of one process, until runs stop."""

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +17,7 @@ from jaxtyping import PyTree
 
 from sgdlimits.kernel import cache, known
 from sgdlimits.kernel.base import Carry, Ending, Kernel, Lot, Span, Steps
+from sgdlimits.kernel.guard import Guards
 from sgdlimits.kernel.program import Untranslated
 from sgdlimits.kernel.replica import Numbers, Replica, replica_of
 
@@ -29,13 +30,17 @@ SMALL = 2**25
 
 
 class Code(NamedTuple):
-    """A compiled program: its function, what owns it, the replicas of a vector, which numbers it takes, and its length."""
+    """A compiled program: its function, what owns it, the replicas of a vector, which numbers it takes, and its length.
+
+    Where its runs are `guarded`, which numbers of their states move.
+    """
 
     call: Any
     owner: Any
     width: int
     numbers: list[int]
     length: int
+    guarded: list[int] | None = None
 
 
 class Unrolled(Kernel):
@@ -164,6 +169,15 @@ class Lanes(Unrolled):
 
     name = "lanes"
 
+    def __init__(self, process: Steps, until: Ending | None, carry: Carry, single: bool = False) -> None:
+        super().__init__(process, until, carry, single)
+        moved = self.code.guarded
+        self.guards = None if moved is None else Guards(process, until, carry, moved)
+
+    @property
+    def key(self) -> Any:
+        return super().key if self.guards is None else id(self)
+
     @staticmethod
     def compiled(form: Form) -> Code:
         return _code(form)
@@ -175,16 +189,26 @@ class Lanes(Unrolled):
         small = vectors * width * int(span.steps) * self.code.length < SMALL
         pieces = min(vectors, 1 if small or cores == 1 else PIECES * cores)
         cuts = np.linspace(0, vectors, pieces + 1).astype(int)
+        known = self.guards
+        guards = None if known is None else known.of(arrays.keys[:, 0], arrays.memory)
 
         def piece(low: int, high: int) -> None:
             parts = [part[low * len(part) // vectors : high * len(part) // vectors] for part in arrays]
             whole = np.array([span.first, span.steps, self.block, self.every, high - low], np.int64)
-            self.code.call(*(part.ctypes.data for part in parts), whole.ctypes.data, real.ctypes.data)
+            call = partial(self.code.call, *(part.ctypes.data for part in parts), whole.ctypes.data, real.ctypes.data)
+            if known is None or guards is None:
+                return call()
+            with known.asked(arrays.memory[low:high]) as ask:
+                call(guards[low:high].ctypes.data, ask)
 
         if pieces == 1:
-            return piece(0, vectors)
-        for done in [_pool(cores).submit(piece, *ends) for ends in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)]:
-            done.result()
+            piece(0, vectors)
+        else:
+            ends = zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)
+            for done in [_pool(cores).submit(piece, *each) for each in ends]:
+                done.result()
+        if known is not None and guards is not None:
+            known.keep(arrays.keys[:, 0], arrays.memory, guards)
 
 
 class Form:
@@ -223,7 +247,9 @@ def _code(form: Form) -> Code:
     make = lambda: _compiled(form)
     about, _, code = (make() if name is None else cache.kept(f"step-{name}", make)).partition(b"\n")
     owner, address = machine.load(code)
-    return Code(ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 8)(address), owner, *json.loads(about))
+    width, numbers, length, guarded = json.loads(about)
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (8 if guarded is None else 10))
+    return Code(function(address), owner, width, numbers, length, guarded)
 
 
 def _compiled(form: Form) -> bytes:
@@ -232,7 +258,8 @@ def _compiled(form: Form) -> bytes:
 
     machine, replica = _machine(), form.replica()
     text = llvm.text_of(replica, machine)
-    about = llvm.width_of(replica, machine), replica.numbers, len(replica.program.nodes)
+    moved = replica.moved if replica.guarded else None
+    about = llvm.width_of(replica, machine), replica.numbers, len(replica.program.nodes), moved
     code = cache.loaded((text, machine.key), lambda: machine.object_code(text), bytes)
     return json.dumps(about).encode() + b"\n" + code
 

@@ -81,8 +81,8 @@ class Writer:
         self.module = ir.Module("lanes")
         self.module.triple = machine.triple
         self.near = None if replica.near is None else self.write_near()
-        self.begin(NAME, 8)
-        self.state, self.memory, self.keys, self.end, self.how, self.numbers, whole, real = self.arguments
+        self.begin(NAME, 10 if replica.guarded else 8)
+        self.state, self.memory, self.keys, self.end, self.how, self.numbers, whole, real, *self.guarding = self.arguments
         whole, real = self.b.bitcast(whole, I64.as_pointer()), self.b.bitcast(real, F64.as_pointer())
         first, steps, block, every, vectors = (self.b.load(self.at(whole, i)) for i in range(5))
         self.first, self.steps, self.block, self.every = first, steps, block, every
@@ -186,6 +186,8 @@ class Writer:
         self.ended, self.ending = (self.rows(array, "i64", index, 1)[0] for array in (self.end, self.how))
         keys = zip(("run", "seed", "seed_high"), self.rows(self.keys, "i64", index, 3), strict=True)
         self.own = self.rows(self.numbers, "f64", index, len(replica.numbers))
+        self.index = index
+        self.guards = self.rows(self.guarding[0], "f64", index, 1 + 2 * len(self.moved)) if self.guarding else []
         self.slots = {i: v.slot(v.type("f64")) for i in self.moved}
         self.moving, made = v.slot(v.type("b1")), v.slot(I64)
         for i, place in enumerate(replica.state):
@@ -233,6 +235,8 @@ class Writer:
             self.stop(b.and_(b.load(self.moving), known[replica.stops]), values, at)
         if self.near is not None:
             self.watch(values, at)
+        if self.guards:
+            self.guard(values, at)
 
     def stop(self, hit: ir.Value, values: list[ir.Value], at: ir.Value) -> None:
         """Keep the last state of lanes that stop; their further ones are never looked at."""
@@ -255,10 +259,7 @@ class Writer:
         reach = b.load(self.reach)
         out = b.and_(b.load(self.moving), b.fcmp_unordered(">", way, b.fmul(v.intrinsic("fabs", reach), reach)))
         with b.if_then(v.any(out), likely=False):
-            state, memory, answers = (self.room(rows) for rows in (len(self.good), len(self.remembered), 2))
-            for i, row in enumerate(self.kept(state, len(self.good))):
-                moved = self.moved.index(i) if i in self.slots else None
-                self.store(self.load(self.good[i]) if moved is None else values[moved], row)
+            state, memory, answers = self.whole(values), *(self.room(rows) for rows in (len(self.remembered), 2))
             for row, kept in zip(self.remembered, self.kept(memory, len(self.remembered)), strict=True):
                 self.store(self.load(row), kept)
             trial, own = (b.bitcast(each, F64.as_pointer()) for each in (self.trial, (self.own or [self.numbers])[0]))
@@ -271,6 +272,29 @@ class Writer:
             for value, slot in zip(values, self.here, strict=True):
                 b.store(value, slot)
             self.stop(b.and_(b.load(self.moving), hit), values, at)
+
+    def guard(self, values: list[ir.Value], at: ir.Value) -> None:
+        """Ask the host for lanes whose bound, a sum of quadratic functions of the numbers, does not say that they go on."""
+        b, v, none = self.b, self.v, self.v.const(0.0, "f64")
+        left, *rest = map(self.load, self.guards)
+        for value, line, bend in zip(values, rest[: len(values)], rest[len(values) :], strict=True):
+            slope = b.fsub(line, b.fmul(bend, value, flags=FLAGS), flags=FLAGS)
+            left = b.fadd(left, b.fmul(slope, value, flags=FLAGS), flags=FLAGS)
+        out = b.and_(b.load(self.moving), b.fcmp_unordered("<=", left, none))
+        with b.if_then(v.any(out), likely=False):
+            lanes, guards = self.room(1), b.bitcast(self.guards[0], F64.as_pointer())
+            row = self.kept(lanes, 1)[0]
+            self.store(b.select(out, v.const(1.0, "f64"), none), row)
+            kind = ir.FunctionType(ir.VoidType(), [I64, *[F64.as_pointer()] * 3])
+            b.call(b.bitcast(self.guarding[1], kind.as_pointer()), [self.index, self.whole(values), lanes, guards])
+            self.stop(b.and_(b.load(self.moving), b.fcmp_ordered("==", self.load(row), v.const(2.0, "f64"))), values, at)
+
+    def whole(self, values: list[ir.Value]) -> ir.Value:
+        """A room with all numbers of the state."""
+        state = self.room(len(self.good))
+        for i, row in enumerate(self.kept(state, len(self.good))):
+            self.store(values[self.moved.index(i)] if i in self.slots else self.load(self.good[i]), row)
+        return state
 
     def room(self, rows: int) -> ir.Value:
         """Memory for a few vectors."""

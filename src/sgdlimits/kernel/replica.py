@@ -45,7 +45,8 @@ class Replica(NamedTuple):
     """A flat program of one step, and which of its numbers are what.
 
     `state` are the numbers before the step and `after` those behind it; `memory` is what the condition remembers, and `stops`
-    whether the run ends after the step. Where that is dear, `near` is there in its place. Inputs have names: ("number", i),
+    whether the run ends after the step. Where that is dear, `near` is there in its place, and where it is too large, the state
+    is `guarded` (see `sgdlimits.kernel.guard`). Inputs have names: ("number", i),
     ("state", i), ("memory", i), "run", "seed", "seed_high", "step", "t", "size", "radius".
     """
 
@@ -55,6 +56,7 @@ class Replica(NamedTuple):
     memory: tuple[int, ...]
     stops: int | None
     near: Near | None
+    guarded: bool = False
 
     @property
     def inputs(self) -> dict[Any, int]:
@@ -130,8 +132,8 @@ def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray
         if not (wrong := zero & (flat != none)).any():
             break
         zero = zero & ~wrong
-    stop, near = None, None
-    if stops is not None:
+    stop, near, guarded = None, None, stops is not None and _is_guarded(numbers, stops, like)
+    if stops is not None and not guarded:
         stop = int(walk.call(jax.make_jaxpr(stops)(*like), [*arrays, *after, *remembered])[0])
         needed = program.order(flat.tolist())
         if len(program.order([stop], set(needed))) > DEAR * len(needed):
@@ -142,7 +144,19 @@ def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray
     move = lambda array: tuple(moved[place] for place in array)
     last = None if near is None else Near(*move(near))
     ends = moved[stop] if stop is not None and near is None else None
-    return Replica(written, move(now.tolist()), move(flat.tolist()), move(kept), ends, last)
+    return Replica(written, move(now.tolist()), move(flat.tolist()), move(kept), ends, last, guarded)
+
+
+def _is_guarded(numbers: Numbers, stops: Callable, like: tuple) -> bool:
+    """Whether a condition is too large for a flat program, and a bound is known that rules it out in most states."""
+    if about(jax.make_jaxpr(stops)(*like)) <= FAR * MOST_NODES:
+        return False
+
+    def guard(arrays, state, memory):
+        process, until = numbers.values(arrays)
+        return until.guard(process, state, memory)
+
+    return jax.eval_shape(guard, *like) is not None
 
 
 def _keys(program: Program) -> list[np.ndarray]:

@@ -21,6 +21,7 @@ from sgdlimits.algorithm.base import combined, is_lower, moves
 from sgdlimits.algorithm.limit import Drawn, view
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_dimension
+from sgdlimits.expectation.support import Support
 from sgdlimits.kernel.base import Moment
 from sgdlimits.kernel.choose import gpu_present
 from sgdlimits.kernel.groups import platform
@@ -211,6 +212,19 @@ class FrameChain(Process):
             return self.problem.rule.risk_of_factor(model, a, Loading(jnp.concatenate([m, T.T], axis=1), fixed))
 
         return self.problem.over_runs(one, runs_first((state.a, state.m[rows], T)))
+
+    def support(self, state: Frame) -> Support | None:
+        k, rows = self.frame.shape[0], rows_of(state.names, STUDENT, self.problem.network.width)
+        S = jnp.concatenate([state.m[rows], state.T[:, rows].T], axis=1)
+        found = self.problem.rule.support(self.problem.model, state.a, S)
+        if found is None:
+            return None
+
+        def in_frame(a, S) -> Frame:
+            m, T = jnp.zeros_like(state.m).at[rows].set(S[:, :k]), jnp.zeros_like(state.T).at[:, rows].set(S[:, k:].T)
+            return Frame(a, m, T, jax.tree.map(jnp.zeros_like, state.kept), state.names)
+
+        return Support(found.value, in_frame(*found.slope), in_frame(*found.bend))
 
 
 @chain_process.register

@@ -13,9 +13,13 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from sgdlimits.domain import checked, tried
 from sgdlimits.errors import BadInput, check_number, is_traced
+from sgdlimits.expectation.support import Support
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.overlaps import shown
+
+DOUBT = 1e-5
+"""How far a risk by quadrature may be from where bounds of the true one say that it is."""
 
 
 class Condition(Part):
@@ -36,6 +40,10 @@ class Condition(Part):
     def __call__(self, problem: Problem, stats: PyTree, memory: PyTree) -> Bool[Array, ""]:
         """Whether the run should stop."""
         return reached(self.margin(problem, stats, memory))
+
+    def guard(self, process: Any, state: PyTree, memory: PyTree) -> Support | None:
+        """A number of the state of one run, by a lower bound around it, that is positive only where the run goes on."""
+        return None
 
     def over_runs(self, problem: Problem, f: Callable, batch: PyTree) -> PyTree:
         """f of each run of a batch, runs first."""
@@ -82,6 +90,10 @@ class Exits(Condition):
 
     def margin(self, problem, stats, memory):
         return memory - problem.risk(stats)
+
+    def guard(self, process, state, memory):
+        support = process.support(state)
+        return None if support is None else support._replace(value=support.value - memory - DOUBT)
 
 
 @checked(threshold=None)

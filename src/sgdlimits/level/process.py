@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
+from sgdlimits.expectation.support import Support
 from sgdlimits.kernel.base import Moment
 from sgdlimits.level.base import Clock, Engine
 from sgdlimits.problem.base import Problem
@@ -51,6 +52,10 @@ class Process(eqx.Module):
     def risk(self, state: PyTree, stats: PyTree) -> Float[Array, " runs"]:
         """The population risk of the states, which have these statistics."""
         return self.problem.over_runs(self.problem.risk, stats)
+
+    def support(self, state: PyTree) -> Support | None:
+        """A lower bound of the risk around the state of one run, where one is known: see `sgdlimits.expectation.support`."""
+        return None
 
     @property
     def together(self) -> int | None:

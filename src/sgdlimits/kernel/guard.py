@@ -1,0 +1,110 @@
+"""Conditions that are too large for a flat program: the host is asked, where a bound does not rule out that a run stops.
+
+A bound is a sum of quadratic functions of the numbers of a state, one row a run: a constant, then for each number x that moves
+the coefficient of x, then that of -x^2. It holds in every state, so that rows stay good from one call to the next.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, PyTree
+
+from sgdlimits.kernel.base import Carry, Ending, Steps
+from sgdlimits.kernel.compiled import compiled
+
+ASK = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.POINTER(ctypes.c_double)] * 3)
+GOES_ON, STOPS = 1.0, 2.0
+"""What compiled code is told of a lane that it asked for."""
+
+
+class Guards:
+    """The bounds of a process with a condition, for the runs of one kernel."""
+
+    def __init__(self, process: Steps, until: Ending | None, carry: Carry, moved: list[int]) -> None:
+        one = jax.tree.map(lambda leaf: np.asarray(leaf)[..., 0], carry.state)
+        own = jax.tree.map(lambda leaf: np.asarray(leaf)[0], carry.memory)
+        self.ask = compiled(_ask, process, until, tuple(moved), Flat.of(one), Flat.of(own), quick=True)
+        self.rows, self.numbers = 1 + 2 * len(moved), Flat.of(one).size
+        self.kept = np.zeros((0, 1 + Flat.of(own).size + self.rows))
+
+    def of(self, runs: np.ndarray, memory: np.ndarray) -> np.ndarray:
+        """Rows of runs, vectors and lanes first and last; those that are not known yet rule nothing out."""
+        rows, here = np.zeros((runs.size, self.rows)), _about(runs, memory)
+        _, new, old = np.intersect1d(here[:, 0], self.kept[:, 0], return_indices=True)
+        same = (here[new] == self.kept[old, : here.shape[1]]).all(1)
+        rows[new[same]] = self.kept[old[same], here.shape[1] :]
+        return np.ascontiguousarray(rows.reshape(*runs.shape, -1).swapaxes(1, 2))
+
+    def keep(self, runs: np.ndarray, memory: np.ndarray, guards: np.ndarray) -> None:
+        """Take note of rows."""
+        self.kept = np.concatenate([_about(runs, memory), guards.swapaxes(1, 2).reshape(runs.size, -1)], axis=1)
+
+    @contextmanager
+    def asked(self, memory: np.ndarray) -> Iterator[Any]:
+        """A function for compiled code: of the vector, its states, which lanes are asked for, and rows that it gives new."""
+        width, wrong = memory.shape[-1], []
+
+        def answer(index: int, state: Any, lanes: Any, rows: Any) -> None:
+            try:
+                shaped = lambda pointer, count: np.ctypeslib.as_array(pointer, (count, width))
+                states, which, new = shaped(state, self.numbers), shaped(lanes, 1)[0], shaped(rows, self.rows)
+                for lane in np.flatnonzero(which):
+                    which[lane], *new[:, lane] = np.asarray(self.ask(states[:, lane], memory[index, :, lane]))
+            except BaseException as reason:  # it cannot pass through compiled code
+                wrong.append(reason)
+                np.ctypeslib.as_array(rows, (self.rows, width))[0] = np.inf
+
+        function = ASK(answer)
+        yield ctypes.cast(function, ctypes.c_void_p)
+        if wrong:
+            raise wrong[0]
+
+
+class Flat(NamedTuple):
+    """How the numbers of a tree lie in a row."""
+
+    tree: Any
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, tree: PyTree) -> Flat:
+        return cls(jax.tree.structure(tree), tuple(leaf.shape for leaf in jax.tree.leaves(tree)))
+
+    @property
+    def size(self) -> int:
+        return sum(map(math.prod, self.shapes))
+
+    def values(self, row: Array) -> PyTree:
+        """The tree of a row."""
+        parts = jnp.split(row, np.cumsum([math.prod(shape) for shape in self.shapes])[:-1])
+        return jax.tree.unflatten(self.tree, [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)])
+
+
+def _ask(process: Steps, until: Ending, moved: tuple[int, ...], state: Flat, memory: Flat, row: Array, own: Array) -> Array:
+    """Whether a run stops, and the row of its bound. Where that rules it out, the condition itself is not asked."""
+    flat = lambda tree: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])[np.array(moved)]
+    one, kept = state.values(row), memory.values(own)
+    value, slope, bend = until.guard(process, one, kept)
+    x, slope, bend = map(flat, (one, slope, bend))
+
+    def asked() -> Bool[Array, ""]:
+        stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], one))
+        return until.stop_runs(process.problem, stats, jax.tree.map(lambda leaf: leaf[None], kept))[0]
+
+    said = jnp.where(lax.cond(value > 0, lambda: jnp.zeros((), bool), asked), STOPS, GOES_ON)
+    constant = value - (slope + bend * x) @ x
+    return jnp.concatenate([said[None], constant[None], slope + 2 * bend * x, bend])
+
+
+def _about(runs: np.ndarray, memory: np.ndarray) -> np.ndarray:
+    """Each run by its number, and what its condition remembers."""
+    return np.concatenate([runs.reshape(-1, 1), memory.swapaxes(1, 2).reshape(runs.size, -1)], axis=1, dtype=float)
