@@ -61,11 +61,17 @@ def test_no_module_imports_itself_in_a_circle():
     TopologicalSorter({module: imported(path) - {"sgdlimits"} for module, path in MODULES.items()}).prepare()
 
 
-def test_a_first_simulation_imports_only_what_it_needs():
-    """Each takes longer to import than such a simulation to compute."""
+def test_a_first_simulation_imports_only_what_it_needs(tmp_path):
+    """Each takes longer to import than such a simulation to compute. Then the same at the command line, which writes a file."""
     code = (
         "import sys, sgdlimits as sl\n"
         "sl.simulate(sl.presets.phase_retrieval(), sl.Chain(100), sl.RandomInit(100), t_max=1, runs=2, save=2)\n"
-        "print(*{'dask', 'diffrax', 'h5py', 'matplotlib', 'pydantic', 'scipy.linalg', 'scipy.special'} & set(sys.modules))"
+        "heavy = {'dask', 'diffrax', 'h5py', 'matplotlib', 'pydantic', 'scipy.linalg', 'scipy.special'}\n"
+        "print(heavy & set(sys.modules))\n"
+        "from sgdlimits.cli import main\n"
+        "main('run phase_retrieval --d 100 --t-max 1 --runs 2 --quiet --out x.nc'.split(), standalone_mode=False)\n"
+        "print(heavy & set(sys.modules))"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    first, *_, last = done.stdout.splitlines()
+    assert (first, last) == ("set()", "{'h5py'}")

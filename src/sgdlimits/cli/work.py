@@ -113,12 +113,12 @@ def table(dataset: xr.Dataset, seconds: float) -> str:
     """How the runs of a dataset ended, in a few lines."""
     from sgdlimits.analysis.origin import overlap_name
 
-    good, attributes = dataset.isel(run=dataset.status.values != "diverged"), dataset.attrs
+    good, attributes = dataset.status.values != "diverged", dataset.attrs  # a mask in isel would import dask
     rows = {"runs": statuses(dataset)}
-    if good.sizes["run"]:
-        rows["final risk"] = mean_and_error(good.risk.values[:, -1])
-        if name := overlap_name(good):
-            overlap = abs(good[name].values[:, -1])
+    if good.any():
+        rows["final risk"] = mean_and_error(dataset.risk.values[good, -1])
+        if name := overlap_name(dataset):
+            overlap = abs(dataset[name].values[good, -1])
             rows["final |overlap|"] = mean_and_error(overlap.reshape(overlap.shape[0], -1).mean(1))
     rows["wall time"] = f"{seconds:.1f} s"
     where = f"d = {attributes['d']}, " if attributes["d"] else ""
