@@ -24,7 +24,7 @@ def cases() -> dict:
         "p = 5": (presets.phase_retrieval(5, lr=1 / 4), 3000),
         "p = 8, k = 4, erf": (presets.committee(8, 4, "erf", lr=0.5, noise=1e-4), 1000),
         "p = 20": (presets.phase_retrieval(20, lr=1.0), 3000),
-        "two classes, relu": (presets.binary_mixture(snr=10.0, ridge=0.1), 1000),
+        "two classes, relu": (presets.binary_mixture(snr=10.0, ridge=0.1), 10_000),
         "spiked tensor": (presets.spiked_tensor(), 1000),
     }
 
@@ -58,7 +58,12 @@ def measure(problem, d: int, runs: int, window: float, turns: int, kernels: tupl
                 kernel = kernel_for(process, until, carry, name)
             except BadInput:
                 continue
-            call = lambda steps, kernel=kernel, carry=carry: kernel.advance(carry, stream.seed, stream.runs, span(steps))
+
+            def call(steps: int, kernel=kernel, carry=carry) -> None:
+                if getattr(kernel, "guards", None):  # which it would know from the same steps before
+                    kernel.guards.kept = kernel.guards.kept[:0]
+                kernel.advance(carry, stream.seed, stream.runs, span(steps))
+
             call(1)
             rows[name if until is None else f"{name}, until"] = {
                 "call": call,
@@ -76,6 +81,21 @@ def measure(problem, d: int, runs: int, window: float, turns: int, kernels: tupl
                 row["rate"] = max(row["rate"], runs * row["steps"] / spent / 1e6)
             row["steps"] = max(process.block, int(row["steps"] * min(window / spent, 30.0)))
     return {name: {"M steps/s": row["rate"], "compile s": row["compile"]} for name, row in rows.items()}
+
+
+def whole_runs(problem, d: int, threshold: float, t_max: float = 60.0, runs: int = 256) -> float:
+    """The share of the rate that simulations from start to end keep with a condition, compilation apart."""
+    import sgdlimits as sl
+
+    rates = []
+    for until in (None, sl.exits(threshold)):
+        go = lambda t, until=until: sl.simulate(
+            problem, sl.Chain(d), sl.RandomInit(d), t_max=t, runs=runs, until=until, save=2, progress=False
+        )
+        go(10 / d)
+        begin = cpu()
+        rates.append(float(go(t_max).t_end.sum()) / (cpu() - begin))
+    return rates[1] / rates[0]
 
 
 def two_threads(problem, d: int, runs: int) -> float:
@@ -121,6 +141,13 @@ def main() -> None:
             rate("lanes, until") / rate("lanes"), spent("xla"), spent("lanes"), spent("lanes, until"),
         )  # fmt: skip
         print(f"{name:20}" + "".join(f"{cell:13.3g}" for cell in cells), flush=True)
+    if (name := "two classes, relu") in chosen:
+        whole = figures["kept by whole runs of two classes"] = {
+            f"d = {d}, exits({threshold})": whole_runs(chosen[name][0], d, threshold)
+            for d in (3000, 10_000, 30_000)
+            for threshold in (0.5, 0.9)
+        }
+        print(f"{name}, whole runs keep", ", ".join(f"{share:.2f} ({what})" for what, share in whole.items()))
     if len(every) > 1:
         os.sched_setaffinity(0, every)
         figures["all cores over one"] = two_threads(*next(iter(chosen.values())), 2048)

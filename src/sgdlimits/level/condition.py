@@ -18,8 +18,9 @@ from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.overlaps import shown
 
-DOUBT = 1e-5
-"""How far a risk by quadrature may be from where bounds of the true one say that it is."""
+DOUBT, BENT = 1e-6, 1e-3
+"""What bounds of the true risk leave to quadrature: an error of a risk up to the first, of a slope up to twice the root of the
+product of both."""
 
 
 class Condition(Part):
@@ -93,7 +94,10 @@ class Exits(Condition):
 
     def guard(self, process, state, memory):
         support = process.support(state)
-        return None if support is None else support._replace(value=support.value - memory - DOUBT)
+        if support is None:
+            return None
+        bend = jax.tree.map(lambda leaf: jnp.where(leaf > 0, leaf + BENT, 0.0), support.bend)
+        return support._replace(value=support.value - memory - DOUBT, bend=bend)
 
 
 @checked(threshold=None)
