@@ -304,27 +304,32 @@ class Solve(Journey):
         dense = solver.dense_output() if hits.any() or (times < high).any() else None
         inside = [] if dense is None else self._path(dense, low, high, times[times < high], HALVINGS)
         stops = self._stop(hits, dense, low, high) if hits.any() else None
-        for t, there in zip(times, [*inside, solver.y], strict=False):
-            self._leave(stops, t)
-            y, on = self.y.copy(), self.ended[active] == 0
-            y[active[on]] = there.reshape(active.size, -1)[on]
-            self.waiting.append(y)
+        states = np.repeat(self.y[None], times.size, axis=0)
+        for i, there in enumerate([*inside, solver.y][: times.size]):
+            if stops is not None:
+                self._leave(stops, times[i])
+                states[i] = self.y
+            on = self.ended[active] == 0
+            states[i, active[on]] = there.reshape(active.size, -1)[on]
+        self.waiting.extend(states)
         self._leave(stops, high)
 
-    def _smooth(self, dense, low: float, high: float) -> bool:
+    def _smooth(self, path: np.ndarray, middle: float, half: float) -> bool:
         """Whether the polynomial of a step solves the equation in the middle: not where stability alone holds the step."""
-        middle, half = (low + high) / 2, (high - low) / 2
-        path = dense(middle + half * NODES)
         y, slope = path @ MIDDLE[0], path @ MIDDLE[1] / half
         defect = half * np.abs(self._slope(middle, y) - slope)
         return bool((defect <= MOST_DEFECT * (self.level.atol + self.level.rtol * np.abs(y))).all())
 
     def _path(self, dense, low: float, high: float, times: np.ndarray, halvings: int) -> list[np.ndarray]:
         """The states at times within a step: on its polynomial, or on those of its halves where that is not good enough."""
-        if not times.size or halvings == 0 or self._smooth(dense, low, high):
-            return list(dense(times).T) if times.size else []
+        if not times.size:
+            return []
+        middle, half = (low + high) / 2, (high - low) / 2
+        there = dense(np.concatenate([middle + half * NODES, times]))
+        if halvings == 0 or self._smooth(there[:, : NODES.size], middle, half):
+            return list(there[:, NODES.size :].T)
         states: list[np.ndarray] = []
-        y, middle = dense(low), (low + high) / 2
+        y = dense(low)
         for begin, end in ((low, middle), (middle, high)):
             solver = self._solver_from(begin, y, end, end - begin)
             while solver.status == "running" and len(states) < times.size:

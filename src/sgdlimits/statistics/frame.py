@@ -117,12 +117,13 @@ def _(stats: Overlaps, B):
     Where :math:`Q - mm^\top` has negative eigenvalues beyond rounding, as after a solver's errors, they are set to zero.
     """
     M, Q = np.asarray(stats.M), np.asarray(stats.Q)
-    m = np.linalg.solve(B, M.swapaxes(-1, -2)).swapaxes(-1, -2)
+    m = M @ np.linalg.inv(B).T
     inside = m @ m.swapaxes(-1, -2)
-    values, vectors = np.linalg.eigh(Q - inside)
-    out = (values[..., 0] < -BEYOND_ROUNDING * np.maximum(np.abs(Q).max((-2, -1)), 1.0))[..., None, None]
+    least = np.linalg.eigvalsh(Q - inside)[..., 0]
+    out = (least < -BEYOND_ROUNDING * np.maximum(np.abs(Q).max((-2, -1)), 1.0))[..., None, None]
     if not out.any():
         return stats
+    values, vectors = np.linalg.eigh(Q - inside)
     near = inside + (vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.swapaxes(-1, -2)
     norm, new = (np.maximum(np.diagonal(each, axis1=-2, axis2=-1), 0.0) for each in (Q, near))
     scale = np.sqrt(np.divide(norm, new, out=np.zeros_like(new), where=new > 0))[..., None]
