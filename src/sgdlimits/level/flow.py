@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from sgdlimits.domain import checked
-from sgdlimits.level.ode import vector_field
+from sgdlimits.level.solve import vector_field
 from sgdlimits.problem.base import Problem
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.analysis.origin import over_times
 from sgdlimits.domain import checked, tried
-from sgdlimits.level.ode import vector_field
+from sgdlimits.level.solve import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import RandomInit
 from sgdlimits.statistics.trees import batch_of, one_of, runs_of

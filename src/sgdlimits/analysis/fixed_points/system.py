@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PyTree
 from sgdlimits.errors import BadInput
 from sgdlimits.kernel.compiled import compiled
 from sgdlimits.level.local import NOTHING
-from sgdlimits.level.ode import vector_field
+from sgdlimits.level.solve import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.progress import bar
 from sgdlimits.statistics.trees import batch_of, one_of
