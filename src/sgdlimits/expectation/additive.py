@@ -16,6 +16,7 @@ from sgdlimits.domain import checked, whole
 from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.nodes import NodeSums
 from sgdlimits.expectation.slopes import Slopes, differentiated, warn_of
+from sgdlimits.expectation.support import network_support
 from sgdlimits.expectation.unit_pairs import PairMoments, Plane, pair_moments, planes
 from sgdlimits.gaussian import (
     ErfIntegrals,
@@ -60,6 +61,9 @@ class FieldIntegrals(Expectation):
 
     def suits(self, model):
         return additive_integrals(model, self.order) is not None
+
+    def support(self, model, a, S):
+        return network_support(self, model, a, S)
 
     def tolerance(self, model):
         return 1e-9 if self._integrals(model).exact else 1e-7

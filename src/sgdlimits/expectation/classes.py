@@ -26,7 +26,7 @@ from sgdlimits.expectation.slopes import (
     padded,
     slopes_at_nodes,
 )
-from sgdlimits.expectation.support import class_support
+from sgdlimits.expectation.support import network_support
 from sgdlimits.gaussian import GaussHermite, both_positive, positive_means
 from sgdlimits.model.loss import CrossEntropy
 from sgdlimits.model.target import ClassLabels
@@ -122,9 +122,7 @@ class ClassIntegrals(ClassRule):
         return (inputs.weights * inputs.loss(model, stats.a)).sum()
 
     def support(self, model, a, S):
-        k = model.teachers
-        risk = lambda a, S: self.risk(model, Overlaps(a, S[:, :k] @ model.frame.T, S @ S.T))
-        return class_support(risk, model, a, S) if model.network.activation.kinked else None
+        return network_support(self, model, a, S)
 
     def covariance(self, model, stats, increment):
         """On one rung too. What the students' fields leave open of the fixed ones adds the second term."""

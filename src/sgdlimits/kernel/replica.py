@@ -149,7 +149,7 @@ def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray
 
 def _is_guarded(numbers: Numbers, stops: Callable, like: tuple) -> bool:
     """Whether a condition is too large for a flat program, and a bound is known that rules it out in most states."""
-    if about(jax.make_jaxpr(stops)(*like)) <= FAR * MOST_NODES:
+    if about(jax.make_jaxpr(stops)(*like)) <= MOST_NODES / 2:
         return False
 
     def guard(arrays, state, memory):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 import equinox as eqx
 import jax
@@ -18,6 +18,8 @@ from sgdlimits.errors import BadInput, in_short
 from sgdlimits.part import Part
 
 HIGHEST_HERMITE = 12
+SCAN = np.linspace(-30, 30, 20_001)
+"""Where slopes are looked at for the largest."""
 
 
 class Activation(Part):
@@ -31,6 +33,11 @@ class Activation(Part):
     def smooth(self) -> bool:
         """Whether quadrature with few nodes converges on it and on its first two derivatives."""
         return True
+
+    @property
+    def steepest(self) -> tuple[float, float] | None:
+        """The largest slope, and for smooth functions the largest curvature, both in size; None where these are not bounded."""
+        return _steepest(self) if self.smooth and not jax.tree.leaves(self) else None
 
     def as_argument(self):
         """By its name, where it has one."""
@@ -131,6 +138,10 @@ class PiecewiseLinear(Activation):
     def kinked(self):
         return self.left != self.right
 
+    @property
+    def steepest(self):
+        return max(abs(self.left), abs(self.right)), 0.0
+
     def __call__(self, fields):
         fields = jnp.asarray(fields)
         return jnp.where(fields > 0, self.right, self.left) * fields
@@ -144,6 +155,19 @@ def hermite(n: int) -> Polynomial:
     (0.0, -3.0, 0.0, 1.0)
     """
     return Polynomial(hermite_e.herme2poly([0] * n + [1]))
+
+
+@lru_cache(maxsize=64)
+def _steepest(unit: Activation) -> tuple[float, float] | None:
+    """By a scan, with a tenth more; unbounded is what is largest far out."""
+    derivatives = (jax.grad(unit), jax.grad(jax.grad(unit)))
+    with jax.ensure_compile_time_eval():
+        values = [np.abs(np.asarray(jax.jit(jax.vmap(f))(SCAN))) for f in derivatives]
+    near, far = abs(SCAN) < SCAN[-1] / 2, abs(SCAN) >= SCAN[-1] / 2
+    if not all(np.isfinite(f).all() and f[far].max() <= (1 + 1e-3) * f[near].max() for f in values):
+        return None
+    first, second = (1.1 * float(f.max()) for f in values)
+    return first, second
 
 
 def sigmoid(field):

@@ -309,26 +309,3 @@ def test_smooth_units_agree_with_an_integral():
 def test_orders_that_do_not_grow_are_refused():
     with pytest.raises(sl.BadInput, match="growing"):
         ClassIntegrals(orders=(6, 4))
-
-
-@pytest.mark.parametrize("preset", [sl.presets.binary_mixture, sl.presets.xor_mixture])
-@pytest.mark.parametrize("snr", [2.0, 50.0])
-def test_the_risk_is_nowhere_below_its_support_and_touches_it(preset, snr):
-    """From states near by and far away, with units that turn round, and weights of the second layer that change their signs."""
-    problem = mixture(preset, snr)
-    rule, model, p, k = problem.rule, problem.model, problem.network.width, problem.target.teachers
-    risk = eqx.filter_jit(lambda model, a, S: rule.risk(model, overlaps(a, S, k)))
-    support = eqx.filter_jit(lambda model, a, S: rule.support(model, a, S))
-    for seed in range(6):
-        a, S = weights(p, k, seed, size=[0.2, 1.5][seed % 2])
-        value, slope, bend = jax.tree.map(np.asarray, support(model, a, S))
-        np.testing.assert_allclose(value, risk(model, a, S), rtol=1e-12)
-        rng = np.random.default_rng(seed)
-        for size in (1e-3, 0.1, 0.5, 2.0):
-            for way in [(rng.normal(size=a.shape), rng.normal(size=S.shape)), slope, (0 * a, -S), (-a, 0 * S)]:
-                changes = [-size * each for each in way]
-                below = value + sum(((s - b * x) * x).sum() for s, b, x in zip(slope, bend, changes, strict=True))
-                there = float(risk(model, a + changes[0], S + changes[1]))
-                assert there > below - 1e-6
-                if size == 1e-3:  # slopes are those of the risk, so that what is left is quadratic
-                    assert there < value + sum((s * x).sum() for s, x in zip(slope, changes, strict=True)) + 100 * size**2
