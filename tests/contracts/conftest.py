@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from contracts.matrix import ALL_PAIRS, ALL_PROBLEMS, BY_FEW_POINTS, LEVELS, PROBLEMS, RUNS, square
+from contracts.matrix import ALL_PAIRS, ALL_PROBLEMS, BY_POINTS, LEVELS, PROBLEMS, square
 
 import sgdlimits as sl
 
@@ -23,8 +23,10 @@ def named(request):
 
 @pytest.fixture
 def problem(named, request):
-    whole, few = PROBLEMS[named](), named in BY_FEW_POINTS and "level" in request.fixturenames
-    return whole.with_rule(sl.Sobol(8, 4)) if few else whole
+    whole = PROBLEMS[named]()
+    if named not in BY_POINTS or "level" not in request.fixturenames:
+        return whole
+    return whole.with_rule(request.getfixturevalue("kind").rule or BY_POINTS[named])
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def level(named, problem, kind):
 @pytest.fixture
 def go(problem, level, kind):
     """A function that simulates the problem at the level, as all contracts do but for what is given."""
-    usual = dict(t_max=kind.end, runs=RUNS, seed=3, save=4, observe={"square": square}, progress=False)
+    usual = dict(t_max=kind.end, runs=kind.runs, seed=3, save=4, observe={"square": square}, progress=False)
     return lambda verb=sl.simulate, **changes: verb(problem, level, **{"start": sl.RandomInit(kind.d), **usual, **changes})
 
 

@@ -127,8 +127,13 @@ PROBLEMS = {
     "on_means": on_means,
     "adaptive": adaptive,
 }
-BY_FEW_POINTS = ("binary_mixture", "xor_mixture")
-"""At a level these take few Sobol points, which compile faster: their own integrals are tried without a level."""
+BY_POINTS = {
+    "absolute_huber_product": sl.Sobol(9, 8),
+    "own_mixture": sl.Sobol(7, 4),
+    "binary_mixture": sl.Sobol(8, 4),
+    "xor_mixture": sl.Sobol(8, 4),
+}
+"""At a level these take few Sobol points, which are faster: their own expectations are tried without a level."""
 GENERAL = ("unequal_teachers", "spiked_tensor")
 """What contracts without a level are tried on without --all: sphere, second layer and batches; tensors."""
 
@@ -200,9 +205,11 @@ class Kind:
     steps : whether a run ends after whole steps of SGD
     leaps : whether it makes steps of its own where a predicate is to be asked
     end : when simulations end
+    runs : how many there are in a batch
     d : the dimension of the level and of the start
     view, seen : the problem and its statistics as the level has them
     near : where its mean follows the drift, from the name of a problem and the problem
+    rule : fewer points yet for the problems in BY_POINTS, where every step is a sum over them
     """
 
     make: Callable
@@ -211,10 +218,12 @@ class Kind:
     steps: bool = False
     leaps: bool = False
     end: float = 1.0
+    runs: int = RUNS
     d: int = D
     view: Callable = lambda problem: problem
     seen: Callable = lambda stats: stats
     near: Callable = lambda name, problem: sl.FixedInit(0.3).one(problem)
+    rule: sl.Sobol | None = None
 
 
 def beside(name, problem):
@@ -230,9 +239,10 @@ LEVELS = {
     "sde": Kind(
         lambda name, problem: sl.SDE(D, dt=1 / 32, samples=8),
         suits=tuple(name for name in PROBLEMS if name not in ("adaptive", "three_classes")),
+        rule=sl.Sobol(6, 4),
     ),
-    # Ends early: smooth, and slow where the drift is a sum over Sobol points.
-    "ode": Kind(lambda name, problem: sl.ODE(), noisy=False, end=0.25),
+    # Ends early, and of few runs: smooth, and slow where the drift is a sum over Sobol points and each run is a system.
+    "ode": Kind(lambda name, problem: sl.ODE(), noisy=False, end=0.125, runs=6, rule=sl.Sobol(6, 4)),
     "mean-field": Kind(
         lambda name, problem: sl.MeanField(),
         suits=("unequal_teachers", "phase_retrieval", "quadratic_network", "committee", "single_index"),

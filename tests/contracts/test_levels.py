@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from contracts.matrix import FEWER, OUTPUTS, RUNS, Beyond, D, overlap
+from contracts.matrix import FEWER, OUTPUTS, Beyond, D, overlap
 
 import sgdlimits as sl
 
@@ -42,7 +42,7 @@ def test_dataset_follows_the_schema(problem, level, kind, data):
     p, k = problem.directions.width, problem.directions.fixed
     sizes = {"student": p, "teacher": k, "student_other": p, "output": OUTPUTS}
     axes = {axis for each in dims(problem, kind).values() for axis in each}
-    assert dict(data.sizes) == {"run": RUNS, "t": 4} | {axis: sizes[axis] for axis in axes}
+    assert dict(data.sizes) == {"run": kind.runs, "t": 4} | {axis: sizes[axis] for axis in axes}
     assert data.t.values[0] == 0
     assert abs(data.t.values[-1] - kind.end) * kind.d <= problem.samples_per_step // 2
     assert (data.status == "finished").all()
@@ -83,7 +83,7 @@ def test_saved_file_can_be_loaded_and_run_again(level, data, tmp_path):
 
 def test_until_stops_each_run_where_its_predicate_first_holds(problem, level, kind, go):
     small = 0.04 / kind.d
-    how = dict(t_max=8 * kind.end, save=33 if kind.noisy else 2, batch=FEWER)  # where levels with steps of their own look
+    how = dict(t_max=8 * kind.end, save=33 if kind.noisy else 2)  # where levels with steps of their own look
     data = go(start=sl.FixedInit(1e-3, second=1.0), until=Beyond(small), **how)
     stopped = data.status == "stopped"
     size = (overlap(data) ** 2).sum(overlap(data).dims[2:])
@@ -117,8 +117,8 @@ def test_mean_over_runs_follows_the_drift(named, problem, level, kind, go):
 
     With so many runs 5 sigma are below what the curvature is allowed on nearly all problems: more would hardly tell more.
     """
-    start, t, runs = kind.near(named, problem), 0.05, 10 * math.isqrt(D // kind.d) * RUNS if kind.noisy else RUNS
-    data = go(start=start, t_max=t, runs=runs, batch=RUNS, save=[t]).isel(t=0)
+    start, t, runs = kind.near(named, problem), 0.05, kind.runs * (10 * math.isqrt(D // kind.d) if kind.noisy else 1)
+    data = go(start=start, t_max=t, runs=runs, batch=kind.runs, save=[t]).isel(t=0)
     t, seen = float(data.t), kind.seen(start)
     before, slope = (parts(problem, kind, stats) for stats in (seen, kind.view(problem).drift(seen)))
     for name in before:
