@@ -20,17 +20,20 @@ second = sl.ProjectionProblem(
     loss=sl.SquaredLoss(),
     algorithm=sl.OnePassSGD(lr=0.9, lr_second=0.3, sphere=True, batch=3),
 )
-problems = [sl.presets.phase_retrieval(3, lr=0.1), momentum, second]
-for problem in problems:
-    levels = [(sl.Chain(D), "xla"), (sl.Chain(D), "lanes"), (sl.SDE(D), "xla"), (sl.SDE(D), "lanes")]
-    large = (600, 4100) if problem is second else (D, 150)
-    for level, kernel in ([] if problem is second else levels) + [(sl.SGD(d), None) for d in large]:
+levels = [(sl.Chain(D), "xla"), (sl.Chain(D), "lanes"), (sl.SDE(D), "xla"), (sl.SDE(D), "lanes")]
+cases = [
+    (sl.presets.phase_retrieval(3, lr=0.1), [*levels, (sl.SGD(D), None)]),
+    (momentum, [*levels, (sl.SGD(150), None)]),
+    (second, [(sl.SGD(600), None), (sl.SGD(4100), None)]),
+]
+for problem, levels in cases:
+    for level, kernel in levels:
+        t = min(60, 10**5 // level.d) / level.d
         go = lambda runs, batch=None: sl.simulate(
-            problem, level, sl.RandomInit(level.d), t_max=60 / level.d, runs=runs, batch=batch, save=3, kernel=kernel,
-            progress=False
+            problem, level, sl.RandomInit(level.d), t_max=t, runs=runs, batch=batch, save=3, kernel=kernel, progress=False
         )
         all_runs = go(37)
-        for some in (go(37, 5), go(3), go(1)):
+        for some in (go(37, 7), go(3), go(1)):
             n = some.sizes["run"]
             for name in ("M", "Q", "a", "risk"):
                 rounding = 1e-12 if kernel == "xla" else 0.0  # there the place of a run among others may change last bits
