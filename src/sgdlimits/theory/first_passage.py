@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-import equinox as eqx
 import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
-from numpy.polynomial import Chebyshev
+from numpy.polynomial.chebyshev import chebfit, chebpts1, chebval
 from scipy.integrate import DOP853, quad_vec
 from scipy.interpolate import BarycentricInterpolator
 from scipy.optimize import brentq
 from scipy.special import hyp1f1
 
+from sgdlimits.kernel.compiled import compiled
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import one_of
 
@@ -198,8 +198,8 @@ def _even_chebyshev(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def ode_exit_times(problem: Problem, starts: PyTree, threshold, t_max: float, rtol: float | None = None) -> np.ndarray:
     """When each run (runs first) has lost the share `threshold` of its excess risk; infinite where not before `t_max`."""
     one, y = one_of(starts), np.asarray(jax.vmap(lambda run: ravel_pytree(run)[0])(starts))
-    risk = lambda y: np.asarray(_over_runs(problem, "risk", y, one))[:, 0]
-    slope = lambda y: np.asarray(_over_runs(problem, "drift", y, one))
+    risks, slopes = (compiled(_over_runs, problem, method, one) for method in ("risk", "drift"))
+    risk, slope = lambda y: np.asarray(risks(y))[:, 0], lambda y: np.asarray(slopes(y))
     level = (1 - threshold) * risk(y) + threshold * float(problem.floor)
     return passage_times(slope, risk, y, level, t_max, rtol or problem.tolerance)
 
@@ -221,22 +221,27 @@ def passage_times(
             solver.step()
         through = moving & (risk(rows(solver.y)) <= level)
         if through.any():
-            path, domain = solver.dense_output(), [solver.t_old, solver.t]
-            nodes = Chebyshev.basis(DEGREE + 1, domain).roots()
-            above = np.stack([risk(rows(path(t))) - level for t in nodes])[:, through]
-            times[through] = [_root(Chebyshev.fit(nodes, values, DEGREE, domain), *domain) for values in above.T]
+            path, nodes = solver.dense_output(), chebpts1(DEGREE + 1)
+            middle, half = (solver.t + solver.t_old) / 2, (solver.t - solver.t_old) / 2
+            above = np.stack([risk(rows(path(t))) - level for t in middle + half * nodes])[:, through]
+            times[through] = middle + half * _roots(chebfit(nodes, above, DEGREE))
         moving &= ~through & (np.abs(rows(solver.y)) <= FAR).all(1)
         solver.f = flow(solver.t, solver.y)
     return times
 
 
-def _root(f: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function falls through zero, or the end at which rounding hides it."""
-    return low if f(low) <= 0 else high if f(high) > 0 else brentq(f, low, high)
+def _roots(series: Float[np.ndarray, "terms runs"]) -> Float[np.ndarray, " runs"]:
+    """Where each Chebyshev series falls through zero on [-1, 1], by bisection, or the end at which rounding hides it."""
+    left, right = np.full(series.shape[1], -1.0), np.ones(series.shape[1])
+    right = np.where(chebval(left, series, tensor=False) <= 0, left, right)
+    for _ in range(53):
+        middle = (left + right) / 2
+        below = chebval(middle, series, tensor=False) <= 0
+        left, right = np.where(below, left, middle), np.where(below, middle, right)
+    return right
 
 
-@eqx.filter_jit
-def _over_runs(problem: Problem, method: str, rows: Float[np.ndarray, "runs n"], like: PyTree) -> Float[Array, "runs m"]:
+def _over_runs(problem: Problem, method: str, like: PyTree, rows: Float[np.ndarray, "runs n"]) -> Float[Array, "runs m"]:
     """The numbers of a method of the problem, at statistics from rows of their numbers."""
     stats = ravel_pytree(like)[1]
     return problem.over_runs(lambda row: ravel_pytree(getattr(problem, method)(stats(row)))[0], rows)

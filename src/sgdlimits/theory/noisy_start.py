@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +27,7 @@ from scipy.special import ndtri
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_share
+from sgdlimits.kernel.compiled import compiled
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import number_array
@@ -107,7 +107,6 @@ def _saddle(problem: ProjectionProblem) -> Overlaps:
     return first
 
 
-@eqx.filter_jit
 def _linear(problem: ProjectionProblem, stats: Overlaps) -> tuple[Float[Array, "n n"], Float[Array, "n n"]]:
     """Jacobian of the drift of M, and the covariance of its increments."""
     there = lambda M: Overlaps(stats.a, M.reshape(stats.M.shape), stats.Q)
@@ -115,9 +114,14 @@ def _linear(problem: ProjectionProblem, stats: Overlaps) -> tuple[Float[Array, "
     return jax.jacfwd(lambda M: problem.drift(there(M)).M.ravel())(jnp.ravel(stats.M)), problem.covariance(stats)[:n, :n]
 
 
+def _drift(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
+    return problem.drift(stats)
+
+
 def _settled(problem: ProjectionProblem, first: Overlaps) -> tuple[float, float]:
     """When norms and second layer have come to rest on the path with M = 0, and the rate at which M grows from there on."""
-    rates = lambda stats: np.linalg.eigvals(_linear(problem, stats)[0]).real
+    linear = compiled(_linear, problem)
+    rates = lambda stats: np.linalg.eigvals(linear(stats)[0]).real
     t, rate = 0.0, float(rates(first).max())
     step = 1 / max(np.abs(problem.drift(first).Q).max(), np.abs(rates(first)).max(), 1e-12)
     for _ in range(DOUBLINGS):
@@ -134,6 +138,7 @@ def _follow(problem: ProjectionProblem, first: Overlaps, times: np.ndarray) -> P
     """The path from `first`, with the growth of M along it and the noise that it has met."""
     p, n = first.width, first.M.size
     sizes = np.cumsum([p, p * p, n * n, n * n])
+    linear, drift_at = compiled(_linear, problem), compiled(_drift, problem)
 
     def split(y):
         a, Q, growth, back, noise = np.split(y, sizes)
@@ -142,8 +147,7 @@ def _follow(problem: ProjectionProblem, first: Overlaps, times: np.ndarray) -> P
 
     def slope(_, y):
         stats, growth, back, _ = split(y)
-        A, Sigma = map(np.asarray, _linear(problem, stats))
-        drift = problem.drift(stats)
+        (A, Sigma), drift = map(np.asarray, linear(stats)), drift_at(stats)
         parts = (drift.a, drift.Q, A @ growth, -back @ A, back @ Sigma @ back.T)
         return np.concatenate([np.ravel(part) for part in parts])
 
