@@ -115,7 +115,7 @@ def test_noise_delays_the_exit_from_a_typical_start_and_not_from_a_small_one(d, 
     for y in (1.0, 0.25):
         m = y * d**-0.5
         start = sl.Overlaps(np.ones(1), np.full((1, 1), m), np.eye(1))
-        times = exits(problem, sl.Chain(d), start, T, runs=512, t_max=400, seed=3)
+        times = exits(problem, sl.Chain(d), start, T, runs=512 if d < 10**4 else 256, t_max=400, seed=3)
         limit, delay = (
             mediocrity.exit_time(problem, d, T, "ode", start=m),
             12 * float(mediocrity.noise_delay(1, 1 / 12, 0.0, y)),
