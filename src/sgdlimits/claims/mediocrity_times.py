@@ -288,7 +288,7 @@ def sde(effort: Effort) -> Found:
 
 @claim("section 2", "samples grow as d log d", r"$t_{\rm ext} = O(\log d)$, with the slope $1/2\omega_M$")
 def logarithm(effort: Effort) -> Found:
-    problem, runs = sl.presets.phase_retrieval(lr=0.05), effort.runs(1024, 512)
+    problem, runs = sl.presets.phase_retrieval(lr=0.05), effort.runs(1024, 256)
     few, many = 256, 16_384
     (soon, e), (late, f) = (mean(chain_times(problem, d, 0.2, runs, seed=d)) for d in (few, many))
     step = np.log(many / few)
