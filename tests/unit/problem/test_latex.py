@@ -3,6 +3,7 @@
 import re
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,11 @@ KNOWN = {"asin": np.arcsin, "sqrt": np.sqrt, "exp": np.exp, "tanh": np.tanh}
 STUDENTS, TEACHERS = "jl", "r"
 
 
+@lru_cache(None)
+def parsed(text):
+    return parse_latex(text, backend="antlr")
+
+
 class Reader:
     """The rows of a problem's LaTeX as functions of their indices, each parsed by SymPy and computed from the statistics.
 
@@ -26,9 +32,11 @@ class Reader:
     here. What is no row is looked up in `given`, by letter, with the values of the indices from 1 on.
     """
 
+    symbols: ClassVar[dict] = {}  # of all problems, whose rows are then the same text
+
     def __init__(self, problem, given):
         text = sl.latex(problem)
-        self.rows, self.given, self.symbols, self.cache = {}, given, {}, {}
+        self.rows, self.given, self.cache = {}, given, {}
         self.p, self.k = given["p"], given["k"]
         self.students_first = r"r = p + 1, \dots" in text
         for left, right in re.findall(r"^(.+?) &= (.+?)(?: \\\\)?$", text, re.MULTILINE):
@@ -52,7 +60,7 @@ class Reader:
         text = re.sub(r"\\sum_\{(\w)=1\}", r"\\sum@{\1=1}", text)
         text = re.sub(r"(\\?[A-Za-z]+'?)_\{(\w+)\}", symbol, text).replace("@", "_")
         text = re.sub(r"(?<=[\w})])\s*(?=\()", r" \\cdot ", text).replace(r"\arcsin \cdot", r"\arcsin")
-        return parse_latex(re.sub(r"\\sqrt \\cdot", r"\\sqrt", text), backend="antlr")
+        return parsed(re.sub(r"\\sqrt \\cdot", r"\\sqrt", text))
 
     def __call__(self, name, *at):
         """A letter at values of its indices."""
