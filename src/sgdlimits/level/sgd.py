@@ -137,8 +137,8 @@ class WeightProcess(Process):
         n, k = stats.M.shape[1:]
         room = min(n, self.d - k)
         at = runs_first(frame_of(stats, self.frame, room))
-        W = jnp.zeros((stats.M.shape[0], n, self.d)).at[:, :, :k].set(at.m)
-        W = W.at[:, :, k : k + room].set(jnp.swapaxes(at.T, 1, 2)[:, :, :room])
+        W: Any = np.zeros((len(at.m), n, self.d))
+        W[:, :, :k], W[:, :, k : k + room] = at.m, at.T.swapaxes(1, 2)[:, :, :room]
         return Weights(at.a, W, at.kept, stats.names)
 
     def draw(self, stream: Stream) -> Batch:

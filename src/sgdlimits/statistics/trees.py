@@ -34,12 +34,17 @@ def add(state: PyTree, change: PyTree, factor: Float[Array, ""] | float = 1.0) -
 
 def runs_last(tree: PyTree) -> PyTree:
     """Move the axis of runs from the front to the back."""
-    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), tree)
+    return jax.tree.map(lambda leaf: _numpy_of(leaf).moveaxis(leaf, 0, -1), tree)
 
 
 def runs_first(tree: PyTree) -> PyTree:
     """Move the axis of runs from the back to the front."""
-    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), tree)
+    return jax.tree.map(lambda leaf: _numpy_of(leaf).moveaxis(leaf, -1, 0), tree)
+
+
+def _numpy_of(leaf: Any) -> Any:
+    """NumPy for what is on the host, where nothing is compiled for it; otherwise JAX's."""
+    return np if isinstance(leaf, np.ndarray) else jnp
 
 
 def one_of(batch: PyTree, index=0) -> PyTree:
