@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from numpy.polynomial.hermite_e import hermegauss
 
 import sgdlimits as sl
 from sgdlimits.analysis.correction import drift_correction
+
+correction = eqx.filter_jit(drift_correction)
 
 
 def exact_step(m, d, lr, noise, sphere):
@@ -37,7 +40,7 @@ def test_correction_of_the_drift_is_that_of_exact_steps(sphere):
     b = np.asarray(problem.vector(problem.drift(point)))[free]
     first = lambda d: d * (d * (np.array(exact_step(m, d, lr, noise, sphere)) - now[: free.size]) - b)
     expected = 2 * first(8000) - first(4000)
-    assert np.allclose(np.asarray(drift_correction(problem, point))[free], expected, rtol=1e-3, atol=1e-3)
+    assert np.allclose(np.asarray(correction(problem, point))[free], expected, rtol=1e-3, atol=1e-3)
 
 
 TWO = sl.Overlaps([1.0, 1.0], [[0.6], [-0.4]], [[1.0, 0.2], [0.2, 1.0]])
@@ -96,5 +99,5 @@ def test_expansion_is_for_one_pass_sgd_on_projections():
 @pytest.mark.parametrize(("m", "lr", "noise"), [(0.1, 1 / 12, 0.0), (0.6, 0.05, 1.0), (-0.9, 0.12, 0.3)])
 def test_one_unit_on_the_sphere_has_the_polynomial_of_wicks_theorem(m, lr, noise):
     stats = sl.Overlaps([1.0], [[m]], [[1.0]])
-    found = drift_correction(sl.presets.phase_retrieval(lr=lr, noise=noise), stats)
+    found = correction(sl.presets.phase_retrieval(lr=lr, noise=noise), stats)
     np.testing.assert_allclose(found[0], sl.theory.mediocrity.drift_correction(m, lr, noise), rtol=1e-9)

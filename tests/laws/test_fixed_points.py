@@ -96,7 +96,7 @@ def test_half_of_random_networks_reach_the_optimum_of_the_binary_mixture(binary)
 
 @pytest.mark.full
 def test_strong_ridge_leaves_the_origin_only():
-    (origin,) = fixed_points(sl.presets.binary_mixture(snr=INFINITE, ridge=0.3), count=32)
+    (origin,) = fixed_points(sl.presets.binary_mixture(snr=INFINITE, ridge=0.3), count=64)
     assert (origin.stability, origin.copies) == ("stable", 1)
     np.testing.assert_allclose(origin.point.a, 0, atol=1e-9)
 
