@@ -117,7 +117,7 @@ def test_mean_over_runs_follows_the_drift(named, problem, level, kind, go):
 
     With so many runs 5 sigma are below what the curvature is allowed on nearly all problems: more would hardly tell more.
     """
-    start, t, runs = kind.near(named, problem), 0.05, kind.runs * (10 * math.isqrt(D // kind.d) if kind.noisy else 1)
+    start, t, runs = kind.near(named, problem), 0.05, kind.runs * (6 * math.isqrt(D // kind.d) if kind.noisy else 1)
     data = go(start=start, t_max=t, runs=runs, batch=kind.runs, save=[t]).isel(t=0)
     t, seen = float(data.t), kind.seen(start)
     before, slope = (parts(problem, kind, stats) for stats in (seen, kind.view(problem).drift(seen)))
