@@ -115,7 +115,7 @@ def test_fixed_second_layer_does_not_move(problem, level, data):
 def test_mean_over_runs_follows_the_drift(named, problem, level, kind, go):
     """Over a short time all levels move by t times the drift, within 5 sigma and the curvature of the path.
 
-    With so many runs 5 sigma are below what the curvature is allowed on nearly all problems: more would hardly tell more.
+    With so many runs 5 sigma are about what the curvature is allowed: more would hardly tell more.
     """
     start, t, runs = kind.near(named, problem), 0.05, kind.runs * (6 * math.isqrt(D // kind.d) if kind.noisy else 1)
     data = go(start=start, t_max=t, runs=runs, batch=kind.runs, save=[t]).isel(t=0)

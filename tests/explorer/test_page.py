@@ -31,8 +31,8 @@ FLAGS = [
 LONG = 600_000
 """Milliseconds in which a cold compilation ends on a busy machine."""
 SMALL = {"d": "200", "t_max": "4", "runs": "8"}
-SMALLER = {"xor_mixture": {"A-width": "2"}}
-"""What makes a preset's integrals quick: those over the fields of four units take most of the time of the page."""
+SMALLER = {"binary_mixture": {"A-width": "1"}, "xor_mixture": {"A-width": "2"}}
+"""What makes a preset's integrals quick: those over the fields of many units take most of the time of the page."""
 SEEN: dict[str, tuple[str, list[str]]] = {}
 """The program of each preset that was looked at, and the numbers that stood on the page."""
 FRESH = """

@@ -132,9 +132,14 @@ def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray
         if not (wrong := zero & (flat != none)).any():
             break
         zero = zero & ~wrong
-    stop, near, guarded = None, None, stops is not None and _is_guarded(numbers, stops, like)
-    if stops is not None and not guarded:
-        stop = int(walk.call(jax.make_jaxpr(stops)(*like), [*arrays, *after, *remembered])[0])
+    stop, near, guarded = None, None, False
+    if stops is not None:
+        try:
+            stop = _place(walk, stops, like, [*arrays, *after, *remembered])
+        except Untranslated:
+            if not (guarded := _is_guarded(numbers, like)):
+                raise
+    if stops is not None and stop is not None:
         needed = program.order(flat.tolist())
         if len(program.order([stop], set(needed))) > DEAR * len(needed):
             near = _near(walk, stops, like, [*arrays, *shaped, *remembered], now != flat)
@@ -147,10 +152,16 @@ def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray
     return Replica(written, move(now.tolist()), move(flat.tolist()), move(kept), ends, last, guarded)
 
 
-def _is_guarded(numbers: Numbers, stops: Callable, like: tuple) -> bool:
-    """Whether a condition is too large for a flat program, and a bound is known that rules it out in most states."""
-    if about(jax.make_jaxpr(stops)(*like)) <= MOST_NODES / 2:
-        return False
+def _place(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarray]) -> int:
+    """Where in a program it stands whether a run stops."""
+    asked = jax.make_jaxpr(stops)(*like)
+    if about(asked) > FAR * MOST_NODES:
+        raise Untranslated(f"more than {MOST_NODES} operations")
+    return int(walk.call(asked, places)[0])
+
+
+def _is_guarded(numbers: Numbers, like: tuple) -> bool:
+    """Whether a bound is known that rules a condition out in most states."""
 
     def guard(arrays, state, memory):
         process, until = numbers.values(arrays)
