@@ -189,16 +189,16 @@ class Lanes(Unrolled):
         small = vectors * width * int(span.steps) * self.code.length < SMALL
         pieces = min(vectors, 1 if small or cores == 1 else PIECES * cores)
         cuts = np.linspace(0, vectors, pieces + 1).astype(int)
-        known = self.guards
-        guards = None if known is None else known.of(arrays.keys[:, 0], arrays.memory)
+        bounds = self.guards
+        guards = None if bounds is None else bounds.of(arrays.keys[:, 0], arrays.memory)
 
         def piece(low: int, high: int) -> None:
             parts = [part[low * len(part) // vectors : high * len(part) // vectors] for part in arrays]
             whole = np.array([span.first, span.steps, self.block, self.every, high - low], np.int64)
             call = partial(self.code.call, *(part.ctypes.data for part in parts), whole.ctypes.data, real.ctypes.data)
-            if known is None or guards is None:
+            if bounds is None or guards is None:
                 return call()
-            with known.asked(arrays.memory[low:high]) as ask:
+            with bounds.asked(arrays.memory[low:high]) as ask:
                 call(guards[low:high].ctypes.data, ask)
 
         if pieces == 1:
@@ -207,8 +207,8 @@ class Lanes(Unrolled):
             ends = zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)
             for done in [_pool(cores).submit(piece, *each) for each in ends]:
                 done.result()
-        if known is not None and guards is not None:
-            known.keep(arrays.keys[:, 0], arrays.memory, guards)
+        if bounds is not None and guards is not None:
+            bounds.keep(arrays.keys[:, 0], arrays.memory, guards)
 
 
 class Form:
