@@ -39,7 +39,7 @@ MOST_DEFECT = 8.0
 """How far, in tolerances, the slope of the solver's polynomials may be off over half a step."""
 HALVINGS = 6
 """How often a step is halved at most for better polynomials."""
-STATES_AT_ONCE = 16
+STATES_AT_ONCE = 32
 WAIT_SECONDS = 0.1
 """How long a state waits for others that are looked at with it."""
 BETWEEN_STEPS = 10
