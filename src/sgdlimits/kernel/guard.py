@@ -7,19 +7,19 @@ the coefficient of x, then that of -x^2. It holds in every state, so that rows s
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool
 
 from sgdlimits.kernel.base import Carry, Ending, Steps
 from sgdlimits.kernel.compiled import compiled
+from sgdlimits.kernel.layout import Layout
 
 ASK = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.POINTER(ctypes.c_double)] * 3)
 GOES_ON, STOPS = 1.0, 2.0
@@ -32,9 +32,9 @@ class Guards:
     def __init__(self, process: Steps, until: Ending | None, carry: Carry, moved: list[int]) -> None:
         one = jax.tree.map(lambda leaf: np.asarray(leaf)[..., 0], carry.state)
         own = jax.tree.map(lambda leaf: np.asarray(leaf)[0], carry.memory)
-        self.ask = compiled(_ask, process, until, tuple(moved), Flat.of(one), Flat.of(own), quick=True)
-        self.rows, self.numbers = 1 + 2 * len(moved), Flat.of(one).size
-        self.kept = np.zeros((0, 1 + Flat.of(own).size + self.rows))
+        self.ask = compiled(_ask, process, until, tuple(moved), Layout.of(one), Layout.of(own), quick=True)
+        self.rows, self.numbers = 1 + 2 * len(moved), Layout.of(one).size
+        self.kept = np.zeros((0, 1 + Layout.of(own).size + self.rows))
 
     def of(self, runs: np.ndarray, memory: np.ndarray) -> np.ndarray:
         """Rows of runs, vectors and lanes first and last; those that are not known yet rule nothing out."""
@@ -69,27 +69,7 @@ class Guards:
             raise wrong[0]
 
 
-class Flat(NamedTuple):
-    """How the numbers of a tree lie in a row."""
-
-    tree: Any
-    shapes: tuple[tuple[int, ...], ...]
-
-    @classmethod
-    def of(cls, tree: PyTree) -> Flat:
-        return cls(jax.tree.structure(tree), tuple(leaf.shape for leaf in jax.tree.leaves(tree)))
-
-    @property
-    def size(self) -> int:
-        return sum(map(math.prod, self.shapes))
-
-    def values(self, row: Array) -> PyTree:
-        """The tree of a row."""
-        parts = jnp.split(row, np.cumsum([math.prod(shape) for shape in self.shapes])[:-1])
-        return jax.tree.unflatten(self.tree, [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)])
-
-
-def _ask(process: Steps, until: Ending, moved: tuple[int, ...], state: Flat, memory: Flat, row: Array, own: Array) -> Array:
+def _ask(process: Steps, until: Ending, moved: tuple[int, ...], state: Layout, memory: Layout, row: Array, own: Array) -> Array:
     """Whether a run stops, and the row of its bound. Where that rules it out, the condition itself is not asked."""
     flat = lambda tree: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])[np.array(moved)]
     one, kept = state.values(row), memory.values(own)

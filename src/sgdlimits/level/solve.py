@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -21,6 +19,7 @@ from numpy.polynomial.chebyshev import chebpts2
 from sgdlimits.kernel.base import LIMIT
 from sgdlimits.kernel.compiled import compiled
 from sgdlimits.kernel.groups import VECTOR
+from sgdlimits.kernel.layout import Layout
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Ends, Engine, Job, Journey, Tick, ladder
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
@@ -51,25 +50,8 @@ def vector_field(problem: Problem, corrector: bool, t: Any = 0.0):
     return lambda stats: problem.drift(stats, t) if corrector else problem.drift_parts(stats, t)[0]
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How the statistics of runs are laid out as rows of numbers."""
-
-    tree: Any
-    shapes: tuple[tuple[int, ...], ...]
-
-    def stats(self, rows: Any) -> PyTree:
-        """Rows of numbers as statistics, leading axes kept."""
-        leaves, first = [], 0
-        for shape in self.shapes:
-            last = first + math.prod(shape)
-            leaves.append(rows[..., first:last].reshape(*rows.shape[:-1], *shape))
-            first = last
-        return jax.tree.unflatten(self.tree, leaves)
-
-
 def _slopes(problem: Problem, corrector: bool, layout: Layout, t: Any, rows: Any) -> Array:
-    slopes = problem.over_runs(vector_field(problem, corrector, t), layout.stats(rows))
+    slopes = problem.over_runs(vector_field(problem, corrector, t), layout.values(rows))
     return jnp.concatenate([leaf.reshape(len(rows), -1) for leaf in jax.tree.leaves(slopes)], axis=1)
 
 
@@ -87,18 +69,18 @@ def _jacobians(problem: Problem, corrector: bool, t: Any, stats: PyTree):
 
 
 def _memories(problem: Problem, until: Condition, layout: Layout, rows: Any):
-    return until.begin_runs(problem, layout.stats(rows))
+    return until.begin_runs(problem, layout.values(rows))
 
 
 def _stops(problem: Problem, until: Condition, layout: Layout, rows: Any, memory: PyTree):
-    return until.stop_runs(problem, layout.stats(rows), memory)
+    return until.stop_runs(problem, layout.values(rows), memory)
 
 
 def _look(problem: Problem, observe: Observe, layout: Layout, count: Any, rows: Any) -> dict[str, Array]:
     """What is seen in the first `count` of several states of all runs, one state after the other."""
 
     def seen(y):
-        stats = layout.stats(y)
+        stats = layout.values(y)
         shown = lambda one: {"risk": problem.risk(one), **problem.observables(one)}
         return {**problem.over_runs(shown, stats), **observe.of_runs(problem, stats)}
 
@@ -201,7 +183,7 @@ class Solve(Journey):
             y = self._in_cone(np.stack(now))
             filled = np.concatenate([y, np.repeat(y[-1:], STATES_AT_ONCE - len(now), axis=0)])[:, _padded(len(self.y))]
             seen = {name: np.asarray(values)[:, : len(self.y)] for name, values in self.look(len(now), filled).items()}
-            leaves = jax.tree.leaves(self.layout.stats(y))
+            leaves = jax.tree.leaves(self.layout.values(y))
             for i in range(len(now)):
                 self.saved += 1
                 stats = jax.tree.unflatten(self.layout.tree, [leaf[i] for leaf in leaves])
@@ -210,7 +192,7 @@ class Solve(Journey):
 
     def _in_cone(self, y: np.ndarray) -> np.ndarray:
         """What is shown are statistics that weights can have, however the solver's errors fall; it goes on from its own."""
-        stats = self.layout.stats(y)
+        stats = self.layout.values(y)
         near = in_cone(stats, self._frame)
         leaves = [np.reshape(leaf, (*y.shape[:2], -1)) for leaf in jax.tree.leaves(near)]
         return y if near is stats else np.concatenate(leaves, axis=-1)
@@ -300,7 +282,7 @@ class Solve(Journey):
     def _blocks(self, t: float, y: np.ndarray) -> np.ndarray:
         """The Jacobian of the drift of each active run."""
         rows = _padded(len(y))
-        return np.asarray(_jacobians(self.problem, self.corrector, np.asarray(t, float), self.layout.stats(y[rows])))[: len(y)]
+        return np.asarray(_jacobians(self.problem, self.corrector, np.asarray(t, float), self.layout.values(y[rows])))[: len(y)]
 
     def _solver(self) -> scipy.integrate.OdeSolver:
         return self._solver_from(self.t, self.y[self.active].ravel(), self.job.clock.t[-1], self.stride)
