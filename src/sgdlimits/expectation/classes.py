@@ -39,6 +39,8 @@ ORDERS = {1: (16, 24), 2: (12, 20), 3: (4, 6, 9), 4: (3, 4, 6), 5: (2, 3, 4)}
 """Nodes on each side of a kink, by width: later ones are used where earlier ones disagree."""
 
 WIDE = 4
+FINE = 2
+"""Up to this width a risk and its derivatives are good in all states."""
 KINK = 1e-6
 NUMBERS_AT_ONCE = 2**23
 NUMBERS_A_NODE = 32
@@ -122,7 +124,9 @@ class ClassIntegrals(ClassRule):
         return (inputs.weights * inputs.loss(model, stats.a)).sum()
 
     def support(self, model, a, S):
-        return network_support(self, model, a, S)
+        """Of one or two piecewise linear units: the grids of others are too coarse where units coincide, or are long."""
+        fine = model.network.activation.kinked and model.network.width <= FINE
+        return network_support(self, model, a, S) if fine else None
 
     def covariance(self, model, stats, increment):
         """On one rung too. What the students' fields leave open of the fixed ones adds the second term."""

@@ -97,8 +97,8 @@ class Solve(Journey):
     """One integration of a batch of runs: rows of `y` are runs, and runs leave as they stop or diverge.
 
     Saved times lie on the solver's polynomials between its steps, which know nothing of them; where a polynomial is not good
-    enough, they lie on those of half a step, and so on. The solver starts anew after
-    some steps and where runs leave. What it starts from is the state to resume from: steps made since then are made again.
+    enough, they lie on those of half a step, and so on. The solver starts anew after some steps and where runs leave. What it
+    starts from is the state to resume from: steps made since then are made again.
     """
 
     def __init__(self, engine: Engine, starts: PyTree, job: Job, state: np.ndarray | None) -> None:
