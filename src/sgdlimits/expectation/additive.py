@@ -62,8 +62,8 @@ class FieldIntegrals(Expectation):
     def suits(self, model):
         return additive_integrals(model, self.order) is not None
 
-    def support(self, model, a, S):
-        return network_support(self, model, a, S)
+    def support(self, model, a, S, closed=False):
+        return None if closed else network_support(self, model, a, S)
 
     def tolerance(self, model):
         return 1e-9 if self._integrals(model).exact else 1e-7

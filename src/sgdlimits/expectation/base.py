@@ -63,8 +63,11 @@ class Expectation(Part):
         """The mean loss at statistics without a batch axis."""
         return self.moments(model, stats).loss
 
-    def support(self, model: Model, a: Scalars, S: Float[Array, "p n"]) -> Support | None:
-        """A lower bound of the risk around units with coordinates S, those of the frame first, where one is known."""
+    def support(self, model: Model, a: Scalars, S: Float[Array, "p n"], closed: bool = False) -> Support | None:
+        """A lower bound of the risk around units with coordinates S, those of the frame first, where one is known.
+
+        With `closed` one of a few operations, whose value may be below the risk.
+        """
         return None
 
     def floor(self, model: Model) -> Float[Array, ""]:

@@ -26,7 +26,7 @@ from sgdlimits.expectation.slopes import (
     padded,
     slopes_at_nodes,
 )
-from sgdlimits.expectation.support import network_support
+from sgdlimits.expectation.support import mean_support, network_support
 from sgdlimits.gaussian import GaussHermite, both_positive, positive_means
 from sgdlimits.model.loss import CrossEntropy
 from sgdlimits.model.target import ClassLabels
@@ -123,10 +123,11 @@ class ClassIntegrals(ClassRule):
         inputs = on_grid(model, stats, self._one_order(model))
         return (inputs.weights * inputs.loss(model, stats.a)).sum()
 
-    def support(self, model, a, S):
+    def support(self, model, a, S, closed=False):
         """Of one or two piecewise linear units: the grids of others are too coarse where units coincide, or are long."""
-        fine = model.network.activation.kinked and model.network.width <= FINE
-        return network_support(self, model, a, S) if fine else None
+        if not model.network.activation.kinked or model.network.width > FINE:
+            return None
+        return mean_support(model, a, S) if closed else network_support(self, model, a, S)
 
     def covariance(self, model, stats, increment):
         """On one rung too. What the students' fields leave open of the fixed ones adds the second term."""

@@ -1,4 +1,4 @@
-r"""A lower bound of the risk around a state, by its value and its slopes there: what rules out that a run has reached a risk.
+r"""Lower bounds of the risk around a state, by a value and slopes there: what rules out that a run has reached a risk.
 
 Units have coordinates :math:`S_i` in an orthonormal frame, in which an input of class c is :math:`u \sim N(b_c, \sigma^2I)`;
 the network is :math:`f = \sum_i a_is(S_i\cdot u)`, and the loss l is convex in f. For any other state, with changes
@@ -12,15 +12,22 @@ where :math:`e_i` is what s bends, :math:`s_i' - s_i - \dot s_i\,\Delta S_i\cdot
 For the cross-entropy :math:`E l'^2 \le R/2`, by Pinsker's inequality, and for squares of weight w it is 4wR. The first term of
 smooth units is at most :math:`\frac12\max|\ddot s|\sqrt{3\,E l'^2\,E v_c^4}\,|\Delta S_i|^2`.
 
-With slopes :math:`\alpha` below zero and :math:`\beta` above, :math:`e_i/(\beta - \alpha)` is the size of the field where that
-changed its sign, and zero elsewhere. Its mean in a class is the remainder of a function of :math:`S_i` whose Hessian is at most
-:math:`v_c^2/(\sqrt{2\pi}\sigma|S_i|)`, and at most :math:`v_c|\Delta S_i|`. The one is used for changes up to a part of
-:math:`|S_i|`, the other beyond: with the best part,
+With slopes :math:`\alpha` below zero and :math:`\beta` above, :math:`e_i/(\beta - \alpha)` is the size of the new field where
+that changed its sign, and zero elsewhere. In a class let :math:`S_i` have length 1 and :math:`\sigma = 1`, and the field
+:math:`\lambda` the mean m. A change along :math:`S_i` and one across it, of length q, make the new field
+:math:`t\lambda + w`, where w does not depend on :math:`\lambda`, and :math:`E w^2 \le V^2q^2` with
+:math:`V^2 = 1 + |b_c|^2 - m^2`. For t > 0 the mean of :math:`|e_i|` is at most :math:`Aq^2/t`, since the density of
+:math:`\lambda` is at most :math:`1/\sqrt{2\pi}`, and at most Cq; for t < 0 at most :math:`U|t| + Cq`:
 
-.. math:: E_c|e_i| \le |\beta - \alpha|\Big(\frac{v_c^2}{2\sqrt{2\pi}\sigma} + v_c\Big)\frac{|\Delta S_i|^2}{|S_i|} .
+.. math:: A = \frac{V^2}{2\sqrt{2\pi}}, \qquad C = V\,\Phi(|m|), \qquad U = \sqrt{1 + m^2} .
 
+The largest ratio of these to :math:`(t - 1)^2 + q^2` is :math:`\frac12(A + \sqrt{A^2 + C^2})` for t > 0. For t < 0 it is not
+larger, or it is :math:`(U^2 + C^2)/4U`. In general the ratio has the factor :math:`\sigma/|S_i|`.
 The cross-entropy of a class with the label y has :math:`-y \le l' \le 1 - y`, of which one side lowers the risk: that of the
 sign of :math:`a_i(\beta - \alpha)`.
+
+A mean loss is at least the loss of the mean output :math:`\bar f_c` of each class, which is closed for piecewise linear units:
+:math:`R \ge \sum_cw_cl(\bar f_c)`. The same holds for this, with :math:`l'(\bar f_c)` for l'.
 """
 
 from __future__ import annotations
@@ -30,6 +37,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import ndtr
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.model.loss import CrossEntropy
@@ -55,16 +63,57 @@ def network_support(rule: Any, model: Model, a: Float[Array, " p"], S: Float[Arr
         return None
     risk = lambda a, S: rule.risk(model, Overlaps(a, S[:, : model.teachers] @ model.frame.T, S @ S.T))
     value, slope = jax.value_and_grad(risk, argnums=(0, 1))(a, S)
-    data, unit, (most, bends) = model.data, network.activation, steepest
-    squares = data.sigma**2 + (data.centre(model.frame, cast(Any, np.arange(data.classes))) ** 2).sum(0)
+    weights, (most, bends) = model.data.weights, steepest
+    squares = model.data.sigma**2 + (_centres(model) ** 2).sum(0)
     typical = jnp.sqrt(value / 2 if classes else 4 * loss.weight * value)
-    if unit.kinked:
-        labels = jnp.asarray(readout.labels)
-        lowers = jnp.where((a * (unit.right - unit.left) > 0)[:, None], labels, 1 - labels)
-        turned = (lowers * data.weights) @ (squares / (2 * np.sqrt(2 * np.pi) * data.sigma) + jnp.sqrt(squares))
-        rows = abs(unit.right - unit.left) * turned * jnp.abs(a) / jnp.linalg.norm(S, axis=1)
+    if network.activation.kinked:
+        rows = jnp.abs(a) * (weights * _lowers(model, a, jnp.asarray(readout.labels)) * _turned(model, S)).sum(1)
     else:
-        rows = typical * bends / 2 * jnp.sqrt(3 * (data.weights @ squares**2)) * jnp.abs(a)
-    both = typical * most * jnp.sqrt(data.weights @ squares) / 2
-    bend = jnp.full_like(a, both), jnp.broadcast_to((both + rows)[:, None], S.shape)
-    return Support(value, slope, jax.tree.map(lambda leaf: abs(network.factor) * leaf, bend))
+        rows = typical * bends / 2 * jnp.sqrt(3 * (weights @ squares**2)) * jnp.abs(a)
+    return _of_network(model, value, slope, typical * most * jnp.sqrt(weights @ squares) / 2, rows)
+
+
+def mean_support(model: Model, a: Float[Array, " p"], S: Float[Array, "p n"]) -> Support:
+    """That of labels of classes, cross-entropy and piecewise linear units, by the mean output of each class."""
+    network, labels, centres = cast(Any, model.network), jnp.asarray(cast(Any, model.target.readout).labels), _centres(model)
+    unit, weights = network.activation, model.data.weights
+
+    def mean_loss(a, S):
+        length = model.data.sigma * jnp.linalg.norm(S, axis=1)[:, None]
+        mean = S[:, : len(centres)] @ centres
+        positive = mean * ndtr(mean / length) + length * jax.scipy.stats.norm.pdf(mean / length)
+        output = network.factor * a @ (unit.left * mean + (unit.right - unit.left) * positive)
+        return weights @ model.loss(output, labels), jax.nn.sigmoid(output) - labels
+
+    (value, tilt), slope = jax.value_and_grad(mean_loss, argnums=(0, 1), has_aux=True)(a, S)
+    both = weights @ (jnp.abs(tilt) * jnp.sqrt(model.data.sigma**2 + (centres**2).sum(0))) * unit.steepest[0] / 2
+    rows = jnp.abs(a) * (weights * jnp.abs(tilt) * _lowers(model, a, tilt < 0) * _turned(model, S)).sum(1)
+    return _of_network(model, value, slope, both, rows)
+
+
+def _of_network(model: Model, value: Array, slope: PyTree, both: Array, rows: Float[Array, " p"]) -> Support:
+    """With bends that are those of both layers together, and of each row of the first."""
+    bend = jnp.full_like(slope[0], both), jnp.broadcast_to((both + rows)[:, None], slope[1].shape)
+    return Support(value, slope, jax.tree.map(lambda leaf: abs(cast(Any, model.network).factor) * leaf, bend))
+
+
+def _centres(model: Model) -> Float[Array, "k classes"]:
+    return model.data.centre(model.frame, cast(Any, np.arange(model.data.classes)))
+
+
+def _lowers(model: Model, a: Float[Array, " p"], below: Float[Array, " classes"]) -> Float[Array, "p classes"]:
+    """How much of the slope of a loss, of size `below` on one side and the rest of 1 on the other, lowers what a unit bends."""
+    unit = cast(Any, model.network).activation
+    return jnp.where((a * (unit.right - unit.left) > 0)[:, None], below, 1 - below)
+
+
+def _turned(model: Model, S: Float[Array, "p n"]) -> Float[Array, "p classes"]:
+    """The largest mean of what each unit bends in each class, over the square of its change."""
+    unit, sigma, centres = cast(Any, model.network).activation, model.data.sigma, _centres(model)
+    length = sigma * jnp.linalg.norm(S, axis=1)[:, None]
+    m = S[:, : len(centres)] @ centres / length
+    across = 1 + ((centres / sigma) ** 2).sum(0) - m**2
+    A, C, U = across / np.sqrt(8 * np.pi), jnp.sqrt(across) * ndtr(jnp.abs(m)), jnp.sqrt(1 + m**2)
+    ahead, back = (A + jnp.hypot(A, C)) / 2, (U**2 + C**2) / (4 * U)
+    largest = jnp.where(2 * ahead < U, jnp.maximum(ahead, back), ahead)
+    return abs(unit.right - unit.left) * sigma**2 / length * largest

@@ -62,11 +62,11 @@ def _code(form: Form, capability: str) -> Code:
     from sgdlimits.kernel import llvm, ptx
 
     gpu, replica = ptx.GPU(capability), form.replica()
-    if replica.guarded:
+    if replica.guarded is not None:
         raise Untranslated("a condition that the host is asked for")
     text = ptx.text_of(replica, gpu)
     module = cache.loaded((text, gpu.key), lambda: gpu.assembly(text).encode(), _load)
-    return Code(module.get_function(llvm.NAME), module, ptx.WARP, replica.numbers, len(replica.program.nodes))
+    return Code(module.get_function(llvm.NAME), module, ptx.WARP, replica.numbers, replica.length)
 
 
 def _load(code: bytes) -> Any:

@@ -7,21 +7,22 @@ the coefficient of x, then that of -x^2. It holds in every state, so that rows s
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, PyTree
 
 from sgdlimits.kernel.base import Carry, Ending, Steps
 from sgdlimits.kernel.compiled import compiled
 from sgdlimits.kernel.layout import Layout
 
-ASK = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.POINTER(ctypes.c_double)] * 3)
+ASK = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * 3)
 GOES_ON, STOPS = 1.0, 2.0
 """What compiled code is told of a lane that it asked for."""
 
@@ -53,15 +54,19 @@ class Guards:
         """A function for compiled code: of the vector, its states, which lanes are asked for, and rows that it gives new."""
         width, wrong = memory.shape[-1], []
 
-        def answer(index: int, state: Any, lanes: Any, rows: Any) -> None:
+        @cache  # there are few places of these
+        def shaped(address: int, count: int) -> np.ndarray:
+            return np.frombuffer((ctypes.c_double * (count * width)).from_address(address)).reshape(count, width)
+
+        def answer(index: int, state: int, lanes: int, rows: int) -> None:
             try:
-                shaped = lambda pointer, count: np.ctypeslib.as_array(pointer, (count, width))
                 states, which, new = shaped(state, self.numbers), shaped(lanes, 1)[0], shaped(rows, self.rows)
                 for lane in np.flatnonzero(which):
-                    which[lane], *new[:, lane] = np.asarray(self.ask(states[:, lane], memory[index, :, lane]))
+                    said = np.asarray(self.ask(states[:, lane], memory[index, :, lane]))
+                    which[lane], new[:, lane] = said[0], said[1:]
             except BaseException as reason:  # it cannot pass through compiled code
                 wrong.append(reason)
-                np.ctypeslib.as_array(rows, (self.rows, width))[0] = np.inf
+                shaped(rows, self.rows)[0] = np.inf
 
         function = ASK(answer)
         yield ctypes.cast(function, ctypes.c_void_p)
@@ -71,18 +76,22 @@ class Guards:
 
 def _ask(process: Steps, until: Ending, moved: tuple[int, ...], state: Layout, memory: Layout, row: Array, own: Array) -> Array:
     """Whether a run stops, and the row of its bound. Where that rules it out, the condition itself is not asked."""
-    flat = lambda tree: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])[np.array(moved)]
     one, kept = state.values(row), memory.values(own)
-    value, slope, bend = until.guard(process, one, kept)
-    x, slope, bend = map(flat, (one, slope, bend))
+    value, *bound = row_of(until.guard(process, one, kept), one, moved)
 
     def asked() -> Bool[Array, ""]:
         stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], one))
         return until.stop_runs(process.problem, stats, jax.tree.map(lambda leaf: leaf[None], kept))[0]
 
     said = jnp.where(lax.cond(value > 0, lambda: jnp.zeros((), bool), asked), STOPS, GOES_ON)
-    constant = value - (slope + bend * x) @ x
-    return jnp.concatenate([said[None], constant[None], slope + 2 * bend * x, bend])
+    return jnp.stack([said, *bound])
+
+
+def row_of(support: Any, state: PyTree, moved: Sequence[int]) -> list[Array]:
+    """The value of a bound in a state, and its row."""
+    flat = lambda tree: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])[np.array(moved)]
+    x, slope, bend = map(flat, (state, support.slope, support.bend))
+    return [support.value, support.value - ((slope + bend * x) * x).sum(), *(slope + 2 * bend * x), *bend]
 
 
 def _about(runs: np.ndarray, memory: np.ndarray) -> np.ndarray:

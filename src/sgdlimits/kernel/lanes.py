@@ -258,8 +258,8 @@ def _compiled(form: Form) -> bytes:
 
     machine, replica = _machine(), form.replica()
     text = llvm.text_of(replica, machine)
-    moved = replica.moved if replica.guarded else None
-    about = llvm.width_of(replica, machine), replica.numbers, len(replica.program.nodes), moved
+    moved = None if replica.guarded is None else replica.moved
+    about = llvm.width_of(replica, machine), replica.numbers, replica.length, moved
     code = cache.loaded((text, machine.key), lambda: machine.object_code(text), bytes)
     return json.dumps(about).encode() + b"\n" + code
 

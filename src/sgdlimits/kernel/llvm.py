@@ -61,7 +61,7 @@ def text_of(replica: Replica, machine: Machine) -> str:
 
 def width_of(replica: Replica, machine: Machine) -> int:
     """How many replicas are computed side by side: two vectors where that is little, since one waits for its own results."""
-    return machine.width * (2 if len(replica.program.nodes) < SHORT else 1)
+    return machine.width * (2 if replica.length < SHORT else 1)
 
 
 class Writer:
@@ -80,8 +80,8 @@ class Writer:
         self.inputs, self.moved = replica.inputs, replica.moved
         self.module = ir.Module("lanes")
         self.module.triple = machine.triple
-        self.near = None if replica.near is None else self.write_near()
-        self.begin(NAME, 10 if replica.guarded else 8)
+        self.near, self.bound = (self.write_aside(*each) for each in (("near", replica.near), ("bound", replica.guarded)))
+        self.begin(NAME, 8 if replica.guarded is None else 10)
         self.state, self.memory, self.keys, self.end, self.how, self.numbers, whole, real, *self.guarding = self.arguments
         whole, real = self.b.bitcast(whole, I64.as_pointer()), self.b.bitcast(real, F64.as_pointer())
         first, steps, block, every, vectors = (self.b.load(self.at(whole, i)) for i in range(5))
@@ -116,23 +116,36 @@ class Writer:
         """The numbers of the problem, each replica's own."""
         return {self.inputs["number", i]: self.load(row) for i, row in zip(self.replica.numbers, rows, strict=True)}
 
-    def write_near(self) -> ir.Function:
+    def write_aside(self, name: str, wanted: tuple[int, ...] | None) -> ir.Function | None:
         """A function of its own for what is rarely done: pointers to the state, what is remembered, the radius, and answers."""
-        self.begin("near", 5)
+        if not wanted:
+            return None
+        self.begin(name, 5)
         self.function.linkage = "internal"
         self.function.attributes.add("noinline")
         state, memory, self.numbers, radius, answers = self.arguments
-        replica, wanted = self.replica, tuple(self.replica.near or ())
+        replica = self.replica
         known = self.given(self.strided(self.b.bitcast(self.numbers, self.v.type("f64").as_pointer()), len(replica.numbers)))
         for pointer, places in ((state, replica.state), (memory, replica.memory)):
             rows = self.kept(pointer, len(places))
             known |= {place: self.load(row) for place, row in zip(places, rows, strict=True) if place in self.inputs.values()}
-        known[self.inputs["radius"]] = self.load(self.kept(radius, 1)[0])
+        if "radius" in self.inputs:
+            known[self.inputs["radius"]] = self.load(self.kept(radius, 1)[0])
         self.v.emit(replica.program, replica.program.order(wanted, known), known)
-        for place, row in zip(wanted, self.kept(answers, 2), strict=True):
-            self.store(self.b.select(known[place], self.v.const(1.0, "f64"), self.v.const(0.0, "f64")), row)
+        for place, row in zip(wanted, self.kept(answers, len(wanted)), strict=True):
+            value, whole = known[place], self.v.type("f64")
+            self.store(value if value.type == whole else self.b.uitofp(value, whole), row)
         self.b.ret_void()
         return self.function
+
+    def aside(self, function: ir.Function, values: list[ir.Value], count: int) -> list[ir.Value]:
+        """What a function of its own says of the lanes in their new states."""
+        state, memory, answers = self.whole(values), *(self.room(rows) for rows in (len(self.remembered), count))
+        for row, kept in zip(self.remembered, self.kept(memory, len(self.remembered)), strict=True):
+            self.store(self.load(row), kept)
+        trial, own = (self.b.bitcast(each, F64.as_pointer()) for each in (self.trial, (self.own or [self.numbers])[0]))
+        self.b.call(function, [state, memory, own, trial, answers])
+        return [self.load(row) for row in self.kept(answers, count)]
 
     def at(self, pointer: ir.Value, index: Any) -> ir.Value:
         return self.b.gep(pointer, [I64(index) if isinstance(index, int) else index])
@@ -259,13 +272,7 @@ class Writer:
         reach = b.load(self.reach)
         out = b.and_(b.load(self.moving), b.fcmp_unordered(">", way, b.fmul(v.intrinsic("fabs", reach), reach)))
         with b.if_then(v.any(out), likely=False):
-            state, memory, answers = self.whole(values), *(self.room(rows) for rows in (len(self.remembered), 2))
-            for row, kept in zip(self.remembered, self.kept(memory, len(self.remembered)), strict=True):
-                self.store(self.load(row), kept)
-            trial, own = (b.bitcast(each, F64.as_pointer()) for each in (self.trial, (self.own or [self.numbers])[0]))
-            b.call(self.near, [state, memory, own, trial, answers])
-            said = [self.load(row) for row in self.kept(answers, 2)]
-            hit, may = (b.fcmp_ordered("!=", answer, v.const(0.0, "f64")) for answer in said)
+            hit, may = (b.fcmp_ordered("!=", said, v.const(0.0, "f64")) for said in self.aside(self.near, values, 2))
             radius = b.load(self.trial)
             b.store(b.select(may, v.const(-1.0, "f64"), radius), self.reach)
             b.store(b.fmul(radius, b.select(may, v.const(0.25, "f64"), v.const(2.0, "f64"))), self.trial)
@@ -274,13 +281,28 @@ class Writer:
             self.stop(b.and_(b.load(self.moving), hit), values, at)
 
     def guard(self, values: list[ir.Value], at: ir.Value) -> None:
-        """Ask the host for lanes whose bound, a sum of quadratic functions of the numbers, does not say that they go on."""
+        """Find new bounds for lanes whose own, a sum of quadratic functions of the numbers, does not say that they go on.
+
+        The host is asked for those of which a closed bound does not say so.
+        """
         b, v, none = self.b, self.v, self.v.const(0.0, "f64")
         left, *rest = map(self.load, self.guards)
         for value, line, bend in zip(values, rest[: len(values)], rest[len(values) :], strict=True):
             slope = b.fsub(line, b.fmul(bend, value, flags=FLAGS), flags=FLAGS)
             left = b.fadd(left, b.fmul(slope, value, flags=FLAGS), flags=FLAGS)
         out = b.and_(b.load(self.moving), b.fcmp_unordered("<=", left, none))
+        with b.if_then(v.any(out), likely=False):
+            if self.bound is not None:
+                value, *row = self.aside(self.bound, values, 1 + len(self.guards))
+                known = b.and_(out, b.fcmp_ordered(">", value, none))
+                for number, place in zip(row, self.guards, strict=True):
+                    self.put(known, number, place)
+                out = b.and_(out, b.not_(known))
+            self.ask(out, values, at)
+
+    def ask(self, out: ir.Value, values: list[ir.Value], at: ir.Value) -> None:
+        """Ask the host for some lanes: whether they stop, and for bounds of those that do not."""
+        b, v, none = self.b, self.v, self.v.const(0.0, "f64")
         with b.if_then(v.any(out), likely=False):
             lanes, guards = self.room(1), b.bitcast(self.guards[0], F64.as_pointer())
             row = self.kept(lanes, 1)[0]

@@ -8,7 +8,7 @@ that a step keeps at zero, are constants: the empty half of a triangular matrix 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +18,7 @@ from jaxtyping import PyTree
 from sgdlimits.kernel.base import Moment
 from sgdlimits.kernel.bounds import bounded
 from sgdlimits.kernel.flatten import about, lowered
+from sgdlimits.kernel.guard import row_of
 from sgdlimits.kernel.known import pattern
 from sgdlimits.kernel.program import Program, Untranslated
 from sgdlimits.kernel.walk import Flattening
@@ -46,8 +47,9 @@ class Replica(NamedTuple):
 
     `state` are the numbers before the step and `after` those behind it; `memory` is what the condition remembers, and `stops`
     whether the run ends after the step. Where that is dear, `near` is there in its place, and where it is too large, the state
-    is `guarded` (see `sgdlimits.kernel.guard`). Inputs have names: ("number", i),
-    ("state", i), ("memory", i), "run", "seed", "seed_high", "step", "t", "size", "radius".
+    is `guarded` (see `sgdlimits.kernel.guard`): by a bound whose value and row in the state before a step are these, or by none
+    that is closed. Inputs have names: ("number", i), ("state", i), ("memory", i), "run", "seed", "seed_high", "step", "t",
+    "size", "radius".
     """
 
     program: Program
@@ -56,7 +58,7 @@ class Replica(NamedTuple):
     memory: tuple[int, ...]
     stops: int | None
     near: Near | None
-    guarded: bool = False
+    guarded: tuple[int, ...] | None = None
 
     @property
     def inputs(self) -> dict[Any, int]:
@@ -67,6 +69,11 @@ class Replica(NamedTuple):
     def numbers(self) -> list[int]:
         """Which numbers of the process and its condition it needs."""
         return sorted(name[1] for name in self.inputs if name[0] == "number")
+
+    @property
+    def length(self) -> int:
+        """How many operations it has, without those of a bound, which are rare."""
+        return len(self.program.nodes) - len(self.program.order(self.guarded or (), set(self.program.order(self.after))))
 
     @property
     def moved(self) -> list[int]:
@@ -132,24 +139,26 @@ def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray
         if not (wrong := zero & (flat != none)).any():
             break
         zero = zero & ~wrong
-    stop, near, guarded = None, None, False
+    stop, near, guarded = None, None, None
     if stops is not None:
         try:
             stop = _place(walk, stops, like, [*arrays, *after, *remembered])
         except Untranslated:
-            if not (guarded := _is_guarded(numbers, like)):
+            guarded = _guarded(walk, numbers, like, [*arrays, *shaped, *remembered], np.flatnonzero(now != flat))
+            if guarded is None:
                 raise
     if stops is not None and stop is not None:
         needed = program.order(flat.tolist())
         if len(program.order([stop], set(needed))) > DEAR * len(needed):
             near = _near(walk, stops, like, [*arrays, *shaped, *remembered], now != flat)
     kept = [int(place) for leaf in remembered for place in leaf.ravel()]
-    results = [*now.tolist(), *flat.tolist(), *kept, *(near or ([] if stop is None else [stop]))]
+    results = [*now.tolist(), *flat.tolist(), *kept, *(near or guarded or ([] if stop is None else [stop]))]
     written, moved = lowered(program, results)
     move = lambda array: tuple(moved[place] for place in array)
     last = None if near is None else Near(*move(near))
     ends = moved[stop] if stop is not None and near is None else None
-    return Replica(written, move(now.tolist()), move(flat.tolist()), move(kept), ends, last, guarded)
+    bound = None if guarded is None else move(guarded)
+    return Replica(written, move(now.tolist()), move(flat.tolist()), move(kept), ends, last, bound)
 
 
 def _place(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarray]) -> int:
@@ -160,14 +169,20 @@ def _place(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarr
     return int(walk.call(asked, places)[0])
 
 
-def _is_guarded(numbers: Numbers, like: tuple) -> bool:
-    """Whether a bound is known that rules a condition out in most states."""
+def _guarded(walk: Flattening, numbers: Numbers, like: tuple, places: list[np.ndarray], moved: np.ndarray) -> tuple | None:
+    """The value and the row of a closed bound that rules a condition out; none where only others are known, or None."""
 
-    def guard(arrays, state, memory):
+    def guard(closed, arrays, state, memory):
         process, until = numbers.values(arrays)
-        return until.guard(process, state, memory)
+        bound = until.guard(process, state, memory, closed)
+        return bound and row_of(bound, state, moved.tolist())
 
-    return jax.eval_shape(guard, *like) is not None
+    if jax.eval_shape(partial(guard, False), *like) is None:
+        return None
+    try:
+        return tuple(int(place) for place in walk.call(jax.make_jaxpr(partial(guard, True))(*like), places))
+    except Untranslated:
+        return ()
 
 
 def _keys(program: Program) -> list[np.ndarray]:

@@ -213,10 +213,10 @@ class FrameChain(Process):
 
         return self.problem.over_runs(one, runs_first((state.a, state.m[rows], T)))
 
-    def support(self, state: Frame) -> Support | None:
+    def support(self, state: Frame, closed: bool = False) -> Support | None:
         k, rows = self.frame.shape[0], rows_of(state.names, STUDENT, self.problem.network.width)
         S = jnp.concatenate([state.m[rows], state.T[:, rows].T], axis=1)
-        found = self.problem.rule.support(self.problem.model, state.a, S)
+        found = self.problem.rule.support(self.problem.model, state.a, S, closed)
         if found is None:
             return None
 

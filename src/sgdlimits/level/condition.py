@@ -42,8 +42,11 @@ class Condition(Part):
         """Whether the run should stop."""
         return reached(self.margin(problem, stats, memory))
 
-    def guard(self, process: Any, state: PyTree, memory: PyTree) -> Support | None:
-        """A number of the state of one run, by a lower bound around it, that is positive only where the run goes on."""
+    def guard(self, process: Any, state: PyTree, memory: PyTree, closed: bool = False) -> Support | None:
+        """A number of the state of one run, by a lower bound around it, that is positive only where the run goes on.
+
+        With `closed` one of a few operations, which may be positive in fewer states.
+        """
         return None
 
     def over_runs(self, problem: Problem, f: Callable, batch: PyTree) -> PyTree:
@@ -92,8 +95,8 @@ class Exits(Condition):
     def margin(self, problem, stats, memory):
         return memory - problem.risk(stats)
 
-    def guard(self, process, state, memory):
-        support = process.support(state)
+    def guard(self, process, state, memory, closed=False):
+        support = process.support(state, closed)
         if support is None:
             return None
         bend = jax.tree.map(lambda leaf: jnp.where(leaf > 0, leaf + BENT, 0.0), support.bend)

@@ -53,8 +53,8 @@ class Process(eqx.Module):
         """The population risk of the states, which have these statistics."""
         return self.problem.over_runs(self.problem.risk, stats)
 
-    def support(self, state: PyTree) -> Support | None:
-        """A lower bound of the risk around the state of one run, where one is known: see `sgdlimits.expectation.support`."""
+    def support(self, state: PyTree, closed: bool = False) -> Support | None:
+        """A lower bound of the risk around the state of one run, where one is known: see `Expectation.support`."""
         return None
 
     @property

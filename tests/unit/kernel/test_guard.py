@@ -17,7 +17,7 @@ RUNS, STEPS = 9, 400
 @pytest.fixture
 def kernel():
     """A kernel whose runs are asked for, and a function that makes its steps."""
-    problem, until, start = sl.presets.binary_mixture(snr=10.0), sl.exits(0.5), sl.RandomInit(200)
+    problem, until, start = sl.presets.committee(2, 1, "tanh", lr=0.2), sl.exits(0.5), sl.RandomInit(200)
     engine, stream = sl.Chain(200).bind(problem, start, None), Stream.of(1, np.arange(RUNS))
     carry = set_out(engine.process, until, engine.process.start(engine.starts(start, stream)))
     kernel = Lanes(engine.process, until, carry)
