@@ -41,6 +41,8 @@ ORDERS = {1: (16, 24), 2: (12, 20), 3: (4, 6, 9), 4: (3, 4, 6), 5: (2, 3, 4)}
 WIDE = 4
 FINE = 2
 """Up to this width a risk and its derivatives are good in all states."""
+COARSE = 1e-5
+"""How far beyond that a risk may be below the true one where units coincide and classes have little noise."""
 KINK = 1e-6
 NUMBERS_AT_ONCE = 2**23
 NUMBERS_A_NODE = 32
@@ -124,10 +126,14 @@ class ClassIntegrals(ClassRule):
         return (inputs.weights * inputs.loss(model, stats.a)).sum()
 
     def support(self, model, a, S, closed=False):
-        """Of one or two piecewise linear units: the grids of others are too coarse where units coincide, or are long."""
-        if not model.network.activation.kinked or model.network.width > FINE:
+        """Of piecewise linear units. Where more than two coincide, grids are too coarse for any but the closed one."""
+        fine = model.network.width <= FINE
+        if not model.network.activation.kinked or not (fine or closed):
             return None
-        return mean_support(model, a, S) if closed else network_support(self, model, a, S)
+        if not closed:
+            return network_support(self, model, a, S)
+        below = mean_support(model, a, S)
+        return below if fine else below._replace(value=below.value - COARSE)
 
     def covariance(self, model, stats, increment):
         """On one rung too. What the students' fields leave open of the fixed ones adds the second term."""

@@ -77,14 +77,15 @@ class Guards:
 def _ask(process: Steps, until: Ending, moved: tuple[int, ...], state: Layout, memory: Layout, row: Array, own: Array) -> Array:
     """Whether a run stops, and the row of its bound. Where that rules it out, the condition itself is not asked."""
     one, kept = state.values(row), memory.values(own)
-    value, *bound = row_of(until.guard(process, one, kept), one, moved)
+    bound = until.guard(process, one, kept)
+    value, *line = [jnp.zeros(())] * (2 + 2 * len(moved)) if bound is None else row_of(bound, one, moved)
 
     def asked() -> Bool[Array, ""]:
         stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], one))
         return until.stop_runs(process.problem, stats, jax.tree.map(lambda leaf: leaf[None], kept))[0]
 
     said = jnp.where(lax.cond(value > 0, lambda: jnp.zeros((), bool), asked), STOPS, GOES_ON)
-    return jnp.stack([said, *bound])
+    return jnp.stack([said, *line])
 
 
 def row_of(support: Any, state: PyTree, moved: Sequence[int]) -> list[Array]:

@@ -177,12 +177,12 @@ def _guarded(walk: Flattening, numbers: Numbers, like: tuple, places: list[np.nd
         bound = until.guard(process, state, memory, closed)
         return bound and row_of(bound, state, moved.tolist())
 
-    if jax.eval_shape(partial(guard, False), *like) is None:
-        return None
+    known = jax.eval_shape(partial(guard, False), *like) is not None
     try:
-        return tuple(int(place) for place in walk.call(jax.make_jaxpr(partial(guard, True))(*like), places))
+        row = tuple(int(place) for place in walk.call(jax.make_jaxpr(partial(guard, True))(*like), places))
     except Untranslated:
-        return ()
+        row = ()
+    return row if row or known else None
 
 
 def _keys(program: Program) -> list[np.ndarray]:

@@ -27,12 +27,14 @@ PROBLEMS = {
         activation=PiecewiseLinear(1.0, 0.2),
         gram=[[1, 0.5], [0.5, 1]],
     ),
+    "four units": lambda: sl.presets.xor_mixture(snr=1000.0),
     "tanh": lambda: sl.presets.committee(3, 2, "tanh", noise=0.1),
     "softplus": lambda: sl.presets.committee(2, 1, jax.nn.softplus),
 }
 
 
-CASES = [(name, closed) for name in PROBLEMS for closed in (False, True) if not (closed and name in ("tanh", "softplus"))]
+NOT = {("four units", False), ("tanh", True), ("softplus", True)}
+CASES = [(name, closed) for name in PROBLEMS for closed in (False, True) if (name, closed) not in NOT]
 
 
 @pytest.mark.parametrize(("name", "closed"), CASES)
@@ -70,7 +72,8 @@ def test_a_risk_is_nowhere_below_its_support_and_touches_it(name, closed):
 def test_a_closed_support_is_near_where_outputs_vary_little_in_a_class():
     """The loss of a mean is less than the mean loss by half of a variance of 0.08, times a curvature of at most 1/4."""
     problem, S = sl.presets.binary_mixture(snr=50.0), jnp.array([[1.0, 0.3, 0.0], [-1.0, 0.0, 0.2]])
-    value, near = (problem.rule.support(problem.model, jnp.array([1.0, -1.5]), S, closed).value for closed in (False, True))
+    support = lambda closed: jax.jit(lambda a: problem.rule.support(problem.model, a, S, closed).value)(jnp.array([1.0, -1.5]))
+    value, near = support(False), support(True)
     assert value - 0.01 < near < value
 
 
