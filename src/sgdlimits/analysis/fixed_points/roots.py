@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -62,7 +61,7 @@ class Roots(NamedTuple):
 def roots_from(system: System, x: np.ndarray) -> Roots:
     """Roots from starts that may be far: a method of MINPACK (SciPy) from each row, then `roots_near` its end."""
     method, options = METHODS[system.costly]
-    drift_at, jacobian_at = system.at_once(System.drift), system.at_once(_jacobian)
+    drift_at, jacobian_at = system.at_once(System.drift), system.at_once(System.jacobian)
     drift = lambda row: np.asarray(drift_at(row))
     jacobian = lambda row: np.asarray(jacobian_at(row))
     ends = []
@@ -102,22 +101,23 @@ def settle(system: System, x: np.ndarray, blocks: int = BLOCKS) -> np.ndarray:
     slides along a kink jumps from one side to the other; a few blocks of shorter steps leave it close to the kink.
     """
     x, active = x.copy(), np.arange(len(x))
+    drifts, jacobians, carried = (in_chunks(f, system) for f in (System.drift, System.jacobian, _heun))
     for length in [1.0] * blocks + [FINE] * FINE_BLOCKS:
-        _, drift, J = in_chunks(_levenberg_marquardt, system, x[active], np.asarray(0))
+        drift, J = drifts(x[active]), jacobians(x[active])
         rate = np.linalg.norm(J, axis=(1, 2)) + np.finfo(float).tiny
         with np.errstate(invalid="ignore"):
             moves = np.linalg.norm(drift, axis=1) > STILL * rate * (1 + np.linalg.norm(x[active], axis=1))
         active, rate = active[moves], rate[moves]
         if not active.size:
             break
-        x[active] = in_chunks(_heun, system, (x[active], length / rate))
+        x[active] = carried((x[active], length / rate))
     return x
 
 
 def _search(system: System, x: np.ndarray, steps: int) -> Roots:
     if not len(x):
         return Roots.none(system.size)
-    end, drift, jacobian = in_chunks(_levenberg_marquardt, system, x, np.asarray(steps))
+    end, drift, jacobian = _levenberg_marquardt(system, x, steps)
     residual, size = np.linalg.norm(drift, axis=1), np.linalg.norm(end, axis=1)
     with np.errstate(invalid="ignore"):
         found = (residual <= FIXED * np.linalg.norm(jacobian, axis=(1, 2)) * (1 + size)) & (size < FAR)
@@ -125,39 +125,55 @@ def _search(system: System, x: np.ndarray, steps: int) -> Roots:
     return Roots(end, residual, jacobian, found)
 
 
-def _levenberg_marquardt(system: System, x: Float[Array, " n"], steps: Array):
-    """(x, drift, Jacobian) where the search from a row ends. One by one, only steps that succeed need the Jacobian."""
+def _levenberg_marquardt(system: System, x: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(x, drift, Jacobian) where the search from each row ends. Only steps that succeed need the Jacobian."""
+    count, n = x.shape
+    x, y, mu, active = x.copy(), x.copy(), np.full(count, 1e-2), np.arange(count)
+    drift, J = np.full((count, n), np.inf), np.zeros((count, n, n))
+    drifts, jacobians = in_chunks(System.drift, system), in_chunks(System.jacobian, system)
+    squares = lambda rows: (rows**2).sum(1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        for _ in range(steps + 1):
+            there = drifts(y[active])
+            better = squares(there) < squares(drift[active])
+            new = active[better]
+            x[new], drift[new] = y[new], there[better]
+            if new.size:
+                J[new] = jacobians(y[new])
+            mu[active] = np.where(better, mu[active] / 10, 5 * mu[active])
+            scale = np.linalg.norm(J[active], axis=(1, 2)) * (1 + np.linalg.norm(x[active], axis=1))
+            done = squares(drift[active]) <= (np.where(better, 1e-14, ROUNDING) * scale) ** 2
+            active = active[~done & (mu[active] < 1e6)]
+            if not active.size:
+                break
+            normal, slope = J[active].mT @ J[active], J[active].mT @ drift[active, :, None]
+            damping = mu[active] * np.trace(normal, axis1=1, axis2=2) / n + 1e-30
+            y[active] = x[active] - _solved(normal + damping[:, None, None] * np.eye(n), slope)[..., 0]
+    return x, drift, J
 
-    def step(state):
-        (x, drift, J), y, mu, k, _ = state
-        there = system.drift(y)
-        better = there @ there < drift @ drift
-        J = lax.cond(better, lambda y: _jacobian(system, y), lambda _: J, y)
-        x, drift = jnp.where(better, y, x), jnp.where(better, there, drift)
-        mu, normal = jnp.where(better, mu / 10, 5 * mu), J.T @ J
-        damped = normal + (mu * jnp.trace(normal) / x.size + 1e-30) * jnp.eye(x.size)
-        return (x, drift, J), x - jax.scipy.linalg.solve(damped, J.T @ drift, assume_a="pos"), mu, k + 1, better
 
-    def goes_on(state):
-        (x, drift, J), _, mu, k, better = state
-        done = drift @ drift <= (jnp.where(better, 1e-14, ROUNDING) * jnp.linalg.norm(J) * (1 + jnp.linalg.norm(x))) ** 2
-        return (k <= steps) & ~done & (mu < 1e6)
-
-    nowhere = (x, jnp.full(x.shape, jnp.inf), jnp.zeros((x.size, x.size)))
-    return lax.while_loop(goes_on, step, (nowhere, x, jnp.asarray(1e-2), 0, jnp.asarray(True)))[0]
-
-
-def _jacobian(system: System, x: Float[Array, " n"]) -> Float[Array, "n n"]:
-    return jax.jacfwd(system.drift)(x)
+def _solved(A: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Of many systems at once; not a number for those that are singular."""
+    try:
+        return np.linalg.solve(A, b)
+    except np.linalg.LinAlgError:
+        if len(A) == 1:
+            return np.full(b.shape, np.nan)
+        return np.concatenate([_solved(*half) for half in zip(np.array_split(A, 2), np.array_split(b, 2), strict=True)])
 
 
 def _heun(system: System, row: tuple[Float[Array, " n"], Float[Array, ""]]) -> Float[Array, " n"]:
-    """The state after a block of steps of a given length."""
+    """The state after a block of steps of a given length. The two drifts of a step are one loop: half of the code."""
     x, h = row
 
     def step(x, _):
-        here = system.drift(x)
-        there = system.drift(x + h * here)
-        return x + h / 2 * (here + there), None
+        def stage(drifts, _):
+            last, total = drifts
+            drift = system.drift(x + h * last)
+            return (drift, total + drift), None
+
+        nothing = jnp.zeros_like(x)
+        (_, total), _ = lax.scan(stage, (nothing, nothing), length=2)
+        return x + h / 2 * total, None
 
     return lax.scan(step, x, length=BLOCK)[0]

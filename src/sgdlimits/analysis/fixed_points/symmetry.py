@@ -8,16 +8,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from sgdlimits.analysis.fixed_points.system import System
 from sgdlimits.domain import tried
 from sgdlimits.errors import BadInput, in_short
 from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.trees import one_of
 
 MOST_ELEMENTS = 1000
 EQUAL = 1e-8
@@ -45,7 +44,7 @@ class Group:
 def find_symmetries(system: System, symmetries: str | Sequence[Callable], states: np.ndarray) -> Group:
     """The group of "auto" or of given generators; a given one must leave the drift at the states equivariant."""
     given: Any = None if isinstance(symmetries, str) else symmetries
-    matrices = [np.asarray(matrix) for matrix in _matrices(system, given)]
+    matrices = _matrices(system, given)
     keep = _equivariant(system, matrices, states[:STATES])
     if given is not None and not all(keep):
         raise BadInput(
@@ -108,28 +107,31 @@ def _relabel(
 ) -> Overlaps:
     """The overlaps and scalars of units, fixed directions and outputs with other numbers and signs."""
     units, directions = (slice(None) if order is None else order for order in (units, directions))
-    sign = unit_signs * jnp.ones(len(stats.M))
+    sign = unit_signs * np.ones(len(stats.M))
     M = sign[:, None] * stats.M[units][:, directions] * direction_signs
     Q = sign[:, None] * stats.Q[units][:, units] * sign
 
     def moved(leaf, names: tuple[str, ...]):
         if names[:1] == ("student",):
-            leaf = (second_signs * jnp.ones(len(stats.M))).reshape(-1, *(1 for _ in names[1:])) * leaf[units]
-        return leaf if outputs is None or "output" not in names else jnp.take(leaf, outputs, names.index("output"))
+            leaf = (second_signs * np.ones(len(stats.M))).reshape(-1, *(1 for _ in names[1:])) * leaf[units]
+        return leaf if outputs is None or "output" not in names else np.take(leaf, outputs, names.index("output"))
 
     named = isinstance(stats.a, dict)
     a = {name: moved(leaf, axes[name]) for name, leaf in stats.a.items()} if named else moved(stats.a, axes["a"])
     return Overlaps(a, M, Q)
 
 
-@eqx.filter_jit
-def _matrices(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | None) -> list[Array]:
+def _matrices(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | None) -> list[np.ndarray]:
     """What each map, or each candidate, does to the free coordinates, which is linear."""
     axes = {name: axes for name, (axes, _) in system.problem.variables(system.like).items()}
-    maps = candidates(system.like, axes) if maps is None else maps
-    basis = np.concatenate([np.zeros((1, system.size)), np.eye(system.size)])
-    images = [jax.vmap(lambda x, g=g: system.coordinates(g(system.stats(x))))(basis) for g in maps]
-    return [(image[1:] - image[0]).T for image in images]
+    maps = candidates(system.like, axes) if maps is None else [jax.jit(each) for each in maps]
+    if not len(maps):
+        return []
+    basis = system.batch(np.concatenate([np.zeros((1, system.size)), np.eye(system.size)]))
+    ones = [one_of(basis, i) for i in range(system.size + 1)]
+    images = [[g(one) for one in ones] for g in maps]
+    rows = system.rows(jax.tree.map(lambda *leaves: np.stack(leaves), *itertools.chain(*images)))
+    return [(image[1:] - image[0]).T for image in rows.reshape(len(maps), -1, system.size)]
 
 
 def _equivariant(system: System, matrices: Sequence[np.ndarray], states: np.ndarray) -> list[bool]:

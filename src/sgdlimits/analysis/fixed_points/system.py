@@ -23,7 +23,7 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.progress import bar
 from sgdlimits.statistics.trees import batch_of, one_of
 
-LEAST_CHUNK, MOST_CHUNK = 16, 256
+LEAST_CHUNK, MOST_CHUNK = 16, 64
 COSTLY = 1e5
 """Drifts of more floating-point operations are evaluated row by row: at once they are no faster, and wait for the slowest."""
 STARTS, FEWEST_STARTS = 256, 16
@@ -155,15 +155,18 @@ class System(eqx.Module):
 
     def drifts(self, x: np.ndarray) -> np.ndarray:
         """The drift at each row of coordinates."""
-        return in_chunks(System.drift, self, x) if len(x) else x
+        return in_chunks(System.drift, self)(x) if len(x) else x
+
+    def jacobian(self, x: Float[Array, " n"]) -> Float[Array, "n n"]:
+        return jax.jacfwd(self.drift)(x)
 
     def batch(self, x: np.ndarray) -> PyTree:
         """The statistics of rows of coordinates, runs first."""
-        return in_chunks(System.stats, self, x)
+        return in_chunks(System.stats, self)(x)
 
     def rows(self, batch: PyTree) -> np.ndarray:
         """The coordinates of statistics, runs first."""
-        return in_chunks(System.coordinates, self, batch)
+        return in_chunks(System.coordinates, self)(batch)
 
     def exists(self, x: np.ndarray) -> np.ndarray:
         """Which rows are statistics that the problem allows."""
@@ -181,18 +184,22 @@ class System(eqx.Module):
         return np.ones(count, bool)
 
 
-def in_chunks(f: Callable, system: System, x: PyTree, *more) -> PyTree:
-    """f(system, row, ...) of many rows, as NumPy arrays: a chunk of rows at a time, the last one padded."""
-    x, parts = jax.tree.map(np.asarray, x), []
-    count, each = len(jax.tree.leaves(x)[0]), compiled(_each, system, f, quick=True)
-    for begin in range(0, count, system.chunk):
-        rows = np.minimum(np.arange(begin, begin + system.chunk), count - 1)
-        part = each(one_of(x, rows), *more)
-        parts.append(jax.tree.map(lambda leaf, n=count - begin: np.asarray(leaf)[:n], part))
-        system.watch.tick(min(system.chunk, count - begin))
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+def in_chunks(f: Callable, system: System) -> Callable[[PyTree], PyTree]:
+    """f(system, row) as a function of many rows, as NumPy arrays: a chunk of rows at a time, the last one padded."""
+    each = system.at_once(f) if system.costly else compiled(_each, system, f, quick=True)
+
+    def many(x: PyTree) -> PyTree:
+        x, parts = jax.tree.map(np.asarray, x), []
+        count = len(jax.tree.leaves(x)[0])
+        for begin in range(0, count, system.chunk):
+            rows = begin if system.costly else np.minimum(np.arange(begin, begin + system.chunk), count - 1)
+            part = jax.tree.map(np.asarray, each(one_of(x, rows)))
+            parts.append(batch_of(part) if system.costly else one_of(part, np.s_[: count - begin]))
+            system.watch.tick(min(system.chunk, count - begin))
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+    return many
 
 
-def _each(system: System, f: Callable, rows: PyTree, *more) -> PyTree:
-    one = lambda row: f(system, row, *more)
-    return batch_of(one(one_of(rows))) if system.costly else system.problem.over_runs(one, rows)
+def _each(system: System, f: Callable, rows: PyTree) -> PyTree:
+    return system.problem.over_runs(lambda row: f(system, row), rows)
