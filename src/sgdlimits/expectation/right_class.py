@@ -69,8 +69,9 @@ def _of_few_units(model: Model, stats: Overlaps) -> Float[Array, ""]:
         points, more = split_line(kink(centre.fields[0], root[0, 0]), ORDER)
         rest, mean = outer[0] * unit(centre.fields[0] + root[0, 0] * points), mean + root[1, 0] * points
         weights = more * weights
-    one = _positive(rest, outer[-1] * unit.right, mean, root[model.width - 1, -1])
-    one += _positive(rest, -outer[-1] * unit.left, -mean, root[model.width - 1, -1])
+    sides = jnp.array([unit.right, -unit.left]), jnp.array([1.0, -1.0])
+    each = jax.vmap(lambda slope, sign: _positive(rest, slope, sign * mean, root[model.width - 1, -1]))
+    one = each(outer[-1] * sides[0], sides[1]).sum(0)
     label = model.target.readout(centre.fixed, centre.c)
     right = label * one + (1 - label) * (1 - one)
     return row_products(jnp.ravel(jnp.broadcast_to(weights, right.shape)), jnp.ravel(right))
@@ -78,10 +79,8 @@ def _of_few_units(model: Model, stats: Overlaps) -> Float[Array, ""]:
 
 def _positive(rest: Array, slope: Array, mean: Array, deviation: Array) -> Array:
     """The probability that x > 0 and rest + slope x > 0, or half of that where it is zero, for a normal number x."""
-    below = lambda x: jnp.where(
-        deviation > 0, ndtr((x - mean) / jnp.where(deviation > 0, deviation, 1.0)), jnp.heaviside(x - mean, 0.5)
-    )
-    flat, some = slope == 0, 1 - below(0.0)
-    change = jnp.maximum(-rest / jnp.where(flat, 1.0, slope), 0.0)
-    up, down = 1 - below(change), below(change) - below(0.0)
-    return jnp.where(flat, jnp.heaviside(rest, 0.5) * some, jnp.where(slope > 0, up, down))
+    flat = slope == 0
+    change = jnp.maximum(-rest / jnp.where(flat, 1.0, slope), 0.0) * jnp.ones_like(mean)
+    x = jnp.stack([jnp.zeros_like(change), change]) - mean
+    first, until = jnp.where(deviation > 0, ndtr(x / jnp.where(deviation > 0, deviation, 1.0)), jnp.heaviside(x, 0.5))
+    return jnp.where(flat, jnp.heaviside(rest, 0.5) * (1 - first), jnp.where(slope > 0, 1 - until, until - first))

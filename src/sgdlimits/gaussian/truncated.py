@@ -41,9 +41,12 @@ def split_line(c: Float[Array, "*shape"], above: int, below: int | None = None) 
     0.2667612421
     """
     c = jnp.clip(c, -REACH, REACH)
-    over, weights = half_line(c, above)
-    under, others = half_line(-c, above if below is None else below)
-    chance, other = erfc(c / np.sqrt(2)) / 2, erfc(-c / np.sqrt(2)) / 2
+    both = jnp.stack([c, -c])
+    if below in (None, above):
+        (over, under), (weights, others) = (jnp.moveaxis(leaf, 1, 0) for leaf in half_line(both, above))
+    else:
+        (over, weights), (under, others) = half_line(c, above), half_line(-c, below)
+    chance, other = erfc(both / np.sqrt(2)) / 2
     return jnp.concatenate([over, -under]), jnp.concatenate([chance * weights, other * others])
 
 
@@ -86,7 +89,8 @@ def _panels(order: int) -> Float[np.ndarray, "powers 2*order panels"]:
     c = -REACH + (2 * REACH / PANELS) * (np.arange(PANELS)[:, None] + (x + 1) / 2)
     values = np.concatenate(_gauss(c.ravel(), order), axis=1).reshape(PANELS, DEGREE + 1, 2 * order)
     fitted = chebyshev.chebfit(x, np.moveaxis(values, 1, 0).reshape(DEGREE + 1, -1), DEGREE)
-    powers = np.stack([chebyshev.cheb2poly(column) for column in fitted.T], axis=-1)
+    as_powers = [np.pad(chebyshev.cheb2poly(row[: n + 1]), (0, DEGREE - n)) for n, row in enumerate(np.eye(DEGREE + 1))]
+    powers = np.transpose(as_powers) @ fitted
     return np.moveaxis(powers.reshape(DEGREE + 1, PANELS, 2 * order), 1, -1)
 
 
@@ -139,7 +143,8 @@ def both_positive(mean: Float[Array, " p"], C: Float[Array, "p p"]) -> Float[Arr
     theta = angle[..., None] * (nodes + 1) / 2
     distance = (h[:, None] ** 2 + h**2)[..., None] - 2 * (h[:, None] * h)[..., None] * jnp.sin(theta)
     swept = angle / (4 * jnp.pi) * (jnp.exp(-distance / (2 * jnp.cos(theta) ** 2)) @ lengths)
-    return jnp.where(same, ndtr(h), ndtr(h)[:, None] * ndtr(h) + swept)
+    single = ndtr(h)
+    return jnp.where(same, single, single[:, None] * single + swept)
 
 
 def _height(mean, variance):
