@@ -20,10 +20,10 @@ second = sl.ProjectionProblem(
     loss=sl.SquaredLoss(),
     algorithm=sl.OnePassSGD(lr=0.9, lr_second=0.3, sphere=True, batch=3),
 )
-levels = [(sl.Chain(D), "xla"), (sl.Chain(D), "lanes"), (sl.SDE(D), "xla"), (sl.SDE(D), "lanes")]
+lanes = [(sl.Chain(D), "lanes"), (sl.SDE(D), "lanes")]
 cases = [
-    (sl.presets.phase_retrieval(3, lr=0.1), [*levels, (sl.SGD(D), None)]),
-    (momentum, [*levels, (sl.SGD(150), None)]),
+    (sl.presets.phase_retrieval(3, lr=0.1), [(sl.Chain(D), "xla"), *lanes, (sl.SGD(D), None)]),
+    (momentum, [(sl.SDE(D), "xla"), *lanes, (sl.SGD(150), None)]),
     (second, [(sl.SGD(600), None), (sl.SGD(4100), None)]),
 ]
 for problem, levels in cases:
