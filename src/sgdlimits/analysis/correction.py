@@ -205,11 +205,15 @@ def _sizes(problem: ProjectionProblem, point: Overlaps, x: np.ndarray) -> np.nda
     return np.concatenate(sizes)[problem.moves(point)]
 
 
-def _along(f, x: Float[Array, " n"], C: Float[Array, "n n"]) -> tuple[Array, Array]:
-    """(Jacobian of f, f'' contracted with C): for each axis a derivative along it, and of that one along C's column."""
-    one = lambda axis, column: jax.jvp(lambda x: jax.jvp(f, (x,), (axis,))[1], (x,), (column,))
-    slopes, second = jax.vmap(one)(jnp.eye(x.size), C)
-    return slopes.T, second.sum(0)
+def _along(f, x: Float[Array, " n"], C: Float[Array, "n n"]) -> tuple[Array, Array, Array]:
+    """(f, its Jacobian, f'' contracted with C): for each axis a derivative along it, and of that one along C's column."""
+
+    def one(axis, column):
+        slope, second, value = jax.jvp(lambda x: jax.jvp(f, (x,), (axis,))[::-1], (x,), (column,), has_aux=True)
+        return value, slope, second
+
+    value, slopes, second = jax.vmap(one, out_axes=(None, 0, 0))(jnp.eye(x.size), C)
+    return value, slopes.T, second.sum(0)
 
 
 def _slopes(problem: ProjectionProblem, like: Overlaps, free: Array, y: Any) -> Float[Array, " m"]:
@@ -217,8 +221,7 @@ def _slopes(problem: ProjectionProblem, like: Overlaps, free: Array, y: Any) -> 
     x, first, C = y[:n], y[n : 2 * n], y[2 * n :].reshape(n, n)
     stats = lambda x: problem.from_vector(problem.vector(like).at[free].set(x), like)
     drift = lambda x: problem.vector(problem.drift(stats(x)))[free]
-    b = drift(x)
-    J, bent = _along(drift, x, C)
+    b, J, bent = _along(drift, x, C)
     b1 = drift_correction(problem, stats(x))[free]
     noise = problem.covariance(stats(x))[free][:, free]
     euler = problem.samples_per_step / 2 * J @ b
@@ -229,8 +232,8 @@ def _risks(problem: ProjectionProblem, like: Overlaps, free: Array, y: Any) -> t
     n = free.size
     x, first, C = y[:n], y[n : 2 * n], y[2 * n :].reshape(n, n)
     risk = lambda x: problem.risk(problem.from_vector(problem.vector(like).at[free].set(x), like))[None]
-    J, bent = _along(risk, x, C)
-    return risk(x)[0], (J @ first + bent / 2)[0], J[0] @ C @ J[0]
+    value, J, bent = _along(risk, x, C)
+    return value[0], (J @ first + bent / 2)[0], J[0] @ C @ J[0]
 
 
 def drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float[Array, " n"]:
@@ -252,7 +255,7 @@ def drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float[Array
         x = free.vector(stats)
         held = lambda x: free.vector(_unit(free.from_vector(x, stats)))
         b = free.vector(free.drift(stats))
-        J, bent = _along(held, x, free.covariance(stats) + rule.batch * b[:, None] * b)
+        _, J, bent = _along(held, x, free.covariance(stats) + rule.batch * b[:, None] * b)
         return J @ drift_correction(free, stats) + bent / 2
     n, lr, ridge = rule.batch, rule.lr, rule.lr * rule.ridge
     moments, long = _with_length(problem, stats)
