@@ -79,9 +79,12 @@ class FieldIntegrals(Expectation):
         return self._moments(model, stats, self._integrals(model))
 
     def error(self, model, stats):
+        return self.estimate(model, stats)[1]
+
+    def estimate(self, model, stats):
         integrals = self._integrals(model)
         fine, rough = (self._moments(model, stats, units) for units in (integrals, integrals.coarser()))
-        return jax.tree.map(lambda a, b: jnp.abs(a - b), fine, rough)
+        return fine, jax.tree.map(lambda a, b: jnp.abs(a - b), fine, rough)
 
     def risk(self, model, stats):
         return self._loss(model, self._coefficients(model, stats.a), model.data.sigma**2 * model.omega(stats))

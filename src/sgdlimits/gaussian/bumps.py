@@ -95,7 +95,7 @@ def bump_corrector(
         for coefficient, here in zip(series[::-1], H[::-1], strict=True):
             total = total * square + coefficient * here[:, :, None] * here[:, None]
             own = own * variance**2 + coefficient * here**2
-        own = mixed([mixed([arcsine(variance * one * other) for other in slim]) for one in slim]) - own * variance
+        own = mixed(mixed(arcsine(variance * slim * slim[:, None]))) - own * variance
         mean = (total * tilted).reshape(-1, n * n) @ np.ones(n * n) + own @ np.ones(n)
         return (heights / jnp.sqrt(a * b)) @ (middle**2 + 2 / np.pi * mean)
 
