@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 import xarray as xr
@@ -167,16 +168,14 @@ def portrait(
     moving = [name for name, moves in zip(names, free, strict=True) if moves]
     asked = [name for name in dict.fromkeys(map(str, plane)) if name in moving] if isinstance(plane, list) else []
     x, y = (*asked, *(name for name in moving if name not in asked), "", "")[:2]
-    rows = jax.vmap(jax.vmap(problem.vector))
-    flows = np.asarray(rows(jax.tree.map(lambda leaf: np.asarray(leaf)[:8], stats)))
+    flows = np.asarray(_vectors(problem, jax.tree.map(lambda leaf: np.asarray(leaf)[:8], stats)))
     places = [names.index(name) for name in (x, y) if name]
     tracks = [track for track in flows[:, :, places]]
     real = []
     if chain is not None and setting.rule == "sgd":
         chain = chain.isel(run=np.flatnonzero(chain.status.values != DIVERGED)[:4])
-        real = list(np.asarray(rows(statistics(_track(chain))))[:, :, places]) if chain.sizes["run"] else []
-    images = [(np.asarray(jax.vmap(problem.vector)(each.images))[:, places], each.stability) for each in found or ()]
-    points = [(point, stability) for at, stability in images for point in np.unique(np.round(at, 6) + 0.0, axis=0)]
+        real = list(np.asarray(_vectors(problem, statistics(_track(chain))))[:, :, places]) if chain.sizes["run"] else []
+    points = _points(problem, found, places) if found else []
     every = np.concatenate([*(track for track in tracks + real), *(point[None] for point, _ in points)])
     low, high = every.min(0), every.max(0)
     room = 0.08 * np.maximum(high - low, 1e-3)
@@ -184,8 +183,8 @@ def portrait(
     mesh = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(places))
     vectors = np.tile(flows[0, 0], (len(mesh), 1))
     vectors[:, places] = mesh
-    batch = jax.vmap(lambda vector: problem.from_vector(vector, first))(vectors)
-    drift = np.array(problem.over_runs(lambda one: problem.vector(problem.drift(one)), batch))[:, places]
+    batch, moved = _flow(problem, vectors, first)
+    drift = np.array(moved)[:, places]
     drift[~_exist(problem, batch)] = np.nan
     return {
         "names": moving, "x": x, "y": y, "grid": listed(mesh), "drift": listed(drift),
@@ -193,6 +192,28 @@ def portrait(
         "points": [{"at": listed(point), "stability": stability} for point, stability in points],
         "text": repr(found) if found else "", "search": searched(found),
     }  # fmt: skip
+
+
+@eqx.filter_jit
+def _vectors(problem: Any, stats: Any) -> jax.Array:
+    """The numbers of statistics, those of runs and times."""
+    return jax.vmap(jax.vmap(problem.vector))(stats)
+
+
+@eqx.filter_jit
+def _flow(problem: Any, vectors: np.ndarray, like: Any) -> tuple[Any, jax.Array]:
+    """Statistics by their numbers, and the numbers of the drift there."""
+    batch = jax.vmap(lambda vector: problem.from_vector(vector, like))(vectors)
+    return batch, problem.over_runs(lambda one: problem.vector(problem.drift(one)), batch)
+
+
+def _points(problem: Any, found: FixedPoints, places: list[int]) -> list[tuple[np.ndarray, str]]:
+    """Where fixed points and their images lie in a plane, each place of a component once, and their stability."""
+    every = jax.tree.map(lambda *leaves: np.concatenate(leaves)[None], *(each.images for each in found))
+    at = np.round(np.asarray(_vectors(problem, every))[0][:, places], 6) + 0.0
+    ends = np.cumsum([len(jax.tree.leaves(each.images)[0]) for each in found])
+    parts = zip(np.split(at, ends[:-1]), found, strict=True)
+    return [(point, each.stability) for part, each in parts for point in np.unique(part, axis=0)]
 
 
 def _track(dataset: xr.Dataset) -> xr.Dataset:
