@@ -83,11 +83,11 @@ def _group(p: int, k: int, readout: Readout | None, unit: Activation | None, cen
 def _same(f: Callable, turn: Callable, k: int, sign: int) -> bool:
     """Whether f at turned vectors is f, up to a sign; yes where it cannot be computed, since it depends on what is traced."""
     with jax.ensure_compile_time_eval():
-        points = jnp.asarray(np.random.default_rng(0).normal(size=(k, SAMPLES)))
-        here, there = f(points), sign * f(turn(points))
+        points = np.random.default_rng(0).normal(size=(k, SAMPLES))
+        here, there = (f(jnp.asarray(each)) for each in (points, turn(points)))
         if any(isinstance(value, jax.core.Tracer) for value in (here, there)):
             return True
-        return bool(np.allclose(here, there, rtol=SAME, atol=SAME * np.abs(here).max()))
+        return bool(np.allclose(here, sign * np.asarray(there), rtol=SAME, atol=SAME * np.abs(here).max()))
 
 
 def _signed(one: np.ndarray, flipped: list[int] | np.ndarray) -> np.ndarray:

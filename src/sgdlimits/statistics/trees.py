@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from sgdlimits.errors import is_traced
+
 
 def number_array(value: Any) -> Any:
     """Floating point, whatever numbers were given, on the host until something is computed with them.
@@ -65,5 +67,5 @@ def runs_of(stats: PyTree) -> int | None:
 
 
 def repeated(one: PyTree, runs: int) -> PyTree:
-    """The statistics of one run for each of several, as arrays of the host where they are."""
-    return jax.tree.map(lambda leaf: (jnp if isinstance(leaf, jax.Array) else np).tile(leaf, (runs, *[1] * np.ndim(leaf))), one)
+    """The statistics of one run for each of several, as arrays of the host unless they are traced."""
+    return jax.tree.map(lambda leaf: (jnp if is_traced(leaf) else np).tile(leaf, (runs, *[1] * np.ndim(leaf))), one)
