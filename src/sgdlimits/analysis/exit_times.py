@@ -15,7 +15,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.level.base import STOPPED
 from sgdlimits.level.condition import Condition, Exits, Predicate, as_condition, check_condition, exit_risk, reached
 from sgdlimits.trajectory.record import condition_text, from_json
-from sgdlimits.trajectory.schema import check_form, statistics
+from sgdlimits.trajectory.schema import check_form, plain_variable, statistics
 
 
 @checked(threshold=None)
@@ -56,10 +56,10 @@ def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> 
     else:
         t, censored = _first_passage(dataset, _margins(dataset, condition), same_text)
     variables = {
-        "t": ("run", t, {"long_name": "exit time, or the last time observed where censored"}),
-        "censored": ("run", censored, {"long_name": "whether the run had not exited"}),
+        "t": plain_variable(("run",), t, {"long_name": "exit time, or the last time observed where censored"}),
+        "censored": plain_variable(("run",), censored, {"long_name": "whether the run had not exited"}),
     }
-    coords = {"run": dataset.run.values, "status": ("run", dataset.status.values, dataset.status.attrs)}
+    coords = {name: plain_variable(("run",), dataset[name].values, dataset[name].attrs) for name in ("run", "status")}
     passed = float(condition.threshold) if isinstance(condition, Exits) else condition_text(condition)
     return xr.Dataset(variables, coords, {"threshold": passed, **origin(dataset)})
 

@@ -9,7 +9,6 @@ import numpy as np
 import xarray as xr
 
 from sgdlimits.analysis.exit_times import exit_times
-from sgdlimits.analysis.fixed_points import fixed_points
 from sgdlimits.analysis.origin import overlap_name
 from sgdlimits.errors import BadInput, in_short
 from sgdlimits.level.condition import Condition, exits
@@ -19,9 +18,14 @@ from sgdlimits.trajectory.record import from_json
 Reduction = Callable[..., Any]
 
 
+def _at(values: xr.DataArray, index: int) -> xr.DataArray:
+    """The values at one of the times, without the time: xarray would import all of dask to see if that is dask's."""
+    return values.drop_vars("t").isel(t=index)
+
+
 def final_risk(dataset: xr.Dataset) -> xr.DataArray:
     """The population risk of each run at its end."""
-    return dataset.risk.isel(t=-1, drop=True)
+    return _at(dataset.risk, -1)
 
 
 def excess_risk(dataset: xr.Dataset) -> xr.DataArray:
@@ -32,7 +36,7 @@ def excess_risk(dataset: xr.Dataset) -> xr.DataArray:
 def relative_risk(dataset: xr.Dataset) -> xr.DataArray:
     """The excess risk of each run at its end, in units of that at its start: 0 where all is learnt, 1 where nothing is."""
     floor = dataset.attrs["floor"]
-    return (final_risk(dataset) - floor) / (dataset.risk.isel(t=0, drop=True) - floor)
+    return (final_risk(dataset) - floor) / (_at(dataset.risk, 0) - floor)
 
 
 def learnt(dataset: xr.Dataset, threshold: float = 0.5) -> xr.DataArray:
@@ -42,7 +46,7 @@ def learnt(dataset: xr.Dataset, threshold: float = 0.5) -> xr.DataArray:
 
 def overlap(dataset: xr.Dataset) -> xr.DataArray:
     """The mean absolute overlap with the fixed directions of each run at its end."""
-    values = abs(dataset[str(overlap_name(dataset))].isel(t=-1, drop=True))
+    values = abs(_at(dataset[str(overlap_name(dataset))], -1))
     return values.mean([dim for dim in values.dims if dim != "run"])
 
 
@@ -50,7 +54,7 @@ def accuracy(dataset: xr.Dataset) -> xr.DataArray:
     """The probability of predicting the right class of each run at its end."""
     if "accuracy" not in dataset:
         raise BadInput(f"{dataset.attrs['problem_name']} predicts no classes and has no accuracy. Keep final_risk.")
-    return dataset.accuracy.isel(t=-1, drop=True)
+    return _at(dataset.accuracy, -1)
 
 
 def exit_time(dataset: xr.Dataset, threshold: float = 0.5) -> xr.Dataset:
@@ -60,6 +64,8 @@ def exit_time(dataset: xr.Dataset, threshold: float = 0.5) -> xr.Dataset:
 
 def fixed_point_count(dataset: xr.Dataset) -> int:
     """How many components of fixed points the ODE has, images under symmetries included."""
+    from sgdlimits.analysis.fixed_points import fixed_points
+
     return sum(point.copies for point in fixed_points(from_json(dataset.attrs["problem"])))
 
 
