@@ -146,8 +146,8 @@ def test_a_killed_process_is_told_and_replaced_and_a_closed_page_ends_its_own(ad
     with opened(address) as page, opened(address) as other, opened(address) as quiet:
         ask(page, 1, SMALL)
         ask(other, 1, {**SMALL, "d": 10**6, "t_max": 1000})
-        ask(quiet, 1, SMALL)
-        first, second, fourth = (until(each, "accepted")["process"] for each in (page, other, quiet))
+        fourth = until(quiet, "ready")["process"]
+        first, second = (until(each, "accepted")["process"] for each in (page, other))
         assert len({first, second, fourth}) == 3
         os.kill(first, 9)
         assert "ended unexpectedly" in until(page, "died")["text"]
