@@ -74,7 +74,8 @@ def test_the_command_line_is_the_same_simulation(preset, tmp_path, monkeypatch):
 
     from sgdlimits.cli import main
 
-    setting = Setting.read({"preset": preset, "d": 60, "t_max": 0.5, "runs": 2})
+    few = {"width": 1} if preset in SLOW else {}
+    setting = Setting.read({"preset": preset, "parameters": few, "d": 60, "t_max": 0.5, "runs": 2})
     monkeypatch.chdir(tmp_path)
     answer = CliRunner().invoke(main, [*setting.command().split()[1:], "--out", "it.nc", "--quiet"])
     assert answer.exit_code == 0, answer.output
