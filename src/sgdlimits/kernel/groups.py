@@ -25,6 +25,7 @@ def in_groups(function: Callable[[PyTree], PyTree], size: int | None, wanted: An
     """
     if size is None:
         return function(runs)
+    function = jax.jit(function, inline=True)  # traced once, for its shapes and for the loop
     groups = jax.tree.map(lambda leaf: jnp.reshape(leaf, (-1, size, *leaf.shape[1:])), runs)
     one = jax.eval_shape(lambda tree: function(_at(tree, 0)), groups)
     count = jax.tree.leaves(groups)[0].shape[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -79,6 +79,7 @@ def _stops(problem: Problem, until: Condition, layout: Layout, rows: Any, memory
 def _look(problem: Problem, observe: Observe, layout: Layout, count: Any, rows: Any) -> dict[str, Array]:
     """What is seen in the first `count` of several states of all runs, one state after the other."""
 
+    @partial(jax.jit, inline=True)  # traced once, for its shapes and for the loop
     def seen(y):
         stats = layout.values(y)
         shown = lambda one: {"risk": problem.risk(one), **problem.observables(one)}
