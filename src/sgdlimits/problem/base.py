@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any, Self
+from functools import wraps
+from typing import Any, Self, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -18,7 +19,20 @@ from sgdlimits.part import Part
 from sgdlimits.problem.directions import Directions
 from sgdlimits.problem.made import replaced, words
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import add
+from sgdlimits.statistics.trees import add, number_array
+
+Method = TypeVar("Method", bound=Callable)
+
+
+def compiled_for_all_times(method: Method) -> Method:
+    """A method of statistics and a time, compiled with the time as an argument."""
+    inside = eqx.filter_jit(method)
+
+    @wraps(method)
+    def with_number(self, stats: PyTree, t: Any = 0.0) -> Any:
+        return inside(self, stats, number_array(t))
+
+    return cast(Method, with_number)
 
 
 class Problem(Part):
@@ -49,17 +63,17 @@ class Problem(Part):
         """The problem as it is at time t: itself, unless something of it changes with time."""
         return self
 
-    @eqx.filter_jit
+    @compiled_for_all_times
     def drift_parts(self, stats: PyTree, t: Float[Array, ""] | float = 0.0) -> tuple[PyTree, PyTree]:
         """(population, corrector): d stats/dt as d -> infinity, split into gradient flow and the effect of the step size."""
         return self.at(t)._drift_parts(stats)
 
-    @eqx.filter_jit
+    @compiled_for_all_times
     def drift(self, stats: PyTree, t: Float[Array, ""] | float = 0.0) -> PyTree:
         """d stats/dt as d -> infinity, with t in samples per dimension."""
         return add(*self.at(t)._drift_parts(stats))
 
-    @eqx.filter_jit
+    @compiled_for_all_times
     def covariance(self, stats: PyTree, t: Float[Array, ""] | float = 0.0) -> Float[Array, "n n"]:
         """Covariance of d times the one-sample increment as d -> infinity."""
         return self.at(t)._covariance(stats)
