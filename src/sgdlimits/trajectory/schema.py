@@ -183,9 +183,7 @@ def _moved(dataset: xr.Dataset, places: dict[Any, np.ndarray]) -> xr.Dataset:
     """The dataset with its arrays in other places of memory."""
     for name, place in places.items():
         place[...] = dataset[name].values
-    moved = dataset.assign({name: dataset[name].copy(data=place) for name, place in places.items()})
-    moved.encoding = dataset.encoding
-    return moved
+    return dataset.copy(data=places)
 
 
 def _concatenated(parts: list[xr.Dataset], dim: str, whole: Mapping[Any, np.ndarray] | None = None) -> xr.Dataset:
