@@ -190,6 +190,17 @@ class Beyond(eqx.Module):
         return square(stats) > self.bound
 
 
+def oblique(problem, overlap, **more):
+    """A fixed start of units that are not orthogonal, as random ones: what moves, and so what is compiled, is the same."""
+    one = sl.FixedInit(overlap, **more).one(problem)
+    if not isinstance(one, sl.Overlaps):
+        return one
+    students = one.of("student")
+    tilted = sl.Overlaps(students.a, students.M, students.Q + 0.1 * (1 - np.eye(len(students.Q))))
+    batch = problem.from_overlaps(jax.tree.map(lambda leaf: np.asarray(leaf)[None], tilted))
+    return jax.tree.map(lambda leaf: leaf[0], batch)
+
+
 # --- levels ------------------------------------------------------------------------------------------------------------------
 
 
@@ -222,7 +233,7 @@ class Kind:
     d: int = D
     view: Callable = lambda problem: problem
     seen: Callable = lambda stats: stats
-    near: Callable = lambda name, problem: sl.FixedInit(0.3).one(problem)
+    near: Callable = lambda name, problem: oblique(problem, 0.3)
     rule: sl.Sobol | None = None
 
 

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from contracts.matrix import FEWER, OUTPUTS, Beyond, D, overlap
+from contracts.matrix import FEWER, OUTPUTS, Beyond, D, oblique, overlap
 
 import sgdlimits as sl
 
@@ -84,7 +84,7 @@ def test_saved_file_can_be_loaded_and_run_again(level, data, tmp_path):
 def test_until_stops_each_run_where_its_predicate_first_holds(problem, level, kind, go):
     small = 0.04 / kind.d
     how = dict(t_max=8 * kind.end, save=33 if kind.noisy else 2)  # where levels with steps of their own look
-    data = go(start=sl.FixedInit(1e-3, second=1.0), until=Beyond(small), **how)
+    data = go(start=oblique(problem, 1e-3, second=1.0), until=Beyond(small), **how)
     stopped = data.status == "stopped"
     size = (overlap(data) ** 2).sum(overlap(data).dims[2:])
     if not kind.noisy:
