@@ -81,7 +81,9 @@ def kept_folder(root: Path) -> Path:
 
 def is_compiled_as_it_comes(path: Path) -> bool:
     """Whether optimising what a module of tests compiles takes longer than it saves: much, computed a few times."""
-    return path.parent.name in ("contracts", "expectation", "problem") or path.stem in (
+    return path.parent.name in ("claims", "contracts", "expectation", "problem") or path.stem in (
+        "test_algorithm_limits",
+        "test_algorithms",
         "test_cone",
         "test_expansion",
         "test_kernels",

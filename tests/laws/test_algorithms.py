@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import ClassVar
 
 import equinox as eqx
@@ -15,7 +16,8 @@ from sgdlimits.level.march import Marching
 
 NOISE = 0.09
 RUNS = 4000
-STEPS = (1, 10, 60)
+STEPS = (1, 10, 40)
+FEW = sl.Sobol(3, 2)
 START = sl.Overlaps([1.0, 0.6], [[0.3], [-0.2]], [[1.0, 0.1], [0.1, 1.0]])
 
 
@@ -23,10 +25,10 @@ def steep(fields):
     return jnp.tanh(2 * fields[0])
 
 
-def problem(rule, activation="tanh", nodes=6):
+def problem(rule, activation="tanh", nodes=FEW):
     """Two units learn a steep one. Few nodes: most tests do not look at the risk."""
     target, network = sl.Target(steep, 1, noise=NOISE), sl.TwoLayer(2, activation)
-    return sl.ProjectionProblem(target, network, sl.SquaredLoss(), rule, rule=sl.Sobol(nodes))
+    return sl.ProjectionProblem(target, network, sl.SquaredLoss(), rule, rule=nodes)
 
 
 # --- algorithms in R^d -------------------------------------------------------------------------------------------------------
@@ -287,7 +289,7 @@ def samples(data, space):
     return left, right
 
 
-def run(rule, level, steps=STEPS, nodes=6, **arguments):
+def run(rule, level, steps=STEPS, nodes=FEW, **arguments):
     t = np.array(steps) * rule.batch / level.d
     this = dict(t_max=t[-1], save=t, runs=RUNS, seed=1, progress=False) | arguments
     return sl.simulate(problem(rule, nodes=nodes), level, START, **this)
@@ -331,10 +333,16 @@ RULES = {
 }
 
 
+@pytest.fixture(scope="module")
+def space():
+    """A function for what an algorithm makes of weights in R^d, computed once."""
+    return cache(lambda rule: in_space(*RULES[rule], seed=2))
+
+
 @pytest.mark.parametrize("rule", RULES)
-def test_chain_has_the_law_of_the_algorithm_in_space(rule, same_law):
+def test_chain_has_the_law_of_the_algorithm_in_space(rule, space, same_law):
     this, d = RULES[rule]
-    same_law(*samples(run(this, sl.Chain(d)), in_space(this, d, seed=2)))
+    same_law(*samples(run(this, sl.Chain(d)), space(rule)))
 
 
 @pytest.mark.parametrize("rule", ["Muon with momentum", "averaged clipped momentum", "private", "scheduled momentum"])
@@ -358,10 +366,10 @@ class Loose(sl.Chain):
 
 
 @pytest.mark.parametrize("rule", ["SGD, sphere", "SGD, batches", "Muon with momentum", "Muon, batches"])
-def test_a_chain_with_one_direction_too_many_is_found_out(rule, same_law):
+def test_a_chain_with_one_direction_too_many_is_found_out(rule, space, same_law):
     this, d = RULES[rule]
     with pytest.raises(AssertionError, match="p-values below"):
-        same_law(*samples(run(this, Loose(d)), in_space(this, d, seed=2)), false_alarm=1e-9)
+        same_law(*samples(run(this, Loose(d)), space(rule)), false_alarm=1e-9)
 
 
 @pytest.mark.parametrize("rule", ["averaged clipped momentum", "mean of all, batches"])
@@ -369,7 +377,7 @@ def test_risk_of_the_average_is_that_of_averaged_weights(rule):
     """On fresh samples in R^d, within 4 standard errors of the mean over runs."""
     (this, d), runs = RULES[rule], 400
     x = np.random.default_rng(7).normal(size=(runs, 1000, d))
-    y, data = np.tanh(2 * x[:, :, 0]), run(this, sl.Chain(d), nodes=12, runs=runs)
+    y, data = np.tanh(2 * x[:, :, 0]), run(this, sl.Chain(d), nodes=sl.Sobol(9), runs=runs)
     for i, s in enumerate(in_space(this, d, runs=runs, seed=6)):
         for name, whose in (("risk_average", "average"), ("risk", "student")):
             u, a = s[whose]
