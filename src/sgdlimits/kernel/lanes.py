@@ -180,7 +180,7 @@ class Lanes(Unrolled):
 
     @staticmethod
     def compiled(form: Form) -> Code:
-        return _code(form)
+        return _code(form, _machine().key)
 
     def run(self, arrays: Arrays, span: Span) -> None:
         """The vectors in pieces, which the cores take one after the other."""
@@ -240,10 +240,10 @@ class Form:
 
 
 @lru_cache(maxsize=64)
-def _code(form: Form) -> Code:
+def _code(form: Form, key: tuple) -> Code:
     """Compiled code, from an entry with its name where it has one: then nothing is traced."""
     machine = _machine()
-    name = known.name_of(machine.key, form.fixed, form.state, form.memory, form.zero, form.single)
+    name = known.name_of(key, form.fixed, form.state, form.memory, form.zero, form.single)
     make = lambda: _compiled(form)
     about, _, code = (make() if name is None else cache.kept(f"step-{name}", make)).partition(b"\n")
     owner, address = machine.load(code)

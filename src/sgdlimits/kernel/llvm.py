@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import jax
 import llvmlite
 import llvmlite.binding as llvm
 import llvmlite.ir as ir
@@ -20,6 +21,11 @@ SHORT = 2500
 """Programs of fewer nodes are made for two vectors at once."""
 
 
+def in_haste() -> bool:
+    """Whether JAX is told not to optimise what it compiles, which holds here as well: the same numbers, at half the speed."""
+    return bool(jax.config.values["jax_disable_most_optimizations"])
+
+
 class Machine:
     """The processor at hand: how LLVM calls it, and how many doubles a vector has."""
 
@@ -30,17 +36,21 @@ class Machine:
         self.name, self.features, self.triple = llvm.get_host_cpu_name(), features.flatten(), llvm.get_default_triple()
         self.wide = bool(features.get("avx512dq"))
         self.width = 8 if self.wide else 4 if features.get("avx") else 2
-        self.key = (llvmlite.__version__, llvm.llvm_version_info, self.triple, self.name, self.features)
+
+    @property
+    def key(self) -> tuple:
+        """All that code depends on beside its text."""
+        return llvmlite.__version__, llvm.llvm_version_info, self.triple, self.name, self.features, in_haste()
 
     def target(self) -> llvm.TargetMachine:
         """A new one each time: what loads code owns its own."""
-        target = llvm.Target.from_triple(self.triple)
-        return target.create_target_machine(self.name, self.features, opt=3, reloc="pic", codemodel="small")
+        target, opt = llvm.Target.from_triple(self.triple), 0 if in_haste() else 3
+        return target.create_target_machine(self.name, self.features, opt=opt, reloc="pic", codemodel="small")
 
     def object_code(self, text: str) -> bytes:
         """Compiled code of a module."""
         module, target = llvm.parse_assembly(text), self.target()
-        options = llvm.create_pipeline_tuning_options(speed_level=1)
+        options = llvm.create_pipeline_tuning_options(speed_level=0 if in_haste() else 1)
         options.slp_vectorization = options.loop_vectorization = options.loop_unrolling = options.loop_interleaving = False
         passes = llvm.create_pass_builder(target, options)
         passes.getModulePassManager().run(module, passes)
