@@ -329,7 +329,7 @@ def follows_ode(effort: Effort) -> Found:
     p, d = 2, 400
     problem, start = sl.presets.phase_retrieval(p, lr=0.2, noise=0.1), start_at(0.3)
     how: dict[str, Any] = {"t_max": 6.0, "save": np.array([2.0, 4.0, 6.0]), "progress": False}
-    runs = sl.simulate(problem, sl.SGD(d), start, runs=effort.runs(64, 64), seed=1, **how).risk.values
+    runs = sl.simulate(problem, sl.SGD(d), start, runs=effort.runs(64, 32), seed=1, **how).risk.values
     limit = sl.simulate(problem, sl.ODE(), start, **how).risk.values[0]
     return compare(runs.mean(0), limit, rtol=10 / d, sigma=runs.std(0, ddof=1) / np.sqrt(len(runs)))
 
