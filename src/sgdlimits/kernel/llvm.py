@@ -22,7 +22,7 @@ SHORT = 2500
 
 
 def in_haste() -> bool:
-    """Whether JAX is told not to optimise what it compiles, which holds here as well: the same numbers, at half the speed."""
+    """Whether JAX is told not to optimise what it compiles, which holds here as well: slower, and rounded elsewhere."""
     return bool(jax.config.values["jax_disable_most_optimizations"])
 
 
@@ -48,8 +48,8 @@ class Machine:
         return target.create_target_machine(self.name, self.features, opt=opt, reloc="pic", codemodel="small")
 
     def object_code(self, text: str) -> bytes:
-        """Compiled code of a module."""
-        module, target = llvm.parse_assembly(text), self.target()
+        """Compiled code of a module. In haste which products become one with their sums would depend on what is around them."""
+        module, target = llvm.parse_assembly(text.replace(" contract", "") if in_haste() else text), self.target()
         options = llvm.create_pipeline_tuning_options(speed_level=0 if in_haste() else 1)
         options.slp_vectorization = options.loop_vectorization = options.loop_unrolling = options.loop_interleaving = False
         passes = llvm.create_pass_builder(target, options)
