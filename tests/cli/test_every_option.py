@@ -148,10 +148,7 @@ def walk(folder, every: bool):
     return asked
 
 
-def test_what_an_option_can_never_be_is_one_sentence(folder):
-    assert walk(folder, every=False) > 50
-
-
-@pytest.mark.full
-def test_what_an_option_can_never_be_is_one_sentence_in_every_command(folder):
-    assert walk(folder, every=True) > 300
+def test_what_an_option_can_never_be_is_one_sentence(folder, pytestconfig):
+    """Each option once; with --all in every command, and with numbers that suit some options."""
+    every = pytestconfig.option.all_cases
+    assert walk(folder, every) > (300 if every else 50)
