@@ -92,7 +92,7 @@ def whole_runs(problem, d: int, threshold: float, t_max: float = 60.0, runs: int
         go = lambda t, until=until: sl.simulate(
             problem, sl.Chain(d), sl.RandomInit(d), t_max=t, runs=runs, until=until, save=2, progress=False
         )
-        go(10 / d)
+        go(t_max)
         begin = cpu()
         rates.append(float(go(t_max).t_end.sum()) / (cpu() - begin))
     return rates[1] / rates[0]

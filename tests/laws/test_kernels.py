@@ -13,7 +13,7 @@ import sgdlimits as sl
 from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.algorithm.base import Wrapper
 from sgdlimits.algorithm.coordinates import Coordinatewise
-from sgdlimits.kernel import cache, lanes
+from sgdlimits.kernel import cache, lanes, llvm
 from sgdlimits.kernel.choose import gpu_present
 
 D, STEPS = 200, 1000
@@ -27,6 +27,12 @@ NO_GPU = pytest.mark.skipif(not gpu_present(), reason="no GPU, or no CuPy")
 def fast(request):
     """The kernels that are compared with `xla`."""
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def optimised(monkeypatch):
+    """Compiled steps are those that users have, also where what JAX compiles is not optimised."""
+    monkeypatch.setattr(llvm, "in_haste", lambda: False)
 
 
 def run(problem, kernel, d=D, level=None, **changes):
