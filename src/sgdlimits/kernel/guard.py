@@ -25,6 +25,11 @@ from sgdlimits.kernel.layout import Layout
 ASK = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * 3)
 GOES_ON, STOPS = 1.0, 2.0
 """What compiled code is told of a lane that it asked for."""
+DOUBT, BENT = 1e-6, 1e-3
+"""What bounds around a state leave to quadrature: an error up to the first, of a slope up to twice the root of the product of
+both."""
+SURE = 1e-9
+"""Numbers that are larger than this have the sign that they seem to have."""
 
 
 class Guards:
@@ -75,16 +80,18 @@ class Guards:
 
 
 def _ask(process: Steps, until: Ending, moved: tuple[int, ...], state: Layout, memory: Layout, row: Array, own: Array) -> Array:
-    """Whether a run stops, and the row of its bound. Where that rules it out, the condition itself is not asked."""
+    """Whether a run stops, and the row of its bound. Where that number is not zero, the condition itself is not asked."""
     one, kept = state.values(row), memory.values(own)
     bound = until.guard(process, one, kept)
-    value, *line = [jnp.zeros(())] * (2 + 2 * len(moved)) if bound is None else row_of(bound, one, moved)
+    value, line = jnp.zeros(()), [jnp.zeros(())] * (1 + 2 * len(moved))
+    if bound is not None:
+        value, (_, *line) = bound.value, row_of(bound, one, moved)
 
     def asked() -> Bool[Array, ""]:
         stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], one))
         return until.stop_runs(process.problem, stats, jax.tree.map(lambda leaf: leaf[None], kept))[0]
 
-    said = jnp.where(lax.cond(value > 0, lambda: jnp.zeros((), bool), asked), STOPS, GOES_ON)
+    said = jnp.where(lax.cond(jnp.abs(value) > SURE, lambda: value < 0, asked), STOPS, GOES_ON)
     return jnp.stack([said, *line])
 
 
@@ -92,7 +99,8 @@ def row_of(support: Any, state: PyTree, moved: Sequence[int]) -> list[Array]:
     """The value of a bound in a state, and its row."""
     flat = lambda tree: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])[np.array(moved)]
     x, slope, bend = map(flat, (state, support.slope, support.bend))
-    return [support.value, support.value - ((slope + bend * x) * x).sum(), *(slope + 2 * bend * x), *bend]
+    value, bend = support.value - DOUBT, jnp.where(bend > 0, bend + BENT, 0.0)
+    return [value, value - ((slope + bend * x) * x).sum(), *(slope + 2 * bend * x), *bend]
 
 
 def _about(runs: np.ndarray, memory: np.ndarray) -> np.ndarray:

@@ -18,10 +18,6 @@ from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.overlaps import shown
 
-DOUBT, BENT = 1e-6, 1e-3
-"""What bounds of the true risk leave to quadrature: an error of a risk up to the first, of a slope up to twice the root of the
-product of both."""
-
 
 class Condition(Part):
     """When a run stops: a function of its statistics, and of what was remembered of its start.
@@ -43,9 +39,9 @@ class Condition(Part):
         return reached(self.margin(problem, stats, memory))
 
     def guard(self, process: Any, state: PyTree, memory: PyTree, closed: bool = False) -> Support | None:
-        """A number of the state of one run, by a lower bound around it, that is positive only where the run goes on.
+        """A number of the state of one run, positive where it goes on and negative where it stops, by a lower bound around it.
 
-        With `closed` one of a few operations, which may be positive in fewer states.
+        With `closed` a smaller number of a few operations.
         """
         return None
 
@@ -97,10 +93,7 @@ class Exits(Condition):
 
     def guard(self, process, state, memory, closed=False):
         support = process.support(state, closed)
-        if support is None:
-            return None
-        bend = jax.tree.map(lambda leaf: jnp.where(leaf > 0, leaf + BENT, 0.0), support.bend)
-        return support._replace(value=support.value - memory - DOUBT, bend=bend)
+        return None if support is None else support._replace(value=support.value - memory)
 
 
 @checked(threshold=None)
