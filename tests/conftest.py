@@ -79,15 +79,18 @@ def kept_folder(root: Path) -> Path:
     return folder
 
 
+COMPILED_AS_IT_COMES = {
+    "algorithm_limits", "algorithms", "batches", "committee", "cone", "effective", "expansion", "kernels", "limits",
+    "local_limit", "mean_field", "multiclass",
+}  # fmt: skip
+"""Laws that compile more than they compute."""
+
+
 def is_compiled_as_it_comes(path: Path) -> bool:
     """Whether optimising what a module of tests compiles takes longer than it saves: much, computed a few times."""
-    return path.parent.name in ("claims", "contracts", "expectation", "problem") or path.stem in (
-        "test_algorithm_limits",
-        "test_algorithms",
-        "test_cone",
-        "test_expansion",
-        "test_kernels",
-    )
+    folders = {"analysis", "claims", "contracts", "expectation", "figures", "problem", "theory"}
+    name = path.stem.removeprefix("test_")
+    return name != path.stem and (path.parent.name in folders or name in COMPILED_AS_IT_COMES)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -104,12 +107,13 @@ def optimise(request):
 # --- the processes -----------------------------------------------------------------------------------------------------------
 
 MOST_WORKERS = 4
-"""Processes at once, each of a few gigabytes, unless PYTEST_XDIST_AUTO_NUM_WORKERS says otherwise."""
+"""Processes at once, each of a few gigabytes, unless PYTEST_XDIST_AUTO_NUM_WORKERS says otherwise. There is one more than there
+are cores, since some tests wait for others' processes."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
-    return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or min(MOST_WORKERS, max(2, os.cpu_count() or 1)))
+    return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or min(MOST_WORKERS, 1 + (os.cpu_count() or 1)))
 
 
 def group(nodeid: str) -> str:

@@ -127,7 +127,10 @@ def test_runs_stop_at_the_same_step(name, fast):
 
 
 LARGE = {
-    "averages": lambda: (sl.presets.binary_mixture(snr=4.0, algorithm=sl.Averaged(sl.OnePassSGD(0.5, lr_second=0.5))), 0.3),
+    "averages": lambda: (
+        sl.presets.binary_mixture(snr=4.0, width=1, algorithm=sl.Averaged(sl.OnePassSGD(0.5, lr_second=0.5))),
+        0.05,
+    ),
     "smooth": lambda: (sl.presets.committee(2, 1, "tanh", lr=1.0), 0.5),
     "classes": lambda: (sl.presets.gaussian_mixture([[-1], [0], [1]], [0, 1, 0.2], [0.3, 0.4, 0.3], snr=5.0), 0.05),
     "four units": lambda: (sl.presets.xor_mixture(snr=50.0, ridge=0.0), 0.02),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,6 +37,22 @@ KINDS = {"four units": (True,), "tanh": (False,), "softplus": (False,)}
 """Whether its support is closed; the others have both."""
 
 
+@eqx.filter_jit
+def risks(rule, model, *states):
+    one = lambda a, S: rule.risk(model, sl.Overlaps(a, S[:, : model.teachers] @ model.frame.T, S @ S.T))
+    return jax.lax.map(lambda state: one(*state), states)
+
+
+@eqx.filter_jit
+def numbers_below(rule, model, *states):
+    return jax.vmap(lambda a, S: rule.support(model, a, S, closed=True).value)(*states)
+
+
+@eqx.filter_jit
+def supports(rule, model, a, S, closed):
+    return rule.support(model, a, S, closed)
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_risk_is_nowhere_below_its_support_and_touches_it(name):
     """From states near by and far away, with units that turn round or almost coincide, and second layers that change signs.
@@ -42,12 +61,9 @@ def test_a_risk_is_nowhere_below_its_support_and_touches_it(name):
     A closed support has a number of its own, below the risk, for which the same holds.
     """
     problem = PROBLEMS[name]()
-    rule, model, p, k = problem.rule, problem.model, problem.network.width, problem.target.teachers
-    one = lambda a, S: rule.risk(model, sl.Overlaps(a, S[:, :k] @ model.frame.T, S @ S.T))
-    risk = jax.jit(lambda *states: jax.lax.map(lambda state: one(*state), states))
-    below = jax.jit(jax.vmap(lambda a, S: rule.support(model, a, S, closed=True).value))
+    rule, model, p = problem.rule, problem.model, problem.network.width
+    risk, below, support = (partial(function, rule, model) for function in (risks, numbers_below, supports))
     for closed in KINDS.get(name, (False, True)):
-        support = jax.jit(lambda a, S, closed=closed: rule.support(model, a, S, closed))
         for seed in range(18):
             rng = np.random.default_rng(seed)
             a, S = 3 * rng.normal(size=p), rng.normal(size=(p, 6)) * [0.1, 0.7, 2.0][seed // 3 % 3]
@@ -55,7 +71,7 @@ def test_a_risk_is_nowhere_below_its_support_and_touches_it(name):
                 S[1] = S[0] + 1e-3 * rng.normal(size=6)
             if seed % 3 == 2:  # one unit is wrong everywhere in some classes, the others little
                 a[0] = -60
-            value, slope, bend = jax.tree.map(np.asarray, support(a, S))
+            value, slope, bend = jax.tree.map(np.asarray, support(a, S, closed))
             far = 10 + 10 * (a**2).max()
             sizes = np.repeat([0.0, 1e-3, 0.1, 0.5, 2.0], 6)
             some, last = [rng.normal(size=x.shape) for x in (a, S)], np.arange(p)[:, None] == p - 1
