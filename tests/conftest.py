@@ -107,13 +107,12 @@ def optimise(request):
 # --- the processes -----------------------------------------------------------------------------------------------------------
 
 MOST_WORKERS = 4
-"""Processes at once, each of a few gigabytes, unless PYTEST_XDIST_AUTO_NUM_WORKERS says otherwise. There is one more than there
-are cores, since some tests wait for others' processes."""
+"""Processes at once, each of a few gigabytes, unless PYTEST_XDIST_AUTO_NUM_WORKERS says otherwise."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
-    return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or min(MOST_WORKERS, 1 + (os.cpu_count() or 1)))
+    return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or min(MOST_WORKERS, max(2, os.cpu_count() or 1)))
 
 
 def group(nodeid: str) -> str:
