@@ -90,7 +90,7 @@ def test_a_risk_is_nowhere_below_its_support_and_touches_it(name):
 
 
 def test_a_closed_support_is_near_where_outputs_vary_little_in_a_class():
-    """The loss of a mean is less than the mean loss by half of a variance of 0.08, times a curvature of at most 1/4."""
+    """The loss of a mean is less than the mean loss by half of a variance of at most 0.05, times a curvature of at most 1/4."""
     problem, S = sl.presets.binary_mixture(snr=50.0), jnp.array([[1.0, 0.3, 0.0], [-1.0, 0.0, 0.2]])
     support = lambda closed: jax.jit(lambda a: problem.rule.support(problem.model, a, S, closed).value)(jnp.array([1.0, -1.5]))
     value, near = support(False), support(True)
