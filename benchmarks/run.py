@@ -78,8 +78,9 @@ def stepper(level, width: int, runs: int):
     import numpy as np
 
     import sgdlimits as sl
+    from sgdlimits.kernel.base import Span
     from sgdlimits.kernel.choose import kernel_for
-    from sgdlimits.level import process as loop
+    from sgdlimits.level.march import set_out
     from sgdlimits.random import Stream
 
     problem = sl.presets.phase_retrieval(width=width, lr=0.05 * width)
@@ -87,8 +88,8 @@ def stepper(level, width: int, runs: int):
     starts = start.sample(problem, runs=runs)
     engine = level.bind(problem, start, jax.tree.map(lambda leaf: leaf[0], starts))
     process, size = engine.process, engine.dt or engine.tick
-    carry, stream = loop._set_out(process, None, process.start(starts)), Stream.of(0, np.arange(runs))
-    span = lambda n: loop.Span(*(np.asarray(number) for number in (0, n * process.block, 0.0, size)))
+    carry, stream = set_out(process, None, process.start(starts)), Stream.of(0, np.arange(runs))
+    span = lambda n: Span(*(np.asarray(number) for number in (0, n * process.block, 0.0, size)))
     kernel = kernel_for(process, None, carry)
     call = lambda n: kernel.advance(carry, stream.seed, stream.runs, span(n))
     return call, process.block * runs, size * level.d

@@ -34,6 +34,8 @@ class Expectation(Part):
 
     needs: ClassVar[str] = ""
     closed_covariance: ClassVar[bool] = False
+    factored: ClassVar[bool] = True
+    """Whether the risk of a factor is another sum than that of the overlaps."""
 
     def suits(self, model: Model) -> bool:
         """Whether the model is of the kind that this rule is made for."""

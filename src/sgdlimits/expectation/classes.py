@@ -56,6 +56,8 @@ class ClassRule(Expectation):
     Label noise enters the cross-entropy linearly, so that its part of every moment is a product of slopes of the network.
     """
 
+    factored = False
+
     def suits(self, model):
         unit = model.network.activation
         labels, loss = isinstance(model.target.readout, ClassLabels), isinstance(model.loss, CrossEntropy)

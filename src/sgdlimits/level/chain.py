@@ -202,7 +202,13 @@ class FrameChain(Process):
     def statistics(self, state: Frame) -> Overlaps:
         return runs_first(overlaps_of(state, self.frame)).arranged(self.problem.algorithm.names)
 
+    @property
+    def plain(self) -> bool:
+        return not self.problem.rule.factored
+
     def risk(self, state: Frame, stats: Overlaps) -> Float[Array, " runs"]:
+        if self.plain:
+            return super().risk(state, stats)
         model, rows = self.problem.model, rows_of(state.names, STUDENT, self.problem.network.width)
         fixed = jnp.concatenate([self.frame, jnp.zeros((model.teachers, model.width))], axis=1)
         T = state.T if len(state.names) == 1 else _triangular(state.T[:, rows])

@@ -23,7 +23,7 @@ class Condition(Part):
     """When a run stops: a function of its statistics, and of what was remembered of its start.
 
     A condition implements `margin`, and `begin` where it compares with the start, both for one run without a batch axis, as
-    pure JAX functions. Levels call `begin_runs` once and `stop_runs` after each step.
+    pure JAX functions. Levels call `set_out` or `begin_runs` once and `stop_runs` after each step.
     """
 
     def begin(self, problem: Problem, stats: PyTree) -> PyTree:
@@ -37,6 +37,11 @@ class Condition(Part):
     def __call__(self, problem: Problem, stats: PyTree, memory: PyTree) -> Bool[Array, ""]:
         """Whether the run should stop."""
         return reached(self.margin(problem, stats, memory))
+
+    def set_out(self, problem: Problem, stats: PyTree, risk: Float[Array, ""] | None) -> tuple[PyTree, Bool[Array, ""]]:
+        """What to remember of the start of one run, and whether it stops there; its risk where that is known already."""
+        memory = self.begin(problem, stats)
+        return memory, self(problem, stats, memory)
 
     def guard(self, process: Any, state: PyTree, memory: PyTree, closed: bool = False) -> Support | None:
         """A number of the state of one run, positive where it goes on and negative where it stops, by a lower bound around it.
@@ -87,6 +92,11 @@ class Exits(Condition):
 
     def begin(self, problem, stats):
         return exit_risk(problem.risk(stats), problem.floor, self.threshold)
+
+    def set_out(self, problem, stats, risk):
+        risk = problem.risk(stats) if risk is None else risk
+        memory = exit_risk(risk, problem.floor, self.threshold)
+        return memory, reached(memory - risk)
 
     def margin(self, problem, stats, memory):
         return memory - problem.risk(stats)

@@ -38,7 +38,7 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.random import Stream
 from sgdlimits.statistics.trees import one_of
 
-CALL_SECONDS = 0.3
+CALL_SECONDS = 0.1
 """How long one call of the compiled loop should take: progress, Ctrl-C and dropping ended runs happen between calls."""
 COMPILE_SECONDS = 3.0
 """What compiling the loop for another number of runs takes at least."""
@@ -97,7 +97,10 @@ class March(Journey):
 
     def __init__(self, process: Process, starts: PyTree, job: Job, segments: Segments, state=None) -> None:
         self.process, self.job, self.segments, self.total = process, job, segments, int(segments.counts.sum())
-        self.carry, self.base, self.first = set_out(process, job.until, process.start(starts)), 0, 0
+        begin = strong(process.start(starts))
+        self.shown = self._observed(begin) if job.begin_shown else None
+        risk = self.shown[1]["risk"] if self.shown is not None and process.plain else None
+        self.carry, self.base, self.first = set_out(process, job.until, begin, risk), 0, 0
         size = self.carry.moving.shape[0]
         self.runs = job.runs[np.minimum(np.arange(size), len(job.runs) - 1)].astype(np.uint32)
         self.here = np.arange(size)
@@ -114,7 +117,7 @@ class March(Journey):
 
     def legs(self) -> Legs:
         """Ticks, and the steps that it wants next. For these it is sent what was `Made`."""
-        shown = self._observed() if self.job.begin_shown else None
+        shown = self.shown
         yield Tick(self._share, (), {}) if shown is None else self._tick(shown)
         for count, size, t, rest in zip(*self.segments, strict=True):
             end = self.base + int(count)
@@ -122,7 +125,7 @@ class March(Journey):
                 late = self.stepping.costly and self.pace.seconds > self.pace.compiling
                 few = _few(np.asarray(self.carry.moving)) if late else None
                 if few is not None:
-                    shown = _scatter(shown, self._observed(), self.here)
+                    shown = _scatter(shown, self._observed(self.carry.state), self.here)
                     self._drop(few)
                     self.pace.restart()
                 made = yield Span(self.first, end - self.first, t + (self.first - self.base) * size, size)
@@ -130,7 +133,7 @@ class March(Journey):
                 self.pace.note(made.steps, made.seconds)
                 yield Tick(self._share)
             there = (yield Span(end, 1, t + count * size, rest)).carry if rest else self.carry
-            shown = _scatter(shown, self._observed(there), self.here)
+            shown = _scatter(shown, self._observed(there.state), self.here)
             self.base = self.first = end
             yield self._tick(shown)
 
@@ -149,10 +152,10 @@ class March(Journey):
         return Ends(status, np.where(end < 0, reached, self.segments.when(end - self.origin)))
 
     def in_full(self, first):
-        return first if self.outset is None else self._tick(self._observed(self.outset))
+        return first if self.outset is None else self._tick(self._observed(self.outset.state))
 
     def now(self):
-        return self._tick(self._observed(self._all()))
+        return self._tick(self._observed(self._all().state))
 
     def state(self):
         """With the numbers of steps up to the last saved time and up to now, between which nothing is lost."""
@@ -195,8 +198,8 @@ class March(Journey):
     def _look(self):
         return compiled(_observe, self.process, self.job.observe, quick=True)
 
-    def _observed(self, carry: Carry | None = None):
-        return jax.tree.map(np.asarray, self._look((carry or self.carry).state, np.array(len(self.job.runs))))
+    def _observed(self, state: PyTree):
+        return jax.tree.map(np.asarray, self._look(state, np.array(len(self.job.runs))))
 
     @property
     def _share(self) -> float:
@@ -252,24 +255,33 @@ def _made(marches: list[March], span: Span) -> list[Made]:
     return [Made(carry, steps, seconds) for carry in carries]
 
 
-def set_out(process: Process, until: Condition | None, state: PyTree) -> Carry:
-    """All runs at their first step; those that stop there have ended. Without a condition nothing is compiled."""
-    strong = lambda leaf: lax.convert_element_type(leaf, leaf.dtype) if getattr(leaf, "weak_type", False) else leaf
-    state = jax.tree.map(strong, state)  # weak types would compile twice
+def strong(state: PyTree) -> PyTree:
+    """Arrays of types that are not weak, with which all would be compiled twice."""
+    return jax.tree.map(
+        lambda leaf: lax.convert_element_type(leaf, leaf.dtype) if getattr(leaf, "weak_type", False) else leaf, state
+    )
+
+
+def set_out(process: Process, until: Condition | None, state: PyTree, risk: np.ndarray | None = None) -> Carry:
+    """All runs at their first step; those that stop there have ended. Their risk, where the problem's is known, saves time.
+
+    Without a condition nothing is compiled.
+    """
+    state = strong(state)
     runs = jax.tree.leaves(state)[0].shape[process.runs_axis]
     if until is None:
         return Carry(state, np.ones(runs, bool), np.zeros(runs, bool), np.full(runs, -1, np.int64), ())
-    memory, stopped = compiled(_begin, process, until, quick=True)(state, np.array(runs))
+    memory, stopped = compiled(_begin, process, until, quick=True)(state, risk, np.array(runs))
     return Carry(state, ~stopped, stopped, jnp.where(stopped, 0, -1).astype(jnp.int64), memory)
 
 
-def _begin(process: Process, until: Condition, state: PyTree, wanted: Array) -> tuple[PyTree, Bool[Array, " runs"]]:
-    def begin(state: PyTree):
-        stats = process.statistics(state)
-        memory = until.begin_runs(process.problem, stats)
-        return memory, until.stop_runs(process.problem, stats, memory)
+def _begin(process: Process, until: Condition, state: PyTree, risk: Any, wanted: Array) -> tuple[PyTree, Bool[Array, " runs"]]:
+    def begin(start: tuple[PyTree, Any]):
+        state, risk = start
+        problem = process.problem
+        return until.over_runs(problem, lambda one: until.set_out(problem, *one), (process.statistics(state), risk))
 
-    return in_groups(begin, process.together, wanted, state)
+    return in_groups(begin, process.together, wanted, (state, risk))
 
 
 def _observe(process: Process, observe: Observe, state: PyTree, wanted: Array) -> tuple[PyTree, dict[str, Array]]:

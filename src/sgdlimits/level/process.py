@@ -53,6 +53,11 @@ class Process(eqx.Module):
         """The population risk of the states, which have these statistics."""
         return self.problem.over_runs(self.problem.risk, stats)
 
+    @property
+    def plain(self) -> bool:
+        """Whether that is the risk of the problem at these statistics, which conditions look at."""
+        return True
+
     def support(self, state: PyTree, closed: bool = False) -> Support | None:
         """A lower bound of the risk around the state of one run, where one is known: see `Expectation.support`."""
         return None

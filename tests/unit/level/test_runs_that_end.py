@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
+from sgdlimits.level.march import set_out
+from sgdlimits.random import Stream
 
 
 @pytest.mark.parametrize("level", [sl.SGD(60), sl.Chain(60), sl.SDE(60), sl.ODE()], ids=lambda level: level.name)
@@ -132,3 +134,21 @@ def test_interruption_between_batches_keeps_the_finished_ones(monkeypatch):
 def test_a_time_that_rounds_to_the_start_is_saved_as_the_start():
     data = sl.simulate(sl.presets.phase_retrieval(), sl.Chain(30), sl.RandomInit(30), t_max=1, runs=2, save=[0.001, 1.0])
     assert data.t.values.tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("level", [sl.Chain(60), sl.SGD(60)], ids=lambda level: level.name)
+@pytest.mark.parametrize("preset", ["phase_retrieval", "binary_mixture"])
+def test_a_risk_that_is_known_is_that_from_which_runs_set_out(level, preset):
+    """Chains of squares show a risk of their factor; conditions look at that of the statistics, which all others show."""
+    problem, until, start = getattr(sl.presets, preset)(), sl.exits(0.5), sl.RandomInit(60)
+    engine, stream = level.bind(problem, start, None), Stream.of(1, np.arange(16))
+    process = engine.process
+    state = process.start(engine.starts(start, stream))
+    risk = np.asarray(process.risk(state, process.statistics(state)))
+    alone = set_out(process, until, state)
+    assert not np.asarray(alone.stopped).any()
+    assert process.plain == ((level.name, preset) != ("chain", "phase_retrieval"))
+    if process.plain:
+        known = set_out(process, until, state, risk)
+        np.testing.assert_allclose(known.memory, alone.memory, rtol=1e-14)
+        assert np.asarray(set_out(process, until, state, np.full(16, float(problem.floor))).stopped).all()
