@@ -73,7 +73,10 @@ def seconds_per(call: Callable[[int], object], start: int = 1) -> float:
 
 
 def stepper(level, width: int, runs: int):
-    """A function that advances `runs` runs by n steps of the level's process, and how many samples a step stands for."""
+    """A function that advances runs, or a few more to fill their last group, by n blocks of steps of the level's process.
+
+    With it how many steps a block has, of all runs, and how many samples a step stands for.
+    """
     import jax
     import numpy as np
 
@@ -85,9 +88,10 @@ def stepper(level, width: int, runs: int):
 
     problem = sl.presets.phase_retrieval(width=width, lr=0.05 * width)
     start = sl.RandomInit(level.d)
-    starts = start.sample(problem, runs=runs)
-    engine = level.bind(problem, start, jax.tree.map(lambda leaf: leaf[0], starts))
+    engine = level.bind(problem, start, jax.tree.map(lambda leaf: leaf[0], start.sample(problem, runs=1)))
     process, size = engine.process, engine.dt or engine.tick
+    runs = -(-runs // (process.together or 1)) * (process.together or 1)
+    starts = start.sample(problem, runs=runs)
     carry, stream = set_out(process, None, process.start(starts)), Stream.of(0, np.arange(runs))
     span = lambda n: Span(*(np.asarray(number) for number in (0, n * process.block, 0.0, size)))
     kernel = kernel_for(process, None, carry)
