@@ -41,6 +41,7 @@ def main() -> None:
     figures["200 saves over 2"] = cost_of_saves()
     figures["chain steps that an SDE step costs"] = break_even(widths)
     figures["spectrum"] = spectra()
+    figures["memory"] = memory()
     figures["start-up"] = start_up()
     show(figures)
     if arguments.json:
@@ -313,6 +314,22 @@ def compare_with_plain_loops() -> dict[str, float]:
     return best
 
 
+STREAM = """
+import resource
+import sgdlimits as sl
+problem, start = sl.presets.phase_retrieval(width=5, lr=0.2), sl.RandomInit(1000)
+for piece in sl.stream(problem, sl.Chain(1000), start, t_max=1, runs={}, save=200):
+    pass
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def memory() -> dict[str, float]:
+    """The most GiB of a process that streams runs of p = 5 with 200 saved times; of one run, for what is always there."""
+    spent = lambda runs: subprocess.run([sys.executable, "-c", STREAM.format(runs)], check=True, capture_output=True).stdout
+    return {f"{runs:,} runs": int(spent(runs)) / 2**20 for runs in (1, 100_000)}
+
+
 # --- start-up -------------------------------------------------------------------------------------------------------------
 
 
@@ -378,6 +395,9 @@ def show(figures: dict) -> None:
         print(f"  p = {width:2d}: {ratio:.1f}")
     print("\nSpectrum of a Hessian, milliseconds")
     for name, value in figures["spectrum"].items():
+        print(f"  {name:20s} {value:10.2f}")
+    print("\nMemory of a stream of runs of p = 5 with 200 saved times, GiB")
+    for name, value in figures["memory"].items():
         print(f"  {name:20s} {value:10.2f}")
     print("\nStart-up, CPU seconds of a fresh process, import included")
     for name, value in figures["start-up"].items():
