@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -10,11 +9,11 @@ import numpy as np
 from sgdlimits.equations.base import Row, number, over, spelt, times, total
 from sgdlimits.equations.frame import Setting, has_noise, one
 from sgdlimits.errors import is_traced
-from sgdlimits.model.activation import ACTIVATIONS, Activation, Erf, FunctionActivation, PiecewiseLinear, Polynomial
-from sgdlimits.model.loss import CrossEntropy, FunctionLoss, Loss, SoftmaxCrossEntropy, SquaredLoss
+from sgdlimits.model.activation import ACTIVATIONS, Activation, Erf, PiecewiseLinear, Polynomial
+from sgdlimits.model.loss import CrossEntropy, FunctionLoss, SoftmaxCrossEntropy, SquaredLoss
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.sample import Model
-from sgdlimits.model.target import ClassLabels, CommitteeReadout, FunctionReadout, QuadraticReadout, Readout
+from sgdlimits.model.target import ClassLabels, CommitteeReadout, FunctionReadout, QuadraticReadout
 
 
 def mean(inside: str) -> str:
@@ -31,41 +30,26 @@ def called(fn: Any) -> str:
 # --- activations -------------------------------------------------------------------------------------------------------------
 
 
-@singledispatch
 def any_unit(activation: Activation, x: str = "x") -> str:
     """An activation of a letter."""
-    return rf"{called(getattr(activation, 'fn', activation)) or 's'}({x})"
-
-
-@any_unit.register
-def _(activation: FunctionActivation, x: str = "x") -> str:
+    match activation:
+        case Erf(scale=scale):
+            inside = rf"{x}/\sqrt{{2}}" if activation == ACTIVATIONS["erf"] else times(scale, x)
+            return rf"\operatorname{{erf}}({inside})"
+        case PiecewiseLinear(left=0.0, right=1.0):
+            return rf"\max(0, {x})"
+        case PiecewiseLinear(left=left, right=right):
+            odd, even = (right + left) / 2, (right - left) / 2
+            return total([times(odd, x) if odd else "", times(even, f"|{x}|") if even else ""])
+        case Polynomial(coefficients=coefficients):
+            base = f"({x})" if "^" in x else x
+            power = lambda n: "" if n == 0 else x if n == 1 else rf"{base}^{{{n}}}"
+            return total([times(c, power(n)) for n, c in enumerate(coefficients) if c][::-1])
     if activation == ACTIVATIONS["tanh"]:
         return rf"\tanh({x})"
     if activation == ACTIVATIONS["sigmoid"]:
         return rf"\frac{{1}}{{1 + e^{{-{x}}}}}"
-    return rf"{called(activation.fn) or 's'}({x})"
-
-
-@any_unit.register
-def _(activation: Erf, x: str = "x") -> str:
-    inside = rf"{x}/\sqrt{{2}}" if activation == ACTIVATIONS["erf"] else times(activation.scale, x)
-    return rf"\operatorname{{erf}}({inside})"
-
-
-@any_unit.register
-def _(activation: PiecewiseLinear, x: str = "x") -> str:
-    if (activation.left, activation.right) == (0.0, 1.0):
-        return rf"\max(0, {x})"
-    odd, even = (activation.right + activation.left) / 2, (activation.right - activation.left) / 2
-    return total([times(odd, x) if odd else "", times(even, f"|{x}|") if even else ""])
-
-
-@any_unit.register
-def _(activation: Polynomial, x: str = "x") -> str:
-    base = f"({x})" if "^" in x else x
-    power = lambda n: "" if n == 0 else x if n == 1 else rf"{base}^{{{n}}}"
-    terms = [times(c, power(n)) for n, c in enumerate(activation.coefficients) if c]
-    return total(terms[::-1])
+    return rf"{called(getattr(activation, 'fn', activation)) or 's'}({x})"
 
 
 def units(activation: Activation) -> list[Row]:
@@ -84,35 +68,20 @@ def units(activation: Activation) -> list[Row]:
 # --- losses, networks, labels ------------------------------------------------------------------------------------------------
 
 
-@singledispatch
-def any_loss(loss: Loss) -> str:
-    """A loss of f and y."""
-    return rf"\operatorname{{{spelt(type(loss).__name__)}}}(f, y)"
-
-
-@any_loss.register
-def _(loss: SquaredLoss) -> str:
-    return times(loss.weight, r"\left(f - y\right)^{2}")
-
-
-@any_loss.register
-def _(loss: CrossEntropy) -> str:
-    return r"\log\left(1 + e^{f}\right) - y f"
-
-
-@any_loss.register
-def _(loss: SoftmaxCrossEntropy) -> str:
-    return r"\log \sum_{o} e^{f_{o}} - f_{y}"
-
-
-@any_loss.register
-def _(loss: FunctionLoss) -> str:
-    return rf"{called(loss.fn) or 'L'}(f, y)"
-
-
 def loss(model: Model) -> Row:
     """The loss."""
-    return Row(r"\ell(f, y)", any_loss(model.loss))
+    match model.loss:
+        case SquaredLoss(weight=weight):
+            text = times(weight, r"\left(f - y\right)^{2}")
+        case CrossEntropy():
+            text = r"\log\left(1 + e^{f}\right) - y f"
+        case SoftmaxCrossEntropy():
+            text = r"\log \sum_{o} e^{f_{o}} - f_{y}"
+        case FunctionLoss(fn=fn):
+            text = rf"{called(fn) or 'L'}(f, y)"
+        case other:
+            text = rf"{called(type(other))}(f, y)"
+    return Row(r"\ell(f, y)", text)
 
 
 def network(setting: Setting) -> Row:
@@ -131,45 +100,28 @@ def network(setting: Setting) -> Row:
     return Row(f"f{output}", times(setting.share, r"\sum_{m=1}^{p}", weight, unit) + bias)
 
 
-@singledispatch
-def any_label(readout: Readout, k: int) -> str:
-    """A label without its noise."""
-    return rf"\operatorname{{{spelt(type(readout).__name__)}}}(\lambda^{{*}})"
-
-
-@any_label.register
-def _(readout: CommitteeReadout, k: int) -> str:
-    weight = "" if readout.second is None else "a^{*}_{r}"
-    if k == 1:
-        return times(weight, any_unit(readout.activation, r"\lambda^{*}_{1}"))
-    return times(over("k", k), r"\sum_{r=1}^{k}", weight, any_unit(readout.activation, r"\lambda^{*}_{r}"))
-
-
-@any_label.register
-def _(readout: QuadraticReadout, k: int) -> str:
-    return r"\sum_{r=1}^{k} \sum_{s=1}^{k} R_{rs} \lambda^{*}_{r} \lambda^{*}_{s}"
-
-
-@any_label.register
-def _(readout: FunctionReadout, k: int) -> str:
-    return rf"{called(readout.fn) or 'g'}(\lambda^{{*}}_{{1}}, \dots, \lambda^{{*}}_{{k}})"
-
-
-@any_label.register
-def _(readout: ClassLabels, k: int) -> str:
-    return "y_{c}"
-
-
 def label(model: Model) -> list[Row]:
     """The label, and the numbers in it."""
-    readout = model.target.readout
+    k, numbers = model.teachers, []
+    match model.target.readout:
+        case CommitteeReadout(activation=activation, second=second):
+            field, every = (r"\lambda^{*}_{1}", "") if k == 1 else (r"\lambda^{*}_{r}", r"\sum_{r=1}^{k}")
+            weight = "" if second is None else "a^{*}_{r}"
+            text = times(over("k", k), every, weight, any_unit(activation, field))
+            if second is not None and not is_traced(second):
+                numbers = [Row(rf"a^{{*}} = {number(second)}")]
+        case QuadraticReadout(R=R):
+            text = r"\sum_{r=1}^{k} \sum_{s=1}^{k} R_{rs} \lambda^{*}_{r} \lambda^{*}_{s}"
+            if not is_traced(R):
+                numbers = [Row(rf"R = {number(R)}")]
+        case FunctionReadout(fn=fn):
+            text = rf"{called(fn) or 'g'}(\lambda^{{*}}_{{1}}, \dots, \lambda^{{*}}_{{k}})"
+        case ClassLabels():
+            text = "y_{c}"
+        case other:
+            text = rf"{called(type(other))}(\lambda^{{*}})"
     noise = r"\sqrt{\Delta} z" if has_noise(model) else ""
-    rows = [Row("y", total([any_label(readout, model.teachers), noise]))]
-    if isinstance(readout, CommitteeReadout) and readout.second is not None and not is_traced(readout.second):
-        rows.append(Row(rf"a^{{*}} = {number(readout.second)}"))
-    if isinstance(readout, QuadraticReadout) and not is_traced(readout.R):
-        rows.append(Row(rf"R = {number(readout.R)}"))
-    return rows
+    return [Row("y", total([text, noise])), *numbers]
 
 
 # --- the law of the fields ---------------------------------------------------------------------------------------------------
