@@ -138,6 +138,11 @@ def root(inside: str) -> str:
     return rf"\sqrt{{{inside}}}"
 
 
+def power(letter: str, n: int) -> str:
+    """A power of a letter; nothing for the power 0."""
+    return "" if n == 0 else letter if n == 1 else rf"{letter}^{{{n}}}"
+
+
 def per_pi(value: float) -> str:
     """A number over pi.
 

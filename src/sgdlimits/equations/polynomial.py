@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.equations.base import Equations, Row, bracket, number, rate, times, total
+from sgdlimits.equations.base import Equations, Row, bracket, power, rate, times, total
 from sgdlimits.equations.frame import Setting, parameters, zero
 from sgdlimits.errors import is_traced
 from sgdlimits.model.activation import Polynomial
@@ -49,13 +49,7 @@ def averaged(terms: Terms, variance: Fraction, rho: Fraction) -> Terms:
         for t in range(i % 2, min(i, j) + 1, 2):
             if (j - t) % 2:
                 continue
-            ways = (
-                math.comb(i, t)
-                * math.comb(j, t)
-                * math.factorial(t)
-                * double_factorial(i - t - 1)
-                * double_factorial(j - t - 1)
-            )
+            ways = math.comb(i, t) * math.perm(j, t) * double_factorial(i - t - 1) * double_factorial(j - t - 1)
             found[t, (i - t) // 2, n] += coefficient * ways * variance ** ((i + j) // 2) * rho ** ((j - t) // 2)
     return {powers: coefficient for powers, coefficient in found.items() if coefficient}
 
@@ -85,11 +79,10 @@ def one_by_one(setting: Setting) -> Equations:
     mean = lambda terms: averaged(terms, variance, rho)
     first = product(layer, slope)
     G = added((2 * w, product(first, D)))
-    x, y = {(1, 0, 0): Fraction(1)}, {(0, 1, 0): Fraction(1)}
+    x, y = m, q = {(1, 0, 0): Fraction(1)}, {(0, 1, 0): Fraction(1)}
     fixed, field = mean(product(G, y)), mean(product(G, x))
     spread, noise = mean(product(G, G)), added((4 * w * w, mean(product(first, first))))
     ridge = r"\alpha" if not zero(algorithm.ridge) else ""
-    m, q = {(1, 0, 0): Fraction(1)}, {(0, 1, 0): Fraction(1)}
     if algorithm.sphere:
         half = lambda terms: added((-variance / 2, product(m, terms)))
         population = added((-1, fixed), (1, product(m, field)))
@@ -135,22 +128,14 @@ def _term(terms: Terms, before: str) -> str:
     times_out = 0
     while (divided := _by_one_minus_square(rest)) is not None:
         rest, times_out = divided, times_out + 1
-    letters = [_power(letter, power) for letter, power in zip("mqa", common, strict=True)]
-    if times_out:
-        letters.append(_power(r"\left(1 - m^{2}\right)", times_out))
+    letters = [*map(power, "mqa", common), power(r"\left(1 - m^{2}\right)", times_out)]
     if len(rest) == 1:
         return times(next(iter(rest.values())), before, *letters)
     ordered = sorted(rest.items(), key=lambda item: (sum(item[0]), item[0]))
     size = Fraction(math.gcd(*(c.numerator for c in rest.values())), math.lcm(*(c.denominator for c in rest.values())))
     size = size if ordered[0][1] > 0 else -size
-    inside = total(
-        times(c / size, *(_power(letter, power) for letter, power in zip("mqa", powers, strict=True))) for powers, c in ordered
-    )
+    inside = total(times(c / size, *map(power, "mqa", powers)) for powers, c in ordered)
     return times(size, before, *letters, bracket(inside))
-
-
-def _power(letter: str, power: int) -> str:
-    return "" if power == 0 else letter if power == 1 else rf"{letter}^{{{power}}}"
 
 
 def _by_one_minus_square(terms: Terms) -> Terms | None:
@@ -172,18 +157,17 @@ def _by_one_minus_square(terms: Terms) -> Terms | None:
 
 def derivative_means(student: Polynomial, teacher: Polynomial, C: str) -> list[Row]:
     """The means of the derivatives of polynomial units, of each order, as polynomials of the variance of the field."""
-    found = []
     degree = max(student.degree, teacher.degree)
-    for unit, index in ((student, "j"), (teacher, "r")):
-        for order in range(degree + 1):
-            found.append(Row(f"h_{{{order}{index}}}", _mean_of_derivative(unit, order, f"{C}_{{{index}{index}}}")))
-    return found
+    return [
+        Row(f"h_{{{order}{index}}}", _mean_of_derivative(unit, order, f"{C}_{{{index}{index}}}"))
+        for unit, index in ((student, "j"), (teacher, "r"))
+        for order in range(degree + 1)
+    ]
 
 
 def _mean_of_derivative(unit: Polynomial, order: int, v: str) -> str:
-    terms = []
-    for i, c in enumerate(unit.coefficients):
-        n = i - order
-        if c and n >= 0 and n % 2 == 0:
-            terms.append(times(c * math.perm(i, order) * double_factorial(n - 1), _power(v, n // 2)))
-    return total(terms) if terms else number(0)
+    return total(
+        times(c * math.perm(i, order) * double_factorial(i - order - 1), power(v, (i - order) // 2))
+        for i, c in enumerate(unit.coefficients)
+        if c and i >= order and (i - order) % 2 == 0
+    )

@@ -16,7 +16,7 @@ from functools import singledispatch
 
 import numpy as np
 
-from sgdlimits.equations.base import Row, arcsin, bracket, frac, number, per_pi, root, times, total
+from sgdlimits.equations.base import Row, arcsin, bracket, frac, number, per_pi, power, root, times, total
 from sgdlimits.equations.frame import Closed, Setting, one
 from sgdlimits.equations.polynomial import derivative_means
 from sgdlimits.equations.words import any_unit, gram, mean
@@ -173,9 +173,8 @@ def _(integrals: SmoothIntegrals, setting: Setting) -> list[Row] | None:
 
 def _mehler(c: Callable[[str, str], str], degree: int, up_m: int, up_n: int) -> str:
     """The mean of two derivatives of units as a sum over the powers of their covariance."""
-    power = lambda q: "" if q == 0 else c("m", "n") if q == 1 else f"{c('m', 'n')}^{{{q}}}"
     h = lambda index, order: f"h_{{{order}{index}}}"
-    terms = (
-        times(1 / math.factorial(q), power(q), h("m", q + up_m), h("n", q + up_n)) for q in range(degree + 1 - max(up_m, up_n))
+    return total(
+        times(1 / math.factorial(q), power(c("m", "n"), q), h("m", q + up_m), h("n", q + up_n))
+        for q in range(degree + 1 - max(up_m, up_n))
     )
-    return total(terms)

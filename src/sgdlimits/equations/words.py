@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sgdlimits.equations.base import Row, number, over, spelt, times, total
+from sgdlimits.equations.base import Row, number, over, power, spelt, times, total
 from sgdlimits.equations.frame import Setting, has_noise, one
 from sgdlimits.errors import is_traced
 from sgdlimits.model.activation import ACTIVATIONS, Activation, Erf, PiecewiseLinear, Polynomial
@@ -43,8 +43,7 @@ def any_unit(activation: Activation, x: str = "x") -> str:
             return total([times(odd, x) if odd else "", times(even, f"|{x}|") if even else ""])
         case Polynomial(coefficients=coefficients):
             base = f"({x})" if "^" in x else x
-            power = lambda n: "" if n == 0 else x if n == 1 else rf"{base}^{{{n}}}"
-            return total([times(c, power(n)) for n, c in enumerate(coefficients) if c][::-1])
+            return total([times(c, power(x if n == 1 else base, n)) for n, c in enumerate(coefficients) if c][::-1])
     if activation == ACTIVATIONS["tanh"]:
         return rf"\tanh({x})"
     if activation == ACTIVATIONS["sigmoid"]:
