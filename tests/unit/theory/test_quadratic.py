@@ -55,7 +55,7 @@ def test_largest_rates_are_where_the_plateau_ends_holds_and_the_solution_turns_u
                     plateau.plateau_rates(problem)
             else:
                 assert plateau.plateau_rates(problem).rho * sign > 0
-        at = plateau.of(width, teachers, largest.plateau, noise)
+        at = plateau.Numbers(width, teachers, largest.plateau, noise)
         assert abs(at.discriminant) < 1e-12
         lrs = np.linspace(0, largest.escape, 27)[1:-1]
         growth = [plateau.plateau_rates(network(width, teachers, lr, noise)).rho for lr in lrs]

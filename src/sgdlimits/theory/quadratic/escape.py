@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import digamma, roots_genlaguerre
 
 from sgdlimits.domain import checked, positive
-from sgdlimits.errors import BadInput, check_number
+from sgdlimits.errors import BadInput
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.theory.quadratic.plateau import Numbers, numbers, plateau_rates, plateau_risk
 
@@ -119,17 +119,11 @@ def norm_gain(problem: ProjectionProblem, norm: float = 1.0, *, corrector: bool 
     >>> round(norm_gain(problem, 1.0), 4), round(norm_gain(problem, 1.0, corrector=False), 4)
     (0.7129, 0.7071)
     """
-    check_number("norm", norm, above=0)
     at = numbers(problem, corrector)
     first, last = norm * (at.p + 2) / at.p, at.s
     if at.kappa == 0:
         return float((last / first) ** 0.5)
-    other = last + at.slope / (at.kappa * at.b)
-    if first >= other:
-        raise BadInput(
-            f"norm must be below {other * at.p / (at.p + 2):.6g}, from where norms diverge at lr = {at.lr:g}; got {norm:g}. "
-            "Give a smaller norm, or a smaller lr."
-        )
+    other = at.far(first)
     power = last / (2 * (1 + at.kappa * (at.c + at.noise)))
     return exp(power * log(last * (other - first) / (first * (other - last))))
 

@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, check_number, check_share
+from sgdlimits.domain import checked, many, positive
+from sgdlimits.errors import BadInput, check_share
 from sgdlimits.problem.presets import quadratic_network
 from sgdlimits.start import OrthogonalInit
 from sgdlimits.theory.first_passage import passage_times
-from sgdlimits.theory.quadratic.plateau import limits, of
+from sgdlimits.theory.quadratic.plateau import largest_lr
 
 TOLERANCE = 1e-8
 """Of the solver."""
@@ -69,7 +69,7 @@ class _Runs(NamedTuple):
         return q[..., : self.k].sum(-1) + (self.p - self.k) * q[..., self.k]
 
 
-@checked(arrays=True, threshold=check_share)
+@checked(lr=many(positive), spread=positive, threshold=check_share)
 def halving_time(
     width: int,
     teachers: int,
@@ -98,20 +98,16 @@ def halving_time(
     >>> print(halving_time(3, 3, [0.1, 0.3, 0.6], starts=4).mean(-1).round(1))
     [57.2 32.8  inf]
     """
-    at, lr = of(width, teachers, 0.0, noise), np.asarray(lr, float)
-    check_number("spread", spread, above=0)
-    if not (np.isfinite(lr).all() and (lr > 0).all()):
-        raise BadInput(f"lr must hold finite numbers above 0; got {lr.tolist()}. Give such numbers.")
-    law, students = OrthogonalInit(float(spread)), quadratic_network(at.p, at.k)
-    M = law.sample(students, runs=starts, seed=seed).M
+    lr = np.asarray(lr, float)
+    M = OrthogonalInit(float(spread)).sample(quadratic_network(width, teachers), runs=starts, seed=seed).M
     m = np.linalg.svd(np.asarray(M), compute_uv=False)
     lrs = np.repeat(lr.ravel(), len(m))
-    runs = _Runs(at.p, at.k, m.shape[1], at.noise, lrs)
+    runs = _Runs(width, teachers, m.shape[1], float(noise), lrs)
     state = np.concatenate([np.ones((lrs.size, runs.k + 1)), np.tile(m, (lr.size, 1))], axis=1)
-    longest = PATIENCE * at.k * (2 + abs(np.log(spread)))
-    level = at.noise + (1 - threshold) * (runs.risk(state) - at.noise)
+    longest = PATIENCE * teachers * (2 + abs(np.log(spread)))
+    level = runs.noise + (1 - threshold) * (runs.risk(state) - runs.noise)
     times = passage_times(runs.slope, runs.risk, state, level, longest, TOLERANCE)
-    return (times * at.p / (8 * lrs)).reshape(*lr.shape, len(m))
+    return (times * width / (8 * lrs)).reshape(*lr.shape, len(m))
 
 
 @checked(threshold=check_share)
@@ -142,7 +138,7 @@ def optimal_lr(
     >>> round(optimal_lr(3, 3, starts=4), 2)
     0.27
     """
-    largest = limits(of(width, teachers, 0.0, noise))
+    largest = largest_lr(width, teachers, noise)
     top = min(largest.escape, largest.solution) if learns else largest.escape
     if top <= 0:
         raise BadInput(f"{width} students cannot learn {teachers} teachers to the end. Leave learns out, or use more students.")

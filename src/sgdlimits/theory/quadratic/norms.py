@@ -22,7 +22,7 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, check_number
+from sgdlimits.errors import BadInput
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.theory.quadratic.plateau import Numbers, numbers
 
@@ -53,7 +53,6 @@ def norm_learning(problem: ProjectionProblem, t, norm: float = 1.0, *, corrector
     >>> norm_learning(problem, [0.0, 3.0, 300.0], norm=0.1).round(4)
     array([0.1   , 0.1995, 0.6597])
     """
-    check_number("norm", norm, above=0)
     at, t = numbers(problem, corrector), np.asarray(t, float)
     if not (t >= 0).all():
         raise BadInput("t must not be negative. Give times from the start on.")
@@ -96,10 +95,7 @@ def student_overlaps(problem: ProjectionProblem, t, Q) -> np.ndarray:
 
 def _settled(at: Numbers, first: float, time: float) -> float:
     """s after `time` in units of p/8 lr: the three logarithms, with x = -log((s - s1)/(s0 - s1)) as the unknown."""
-    low, root = at.s, at.slope
-    high = low + root / (at.kappa * at.b)
-    if first >= high:
-        raise BadInput(f"norm must be below {high * at.p / (at.p + 2):.6g}, from where norms diverge. Give a smaller norm.")
+    low, high, root = at.s, at.far(first), at.slope
     if first == low or time == 0:
         return first
     place = lambda x: low + (first - low) * np.exp(-x)

@@ -22,7 +22,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, check_count, check_number
+from sgdlimits.errors import BadInput
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.problem.recognise import QuadraticNetwork, quadratic_network
 
@@ -62,6 +62,16 @@ class Numbers(QuadraticNetwork):
         """The norm on the plateau, over that at small learning rates."""
         return 2 * (1 + self.kappa * (self.c + self.noise)) / (1 + 2 * self.kappa + self.slope)
 
+    def far(self, first: float) -> float:
+        """The larger root of h, or `BadInput` where students start beyond it, at `first`, and their norms diverge."""
+        far, unit = self.s + self.slope / (self.kappa * self.b), self.p / (self.p + 2)
+        if first >= far:
+            raise BadInput(
+                f"norm must be below {far * unit:.6g}, from where norms diverge at lr = {self.lr:g}; got {first * unit:g}. "
+                "Give a smaller norm, or a smaller lr."
+            )
+        return far
+
 
 class PlateauRates(NamedTuple):
     """Growth of the overlaps with teachers, decay of those between students and of the mean norm, each per unit of t."""
@@ -89,13 +99,6 @@ def numbers(problem: ProjectionProblem, corrector: bool = True) -> Numbers:
         name = getattr(problem, "name", type(problem).__name__)
         raise BadInput(f"problem must be a quadratic network; got {name}. Take presets.quadratic_network.")
     return Numbers(*found) if corrector else Numbers(*found)._replace(lr=0.0)
-
-
-def of(width: int, teachers: int, lr: float = 0.0, noise: float = 0.0) -> Numbers:
-    """Checked numbers."""
-    check_number("lr", lr, at_least=0)
-    check_number("noise", noise, at_least=0)
-    return Numbers(check_count("width", width), check_count("teachers", teachers), float(lr), float(noise))
 
 
 @checked
@@ -154,7 +157,7 @@ def largest_lr(width: int, teachers: int, noise: float = 0.0) -> LargestRates:
     >>> [round(lr, 4) for lr in largest_lr(3, 3)], [round(lr, 4) for lr in largest_lr(6, 3)]
     ([0.4624, 0.45, 0.45], [1.136, 1.1077, 0.9])
     """
-    return limits(of(width, teachers, 0.0, noise))
+    return limits(Numbers(width, teachers, 0.0, float(noise)))
 
 
 def limits(at: Numbers) -> LargestRates:
@@ -175,7 +178,7 @@ def fastest_escape_lr(width: int, teachers: int, noise: float = 0.0) -> float:
     >>> [round(fastest_escape_lr(width, 3) / width, 4) for width in (3, 6, 100)]
     [0.0982, 0.1204, 0.1848]
     """
-    at = of(width, teachers, 0.0, noise)
+    at = Numbers(width, teachers, 0.0, float(noise))
     C = at.c + at.noise
     half, square = at.b * at.c - C, at.b * (1 + at.c) - 2
     s = (half + sqrt(half**2 + square * ((1 + at.c) * C - 2 * at.c))) / square
