@@ -9,7 +9,7 @@ import jax
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.analysis.localizability import Localizability, measure
-from sgdlimits.domain import checked, positive, problem as a_problem
+from sgdlimits.domain import checked, positive, problem as a_problem, whole
 from sgdlimits.errors import BadInput
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import add
@@ -69,6 +69,7 @@ class EffectiveDynamics:
         self._need_limit("Sigma")
         return float(self.regime == CRITICAL) * self._one().covariance(stats)
 
+    @checked(states=whole(), samples=whole(at_least=16))
     def localizability(
         self,
         dimensions: tuple[int, ...] = (100, 1000, 10**4, 10**5),

@@ -12,8 +12,8 @@ import xarray as xr
 
 from sgdlimits.analysis.exit_times import exit_times
 from sgdlimits.analysis.summary import Estimate, summarise
-from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, CensoredWarning, check_count
+from sgdlimits.domain import checked, whole
+from sgdlimits.errors import BadInput, CensoredWarning
 from sgdlimits.level import ODE, SDE, SGD, Chain
 from sgdlimits.level.condition import exits
 from sgdlimits.problem.projection import ProjectionProblem
@@ -117,7 +117,7 @@ class ExitTable:
             yield "The noise at this d carried those across; it vanishes as d grows."
 
 
-@checked(threshold=None)
+@checked(threshold=None, sgd_runs=whole(at_least=0))
 def exit_table(
     problem: ProjectionProblem,
     d: int,
@@ -150,7 +150,6 @@ def exit_table(
     ['chain', 'SDE', 'ODE', 'annealed (47)', 'quenched (46)']
     """
     at = setting(problem, d, threshold)
-    sgd_runs = check_count("sgd_runs", sgd_runs, at_least=0)
     levels = {"SGD": (SGD(at.d), sgd_runs), "chain": (Chain(at.d), runs), "SDE": (SDE(at.d), runs), "ODE": (ODE(), runs)}
     if not np.isfinite(at.slow):
         levels = {"chain": (Chain(at.d), min(runs, STAY))}

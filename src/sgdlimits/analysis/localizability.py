@@ -118,14 +118,12 @@ def measure(
     given, dimensions = dimensions, tuple(sorted({check_count("d", d) for d in dimensions}))
     if len(dimensions) < 3:
         raise BadInput(f"dimensions must hold at least three; got {list(given)}. Give, say, (100, 1000, 10**4, 10**5).")
-    remedy = "Take fewer samples or states."
-    check_room([("states", check_count("states", states)), ("samples", check_count("samples", samples, at_least=16))], remedy)
+    check_room([("states", states), ("samples", samples)], "Take fewer samples or states.")
     laws = [one_sample(family(d)) for d in dimensions]
     if dimensions[0] < laws[0].span:
         raise BadInput(f"dimensions must be at least {laws[0].span}, that of all directions; got {dimensions[0]}. Give larger.")
-    states, seed = check_count("states", states), check_count("seed", seed, at_least=0)
     points = RandomInit(2 * laws[0].span, scale=1.0).sample(laws[0].problem, runs=states, seed=seed)
-    stream = Stream.of(seed, np.arange(-(-check_count("samples", samples, at_least=16) // 2)))
+    stream = Stream.of(seed, np.arange(-(-samples // 2)))
     sizes = [_sizes(law, points, law.draw(stream, jnp.asarray(float(d)))) for law, d in zip(laws, dimensions, strict=True)]
     names = laws[0].problem.names(one_of(points))
     together = jax.tree.map(lambda *leaves: np.stack(leaves), *sizes)

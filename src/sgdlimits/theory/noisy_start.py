@@ -114,10 +114,6 @@ def _linear(problem: ProjectionProblem, stats: Overlaps) -> tuple[Float[Array, "
     return jax.jacfwd(lambda M: problem.drift(there(M)).M.ravel())(jnp.ravel(stats.M)), problem.covariance(stats)[:n, :n]
 
 
-def _drift(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
-    return problem.drift(stats)
-
-
 def _settled(problem: ProjectionProblem, first: Overlaps) -> tuple[float, float]:
     """When norms and second layer have come to rest on the path with M = 0, and the rate at which M grows from there on."""
     linear = compiled(_linear, problem)
@@ -138,7 +134,7 @@ def _follow(problem: ProjectionProblem, first: Overlaps, times: np.ndarray) -> P
     """The path from `first`, with the growth of M along it and the noise that it has met."""
     p, n = first.width, first.M.size
     sizes = np.cumsum([p, p * p, n * n, n * n])
-    linear, drift_at = compiled(_linear, problem), compiled(_drift, problem)
+    linear, drift_at = compiled(_linear, problem), compiled(ProjectionProblem.drift, problem)
 
     def split(y):
         a, Q, growth, back, noise = np.split(y, sizes)

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 from sgdlimits.domain import checked, positive, whole
-from sgdlimits.errors import BadInput, check_number, check_share
+from sgdlimits.errors import BadInput, check_number
 from sgdlimits.theory.effective import barrier
 
 EXPONENT = 700.0
@@ -54,7 +54,7 @@ def recovery_time(snr: float, d: int, share: float = 0.5, lr: float = 1.0) -> Re
     >>> round(time.mean, 4), round(time.spread, 4)
     (1.0861, 0.2777)
     """
-    share, gap = check_share("share", share), snr - lr
+    gap = snr - lr
     if gap <= 0:
         return RecoveryTime(np.inf, np.nan)
     constant = np.log(share**2 * gap**2 / ((1 - share**2) * lr * snr)) + np.euler_gamma + np.log(2)

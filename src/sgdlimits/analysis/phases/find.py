@@ -11,7 +11,6 @@ from sgdlimits.analysis.origin import origin
 from sgdlimits.analysis.phases.rates import decay_rate, growth_rate, noise_sizes, signals, tail
 from sgdlimits.analysis.phases.result import PHASES, Phases, expected
 from sgdlimits.domain import checked
-from sgdlimits.errors import check_number
 from sgdlimits.level.base import DIVERGED
 from sgdlimits.trajectory.schema import check_form
 
@@ -84,7 +83,6 @@ def phases(dataset: xr.Dataset, *, band: float = 0.02, fall: float = 0.5, floor:
     """
     check_form(dataset)
     floor = dataset.attrs["floor"] if floor is None else floor
-    check_number("floor", floor)
     t = dataset.t.values
     runs = [_observed(dataset, run, floor) for run in range(dataset.sizes["run"])]
     spans = [_plateau(t[:seen], excess, band, fall) if seen else None for seen, excess in runs]

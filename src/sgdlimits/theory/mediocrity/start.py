@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sgdlimits.errors import check_count
 from sgdlimits.problem.presets import phase_retrieval
 from sgdlimits.start import RandomInit
 
@@ -59,7 +58,6 @@ def spread(width: int, d: int) -> Spread:
     >>> spread(3, 50).mean
     (3.0, 6.0)
     """
-    width, d = check_count("width", width), check_count("d", d)
     drawn = RandomInit(d).sample(phase_retrieval(width), runs=DRAWN, seed=0)
     M, Q = np.asarray(drawn.M), np.asarray(drawn.Q)
     off = ~np.eye(width, dtype=bool)

@@ -15,7 +15,7 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count, check_number, check_share
 from sgdlimits.gaussian.quadrature import overlap_rule
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.problem.recognise import phase_retrieval
+from sgdlimits.problem.recognise import PhaseRetrieval, phase_retrieval
 from sgdlimits.start import RandomInit
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import batch_of
@@ -80,16 +80,15 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
     quenched 1.471
     noisy 1.298
     """
-    formula = AVERAGES.get(average)
-    if formula is None:
+    if average not in AVERAGES:
         raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Give one of them.")
     if start is not None and average not in ("ode", "sde", "backward"):
         raise BadInput(f"start is for the averages ode, sde and backward; got it with {average!r}. Leave it out.")
 
     def one(d, T, m):
-        if average == "noisy_ode" and not _is_papers(problem):
+        if average == "noisy_ode" and not _papers(problem):
             return noisy_start.exit_law(problem, check_count("d", d), T).mean
-        at = setting(problem, d, T)
+        at, formula = setting(problem, d, T), AVERAGES[average]
         if m is None:
             return formula(at)
         check_number("start", m)
@@ -116,10 +115,10 @@ def exit_law(problem: ProjectionProblem, d: int, threshold: float, start: float 
     >>> print(law.quantile([0.1, 0.5, 0.9]).round(1))
     [45.4 47.7 51.3]
     """
-    found = phase_retrieval(problem)
-    if start is None and (found is None or found.p > 1 or not _is_papers(problem)):
+    found = _papers(problem)
+    if start is None and (found is None or found.p > 1):
         return noisy_start.exit_law(problem, d, threshold)
-    passage, m, weights, end = _passage(_one_unit(setting(problem, d, threshold), "exit_law"), start)
+    passage, m, weights, end = _passage(setting(problem, d, threshold), start, "exit_law")
     return passage.law(m, end, weights)
 
 
@@ -140,16 +139,16 @@ def ode_exit_time(problem: ProjectionProblem, stats: Overlaps, threshold: float,
     return times if many else times[0]
 
 
-def _is_papers(problem: ProjectionProblem) -> bool:
-    """Whether this is phase retrieval on the sphere with a fixed second layer."""
+def _papers(problem: ProjectionProblem) -> PhaseRetrieval | None:
+    """The numbers of phase retrieval on the sphere with a fixed second layer; None for another problem."""
     found = phase_retrieval(problem)
-    return found is not None and found.sphere and not found.trains_second
+    return found if found is not None and found.sphere and not found.trains_second else None
 
 
 def setting(problem: ProjectionProblem, d, threshold) -> Setting:
     """The numbers of a problem, or `BadInput` where it is not the paper's."""
-    found = phase_retrieval(problem)
-    if found is None or not _is_papers(problem):
+    found = _papers(problem)
+    if found is None:
         raise BadInput(
             "theory.mediocrity is about phase retrieval on the sphere with a fixed second layer. "
             "Give presets.phase_retrieval(width, lr, noise), ask for exit_law or average='noisy_ode', or simulate."
@@ -249,7 +248,7 @@ def sde_quenched(at: Setting) -> float:
 
 def backward(at: Setting, start: float | None = None) -> float:
     """Full drift and noise of one unit: the mean by the backward equation."""
-    passage, m, weights, end = _passage(_one_unit(at, "backward"), start)
+    passage, m, weights, end = _passage(at, start, "backward")
     mean = float(weights @ passage.mean(m, end))
     return mean if 0 < mean < np.inf else np.inf
 
@@ -278,12 +277,6 @@ def _sooner(at: Setting, time: float) -> float:
     return max(0.0, time - at.slow * float(np.log1p(noise_gain(at.p, at.lr, at.noise)))) if time < np.inf else np.inf
 
 
-def _one_unit(at: Setting, name: str) -> Setting:
-    if at.p > 1:
-        raise BadInput(f"{name} needs width 1, where one overlap is the whole state; got {at.p}. Use 'noisy_ode', or exit_law.")
-    return at
-
-
 def _starts(at: Setting, start: float | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Overlaps at the start and their weights: the exact law of a random start, or one start."""
     if start is not None:
@@ -301,7 +294,9 @@ def _linear_times(at: Setting, m: np.ndarray, pairs: np.ndarray | float = 0.0) -
     return mean_exit_time(m, np.sqrt(np.maximum(end, m**2)), mu, sigma2, at.p) * at.p / at.lr
 
 
-def _passage(at: Setting, start: float | None) -> tuple[FirstPassage, np.ndarray, np.ndarray, np.ndarray]:
+def _passage(at: Setting, start: float | None, name: str) -> tuple[FirstPassage, np.ndarray, np.ndarray, np.ndarray]:
+    if at.p > 1:
+        raise BadInput(f"{name} needs width 1, where one overlap is the whole state; got {at.p}. Use 'noisy_ode', or exit_law.")
     m, weights = _starts(at, start)
     end = np.sqrt(at.T + (1 - at.T) * m**2)
     drift = lambda m: np.sum(drift_parts(at.problem, m), axis=0)
