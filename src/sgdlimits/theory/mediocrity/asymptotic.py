@@ -32,8 +32,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import root
 
-from sgdlimits.domain import WIDTH, checked, not_negative
-from sgdlimits.theory.mediocrity.rates import as_numbers, max_lr
+from sgdlimits.theory.mediocrity.rates import as_numbers, formula, max_lr
 
 STEPS = 24
 """Steps in which the solution is followed from small learning rates on."""
@@ -49,7 +48,7 @@ class EndState(NamedTuple):
     excess_risk: np.ndarray
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def free_end(width, lr, noise) -> EndState:
     r"""Where the ODE ends when norms are free and the second layer is fixed at 1.
 
@@ -62,7 +61,7 @@ def free_end(width, lr, noise) -> EndState:
     return EndState(*np.vectorize(_free, otypes=[float] * 5)(*as_numbers(width, lr, noise)))
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def trained_end(width, lr, noise) -> EndState:
     r"""Where the ODE ends on the sphere when the second layer is trained too, at whatever rate.
 
@@ -75,7 +74,7 @@ def trained_end(width, lr, noise) -> EndState:
     return EndState(*np.vectorize(_trained, otypes=[float] * 5)(*as_numbers(width, lr, noise)))
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def free_max_lr(noise=0.0) -> np.ndarray:
     r"""The learning rate from which on one unit whose norm is free has no stable learnt state.
 
@@ -92,7 +91,7 @@ def free_max_lr(noise=0.0) -> np.ndarray:
     return np.where(noise < 4, oscillates, max_lr(1, noise))
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def plateau_series(width, lr, noise) -> tuple[np.ndarray, ...]:
     r"""The excess risk to second order in g: on the sphere, free, and on the sphere with a trained second layer.
 
@@ -175,7 +174,7 @@ class EndRates(NamedTuple):
     apart: np.ndarray
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def terminal_risk(a, lr: float, trained: bool = True) -> float:
     r"""The limit of :math:`\tau^2` times the risk without label noise: learning ends as a power law.
 
@@ -218,7 +217,7 @@ def terminal_risk(a, lr: float, trained: bool = True) -> float:
     return float((T**2 / 3 + np.trace(B @ B)) * (1 - 4 * g * alpha) / (1 - 6 * g * alpha))
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def end_rates(width, lr, noise, ratio=0.0) -> EndRates:
     r"""How fast the end is approached with label noise, :math:`g\Delta \ll 1`.
 
@@ -248,7 +247,7 @@ def end_rates(width, lr, noise, ratio=0.0) -> EndRates:
     )
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def second_only_risk(width) -> np.ndarray:
     r"""The excess risk when only the second layer is trained, as :math:`d\to\infty`.
 

@@ -11,13 +11,11 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import gammaincc
 
-from sgdlimits.domain import WIDTH, checked, not_negative
-from sgdlimits.theory.mediocrity.rates import as_numbers, linear_rates, noise_gain
-
-LOG_GRID = np.exp(np.arange(-40.0, 80.0, 0.1))
+from sgdlimits.theory.mediocrity.rates import as_numbers, formula, linear_rates, noise_gain
+from sgdlimits.theory.mediocrity.start import LOG_GRID, LOG_STEP
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def noise_delay(width, lr, noise, start) -> np.ndarray:
     r"""By how much noise delays the mean exit from a start, in the paper's time; negative where it makes the exit sooner.
 
@@ -46,7 +44,7 @@ def noise_delay(width, lr, noise, start) -> np.ndarray:
         return np.where(rate > 0, _log_loss(p, x) / (2 * rate), np.nan)
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def delayed_share(lr, noise=0.0) -> np.ndarray:
     r"""The share of random starts of one unit whose mean exit SGD's own noise delays, as :math:`d\to\infty`.
 
@@ -63,7 +61,7 @@ def _log_loss(p: np.ndarray, x: np.ndarray) -> np.ndarray:
     r""":math:`\log x - E\log|\sqrt x + \xi|^2`, from :math:`E\log X = \int_0^\infty (e^{-s} - E e^{-sX})\,ds/s`."""
     s = LOG_GRID
     transform = np.exp(-np.multiply.outer(x, s / (1 + 2 * s)) - np.multiply.outer(p, np.log1p(2 * s)) / 2)
-    return np.where(x > 0, np.log(x) - 0.1 * (np.exp(-s) - transform).sum(-1), -np.inf)
+    return np.where(x > 0, np.log(x) - LOG_STEP * (np.exp(-s) - transform).sum(-1), -np.inf)
 
 
 NEUTRAL = float(brentq(lambda x: float(_log_loss(np.array(1.0), np.array(x))), 0.1, 1.0))

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from sgdlimits.domain import WIDTH, checked, not_negative
-from sgdlimits.theory.mediocrity.rates import as_numbers, max_lr
+from sgdlimits.theory.mediocrity.rates import as_numbers, formula, max_lr
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def drift_correction(m, lr, noise=0.0) -> np.ndarray:
     r"""The coefficient of 1/d in the drift of the overlap m, per unit of t.
 
@@ -33,7 +32,7 @@ def drift_correction(m, lr, noise=0.0) -> np.ndarray:
     return m * (second - third + fourth)
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def plateau_correction(lr, noise) -> np.ndarray:
     r"""The coefficient c of 1/d in the plateau of one unit on the sphere, whose mean excess risk is :math:`R\,(1 + c/d)`.
 

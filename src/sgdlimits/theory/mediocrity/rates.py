@@ -25,6 +25,8 @@ from scipy.optimize import brentq
 from sgdlimits.domain import WIDTH, checked, not_negative
 from sgdlimits.errors import BadInput
 
+formula = checked(arrays=True, width=WIDTH, lr=not_negative)
+"""A function of numbers or of arrays of them; widths need not be whole, and learning rates may be zero."""
 TINY = 1e-150
 """Learning rates below this are zero, beside which no number of a formula can stand."""
 
@@ -36,7 +38,7 @@ class LinearRates(NamedTuple):
     Q: np.ndarray
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def linear_rates(width, lr, noise=0.0) -> LinearRates:
     r"""Rates at the saddle M = 0, Q = 1: :math:`\dot m_j = \omega_M m_j` and :math:`\dot Q_{jl} = -\omega_Q Q_{jl}`, (38)-(40).
 
@@ -54,7 +56,7 @@ def linear_rates(width, lr, noise=0.0) -> LinearRates:
     return LinearRates(4 - 2 * lr / p * crowding(p, noise), 8 / p * (1 - 8 * lr / p**2))
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def noise_gain(width, lr, noise=0.0) -> np.ndarray:
     r"""By how much SGD's own noise adds to the variance of the start's overlap: :math:`1/d` becomes :math:`(1 + \kappa)/d`.
 
@@ -78,7 +80,7 @@ def kick(p, noise):
     return 4 * (10 - 6 / p + 8 / p**2 + noise)
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def max_lr(width, noise=0.0) -> np.ndarray:
     r"""The learning rate from which on the saddle is stable and nothing is learnt, :math:`\omega_M = 0`.
 
@@ -91,7 +93,7 @@ def max_lr(width, noise=0.0) -> np.ndarray:
     return 2 * p / crowding(p, noise)
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def optimal_lr(width, noise=0.0) -> np.ndarray:
     r"""The learning rate that leaves the saddle after the fewest samples, appendix E.4: half of `max_lr`.
 
@@ -105,7 +107,7 @@ def optimal_lr(width, noise=0.0) -> np.ndarray:
     return max_lr(width, noise) / 2
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def minimal_samples(width, noise, d, threshold) -> np.ndarray:
     r"""Samples to exit at `optimal_lr` by the annealed formula, appendix E.4.
 
@@ -118,7 +120,7 @@ def minimal_samples(width, noise, d, threshold) -> np.ndarray:
     return d * crowding(p, noise) / 4 * np.log((p + 1) * (T * d + 1 - T) / (2 * p))
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def overparametrisation_gain(width, noise=0.0) -> np.ndarray:
     r"""How many times fewer samples width p needs than width 1, each at its `optimal_lr`, as :math:`d\to\infty`; E.4.
 
@@ -152,7 +154,7 @@ class LearntState(NamedTuple):
     excess_risk: np.ndarray
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def learnt_state(width, lr, noise=0.0) -> LearntState:
     r"""Where the full ODE ends: the fixed point with :math:`m\ne0` at which all students are alike.
 
@@ -165,7 +167,7 @@ def learnt_state(width, lr, noise=0.0) -> LearntState:
     return LearntState(*np.vectorize(_learnt, otypes=[float] * 3)(*as_numbers(width, lr, noise)))
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def asymptotic_excess_risk(width, lr, noise=0.0) -> np.ndarray:
     r"""The excess risk that remains when learning is over; at p = 1 it is (8), :math:`\gamma\Delta/(1-6\gamma)`.
 
@@ -179,7 +181,7 @@ def asymptotic_excess_risk(width, lr, noise=0.0) -> np.ndarray:
     return np.vectorize(_risk, otypes=[float])(*as_numbers(width, lr, noise))
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def usable_lr(width, noise=0.0) -> np.ndarray:
     r"""The learning rate up to which width learns better than one unit does: :math:`2p/(12+\Delta)`.
 
@@ -194,7 +196,7 @@ def usable_lr(width, noise=0.0) -> np.ndarray:
     return 2 * p / (12 + noise)
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def pair_max_lr(noise=0.0) -> np.ndarray:
     r"""The learning rate from which on two units do not stay alike: their learnt state is unstable.
 
@@ -213,7 +215,7 @@ def pair_max_lr(noise=0.0) -> np.ndarray:
     return 2 * np.vectorize(real, otypes=[float])(noise)
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def usable_optimal_lr(width, noise=0.0) -> np.ndarray:
     r"""The rate that leaves the saddle soonest among the usable ones.
 
@@ -225,7 +227,7 @@ def usable_optimal_lr(width, noise=0.0) -> np.ndarray:
     return np.minimum(optimal_lr(width, noise), usable_lr(width, noise))
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def usable_gain(width, noise=0.0) -> np.ndarray:
     r"""How many times fewer samples width p needs than one unit to leave the saddle, each at its `usable_optimal_lr`.
 
@@ -240,7 +242,7 @@ def usable_gain(width, noise=0.0) -> np.ndarray:
     return crowding(1.0, noise) * g * (2 - g * crowding(p, noise))
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative)
+@formula
 def lr_for_risk(width, noise, excess_risk) -> np.ndarray:
     """The largest learning rate up to `usable_lr` that ends at no more than this excess risk.
 

@@ -10,6 +10,9 @@ import numpy as np
 from sgdlimits.problem.presets import phase_retrieval
 from sgdlimits.start import RandomInit
 
+LOG_STEP = 0.1
+LOG_GRID = np.exp(np.arange(-40.0, 80.0, LOG_STEP))
+"""Where the transform of a positive number is summed for the mean of its logarithm, equally spaced in log s."""
 DRAWN = 8192
 """Starts behind the average of what has no quadrature: the part of a quenched time beyond second order, at p > 1."""
 
@@ -29,14 +32,14 @@ def mean_log_overlap(width: int, d: int) -> float:
     """
     if d == 1:
         return float(np.log(width))
-    s = np.exp(np.arange(-40.0, 80.0, 0.1))
+    s = LOG_GRID
     nodes, weights = np.polynomial.legendre.leggauss(200)
     reach = np.minimum(np.pi / 2, 14 / np.sqrt(d * np.array([1.0 + 0 * s, 1 + 2 * s])))
     angle = reach[..., None] * (nodes + 1) / 2
     square = np.sin(angle) ** 2
     bulk = np.exp((d - 2) / 2 * np.log1p(-np.minimum(square, 1 - 1e-16)) - d * np.stack([0 * s, s])[..., None] * square)
     whole, part = reach * (bulk @ weights)
-    return float(0.1 * (np.exp(-s) - (part / whole) ** width).sum())
+    return float(LOG_STEP * (np.exp(-s) - (part / whole) ** width).sum())
 
 
 class Spread(NamedTuple):
