@@ -17,6 +17,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Float
 
 from sgdlimits.domain import checked, not_negative
@@ -252,11 +253,7 @@ def hessian_spectrum(
 
 def tangent_basis(units: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "pn tangent"]:
     """An orthonormal basis of the changes of all units that keep their norms, p (n - 1) columns."""
-    p, n = units.shape
-    basis = np.zeros((p, n, p, n - 1))
-    for j, unit in enumerate(units):
-        basis[j, :, j] = np.linalg.svd(unit[None])[2][1:].T
-    return basis.reshape(p * n, p * (n - 1))
+    return scipy.linalg.block_diag(*(np.linalg.svd(unit[None])[2][1:].T for unit in units))
 
 
 def _root(left: np.ndarray, scale: float) -> np.ndarray:

@@ -112,26 +112,15 @@ def _(integrals: PiecewiseLinearIntegrals, setting: Setting) -> list[Row]:
     )
     C, rows = scaled(setting)
     c = lambda one, other: f"{C}_{{{one}{other}}}"
-    odds: Callable[[str, str], str]
-    evens: Callable[[str, str], str]
-    both: Callable[[str, str], str]
-    if (odd, even) == (other_odd, other_even):
-        odds, evens, both = (
-            lambda m, n, value=value: value for value in (number(odd**2), number(even**2), per_pi(2 * even**2))
-        )
-        mixed = bracket("L_{jmn} + L_{jnm}")
-        crossed = 2 * (odd * even) ** 2
-    else:
-        odds, evens = (lambda m, n: f"u_{{{m}}} u_{{{n}}}"), (lambda m, n: f"v_{{{m}}} v_{{{n}}}")
-        both, mixed = (lambda m, n: f"{TWO_PI} {evens(m, n)}"), bracket("u_{m} v_{n} L_{jmn} + u_{n} v_{m} L_{jnm}")
-        crossed = 2 * odd * even
-        rows = [
-            *rows,
-            Row("u_{j}", number(odd)),
-            Row("v_{j}", number(even)),
-            Row("u_{r}", number(other_odd)),
-            Row("v_{r}", number(other_even)),
-        ]
+    same = (odd, even) == (other_odd, other_even)
+    pair = lambda letter, value: lambda m, n: number(value**2) if same else f"{letter}_{{{m}}} {letter}_{{{n}}}"
+    odds, evens = pair("u", odd), pair("v", even)
+    both = lambda m, n: per_pi(2 * even**2) if same else f"{TWO_PI} {evens(m, n)}"
+    mixed = bracket("L_{jmn} + L_{jnm}" if same else "u_{m} v_{n} L_{jmn} + u_{n} v_{m} L_{jnm}")
+    crossed = 2 * (odd * even) ** 2 if same else 2 * odd * even
+    if not same:
+        values = {"u_{j}": odd, "v_{j}": even, "u_{r}": other_odd, "v_{r}": other_even}
+        rows = [*rows, *(Row(letter, number(value)) for letter, value in values.items())]
     J = [Row("J_{jjmn}", total([times(odd**2 + even**2, "K_{mn}"), times(crossed, mixed) if crossed else ""]))]
     if setting.model.width > 1:
         J += [Row("J_{jlmn}", NAMED), Row("s(x)", any_unit(setting.model.network.activation))]

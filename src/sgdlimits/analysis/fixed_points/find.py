@@ -267,6 +267,4 @@ def draw_starts(problem: Problem, count: int, seed: int) -> PyTree:
     else:
         drawn = {name: second(np.shape(directions.scalars[name])) for name in directions.trained}
         a = {**repeated(directions.scalars, count), **drawn}
-    M, Q = weights[:, :, :k] @ B.T, weights @ weights.swapaxes(1, 2)
-    overlaps: Any = Overlaps
-    return problem.from_overlaps(overlaps(a, M, Q))
+    return problem.from_overlaps(Overlaps(a, weights[:, :, :k] @ B.T, weights @ weights.swapaxes(1, 2)))
