@@ -70,8 +70,6 @@ def number(value: Any) -> str:
         rows = np.atleast_2d(np.asarray(value, float))
         lines = " \\\\ ".join(" & ".join(map(number, row)) for row in rows)
         return rf"\begin{{pmatrix}} {lines} \end{{pmatrix}}"
-    if isinstance(value, (bool, np.bool_)):
-        return rf"\text{{{value}}}"
     if not isinstance(value, Fraction) and not math.isfinite(value):
         return _decimal(value)
     exact, short = Fraction(value), Fraction(value).limit_denominator(LARGEST_DENOMINATOR)

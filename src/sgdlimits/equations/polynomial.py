@@ -106,12 +106,8 @@ def one_by_one(setting: Setting) -> Equations:
         second = on_sphere(second) if algorithm.sphere else second
         decay_a = times(-1, r"\gamma_{2}", ridge, "a") if ridge else ""
         ode.append(Row(rate("a"), total([_term(second, r"\gamma_{2}"), decay_a])))
-    numbers = [
-        row
-        for row in parameters(setting)
-        if row[1] not in ("p", "k", r"\sigma^{2}") and (not algorithm.sphere or row[1] != r"\alpha" or setting.trains_second)
-    ]
-    return Equations(tuple(ode), tuple(where), tuple(numbers))
+    hidden = {"p", "k", r"\sigma^{2}"} | ({r"\alpha"} if algorithm.sphere and not setting.trains_second else set())
+    return Equations(tuple(ode), tuple(where), tuple(row for row in parameters(setting) if row[1] not in hidden))
 
 
 def on_sphere(terms: Terms) -> Terms:

@@ -43,7 +43,9 @@ class Group:
 
 def find_symmetries(system: System, symmetries: str | Sequence[Callable], states: np.ndarray) -> Group:
     """The group of "auto" or of given generators; a given one must leave the drift at the states equivariant."""
-    given: Any = None if isinstance(symmetries, str) else symmetries
+    given = None if isinstance(symmetries, str) else list(symmetries)
+    if given == []:
+        return _generate([], system.size)
     matrices = _matrices(system, given)
     keep = _equivariant(system, matrices, states[:STATES])
     if given is not None and not all(keep):
@@ -125,8 +127,6 @@ def _matrices(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | None)
     """What each map, or each candidate, does to the free coordinates, which is linear."""
     axes = {name: axes for name, (axes, _) in system.problem.variables(system.like).items()}
     maps = candidates(system.like, axes) if maps is None else [jax.jit(each) for each in maps]
-    if not len(maps):
-        return []
     basis = system.batch(np.concatenate([np.zeros((1, system.size)), np.eye(system.size)]))
     ones = [one_of(basis, i) for i in range(system.size + 1)]
     images = [[g(one) for one in ones] for g in maps]
@@ -136,8 +136,6 @@ def _matrices(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | None)
 
 def _equivariant(system: System, matrices: Sequence[np.ndarray], states: np.ndarray) -> list[bool]:
     """For which g the drift has b(g x) = g b(x) at the states."""
-    if not len(matrices):
-        return []
     moved = np.concatenate([states @ g.T for g in matrices])
     b = system.drifts(np.concatenate([states, moved]))
     here, there = b[: len(states)], b[len(states) :].reshape(len(matrices), *states.shape)
