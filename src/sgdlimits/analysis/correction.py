@@ -33,6 +33,7 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.trees import batch_of
 from sgdlimits.trajectory.record import to_json
 
 TOLERANCE = 1e-5
@@ -70,7 +71,12 @@ def expansion(problem: Problem, start: Start | PyTree, t_max: float, *, save: in
     sgdlimits.trust : what it says about the ODE at a dimension
     sgdlimits.Chain : the exact law
     """
-    problem, point = _posed(problem, start, seed)
+    if not isinstance(problem, ProjectionProblem) or type(problem.algorithm) is not OnePassSGD:
+        rule = type(problem.algorithm).__name__ if isinstance(problem, ProjectionProblem) else type(problem).__name__
+        raise BadInput(f"the expansion in 1/d is for one-pass SGD on projections; got {rule}. Use Chain(d).")
+    point = as_start(start).one(problem, seed=seed)
+    problem.check(batch_of(jax.tree.map(np.asarray, point)))
+    problem = problem.refined(point)
     free = np.flatnonzero(problem.moves(point))
     n, times = free.size, np.linspace(0, t_max, save)
     slopes = compiled(_slopes, problem, point, jnp.asarray(free), quick=True)
@@ -179,16 +185,6 @@ def trust(problem: Problem, start: Start | PyTree, d: int, t_max: float, *, seed
 
     (off, where), (wide, where_spread) = largest(mean), largest(spread)
     return Trust(d, t_max, off, wide, where, where_spread, float(times[end - 1]) if wild.any() else None)
-
-
-def _posed(problem: Problem, start: Start | PyTree, seed: int) -> tuple[ProjectionProblem, Overlaps]:
-    """The problem with expectations that are fine enough, and the start of one run."""
-    if not isinstance(problem, ProjectionProblem) or type(problem.algorithm) is not OnePassSGD:
-        rule = type(problem.algorithm).__name__ if isinstance(problem, ProjectionProblem) else type(problem).__name__
-        raise BadInput(f"the expansion in 1/d is for one-pass SGD on projections; got {rule}. Use Chain(d).")
-    point = as_start(start).one(problem, seed=seed)
-    problem.check(jax.tree.map(lambda leaf: np.asarray(leaf)[None], point))
-    return problem.refined(point), point
 
 
 def _sizes(problem: ProjectionProblem, point: Overlaps, x: np.ndarray) -> np.ndarray:

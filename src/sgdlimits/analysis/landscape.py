@@ -123,7 +123,9 @@ class Hessian:
         d = check_count("d", d, at_least=n, remedy=f"These directions span {n} dimensions: give d of at least {n}.")
         if p * d > MOST_EIGENVALUES:
             raise BadInput(f"there would be {p * d} eigenvalues, more than {MOST_EIGENVALUES}. Give a smaller d.")
-        tangent = tangent_basis(self.units) if self.sphere else np.eye(p * n)
+        tangent = np.eye(p * n)
+        if self.sphere:  # changes of each unit that keep its norm
+            tangent = scipy.linalg.block_diag(*(np.linalg.svd(unit[None])[2][1:].T for unit in self.units))
         inside, outside = np.linalg.eigvalsh(tangent.T @ self.span @ tangent), np.linalg.eigvalsh(self.outside)
         counts = np.repeat([1, d - n], [inside.size, p])
         return spectrum_of(np.concatenate([inside, outside]), counts, tolerance)
@@ -249,11 +251,6 @@ def hessian_spectrum(
     if not isinstance(at, Hessian):
         raise BadInput("hessian_spectrum needs statistics; got Weights. Give Overlaps(a, u @ fixed.T, u @ u.T).")
     return at.spectrum(d, tolerance)
-
-
-def tangent_basis(units: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "pn tangent"]:
-    """An orthonormal basis of the changes of all units that keep their norms, p (n - 1) columns."""
-    return scipy.linalg.block_diag(*(np.linalg.svd(unit[None])[2][1:].T for unit in units))
 
 
 def _root(left: np.ndarray, scale: float) -> np.ndarray:

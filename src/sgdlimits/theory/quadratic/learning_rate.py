@@ -152,11 +152,6 @@ def optimal_lr(
         if not np.isfinite(times[best]):
             raise BadInput(f"no run from spread = {spread:g} gets to the threshold {threshold:g}. Give a smaller threshold.")
         low, high = lrs[best - 1], lrs[best + 1]
-    return _vertex(lrs[best], lrs[1] - lrs[0], times[best - 1 : best + 2])
-
-
-def _vertex(middle: float, step: float, values: np.ndarray) -> float:
-    """Where the parabola through three equidistant values has its minimum; the middle where one of them is infinite."""
-    left, here, right = values
+    middle, step, (left, here, right) = lrs[best], lrs[1] - lrs[0], times[best - 1 : best + 2]
     bend = left - 2 * here + right
-    return float(middle + step * (left - right) / (2 * bend)) if np.isfinite(bend) and bend > 0 else float(middle)
+    return float(middle + step * (left - right) / (2 * bend) if np.isfinite(bend) and bend > 0 else middle)
