@@ -122,27 +122,23 @@ def _second_rate(setting: Setting, name: str) -> str:
 
 
 def parameters(setting: Setting) -> tuple[tuple[str, str, Any], ...]:
-    """Keyword, letter and value of what the equations contain."""
+    """Keyword, letter and value of what the equations contain; values that are traced are not printed."""
     model, algorithm = setting.model, setting.algorithm
     found: list[tuple[str, str, Any]] = [("width", "p", model.width), ("teachers", "k", model.teachers)]
     b = algorithm.batch
     over_batch = "" if b == 1 else "/batch"
-    found.append((f"lr{over_batch}", r"\gamma", _known(algorithm.lr_sample)))
+    found.append((f"lr{over_batch}", r"\gamma", algorithm.lr_sample))
     second = getattr(algorithm, "lr_second", None)
     if setting.trains_second and second is not None and not isinstance(second, dict):
-        found.append((f"lr_second{over_batch}", r"\gamma_{2}", _known(second / b)))
+        found.append((f"lr_second{over_batch}", r"\gamma_{2}", second / b))
     for name, value in second.items() if isinstance(second, dict) else ():
-        found.append((f"lr_second of {name}{over_batch}", _second_rate(setting, name), _known(value / b)))
+        found.append((f"lr_second of {name}{over_batch}", _second_rate(setting, name), value / b))
     if has_noise(model):
-        found.append(("noise", r"\Delta", _known(model.target.noise)))
+        found.append(("noise", r"\Delta", model.target.noise))
     if not zero(algorithm.ridge):
-        found.append(("ridge", r"\alpha", _known(algorithm.ridge)))
+        found.append(("ridge", r"\alpha", algorithm.ridge))
     if not one(model.data.sigma):
         found.append(
             ("variance", r"\sigma^{2}", None if is_traced(model.data.sigma) else float(f"{float(model.data.sigma) ** 2:.12g}"))
         )
     return tuple(found)
-
-
-def _known(value: Any) -> float | None:
-    return None if is_traced(value) else float(value)
