@@ -30,7 +30,6 @@ from sgdlimits.errors import BadInput, check_share
 from sgdlimits.kernel.compiled import compiled
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import number_array
 from sgdlimits.theory.first_passage import Law, ode_exit_times
 
 STARTS = 4096
@@ -79,8 +78,8 @@ def exit_law(problem: ProjectionProblem, d: int, threshold: float) -> Law:
             "Give a larger threshold, or simulate."
         )
     M = (_normal(p * k) @ root.T @ path.growth[at].T).reshape(-1, p, k)
-    many = lambda leaf: number_array(np.broadcast_to(leaf, (len(M), *np.shape(leaf))))
-    starts = Overlaps(many(path.stats[at].a), number_array(M), many(path.stats[at].Q))
+    many = lambda leaf: np.broadcast_to(leaf, (len(M), *np.shape(leaf)))
+    starts = Overlaps(many(path.stats[at].a), M, many(path.stats[at].Q))
     excess = np.asarray(jax.vmap(problem.risk)(starts)) - floor
     t = path.t[at] + ode_exit_times(problem, starts, 1 - left / excess, LATE / rate, TOLERANCE)
     if not np.isfinite(t).all():
@@ -100,7 +99,7 @@ def _saddle(problem: ProjectionProblem) -> Overlaps:
         raise BadInput(
             "the second layer starts at random here, on a path of its own for each run. Simulate, and use exit_times."
         )
-    first = Overlaps(np.full(p, law.second), *map(number_array, (np.zeros((p, k)), float(law.scale) ** 2 * np.eye(p))))
+    first = Overlaps(np.full(p, law.second), np.zeros((p, k)), float(law.scale) ** 2 * np.eye(p))
     slope = np.abs(problem.drift(first).M).max()
     if slope > 1e-3 * float(problem.algorithm.lr_sample):
         raise BadInput(f"zero overlap is no saddle: the overlaps grow from it at the speed {slope:.3g}. Use ODE(), or trust.")
@@ -139,7 +138,7 @@ def _follow(problem: ProjectionProblem, first: Overlaps, times: np.ndarray) -> P
     def split(y):
         a, Q, growth, back, noise = np.split(y, sizes)
         square = lambda part: part.reshape(n, n)
-        return Overlaps(a, first.M, number_array(Q.reshape(p, p))), square(growth), square(back), square(noise)
+        return Overlaps(a, first.M, Q.reshape(p, p)), square(growth), square(back), square(noise)
 
     def slope(_, y):
         stats, growth, back, _ = split(y)

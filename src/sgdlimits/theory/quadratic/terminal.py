@@ -94,9 +94,7 @@ def stationary_risk(problem: ProjectionProblem) -> float:
     >>> round(stationary_risk(sl.presets.quadratic_network(width=3, teachers=2, lr=0.02, noise=0.5)), 4)
     0.5141
     """
-    at = numbers(problem)
-    _check(at)
-    return _balance(at, _rest(at))[2]
+    return _balance(numbers(problem), stationary_norms(problem)[2])[2]
 
 
 @checked
