@@ -13,7 +13,6 @@ import click
 from sgdlimits.cli.options import Command, File, Option
 from sgdlimits.cli.work import INTERRUPTED_CODE, check_picture, picture
 from sgdlimits.errors import BadInput
-from sgdlimits.progress import in_time
 from sgdlimits.text import count, table
 
 WHERE, WHAT = "Where it is computed", "What is done"
@@ -53,24 +52,28 @@ def sweep(file: str, **given: Any) -> None:
     """
     sys.path.insert(0, os.getcwd())  # functions of one's own are beside the file
     from sgdlimits.sweeps import collect, export
-    from sgdlimits.sweeps.job import SweepFailed, SweepStopped, compute
+    from sgdlimits.sweeps.estimate import estimate, status
+    from sgdlimits.sweeps.job import SweepFailed, SweepStopped, as_shard, compute
     from sgdlimits.sweeps.spec import read_spec
 
-    job = read_spec(file).part(_shard(given["shard"]))
+    shard = given["shard"]
+    job = read_spec(file).part(as_shard(shard.split("/") if shard and shard.count("/") == 1 else shard))
     if given["folder"]:
         job = dataclasses.replace(job, folder=given["folder"])
     if given["status"]:
-        return _say_status(job)
+        return click.echo(table(status(job).items()))
     engine = _engine(given)
     drawn = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
     if given["dry_run"]:
-        return _say_size(job, engine)
+        script = engine.script(job.folder) if given["cluster"] else ""
+        return click.echo(script or table(estimate(job).items()))
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
             units = compute(job, engine, retry=given["retry"], progress=not given["quiet"])
         except SweepStopped as stopped:
-            click.echo(f"Interrupted. {str(stopped).removeprefix('interrupted; ')}: {_again()}", err=True)
+            again = " ".join(["sgdlimits", *sys.argv[1:]])
+            click.echo(f"Interrupted. {str(stopped).removeprefix('interrupted; ')}: {again}", err=True)
             sys.exit(INTERRUPTED_CODE)
     for warning in told:
         text = str(warning.message).replace("Give retry=True", "Give --retry")
@@ -97,18 +100,6 @@ def _draw(dataset: Any, names: tuple[str, ...], path: Any) -> None:
         phase_diagram(dataset, *numbers[:2], str(values[0]))
 
 
-def _again() -> str:
-    return " ".join(["sgdlimits", *sys.argv[1:]])
-
-
-def _shard(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    from sgdlimits.sweeps.job import as_shard
-
-    return as_shard(text.split("/") if text.count("/") == 1 else text)
-
-
 def _engine(given: dict[str, Any]) -> Any:
     if given["cluster"] and given["workers"] and given["cluster"] != "local":
         raise BadInput("--workers is for this machine and --cluster for others. Leave one of them out.")
@@ -118,40 +109,6 @@ def _engine(given: dict[str, Any]) -> Any:
 
     settings = dict(each.partition("=")[::2] for each in given["job"])
     return Dask.of(given["cluster"], workers=given["workers"] or given["jobs"], settings=settings)
-
-
-def _say_status(job: Any) -> None:
-    from sgdlimits.sweeps.estimate import status
-
-    now = status(job)
-    rows = [("done", f"{now.done} of {count(now.total, 'unit')}")]
-    if now.failed:
-        rows.append(("failed", f"{now.failed}; the notes *.failed.json in {job.folder} say why"))
-    if now.rate and now.done < now.total:
-        rows += [
-            ("rate", f"{now.rate:.3g} units a second"),
-            ("time left", in_time((now.total - now.done - now.failed) / now.rate)),
-        ]
-    rows.append(("last result", "none yet" if now.age == float("inf") else f"{in_time(now.age)} ago"))
-    click.echo(table(rows))
-
-
-def _say_size(job: Any, engine: Any) -> None:
-    from sgdlimits.sweeps.estimate import estimate
-
-    if hasattr(engine, "script"):
-        script = engine.script(job.folder)
-        if script:
-            return click.echo(script)
-    size = estimate(job)
-    click.echo(table([
-        ("points", str(size.points)),
-        ("units", f"{size.units}, of which {size.left} are left to compute"),
-        ("runs", f"{size.runs} in all"),
-        ("memory", f"about {size.memory} for one unit"),
-        ("disk", f"about {size.disk} for all"),
-        ("time", f"about {in_time(size.seconds)} on one core, from {size.tried}"),
-    ]))  # fmt: skip
 
 
 def _table(dataset: Any) -> str:

@@ -1,39 +1,27 @@
-"""How large a sweep is, about how long it takes, from a short try, and how far it is."""
+"""How large a sweep is, about how long it takes, from a short try, and how far it is: rows of a table, by name."""
 
 from __future__ import annotations
 
 import os
 import time
 import warnings
-from dataclasses import dataclass
-from typing import NamedTuple
 
+from sgdlimits.progress import in_time
 from sgdlimits.sweeps.job import Sweep
 from sgdlimits.sweeps.store import Folder, missing
 from sgdlimits.sweeps.unit import Unit
-from sgdlimits.text import in_bytes
+from sgdlimits.text import count, in_bytes
 from sgdlimits.trajectory.simulate import simulate_runs
 
 TRY_SECONDS = 1.0
 """About how long a calibration may take at each of the points that are tried."""
 OVERHEAD_SECONDS, OVERHEAD_BYTES = 0.035, 20_000
 """What a unit costs beside its steps: it is built, looked at, and written."""
+LATELY = 600.0
+"""Seconds over which the rate of a sweep is taken."""
 
 
-class Size(NamedTuple):
-    """The size of a sweep: counts, memory and disk in words, seconds on one core, and what the seconds are from."""
-
-    points: int
-    units: int
-    left: int
-    runs: int
-    memory: str
-    disk: str
-    seconds: float
-    tried: str
-
-
-def estimate(job: Sweep) -> Size:
+def estimate(job: Sweep) -> dict[str, str]:
     """The size of a sweep and the time that is left, from short simulations at its first, middle and last point."""
     units = job.units
     left = list(missing(Folder(job.folder), units)) if os.path.isdir(job.folder) else units
@@ -42,10 +30,15 @@ def estimate(job: Sweep) -> Size:
     seconds = sum(one for one, _ in found) / len(found)
     size = max(bytes_ for _, bytes_ in found)
     kept = OVERHEAD_BYTES + (size if not job.recipe.keep else 8 * 4 * job.runs)
-    return Size(
-        len(job.design), len(units), len(left), sum(unit.last - unit.first for unit in units), in_bytes(3 * size + 2**28),
-        in_bytes(kept * len(units)), seconds * len(left), f"a try at {len(tries)} of the points; less where runs stop",
-    )  # fmt: skip
+    time_left = f"about {in_time(seconds * len(left))} on one core"
+    return {
+        "points": str(len(job.design)),
+        "units": f"{len(units)}, of which {len(left)} are left to compute",
+        "runs": f"{sum(unit.last - unit.first for unit in units)} in all",
+        "memory": f"about {in_bytes(3 * size + 2**28)} for one unit",
+        "disk": f"about {in_bytes(kept * len(units))} for all",
+        "time": f"{time_left}, from a try at {len(tries)} of the points; less where runs stop",
+    }
 
 
 def _tried(job: Sweep, unit: Unit) -> tuple[float, float]:
@@ -69,32 +62,20 @@ def _tried(job: Sweep, unit: Unit) -> tuple[float, float]:
     return OVERHEAD_SECONDS + spent / share, dataset.nbytes / dataset.sizes["t"] * times
 
 
-@dataclass(frozen=True)
-class Status:
-    """How far a sweep is."""
-
-    done: int
-    failed: int
-    total: int
-    rate: float
-    """Units a second over the last files, 0 where none was written lately."""
-    age: float
-    """Seconds since the last file was written, infinite where there is none."""
-
-
-LATELY = 600.0
-"""Seconds over which the rate of a sweep is taken."""
-
-
-def status(job: Sweep) -> Status:
+def status(job: Sweep) -> dict[str, str]:
     """How far a sweep is, from its folder alone: whoever computes it, wherever."""
+    total = len(job.units)
     if not os.path.isdir(job.folder):
-        return Status(0, 0, len(job.units), 0.0, float("inf"))
+        return {"done": f"0 of {count(total, 'unit')}", "last result": "none yet"}
     folder = Folder(job.folder)
     left, now = list(missing(folder, job.units)), time.time()
-    failed = sum(folder.failure(unit) is not None for unit in left)
+    done = total - len({unit.key for unit in left})
+    rows = {"done": f"{done} of {count(total, 'unit')}"}
+    if failed := sum(folder.failure(unit) is not None for unit in left):
+        rows["failed"] = f"{failed}; the notes *.failed.json in {job.folder} say why"
     ages = sorted(now - entry.path.stat().st_mtime for entry in folder.entries())
     lately = [age for age in ages if age < LATELY]
-    rate = (len(lately) - 1) / max(lately[-1] - lately[0], 1e-9) if len(lately) > 2 else 0.0
-    done = len(job.units) - len({unit.key for unit in left})
-    return Status(done, failed, len(job.units), rate, ages[0] if ages else float("inf"))
+    if len(lately) > 2 and done < total:
+        rate = (len(lately) - 1) / max(lately[-1] - lately[0], 1e-9)
+        rows |= {"rate": f"{rate:.3g} units a second", "time left": in_time((total - done - failed) / rate)}
+    return rows | {"last result": f"{in_time(ages[0])} ago" if ages else "none yet"}

@@ -67,11 +67,6 @@ class Folder:
                 warn_of(item.path, "is not a file of a sweep")
         return sorted(found, key=lambda entry: entry[1:])
 
-    def has(self, unit: Unit) -> bool:
-        """Whether the file of a unit is there, whole."""
-        path = self.path / unit.name
-        return path.exists() and not damage(path)
-
     def put(self, unit: Unit, dataset: xr.Dataset) -> None:
         """Write the file of a unit, unless another process has been quicker, and forget that it had failed."""
         path = self.path / unit.name
@@ -92,11 +87,6 @@ class Folder:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def set_aside(self, path: Path) -> None:
-        """Rename a file that is in the way of one that is right."""
-        with suppress(FileNotFoundError):
-            path.rename(path.with_suffix(".bad"))
-
     def _failure(self, unit: Unit) -> Path:
         return self.path / f"{unit.name.removesuffix('.nc')}{FAILED}"
 
@@ -111,9 +101,12 @@ def missing(folder: Folder, units: Iterable[Unit]) -> Iterator[Unit]:
         for entry in there.get(unit.key, ()):
             if entry.last <= gap or entry.first >= unit.last:
                 continue
-            if reason := damage(entry.path):
+            try:
+                read(entry.path)
+            except Damaged as reason:
                 warn_of(entry.path, f"{reason}; its runs are computed again")
-                folder.set_aside(entry.path)
+                with suppress(FileNotFoundError):
+                    entry.path.rename(entry.path.with_suffix(".bad"))
                 continue
             if entry.first > gap:
                 yield unit._replace(first=gap, last=entry.first)
@@ -124,15 +117,6 @@ def missing(folder: Folder, units: Iterable[Unit]) -> Iterator[Unit]:
 
 class Damaged(Exception):
     """What is wrong with a file, in a few words."""
-
-
-def damage(path: Path) -> str:
-    """What is wrong with a file, in a few words, or nothing."""
-    try:
-        read(path)
-    except Damaged as reason:
-        return str(reason)
-    return ""
 
 
 def read(path: Path) -> xr.Dataset:
