@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 
 WORDS = {"nan": "not known", "inf": "infinite", "-inf": "minus infinite"}
@@ -59,3 +60,14 @@ def among(words: Sequence[str]) -> str:
     ('sgd, chain and sde', 'ode')
     """
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def closest(wrong: str, names: Iterable[str]) -> str:
+    """A question that names the closest name, or nothing where none is close.
+
+    >>> closest("rum", ["run", "plot"]), closest("x", ["run"])
+    ('Did you mean run? ', '')
+    """
+    plain = {name.replace("_", "-"): name for name in names}
+    close = difflib.get_close_matches(wrong.replace("_", "-"), list(plain), n=1)
+    return f"Did you mean {plain[close[0]]}? " if close else ""

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from sgdlimits.cli.options import Command, File, Number, Refusal, among, closest
+from sgdlimits.cli.options import Command, File, Number, Refusal
 from sgdlimits.cli.work import INTERRUPTED_CODE, warnings_in_a_sentence
 from sgdlimits.figures import FIGURES
-from sgdlimits.text import table
+from sgdlimits.text import among, closest, table
 
 
 @click.command(cls=Command, short_help="Make a figure of the papers again.")

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from sgdlimits.cli.options import Option, among, kind, number, option
+from sgdlimits.cli.options import Option, kind, number, option
 from sgdlimits.docstring import describe
 from sgdlimits.errors import BadInput
+from sgdlimits.text import among
 
 if TYPE_CHECKING:
     from sgdlimits.level import Level

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar
 
 import click
 
 from sgdlimits.errors import BadInput
-from sgdlimits.text import among
+from sgdlimits.text import among, closest
 
 
 class Number(click.ParamType):
@@ -138,14 +137,3 @@ def _activations(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     from sgdlimits.model.activation import ACTIVATIONS
 
     return [name for name in ACTIVATIONS if name.startswith(incomplete)]
-
-
-def closest(wrong: str, names: Sequence[str]) -> str:
-    """A question that names the closest name, or nothing where none is close.
-
-    >>> closest("rum", ["run", "plot"]), closest("x", ["run"])
-    ('Did you mean run? ', '')
-    """
-    plain = {name.replace("_", "-"): name for name in names}
-    close = difflib.get_close_matches(wrong.replace("_", "-"), list(plain), n=1)
-    return f"Did you mean {plain[close[0]]}? " if close else ""

@@ -21,7 +21,6 @@ SETTINGS = {
 """No task waits at a worker that is busy; a task that kills so many workers is given up."""
 SLURM = {"cores": 1, "processes": 1, "memory": "4GB", "walltime": "04:00:00"}
 """What a job of SLURM asks for unless it is told otherwise."""
-NUMBERS = ("cores", "processes")
 
 
 class Dask(Engine):
@@ -106,25 +105,20 @@ class Dask(Engine):
                 cluster.scale(jobs=self.workers)
             yield client
 
-    @contextmanager
-    def _cluster(self) -> Iterator[Any]:
-        cluster: Any
+    def _cluster(self) -> Any:
         if self.where == "slurm":
             from dask_jobqueue import SLURMCluster
 
             with _refused():
-                cluster = SLURMCluster(**self._job())
-        else:
-            from distributed import LocalCluster
+                return SLURMCluster(**self._job())
+        from distributed import LocalCluster
 
-            how: dict[str, Any] = {"memory_limit": 0, "dashboard_address": None, "silence_logs": 50}
-            cluster = LocalCluster(n_workers=self.workers, threads_per_worker=1, **how)
-        with cluster:
-            yield cluster
+        how: dict[str, Any] = {"memory_limit": 0, "dashboard_address": None, "silence_logs": 50}
+        return LocalCluster(n_workers=self.workers, threads_per_worker=1, **how)
 
     def _job(self) -> dict[str, Any]:
         given = {**SLURM, **self.settings}
-        return given | {name: int(given[name]) for name in NUMBERS}
+        return given | {name: int(given[name]) for name in ("cores", "processes")}
 
 
 def _attempts(recipe: str, folder: str, units: list[str]) -> list[tuple[str, str, str]]:

@@ -102,11 +102,9 @@ def export(folder: str | os.PathLike, path: str | os.PathLike) -> None:
         dataset = collect(folder)
         words = [name for name in dataset.variables if dataset[name].dtype.kind in "OU"]
         for name in words:  # numbers with their meanings: formats of text differ between versions
-            meanings = sorted(set(np.unique(dataset[name].values.astype(str)).tolist()))
-            codes = np.searchsorted(meanings, dataset[name].values.astype(str)).astype("int8")
-            coded = xr.Variable(
-                dataset[name].dims, codes, {"flag_values": list(range(len(meanings))), "flag_meanings": meanings}
-            )
+            meanings, codes = np.unique(dataset[name].values.astype(str), return_inverse=True)
+            notes = {"flag_values": list(range(len(meanings))), "flag_meanings": meanings.tolist()}
+            coded = xr.Variable(dataset[name].dims, codes.reshape(dataset[name].shape).astype("int8"), notes)
             dataset = dataset.drop_vars(name).assign_coords({name: coded})
         dataset.to_zarr(path, mode="w-", consolidated=False)
     elif str(path).endswith(".nc"):
@@ -227,7 +225,7 @@ def _assembled(parts: list[xr.Dataset], places, dims: list[str], sizes: tuple[in
     inner = {"run": np.arange(max(part.sizes["run"] for part in parts))}
     if times and not moved:
         inner["t"] = times[0]
-    dataset = xr.Dataset({name: found[name] for name in found}, {**coords, **inner}, attrs)
+    dataset = xr.Dataset(found, {**coords, **inner}, attrs)
     return dataset.set_coords([name for name in COORDINATES if name in dataset.variables])
 
 

@@ -20,9 +20,11 @@ from sgdlimits.domain import DOMAINS, checked, optional
 from sgdlimits.errors import BadInput, check_count, in_short
 from sgdlimits.files import clear
 from sgdlimits.progress import bar
-from sgdlimits.sweeps.choose import as_engine
+from sgdlimits.sweeps.cluster import Dask
 from sgdlimits.sweeps.collect import collect
 from sgdlimits.sweeps.design import Design, as_design
+from sgdlimits.sweeps.engine import Engine, Here
+from sgdlimits.sweeps.pool import Pool
 from sgdlimits.sweeps.recipe import END, RULE, Recipe
 from sgdlimits.sweeps.refine import Refine, as_refine
 from sgdlimits.sweeps.store import Folder, missing
@@ -163,19 +165,8 @@ def sweep(
     >>> dict(risk.sizes)
     {'lr': 2, 'noise': 2, 'run': 8}
     """
-    recipe = Recipe.of(
-        preset,
-        level,
-        start,
-        fixed=fixed,
-        t_max=t_max,
-        save=save,
-        until=until,
-        keep=keep,
-        seed=seed,
-        common=common,
-        kernel=kernel,
-    )
+    how: dict[str, Any] = {"fixed": fixed, "t_max": t_max, "save": save, "until": until, "keep": keep, "kernel": kernel}
+    recipe = Recipe.of(preset, level, start, seed=seed, common=common, **how)
     job = Sweep.of(recipe, over, runs, folder, as_shard(shard), refine)
     done = compute(job, engine, retry=retry, progress=progress)
     return collect(folder, keys=[unit.key for unit in done], runs=runs) if done else xr.Dataset()
@@ -184,17 +175,18 @@ def sweep(
 def compute(job: Sweep, engine: Any = None, *, retry: bool = False, progress: bool = True) -> list[Unit]:
     """Compute what is missing, and refine: all units of the sweep in the end."""
     folder, where = Folder(job.folder, make=True), as_engine(engine)
-    units, refine = _computed(job, job.units, folder, where, retry, progress), job.refine
+    units, refine = _computed(job, folder, where, retry, progress), job.refine
     while refine is not None and refine.rounds > 0:
         points, refine = refine.more(job.recipe, job.design, folder, job.runs)
         if not points:
             break
         job = dataclasses.replace(job, design=Design((*job.design.points, *points), job.design.axes))
-        units = _computed(job, job.units, folder, where, retry, progress)
+        units = _computed(job, folder, where, retry, progress)
     return units
 
 
-def _computed(job: Sweep, units: list[Unit], folder: Folder, engine: Any, retry: bool, progress: bool) -> list[Unit]:
+def _computed(job: Sweep, folder: Folder, engine: Any, retry: bool, progress: bool) -> list[Unit]:
+    units = job.units
     todo = list(missing(folder, units))
     failed = {unit.name: error for unit in todo if not retry and (error := folder.failure(unit))}
     alike = lambda unit: repr([value for value in unit.point.values() if not isinstance(value, float)])
@@ -261,6 +253,22 @@ def _tell(folder: str, failed: dict[str, str], total: int) -> None:
     if len(failed) == total:
         raise BadInput(f"{what} Correct what they have in common, and give retry=True to try them again.")
     warnings.warn(f"{what} Give retry=True to try them again.", SweepFailed, stacklevel=4)
+
+
+def as_engine(engine: Any) -> Engine:
+    """An engine from what users give: None, a number of processes, a scheduler's address, or an engine."""
+    if engine is None:
+        return Here()
+    if isinstance(engine, Engine):
+        return engine
+    if isinstance(engine, int) and not isinstance(engine, bool) and engine >= 1:
+        return Pool(engine)
+    if isinstance(engine, str):
+        return Dask.of(engine)
+    raise BadInput(
+        f"engine must be a number of processes, the address of a dask scheduler, or 'local' or 'slurm'; got {engine!r}. "
+        "Leave it out to compute in this process."
+    )
 
 
 def as_shard(shard: Any) -> tuple[int, int] | None:

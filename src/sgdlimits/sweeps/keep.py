@@ -15,8 +15,6 @@ from sgdlimits.level.condition import Condition, exits
 from sgdlimits.sweeps.names import called, named
 from sgdlimits.trajectory.record import from_json
 
-Reduction = Callable[..., Any]
-
 
 def _at(values: xr.DataArray, index: int) -> xr.DataArray:
     """The values at one of the times, without the time: xarray would import all of dask to see if that is dask's."""
@@ -69,18 +67,8 @@ def fixed_point_count(dataset: xr.Dataset) -> int:
     return sum(point.copies for point in fixed_points(from_json(dataset.attrs["problem"])))
 
 
-REDUCTIONS: dict[str, Reduction] = {
-    fn.__name__: fn
-    for fn in (
-        final_risk,
-        excess_risk,
-        relative_risk,
-        learnt,
-        overlap,
-        accuracy,
-        exit_time,
-        fixed_point_count,
-    )
+REDUCTIONS: dict[str, Callable[..., Any]] = {
+    fn.__name__: fn for fn in (final_risk, excess_risk, relative_risk, learnt, overlap, accuracy, exit_time, fixed_point_count)
 }
 """What can be kept, by name. Each takes the dataset of one simulation."""
 
@@ -93,13 +81,9 @@ def as_keep(keep: Any) -> dict[str, dict[str, Any]]:
     """
     if keep is None:
         return {}
-    one = isinstance(keep, str) or callable(keep)
-    given = keep if isinstance(keep, Mapping) else dict.fromkeys([keep] if one else list(keep) if _several(keep) else [keep])
+    several = isinstance(keep, Iterable) and not isinstance(keep, str) and not callable(keep)
+    given = keep if isinstance(keep, Mapping) else dict.fromkeys(keep if several else [keep])
     return {_known(name): dict(options or {}) for name, options in given.items()}
-
-
-def _several(keep: Any) -> bool:
-    return isinstance(keep, Iterable)
 
 
 def _known(name: Any) -> str:

@@ -83,11 +83,12 @@ class Recipe:
         fn = getattr(condition, "fn", None)
         stop = named(fn) if fn else to_json(condition) if condition is not None else None
         times = save if save is not None else 2 if kept else None
-        build = preset if isinstance(preset, str) else named(_builder(preset))
-        text = lambda thing, known: thing if isinstance(thing, str) else to_json(known(thing))
-        return cls(
-            build, text(level, _level), text(start, as_start), fixed=fixed, until=stop, keep=kept, save=plain(times), **more
-        )  # fmt: skip
+        if not isinstance(preset, str) and not callable(preset):
+            raise BadInput(f"preset must be a name or a function that returns a problem; got {in_short(preset)}. Give one.")
+        build = preset if isinstance(preset, str) else named(preset)
+        level = level if isinstance(level, str) else to_json(DOMAINS["level"]("level", level))
+        start = start if isinstance(start, str) else to_json(as_start(start))
+        return cls(build, level, start, fixed=fixed, until=stop, keep=kept, save=plain(times), **more)
 
     def to_json(self) -> str:
         """The recipe as text, for other processes, which must be able to import its functions."""
@@ -145,9 +146,7 @@ class Recipe:
         for name, value in given.items():
             for where in self.users(name, rule):
                 own[where][name.rpartition(".")[2]] = value
-        found: dict[str, dict[str, Any]] = {
-            name: {**part.defaults, **{each: value for each, value in own[name].items()}} for name, part in self.parts.items()
-        }
+        found = {name: {**part.defaults, **own[name]} for name, part in self.parts.items()}
         for name, part in self.parts.items():
             if missing := [each for each in part.required if each not in found[name]]:
                 raise BadInput(f"the {name} {part.title} needs {missing[0]}, which is missing. Give it, fixed or over values.")
@@ -245,16 +244,6 @@ def _ruled(problem: Problem, name: str | None = None, **own: Any) -> Problem:
         raise BadInput(f"rule must be left out for this problem, whose algorithm is its own; got {name!r}.")
     first, like = in_place_of(algorithm, ALGORITHMS[name], own.pop("batch", None))
     return problem.with_algorithm(ALGORITHMS[name](*first, **{**like, **own}))  # type: ignore[attr-defined]
-
-
-def _level(thing: Any) -> Level:
-    return DOMAINS["level"]("level", thing)
-
-
-def _builder(thing: Any) -> Callable:
-    if not callable(thing):
-        raise BadInput(f"preset must be a name or a function that returns a problem; got {in_short(thing)}. Give one.")
-    return thing
 
 
 def label(value: Any) -> Any:

@@ -5,7 +5,6 @@ A specification may name functions, `module:function`, which are then imported: 
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, ValidationError
 
-from sgdlimits.domain import DOMAINS, Check
+from sgdlimits.domain import DOMAINS
 from sgdlimits.errors import BadInput, check_number, in_short
 from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.level import LEVELS
@@ -28,6 +27,7 @@ from sgdlimits.sweeps.keep import as_keep
 from sgdlimits.sweeps.names import called
 from sgdlimits.sweeps.recipe import END, RULE, Recipe
 from sgdlimits.sweeps.refine import Refine, as_refine
+from sgdlimits.text import closest
 from sgdlimits.trajectory.simulate import saved_times
 
 
@@ -67,9 +67,8 @@ def _one_of(known: Any) -> BeforeValidator:
 
     def check(given: Any) -> Any:
         if not isinstance(given, str) or (given not in known and not (known is PRESETS and ":" in given)):
-            hint = difflib.get_close_matches(str(given), list(known), n=1)
-            close = f"Did you mean {hint[0]}? " if hint else ""
-            raise BadInput(f"must be one of {', '.join(known)}; got {in_short(given)}. {close}Give one of them")
+            hint = closest(str(given), known)
+            raise BadInput(f"must be one of {', '.join(known)}; got {in_short(given)}. {hint}Give one of them")
         if ":" in given:
             called(given)
         return given
@@ -77,8 +76,8 @@ def _one_of(known: Any) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _by(check: Check, name: str) -> BeforeValidator:
-    return BeforeValidator(lambda given: check(name, given))
+def _argument(name: str) -> BeforeValidator:
+    return BeforeValidator(lambda given: DOMAINS[name](name, given))
 
 
 def _until(given: Any) -> Any:
@@ -106,7 +105,7 @@ class Refinement(Table):
     log: StrictBool = False
 
 
-def _value(given: Any) -> Any:
+def _refinement(given: Any) -> Any:
     return {"value": given} if isinstance(given, str) else given
 
 
@@ -116,9 +115,9 @@ class File(Table):
     preset: Annotated[str, _one_of(PRESETS)]
     level: Annotated[str, _one_of(LEVELS)] = "chain"
     start: Annotated[str, _one_of(STARTS)] = "random"
-    t_max: Annotated[float | None, _by(DOMAINS["t_max"], "t_max")] = None
-    runs: Annotated[int, _by(DOMAINS["runs"], "runs")] = 1
-    seed: Annotated[int, _by(DOMAINS["seed"], "seed")] = 0
+    t_max: Annotated[float | None, _argument("t_max")] = None
+    runs: Annotated[int, _argument("runs")] = 1
+    seed: Annotated[int, _argument("seed")] = 0
     keep: Annotated[dict[str, Any], BeforeValidator(as_keep)] = {}
     save: Annotated[Any, BeforeValidator(_save)] = None
     until: Annotated[Any, BeforeValidator(_until)] = None
@@ -129,9 +128,7 @@ class File(Table):
     grid: dict[str, Annotated[list, BeforeValidator(_axis)]] | None = None
     points: list[dict[str, Any]] | None = None
     random: dict[str, Any] | None = None
-    refine: Annotated[
-        Refinement | None, BeforeValidator(lambda given: {"value": given} if isinstance(given, str) else given)
-    ] = None
+    refine: Annotated[Refinement | None, BeforeValidator(_refinement)] = None
 
 
 DESIGNS = ("grid", "points", "random")
@@ -154,12 +151,9 @@ def read_spec(path: str | os.PathLike) -> Sweep:
     file = File(**given)
     folder = path.parent / file.folder if file.folder else path.with_suffix("")
     refine = None if file.refine is None else Refine(**file.refine.model_dump())
-    return Sweep.of(_recipe(file), _design(given), file.runs, folder, refine=refine)
-
-
-def _recipe(file: File) -> Recipe:
     named = {name: getattr(file, name) for name in ("t_max", "seed", "common", "kernel", "save", "until", "keep", "fixed")}
-    return Recipe.of(file.preset, file.level, file.start, **named)
+    recipe = Recipe.of(file.preset, file.level, file.start, **named)
+    return Sweep.of(recipe, _design(given), file.runs, folder, refine=refine)
 
 
 def _design(given: dict[str, Any]) -> Design:
@@ -208,8 +202,7 @@ def _wrong_parameters(given: dict[str, Any], bad: set[str], designs: list[str]) 
                 found = _design({design: given[design]})
                 columns[design] = {name: found.values(name) for name in found.names}
                 if given.get("refine") and not {"refine", "keep"} & bad:
-                    value = given["refine"]
-                    as_refine(Refine(**value) if isinstance(value, dict) else value, recipe, found)
+                    as_refine(Refine(**_refinement(given["refine"])), recipe, found)
             except BadInput as reason:
                 yield str(reason) if str(reason).startswith("refine") else f"{design}: {reason}"
     known = [name for names in columns.values() for name in names]
@@ -241,9 +234,7 @@ def _sentence(keys: list[str], error: Any) -> str:
     if what == "extra_forbidden":
         table = File if len(keys) == 1 else Refinement if keys[0] == "refine" else Even
         names = [field.alias or name for name, field in table.model_fields.items()]
-        close = difflib.get_close_matches(keys[-1], names, n=1)
-        hint = f"Did you mean {close[0]}? " if close else ""
-        return f"{key} is not a key of a sweep. {hint}The keys are {', '.join(names)}."
+        return f"{key} is not a key of a sweep. {closest(keys[-1], names)}The keys are {', '.join(names)}."
     text = str(error["msg"]).removeprefix("Value error, ")
     text, got = text.removeprefix(f"{key} "), in_short(error["input"])
     return f"{key} {text}{'' if '. ' in text or what == 'value_error' else f'; got {got}. Correct it'}".rstrip(".") + "."
