@@ -131,20 +131,12 @@ def _decode(value: Any) -> Any:
     if "function" in value:
         return find(value["function"])
     cls, fields = find(value["class"]), {name: _decode(field) for name, field in value["fields"].items()}
-    known = {new: fields[old] for new, old in _spelt(cls, fields).items()}
+    before = getattr(cls, "recorded", {})  # files written before held attributes, under their names
+    spelt = {name: name if name in fields else before.get(name) for name in inspect.signature(cls).parameters}
     try:
-        return cls(**known)
+        return cls(**{name: fields[spelling] for name, spelling in spelt.items() if spelling in fields})
     except TypeError as reason:
         raise BadInput(f"the file's {value['class']} cannot be made again: {reason}. Pass it to rerun yourself.") from reason
-
-
-def _spelt(cls: type, fields: dict) -> dict[str, str]:
-    """The constructor's arguments, and under which name a file has each: files written before held attributes."""
-    other = getattr(cls, "recorded", {})
-    found = {
-        name: next((n for n in (name, other.get(name)) if n in fields), None) for name in inspect.signature(cls).parameters
-    }
-    return {name: spelling for name, spelling in found.items() if spelling is not None}
 
 
 def noted(thing: Any) -> str:

@@ -28,15 +28,7 @@ from sgdlimits.statistics.particles import Particles
 from sgdlimits.statistics.trees import one_of
 from sgdlimits.trajectory.record import condition_text, noted, to_json
 from sgdlimits.trajectory.resume import Before, Old, earlier
-from sgdlimits.trajectory.schema import (
-    INTERRUPTED,
-    RESERVED,
-    Piece,
-    build,
-    describe,
-    gathered,
-    repeats,
-)
+from sgdlimits.trajectory.schema import INTERRUPTED, RESERVED, Piece, build, describe, gathered, repeats
 
 PIECE_SECONDS = 0.06
 """Pieces of a stream are at least so long apart."""
@@ -113,11 +105,7 @@ def simulate(
     {'run': 3, 't': 5, 'student': 1, 'teacher': 1, 'student_other': 1}
     """
     plan = _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch, kernel)
-    pieces = plan.pieces(progress, np.inf)
-    first = next(pieces, None)
-    if first is None:
-        raise KeyboardInterrupt
-    dataset = gathered(chain([first], pieces), plan.job.runs.size)
+    dataset = _whole(plan, plan.pieces(progress, np.inf))
     _warn_of_divergence(dataset)
     if plan.interrupted:
         raise Interrupted(dataset)
@@ -169,10 +157,10 @@ def simulate_runs(
     multiples of one size, and those that nobody asked for are left out.
     """
     plan = _plan_of_runs(problem, level, start, numbers, **how)
-    dataset = _whole(plan, plan.pieces(False, np.inf), numbers)
+    dataset = _whole(plan, plan.pieces(False, np.inf))
     if plan.interrupted:
         raise KeyboardInterrupt
-    return dataset
+    return _of_runs(dataset, numbers)
 
 
 def simulate_together(asked: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, xr.Dataset]]:
@@ -195,13 +183,12 @@ def simulate_together(asked: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int,
             shown = list(enumerate(ticks))[0 if journey.job.begin_shown else 1 :]
             done[at].append(plan._piece(journey, clock, shown, True, None))
             if sum(piece.sizes["run"] for piece in done[at]) == plan.job.runs.size:
-                yield at, _whole(plan, iter(done[at]), asked[at]["numbers"])
+                yield at, _of_runs(_whole(plan, iter(done[at])), asked[at]["numbers"])
 
 
 def _plan_of_runs(problem, level, start, numbers: range, *, t_max: float, seed: int, **how: Any) -> Plan:
     """A plan of the runs that are asked for, and of those that are computed with them."""
-    given = {"save": None, "until": None, "observe": None, "resume": None, "batch": None, "kernel": None, **how}
-    plan = _plan(problem, level, start, t_max, numbers.stop, seed, *given.values())
+    plan = _plan(problem, level, start, t_max, numbers.stop, seed, **how)
     first, last = numbers.start, numbers.stop
     if together := TOGETHER.get(level.name):
         plan.size = 2 ** int(np.log2(min(together, plan.size)))
@@ -210,13 +197,18 @@ def _plan_of_runs(problem, level, start, numbers: range, *, t_max: float, seed: 
     return plan
 
 
-def _whole(plan: Plan, pieces: Iterator[xr.Dataset], numbers: range) -> xr.Dataset:
-    """The dataset of the runs that are asked for."""
+def _whole(plan: Plan, pieces: Iterator[xr.Dataset]) -> xr.Dataset:
+    """The dataset of all runs of a plan."""
     begin = next(pieces, None)
     if begin is None:  # interrupted before the first step
         raise KeyboardInterrupt
-    dataset = gathered(chain([begin], pieces), plan.job.runs.size)
-    return dataset.isel(run=slice(numbers.start - plan.job.runs[0], numbers.stop - plan.job.runs[0]))
+    return gathered(chain([begin], pieces), plan.job.runs.size)
+
+
+def _of_runs(dataset: xr.Dataset, numbers: range) -> xr.Dataset:
+    """The runs that are asked for, of a dataset that may have some before and after them."""
+    first = dataset.run.values[0]
+    return dataset.isel(run=slice(numbers.start - first, numbers.stop - first))
 
 
 class Plan:
@@ -305,7 +297,9 @@ class Plan:
         return build(piece, self.engine.problem, {**self.attributes, **how}, journey.state())
 
 
-def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch, kernel) -> Plan:
+def _plan(
+    problem, level, start, t_max, runs, seed, save=None, until=None, observe=None, resume=None, batch=None, kernel=None
+) -> Plan:
     """Everything checked and chosen, nothing computed but the start of the first run."""
     start = as_start(start)
     _check_start(level, start, seed, runs)
@@ -315,8 +309,8 @@ def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume
     check_room(saved, "Take fewer runs, or save fewer times, or a smaller width.")
     first = one_of(level.first(problem, start, Stream.of(seed, [0])))
     engine = level.bind(problem, start, first)
-    together = min(runs, engine.most if batch is None else min(engine.most, batch))
-    check_room([("runs at once", together), ("numbers a step", engine.numbers)], "Take a smaller batch, width or d.")
+    size = engine.most if batch is None else min(engine.most, batch)
+    check_room([("runs at once", min(runs, size)), ("numbers a step", engine.numbers)], "Take a smaller batch, width or d.")
     wanted = saved_times(asked, float(t_max))
     if condition is not None:
         check_condition(condition, view, first)
@@ -333,7 +327,7 @@ def _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume
     }
     before = earlier(resume, engine, attributes, runs, engine.snap(wanted).t[0] == 0)
     job = Job(seed, np.arange(runs), clock, condition, watched, kernel)
-    return Plan(engine, start, before, job, engine.most if batch is None else min(engine.most, batch), attributes)
+    return Plan(engine, start, before, job, size, attributes)
 
 
 def _check_start(level: Level, start: Start, seed: int, runs: int) -> None:
