@@ -17,12 +17,11 @@ from sgdlimits.cli.exit_time import exit_time
 from sgdlimits.cli.explore import explore
 from sgdlimits.cli.figure import demo, figure
 from sgdlimits.cli.files import info, phases, plot, rerun
-from sgdlimits.cli.latex import latex
 from sgdlimits.cli.options import Group, Refusal
 from sgdlimits.cli.rules import rules
 from sgdlimits.cli.run import presets, run
 from sgdlimits.cli.sweep import sweep
-from sgdlimits.cli.theory import critical_points, exponent, fixed_points
+from sgdlimits.cli.theory import critical_points, exponent, fixed_points, latex
 from sgdlimits.cli.work import INTERRUPTED_CODE
 from sgdlimits.errors import BadInput
 

@@ -22,18 +22,20 @@ if TYPE_CHECKING:
 
 LEVEL, START = "The level", "The start"
 STARTS = {
-    "random": "random weights in R^d, as in the preset's paper",
-    "orthogonal": "orthonormal students with normal overlaps of standard deviation --spread",
-    "fixed": "students of norm 1 with overlap --overlap",
+    "random": ("level_d", "--d 3000", "random weights in R^d, as in the preset's paper"),
+    "orthogonal": ("spread", "--spread 0.01", "orthonormal students with normal overlaps of standard deviation --spread"),
+    "fixed": ("overlap", "--overlap 0.1", "students of norm 1 with overlap --overlap"),
 }
+"""Starts by name: the option that each needs, an example of it, and what the start is."""
 START_OPTIONS = [
     Option(
         "--start", type=click.Choice(list(STARTS)), default="random", show_default=True, heading=START,
-        help="; ".join(f"{name}: {words}" for name, words in STARTS.items()),
+        help="; ".join(f"{name}: {words}" for name, (_, _, words) in STARTS.items()),
     ),
     number("--spread", START, "standard deviation of the overlaps (orthogonal)", whole=False),
     number("--overlap", START, "overlap of each student with each fixed direction (fixed)", whole=False),
 ]  # fmt: skip
+_types = cache(typing.get_type_hints)
 
 
 def levels() -> dict[str, type[Level]]:
@@ -43,7 +45,7 @@ def levels() -> dict[str, type[Level]]:
     return {
         name: level
         for name, level in LEVELS.items()
-        if all(kind(_type(level, field.name)) for field in dataclasses.fields(level) if _required(field))
+        if all(kind(_types(level)[field.name]) for field in dataclasses.fields(level) if _required(field))
     }
 
 
@@ -65,7 +67,7 @@ def choices(what: str, heading: str, help: str, known: Mapping[str, type], defau
     users: dict[str, list[str]] = {}
     for name, each in known.items():
         for field in dataclasses.fields(each):
-            if kind(_type(each, field.name)):
+            if kind(_types(each)[field.name]):
                 users.setdefault(field.name, []).append(name)
     for name, those in users.items():
         first = known[those[0]]
@@ -75,7 +77,7 @@ def choices(what: str, heading: str, help: str, known: Mapping[str, type], defau
         text = max(words, key=len).replace("None", "leaving it out")
         yield option(
             f"{what}_{name}",
-            _type(first, name),
+            _types(first)[name],
             heading=heading,
             help=f"{text} ({among(those)})",
             default=None if start is dataclasses.MISSING else start,
@@ -117,37 +119,23 @@ def make(what: str, known: Mapping[str, type], title: str, typed: dict[str, Any]
 
 def make_start(given: dict[str, Any]) -> Start:
     """The start, or `BadInput` where its number is missing or belongs to another start."""
-    from sgdlimits.start import FixedInit, OrthogonalInit, RandomInit
+    from sgdlimits.start import STARTS as CLASSES
 
-    kinds = {
-        "random": (RandomInit, "level_d", "--d 3000"),
-        "orthogonal": (OrthogonalInit, "spread", "--spread 0.01"),
-        "fixed": (FixedInit, "overlap", "--overlap 0.1"),
-    }
     name = given["start"]
-    start, key, example = kinds[name]
+    key, example, _ = STARTS[name]
     for other in ("spread", "overlap"):
         if other != key and given[other] is not None:
             raise BadInput(f"--{other} is not an option of the start {name}. Leave it out, or change --start.")
     if given[key] is None:
         flag = example.split()[0]
         raise BadInput(f"the start {name} needs {flag}, which is missing. Give it, for instance {example}.")
-    return start(given[key])
+    return CLASSES[name](given[key])
 
 
 def _flag(what: str, name: str) -> str:
     """A parameter as it is typed."""
     params = click.get_current_context().command.params
     return next((param.opts[0] for param in params if param.name == f"{what}_{name}"), f"--{name}")
-
-
-def _type(level: type, field: str) -> Any:
-    return _types(level)[field]
-
-
-@cache
-def _types(level: type) -> dict[str, Any]:
-    return typing.get_type_hints(level)
 
 
 def _required(field: dataclasses.Field) -> bool:

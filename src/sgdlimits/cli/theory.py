@@ -1,4 +1,4 @@
-"""Theory without a simulation: `sgdlimits exponent TARGET`, `sgdlimits critical-points` and `sgdlimits fixed-points PRESET`."""
+"""Theory without a simulation: `sgdlimits exponent TARGET`, `critical-points`, `fixed-points PRESET` and `latex PRESET`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from sgdlimits.cli.options import Command, Number, Option, number
+from sgdlimits.cli.rules import rule_options, with_rule
 from sgdlimits.cli.run import Presets
 from sgdlimits.cli.work import INTERRUPTED_CODE
 from sgdlimits.errors import BadInput
@@ -129,4 +130,24 @@ def fixed_points() -> None:
       sgdlimits fixed-points binary_mixture --snr inf --ridge 0.1 --basins 250
 
     Each preset has its own options: see sgdlimits fixed-points PRESET --help.
+    """
+
+
+def equations(name: str, problem: Any, given: dict[str, Any]) -> None:
+    """Print the equations."""
+    from sgdlimits.problem import latex
+
+    click.echo(latex(with_rule(problem, given)))
+
+
+@click.group(cls=Presets, short_help="The ODE of a preset as LaTeX.", work=equations, options=rule_options, example="--width 2")
+def latex() -> None:
+    """Print the ODE of a preset as LaTeX: the equations, what their letters stand for, and the numbers behind them.
+
+    \b
+    Examples:
+      sgdlimits latex phase_retrieval --lr 0.1 --noise 0.2
+      sgdlimits latex committee --width 2 --teachers 2 --activation erf
+
+    Each preset has its own options: see sgdlimits latex PRESET --help.
     """
