@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 import sgdlimits as sl
 from sgdlimits.claims.base import Effort, Found, claim, compare
-from sgdlimits.claims.points import spike
+from sgdlimits.claims.points import chain, run, slope, spike
 
 SPIKED = "in `tests/laws/test_spiked_tensor.py`"
 
@@ -102,7 +101,7 @@ def odd_tensors(effort: Effort) -> Found:
     """Where the ODE ends from m_star and from -m_star at k = 3."""
     m = sl.theory.effective.overlaps(3, 6.0).m_star
     start = spike(np.array([m, -m]), np.ones(2))
-    end = sl.simulate(sl.presets.spiked_tensor(3, 6.0), sl.ODE(), start, t_max=20, runs=2, save=2, progress=False)
+    end = run(sl.presets.spiked_tensor(3, 6.0), sl.ODE(), start, 20, runs=2, save=2)
     return compare(end.m.values[:, -1], [m, 0.0], [m, -m], atol=1e-6)
 
 
@@ -129,12 +128,11 @@ def diffusion(effort: Effort) -> Found:
 
 
 def variance_of_starts(snr: float, time: float, runs: int, d: int = 20_000) -> tuple[float, float]:
-    """The variance of sqrt(d) m of matrix PCA, with its error. At lr = 3 and the ratio lr snr the steps are those of lr =
-    1, longer."""
+    """The variance of sqrt(d) m of matrix PCA, with its error. Steps at lr = 3 and lr snr are longer ones at lr = 1 and snr."""
     lr = 3.0
     problem, t = sl.presets.spiked_tensor(order=2, snr=lr * snr, lr=lr), time / lr**2
-    how: dict[str, Any] = {"t_max": t, "save": [t], "runs": runs, "seed": 1, "progress": False}
-    squares = d * sl.simulate(problem, sl.Chain(d), sl.RandomInit(d, scale=lr**0.5), **how).m.values[:, -1] ** 2 / lr
+    end = chain(problem, d, t, sl.RandomInit(d, scale=lr**0.5), save=[t], runs=runs, seed=1)
+    squares = d * end.m.values[:, -1] ** 2 / lr
     return float(squares.mean()), float(squares.std() / np.sqrt(runs))
 
 
@@ -159,31 +157,26 @@ def stable_tensor(effort: Effort) -> Found:
     """The variance of sqrt(d) m over runs of the chain at k = 3 stays at 1, at twice the critical ratio."""
     d, runs = 5000, effort.runs(4096, 1024)
     problem = sl.presets.spiked_tensor(3, 2 * sl.theory.effective.critical_snr(3))
-    how: dict[str, Any] = {"t_max": 0.5, "save": [0.5], "runs": runs, "seed": 1, "progress": False}
-    squares = d * sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), **how).m.values[:, -1] ** 2
+    squares = d * chain(problem, d, 0.5, save=[0.5], runs=runs, seed=1).m.values[:, -1] ** 2
     return compare(squares.mean(), 1.0, rtol=0.02, sigma=squares.std() / np.sqrt(runs))
 
 
 @claim("after (3.2)", "recovery takes n log n steps", r"For $\lambda>1$ SGD reaches $\pm m_\star$ in $O(n\log n)$ steps")
 def recovery_scaling(effort: Effort) -> Found:
     """The growth of the chain's mean time with log d is 1/(8 (snr - 1))."""
-    snr, runs, sizes, rows = 2.0, effort.runs(1024, 256), (500, 20_000), []
+    problem, runs, sizes, rows = sl.presets.spiked_tensor(2, 2.0), effort.runs(1024, 256), (500, 20_000), []
     for d in sizes:
-        until = lambda stats: abs(stats.m) - 0.5
-        how: dict[str, Any] = {"t_max": 60, "runs": runs, "seed": d, "until": until, "progress": False}
-        times = sl.simulate(sl.presets.spiked_tensor(2, snr), sl.Chain(d), sl.RandomInit(d), **how).t_end.values
+        times = chain(problem, d, 60, runs=runs, seed=d, until=lambda stats: abs(stats.m) - 0.5).t_end.values
         rows.append((times.mean(), times.std() / np.sqrt(runs)))
-    (soon, e), (late, f) = rows
-    step = np.log(sizes[1] / sizes[0])
-    return compare((late - soon) / step, 1 / 8, rtol=0.03, sigma=np.hypot(e, f) / step)
+    number, sigma = slope(sizes, rows)
+    return compare(number, 1 / 8, rtol=0.03, sigma=sigma)
 
 
 @claim(
     r"SDE after (3.2), $\lambda_n = \Lambda n^{(k-2)/2}$", "tensors with a growing ratio",
     r"Drift $2\tilde u_1 (k \Lambda - k \tilde u_2^{k-1})$",
     right=r"$2\tilde u_1 (k \Lambda \tilde u_1^{k-2} - k \tilde u_2^{k-1})$: for $k \ge 3$ the origin is always linearly "
-    r"stable, "
-    r"with a barrier at $\tilde u_1 = \Lambda^{-1/(k-2)}$.",
+    r"stable, with a barrier at $\tilde u_1 = \Lambda^{-1/(k-2)}$.",
     kind="misprint", tests=f"`test_scaled_tensor_has_a_barrier_at_every_strength` {SPIKED}",
 )  # fmt: skip
 def scaled_tensor(effort: Effort) -> Found:

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 import sgdlimits as sl
 from sgdlimits.claims.base import Effort, Found, claim, compare
 from sgdlimits.claims.mediocrity_noise import equation_55, variances
-from sgdlimits.claims.points import overlaps
+from sgdlimits.claims.points import chain, overlaps, run
 
 MIXED, LOCAL = (f"in `tests/laws/test_{name}.py`" for name in ("fixed_points", "local_limit"))
 INF = float("inf")
@@ -69,14 +69,14 @@ def xor_dynamics(effort: Effort) -> Found:
 def seven_statistics(effort: Effort) -> Found:
     """SGD on weights in R^20 against the chain of the statistics: the mean of the risk, v_1 and m_1 after 60 steps."""
     d, runs, rows = 20, effort.runs(1024, 256), []
-    problem, how = sl.presets.binary_mixture(snr=4.0, ridge=0.1), {"t_max": 3.0, "save": [3.0], "progress": False}
+    problem = sl.presets.binary_mixture(snr=4.0, ridge=0.1)
     start = overlaps([0.9, -0.5], [[0.3], [0.2]], [[1.0, 0.1], [0.1, 0.7]])
     for seed, level in enumerate((sl.SGD(d), sl.Chain(d))):
-        found: Any = sl.simulate(problem, level, start, runs=runs, seed=seed, **how)
+        found = run(problem, level, start, 3.0, save=[3.0], runs=runs, seed=seed)
         values = np.stack([found.risk.values[:, 0], found.a.values[:, 0, 0], found.M.values[:, 0, 0, 0]])
         rows.append((values.mean(1), values.std(1) / np.sqrt(runs)))
-    (weights, e), (chain, f) = rows
-    return compare(weights, chain, sigma=np.hypot(e, f))
+    (weights, e), (reduced, f) = rows
+    return compare(weights, reduced, sigma=np.hypot(e, f))
 
 
 def at_infinite_snr(a: Any, M: Any, ridge: float, preset: str = "binary_mixture") -> sl.Overlaps:
@@ -177,7 +177,7 @@ def binary_share(effort: Effort) -> Found:
     """The exact chain at N = 250 and snr = 100, as in figure 2; optimal are second layers of opposite signs."""
     runs, d = effort.runs(1024, 256), 250
     problem = sl.presets.binary_mixture(snr=100.0, ridge=0.1).with_rule(FEW)
-    end = sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), t_max=30.0, runs=runs, save=[30.0], seed=2, progress=False)
+    end = chain(problem, d, 30.0, runs=runs, save=[30.0], seed=2)
     good = (end.a.values[:, -1].prod(1) < 0) & (np.abs(end.M.values[:, -1, :, 0]).min(1) > 0.3)
     return compare(good.mean(), 0.5, sigma=0.5 / np.sqrt(runs))
 
@@ -186,9 +186,8 @@ def xor_served(a: np.ndarray, M: np.ndarray) -> bool:
     """Whether all four clusters have a unit: positive ones along plus and minus mu, negative ones along nu."""
     own = np.argmax(np.abs(M), 1)
     large = np.abs(a) > 0.1
-    return {(int(r), float(np.sign(M[j, r]))) for j, r in enumerate(own) if large[j]} == set(
-        itertools.product((0, 1), (-1.0, 1.0))
-    )
+    served = {(int(r), float(np.sign(M[j, r]))) for j, r in enumerate(own) if large[j]}
+    return served == set(itertools.product((0, 1), (-1.0, 1.0)))
 
 
 @claim(
@@ -206,8 +205,7 @@ def rings_are_kept(effort: Effort) -> Found:
     problem, ratio = sl.presets.binary_mixture(snr=4.0, ridge=0.1), np.array([0.6, 0.8])
     weights = np.outer(ratio, [1.2, 0.5])  # along the mean and across it
     start = overlaps(1.1 * ratio, weights[:, :1], weights @ weights.T)
-    how = {"t_max": 40, "runs": effort.runs(64, 16), "save": 2, "progress": False}
-    end = sl.simulate(problem.with_rule(FEW), sl.Chain(50), start, **how).a.values[:, -1]
+    end = chain(problem.with_rule(FEW), 50, 40, start, runs=effort.runs(64, 16), save=2).a.values[:, -1]
     return compare(np.log(end[:, 1] / end[:, 0]).std(), 0.0, np.log(np.linalg.norm(end, axis=1)).std(), atol=1e-9)
 
 
@@ -220,8 +218,8 @@ def rings_are_kept(effort: Effort) -> Found:
 def xor_share(effort: Effort) -> Found:
     """The share of the exact chain's runs at N = 250, snr = 1000; printed, of the ODE from the limit m = 0, which by symmetry
     it never leaves."""
-    problem, runs, d = sl.presets.xor_mixture(snr=1000.0, ridge=0.05).with_rule(FEW), effort.runs(1024, 512), 250
-    end = sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), t_max=30.0, runs=runs, save=[30.0], seed=2, progress=False)
+    problem, runs = sl.presets.xor_mixture(snr=1000.0, ridge=0.05).with_rule(FEW), effort.runs(1024, 512)
+    end = chain(problem, 250, 30.0, runs=runs, save=[30.0], seed=2)
     number = np.mean([xor_served(a, M) for a, M in zip(end.a.values[:, -1], end.M.values[:, -1], strict=True)])
     return compare(number, 3 / 32, 0.0, sigma=np.sqrt(3 / 32 * 29 / 32 / runs))
 
@@ -320,8 +318,7 @@ def ring_noise(effort: Effort) -> Found:
 @claim(
     "(2.2) for magnified statistics", "noise of statistics with a Hessian", r"$\Sigma = \lim\delta_n J_n V J_n^\top$",
     right=r"A statistic with a Hessian, magnified by $\sqrt n$, also has the fluctuations of the second-order term of a "
-    r"step. The "
-    "paper magnifies linear statistics only.",
+    "step. The paper magnifies linear statistics only.",
     kind="misprint", tests=f"`test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says` {LOCAL}",
 )  # fmt: skip
 def magnified(effort: Effort) -> Found:

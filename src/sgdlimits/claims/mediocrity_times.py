@@ -14,7 +14,7 @@ from scipy.stats import norm
 import sgdlimits as sl
 from sgdlimits.claims.base import SIGMAS, Effort, Found, claim, compare
 from sgdlimits.claims.mediocrity import saddle
-from sgdlimits.claims.points import overlaps, start_at
+from sgdlimits.claims.points import chain, mean, overlaps, run, slope, start_at
 from sgdlimits.theory import mediocrity as theory
 
 TIMES = "in `tests/unit/theory/test_mediocrity.py`"
@@ -22,17 +22,11 @@ TIMES = "in `tests/unit/theory/test_mediocrity.py`"
 
 def chain_times(problem: Any, d: int, threshold: float, runs: int, start: Any = None, seed: int = 3, t_max: float = 2000.0):
     """Exit times of the exact chain in the paper's time, from random starts."""
-    how: dict[str, Any] = {"t_max": t_max, "runs": runs, "seed": seed, "until": sl.exits(threshold), "progress": False}
-    found = sl.simulate(problem, sl.Chain(d), start if start is not None else sl.RandomInit(d), **how)
+    found = chain(problem, d, t_max, start, runs=runs, seed=seed, until=sl.exits(threshold))
     times = sl.exit_times(found, threshold)
     if times.censored.any():
         raise RuntimeError(f"{int(times.censored.sum())} of {runs} runs did not exit")
     return times.t.values * float(problem.rate)
-
-
-def mean(times: np.ndarray) -> tuple[float, float]:
-    """The mean and its standard error."""
-    return float(times.mean()), float(times.std(ddof=1) / np.sqrt(times.size))
 
 
 def theory_time(problem: Any, d: int, threshold: float, average: str, **more: Any) -> float:
@@ -139,12 +133,12 @@ def monotone(effort: Effort) -> Found:
     pairs, d, T = (((0.1, 0.2), (0.08, 0.2)), ((0.1, 0.2), (0.1, 0.1))), 1000, 0.1
     ratios = [linear_exit(1, *more, d, T) / linear_exit(1, *less, d, T) for more, less in pairs]
     for more, less in (((0.12, 0.0), (0.04, 0.0)), ((0.1, 2.0), (0.1, 0.0))):
-        late, soon = (chain(1, *each, d, T, effort.runs(512, 256)) for each in (more, less))
+        late, soon = (chain_time(1, *each, d, T, effort.runs(512, 256)) for each in (more, less))
         ratios.append(safe_ratio(late, soon, -1))
     return compare(ratios, 1.0, rtol=0, relation=">")
 
 
-def chain(p: int, lr: float, noise: float, d: int, T: float, runs: int) -> tuple[float, float]:
+def chain_time(p: int, lr: float, noise: float, d: int, T: float, runs: int) -> tuple[float, float]:
     return mean(chain_times(sl.presets.phase_retrieval(p, lr=lr, noise=noise), d, T, runs))
 
 
@@ -158,7 +152,7 @@ def safe_ratio(one: tuple[float, float], two: tuple[float, float], sign: int) ->
 def shorter_with_width(effort: Effort) -> Found:
     """Ratios of neighbouring widths, all below 1: of the exact chain's times at widths 1, 2 and 5 with 4.5 standard errors
     added, and of the least samples over all rates by roots of (45) for widths up to 12."""
-    times = [chain(p, 0.05 * p, 0.0, 1000, 0.1, effort.runs(512, 256)) for p in (1, 2, 5)]
+    times = [chain_time(p, 0.05 * p, 0.0, 1000, 0.1, effort.runs(512, 256)) for p in (1, 2, 5)]
     ratios = [safe_ratio(more, less, 1) for less, more in pairwise(times)]
     least = [least_samples(p, 0.0, 1000, 0.1) for p in range(1, 13)]
     return compare([*ratios, np.max(np.divide(least[1:], least[:-1]))], 1.0, rtol=0, relation="<")
@@ -220,8 +214,7 @@ def gain(effort: Effort) -> Found:
 @claim(
     "E.4", "does the best rate learn?", "Optimal learning rate and gain at any width",
     right=r"They minimise the time to leave the saddle. For $p \ge 2$ and small noise that rate is above $p/6$, beyond "
-    r"which the "
-    "full ODE does not learn: see [Does the optimal learning rate learn?](learning_rate.md)",
+    "which the full ODE does not learn: see [Does the optimal learning rate learn?](learning_rate.md)",
     kind="disagreement",
     tests="`test_full_ode_reaches_zero_risk_below_a_sixth_of_the_width_and_not_above` in "
     "`tests/unit/theory/test_learning_rates.py`",
@@ -231,7 +224,7 @@ def best_lr_learns(effort: Effort) -> Found:
     ends = []
     for lr in (5**3 / (8 + 10 + 2 * 25), 0.15 * 5):
         problem = sl.presets.phase_retrieval(5, lr=lr)
-        found = sl.simulate(problem, sl.ODE(), sl.RandomInit(1000), t_max=500 * 5 / lr, save=2, seed=1, progress=False)
+        found = run(problem, sl.ODE(), sl.RandomInit(1000), 500 * 5 / lr, save=2, seed=1)
         ends.append(float(found.risk[0, -1]))
     return compare(ends, [2.0, 0.0], [0.0, 0.0], atol=1e-3)
 
@@ -288,11 +281,9 @@ def sde(effort: Effort) -> Found:
 
 @claim("section 2", "samples grow as d log d", r"$t_{\rm ext} = O(\log d)$, with the slope $1/2\omega_M$")
 def logarithm(effort: Effort) -> Found:
-    problem, runs = sl.presets.phase_retrieval(lr=0.05), effort.runs(1024, 256)
-    few, many = 256, 16_384
-    (soon, e), (late, f) = (mean(chain_times(problem, d, 0.2, runs, seed=d)) for d in (few, many))
-    step = np.log(many / few)
-    return compare((late - soon) / step, 1 / (8 * (1 - 6 * 0.05)), rtol=0.03, sigma=np.hypot(e, f) / step)
+    problem, runs, sizes = sl.presets.phase_retrieval(lr=0.05), effort.runs(1024, 256), (256, 16_384)
+    number, sigma = slope(sizes, [mean(chain_times(problem, d, 0.2, runs, seed=d)) for d in sizes])
+    return compare(number, 1 / (8 * (1 - 6 * 0.05)), rtol=0.03, sigma=sigma)
 
 
 @claim(
@@ -317,8 +308,8 @@ def second_layer(effort: Effort) -> Found:
     d, runs, rows = 400, effort.runs(128, 48), []
     for train in (False, True):
         problem = sl.presets.phase_retrieval(5, lr=0.5, train_second=train)
-        how: dict[str, Any] = {"t_max": 200, "runs": runs, "until": lambda stats: abs(stats.M).max() - 0.3, "progress": False}
-        rows.append(mean(sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), seed=int(train), **how).t_end.values))
+        until = lambda stats: abs(stats.M).max() - 0.3
+        rows.append(mean(chain(problem, d, 200, runs=runs, seed=int(train), until=until).t_end.values))
     (fixed, e), (trained, f) = rows
     return compare(trained / fixed, 1.0, rtol=0.1, sigma=np.hypot(e, f) / fixed)
 
@@ -328,21 +319,20 @@ def follows_ode(effort: Effort) -> Found:
     """SGD on weights in R^400 from overlaps 0.3, beyond the saddle; the mean risk at three times, with room of order 1/d."""
     p, d = 2, 400
     problem, start = sl.presets.phase_retrieval(p, lr=0.2, noise=0.1), start_at(0.3)
-    how: dict[str, Any] = {"t_max": 6.0, "save": np.array([2.0, 4.0, 6.0]), "progress": False}
-    runs = sl.simulate(problem, sl.SGD(d), start, runs=effort.runs(64, 32), seed=1, **how).risk.values
-    limit = sl.simulate(problem, sl.ODE(), start, **how).risk.values[0]
+    save = np.array([2.0, 4.0, 6.0])
+    runs = run(problem, sl.SGD(d), start, 6.0, save=save, runs=effort.runs(64, 32), seed=1).risk.values
+    limit = run(problem, sl.ODE(), start, 6.0, save=save).risk.values[0]
     return compare(runs.mean(0), limit, rtol=10 / d, sigma=runs.std(0, ddof=1) / np.sqrt(len(runs)))
 
 
 @claim("(14)–(17), figure 1", "the reduction is exact", "Overlaps are a stochastic process of their own")
 def reduction(effort: Effort) -> Found:
     """SGD on weights in R^30 against the chain of overlaps: means of m, m^2 and the risk after 60 steps, as differences."""
-    d, runs = 30, effort.runs(4096, 1024)
-    problem, how = sl.presets.phase_retrieval(lr=0.1, noise=0.2), {"t_max": 2.0, "save": [2.0], "progress": False}
-    rows = []
+    d, runs, rows = 30, effort.runs(4096, 1024), []
+    problem = sl.presets.phase_retrieval(lr=0.1, noise=0.2)
     for seed, level in enumerate((sl.SGD(d), sl.Chain(d))):
-        found: Any = sl.simulate(problem, level, start_at(0.3), runs=runs, seed=seed, **how)
+        found = run(problem, level, start_at(0.3), 2.0, save=[2.0], runs=runs, seed=seed)
         m = found.M.values[:, 0, 0, 0]
         rows.append([mean(values) for values in (m, m**2, found.risk.values[:, 0])])
-    (weights, e), (chain, f) = (np.transpose(each) for each in rows)
-    return compare(weights, chain, sigma=np.hypot(e, f))
+    (weights, e), (reduced, f) = (np.transpose(each) for each in rows)
+    return compare(weights, reduced, sigma=np.hypot(e, f))

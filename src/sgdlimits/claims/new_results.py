@@ -13,9 +13,9 @@ from scipy.stats import norm
 
 import sgdlimits as sl
 from sgdlimits.claims.base import Effort, Found, claim, compare
-from sgdlimits.claims.mediocrity_times import chain_times, mean, theory_time
+from sgdlimits.claims.mediocrity_times import chain_times, theory_time
 from sgdlimits.claims.one_step import Squares, grid, on_the_sphere, weights_in
-from sgdlimits.claims.points import overlaps
+from sgdlimits.claims.points import mean, overlaps, run
 from sgdlimits.theory import mediocrity as theory
 
 # --- noise at the start ------------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def cubic(effort: Effort) -> Found:
     for p, lr, noise in ((3, 0.3, 1.0), (3, 0.15, 1.0)):
         problem = sl.presets.phase_retrieval(p, lr=lr, noise=noise)
         start = overlaps(np.ones(p), np.array([[0.5], [0.4], [0.6]]), np.eye(p) * 0.7 + 0.3)
-        found = sl.simulate(problem, sl.ODE(), start, t_max=300 * p / lr, save=2, progress=False)
+        found = run(problem, sl.ODE(), start, 300 * p / lr, save=2)
         rows.append((float(found.risk[0, -1]) - noise / 2, float(theory.asymptotic_excess_risk(p, lr, noise))))
     return compare(*np.transpose(rows), rtol=1e-5)
 
@@ -336,8 +336,7 @@ def second_only(effort: Effort) -> Found:
     proof="measured",
 )
 def sparse(effort: Effort) -> Found:
-    """The least participation ratio over p of the second layer at the ratio 0.1, over the median at 10, of six random
-    starts."""
+    """The least participation ratio of the second layer at the ratio 0.1, over the median at 10, of six random starts."""
     rng, shares = np.random.default_rng(1), {0.1: [], 10.0: []}  # type: ignore[var-annotated]
     for _ in range(6):
         u = rng.standard_normal((3, 1000))

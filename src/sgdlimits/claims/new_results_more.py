@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy.integrate import quad, solve_ivp
 from scipy.optimize import brentq
@@ -11,9 +9,9 @@ from scipy.stats import kstest
 
 import sgdlimits as sl
 from sgdlimits.claims.base import Effort, Found, claim, compare
-from sgdlimits.claims.mediocrity_times import chain_times, mean
+from sgdlimits.claims.mediocrity_times import chain_times
 from sgdlimits.claims.one_step import weights_in
-from sgdlimits.claims.points import overlaps, spike, start_at
+from sgdlimits.claims.points import chain, mean, overlaps, run, spike, start_at
 from sgdlimits.claims.quadratic_landscape import gradient, hessian
 from sgdlimits.theory import effective, quadratic as theory, recovery
 
@@ -86,7 +84,7 @@ def conserved(effort: Effort) -> Found:
     for lr, noise in ((0.35, 0.0), (0.1, 0.5)):
         problem = sl.presets.quadratic_network(3, 2, lr=lr, noise=noise)
         start = sl.OrthogonalInit(0.01).sample(problem, runs=4)
-        runs = sl.simulate(problem, sl.ODE(), start, t_max=35 / lr, runs=4, save=3, progress=False)
+        runs = run(problem, sl.ODE(), start, 35 / lr, runs=4, save=3)
         changes.append(float(sl.conserved.polar(runs).drift.max()))
     return compare(changes, 0.0, atol=1e-9)
 
@@ -101,7 +99,7 @@ def approach(effort: Effort) -> Found:
     p, k, lr, tau = 3, 2, 0.2, np.array([1e3, 2e3])
     problem = sl.presets.quadratic_network(p, k, lr=lr)
     start = sl.OrthogonalInit(0.05).sample(problem, runs=2)
-    runs = sl.simulate(problem, sl.ODE(), start, t_max=tau[1] / lr, runs=2, save=np.append(0.0, tau / lr), progress=False)
+    runs = run(problem, sl.ODE(), start, tau[1] / lr, runs=2, save=np.append(0.0, tau / lr))
     far = sl.conserved.distance(runs, sl.conserved.end_point(problem, start)).M.values[:, 1:]
     return compare(tau * far, k * p**1.5 * (p - k) / (32 * (p + 2)), rtol=0.01)
 
@@ -162,7 +160,7 @@ def largest_lr(effort: Effort) -> Found:
 def noisy_end(effort: Effort) -> Found:
     problem = sl.presets.quadratic_network(2, 2, lr=0.02, noise=0.4)
     start = overlaps(np.ones(2), np.eye(2), np.eye(2) + 0.01)
-    found = float(sl.simulate(problem, sl.ODE(), start, t_max=3e4, save=2, progress=False).risk[0, -1])
+    found = float(run(problem, sl.ODE(), start, 3e4, save=2).risk[0, -1])
     return compare(found, theory.stationary_risk(problem), rtol=1e-6)
 
 
@@ -182,7 +180,7 @@ def recovery_time(effort: Effort) -> Found:
     for snr, lr in ((2.0, 1.0), (1.5, 0.5)):
         problem, end = sl.presets.spiked_tensor(2, snr, lr), 0.5 * np.sqrt(snr - lr)
         until = lambda stats, end=end: abs(stats.m) - end
-        found = sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), t_max=60, runs=runs, seed=1, until=until, progress=False)
+        found = chain(problem, d, 60, runs=runs, seed=1, until=until)
         rows.append((*mean(found.t_end.values), recovery.recovery_time(snr, d, 0.5, lr).mean))
     number, sigma, right = np.transpose(rows)
     return compare(number, right, rtol=0.005, sigma=sigma)
@@ -200,9 +198,9 @@ def crossing_time(effort: Effort) -> Found:
     V = lambda y: y**2 / 2 - L * y**k / k
     inner = lambda y: quad(lambda z: np.exp(V(y) - V(z)), -12.0, y, limit=200)[0]
     until = lambda stats: stats.m - end * d**-0.5
-    how: dict[str, Any] = {"t_max": 80, "runs": effort.runs(512, 256), "seed": 2, "until": until, "progress": False}
     problem = sl.presets.spiked_tensor(k, effective.scaled_snr(L, k, d))
-    number, sigma = mean(sl.simulate(problem, sl.Chain(d), spike(m=0.0, r2=1.0), **how).t_end.values)
+    found = chain(problem, d, 80, spike(m=0.0, r2=1.0), runs=effort.runs(512, 256), seed=2, until=until)
+    number, sigma = mean(found.t_end.values)
     right = recovery.crossing_time(L, k, 0.0, end)
     return compare([quad(inner, 0.0, end)[0] / (2 * k), number], right, rtol=end**2 / d, sigma=[0.0, sigma])
 
@@ -265,7 +263,7 @@ def expansion(effort: Effort) -> Found:
     """Mean, less the ODE's and times d, and d times the variance of the overlap of one unit at d = 200."""
     problem, start, d, runs = sl.presets.phase_retrieval(lr=0.1, noise=0.5), start_at(0.5), 200, effort.runs(65_536, 16_384)
     path = sl.expansion(problem, start, 3.0, save=2).isel(t=-1)
-    m = sl.simulate(problem, sl.Chain(d), start, t_max=3.0, runs=runs, save=[3.0], seed=1, progress=False).M.values[:, 0, 0, 0]
+    m = chain(problem, d, 3.0, start, runs=runs, save=[3.0], seed=1).M.values[:, 0, 0, 0]
     first, spread = float(path["first"].values.ravel()[0]), float(np.ravel(path.covariance.values)[0])
     square = d * (m - m.mean()) ** 2
     number = [d * (m.mean() - float(path.ode.values.ravel()[0])), square.mean()]
@@ -280,8 +278,7 @@ def expansion(effort: Effort) -> Found:
     proof="[exit times](exit_times.md)",
 )
 def exit_law(effort: Effort) -> Found:
-    """Kolmogorov and Smirnov's distance of the chain's exit times at d = 1000 from it, times the root of the runs: below
-    2.3 but with 5e-5."""
+    """Kolmogorov and Smirnov's distance of the chain's times from it, times the root of the runs: below 2.3 but with 5e-5."""
     problem, d, T = sl.presets.phase_retrieval(lr=1 / 12), 1000, 0.2
     times = chain_times(problem, d, T, effort.runs(1024, 512)) / float(problem.rate)
     distance = kstest(times, sl.theory.mediocrity.exit_law(problem, d, T).cdf).statistic
@@ -300,9 +297,8 @@ def algorithms(effort: Effort) -> Found:
     start = overlaps(np.ones(2), [[0.3, 0.1], [0.0, 0.2]], [[1.0, 0.2], [0.2, 0.8]])
     for algorithm in (sl.HeavyBall(0.8, 0.5), sl.Clipped(sl.OnePassSGD(2.0), 0.3), sl.Muon(1.0, 0.5)):
         problem = sl.presets.committee(2, 2, algorithm=algorithm)
-        how: dict[str, Any] = {"t_max": 2.0, "save": [2.0], "runs": runs, "progress": False}
         (one, e), (two, f) = (
-            mean(sl.simulate(problem, level, start, seed=seed, **how).risk.values[:, 0])
+            mean(run(problem, level, start, 2.0, save=[2.0], runs=runs, seed=seed).risk.values[:, 0])
             for seed, level in enumerate((sl.SGD(d), sl.Chain(d)))
         )
         rows.append((one, two, np.hypot(e, f)))
@@ -317,12 +313,11 @@ def algorithms(effort: Effort) -> Found:
     proof="measured",
 )
 def muon(effort: Effort) -> Found:
-    """Median time of SGD over that of Muon, each at a rate near its best, until each teacher has a unit of squared cosine
-    1/2."""
+    """Median times of SGD over Muon's, each at a rate near its best, until each teacher has a unit of squared cosine 1/2."""
     d, batch, runs, medians = 1000, 16, effort.runs(64, 32), []
     own = lambda stats: (stats.M**2 / stats.Q.diagonal()[:, None]).max(0).min() - 0.5
     for algorithm in (sl.OnePassSGD(batch * 8.0, batch=batch), sl.Muon(0.5, batch=batch)):
         problem = sl.presets.committee(2, 2, algorithm=algorithm)
-        how: dict[str, Any] = {"t_max": 200, "runs": runs, "seed": 1, "until": own, "progress": False}
-        medians.append(float(np.median(sl.simulate(problem, sl.Chain(d), sl.RandomInit(d, scale=0.5), **how).t_end.values)))
+        found = chain(problem, d, 200, sl.RandomInit(d, scale=0.5), runs=runs, seed=1, until=own)
+        medians.append(float(np.median(found.t_end.values)))
     return compare(medians[0] / medians[1], 1.5, rtol=0, relation=">")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 import sgdlimits as sl
 from sgdlimits.claims.base import Effort, Found, claim, compare
-from sgdlimits.claims.mediocrity_times import chain_times, mean, theory_time
+from sgdlimits.claims.mediocrity_times import chain_times, theory_time
+from sgdlimits.claims.points import chain, mean, slope
 from sgdlimits.theory import mediocrity
 
 
@@ -17,10 +16,8 @@ def any_width(effort: Effort) -> Found:
     """The slope of the chain's exit time in log d for three units is 1/(2 omega_M)."""
     p, step, runs, sizes = 3, 0.05, effort.runs(128, 64), (300, 6000)
     problem = sl.presets.phase_retrieval(p, lr=step * p)
-    (soon, e), (late, f) = (mean(chain_times(problem, d, 0.05, runs, seed=d)) for d in sizes)
-    logs = np.log(sizes[1] / sizes[0])
-    right = 1 / (2 * float(mediocrity.linear_rates(p, step * p).M))
-    return compare((late - soon) / logs, right, rtol=0.05, sigma=np.hypot(e, f) / logs)
+    number, sigma = slope(sizes, [mean(chain_times(problem, d, 0.05, runs, seed=d)) for d in sizes])
+    return compare(number, 1 / (2 * float(mediocrity.linear_rates(p, step * p).M)), rtol=0.05, sigma=sigma)
 
 
 @claim(
@@ -56,9 +53,8 @@ def stairs(effort: Effort) -> Found:
     problem = sl.ProjectionProblem(target, network, sl.SquaredLoss(), rule, initial=first)
     rows = []
     for d in sizes.tolist():
-        how: dict = dict(t_max=300, runs=runs, seed=d, progress=False)
-        until: list[Callable] = [lambda stats: stats.M[0, 0] - 0.3, lambda stats: stats.M[0, 1] - 0.3]
-        found = [sl.simulate(problem, sl.Chain(d), sl.FixedInit(2 * d**-0.5), until=each, **how) for each in until]
+        until = (lambda stats: stats.M[0, 0] - 0.3, lambda stats: stats.M[0, 1] - 0.3)
+        found = [chain(problem, d, 300, sl.FixedInit(2 * d**-0.5), runs=runs, seed=d, until=each) for each in until]
         rows.append([mean(np.log(d * each.t_end.values)) for each in found])
     (number, sigma), way = np.moveaxis(np.array(rows), 2, 0), 1 - 2 / (0.3 * np.sqrt(sizes))
     logs = np.log(sizes[1] / sizes[0])

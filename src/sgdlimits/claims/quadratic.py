@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 import sgdlimits as sl
 from sgdlimits.claims.base import Effort, Found, claim, compare
 from sgdlimits.claims.one_step import Squares, weights_in
-from sgdlimits.claims.points import overlaps
+from sgdlimits.claims.points import chain, overlaps, run
 from sgdlimits.theory import quadratic as theory
 
 DRIFT, THEORY, PHASES = (
@@ -74,8 +74,7 @@ def equation_34(s: Squares, eta: float, bracket: float) -> np.ndarray:
     r"(34), bracket of $Q_{kk'}$ at order $\eta^2$", "ODE of the overlaps between students",
     r"$1 + \frac{2}{p^*} - \frac{2p - 1}{p^2} (\mathrm{Tr}\, Q)^2 - \frac{1}{p p^*} \sum \rho^2$",
     right=r"$1 + \frac{2}{p^*} - \frac{2}{p} \mathrm{Tr}\, Q - \frac{4}{p p^*} \sum \rho^2 + "
-    r"\frac{1}{p^2}\big[(\mathrm{Tr}\, Q)^2 "
-    r"+ 2\, \mathrm{Tr}\, Q^2\big]$, which is the risk",
+    r"\frac{1}{p^2}\big[(\mathrm{Tr}\, Q)^2 + 2\, \mathrm{Tr}\, Q^2\big]$, which is the risk",
     kind="misprint",
     tests="`test_risk_of_a_quadratic_network_is_the_corrected_bracket_of_its_paper`, `test_closed_drift_agrees_with_isserlis` "
     f"{DRIFT}",
@@ -132,8 +131,7 @@ def decay(effort: Effort) -> Found:
 
 @claim(
     "(13)", "loss below the plateau", r"$t = \eta \alpha$",
-    right=r"There $t$ is $\eta \alpha/p$; in $t = \eta \alpha$ the exponent "
-    r"is $16 t/(p p^*)$.",
+    right=r"There $t$ is $\eta \alpha/p$; in $t = \eta \alpha$ the exponent is $16 t/(p p^*)$.",
     kind="misprint", tests=f"`test_risk_on_the_plateau_is_13_with_the_exponent_of_its_appendix` {THEORY}",
 )  # fmt: skip
 def loss_13(effort: Effort) -> Found:
@@ -143,7 +141,7 @@ def loss_13(effort: Effort) -> Found:
     Q = np.tile(P / (P + 2) * np.eye(P), (runs, 1, 1))
     problem, level = sl.presets.quadratic_network(P, K, lr=lr), sl.ODE(corrector=False, rtol=1e-11, atol=1e-16)
     start = overlaps(np.ones((runs, P)), M, Q)
-    found = sl.simulate(problem, level, start, t_max=t / lr, runs=runs, save=2, progress=False).risk.values.mean(0)
+    found = run(problem, level, start, t / lr, runs=runs, save=2).risk.values.mean(0)
     spread = (M**2).mean()
     form = lambda exponent: 4 * (np.exp(exponent) - 1) / (1 + 2 / K - P / (P + 2))
     return compare((1 - found[1] / found[0]) / spread, form(16 * t / (P * K)), form(16 * t / K), rtol=1e-4)
@@ -159,8 +157,7 @@ def risk_on_plateau(effort: Effort) -> Found:
     rng, lr, t, off = np.random.default_rng(1), 0.01, np.array([0.3, 1.0]), 1 - np.eye(P)
     M, Q = 1e-4 * rng.normal(size=(P, K)), P / (P + 2) * np.eye(P) + 0.003 * off
     problem, level = sl.presets.quadratic_network(P, K, lr=lr), sl.ODE(corrector=False, rtol=1e-11, atol=1e-16)
-    how: dict[str, Any] = {"t_max": t[-1] / lr, "save": np.append(0, t / lr), "progress": False}
-    found = sl.simulate(problem, level, overlaps(np.ones(P), M, Q), **how).risk.values[0]
+    found = run(problem, level, overlaps(np.ones(P), M, Q), t[-1] / lr, save=np.append(0, t / lr)).risk.values[0]
     tau, mu = ((Q * off) ** 2).sum(), (M**2).sum()
     falls = 2 * tau / P**2 * (1 - np.exp(-32 * t / (P * (P + 2)))), 4 * mu / (P * K) * (np.exp(16 * t / (P * K)) - 1)
     return compare(found[0] - found[1:], sum(falls), rtol=0.01)
@@ -182,8 +179,6 @@ def follows_ode(effort: Effort) -> Found:
     """The chain at d = 2000 from orthogonal students of norm 0.2 against the closed curve of norm learning."""
     problem, runs = sl.presets.quadratic_network(P, K, lr=0.2), effort.runs(256, 64)
     start = overlaps(np.ones(P), np.zeros((P, K)), 0.2 * np.eye(P))
-    how: dict[str, Any] = {"t_max": 4, "runs": runs, "save": np.array([2.0, 4.0]), "progress": False}
-    norms = np.trace(sl.simulate(problem, sl.Chain(2000), start, **how).Q.values, axis1=2, axis2=3) / P
-    return compare(
-        norms.mean(0), theory.norm_learning(problem, [2.0, 4.0], 0.2), sigma=norms.std(0, ddof=1) / np.sqrt(runs), rtol=1e-3
-    )
+    norms = np.trace(chain(problem, 2000, 4, start, runs=runs, save=np.array([2.0, 4.0])).Q.values, axis1=2, axis2=3) / P
+    right = theory.norm_learning(problem, [2.0, 4.0], 0.2)
+    return compare(norms.mean(0), right, sigma=norms.std(0, ddof=1) / np.sqrt(runs), rtol=1e-3)

@@ -12,7 +12,7 @@ from scipy.optimize import brentq, root
 import sgdlimits as sl
 from sgdlimits.claims.base import Effort, Found, claim, compare
 from sgdlimits.claims.one_step import Squares, weights_in
-from sgdlimits.claims.points import overlaps
+from sgdlimits.claims.points import overlaps, run
 from sgdlimits.claims.quadratic import PHASES, K, P, sample
 from sgdlimits.theory import quadratic as theory
 
@@ -83,8 +83,7 @@ def spectra(effort: Effort) -> Found:
     tests=f"`test_rotations_have_orthonormal_columns` {CRITICAL}",
 )  # fmt: skip
 def rotations(effort: Effort) -> Found:
-    """The eigenvalues of M M^T at a critical point of three students in a plane outside the teachers' span, found by
-    Newton steps."""
+    """The eigenvalues of M M^T where the gradient of three students in a plane outside the teachers' span vanishes."""
     start = np.array([[0.9, 0.1], [0.0, 0.8], [0.2, -0.1]])
     found = root(lambda w: gradient(np.pad(w.reshape(3, 2), ((0, 0), (2, 0))), 2)[:, 2:].ravel(), start.ravel(), method="lm")
     M = found.x.reshape(3, 2) / np.sqrt(3 / 4)
@@ -94,8 +93,7 @@ def rotations(effort: Effort) -> Found:
 @claim(
     "critical points", "families of critical points", "Families of rank $r$ (uncorrelated) and $s$ (correlated)",
     right=r"Also mixed ones: $s$ teacher directions with weight $\beta + p/p^*$ and $r \ge 1$ orthogonal ones with $\beta "
-    r"= p (p^* - "
-    r"s)/(p^* (s + r + 2))$, $s < p^*$",
+    r"= p (p^* - s)/(p^* (s + r + 2))$, $s < p^*$",
     kind="misprint",
     tests=f"`test_gradient_vanishes_at_every_family_and_the_risk_is_the_closed_one`, `test_every_search_ends_in_a_family` "
     f"{CRITICAL}",
@@ -272,7 +270,7 @@ def conserved(effort: Effort) -> Found:
         changes.append(np.abs(polar(end[:, :2])[0] - polar(start[:, :2])[0]).max())
     problem = sl.presets.quadratic_network(2, 2, lr=lr)
     stats, level = overlaps(np.ones(2), U[:, :2], U @ U.T), sl.ODE(corrector=False)
-    found = sl.simulate(problem, level, stats, t_max=4.0 / lr, save=2, progress=False)
+    found = run(problem, level, stats, 4.0 / lr, save=2)
     return compare(changes, [0.0, float(sl.conserved.polar(found).drift.max())], [0.0, 0.0], atol=1e-6)
 
 
@@ -287,7 +285,7 @@ def end_is_closest(effort: Effort) -> Found:
     U, lr = uneven_start(), 0.1
     problem, stats = sl.presets.quadratic_network(2, 2, lr=lr), overlaps(np.ones(2), U[:, :2], U @ U.T)
     closest_M = np.asarray(sl.conserved.end_point(problem, stats).stats.M)
-    found = sl.simulate(problem, sl.ODE(corrector=False), stats, t_max=600.0, save=2, progress=False).M.values[0, -1]
+    found = run(problem, sl.ODE(corrector=False), stats, 600.0, save=2).M.values[0, -1]
     even = U / np.linalg.norm(U, axis=1, keepdims=True)
     ours = np.linalg.norm(found - closest_M)
     number = [
@@ -304,8 +302,7 @@ def end_is_closest(effort: Effort) -> Found:
     kind="misprint", tests=f"`test_more_students_than_teachers_end_algebraically` {PHASES}",
 )  # fmt: skip
 def terminal(effort: Effort) -> Found:
-    """Risk t^2 of gradient flow in R^6 of three students and one teacher at t = 10^4; printed, of a risk that ends
-    exponentially."""
+    """Risk t^2 of gradient flow of three students and one teacher in R^6 at t = 10^4; printed, of an exponential end."""
     p, k, t = 3, 1, 1e4
     start = 0.3 * weights_in(p, 6, seed=1) + np.pad(np.eye(p, 1), ((0, 0), (0, 5)))
     slope = lambda t, y: -gradient(y.reshape(p, 6), k).ravel()

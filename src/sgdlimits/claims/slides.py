@@ -11,7 +11,7 @@ from scipy.special import erf
 import sgdlimits as sl
 from sgdlimits.claims.base import Effort, Found, claim, compare
 from sgdlimits.claims.one_step import Squares, grid, weights_in
-from sgdlimits.claims.points import overlaps, start_at
+from sgdlimits.claims.points import chain, overlaps, run, slope, start_at
 from sgdlimits.theory import regimes
 from sgdlimits.theory.single_index import exit_time
 
@@ -52,8 +52,7 @@ def learning_times(activation: Any, d: int, runs: int, t_max: float, median: boo
     """Time in which one unit at the recommended rate comes from the typical overlap to 1/2 in the chain, and its error."""
     problem = sl.presets.single_index(activation, lr=sl.recommended_lr(sl.presets.single_index(activation), d, 0.5))
     until = lambda stats: jnp.abs(stats.M[0, 0]) - 0.5
-    how: dict[str, Any] = {"t_max": t_max, "runs": runs, "seed": d, "until": until, "progress": False}
-    found = sl.simulate(problem, sl.Chain(d), start_at(d**-0.5), **how)
+    found = chain(problem, d, t_max, start_at(d**-0.5), runs=runs, seed=d, until=until)
     times = np.where(found.status.values == "stopped", found.t_end.values, np.inf)
     if not median:
         return float(times.mean()), float(times.std() / np.sqrt(runs))
@@ -65,9 +64,8 @@ def learning_times(activation: Any, d: int, runs: int, t_max: float, median: boo
 def exponent_two(effort: Effort) -> Found:
     """The slope of the chain's time in log d is 1/(2 rate) at the optimal rate 1/12: 3."""
     sizes = (256, 8192)
-    (low, e), (high, f) = (learning_times("he2", d, effort.runs(512, 256), 300.0) for d in sizes)
-    step = np.log(sizes[1] / sizes[0])
-    return compare((high - low) / step, 3.0, atol=0.1, sigma=np.hypot(e, f) / step)
+    number, sigma = slope(sizes, [learning_times("he2", d, effort.runs(512, 256), 300.0) for d in sizes])
+    return compare(number, 3.0, atol=0.1, sigma=sigma)
 
 
 def soft_cubic(x):
@@ -101,14 +99,12 @@ def hard_times(effort: Effort) -> Found:
 
 
 def gap(width: int, d: int, lr: float, runs: int) -> np.ndarray:
-    """The logarithm of the mean over runs of the largest distance of an entry of M and Q from the ODE at the paper's time
-    1, and
-    its error."""
+    """The logarithm of the mean largest distance of an entry of M and Q from the ODE at the paper's time 1, and its error."""
     M = 0.3 * np.cos(1 + np.arange(width)[:, None] + 2 * np.arange(2))
     start = overlaps(np.ones(width), M, M @ M.T + np.diag(1 - (M**2).sum(1)))
     problem, t, rows = sl.presets.committee(width, 2, lr=lr, noise=0.1), width / lr, []
     for level, count in ((sl.Chain(d), runs), (sl.ODE(), 1)):
-        found = sl.simulate(problem, level, start, t_max=t, runs=count, save=[t], seed=d, progress=False)
+        found = run(problem, level, start, t, runs=count, save=[t], seed=d)
         entries = found.Q.values[:, 0][:, *np.triu_indices(width)]
         rows.append(np.concatenate([found.M.values.reshape(count, -1), entries], axis=1))
     off = np.abs(rows[0] - rows[1]).max(1)
@@ -138,10 +134,10 @@ def gap_to_ode(effort: Effort) -> Found:
 def gap_and_width(effort: Effort) -> Found:
     """The exponent of the width from 1 to 8 of the largest entry; right, that of the root of log n over p, with n entries."""
     runs, widths = effort.runs(192, 96), np.array([1, 8])
-    (one, e), (many, f) = (gap(int(p), 512, 0.8, runs) for p in widths)
+    number, sigma = slope(widths, [gap(int(p), 512, 0.8, runs) for p in widths])
     entries = widths * (widths + 1) / 2 + 2 * widths
     right = np.log(np.sqrt(np.log(entries[1]) / np.log(entries[0]) / 8)) / np.log(8)
-    return compare((many - one) / np.log(8), right, -0.5, atol=0.08, sigma=np.hypot(e, f) / np.log(8))
+    return compare(number, right, -0.5, atol=0.08, sigma=sigma)
 
 
 # --- regimes -----------------------------------------------------------------------------------------------------------------
@@ -153,8 +149,7 @@ def gap_and_width(effort: Effort) -> Found:
     r"$p = d^\kappa$, $\gamma = d^{-\delta}$: gradient flow, Saad and Solla, noise, no limit",
 )
 def phase_diagram(effort: Effort) -> Found:
-    """Exponents of d of the corrector over the population drift at seven points, from committees of two widths: -(kappa +
-    delta)."""
+    """Exponents of d of the corrector over the population drift at seven points, from two widths: -(kappa + delta)."""
     deltas = np.array([-1.2, -0.8, -0.3, 0.0, 0.3, 0.6, 1.0])
     found = regimes.phase_diagram([0.5], deltas, widths=(4, 12))
     return compare((found.corrector - found.population).values.ravel(), -(0.5 + deltas), atol=0.1)
@@ -184,8 +179,8 @@ def gradient_descent(effort: Effort) -> Found:
     """What is left after halving the learning rate of two units on 40 fixed samples in R^20 halves too: a limit, of order 1."""
     ends = []
     for lr in (0.4, 0.2, 0.1):
-        how: dict[str, Any] = {"t_max": 4 / lr, "save": [4 / lr], "runs": 2, "seed": 1, "progress": False}
-        found = sl.simulate(sl.presets.committee(2, 1, lr=lr, batch=40), sl.SGD(20, reuse=40), sl.RandomInit(20), **how)
+        problem, t = sl.presets.committee(2, 1, lr=lr, batch=40), 4 / lr
+        found = run(problem, sl.SGD(20, reuse=40), sl.RandomInit(20), t, save=[t], runs=2, seed=1)
         ends.append(np.concatenate([found.M.values.ravel(), found.Q.values.ravel()]))
     far, near = (np.abs(np.diff(ends, axis=0)[i]).max() for i in (0, 1))
     return compare(np.log2(far / near), 1.0, atol=0.05)
@@ -196,8 +191,7 @@ def gradient_descent(effort: Effort) -> Found:
     kind="misprint", tests=f"{SAAD}; `test_closed_moments_agree_with_grids` in `tests/unit/expectation/test_units.py` for both",
 )  # fmt: skip
 def activation(effort: Effort) -> Found:
-    """The mean of s(u) s(v) in their generalisation error, 2/pi arcsin(C/sqrt((1 + Q)(1 + P))), on a grid with both
-    functions."""
+    """The mean of s(u) s(v) in their generalisation error, 2/pi arcsin(C/sqrt((1 + Q)(1 + P))), on a grid for both."""
     (u, z), weights = grid(60, 60)
     Q, P, C = 0.8, 1.0, 0.5
     one, two = np.sqrt(Q) * u, C / np.sqrt(Q) * u + np.sqrt(P - C**2 / Q) * z
@@ -231,8 +225,7 @@ def saad_and_solla(effort: Effort) -> Found:
     r"Rate of escape $\frac2\pi K(2K-1)^{-1/2}(2K+1)^{-3/2}$ in $\eta\alpha$ [6]",
 )
 def symmetric_plateau(effort: Effort) -> Found:
-    """The largest eigenvalue of gradient flow of three students at R = 1/sqrt(K(2K-1)), Q = 1/(2K-1), where the drift
-    vanishes."""
+    """The largest eigenvalue of gradient flow of three students at R = 1/sqrt(K(2K-1)), Q = 1/(2K-1), a fixed point."""
     K, eta = 3, 0.01
     point = overlaps(np.ones(K), np.full((K, K), 1 / np.sqrt(K * (2 * K - 1))), np.full((K, K), 1 / (2 * K - 1)))
     found = sl.linearise(sl.presets.committee(K, K, lr=eta * K**2), point, corrector=False)
