@@ -6,11 +6,11 @@ import csv
 import io
 import json
 import os
-import resource
+import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ class Audit:
 
     judged: tuple[Judged, ...]
     effort: str = "default"
-    chosen: int = field(default=0)
+    chosen: int = 0
 
     @property
     def unexpected(self) -> tuple[Judged, ...]:
@@ -140,8 +140,8 @@ def plain(row: tuple[str, ...]) -> tuple[str, ...]:
 def markdown(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """A table in Markdown."""
     lines = [" | ".join(cell.replace("|", r"\|") if "$" not in cell else cell for cell in row) for row in (head, *rows)]
-    lines.insert(1, " | ".join("---" for _ in head).replace(" ", ""))
-    return "".join(f"| {line} |\n" if set(line) - set("-|") else f"|{line}|\n" for line in lines)
+    first, *rest = [f"| {line} |\n" for line in lines]
+    return "".join([first, f"|{'---|' * len(head)}\n", *rest])
 
 
 def check_format(path: str | os.PathLike) -> str | os.PathLike:
@@ -233,17 +233,11 @@ def audit(effort: str = "default", paper: str | None = None, only: str | None = 
 
 def judge(claim: Claim, effort: Effort) -> Judged:
     """Compute one claim; what cannot be computed is open, with the reason."""
-    begin = cpu()
+    begin = time.process_time()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = claim.compute(effort)
     except Exception as reason:
-        return Judged(claim, "open", None, cpu() - begin, f"{type(reason).__name__}: {reason}")
-    return Judged(claim, found.verdict(claim.kind), found, cpu() - begin)
-
-
-def cpu() -> float:
-    """CPU seconds of this process so far."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+        return Judged(claim, "open", None, time.process_time() - begin, f"{type(reason).__name__}: {reason}")
+    return Judged(claim, found.verdict(claim.kind), found, time.process_time() - begin)

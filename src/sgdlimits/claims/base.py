@@ -16,12 +16,6 @@ SIGMAS = 4.5
 """Standard errors that a statistical comparison is allowed: one number fails by chance with 7e-6."""
 EFFORTS = {"quick": 0.25, "default": 1.0, "full": 16.0}
 """How many runs statistical claims have, in units of their usual number."""
-VERDICTS = {
-    "holds": "the number is what the paper says",
-    "misprint": "it is what the corrected formula says, and not what is printed",
-    "disagreement": "it is what this package says, and not what the paper concludes",
-    "open": "it is explained by neither, or nothing is claimed",
-}
 
 
 class Paper(NamedTuple):
@@ -158,7 +152,7 @@ class Claim:
     title : in a few plain words
     says : what is said or printed, in Markdown
     compute : takes an `Effort`, returns `Found`
-    kind : the verdict on record
+    kind : the verdict on record: "holds", "misprint" (of a formula), "disagreement" (on a result), or "open" (neither is right)
     right : what is right, where the paper is not
     tests : the tests that show it
     proof : of new results, a link to the page that has it, or "measured"
@@ -181,7 +175,11 @@ CLAIMS: dict[str, Claim] = {}
 
 
 def claim(where: str, title: str, says: str, **more: str) -> Callable[[Callable[[Effort], Found]], Callable[[Effort], Found]]:
-    """Register a computation as the judge of a claim of the paper with whose name its file begins."""
+    """Register a computation as the judge of a claim of the paper with whose name its file begins.
+
+    Where something else is right, the claim is a misprint unless it is said to be a disagreement.
+    """
+    more = {"kind": "misprint", **more} if "right" in more else more
 
     def register(compute: Callable[[Effort], Found]) -> Callable[[Effort], Found]:
         paper = next(key for key in PAPERS if compute.__module__.rsplit(".", 1)[-1].startswith(key))

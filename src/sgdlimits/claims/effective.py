@@ -94,7 +94,7 @@ def spiked_stability(effort: Effort) -> Found:
 
 @claim(
     "Proposition 3.2", "fixed points of odd tensors", r"Fixed points at $\pm m_\dagger$ and $\pm m_\star$ for every $k \ge 3$",
-    right=r"For odd $k$ only at $+m_\dagger$ and $+m_\star$", kind="misprint",
+    right=r"For odd $k$ only at $+m_\dagger$ and $+m_\star$",
     tests=f"`test_fixed_points_of_tensors_and_their_stability` {SPIKED}",
 )  # fmt: skip
 def odd_tensors(effort: Effort) -> Found:
@@ -177,7 +177,7 @@ def recovery_scaling(effort: Effort) -> Found:
     r"Drift $2\tilde u_1 (k \Lambda - k \tilde u_2^{k-1})$",
     right=r"$2\tilde u_1 (k \Lambda \tilde u_1^{k-2} - k \tilde u_2^{k-1})$: for $k \ge 3$ the origin is always linearly "
     r"stable, with a barrier at $\tilde u_1 = \Lambda^{-1/(k-2)}$.",
-    kind="misprint", tests=f"`test_scaled_tensor_has_a_barrier_at_every_strength` {SPIKED}",
+    tests=f"`test_scaled_tensor_has_a_barrier_at_every_strength` {SPIKED}",
 )  # fmt: skip
 def scaled_tensor(effort: Effort) -> Found:
     """The drift of sqrt(d) m at Lambda = 2, d = 10^10, below and above the barrier at 1/2."""

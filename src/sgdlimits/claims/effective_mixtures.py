@@ -127,7 +127,7 @@ def rings(effort: Effort) -> Found:
 @claim(
     "Proposition 4.2 (2)", "ends of the rings", "Open quarter circles",
     right="The end points on the axes are fixed points too.",
-    kind="misprint", tests=f"`test_binary_mixture_has_two_stable_points_and_two_rings` {MIXED}",
+    tests=f"`test_binary_mixture_has_two_stable_points_and_two_rings` {MIXED}",
 )  # fmt: skip
 def ring_ends(effort: Effort) -> Found:
     """How many of the four points on the axes are fixed."""
@@ -211,7 +211,7 @@ def rings_are_kept(effort: Effort) -> Found:
 
 @claim(
     "section 5", "3/32 of the runs are optimal", "The probability $3/32$ follows from the limiting ODE.",
-    right=r"The signs of $m$ at order $N^{-1/2}$ decide: start the ODE from the random start at finite $N$.", kind="misprint",
+    right=r"The signs of $m$ at order $N^{-1/2}$ decide: start the ODE from the random start at finite $N$.",
     tests=f"`test_xor_mixture_has_39_components_of_which_24_are_stable` {MIXED}, "
     "`test_fraction_of_runs_at_the_optimum_and_where_runs_end` in `tests/laws/test_mixtures.py`",
 )  # fmt: skip
@@ -273,7 +273,6 @@ def pull_of(a: np.ndarray, alpha: float, weight: float, sign: float) -> np.ndarr
     "Propositions 4.3 and 5.1", "drift on the rings",
     r"$+ a_i (\alpha - 2\alpha^2) \sum_k a_k (\tilde v_k + \tilde m_k)$ in the drift",
     right=r"Minus (XOR: $\alpha - 4\alpha^2$, minus). The rings are neutral along themselves and stable across.",
-    kind="misprint",
     tests=f"`test_ring_of_the_binary_mixture_has_the_published_limit`, `test_double_ring_of_xor_has_the_published_limit` "
     f"{LOCAL}",
 )  # fmt: skip
@@ -282,19 +281,20 @@ def ring_drift(effort: Effort) -> Found:
     alpha, turn, rows = 0.1, np.array([np.cos(0.6), np.sin(0.6)]), []
     a = np.sqrt(np.log(4)) * turn
     binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), overlaps(a, a[:, None], np.outer(a, a)))
-    for limit, radius, weight in ((binary, np.log(4), 2), (xor_rings(alpha), np.log(1.5), 4)):
+    for limit, radius, weight in ((binary, np.log(4), 2), (xor_rings(alpha)[0], np.log(1.5), 4)):
         found = block(limit, limit.drift_matrix, ("M[0,0]", "M[1,0]", "a[0]", "a[1]"))
         rows.append([found, *(pull_of(np.sqrt(radius) * turn, alpha, weight, sign) for sign in (-1, 1))])
     return compare(*(np.stack(each) for each in zip(*rows, strict=True)))
 
 
-def xor_rings(alpha: float) -> Any:
-    """The limit where two units share a ring along mu, and two one along nu."""
+def xor_rings(alpha: float) -> tuple[Any, np.ndarray, np.ndarray]:
+    """The limit where two units share a ring along mu, and two one along nu, and their second layers."""
     radius = sl.theory.effective.ring_radius(alpha, 0.25)
     mu, nu = radius * np.array([np.cos(0.6), np.sin(0.6)]), -radius * np.array([np.cos(0.8), np.sin(0.8)])
     M = np.zeros((4, 2))
     M[:2, 0], M[2:, 1] = mu, nu
-    return sl.local_limit(sl.presets.xor_mixture(snr=INF, ridge=alpha), overlaps(np.concatenate([mu, nu]), M, M @ M.T))
+    point = overlaps(np.concatenate([mu, nu]), M, M @ M.T)
+    return sl.local_limit(sl.presets.xor_mixture(snr=INF, ridge=alpha), point), mu, nu
 
 
 @claim(
@@ -305,21 +305,19 @@ def xor_rings(alpha: float) -> Any:
 def ring_noise(effort: Effort) -> Found:
     alpha, a = 0.05, np.sqrt(np.log(9)) * np.array([np.cos(0.6), np.sin(0.6)])
     binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), overlaps(a, a[:, None], np.outer(a, a)))
-    xor, radius = xor_rings(alpha), sl.theory.effective.ring_radius(alpha, 0.25)
+    xor, mu, nu = xor_rings(alpha)
     own = block(binary, binary.noise_matrix, ("a[0]", "a[1]", "M[0,0]", "M[1,0]"))
     across = block(xor, xor.noise_matrix, ("a[0]", "a[1]", "a[2]", "a[3]"))
-    mu, nu = radius * np.array([np.cos(0.6), np.sin(0.6)]), -radius * np.array([np.cos(0.8), np.sin(0.8)])
     right = alpha**2 * np.block([[3 * np.outer(mu, mu), -np.outer(mu, nu)], [-np.outer(nu, mu), 3 * np.outer(nu, nu)]])
-    ranks = [binary.rank, xor.rank]
     one = alpha**2 * np.tile(np.outer(a, a), (2, 2))
-    return compare([*own.ravel(), *across.ravel(), *ranks], [*one.ravel(), *right.ravel(), 1, 2])
+    return compare([*own.ravel(), *across.ravel(), binary.rank, xor.rank], [*one.ravel(), *right.ravel(), 1, 2])
 
 
 @claim(
     "(2.2) for magnified statistics", "noise of statistics with a Hessian", r"$\Sigma = \lim\delta_n J_n V J_n^\top$",
     right=r"A statistic with a Hessian, magnified by $\sqrt n$, also has the fluctuations of the second-order term of a "
     "step. The paper magnifies linear statistics only.",
-    kind="misprint", tests=f"`test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says` {LOCAL}",
+    tests=f"`test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says` {LOCAL}",
 )  # fmt: skip
 def magnified(effort: Effort) -> Found:
     """The variance of the squared norm's increment in phase retrieval; printed, that of its first-order term alone."""
@@ -336,7 +334,6 @@ def magnified(effort: Effort) -> Found:
     r"Gaussian "
     r"gradient, of order $N$, which is not $o(N)$ either. And $\delta_n^{-1}$ steps of variance $\delta_n^4$ times it "
     r"must vanish.",
-    kind="misprint",
     tests="`test_presets_meet_the_conditions_and_are_critical_at_one_over_d` in `tests/laws/test_effective.py`",
 )  # fmt: skip
 def localizable(effort: Effort) -> Found:

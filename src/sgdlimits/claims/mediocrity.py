@@ -44,19 +44,16 @@ def risk(effort: Effort) -> Found:
     "(16), (22) with (12)–(17)", "sign of the error", r'$\mathcal{E} = f - y$, and "+" signs in the increments',
     right=r"The signs in the increments are right with $\mathcal{E} = y - f$. With $\mathcal{E} = f - y$ all terms linear in "
     r"$\mathcal{E}$ change sign.",
-    kind="misprint", tests=f"`test_population_drift_is_minus_the_gradient_of_the_risk` {DRIFT}",
+    tests=f"`test_population_drift_is_minus_the_gradient_of_the_risk` {DRIFT}",
 )  # fmt: skip
 def sign(effort: Effort) -> Found:
     """The step against the gradient of the risk, by differences of the risk."""
     s, h = sample(a=SECOND, noise=0.0), 1e-5
-    moved = [Squares(s.W + h * e, s.E, 0.0, SECOND).risk - Squares(s.W - h * e, s.E, 0.0, SECOND).risk for e in _units(s.W)]
+    risk = lambda e: Squares(s.W + e, s.E, 0.0, SECOND).risk
+    moved = [risk(h * e) - risk(-h * e) for e in np.eye(s.W.size).reshape(-1, *s.W.shape)]
     descent = -np.reshape(moved, s.W.shape) / (2 * h) * len(s.W)
     right = s.mean(s.M)[:, 0]
     return compare((descent @ s.E.T)[:, 0], right, -right, rtol=1e-7)
-
-
-def _units(W: np.ndarray) -> np.ndarray:
-    return np.eye(W.size).reshape(-1, *W.shape)
 
 
 @claim(
@@ -65,7 +62,7 @@ def _units(W: np.ndarray) -> np.ndarray:
     right=r"Increments without it: $\mathcal{M}_j = 2 \mathcal{E} a_j \lambda_j \lambda_\star$, $\mathcal{Q}_{jl} = 2 "
     r"\mathcal{E} (a_j + a_l) \lambda_j \lambda_l + \frac{4\gamma}{p} \mathcal{E}^2 \lVert x \rVert^2 a_j a_l \lambda_j "
     r"\lambda_l$, with $\delta t = \gamma/(pd)$.",
-    kind="misprint", tests=f"`test_drift_of_a_network_is_equation_26_of_escaping_mediocrity` {DRIFT}",
+    tests=f"`test_drift_of_a_network_is_equation_26_of_escaping_mediocrity` {DRIFT}",
 )  # fmt: skip
 def clock(effort: Effort) -> Found:
     """The change of the overlap of one unit in a unit of the paper's time at d = 1000, from one exact step."""
@@ -81,7 +78,6 @@ def clock(effort: Effort) -> Found:
     r"[\lambda_\star^2 \lambda_j \lambda_\star]$",
     right=r"$4\gamma/p$; $\mathbb{E}[\mathcal{E} \lambda_j \lambda_l]$; $-2 a_j\, \mathbb{E}[\lambda_\star^2 \lambda_j "
     r"\lambda_\star]$",
-    kind="misprint",
     tests=f"`test_drift_of_a_network_is_equation_26_of_escaping_mediocrity`; for any $a$, "
     f"`test_closed_drift_agrees_with_isserlis` {DRIFT}",
 )  # fmt: skip
@@ -115,7 +111,7 @@ def moments(effort: Effort) -> Found:
 @claim(
     "(25)", "learning rate of the second layer",
     r"$\gamma/p$, in $a_j^{\nu+1} = a_j^\nu - \frac\gamma{pd}\mathcal E\lambda_j^2$",
-    right=r"$\gamma/d$, as after (16)", kind="misprint",
+    right=r"$\gamma/d$, as after (16)",
     tests="`test_population_drift_is_minus_the_gradient_of_the_risk` in `tests/unit/problem/test_drift.py`",
 )  # fmt: skip
 def second_rate(effort: Effort) -> Found:
@@ -141,7 +137,7 @@ def ode_26(effort: Effort) -> Found:
 
 
 @claim(
-    "(27)", "risk with second layer 1", r"$(3 + \Delta)/2$", right=r"$(3\rho^2 + \Delta)/2$", kind="misprint",
+    "(27)", "risk with second layer 1", r"$(3 + \Delta)/2$", right=r"$(3\rho^2 + \Delta)/2$",
     tests=f"`test_closed_form_agrees_with_quadrature` {DRIFT}",
 )  # fmt: skip
 def risk_27(effort: Effort) -> Found:
@@ -183,7 +179,7 @@ def sphere(effort: Effort) -> Found:
     "(29)", "expansion of a step on the sphere", "Factors are missing.",
     right=r"Carry the gradient $2 \mathcal{E} a_j \lambda_j x / p$ through; $\lVert \nabla_{w_j} \ell \rVert^2 = 4 "
     r"\mathcal{E}^2 a_j^2 \lambda_j^2 \lVert x \rVert^2 / p^2$.",
-    kind="misprint", tests=f"`test_closed_drift_agrees_with_isserlis` {DRIFT}",
+    tests=f"`test_closed_drift_agrees_with_isserlis` {DRIFT}",
 )  # fmt: skip
 def sphere_step(effort: Effort) -> Found:
     m, lr, noise = 0.4, 0.1, 0.3
@@ -287,7 +283,7 @@ def both_rates(effort: Effort) -> Found:
 
 
 @claim(
-    "(8), (10)", "largest learning rate", r"Valid for $\gamma < 1/6$", right=r"$\gamma < 2/(12 + \Delta)$", kind="misprint",
+    "(8), (10)", "largest learning rate", r"Valid for $\gamma < 1/6$", right=r"$\gamma < 2/(12 + \Delta)$",
     tests="`test_saddle_is_stable_from_the_largest_rate_on` in `tests/unit/theory/test_mediocrity.py`; "
     "`test_nothing_is_learnt_above_the_largest_rate` in `tests/laws/test_escape.py`",
 )  # fmt: skip

@@ -32,7 +32,7 @@ def vectors() -> tuple[np.ndarray, np.ndarray, Squares]:
 
 @claim(
     "(61)", "Hessian of the loss", r"$2(3\lambda^2 - \lambda_\star^2 + \sqrt\Delta z)xx^\top$",
-    right=r"$2(3\lambda^2 - \lambda_\star^2 - \sqrt\Delta z)xx^\top$", kind="misprint",
+    right=r"$2(3\lambda^2 - \lambda_\star^2 - \sqrt\Delta z)xx^\top$",
     tests=f"`test_spectrum_is_that_of_the_dense_hessian` {LANDSCAPE}",
 )  # fmt: skip
 def loss_hessian(effort: Effort) -> Found:
@@ -45,8 +45,7 @@ def loss_hessian(effort: Effort) -> Found:
 
 @claim(
     "(63)", "risk off the sphere", r"$3\rho^2 + 3q^2 - 4m^2 - 2\rho q$, beside $\Delta/2$",
-    right=r"Half of it, beside $\Delta/2$",
-    kind="misprint", tests=f"`test_risk_is_equation_6_of_escaping_mediocrity` {DRIFT}",
+    right=r"Half of it, beside $\Delta/2$", tests=f"`test_risk_is_equation_6_of_escaping_mediocrity` {DRIFT}",
 )  # fmt: skip
 def risk_63(effort: Effort) -> Found:
     w, star, s = vectors()
@@ -57,7 +56,7 @@ def risk_63(effort: Effort) -> Found:
 @claim(
     "(64)", "moments behind the gradient", r"$\mathbb{E}[\lambda_\star^3 x] = 3 q w$",
     right=r"$\mathbb{E}[\lambda^3 x] = 3 q w$. $\mathbb{E}[\lambda_\star^2 \lambda x] = \rho w + 2 m w_\star$ is right.",
-    kind="misprint", tests=f"`test_drift_of_the_statistics_is_that_of_descent_along_the_gradient` {LANDSCAPE}",
+    tests=f"`test_drift_of_the_statistics_is_that_of_descent_along_the_gradient` {LANDSCAPE}",
 )  # fmt: skip
 def moments_64(effort: Effort) -> Found:
     w, star, s = vectors()
@@ -74,7 +73,7 @@ def gradient(effort: Effort) -> Found:
 
 @claim(
     "(66)", "moments behind the Hessian", r"$\mathbb{E}[\lambda_\star^2 x x^\top] = \rho I + w_\star w_\star^\top$",
-    right=r"$\rho I + 2 w_\star w_\star^\top$, and likewise for $w$", kind="misprint",
+    right=r"$\rho I + 2 w_\star w_\star^\top$, and likewise for $w$",
     tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE}",
 )  # fmt: skip
 def moments_66(effort: Effort) -> Found:
@@ -85,7 +84,7 @@ def moments_66(effort: Effort) -> Found:
 
 @claim(
     "(67)", "Hessian", "Rank-one terms of the Hessian without the factor 2",
-    right=r"$H = 2\big[(3q - \rho) I + 6 w w^\top - 2 w_\star w_\star^\top\big]$", kind="misprint",
+    right=r"$H = 2\big[(3q - \rho) I + 6 w w^\top - 2 w_\star w_\star^\top\big]$",
     tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE}",
 )  # fmt: skip
 def hessian(effort: Effort) -> Found:
@@ -99,8 +98,7 @@ CORRECTED = f"`test_eigenvalues_of_phase_retrieval_are_those_of_68_to_72_correct
 
 @claim(
     "(68)", "Hessian at zero", r"At $w = 0$: $-2\rho$ ($d - 1$ times), $-2(\rho + 1)$",
-    right=r"$-2\rho$ ($d - 1$ times), $-6\rho$",
-    kind="misprint", tests=CORRECTED,
+    right=r"$-2\rho$ ($d - 1$ times), $-6\rho$", tests=CORRECTED,
 )  # fmt: skip
 def hessian_zero(effort: Effort) -> Found:
     rest = [-2 * RHO] * 4
@@ -109,7 +107,7 @@ def hessian_zero(effort: Effort) -> Found:
 
 @claim(
     "(69)", "risk at zero", r"Risk at $w = 0$: $\Delta/2 + 3\rho^2$", right=r"$\Delta/2 + 3\rho^2/2$, as (63) corrected has it",
-    kind="misprint", tests=CORRECTED,
+    tests=CORRECTED,
 )  # fmt: skip
 def risk_zero(effort: Effort) -> Found:
     s = Squares(np.zeros((1, 2)), np.sqrt(RHO) * np.eye(1, 2), NOISE)
@@ -119,8 +117,7 @@ def risk_zero(effort: Effort) -> Found:
 @claim(
     "(70), (71)", "Hessian and risk at the saddle",
     r"At the saddle: $2(3 w w^\top - w_\star w_\star^\top)$, risk $\Delta/2 + 10\rho^2/3$",
-    right=r"Eigenvalues $+4\rho$, $-4\rho$, and $0$ ($d - 2$ times); risk $\Delta/2 + 4\rho^2/3$", kind="misprint",
-    tests=CORRECTED,
+    right=r"Eigenvalues $+4\rho$, $-4\rho$, and $0$ ($d - 2$ times); risk $\Delta/2 + 4\rho^2/3$", tests=CORRECTED,
 )  # fmt: skip
 def hessian_saddle(effort: Effort) -> Found:
     height = Squares(np.array([[0.0, np.sqrt(RHO / 3)]]), np.sqrt(RHO) * np.eye(1, 2), NOISE).risk - NOISE / 2
@@ -130,7 +127,7 @@ def hessian_saddle(effort: Effort) -> Found:
 
 @claim(
     "(72)", "Hessian at the minimum", r"At the minimum: $4(\rho I + w_\star w_\star^\top)$",
-    right=r"$4(\rho I + 2 w_\star w_\star^\top)$", kind="misprint", tests=CORRECTED,
+    right=r"$4(\rho I + 2 w_\star w_\star^\top)$", tests=CORRECTED,
 )  # fmt: skip
 def hessian_minimum(effort: Effort) -> Found:
     rest = [4 * RHO] * 4
@@ -142,7 +139,7 @@ def hessian_minimum(effort: Effort) -> Found:
     r"$(3\lambda^2 - \lambda_\star^2)(xx^\top - \lambda w x^\top) + \mathcal E\lambda^2 I$",
     right=r"$2(3\lambda^2 - \lambda_\star^2 - \sqrt\Delta z)(xx^\top - \lambda w x^\top) + 2\mathcal E\lambda^2 I$ "
     "on the tangent space",
-    kind="misprint", tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE}",
+    tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE}",
 )  # fmt: skip
 def sphere_hessian(effort: Effort) -> Found:
     """The second difference of the loss of one sample along a great circle through w; (78) is the first."""
@@ -172,7 +169,6 @@ def sphere_landscape(effort: Effort) -> Found:
 
 @claim(
     "after (84)", "flat directions on the sphere", r"$d - 1$ flat directions", right=r"$d - 2$ on the tangent space",
-    kind="misprint",
     tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE}",
 )  # fmt: skip
 def flat(effort: Effort) -> Found:

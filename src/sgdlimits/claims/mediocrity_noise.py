@@ -22,16 +22,8 @@ def equation_55(m: float, g: float, D: float) -> np.ndarray:
     q = 576 * g**2 * D * m**4 - 2496 * g**2 * D * m**2 - 11520 * g**2 * m**6 + 54144 * g**2 * m**4 - 73728 * g**2 * m**2
     q += 544 * g * D * m**2 - 11136 * g * m**4 + 22272 * g * m**2 + 320 * m**4 - 1600 * m**2 + 32 * g**2 * D**2
     q += 1920 * g**2 * D + 31104 * g**2 - 544 * g * D - 11136 * g + 48 * D + 1280
-    c = (
-        72 * g * D * m**3
-        - 72 * g * D * m
-        - 1440 * g * m**5
-        + 2880 * g * m**3
-        - 1440 * g * m
-        + 24 * D * m
-        - 480 * m**3
-        + 480 * m
-    )
+    c = 72 * g * D * m**3 - 72 * g * D * m - 1440 * g * m**5 + 2880 * g * m**3 - 1440 * g * m
+    c = c + 24 * D * m - 480 * m**3 + 480 * m
     return np.array([8 * D * m**2 - 192 * m**4 + 144 * m**2 + 4 * D + 48, c, q])
 
 
@@ -39,7 +31,7 @@ def equation_55(m: float, g: float, D: float) -> np.ndarray:
     "(55)", "covariance of one sample", r"$\mathrm{Var}[\mathcal{Q}_{11}]$ and $\mathrm{Cov}[\mathcal{M}_1, \mathcal{Q}_{11}]$",
     right=r"The printed ones are the true ones at $\gamma/2$: replace $\gamma$ by $2\gamma$. $\mathrm{Var}[\mathcal{M}_1]$ is "
     r"right. All hold at $q = \rho = 1$.",
-    kind="misprint", tests=f"`test_covariance_of_one_unit_is_equation_55_of_escaping_mediocrity_with_twice_its_rate` {DRIFT}",
+    tests=f"`test_covariance_of_one_unit_is_equation_55_of_escaping_mediocrity_with_twice_its_rate` {DRIFT}",
 )  # fmt: skip
 def covariance_55(effort: Effort) -> Found:
     m, lr, noise = 0.3, 0.1, 0.2
@@ -75,7 +67,7 @@ def sphere_noise(effort: Effort) -> Found:
 
 @claim(
     "D.2, Itô's rule", "square of dq", r"$dq^2 = \frac\gamma d \sigma_m^2\,dt$", right=r"$dq^2 = \frac\gamma d \sigma_Q^2\,dt$",
-    kind="misprint", tests=f"`test_closed_covariance_agrees_with_isserlis` {DRIFT}",
+    tests=f"`test_closed_covariance_agrees_with_isserlis` {DRIFT}",
 )  # fmt: skip
 def ito(effort: Effort) -> Found:
     m, lr, noise = 0.3, 0.1, 0.2

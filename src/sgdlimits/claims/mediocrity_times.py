@@ -44,7 +44,7 @@ def starts(width: int, d: int, runs: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @claim(
-    "(44)", "risk on the plateau", r"$d \tau_0$, $d \mu_0$", right=r"$\tau_0/d$, $\mu_0/d$, as in (45)", kind="misprint",
+    "(44)", "risk on the plateau", r"$d \tau_0$, $d \mu_0$", right=r"$\tau_0/d$, $\mu_0/d$, as in (45)",
     tests=f"`test_quenched_time_46_is_the_mean_over_random_starts` {TIMES}",
 )  # fmt: skip
 def risk_44(effort: Effort) -> Found:
@@ -76,7 +76,7 @@ def annealed(effort: Effort) -> Found:
 
 @claim(
     "section 3", "annealed time at the best rate", r"$\frac14\log\big(T(p+1)d + (p+1)(1-T)/2p\big)$",
-    right=r"$\frac14\log\frac{T(p+1)d + (p+1)(1-T)}{2p}$, as in (47)", kind="misprint",
+    right=r"$\frac14\log\frac{T(p+1)d + (p+1)(1-T)}{2p}$, as in (47)",
     tests=f"`test_annealed_time_is_10_for_one_unit_and_the_linear_ode_from_the_mean_square_at_any_width` {TIMES}",
 )  # fmt: skip
 def annealed_best(effort: Effort) -> Found:
@@ -245,7 +245,6 @@ def hyp2f2(x: float) -> float:
     "Appendix F", "time of the linear SDE", "(52) is the annealed exit time.",
     right=r"(52) is the time from $m_0 = 0$. From $m_0$ it is $\big[T F(-\mu T/\sigma^2) - m_0^2 F(-\mu m_0^2/\sigma^2)\big]"
     r"/\sigma^2$ with $F(\cdot) = {}_2F_2(1, 1; \tfrac32, 2; \cdot)$.",
-    kind="misprint",
     tests="`test_time_of_the_linear_sde_52_is_the_hypergeometric_function`, "
     f"`test_backward_equation_reduces_to_52_when_linearised` {TIMES}",
 )  # fmt: skip

@@ -122,10 +122,8 @@ def part(effort: Effort) -> Found:
     """Where the eigenvalue of the difference at the learnt state changes its sign, without noise."""
 
     def growth(g: float) -> float:
-        state = theory.learnt_state(2, 2 * g, 0.5)
-        found = sl.linearise(
-            sl.presets.phase_retrieval(2, lr=2 * g, noise=0.5), alike(2, 1.0, float(state.m), 1.0, float(state.q))
-        )
+        problem, state = sl.presets.phase_retrieval(2, lr=2 * g, noise=0.5), theory.learnt_state(2, 2 * g, 0.5)
+        found = sl.linearise(problem, alike(2, 1.0, float(state.m), 1.0, float(state.q)))
         return float(found.matrix[0, 0] - found.matrix[0, 1])
 
     roots = np.roots([48, -24, 13.5, -2])
@@ -187,9 +185,8 @@ def plateau_correction(effort: Effort) -> Found:
         y = 1 - R / 2
         (low, _), (middle, square), (high, _) = step(y - h), step(y), step(y + h)
         slope, bend = (high - low) / (2 * h), (high - 2 * middle + low) / h**2
-        rows.append(
-            (2 * d / R * (middle + bend / 2 * square / (-2 * slope * d)) / slope, float(theory.plateau_correction(lr, noise)))
-        )
+        number = 2 * d / R * (middle + bend / 2 * square / (-2 * slope * d)) / slope
+        rows.append((number, float(theory.plateau_correction(lr, noise))))
     return compare(*np.transpose(rows), rtol=2e-3, atol=2e-3)
 
 
@@ -219,11 +216,8 @@ def oscillation(effort: Effort) -> Found:
     noise = 1.0
 
     def growth(lr: float) -> float:
-        end = theory.free_end(1, lr, noise)
-        found = sl.linearise(
-            sl.presets.phase_retrieval(lr=lr, noise=noise, sphere=False), alike(1, *(float(x) for x in end[:4]))
-        )
-        return float(found.rates.real.max())
+        problem, end = sl.presets.phase_retrieval(lr=lr, noise=noise, sphere=False), theory.free_end(1, lr, noise)
+        return float(sl.linearise(problem, alike(1, *(float(x) for x in end[:4]))).rates.real.max())
 
     roots = np.roots([6 * noise - 72, 42 + noise, -5])
     return compare(brentq(growth, 0.1, 0.152, xtol=1e-8), roots.min(), rtol=1e-5)
@@ -237,9 +231,8 @@ def drift_of(student: Any, slope: Any, target: Any, m: float, lr: float, nodes: 
     (fixed, own), weights = grid(nodes, nodes)
     field = m * fixed + np.sqrt(1 - m**2) * own
     error = target(fixed) - student(field)
-    return lr * float((error * slope(field) * (fixed - m * field)) @ weights) - lr**2 * m / 2 * float(
-        error**2 * slope(field) ** 2 @ weights
-    )
+    first = lr * float((error * slope(field) * (fixed - m * field)) @ weights)
+    return first - lr**2 * m / 2 * float(error**2 * slope(field) ** 2 @ weights)
 
 
 @claim(
@@ -254,9 +247,8 @@ def activations(effort: Effort) -> Found:
     student, slope = lambda x: -np.cos(x), np.sin
     lr = 0.5 * one.max_lr
     near = lambda share: drift_of(student, slope, student, 1 - 1e-5, share * one.final_lr)
-    return compare(
-        [drift_of(student, slope, student, 1e-4, lr) / 1e-4, brentq(near, 0.9, 1.1)], [float(one.rate(lr)), 1.0], rtol=2e-3
-    )
+    number = [drift_of(student, slope, student, 1e-4, lr) / 1e-4, brentq(near, 0.9, 1.1)]
+    return compare(number, [float(one.rate(lr)), 1.0], rtol=2e-3)
 
 
 @claim(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.integrate import quad, solve_ivp
-from scipy.optimize import brentq
-from scipy.stats import kstest
+from scipy.optimize import brentq, root
+from scipy.stats import kstest, norm
 
 import sgdlimits as sl
 from sgdlimits.claims.base import Effort, Found, claim, compare
 from sgdlimits.claims.mediocrity_times import chain_times
 from sgdlimits.claims.one_step import weights_in
 from sgdlimits.claims.points import chain, mean, overlaps, run, spike, start_at
-from sgdlimits.claims.quadratic_landscape import gradient, hessian
+from sgdlimits.claims.quadratic_landscape import gradient, hessian, risk
 from sgdlimits.theory import effective, quadratic as theory, recovery
 
 # --- quadratic networks ------------------------------------------------------------------------------------------------------
@@ -30,11 +30,8 @@ def critical_points(effort: Effort) -> Found:
     for p in range(1, 5):
         for k in range(1, 4):
             for family in theory.critical_points(sl.presets.quadratic_network(p, k)):
-                W = family.weights(9, seed=3)
-                values = np.linalg.eigvalsh(W.T @ W / p - np.diag(np.arange(9) < k) / k)
-                s, r = family.s, family.r
-                risk = 2 * (k - s) * (k + r + 2) / (k**2 * (s + r + 2))
-                rows += [np.abs(gradient(W, k)).max(), values.sum() ** 2 + 2 * (values**2).sum() - risk]
+                W, s, r = family.weights(9, seed=3), family.s, family.r
+                rows += [np.abs(gradient(W, k)).max(), risk(W, k) - 2 * (k - s) * (k + r + 2) / (k**2 * (s + r + 2))]
     return compare(rows, 0.0, atol=1e-12)
 
 
@@ -114,9 +111,11 @@ def norm_learning(effort: Effort) -> Found:
     """Against (9) with all overlaps between students, by another solver."""
     p, lr, t = 3, 0.1, np.array([0.5, 4.0, 40.0])
     Q = weights_in(p, 5, seed=2) @ weights_in(p, 5, seed=2).T
-    slope = lambda _, y: (
-        lr * 8 / p * ((1 - np.trace(y.reshape(p, p)) / p) * y.reshape(p, p) - 2 / p * y.reshape(p, p) @ y.reshape(p, p)).ravel()
-    )
+
+    def slope(_: float, y: np.ndarray) -> np.ndarray:
+        now = y.reshape(p, p)
+        return lr * 8 / p * ((1 - np.trace(now) / p) * now - 2 / p * now @ now).ravel()
+
     found = solve_ivp(slope, (0, t[-1]), Q.ravel(), "LSODA", t, rtol=1e-10, atol=1e-13).y.T.reshape(-1, p, p)
     return compare(found, theory.student_overlaps(sl.presets.quadratic_network(p, 2, lr=lr), t, Q), rtol=1e-7)
 
@@ -226,9 +225,6 @@ def _ridge(snr: float, classes: list, guess: float) -> float:
     Fields of a unit of norm 1 and overlap c with the mean: its mean output, its pull along the mean and the share of active
     inputs of each class are those of a Gaussian number.
     """
-    from scipy.optimize import root
-    from scipy.stats import norm
-
     s = snr**-0.5
 
     def pushes(c: float) -> np.ndarray:
@@ -236,9 +232,8 @@ def _ridge(snr: float, classes: list, guess: float) -> float:
         for b, sign in classes:
             x = b * c / s
             on, density = norm.cdf(x), norm.pdf(x)
-            total += np.array([sign * (b * c * on + s * density), sign * (b * on + c * s * density), on / 2]) / (
-                2 * len(classes)
-            )
+            push = np.array([sign * (b * c * on + s * density), sign * (b * on + c * s * density), on / 2])
+            total += push / (2 * len(classes))
         return total
 
     def balance(z: np.ndarray) -> list[float]:

@@ -19,16 +19,16 @@ DRIFT, THEORY, PHASES = (
 P, K = 3, 2
 
 
-def sample(noise: float = 0.0) -> Squares:
+def sample() -> Squares:
     """Three students and two teachers in R^5."""
-    return Squares(weights_in(P, 5, seed=3), np.eye(K, 5), noise)
+    return Squares(weights_in(P, 5, seed=3), np.eye(K, 5))
 
 
-def on_plateau(p: int = P, k: int = K, corrector: bool = False, lr: float = 0.01) -> Any:
-    """The linearised ODE on the plateau."""
-    problem = sl.presets.quadratic_network(p, k, lr=lr)
-    norm = theory.plateau_norm(problem, corrector=corrector)
-    return sl.linearise(problem, overlaps(np.ones(p), np.zeros((p, k)), norm * np.eye(p)), corrector=corrector)
+def on_plateau() -> Any:
+    """Linearised gradient flow on the plateau, at lr = 0.01."""
+    problem = sl.presets.quadratic_network(P, K, lr=0.01)
+    norm = theory.plateau_norm(problem, corrector=False)
+    return sl.linearise(problem, overlaps(np.ones(P), np.zeros((P, K)), norm * np.eye(P)), corrector=False)
 
 
 # --- the dynamics ------------------------------------------------------------------------------------------------------------
@@ -75,7 +75,6 @@ def equation_34(s: Squares, eta: float, bracket: float) -> np.ndarray:
     r"$1 + \frac{2}{p^*} - \frac{2p - 1}{p^2} (\mathrm{Tr}\, Q)^2 - \frac{1}{p p^*} \sum \rho^2$",
     right=r"$1 + \frac{2}{p^*} - \frac{2}{p} \mathrm{Tr}\, Q - \frac{4}{p p^*} \sum \rho^2 + "
     r"\frac{1}{p^2}\big[(\mathrm{Tr}\, Q)^2 + 2\, \mathrm{Tr}\, Q^2\big]$, which is the risk",
-    kind="misprint",
     tests="`test_risk_of_a_quadratic_network_is_the_corrected_bracket_of_its_paper`, `test_closed_drift_agrees_with_isserlis` "
     f"{DRIFT}",
 )  # fmt: skip
@@ -120,7 +119,7 @@ def growth(effort: Effort) -> Found:
 
 @claim(
     "(11), (35)", "overlaps between students on the plateau", r"$dQ_{kk'}/dt = +\omega_Q Q_{kk'}$",
-    right="Minus: overlaps between students decay on the plateau.", kind="misprint",
+    right="Minus: overlaps between students decay on the plateau.",
     tests=f"`test_plateau_is_a_fixed_point_with_the_rates_of_its_jacobian` {THEORY}, "
     f"`test_overlaps_between_students_decay_on_the_plateau` {PHASES}",
 )  # fmt: skip
@@ -132,7 +131,7 @@ def decay(effort: Effort) -> Found:
 @claim(
     "(13)", "loss below the plateau", r"$t = \eta \alpha$",
     right=r"There $t$ is $\eta \alpha/p$; in $t = \eta \alpha$ the exponent is $16 t/(p p^*)$.",
-    kind="misprint", tests=f"`test_risk_on_the_plateau_is_13_with_the_exponent_of_its_appendix` {THEORY}",
+    tests=f"`test_risk_on_the_plateau_is_13_with_the_exponent_of_its_appendix` {THEORY}",
 )  # fmt: skip
 def loss_13(effort: Effort) -> Found:
     """The relative loss of gradient flow at lr alpha = 1.5, over the squared spread of the overlaps, averaged over starts."""

@@ -22,7 +22,6 @@ SAAD = "`test_drift_and_risk_are_those_of_saad_and_solla` in `tests/laws/test_co
 @claim(
     "one step of SGD", "loss without 1/2", "The gradient of $(y - f)^2$, beside a risk with the factor 1/2",
     right=r"With the loss $\frac12 (y - f)^2$ of [1] time runs half as fast: the slides' $\gamma$ is half of `lr`.",
-    kind="misprint",
     tests=SAAD,
 )  # fmt: skip
 def loss(effort: Effort) -> Found:
@@ -36,7 +35,7 @@ def loss(effort: Effort) -> Found:
 
 @claim(
     "sample complexity", "exponent 1", r"$n = O(1)$ for $\kappa = 1$; $n = O(d^{\kappa - 1})$ for $\kappa \ge 2$",
-    right=r"$n = O(d)$ for $\kappa = 1$; $O(d^{\kappa - 1})$ for $\kappa \ge 3$", kind="misprint",
+    right=r"$n = O(d)$ for $\kappa = 1$; $O(d^{\kappa - 1})$ for $\kappa \ge 3$",
     tests="`test_exponent_one_needs_samples_in_proportion_to_d`, "
     f"`test_exponent_three_needs_the_square_of_d_at_a_rate_that_falls_as_its_root` {INDEX}",
 )  # fmt: skip
@@ -128,7 +127,6 @@ def gap_to_ode(effort: Effort) -> Found:
     r"theorem on $\Omega$", "gap to the ODE and width",
     r"$E\,\lVert\Omega - \bar\Omega\rVert_\infty \le e^{Ct}\sqrt{\gamma/(dp)}$",
     right=r"Entry by entry. The largest of about $p^2/2$ entries is larger by a factor that grows as $\sqrt{\log p}$.",
-    kind="misprint",
     tests=f"`test_gap_to_ode_falls_with_the_root_of_the_width_entry_by_entry` {REGIMES}",
 )  # fmt: skip
 def gap_and_width(effort: Effort) -> Found:
@@ -188,7 +186,7 @@ def gradient_descent(effort: Effort) -> Found:
 
 @claim(
     "activation", "error function", r"$\sigma = \mathrm{erf}(x)$", right=r"Saad and Solla [6] use $\mathrm{erf}(x/\sqrt 2)$.",
-    kind="misprint", tests=f"{SAAD}; `test_closed_moments_agree_with_grids` in `tests/unit/expectation/test_units.py` for both",
+    tests=f"{SAAD}; `test_closed_moments_agree_with_grids` in `tests/unit/expectation/test_units.py` for both",
 )  # fmt: skip
 def activation(effort: Effort) -> Found:
     """The mean of s(u) s(v) in their generalisation error, 2/pi arcsin(C/sqrt((1 + Q)(1 + P))), on a grid for both."""

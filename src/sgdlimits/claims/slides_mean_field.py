@@ -14,7 +14,7 @@ from sgdlimits.claims.points import chain, overlaps, run, slope
 
 
 @claim(
-    r"$Q$ as $p \to \infty$", "students in the teachers' span", r"$M P M^\top$", right=r"$M P^{-1} M^\top$", kind="misprint",
+    r"$Q$ as $p \to \infty$", "students in the teachers' span", r"$M P M^\top$", right=r"$M P^{-1} M^\top$",
     tests="`test_embedded_weights_have_the_given_statistics` in `tests/laws/test_chain_law.py`",
 )  # fmt: skip
 def span(effort: Effort) -> Found:
@@ -27,7 +27,7 @@ def span(effort: Effort) -> Found:
 
 @claim(
     "theorem on $Q$", "students outside the span", r"$Q - M P^{-1} M^\top + \mathrm{diag}(Q^\perp)$",
-    right=r"$Q - M P^{-1} M^\top - \mathrm{diag}(Q^\perp)$", kind="misprint",
+    right=r"$Q - M P^{-1} M^\top - \mathrm{diag}(Q^\perp)$",
     tests="`test_gap_to_the_ode_falls_as_one_over_the_width` in `tests/laws/test_mean_field.py`",
 )  # fmt: skip
 def outside(effort: Effort) -> Found:
@@ -104,7 +104,7 @@ def fixed_dimension(effort: Effort) -> Found:
 
 @claim(
     "mean-field limit", "risk of a measure of units", "The risk is linear in the measure of units.",
-    right="The network is linear in it, and the risk is a quadratic function, which is convex.", kind="misprint",
+    right="The network is linear in it, and the risk is a quadratic function, which is convex.",
     tests="`test_the_risk_is_quadratic_in_the_measure_of_units` in `tests/laws/test_mean_field.py`",
 )  # fmt: skip
 def measure(effort: Effort) -> Found:

@@ -14,7 +14,7 @@ import pytest
 import sgdlimits as sl
 from sgdlimits.claims import audit as package_audit
 from sgdlimits.claims.audit import FILES, AuditInterrupted, cells, claims
-from sgdlimits.claims.base import CLAIMS, PAPERS, SIGMAS, VERDICTS, Claim, Effort, compare
+from sgdlimits.claims.base import CLAIMS, PAPERS, SIGMAS, Claim, Effort, compare
 from sgdlimits.claims.errata import rewrite
 
 ROOT = Path(__file__).parents[3]
@@ -74,7 +74,7 @@ def test_claims_are_whole():
     every = claims()
     assert {each.paper for each in every} == set(PAPERS)
     for each in every:
-        assert each.kind in VERDICTS, each.name
+        assert each.kind in ("holds", "misprint", "disagreement", "open"), each.name
         assert bool(each.right) == (each.kind in ("misprint", "disagreement")), each.name
         assert bool(each.proof) == (each.paper == "new_results"), each.name
         assert each.proof == "measured" or not each.proof or re.fullmatch(r"\[[\w ]+\]\(\w+\.md(#[\w-]+)?\)", each.proof), (
