@@ -9,7 +9,7 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -94,14 +94,12 @@ class Audit:
         return len(self.judged) == self.chosen
 
     def __repr__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
+        text = ""
         for key, paper in PAPERS.items():
-            rows = [each.row() for each in self.judged if each.claim.paper == key]
+            rows = [plain(each.row()) for each in self.judged if each.claim.paper == key]
             if rows:
-                yield f"{paper.title}\n{table([COLUMNS, *(plain(row) for row in rows)], '<<>>>><', indent='  ')}\n"
-        yield self.summary()
+                text += f"{paper.title}\n{table([COLUMNS, *rows], '<<>>>><', indent='  ')}\n\n"
+        return text + self.summary()
 
     def summary(self) -> str:
         """How many claims have which verdict, and which are not as recorded."""

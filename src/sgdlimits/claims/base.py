@@ -7,7 +7,7 @@ for misprints what is printed. The verdict follows, and is compared with the one
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,11 +87,11 @@ class Found:
     """
 
     number: np.ndarray
-    right: np.ndarray | None = None
-    printed: np.ndarray | None = None
-    sigma: np.ndarray = field(default_factory=lambda: np.zeros(1))
-    room: np.ndarray = field(default_factory=lambda: np.zeros(1))
-    relation: str = "="
+    right: np.ndarray | None
+    printed: np.ndarray | None
+    sigma: np.ndarray
+    room: np.ndarray
+    relation: str
 
     def excess(self, other: np.ndarray) -> np.ndarray:
         """By how much each number is beyond what a formula allows, its room included."""

@@ -48,12 +48,6 @@ def _shown(claim: Claim) -> str:
     return "; ".join(part for part in (claim.tests, f"`{claim.name}`") if part)
 
 
-def audit_page(page: str, stored: dict[str, Any]) -> str:
-    """The page of the audit with its tables replaced by those of a stored audit."""
-    before, after = page.split(BEGIN)[0], page.split(END)[-1]
-    return f"{before}{BEGIN}\n{tables(stored)}\n{END}{after}"
-
-
 def tables(stored: dict[str, Any]) -> str:
     """A table for each paper of what a stored audit found."""
     numbers = {each["name"]: each for each in stored["claims"]}
@@ -76,4 +70,5 @@ def rewrite(docs: Path) -> dict[Path, str]:
     """What the two pages in a folder should be, from the audit that is stored beside them."""
     stored = json.loads((docs / "audit.json").read_text(encoding="utf-8"))
     page = (docs / "audit.md").read_text(encoding="utf-8")
-    return {docs / "errata.md": errata(), docs / "audit.md": audit_page(page, stored)}
+    before, after = page.split(BEGIN)[0], page.split(END)[-1]
+    return {docs / "errata.md": errata(), docs / "audit.md": f"{before}{BEGIN}\n{tables(stored)}\n{END}{after}"}

@@ -18,11 +18,11 @@ from sgdlimits.algorithm.sgd import in_place_of
 from sgdlimits.domain import DOMAINS
 from sgdlimits.errors import BadInput, in_short
 from sgdlimits.kernel.choose import check_kernel
-from sgdlimits.level import LEVELS, Level
+from sgdlimits.level import LEVELS
 from sgdlimits.level.condition import as_condition
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.presets import PRESETS
-from sgdlimits.start import STARTS, Start, as_start
+from sgdlimits.start import STARTS, as_start
 from sgdlimits.sweeps.design import Point, plain
 from sgdlimits.sweeps.keep import as_keep, stops
 from sgdlimits.sweeps.names import called, importable, named
@@ -31,15 +31,6 @@ from sgdlimits.trajectory.simulate import saved_times
 
 RULE, END = "rule", "t_max"
 """Parameters beside those of the problem, the level and the start: which algorithm, and how long."""
-
-
-class Simulation(NamedTuple):
-    """What `simulate` takes for one point."""
-
-    problem: Problem
-    level: Level
-    start: Start
-    t_max: float
 
 
 @dataclass(frozen=True)
@@ -185,13 +176,14 @@ class Recipe:
             if bare in checks:
                 checks[bare](name, value)
 
-    def simulation(self, point: Point) -> Simulation:
-        """The problem, the level and the start of a point."""
+    def simulation(self, point: Point) -> dict[str, Any]:
+        """What `simulate` takes for a point: the problem, the level, the start and t_max, by name."""
         found = self.arguments(point)
-        problem, level, start = (self.parts[name].make(**found[name]) for name in ("problem", "level", "start"))
+        made = {name: part.make(**found[name]) for name, part in self.parts.items()}
+        problem = made["problem"]
         if not isinstance(problem, Problem):
             raise BadInput(f"{self.build} must return a problem; got {in_short(problem)}. Return a ProjectionProblem.")
-        return Simulation(_ruled(problem, **found["rule"]), level, start, found["simulate"]["t_max"])
+        return {**made, "problem": _ruled(problem, **found["rule"]), **found["simulate"]}
 
 
 class Part(NamedTuple):

@@ -161,10 +161,9 @@ def digest(arrays: dict[str, Any], attributes: dict[Any, Any]) -> str:
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
         words = array.dtype.kind in "OSU"
+        content = "\0".join(_typed(array, "U").ravel().tolist()).encode() if words else np.ascontiguousarray(array).tobytes()
         found.update(f"{name}{array.shape}".encode())
-        found.update(
-            "\0".join(_typed(array, "U").ravel().tolist()).encode() if words else np.ascontiguousarray(array).tobytes()
-        )
+        found.update(content)
     for name in sorted(attributes):
         if isinstance(attributes[name], str) and name != "digest":
             found.update(f"{name}={attributes[name]}".encode())
@@ -174,9 +173,8 @@ def digest(arrays: dict[str, Any], attributes: dict[Any, Any]) -> str:
 def _typed(array: Any, kind: str) -> np.ndarray:
     """An array of a file as it was before: texts and bools."""
     if kind == "U" and array.dtype.kind == "O":
-        array = np.array([each.decode() if isinstance(each, bytes) else str(each) for each in array.ravel()]).reshape(
-            array.shape
-        )
+        texts = [each.decode() if isinstance(each, bytes) else str(each) for each in array.ravel()]
+        array = np.array(texts).reshape(array.shape)
     return np.asarray(array).astype(bool) if kind == "b" else np.asarray(array)
 
 

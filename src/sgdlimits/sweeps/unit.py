@@ -79,7 +79,7 @@ def computed_together(recipe: Recipe, units: Sequence[Unit]) -> Iterator[tuple[U
 
 def _asked(recipe: Recipe, unit: Unit) -> dict[str, Any]:
     how = {"save": recipe.save, "until": recipe.until_condition, "kernel": recipe.kernel, "seed": unit.whole["seed"]}
-    return {**recipe.simulation(unit.point)._asdict(), "numbers": range(unit.first, unit.last), **how}
+    return {**recipe.simulation(unit.point), "numbers": range(unit.first, unit.last), **how}
 
 
 def _kept(recipe: Recipe, unit: Unit, dataset: xr.Dataset) -> xr.Dataset:

@@ -17,7 +17,7 @@ from jaxtyping import PyTree
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
-from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Ends, Level, Tick
+from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Ends, Level, Tick
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import runs_of
 from sgdlimits.trajectory.record import find, name_of, to_json
@@ -62,11 +62,8 @@ _LONG_NAMES = {
     "t_end": "time at which the run ended",
     "status": "how the run ended",
 }
-
 RESERVED = {"run", *_LONG_NAMES}
 """Names that nothing else in a dataset can have."""
-
-
 MOST_ENDS, EACH = 2**14, 64
 """How many ends are remembered, and of how many runs of each dataset."""
 ENDS: set[int] = set()
@@ -78,20 +75,6 @@ class State(NamedTuple):
 
     numbers: np.ndarray
     t: np.ndarray
-
-
-class Piece(NamedTuple):
-    """What a batch of runs showed at some saved times: runs by number, times, steps, a tick each, and how the runs stand.
-
-    `since` is the last time that was to be saved, from which on they go on where they are resumed.
-    """
-
-    runs: np.ndarray
-    t: np.ndarray
-    step: np.ndarray
-    ticks: list[Tick]
-    ends: Ends
-    since: float
 
 
 def describe(problem: Problem, level: Level, attributes: dict) -> dict:
@@ -108,30 +91,35 @@ def describe(problem: Problem, level: Level, attributes: dict) -> dict:
     }
 
 
-def build(piece: Piece, problem: Problem, attributes: dict, state: np.ndarray) -> xr.Dataset:
-    """The dataset of a piece. Its encoding holds the state that its runs need to go on, unless that is large."""
-    stats: PyTree = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *[tick.stats for tick in piece.ticks])
-    observed = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *[tick.observed for tick in piece.ticks])
+def build(
+    problem: Problem, attributes: dict, runs: np.ndarray, clock: Clock, ticks: list[Tick], ends: Ends, state: State
+) -> xr.Dataset:
+    """The dataset of runs by number at some saved times, of which each has a tick.
+
+    Its encoding holds the state that its runs need to go on, unless that is large.
+    """
+    stats: PyTree = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *[tick.stats for tick in ticks])
+    observed = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *[tick.observed for tick in ticks])
     found = problem.variables(stats).items()
     variables = {name: plain_variable(("run", "t", *axes), np.asarray(values)) for name, (axes, values) in found}
     for name, values in {"risk": observed.pop("risk"), **observed}.items():
         variables[name] = plain_variable(("run", "t", *(f"{name}_{i}" for i in range(values.ndim - 2))), values)
     coordinates = {
-        "run": plain_variable(("run",), pd.Index(piece.runs)),
-        "t": plain_variable(("t",), pd.Index(piece.t)),
-        "step": plain_variable(("t",), piece.step),
-        "status": plain_variable(("run",), piece.ends.status.astype(str)),
-        "t_end": plain_variable(("run",), piece.ends.t),
+        "run": plain_variable(("run",), pd.Index(runs)),
+        "t": plain_variable(("t",), pd.Index(clock.t)),
+        "step": plain_variable(("t",), clock.step),
+        "status": plain_variable(("run",), ends.status.astype(str)),
+        "t_end": plain_variable(("run",), ends.t),
     }
     scalars = sorted(stats.a) if isinstance(getattr(stats, "a", None), dict) else []
     named = {"scalars": json.dumps(scalars)} if scalars else {}
     dataset = xr.Dataset(variables, coordinates, {**attributes, "statistics": name_of(type(stats)), **named})
-    if state.size <= MOST_STATE:
-        dataset.encoding = {"state": State(state, np.full(len(state), piece.since))}
+    if state.numbers.size <= MOST_STATE:
+        dataset.encoding = {"state": state}
     for name in dataset.variables:
         if name in _LONG_NAMES or name in variables:
             dataset[name].attrs["long_name"] = _LONG_NAMES.get(str(name), str(name).replace("_", " "))
-    if piece.t[-1] > 0:
+    if clock.t[-1] > 0:
         remember(dataset)
     return dataset
 

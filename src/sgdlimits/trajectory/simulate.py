@@ -28,7 +28,7 @@ from sgdlimits.statistics.particles import Particles
 from sgdlimits.statistics.trees import one_of
 from sgdlimits.trajectory.record import condition_text, noted, to_json
 from sgdlimits.trajectory.resume import Before, Old, earlier
-from sgdlimits.trajectory.schema import INTERRUPTED, RESERVED, Piece, build, describe, gathered, repeats
+from sgdlimits.trajectory.schema import INTERRUPTED, RESERVED, State, build, describe, gathered, repeats
 
 PIECE_SECONDS = 0.06
 """Pieces of a stream are at least so long apart."""
@@ -284,17 +284,16 @@ class Plan:
             yield self._piece(journey, clock, saved, False, old)
 
     def _piece(self, journey: Journey, clock: Clock, saved, whole: bool, old: Old | None, since=None) -> xr.Dataset:
-        which, (status, t_end) = [index for index, _ in saved], journey.ends()
-        since = clock.t[which[-1]] if since is None else since
+        """The dataset of saved times. Where it is resumed, runs go on from the last time that was to be saved, `since`."""
+        which, (status, t_end), numbers = [index for index, _ in saved], journey.ends(), journey.state()
         if not whole:
             status = np.where(status == FINISHED, INTERRUPTED, status)
         if old is not None:
             status, t_end = np.where(old.ended, old.dataset.status, status), np.where(old.ended, old.dataset.t_end, t_end)
-        piece = Piece(
-            journey.job.runs, clock.t[which], clock.step[which], [tick for _, tick in saved], Ends(status, t_end), since
-        )
-        how = {} if journey.kernel is None else {"kernel": journey.kernel}
-        return build(piece, self.engine.problem, {**self.attributes, **how}, journey.state())
+        attributes = self.attributes if journey.kernel is None else {**self.attributes, "kernel": journey.kernel}
+        here, ticks = Clock(clock.t[which], clock.step[which]), [tick for _, tick in saved]
+        state = State(numbers, np.full(len(numbers), here.t[-1] if since is None else since))
+        return build(self.engine.problem, attributes, journey.job.runs, here, ticks, Ends(status, t_end), state)
 
 
 def _plan(
