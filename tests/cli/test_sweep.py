@@ -151,7 +151,7 @@ def test_a_request_to_end_stops_a_sweep_cleanly(tmp_path):
     pipes = dict(stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, **pipes) as program:
         try:
-            while not list(tmp_path.glob("x/*.nc")):
+            while not list(tmp_path.glob("x/[!.]*.nc")):
                 assert program.poll() is None, program.stderr.read()
                 time.sleep(0.1)
             os.kill(program.pid, signal.SIGTERM)
