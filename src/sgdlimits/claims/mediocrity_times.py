@@ -20,9 +20,9 @@ from sgdlimits.theory import mediocrity as theory
 TIMES = "in `tests/unit/theory/test_mediocrity.py`"
 
 
-def chain_times(problem: Any, d: int, threshold: float, runs: int, start: Any = None, seed: int = 3, t_max: float = 2000.0):
+def chain_times(problem: Any, d: int, threshold: float, runs: int, start: Any = None, seed: int = 3) -> np.ndarray:
     """Exit times of the exact chain in the paper's time, from random starts."""
-    found = chain(problem, d, t_max, start, runs=runs, seed=seed, until=sl.exits(threshold))
+    found = chain(problem, d, 2000.0, start, runs=runs, seed=seed, until=sl.exits(threshold))
     times = sl.exit_times(found, threshold)
     if times.censored.any():
         raise RuntimeError(f"{int(times.censored.sum())} of {runs} runs did not exit")

@@ -53,10 +53,11 @@ def risk(effort: Effort) -> Found:
     r"$\frac{d\rho_{kl}}{d\alpha} = \frac{4\eta}p\rho_{kl}[\dots] - \frac{8\eta}{p^2}\sum_{r\ne k}Q_{kr}\rho_{rl}$",
 )
 def teachers(effort: Effort) -> Found:
-    s, Q = sample(), sample().W @ sample().W.T
-    rho, q = s.W @ s.E.T, Q.diagonal()
+    s = sample()
+    Q, rho = s.W @ s.W.T, s.W @ s.E.T
+    q = Q.diagonal()
     own = 4 / P * rho * (1 + 2 / K - (q.sum() + 2 * q) / P)[:, None]
-    return compare(2 / P * s.mean(s.M)[:, :], own - 8 / P**2 * (Q - np.diag(q)) @ rho)
+    return compare(2 / P * s.mean(s.M), own - 8 / P**2 * (Q - np.diag(q)) @ rho)
 
 
 def equation_34(s: Squares, eta: float, bracket: float) -> np.ndarray:

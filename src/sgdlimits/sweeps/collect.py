@@ -238,9 +238,8 @@ def _placed(have: list[tuple[tuple[int, ...], xr.Variable]], dims, sizes) -> xr.
     first = have[0][1]
     shape = tuple(max(each.shape[i] for _, each in have) for i in range(first.ndim))
     text = first.dtype.kind in "OUS"
-    kind: Any = object if text else np.result_type(float, first.dtype) if len(have) < np.prod(sizes) else first.dtype
-    if any(each.shape != shape for _, each in have) and not text:
-        kind = np.result_type(float, first.dtype)
+    whole = len(have) == np.prod(sizes) and all(each.shape == shape for _, each in have)
+    kind: Any = object if text else first.dtype if whole else np.result_type(float, first.dtype)
     empty: Any = "" if text else np.nan if np.dtype(kind).kind == "f" else 0
     if not isinstance(first._data, np.ndarray) and hasattr(first.data, "dask"):
         import dask.array as da

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-import xarray as xr
-
 from sgdlimits.errors import BadInput
 from sgdlimits.files import Unwritten
 from sgdlimits.sweeps.recipe import Recipe
@@ -36,39 +34,25 @@ def attempts(recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outc
     there = {unit.name: unit for unit in units if (folder.path / unit.name).exists()}
     yield from (Outcome(unit, DONE, "") for unit in there.values())
     left = {unit.name: unit for unit in units if unit.name not in there}
-    if len(left) == 1:
-        yield from (Outcome(unit, *_attempt(recipe, folder, unit)) for unit in left.values())
-        return
-    computing = computed_together(recipe, list(left.values()))
-    while left and (unit := _next(folder, computing)):
+    todo, alone, why = list(left.values()), len(left) == 1, ("", "")
+    computing = ((unit, computed(recipe, unit)) for unit in todo) if alone else computed_together(recipe, todo)
+    while left:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # runs that diverged are in the file
+                unit, dataset = next(computing)
+            folder.put(unit, dataset)
+        except Exception as reason:
+            why = _why(reason) if alone else (FAILED, "it could not be computed with others")
+            break
         yield Outcome(left.pop(unit.name), DONE, "")
-    yield from (Outcome(unit, FAILED, "it could not be computed with others") for unit in left.values())
+    yield from (Outcome(unit, *why) for unit in left.values())
 
 
-def _next(folder: Folder, computing: Iterator[tuple[Unit, xr.Dataset]]) -> Unit | None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # runs that diverged are in the file
-            unit, dataset = next(computing)
-        folder.put(unit, dataset)
-    except Exception:  # which the one who is to blame will raise again, alone
-        return None
-    return unit
-
-
-def _attempt(recipe: Recipe, folder: Folder, unit: Unit) -> tuple[str, str]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            dataset = computed(recipe, unit)
-        folder.put(unit, dataset)
-    except Unwritten as reason:
-        return UNWRITTEN, str(reason)
-    except BadInput as reason:
-        return REFUSED, str(reason)
-    except Exception as reason:
-        return FAILED, f"{type(reason).__name__}: {reason}"
-    return DONE, ""
+def _why(reason: Exception) -> tuple[str, str]:
+    if isinstance(reason, BadInput):
+        return UNWRITTEN if isinstance(reason, Unwritten) else REFUSED, str(reason)
+    return FAILED, f"{type(reason).__name__}: {reason}"
 
 
 def attempts_text(recipe: str, folder: str, units: list[str]) -> Iterator[tuple[str, str, str]]:
