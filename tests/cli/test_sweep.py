@@ -64,6 +64,7 @@ BAD = {
         "fixed.d must be", "grid.lr must be", "grid.rule must be one of sgd",
     ]),
     "a part of a refined grid": (GOOD.replace("runs = 4", 'refine = "final_risk"'), ["refine needs all points"], "--shard 1/2"),
+    "a part of how many": (GOOD, ["shard must be (i, n)"], "--shard 12"),
     "missing": ('preset = "phase_retrieval"\n[grid]\nlr = [0.1]', ["t_max is missing", "d is missing, which the level chain"]),
     "two designs": (GOOD + "[random]\ncount = 3\nwidth = [1, 4]", ["grid and random are both there"]),
     "no points": ('preset = "phase_retrieval"\nt_max = 1\n[fixed]\nd = 30', ["the points are missing"]),

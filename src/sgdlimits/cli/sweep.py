@@ -56,8 +56,7 @@ def sweep(file: str, **given: Any) -> None:
     from sgdlimits.sweeps.job import SweepFailed, SweepStopped, as_shard, compute
     from sgdlimits.sweeps.spec import read_spec
 
-    shard = given["shard"]
-    job = read_spec(file).part(as_shard(shard.split("/") if shard and shard.count("/") == 1 else shard))
+    job = read_spec(file).part(as_shard(given["shard"] and given["shard"].split("/")))
     if given["folder"]:
         job = dataclasses.replace(job, folder=given["folder"])
     if given["status"]:
