@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sgdlimits.claims.base import CLAIMS, EFFORTS, PAPERS, Claim, Effort, Found
-from sgdlimits.domain import checked, flag, optional
+from sgdlimits.domain import checked, flag
 from sgdlimits.errors import BadInput, in_short
 from sgdlimits.files import write
 from sgdlimits.progress import bar
@@ -194,7 +194,7 @@ def claims(paper: str | None = None, only: str | None = None) -> list[Claim]:
     return chosen
 
 
-@checked(effort=one_of(EFFORTS), paper=optional(one_of(PAPERS)), only=optional(word), progress=flag)
+@checked(effort=one_of(EFFORTS), paper=one_of(PAPERS), only=word, progress=flag)
 def audit(effort: str = "default", paper: str | None = None, only: str | None = None, progress: bool = True) -> Audit:
     """Compute every claim of the papers, and what this package adds to them, and judge each.
 

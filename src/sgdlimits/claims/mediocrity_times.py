@@ -14,7 +14,7 @@ from scipy.stats import norm
 import sgdlimits as sl
 from sgdlimits.claims.base import SIGMAS, Effort, Found, claim, compare
 from sgdlimits.claims.mediocrity import saddle
-from sgdlimits.claims.points import chain, mean, overlaps, run, slope, start_at
+from sgdlimits.claims.points import chain, mean, run, slope, start_at
 from sgdlimits.theory import mediocrity as theory
 
 TIMES = "in `tests/unit/theory/test_mediocrity.py`"
@@ -265,8 +265,7 @@ def linear_sde_time(effort: Effort) -> Found:
 def zero_start(effort: Effort) -> Found:
     """The exact chain from m = 0 at T = 0.02, where what the linear SDE leaves out is of the order of T."""
     problem, d, T = sl.presets.phase_retrieval(lr=1 / 12), 2000, 0.02
-    start = overlaps(np.ones(1), np.zeros((1, 1)), np.eye(1))
-    number, sigma = mean(chain_times(problem, d, T, effort.runs(1024, 256), start))
+    number, sigma = mean(chain_times(problem, d, T, effort.runs(1024, 256), saddle(1)))
     return compare(number, theory_time(problem, d, T, "sde"), rtol=0.02, sigma=sigma)
 
 

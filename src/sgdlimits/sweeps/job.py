@@ -16,7 +16,7 @@ from typing import Any
 
 import xarray as xr
 
-from sgdlimits.domain import DOMAINS, checked, optional
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count, in_short
 from sgdlimits.files import clear
 from sgdlimits.progress import bar
@@ -61,12 +61,10 @@ class Sweep:
         cls, recipe: Recipe, over: Any, runs: int, folder: str | os.PathLike, shard: Any = None, refine: Any = None
     ) -> Sweep:
         design = as_design(over)
-        columns = {
-            **{name: [value] for name, value in recipe.fixed.items()},
-            **{each: design.values(each) for each in design.names},
-        }
-        wrong = list(mistakes(recipe, columns, design.values(RULE) if RULE in design.names else None))
-        wrong += [f"{name} is both fixed and varied. Leave one of them out." for name in design.names if name in recipe.fixed]
+        fixed = {name: [value] for name, value in recipe.fixed.items()}
+        varied = {name: design.values(name) for name in design.names}
+        wrong = list(mistakes(recipe, {**fixed, **varied}, varied.get(RULE)))
+        wrong += [f"{name} is both fixed and varied. Leave one of them out." for name in varied if name in fixed]
         if wrong:
             raise BadInput(wrong[0] if len(wrong) == 1 else "\n  ".join([f"there are {len(wrong)} mistakes:", *wrong]))
         recipe.simulation(design.points[0])
@@ -100,7 +98,7 @@ def mistakes(recipe: Recipe, columns: dict[str, list], rules: Iterable[Any] | No
             yield str(reason)
 
 
-@checked(level=None, seed=DOMAINS["seed"], t_max=optional(DOMAINS["t_max"]))
+@checked(level=None)
 def sweep(
     preset: Any,
     level: Any,

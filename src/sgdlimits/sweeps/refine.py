@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, check_count, check_share, in_short
+from sgdlimits.errors import BadInput, check_count, in_short
 from sgdlimits.sweeps.collect import joined, rows_of
 from sgdlimits.sweeps.design import Design, Point, plain
 from sgdlimits.sweeps.unit import unit_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sgdlimits.sweeps.store import Folder
 
 
-@checked(share=lambda name, value: check_share(name, value))
+@checked
 @dataclass(frozen=True)
 class Refine:
     """Halve the cells of a grid, again and again, in which a value changes by much.
@@ -79,8 +79,8 @@ class Refine:
 
 def as_refine(refine: Any, recipe: Recipe, design: Design) -> Refine:
     """What to refine, from a name or as it is, of a grid of numbers."""
-    found = Refine(refine) if isinstance(refine, str) else dataclasses.replace(refine) if isinstance(refine, Refine) else None
-    if found is None:
+    found = Refine(refine) if isinstance(refine, str) else refine
+    if not isinstance(found, Refine):
         raise BadInput(f"refine must be the name of a variable or Refine(...); got {in_short(refine)}. Give one of them.")
     check_count("rounds", found.rounds)
     named = [*recipe.keep, "censored"] if "exit_time" in recipe.keep else list(recipe.keep)
