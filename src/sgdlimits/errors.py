@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -115,6 +116,13 @@ def check_count(name: str, value: Any, *, at_least: int = 1, below: int = 2**63,
         hint = remedy or f"Give a whole number of at least {at_least}."
         raise BadInput(f"{name} must be a whole number of at least {at_least}; got {in_short(value)}. {hint}")
     return whole
+
+
+def check_choice(name: str, value: Any, known: Collection[str]) -> str:
+    """Return `value`, or raise `BadInput` unless it is one of the names that are known."""
+    if not isinstance(value, str) or value not in known:
+        raise BadInput(f"{name} must be one of {', '.join(known)}; got {in_short(value)}. Give one of them.")
+    return value
 
 
 def check_dimension(d: Any, teachers: int | None = None) -> int:

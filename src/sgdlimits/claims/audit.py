@@ -11,13 +11,14 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from sgdlimits.claims.base import CLAIMS, EFFORTS, PAPERS, Claim, Effort, Found
 from sgdlimits.domain import checked, flag
-from sgdlimits.errors import BadInput, in_short
+from sgdlimits.errors import BadInput, check_choice, in_short
 from sgdlimits.files import write
 from sgdlimits.progress import bar
 from sgdlimits.text import count, table
@@ -151,17 +152,6 @@ def check_format(path: str | os.PathLike) -> str | os.PathLike:
     return path
 
 
-def one_of(names: Any) -> Any:
-    """A check that a value is one of these names."""
-
-    def check(argument: str, value: Any) -> str:
-        if not isinstance(value, str) or value not in names:
-            raise BadInput(f"{argument} must be one of {', '.join(names)}; got {in_short(value)}. Give one of these.")
-        return value
-
-    return check
-
-
 def word(argument: str, value: Any) -> str:
     """A check that a value is text with letters."""
     if not isinstance(value, str) or not value.strip():
@@ -194,7 +184,7 @@ def claims(paper: str | None = None, only: str | None = None) -> list[Claim]:
     return chosen
 
 
-@checked(effort=one_of(EFFORTS), paper=one_of(PAPERS), only=word, progress=flag)
+@checked(effort=partial(check_choice, known=EFFORTS), paper=partial(check_choice, known=PAPERS), only=word, progress=flag)
 def audit(effort: str = "default", paper: str | None = None, only: str | None = None, progress: bool = True) -> Audit:
     """Compute every claim of the papers, and what this package adds to them, and judge each.
 

@@ -57,14 +57,14 @@ class Pool(Engine):
 
 
 class Worker:
-    """A process of `sgdlimits.sweeps.worker`, and what it is at."""
+    """A process of `sgdlimits.sweeps.process`, and what it is at."""
 
     def __init__(self, cores: list[int]) -> None:
         self.cores = cores
         self.begin()
 
     def begin(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*(path or os.getcwd() for path in sys.path)])}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         command = [sys.executable, "-m", "sgdlimits.sweeps.process", json.dumps(self.cores)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True, bufsize=0

@@ -16,7 +16,7 @@ import numpy as np
 from sgdlimits.algorithm import ALGORITHMS, OnePassSGD
 from sgdlimits.algorithm.sgd import in_place_of
 from sgdlimits.domain import DOMAINS
-from sgdlimits.errors import BadInput, in_short
+from sgdlimits.errors import BadInput, check_choice, in_short
 from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.level import LEVELS
 from sgdlimits.level.condition import as_condition
@@ -167,8 +167,8 @@ class Recipe:
         """`BadInput` where a value cannot be that of a parameter."""
         if name == END:
             DOMAINS[END](name, value)
-        if name == RULE and value not in list(ALGORITHMS):
-            raise BadInput(f"rule must be one of {', '.join(ALGORITHMS)}; got {in_short(value)}. Give one of them.")
+        if name == RULE:
+            check_choice(RULE, value, ALGORITHMS)
         for where in self.users(name, rule):
             make = ALGORITHMS.get(str(rule)) if where == "rule" else self.parts[where].make
             checks = getattr(make, "checks", None) or getattr(getattr(make, "__init__", None), "checks", {})
@@ -219,9 +219,7 @@ def decoded(value: Any) -> Any:
 
 def _part(what: str, given: str, known: Mapping[str, type]) -> Part:
     if not given.startswith("{"):
-        if given not in known:
-            raise BadInput(f"{what} must be one of {', '.join(known)}; got {in_short(given)}. Give one of them.")
-        return Part(known[given], {}, given)
+        return Part(known[check_choice(what, given, known)], {}, given)
     thing = from_json(given)
     names = {each.name for each in dataclasses.fields(thing)} & set(inspect.signature(type(thing)).parameters)
     return Part(type(thing), {name: getattr(thing, name) for name in names}, type(thing).__name__)
