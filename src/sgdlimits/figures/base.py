@@ -31,6 +31,17 @@ class Size(SimpleNamespace):
         return Size(**vars(self) | changes)
 
 
+def sizes(**rows: tuple[Any, ...]) -> tuple[Size, Size, dict[str, str]]:
+    """The full size, the quick one and the words of a figure with many numbers: a row has the word, and one value or two.
+
+    >>> full, quick, words = sizes(d=("dimension", 3000, 300), runs=("runs of SGD", 16))
+    >>> quick, words["d"]
+    (Size(d=300, runs=16), 'dimension')
+    """
+    full, quick = (Size(**{name: row[place] for name, row in rows.items()}) for place in (1, -1))
+    return full, quick, {name: row[0] for name, row in rows.items()}
+
+
 def smaller(size: Size, full: Size, words: dict[str, str]) -> str:
     """What is smaller than at the full size, as a sentence; nothing where they are equal.
 

@@ -16,19 +16,17 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, looks, panels
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, looks, panels, sizes
 from sgdlimits.level.base import Level
 
 GAMMA, NOISE = 0.05, 1e-3
-FULL = Size(width=10, teachers=(2, 5), d=20, runs=8, end=500.0, end_ode=3e4)
-QUICK = FULL.but(end=60.0, end_ode=3e3)
-WORDS = dict(
-    width="width",
-    teachers="teachers",
-    d="dimension",
-    runs="runs of SGD",
-    end="end in the time of the slides",
-    end_ode="end of the ODE in that time",
+FULL, QUICK, WORDS = sizes(
+    width=("width", 10),
+    teachers=("teachers", (2, 5)),
+    d=("dimension", 20),
+    runs=("runs of SGD", 8),
+    end=("end in the time of the slides", 500.0, 60.0),
+    end_ode=("end of the ODE in that time", 3e4, 3e3),
 )
 
 

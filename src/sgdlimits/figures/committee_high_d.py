@@ -11,20 +11,14 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
+from sgdlimits.figures import committee_classical as classical
 from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
 from sgdlimits.figures.committee_classical import NOISE, draw_risk, excess, label_noise, three_levels
 
 GAMMA = 0.1
 FULL = Size(width=8, teachers=4, d=1000, runs=4, end=150.0, end_ode=1e4)
 QUICK = FULL.but(d=100, end=180.0, end_ode=3e3)
-WORDS = dict(
-    width="width",
-    teachers="teachers",
-    d="dimension",
-    runs="runs of the chain",
-    end="end in the time of the slides",
-    end_ode="end of the ODE in that time",
-)
+WORDS = classical.WORDS | {"runs": "runs of the chain"}
 
 
 def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:

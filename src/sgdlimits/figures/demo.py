@@ -15,22 +15,20 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.analysis.phases.find import crossing
-from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, sizes
 from sgdlimits.text import table
 
 NOISE, THRESHOLD = 0.1, 0.5
 LR = 1 / (12 + NOISE)
 LATE = 0.2
 """A run with more risk than this at the end has not yet arrived: the ODE ends near 0.066."""
-FULL = Size(d=3000, t_max=50.0, sgd=12, shown=12, many=256, exits=96)
-QUICK = FULL.but(d=300, t_max=30.0, sgd=256, shown=8, many=256, exits=64)
-WORDS = dict(
-    d="dimension",
-    t_max="end in t",
-    sgd="runs of SGD",
-    shown="runs of SGD that are drawn",
-    many="runs of chain and SDE",
-    exits="runs behind the exit times",
+FULL, QUICK, WORDS = sizes(
+    d=("dimension", 3000, 300),
+    t_max=("end in t", 50.0, 30.0),
+    sgd=("runs of SGD", 12, 256),
+    shown=("runs of SGD that are drawn", 12, 8),
+    many=("runs of chain and SDE", 256, 256),
+    exits=("runs behind the exit times", 96, 64),
 )
 
 

@@ -15,7 +15,7 @@ from scipy.stats import binomtest
 
 import sgdlimits as sl
 from sgdlimits.analysis.summary import Estimate
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels, sizes
 
 SNR, RIDGE = 100.0, 0.1
 ANGLE = np.pi / 6
@@ -23,14 +23,12 @@ NEAR = 0.5
 """The share of the radius of the ring from which on a unit counts as one that has found its class."""
 SHOWN = 200
 """At most so many end points are drawn."""
-FULL = Size(d=250, runs=1000, end=100.0, ring_runs=400, ring_end=60.0)
-QUICK = FULL.but(runs=100, end=50.0, ring_runs=60, ring_end=20.0)
-WORDS = dict(
-    d="dimension",
-    runs="runs of the chain",
-    end="their end in t",
-    ring_runs="runs that start on a ring",
-    ring_end="their end in t",
+FULL, QUICK, WORDS = sizes(
+    d=("dimension", 250),
+    runs=("runs of the chain", 1000, 100),
+    end=("their end in t", 100.0, 50.0),
+    ring_runs=("runs that start on a ring", 400, 60),
+    ring_end=("their end in t", 60.0, 20.0),
 )
 
 

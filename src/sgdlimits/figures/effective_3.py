@@ -16,8 +16,8 @@ from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore
 
 SNR, RIDGE = 1000.0, 0.1
 ANGLES = (np.pi / 6, np.pi / 4)
-FULL = Size(d=250, runs=1000, end=250.0, ring_runs=400, ring_end=60.0)
-QUICK = FULL.but(runs=60, end=120.0, ring_runs=60, ring_end=20.0)
+FULL = rings.FULL.but(end=250.0)
+QUICK = rings.QUICK.but(runs=60, end=120.0)
 WORDS = rings.WORDS
 
 

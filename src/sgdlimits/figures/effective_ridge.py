@@ -16,18 +16,16 @@ from scipy.optimize import root
 
 import sgdlimits as sl
 from sgdlimits.figures import base
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, error_of, ignore, panels, rows_of
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, error_of, ignore, panels, rows_of, sizes
 from sgdlimits.theory.effective import classifier_ridge, critical_ridge, ring_radius
 
 WEIGHTS = {"binary_mixture": 0.5, "xor_mixture": 0.25}
 NAMES = {"binary_mixture": "two classes", "xor_mixture": "XOR"}
-FULL = Size(presets=2, snr=(100.0, 20.0, 5.0, 2.0), shares=(0.1, 0.3, 0.5, 0.7, 0.85, 0.95), chain=(1000, 20.0, 16))
-QUICK = FULL.but(snr=(100.0, 5.0), shares=(0.3, 0.7, 0.95), chain=(300, 20.0, 8))
-WORDS = dict(
-    presets="presets",
-    snr="ratios snr",
-    shares="ridges over that of the line",
-    chain="dimension, end in t and runs of the chain",
+FULL, QUICK, WORDS = sizes(
+    presets=("presets", 2),
+    snr=("ratios snr", (100.0, 20.0, 5.0, 2.0), (100.0, 5.0)),
+    shares=("ridges over that of the line", (0.1, 0.3, 0.5, 0.7, 0.85, 0.95), (0.3, 0.7, 0.95)),
+    chain=("dimension, end in t and runs of the chain", (1000, 20.0, 16), (300, 20.0, 8)),
 )
 PAIRS = np.array([[0, 1, 2, 2], [1, 0, 2, 2], [2, 2, 0, 1], [2, 2, 1, 0]])
 """Which units of the good classifier are one, opposite to each other, or of different labels."""

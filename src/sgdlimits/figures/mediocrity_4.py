@@ -16,19 +16,17 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 
 import sgdlimits as sl
 from sgdlimits.analysis.landscape import Weights, gradient, hessian_spectrum
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, sizes
 
 SHOWN, SMALL, DENT = (3, 30, 3000, 10**9), 0.1, 0.22
 SHADES = ("#b9d77a", "#58a55c", "#1f6f78", "#12304a")
 MANY = (3, 10, 30, 100, 300, 1000, 3000, 10**4, 10**5, 10**6)
-FULL = Size(points=40, lines=9, steps=90, dimensions=MANY, starts=400)
-QUICK = FULL.but(points=20, lines=6, steps=60, starts=60)
-WORDS = dict(
-    points="points of the sphere a quarter turn",
-    lines="lines of gradient flow",
-    steps="their steps",
-    dimensions="dimensions",
-    starts="random starts in each dimension",
+FULL, QUICK, WORDS = sizes(
+    points=("points of the sphere a quarter turn", 40, 20),
+    lines=("lines of gradient flow", 9, 6),
+    steps=("their steps", 90, 60),
+    dimensions=("dimensions", MANY),
+    starts=("random starts in each dimension", 400, 60),
 )
 
 

@@ -15,7 +15,7 @@ from numpy.polynomial import hermite_e
 
 import sgdlimits as sl
 from sgdlimits.figures import base
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels, sizes
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.escape import critical_points, escape
 from sgdlimits.theory.single_index import drift_parts, exit_time
@@ -51,15 +51,13 @@ CASES = {
     "trap, then barrier": from_hermite(1, 14 / 15, 64 / 243),
 }
 """Targets of the student `wave`."""
-FULL = Size(runs={100: 128, 1024: 128, 4096: 128}, activations=4, cases=3, d=300, shown=6, length=60.0)
-QUICK = FULL.but(runs={100: 64, 300: 64}, activations=2, cases=2, d=100, shown=4, length=20.0)
-WORDS = dict(
-    runs="runs by dimension",
-    activations="activations",
-    cases="cases of traps",
-    d="dimension of their trajectories",
-    shown="their runs",
-    length="their length",
+FULL, QUICK, WORDS = sizes(
+    runs=("runs by dimension", {100: 128, 1024: 128, 4096: 128}, {100: 64, 300: 64}),
+    activations=("activations", 4, 2),
+    cases=("cases of traps", 3, 2),
+    d=("dimension of their trajectories", 300, 100),
+    shown=("their runs", 6, 4),
+    length=("their length", 60.0, 20.0),
 )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, error_of, ignore, panels, progress, rows_of, tabulate
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, error_of, ignore, panels, progress, rows_of, sizes, tabulate
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.mediocrity import asymptotic_excess_risk, learnt_state, max_lr, plateau_correction
 from sgdlimits.theory.mediocrity.asymptotic import EndState, free_end, plateau_series, trained_end
@@ -23,24 +23,17 @@ RATES, LOUD = (0.03, 0.06, 0.1), 2.0
 KINDS = ("sphere", "free", "trained")
 SMALL = ((0.1, 1.0), (0.03, 2.0))
 """Learning rates and noises of the correction at finite dimension."""
-FULL = Size(
-    d=600, t_max=250.0, runs=24, noises=(0.5, 1.0, 2.0, 4.0, 6.0, 7.5), width=5, steps=(0.03, 0.06, 0.09), kinds=3,
-    dimensions=(100, 200, 400, 800), long=1000.0, many=512,
-)  # fmt: skip
-QUICK = FULL.but(
-    d=200, t_max=60.0, runs=16, noises=(1.0, 4.0), width=3, steps=(0.05, 0.09), dimensions=(100, 200), long=400.0, many=128
-)
-WORDS = dict(
-    d="dimension",
-    t_max="end in t",
-    runs="runs",
-    noises="noise levels of one unit",
-    width="width of the wide network",
-    steps="its steps lr/p",
-    kinds="its kinds",
-    dimensions="dimensions of (c)",
-    long="end of (c)",
-    many="runs of (c)",
+FULL, QUICK, WORDS = sizes(
+    d=("dimension", 600, 200),
+    t_max=("end in t", 250.0, 60.0),
+    runs=("runs", 24, 16),
+    noises=("noise levels of one unit", (0.5, 1.0, 2.0, 4.0, 6.0, 7.5), (1.0, 4.0)),
+    width=("width of the wide network", 5, 3),
+    steps=("its steps lr/p", (0.03, 0.06, 0.09), (0.05, 0.09)),
+    kinds=("its kinds", 3),
+    dimensions=("dimensions of (c)", (100, 200, 400, 800), (100, 200)),
+    long=("end of (c)", 1000.0, 400.0),
+    many=("runs of (c)", 512, 128),
 )
 
 

@@ -11,7 +11,20 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels, participation, progress, rows_of, tabulate
+from sgdlimits.figures.base import (
+    Axes,
+    Drawn,
+    Figure,
+    Keep,
+    Size,
+    ignore,
+    panels,
+    participation,
+    progress,
+    rows_of,
+    sizes,
+    tabulate,
+)
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.mediocrity.asymptotic import end_rates, second_only_risk, terminal_risk
 
@@ -20,15 +33,13 @@ STEP, NOISE = 1 / 24, 0.2
 SPARSE = 0.05
 """An entry of the second layer below this counts as gone."""
 NAMES = {0.0: "first layer only", 0.3: "both layers, $r = 0.3$", 1.0: "both layers, $r = 1$"}
-FULL = Size(width=5, widths={3: 96, 10: 48}, ratios=(0.1, 0.3, 1.0, 3.0, 10.0), d=500, chain=16, ends=(2000.0, 30.0, 400.0))
-QUICK = FULL.but(width=3, widths={3: 32}, ratios=(0.3, 1.0, 3.0), d=200, chain=8, ends=(300.0, 20.0, 100.0))
-WORDS = dict(
-    width="width of the curves",
-    widths="runs of the census by width",
-    ratios="ratios of the learning rates",
-    d="dimension of the chain",
-    chain="runs of the chain",
-    ends="end of each panel",
+FULL, QUICK, WORDS = sizes(
+    width=("width of the curves", 5, 3),
+    widths=("runs of the census by width", {3: 96, 10: 48}, {3: 32}),
+    ratios=("ratios of the learning rates", (0.1, 0.3, 1.0, 3.0, 10.0), (0.3, 1.0, 3.0)),
+    d=("dimension of the chain", 500, 200),
+    chain=("runs of the chain", 16, 8),
+    ends=("end of each panel", (2000.0, 30.0, 400.0), (300.0, 20.0, 100.0)),
 )
 
 

@@ -8,22 +8,18 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels, sizes
 from sgdlimits.level.base import Level
 
 LR, NORMS, VALUES = 0.15, (1.8, 0.4), (0.4, 0.08)
-FULL = Size(
-    limit=30.0, shown=(10**3, 10**5), runs=4, end=15.0, sizes=(10**3, 10**4, 10**5, 10**6, 10**7), compared=16, early=0.5
-)
-QUICK = FULL.but(sizes=(10**3, 10**4, 10**5))
-WORDS = dict(
-    limit="end of the ODE",
-    shown="dimensions that are drawn",
-    runs="their runs",
-    end="their end",
-    sizes="dimensions that are compared",
-    compared="their runs",
-    early="their end",
+FULL, QUICK, WORDS = sizes(
+    limit=("end of the ODE", 30.0),
+    shown=("dimensions that are drawn", (10**3, 10**5)),
+    runs=("their runs", 4),
+    end=("their end", 15.0),
+    sizes=("dimensions that are compared", (10**3, 10**4, 10**5, 10**6, 10**7), (10**3, 10**4, 10**5)),
+    compared=("their runs", 16),
+    early=("their end", 0.5),
 )
 
 

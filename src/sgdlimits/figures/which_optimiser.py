@@ -22,7 +22,20 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 import sgdlimits as sl
 from sgdlimits.algorithm.coordinates import Coordinatewise
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels, progress, rows_of, tabulate
+from sgdlimits.figures.base import (
+    OKABE_ITO,
+    Axes,
+    Drawn,
+    Figure,
+    Keep,
+    Size,
+    ignore,
+    panels,
+    progress,
+    rows_of,
+    sizes,
+    tabulate,
+)
 from sgdlimits.level.base import Level
 
 GRID = tuple(2.0 ** np.array([2, 1, 3, 0, 4, -1, -2, -3]))
@@ -31,48 +44,21 @@ REFINED = tuple(2.0 ** (np.array([-2, -1, 1, 2]) / 3))
 """Those tried next, over the best."""
 FEW = ("SGD", "Normalised", "Muon")
 """Algorithms that are followed in more dimensions."""
-FULL = Size(
-    k=3,
-    d=1000,
-    many=16,
-    batches=(1, 16),
-    runs=32,
-    tuning=8,
-    tried=(GRID, REFINED),
-    rules=None,
-    teachers=(2, 4, 6, 8),
-    dimensions={10**4: 32, 10**5: 32, 10**6: 16},
-    most={"Normalised": {3: 10**4}},
-    limits=(10**3, 10**4, 10**5, 10**6),
-    cap=22.0,
-    final=(400.0,),
-)
-QUICK = FULL.but(
-    k=2,
-    d=300,
-    runs=16,
-    tuning=4,
-    rules=("SGD", "Muon"),
-    teachers=(3,),
-    dimensions={3000: 8},
-    limits=(300, 3000),
-    final=(100.0,),
-)
-WORDS = dict(
-    k="units",
-    d="dimension",
-    many="larger batch",
-    batches="batches",
-    runs="runs that are measured",
-    tuning="runs for tuning",
-    tried="values of c that are tried",
-    rules="algorithms",
-    teachers="other numbers of units",
-    dimensions="runs in more dimensions",
-    most="largest dimension of an algorithm at k units",
-    limits="dimensions of the ODE's starts",
-    cap="longest time over k^2",
-    final="times of the final risk",
+FULL, QUICK, WORDS = sizes(
+    k=("units", 3, 2),
+    d=("dimension", 1000, 300),
+    many=("larger batch", 16),
+    batches=("batches", (1, 16)),
+    runs=("runs that are measured", 32, 16),
+    tuning=("runs for tuning", 8, 4),
+    tried=("values of c that are tried", (GRID, REFINED)),
+    rules=("algorithms", None, ("SGD", "Muon")),
+    teachers=("other numbers of units", (2, 4, 6, 8), (3,)),
+    dimensions=("runs in more dimensions", {10**4: 32, 10**5: 32, 10**6: 16}, {3000: 8}),
+    most=("largest dimension of an algorithm at k units", {"Normalised": {3: 10**4}}),
+    limits=("dimensions of the ODE's starts", (10**3, 10**4, 10**5, 10**6), (300, 3000)),
+    cap=("longest time over k^2", 22.0),
+    final=("times of the final risk", (400.0,), (100.0,)),
 )
 
 

@@ -23,7 +23,20 @@ from scipy.integrate import solve_ivp
 
 import sgdlimits as sl
 from sgdlimits.algorithm.weights import inverse_root
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels, progress, rows_of, tabulate
+from sgdlimits.figures.base import (
+    OKABE_ITO,
+    Axes,
+    Drawn,
+    Figure,
+    Keep,
+    Size,
+    ignore,
+    panels,
+    progress,
+    rows_of,
+    sizes,
+    tabulate,
+)
 from sgdlimits.figures.which_optimiser import (
     GRID,
     REFINED,
@@ -44,54 +57,23 @@ ETAS = {"SGD": (0.5, 1.0, 1.5, 2.0), "Muon": (0.1, 0.2, 0.4, 0.8), "Muon 0.9": (
 """The rates of an earlier trial at k = 3, d = 1000 and batches of 16, in its units."""
 SMALL = 0.01
 """The departure from the plateau at which slopes are first measured."""
-FULL = Size(
-    k=3,
-    ks=(2, 3, 4, 6, 8),
-    rates=np.geomspace(0.25, 16, 13),
-    own=(0.5, 1.0, 2.0, 4.0),
-    log2_points=10,
-    d=1000,
-    many=16,
-    batches=(4,),
-    noises=(0.1, 0.5),
-    runs=32,
-    tuning=8,
-    tried=(GRID, REFINED),
-    cap=22.0,
-    slopes=(10**5, 16),
-    late=1000.0,
-    trial=(1000, 16, 250.0),
-)
-QUICK = FULL.but(
-    k=2,
-    ks=(2, 3),
-    rates=np.geomspace(0.5, 8, 5),
-    own=(1.0,),
-    log2_points=8,
-    d=300,
-    batches=(),
-    noises=(),
-    slopes=(10**4, 16),
-    late=200.0,
-    trial=None,
-)
-WORDS = dict(
-    k="units",
-    ks="numbers of units",
-    rates="values of c",
-    own="values of c for Muon's own ODE",
-    log2_points="binary logarithm of its points",
-    d="dimension",
-    many="batch",
-    batches="other batches",
-    noises="variances of label noise",
-    runs="runs that are measured",
-    tuning="runs for tuning",
-    tried="values of c for tuning",
-    cap="longest time over k^2",
-    slopes="dimension and runs behind the slopes",
-    late="end of the risk",
-    trial="earlier trial",
+FULL, QUICK, WORDS = sizes(
+    k=("units", 3, 2),
+    ks=("numbers of units", (2, 3, 4, 6, 8), (2, 3)),
+    rates=("values of c", np.geomspace(0.25, 16, 13), np.geomspace(0.5, 8, 5)),
+    own=("values of c for Muon's own ODE", (0.5, 1.0, 2.0, 4.0), (1.0,)),
+    log2_points=("binary logarithm of its points", 10, 8),
+    d=("dimension", 1000, 300),
+    many=("batch", 16),
+    batches=("other batches", (4,), ()),
+    noises=("variances of label noise", (0.1, 0.5), ()),
+    runs=("runs that are measured", 32),
+    tuning=("runs for tuning", 8),
+    tried=("values of c for tuning", (GRID, REFINED)),
+    cap=("longest time over k^2", 22.0),
+    slopes=("dimension and runs behind the slopes", (10**5, 16), (10**4, 16)),
+    late=("end of the risk", 1000.0, 200.0),
+    trial=("earlier trial", (1000, 16, 250.0), None),
 )
 
 
