@@ -59,13 +59,13 @@ def summary(name: str) -> str:
     return re.sub(r" \[\d+\]_", "", " ".join(text.split("\n\n")[0].split())).rstrip(".")
 
 
-def page(folder: Path, failed: Mapping[str, str] | None = None) -> str:
+def page(folder: Path, failed: Mapping[str, str]) -> str:
     """The page of what a folder holds: each figure with its line, its picture, its caption and its files; those that failed."""
     sections = {}
     for name in FIGURES:
         line, made = escape(summary(name)), all((folder / f"{name}.{kind}").is_file() for kind in ("png", "txt"))
-        if name in (failed or {}):
-            kind, body = "failed", f"<p>It could not be made. {escape((failed or {})[name])}</p>"
+        if name in failed:
+            kind, body = "failed", f"<p>It could not be made. {escape(failed[name])}</p>"
         elif made:
             kind, body = _shown(folder, name, line)
         else:

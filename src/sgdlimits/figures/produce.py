@@ -38,8 +38,6 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
     from sgdlimits.trajectory.io import write_whole
 
     check_count("seed", seed, at_least=0)
-    if name not in FIGURES:
-        raise BadInput(f"there is no figure {name!r}. The figures are {', '.join(FIGURES)}.")
     module, folder = importlib.import_module(FIGURES[name]), make_folder(out)
     files: list[str] = []
 
