@@ -1,6 +1,7 @@
 """Figures, one file each: they compose the package's verbs, and say in a caption with numbers what came out.
 
-A figure is a module with a docstring, the sizes `FULL` and `QUICK`, and `make(size, seed, keep) -> Drawn`; its name is below.
+A figure is a module with a docstring, the sizes `FULL` and `QUICK`, `WORDS` for their numbers, and
+`make(size, seed, keep) -> Drawn`; its name is below.
 
 .. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
    linear models*.

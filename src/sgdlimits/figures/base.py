@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ from matplotlib.figure import Figure as Figure
 import sgdlimits as sl
 from sgdlimits.figures.index import QUICKLY
 from sgdlimits.plot.style import OKABE_ITO as OKABE_ITO, looks as looks
-from sgdlimits.progress import bar
+from sgdlimits.progress import bar as bar
 
 Keep = Callable[[str, xr.Dataset], Any]
 """Takes each dataset with its name as soon as it is finished, so that an interruption does not lose it."""
@@ -78,26 +78,16 @@ def _shown(value: Any) -> str:
 
 @dataclass
 class Drawn:
-    """A figure, the sentences that say what it shows, the datasets behind it, and lines to print beside them."""
+    """A figure, the sentences that say what it shows, and lines to print before them."""
 
     figure: Figure
     caption: list[str]
-    datasets: dict[str, xr.Dataset]
     lines: list[str] = field(default_factory=list)
-
-
-def ignore(name: str, dataset: xr.Dataset) -> None:
-    """Keep nothing."""
 
 
 def panels(*shape: int, **more: Any) -> tuple[Figure, Any]:
     """A new figure, and its axes in so many rows and columns."""
     return plt.subplots(*shape, layout="constrained", **more)
-
-
-def progress(items: Iterable, what: str) -> Any:
-    """The items, with a bar that shows how many of them are done once this takes more than a second."""
-    return bar(items, desc=what)
 
 
 def tabulate(rows: Sequence[dict], over: str = "point", coords: dict[str, Any] | None = None, **attrs: Any) -> xr.Dataset:

@@ -16,7 +16,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, looks, panels, sizes
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, looks, panels, sizes
 from sgdlimits.level.base import Level
 
 GAMMA, NOISE = 0.05, 1e-3
@@ -30,7 +30,7 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Simulate SGD, the ODE and gradient flow for each teacher, each from one random start."""
     datasets = {}
     for teachers in size.teachers:
@@ -38,7 +38,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
         for name, found in three_levels(problem, "SGD", sl.SGD(size.d), size, seed, count=80):
             datasets[f"{name}-{teachers}"] = found
             keep(f"{name.lower()}-{teachers}", found.drop_vars("Q"))
-    return Drawn(_figure(datasets, size), _caption(datasets, size), datasets)
+    return Drawn(_figure(datasets, size), _caption(datasets, size))
 
 
 def three_levels(problem, name: str, level: Level, size: Size, seed: int, count: int) -> Iterator[tuple[str, xr.Dataset]]:

@@ -12,7 +12,7 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.figures import committee_classical as classical
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, panels
 from sgdlimits.figures.committee_classical import NOISE, draw_risk, excess, label_noise, three_levels
 
 GAMMA = 0.1
@@ -21,14 +21,14 @@ QUICK = FULL.but(d=100, end=180.0, end_ode=3e3)
 WORDS = classical.WORDS | {"runs": "runs of the chain"}
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Simulate the chain, the ODE and gradient flow from one random start."""
     problem = sl.presets.committee(size.width, size.teachers, "erf_plain", lr=2 * GAMMA, noise=NOISE)
     datasets = {}
     for name, found in three_levels(problem, "chain", sl.Chain(size.d), size, seed, count=120):
         datasets[name] = found
         keep(name.lower(), found)
-    return Drawn(_figure(datasets, size), _caption(datasets, size), datasets)
+    return Drawn(_figure(datasets, size), _caption(datasets, size))
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:

@@ -15,7 +15,7 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.analysis.phases.find import crossing
-from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, sizes
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, sizes
 from sgdlimits.text import table
 
 NOISE, THRESHOLD = 0.1, 0.5
@@ -32,7 +32,7 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Simulate the four levels from one start, and exit times from random ones."""
     problem = sl.presets.phase_retrieval(lr=LR, noise=NOISE)
     start = sl.RandomInit(size.d).one(problem, seed=seed)
@@ -51,7 +51,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
         f"Mean exit times from random starts at threshold {THRESHOLD:g}, with the paper's formulas:", "",
         repr(exits), "", *textwrap.wrap(exits.reading(), width=110, break_on_hyphens=False), "",
     ]  # fmt: skip
-    return Drawn(figure(datasets, size.shown), caption(datasets, size.shown), {**datasets, "exit-times": exits.data}, lines)
+    return Drawn(figure(datasets, size.shown), caption(datasets, size.shown), lines)
 
 
 def figure(datasets: dict[str, xr.Dataset], shown: int) -> Figure:

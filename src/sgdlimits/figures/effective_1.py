@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, panels
 
 SNR = (0.8, 1.2)
 FULL = Size(d=1500, end=10.0, shown=8, runs=4000)
@@ -18,7 +18,7 @@ QUICK = FULL.but(d=300, shown=4, runs=400)
 WORDS = dict(d="dimension", end="end in t", shown="runs of SGD that are drawn", runs="runs of the chain behind the bands")
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Simulate SGD and the chain on both sides of the threshold, from random vectors."""
     datasets = {}
     for snr in SNR:
@@ -27,7 +27,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
             key = f"{name}-{snr:g}"
             datasets[key] = sl.simulate(problem, level, start, t_max=size.end, runs=runs, seed=seed, save=101)
             keep(key, datasets[key])
-    return Drawn(_figure(datasets, size), _caption(datasets, size), datasets)
+    return Drawn(_figure(datasets, size), _caption(datasets, size))
 
 
 def deviation(snr: float, t: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from scipy.stats import binomtest
 
 import sgdlimits as sl
 from sgdlimits.analysis.summary import Estimate
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels, sizes
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, panels, sizes
 
 SNR, RIDGE = 100.0, 0.1
 ANGLE = np.pi / 6
@@ -32,14 +32,14 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Simulate the chain from random starts, and from a point of the ring together with the local limit there."""
     radius = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
     v = radius * jnp.array([np.cos(ANGLE), np.sin(ANGLE)])
     point = sl.Overlaps(v, v[:, None], jnp.outer(v, v))
     problem, noiseless = (sl.presets.binary_mixture(snr, RIDGE) for snr in (SNR, np.inf))
     datasets = simulate_all(problem, noiseless, point, size, seed, keep, count=26)
-    return Drawn(_figure(datasets, point, size), _caption(datasets, noiseless, point, size), datasets)
+    return Drawn(_figure(datasets, point, size), _caption(datasets, noiseless, point, size))
 
 
 def optimal(data: xr.Dataset) -> xr.DataArray:

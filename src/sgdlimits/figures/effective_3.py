@@ -12,7 +12,7 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.figures import effective_2 as rings
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size
 
 SNR, RIDGE = 1000.0, 0.1
 ANGLES = (np.pi / 6, np.pi / 4)
@@ -21,12 +21,12 @@ QUICK = rings.QUICK.but(runs=60, end=120.0)
 WORDS = rings.WORDS
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Simulate the chain from random starts, and from a point on two rings together with the local limit there."""
     point = on_two_rings(RIDGE)
     problem, noiseless = (sl.presets.xor_mixture(snr, RIDGE) for snr in (SNR, np.inf))
     datasets = rings.simulate_all(problem, noiseless, point, size, seed, keep, count=16)
-    return Drawn(_figure(datasets, point, size), _caption(datasets, noiseless, point, size), datasets)
+    return Drawn(_figure(datasets, point, size), _caption(datasets, noiseless, point, size))
 
 
 def on_two_rings(ridge: float) -> sl.Overlaps:

@@ -16,7 +16,7 @@ from scipy.optimize import root
 
 import sgdlimits as sl
 from sgdlimits.figures import base
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, error_of, ignore, panels, rows_of, sizes
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, error_of, panels, rows_of, sizes
 from sgdlimits.theory.effective import classifier_ridge, critical_ridge, ring_radius
 
 WEIGHTS = {"binary_mixture": 0.5, "xor_mixture": 0.25}
@@ -33,16 +33,16 @@ PAIRS = np.array([[0, 1, 2, 2], [1, 0, 2, 2], [2, 2, 0, 1], [2, 2, 1, 0]])
 drift = eqx.filter_jit(lambda problem, stats: problem.drift(stats))
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Find the good classifier at every point, and let the chain start there."""
     cases = [(name, snr, share) for name in list(WEIGHTS)[: size.presets] for snr in size.snr for share in size.shares]
     rows = [
         {"preset": name, "snr": snr, "share": share} | point(name, snr, share, size, seed)
-        for name, snr, share in base.progress(cases, "points")
+        for name, snr, share in base.bar(cases, desc="points")
     ]
     table = base.tabulate(rows)
     keep("table", table)
-    return Drawn(_figure(table, size), _caption(table, size), {"table": table})
+    return Drawn(_figure(table, size), _caption(table, size))
 
 
 def good(preset: str, x: np.ndarray) -> sl.Overlaps:

@@ -16,7 +16,7 @@ import xarray as xr
 from numpy.polynomial import hermite_e
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, looks, panels, progress, tabulate
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, bar, looks, panels, tabulate
 
 LR, NOISE, END, SHARE, FITTED = 1.0, 0.01, 4.0, 0.5, 3
 GAPS = {"M": "$M$", "q": "$Q_{jj}$", "off": r"$Q_{jl} - m_j P^{-1} m_l$", "risk": "risk"}
@@ -27,21 +27,21 @@ QUICK = FULL.but(widths=(4, 8, 16), ratios=(1.0, 1e8, 1e9, 1e10), times=90)
 WORDS = dict(widths="widths", ratios="ratios of the learning rates", times="saved times")
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Follow committees of several widths, and a network of infinite width at several ratios of learning rates."""
     gaps = gap_table(size.widths, seed)
     keep("gaps", gaps)
-    ratios = progress(size.ratios, "ratios")
+    ratios = bar(size.ratios, desc="ratios")
     components = xr.concat([component_curves(ratio, size.times) for ratio in ratios], "ratio")
     components["t_half"] = (("ratio", "n"), np.array([half_times(components.sel(ratio=ratio)) for ratio in size.ratios]))
     keep("components", components)
-    return Drawn(_figure(gaps, components), _caption(gaps, components), {"gaps": gaps, "components": components})
+    return Drawn(_figure(gaps, components), _caption(gaps, components))
 
 
 def gap_table(widths: tuple[int, ...], seed: int) -> xr.Dataset:
     """The largest distances over time between the ODE and the mean-field limit of the same units, at each width."""
     overlap = np.random.default_rng(seed).uniform(-0.5, 0.5, size=(max(widths), 2))
-    rows = [_gaps(p, overlap[:p]) for p in progress(widths, "widths")]
+    rows = [_gaps(p, overlap[:p]) for p in bar(widths, desc="widths")]
     return tabulate(rows, "width", {"width": widths}, lr=LR, noise=NOISE, end=END, time="that of the paper")
 
 

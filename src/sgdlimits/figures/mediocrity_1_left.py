@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Figure, Keep, Size, error_of, ignore, looks, panels
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, error_of, looks, panels
 from sgdlimits.theory.mediocrity import noise_delay
 from sgdlimits.theory.mediocrity.times import horizon, setting
 
@@ -21,7 +21,7 @@ WORDS = dict(
 )
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """One unit at the learning rate that needs the fewest samples without noise."""
     return draw(width=1, lr=1 / 12, noise=0.0, threshold=0.5, size=size, seed=seed, keep=keep)
 
@@ -40,7 +40,7 @@ def draw(width: int, lr: float, noise: float, threshold: float, size: Size, seed
     datasets["chain"] = sl.simulate(problem, chain, start, t_max=end, runs=size.chain, seed=seed, until=until)
     keep("chain", datasets["chain"])
     exits = {name: sl.exit_times(dataset, threshold) for name, dataset in datasets.items()}
-    return Drawn(_figure(datasets, exits, threshold), _caption(problem, datasets, exits, threshold), datasets)
+    return Drawn(_figure(datasets, exits, threshold), _caption(problem, datasets, exits, threshold))
 
 
 def _figure(datasets: dict[str, xr.Dataset], exits: dict[str, xr.Dataset], threshold: float) -> Figure:

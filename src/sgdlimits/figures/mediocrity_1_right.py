@@ -16,7 +16,7 @@ import xarray as xr
 from matplotlib.lines import Line2D
 
 import sgdlimits as sl
-from sgdlimits.figures.base import OKABE_ITO, Drawn, Figure, Keep, Size, ignore, panels, progress
+from sgdlimits.figures.base import OKABE_ITO, Drawn, Figure, Keep, Size, bar, panels
 from sgdlimits.theory.mediocrity.times import horizon, ode, setting
 
 PER_UNIT, THRESHOLD = 1 / 12, 0.1
@@ -33,11 +33,11 @@ QUICK = FULL.but(dimensions=(100, 1000, 10_000), widths=FEW)
 WORDS = dict(dimensions="dimensions", widths="runs of a point")
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Simulate all points and tabulate the formulas."""
     points = [(width, d) for width in size.widths for d in size.dimensions]
     rows = []
-    for width, d in progress(points, "points"):
+    for width, d in bar(points, desc="points"):
         most, fewest, samples = size.widths[width]
         runs = int(np.clip(samples / d, fewest, most))
         problem = sl.presets.phase_retrieval(width=width, lr=PER_UNIT * width)
@@ -48,7 +48,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     columns = {name: (("width", "d"), np.reshape([row[name] for row in rows], shape)) for name in rows[0]}
     table = xr.Dataset(columns, coords, {"lr_per_unit": PER_UNIT, "threshold": THRESHOLD, "time": "that of the paper"})
     keep("table", table)
-    return Drawn(_figure(table), _caption(table), {"table": table})
+    return Drawn(_figure(table), _caption(table))
 
 
 def exits_of(problem: sl.ProjectionProblem, d: int, runs: int, seed: int) -> xr.Dataset:

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Figure, Keep, Size, error_of, ignore, panels
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, error_of, panels
 
 PER_UNIT, THRESHOLD = 1 / 12, 0.5
 FULL = Size(widths=(5, 20), d=5000, t_max=36.0, sgd=4, chain=48)
@@ -18,7 +18,7 @@ QUICK = FULL.but(d=300, t_max=30.0, chain=24)
 WORDS = dict(widths="widths", d="dimension", t_max="end in t", sgd="runs of SGD", chain="runs of the chain")
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Simulate both widths, each from one random start."""
     datasets = {}
     for width in size.widths:
@@ -29,7 +29,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
             found = sl.simulate(problem, level, start, t_max=size.t_max, runs=runs, seed=seed, save=200)
             datasets[f"{name}-{width}"] = found
             keep(f"{level.name}-{width}", found.drop_vars("Q"))
-    return Drawn(_figure(datasets, size), _caption(datasets, size), datasets)
+    return Drawn(_figure(datasets, size), _caption(datasets, size))
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:

@@ -16,7 +16,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 
 import sgdlimits as sl
 from sgdlimits.analysis.landscape import Weights, gradient, hessian_spectrum
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, sizes
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, sizes
 
 SHOWN, SMALL, DENT = (3, 30, 3000, 10**9), 0.1, 0.22
 SHADES = ("#b9d77a", "#58a55c", "#1f6f78", "#12304a")
@@ -30,13 +30,13 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Compute the landscape, the spectra where m = 0 and those at random starts."""
     problem = sl.presets.phase_retrieval()
     datasets = {"sphere": _sphere(problem, size, seed), "spectrum": _spectra(problem), "starts": _starts(problem, size, seed)}
     for name, dataset in datasets.items():
         keep(name, dataset)
-    return Drawn(_figure(datasets), _caption(datasets), datasets)
+    return Drawn(_figure(datasets), _caption(datasets))
 
 
 def _sphere(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:

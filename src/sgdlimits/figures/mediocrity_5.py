@@ -11,7 +11,7 @@ import xarray as xr
 from matplotlib.ticker import MaxNLocator
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, error_of, half_way, ignore, panels, participation
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, error_of, half_way, panels, participation
 from sgdlimits.plot.curves import draw_runs
 from sgdlimits.plot.style import Look, looks
 
@@ -24,7 +24,7 @@ WORDS = dict(
 )
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Simulate both widths with both kinds of second layer, from the same random start at each width."""
     datasets = {}
     for width, runs in size.widths.items():
@@ -37,7 +37,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
                 found = sl.simulate(problem, level, start, t_max=size.t_max, runs=count, seed=seed, save=240)
                 datasets[f"{level.name}-{kind}-{width}"] = found
                 keep(f"{level.name}-{kind}-{width}", found.drop_vars("Q"))
-    return Drawn(_figure(datasets, size), _caption(datasets, size), datasets)
+    return Drawn(_figure(datasets, size), _caption(datasets, size))
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:

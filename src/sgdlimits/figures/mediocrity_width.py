@@ -15,7 +15,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Drawn, Figure, Keep, Size, half_way, ignore, looks, panels, progress, tabulate
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, bar, half_way, looks, panels, tabulate
 from sgdlimits.figures.mediocrity_5 import KINDS, PER_UNIT
 
 FULL = Size(d=1000, runs={1: 512, 2: 384, 3: 256, 5: 192, 10: 128, 20: 64, 50: 32}, starts=256)
@@ -23,10 +23,10 @@ QUICK = FULL.but(d=300, runs={1: 128, 3: 64, 10: 32}, starts=64)
 WORDS = dict(d="dimension", runs="runs of the chain by width", starts="starts of the ODE behind the theory")
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Simulate the chain at all widths from random starts, with both kinds of second layer."""
     rows = []
-    for width, runs in progress(size.runs.items(), "widths"):
+    for width, runs in bar(size.runs.items(), desc="widths"):
         linear, noise, ode = theory(width, size, seed)
         row = {"linear": linear, "noisy": linear - noise, "ode": ode, "noisy_ode": ode - noise}
         for kind, train in KINDS.items():
@@ -40,7 +40,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     coords = {"width": size.runs, "runs": size.runs.values()}
     table = tabulate(rows, "width", coords, d=size.d, level=0.5, lr_per_unit=PER_UNIT, time="that of the paper")
     keep("table", table)
-    return Drawn(_figure(table), _caption(table), {"table": table})
+    return Drawn(_figure(table), _caption(table))
 
 
 def theory(width: int, size: Size, seed: int) -> tuple[float, float, float]:

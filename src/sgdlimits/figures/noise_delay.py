@@ -11,20 +11,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.figures.base import (
-    OKABE_ITO,
-    Axes,
-    Drawn,
-    Figure,
-    Keep,
-    Size,
-    error_of,
-    ignore,
-    panels,
-    progress,
-    rows_of,
-    tabulate,
-)
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, error_of, panels, rows_of, tabulate
 from sgdlimits.theory.mediocrity import delayed_share, exit_time, max_lr, noise_delay, noise_gain
 from sgdlimits.theory.mediocrity.times import horizon, setting
 
@@ -35,16 +22,16 @@ QUICK = Size(dimensions={500: 1024, 2000: 1024}, starts=(0.25, 1.0, 2.0))
 WORDS = dict(dimensions="runs by dimension", starts="starts, as the root of d times the overlap")
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Simulate exits of one unit from every start, at both learning rates."""
     cases = [(lr, d, y) for lr in RATES for d in size.dimensions for y in size.starts]
     rows = [
         {"lr": lr, "d": d, "start": y} | point(lr, d, y, size.dimensions[d], seed + number)
-        for number, (lr, d, y) in enumerate(progress(cases, "starts"))
+        for number, (lr, d, y) in enumerate(bar(cases, desc="starts"))
     ]
     table = tabulate(rows, threshold=THRESHOLD)
     keep("table", table)
-    return Drawn(_figure(table, size), _caption(table, size), {"table": table})
+    return Drawn(_figure(table, size), _caption(table, size))
 
 
 def point(lr: float, d: int, y: float, runs: int, seed: int) -> dict[str, float]:

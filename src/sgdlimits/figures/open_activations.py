@@ -15,8 +15,7 @@ from numpy.polynomial import hermite_e
 
 import sgdlimits as sl
 from sgdlimits.figures import base
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, ignore, panels, sizes
-from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, panels, sizes
 from sgdlimits.theory.escape import critical_points, escape
 from sgdlimits.theory.single_index import drift_parts, exit_time
 
@@ -61,7 +60,7 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Simulate exits and traps."""
     exits, rates = escapes(size, seed)
     keep("exits", exits)
@@ -69,7 +68,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     for name in list(CASES)[: size.cases]:
         datasets[key(name)] = trajectory(name, size, seed)
         keep(key(name), datasets[key(name)])
-    return Drawn(_figure(datasets, size), _caption(datasets, size), datasets)
+    return Drawn(_figure(datasets, size), _caption(datasets, size))
 
 
 def key(name: str) -> str:
@@ -80,7 +79,7 @@ def key(name: str) -> str:
 def escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
     """Mean exit times of the chain from random starts beside theory, and the largest learning rate at each overlap."""
     m, rows, curves = np.linspace(0.02, 0.98, 49), [], []
-    for name, fn in base.progress(list(ACTIVATIONS.items())[: size.activations], "activations"):
+    for name, fn in base.bar(list(ACTIVATIONS.items())[: size.activations], desc="activations"):
         one = escape(fn)
         problem = sl.presets.single_index(fn, lr=one.best_lr)
         population, corrector = drift_parts(problem, jnp.asarray(m))

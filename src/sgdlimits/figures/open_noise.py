@@ -13,8 +13,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, error_of, ignore, panels, progress, rows_of, sizes, tabulate
-from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, error_of, panels, rows_of, sizes, tabulate
 from sgdlimits.theory.mediocrity import asymptotic_excess_risk, learnt_state, max_lr, plateau_correction
 from sgdlimits.theory.mediocrity.asymptotic import EndState, free_end, plateau_series, trained_end
 
@@ -37,16 +36,16 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Simulate the stationary state of the chain at all points."""
     rows = [
         {"panel": panel, "kind": kind, "width": width, "lr": lr, "noise": noise, "d": d}
         | point(kind, width, lr, noise, d, size.but(t_max=size.long, runs=size.many) if panel == "dimension" else size, seed)
-        for panel, kind, width, lr, noise, d in progress(list(points(size)), "points")
+        for panel, kind, width, lr, noise, d in bar(list(points(size)), desc="points")
     ]
     table = tabulate(rows, runs=size.runs)
     keep("table", table)
-    return Drawn(_figure(table, size), _caption(table, size), {"table": table})
+    return Drawn(_figure(table, size), _caption(table, size))
 
 
 def points(size: Size) -> Iterator[tuple[str, str, int, float, float, int]]:

@@ -11,20 +11,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.figures.base import (
-    Axes,
-    Drawn,
-    Figure,
-    Keep,
-    Size,
-    ignore,
-    panels,
-    participation,
-    progress,
-    rows_of,
-    sizes,
-    tabulate,
-)
+from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, bar, panels, participation, rows_of, sizes, tabulate
 from sgdlimits.plot.style import OKABE_ITO
 from sgdlimits.theory.mediocrity.asymptotic import end_rates, second_only_risk, terminal_risk
 
@@ -48,12 +35,12 @@ def problem(width: int, ratio: float, noise: float = 0.0) -> sl.ProjectionProble
     return sl.presets.single_index("square", width=width, lr=STEP * width, noise=noise, train_second=ratio or False)
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Follow the ODE after the escape, and the chain at one width."""
     datasets = {**curves(size, seed), "census": census(size, seed), "noisy": noisy(size)}
     for name, dataset in datasets.items():
         keep(name, dataset)
-    return Drawn(_figure(datasets, size), _caption(datasets, size), datasets)
+    return Drawn(_figure(datasets, size), _caption(datasets, size))
 
 
 def curves(size: Size, seed: int) -> dict[str, xr.Dataset]:
@@ -75,7 +62,7 @@ def census(size: Size, seed: int) -> xr.Dataset:
     plan += [(sl.ODE(), width, runs, ratio) for width, runs in size.widths.items() for ratio in size.ratios]
     if size.chain:
         plan += [(sl.Chain(size.d), min(size.widths), size.chain, ratio) for ratio in size.ratios]
-    for level, width, runs, ratio in progress(plan, "second layers"):
+    for level, width, runs, ratio in bar(plan, desc="second layers"):
         how = dict(t_max=size.ends[1] / STEP, runs=runs, seed=seed, save=2, progress=False)
         found = sl.simulate(problem(width, ratio), level, sl.RandomInit(size.d), **how).isel(t=-1)
         a, m = found.a.values, found.M.values[..., 0]

@@ -12,7 +12,7 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.analysis.phases import Phases, phases
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, panels
 
 FULL = Size(width=6, teachers=3, d=10_000, lr=0.01, end=1400.0, runs=10)
 QUICK = FULL.but(d=2000, lr=0.1, end=120.0)
@@ -20,7 +20,7 @@ WORDS = dict(width="students", teachers="teachers", d="dimension", lr="learning 
 SAVED = 301
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Follow the ODE and the chain from one orthonormal start with overlaps of the size that random teachers give."""
     problem = sl.presets.quadratic_network(size.width, size.teachers, size.lr)
     start = sl.OrthogonalInit(size.d**-0.5).one(problem, seed=seed)
@@ -29,7 +29,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     datasets["chain"] = _chain(problem, size, start, seed)
     keep("chain", datasets["chain"])
     found = {name: phases(dataset) for name, dataset in datasets.items()}
-    return Drawn(_figure(datasets, found["ode"]), _caption(datasets, found, size), datasets)
+    return Drawn(_figure(datasets, found["ode"]), _caption(datasets, found, size))
 
 
 def _chain(problem: sl.ProjectionProblem, size: Size, start: sl.Overlaps, seed: int) -> xr.Dataset:

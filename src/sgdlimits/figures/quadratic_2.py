@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size
 from sgdlimits.theory.quadratic.learning_rate import halving_time, optimal_lr
 from sgdlimits.theory.quadratic.plateau import fastest_escape_lr, largest_lr
 
@@ -19,7 +19,7 @@ QUICK = FULL.but(rates=30, starts=8, widths=(3, 4, 6, 8))
 WORDS = dict(rates="learning rates in (a)", starts="random starts", widths="widths in (b)")
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Solve the ODE over learning rates and starts, and search for the best rate at each width."""
     lrs = np.linspace(0, 1.1 * largest_lr(TEACHERS, TEACHERS).escape, size.rates + 1)[1:]
     times = halving_time(TEACHERS, TEACHERS, lrs, spread=SPREAD, starts=size.starts, seed=seed)
@@ -33,7 +33,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     right["residual"] = right.lr - (slope * right.width + offset)
     right.attrs.update(slope=float(slope), offset=float(offset))
     keep("optimal", right)
-    return Drawn(_figure(left, right), _caption(left, right, size), {"times": left, "optimal": right})
+    return Drawn(_figure(left, right), _caption(left, right, size))
 
 
 def _figure(left: xr.Dataset, right: xr.Dataset) -> Figure:

@@ -12,7 +12,7 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
-from sgdlimits.figures.base import OKABE_ITO, Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.base import OKABE_ITO, Drawn, Figure, Keep, Size, panels
 from sgdlimits.statistics.trees import one_of
 
 LR = SPREAD = 0.01
@@ -21,7 +21,7 @@ QUICK = FULL.but(starts=4, end=300.0, times=61)
 WORDS = dict(width="width", teachers="teachers", starts="starts", end="end in the time of the paper", times="saved times")
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Solve the ODE from several orthonormal starts and, as the last run, from students of different norms."""
     problem = sl.presets.quadratic_network(size.width, size.teachers, lr=LR)
     start = starts(problem, size, seed)
@@ -30,7 +30,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     keep("ode", runs)
     ends = conserved.end_point(problem, one_of(start)), conserved.end_point(problem, start)
     first, own = (conserved.distance(runs, end) for end in ends)
-    return Drawn(_figure(runs, first, own, size), _caption(runs, first, own, size), {"ode": runs})
+    return Drawn(_figure(runs, first, own, size), _caption(runs, first, own, size))
 
 
 def starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> sl.Overlaps:

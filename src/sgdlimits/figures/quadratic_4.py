@@ -8,7 +8,7 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels, sizes
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, panels, sizes
 from sgdlimits.level.base import Level
 
 LR, NORMS, VALUES = 0.15, (1.8, 0.4), (0.4, 0.08)
@@ -23,7 +23,7 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Solve the ODE from students of equal and of different norms, and run the chain from the former."""
     problem = sl.presets.quadratic_network(2, 2, lr=LR)
     equal, different = starts(seed)
@@ -36,7 +36,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
         datasets[name] = sl.simulate(problem, level, start, t_max=end, runs=runs, seed=seed, save=101)
         keep(name, datasets[name])
     parts = {name: conserved.polar(data) for name, data in datasets.items()}
-    return Drawn(_figure(parts, size), _caption(datasets, parts, size), datasets)
+    return Drawn(_figure(parts, size), _caption(datasets, parts, size))
 
 
 def starts(seed: int) -> tuple[sl.Overlaps, sl.Overlaps]:

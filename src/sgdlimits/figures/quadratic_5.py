@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, looks, panels
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, looks, panels
 from sgdlimits.theory.quadratic.critical import degrees_of_freedom
 
 ZERO = 1e-10
@@ -43,7 +43,7 @@ def differential(W: Float[np.ndarray, "p d"]) -> Float[np.ndarray, "pd dd"]:
     return (half + half.swapaxes(2, 3)).reshape(p * d, d * d)
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Count degrees of freedom by formula, and by ranks at random weights."""
     rng, widths = np.random.default_rng(seed), np.arange(1, size.widest + 1)
     ranks = [[rank(differential(rng.normal(size=(p, d)))) for p in widths] for d in size.dimensions]
@@ -52,7 +52,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     coords = {"d": list(size.dimensions), "width": widths}
     data = xr.Dataset({name: (tuple(coords), each) for name, each in (counts | {"formula": formula}).items()}, coords)
     keep("counts", data)
-    return Drawn(_figure(data), _caption(data), {"counts": data})
+    return Drawn(_figure(data), _caption(data))
 
 
 def _figure(data: xr.Dataset) -> Figure:

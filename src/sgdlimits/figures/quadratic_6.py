@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from sgdlimits.figures.base import Drawn, Figure, Keep, Size, ignore, looks, panels
+from sgdlimits.figures.base import Drawn, Figure, Keep, Size, looks, panels
 from sgdlimits.figures.quadratic_5 import Rank, differential, rank
 from sgdlimits.theory.quadratic.critical import solution_dimension
 
@@ -40,7 +40,7 @@ def constraints(W: Float[np.ndarray, "p d"], n: int) -> Float[np.ndarray, "pd c"
     return np.concatenate([within, np.eye(p * d)[:, np.tile(np.arange(d) >= n, p)]], axis=1)
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Count the dimension by formula, by rotations, and by equations, at one random solution for each width."""
     rng, widths, over = np.random.default_rng(seed), np.arange(1, size.widest + 1), ("teachers", "width")
     names = ("formula", "rotations", "equations", "kept", "dropped")
@@ -56,7 +56,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
             for name, value in zip(names, (*values, *ends), strict=True):
                 data[name].loc[{"teachers": k, "width": p}] = value
     keep("counts", data)
-    return Drawn(_figure(data), _caption(data), {"counts": data})
+    return Drawn(_figure(data), _caption(data))
 
 
 def _figure(data: xr.Dataset) -> Figure:

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.colors import ListedColormap
 
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, panels
 from sgdlimits.theory import regimes
 
 LEAST, MOST, TOLERANCE = -1.5, 1.0, 0.03
@@ -22,14 +22,14 @@ QUICK = FULL.but(kappas=11, deltas=26, widths=(4, 12))
 WORDS = dict(kappas="points along kappa", deltas="points along delta", widths="widths behind the fits")
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Compute the phase diagram; nothing in it is random."""
     kappas, deltas = np.linspace(0, 1, size.kappas), np.linspace(LEAST, MOST, size.deltas)
     found = regimes.phase_diagram(kappas.tolist(), deltas.tolist(), widths=size.widths, tolerance=TOLERANCE)
     formula = np.array([[regimes.regime(kappa, delta).name for delta in deltas] for kappa in kappas])
     found = found.assign(formula=(("kappa", "delta"), formula))
     keep("diagram", found)
-    return Drawn(_figure(found), _caption(found), {"diagram": found})
+    return Drawn(_figure(found), _caption(found))
 
 
 def relative(found: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:

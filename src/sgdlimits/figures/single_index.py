@@ -17,8 +17,7 @@ import xarray as xr
 from matplotlib.lines import Line2D
 
 import sgdlimits as sl
-from sgdlimits.figures.base import Axes, Drawn, Figure, Keep, Size, half_way, ignore, panels, plain, progress, rows_of, tabulate
-from sgdlimits.plot.style import OKABE_ITO
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, half_way, panels, plain, rows_of, tabulate
 from sgdlimits.theory.single_index import exit_time, samples
 
 OVERLAP, LONGEST = 0.5, 40
@@ -48,16 +47,16 @@ QUICK = FULL.but(runs={1: {100: 64, 1000: 64, 10**4: 64}, 2: {100: 128, 1000: 64
 WORDS = dict(runs="runs and dimensions of each exponent")
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Simulate the chain at all dimensions and tabulate the theory beside it."""
     points = [(n, d, runs) for n, row in size.runs.items() for d, runs in row.items()]
-    rows = [point(n, d, runs, seed) for n, d, runs in progress(points, "points")]
+    rows = [point(n, d, runs, seed) for n, d, runs in bar(points, desc="points")]
     exponents, dimensions, _ = zip(*points, strict=True)
     table = tabulate(rows, coords={"exponent": exponents, "d": dimensions}, overlap=OVERLAP)
     keep("table", table)
     stuck = constant_rate(rows_of(table, exponent=3))
     keep("constant", stuck)
-    return Drawn(_figure(table, stuck), _caption(table, stuck), {"table": table, "constant": stuck})
+    return Drawn(_figure(table, stuck), _caption(table, stuck))
 
 
 def point(n: int, d: int, runs: int, seed: int) -> dict[str, float]:

@@ -16,7 +16,7 @@ from matplotlib.ticker import NullFormatter
 from numpy.polynomial.hermite_e import herme2poly
 
 import sgdlimits as sl
-from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, ignore, panels, progress, rows_of, tabulate
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, panels, rows_of, tabulate
 from sgdlimits.model import Leap
 
 UNIT = sl.Polynomial(herme2poly([0.0, 1 / 2, 1 / 2, 1 / 3]))
@@ -89,15 +89,15 @@ def exponent(rows: xr.Dataset) -> float:
     return float(np.polyfit(np.log(rows.d), np.log(rows.t * rows.d / rows.way), 1)[0])
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Run the chain for each target and dimension, and fit the exponents."""
     rows = []
-    for name in progress(size.names, "targets"):
+    for name in bar(size.names, desc="targets"):
         hard = max(leap.order for leap in sl.leaps(target(name))) > 2
         rows += measure(name, size.harder if hard else size.d, size.runs, seed)
     table = tabulate(rows)
     keep("table", table)
-    return Drawn(_figure(table, size), _caption(table, size), {"table": table})
+    return Drawn(_figure(table, size), _caption(table, size))
 
 
 def _stages(table: xr.Dataset, size: Size):

@@ -22,20 +22,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 import sgdlimits as sl
 from sgdlimits.algorithm.coordinates import Coordinatewise
-from sgdlimits.figures.base import (
-    OKABE_ITO,
-    Axes,
-    Drawn,
-    Figure,
-    Keep,
-    Size,
-    ignore,
-    panels,
-    progress,
-    rows_of,
-    sizes,
-    tabulate,
-)
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, panels, rows_of, sizes, tabulate
 from sgdlimits.level.base import Level
 
 GRID = tuple(2.0 ** np.array([2, 1, 3, 0, 4, -1, -2, -3]))
@@ -227,22 +214,22 @@ def last_risks(name: str, k: int, batch: int, c: float, size: Size, seed: int) -
 # --- the figure --------------------------------------------------------------------------------------------------------------
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Tune and measure all algorithms, then a few of them against k and d."""
     datasets = {}
     for part, found in (("committee", zoo(size.k, size, seed)), ("phase-retrieval", zoo(1, size, seed))):
         datasets[part] = tabulate(list(found))
         keep(part, datasets[part])
     plan = [(name, k) for k in size.teachers for name in FEW if name != "Normalised"]
-    datasets["teachers"] = tabulate([measured(name, k, size.many, size, seed) for name, k in progress(plan, "teachers")])
+    datasets["teachers"] = tabulate([measured(name, k, size.many, size, seed) for name, k in bar(plan, desc="teachers")])
     keep("teachers", datasets["teachers"])
     datasets["dimensions"] = tabulate(list(dimensions(datasets, size, seed)))
     keep("dimensions", datasets["dimensions"])
     both = [*dicts(datasets["committee"]), *dicts(datasets["phase-retrieval"])]
     if again := [r for r in both if r["rule"] in {"Sign SGD", "Adam"}]:
-        datasets["space"] = tabulate([in_space(r, size, seed) for r in progress(again, "weights in R^d")])
+        datasets["space"] = tabulate([in_space(r, size, seed) for r in bar(again, desc="weights in R^d")])
         keep("space", datasets["space"])
-    return Drawn(_figure(datasets, size), _caption(datasets, size), datasets)
+    return Drawn(_figure(datasets, size), _caption(datasets, size))
 
 
 def zoo(k: int, size: Size, seed: int) -> Iterator[dict[str, Any]]:
@@ -250,7 +237,7 @@ def zoo(k: int, size: Size, seed: int) -> Iterator[dict[str, Any]]:
     names = [name for name in RULES if size.rules is None or name in size.rules]
     plan = [(name, batch) for name in names for batch in size.batches]
     plan = [(name, batch) for name, batch in plan if (name, batch) != ("Muon", 1) and not (k == 1 and "Muon" in name)]
-    for name, batch in progress(plan, f"k = {k}"):
+    for name, batch in bar(plan, desc=f"k = {k}"):
         found = measured(name, k, batch, size, seed)
         risks = last_risks(name, k, batch, found["c"], size, seed + 1)
         yield found | {f"risk_{t:g}": risk for t, risk in zip(size.final, risks, strict=True)}
@@ -264,7 +251,7 @@ def dimensions(datasets: dict[str, xr.Dataset], size: Size, seed: int) -> Iterat
     plan: list[tuple[dict[str, Any], int, int, Level | None]] = []
     plan += [(r, d, runs, None) for d, runs in size.dimensions.items() for r in few if fits(r, d)]
     plan += [(r, d, size.runs, sl.ODE()) for d in size.limits for r in few if r["rule"] == "SGD"]
-    for r, d, runs, level in progress(plan, "dimensions"):
+    for r, d, runs, level in bar(plan, desc="dimensions"):
         yield row(r["rule"], r["k"], size.many, r["c"], d, runs, seed + 1, 2 * r["cap"], level=level)
 
 

@@ -23,35 +23,8 @@ from scipy.integrate import solve_ivp
 
 import sgdlimits as sl
 from sgdlimits.algorithm.weights import inverse_root
-from sgdlimits.figures.base import (
-    OKABE_ITO,
-    Axes,
-    Drawn,
-    Figure,
-    Keep,
-    Size,
-    ignore,
-    panels,
-    progress,
-    rows_of,
-    sizes,
-    tabulate,
-)
-from sgdlimits.figures.which_optimiser import (
-    GRID,
-    REFINED,
-    alike,
-    begin,
-    dicts,
-    leave,
-    measured,
-    middle,
-    plain_ticks,
-    rule,
-    spoken,
-    task,
-    typical,
-)
+from sgdlimits.figures import which_optimiser as which
+from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, panels, rows_of, sizes, tabulate
 
 ETAS = {"SGD": (0.5, 1.0, 1.5, 2.0), "Muon": (0.1, 0.2, 0.4, 0.8), "Muon 0.9": (0.1, 0.2, 0.4, 0.8)}
 """The rates of an earlier trial at k = 3, d = 1000 and batches of 16, in its units."""
@@ -69,7 +42,7 @@ FULL, QUICK, WORDS = sizes(
     noises=("variances of label noise", (0.1, 0.5), ()),
     runs=("runs that are measured", 32),
     tuning=("runs for tuning", 8),
-    tried=("values of c for tuning", (GRID, REFINED)),
+    tried=("values of c for tuning", which.FULL.tried),
     cap=("longest time over k^2", 22.0),
     slopes=("dimension and runs behind the slopes", (10**5, 16), (10**4, 16)),
     late=("end of the risk", 1000.0, 200.0),
@@ -84,7 +57,7 @@ Drift = Callable[[int, Any, sl.Overlaps], sl.Overlaps]
 
 def plain(k: int, rate, stats: sl.Overlaps) -> sl.Overlaps:
     """The drift of SGD."""
-    return task(k, sl.OnePassSGD(rate)).drift(stats)
+    return which.task(k, sl.OnePassSGD(rate)).drift(stats)
 
 
 def normalised(k: int, rate, stats: sl.Overlaps) -> sl.Overlaps:
@@ -102,11 +75,11 @@ def whitened(k: int, rate, stats: sl.Overlaps) -> sl.Overlaps:
 
 def muon(k: int, rate, stats: sl.Overlaps, *, batch: int, log2_points: int) -> sl.Overlaps:
     """The drift of Muon as it is, averaged over batches at Sobol points."""
-    return task(k, sl.Muon(np.sqrt(batch) * rate, batch=batch)).with_rule(sl.Sobol(log2_points)).drift(stats)
+    return which.task(k, sl.Muon(np.sqrt(batch) * rate, batch=batch)).with_rule(sl.Sobol(log2_points)).drift(stats)
 
 
 def _moments(k: int, stats: sl.Overlaps):
-    problem = task(k, sl.OnePassSGD(1.0))
+    problem = which.task(k, sl.OnePassSGD(1.0))
     return problem.rule.moments(problem.model, stats)
 
 
@@ -115,7 +88,7 @@ KINDS: dict[str, Drift] = {"SGD": plain, "Normalised": normalised, "Muon": white
 
 def rate_of(name: str, k: int, c: float) -> float:
     """The rate that c stands for, with one sample a step."""
-    return k * c * {"SGD": 1.0, "Normalised": typical(k), "Muon": typical(k) / np.sqrt(k)}[name]
+    return k * c * {"SGD": 1.0, "Normalised": which.typical(k), "Muon": which.typical(k) / np.sqrt(k)}[name]
 
 
 def symmetric(k: int, y) -> sl.Overlaps:
@@ -159,7 +132,7 @@ def escape(drift: Drift, k: int, rate: float, y: np.ndarray, relax: float = 1500
 
 def first_guess(k: int) -> np.ndarray:
     """The plateau at small rates, with students that are not quite alike."""
-    return np.array([float(alike(k).M[0, 0]), np.log(0.05), np.log(0.01)])
+    return np.array([float(which.alike(k).M[0, 0]), np.log(0.05), np.log(0.01)])
 
 
 def curve(name: str, k: int, values: np.ndarray) -> list[dict[str, Any]]:
@@ -173,7 +146,7 @@ def curve(name: str, k: int, values: np.ndarray) -> list[dict[str, Any]]:
 
 def entry(name: str, k: int, c: float, speed: float, y: np.ndarray) -> dict[str, Any]:
     """A row of the table of rates: the rate, the plateau and its risk, in units of Saad and Solla."""
-    excess = k**2 * float(task(k, sl.OnePassSGD(1.0)).risk(symmetric(k, y)))
+    excess = k**2 * float(which.task(k, sl.OnePassSGD(1.0)).risk(symmetric(k, y)))
     return {"rule": name, "k": k, "c": c, "rate": speed, "risk": excess, "R": y[0], "log_D": y[1], "log_E": y[2]}
 
 
@@ -188,7 +161,7 @@ def measure(algorithm: sl.Algorithm, point: sl.Overlaps, d: int, runs: int, t: f
     e, times = direction(k), np.linspace(0, t, 25)
     start = sl.Overlaps(point.a, point.M + SMALL * e, point.Q)
     how: dict[str, Any] = dict(t_max=t, save=times, runs=runs, seed=seed, progress=False)
-    found = sl.simulate(task(k, algorithm), sl.Chain(d), start, **how)
+    found = sl.simulate(which.task(k, algorithm), sl.Chain(d), start, **how)
     apart = (found.M.values * e).sum((-1, -2))
     rng = np.random.default_rng(seed)
     means = np.stack([apart, *(apart[rng.integers(runs, size=runs)] for _ in range(200))]).mean(1)
@@ -199,7 +172,7 @@ def measure(algorithm: sl.Algorithm, point: sl.Overlaps, d: int, runs: int, t: f
 # --- the figure --------------------------------------------------------------------------------------------------------------
 
 
-def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Rates at the plateau, slopes of the chain there, the risk later on, and exit times in other conditions."""
     datasets = {"rates": _rates(size)}
     best = {name: _best(datasets["rates"], name, size.k) for name in KINDS}
@@ -208,7 +181,7 @@ def make(size: Size = FULL, seed: int = 0, keep: Keep = ignore) -> Drawn:
     datasets |= _conditions(size, seed) | _trial(size, seed)
     for name, dataset in datasets.items():
         keep(name, dataset)
-    return Drawn(_figure(datasets, size), _caption(datasets, size), datasets)
+    return Drawn(_figure(datasets, size), _caption(datasets, size))
 
 
 def _best(rates: xr.Dataset, name: str, k: int) -> dict[str, Any]:
@@ -218,10 +191,10 @@ def _best(rates: xr.Dataset, name: str, k: int) -> dict[str, Any]:
 
 
 def _rates(size: Size) -> xr.Dataset:
-    rows = [row for k in progress(size.ks, "rates") for name in KINDS for row in curve(name, k, size.rates)]
+    rows = [row for k in bar(size.ks, desc="rates") for name in KINDS for row in curve(name, k, size.rates)]
     drift = partial(muon, batch=size.many, log2_points=size.log2_points)
     near = [row for row in rows if (row["rule"], row["k"]) == ("Muon", size.k)]
-    for c in progress(size.own, "Muon's own ODE"):
+    for c in bar(size.own, desc="Muon's own ODE"):
         y = plateau_of(min(near, key=lambda row: abs(np.log(row["c"] / c))))
         speed, y = escape(drift, size.k, rate_of("Muon", size.k, c), y, relax=0.0)
         rows.append(entry(f"Muon, batch {size.many}", size.k, c, speed, y))
@@ -230,13 +203,13 @@ def _rates(size: Size) -> xr.Dataset:
 
 def _slopes(size: Size, best: dict[str, dict[str, Any]], seed: int) -> xr.Dataset:
     drift, found = partial(muon, batch=size.many, log2_points=size.log2_points), []
-    for name in progress(("SGD", "Muon"), "slopes"):
+    for name in bar(("SGD", "Muon"), desc="slopes"):
         c, rate, y = best[name]["c"], best[name]["rate"], best[name]["y"]
         if name == "Muon":
             rate, y = escape(drift, size.k, rate_of(name, size.k, c), y, relax=0.0)
         d, runs = size.slopes
         t = np.log(5) / best[name]["rate"]
-        one = measure(rule(name, size.k, c, size.many), symmetric(size.k, y), d, runs, t, seed)
+        one = measure(which.rule(name, size.k, c, size.many), symmetric(size.k, y), d, runs, t, seed)
         found.append(one.rename(t="save").assign(t=("save", one.t.values), rate=rate, c=c).drop_vars("save"))
     return xr.concat(found, "rule").assign_coords(rule=["SGD", "Muon"])
 
@@ -246,9 +219,9 @@ def _late(size: Size, best: dict[str, dict[str, Any]], seed: int) -> xr.Dataset:
     times, found = np.concatenate([[0.0], np.geomspace(1, size.late, 40)]), {}
     for name in ("SGD", "Muon"):
         for share in (1.0, 0.25):
-            problem = task(size.k, rule(name, size.k, share * best[name]["c"], size.many))
+            problem = which.task(size.k, which.rule(name, size.k, share * best[name]["c"], size.many))
             how: dict[str, Any] = dict(t_max=size.late, save=times, runs=size.tuning, seed=seed, progress=False)
-            data = sl.simulate(problem, sl.Chain(size.d), begin(size.k, size.d), **how)
+            data = sl.simulate(problem, sl.Chain(size.d), which.begin(size.k, size.d), **how)
             found[f"{name}, {share:g}"] = ("t", size.k**2 * np.median(data.risk.values, axis=0))
     return xr.Dataset(found, {"t": data.t.values})
 
@@ -257,8 +230,8 @@ def _conditions(size: Size, seed: int) -> dict[str, xr.Dataset]:
     """SGD and Muon, each tuned, in other batches and with label noise."""
     plan = [(name, batch, 0.0) for batch in size.batches for name in ("SGD", "Muon")]
     plan += [(name, size.many, noise) for noise in size.noises for name in ("SGD", "Muon")]
-    tuned = lambda name, batch, noise: measured(name, size.k, batch, size, seed, noise / size.k**2)
-    return {"conditions": tabulate([tuned(*each) for each in progress(plan, "conditions")])} if plan else {}
+    tuned = lambda name, batch, noise: which.measured(name, size.k, batch, size, seed, noise / size.k**2)
+    return {"conditions": tabulate([tuned(*each) for each in bar(plan, desc="conditions")])} if plan else {}
 
 
 def _trial(size: Size, seed: int) -> dict[str, xr.Dataset]:
@@ -271,8 +244,8 @@ def _trial(size: Size, seed: int) -> dict[str, xr.Dataset]:
         "Muon": lambda eta: sl.Muon(eta * b / np.sqrt(d), batch=b),
         "Muon 0.9": lambda eta: sl.Muon(eta * b / np.sqrt(d), 0.9, batch=b),
     }
-    for name, eta in progress([(name, eta) for name, etas in ETAS.items() for eta in etas], "trial"):
-        time, low, high, left = middle(leave(make[name](eta), 3, d, runs, seed + 1, end))
+    for name, eta in bar([(name, eta) for name, etas in ETAS.items() for eta in etas], desc="trial"):
+        time, low, high, left = which.middle(which.leave(make[name](eta), 3, d, runs, seed + 1, end))
         rows.append({"rule": name, "eta": eta, "time": time, "low": low, "high": high, "left": left, "cap": end})
     return {"trial": tabulate(rows)}
 
@@ -301,7 +274,7 @@ def _draw_rates(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
         ax.errorbar(c, slope, 2 * error, fmt="o", color=colour, markerfacecolor="white", capsize=2, zorder=5)
     ax.errorbar([], [], [], fmt="o", color="0.4", markerfacecolor="white", capsize=2, label="measured")
     ax.set(xscale="log", xlabel="rate $c$", ylabel="escape rate, per unit of $t$", ylim=(0, None))
-    plain_ticks(ax.xaxis)
+    which.plain_ticks(ax.xaxis)
     ax.set_title(f"(a) at the plateau, $k = {size.k}$", loc="left")
     ax.legend(loc="upper left", fontsize=8)
 
@@ -355,10 +328,10 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         sentences.append(f"Measured by the chain at d = {size.slopes[0]}, {name}: {words}.")
     words = "; ".join(f"{key}: {float(late[key][-1]):.1e}" for key in late.data_vars)
     sentences.append(f"Median risk at t = {size.late:g}, by algorithm and share of the fastest rate: {words}.")
-    for r in dicts(datasets["conditions"]) if "conditions" in datasets else ():
+    for r in which.dicts(datasets["conditions"]) if "conditions" in datasets else ():
         label = f"{r['rule']}, batch {r['batch']}, noise {size.k**2 * r['noise']:.1f}"
-        sentences.append(f"{label}: {spoken(r)} at c = {r['c']:.2f}.")
+        sentences.append(f"{label}: {which.spoken(r)} at c = {r['c']:.2f}.")
     if "trial" in datasets:
-        words = "; ".join(f"{r['rule']} {r['eta']:g}: {spoken(r)}" for r in dicts(datasets["trial"]))
+        words = "; ".join(f"{r['rule']} {r['eta']:g}: {which.spoken(r)}" for r in which.dicts(datasets["trial"]))
         sentences.append(f"The rates of the trial: {words}.")
     return sentences
