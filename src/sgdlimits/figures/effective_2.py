@@ -18,6 +18,7 @@ from sgdlimits.analysis.summary import Estimate
 from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, panels, sizes
 
 SNR, RIDGE = 100.0, 0.1
+RADIUS = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
 ANGLE = np.pi / 6
 NEAR = 0.5
 """The share of the radius of the ring from which on a unit counts as one that has found its class."""
@@ -34,8 +35,7 @@ FULL, QUICK, WORDS = sizes(
 
 def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Simulate the chain from random starts, and from a point of the ring together with the local limit there."""
-    radius = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
-    v = radius * jnp.array([np.cos(ANGLE), np.sin(ANGLE)])
+    v = RADIUS * jnp.array([np.cos(ANGLE), np.sin(ANGLE)])
     point = sl.Overlaps(v, v[:, None], jnp.outer(v, v))
     problem, noiseless = (sl.presets.binary_mixture(snr, RIDGE) for snr in (SNR, np.inf))
     datasets = simulate_all(problem, noiseless, point, size, seed, keep, count=26)
@@ -44,7 +44,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
 
 def optimal(data: xr.Dataset) -> xr.DataArray:
     """Whether a run tells both classes apart: its units clearly look in opposite directions, each with its own label."""
-    m, v, size = data.M[..., 0], data.a, NEAR * sl.theory.effective.ring_radius(RIDGE, weight=0.5)
+    m, v, size = data.M[..., 0], data.a, NEAR * RADIUS
     right = (m * v > 0).all("student") & (m.prod("student") < 0)
     return right & (np.abs(m) > size).all("student") & (np.abs(v) > size).all("student")
 
@@ -60,9 +60,8 @@ def _figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size) -> 
 
 def _end_points(ax: Axes, data: xr.Dataset) -> None:
     m, best = data.M.values[:, -1, :, 0], optimal(data).values[:, -1]
-    radius = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
-    draw_ends(ax, m, {"optimal": best, "not": ~best}, radius)
-    ax.plot([radius, -radius], [-radius, radius], "kx", markersize=9, markeredgewidth=1.6, label="predicted optimum")
+    draw_ends(ax, m, {"optimal": best, "not": ~best}, RADIUS)
+    ax.plot([RADIUS, -RADIUS], [-RADIUS, RADIUS], "kx", markersize=9, markeredgewidth=1.6, label="predicted optimum")
     ax.set(xlabel="$m_1$", ylabel="$m_2$", xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal")
     legend_below(ax)
 
@@ -81,15 +80,14 @@ def _paths(ax: Axes, ring: xr.Dataset, local: xr.Dataset, point: sl.Overlaps, d:
 def _caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.Overlaps, size: Size) -> list[str]:
     data, best = datasets["chain"], optimal(datasets["chain"]).values[:, -1]
     m, share = np.abs(data.M.values[:, -1, :, 0]), fraction(best)
-    radius, limit = sl.theory.effective.ring_radius(RIDGE, weight=0.5), sl.local_limit(noiseless, point)
-    on_ring = np.sqrt((m[~best] ** 2).sum(1))
+    on_ring, limit = np.sqrt((m[~best] ** 2).sum(1)), sl.local_limit(noiseless, point)
     measured, predicted = spread_of(datasets["ring"], point, size.d), spread_of(datasets["local"], point, size.d)
     return [
         f"Figure 2 of the paper: two classes, N = {size.d}, snr {SNR:g}, ridge {RIDGE:g}, {size.runs} runs of the",
         f"chain to t = {size.end:g}. (a) The fraction of runs at the optimum ends at {share.value:.3f}, interval",
         f"[{share.low:.3f}, {share.high:.3f}]; theory says 1/2. (b) End points of {min(SHOWN, size.runs)} runs. At the optimum",
-        f"both overlaps are {average(m[best])} on average in absolute value, and {radius:.3f} for snr = inf (crosses);",
-        f"the others end at the radius {average(on_ring)} on average, the ring has {radius:.3f}. (c) From a",
+        f"both overlaps are {average(m[best])} on average in absolute value, and {RADIUS:.3f} for snr = inf (crosses);",
+        f"the others end at the radius {average(on_ring)} on average, the ring has {RADIUS:.3f}. (c) From a",
         "point of the ring, six runs of the chain, magnified by the root of N; grey: the local limit for snr = inf.",
         f"(d) Both overlaps of {size.ring_runs} runs at t = {size.ring_end:g}: the noise matrix has rank {limit.rank} and",
         f"moves them along the radius (dashed). The chain's principal standard deviations are {measured[0]:.2f} and",
