@@ -22,7 +22,6 @@ from sgdlimits.theory.effective import classifier_ridge, critical_ridge, ring_ra
 WEIGHTS = {"binary_mixture": 0.5, "xor_mixture": 0.25}
 NAMES = {"binary_mixture": "two classes", "xor_mixture": "XOR"}
 FULL, QUICK, WORDS = sizes(
-    presets=("presets", 2),
     snr=("ratios snr", (100.0, 20.0, 5.0, 2.0), (100.0, 5.0)),
     shares=("ridges over that of the line", (0.1, 0.3, 0.5, 0.7, 0.85, 0.95), (0.3, 0.7, 0.95)),
     chain=("dimension, end in t and runs of the chain", (1000, 20.0, 16), (300, 20.0, 8)),
@@ -35,7 +34,7 @@ drift = eqx.filter_jit(lambda problem, stats: problem.drift(stats))
 
 def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Find the good classifier at every point, and let the chain start there."""
-    cases = [(name, snr, share) for name in list(WEIGHTS)[: size.presets] for snr in size.snr for share in size.shares]
+    cases = [(name, snr, share) for name in WEIGHTS for snr in size.snr for share in size.shares]
     rows = [
         {"preset": name, "snr": snr, "share": share} | point(name, snr, share, size, seed)
         for name, snr, share in base.bar(cases, desc="points")
@@ -85,16 +84,16 @@ def _balance(problem: sl.ProjectionProblem, preset: str, x: np.ndarray) -> np.nd
 
 
 def _figure(table: xr.Dataset, size: Size) -> Figure:
-    figure, axes = panels(1, 1 + size.presets, figsize=(4.2 * (1 + size.presets), 3.8))
+    figure, axes = panels(1, 3, figsize=(12.6, 3.8))
     snr = np.geomspace(0.3, 2000, 200)
-    for preset, colour in zip(list(WEIGHTS)[: size.presets], OKABE_ITO, strict=False):
+    for preset, colour in zip(WEIGHTS, OKABE_ITO, strict=False):
         line = [classifier_ridge(preset, each) for each in snr]
         axes[0].plot(snr, line, color=colour, label=NAMES[preset])
         axes[0].fill_between(snr, 0, line, color=colour, alpha=0.12, linewidth=0)
     axes[0].set(xscale="log", xlabel="snr", ylabel="ridge", ylim=(0, 0.3), xlim=(snr[0], snr[-1]))
     axes[0].set_title("(a) where a good classifier exists", loc="left")
     axes[0].legend(loc="upper left", ncols=2)
-    for preset, ax, letter in zip(WEIGHTS, axes[1:], "bc", strict=False):
+    for preset, ax, letter in zip(WEIGHTS, axes[1:], "bc", strict=True):
         _sizes(ax, rows_of(table, preset=preset), preset, size)
         ax.set_title(f"({letter}) {NAMES[preset]}: its second layer", loc="left")
     return figure
@@ -120,7 +119,7 @@ def _caption(table: xr.Dataset, size: Size) -> list[str]:
         f"there, d = {d}, {runs} runs, mean from t =",
         f"{t_max / 2:g} to {t_max:g} with 95 % intervals.",
     ]
-    for preset in list(WEIGHTS)[: size.presets]:
+    for preset in WEIGHTS:
         rows = rows_of(table, preset=preset)
         near = rows_of(rows, share=size.shares[-1])
         words = ", ".join(f"{a:.3f} at snr {s:g}" for a, s in zip(near.accuracy.values, near.snr.values, strict=True))

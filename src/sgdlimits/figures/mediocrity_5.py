@@ -32,7 +32,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
             problem = sl.presets.phase_retrieval(width=width, lr=PER_UNIT * width, train_second=train)
             start = sl.RandomInit(size.d).one(problem, seed=seed)
             levels = [(sl.Chain(size.d), runs), (sl.ODE(), 1)]
-            levels += [(sl.SGD(size.d), size.sgd)] if width == next(iter(size.widths)) and size.sgd else []
+            levels += [(sl.SGD(size.d), size.sgd)] if width == next(iter(size.widths)) else []
             for level, count in levels:
                 found = sl.simulate(problem, level, start, t_max=size.t_max, runs=count, seed=seed, save=240)
                 datasets[f"{level.name}-{kind}-{width}"] = found

@@ -98,8 +98,7 @@ def trajectory(name: str, size: Size, seed: int) -> xr.Dataset:
     one = escape(wave, CASES[name])
     lr = one.max_lr / SLOW
     problem = sl.presets.single_index(wave, CASES[name], lr=lr)
-    start = sl.Overlaps(jnp.ones(1), jnp.full((1, 1), TOP), jnp.ones((1, 1)))
-    t_max = size.length / one.rate(lr)
+    start, t_max = sl.FixedInit(TOP), size.length / one.rate(lr)
     found = sl.simulate(problem, sl.Chain(size.d), start, t_max=t_max, runs=size.shown, seed=seed, save=201, progress=False)
     return found.assign_coords(growth=("t", found.t.values * one.rate(lr)))
 
@@ -161,8 +160,7 @@ def _trajectories(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None
             ax.plot(size.length * (1.03 + 0.03 * number), point.m, "o", color=colour, markersize=5, clip_on=False, **how)
     ax.set(xlabel="time times the rate of escape", ylabel="$|m|$", ylim=(0, 1.03), xlim=(0, size.length))
     ax.set_title("(d) chain; dots: stable (full) and unstable points", loc="left")
-    if size.cases:
-        ax.legend(loc="lower right")
+    ax.legend(loc="lower right")
 
 
 def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:

@@ -29,7 +29,6 @@ FULL, QUICK, WORDS = sizes(
     noises=("noise levels of one unit", (0.5, 1.0, 2.0, 4.0, 6.0, 7.5), (1.0, 4.0)),
     width=("width of the wide network", 5, 3),
     steps=("its steps lr/p", (0.03, 0.06, 0.09), (0.05, 0.09)),
-    kinds=("its kinds", 3),
     dimensions=("dimensions of (c)", (100, 200, 400, 800), (100, 200)),
     long=("end of (c)", 1000.0, 400.0),
     many=("runs of (c)", 512, 128),
@@ -54,7 +53,7 @@ def points(size: Size) -> Iterator[tuple[str, str, int, float, float, int]]:
         for noise in size.noises:
             if lr < 0.95 * max_lr(1, noise):
                 yield "noise", "sphere", 1, lr, noise, size.d
-    for kind in KINDS[: size.kinds]:
+    for kind in KINDS:
         for g in size.steps:
             yield "width", kind, size.width, g * size.width, LOUD, size.d
     for lr, noise in SMALL:
@@ -104,7 +103,7 @@ def _against_noise(ax: Axes, rows: xr.Dataset) -> None:
 def _against_step(ax: Axes, rows: xr.Dataset, size: Size) -> None:
     p, g = size.width, np.linspace(1e-3, 0.1, 60)
     series = plateau_series(p, g * p, LOUD)
-    for kind, colour, second, marker in zip(KINDS[: size.kinds], OKABE_ITO[3:], series, "osv", strict=False):
+    for kind, colour, second, marker in zip(KINDS, OKABE_ITO[3:], series, "osv", strict=False):
         risk = [float(end(kind, p, each * p, LOUD).excess_risk) for each in g]
         ax.plot(g, risk / (g * LOUD), color=colour, linewidth=1.2)
         ax.plot(g, second / (g * LOUD), color=colour, linewidth=0.7, linestyle=":")
@@ -145,7 +144,7 @@ def _caption(table: xr.Dataset, size: Size) -> list[str]:
         f"The chain is at most {off(one):.1f} % off ({away(one):.1f} standard errors, root mean square).",
         f"(b) {size.width} units, noise {LOUD:g}: over g noise the risk tends to 1 for all kinds of network as g = lr/p falls.",
     ]
-    for kind in KINDS[: size.kinds]:
+    for kind in KINDS:
         last = rows_of(wide, kind=kind).isel(point=-1)
         scale = float(last.lr / size.width * last.noise)
         sentences.append(

@@ -60,8 +60,7 @@ def census(size: Size, seed: int) -> xr.Dataset:
     """The second layer at the end, over random starts, without noise: quantiles of its participation ratio and more."""
     rows, plan = [], list[tuple[sl.ODE | sl.Chain, int, int, float]]()
     plan += [(sl.ODE(), width, runs, ratio) for width, runs in size.widths.items() for ratio in size.ratios]
-    if size.chain:
-        plan += [(sl.Chain(size.d), min(size.widths), size.chain, ratio) for ratio in size.ratios]
+    plan += [(sl.Chain(size.d), min(size.widths), size.chain, ratio) for ratio in size.ratios]
     for level, width, runs, ratio in bar(plan, desc="second layers"):
         how = dict(t_max=size.ends[1] / STEP, runs=runs, seed=seed, save=2, progress=False)
         found = sl.simulate(problem(width, ratio), level, sl.RandomInit(size.d), **how).isel(t=-1)
@@ -115,10 +114,9 @@ def _shares(ax: Axes, census: xr.Dataset, size: Size) -> None:
         ax.fill_between(rows.ratio, rows.low, rows.high, color=colour, alpha=0.2, linewidth=0)
         ax.plot(rows.ratio, rows.share, "-", color=colour, label=f"$p = {width}$, ODE")
     rows = rows_of(census, level="chain")
-    if rows.sizes["point"]:
-        bars = np.stack([rows.share - rows.low, rows.high - rows.share])
-        how: dict = dict(fmt="o", color=OKABE_ITO[0], markersize=4, capsize=2)
-        ax.errorbar(rows.ratio, rows.share, bars, label=f"$p = {min(size.widths)}$, chain", **how)
+    bars = np.stack([rows.share - rows.low, rows.high - rows.share])
+    how: dict = dict(fmt="o", color=OKABE_ITO[0], markersize=4, capsize=2)
+    ax.errorbar(rows.ratio, rows.share, bars, label=f"$p = {min(size.widths)}$, chain", **how)
     ax.set(xscale="log", xlabel=r"ratio $r$ of the learning rates", ylim=(0, 1.03))
     ax.set_xticks(size.ratios, [f"{ratio:g}" for ratio in size.ratios])
     ax.minorticks_off()
