@@ -20,12 +20,11 @@ from sgdlimits.figures.base import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, s
 
 SHOWN, SMALL, DENT = (3, 30, 3000, 10**9), 0.1, 0.22
 SHADES = ("#b9d77a", "#58a55c", "#1f6f78", "#12304a")
-MANY = (3, 10, 30, 100, 300, 1000, 3000, 10**4, 10**5, 10**6)
 FULL, QUICK, WORDS = sizes(
     points=("points of the sphere a quarter turn", 40, 20),
     lines=("lines of gradient flow", 9, 6),
     steps=("their steps", 90, 60),
-    dimensions=("dimensions", MANY),
+    dimensions=("dimensions", (3, 10, 30, 100, 300, 1000, 3000, 10**4, 10**5, 10**6)),
     starts=("random starts in each dimension", 400, 60),
 )
 

@@ -6,7 +6,6 @@ mean exit is compared with the ODE's.
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
@@ -36,10 +35,9 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
 
 def point(lr: float, d: int, y: float, runs: int, seed: int) -> dict[str, float]:
     """By how much the chain's mean exit is later than the ODE's, its standard error, and what theory says."""
-    problem, m = sl.presets.phase_retrieval(lr=lr), y * d**-0.5
-    start, until = sl.Overlaps(jnp.ones(1), jnp.full((1, 1), m), jnp.eye(1)), sl.exits(THRESHOLD)
+    problem, m, until = sl.presets.phase_retrieval(lr=lr), y * d**-0.5, sl.exits(THRESHOLD)
     end = horizon(setting(problem, d, THRESHOLD))
-    found = sl.simulate(problem, sl.Chain(d), start, t_max=end, runs=runs, seed=seed, until=until, progress=False)
+    found = sl.simulate(problem, sl.Chain(d), sl.FixedInit(m), t_max=end, runs=runs, seed=seed, until=until, progress=False)
     t = sl.exit_times(found, THRESHOLD).t.values * lr
     ode, backward = (lr * exit_time(problem, d, THRESHOLD, which, start=m) for which in ("ode", "backward"))
     return {

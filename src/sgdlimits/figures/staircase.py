@@ -40,6 +40,7 @@ STAIRS = {
     "x1 + x1 x2 x3": Stairs(lambda x: x[0] + x[0] * x[1] * x[2], 3, 0.02),
     "x1 x2 x3": Stairs(lambda x: x[0] * x[1] * x[2], 3, 0.4),
 }
+ORDINALS = ("first", "second", "third")
 FULL = Size(d=(2000, 8000, 32_000), harder=(1000, 2000, 4000), runs=64, names=tuple(STAIRS))
 QUICK = FULL.but(d=(2000, 8000), harder=(800, 2400), runs=32)
 WORDS = dict(
@@ -117,7 +118,7 @@ def _growth(ax: Axes, table: xr.Dataset, size: Size) -> None:
     for name, stage, rows in _stages(table, size):
         colour, leap = OKABE_ITO[size.names.index(name)], int(rows.leap[0])
         n = rows.t.values * rows.d.values
-        ax.plot(rows.d, n, "os^"[stage], color=colour, markersize=5, label=f"{name}: leap {leap}, {_ordinal(stage)}")
+        ax.plot(rows.d, n, "os^"[stage], color=colour, markersize=5, label=f"{name}: leap {leap}, {ORDINALS[stage]}")
         law = rows.way.values * rows.d.values.astype(float) ** max(1, leap - 1)
         ax.plot(rows.d, law * n[-1] / law[-1], "-", color=colour, linewidth=1, alpha=0.7)
     ax.set(xscale="log", yscale="log", xlabel="dimension $d$", ylabel="samples (median)")
@@ -133,12 +134,8 @@ def _order(ax: Axes, table: xr.Dataset, size: Size) -> None:
         ends = rows_of(table, name=name, d=rows_of(table, name=name).d.values.max())
         ax.plot([float(ends.t.min()), float(ends.t.max())], [-i, -i], "-", color=OKABE_ITO[i], linewidth=1, alpha=0.5)
     ax.set(xscale="log", xlabel="$t$, samples per dimension, at the largest $d$", ylim=(-len(size.names) + 0.4, 0.6))
-    ax.set_yticks([-i for i in range(len(size.names))], [name for name in size.names])
+    ax.set_yticks([-i for i in range(len(size.names))], size.names)
     ax.set_title("(b) when each leap is taken", loc="left")
-
-
-def _ordinal(stage: int) -> str:
-    return ("first", "second", "third")[stage]
 
 
 def _caption(table: xr.Dataset, size: Size) -> list[str]:
@@ -151,7 +148,7 @@ def _caption(table: xr.Dataset, size: Size) -> list[str]:
     for name, stage, rows in _stages(table, size):
         leap, lost = int(rows.leap[0]), int(rows.lost.sum())
         sentences.append(
-            f"{name}, {_ordinal(stage)} leap ({leap}): exponent {exponent(rows):.2f}, expected {max(1, leap - 1)}; t = "
+            f"{name}, {ORDINALS[stage]} leap ({leap}): exponent {exponent(rows):.2f}, expected {max(1, leap - 1)}; t = "
             f"{float(rows.t[-1]):.4g} at d = {int(rows.d[-1])}{f'; {lost} runs not done' if lost else ''}."
         )
     return sentences
