@@ -10,7 +10,7 @@ factor of two apart and four around the best; the exit times are measured on ano
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -90,8 +90,7 @@ def typical(k: int, noise: float = 0.0) -> float:
     return float(np.sqrt(np.trace(products(alike(k)))))
 
 
-Make = Callable[[float, float, int], sl.Algorithm]
-RULES: dict[str, Make] = {
+RULES: dict[str, Callable[[float, float, int], sl.Algorithm]] = {
     "SGD": lambda r, g, b: sl.OnePassSGD(b * r, batch=b),
     "Heavy ball": lambda r, g, b: sl.HeavyBall(0.1 * b * r, 0.9, batch=b),
     "Nesterov": lambda r, g, b: sl.Nesterov(0.1 * b * r, 0.9, batch=b),
@@ -143,13 +142,8 @@ def middle(exits: xr.Dataset) -> tuple[float, float, float, float]:
     return float(np.quantile(left, 0.5, method="higher")), float(low), float(high), float(np.isfinite(left).mean())
 
 
-def tune(
-    make: Callable[[float], sl.Algorithm],
-    times: Callable[[sl.Algorithm, float], xr.Dataset],
-    cap: float,
-    tried: tuple[tuple[float, ...], tuple[float, ...]],
-) -> float:
-    """The c with the smallest median exit time of those tried: some values, then some around the best.
+def tune(times: Callable[[float, float], xr.Dataset], cap: float, tried: Sequence[Sequence[float]]) -> float:
+    """The c with the smallest median of `times(c, end)` of those tried: some values, then some around the best.
 
     Runs are followed up to the smallest median so far, beyond which a value cannot win. Where no median is below the cap, the
     largest share of runs that left wins.
@@ -158,7 +152,7 @@ def tune(
     for centred, grid in enumerate(tried):
         centre = best if centred else 1.0
         for c in grid:
-            median, _, _, share = middle(times(make(centre * c), min(cap, score[0])))
+            median, _, _, share = middle(times(centre * c, min(cap, score[0])))
             if (median, -share) < score:
                 best, score = centre * c, (median, -share)
     return best
@@ -167,36 +161,16 @@ def tune(
 def measured(name: str, k: int, batch: int, size: Size, seed: int, noise: float = 0.0) -> dict[str, Any]:
     """A row of the table: the algorithm tuned and then measured at the first dimension."""
     cap = size.cap * max(k, 2) ** 2
-    make = lambda c: rule(name, k, c, batch, noise)
-    c = tune(make, lambda algorithm, end: leave(algorithm, k, size.d, size.tuning, seed, end, noise), cap, size.tried)
-    return row(name, k, batch, c, size.d, size.runs, seed + 1, cap, noise)
+    times = lambda c, end: leave(rule(name, k, c, batch, noise), k, size.d, size.tuning, seed, end, noise)
+    case = {"rule": name, "batch": batch, "k": k, "noise": noise, "c": tune(times, cap, size.tried)}
+    return row(case, size.d, size.runs, seed + 1, cap)
 
 
-def row(
-    name: str,
-    k: int,
-    batch: int,
-    c: float,
-    d: int,
-    runs: int,
-    seed: int,
-    cap: float,
-    noise: float = 0.0,
-    level: Level | None = None,
-) -> dict[str, Any]:
-    """The exit times of an algorithm at a rate."""
+def row(case: dict[str, Any], d: int, runs: int, seed: int, cap: float, level: Level | None = None) -> dict[str, Any]:
+    """The exit times of a case: an algorithm at its rate, k, batch and noise. A row that was made before is a case too."""
+    name, batch, k, noise, c = (case[each] for each in ("rule", "batch", "k", "noise", "c"))
     median, low, high, left = middle(leave(rule(name, k, c, batch, noise), k, d, runs, seed, cap, noise, level))
-    found = {
-        "rule": name,
-        "batch": batch,
-        "k": k,
-        "d": d,
-        "noise": noise,
-        "c": c,
-        "runs": runs,
-        "cap": cap,
-        "level": (level or sl.Chain(d)).name,
-    }
+    found = dict(rule=name, batch=batch, k=k, d=d, noise=noise, c=c, runs=runs, cap=cap, level=(level or sl.Chain(d)).name)
     return found | {"time": median, "low": low, "high": high, "left": left}
 
 
@@ -227,7 +201,8 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
     keep("dimensions", datasets["dimensions"])
     both = [*dicts(datasets["committee"]), *dicts(datasets["phase-retrieval"])]
     if again := [r for r in both if r["rule"] in {"Sign SGD", "Adam"}]:
-        datasets["space"] = tabulate([in_space(r, size, seed) for r in bar(again, desc="weights in R^d")])
+        same = (row(r, size.d, size.tuning, seed + 2, r["cap"], sl.SGD(size.d)) for r in bar(again, desc="weights in R^d"))
+        datasets["space"] = tabulate(list(same))
         keep("space", datasets["space"])
     return Drawn(_figure(datasets, size), _caption(datasets, size))
 
@@ -252,12 +227,7 @@ def dimensions(datasets: dict[str, xr.Dataset], size: Size, seed: int) -> Iterat
     plan += [(r, d, runs, None) for d, runs in size.dimensions.items() for r in few if fits(r, d)]
     plan += [(r, d, size.runs, sl.ODE()) for d in size.limits for r in few if r["rule"] == "SGD"]
     for r, d, runs, level in bar(plan, desc="dimensions"):
-        yield row(r["rule"], r["k"], size.many, r["c"], d, runs, seed + 1, 2 * r["cap"], level=level)
-
-
-def in_space(r: dict[str, Any], size: Size, seed: int) -> dict[str, Any]:
-    """A row measured again with weights in R^d."""
-    return row(r["rule"], r["k"], r["batch"], r["c"], size.d, size.tuning, seed + 2, r["cap"], level=sl.SGD(size.d))
+        yield row(r, d, runs, seed + 1, 2 * r["cap"], level)
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
@@ -287,9 +257,8 @@ def _zoo(ax: Axes, rows: xr.Dataset, title: str, size: Size) -> None:
         for name, cap in zip(some.rule.values, some.cap.values, strict=True):
             if name not in left.rule.values:
                 ax.annotate("not left", (cap, place[name] + 1.6 * shift), color=colour, ha="right", va="center")
-        plain = rows_of(left, rule="SGD").time.values
-        if plain.size:
-            ax.axvline(plain[0], color=colour, linewidth=0.8, linestyle=":", zorder=0)
+        for plain in rows_of(left, rule="SGD").time.values:
+            ax.axvline(plain, color=colour, linewidth=0.8, linestyle=":", zorder=0)
     ax.set_yticks(list(place.values()), names)
     ax.set(xscale="log", ylim=(-len(names) + 0.5, 0.5), xlabel=f"median time to leave, $t$, at $d = {size.d}$")
     plain_ticks(ax.xaxis)

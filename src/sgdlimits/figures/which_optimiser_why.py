@@ -302,14 +302,11 @@ def _draw_ratios(ax: Axes, rates: xr.Dataset, size: Size) -> None:
 def _draw_late(ax: Axes, late: xr.Dataset, size: Size) -> None:
     for key in late.data_vars:
         name, share = str(key).split(", ")
-        ax.plot(late.t[1:], late[key][1:], "-" if share == "1" else "--", color=COLOURS[name], label=f"{name}, {_share(share)}")
+        dashes, words = ("-", "fastest rate") if share == "1" else ("--", "a quarter of it")
+        ax.plot(late.t[1:], late[key][1:], dashes, color=COLOURS[name], label=f"{name}, {words}")
     ax.set(xscale="log", yscale="log", ylim=(1e-8, None), xlabel="$t$", ylabel="risk, in units of Saad and Solla")
     ax.set_title(f"(d) later on, $d = {size.d}$, batch {size.many}", loc="left")
     ax.legend(fontsize=8, loc="lower left")
-
-
-def _share(share: str) -> str:
-    return "fastest rate" if share == "1" else "a quarter of it"
 
 
 def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
