@@ -47,12 +47,9 @@ def rule_controls(name: str) -> list[dict[str, Any]]:
     words = describe(ALGORITHMS[name]).parameters
     made = []
     for key, field in rule_fields(name).items():
-        usual = (
-            FIRST.get(key)
-            if field.default is dataclasses.MISSING or (key == "beta" and field.default is None)
-            else field.default
-        )
-        annotation = bool if isinstance(field.default, bool) else float | None if field.default is None else float
+        default = field.default
+        usual = FIRST.get(key) if default is dataclasses.MISSING or (key == "beta" and default is None) else default
+        annotation = bool if isinstance(default, bool) else float | None if default is None else float
         made.append(control(key, annotation, usual, words.get(key, "")))
     return made
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -39,6 +39,7 @@ STARTS: dict[str, tuple[type[Start], str, float | None]] = {
     "fixed": (FixedInit, "overlap", 0.1),
 }
 """The starts: the class, the name of its number, and what that is unless given."""
+CHOICES: dict[str, Mapping[str, Any]] = {"preset": PRESETS, "rule": ALGORITHMS, "start_from": STARTS}
 
 
 def parameters(preset: str) -> dict[str, inspect.Parameter]:
@@ -104,20 +105,14 @@ class Setting:
         names = {field.name for field in dataclasses.fields(cls)}
         if unknown := sorted(set(given) - names):
             raise BadInput(f"a setting has no {in_short(unknown[0])}. It has {', '.join(sorted(names))}.")
-        values = {name: value for name, value in given.items() if value is not None}
-        for name, known in (("preset", PRESETS), ("rule", ALGORITHMS), ("start_from", STARTS)):
-            if name in values and (not isinstance(values[name], str) or values[name] not in known):
-                raise BadInput(f"there is no {name} {in_short(values[name])}. There are {', '.join(known)}.")
-        setting = cls(**{name: value if name in ("preset", "rule", "start_from") else _read(name, value)
-                         for name, value in values.items()})  # fmt: skip
-        own = (("parameters", parameters(setting.preset)), ("rule_parameters", rule_fields(setting.rule)))
-        for name, known_names in own:
-            for each in getattr(setting, name):
-                if each not in known_names:
-                    what = setting.preset if name == "parameters" else setting.rule
-                    raise BadInput(
-                        f"{what} has no {in_short(each)}. It has {', '.join(known_names) or 'no numbers of its own'}."
-                    )
+        setting = cls(**{name: _read(name, value) for name, value in given.items() if value is not None})
+        for what, own, known in (
+            (setting.preset, setting.parameters, parameters(setting.preset)),
+            (setting.rule, setting.rule_parameters, rule_fields(setting.rule)),
+        ):
+            for each in own:
+                if each not in known:
+                    raise BadInput(f"{what} has no {in_short(each)}. It has {', '.join(known) or 'no numbers of its own'}.")
         return setting
 
     @cached_property
@@ -171,7 +166,7 @@ class Setting:
 
     def python(self, levels: tuple[str, ...] = ("chain", "ode")) -> str:
         """A program that makes the datasets of the page, and prints the numbers under its curves."""
-        own = [f"{name}={value!r}" for name, value in _written(self.parameters)]
+        own = [f"{name}={_text(value)}" for name, value in self.parameters.items()]
         own += [] if self.algorithm is None else [f"algorithm={_text(self.algorithm)}"]
         how = lambda level: ", ".join(f"{name}={value!r}" for name, value in self.how(level).items())
         made = "\n".join(f"{name} = sl.simulate(problem, {_text(self.levels[name])}, start, {how(name)})" for name in levels)
@@ -180,37 +175,34 @@ class Setting:
             f"start = {_text(self.start)}\n{made}\n\n"
             f"print(float(chain.risk[:, -1].mean()))  # the risk at the end, mean over runs\n"
             f"print(sl.summarise(sl.exit_times(chain, {self.threshold!r})).scaled({self.d}))  # exit times in samples\n"
-        ).replace('float("inf")', "float('inf')")
+        )
 
     def command(self, level: str = "chain") -> str:
         """A command line that makes a dataset of the page."""
         words = ["sgdlimits", "run", self.preset]
         for name, value in (*self.parameters.items(), *self.rule_parameters.items()):
             flag = name.replace("_", "-")
-            words += (
-                []
-                if value is None
-                else [f"--{'' if value else 'no-'}{flag}"]
-                if isinstance(value, bool)
-                else [f"--{flag}", f"{value}"]
-            )
+            words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", f"{value}"]
             if name in self.rule_parameters and name in parameters(self.preset):
                 words[-2] = f"--rule-{flag}"
         words += ["--rule", self.rule] if self.rule != "sgd" else []
         words += ["--level", level.replace("_", "-")]
         words += ["--d", str(self.d)] if level in ("chain", "sde") or self.start_from == "random" else []
         words += ["--start", self.start_from] if self.start_from != "random" else []
-        if STARTS[self.start_from][2] is not None:
-            words += [
-                f"--{STARTS[self.start_from][1]}",
-                repr(STARTS[self.start_from][2] if self.start_at is None else self.start_at),
-            ]
+        _, number_name, usual = STARTS[self.start_from]
+        if usual is not None:
+            words += [f"--{number_name}", repr(usual if self.start_at is None else self.start_at)]
         for name, value in self.how(level).items():
             words += [f"--{name.replace('_', '-')}", f"{value}"]
         return " ".join(words)
 
 
 def _read(name: str, value: Any) -> Any:
+    """What a setting has under a name, checked."""
+    if name in CHOICES:
+        if not isinstance(value, str) or value not in CHOICES[name]:
+            raise BadInput(f"there is no {name} {in_short(value)}. There are {', '.join(CHOICES[name])}.")
+        return value
     if name in ("parameters", "rule_parameters"):
         if not isinstance(value, dict) or len(value) > 32:
             raise BadInput(f"{name} must be an object with names; got {in_short(value)}. Reload the page.")
@@ -223,26 +215,16 @@ def _read(name: str, value: Any) -> Any:
     return LIMITS[name](name, value) if name in LIMITS else number()(name, value)
 
 
-def _written(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        yield name, _Float(value) if isinstance(value, float) else value
-
-
-class _Float(float):
-    """A number that prints itself as Python reads it."""
-
-    def __repr__(self) -> str:
-        return float.__repr__(self) if math.isfinite(self) else f'float("{float(self)}")'
-
-
-def _text(module: Any) -> str:
-    """An object of the package as Python builds it, with what differs from the defaults."""
-    if not dataclasses.is_dataclass(module):
-        return repr(float(module)) if hasattr(module, "dtype") else repr(module)
+def _text(value: Any) -> str:
+    """A number, a word or an object of the package as Python builds it, the last with what differs from its defaults."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float('{value}')"
+    if not dataclasses.is_dataclass(value):
+        return repr(value)
     words = []
-    for field in dataclasses.fields(module):
-        value = getattr(module, field.name)
-        value = float(value) if getattr(value, "ndim", None) == 0 else value
-        if field.default is dataclasses.MISSING or value != field.default:
-            words.append(f"{field.name}={_text(value)}")
-    return f"sl.{type(module).__name__}({', '.join(words)})"
+    for field in dataclasses.fields(value):
+        own = getattr(value, field.name)
+        own = float(own) if getattr(own, "ndim", None) == 0 else own
+        if field.default is dataclasses.MISSING or own != field.default:
+            words.append(f"{field.name}={_text(own)}")
+    return f"sl.{type(value).__name__}({', '.join(words)})"

@@ -170,13 +170,12 @@ def portrait(
     x, y = (*asked, *(name for name in moving if name not in asked), "", "")[:2]
     flows = np.asarray(_vectors(problem, jax.tree.map(lambda leaf: np.asarray(leaf)[:8], stats)))
     places = [names.index(name) for name in (x, y) if name]
-    tracks = [track for track in flows[:, :, places]]
-    real = []
+    tracks, real = flows[:, :, places], []
     if chain is not None and setting.rule == "sgd":
         chain = chain.isel(run=np.flatnonzero(chain.status.values != DIVERGED)[:4])
         real = list(np.asarray(_vectors(problem, statistics(_track(chain))))[:, :, places]) if chain.sizes["run"] else []
     points = _points(problem, found, places) if found else []
-    every = np.concatenate([*(track for track in tracks + real), *(point[None] for point, _ in points)])
+    every = np.concatenate([*tracks, *real, *(point[None] for point, _ in points)])
     low, high = every.min(0), every.max(0)
     room = 0.08 * np.maximum(high - low, 1e-3)
     axes = [np.linspace(a, b, GRID if y else 8 * GRID) for a, b in zip(low - room, high + room, strict=True)]
@@ -188,7 +187,7 @@ def portrait(
     drift[~_exist(problem, batch)] = np.nan
     return {
         "names": moving, "x": x, "y": y, "grid": listed(mesh), "drift": listed(drift),
-        "ode": [listed(track) for track in tracks], "chain": [listed(track) for track in real],
+        "ode": listed(tracks), "chain": listed(real),
         "points": [{"at": listed(point), "stability": stability} for point, stability in points],
         "text": repr(found) if found else "", "search": searched(found),
     }  # fmt: skip

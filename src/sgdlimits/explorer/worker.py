@@ -108,8 +108,7 @@ class Worker:
         if self.job is None or not self.job.pieces:
             raise BadInput("there is nothing to export yet. Wait for the first curve.")
         name, data = exported(self.job, message)
-        with self.sending:
-            self.connection.send({"kind": "file", "name": name, "data": data})
+        self.send(None, "file", name=name, data=data)
 
     def follow(self, line: Callable[[Job], None]) -> None:
         """Do a line of work for each job, always for the newest one."""
