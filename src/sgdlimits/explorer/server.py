@@ -56,11 +56,8 @@ class Guard:
         origin = connection.headers.get("origin")
         if connection.scope["type"] == "websocket" and origin not in (f"http://{host}", f"https://{host}"):
             return f"This server does not answer to the page of {str(origin)[:80]!r}. Open the address that it printed."
-        if (
-            self.token
-            and not page
-            and not hmac.compare_digest(connection.query_params.get("token", "").encode(), self.token.encode())
-        ):
+        given = connection.query_params.get("token", "")
+        if self.token and not page and not hmac.compare_digest(given.encode(), self.token.encode()):
             return "The token is missing or wrong. Open the address that the server printed, with its token."
         return ""
 
@@ -70,17 +67,23 @@ class Explorer:
 
     def __init__(self, guard: Guard, idle: float = IDLE_SECONDS) -> None:
         self.guard, self.idle, self.sessions = guard, idle, 0
-        self.contents: dict[str, Any] | None = None
+        self.static = StaticFiles(directory=PAGE)
+        self.contents: dict[str, Any] = {}
 
     async def page(self, request: Request) -> Response:
         if why := self.guard.refusal(request):
             return PlainTextResponse(why, 403)
         return FileResponse(PAGE / "index.html", headers=HEADERS)
 
+    async def files(self, scope: Any, receive: Any, send: Any) -> None:
+        """Static files, for the server's own hosts only."""
+        why = self.guard.refusal(HTTPConnection(scope), page=True)
+        await (PlainTextResponse(why, 403) if why else self.static)(scope, receive, send)
+
     async def controls(self, request: Request) -> Response:
         if why := self.guard.refusal(request):
             return PlainTextResponse(why, 403)
-        if self.contents is None:
+        if not self.contents:
             from sgdlimits.explorer.controls import contents
 
             self.contents = await asyncio.to_thread(contents)
@@ -137,26 +140,14 @@ class Explorer:
                 await socket.send_bytes(data)
 
 
-class Own:
-    """Static files, for the server's own hosts only."""
-
-    def __init__(self, guard: Guard) -> None:
-        self.guard, self.files = guard, StaticFiles(directory=PAGE)
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        why = self.guard.refusal(HTTPConnection(scope), page=True)
-        await (PlainTextResponse(why, 403) if why else self.files)(scope, receive, send)
-
-
 def application(host: str, port: int, token: str | None = None, idle: float = IDLE_SECONDS) -> Starlette:
     """The page's application for the address at which it is served."""
-    guard = Guard(host, port, token)
-    explorer = Explorer(guard, idle)
+    explorer = Explorer(Guard(host, port, token), idle)
     return Starlette(
         routes=[
             Route("/", explorer.page),
             Route("/controls.json", explorer.controls),
             WebSocketRoute("/socket", explorer.socket),
-            Mount("/page", Own(guard)),
+            Mount("/page", explorer.files),
         ]
     )
