@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
+import signal
 import threading
+from contextlib import suppress
 from typing import Any
 
-from sgdlimits.explorer.worker import main
+from tqdm import tqdm
 
 DIED = "The simulation's process ended unexpectedly. Move a slider, or press Run again, to start another one."
 
@@ -64,3 +67,16 @@ class Session:
             process.kill()
             self.connection.close()
             process.join(1.0)
+
+
+def main(connection: Any) -> None:
+    """What the process does until its connection closes. The server has no need of the machinery that is imported here."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(OSError):
+        os.nice(5)
+    tqdm.set_lock(threading.RLock())  # its own lock is one between processes, which a process that is killed leaves behind
+    connection.send({"kind": "ready", "job": None, "process": os.getpid()})
+    from sgdlimits.explorer.worker import Worker
+
+    Worker(connection).read()
+    os._exit(0)

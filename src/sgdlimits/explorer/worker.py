@@ -6,9 +6,7 @@ the main thread reads messages, checks them and draws exports.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import threading
 import time
 import traceback
@@ -18,9 +16,11 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tqdm import tqdm
-
 from sgdlimits.errors import BadInput
+from sgdlimits.explorer.export import exported
+from sgdlimits.explorer.setting import Setting
+from sgdlimits.explorer.views import curves, exits, found_points, numbers, portrait, spectrum
+from sgdlimits.trajectory import join, stream
 
 NAMES = {"chain": "chain", "ode": "ODE", "sde": "SDE", "mean_field": "mean field"}
 SECONDS = 60.0
@@ -30,7 +30,7 @@ SECONDS = 60.0
 class Job:
     """The settings of one message, and the pieces that each of their levels has yielded."""
 
-    def __init__(self, number: Any, settings: list, plane: Any) -> None:
+    def __init__(self, number: Any, settings: list[Setting], plane: Any) -> None:
         self.number, self.settings, self.plane = number, settings, plane
         self.pieces: dict[tuple[int, str], list] = {}
         self.ended: set[tuple[int, str]] = set()
@@ -40,8 +40,6 @@ class Job:
 
     def datasets(self, side: int, ended: bool = False) -> dict[str, Any]:
         """What there is of a setting's levels by name, or only those that have come to their end."""
-        from sgdlimits.trajectory import join
-
         there = {level: list(self.pieces.get((side, level), ())) for level in self.settings[side].levels}
         return {level: join(pieces) for level, pieces in there.items() if pieces and (not ended or (side, level) in self.ended)}
 
@@ -85,8 +83,6 @@ class Worker:
                 self.send(None, "error", text=f"The simulation failed: {reason}"[:400], about=message.get("job"))
 
     def run(self, message: dict[str, Any]) -> None:
-        from sgdlimits.explorer.setting import Setting
-
         given = message.get("settings")
         if not isinstance(given, list) or not 1 <= len(given) <= 2:
             raise BadInput("a message must hold one setting or two. Reload the page.")
@@ -103,8 +99,6 @@ class Worker:
         self.send(job, "accepted", sides=texts, d=first.d, t_max=first.t_max, save=first.save, process=os.getpid())
 
     def export(self, message: dict[str, Any]) -> None:
-        from sgdlimits.explorer.export import exported
-
         if self.job is None or not self.job.pieces:
             raise BadInput("there is nothing to export yet. Wait for the first curve.")
         name, data = exported(self.job, message)
@@ -132,9 +126,6 @@ class Worker:
 
     def stream(self, job: Job, side: int, level: str) -> Iterator[None]:
         """Send the pieces of one level, one at each call; where runs come in batches, with those of the ones before."""
-        from sgdlimits.explorer.views import curves
-        from sgdlimits.trajectory import join, stream
-
         setting, kept = job.settings[side], job.pieces.setdefault((side, level), [])
         before: list[Any] = []
         for piece in stream(setting.problem, setting.levels[level], setting.start, **setting.how(level)):
@@ -180,8 +171,6 @@ class Worker:
 
     def report(self, job: Job) -> None:
         """Numbers and exit times of what there is."""
-        from sgdlimits.explorer.views import exits, numbers
-
         with self.reporting:
             for side in range(len(job.settings)) if job is self.job else ():
                 datasets = job.datasets(side, ended=True)
@@ -213,8 +202,6 @@ class Worker:
         return True
 
     def fixed_points(self, job: Job) -> None:
-        from sgdlimits.explorer.views import found_points
-
         for side, setting in enumerate(job.settings):
             if job is self.job and job.pieces.get((side, "ode")):
                 job.points[side] = found_points(setting, lambda: job is self.job)
@@ -228,8 +215,6 @@ class Worker:
 
     def portraits(self, job: Job) -> None:
         """The phase portraits, with the chain's runs on them as far as they are."""
-        from sgdlimits.explorer.views import portrait
-
         if job is self.job and not any(job.pieces.get((side, "ode")) for side in range(len(job.settings))):
             raise BadInput("There is no flow to draw, since the ODE did not run. The note above says why.")
         for side, setting in enumerate(job.settings):
@@ -240,23 +225,9 @@ class Worker:
 
     def spectra(self, job: Job) -> None:
         """The Hessian's spectrum where the first run stands, again while the chain goes on."""
-        from sgdlimits.explorer.views import spectrum
-
         ended = False
         while job is self.job and not ended:
             ended = job.ends["chain"].wait(0.5)
             for side, setting in enumerate(job.settings):
                 if pieces := job.pieces.get((side, "chain")):
                     self.send(job, "spectrum", side=side, **spectrum(setting, pieces[-1]))
-
-
-def main(connection: Connection) -> None:
-    """What the process does until its connection closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(OSError):
-        os.nice(5)
-    tqdm.set_lock(threading.RLock())  # its own lock is one between processes, which a process that is killed leaves behind
-    worker = Worker(connection)
-    worker.send(None, "ready", process=os.getpid())
-    worker.read()
-    os._exit(0)
