@@ -84,15 +84,7 @@ def how_many(singles: Singles, label: str) -> int:
 
 
 def draw_runs(
-    ax: Axes,
-    x: np.ndarray,
-    values: np.ndarray,
-    look: Look,
-    label: str,
-    *,
-    singles: int = 20,
-    band: Band = (0.1, 0.9),
-    order: int = 0,
+    ax: Axes, x: np.ndarray, values: np.ndarray, look: Look, label: str, *, singles: int, band: Band, order: int = 0
 ) -> None:
     """Draw `values` of shape (run, t): a thick line for the mean, thin ones for single runs, a band between quantiles.
 
