@@ -103,7 +103,7 @@ def test_every_figure_can_be_drawn_has_a_caption_with_numbers_and_keeps_datasets
     monkeypatch.setattr("sgdlimits.theory.mediocrity.times.ODE_STARTS", 4)
     kept = {}
     with plt.rc_context(sl.plot.PAPER):
-        drawn = module.make(module.FULL.but(**TINY[name]), 1, kept.__setitem__)
+        drawn = module.make(module.FULL.but(**TINY[name]), 1, kept.setdefault)
         drawn.figure.canvas.draw()
         plt.close(drawn.figure)
     assert kept

@@ -19,8 +19,8 @@ from sgdlimits.figures.index import QUICKLY
 from sgdlimits.plot.style import OKABE_ITO as OKABE_ITO, looks as looks
 from sgdlimits.progress import bar as bar
 
-Keep = Callable[[str, xr.Dataset], Any]
-"""Takes each dataset with its name as soon as it is finished, so that an interruption does not lose it."""
+Keep = Callable[[str, xr.Dataset], xr.Dataset]
+"""Takes each dataset with its name as soon as it is finished, so that an interruption does not lose it, and gives it back."""
 
 
 class Size(SimpleNamespace):

@@ -24,10 +24,8 @@ WORDS = classical.WORDS | {"runs": "runs of the chain"}
 def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Simulate the chain, the ODE and gradient flow from one random start."""
     problem = sl.presets.committee(size.width, size.teachers, "erf_plain", lr=2 * GAMMA, noise=NOISE)
-    datasets = {}
-    for name, found in three_levels(problem, "chain", sl.Chain(size.d), size, seed, count=120):
-        datasets[name] = found
-        keep(name.lower(), found)
+    levels = three_levels(problem, "chain", sl.Chain(size.d), size, seed, count=120)
+    datasets = {name: keep(name.lower(), found) for name, found in levels}
     return Drawn(_figure(datasets, size), _caption(datasets, size))
 
 

@@ -25,8 +25,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
         problem, start = sl.presets.spiked_tensor(order=2, snr=snr), sl.RandomInit(size.d)
         for name, level, runs in (("sgd", sl.SGD(size.d), size.shown), ("chain", sl.Chain(size.d), size.runs)):
             key = f"{name}-{snr:g}"
-            datasets[key] = sl.simulate(problem, level, start, t_max=size.end, runs=runs, seed=seed, save=101)
-            keep(key, datasets[key])
+            datasets[key] = keep(key, sl.simulate(problem, level, start, t_max=size.end, runs=runs, seed=seed, save=101))
     return Drawn(_figure(datasets, size), _caption(datasets, size))
 
 

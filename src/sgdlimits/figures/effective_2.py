@@ -116,8 +116,7 @@ def simulate_all(
     plan = (("chain", problem, sl.Chain(d), random, chain), ("ring", problem, sl.Chain(d), point, ring))
     datasets = {}
     for name, each, level, start, how in (*plan, ("local", noiseless, sl.Local(point, d), point, ring)):
-        datasets[name] = sl.simulate(each, level, start, **how)
-        keep(name, datasets[name])
+        datasets[name] = keep(name, sl.simulate(each, level, start, **how))
     return datasets
 
 

@@ -39,8 +39,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
         {"preset": name, "snr": snr, "share": share} | point(name, snr, share, size, seed)
         for name, snr, share in base.bar(cases, desc="points")
     ]
-    table = base.tabulate(rows)
-    keep("table", table)
+    table = keep("table", base.tabulate(rows))
     return Drawn(_figure(table, size), _caption(table, size))
 
 

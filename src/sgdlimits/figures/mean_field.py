@@ -29,8 +29,7 @@ WORDS = dict(widths="widths", ratios="ratios of the learning rates", times="save
 
 def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Follow committees of several widths, and a network of infinite width at several ratios of learning rates."""
-    gaps = gap_table(size.widths, seed)
-    keep("gaps", gaps)
+    gaps = keep("gaps", gap_table(size.widths, seed))
     ratios = bar(size.ratios, desc="ratios")
     components = xr.concat([component_curves(ratio, size.times) for ratio in ratios], "ratio")
     components["t_half"] = (("ratio", "n"), np.array([half_times(components.sel(ratio=ratio)) for ratio in size.ratios]))

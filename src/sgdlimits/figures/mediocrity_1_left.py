@@ -33,12 +33,10 @@ def draw(width: int, lr: float, noise: float, threshold: float, size: Size, seed
     levels = {"SGD": (sl.SGD(size.d), size.sgd), "SDE": (sl.SDE(size.d), size.sde), "ODE": (sl.ODE(), 1)}
     datasets = {}
     for name, (level, runs) in levels.items():
-        datasets[name] = sl.simulate(problem, level, start, t_max=size.t_max, runs=runs, seed=seed, save=400)
-        keep(level.name, datasets[name])
+        datasets[name] = keep(level.name, sl.simulate(problem, level, start, t_max=size.t_max, runs=runs, seed=seed, save=400))
     end = horizon(setting(problem, size.d, threshold))
     chain, until = sl.Chain(size.d), sl.exits(threshold)
-    datasets["chain"] = sl.simulate(problem, chain, start, t_max=end, runs=size.chain, seed=seed, until=until)
-    keep("chain", datasets["chain"])
+    datasets["chain"] = keep("chain", sl.simulate(problem, chain, start, t_max=end, runs=size.chain, seed=seed, until=until))
     exits = {name: sl.exit_times(dataset, threshold) for name, dataset in datasets.items()}
     return Drawn(_figure(datasets, exits, threshold), _caption(problem, datasets, exits, threshold))
 

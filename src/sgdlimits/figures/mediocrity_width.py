@@ -38,8 +38,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
             row |= {kind: mean.value, f"{kind}_low": mean.low, f"{kind}_high": mean.high}
         rows.append(row)
     coords = {"width": size.runs, "runs": size.runs.values()}
-    table = tabulate(rows, "width", coords, d=size.d, level=0.5, lr_per_unit=PER_UNIT, time="that of the paper")
-    keep("table", table)
+    table = keep("table", tabulate(rows, "width", coords, d=size.d, level=0.5, lr_per_unit=PER_UNIT, time="that of the paper"))
     return Drawn(_figure(table), _caption(table))
 
 

@@ -28,8 +28,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
         {"lr": lr, "d": d, "start": y} | point(lr, d, y, size.dimensions[d], seed + number)
         for number, (lr, d, y) in enumerate(bar(cases, desc="starts"))
     ]
-    table = tabulate(rows, threshold=THRESHOLD)
-    keep("table", table)
+    table = keep("table", tabulate(rows, threshold=THRESHOLD))
     return Drawn(_figure(table, size), _caption(table, size))
 
 

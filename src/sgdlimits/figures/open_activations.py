@@ -66,8 +66,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
     keep("exits", exits)
     datasets = {"exits": exits, "rates": rates}
     for name in list(CASES)[: size.cases]:
-        datasets[key(name)] = trajectory(name, size, seed)
-        keep(key(name), datasets[key(name)])
+        datasets[key(name)] = keep(key(name), trajectory(name, size, seed))
     return Drawn(_figure(datasets, size), _caption(datasets, size))
 
 

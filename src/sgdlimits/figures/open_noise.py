@@ -42,8 +42,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
         | point(kind, width, lr, noise, d, size.but(t_max=size.long, runs=size.many) if panel == "dimension" else size, seed)
         for panel, kind, width, lr, noise, d in bar(list(points(size)), desc="points")
     ]
-    table = tabulate(rows, runs=size.runs)
-    keep("table", table)
+    table = keep("table", tabulate(rows, runs=size.runs))
     return Drawn(_figure(table, size), _caption(table, size))
 
 

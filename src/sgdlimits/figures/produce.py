@@ -41,8 +41,9 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
     module, folder = importlib.import_module(FIGURES[name]), make_folder(out)
     files: list[str] = []
 
-    def keep(key: str, dataset: xr.Dataset) -> None:
+    def keep(key: str, dataset: xr.Dataset) -> xr.Dataset:
         files.append(write_whole(dataset, folder / f"{name}-{key}.nc").name)
+        return dataset
 
     with plt.rc_context(PAPER):
         size = module.QUICK if quick else module.FULL

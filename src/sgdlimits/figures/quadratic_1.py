@@ -24,10 +24,8 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Follow the ODE and the chain from one orthonormal start with overlaps of the size that random teachers give."""
     problem = sl.presets.quadratic_network(size.width, size.teachers, size.lr)
     start = sl.OrthogonalInit(size.d**-0.5).one(problem, seed=seed)
-    datasets = {"ode": sl.simulate(problem, sl.ODE(), start, t_max=size.end, save=SAVED)}
-    keep("ode", datasets["ode"])
-    datasets["chain"] = _chain(problem, size, start, seed)
-    keep("chain", datasets["chain"])
+    datasets = {"ode": keep("ode", sl.simulate(problem, sl.ODE(), start, t_max=size.end, save=SAVED))}
+    datasets["chain"] = keep("chain", _chain(problem, size, start, seed))
     found = {name: phases(dataset) for name, dataset in datasets.items()}
     return Drawn(_figure(datasets, found["ode"]), _caption(datasets, found, size))
 

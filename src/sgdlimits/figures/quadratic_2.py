@@ -25,8 +25,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
     times = halving_time(TEACHERS, TEACHERS, lrs, spread=SPREAD, starts=size.starts, seed=seed)
     attrs = {"teachers": TEACHERS, "spread": SPREAD}
     t = (("lr", "start"), np.where(np.isfinite(times), times, np.nan), {"long_name": "t at which the loss is halved"})
-    left = xr.Dataset({"t": t}, {"lr": lrs}, attrs | {"width": TEACHERS, "seed": str(seed)})
-    keep("times", left)
+    left = keep("times", xr.Dataset({"t": t}, {"lr": lrs}, attrs | {"width": TEACHERS, "seed": str(seed)}))
     best = [optimal_lr(width, TEACHERS, spread=SPREAD, starts=size.starts, seed=seed) for width in size.widths]
     right = xr.Dataset({"lr": ("width", best)}, {"width": list(size.widths)}, attrs)
     slope, offset = np.polyfit(right.width, right.lr, 1)

@@ -26,8 +26,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
     problem = sl.presets.quadratic_network(size.width, size.teachers, lr=LR)
     start = starts(problem, size, seed)
     times = np.concatenate([[0.0], np.geomspace(1.0, size.end, size.times)]) / LR
-    runs = sl.simulate(problem, sl.ODE(), start, t_max=times[-1], runs=size.starts + 1, seed=seed, save=times)
-    keep("ode", runs)
+    runs = keep("ode", sl.simulate(problem, sl.ODE(), start, t_max=times[-1], runs=size.starts + 1, seed=seed, save=times))
     ends = conserved.end_point(problem, one_of(start)), conserved.end_point(problem, start)
     first, own = (conserved.distance(runs, end) for end in ends)
     return Drawn(_figure(runs, first, own, size), _caption(runs, first, own, size))

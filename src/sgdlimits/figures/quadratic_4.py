@@ -33,8 +33,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
     follow |= {f"early-{d}": (sl.Chain(d), equal, size.early, size.compared) for d in size.sizes}
     datasets = {}
     for name, (level, start, end, runs) in follow.items():
-        datasets[name] = sl.simulate(problem, level, start, t_max=end, runs=runs, seed=seed, save=101)
-        keep(name, datasets[name])
+        datasets[name] = keep(name, sl.simulate(problem, level, start, t_max=end, runs=runs, seed=seed, save=101))
     parts = {name: conserved.polar(data) for name, data in datasets.items()}
     return Drawn(_figure(parts, size), _caption(datasets, parts, size))
 

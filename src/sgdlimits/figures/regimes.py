@@ -27,8 +27,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
     kappas, deltas = np.linspace(0, 1, size.kappas), np.linspace(LEAST, MOST, size.deltas)
     found = regimes.phase_diagram(kappas.tolist(), deltas.tolist(), widths=size.widths, tolerance=TOLERANCE)
     formula = np.array([[regimes.regime(kappa, delta).name for delta in deltas] for kappa in kappas])
-    found = found.assign(formula=(("kappa", "delta"), formula))
-    keep("diagram", found)
+    found = keep("diagram", found.assign(formula=(("kappa", "delta"), formula)))
     return Drawn(_figure(found), _caption(found))
 
 

@@ -52,10 +52,8 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
     points = [(n, d, runs) for n, row in size.runs.items() for d, runs in row.items()]
     rows = [point(n, d, runs, seed) for n, d, runs in bar(points, desc="points")]
     exponents, dimensions, _ = zip(*points, strict=True)
-    table = tabulate(rows, coords={"exponent": exponents, "d": dimensions}, overlap=OVERLAP)
-    keep("table", table)
-    stuck = constant_rate(rows_of(table, exponent=3))
-    keep("constant", stuck)
+    table = keep("table", tabulate(rows, coords={"exponent": exponents, "d": dimensions}, overlap=OVERLAP))
+    stuck = keep("constant", constant_rate(rows_of(table, exponent=3)))
     return Drawn(_figure(table, stuck), _caption(table, stuck))
 
 

@@ -96,8 +96,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
     for name in bar(size.names, desc="targets"):
         hard = max(leap.order for leap in sl.leaps(target(name))) > 2
         rows += measure(name, size.harder if hard else size.d, size.runs, seed)
-    table = tabulate(rows)
-    keep("table", table)
+    table = keep("table", tabulate(rows))
     return Drawn(_figure(table, size), _caption(table, size))
 
 

@@ -192,18 +192,15 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
     """Tune and measure all algorithms, then a few of them against k and d."""
     datasets = {}
     for part, found in (("committee", zoo(size.k, size, seed)), ("phase-retrieval", zoo(1, size, seed))):
-        datasets[part] = tabulate(list(found))
-        keep(part, datasets[part])
+        datasets[part] = keep(part, tabulate(list(found)))
     plan = [(name, k) for k in size.teachers for name in FEW if name != "Normalised"]
     datasets["teachers"] = tabulate([measured(name, k, size.many, size, seed) for name, k in bar(plan, desc="teachers")])
     keep("teachers", datasets["teachers"])
-    datasets["dimensions"] = tabulate(list(dimensions(datasets, size, seed)))
-    keep("dimensions", datasets["dimensions"])
+    datasets["dimensions"] = keep("dimensions", tabulate(list(dimensions(datasets, size, seed))))
     both = [*dicts(datasets["committee"]), *dicts(datasets["phase-retrieval"])]
     if again := [r for r in both if r["rule"] in {"Sign SGD", "Adam"}]:
         same = (row(r, size.d, size.tuning, seed + 2, r["cap"], sl.SGD(size.d)) for r in bar(again, desc="weights in R^d"))
-        datasets["space"] = tabulate(list(same))
-        keep("space", datasets["space"])
+        datasets["space"] = keep("space", tabulate(list(same)))
     return Drawn(_figure(datasets, size), _caption(datasets, size))
 
 
