@@ -78,8 +78,7 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     star = sl.theory.effective.overlaps(2, SNR[1])[1]
     reached = np.abs(above.m[:, -1])
     return [
-        f"Figure 1 of the paper: matrix PCA, k = 2, n = {size.d}, step size 1/n, from random vectors to t =",
-        f"{size.end:g}.",
+        f"Figure 1 of the paper: matrix PCA, k = 2, n = {size.d}, step size 1/n, from random vectors to t = {size.end:g}.",
         f"Coloured: {size.shown} runs of SGD in R^n; grey: twice the standard deviation of {size.runs} runs of the chain;",
         "dashed: the same of the Ornstein-Uhlenbeck process (3.2). (a), (b): snr 0.8, below the threshold",
         f"{sl.theory.effective.critical_snr(2):.1f}. The standard deviation of sqrt(n) m at the end is",

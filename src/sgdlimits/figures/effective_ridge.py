@@ -115,8 +115,7 @@ def _caption(table: xr.Dataset, size: Size) -> list[str]:
         "limit of a large signal-to-noise ratio. (a) Below the lines, which are closed: 0.250 at every ratio for two classes,",
         f"and for XOR {values}; 0.125 in the limit. Then the squared second layer of that network against the ridge: lines",
         "are fixed points of the ODE, followed down from large ratios, and end at the closed values; dots are the chain from",
-        f"there, d = {d}, {runs} runs, mean from t =",
-        f"{t_max / 2:g} to {t_max:g} with 95 % intervals.",
+        f"there, d = {d}, {runs} runs, mean from t = {t_max / 2:g} to {t_max:g} with 95 % intervals.",
     ]
     for preset in WEIGHTS:
         rows = rows_of(table, preset=preset)

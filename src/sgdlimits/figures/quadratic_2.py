@@ -32,7 +32,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
     right["residual"] = right.lr - (slope * right.width + offset)
     right.attrs.update(slope=float(slope), offset=float(offset))
     keep("optimal", right)
-    return Drawn(_figure(left, right), _caption(left, right, size))
+    return Drawn(_figure(left, right), _caption(left, right))
 
 
 def _figure(left: xr.Dataset, right: xr.Dataset) -> Figure:
@@ -67,22 +67,21 @@ def _times(ax: Axes, left: xr.Dataset) -> None:
     ax.legend(loc="upper center", fontsize=8)
 
 
-def _caption(left: xr.Dataset, right: xr.Dataset, size: Size) -> list[str]:
+def _caption(left: xr.Dataset, right: xr.Dataset) -> list[str]:
     mean = left.t.mean("start", skipna=False)
     lowest, largest = int(np.argmin(mean.fillna(np.inf).values)), largest_lr(TEACHERS, TEACHERS)
-    p, widest, offset = right.width.values, int(right.width[-1]), right.attrs["offset"]
+    p, best, widest, offset = right.width.values, right.lr.values, int(right.width[-1]), right.attrs["offset"]
     return [
         "Figure 2 of the paper. (a) Samples per dimension until the ODE's loss is half of its first value, p = p* =",
         f"{TEACHERS}, from {left.sizes['start']} orthonormal starts with overlaps N(0, {SPREAD:g}^2). The fewest are",
         f"{float(mean[lowest]):.1f}, at the learning rate {float(left.lr[lowest]):.3f}. From {largest.escape:.3f} on,",
         f"dotted, overlaps do not grow on the plateau; from {largest.plateau:.3f} on norms diverge. (b) The rate with the",
-        f"fewest samples for p* = {TEACHERS} and p = {int(p[0])} to {widest}: it is",
-        f"{right.attrs['slope']:.4f} p {'-+'[offset > 0]} {abs(offset):.4f}, with residuals (below) of at most",
-        f"{float(np.abs(right.residual).max()):.4f}. The line does not go through zero: the best rate over p rises",
-        f"from {float(right.lr[0]) / p[0]:.3f} to",
-        f"{float(right.lr[-1]) / p[-1]:.3f}, as the rate of fastest growth on the plateau (dashed) does, from",
+        f"fewest samples for p* = {TEACHERS} and p = {int(p[0])} to {widest}: it is {right.attrs['slope']:.4f} p",
+        f"{'-+'[offset > 0]} {abs(offset):.4f}, with residuals (below) of at most {float(np.abs(right.residual).max()):.4f}.",
+        f"The line does not go through zero: the best rate over p rises from {best[0] / p[0]:.3f} to {best[-1] / p[-1]:.3f},",
+        "as the rate of fastest growth on the plateau (dashed) does, from",
         f"{fastest_escape_lr(int(p[0]), TEACHERS) / p[0]:.3f} to {fastest_escape_lr(widest, TEACHERS) / widest:.3f}. Zero",
         f"risk is unstable above {largest.solution / TEACHERS:.2f} p (dotted): at p = {widest} above",
-        f"{largest_lr(widest, TEACHERS).solution:.2f}, where the best rate is {float(right.lr[-1]):.2f} and that of fastest",
+        f"{largest_lr(widest, TEACHERS).solution:.2f}, where the best rate is {best[-1]:.2f} and that of fastest",
         f"growth {fastest_escape_lr(widest, TEACHERS):.2f}.",
     ]
