@@ -78,9 +78,9 @@ class Worker:
                 else:
                     raise BadInput(f"there is no message of the kind {str(message.get('kind'))[:40]!r}. Reload the page.")
             except BadInput as reason:
-                self.send(None, "error", text=str(reason), about=message.get("job"))
+                self.send(None, "error", text=str(reason))
             except Exception as reason:
-                self.send(None, "error", text=f"The simulation failed: {reason}"[:400], about=message.get("job"))
+                self.send(None, "error", text=f"The simulation failed: {reason}"[:400])
 
     def run(self, message: dict[str, Any]) -> None:
         given = message.get("settings")
@@ -93,8 +93,8 @@ class Worker:
         with self.changed:
             self.job = job
             self.changed.notify_all()
-        texts = [{"python": each.python(tuple(each.levels)), "command": [each.command(level) for level in each.levels],
-                  "levels": list(each.levels)} for each in settings]  # fmt: skip
+        command = lambda setting: [setting.command(level) for level in setting.levels]
+        texts = [{"python": each.python(tuple(each.levels)), "command": command(each)} for each in settings]
         first = settings[0]
         self.send(job, "accepted", sides=texts, d=first.d, t_max=first.t_max, save=first.save, process=os.getpid())
 

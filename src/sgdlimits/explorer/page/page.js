@@ -156,14 +156,13 @@ function ask(now) {
   job += 1;  // from now on what comes of the settings before is not shown
   waiting = setTimeout(() => {
     if (!socket || socket.readyState !== WebSocket.OPEN) { connect(); return; }
-    document.body.dataset.asked = String(performance.now());
     socket.send(JSON.stringify({ kind: "run", job, settings: SIDES.filter((s) => state[s]).map((s) => message(state[s])), plane: state.plane }));
     $("status").textContent = "Running…";
   }, now ? 0 : 50);
 }
 
 function fresh(sides) {
-  return { sides: sides.map((side) => ({ ...side, levels: {}, exits: null, portrait: null, spectrum: null, numbers: {} })), t: null, dirty: true, frames: 0 };
+  return { sides: sides.map((side) => ({ ...side, levels: {}, exits: null, portrait: null, spectrum: null, numbers: {} })), t: null, dirty: true, running: false };
 }
 
 const indexOf = (t) => Math.round((t / shown.end) * (shown.save - 1));
@@ -181,8 +180,6 @@ const answers = {
     for (const id of ["exits", "portrait", "spectrum"]) stale(id, true);
     stale("numbers", true);
     if (old) shown.sides.forEach((side, i) => { if (old.sides[i]) { side.portrait = old.sides[i].portrait; side.spectrum = old.sides[i].spectrum; } });
-    document.body.dataset.process = m.process;
-    document.body.dataset.done = "";
     code("python");
   },
   piece(m) {
@@ -196,11 +193,8 @@ const answers = {
         many.forEach((one, r) => m.t.forEach((t, i) => { if (kept[what][r]) kept[what][r][indexOf(t)] = one[i]; }));
       }
     }
-    if (document.body.dataset.asked) { document.body.dataset.first = String(performance.now() - Number(document.body.dataset.asked)); document.body.dataset.asked = ""; }
-    if (!shown.frames) $("status").textContent = "Running…";
-    shown.frames += 1;
-    document.body.dataset.frames = String(shown.frames);
-    shown.dirty = true;
+    if (!shown.running) $("status").textContent = "Running…";
+    shown.running = shown.dirty = true;
   },
   numbers(m) { shown.sides[m.side].numbers = m.levels; table(); summary(); },
   exits(m) { shown.sides[m.side].exits = m; drawExits(); summary(); },
@@ -210,7 +204,7 @@ const answers = {
   note(m) { $("notes").append(element("li", { textContent: m.text })); },
   done() { $("status").textContent = "Finished."; document.body.dataset.done = "yes"; },
   error(m) { problem(m.text); },
-  died(m) { problem(m.text); $("status").textContent = "The simulation's process ended."; document.body.dataset.process = ""; },
+  died(m) { problem(m.text); $("status").textContent = "The simulation's process ended."; },
   file(m) { file = m.name; },
 };
 
