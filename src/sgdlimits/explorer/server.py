@@ -65,7 +65,7 @@ class Guard:
 class Explorer:
     """The application's state: who may come in, and the sessions that are open."""
 
-    def __init__(self, guard: Guard, idle: float = IDLE_SECONDS) -> None:
+    def __init__(self, guard: Guard, idle: float) -> None:
         self.guard, self.idle, self.sessions = guard, idle, 0
         self.static = StaticFiles(directory=PAGE)
         self.contents: dict[str, Any] = {}

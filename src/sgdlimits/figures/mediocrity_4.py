@@ -46,12 +46,11 @@ def _sphere(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
     random = np.random.default_rng(seed)
     angle = 2 * np.pi * (np.arange(size.lines) + random.uniform(0.2, 0.8, size.lines)) / size.lines
     height = random.uniform(0.02, 0.12, size.lines) * np.where(np.arange(size.lines) % 2, -1, 1)
-    line = np.stack([height, np.cos(angle), np.sin(angle)], axis=1)
-    lines = [line / np.linalg.norm(line, axis=1, keepdims=True)]
+    on_sphere = lambda points: points / np.linalg.norm(points, axis=1, keepdims=True)
+    lines = [on_sphere(np.stack([height, np.cos(angle), np.sin(angle)], axis=1))]
     for _ in range(size.steps):
         slope = np.stack([gradient(problem, Weights(w[None]))[0] for w in lines[-1]])
-        line = lines[-1] - 0.02 * slope
-        lines.append(line / np.linalg.norm(line, axis=1, keepdims=True))
+        lines.append(on_sphere(lines[-1] - 0.02 * slope))
     surface = ("polar", "azimuth"), np.broadcast_to(risk[:, None], (m.size, azimuth.size))
     flow = ("step", "line", "axis"), np.stack(lines)
     return xr.Dataset({"risk": surface, "flow": flow}, {"polar": polar, "azimuth": azimuth})
