@@ -48,7 +48,11 @@ class Machine:
         return target.create_target_machine(self.name, self.features, opt=opt, reloc="pic", codemodel="small")
 
     def object_code(self, text: str) -> bytes:
-        """Compiled code of a module. In haste which products become one with their sums would depend on what is around them."""
+        """Compiled code of a module, which calls nothing of the C library: what loads it has no room for such calls.
+
+        In haste which products become one with their sums would depend on what is around them.
+        """
+        text = text.replace("\n{\n", ' "no-builtins"\n{\n')
         module, target = llvm.parse_assembly(text.replace(" contract", "") if in_haste() else text), self.target()
         options = llvm.create_pipeline_tuning_options(speed_level=0 if in_haste() else 1)
         options.slp_vectorization = options.loop_vectorization = options.loop_unrolling = options.loop_interleaving = False
