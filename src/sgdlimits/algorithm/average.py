@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from sgdlimits.algorithm.base import Algorithm, Wrapper
+from sgdlimits.algorithm.base import Algorithm, Wrapper, of_base
 from sgdlimits.domain import checked, number
 from sgdlimits.errors import BadInput
 from sgdlimits.statistics.trees import number_array
@@ -38,6 +38,8 @@ class Averaged(Wrapper):
     decay: Float[Array, ""] | float | None = eqx.field(converter=number_array, default=None)
     rate: Float[Array, ""] | float | None = eqx.field(converter=number_array, default=None, kw_only=True)
 
+    linear = of_base("linear")
+
     def __check_init__(self) -> None:
         if "average" in self.base.memory:
             raise BadInput("Averaged has one average. Give a base without one.")
@@ -52,10 +54,6 @@ class Averaged(Wrapper):
     @property
     def uses_gram(self) -> bool:  # type: ignore[override]
         return self.base.uses_gram or self.base.sphere
-
-    @property
-    def linear(self) -> bool:  # type: ignore[override]
-        return self.base.linear
 
     @property
     def timed(self) -> bool:  # type: ignore[override]

@@ -131,7 +131,8 @@ def moves(algorithm: Algorithm, now: Now) -> tuple[tuple[Move, ...], dict[str, A
     for name in now.names:
         if not isinstance(step[name], Weights):
             raise BadInput(
-                f"{_name(algorithm)}.step must return weights as {name!r}; got {type(step[name]).__name__}. Combine {_HOW}."
+                f"{_name(algorithm)}.step must return weights as {name!r}; got {type(step[name]).__name__}. "
+                "Combine now.student, now.gradient() and now.along(...)."
             )
     for name, old in now.kept.items():
         if jnp.shape(step[name]) != jnp.shape(old):
@@ -145,9 +146,6 @@ def moves(algorithm: Algorithm, now: Now) -> tuple[tuple[Move, ...], dict[str, A
 def _move(name: str, weights: Weights, p: int) -> Move:
     inputs = jnp.zeros((p, weights.now.fixed.shape[1])) if weights.inputs is None else weights.inputs
     return Move(name, weights.past, inputs, weights.numbers, weights.is_unit)
-
-
-_HOW = "now.student, now.gradient() and now.along(...)"
 
 
 def _name(algorithm: Algorithm) -> str:
@@ -241,56 +239,27 @@ class Descent(Algorithm):
         return student.unit() if self.sphere else student
 
 
+def of_base(name: str) -> Any:
+    """What a wrapper has as its base has it."""
+    return property(lambda wrapper: getattr(wrapper.base, name))
+
+
 class Wrapper(Algorithm):
     """An algorithm that changes another, `base`: whatever is not its own is the base's."""
 
     base: Algorithm
 
-    @property
-    def batch(self) -> int:
-        return self.base.batch
-
-    @property
-    def sphere(self) -> bool:
-        return self.base.sphere
-
-    @property
-    def trains_second(self) -> bool:
-        return self.base.trains_second
-
-    @property
-    def trained_scalars(self):
-        return self.base.trained_scalars
-
-    @property
-    def memory(self) -> Mapping[str, str]:  # type: ignore[override]
-        """What is remembered beside the students, and how it begins."""
-        return self.base.memory
-
-    @property
-    def numbers(self) -> Mapping[str, float | tuple[float]]:  # type: ignore[override]
-        """Numbers that are remembered, and what they begin at."""
-        return self.base.numbers
-
-    @property
-    def uses_noise(self) -> bool:  # type: ignore[override]
-        return self.base.uses_noise
-
-    @property
-    def timed(self) -> bool:  # type: ignore[override]
-        return self.base.timed
-
-    @property
-    def reuses(self) -> bool:  # type: ignore[override]
-        return self.base.reuses
-
-    @property
-    def ridge(self):
-        return self.base.ridge
-
-    @property
-    def lr_sample(self):
-        return self.base.lr_sample
+    batch = of_base("batch")
+    sphere = of_base("sphere")
+    trains_second = of_base("trains_second")
+    trained_scalars = of_base("trained_scalars")
+    memory = of_base("memory")
+    numbers = of_base("numbers")
+    uses_noise = of_base("uses_noise")
+    timed = of_base("timed")
+    reuses = of_base("reuses")
+    ridge = of_base("ridge")
+    lr_sample = of_base("lr_sample")
 
     def at_rates(self, factor):
         return eqx.tree_at(lambda rule: rule.base, self, self.base.at_rates(factor))

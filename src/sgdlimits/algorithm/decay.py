@@ -5,7 +5,7 @@ from __future__ import annotations
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from sgdlimits.algorithm.base import Algorithm, Wrapper
+from sgdlimits.algorithm.base import Algorithm, Wrapper, of_base
 from sgdlimits.domain import checked, not_negative
 from sgdlimits.errors import BadInput
 from sgdlimits.statistics.trees import number_array
@@ -25,17 +25,12 @@ class Decayed(Wrapper):
 
     decay: Float[Array, ""] | float = eqx.field(converter=number_array)
 
+    uses_gram = of_base("uses_gram")
+    linear = of_base("linear")
+
     def __check_init__(self) -> None:
         if self.base.sphere:
             raise BadInput("weights on the sphere do not decay. Give a base with sphere=False.")
-
-    @property
-    def uses_gram(self) -> bool:  # type: ignore[override]
-        return self.base.uses_gram
-
-    @property
-    def linear(self) -> bool:  # type: ignore[override]
-        return self.base.linear
 
     def step(self, now):
         step = dict(self.base.step(now))

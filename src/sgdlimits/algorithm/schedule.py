@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from sgdlimits.algorithm.base import Algorithm, Wrapper
+from sgdlimits.algorithm.base import Algorithm, Wrapper, of_base
 from sgdlimits.domain import checked, not_negative, positive
 from sgdlimits.statistics.trees import number_array
 
@@ -49,17 +51,9 @@ class Scheduled(Wrapper):
     span: Float[Array, ""] | float = eqx.field(converter=number_array, default=1.0)
     warmup: Float[Array, ""] | float = eqx.field(converter=number_array, default=0.0)
 
-    @property
-    def uses_gram(self) -> bool:  # type: ignore[override]
-        return self.base.uses_gram
-
-    @property
-    def linear(self) -> bool:  # type: ignore[override]
-        return self.base.linear
-
-    @property
-    def timed(self) -> bool:  # type: ignore[override]
-        return True
+    uses_gram = of_base("uses_gram")
+    linear = of_base("linear")
+    timed: ClassVar[bool] = True
 
     def factor(self, t: Float[Array, ""] | float) -> Float[Array, ""]:
         """By what rates are multiplied at time t."""
