@@ -123,27 +123,19 @@ def hold(unit: tuple[bool, ...], stats: Overlaps, change: Overlaps) -> Overlaps:
     return Overlaps(change.a, M, change.Q - stats.Q * (norm[:, None] + norm[None]), change.kept, change.names)
 
 
-def with_memory(model: Model, students: Overlaps, stats: Overlaps) -> tuple[Float[Array, "n k"], Float[Array, "n p"], Array]:
-    r"""Each direction as :math:`\alpha E + \beta U` plus a rest outside the span: (alpha, beta, Gram matrix of the rests).
-
-    The field of the rest is independent of everything that a sample's gradient depends on.
-    """
-    omega = model.omega(students)
-    p = students.M.shape[0]
-    row = jnp.concatenate([stats.Q[:, rows_of(stats.names, STUDENT, p)], stats.M], axis=1)
-    coefficients = row @ jnp.linalg.pinv(omega, hermitian=True)
-    return coefficients[:, p:], coefficients[:, :p], stats.Q - coefficients @ row.T
-
-
 def extended(model: Model, students: Overlaps, stats: Overlaps, sums: Moments) -> tuple[Moments, Array]:
-    """Products of gradients with the fields of all directions, and the Gram matrix of what a sample's gradient knows not."""
+    r"""Products of gradients with the fields of all directions, and the Gram matrix of what a sample's gradient knows not.
+
+    Each direction is :math:`\alpha E + \beta U` and a rest, whose field is independent of all that the gradient depends on.
+    """
     if len(stats.names) == 1:
         return sums, jnp.zeros_like(stats.Q)
-    alpha, beta, rest = with_memory(model, students, stats)
-    fields = jnp.einsum("jr...,nr->jn...", sums.gradient_fixed, alpha) + jnp.einsum(
-        "jl...,nl->jn...", sums.gradient_field, beta
-    )
-    return sums._replace(gradient_field=fields), rest
+    p = students.M.shape[0]
+    row = jnp.concatenate([stats.Q[:, rows_of(stats.names, STUDENT, p)], stats.M], axis=1)
+    coefficients = row @ jnp.linalg.pinv(model.omega(students), hermitian=True)
+    along_fixed = jnp.einsum("jr...,nr->jn...", sums.gradient_fixed, coefficients[:, p:])
+    along_students = jnp.einsum("jl...,nl->jn...", sums.gradient_field, coefficients[:, :p])
+    return sums._replace(gradient_field=along_fixed + along_students), stats.Q - coefficients @ row.T
 
 
 # --- steps of any kind -------------------------------------------------------------------------------------------------------

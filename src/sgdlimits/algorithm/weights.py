@@ -25,6 +25,7 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
+from sgdlimits.gaussian.units import safe_root
 from sgdlimits.statistics.overlaps import STUDENT
 from sgdlimits.statistics.trees import add
 
@@ -113,7 +114,7 @@ class Weights:
         square = jnp.trace(self.spread())
         if self.slopes is not None:
             square += self.now.per * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(self.slopes))
-        return _root(square)
+        return safe_root(square)
 
     def spread(self) -> Float[Array, "p p"]:
         """d times `gram`, for what is of order 1/d."""
@@ -252,13 +253,10 @@ def _product(left: Coefficient, right: Coefficient) -> Coefficient:
 def _plus(left: Coefficient | None, right: Coefficient | None) -> Coefficient:
     if left is None or right is None:
         return left if right is None else right
-    if jnp.ndim(left) == jnp.ndim(right):
-        return left + right
-    rank = max(jnp.ndim(left), jnp.ndim(right))
-    p = jnp.shape(left if jnp.ndim(left) == rank else right)[0]
-    full = jnp.ones(p) if rank == 1 else jnp.eye(p)
-    raised = [c if jnp.ndim(c) == rank else c * full if jnp.ndim(c) == 0 else c[:, None] * full for c in (left, right)]
-    return raised[0] + raised[1]
+    if jnp.ndim(left) != jnp.ndim(right) and 2 in (jnp.ndim(left), jnp.ndim(right)):
+        one = jnp.eye(len(left if jnp.ndim(left) == 2 else right))
+        left, right = (c if jnp.ndim(c) == 2 else c * one for c in (left, right))
+    return left + right
 
 
 def _dot(left: Float[Array, "n m"], right: Float[Array, "m l"]) -> Float[Array, "n l"]:
@@ -271,9 +269,3 @@ def _sum(left: Any, right: Any) -> Any:
     if left is None or right is None:
         return right if left is None else left
     return left + right if isinstance(left, Weights) else add(left, right)
-
-
-def _root(square: Float[Array, ""]) -> Float[Array, ""]:
-    """The square root, with the slope zero at zero."""
-    positive = square > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), 0.0)
