@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Self, TypeVar, cast
 
@@ -20,6 +20,7 @@ from sgdlimits.problem.directions import Directions
 from sgdlimits.problem.made import replaced, words
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import add, number_array
+from sgdlimits.text import count
 
 Method = TypeVar("Method", bound=Callable)
 
@@ -33,6 +34,19 @@ def compiled_for_all_times(method: Method) -> Method:
         return inside(self, stats, number_array(t))
 
     return cast(Method, with_number)
+
+
+def check_arrays(arrays: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], width: int, fixed: int, what: str) -> None:
+    """Raise `BadInput` unless arrays by name, runs first, are finite and have the shapes that so many directions give them."""
+    for name, shape in shapes.items():
+        value = np.asarray(arrays[name])
+        if value.shape[1:] != shape:
+            raise BadInput(
+                f"{name} must have shape {shape} for width {width} and {count(fixed, 'fixed direction')}; "
+                f"got {value.shape[1:]}. Give {what} of that shape."
+            )
+        if not np.isfinite(value).all():
+            raise BadInput(f"{name} must be finite; got {value[~np.isfinite(value)][0]}. Give finite {what}.")
 
 
 class Problem(Part):

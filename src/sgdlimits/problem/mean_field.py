@@ -11,7 +11,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.expectation.base import resting
 from sgdlimits.expectation.particles import ParticleMoments, ParticleRule, choose_particle_rule
 from sgdlimits.model.network import TwoLayer
-from sgdlimits.problem.base import Problem
+from sgdlimits.problem.base import Problem, check_arrays
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.particles import Particles
 
@@ -115,16 +115,7 @@ class MeanFieldProblem(Problem):
     def check(self, stats: Particles) -> None:
         p, k = self.problem.network.width, self.problem.target.teachers
         values = {name: np.asarray(getattr(stats, name)) for name in Particles.dims}
-        for name, shape in {"a": (p,), "M": (p, k), "q": (p,)}.items():
-            if values[name].shape[1:] != shape:
-                raise BadInput(
-                    f"{name} must have shape {shape} for width {p} and {k} fixed direction{'s' if k > 1 else ''}; "
-                    f"got {values[name].shape[1:]}. Give particles of that shape."
-                )
-            if not np.isfinite(values[name]).all():
-                raise BadInput(
-                    f"{name} must be finite; got {values[name][~np.isfinite(values[name])][0]}. Give finite particles."
-                )
+        check_arrays(values, {"a": (p,), "M": (p, k), "q": (p,)}, p, k, "particles")
         q, m = values["q"], np.linalg.solve(np.asarray(self.problem.frame), np.swapaxes(values["M"], -1, -2))
         outside = q - (m**2).sum(-2)
         if (outside < -TOLERANCE * np.maximum(q, 1.0)).any():

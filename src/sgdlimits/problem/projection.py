@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -28,7 +29,7 @@ from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import Target
 from sgdlimits.problem import accuracy as accuracy_of
-from sgdlimits.problem.base import Problem
+from sgdlimits.problem.base import Problem, check_arrays
 from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.statistics.frame import admissible, frame_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, from_vector, rows_of, symmetric, to_vector
@@ -36,7 +37,6 @@ from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add, batch_of, number_array, one_of
 from sgdlimits.text import count
 
-QUOTES = "'"
 CLASS_NODES = Sobol(8)
 """Where inputs are classified, unless the problem's expectations are sums over nodes."""
 
@@ -145,20 +145,14 @@ class ProjectionProblem(Problem):
 
     def over_runs(self, f, batch, axis=0):
         """All at once in closed form; a few runs at a time where each needs many nodes."""
-        few, runs = self._runs_at_once, jax.tree.leaves(batch)[0].shape[axis]
+        few = self.rule.runs_at_once(self.model) if self.algorithm.linear else max(1, NODES_AT_ONCE // self._steps.nodes)
+        runs = jax.tree.leaves(batch)[0].shape[axis]
         if few is None or few >= runs:
             return super().over_runs(f, batch, axis)
         first = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, axis, 0), batch)
         return jax.tree.map(
             lambda leaf: jnp.moveaxis(leaf, 0, axis), jax.lax.map(f, first, batch_size=None if few == 1 else few)
         )
-
-    @property
-    def _runs_at_once(self) -> int | None:
-        closed = self.rule.runs_at_once(self.model)
-        if self.algorithm.linear:
-            return closed
-        return max(1, NODES_AT_ONCE // self._steps.nodes)
 
     @property
     def directions(self) -> Directions:
@@ -175,16 +169,13 @@ class ProjectionProblem(Problem):
     def limit(self) -> ProjectionProblem:
         """The problem as d grows, in its own statistics."""
         other = self.algorithm.limit
-        return self if other is self.algorithm else self._moved_by(other)
+        return self if other is self.algorithm else eqx.tree_at(lambda problem: problem.algorithm, self, other)
 
     def in_limit(self, stats):
         limit = self.limit
         if stats.names == limit.algorithm.names:
             return stats
         return one_of(limit.from_overlaps(batch_of(jax.tree.map(np.asarray, stats.of(STUDENT)))))
-
-    def _moved_by(self, algorithm: Algorithm) -> ProjectionProblem:
-        return eqx.tree_at(lambda problem: problem.algorithm, self, algorithm)
 
     def from_overlaps(self, overlaps):
         """What the algorithm remembers is zero, or a copy of the students."""
@@ -274,8 +265,7 @@ class ProjectionProblem(Problem):
         if algorithm is None:
             return self
         _check_parts(self.data, self.target, self.network, self.loss, algorithm)
-        law = self.initial
-        initial = InitialWeights(law.scale, law.unit or algorithm.sphere, law.second, law.second_spread)
+        initial = dataclasses.replace(self.initial, unit=self.initial.unit or algorithm.sphere)
         return eqx.tree_at(lambda problem: (problem.algorithm, problem.initial), self, (algorithm, initial))
 
     def changes(self, stats: Overlaps, sums: Moments, total: Float[Array, "*batch"] | float = 1.0) -> tuple[Overlaps, Overlaps]:
@@ -334,18 +324,19 @@ class ProjectionProblem(Problem):
         return self.rule.risk(self.model, stats.of(STUDENT))
 
     @property
+    @eqx.filter_jit
     def floor(self) -> Float[Array, ""]:
         """The mean over inputs and label noise of loss(label without noise, label): weight noise for a squared loss.
 
         For the cross-entropy of class labels it is their mean entropy, the loss of a network that is sure of every class.
         """
-        return _floor(self)
+        return jnp.asarray(self.rule.floor(self.model))
 
     def __repr__(self) -> str:
         data, target, network = self.data, self.target, self.network
         inputs = "standard normal inputs" if data.centred else f"inputs of {count(data.classes, 'class', 'classes')}"
-        units = "" if network.activation is None else f"{network.activation.as_argument().strip(QUOTES)} "
-        learner = count(network.width, f"{units}unit" if units else "field")
+        unit = "field" if network.activation is None else network.activation.as_argument().strip("'") + " unit"
+        learner = count(network.width, unit)
         verb = "learns" if network.width == 1 else "learn"
         learnt = f"{learner} {verb} {count(target.teachers, 'direction')} from {inputs}"
         return f"{super().__repr__()}\n  {learnt}; {self.loss.as_argument()}, {type(self.algorithm).__name__}"
@@ -381,18 +372,8 @@ class ProjectionProblem(Problem):
             raise BadInput(f"the scalars of the network are {', '.join(scalars)}; got {got}. Give a dictionary of these as a.")
         shapes = {name: np.shape(value) for name, value in (scalars if isinstance(scalars, dict) else {"a": scalars}).items()}
         values = {**(stats.a if isinstance(stats.a, dict) else {"a": stats.a}), "M": stats.M, "Q": stats.Q}
-        for name, shape in {**shapes, "M": (n, k), "Q": (n, n)}.items():
-            got = np.shape(values[name])[1:]
-            if got != shape:
-                raise BadInput(
-                    f"{name} must have shape {shape} for width {p} and {k} fixed direction{'s' if k > 1 else ''}; got {got}. "
-                    "Give statistics of that shape."
-                )
-        values = {name: np.asarray(value) for name, value in values.items()}
-        for name, value in values.items():
-            if not np.isfinite(value).all():
-                raise BadInput(f"{name} must be finite; got {value[~np.isfinite(value)][0]}. Give finite statistics.")
-        Q = values["Q"]
+        check_arrays(values, {**shapes, "M": (n, k), "Q": (n, n)}, p, k, "statistics")
+        Q = np.asarray(stats.Q)
         if not np.allclose(Q, np.swapaxes(Q, -1, -2), atol=1e-9):
             raise BadInput("Q must be symmetric. Give Q = U U^T for some weights U.")
         norms = np.diagonal(stats.of(STUDENT).Q, axis1=-2, axis2=-1)
@@ -416,8 +397,3 @@ def _check_parts(data: Data, target: Target, network: AnyNetwork, loss: Callable
             f"has the scalars {', '.join(known)}. Give rates for these." if known else "has one second layer. Give one rate."
         )
         raise BadInput(f"lr_second has rates for {', '.join(names)}, but the network {which}")
-
-
-@eqx.filter_jit
-def _floor(problem: ProjectionProblem) -> Float[Array, ""]:
-    return jnp.asarray(problem.rule.floor(problem.model))

@@ -100,9 +100,8 @@ def binary_mixture(
     >>> bool(abs(problem.drift(sl.Overlaps(x, x[:, None], np.outer(x, x))).M).max() < 1e-12)
     True
     """
-    return _classifier("binary_mixture", [[1.0], [-1.0]], [1.0, 0.0], snr, ridge, lr, width, as_inputs=True).with_algorithm(
-        algorithm
-    )
+    problem = _classifier("binary_mixture", [[1.0], [-1.0]], [1.0, 0.0], snr, ridge, lr, width, as_inputs=True)
+    return problem.with_algorithm(algorithm)
 
 
 @checked
@@ -136,8 +135,8 @@ def _classifier(
     """A network that learns the labels of classes, from random weights in both layers, of the inputs' spread if asked for."""
     data, labels = mixture(means, weights, _variance(snr)), np.asarray(labels, float)
     if labels.shape != (data.classes,) or not ((labels >= 0) & (labels <= 1)).all():
-        given = f"{data.classes} numbers between 0 and 1, one a class; got {labels.tolist()}"
-        raise BadInput(f"labels must be {given}. Give such.")
+        wanted = f"{data.classes} numbers between 0 and 1, one a class"
+        raise BadInput(f"labels must be {wanted}; got {labels.tolist()}. Give such.")
     scale = data.spread if as_inputs and data.spread is not None else 1.0
     return ProjectionProblem(
         target=Target(ClassLabels(labels), np.shape(means)[1], gram=gram),

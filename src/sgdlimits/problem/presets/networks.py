@@ -52,7 +52,7 @@ def phase_retrieval(
     True
     """
     target = Target(CommitteeReadout("square"), 1, noise=noise, gram=[[rho]])
-    return _two_layer("phase_retrieval", target, width, "square", lr, train_second, sphere).with_algorithm(algorithm)
+    return _two_layer("phase_retrieval", target, width, "square", lr, train_second, sphere, algorithm)
 
 
 @checked
@@ -131,8 +131,7 @@ def committee(
     """
     teacher = activation if teacher_activation is None else teacher_activation
     target = Target(CommitteeReadout(teacher), teachers, noise=noise)
-    problem = _two_layer("committee", target, width, activation, lr, train_second, sphere, batch, rule)
-    return problem.with_algorithm(algorithm)
+    return _two_layer("committee", target, width, activation, lr, train_second, sphere, algorithm, batch, rule)
 
 
 @checked
@@ -175,11 +174,10 @@ def single_index(
     True
     """
     labels = Target(CommitteeReadout(activation if target is None else target), 1, noise=noise)
-    problem = _two_layer("single_index", labels, width, activation, lr, train_second, sphere, batch, rule)
-    return problem.with_algorithm(algorithm)
+    return _two_layer("single_index", labels, width, activation, lr, train_second, sphere, algorithm, batch, rule)
 
 
-def _two_layer(name, target, width, activation, lr, train_second, sphere, batch=1, rule=None) -> ProjectionProblem:
+def _two_layer(name, target, width, activation, lr, train_second, sphere, algorithm, batch=1, rule=None) -> ProjectionProblem:
     """A network of any activation that learns labels, squared loss with 1/2, in the time of the slides."""
     return ProjectionProblem(
         target=target,
@@ -190,4 +188,4 @@ def _two_layer(name, target, width, activation, lr, train_second, sphere, batch=
         initial=InitialWeights(unit=sphere),
         paper_time=1 / width,
         name=name,
-    )
+    ).with_algorithm(algorithm)
