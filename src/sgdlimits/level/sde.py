@@ -257,8 +257,6 @@ class SampledDiffusion(Diffusion):
 @diffusion_process.register
 def _(problem: ProjectionProblem, d: int, samples: int | None, first: PyTree) -> Diffusion:
     small = problem.closed_covariance and problem.vector(first).size <= FEW_STATISTICS
-    return (
-        CovarianceDiffusion(problem, d, first)
-        if samples is None and small
-        else SampledDiffusion(problem, d, samples or SAMPLES)
-    )
+    if samples is None and small:
+        return CovarianceDiffusion(problem, d, first)
+    return SampledDiffusion(problem, d, samples or SAMPLES)

@@ -31,7 +31,7 @@ _LOG_SINGLE = [
 
 
 def numpy_of(array: Any) -> Any:
-    """The module whose functions an array is for: NumPy on the host, JAX's otherwise."""
+    """The module whose functions an array is for: NumPy on the host, where nothing is compiled for it, JAX's otherwise."""
     return np if isinstance(array, np.ndarray) else jnp
 
 

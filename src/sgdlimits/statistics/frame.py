@@ -24,6 +24,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
+from sgdlimits.random.transform import numpy_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars
 
 PSD_TOLERANCE = 1e-9
@@ -50,7 +51,7 @@ class Loading(NamedTuple):
 
 def triangular(gram: Any) -> Any:
     """The Cholesky factor of a Gram matrix, on the host where the matrix is there."""
-    return np.linalg.cholesky(gram) if isinstance(gram, np.ndarray) else jnp.linalg.cholesky(gram)
+    return numpy_of(gram).linalg.cholesky(gram)
 
 
 def frame_rows(B: Float[Array, "k k"], n: int) -> Float[np.ndarray, "k n"]:

@@ -48,11 +48,9 @@ class Particles(Part):
 
 def particles_of(stats: Overlaps | Particles) -> Particles:
     """What overlaps say about each unit: of Q the diagonal is kept."""
-    return (
-        stats
-        if isinstance(stats, Particles)
-        else Particles(stats.a, stats.M, number_array(np.diagonal(stats.Q, axis1=-2, axis2=-1)))
-    )
+    if isinstance(stats, Particles):
+        return stats
+    return Particles(stats.a, stats.M, number_array(np.diagonal(stats.Q, axis1=-2, axis2=-1)))
 
 
 @in_cone.register
