@@ -20,7 +20,6 @@ from sgdlimits.errors import BadInput, check_share
 from sgdlimits.model.activation import Activation, FunctionActivation, Polynomial, as_activation
 from sgdlimits.model.data import Data, gaussian
 from sgdlimits.model.leaps import leaps
-from sgdlimits.model.sample import Model
 from sgdlimits.model.target import CommitteeReadout, Target
 
 HIGHEST_ORDER = 64
@@ -87,7 +86,7 @@ def information_exponent(target: str | Callable | Activation | Any, tolerance: f
         data: Data = gaussian() if model is None else model.data
         if of.teachers > 1 and data.centred:
             return leaps(Target(of.readout, gram=np.asarray(data.sigma) ** 2 * np.asarray(of.gram)), tolerance)[0].order
-        activation = _function(of, data)
+        activation = target_function(of, data)
     else:
         activation = as_activation(target)
     strengths, size = expand(activation, HIGHEST_ORDER)
@@ -100,12 +99,8 @@ def information_exponent(target: str | Callable | Activation | Any, tolerance: f
     return int(seen[0]) + 1
 
 
-def target_function(model: Model) -> Activation:
-    """The target of a model with one teacher, as a function of a standard normal number; `BadInput` for other models."""
-    return _function(model.target, model.data)
-
-
-def _function(target: Target, data: Data) -> Activation:
+def target_function(target: Target, data: Data) -> Activation:
+    """The target of one teacher as a function of a standard normal number; `BadInput` for several, or for classes."""
     if target.teachers != 1 or not data.centred:
         raise BadInput(
             f"an information exponent needs one teacher and centred data; got {target.teachers} teachers and "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -21,14 +21,14 @@ from sgdlimits.part import Part
 class Loss(Part):
     """A function of a prediction, which is a number or has its outputs on the first axis, and of a label, entry by entry."""
 
+    classifies: ClassVar[bool] = False
+    """Whether labels are classes, so that predictions are right or wrong."""
+    quadratic: ClassVar[bool] = False
+    """Whether it is a multiple, `weight`, of the square of the residual."""
+
     @abc.abstractmethod
     def __call__(self, prediction: Float[Array, "*outputs *batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """The loss of each entry."""
-
-    @property
-    def classifies(self) -> bool:
-        """Whether labels are classes, so that predictions are right or wrong."""
-        return False
 
     def right(self, prediction: Float[Array, "*outputs *batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """The probability that a prediction is of the right class; classes that are predicted alike are drawn by lot."""
@@ -36,11 +36,6 @@ class Loss(Part):
 
     def check(self, data: Any, target: Any, outputs: tuple[int, ...]) -> None:
         """Raise `BadInput` where labels or outputs, of a shape, are not of the kind that it is made for."""
-
-    @property
-    def quadratic(self) -> bool:
-        """Whether it is a multiple, `weight`, of the square of the residual."""
-        return False
 
     def floor(self, data: Any, target: Any) -> Float[Array, ""] | None:
         """The mean over inputs and label noise of loss(label without noise, label), where it is closed; None otherwise."""
@@ -51,14 +46,11 @@ class Loss(Part):
 class SquaredLoss(Loss):
     """weight (f - y)^2. The weight is 1/2 in most papers and 1 in some."""
 
+    quadratic: ClassVar[bool] = True
     weight: float = eqx.field(static=True, default=0.5)
 
     def __call__(self, prediction, label):
         return self.weight * (prediction - label) ** 2
-
-    @property
-    def quadratic(self):
-        return True
 
     def floor(self, data, target):
         return self.weight * target.noise
@@ -72,12 +64,10 @@ class CrossEntropy(Loss):
     0.6931
     """
 
+    classifies: ClassVar[bool] = True
+
     def __call__(self, prediction, label):
         return jax.nn.softplus(prediction) - label * prediction
-
-    @property
-    def classifies(self):
-        return True
 
     def right(self, prediction, label):
         """A label between 0 and 1 is the probability of class 1, which is predicted where f is positive."""
@@ -102,12 +92,10 @@ class SoftmaxCrossEntropy(Loss):
     1.0986
     """
 
+    classifies: ClassVar[bool] = True
+
     def __call__(self, prediction, label):
         return jax.nn.logsumexp(prediction, axis=0) - (prediction * self._is(prediction, label)).sum(0)
-
-    @property
-    def classifies(self):
-        return True
 
     def right(self, prediction, label):
         """The class of the largest output is predicted."""

@@ -195,7 +195,7 @@ class _Series(NamedTuple):
     @classmethod
     def of(cls, problem: ProjectionProblem) -> _Series | None:
         """For a squared loss; None for others."""
-        target, law = target_function(problem.model), problem.initial
+        target, law = target_function(problem.target, problem.data), problem.initial
         p, unit = problem.network.width, problem.network.activation
         if not isinstance(problem.loss, SquaredLoss):
             return None
