@@ -133,6 +133,14 @@ class WeightProcess(Process):
         width, rule = self.problem.network.width, self.problem.algorithm
         return self.d * (width * len(rule.names) + rule.inputs(width) * self.block)
 
+    def _along(self, rows: Float[Array, "... d"]) -> Float[Array, "... k"]:
+        """The coordinates of rows in the frame of the fixed directions, which are along the first axes."""
+        return rows[..., : self.frame.shape[0]]
+
+    def _shifted(self, x: Float[Array, "... d"], centre: Float[Array, "... k"]) -> Float[Array, "... d"]:
+        """Inputs moved by coordinates in that frame."""
+        return x.at[..., : self.frame.shape[0]].add(centre)
+
     def start(self, stats: Overlaps) -> Weights:
         n, k = stats.M.shape[1:]
         room = min(n, self.d - k)
@@ -143,13 +151,12 @@ class WeightProcess(Process):
 
     def draw(self, stream: Stream) -> Batch:
         stream = stream.cycled(self.reuse)
-        data, k, b = self.problem.data, self.problem.target.teachers, self.problem.algorithm.batch
-        L = self.problem.algorithm.inputs(self.problem.network.width)
+        data, b, L = self.problem.data, self.problem.algorithm.batch, self.problem.algorithm.inputs(self.problem.network.width)
         normal = stream.each(L).normal_rows(Purpose.INPUT, self.d + 1).reshape(stream.steps, L, -1, self.d + 1)
-        c = self.problem.data.draw_class(stream, b)
+        c = data.draw_class(stream, b)
         x = data.sigma * normal[:, :b, :, :-1]
         if not data.centred:
-            x = x.at[..., :k].add(jnp.moveaxis(data.centre(self.frame, c), 0, -1))
+            x = self._shifted(x, jnp.moveaxis(data.centre(self.frame, c), 0, -1))
         x = x if b == L else jnp.concatenate([x, normal[:, b:, :, :-1]], axis=1)
         return Batch(x, normal[:, :b, :, -1], c)
 
@@ -158,7 +165,7 @@ class WeightProcess(Process):
         rule, names = problem.algorithm, state.names
         X = jnp.swapaxes(x, 0, 1)
         fields = runs_last(products(state.W, X))
-        fixed = jnp.einsum("ks,brs->kbr", self.frame, x[:, :, : self.frame.shape[0]])
+        fixed = jnp.einsum("ks,brs->kbr", self.frame, self._along(x))
         rows = {name: rows_of(names, name, problem.network.width) for name in names}
 
         def one(drawn: Drawn, at: Weights, Q, K):
@@ -177,8 +184,10 @@ class WeightProcess(Process):
         return Weights(updated(state.a, scalars[STUDENT]), W, {name: scalars[name] for name in state.kept}, names)
 
     def statistics(self, state: Weights) -> Overlaps:
-        M = jnp.einsum("rps,ks->rpk", state.W[:, :, : self.frame.shape[0]], self.frame)
-        return Overlaps(state.a, M, products(state.W, state.W), state.kept, state.names)
+        M = jnp.einsum("rps,ks->rpk", self._along(state.W), self.frame)
+        rule = self.problem.algorithm
+        kept = {name: state.kept[name] for name in (*rule.memory, *rule.numbers)}
+        return Overlaps(state.a, M, products(state.W, state.W), kept, state.names)
 
 
 class CoordinateProcess(WeightProcess):
@@ -187,16 +196,17 @@ class CoordinateProcess(WeightProcess):
     Fixed directions and starts are spread over all axes, along a cosine basis.
     """
 
-    problem: ProjectionProblem
-
     def _basis(self, rows: int) -> Float[np.ndarray, "rows d"]:
         """Orthonormal vectors whose coordinates are all of order one over the root of d."""
         angles = np.pi * np.outer(np.arange(1, rows + 1), np.arange(self.d) + 0.5) / self.d
         return np.sqrt(2 / self.d) * np.cos(angles)
 
-    def _along(self, rows: Float[Array, "runs n d"]) -> Float[Array, "runs n k"]:
+    def _along(self, rows):
         basis = self._basis(self.frame.shape[0])
         return products(rows, jnp.broadcast_to(basis, (rows.shape[0], *basis.shape)))
+
+    def _shifted(self, x, centre):
+        return x + centre @ self._basis(self.frame.shape[0])
 
     def start(self, stats: Overlaps) -> Weights:
         n, k = stats.M.shape[1:]
@@ -209,15 +219,6 @@ class CoordinateProcess(WeightProcess):
         kept = {name: jnp.full_like(W, value) for name, value in rule.coordinates.items()}
         return Weights(at.a, W, kept, stats.names)
 
-    def draw(self, stream: Stream) -> Batch:
-        stream = stream.cycled(self.reuse)
-        data, k, b = self.problem.data, self.problem.target.teachers, self.problem.algorithm.batch
-        normal = stream.each(b).normal_rows(Purpose.INPUT, self.d + 1).reshape(stream.steps, b, -1, self.d + 1)
-        c = data.draw_class(stream, b)
-        x = data.sigma * normal[..., :-1]
-        x = x if data.centred else x + jnp.moveaxis(data.centre(self.frame, c), 0, -1) @ self._basis(k)
-        return Batch(x, normal[..., -1], c)
-
     def step(self, state: Weights, inputs: Batch, now: Moment) -> Weights:
         problem, x, per = self.problem.at(now.t), inputs.x, 1 / self.d
         rule = problem.algorithm
@@ -228,10 +229,6 @@ class CoordinateProcess(WeightProcess):
         G, _ = problem.model.gradient(fields, fixed, a, inputs.z, inputs.c)
         step, kept = rule.move(state.kept, jnp.einsum("pbr,brd->rpd", G, x) / rule.batch, per)
         return Weights(state.a, (1 - rule.lr * rule.ridge * per) * state.W + step, dict(kept), state.names)
-
-    def statistics(self, state: Weights) -> Overlaps:
-        M = jnp.einsum("rps,ks->rpk", self._along(state.W), self.frame)
-        return Overlaps(state.a, M, products(state.W, state.W))
 
 
 @sgd_process.register
