@@ -5,10 +5,9 @@ import sgdlimits.level.spiked
 from sgdlimits.level.base import Engine, Job, Journey, Level, Tick
 from sgdlimits.level.chain import Chain
 from sgdlimits.level.condition import Condition, Exits, Predicate, exits
-from sgdlimits.level.flow import flow
 from sgdlimits.level.local import Local
 from sgdlimits.level.mean_field import MeanField
-from sgdlimits.level.ode import ODE
+from sgdlimits.level.ode import ODE, flow
 from sgdlimits.level.sde import SDE
 from sgdlimits.level.sgd import SGD
 

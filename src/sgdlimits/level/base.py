@@ -116,7 +116,7 @@ class Engine(eqx.Module):
 
     def starts(self, start: Start, stream: Stream) -> PyTree:
         """The statistics in which the stream's runs start, runs first, checked."""
-        starts = start.batch(self.problem, stream)
+        starts = self.level.first(self.problem, start, stream)
         self.problem.check(starts)
         return starts
 
@@ -144,7 +144,7 @@ class Level(Part):
         """The engine for one problem and start; `first` are the statistics of its first run."""
 
     def first(self, problem: Problem, start: Start, stream: Stream) -> PyTree:
-        """The statistics of the stream's runs before anything is chosen, runs first."""
+        """The statistics of the stream's runs, runs first, before anything is chosen too."""
         return start.batch(self.view(problem), stream)
 
     def view(self, problem: Problem) -> Problem:

@@ -51,24 +51,16 @@ class MeanField(Level):
     outside: int | None = eqx.field(static=True, default=None)
 
     def view(self, problem):
+        """The units of the problem as atoms; what is in this limit already stays as it is."""
+        if isinstance(problem, MeanFieldProblem):
+            return problem
         return MeanFieldProblem(problem, outside=None if self.outside is None else check_count("outside", self.outside))
 
     def first(self, problem, start, stream):
-        return start.particles(problem, stream)
+        return start.particles(self.view(problem).problem, stream)
 
     def bind(self, problem, start, first):
         view = self.view(problem)
         rtol = self.rtol or view.tolerance
         most = min(shared_or_alone(rtol), max(1, NUMBERS_AT_ONCE // view.size))
-        return Units(MeanField(rtol, self.atol or rtol / 100, self.outside), view, most)
-
-
-class Units(Solving):
-    """The solver's engine, whose runs start from units."""
-
-    problem: MeanFieldProblem
-
-    def starts(self, start, stream):
-        starts = start.particles(self.problem.problem, stream)
-        self.problem.check(starts)
-        return starts
+        return Solving(MeanField(rtol, self.atol or rtol / 100, self.outside), view, most)

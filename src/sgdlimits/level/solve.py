@@ -204,7 +204,8 @@ class Solve(Journey):
 
     def _leg(self) -> Iterator[Tick]:
         """Solve until runs leave, or for some steps, after which the method may change."""
-        active, solver = self.active, self._solver()
+        active = self.active
+        solver = self._solver(self.t, self.y[active].ravel(), self.job.clock.t[-1], self.stride)
         while solver.status == "running":
             before, y_before = solver.t, solver.y.reshape(active.size, -1)
             with np.errstate(all="ignore"):
@@ -264,7 +265,7 @@ class Solve(Journey):
         states: list[np.ndarray] = []
         y = dense(low)
         for begin, end in ((low, middle), (middle, high)):
-            solver = self._solver_from(begin, y, end, end - begin)
+            solver = self._solver(begin, y, end, end - begin)
             while solver.status == "running" and len(states) < times.size:
                 before = solver.t
                 solver.step()
@@ -285,10 +286,7 @@ class Solve(Journey):
         rows = _padded(len(y))
         return np.asarray(_jacobians(self.problem, self.corrector, np.asarray(t, float), self.layout.values(y[rows])))[: len(y)]
 
-    def _solver(self) -> scipy.integrate.OdeSolver:
-        return self._solver_from(self.t, self.y[self.active].ravel(), self.job.clock.t[-1], self.stride)
-
-    def _solver_from(self, t: float, flat: np.ndarray, end: float, stride: float) -> scipy.integrate.OdeSolver:
+    def _solver(self, t: float, flat: np.ndarray, end: float, stride: float) -> scipy.integrate.OdeSolver:
         method, (rtol, atol) = METHODS[self.method], (self.level.rtol, self.level.atol)
         more: dict = {"jac": self._jacobian} if method == "Radau" else {}
         if not np.isnan(stride):
