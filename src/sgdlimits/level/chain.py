@@ -233,9 +233,7 @@ class FrameChain(Process):
         return Support(found.value, in_frame(*found.slope), in_frame(*found.bend))
 
 
-@chain_process.register
-def _(problem: ProjectionProblem, d: int) -> FrameChain:
-    return FrameChain(problem, d)
+chain_process.register(ProjectionProblem, FrameChain)
 
 
 def _added(x: Samples, C: Float[Array, "n b runs"]) -> tuple[Float[Array, "n n runs"], Float[Array, "r n runs"]]:

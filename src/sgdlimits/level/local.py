@@ -166,8 +166,11 @@ class LinearDiffusion(Process):
     free: tuple[int, ...] = eqx.field(static=True)
     block: int = eqx.field(static=True)
 
+    @eqx.filter_jit
     def start(self, stats: PyTree) -> Float[Array, "n runs"]:
-        return _departures(self, stats)
+        """The free coordinates relative to the point."""
+        centre, free = self.problem.vector(self.point), np.asarray(self.free)
+        return jax.vmap(lambda one: (self.problem.vector(one) - centre)[free], out_axes=-1)(stats)
 
     def draw(self, stream: Stream) -> Float[Array, "steps n runs"]:
         return stream.normal(Purpose.NOISE, len(self.free))
@@ -180,11 +183,3 @@ class LinearDiffusion(Process):
         centre = self.problem.vector(self.point)
         place = lambda x: self.problem.from_vector(centre.at[np.asarray(self.free)].add(x), self.point)
         return jax.vmap(place)(runs_first(state))
-
-
-@eqx.filter_jit
-def _departures(process: LinearDiffusion, stats: PyTree) -> Float[Array, "n runs"]:
-    """The free coordinates of runs (runs first) relative to the point."""
-    centre = process.problem.vector(process.point)
-    free = np.asarray(process.free)
-    return jax.vmap(lambda one: (process.problem.vector(one) - centre)[free], out_axes=-1)(stats)

@@ -277,7 +277,7 @@ def _observe(process: Process, observe: Observe, state: PyTree, wanted: Array) -
     def look(state: PyTree):
         stats = process.statistics(state)
         more = process.problem.over_runs(process.problem.observables, stats)
-        return stats, {"risk": process.risk(state, stats), **more, **observe.of_runs(process.problem, stats)}
+        return stats, {"risk": process.risk(state, stats), **more, **observe.of_runs(stats)}
 
     return in_groups(look, process.together, wanted, state)
 

@@ -11,7 +11,6 @@ from jaxtyping import Array, PyTree
 
 from sgdlimits.domain import tried
 from sgdlimits.errors import BadInput
-from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.overlaps import shown
 
 
@@ -20,7 +19,7 @@ class Observe(eqx.Module):
 
     functions: tuple[tuple[str, Callable], ...] = eqx.field(static=True, default=())
 
-    def of_runs(self, problem: Problem, stats: PyTree) -> dict[str, Array]:
+    def of_runs(self, stats: PyTree) -> dict[str, Array]:
         """The functions of each run of a batch, runs first."""
         every = lambda fn: jax.vmap(lambda one: jnp.asarray(fn(one)))
         return {name: every(fn)(shown(stats)) for name, fn in self.functions}

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import scipy
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 from numpy.polynomial.chebyshev import chebpts2
 
@@ -56,16 +56,15 @@ def _slopes(problem: Problem, corrector: bool, layout: Layout, t: Any, rows: Any
 
 
 @eqx.filter_jit
-def drift_jacobian(problem: Problem, corrector: bool, stats: PyTree, t: Float[Array, ""] | float = 0.0):
-    """The Jacobian of the drift at the statistics of one run, all of their entries in one vector."""
-    flat, rebuild = jax.flatten_util.ravel_pytree(stats)
+def _jacobians(problem: Problem, corrector: bool, t: Float[np.ndarray, ""], stats: PyTree) -> Float[Array, "runs n n"]:
+    """The Jacobian of the drift at the statistics of each run, all of their entries in one vector."""
     slope = vector_field(problem, corrector, t)
-    return jax.jacfwd(lambda y: jax.flatten_util.ravel_pytree(slope(rebuild(y)))[0])(flat)
 
+    def jacobian(one: PyTree):
+        flat, rebuild = ravel_pytree(one)
+        return jax.jacfwd(lambda y: ravel_pytree(slope(rebuild(y)))[0])(flat)
 
-@eqx.filter_jit
-def _jacobians(problem: Problem, corrector: bool, t: Any, stats: PyTree):
-    return problem.over_runs(lambda one: drift_jacobian(problem, corrector, one, t), stats)
+    return problem.over_runs(jacobian, stats)
 
 
 def _memories(problem: Problem, until: Condition, layout: Layout, rows: Any):
@@ -83,7 +82,7 @@ def _look(problem: Problem, observe: Observe, layout: Layout, count: Any, rows: 
     def seen(y):
         stats = layout.values(y)
         shown = lambda one: {"risk": problem.risk(one), **problem.observables(one)}
-        return {**problem.over_runs(shown, stats), **observe.of_runs(problem, stats)}
+        return {**problem.over_runs(shown, stats), **observe.of_runs(stats)}
 
     empty = lambda like: jnp.zeros((len(rows), *like.shape), like.dtype)
     put = lambda i, all_seen: jax.tree.map(lambda leaf, one: leaf.at[i].set(one), all_seen, seen(rows[i]))

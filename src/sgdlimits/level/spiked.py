@@ -183,9 +183,7 @@ def _check_room(d: int) -> int:
     return check_count("d", d, at_least=2, remedy="The spike and the rest of x need a dimension each: use a larger d.")
 
 
-@chain_process.register
-def _(problem: SpikedTensor, d: int) -> SpikeChain:
-    return SpikeChain(problem, d)
+chain_process.register(SpikedTensor, SpikeChain)
 
 
 @sgd_process.register
