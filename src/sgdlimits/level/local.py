@@ -62,11 +62,8 @@ class Local(Level):
 
     name: ClassVar[str] = "local"
     point: PyTree
-    d: int | None = eqx.field(static=True)
-    dt: float | None = eqx.field(static=True)
-
-    def __init__(self, point: PyTree, d: int | None = None, dt: float | None = None) -> None:
-        self.point, self.d, self.dt = point, d, dt
+    d: int | None = eqx.field(static=True, default=None)
+    dt: float | None = eqx.field(static=True, default=None)
 
     def view(self, problem):
         return problem.limit

@@ -80,6 +80,13 @@ def block_of(d: int, inputs: int, rows: int) -> int:
     return max(1, min(16, 1024 // (d * inputs))) if runs is None else max(2, min(8, 2 * rows, 2**16 // (runs * d * inputs)))
 
 
+def drawable(d: int) -> int:
+    """d, or `BadInput` where a step's random numbers do not reach for an input."""
+    if d >= MOST_NORMALS:
+        raise BadInput(f"SGD goes up to d = {MOST_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
+    return d
+
+
 @singledispatch
 def sgd_process(problem: Problem, d: int) -> Process:
     """SGD on the weights of a problem; register one for a new kind of problem."""
@@ -118,9 +125,7 @@ class WeightProcess(Process):
         rule = problem.algorithm
         if reuse is not None and rule.inputs(problem.network.width) != rule.batch:
             raise BadInput(f"{type(rule).__name__} has noise of its own, which is not to be reused. Leave reuse out.")
-        self.d = check_dimension(d, problem.target.teachers)
-        if d >= MOST_NORMALS:
-            raise BadInput(f"SGD goes up to d = {MOST_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
+        self.d = drawable(check_dimension(d, problem.target.teachers))
         width = problem.network.width
         self.block = block_of(d, rule.inputs(width), width * len(rule.names))
 

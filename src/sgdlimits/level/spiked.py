@@ -22,9 +22,9 @@ from sgdlimits.errors import BadInput, check_count
 from sgdlimits.kernel.base import Moment
 from sgdlimits.level.chain import chain_process
 from sgdlimits.level.process import Process
-from sgdlimits.level.sgd import block_of, group_of, sgd_process
+from sgdlimits.level.sgd import block_of, drawable, group_of, sgd_process
 from sgdlimits.problem.spiked import SpikedTensor, contracted_noise
-from sgdlimits.random import MOST_NORMALS, Purpose, Stream
+from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.rows import row_products
 from sgdlimits.statistics.spike import Spike
 from sgdlimits.statistics.trees import number_array, runs_first
@@ -105,7 +105,7 @@ class EstimateProcess(Process):
     block: int = eqx.field(static=True)
 
     def __init__(self, problem: SpikedTensor, d: int) -> None:
-        self.problem, self.d = problem, _check_room(d)
+        self.problem, self.d = problem, drawable(_check_room(d))
         self.block = block_of(d, 1, 1)
 
     @property
@@ -122,11 +122,6 @@ class EstimateProcess(Process):
 
 class VectorProcess(EstimateProcess):
     """SGD on x with the noise of its gradient, made of d normal numbers a step."""
-
-    def __init__(self, problem: SpikedTensor, d: int) -> None:
-        super().__init__(problem, d)
-        if d >= MOST_NORMALS:
-            raise BadInput(f"SGD goes up to d = {MOST_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
 
     def draw(self, stream: Stream) -> Float[Array, "steps runs d"]:
         return stream.normal_rows(Purpose.INPUT, self.d)
@@ -188,4 +183,5 @@ chain_process.register(SpikedTensor, SpikeChain)
 
 @sgd_process.register
 def _(problem: SpikedTensor, d: int) -> EstimateProcess:
-    return TensorProcess(problem, d) if problem.direct else VectorProcess(problem, d)
+    process: type[EstimateProcess] = TensorProcess if problem.direct else VectorProcess
+    return process(problem, d)

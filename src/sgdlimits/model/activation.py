@@ -79,10 +79,7 @@ class Erf(Activation):
     (0.6827, 0.8427)
     """
 
-    scale: float = eqx.field(static=True)
-
-    def __init__(self, scale: float = 0.5**0.5) -> None:
-        self.scale = float(scale)
+    scale: float = eqx.field(static=True, converter=float, default=0.5**0.5)
 
     def __call__(self, fields):
         return jax.scipy.special.erf(self.scale * jnp.asarray(fields))
@@ -124,11 +121,8 @@ class PiecewiseLinear(Activation):
     (-0.2, 3.0)
     """
 
-    left: float = eqx.field(static=True)
-    right: float = eqx.field(static=True)
-
-    def __init__(self, left: float = 0.0, right: float = 1.0) -> None:
-        self.left, self.right = float(left), float(right)
+    left: float = eqx.field(static=True, converter=float, default=0.0)
+    right: float = eqx.field(static=True, converter=float, default=1.0)
 
     @property
     def smooth(self):

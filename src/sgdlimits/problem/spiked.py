@@ -54,26 +54,12 @@ class SpikedTensor(Problem):
     [1.3125, 0.0]
     """
 
-    order: int = eqx.field(static=True)
-    snr: Float[Array, ""]
-    lr: Float[Array, ""]
-    ridge: Float[Array, ""]
-    direct: bool = eqx.field(static=True)
-    name: str = eqx.field(static=True)
-
-    def __init__(
-        self,
-        order: int = 2,
-        snr: float = 1.2,
-        lr: float = 1.0,
-        ridge: float = 0.0,
-        *,
-        direct: bool = False,
-        name: str = "spiked_tensor",
-    ) -> None:
-        self.order = order
-        self.snr, self.lr, self.ridge = (number_array(value) for value in (snr, lr, ridge))
-        self.direct, self.name = bool(direct), name
+    order: int = eqx.field(static=True, default=2)
+    snr: Float[Array, ""] | float = eqx.field(converter=number_array, default=1.2)
+    lr: Float[Array, ""] | float = eqx.field(converter=number_array, default=1.0)
+    ridge: Float[Array, ""] | float = eqx.field(converter=number_array, default=0.0)
+    direct: bool = eqx.field(static=True, converter=bool, default=False, kw_only=True)
+    name: str = eqx.field(static=True, default="spiked_tensor", kw_only=True)
 
     def pulls(self, stats: Spike) -> tuple[Float[Array, "*runs"], Float[Array, "*runs"]]:
         """(inward, along): the gradient of the population loss is `inward` times x minus `along` times v."""
@@ -130,7 +116,7 @@ class SpikedTensor(Problem):
         return 2
 
     @property
-    def rate(self) -> Float[Array, ""]:
+    def rate(self) -> Float[Array, ""] | float:
         return self.lr
 
     def check(self, stats: Spike) -> None:
