@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, check_number, is_traced
+from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.expectation import Expectation
 from sgdlimits.gaussian import Rule
 from sgdlimits.model.activation import Activation
@@ -133,7 +132,8 @@ def _classifier(
     name, means, labels, snr, ridge, lr, width, activation="relu", weights=None, gram=None, batch=1, rule=None, as_inputs=False
 ) -> ProjectionProblem:
     """A network that learns the labels of classes, from random weights in both layers, of the inputs' spread if asked for."""
-    data, labels = mixture(means, weights, _variance(snr)), np.asarray(labels, float)
+    variance = 1 / (snr if is_traced(snr) else float(snr))
+    data, labels = mixture(means, weights, variance), np.asarray(labels, float)
     if labels.shape != (data.classes,) or not ((labels >= 0) & (labels <= 1)).all():
         wanted = f"{data.classes} numbers between 0 and 1, one a class"
         raise BadInput(f"labels must be {wanted}; got {labels.tolist()}. Give such.")
@@ -149,10 +149,3 @@ def _classifier(
         paper_time=1.0,
         name=name,
     )
-
-
-def _variance(snr):
-    """1/snr, where snr may be infinite."""
-    if not is_traced(snr) and snr != math.inf:
-        check_number("snr", snr, above=0)
-    return 1 / (snr if is_traced(snr) else float(snr))
