@@ -86,9 +86,9 @@ class SpikeChain(Process):
         problem, stats = self.problem.at(now.t), state.spike
         k, rate = problem.order, problem.lr / self.d
         inward, along = problem.pulls(stats)
-        columns = lambda a, b: (a * b).sum(0)
-        kept = (1 - rate * inward) * jnp.stack([state.m, state.r])
-        m, w = kept + 2 * rate * contracted_noise(k, jnp.stack([state.m, state.r]), numbers.inside, columns)
+        x = jnp.stack([state.m, state.r])
+        noise = contracted_noise(k, x, numbers.inside, lambda a, b: (a * b).sum(0))
+        m, w = (1 - rate * inward) * x + 2 * rate * noise
         outside = 4 * rate**2 * k * stats.squared_norm ** (k - 1) * numbers.outside
         return Polar(m + rate * along, jnp.sqrt(w**2 + outside))
 
@@ -157,9 +157,8 @@ class TensorProcess(EstimateProcess):
             )
 
     def draw(self, stream: Stream) -> Tickets:
-        seeds, runs = jnp.asarray(stream.seed), jnp.asarray(stream.runs)
         each = lambda leaf: jnp.broadcast_to(leaf, (stream.steps, leaf.size))
-        return Tickets(each(seeds), each(runs), stream.first + jnp.arange(stream.steps, dtype=jnp.uint64))
+        return Tickets(each(stream.seed), each(stream.runs), stream.first + jnp.arange(stream.steps, dtype=jnp.uint64))
 
     def step(self, state: Float[Array, "runs d"], numbers: Tickets, now: Moment):
         problem = self.problem.at(now.t)

@@ -142,8 +142,7 @@ def inside_and_outside(stats: Overlaps, B: Float[Array, "k k"]) -> tuple[Float[A
 
 def loading(stats: Overlaps, B: Float[Array, "k k"]) -> Loading:
     """F for statistics with any trailing axes, differentiable, and safe where Omega is singular or barely indefinite."""
-    p, k = stats.M.shape[:2]
-    batch = stats.M.shape[2:]
+    p, k, *batch = stats.M.shape
     m, S = inside_and_outside(Overlaps(stats.a, stats.M.reshape(p, k, -1), stats.Q.reshape(p, p, -1)), B)
     T = cholesky_columns(S)
     student = jnp.concatenate([m, jnp.swapaxes(T, 0, 1)], axis=1).reshape(p, k + p, *batch)
