@@ -165,12 +165,9 @@ class Solve(Journey):
     def _restore(self, state: np.ndarray) -> None:
         self.ended, self.t_end = state[:, 0].astype(int), state[:, 1].copy()
         self.t, self.method, self.steps, self.stride = state[0, 2], int(state[0, 3]), int(state[0, 4]), state[0, 5]
-        self.y, rest = np.split(state[:, 6:], [self.y.shape[1]], axis=1)
-        leaves = []
-        for like in jax.tree.leaves(self.memory):
-            numbers, rest = np.split(rest, [int(np.prod(like.shape[1:]))], axis=1)
-            leaves.append(numbers.reshape(like.shape).astype(like.dtype))
-        self.memory, self.y = jax.tree.unflatten(jax.tree.structure(self.memory), leaves), self.y.copy()
+        y, rest = np.split(state[:, 6:], [self.layout.size], axis=1)
+        memory = Layout.of(one_of(self.memory)).values(rest)
+        self.y, self.memory = y.copy(), jax.tree.map(lambda new, old: new.astype(old.dtype), memory, self.memory)
 
     def _share(self, t: float) -> float:
         begin, end = float(self.job.clock.t[0]), float(self.job.clock.t[-1])
@@ -183,12 +180,11 @@ class Solve(Journey):
             y = self._in_cone(np.stack(now))
             filled = np.concatenate([y, np.repeat(y[-1:], STATES_AT_ONCE - len(now), axis=0)])[:, _padded(len(self.y))]
             seen = {name: np.asarray(values)[:, : len(self.y)] for name, values in self.look(len(now), filled).items()}
-            leaves = jax.tree.leaves(self.layout.values(y))
+            stats = self.layout.values(y)
             for i in range(len(now)):
                 self.saved += 1
-                stats = jax.tree.unflatten(self.layout.tree, [leaf[i] for leaf in leaves])
                 observed = {name: values[i] for name, values in seen.items()}
-                yield Tick(self._share(self.job.clock.t[self.saved - 1]), stats, observed)
+                yield Tick(self._share(self.job.clock.t[self.saved - 1]), one_of(stats, i), observed)
 
     def _in_cone(self, y: np.ndarray) -> np.ndarray:
         """What is shown are statistics that weights can have, however the solver's errors fall; it goes on from its own."""
