@@ -95,7 +95,7 @@ class Leaping(Stepping):
     def follow(self, starts, job, state=None):
         gaps = np.diff(job.clock.t)
         counts = np.ones(gaps.size, np.int64) if job.until is None else np.ceil(gaps / self.dt - 1e-9).astype(np.int64)
-        segments = Segments.between(job.clock.t, counts)
+        segments = Segments(counts, gaps / counts, job.clock.t[:-1], np.zeros(gaps.size))
         return March(self._process(segments.sizes, 1 if job.until is None else 16), starts, job, segments, state)
 
     def _process(self, sizes: np.ndarray, block: int) -> LinearDiffusion:

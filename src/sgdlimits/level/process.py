@@ -117,12 +117,6 @@ class Segments(NamedTuple):
     rests: np.ndarray
 
     @classmethod
-    def between(cls, times: np.ndarray, counts: np.ndarray) -> Segments:
-        """Equal steps that end at each time."""
-        gaps = np.diff(times)
-        return cls(counts, gaps / counts, times[:-1], np.zeros(gaps.size))
-
-    @classmethod
     def on_grid(cls, times: np.ndarray, size: float) -> Segments:
         """Steps of one size from t = 0 on, whatever the times."""
         steps = np.floor(times / size + 1e-9)
