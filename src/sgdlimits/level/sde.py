@@ -132,11 +132,8 @@ def diffusion_process(problem: Problem, d: int, samples: int | None, first: PyTr
 class Diffusion(Process):
     """Weak steps of a diffusion, on statistics with the runs last."""
 
+    small: ClassVar[bool] = True
     d: eqx.AbstractVar[Float[Array, ""]]
-
-    @property
-    def small(self):
-        return True
 
     def start(self, stats: PyTree) -> PyTree:
         return runs_last(stats)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import equinox as eqx
 import jax
@@ -69,6 +69,7 @@ class CommitteeReadout(Readout):
 class QuadraticReadout(Readout):
     r"""A quadratic form, :math:`\lambda^{*\top} R \lambda^*`."""
 
+    smooth: ClassVar[bool] = True
     R: Float[Array, "k k"] = eqx.field(converter=number_array)
 
     if TYPE_CHECKING:  # what the converters take
@@ -78,10 +79,6 @@ class QuadraticReadout(Readout):
     def __call__(self, fixed, c=0):
         R = self.R.reshape(*self.R.shape, *(1 for _ in fixed.shape[1:]))
         return (fixed[:, None] * R * fixed[None]).sum((0, 1))
-
-    @property
-    def smooth(self):
-        return True
 
     def quadratic(self, teachers):
         return (self.R + self.R.T) / 2
@@ -106,6 +103,7 @@ class ClassLabels(Readout):
     [1.0, 0.0, 0.0]
     """
 
+    smooth: ClassVar[bool] = True
     labels: Float[Array, " classes"]
 
     def __init__(self, labels) -> None:
@@ -113,10 +111,6 @@ class ClassLabels(Readout):
 
     def __call__(self, fixed, c=0):
         return jnp.broadcast_to(jnp.asarray(self.labels)[c], fixed.shape[1:])
-
-    @property
-    def smooth(self):
-        return True
 
 
 @checked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import reduce
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -54,6 +55,7 @@ class SpikedTensor(Problem):
     [1.3125, 0.0]
     """
 
+    size: ClassVar[int] = 2
     order: int = eqx.field(static=True, default=2)
     snr: Float[Array, ""] | float = eqx.field(converter=number_array, default=1.2)
     lr: Float[Array, ""] | float = eqx.field(converter=number_array, default=1.0)
@@ -110,10 +112,6 @@ class SpikedTensor(Problem):
         letters = {"order": "k", "snr": r"\lambda", "lr": r"\gamma", **({"ridge": r"\alpha"} if penalty[0] else {})}
         known = lambda value: None if is_traced(value) else float(value)
         return Equations(ode, where, tuple((word, letter, known(getattr(self, word))) for word, letter in letters.items()))
-
-    @property
-    def size(self) -> int:
-        return 2
 
     @property
     def rate(self) -> Float[Array, ""] | float:
