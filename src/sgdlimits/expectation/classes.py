@@ -211,6 +211,10 @@ class AtMeans(ClassRule):
     def sharp(self):
         return AtMeans(smoothing=None)
 
+    def support(self, model, a, S, closed=False):
+        """The risk itself is closed."""
+        return network_support(self, model, a, S)
+
     def moments(self, model, stats):
         inputs, unit = at_means(model, stats.M), model.network.activation
         G, second = inputs.gradient(model, stats.a)

@@ -23,6 +23,8 @@ that changed its sign, and zero elsewhere. In a class let :math:`S_i` have lengt
 
 The largest ratio of these to :math:`(t - 1)^2 + q^2` is :math:`\frac12(A + \sqrt{A^2 + C^2})` for t > 0. For t < 0 it is not
 larger, or it is :math:`(U^2 + C^2)/4U`. In general the ratio has the factor :math:`\sigma/|S_i|`.
+Where :math:`\sigma = 0`, a field :math:`\lambda` of a class that changes its sign is, by its change :math:`\Delta`, at most
+:math:`|\Delta| - |\lambda| \le \Delta^2/4|\lambda|`, and what is outside the span of the means changes nothing.
 The cross-entropy of a class with the label y has :math:`-y \le l' \le 1 - y`, of which one side lowers the risk: that of the
 sign of :math:`a_i(\beta - \alpha)`.
 
@@ -44,6 +46,9 @@ from sgdlimits.model.loss import CrossEntropy
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import ClassLabels
 from sgdlimits.statistics.overlaps import Overlaps
+
+SMALL = 1e-8
+"""Fields count as so large; a change that is wrong by that is within what bounds leave to rounding."""
 
 
 class Support(NamedTuple):
@@ -93,7 +98,8 @@ def mean_support(model: Model, a: Float[Array, " p"], S: Float[Array, "p n"]) ->
 
 def _of_network(model: Model, value: Array, slope: PyTree, both: Array, rows: Float[Array, " p"]) -> Support:
     """With bends that are those of both layers together, and of each row of the first."""
-    bend = jnp.full_like(slope[0], both), jnp.broadcast_to((both + rows)[:, None], slope[1].shape)
+    acts = np.arange(slope[1].shape[1]) < model.teachers if model.data.on_means else True
+    bend = jnp.full_like(slope[0], both), jnp.broadcast_to(jnp.where(acts, (both + rows)[:, None], 0.0), slope[1].shape)
     return Support(value, slope, jax.tree.map(lambda leaf: abs(cast(Any, model.network).factor) * leaf, bend))
 
 
@@ -110,6 +116,9 @@ def _lowers(model: Model, a: Float[Array, " p"], below: Float[Array, " classes"]
 def _turned(model: Model, S: Float[Array, "p n"]) -> Float[Array, "p classes"]:
     """The largest mean of what each unit bends in each class, over the square of its change."""
     unit, sigma, centres = cast(Any, model.network).activation, model.data.sigma, _centres(model)
+    if model.data.on_means:
+        fields = jnp.maximum(jnp.abs(S[:, : len(centres)] @ centres), SMALL)
+        return abs(unit.right - unit.left) * (centres**2).sum(0) / (4 * fields)
     length = sigma * jnp.linalg.norm(S, axis=1)[:, None]
     m = S[:, : len(centres)] @ centres / length
     across = 1 + ((centres / sigma) ** 2).sum(0) - m**2

@@ -12,7 +12,6 @@ import numpy as np
 from sgdlimits.kernel import cache
 from sgdlimits.kernel.base import Carry, Ending, Span, Steps
 from sgdlimits.kernel.lanes import Arrays, Code, Form, Unrolled
-from sgdlimits.kernel.program import Untranslated
 
 BLOCK = 64
 """Threads that are started together."""
@@ -61,9 +60,7 @@ class Cuda(Unrolled):
 def _code(form: Form, capability: str) -> Code:
     from sgdlimits.kernel import llvm, ptx
 
-    gpu, replica = ptx.GPU(capability), form.replica()
-    if replica.guarded is not None:
-        raise Untranslated("a condition that the host is asked for")
+    gpu, replica = ptx.GPU(capability), form.replica(asks=False)
     text = ptx.text_of(replica, gpu)
     module = cache.loaded((text, gpu.key), lambda: gpu.assembly(text).encode(), _load)
     return Code(module.get_function(llvm.NAME), module, ptx.WARP, replica.numbers, replica.length)

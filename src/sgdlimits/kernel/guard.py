@@ -1,4 +1,4 @@
-"""Conditions that are too large for a flat program: the host is asked, where a bound does not rule out that a run stops.
+"""Conditions that are dear, or too large for a flat program: the host is asked where no bound rules out that a run stops.
 
 A bound is a sum of quadratic functions of the numbers of a state, one row a run: a constant, then for each number x that moves
 the coefficient of x, then that of -x^2. It holds in every state, so that rows stay good from one call to the next.

@@ -229,10 +229,10 @@ class Form:
     def __hash__(self) -> int:
         return hash(self.key)
 
-    def replica(self) -> Replica:
-        """The program."""
+    def replica(self, asks: bool) -> Replica:
+        """The program, of code that asks the host or not."""
         try:
-            return replica_of(self.numbers, self.state, self.memory, self.zero, self.single)
+            return replica_of(self.numbers, self.state, self.memory, self.zero, self.single, asks)
         except IndexError:
             raise Untranslated("a large array") from None
         except (AttributeError, KeyError, TypeError, ValueError) as reason:  # a form of a primitive that no rule has met
@@ -256,7 +256,7 @@ def _compiled(form: Form) -> bytes:
     """A line that says what there is to know of a program, and its code, which other forms may have as well."""
     from sgdlimits.kernel import llvm
 
-    machine, replica = _machine(), form.replica()
+    machine, replica = _machine(), form.replica(asks=True)
     text = llvm.text_of(replica, machine)
     moved = None if replica.guarded is None else replica.moved
     about = llvm.width_of(replica, machine), replica.numbers, replica.length, moved

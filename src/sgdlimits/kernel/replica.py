@@ -46,10 +46,10 @@ class Replica(NamedTuple):
     """A flat program of one step, and which of its numbers are what.
 
     `state` are the numbers before the step and `after` those behind it; `memory` is what the condition remembers, and `stops`
-    whether the run ends after the step. Where that is dear, `near` is there in its place, and where it is too large, the state
-    is `guarded` (see `sgdlimits.kernel.guard`): by a bound whose value and row in the state before a step are these, or by none
-    that is closed. Inputs have names: ("number", i), ("state", i), ("memory", i), "run", "seed", "seed_high", "step", "t",
-    "size", "radius".
+    whether the run ends after the step. Where that is dear, `near` is there in its place, and where a bound is cheaper, or the
+    condition too large, the state is `guarded` (see `sgdlimits.kernel.guard`): by a bound whose value and row in the state
+    before a step are these, or by none that is closed. Inputs have names: ("number", i), ("state", i), ("memory", i), "run",
+    "seed", "seed_high", "step", "t", "size", "radius".
     """
 
     program: Program
@@ -120,8 +120,13 @@ class Numbers(NamedTuple):
         return self.tree, self.others, tuple(array.shape for array in self.arrays), plain
 
 
-def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray, single: bool = False) -> Replica:
-    """The program of a process and its condition, for states and memories like these of one run (shapes without runs)."""
+def replica_of(
+    numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray, single: bool = False, asks: bool = True
+) -> Replica:
+    """The program of a process and its condition, for states and memories like these of one run (shapes without runs).
+
+    Code that `asks` the host may have a bound in place of a condition.
+    """
     step, stops, like = _traced(numbers, state, memory, single)
     if about(step) > FAR * MOST_NODES:
         raise Untranslated(f"more than {MOST_NODES} operations")
@@ -140,13 +145,15 @@ def replica_of(numbers: Numbers, state: PyTree, memory: PyTree, zero: np.ndarray
             break
         zero = zero & ~wrong
     stop, near, guarded = None, None, None
-    if stops is not None:
+    if stops is not None and asks:
+        guarded = _guarded(walk, numbers, like, [*arrays, *shaped, *remembered], np.flatnonzero(now != flat))
+    if stops is not None and guarded is None:
         try:
             stop = _place(walk, stops, like, [*arrays, *after, *remembered])
         except Untranslated:
-            guarded = _guarded(walk, numbers, like, [*arrays, *shaped, *remembered], np.flatnonzero(now != flat))
-            if guarded is None:
+            if not asks or jax.eval_shape(partial(_bound, numbers, False), *like) is None:
                 raise
+            guarded = ()
     if stops is not None and stop is not None:
         needed = program.order(flat.tolist())
         if len(program.order([stop], set(needed))) > DEAR * len(needed):
@@ -169,20 +176,23 @@ def _place(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarr
     return int(walk.call(asked, places)[0])
 
 
+def _bound(numbers: Numbers, closed: bool, arrays: list, state: PyTree, memory: PyTree) -> Any:
+    """A bound that rules a condition out, where one is known."""
+    process, until = numbers.values(arrays)
+    return until.guard(process, state, memory, closed)
+
+
 def _guarded(walk: Flattening, numbers: Numbers, like: tuple, places: list[np.ndarray], moved: np.ndarray) -> tuple | None:
-    """The value and the row of a closed bound that rules a condition out; none where only others are known, or None."""
+    """The value and the row of a closed bound; None where there is none, or it is not translated."""
 
-    def guard(closed, arrays, state, memory):
-        process, until = numbers.values(arrays)
-        bound = until.guard(process, state, memory, closed)
-        return bound and row_of(bound, state, moved.tolist())
+    def row(arrays, state, memory):
+        found = _bound(numbers, True, arrays, state, memory)
+        return found and row_of(found, state, moved.tolist())
 
-    known = jax.eval_shape(partial(guard, False), *like) is not None
     try:
-        row = tuple(int(place) for place in walk.call(jax.make_jaxpr(partial(guard, True))(*like), places))
+        return tuple(int(place) for place in walk.call(jax.make_jaxpr(row)(*like), places)) or None
     except Untranslated:
-        row = ()
-    return row if row or known else None
+        return None
 
 
 def _keys(program: Program) -> list[np.ndarray]:

@@ -27,6 +27,7 @@ PROBLEMS = {
         activation=PiecewiseLinear(1.0, 0.2),
         gram=[[1, 0.5], [0.5, 1]],
     ),
+    "classes without noise": lambda: sl.presets.xor_mixture(snr=np.inf),
     "four units": lambda: sl.presets.xor_mixture(snr=1000.0),
     "tanh": lambda: sl.presets.committee(3, 2, "tanh", noise=0.1),
     "softplus": lambda: sl.presets.committee(2, 1, jax.nn.softplus),
@@ -114,6 +115,19 @@ def test_what_a_unit_bends_is_within_its_largest_and_comes_near_it():
             bends = mean(b * new[:, 0], sigma * np.linalg.norm(new, axis=1)) - new @ slope
             share = bends / (changes**2).sum(1) / most[0, c]
             assert 0.3 < share.max() <= 1
+
+
+def test_what_a_unit_bends_without_noise_is_within_its_largest_which_is_reached():
+    """Where a field becomes its opposite by the shortest way."""
+    rng, problem = np.random.default_rng(0), sl.presets.xor_mixture(snr=np.inf, width=1)
+    centres, unit = np.asarray(problem.model.data.means), rng.normal(size=4)
+    most = np.asarray(_turned(problem.model, unit[None]))[0]
+    for c, centre in enumerate(np.pad(centres, ((0, 0), (0, 2)))):
+        field = unit @ centre
+        changes = np.vstack([-2 * field * centre / (centre @ centre), 3 * rng.normal(size=(10_000, 4))])
+        bends = np.maximum(field + changes @ centre, 0) - max(field, 0) - (field > 0) * changes @ centre
+        share = bends / (changes**2).sum(1) / most[c]
+        np.testing.assert_allclose([share[0], share.max()], 1.0)
 
 
 def test_there_is_none_where_nothing_is_bounded_or_a_grid_is_coarse():

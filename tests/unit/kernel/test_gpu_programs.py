@@ -52,7 +52,7 @@ class OneByOne(Lanes):
 
     @staticmethod
     def compiled(form):
-        machine, replica = lanes._machine(), form.replica()
+        machine, replica = lanes._machine(), form.replica(asks=False)
         owner, address = machine.load(machine.object_code(str(Alone(replica, machine).module)))
         return Code(
             ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 8)(address), owner, 1, replica.numbers, len(replica.program.nodes)
@@ -131,7 +131,7 @@ def test_ptx_is_one_kernel_of_eight_pointers_that_calls_nothing_else(name, tmp_p
     problem, until = PROCESSES[name]()
     process, carry, _ = bound(problem, until=until)
     gpu = ptx.GPU("90")
-    text = gpu.assembly(ptx.text_of(Lanes(process, until, carry).form.replica(), gpu))
+    text = gpu.assembly(ptx.text_of(Lanes(process, until, carry).form.replica(asks=False), gpu))
     (entry,) = re.findall(r"\.visible \.entry (\w+)\((.*?)\)", text, re.S)
     assert entry[0] == "advance"
     assert len(re.findall(r"\.param \.u64", entry[1])) == 8

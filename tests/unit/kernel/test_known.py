@@ -21,7 +21,7 @@ from sgdlimits.kernel import lanes
 from sgdlimits.kernel.known import name_of
 traced = []
 replica = lanes.Form.replica
-lanes.Form.replica = lambda self: traced.append(1) or replica(self)
+lanes.Form.replica = lambda self, asks: traced.append(1) or replica(self, asks)
 erf, noise = sl.presets.committee(2, 2, "erf", lr=0.5), sl.presets.phase_retrieval(lr=0.1, noise={noise})
 until = sl.exits(0.5)
 data = sl.simulate(noise, sl.Chain(50), sl.RandomInit(50), t_max=1, runs=2, until=until, progress=False)
