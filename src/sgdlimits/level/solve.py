@@ -180,11 +180,12 @@ class Solve(Journey):
             y = self._in_cone(np.stack(now))
             filled = np.concatenate([y, np.repeat(y[-1:], STATES_AT_ONCE - len(now), axis=0)])[:, _padded(len(self.y))]
             seen = {name: np.asarray(values)[:, : len(self.y)] for name, values in self.look(len(now), filled).items()}
-            stats = self.layout.values(y)
+            leaves, tree = jax.tree.flatten(self.layout.values(y))
             for i in range(len(now)):
                 self.saved += 1
+                stats = jax.tree.unflatten(tree, [leaf[i] for leaf in leaves])
                 observed = {name: values[i] for name, values in seen.items()}
-                yield Tick(self._share(self.job.clock.t[self.saved - 1]), one_of(stats, i), observed)
+                yield Tick(self._share(self.job.clock.t[self.saved - 1]), stats, observed)
 
     def _in_cone(self, y: np.ndarray) -> np.ndarray:
         """What is shown are statistics that weights can have, however the solver's errors fall; it goes on from its own."""
@@ -234,12 +235,13 @@ class Solve(Journey):
         inside = [] if dense is None else self._path(dense, low, high, times[times < high], HALVINGS)
         stops = self._stop(hits, dense, low, high) if hits.any() else None
         states = np.repeat(self.y[None], times.size, axis=0)
-        for i, there in enumerate([*inside, solver.y][: times.size]):
-            if stops is not None:
-                self._leave(stops, times[i])
-                states[i] = self.y
+        there = np.reshape([*inside, solver.y][: times.size], (times.size, active.size, self.y.shape[1]))
+        if stops is None:
+            states[:, active] = there
+        for i in range(times.size if stops is not None else 0):
+            self._leave(stops, times[i])
             on = self.ended[active] == 0
-            states[i, active[on]] = there.reshape(active.size, -1)[on]
+            states[i], states[i, active[on]] = self.y, there[i, on]
         self.waiting.extend(states)
         self._leave(stops, high)
 
