@@ -1,8 +1,8 @@
 """One unit on the sphere (phase retrieval, p = k = 1): the kernels beside what people write by hand, in one run.
 
 NumPy's loop in R^d, the same in JAX, PyTorch's where it is installed, and a kernel in C++ (`sphere.cpp`) where there is a
-compiler. CPU time of one core, in turns, the best of several windows. Also how the cost of a chain's step grows with p, k and
-the number of runs, and with d, as exponents fitted to a ladder of each.
+compiler; then more units, beside another one (`units.cpp`). CPU time of one core, in turns, the best of several windows. And
+how the cost of a chain's step grows with p, k and the number of runs, and with d, as exponents fitted to a ladder of each.
 
     python benchmarks/by_hand.py --json by_hand.json
 """
@@ -19,9 +19,10 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from kernels import cpu, measure
+from kernels import cases, cpu, measure
 
 D, LR, RUNS = 3000, 1 / 12, 256
 
@@ -83,14 +84,22 @@ def torch_loop(d: int) -> Callable[[int], int] | None:
     return go
 
 
-def compiled_by_hand(folder: str) -> Callable[[int], int] | None:
+def library(name: str, *more: str) -> Any:
+    """The function of a file in C++, compiled in a folder that is gone once it is loaded; None where there is no compiler."""
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         return None
-    library = Path(folder) / "sphere.so"
     flags = ["-O3", "-march=native", "-ffast-math", "-fopenmp-simd", "-mprefer-vector-width=512", "-shared", "-fPIC"]
-    subprocess.run([compiler, *flags, Path(__file__).with_name("sphere.cpp"), "-o", library, "-lm"], check=True)
-    call = ctypes.CDLL(str(library)).advance
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "made.so"
+        subprocess.run([compiler, *flags, *more, Path(__file__).with_name(name), "-o", made, "-lm"], check=True)
+        return ctypes.CDLL(str(made)).advance
+
+
+def sphere_by_hand() -> Callable[[int], int] | None:
+    call = library("sphere.cpp")
+    if call is None:
+        return None
     call.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_double, ctypes.c_double, ctypes.c_uint32]
     state = np.random.default_rng(0).normal(size=RUNS) / np.sqrt(D)
 
@@ -99,6 +108,34 @@ def compiled_by_hand(folder: str) -> Callable[[int], int] | None:
         return RUNS * steps
 
     return go
+
+
+def units_by_hand(problem: Any, d: int, runs: int = RUNS) -> tuple[Callable[[int], int], Callable[[], tuple]] | None:
+    """Steps of error functions, or of squares on the sphere, and a function that gives M and Q."""
+    import sgdlimits as sl
+    from sgdlimits.kernel.elementary import _fitted, _scaled_erfc
+
+    p, k, squares = problem.network.width, problem.target.teachers, problem.algorithm.sphere
+    call = library("units.cpp", f"-DP={p}", f"-DK={k}", *["-DSQUARES"] * squares)
+    if call is None:
+        return None
+    call.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 2, *[ctypes.c_double] * 3, ctypes.c_uint32, ctypes.c_void_p]
+    start, low = sl.RandomInit(d).sample(problem, runs=runs), np.tril_indices(p)
+    M, Q = np.asarray(start.M), np.asarray(start.Q)
+    factor = np.linalg.cholesky(Q - M @ M.swapaxes(1, 2))[:, low[0], low[1]]
+    states = np.concatenate([M.reshape(runs, -1), factor], axis=1).reshape(runs // 16, 16, -1).swapaxes(1, 2).copy()
+    tail, (lr, noise) = np.array(_fitted(_scaled_erfc, 0.25, 1.0, 18)), map(float, (problem.algorithm.lr, problem.target.noise))
+
+    def go(steps: int) -> int:
+        call(states.ctypes.data, runs // 16, steps, d, lr, noise, 0, tail.ctypes.data)
+        return runs * steps
+
+    def overlaps() -> tuple[np.ndarray, np.ndarray]:
+        rows, T = states.swapaxes(1, 2).reshape(runs, -1), np.zeros((runs, p, p))
+        M, T[:, low[0], low[1]] = rows[:, : p * k].reshape(runs, p, k), rows[:, p * k :]
+        return M, M @ M.swapaxes(1, 2) + T @ T.swapaxes(1, 2)
+
+    return go, overlaps
 
 
 def rates(loops: dict[str, Callable[[int], int]], window: float, turns: int) -> dict[str, float]:
@@ -137,16 +174,21 @@ def main() -> None:
     import sgdlimits as sl
 
     problem = sl.presets.phase_retrieval(1, lr=LR)
-    with tempfile.TemporaryDirectory() as folder:
-        loops = {"NumPy, R^d": numpy_loop(D), "NumPy, R^1000000": numpy_loop(10**6), "JAX, R^d": jax_loop(D)}
-        loops |= {"PyTorch, R^d": torch_loop(D), "C++": compiled_by_hand(folder)}
-        best = rates({name: go for name, go in loops.items() if go is not None}, window, turns)
+    loops = {"NumPy, R^d": numpy_loop(D), "NumPy, R^1000000": numpy_loop(10**6), "JAX, R^d": jax_loop(D)}
+    loops |= {"PyTorch, R^d": torch_loop(D), "C++": sphere_by_hand()}
+    best = rates({name: go for name, go in loops.items() if go is not None}, window, turns)
     kernels = measure(problem, D, RUNS, window, turns, ("xla", "lanes", "lanes:f32"))
     best |= {name: row["M steps/s"] for name, row in kernels.items() if "until" not in name}
     print(f"one unit on the sphere, d = {D}: M replica-steps a second and core")
     for name, rate in sorted(best.items(), key=lambda row: row[1]):
         print(f"{name:20}{rate:12.4g}{rate / best['NumPy, R^d']:12.4g} times NumPy in R^{D}")
-    figures = {"machine": platform.processor() or platform.machine(), "M steps/s": best, "cost": {}}
+    figures = {"machine": platform.processor() or platform.machine(), "M steps/s": best, "cost": {}, "units": {}}
+    for name in ("p = 5", "p = 8, k = 4, erf", "p = 20"):
+        case, d = cases()[name][:2]
+        made, found = units_by_hand(case, d), measure(case, d, RUNS, window, turns, ("lanes", "lanes:f32"))
+        row = {kernel: each["M steps/s"] for kernel, each in found.items() if "until" not in kernel}
+        figures["units"][name] = row | ({} if made is None else rates({"C++": made[0]}, window, turns))
+        print(f"{name:20}" + "".join(f"{kernel:>12}{rate:9.3g}" for kernel, rate in figures["units"][name].items()), flush=True)
     print("\nmicroseconds of a chain's step in lanes, and the exponent of the last three")
     for letter, ladder in ladders().items():
         cost = {n: 1 / measure(*case, RUNS, window, turns, ("lanes",))["lanes"]["M steps/s"] for n, case in ladder.items()}
