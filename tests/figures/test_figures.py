@@ -22,7 +22,7 @@ TINY = {
     "effective-1": dict(d=40, end=2.0, shown=4, runs=4),
     "effective-2": dict(d=40, runs=4, end=2.0, ring_runs=4, ring_end=2.0),
     "effective-3": dict(d=40, runs=4, end=2.0, ring_runs=4, ring_end=2.0),
-    "effective-ridge": dict(snr=(100.0, 50.0), shares=(0.5, 0.8), chain=(40, 2.0, 4)),
+    "effective-ridge": dict(snr=(100.0,), shares=(0.5, 0.8), chain=(40, 2.0, 4)),
     "mean-field": dict(widths=(2, 4), ratios=(1.0, 10.0, 100.0), times=30),
     "mediocrity-1-left": dict(d=40, t_max=30.0, sgd=4, sde=4, chain=4),
     "mediocrity-1-right": dict(dimensions=(32, 40), widths={1: (4, 4, 1.0), 2: (4, 4, 1.0)}),

@@ -239,9 +239,9 @@ class Descent(Algorithm):
         return student.unit() if self.sphere else student
 
 
-def of_base(name: str) -> Any:
+def of_base(name: str, doc: str | None = None) -> Any:
     """What a wrapper has as its base has it."""
-    return property(lambda wrapper: getattr(wrapper.base, name))
+    return property(lambda wrapper: getattr(wrapper.base, name), doc=doc)
 
 
 class Wrapper(Algorithm):
@@ -253,8 +253,8 @@ class Wrapper(Algorithm):
     sphere = of_base("sphere")
     trains_second = of_base("trains_second")
     trained_scalars = of_base("trained_scalars")
-    memory = of_base("memory")
-    numbers = of_base("numbers")
+    memory = of_base("memory", "What is remembered beside the students, and how it begins.")
+    numbers = of_base("numbers", "Numbers that are remembered, and what they begin at.")
     uses_noise = of_base("uses_noise")
     timed = of_base("timed")
     reuses = of_base("reuses")

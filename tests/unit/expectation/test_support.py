@@ -34,8 +34,8 @@ PROBLEMS = {
 }
 
 
-KINDS = {"four units": (True,), "tanh": (False,), "softplus": (False,)}
-"""Whether its support is closed; the others have both."""
+KINDS = {"four units": (True,), "classes without noise": (True,), "tanh": (False,), "softplus": (False,)}
+"""Whether its support is closed; the others have both, and they differ."""
 
 
 @eqx.filter_jit

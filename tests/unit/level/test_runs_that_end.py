@@ -136,8 +136,10 @@ def test_a_time_that_rounds_to_the_start_is_saved_as_the_start():
     assert data.t.values.tolist() == [0.0, 1.0]
 
 
-@pytest.mark.parametrize("level", [sl.Chain(60), sl.SGD(60)], ids=lambda level: level.name)
-@pytest.mark.parametrize("preset", ["phase_retrieval", "binary_mixture"])
+CASES = [(sl.Chain(60), "phase_retrieval"), (sl.Chain(60), "binary_mixture"), (sl.SGD(60), "phase_retrieval")]
+
+
+@pytest.mark.parametrize(("level", "preset"), CASES, ids=["chain", "mixture", "sgd"])
 def test_a_risk_that_is_known_is_that_from_which_runs_set_out(level, preset):
     """Chains of squares show a risk of their factor; conditions look at that of the statistics, which all others show."""
     problem, until, start = getattr(sl.presets, preset)(), sl.exits(0.5), sl.RandomInit(60)
