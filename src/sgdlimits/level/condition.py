@@ -91,7 +91,7 @@ class Exits(Condition):
     threshold: Float[Array, ""] | float = eqx.field(converter=lambda threshold: check_threshold(threshold))
 
     def begin(self, problem, stats):
-        return exit_risk(problem.risk(stats), problem.floor, self.threshold)
+        return self.set_out(problem, stats, None)[0]
 
     def set_out(self, problem, stats, risk):
         risk = problem.risk(stats) if risk is None else risk
