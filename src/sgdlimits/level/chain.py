@@ -94,8 +94,8 @@ class FrameChain(Process):
               TT^\top \leftarrow (AT + Ch^\top)(AT + Ch^\top)^\top + CWC^\top ,
 
     where W is the Gram matrix of the rests, a Wishart matrix. The new T is the triangular factor of
-    :math:`[AT + Ch^\top, K]`, :math:`KK^\top = CWC^\top`, without forming Q: `_move_by_one` for one input where A is lower
-    triangular, `_move_by_many` otherwise.
+    :math:`[AT + Ch^\top, K]`, :math:`KK^\top = CWC^\top`, without forming Q: by rotations for one input where A is lower
+    triangular, by Gram-Schmidt otherwise.
     """
 
     problem: ProjectionProblem
@@ -166,7 +166,7 @@ class FrameChain(Process):
     def step(self, state: Frame, x: Samples, now: Moment) -> Frame:
         problem = self.problem.at(now.t)
         rule, names, per = problem.algorithm, state.names, 1 / self.d
-        turned = _rotate(state.T, x.along[:, 0], x.outside[0]) if self._inputs == 1 else None
+        turned = _rotate(state.T, x.along[:, 0], x.outside[0]) if self._inputs == 1 < self._directions else None
         along = _contract(state.T[:, :, None], x.along[:, None]) if turned is None else turned.Th[:, None]
         fields = (state.m[:, :, None] * x.inside[None]).sum(1) + along
         fixed = (self.frame[:, :, None, None] * x.inside[None]).sum(1)
@@ -183,6 +183,8 @@ class FrameChain(Process):
         m = combined(found, state.m) + (C[:, None] * x.inside[None]).sum(2)
         if self.free is not None:  # T has the coordinates in all of the room, and nothing is outside
             T = combined(found, state.T, axis=1) + _added(x, C)[0]
+        elif self._inputs == self._directions == 1:  # T is a length
+            T = jnp.sqrt((combined(found, state.T, axis=1) + C * x.along) ** 2 + C**2 * x.outside)
         elif turned is not None and is_lower(found):
             length, some = jnp.sqrt(turned.rest), turned.rest > 0
             inverse = jnp.where(some, 1 / jnp.where(some, length, 1.0), 0.0)
@@ -191,11 +193,9 @@ class FrameChain(Process):
             along, outside = _added(x, C)
             T = _triangular(jnp.concatenate([combined(found, state.T, axis=1) + along, outside]))
         if any(move.unit for move in found):
-            held = np.repeat([float(move.unit) for move in found], problem.network.width)[:, None]
-            change = held * ((m**2).sum(1) + _contract(T, T) - 1)
-            root = jnp.sqrt(1 + change)
-            shrink = -change / (root * (1 + root))
-            m, T = m + m * shrink[:, None], T + T * shrink[None]
+            held = np.repeat([move.unit for move in found], problem.network.width)[:, None]
+            inverse = jnp.where(held, lax.rsqrt((m**2).sum(1) + _contract(T, T)), 1.0)
+            m, T = m * inverse[:, None], T * inverse[None]
         scalars = {**{move.name: move.scalars for move in found}, **numbers}
         return Frame(updated(state.a, scalars[STUDENT]), m, T, {name: scalars[name] for name in state.kept}, names)
 
