@@ -1,9 +1,10 @@
-"""How JAX is set up, before the first array is made: double precision, and a folder for what it compiles.
+"""How JAX is set up, before the first array is made: double precision, calls at once, and a folder for what it compiles.
 
 Overlaps leave a saddle from 1/sqrt(d) by many steps of size 1/d, whose sum single precision would bias at large d. What is
 compiled is kept in the user's cache folder, so that the next process starts sooner; the environment variable SGDLIMITS_CACHE
 names another folder or turns that off ("off"), and a folder chosen for JAX itself is left alone. Entries of either are written
-whole, and again where one cannot be read. The subpackages that use JAX import this module first.
+whole, and again where one cannot be read. A processor computes in the thread that asks: handing a call to another one and
+waiting for it takes five times as long as many calls here do. The subpackages that use JAX import this module first.
 """
 
 import os
@@ -87,5 +88,8 @@ def _prune(folder: Path) -> None:
 
 
 jax.config.update("jax_enable_x64", True)
+if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
+    with suppress(AttributeError):  # a version of JAX without it
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
 keep_compiled()
 write_whole_entries()
