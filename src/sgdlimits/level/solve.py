@@ -38,7 +38,7 @@ MOST_DEFECT = 8.0
 """How far, in tolerances, the slope of the solver's polynomials may be off over half a step."""
 HALVINGS = 6
 """How often a step is halved at most for better polynomials."""
-STATES_AT_ONCE = 32
+STATES_AT_ONCE = 64
 WAIT_SECONDS = 0.1
 """How long a state waits for others that are looked at with it."""
 BETWEEN_STEPS = 10
@@ -232,10 +232,12 @@ class Solve(Journey):
         times, high = self.job.clock.t[self.saved + len(self.waiting) :], solver.t
         times = times[times <= high]
         dense = solver.dense_output() if hits.any() or (times < high).any() else None
-        inside = [] if dense is None else self._path(dense, low, high, times[times < high], HALVINGS)
+        inside = self._path(dense, low, high, times[times < high], HALVINGS)
         stops = self._stop(hits, dense, low, high) if hits.any() else None
+        there = np.concatenate([inside, solver.y[None]])[: times.size].reshape(-1, active.size, self.y.shape[1])
+        if stops is None and active.size == len(self.y):
+            return self.waiting.extend(there)
         states = np.repeat(self.y[None], times.size, axis=0)
-        there = np.reshape([*inside, solver.y][: times.size], (times.size, active.size, self.y.shape[1]))
         if stops is None:
             states[:, active] = there
         for i in range(times.size if stops is not None else 0):
@@ -251,14 +253,14 @@ class Solve(Journey):
         defect = half * np.abs(self._slope(middle, y) - slope)
         return bool((defect <= MOST_DEFECT * (self.level.atol + self.level.rtol * np.abs(y))).all())
 
-    def _path(self, dense, low: float, high: float, times: np.ndarray, halvings: int) -> list[np.ndarray]:
+    def _path(self, dense, low: float, high: float, times: np.ndarray, halvings: int) -> np.ndarray:
         """The states at times within a step: on its polynomial, or on those of its halves where that is not good enough."""
         if not times.size:
-            return []
+            return np.zeros((0, self.active.size * self.y.shape[1]))
         middle, half = (low + high) / 2, (high - low) / 2
         there = dense(np.concatenate([middle + half * NODES, times]))
         if halvings == 0 or self._smooth(there[:, : NODES.size], middle, half):
-            return list(there[:, NODES.size :].T)
+            return there[:, NODES.size :].T
         states: list[np.ndarray] = []
         y = dense(low)
         for begin, end in ((low, middle), (middle, high)):
@@ -267,9 +269,9 @@ class Solve(Journey):
                 before = solver.t
                 solver.step()
                 here = times[len(states) :]
-                states += self._path(solver.dense_output(), before, solver.t, here[here <= solver.t], halvings - 1)
+                states.extend(self._path(solver.dense_output(), before, solver.t, here[here <= solver.t], halvings - 1))
             y = solver.y
-        return states + [y] * (times.size - len(states))
+        return np.array(states + [y] * (times.size - len(states)))
 
     def _slope(self, t: float, flat: np.ndarray) -> np.ndarray:
         rows = flat.reshape(-1, self.y.shape[1])

@@ -98,8 +98,7 @@ def build(
 
     Its encoding holds the state that its runs need to go on, unless that is large.
     """
-    stats: PyTree = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *[tick.stats for tick in ticks])
-    observed = jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *[tick.observed for tick in ticks])
+    stats, observed = _over_times([tick[1:] for tick in ticks])
     found = problem.variables(stats).items()
     variables = {name: plain_variable(("run", "t", *axes), np.asarray(values)) for name, (axes, values) in found}
     for name, values in {"risk": observed.pop("risk"), **observed}.items():
@@ -122,6 +121,12 @@ def build(
     if clock.t[-1] > 0:
         remember(dataset)
     return dataset
+
+
+def _over_times(trees: list[PyTree]) -> PyTree:
+    """Trees of arrays, runs first, as one with the times behind the runs."""
+    columns = zip(*map(jax.tree.leaves, trees), strict=True)
+    return jax.tree.unflatten(jax.tree.structure(trees[0]), [np.stack(column, axis=1) for column in columns])
 
 
 def plain_variable(dims: tuple[str, ...], values: np.ndarray | pd.Index, attributes: Mapping | None = None) -> xr.Variable:
