@@ -106,9 +106,9 @@ def on_grid(model: Model, stats: Overlaps, order: int) -> Inputs:
             below = min(order, 2) if unit.left == 0 and i == p - 1 else order
             points, more = split_line(kink(rows[i], root[i, i]), order, below)
         else:
-            points, more = (jnp.asarray(column)[:, None] for column in gauss_hermite(2 * order))
-        rows = (rows[:, None] + root[:, i, None, None] * points).reshape(len(rows), -1)
-        weights = (more * weights).ravel()
+            points, more = (jnp.asarray(column).reshape(-1, *[1] * (i + 1)) for column in gauss_hermite(2 * order))
+        rows, weights = rows[:, None] + root[:, i].reshape(-1, *[1] * (i + 2)) * points, more * weights
+    rows, weights = rows.reshape(len(rows), -1), weights.ravel()
     return Inputs(rows[:p], rows[p:], weights, jnp.tile(centre.c, weights.size // centre.c.size))
 
 
