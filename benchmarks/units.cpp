@@ -4,7 +4,7 @@
 // with the teachers, and a triangular factor of what is outside them, which two rounds of rotations keep triangular.
 #include "philox.h"
 
-constexpr int NUMBERS = K * P + P * (P + 1) / 2, NORMALS = K + P + 2, PAIRS = (NORMALS + 1) / 2, DEGREE = 18;
+constexpr int NUMBERS = K * P + P * (P + 1) / 2, NORMALS = K + P + 2, PAIRS = (NORMALS + 1) / 2, DEGREE = 12;
 
 static inline double exponential(double x) {
     x = x < -700.0 ? -700.0 : x;
@@ -17,21 +17,21 @@ static inline double exponential(double x) {
     return y * v.f;
 }
 
-// A unit, and its slope up to a factor; erf by its tail, exp(-x^2) times a polynomial.
-static inline double unit(double field, double& slope, const double* tail) {
+// A unit, and its slope up to a factor; erf by a quotient of polynomials, whose numbers are in `erf`.
+static inline double unit(double field, double& slope, const double* erf) {
 #ifdef SQUARES
     slope = field;
     return field * field;
 #else
-    double x = std::sqrt(0.5) * field, t = std::fmax(2 / (2 + std::fabs(x)), 0.25), s = t * (2 / 0.75) - 1.25 / 0.75, y = tail[DEGREE];
-    for (int n = DEGREE - 1; n >= 0; n--) y = y * s + tail[n];
-    slope = exponential(-x * x);
-    return std::copysign(1 - slope * y, x);
+    double x = std::fmin(std::fmax(std::sqrt(0.5) * field, -5.95), 5.95), z = x * x, above = erf[DEGREE], below = erf[2 * DEGREE + 1];
+    for (int n = DEGREE - 1; n >= 0; n--) { above = above * z + erf[n]; below = below * z + erf[DEGREE + 1 + n]; }
+    slope = exponential(-z);
+    return x * (above / below);
 #endif
 }
 
 extern "C" void advance(double* states, int64_t vectors, int64_t steps, double d, double lr, double noise, uint32_t seed,
-                        const double* tail) {
+                        const double* erf) {
     const double dof = d - K - P, third = dof / 2 - 1.0 / 3, slope = 1 / std::sqrt(9 * third);
 #ifdef SQUARES
     const double rate = 2 * lr / d / P, spread = std::sqrt(noise);
@@ -60,13 +60,13 @@ extern "C" void advance(double* states, int64_t vectors, int64_t steps, double d
             LANE error[j] = -spread * x[K + P][j];
             for (int r = 0; r < K; r++) LANE {
                 double unused;
-                error[j] -= unit(x[r][j], unused, tail) / K;
+                error[j] -= unit(x[r][j], unused, erf) / K;
             }
             for (int i = 0; i < P; i++) {
                 LANE field[i][j] = 0;
                 for (int r = 0; r < K; r++) LANE field[i][j] += m[i][r][j] * x[r][j];
                 for (int l = 0; l <= i; l++) LANE field[i][j] += T[i][l][j] * x[K + l][j];
-                LANE error[j] += unit(field[i][j], c[i][j], tail) / P;
+                LANE error[j] += unit(field[i][j], c[i][j], erf) / P;
             }
             for (int i = 0; i < P; i++) {
                 LANE c[i][j] *= -rate * error[j];

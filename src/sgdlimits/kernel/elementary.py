@@ -115,25 +115,34 @@ def _scaled_erfc(t: np.ndarray) -> np.ndarray:
     return erfcx(2 / t - 2)
 
 
-def _tail(x: X, farthest: float, degree: int) -> X:
-    """erfc(|x|): exp(-x^2) times a polynomial in 1/(2 + |x|). The exponential is the one in the slope of erf."""
-    low = 2 / (2 + farthest)
-    t = jnp.maximum(2 / (2 + jnp.abs(x)), low)
-    s = t * (2 / (1 - low)) - (1 + low) / (1 - low)
-    return exp(-(x * x)) * _polynomial(_fitted(_scaled_erfc, low, 1.0, degree), s)
+ERF_ABOVE = [
+    1.1283791670955126, 0.22050697990443274, 0.06618023598192302, 0.006907708192464432, 0.00085728091561898,
+    5.714720361397779e-05, 3.9111980879434374e-06, 1.7018346953379957e-07, 6.7792206314233936e-09,
+    1.725766852332863e-10, 3.332295973944636e-12, 2.210892770807802e-14, 1.553159586649263e-17,
+]  # fmt: skip
+ERF_BELOW = [
+    1.0, 0.5287525561749091, 0.13490155911833723, 0.02202325155795194, 0.002570390317415613, 0.00022670614684945102,
+    1.5547282625509715e-05, 8.379110218940705e-07, 3.5280393849122596e-08, 1.1281484795524028e-09,
+    2.5541366181010586e-11, 3.30444605982273e-13, 8.766865781019762e-16,
+]  # fmt: skip
+"""erf(x)/x as a quotient by x^2 for |x| up to 5.95, with the least relative error: 4e-17. No number is below zero."""
+
+
+def erf(x: X) -> X:
+    x = jnp.minimum(jnp.maximum(x, -5.95), 5.95)
+    return x * (_polynomial(ERF_ABOVE, x * x) / _polynomial(ERF_BELOW, x * x))
 
 
 _NEAR = 0.25
 _ERF = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(9)]
 
 
-def erf(x: X) -> X:
-    far = 1 - _tail(x, 6.0, 18)
-    return jnp.where(jnp.abs(x) < _NEAR, x * _polynomial(_ERF, x * x), jnp.where(x < 0, -far, far))
-
-
 def erfc(x: X) -> X:
-    tail = _tail(x, FARTHEST, 22)
+    """exp(-x^2) times a polynomial in 1/(2 + |x|), but for small numbers. The exponential is the one in its slope."""
+    low = 2 / (2 + FARTHEST)
+    t = jnp.maximum(2 / (2 + jnp.abs(x)), low)
+    s = t * (2 / (1 - low)) - (1 + low) / (1 - low)
+    tail = exp(-(x * x)) * _polynomial(_fitted(_scaled_erfc, low, 1.0, 22), s)
     return jnp.where(jnp.abs(x) < _NEAR, 1 - x * _polynomial(_ERF, x * x), jnp.where(x < 0, 2 - tail, tail))
 
 
