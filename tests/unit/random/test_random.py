@@ -10,7 +10,7 @@ from scipy import stats
 
 from sgdlimits.random import Purpose, Stream
 from sgdlimits.random.philox import philox
-from sgdlimits.random.transform import normal_pair
+from sgdlimits.random.transform import marsaglia_tsang, normal_pair
 
 chi_square = eqx.filter_jit(lambda stream, dof: stream.chi_square(Purpose.CHI, dof))
 normal = eqx.filter_jit(lambda stream, count: stream.normal(Purpose.STEP, count))
@@ -39,6 +39,7 @@ def test_philox_gives_the_answers_its_authors_published(counter, key, answer):
 def test_normal_pair_is_box_and_muller_to_the_last_digits():
     rng = np.random.default_rng(0)
     a, b = (rng.integers(0, 2**32, 10**5, dtype=np.uint32) for _ in range(2))
+    b[:12] = (np.arange(4)[:, None] * 2**30 + [0, 1, -1]).ravel() % 2**32  # right angles, and beside them
     low = (b * np.uint32(0x9E3779B1)).astype(float)
     u, angle = (a + (low + 0.5) / 2**32) / 2**32, 2 * np.pi * b / 2**32
     x, y = normal_pair(jnp.asarray(a), jnp.asarray(b))
@@ -53,6 +54,16 @@ def test_normal_pairs_in_single_precision_are_near_the_others():
     radius = np.hypot(*exact)
     assert (np.abs(host - exact) < 1e-7 * (1 / radius + 2 * radius)).all()
     np.testing.assert_allclose(normal_pair(jnp.asarray(a), jnp.asarray(b), single=True), host, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dof", [2, 3, 10, 1e3, 1e6])
+def test_what_a_bound_accepts_is_accepted(dof):
+    """And it leaves about one in 18 degrees of freedom open where these are many."""
+    z = np.linspace(-9, 9, 100_001)
+    _, sure, h = marsaglia_tsang(z, np.asarray(dof, float))
+    assert (sure <= np.exp(h) + 1e-15 * dof).all()  # terms of the size of dof cancel in h
+    if dof >= 1e3:
+        assert 18 * dof * np.average(1 - sure, weights=np.exp(-(z**2) / 2)) == pytest.approx(1, abs=0.1)
 
 
 @pytest.mark.parametrize("single", [False, True])
