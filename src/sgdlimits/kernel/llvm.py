@@ -300,8 +300,10 @@ class Writer:
         The host is asked for those of which a closed bound does not say so.
         """
         b, v, none = self.b, self.v, self.v.const(0.0, "f64")
-        left, *rest = map(self.load, self.guards)
-        for value, line, bend in zip(values, rest[: len(values)], rest[len(values) :], strict=True):
+        (left, *rest), inert = map(self.load, self.guards), self.replica.inert
+        for i, (value, line, bend) in enumerate(zip(values, rest[: len(values)], rest[len(values) :], strict=True)):
+            if i in inert:
+                continue
             slope = b.fsub(line, b.fmul(bend, value, flags=FLAGS), flags=FLAGS)
             left = b.fadd(left, b.fmul(slope, value, flags=FLAGS), flags=FLAGS)
         out = b.and_(b.load(self.moving), b.fcmp_unordered("<=", left, none))

@@ -80,6 +80,12 @@ class Replica(NamedTuple):
         """Which numbers of the state a step changes."""
         return [i for i, (before, after) in enumerate(zip(self.state, self.after, strict=True)) if before != after]
 
+    @property
+    def inert(self) -> set[int]:
+        """Which of these have no part in a closed bound, whatever the state, and so in no other."""
+        rows = np.reshape((self.guarded or (0, 0))[2:], (2, -1))
+        return {i for i, both in enumerate(rows.T) if all(self.program.value(place) == 0 for place in both)}
+
 
 class Numbers(NamedTuple):
     """The leaves of a process and its condition: arrays of doubles, which a program takes as inputs, and all else."""

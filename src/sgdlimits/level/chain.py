@@ -194,7 +194,7 @@ class FrameChain(Process):
             T = _triangular(jnp.concatenate([combined(found, state.T, axis=1) + along, outside]))
         if any(move.unit for move in found):
             held = np.repeat([move.unit for move in found], problem.network.width)[:, None]
-            inverse = jnp.where(held, lax.rsqrt((m**2).sum(1) + _contract(T, T)), 1.0)
+            inverse = lax.rsqrt(jnp.where(held, (m**2).sum(1) + _contract(T, T), 1.0))
             m, T = m * inverse[:, None], T * inverse[None]
         scalars = {**{move.name: move.scalars for move in found}, **numbers}
         return Frame(updated(state.a, scalars[STUDENT]), m, T, {name: scalars[name] for name in state.kept}, names)
