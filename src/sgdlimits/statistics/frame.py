@@ -120,7 +120,7 @@ def _(stats: Overlaps, B):
     M, Q = np.asarray(stats.M), np.asarray(stats.Q)
     m = M @ np.linalg.inv(B).T
     inside = m @ m.swapaxes(-1, -2)
-    least = np.linalg.eigvalsh(Q - inside)[..., 0]
+    least = (np.linalg.eigvalsh(Q - inside) if Q.shape[-1] > 1 else (Q - inside)[..., 0])[..., 0]
     out = (least < -BEYOND_ROUNDING * np.maximum(np.abs(Q).max((-2, -1)), 1.0))[..., None, None]
     if not out.any():
         return stats
