@@ -16,6 +16,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from sgdlimits.random.transform import log_parts
+
 LOG2_HIGH, LOG2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 HALF_PI = (1.5707963109016418, 1.5893254712295857e-08, 6.123233932053594e-17)
 """The first two have few enough bits that whole multiples of them are exact."""
@@ -70,16 +72,9 @@ def expm1(x: X) -> X:
 
 
 def log(x: X) -> X:
-    """Exponent and mantissa between the roots of 1/2 and 2 from the bits, then the series of atanh; for normal numbers."""
-    bits = lax.bitcast_convert_type(x, jnp.int64)
-    mantissa = lax.bitcast_convert_type((bits & (2**52 - 1)) | (1022 << 52), jnp.float64)
-    small = mantissa < math.sqrt(0.5)
-    mantissa = jnp.where(small, mantissa + mantissa, mantissa)
-    exponent = lax.bitcast_convert_type((bits >> 52) | (1075 << 52), jnp.float64) - (2.0**52 + 1022)
-    exponent = jnp.where(small, exponent - 1, exponent)
-    s = (mantissa - 1) / (mantissa + 1)
-    series = s * _polynomial([2 / (2 * n + 1) for n in range(11)], s * s)
-    value = exponent * LOG2_HIGH + (exponent * LOG2_LOW + series)
+    """For normal numbers."""
+    exponent, rest = log_parts(x)
+    value = exponent * LOG2_HIGH + (exponent * LOG2_LOW + rest)
     return jnp.where(x > 0, jnp.where(x < jnp.inf, value, jnp.inf), jnp.where(x == 0, -jnp.inf, jnp.nan))
 
 
@@ -125,7 +120,7 @@ ERF_BELOW = [
     1.5547282625509715e-05, 8.379110218940705e-07, 3.5280393849122596e-08, 1.1281484795524028e-09,
     2.5541366181010586e-11, 3.30444605982273e-13, 8.766865781019762e-16,
 ]  # fmt: skip
-"""erf(x)/x as a quotient by x^2 for |x| up to 5.95, with the least relative error: 4e-17. No number is below zero."""
+"""erf(x)/x as a quotient by x^2 for |x| up to 5.95, with the least relative error; no number is negative."""
 
 
 def erf(x: X) -> X:

@@ -46,7 +46,7 @@ class Condition(Part):
     def guard(self, process: Any, state: PyTree, memory: PyTree, closed: bool = False) -> Support | None:
         """A number of the state of one run, positive where it goes on and negative where it stops, by a lower bound around it.
 
-        With `closed` a smaller number of a few operations.
+        With `closed` a smaller number of a few operations; what that cannot depend on, no other may.
         """
         return None
 

@@ -48,3 +48,16 @@ def test_an_error_of_the_host_is_raised(kernel, monkeypatch):
     monkeypatch.setattr(kernel.guards, "ask", ask)
     with pytest.raises(KeyboardInterrupt):
         steps(carry, 0)
+
+
+def test_without_noise_only_what_lies_along_the_means_is_watched():
+    """And runs end at the steps at which the condition itself ends them."""
+    problem, until, start = sl.presets.binary_mixture(snr=np.inf), sl.exits(0.3), sl.RandomInit(60)
+    engine = sl.Chain(60).bind(problem, start, None)
+    carry = set_out(engine.process, until, engine.process.start(engine.starts(start, Stream.of(3, np.arange(24)))))
+    replica = Lanes(engine.process, until, carry).form.replica(asks=True)
+    assert replica.inert == set(range(4, len(replica.moved)))  # a and m come first, then T
+    runs = lambda kernel: sl.simulate(problem, sl.Chain(60), start, t_max=60, runs=24, until=until, seed=3, kernel=kernel)
+    lanes, xla = runs("lanes"), runs("xla")
+    assert (lanes.status == "stopped").sum() > 12
+    np.testing.assert_array_equal(lanes.t_end, xla.t_end)
