@@ -11,7 +11,7 @@ from pathlib import Path
 import sgdlimits
 
 ORDER = (
-    "_x64", "errors", "renamed", "part", "text", "docstring", "size", "domain", "progress", "files", "random", "kernel",
+    "_miscompiled", "_x64", "errors", "renamed", "part", "text", "docstring", "size", "domain", "progress", "files", "random", "kernel",
     "gaussian", "statistics", "model", "expectation", "algorithm", "equations", "problem", "start", "theory", "level",
     "trajectory", "analysis", "sweeps", "plot", "claims", "figures", "explorer", "cli", "__main__",
 )  # fmt: skip

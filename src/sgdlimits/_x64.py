@@ -15,6 +15,8 @@ from pathlib import Path
 
 import jax
 
+from sgdlimits._miscompiled import turn_off_fusion
+
 HOUR = 3600.0
 MOST_BYTES = 2**29
 """The folder's files that were not read for the longest time are removed beyond this size."""
@@ -88,6 +90,7 @@ def _prune(folder: Path) -> None:
 
 
 jax.config.update("jax_enable_x64", True)
+turn_off_fusion()
 if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
     with suppress(AttributeError):  # a version of JAX without it
         jax.config.update("jax_cpu_enable_async_dispatch", False)
