@@ -34,7 +34,7 @@ class Algorithm(Part):
     uses_gram : whether a step depends on the lengths and products of inputs, as norms and gradients elsewhere do
     linear : whether a step is linear in the gradient, at the students, and coefficients are numbers
     uses_noise : whether a step has a noise vector for each student, `now.noise()`
-    timed : whether a step depends on the time
+    timed : whether a step depends on the time; a step that reads `now.t` does, whether this says so or not
     reuses : whether a step takes more than one gradient of its batch
     """
 

@@ -15,14 +15,15 @@ import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from sgdlimits.algorithm.base import Algorithm, moves
+from sgdlimits.algorithm.base import Algorithm, Move, moves
 from sgdlimits.algorithm.weights import Now, apply
-from sgdlimits.errors import BadInput
+from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.expectation.symmetries import symmetries
 from sgdlimits.gaussian import Rule
 from sgdlimits.gaussian.base import Group, square_root
@@ -34,6 +35,9 @@ from sgdlimits.statistics.trees import add, for_samples
 
 MOST_CLASSES = 256
 """Up to how many ways in which the samples of a batch fall into classes are averaged over."""
+SAME = 1e-12
+"""Up to this difference, that of rounding, a step at 1/d = 0 is the identity."""
+PACKAGE = __name__.partition(".")[0] + "."
 
 
 # --- steps that are linear in the gradient -----------------------------------------------------------------------------------
@@ -208,6 +212,77 @@ def view(algorithm: Algorithm, model: Model, per, t, x: Drawn, at: Any, gram_of:
     numbers = {name: kept[name] for name in algorithm.numbers}
     gram = inputs_gram if algorithm.uses_gram else None
     return Now(per, t, fields, x.fixed, slope, b, scalars, numbers, gram_of, gram)
+
+
+# --- what a step says of itself ----------------------------------------------------------------------------------------------
+
+
+def is_timed(algorithm: Algorithm, model: Model) -> bool:
+    """Whether steps depend on the time: the algorithm says so, or its step reads `now.t`."""
+    if algorithm.timed or _ours(algorithm):
+        return algorithm.timed
+    read = []
+
+    def t():
+        read.append(True)
+        return jnp.ones(())
+
+    jax.eval_shape(lambda: _trial(algorithm, model, t)[:2])
+    return bool(read)
+
+
+def check_limit(algorithm: Algorithm, model: Model) -> None:
+    """Raise `BadInput` where steps change the weights, or what is remembered, by more than order 1/d."""
+    if _ours(algorithm) or any(map(is_traced, jax.tree.leaves((algorithm, model)))):
+        return
+    with jax.ensure_compile_time_eval():
+        far = [name for name, jump in jumps(algorithm, model).items() if float(jump) > SAME]
+    if far:
+        raise BadInput(
+            f"{type(algorithm).__name__} has no limit as d grows: at 1/d = 0 its step still changes "
+            f"{' and '.join(map(repr, far))}. Multiply the change by now.per, which is 1/d, or use Chain(d) or SGD(d)."
+        )
+
+
+@eqx.filter_jit
+def jumps(algorithm: Algorithm, model: Model) -> dict[str, Float[Array, ""]]:
+    """How far a step at 1/d = 0 is from the identity, for the weights of each name and for each number."""
+    found, numbers, stats = _trial(algorithm, model, jnp.zeros(()))
+    largest = lambda *leaves: jnp.stack([jnp.abs(leaf).max(initial=0.0) for leaf in leaves]).max()
+
+    def jump(move: Move) -> Float[Array, ""]:
+        one = jnp.eye(model.width)
+        past = [apply(move.past.get(name, 0.0), one) - one * (name == move.name) for name in algorithm.names]
+        before = algorithm.trained(stats.a) if move.name == STUDENT else stats.kept[move.name]
+        scalars = add(move.scalars, before, -1.0) if algorithm.trains_second else ()
+        finite = jnp.isfinite(move.inputs).all()  # of what is added, C comes over d, and must not grow with it
+        return jnp.where(finite, largest(*past, *jax.tree.leaves(scalars)), jnp.inf)
+
+    changed = {name: largest(number - stats.kept[name]) for name, number in numbers.items()}
+    return {**{move.name: jump(move) for move in found}, **changed}
+
+
+def _trial(algorithm: Algorithm, model: Model, t: Any) -> tuple[tuple[Move, ...], dict[str, Array], Overlaps]:
+    """One step at 1/d = 0 from orthonormal directions, with inputs of no special position; and where it began."""
+    names, p, k, b, L = algorithm.names, model.width, model.teachers, algorithm.batch, algorithm.inputs(model.width)
+    a, n = model.network.initial(1.0), len(names) * p
+    kept = {name: algorithm.trained(a) for name in algorithm.memory}
+    numbers = {name: jnp.full(p, *value) if isinstance(value, tuple) else value for name, value in algorithm.numbers.items()}
+    stats = Overlaps(a, jnp.zeros((n, k)), jnp.eye(n), {**kept, **jax.tree.map(jnp.asarray, numbers)}, names)
+    fields, fixed, z = np.split(np.random.default_rng(0).standard_normal((n + k + 1, L)), [n, n + k])
+    x = Drawn(*map(jnp.asarray, (fields, fixed, z[0, :b], np.zeros(b, int))))
+    products = lambda one, other: stats.Q[rows_of(names, one, p), rows_of(names, other, p)]
+    now = view(algorithm, model, jnp.zeros(()), t, x, stats, products, lambda: jnp.eye(L))
+    return *moves(algorithm, now), stats
+
+
+def _ours(algorithm: Algorithm) -> bool:
+    """Whether an algorithm, with those inside it, is the package's own: tests have seen what it says of itself."""
+    base = getattr(algorithm, "base", None)
+    return type(algorithm).__module__.startswith(PACKAGE) and (base is None or _ours(base))
+
+
+# --- averages over steps -----------------------------------------------------------------------------------------------------
 
 
 class StepMean(NamedTuple):

@@ -150,7 +150,7 @@ class Now:
     Parameters
     ----------
     per : 1/d
-    t : the time at which the step is made
+    t : the time at which the step is made, or a function that gives it
     fields : of all directions, by name, shape (p, L) each; of the L inputs the first are the samples of the batch
     fixed : fields of the fixed directions, shape (k, L)
     slope : function of the fields (p, b) of the samples and of scalars: gradients (p, b), and those of the scalars (..., b)
@@ -162,12 +162,17 @@ class Now:
     """
 
     def __init__(self, per, t, fields, fixed, slope, batch, scalars, kept, gram_of, inputs_gram=None) -> None:
-        self.per, self.t, self.fields_of, self.fixed = per, t, fields, fixed
+        self.per, self._t, self.fields_of, self.fixed = per, t, fields, fixed
         self.batch, self.kept, self.gram_of = batch, kept, gram_of
         self._inputs_gram, self._still = inputs_gram, jax.tree.map(jnp.zeros_like, scalars[STUDENT])
         self.weights = {name: Weights(self, {name: 1.0}, None, scalars[name]) for name in fields}
         self.more: Weights | None = None
         self.samples: Samples = lambda at: slope(at.fields[:, :batch], at.numbers)
+
+    @property
+    def t(self) -> Float[Array, ""]:
+        """The time at which the step is made, in samples per dimension."""
+        return self._t() if callable(self._t) else self._t
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -80,10 +80,12 @@ def _margins(dataset: xr.Dataset, condition: Condition) -> np.ndarray:
     stats = statistics(dataset)
     check_condition(condition, problem, jax.tree.map(lambda leaf: leaf[0, 0], stats), "threshold")
     runs, times = dataset.risk.shape
-    memory = condition.begin_runs(problem, jax.tree.map(lambda leaf: leaf[:, 0], stats))
+    at = lambda t: None if problem is None else problem.at(t)
+    memory = condition.begin_runs(at(float(dataset.t[0])), jax.tree.map(lambda leaf: leaf[:, 0], stats))
     memory = jax.tree.map(lambda leaf: np.repeat(leaf, times, axis=0), memory)
     flat = jax.tree.map(lambda leaf: leaf.reshape(runs * times, *leaf.shape[2:]), stats)
-    margins = condition.over_runs(problem, lambda one: condition.margin(problem, *one), (flat, memory))
+    observed = np.minimum(dataset.t.values, dataset.t_end.values[:, None]).ravel()
+    margins = condition.over_runs(problem, lambda one: condition.margin(at(one[2]), *one[:2]), (flat, memory, observed))
     return np.asarray(margins).reshape(runs, times)
 
 

@@ -89,7 +89,8 @@ def _ask(process: Steps, until: Ending, moved: tuple[int, ...], state: Layout, m
 
     def asked() -> Bool[Array, ""]:
         stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], one))
-        return until.stop_runs(process.problem, stats, jax.tree.map(lambda leaf: leaf[None], kept))[0]
+        kept_here = jax.tree.map(lambda leaf: leaf[None], kept)
+        return until.stop_runs(process.problem, stats, kept_here, jnp.zeros(1))[0]  # no state is guarded if time matters
 
     said = jnp.where(lax.cond(jnp.abs(value) > SURE, lambda: value < 0, asked), STOPS, GOES_ON)
     return jnp.stack([said, *line])

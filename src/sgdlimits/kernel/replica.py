@@ -12,7 +12,9 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import PyTree
 
 from sgdlimits.kernel.base import Moment
@@ -33,6 +35,8 @@ DEAR = 0.4
 MOST_NUMBERS = 4096
 """Larger arrays of a problem are no numbers of a step."""
 ABSENT = 10**12
+REAL = jax.ShapeDtypeStruct((), np.float64)
+"""One double, to trace with."""
 
 
 class Near(NamedTuple):
@@ -134,6 +138,7 @@ def replica_of(
     Code that `asks` the host may have a bound in place of a condition.
     """
     step, stops, like = _traced(numbers, state, memory, single)
+    timed = stops is not None and _timed(numbers, stops, like)
     if about(step) > FAR * MOST_NODES:
         raise Untranslated(f"more than {MOST_NODES} operations")
     while True:  # each time a program of its own, so that what was assumed in vain leaves nothing behind
@@ -151,16 +156,17 @@ def replica_of(
             break
         zero = zero & ~wrong
     stop, near, guarded = None, None, None
-    if stops is not None and asks:
+    if stops is not None and asks and not timed:
         guarded = _guarded(walk, numbers, like, [*arrays, *shaped, *remembered], np.flatnonzero(now != flat))
     if stops is not None and guarded is None:
         try:
-            stop = _place(walk, stops, like, [*arrays, *after, *remembered])
+            ends = np.array(program.op("add", program.input("t"), program.input("size")))
+            stop = _place(walk, stops, like, [*arrays, *after, *remembered, ends])
         except Untranslated:
-            if not asks or jax.eval_shape(partial(_bound, numbers, False), *like) is None:
+            if not asks or timed or jax.eval_shape(partial(_bound, numbers, False), *like) is None:
                 raise
             guarded = ()
-    if stops is not None and stop is not None:
+    if stops is not None and stop is not None and not timed:
         needed = program.order(flat.tolist())
         if len(program.order([stop], set(needed))) > DEAR * len(needed):
             near = _near(walk, stops, like, [*arrays, *shaped, *remembered], now != flat)
@@ -169,17 +175,25 @@ def replica_of(
     written, moved = lowered(program, results)
     move = lambda array: tuple(moved[place] for place in array)
     last = None if near is None else Near(*move(near))
-    ends = moved[stop] if stop is not None and near is None else None
+    ended = moved[stop] if stop is not None and near is None else None
     bound = None if guarded is None else move(guarded)
-    return Replica(written, move(now.tolist()), move(flat.tolist()), move(kept), ends, last, bound)
+    return Replica(written, move(now.tolist()), move(flat.tolist()), move(kept), ended, last, bound)
 
 
 def _place(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarray]) -> int:
     """Where in a program it stands whether a run stops."""
-    asked = jax.make_jaxpr(stops)(*like)
+    asked = jax.make_jaxpr(stops)(*like, REAL)
     if about(asked) > FAR * MOST_NODES:
         raise Untranslated(f"more than {MOST_NODES} operations")
     return int(walk.call(asked, places)[0])
+
+
+def _timed(numbers: Numbers, stops: Callable, like: tuple) -> bool:
+    """Whether a condition depends on the time itself, not only on the state: bounds around a state then say nothing."""
+    problem = numbers.values(numbers.arrays)[0].problem
+    if problem.at(jnp.zeros(())) is problem:
+        return False
+    return dce_jaxpr(jax.make_jaxpr(stops)(*like, REAL).jaxpr, [True])[1][-1]
 
 
 def _bound(numbers: Numbers, closed: bool, arrays: list, state: PyTree, memory: PyTree) -> Any:
@@ -237,7 +251,7 @@ def _near(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarra
     radii = [part.reshape(leaf.shape) for part, leaf in zip(np.split(np.where(moves, radius, none), cuts), leaves, strict=True)]
 
     def both(radii, arrays, state, memory):
-        return bounded(lambda state, memory: stops(arrays, state, memory))(radii, state, memory)
+        return bounded(lambda state, memory: stops(arrays, state, memory, 0.0))(radii, state, memory)
 
     try:
         found = walk.call(jax.make_jaxpr(both)(state, *like), [*radii, *places])
@@ -247,12 +261,12 @@ def _near(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarra
 
 
 def _traced(numbers: Numbers, state: PyTree, memory: PyTree, single: bool) -> tuple[Any, Callable | None, tuple]:
-    """The jaxpr of a step; whether a run stops, as a function of numbers, state and memory; and what these are like."""
+    """The jaxpr of a step; whether a run stops, as a function of numbers, state, memory and time; and what these are like."""
 
-    def stops(arrays, state, memory):
+    def stops(arrays, state, memory, t):
         process, until = numbers.values(arrays)
         stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], state))
-        return until.stop_runs(process.problem, stats, jax.tree.map(lambda leaf: leaf[None], memory))[0]
+        return until.stop_runs(process.problem, stats, jax.tree.map(lambda leaf: leaf[None], memory), jnp.asarray(t)[None])[0]
 
     leaves, tree = jax.tree.flatten(_like(state))
     alone = numbers.process
@@ -274,8 +288,7 @@ def _step(tree: Any, others: tuple, arrays: tuple, leaves: tuple, state: Any, si
         return jax.tree.map(lambda leaf: leaf[..., 0], after)
 
     word = lambda *shape: jax.ShapeDtypeStruct(shape, np.uint32)
-    real = jax.ShapeDtypeStruct((), np.float64)
-    given = (word(2), word(1), jax.ShapeDtypeStruct((), np.uint64), real, real)
+    given = (word(2), word(1), jax.ShapeDtypeStruct((), np.uint64), REAL, REAL)
     return jax.make_jaxpr(step)(list(arrays), jax.tree.unflatten(state, leaves), *given)
 
 

@@ -50,7 +50,8 @@ def _steps(process: Steps, until: Ending | None, single: bool, carry: Carry, see
         if until is None:
             return eqx.tree_at(lambda c: c.state, carry, state)
         state = _select(process, carry.moving, state, carry.state)
-        hit = carry.moving & until.stop_runs(process.problem, process.statistics(state), carry.memory)
+        after = jnp.broadcast_to(now.t + now.size, carry.moving.shape)
+        hit = carry.moving & until.stop_runs(process.problem, process.statistics(state), carry.memory, after)
         end = jnp.where(hit, number + 1, carry.end)
         return Carry(state, carry.moving & ~hit, carry.stopped | hit, end, carry.memory)
 

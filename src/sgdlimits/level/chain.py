@@ -206,18 +206,19 @@ class FrameChain(Process):
     def plain(self) -> bool:
         return not self.problem.rule.factored
 
-    def risk(self, state: Frame, stats: Overlaps) -> Float[Array, " runs"]:
+    def risk(self, state: Frame, stats: Overlaps, t: Float[Array, " runs"]) -> Float[Array, " runs"]:
         if self.plain:
-            return super().risk(state, stats)
+            return super().risk(state, stats, t)
         model, rows = self.problem.model, rows_of(state.names, STUDENT, self.problem.network.width)
         fixed = jnp.concatenate([self.frame, jnp.zeros((model.teachers, model.width))], axis=1)
         T = state.T if len(state.names) == 1 else _triangular(state.T[:, rows])
 
         def one(run):
-            a, m, T = run
-            return self.problem.rule.risk_of_factor(model, a, Loading(jnp.concatenate([m, T.T], axis=1), fixed))
+            (a, m, T), t = run
+            now = self.problem.at(t)
+            return now.rule.risk_of_factor(now.model, a, Loading(jnp.concatenate([m, T.T], axis=1), fixed))
 
-        return self.problem.over_runs(one, runs_first((state.a, state.m[rows], T)))
+        return self.problem.over_runs(one, (runs_first((state.a, state.m[rows], T)), t))
 
     def support(self, state: Frame, closed: bool = False) -> Support | None:
         k, rows = self.frame.shape[0], rows_of(state.names, STUDENT, self.problem.network.width)

@@ -23,7 +23,8 @@ class Condition(Part):
     """When a run stops: a function of its statistics, and of what was remembered of its start.
 
     A condition implements `margin`, and `begin` where it compares with the start, both for one run without a batch axis, as
-    pure JAX functions. Levels call `set_out` or `begin_runs` once and `stop_runs` after each step.
+    pure JAX functions of the problem as it is at that time. Levels call `set_out` or `begin_runs` once and `stop_runs` after
+    each step.
     """
 
     def begin(self, problem: Problem, stats: PyTree) -> PyTree:
@@ -58,9 +59,9 @@ class Condition(Part):
         """What to remember of the start of each run of a batch, runs first."""
         return self.over_runs(problem, lambda one: self.begin(problem, one), stats)
 
-    def stop_runs(self, problem: Problem, stats: PyTree, memory: PyTree) -> Bool[Array, " runs"]:
-        """Whether each run of a batch should stop."""
-        return self.over_runs(problem, lambda one: self(problem, *one), (stats, memory))
+    def stop_runs(self, problem: Problem, stats: PyTree, memory: PyTree, t: Float[Array, " runs"]) -> Bool[Array, " runs"]:
+        """Whether each run of a batch should stop, at a time for each run."""
+        return self.over_runs(problem, lambda one: self(problem.at(one[2]), *one[:2]), (stats, memory, t))
 
 
 class Predicate(Condition):
@@ -80,7 +81,8 @@ class Exits(Condition):
 
     .. math:: R(t) - R_0 \le (1 - T)\,(R(0) - R_0),
 
-    where R is the population risk and :math:`R_0` its floor (`problem.floor`). Each run is compared with its own start.
+    where R is the population risk and :math:`R_0` its floor (`problem.floor`) at the start. Each run is compared with its own
+    start.
 
     References
     ----------

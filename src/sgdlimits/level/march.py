@@ -87,10 +87,11 @@ class March(Journey):
     def __init__(self, process: Process, starts: PyTree, job: Job, segments: Segments, state=None) -> None:
         self.process, self.job, self.segments, self.total = process, job, segments, int(segments.counts.sum())
         begin = strong(process.start(starts))
-        self.shown = self._observed(begin) if job.begin_shown else None
+        self.t0 = float(segments.begins[0]) if segments.begins.size else float(job.clock.t[0])
+        size = jax.tree.leaves(begin)[0].shape[process.runs_axis]
+        self.shown = self._observed(begin, np.full(size, self.t0)) if job.begin_shown else None
         risk = self.shown[1]["risk"] if self.shown is not None and process.plain else None
-        self.carry, self.base, self.first = set_out(process, job.until, begin, risk), 0, 0
-        size = self.carry.moving.shape[0]
+        self.carry, self.base, self.first = set_out(process, job.until, begin, risk, self.t0), 0, 0
         self.runs = job.runs[np.minimum(np.arange(size), len(job.runs) - 1)].astype(np.uint32)
         self.here = np.arange(size)
         if state is not None:
@@ -114,7 +115,8 @@ class March(Journey):
                 late = self.stepping.costly and self.pace.seconds > self.pace.compiling
                 few = _few(np.asarray(self.carry.moving)) if late else None
                 if few is not None:
-                    shown = _scatter(shown, self._observed(self.carry.state), self.here)
+                    now = self._times(self.carry, t + (self.first - self.base) * size)
+                    shown = _scatter(shown, self._observed(self.carry.state, now), self.here)
                     self._drop(few)
                     self.pace.restart()
                 made = yield Span(self.first, end - self.first, t + (self.first - self.base) * size, size)
@@ -122,7 +124,7 @@ class March(Journey):
                 self.pace.note(made.steps, made.seconds)
                 yield Tick(self._share)
             there = (yield Span(end, 1, t + count * size, rest)).carry if rest else self.carry
-            shown = _scatter(shown, self._observed(there.state), self.here)
+            shown = _scatter(shown, self._observed(there.state, self._times(there, t + count * size + rest)), self.here)
             self.base = self.first = end
             yield self._tick(shown)
 
@@ -141,10 +143,11 @@ class March(Journey):
         return Ends(status, np.where(end < 0, reached, self.segments.when(end - self.origin)))
 
     def in_full(self, first):
-        return first if self.outset is None else self._tick(self._observed(self.outset.state))
+        return first if self.outset is None else self._tick(self._observed(self.outset.state, np.full(self.runs.size, self.t0)))
 
     def now(self):
-        return self._tick(self._observed(self._all().state))
+        carry = self._all()
+        return self._tick(self._observed(carry.state, self._times(carry, self.segments.when(self.first - self.origin))))
 
     def state(self):
         """With the numbers of steps up to the last saved time and up to now, between which nothing is lost."""
@@ -187,8 +190,13 @@ class March(Journey):
     def _look(self):
         return compiled(_observe, self.process, self.job.observe, quick=True)
 
-    def _observed(self, state: PyTree):
-        return jax.tree.map(np.asarray, self._look(state, np.array(len(self.job.runs))))
+    def _observed(self, state: PyTree, t: np.ndarray):
+        return jax.tree.map(np.asarray, self._look(state, t, np.array(len(self.job.runs))))
+
+    def _times(self, carry: Carry, t: Any) -> np.ndarray:
+        """The time of each run: t, or that at which it ended, if that is earlier."""
+        end = np.asarray(carry.end)
+        return np.where(end < 0, float(t), self.segments.when(end - self.origin))
 
     @property
     def _share(self) -> float:
@@ -251,8 +259,8 @@ def strong(state: PyTree) -> PyTree:
     )
 
 
-def set_out(process: Process, until: Condition | None, state: PyTree, risk: np.ndarray | None = None) -> Carry:
-    """All runs at their first step; those that stop there have ended. Their risk, where the problem's is known, saves time.
+def set_out(process: Process, until: Condition | None, state: PyTree, risk: np.ndarray | None = None, t: float = 0.0) -> Carry:
+    """All runs at their first step, at time t; those that stop there have ended. Their risk, where it is known, saves time.
 
     Without a condition nothing is compiled.
     """
@@ -260,26 +268,29 @@ def set_out(process: Process, until: Condition | None, state: PyTree, risk: np.n
     runs = jax.tree.leaves(state)[0].shape[process.runs_axis]
     if until is None:
         return Carry(state, np.ones(runs, bool), np.zeros(runs, bool), np.full(runs, -1, np.int64), ())
-    memory, stopped = compiled(_begin, process, until, quick=True)(state, risk, np.array(runs))
+    memory, stopped = compiled(_begin, process, until, quick=True)(state, risk, np.array(t), np.array(runs))
     return Carry(state, ~stopped, stopped, jnp.where(stopped, 0, -1).astype(jnp.int64), memory)
 
 
-def _begin(process: Process, until: Condition, state: PyTree, risk: Any, wanted: Array) -> tuple[PyTree, Bool[Array, " runs"]]:
+def _begin(
+    process: Process, until: Condition, state: PyTree, risk: Any, t: Array, wanted: Array
+) -> tuple[PyTree, Bool[Array, " runs"]]:
     def begin(start: tuple[PyTree, Any]):
         state, risk = start
-        problem = process.problem
+        problem = process.problem.at(t)
         return until.over_runs(problem, lambda one: until.set_out(problem, *one), (process.statistics(state), risk))
 
     return in_groups(begin, process.together, wanted, (state, risk))
 
 
-def _observe(process: Process, observe: Observe, state: PyTree, wanted: Array) -> tuple[PyTree, dict[str, Array]]:
-    def look(state: PyTree):
-        stats = process.statistics(state)
-        more = process.problem.over_runs(process.problem.observables, stats)
-        return stats, {"risk": process.risk(state, stats), **more, **observe.of_runs(stats)}
+def _observe(process: Process, observe: Observe, state: PyTree, t: Array, wanted: Array) -> tuple[PyTree, dict[str, Array]]:
+    def look(both: tuple[PyTree, Array]):
+        state, t = both
+        stats, problem = process.statistics(state), process.problem
+        more = problem.over_runs(lambda one: problem.at(one[1]).observables(one[0]), (stats, t))
+        return stats, {"risk": process.risk(state, stats, t), **more, **observe.of_runs(stats)}
 
-    return in_groups(look, process.together, wanted, state)
+    return in_groups(look, process.together, wanted, (state, t))
 
 
 def _few(moving: np.ndarray) -> np.ndarray | None:

@@ -49,9 +49,9 @@ class Process(eqx.Module):
     def statistics(self, state: PyTree) -> PyTree:
         """The statistics of the states, runs first."""
 
-    def risk(self, state: PyTree, stats: PyTree) -> Float[Array, " runs"]:
-        """The population risk of the states, which have these statistics."""
-        return self.problem.over_runs(self.problem.risk, stats)
+    def risk(self, state: PyTree, stats: PyTree, t: Float[Array, " runs"]) -> Float[Array, " runs"]:
+        """The population risk of the states, which have these statistics, at a time for each run."""
+        return self.problem.over_runs(lambda one: self.problem.at(one[1]).risk(one[0]), (stats, t))
 
     @property
     def plain(self) -> bool:

@@ -67,26 +67,30 @@ def _jacobians(problem: Problem, corrector: bool, t: Float[np.ndarray, ""], stat
     return problem.over_runs(jacobian, stats)
 
 
-def _memories(problem: Problem, until: Condition, layout: Layout, rows: Any):
-    return until.begin_runs(problem, layout.values(rows))
+def _memories(problem: Problem, until: Condition, layout: Layout, t: Any, rows: Any):
+    return until.begin_runs(problem.at(t), layout.values(rows))
 
 
-def _stops(problem: Problem, until: Condition, layout: Layout, rows: Any, memory: PyTree):
-    return until.stop_runs(problem, layout.values(rows), memory)
+def _stops(problem: Problem, until: Condition, layout: Layout, rows: Any, memory: PyTree, t: Any):
+    return until.stop_runs(problem, layout.values(rows), memory, t)
 
 
-def _look(problem: Problem, observe: Observe, layout: Layout, count: Any, rows: Any) -> dict[str, Array]:
-    """What is seen in the first `count` of several states of all runs, one state after the other."""
+def _look(problem: Problem, observe: Observe, layout: Layout, count: Any, times: Any, rows: Any) -> dict[str, Array]:
+    """What is seen in the first `count` of several states of all runs, each at its time, one state after the other."""
 
     @partial(jax.jit, inline=True)  # traced once, for its shapes and for the loop
-    def seen(y):
+    def seen(t, y):
         stats = layout.values(y)
-        shown = lambda one: {"risk": problem.risk(one), **problem.observables(one)}
-        return {**problem.over_runs(shown, stats), **observe.of_runs(stats)}
+
+        def shown(one):
+            now, own = problem.at(one[1]), one[0]
+            return {"risk": now.risk(own), **now.observables(own)}
+
+        return {**problem.over_runs(shown, (stats, t)), **observe.of_runs(stats)}
 
     empty = lambda like: jnp.zeros((len(rows), *like.shape), like.dtype)
-    put = lambda i, all_seen: jax.tree.map(lambda leaf, one: leaf.at[i].set(one), all_seen, seen(rows[i]))
-    return jax.lax.fori_loop(0, count, put, jax.tree.map(empty, jax.eval_shape(seen, rows[0])))
+    put = lambda i, all_seen: jax.tree.map(lambda leaf, one: leaf.at[i].set(one), all_seen, seen(times[i], rows[i]))
+    return jax.lax.fori_loop(0, count, put, jax.tree.map(empty, jax.eval_shape(seen, times[0], rows[0])))
 
 
 METHODS = ("DOP853", "Radau")
@@ -115,13 +119,14 @@ class Solve(Journey):
         self.stops, memory = None, ()
         if job.until is not None:
             self.stops = compiled(_stops, self.problem, job.until, self.layout, quick=True)
-            memory = compiled(_memories, self.problem, job.until, self.layout, quick=True)(self.y[_padded(count)])
+            begin = compiled(_memories, self.problem, job.until, self.layout, quick=True)
+            memory = begin(np.asarray(job.clock.t[0], float), self.y[_padded(count)])
         self.memory = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], memory)
         self.t, self.saved, self.steps, self.stride, self.method = job.clock.t[0], 0, 0, np.nan, 0
         self.waiting: list[np.ndarray] = []
         self.looked = time.perf_counter()
         if state is None:
-            self._drop(self._hits(self.y, self.active), STOPPED, self.t, self.y)
+            self._drop(self._hits(self.y, self.active, self.t), STOPPED, self.t, self.y)
         else:
             self._restore(state)
         self._keep()
@@ -148,7 +153,7 @@ class Solve(Journey):
 
     def now(self):
         self.waiting = [self.y]
-        (tick,) = self._shown()
+        (tick,) = self._shown(times=np.array([self.t]))
         self.saved -= 1  # it is none of the times to save
         return tick
 
@@ -173,13 +178,20 @@ class Solve(Journey):
         begin, end = float(self.job.clock.t[0]), float(self.job.clock.t[-1])
         return max(0.0, (t - begin) / (end - begin))
 
-    def _shown(self, least: int = 1) -> Iterator[Tick]:
-        """What the runs show in the states that wait, at the next saved times, as long as there are `least` of them."""
+    def _shown(self, least: int = 1, times: np.ndarray | None = None) -> Iterator[Tick]:
+        """What the runs show in the states that wait, at the next saved times, as long as there are `least` of them.
+
+        A run that has ended shows what it did then.
+        """
         while len(self.waiting) >= least:
             now, self.waiting, self.looked = self.waiting[:STATES_AT_ONCE], self.waiting[STATES_AT_ONCE:], time.perf_counter()
             y = self._in_cone(np.stack(now))
             filled = np.concatenate([y, np.repeat(y[-1:], STATES_AT_ONCE - len(now), axis=0)])[:, _padded(len(self.y))]
-            seen = {name: np.asarray(values)[:, : len(self.y)] for name, values in self.look(len(now), filled).items()}
+            when = (self.job.clock.t[self.saved :] if times is None else times)[: len(now)]
+            when = np.concatenate([when, np.repeat(when[-1:], STATES_AT_ONCE - len(now))])
+            until = np.where(self.ended == 0, np.inf, self.t_end)
+            each = np.minimum(when[:, None], until)[:, _padded(len(self.y))]
+            seen = {name: np.asarray(values)[:, : len(self.y)] for name, values in self.look(len(now), each, filled).items()}
             leaves, tree = jax.tree.flatten(self.layout.values(y))
             for i in range(len(now)):
                 self.saved += 1
@@ -214,7 +226,7 @@ class Solve(Journey):
                 self.y[active], self.t = y_before, before
                 return self._drop(broken, DIVERGED, before, y_before)
             self.steps, self.stride = self.steps + 1, solver.h_abs
-            hits = self._hits(y, active)
+            hits = self._hits(y, active, solver.t)
             self._within(solver, before, active, hits)
             yield from self._shown(STATES_AT_ONCE if time.perf_counter() - self.looked < WAIT_SECONDS else 1)
             on = self.ended[active] == 0
@@ -301,12 +313,13 @@ class Solve(Journey):
         rates = -np.linalg.eigvals(self._blocks(self.t, self.y[self.active])).real
         return bool((rates * solver.step_size > STIFF_PRODUCT).any())
 
-    def _hits(self, y: np.ndarray, runs: np.ndarray) -> np.ndarray:
-        """Whether `until` holds for these runs in the states `y`."""
+    def _hits(self, y: np.ndarray, runs: np.ndarray, t: Any) -> np.ndarray:
+        """Whether `until` holds for these runs in the states `y` at time t, one for all or one for each."""
         if self.stops is None:
             return np.zeros(runs.size, bool)
         rows = _padded(runs.size)
-        return np.asarray(self.stops(y[rows], one_of(self.memory, runs[rows])))[: runs.size]
+        times = np.broadcast_to(t, runs.shape).astype(float)[rows]
+        return np.asarray(self.stops(y[rows], one_of(self.memory, runs[rows]), times))[: runs.size]
 
     def _stop(self, hits: np.ndarray, dense, low: float, high: float) -> Stops:
         """Where within a step each hit happens, by bisection of the dense output, a polynomial of degree 7."""
@@ -316,7 +329,7 @@ class Solve(Journey):
         left, right = np.full(runs.size, -1.0), np.ones(runs.size)
         for _ in range(52):
             middle = (left + right) / 2
-            inside = self._hits(states(middle), runs)
+            inside = self._hits(states(middle), runs, (low + high) / 2 + middle * (high - low) / 2)
             left, right = np.where(inside, left, middle), np.where(inside, middle, right)
         return Stops(runs, (low + high) / 2 + right * (high - low) / 2, states(right))
 

@@ -39,6 +39,7 @@ def refined(problem: Any, stats: Overlaps, tolerance: float | None) -> Any:
     seen: the drift of M should be known to five per cent along each fixed direction (see `_unsure`). A rule that was asked for
     is kept, and so are the nodes of steps that are not linear in the gradient.
     """
+    problem.check_limit()
     usual = problem.rule.accuracy(problem.model)
     if usual is None or not problem.algorithm.linear:
         return problem

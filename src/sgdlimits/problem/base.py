@@ -26,12 +26,14 @@ Method = TypeVar("Method", bound=Callable)
 
 
 def compiled_for_all_times(method: Method) -> Method:
-    """A method of statistics and a time, compiled with the time as an argument."""
-    inside = eqx.filter_jit(method)
+    """A method of statistics and a time, compiled with the time as an argument; without one, the problem is taken as it is."""
+    inside, of_limit = eqx.filter_jit(method), method.__name__ != "risk"
 
     @wraps(method)
-    def with_number(self, stats: PyTree, t: Any = 0.0) -> Any:
-        return inside(self, stats, number_array(t))
+    def with_number(self, stats: PyTree, t: Any = None) -> Any:
+        if of_limit:
+            self.check_limit()
+        return inside(self, stats, None if t is None else number_array(t))
 
     return cast(Method, with_number)
 
@@ -74,28 +76,34 @@ class Problem(Part):
         """`risk`, at statistics of one run."""
 
     def at(self, t: Float[Array, ""] | float) -> Self:
-        """The problem as it is at time t: itself, unless something of it changes with time."""
+        """The problem as it is at time t: itself, unless something of it changes with time.
+
+        Every level takes drift, covariance, risk, observables and floor from it, and conditions are given it.
+        """
         return self
 
+    def _now(self, t: Float[Array, ""] | float | None) -> Self:
+        return self if t is None else self.at(t)
+
     @compiled_for_all_times
-    def drift_parts(self, stats: PyTree, t: Float[Array, ""] | float = 0.0) -> tuple[PyTree, PyTree]:
+    def drift_parts(self, stats: PyTree, t: Float[Array, ""] | float | None = None) -> tuple[PyTree, PyTree]:
         """(population, corrector): d stats/dt as d -> infinity, split into gradient flow and the effect of the step size."""
-        return self.at(t)._drift_parts(stats)
+        return self._now(t)._drift_parts(stats)
 
     @compiled_for_all_times
-    def drift(self, stats: PyTree, t: Float[Array, ""] | float = 0.0) -> PyTree:
+    def drift(self, stats: PyTree, t: Float[Array, ""] | float | None = None) -> PyTree:
         """d stats/dt as d -> infinity, with t in samples per dimension."""
-        return add(*self.at(t)._drift_parts(stats))
+        return add(*self._now(t)._drift_parts(stats))
 
     @compiled_for_all_times
-    def covariance(self, stats: PyTree, t: Float[Array, ""] | float = 0.0) -> Float[Array, "n n"]:
+    def covariance(self, stats: PyTree, t: Float[Array, ""] | float | None = None) -> Float[Array, "n n"]:
         """Covariance of d times the one-sample increment as d -> infinity."""
-        return self.at(t)._covariance(stats)
+        return self._now(t)._covariance(stats)
 
-    @eqx.filter_jit
-    def risk(self, stats: PyTree) -> Float[Array, ""]:
+    @compiled_for_all_times
+    def risk(self, stats: PyTree, t: Float[Array, ""] | float | None = None) -> Float[Array, ""]:
         """Population risk, noise floor included."""
-        return self._risk(stats)
+        return self._now(t)._risk(stats)
 
     def observables(self, stats: PyTree) -> dict[str, Float[Array, ""]]:
         """What is shown beside the risk, by name, at statistics of one run."""
@@ -109,6 +117,10 @@ class Problem(Part):
     def limit(self) -> Problem:
         """The problem whose statistics move by the drift: itself, unless they are others as d grows."""
         return self
+
+    def check_limit(self) -> None:
+        """Raise `BadInput` where the statistics have no drift as d grows."""
+        return None
 
     def in_limit(self, stats: PyTree) -> PyTree:
         """Statistics of one run as those of `limit`."""

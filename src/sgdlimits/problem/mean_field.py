@@ -63,6 +63,7 @@ class MeanFieldProblem(Problem):
         algorithm = self.problem.algorithm
         if not algorithm.linear or len(algorithm.names) > 1:
             raise BadInput(f"MeanField is not written for {type(algorithm).__name__}. Use ODE(), or Chain(d).")
+        self.problem.check_limit()
         self.rule = choose_particle_rule(problem.model, outside) if rule is None else rule
 
     def at(self, t):

@@ -14,7 +14,7 @@ from jax.tree_util import tree_flatten_with_path
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm
-from sgdlimits.algorithm.limit import StepMean, extended, linear_changes
+from sgdlimits.algorithm.limit import StepMean, check_limit, extended, is_timed, linear_changes
 from sgdlimits.domain import checked
 from sgdlimits.equations import equations_of
 from sgdlimits.errors import BadInput
@@ -163,13 +163,16 @@ class ProjectionProblem(Problem):
         return Directions(network.width, self.target.gram, self.initial, scalars, tuple(algorithm.trained(scalars)))
 
     def at(self, t):
-        return eqx.tree_at(lambda problem: problem.t, self, t) if self.algorithm.timed else self
+        return eqx.tree_at(lambda problem: problem.t, self, t) if is_timed(self.algorithm, self.model) else self
 
     @property
     def limit(self) -> ProjectionProblem:
         """The problem as d grows, in its own statistics."""
         other = self.algorithm.limit
         return self if other is self.algorithm else eqx.tree_at(lambda problem: problem.algorithm, self, other)
+
+    def check_limit(self) -> None:
+        check_limit(self.algorithm.limit, self.model)
 
     def in_limit(self, stats):
         limit = self.limit
@@ -393,7 +396,5 @@ def _check_parts(data: Data, target: Target, network: AnyNetwork, loss: Callable
         loss.check(data, target, network.shape)
     names, known = algorithm.trained_scalars, () if network.plain else tuple(network.axes)
     if not isinstance(names, bool) and not set(names) <= set(known):
-        which = (
-            f"has the scalars {', '.join(known)}. Give rates for these." if known else "has one second layer. Give one rate."
-        )
-        raise BadInput(f"lr_second has rates for {', '.join(names)}, but the network {which}")
+        has = f"the scalars {', '.join(known)}. Give rates for these." if known else "one second layer. Give one rate."
+        raise BadInput(f"lr_second has rates for {', '.join(names)}, but the network has {has}")

@@ -146,7 +146,7 @@ def test_a_risk_that_is_known_is_that_from_which_runs_set_out(level, preset):
     engine, stream = level.bind(problem, start, None), Stream.of(1, np.arange(16))
     process = engine.process
     state = process.start(engine.starts(start, stream))
-    risk = np.asarray(process.risk(state, process.statistics(state)))
+    risk = np.asarray(process.risk(state, process.statistics(state), np.zeros(16)))
     alone = set_out(process, until, state)
     assert not np.asarray(alone.stopped).any()
     assert process.plain == ((level.name, preset) != ("chain", "phase_retrieval"))
