@@ -63,9 +63,8 @@ NEEDED = {"heavy_ball": {"beta": 0.5}, "nesterov": {"beta": 0.5}, "repeated": {"
 
 
 def with_rule(name):
-    """Velocities begin at zero, and those of two units are parallel after a step: then rounding chooses the axes of a path."""
-    rule = ALGORITHMS[name]
-    width = 1 if name in ("heavy_ball", "nesterov") else 2
+    """Two units: their velocities, which begin at zero, are parallel after a step, where rounding must choose no axis."""
+    rule, width = ALGORITHMS[name], 2
     base = sl.OnePassSGD(0.5) if issubclass(rule, Wrapper) else 0.5
     arguments = list(inspect.signature(rule).parameters.values())[1:]
     more = {each.name: 0.5 for each in arguments if each.default is each.empty} | NEEDED.get(name, {})

@@ -35,6 +35,13 @@ from sgdlimits.statistics.frame import Frame, Loading, frame_of, overlaps_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, updated
 from sgdlimits.statistics.trees import number_array, runs_first
 
+ROUNDING = 2.0**-46
+"""A pivot of the triangular factor is zero below this share of its row, some 64 units of rounding.
+
+Velocities that begin at zero are parallel after one sample. What is then left of a row is rounding, and along it would lie an
+axis of the path that each kernel rounds, and so chooses, otherwise. The Gram matrix changes by no more than by rounding.
+"""
+
 
 @checked
 class Chain(Level):
@@ -166,6 +173,7 @@ class FrameChain(Process):
     def step(self, state: Frame, x: Samples, now: Moment) -> Frame:
         problem = self.problem.at(now.t)
         rule, names, per = problem.algorithm, state.names, 1 / self.d
+        rounding = ROUNDING if len(names) > 1 and problem.network.width > 1 else 0.0
         turned = _rotate(state.T, x.along[:, 0], x.outside[0]) if self._inputs == 1 < self._directions else None
         along = _contract(state.T[:, :, None], x.along[:, None]) if turned is None else turned.Th[:, None]
         fields = (state.m[:, :, None] * x.inside[None]).sum(1) + along
@@ -188,10 +196,10 @@ class FrameChain(Process):
         elif turned is not None and is_lower(found):
             length, some = jnp.sqrt(turned.rest), turned.rest > 0
             inverse = jnp.where(some, 1 / jnp.where(some, length, 1.0), 0.0)
-            T = _append(combined(found, turned.T, axis=1), combined(found, turned.Th) * inverse + C[:, 0] * length)
+            T = _append(combined(found, turned.T, axis=1), combined(found, turned.Th) * inverse + C[:, 0] * length, rounding)
         else:
             along, outside = _added(x, C)
-            T = _triangular(jnp.concatenate([combined(found, state.T, axis=1) + along, outside]))
+            T = _triangular(jnp.concatenate([combined(found, state.T, axis=1) + along, outside]), rounding)
         if any(move.unit for move in found):
             held = np.repeat([move.unit for move in found], problem.network.width)[:, None]
             inverse = lax.rsqrt(jnp.where(held, (m**2).sum(1) + _contract(T, T), 1.0))
@@ -257,22 +265,25 @@ def _bartlett(x: Samples) -> Float[Array, "r r *runs"]:
     return A.at[np.tril_indices(r, -1)].set(x.below)
 
 
-def _triangular(X: Float[Array, "n p runs"]) -> Float[Array, "p p runs"]:
+def _triangular(X: Float[Array, "n p runs"], rounding: float = 0.0) -> Float[Array, "p p runs"]:
     """The columns of the triangular factor of a matrix with p rows and columns X, by Gram-Schmidt on the rows.
 
-    Each row is as exact as its own length allows, however long the others are.
+    Each row is as exact as its own length allows, however long the others are. What is left of a row, if it is shorter than
+    `rounding` times the row, is taken as zero.
     """
-    rows = jnp.arange(X.shape[1])
+    rows, least = jnp.arange(X.shape[1]), rounding**2 * _contract(X, X) if rounding else None
 
-    def column(X, j):
+    def column(X, step):
+        j, least = step
         row = X[:, j, None]
         products = _contract(X, row)
         square = products[j]
-        inverse = jnp.where(square > 0, lax.rsqrt(jnp.where(square > 0, square, 1.0)), 0.0)
+        some = square > (0 if least is None else least)
+        inverse = jnp.where(some, lax.rsqrt(jnp.where(some, square, 1.0)), 0.0)
         T_j = jnp.where(rows[:, None] >= j, products * inverse, 0.0)
         return X - row * inverse * T_j, T_j
 
-    return lax.scan(column, X, rows)[1]
+    return lax.scan(column, X, (rows, least))[1]
 
 
 def _contract(left: Float[Array, "n ..."], right: Float[Array, "n ..."]) -> Float[Array, "..."]:
@@ -309,16 +320,24 @@ def _rotate(T: Float[Array, "p p runs"], h: Float[Array, "p runs"], outside: Flo
     return Turned(turned, Th, rest)
 
 
-def _append(T: Float[Array, "p p runs"], v: Float[Array, "p runs"]) -> Float[Array, "p p runs"]:
-    """The triangular factor of [T, v], by one rotation a column: its Gram matrix is T T^T + v v^T. Zeros stay exact."""
+def _append(T: Float[Array, "p p runs"], v: Float[Array, "p runs"], rounding: float = 0.0) -> Float[Array, "p p runs"]:
+    """The triangular factor of [T, v], by one rotation a column: its Gram matrix is T T^T + v v^T. Zeros stay exact.
+
+    A pivot that is smaller than `rounding` times its row is zero.
+    """
     rows = jnp.arange(T.shape[0])[:, None]
+    least = rounding * jnp.sqrt(_contract(T, T) + v * v) if rounding else None
 
     def column(v, row):
-        j, T_j = row
+        j, T_j, least = row
         head, tail = T_j[j], v[j]
+        if least is not None:
+            none = head * head + tail * tail <= least * least
+            head, tail = jnp.where(none, 0.0, head), jnp.where(none, 0.0, tail)
+            T_j, v = (jnp.where((rows == j) & none, 0.0, part) for part in (T_j, v))
         length = jnp.sqrt(head * head + tail * tail)
         inverse = jnp.where(length > 0, 1 / jnp.where(length > 0, length, 1.0), 0.0)
         cosine, sine = jnp.where(length > 0, head * inverse, 1.0), tail * inverse
         return jnp.where(rows > j, cosine * v - sine * T_j, 0.0), cosine * T_j + sine * v
 
-    return lax.scan(column, v, (jnp.arange(T.shape[0]), T))[1]
+    return lax.scan(column, v, (jnp.arange(T.shape[0]), T, least))[1]
