@@ -15,6 +15,9 @@ from sgdlimits.level.solve import SHARED_TOLERANCE, Solve, vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import one_of
 
+MAX_STEPS = 2**16
+"""Steps of `flow`; the loop's checkpoints are laid out for so many, 16 to the power of 4."""
+
 
 @checked
 class ODE(Level):
@@ -67,7 +70,9 @@ class Solving(Engine):
 
 
 @checked
-def flow(problem: Problem, stats: PyTree, t, *, corrector: bool = True, rtol: float = 1e-9, atol: float = 1e-11) -> PyTree:
+def flow(
+    problem: Problem, stats: PyTree, t, *, corrector: bool = True, rtol: float | None = None, atol: float | None = None
+) -> PyTree:
     """The statistics at time `t` of the ODE's solution that starts from `stats`, differentiable in all of them.
 
     Parameters
@@ -75,6 +80,14 @@ def flow(problem: Problem, stats: PyTree, t, *, corrector: bool = True, rtol: fl
     problem : any problem; its numbers may be traced, so that `jax.grad` with respect to the learning rate works
     stats : statistics of one run, without a batch axis (use `jax.vmap` for many)
     t : time in samples per dimension: one number, or increasing numbers, which put an axis of times in front
+    corrector : as for `ODE`
+    rtol, atol : tolerances of the solver, as for `ODE`: None takes what the problem's expectations are worth
+
+    Notes
+    -----
+    Derivatives, `jax.grad` as well as `jax.jvp`, are those of the solver's steps. Tolerances bound the error of the statistics,
+    not that of derivatives, which may be far larger with respect to a time at which a rate has a kink, such as the end of a
+    warmup: compare with a smaller `rtol` there.
 
     Examples
     --------
@@ -88,6 +101,7 @@ def flow(problem: Problem, stats: PyTree, t, *, corrector: bool = True, rtol: fl
 
     t = jnp.asarray(t, float)
     times = jnp.atleast_1d(t)
+    rtol = problem.tolerance if rtol is None else rtol
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(lambda t, y, args: vector_field(problem, corrector, t)(y)),
         diffrax.Dopri8(),
@@ -96,7 +110,12 @@ def flow(problem: Problem, stats: PyTree, t, *, corrector: bool = True, rtol: fl
         dt0=None,
         y0=stats,
         saveat=diffrax.SaveAt(ts=times),
-        stepsize_controller=diffrax.PIDController(rtol=rtol, atol=atol),
-        max_steps=100_000,
+        stepsize_controller=diffrax.PIDController(rtol=rtol, atol=rtol / 100 if atol is None else atol),
+        max_steps=MAX_STEPS,
+        adjoint=diffrax.DirectAdjoint(),  # the one that has both modes of differentiation
+        throw=False,
     )
-    return solution.ys if t.ndim else one_of(solution.ys)
+    lost = solution.result != diffrax.RESULTS.successful
+    remedy = "Give a larger rtol or a shorter t, or use ODE(), which has an implicit solver for stiff problems."
+    ys = eqx.error_if(solution.ys, lost, f"flow needs more than {MAX_STEPS} steps, or its solution diverges. {remedy}")
+    return ys if t.ndim else one_of(ys)
