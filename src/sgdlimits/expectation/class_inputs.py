@@ -9,6 +9,12 @@ Where labels are a matter of the class, the loss depends on z alone. Unit i has 
 :math:`z_i = -(\bar\lambda_i + \sigma\sum_{l<i}L_{il}z_l)/(\sigma L_{ii})`. The line of :math:`z_i` is split there, one unit
 after another.
 
+Two units have the lines of their kinks in one plane. Cut one after another, the second kink is a step in the first variable,
+as steep as the units are parallel. So z is turned to :math:`(t, s)`, with s along the bisector of the lines' normals
+(of the acute angle :math:`\theta`). Unit i then has its kink at :math:`s_i(t)`, of slope :math:`\pm\tan(\theta/2)`, which is at
+most 1. The line of t is cut where both lines cross, and that of s at both kinks: each of the four wedges has points of its own,
+however thin it is.
+
 With :math:`f = \sum_jb_js(\lambda_j)` and slopes :math:`s' = \alpha` below zero and :math:`\beta` above, the Hessian of the
 risk is made of
 
@@ -31,7 +37,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int
 
 from sgdlimits.expectation.field_means import FieldNodes, field_mean
-from sgdlimits.gaussian import GaussHermite, gauss_hermite, split_line
+from sgdlimits.gaussian import GaussHermite, gauss_hermite, split_line, split_twice
 from sgdlimits.model.activation import PiecewiseLinear
 from sgdlimits.model.sample import Model
 from sgdlimits.statistics.frame import cholesky_columns
@@ -101,6 +107,9 @@ def on_grid(model: Model, stats: Overlaps, order: int) -> Inputs:
     p, unit, centre = model.network.width, model.network.activation, at_means(model, stats.M)
     root = model.data.sigma * student_root(model, stats)
     rows, weights = jnp.concatenate([centre.fields, centre.fixed]), centre.weights
+    if p == 2 and isinstance(unit, PiecewiseLinear):
+        rows, weights = _in_wedges(rows, weights, root, order)
+        return Inputs(rows[:p], rows[p:], weights, jnp.tile(centre.c, weights.size // centre.c.size))
     for i in range(p):
         if isinstance(unit, PiecewiseLinear):
             below = min(order, 2) if unit.left == 0 and i == p - 1 else order
@@ -112,6 +121,47 @@ def on_grid(model: Model, stats: Overlaps, order: int) -> Inputs:
     return Inputs(rows[:p], rows[p:], weights, jnp.tile(centre.c, weights.size // centre.c.size))
 
 
+def _in_wedges(
+    rows: Float[Array, "m classes"], weights: Float[Array, " classes"], root: Float[Array, "m 2"], order: int
+) -> tuple[Float[Array, "m n"], Float[Array, " n"]]:
+    """Fields at points of the plane of two units, whose means and factor these are, and the weights of the points."""
+    plane = across_kinks(rows, root)
+    points, more = split_line(plane.crossing, order)
+    rows, weights = plane.rows[:, None] + plane.root[:, 0, None, None] * points, more * weights
+    points, more = split_twice(*plane.kinks(rows), order)
+    rows, weights = rows[:, None] + plane.root[:, 1, None, None, None] * points, more * weights
+    return rows.reshape(len(rows), -1), weights.ravel()
+
+
+class Plane(NamedTuple):
+    """Fields of which the first two are those of units, as functions of (t, s): `root` has the factors of t and of s."""
+
+    rows: Float[Array, "m classes"]
+    root: Float[Array, "m 2"]
+    crossing: Float[Array, " classes"]
+
+    def kinks(self, rows: Float[Array, "m *shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+        """The lower and the upper s at which a unit is at its kink, given the fields at s = 0."""
+        first, second = (kink(rows[i], self.root[i, 1]) for i in range(2))
+        return jnp.minimum(first, second), jnp.maximum(first, second)
+
+
+def across_kinks(rows: Float[Array, "m classes"], root: Float[Array, "m 2"]) -> Plane:
+    """The plane of two units, turned so that s crosses both kinks and t goes along them, cut at t = `crossing`.
+
+    An integral over the plane depends on neither the turn nor the cut, so derivatives are taken with both held.
+    """
+    fixed = jax.lax.stop_gradient(root[:2])
+    length = jnp.hypot(fixed[1, 0], fixed[1, 1])
+    other = jnp.where(length > 0, fixed[1] / jnp.where(length > 0, length, 1.0), jnp.array([1.0, 0.0]))
+    s = jnp.array([1.0, 0.0]) + jnp.where(other[0] < 0, -other, other)
+    s = s / jnp.hypot(s[0], s[1])
+    turned = root @ jnp.array([[-s[1], s[0]], [s[0], s[1]]])
+    (one, two), (along, over) = jax.lax.stop_gradient((rows[:2], turned[:2].T))
+    ahead, parted = two * over[0] - one * over[1], along[0] * over[1] - along[1] * over[0]
+    return Plane(rows, turned, jnp.where(parted != 0, ahead / jnp.where(parted != 0, parted, 1.0), 0.0))
+
+
 def student_root(model: Model, stats: Overlaps) -> Float[Array, "p+k p"]:
     """Rows L of the students and W of the fixed directions, safe where Omega is singular."""
     return cholesky_columns(model.omega(stats)[..., None])[: stats.M.shape[0], :, 0].T
@@ -119,7 +169,7 @@ def student_root(model: Model, stats: Overlaps) -> Float[Array, "p+k p"]:
 
 def kink(here: Float[Array, " n"], scale: Float[Array, ""]) -> Float[Array, " n"]:
     """Where here + scale z crosses zero; far from all z where the field does not move."""
-    moves = scale > 0
+    moves = scale != 0
     return jnp.where(moves, -here / jnp.where(moves, scale, 1.0), jnp.where(here > 0, -FAR, FAR))
 
 

@@ -38,6 +38,8 @@ from sgdlimits.statistics.trees import add
 ORDERS = {1: (16, 24), 2: (12, 20), 3: (4, 6, 9), 4: (3, 4, 6), 5: (2, 3, 4)}
 """Nodes on each side of a kink, by width: later ones are used where earlier ones disagree."""
 
+IN_WEDGES = 2
+"""Up to this width the grid has points of its own between any two kinks."""
 WIDE = 4
 FINE = 2
 """Up to this width a risk and its derivatives are good in all states."""
@@ -79,9 +81,11 @@ class ClassIntegrals(ClassRule):
     The grid has 2 order points a unit (see `class_inputs`). Its order climbs a ladder until two rungs agree. Smooth units have
     one by the symmetric root of Q, and are differentiated as expectations (see `field_means`). With kinks, the fixed fields
     enter the drift linearly and the covariance quadratically, so that their mean given the students' is exact.
-    Where two piecewise linear units almost coincide, the second kink is a steep step in the variable of the first. So the steps
-    are integrated in closed form, times dl/df at the mean of the class, and the grid has the rest. That is done for the drift
-    only: there the covariance of the increments is accurate to a few per cent of its largest entry.
+    Two piecewise linear units have points in each of the four wedges between their kinks, however thin these are. From three
+    units on, where two almost coincide, the second kink is a steep step in the variable of the first. So the steps are
+    integrated in closed form, times dl/df at the mean of the class, and the grid has the rest: differences between such units
+    come out too small. That is done for the drift only: there the covariance of the increments is accurate to a few per cent
+    of its largest entry.
 
     Parameters
     ----------
@@ -164,10 +168,11 @@ class ClassIntegrals(ClassRule):
 
     def estimate(self, model, stats) -> tuple[Moments, Moments]:
         """The moments, and how far they are from those of the rung below."""
-        if model.network.activation.kinked:
+        kinked, few = model.network.activation.kinked, model.network.width <= IN_WEDGES
+        if kinked and not few:
             at, steps = _rung(model, stats)
         else:
-            at = lambda order: smooth_moments(model, stats, order)
+            at = lambda order: _on_pieces(model, stats, order) if kinked else smooth_moments(model, stats, order)
             steps = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: at(1)))
 
         def climb(before, orders):
@@ -250,6 +255,20 @@ class AtMeans(ClassRule):
     def risk(self, model, stats):
         inputs = at_means(model, stats.M)
         return (inputs.weights * inputs.loss(model, stats.a)).sum()
+
+
+def _on_pieces(model, stats, order: int) -> Moments:
+    """The moments of at most two units with a kink, on a grid that no kink crosses."""
+    inputs = on_grid(model, stats, order)
+    G, second = inputs.gradient(model, stats.a)
+    slopes = inputs.unit_slopes(model, stats.a)
+    return Moments(
+        (inputs.weights * inputs.loss(model, stats.a)).sum(),
+        inputs.mean(G, inputs.fixed),
+        inputs.mean(G, inputs.fields),
+        inputs.mean(G, G) + model.target.noise * inputs.mean(slopes, slopes),
+        second @ inputs.weights,
+    )
 
 
 def _rung(model, stats):

@@ -8,5 +8,5 @@ from sgdlimits.gaussian.qmc import Sobol
 from sgdlimits.gaussian.quadratic_forms import QuadraticSeries
 from sgdlimits.gaussian.quadrature import GaussHermite, gauss_hermite
 from sgdlimits.gaussian.smooth import Orders, SmoothIntegrals, polynomial_orders
-from sgdlimits.gaussian.truncated import both_positive, positive_means, split_line
+from sgdlimits.gaussian.truncated import both_positive, positive_means, split_line, split_twice
 from sgdlimits.gaussian.units import Pairs, UnitIntegrals

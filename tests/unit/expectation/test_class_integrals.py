@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 
 import equinox as eqx
@@ -109,6 +110,14 @@ def test_half_spaces_agree_with_the_normal_law():
             law = multivariate_normal(mean[[i, j]], C[np.ix_([i, j], [i, j])])
             assert pairs[i, j] == pytest.approx(law.cdf([np.inf, np.inf], lower_limit=[0, 0]), abs=1e-8)
     np.testing.assert_allclose(np.diagonal(pairs), norm.cdf(mean / np.sqrt(np.diagonal(C))), rtol=1e-12)
+    for angle in (1e-3, 0.02, 0.3, np.pi - 0.01):  # P(x > 0 > y), over the line of x in pieces around the step of y
+        rho, h, k = np.cos(angle), 0.4, np.sign(np.cos(angle)) * 0.4 + 0.01
+        off = lambda z: norm.pdf(z) * norm.cdf(-(k + rho * z) / np.sin(angle))  # noqa: B023
+        step, width = -k / rho, np.sin(angle)
+        pieces = np.unique(np.clip([-h, step - 8 * width, step, step + 8 * width, 10.0], -h, 10.0))
+        apart = sum(quad(off, *ends, epsabs=1e-13)[0] for ends in itertools.pairwise(pieces))
+        pair = jax.jit(both_positive)(jnp.array([h, k]), jnp.array([[1.0, rho], [rho, 1.0]]))
+        assert float(pair[0, 0] - pair[0, 1]) == pytest.approx(apart, abs=1e-7)
     got = jax.jit(positive_means)(mean, jnp.diagonal(C), other, cross)
     for j in range(3):
         spread = np.sqrt(C[j, j])
@@ -169,6 +178,55 @@ def test_binary_drift_is_that_of_proposition_4_1(snr):
         worst, bound = max(worst, here), max(bound, largest(error))
     print(f"snr {snr}: drift {worst:.1e}; rough rule claims {bound:.1e}")
     assert worst < 1e-7
+
+
+def wedges(v, W, snr, panels=20, nodes=16):
+    """Loss, A, E[G lambda] and E[G G] of the binary mixture, in polar coordinates around the point where both fields vanish."""
+    L, sigma = np.linalg.cholesky(W @ W.T), snr**-0.5
+    x, w = leggauss(nodes)
+
+    def composite(edges):
+        middle, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2
+        return (middle[:, None] + half[:, None] * x).ravel(), (half[:, None] * w).ravel()
+
+    normals = np.arctan2(L[:, 1], L[:, 0])
+    kinks = np.sort(np.mod(np.concatenate([normals + np.pi / 2, normals - np.pi / 2]), 2 * np.pi))
+    kinks = np.append(kinks, kinks[0] + 2 * np.pi)
+    total = [0.0, 0.0, 0.0, 0.0]
+    for y, mu in ((1.0, 1.0), (0.0, -1.0)):
+        apex = -np.linalg.solve(sigma * L, mu * W[:, 0])
+        distance, towards = np.hypot(*apex), np.arctan2(-apex[1], -apex[0])
+        near = (towards + np.linspace(-9, 9, 2 * panels) / max(distance, 3))[:, None] + 2 * np.pi * np.arange(-1, 3)
+        even = np.linspace(kinks[:-1], kinks[1:], 4)
+        phi, turn = composite(np.unique(np.concatenate([even.ravel(), near[(near > kinks[0]) & (near < kinks[-1])]])))
+        r, length = composite(np.unique(np.clip(np.linspace(distance - 9, distance + 9, panels), 0, None)))
+        z = apex[:, None, None] + np.stack([np.cos(phi), np.sin(phi)])[:, :, None] * r
+        weight = (turn[:, None] * length * r * np.exp(-(z**2).sum(0) / 2) / (4 * np.pi)).ravel()
+        z = z.reshape(2, -1)
+        fields = mu * W[:, :1] + sigma * L @ z
+        f = v @ np.maximum(fields, 0)
+        G, fixed = v[:, None] * (fields > 0) * (expit(f) - y), mu + sigma * np.linalg.solve(L, W[:, 0]) @ z
+        parts = weight @ (np.logaddexp(0, f) - y * f), G @ (weight * fixed), (weight * G) @ fields.T, (weight * G) @ G.T
+        total = [one + other for one, other in zip(total, parts, strict=True)]
+    return total
+
+
+@pytest.mark.parametrize("snr", [5.0, 2.0, 15.0])
+def test_nearly_parallel_units_differ_by_what_is_between_their_kinks(snr):
+    """Angles down to 1e-3. Inputs with exactly one unit on part the directions of the units, by their squared slope g^2."""
+    problem, worst, thin = mixture(sl.presets.binary_mixture, snr), 0.0, 0.0
+    v, first = np.array([1.2, 0.9]), np.array([0.6, 0.5, 0.0])
+    across = np.array([-0.3, 0.36, 0.624])
+    for angle in (1e-3, 2e-3, 8e-3, 2e-2, 0.2, np.pi - 1e-2):
+        W = np.stack([first, 1.3 * (np.cos(angle) * first + np.sin(angle) * across)])
+        exact = wedges(v, W, snr)
+        value, _ = estimate(problem, overlaps(v, W, 1))
+        worst = max(worst, gap([value.loss, value.gradient_fixed[:, 0], *value[2:4]], exact))
+        one_on = lambda GG: GG[0, 0] / v[0] ** 2 + GG[1, 1] / v[1] ** 2 - 2 * GG[0, 1] / v[0] / v[1]
+        thin = max(thin, abs(float(one_on(value.gradient_gradient)) / one_on(exact[3]) - 1))
+    print(f"snr {snr}: moments {worst:.1e}, E[g^2; exactly one on] {thin:.1e} of itself")
+    assert worst < 1e-8
+    assert thin < 1e-6
 
 
 # --- Four units: inputs in R^d. ----------------------------------------------------------------------------------------------
