@@ -94,6 +94,10 @@ class Expectation(Part):
         """The moments and estimates of their errors."""
         return self.moments(model, stats), self.error(model, stats)
 
+    def risk_error(self, model: Model, stats: Overlaps) -> Float[Array, ""]:
+        """An estimate of the error of `risk`."""
+        return self.error(model, stats).loss
+
     def tolerance(self, model: Model) -> float:
         """A relative tolerance worth asking of a solver of the drift."""
         return 1e-9

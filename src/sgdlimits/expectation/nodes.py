@@ -5,13 +5,14 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
+from jaxtyping import Array, Float
 
 from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.field_means import FieldNodes, field_mean
 from sgdlimits.expectation.slopes import FrameNodes, gradient_over_nodes, is_smooth, padded, slopes_at_nodes
 from sgdlimits.expectation.symmetries import symmetries
 from sgdlimits.gaussian import Nodes, Rule
-from sgdlimits.gaussian.base import square_root
+from sgdlimits.gaussian.base import no_turns, square_root
 from sgdlimits.statistics.frame import Loading, inside_and_outside
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import for_samples
@@ -23,8 +24,9 @@ MOST_RUNS = 64
 class NodeSums(Expectation):
     """Any activation, readout and loss: averages of the one-sample quantities over the nodes of a `Rule`.
 
-    The nodes have the symmetries of the model (see `symmetries`), and the moments are differentiated as expectations, not as
-    sums (see `field_means`).
+    The nodes of drift and covariance have the symmetries of the model (see `symmetries`). The risk, one number, has all
+    points of the rule instead of orbits, and depends on the overlaps alone, however these are factored. Moments and risk are
+    differentiated as expectations, not as sums (see `field_means`).
     """
 
     rule: Rule
@@ -73,15 +75,39 @@ class NodeSums(Expectation):
         mean, raw = model.over_classes(moments)
         return raw - mean[:, None] * mean
 
+    def risk(self, model, stats):
+        m, S = inside_and_outside(stats, model.frame)
+        points, weights = self.rule.nodes(self._dim(model), no_turns(self._dim(model)))
+        k, sigma = model.teachers, model.data.sigma
+
+        def of_class(c):
+            x = sigma * points[:k] + model.data.centre(model.frame, c)[:, None]
+            loss = Partial(_loss, model, stats.a, model.frame @ x, points[-1], c)
+            return field_mean(loss, m, S, FieldNodes(x, points[k:-1], weights, sigma), smooth=is_smooth(model))
+
+        return model.over_classes(of_class)
+
     def risk_of_factor(self, model, a, F):
-        def sample(c):
-            def loss(points):
-                fields, fixed, z = model.place(F, points, c)
-                return model.sample_loss(fields, fixed, for_samples(a, fields.shape[1]), z, c)
+        """That of the overlaps: the factor outside the frame is turned into the symmetric root, without squaring it."""
+        k = model.teachers
+        vectors, values, _ = jnp.linalg.svd(F.student[:, k:], full_matrices=False)
+        student = jnp.hstack([F.student[:, :k], (vectors * values) @ vectors.T])
+        turned = Loading(student, F.fixed[:, : student.shape[1]])
+        dim = self._dim(model)
+        return model.over_classes(lambda c: self.rule.average(self._loss_at(model, a, turned, c), dim, no_turns(dim)))
 
-            return loss
+    def risk_error(self, model, stats):
+        """An estimate of the error of the risk."""
+        F, dim = _loading(model, stats), self._dim(model)
+        return model.over_classes(lambda c: self.rule.error(self._loss_at(model, stats.a, F, c), dim, no_turns(dim)))
 
-        return model.over_classes(lambda c: self.rule.average(sample(c), self._dim(model), symmetries(model)))
+    @staticmethod
+    def _loss_at(model, a, F, c):
+        def loss(points):
+            fields, fixed, z = model.place(F, points, c)
+            return _loss(model, a, fixed, z, c, fields)
+
+        return loss
 
     def floor(self, model):
         """Zero where a prediction is no number, so that no label is one."""
@@ -127,6 +153,10 @@ class NodeSums(Expectation):
 
 def _products(model, a, fixed, z, c, fields) -> Moments:
     return model.products(fields, fixed, for_samples(a, fields.shape[1]), z, c)
+
+
+def _loss(model, a, fixed, z, c, fields) -> Float[Array, " n"]:
+    return model.sample_loss(fields, fixed, for_samples(a, fields.shape[1]), z, c)
 
 
 def _loading(model, stats) -> Loading:

@@ -11,9 +11,9 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 
 from sgdlimits.expectation.class_inputs import at_means, kink, student_root
-from sgdlimits.expectation.particles import blocks_of
-from sgdlimits.expectation.symmetries import symmetries
-from sgdlimits.gaussian import Rule, split_line
+from sgdlimits.expectation.particles import map_blocks
+from sgdlimits.gaussian import Estimate, Rule, split_line
+from sgdlimits.gaussian.base import no_turns
 from sgdlimits.model.loss import CrossEntropy
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import ClassLabels
@@ -23,58 +23,85 @@ from sgdlimits.statistics.rows import row_products
 from sgdlimits.statistics.trees import for_samples
 
 NODES_AT_ONCE = 1024
-FEW_UNITS, ORDER = 2, 32
+ON_A_LINE, ORDER = 2, 32
 
 
 @eqx.filter_jit
-def accuracy(model: Model, stats: Overlaps, rule: Rule) -> Float[Array, ""]:
-    """The probability that the prediction of one input is its class, for labels without their noise, at the nodes of a rule.
+def accuracy(model: Model, stats: Overlaps, rule: Rule) -> Estimate:
+    """The probability that the prediction of one input is its class, for labels without their noise, and its error estimate.
 
-    Nodes are taken a block at a time, so that many runs at once need little memory; where all inputs of a class are alike, one
-    is enough. One or two piecewise linear units need none (see `_of_few_units`).
+    Nodes are taken a block at a time, so that many runs at once need little memory, and all points of the rule count: one
+    number needs no symmetric ones. The field of the last of piecewise linear units is integrated in closed form. One or two
+    such units, and classes without variance, need no nodes.
     """
-    if _few_units(model):
-        return _of_few_units(model, stats)
-    F, dim = loading(stats, model.frame), model.width + model.teachers + 1
-    points, weights = (jnp.zeros((dim, 1)), jnp.ones(1)) if model.data.on_means else rule.nodes(dim, symmetries(model))
-
-    def part(block):
-        points, weights = block
-        a = for_samples(stats.a, weights.size)
-
-        def of_class(c):
-            fields, fixed, _ = model.place(F, points.T, c)
-            label = jnp.broadcast_to(model.target.readout(fixed, c), weights.shape)
-            return model.loss.right(model.network(fields, a), label) @ weights
-
-        return model.over_classes(of_class)
-
-    return jax.lax.map(part, blocks_of((points.T, weights), NODES_AT_ONCE)).sum()
+    if is_closed(model):
+        return Estimate(
+            _on_a_line(model, stats) if _piecewise(model) else _at_inputs(model, stats, jnp.zeros((_dim(model), 1)))[0], 0.0
+        )
+    dim = model.width - 1 if _piecewise(model) else _dim(model)
+    at = _given_all_but_last if _piecewise(model) else _at_inputs
+    right = lambda points: map_blocks(lambda rows: at(model, stats, rows.T), points.T, NODES_AT_ONCE)
+    return rule.estimate(right, dim, no_turns(dim))
 
 
-def _few_units(model: Model) -> bool:
+def is_closed(model: Model) -> bool:
+    """Whether the accuracy has no error."""
+    return model.data.on_means or (_piecewise(model) and model.network.width <= ON_A_LINE)
+
+
+def _dim(model: Model) -> int:
+    return model.width + model.teachers + 1
+
+
+def _piecewise(model: Model) -> bool:
     network, loss, readout = model.network, model.loss, model.target.readout
     if not network.plain or not isinstance(loss, CrossEntropy) or not isinstance(readout, ClassLabels) or model.data.on_means:
         return False
-    return network.activation.kinked and network.width <= FEW_UNITS
+    return network.activation.kinked
 
 
-def _of_few_units(model: Model, stats: Overlaps) -> Float[Array, ""]:
-    """On a line for the first of two piecewise linear units, split at its kink, and in closed form for the last."""
-    network: Any = model.network
-    unit, centre = network.activation, at_means(model, stats.M)
-    root, outer = model.data.sigma * student_root(model, stats), network.factor * stats.a
-    rest, mean, weights = jnp.zeros_like(centre.weights), centre.fields[-1], centre.weights
-    if model.width == FEW_UNITS:
+def _at_inputs(model: Model, stats: Overlaps, points: Float[Array, "dim n"]) -> Float[Array, " n"]:
+    """Whether the prediction is right at each node, averaged over classes."""
+    F, a = loading(stats, model.frame), for_samples(stats.a, points.shape[1])
+
+    def of_class(c):
+        fields, fixed, _ = model.place(F, points, c)
+        label = jnp.broadcast_to(model.target.readout(fixed, c), points.shape[1:])
+        return model.loss.right(model.network(fields, a), label)
+
+    return model.over_classes(of_class)
+
+
+def _given_all_but_last(model: Model, stats: Overlaps, points: Float[Array, "p-1 n"]) -> Float[Array, " n"]:
+    """The probability of a right prediction given all fields but the last, averaged over classes."""
+    centre, root = at_means(model, stats.M), model.data.sigma * student_root(model, stats)
+    fields = centre.fields[:, None] + (root[: model.width, :-1] @ points)[..., None]
+    return _right(model, stats, fields[:-1], fields[-1], root) @ centre.weights
+
+
+def _on_a_line(model: Model, stats: Overlaps) -> Float[Array, ""]:
+    """On a line for the first of two units, split at its kink."""
+    centre, root = at_means(model, stats.M), model.data.sigma * student_root(model, stats)
+    others, mean, weights = centre.fields[:0], centre.fields[-1], centre.weights
+    if model.width == ON_A_LINE:
         points, more = split_line(kink(centre.fields[0], root[0, 0]), ORDER)
-        rest, mean = outer[0] * unit(centre.fields[0] + root[0, 0] * points), mean + root[1, 0] * points
-        weights = more * weights
+        others, mean, weights = (centre.fields[0] + root[0, 0] * points)[None], mean + root[1, 0] * points, more * weights
+    right = _right(model, stats, others, mean, root)
+    return row_products(jnp.ravel(jnp.broadcast_to(weights, right.shape)), jnp.ravel(right))
+
+
+def _right(
+    model: Model, stats: Overlaps, others: Float[Array, "p-1 *n classes"], mean: Float[Array, "*n classes"], root: Array
+) -> Float[Array, "*n classes"]:
+    """The probability of a right prediction given the other fields, and the mean of the last."""
+    network: Any = model.network
+    unit, centre, outer = network.activation, at_means(model, stats.M), network.factor * stats.a
+    rest = jnp.tensordot(outer[:-1], unit(others), 1)
     sides = jnp.array([unit.right, -unit.left]), jnp.array([1.0, -1.0])
     each = jax.vmap(lambda slope, sign: _positive(rest, slope, sign * mean, root[model.width - 1, -1]))
     one = each(outer[-1] * sides[0], sides[1]).sum(0)
     label = model.target.readout(centre.fixed, centre.c)
-    right = label * one + (1 - label) * (1 - one)
-    return row_products(jnp.ravel(jnp.broadcast_to(weights, right.shape)), jnp.ravel(right))
+    return label * one + (1 - label) * (1 - one)
 
 
 def _positive(rest: Array, slope: Array, mean: Array, deviation: Array) -> Array:

@@ -2,7 +2,8 @@
 
 An average over nodes keeps a symmetry of what it averages, where coordinates change places and signs, if the set of nodes has
 that symmetry. A set that has a group of them is a union of orbits, and each orbit has as many points as the group. So the error
-is that of the number of orbits, and a group should not be larger than what is averaged asks for.
+is that of the number of orbits, and a group should not be larger than what is averaged asks for: a risk, one number, asks
+for none.
 """
 
 from __future__ import annotations
@@ -70,6 +71,10 @@ class Rule(Part):
         """The average of `f` over the nodes; `f` maps points of shape (dim, n) to a pytree of arrays (..., n)."""
         return weighted_sum(f, self.nodes(dim, group))
 
+    def estimate(self, f: Callable, dim: int, group: Group | None = None) -> Estimate:
+        """The average of `f` with its error estimate."""
+        return Estimate(self.average(f, dim, group), self.error(f, dim, group))
+
     def expect(self, f: Callable, mean: Float[Array, " dim"], covariance: Float[Array, "dim dim"]) -> Estimate:
         r"""E f(v) for v ~ N(mean, covariance), with its error estimate.
 
@@ -87,7 +92,7 @@ class Rule(Part):
         mean, root = jnp.asarray(mean, float), square_root(jnp.asarray(covariance, float))
         over_points = jax.vmap(f, in_axes=-1, out_axes=-1)
         placed = lambda points: over_points(mean[:, None] + root @ points)
-        return Estimate(self.average(placed, mean.size), self.error(placed, mean.size))
+        return self.estimate(placed, mean.size)
 
 
 def weighted_sum(f: Callable, nodes: Nodes) -> PyTree:
@@ -117,6 +122,11 @@ def _eigen_roots(S: Float[Array, "n n"]) -> tuple[Float[Array, " n"], Float[Arra
     values, vectors = jnp.linalg.eigh(S)
     positive = values > ZERO * values[-1]
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, values, 1.0)), 0.0), vectors
+
+
+def no_turns(dim: int) -> Group:
+    """The group of one element."""
+    return (tuple(range(1, dim + 1)),)
 
 
 def parity(dim: int) -> Group:

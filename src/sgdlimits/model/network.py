@@ -21,7 +21,8 @@ from sgdlimits.statistics.trees import number_array
 from sgdlimits.text import count
 
 TAKEN = {
-    "M", "Q", "q", "risk", "accuracy", "run", "t", "step", "status", "t_end", "student", "student_other", "teacher", "output",
+    "M", "Q", "q", "risk", "accuracy", "accuracy_error", "run", "t", "step", "status", "t_end", "student", "student_other",
+    "teacher", "output",
 }  # fmt: skip
 """Names in datasets that scalars cannot have."""
 

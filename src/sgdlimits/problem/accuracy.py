@@ -20,6 +20,7 @@ from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add
 
 SMALL_SIGNAL = 5e-2
+RISK = 1e-3
 TINY, ROUNDING = float(np.finfo(float).tiny), 1e-12
 
 
@@ -36,21 +37,28 @@ def refined(problem: Any, stats: Overlaps, tolerance: float | None) -> Any:
     """A projection problem with more nodes where its expectations need them at statistics of one run, or a warning.
 
     The moments should have the rule's usual accuracy, or `tolerance`, relative to the largest. And small signals should be
-    seen: the drift of M should be known to five per cent along each fixed direction (see `_unsure`). A rule that was asked for
-    is kept, and so are the nodes of steps that are not linear in the gradient.
+    seen: the drift of M should be known to five per cent along each fixed direction (see `_unsure`). The risk should be
+    known to a thousandth, unless a rule was asked for, which is kept; so are the nodes of steps that are not linear in the
+    gradient.
     """
     problem.check_limit()
     usual = problem.rule.accuracy(problem.model)
     if usual is None or not problem.algorithm.linear:
         return problem
     better, finer = problem, None if problem.asked is not None else problem.rule.finer()
-    wanted, reached = np.array([tolerance or usual, SMALL_SIGNAL]), np.array(_unsure(problem, stats))
+    wanted = np.array([tolerance or usual, SMALL_SIGNAL, RISK if problem.asked is None else np.inf])
+    reached = np.array(_unsure(problem, stats))
     while not (reached <= wanted).all() and finer is not None:
         better, finer = problem.with_rule(finer), finer.finer()
         reached = np.array(_unsure(better, stats))
     worst = int(np.argmax(reached / wanted))
-    _warn(better, reached[worst], wanted[worst], stacklevel=7, what=("expectations", "small overlaps")[worst])
+    _warn(better, reached[worst], wanted[worst], stacklevel=7, what=("expectations", "small overlaps", "risks")[worst])
     return better
+
+
+@eqx.filter_jit
+def _of_risk(problem: Any, stats: Overlaps) -> tuple[Array, Array]:
+    return problem.risk(stats), problem.rule.risk_error(problem.model, stats.of(STUDENT))
 
 
 def _warn(problem: Any, reached: float, tolerance: float, stacklevel: int, what: str = "expectations") -> None:
@@ -74,8 +82,8 @@ def _relative(estimate: Estimate) -> float:
     return largest(estimate.error) / max(largest(estimate.value), np.finfo(float).tiny)
 
 
-def _unsure(problem: Any, stats: Overlaps) -> tuple[float, float]:
-    r"""The error of the moments relative to the largest of them, and that of the drift of M relative to the smallest signal.
+def _unsure(problem: Any, stats: Overlaps) -> tuple[float, float, float]:
+    r"""Relative errors: of the moments to the largest of them, of the drift of M to the smallest signal, and of the risk.
 
     The signal along a fixed direction is the largest entry of the drift in its column of M, so that overlaps of order
     :math:`1/\sqrt d` count as much as large ones. It counts as no less than a tenth of
@@ -89,7 +97,8 @@ def _unsure(problem: Any, stats: Overlaps) -> tuple[float, float]:
     steps = float(problem.algorithm.lr_sample) * np.sqrt(np.diagonal(value.gradient_gradient) / np.diagonal(own.Q).clip(TINY))
     signal = np.concatenate([drift, 0.1 * np.abs(own.M) * steps[:, None]]).max(0)
     wrong = np.where(wrong > ROUNDING * gross.max(), wrong, 0.0).max(0)
-    return _relative(Estimate(value, error)), float((wrong / signal.clip(TINY)).max())
+    risk, spread = (float(part) for part in _of_risk(problem, stats))
+    return _relative(Estimate(value, error)), float((wrong / signal.clip(TINY)).max()), spread / max(abs(risk), TINY)
 
 
 @eqx.filter_jit

@@ -56,6 +56,7 @@ _LONG_NAMES = {
     "r2": "squared norm outside the spike",
     "risk": "population risk",
     "accuracy": "probability of predicting the right class",
+    "accuracy_error": "standard error of the accuracy, a sum over nodes",
     "risk_average": "population risk of the averaged weights",
     "t": "samples per dimension",
     "step": "SGD steps",

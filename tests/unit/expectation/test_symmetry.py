@@ -107,3 +107,32 @@ def test_root_has_a_slope_where_eigenvalues_are_equal_or_zero():
     root, slope = jax.jvp(square_root, (jnp.asarray(X @ X),), (jnp.asarray(X @ dX + dX @ X),))
     np.testing.assert_allclose(root, X, atol=1e-14)
     np.testing.assert_allclose(slope, dX, atol=1e-14)
+
+
+def erf_unit(x):
+    """erf(x / sqrt 2) under a name that the package does not know: by nodes."""
+    return jax.scipy.special.erf(x / np.sqrt(2))
+
+
+def erf_teachers(x):
+    return (erf_unit(x[0]) + erf_unit(x[1])) / 2
+
+
+def test_a_large_group_costs_the_risk_no_accuracy():
+    """Four units, two teachers, M = 0, Q = 1: (1/4 + 1/2)/3 times the weight 1/2 of the loss, by arcsin(1/2)."""
+    stats = sl.Overlaps(np.ones(4), np.zeros((4, 2)), np.eye(4))
+    for rule, bound in ((None, 1e-4), (sl.Sobol(10), 1e-3)):
+        here = problem(erf_unit, erf_teachers, 4, 2, rule, noise=0.0)
+        assert len(symmetries(here.model)) == 48
+        assert float(here.risk(stats)) == pytest.approx(0.125, rel=bound)
+    value, error = here.expectation(stats)
+    assert float(value.loss) == pytest.approx(0.125, rel=1e-2)  # by symmetric nodes, with 2^7 points before they are turned
+    assert float(error.loss) < 1e-2 * float(value.loss)
+
+
+def test_risk_depends_on_the_overlaps_and_not_on_their_factor():
+    """A chain has a triangular factor, SGD overlaps: at 128 points both write the same risk."""
+    here = problem(absolute, product, 3, 2, sl.Sobol(log2_points=7))
+    data = sl.simulate(here, sl.Chain(40), sl.RandomInit(40), t_max=1.0, runs=3, save=2, progress=False)
+    risk = jax.jit(jax.vmap(here.risk))(sl.Overlaps(np.ones((3, 3)), data.M.values[:, -1], data.Q.values[:, -1]))
+    np.testing.assert_allclose(data.risk.values[:, -1], risk, rtol=1e-12)
