@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_number, in_short
 
 Point = dict[str, Any]
+MAX_POINTS = 10**6
+"""Each point is a file of its own, and folders of more files are slow on every file system."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ def grid(**axes: Iterable) -> Design:
     if not axes:
         raise BadInput("a grid needs parameters. Give, for instance, lr=[0.05, 0.1].")
     values = {name: _values(name, each) for name, each in axes.items()}
+    check_size(math.prod(map(len, values.values())))
     return Design(tuple(dict(zip(values, point, strict=True)) for point in product(*values.values())), values)
 
 
@@ -67,6 +70,7 @@ def random_points(count: int, *, seed: int = 0, **ranges: Sequence) -> Design:
     """
     if not ranges:
         raise BadInput('random points need ranges. Give, for instance, lr=(0.01, 1.0, "log").')
+    check_size(count)
     uniform = np.random.default_rng(seed).random((count, len(ranges)))
     columns = {name: _drawn(name, each, uniform[:, i]) for i, (name, each) in enumerate(ranges.items())}
     return Design(tuple(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)))
@@ -74,7 +78,8 @@ def random_points(count: int, *, seed: int = 0, **ranges: Sequence) -> Design:
 
 def listed(points: Iterable[Mapping[str, Any]]) -> Design:
     """A list of points that all have the same parameters."""
-    rows = tuple(dict(point) for point in points)
+    rows = tuple(dict(point) for point in islice(points, MAX_POINTS + 1))
+    check_size(len(rows))
     if not rows or not rows[0]:
         raise BadInput("a sweep needs points. Give, for instance, grid(lr=[0.05, 0.1]).")
     for row in rows:
@@ -94,6 +99,14 @@ def as_design(over: Any) -> Design:
     raise BadInput(f"over must be a grid or a list of points; got {in_short(over)}. Give, for instance, grid(lr=[0.05, 0.1]).")
 
 
+def check_size(points: int) -> None:
+    """Raise `BadInput` for more points than a sweep can have, before any of them is made."""
+    if points > MAX_POINTS:
+        raise BadInput(
+            f"a sweep has at most {MAX_POINTS} points, each a file; got {points:.7g}. Give fewer values, or several sweeps."
+        )
+
+
 def plain(value: Any) -> Any:
     """A value as plain Python has it: NumPy's numbers as numbers, 1.0 as 1, lists as tuples."""
     if isinstance(value, (np.generic, np.ndarray)):
@@ -106,7 +119,11 @@ def plain(value: Any) -> Any:
 def _values(name: str, given: Any) -> tuple:
     if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
         raise BadInput(f"{name} must be several values; got {in_short(given)}. Put them in brackets.")
-    values = tuple(plain(each) for each in given)
+    if isinstance(given, range):  # len() of a range fails beyond 2^63
+        check_size((given.stop - given.start) // given.step)
+    check_size(len(given) if isinstance(given, Sized) else 0)
+    values = tuple(plain(each) for each in islice(given, MAX_POINTS + 1))
+    check_size(len(values))
     if not values:
         raise BadInput(f"{name} has no values. Give at least one.")
     if len({repr(value) for value in values}) < len(values):

@@ -21,7 +21,7 @@ from sgdlimits.level import LEVELS
 from sgdlimits.level.condition import exits
 from sgdlimits.problem.presets import PRESETS
 from sgdlimits.start import STARTS
-from sgdlimits.sweeps.design import Design, grid, listed, random_points
+from sgdlimits.sweeps.design import Design, check_size, grid, listed, random_points
 from sgdlimits.sweeps.job import Sweep, mistakes
 from sgdlimits.sweeps.keep import as_keep
 from sgdlimits.sweeps.names import called
@@ -46,6 +46,7 @@ class Even(Table):
     scale: Literal["linear", "log"] = "linear"
 
     def values(self) -> list[float]:
+        check_size(self.count)
         if self.scale == "linear":
             return np.linspace(self.low, self.high, self.count).tolist()
         check_number("from", self.low, above=0)
@@ -137,10 +138,14 @@ DESIGNS = ("grid", "points", "random")
 def read_spec(path: str | os.PathLike) -> Sweep:
     """The sweep in a file; `BadInput` with all that is wrong in it. Results go to a folder beside it unless it names one."""
     path = Path(path)
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise BadInput(f"{path} is not a plain file. Give the file of a sweep.")
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput(f"there is no file {path}. Give the file of a sweep.") from None
+    except RecursionError:
+        raise BadInput(f"{path} has tables inside tables without end. Give the file of a sweep.") from None
     except (OSError, UnicodeDecodeError) as reason:
         raise BadInput(f"{path} cannot be read: {reason}. Give the file of a sweep.") from reason
     except tomllib.TOMLDecodeError as reason:
