@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 WORDS = {"nan": "not known", "inf": "infinite", "-inf": "minus infinite"}
@@ -30,6 +31,16 @@ def table(rows: Iterable[Sequence[str]], align: str = "<", indent: str = "") -> 
     pad = lambda cell, side, width: cell.rjust(width) if side == ">" else cell.ljust(width)
     lines = ("  ".join(map(pad, cells, sides, widths)) for cells in zip(*columns, strict=True))
     return "\n".join((indent + line).rstrip() for line in lines)
+
+
+def printable(text: str) -> str:
+    """A text from outside with its control characters escaped, but for line ends: a terminal would obey them.
+
+    >>> print(printable("a\x1b[31mb\u202ec"))
+    a\\x1b[31mb\\u202ec
+    """
+    safe = lambda letter: letter in "\n\t" or unicodedata.category(letter) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return "".join(letter if safe(letter) else ascii(letter)[1:-1] for letter in text)
 
 
 def in_bytes(number: float) -> str:

@@ -120,7 +120,7 @@ def rows_of(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy: 
     reach: dict[str, int] = {}
     entries = [entry for entry in folder.entries() if wanted is None or entry.key in wanted]
     if lazy is None:
-        lazy = sum(entry.path.stat().st_size for entry in entries) > LARGE
+        lazy = sum(entry.path.lstat().st_size for entry in entries) > LARGE
     for entry in entries:
         have = reach.get(entry.key, 0)
         if entry.last <= have or entry.first > have or (runs is not None and entry.first >= runs):
@@ -209,7 +209,11 @@ def _assembled(parts: list[xr.Dataset], places, dims: list[str], sizes: tuple[in
     times = [part["t"].values for part in parts if "t" in part.dims]
     moved = len(times) > 0 and any(not np.array_equal(times[0], each) for each in times[1:])
     if moved:  # times of another d
-        parts = [part.drop_indexes("t").rename_dims(t="time").reset_coords("t") for part in parts]
+        numbered = lambda part: part.drop_indexes("t").rename_dims(t="time").reset_coords("t")
+        parts = [numbered(part) if "t" in part.dims else part for part in parts]
+    extent: dict[str, int] = {}
+    for part in parts:
+        extent |= {str(dim): max(size, extent.get(str(dim), 0)) for dim, size in part.sizes.items()}
     found = {}
     for name in dict.fromkeys(str(name) for part in parts for name in part.variables):
         if name in ("run", "time", "t") and not (name == "t" and moved):
@@ -220,9 +224,13 @@ def _assembled(parts: list[xr.Dataset], places, dims: list[str], sizes: tuple[in
         if name == "step" and not moved and all(each.equals(have[0][1]) for _, each in have):
             found[name] = have[0][1]
             continue
-        found[name] = _placed(have, dims, sizes)
+        if other := next((each.dims for _, each in have if each.dims != have[0][1].dims), None):
+            raise BadInput(
+                f"{name} has the dimensions {have[0][1].dims} at some points and {other} at others. Collect them apart, by keys=."
+            )
+        found[name] = _placed(have, dims, sizes, extent)
     attrs = {name: value for name, value in parts[0].attrs.items() if all(_same(value, part.attrs.get(name)) for part in parts)}
-    inner = {"run": np.arange(max(part.sizes["run"] for part in parts))}
+    inner = {"run": np.arange(extent["run"])}
     if times and not moved:
         inner["t"] = times[0]
     dataset = xr.Dataset(found, {**coords, **inner}, attrs)
@@ -233,10 +241,10 @@ def _same(left: Any, right: Any) -> bool:
     return type(left) is type(right) and bool(np.array_equal(left, right))
 
 
-def _placed(have: list[tuple[tuple[int, ...], xr.Variable]], dims, sizes) -> xr.Variable:
-    """Arrays of points in one array: what is missing is NaN, or empty text."""
+def _placed(have: list[tuple[tuple[int, ...], xr.Variable]], dims, sizes, extent: dict[str, int]) -> xr.Variable:
+    """Arrays of points in one array of the `extent` of all variables: what is missing is NaN, or empty text."""
     first = have[0][1]
-    shape = tuple(max(each.shape[i] for _, each in have) for i in range(first.ndim))
+    shape = tuple(extent[dim] for dim in first.dims)
     text = first.dtype.kind in "OUS"
     whole = len(have) == np.prod(sizes) and all(each.shape == shape for _, each in have)
     kind: Any = object if text else first.dtype if whole else np.result_type(float, first.dtype)

@@ -73,7 +73,7 @@ def status(job: Sweep) -> dict[str, str]:
     rows = {"done": f"{done} of {count(total, 'unit')}"}
     if failed := sum(folder.failure(unit) is not None for unit in left):
         rows["failed"] = f"{failed}; the notes *.failed.json in {job.folder} say why"
-    ages = sorted(now - entry.path.stat().st_mtime for entry in folder.entries())
+    ages = sorted(now - entry.path.lstat().st_mtime for entry in folder.entries())
     lately = [age for age in ages if age < LATELY]
     if len(lately) > 2 and done < total:
         rate = (len(lately) - 1) / max(lately[-1] - lately[0], 1e-9)

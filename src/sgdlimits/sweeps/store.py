@@ -23,6 +23,8 @@ import xarray as xr
 from sgdlimits.errors import BadInput
 from sgdlimits.files import clear, write
 from sgdlimits.sweeps.unit import NAME, Unit, hashed
+from sgdlimits.text import printable
+from sgdlimits.trajectory.contained import check_contained
 from sgdlimits.trajectory.io import write_whole
 from sgdlimits.trajectory.schema import COORDINATES
 
@@ -82,9 +84,10 @@ class Folder:
 
     def failure(self, unit: Unit) -> str | None:
         """Why a unit failed, where it did."""
+        path = self._failure(unit)
         try:
-            return str(json.loads(self._failure(unit).read_bytes())["error"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return str(json.loads(path.read_bytes())["error"]) if path.is_file() else None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def _failure(self, unit: Unit) -> Path:
@@ -123,7 +126,10 @@ def read(path: Path) -> xr.Dataset:
     """The dataset in a file of a unit, or `Damaged` where it is not, number by number, what was written."""
     match = NAME.fullmatch(path.name)
     try:
+        if not os.path.isfile(path):  # reading a pipe would wait for ever
+            raise Damaged("is gone, or not a plain file")
         with h5py.File(path, "r") as file:
+            check_contained(file)
             attributes = {name: _attribute(value) for name, value in file.attrs.items() if not name.startswith("_")}
             layout = json.loads(attributes["variables"])
             arrays = {name: file[name][()] for name in layout}
@@ -134,10 +140,10 @@ def read(path: Path) -> xr.Dataset:
         if not np.array_equal(arrays["run"], np.arange(int(match[2]), int(match[3]))):
             raise Damaged("does not have the runs that its name says")
         made = {name: (dims, _typed(arrays[name], kind), notes) for name, (dims, kind, notes) in layout.items()}
-    except FileNotFoundError:
-        raise Damaged("is gone") from None
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as reason:
-        raise Damaged(f"cannot be read ({str(reason)[:80] or type(reason).__name__})") from reason
+    except Damaged:
+        raise
+    except Exception as reason:  # a damaged file makes the HDF5 library raise anything
+        raise Damaged(f"cannot be read ({printable(str(reason))[:80] or type(reason).__name__})") from reason
     kept = {name: value for name, value in attributes.items() if name not in ("digest", "variables")}
     return xr.Dataset(made, attrs=kept).set_coords([name for name in COORDINATES if name in made])
 

@@ -9,10 +9,13 @@ import os
 import re
 import shutil
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import xarray as xr
 
@@ -20,7 +23,8 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.files import whole
 from sgdlimits.problem.base import Problem
-from sgdlimits.text import in_bytes
+from sgdlimits.text import in_bytes, printable
+from sgdlimits.trajectory.contained import check_contained
 from sgdlimits.trajectory.record import find, from_json, reading
 from sgdlimits.trajectory.schema import State, check, check_form, plain_variable, remember, state_of
 from sgdlimits.trajectory.simulate import simulate
@@ -62,12 +66,35 @@ def write_whole(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
 def load(path: str | os.PathLike) -> xr.Dataset:
     """The dataset in a file that `save` wrote, in memory and checked; with a warning where a newer version wrote it."""
     if not os.path.isfile(path):
-        raise BadInput(f"there is no file {path}. Give the path of a dataset that was saved.")
+        if os.path.exists(path):
+            raise BadInput(printable(f"{path} is not a plain file. Give the path of a dataset that was saved."))
+        raise BadInput(printable(f"there is no file {path}. Give the path of a dataset that was saved."))
+    with readable(path):
+        dataset = _read(path)
+    if _newer(dataset):
+        warnings.warn(f"{path}: {_newer(dataset)}", VersionWarning, stacklevel=2)
+    return dataset
+
+
+@contextmanager
+def readable(path: str | os.PathLike) -> Iterator[None]:
+    """One sentence with the file's name for all that goes wrong inside: damaged files make the HDF5 library raise anything."""
     try:
-        with xr.open_dataset(path, engine="h5netcdf") as file:
-            dataset = file.load()
-    except OSError as reason:
-        raise BadInput(f"{path} is not a netCDF file: {reason}. Give the path of a dataset that was saved.") from reason
+        yield
+    except BadInput as reason:
+        raise BadInput(printable(f"{path}: {reason}")) from reason
+    except Exception as reason:
+        words = " ".join(str(reason).split())[:200] or type(reason).__name__
+        raise BadInput(
+            printable(f"{path} is not a netCDF file that can be read: {words}. Give the path of a dataset that was saved.")
+        ) from reason
+
+
+def _read(path: str | os.PathLike) -> xr.Dataset:
+    with h5py.File(path, "r") as whole_file:
+        check_contained(whole_file)
+    with xr.open_dataset(path, engine="h5netcdf") as file:
+        dataset = file.load()
     if "status" in dataset.variables:
         dataset["status"] = dataset.status.astype(str)
         dataset = dataset.set_coords("status")
@@ -77,8 +104,6 @@ def load(path: str | os.PathLike) -> xr.Dataset:
         dataset.encoding = {"state": state}
     check(dataset)
     remember(dataset)
-    if _newer(dataset):
-        warnings.warn(f"{path}: {_newer(dataset)}", VersionWarning, stacklevel=2)
     return dataset
 
 

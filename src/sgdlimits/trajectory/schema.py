@@ -16,7 +16,7 @@ import xarray as xr
 from jaxtyping import PyTree
 
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput
+from sgdlimits.errors import BadInput, in_short
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Ends, Level, Tick
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import runs_of
@@ -40,6 +40,8 @@ ATTRIBUTES = (
     "until",
     "version",
 )
+TEXTS = ("level", "level_parameters", "problem", "problem_name", "statistics", "start", "save", "until", "version")
+"""Attributes that are text; the others are numbers, or text that says one."""
 COORDINATES = {"step": ("t",), "status": ("run",), "t_end": ("run",)}
 DIFFUSIONS = ("sde", "local")
 """Levels whose noise may leave the statistics that weights can have, as that of the SDE did in files of version 0.1."""
@@ -266,6 +268,10 @@ def check_form(dataset: Any) -> xr.Dataset:
     for name in ATTRIBUTES:
         if name not in dataset.attrs:
             _fail(f"it has no attribute {name!r}")
+    for name in ATTRIBUTES:
+        value = dataset.attrs[name]
+        if not isinstance(value, str) and (name in TEXTS or np.ndim(value) != 0 or not np.isfinite(float(value))):
+            _fail(f"its attribute {name!r} is {in_short(value)}")
     if not hasattr(find(dataset.attrs["statistics"]), "dims"):
         _fail(f"its statistics are {str(dataset.attrs['statistics'])[:40]!r}")
     for name in ("risk", *COORDINATES, *find(dataset.attrs["statistics"]).dims):
