@@ -47,8 +47,8 @@ def main() -> None:
     command = [sys.executable, "-m", "sgdlimits", "explore", "--port", "0", "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
-            address = re.search(r"http://\S+", server.stdout.readline())[0]
-            with connect(address.replace("http", "ws") + "socket", origin=address.rstrip("/"), max_size=None) as page:
+            base, _, query = re.search(r"http://\S+", server.stdout.readline())[0].partition("?")
+            with connect(f"{base.replace('http', 'ws')}socket?{query}", origin=base.rstrip("/"), max_size=None) as page:
                 follow(page, moves)
         finally:
             server.terminate()

@@ -12,7 +12,9 @@ from tqdm.auto import tqdm
 MOST_SECONDS = 60.0
 """How far apart lines are at most. They begin close to each other."""
 LONG_SECONDS, SETTLED_SECONDS = 600.0, 10.0
-"""From how long on a bar says how long all will take, and when its pace is known: the first second compiles."""
+"""From how long on a bar says how long all will take, and after which time."""
+PACE_SECONDS = 2.0
+"""How long work must go on after the first of it was seen until its pace is known: what came before has compiled."""
 
 
 class Lines(io.TextIOBase):
@@ -45,6 +47,8 @@ class Bar(tqdm):
     """
 
     monitor_interval = 0
+    first: tuple[float, float] | None = None
+    """When the first work was seen to be done, and how much of it."""
 
     def refresh(self, nolock: bool = False, lock_args: Any = None) -> Any:
         if nolock:
@@ -56,9 +60,15 @@ class Bar(tqdm):
     def format_dict(self) -> dict[str, Any]:
         known = super().format_dict
         done, total, elapsed = known["n"], known["total"], known["elapsed"]
-        whole = elapsed * total / done if done and total else 0.0
-        words = f", about {in_time(whole)} in all; what is done is kept on Ctrl-C"
-        return {**known, "long": words if whole > LONG_SECONDS and elapsed > SETTLED_SECONDS else ""}
+        if self.first is None and done > known["initial"]:
+            self.first = elapsed, done
+        since, before = self.first or (elapsed, done)
+        if not total or done <= before or elapsed - since < PACE_SECONDS:
+            return {**known, "long": "", "remaining": "?"}
+        left = (total - done) * (elapsed - since) / (done - before)
+        words = f", about {in_time(elapsed + left)} in all; what is done is kept on Ctrl-C"
+        long = elapsed + left > LONG_SECONDS and elapsed > SETTLED_SECONDS
+        return {**known, "long": words if long else "", "remaining": self.format_interval(left)}
 
 
 def in_time(seconds: float) -> str:

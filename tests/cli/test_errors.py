@@ -51,7 +51,8 @@ BAD = {
     "no file to run again": ("rerun x.nc", "there is no file x.nc"),
     "no threshold": ("exit-time --threshold 0", "--threshold must be a finite number above 0; got 0"),
     "all of the risk": ("exit-time --threshold 1", "--threshold must be below 1; got 1"),
-    "no dimension for exits": ("exit-time --d 0", "--d must be a whole number of at least 1; got 0"),
+    "no dimension for exits": ("exit-time --d 0", "--d must be a whole number of at least 2; got 0"),
+    "exits on a line": ("exit-time --d 1", "--d must be a whole number of at least 2; got 1"),
     "no runs to exit": ("exit-time --runs 0", "--runs must be a whole number of at least 1"),
     "negative runs of SGD": ("exit-time --sgd-runs -1", "--sgd-runs must be a whole number of at least 0"),
     "table that is there": ("exit-time --out text.nc", "text.nc exists already"),
@@ -93,7 +94,7 @@ def test_ctrl_c_saves_what_is_finished(how, tmp_path):
             out, error = program.communicate(timeout=300)
         finally:
             program.kill()  # whatever went wrong, nothing of it outlives the test
-    assert program.returncode == 130, error
+    assert program.returncode == 128 + how, error
     assert "Interrupted. Saved 4 runs up to t = " in error
     assert "Traceback" not in out + error
     assert "\r" not in seen + error
@@ -104,7 +105,7 @@ def test_ctrl_c_saves_what_is_finished(how, tmp_path):
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_ends_with_130_on_either_signal(name, how, command, monkeypatch, tmp_path):
+def test_every_command_ends_with_128_and_the_signal(name, how, command, monkeypatch, tmp_path):
     def working(*arguments, **more):
         os.kill(os.getpid(), how)
         time.sleep(5)
@@ -117,7 +118,7 @@ def test_every_command_ends_with_130_on_either_signal(name, how, command, monkey
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-    assert (result.exit_code, result.stderr) == (130, "Interrupted. Nothing was saved.\n")
+    assert (result.exit_code, result.stderr) == (128 + how, "Interrupted. Nothing was saved.\n")
     assert not list(tmp_path.iterdir())
 
 
@@ -137,4 +138,4 @@ def test_ctrl_c_in_the_demo_says_where_the_finished_levels_are(command, monkeypa
 
     monkeypatch.setattr("sgdlimits.figures.demo.make", interrupted)
     result = command("demo --out here")
-    assert (result.exit_code, result.stderr) == (130, "Interrupted. What was finished is saved in here.\n")
+    assert (result.exit_code, result.stderr) == (130, "Interrupted. Nothing was saved.\n")

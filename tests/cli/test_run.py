@@ -29,7 +29,7 @@ def test_every_level_writes_the_dataset_of_simulate(level, command):
         save=3,
         seed=3,
     )
-    saved = sl.load(f"phase_retrieval-{level}-seed3.nc")
+    saved = sl.load(f"phase_retrieval-{level}-d40-lr0.08333-seed3.nc")
     assert saved.attrs["level"] == level
     np.testing.assert_array_equal(saved.M, expected.M)
 
@@ -78,7 +78,7 @@ def test_levels_and_starts_take_their_own_options(command):
 def test_a_run_ends_with_a_table_and_a_figure(command, tmp_path):
     result = command("run phase_retrieval --level ode --start fixed --overlap 0.5 --runs 4 --t-max 1 --plot x.png")
     assert result.exit_code == 0, result.output
-    for word in ("final risk", "final |overlap|", "4 finished", "wall time", "phase_retrieval-ode-seed0.nc", "x.png"):
+    for word in ("final risk", "final |overlap|", "4 finished", "wall time", "phase_retrieval-ode-lr0.05-seed0.nc", "x.png"):
         assert word in result.stdout
     assert (tmp_path / "x.png").stat().st_size > 10_000
 

@@ -59,7 +59,7 @@ def page(browser, address):
     page, outside, said = context.new_page(), [], []
 
     def only_here(route):
-        if route.request.url.startswith((address, "data:", "blob:")):
+        if route.request.url.startswith((address.partition("?")[0], "data:", "blob:")):
             route.continue_()
         else:
             outside.append(route.request.url)

@@ -26,9 +26,10 @@ SMALL = {"preset": "phase_retrieval", "d": 50, "t_max": 5, "runs": 4}
 
 
 def opened(address: str, **more):
+    base, _, query = address.partition("?")
     return connect(
-        address.replace("http", "ws") + "socket",
-        **{"origin": address.rstrip("/"), "max_size": None, "close_timeout": 0.2, "ping_interval": None, **more},
+        f"{base.replace('http', 'ws')}socket?{query}",
+        **{"origin": base.rstrip("/"), "max_size": None, "close_timeout": 0.2, "ping_interval": None, **more},
     )
 
 
@@ -99,6 +100,23 @@ def test_without_the_token_of_another_host_nothing_is_served():
         assert urllib.request.urlopen(f"{address}?token=secret").status == 200
 
 
+def test_on_loopback_too_only_the_token_or_its_cookie_opens_the_page(address):
+    base, _, query = address.partition("?")
+    assert query.startswith("token=")
+    for path in ("", "controls.json", "?token=wrong"):
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(base + path)
+    with pytest.raises(InvalidStatus, match="403"):
+        opened(base)
+    cookie = urllib.request.urlopen(address).headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    with_cookie = {"Cookie": cookie.partition(";")[0]}
+    assert urllib.request.urlopen(urllib.request.Request(base + "controls.json", headers=with_cookie)).status == 200
+    with opened(base, additional_headers=with_cookie) as page:
+        assert until(page, "ready")
+
+
 def test_a_page_that_asks_for_nothing_is_closed_and_its_process_ends():
     with serving("127.0.0.1", idle=0.5) as address, opened(address) as page:
         with pytest.raises(ConnectionClosed, match="4000"):
@@ -110,6 +128,7 @@ def test_another_host_needs_the_token():
     class Asked:
         def __init__(self, token):
             self.headers, self.query_params, self.scope = {"host": "lab:80"}, {"token": token}, {"type": "http"}
+            self.cookies = {}
 
     guard = Guard("0.0.0.0", 80, "secret")
     assert "token" in guard.refusal(Asked(""))

@@ -13,7 +13,7 @@ import xarray as xr
 from sgdlimits.analysis.exit_times import exit_times
 from sgdlimits.analysis.summary import Estimate, summarise
 from sgdlimits.domain import checked, whole
-from sgdlimits.errors import BadInput, CensoredWarning
+from sgdlimits.errors import BadInput, CensoredWarning, Interrupted
 from sgdlimits.level import ODE, SDE, SGD, Chain
 from sgdlimits.level.condition import exits
 from sgdlimits.problem.projection import ProjectionProblem
@@ -117,7 +117,15 @@ class ExitTable:
             yield "The noise at this d carried those across; it vanishes as d grows."
 
 
-@checked(threshold=None, sgd_runs=whole(at_least=0))
+class ExitsInterrupted(KeyboardInterrupt):
+    """Ctrl-C during `exit_table`. `found` is the table of what was simulated; runs under way are censored where they stand."""
+
+    def __init__(self, found: ExitTable) -> None:
+        super().__init__("interrupted; what was simulated is in the attribute `found` of this exception")
+        self.found = found
+
+
+@checked(threshold=None, d=whole(at_least=2), sgd_runs=whole(at_least=0))
 def exit_table(
     problem: ProjectionProblem,
     d: int,
@@ -154,12 +162,24 @@ def exit_table(
     if not np.isfinite(at.slow):
         levels = {"chain": (Chain(at.d), min(runs, STAY))}
     found, how = {}, dict[str, Any](t_max=horizon(at), seed=seed, until=exits(at.T), progress=progress)
-    for name, (level, count) in levels.items():
-        if count:
-            dataset = simulate(problem, level, RandomInit(at.d), runs=count, **how)
-            risk = {"risk_start": float(dataset.risk[:, 0].mean()), "risk_end": float(dataset.risk[:, -1].mean())}
-            found[name] = exit_times(dataset, at.T).assign_attrs(risk)
-    return tabulate(problem, d, threshold, found)
+    try:
+        for name in sorted(levels, key=lambda name: name != "chain"):  # there is no table without the chain
+            level, count = levels[name]
+            if count:
+                found[name] = _exits(simulate(problem, level, RandomInit(at.d), runs=count, **how), at.T)
+    except KeyboardInterrupt as stopped:
+        if isinstance(stopped, Interrupted) and float(stopped.dataset.t[-1]) > 0:
+            found[name] = _exits(stopped.dataset, at.T)
+        if "chain" in found:
+            there = {name: found[name] for name in levels if name in found}
+            raise ExitsInterrupted(tabulate(problem, d, threshold, there)) from None
+        raise
+    return tabulate(problem, d, threshold, {name: found[name] for name in levels if name in found})
+
+
+def _exits(dataset: xr.Dataset, threshold: float) -> xr.Dataset:
+    risk = {"risk_start": float(dataset.risk[:, 0].mean()), "risk_end": float(dataset.risk[:, -1].mean())}
+    return exit_times(dataset, threshold).assign_attrs(risk)
 
 
 def tabulate(problem: ProjectionProblem, d: int, threshold: float, exits: dict[str, xr.Dataset]) -> ExitTable:

@@ -17,7 +17,7 @@ from sgdlimits.cli.exit_time import exit_time
 from sgdlimits.cli.explore import explore
 from sgdlimits.cli.figure import demo, figure
 from sgdlimits.cli.files import info, phases, plot, rerun
-from sgdlimits.cli.options import Group, Refusal
+from sgdlimits.cli.options import Group, Refusal, echo
 from sgdlimits.cli.rules import rules
 from sgdlimits.cli.run import presets, run
 from sgdlimits.cli.sweep import sweep
@@ -58,19 +58,29 @@ def _search_less() -> None:
 
 
 class Main(Group):
-    """The root command: what users did wrong becomes one sentence, and Ctrl-C or a request to end exit code 130."""
+    """The root command: what users did wrong becomes one sentence; Ctrl-C is exit code 130, and a request to end 143."""
 
     def invoke(self, ctx: click.Context) -> Any:
         _search_less()
+        asked: list[int] = []
+
+        def end(number: int, frame: Any) -> None:  # keeps what Ctrl-C keeps
+            asked.append(number)
+            raise KeyboardInterrupt
+
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, signal.default_int_handler)  # who is asked to end keeps what Ctrl-C keeps
+            signal.signal(signal.SIGTERM, end)
         try:
             return super().invoke(ctx)
         except BadInput as reason:
             raise Refusal(str(reason)) from reason
         except KeyboardInterrupt:
-            click.echo("Interrupted. Nothing was saved.", err=True)
-            sys.exit(INTERRUPTED_CODE)
+            echo("Interrupted. Nothing was saved.", err=True)
+            sys.exit(128 + asked[0] if asked else INTERRUPTED_CODE)
+        except SystemExit as ended:
+            if asked and ended.code == INTERRUPTED_CODE:
+                sys.exit(128 + asked[0])
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)

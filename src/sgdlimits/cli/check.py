@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sgdlimits.cli.options import Command, File
+from sgdlimits.cli.options import Command, File, echo
 from sgdlimits.cli.work import INTERRUPTED_CODE, check_output
 
 if TYPE_CHECKING:
@@ -47,15 +47,15 @@ def check(effort: str, paper: str | None, only: str | None, out: str | None, for
         show(audit(effort, paper, only, progress=not quiet), path)
     except AuditInterrupted as stopped:
         show(stopped.found, path)
-        click.echo("Interrupted.", err=True)
+        echo("Interrupted.", err=True)
         sys.exit(INTERRUPTED_CODE)
 
 
 def show(found: Audit, path) -> None:
     """Print an audit and save it; exit code 1 where a verdict is not the one on record."""
-    click.echo(repr(found))
+    echo(repr(found))
     if path:
         found.save(path)
-        click.echo(f"Saved {path}.")
+        echo(f"Saved {path}.")
     if found.complete and found.unexpected:
         sys.exit(1)

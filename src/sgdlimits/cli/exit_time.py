@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from sgdlimits.cli.options import Command, File, Option, number
-from sgdlimits.cli.work import check_apart, check_output, check_picture, picture, warnings_in_a_sentence
+from sgdlimits.cli.options import Command, File, Option, echo, number
+from sgdlimits.cli.work import (
+    INTERRUPTED_CODE,
+    check_apart,
+    check_output,
+    check_picture,
+    json_text,
+    picture,
+    warnings_in_a_sentence,
+)
 
 if TYPE_CHECKING:
     from sgdlimits.analysis.exit_table import ExitTable
@@ -30,6 +39,7 @@ OPTIONS = [
     Option("--out", type=File(), heading=RESULTS, help="a netCDF file of the table"),
     Option("--plot", type=File(), heading=RESULTS, help="a figure of the share of runs not exited (.png, .svg, .pdf)"),
     Option("--force", is_flag=True, heading=RESULTS, help="replace files that exist"),
+    Option("--json", "as_json", is_flag=True, heading=RESULTS, help="print the table as JSON"),
     Option("--quiet", is_flag=True, heading=RESULTS, help="no progress bars"),
 ]  # fmt: skip
 
@@ -37,7 +47,7 @@ OPTIONS = [
 @click.command(
     "exit-time", cls=Command, params=OPTIONS, short_help="Exit times of phase retrieval: all levels and formulas in one table."
 )
-def exit_time(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, force, quiet) -> None:
+def exit_time(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, force, as_json, quiet) -> None:
     """How long one-pass SGD stays on the plateau of phase retrieval: every level and every formula in one table.
 
     SGD, chain, SDE and ODE are simulated from random starts until each run has lost the share T of its excess risk.
@@ -54,25 +64,36 @@ def exit_time(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, f
     plot = plot and check_picture(plot, force, "--plot")
     check_apart(out, plot)
 
-    from sgdlimits.analysis.exit_table import exit_table
+    from sgdlimits.analysis.exit_table import ExitsInterrupted, exit_table
     from sgdlimits.problem.presets import phase_retrieval
     from sgdlimits.trajectory.io import write_whole
 
     problem = phase_retrieval(width=width, lr=lr, noise=noise)
+    interrupted = False
     with warnings_in_a_sentence():
-        table = exit_table(problem, d, threshold, runs=runs, seed=seed, sgd_runs=sgd_runs, progress=not quiet)
-    click.echo(
-        f"Phase retrieval, width {width}, d = {d}, lr = {lr:.4g}, noise = {noise:g}, threshold {threshold:g}, random starts\n"
-    )
-    if table.learns:
-        click.echo(f"{table}\n")
-    click.echo(textwrap.fill(table.reading(), width=110, break_on_hyphens=False))
+        try:
+            table = exit_table(problem, d, threshold, runs=runs, seed=seed, sgd_runs=sgd_runs, progress=not quiet)
+        except ExitsInterrupted as stopped:
+            table, interrupted = stopped.found, True
+    if as_json:
+        echo(json_text({**table.data.attrs, "rows": table.data.to_dataframe().reset_index().to_dict("records")}))
+    else:
+        echo(
+            f"Phase retrieval, width {width}, d = {d}, lr = {lr:.4g}, noise = {noise:g}, "
+            f"threshold {threshold:g}, random starts\n"
+        )
+        if table.learns:
+            echo(f"{table}\n")
+        echo(textwrap.fill(table.reading(), width=110, break_on_hyphens=False))
     if out:
         write_whole(table.data, out)
     if plot:
         draw(problem, table, plot)
     if out or plot:
-        click.echo(f"\nSaved {' and '.join(str(path) for path in (out, plot) if path)}.")
+        echo(f"\nSaved {' and '.join(str(path) for path in (out, plot) if path)}.", err=as_json)
+    if interrupted:
+        echo(f"Interrupted. The table has what was simulated: {', '.join(table.exits)}.", err=True)
+        sys.exit(INTERRUPTED_CODE)
 
 
 def draw(problem: ProjectionProblem, table: ExitTable, path: Path) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from sgdlimits.cli.options import Command, Option, number
+from sgdlimits.cli.options import Command, Option, echo, number
 from sgdlimits.errors import BadInput
 
 OPTIONS = [
     number("--port", "Options", "where to listen; 0 takes a port that is free", default=8321),
-    Option("--host", default="127.0.0.1", show_default=True, help="another address lets other machines in, with a token"),
+    Option("--host", default="127.0.0.1", show_default=True, help="another address lets other machines in"),
     Option("--browser/--no-browser", default=True, show_default=True, help="whether to open the page in a browser"),
 ]
 
@@ -18,7 +18,8 @@ OPTIONS = [
 def explore(port: int, host: str, browser: bool) -> None:
     """Open a local page: move sliders, and watch SGD escape beside its limits. Ctrl-C ends it.
 
-    It listens on this machine only. With another --host, whoever has the printed address with its token can use it.
+    It listens on this machine only, unless another --host is given, and lets in whoever has the printed address with its
+    token.
 
     \b
     Example:
@@ -32,6 +33,6 @@ def explore(port: int, host: str, browser: bool) -> None:
             f"the page needs {missing.name}, which is not installed. Run: pip install 'sgdlimits[explore]'"
         ) from None
     try:
-        serve(host, port, browser, said=lambda address: click.echo(f"The explorer is at {address}\nCtrl-C ends it."))
+        serve(host, port, browser, said=lambda address: echo(f"The explorer is at {address}\nCtrl-C ends it."))
     except KeyboardInterrupt:
-        click.echo("The explorer has ended.", err=True)
+        echo("The explorer has ended.", err=True)

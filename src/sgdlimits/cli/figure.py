@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
 import click
 
-from sgdlimits.cli.options import Command, File, Number, Refusal
+from sgdlimits.cli.options import Command, File, Number, Refusal, echo
 from sgdlimits.cli.work import INTERRUPTED_CODE, warnings_in_a_sentence
 from sgdlimits.figures import FIGURES
 from sgdlimits.text import among, closest, table
@@ -35,7 +36,7 @@ def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: in
     from sgdlimits.figures.index import summary
 
     if listed:
-        click.echo(table((name, summary(name)) for name in FIGURES))
+        echo(table((name, summary(name)) for name in FIGURES))
         return
     known = f"The figures are {among(list(FIGURES))}; all makes each of them."
     if not names:
@@ -51,13 +52,22 @@ def show(names: list[str], out: str, quick: bool, seed: int) -> None:
     from sgdlimits.figures.produce import produce, produce_all
 
     how: dict[str, Any] = dict(quick=quick, seed=seed)
+    before = _files(out)
     try:
         with warnings_in_a_sentence():
             for line in produce(names[0], out, **how) if len(names) == 1 else produce_all(names, out, **how):
-                click.echo(line)
+                echo(line)
     except KeyboardInterrupt:
-        click.echo(f"Interrupted. What was finished is saved in {out}.", err=True)
+        new = [name for name, mark in _files(out).items() if before.get(name) != mark]
+        echo(f"Interrupted. {f'Saved in {out}: ' + ', '.join(new) if new else 'Nothing was saved'}.", err=True)
         sys.exit(INTERRUPTED_CODE)
+
+
+def _files(folder: str) -> dict[str, tuple[int, int]]:
+    """The files of a folder by name, with what changes where one is written again."""
+    if not os.path.isdir(folder):
+        return {}
+    return {item.name: (item.inode(), item.stat().st_mtime_ns) for item in os.scandir(folder) if item.is_file()}
 
 
 @click.command(cls=Command, short_help="All four levels on one figure, in about a minute.")

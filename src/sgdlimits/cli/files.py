@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sgdlimits.cli.options import Command, File, Number
-from sgdlimits.cli.work import check_output, check_picture, compute, picture, statuses, table
+from sgdlimits.cli.options import Command, File, Number, echo
+from sgdlimits.cli.work import check_output, check_picture, compute, json_text, picture, statuses, table
 from sgdlimits.text import table as columns
 
 if TYPE_CHECKING:
@@ -19,16 +19,32 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command, short_help="Say what is in a dataset.")
 @click.argument("file", type=File())
-def info(file: str) -> None:
+@click.option("--json", "as_json", is_flag=True, help="print it as JSON")
+def info(file: str, as_json: bool) -> None:
     """Say what is in a dataset: its problem, level and start, how its runs ended, and how to make it again.
 
     \b
     Example:
-      sgdlimits info phase_retrieval-chain-seed0.nc
+      sgdlimits info phase_retrieval-chain-d3000-lr0.05-seed0.nc
     """
     from sgdlimits.trajectory import load
+    from sgdlimits.trajectory.record import reading
 
     dataset = load(file)
+    with reading():
+        echo(json_text(_record(dataset)) if as_json else columns((name, text) for name, text in _rows(file, dataset) if text))
+
+
+def _record(dataset: xr.Dataset) -> dict[str, Any]:
+    """What a dataset says of itself, its parts as their JSON."""
+    parts = ("problem", "level_parameters", "start", "save", "observe")
+    said = {name: json.loads(text) if name in parts else text for name, text in dataset.attrs.items()}
+    sizes = {str(name): dict(zip(map(str, each.dims), each.shape, strict=True)) for name, each in dataset.data_vars.items()}
+    return {**said, "runs": Counter(dataset.status.values.tolist()), "t": dataset.t.values, "variables": sizes}
+
+
+def _rows(file: str, dataset: xr.Dataset) -> list[tuple[str, str]]:
+    """The lines of `info`: a name and a text each, which may be empty."""
     attributes, times = dataset.attrs, dataset.t.values
     parts = json.loads(attributes["problem"])["fields"]
     rows = {
@@ -47,7 +63,7 @@ def info(file: str) -> None:
         "figure": f"sgdlimits plot {file}",
         "in Python": f"sgdlimits.load({str(file)!r})",
     }
-    click.echo(columns((name, str(text)) for name, text in rows.items() if text))
+    return [(name, str(text)) for name, text in rows.items()]
 
 
 def _in_words(value: Any) -> str:
@@ -84,7 +100,7 @@ def rerun(file: str, out: str | None, force: bool, quiet: bool, **changes: float
 
     \b
     Example:
-      sgdlimits rerun phase_retrieval-chain-seed0.nc --seed 1 --out other.nc
+      sgdlimits rerun phase_retrieval-chain-d3000-lr0.05-seed0.nc --seed 1 --out other.nc
     """
     from sgdlimits.trajectory import load, rerun as again
 
@@ -94,11 +110,11 @@ def rerun(file: str, out: str | None, force: bool, quiet: bool, **changes: float
     dataset, seconds = compute(lambda: again(first, progress=not quiet, **given), path)
     if quiet:
         return
-    click.echo(table(dataset, seconds))
+    echo(table(dataset, seconds))
     if not given:
         same = first.drop_attrs().equals(dataset.drop_attrs())
-        click.echo(f"The numbers are {'those' if same else 'not exactly those'} of {file}.")
-    click.echo(f"Saved {path}.")
+        echo(f"The numbers are {'those' if same else 'not exactly those'} of {file}.")
+    echo(f"Saved {path}.")
 
 
 @click.command(cls=Command, short_help="Plateau, escape, descent and tail of the runs in a dataset.")
@@ -120,7 +136,7 @@ def phases(file: str, band: float, fall: float, floor: float | None) -> None:
     from sgdlimits.analysis.phases import phases
     from sgdlimits.trajectory import load
 
-    click.echo(repr(phases(load(file), band=band, fall=fall, floor=floor)))
+    echo(repr(phases(load(file), band=band, fall=fall, floor=floor)))
 
 
 @click.command(cls=Command, short_help="Plot datasets.")
@@ -152,7 +168,7 @@ def plot(files: tuple[str, ...], what: str, out: str | None, clock: str, log: bo
     if len(set(labels)) < len(labels):
         labels = list(files)
     draw(dict(zip(labels, datasets, strict=True)), path, what=what, clock=clock, log=log, excess=excess)
-    click.echo(f"Saved {path}.")
+    echo(f"Saved {path}.")
 
 
 def draw(datasets: dict[str, xr.Dataset], path: Path, what: str = "both", **options: Any) -> None:
@@ -168,4 +184,5 @@ def draw(datasets: dict[str, xr.Dataset], path: Path, what: str = "both", **opti
             overlaps(datasets, clock=options["clock"])
         else:
             overview(datasets, **options)
-        suptitle(", ".join(sorted({dataset.attrs["problem_name"] for dataset in datasets.values()})))
+        names = sorted({dataset.attrs["problem_name"] for dataset in datasets.values()})
+        suptitle(", ".join(names).replace("$", r"\$"))  # a name is no formula

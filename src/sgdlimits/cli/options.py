@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import click
 
 from sgdlimits.errors import BadInput
-from sgdlimits.text import among, closest
+from sgdlimits.text import among, closest, printable
 
 
 class Number(click.ParamType):
@@ -52,6 +52,14 @@ class Refusal(click.ClickException):
     """One sentence on what cannot be done, and exit code 2."""
 
     exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
+
+def echo(text: str, err: bool = False) -> None:
+    """Print a text, which may come from a file, without what a terminal would obey."""
+    click.echo(printable(text), err=err)
 
 
 class Group(click.Group):

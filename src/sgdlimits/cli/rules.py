@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from sgdlimits.cli.levels import choices, chosen, make
-from sgdlimits.cli.options import Command, Option
+from sgdlimits.cli.options import Command, Option, echo
 from sgdlimits.docstring import describe
 from sgdlimits.errors import BadInput
 from sgdlimits.text import table
@@ -57,5 +57,5 @@ def rules() -> None:
         own = [field.name for field in dataclasses.fields(cls) if field.name not in {*common, "base"}]
         return " ".join(f"--{name}" for name in own)
 
-    click.echo(table((name, options(cls), describe(cls).summary) for name, cls in ALGORITHMS.items()))
-    click.echo("\nFor instance: sgdlimits run committee --d 1000 --rule heavy_ball --beta 0.9")
+    echo(table((name, options(cls), describe(cls).summary) for name, cls in ALGORITHMS.items()))
+    echo("\nFor instance: sgdlimits run committee --d 1000 --rule heavy_ball --beta 0.9")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from sgdlimits.cli.levels import START_OPTIONS, level_options, make_level, make_start
-from sgdlimits.cli.options import Command, File, Group, Option, kind, number, option
+from sgdlimits.cli.options import Command, File, Group, Option, echo, kind, number, option
 from sgdlimits.cli.rules import rule_options, with_rule
 from sgdlimits.cli.work import check_apart, check_output, check_picture, compute, table
 from sgdlimits.docstring import describe
@@ -22,7 +22,7 @@ RUN_OPTIONS = [
     number("--t-max", RUNS, "the end, in samples per dimension", default=60, whole=False),
     number("--seed", RUNS, "a whole number; the same seed gives the same numbers", default=0),
     number("--save", RUNS, "number of times to save, equally spaced from 0 to the end", default=200),
-    Option("--out", type=PATH, heading=RESULTS, help="the netCDF file; by default named by preset, level and seed"),
+    Option("--out", type=PATH, heading=RESULTS, help="the netCDF file; by default named by preset, level, d, lr and seed"),
     Option("--plot", type=PATH, heading=RESULTS, help="a figure of risk and overlaps (.png, .svg, .pdf)"),
     Option("--force", is_flag=True, heading=RESULTS, help="replace files that exist"),
     Option("--quiet", is_flag=True, heading=RESULTS, help="no progress bar and no table"),
@@ -82,10 +82,17 @@ class Presets(Group):
         return Command(preset.__name__, params=params, callback=callback, help=text, short_help=words.summary)
 
 
+def default_name(name: str, level: Any, start: Any, given: dict[str, Any]) -> str:
+    """The file of a run by what is most often varied: preset, level, d, learning rate and seed."""
+    d, lr = getattr(level, "d", None) or getattr(start, "d", None), given.get("problem_lr")
+    parts = [name, level.name, d and f"d{d}", isinstance(lr, (int, float)) and f"lr{lr:.4g}", f"seed{given['seed']}"]
+    return "-".join(part for part in parts if part) + ".nc"
+
+
 def run_problem(name: str, problem: Any, given: dict[str, Any]) -> None:
     """Build the level and the start from the options, simulate, save and report."""
     level, start, problem = make_level(given), make_start(given), with_rule(problem, given)
-    out = check_output(given["out"] or f"{name}-{level.name}-seed{given['seed']}.nc", given["force"])
+    out = check_output(given["out"] or default_name(name, level, start, given), given["force"])
     picture = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
     check_apart(out, picture)
 
@@ -98,8 +105,8 @@ def run_problem(name: str, problem: Any, given: dict[str, Any]) -> None:
 
         draw({given["level"]: dataset}, picture)
     if not given["quiet"]:
-        click.echo(table(dataset, seconds))
-        click.echo(f"Saved {out}{f' and {picture}' if picture else ''}. See also: sgdlimits info {out}")
+        echo(table(dataset, seconds))
+        echo(f"Saved {out}{f' and {picture}' if picture else ''}. See also: sgdlimits info {out}")
 
 
 @click.group(
@@ -130,5 +137,5 @@ def presets() -> None:
     """
     from sgdlimits.problem.presets import PRESETS
 
-    click.echo(columns((name, describe(preset).summary) for name, preset in PRESETS.items()))
-    click.echo("\nThe options of one: sgdlimits run PRESET --help")
+    echo(columns((name, describe(preset).summary) for name, preset in PRESETS.items()))
+    echo("\nThe options of one: sgdlimits run PRESET --help")

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from sgdlimits.cli.options import Command, File, Option
+from sgdlimits.cli.options import Command, File, Option, echo
 from sgdlimits.cli.work import INTERRUPTED_CODE, check_picture, picture
 from sgdlimits.errors import BadInput
 from sgdlimits.text import count, table
@@ -60,30 +60,30 @@ def sweep(file: str, **given: Any) -> None:
     if given["folder"]:
         job = dataclasses.replace(job, folder=given["folder"])
     if given["status"]:
-        return click.echo(table(status(job).items()))
+        return echo(table(status(job).items()))
     engine = _engine(given)
     drawn = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
     if given["dry_run"]:
         script = engine.script(job.folder) if given["cluster"] else ""
-        return click.echo(script or table(estimate(job).items()))
+        return echo(script or table(estimate(job).items()))
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
             units = compute(job, engine, retry=given["retry"], progress=not given["quiet"])
         except SweepStopped as stopped:
             again = " ".join(["sgdlimits", *sys.argv[1:]])
-            click.echo(f"Interrupted. {str(stopped).removeprefix('interrupted; ')}: {again}", err=True)
+            echo(f"Interrupted. {str(stopped).removeprefix('interrupted; ')}: {again}", err=True)
             sys.exit(INTERRUPTED_CODE)
     for warning in told:
         text = str(warning.message).replace("Give retry=True", "Give --retry")
-        click.echo(f"Warning: {text}", err=True)
+        echo(f"Warning: {text}", err=True)
     if given["export"]:
         export(job.folder, given["export"])
     found = collect(job.folder, keys=[unit.key for unit in units], runs=job.runs) if units else None
     if drawn and found is not None:
         _draw(found, job.design.names, drawn)
     if not given["quiet"] and found is not None:
-        click.echo(f"{_table(found)}{count(len(units), 'unit')} in {job.folder}. In Python: sgdlimits.collect({job.folder!r})")
+        echo(f"{_table(found)}{count(len(units), 'unit')} in {job.folder}. In Python: sgdlimits.collect({job.folder!r})")
     if any(issubclass(warning.category, SweepFailed) for warning in told):
         sys.exit(1)
 

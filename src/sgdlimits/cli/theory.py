@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from sgdlimits.cli.options import Command, Number, Option, number
+from sgdlimits.cli.options import Command, Number, Option, echo, number
 from sgdlimits.cli.rules import rule_options, with_rule
 from sgdlimits.cli.run import Presets
-from sgdlimits.cli.work import INTERRUPTED_CODE
+from sgdlimits.cli.work import INTERRUPTED_CODE, json_text
 from sgdlimits.errors import BadInput
 
 SEARCH = "The search"
@@ -21,6 +21,9 @@ OPTIONS = [
     Option("--gradient-flow", is_flag=True, heading=SEARCH, help="leave out the effect of the step size"),
     number("--basins", SEARCH, "dimension d of random starts, to count how many go to which fixed point"),
     number("--runs", SEARCH, "how many such starts", default=400),
+    Option(
+        "--json", "as_json", is_flag=True, heading=SEARCH, help="print the table as JSON; eigenvalues are [real, imaginary]"
+    ),
     number("--seconds", SEARCH, "end after so many, and print what was found so far", whole=False),
 ]
 
@@ -57,12 +60,12 @@ def exponent(target: str, activation: str | None, noise: float, d: int, overlap:
     options = {"activation": student, "target": activation and target, "lr": f"{lr:.3g}", "noise": noise or None, "d": d}
     line = " ".join(f"--{name} {value}" for name, value in options.items() if value is not None)
     ways = f"samples from overlap {d**-0.5:.3g} to {overlap:g}"
-    click.echo(f"{target}: information exponent {n}, of the order of {growth} samples")
-    click.echo(f"  Hermite coefficients  {', '.join(coefficients)}")
-    click.echo(f"  learning rate         {lr:.4g} for d = {d}, student {student}")
+    echo(f"{target}: information exponent {n}, of the order of {growth} samples")
+    echo(f"  Hermite coefficients  {', '.join(coefficients)}")
+    echo(f"  learning rate         {lr:.4g} for d = {d}, student {student}")
     for words, t in times.items():
-        click.echo(f"  {words:<20}  t = {t:.4g}, {t * d:.3g} {ways}")
-    click.echo(f"To see it: sgdlimits run single_index {line} --t-max {3 * max(times.values()):.3g}")
+        echo(f"  {words:<20}  t = {t:.4g}, {t * d:.3g} {ways}")
+    echo(f"To see it: sgdlimits run single_index {line} --t-max {3 * max(times.values()):.3g}")
 
 
 @click.command("critical-points", cls=Command, short_help="Critical points of a quadratic network, and their Hessians.")
@@ -88,11 +91,11 @@ def critical_points(width: int, teachers: int, noise: float, d: int | None, spec
     if spectra and d is None:
         raise BadInput("spectra must have a dimension. Give --d.")
     found = critical_points(quadratic_network(width, teachers, noise=noise))
-    click.echo(found.table(d))
+    echo(found.table(d))
     if d is not None and spectra:
         for family in found:
             if family.exists(d):
-                click.echo(f"\n{family.kind}, s = {family.s}, r = {family.r}\n{family.spectrum(d)!r}")
+                echo(f"\n{family.kind}, s = {family.s}, r = {family.r}\n{family.spectrum(d)!r}")
 
 
 def search(name: str, problem: Any, given: dict[str, Any]) -> None:
@@ -112,9 +115,23 @@ def search(name: str, problem: Any, given: dict[str, Any]) -> None:
             seconds=given["seconds"],
         )
     except SearchInterrupted as stopped:
-        click.echo(repr(stopped.found))
+        echo(_shown(stopped.found, given["as_json"]))
         sys.exit(INTERRUPTED_CODE)
-    click.echo(repr(table))
+    echo(_shown(table, given["as_json"]))
+
+
+def _shown(table: Any, as_json: bool) -> str:
+    """Fixed points as a table, or as JSON."""
+    if not as_json:
+        return repr(table)
+    names = ("copies", "dimension", "stability", "eigenvalues", "risk", "basin", "found", "residual")
+    row = lambda orbit: {**{name: getattr(orbit, name) for name in names}, "point": _statistics(orbit.point)}
+    head = {name: getattr(table, name) for name in ("name", "symmetries", "searches", "components", "complete", "stopped")}
+    return json_text({**head, "points": [row(orbit) for orbit in table]})
+
+
+def _statistics(point: Any) -> dict[str, Any]:
+    return {name: getattr(point, name) for name in type(point).dims}
 
 
 @click.group(
@@ -137,7 +154,7 @@ def equations(name: str, problem: Any, given: dict[str, Any]) -> None:
     """Print the equations."""
     from sgdlimits.problem import latex
 
-    click.echo(latex(with_rule(problem, given)))
+    echo(latex(with_rule(problem, given)))
 
 
 @click.group(cls=Presets, short_help="The ODE of a preset as LaTeX.", work=equations, options=rule_options, example="--width 2")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import sys
 import time
@@ -9,10 +11,11 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from sgdlimits.cli.options import echo
 from sgdlimits.errors import BadInput, CensoredWarning, Interrupted
 from sgdlimits.files import check_plain, whole
 from sgdlimits.text import count, table as columns
@@ -22,6 +25,27 @@ if TYPE_CHECKING:
     import xarray as xr
 
 INTERRUPTED_CODE = 130
+
+
+def json_text(thing: Any) -> str:
+    """Results as JSON: arrays as lists, and null for a number that is not finite, which JSON has no word for.
+
+    >>> json_text({"t": float("inf"), "runs": 4})
+    '{\\n "t": null,\\n "runs": 4\\n}'
+    """
+    return json.dumps(_plain(thing), indent=1, allow_nan=False)
+
+
+def _plain(thing: Any) -> Any:
+    if isinstance(thing, dict):
+        return {str(name): _plain(each) for name, each in thing.items()}
+    if hasattr(thing, "tolist"):
+        return _plain(thing.tolist())
+    if isinstance(thing, (list, tuple)):
+        return [_plain(each) for each in thing]
+    if isinstance(thing, complex):
+        return [_plain(thing.real), _plain(thing.imag)]
+    return None if isinstance(thing, float) and not math.isfinite(thing) else thing
 
 
 def check_output(path: str | os.PathLike, force: bool, option: str = "--out") -> Path:
@@ -65,7 +89,7 @@ def compute(call: Callable[[], xr.Dataset], out: Path) -> tuple[xr.Dataset, floa
         except Interrupted as stopped:
             save(stopped.dataset, out)
             runs, t = stopped.dataset.sizes["run"], float(stopped.dataset.t.values[-1])
-            click.echo(f"Interrupted. Saved {count(runs, 'run')} up to t = {t:.3g} in {out}.", err=True)
+            echo(f"Interrupted. Saved {count(runs, 'run')} up to t = {t:.3g} in {out}.", err=True)
             sys.exit(INTERRUPTED_CODE)
     seconds = time.perf_counter() - begin
     save(dataset, out)
@@ -84,7 +108,7 @@ def warnings_in_a_sentence() -> Iterator[None]:
 
         def show(message, category, *place, **more):
             if issubclass(category, (DivergedWarning, CensoredWarning)):
-                click.echo(f"Warning: {message}", err=True)
+                echo(f"Warning: {message}", err=True)
             else:
                 usual(message, category, *place, **more)
 

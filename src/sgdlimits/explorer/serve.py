@@ -9,15 +9,16 @@ import webbrowser
 from collections.abc import Callable
 
 from sgdlimits.errors import BadInput, check_count
-from sgdlimits.explorer.server import LOOPBACK, MOST_BYTES, WILD, application
+from sgdlimits.explorer.server import MOST_BYTES, WILD, application
+from sgdlimits.explorer.session import spawned
 
 
 def serve(host: str = "127.0.0.1", port: int = 8321, browser: bool = True, said: Callable[[str], None] = print) -> None:
-    """Listen at a host and port (0 for a free one), say the address, and serve until Ctrl-C.
+    """Listen at a host and port (0 for a free one), say the address with its token, and serve until Ctrl-C.
 
     Parameters
     ----------
-    host : loopback; another one is reached from other machines, and then the address has a token
+    host : loopback; another one is reached from other machines
     port : 0 takes one that is free
     browser : whether to open the page in a browser
     said : what is called with the address
@@ -27,17 +28,21 @@ def serve(host: str = "127.0.0.1", port: int = 8321, browser: bool = True, said:
     port = check_count("port", port, at_least=0, below=2**16, remedy="Give a port, or 0 for a free one.")
     with _listen(host, port) as listening:
         port = listening.getsockname()[1]
-        token = None if host in (*LOOPBACK, "::1") else secrets.token_urlsafe(16)
+        token = secrets.token_urlsafe(16)
         name = socket.gethostname() if host in WILD else f"[{host}]" if ":" in host else host
-        address = f"http://{name}:{port}/" + (f"?token={token}" if token else "")
+        address = f"http://{name}:{port}/?token={token}"
+        spare = spawned(warm=True)  # compiles while the browser opens
         config = uvicorn.Config(
-            application(host, port, token), log_level="warning", ws="websockets-sansio", ws_max_size=MOST_BYTES, lifespan="off",
+            application(host, port, token, spare=spare), log_level="warning", ws="websockets-sansio", ws_max_size=MOST_BYTES, lifespan="off",
             timeout_graceful_shutdown=1, server_header=False, ws_ping_timeout=180,  # a browser on a busy machine answers late
         )  # fmt: skip
         said(address)
         if browser:
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-        uvicorn.Server(config).run(sockets=[listening])
+        try:
+            uvicorn.Server(config).run(sockets=[listening])
+        finally:
+            spare.process.kill()
 
 
 def _listen(host: str, port: int) -> socket.socket:

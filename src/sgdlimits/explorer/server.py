@@ -1,7 +1,8 @@
 """The server of the page: files, and a WebSocket for each page to a process of its own.
 
 It listens on loopback. Every request must name a Host that is the server's own, and a WebSocket must come from its own page
-(Origin), so that no other page in the same browser can reach it. On other hosts it asks for a token too.
+(Origin), so that no other page in the same browser can reach it. Other users of the machine can reach loopback too: whoever comes
+in has the token of the printed address, or the cookie that the page was given for it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from sgdlimits.explorer.session import Session
+from sgdlimits.explorer.session import Session, Spawned
 
 PAGE = Path(__file__).parent / "page"
 MOST_BYTES = 2**16
@@ -47,6 +48,7 @@ class Guard:
         names = LOOPBACK if host in ("127.0.0.1", "localhost", "::1") else (*LOOPBACK, f"[{host}]" if ":" in host else host)
         self.hosts = {f"{name}:{port}" for name in names} | (set(names) if port == 80 else set())
         self.any_host, self.token = host in WILD, token
+        self.cookie = f"sgdlimits-{port}"  # cookies of one host are shared by its ports
 
     def refusal(self, connection: HTTPConnection, page: bool = False) -> str:
         """Why a request is refused, or nothing."""
@@ -56,8 +58,9 @@ class Guard:
         origin = connection.headers.get("origin")
         if connection.scope["type"] == "websocket" and origin not in (f"http://{host}", f"https://{host}"):
             return f"This server does not answer to the page of {str(origin)[:80]!r}. Open the address that it printed."
-        given = connection.query_params.get("token", "")
-        if self.token and not page and not hmac.compare_digest(given.encode(), self.token.encode()):
+        given = (connection.query_params.get("token", ""), connection.cookies.get(self.cookie, ""))
+        right = [hmac.compare_digest(each.encode(), (self.token or "").encode()) for each in given]
+        if self.token and not page and not any(right):
             return "The token is missing or wrong. Open the address that the server printed, with its token."
         return ""
 
@@ -65,15 +68,18 @@ class Guard:
 class Explorer:
     """The application's state: who may come in, and the sessions that are open."""
 
-    def __init__(self, guard: Guard, idle: float) -> None:
-        self.guard, self.idle, self.sessions = guard, idle, 0
+    def __init__(self, guard: Guard, idle: float, spare: Spawned | None = None) -> None:
+        self.guard, self.idle, self.sessions, self.spare = guard, idle, 0, spare
         self.static = StaticFiles(directory=PAGE)
         self.contents: dict[str, Any] = {}
 
     async def page(self, request: Request) -> Response:
         if why := self.guard.refusal(request):
             return PlainTextResponse(why, 403)
-        return FileResponse(PAGE / "index.html", headers=HEADERS)
+        response = FileResponse(PAGE / "index.html", headers=HEADERS)
+        if self.guard.token:
+            response.set_cookie(self.guard.cookie, self.guard.token, httponly=True, samesite="strict")
+        return response
 
     async def files(self, scope: Any, receive: Any, send: Any) -> None:
         """Static files, for the server's own hosts only."""
@@ -98,7 +104,7 @@ class Explorer:
             await socket.close(TOO_MANY, f"{MOST_SESSIONS} pages are open already. Close one of them.")
             return
         self.sessions += 1
-        session = Session()
+        session, self.spare = Session(self.spare), None
         answers = asyncio.create_task(self._answer(socket, session))
         try:
             await asyncio.to_thread(session.start)
@@ -140,9 +146,11 @@ class Explorer:
                 await socket.send_bytes(data)
 
 
-def application(host: str, port: int, token: str | None = None, idle: float = IDLE_SECONDS) -> Starlette:
-    """The page's application for the address at which it is served."""
-    explorer = Explorer(Guard(host, port, token), idle)
+def application(
+    host: str, port: int, token: str | None = None, idle: float = IDLE_SECONDS, spare: Spawned | None = None
+) -> Starlette:
+    """The page's application for the address at which it is served; the first page takes the `spare` process."""
+    explorer = Explorer(Guard(host, port, token), idle, spare)
     return Starlette(
         routes=[
             Route("/", explorer.page),

@@ -8,32 +8,55 @@ import os
 import signal
 import threading
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 DIED = "The simulation's process ended unexpectedly. Move a slider, or press Run again, to start another one."
 
 
-class Session:
-    """The process of a page. `inbox` is the queue of what it answers, as dicts; a process that has died is replaced."""
+class Spawned(NamedTuple):
+    """A process, and the connection to it."""
 
-    def __init__(self) -> None:
+    process: Any
+    connection: Any
+
+
+def spawned(warm: bool = False) -> Spawned:
+    """Spawn a process, which compiles what the page begins with where it is to be `warm`.
+
+    Never fork: JAX's threads would be missing in the child.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=main, args=(theirs, warm), daemon=True)
+    process.start()
+    theirs.close()
+    return Spawned(process, ours)
+
+
+class Session:
+    """The process of a page. `inbox` is the queue of what it answers, as dicts; a process that has died is replaced.
+
+    Parameters
+    ----------
+    spare : a process that was spawned before, for this session
+    """
+
+    def __init__(self, spare: Spawned | None = None) -> None:
+        self.spare = spare
         self.inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.loop = asyncio.get_running_loop()
         self.process: Any = None
         self.connection: Any = None
 
     def start(self) -> None:
-        """Spawn the process, unless it lives. Never fork: JAX's threads would be missing in the child."""
+        """Take the spare process or spawn one, unless there is one that lives."""
         if self.process is not None and self.process.is_alive():
             return
         self.close()
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=main, args=(theirs,), daemon=True)
-        self.process.start()
-        theirs.close()
+        spare, self.spare = self.spare, None
+        self.process, self.connection = spare if spare and spare.process.is_alive() else spawned()
         threading.Thread(target=self._listen, args=(self.connection, self.process), daemon=True).start()
 
     def _listen(self, connection: Any, process: Any) -> None:
@@ -69,7 +92,7 @@ class Session:
             process.join(1.0)
 
 
-def main(connection: Any) -> None:
+def main(connection: Any, warm: bool = False) -> None:
     """What the process does until its connection closes. The server has no need of the machinery that is imported here."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError):
@@ -78,5 +101,8 @@ def main(connection: Any) -> None:
     connection.send({"kind": "ready", "job": None, "process": os.getpid()})
     from sgdlimits.explorer.worker import Worker
 
-    Worker(connection).read()
+    worker = Worker(connection)
+    if warm:
+        worker.warm()
+    worker.read()
     os._exit(0)

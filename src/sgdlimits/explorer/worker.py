@@ -13,11 +13,13 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any
 
 from sgdlimits.errors import BadInput
 from sgdlimits.explorer.export import exported
+from sgdlimits.explorer.scenes import SCENES
 from sgdlimits.explorer.setting import Setting
 from sgdlimits.explorer.views import curves, exits, found_points, numbers, portrait, spectrum
 from sgdlimits.trajectory import join, stream
@@ -62,6 +64,17 @@ class Worker:
                 if job is not None and "side" in more and kind != "piece":
                     job.views[kind, more["side"]] = more
                 self.connection.send({"kind": kind, "job": job.number if job else None, **more})
+
+    def warm(self) -> None:
+        """Compile what the page begins with, the first scene's levels, up to the first message that comes."""
+        preset = next(iter(SCENES))
+        setting = Setting.read({"preset": preset, **SCENES[preset][0]["setting"]})
+        for level in setting.levels:
+            if self.connection.poll():
+                return
+            pieces = stream(setting.problem, setting.levels[level], setting.start, **setting.how(level))
+            next(islice(pieces, 1, None), None)  # the first piece is the start, and the second has steps
+            pieces.close()
 
     def read(self) -> None:
         """Answer messages. A message that cannot be used is answered with a sentence; the runs under way go on."""

@@ -140,8 +140,8 @@ def sweep(
     keep : None for whole trajectories, or what to keep of each: "final_risk", "excess_risk", "relative_risk", "learnt",
         "overlap", "accuracy", "exit_time", "fixed_point_count", several of them, a dictionary with their options, or functions
         of the dataset of `simulate`. Where it is the exit time alone, runs stop there
-    engine : where it is computed: None, in this process; a number of processes; "local", "slurm" or the address of a scheduler,
-        through dask (docs/sweeps.md). The same files come out
+    engine : where it is computed: None, in this process; a number of processes; "local", "slurm", the address of a scheduler, or
+        a cluster such as `distributed.LocalCluster`, through dask (docs/sweeps.md). The same files come out
     fixed : parameters that all points share
     common : whether all points have the same random numbers, for differences between points; otherwise these are independent
     refine : what to refine the grid along a boundary of: the name of a variable, or `Refine(...)`
@@ -220,13 +220,16 @@ def _computed(job: Sweep, folder: Folder, engine: Any, retry: bool, progress: bo
 def _until_asked(outcomes: Iterator[Outcome]) -> Generator[Outcome, None, None]:
     """Outcomes up to Ctrl-C, also where it came in code that cannot raise it, such as that of a weak reference."""
     asked: list[int] = []
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    before: dict[int, Any] = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
 
     def ask(number: int, frame: Any) -> None:
-        asked.append(number)
-        raise KeyboardInterrupt
+        try:
+            before[number](number, frame)
+        except KeyboardInterrupt:
+            asked.append(number)
+            raise
 
-    heard = [each for each, handler in before.items() if handler is signal.default_int_handler]
+    heard = [each for each, handler in before.items() if callable(handler)]
     main, usual = threading.current_thread() is threading.main_thread(), sys.unraisablehook
     try:
         sys.unraisablehook = lambda told: None if told.exc_type is KeyboardInterrupt else usual(told)
@@ -263,8 +266,13 @@ def as_engine(engine: Any) -> Engine:
         return Pool(engine)
     if isinstance(engine, str):
         return Dask.of(engine)
+    if isinstance(address := getattr(engine, "scheduler_address", None), str):  # a cluster of dask, such as LocalCluster
+        return Dask.of(address)
+    if isinstance(address := getattr(getattr(engine, "scheduler", None), "address", None), str):  # its Client
+        return Dask.of(address)
     raise BadInput(
-        f"engine must be a number of processes, the address of a dask scheduler, or 'local' or 'slurm'; got {engine!r}. "
+        f"engine must be a number of processes, the address of a dask scheduler, a dask cluster, or 'local' or 'slurm'; got "
+        f"{in_short(engine)}. "
         "Leave it out to compute in this process."
     )
 

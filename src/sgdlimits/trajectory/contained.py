@@ -7,11 +7,13 @@ whatever the reader may read. A variable may say that it has more numbers than a
 from __future__ import annotations
 
 import math
-
-import h5py
+from typing import TYPE_CHECKING
 
 from sgdlimits.errors import BadInput
 from sgdlimits.size import too_large
+
+if TYPE_CHECKING:
+    import h5py
 
 MAX_DEPTH = 8
 """Groups inside groups: files of the package have at most one level of them."""
@@ -19,6 +21,8 @@ MAX_DEPTH = 8
 
 def check_contained(group: h5py.Group, depth: int = 0) -> None:
     """Raise `BadInput` where a group refers to other files or paths, or holds more numbers than this machine has memory for."""
+    import h5py
+
     if depth > MAX_DEPTH:
         raise BadInput("it has groups inside groups without end. Give a dataset that was saved.")
     for name in group:
@@ -30,6 +34,8 @@ def check_contained(group: h5py.Group, depth: int = 0) -> None:
             check_contained(item, depth + 1)
         elif isinstance(item, h5py.Dataset):
             if item.is_virtual or item.id.get_create_plist().get_external_count():
-                raise BadInput(f"its variable {name!r} is kept in another file, which is not read. Give a dataset that was saved.")
+                raise BadInput(
+                    f"its variable {name!r} is kept in another file, which is not read. Give a dataset that was saved."
+                )
             if words := too_large(math.prod(map(float, item.shape or ())) * item.dtype.itemsize / 8):
                 raise BadInput(f"its variable {name!r} takes {words}. Give a smaller dataset.")

@@ -15,7 +15,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import xarray as xr
 
@@ -91,6 +90,8 @@ def readable(path: str | os.PathLike) -> Iterator[None]:
 
 
 def _read(path: str | os.PathLike) -> xr.Dataset:
+    import h5py  # not before a file is read: a simulation has no use for it
+
     with h5py.File(path, "r") as whole_file:
         check_contained(whole_file)
     with xr.open_dataset(path, engine="h5netcdf") as file:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -40,7 +42,7 @@ def test_code_that_was_cut_off_is_compiled_again(tmp_path, monkeypatch):
     for _ in range(2):
         assert cache.loaded(["it"], compile_, load) == b"code"
     assert len(compiled) == 1
-    (entry,) = tmp_path.iterdir()
+    (entry,) = tmp_path.glob("lanes-*")
     entry.write_bytes(entry.read_bytes()[:-1])
     for _ in range(2):
         assert cache.loaded(["it"], compile_, load) == b"code"
@@ -64,3 +66,49 @@ def test_a_part_that_jax_cannot_read_warns_once(tmp_path):
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
         jax_cache.reset_cache()
+
+
+def test_code_with_the_plain_hash_of_its_bytes_is_not_run(tmp_path, monkeypatch):
+    """Anybody can compute that one; and an entry under another name is none either."""
+    monkeypatch.setattr(cache, "folder", lambda: tmp_path)
+    entry = lambda: next(iter(tmp_path.glob("lanes-*")))
+    assert cache.loaded(["it"], lambda: b"code", bytes) == b"code"
+    mine = entry().read_bytes()
+    entry().write_bytes(hashlib.sha256(b"garbage").digest() + b"garbage")
+    assert cache.loaded(["it"], lambda: b"code", bytes) == b"code"
+    assert entry().read_bytes() == mine
+    entry().rename(tmp_path / f"lanes-{hashlib.sha256(b'other').hexdigest()}")
+    assert cache.loaded(["other"], lambda: b"other code", bytes) == b"other code"
+
+
+def test_in_a_folder_that_others_write_to_the_key_is_elsewhere(tmp_path, monkeypatch):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(cache, "folder", lambda: shared)
+    assert cache.loaded(["it"], lambda: b"code", bytes) == b"code"
+    assert not (shared / cache.KEY).exists()
+    assert (tmp_path / "home" / "sgdlimits" / cache.KEY).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_folder_of_compiled_code_is_closed_to_others_or_not_used(asked, tmp_path, monkeypatch):
+    """The package's own is emptied and closed; one that the user names is left as it is."""
+    folder = tmp_path / "sgdlimits" / "compiled"
+    folder.mkdir(parents=True)
+    (folder / "planted-cache").write_bytes(b"code of another user")
+    folder.chmod(0o777)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("SGDLIMITS_CACHE", str(folder) if asked else "")
+    used = {}
+    monkeypatch.setattr(_x64, "jax", SimpleNamespace(config=SimpleNamespace(update=used.__setitem__)))
+    if asked:
+        with pytest.warns(UserWarning, match="where others can write"):
+            _x64.keep_compiled()
+        assert not used
+    else:
+        _x64.keep_compiled()
+        assert used["jax_compilation_cache_dir"] == str(folder)
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert not (folder / "planted-cache").exists()
