@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from sgdlimits.cli.options import echo
 from sgdlimits.errors import BadInput, CensoredWarning, Interrupted
 from sgdlimits.files import check_plain, whole

@@ -225,9 +225,7 @@ def _assembled(parts: list[xr.Dataset], places, dims: list[str], sizes: tuple[in
             found[name] = have[0][1]
             continue
         if other := next((each.dims for _, each in have if each.dims != have[0][1].dims), None):
-            raise BadInput(
-                f"{name} has the dimensions {have[0][1].dims} at some points and {other} at others. Collect them apart, by keys=."
-            )
+            raise BadInput(f"{name} has the dimensions {have[0][1].dims} here and {other} there. Collect them apart, by keys=.")
         found[name] = _placed(have, dims, sizes, extent)
     attrs = {name: value for name, value in parts[0].attrs.items() if all(_same(value, part.attrs.get(name)) for part in parts)}
     inner = {"run": np.arange(extent["run"])}

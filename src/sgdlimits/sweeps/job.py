@@ -140,8 +140,8 @@ def sweep(
     keep : None for whole trajectories, or what to keep of each: "final_risk", "excess_risk", "relative_risk", "learnt",
         "overlap", "accuracy", "exit_time", "fixed_point_count", several of them, a dictionary with their options, or functions
         of the dataset of `simulate`. Where it is the exit time alone, runs stop there
-    engine : where it is computed: None, in this process; a number of processes; "local", "slurm", the address of a scheduler, or
-        a cluster such as `distributed.LocalCluster`, through dask (docs/sweeps.md). The same files come out
+    engine : where it is computed: None, in this process; a number of processes; "local", "slurm", the address of a scheduler,
+        or a cluster such as `distributed.LocalCluster`, through dask (docs/sweeps.md). The same files come out
     fixed : parameters that all points share
     common : whether all points have the same random numbers, for differences between points; otherwise these are independent
     refine : what to refine the grid along a boundary of: the name of a variable, or `Refine(...)`

@@ -158,3 +158,16 @@ def test_a_cluster_of_dask_makes_the_same_files_though_a_worker_is_killed(small,
     assert found.final_risk.notnull().all()
     small("here", over)
     assert contents("dask") == contents("here")
+
+
+def test_a_cluster_or_a_client_of_dask_is_an_engine():
+    pytest.importorskip("distributed")
+    from types import SimpleNamespace
+
+    from sgdlimits.sweeps.job import as_engine
+
+    for given in (
+        SimpleNamespace(scheduler_address="tcp://127.0.0.1:8786"),
+        SimpleNamespace(scheduler=SimpleNamespace(address="tcp://127.0.0.1:8786")),
+    ):
+        assert as_engine(given).where == "tcp://127.0.0.1:8786"
