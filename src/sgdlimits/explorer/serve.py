@@ -33,7 +33,8 @@ def serve(host: str = "127.0.0.1", port: int = 8321, browser: bool = True, said:
         address = f"http://{name}:{port}/?token={token}"
         spare = spawned(warm=True)  # compiles while the browser opens
         config = uvicorn.Config(
-            application(host, port, token, spare=spare), log_level="warning", ws="websockets-sansio", ws_max_size=MOST_BYTES, lifespan="off",
+            application(host, port, token, spare=spare), log_level="warning",
+            ws="websockets-sansio", ws_max_size=MOST_BYTES, lifespan="off",
             timeout_graceful_shutdown=1, server_header=False, ws_ping_timeout=180,  # a browser on a busy machine answers late
         )  # fmt: skip
         said(address)

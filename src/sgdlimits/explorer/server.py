@@ -1,8 +1,8 @@
 """The server of the page: files, and a WebSocket for each page to a process of its own.
 
 It listens on loopback. Every request must name a Host that is the server's own, and a WebSocket must come from its own page
-(Origin), so that no other page in the same browser can reach it. Other users of the machine reach loopback too: whoever comes in
-has the token of the printed address, or the cookie that the page was given for it.
+(Origin), so that no other page in the same browser can reach it. Other users of the machine reach loopback too: whoever comes
+in has the token of the printed address, or the cookie that the page was given for it.
 """
 
 from __future__ import annotations
