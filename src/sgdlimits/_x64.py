@@ -4,8 +4,9 @@ Overlaps leave a saddle from 1/sqrt(d) by many steps of size 1/d, whose sum sing
 compiled is kept in the user's cache folder, so that the next process starts sooner; the environment variable SGDLIMITS_CACHE
 names another folder or turns that off ("off"), and a folder chosen for JAX itself is left alone. Entries of either are written
 whole, and again where one cannot be read. Compiled code is run as it is read, so that whoever can write to the folder can run
-code as its user: it is used only where it belongs to this user and nobody else can write to it.
-A processor computes in the thread that asks: handing a call to another one and waiting for it takes longer than many calls here do. The subpackages that use JAX import this module first.
+code as its user: it is used only where it belongs to this user and nobody else can write to it. A processor computes in the
+thread that asks: handing a call to another one and waiting for it takes longer than many calls here do. The subpackages that
+use JAX import this module first.
 """
 
 import os
