@@ -129,8 +129,9 @@ def test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says(say):
 
 @pytest.mark.full
 @pytest.mark.parametrize("level", [sl.Chain(50), sl.SGD(50)], ids=["chain", "sgd"])
-def test_parallel_units_keep_their_ratio_at_every_step(level):
-    """A ring is not left at a finite snr either: second layers and overlaps move by the same factor, to rounding."""
+def test_exactly_parallel_units_stay_parallel(level):
+    """Second layers and overlaps move by the same factor, to rounding: the set is invariant, which says nothing of its
+    stability."""
     problem, ratio = sl.presets.binary_mixture(snr=4.0, ridge=0.1), np.array([0.6, 0.8])
     weights = np.outer(ratio, [1.2, 0.5])  # along the mean and across it
     start = sl.Overlaps(a=1.1 * ratio, M=weights[:, :1], Q=weights @ weights.T)
@@ -140,23 +141,59 @@ def test_parallel_units_keep_their_ratio_at_every_step(level):
     np.testing.assert_allclose(end.M[:, 1, 0] / end.M[:, 0, 0], 4 / 3, rtol=1e-9)
 
 
-def test_angle_between_units_on_a_ring_fades_at_the_rate_of_the_ridge(say):
-    """Plain NumPy in R^40 at snr 20, from a random angle: the median of 24 runs falls as exp(-ridge t), within 10 %."""
-    rng, d, runs, ridge, snr = np.random.default_rng(0), 40, 24, 0.1, 20.0
-    ring = np.sqrt(np.log((0.5 - ridge) / ridge)) * np.array([0.6, 0.8])
-    v, W = np.tile(ring, (runs, 1)), 0.2 * rng.standard_normal((runs, 2, d)) / np.sqrt(d)
-    W[:, :, 0] += ring
-    angles = []
-    for step in range(40 * d + 1):
-        if step in (20 * d, 40 * d):
-            unit = W / np.linalg.norm(W, axis=2, keepdims=True)
-            angles.append(np.median(np.linalg.norm(unit[:, 0] - unit[:, 1], axis=1)))
+def mixture_sgd(rng, v, W, steps, snr, ridge):
+    """Plain NumPy SGD at lr 1 of two relu units on the binary mixture, with a run in each row."""
+    runs, _, d = W.shape
+    for _ in range(steps):
         y, x = rng.integers(0, 2, runs), rng.standard_normal((runs, d)) / np.sqrt(snr)
         x[:, 0] += 2 * y - 1
         field = np.einsum("rid,rd->ri", W, x)
         g = (y - 1 / (1 + np.exp(-(v * np.maximum(field, 0)).sum(1))))[:, None]
         push = (g * v * (field > 0))[:, :, None] * x[:, None, :]
         v, W = v + (g * np.maximum(field, 0) - ridge * v) / d, W + (push - ridge * W) / d
+    return v, W
+
+
+def angle_between(W):
+    unit = W / np.linalg.norm(W, axis=2, keepdims=True)
+    return 2 * np.arcsin(np.linalg.norm(unit[:, 0] - unit[:, 1], axis=1) / 2)
+
+
+def test_units_on_a_ring_settle_at_an_angle_from_both_sides(say):
+    r"""Weights in R^300 at snr 2 and ridge 0.1, from an angle far below and far above
+    :math:`(v/|W|)^2 e^{-snr \cos^2\varphi/2}/(8\pi\,ridge\,snr)`.
+
+    Twelve runs, averaged over five times, have a standard error of about 4 %; 20 % leave room for d = 300 and for the next
+    order in the angle.
+    """
+    rng, d, runs, ridge, snr = np.random.default_rng(0), 300, 12, 0.1, 2.0
+    v0 = np.sqrt(np.log((0.5 - ridge) / ridge)) * np.array([0.6, 0.8])
+    for angle in (0.01, 0.3):
+        v, W = np.tile(v0, (runs, 1)), np.zeros((runs, 2, d))
+        W[:, :, 0], W[:, :, 1] = v0 * np.cos(angle * np.array([0.64, 0.36])), v0 * np.sin(angle * np.array([0.64, -0.36]))
+        v, W = mixture_sgd(rng, v, W, 40 * d, snr, ridge)
+        seen, expected = [], []
+        for _ in range(5):
+            v, W = mixture_sgd(rng, v, W, 4 * d, snr, ridge)
+            mean = np.einsum("ri,rid->rd", v, W)
+            cos, ratio = mean[:, 0] / np.linalg.norm(mean, axis=1), v**2 / (W**2).sum(2)
+            seen.append(angle_between(W).mean())
+            expected.append((ratio.mean(1) * np.exp(-snr * cos**2 / 2) / (8 * np.pi * ridge * snr)).mean())
+        say(f"from {angle}: the angle settles at {np.mean(seen):.4f}, the formula has {np.mean(expected):.4f}")
+        assert abs(np.mean(seen) / np.mean(expected) - 1) < 0.2
+
+
+def test_large_angle_between_units_on_a_ring_fades_at_the_rate_of_the_ridge(say):
+    """Weights in R^40 at snr 20, where the angle at which it would settle is 1e-6: the median of 24 runs falls as
+    exp(-ridge t), within 10 %."""
+    rng, d, runs, ridge = np.random.default_rng(0), 40, 24, 0.1
+    ring = np.sqrt(np.log((0.5 - ridge) / ridge)) * np.array([0.6, 0.8])
+    v, W = np.tile(ring, (runs, 1)), 0.2 * rng.standard_normal((runs, 2, d)) / np.sqrt(d)
+    W[:, :, 0] += ring
+    angles = []
+    for _ in range(2):
+        v, W = mixture_sgd(rng, v, W, 20 * d, 20.0, ridge)
+        angles.append(np.median(angle_between(W)))
     rate = np.log(angles[0] / angles[1]) / 20
     say(f"the angle fades at the rate {rate:.4f}, the ridge is {ridge}")
     assert abs(rate / ridge - 1) < 0.1

@@ -192,21 +192,24 @@ def xor_served(a: np.ndarray, M: np.ndarray) -> bool:
 
 @claim(
     "after Proposition 4.3", "rings at a finite snr",
-    r"From a ring runs cross into the quadrants of the optima on a much larger time scale at finite $\lambda$.",
-    right=r"They stay: units that share a ring keep the ratio of their weights in every step, at every $\lambda$, and their "
-    "angle fades at the rate of the ridge. "
-    "See [Effective dynamics](effective_dynamics.md#on-longer-times-the-rings-at-a-finite-snr)",
-    kind="disagreement",
-    tests="`test_parallel_units_keep_their_ratio_at_every_step`, "
-    f"`test_angle_between_units_on_a_ring_fades_at_the_rate_of_the_ridge` {LOCAL}",
+    r"From a ring runs cross into the quadrants of the optima on a much larger time scale at finite $\lambda$. Crossings were not "
+    "seen here, and are not excluded; the number is the ratio of the second layer's weights, which begins at 4/3: see "
+    "[Effective dynamics](effective_dynamics.md#on-longer-times-the-rings-at-a-finite-snr).",
+    kind="open",
 )  # fmt: skip
-def rings_are_kept(effort: Effort) -> Found:
-    """The spread over runs of the place on a ring; as printed it would be that of its radius, which noise moves freely."""
-    problem, ratio = sl.presets.binary_mixture(snr=4.0, ridge=0.1), np.array([0.6, 0.8])
-    weights = np.outer(ratio, [1.2, 0.5])  # along the mean and across it
-    start = overlaps(1.1 * ratio, weights[:, :1], weights @ weights.T)
-    end = chain(problem.with_rule(FEW), 50, 40, start, runs=effort.runs(64, 16), save=2).a.values[:, -1]
-    return compare(np.log(end[:, 1] / end[:, 0]).std(), 0.0, np.log(np.linalg.norm(end, axis=1)).std(), atol=1e-9)
+def rings_at_finite_snr(effort: Effort) -> Found:
+    """The mean ratio of the second layer's weights of two units at snr 2, ridge 0.01 and t = 100, from an angle of 0.02."""
+    end = shared_ring(0.01, 0.02, 100.0, d=300, runs=effort.runs(32, 16)).a.values[:, -1]
+    return compare((end[:, 1] / end[:, 0]).mean())
+
+
+def shared_ring(ridge: float, angle: float, t: float, d: int, runs: int, seed: int = 0) -> Any:
+    """The chain of two units that share a ring in the ratio 3 to 4 at snr 2, from an angle between them."""
+    v = sl.theory.effective.ring_radius(ridge, weight=0.5) * np.array([0.6, 0.8])
+    aside = angle * np.array([0.64, -0.36])  # the mean of the units weighted by v^2 is along the mean of the class
+    W = v[:, None] * np.stack([np.cos(aside), np.sin(aside)], 1)
+    problem = sl.presets.binary_mixture(snr=2.0, ridge=ridge).with_rule(FEW)
+    return chain(problem, d, t, overlaps(v, W[:, :1], W @ W.T), runs=runs, save=9, seed=seed)
 
 
 @claim(
