@@ -6,8 +6,8 @@ python benchmarks/audit.py --pages    # from docs/audit.json as it is
 
 from __future__ import annotations
 
+import argparse
 import resource
-import sys
 import time
 from pathlib import Path
 
@@ -19,7 +19,9 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 def main() -> None:
-    if "--pages" not in sys.argv:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--pages", action="store_true", help="rewrite the pages from docs/audit.json as it is")
+    if not parser.parse_args().pages:
         begin = time.perf_counter()
         found = audit()
         print(found)

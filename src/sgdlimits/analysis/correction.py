@@ -140,7 +140,7 @@ class Trust:
                 f"{head}\n  no law near the ODE from t = {self.fails:.4g} on: runs leave it at times of their own, "
                 f"as in an escape ({place(self.where_spread)})\n  Use Chain(d={self.d})."
             )
-        verdict = "The ODE is within 1%." if self.within() else f"Use expansion(...), or Chain(d={self.d})."
+        verdict = "The mean of runs is within 1% of the ODE." if self.within() else f"Use expansion(...), or Chain(d={self.d})."
         return (
             f"{head}\n  mean of the chain off by {self.mean:.2%} ({place(self.where)})\n"
             f"  standard deviation of a run {self.spread:.2%} ({place(self.where_spread)})\n  {verdict}"
@@ -163,7 +163,7 @@ def trust(problem: Problem, start: Start | PyTree, d: int, t_max: float, *, seed
     Trust: the ODE at d = 3000 up to t = 5
       mean of the chain off by 0.31% (risk, t = 5)
       standard deviation of a run 7.06% (risk, t = 5)
-      The ODE is within 1%.
+      The mean of runs is within 1% of the ODE.
     >>> sl.trust(problem, sl.RandomInit(d=3000), d=3000, t_max=40).within()
     False
     """

@@ -112,7 +112,7 @@ class Found:
         theirs = self.agrees(self.printed)
         if ours == theirs:
             return "open"
-        return "holds" if theirs else kind if kind in ("misprint", "disagreement") else "misprint"
+        return "holds" if theirs else kind if kind in ("misprint", "remark", "disagreement") else "misprint"
 
     @property
     def worst(self) -> dict[str, float]:
@@ -152,7 +152,8 @@ class Claim:
     title : in a few plain words
     says : what is said or printed, in Markdown
     compute : takes an `Effort`, returns `Found`
-    kind : the verdict on record: "holds", "misprint" (of a formula), "disagreement" (on a result), or "open" (neither is right)
+    kind : the verdict on record: "holds", "misprint" (of a formula), "remark" (the paper is right in its own convention or
+        within its own scope), "disagreement" (on a result), or "open" (neither is right)
     right : what is right, where the paper is not
     tests : the tests that show it
     proof : of new results, a link to the page that has it, or "measured"
@@ -177,7 +178,7 @@ CLAIMS: dict[str, Claim] = {}
 def claim(where: str, title: str, says: str, **more: str) -> Callable[[Callable[[Effort], Found]], Callable[[Effort], Found]]:
     """Register a computation as the judge of a claim of the paper with whose name its file begins.
 
-    Where something else is right, the claim is a misprint unless it is said to be a disagreement.
+    Where something else is right, the claim is a misprint unless it is said to be a remark or a disagreement.
     """
     more = {"kind": "misprint", **more} if "right" in more else more
 

@@ -133,7 +133,7 @@ def variance_of_starts(snr: float, time: float, runs: int, d: int = 20_000) -> t
     problem, t = sl.presets.spiked_tensor(order=2, snr=lr * snr, lr=lr), time / lr**2
     end = chain(problem, d, t, sl.RandomInit(d, scale=lr**0.5), save=[t], runs=runs, seed=1)
     squares = d * end.m.values[:, -1] ** 2 / lr
-    return float(squares.mean()), float(squares.std() / np.sqrt(runs))
+    return float(squares.mean()), float(squares.std(ddof=1) / np.sqrt(runs))
 
 
 @claim(
@@ -158,7 +158,7 @@ def stable_tensor(effort: Effort) -> Found:
     d, runs = 5000, effort.runs(4096, 1024)
     problem = sl.presets.spiked_tensor(3, 2 * sl.theory.effective.critical_snr(3))
     squares = d * chain(problem, d, 0.5, save=[0.5], runs=runs, seed=1).m.values[:, -1] ** 2
-    return compare(squares.mean(), 1.0, rtol=0.02, sigma=squares.std() / np.sqrt(runs))
+    return compare(squares.mean(), 1.0, rtol=0.02, sigma=squares.std(ddof=1) / np.sqrt(runs))
 
 
 @claim("after (3.2)", "recovery takes n log n steps", r"For $\lambda>1$ SGD reaches $\pm m_\star$ in $O(n\log n)$ steps")
@@ -167,7 +167,7 @@ def recovery_scaling(effort: Effort) -> Found:
     problem, runs, sizes, rows = sl.presets.spiked_tensor(2, 2.0), effort.runs(1024, 256), (500, 20_000), []
     for d in sizes:
         times = chain(problem, d, 60, runs=runs, seed=d, until=lambda stats: abs(stats.m) - 0.5).t_end.values
-        rows.append((times.mean(), times.std() / np.sqrt(runs)))
+        rows.append((times.mean(), times.std(ddof=1) / np.sqrt(runs)))
     number, sigma = slope(sizes, rows)
     return compare(number, 1 / 8, rtol=0.03, sigma=sigma)
 

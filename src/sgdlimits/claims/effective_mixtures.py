@@ -44,7 +44,7 @@ def dynamics(preset: str, runs: int) -> Found:
     f, g = found.f(stats), found.g(stats)
     values = np.concatenate(each, 1)
     right = np.concatenate([np.ravel(part) for part in (f.M, f.a, f.Q, g.Q)])
-    return compare(values.mean(0), right, rtol=1e-4, sigma=values.std(0) / np.sqrt(runs))
+    return compare(values.mean(0), right, rtol=1e-4, sigma=values.std(0, ddof=1) / np.sqrt(runs))
 
 
 @claim(
@@ -74,7 +74,7 @@ def seven_statistics(effort: Effort) -> Found:
     for seed, level in enumerate((sl.SGD(d), sl.Chain(d))):
         found = run(problem, level, start, 3.0, save=[3.0], runs=runs, seed=seed)
         values = np.stack([found.risk.values[:, 0], found.a.values[:, 0, 0], found.M.values[:, 0, 0, 0]])
-        rows.append((values.mean(1), values.std(1) / np.sqrt(runs)))
+        rows.append((values.mean(1), values.std(1, ddof=1) / np.sqrt(runs)))
     (weights, e), (reduced, f) = rows
     return compare(weights, reduced, sigma=np.hypot(e, f))
 
@@ -170,6 +170,17 @@ def large_snr(effort: Effort) -> Found:
         drift = sl.presets.binary_mixture(snr=snr).drift(stats)
         gaps.append(jax.tree.leaves(jax.tree.map(lambda part, last: float(np.abs(part - last).max()), drift, end)))
     return compare(np.log10(np.divide(gaps[0], gaps[1])), [1.0, 1.0, 1.0], atol=0.01)
+
+
+@claim(
+    "introduction", "limit of the snr", "Theoretically in the limit where the SNR tends to zero",
+    right=r"To infinity, as in section 4: $\lambda\to\infty$ after $n\to\infty$.",
+)  # fmt: skip
+def snr_tends_to_infinity(effort: Effort) -> Found:
+    """The drift of the second layer at snr = 10^4 against its noiseless limit; printed, at snr = 10^-4."""
+    stats = overlaps([0.8, 0.5], [[0.7], [-0.9]], [[0.99, -0.43], [-0.43, 1.11]])
+    near, far, limit = (np.asarray(sl.presets.binary_mixture(snr=snr).drift(stats).a) for snr in (1e4, 1e-4, INF))
+    return compare(limit, near, far, rtol=1e-2)
 
 
 @claim("Proposition 4.2", "half of the runs are optimal", "The basin of the stable points has probability 1/2")
@@ -319,7 +330,7 @@ def ring_noise(effort: Effort) -> Found:
 @claim(
     "(2.2) for magnified statistics", "noise of statistics with a Hessian", r"$\Sigma = \lim\delta_n J_n V J_n^\top$",
     right=r"A statistic with a Hessian, magnified by $\sqrt n$, also has the fluctuations of the second-order term of a "
-    "step. The paper magnifies linear statistics only.",
+    "step. The paper magnifies linear statistics only, for which (2.2) is right.", kind="remark",
     tests=f"`test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says` {LOCAL}",
 )  # fmt: skip
 def magnified(effort: Effort) -> Found:

@@ -1,4 +1,4 @@
-"""The pages that the audit writes: misprints and disagreements, and the table of all claims."""
+"""The pages that the audit writes: misprints, remarks and disagreements, and the table of all claims."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from typing import Any
 from sgdlimits.claims.audit import cells, claims, markdown
 from sgdlimits.claims.base import PAPERS, Claim
 
-HEAD = """# Misprints in the papers, and disagreements
+HEAD = """# Misprints in the papers, remarks, and disagreements
 
 Each entry was found by an independent computation: Isserlis' theorem worked out symbolically, diagonalisation, or Monte Carlo.
 A formula enters the package only with a test that shows it right; the last column names that test, and the claim that
 [`sgdlimits check`](audit.md) computes: `sgdlimits check --only NAME` shows what is printed, what is right, and the number. This
 page is written by `benchmarks/audit.py` from these claims.
+"""
+REMARKS = """## Remarks and conventions
+
+No misprints: what is printed is right in the paper's own convention, or as far as it goes. The table says what else to know when it is
+compared with this package.
 """
 DISAGREEMENTS = """## Disagreements of result
 
@@ -25,7 +30,7 @@ BEGIN, END = "<!-- from here on written by benchmarks/audit.py -->\n", "<!-- up 
 
 
 def errata() -> str:
-    """The page of misprints and disagreements."""
+    """The page of misprints, remarks and disagreements."""
     parts, every = [HEAD], claims()
     for key, paper in PAPERS.items():
         rows = [
@@ -35,12 +40,13 @@ def errata() -> str:
             about = f"{paper.authors} ([{paper.number}] in the [bibliography](bibliography.md)). {paper.letters}".strip()
             about = "\n".join(textwrap.wrap(about, 126, break_long_words=False, break_on_hyphens=False))
             parts.append(f"## {paper.title}\n\n{about}\n\n{markdown(('where', 'printed', 'right', 'test and claim'), rows)}")
-    rows = [
-        (f"[{PAPERS[each.paper].number}], {each.where}", each.says, each.right, _shown(each))
-        for each in every
-        if each.kind == "disagreement"
-    ]
-    parts.append(f"{DISAGREEMENTS}\n{markdown(('where', 'the paper', 'here', 'test and claim'), rows)}")
+    for kind, head in (("remark", REMARKS), ("disagreement", DISAGREEMENTS)):
+        rows = [
+            (f"[{PAPERS[each.paper].number}], {each.where}", each.says, each.right, _shown(each))
+            for each in every
+            if each.kind == kind
+        ]
+        parts.append(f"{head}\n{markdown(('where', 'the paper', 'here', 'test and claim'), rows)}")
     return "\n".join(parts)
 
 

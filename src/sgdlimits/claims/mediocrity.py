@@ -283,7 +283,8 @@ def both_rates(effort: Effort) -> Found:
 
 
 @claim(
-    "(8), (10)", "largest learning rate", r"Valid for $\gamma < 1/6$", right=r"$\gamma < 2/(12 + \Delta)$",
+    "before (8)", "largest learning rate", r"$\gamma < 1/6$ is necessary for learning.",
+    right=r"It is, and with noise more is needed: (8) and (10) hold for $\gamma < 2/(12 + \Delta)$.", kind="remark",
     tests="`test_saddle_is_stable_from_the_largest_rate_on` in `tests/unit/theory/test_mediocrity.py`; "
     "`test_nothing_is_learnt_above_the_largest_rate` in `tests/laws/test_escape.py`",
 )  # fmt: skip
@@ -306,7 +307,7 @@ def start_law(effort: Effort) -> Found:
     d, runs = 1000, effort.runs(20_000, 5000)
     start = sl.RandomInit(d).sample(sl.presets.phase_retrieval(2), runs=runs, seed=1)
     squares = d * np.stack([np.asarray(start.M)[:, 0, 0] ** 2, np.asarray(start.Q)[:, 0, 1] ** 2])
-    return compare(squares.mean(1), [1.0, 1.0], sigma=squares.std(1) / np.sqrt(runs))
+    return compare(squares.mean(1), [1.0, 1.0], sigma=squares.std(1, ddof=1) / np.sqrt(runs))
 
 
 @claim(
@@ -320,3 +321,32 @@ def maximum(effort: Effort) -> Found:
     worst = [Squares(weights_in(2, 3, seed, norm=1.0), np.eye(1, 3)).risk for seed in range(50)]
     alike = Squares(np.eye(1, 3, 1).repeat(2, 0), np.eye(1, 3)).risk
     return compare(max(*worst, alike), 2.0, 1.5)
+
+
+@claim(
+    "after (6)", "number of statistics", "$a$, $m$ and $Q$ have $p(p+1)$ parameters; $a$ is called the first layer.",
+    right="$p(p+5)/2$: $p$ for each of $a$, the second layer, and $m$, and $p(p+1)/2$ for the symmetric $Q$.",
+)  # fmt: skip
+def parameters(effort: Effort) -> Found:
+    """The rank of the moves of a, m and Q as the weights of four units in R^9 and the second layer vary, by differences."""
+    p, rng, h = 4, np.random.default_rng(0), 1e-6
+    start = rng.normal(size=10 * p)
+
+    def statistics(y: np.ndarray) -> np.ndarray:
+        W = y[p:].reshape(p, 9)
+        return np.concatenate([y[:p], W[:, 0], (W @ W.T).ravel()])
+
+    moves = [(statistics(start + h * e) - statistics(start - h * e)) / (2 * h) for e in np.eye(start.size)]
+    return compare(np.linalg.matrix_rank(moves, tol=1e-4), p * (p + 5) / 2, p * (p + 1))
+
+
+@claim(
+    "Appendices F and I", "size of a random overlap", r"$m \sim \mathcal N(0, 1/\sqrt a)$, of order $1/\sqrt a$",
+    right=r"$1/\sqrt d$ is its standard deviation; $a$ stands for $d$, and the variance is $1/d$.",
+)  # fmt: skip
+def random_overlap(effort: Effort) -> Found:
+    """The variance of the overlap of two random unit vectors in R^400; as printed, with d for a, it would be 1/20."""
+    d, runs = 400, effort.runs(4096, 1024)
+    w = np.random.default_rng(0).normal(size=(runs, d))
+    m = w[:, 0] / np.linalg.norm(w, axis=1)
+    return compare((m**2).mean(), 1 / d, 1 / np.sqrt(d), sigma=(m**2).std(ddof=1) / np.sqrt(runs))

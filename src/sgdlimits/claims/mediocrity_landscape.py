@@ -168,7 +168,8 @@ def sphere_landscape(effort: Effort) -> Found:
 
 
 @claim(
-    "after (84)", "flat directions on the sphere", r"$d - 1$ flat directions", right=r"$d - 2$ on the tangent space",
+    "after (84)", "flat directions on the sphere", r"$d - 1$ eigenvalues 0 of a $d\times d$ matrix",
+    right=r"$d - 2$ flat directions on the tangent space: the normal direction is one of the $d - 1$.", kind="remark",
     tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE}",
 )  # fmt: skip
 def flat(effort: Effort) -> Found:

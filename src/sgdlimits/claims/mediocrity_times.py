@@ -300,16 +300,17 @@ def noise_matters(effort: Effort) -> Found:
     return compare(number, theory_time(problem, d, T, "noisy_ode"), theory_time(problem, d, T, "ode"), rtol=0.005, sigma=sigma)
 
 
-@claim("Appendix I", "training the second layer", "The escape takes the same time with a trained second layer")
+@claim("Appendix I", "training the second layer", "The escape takes the same time with a trained second layer, here up to 10 %")
 def second_layer(effort: Effort) -> Found:
-    """First passage of the largest overlap at 0.3 of five units, trained over fixed; the same up to 10 %."""
-    d, runs, rows = 400, effort.runs(128, 48), []
+    """First passage of the largest overlap at 0.3 of five units, trained over fixed. It comes later by 5.1 +- 1.0 % (2,048 runs),
+    and by 3.0 +- 1.0 % off the sphere."""
+    d, runs, rows = 400, effort.runs(2048, 512), []
     for train in (False, True):
         problem = sl.presets.phase_retrieval(5, lr=0.5, train_second=train)
         until = lambda stats: abs(stats.M).max() - 0.3
         rows.append(mean(chain(problem, d, 200, runs=runs, seed=int(train), until=until).t_end.values))
     (fixed, e), (trained, f) = rows
-    return compare(trained / fixed, 1.0, rtol=0.1, sigma=np.hypot(e, f) / fixed)
+    return compare(trained / fixed, 1.0, rtol=0.1, sigma=np.hypot(e / fixed, f / trained) * trained / fixed)
 
 
 @claim("figure 2, (17)", "SGD follows the ODE on average", "The mean over runs of SGD is the ODE")

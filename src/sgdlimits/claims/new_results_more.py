@@ -286,7 +286,7 @@ def expansion(effort: Effort) -> Found:
     first, spread = float(path["first"].values.ravel()[0]), float(np.ravel(path.covariance.values)[0])
     square = d * (m - m.mean()) ** 2
     number = [d * (m.mean() - float(path.ode.values.ravel()[0])), square.mean()]
-    sigma = [d * m.std() / np.sqrt(runs), square.std() / np.sqrt(runs)]
+    sigma = [d * m.std(ddof=1) / np.sqrt(runs), square.std(ddof=1) / np.sqrt(runs)]
     return compare(number, [first, spread], atol=0.15 * max(abs(first), spread), sigma=sigma)
 
 

@@ -84,6 +84,20 @@ def spectra(effort: Effort) -> Found:
 
 
 @claim(
+    "section 7.2.2, zero error", "null directions of solutions", r"$x\in\{$null eigenvalues of $SS^\top\}$",
+    right=r"Null eigenvectors of $SS^\top$, and likewise positive ones",
+)  # fmt: skip
+def null_directions(effort: Effort) -> Found:
+    """|H u| for the directions u = x v of three students at a solution, v outside the teachers' span, where x is a null
+    eigenvector of S S^T; printed, the vector of its eigenvalues."""
+    S, d = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 2)))[0], 5
+    values, vectors = np.linalg.eigh(S @ S.T)
+    H = hessian(np.sqrt(3 / 2) * S @ np.eye(2, d), 2)
+    size = lambda x: np.linalg.norm(H @ np.outer(x, np.eye(d)[-1]).ravel())
+    return compare(size(vectors[:, 0]), 0.0, size(values), atol=1e-9)
+
+
+@claim(
     "(28), (30)", "rotations of the students", r"$M M^\top = I$, and in (30) $W = \sqrt{\cdot}\, M W^{*\top}$",
     right=r"$M^\top M = I$; for $s < p^*$ the teachers stand for any $s$ orthonormal vectors in their span.",
     tests=f"`test_rotations_have_orthonormal_columns` {CRITICAL}",

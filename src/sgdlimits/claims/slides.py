@@ -21,7 +21,7 @@ SAAD = "`test_drift_and_risk_are_those_of_saad_and_solla` in `tests/laws/test_co
 
 @claim(
     "one step of SGD", "loss without 1/2", "The gradient of $(y - f)^2$, beside a risk with the factor 1/2",
-    right=r"With the loss $\frac12 (y - f)^2$ of [1] time runs half as fast: the slides' $\gamma$ is half of `lr`.",
+    right=r"With the loss $\frac12 (y - f)^2$ of [1] time runs half as fast: the slides' $\gamma$ is half of `lr`.", kind="remark",
     tests=SAAD,
 )  # fmt: skip
 def loss(effort: Effort) -> Found:
@@ -34,8 +34,8 @@ def loss(effort: Effort) -> Found:
 
 
 @claim(
-    "sample complexity", "exponent 1", r"$n = O(1)$ for $\kappa = 1$; $n = O(d^{\kappa - 1})$ for $\kappa \ge 2$",
-    right=r"$n = O(d)$ for $\kappa = 1$; $O(d^{\kappa - 1})$ for $\kappa \ge 3$",
+    "sample complexity", "exponent 1", r"$n = O(1)$ for $\kappa = 1$; $n = O(d^{k - 1})$ for $\kappa \ge 2$",
+    right=r"$n = O(d)$ for $\kappa = 1$; $O(d^{\kappa - 1})$, with $\kappa$ for $k$, for $\kappa \ge 3$",
     tests="`test_exponent_one_needs_samples_in_proportion_to_d`, "
     f"`test_exponent_three_needs_the_square_of_d_at_a_rate_that_falls_as_its_root` {INDEX}",
 )  # fmt: skip
@@ -54,7 +54,7 @@ def learning_times(activation: Any, d: int, runs: int, t_max: float, median: boo
     found = chain(problem, d, t_max, start_at(d**-0.5), runs=runs, seed=d, until=until)
     times = np.where(found.status.values == "stopped", found.t_end.values, np.inf)
     if not median:
-        return float(times.mean()), float(times.std() / np.sqrt(runs))
+        return float(times.mean()), float(times.std(ddof=1) / np.sqrt(runs))
     low, middle, high = np.quantile(times, [0.5 - 0.5 / np.sqrt(runs), 0.5, 0.5 + 0.5 / np.sqrt(runs)])
     return float(middle), float(high - low) / 2
 
@@ -186,6 +186,7 @@ def gradient_descent(effort: Effort) -> Found:
 
 @claim(
     "activation", "error function", r"$\sigma = \mathrm{erf}(x)$", right=r"Saad and Solla [6] use $\mathrm{erf}(x/\sqrt 2)$.",
+    kind="remark",
     tests=f"{SAAD}; `test_closed_moments_agree_with_grids` in `tests/unit/expectation/test_units.py` for both",
 )  # fmt: skip
 def activation(effort: Effort) -> Found:
