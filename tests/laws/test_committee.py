@@ -183,3 +183,13 @@ def test_two_extra_students_part_in_opposite_directions():
     print("error / first order", ratios.round(3), "cosine", angle.round(3), "norm", Q[2, 2].round(3))
     assert angle < -0.7
     assert ratios[2] < 0.95 < 1 < ratios[1] < 1.1
+
+
+@pytest.mark.full
+def test_fastest_escape_does_not_depend_on_the_grid_and_normalising_changes_nothing():
+    """With large batches normalised SGD is SGD at another rate, so that both have the same fastest escape; so have two grids."""
+    best = lambda name, grid: max(row["rate"] for row in why.curve(name, 2, grid))
+    coarse, fine = np.array([1.0, 2.5, 6.0, 15.0]), np.geomspace(1.2, 9.6, 7)
+    rate = best("SGD", coarse)
+    np.testing.assert_allclose([best("SGD", fine), best("Normalised", coarse)], rate, rtol=1e-4)
+    assert abs(best("Muon", coarse) / rate - 2.90) < 0.01

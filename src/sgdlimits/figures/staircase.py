@@ -70,8 +70,14 @@ def measure(name: str, sizes: tuple[int, ...], runs: int, seed: int = 0) -> list
             each = sl.exit_times(sl.simulate(problem(name, d), sl.Chain(d), sl.FixedInit(BEGIN * d**-0.5), **how), found)
             time = float(np.median(each.t))
             row = {"name": name, "stage": stage, "leap": leap.order, "d": d, "t": time, "lost": int(each.censored.sum())}
-            rows.append(row | {"way": _way(leap, d)})
+            rows.append(row | {"way": _way(leap, d), "error": _error(each.t.values)})
     return rows
+
+
+def _error(times: np.ndarray) -> float:
+    """The standard error of the logarithm of the median, by 400 bootstrap samples."""
+    drawn = np.random.default_rng(0).choice(times, (400, times.size))
+    return float(np.log(np.median(drawn, axis=1)).std(ddof=1))
 
 
 def _finder(leap: Leap) -> Callable:
@@ -88,6 +94,12 @@ def _way(leap: Leap, d: int) -> float:
 def exponent(rows: xr.Dataset) -> float:
     """The fitted exponent of d in the samples over the way."""
     return float(np.polyfit(np.log(rows.d), np.log(rows.t * rows.d / rows.way), 1)[0])
+
+
+def exponent_error(rows: xr.Dataset) -> float:
+    """The standard error of `exponent` from those of the medians."""
+    x = np.log(rows.d) - np.log(rows.d).mean()
+    return float(np.sqrt((x**2 * rows.error**2).sum()) / (x**2).sum())
 
 
 def make(size: Size, seed: int, keep: Keep) -> Drawn:
@@ -147,7 +159,7 @@ def _caption(table: xr.Dataset, size: Size) -> list[str]:
     for name, stage, rows in _stages(table, size):
         leap, lost = int(rows.leap[0]), int(rows.lost.sum())
         sentences.append(
-            f"{name}, {ORDINALS[stage]} leap ({leap}): exponent {exponent(rows):.2f}, expected {max(1, leap - 1)}; t = "
+            f"{name}, {ORDINALS[stage]} leap ({leap}): exponent {exponent(rows):.2f} +- {exponent_error(rows):.2f}, expected {max(1, leap - 1)}; t = "
             f"{float(rows.t[-1]):.4g} at d = {int(rows.d[-1])}{f'; {lost} runs not done' if lost else ''}."
         )
     return sentences

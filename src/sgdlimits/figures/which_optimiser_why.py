@@ -136,12 +136,23 @@ def first_guess(k: int) -> np.ndarray:
 
 
 def curve(name: str, k: int, values: np.ndarray) -> list[dict[str, Any]]:
-    """The escape rates of an algorithm at values of c, and where the plateau is."""
+    """The escape rates of an algorithm at values of c and at its best one, and where the plateau is."""
     rows, y = [], first_guess(k)
     for c in values:
         speed, y = escape(KINDS[name], k, rate_of(name, k, c), y)
         rows.append(entry(name, k, c, speed, y))
-    return rows
+    return sorted([*rows, fastest(rows, values[1] / values[0])], key=lambda row: row["c"])
+
+
+def fastest(rows: list[dict[str, Any]], factor: float) -> dict[str, Any]:
+    """The row of the largest escape rate, to 1e-3 in log c, from rows at values of c that are a factor apart."""
+    at = max(rows, key=lambda row: np.nan_to_num(row["rate"], nan=-np.inf))
+    name, k, y = at["rule"], at["k"], plateau_of(at)
+    leave = lambda log_c: escape(KINDS[name], k, rate_of(name, k, np.exp(log_c)), y)
+    span = np.log(at["c"]) + np.log(factor) * np.array([-1, 1])
+    slowness = lambda log_c: -np.nan_to_num(leave(log_c)[0])  # no plateau found: as slow as standing still
+    best = scipy.optimize.minimize_scalar(slowness, bounds=span, method="bounded", options={"xatol": 1e-3}).x
+    return entry(name, k, float(np.exp(best)), *leave(best))
 
 
 def entry(name: str, k: int, c: float, speed: float, y: np.ndarray) -> dict[str, Any]:
