@@ -1,8 +1,9 @@
-"""Whether `trust` is right: "the mean of runs is within 1 % of the ODE" for 100 random problems, against the exact chain at that dimension.
+"""Whether `trust` is right: "the mean of runs is within 1 % of the ODE" for 100 random problems.
 
     python benchmarks/trust.py [problems]
 
-A claim counts as wrong where the mean of the chain contradicts it by more than three standard errors.
+A claim is right or wrong where the mean of the exact chain at that dimension decides by more than three standard errors, and
+undecided elsewhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""The law of the exit time of any network at any d: SGD's noise near the saddle added to the random start, then the ODE.
+r"""The law of the exit time of any network as d grows: SGD's noise near the saddle added to the random start, then the ODE.
 
 Random weights begin at M = 0 up to :math:`O(1/\sqrt d)`. On the path :math:`(a, Q)` that the ODE takes from there with M = 0,
 
@@ -10,7 +10,7 @@ to first order, where A is the Jacobian of the drift of M and :math:`\Sigma_M` t
 .. math:: \frac1d\Big(V_0 + \int_0^\infty \Phi^{-1}\Sigma_M\Phi^{-\top}\,dt\Big),
 
 which for phase retrieval on the sphere is :math:`(1+\kappa)/d`. From there on :math:`M = \Phi M_0` while it is small, at no
-cost however large d is, and the full ODE is solved from where it is not.
+cost however large d is, and the full ODE is solved from where it is not. The error is of order 1/(T d) at the threshold T.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class Path(NamedTuple):
 @checked(threshold=check_share)
 def exit_law(problem: ProjectionProblem, d: int, threshold: float) -> Law:
     """The law of the time in which a run from a random start loses the share `threshold` of its excess risk.
+
+    Its error is of order 1/(threshold d): three units on the sphere leave 4 % later at threshold 0.1 and d = 300.
 
     For one-pass SGD of any width, on the sphere or not, with or without a trained second layer, where M = 0 is a saddle.
     """

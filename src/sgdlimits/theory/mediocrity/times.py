@@ -105,7 +105,7 @@ def exit_law(problem: ProjectionProblem, d: int, threshold: float, start: float 
     For one unit of phase retrieval on the sphere it has full drift and noise, from the backward equation. For any other
     two-layer network whose zero overlap is a saddle, of any width, on the sphere or off it, its second layer trained or not, it
     is that of a random start with SGD's noise near the saddle, followed by the full ODE (`theory.noisy_start`): exact as d
-    grows, at a cost without d.
+    grows, with an error of order 1/(threshold d), at a cost without d.
 
     >>> import sgdlimits as sl
     >>> law = sl.theory.mediocrity.exit_law(sl.presets.phase_retrieval(lr=1 / 12), d=1000, threshold=0.1)
