@@ -187,7 +187,7 @@ def test_two_extra_students_part_in_opposite_directions():
 
 @pytest.mark.full
 def test_fastest_escape_does_not_depend_on_the_grid_and_normalising_changes_nothing():
-    """With large batches normalised SGD is SGD at another rate, so that both have the same fastest escape; so have two grids."""
+    """With large batches normalised SGD is SGD at another rate: both have the same fastest escape, and so have two grids."""
     best = lambda name, grid: max(row["rate"] for row in why.curve(name, 2, grid))
     coarse, fine = np.array([1.0, 2.5, 6.0, 15.0]), np.geomspace(1.2, 9.6, 7)
     rate = best("SGD", coarse)

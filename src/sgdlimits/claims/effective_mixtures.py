@@ -203,8 +203,8 @@ def xor_served(a: np.ndarray, M: np.ndarray) -> bool:
 
 @claim(
     "after Proposition 4.3", "rings at a finite snr",
-    r"From a ring runs cross into the quadrants of the optima on a much larger time scale at finite $\lambda$. Crossings were not "
-    "seen here, and are not excluded; the number is the ratio of the second layer's weights, which begins at 4/3: see "
+    r"From a ring runs cross into the quadrants of the optima on a much larger time scale at finite $\lambda$. Crossings were "
+    "not seen here, and are not excluded; the number is the ratio of the second layer's weights, which begins at 4/3: see "
     "[Effective dynamics](effective_dynamics.md#on-longer-times-the-rings-at-a-finite-snr).",
     kind="open",
 )  # fmt: skip

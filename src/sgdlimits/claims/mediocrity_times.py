@@ -302,8 +302,8 @@ def noise_matters(effort: Effort) -> Found:
 
 @claim("Appendix I", "training the second layer", "The escape takes the same time with a trained second layer, here up to 10 %")
 def second_layer(effort: Effort) -> Found:
-    """First passage of the largest overlap at 0.3 of five units, trained over fixed. It comes later by 5.1 +- 1.0 % (2,048 runs),
-    and by 3.0 +- 1.0 % off the sphere."""
+    """First passage of the largest overlap at 0.3 of five units, trained over fixed. It comes later by 5.1 +- 1.0 % (2,048
+    runs), and by 3.0 +- 1.0 % off the sphere."""
     d, runs, rows = 400, effort.runs(2048, 512), []
     for train in (False, True):
         problem = sl.presets.phase_retrieval(5, lr=0.5, train_second=train)

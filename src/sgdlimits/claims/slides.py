@@ -21,8 +21,8 @@ SAAD = "`test_drift_and_risk_are_those_of_saad_and_solla` in `tests/laws/test_co
 
 @claim(
     "one step of SGD", "loss without 1/2", "The gradient of $(y - f)^2$, beside a risk with the factor 1/2",
-    right=r"With the loss $\frac12 (y - f)^2$ of [1] time runs half as fast: the slides' $\gamma$ is half of `lr`.", kind="remark",
-    tests=SAAD,
+    right=r"With the loss $\frac12 (y - f)^2$ of [1] time runs half as fast: the slides' $\gamma$ is half of `lr`.",
+    kind="remark", tests=SAAD,
 )  # fmt: skip
 def loss(effort: Effort) -> Found:
     """The change of M in a step along the gradient of (y - f)^2, over that of the descent of the risk."""

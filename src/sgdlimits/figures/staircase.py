@@ -159,7 +159,7 @@ def _caption(table: xr.Dataset, size: Size) -> list[str]:
     for name, stage, rows in _stages(table, size):
         leap, lost = int(rows.leap[0]), int(rows.lost.sum())
         sentences.append(
-            f"{name}, {ORDINALS[stage]} leap ({leap}): exponent {exponent(rows):.2f} +- {exponent_error(rows):.2f}, expected {max(1, leap - 1)}; t = "
-            f"{float(rows.t[-1]):.4g} at d = {int(rows.d[-1])}{f'; {lost} runs not done' if lost else ''}."
+            f"{name}, {ORDINALS[stage]} leap ({leap}): exponent {exponent(rows):.2f} +- {exponent_error(rows):.2f}, "
+            f"expected {max(1, leap - 1)}; t = {float(rows.t[-1]):.4g} at d = {int(rows.d[-1])}{f'; {lost} runs not done' if lost else ''}."
         )
     return sentences
