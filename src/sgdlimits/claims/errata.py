@@ -19,8 +19,8 @@ page is written by `benchmarks/audit.py` from these claims.
 """
 REMARKS = """## Remarks and conventions
 
-No misprints: what is printed is right in the paper's own convention, or as far as it goes. The table says what else to know when
-it is compared with this package.
+No misprints: what is printed is right in the paper's own convention, or as far as it goes. The table says what else to know
+when it is compared with this package.
 """
 DISAGREEMENTS = """## Disagreements of result
 

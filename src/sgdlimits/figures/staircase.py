@@ -160,6 +160,7 @@ def _caption(table: xr.Dataset, size: Size) -> list[str]:
         leap, lost = int(rows.leap[0]), int(rows.lost.sum())
         sentences.append(
             f"{name}, {ORDINALS[stage]} leap ({leap}): exponent {exponent(rows):.2f} +- {exponent_error(rows):.2f}, "
-            f"expected {max(1, leap - 1)}; t = {float(rows.t[-1]):.4g} at d = {int(rows.d[-1])}{f'; {lost} runs not done' if lost else ''}."
+            f"expected {max(1, leap - 1)}; "
+            f"t = {float(rows.t[-1]):.4g} at d = {int(rows.d[-1])}{f'; {lost} runs not done' if lost else ''}."
         )
     return sentences

@@ -312,8 +312,8 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         "Time to leave the plateau, in samples over d: median and 95 % interval, each algorithm at the best of twelve rates,",
         f"chosen on one seed and measured on another ({size.runs} runs, d = {size.d}). A run has left when each teacher has a",
         "unit with a squared cosine above 0.5. Intervals are those of runs at the chosen rate: they leave out the chance in",
-        "tuning, and that many algorithms are compared. Only c is tuned; momentum, norms and radii are fixed. Muon has the exact polar",
-        "factor and no Nesterov momentum.",
+        "tuning, and that many algorithms are compared. Only c is tuned; momentum, norms and radii are fixed. Muon has the",
+        "exact polar factor and no Nesterov momentum.",
     ]
     for part, where in (("committee", f"Committee of {size.k}"), ("phase-retrieval", "Phase retrieval")):
         for batch in size.batches:
