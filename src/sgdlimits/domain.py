@@ -12,7 +12,7 @@ import sys
 import types
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -146,7 +146,11 @@ DOMAINS: dict[str, Check] = {
 """What the arguments of public functions and constructors may be, by name."""
 
 
-def checked(thing: Checked | None = None, /, *, arrays: bool = False, **own: Check | None) -> Any:
+@overload
+def checked(thing: Checked, /) -> Checked: ...
+@overload
+def checked(*, arrays: bool = False, **own: Check | None) -> Callable[[Checked], Checked]: ...
+def checked(thing: Any = None, /, *, arrays: bool = False, **own: Check | None) -> Any:
     """Check the arguments of a function, or of a class's constructor, by `DOMAINS`.
 
     Parameters
@@ -168,8 +172,9 @@ def checked(thing: Checked | None = None, /, *, arrays: bool = False, **own: Che
     if thing is None:
         return partial(checked, arrays=arrays, **own)
     if isinstance(thing, type):
-        thing.__init__ = _guarded(thing.__init__, arrays, own)  # type: ignore[misc]
-        return thing
+        cls: Any = thing
+        cls.__init__ = _guarded(cls.__init__, arrays, own)
+        return cls
     return _guarded(thing, arrays, own)
 
 

@@ -96,7 +96,7 @@ def _draw(dataset: Any, names: tuple[str, ...], path: Any) -> None:
     with picture(path):
         from sgdlimits.plot import phase_diagram
 
-        phase_diagram(dataset, *numbers[:2], str(values[0]))
+        phase_diagram(dataset, numbers[0], numbers[1], str(values[0]))
 
 
 def _engine(given: dict[str, Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -110,7 +110,7 @@ def exits(setting: Setting, datasets: dict[str, xr.Dataset]) -> dict[str, Any]:
                 marks[name] = summarise(exit_times(datasets[name], setting.threshold), resamples=1).median.value
     for name in FORMULAS:
         try:
-            marks[name] = exit_time(setting.problem, setting.d, setting.threshold, name)
+            marks[name] = exit_time(cast(Any, setting.problem), setting.d, setting.threshold, name)
         except (BadInput, TypeError, AttributeError):
             break
     scaled = chain.scaled(setting.d)

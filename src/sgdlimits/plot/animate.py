@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from sgdlimits.plot.overview import overview
 
 if TYPE_CHECKING:
     from matplotlib.animation import FuncAnimation
+    from matplotlib.figure import Figure
 
 
 @checked
@@ -32,6 +33,7 @@ def animate(datasets: Datasets, *, frames: int = 60, seconds: float = 6.0, clock
     >>> film.save("escape.gif")  # doctest: +SKIP
     """
     from matplotlib.animation import FuncAnimation
+    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
     named = labelled(datasets)
@@ -53,6 +55,6 @@ def animate(datasets: Datasets, *, frames: int = 60, seconds: float = 6.0, clock
         return [artist for _, artists in covers for artist in artists]
 
     show(frames - 1)
-    film: Any = FuncAnimation(axes[0].figure, show, frames=frames, interval=1000 * seconds / frames, blit=False)
+    film: Any = FuncAnimation(cast("Figure", axes[0].figure), show, frames=frames, interval=1000 * seconds / frames, blit=False)
     film._draw_was_started = True  # a film that no one saved is not worth a warning
     return film

@@ -100,7 +100,7 @@ def export(folder: str | os.PathLike, path: str | os.PathLike) -> None:
         if os.path.exists(path):
             raise BadInput(f"{path} exists already. Remove it, or give another name.")
         dataset = collect(folder)
-        words = [name for name in dataset.variables if dataset[name].dtype.kind in "OU"]
+        words = [str(name) for name in dataset.variables if dataset[name].dtype.kind in "OU"]
         for name in words:  # numbers with their meanings: formats of text differ between versions
             meanings, codes = np.unique(dataset[name].values.astype(str), return_inverse=True)
             notes = {"flag_values": list(range(len(meanings))), "flag_meanings": meanings.tolist()}

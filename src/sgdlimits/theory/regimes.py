@@ -194,8 +194,8 @@ def largest(stats: Overlaps) -> Float[Array, ""]:
 
 @checked(tolerance=not_negative)
 def phase_diagram(
-    kappas: Sequence[float],
-    deltas: Sequence[float],
+    kappas: Sequence[float] | np.ndarray,
+    deltas: Sequence[float] | np.ndarray,
     *,
     widths: Sequence[int] = (4, 8, 16),
     teachers: int = 2,
@@ -281,7 +281,7 @@ def _spread(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
     return jax.tree.map(lambda mean, square: jnp.sqrt(square - mean**2), mean, square)
 
 
-def _exponents(name: str, values: Sequence[float]) -> np.ndarray:
+def _exponents(name: str, values: Sequence[float] | np.ndarray) -> np.ndarray:
     """Exponents as an array of numbers, or `BadInput`."""
     try:
         numbers = np.array(values, float, ndmin=1)
