@@ -134,6 +134,7 @@ from .statistics import (
     Overlaps as Overlaps,
     Particles as Particles,
     Spike as Spike,
+    weights as weights,
 )
 from .sweeps import (
     Refine as Refine,

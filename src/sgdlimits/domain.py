@@ -2,15 +2,17 @@
 
 One name means one idea throughout the package (`lr`, `noise`, `width`, `d`, ...), so the table says for each name what it may
 be. A function that means something else says so where it is decorated. Traced values pass, and so does None where it is the
-default. Functions of users are `tried` on one sample.
+default.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
+import os
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any, TypeVar, overload
 
@@ -59,15 +61,75 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def text(name: str, value: Any) -> str:
+    """A word or a sentence."""
+    if not isinstance(value, str):
+        raise BadInput(f"{name} must be text; got {in_short(value)}. Put it in quotes.")
+    return value
+
+
+def function(name: str, value: Any) -> Any:
+    """Something to call."""
+    if not callable(value) or isinstance(value, type):
+        raise BadInput(f"{name} must be a function; got {in_short(value)}. Give a JAX function.")
+    return value
+
+
+def mapping(name: str, value: Any) -> Any:
+    """Things by name."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise BadInput(f"{name} must be a dictionary with names as its keys; got {in_short(value)}. Give such a dictionary.")
+    return value
+
+
+def path(name: str, value: Any) -> Any:
+    """Where a file or a folder is."""
+    if not isinstance(value, (str, os.PathLike)) or not str(value) or "\0" in str(value):
+        raise BadInput(f"{name} must be a path; got {in_short(value)}. Give it as text or as a pathlib.Path.")
+    return value
+
+
+def as_numbers(name: str, value: Any) -> Any:
+    """An array of real numbers; `BadInput` for text, complex numbers, None, and rows of different lengths."""
+    if is_traced(value):
+        return value
+    try:
+        array = value if hasattr(value, "dtype") and hasattr(value, "ndim") else np.asarray(value)
+        real_numbers = array.dtype.kind in "iufb" or str(array.dtype) == "bfloat16"
+    except (TypeError, ValueError, OverflowError):
+        raise BadInput(f"{name} must be an array of numbers; got {in_short(value)}. Give rows of equal lengths.") from None
+    if not real_numbers or isinstance(value, bool):
+        raise BadInput(f"{name} must be real numbers; got {in_short(value)}. Give numbers, or an array of them.")
+    return array
+
+
+def array(*, finite: bool = True, ndim: int | None = None, at_least: float = -math.inf) -> Check:
+    """Real numbers in one array, or one number, as they were given."""
+
+    def check(name: str, value: Any) -> Any:
+        numbers = as_numbers(name, value)
+        if ndim is not None and numbers.ndim != ndim:
+            raise BadInput(f"{name} must have {ndim} axes; got shape {tuple(numbers.shape)}. Give such an array.")
+        if is_traced(numbers) or not (finite or at_least > -math.inf):
+            return value
+        if not numbers.size:
+            raise BadInput(f"{name} is empty. Give at least one number.")
+        worst = np.asarray(numbers).flat[int(np.argmax(~np.isfinite(numbers) | (np.asarray(numbers) < at_least)))]
+        if not (math.isfinite(worst) and worst >= at_least):
+            low = f" of at least {at_least:g}" if at_least > -math.inf else ""
+            raise BadInput(f"{name} must be finite numbers{low}; got {worst:g}. Give such numbers.")
+        return value
+
+    return check
+
+
 def many(check: Check) -> Check:
     """An array of what `check` lets pass, or one."""
 
     def each(name: str, value: Any) -> Any:
         if is_traced(value) or not getattr(value, "shape", isinstance(value, (list, tuple))) or hasattr(value, "data_vars"):
             return check(name, value)
-        array = np.asarray(value)
-        if array.dtype.kind not in "iuf":
-            raise BadInput(f"{name} must be numbers; got {in_short(value)}. Give numbers.")
+        array = as_numbers(name, value)
         if not array.size:
             raise BadInput(f"{name} is empty. Give at least one number.")
         for worst in (
@@ -90,8 +152,8 @@ def each_of(check: Check) -> Check:
     """A sequence of what `check` lets pass."""
 
     def all_of(name: str, value: Any) -> Any:
-        if isinstance(value, str) or not np.iterable(value):
-            raise BadInput(f"{name} must be a sequence of numbers; got {in_short(value)}. Put them in brackets.")
+        if isinstance(value, (str, bytes, set, frozenset, Mapping)) or not np.iterable(value):
+            raise BadInput(f"{name} must be a sequence; got {in_short(value)}. Put them in brackets.")
         return tuple(check(name, one) for one in value)
 
     return all_of
@@ -110,6 +172,39 @@ def instance(module: str, name: str, says: str, remedy: str) -> Check:
     return check
 
 
+def either(says: str, remedy: str, *checks: Check) -> Check:
+    """What one of several checks lets pass."""
+
+    def check(name: str, value: Any) -> Any:
+        for each in checks:
+            try:
+                return each(name, value)
+            except BadInput:
+                continue
+        raise BadInput(f"{name} must be {says}; got {in_short(value)}. {remedy}")
+
+    return check
+
+
+def statistics(name: str, value: Any) -> Any:
+    """Statistics of a problem: of one run, or runs first."""
+    if (
+        isinstance(value, type)
+        or not (hasattr(value, "overlap") and hasattr(type(value), "dims"))
+        or hasattr(value, "data_vars")
+    ):
+        raise BadInput(f"{name} must be statistics; got {in_short(value)}. Give, for instance, Overlaps(a, M, Q).")
+    return value
+
+
+def quantile_pair(name: str, value: Any) -> tuple[float, float]:
+    """Two shares, the smaller one first."""
+    low, high = pair if len(pair := each_of(check_share)(name, value)) == 2 else (1.0, 0.0)
+    if not low < high:
+        raise BadInput(f"{name} must be two shares, the smaller one first; got {in_short(value)}. Give, say, (0.1, 0.9).")
+    return low, high
+
+
 positive, not_negative, real = number(above=0), number(at_least=0), number()
 WIDTH = number(at_least=1, infinite=True)
 """A width in a formula, where it need not be whole."""
@@ -120,28 +215,83 @@ algorithm = instance("sgdlimits.algorithm.base", "Algorithm", "an algorithm such
 level = instance("sgdlimits.level.base", "Level", "a level such as Chain(d=3000) or ODE()", "Give an instance of a level.")
 dataset = instance("xarray", "Dataset", "a dataset", "Give what simulate returned or load read.")
 
+target = instance("sgdlimits.model.target", "Target", "a Target", "Give, for instance, Target(CommitteeReadout('erf'), 2).")
+named = either("a name or a function", "Give, for instance, 'erf' or jnp.abs.", text, function)
+"""An activation; names are looked up later."""
+some_target = either("a name, a function, a Target or a problem", "Give, say, 'he3'.", named, target, problem)
+rule = either(
+    "a rule such as GaussHermite(32), or an expectation such as ClosedForm()",
+    "Leave it out to have it chosen.",
+    instance("sgdlimits.gaussian.base", "Rule", "", ""),
+    instance("sgdlimits.expectation.base", "Expectation", "", ""),
+)
+start = either(
+    "RandomInit, OrthogonalInit, FixedInit or statistics",
+    "Give, for instance, RandomInit(d=3000) or Overlaps(a, M, Q).",
+    instance("sgdlimits.start", "Start", "", ""),
+    statistics,
+    dataset,
+)
+"""Where runs start; of a dataset, where its runs ended."""
+some_datasets = either("datasets", "Give one dataset, several, or a dictionary of them.", dataset, each_of(dataset), mapping)
+one_axes = instance("matplotlib.axes", "Axes", "axes of matplotlib", "Leave it out for a new figure.")
+rate_or_rates = either("a learning rate above 0, or such rates by name", "Give one number.", positive, mapping)
+one_or_named = either("one number, or numbers by name", "Give one number.", real, mapping)
+flag_or_rate = either("True, False or a learning rate above 0", "Give one of them.", flag, positive)
+point_or_weights = either(
+    "statistics, or weights",
+    "Give Overlaps(a, M, Q), or an array of shape (p, d).",
+    statistics,
+    instance("sgdlimits.analysis.landscape", "Weights", "", ""),
+    array(ndim=2),
+)
+some_numbers = array(finite=False)
+scalars = either("numbers, or numbers by name", "Give an array.", some_numbers, mapping)
+"""What statistics are made of; whether they are finite is looked at with the problem at hand."""
+finite_scalars = either("finite numbers, or numbers by name", "Give an array.", array(), mapping)
+
 MOST_TEACHERS = 2**12
 """Fixed directions have a Gram matrix, which is factored."""
 DOMAINS: dict[str, Check] = {
     # the problem
     "problem": problem, "width": sized(8), "teachers": whole(below=MOST_TEACHERS), "outputs": sized(), "noise": not_negative,
     "snr": number(above=0, infinite=True), "variance": not_negative, "Lambda": positive, "scale": positive, "left": real,
-    "right": real,
+    "right": real, "target": target, "data": instance("sgdlimits.model.data", "Data", "Data", "Make it with mixture(means)."),
+    "network": instance("sgdlimits.model.network", "AnyNetwork", "a network", "Give TwoLayer(width), for instance."),
+    "initial": instance("sgdlimits.problem.directions", "InitialWeights", "InitialWeights", "Give InitialWeights(unit=True)."),
+    "rule": rule, "paper_time": positive, "name": text, "activation": named, "teacher_activation": named, "mean": flag,
+    "bias": flag, "direct": flag, "smooth": flag, "learns": flag, "trained": flag, "lazy": flag, "scalars": mapping,
+    "labels": array(), "means": array(), "weights": array(), "gram": array(ndim=2), "R": array(ndim=2), "rho": real,
+    "ratio": real,
+    "coefficients": array(ndim=1), "train_second": flag_or_rate,
+    # statistics and starts
+    "a": array(), "M": array(), "Q": array(), "m": array(), "unit": flag, "second": one_or_named, "second_spread": not_negative,
+    "positive": check_share, "overlap": array(),
     # the algorithm
-    "algorithm": algorithm, "base": algorithm, "lr": positive, "ridge": not_negative, "batch": sized(), "sphere": flag,
+    "algorithm": algorithm, "base": algorithm, "lr": positive, "lr_second": rate_or_rates, "ridge": not_negative,
+    "batch": sized(), "sphere": flag,
     "beta": number(at_least=0, below=1), "friction": positive, "norm": positive, "radius": not_negative,
     "times": whole(below=1001), "offset": positive, "begin": positive, "rate": positive, "each": flag,
     # the level and the simulation
     "level": level, "d": whole(), "dt": positive, "samples": sized(64), "corrector": flag,
     "rtol": number(at_least=1e-14), "atol": positive, "t_max": positive, "runs": sized(),
-    "seed": whole(at_least=0, below=2**64),
+    "seed": whole(at_least=0, below=2**64), "resume": dataset, "progress": flag, "kernel": text, "reuse": whole(),
+    "outside": whole(), "save": either("a number of times, or the times", "Give, say, save=200.", real, array(ndim=1)),
+    "path": path, "folder": path, "pieces": each_of(dataset),
     # expectations
     "relative_error": positive, "smoothing": positive, "log2_points": whole(), "scrambles": whole(), "n": sized(at_least=0),
     # analysis and theory
     "dataset": dataset, "threshold": positive, "tolerance": positive, "spread": not_negative, "confidence": check_share,
-    "share": check_share, "resamples": sized(8), "quantiles": each_of(check_share), "band": check_share, "fall": check_share,
+    "share": check_share, "resamples": sized(8), "quantiles": each_of(check_share), "band": quantile_pair, "fall": check_share,
     "floor": real, "excess": real, "starts": sized(), "count": sized(16), "seconds": positive, "kappa": not_negative,
+    "stats": statistics, "point": statistics, "statistics": statistics, "t": array(at_least=0), "datasets": some_datasets,
+    "at": point_or_weights,
+    "population": real, "fluctuation": real, "reduction": many(check_share), "average": text, "function": function,
+    "start": start, "basins": start,
     "delta": real, "excess_risk": positive, "log": flag, "legend": flag, "absolute": flag, "frames": whole(),
+    "ax": one_axes, "axes": each_of(one_axes), "clock": text, "what": text, "x": text, "y": text, "value": text, "label": text,
+    "theory_label": text, "theory": function, "levels": array(ndim=1),
+    "singles": either("a whole number, or such numbers by label", "Give, say, 20.", whole(at_least=0), mapping),
 }  # fmt: skip
 """What the arguments of public functions and constructors may be, by name."""
 
@@ -178,92 +328,12 @@ def checked(thing: Any = None, /, *, arrays: bool = False, **own: Check | None) 
     return _guarded(thing, arrays, own)
 
 
-FAILURES = {
-    "TracerArrayConversionError": "it calls NumPy on a number that is not known yet. Write it with jax.numpy.",
-    "TracerBoolConversionError": "it asks a number that is not known yet whether it is true. Use jnp.where in place of if.",
-    "ConcretizationTypeError": "it needs the value of a number that is not known yet. Leave out float and int.",
-}
-"""What users did where JAX raises these."""
-
-
-def tried(
-    what: str,
-    fn: Callable,
-    on: str,
-    *sample: Any,
-    shape: tuple[int, ...] | None = (),
-    truth: bool = False,
-    values: bool = True,
-) -> Any:
-    """What a user's function returns on one sample, as shapes; `BadInput` unless it is finite real numbers.
-
-    Parameters
-    ----------
-    what, fn : its name in the sentence, and the function
-    on, *sample : the sample in words, and its arguments, as NumPy's arrays, which know where an index ends
-    shape : of what it must return, () for one number; None for any arrays
-    truth : whether it may return a bool
-    values : whether to look at the numbers too, which costs an evaluation
-
-    >>> tried("the readout", lambda fixed: fixed[2], "2 fields", np.ones(2))
-    Traceback (most recent call last):
-        ...
-    sgdlimits.errors.BadInput: the readout fails on 2 fields: index 2 is out of bounds ... with size 2. Use a smaller index.
-    """
-    import jax
-
-    if not callable(fn):
-        raise BadInput(f"{what} must be a function; got {in_short(fn)}. Give a JAX function.")
-    try:
-        answer = jax.eval_shape(fn, *sample)
-    except Exception as reason:
-        raise BadInput(f"{what} fails on {on}: {_why(reason)}") from reason
-    leaves = jax.tree.leaves(answer)
-    if not leaves or (shape is not None and [leaf.shape for leaf in leaves] != [shape]):
-        one = "one bool or one number" if truth else "one number"
-        must = one if shape == () else "an array" if shape is None else f"shape {shape}"
-        got = f"shape {leaves[0].shape}" if len(leaves) == 1 else f"{len(leaves)} of them" if leaves else "nothing"
-        raise BadInput(f"{what} must return {must}; got {got}. Sum, index or stack what it returns.")
-    for kind in {leaf.dtype.kind for leaf in leaves} - ({"f", "b"} if truth else {"f"}):
-        words = {"c": "complex numbers. Take the real part.", "b": "bools. Return a number, such as jnp.where(..., 1.0, 0.0)."}
-        must = f"{'a bool or ' if truth else ''}real floating-point numbers"
-        raise BadInput(f"{what} must return {must}; got {words.get(kind, 'integers. Divide by 1.0.')}")
-    for value in jax.tree.leaves(_value(what, fn, on, sample)) if values else ():
-        if not is_traced(value) and not np.isfinite(value).all():
-            got = in_short(np.asarray(value).tolist())
-            raise BadInput(f"{what} must return finite numbers on {on}; got {got}. Make it finite for all real numbers.")
-    return answer
-
-
-def _value(what: str, fn: Callable, on: str, sample: tuple) -> Any:
-    import jax
-
-    try:
-        with np.errstate(all="ignore"):
-            return fn(*sample)
-    except IndexError as reason:
-        raise BadInput(f"{what} fails on {on}: {_why(reason)}") from reason
-    except Exception:  # what JAX's arrays can do and NumPy's cannot
-        return jax.jit(fn)(*sample)
-
-
-def _why(reason: Exception) -> str:
-    """An error of a user's function, and the remedy."""
-    first = (str(reason).strip().split("\n")[0] or type(reason).__name__)[:200].rstrip(".")
-    remedy = "Use a smaller index" if isinstance(reason, IndexError) else "Write it with jax.numpy"
-    return FAILURES.get(type(reason).__name__, f"{first}. {remedy}.")
-
-
-def fields(count: int) -> np.ndarray:
-    """A sample of standard normal fields, of both signs."""
-    return 1.7 * np.cos(2.1 * np.arange(count) + 2.1)
-
-
 def _guarded(fn: Callable, arrays: bool, own: dict[str, Check | None]) -> Callable:
     parameters = inspect.signature(fn).parameters
     by_name = {name: own.get(name, DOMAINS.get(name)) for name in parameters}
     checks = {name: many(check) if arrays else check for name, check in by_name.items() if check is not None}
     names, renamed = tuple(parameters), arguments_of(fn)
+    both, one_rate = {"algorithm", "lr"} <= set(parameters), _one_rate
 
     def pick(name: str, value: Any) -> Any:
         if name not in checks or value is parameters[name].default or is_traced(value):
@@ -273,10 +343,23 @@ def _guarded(fn: Callable, arrays: bool, own: dict[str, Check | None]) -> Callab
     def guarded(*args, **kwargs):
         kwargs = renamed(kwargs) if renamed else kwargs
         head = [pick(name, value) for name, value in zip(names, args)]  # noqa: B905
-        return fn(*head, *args[len(head) :], **{name: pick(name, value) for name, value in kwargs.items()})
+        rest = {name: pick(name, value) for name, value in kwargs.items()}
+        if both:
+            one_rate({**dict(zip(names, head)), **rest})  # noqa: B905
+        return fn(*head, *args[len(head) :], **rest)
 
     # With the globals of the function's own module, where doctests look for it.
     there = getattr(fn, "__globals__", {"__builtins__": __builtins__})
     here: Any = wraps(fn)(types.FunctionType(guarded.__code__, there, guarded.__name__, None, guarded.__closure__))
     here.checks = checks
     return here
+
+
+def _one_rate(given: Mapping[str, Any]) -> None:
+    """Raise `BadInput` where an algorithm has one learning rate and another one stands beside it, which would be dropped."""
+    algorithm, lr = given.get("algorithm"), given.get("lr")
+    own = getattr(algorithm, "lr", getattr(getattr(algorithm, "base", None), "lr", None))
+    if algorithm is None or lr is None or is_traced(lr) or is_traced(own):
+        return
+    if own is None or float(own) != float(lr):
+        raise BadInput(f"lr = {float(lr):g} stands beside {in_short(algorithm)}, which has its own. Give it to the algorithm.")

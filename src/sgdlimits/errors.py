@@ -69,7 +69,7 @@ def check_number(
         if (
             isinstance(value, (str, bytes, bool))
             or getattr(value, "ndim", 0) != 0
-            or str(getattr(value, "dtype", "")) == "bool"
+            or getattr(getattr(value, "dtype", None), "kind", "f") not in "iuf"  # NumPy drops imaginary parts with a warning
         ):
             raise TypeError
         number = float(value)
@@ -106,6 +106,8 @@ def check_count(name: str, value: Any, *, at_least: int = 1, below: int = 2**63,
     3000
     """
     try:
+        if getattr(getattr(value, "dtype", None), "kind", "f") not in "iuf":
+            raise TypeError
         whole = int(value)
         fits = bool(whole == value) and whole >= at_least and not isinstance(value, bool) and not getattr(value, "ndim", 0)
     except (TypeError, ValueError, OverflowError):

@@ -172,6 +172,7 @@ class OrthogonalInit(Start):
         return Particles(_second(self.second, problem, runs), *map(number_array, (np.moveaxis(M, -1, 0), np.ones((runs, p)))))
 
 
+@checked
 class FixedInit(Start):
     r"""Students of norm 1 with the given overlap and otherwise orthogonal to each other: :math:`Q - MP^{-1}M^\top` is diagonal.
 
@@ -236,6 +237,9 @@ class Given(Start):
             return repeated(self.stats, stream.runs.size)
         if last >= given:
             raise BadInput(f"the start has {given} runs, but run {last} was asked for. Give those of one run, or runs={given}.")
+        if any(np.shape(leaf)[:1] != (given,) for leaf in jax.tree.leaves(self.stats)):
+            shapes = sorted({np.shape(leaf)[:1] for leaf in jax.tree.leaves(self.stats)})
+            raise BadInput(f"the parts of the start are of different numbers of runs, {shapes}. Give all of the same runs.")
         return jax.tree.map(lambda leaf: np.asarray(leaf)[stream.runs], self.stats)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.domain import fields
+from sgdlimits.trial import fields
 
 PROBLEM = sl.presets.phase_retrieval(width=2)
 STATE = sl.FixedInit(0.3).one(PROBLEM)

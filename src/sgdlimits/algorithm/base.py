@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import abc
+import inspect
 import operator
-from collections.abc import Mapping, Sequence
+import os
+import traceback
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import equinox as eqx
@@ -13,10 +16,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.algorithm.weights import Now, Weights
-from sgdlimits.errors import BadInput, check_count, check_number
+from sgdlimits.errors import BadInput, check_count, check_number, in_short
 from sgdlimits.part import Part
 from sgdlimits.statistics.overlaps import STUDENT, Scalars, chosen
 from sgdlimits.statistics.trees import number_array
+from sgdlimits.trial import why
 
 
 class Algorithm(Part):
@@ -121,7 +125,7 @@ class Move(eqx.Module):
 
 def moves(algorithm: Algorithm, now: Now) -> tuple[tuple[Move, ...], dict[str, Array]]:
     """What a step does to the weights of each name, in their order, and the new numbers: checked."""
-    step, p = algorithm.step(now), now.fields_of[STUDENT].shape[0]
+    step, p = _tried_step(algorithm, now), now.fields_of[STUDENT].shape[0]
     wanted = {*now.names, *now.kept}
     if not isinstance(step, Mapping) or set(step) != wanted:
         got = sorted(step) if isinstance(step, Mapping) else type(step).__name__
@@ -141,6 +145,31 @@ def moves(algorithm: Algorithm, now: Now) -> tuple[tuple[Move, ...], dict[str, A
                 "Sum what it returns."
             )
     return tuple(_move(name, step[name], p) for name in now.names), {name: step[name] for name in now.kept}
+
+
+def _tried_step(algorithm: Algorithm, now: Now) -> Mapping[str, Any]:
+    """What a rule's step returns; its errors as one sentence with the rule's name and line, not as pages of JAX."""
+    try:
+        return algorithm.step(now)
+    except BadInput:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError, NameError, ArithmeticError) as reason:
+        file = inspect.getfile(type(algorithm).step)
+        lines = [frame.lineno for frame in traceback.extract_tb(reason.__traceback__) if frame.filename == file]
+        where = f" in line {lines[-1]} of {os.path.basename(file)}" if lines else ""
+        raise BadInput(f"{_name(algorithm)}.step fails{where}: {why(reason)}") from None
+
+
+def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
+    """Raise `BadInput` where a rule remembers under a name that datasets have already, or begins in no known way."""
+    for name in (*algorithm.memory, *algorithm.numbers):
+        if not isinstance(name, str) or not name.isidentifier() or name in taken:
+            raise BadInput(f"{_name(algorithm)} cannot remember {name!r}: it is taken or no name. Give another one.")
+    for name, begins in algorithm.memory.items():
+        if begins not in ("zero", "copy"):
+            raise BadInput(f"{_name(algorithm)} begins {name!r} as {in_short(begins)}. Give 'zero', or 'copy' of the students.")
+    for name, value in algorithm.numbers.items():
+        check_number(f"{name!r} of {_name(algorithm)}", value[0] if isinstance(value, tuple) and value else value)
 
 
 def _move(name: str, weights: Weights, p: int) -> Move:

@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from sgdlimits.domain import checked, not_negative
+from sgdlimits.domain import array, checked, finite_scalars, not_negative
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.slopes import padded, refuse_zero_weights
 from sgdlimits.problem.base import Problem
@@ -34,6 +34,7 @@ MOST_NUMBERS = 2**26
 MOST_EIGENVALUES = 2**62
 
 
+@checked(u=array(ndim=2), fixed=array(ndim=2), a=finite_scalars)
 @dataclass(frozen=True)
 class Weights:
     """A point of the landscape in R^d.

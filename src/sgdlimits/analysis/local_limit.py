@@ -14,7 +14,7 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.level.local import linear_parts
 from sgdlimits.level.solve import vector_field
-from sgdlimits.problem.base import Problem
+from sgdlimits.problem.base import Problem, check_state
 from sgdlimits.statistics.trees import batch_of
 from sgdlimits.text import table
 
@@ -70,6 +70,7 @@ def linearise(problem: Problem, point: PyTree, *, corrector: bool = True) -> Lin
     1.5
     """
     problem, point = problem.limit, problem.in_limit(point)
+    check_state(problem, point)
     free = np.flatnonzero(problem.moves(point))
     drift, matrix = (np.asarray(part)[free] for part in _jacobian(problem, point, corrector))
     rates, modes = np.linalg.eig(matrix[:, free])

@@ -137,7 +137,7 @@ class Summary:
         return f"{head}\n{table(rows.items(), indent='  ')}"
 
 
-@checked
+@checked(exits=None)
 def summarise(
     exits: xr.Dataset | np.ndarray,
     quantiles: Sequence[float] = (0.1, 0.9),

@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from sgdlimits.domain import checked, tried
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_number, is_traced
 from sgdlimits.expectation.support import Support
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.overlaps import shown
+from sgdlimits.trial import tried
 
 
 class Condition(Part):

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from sgdlimits.domain import tried
 from sgdlimits.errors import BadInput
 from sgdlimits.statistics.overlaps import shown
+from sgdlimits.trial import tried
 
 
 class Observe(eqx.Module):

@@ -10,9 +10,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput, in_short, is_traced
 from sgdlimits.level.base import Clock, Engine, Level
 from sgdlimits.level.solve import SHARED_TOLERANCE, Solve, vector_field
-from sgdlimits.problem.base import Problem
+from sgdlimits.problem.base import Problem, check_state
 from sgdlimits.statistics.trees import one_of
 
 MAX_STEPS = 2**16
@@ -99,9 +100,12 @@ def flow(
     """
     import diffrax
 
+    check_state(problem.limit, stats)
     t = jnp.asarray(t, float)
     times = jnp.atleast_1d(t)
     rtol = problem.tolerance if rtol is None else rtol
+    if times.ndim > 1 or (not is_traced(times) and (np.diff(times) <= 0).any()):
+        raise BadInput(f"t must be one number, or numbers that increase; got {in_short(np.asarray(t).tolist())}. Sort them.")
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(lambda t, y, args: vector_field(problem, corrector, t)(y)),
         diffrax.Dopri8(),

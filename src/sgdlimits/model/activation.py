@@ -13,9 +13,10 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.polynomial import hermite_e
 
-from sgdlimits.domain import checked, fields, tried, whole
+from sgdlimits.domain import checked, whole
 from sgdlimits.errors import BadInput, in_short
 from sgdlimits.part import Part
+from sgdlimits.trial import fields, tried
 
 HIGHEST_HERMITE = 12
 SCAN = np.linspace(-30, 30, 20_001)
@@ -85,6 +86,7 @@ class Erf(Activation):
         return jax.scipy.special.erf(self.scale * jnp.asarray(fields))
 
 
+@checked
 class Polynomial(Activation):
     """A polynomial, from its coefficients: `Polynomial([0, 0, 1])` is the square.
 

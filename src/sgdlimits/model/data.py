@@ -83,7 +83,7 @@ def mixture(means, weights=None, variance: float = 1.0) -> Data:
     Parameters
     ----------
     means : the coefficients of each class's mean along the k fixed directions, shape (classes, k)
-    weights : the probabilities of the classes; equal unless given
+    weights : the probabilities of the classes, some of which may be 0; equal unless given
     variance : of every coordinate around the mean, 1/snr; 0 puts all inputs of a class on its mean
 
     >>> mixture([[1.0, 0.0], [0.0, 1.0]], variance=0.01).classes
@@ -95,8 +95,10 @@ def mixture(means, weights=None, variance: float = 1.0) -> Data:
     weights = np.full(means.shape[0], 1 / means.shape[0]) if weights is None else number_array(weights)
     if weights.shape != means.shape[:1]:
         raise BadInput(f"weights must have shape {means.shape[:1]}, one a class; got {weights.shape}. Give such weights.")
-    if not is_traced(weights) and not (float(weights.min()) > 0 and math.isclose(float(weights.sum()), 1.0, abs_tol=1e-9)):
-        raise BadInput(f"weights must be positive and sum to 1; got {np.asarray(weights).tolist()}. Give such probabilities.")
+    if not is_traced(weights) and not (float(weights.min()) >= 0 and math.isclose(float(weights.sum()), 1.0, abs_tol=1e-9)):
+        raise BadInput(
+            f"weights must not be negative and sum to 1; got {np.asarray(weights).tolist()}. Give such probabilities."
+        )
     if not is_traced(means) and not np.isfinite(means).all():
         raise BadInput(f"means must be finite; got {np.asarray(means).tolist()}. Give finite means.")
     return Data(weights, means, jnp.sqrt(variance) if is_traced(variance) else math.sqrt(variance))

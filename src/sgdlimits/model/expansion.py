@@ -15,7 +15,7 @@ import scipy
 from jaxtyping import Array, Float
 from numpy.polynomial import hermite_e, legendre
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, named, some_target
 from sgdlimits.errors import BadInput, check_share
 from sgdlimits.model.activation import Activation, FunctionActivation, Polynomial, as_activation
 from sgdlimits.model.data import Data, gaussian
@@ -33,7 +33,7 @@ NODES, WEIGHTS = legendre.leggauss(16)
 AT_ONCE = 2048
 
 
-@checked
+@checked(fn=named)
 def hermite_coefficients(fn: str | Callable | Activation, n: int) -> Float[np.ndarray, "n+1"]:
     r"""The numbers :math:`c_m = E[fn(z)\, He_m(z)]`, m = 0, ..., n, for z standard normal, so that
 
@@ -58,7 +58,7 @@ def hermite_coefficients(fn: str | Callable | Activation, n: int) -> Float[np.nd
     return strengths * np.exp(scipy.special.gammaln(orders + 1) / 2)
 
 
-@checked(tolerance=check_share)
+@checked(tolerance=check_share, target=some_target)
 def information_exponent(target: str | Callable | Activation | Any, tolerance: float = 1e-8) -> int:
     r"""The smallest order :math:`m \ge 1` whose Hermite coefficient :math:`c_m = E[g(z)\, He_m(z)]` is not zero.
 

@@ -13,9 +13,10 @@ import numpy as np
 from jax.scipy.special import xlogy
 from jaxtyping import Array, Bool, Float
 
-from sgdlimits.domain import checked, positive, tried
+from sgdlimits.domain import checked, positive
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import Part
+from sgdlimits.trial import tried
 
 
 class Loss(Part):
@@ -114,6 +115,8 @@ class SoftmaxCrossEntropy(Loss):
             raise BadInput(
                 f"SoftmaxCrossEntropy needs labels that are classes; got noise = {float(target.noise):g}. Give noise=0."
             )
+        if labels is None:
+            _check_classes(target, C)
         if labels is None or is_traced(labels):
             return
         if len(labels) != data.classes or not np.isin(labels, np.arange(C)).all():
@@ -147,3 +150,18 @@ def as_loss(loss: Callable, outputs: tuple[int, ...] = ()) -> Loss:
     what = "the loss, SoftmaxCrossEntropy() if labels are classes," if outputs else "the loss"
     tried(what, loss, kind, np.full(outputs, 0.6), np.asarray(0.5), values=not isinstance(loss, Loss))
     return loss if isinstance(loss, Loss) else FunctionLoss(loss)
+
+
+def _check_classes(target: Any, C: int) -> None:
+    """Raise `BadInput` where the readout of a few inputs is not a class from 0 to C - 1."""
+    if any(map(is_traced, jax.tree.leaves(target))):
+        return
+    fixed = np.cos(2.1 * np.arange(8 * target.teachers) + 2.1).reshape(target.teachers, 8) * 1.7
+    with jax.ensure_compile_time_eval():
+        found = np.unique(np.asarray(target.readout(jnp.asarray(fixed))))
+    if not np.isin(found, np.arange(C)).all():
+        wrong = found[~np.isin(found, np.arange(C))][0]
+        raise BadInput(
+            f"SoftmaxCrossEntropy needs labels that are classes, from 0 to {C - 1}; the readout gives {wrong:g}. "
+            "Give ClassLabels(range(C)), or a readout with such values."
+        )

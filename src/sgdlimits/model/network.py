@@ -12,13 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.domain import checked, fields, tried
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.model.activation import Activation, as_activation, looks_smooth
 from sgdlimits.part import Part
 from sgdlimits.statistics.overlaps import Scalars
 from sgdlimits.statistics.trees import number_array
 from sgdlimits.text import count
+from sgdlimits.trial import fields, tried
 
 TAKEN = {
     "M", "Q", "q", "risk", "accuracy", "accuracy_error", "run", "t", "step", "status", "t_end", "student", "student_other",

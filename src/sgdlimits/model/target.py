@@ -13,12 +13,13 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from sgdlimits.domain import checked, fields, tried
+from sgdlimits.domain import array, checked
 from sgdlimits.errors import BadInput, check_count, is_traced
 from sgdlimits.model.activation import Activation, as_activation, is_square
 from sgdlimits.part import Part
 from sgdlimits.statistics.trees import number_array
 from sgdlimits.text import count
+from sgdlimits.trial import fields, tried
 
 
 class Readout(Part):
@@ -38,6 +39,7 @@ class Readout(Part):
         return None
 
 
+@checked(second=array(ndim=1))
 class CommitteeReadout(Readout):
     r"""A teacher network, :math:`\frac1k\sum_r a^*_r\, s(\lambda^*_r)`, with :math:`a^*_r = 1` unless given."""
 
@@ -66,6 +68,7 @@ class CommitteeReadout(Readout):
         return self.weights(teachers) * np.eye(teachers) if is_square(self.activation) else None
 
 
+@checked
 class QuadraticReadout(Readout):
     r"""A quadratic form, :math:`\lambda^{*\top} R \lambda^*`."""
 
@@ -96,6 +99,7 @@ class FunctionReadout(Readout):
         return flat.reshape(fixed.shape[1:])
 
 
+@checked
 class ClassLabels(Readout):
     """A label for each class of the data, whatever the fields are; `ClassLabels(range(C))` numbers the classes.
 

@@ -33,7 +33,6 @@ def animate(datasets: Datasets, *, frames: int = 60, seconds: float = 6.0, clock
     >>> film.save("escape.gif")  # doctest: +SKIP
     """
     from matplotlib.animation import FuncAnimation
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
     named = labelled(datasets)

@@ -10,7 +10,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 
 from sgdlimits.analysis.origin import overlap_name
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, optional, quantile_pair
 from sgdlimits.errors import BadInput
 from sgdlimits.plot import curves
 from sgdlimits.plot.curves import Band, Datasets, Singles
@@ -29,7 +29,7 @@ AXES = {
 """What the statistics are called, and their indices."""
 
 
-@checked(band=None)
+@checked(band=optional(quantile_pair))
 def overlaps(
     datasets: Datasets,
     ax: Axes | None = None,

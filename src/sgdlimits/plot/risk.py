@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, optional, quantile_pair
 from sgdlimits.errors import BadInput
 from sgdlimits.plot import curves
 from sgdlimits.plot.curves import Band, Datasets, Singles
 from sgdlimits.plot.style import looks
 
 
-@checked(band=None)
+@checked(band=optional(quantile_pair))
 def risk(
     datasets: Datasets,
     ax: Axes | None = None,

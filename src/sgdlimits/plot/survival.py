@@ -5,13 +5,13 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 
 from sgdlimits.analysis.summary import Times, check_exits, curve
-from sgdlimits.domain import checked, optional
+from sgdlimits.domain import checked, optional, some_datasets
 from sgdlimits.errors import check_share
 from sgdlimits.plot.curves import Datasets, clock_factors, finish, labelled, new_axes
 from sgdlimits.plot.style import looks
 
 
-@checked(confidence=optional(check_share))
+@checked(confidence=optional(check_share), exits=some_datasets)
 def survival(
     exits: Datasets, ax: Axes | None = None, *, clock: str = "t", confidence: float | None = 0.95, legend: bool = True
 ) -> Axes:

@@ -13,8 +13,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from sgdlimits.domain import array, statistics
 from sgdlimits.equations import Equations
-from sgdlimits.errors import BadInput
+from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import Part
 from sgdlimits.problem.directions import Directions
 from sgdlimits.problem.made import replaced, words
@@ -23,6 +24,8 @@ from sgdlimits.statistics.trees import add, number_array
 from sgdlimits.text import count
 
 Method = TypeVar("Method", bound=Callable)
+NOW = array(at_least=0, ndim=0)
+"""What a time may be."""
 
 
 def compiled_for_all_times(method: Method) -> Method:
@@ -31,9 +34,10 @@ def compiled_for_all_times(method: Method) -> Method:
 
     @wraps(method)
     def with_number(self, stats: PyTree, t: Any = None) -> Any:
+        self.fits(stats)
         if of_limit:
             self.check_limit()
-        return inside(self, stats, None if t is None else number_array(t))
+        return inside(self, stats, None if t is None else number_array(NOW("t", t)))
 
     return cast(Method, with_number)
 
@@ -104,6 +108,17 @@ class Problem(Part):
     def risk(self, stats: PyTree, t: Float[Array, ""] | float | None = None) -> Float[Array, ""]:
         """Population risk, noise floor included."""
         return self._now(t)._risk(stats)
+
+    def fits(self, stats: PyTree) -> None:
+        """Raise `BadInput` unless these can be statistics of one run: their kind and shapes, and numbers that are finite."""
+        statistics("stats", stats)
+        for name, (axes, leaf) in self.variables(stats).items():
+            if np.ndim(leaf) != len(axes):
+                raise BadInput(
+                    f"{name} of one run has {len(axes)} axes; got shape {np.shape(leaf)}. Use jax.vmap for many runs."
+                )
+            if not is_traced(leaf) and not np.isfinite(leaf).all():
+                raise BadInput(f"{name} must be finite; got {np.asarray(leaf)[~np.isfinite(leaf)][0]}. Give finite statistics.")
 
     def observables(self, stats: PyTree) -> dict[str, Float[Array, ""]]:
         """What is shown beside the risk, by name, at statistics of one run."""
@@ -243,3 +258,10 @@ class Problem(Part):
     @abc.abstractmethod
     def check(self, stats: PyTree) -> None:
         """Raise `BadInput` unless the statistics of a batch of runs (runs first) belong to this problem."""
+
+
+def check_state(problem: Problem, stats: PyTree) -> None:
+    """Raise `BadInput` unless weights have these statistics of one run; of traced ones kind and shapes are looked at alone."""
+    problem.fits(stats)
+    if not any(map(is_traced, jax.tree.leaves((problem, stats)))):
+        problem.check(jax.tree.map(lambda leaf: np.asarray(leaf)[None], stats))

@@ -8,11 +8,11 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, real
 from sgdlimits.part import Part
 
 
-@checked
+@checked(second=real)
 class InitialWeights(Part):
     """The law of the weights a paper starts from: `RandomInit` follows it.
 

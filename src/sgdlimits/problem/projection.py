@@ -28,10 +28,10 @@ from sgdlimits.model.loss import Loss, as_loss
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import Target
-from sgdlimits.problem import accuracy as accuracy_of
-from sgdlimits.problem.base import Problem, check_arrays
+from sgdlimits.problem import accuracy as accuracy_of, fits
+from sgdlimits.problem.base import Problem
 from sgdlimits.problem.directions import Directions, InitialWeights
-from sgdlimits.statistics.frame import admissible, frame_of
+from sgdlimits.statistics.frame import admissible
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, from_vector, rows_of, symmetric, to_vector
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add, batch_of, number_array, one_of
@@ -103,7 +103,7 @@ class ProjectionProblem(Problem):
         name: str = "projection",
     ) -> None:
         data = gaussian() if data is None else data
-        _check_parts(data, target, network, loss, algorithm)
+        fits.check_parts(data, target, network, loss, algorithm)
         self.model = Model(data, target, network, as_loss(loss, network.shape))
         self.algorithm, self.asked = algorithm, as_expectation(rule, self.model)
         self.initial = InitialWeights(unit=algorithm.sphere) if initial is None else initial
@@ -267,7 +267,7 @@ class ProjectionProblem(Problem):
         """The problem with another algorithm; None leaves it. On the sphere random starts have norm 1."""
         if algorithm is None:
             return self
-        _check_parts(self.data, self.target, self.network, self.loss, algorithm)
+        fits.check_parts(self.data, self.target, self.network, self.loss, algorithm)
         initial = dataclasses.replace(self.initial, unit=self.initial.unit or algorithm.sphere)
         return eqx.tree_at(lambda problem: (problem.algorithm, problem.initial), self, (algorithm, initial))
 
@@ -369,36 +369,9 @@ class ProjectionProblem(Problem):
     def refined(self, stats: Overlaps, tolerance: float | None = None) -> ProjectionProblem:
         return accuracy_of.refined(self, stats, tolerance)
 
+    def fits(self, stats: Overlaps) -> None:
+        fits.check_shapes(self, stats)
+        super().fits(stats)
+
     def check(self, stats: Overlaps) -> None:
-        p, k = self.network.width, self.target.teachers
-        self._check_names(stats)
-        n = p * len(stats.names)
-        scalars = self.network.initial(self.initial.second)
-        if isinstance(scalars, dict) and not (isinstance(stats.a, dict) and set(stats.a) == set(scalars)):
-            got = ", ".join(stats.a) if isinstance(stats.a, dict) else "one array"
-            raise BadInput(f"the scalars of the network are {', '.join(scalars)}; got {got}. Give a dictionary of these as a.")
-        shapes = {name: np.shape(value) for name, value in (scalars if isinstance(scalars, dict) else {"a": scalars}).items()}
-        values = {**(stats.a if isinstance(stats.a, dict) else {"a": stats.a}), "M": stats.M, "Q": stats.Q}
-        check_arrays(values, {**shapes, "M": (n, k), "Q": (n, n)}, p, k, "statistics")
-        Q = np.asarray(stats.Q)
-        if not np.allclose(Q, np.swapaxes(Q, -1, -2), atol=1e-9):
-            raise BadInput("Q must be symmetric. Give Q = U U^T for some weights U.")
-        norms = np.diagonal(stats.of(STUDENT).Q, axis1=-2, axis2=-1)
-        if self.algorithm.sphere and not np.allclose(norms, 1.0, atol=1e-9):
-            raise BadInput(
-                f"sphere=True keeps every norm at 1, but the start has Q_jj = {norms.ravel()[np.argmax(abs(norms - 1))]:.6g}. "
-                "Give Q with ones on its diagonal, or sphere=False."
-            )
-        frame_of(stats, self.frame, n)
-
-
-def _check_parts(data: Data, target: Target, network: AnyNetwork, loss: Callable, algorithm: Algorithm) -> None:
-    """Raise `BadInput` where the loss does not fit labels and outputs, or learning rates do not fit the scalars."""
-    if not isinstance(algorithm, Algorithm):
-        raise BadInput(f"algorithm must be an Algorithm; got {type(algorithm).__name__}. Give OnePassSGD(lr), for instance.")
-    if isinstance(loss, Loss):
-        loss.check(data, target, network.shape)
-    names, known = algorithm.trained_scalars, () if network.plain else tuple(network.axes)
-    if not isinstance(names, bool) and not set(names) <= set(known):
-        has = f"the scalars {', '.join(known)}. Give rates for these." if known else "one second layer. Give one rate."
-        raise BadInput(f"lr_second has rates for {', '.join(names)}, but the network has {has}")
+        fits.check_statistics(self, stats)

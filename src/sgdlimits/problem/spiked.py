@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.domain import checked, whole
+from sgdlimits.domain import checked, positive, whole
 from sgdlimits.equations import Equations, Row
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.problem.base import Problem
@@ -22,7 +22,7 @@ from sgdlimits.statistics.spike import Spike
 from sgdlimits.statistics.trees import number_array
 
 
-@checked(order=whole(at_least=2))
+@checked(order=whole(at_least=2), snr=positive)
 class SpikedTensor(Problem):
     r"""Estimation of v from samples :math:`Y = \lambda v^{\otimes k} + W` by one-pass SGD.
 

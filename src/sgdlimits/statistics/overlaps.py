@@ -13,6 +13,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
+from sgdlimits.domain import array, checked, each_of, finite_scalars, mapping, scalars, some_numbers, text
+from sgdlimits.errors import BadInput
 from sgdlimits.part import Part
 from sgdlimits.statistics.trees import number_array
 
@@ -38,6 +40,7 @@ def updated(scalars: Scalars, new: Scalars) -> Scalars:
     return {**scalars, **dict(new)} if isinstance(scalars, dict) else scalars if isinstance(new, tuple) else new
 
 
+@checked(a=scalars, M=some_numbers, Q=some_numbers, kept=mapping, names=each_of(text))
 class Overlaps(Part):
     r"""Summary statistics of p trained directions u_j and k fixed directions e_r.
 
@@ -120,6 +123,25 @@ class Overlaps(Part):
             return self
         rows = np.concatenate([np.r_[rows_of(self.names, name, self.width)] for name in names])
         return Overlaps(self.a, self.M[..., rows, :], self.Q[..., rows[:, None], rows], self.kept, names)
+
+
+@checked(W=array(ndim=2), E=array(ndim=2), a=finite_scalars)
+def weights(W: ArrayLike, E: ArrayLike, a: ArrayLike | Mapping[str, Any] | None = None) -> Overlaps:
+    r"""The statistics of weights in R^d: :math:`M = WE^\top` and :math:`Q = WW^\top`, as a start or a point of analysis.
+
+    Parameters
+    ----------
+    W : the trained directions, shape (p, d)
+    E : the fixed directions, shape (k, d); their Gram matrix :math:`EE^\top` is the problem's `gram`
+    a : the second layer, shape (p,), ones unless given; or all scalars of another network, arrays by name
+
+    >>> weights([[0.6, 0.8, 0.0]], [[1.0, 0.0, 0.0]]).M.tolist()
+    [[0.6]]
+    """
+    u, fixed = np.asarray(W, float), np.asarray(E, float)
+    if u.shape[1] != fixed.shape[1]:
+        raise BadInput(f"W and E must have the same d columns; got shapes {u.shape} and {fixed.shape}. Give vectors of R^d.")
+    return Overlaps(np.ones(len(u)) if a is None else a, u @ fixed.T, u @ u.T)
 
 
 def shown(stats: Any) -> Any:

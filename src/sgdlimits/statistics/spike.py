@@ -8,10 +8,12 @@ import equinox as eqx
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
+from sgdlimits.domain import checked, some_numbers
 from sgdlimits.part import Part
 from sgdlimits.statistics.trees import number_array
 
 
+@checked(m=some_numbers, r2=some_numbers)
 class Spike(Part):
     r"""Summary statistics of an estimate x of the unit vector v.
 

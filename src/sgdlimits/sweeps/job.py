@@ -98,7 +98,7 @@ def mistakes(recipe: Recipe, columns: dict[str, list], rules: Iterable[Any] | No
             yield str(reason)
 
 
-@checked(level=None)
+@checked(level=None, start=None)
 def sweep(
     preset: Any,
     level: Any,

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.polynomial import Polynomial
 from scipy.optimize import brentq
 
-from sgdlimits.domain import checked, positive, whole
+from sgdlimits.domain import checked, positive, text, whole
 from sgdlimits.errors import BadInput, check_share
 
 REAL = 1e-6
@@ -135,6 +135,7 @@ def ring_radius(ridge: float, weight: float) -> float:
     return math.sqrt(math.log((weight - ridge) / ridge))
 
 
+@checked(weight=check_share)
 def critical_ridge(weight: float) -> float:
     r"""The ridge from which on only zero weights are fixed: :math:`\text{weight}/2`, so 1/4 (binary) and 1/8 (XOR).
 
@@ -144,7 +145,7 @@ def critical_ridge(weight: float) -> float:
     return check_share("weight", weight) / 2
 
 
-@checked(snr=positive, lr=positive)
+@checked(snr=positive, lr=positive, preset=text)
 def classifier_ridge(preset: str, snr: float, lr: float = 1.0) -> float:
     r"""The ridge below which a network that classifies well exists as a fixed point, at any signal-to-noise ratio.
 
@@ -186,6 +187,7 @@ def classifier_ridge(preset: str, snr: float, lr: float = 1.0) -> float:
     return parts(float(x))[2]
 
 
+@checked(preset=text)
 def success_probability(preset: str) -> float:
     r"""The probability that SGD from random weights finds a network that classifies well, at the paper's width and small ridge.
 

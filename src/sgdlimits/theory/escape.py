@@ -21,7 +21,7 @@ import numpy as np
 from numpy.polynomial import polynomial
 from scipy.optimize import brentq
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, some_target
 from sgdlimits.errors import BadInput
 from sgdlimits.model.activation import Activation, FunctionActivation, as_activation
 from sgdlimits.model.expansion import HIGHEST_ORDER, expand
@@ -95,7 +95,7 @@ class CriticalPoint(NamedTuple):
     stable: bool
 
 
-@checked
+@checked(target=some_target)
 def escape(activation: str | Callable | Activation, target: Any = None, noise: float = 0.0) -> Escape:
     r"""The constants of leaving zero overlap with one unit on the sphere.
 
@@ -125,6 +125,7 @@ def escape(activation: str | Callable | Activation, target: Any = None, noise: f
     return Escape(signal, spread, 2 * signal / spread, samples, final, first, kick)
 
 
+@checked(target=some_target)
 def critical_points(activation: str | Callable | Activation, target: Any = None) -> list[CriticalPoint]:
     r"""The critical points of the population risk :math:`R(m) = \text{const} - \sum_k s_k g_k m^k/k!` for m in [0, 1].
 

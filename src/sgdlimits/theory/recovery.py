@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from sgdlimits.domain import checked, positive, whole
+from sgdlimits.domain import checked, number, positive, real, whole
 from sgdlimits.errors import BadInput, check_number
 from sgdlimits.theory.effective import barrier
 
@@ -61,7 +61,7 @@ def recovery_time(snr: float, d: int, share: float = 0.5, lr: float = 1.0) -> Re
     return RecoveryTime(float((np.log(d) + constant) / (8 * gap * lr)), float(np.pi / np.sqrt(2) / (8 * gap * lr)))
 
 
-@checked(order=whole(at_least=3), Lambda=positive)
+@checked(order=whole(at_least=3), Lambda=positive, start=real, end=number(infinite=True))
 def crossing_time(Lambda: float, order: int, start: float = 0.0, end: float = np.inf) -> float:
     r"""The mean time in which :math:`u = \sqrt d\,m` of a tensor at `scaled_snr` goes over its `barrier` to `end`, for lr = 1.
 

@@ -32,7 +32,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
 
-from sgdlimits.domain import checked, not_negative, real
+from sgdlimits.domain import array, checked, each_of, not_negative, real, whole
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.gaussian import Sobol
 from sgdlimits.problem import ProjectionProblem, presets
@@ -187,12 +187,13 @@ def classify(population: float, corrector: float, fluctuation: float, tolerance:
     return GRADIENT_FLOW if corrector < population else NOISE_DOMINATED
 
 
+@checked
 def largest(stats: Overlaps) -> Float[Array, ""]:
     """The largest absolute value among all statistics."""
     return jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(stats)]))
 
 
-@checked(tolerance=not_negative)
+@checked(tolerance=not_negative, kappas=array(), deltas=array(), widths=each_of(whole()))
 def phase_diagram(
     kappas: Sequence[float] | np.ndarray,
     deltas: Sequence[float] | np.ndarray,

@@ -35,7 +35,7 @@ from numpy.polynomial import chebyshev, polynomial
 from scipy.integrate import quad
 from scipy.special import betaincinv
 
-from sgdlimits.domain import checked, flag, whole
+from sgdlimits.domain import checked, flag, real, whole
 from sgdlimits.errors import BadInput, check_count, check_number, check_share
 from sgdlimits.model.activation import Activation, FunctionActivation
 from sgdlimits.model.expansion import HIGHEST_ORDER, expand, target_function
@@ -129,7 +129,7 @@ def recommended_lr(problem: ProjectionProblem, d: int, overlap: float = 0.5) -> 
     return float(problem.algorithm.lr_sample * problem.algorithm.batch) * float((population / (-2 * corrector)).min())
 
 
-@checked(arrays=True, d=whole(at_least=2), noise=flag)
+@checked(arrays=True, d=whole(at_least=2), noise=flag, overlap=check_share, start=real)
 def exit_time(problem: ProjectionProblem, d, overlap, start=None, noise: bool = False):
     r"""The time in which the overlap of one unit comes from a start to another, in samples per dimension.
 

@@ -62,6 +62,7 @@ def write_whole(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
     return Path(path)
 
 
+@checked
 def load(path: str | os.PathLike) -> xr.Dataset:
     """The dataset in a file that `save` wrote, in memory and checked; with a warning where a newer version wrote it."""
     if not os.path.isfile(path):

@@ -73,4 +73,6 @@ def earlier(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: i
             "resume does not hold the state of its runs at its last time: it was cut, is too large, or was written by an older "
             "version. Simulate from the start."
         )
+    if attributes["t_max"] < state.t.max() * (1 - 1e-12):
+        raise BadInput(f"resume has runs at t = {state.t.max():g}, beyond t_max = {attributes['t_max']:g}. Give a later t_max.")
     return Before(resume, state, from_zero)

@@ -65,7 +65,7 @@ _LONG_NAMES = {
     "t_end": "time at which the run ended",
     "status": "how the run ended",
 }
-RESERVED = {"run", *_LONG_NAMES}
+RESERVED = {"run", "state", "state_t", "number", "student", "student_other", "teacher", "output", *_LONG_NAMES}
 """Names that nothing else in a dataset can have."""
 MOST_ENDS, EACH = 2**14, 64
 """How many ends are remembered, and of how many runs of each dataset."""
@@ -137,6 +137,7 @@ def plain_variable(dims: tuple[str, ...], values: np.ndarray | pd.Index, attribu
     return xr.Variable(dims, values, attributes, fastpath=True)
 
 
+@checked
 def join(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
     """Pieces of a `stream` as one dataset. A batch of runs that did not come as far as others keeps its last state.
 
@@ -145,6 +146,11 @@ def join(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
     >>> sl.join(list(go)).sizes["t"]
     4
     """
+    for piece in pieces:
+        check_form(piece)
+        for name in ("problem", "level_parameters", "start", "seed"):
+            if piece.attrs[name] != pieces[0].attrs[name]:
+                raise BadInput(f"pieces must be of one simulation, but their {name} differs. Give the pieces of one stream.")
     return gathered(sorted(pieces, key=_first_run))
 
 
@@ -323,3 +329,15 @@ def statistics(dataset: xr.Dataset) -> PyTree:
     if "scalars" not in dataset.attrs:
         return cls(**values(cls.dims))
     return cls(**{"a": values(json.loads(dataset.attrs["scalars"])), **values(name for name in cls.dims if name != "a")})
+
+
+def end_of(dataset: xr.Dataset) -> PyTree:
+    """The statistics in which the runs of a dataset ended, runs first; of a single run without an axis."""
+    last = jax.tree.map(lambda leaf: leaf[:, -1], statistics(check_form(dataset)))
+    return last if dataset.sizes["run"] > 1 else jax.tree.map(lambda leaf: leaf[0], last)
+
+
+def taken_names(problem: Problem, stats: PyTree) -> set[str]:
+    """Names that a dataset of such statistics has for its variables and their axes, or that its file has for the state."""
+    found = problem.variables(stats)
+    return RESERVED | set(found) | {axis for axes, _ in found.values() for axis in axes}

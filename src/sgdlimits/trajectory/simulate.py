@@ -14,6 +14,7 @@ import xarray as xr
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, Interrupted, RepeatedWarning, check_count
+from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.level.base import DIVERGED, FINISHED, Clock, Ends, Engine, Job, Journey, Level, Tick, batches
 from sgdlimits.level.condition import Condition, as_condition, check_condition
 from sgdlimits.level.march import abreast
@@ -25,10 +26,11 @@ from sgdlimits.size import check_room
 from sgdlimits.start import Given, Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps, shown
 from sgdlimits.statistics.particles import Particles
+from sgdlimits.statistics.spike import Spike
 from sgdlimits.statistics.trees import one_of
 from sgdlimits.trajectory.record import condition_text, noted, to_json
 from sgdlimits.trajectory.resume import Before, Old, earlier
-from sgdlimits.trajectory.schema import INTERRUPTED, RESERVED, State, build, describe, gathered, repeats
+from sgdlimits.trajectory.schema import INTERRUPTED, State, build, describe, end_of, gathered, repeats, taken_names
 
 PIECE_SECONDS = 0.06
 """Pieces of a stream are at least so long apart."""
@@ -45,7 +47,7 @@ class DivergedWarning(UserWarning):
 def simulate(
     problem: Problem,
     level: Level,
-    start: Start | Overlaps | Particles,
+    start: Start | Overlaps | Particles | Spike | xr.Dataset,
     *,
     t_max: float,
     runs: int = 1,
@@ -64,8 +66,8 @@ def simulate(
     ----------
     problem : what is learnt, such as `presets.phase_retrieval(lr=0.05)`
     level : how it is described: `SGD(d)`, `Chain(d)`, `SDE(d)`, `ODE()`, `MeanField()`, or `Local(point)` near a fixed point
-    start : `RandomInit(d)`, `OrthogonalInit(spread)`, `FixedInit(overlap)`, or explicit `Overlaps` of one run or of each, for
-        `MeanField()` also `Particles`
+    start : `RandomInit(d)`, `OrthogonalInit(spread)`, `FixedInit(overlap)`, or explicit `Overlaps` of one run or of each, which
+        `weights(W, E)` makes of weights, for `MeanField()` also `Particles`; or a dataset, for where its runs ended
     t_max : the end, in samples per dimension
     runs : number of runs
     seed : a whole number; run i with the same seed is the same run, whatever other runs are beside it
@@ -116,7 +118,7 @@ def simulate(
 def stream(
     problem: Problem,
     level: Level,
-    start: Start | Overlaps | Particles,
+    start: Start | Overlaps | Particles | Spike | xr.Dataset,
     *,
     t_max: float,
     runs: int = 1,
@@ -149,7 +151,7 @@ def stream(
 
 
 def simulate_runs(
-    problem: Problem, level: Level, start: Start | Overlaps | Particles, numbers: range, **how: Any
+    problem: Problem, level: Level, start: Start | Overlaps | Particles | Spike | xr.Dataset, numbers: range, **how: Any
 ) -> xr.Dataset:
     """The dataset of `simulate` with some runs by number, each bit by bit the same whatever other runs are asked for.
 
@@ -300,7 +302,9 @@ def _plan(
     problem, level, start, t_max, runs, seed, save=None, until=None, observe=None, resume=None, batch=None, kernel=None
 ) -> Plan:
     """Everything checked and chosen, nothing computed but the start of the first run."""
-    start = as_start(start)
+    start = as_start(end_of(start) if isinstance(start, xr.Dataset) else start)
+    if kernel is not None:
+        check_kernel(kernel)
     _check_start(level, start, seed, runs)
     condition, view = as_condition(until), level.view(problem)
     asked = (200 if until is None else 2) if save is None else save
@@ -313,7 +317,7 @@ def _plan(
     wanted = saved_times(asked, float(t_max))
     if condition is not None:
         check_condition(condition, view, first)
-    watched = as_observe(observe, shown(first), RESERVED | set(view.variables(first)))
+    watched = as_observe(observe, shown(first), taken_names(view, first))
     clock = engine.snap(np.unique(np.concatenate([[0.0], wanted])))
     attributes = {
         "problem": to_json(problem),

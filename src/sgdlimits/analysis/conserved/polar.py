@@ -11,7 +11,7 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 from sgdlimits.analysis.origin import over_times
-from sgdlimits.domain import checked
+from sgdlimits.domain import DOMAINS, checked, either, instance
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation import Squares
 from sgdlimits.problem.base import Problem
@@ -23,10 +23,14 @@ from sgdlimits.trajectory.schema import check_form, statistics
 
 COMMUTES = 1e-10
 """A commutator below this fraction of the matrices' norms is zero."""
+ENDS = either(
+    "Overlaps, or what end_point returns", "Give one of them.", DOMAINS["stats"], instance(__name__, "EndPoint", "", "")
+)
 SINGULAR = 1e-13
 """Singular values below this fraction of the largest are zero."""
 
 
+@checked
 def phase(stats: Overlaps) -> Float[Array, "p k"]:
     r"""S, the orthogonal part of the overlaps of one run, :math:`M = S\,(M^\top M)^{1/2}`: (22) of Bocchi et al. [3]_.
 
@@ -142,7 +146,7 @@ class EndPoint(NamedTuple):
     distance: Float[np.ndarray, "*runs"]
 
 
-@checked
+@checked(start=DOMAINS["stats"])
 def end_point(problem: Problem, start: Overlaps) -> EndPoint:
     r"""The solution of a quadratic network that is closest to the start: (17) to (21) of Bocchi et al. [3]_.
 
@@ -202,7 +206,7 @@ def _gain(problem: Problem, start: Overlaps) -> float:
     return float(np.sqrt(R[0, 0] / (network.factor * a.flat[0]) * (k + 2) / (min(p, k) + 2)))
 
 
-@checked
+@checked(point=ENDS)
 def distance(dataset: xr.Dataset, point: Overlaps | EndPoint) -> xr.Dataset:
     r"""How far the runs of a dataset are from a solution, in statistics and in weights.
 

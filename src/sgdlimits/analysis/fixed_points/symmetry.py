@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from sgdlimits.analysis.fixed_points.system import System
-from sgdlimits.domain import tried
 from sgdlimits.errors import BadInput, in_short
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import one_of
+from sgdlimits.trial import tried
 
 MOST_ELEMENTS = 1000
 EQUAL = 1e-8

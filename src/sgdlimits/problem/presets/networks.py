@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, flag, named
 from sgdlimits.expectation import Expectation
 from sgdlimits.gaussian import Rule
 from sgdlimits.model.activation import Activation
@@ -17,7 +17,7 @@ from sgdlimits.problem.directions import InitialWeights
 from sgdlimits.problem.projection import ProjectionProblem
 
 
-@checked
+@checked(train_second=flag)
 def phase_retrieval(
     width: int = 1,
     lr: float = 0.05,
@@ -134,7 +134,7 @@ def committee(
     return _two_layer("committee", target, width, activation, lr, train_second, sphere, algorithm, batch, rule)
 
 
-@checked
+@checked(target=named)
 def single_index(
     activation: str | Callable | Activation = "he2",
     target: str | Callable | Activation | None = None,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sgdlimits.domain import checked, whole
+from sgdlimits.domain import checked, positive, whole
 from sgdlimits.problem.spiked import SpikedTensor
 
 
-@checked(order=whole(at_least=2))
+@checked(order=whole(at_least=2), snr=positive)
 def spiked_tensor(order: int = 2, snr: float = 1.2, lr: float = 1.0, ridge: float = 0.0, direct: bool = False) -> SpikedTensor:
     r"""A direction v behind noisy tensors, :math:`Y = \lambda v^{\otimes k} + W`, loss :math:`|Y - x^{\otimes k}|^2` [2]_.
 

@@ -32,6 +32,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import root
 
+from sgdlimits.domain import array, checked, many, not_negative
 from sgdlimits.theory.mediocrity.rates import as_numbers, formula, max_lr
 
 STEPS = 24
@@ -174,7 +175,7 @@ class EndRates(NamedTuple):
     apart: np.ndarray
 
 
-@formula
+@checked(lr=many(not_negative), a=array(ndim=1))
 def terminal_risk(a, lr: float, trained: bool = True) -> float:
     r"""The limit of :math:`\tau^2` times the risk without label noise: learning ends as a power law.
 

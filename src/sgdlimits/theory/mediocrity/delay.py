@@ -11,11 +11,12 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import gammaincc
 
+from sgdlimits.domain import WIDTH, checked, not_negative
 from sgdlimits.theory.mediocrity.rates import as_numbers, formula, linear_rates, noise_gain
 from sgdlimits.theory.mediocrity.start import LOG_GRID, LOG_STEP
 
 
-@formula
+@checked(arrays=True, width=WIDTH, lr=not_negative, start=not_negative)
 def noise_delay(width, lr, noise, start) -> np.ndarray:
     r"""By how much noise delays the mean exit from a start, in the paper's time; negative where it makes the exit sooner.
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, number, real
 from sgdlimits.errors import BadInput, check_count, check_number, check_share
 from sgdlimits.gaussian.quadrature import overlap_rule
 from sgdlimits.problem.projection import ProjectionProblem
@@ -47,7 +47,7 @@ class Setting(NamedTuple):
         return self.p / (2 * self.lr * rate) if rate > 0 else np.inf
 
 
-@checked(arrays=True)
+@checked(arrays=True, start=real)
 def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched", start=None):
     r"""The mean exit time of phase retrieval, in samples per dimension: a float, or an array where an argument is one.
 
@@ -98,7 +98,7 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
     return times if times.ndim else float(times)
 
 
-@checked
+@checked(start=number(above=-1, below=1))
 def exit_law(problem: ProjectionProblem, d: int, threshold: float, start: float | None = None) -> Law:
     """The whole law of the exit time from random starts, or for one unit from `start`.
 

@@ -1,0 +1,123 @@
+"""What used to be taken for something else: refused in one sentence, or taken for what it is."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sgdlimits as sl
+
+PROBLEM = sl.presets.phase_retrieval()
+STATE = sl.Overlaps([1.0], [[0.1]], [[1.0]])
+OUT = sl.Overlaps([1.0], [[1.5]], [[1.0]])
+"""No weights have these overlaps."""
+
+
+class Own(sl.OnePassSGD):
+    """A rule whose step fails."""
+
+    def step(self, now):
+        return {"student": now.student + now.gradient() * (jnp.ones(2) @ jnp.ones(3))}
+
+
+class Text(sl.OnePassSGD):
+    memory = {"v": "one"}  # noqa: RUF012
+
+
+class Taken(sl.OnePassSGD):
+    memory = {"risk": "zero"}  # noqa: RUF012
+
+
+def run(problem=PROBLEM, level=None, start=STATE, **changes):
+    return sl.simulate(problem, level or sl.Chain(20), start, **{"t_max": 0.5, "save": 2, "progress": False, **changes})
+
+
+def own(algorithm=None, **parts):
+    parts = {"target": sl.Target(sl.CommitteeReadout("square")), "network": sl.TwoLayer(1), "loss": sl.SquaredLoss(), **parts}
+    return sl.ProjectionProblem(algorithm=algorithm or sl.OnePassSGD(0.1), **parts)
+
+
+def other_pieces():
+    return [run(), run(sl.presets.phase_retrieval(lr=0.01))]
+
+
+BAD = {
+    "weights must be": lambda: sl.mixture([[1.0]], weights=lambda: 1),
+    "data must be Data": lambda: own(data=np.ones(3)),
+    "network must be a network": lambda: own(network=3),
+    "second must be one number": lambda: sl.RandomInit(20, second=[0, 1, 1]),
+    "kernel must be text": lambda: run(kernel=3),
+    "kernel must be one of": lambda: run(level=sl.ODE(), kernel="nosuch"),
+    "observe cannot use the name 'state'": lambda: run(observe={"state": lambda stats: stats.M[0, 0]}),
+    "observe cannot use the name 'student'": lambda: run(observe={"student": lambda stats: stats.M[0, 0]}),
+    "observe cannot use the name 'number'": lambda: run(observe={"number": lambda stats: stats.M[0, 0]}),
+    "positive semi-definite": lambda: sl.flow(PROBLEM.replace(sphere=False), OUT, 1.0),
+    "is not positive semi-definite": lambda: sl.linearise(PROBLEM.replace(sphere=False), OUT),
+    "t must be finite numbers of at least 0; got -1": lambda: sl.flow(PROBLEM, STATE, -1.0),
+    "t must be finite numbers of at least 0; got nan": lambda: sl.flow(PROBLEM, STATE, np.nan),
+    "t must be one number, or numbers that increase": lambda: sl.flow(PROBLEM, STATE, [2.0, 1.0]),
+    "band must be two shares": lambda: sl.plot.risk(run(), band=(0.9, 0.1)),
+    "paper_time must be": lambda: own(paper_time=np.nan),
+    "the means of the data have 2 coefficients": lambda: own(data=sl.mixture([[1.0, 0.0]])),
+    "are of different numbers of runs": lambda: run(
+        start=sl.Overlaps(np.ones((2, 1)), np.zeros((3, 1, 1)), np.ones((3, 1, 1))), runs=2
+    ),
+    "start must be a finite number above -1 and below 1": lambda: sl.theory.mediocrity.exit_law(PROBLEM, 100, 0.1, start=2),
+    "population must be": lambda: sl.theory.regimes.classify(np.nan, 1, 1),
+    "t must be finite numbers of at least 0; got -1.": lambda: sl.theory.quadratic.risk_on_plateau(
+        sl.presets.quadratic_network(), t=-1, spread=0.1
+    ),
+    "Text begins 'v' as 'one'": lambda: own(Text(0.1)),
+    "Taken cannot remember 'risk'": lambda: own(Taken(0.1)),
+    "Own.step fails in line": lambda: run(own(Own(0.1))),
+    "lr = 0.3 stands beside HeavyBall": lambda: sl.presets.committee(algorithm=sl.HeavyBall(0.1, 0.9), lr=0.3),
+    "pieces must be of one simulation": lambda: sl.join(other_pieces()),
+    "resume has runs at t = 0.5": lambda: run(resume=run(), t_max=0.2),
+    "needs labels that are classes": lambda: own(loss=sl.SoftmaxCrossEntropy(), network=sl.TwoLayer(2, outputs=2)),
+    "snr must be": lambda: sl.presets.spiked_tensor(snr=np.inf),
+    "bias must be True or False": lambda: sl.TwoLayer(1, bias="yes"),
+    "the statistics must be Overlaps": lambda: PROBLEM.drift(None),
+    "M must have shape (1, 1) and Q (1, 1)": lambda: PROBLEM.risk(sl.Overlaps(np.ones(2), np.zeros((2, 1)), np.eye(2))),
+    "M must be finite; got nan": lambda: PROBLEM.covariance(sl.Overlaps([1.0], [[np.nan]], [[1.0]])),
+    "M must be an array of numbers": lambda: sl.Overlaps([1.0], [[1.0], [1.0, 2.0]], [[1.0]]),
+    "Q must be real numbers; got 'one'": lambda: sl.Overlaps([1.0], [[1.0]], "one"),
+    "ax must be axes of matplotlib": lambda: sl.plot.risk(run(), ax=3),
+    "path must be a path": lambda: sl.load(None),
+    "W and E must have the same d columns": lambda: sl.weights(np.ones((1, 3)), np.ones((1, 4))),
+}
+
+
+@pytest.mark.parametrize("sentence", BAD)
+def test_it_is_refused_in_a_sentence(sentence):
+    with pytest.raises(sl.BadInput) as caught:
+        BAD[sentence]()
+    text = str(caught.value)
+    assert sentence in text
+    assert text.endswith(".")
+    assert "\n" not in text
+
+
+def test_a_dataset_is_a_start():
+    """A second stage begins where the first one ended, run by run."""
+    first = run(start=sl.RandomInit(20), runs=3, seed=1)
+    second = run(start=first, runs=3, seed=2)
+    np.testing.assert_allclose(second.M[:, 0], first.M[:, -1], atol=1e-12)
+
+
+def test_weights_are_a_start():
+    rng = np.random.default_rng(0)
+    W, E = rng.normal(size=(2, 20)) / 20**0.5, np.eye(2, 20)
+    problem = sl.presets.quadratic_network(width=2, teachers=2)
+    data = run(problem, start=sl.weights(W, E))
+    np.testing.assert_allclose(data.M[0, 0], W[:, :2])
+    np.testing.assert_allclose(data.Q[0, 0], W @ W.T)
+
+
+def test_a_class_of_weight_zero_does_not_count():
+    """Risk and drift are those of the other classes."""
+    kind = lambda means, labels, weights: sl.presets.gaussian_mixture(means, labels, weights, snr=4.0)
+    two, three = kind([[1.0], [-1.0]], [1, 0], [0.3, 0.7]), kind([[1.0], [-1.0], [5.0]], [1, 0, 1], [0.3, 0.7, 0.0])
+    state = sl.FixedInit(0.3).one(two)
+    np.testing.assert_allclose(three.risk(state), two.risk(state), rtol=1e-6)
+    np.testing.assert_allclose(three.drift(state).M, two.drift(state).M, rtol=1e-6)
