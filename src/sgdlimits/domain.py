@@ -345,7 +345,7 @@ def _guarded(fn: Callable, arrays: bool, own: dict[str, Check | None]) -> Callab
         head = [pick(name, value) for name, value in zip(names, args)]  # noqa: B905
         rest = {name: pick(name, value) for name, value in kwargs.items()}
         if both:
-            one_rate({**dict(zip(names, head)), **rest})  # noqa: B905
+            one_rate({**dict(zip(names, head)), **rest}, parameters["lr"].default)  # noqa: B905
         return fn(*head, *args[len(head) :], **rest)
 
     # With the globals of the function's own module, where doctests look for it.
@@ -355,11 +355,11 @@ def _guarded(fn: Callable, arrays: bool, own: dict[str, Check | None]) -> Callab
     return here
 
 
-def _one_rate(given: Mapping[str, Any]) -> None:
+def _one_rate(given: Mapping[str, Any], usual: Any) -> None:
     """Raise `BadInput` where an algorithm has one learning rate and another one stands beside it, which would be dropped."""
     algorithm, lr = given.get("algorithm"), given.get("lr")
     own = getattr(algorithm, "lr", getattr(getattr(algorithm, "base", None), "lr", None))
-    if algorithm is None or lr is None or is_traced(lr) or is_traced(own):
+    if algorithm is None or lr is None or lr is usual or is_traced(lr) or is_traced(own):
         return
     if own is None or float(own) != float(lr):
         raise BadInput(f"lr = {float(lr):g} stands beside {in_short(algorithm)}, which has its own. Give it to the algorithm.")

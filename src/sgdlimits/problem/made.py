@@ -125,7 +125,8 @@ def replaced(problem: Any, changes: Mapping[str, Any]) -> Any:
     own = made.given.get("algorithm")
     moved = {name: value for name, value in changes.items() if own is not None and name in inner(own)}
     algorithm = {"algorithm": _rebuilt(own, moved)} if moved else {}
-    return made.preset(**{**made.given, **changes, **algorithm})
+    kept = {name: value for name, value in made.given.items() if name != "lr" or changes.get("algorithm") is None}
+    return made.preset(**{**kept, **changes, **algorithm})
 
 
 def _rebuilt(part: Any, changes: dict[str, Any]) -> Any:

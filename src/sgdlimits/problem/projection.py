@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.limit import StepMean, check_limit, extended, is_timed, linear_changes
-from sgdlimits.domain import checked
+from sgdlimits.domain import DOMAINS, checked, optional
 from sgdlimits.equations import equations_of
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation import Expectation, as_expectation, choose
@@ -263,6 +263,7 @@ class ProjectionProblem(Problem):
         asked = as_expectation(rule, self.model)
         return eqx.tree_at(lambda problem: problem.asked, self, asked, is_leaf=lambda node: node is None)
 
+    @checked(algorithm=optional(DOMAINS["algorithm"]))
     def with_algorithm(self, algorithm: Algorithm | None) -> ProjectionProblem:
         """The problem with another algorithm; None leaves it. On the sphere random starts have norm 1."""
         if algorithm is None:
@@ -364,6 +365,7 @@ class ProjectionProblem(Problem):
         >>> bool(0 < error.gradient_gradient.max() < 1e-3 * value.gradient_field.max())
         True
         """
+        self.fits(stats)
         return accuracy_of.expectation(self, stats, tolerance)
 
     def refined(self, stats: Overlaps, tolerance: float | None = None) -> ProjectionProblem:

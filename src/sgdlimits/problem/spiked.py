@@ -117,6 +117,11 @@ class SpikedTensor(Problem):
     def rate(self) -> Float[Array, ""] | float:
         return self.lr
 
+    def fits(self, stats: Spike) -> None:
+        if not isinstance(stats, Spike):
+            raise BadInput(f"the statistics of a spiked tensor are Spike(m, r2); got {type(stats).__name__}. Give those.")
+        super().fits(stats)
+
     def check(self, stats: Spike) -> None:
         if not isinstance(stats, Spike):
             raise BadInput(f"the statistics of a spiked tensor are Spike(m, r2); got {type(stats).__name__}. Give those.")
