@@ -8,7 +8,10 @@ from contextlib import contextmanager
 
 import lazy_loader
 
+from sgdlimits._miscompiled import quieten as _quieten
 from sgdlimits.renamed import names_of as _names_of
+
+_quieten()
 
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 

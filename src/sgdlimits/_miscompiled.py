@@ -1,16 +1,26 @@
-"""Protection from jaxlib 0.10.2, which miscompiles sums over quadrature nodes for a batch of one run.
+"""Protection from faults of single releases of jaxlib.
 
+jaxlib 0.10.2 miscompiles sums over quadrature nodes for a batch of one run.
 On a CPU its fusion pass "ynn" evaluates a sum over one axis, followed by products with the broadcast sum, from the wrong
 elements where the leading axis has length one. Drifts and covariances by quadrature have this form, so that the ODE and the
 SDE of a single run would follow another vector field. `pyproject.toml` refuses that release; an environment that has it all the
 same is given the option that turns the pass off, before XLA reads its options for the only time.
+
+Releases before it report two tuning hints of some processors, "prefer-no-gather" and "prefer-no-scatter", as errors whenever
+they load kept code, several lines of a thousand letters at a time (seen with 0.9.2, 0.10.0 and 0.10.1). Nothing is wrong then.
+XLA looks at its level of messages when it is loaded, so that the lines are silenced where this package is imported before JAX.
 """
 
+from __future__ import annotations
+
 import os
+from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-import jax
-import jaxlib
+if TYPE_CHECKING:
+    import jax
 
+NOISY = ("0.9.2", "0.10.0", "0.10.1")
 MISCOMPILING = "0.10.2"
 FLAG = "--xla_cpu_experimental_ynn_fusion_type="
 
@@ -21,8 +31,16 @@ def outer_of_centred(x: jax.Array) -> jax.Array:
     return y[:, :, None] * y[:, None]
 
 
+def quieten() -> None:
+    """Let XLA report fatal errors alone, where its errors are none; a level that the user has chosen stays."""
+    if version("jaxlib") in NOISY:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
 def is_miscompiled() -> bool:
     """Whether XLA, with its options and double precision, gives other numbers for the program above than one operation at a time does."""
+    import jax
+
     x = jax.numpy.linspace(-1.0, 1.0, 2 * 32768).reshape(1, 2, 32768)  # 1024 nodes came out right
     with jax.disable_jit():
         expected = outer_of_centred(x)
@@ -31,7 +49,7 @@ def is_miscompiled() -> bool:
 
 def turn_off_fusion() -> None:
     """Turn the pass off in a jaxlib that has the fault, or refuse to go on where XLA has read its options already."""
-    if jaxlib.__version__ != MISCOMPILING:
+    if version("jaxlib") != MISCOMPILING:
         return
     flags = os.environ.get("XLA_FLAGS", "")
     if FLAG not in flags:
