@@ -10,7 +10,8 @@ import sgdlimits as sl
 
 ACTIVATIONS = (
     "erf", "relu", "tanh", "square",
-    jnp.sin, jnp.abs, jax.nn.softplus, lambda x: jnp.maximum(x, 0.2 * x), lambda x: x + 0.3 * x**2, lambda x: x * jnp.exp(-(x**2) / 4),
+    jnp.sin, jnp.abs, jax.nn.softplus,
+    lambda x: jnp.maximum(x, 0.2 * x), lambda x: x + 0.3 * x**2, lambda x: x * jnp.exp(-(x**2) / 4),
 )  # fmt: skip
 READOUTS = (
     lambda fixed: jnp.tanh(fixed[0]),

@@ -12,8 +12,8 @@ import sgdlimits
 
 ORDER = (
     "_miscompiled", "_x64", "errors", "renamed", "part", "text", "docstring", "size", "domain", "trial", "progress", "files",
-    "random", "kernel", "gaussian", "statistics", "model", "expectation", "algorithm", "equations", "problem", "start", "theory", "level",
-    "trajectory", "analysis", "sweeps", "plot", "claims", "figures", "explorer", "cli", "__main__",
+    "random", "kernel", "gaussian", "statistics", "model", "expectation", "algorithm", "equations", "problem", "start",
+    "theory", "level", "trajectory", "analysis", "sweeps", "plot", "claims", "figures", "explorer", "cli", "__main__",
 )  # fmt: skip
 """Each may import those before it. The names that the package itself offers, in `__init__.pyi`, are those of all but figures
 and cli; these and claims alone use them."""

@@ -38,7 +38,7 @@ def quieten() -> None:
 
 
 def is_miscompiled() -> bool:
-    """Whether XLA, with its options and double precision, gives other numbers for the program above than one operation at a time does."""
+    """Whether XLA, with its options and double precision, gives other numbers for the program above than single operations."""
     import jax
 
     x = jax.numpy.linspace(-1.0, 1.0, 2 * 32768).reshape(1, 2, 32768)  # 1024 nodes came out right
@@ -59,6 +59,6 @@ def turn_off_fusion() -> None:
     # XLA parses its options when the first backend starts; later changes of the environment are not seen.
     if backends_are_initialized() and is_miscompiled():
         raise ImportError(
-            f"jaxlib {MISCOMPILING} computes wrong drifts on a CPU, and JAX was used before sgdlimits could turn the faulty pass off. "
+            f"jaxlib {MISCOMPILING} gives wrong drifts on a CPU, and JAX was used before sgdlimits could turn its fault off. "
             f"Install another jaxlib, import sgdlimits before the first computation, or set XLA_FLAGS={FLAG}"
         )

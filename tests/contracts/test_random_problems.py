@@ -118,7 +118,7 @@ def test_levels_agree(seed, random_statistics, same_law):
     ode = run(problem, sl.ODE(), 1, END, 0)
     for name in names:
         x, y, z = (each[name].values for each in (chain, sde, ode))
-        assert np.isfinite(x).all() and np.isfinite(y).all() and np.isfinite(z).all()
+        assert all(np.isfinite(values).all() for values in (x, y, z))
         scale = np.abs(x).max()
         error = 6 * x.std(axis=0, ddof=1) / np.sqrt(RUNS)
         assert (np.abs(x.mean(axis=0) - z[0]) <= error + 10 * scale / D).all(), f"{name}: chain and ODE"

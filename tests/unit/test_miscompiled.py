@@ -1,4 +1,4 @@
-"""The compiler gives the numbers of the program, in code that is optimised as users have it: a process without the tests' flags."""
+"""Compiled code gives the numbers of its program, optimised as users have it: in a process without the tests' flags."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _margins(dataset: xr.Dataset, condition: Condition) -> np.ndarray:
     stats = statistics(dataset)
     check_condition(condition, problem, jax.tree.map(lambda leaf: leaf[0, 0], stats), "threshold")
     runs, times = dataset.risk.shape
-    at = lambda t: None if problem is None else problem.at(t)
+    at: Callable = lambda t: None if problem is None else problem.at(t)
     memory = condition.begin_runs(at(float(dataset.t[0])), jax.tree.map(lambda leaf: leaf[:, 0], stats))
     memory = jax.tree.map(lambda leaf: np.repeat(leaf, times, axis=0), memory)
     flat = jax.tree.map(lambda leaf: leaf.reshape(runs * times, *leaf.shape[2:]), stats)

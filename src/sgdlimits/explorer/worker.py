@@ -72,7 +72,7 @@ class Worker:
         for level in setting.levels:
             if self.connection.poll():
                 return
-            pieces = stream(setting.problem, setting.levels[level], setting.start, **setting.how(level))
+            pieces: Any = stream(setting.problem, setting.levels[level], setting.start, **setting.how(level))
             next(islice(pieces, 1, None), None)  # the first piece is the start, and the second has steps
             pieces.close()
 

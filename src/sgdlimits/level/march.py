@@ -147,7 +147,8 @@ class March(Journey):
 
     def now(self):
         carry = self._all()
-        return self._tick(self._observed(carry.state, self._times(carry, self.segments.when(self.first - self.origin))))
+        t = self.segments.when(np.asarray(self.first - self.origin))
+        return self._tick(self._observed(carry.state, self._times(carry, t)))
 
     def state(self):
         """With the numbers of steps up to the last saved time and up to now, between which nothing is lost."""

@@ -242,7 +242,7 @@ def _same(left: Any, right: Any) -> bool:
 def _placed(have: list[tuple[tuple[int, ...], xr.Variable]], dims, sizes, extent: dict[str, int]) -> xr.Variable:
     """Arrays of points in one array of the `extent` of all variables: what is missing is NaN, or empty text."""
     first = have[0][1]
-    shape = tuple(extent[dim] for dim in first.dims)
+    shape = tuple(extent[str(dim)] for dim in first.dims)
     text = first.dtype.kind in "OUS"
     whole = len(have) == np.prod(sizes) and all(each.shape == shape for _, each in have)
     kind: Any = object if text else first.dtype if whole else np.result_type(float, first.dtype)
