@@ -102,10 +102,11 @@ class Adam(Coordinatewise):
     r"""Adam: each coordinate has its own scale, a mean of its squared gradients.
 
     .. math:: m \leftarrow \beta_1 m + (1-\beta_1)\, g, \qquad
-              s \leftarrow s + \frac{\text{rate}}d\,(g^2 - s), \qquad
+              s \leftarrow s + \frac{\text{rate}\,b}d\,(g^2 - s), \qquad
               u \leftarrow u - \frac{\text{lr}}d\,\frac m{\sqrt s},
 
-    coordinate by coordinate, with the mean gradient g of the batch: :math:`\beta_2 = 1 - \text{rate}/d`.
+    coordinate by coordinate, with the mean gradient g of the batch of b samples: :math:`\beta_2 = 1 - \text{rate}\,b/d`. There is no
+    correction of the bias and no :math:`\epsilon`, both of which optax and PyTorch have.
 
     Parameters
     ----------

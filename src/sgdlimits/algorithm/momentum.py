@@ -76,7 +76,8 @@ class HeavyBall(Descent):
 class Nesterov(HeavyBall):
     r"""Momentum whose gradient is taken ahead, at :math:`u + \beta v`.
 
-    Otherwise it is `HeavyBall`, also as d grows.
+    Otherwise it is `HeavyBall`, also as d grows. The iterates of optax and PyTorch, which take the gradient at the weights
+    themselves, are these places :math:`u + \beta v`.
 
     Parameters
     ----------

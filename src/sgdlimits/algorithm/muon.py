@@ -25,6 +25,8 @@ class Muon(Descent):
 
     Notes
     -----
+    The polar factor is exact, the momentum is not Nesterov's, and steps have no factor for the shape of V: optax's `muon`
+    stops after five Newton-Schulz iterations and has the other two by default.
     What is remembered is `velocity`, V over d. The root is one of a p-by-p Gram matrix, so the chain is exact; with fewer
     samples than units and no memory, V has no full rank, and the root is that on its range. As d grows there is an ODE for
     beta = 0 only: otherwise V remembers about 1/(1 - beta) samples, whose gradients do not average out.

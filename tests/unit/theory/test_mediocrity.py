@@ -368,3 +368,37 @@ def test_wrong_questions_get_a_sentence(arguments, words):
     good = {"problem": sl.presets.phase_retrieval(), "d": 100, "threshold": 0.1}
     with pytest.raises(sl.BadInput, match=words):
         mediocrity.exit_time(**good | arguments)
+
+
+# --- where every term matters ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("average", ["annealed", "quenched"])
+def test_times_of_one_unit_at_small_d_and_large_thresholds(average):
+    """At d = 3 an overlap of a random start is uniform on [-1, 1], and Td, 1 - T and the start are of one size.
+
+    The linear ODE takes log(m_end^2/m^2)/(2 omega) from m to m_end^2 = T + (1 - T) m^2; the annealed time is that of E m^2 = 1/3.
+    """
+    T, lr, noise = 0.7, 0.08, 0.1
+    problem = sl.presets.phase_retrieval(lr=lr, noise=noise)
+    time = lambda square: np.log(T / square + 1 - T)
+    expected = time(1 / 3) if average == "annealed" else quad(lambda m: time(m**2), 0, 1, epsabs=1e-12)[0]
+    omega = 4 * (1 - 6 * lr) - 2 * lr * noise
+    found = mediocrity.exit_time(problem, 3, T, average) * float(problem.rate)
+    np.testing.assert_allclose(found, expected / (2 * omega), rtol=1e-6)
+
+
+def test_quenched_time_of_three_units_at_small_d_is_the_mean_over_starts():
+    """Where the term of the overlaps between students is as large as T p (p + 1) d: false alarm 1e-5."""
+    width, d, T = 3, 6, 0.5
+    problem = sl.presets.phase_retrieval(width, lr=0.2, noise=0.1)
+    W = np.random.default_rng(3).normal(size=(400_000, width, d))
+    W /= np.linalg.norm(W, axis=2, keepdims=True)
+    mu, tau = d * (W[:, :, 0] ** 2).sum(1), d * (((W @ W.swapaxes(1, 2)) ** 2).sum((1, 2)) - width)
+    way = T * width * (width + 1) * d + (2 * mu * width - tau) * (1 - T)
+    rate = float(mediocrity.linear_rates(width, 0.2, 0.1).M)
+    times = np.maximum(np.log(way / (2 * mu * width)), 0) / (2 * rate)
+    found = mediocrity.exit_time(problem, d, T, "quenched") * float(problem.rate)
+    # the package averages what is beyond second order over 8192 starts of its own
+    error = norm.isf(0.5e-5) * times.std() * np.sqrt(1 / times.size + 1 / 8192)
+    assert abs(times.mean() - found) < error
