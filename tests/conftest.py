@@ -80,8 +80,8 @@ def kept_folder(root: Path) -> Path:
 
 
 COMPILED_AS_IT_COMES = {
-    "algorithm_limits", "algorithms", "algorithms_on_mixtures", "batches", "benchmarks", "committee", "cone", "effective", "expansion", "kernels",
-    "limits", "local_limit", "mean_field", "multiclass",
+    "algorithm_limits", "algorithms", "algorithms_on_mixtures", "batches", "benchmarks", "committee", "cone", "effective",
+    "expansion", "kernels", "limits", "local_limit", "mean_field", "multiclass",
 }  # fmt: skip
 """Laws that compile more than they compute."""
 

@@ -105,8 +105,8 @@ class Adam(Coordinatewise):
               s \leftarrow s + \frac{\text{rate}\,b}d\,(g^2 - s), \qquad
               u \leftarrow u - \frac{\text{lr}}d\,\frac m{\sqrt s},
 
-    coordinate by coordinate, with the mean gradient g of the batch of b samples: :math:`\beta_2 = 1 - \text{rate}\,b/d`. There is no
-    correction of the bias and no :math:`\epsilon`, both of which optax and PyTorch have.
+    coordinate by coordinate, with the mean gradient g of the batch of b samples: :math:`\beta_2 = 1 - \text{rate}\,b/d`. There
+    is no correction of the bias and no :math:`\epsilon`, both of which optax and PyTorch have.
 
     Parameters
     ----------

@@ -377,7 +377,8 @@ def test_wrong_questions_get_a_sentence(arguments, words):
 def test_times_of_one_unit_at_small_d_and_large_thresholds(average):
     """At d = 3 an overlap of a random start is uniform on [-1, 1], and Td, 1 - T and the start are of one size.
 
-    The linear ODE takes log(m_end^2/m^2)/(2 omega) from m to m_end^2 = T + (1 - T) m^2; the annealed time is that of E m^2 = 1/3.
+    The linear ODE takes log(m_end^2/m^2)/(2 omega) from m to m_end^2 = T + (1 - T) m^2; the annealed time is that of
+    E m^2 = 1/3.
     """
     T, lr, noise = 0.7, 0.08, 0.1
     problem = sl.presets.phase_retrieval(lr=lr, noise=noise)
