@@ -28,7 +28,7 @@ compile = $(UV) --no-config pip compile -q $(1) --universal --python-version 3.1
 	--no-emit-index-url --no-emit-find-links --no-header --no-annotate $(ARGS) -o requirements/$(2).txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test venv lint docs bench dist pins clean
+.PHONY: help demo test venv lint docs bench mutants dist pins clean
 
 help:  ## list these targets
 	@sed -nE 's/^([a-z]+):[^#]*## (.*)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -53,6 +53,9 @@ docs: $(V)/.docs  ## build the documentation into docs/_build/html
 
 bench: $(V)/.test  ## run the benchmarks
 	@$(PY) benchmarks/run.py $(ARGS)
+
+mutants: $(V)/.test  ## put small faults into copies of the code, and say which tests see them (long); ARGS=clip tries some
+	@OPENBLAS_NUM_THREADS=1 XLA_FLAGS="$(XLA_FLAGS) $(TEST_FLAGS)" $(PY) tests/mutants.py $(ARGS)
 
 dist: $(UV)  ## build sdist and wheel into dist/, and try the wheel in a fresh environment of each Python
 	@rm -rf dist
