@@ -103,6 +103,7 @@ def increments(problem, stats, samples, rng):
 D, END, RUNS = 2000, 0.5, 64
 
 
+@pytest.mark.filterwarnings("ignore::sgdlimits.errors.AccuracyWarning")  # of the coarse rule of the SDE
 @pytest.mark.parametrize("seed", seeds(LEVELS_EACH, first=1))
 def test_levels_agree(seed, random_statistics, same_law):
     """Means of chain and SDE and the ODE within six standard errors and order 1/d; chain and SGD in law at d = 20."""

@@ -158,7 +158,9 @@ def test_what_was_finished_stays_after_ctrl_c(tmp_path, monkeypatch):
     monkeypatch.setattr(sl, "simulate", once)
     result = run("figure mediocrity-1-left --quick --out here")
     assert result.exit_code == 130
-    assert result.stderr.endswith("Interrupted. What was finished is saved in here.\n")  # after a progress bar, if it was slow
+    assert result.stderr.endswith(
+        "Interrupted. Saved in here: mediocrity-1-left-sgd.nc.\n"
+    )  # after a progress bar, if it was slow
     assert [path.name for path in (tmp_path / "here").iterdir()] == ["mediocrity-1-left-sgd.nc"]
     assert sl.load(tmp_path / "here" / "mediocrity-1-left-sgd.nc").sizes["run"] == 4
 

@@ -288,7 +288,7 @@ FINE = sl.Overlaps(np.ones(3), 0.1 * np.eye(3)[:, :2], np.eye(3))
 @pytest.mark.parametrize(
     ("call", "part"),
     [
-        (lambda: conserved.end_point(network(), sl.OrthogonalInit(0.1)), "start must be Overlaps"),
+        (lambda: conserved.end_point(network(), sl.OrthogonalInit(0.1)), "start must be statistics"),
         (lambda: conserved.end_point(network(), sl.Overlaps(np.ones(3), np.ones((3, 2)) / 9, np.eye(3))), "full rank"),
         (lambda: conserved.end_point(network(), sl.Overlaps([1.0, 2.0, 1.0], FINE.M, FINE.Q)), "second layer"),
         (lambda: conserved.end_point(sl.presets.committee(3, 2), FINE), "squared units"),

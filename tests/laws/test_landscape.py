@@ -377,7 +377,7 @@ def test_bad_points_are_answered_with_the_remedy():
         hessian_spectrum(problem, sl.Overlaps(a, U[:, :1], U @ U.T), 9)
     with pytest.raises(sl.BadInput, match="not positive semi-definite"):
         hessian_spectrum(problem, sl.Overlaps(a, U[:, :2], 0.01 * np.eye(3)), 9)
-    with pytest.raises(sl.BadInput, match="needs statistics; got Weights"):
+    with pytest.raises(sl.BadInput, match="must be statistics; got Weights"):
         hessian_spectrum(problem, Weights(U, a=a), 9)
     with pytest.raises(sl.BadInput, match="on the sphere every norm is 1"):
         landscape.gradient(problem, point, sphere=True)

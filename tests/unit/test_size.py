@@ -54,9 +54,12 @@ def test_a_job_that_is_too_large_is_one_sentence(what, monkeypatch):
 def test_a_bar_says_how_long_all_takes_where_that_is_long(capsys, monkeypatch):
     monkeypatch.setattr(progress, "LONG_SECONDS", 30.0)
     with progress.bar(total=100, desc="chain", bar_format="{desc}:{percentage:3.0f}%{long}", delay=0) as shown:
-        shown.start_t = time.time() - 60
+        shown.start_t = time.time() - 100
         shown.update(1)
-        assert str(shown).startswith("chain:  1%, about 1.7 hours in all; what is done is kept on Ctrl-C")
-        shown.start_t = time.time() - 1
-        shown.update(98)
+        assert str(shown) == "chain:  1%"  # the first work has what is compiled, and tells no pace
+        shown.start_t = time.time() - 160
+        shown.update(1)
+        assert str(shown).startswith("chain:  2%, about 1.7 hours in all; what is done is kept on Ctrl-C")
+        monkeypatch.setattr(progress, "LONG_SECONDS", 300.0)
+        shown.update(97)
         assert str(shown) == "chain: 99%"

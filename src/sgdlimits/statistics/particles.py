@@ -9,14 +9,14 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from sgdlimits.domain import checked, some_numbers
+from sgdlimits.domain import checked, scalars, some_numbers
 from sgdlimits.part import Part
 from sgdlimits.statistics.frame import in_cone
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import number_array
 
 
-@checked(a=some_numbers, M=some_numbers, q=some_numbers)
+@checked(a=scalars, M=some_numbers, q=some_numbers)
 class Particles(Part):
     r"""Units as the atoms of a measure: what each is, and nothing about pairs of them.
 

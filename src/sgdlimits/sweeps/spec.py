@@ -138,9 +138,9 @@ DESIGNS = ("grid", "points", "random")
 def read_spec(path: str | os.PathLike) -> Sweep:
     """The sweep in a file; `BadInput` with all that is wrong in it. Results go to a folder beside it unless it names one."""
     path = Path(path)
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise BadInput(f"{path} is not a plain file. Give the file of a sweep.")
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise BadInput(f"{path} is not a plain file. Give the file of a sweep.")
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput(f"there is no file {path}. Give the file of a sweep.") from None

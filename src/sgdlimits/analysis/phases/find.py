@@ -11,6 +11,7 @@ from sgdlimits.analysis.origin import origin
 from sgdlimits.analysis.phases.rates import decay_rate, growth_rate, noise_sizes, signals, tail
 from sgdlimits.analysis.phases.result import PHASES, Phases, expected
 from sgdlimits.domain import checked
+from sgdlimits.errors import check_share
 from sgdlimits.level.base import DIVERGED
 from sgdlimits.trajectory.schema import check_form
 
@@ -33,7 +34,7 @@ class Span(NamedTuple):
     half: float
 
 
-@checked
+@checked(band=check_share)
 def phases(dataset: xr.Dataset, *, band: float = 0.02, fall: float = 0.5, floor: float | None = None) -> Phases:
     r"""Find norm learning, plateau, escape, descent and tail in each run, with the rates at which things grow and decay there.
 
