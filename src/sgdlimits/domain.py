@@ -265,7 +265,8 @@ DOMAINS: dict[str, Check] = {
     "ratio": real,
     "coefficients": array(ndim=1), "train_second": flag_or_rate,
     # statistics and starts
-    "a": finite_scalars, "M": array(), "Q": array(), "m": array(), "unit": flag, "second": one_or_named, "second_spread": not_negative,
+    "a": finite_scalars, "M": array(), "Q": array(), "m": array(), "unit": flag,
+    "second": one_or_named, "second_spread": not_negative,
     "positive": check_share, "overlap": array(),
     # the algorithm
     "algorithm": algorithm, "base": algorithm, "lr": positive, "lr_second": rate_or_rates, "ridge": not_negative,
