@@ -39,7 +39,7 @@ def random_algorithm(rng: np.random.Generator, second: float | None, plain: bool
         lambda: sl.HeavyBall(lr, friction=2.0, lr_second=second),
         lambda: sl.Averaged(base, rate=2.0),
         lambda: sl.Clipped(base, 0.5),
-        lambda: sl.Private(base, 0.5, 0.3),
+        lambda: sl.Private(sl.OnePassSGD(lr), 0.5, 0.3),  # it trains no second layer
         lambda: sl.AdaGradNorm(lr, 0.5),
         lambda: sl.OnePassSGD(lr, lr_second=second, batch=2),
     )

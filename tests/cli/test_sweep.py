@@ -159,7 +159,7 @@ def test_a_request_to_end_stops_a_sweep_cleanly(tmp_path):
             out, error = program.communicate(timeout=100)
         finally:
             program.kill()
-    assert program.returncode == 130, error
+    assert program.returncode == 143, error
     assert "Traceback" not in out + error
     assert "of 3000 units are done and kept in x, and the same sweep goes on: sgdlimits sweep x.toml --quiet" in error
     assert not list(tmp_path.glob("x/.*"))

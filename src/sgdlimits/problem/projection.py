@@ -178,13 +178,18 @@ class ProjectionProblem(Problem):
         limit = self.limit
         if stats.names == limit.algorithm.names:
             return stats
-        return one_of(limit.from_overlaps(batch_of(jax.tree.map(np.asarray, stats.of(STUDENT)))))
+        return one_of(limit.from_overlaps(batch_of(jax.tree.map(np.asarray, stats))))
 
     def from_overlaps(self, overlaps):
-        """What the algorithm remembers is zero, or a copy of the students."""
+        """Overlaps in the statistics of the algorithm. What it remembers is taken from them where they have all of it.
+
+        Otherwise memory begins at zero, or as a copy of the students. What the algorithm does not remember is left out.
+        """
         algorithm, runs = self.algorithm, overlaps.M.shape[0]
-        if overlaps.names == algorithm.names and set(overlaps.kept) == {*algorithm.memory, *algorithm.numbers}:
-            return overlaps
+        remembered = {*algorithm.memory, *algorithm.numbers}
+        if set(algorithm.names) <= set(overlaps.names) and remembered <= set(overlaps.kept):
+            return overlaps.arranged(algorithm.names, remembered)
+        overlaps = overlaps.of(STUDENT)
         alive = [name == STUDENT or algorithm.memory[name] == "copy" for name in algorithm.names]
         M = np.concatenate([overlaps.M * lives for lives in alive], axis=-2)
         Q = np.block([[overlaps.Q * (one and other) for other in alive] for one in alive])

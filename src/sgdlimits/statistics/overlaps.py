@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import equinox as eqx
@@ -114,15 +114,16 @@ class Overlaps(Part):
             if name in self.names and jax.tree.leaves(kept):
                 found |= named(kept, f"{name}_")
             elif name not in self.names:
-                found[name] = (("student",) * (kept.ndim - self.M.ndim + 2), kept)
+                found[name] = (("student",) * (np.ndim(kept) - self.M.ndim + 2), kept)
         return found
 
-    def arranged(self, names: tuple[str, ...]) -> Overlaps:
-        """The same with the names in another order."""
+    def arranged(self, names: tuple[str, ...], kept: Collection[str] | None = None) -> Overlaps:
+        """The overlaps of some names, in this order, and what is kept under the names `kept` (None: all of it)."""
+        remembered = self.kept if kept is None else {name: self.kept[name] for name in self.kept if name in kept}
         if names == self.names:
-            return self
+            return Overlaps(self.a, self.M, self.Q, remembered, names)
         rows = np.concatenate([np.r_[rows_of(self.names, name, self.width)] for name in names])
-        return Overlaps(self.a, self.M[..., rows, :], self.Q[..., rows[:, None], rows], self.kept, names)
+        return Overlaps(self.a, self.M[..., rows, :], self.Q[..., rows[:, None], rows], remembered, names)
 
 
 @checked(W=array(ndim=2), E=array(ndim=2), a=finite_scalars)
