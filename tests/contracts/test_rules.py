@@ -24,8 +24,8 @@ RULES = {
     "at means": lambda problem: AtMeans(),
     "classes": lambda problem: ClassIntegrals(),
     "grid": lambda problem: NodeSums(grid(problem)),
-    # 32 scrambles: with the default 8, an error estimate has seven degrees of freedom, and the worst of some 30 moments is beyond
-    # six of them for 2 seeds in 40.
+    # With the default 8 scrambles an error estimate has seven degrees of freedom, and the worst of some 30 moments is more than
+    # six errors away for 2 seeds in 40.
     "sobol": lambda problem: NodeSums(sl.Sobol(10, 32, seed=1)),
 }
 
