@@ -11,9 +11,9 @@ import resource
 import time
 from pathlib import Path
 
-from sgdlimits.claims.audit import audit
-from sgdlimits.claims.errata import rewrite
 from sgdlimits.files import write
+from sgdlimits.papers.audit import audit
+from sgdlimits.papers.errata import rewrite
 
 DOCS = Path(__file__).parent.parent / "docs"
 

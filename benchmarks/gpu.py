@@ -32,8 +32,8 @@ def prepared(problem, d: int, runs: int, name: str, until: Any = None) -> tuple:
 
     import sgdlimits as sl
     from sgdlimits.kernel.choose import kernel_for
+    from sgdlimits.kernel.random import Stream
     from sgdlimits.level.march import set_out
-    from sgdlimits.random import Stream
 
     engine = sl.Chain(d).bind(problem, sl.RandomInit(d), None)
     few = engine.process.start(engine.starts(sl.RandomInit(d), Stream.of(0, np.arange(1000))))
@@ -47,7 +47,7 @@ def rate(problem, d: int, runs: int, steps: int, name: str, turns: int = 3) -> f
     import numpy as np
 
     from sgdlimits.kernel.base import Span
-    from sgdlimits.random import Stream
+    from sgdlimits.kernel.random import Stream
 
     kernel, carry, tick = prepared(problem, d, runs, name)
     stream, best = Stream.of(0, np.arange(runs)), 0.0

@@ -42,8 +42,8 @@ def measure(problem, d: int, runs: int, window: float, turns: int, kernels: tupl
     from sgdlimits.errors import BadInput
     from sgdlimits.kernel.base import Span
     from sgdlimits.kernel.choose import kernel_for
+    from sgdlimits.kernel.random import Stream
     from sgdlimits.level.march import set_out
-    from sgdlimits.random import Stream
 
     engine = sl.Chain(d).bind(problem, sl.RandomInit(d), None)
     process, stream = engine.process, Stream.of(0, np.arange(runs))
@@ -107,8 +107,8 @@ def two_threads(problem, d: int, runs: int) -> float:
     import sgdlimits as sl
     from sgdlimits.kernel.base import Span
     from sgdlimits.kernel.choose import kernel_for
+    from sgdlimits.kernel.random import Stream
     from sgdlimits.level.march import set_out
-    from sgdlimits.random import Stream
 
     engine, stream = sl.Chain(d).bind(problem, sl.RandomInit(d), None), Stream.of(0, np.arange(runs))
     carry = set_out(engine.process, None, engine.process.start(engine.starts(sl.RandomInit(d), stream)))

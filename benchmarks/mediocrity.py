@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 import sgdlimits as sl
-from sgdlimits.theory import mediocrity
+from sgdlimits.papers.mediocrity import theory as mediocrity
 
 
 class Table(NamedTuple):

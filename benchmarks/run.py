@@ -84,8 +84,8 @@ def stepper(level, width: int, runs: int):
     import sgdlimits as sl
     from sgdlimits.kernel.base import Span
     from sgdlimits.kernel.choose import kernel_for
+    from sgdlimits.kernel.random import Stream
     from sgdlimits.level.march import set_out
-    from sgdlimits.random import Stream
 
     problem = sl.presets.phase_retrieval(width=width, lr=0.05 * width)
     start = sl.RandomInit(level.d)

@@ -61,9 +61,9 @@ def overhead(units: int = 8) -> None:
 
 def together(units: int = 32) -> None:
     """One run at each point, by turns as one batch and point by point."""
-    from sgdlimits.sweeps.job import Sweep
-    from sgdlimits.sweeps.recipe import Recipe
-    from sgdlimits.sweeps.unit import computed, computed_together
+    from sgdlimits.run.sweeps.job import Sweep
+    from sgdlimits.run.sweeps.recipe import Recipe
+    from sgdlimits.run.sweeps.unit import computed, computed_together
 
     recipe = Recipe.of("phase_retrieval", sl.Chain(30_000), sl.RandomInit(30_000), t_max=30.0, keep="final_risk")
     points = Sweep.of(recipe, sl.grid(lr=np.linspace(0.05, 0.1, units)), 1, "nowhere").units
@@ -78,7 +78,7 @@ def together(units: int = 32) -> None:
 
 def files(count: int = 30) -> None:
     """A small file as it is written here, and by xarray, by turns."""
-    from sgdlimits.trajectory import netcdf
+    from sgdlimits.run import netcdf
 
     go = dict(t_max=2, runs=4, save=5, progress=False)
     dataset = sl.simulate(sl.presets.phase_retrieval(lr=0.05), sl.Chain(100), sl.RandomInit(100), **go)
@@ -93,10 +93,10 @@ def files(count: int = 30) -> None:
 def cluster(units: int = 1000) -> None:
     from distributed import Client, LocalCluster
 
-    from sgdlimits.sweeps.cluster import Dask
-    from sgdlimits.sweeps.job import Sweep
-    from sgdlimits.sweeps.recipe import Recipe
-    from sgdlimits.sweeps.store import Folder
+    from sgdlimits.run.sweeps.cluster import Dask
+    from sgdlimits.run.sweeps.job import Sweep
+    from sgdlimits.run.sweeps.recipe import Recipe
+    from sgdlimits.run.sweeps.store import Folder
 
     recipe = Recipe.of("phase_retrieval", sl.Chain(30), sl.RandomInit(30), t_max=1.0, keep="final_risk")
     with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import sgdlimits as sl
-from sgdlimits.theory import mediocrity
+from sgdlimits.papers.mediocrity import theory as mediocrity
 
 d, threshold = 300, 0.1
 rates = np.linspace(0.03, 0.13, 5)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.polynomial import hermite_e
 
 import sgdlimits as sl
-from sgdlimits.theory.escape import critical_points
+from sgdlimits.papers.mediocrity.escape import critical_points
 
 
 def wave(x):

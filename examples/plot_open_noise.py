@@ -11,8 +11,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import sgdlimits as sl
-from sgdlimits.theory import mediocrity
-from sgdlimits.theory.mediocrity.asymptotic import free_end, trained_end
+from sgdlimits.papers.mediocrity import theory as mediocrity
+from sgdlimits.papers.mediocrity.theory.asymptotic import free_end, trained_end
 
 noise, g = 2.0, np.linspace(0.005, 0.1, 12)
 plt.rcParams.update(sl.plot.PAPER)

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import sgdlimits as sl
-from sgdlimits.theory import mediocrity
+from sgdlimits.papers.mediocrity import theory as mediocrity
 
 width, d = 3, 300
 shares = np.array([0.06, 0.12, 0.18, 0.3])

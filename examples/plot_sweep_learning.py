@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import sgdlimits as sl
-from sgdlimits.theory import mediocrity
+from sgdlimits.papers.mediocrity import theory as mediocrity
 
 plt.rcParams.update(sl.plot.PAPER)
 figure, axes = plt.subplots(1, 2, figsize=(9.2, 3.6), layout="constrained")

@@ -88,7 +88,7 @@ COMPILED_AS_IT_COMES = {
 
 def is_compiled_as_it_comes(path: Path) -> bool:
     """Whether optimising what a module of tests compiles takes longer than it saves: much, computed a few times."""
-    folders = {"analysis", "claims", "contracts", "expectation", "figures", "problem", "theory"}
+    folders = {"analysis", "contracts", "expectation", "figures", "papers", "problem"}
     name = path.stem.removeprefix("test_")
     return name != path.stem and (path.parent.name in folders or name in COMPILED_AS_IT_COMES)
 

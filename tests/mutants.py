@@ -32,7 +32,7 @@ class Mutant(NamedTuple):
 OPTAX = "tests/unit/algorithm/test_optax.py -k "
 MIXTURE = "tests/laws/test_algorithms_on_mixtures.py -k "
 SPACE = "tests/laws/test_algorithms.py -k "
-PLATEAU = "tests/unit/theory/test_mediocrity.py"
+PLATEAU = "tests/unit/papers/test_mediocrity.py"
 SPIKED = "tests/laws/test_spiked_tensor.py"
 
 MUTANTS = (
@@ -80,15 +80,23 @@ MUTANTS = (
         "(frame.m[:, None] * frame.m[None]).mean(2)",
         "tests/unit/statistics",
     ),
-    Mutant("random/transform.py", "radius = root(-2 * (exponent", "radius = root(-1.9 * (exponent", "tests/unit/random"),
     Mutant(
-        "gaussian/erf.py",
+        "kernel/random/transform.py",
+        "radius = root(-2 * (exponent",
+        "radius = root(-1.9 * (exponent",
+        "tests/unit/kernel/random",
+    ),
+    Mutant(
+        "expectation/gaussian/erf.py",
         "value = jnp.arcsin(overlap",
         "value = 1.01 * jnp.arcsin(overlap",
         "tests/unit/expectation/test_units.py",
     ),
     Mutant(
-        "gaussian/erf.py", "4 / np.pi**2 * over_pairs", "3.9 / np.pi**2 * over_pairs", "tests/unit/expectation/test_units.py"
+        "expectation/gaussian/erf.py",
+        "4 / np.pi**2 * over_pairs",
+        "3.9 / np.pi**2 * over_pairs",
+        "tests/unit/expectation/test_units.py",
     ),
     Mutant(
         "expectation/squares.py",
@@ -101,16 +109,22 @@ MUTANTS = (
     Mutant("problem/spiked.py", "corrector = 4 * self.order", "corrector = 2 * self.order", SPIKED),
     Mutant("problem/spiked.py", "mixed = 2 * more * m * r2", "mixed = more * m * r2", SPIKED),
     Mutant("problem/spiked.py", '(r" - \\alpha m"', '(r" + \\alpha m"', "tests/unit/problem/test_latex.py"),
-    # theory/
-    Mutant("theory/mediocrity/times.py", "np.log(way + 2 * d * m**2 * (1 - T))", "np.log(way + 2 * d * m**2)", PLATEAU),
+    # papers/
+    Mutant("papers/mediocrity/theory/times.py", "np.log(way + 2 * d * m**2 * (1 - T))", "np.log(way + 2 * d * m**2)", PLATEAU),
     Mutant(
-        "theory/mediocrity/times.py", "(at.T * at.d + 1 - at.T) / (2 * at.p)))", "(at.T * at.d + 1) / (2 * at.p)))", PLATEAU
+        "papers/mediocrity/theory/times.py",
+        "(at.T * at.d + 1 - at.T) / (2 * at.p)))",
+        "(at.T * at.d + 1) / (2 * at.p)))",
+        PLATEAU,
     ),
-    Mutant("theory/mediocrity/times.py", "random.mean[1]) * (1 - T)", "random.mean[1])", PLATEAU),
-    Mutant("theory/mediocrity/rates.py", "return 4 * (10 - 6 / p", "return 4 * (10 - 5 / p", PLATEAU),
-    Mutant("theory/mediocrity/rates.py", "8 / p * (1 - 8 * lr / p**2)", "8 / p * (1 - 4 * lr / p**2)", PLATEAU),
+    Mutant("papers/mediocrity/theory/times.py", "random.mean[1]) * (1 - T)", "random.mean[1])", PLATEAU),
+    Mutant("papers/mediocrity/theory/rates.py", "return 4 * (10 - 6 / p", "return 4 * (10 - 5 / p", PLATEAU),
+    Mutant("papers/mediocrity/theory/rates.py", "8 / p * (1 - 8 * lr / p**2)", "8 / p * (1 - 4 * lr / p**2)", PLATEAU),
     Mutant(
-        "theory/effective.py", "(weight - ridge) / ridge", "weight / ridge", "tests/laws/test_effective.py tests/unit/claims"
+        "papers/effective/theory.py",
+        "(weight - ridge) / ridge",
+        "weight / ridge",
+        "tests/laws/test_effective.py tests/unit/papers",
     ),
     # analysis/, sweeps/
     Mutant("analysis/exit_times.py", "np.ceil(share", "np.floor(share", "tests/unit/analysis/test_exit_times.py"),
@@ -120,7 +134,9 @@ MUTANTS = (
         "share = margins[run, first] /",
         "tests/unit/analysis/test_exit_times.py",
     ),
-    Mutant("sweeps/unit.py", "hashed([recipe.seed, model])", "hashed([recipe.seed])", "tests/unit/sweeps/test_sweep.py"),
+    Mutant(
+        "run/sweeps/unit.py", "hashed([recipe.seed, model])", "hashed([recipe.seed])", "tests/unit/run/sweeps/test_sweep.py"
+    ),
 )
 
 

@@ -132,7 +132,7 @@ def test_commands_on_the_pages_exist(page, tmp_path, monkeypatch):
     import click
 
     from sgdlimits.cli import main
-    from sgdlimits.figures import FIGURES
+    from sgdlimits.papers.figures import FIGURES
 
     monkeypatch.chdir(tmp_path)
     for words in (shlex.split(line, comments=True) for line in commands(page)):
@@ -186,7 +186,7 @@ def test_commands_on_the_page_of_sweeps_run():
 
 
 def test_ten_lines_of_python_and_twelve_of_toml_make_a_diagram(tmp_path):
-    from sgdlimits.sweeps.spec import read_spec
+    from sgdlimits.run.sweeps.spec import read_spec
 
     (code,) = [block for block in blocks("README.md", "python") if "sl.sweep" in block]
     (text,) = blocks("README.md", "toml")
@@ -320,7 +320,7 @@ def streams(seed, runs, step, count):
     """Normal and uniform numbers of the package's generator."""
     import equinox as eqx
 
-    from sgdlimits.random import Purpose, Stream
+    from sgdlimits.kernel.random import Purpose, Stream
 
     draw = eqx.filter_jit(lambda stream: (stream.normal(Purpose.STEP, count), stream.uniform(Purpose.CLASS, count)))
     return draw(Stream.of(seed, runs, first=step))
@@ -339,7 +339,7 @@ def test_chi_squares_are_those_of_the_page(rolled, page_on_random_numbers):
     """Low degrees of freedom, of which several per cent of the first proposals are refused."""
     import equinox as eqx
 
-    from sgdlimits.random import Purpose, Stream
+    from sgdlimits.kernel.random import Purpose, Stream
 
     dofs = [0, 1, 2, 2, 3, 2, 50, 3000]
     stream = dataclasses.replace(Stream.of(5, [4], steps=40), rolled=rolled)

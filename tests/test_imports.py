@@ -12,11 +12,13 @@ import sgdlimits
 
 ORDER = (
     "_miscompiled", "_x64", "errors", "renamed", "part", "text", "docstring", "size", "domain", "trial", "progress", "files",
-    "random", "kernel", "gaussian", "statistics", "model", "expectation", "algorithm", "equations", "problem", "start",
-    "theory", "level", "trajectory", "analysis", "sweeps", "plot", "claims", "figures", "explorer", "cli", "__main__",
+    "kernel", "expectation.gaussian", "statistics", "model", "expectation", "algorithm", "equations", "problem", "start",
+    "level", "run", "analysis", "run.sweeps", "analysis.plot", "papers", "cli", "theory", "__main__",
 )  # fmt: skip
-"""Each may import those before it. The names that the package itself offers, in `__init__.pyi`, are those of all but figures
-and cli; these and claims alone use them."""
+"""Each may import those before it. The names that the package itself offers, in `__init__.pyi`, are those of all but papers and
+cli; these alone use them."""
+LEAVES = ("papers", "cli")
+MOST_FOLDERS = 12
 ROOT = Path(sgdlimits.__file__).parent
 MODULES = {
     ".".join(["sgdlimits", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__"): path
@@ -38,7 +40,9 @@ def imported(path: Path) -> set[str]:
 
 
 def part(module: str) -> str:
-    return [*module.split("."), ""][1]
+    """The entry of `ORDER` that a module belongs to, the longest one; nothing for the package itself."""
+    inside = module.removeprefix("sgdlimits").removeprefix(".")
+    return max((each for each in ORDER if f"{inside}.".startswith(f"{each}.")), key=len, default=inside.split(".")[0])
 
 
 def test_every_part_has_its_place_in_the_order():
@@ -49,11 +53,22 @@ def test_no_import_points_up():
     up = []
     for module, path in MODULES.items():
         for other in imported(path):
-            if module == "sgdlimits" or (part(other) == "" and part(module) in ("claims", "figures", "cli")):
+            if module == "sgdlimits" or (part(other) == "" and part(module) in LEAVES):
                 continue
             if part(other) == "" or ORDER.index(part(other)) > ORDER.index(part(module)):
                 up.append(f"{module} imports {other}")
     assert not up, "\n".join(up)
+
+
+def test_leaves_are_leaves():
+    """Only the command line imports what reproduces papers, and nothing imports the command line; `theory` has its names."""
+    users = {leaf: {part(module) for module, path in MODULES.items() if leaf in map(part, imported(path))} for leaf in LEAVES}
+    assert users == {"papers": {"papers", "cli", "theory"}, "cli": {"cli", "__main__"}}
+
+
+def test_the_top_of_the_package_fits_on_a_page():
+    folders = [path.name for path in ROOT.iterdir() if path.is_dir() and (path / "__init__.py").exists()]
+    assert len(folders) <= MOST_FOLDERS, sorted(folders)
 
 
 def test_no_module_imports_itself_in_a_circle():

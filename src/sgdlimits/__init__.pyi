@@ -1,8 +1,4 @@
-from . import (
-    gaussian as gaussian,
-    plot as plot,
-    theory as theory,
-)
+from . import theory as theory
 from .algorithm import (
     SAM as SAM,
     AdaGradNorm as AdaGradNorm,
@@ -25,6 +21,7 @@ from .algorithm import (
 from .analysis import (
     conserved as conserved,
     landscape as landscape,
+    plot as plot,
 )
 from .analysis.correction import (
     Trust as Trust,
@@ -34,10 +31,6 @@ from .analysis.correction import (
 from .analysis.effective import (
     EffectiveDynamics as EffectiveDynamics,
     effective_dynamics as effective_dynamics,
-)
-from .analysis.exit_table import (
-    ExitTable as ExitTable,
-    exit_table as exit_table,
 )
 from .analysis.exit_times import exit_times as exit_times
 from .analysis.fixed_points import (
@@ -55,17 +48,10 @@ from .analysis.local_limit import (
     local_limit as local_limit,
 )
 from .analysis.localizability import Localizability as Localizability
-from .analysis.phases import (
-    Phases as Phases,
-    phases as phases,
-)
+from .analysis.single_index import recommended_lr as recommended_lr
 from .analysis.summary import (
     Summary as Summary,
     summarise as summarise,
-)
-from .claims import (
-    Audit as Audit,
-    audit as audit,
 )
 from .errors import (
     AccuracyWarning as AccuracyWarning,
@@ -81,8 +67,9 @@ from .expectation import (
     FieldIntegrals as FieldIntegrals,
     NodeSums as NodeSums,
     Squares as Squares,
+    gaussian as gaussian,
 )
-from .gaussian import (
+from .expectation.gaussian import (
     GaussHermite as GaussHermite,
     Sobol as Sobol,
 )
@@ -117,6 +104,18 @@ from .model import (
     leaps as leaps,
     mixture as mixture,
 )
+from .papers.audit import (
+    Audit as Audit,
+    audit as audit,
+)
+from .papers.mediocrity.exit_table import (
+    ExitTable as ExitTable,
+    exit_table as exit_table,
+)
+from .papers.quadratic.phases import (
+    Phases as Phases,
+    phases as phases,
+)
 from .problem import (
     InitialWeights as InitialWeights,
     Problem as Problem,
@@ -124,6 +123,29 @@ from .problem import (
     SpikedTensor as SpikedTensor,
     latex as latex,
     presets as presets,
+)
+from .run import (
+    DivergedWarning as DivergedWarning,
+    check as check,
+    join as join,
+    load as load,
+    problem_of as problem_of,
+    register as register,
+    rerun as rerun,
+    save as save,
+    simulate as simulate,
+    stream as stream,
+)
+from .run.sweeps import (
+    Refine as Refine,
+    SweepFailed as SweepFailed,
+    SweepStopped as SweepStopped,
+    SweepWarning as SweepWarning,
+    collect as collect,
+    export as export,
+    grid as grid,
+    random_points as random_points,
+    sweep as sweep,
 )
 from .start import (
     FixedInit as FixedInit,
@@ -135,30 +157,6 @@ from .statistics import (
     Particles as Particles,
     Spike as Spike,
     weights as weights,
-)
-from .sweeps import (
-    Refine as Refine,
-    SweepFailed as SweepFailed,
-    SweepStopped as SweepStopped,
-    SweepWarning as SweepWarning,
-    collect as collect,
-    export as export,
-    grid as grid,
-    random_points as random_points,
-    sweep as sweep,
-)
-from .theory.single_index import recommended_lr as recommended_lr
-from .trajectory import (
-    DivergedWarning as DivergedWarning,
-    check as check,
-    join as join,
-    load as load,
-    problem_of as problem_of,
-    register as register,
-    rerun as rerun,
-    save as save,
-    simulate as simulate,
-    stream as stream,
 )
 
 __version__: str

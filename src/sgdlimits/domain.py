@@ -222,7 +222,7 @@ some_target = either("a name, a function, a Target or a problem", "Give, say, 'h
 rule = either(
     "a rule such as GaussHermite(32), or an expectation such as ClosedForm()",
     "Leave it out to have it chosen.",
-    instance("sgdlimits.gaussian.base", "Rule", "", ""),
+    instance("sgdlimits.expectation.gaussian.base", "Rule", "", ""),
     instance("sgdlimits.expectation.base", "Expectation", "", ""),
 )
 start = either(

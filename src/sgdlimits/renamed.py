@@ -23,6 +23,17 @@ class New(NamedTuple):
     until: str
 
 
+MODULES = {
+    "effective": "papers.effective.theory",
+    "escape": "papers.mediocrity.escape",
+    "mediocrity": "papers.mediocrity.theory",
+    "quadratic": "papers.quadratic.theory",
+    "recovery": "papers.effective.recovery",
+    "regimes": "papers.slides.theory",
+    "single_index": "analysis.single_index",
+}
+"""Where the modules of `sgdlimits.theory` are."""
+PUBLIC = {place: f"theory.{name}" for name, place in MODULES.items()}
 RENAMED = {
     "theory.mediocrity.compare": New("exit_table", "0.3"),
     "theory.single_index.exit_time(threshold)": New("overlap", "0.3"),
@@ -47,7 +58,8 @@ def names_of(module: str, others: Callable[[str], Any] | None = None) -> Callabl
 
 def arguments_of(fn: Callable) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
     """What gives the keywords of a call their new names, with a warning; None for functions without old ones."""
-    name = f"{fn.__module__}.{fn.__qualname__}".removeprefix(f"{PACKAGE}.").removesuffix(".__init__")
+    place = fn.__module__.removeprefix(f"{PACKAGE}.")
+    name = f"{PUBLIC.get(place, place)}.{fn.__qualname__}".removesuffix(".__init__")
     new = {old[len(name) + 1 : -1]: found for old, found in RENAMED.items() if old.startswith(f"{name}(")}
 
     def translate(keywords: dict[str, Any]) -> dict[str, Any]:

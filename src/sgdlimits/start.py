@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_dimension, check_share
+from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
-from sgdlimits.random import Purpose, Stream
 from sgdlimits.size import check_room
 from sgdlimits.statistics.frame import frame_of, triangular
 from sgdlimits.statistics.overlaps import Overlaps, Scalars, as_scalars

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from sgdlimits.claims.audit import claims
-from sgdlimits.claims.base import CLAIMS, PAPERS, Claim, compare
 from sgdlimits.cli.check import PAPERS as CHOICES
+from sgdlimits.papers.audit import claims
+from sgdlimits.papers.claim import CLAIMS, PAPERS, Claim, compare
 
 
 def test_a_claim_is_shown_and_saved(command, tmp_path):

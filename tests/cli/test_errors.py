@@ -126,7 +126,7 @@ def test_ctrl_c_before_the_first_step_says_that_nothing_is_saved(command, monkey
     def interrupted(*arguments, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sgdlimits.trajectory.simulate", interrupted)
+    monkeypatch.setattr("sgdlimits.run.simulate", interrupted)
     result = command(RUN)
     assert (result.exit_code, result.stderr) == (130, "Interrupted. Nothing was saved.\n")
     assert not list(tmp_path.iterdir())
@@ -136,6 +136,6 @@ def test_ctrl_c_in_the_demo_says_where_the_finished_levels_are(command, monkeypa
     def interrupted(*arguments, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sgdlimits.figures.demo.make", interrupted)
+    monkeypatch.setattr("sgdlimits.papers.mediocrity.figures.demo.make", interrupted)
     result = command("demo --out here")
     assert (result.exit_code, result.stderr) == (130, "Interrupted. Nothing was saved.\n")

@@ -126,7 +126,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for module, name in WORK:
         monkeypatch.setattr(importlib.import_module(f"sgdlimits.{module}"), name, reached)
-    monkeypatch.setattr(sys.modules["sgdlimits.trajectory.simulate"].Plan, "pieces", reached)
+    monkeypatch.setattr(sys.modules["sgdlimits.run.simulate"].Plan, "pieces", reached)
     monkeypatch.setattr(
         "sgdlimits.problem.accuracy._unsure", lambda problem, stats: (0.0, 0.0, 0.0)
     )  # as if no nodes were missing

@@ -20,7 +20,7 @@ def rows(output: str) -> dict[str, list[str]]:
 
 
 def test_exit_time_prints_the_exit_table(command, tmp_path, monkeypatch):
-    monkeypatch.setattr("sgdlimits.theory.first_passage.TERMS", 256)  # of the curve: its law has its own tests
+    monkeypatch.setattr("sgdlimits.analysis.first_passage.TERMS", 256)  # of the curve: its law has its own tests
     result = command(f"{SMALL} --sgd-runs 4 --out table.nc --plot curves.png")
     assert result.exit_code == 0, result.output
     table = xr.load_dataset(tmp_path / "table.nc", engine="h5netcdf")
@@ -43,7 +43,7 @@ def test_exit_time_prints_the_exit_table(command, tmp_path, monkeypatch):
 
 
 def test_widths_have_only_the_formulas_that_apply(command, monkeypatch):
-    monkeypatch.setattr("sgdlimits.theory.mediocrity.times.ODE_STARTS", 4)  # as many as runs: compiled once
+    monkeypatch.setattr("sgdlimits.papers.mediocrity.theory.times.ODE_STARTS", 4)  # as many as runs: compiled once
     result = command("exit-time --width 2 --lr 2/12 --d 40 --threshold 0.3 --runs 4 --quiet")
     assert result.exit_code == 0, result.output
     shown = set(rows(result.stdout))
@@ -63,7 +63,7 @@ def test_a_learning_rate_above_the_limit_is_told_with_the_limit(options, limit, 
 
 
 def test_censored_runs_make_medians_and_no_comparison_with_means():
-    from sgdlimits.analysis.exit_table import tabulate
+    from sgdlimits.papers.mediocrity.exit_table import tabulate
 
     problem, start, until = sl.presets.phase_retrieval(lr=1 / 12), sl.RandomInit(40), sl.exits(0.3)
     how = dict(t_max=13, runs=4, until=until, progress=False)

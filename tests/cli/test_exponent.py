@@ -29,6 +29,6 @@ def test_an_unknown_activation_is_one_sentence_on_the_command_line(line, command
 
 def test_a_polynomial_is_written_in_words():
     from sgdlimits.cli.files import _in_words
-    from sgdlimits.trajectory.record import _encode
+    from sgdlimits.run.record import _encode
 
     assert _in_words(_encode(Polynomial([0, -3, 0, 1]))) == "Polynomial(coefficients=[0, -3, 0, 1])"

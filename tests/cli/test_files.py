@@ -77,7 +77,7 @@ def test_presets_are_listed_with_a_line_each(command):
 
 
 def test_demo_writes_figure_caption_and_datasets(command, tmp_path, monkeypatch):
-    from sgdlimits.figures import demo
+    from sgdlimits.papers.mediocrity.figures import demo
 
     monkeypatch.setattr(demo, "QUICK", demo.QUICK.but(d=40, sgd=4, many=4, exits=4))
     result = command("demo --quick --out here --seed 1")

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.sweeps import worker
-from sgdlimits.sweeps.spec import read_spec
+from sgdlimits.run.sweeps import worker
+from sgdlimits.run.sweeps.spec import read_spec
 
 GOOD = """
 preset = "phase_retrieval"

@@ -11,10 +11,10 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.analysis.fixed_points import FixedPoints
-from sgdlimits.explorer.export import exported
-from sgdlimits.explorer.setting import Setting
-from sgdlimits.explorer.views import exits, numbers, portrait, searched, spectrum
-from sgdlimits.explorer.worker import Job
+from sgdlimits.cli.explorer.export import exported
+from sgdlimits.cli.explorer.setting import Setting
+from sgdlimits.cli.explorer.views import exits, numbers, portrait, searched, spectrum
+from sgdlimits.cli.explorer.worker import Job
 
 
 @pytest.fixture(scope="module")

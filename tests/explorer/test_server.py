@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sgdlimits.explorer.server import MOST_BYTES, Guard, application
+from sgdlimits.cli.explorer.server import MOST_BYTES, Guard, application
 
 websockets = pytest.importorskip(
     "websockets", reason="the explorer's server is not installed: pip install 'sgdlimits[explore]'"
@@ -75,7 +75,7 @@ def serving(host: str, **more):
     """A server in this process, and its port."""
     import uvicorn
 
-    from sgdlimits.explorer.serve import _listen
+    from sgdlimits.cli.explorer.serve import _listen
 
     with _listen("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
@@ -184,7 +184,7 @@ def test_the_newest_setting_cancels_the_one_before_and_its_pieces_are_those_of_s
     import numpy as np
 
     from sgdlimits import simulate
-    from sgdlimits.explorer.setting import Setting
+    from sgdlimits.cli.explorer.setting import Setting
 
     newest = {**SMALL, "runs": 80, "parameters": {"lr": 0.07}}
     with opened(address) as page:
@@ -206,7 +206,7 @@ def test_a_message_to_a_process_that_is_ending_reaches_the_next_one():
     """A pipe closes before its process is gone: what is asked in between must not be lost."""
     import asyncio
 
-    from sgdlimits.explorer.session import Session
+    from sgdlimits.cli.explorer.session import Session
 
     async def answers():
         session = Session()

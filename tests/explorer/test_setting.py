@@ -6,10 +6,10 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.algorithm import ALGORITHMS
-from sgdlimits.explorer.controls import contents
-from sgdlimits.explorer.setting import Setting
+from sgdlimits.cli.explorer.controls import contents
+from sgdlimits.cli.explorer.setting import Setting
 from sgdlimits.problem.presets import PRESETS
-from sgdlimits.trajectory.record import to_json
+from sgdlimits.run.record import to_json
 
 CONTENTS = contents()
 SCENES = [(name, scene) for name, preset in CONTENTS["presets"].items() for scene in preset["scenes"]]

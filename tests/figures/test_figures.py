@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import sgdlimits as sl
-from sgdlimits.figures import FIGURES
+from sgdlimits.papers.figures import FIGURES
 
 matplotlib.use("Agg")
 TINY = {
@@ -100,7 +100,7 @@ def check(caption: str):
 def test_every_figure_can_be_drawn_has_a_caption_with_numbers_and_keeps_datasets(name, monkeypatch):
     module = importlib.import_module(FIGURES[name])
     monkeypatch.setattr(module, "WATCHED", 2, raising=False)
-    monkeypatch.setattr("sgdlimits.theory.mediocrity.times.ODE_STARTS", 4)
+    monkeypatch.setattr("sgdlimits.papers.mediocrity.theory.times.ODE_STARTS", 4)
     kept = {}
     with plt.rc_context(sl.plot.PAPER):
         drawn = module.make(module.FULL.but(**TINY[name]), 1, kept.setdefault)
@@ -166,7 +166,7 @@ def test_what_was_finished_stays_after_ctrl_c(tmp_path, monkeypatch):
 
 
 def test_every_size_that_quick_makes_smaller_is_said_in_words():
-    from sgdlimits.figures.base import smaller
+    from sgdlimits.papers.figure import smaller
 
     for name, place in FIGURES.items():
         module = importlib.import_module(place)
@@ -185,7 +185,7 @@ def test_a_figure_that_fails_leaves_the_others_and_a_page_that_says_so(tmp_path,
     for name in names:
         module = importlib.import_module(FIGURES[name])
         monkeypatch.setattr(module, "QUICK", module.FULL.but(**TINY[name]))
-    monkeypatch.setattr("sgdlimits.figures.mediocrity_4.make", lambda *_: 1 / 0)
+    monkeypatch.setattr("sgdlimits.papers.mediocrity.figures.mediocrity_4.make", lambda *_: 1 / 0)
     monkeypatch.setattr(importlib.import_module("sgdlimits.cli.figure"), "FIGURES", dict.fromkeys(names))
     result = run(f"figure all --quick --out {tmp_path / 'here'}")
     assert result.exit_code == 2

@@ -15,8 +15,8 @@ import pytest
 import sgdlimits as sl
 from sgdlimits.algorithm.coordinates import DiffuseAdam, DiffuseSign
 from sgdlimits.kernel.base import Moment
+from sgdlimits.kernel.random import Stream
 from sgdlimits.level.chain import FrameChain
-from sgdlimits.random import Stream
 
 DATA = sl.mixture([[1.0], [-1.5]], weights=[0.8, 0.2], variance=0.3)
 D, RUNS = 10**6, 20_000

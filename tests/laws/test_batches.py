@@ -11,11 +11,11 @@ from scipy.special import erf
 
 import sgdlimits as sl
 from sgdlimits.kernel.base import Moment
+from sgdlimits.kernel.random import Stream
 from sgdlimits.level.chain import FrameChain, Samples, _append, _triangular
 from sgdlimits.level.sgd import Batch, WeightProcess
 from sgdlimits.model import Data
-from sgdlimits.random import Stream
-from sgdlimits.theory import mediocrity
+from sgdlimits.papers.mediocrity import theory as mediocrity
 
 GRAM = [[1.0, 0.4], [0.4, 0.8]]
 MIXTURE = Data(weights=jnp.array([0.3, 0.7]), means=jnp.array([[1.0], [-0.6]]), sigma=jnp.asarray(0.8))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.figures import which_optimiser_why as why
-from sgdlimits.figures.which_optimiser import rule
+from sgdlimits.papers.new_results.figures import which_optimiser_why as why
+from sgdlimits.papers.new_results.figures.which_optimiser import rule
 
 SOLVER = sl.ODE(rtol=1e-7, atol=1e-9)
 

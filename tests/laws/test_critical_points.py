@@ -14,9 +14,9 @@ import sgdlimits as sl
 from sgdlimits.analysis import landscape
 from sgdlimits.analysis.landscape import hessian_spectrum
 from sgdlimits.errors import BadInput
-from sgdlimits.theory import quadratic as theory
-from sgdlimits.theory.quadratic.critical import critical_points, degrees_of_freedom, solution_dimension
-from sgdlimits.theory.quadratic.family import CriticalFamily
+from sgdlimits.papers.quadratic import theory as theory
+from sgdlimits.papers.quadratic.theory.critical import critical_points, degrees_of_freedom, solution_dimension
+from sgdlimits.papers.quadratic.theory.family import CriticalFamily
 
 SEARCHES = 100
 SIZES = list(itertools.product(range(1, 5), range(1, 4)))

@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import kstest, norm
 
 import sgdlimits as sl
-from sgdlimits.theory import mediocrity
-from sgdlimits.theory.mediocrity.start import mean_log_overlap
+from sgdlimits.papers.mediocrity import theory as mediocrity
+from sgdlimits.papers.mediocrity.theory.start import mean_log_overlap
 
 SIGMAS = norm.isf(0.5e-4)
 

@@ -20,7 +20,7 @@ from sgdlimits.analysis.fixed_points.find import draw_starts
 from sgdlimits.analysis.fixed_points.roots import roots_near
 from sgdlimits.analysis.fixed_points.stability import stability_of
 from sgdlimits.analysis.fixed_points.system import System, Watch
-from sgdlimits.theory.effective import ring_radius
+from sgdlimits.papers.effective.theory import ring_radius
 
 FALSE_ALARM = 1e-4
 INFINITE = math.inf

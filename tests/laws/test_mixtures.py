@@ -9,10 +9,10 @@ from scipy.optimize import root
 from scipy.stats import binomtest
 
 import sgdlimits as sl
-from sgdlimits.figures.effective_2 import optimal as optimal_binary
-from sgdlimits.figures.effective_3 import optimal as optimal_xor
-from sgdlimits.figures.effective_ridge import classifier, good
-from sgdlimits.theory import effective
+from sgdlimits.papers.effective import theory as effective
+from sgdlimits.papers.effective.figures.effective_2 import optimal as optimal_binary
+from sgdlimits.papers.effective.figures.effective_3 import optimal as optimal_xor
+from sgdlimits.papers.effective.figures.effective_ridge import classifier, good
 
 FEW = sl.Sobol(5, 4)
 """For chains whose risk nobody looks at: paths do not depend on it."""

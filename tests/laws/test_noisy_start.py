@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.theory import mediocrity, noisy_start
+from sgdlimits.papers.mediocrity import noisy_start, theory as mediocrity
 
 
 def test_law_of_one_unit_is_that_of_the_backward_equation():

@@ -11,10 +11,10 @@ from scipy.integrate import solve_ivp
 from scipy.optimize import brentq
 
 import sgdlimits as sl
-from sgdlimits.theory import mediocrity
-from sgdlimits.theory.escape import critical_points, escape
-from sgdlimits.theory.mediocrity import plateau_correction
-from sgdlimits.theory.mediocrity.asymptotic import (
+from sgdlimits.papers.mediocrity import theory as mediocrity
+from sgdlimits.papers.mediocrity.escape import critical_points, escape
+from sgdlimits.papers.mediocrity.theory import plateau_correction
+from sgdlimits.papers.mediocrity.theory.asymptotic import (
     end_rates,
     free_end,
     free_max_lr,

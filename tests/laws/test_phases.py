@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.analysis.phases import PHASES, phases
-from sgdlimits.theory.quadratic.plateau import largest_lr
-from sgdlimits.theory.quadratic.terminal import terminal_decay
+from sgdlimits.papers.quadratic.phases import PHASES, phases
+from sgdlimits.papers.quadratic.theory.plateau import largest_lr
+from sgdlimits.papers.quadratic.theory.terminal import terminal_decay
 
 RUNS = 4
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.theory import regimes
+from sgdlimits.papers.slides import theory as regimes
 
 # --- the theorem: SGD and its ODE differ by sqrt(lr / (d p)) -----------------------------------------------------------------
 

@@ -12,8 +12,8 @@ import pytest
 from scipy.stats import norm
 
 import sgdlimits as sl
-from sgdlimits.theory.mediocrity import linear_rates
-from sgdlimits.theory.single_index import exit_time
+from sgdlimits.analysis.single_index import exit_time
+from sgdlimits.papers.mediocrity.theory import linear_rates
 
 SIGMAS = norm.isf(0.5e-4)
 HALF = 0.5

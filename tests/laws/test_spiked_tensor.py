@@ -12,8 +12,8 @@ from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
 
 import sgdlimits as sl
-from sgdlimits.theory import effective
-from sgdlimits.theory.recovery import crossing_time, recovery_time
+from sgdlimits.papers.effective import theory as effective
+from sgdlimits.papers.effective.recovery import crossing_time, recovery_time
 
 D = 20_000
 OVERSHOOT = 0.5826

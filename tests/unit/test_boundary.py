@@ -53,7 +53,7 @@ INSIDE = {"coordinates", "locate", "on_sphere"}
 TRIED = {"fn", "readout", "loss", "until", "observe", "symmetries", "threshold", "problem", "orders", "thing", "exits"}
 """Functions of users, tried on one sample, and what may be one: `test_functions.py`."""
 SWEPT = {"sweep", "collect", "export", "grid", "random_points", "Refine", "rerun"}
-"""What points of a sweep are made of is read by its recipe: `tests/unit/sweeps`."""
+"""What points of a sweep are made of is read by its recipe: `tests/unit/run/sweeps`."""
 
 
 def test_every_argument_is_checked():

@@ -68,7 +68,7 @@ def test_a_full_disk_is_one_sentence_and_keeps_the_old_file(tmp_path):
 
 
 def test_a_dataset_that_the_disk_has_no_room_for_is_not_begun(tmp_path, monkeypatch):
-    from sgdlimits.trajectory import io
+    from sgdlimits.run import io
 
     data = sl.simulate(sl.presets.phase_retrieval(), sl.ODE(), sl.FixedInit(0.3), t_max=1, save=2)
     monkeypatch.setattr(io.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 100}))

@@ -39,9 +39,9 @@ def test_an_argument_of_0_1_is_what_it_is_called_now():
 
 
 def test_one_entry_of_the_table_is_enough(monkeypatch):
-    monkeypatch.setitem(renamed.RENAMED, "run", renamed.New("simulate", "9.0"))
+    monkeypatch.setitem(renamed.RENAMED, "simulated", renamed.New("simulate", "9.0"))
     monkeypatch.setitem(renamed.RENAMED, f"{__name__}.Ball(beta)", renamed.New("lr", "9.0"))
-    value, text = caught(lambda: sl.run)
+    value, text = caught(lambda: sl.simulated)
     assert value is sl.simulate
     assert "goes with version 9.0" in text
 

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 from sgdlimits.algorithm.base import Algorithm, Descent
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
-from sgdlimits.gaussian.base import square_root
+from sgdlimits.expectation.gaussian.base import square_root
 from sgdlimits.statistics.trees import number_array
 
 Arrays = Mapping[str, Float[Array, "p d"]]

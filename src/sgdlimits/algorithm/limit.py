@@ -24,9 +24,9 @@ from jaxtyping import Array, Float, Int
 from sgdlimits.algorithm.base import Algorithm, Move, moves
 from sgdlimits.algorithm.weights import Now, apply
 from sgdlimits.errors import BadInput, is_traced
+from sgdlimits.expectation.gaussian import Rule
+from sgdlimits.expectation.gaussian.base import Group, square_root
 from sgdlimits.expectation.symmetries import symmetries
-from sgdlimits.gaussian import Rule
-from sgdlimits.gaussian.base import Group, square_root
 from sgdlimits.model.sample import Model
 from sgdlimits.statistics.frame import Loading, inside_and_outside
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, updated

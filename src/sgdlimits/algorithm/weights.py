@@ -25,7 +25,7 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.gaussian.units import safe_root
+from sgdlimits.expectation.gaussian.units import safe_root
 from sgdlimits.statistics.overlaps import STUDENT
 from sgdlimits.statistics.trees import add
 

@@ -31,10 +31,10 @@ from sgdlimits.errors import BadInput
 from sgdlimits.kernel.compiled import compiled
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.run.record import to_json
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import batch_of
-from sgdlimits.trajectory.record import to_json
 
 TOLERANCE = 1e-5
 FAILS = 0.25

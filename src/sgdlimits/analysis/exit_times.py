@@ -14,8 +14,8 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import STOPPED
 from sgdlimits.level.condition import Condition, Exits, Predicate, as_condition, check_condition, exit_risk, reached
-from sgdlimits.trajectory.record import condition_text, from_json
-from sgdlimits.trajectory.schema import check_form, plain_variable, statistics
+from sgdlimits.run.record import condition_text, from_json
+from sgdlimits.run.schema import check_form, plain_variable, statistics
 
 
 @checked(threshold=None)

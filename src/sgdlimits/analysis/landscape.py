@@ -20,6 +20,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
+from sgdlimits.analysis.spectrum import TOLERANCE, Spectrum as Spectrum, spectrum_of
 from sgdlimits.domain import array, checked, finite_scalars, not_negative
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.slopes import padded, refuse_zero_weights
@@ -28,7 +29,6 @@ from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.frame import ZERO, Loading, frame_rows
 from sgdlimits.statistics.overlaps import Overlaps, Scalars, as_scalars
 from sgdlimits.statistics.trees import batch_of
-from sgdlimits.theory.spectrum import TOLERANCE, Spectrum as Spectrum, spectrum_of
 
 MOST_NUMBERS = 2**26
 MOST_EIGENVALUES = 2**62

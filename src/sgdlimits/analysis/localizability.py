@@ -20,8 +20,8 @@ from scipy.optimize import brentq
 
 from sgdlimits.analysis.one_sample import Draws, OneSample, one_sample
 from sgdlimits.errors import BadInput, check_count, check_number
+from sgdlimits.kernel.random import Stream
 from sgdlimits.problem.base import Problem
-from sgdlimits.random import Stream
 from sgdlimits.size import check_room
 from sgdlimits.start import RandomInit
 from sgdlimits.statistics.trees import one_of

@@ -24,10 +24,10 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from sgdlimits.algorithm.limit import hold, rates
 from sgdlimits.errors import BadInput
+from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.problem.spiked import SpikedTensor, contracted_noise
-from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.frame import loading
 from sgdlimits.statistics.overlaps import Overlaps, Scalars
 from sgdlimits.statistics.products import Moments

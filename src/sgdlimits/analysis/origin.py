@@ -6,7 +6,7 @@ from typing import Any
 
 import xarray as xr
 
-from sgdlimits.trajectory.record import find
+from sgdlimits.run.record import find
 
 KEPT = ("level", "d", "rate", "seed", "problem", "problem_name", "t_max")
 

@@ -11,7 +11,7 @@ from sgdlimits.cli.options import Command, File, echo
 from sgdlimits.cli.work import INTERRUPTED_CODE, check_output
 
 if TYPE_CHECKING:
-    from sgdlimits.claims import Audit
+    from sgdlimits.papers.audit import Audit
 
 PAPERS = ("mediocrity", "effective", "quadratic", "preprint", "slides", "new_results")
 
@@ -39,7 +39,7 @@ def check(effort: str, paper: str | None, only: str | None, out: str | None, for
       sgdlimits check --only "(55)"
       sgdlimits check --out audit.md
     """
-    from sgdlimits.claims.audit import AuditInterrupted, audit, check_format, claims
+    from sgdlimits.papers.audit import AuditInterrupted, audit, check_format, claims
 
     path = out and check_output(check_format(out), force)
     claims(paper, only)

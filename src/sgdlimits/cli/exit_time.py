@@ -21,7 +21,7 @@ from sgdlimits.cli.work import (
 )
 
 if TYPE_CHECKING:
-    from sgdlimits.analysis.exit_table import ExitTable
+    from sgdlimits.papers.mediocrity.exit_table import ExitTable
     from sgdlimits.problem import ProjectionProblem
 
 PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
@@ -64,9 +64,9 @@ def exit_time(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, f
     plot = plot and check_picture(plot, force, "--plot")
     check_apart(out, plot)
 
-    from sgdlimits.analysis.exit_table import ExitsInterrupted, exit_table
+    from sgdlimits.papers.mediocrity.exit_table import ExitsInterrupted, exit_table
     from sgdlimits.problem.presets import phase_retrieval
-    from sgdlimits.trajectory.io import write_whole
+    from sgdlimits.run.io import write_whole
 
     problem = phase_retrieval(width=width, lr=lr, noise=noise)
     interrupted = False
@@ -100,11 +100,11 @@ def draw(problem: ProjectionProblem, table: ExitTable, path: Path) -> None:
     """Save the survival curves of the levels, with the law that theory has for them."""
     import numpy as np
 
-    from sgdlimits.theory.mediocrity import exit_law
+    from sgdlimits.papers.mediocrity.theory import exit_law
 
     a = table.data.attrs
     with picture(path):
-        from sgdlimits.plot import survival
+        from sgdlimits.analysis.plot import survival
 
         ax = survival({f"{name}, {each.sizes['run']} runs": each for name, each in table.exits.items()})
         end = max(float(each.t.max()) for each in table.exits.values())

@@ -27,7 +27,7 @@ def explore(port: int, host: str, browser: bool) -> None:
       sgdlimits explore --port 8400 --no-browser
     """
     try:
-        from sgdlimits.explorer.serve import serve
+        from sgdlimits.cli.explorer.serve import serve
     except ImportError as missing:
         raise BadInput(
             f"the page needs {missing.name}, which is not installed. Run: pip install 'sgdlimits[explore]'"

@@ -10,7 +10,7 @@ import click
 
 from sgdlimits.cli.options import Command, File, Number, Refusal, echo
 from sgdlimits.cli.work import INTERRUPTED_CODE, warnings_in_a_sentence
-from sgdlimits.figures import FIGURES
+from sgdlimits.papers.figures import FIGURES
 from sgdlimits.text import among, closest, table
 
 
@@ -33,7 +33,7 @@ def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: in
       sgdlimits figure mediocrity-1-right --quick --out figures
       sgdlimits figure all --quick
     """
-    from sgdlimits.figures.index import summary
+    from sgdlimits.papers.index import summary
 
     if listed:
         echo(table((name, summary(name)) for name in FIGURES))
@@ -49,7 +49,7 @@ def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: in
 
 def show(names: list[str], out: str, quick: bool, seed: int) -> None:
     """Make figures and print what they say; after Ctrl-C, say where the finished files are."""
-    from sgdlimits.figures.produce import produce, produce_all
+    from sgdlimits.papers.produce import produce, produce_all
 
     how: dict[str, Any] = dict(quick=quick, seed=seed)
     before = _files(out)

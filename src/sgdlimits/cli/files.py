@@ -27,8 +27,8 @@ def info(file: str, as_json: bool) -> None:
     Example:
       sgdlimits info phase_retrieval-chain-d3000-lr0.05-seed0.nc
     """
-    from sgdlimits.trajectory import load
-    from sgdlimits.trajectory.record import reading
+    from sgdlimits.run import load
+    from sgdlimits.run.record import reading
 
     dataset = load(file)
     with reading():
@@ -102,7 +102,7 @@ def rerun(file: str, out: str | None, force: bool, quiet: bool, **changes: float
     Example:
       sgdlimits rerun phase_retrieval-chain-d3000-lr0.05-seed0.nc --seed 1 --out other.nc
     """
-    from sgdlimits.trajectory import load, rerun as again
+    from sgdlimits.run import load, rerun as again
 
     first = load(file)
     path = check_output(out or Path(file).with_name(f"{Path(file).stem}-again.nc"), force)
@@ -133,8 +133,8 @@ def phases(file: str, band: float, fall: float, floor: float | None) -> None:
       sgdlimits run quadratic_network --width 3 --teachers 2 --level ode --d 1000000 --t-max 300 --save 301 --out q.nc
       sgdlimits phases q.nc
     """
-    from sgdlimits.analysis.phases import phases
-    from sgdlimits.trajectory import load
+    from sgdlimits.papers.quadratic.phases import phases
+    from sgdlimits.run import load
 
     echo(repr(phases(load(file), band=band, fall=fall, floor=floor)))
 
@@ -157,7 +157,7 @@ def plot(files: tuple[str, ...], what: str, out: str | None, clock: str, log: bo
     Example:
       sgdlimits plot phase_retrieval-*.nc --what risk --log --excess 0.05 --out risk.png
     """
-    from sgdlimits.trajectory import load
+    from sgdlimits.run import load
 
     path = check_picture(out or f"{Path(files[0]).stem}.png", force, "--out")
     datasets = [load(file) for file in files]
@@ -176,7 +176,7 @@ def draw(datasets: dict[str, xr.Dataset], path: Path, what: str = "both", **opti
     with picture(path):
         from matplotlib.pyplot import suptitle
 
-        from sgdlimits.plot import overlaps, overview, risk
+        from sgdlimits.analysis.plot import overlaps, overview, risk
 
         if what == "risk":
             risk(datasets, **options)

@@ -96,7 +96,7 @@ def run_problem(name: str, problem: Any, given: dict[str, Any]) -> None:
     picture = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
     check_apart(out, picture)
 
-    from sgdlimits.trajectory import simulate
+    from sgdlimits.run import simulate
 
     numbers = {name: given[name] for name in ("t_max", "runs", "seed", "save")}
     dataset, seconds = compute(lambda: simulate(problem, level, start, progress=not given["quiet"], **numbers), out)

@@ -51,10 +51,10 @@ def sweep(file: str, **given: Any) -> None:
       sgdlimits sweep diagram.toml --cluster slurm --job queue=cpu --dry-run
     """
     sys.path.insert(0, os.getcwd())  # functions of one's own are beside the file
-    from sgdlimits.sweeps import collect, export
-    from sgdlimits.sweeps.estimate import estimate, status
-    from sgdlimits.sweeps.job import SweepFailed, SweepStopped, as_shard, compute
-    from sgdlimits.sweeps.spec import read_spec
+    from sgdlimits.run.sweeps import collect, export
+    from sgdlimits.run.sweeps.estimate import estimate, status
+    from sgdlimits.run.sweeps.job import SweepFailed, SweepStopped, as_shard, compute
+    from sgdlimits.run.sweeps.spec import read_spec
 
     job = read_spec(file).part(as_shard(given["shard"] and given["shard"].split("/")))
     if given["folder"]:
@@ -94,7 +94,7 @@ def _draw(dataset: Any, names: tuple[str, ...], path: Any) -> None:
     if not values or len(numbers) < 2:
         raise BadInput("--plot needs two parameters that are numbers, and a number that is kept. Draw it in Python.")
     with picture(path):
-        from sgdlimits.plot import phase_diagram
+        from sgdlimits.analysis.plot import phase_diagram
 
         phase_diagram(dataset, numbers[0], numbers[1], str(values[0]))
 
@@ -104,7 +104,7 @@ def _engine(given: dict[str, Any]) -> Any:
         raise BadInput("--workers is for this machine and --cluster for others. Leave one of them out.")
     if not given["cluster"]:
         return given["workers"]
-    from sgdlimits.sweeps.cluster import Dask
+    from sgdlimits.run.sweeps.cluster import Dask
 
     settings = dict(each.partition("=")[::2] for each in given["job"])
     return Dask.of(given["cluster"], workers=given["workers"] or given["jobs"], settings=settings)

@@ -46,9 +46,9 @@ def exponent(target: str, activation: str | None, noise: float, d: int, overlap:
       sgdlimits exponent he3 --d 1000
       sgdlimits exponent abs --activation relu --noise 0.1
     """
+    from sgdlimits.analysis.single_index import exit_time, recommended_lr
     from sgdlimits.model.expansion import hermite_coefficients, information_exponent
     from sgdlimits.problem.presets import single_index
-    from sgdlimits.theory.single_index import exit_time, recommended_lr
 
     n = information_exponent(target)
     growth = {1: "d", 2: "d log d"}.get(n, f"d^{n - 1}")
@@ -85,8 +85,8 @@ def critical_points(width: int, teachers: int, noise: float, d: int | None, spec
       sgdlimits critical-points --width 3 --teachers 2
       sgdlimits critical-points --width 3 --teachers 2 --d 1000 --spectra
     """
+    from sgdlimits.papers.quadratic.theory import critical_points
     from sgdlimits.problem.presets import quadratic_network
-    from sgdlimits.theory.quadratic import critical_points
 
     if spectra and d is None:
         raise BadInput("spectra must have a dimension. Give --d.")

@@ -78,7 +78,7 @@ def compute(call: Callable[[], xr.Dataset], out: Path) -> tuple[xr.Dataset, floa
 
     After Ctrl-C, what is finished is saved and the program ends.
     """
-    from sgdlimits.trajectory import save
+    from sgdlimits.run import save
 
     begin = time.perf_counter()
     with warnings_in_a_sentence():
@@ -97,7 +97,7 @@ def compute(call: Callable[[], xr.Dataset], out: Path) -> tuple[xr.Dataset, floa
 @contextmanager
 def warnings_in_a_sentence() -> Iterator[None]:
     """Print warnings of diverged and of censored runs as one sentence on standard error, without the line that raised them."""
-    from sgdlimits.trajectory import DivergedWarning
+    from sgdlimits.run import DivergedWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", DivergedWarning)
@@ -122,7 +122,7 @@ def picture(path: Path) -> Iterator[None]:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from sgdlimits.plot import PAPER
+    from sgdlimits.analysis.plot import PAPER
 
     with plt.rc_context(PAPER):
         yield

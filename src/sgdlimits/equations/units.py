@@ -21,7 +21,7 @@ from sgdlimits.equations.frame import Closed, Setting, one
 from sgdlimits.equations.polynomial import derivative_means
 from sgdlimits.equations.words import any_unit, gram, mean
 from sgdlimits.expectation.additive import additive_integrals
-from sgdlimits.gaussian import ErfIntegrals, PiecewiseLinearIntegrals, SmoothIntegrals, UnitIntegrals
+from sgdlimits.expectation.gaussian import ErfIntegrals, PiecewiseLinearIntegrals, SmoothIntegrals, UnitIntegrals
 from sgdlimits.model.activation import Polynomial
 
 TWO_PI, FOUR_PI = r"\frac{2}{\pi}", r"\frac{4}{\pi^{2}}"

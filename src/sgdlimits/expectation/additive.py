@@ -14,11 +14,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.domain import checked, whole
 from sgdlimits.expectation.base import Expectation
-from sgdlimits.expectation.nodes import NodeSums
-from sgdlimits.expectation.slopes import Slopes, differentiated, warn_of
-from sgdlimits.expectation.support import network_support
-from sgdlimits.expectation.unit_pairs import PairMoments, Plane, pair_moments, planes
-from sgdlimits.gaussian import (
+from sgdlimits.expectation.gaussian import (
     ErfIntegrals,
     GaussHermite,
     Orders,
@@ -29,6 +25,10 @@ from sgdlimits.gaussian import (
     UnitIntegrals,
     polynomial_orders,
 )
+from sgdlimits.expectation.nodes import NodeSums
+from sgdlimits.expectation.slopes import Slopes, differentiated, warn_of
+from sgdlimits.expectation.support import network_support
+from sgdlimits.expectation.unit_pairs import PairMoments, Plane, pair_moments, planes
 from sgdlimits.model.activation import Activation, Erf, PiecewiseLinear, Polynomial
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import CommitteeReadout
@@ -47,7 +47,7 @@ class FieldIntegrals(Expectation):
     """Squared loss and a readout that is a sum over units: integrals over two and four fields, not over all of them.
 
     In closed form for erf units and for piecewise linear ones (one integral over an angle is left in the corrector), exactly
-    for polynomials, and by quadrature for other smooth functions (see `sgdlimits.gaussian`).
+    for polynomials, and by quadrature for other smooth functions (see `sgdlimits.expectation.gaussian`).
 
     Parameters
     ----------

@@ -6,9 +6,9 @@ from sgdlimits.errors import BadInput
 from sgdlimits.expectation.additive import FieldIntegrals
 from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.classes import AtMeans, ClassIntegrals
+from sgdlimits.expectation.gaussian import GaussHermite, Rule, Sobol
 from sgdlimits.expectation.nodes import NodeSums
 from sgdlimits.expectation.squares import Squares
-from sgdlimits.gaussian import GaussHermite, Rule, Sobol
 from sgdlimits.model.sample import Model
 
 MOST_GRID_DIMENSIONS = 3

@@ -37,7 +37,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int
 
 from sgdlimits.expectation.field_means import FieldNodes, field_mean
-from sgdlimits.gaussian import GaussHermite, gauss_hermite, split_line, split_twice
+from sgdlimits.expectation.gaussian import GaussHermite, gauss_hermite, split_line, split_twice
 from sgdlimits.model.activation import PiecewiseLinear
 from sgdlimits.model.sample import Model
 from sgdlimits.statistics.frame import cholesky_columns

@@ -17,6 +17,7 @@ from sgdlimits.domain import checked, optional, positive
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.base import Expectation, covariance_over, linear_part
 from sgdlimits.expectation.class_inputs import Inputs, at_means, kinked_class_hessian, on_grid, smooth_moments, student_root
+from sgdlimits.expectation.gaussian import GaussHermite, both_positive, positive_means
 from sgdlimits.expectation.slopes import (
     FrameNodes,
     Slopes,
@@ -27,7 +28,6 @@ from sgdlimits.expectation.slopes import (
     slopes_at_nodes,
 )
 from sgdlimits.expectation.support import mean_support, network_support
-from sgdlimits.gaussian import GaussHermite, both_positive, positive_means
 from sgdlimits.model.loss import CrossEntropy
 from sgdlimits.model.target import ClassLabels
 from sgdlimits.statistics.frame import frame_rows

@@ -28,7 +28,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.gaussian.base import square_root
+from sgdlimits.expectation.gaussian.base import square_root
 
 WINDOW = 1e-4
 

@@ -10,10 +10,10 @@ from jaxtyping import Array, Float
 from sgdlimits.domain import checked
 from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.field_means import FieldNodes, field_mean
+from sgdlimits.expectation.gaussian import Nodes, Rule
+from sgdlimits.expectation.gaussian.base import no_turns, square_root
 from sgdlimits.expectation.slopes import FrameNodes, gradient_over_nodes, is_smooth, padded, slopes_at_nodes
 from sgdlimits.expectation.symmetries import symmetries
-from sgdlimits.gaussian import Nodes, Rule
-from sgdlimits.gaussian.base import no_turns, square_root
 from sgdlimits.statistics.frame import Loading, inside_and_outside
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import for_samples

@@ -29,8 +29,8 @@ from numpy.polynomial.legendre import leggauss
 
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.additive import additive_integrals
-from sgdlimits.gaussian.quadrature import Line, gauss_hermite, overlap_rule, radius_rule, trapezoid
-from sgdlimits.gaussian.units import UnitIntegrals, safe_root
+from sgdlimits.expectation.gaussian.quadrature import Line, gauss_hermite, overlap_rule, radius_rule, trapezoid
+from sgdlimits.expectation.gaussian.units import UnitIntegrals, safe_root
 from sgdlimits.model.activation import Activation, Erf, Polynomial
 from sgdlimits.model.sample import Model
 from sgdlimits.statistics.particles import Particles

@@ -11,9 +11,9 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 
 from sgdlimits.expectation.class_inputs import at_means, kink, student_root
+from sgdlimits.expectation.gaussian import Estimate, Rule, split_line
+from sgdlimits.expectation.gaussian.base import no_turns
 from sgdlimits.expectation.particles import map_blocks
-from sgdlimits.gaussian import Estimate, Rule, split_line
-from sgdlimits.gaussian.base import no_turns
 from sgdlimits.model.loss import CrossEntropy
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import ClassLabels

@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.errors import AccuracyWarning, BadInput
-from sgdlimits.gaussian import Rule
+from sgdlimits.expectation.gaussian import Rule
 from sgdlimits.model.activation import looks_smooth
 from sgdlimits.model.loss import FunctionLoss, Loss
 from sgdlimits.model.sample import Model

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.expectation.base import Expectation, linear_part
+from sgdlimits.expectation.gaussian import QuadraticSeries
 from sgdlimits.expectation.slopes import Slopes
-from sgdlimits.gaussian import QuadraticSeries
 from sgdlimits.model.activation import is_square
 from sgdlimits.statistics.frame import frame_rows
 from sgdlimits.statistics.products import Moments
@@ -19,7 +19,8 @@ from sgdlimits.statistics.products import Moments
 class Squares(Expectation):
     """Squared activations, quadratic readout, squared loss: matrix formulas at any width, for any second layer.
 
-    The residual is the quadratic form of K = diag(factor a, -R) in the fields (see `sgdlimits.gaussian.quadratic_forms`).
+    The residual is the quadratic form of K = diag(factor a, -R) in the fields (see
+    `sgdlimits.expectation.gaussian.quadratic_forms`).
     """
 
     needs: ClassVar[str] = "squared activations, a quadratic readout, a squared loss and centred data"

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sgdlimits.gaussian.base import Group, enlarged
+from sgdlimits.expectation.gaussian.base import Group, enlarged
 from sgdlimits.model.activation import Activation
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import Readout

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.polynomial import Polynomial as Series
 
-from sgdlimits.gaussian.quadrature import Line, gauss_hermite, trapezoid
+from sgdlimits.expectation.gaussian.quadrature import Line, gauss_hermite, trapezoid
 from sgdlimits.model.activation import Activation, PiecewiseLinear, Polynomial
 
 REACH = 9.0

@@ -10,7 +10,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from sgdlimits.random import Stream
+from sgdlimits.kernel.random import Stream
 
 LIMIT = 1e6
 """A run has diverged when a coordinate of its state, of order 1 by convention, is above this or not finite."""

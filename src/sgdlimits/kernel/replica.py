@@ -23,8 +23,8 @@ from sgdlimits.kernel.flatten import about, lowered
 from sgdlimits.kernel.guard import row_of
 from sgdlimits.kernel.known import pattern
 from sgdlimits.kernel.program import Program, Untranslated
+from sgdlimits.kernel.random import Stream
 from sgdlimits.kernel.walk import Flattening
-from sgdlimits.random import Stream
 
 MOST_NODES = 50_000
 """Programs of more operations take longer to compile than they save."""

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, PyTree
 from sgdlimits.kernel.base import LIMIT, Carry, Ending, Kernel, Moment, Span, Steps
 from sgdlimits.kernel.compiled import compiled
 from sgdlimits.kernel.groups import in_groups
-from sgdlimits.random import Stream
+from sgdlimits.kernel.random import Stream
 
 
 class XLA(Kernel):

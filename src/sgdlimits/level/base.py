@@ -12,11 +12,11 @@ import numpy as np
 from jaxtyping import Float, PyTree
 
 from sgdlimits.kernel.groups import VECTOR
+from sgdlimits.kernel.random import Stream
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
-from sgdlimits.random import Stream
 from sgdlimits.start import Start
 
 FINISHED, STOPPED, DIVERGED = "finished", "stopped", "diverged"

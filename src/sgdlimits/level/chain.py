@@ -25,12 +25,12 @@ from sgdlimits.expectation.support import Support
 from sgdlimits.kernel.base import Moment
 from sgdlimits.kernel.choose import gpu_present
 from sgdlimits.kernel.groups import platform
+from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.march import Marching
 from sgdlimits.level.process import Process
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.frame import Frame, Loading, frame_of, overlaps_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, updated
 from sgdlimits.statistics.trees import number_array, runs_first

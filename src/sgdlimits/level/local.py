@@ -23,11 +23,11 @@ from jaxtyping import Array, Float, PyTree
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.kernel.base import Moment
+from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.march import March
 from sgdlimits.level.process import Process, Segments, Stepping
 from sgdlimits.problem.base import Problem
-from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.trees import batch_of, runs_first
 
 STEP_TIMES_RATE = 0.025

@@ -19,12 +19,12 @@ from sgdlimits.kernel.base import Carry, Lot, Span
 from sgdlimits.kernel.choose import kernel_for
 from sgdlimits.kernel.compiled import compiled
 from sgdlimits.kernel.groups import VECTOR, in_groups
+from sgdlimits.kernel.random import Stream
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Ends, Job, Journey, Level, Tick, ladder
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
 from sgdlimits.level.process import MOST_STEPS, Process, Segments, Stepping
 from sgdlimits.problem.base import Problem
-from sgdlimits.random import Stream
 from sgdlimits.statistics.trees import one_of
 
 CALL_SECONDS = 0.1

@@ -12,9 +12,9 @@ from jaxtyping import Array, Float, PyTree
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.support import Support
 from sgdlimits.kernel.base import Moment
+from sgdlimits.kernel.random import Stream
 from sgdlimits.level.base import Clock, Engine
 from sgdlimits.problem.base import Problem
-from sgdlimits.random import Stream
 
 MOST_STEPS = 2.0**53
 """Steps are counted by doubles in places, and nobody waits for so many."""

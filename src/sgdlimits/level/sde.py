@@ -28,15 +28,15 @@ from jaxtyping import Array, Float, Int, PyTree
 from sgdlimits.algorithm.limit import Drawn, any_changes, placed
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count
-from sgdlimits.gaussian.base import square_root
+from sgdlimits.expectation.gaussian.base import square_root
 from sgdlimits.kernel.base import Moment
 from sgdlimits.kernel.compiled import compiled
+from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.march import Marching
 from sgdlimits.level.process import Process
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.frame import Loading, loading
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
 from sgdlimits.statistics.products import Moments

@@ -18,12 +18,12 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count, check_dimension
 from sgdlimits.kernel.base import Moment
 from sgdlimits.kernel.groups import platform
+from sgdlimits.kernel.random import MOST_NORMALS, Purpose, Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.march import Marching
 from sgdlimits.level.process import Process
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.random import MOST_NORMALS, Purpose, Stream
 from sgdlimits.statistics.frame import frame_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, rows_of, updated
 from sgdlimits.statistics.rows import products, row_products

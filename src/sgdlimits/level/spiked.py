@@ -20,11 +20,11 @@ from jaxtyping import Array, Float, UInt32, UInt64
 
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.kernel.base import Moment
+from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.chain import chain_process
 from sgdlimits.level.process import Process
 from sgdlimits.level.sgd import block_of, drawable, group_of, sgd_process
 from sgdlimits.problem.spiked import SpikedTensor, contracted_noise
-from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.rows import row_products
 from sgdlimits.statistics.spike import Spike
 from sgdlimits.statistics.trees import number_array, runs_first

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, Int
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, is_traced
+from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.part import Part
-from sgdlimits.random import Purpose, Stream
 from sgdlimits.statistics.trees import number_array
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Array
 from sgdlimits.algorithm.limit import extended
 from sgdlimits.errors import AccuracyWarning, check_number
 from sgdlimits.expectation.base import linear_part
-from sgdlimits.gaussian import Estimate
+from sgdlimits.expectation.gaussian import Estimate
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add

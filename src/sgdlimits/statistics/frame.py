@@ -24,7 +24,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.random.transform import numpy_of
+from sgdlimits.kernel.random.transform import numpy_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars
 
 PSD_TOLERANCE = 1e-9

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import is_traced
-from sgdlimits.random.transform import numpy_of
+from sgdlimits.kernel.random.transform import numpy_of
 
 
 def number_array(value: Any) -> Any:

@@ -13,8 +13,8 @@ from optax import contrib
 
 import sgdlimits as sl
 from sgdlimits.kernel.base import Moment
+from sgdlimits.kernel.random import Stream
 from sgdlimits.level.sgd import sgd_process
-from sgdlimits.random import Stream
 from sgdlimits.statistics.overlaps import rows_of
 
 D, STEPS, NOISE = 10, 20, 0.09

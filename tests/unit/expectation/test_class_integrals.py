@@ -17,7 +17,7 @@ from scipy.stats import multivariate_normal, norm, qmc
 
 import sgdlimits as sl
 from sgdlimits.expectation.classes import AtMeans, ClassIntegrals
-from sgdlimits.gaussian import both_positive, positive_means, split_line
+from sgdlimits.expectation.gaussian import both_positive, positive_means, split_line
 
 RIDGE, LR = 0.1, 0.7
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
+from sgdlimits.expectation.gaussian.base import square_root
 from sgdlimits.expectation.symmetries import symmetries
-from sgdlimits.gaussian.base import square_root
 
 ROUNDING = 1e-12
 

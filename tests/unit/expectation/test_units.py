@@ -15,7 +15,7 @@ from scipy.stats import multivariate_normal, norm
 
 import sgdlimits as sl
 from sgdlimits.expectation import FieldIntegrals
-from sgdlimits.gaussian.piecewise_linear import _of_four
+from sgdlimits.expectation.gaussian.piecewise_linear import _of_four
 from sgdlimits.model.activation import FunctionActivation
 
 of_four = jax.jit(_of_four)

@@ -21,9 +21,9 @@ from sgdlimits.kernel.base import Span
 from sgdlimits.kernel.choose import gpu_present
 from sgdlimits.kernel.lanes import Code, Lanes
 from sgdlimits.kernel.llvm import Writer
+from sgdlimits.kernel.random import Stream
 from sgdlimits.kernel.vectors import F64, I64
 from sgdlimits.level.march import set_out
-from sgdlimits.random import Stream
 
 BITS = 20
 """Of the device's estimates."""

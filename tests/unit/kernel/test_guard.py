@@ -8,8 +8,8 @@ import pytest
 import sgdlimits as sl
 from sgdlimits.kernel.base import Span
 from sgdlimits.kernel.lanes import Lanes
+from sgdlimits.kernel.random import Stream
 from sgdlimits.level.march import set_out
-from sgdlimits.random import Stream
 
 RUNS, STEPS = 9, 400
 

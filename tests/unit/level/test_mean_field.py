@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
+from sgdlimits.kernel.random import Stream
 from sgdlimits.level import Condition
-from sgdlimits.random import Stream
 from sgdlimits.start import as_start
 from sgdlimits.statistics.particles import particles_of
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
+from sgdlimits.kernel.random import Stream
 from sgdlimits.level.march import set_out
-from sgdlimits.random import Stream
 
 
 @pytest.mark.parametrize("level", [sl.SGD(60), sl.Chain(60), sl.SDE(60), sl.ODE()], ids=lambda level: level.name)

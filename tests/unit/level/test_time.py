@@ -16,12 +16,12 @@ from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.algorithm.base import Wrapper
 from sgdlimits.algorithm.coordinates import Coordinatewise
 from sgdlimits.algorithm.limit import SAME, is_timed, jumps
+from sgdlimits.kernel.random import Purpose
 from sgdlimits.level.chain import chain_process
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.process import Process
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.directions import Directions, InitialWeights
-from sgdlimits.random import Purpose
 from sgdlimits.statistics.spike import Spike
 
 

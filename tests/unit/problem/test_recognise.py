@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
+from sgdlimits.papers.mediocrity import theory as mediocrity
+from sgdlimits.papers.quadratic import theory as quadratic
 from sgdlimits.problem.recognise import phase_retrieval, quadratic_network
-from sgdlimits.theory import mediocrity, quadratic
 
 
 def squares(teachers=1, weight=0.5, name="mine", readout=None, sgd=None, **more):

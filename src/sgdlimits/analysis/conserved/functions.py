@@ -15,9 +15,9 @@ from sgdlimits.analysis.origin import over_times
 from sgdlimits.domain import checked
 from sgdlimits.level.solve import vector_field
 from sgdlimits.problem.base import Problem
+from sgdlimits.run.schema import check_form, statistics
 from sgdlimits.start import RandomInit
 from sgdlimits.statistics.trees import batch_of, one_of, runs_of
-from sgdlimits.trajectory.schema import check_form, statistics
 from sgdlimits.trial import tried
 
 ONE_RUN = "the statistics of one run"

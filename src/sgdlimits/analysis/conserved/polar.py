@@ -16,10 +16,10 @@ from sgdlimits.errors import BadInput
 from sgdlimits.expectation import Squares
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.run.record import from_json
+from sgdlimits.run.schema import check_form, statistics
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import batch_of
-from sgdlimits.trajectory.record import from_json
-from sgdlimits.trajectory.schema import check_form, statistics
 
 COMMUTES = 1e-10
 """A commutator below this fraction of the matrices' norms is zero."""

@@ -11,7 +11,7 @@ from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.expectation import Expectation
-from sgdlimits.gaussian import Rule
+from sgdlimits.expectation.gaussian import Rule
 from sgdlimits.model.activation import Activation
 from sgdlimits.model.data import mixture
 from sgdlimits.model.loss import CrossEntropy

@@ -8,7 +8,7 @@ from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.domain import checked, flag, named
 from sgdlimits.expectation import Expectation
-from sgdlimits.gaussian import Rule
+from sgdlimits.expectation.gaussian import Rule
 from sgdlimits.model.activation import Activation
 from sgdlimits.model.loss import SquaredLoss
 from sgdlimits.model.network import TwoLayer

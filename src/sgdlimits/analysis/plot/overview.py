@@ -1,0 +1,59 @@
+"""Risk and overlaps side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from sgdlimits.analysis.plot.curves import Datasets, dimension, labelled
+from sgdlimits.analysis.plot.overlaps import overlaps
+from sgdlimits.analysis.plot.risk import risk
+from sgdlimits.analysis.plot.style import samples_axis
+from sgdlimits.domain import checked
+
+
+@checked
+def overview(
+    datasets: Datasets,
+    axes: tuple[Axes, Axes] | None = None,
+    *,
+    excess: float | None = None,
+    log: bool = False,
+    what: str | None = None,
+    clock: str = "t",
+    **options: Any,
+) -> tuple[Axes, Axes]:
+    """Plot the risk and the overlaps of the same runs, and the samples above where there is one dimension.
+
+    In a new figure the legend stands below both panels; in axes that are given it is left out.
+
+    Parameters
+    ----------
+    datasets : one dataset of `simulate`, several, or a dict from labels to datasets
+    axes : where to draw; a new figure with two panels unless given
+    excess, log : of `risk`
+    what : of `overlaps`
+    clock, **options : of both, such as `singles` and `band`
+
+    >>> import sgdlimits as sl
+    >>> run = sl.simulate(sl.presets.phase_retrieval(lr=0.05), sl.ODE(), sl.FixedInit(0.1), t_max=20)
+    >>> left, right = sl.plot.overview(run)
+    """
+    named = labelled(datasets)
+    figure = None
+    if axes is None:
+        import matplotlib.pyplot as plt
+
+        figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.9), layout="constrained")
+    left, right = axes
+    risk(named, left, excess=excess, log=log, clock=clock, legend=False, **options)
+    overlaps(named, right, what=what, clock=clock, legend=False, **options)
+    d = dimension(named)
+    if d and clock == "t":
+        for ax in axes:
+            samples_axis(ax, d)
+    if figure is not None:
+        shown = left if len(named) > 1 else right
+        figure.legend(*shown.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return left, right

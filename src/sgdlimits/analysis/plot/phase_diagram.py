@@ -1,0 +1,131 @@
+"""A value of a sweep over two parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
+from scipy.interpolate import NearestNDInterpolator
+
+from sgdlimits.analysis.plot.curves import new_axes
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput, in_short
+
+FINE = 400
+"""Cells along each axis by which scattered points are drawn."""
+
+
+@checked
+def phase_diagram(
+    dataset: xr.Dataset,
+    x: str,
+    y: str,
+    value: str,
+    ax: Axes | None = None,
+    *,
+    theory: Callable | None = None,
+    levels: Sequence[float] | None = None,
+    log: bool = False,
+    label: str | None = None,
+    theory_label: str | None = None,
+) -> Axes:
+    """Plot a value of a sweep over two of its parameters, with contours of a function of theory over it.
+
+    A cell has the mean over runs and over all other parameters. An axis is logarithmic where its values are evenly spaced in
+    their logarithm. Where points are missing from the grid, as after a refinement, a cell has the value of the nearest point.
+
+    Parameters
+    ----------
+    dataset : of `sweep` or `collect`
+    x, y : parameters, the dimensions or coordinates of the dataset
+    value : the variable that is shown
+    ax : where to draw; a new figure unless given
+    theory : a function of x and y, both arrays, whose contours are drawn between the least and the largest values
+    levels : of the contours of `theory`; None draws where it is zero
+    log : whether colours are those of the logarithm
+    label : of the colours; the value's name unless given
+    theory_label : of the contours, for the legend
+
+    >>> import numpy as np, xarray as xr, sgdlimits as sl
+    >>> values = xr.DataArray(np.eye(3), dims=("lr", "noise"), coords={"lr": [0.1, 0.2, 0.3], "noise": [0.0, 1.0, 2.0]})
+    >>> ax = sl.plot.phase_diagram(values.to_dataset(name="learnt"), "lr", "noise", "learnt", theory=lambda lr, noise: lr - 0.2)
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('lr', 'noise')
+    """
+    for name in (x, y, value):
+        if name not in dataset.variables or (name != value and dataset[name].dtype.kind not in "fiu"):
+            known = ", ".join(map(str, dataset.variables))
+            raise BadInput(f"{in_short(name)} is no number that the dataset has over its points. It has {known}.")
+    shown = dataset[value].astype(float)
+    shown = shown.mean([dim for dim in shown.dims if dim not in (x, y, "point")], skipna=True)
+    if "point" not in shown.dims and not np.isfinite(shown).all():
+        shown = shown.stack(point=(x, y), create_index=False)
+    ax = new_axes(ax)
+    scales = {name: _is_log(np.unique(dataset[name].values)) for name in (x, y)}
+    if "point" in shown.dims:
+        edges, cells = _nearest(shown[x].values, shown[y].values, shown.values, scales[x], scales[y])
+    else:
+        edges = [_edges(dataset[name].values.astype(float), scales[name]) for name in (x, y)]
+        cells = shown.transpose(y, x).values
+    finite = cells[np.isfinite(cells) & (cells > 0)] if log else cells[np.isfinite(cells)]
+    if not finite.size:
+        raise BadInput(f"{value} has no finite numbers to draw. Choose another value.")
+    bounds = float(finite.min()), float(finite.max())
+    norm = LogNorm(*bounds) if log and bounds[0] < bounds[1] else Normalize(*bounds)
+    mesh = ax.pcolormesh(*edges, cells, norm=norm, cmap="viridis", rasterized=True)
+    ax.figure.colorbar(mesh, ax=ax, label=label or value.replace("_", " "))
+    for name, axis, each in ((x, "x", edges[0]), (y, "y", edges[1])):
+        ax.set(**{f"{axis}label": name, f"{axis}scale": "log" if scales[name] else "linear", f"{axis}lim": (each[0], each[-1])})
+    if theory is not None:
+        inside = [(float(dataset[name].min()), float(dataset[name].max())) for name in (x, y)]
+        _contours(ax, theory, inside, scales[x], scales[y], levels, theory_label)
+    return ax
+
+
+def _contours(ax: Axes, theory: Callable, inside: Any, log_x: bool, log_y: bool, levels: Any, label: str | None) -> None:
+    spaced = lambda ends, log: (np.geomspace if log else np.linspace)(ends[0], ends[1], 200)
+    X, Y = np.meshgrid(spaced(inside[0], log_x), spaced(inside[1], log_y))
+    with np.errstate(all="ignore"):
+        values = np.broadcast_to(np.asarray(theory(X, Y), float), X.shape)
+    lines = ax.contour(X, Y, values, levels=[0.0] if levels is None else sorted(levels), colors="white", linewidths=1.6)
+    if levels is not None and len(levels) > 1:
+        ax.clabel(lines, fmt="%g", fontsize=7)
+    if label:
+        ax.plot([], [], color="white", linewidth=1.6, label=label)
+        ax.legend(facecolor="0.35", labelcolor="white", framealpha=0.8, frameon=True, loc="best")
+
+
+def _is_log(values: np.ndarray) -> bool:
+    """Whether values are clearly more evenly spaced in their logarithm than in themselves."""
+    if values.size < 3 or values.min() <= 0:
+        return False
+    uneven = lambda gaps: np.std(gaps) / np.mean(gaps)
+    return bool(uneven(np.diff(np.log(values))) < uneven(np.diff(values)) / 2)
+
+
+def _edges(values: np.ndarray, log: bool) -> np.ndarray:
+    """Where cells around values begin and end."""
+    if values.size == 1:
+        return values[0] + np.array([-0.5, 0.5]) * (abs(values[0]) or 1.0)
+    flat = np.log(values) if log else values
+    middle = (flat[1:] + flat[:-1]) / 2
+    edges = np.concatenate([[1.5 * flat[0] - 0.5 * flat[1]], middle, [1.5 * flat[-1] - 0.5 * flat[-2]]])
+    return np.exp(edges) if log else edges
+
+
+def _nearest(x: np.ndarray, y: np.ndarray, values: np.ndarray, log_x: bool, log_y: bool):
+    """Edges and values of fine cells, each with the value of the nearest point."""
+    unit, edges = [], []
+    for each, log in ((x, log_x), (y, log_y)):
+        flat = np.log(each) if log else each.astype(float)
+        even = np.linspace(flat.min(), flat.max(), FINE + 1)
+        unit.append((flat - even[0]) / (even[-1] - even[0] or 1.0))
+        edges.append(np.exp(even) if log else even)
+    known = np.isfinite(values)
+    middle = (np.arange(FINE) + 0.5) / FINE
+    X, Y = np.meshgrid(middle, middle)
+    return edges, NearestNDInterpolator(np.stack(unit, 1)[known], values[known])(X, Y)

@@ -1,0 +1,70 @@
+"""The population risk against time."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from sgdlimits.analysis.plot import curves
+from sgdlimits.analysis.plot.curves import Band, Datasets, Singles
+from sgdlimits.analysis.plot.style import looks
+from sgdlimits.domain import checked, optional, quantile_pair
+from sgdlimits.errors import BadInput
+
+
+@checked(band=optional(quantile_pair))
+def risk(
+    datasets: Datasets,
+    ax: Axes | None = None,
+    *,
+    excess: float | None = None,
+    log: bool = False,
+    clock: str = "t",
+    singles: Singles = 20,
+    band: Band = (0.1, 0.9),
+    legend: bool = True,
+) -> Axes:
+    """Plot the population risk: a thick line for the mean over runs, thin ones for runs, a band between quantiles.
+
+    Diverged runs are left out, and the label says how many there are.
+
+    Parameters
+    ----------
+    datasets : one dataset of `simulate`, several, or a dict from labels to datasets; labels are levels unless given
+    ax : where to draw; a new figure unless given
+    excess : a floor to subtract, such as half the variance of the label noise
+    log : whether the risk has a logarithmic scale
+    clock : "t" for samples per dimension, "paper" for the time of the problem's paper, "samples" for t d
+    singles : at most so many single runs of each dataset, or a dict from labels to such numbers
+    band : the quantiles between which the band lies, or None; drawn if there are more runs than thin lines
+    legend : whether to draw a legend
+
+    >>> import sgdlimits as sl
+    >>> problem, start = sl.presets.phase_retrieval(lr=0.05), sl.FixedInit(0.1)
+    >>> theory = sl.simulate(problem, sl.ODE(), start, t_max=20)
+    >>> sl.plot.risk({"limit": theory}, log=True).get_ylabel()
+    'population risk'
+    """
+    named = curves.labelled(datasets)
+    x = curves.clock_values(named, clock)
+    ax = curves.new_axes(ax)
+    if log:
+        ax.set_yscale("log", nonpositive="mask")
+    for order, ((label, dataset), look) in enumerate(zip(named.items(), looks(len(named)), strict=True)):
+        values = curves.good_runs(dataset).risk.values - (excess or 0.0)
+        text, few = curves.note(label, dataset), curves.how_many(singles, label)
+        text += _hidden(values, excess or 0.0) if log else ""
+        curves.draw_runs(ax, x[label], values, look, text, singles=few, band=band, order=order)
+    ax.set_ylabel("population risk" if excess is None else "excess risk")
+    return curves.finish(ax, clock, legend)
+
+
+def _hidden(values: np.ndarray, floor: float) -> str:
+    """A word on what a logarithmic scale cannot show, or `BadInput` where that is all."""
+    below = int((values <= 0).sum())
+    if values.size and below == values.size:
+        raise BadInput(
+            f"log=True shows nothing: the whole risk is at or below {floor:g}, its largest is {values.max() + floor:.4g}. "
+            "Give a smaller excess, or log=False."
+        )
+    return f" ({below} of {values.size} values are not above {floor:g})" if below else ""

@@ -1,0 +1,71 @@
+"""What the page is made of: for each preset and rule its sliders, boxes and ticks, from signatures, docstrings and domains."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Any
+
+from sgdlimits.algorithm import ALGORITHMS
+from sgdlimits.cli.explorer.scenes import SCENES
+from sgdlimits.cli.explorer.setting import STARTS, Setting, parameters, rule_fields
+from sgdlimits.docstring import describe
+from sgdlimits.model.activation import ACTIVATIONS
+from sgdlimits.problem.presets import PRESETS
+
+SLIDERS: dict[str, tuple[float, float, str]] = {
+    "width": (1, 16, "whole"), "teachers": (1, 8, "whole"), "batch": (1, 64, "whole"), "order": (2, 5, "whole"),
+    "lr": (1e-3, 20, "log"), "noise": (0, 4, "linear"), "snr": (0.1, 1e4, "log"), "ridge": (0, 1, "linear"),
+    "rho": (0.1, 4, "log"), "beta": (0, 0.99, "linear"), "friction": (0.1, 100, "log"), "norm": (0.1, 100, "log"),
+    "radius": (0, 1, "linear"), "times": (1, 8, "whole"), "offset": (0.01, 100, "log"), "decay": (0.01, 1, "log"),
+    "rate": (0.01, 100, "log"), "begin": (0.01, 100, "log"),
+    "d": (10, 1e9, "log whole"), "t_max": (1, 2000, "log"), "runs": (1, 256, "whole"), "threshold": (0.01, 1, "linear"),
+}  # fmt: skip
+"""Where sliders begin and end, and their scale. Number boxes go on beyond, as far as the domains let them."""
+FIRST = {"norm": 1.0, "radius": 0.1, "times": 2, "noise": 0.1, "decay": 0.5, "beta": 0.9}
+"""What the required numbers of rules are to begin with."""
+
+
+def control(name: str, annotation: Any, default: Any, words: str) -> dict[str, Any]:
+    """A control for one argument: a tick, a list of words, or a slider with a box."""
+    members = {annotation, *typing.get_args(annotation)}
+    about = {"name": name, "default": default, "help": words, "optional": type(None) in members}
+    if bool in members:
+        return {**about, "kind": "tick", "default": bool(default)}
+    if str in members:
+        return {**about, "kind": "words", "words": list(ACTIVATIONS)}
+    low, high, scale = SLIDERS.get(name, (0, 1, "linear"))
+    return {**about, "kind": "number", "low": low, "high": high, "scale": scale}
+
+
+def preset_controls(name: str) -> list[dict[str, Any]]:
+    words = describe(PRESETS[name]).parameters
+    return [control(key, each.annotation, each.default, words.get(key, "")) for key, each in parameters(name).items()]
+
+
+def rule_controls(name: str) -> list[dict[str, Any]]:
+    words = describe(ALGORITHMS[name]).parameters
+    made = []
+    for key, field in rule_fields(name).items():
+        default = field.default
+        usual = FIRST.get(key) if default is dataclasses.MISSING or (key == "beta" and default is None) else default
+        annotation = bool if isinstance(default, bool) else float | None if default is None else float
+        made.append(control(key, annotation, usual, words.get(key, "")))
+    return made
+
+
+def contents() -> dict[str, Any]:
+    """All that the page needs to know before anything runs."""
+    usual = Setting()
+    runs = {"d": "dimension", "t_max": "the end, in samples per dimension", "runs": "number of independent runs",
+            "seed": "the same seed gives the same numbers",
+            "threshold": "a run exits when it has lost this share of its excess risk"}  # fmt: skip
+    return {
+        "presets": {name: {"summary": describe(preset).summary, "controls": preset_controls(name), "scenes": SCENES[name]}
+                    for name, preset in PRESETS.items()},
+        "rules": {name: {"summary": describe(cls).summary, "controls": rule_controls(name)}
+                  for name, cls in ALGORITHMS.items()},
+        "starts": {name: {"number": number, "default": default} for name, (_, number, default) in STARTS.items()},
+        "runs": [control(name, float, getattr(usual, name), words) | ({"kind": "box"} if name == "seed" else {})
+                 for name, words in runs.items()],
+    }  # fmt: skip

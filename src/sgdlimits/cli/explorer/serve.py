@@ -1,0 +1,60 @@
+"""Serve the page until Ctrl-C."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import webbrowser
+from collections.abc import Callable
+
+from sgdlimits.cli.explorer.server import MOST_BYTES, WILD, application
+from sgdlimits.cli.explorer.session import spawned
+from sgdlimits.errors import BadInput, check_count
+
+
+def serve(host: str = "127.0.0.1", port: int = 8321, browser: bool = True, said: Callable[[str], None] = print) -> None:
+    """Listen at a host and port (0 for a free one), say the address with its token, and serve until Ctrl-C.
+
+    Parameters
+    ----------
+    host : loopback; another one is reached from other machines
+    port : 0 takes one that is free
+    browser : whether to open the page in a browser
+    said : what is called with the address
+    """
+    import uvicorn
+
+    port = check_count("port", port, at_least=0, below=2**16, remedy="Give a port, or 0 for a free one.")
+    with _listen(host, port) as listening:
+        port = listening.getsockname()[1]
+        token = secrets.token_urlsafe(16)
+        name = socket.gethostname() if host in WILD else f"[{host}]" if ":" in host else host
+        address = f"http://{name}:{port}/?token={token}"
+        spare = spawned(warm=True)  # compiles while the browser opens
+        config = uvicorn.Config(
+            application(host, port, token, spare=spare), log_level="warning",
+            ws="websockets-sansio", ws_max_size=MOST_BYTES, lifespan="off",
+            timeout_graceful_shutdown=1, server_header=False, ws_ping_timeout=180,  # a browser on a busy machine answers late
+        )  # fmt: skip
+        said(address)
+        if browser:
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        try:
+            uvicorn.Server(config).run(sockets=[listening])
+        finally:
+            spare.process.kill()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not host:
+        raise BadInput("host must be a name or an address; got ''. Leave it out for this machine only.")
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(128)
+    except (OSError, UnicodeError) as reason:
+        listening.close()
+        raise BadInput(f"port {port} of {host!r} cannot be used: {reason}. Give another --port, or 0 for a free one.") from None
+    return listening

@@ -1,0 +1,1 @@
+"""Claims of High-dimensional limit theorems for SGD."""

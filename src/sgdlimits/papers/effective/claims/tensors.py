@@ -1,0 +1,188 @@
+"""Claims of High-dimensional limit theorems for SGD on spiked matrices and tensors."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+from scipy.optimize import brentq, minimize_scalar
+
+import sgdlimits as sl
+from sgdlimits.papers.claim import Effort, Found, claim, compare
+from sgdlimits.papers.points import chain, run, slope, spike
+
+SPIKED = "in `tests/laws/test_spiked_tensor.py`"
+
+# --- spiked matrices and tensors ---------------------------------------------------------------------------------------------
+
+
+def contract(tensors: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The sum over the axes of k-tensors, stacked along the first axis, of the tensor contracted with x on all other axes."""
+    parts = (np.moveaxis(tensors, axis, 1) for axis in range(1, tensors.ndim))
+    return sum(reduce(lambda part, _: part @ x, range(tensors.ndim - 2), part) for part in parts)  # type: ignore[return-value]
+
+
+def tensor_step(k: int, snr: float, lr: float, m: float, r: float) -> np.ndarray:
+    """n times the mean change of (m, r^2) in a step with a real tensor, and n^2 times the variance of that of m, as n grows.
+
+    Exact moments in four dimensions are polynomials in 1/n, which are followed to zero.
+    """
+    sizes, rows = np.array([3, 5, 7, 9]), []
+    for n in sizes:
+        x, v = np.concatenate([[m, r], np.zeros(n - 2)]), np.eye(n)[0]
+        power = lambda u: reduce(np.multiply.outer, [u] * k)
+        after = x + 2 * lr / n * contract((snr * power(v) - power(x))[None], x)[0]
+        each = contract(np.eye(n**k).reshape(-1, *(n,) * k), x)
+        S = (2 * lr / n) ** 2 * each.T @ each
+        rows.append([n * (after[0] - m), n * (after[1:] @ after[1:] + np.trace(S[1:, 1:]) - r**2), n**2 * S[0, 0]])
+    return np.polyfit(1 / sizes, rows, 3)[-1]
+
+
+@claim(
+    "(3.1), Proposition 3.1",
+    "effective dynamics of spikes",
+    r"$\dot u_1 = 2u_1(\lambda k u_1^{k-2} - kR^{2k-2})$, $\dot u_2 = -4kR^{2(k-1)}(u_2 - c_\delta)$",
+)
+def spiked_ode(effort: Effort) -> Found:
+    snr, lr, m, r = 1.7, 0.6, 0.5, 0.8
+    R2, rows = m**2 + r**2, []
+    for k in (2, 3):
+        right = [2 * m * (snr * k * m ** (k - 2) - k * R2 ** (k - 1)), -4 * k * R2 ** (k - 1) * (r**2 - lr)]
+        rows += list(zip(tensor_step(k, snr, lr, m, r)[:2] / lr, right, strict=True))
+    return compare(*np.transpose(rows), rtol=1e-8)
+
+
+@claim("section 3", "population loss of spikes", r"$\Phi = -2\lambda m^k + (r_\perp^2+m^2)^k + c$")
+def spiked_risk(effort: Effort) -> Found:
+    """The squared norm of a real tensor less a power of x, in R^4."""
+    k, snr, x = 3, 1.7, np.array([0.5, 0.3, -0.6, 0.2])
+    power = lambda u: reduce(np.multiply.outer, [u] * k)
+    number = ((snr * power(np.eye(4)[0]) - power(x)) ** 2).sum()
+    return compare(number, snr**2 - 2 * snr * x[0] ** k + (x @ x) ** k)
+
+
+@claim(
+    "Proposition 3.2, (D.4)",
+    "thresholds of spikes",
+    r"$\lambda_c(2) = 1$, $m_\star = \sqrt{\lambda-1}$; for $k\ge3$ fixed points appear at $\lambda_c(k)$",
+)
+def spiked_threshold(effort: Effort) -> Found:
+    """Roots of the drift, and the least ratio at which it has one."""
+    drift = lambda k, snr, m: float(sl.presets.spiked_tensor(k, snr).drift(spike(m, 1.0)).m)
+    rate = lambda snr: float(sl.linearise(sl.presets.spiked_tensor(2, snr), spike(0.0, 1.0)).matrix[0, 0])
+    number = [brentq(rate, 0.5, 2.0), brentq(lambda m: drift(2, 1.6, m), 0.1, 2.0)]
+    number += [
+        minimize_scalar(lambda m, k=k: (m**2 + 1) ** (k - 1) / m ** (k - 2), bounds=(0.1, 3), method="bounded").fun
+        for k in (3, 4)
+    ]
+    return compare(number, [1.0, np.sqrt(0.6), *(sl.theory.effective.critical_snr(k) for k in (3, 4))], rtol=1e-8)
+
+
+@claim(
+    "Proposition 3.2",
+    "stability of the fixed points of spikes",
+    r"$(0,0)$ unstable; $(0,1)$ stable below $\lambda_c(2)$ and always for $k>2$; $m_\dagger$ unstable, $m_\star$ stable",
+)
+def spiked_stability(effort: Effort) -> Found:
+    """Signs of the largest eigenvalue at seven points."""
+    top = sl.theory.effective.overlaps(3, 6.0)
+    points = [(2, 0.8, 0.0, 1), (2, 1.2, 0.0, 1), (2, 1.2, np.sqrt(0.2), 1), (3, 6.0, 0.0, 1), (3, 6.0, top.m_dagger, 1)]
+    points += [(3, 6.0, top.m_star, 1), (2, 0.8, 0.0, 0)]
+    found = [sl.linearise(sl.presets.spiked_tensor(k, snr), spike(m, float(r2))).rates[0].real for k, snr, m, r2 in points]
+    return compare(np.sign(found), [-1, 1, -1, -1, 1, -1, 1])
+
+
+@claim(
+    "Proposition 3.2", "fixed points of odd tensors", r"Fixed points at $\pm m_\dagger$ and $\pm m_\star$ for every $k \ge 3$",
+    right=r"For odd $k$ only at $+m_\dagger$ and $+m_\star$",
+    tests=f"`test_fixed_points_of_tensors_and_their_stability` {SPIKED}",
+)  # fmt: skip
+def odd_tensors(effort: Effort) -> Found:
+    """Where the ODE ends from m_star and from -m_star at k = 3."""
+    m = sl.theory.effective.overlaps(3, 6.0).m_star
+    start = spike(np.array([m, -m]), np.ones(2))
+    end = run(sl.presets.spiked_tensor(3, 6.0), sl.ODE(), start, 20, runs=2, save=2)
+    return compare(end.m.values[:, -1], [m, 0.0], [m, -m], atol=1e-6)
+
+
+@claim("Remark 1", "barrier at small steps", r"$m_\dagger \to 0$ as $c_\delta \to 0$")
+def small_steps(effort: Effort) -> Found:
+    """The root of the drift at k = 3 falls as the square of the learning rate."""
+    root = lambda lr: brentq(lambda m: 4.0 * m - (m**2 + lr) ** 2, 1e-9, 0.5)
+    found = float(sl.theory.effective.overlaps(3, 4.0, 0.01).m_dagger)
+    return compare([found, np.log(root(0.02) / root(0.01)) / np.log(2)], [root(0.01), 2.0], atol=1e-3)
+
+
+@claim(
+    "Proposition 3.3, (3.2)",
+    "diffusion of a random start",
+    r"$d\tilde u_1 = 2\tilde u_1(2\lambda 1_{k=2} - k)dt + 2\sqrt k\,dB$ at $\tilde u_2 = 1$",
+)
+def diffusion(effort: Effort) -> Found:
+    """Drift at a small overlap and variance of a step with a real tensor."""
+    rows = []
+    for k, snr in ((2, 1.3), (3, 1.3)):
+        step = tensor_step(k, snr, 1.0, 1e-6, 1.0)
+        rows += [(step[0] / 1e-6, 2 * (2 * snr * (k == 2) - k)), (step[2], 4 * k)]
+    return compare(*np.transpose(rows), rtol=1e-4)
+
+
+def variance_of_starts(snr: float, time: float, runs: int, d: int = 20_000) -> tuple[float, float]:
+    """The variance of sqrt(d) m of matrix PCA, with its error. Steps at lr = 3 and lr snr are longer ones at lr = 1 and snr."""
+    lr = 3.0
+    problem, t = sl.presets.spiked_tensor(order=2, snr=lr * snr, lr=lr), time / lr**2
+    end = chain(problem, d, t, sl.RandomInit(d, scale=lr**0.5), save=[t], runs=runs, seed=1)
+    squares = d * end.m.values[:, -1] ** 2 / lr
+    return float(squares.mean()), float(squares.std(ddof=1) / np.sqrt(runs))
+
+
+@claim(
+    "after (3.2)",
+    "transition of matrix PCA",
+    r"$4(\lambda-1)\tilde u_1dt + 2\sqrt2\,dB$: stable for $\lambda<1$, unstable for $\lambda>1$",
+)
+def transition(effort: Effort) -> Found:
+    """The variance over runs of the chain after a time, below and above the threshold."""
+    rows = []
+    for snr, time in ((0.8, 1.5), (1.2, 1.0)):
+        growth = 4 * (snr - 1)
+        rest = -4 / growth
+        rows.append((*variance_of_starts(snr, time, effort.runs(8192, 4096)), rest + (1 - rest) * np.exp(2 * growth * time)))
+    number, sigma, right = np.transpose(rows)
+    return compare(number, right, rtol=0.02, sigma=sigma)
+
+
+@claim("after (3.2)", "tensors at a fixed ratio", r"For $k\ge3$ the overlap is always a stable Ornstein–Uhlenbeck process")
+def stable_tensor(effort: Effort) -> Found:
+    """The variance of sqrt(d) m over runs of the chain at k = 3 stays at 1, at twice the critical ratio."""
+    d, runs = 5000, effort.runs(4096, 1024)
+    problem = sl.presets.spiked_tensor(3, 2 * sl.theory.effective.critical_snr(3))
+    squares = d * chain(problem, d, 0.5, save=[0.5], runs=runs, seed=1).m.values[:, -1] ** 2
+    return compare(squares.mean(), 1.0, rtol=0.02, sigma=squares.std(ddof=1) / np.sqrt(runs))
+
+
+@claim("after (3.2)", "recovery takes n log n steps", r"For $\lambda>1$ SGD reaches $\pm m_\star$ in $O(n\log n)$ steps")
+def recovery_scaling(effort: Effort) -> Found:
+    """The growth of the chain's mean time with log d is 1/(8 (snr - 1))."""
+    problem, runs, sizes, rows = sl.presets.spiked_tensor(2, 2.0), effort.runs(1024, 256), (500, 20_000), []
+    for d in sizes:
+        times = chain(problem, d, 60, runs=runs, seed=d, until=lambda stats: abs(stats.m) - 0.5).t_end.values
+        rows.append((times.mean(), times.std(ddof=1) / np.sqrt(runs)))
+    number, sigma = slope(sizes, rows)
+    return compare(number, 1 / 8, rtol=0.03, sigma=sigma)
+
+
+@claim(
+    r"SDE after (3.2), $\lambda_n = \Lambda n^{(k-2)/2}$", "tensors with a growing ratio",
+    r"Drift $2\tilde u_1 (k \Lambda - k \tilde u_2^{k-1})$",
+    right=r"$2\tilde u_1 (k \Lambda \tilde u_1^{k-2} - k \tilde u_2^{k-1})$: for $k \ge 3$ the origin is always linearly "
+    r"stable, with a barrier at $\tilde u_1 = \Lambda^{-1/(k-2)}$.",
+    tests=f"`test_scaled_tensor_has_a_barrier_at_every_strength` {SPIKED}",
+)  # fmt: skip
+def scaled_tensor(effort: Effort) -> Found:
+    """The drift of sqrt(d) m at Lambda = 2, d = 10^10, below and above the barrier at 1/2."""
+    k, Lambda, d = 3, 2.0, 10**10
+    u = np.array([0.2, 1.5])
+    problem = sl.presets.spiked_tensor(k, Lambda * d**0.5)
+    number = [np.sqrt(d) * float(problem.drift(spike(each / np.sqrt(d), 1.0)).m) for each in u]
+    return compare(number, 2 * u * (k * Lambda * u - k), 2 * u * (k * Lambda - k), rtol=1e-6)

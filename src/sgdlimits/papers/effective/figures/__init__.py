@@ -1,0 +1,1 @@
+"""Figures of High-dimensional limit theorems for SGD."""

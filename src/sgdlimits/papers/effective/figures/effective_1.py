@@ -1,0 +1,90 @@
+"""Effective dynamics, figure 1: matrix PCA below and above its threshold, in time and in the plane [2]_.
+
+From a random vector the overlap is of order n^(-1/2) and diffuses: below the threshold it stays where it is, above it grows
+until the ODE takes over and leads it to a fixed point.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+
+import sgdlimits as sl
+from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, panels
+
+SNR = (0.8, 1.2)
+FULL = Size(d=1500, end=10.0, shown=8, runs=4000)
+QUICK = FULL.but(d=300, shown=4, runs=400)
+WORDS = dict(d="dimension", end="end in t", shown="runs of SGD that are drawn", runs="runs of the chain behind the bands")
+
+
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
+    """Simulate SGD and the chain on both sides of the threshold, from random vectors."""
+    datasets = {}
+    for snr in SNR:
+        problem, start = sl.presets.spiked_tensor(order=2, snr=snr), sl.RandomInit(size.d)
+        for name, level, runs in (("sgd", sl.SGD(size.d), size.shown), ("chain", sl.Chain(size.d), size.runs)):
+            key = f"{name}-{snr:g}"
+            datasets[key] = keep(key, sl.simulate(problem, level, start, t_max=size.end, runs=runs, seed=seed, save=101))
+    return Drawn(_figure(datasets, size), _caption(datasets, size))
+
+
+def deviation(snr: float, t: np.ndarray) -> np.ndarray:
+    """The standard deviation of the root of n times m from a random start, for the Ornstein-Uhlenbeck process (3.2)."""
+    rate, noise = 4 * (snr - 1), 8.0
+    return np.sqrt(np.exp(2 * rate * t) + noise * np.expm1(2 * rate * t) / (2 * rate))
+
+
+def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
+    figure, axes = panels(1, 4, figsize=(13.0, 3.3))
+    for pair, letters, snr in zip((axes[:2], axes[2:]), ("ab", "cd"), SNR, strict=True):
+        sgd, chain = datasets[f"sgd-{snr:g}"], datasets[f"chain-{snr:g}"]
+        _in_time(pair[0], sgd, chain, snr, size)
+        _in_plane(pair[1], sgd, snr, size)
+        for ax, letter in zip(pair, letters, strict=True):
+            ax.set_title(rf"({letter}) $\lambda = {snr:g}$", loc="left")
+    (bands, band_labels), (points, point_labels) = (ax.get_legend_handles_labels() for ax in axes[:2])
+    figure.legend(bands + points, band_labels + point_labels, loc="outside lower center", ncols=3)
+    return figure
+
+
+def _in_time(ax: Axes, sgd: xr.Dataset, chain: xr.Dataset, snr: float, size: Size) -> None:
+    root = np.sqrt(size.d)
+    for run in range(sgd.sizes["run"]):
+        ax.plot(sgd.t, root * sgd.m[run], color=OKABE_ITO[run % len(OKABE_ITO)], linewidth=0.7)
+    width = root * chain.m.std("run")
+    ax.fill_between(chain.t, -2 * width, 2 * width, color="0.85", label="chain, two standard deviations")
+    reach = 1.5 * max(float(2 * width.max()), float(root * np.abs(sgd.m).max()))
+    band = 2 * deviation(snr, sgd.t.values)
+    for sign in (1, -1):
+        ax.plot(sgd.t, sign * band, "k--", linewidth=1.0, label="Ornstein-Uhlenbeck" if sign == 1 else None)
+    ax.set(xlabel="$t$, steps per dimension", ylabel=r"$\sqrt{n}\, m$", ylim=(-reach, reach))
+
+
+def _in_plane(ax: Axes, sgd: xr.Dataset, snr: float, size: Size) -> None:
+    for run in range(sgd.sizes["run"]):
+        ax.plot(sgd.m[run], sgd.r2[run], color=OKABE_ITO[run % len(OKABE_ITO)], linewidth=0.7)
+    star = sl.theory.effective.overlaps(2, snr)[1]
+    stable = [0.0] if snr < sl.theory.effective.critical_snr(2) else [star, -star]
+    ax.plot(stable, np.ones(len(stable)), "kx", markersize=9, markeredgewidth=1.8, zorder=5, label="stable fixed points")
+    reach = 7.7 / np.sqrt(size.d)
+    ax.set(xlabel="$m$", ylabel=r"$r_\perp^2$", xlim=(-0.72, 0.72), xticks=(-0.5, 0, 0.5), ylim=(1 - reach, 1 + reach))
+
+
+def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
+    below, above = (datasets[f"chain-{snr:g}"] for snr in SNR)
+    early = float(above.t[np.searchsorted(above.t.values, 1.0)])
+    spread = {snr: np.sqrt(size.d) * data.m.std("run") for snr, data in zip(SNR, (below, above), strict=True)}
+    star = sl.theory.effective.overlaps(2, SNR[1])[1]
+    reached = np.abs(above.m[:, -1])
+    return [
+        f"Figure 1 of the paper: matrix PCA, k = 2, n = {size.d}, step size 1/n, from random vectors to t = {size.end:g}.",
+        f"Coloured: {size.shown} runs of SGD in R^n; grey: twice the standard deviation of {size.runs} runs of the chain;",
+        "dashed: the same of the Ornstein-Uhlenbeck process (3.2). (a), (b): snr 0.8, below the threshold",
+        f"{sl.theory.effective.critical_snr(2):.1f}. The standard deviation of sqrt(n) m at the end is",
+        f"{float(spread[SNR[0]][-1]):.3f}, and {float(deviation(SNR[0], below.t.values)[-1]):.3f} in theory; runs stay",
+        "at the cross (0, 1). (c), (d): snr 1.2, above it. The process is unstable: at",
+        f"t = {early:.1f} its standard deviation is {float(spread[SNR[1]].sel(t=early)):.2f}, in theory",
+        f"{float(deviation(SNR[1], np.array([early]))[0]):.2f}, until the overlap is of order one. At the end the median",
+        f"of its absolute value is {float(np.median(reached)):.3f}, and that of the stable fixed points {star:.3f}.",
+    ]

@@ -1,0 +1,187 @@
+"""Effective dynamics, figure 2: two Gaussian classes, half of the runs at the optimum, the others on a ring [2]_.
+
+Which of the two happens is decided by the signs of the second layer at the start. On the ring the noise has rank one: it
+moves the two overlaps together, along the radius.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from scipy.stats import binomtest
+
+import sgdlimits as sl
+from sgdlimits.analysis.summary import Estimate
+from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, panels, sizes
+
+SNR, RIDGE = 100.0, 0.1
+RADIUS = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
+ANGLE = np.pi / 6
+NEAR = 0.5
+"""The share of the radius of the ring from which on a unit counts as one that has found its class."""
+SHOWN = 200
+"""At most so many end points are drawn."""
+FULL, QUICK, WORDS = sizes(
+    d=("dimension", 250),
+    runs=("runs of the chain", 1000, 100),
+    end=("their end in t", 100.0, 50.0),
+    ring_runs=("runs that start on a ring", 400, 60),
+    ring_end=("their end in t", 60.0, 20.0),
+)
+
+
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
+    """Simulate the chain from random starts, and from a point of the ring together with the local limit there."""
+    v = RADIUS * jnp.array([np.cos(ANGLE), np.sin(ANGLE)])
+    point = sl.Overlaps(v, v[:, None], jnp.outer(v, v))
+    problem, noiseless = (sl.presets.binary_mixture(snr, RIDGE) for snr in (SNR, np.inf))
+    datasets = simulate_all(problem, noiseless, point, size, seed, keep, count=26)
+    return Drawn(_figure(datasets, point, size), _caption(datasets, noiseless, point, size))
+
+
+def optimal(data: xr.Dataset) -> xr.DataArray:
+    """Whether a run tells both classes apart: its units clearly look in opposite directions, each with its own label."""
+    m, v, size = data.M[..., 0], data.a, NEAR * RADIUS
+    right = (m * v > 0).all("student") & (m.prod("student") < 0)
+    return right & (np.abs(m) > size).all("student") & (np.abs(v) > size).all("student")
+
+
+def _figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size) -> Figure:
+    figure, axes = four_panels()
+    draw_fraction(axes[0], datasets["chain"], optimal(datasets["chain"]), 0.5, "1/2")
+    _end_points(axes[1], datasets["chain"].isel(run=slice(SHOWN)))
+    _paths(axes[2], datasets["ring"], datasets["local"], point, size.d)
+    draw_spread(axes[3], datasets, point, size.d, (1, 0), (r"$\tilde m_1$", r"$\tilde m_2$"))
+    return figure
+
+
+def _end_points(ax: Axes, data: xr.Dataset) -> None:
+    m, best = data.M.values[:, -1, :, 0], optimal(data).values[:, -1]
+    draw_ends(ax, m, {"optimal": best, "not": ~best}, RADIUS)
+    ax.plot([RADIUS, -RADIUS], [-RADIUS, RADIUS], "kx", markersize=9, markeredgewidth=1.6, label="predicted optimum")
+    ax.set(xlabel="$m_1$", ylabel="$m_2$", xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal")
+    legend_below(ax)
+
+
+def _paths(ax: Axes, ring: xr.Dataset, local: xr.Dataset, point: sl.Overlaps, d: int) -> None:
+    centre = float(point.M[0, 0])
+    for run in range(min(6, ring.sizes["run"])):
+        ax.plot(ring.t, np.sqrt(d) * (ring.M[run, :, 0, 0] - centre), color=OKABE_ITO[run], linewidth=0.7)
+    width = 2 * np.sqrt(d) * local.M[:, :, 0, 0].std("run")
+    ax.fill_between(local.t, -width, width, color="0.85", zorder=0, label="local limit, two standard deviations")
+    ax.set(xlabel="$t$, samples per dimension", ylabel=r"$\tilde m_1 = \sqrt{N}\,(m_1 - a_1)$")
+    headroom(ax, 0.15)
+    ax.legend(loc="upper left", fontsize=7)
+
+
+def _caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.Overlaps, size: Size) -> list[str]:
+    data, best = datasets["chain"], optimal(datasets["chain"]).values[:, -1]
+    m, share = np.abs(data.M.values[:, -1, :, 0]), fraction(best)
+    on_ring, limit = np.sqrt((m[~best] ** 2).sum(1)), sl.local_limit(noiseless, point)
+    measured, predicted = spread_of(datasets["ring"], point, size.d), spread_of(datasets["local"], point, size.d)
+    return [
+        f"Figure 2 of the paper: two classes, N = {size.d}, snr {SNR:g}, ridge {RIDGE:g}, {size.runs} runs of the",
+        f"chain to t = {size.end:g}. (a) The fraction of runs at the optimum ends at {share.value:.3f}, interval",
+        f"[{share.low:.3f}, {share.high:.3f}]; theory says 1/2. (b) End points of {min(SHOWN, size.runs)} runs. At the optimum",
+        f"both overlaps are {average(m[best])} on average in absolute value, and {RADIUS:.3f} for snr = inf (crosses);",
+        f"the others end at the radius {average(on_ring)} on average, the ring has {RADIUS:.3f}. (c) From a",
+        "point of the ring, six runs of the chain, magnified by the root of N; grey: the local limit for snr = inf.",
+        f"(d) Both overlaps of {size.ring_runs} runs at t = {size.ring_end:g}: the noise matrix has rank {limit.rank} and",
+        f"moves them along the radius (dashed). The chain's principal standard deviations are {measured[0]:.2f} and",
+        f"{measured[1]:.2f}, those of the local limit {predicted[0]:.2f} and {predicted[1]:.2f}: {shares(measured)}.",
+    ]
+
+
+def fraction(which: np.ndarray) -> Estimate:
+    """The share of true entries with its 95 % interval (Wilson)."""
+    low, high = binomtest(int(which.sum()), which.size).proportion_ci(method="wilson")
+    return Estimate(float(which.mean()), float(low), float(high))
+
+
+def average(values: np.ndarray) -> str:
+    """The mean to three digits, or that there is none."""
+    return f"{values.mean():.3f}" if values.size else "not reached by any run"
+
+
+def simulate_all(
+    problem: sl.Problem, noiseless: sl.Problem, point: sl.Overlaps, size: Size, seed: int, keep: Keep, count: int
+) -> dict[str, xr.Dataset]:
+    """The chain from random starts, the chain from a fixed point of the noiseless problem, and the local limit there."""
+    d, random = size.d, sl.RandomInit(size.d)
+    ring: dict = dict(t_max=size.ring_end, runs=size.ring_runs, seed=seed, save=41)
+    chain: dict = dict(t_max=size.end, runs=size.runs, seed=seed, save=count)
+    plan = (("chain", problem, sl.Chain(d), random, chain), ("ring", problem, sl.Chain(d), point, ring))
+    datasets = {}
+    for name, each, level, start, how in (*plan, ("local", noiseless, sl.Local(point, d), point, ring)):
+        datasets[name] = keep(name, sl.simulate(each, level, start, **how))
+    return datasets
+
+
+def four_panels() -> tuple[Figure, Any]:
+    """Panels (a) to (d) beside each other."""
+    figure, axes = panels(1, 4, figsize=(13.0, 3.3))
+    for ax, letter in zip(axes, "abcd", strict=True):
+        ax.set_title(f"({letter})", loc="left")
+    return figure, axes
+
+
+def spread_of(data: xr.Dataset, point: sl.Overlaps, d: int) -> np.ndarray:
+    """The principal standard deviations, magnified, of the overlaps of the first two units at the end, the larger first."""
+    cloud = np.sqrt(d) * (data.M.values[:, -1, :2, 0] - np.asarray(point.M)[:2, 0])
+    return np.sqrt(np.maximum(np.linalg.eigvalsh(np.cov(cloud.T))[::-1], 0.0))
+
+
+def shares(spread: np.ndarray) -> str:
+    """How much of the variance is along the first principal direction, in words."""
+    return f"{100 * spread[0] ** 2 / (spread**2).sum():.1f} % of the variance of the chain is along one direction"
+
+
+def draw_fraction(ax: Axes, data: xr.Dataset, which: xr.DataArray, predicted: float, label: str) -> None:
+    """The fraction of runs at the optimum against time, with its interval, and what theory says of the end."""
+    estimates = [fraction(which.values[:, i]) for i in range(which.shape[1])]
+    ax.plot(data.t, [each.value for each in estimates], color=OKABE_ITO[0], label=f"chain, {data.sizes['run']} runs")
+    low, high = [each.low for each in estimates], [each.high for each in estimates]
+    ax.fill_between(data.t, low, high, color=OKABE_ITO[0], alpha=0.2, linewidth=0)
+    ax.axhline(predicted, color="0.4", linestyle="--", linewidth=0.8)
+    ax.plot(float(data.t[-1]), predicted, "kx", markersize=9, markeredgewidth=1.6, label=f"predicted, {label}", clip_on=False)
+    ax.set(xlabel="$t$, samples per dimension", ylabel="fraction of runs at the optimum", ylim=(0, 1))
+    ax.legend(loc="upper left")
+
+
+def draw_ends(ax: Axes, ends: np.ndarray, groups: dict[str, np.ndarray], radius: float) -> None:
+    """Overlaps of two units at the end, of runs at the optimum and of the others, and quarters of a ring of fixed points."""
+    for quarter in (0, 2):
+        angle = np.linspace(quarter, quarter + 1, 60) * np.pi / 2
+        ax.plot(radius * np.cos(angle), radius * np.sin(angle), color="0.4", linewidth=1.0, zorder=0)
+    for label, which in groups.items():
+        colour = OKABE_ITO[0 if label == "optimal" else 1]
+        ax.plot(*ends[which].T, "o", color=colour, markersize=3, alpha=0.6, label=f"{label}, {which.sum()} runs")
+
+
+def draw_spread(ax: Axes, datasets: dict[str, xr.Dataset], point: sl.Overlaps, d: int, entry: tuple, names: tuple) -> None:
+    """The first and another entry of the magnified overlaps at the end, in chain and local limit, with the ring's radius."""
+    centre, first = np.asarray(point.M), (0, 0)
+    for name, colour, label in (("local", "0.6", "local limit"), ("ring", OKABE_ITO[0], "chain")):
+        cloud = [np.sqrt(d) * (datasets[name].M.values[:, -1, *index] - centre[index]) for index in (first, entry)]
+        ax.plot(*cloud, "o", color=colour, markersize=2.2, alpha=0.6, label=label)
+    if entry[1] == 0:
+        line = 0.9 * np.abs(cloud[0]).max() * np.array([-1, 1])
+        ax.plot(line, line * centre[entry] / centre[first], "k--", linewidth=0.8, label="radius")
+    ax.set(xlabel=names[0], ylabel=names[1])
+    headroom(ax, 0.3)
+    ax.legend(loc="upper left", fontsize=7)
+
+
+def legend_below(ax: Axes) -> None:
+    """A legend under a panel that has no room for one."""
+    how: dict = dict(ncols=3, fontsize=6.5, handlelength=1, handletextpad=0.6, columnspacing=0.9)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), **how)
+
+
+def headroom(ax: Axes, share: float) -> None:
+    """Leave so much of the height free above the data, for a legend."""
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, high + share * (high - low))

@@ -1,0 +1,80 @@
+"""The pages that the audit writes: misprints, remarks and disagreements, and the table of all claims."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from sgdlimits.papers.audit import cells, claims, markdown
+from sgdlimits.papers.claim import PAPERS, Claim
+
+HEAD = """# Misprints in the papers, remarks, and disagreements
+
+Each entry was found by an independent computation: Isserlis' theorem worked out symbolically, diagonalisation, or Monte Carlo.
+A formula enters the package only with a test that shows it right; the last column names that test, and the claim that
+[`sgdlimits check`](audit.md) computes: `sgdlimits check --only NAME` shows what is printed, what is right, and the number. This
+page is written by `benchmarks/audit.py` from these claims.
+"""
+REMARKS = """## Remarks and conventions
+
+No misprints: what is printed is right in the paper's own convention, or as far as it goes. The table says what else to know
+when it is compared with this package.
+"""
+DISAGREEMENTS = """## Disagreements of result
+
+No misprints: here the computation of this package ends elsewhere than the paper.
+"""
+BEGIN, END = "<!-- from here on written by benchmarks/audit.py -->\n", "<!-- up to here -->\n"
+
+
+def errata() -> str:
+    """The page of misprints, remarks and disagreements."""
+    parts, every = [HEAD], claims()
+    for key, paper in PAPERS.items():
+        rows = [
+            (each.where, each.says, each.right, _shown(each)) for each in every if (each.paper, each.kind) == (key, "misprint")
+        ]
+        if rows:
+            about = f"{paper.authors} ([{paper.number}] in the [bibliography](bibliography.md)). {paper.letters}".strip()
+            about = "\n".join(textwrap.wrap(about, 126, break_long_words=False, break_on_hyphens=False))
+            parts.append(f"## {paper.title}\n\n{about}\n\n{markdown(('where', 'printed', 'right', 'test and claim'), rows)}")
+    for kind, head in (("remark", REMARKS), ("disagreement", DISAGREEMENTS)):
+        rows = [
+            (f"[{PAPERS[each.paper].number}], {each.where}", each.says, each.right, _shown(each))
+            for each in every
+            if each.kind == kind
+        ]
+        parts.append(f"{head}\n{markdown(('where', 'the paper', 'here', 'test and claim'), rows)}")
+    return "\n".join(parts)
+
+
+def _shown(claim: Claim) -> str:
+    return "; ".join(part for part in (claim.tests, f"`{claim.name}`") if part)
+
+
+def tables(stored: dict[str, Any]) -> str:
+    """A table for each paper of what a stored audit found."""
+    numbers = {each["name"]: each for each in stored["claims"]}
+    parts = []
+    for key, paper in PAPERS.items():
+        new, rows = key == "new_results", []
+        for each in claims(key):
+            found = numbers[each.name]
+            says = f"{each.title}: {each.says}" if each.kind in ("holds", "open") else each.title
+            number, within, theirs, ours = cells(found)
+            last = (each.proof,) if new else (ours,)
+            rows.append((each.where, says, number, within, theirs, *last, found["verdict"]))
+        head = ("where", "claim", "number", "within", "formula" if new else "paper", "proof" if new else "right", "verdict")
+        reference = f" ([{paper.number}])" if paper.number else ""
+        parts.append(f"### {paper.title}{reference}\n\n{markdown(head, rows)}")
+    return "\n".join(parts)
+
+
+def rewrite(docs: Path) -> dict[Path, str]:
+    """What the two pages in a folder should be, from the audit that is stored beside them."""
+    stored = json.loads((docs / "audit.json").read_text(encoding="utf-8"))
+    page = (docs / "audit.md").read_text(encoding="utf-8")
+    before, after = page.split(BEGIN)[0], page.split(END)[-1]
+    return {docs / "errata.md": errata(), docs / "audit.md": f"{before}{BEGIN}\n{tables(stored)}\n{END}{after}"}

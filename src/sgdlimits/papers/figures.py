@@ -1,0 +1,40 @@
+"""All figures by name, one file each: they compose the package's verbs, and say in a caption with numbers what came out.
+
+A figure is a module in the folder `figures` of its paper, with a docstring, the sizes `FULL` and `QUICK`, `WORDS` for their
+numbers, and `make(size, seed, keep) -> Drawn`; its name is below.
+
+.. [1] Arnaboldi, Krzakala, Loureiro, Stephan, *Escaping mediocrity: how two-layer networks learn hard generalized
+   linear models*.
+.. [2] Ben Arous, Gheissari, Jagannath, *High-dimensional limit theorems for SGD: effective dynamics and critical scaling*.
+.. [3] Bocchi, Regimbeau, Lucibello, Saglietti, Cammarota, *Escape dynamics and implicit bias of one-pass SGD in
+   overparameterized quadratic networks*.
+.. [5] Loureiro, *Dimension-free limits of SGD for two-layers neural networks*, slides.
+.. [12] Berthier, Montanari, Zhou, *Learning time-scales in two-layers neural networks*.
+.. [15] Ben Arous, Gheissari, Jagannath, *Online stochastic gradient descent on non-convex losses from high-dimensional
+   inference*.
+"""
+
+NAMES = {
+    "mediocrity": """
+        demo mediocrity-1-left mediocrity-1-right mediocrity-2 mediocrity-3 mediocrity-4 mediocrity-5 mediocrity-width
+        noise-delay open-activations open-noise open-second-layer
+    """,
+    "effective": """
+        effective-1 effective-2 effective-3 effective-ridge
+    """,
+    "quadratic": """
+        quadratic-1 quadratic-2 quadratic-3 quadratic-4 quadratic-5 quadratic-6
+    """,
+    "slides": """
+        committee-classical committee-high-d mean-field regimes
+    """,
+    "new_results": """
+        single-index staircase which-optimiser which-optimiser-why
+    """,
+}
+"""The names of the figures by the folder of their paper."""
+FIGURES = {
+    name: f"sgdlimits.papers.{paper}.figures.{name.replace('-', '_')}"
+    for name, paper in sorted((name, paper) for paper, names in NAMES.items() for name in names.split())
+}
+"""The module of each figure, by its name on the command line. Modules are imported when a figure is made."""

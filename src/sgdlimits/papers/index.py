@@ -1,0 +1,91 @@
+"""What each figure is in a line, and a page of all figures in a folder, which loads nothing but the pictures beside it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+
+from sgdlimits.papers.figures import FIGURES
+
+QUICKLY = "Made with --quick:"
+"""How the sentence of a caption begins that says what is smaller than in the full figure."""
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Figures of sgdlimits</title>
+<style>
+:root {{ --ink: #1c1c1c; --paper: #fff; --soft: #595959; --line: #d8d8d8; --link: #005a9c; }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --ink: #e6e6e6; --paper: #16181c; --soft: #a8adb5; --line: #3a3f47; --link: #7cc0ff; }}
+}}
+body {{ margin: 0 auto; max-width: 56rem; padding: 1rem; color: var(--ink); background: var(--paper);
+  font: 1rem/1.5 system-ui, sans-serif; }}
+a {{ color: var(--link); }}
+nav {{ columns: 14rem; margin: 1rem 0 2rem; }}
+nav a {{ display: block; }}
+section {{ border-top: 1px solid var(--line); padding: 1rem 0; }}
+h2 {{ font-size: 1.15rem; margin: 0 0 .2rem; }}
+p {{ margin: .4rem 0; }}
+img {{ display: block; box-sizing: border-box; max-width: 100%; height: auto; margin: .8rem auto; padding: .5rem;
+  background: #fff; }}
+.soft {{ color: var(--soft); font-size: .9rem; }}
+</style>
+</head>
+<body>
+<h1>Figures of sgdlimits</h1>
+<p>{counts}. Each figure has its picture, a caption with the numbers that came out, and the datasets behind both. A quick one
+says what is smaller in it.</p>
+<nav>
+{contents}
+</nav>
+{sections}
+</body>
+</html>
+"""
+
+
+def summary(name: str) -> str:
+    """The first sentence of a figure's docstring, without importing it."""
+    source = Path(__file__).parent.joinpath(*FIGURES[name].split(".")[2:]).with_suffix(".py").read_text(encoding="utf-8")
+    text = ast.get_docstring(ast.parse(source)) or ""
+    return re.sub(r" \[\d+\]_", "", " ".join(text.split("\n\n")[0].split())).rstrip(".")
+
+
+def page(folder: Path, failed: Mapping[str, str]) -> str:
+    """The page of what a folder holds: each figure with its line, its picture, its caption and its files; those that failed."""
+    sections = {}
+    for name in FIGURES:
+        line, made = escape(summary(name)), all((folder / f"{name}.{kind}").is_file() for kind in ("png", "txt"))
+        if name in failed:
+            kind, body = "failed", f"<p>It could not be made. {escape(failed[name])}</p>"
+        elif made:
+            kind, body = _shown(folder, name, line)
+        else:
+            continue
+        head = f'<h2>{name} <span class="soft">{kind}</span></h2>\n<p>{line}.</p>'
+        sections[name] = kind, f'<section id="{name}">\n{head}\n{body}\n</section>'
+    kinds = [kind for kind, _ in sections.values()]
+    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("full", "quick", "failed") if kind in kinds)
+    contents = "\n".join(f'<a href="#{name}">{name}</a>' for name in sections)
+    return PAGE.format(counts=counts, contents=contents, sections="\n".join(section for _, section in sections.values()))
+
+
+def _shown(folder: Path, name: str, line: str) -> tuple[str, str]:
+    """Whether a figure is a quick or a full one, and its picture, caption and files."""
+    text = " ".join((folder / f"{name}.txt").read_text(encoding="utf-8").split())
+    caption, mark, smaller = text.partition(QUICKLY)
+    longer = tuple(f"{other}{end}" for other in FIGURES if other.startswith(f"{name}-") for end in ".-")
+    files = sorted({path.name for end in ".-" for path in folder.glob(f"{name}{end}*") if not path.name.startswith(longer)})
+    body = [
+        f'<img src="{name}.png" alt="{line}" loading="lazy">',
+        f"<p>{escape(caption.strip())}</p>",
+        *([f'<p class="soft">{mark}{escape(smaller)}</p>'] if mark else []),
+        f'<p class="soft">Files: {", ".join(f"""<a href="{escape(file)}">{escape(file)}</a>""" for file in files)}</p>',
+    ]
+    return "quick" if mark else "full", "\n".join(body)

@@ -1,0 +1,75 @@
+"""Claims of Escaping mediocrity on the noise of SGD: the covariance of one sample, and the SDE."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import sgdlimits as sl
+from sgdlimits.papers.claim import Effort, Found, claim, compare
+from sgdlimits.papers.mediocrity.claims.process import DRIFT, sample
+from sgdlimits.papers.one_step import Squares, on_the_sphere, sphere_drift
+from sgdlimits.papers.points import overlaps
+
+
+def variances(m: float, lr: float, noise: float) -> np.ndarray:
+    """Var M, Cov(M, Q) and Var Q of one unit at q = rho = 1."""
+    s = Squares(np.array([[m, np.sqrt(1 - m**2)]]), np.eye(1, 2), noise, nodes=7)
+    C = s.covariance(s.M, s.Q(lr))
+    return np.array([C[0, 0], C[0, 1], C[1, 1]])
+
+
+def equation_55(m: float, g: float, D: float) -> np.ndarray:
+    q = 576 * g**2 * D * m**4 - 2496 * g**2 * D * m**2 - 11520 * g**2 * m**6 + 54144 * g**2 * m**4 - 73728 * g**2 * m**2
+    q += 544 * g * D * m**2 - 11136 * g * m**4 + 22272 * g * m**2 + 320 * m**4 - 1600 * m**2 + 32 * g**2 * D**2
+    q += 1920 * g**2 * D + 31104 * g**2 - 544 * g * D - 11136 * g + 48 * D + 1280
+    c = 72 * g * D * m**3 - 72 * g * D * m - 1440 * g * m**5 + 2880 * g * m**3 - 1440 * g * m
+    c = c + 24 * D * m - 480 * m**3 + 480 * m
+    return np.array([8 * D * m**2 - 192 * m**4 + 144 * m**2 + 4 * D + 48, c, q])
+
+
+@claim(
+    "(55)", "covariance of one sample", r"$\mathrm{Var}[\mathcal{Q}_{11}]$ and $\mathrm{Cov}[\mathcal{M}_1, \mathcal{Q}_{11}]$",
+    right=r"The printed ones are the true ones at $\gamma/2$: replace $\gamma$ by $2\gamma$. $\mathrm{Var}[\mathcal{M}_1]$ is "
+    r"right. All hold at $q = \rho = 1$.",
+    tests=f"`test_covariance_of_one_unit_is_equation_55_of_escaping_mediocrity_with_twice_its_rate` {DRIFT}",
+)  # fmt: skip
+def covariance_55(effort: Effort) -> Found:
+    m, lr, noise = 0.3, 0.1, 0.2
+    return compare(variances(m, lr, noise), equation_55(m, 2 * lr, noise), equation_55(m, lr, noise))
+
+
+@claim("(53), (54)", "covariance of two units", "The SDE of any width has the covariance of all increments")
+def covariance_54(effort: Effort) -> Found:
+    """The package's closed covariance of M and Q against a grid that is exact for moments of order twelve."""
+    s, lr = sample(p=2, noise=0.2, nodes=7), 0.2
+    problem = sl.presets.phase_retrieval(2, lr=lr, noise=0.2, sphere=False)
+    found = np.asarray(problem.covariance(overlaps(np.ones(2), s.W[:, :1], s.W @ s.W.T))) / (lr / 2) ** 2
+    Q = s.Q(lr / 2)
+    return compare(found, s.covariance(s.M, np.stack([Q[0, 0], Q[0, 1], Q[1, 1]])))
+
+
+@claim("(50), (51)", "linear SDE at the saddle", r"Drift $4(1-6\gamma)-2\gamma\Delta$, noise $\frac\gamma d(48+4\Delta)$")
+def linear_sde(effort: Effort) -> Found:
+    lr, noise, m = 0.09, 0.6, 1e-4
+    number = [sphere_drift(m, lr, noise) / m, variances(0.0, lr, noise)[0]]
+    return compare(number, [4 * (1 - 6 * lr) - 2 * lr * noise, 48 + 4 * noise], rtol=2e-4)
+
+
+@claim("(34)", "noise on the sphere", r"$\sigma_m - \frac m2\sigma_Q$")
+def sphere_noise(effort: Effort) -> Found:
+    m, lr, noise, d = 0.5, 0.1, 0.3, 1e6
+    after, weights = on_the_sphere(m, lr, noise, d, nodes=16)
+    mean = (after - m) @ weights
+    number = d**2 * ((after - m) ** 2 @ weights - mean**2) / lr**2
+    one, mixed, two = variances(m, lr, noise)
+    return compare(number, one - m * mixed + m**2 / 4 * two, rtol=1e-3)
+
+
+@claim(
+    "D.2, Itô's rule", "square of dq", r"$dq^2 = \frac\gamma d \sigma_m^2\,dt$", right=r"$dq^2 = \frac\gamma d \sigma_Q^2\,dt$",
+    tests=f"`test_closed_covariance_agrees_with_isserlis` {DRIFT}",
+)  # fmt: skip
+def ito(effort: Effort) -> Found:
+    m, lr, noise = 0.3, 0.1, 0.2
+    one, _, two = variances(m, lr, noise)
+    return compare(two, equation_55(m, 2 * lr, noise)[2], one)

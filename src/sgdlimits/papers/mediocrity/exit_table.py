@@ -1,0 +1,215 @@
+"""Exit times of phase retrieval in one table: simulated at every level, and by every formula."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from sgdlimits.analysis.exit_times import exit_times
+from sgdlimits.analysis.summary import Estimate, summarise
+from sgdlimits.domain import checked, whole
+from sgdlimits.errors import BadInput, CensoredWarning, Interrupted
+from sgdlimits.level import ODE, SDE, SGD, Chain
+from sgdlimits.level.condition import exits
+from sgdlimits.papers.mediocrity.theory.rates import linear_rates, max_lr, noise_gain
+from sgdlimits.papers.mediocrity.theory.times import AVERAGES, ONE_UNIT, exit_time, horizon, setting
+from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.run import simulate
+from sgdlimits.start import RandomInit
+from sgdlimits.text import table
+
+TITLES = {"annealed": "annealed (47)", "quenched": "quenched (46)", "sde": "sde (52)"}
+STAY = 64
+"""Runs that show that a stable plateau is not left."""
+COLUMNS = ("method", "runs", "samples", "t", "paper time", "95 % of t", "to the chain")
+
+
+@dataclass(frozen=True, repr=False)
+class ExitTable:
+    """Mean exit times at every level and by every formula; printed, a table.
+
+    Parameters
+    ----------
+    data : Dataset over `source` with `t`, in samples per dimension; `low` and `high`, a 95 % bootstrap interval, NaN for
+        formulas; `runs` and `censored`, 0 for formulas; and `difference`, t relative to the chain's less 1. The attribute
+        `statistic` says what t is for simulated methods: the mean, or the median as soon as a run is censored. Formulas are
+        means, and have no `difference` from a median
+    exits : the dataset of `exit_times` of each level that was simulated, by name
+    """
+
+    data: xr.Dataset
+    exits: dict[str, xr.Dataset]
+
+    @property
+    def learns(self) -> bool:
+        """Whether the learning rate is below `theory.mediocrity.max_lr`, so that the plateau is left."""
+        return float(linear_rates(*self._numbers).M) > 0
+
+    def __repr__(self) -> str:
+        return "\n".join(self._lines()) if self.learns else self.reading()
+
+    def reading(self) -> str:
+        """Which formula is near the chain and why, or why nothing is learnt."""
+        return " ".join(self._why_near() if self.learns else self._why_not())
+
+    @property
+    def _numbers(self) -> tuple[int, float, float]:
+        return tuple(self.data.attrs[name] for name in ("width", "lr", "noise"))
+
+    def _columns(self, *names: str) -> Iterator[tuple]:
+        yield from zip(self.data.source.values.tolist(), *(self.data[name].values for name in names), strict=True)
+
+    def _lines(self) -> Iterator[str]:
+        a, rows = self.data.attrs, []
+        for name, t, low, high, runs, lost, difference in self._columns(*self.data.data_vars):
+            interval = f"[{_number(low, '.2f')}, {_number(high, '.2f')}]" if runs else ""
+            relative = "" if name == "chain" or not np.isfinite(difference) else f"{100 * difference:+.1f} %"
+            count = f"{runs}{'*' if lost else ''}" if runs else ""
+            times = (_number(t * a["d"], ".0f"), _number(t, ".2f"), _number(t * a["rate"], ".3f"))
+            rows.append((name, count, *times, interval, relative))
+        yield table([COLUMNS, *rows], "<>")
+        if self.data.censored.any():
+            each = (f"{lost} of {runs} for {name}" for name, lost, runs in self._columns("censored", "runs") if lost)
+            yield f"* censored at t = {a['t_max']:.4g}: {', '.join(each)}. So t is the median in rows with runs;"
+            yield "  formulas are means and are not compared with it."
+
+    def _why_near(self) -> Iterator[str]:
+        kappa, omega = float(noise_gain(*self._numbers)), float(linear_rates(*self._numbers).M)
+        t, difference = ({name: float(value) for name, value in self._columns(key)} for key in ("t", "difference"))
+        gain = np.log1p(kappa) / (2 * omega)
+        yield (
+            f"SGD's own noise adds kappa = {kappa:.3g} times the variance of the start's overlap. That shortens the quenched "
+            f"time by log(1 + kappa)/(2 omega_M) = {gain:.3g} in the paper's time, {gain / self.data.attrs['rate']:.3g} in t; "
+            "noisy and noisy_ode contain it."
+        )
+        if np.isfinite(t["ode"]):
+            bend = t["ode"] - t["quenched (46)"]
+            yield f"The bend of the drift beyond the plateau adds {bend:.3g} in t; ode and noisy_ode contain it."
+        else:
+            share = self.data.attrs["threshold"]
+            yield f"The ODE never loses the share {share:g} of its excess risk: it comes to rest before."
+        if np.isfinite(difference["noisy_ode"]):
+            low, high = (float(self.data[key].loc["chain"]) for key in ("low", "high"))
+            inside = {name: low <= t[name] <= high for name in ("noisy_ode", "quenched (46)")}
+            where = "inside" if inside["noisy_ode"] else "outside"
+            yield f"noisy_ode has both: {100 * difference['noisy_ode']:+.1f} % from the chain, {where} its interval."
+            if inside["quenched (46)"] and kappa > 0.1:
+                yield "quenched has neither, and is near the chain here because the two cancel."
+
+    def _why_not(self) -> Iterator[str]:
+        a, chain = self.data.attrs, self.exits["chain"]
+        runs, left, limit = chain.sizes["run"], int((~chain.censored).sum()), float(max_lr(a["width"], a["noise"]))
+        formula = "2/(12 + noise)" if a["width"] == 1 else "2p/(2 + 2/p + 8/p^2 + noise)"
+        yield (
+            f"lr = {a['lr']:.4g} is at or above {formula} = {limit:.4g} (max_lr for this width): the plateau is stable "
+            f"and the risk stays{' for large d' if left else ''}."
+        )
+        yield (
+            f"{runs} runs of the chain up to t = {a['t_max']:.4g}: {left} exited, and the mean risk went from "
+            f"{chain.attrs['risk_start']:.4g} to {chain.attrs['risk_end']:.4g}."
+        )
+        if left:
+            yield "The noise at this d carried those across; it vanishes as d grows."
+
+
+class ExitsInterrupted(KeyboardInterrupt):
+    """Ctrl-C during `exit_table`. `found` is the table of what was simulated; runs under way are censored where they stand."""
+
+    def __init__(self, found: ExitTable) -> None:
+        super().__init__("interrupted; what was simulated is in the attribute `found` of this exception")
+        self.found = found
+
+
+@checked(threshold=None, d=whole(at_least=2), sgd_runs=whole(at_least=0))
+def exit_table(
+    problem: ProjectionProblem,
+    d: int,
+    threshold: float,
+    *,
+    runs: int = 400,
+    seed: int = 0,
+    sgd_runs: int = 0,
+    progress: bool = True,
+) -> ExitTable:
+    """Mean exit times of phase retrieval from random starts: of SGD, chain, SDE and ODE, and by every formula.
+
+    From the learning rate `max_lr` on nothing is learnt: then only the chain is simulated, for ten times the time that the
+    optimal rate needs, and `reading` says so.
+
+    Parameters
+    ----------
+    problem : `presets.phase_retrieval` of any width on the sphere, its second layer fixed
+    d : dimension
+    threshold : T, the relative decrease of the excess risk, (9)
+    runs : of chain, SDE and ODE, which start from the same random starts
+    seed : of starts and runs
+    sgd_runs : of SGD on the weights, from the first of these starts; 0 leaves it out
+    progress : whether to show progress bars
+
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.phase_retrieval(lr=1 / 12)
+    >>> table = sl.exit_table(problem, d=40, threshold=0.2, runs=4, progress=False)
+    >>> table.data.source.values[:5].tolist()
+    ['chain', 'SDE', 'ODE', 'annealed (47)', 'quenched (46)']
+    """
+    at = setting(problem, d, threshold)
+    levels = {"SGD": (SGD(at.d), sgd_runs), "chain": (Chain(at.d), runs), "SDE": (SDE(at.d), runs), "ODE": (ODE(), runs)}
+    if not np.isfinite(at.slow):
+        levels = {"chain": (Chain(at.d), min(runs, STAY))}
+    found, how = {}, dict[str, Any](t_max=horizon(at), seed=seed, until=exits(at.T), progress=progress)
+    try:
+        for name in sorted(levels, key=lambda name: name != "chain"):  # there is no table without the chain
+            level, count = levels[name]
+            if count:
+                found[name] = _exits(simulate(problem, level, RandomInit(at.d), runs=count, **how), at.T)
+    except KeyboardInterrupt as stopped:
+        if isinstance(stopped, Interrupted) and float(stopped.dataset.t[-1]) > 0:
+            found[name] = _exits(stopped.dataset, at.T)
+        if "chain" in found:
+            there = {name: found[name] for name in levels if name in found}
+            raise ExitsInterrupted(tabulate(problem, d, threshold, there)) from None
+        raise
+    return tabulate(problem, d, threshold, {name: found[name] for name in levels if name in found})
+
+
+def _exits(dataset: xr.Dataset, threshold: float) -> xr.Dataset:
+    risk = {"risk_start": float(dataset.risk[:, 0].mean()), "risk_end": float(dataset.risk[:, -1].mean())}
+    return exit_times(dataset, threshold).assign_attrs(risk)
+
+
+def tabulate(problem: ProjectionProblem, d: int, threshold: float, exits: dict[str, xr.Dataset]) -> ExitTable:
+    """The table of exit times of levels, as `exit_times` has them, and of all formulas."""
+    at = setting(problem, d, threshold)
+    if "chain" not in exits:
+        raise BadInput(f"exits must hold those of the chain; got {', '.join(exits) or 'none'}. Simulate the chain too.")
+    censored = {name: int(each.censored.sum()) for name, each in exits.items()}
+    statistic = "median" if any(censored.values()) else "mean"
+    rows = {name: _estimate(each, statistic) for name, each in exits.items()}
+    chain = rows["chain"].value if np.isfinite(rows["chain"].value) else np.nan
+    for name in AVERAGES:
+        if at.p == 1 or name not in ONE_UNIT:
+            rows[TITLES.get(name, name)] = Estimate(exit_time(problem, at.d, at.T, name), np.nan, np.nan)
+    times = {"t": "value", "low": "low", "high": "high"}
+    columns: dict[str, Any] = {key: [getattr(row, name) for row in rows.values()] for key, name in times.items()}
+    columns["runs"] = [exits[name].sizes["run"] if name in exits else 0 for name in rows]
+    columns["censored"] = [censored.get(name, 0) for name in rows]
+    comparable = [name in exits or statistic == "mean" for name in rows]
+    columns["difference"] = np.where(comparable, np.array(columns["t"]) / chain - 1, np.nan)
+    about: dict[str, Any] = {"d": at.d, "threshold": at.T, "width": at.p, "lr": at.lr, "noise": at.noise, "rate": at.lr / at.p}
+    about |= {"statistic": statistic, "t_max": exits["chain"].attrs["t_max"]}
+    return ExitTable(xr.Dataset({key: ("source", each) for key, each in columns.items()}, {"source": list(rows)}, about), exits)
+
+
+def _estimate(exits: xr.Dataset, statistic: str) -> Estimate:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CensoredWarning)
+        return getattr(summarise(exits, quantiles=()), statistic)
+
+
+def _number(value: float, form: str) -> str:
+    return "inf" if np.isinf(value) else f"{value:{form}}" if abs(value) < 1e7 else f"{value:.2e}"

@@ -1,0 +1,171 @@
+"""Escaping mediocrity, figure 4: the landscape on the sphere is a golf course, flat but for one direction [1]_.
+
+The paper draws the picture. Here it is measured: the risk on the sphere in three dimensions with lines of gradient flow, the
+spectrum of the Hessian where the unit is orthogonal to the signal, and the same at random starts as the dimension grows.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+
+import sgdlimits as sl
+from sgdlimits.analysis.landscape import Weights, gradient, hessian_spectrum
+from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, sizes
+
+SHOWN, SMALL, DENT = (3, 30, 3000, 10**9), 0.1, 0.22
+SHADES = ("#b9d77a", "#58a55c", "#1f6f78", "#12304a")
+FULL, QUICK, WORDS = sizes(
+    points=("points of the sphere a quarter turn", 40, 20),
+    lines=("lines of gradient flow", 9, 6),
+    steps=("their steps", 90, 60),
+    dimensions=("dimensions", (3, 10, 30, 100, 300, 1000, 3000, 10**4, 10**5, 10**6)),
+    starts=("random starts in each dimension", 400, 60),
+)
+
+
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
+    """Compute the landscape, the spectra where m = 0 and those at random starts."""
+    problem = sl.presets.phase_retrieval()
+    datasets = {"sphere": _sphere(problem, size, seed), "spectrum": _spectra(problem), "starts": _starts(problem, size, seed)}
+    for name, dataset in datasets.items():
+        keep(name, dataset)
+    return Drawn(_figure(datasets), _caption(datasets))
+
+
+def _sphere(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
+    """The risk at points of the sphere, the signal at its north pole, and gradient flow from close to the equator."""
+    polar, azimuth = np.linspace(0, np.pi, 2 * size.points + 1), np.linspace(0, 2 * np.pi, 4 * size.points + 1)
+    m = np.cos(polar)
+    risk = np.asarray(jax.jit(jax.vmap(lambda m: problem.risk(_unit(m))))(m))
+    random = np.random.default_rng(seed)
+    angle = 2 * np.pi * (np.arange(size.lines) + random.uniform(0.2, 0.8, size.lines)) / size.lines
+    height = random.uniform(0.02, 0.12, size.lines) * np.where(np.arange(size.lines) % 2, -1, 1)
+    on_sphere = lambda points: points / np.linalg.norm(points, axis=1, keepdims=True)
+    lines = [on_sphere(np.stack([height, np.cos(angle), np.sin(angle)], axis=1))]
+    for _ in range(size.steps):
+        slope = np.stack([gradient(problem, Weights(w[None]))[0] for w in lines[-1]])
+        lines.append(on_sphere(lines[-1] - 0.02 * slope))
+    surface = ("polar", "azimuth"), np.broadcast_to(risk[:, None], (m.size, azimuth.size))
+    flow = ("step", "line", "axis"), np.stack(lines)
+    return xr.Dataset({"risk": surface, "flow": flow}, {"polar": polar, "azimuth": azimuth})
+
+
+def _spectra(problem: sl.ProjectionProblem) -> xr.Dataset:
+    """Multiplicities where the unit is orthogonal to the signal."""
+    spectra = [hessian_spectrum(problem, _unit(0.0), d) for d in SHOWN]
+    counts = np.stack([spectrum.multiplicities for spectrum in spectra])
+    return xr.Dataset({"multiplicity": (("d", "eigenvalue"), counts)}, {"d": list(SHOWN), "eigenvalue": spectra[0].eigenvalues})
+
+
+def _starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
+    """The overlap with the signal and the two eigenvalues at random starts."""
+    law = [sl.RandomInit(d).sample(problem, runs=size.starts, seed=seed + i) for i, d in enumerate(size.dimensions)]
+    m = np.stack([starts.M[:, 0, 0] for starts in law])
+    extremes = lambda m, d: hessian_spectrum(problem, _unit(m), d, tolerance=1e-14).eigenvalues[[0, -1]]
+    values = [[extremes(each, d) for each in row] for d, row in zip(size.dimensions, m, strict=True)]
+    coords = {"d": list(size.dimensions), "which": ["once", "d - 2 times"]}
+    return xr.Dataset({"m": (("d", "run"), m), "eigenvalue": (("d", "run", "which"), np.array(values))}, coords)
+
+
+def _unit(m: float) -> sl.Overlaps:
+    """A unit of norm 1 at overlap m."""
+    return sl.Overlaps(jnp.ones(1), jnp.full((1, 1), m), jnp.ones((1, 1)))
+
+
+def _figure(datasets: dict[str, xr.Dataset]) -> Figure:
+    figure = plt.figure(figsize=(10.2, 3.7), layout="constrained")
+    grid = figure.add_gridspec(1, 3, width_ratios=(1.25, 1, 1.1))
+    _draw_sphere(figure, figure.add_subplot(grid[0], projection="3d"), datasets["sphere"])
+    _draw_spectra(figure.add_subplot(grid[1]), datasets["spectrum"])
+    _draw_starts(figure.add_subplot(grid[2]), datasets["starts"])
+    return figure
+
+
+def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
+    """The surface is pressed in where the risk is low; the signal points up."""
+    top = float(data.risk.max())
+    radius = lambda m: 1 - DENT * m**2
+    polar, azimuth = np.meshgrid(data.polar, data.azimuth, indexing="ij")
+    m = np.cos(polar)
+    place = [radius(m) * np.sin(polar) * np.cos(azimuth), radius(m) * np.sin(polar) * np.sin(azimuth), radius(m) * m]
+    norm, colours = Normalize(0, top), LinearSegmentedColormap.from_list("course", SHADES[::-1])
+    how: dict = dict(rstride=1, cstride=1, linewidth=0, antialiased=False, shade=False)
+    ax.plot_surface(*place, facecolors=colours(norm(data.risk.values)), **how)
+    view = np.deg2rad([18.0, -60.0])
+    eye = np.array([np.sin(view[0]), np.cos(view[0]) * np.cos(view[1]), np.cos(view[0]) * np.sin(view[1])])
+    for line in np.moveaxis(data.flow.values, 1, 0):
+        hidden = line @ eye < 0.05
+        drawn = np.where(hidden[:, None], np.nan, 1.012 * radius(line[:, :1]) * line)
+        ax.plot(drawn[:, 1], drawn[:, 2], drawn[:, 0], color="white", linewidth=1.1, zorder=10)
+        if not hidden[0]:
+            ax.plot(*drawn[0, [1, 2, 0]], "o", color="white", markeredgecolor="black", markersize=4, zorder=11)
+    here, along = np.array([0.5, -0.866, 0.0]), np.array([0.866, 0.5, 0.0])
+    for direction, colour, text, shift in (
+        (np.array([0.0, 0.0, 1.0]), OKABE_ITO[1], "down", (0.05, 0.03, 0.26)),
+        (along, "black", "flat", (0.3, 0.17, -0.13)),
+        (-along, "black", "", (0, 0, 0)),
+    ):
+        ax.quiver(*(1.04 * here), *direction, length=0.42, color=colour, linewidth=1.8, zorder=20, arrow_length_ratio=0.28)
+        ax.text(*(1.08 * here + np.array(shift)), text, color=colour, fontsize=9, zorder=21)
+    ax.quiver(0, 0, radius(1.0), 0, 0, 1, length=0.3, color="black", linewidth=1.4, arrow_length_ratio=0.25, zorder=20)
+    ax.text(0.07, 0.04, radius(1.0) + 0.17, "$w_*$", fontsize=12, zorder=21)
+    ax.set(xlim=(-0.75, 0.75), ylim=(-0.75, 0.75), zlim=(-0.68, 0.82))
+    ax.text2D(0.5, 1.02, "the risk on the sphere, $d = 3$", transform=ax.transAxes, ha="center", fontsize=10)
+    ax.set_box_aspect((1, 1, 1), zoom=1.12)
+    ax.view_init(elev=18, azim=-60)
+    ax.set_axis_off()
+    figure.colorbar(ScalarMappable(norm, colours), ax=ax, shrink=0.6, pad=0.05, aspect=16, label="population risk")
+
+
+def _draw_spectra(ax: Axes, data: xr.Dataset) -> None:
+    width = 0.8 / data.sizes["d"]
+    for i, (d, colour) in enumerate(zip(data.d.values, SHADES, strict=True)):
+        counts = data.multiplicity.sel(d=d).values
+        x = np.arange(counts.size) + (i - (data.sizes["d"] - 1) / 2) * width
+        size = f"10^{{{round(np.log10(d))}}}" if d > 10**4 else str(d)
+        ax.bar(x, counts, width * 0.92, bottom=0.0, color=colour, label=f"$d = {size}$")
+    ax.set_yscale("log")
+    ax.set(ylim=(0.3, 3e11), xticks=np.arange(2), ylabel="multiplicity", xlabel="eigenvalue", title="Hessian where $m = 0$")
+    ax.set_xticklabels(["$-4$\ndown", "$0$\nflat"])
+    ax.legend(loc="upper left", handlelength=1.2, labelspacing=0.25, fontsize=8)
+
+
+def _draw_starts(ax: Axes, data: xr.Dataset) -> None:
+    """How far the eigenvalues are from those where m = 0."""
+    gap = data.eigenvalue - np.array([-4.0, 0.0])
+    low, high = gap[:, :, 1].quantile([0.05, 0.95], dim="run").values
+    for i, colour, factor, label in ((0, OKABE_ITO[1], 8, "the one at $-4$"), (1, SHADES[2], 4, "the $d - 2$ at $0$")):
+        ax.plot(data.d, gap[:, :, i].mean("run"), "o", color=colour, markersize=4, label=label)
+        ax.plot(data.d, factor / data.d, color=colour, linewidth=0.8, label=f"${factor}/d$")
+    ax.fill_between(data.d, low, high, color=SHADES[2], alpha=0.18, linewidth=0, label="90 % of these")
+    ax.set(xscale="log", yscale="log", xlabel="$d$", ylabel="mean eigenvalue less its limit")
+    ax.set_title("Hessian at random starts")
+    ax.legend(loc="lower left", handlelength=1.6, labelspacing=0.25, fontsize=8)
+
+
+def _caption(datasets: dict[str, xr.Dataset]) -> list[str]:
+    sphere, spectrum, starts = datasets.values()
+    ends, low, high = np.abs(sphere.flow.values[-1, :, 0]), float(sphere.risk.min()), float(sphere.risk.max())
+    first, last = starts.isel(d=0), starts.isel(d=-1)
+    share = lambda part: 100 * float((np.abs(part.m) < SMALL).mean())
+    counts = ", ".join(f"{int(each)} at d = {int(each.d)}" for each in spectrum.multiplicity[:, 1])
+    (one, flat), (one_last, flat_last) = ([float(each) for each in part.eigenvalue.median("run")] for part in (first, last))
+    mean = float((starts.d * starts.m**2).mean())
+    return [
+        "Figure 4 of the paper, measured: phase retrieval by one unit on the sphere, without noise. Left: in three",
+        f"dimensions the risk is {high:.1f} on the equator, which is flat, and {abs(low):.1f} at the signal and its",
+        f"opposite, where the surface is pressed in. White: {sphere.sizes['line']} lines of gradient flow from |m| below",
+        f"0.12, some of them behind; all end at |m| of at least {ends.min():.3f}. Middle: where the unit is orthogonal",
+        f"to the signal, the Hessian has the eigenvalue {float(spectrum.eigenvalue[0]):.1f} once, towards the signal, and",
+        f"{float(spectrum.eigenvalue[1]):.1f} in all other directions of the tangent space, {counts}: d - 2 of them, not",
+        f"d - 1 as printed. Right: at {starts.sizes['run']} random starts in each dimension the spectrum becomes that one",
+        f"as 8 m^2 and 4 m^2, and d m^2 is {mean:.2f} on average, 1 in theory. The medians of the eigenvalues are",
+        f"{one:.2f} and {flat:.2f} at d = {int(first.d)}, {one_last:.6f} and {flat_last:.1e} at d = {int(last.d)}; |m| is",
+        f"below {SMALL:g} for {share(first):.0f} % and {share(last):.0f} % of starts.",
+    ]

@@ -1,0 +1,110 @@
+"""Escaping mediocrity, figure 5: the largest overlap with the second layer fixed and trained, widths 20 and 50 [1]_.
+
+The paper shows at d = 1000 that the largest overlap leaves the plateau at the same time in both cases, and asks in appendix I
+whether a trained second layer becomes sparse afterwards. The lower panels answer: they show it at the end, sorted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+from matplotlib.ticker import MaxNLocator
+
+import sgdlimits as sl
+from sgdlimits.analysis.plot.curves import draw_runs
+from sgdlimits.analysis.plot.style import Look, looks
+from sgdlimits.papers.figure import Axes, Drawn, Figure, Keep, Size, error_of, half_way, panels, participation
+
+PER_UNIT = 1 / 12
+KINDS = {"fixed": False, "trained": True}
+FULL = Size(d=1000, t_max=60.0, widths={20: 48, 50: 16}, sgd=4)
+QUICK = FULL.but(d=200, t_max=36.0, widths={20: 16, 50: 4}, sgd=2)
+WORDS = dict(
+    d="dimension", t_max="end in t", widths="runs of the chain by width", sgd="runs of SGD at the first width, as a check"
+)
+
+
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
+    """Simulate both widths with both kinds of second layer, from the same random start at each width."""
+    datasets = {}
+    for width, runs in size.widths.items():
+        for kind, train in KINDS.items():
+            problem = sl.presets.phase_retrieval(width=width, lr=PER_UNIT * width, train_second=train)
+            start = sl.RandomInit(size.d).one(problem, seed=seed)
+            levels = [(sl.Chain(size.d), runs), (sl.ODE(), 1)]
+            levels += [(sl.SGD(size.d), size.sgd)] if width == next(iter(size.widths)) else []
+            for level, count in levels:
+                found = sl.simulate(problem, level, start, t_max=size.t_max, runs=count, seed=seed, save=240)
+                datasets[f"{level.name}-{kind}-{width}"] = found
+                keep(f"{level.name}-{kind}-{width}", found.drop_vars("Q"))
+    return Drawn(_figure(datasets, size), _caption(datasets, size))
+
+
+def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
+    figure, axes = panels(2, 2, figsize=(8.4, 6.2), height_ratios=[1.25, 1], sharey="row")
+    for column, width in zip(axes.T, size.widths, strict=True):
+        for kind, look in zip(KINDS, looks(2), strict=True):
+            _largest(column[0], datasets, width, kind, look)
+            a = np.sort(datasets[f"chain-{kind}-{width}"].a.values[:, -1], axis=1)[:, ::-1]
+            singles = 100 if kind == "trained" else 0
+            draw_runs(column[1], np.arange(1, width + 1), a, Look(look.colour, "-"), "", singles=singles, band=None)
+        column[0].axhline(0.5, color="0.7", linewidth=0.8, zorder=0)
+        column[0].set(title=rf"$p = {width}$, $d = {size.d}$", xlabel=r"time of the paper, $\gamma t/p$", ylim=(0, 1.02))
+        column[0].margins(x=0)
+        column[1].set(xlabel="unit, sorted by its weight", ylim=(0, None), xlim=(0.5, width + 0.5))
+        column[1].xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes[0, 0].set_ylabel(r"largest overlap $\max_j |m_j|$")
+    axes[1, 0].set_ylabel(r"second layer $a_j$ at the end")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
+def _largest(ax: Axes, datasets: dict[str, xr.Dataset], width: int, kind: str, look: Look) -> None:
+    chain, ode = (datasets[f"{level}-{kind}-{width}"] for level in ("chain", "ode"))
+    t = chain.t.values * chain.attrs["rate"]
+    label = f"second layer {kind}, chain, mean and runs"
+    draw_runs(ax, t, _values(chain), Look(look.colour, "-"), label, singles=100, band=None)
+    how: dict = dict(color="black" if kind == "fixed" else "0.5", linewidth=1.4, zorder=5, label=f"second layer {kind}, ODE")
+    ax.plot(ode.t * ode.attrs["rate"], _values(ode)[0], ":", **how)
+    ax.axvline(_exits(chain).mean(), color=look.colour, linewidth=1, linestyle=look.dashes, zorder=0)
+
+
+def _values(dataset: xr.Dataset) -> np.ndarray:
+    return np.abs(dataset.M.values[..., 0]).max(-1)
+
+
+def _exits(dataset: xr.Dataset) -> np.ndarray:
+    """When the largest overlap of each run passes a half, in the paper's time."""
+    return sl.exit_times(dataset, half_way).t.values * dataset.attrs["rate"]
+
+
+def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
+    end = size.t_max * PER_UNIT
+    sentences = [
+        "Figure 5 of the paper shows at p = 20 and p = 50, d = 1000, that the largest overlap leaves the plateau at the same",
+        "time with a fixed and a trained second layer. It does not give lr and noise; here they are p/12 and 0, and d =",
+        f"{size.d}. The weights stay on the sphere, a starts at 1, and all runs of a width start from the same random weights.",
+        "Thin lines are runs of the exact chain, and vertical lines the mean times at which the largest overlap passes 0.5.",
+    ]
+    for width in size.widths:
+        chains = {kind: datasets[f"chain-{kind}-{width}"] for kind in KINDS}
+        exits = {kind: _exits(each) for kind, each in chains.items()}
+        words = [f"{t.mean():.3f} ± {error_of(t):.3f} ({kind})" for kind, t in exits.items()]
+        gap = exits["trained"] - exits["fixed"]
+        ode = {kind: _exits(datasets[f"ode-{kind}-{width}"])[0] for kind in KINDS}
+        a = chains["trained"].a.values[:, -1]
+        smallest = np.abs(chains["trained"].M.values[:, -1, :, 0]).min(1).mean()
+        share = participation(a).mean()
+        sentences.append(
+            f"p = {width}: it passes at {' and '.join(words)} over {gap.size} runs, which have the same random numbers in "
+            f"both cases; the difference is {gap.mean():+.4f} ± {error_of(gap):.4f}, "
+            f"{100 * gap.mean() / exits['fixed'].mean():+.1f} %. The ODE passes at {ode['fixed']:.3f} and "
+            f"{ode['trained']:.3f}. At the end ({end:.3g}) the trained entries lie between {a.min(1).mean():.2f} and "
+            f"{a.max(1).mean():.2f} (means over runs of the smallest and the largest), their participation ratio is "
+            f"{share:.2f} of the width, and the smallest overlap of a unit is {smallest:.2f}: a "
+            f"{'does not become' if share > 0.5 else 'becomes'} sparse."
+        )
+        if f"sgd-fixed-{width}" in datasets:
+            sgd = [f"{_exits(datasets[f'sgd-{kind}-{width}']).mean():.3f} ({kind})" for kind in KINDS]
+            sentences.append(f"{size.sgd} runs of SGD on the weights pass at {' and '.join(sgd)}.")
+    return sentences

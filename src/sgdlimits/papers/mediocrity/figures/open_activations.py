@@ -1,0 +1,190 @@
+"""Open question: escape and critical points for activations other than the square, with zero first Hermite coefficient [1]_.
+
+Exit times of the exact chain against the dimension for four activations, the largest learning rate at every overlap, and which
+Hermite coefficients of student and target make traps on the way to the teacher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from numpy.polynomial import hermite_e
+
+import sgdlimits as sl
+from sgdlimits.analysis.single_index import drift_parts, exit_time
+from sgdlimits.papers import figure as base
+from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, panels, sizes
+from sgdlimits.papers.mediocrity.escape import critical_points, escape
+
+SLOW, TOP = 20, 0.05
+"""By how much the rate of trajectories is below the largest, so that the population's traps are seen; where these start."""
+
+
+def from_hermite(*even: float) -> sl.Polynomial:
+    """The polynomial with these coefficients of He_2, He_4, ..."""
+    return sl.Polynomial(hermite_e.herme2poly([0, *(each for pair in even for each in (0, pair))]))
+
+
+def cosine(x):
+    """A bounded even activation."""
+    return -jnp.cos(x)
+
+
+def wave(x):
+    """The student of the traps: its Hermite coefficients alternate in sign."""
+    return -jnp.cos(1.5 * x)
+
+
+ACTIVATIONS: dict[str, str | Callable] = {
+    "$x^2$": "square",
+    "$|x|$": "abs",
+    r"$-\cos x$": cosine,
+    r"$\mathrm{He}_2 - \mathrm{He}_4/10$": from_hermite(1, -0.1),
+}
+CASES = {
+    "no trap": from_hermite(1, 0.1),
+    "trap": from_hermite(1, 4 / 9),
+    "trap, then barrier": from_hermite(1, 14 / 15, 64 / 243),
+}
+"""Targets of the student `wave`."""
+FULL, QUICK, WORDS = sizes(
+    runs=("runs by dimension", {100: 128, 1024: 128, 4096: 128}, {100: 64, 300: 64}),
+    activations=("activations", 4, 2),
+    cases=("cases of traps", 3, 2),
+    d=("dimension of their trajectories", 300, 100),
+    shown=("their runs", 6, 4),
+    length=("their length", 60.0, 20.0),
+)
+
+
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
+    """Simulate exits and traps."""
+    exits, rates = escapes(size, seed)
+    keep("exits", exits)
+    datasets = {"exits": exits, "rates": rates}
+    for name in list(CASES)[: size.cases]:
+        datasets[key(name)] = keep(key(name), trajectory(name, size, seed))
+    return Drawn(_figure(datasets, size), _caption(datasets, size))
+
+
+def key(name: str) -> str:
+    """The name of a case in the name of a file."""
+    return name.replace(", ", "-").replace(" ", "-")
+
+
+def escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
+    """Mean exit times of the chain from random starts beside theory, and the largest learning rate at each overlap."""
+    m, rows, curves = np.linspace(0.02, 0.98, 49), [], []
+    for name, fn in base.bar(list(ACTIVATIONS.items())[: size.activations], desc="activations"):
+        one = escape(fn)
+        problem = sl.presets.single_index(fn, lr=one.best_lr)
+        population, corrector = drift_parts(problem, jnp.asarray(m))
+        curves.append(-one.best_lr * np.asarray(population / corrector) / one.max_lr)
+        for d, runs in size.runs.items():
+            theory = exit_time(problem, d, 0.5) + one.delay(one.best_lr)
+            how: dict = dict(t_max=30 * theory, runs=runs, seed=seed, until=base.half_way, progress=False)
+            t = sl.exit_times(sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), **how), base.half_way).t.values
+            rows.append({"name": name, "d": d, "t": t.mean(), "error": base.error_of(t), "theory": theory})
+    coords = {"m": m, "name": list(ACTIVATIONS)[: size.activations]}
+    return base.tabulate(rows), xr.Dataset({"share": (("name", "m"), curves)}, coords)
+
+
+def trajectory(name: str, size: Size, seed: int) -> xr.Dataset:
+    """Runs of the chain with the student `wave`, in units of the time in which the overlap grows by e."""
+    one = escape(wave, CASES[name])
+    lr = one.max_lr / SLOW
+    problem = sl.presets.single_index(wave, CASES[name], lr=lr)
+    start, t_max = sl.FixedInit(TOP), size.length / one.rate(lr)
+    found = sl.simulate(problem, sl.Chain(size.d), start, t_max=t_max, runs=size.shown, seed=seed, save=201, progress=False)
+    return found.assign_coords(growth=("t", found.t.values * one.rate(lr)))
+
+
+def regions(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    r"""Which critical points :math:`1 + xu + yu^2`, :math:`u = m^2`, makes: 0 none, 1 a trap, 2 a trap and a barrier."""
+    one = 1 + x + y < 0
+    two = (y > 0) & (x < 0) & (x**2 > 4 * y) & (-x < 2 * y) & ~one
+    return np.where(two, 2, np.where(one, 1, 0))
+
+
+def place(target: sl.Polynomial) -> tuple[float, float]:
+    """The coordinates (x, y) of a target for the student `wave`."""
+    s, g = sl.hermite_coefficients(wave, 6), sl.hermite_coefficients(target, 6)
+    return s[4] * g[4] / (6 * s[2] * g[2]), s[6] * g[6] / (120 * s[2] * g[2])
+
+
+def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
+    figure, axes = panels(2, 2, figsize=(9.2, 7.0))
+    for name, colour, marker in zip(list(ACTIVATIONS)[: size.activations], OKABE_ITO, "osvD", strict=False):
+        rows = base.rows_of(datasets["exits"], name=name)
+        axes[0, 0].plot(rows.d, rows.theory, color=colour, linewidth=1.1)
+        axes[0, 0].errorbar(rows.d, rows.t, 1.96 * rows.error, fmt=marker, color=colour, markersize=4, capsize=2, label=name)
+        axes[0, 1].plot(datasets["rates"].m, datasets["rates"].share.sel(name=name), color=colour, label=name)
+    axes[0, 0].set(xscale="log", xlabel="$d$", ylabel="$t$ to the overlap 0.5", ylim=(0, None))
+    axes[0, 0].set_title("(a) chain (dots) and theory, best rate each", loc="left")
+    axes[0, 0].legend()
+    axes[0, 1].axhline(0.5, color="0.7", linewidth=0.8, linestyle="--", zorder=0)
+    axes[0, 1].set(xlabel="overlap $m$", ylabel=r"largest rate $\Gamma(m)/\Gamma(0)$", ylim=(0, None))
+    axes[0, 1].set_title("(b) rates at which $m$ grows; dashed: the best one", loc="left")
+    axes[0, 1].legend(loc="lower left")
+    _diagram(axes[1, 0], size)
+    _trajectories(axes[1, 1], datasets, size)
+    return figure
+
+
+def _diagram(ax: Axes, size: Size) -> None:
+    x, y = np.meshgrid(np.linspace(-6, 2, 401), np.linspace(-3, 6, 451))
+    ax.contourf(x, y, regions(x, y), levels=[-0.5, 0.5, 1.5, 2.5], colors=["1.0", "#cfe3f3", "#f6d8c0"])
+    for name, colour in zip(list(CASES)[: size.cases], OKABE_ITO, strict=False):
+        ax.plot(*place(CASES[name]), "o", color=colour, markersize=6)
+    for at, text in (
+        ((-0.9, 4.0), "no trap"),
+        ((-4.3, -0.5), "trap,\n$m = 1$ unstable"),
+        ((-5.9, 5.05), "trap,\nthen barrier"),
+    ):
+        ax.annotate(text, at, fontsize=7)
+    ax.set(xlabel=r"$x = s_4 g_4/(6\, s_2 g_2)$", ylabel=r"$y = s_6 g_6/(120\, s_2 g_2)$")
+    ax.set_title("(c) critical points between 0 and 1", loc="left")
+
+
+def _trajectories(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
+    for number, (name, colour) in enumerate(zip(list(CASES)[: size.cases], OKABE_ITO, strict=False)):
+        found = datasets[key(name)]
+        lines = ax.plot(found.growth, np.abs(found.M.values[..., 0, 0]).T, color=colour, linewidth=0.6)
+        lines[0].set_label(name)
+        for point in critical_points(wave, CASES[name])[1:]:
+            how: dict = {} if point.stable else {"markerfacecolor": "white"}
+            ax.plot(size.length * (1.03 + 0.03 * number), point.m, "o", color=colour, markersize=5, clip_on=False, **how)
+    ax.set(xlabel="time times the rate of escape", ylabel="$|m|$", ylim=(0, 1.03), xlim=(0, size.length))
+    ax.set_title("(d) chain; dots: stable (full) and unstable points", loc="left")
+    ax.legend(loc="lower right")
+
+
+def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
+    sentences = [
+        "Escape with activations other than the square, which the paper says is the same up to constants; no figure of it.",
+        "One unit on the sphere, without label noise. (a) Mean time of the exact chain from random starts to the overlap",
+        "0.5, target and activation alike, at the rate that leaves zero overlap soonest; lines: ODE, random start and",
+        "SGD's noise near zero overlap.",
+    ]
+    for name in list(ACTIVATIONS)[: size.activations]:
+        one, last = escape(ACTIVATIONS[name]), base.rows_of(datasets["exits"], name=name).isel(point=-1)
+        sentences.append(
+            f"{base.plain(name)}: best lr {one.best_lr:.4g}, {one.samples:.3f} d log d samples, perfect recovery stable below "
+            f"{one.final_lr / one.best_lr:.2f} of it; at d = {int(last.d)} t = {float(last.t):.2f} ± "
+            f"{float(last.error):.2f}, in theory {float(last.theory):.2f}."
+        )
+    sentences += [
+        "(b) The overlap grows at rates below the curve; for phase retrieval it is flat.",
+        "(c) Signs of the population's drift 1 + x m^2 + y m^4.",
+        f"(d) The student -cos(1.5 x) and {size.cases} targets, at a twentieth of the largest rate, "
+        f"d = {size.d}, from the overlap {TOP:g}.",
+    ]
+    for name in list(CASES)[: size.cases]:
+        late = np.abs(datasets[key(name)].M.values[:, 150:, 0, 0]).mean()
+        places = critical_points(wave, CASES[name])[1:]
+        points = ", ".join(f"{each.m:.3f} ({'stable' if each.stable else 'unstable'})" for each in places)
+        sentences.append(f"{name.capitalize()}: critical points {points}; the chain ends at {late:.3f} on average.")
+    return sentences

@@ -1,0 +1,172 @@
+"""Open question: what follows the escape when both layers are trained, only the first, or only the second [1]_.
+
+Appendix I says that a trained second layer could become sparse or stay homogeneous. The ODE from many random starts says which,
+as a function of the ratio r between the learning rates of the layers, the chain confirms it, and label noise undoes it.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+
+import sgdlimits as sl
+from sgdlimits.analysis.plot.style import OKABE_ITO
+from sgdlimits.papers.figure import Axes, Drawn, Figure, Keep, Size, bar, panels, participation, rows_of, sizes, tabulate
+from sgdlimits.papers.mediocrity.theory.asymptotic import end_rates, second_only_risk, terminal_risk
+
+STEP, NOISE = 1 / 24, 0.2
+"""lr/p, and the label noise where there is some."""
+SPARSE = 0.05
+"""An entry of the second layer below this counts as gone."""
+NAMES = {0.0: "first layer only", 0.3: "both layers, $r = 0.3$", 1.0: "both layers, $r = 1$"}
+FULL, QUICK, WORDS = sizes(
+    width=("width of the curves", 5, 3),
+    widths=("runs of the census by width", {3: 96, 10: 48}, {3: 32}),
+    ratios=("ratios of the learning rates", (0.1, 0.3, 1.0, 3.0, 10.0), (0.3, 1.0, 3.0)),
+    d=("dimension of the chain", 500, 200),
+    chain=("runs of the chain", 16, 8),
+    ends=("end of each panel", (2000.0, 30.0, 400.0), (300.0, 20.0, 100.0)),
+)
+
+
+def problem(width: int, ratio: float, noise: float = 0.0) -> sl.ProjectionProblem:
+    """Phase retrieval on the sphere, with the second layer at `ratio` times the learning rate of the first."""
+    return sl.presets.single_index("square", width=width, lr=STEP * width, noise=noise, train_second=ratio or False)
+
+
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
+    """Follow the ODE after the escape, and the chain at one width."""
+    datasets = {**curves(size, seed), "census": census(size, seed), "noisy": noisy(size)}
+    for name, dataset in datasets.items():
+        keep(name, dataset)
+    return Drawn(_figure(datasets, size), _caption(datasets, size))
+
+
+def curves(size: Size, seed: int) -> dict[str, xr.Dataset]:
+    """One start at the width of the curves, with and without noise, first layer only and both layers."""
+    found = {}
+    times = np.concatenate([[0], np.geomspace(0.1, size.ends[0], 60)]) / STEP
+    for ratio in NAMES:
+        for noise in (0.0, NOISE):
+            each = problem(size.width, ratio, noise)
+            start = sl.RandomInit(size.d).one(each, seed=seed)
+            key = f"ode-{ratio:g}-{noise:g}"
+            found[key] = sl.simulate(each, sl.ODE(), start, t_max=times[-1], save=times, progress=False)
+    return found
+
+
+def census(size: Size, seed: int) -> xr.Dataset:
+    """The second layer at the end, over random starts, without noise: quantiles of its participation ratio and more."""
+    rows, plan = [], list[tuple[sl.ODE | sl.Chain, int, int, float]]()
+    plan += [(sl.ODE(), width, runs, ratio) for width, runs in size.widths.items() for ratio in size.ratios]
+    plan += [(sl.Chain(size.d), min(size.widths), size.chain, ratio) for ratio in size.ratios]
+    for level, width, runs, ratio in bar(plan, desc="second layers"):
+        how = dict(t_max=size.ends[1] / STEP, runs=runs, seed=seed, save=2, progress=False)
+        found = sl.simulate(problem(width, ratio), level, sl.RandomInit(size.d), **how).isel(t=-1)
+        a, m = found.a.values, found.M.values[..., 0]
+        share = participation(a)
+        low, middle, high = np.quantile(share, (0.1, 0.5, 0.9))
+        row = {"level": level.name, "width": width, "ratio": ratio, "runs": runs, "low": low, "share": middle, "high": high}
+        row |= {"smallest": share.min(), "gone": (np.abs(a) < SPARSE).mean(), "useful": np.median(participation(a * m**2))}
+        rows.append(row | {"idle": (np.abs(m) < 0.5).mean(), "risk": np.median(found.risk.values)})
+    return tabulate(rows)
+
+
+def noisy(size: Size) -> xr.Dataset:
+    """The spread of an uneven second layer on recovered units, with label noise: the chain of events after the escape."""
+    ratios = size.ratios[-3:]
+    p, tau = size.width, np.linspace(0, size.ends[2], 41)
+    uneven = 1 + np.linspace(-0.5, 0.5, p)
+    start = sl.Overlaps(jnp.asarray(uneven), jnp.ones((p, 1)), jnp.ones((p, p)))
+    how: dict = dict(t_max=tau[-1] / STEP, save=tau / STEP, progress=False)
+    found = [sl.simulate(problem(p, ratio, NOISE), sl.ODE(), start, **how) for ratio in ratios]
+    spread = [each.a.values[0].std(-1) / uneven.std() for each in found]
+    return xr.Dataset({"spread": (("ratio", "tau"), spread)}, coords={"ratio": list(ratios), "tau": tau})
+
+
+def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
+    figure, (left, middle, right) = panels(1, 3, figsize=(12.0, 3.9))
+    _risks(left, datasets, size)
+    _shares(middle, datasets["census"], size)
+    _spreads(right, datasets["noisy"], size)
+    return figure
+
+
+def _risks(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
+    for (ratio, name), colour in zip(NAMES.items(), OKABE_ITO, strict=False):
+        for noise, dashes in ((0.0, "-"), (NOISE, "--")):
+            found = datasets[f"ode-{ratio:g}-{noise:g}"]
+            label = name if noise == 0 else None
+            ax.plot(found.t[1:] * STEP, found.risk[0, 1:] - noise / 2, dashes, color=colour, linewidth=1.3, label=label)
+        tau = np.array([size.ends[0] / 100, size.ends[0]])
+        limit = terminal_risk(datasets[f"ode-{ratio:g}-0"].a.values[0, -1], STEP * size.width, trained=ratio > 0)
+        ax.plot(tau, limit / tau**2, ":", color="black", linewidth=1.2, zorder=5)
+    ax.axhline(float(second_only_risk(size.width)), color="0.5", linewidth=1.3, label="second layer only")
+    ax.set(xscale="log", yscale="log", xlabel=r"time of the paper $\tau = \gamma t/p$", ylabel="excess risk")
+    ax.set_title(rf"(a) $p = {size.width}$; dashed: noise {NOISE:g}; dotted: $\tau^{{-2}}$", loc="left")
+    ax.legend(loc="lower left")
+
+
+def _shares(ax: Axes, census: xr.Dataset, size: Size) -> None:
+    for width, colour in zip(size.widths, OKABE_ITO, strict=False):
+        rows = rows_of(census, width=width, level="ode")
+        ax.fill_between(rows.ratio, rows.low, rows.high, color=colour, alpha=0.2, linewidth=0)
+        ax.plot(rows.ratio, rows.share, "-", color=colour, label=f"$p = {width}$, ODE")
+    rows = rows_of(census, level="chain")
+    bars = np.stack([rows.share - rows.low, rows.high - rows.share])
+    how: dict = dict(fmt="o", color=OKABE_ITO[0], markersize=4, capsize=2)
+    ax.errorbar(rows.ratio, rows.share, bars, label=f"$p = {min(size.widths)}$, chain", **how)
+    ax.set(xscale="log", xlabel=r"ratio $r$ of the learning rates", ylim=(0, 1.03))
+    ax.set_xticks(size.ratios, [f"{ratio:g}" for ratio in size.ratios])
+    ax.minorticks_off()
+    ax.set_ylabel(r"participation ratio of $a$ over $p$")
+    ax.set_title("(b) without noise: median, 10 to 90 % of starts", loc="left")
+    ax.legend(loc="lower left")
+
+
+def _spreads(ax: Axes, noisy: xr.Dataset, size: Size) -> None:
+    for ratio, colour in zip(noisy.ratio.values, OKABE_ITO[3:], strict=False):
+        ax.plot(noisy.tau, noisy.spread.sel(ratio=ratio), color=colour, label=f"$r = {ratio:g}$")
+        rate = float(end_rates(size.width, STEP * size.width, NOISE, ratio).differences)
+        ax.plot(noisy.tau, np.exp(-rate * noisy.tau), ":", color="black", linewidth=1)
+    ax.set(yscale="log", ylim=(3e-3, 1.2), xlabel=r"time of the paper $\tau$", ylabel="spread of $a$ over that at the start")
+    ax.set_title(rf"(c) noise {NOISE:g}; dotted: rate $2rg\Delta/(1-6g)$", loc="left")
+    ax.legend()
+
+
+def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
+    p = size.width
+    sentences = [
+        "What follows the escape in phase retrieval on the sphere when both layers are trained, only the first, or only the",
+        f"second: appendix I of the paper leaves it open. lr = p/{1 / STEP:.0f}, a starts at 1. (a) p = {p}, the ODE from one",
+        f"random start at d = {size.d}. Only the second layer: it stays at (p + 3)/(p + 2) = {float(second_only_risk(p)):.3f}.",
+    ]
+    for ratio, name in NAMES.items():
+        quiet, loud = (datasets[f"ode-{ratio:g}-{noise:g}"].isel(run=0, t=-1) for noise in (0.0, NOISE))
+        limit = terminal_risk(quiet.a.values, STEP * p, trained=ratio > 0)
+        theory = f"with a from {quiet.a.values.min():.4f} to {quiet.a.values.max():.2f}, for which there is no formula"
+        theory = f"and in theory {limit:.4f}" if np.isfinite(limit) else theory
+        sentences.append(
+            f"{name.capitalize().replace('$', '')}: without noise the risk times tau^2 is "
+            f"{float(quiet.risk) * size.ends[0] ** 2:.4f} at the end, tau = {size.ends[0]:g}, {theory}; with noise {NOISE:g} "
+            f"the excess risk ends at {float(loud.risk) - NOISE / 2:.5f}."
+        )
+    listed = lambda values, form: ", ".join(f"{x:{form}}" for x in values)
+    sentences += [
+        f"(b) Median participation ratio of a at tau = {size.ends[1]:g} over random starts, without noise, for r =",
+        f"{listed(size.ratios, 'g')}.",
+    ]
+    for (level, width), rows in datasets["census"].groupby(["level", "width"]):
+        shares, gone = listed(rows.share.values, ".2f"), listed(100 * rows.gone.values, ".0f")
+        level = "ODE" if level == "ode" else "Chain"
+        sentences.append(f"{level}, p = {width}: {shares} of p; {gone} % of entries are below {SPARSE:g}.")
+    noisy = datasets["noisy"]
+    words = "an uneven layer on recovered units becomes even, at the rate 2 r g noise/(1 - 6 g)"
+    sentences.append(f"(c) With noise {NOISE:g} {words}.")
+    for ratio in noisy.ratio.values:
+        spread, rate = noisy.spread.sel(ratio=ratio).values, float(end_rates(p, STEP * p, NOISE, ratio).differences)
+        keep = spread > 1e-3
+        measured = -np.polyfit(noisy.tau.values[keep], np.log(spread[keep]), 1)[0]
+        sentences.append(f"r = {ratio:g}: {measured:.4f}, in theory {rate:.4f}.")
+    return sentences

@@ -1,0 +1,353 @@
+"""What this package adds to the papers, each with its proof or measured: exit times, learning rates and ends of learning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.polynomial import hermite_e
+from scipy.integrate import quad, solve_ivp
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+import sgdlimits as sl
+from sgdlimits.papers.claim import Effort, Found, claim, compare
+from sgdlimits.papers.mediocrity import theory as theory
+from sgdlimits.papers.mediocrity.claims.times import chain_times, theory_time
+from sgdlimits.papers.one_step import Squares, grid, on_the_sphere, weights_in
+from sgdlimits.papers.points import mean, overlaps, run
+
+# --- noise at the start ------------------------------------------------------------------------------------------------------
+
+
+@claim(
+    "any width",
+    "noise adds to the random start",
+    r"Exits come $\log(1+\kappa)/2\omega_M$ before the quenched ODE, whatever $d$",
+    proof="[noise](noise.md#why)",
+)
+def noise_gain(effort: Effort) -> Found:
+    """Chain less ODE at kappa = 2.6 and two dimensions, one unit."""
+    lr, T, rows = 0.12, 0.1, []
+    problem = sl.presets.phase_retrieval(lr=lr)
+    for d in (1000, 4000):
+        number, sigma = mean(chain_times(problem, d, T, effort.runs(1024, 512), seed=d))
+        rows.append((number - theory_time(problem, d, T, "ode"), sigma))
+    shift = -np.log1p(float(theory.noise_gain(1, lr))) / (2 * float(theory.linear_rates(1, lr).M))
+    number, sigma = np.transpose(rows)
+    return compare(number, shift, sigma=sigma, atol=0.02)
+
+
+@claim(
+    "one unit",
+    "variance that noise adds",
+    r"$\kappa = \frac\gamma p\mathrm{Var}\mathcal M/2\omega_M$ with $\mathrm{Var}\mathcal M = "
+    r"4(10-\frac6p+\frac8{p^2}+\Delta)$; $\kappa = 1$ at the best rate of one unit",
+    proof="[noise](noise.md#why)",
+)
+def kappa(effort: Effort) -> Found:
+    """Variances on a grid at the saddle of one, two and three units, and kappa at 1/(12 + noise)."""
+    noise, rows = 0.4, []
+    for p in (1, 2, 3):
+        s = Squares(np.eye(p, p + 1, 1), np.eye(1, p + 1), noise, nodes=5)
+        rows.append((s.covariance(s.M)[0, 0], 4 * (10 - 6 / p + 8 / p**2 + noise)))
+    rows.append((float(theory.noise_gain(1, 1 / (12 + noise), noise)), 1.0))
+    return compare(*np.transpose(rows))
+
+
+@claim(
+    "one unit",
+    "noise delays typical starts",
+    r"The mean exit from $y_0=\sqrt dm_0$ moves by $\frac1{\omega_M}(\log\lvert y_0\rvert - E\log\lvert "
+    r"y_0+\sqrt\kappa\xi\rvert)$",
+    proof="[noise](noise.md#from-a-given-start)",
+)
+def noise_delay(effort: Effort) -> Found:
+    """The closed form against an integral at four starts, and the chain at d = 1024 from y = 1."""
+    lr, d, T = 1 / 12, 1024, 0.1
+    omega, k = float(theory.linear_rates(1, lr).M), float(theory.noise_gain(1, lr))
+    starts = np.array([0.125, 0.5, 1.0, 2.0])
+    log = lambda y, sign: quad(lambda u: norm.pdf((sign * u - y) / np.sqrt(k)) / np.sqrt(k) * np.log(u), 0, 12, limit=400)[0]
+    exact = [(np.log(y) - log(y, 1) - log(y, -1)) / omega for y in starts]
+    problem, m = sl.presets.phase_retrieval(lr=lr), d**-0.5
+    start = overlaps(np.ones(1), np.full((1, 1), m), np.eye(1))
+    chain, sigma = mean(chain_times(problem, d, T, effort.runs(4096, 1024), start))
+    closed = theory.noise_delay(1, lr, 0.0, starts)
+    number = [*exact, chain - theory_time(problem, d, T, "ode", start=m)]
+    return compare(number, [*closed, closed[2]], sigma=[0, 0, 0, 0, sigma], atol=2e-3)
+
+
+# --- the learning rate -------------------------------------------------------------------------------------------------------
+
+
+def alike(p: int, a: float, m: float, norm: float, q: float) -> sl.Overlaps:
+    return overlaps(np.full(p, a), np.full((p, 1), m), q + (norm - q) * np.eye(p))
+
+
+@claim(
+    "any width",
+    "largest rate that learns",
+    r"Zero risk is stable for $\gamma < p/6$",
+    proof="[learning rate](learning_rate.md#without-noise)",
+)
+def usable(effort: Effort) -> Found:
+    """Where the mean displacement of three units at recovery begins to grow, by eigenvalues of the ODE."""
+    p = 3
+    rate = lambda lr: sl.linearise(sl.presets.phase_retrieval(p, lr=lr), alike(p, 1.0, 1.0 - 1e-9, 1.0, 1.0 - 1e-9)).rates.real
+    push = lambda lr: float(rate(lr).max() if lr > 0.5 else -1e-3)
+    low, high = brentq(lambda lr: push(lr) - 1e-4, 0.45, 0.6), p / 6
+    return compare(low, high, atol=2e-3)
+
+
+@claim("any width", "excess risk that noise leaves", "The root of a cubic", proof="[learning rate](learning_rate.md#proofs)")
+def cubic(effort: Effort) -> Found:
+    """The end of the ODE from overlaps 0.5, of two and three units at two rates."""
+    rows = []
+    for p, lr, noise in ((3, 0.3, 1.0), (3, 0.15, 1.0)):
+        problem = sl.presets.phase_retrieval(p, lr=lr, noise=noise)
+        start = overlaps(np.ones(p), np.array([[0.5], [0.4], [0.6]]), np.eye(p) * 0.7 + 0.3)
+        found = run(problem, sl.ODE(), start, 300 * p / lr, save=2)
+        rows.append((float(found.risk[0, -1]) - noise / 2, float(theory.asymptotic_excess_risk(p, lr, noise))))
+    return compare(*np.transpose(rows), rtol=1e-5)
+
+
+@claim(
+    "two units",
+    "where two units part",
+    r"At the root of $48g^3-24g^2+(13+\Delta)g-2$, $g=\gamma/2$",
+    proof="[learning rate](learning_rate.md#proofs)",
+)
+def part(effort: Effort) -> Found:
+    """Where the eigenvalue of the difference at the learnt state changes its sign, without noise."""
+
+    def growth(g: float) -> float:
+        problem, state = sl.presets.phase_retrieval(2, lr=2 * g, noise=0.5), theory.learnt_state(2, 2 * g, 0.5)
+        found = sl.linearise(problem, alike(2, 1.0, float(state.m), 1.0, float(state.q)))
+        return float(found.matrix[0, 0] - found.matrix[0, 1])
+
+    roots = np.roots([48, -24, 13.5, -2])
+    return compare(brentq(growth, 0.16, 0.21), float(roots[np.abs(roots.imag) < 1e-9].real.min()), rtol=1e-6)
+
+
+@claim(
+    "any width",
+    "gain from width at usable rates",
+    r"$\frac{8(5-1/p-4/p^2)}{12+\Delta}$, at most $10/3$, not $6$",
+    proof="[learning rate](learning_rate.md#what-remains-of-the-gain)",
+)
+def usable_gain(effort: Effort) -> Found:
+    """Samples per logarithm of one unit at its best rate over three at p/6, by eigenvalues."""
+    growth = lambda p, lr: float(sl.linearise(sl.presets.phase_retrieval(p, lr=lr), alike(p, 1.0, 0.0, 1.0, 0.0)).matrix[0, 0])
+    number = [growth(3, 0.5) / growth(1, 1 / 12), float(theory.usable_gain(3, 0.0)), float(theory.usable_gain(1e6, 0.0))]
+    right = 8 * (5 - 1 / 3 - 4 / 9) / 12
+    return compare(number, [right, right, 10 / 3], rtol=1e-5)
+
+
+# --- the plateau that noise leaves -------------------------------------------------------------------------------------------
+
+
+@claim(
+    "any width",
+    "plateau off the sphere and with a trained layer",
+    r"$R = g\Delta + g^2[6\Delta + c\Delta^2]$ with $c = \frac{p-1}{4(p+2)}$ and $-\frac{p+5}{4(p+2)}$",
+    proof="[open noise](open_noise.md#why)",
+)
+def plateau_series(effort: Effort) -> Found:
+    """The second order of the risk at the fixed points of the ODE, from two small rates; the drift there vanishes."""
+    p, noise, rows = 3, 3.0, []
+    for end, c in ((theory.free_end, (p - 1) / (4 * (p + 2))), (theory.trained_end, -(p + 5) / (4 * (p + 2)))):
+        bend = [(float(end(p, g * p, noise).excess_risk) - g * noise) / g**2 for g in (1e-3, 5e-4)]
+        rows.append((2 * bend[1] - bend[0], 6 * noise + c * noise**2))
+    lr = 0.3
+    free = theory.free_end(p, lr, 0.5)
+    drift = sl.presets.phase_retrieval(p, lr=lr, noise=0.5, sphere=False).drift(alike(p, *(float(x) for x in free[:4])))
+    rows.append((float(np.abs(drift.Q).max()), 0.0))
+    return compare(*np.transpose(rows), rtol=1e-3)
+
+
+@claim(
+    "one unit",
+    "plateau at finite d",
+    r"$R(1+c/d)$ with $c = -1+\gamma(6+\frac\Delta2)+\dots$",
+    proof="[open noise](open_noise.md#at-finite-d)",
+)
+def plateau_correction(effort: Effort) -> Found:
+    """From mean, bend and variance of one exact step of m^2 by quadrature at d = 10^5."""
+    rows = []
+    for lr, noise in ((0.1, 1.0), (0.03, 2.0)):
+        d, R, h = 10**5, lr * noise / (1 - 6 * lr), 1e-3
+
+        def step(y: float, lr: float = lr, noise: float = noise, d: int = d) -> tuple[float, float]:
+            after, weights = on_the_sphere(np.sqrt(y), lr, noise, d)
+            return d * float((after**2 - y) @ weights), d**2 * float((after**2 - y) ** 2 @ weights)
+
+        y = 1 - R / 2
+        (low, _), (middle, square), (high, _) = step(y - h), step(y), step(y + h)
+        slope, bend = (high - low) / (2 * h), (high - 2 * middle + low) / h**2
+        number = 2 * d / R * (middle + bend / 2 * square / (-2 * slope * d)) / slope
+        rows.append((number, float(theory.plateau_correction(lr, noise))))
+    return compare(*np.transpose(rows), rtol=2e-3, atol=2e-3)
+
+
+@claim(
+    "one unit",
+    "drift at finite d",
+    "The terms of order 1/d of the drift on the sphere",
+    proof="[open noise](open_noise.md#at-finite-d)",
+)
+def drift_correction(effort: Effort) -> Found:
+    lr, noise, d, rows = 0.05, 1.5, 1e4, []
+    for m in (0.05, 0.5, 0.95):
+        after, weights = on_the_sphere(m, lr, noise, d, nodes=16)
+        limit = lr * m * (4 * (1 - 6 * lr) * (1 - m**2) - 2 * lr * noise)
+        rows.append((d * (d * (after - m) @ weights - limit), float(theory.drift_correction(m, lr, noise))))
+    return compare(*np.transpose(rows), atol=2e-3)
+
+
+@claim(
+    "one unit off the sphere",
+    "where norm and overlap oscillate",
+    r"At the smaller root of $(6\Delta-72)\gamma^2+(42+\Delta)\gamma-5$ for $\Delta<4$",
+    proof="[open noise](open_noise.md#answer)",
+)
+def oscillation(effort: Effort) -> Found:
+    """Where the real part of the eigenvalues at the fixed point changes its sign."""
+    noise = 1.0
+
+    def growth(lr: float) -> float:
+        problem, end = sl.presets.phase_retrieval(lr=lr, noise=noise, sphere=False), theory.free_end(1, lr, noise)
+        return float(sl.linearise(problem, alike(1, *(float(x) for x in end[:4]))).rates.real.max())
+
+    roots = np.roots([6 * noise - 72, 42 + noise, -5])
+    return compare(brentq(growth, 0.1, 0.152, xtol=1e-8), roots.min(), rtol=1e-5)
+
+
+# --- other activations -------------------------------------------------------------------------------------------------------
+
+
+def drift_of(student: Any, slope: Any, target: Any, m: float, lr: float, nodes: int = 60) -> float:
+    """The drift of the overlap of one unit on the sphere, on a grid of two fields."""
+    (fixed, own), weights = grid(nodes, nodes)
+    field = m * fixed + np.sqrt(1 - m**2) * own
+    error = target(fixed) - student(field)
+    first = lr * float((error * slope(field) * (fixed - m * field)) @ weights)
+    return first - lr**2 * m / 2 * float(error**2 * slope(field) ** 2 @ weights)
+
+
+@claim(
+    "one unit",
+    "escape with any activation",
+    r"$C\,d\log d$ samples with $C = E[G^2]_0/(s_2g_2)^2$; recovery stable below $2E[s'^2]/E[s'^4]$",
+    proof="[open activations](open_activations.md#answer)",
+)
+def activations(effort: Effort) -> Found:
+    """The cosine: rate at a small overlap, and where the drift near recovery changes its sign, by quadrature."""
+    one = sl.theory.escape.escape(lambda x: -jnp.cos(x))
+    student, slope = lambda x: -np.cos(x), np.sin
+    lr = 0.5 * one.max_lr
+    near = lambda share: drift_of(student, slope, student, 1 - 1e-5, share * one.final_lr)
+    number = [drift_of(student, slope, student, 1e-4, lr) / 1e-4, brentq(near, 0.9, 1.1)]
+    return compare(number, [float(one.rate(lr)), 1.0], rtol=2e-3)
+
+
+@claim(
+    "one unit",
+    "traps of mismatched activations",
+    r"$\mathrm{He}_2+c\,\mathrm{He}_4$ on $\mathrm{He}_2+c_\star\mathrm{He}_4$ is trapped at $m^2=-1/(24cc_\star)$",
+    proof="[open activations](open_activations.md#answer)",
+)
+def traps(effort: Effort) -> Found:
+    c, c_star = 0.5, -0.5
+    student, target = (np.polynomial.Polynomial(hermite_e.herme2poly([0, 0, 1, 0, each])) for each in (c, c_star))
+    slope = student.deriv()
+    found = brentq(lambda m: drift_of(student, slope, target, m, 1e-9, nodes=12), 0.1, 0.9)
+    return compare(found**2, -1 / (24 * c * c_star), rtol=1e-5)
+
+
+# --- both layers -------------------------------------------------------------------------------------------------------------
+
+
+def layers_drift(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio: float) -> tuple[np.ndarray, ...]:
+    """(da, dM, dQ) of squared units on the sphere without noise, in the paper's time: moments of a quadratic form by hand."""
+    p, k = a.size, np.append(-a / a.size, 1.0)
+    S = np.block([[Q, M], [M.T, np.ones((1, 1))]])
+    KS = k[:, None] * S
+    SKS, trace = S @ KS, np.trace(KS)
+    linear = trace * S + 2 * SKS
+    square = (trace**2 + 2 * np.trace(KS @ KS)) * S + 4 * trace * SKS + 8 * SKS @ KS
+    dQ = 2 * (a[:, None] + a) * linear[:p, :p] + 4 * step * np.outer(a, a) * square[:p, :p]
+    half = np.diag(dQ) / 2
+    return ratio * np.diag(linear)[:p], 2 * a[:, None] * linear[:p, p:] - M * half[:, None], dQ - Q * (half[:, None] + half)
+
+
+def follow(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio: float, tau: float) -> tuple[np.ndarray, ...]:
+    """Where that ODE is at the time tau."""
+    p = a.size
+    split = lambda y: (y[:p], y[p : 2 * p, None], y[2 * p :].reshape(p, p))
+    slope = lambda t, y: np.concatenate([each.ravel() for each in layers_drift(*split(y), step, ratio)])
+    start = np.concatenate([a, M.ravel(), Q.ravel()])
+    return split(solve_ivp(slope, (0, tau), start, method="LSODA", rtol=1e-10, atol=1e-13).y[:, -1])
+
+
+@claim(
+    "several units",
+    "power law at the end",
+    r"Risk $\tau^2\to\frac{p-1}{64p}$ with a fixed layer, up to three times as much with a trained one",
+    proof="[second layer](open_second_layer.md#why)",
+)
+def power_law(effort: Effort) -> Found:
+    """Three units from a simplex around the teacher, at tau = 10^5."""
+    p, step, tau, s, rows = 3, 0.05, 1e5, 0.01, []
+    Q = (1 - s) - s / (p - 1) + (s + s / (p - 1)) * np.eye(p)
+    for first, trained in ((np.ones(p), False), (np.array([0.8, 0.9, 1.3]), True)):
+        a, M, end = follow(first, np.full((p, 1), np.sqrt(1 - s)), Q, step, float(trained), tau)
+        KS = np.array([*(-a / p), 1.0])[:, None] * np.block([[end, M], [M.T, np.ones((1, 1))]])
+        rows.append(((np.trace(KS) ** 2 / 2 + np.trace(KS @ KS)) * tau**2, float(theory.terminal_risk(a, step * p, trained))))
+    return compare(*np.transpose(rows), rtol=5e-3)
+
+
+@claim(
+    "several units",
+    "second layer alone",
+    r"Its best excess risk is $(p+3)/(p+2)$",
+    proof="[second layer](open_second_layer.md#answer)",
+)
+def second_only(effort: Effort) -> Found:
+    """Least squares of three orthonormal units outside the teacher, on a grid."""
+    s = Squares(np.eye(3, 4, 1), np.eye(1, 4), a=np.zeros(3))
+    squares = s.fields**2
+    a = np.linalg.solve((squares * s.weights) @ squares.T, s.mean(squares * s.error))
+    return compare(float(s.mean((s.error - a @ squares) ** 2)) / 2, 6 / 5)
+
+
+@claim(
+    "several units",
+    "sparse or homogeneous",
+    "The ratio of the learning rates decides: fast second layers become sparse",
+    proof="measured",
+)
+def sparse(effort: Effort) -> Found:
+    """The least participation ratio of the second layer at the ratio 0.1, over the median at 10, of six random starts."""
+    rng, shares = np.random.default_rng(1), {0.1: [], 10.0: []}  # type: ignore[var-annotated]
+    for _ in range(6):
+        u = rng.standard_normal((3, 1000))
+        u /= np.linalg.norm(u, axis=1, keepdims=True)
+        for ratio, found in shares.items():
+            a = follow(np.ones(3), u[:, :1], u @ u.T, 1 / 24, ratio, 20.0)[0]
+            found.append(a.sum() ** 2 / (a**2).sum() / 3)
+    return compare(min(shares[0.1]) / np.median(shares[10.0]), 1.5, rtol=0, relation=">")
+
+
+@claim(
+    "homogeneous units",
+    "balance of the layers",
+    r"Gradient flow keeps $Q_{jj} - n\frac{\mathtt{lr}}{\mathtt{lr}_2}a_j^2$ for units of degree $n$",
+    proof="[implicit bias](implicit_bias.md#any-other-function)",
+)
+def balance(effort: Effort) -> Found:
+    """Its rate of change for squares at random weights and second layers, on a grid."""
+    a, ratio = np.array([0.7, 1.4]), 0.5
+    s = Squares(weights_in(2, 3), np.eye(1, 3), a=a)
+    dQ, da = s.mean(s.Q(0.0)).diagonal(), ratio * s.mean(s.error * s.fields**2)
+    return compare(dQ - 2 / ratio * 2 * a * da, 0.0, atol=1e-10)

@@ -1,0 +1,343 @@
+"""What this package adds to the papers: landscapes, what is conserved, spikes, mixtures, finite d, and other algorithms."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.integrate import quad, solve_ivp
+from scipy.optimize import brentq, root
+from scipy.stats import kstest, norm
+
+import sgdlimits as sl
+from sgdlimits.papers.claim import Effort, Found, claim, compare
+from sgdlimits.papers.effective import recovery, theory as effective
+from sgdlimits.papers.effective.claims.mixtures import shared_ring
+from sgdlimits.papers.mediocrity.claims.times import chain_times
+from sgdlimits.papers.one_step import weights_in
+from sgdlimits.papers.points import chain, mean, overlaps, run, spike, start_at
+from sgdlimits.papers.quadratic import theory as theory
+from sgdlimits.papers.quadratic.claims.landscape import gradient, hessian, risk
+
+# --- quadratic networks ------------------------------------------------------------------------------------------------------
+
+
+@claim(
+    "quadratic networks",
+    "all critical points",
+    r"$s$ teacher directions and $r$ others; risk $\frac{2(p^*-s)(p^*+r+2)}{p^{*2}(s+r+2)}$",
+    proof="[critical points](critical_points.md#all-of-them)",
+)
+def critical_points(effort: Effort) -> Found:
+    """At random weights in R^9 of all families of widths up to 4 and up to 3 teachers: gradient, and error of the risk."""
+    rows = []
+    for p in range(1, 5):
+        for k in range(1, 4):
+            for family in theory.critical_points(sl.presets.quadratic_network(p, k)):
+                W, s, r = family.weights(9, seed=3), family.s, family.r
+                rows += [np.abs(gradient(W, k)).max(), risk(W, k) - 2 * (k - s) * (k + r + 2) / (k**2 * (s + r + 2))]
+    return compare(rows, 0.0, atol=1e-12)
+
+
+@claim(
+    "quadratic networks",
+    "index of critical points",
+    r"$(p-s-r)(d-s-r)+r(p^*-s)$ negative directions: no minima but the global ones",
+    proof="[critical points](critical_points.md#no-other-minima)",
+)
+def index(effort: Effort) -> Found:
+    """Negative eigenvalues of dense Hessians in R^9 at all families of three students and two teachers."""
+    p, k, d, rows = 3, 2, 9, []
+    for family in theory.critical_points(sl.presets.quadratic_network(p, k)):
+        s, r = family.s, family.r
+        negative = int((np.linalg.eigvalsh(hessian(family.weights(d, seed=1), k)) < -1e-9).sum())
+        rows.append((negative, (p - s - r) * (d - s - r) + r * (k - s) if s < k else 0))
+    return compare(*np.transpose(rows))
+
+
+@claim(
+    "quadratic networks",
+    "teachers that are not orthonormal",
+    r"Risk $2(s+r+2)b^2 + 2\sum_{i\notin S}t_i^2$; minima learn the strongest",
+    proof="[critical points](critical_points.md#teachers-that-are-not-orthonormal)",
+)
+def uneven(effort: Effort) -> Found:
+    """The drift of gradient flow at the statistics of every family, and the package's risk there."""
+    gram = np.array([[1.0, 0.6], [0.6, 1.5]])
+    target = sl.Target(sl.CommitteeReadout("square"), 2, gram=gram)
+    problem = sl.ProjectionProblem(target, sl.TwoLayer(2, "square"), sl.SquaredLoss(1.0), sl.OnePassSGD(0.1))
+    rows = []
+    for family in theory.uneven_critical_points(problem):
+        drift, stats = problem.drift_parts(family.statistics())[0], family.statistics()
+        rows += [float(np.abs(drift.Q).max()), float(np.abs(drift.M).max()), float(problem.risk(stats)) - family.risk]
+    return compare(rows, 0.0, atol=1e-10)
+
+
+@claim(
+    "quadratic networks",
+    "what is conserved at any rate",
+    r"$S = M(M^\top M)^{-1/2}$ if and only if $Q$ commutes with $MM^\top$",
+    proof="[implicit bias](implicit_bias.md#when-s-is-conserved)",
+)
+def conserved(effort: Effort) -> Found:
+    """The largest change of S along the ODE with corrector and noise at two rates, one too large to learn."""
+    changes = []
+    for lr, noise in ((0.35, 0.0), (0.1, 0.5)):
+        problem = sl.presets.quadratic_network(3, 2, lr=lr, noise=noise)
+        start = sl.OrthogonalInit(0.01).sample(problem, runs=4)
+        runs = run(problem, sl.ODE(), start, 35 / lr, runs=4, save=3)
+        changes.append(float(sl.conserved.polar(runs).drift.max()))
+    return compare(changes, 0.0, atol=1e-9)
+
+
+@claim(
+    "quadratic networks",
+    "approach to the solution",
+    r"$\tau\lVert M-\bar M\rVert \to kp^{3/2}(p-k)/(32(p+2))$ at every rate",
+    proof="[implicit bias](implicit_bias.md#how-the-end-is-reached)",
+)
+def approach(effort: Effort) -> Found:
+    p, k, lr, tau = 3, 2, 0.2, np.array([1e3, 2e3])
+    problem = sl.presets.quadratic_network(p, k, lr=lr)
+    start = sl.OrthogonalInit(0.05).sample(problem, runs=2)
+    runs = run(problem, sl.ODE(), start, tau[1] / lr, runs=2, save=np.append(0.0, tau / lr))
+    far = sl.conserved.distance(runs, sl.conserved.end_point(problem, start)).M.values[:, 1:]
+    return compare(tau * far, k * p**1.5 * (p - k) / (32 * (p + 2)), rtol=0.01)
+
+
+@claim(
+    "quadratic networks",
+    "norm learning in closed form",
+    r"$Q = e^{8\eta t/p}Q_0(1+bQ_0)^{-1}/D(b)$ from any $Q_0$",
+    proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
+)
+def norm_learning(effort: Effort) -> Found:
+    """Against (9) with all overlaps between students, by another solver."""
+    p, lr, t = 3, 0.1, np.array([0.5, 4.0, 40.0])
+    Q = weights_in(p, 5, seed=2) @ weights_in(p, 5, seed=2).T
+
+    def slope(_: float, y: np.ndarray) -> np.ndarray:
+        now = y.reshape(p, p)
+        return lr * 8 / p * ((1 - np.trace(now) / p) * now - 2 / p * now @ now).ravel()
+
+    found = solve_ivp(slope, (0, t[-1]), Q.ravel(), "LSODA", t, rtol=1e-10, atol=1e-13).y.T.reshape(-1, p, p)
+    return compare(found, theory.student_overlaps(sl.presets.quadratic_network(p, 2, lr=lr), t, Q), rtol=1e-7)
+
+
+@claim(
+    "quadratic networks",
+    "plateau at any rate",
+    r"$1-s+\kappa(c+\Delta-2s+bs^2)=0$, $\omega_\rho=\frac{4\eta}p(c-s)$, $\omega_Q=\frac{16\eta}{p(p+2)}s\sqrt\delta$",
+    proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
+)
+def plateau(effort: Effort) -> Found:
+    """Eigenvalues of the ODE on the plateau at a finite rate with noise."""
+    p, k = 3, 2
+    problem = sl.presets.quadratic_network(p, k, lr=0.2, noise=0.5)
+    rates = theory.plateau_rates(problem)
+    point = overlaps(np.ones(p), np.zeros((p, k)), theory.plateau_norm(problem) * np.eye(p))
+    found = sl.linearise(problem, point)
+    right = np.sort([rates.rho] * p * k + [-rates.Q] * (p * (p + 1) // 2 - 1) + [-rates.norm])
+    return compare([*np.sort(found.rates.real), np.abs(found.drift).max()], [*right, 0.0])
+
+
+@claim(
+    "quadratic networks",
+    "largest rate of zero risk",
+    r"$pp^*/(4(p^*+2))$",
+    proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
+)
+def largest_lr(effort: Effort) -> Found:
+    """Where an eigenvalue of the ODE at a solution changes its sign, for two students and two teachers."""
+    point = overlaps(np.ones(2), np.eye(2), np.eye(2))
+    growth = lambda lr: float(sl.linearise(sl.presets.quadratic_network(2, 2, lr=lr), point).rates.real.max()) - 1e-7
+    return compare(brentq(growth, 0.15, 0.4), 2 * 2 / (4 * 4), rtol=1e-4)
+
+
+@claim(
+    "quadratic networks",
+    "end of learning from noisy labels",
+    r"Risk $\Delta + 4\eta\Delta/p$ to first order",
+    proof="[phases](phases.md#the-end-of-learning)",
+)
+def noisy_end(effort: Effort) -> Found:
+    problem = sl.presets.quadratic_network(2, 2, lr=0.02, noise=0.4)
+    start = overlaps(np.ones(2), np.eye(2), np.eye(2) + 0.01)
+    found = float(run(problem, sl.ODE(), start, 3e4, save=2).risk[0, -1])
+    return compare(found, theory.stationary_risk(problem), rtol=1e-6)
+
+
+# --- spikes and mixtures -----------------------------------------------------------------------------------------------------
+
+
+@claim(
+    "matrix PCA",
+    "time of recovery with its constant",
+    r"$\frac1{8(\lambda-\mathtt{lr})}[\log d + \log\frac{f^2(\lambda-\mathtt{lr})^2}{(1-f^2)\mathtt{lr}\lambda} - "
+    r"\log\chi^2_1]$",
+    proof="[spiked tensors](spiked_tensor.md#from-a-random-start)",
+)
+def recovery_time(effort: Effort) -> Found:
+    """The mean time of the chain at d = 2000 and two learning rates."""
+    d, runs, rows = 2000, effort.runs(1024, 256), []
+    for snr, lr in ((2.0, 1.0), (1.5, 0.5)):
+        problem, end = sl.presets.spiked_tensor(2, snr, lr), 0.5 * np.sqrt(snr - lr)
+        until = lambda stats, end=end: abs(stats.m) - end
+        found = chain(problem, d, 60, runs=runs, seed=1, until=until)
+        rows.append((*mean(found.t_end.values), recovery.recovery_time(snr, d, 0.5, lr).mean))
+    number, sigma, right = np.transpose(rows)
+    return compare(number, right, rtol=0.005, sigma=sigma)
+
+
+@claim(
+    "spiked tensors",
+    "time over the barrier",
+    r"The double integral of $e^{V(y)-V(z)}$ with $V = u^2/2-\Lambda u^k/k$",
+    proof="[spiked tensors](spiked_tensor.md#tensors-with-a-growing-ratio)",
+)
+def crossing_time(effort: Effort) -> Found:
+    """By nested quadrature, and the chain at d = 4000."""
+    L, k, end, d = 0.4, 3, 6.0, 4000
+    V = lambda y: y**2 / 2 - L * y**k / k
+    inner = lambda y: quad(lambda z: np.exp(V(y) - V(z)), -12.0, y, limit=200)[0]
+    until = lambda stats: stats.m - end * d**-0.5
+    problem = sl.presets.spiked_tensor(k, effective.scaled_snr(L, k, d))
+    found = chain(problem, d, 80, spike(m=0.0, r2=1.0), runs=effort.runs(512, 256), seed=2, until=until)
+    number, sigma = mean(found.t_end.values)
+    right = recovery.crossing_time(L, k, 0.0, end)
+    return compare([quad(inner, 0.0, end)[0] / (2 * k), number], right, rtol=end**2 / d, sigma=[0.0, sigma])
+
+
+@claim(
+    "mixtures",
+    "where a good classifier exists",
+    r"Binary: $\alpha<\frac14$ at every snr; XOR: a closed line below $\frac18$",
+    proof="[mixtures](mixtures.md#where-a-good-classifier-exists)",
+)
+def classifier(effort: Effort) -> Found:
+    """Balance of small weights by quadrature over both fields at snr 5, for the ridge; binary and XOR."""
+    rows = []
+    for preset, classes in (("binary_mixture", [(1, 1), (-1, -1)]), ("xor_mixture", [(1, 1), (-1, 1), (0, -1), (0, -1)])):
+        guess = effective.classifier_ridge(preset, 5.0)
+        rows.append((_ridge(5.0, classes, guess), guess))
+    return compare(*np.transpose(rows), rtol=2e-3)
+
+
+def _ridge(snr: float, classes: list, guess: float) -> float:
+    """The ridge at which second layer, overlap and length of one small unit balance, errors being plus and minus one half.
+
+    Fields of a unit of norm 1 and overlap c with the mean: its mean output, its pull along the mean and the share of active
+    inputs of each class are those of a Gaussian number.
+    """
+    s = snr**-0.5
+
+    def pushes(c: float) -> np.ndarray:
+        total = np.zeros(3)
+        for b, sign in classes:
+            x = b * c / s
+            on, density = norm.cdf(x), norm.pdf(x)
+            push = np.array([sign * (b * c * on + s * density), sign * (b * on + c * s * density), on / 2])
+            total += push / (2 * len(classes))
+        return total
+
+    def balance(z: np.ndarray) -> list[float]:
+        ratio, c, ridge = z  # length over second layer, cosine
+        relu, along, active = pushes(c)
+        return [ratio * relu - ridge, along - ridge * c * ratio, 2 * ratio * relu + s**2 * active - 2 * ridge * ratio**2]
+
+    found = root(balance, [1.0, 0.95, guess], tol=1e-12)
+    return float(found.x[2]) if found.success else float("nan")
+
+
+# --- finite d, and other algorithms ------------------------------------------------------------------------------------------
+
+
+@claim(
+    "mixtures",
+    "angle of units that share a ring",
+    r"Parallel units repel each other: they settle at $\theta=\frac{\mathtt{lr}}{8\pi\alpha\lambda}(v/\lvert W\rvert)^2"
+    r"e^{-\lambda\cos^2\varphi/2}$, $\cos\varphi=m/\lvert W\rvert$",
+    proof="[effective dynamics](effective_dynamics.md#on-longer-times-the-rings-at-a-finite-snr)",
+)
+def ring_angle(effort: Effort) -> Found:
+    """The mean angle of the chain at snr 2, ridge 0.1 and d = 1000 over t from 45 to 60, from far below and from far above;
+    10 % are left for the next order in the angle."""
+    snr, ridge, rows = 2.0, 0.1, []
+    for angle in (0.01, 0.3):
+        found = shared_ring(ridge, angle, 60.0, d=1000, runs=effort.runs(64, 32)).isel(t=slice(-3, None))
+        v, Q = found.a.values, found.Q.values
+        norms = np.sqrt(np.diagonal(Q, axis1=2, axis2=3))
+        between = np.arccos(np.clip(Q[..., 0, 1] / norms.prod(-1), -1, 1)).mean(1)
+        cos = (v * found.M.values[..., 0]).sum(-1) / np.sqrt(np.einsum("rti,rtij,rtj->rt", v, Q, v))
+        formula = ((v / norms) ** 2).mean(-1) * np.exp(-snr * cos**2 / 2) / (8 * np.pi * ridge * snr)
+        rows.append((*mean(between), formula.mean()))
+    number, sigma, right = np.transpose(rows)
+    return compare(number, right, rtol=0.1, sigma=sigma)
+
+
+@claim(
+    "any problem",
+    "first correction in 1/d",
+    r"$E[X] = x + x_1/d$ and covariance $C/d$ along the ODE",
+    proof="[trust](trust.md#where-the-terms-come-from)",
+)
+def expansion(effort: Effort) -> Found:
+    """Mean, less the ODE's and times d, and d times the variance of the overlap of one unit at d = 200."""
+    problem, start, d, runs = sl.presets.phase_retrieval(lr=0.1, noise=0.5), start_at(0.5), 200, effort.runs(65_536, 16_384)
+    path = sl.expansion(problem, start, 3.0, save=2).isel(t=-1)
+    m = chain(problem, d, 3.0, start, runs=runs, save=[3.0], seed=1).M.values[:, 0, 0, 0]
+    first, spread = float(path["first"].values.ravel()[0]), float(np.ravel(path.covariance.values)[0])
+    square = d * (m - m.mean()) ** 2
+    number = [d * (m.mean() - float(path.ode.values.ravel()[0])), square.mean()]
+    sigma = [d * m.std(ddof=1) / np.sqrt(runs), square.std(ddof=1) / np.sqrt(runs)]
+    return compare(number, [first, spread], atol=0.15 * max(abs(first), spread), sigma=sigma)
+
+
+@claim(
+    "phase retrieval",
+    "law of the exit time",
+    "The backward equation has the whole law, not its mean only",
+    proof="[exit times](exit_times.md)",
+)
+def exit_law(effort: Effort) -> Found:
+    """Kolmogorov and Smirnov's distance of the chain's times from it, times the root of the runs: below 2.3 but with 5e-5."""
+    problem, d, T = sl.presets.phase_retrieval(lr=1 / 12), 1000, 0.2
+    times = chain_times(problem, d, T, effort.runs(1024, 512)) / float(problem.rate)
+    distance = kstest(times, sl.theory.mediocrity.exit_law(problem, d, T).cdf).statistic
+    return compare(distance * np.sqrt(times.size), 2.3, rtol=0, relation="<")
+
+
+@claim(
+    "other algorithms",
+    "chains of other algorithms",
+    "Momentum, clipping and Muon have exact chains too",
+    proof="[algorithms](algorithms.md)",
+)
+def algorithms(effort: Effort) -> Found:
+    """Mean risk after 40 steps of two erf units in R^20, weights against chain, for three algorithms."""
+    d, runs, rows = 20, effort.runs(2048, 1024), []
+    start = overlaps(np.ones(2), [[0.3, 0.1], [0.0, 0.2]], [[1.0, 0.2], [0.2, 0.8]])
+    for algorithm in (sl.HeavyBall(0.8, 0.5), sl.Clipped(sl.OnePassSGD(2.0), 0.3), sl.Muon(1.0, 0.5)):
+        problem = sl.presets.committee(2, 2, algorithm=algorithm)
+        (one, e), (two, f) = (
+            mean(run(problem, level, start, 2.0, save=[2.0], runs=runs, seed=seed).risk.values[:, 0])
+            for seed, level in enumerate((sl.SGD(d), sl.Chain(d)))
+        )
+        rows.append((one, two, np.hypot(e, f)))
+    number, right, sigma = np.transpose(rows)
+    return compare(number, right, sigma=sigma)
+
+
+@claim(
+    "committees",
+    "Muon leaves the plateau first",
+    "Two erf units, batches of 16, $d = 1000$: about twice as soon as SGD",
+    proof="measured",
+)
+def muon(effort: Effort) -> Found:
+    """Median times of SGD over Muon's, each at a rate near its best, until each teacher has a unit of squared cosine 1/2."""
+    d, batch, runs, medians = 1000, 16, effort.runs(64, 32), []
+    own = lambda stats: (stats.M**2 / stats.Q.diagonal()[:, None]).max(0).min() - 0.5
+    for algorithm in (sl.OnePassSGD(batch * 8.0, batch=batch), sl.Muon(0.5, batch=batch)):
+        problem = sl.presets.committee(2, 2, algorithm=algorithm)
+        found = chain(problem, d, 200, sl.RandomInit(d, scale=0.5), runs=runs, seed=1, until=own)
+        medians.append(float(np.median(found.t_end.values)))
+    return compare(medians[0] / medians[1], 1.5, rtol=0, relation=">")

@@ -1,0 +1,1 @@
+"""Figures of this package's own results."""

@@ -1,0 +1,151 @@
+"""Single-index targets: samples that one unit needs against the dimension, for the information exponents 1, 2 and 3.
+
+A target with the exponent n needs of the order of d samples for n = 1, d log d for n = 2 and :math:`d^{n-1}` for
+:math:`n \\ge 3`, at a learning rate that falls as :math:`d^{-(n-2)/2}` there [15]_. The exact chain follows one unit, student
+and target alike, from the typical overlap of random weights, :math:`1/\\sqrt d`, to 1/2, at the learning rate `recommended_lr`.
+The target of exponent 3 is a cubic that is bounded, which is learnt after a seventh of the samples that He_3 needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from matplotlib.lines import Line2D
+
+import sgdlimits as sl
+from sgdlimits.analysis.single_index import exit_time, samples
+from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, half_way, panels, plain, rows_of, tabulate
+
+OVERLAP, LONGEST = 0.5, 40
+"""Where learning ends, and after how many times its mean a run is given up."""
+FASTER = {1: 1.0, 2: 1.0, 3: 4.0}
+"""Times the recommended rate: for exponent 3 noise makes a larger one faster, by a factor that does not depend on d."""
+
+
+def soft_cubic(x):
+    """A cubic without linear part that is bounded."""
+    return (x**3 - 3 * x / 1.3) * jnp.exp(-0.15 * x**2)
+
+
+TARGETS: dict[int, tuple[str | Callable, str, str]] = {
+    1: ("linear", r"$x$", "d"),
+    2: ("he2", r"$x^2 - 1$", r"d\,\log d"),
+    3: (soft_cubic, r"$(x^3 - 3x/1.3)\,e^{-0.15\,x^2}$", "d^2"),
+}
+"""By exponent: a target, how it is written, and how its samples grow."""
+RUNS = {
+    1: {100: 256, 1000: 256, 10**4: 128, 10**5: 64, 10**6: 16},
+    2: {100: 512, 316: 512, 1000: 256, 3162: 128, 10**4: 64, 31623: 32, 10**5: 16},
+    3: {100: 256, 316: 128, 1000: 64, 2000: 32},
+}
+FULL = Size(runs=RUNS)
+QUICK = FULL.but(runs={1: {100: 64, 1000: 64, 10**4: 64}, 2: {100: 128, 1000: 64, 4000: 64}, 3: {60: 64, 120: 64}})
+WORDS = dict(runs="runs and dimensions of each exponent")
+
+
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
+    """Simulate the chain at all dimensions and tabulate the theory beside it."""
+    points = [(n, d, runs) for n, row in size.runs.items() for d, runs in row.items()]
+    rows = [point(n, d, runs, seed) for n, d, runs in bar(points, desc="points")]
+    exponents, dimensions, _ = zip(*points, strict=True)
+    table = keep("table", tabulate(rows, coords={"exponent": exponents, "d": dimensions}, overlap=OVERLAP))
+    stuck = keep("constant", constant_rate(rows_of(table, exponent=3)))
+    return Drawn(_figure(table, stuck), _caption(table, stuck))
+
+
+def point(n: int, d: int, runs: int, seed: int) -> dict[str, float]:
+    """Mean time of the chain from the overlap 1/sqrt(d), its interval, and what the ODE and the diffusion say."""
+    fn = TARGETS[n][0]
+    lr = FASTER[n] * sl.recommended_lr(sl.presets.single_index(fn), d, OVERLAP)
+    problem = sl.presets.single_index(fn, lr=lr)
+    ode, noisy = (exit_time(problem, d, OVERLAP, noise=noise) for noise in (False, True))
+    how: dict = dict(t_max=LONGEST * noisy, runs=runs, seed=seed, until=half_way, progress=False)
+    found = sl.exit_times(sl.simulate(problem, sl.Chain(d), sl.FixedInit(d**-0.5), **how), half_way)
+    mean = sl.summarise(found, quantiles=()).mean
+    return {"lr": lr, "t": mean.value, "low": mean.low, "high": mean.high, "ode": ode, "noisy": noisy, "runs": runs}
+
+
+def constant_rate(rows: xr.Dataset) -> xr.Dataset:
+    """The mean time at a learning rate that does not fall with d, by the diffusion."""
+    lr, d = float(rows.lr[0]), np.unique(np.geomspace(rows.d[0], 100 * rows.d[0], 30).astype(int))
+    t = exit_time(sl.presets.single_index(TARGETS[3][0], lr=lr), d, OVERLAP, noise=True)
+    return xr.Dataset({"t": ("d", t)}, coords={"d": d}, attrs={"lr": lr, "exponent": 3})
+
+
+def errors(rows: xr.Dataset) -> np.ndarray:
+    """Standard errors of the mean times, of at least one sample."""
+    return np.maximum((rows.high - rows.low).values / (2 * 1.96), 1 / rows.d.values)
+
+
+def slope(rows: xr.Dataset, logarithm: bool) -> tuple[float, float]:
+    """(slope, its error) of the number of samples, both in logarithms, or of t against log d."""
+    d, t, error = rows.d.values, rows.t.values, errors(rows)
+    y, error = (t, error) if logarithm else (np.log(t * d), error / t)
+    line, covariance = np.polyfit(np.log(d), y, 1, w=1 / error, cov="unscaled")
+    return float(line[0]), float(np.sqrt(covariance[0, 0]))
+
+
+def _figure(table: xr.Dataset, stuck: xr.Dataset) -> Figure:
+    figure, (left, right) = panels(1, 2, figsize=(8.2, 4.2))
+    for colour, (n, (_, text, growth)) in zip(OKABE_ITO, TARGETS.items(), strict=False):
+        rows = rows_of(table, exponent=n)
+        d, last = rows.d.values, rows.isel(point=-1)
+        _draw(left, rows, d, colour, f"exponent {n}: {text}")
+        _draw(right, rows, d / samples(n, d), colour, rf"samples / ${growth}$")
+        how: dict = dict(xytext=(7, -3), textcoords="offset points", color=colour, va="top")
+        left.annotate(rf"$d^{{\,{slope(rows, logarithm=False)[0]:.2f}}}$", (float(last.d), float(last.t * last.d)), **how)
+    left.plot(stuck.d, stuck.t * stuck.d, color=OKABE_ITO[2], linestyle="-.", linewidth=0.9)
+    counts = (table.t * table.d).values
+    left.set(xscale="log", yscale="log", ylim=(counts.min() / 3, counts.max() * 4))
+    left.set_ylabel(f"samples to the overlap {OVERLAP:g}")
+    right.set(xscale="log", ylim=(0, None), ylabel="samples over their growth in theory")
+    for ax, place in ((left, "lower right"), (right, "center right")):
+        ax.set_xlabel("$d$")
+        ax.legend(loc=place, handlelength=1.2, fontsize=8)
+    styles: dict[str, Any] = {"full ODE": "--", "with SGD's noise": "-", "exponent 3 at a constant rate": "-."}
+    handles = [Line2D([], [], color="0.3", linestyle=dashes, label=words) for words, dashes in styles.items()]
+    dots = Line2D([], [], color="0.3", marker="o", linestyle="", markersize=4, label="exact chain, mean, 95 %")
+    figure.legend(handles=[dots, *handles], loc="outside lower center", ncols=4)
+    return figure
+
+
+def _draw(ax: Axes, rows: xr.Dataset, factor: np.ndarray, colour: str, label: str) -> None:
+    """Times of the chain and of the theory, times a factor at each dimension."""
+    bars = np.abs(np.stack([rows.low - rows.t, rows.high - rows.t])) * factor
+    ax.plot(rows.d, rows.ode * factor, "--", color=colour, linewidth=0.9)
+    ax.plot(rows.d, rows.noisy * factor, "-", color=colour, linewidth=1.2)
+    ax.errorbar(rows.d, rows.t * factor, bars, fmt="o", color=colour, markersize=4, capsize=2, label=label)
+
+
+def _caption(table: xr.Dataset, stuck: xr.Dataset) -> list[str]:
+    sentences = [
+        "One unit learns a single-index target with its own activation on the sphere, without label noise: samples from the",
+        f"overlap 1/sqrt(d), typical of random weights, to {OVERLAP:g}, at the learning rate recommended_lr, for exponent 3 at",
+        f"{FASTER[3]:g} times it, which scales in the same way and where the ODE does not learn. Dots are means of",
+        "the exact chain, which has the law of SGD; lines are the ODE (dashed) and the diffusion, which has SGD's noise",
+        "(solid). Numbers at the lines are exponents of d in fits of a power to the dots.",
+    ]
+    for n, (_, text, growth) in TARGETS.items():
+        rows = rows_of(table, exponent=n)
+        (power, error), last = slope(rows, logarithm=False), rows.isel(point=-1)
+        away = np.sqrt((((rows.t - rows.noisy) / errors(rows)) ** 2).mean())
+        sentences.append(
+            f"Exponent {n}, {plain(text)}: lr from {float(rows.lr[0]):.3g} at d = {int(rows.d[0])} to "
+            f"{float(last.lr):.3g} at d = {int(last.d)}. Samples grow as d^({power:.3f} ± {error:.1g}) in a fit of a power; "
+            f"theory {plain(growth)}. At the last d t = {float(last.t):.4g} ({int(last.runs)} runs), by the diffusion "
+            f"{float(last.noisy):.4g}, by the ODE {float(last.ode):.4g}; over all d the diffusion is {float(away):.1f} "
+            "standard errors from the chain (root mean square)."
+        )
+        if n == 2:
+            rise, error = slope(rows, logarithm=True)
+            sentences.append(f"Against log d, t rises by {rise:.2f} ± {error:.2f}; by the linear ODE 1/(2 rate) = 3.00.")
+    late = int(stuck.d[np.flatnonzero(stuck.t.values > 10 * stuck.d.values)[0]])
+    sentences.append(
+        f"At the rate of the smallest d, {stuck.attrs['lr']:.3g}, kept constant (dash-dotted, diffusion), the barrier that the "
+        f"corrector makes grows with d, and from d = {late} on more than 10 d^2 samples are needed."
+    )
+    return sentences

@@ -1,0 +1,166 @@
+"""Leaps of multi-index targets: which directions one unit finds when, and how the samples it takes grow with d.
+
+The leaps are computed from the Hermite tensors of the target (`leaps`), the times are those of the exact chain. One unit on the
+sphere starts at the overlap 2/sqrt(d) with each direction, of the sign that learns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from matplotlib.ticker import NullFormatter
+from numpy.polynomial.hermite_e import herme2poly
+
+import sgdlimits as sl
+from sgdlimits.model import Leap
+from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, panels, rows_of, tabulate
+
+UNIT = sl.Polynomial(herme2poly([0.0, 1 / 2, 1 / 2, 1 / 3]))
+"""Hermite coefficients 1/2, 1 and 2 of order 1, 2, 3."""
+SECOND, FOUND, BEGIN = 0.1, 0.3, 2.0
+"""The second layer, small so that the label is the residual; the overlap at which a direction is found; sqrt(d) times that
+of the start."""
+
+
+class Stairs(NamedTuple):
+    """A target by name, and the learning rate times the second layer; it falls as 1/sqrt(d) for a leap of 3."""
+
+    fn: Callable
+    k: int
+    lr: float
+
+
+STAIRS = {
+    "x1 + x1 x2": Stairs(lambda x: x[0] + x[0] * x[1], 2, 0.08),
+    "x1 x2": Stairs(lambda x: x[0] * x[1], 2, 0.08),
+    "x1 + x1 x2 x3": Stairs(lambda x: x[0] + x[0] * x[1] * x[2], 3, 0.02),
+    "x1 x2 x3": Stairs(lambda x: x[0] * x[1] * x[2], 3, 0.4),
+}
+ORDINALS = ("first", "second", "third")
+FULL = Size(d=(2000, 8000, 32_000), harder=(1000, 2000, 4000), runs=64, names=tuple(STAIRS))
+QUICK = FULL.but(d=(2000, 8000), harder=(800, 2400), runs=32)
+WORDS = dict(
+    d="dimensions for leaps of at most 2", harder="dimensions for a leap of 3", runs="runs of the chain", names="targets"
+)
+
+
+def target(name: str) -> sl.Target:
+    return sl.Target(STAIRS[name].fn, STAIRS[name].k)
+
+
+def problem(name: str, d: int) -> sl.ProjectionProblem:
+    """One unit on the sphere, at the learning rate that suits the largest leap."""
+    lr = STAIRS[name].lr * (d**-0.5 if max(leap.order for leap in sl.leaps(target(name))) > 2 else 1.0)
+    rule = sl.OnePassSGD(lr / SECOND, sphere=True)
+    first = sl.InitialWeights(unit=True, second=SECOND)
+    return sl.ProjectionProblem(target(name), sl.TwoLayer(1, UNIT), sl.SquaredLoss(), rule, initial=first)
+
+
+def measure(name: str, sizes: tuple[int, ...], runs: int, seed: int = 0) -> list[dict]:
+    """The median time at which the directions of each leap are found, at each d."""
+    rows = []
+    for stage, leap in enumerate(sl.leaps(target(name))):
+        found = _finder(leap)
+        for d in sizes:
+            how: dict = dict(t_max=40 * d if leap.order > 2 else 3000, runs=runs, seed=seed, until=found, progress=False)
+            each = sl.exit_times(sl.simulate(problem(name, d), sl.Chain(d), sl.FixedInit(BEGIN * d**-0.5), **how), found)
+            time = float(np.median(each.t))
+            row = {"name": name, "stage": stage, "leap": leap.order, "d": d, "t": time, "lost": int(each.censored.sum())}
+            rows.append(row | {"way": _way(leap, d), "error": _error(each.t.values)})
+    return rows
+
+
+def _error(times: np.ndarray) -> float:
+    """The standard error of the logarithm of the median, by 400 bootstrap samples."""
+    drawn = np.random.default_rng(0).choice(times, (400, times.size))
+    return float(np.log(np.median(drawn, axis=1)).std(ddof=1))
+
+
+def _finder(leap: Leap) -> Callable:
+    D = jnp.asarray(leap.directions)
+    return lambda stats: jnp.linalg.norm(D @ stats.M[0]) - FOUND
+
+
+def _way(leap: Leap, d: int) -> float:
+    r"""What :math:`\int m^{1-n}\,dm` from start to end is beside its power of d: a logarithm for n = 2, nearly 1 else."""
+    begin = BEGIN * (len(leap.directions) / d) ** 0.5
+    return float(np.log(FOUND / begin) if leap.order == 2 else 1 - begin / FOUND)
+
+
+def exponent(rows: xr.Dataset) -> float:
+    """The fitted exponent of d in the samples over the way."""
+    return float(np.polyfit(np.log(rows.d), np.log(rows.t * rows.d / rows.way), 1)[0])
+
+
+def exponent_error(rows: xr.Dataset) -> float:
+    """The standard error of `exponent` from those of the medians."""
+    x = np.log(rows.d) - np.log(rows.d).mean()
+    return float(np.sqrt((x**2 * rows.error**2).sum()) / (x**2).sum())
+
+
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
+    """Run the chain for each target and dimension, and fit the exponents."""
+    rows = []
+    for name in bar(size.names, desc="targets"):
+        hard = max(leap.order for leap in sl.leaps(target(name))) > 2
+        rows += measure(name, size.harder if hard else size.d, size.runs, seed)
+    table = keep("table", tabulate(rows))
+    return Drawn(_figure(table, size), _caption(table, size))
+
+
+def _stages(table: xr.Dataset, size: Size):
+    for name in size.names:
+        for stage in np.unique(rows_of(table, name=name).stage):
+            yield name, int(stage), rows_of(table, name=name, stage=stage)
+
+
+def _figure(table: xr.Dataset, size: Size) -> Figure:
+    figure, axes = panels(1, 2, figsize=(10.0, 4.4))
+    _growth(axes[0], table, size)
+    _order(axes[1], table, size)
+    return figure
+
+
+def _growth(ax: Axes, table: xr.Dataset, size: Size) -> None:
+    for name, stage, rows in _stages(table, size):
+        colour, leap = OKABE_ITO[size.names.index(name)], int(rows.leap[0])
+        n = rows.t.values * rows.d.values
+        ax.plot(rows.d, n, "os^"[stage], color=colour, markersize=5, label=f"{name}: leap {leap}, {ORDINALS[stage]}")
+        law = rows.way.values * rows.d.values.astype(float) ** max(1, leap - 1)
+        ax.plot(rows.d, law * n[-1] / law[-1], "-", color=colour, linewidth=1, alpha=0.7)
+    ax.set(xscale="log", yscale="log", xlabel="dimension $d$", ylabel="samples (median)")
+    ax.set_title("(a) lines: $d$, $d\\,\\log d$, $d^2$, through the last point", loc="left")
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+
+
+def _order(ax: Axes, table: xr.Dataset, size: Size) -> None:
+    for name, stage, rows in _stages(table, size):
+        ax.plot(float(rows.t[-1]), -size.names.index(name), "os^"[stage], color=OKABE_ITO[size.names.index(name)], markersize=8)
+    for i, name in enumerate(size.names):
+        ends = rows_of(table, name=name, d=rows_of(table, name=name).d.values.max())
+        ax.plot([float(ends.t.min()), float(ends.t.max())], [-i, -i], "-", color=OKABE_ITO[i], linewidth=1, alpha=0.5)
+    ax.set(xscale="log", xlabel="$t$, samples per dimension, at the largest $d$", ylim=(-len(size.names) + 0.4, 0.6))
+    ax.set_yticks([-i for i in range(len(size.names))], size.names)
+    ax.set_title("(b) when each leap is taken", loc="left")
+
+
+def _caption(table: xr.Dataset, size: Size) -> list[str]:
+    sentences = [
+        "Which directions of a multi-index target one unit finds when, in the exact chain: the median over",
+        f"{size.runs} runs of the time at which its overlap with those of a leap is {FOUND:g}, from {BEGIN:g}/sqrt(d).",
+        "Leaps and directions are computed from the target's Hermite tensors; a leap n should take d^max(1, n - 1) samples,",
+        "times a factor from the ends of the way, a logarithm for n = 2, which the fit divides out.",
+    ]
+    for name, stage, rows in _stages(table, size):
+        leap, lost = int(rows.leap[0]), int(rows.lost.sum())
+        sentences.append(
+            f"{name}, {ORDINALS[stage]} leap ({leap}): exponent {exponent(rows):.2f} +- {exponent_error(rows):.2f}, "
+            f"expected {max(1, leap - 1)}; "
+            f"t = {float(rows.t[-1]):.4g} at d = {int(rows.d[-1])}{f'; {lost} runs not done' if lost else ''}."
+        )
+    return sentences

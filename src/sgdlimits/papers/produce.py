@@ -1,0 +1,92 @@
+"""The files that a figure becomes, and all figures in one go."""
+
+from __future__ import annotations
+
+import importlib
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sgdlimits.errors import BadInput, check_count
+from sgdlimits.papers.figures import FIGURES
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def make_folder(out: str | Path) -> Path:
+    """The folder of figures, made where it is missing."""
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as reason:
+        raise BadInput(f"the folder {out} cannot be made: {reason.strerror}. Give another --out.") from reason
+    return folder
+
+
+def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -> Iterator[str]:
+    """Make a figure and write NAME.png, NAME.svg, NAME.txt and NAME-*.nc into a folder; yields what to print."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from sgdlimits.analysis.plot import PAPER
+    from sgdlimits.files import whole, write
+    from sgdlimits.papers.figure import smaller
+    from sgdlimits.run.io import write_whole
+
+    check_count("seed", seed, at_least=0)
+    module, folder = importlib.import_module(FIGURES[name]), make_folder(out)
+    files: list[str] = []
+
+    def keep(key: str, dataset: xr.Dataset) -> xr.Dataset:
+        files.append(write_whole(dataset, folder / f"{name}-{key}.nc").name)
+        return dataset
+
+    with plt.rc_context(PAPER):
+        size = module.QUICK if quick else module.FULL
+        drawn = module.make(size, seed, keep)
+        for kind, metadata in (("png", None), ("svg", {"Date": None})):
+            with whole(folder / f"{name}.{kind}") as path:
+                drawn.figure.savefig(path, metadata=metadata)
+        plt.close(drawn.figure)
+    caption = textwrap.fill(
+        " ".join([*drawn.caption, smaller(size, module.FULL, module.WORDS)]),
+        width=110,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    write(folder / f"{name}.txt", f"{caption}\n".encode())
+    yield from [*drawn.lines, caption, ""]
+    yield f"In {folder}: {', '.join([f'{name}.png', f'{name}.svg', f'{name}.txt', *files])}."
+
+
+def produce_all(names: Sequence[str], out: str | Path, *, quick: bool = False, seed: int = 0) -> Iterator[str]:
+    """Make figures one after the other with a page of all of them, index.html; yields what to print.
+
+    A figure that fails is named on the page and at the end, and the others are made all the same. The page is written after
+    each of them, so that it is there after an interruption. Where nothing can be written, all of it ends.
+    """
+    from sgdlimits.files import Unwritten, write
+    from sgdlimits.papers.index import page
+    from sgdlimits.progress import bar
+
+    check_count("seed", seed, at_least=0)
+    folder, failed = make_folder(out), {}
+    with bar(names, desc="figures", bar_format="{desc}: {n_fmt} of {total_fmt} [{elapsed}]{long}") as left:
+        for number, name in enumerate(left, start=1):
+            yield f"{name}, {number} of {len(names)}"
+            try:
+                yield from produce(name, folder, quick=quick, seed=seed)
+            except Unwritten:
+                raise
+            except Exception as reason:
+                failed[name] = f"{type(reason).__name__}: {reason}"
+                yield f"{name} failed. {failed[name]}"
+            write(folder / "index.html", page(folder, failed).encode())
+            yield ""
+    yield f"{len(names) - len(failed)} of {len(names)} figures are on {folder / 'index.html'}."
+    if failed:
+        raise BadInput(f"these figures failed: {', '.join(failed)}. The others are made; try those again one by one.")

@@ -1,0 +1,1 @@
+"""Bocchi et al., *Escape dynamics and implicit bias of one-pass SGD in overparameterized quadratic networks*."""

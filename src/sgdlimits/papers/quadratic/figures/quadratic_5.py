@@ -1,0 +1,87 @@
+"""Quadratic networks, figure 5: degrees of freedom of the student against its width [3]_.
+
+The output depends on the weights through W^T W alone. The points are ranks of the differential of W -> W^T W at random weights.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+
+from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, looks, panels
+from sgdlimits.papers.quadratic.theory.critical import degrees_of_freedom
+
+ZERO = 1e-10
+"""Singular values below this share of the largest count as zero."""
+FULL = Size(dimensions=(4, 8, 12), widest=16)
+QUICK = FULL.but(dimensions=(3, 5), widest=7)
+WORDS = dict(dimensions="dimensions N", widest="largest width")
+
+
+class Rank(NamedTuple):
+    """The rank of a matrix, its least singular value that counts and its largest that does not, relative to the largest."""
+
+    rank: int
+    kept: float
+    dropped: float
+
+
+def rank(matrix: Float[np.ndarray, "rows columns"]) -> Rank:
+    """The rank by singular values."""
+    values = np.linalg.svd(matrix, compute_uv=False)
+    share = values / values[0]
+    return Rank(int((share > ZERO).sum()), float(share[share > ZERO].min()), float(share[share <= ZERO].max(initial=0.0)))
+
+
+def differential(W: Float[np.ndarray, "p d"]) -> Float[np.ndarray, "pd dd"]:
+    """The matrix of V -> W^T V + V^T W, a row for each weight."""
+    p, d = W.shape
+    half = np.einsum("ia,ij,bc->jcab", W, np.eye(p), np.eye(d))
+    return (half + half.swapaxes(2, 3)).reshape(p * d, d * d)
+
+
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
+    """Count degrees of freedom by formula, and by ranks at random weights."""
+    rng, widths = np.random.default_rng(seed), np.arange(1, size.widest + 1)
+    ranks = [[rank(differential(rng.normal(size=(p, d)))) for p in widths] for d in size.dimensions]
+    formula = np.array([[degrees_of_freedom(int(p), d) for p in widths] for d in size.dimensions])
+    counts = {name: np.array([[getattr(each, name) for each in row] for row in ranks]) for name in Rank._fields}
+    coords = {"d": list(size.dimensions), "width": widths}
+    data = xr.Dataset({name: (tuple(coords), each) for name, each in (counts | {"formula": formula}).items()}, coords)
+    keep("counts", data)
+    return Drawn(_figure(data), _caption(data))
+
+
+def _figure(data: xr.Dataset) -> Figure:
+    figure, ax = panels(figsize=(5.2, 3.6))
+    for d, look in zip(data.d.values, looks(data.sizes["d"]), strict=True):
+        one = data.sel(d=d)
+        ax.plot(one.width, one.formula, color=look.colour, linestyle=look.dashes, label=f"$N = {d}$")
+        ax.plot(one.width, one["rank"], "o", color=look.colour, markersize=4, markerfacecolor="white")
+        ax.plot(d, int(one.formula.sel(width=d)), "o", color=look.colour, markersize=6)
+    ax.plot([], [], "o", color="grey", markersize=4, markerfacecolor="white", label="rank at random weights")
+    ax.plot([], [], "o", color="grey", markersize=6, label="$p = N$")
+    ax.set(xlabel="width $p$", ylabel="degrees of freedom", xlim=(0, data.width.values[-1] + 0.5))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.get_major_locator().set_params(integer=True)
+    ax.legend(loc="upper left", fontsize=8, ncols=2)
+    ax.set_ylim(0, 1.3 * float(data.formula.max()))
+    return figure
+
+
+def _caption(data: xr.Dataset) -> list[str]:
+    full = [f"{int(data.formula.sel(d=d, width=d))} at N = {d}" for d in data.d.values]
+    shares = [f"{float(data.formula.sel(d=d, width=d)) / d**2:.2f}" for d in data.d.values]
+    wide = [f"{float(data.formula.sel(d=d)[-1] / (d * data.width[-1])):.2f}" for d in data.d.values]
+    same = int((data["rank"] == data.formula).sum())
+    return [
+        f"Figure 5 of the paper, which does not say its N: here N = {', '.join(map(str, data.d.values))} and p up to",
+        f"{int(data.width[-1])}. Lines: Np - p(p-1)/2 up to p = N, then N(N+1)/2. Open circles: the rank of the differential",
+        f"of W -> W^T W at Gaussian weights; it is the formula in {same} of {data.formula.size} cases. Singular values that",
+        f"count are at least {float(data.kept.min()):.1e} of the largest, the others at most",
+        f"{float(data.dropped.max()):.1e}. From p = N on (full circles) nothing is added: {', '.join(full)}. Degrees of",
+        f"freedom are {', '.join(shares)} of the weights there, and {', '.join(wide)} at the largest p.",
+    ]

@@ -1,0 +1,90 @@
+"""Quadratic networks, figure 6: the dimension of the manifold of solutions against the student's width [3]_.
+
+All solutions are rotations of units of one another. The points are ranks of the rotations' generators at random solutions, and
+what the equations of the manifold leave free there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+
+from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, looks, panels
+from sgdlimits.papers.quadratic.figures.quadratic_5 import Rank, differential, rank
+from sgdlimits.papers.quadratic.theory.critical import solution_dimension
+
+FULL = Size(d=6, teachers=(1, 2, 4, 9), widest=12)
+QUICK = FULL.but(d=3, teachers=(1, 2, 5), widest=6)
+WORDS = dict(d="dimension N", teachers="numbers of teachers", widest="largest width")
+
+
+def solution(p: int, n: int, d: int, rng: np.random.Generator) -> Float[np.ndarray, "p d"]:
+    """Weights of p units with the matrix W^T W of a teacher of rank n, which spans the first n axes, rotated at random."""
+    rotation, teacher = np.linalg.qr(rng.normal(size=(p, n)))[0], np.linalg.cholesky(np.eye(n) + 0.2)
+    return rotation @ np.pad(teacher.T, ((0, 0), (0, d - n)))
+
+
+def generators(W: Float[np.ndarray, "p d"]) -> Float[np.ndarray, "pairs pd"]:
+    """The directions in which rotations of two units move the weights."""
+    first, second = np.triu_indices(len(W), 1)
+    moves, pair = np.zeros((len(first), *W.shape)), np.arange(len(first))
+    moves[pair, first], moves[pair, second] = W[second], -W[first]
+    return moves.reshape(len(first), W.size)
+
+
+def constraints(W: Float[np.ndarray, "p d"], n: int) -> Float[np.ndarray, "pd c"]:
+    """The differential of what solutions fix: W^T W within the teacher's span, and W itself outside."""
+    p, d = W.shape
+    within = differential(W).reshape(p * d, d, d)[:, :n, :n].reshape(p * d, n * n)
+    return np.concatenate([within, np.eye(p * d)[:, np.tile(np.arange(d) >= n, p)]], axis=1)
+
+
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
+    """Count the dimension by formula, by rotations, and by equations, at one random solution for each width."""
+    rng, widths, over = np.random.default_rng(seed), np.arange(1, size.widest + 1), ("teachers", "width")
+    names = ("formula", "rotations", "equations", "kept", "dropped")
+    coords, empty = {"teachers": list(size.teachers), "width": widths}, np.full((len(size.teachers), widths.size), np.nan)
+    data = xr.Dataset({name: (over, empty.copy()) for name in names}, coords, {"d": size.d})
+    for k in size.teachers:
+        n = min(k, size.d)
+        for p in widths[widths >= n]:
+            W = solution(p, n, size.d, rng)
+            turned, fixed = rank(generators(W)) if p > 1 else Rank(0, 1.0, 0.0), rank(constraints(W, n))
+            values = (solution_dimension(p, k, size.d), turned.rank, W.size - fixed.rank)
+            ends = (min(turned.kept, fixed.kept), max(turned.dropped, fixed.dropped))
+            for name, value in zip(names, (*values, *ends), strict=True):
+                data[name].loc[{"teachers": k, "width": p}] = value
+    keep("counts", data)
+    return Drawn(_figure(data), _caption(data))
+
+
+def _figure(data: xr.Dataset) -> Figure:
+    figure, ax = panels(figsize=(5.2, 3.6))
+    for k, look in zip(data.teachers.values, looks(data.sizes["teachers"]), strict=True):
+        one = data.sel(teachers=k)
+        ax.plot(one.width, one.formula, color=look.colour, linestyle=look.dashes, label=f"$p^* = {k}$")
+        ax.plot(one.width, one.rotations, "o", color=look.colour, markersize=6, markerfacecolor="white", clip_on=False)
+        ax.plot(one.width, one.equations, ".", color=look.colour, markersize=4, clip_on=False)
+    ax.plot([], [], "o", color="grey", markersize=6, markerfacecolor="white", label="rank of rotations")
+    ax.plot([], [], ".", color="grey", markersize=4, label="left by equations")
+    ax.set(xlabel="width $p$", ylabel="dimension of the solutions", xlim=(0, data.width.values[-1] + 0.5), ylim=(0, None))
+    ax.legend(loc="upper left", fontsize=8)
+    return figure
+
+
+def _caption(data: xr.Dataset) -> list[str]:
+    last, d = data.isel(width=-1), int(data.attrs["d"])
+    ends = [f"{int(last.formula.sel(teachers=k))} at p* = {k}" for k in data.teachers.values]
+    shares = [f"{float(last.formula.sel(teachers=k) / (d * last.width)):.2f}" for k in data.teachers.values]
+    there = data.formula.notnull()
+    same = int(((data.rotations == data.formula) & (data.equations == data.formula)).sum())
+    return [
+        f"Figure 6 of the paper, which does not say its sizes: here N = {d}, teachers p* =",
+        f"{', '.join(map(str, data.teachers.values))} and p up to {int(last.width)}. Lines: pn - n(n+1)/2 with n = min(p*,",
+        "N), from p = n on, where solutions begin. Circles: rank of the rotations of units at a random solution; dots:",
+        f"weights less the rank of the solutions' equations. Both are the formula in {same} of {int(there.sum())} cases;",
+        f"singular values that count are at least {float(data.kept.min()):.2f} of the largest, the others at most",
+        f"{float(data.dropped.max()):.1e}. Lines have slope n: one teacher leaves p - 1 dimensions, and more than N teachers",
+        f"count as N. At the largest p the dimension is {', '.join(ends)}, or {', '.join(shares)} of the weights.",
+    ]

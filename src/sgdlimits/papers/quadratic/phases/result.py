@@ -1,0 +1,99 @@
+"""Phases as a table, and what theory says about them where there is one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import xarray as xr
+
+from sgdlimits.errors import BadInput
+from sgdlimits.papers.mediocrity.theory.rates import linear_rates
+from sgdlimits.papers.quadratic.theory.plateau import plateau_rates, plateau_risk
+from sgdlimits.papers.quadratic.theory.terminal import terminal_decay
+from sgdlimits.problem.recognise import phase_retrieval, quadratic_network
+from sgdlimits.run.record import from_json
+from sgdlimits.text import count, table
+
+PHASES = ("norm learning", "plateau", "escape", "descent", "tail")
+"""In their order. Norm learning is whatever leads to the plateau: for students of fixed norm there is none."""
+WORDS = {"left": "left a plateau", "stays": "stayed on one", "none": "had none", "diverged": "diverged"}
+ROWS = {
+    "level": "risk on the plateau",
+    "growth": "growth of overlaps",
+    "decay": "decay between students",
+    "tail_rate": "rate of the tail",
+    "tail_exponent": "exponent of the tail",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Phases:
+    """The phases of each run, and what theory says where it does.
+
+    Parameters
+    ----------
+    data : Dataset over `run` and `phase`, described in `sgdlimits.phases`
+    theory : values for the variables of `data` by name, of quadratic networks and of phase retrieval on the sphere
+    """
+
+    data: xr.Dataset
+    theory: dict[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        counts = Counter(self.data.outcome.values.tolist())
+        runs = self.data.sizes["run"]
+        words = ", ".join(f"{counts[name]} {text}" for name, text in WORDS.items() if counts[name])
+        head = f"{self.data.attrs['problem_name']}, {self.data.attrs['level']}: {count(runs, 'run')}, {words}"
+        rows = [("", "median", "10 to 90 %", "theory"), *self._times(), *self._values()]
+        return f"{head}\n{table(rows, indent='  ')}" if len(rows) > 1 else head
+
+    def _times(self):
+        for phase in PHASES[1:]:
+            begin = self.data.begin.sel(phase=phase).values
+            if np.isfinite(begin).any():
+                yield f"{phase} from t", *_spread(begin), ""
+
+    def _values(self):
+        for name, text in ROWS.items():
+            values = self.data[name].values
+            if np.isfinite(values).any() or (name in self.theory and name in ("level", "growth")):
+                yield text, *_spread(values), f"{self.theory[name]:.4g}" if name in self.theory else ""
+
+
+def _spread(values: np.ndarray) -> tuple[str, str]:
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return "", ""
+    low, middle, high = np.quantile(values, (0.1, 0.5, 0.9))
+    return f"{middle:.4g}", f"{low:.4g} to {high:.4g}" if values.size > 1 else ""
+
+
+def expected(dataset: xr.Dataset) -> dict[str, float]:
+    """Values by the names of the variables of `Phases`: of quadratic networks, and of phase retrieval on the sphere."""
+    try:
+        problem, level = (from_json(dataset.attrs[name]) for name in ("problem", "level_parameters"))
+        corrector = getattr(level, "corrector", True)
+        if quadratic_network(problem):
+            return _quadratic(problem, corrector)
+        found = phase_retrieval(problem)
+    except BadInput:
+        return {}
+    if not (found and corrector and found.sphere) or found.trains_second:
+        return {}
+    rates = linear_rates(found.p, found.lr, found.noise)
+    values = {"growth": float(rates.M) * found.lr / found.p}
+    return values | ({"decay": float(np.abs(rates.Q)) * found.lr / found.p} if found.p > 1 else {})
+
+
+def _quadratic(problem, corrector: bool) -> dict[str, float]:
+    rates = plateau_rates(problem, corrector=corrector)
+    values = {"level": plateau_risk(problem, corrector=corrector), "growth": rates.rho}
+    if problem.network.width > 1:
+        values["decay"] = rates.Q
+    try:
+        end = terminal_decay(problem, corrector=corrector)
+    except BadInput:
+        return values
+    return values | ({"tail_rate": end.rate} if end.law == "exponential" else {"tail_exponent": 2.0})

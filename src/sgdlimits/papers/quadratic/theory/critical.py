@@ -1,0 +1,151 @@
+r"""All critical points of the population risk of a quadratic network, with their Hessians: section 4.2 of the paper [3]_.
+
+With :math:`D = \frac1p W^\top W - \frac1{p^*} P^*`, where :math:`P^*` projects on the teachers' span, risk and gradient are
+
+.. math:: R = (\mathrm{tr} D)^2 + 2\,\mathrm{tr} D^2 + \text{noise}, \qquad \nabla R = \frac4p\, W (\mathrm{tr} D + 2 D).
+
+The gradient vanishes only if :math:`G = W^\top W` commutes with :math:`P^*`. Then s directions in the teachers' span have the
+eigenvalue :math:`\alpha` of G, r directions orthogonal to it have :math:`\beta`, and all others have zero:
+
+.. math:: \beta = \frac{p\,(p^*-s)}{p^*(s+r+2)}, \qquad \alpha = \beta + \frac p{p^*}, \qquad s + r \le p, \quad s \le p^*,
+
+with r = 0 where s is :math:`p^*`. The paper has the families with r = 0 or s = 0. Its section 7.5 counts the parameters of a
+network, and those that its solutions leave free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput
+from sgdlimits.papers.quadratic.theory.family import CriticalFamily
+from sgdlimits.problem import ProjectionProblem
+from sgdlimits.problem.recognise import quadratic_network
+from sgdlimits.text import table
+
+MOST_FAMILIES = 10**5
+COLUMNS = ("kind", "s", "r", "risk", "index", "dimension", "symmetry", "flat", "from d")
+
+
+@dataclass(frozen=True, repr=False)
+class CriticalPoints(Sequence[CriticalFamily]):
+    """All families of critical points of a quadratic network, by risk; printed, a table.
+
+    Parameters
+    ----------
+    families : a `CriticalFamily` each
+    """
+
+    families: tuple[CriticalFamily, ...]
+
+    def __getitem__(self, index):
+        return self.families[index]
+
+    def __len__(self) -> int:
+        return len(self.families)
+
+    def family(self, s: int, r: int) -> CriticalFamily:
+        """The family with s directions in the teachers' span and r orthogonal to it."""
+        like = self.families[0]
+        return CriticalFamily(like.width, like.teachers, s, r, like.noise)
+
+    def table(self, d: int | None = None) -> str:
+        """The families as lines of text: the counts in dimension d, or as functions of it."""
+        return table([COLUMNS, *(_row(family, d) for family in self.families)])
+
+    def __repr__(self) -> str:
+        return self.table()
+
+
+@checked
+def critical_points(problem: ProjectionProblem) -> CriticalPoints:
+    r"""All critical points of the population risk of a quadratic network, as families of given numbers of directions.
+
+    Gradient flow, and the ODE without corrector, rests there and nowhere else. Every family but the last one down,
+    :math:`s = \min(p, p^*)` with r = 0, has a negative eigenvalue: there are no other minima.
+
+    Parameters
+    ----------
+    problem : `presets.quadratic_network`; `sgdlimits.fixed_points` searches those of any problem
+
+    >>> import sgdlimits as sl
+    >>> critical_points(sl.presets.quadratic_network(width=2, teachers=1))
+    kind          s  r  risk   index   dimension  symmetry  flat   from d
+    solution      1  0  0      0       1          1         d - 1  1
+    plateau       0  2  2.5    2       2d - 5     2d - 5    0      3
+    uncorrelated  0  1  2.667  d       d - 1      d - 1     0      2
+    tabula rasa   0  0  3      2d      0          0         0      1
+    """
+    found = quadratic_network(problem)
+    if found is None:
+        raise BadInput(
+            f"critical_points is about quadratic networks; got {getattr(problem, 'name', problem)!r}. "
+            "Give presets.quadratic_network(width, teachers), or search with fixed_points."
+        )
+    p, k, _, noise = found
+    if (min(p, k) + 1) * (p + 1) > MOST_FAMILIES:
+        raise BadInput(
+            f"width {p} and {k} teachers have about {(min(p, k) + 1) * (p + 1):.2g} families, more than can be listed. "
+            "Take fewer, or one family: CriticalFamily(width, teachers, s, r)."
+        )
+    pairs = [(s, r) for s in range(min(p, k) + 1) for r in range(p - s + 1 if s < k else 1)]
+    families = (CriticalFamily(p, k, s, r, noise) for s, r in pairs)
+    return CriticalPoints(tuple(sorted(families, key=lambda family: (family.risk, family.s, family.r))))
+
+
+def _row(family: CriticalFamily, d: int | None) -> tuple[str, ...]:
+    """The columns of one family, in dimension d or as functions of d."""
+    counts, first = lambda d: (family.index(d), family.dimension(d), *family.null(d)), family.smallest_d
+    if d is None:
+        there = [_line(low, high - low, first) for low, high in zip(counts(first), counts(first + 1), strict=True)]
+    else:
+        there = [str(count) for count in counts(d)] if family.exists(d) else ["absent", *3 * "-"]
+    return family.kind, str(family.s), str(family.r), f"{family.risk:.4g}", *there, str(first)
+
+
+def _line(value: int, slope: int, at: int) -> str:
+    """A linear function of d in words, from its value at one d."""
+    constant = value - slope * at
+    if not slope:
+        return str(constant)
+    head = "d" if slope == 1 else f"{slope}d"
+    return head + (f" {'+' if constant > 0 else '-'} {abs(constant)}" if constant else "")
+
+
+@checked
+def degrees_of_freedom(width: int, d: int) -> int:
+    r"""The dimension of the set of the matrices :math:`W^\top W` that p = `width` units make in d dimensions.
+
+    It is :math:`dp - \frac12 p(p-1)`, the weights less the rotations of units, up to p = d, and :math:`\frac12 d(d+1)`, that
+    of all symmetric matrices, beyond (section 7.5.1): units beyond d add nothing.
+
+    >>> [degrees_of_freedom(width, d=4) for width in (1, 2, 3, 4, 5)]
+    [4, 7, 9, 10, 10]
+    """
+    rank = min(width, d)
+    return d * rank - rank * (rank - 1) // 2
+
+
+@checked
+def solution_dimension(width: int, teachers: int, d: int) -> int:
+    r"""The dimension of the manifold of weights without error, which are rotations of units of one another.
+
+    With :math:`n = \min(p^*, d)`, the rank of the teacher's matrix, it is :math:`\frac12 p(p-1) - \frac12 (p-n)(p-n-1)`, the
+    rotations of p units less those that leave the weights as they are (section 7.5.2), or :math:`pn - \frac12 n(n+1)`. There
+    are solutions from p = n on.
+
+    Parameters
+    ----------
+    width : p
+    teachers : :math:`p^*`, linearly independent as far as d allows
+    d : dimension
+
+    >>> [solution_dimension(width, teachers=2, d=10) for width in (2, 3, 4)]
+    [1, 3, 5]
+    """
+    rank = min(teachers, d)
+    if width < rank:
+        raise BadInput(f"{width} units cannot be a network of {teachers} teachers in d = {d}. Give a width of at least {rank}.")
+    return width * rank - rank * (rank + 1) // 2

@@ -1,0 +1,141 @@
+r"""How a quadratic network leaves its plateau: the mean risk, and the time that it takes [3]_.
+
+From students :math:`Q = \bar Q\, 1` with :math:`M_{jr} \sim N(0, \epsilon^2)`, to second order in :math:`\epsilon`,
+
+.. math:: \langle R(t)\rangle = \bar R - 4\epsilon^2\big[\chi\, e^{2\omega_\rho t} + (1-\chi)\, e^{-\omega_q t}\big], \qquad
+          \chi = 1 - \frac{(s-1)\,(1 + 2\kappa(c - 2s))}{s\sqrt\delta + c - s},
+
+with the letters of `plateau`. The overlaps move the norms, and the risk depends on these to first order unless the learning
+rate is small: then :math:`\chi = 1`, and this is (13) with the exponent :math:`16\,\eta t/(pp^*)`.
+"""
+
+from __future__ import annotations
+
+from math import exp, log
+
+import numpy as np
+from scipy.special import digamma, roots_genlaguerre
+
+from sgdlimits.domain import checked, positive
+from sgdlimits.errors import BadInput
+from sgdlimits.papers.quadratic.theory.plateau import Numbers, numbers, plateau_rates, plateau_risk
+from sgdlimits.problem.projection import ProjectionProblem
+
+AVERAGES = ("annealed", "quenched")
+NODES = 32
+
+
+@checked
+def risk_on_plateau(problem: ProjectionProblem, t, spread: float, *, corrector: bool = True) -> np.ndarray | float:
+    r"""The mean risk at time t after a start on the plateau with overlaps :math:`N(0, \text{spread}^2)`.
+
+    Valid while the overlaps are small: up to a risk some percent below the plateau's. A random start in :math:`R^d` has
+    the spread :math:`d^{-1/2}`, to which SGD's own noise adds; `docs/noise.md` says how much for phase retrieval.
+
+    Parameters
+    ----------
+    problem : `presets.quadratic_network`
+    t : samples per dimension since the start; any shape
+    spread : :math:`\epsilon`
+    corrector : whether the step size has an effect, as in `ODE`; without it this is (13)
+
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.quadratic_network(width=3, teachers=3, lr=0.01)
+    >>> risk = risk_on_plateau(problem, [0.0, 300.0], spread=0.01, corrector=False)
+    >>> print((1 - risk / risk[0]).round(4))                       # (13): 4e-4 (exp(16 * 3 / 9) - 1) / (16/15)
+    [0.     0.0773]
+    """
+    at, rates, t = numbers(problem, corrector), plateau_rates(problem, corrector=corrector), np.asarray(t, float)
+    chi = response(at)
+    grown = chi * np.exp(2 * rates.rho * t) + (1 - chi) * np.exp(-rates.norm * t)
+    risk = plateau_risk(problem, corrector=corrector) - 4 * spread**2 * grown
+    return risk if risk.ndim else float(risk)
+
+
+@checked(spread=positive)
+def escape_time(
+    problem: ProjectionProblem,
+    spread: float,
+    reduction=0.5,
+    *,
+    average: str = "annealed",
+    norm: float | None = None,
+    corrector: bool = True,
+) -> np.ndarray | float:
+    r"""When the risk has fallen below the plateau's by a given share, in samples per dimension: (13) inverted.
+
+    The time is infinite where the plateau is stable. The growth is linear all the way. A start away from the plateau changes
+    the overlaps by `norm_gain` on its way there, and the reduction still counts from the plateau.
+
+    Parameters
+    ----------
+    problem : `presets.quadratic_network`
+    spread : standard deviation of the overlaps with teachers at the start
+    reduction : the share of the excess risk by which it has fallen; any shape
+    average : "annealed", the time at which the mean risk gets there; or "quenched", the mean time over Gaussian starts
+    norm : the squared norm of the students at the start, such as 1 for `OrthogonalInit`; None for that on the plateau
+    corrector : whether the step size has an effect, as in `ODE`
+
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.quadratic_network(width=3, teachers=3, lr=0.01)
+    >>> for average in ("annealed", "quenched"):
+    ...     print(average, round(escape_time(problem, 0.01, 0.1, average=average), 1))
+    annealed 318.1
+    quenched 324.6
+    """
+    if average not in AVERAGES:
+        raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Give one of them.")
+    share = np.asarray(reduction, float)
+    if not ((share > 0) & (share <= 1)).all():
+        raise BadInput(f"reduction must be above 0 and at most 1; got {reduction}. Give such a share.")
+    at, rate = numbers(problem, corrector), plateau_rates(problem, corrector=corrector).rho
+    if rate <= 0:
+        return np.full(share.shape, np.inf) if share.ndim else np.inf
+    chi = response(at)
+    if chi <= 0:
+        raise BadInput(
+            f"at lr = {at.lr:g} and noise = {at.noise:g} the norms grow with the overlaps, and the risk rises before it falls. "
+            "Use a smaller lr, or simulate the ODE."
+        )
+    if norm is not None:
+        spread = spread * norm_gain(problem, norm, corrector=corrector)
+    excess = plateau_risk(problem, corrector=corrector) - at.noise
+    way = share * (excess / (4 * spread**2) - 1)
+    logs = np.log1p(way) if average == "annealed" else _mean_log(way, at.p * at.k)
+    times = (logs - log(chi)) / (2 * rate)
+    return times if times.ndim else float(times)
+
+
+@checked
+def norm_gain(problem: ProjectionProblem, norm: float = 1.0, *, corrector: bool = True) -> float:
+    r"""By which factor norm learning changes overlaps with teachers, besides :math:`e^{\omega_\rho t}`.
+
+    Students that start from the squared norm :math:`q_0` have, once their norms have settled, the overlaps
+    :math:`\rho_0\, g\, e^{\omega_\rho t}`. Without the corrector :math:`g = \sqrt{\bar Q/q_0}`: the angles grow as on the
+    plateau.
+
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.quadratic_network(width=2, teachers=2, lr=0.1)
+    >>> round(norm_gain(problem, 1.0), 4), round(norm_gain(problem, 1.0, corrector=False), 4)
+    (0.7129, 0.7071)
+    """
+    at = numbers(problem, corrector)
+    first, last = norm * (at.p + 2) / at.p, at.s
+    if at.kappa == 0:
+        return float((last / first) ** 0.5)
+    other = at.far(first)
+    power = last / (2 * (1 + at.kappa * (at.c + at.noise)))
+    return exp(power * log(last * (other - first) / (first * (other - last))))
+
+
+def response(at: Numbers) -> float:
+    r""":math:`\chi`: the share of the overlaps' effect on the risk that the norms, which follow them, leave."""
+    return 1 - (at.s - 1) * (1 + 2 * at.kappa * (at.c - 2 * at.s)) / (at.s * at.slope + at.c - at.s)
+
+
+def _mean_log(way: np.ndarray, entries: int) -> np.ndarray:
+    """The mean of log(1 + entries way/y) over a chi-square y with as many degrees of freedom as M has entries."""
+    nodes, weights = roots_genlaguerre(NODES, entries / 2 - 1)
+    mean = lambda values: values @ (weights / weights.sum())
+    large = entries * way
+    return np.log(large / 2) - digamma(entries / 2) + mean(np.log1p(2 * nodes / large[..., None]))

@@ -1,0 +1,157 @@
+r"""The learning rate at which a quadratic network leaves its plateau with the fewest samples [3]_.
+
+From orthonormal students the ODE keeps Q and :math:`MM^\top` diagonal in one basis, that of the left singular vectors of the
+start's M. With :math:`q_i` and :math:`m_i` for the :math:`k = \min(p, p^*)` pairs of directions, z for the norm that the
+other p - k directions share, :math:`\tau = (\sum_i q_i + (p-k) z)/p - 1` and the risk R,
+
+.. math::
+    \dot m_i &= -\frac{4\eta}{p}\, m_i\, \Big(\tau + \frac{2 q_i}{p} - \frac{2}{p^*}\Big), \qquad
+    e_i = \frac{q_i^2}{p} - \frac{m_i^2}{p^*}, \\
+    \dot q_i &= -\frac{8\eta}{p}\,(\tau q_i + 2 e_i) + \frac{16\eta^2}{p^2}
+    \Big(R q_i + 4\tau e_i + 8\Big[\frac{q_i^3}{p^2} - \frac{2 q_i m_i^2}{pp^*} + \frac{m_i^2}{p^{*2}}\Big]\Big),
+
+and the same for z without overlap. These are 2k + 1 numbers for each start and rate, whatever p: all starts and rates of a
+search are one array of them, and are solved as one system.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sgdlimits.analysis.first_passage import passage_times
+from sgdlimits.domain import checked, many, positive
+from sgdlimits.errors import BadInput, check_share
+from sgdlimits.papers.quadratic.theory.plateau import largest_lr
+from sgdlimits.problem.presets import quadratic_network
+from sgdlimits.start import OrthogonalInit
+
+TOLERANCE = 1e-8
+"""Of the solver."""
+PATIENCE = 5.0
+"""A run is not waited for beyond so many times what the overlaps need, at small rates, to grow by e^2 over the spread."""
+GRIDS = (13, 5, 5)
+"""Learning rates on each of the finer and finer grids of the search, which ends at the vertex of a parabola."""
+
+
+class _Runs(NamedTuple):
+    """Numbers of a batch of runs, whose state is (q_1..q_k, z, m_1..m_k) along the last axis."""
+
+    p: int
+    teachers: int
+    k: int
+    noise: float
+    lr: np.ndarray
+
+    def slope(self, state: np.ndarray) -> np.ndarray:
+        """The drift, with time in units of p/(8 lr), in which norms settle."""
+        p, k = self.p, self.k
+        q, m = state[..., : k + 1], state[..., k + 1 :]
+        square = np.zeros_like(q)
+        square[..., :k] = m**2
+        tau = self._trace(q)[..., None] / p - 1
+        e = q**2 / p - square / self.teachers
+        third = q**3 / p**2 - 2 * q * square / (p * self.teachers) + square / self.teachers**2
+        push = self.risk(state)[..., None] * q + 4 * tau * e + 8 * third
+        dq = -(tau * q + 2 * e) + 2 * self.lr[..., None] / p * push
+        dm = -m * (tau + 2 * q[..., :k] / p - 2 / self.teachers) / 2
+        return np.concatenate([dq, dm], axis=-1)
+
+    def risk(self, state: np.ndarray) -> np.ndarray:
+        """The population risk."""
+        q, m = state[..., : self.k + 1], state[..., self.k + 1 :]
+        cross = self._trace(q**2) / self.p**2 - 2 * (m**2).sum(-1) / (self.p * self.teachers) + 1 / self.teachers
+        return (self._trace(q) / self.p - 1) ** 2 + 2 * cross + self.noise
+
+    def _trace(self, q: np.ndarray) -> np.ndarray:
+        """The sum over directions: z counts as often as it occurs."""
+        return q[..., : self.k].sum(-1) + (self.p - self.k) * q[..., self.k]
+
+
+@checked(lr=many(positive), spread=positive, threshold=check_share)
+def halving_time(
+    width: int,
+    teachers: int,
+    lr,
+    *,
+    spread: float = 0.01,
+    noise: float = 0.0,
+    threshold: float = 0.5,
+    starts: int = 20,
+    seed: int = 0,
+) -> np.ndarray:
+    r"""When the ODE has lost a share of its excess risk, in samples per dimension: :math:`\alpha_c` of figure 2.
+
+    An array of the shape of `lr` and then `starts`; infinite where the run diverges, or does not get there within five times
+    what the overlaps need at small rates to grow by :math:`e^2/\text{spread}`.
+
+    Parameters
+    ----------
+    width, teachers : p and :math:`p^*`
+    lr : learning rates, any shape
+    spread : of the overlaps at the start, which is `OrthogonalInit(spread)`
+    noise : variance of the label noise
+    threshold : the share; the loss is halved at 0.5
+    starts, seed : how many random starts, and which
+
+    >>> print(halving_time(3, 3, [0.1, 0.3, 0.6], starts=4).mean(-1).round(1))
+    [57.2 32.8  inf]
+    """
+    lr = np.asarray(lr, float)
+    M = OrthogonalInit(float(spread)).sample(quadratic_network(width, teachers), runs=starts, seed=seed).M
+    m = np.linalg.svd(np.asarray(M), compute_uv=False)
+    lrs = np.repeat(lr.ravel(), len(m))
+    runs = _Runs(width, teachers, m.shape[1], float(noise), lrs)
+    state = np.concatenate([np.ones((lrs.size, runs.k + 1)), np.tile(m, (lr.size, 1))], axis=1)
+    longest = PATIENCE * teachers * (2 + abs(np.log(spread)))
+    level = runs.noise + (1 - threshold) * (runs.risk(state) - runs.noise)
+    times = passage_times(runs.slope, runs.risk, state, level, longest, TOLERANCE)
+    return (times * width / (8 * lrs)).reshape(*lr.shape, len(m))
+
+
+@checked(threshold=check_share)
+def optimal_lr(
+    width: int,
+    teachers: int,
+    *,
+    spread: float = 0.01,
+    noise: float = 0.0,
+    threshold: float = 0.5,
+    starts: int = 20,
+    seed: int = 0,
+    learns: bool = False,
+) -> float:
+    r"""The learning rate that loses half of the excess risk with the fewest samples, on the mean over random starts.
+
+    The mean of `halving_time` is searched on ever finer grids below the largest rate at which the plateau is left; rates at
+    which a run diverges are excluded.
+
+    The paper finds that it is proportional to p. On the plateau this holds up to (p+4)/(p+2), see `fastest_escape_lr`.
+
+    Parameters
+    ----------
+    width, teachers, spread, noise, threshold, starts, seed : as in `halving_time`
+    learns : whether to take only rates at which zero risk is stable, below `largest_lr(...).solution`; wide students may be
+        fastest to leave the plateau above it, and then do not learn to the end
+
+    >>> round(optimal_lr(3, 3, starts=4), 2)
+    0.27
+    """
+    largest = largest_lr(width, teachers, noise)
+    top = min(largest.escape, largest.solution) if learns else largest.escape
+    if top <= 0:
+        raise BadInput(f"{width} students cannot learn {teachers} teachers to the end. Leave learns out, or use more students.")
+    how: dict = dict(spread=spread, noise=noise, threshold=threshold, starts=starts, seed=seed)
+    low, high = 0.0, top
+    for count in GRIDS:
+        lrs = np.linspace(low, high, count + 2)
+        times = np.full(lrs.size, np.inf)
+        times[1:-1] = halving_time(width, teachers, lrs[1:-1], **how).mean(-1)
+        best = int(times.argmin())
+        if not np.isfinite(times[best]):
+            raise BadInput(f"no run from spread = {spread:g} gets to the threshold {threshold:g}. Give a smaller threshold.")
+        low, high = lrs[best - 1], lrs[best + 1]
+    middle, step, (left, here, right) = lrs[best], lrs[1] - lrs[0], times[best - 1 : best + 2]
+    bend = left - 2 * here + right
+    return float(middle + step * (left - right) / (2 * bend) if np.isfinite(bend) and bend > 0 else middle)

@@ -1,0 +1,133 @@
+r"""Norm learning in a quadratic network: how the students' norms settle before they know the teachers [3]_.
+
+As long as the overlaps with the teachers are negligible, gradient flow is (9) of the paper,
+
+.. math:: \dot Q = \frac{8}{p}\Big[\Big(1 - \frac{\mathrm{tr} Q}p\Big) Q - \frac2p\, Q^2\Big], \qquad
+          \dot M = \frac4p\Big[1 + \frac2{p^*} - \frac{\mathrm{tr}Q}p - \frac2p\, Q\Big] M,
+
+for any Q, overlaps between students included. Its solution is
+
+.. math:: Q = a\, Q_0\,(1 + b Q_0)^{-1}, \qquad M = e^{8t/pp^*}\sqrt a\,(1 + b Q_0)^{-1/2} M_0, \qquad
+          a = \frac{e^{8t/p}}{D(b)}, \qquad \int_0^b D = \frac2p\,\big(e^{8t/p} - 1\big), \qquad D(b) = \sqrt{\det(1 + b Q_0)} :
+
+with :math:`\dot b = 16\,a/p^2` that of a is :math:`da/db = \frac p2 - \frac a2\,\mathrm{tr}\,Q_0(1+bQ_0)^{-1}`, which is
+linear: :math:`aD = 1 + \frac p2\int_0^b D`. For orthogonal students of equal norm it is a logistic curve, and at any
+learning rate and noise the time is a sum of three logarithms.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import logsumexp
+
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput
+from sgdlimits.papers.quadratic.theory.plateau import Numbers, numbers
+from sgdlimits.problem.projection import ProjectionProblem
+
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(10)
+PANELS, REACH = 120, 60.0
+"""Panels of the integral over log b, and how far below its end it begins: what is further down is smaller than rounding."""
+
+
+@checked
+def norm_learning(problem: ProjectionProblem, t, norm: float = 1.0, *, corrector: bool = True) -> np.ndarray | float:
+    r"""The squared norm q(t) of orthogonal students of equal norm that know nothing of the teachers.
+
+    Without the corrector, :math:`\bar Q/q = 1 + (\bar Q/q_0 - 1)\,e^{-8\eta t/p}` with :math:`\bar Q = p/(p+2)`, (10). With
+    it, q is :math:`s\,p/(p+2)` and with the roots :math:`s_1 < s_2` of h (see `plateau`)
+
+    .. math:: \frac{8\eta t}p = \Big[\frac{\log s}{h(0)} - \frac{\log|s-s_1|}{s_1\sqrt\delta} +
+              \frac{\log(s_2-s)}{s_2\sqrt\delta}\Big]_{s_0}^{s}.
+
+    Parameters
+    ----------
+    problem : `presets.quadratic_network`
+    t : samples per dimension; any shape
+    norm : :math:`q_0`, below where norms diverge
+    corrector : whether the step size has an effect, as in `ODE`
+
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.quadratic_network(width=3, teachers=2, lr=0.1)
+    >>> norm_learning(problem, [0.0, 3.0, 300.0], norm=0.1).round(4)
+    array([0.1   , 0.1995, 0.6597])
+    """
+    at, t = numbers(problem, corrector), np.asarray(t, float)
+    if not (t >= 0).all():
+        raise BadInput("t must not be negative. Give times from the start on.")
+    rate, unit = 8 * numbers(problem).lr / at.p, at.p / (at.p + 2)
+    if at.kappa == 0:
+        s = 1 / (1 + (unit / norm - 1) * np.exp(-rate * t))
+    else:
+        s = np.vectorize(lambda time: _settled(at, norm / unit, time), otypes=[float])(rate * t)
+    return s * unit if t.ndim else float(s * unit)
+
+
+@checked
+def student_overlaps(problem: ProjectionProblem, t, Q) -> np.ndarray:
+    r"""The matrix Q(t) of gradient flow from any Q, while overlaps with teachers are negligible; shape t, then (p, p).
+
+    A Q of full rank settles at :math:`\bar Q\,1`: first its trace, then at the rate :math:`16\eta/p(p+2)` the rest.
+
+    Parameters
+    ----------
+    problem : `presets.quadratic_network`
+    t : samples per dimension; any shape
+    Q : at the start, positive semidefinite
+
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.quadratic_network(width=2, teachers=2, lr=0.01)
+    >>> student_overlaps(problem, 1e5, [[1.0, 0.5], [0.5, 0.3]]).round(6)
+    array([[0.5, 0. ],
+           [0. , 0.5]])
+    """
+    at, t = numbers(problem), np.asarray(t, float)
+    values, vectors = np.linalg.eigh(np.asarray(Q, float))
+    if values.shape != (at.p,) or values[0] < -1e-9 * abs(values[-1]):
+        raise BadInput(f"Q must be a positive semidefinite matrix of {at.p} rows and columns. Give overlaps of students.")
+    there = values > 1e-14 * values[-1]
+    settled = np.zeros((t.size, at.p))
+    if there.any():
+        settled[:, there] = [_eigenvalues(at.p, values[there], 8 * at.lr * time / at.p) for time in t.ravel()]
+    return np.einsum("ij,tj,kj->tik", vectors, settled, vectors).reshape(*t.shape, at.p, at.p)
+
+
+def _settled(at: Numbers, first: float, time: float) -> float:
+    """s after `time` in units of p/8 lr: the three logarithms, with x = -log((s - s1)/(s0 - s1)) as the unknown."""
+    low, high, root = at.s, at.far(first), at.slope
+    if first == low or time == 0:
+        return first
+    place = lambda x: low + (first - low) * np.exp(-x)
+
+    def passed(x: float) -> float:
+        s = place(x)
+        start = np.log(s / first) / (at.kappa * at.b * low * high)
+        return start + x / (low * root) + np.log((high - s) / (high - first)) / (high * root) - time
+
+    end = 1.0
+    while passed(end) < 0:
+        end *= 2
+    return float(place(brentq(passed, 0, end, xtol=1e-14, rtol=1e-13)))
+
+
+def _eigenvalues(p: int, first: np.ndarray, time: float) -> np.ndarray:
+    """Of Q after `time` in units of p/8 lr. The unknown is x = log(1 + b q), with q the largest eigenvalue at the start."""
+    if time == 0:
+        return first
+    shares = first / first.max()
+    with np.errstate(divide="ignore"):
+        stay, grow = np.log1p(-shares), np.log(shares)
+
+    def logs(x: np.ndarray | float) -> np.ndarray:
+        return np.logaddexp(stay, grow + np.asarray(x)[..., None])
+
+    def passed(x: float) -> float:
+        low = max(0.0, x - REACH)
+        edges = np.linspace(low, x, PANELS + 1)
+        at = edges[:-1, None] + (edges[1] - edges[0]) * (NODES + 1) / 2
+        log_weights = np.log(WEIGHTS * (edges[1] - edges[0]) / 2) - np.log(first.max())
+        return float(logsumexp(logs(at).sum(-1) / 2 + at + log_weights)) - (np.log(2 / p) + time + np.log(-np.expm1(-time)))
+
+    x = brentq(passed, 1e-300, time + 1 + np.log1p(2 * first.max() / p), xtol=1e-13, rtol=1e-13)
+    return first * np.exp(time - logs(x).sum() / 2 - logs(x))

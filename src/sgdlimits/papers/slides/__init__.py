@@ -1,0 +1,1 @@
+"""Loureiro, *Dimension-free limits of SGD for two-layers neural networks*, slides."""

@@ -1,0 +1,167 @@
+"""Claims of the slides on wide networks: what their overlaps are, the mean field, and where and when it learns."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from scipy.integrate import solve_ivp
+
+import sgdlimits as sl
+from sgdlimits.papers.claim import Effort, Found, claim, compare
+from sgdlimits.papers.one_step import Squares, weights_in
+from sgdlimits.papers.points import chain, overlaps, run, slope
+
+
+@claim(
+    r"$Q$ as $p \to \infty$", "students in the teachers' span", r"$M P M^\top$", right=r"$M P^{-1} M^\top$",
+    tests="`test_embedded_weights_have_the_given_statistics` in `tests/laws/test_chain_law.py`",
+)  # fmt: skip
+def span(effort: Effort) -> Found:
+    """The Gram matrix of the students' projections on the span of two teachers in R^6."""
+    W, E = weights_in(3, 6, seed=0), weights_in(2, 6, seed=1)
+    inside = np.linalg.qr(E.T)[0]
+    M, gram = W @ E.T, E @ E.T
+    return compare(W @ inside @ inside.T @ W.T, M @ np.linalg.inv(gram) @ M.T, M @ gram @ M.T)
+
+
+@claim(
+    "theorem on $Q$", "students outside the span", r"$Q - M P^{-1} M^\top + \mathrm{diag}(Q^\perp)$",
+    right=r"$Q - M P^{-1} M^\top - \mathrm{diag}(Q^\perp)$",
+    tests="`test_gap_to_the_ode_falls_as_one_over_the_width` in `tests/laws/test_mean_field.py`",
+)  # fmt: skip
+def outside(effort: Effort) -> Found:
+    """The diagonal of Q - M P^-1 M^T, which the theorem takes out, against squared lengths outside the span, in R^6."""
+    W, E = weights_in(3, 6, seed=0), weights_in(2, 6, seed=1)
+    inside, M = np.linalg.qr(E.T)[0], W @ E.T
+    rest = ((W - W @ inside @ inside.T) ** 2).sum(1)
+    return compare((W @ W.T - M @ np.linalg.inv(E @ E.T) @ M.T).diagonal(), rest, -rest)
+
+
+def beyond_teachers(found: xr.Dataset) -> np.ndarray:
+    """Entries of Q off its diagonal less those of M M^T, without signs."""
+    M, Q = found.M.values, found.Q.values
+    return np.abs((Q - M @ M.swapaxes(1, 2)) * (1 - np.eye(M.shape[1])))
+
+
+@claim("theorem on $Q$", "mean field of wide networks", r"The gap falls at least as $p^{-1/2}$")
+def mean_field(effort: Effort) -> Found:
+    """The exponent of the largest entry of Q off its diagonal, less M M^T, along the ODE of 6 and 24 erf units: below -1/2."""
+    widths, gaps = (6, 24), []
+    for p in widths:
+        rng = np.random.default_rng(p)
+        M = 0.3 * rng.normal(size=(p, 2))
+        start = overlaps(np.ones(p), M, M @ M.T + np.diag(0.5 + rng.random(p)))
+        ode = run(sl.presets.committee(p, 2, lr=1.0, noise=0.1), sl.ODE(rtol=1e-5), start, 3.0 * p, save=4).isel(run=0)
+        gaps.append(beyond_teachers(ode).max())
+    return compare(np.log(gaps[1] / gaps[0]) / np.log(widths[1] / widths[0]), -0.5, rtol=0, relation="<")
+
+
+@claim("theorem on $Q$", "wide networks at finite d", r"The gap falls as $d^{-1/2}$ where $p$ is large")
+def mean_field_in_d(effort: Effort) -> Found:
+    """The exponent of the same entry for 32 erf units in the chain from random starts, at the paper's time 1/2."""
+    p, lr, runs, sizes, rows = 32, 3.2, effort.runs(16, 16), (100, 1600), []
+    problem = sl.presets.committee(p, 1, lr=lr).with_rule(sl.Sobol(3, 2))  # nobody looks at the risk
+    for d in sizes:
+        end = chain(problem, d, p / lr / 2, save=[p / lr / 2], runs=runs, seed=d).isel(t=0)
+        gaps = beyond_teachers(end).max((1, 2))
+        rows.append((np.log(gaps.mean()), gaps.std(ddof=1) / np.sqrt(runs) / gaps.mean()))
+    number, sigma = slope(sizes, rows)
+    return compare(number, -0.5, atol=0.02, sigma=sigma)
+
+
+@claim("mean-field PDE", "particles are the limit of many units", r"$\partial_t\hat\mu = \nabla\cdot(\hat\mu\varphi)$")
+def particles(effort: Effort) -> Found:
+    """The drift of M where each of three units stands n times differs from the limit by c/n: n = 1 and 2 give the limit."""
+    rng = np.random.default_rng(0)
+    a, M, q = np.ones(3), 0.3 * rng.normal(size=(3, 1)), 0.6 + rng.random(3)
+    drifts = []
+    for n in (1, 2):
+        m, norms = np.repeat(M, n, 0), np.repeat(q, n)
+        stats = overlaps(np.ones(3 * n), m, m @ m.T + np.diag(norms - (m**2).sum(1)))
+        drifts.append(np.asarray(sl.presets.committee(3 * n, 1, lr=float(n)).drift_parts(stats)[0].M)[::n])
+    limit = sl.MeanField().view(sl.presets.committee(3, 1, lr=1.0)).drift(sl.Particles(*map(jnp.asarray, (a, M, q))))
+    return compare(2 * drifts[1] - drifts[0], np.asarray(limit.M), rtol=1e-7)
+
+
+@claim(
+    "mean-field limit",
+    "mean field at a fixed dimension",
+    r"$\partial_t\rho_t = \gamma\nabla(\rho_t\nabla\ell)$ as $p\to\infty$ at fixed $d$",
+)
+def fixed_dimension(effort: Effort) -> Found:
+    """The drift of two kinds of erf units in R^3, each of which stands at 24 angles around the teacher."""
+    a, m, q, count = np.array([1.0, -0.6]), np.array([0.4, -0.7]), np.array([1.2, 0.9]), 24
+    angles = 2 * np.pi * (np.arange(count) + 0.5) / count
+    across = np.sqrt(q - m**2)[:, None, None] * np.stack([np.cos(angles), np.sin(angles)], 1)
+    W = np.concatenate([np.repeat(m, count)[:, None], across.reshape(-1, 2)], 1)
+    wide = sl.presets.committee(2 * count, 1, lr=2.0 * count, train_second=True)
+    many = wide.drift_parts(overlaps(np.repeat(a, count), W[:, :1], W @ W.T))[0]
+    limit = sl.MeanField(outside=2).view(sl.presets.committee(2, 1, lr=2.0, train_second=True))
+    right = limit.drift(sl.Particles(*map(jnp.asarray, (a, m[:, None], q))))
+    return compare([*many.M[::count, 0], *many.a[::count]], [*right.M[:, 0], *right.a], atol=1e-6)
+
+
+@claim(
+    "mean-field limit", "risk of a measure of units", "The risk is linear in the measure of units.",
+    right="The network is linear in it, and the risk is a quadratic function, which is convex.",
+    tests="`test_the_risk_is_quadratic_in_the_measure_of_units` in `tests/laws/test_mean_field.py`",
+)  # fmt: skip
+def measure(effort: Effort) -> Found:
+    """The risk of half of one pair of units and half of another; printed, the mean of the two risks."""
+    one, two, E = weights_in(2, 3, seed=0), weights_in(2, 3, seed=1), np.eye(1, 3)
+    each = [Squares(W, E) for W in (one, two)]
+    ends = (each[0].risk + each[1].risk) / 2
+    apart = each[0].mean((each[0].error - each[1].error) ** 2) / 8
+    return compare(Squares(np.concatenate([one, two]), E).risk, ends - apart, ends)
+
+
+@claim(
+    "global convergence",
+    "only global optima",
+    "From all directions a flow of 2-homogeneous units can only end in a global optimum",
+)
+def global_convergence(effort: Effort) -> Found:
+    """Excess risks of relu units and both layers in the mean field at time 200: from all overlaps and both signs zero, as t^-2;
+    where no second layer is positive, that of a network which is zero."""
+    angles, ends = np.linspace(-0.95, 0.95, 16), []
+    for signs in ([1.0, -1.0], [-1.0]):
+        a, p = np.repeat(signs, 16), 16 * len(signs)
+        start = sl.Particles(*map(jnp.asarray, (a, np.tile(angles, len(signs))[:, None], np.ones(p))))
+        problem = sl.presets.committee(p, 1, "relu", lr=float(p), train_second=True)
+        found = run(problem, sl.MeanField(), start, 200, save=[200.0])
+        ends.append(float(found.risk[0, -1]))
+    return compare(ends, [0.0, 0.25], atol=1e-4)
+
+
+def half_times(ratio: float, units: int = 10) -> list[float]:
+    """Times of half of the components 1 to 3 of h1 + (h2 + h3)/2 in the mean field of units h0 + h1 + h2 + h3 on the sphere,
+    whose second layer is so many times faster than the first. A component is the mean of a m^n."""
+    n, target = np.arange(4), np.array([0.0, 1.0, 0.5, 0.5])
+
+    def slope(x: float, y: np.ndarray) -> np.ndarray:
+        a, m = y[:units], y[units:]
+        powers = m[:, None] ** n
+        error = target - a @ powers / units
+        return np.exp(x) * np.concatenate([ratio * powers @ error, a * (1 - m**2) * (powers[:, :3] @ (n[1:] * error[1:]))])
+
+    events = [lambda x, y, k=k: (y[:units] * y[units:] ** k).mean() - target[k] / 2 for k in (1, 2, 3)]
+    events[2].terminal = True  # type: ignore[attr-defined]
+    first = np.concatenate([np.linspace(-1, 1, units), np.zeros(units)])
+    span = np.log([0.01 / ratio, 10.0])  # in the logarithm of time
+    found = solve_ivp(slope, span, first, method="Radau", rtol=1e-6, atol=1e-9, events=events)
+    return [float(np.exp(each[0])) for each in found.t_events]
+
+
+@claim(
+    "single-index models, two rates",
+    "two time scales of the mean field",
+    r"A second layer $1/\varepsilon$ times faster: component $n$ at $\varepsilon^{1/2n}$, "
+    r"the first later by $\log 1/\varepsilon$ [12]",
+)
+def two_time_scales(effort: Effort) -> Found:
+    """Exponents of the three times between the ratios 10^10 and 10^12, the logarithm of the first divided out."""
+    ratios = np.array([1e10, 1e12])
+    times = np.log([half_times(ratio) for ratio in ratios])
+    times[:, 0] -= np.log(np.log(ratios))
+    return compare(-np.diff(times, axis=0)[0] / np.log(100), [1 / 2, 1 / 4, 1 / 6], atol=0.02)

@@ -1,0 +1,1 @@
+"""Figures of the slides on dimension-free limits."""

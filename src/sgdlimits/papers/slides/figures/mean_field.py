@@ -1,0 +1,144 @@
+"""Mean field: how wide networks approach the limit of infinite width, and what a fast second layer learns first [5]_.
+
+Left, the largest distance over time between the ODE of p units, corrector included, and the mean-field limit of the same units,
+for a committee with two teachers. Middle and right, a network of infinite width learns a sum of Hermite polynomials of one
+direction, with a second layer :math:`1/\\epsilon` times faster than the first [12]_: its component n is learnt at a time of
+order :math:`\\epsilon^{1/2n}` as :math:`\\epsilon\\to0`.
+"""
+
+from __future__ import annotations
+
+from math import factorial
+
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from numpy.polynomial import hermite_e
+
+import sgdlimits as sl
+from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, bar, looks, panels, tabulate
+
+LR, NOISE, END, SHARE, FITTED = 1.0, 0.01, 4.0, 0.5, 3
+GAPS = {"M": "$M$", "q": "$Q_{jj}$", "off": r"$Q_{jl} - m_j P^{-1} m_l$", "risk": "risk"}
+STUDENT, TARGET, ATOMS = np.ones(4), np.array([0.0, 1.0, 0.5, 0.5]), 10
+"""Coefficients along normalised Hermite polynomials, and the number of units."""
+FULL = Size(widths=(4, 8, 16, 32, 64), ratios=(1.0, 1e4, 1e6, 1e8, 1e10, 1e12, 1e14), times=140)
+QUICK = FULL.but(widths=(4, 8, 16), ratios=(1.0, 1e8, 1e9, 1e10), times=90)
+WORDS = dict(widths="widths", ratios="ratios of the learning rates", times="saved times")
+
+
+def make(size: Size, seed: int, keep: Keep) -> Drawn:
+    """Follow committees of several widths, and a network of infinite width at several ratios of learning rates."""
+    gaps = keep("gaps", gap_table(size.widths, seed))
+    ratios = bar(size.ratios, desc="ratios")
+    components = xr.concat([component_curves(ratio, size.times) for ratio in ratios], "ratio")
+    components["t_half"] = (("ratio", "n"), np.array([half_times(components.sel(ratio=ratio)) for ratio in size.ratios]))
+    keep("components", components)
+    return Drawn(_figure(gaps, components), _caption(gaps, components))
+
+
+def gap_table(widths: tuple[int, ...], seed: int) -> xr.Dataset:
+    """The largest distances over time between the ODE and the mean-field limit of the same units, at each width."""
+    overlap = np.random.default_rng(seed).uniform(-0.5, 0.5, size=(max(widths), 2))
+    rows = [_gaps(p, overlap[:p]) for p in bar(widths, desc="widths")]
+    return tabulate(rows, "width", {"width": widths}, lr=LR, noise=NOISE, end=END, time="that of the paper")
+
+
+def _gaps(p: int, overlap: np.ndarray) -> dict[str, float]:
+    problem, start = sl.presets.committee(p, 2, lr=LR, noise=NOISE), sl.FixedInit(jnp.asarray(overlap))
+    how: dict = dict(t_max=END * p / LR, save=21, progress=False)
+    ode = sl.simulate(problem, sl.ODE(rtol=1e-6), start, **how).isel(run=0)
+    limit = sl.simulate(problem, sl.MeanField(rtol=1e-6), start, **how).isel(run=0)
+    M, Q = ode.M.values, ode.Q.values
+    apart = {
+        "M": M - limit.M.values,
+        "q": np.diagonal(Q, axis1=1, axis2=2) - limit.q.values,
+        "off": (Q - M @ M.swapaxes(1, 2)) * (1 - np.eye(p)),
+        "risk": ode.risk.values - limit.risk.values,
+    }
+    return {name: float(np.abs(apart[name]).max()) for name in GAPS}
+
+
+def component_curves(ratio: float, times: int) -> xr.Dataset:
+    """The Hermite components of the network over those of the target, and the risk, against the paper's time."""
+    activation, target = (_series(coefficients) for coefficients in (STUDENT, TARGET))
+    problem = sl.presets.single_index(activation, target, lr=float(ATOMS), width=ATOMS, train_second=ratio)
+    start = sl.Particles(jnp.linspace(-1, 1, ATOMS), jnp.zeros((ATOMS, 1)), jnp.ones(ATOMS))
+    t = np.geomspace(1e-7, 10, times)
+    run = sl.simulate(problem, sl.MeanField(rtol=1e-6), start, t_max=10, save=t, progress=False).isel(run=0, teacher=0)
+    parts = [(run.a * run.M**n).mean("student").values * STUDENT[n] / TARGET[n] for n in (1, 2, 3)]
+    curves = {"component": (("n", "t"), np.array(parts)), "risk": ("t", run.risk.values)}
+    return xr.Dataset(curves, coords={"n": [1, 2, 3], "t": t, "ratio": ratio})
+
+
+def half_times(curves: xr.Dataset) -> list[float]:
+    """When each component first passes half of the target's, between saved times on a logarithmic scale."""
+    x, found = np.log(curves.t.values), []
+    for values in curves.component.values:
+        i = int(np.argmax(values > SHARE))
+        found.append(float(np.exp(np.interp(SHARE, values[i - 1 : i + 1], x[i - 1 : i + 1]))) if i else np.nan)
+    return found
+
+
+def _series(coefficients: np.ndarray) -> sl.Polynomial:
+    """A sum of normalised Hermite polynomials."""
+    return sl.Polynomial(hermite_e.herme2poly(coefficients / np.sqrt([factorial(n) for n in range(coefficients.size)])))
+
+
+def _exponent(x: xr.DataArray, y: xr.DataArray) -> float:
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def _figure(gaps: xr.Dataset, components: xr.Dataset) -> Figure:
+    figure, (left, middle, right) = panels(1, 3, figsize=(11, 3.6))
+    for (name, label), look, marker in zip(GAPS.items(), looks(len(GAPS)), "os^D", strict=True):
+        exponent = _exponent(gaps.width, gaps[name])
+        left.loglog(gaps.width, gaps[name], marker, color=look.colour, label=f"{label}, $p^{{{exponent:.2f}}}$", markersize=4)
+        fitted = np.exp(np.log(gaps[name]).mean() + exponent * (np.log(gaps.width) - np.log(gaps.width).mean()))
+        left.loglog(gaps.width, fitted, color=look.colour, linestyle=look.dashes, linewidth=1)
+    left.set(xlabel=r"width $p$", ylabel="largest gap to the mean field", title="committee, two teachers")
+    left.set_ylim(bottom=min(float(gaps[name].min()) for name in GAPS) / 20)
+    left.set_xticks(gaps.width.values, [str(p) for p in gaps.width.values], minor=False)
+    left.minorticks_off()
+    slow, fast = components.isel(ratio=0), components.isel(ratio=-1)
+    for n, look in zip((1, 2, 3), looks(3), strict=True):
+        middle.semilogx(fast.t, fast.component.sel(n=n), color=look.colour)
+        middle.semilogx(slow.t, slow.component.sel(n=n), color=look.colour, linestyle=":", linewidth=1.2)
+        late = components.isel(ratio=slice(-FITTED, None)).sel(n=n)
+        label = rf"$n = {n}$, $\epsilon^{{{-_exponent(late.ratio, late.t_half):.2f}}}$"
+        right.loglog(1 / components.ratio, components.t_half.sel(n=n), "o-", color=look.colour, markersize=4, label=label)
+    title = rf"second layer at $10^{{{np.log10(float(fast.ratio)):.0f}}}$ lr (dotted: {float(slow.ratio):g} lr)"
+    middle.set(xlabel=r"time of the paper, $\gamma t/p$", ylabel="component / the target's", title=title)
+    right.set(xlabel=r"$\epsilon$, ratio of learning rates", ylabel="time to half of the component")
+    right.set_title("one after the other")
+    left.legend(loc="lower left")
+    right.legend(loc="lower right")
+    return figure
+
+
+def _caption(gaps: xr.Dataset, components: xr.Dataset) -> list[str]:
+    words = {"M": "overlaps M", "q": "squared norms", "off": "Q off its diagonal to M P^-1 M^T", "risk": "risk"}
+    each = [f"{words[name]} p^{_exponent(gaps.width, gaps[name]):.2f}" for name in GAPS]
+    first, last = components.isel(ratio=0), components.isel(ratio=-1)
+    times = [", ".join(f"{t:.2g}" for t in curves.t_half.values) for curves in (first, last)]
+    late = components.isel(ratio=slice(-FITTED, None))
+    fits = [f"{-_exponent(late.ratio, late.t_half.sel(n=n)):.3f} (1/{2 * n} = {1 / (2 * n):.3f})" for n in (1, 2, 3)]
+    return [
+        f"Left: the largest gap over time {END:g} of the paper between the ODE of p units, corrector included, and the",
+        f"mean-field limit of the same units, at lr {LR:g} and noise {NOISE:g}, from p = {int(gaps.width[0])} to",
+        f"{int(gaps.width[-1])}. Fitted: {', '.join(each)}; the theorem of the slides bounds Q by p^-1/2. At p =",
+        f"{int(gaps.width[-1])} the gap in the risk is {float(gaps.risk[-1]):.1e}. Middle and right: a wide network learns h1",
+        "+ (h2 + h3)/2 from units orthogonal to its direction, its second layer 1/epsilon times faster than its first. At",
+        f"1/epsilon = {float(first.ratio):g} half of the components 1, 2, 3 is reached at {times[0]}, at 1/epsilon =",
+        f"{float(last.ratio):.0e} at {times[1]}. From 1/epsilon = {float(late.ratio[0]):.0e} to {float(late.ratio[-1]):.0e}",
+        f"these times fall as epsilon to the powers {', '.join(fits)}. {_local(components)}",
+    ]
+
+
+def _local(components: xr.Dataset) -> str:
+    """The exponents from each ratio to the next, in words: where the asymptotics begin."""
+    later = components.isel(ratio=slice(1, None))
+    slopes = -np.diff(np.log(later.t_half.values), axis=0) / np.diff(np.log(later.ratio.values))[:, None]
+    ends = (f"{float(ratio):.0e}" for ratio in later.ratio[1:])
+    each = (f"{', '.join(f'{slope:.2f}' for slope in row)} up to {end}" for row, end in zip(slopes, ends, strict=True))
+    return f"From each ratio (but the first) to the next the powers are {'; '.join(each)}."

@@ -1,4 +1,0 @@
-"""Random numbers: one counter-based generator for every level and engine."""
-
-import sgdlimits._x64
-from sgdlimits.random.stream import MOST_NORMALS, Purpose, Stream

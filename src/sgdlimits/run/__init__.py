@@ -1,0 +1,6 @@
+"""Trajectories: simulate, the dataset, files."""
+
+from sgdlimits.run.io import load, problem_of, rerun, save
+from sgdlimits.run.record import register
+from sgdlimits.run.schema import check, join
+from sgdlimits.run.simulate import DivergedWarning, simulate, stream

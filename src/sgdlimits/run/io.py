@@ -1,0 +1,169 @@
+"""Datasets on disk: netCDF files that hold all that is needed to make them again."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput
+from sgdlimits.files import whole
+from sgdlimits.problem.base import Problem
+from sgdlimits.run.contained import check_contained
+from sgdlimits.run.record import find, from_json, reading
+from sgdlimits.run.schema import State, check, check_form, plain_variable, remember, state_of
+from sgdlimits.run.simulate import simulate
+from sgdlimits.text import in_bytes, printable
+
+STATE = {"state": ("run", "number"), "state_t": ("run",)}
+"""Variables of files that hold what runs need to go on, and from when."""
+IN_MEMORY, OVERHEAD = 2**28, 2**16
+"""Bytes up to which a file is made in memory first, and what a file needs beside its numbers."""
+
+
+@checked
+def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
+    """Write a dataset of `simulate` to a netCDF file, whole or not at all, and return the path."""
+    state = state_of(check_form(dataset))
+    if state is not None and len(state.t) == dataset.sizes["run"]:
+        dataset = dataset.assign(
+            {name: plain_variable(dims, part) for (name, dims), part in zip(STATE.items(), state, strict=True)}
+        )
+    return write_whole(dataset, path)
+
+
+def write_whole(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
+    """Write a netCDF file, whole or not at all, and return the path."""
+    from sgdlimits.run import netcdf
+
+    with whole(path) as partial:
+        room = shutil.disk_usage(partial.parent).free
+        if room < dataset.nbytes + OVERHEAD:  # the HDF5 library crashes where it finds no room
+            raise OSError(errno.ENOSPC, f"it needs {in_bytes(dataset.nbytes)} and the disk has {in_bytes(room)} left")
+        if dataset.nbytes < IN_MEMORY:
+            buffer = io.BytesIO()
+            netcdf.write(dataset, buffer)
+            partial.write_bytes(buffer.getbuffer())
+        else:
+            netcdf.write(dataset, partial)
+    return Path(path)
+
+
+@checked
+def load(path: str | os.PathLike) -> xr.Dataset:
+    """The dataset in a file that `save` wrote, in memory and checked; with a warning where a newer version wrote it."""
+    if not os.path.isfile(path):
+        if os.path.exists(path):
+            raise BadInput(printable(f"{path} is not a plain file. Give the path of a dataset that was saved."))
+        raise BadInput(printable(f"there is no file {path}. Give the path of a dataset that was saved."))
+    with readable(path):
+        dataset = _read(path)
+    if _newer(dataset):
+        warnings.warn(f"{path}: {_newer(dataset)}", VersionWarning, stacklevel=2)
+    return dataset
+
+
+@contextmanager
+def readable(path: str | os.PathLike) -> Iterator[None]:
+    """One sentence with the file's name for all that goes wrong inside: damaged files make the HDF5 library raise anything."""
+    try:
+        yield
+    except BadInput as reason:
+        raise BadInput(printable(f"{path}: {reason}")) from reason
+    except Exception as reason:
+        words = " ".join(str(reason).split())[:200] or type(reason).__name__
+        raise BadInput(
+            printable(f"{path} is not a netCDF file that can be read: {words}. Give the path of a dataset that was saved.")
+        ) from reason
+
+
+def _read(path: str | os.PathLike) -> xr.Dataset:
+    import h5py  # not before a file is read: a simulation has no use for it
+
+    with h5py.File(path, "r") as whole_file:
+        check_contained(whole_file)
+    with xr.open_dataset(path, engine="h5netcdf") as file:
+        dataset = file.load()
+    if "status" in dataset.variables:
+        dataset["status"] = dataset.status.astype(str)
+        dataset = dataset.set_coords("status")
+    if set(STATE) <= set(dataset.variables):
+        state = State(*(dataset[name].values for name in STATE))
+        dataset = dataset.drop_vars(list(STATE))
+        dataset.encoding = {"state": state}
+    check(dataset)
+    remember(dataset)
+    return dataset
+
+
+class VersionWarning(UserWarning):
+    """A file was written by a newer version of the package."""
+
+
+def _newer(dataset: xr.Dataset) -> str:
+    """One sentence where a newer version than this one made a dataset; nothing otherwise."""
+    theirs, ours = str(dataset.attrs["version"]), version("sgdlimits")
+    numbers = lambda text: [int(part) for part in re.findall(r"\d+", text)[:3]]
+    if numbers(theirs) <= numbers(ours):
+        return ""
+    return f"it was made by sgdlimits {theirs}, which is newer than this one, {ours}. Update the package to be sure of it."
+
+
+@checked
+def problem_of(dataset: xr.Dataset) -> Problem:
+    """The problem that a dataset of `simulate` was made from, as its attributes have it.
+
+    >>> import sgdlimits as sl
+    >>> problem = sl.presets.phase_retrieval(lr=0.1)
+    >>> sl.problem_of(sl.simulate(problem, sl.ODE(), sl.FixedInit(0.1), t_max=1, save=2)) == problem
+    True
+    """
+    text = dataset.attrs.get("problem")
+    if not isinstance(text, str):
+        raise BadInput("the dataset does not say what it was made from. Give what simulate returned or load read.")
+    return from_json(text)
+
+
+@checked
+def rerun(dataset: xr.Dataset, **changes: Any) -> xr.Dataset:
+    """Simulate again what a dataset came from. `changes` are arguments of `simulate` to replace, such as `seed=1`.
+
+    >>> import numpy as np, sgdlimits as sl
+    >>> first = sl.simulate(sl.presets.phase_retrieval(), sl.Chain(d=50), sl.RandomInit(d=50), t_max=1, runs=2, save=3)
+    >>> bool(np.array_equal(sl.rerun(first).M, first.M))
+    True
+    """
+    attributes = check_form(dataset).attrs
+    if _newer(dataset) and not changes.keys() >= {"problem", "level", "start"}:
+        raise BadInput(f"the dataset cannot be made again: {_newer(dataset)}")
+    until = attributes["until"]
+    if until and not until.startswith("{") and "until" not in changes:
+        raise BadInput(f"the runs stopped at {until}, which files do not hold. Pass until= to rerun.")
+    with reading():
+        times = json.loads(attributes["save"])
+        arguments = {
+            "t_max": float(attributes["t_max"]),
+            "runs": dataset.sizes["run"],
+            "seed": int(attributes["seed"]),
+            "save": np.asarray(times, float) if isinstance(times, list) else times,
+        }
+        functions = json.loads(attributes.get("observe", "{}"))
+        if "observe" not in changes:
+            arguments["observe"] = {name: find(address) for name, address in functions.items()}
+    recorded = {"problem": "problem", "level": "level_parameters", "start": "start", **({"until": "until"} if until else {})}
+    for name, attribute in recorded.items():
+        arguments[name] = changes.pop(name) if name in changes else from_json(attributes[attribute])
+    return simulate(**{**arguments, **changes})

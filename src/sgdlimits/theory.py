@@ -1,0 +1,22 @@
+"""Closed results of papers. They use the package's convention: times are in samples per dimension.
+
+The modules are in the folders of their papers in `sgdlimits.papers`, or in `sgdlimits.analysis`. Here each has its public name,
+also for `from sgdlimits.theory.mediocrity import exit_time`.
+"""
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from sgdlimits.renamed import MODULES, PACKAGE
+
+if TYPE_CHECKING:
+    from sgdlimits.analysis import single_index as single_index
+    from sgdlimits.papers.effective import recovery as recovery
+    from sgdlimits.papers.mediocrity import escape as escape
+
+__path__: list[str] = []  # a package to the import system, whose modules are all loaded
+__all__ = ["effective", "escape", "mediocrity", "quadratic", "recovery", "regimes", "single_index"]
+
+for _name, _place in MODULES.items():
+    globals()[_name] = sys.modules[f"{__name__}.{_name}"] = import_module(f"{PACKAGE}.{_place}")
