@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from sgdlimits.renamed import MODULES, PACKAGE
 
 if TYPE_CHECKING:
-    from sgdlimits.analysis import single_index as single_index
-    from sgdlimits.papers.effective import recovery as recovery
-    from sgdlimits.papers.mediocrity import escape as escape
+    from sgdlimits.analysis import single_index
+    from sgdlimits.papers.effective import recovery, theory as effective
+    from sgdlimits.papers.mediocrity import escape, theory as mediocrity
+    from sgdlimits.papers.quadratic import theory as quadratic
+    from sgdlimits.papers.slides import theory as regimes
 
 __path__: list[str] = []  # a package to the import system, whose modules are all loaded
 __all__ = ["effective", "escape", "mediocrity", "quadratic", "recovery", "regimes", "single_index"]
