@@ -34,6 +34,8 @@ MODULES = {
 }
 """Where the modules of `sgdlimits.theory` are."""
 PUBLIC = {place: f"theory.{name}" for name, place in MODULES.items()}
+PARAMETERS = {"rule": New("optimiser", "0.4")}
+"""Parameters of sweeps and options of the command line."""
 RENAMED = {
     "theory.mediocrity.compare": New("exit_table", "0.3"),
     "theory.single_index.exit_time(threshold)": New("overlap", "0.3"),
@@ -68,6 +70,16 @@ def arguments_of(fn: Callable) -> Callable[[dict[str, Any]], dict[str, Any]] | N
         return {new[old].name if old in new else old: value for old, value in keywords.items()}
 
     return translate if new else None
+
+
+def parameter_of(name: str) -> str:
+    """Return the present name of a sweep's parameter such as `rule` or `rule.beta`, with a warning where it is another."""
+    first, dot, rest = name.partition(".")
+    if first not in PARAMETERS:
+        return name
+    new = PARAMETERS[first]
+    _warn(f"The parameter {first} of a sweep", new.name, new.until, 5)
+    return f"{new.name}{dot}{rest}"
 
 
 def _warn(old: str, new: str, until: str, up: int) -> None:

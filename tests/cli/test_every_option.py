@@ -32,8 +32,9 @@ PERHAPS = ["-1", "0", "1e400", "-inf", "5e-324", "1e300", "9" * 30, "0.5"]
 FOLDER = ["x.nc", "x.nc/y", "a" * 300]
 """What a folder can never be."""
 WORK = [
-    ("analysis.fixed_points.find", "draw_starts"), ("figures.mediocrity_2", "make"), ("figures.demo", "make"),
-    ("plot.overview", "labelled"), ("theory.single_index", "exit_time"), ("explorer.serve", "application"),
+    ("analysis.fixed_points.find", "draw_starts"), ("papers.mediocrity.figures.mediocrity_2", "make"),
+    ("papers.mediocrity.figures.demo", "make"),
+    ("analysis.plot.overview", "labelled"), ("analysis.single_index", "exit_time"), ("cli.explorer.serve", "application"),
 ]  # fmt: skip
 """Where arguments have been checked and work begins."""
 
@@ -70,14 +71,14 @@ def options(first_only: bool):
 
 
 def words(path, option):
-    """The command with what it needs beside the option: a file, and the level or rule that the option belongs to."""
+    """The command with what it needs beside the option: a file, and the level or optimiser that the option belongs to."""
     line = list(path)
     needed = [each for each in COMMANDS[path].params if isinstance(each, click.Argument) and each.name != option.name]
     names = {"names": "mediocrity-2", "target": "he2"}
     line += ["x.nc" if isinstance(each.type, click.Path) else names[each.name] for each in needed]
     if path[0] == "run" and option.name != "level_d":
         line += ["--d", "30"]
-    for what, known in (("level", levels()), ("rule", ALGORITHMS)):
+    for what, known in (("level", levels()), ("optimiser", ALGORITHMS)):
         field = option.name.removeprefix(f"{what}_")
         owner = [name for name, cls in known.items() if field in getattr(cls, "__dataclass_fields__", {})]
         if option.name.startswith(f"{what}_") and owner and field != "d":

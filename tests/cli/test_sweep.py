@@ -44,7 +44,7 @@ refine = {valu = "learnt", rounds = 0}
 d = 2.5
 [grid]
 lr = [-1]
-rule = ["hevy_ball"]
+optimiser = ["hevy_ball"]
 """
 BAD = {
     "no file": (None, ["there is no file x.toml"]),
@@ -61,7 +61,7 @@ BAD = {
     "keys": (KEYS, [
         "9 mistakes", "save must be a number of times", "common Input should be a valid boolean", "kernel must be one of xla",
         "refine.value is missing", "refine.rounds Input should be", "refine.valu is not a key of a sweep. Did you mean value?",
-        "fixed.d must be", "grid.lr must be", "grid.rule must be one of sgd",
+        "fixed.d must be", "grid.lr must be", "grid.optimiser must be one of sgd",
     ]),
     "a part of a refined grid": (GOOD.replace("runs = 4", 'refine = "final_risk"'), ["refine needs all points"], "--shard 1/2"),
     "a part of how many": (GOOD, ["shard must be (i, n)"], "--shard 12"),

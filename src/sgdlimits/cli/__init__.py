@@ -17,8 +17,8 @@ from sgdlimits.cli.exit_time import exit_time
 from sgdlimits.cli.explore import explore
 from sgdlimits.cli.figure import demo, figure
 from sgdlimits.cli.files import info, phases, plot, rerun
+from sgdlimits.cli.optimisers import optimisers, rules
 from sgdlimits.cli.options import Group, Refusal, echo
-from sgdlimits.cli.rules import rules
 from sgdlimits.cli.run import presets, run
 from sgdlimits.cli.sweep import sweep
 from sgdlimits.cli.theory import critical_points, exponent, fixed_points, latex
@@ -32,7 +32,7 @@ EPILOG = """\b
 Examples:
   sgdlimits demo
   sgdlimits run phase_retrieval --d 3000 --lr 1/12 --plot escape.png
-  sgdlimits run committee --d 1000 --rule heavy_ball --beta 0.9
+  sgdlimits run committee --d 1000 --optimiser heavy_ball --beta 0.9
   sgdlimits exit-time --d 3000 --threshold 0.1
   sgdlimits exponent he3 --d 1000
   sgdlimits fixed-points binary_mixture --snr inf
@@ -102,6 +102,7 @@ LISTED = (
     rerun,
     info,
     presets,
+    optimisers,
     rules,
     plot,
     exit_time,

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import click
 
 from sgdlimits.errors import BadInput
+from sgdlimits.renamed import PARAMETERS
 from sgdlimits.text import among, closest, printable
 
 
@@ -76,6 +77,17 @@ class Group(click.Group):
 
 class Command(click.Command):
     """A command that has its options under headings in its help, and that names them in errors as they are typed."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [self._present(arg) for arg in args])
+
+    def _present(self, arg: str) -> str:
+        """The word as it is typed now, where it is an option by its name of before."""
+        old, new = next(((f"--{old}", new) for old, new in PARAMETERS.items() if re.match(f"--{old}(-|=|$)", arg)), ("", None))
+        if new is None or new.name not in {param.name for param in self.params}:
+            return arg
+        click.echo(f"{old} is now --{new.name}. The old name goes with version {new.until}.", err=True)
+        return f"--{new.name}{arg.removeprefix(old)}"
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from sgdlimits.cli.levels import START_OPTIONS, level_options, make_level, make_start
+from sgdlimits.cli.optimisers import optimiser_options, with_optimiser
 from sgdlimits.cli.options import Command, File, Group, Option, echo, kind, number, option
-from sgdlimits.cli.rules import rule_options, with_rule
 from sgdlimits.cli.work import check_apart, check_output, check_picture, compute, table
 from sgdlimits.docstring import describe
 from sgdlimits.text import table as columns
@@ -91,7 +91,7 @@ def default_name(name: str, level: Any, start: Any, given: dict[str, Any]) -> st
 
 def run_problem(name: str, problem: Any, given: dict[str, Any]) -> None:
     """Build the level and the start from the options, simulate, save and report."""
-    level, start, problem = make_level(given), make_start(given), with_rule(problem, given)
+    level, start, problem = make_level(given), make_start(given), with_optimiser(problem, given)
     out = check_output(given["out"] or default_name(name, level, start, given), given["force"])
     picture = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
     check_apart(out, picture)
@@ -111,7 +111,7 @@ def run_problem(name: str, problem: Any, given: dict[str, Any]) -> None:
 
 @click.group(
     cls=Presets, short_help="Simulate a preset and save the dataset.", work=run_problem,
-    options=lambda taken: [*rule_options(taken), *level_options(taken), *START_OPTIONS, *RUN_OPTIONS],
+    options=lambda taken: [*optimiser_options(taken), *level_options(taken), *START_OPTIONS, *RUN_OPTIONS],
     example="--d 3000 --level chain --runs 64 --t-max 60 --plot figure.png",
 )  # fmt: skip
 def run() -> None:
@@ -121,7 +121,7 @@ def run() -> None:
     Examples:
       sgdlimits run phase_retrieval --d 3000
       sgdlimits run phase_retrieval --width 4 --lr 0.2 --level ode --start fixed --overlap 0.1
-      sgdlimits run committee --d 1000 --rule heavy_ball --beta 0.9
+      sgdlimits run committee --d 1000 --optimiser heavy_ball --beta 0.9
 
     Each preset has its own options: see sgdlimits run PRESET --help.
     """

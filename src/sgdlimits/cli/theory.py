@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from sgdlimits.cli.optimisers import optimiser_options, with_optimiser
 from sgdlimits.cli.options import Command, Number, Option, echo, number
-from sgdlimits.cli.rules import rule_options, with_rule
 from sgdlimits.cli.run import Presets
 from sgdlimits.cli.work import INTERRUPTED_CODE, json_text
 from sgdlimits.errors import BadInput
@@ -154,10 +154,12 @@ def equations(name: str, problem: Any, given: dict[str, Any]) -> None:
     """Print the equations."""
     from sgdlimits.problem import latex
 
-    echo(latex(with_rule(problem, given)))
+    echo(latex(with_optimiser(problem, given)))
 
 
-@click.group(cls=Presets, short_help="The ODE of a preset as LaTeX.", work=equations, options=rule_options, example="--width 2")
+@click.group(
+    cls=Presets, short_help="The ODE of a preset as LaTeX.", work=equations, options=optimiser_options, example="--width 2"
+)
 def latex() -> None:
     """Print the ODE of a preset as LaTeX: the equations, what their letters stand for, and the numbers behind them.
 

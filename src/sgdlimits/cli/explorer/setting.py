@@ -122,11 +122,11 @@ class Setting:
             return None
         plain_sgd = getattr(PRESETS[self.preset](**self.parameters), "algorithm", None)
         if not isinstance(plain_sgd, OnePassSGD):
-            raise BadInput(f"rule must be sgd for {self.preset}; got {self.rule}. Choose sgd.")
+            raise BadInput(f"the optimiser must be sgd for {self.preset}; got {self.rule}. Choose sgd.")
         missing = [name for name, field in rule_fields(self.rule).items()
                    if field.default is dataclasses.MISSING and name not in self.rule_parameters]  # fmt: skip
         if missing:
-            raise BadInput(f"the rule {self.rule} needs {missing[0]}, which is missing. Give it.")
+            raise BadInput(f"the optimiser {self.rule} needs {missing[0]}, which is missing. Give it.")
         first, like = in_place_of(plain_sgd, ALGORITHMS[self.rule])
         return ALGORITHMS[self.rule](*first, **like, **self.rule_parameters)
 
@@ -184,8 +184,8 @@ class Setting:
             flag = name.replace("_", "-")
             words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", f"{value}"]
             if name in self.rule_parameters and name in parameters(self.preset):
-                words[-2] = f"--rule-{flag}"
-        words += ["--rule", self.rule] if self.rule != "sgd" else []
+                words[-2] = f"--optimiser-{flag}"
+        words += ["--optimiser", self.rule] if self.rule != "sgd" else []
         words += ["--level", level.replace("_", "-")]
         words += ["--d", str(self.d)] if level in ("chain", "sde") or self.start_from == "random" else []
         words += ["--start", self.start_from] if self.start_from != "random" else []

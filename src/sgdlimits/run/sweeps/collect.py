@@ -13,6 +13,7 @@ import xarray as xr
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
+from sgdlimits.renamed import PARAMETERS
 from sgdlimits.run.io import write_whole
 from sgdlimits.run.schema import COORDINATES
 from sgdlimits.run.sweeps.recipe import decoded, label
@@ -163,10 +164,11 @@ def _parameters(dataset: xr.Dataset) -> tuple[dict[str, Any], dict[str, Any]]:
     """All parameters of a file's point, and those that its sweep varied."""
     whole, point = json.loads(dataset.attrs["unit"]), json.loads(dataset.attrs["point"])
     full: dict[str, Any] = {"preset": whole["build"], "level": whole["level_name"], "start": whole["start_name"]}
-    full |= {"rule": whole["rule"].get("name", "sgd"), "t_max": whole["t_max"], "keep": json.dumps(whole["keep"])}
+    full |= {"optimiser": whole["rule"].get("name", "sgd"), "t_max": whole["t_max"], "keep": json.dumps(whole["keep"])}
     for part in ("start", "level", "rule", "problem"):
         full |= {name: label(_value(value)) for name, value in whole[part].items() if (part, name) != ("rule", "name")}
-    return full, {name.rpartition(".")[2]: label(_value(value)) for name, value in point.items()}
+    present = lambda name: PARAMETERS[name].name if name in PARAMETERS else name  # files of before have the old name
+    return full, {present(name.rpartition(".")[2]): label(_value(value)) for name, value in point.items()}
 
 
 def _value(value: Any) -> Any:

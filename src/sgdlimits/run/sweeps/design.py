@@ -12,6 +12,7 @@ import numpy as np
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_number, in_short
+from sgdlimits.renamed import parameter_of
 
 Point = dict[str, Any]
 MAX_POINTS = 10**6
@@ -46,7 +47,7 @@ def grid(**axes: Iterable) -> Design:
     """
     if not axes:
         raise BadInput("a grid needs parameters. Give, for instance, lr=[0.05, 0.1].")
-    values = {name: _values(name, each) for name, each in axes.items()}
+    values = {parameter_of(name): _values(name, each) for name, each in axes.items()}
     check_size(math.prod(map(len, values.values())))
     return Design(tuple(dict(zip(values, point, strict=True)) for point in product(*values.values())), values)
 
@@ -72,7 +73,7 @@ def random_points(count: int, *, seed: int = 0, **ranges: Sequence) -> Design:
         raise BadInput('random points need ranges. Give, for instance, lr=(0.01, 1.0, "log").')
     check_size(count)
     uniform = np.random.default_rng(seed).random((count, len(ranges)))
-    columns = {name: _drawn(name, each, uniform[:, i]) for i, (name, each) in enumerate(ranges.items())}
+    columns = {parameter_of(name): _drawn(name, each, uniform[:, i]) for i, (name, each) in enumerate(ranges.items())}
     return Design(tuple(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)))
 
 
@@ -85,7 +86,8 @@ def listed(points: Iterable[Mapping[str, Any]]) -> Design:
     for row in rows:
         if set(row) != set(rows[0]):
             raise BadInput(f"all points must have the parameters {', '.join(rows[0])}; got {in_short(row)}. Give it those.")
-    return Design(tuple({name: plain(row[name]) for name in rows[0]} for row in rows))
+    names = {name: parameter_of(name) for name in rows[0]}
+    return Design(tuple({new: plain(row[name]) for name, new in names.items()} for row in rows))
 
 
 def as_design(over: Any) -> Design:

@@ -25,7 +25,7 @@ from sgdlimits.run.sweeps.collect import collect
 from sgdlimits.run.sweeps.design import Design, as_design
 from sgdlimits.run.sweeps.engine import Engine, Here
 from sgdlimits.run.sweeps.pool import Pool
-from sgdlimits.run.sweeps.recipe import END, RULE, Recipe
+from sgdlimits.run.sweeps.recipe import END, OPTIMISER, Recipe
 from sgdlimits.run.sweeps.refine import Refine, as_refine
 from sgdlimits.run.sweeps.store import Folder, missing
 from sgdlimits.run.sweeps.unit import Unit, unit_of
@@ -63,7 +63,7 @@ class Sweep:
         design = as_design(over)
         fixed = {name: [value] for name, value in recipe.fixed.items()}
         varied = {name: design.values(name) for name in design.names}
-        wrong = list(mistakes(recipe, {**fixed, **varied}, varied.get(RULE)))
+        wrong = list(mistakes(recipe, {**fixed, **varied}, varied.get(OPTIMISER)))
         wrong += [f"{name} is both fixed and varied. Leave one of them out." for name in varied if name in fixed]
         if wrong:
             raise BadInput(wrong[0] if len(wrong) == 1 else "\n  ".join([f"there are {len(wrong)} mistakes:", *wrong]))
@@ -85,15 +85,15 @@ class Sweep:
         return [unit for unit in {unit.key: unit for unit in units}.values() if int(unit.key, 16) % shards == index - 1]
 
 
-def mistakes(recipe: Recipe, columns: dict[str, list], rules: Iterable[Any] | None = None) -> Iterable[str]:
-    """What is wrong with values of parameters, a sentence each; `rules` are those that the points have."""
-    known = list(rules or [recipe.fixed.get(RULE)])
+def mistakes(recipe: Recipe, columns: dict[str, list], optimisers: Iterable[Any] | None = None) -> Iterable[str]:
+    """What is wrong with values of parameters, a sentence each; `optimisers` are those that the points have."""
+    known = list(optimisers or [recipe.fixed.get(OPTIMISER)])
     for name, values in columns.items():
         try:
-            for rule, value in product(known, values):
-                recipe.check(name, value, rule)
-            if name not in (RULE, END) and not any(recipe.users(name, rule) for rule in known):
-                yield f"{name} is a parameter of none of the rules {', '.join(map(str, known))}. Leave it out."
+            for optimiser, value in product(known, values):
+                recipe.check(name, value, optimiser)
+            if name not in (OPTIMISER, END) and not any(recipe.users(name, optimiser) for optimiser in known):
+                yield f"{name} is a parameter of none of the optimisers {', '.join(map(str, known))}. Leave it out."
         except BadInput as reason:
             yield str(reason)
 
@@ -132,8 +132,8 @@ def sweep(
     level : such as `Chain(d=3000)`, or its name, "chain", where points or `fixed` give its parameters
     start : such as `RandomInit(d=3000)`, or its name: "random", "orthogonal" or "fixed"
     over : the points: `grid(lr=[...], noise=[...])`, `random_points(...)`, or a list of dictionaries. Parameters are those of
-        the problem, the level and the start by name (`d` is that of the level and of the start), `rule` with the parameters
-        of algorithms, and `t_max`
+        the problem, the level and the start by name (`d` is that of the level and of the start), `optimiser` with the
+        parameters of algorithms, and `t_max`
     folder : where results are kept, a file for each unit
     runs, t_max, save, until, kernel : as for `simulate`, at each point
     seed : a whole number; each point has random numbers of its own, which follow from it and from all parameters

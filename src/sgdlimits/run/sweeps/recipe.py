@@ -22,6 +22,7 @@ from sgdlimits.level import LEVELS
 from sgdlimits.level.condition import as_condition
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.presets import PRESETS
+from sgdlimits.renamed import parameter_of
 from sgdlimits.run.record import from_json, to_json
 from sgdlimits.run.simulate import saved_times
 from sgdlimits.run.sweeps.design import Point, plain
@@ -29,7 +30,7 @@ from sgdlimits.run.sweeps.keep import as_keep, stops
 from sgdlimits.run.sweeps.names import called, importable, named
 from sgdlimits.start import STARTS, as_start
 
-RULE, END = "rule", "t_max"
+OPTIMISER, END = "optimiser", "t_max"
 """Parameters beside those of the problem, the level and the start: which algorithm, and how long."""
 
 
@@ -64,7 +65,7 @@ class Recipe:
     @classmethod
     def of(cls, preset: Any, level: Any, start: Any, *, until: Any = None, keep: Any = None, save: Any = None, **more: Any):
         """A recipe from what users give: names or objects."""
-        fixed = {name: plain(value) for name, value in (more.pop("fixed", None) or {}).items()}
+        fixed = {parameter_of(name): plain(value) for name, value in (more.pop("fixed", None) or {}).items()}
         kept = as_keep(keep)
         if more.get("kernel") is not None:
             check_kernel(more["kernel"])
@@ -128,49 +129,60 @@ class Recipe:
     def arguments(self, point: Point) -> dict[str, dict[str, Any]]:
         """What the problem, the algorithm, the level and the start are made of at a point, defaults included."""
         given = {**self.fixed, **point}
-        rule = given.pop(RULE, None)
+        optimiser = given.pop(OPTIMISER, None)
         t_max = given.pop(END, self.t_max)
         if t_max is None:
             raise BadInput("t_max is missing. Give it, in samples per dimension.")
         own = {name: dict(part.given) for name, part in self.parts.items()}
-        own["rule"] = {}
+        own["optimiser"] = {}
         for name, value in given.items():
-            for where in self.users(name, rule):
+            for where in self.users(name, optimiser):
                 own[where][name.rpartition(".")[2]] = value
         found = {name: {**part.defaults, **own[name]} for name, part in self.parts.items()}
         for name, part in self.parts.items():
             if missing := [each for each in part.required if each not in found[name]]:
                 raise BadInput(f"the {name} {part.title} needs {missing[0]}, which is missing. Give it, fixed or over values.")
-        return {**found, "rule": {"name": rule, **own["rule"]} if rule else {}, "simulate": {"t_max": float(t_max)}}
+        return {
+            **found,
+            "optimiser": {"name": optimiser, **own["optimiser"]} if optimiser else {},
+            "simulate": {"t_max": float(t_max)},
+        }
 
-    def users(self, name: str, rule: str | None = None) -> list[str]:
-        """Which of problem, rule, level and start have a parameter; `BadInput` where none has, but for one of other rules."""
-        if name in (RULE, END):
+    def users(self, name: str, optimiser: str | None = None) -> list[str]:
+        """Return which of problem, optimiser, level and start have a parameter; raise `BadInput` where none has it.
+
+        A parameter of another optimiser may be among the fixed ones: it is for other points.
+        """
+        if name in (OPTIMISER, END):
             return []
         where, _, bare = name.rpartition(".")
         known = [part for part in ("problem", "level", "start") if bare in self.parts[part].parameters]
-        rules: Mapping[str, Any] = ALGORITHMS
-        having = [each for each, cls in rules.items() if bare in {own.name for own in dataclasses.fields(cls)}]
-        if "problem" not in known and (rule in having or (having and rule is not None and rule not in list(ALGORITHMS))):
-            known.append("rule")
+        optimisers: Mapping[str, Any] = ALGORITHMS
+        having = [each for each, cls in optimisers.items() if bare in {own.name for own in dataclasses.fields(cls)}]
+        if "problem" not in known and (
+            optimiser in having or (having and optimiser is not None and optimiser not in list(ALGORITHMS))
+        ):
+            known.append("optimiser")
         known = [part for part in known if part == where] if where else known
-        if not known and having and rule is not None and where in ("", "rule"):
-            if name in self.fixed:  # it is for points with another rule
+        if not known and having and optimiser is not None and where in ("", "optimiser"):
+            if name in self.fixed:  # it is for points with another optimiser
                 return []
-            raise BadInput(f"{name} is no parameter of the rule {rule}, but of {', '.join(having)}. Give it in fixed.")
+            raise BadInput(
+                f"{name} is no parameter of the optimiser {optimiser}, but of {', '.join(having)}. Give it in fixed."
+            )
         if not known:
-            choices = sorted({each for part in self.parts.values() for each in part.parameters} | {RULE, END})
+            choices = sorted({each for part in self.parts.values() for each in part.parameters} | {OPTIMISER, END})
             raise BadInput(f"{name} is no parameter of this sweep. Its parameters are {', '.join(choices)}.")
         return known
 
-    def check(self, name: str, value: Any, rule: str | None = None) -> None:
+    def check(self, name: str, value: Any, optimiser: str | None = None) -> None:
         """`BadInput` where a value cannot be that of a parameter."""
         if name == END:
             DOMAINS[END](name, value)
-        if name == RULE:
-            check_choice(RULE, value, ALGORITHMS)
-        for where in self.users(name, rule):
-            make = ALGORITHMS.get(str(rule)) if where == "rule" else self.parts[where].make
+        if name == OPTIMISER:
+            check_choice(OPTIMISER, value, ALGORITHMS)
+        for where in self.users(name, optimiser):
+            make = ALGORITHMS.get(str(optimiser)) if where == "optimiser" else self.parts[where].make
             checks = getattr(make, "checks", None) or getattr(getattr(make, "__init__", None), "checks", {})
             bare = name.rpartition(".")[2]
             if bare in checks:
@@ -183,7 +195,7 @@ class Recipe:
         problem = made["problem"]
         if not isinstance(problem, Problem):
             raise BadInput(f"{self.build} must return a problem; got {in_short(problem)}. Return a ProjectionProblem.")
-        return {**made, "problem": _ruled(problem, **found["rule"]), **found["simulate"]}
+        return {**made, "problem": _optimised_by(problem, **found["optimiser"]), **found["simulate"]}
 
 
 class Part(NamedTuple):
@@ -225,13 +237,13 @@ def _part(what: str, given: str, known: Mapping[str, type]) -> Part:
     return Part(type(thing), {name: getattr(thing, name) for name in names}, type(thing).__name__)
 
 
-def _ruled(problem: Problem, name: str | None = None, **own: Any) -> Problem:
+def _optimised_by(problem: Problem, name: str | None = None, **own: Any) -> Problem:
     """The problem with the algorithm of a name, which has the rates and the other options of its own SGD."""
     if name is None or (name == "sgd" and not own):
         return problem
     algorithm = getattr(problem, "algorithm", None)
     if not isinstance(algorithm, OnePassSGD):
-        raise BadInput(f"rule must be left out for this problem, whose algorithm is its own; got {name!r}.")
+        raise BadInput(f"optimiser must be left out for this problem, whose algorithm is its own; got {name!r}.")
     first, like = in_place_of(algorithm, ALGORITHMS[name], own.pop("batch", None))
     return problem.with_algorithm(ALGORITHMS[name](*first, **{**like, **own}))  # type: ignore[attr-defined]
 

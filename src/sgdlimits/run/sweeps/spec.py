@@ -25,7 +25,7 @@ from sgdlimits.run.sweeps.design import Design, check_size, grid, listed, random
 from sgdlimits.run.sweeps.job import Sweep, mistakes
 from sgdlimits.run.sweeps.keep import as_keep
 from sgdlimits.run.sweeps.names import called
-from sgdlimits.run.sweeps.recipe import END, RULE, Recipe
+from sgdlimits.run.sweeps.recipe import END, OPTIMISER, Recipe
 from sgdlimits.run.sweeps.refine import Refine, as_refine
 from sgdlimits.start import STARTS
 from sgdlimits.text import closest
@@ -213,7 +213,7 @@ def _wrong_parameters(given: dict[str, Any], bad: set[str], designs: list[str]) 
     known = [name for names in columns.values() for name in names]
     for where, names in columns.items():
         for name, values in names.items():
-            for text in mistakes(recipe, {name: values}, columns.get(designs[0] if designs else "", {}).get(RULE)):
+            for text in mistakes(recipe, {name: values}, columns.get(designs[0] if designs else "", {}).get(OPTIMISER)):
                 yield f"{where}.{text}"
             if known.count(name) > 1 and where != "fixed":
                 yield f"{where}.{name} is fixed as well. Leave one of them out."

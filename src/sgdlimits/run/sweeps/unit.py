@@ -51,9 +51,8 @@ def unit_of(recipe: Recipe, point: Point, first: int, last: int) -> Unit:
     found = recipe.arguments(point)
     model: dict[str, Any] = {"build": recipe.build}
     model |= {f"{part}_name": recipe.parts[part].make.__name__ for part in ("level", "start")}
-    model |= {
-        part: {name: encoded(value) for name, value in found[part].items()} for part in ("problem", "rule", "level", "start")
-    }
+    parts = {"problem": "problem", "rule": "optimiser", "level": "level", "start": "start"}  # by the keys that are hashed
+    model |= {key: {name: encoded(value) for name, value in found[part].items()} for key, part in parts.items()}
     seed = recipe.seed if recipe.common else int(hashed([recipe.seed, model])[:16], 16)
     how = {"t_max": found["simulate"]["t_max"], "save": encoded(recipe.save), "until": recipe.until, "keep": recipe.keep}
     whole = {**model, **how, "kernel": recipe.kernel, "seed": seed}

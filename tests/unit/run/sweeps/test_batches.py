@@ -18,7 +18,9 @@ CASES = {
     "until": ("phase_retrieval", sl.Chain(50), sl.grid(lr=[0.1, 0.4], noise=[0.1, 0.2]), {"until": sl.exits(0.1)}),
     "diverges": ("phase_retrieval", sl.Chain(50), sl.grid(lr=[0.1, 5.0]), {"fixed": {"sphere": False}}),
     "sde": ("phase_retrieval", sl.SDE(50), sl.grid(lr=RATES), {"save": [0.33, 0.77, 1.5]}),
-    "rules": ("phase_retrieval", sl.Chain(50), sl.grid(rule=["sgd", "heavy_ball"], lr=RATES), {"fixed": {"beta": 0.5}}),
+    "optimisers": (
+        "phase_retrieval", sl.Chain(50), sl.grid(optimiser=["sgd", "heavy_ball"], lr=RATES), {"fixed": {"beta": 0.5}},
+    ),
     "lengths": ("phase_retrieval", sl.Chain(50), sl.grid(lr=RATES, t_max=[1.0, 1.5]), {}),
     "dimensions": ("phase_retrieval", "chain", sl.grid(lr=RATES, d=[30, 40]), {}),
     "ode": ("phase_retrieval", sl.ODE(), sl.grid(lr=RATES), {}),

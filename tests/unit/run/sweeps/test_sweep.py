@@ -75,23 +75,33 @@ def test_points_that_differ_in_numbers_are_compiled_once(small):
     assert _code.cache_info().misses == before
 
 
-def test_parameters_go_to_level_start_rule_and_problem(tmp_path):
+def test_parameters_go_to_level_start_optimiser_and_problem(tmp_path):
     found = sl.sweep(
-        "quadratic_network", "chain", "random", over=sl.grid(rule=["heavy_ball"], d=[20, 30], beta=[0.5]), folder=tmp_path,
+        "quadratic_network", "chain", "random", over=sl.grid(optimiser=["heavy_ball"], d=[20, 30], beta=[0.5]), folder=tmp_path,
         runs=2, t_max=0.5, fixed={"width": 1}, keep=["final_risk", "overlap"], progress=False,
     )  # fmt: skip
-    assert dict(found.final_risk.sizes) == {"rule": 1, "d": 2, "beta": 1, "run": 2}
+    assert dict(found.final_risk.sizes) == {"optimiser": 1, "d": 2, "beta": 1, "run": 2}
     assert np.isfinite(found.final_risk).all()
 
 
-def test_a_fixed_parameter_is_for_the_rules_that_have_it(small):
-    rules = sl.grid(rule=["sgd", "heavy_ball"])
+def test_the_parameter_of_before_is_the_optimiser(small):
+    """Its name was `rule`, which works and warns; the units are the same, since their hash is."""
+    new = small("a", sl.grid(optimiser=["heavy_ball"], beta=[0.5]))
+    with pytest.warns(DeprecationWarning, match="The parameter rule of a sweep is now optimiser"):
+        old = small("a", sl.grid(rule=["heavy_ball"], beta=[0.5]))
+    xr.testing.assert_identical(old, new)
+    with pytest.warns(DeprecationWarning, match="rule"):
+        small("a", sl.grid(beta=[0.5]), fixed={"rule": "heavy_ball"})
+
+
+def test_a_fixed_parameter_is_for_the_optimisers_that_have_it(small):
+    rules = sl.grid(optimiser=["sgd", "heavy_ball"])
     both = small("a", rules, fixed={"beta": 0.5})
-    assert dict(both.final_risk.sizes) == {"rule": 2, "run": 4}
-    plain = small("b", sl.grid(rule=["sgd"]))
-    np.testing.assert_array_equal(both.final_risk.sel(rule="sgd"), plain.final_risk[0])
-    with pytest.raises(sl.BadInput, match="beta is a parameter of none of the rules sgd"):
-        small("c", sl.grid(rule=["sgd"]), fixed={"beta": 0.5})
+    assert dict(both.final_risk.sizes) == {"optimiser": 2, "run": 4}
+    plain = small("b", sl.grid(optimiser=["sgd"]))
+    np.testing.assert_array_equal(both.final_risk.sel(optimiser="sgd"), plain.final_risk[0])
+    with pytest.raises(sl.BadInput, match="beta is a parameter of none of the optimisers sgd"):
+        small("c", sl.grid(optimiser=["sgd"]), fixed={"beta": 0.5})
 
 
 def test_times_and_widths_that_differ_find_room_in_one_dataset(small, tmp_path):
@@ -196,9 +206,9 @@ def test_a_list_of_mistakes_is_told_at_once(small):
         ({"level": "chian"}, "level must be one of"),
         ({"t_max": None}, "t_max is missing"),
         ({"fixed": {"lr": 0.1}}, "both fixed and varied"),
-        ({"fixed": {"rule": "fast"}}, "rule must be one of"),
-        ({"fixed": {"rule": "heavy_ball", "beta": 2}}, "beta must be a finite number of at least 0 and below 1; got 2"),
-        ({"over": {"rule": ["sgd", "nesterov"], "beta": [0.5]}}, "beta is no parameter of the rule sgd"),
+        ({"fixed": {"optimiser": "fast"}}, "optimiser must be one of"),
+        ({"fixed": {"optimiser": "heavy_ball", "beta": 2}}, "beta must be a finite number of at least 0 and below 1; got 2"),
+        ({"over": {"optimiser": ["sgd", "nesterov"], "beta": [0.5]}}, "beta is no parameter of the optimiser sgd"),
         ({"kernel": "abacus"}, "kernel must be one of"),
         ({"save": [2.0]}, "save must hold times from 0 to t_max = 1"),
         ({"refine": "overlap"}, "refine must name what is kept: final_risk"),

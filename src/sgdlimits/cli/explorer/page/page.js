@@ -118,7 +118,7 @@ function sideControls(side) {
   rule.value = own.rule;
   rule.disabled = state.preset === "spiked_tensor";
   rule.addEventListener("change", () => { own.rule = rule.value; own.rule_parameters = rulesUsual(rule.value); build(); ask(); $(`${side}-rule`).focus(); });
-  made.append(element("div", { className: "row" }, element("label", { htmlFor: `${side}-rule`, textContent: "rule", title: "how weights move" }), rule));
+  made.append(element("div", { className: "row" }, element("label", { htmlFor: `${side}-rule`, textContent: "optimiser", title: "how weights move" }), rule));
   made.append(...contents.rules[own.rule].controls.map((c) => row(c, own.rule_parameters, `${side}-rule-${c.name}`)));
   return made;
 }

@@ -1,7 +1,8 @@
-"""`--rule`: other algorithms than plain SGD, their options made from the fields of their classes; `sgdlimits rules`."""
+"""`--optimiser`: algorithms other than plain SGD, with the fields of their classes as options; `sgdlimits optimisers`."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -14,40 +15,40 @@ from sgdlimits.docstring import describe
 from sgdlimits.errors import BadInput
 from sgdlimits.text import table
 
-RULE = "The algorithm"
+HEADING = "The optimiser"
 
 
-def rule_options(taken: set[str]) -> Iterator[Option]:
-    """`--rule`, and what the algorithms have beyond the options of plain SGD, which are the preset's."""
+def optimiser_options(taken: set[str]) -> Iterator[Option]:
+    """`--optimiser`, and what the algorithms have beyond the options of plain SGD, which are the preset's."""
     from sgdlimits.algorithm import ALGORITHMS, Descent
 
     common = {field.name for field in dataclasses.fields(Descent)} - ({"batch"} - taken)
-    for each in choices("rule", RULE, "how weights move: see sgdlimits rules", ALGORITHMS, "sgd", taken):
-        if str(each.name).removeprefix("rule_") not in common:
+    for each in choices("optimiser", HEADING, "how weights move: see sgdlimits optimisers", ALGORITHMS, "sgd", taken):
+        if str(each.name).removeprefix("optimiser_") not in common:
             yield each
 
 
-def with_rule(problem: Any, given: dict[str, Any]) -> Any:
+def with_optimiser(problem: Any, given: dict[str, Any]) -> Any:
     """The problem with the algorithm that was chosen: it has the rates and the other options of the preset's own SGD."""
     from sgdlimits.algorithm import ALGORITHMS, OnePassSGD
     from sgdlimits.algorithm.sgd import in_place_of
 
-    name, typed = given["rule"], chosen("rule", given)
+    name, typed = given["optimiser"], chosen("optimiser", given)
     if name == "sgd" and not typed:
         return problem
     if not isinstance(getattr(problem, "algorithm", None), OnePassSGD):
-        raise BadInput(f"--rule must be sgd for this preset; got {name!r}. Leave it out.")
+        raise BadInput(f"--optimiser must be sgd for this preset; got {name!r}. Leave it out.")
     first, like = in_place_of(problem.algorithm, ALGORITHMS[name], typed.pop("batch", None))
-    return problem.with_algorithm(make("rule", ALGORITHMS, name, typed, *first, **like))
+    return problem.with_algorithm(make("optimiser", ALGORITHMS, name, typed, *first, **like))
 
 
 @click.command(cls=Command, short_help="List the algorithms.")
-def rules() -> None:
-    """List the algorithms that --rule of sgdlimits run takes, with one line each.
+def optimisers() -> None:
+    """List the algorithms that --optimiser of sgdlimits run takes, with one line each.
 
     \b
     Example:
-      sgdlimits rules
+      sgdlimits optimisers
     """
     from sgdlimits.algorithm import ALGORITHMS, Descent
 
@@ -58,4 +59,9 @@ def rules() -> None:
         return " ".join(f"--{name}" for name in own)
 
     echo(table((name, options(cls), describe(cls).summary) for name, cls in ALGORITHMS.items()))
-    echo("\nFor instance: sgdlimits run committee --d 1000 --rule heavy_ball --beta 0.9")
+    echo("\nFor instance: sgdlimits run committee --d 1000 --optimiser heavy_ball --beta 0.9")
+
+
+rules = copy.copy(optimisers)
+"""The command by its name of before."""
+rules.name, rules.hidden = "rules", True
