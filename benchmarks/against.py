@@ -23,6 +23,7 @@ CASES = {
     "chain, p = 1": "sl.presets.phase_retrieval(lr=0.08), sl.Chain(3000), sl.RandomInit(3000), runs=256, t_max=20",
     "chain, erf 8/4": "sl.presets.committee(width=8, teachers=4), sl.Chain(3000), sl.RandomInit(3000), runs=256, t_max=0.5",
     "chain, p = 20": "sl.presets.phase_retrieval(width=20, lr=0.02), sl.Chain(3000), sl.RandomInit(3000), runs=64, t_max=0.5",
+    "chain, classes": "sl.presets.binary_mixture(10.0, 0.1), sl.Chain(3000), sl.RandomInit(3000), runs=64, t_max=1",
 }  # fmt: skip
 CHILD = """
 import resource, sys, warnings
