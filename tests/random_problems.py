@@ -42,6 +42,8 @@ def random_algorithm(rng: np.random.Generator, second: float | None, plain: bool
         lambda: sl.Private(sl.OnePassSGD(lr), 0.5, 0.3),  # it trains no second layer
         lambda: sl.AdaGradNorm(lr, 0.5),
         lambda: sl.OnePassSGD(lr, lr_second=second, batch=2),
+        lambda: sl.Clipped(sl.HeavyBall(lr / 5, 0.8, lr_second=second), 0.5),
+        lambda: sl.Averaged(sl.Clipped(sl.HeavyBall(lr / 5, 0.8), 0.5, each=True), rate=2.0),
     )
     return kinds[rng.integers(len(kinds))]()
 

@@ -41,6 +41,9 @@ LIMITS = {
     "clipped": (sl.Clipped(sl.OnePassSGD(1.5), 0.2), ("M", "Q")),
     "adagrad": (sl.AdaGradNorm(1.0, 0.1), ("M", "Q", "sum")),
     "scheduled": (sl.Scheduled(sl.HeavyBall(0.6, 0.8), 1.0, span=0.5, warmup=0.3), ("M", "Q")),
+    "clipped momentum": (sl.Clipped(sl.HeavyBall(0.3, 0.8), 0.2), ("M", "Q")),
+    "sharp momentum": (sl.SAM(sl.HeavyBall(0.2, 0.8), 0.3), ("M", "Q")),
+    "private momentum": (sl.Private(sl.HeavyBall(0.3, 0.8), 0.3, 0.5), ("M", "Q")),
     "private": (sl.Private(sl.OnePassSGD(1.5), 0.3, 0.5), ("M", "Q")),
 }
 
@@ -60,6 +63,22 @@ def test_momentum_is_sgd_at_a_larger_rate():
     for one, other in zip(jax.tree.leaves(ball.drift(START)), jax.tree.leaves(plain.drift(START)), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-14)
     np.testing.assert_allclose(ball.covariance(START), plain.covariance(START), atol=1e-13)
+
+
+def test_repeated_batches_with_a_fast_velocity_have_no_limit_yet():
+    problem = committee(sl.Repeated(sl.HeavyBall(0.1, 0.5), 2))
+    for level in (sl.ODE(), sl.SDE(100)):
+        with pytest.raises(sl.BadInput, match="Repeated has no limit as d grows"):
+            sl.simulate(problem, level, START, t_max=1)
+    sl.simulate(problem, sl.Chain(100), START, t_max=0.1)
+
+
+def test_statistics_of_the_limit_have_what_it_remembers():
+    """The limit of Adam remembers a number for each unit, where Adam has coordinates."""
+    for algorithm in (sl.Adam(0.1), sl.SignSGD(0.1), sl.Averaged(sl.HeavyBall(0.1, 0.5)), sl.AdaGradNorm(0.1)):
+        problem = committee(algorithm)
+        stats = problem.in_limit(sl.RandomInit(50).one(problem))
+        assert np.isfinite(problem.limit.drift(stats).M).all()
 
 
 def test_a_schedule_is_the_base_at_its_rates_of_the_time():

@@ -290,6 +290,12 @@ class Wrapper(Algorithm):
     ridge = of_base("ridge")
     lr_sample = of_base("lr_sample")
 
+    @property
+    def limit(self) -> Algorithm:
+        """The wrapper around the limit of its base."""
+        base = self.base.limit
+        return self if base is self.base else eqx.tree_at(lambda rule: rule.base, self, base)
+
     def at_rates(self, factor):
         return eqx.tree_at(lambda rule: rule.base, self, self.base.at_rates(factor))
 

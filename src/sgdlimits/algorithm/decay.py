@@ -5,7 +5,7 @@ from __future__ import annotations
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from sgdlimits.algorithm.base import Algorithm, Wrapper, of_base
+from sgdlimits.algorithm.base import Wrapper, of_base
 from sgdlimits.domain import checked, not_negative
 from sgdlimits.errors import BadInput
 from sgdlimits.statistics.trees import number_array
@@ -35,8 +35,3 @@ class Decayed(Wrapper):
     def step(self, now):
         step = dict(self.base.step(now))
         return {**step, "student": step["student"] - (self.decay * now.per) * now.student}
-
-    @property
-    def limit(self) -> Algorithm:
-        base = self.base.limit
-        return self if base is self.base else Decayed(base, self.decay)

@@ -233,7 +233,7 @@ def is_timed(algorithm: Algorithm, model: Model) -> bool:
 
 def check_limit(algorithm: Algorithm, model: Model) -> None:
     """Raise `BadInput` where steps change the weights, or what is remembered, by more than order 1/d."""
-    if _ours(algorithm) or any(map(is_traced, jax.tree.leaves((algorithm, model)))):
+    if (_ours(algorithm) and _is_settled(algorithm)) or any(map(is_traced, jax.tree.leaves((algorithm, model)))):
         return
     with jax.ensure_compile_time_eval():
         far = [name for name, jump in jumps(algorithm, model).items() if float(jump) > SAME]
@@ -280,6 +280,12 @@ def _ours(algorithm: Algorithm) -> bool:
     """Whether an algorithm, with those inside it, is the package's own: tests have seen what it says of itself."""
     base = getattr(algorithm, "base", None)
     return type(algorithm).__module__.startswith(PACKAGE) and (base is None or _ours(base))
+
+
+def _is_settled(algorithm: Algorithm) -> bool:
+    """Whether nothing inside a limit has another limit, such as momentum whose velocity is fast."""
+    base = getattr(algorithm, "base", None)
+    return base is None or (base.limit is base and _is_settled(base))
 
 
 # --- averages over steps -----------------------------------------------------------------------------------------------------

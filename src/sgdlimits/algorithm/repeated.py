@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import equinox as eqx
 
-from sgdlimits.algorithm.base import Wrapper
+from sgdlimits.algorithm.base import Algorithm, Wrapper
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 
@@ -33,6 +33,11 @@ class Repeated(Wrapper):
             raise BadInput("Repeated would use one noise several times. Give a base without noise.")
         if "copy" in self.base.memory.values():
             raise BadInput("Repeated would count a batch several times in an average. Give Averaged(Repeated(...)).")
+
+    @property
+    def limit(self) -> Algorithm:
+        """The algorithm itself: a batch meets the velocity that its own first steps have made, however fast that forgets."""
+        return self
 
     def step(self, now):
         for _ in range(self.times):

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from sgdlimits.algorithm.base import Algorithm, Wrapper, of_base
+from sgdlimits.algorithm.base import Wrapper, of_base
 from sgdlimits.domain import checked, not_negative, positive
 from sgdlimits.statistics.trees import number_array
 
@@ -62,8 +62,3 @@ class Scheduled(Wrapper):
 
     def step(self, now):
         return self.base.at_rates(self.factor(now.t)).step(now)
-
-    @property
-    def limit(self) -> Algorithm:
-        base = self.base.limit
-        return self if base is self.base else eqx.tree_at(lambda rule: rule.base, self, base)

@@ -176,7 +176,8 @@ class ProjectionProblem(Problem):
 
     def in_limit(self, stats):
         limit = self.limit
-        if stats.names == limit.algorithm.names:
+        remembered = {*limit.algorithm.memory, *limit.algorithm.numbers}
+        if stats.names == limit.algorithm.names and set(stats.kept) == remembered:
             return stats
         return one_of(limit.from_overlaps(batch_of(jax.tree.map(np.asarray, stats))))
 
