@@ -61,8 +61,8 @@ ROUNDING = 1e-12
 def agree_with_samples(found, drift, covariance=None, heavy=False):
     """Six standard errors for each entry: one false alarm in 10^7 problems. `heavy` allows a covariance 5 % instead of 1 %.
 
-    The covariance of squares is an average of polynomials of degree 12: for seed 224 the default nodes are 4 % off, 2^15 of them
-    1.5 %, and the standard error of 10^5 samples is itself not known to 10 %.
+    The covariance of squares is an average of polynomials of degree 12: for seed 224 the default nodes are 4 % off, 2^15 of
+    them 1.5 %, and the standard error of 10^5 samples is itself not known to 10 %.
     """
     n = found.shape[1]
     error = found.std(axis=0, ddof=1) / np.sqrt(len(found))

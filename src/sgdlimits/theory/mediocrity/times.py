@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sgdlimits.domain import checked, number, real
+from sgdlimits.domain import checked, number, real, whole
 from sgdlimits.errors import BadInput, check_count, check_number, check_share
 from sgdlimits.gaussian.quadrature import overlap_rule
 from sgdlimits.problem.projection import ProjectionProblem
@@ -98,7 +98,7 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
     return times if times.ndim else float(times)
 
 
-@checked(start=number(above=-1, below=1))
+@checked(d=whole(at_least=2), start=number(above=-1, below=1))
 def exit_law(problem: ProjectionProblem, d: int, threshold: float, start: float | None = None) -> Law:
     """The whole law of the exit time from random starts, or for one unit from `start`.
 
