@@ -82,6 +82,17 @@ def mapping(name: str, value: Any) -> Any:
     return value
 
 
+def by_name(check: Check) -> Check:
+    """A dictionary of what `check` lets pass, with names as its keys."""
+
+    def all_of(name: str, value: Any) -> Any:
+        for key, each in mapping(name, value).items():
+            check(f"{name}[{key!r}]", each)
+        return value
+
+    return all_of
+
+
 def path(name: str, value: Any) -> Any:
     """Where a file or a folder is."""
     if not isinstance(value, (str, os.PathLike)) or not str(value) or "\0" in str(value):
@@ -235,8 +246,10 @@ start = either(
 """Where runs start; of a dataset, where its runs ended."""
 some_datasets = either("datasets", "Give one dataset, several, or a dictionary of them.", dataset, each_of(dataset), mapping)
 one_axes = instance("matplotlib.axes", "Axes", "axes of matplotlib", "Leave it out for a new figure.")
-rate_or_rates = either("a learning rate above 0, or such rates by name", "Give one number.", positive, mapping)
-one_or_named = either("one number, or numbers by name", "Give one number.", real, mapping)
+rate_or_rates = either(
+    "a learning rate above 0, or such rates by name", "Give one number.", positive, by_name(optional(positive))
+)
+one_or_named = either("one number, or numbers by name", "Give one number.", real, by_name(array()))
 flag_or_rate = either("True, False or a learning rate above 0", "Give one of them.", flag, positive)
 point_or_weights = either(
     "statistics, or weights",
@@ -246,10 +259,12 @@ point_or_weights = either(
     array(ndim=2),
 )
 some_numbers = array(finite=False)
-scalars = either("numbers, or numbers by name", "Give an array.", some_numbers, mapping)
+scalars = either("numbers, or numbers by name", "Give an array.", some_numbers, by_name(some_numbers))
 """What statistics are made of; whether they are finite is looked at with the problem at hand."""
-finite_scalars = either("finite numbers, or numbers by name", "Give an array.", array(), mapping)
+finite_scalars = either("finite numbers, or numbers by name", "Give an array.", array(), by_name(array()))
 
+OF_ALGORITHM = ("lr", "ridge", "batch", "sphere", "train_second")
+"""Arguments of presets that an algorithm has too."""
 MOST_TEACHERS = 2**12
 """Fixed directions have a Gram matrix, which is factored."""
 DOMAINS: dict[str, Check] = {
@@ -260,7 +275,7 @@ DOMAINS: dict[str, Check] = {
     "network": instance("sgdlimits.model.network", "AnyNetwork", "a network", "Give TwoLayer(width), for instance."),
     "initial": instance("sgdlimits.problem.directions", "InitialWeights", "InitialWeights", "Give InitialWeights(unit=True)."),
     "rule": rule, "paper_time": positive, "name": text, "activation": named, "teacher_activation": named, "mean": flag,
-    "bias": flag, "direct": flag, "smooth": flag, "learns": flag, "trained": flag, "lazy": flag, "scalars": mapping,
+    "bias": flag, "direct": flag, "smooth": flag, "learns": flag, "trained": flag, "lazy": flag, "scalars": by_name(array()),
     "labels": array(), "means": array(), "weights": array(), "gram": array(ndim=2), "R": array(ndim=2), "rho": real,
     "ratio": real,
     "coefficients": array(ndim=1), "train_second": flag_or_rate,
@@ -275,15 +290,17 @@ DOMAINS: dict[str, Check] = {
     "times": whole(below=1001), "offset": positive, "begin": positive, "rate": positive, "each": flag,
     # the level and the simulation
     "level": level, "d": whole(), "dt": positive, "samples": sized(64), "corrector": flag,
-    "rtol": number(at_least=1e-14), "atol": positive, "t_max": positive, "runs": sized(),
+    "rtol": number(at_least=1e-14, below=1), "atol": positive, "t_max": positive, "runs": sized(),
     "seed": whole(at_least=0, below=2**64), "resume": dataset, "progress": flag, "kernel": text, "reuse": whole(),
-    "outside": whole(), "save": either("a number of times, or the times", "Give, say, save=200.", real, array(ndim=1)),
+    "outside": whole(), "observe": mapping,
+    "save": either("a number of times, or the times", "Give, say, save=200.", real, array(ndim=1)),
     "path": path, "folder": path, "pieces": each_of(dataset),
     # expectations
     "relative_error": positive, "smoothing": positive, "log2_points": whole(), "scrambles": whole(), "n": sized(at_least=0),
     # analysis and theory
     "dataset": dataset, "threshold": positive, "tolerance": positive, "spread": not_negative, "confidence": check_share,
     "share": check_share, "resamples": sized(8), "quantiles": each_of(check_share), "band": quantile_pair, "fall": check_share,
+    "common": flag, "retry": flag, "keys": each_of(text),
     "floor": real, "excess": real, "starts": sized(), "count": sized(16), "seconds": positive, "kappa": not_negative,
     "stats": statistics, "point": statistics, "statistics": statistics, "t": array(at_least=0), "datasets": some_datasets,
     "at": point_or_weights,
@@ -334,7 +351,8 @@ def _guarded(fn: Callable, arrays: bool, own: dict[str, Check | None]) -> Callab
     by_name = {name: own.get(name, DOMAINS.get(name)) for name in parameters}
     checks = {name: many(check) if arrays else check for name, check in by_name.items() if check is not None}
     names, renamed = tuple(parameters), arguments_of(fn)
-    both, one_rate = {"algorithm", "lr"} <= set(parameters), _one_rate
+    moved = {name: parameters[name].default for name in OF_ALGORITHM if {"algorithm", name} <= set(parameters)}
+    one_of_each = _one_of_each
 
     def pick(name: str, value: Any) -> Any:
         if name not in checks or value is parameters[name].default or is_traced(value):
@@ -345,8 +363,8 @@ def _guarded(fn: Callable, arrays: bool, own: dict[str, Check | None]) -> Callab
         kwargs = renamed(kwargs) if renamed else kwargs
         head = [pick(name, value) for name, value in zip(names, args)]  # noqa: B905
         rest = {name: pick(name, value) for name, value in kwargs.items()}
-        if both:
-            one_rate({**dict(zip(names, head)), **rest}, parameters["lr"].default)  # noqa: B905
+        if moved:
+            one_of_each({**dict(zip(names, head)), **rest}, moved)  # noqa: B905
         return fn(*head, *args[len(head) :], **rest)
 
     # With the globals of the function's own module, where doctests look for it.
@@ -356,11 +374,23 @@ def _guarded(fn: Callable, arrays: bool, own: dict[str, Check | None]) -> Callab
     return here
 
 
-def _one_rate(given: Mapping[str, Any], usual: Any) -> None:
-    """Raise `BadInput` where an algorithm has one learning rate and another one stands beside it, which would be dropped."""
-    algorithm, lr = given.get("algorithm"), given.get("lr")
-    own = getattr(algorithm, "lr", getattr(getattr(algorithm, "base", None), "lr", None))
-    if algorithm is None or lr is None or lr is usual or is_traced(lr) or is_traced(own):
-        return
-    if own is None or float(own) != float(lr):
-        raise BadInput(f"lr = {float(lr):g} stands beside {in_short(algorithm)}, which has its own. Give it to the algorithm.")
+def _one_of_each(given: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
+    """Raise `BadInput` where an argument stands beside an algorithm that has its own, so that it would be dropped."""
+    algorithm = given.get("algorithm")
+    for name in usual if algorithm is not None else ():
+        value, own = given.get(name), _own(algorithm, name)
+        if value is None or value is usual[name] or is_traced(value) or is_traced(own):
+            continue
+        if own is None or float(own) != float(bool(value) if name == "train_second" else value):
+            shown = f"{value:g}" if isinstance(value, float) else str(value)
+            raise BadInput(
+                f"{name} = {shown} stands beside {in_short(algorithm)}, which has its own. Give it to the algorithm."
+            )
+
+
+def _own(algorithm: Any, name: str) -> Any:
+    """An argument that an algorithm, or the one inside it, was made with; None where it has no such argument."""
+    inside = "trains_second" if name == "train_second" else name
+    while algorithm is not None and not hasattr(algorithm, inside):
+        algorithm = getattr(algorithm, "base", None)
+    return getattr(algorithm, inside, None)

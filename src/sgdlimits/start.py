@@ -271,6 +271,12 @@ def _second(second: float | dict[str, Any] | None, problem: Problem, runs: int) 
         raise BadInput(
             f"second has {', '.join(given)}, and the scalars are {', '.join(scalars)}. Give values for these, by name."
         )
+    for name, value in given.items():
+        if np.shape(value) not in ((), np.shape(scalars[name])):
+            raise BadInput(
+                f"second[{name!r}] must be one number or of shape {np.shape(scalars[name])}; got shape {np.shape(value)}. "
+                "Give such numbers."
+            )
     value = lambda name: np.broadcast_to(np.asarray(given.get(name, scalars[name]), float), np.shape(scalars[name]))
     return {name: np.tile(value(name), (runs, *(1 for _ in np.shape(scalars[name])))) for name in scalars}
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 import math
 
+import jax
 import numpy as np
 import pytest
 from scipy.stats import binomtest
 
 import sgdlimits as sl
 from sgdlimits.analysis.fixed_points import SearchInterrupted, fixed_points
-from sgdlimits.analysis.fixed_points.components import Atlas
+from sgdlimits.analysis.fixed_points.components import Atlas, connected
 from sgdlimits.analysis.fixed_points.find import draw_starts
 from sgdlimits.analysis.fixed_points.roots import roots_near
 from sgdlimits.analysis.fixed_points.stability import stability_of
@@ -65,6 +66,19 @@ def test_quadratic_network_has_all_families_of_critical_points_and_no_others(say
     learnt = table[0]
     assert (learnt.copies, learnt.dimension) == (2, 1), "M is any orthogonal matrix, of determinant 1 or -1"
     np.testing.assert_allclose(learnt.point.M.T @ learnt.point.M, np.eye(2), atol=1e-7)
+
+
+def test_points_on_a_ring_of_parallel_units_are_connected():
+    """At a finite snr the drift has a kink there, and midpoints of statistics are off the ring."""
+    one = sl.presets.binary_mixture(snr=5.0, ridge=0.01, width=1)
+    end = sl.simulate(one, sl.ODE(), sl.Overlaps([1.5], [[1.6]], [[2.6]]), t_max=3000, save=2, progress=False)
+    a, M, Q = (end[name].values[0, -1] for name in "aMQ")
+    shares = [np.array([np.cos(angle), np.sin(angle)]) for angle in (0.4, 0.8, 1.2)]
+    ring = [sl.Overlaps(a * share, M * share[:, None], Q * np.outer(share, share)) for share in shares]
+    problem = sl.presets.binary_mixture(snr=5.0, ridge=0.01)
+    system = System.of(problem, draw_starts(problem, 16, 0), True, Watch("", None, False))
+    x = roots_near(system, system.rows(jax.tree.map(lambda *each: np.stack(each), *ring))).x
+    assert connected(system, x[:2], x[1:]).all()
 
 
 @pytest.fixture(scope="module")

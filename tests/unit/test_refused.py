@@ -42,6 +42,14 @@ def other_pieces():
     return [run(), run(sl.presets.phase_retrieval(lr=0.01))]
 
 
+class Listed(sl.OnePassSGD):
+    memory = ["v"]  # noqa: RUF012
+
+
+def family(d):
+    return PROBLEM
+
+
 BAD = {
     "weights must be": lambda: sl.mixture([[1.0]], weights=lambda: 1),
     "data must be Data": lambda: own(data=np.ones(3)),
@@ -84,6 +92,54 @@ BAD = {
     "Q must be real numbers; got 'one'": lambda: sl.Overlaps([1.0], [[1.0]], "one"),
     "ax must be axes of matplotlib": lambda: sl.plot.risk(run(), ax=3),
     "path must be a path": lambda: sl.load(None),
+    "sphere = True stands beside Muon": lambda: sl.presets.committee(algorithm=sl.Muon(0.1), sphere=True),
+    "batch = 4 stands beside Clipped": lambda: sl.presets.committee(algorithm=sl.Clipped(sl.OnePassSGD(0.1), 1.0), batch=4),
+    "train_second = True stands beside HeavyBall": lambda: sl.presets.committee(
+        algorithm=sl.HeavyBall(0.1, 0.9), train_second=True
+    ),
+    "CrossEntropy needs labels between 0 and 1; got -1": lambda: own(
+        target=sl.Target(sl.ClassLabels([1, -1])), loss=sl.CrossEntropy(), data=sl.mixture([[0.0], [1.0]])
+    ),
+    "CrossEntropy needs labels between 0 and 1": lambda: own(loss=sl.CrossEntropy()),
+    "scalars must be a dictionary": lambda: sl.Network(lambda f, s: f.sum(), 2, [1.0]),
+    "scalars['a'] must be finite": lambda: sl.Network(lambda f, s: f.sum(), 2, {"a": np.nan}),
+    "scalars['a'] must be an array of numbers": lambda: sl.Network(lambda f, s: f.sum(), 2, {"a": [[1.0], [1.0, 2.0]]}),
+    "a must be numbers, or numbers by name": lambda: sl.Overlaps({"a": None}, [[0.1]], [[1.0]]),
+    "second must be one number, or numbers by name": lambda: sl.RandomInit(20, second={"a": "x"}),
+    "names is empty": lambda: sl.Overlaps([1.0], [[0.1]], [[1.0]], names=()),
+    "there are no directions of 'velocity'": lambda: STATE.of("velocity"),
+    "a must have shape (2,)": lambda: sl.weights(np.ones((2, 3)), np.eye(3), a=[1.0]),
+    "R must have as many rows as columns": lambda: sl.QuadraticReadout([[1.0, 2.0]]),
+    "rule must be a rule of nodes": lambda: sl.NodeSums(sl.ClosedForm()),
+    "orders must be a sequence": lambda: sl.ClassIntegrals(orders=3),
+    "dim must be a whole number": lambda: sl.GaussHermite(2).nodes("3"),
+    "covariance must be symmetric and positive": lambda: sl.GaussHermite(8).expect(lambda x: x[0], np.zeros(2), -np.eye(2)),
+    "Listed.memory must be a dictionary": lambda: own(Listed(0.1)),
+    "t must be finite numbers of at least 0": lambda: PROBLEM.at(-1.0),
+    "has the eigenvalue -1. Make Q larger": lambda: sl.presets.committee().risk(
+        sl.Overlaps(np.ones(2), np.zeros((2, 2)), -np.eye(2))
+    ),
+    "the statistics must be Overlaps(a, M, Q); got Spike": lambda: run(start=sl.Spike(0.1, 1.0)),
+    "observe must be a dictionary": lambda: run(observe=[lambda stats: stats.M[0, 0]]),
+    "must return one array; got several": lambda: run(observe={"x": lambda stats: {"y": stats.M[0, 0]}}),
+    "rtol must be a finite number of at least 1e-14 and below 1": lambda: sl.ODE(rtol=2.0),
+    "the start has d = 30, and d is 100": lambda: sl.trust(PROBLEM, sl.RandomInit(30), 100, 1.0),
+    "save must be a whole number of at least 2": lambda: sl.expansion(PROBLEM, STATE, 1.0, save=[0.1, 0.2]),
+    "phases need three": lambda: sl.phases(run()),
+    "the landscape is written for projection problems": lambda: sl.hessian_spectrum(
+        sl.presets.spiked_tensor(), sl.Spike(0.1, 1.0), 20
+    ),
+    "d must be a whole number": lambda: sl.effective_dynamics(family).at("x"),
+    "problem must be a Problem, or a function of d": lambda: sl.EffectiveDynamics(3),
+    "pieces have run 0 at t = 0 twice": lambda: sl.join([run(), run()]),
+    "lr is no argument of simulate": lambda: sl.rerun(run(), lr=0.3),
+    "which files do not hold": lambda: sl.save(run().assign_attrs(mine={"a": 1}), "x.nc"),
+    "was made from None": lambda: sl.problem_of(run().assign_attrs(problem="null")),
+    "axes must be two": lambda: sl.plot.overview(run(), axes=sl.plot.overview(run())[:1]),
+    "colour is no option": lambda: sl.plot.overview(run(), colour="red"),
+    "threshold must be between 0 and 1": lambda: sl.theory.mediocrity.minimal_samples(1, 0.1, 100, 1.5),
+    "spread must be small": lambda: sl.theory.quadratic.escape_time(sl.presets.quadratic_network(), 100.0),
+    "m must be cosines": lambda: sl.theory.single_index.drift_parts(PROBLEM, [5.0]),
     "W and E must have the same d columns": lambda: sl.weights(np.ones((1, 3)), np.ones((1, 4))),
 }
 

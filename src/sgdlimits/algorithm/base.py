@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.algorithm.weights import Now, Weights
+from sgdlimits.domain import function
 from sgdlimits.errors import BadInput, check_count, check_number, in_short
 from sgdlimits.part import Part
 from sgdlimits.statistics.overlaps import STUDENT, Scalars, chosen
@@ -162,11 +163,15 @@ def _tried_step(algorithm: Algorithm, now: Now) -> Mapping[str, Any]:
 
 def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
     """Raise `BadInput` where a rule remembers under a name that datasets have already, or begins in no known way."""
+    function(f"{_name(algorithm)}.step", algorithm.step)
+    for what in ("memory", "numbers"):
+        if not isinstance(given := getattr(algorithm, what), Mapping):
+            raise BadInput(f"{_name(algorithm)}.{what} must be a dictionary by name; got {in_short(given)}. Give one.")
     for name in (*algorithm.memory, *algorithm.numbers):
         if not isinstance(name, str) or not name.isidentifier() or name in taken:
             raise BadInput(f"{_name(algorithm)} cannot remember {name!r}: it is taken or no name. Give another one.")
     for name, begins in algorithm.memory.items():
-        if begins not in ("zero", "copy"):
+        if not isinstance(begins, str) or begins not in ("zero", "copy"):
             raise BadInput(f"{_name(algorithm)} begins {name!r} as {in_short(begins)}. Give 'zero', or 'copy' of the students.")
     for name, value in algorithm.numbers.items():
         check_number(f"{name!r} of {_name(algorithm)}", value[0] if isinstance(value, tuple) and value else value)

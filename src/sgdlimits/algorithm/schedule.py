@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Wrapper, of_base
-from sgdlimits.domain import checked, not_negative, positive
+from sgdlimits.domain import array, checked, not_negative, positive
 from sgdlimits.statistics.trees import number_array
 
 
@@ -57,6 +57,7 @@ class Scheduled(Wrapper):
 
     def factor(self, t: Float[Array, ""] | float) -> Float[Array, ""]:
         """By what rates are multiplied at time t."""
+        array(at_least=0)("t", t)
         rising = jnp.where(t < self.warmup, t / jnp.where(self.warmup > 0, self.warmup, 1.0), 1.0)
         return rising * jnp.exp(-self.power * jnp.log1p(t / self.span))
 

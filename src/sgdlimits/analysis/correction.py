@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, PyTree
 from scipy.integrate import solve_ivp
 
 from sgdlimits.algorithm import OnePassSGD
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, whole
 from sgdlimits.errors import BadInput
 from sgdlimits.kernel.compiled import compiled
 from sgdlimits.problem.base import Problem
@@ -41,7 +41,7 @@ FAILS = 0.25
 """Where a standard deviation, or the correction of the mean, is this share of a statistic's size, the expansion is none."""
 
 
-@checked
+@checked(save=whole(at_least=2))
 def expansion(problem: Problem, start: Start | PyTree, t_max: float, *, save: int = 100, seed: int = 0) -> xr.Dataset:
     r"""The mean of the statistics with its first correction in 1/d, and their covariance, along the path of the ODE.
 
@@ -167,6 +167,9 @@ def trust(problem: Problem, start: Start | PyTree, d: int, t_max: float, *, seed
     >>> sl.trust(problem, sl.RandomInit(d=3000), d=3000, t_max=40).within()
     False
     """
+    theirs = getattr(start, "d", None)
+    if theirs is not None and theirs != d:
+        raise BadInput(f"the start has d = {theirs}, and d is {d}. Give both the same d.")
     path = expansion(problem, start, t_max, seed=seed)
     names = [*path.statistic.values.tolist(), "risk"]
     with np.errstate(all="ignore"):

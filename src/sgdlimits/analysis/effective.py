@@ -9,15 +9,18 @@ import jax
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.analysis.localizability import Localizability, measure
-from sgdlimits.domain import checked, positive, problem as a_problem, whole
-from sgdlimits.errors import BadInput
+from sgdlimits.domain import checked, either, function, positive, problem as a_problem, whole
+from sgdlimits.errors import BadInput, check_count
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import add
 
 CRITICAL, SUB_CRITICAL, SUPER_CRITICAL = "critical", "sub-critical", "super-critical"
 
 
-@checked(problem=None, exponent=positive)
+SOME_PROBLEM = either("a Problem, or a function of d that gives one", "Take one from sgdlimits.presets.", a_problem, function)
+
+
+@checked(problem=SOME_PROBLEM, exponent=positive)
 @dataclass(frozen=True, repr=False)
 class EffectiveDynamics:
     r"""The limit of the statistics u at the step size :math:`\delta = \text{lr}\,d^{-s}`, with time in :math:`d^s` samples.
@@ -45,7 +48,7 @@ class EffectiveDynamics:
 
     def at(self, d: int) -> EffectiveDynamics:
         """The dynamics of the family's problem at dimension `d`; of one problem, itself."""
-        return EffectiveDynamics(self._at(d), self.exponent)
+        return EffectiveDynamics(self._at(check_count("d", d)), self.exponent)
 
     def f(self, stats: PyTree) -> PyTree:
         """The population drift, which does not depend on s: gradient descent on the population loss follows -f."""
@@ -97,7 +100,12 @@ class EffectiveDynamics:
         return measure(self._at, self.exponent, dimensions, states, samples, seed, magnify)
 
     def _at(self, d: int) -> Problem:
-        return self.problem if isinstance(self.problem, Problem) else a_problem("problem(d)", self.problem(d))
+        if isinstance(self.problem, Problem):
+            return self.problem
+        try:
+            return a_problem("problem(d)", self.problem(d))
+        except TypeError as reason:
+            raise BadInput(f"problem fails on d = {d}: {str(reason).rstrip('.')}. Give a function of d.") from reason
 
     def _one(self) -> Problem:
         if not isinstance(self.problem, Problem):

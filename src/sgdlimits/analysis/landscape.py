@@ -60,9 +60,11 @@ def locate(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> t
     """(second layer, units in the frame, at weights the axes of the frame in R^d), or `BadInput` if not of the problem."""
     if isinstance(at, (list, np.ndarray, jax.Array)):
         at = Weights(np.asarray(at))
+    _check_problem(problem)
+    if not isinstance(at, (Weights, Overlaps)):
+        raise BadInput(f"at must be Overlaps of one run, or weights; got {type(at).__name__}. Give Overlaps(a, M, Q).")
     if not isinstance(at, Weights):
         return jax.tree.map(lambda leaf: np.asarray(leaf, float), at.a), coordinates(problem, at), None
-    _check_problem(problem)
     u, fixed, a = _checked(problem, at)
     first = np.linalg.solve(np.linalg.cholesky(np.asarray(problem.target.gram)), fixed)
     rest = u - u @ first.T @ first

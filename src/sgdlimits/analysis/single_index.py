@@ -35,8 +35,8 @@ from numpy.polynomial import chebyshev, polynomial
 from scipy.integrate import quad
 from scipy.special import betaincinv
 
-from sgdlimits.domain import checked, flag, real, whole
-from sgdlimits.errors import BadInput, check_count, check_number, check_share
+from sgdlimits.domain import array, checked, flag, real, whole
+from sgdlimits.errors import BadInput, check_count, check_number, check_share, is_traced
 from sgdlimits.model.activation import Activation, FunctionActivation
 from sgdlimits.model.expansion import HIGHEST_ORDER, expand, target_function
 from sgdlimits.model.loss import SquaredLoss
@@ -53,6 +53,14 @@ STANDSTILL = 1e-9
 """A drift of less than this share of the population's is no drift."""
 DEGREE, CELLS = 32, 4000
 """Of the interpolation between overlaps, and of the integrals that count SGD's noise."""
+
+
+def _cosines(name: str, value: Any) -> Any:
+    """Cosines in an array of one axis."""
+    array(ndim=1)(name, value)
+    if not is_traced(value) and (np.abs(value) > 1 + 1e-12).any():
+        raise BadInput(f"{name} must be cosines, from -1 to 1; got {np.max(np.abs(value)):g}. Give such numbers.")
+    return np.asarray(value, float) if isinstance(value, (list, tuple)) else value
 
 
 @checked(arrays=True, exponent=whole())
@@ -173,7 +181,7 @@ def exit_time(problem: ProjectionProblem, d, overlap, start=None, noise: bool = 
         d = check_count("d", d, at_least=2)
         if start is None:
             start = _side(drift, d**-0.5) * d**-0.5
-        check_number("start", start)
+        check_number("start", start, above=-1, below=1)
         if abs(start) >= overlap:
             return 0.0
         if variance is None:
@@ -240,7 +248,7 @@ def _strengths(activation: Activation) -> np.ndarray:
     return np.where(np.abs(strengths) > ZERO * size, strengths, 0.0)
 
 
-@checked
+@checked(m=_cosines)
 @eqx.filter_jit
 def drift_parts(problem: ProjectionProblem, m: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """Population and corrector in the drift of the cosine with the teacher, averaged over students that are alike."""
@@ -257,7 +265,7 @@ def drift_parts(problem: ProjectionProblem, m: Float[Array, " n"]) -> tuple[Floa
     return problem.over_runs(one, m)
 
 
-@checked
+@checked(m=_cosines)
 @eqx.filter_jit
 def increment_variance(problem: ProjectionProblem, m: Float[Array, " n"]) -> Float[Array, " n"]:
     """The variance of d times one sample's increment of the overlap of one unit."""

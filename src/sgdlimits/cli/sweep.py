@@ -102,6 +102,8 @@ def _draw(dataset: Any, names: tuple[str, ...], path: Any) -> None:
 def _engine(given: dict[str, Any]) -> Any:
     if given["cluster"] and given["workers"] and given["cluster"] != "local":
         raise BadInput("--workers is for this machine and --cluster for others. Leave one of them out.")
+    if given["job"] and given["cluster"] != "slurm":
+        raise BadInput("--job is a setting of --cluster slurm. Leave it out, or give both.")
     if not given["cluster"]:
         return given["workers"]
     from sgdlimits.run.sweeps.cluster import Dask

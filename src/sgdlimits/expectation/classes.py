@@ -13,7 +13,7 @@ from jax import lax
 from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 
-from sgdlimits.domain import checked, optional, positive
+from sgdlimits.domain import checked, each_of, optional, positive
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.base import Expectation, covariance_over, linear_part
 from sgdlimits.expectation.class_inputs import Inputs, at_means, kinked_class_hessian, on_grid, smooth_moments, student_root
@@ -317,7 +317,7 @@ def _largest(moments: Moments) -> Float[Array, ""]:
 
 
 def _check_orders(orders: Sequence[int]) -> tuple[int, ...]:
-    whole = tuple(check_count("orders", order) for order in orders)
+    whole = each_of(check_count)("orders", orders)
     if len(whole) < 2 or sorted(set(whole)) != list(whole) or whole[-1] > MOST_ORDER:
         raise BadInput(f"orders must be two or more growing numbers up to {MOST_ORDER}; got {whole}. Give, say, (8, 12, 18).")
     return whole

@@ -7,7 +7,7 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, instance
 from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.field_means import FieldNodes, field_mean
 from sgdlimits.expectation.gaussian import Nodes, Rule
@@ -22,7 +22,7 @@ NODES_AT_ONCE = 2**19
 MOST_RUNS = 64
 
 
-@checked
+@checked(rule=instance("sgdlimits.expectation.gaussian.base", "Rule", "a rule of nodes", "Give, for instance, Sobol(12)."))
 class NodeSums(Expectation):
     """Any activation, readout and loss: averages of the one-sample quantities over the nodes of a `Rule`.
 

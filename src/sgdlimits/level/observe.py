@@ -31,5 +31,6 @@ def as_observe(observe: Mapping[str, Callable] | None, stats: PyTree, taken: set
     for name, fn in functions.items():
         if not isinstance(name, str) or not name.isidentifier() or name in taken:
             raise BadInput(f"observe cannot use the name {name!r}: it is taken or no name. Give another, such as 'largest'.")
-        tried(f"observe {name!r}", fn, "the statistics of one run", stats, shape=None)
+        if not hasattr(tried(f"observe {name!r}", fn, "the statistics of one run", stats, shape=None), "shape"):
+            raise BadInput(f"observe {name!r} must return one array; got several. Stack them, or observe each by its own name.")
     return Observe(tuple(functions.items()))

@@ -222,7 +222,9 @@ def as_activation(activation: str | Callable | Activation) -> Activation:
     if activation in SAME:
         return ACTIVATIONS[SAME[activation]]
     name = f"activation {in_short(activation)}"
-    shape = tried(name, activation, "an array of numbers", fields(6).reshape(3, 2), shape=None).shape
+    shape = getattr(
+        tried(name, activation, "an array of numbers", fields(6).reshape(3, 2), shape=None), "shape", "several arrays"
+    )
     if shape != (3, 2):
         raise BadInput(f"{name} turns shape (3, 2) into {shape}. Give one that acts on each entry alone.")
     return FunctionActivation(activation)

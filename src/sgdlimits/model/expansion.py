@@ -22,6 +22,7 @@ from sgdlimits.model.data import Data, gaussian
 from sgdlimits.model.leaps import leaps
 from sgdlimits.model.target import CommitteeReadout, Target
 
+MOST_COEFFICIENTS = 2**14
 HIGHEST_ORDER = 64
 """Orders that `information_exponent` looks at."""
 PANEL_ERROR, ERROR = 1e-13, 1e-11
@@ -53,6 +54,8 @@ def hermite_coefficients(fn: str | Callable | Activation, n: int) -> Float[np.nd
     >>> hermite_coefficients("square", 3)
     array([1., 0., 2., 0.])
     """
+    if n > MOST_COEFFICIENTS:
+        raise BadInput(f"n must be at most {MOST_COEFFICIENTS}; got {n}. Give a smaller number.")
     orders = np.arange(n + 1)
     strengths, _ = expand(as_activation(fn), orders.size - 1)
     return strengths * np.exp(scipy.special.gammaln(orders + 1) / 2)

@@ -67,6 +67,16 @@ class CrossEntropy(Loss):
 
     classifies: ClassVar[bool] = True
 
+    def check(self, data, target, outputs):
+        """A label outside of [0, 1] has no least loss."""
+        labels = getattr(target.readout, "labels", None)
+        if any(map(is_traced, jax.tree.leaves(target))):
+            return
+        labels = _some_labels(target) if labels is None else np.asarray(labels)
+        outside = labels[(labels < 0) | (labels > 1)]
+        if outside.size:
+            raise BadInput(f"CrossEntropy needs labels between 0 and 1; got {outside[0]:g}. Give ClassLabels of 0 and 1.")
+
     def __call__(self, prediction, label):
         return jax.nn.softplus(prediction) - label * prediction
 
@@ -152,13 +162,18 @@ def as_loss(loss: Callable, outputs: tuple[int, ...] = ()) -> Loss:
     return loss if isinstance(loss, Loss) else FunctionLoss(loss)
 
 
+def _some_labels(target: Any) -> np.ndarray:
+    """The labels of a few inputs, each once."""
+    fixed = np.cos(2.1 * np.arange(8 * target.teachers) + 2.1).reshape(target.teachers, 8) * 1.7
+    with jax.ensure_compile_time_eval():
+        return np.unique(np.asarray(target.readout(jnp.asarray(fixed))))
+
+
 def _check_classes(target: Any, C: int) -> None:
     """Raise `BadInput` where the readout of a few inputs is not a class from 0 to C - 1."""
     if any(map(is_traced, jax.tree.leaves(target))):
         return
-    fixed = np.cos(2.1 * np.arange(8 * target.teachers) + 2.1).reshape(target.teachers, 8) * 1.7
-    with jax.ensure_compile_time_eval():
-        found = np.unique(np.asarray(target.readout(jnp.asarray(fixed))))
+    found = _some_labels(target)
     if not np.isin(found, np.arange(C)).all():
         wrong = found[~np.isin(found, np.arange(C))][0]
         raise BadInput(

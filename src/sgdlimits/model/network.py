@@ -176,7 +176,8 @@ class Network(AnyNetwork):
                     f"a scalar cannot have the name {name!r}: it is taken or no name. Give another, such as 'scale'."
                 )
         on = f"{count(width, 'field')} and its scalars"
-        self.known_shape = tried("the network", fn, on, fields(width), self.scalars, shape=None).shape
+        found = tried("the network", fn, on, fields(width), self.scalars, shape=None)
+        self.known_shape = getattr(found, "shape", (0, 0))
         if len(self.known_shape) > 1:
             raise BadInput(
                 f"the network must return a number or a vector; got shape {self.known_shape}. Flatten what it returns."

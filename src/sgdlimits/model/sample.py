@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from sgdlimits.domain import checked
 from sgdlimits.model.data import Data
 from sgdlimits.model.loss import Loss
 from sgdlimits.model.network import AnyNetwork
@@ -16,6 +17,7 @@ from sgdlimits.statistics.overlaps import Overlaps, Scalars
 from sgdlimits.statistics.products import Moments
 
 
+@checked
 class Model(Part):
     r"""Data, target, network and loss: everything about one sample, nothing about averages or about the algorithm.
 

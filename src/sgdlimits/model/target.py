@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -68,7 +68,15 @@ class CommitteeReadout(Readout):
         return self.weights(teachers) * np.eye(teachers) if is_square(self.activation) else None
 
 
-@checked
+def square(name: str, value: Any) -> Any:
+    """A matrix with as many rows as columns."""
+    array(ndim=2)(name, value)
+    if len(shape := np.shape(value)) == 2 and shape[0] != shape[1]:
+        raise BadInput(f"{name} must have as many rows as columns; got shape {shape}. Give a square matrix.")
+    return value
+
+
+@checked(R=square)
 class QuadraticReadout(Readout):
     r"""A quadratic form, :math:`\lambda^{*\top} R \lambda^*`."""
 
@@ -99,7 +107,7 @@ class FunctionReadout(Readout):
         return flat.reshape(fixed.shape[1:])
 
 
-@checked
+@checked(labels=array(ndim=1))
 class ClassLabels(Readout):
     """A label for each class of the data, whatever the fields are; `ClassLabels(range(C))` numbers the classes.
 

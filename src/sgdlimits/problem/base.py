@@ -37,7 +37,10 @@ def compiled_for_all_times(method: Method) -> Method:
         self.fits(stats)
         if of_limit:
             self.check_limit()
-        return inside(self, stats, None if t is None else number_array(NOW("t", t)))
+        answer = inside(self, stats, None if t is None else number_array(NOW("t", t)))
+        if any(not is_traced(leaf) and not np.isfinite(leaf).all() for leaf in jax.tree.leaves(answer)):
+            check_state(self, stats)  # what weights cannot have
+        return answer
 
     return cast(Method, with_number)
 
@@ -84,6 +87,7 @@ class Problem(Part):
 
         Every level takes drift, covariance, risk, observables and floor from it, and conditions are given it.
         """
+        NOW("t", t)
         return self
 
     def _now(self, t: Float[Array, ""] | float | None) -> Self:

@@ -21,7 +21,7 @@ from sgdlimits.text import count
 
 def check_shapes(problem: Any, stats: Any) -> None:
     """Raise `BadInput` unless these are overlaps of one run of the problem's width, traced or not."""
-    _check_kind(problem, stats)
+    check_kind(problem, stats)
     p, k, M, Q = problem.network.width, problem.target.teachers, np.shape(stats.M), np.shape(stats.Q)
     n = p * len(stats.names)
     if ((n, k), (n, n)) != (M, Q):
@@ -34,7 +34,7 @@ def check_shapes(problem: Any, stats: Any) -> None:
 def check_statistics(problem: Any, stats: Overlaps) -> None:
     """Raise `BadInput` unless weights of the problem have these statistics, of a batch of runs, runs first."""
     p, k = problem.network.width, problem.target.teachers
-    _check_kind(problem, stats)
+    check_kind(problem, stats)
     problem._check_names(stats)
     n = p * len(stats.names)
     shapes = {name: np.shape(value) for name, value in _named(problem.network.initial(problem.initial.second)).items()}
@@ -56,7 +56,7 @@ def check_statistics(problem: Any, stats: Overlaps) -> None:
     frame_of(stats, problem.frame, n)
 
 
-def _check_kind(problem: Any, stats: Any) -> None:
+def check_kind(problem: Any, stats: Any) -> None:
     """Overlaps, with the scalars of the network."""
     if not isinstance(stats, Overlaps):
         raise BadInput(f"the statistics must be Overlaps(a, M, Q); got {in_short(stats)}. Give those.")

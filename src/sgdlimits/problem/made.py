@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sgdlimits.algorithm.sgd import OnePassSGD
+from sgdlimits.domain import OF_ALGORITHM
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import Part, argument, arguments, same
 
@@ -125,7 +126,7 @@ def replaced(problem: Any, changes: Mapping[str, Any]) -> Any:
     own = made.given.get("algorithm")
     moved = {name: value for name, value in changes.items() if own is not None and name in inner(own)}
     algorithm = {"algorithm": _rebuilt(own, moved)} if moved else {}
-    kept = {name: value for name, value in made.given.items() if name != "lr" or changes.get("algorithm") is None}
+    kept = {name: value for name, value in made.given.items() if name not in OF_ALGORITHM or changes.get("algorithm") is None}
     return made.preset(**{**kept, **changes, **algorithm})
 
 

@@ -163,6 +163,7 @@ class ProjectionProblem(Problem):
         return Directions(network.width, self.target.gram, self.initial, scalars, tuple(algorithm.trained(scalars)))
 
     def at(self, t):
+        super().at(t)
         return eqx.tree_at(lambda problem: problem.t, self, t) if is_timed(self.algorithm, self.model) else self
 
     @property
@@ -212,6 +213,7 @@ class ProjectionProblem(Problem):
         return from_vector(vector, like, self.algorithm.trained_scalars)
 
     def variables(self, stats):
+        fits.check_kind(self, stats)
         return stats.variables(None if self.network.plain else self.network.axes)
 
     def names(self, stats):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import io
 import json
 import os
@@ -19,7 +20,7 @@ import numpy as np
 import xarray as xr
 
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput
+from sgdlimits.errors import BadInput, in_short
 from sgdlimits.files import whole
 from sgdlimits.problem.base import Problem
 from sgdlimits.run.contained import check_contained
@@ -53,6 +54,12 @@ def write_whole(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
         room = shutil.disk_usage(partial.parent).free
         if room < dataset.nbytes + OVERHEAD:  # the HDF5 library crashes where it finds no room
             raise OSError(errno.ENOSPC, f"it needs {in_bytes(dataset.nbytes)} and the disk has {in_bytes(room)} left")
+        for of, attributes in {"the dataset": dataset.attrs, **{str(name): dataset[name].attrs for name in dataset}}.items():
+            for name, value in attributes.items():
+                if np.asarray(value).dtype.kind not in "fiubU":
+                    raise BadInput(
+                        f"the attribute {name!r} of {of} is {in_short(value)}, which files do not hold. Make it text."
+                    )
         if dataset.nbytes < IN_MEMORY:
             buffer = io.BytesIO()
             netcdf.write(dataset, buffer)
@@ -134,7 +141,10 @@ def problem_of(dataset: xr.Dataset) -> Problem:
     text = dataset.attrs.get("problem")
     if not isinstance(text, str):
         raise BadInput("the dataset does not say what it was made from. Give what simulate returned or load read.")
-    return from_json(text)
+    found = from_json(text)
+    if not isinstance(found, Problem):
+        raise BadInput(f"the dataset says that it was made from {in_short(found)}. Give what simulate returned or load read.")
+    return found
 
 
 @checked
@@ -146,6 +156,11 @@ def rerun(dataset: xr.Dataset, **changes: Any) -> xr.Dataset:
     >>> bool(np.array_equal(sl.rerun(first).M, first.M))
     True
     """
+    known = inspect.signature(simulate).parameters
+    if unknown := [name for name in changes if name not in known]:
+        raise BadInput(
+            f"{unknown[0]} is no argument of simulate. Give some of {', '.join(known)}; problem.replace has the others."
+        )
     attributes = check_form(dataset).attrs
     if _newer(dataset) and not changes.keys() >= {"problem", "level", "start"}:
         raise BadInput(f"the dataset cannot be made again: {_newer(dataset)}")

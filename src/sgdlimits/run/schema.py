@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
@@ -151,6 +152,13 @@ def join(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
         for name in ("problem", "level_parameters", "start", "seed"):
             if piece.attrs[name] != pieces[0].attrs[name]:
                 raise BadInput(f"pieces must be of one simulation, but their {name} differs. Give the pieces of one stream.")
+    seen: dict[int, float] = {}
+    for piece in pieces:
+        begin, end = float(piece.t.values[0]), float(piece.t.values[-1])
+        for run in piece.run.values.tolist():
+            if begin <= seen.get(run, -math.inf):
+                raise BadInput(f"pieces have run {run} at t = {begin:g} twice. Give each piece once, as they came.")
+            seen[run] = end
     return gathered(sorted(pieces, key=_first_run))
 
 

@@ -367,9 +367,12 @@ def saved_times(save: int | np.ndarray, t_max: float) -> np.ndarray:
 def _warn_of_divergence(dataset: xr.Dataset) -> None:
     diverged = dataset.status.values == DIVERGED
     if diverged.any():
+        first = dataset.t_end.values[diverged].min()
+        above = "the learning rate is above the stable limit there. Use a smaller lr. "
+        at_once = "the first step is not finite. Use a smaller lr, or look for NaN in the algorithm or the loss. "
+        why = above if first > 0 else at_once
         warnings.warn(
-            f"{diverged.sum()} of {diverged.size} runs diverged, the first at t = {dataset.t_end.values[diverged].min():.3g}: "
-            "the learning rate is above the stable limit there. Use a smaller lr. "
+            f"{diverged.sum()} of {diverged.size} runs diverged, the first at t = {first:.3g}: {why}"
             "The diverged runs keep their last finite state; select the others with dataset.status != 'diverged'.",
             DivergedWarning,
             stacklevel=4,

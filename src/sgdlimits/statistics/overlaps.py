@@ -40,7 +40,14 @@ def updated(scalars: Scalars, new: Scalars) -> Scalars:
     return {**scalars, **dict(new)} if isinstance(scalars, dict) else scalars if isinstance(new, tuple) else new
 
 
-@checked(a=scalars, M=some_numbers, Q=some_numbers, kept=mapping, names=each_of(text))
+def some_names(name: str, value: Any) -> tuple[str, ...]:
+    """Whose directions rows are: at least one name."""
+    if not (names := each_of(text)(name, value)):
+        raise BadInput(f"{name} is empty. Give ('student',), or leave it out.")
+    return names
+
+
+@checked(a=scalars, M=some_numbers, Q=some_numbers, kept=mapping, names=some_names)
 class Overlaps(Part):
     r"""Summary statistics of p trained directions u_j and k fixed directions e_r.
 
@@ -142,6 +149,8 @@ def weights(W: ArrayLike, E: ArrayLike, a: ArrayLike | Mapping[str, Any] | None 
     u, fixed = np.asarray(W, float), np.asarray(E, float)
     if u.shape[1] != fixed.shape[1]:
         raise BadInput(f"W and E must have the same d columns; got shapes {u.shape} and {fixed.shape}. Give vectors of R^d.")
+    if a is not None and not isinstance(a, Mapping) and np.shape(a) != (len(u),):
+        raise BadInput(f"a must have shape ({len(u)},), a number for each row of W; got {np.shape(a)}. Give such an array.")
     return Overlaps(np.ones(len(u)) if a is None else a, u @ fixed.T, u @ u.T)
 
 
@@ -152,6 +161,8 @@ def shown(stats: Any) -> Any:
 
 def rows_of(names: tuple[str, ...], name: str, width: int) -> slice:
     """Where the directions of a name are among those of all."""
+    if name not in names:
+        raise BadInput(f"there are no directions of {name!r}. The statistics have those of {', '.join(names)}.")
     first = names.index(name) * width
     return slice(first, first + width)
 

@@ -105,7 +105,7 @@ BAD = {
         start=sl.Particles(np.ones((2, 3)), np.zeros((2, 3, 1)), np.ones((2, 3))), runs=3
     ),
     "the mean-field limit has no noise": lambda: sl.MeanField().view(PROBLEM).covariance(ONE),
-    "rtol must be a finite number of at least 1e-14; got -1": lambda: sl.MeanField(rtol=-1),
+    "rtol must be a finite number of at least 1e-14 and below 1; got -1": lambda: sl.MeanField(rtol=-1),
 }
 
 

@@ -41,6 +41,8 @@ def phase(stats: Overlaps) -> Float[Array, "p k"]:
     >>> phase(sl.Overlaps([1.0, 1.0], [[2e-9], [0.0]], [[1.0, 0.0], [0.0, 1.0]])).ravel().tolist()
     [1.0, 0.0]
     """
+    if not hasattr(stats, "M"):
+        raise BadInput(f"stats must have overlaps M; got {type(stats).__name__}. Give Overlaps(a, M, Q).")
     return _differentiable_part(stats.M)
 
 
@@ -230,6 +232,8 @@ def distance(dataset: xr.Dataset, point: Overlaps | EndPoint) -> xr.Dataset:
     stats, target = overlaps_in(dataset), point.stats if isinstance(point, EndPoint) else point
     P = np.asarray(from_json(dataset.attrs["problem"]).directions.gram)
     M, Q = (np.asarray(leaf) if np.ndim(leaf) == 2 else np.asarray(leaf)[:, None] for leaf in (target.M, target.Q))
+    if M.shape[-2:] != stats.M.shape[-2:]:
+        raise BadInput(f"point has M of shape {M.shape[-2:]} and the dataset {stats.M.shape[-2:]}. Give one of its problem.")
     dual = np.linalg.solve(P, M.swapaxes(-1, -2)).swapaxes(-1, -2)
     if not np.allclose(Q, dual @ M.swapaxes(-1, -2), atol=1e-9):
         raise BadInput("point must have weights in the span of the teachers, Q = M P^-1 M^T. Take one from end_point.")

@@ -229,6 +229,7 @@ def _batch(problem: Problem, start: Start | PyTree, count: int, seed: int) -> Py
     given = getattr(start, "stats", None)
     if given is not None:
         count = runs_of(given) or 1
+        problem.fits(given if runs_of(given) is None else jax.tree.map(lambda leaf: np.asarray(leaf)[0], given))
     return start.sample(problem, runs=count, seed=seed)
 
 

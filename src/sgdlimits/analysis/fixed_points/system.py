@@ -21,12 +21,16 @@ from sgdlimits.level.local import NOTHING
 from sgdlimits.level.solve import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.progress import bar
+from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import batch_of, one_of
 
 LEAST_CHUNK, MOST_CHUNK = 16, 64
 COSTLY = 1e5
 """Drifts of more floating-point operations are evaluated row by row: at once they are no faster, and wait for the slowest."""
 STARTS, FEWEST_STARTS = 256, 16
+
+FLAT = 1e-6
+"""Directions with less than this share of the largest square are rounding: roots are no better than its root."""
 
 
 class OutOfTime(Exception):
@@ -168,6 +172,23 @@ class System(eqx.Module):
         """The coordinates of statistics, runs first."""
         return in_chunks(System.coordinates, self)(batch)
 
+    def between(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Rows halfway between weights of two rows of coordinates, turned towards each other; NaN where they are independent.
+
+        Halfway between statistics, units that are parallel at both ends are not. Halfway between weights they are. The size is
+        the mean of both ends' sizes, as on a ring.
+        """
+        one, other = self.batch(x), self.batch(y)
+        if not isinstance(one, Overlaps) or len(one.names) > 1 or self.problem.sphere:
+            return np.full_like(x, np.nan)
+        B = np.linalg.cholesky(np.asarray(self.problem.directions.gram))
+        (inside, outside, rank), (there, across, same) = (_weights(stats, B) for stats in (one, other))
+        left, _, right = np.linalg.svd(across.swapaxes(-1, -2) @ outside)
+        U = _middle(np.concatenate([inside, outside], -1), np.concatenate([there, across @ left @ right], -1))
+        a, kept = jax.tree.map(_middle, (one.a, one.kept), (other.a, other.kept))
+        halfway = self.rows(Overlaps(a, U[..., : len(B)] @ B.T, U @ U.swapaxes(-1, -2), kept, one.names))
+        return np.where((np.maximum(rank, same) < one.width)[:, None], halfway, np.nan)
+
     def exists(self, x: np.ndarray) -> np.ndarray:
         """Which rows are statistics that the problem allows."""
         return self._allowed(self.batch(x), len(x)) if len(x) else np.zeros(0, bool)
@@ -182,6 +203,23 @@ class System(eqx.Module):
             halves = np.array_split(np.arange(count), 2)
             return np.concatenate([self._allowed(one_of(batch, half), half.size) for half in halves])
         return np.ones(count, bool)
+
+
+def _weights(stats: Overlaps, B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights with overlaps of runs: in the frame of the fixed directions, outside of it, and how many of these are free."""
+    m = np.linalg.solve(B, np.asarray(stats.M).swapaxes(-1, -2)).swapaxes(-1, -2)
+    values, vectors = np.linalg.eigh(np.asarray(stats.Q) - m @ m.swapaxes(-1, -2))
+    there = values > FLAT * np.trace(stats.Q, axis1=-2, axis2=-1)[..., None]
+    roots = np.sqrt(np.where(there, np.maximum(values, 0.0), 0.0))
+    return m, (vectors * roots[..., None, :]) @ vectors.swapaxes(-1, -2), there.sum(-1)
+
+
+def _middle(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """The mean of two arrays of runs, with the mean of their squared sizes."""
+    mean, axes = (one + other) / 2, tuple(range(1, one.ndim))
+    size = lambda array: (array**2).sum(axes, keepdims=True)
+    before, after = (size(one) + size(other)) / 2, size(mean)
+    return mean * np.sqrt(np.divide(before, after, out=np.ones_like(after), where=after > FLAT * before))
 
 
 def in_chunks(f: Callable, system: System) -> Callable[[PyTree], PyTree]:

@@ -11,6 +11,10 @@ from sgdlimits.analysis.plot.overlaps import overlaps
 from sgdlimits.analysis.plot.risk import risk
 from sgdlimits.analysis.plot.style import samples_axis
 from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput
+
+SHARED = ("singles", "band")
+"""Options of both panels."""
 
 
 @checked
@@ -46,6 +50,11 @@ def overview(
         import matplotlib.pyplot as plt
 
         figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.9), layout="constrained")
+    if len(axes) != 2:
+        raise BadInput(f"axes must be two, for the risk and for the overlaps; got {len(axes)}. Give two.")
+    for name in options:
+        if name not in SHARED:
+            raise BadInput(f"{name} is no option of overview. Give some of {', '.join(SHARED)}.")
     left, right = axes
     risk(named, left, excess=excess, log=log, clock=clock, legend=False, **options)
     overlaps(named, right, what=what, clock=clock, legend=False, **options)

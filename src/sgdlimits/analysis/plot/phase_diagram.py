@@ -60,6 +60,8 @@ def phase_diagram(
         if name not in dataset.variables or (name != value and dataset[name].dtype.kind not in "fiu"):
             known = ", ".join(map(str, dataset.variables))
             raise BadInput(f"{in_short(name)} is no number that the dataset has over its points. It has {known}.")
+    if x == y:
+        raise BadInput(f"x and y must be two parameters; got {in_short(x)} twice. Give two.")
     shown = dataset[value].astype(float)
     shown = shown.mean([dim for dim in shown.dims if dim not in (x, y, "point")], skipna=True)
     if "point" not in shown.dims and not np.isfinite(shown).all():
@@ -90,7 +92,11 @@ def _contours(ax: Axes, theory: Callable, inside: Any, log_x: bool, log_y: bool,
     spaced = lambda ends, log: (np.geomspace if log else np.linspace)(ends[0], ends[1], 200)
     X, Y = np.meshgrid(spaced(inside[0], log_x), spaced(inside[1], log_y))
     with np.errstate(all="ignore"):
-        values = np.broadcast_to(np.asarray(theory(X, Y), float), X.shape)
+        try:
+            values = np.broadcast_to(np.asarray(theory(X, Y), float), X.shape)
+        except Exception as reason:
+            words = str(reason).split("\n")[0].rstrip(".")
+            raise BadInput(f"theory fails on arrays of x and y: {words}. Give a function of two arrays.") from reason
     lines = ax.contour(X, Y, values, levels=[0.0] if levels is None else sorted(levels), colors="white", linewidths=1.6)
     if levels is not None and len(levels) > 1:
         ax.clabel(lines, fmt="%g", fontsize=7)

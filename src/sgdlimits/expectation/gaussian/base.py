@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from sgdlimits.domain import array, function
+from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import Part
 
 ZERO = 16 * float(np.finfo(float).eps)
@@ -89,7 +91,20 @@ class Rule(Part):
         >>> float(value).__round__(12)
         1.5
         """
-        mean, root = jnp.asarray(mean, float), square_root(jnp.asarray(covariance, float))
+        function("f", f)
+        array(ndim=1)("mean", mean), array(ndim=2)("covariance", covariance)
+        mean, covariance = jnp.asarray(mean, float), jnp.asarray(covariance, float)
+        if covariance.shape != (mean.size, mean.size):
+            raise BadInput(
+                f"covariance must have shape ({mean.size}, {mean.size}); got {covariance.shape}. Give such a matrix."
+            )
+        if not is_traced(covariance):
+            least, most = np.linalg.eigvalsh(covariance)[[0, -1]]
+            if least < -1e-9 * max(most, 0.0) or not np.allclose(covariance, covariance.T):
+                raise BadInput(
+                    "covariance must be symmetric and positive semi-definite. Give the covariance of a random vector."
+                )
+        root = square_root(covariance)
         over_points = jax.vmap(f, in_axes=-1, out_axes=-1)
         placed = lambda points: over_points(mean[:, None] + root @ points)
         return self.estimate(placed, mean.size)

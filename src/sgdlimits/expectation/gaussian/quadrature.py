@@ -14,7 +14,7 @@ import scipy
 from jaxtyping import PyTree
 
 from sgdlimits.domain import checked, whole
-from sgdlimits.errors import BadInput
+from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.gaussian.base import Group, Nodes, Rule, weighted_sum
 
 MOST_NODES = 2**22
@@ -80,7 +80,7 @@ def radius_rule(n: int, nodes: int) -> tuple[np.ndarray, np.ndarray]:
     return np.sqrt(2 * np.maximum(halves, 0)), vectors[0] ** 2
 
 
-@checked(order=whole())
+@checked(order=whole(below=MOST_NODES))
 class GaussHermite(Rule):
     """The product rule with `order` points a dimension: exact for polynomials of degree 2 order - 1 in each variable.
 
@@ -100,7 +100,7 @@ class GaussHermite(Rule):
         return f"Give the problem rule=GaussHermite(order={2 * self.order}), or Sobol() where the functions have kinks."
 
     def nodes(self, dim: int, group: Group | None = None) -> Nodes:
-        if self.order**dim > MOST_NODES:
+        if self.order ** check_count("dim", dim) > MOST_NODES:
             need = f"GaussHermite(order={self.order}) in {dim} dimensions needs {self.order}^{dim} points"
             raise BadInput(f"{need}. Give a smaller order, or use Sobol().")
         points, weights = _grid(self.order, dim)

@@ -95,7 +95,7 @@ class Dask(Engine):
         if "://" in self.where:
             try:
                 client = Client(self.where, timeout="10s")
-            except (TimeoutError, OSError) as reason:
+            except (TimeoutError, OSError, ValueError) as reason:
                 raise BadInput(f"no scheduler answers at {self.where}: {reason}. Start one with dask scheduler.") from reason
             with client:
                 yield client

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, mapping
 from sgdlimits.errors import BadInput, check_number, in_short
 from sgdlimits.renamed import parameter_of
 
@@ -79,7 +79,7 @@ def random_points(count: int, *, seed: int = 0, **ranges: Sequence) -> Design:
 
 def listed(points: Iterable[Mapping[str, Any]]) -> Design:
     """A list of points that all have the same parameters."""
-    rows = tuple(dict(point) for point in islice(points, MAX_POINTS + 1))
+    rows = tuple(dict(mapping("a point of over", point)) for point in islice(points, MAX_POINTS + 1))
     check_size(len(rows))
     if not rows or not rows[0]:
         raise BadInput("a sweep needs points. Give, for instance, grid(lr=[0.05, 0.1]).")
@@ -95,7 +95,7 @@ def as_design(over: Any) -> Design:
     if isinstance(over, Design):
         return over
     if isinstance(over, Mapping):
-        return grid(**over)
+        return grid(**mapping("over", over))
     if isinstance(over, Iterable) and not isinstance(over, str):
         return listed(over)
     raise BadInput(f"over must be a grid or a list of points; got {in_short(over)}. Give, for instance, grid(lr=[0.05, 0.1]).")
@@ -119,7 +119,7 @@ def plain(value: Any) -> Any:
 
 
 def _values(name: str, given: Any) -> tuple:
-    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
         raise BadInput(f"{name} must be several values; got {in_short(given)}. Put them in brackets.")
     if isinstance(given, range):  # len() of a range fails beyond 2^63
         check_size((given.stop - given.start) // given.step)

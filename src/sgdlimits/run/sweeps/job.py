@@ -16,7 +16,7 @@ from typing import Any
 
 import xarray as xr
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, mapping
 from sgdlimits.errors import BadInput, check_count, in_short
 from sgdlimits.files import clear
 from sgdlimits.progress import bar
@@ -98,7 +98,7 @@ def mistakes(recipe: Recipe, columns: dict[str, list], optimisers: Iterable[Any]
             yield str(reason)
 
 
-@checked(level=None, start=None)
+@checked(level=None, start=None, fixed=mapping)
 def sweep(
     preset: Any,
     level: Any,
@@ -282,7 +282,7 @@ def as_shard(shard: Any) -> tuple[int, int] | None:
     if shard is None:
         return None
     try:
-        index, shards = (check_count("shard", int(each)) for each in shard)
+        index, shards = (check_count("shard", int(each) if isinstance(each, str) else each) for each in shard)
         if index > shards:
             raise ValueError
     except (TypeError, ValueError):

@@ -10,6 +10,7 @@ import xarray as xr
 
 from sgdlimits.analysis.exit_times import exit_times
 from sgdlimits.analysis.origin import overlap_name
+from sgdlimits.domain import mapping
 from sgdlimits.errors import BadInput, in_short
 from sgdlimits.level.condition import Condition, exits
 from sgdlimits.run.record import from_json
@@ -83,7 +84,7 @@ def as_keep(keep: Any) -> dict[str, dict[str, Any]]:
         return {}
     several = isinstance(keep, Iterable) and not isinstance(keep, str) and not callable(keep)
     given = keep if isinstance(keep, Mapping) else dict.fromkeys(keep if several else [keep])
-    return {_known(name): dict(options or {}) for name, options in given.items()}
+    return {_known(name): dict(mapping(f"keep[{name!r}]", options or {})) for name, options in given.items()}
 
 
 def _known(name: Any) -> str:

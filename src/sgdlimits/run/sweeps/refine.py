@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, each_of, real, whole
 from sgdlimits.errors import BadInput, check_count, in_short
 from sgdlimits.run.sweeps.collect import joined, rows_of
 from sgdlimits.run.sweeps.design import Design, Point, plain
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sgdlimits.run.sweeps.store import Folder
 
 
-@checked
+@checked(rounds=whole(at_least=0), cells=each_of(each_of(each_of(real))))
 @dataclass(frozen=True)
 class Refine:
     """Halve the cells of a grid, again and again, in which a value changes by much.

@@ -22,6 +22,35 @@ LARGE = {
 SPEC = 'preset = "phase_retrieval"\nt_max = 1.0\n[fixed]\nd = 50\n'
 
 
+WRONG = {
+    "a point of over must be a dictionary": {"over": [3]},
+    "over must be a dictionary with names": {"over": {1: [0.1]}},
+    "lr must be several values": {"over": {"lr": np.array(0.1)}},
+    "fixed must be a dictionary": {"fixed": [("noise", 0.1)]},
+    "keep['final_risk'] must be a dictionary": {"keep": {"final_risk": 3}},
+    "shard must be (i, n)": {"shard": (1.5, 3)},
+    "common must be True or False": {"common": "yes"},
+    "retry must be True or False": {"retry": 1},
+    "no scheduler answers at tcp://": {"engine": "tcp://"},
+}
+"""Arguments of a sweep that cannot be right."""
+
+
+@pytest.mark.parametrize("sentence", WRONG)
+def test_an_argument_of_another_kind_is_refused_in_a_sentence(sentence, tmp_path):
+    with pytest.raises(sl.BadInput) as caught:
+        sl.sweep("phase_retrieval", "chain", "random", **{"over": {"lr": [0.1]}, "folder": tmp_path, **HOW, **WRONG[sentence]})
+    assert sentence in str(caught.value)
+    assert str(caught.value).endswith(".")
+
+
+def test_options_of_refine_and_collect_are_checked(tmp_path):
+    with pytest.raises(sl.BadInput, match="rounds must be a whole number"):
+        sl.Refine("final_risk", rounds=-1)
+    with pytest.raises(sl.BadInput, match="keys must be a sequence"):
+        sl.collect(tmp_path, keys=3)
+
+
 @pytest.mark.parametrize("case", LARGE)
 def test_more_points_than_files_are_refused_at_once(case):
     with pytest.raises(sl.BadInput, match="a sweep has at most 1000000 points"):

@@ -33,6 +33,7 @@ import numpy as np
 from scipy.optimize import root
 
 from sgdlimits.domain import array, checked, many, not_negative
+from sgdlimits.errors import BadInput
 from sgdlimits.papers.mediocrity.theory.rates import as_numbers, formula, max_lr
 
 STEPS = 24
@@ -203,6 +204,9 @@ def terminal_risk(a, lr: float, trained: bool = True) -> float:
     """
     (a,) = as_numbers(a)
     p, g = a.size, lr / a.size
+    limit = p / (6 * float(np.mean(a**2))) if trained else p / 6
+    if lr >= limit:
+        raise BadInput(f"lr must be below {limit:.4g} there, where learning ends at all; got {lr:g}. Give a smaller rate.")
     if not trained:
         return (p - 1) / (64 * p) * (1 + 2 * g * (5 - 4 / p) / (1 - 6 * g))
     if (a <= 0).any():

@@ -7,12 +7,15 @@ of the paper have the terms before the average.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from sgdlimits.domain import checked, not_negative, number
 from sgdlimits.papers.mediocrity.theory.rates import as_numbers, formula, max_lr
 
 
-@formula
+@checked(arrays=True, lr=not_negative, m=number(at_least=-1, below=math.nextafter(1, 2)))
 def drift_correction(m, lr, noise=0.0) -> np.ndarray:
     r"""The coefficient of 1/d in the drift of the overlap m, per unit of t.
 

@@ -23,7 +23,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from sgdlimits.domain import WIDTH, checked, not_negative
-from sgdlimits.errors import BadInput
+from sgdlimits.errors import BadInput, check_share
 
 formula = checked(arrays=True, width=WIDTH, lr=not_negative)
 """A function of numbers or of arrays of them; widths need not be whole, and learning rates may be zero."""
@@ -107,7 +107,7 @@ def optimal_lr(width, noise=0.0) -> np.ndarray:
     return max_lr(width, noise) / 2
 
 
-@formula
+@checked(arrays=True, width=WIDTH, threshold=check_share)
 def minimal_samples(width, noise, d, threshold) -> np.ndarray:
     r"""Samples to exit at `optimal_lr` by the annealed formula, appendix E.4.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from sgdlimits.analysis.first_passage import FirstPassage, Law, mean_exit_time, ode_exit_times
 from sgdlimits.analysis.single_index import drift_parts, increment_variance
-from sgdlimits.domain import checked, number, real
+from sgdlimits.domain import checked, number, real, whole
 from sgdlimits.errors import BadInput, check_count, check_number, check_share
 from sgdlimits.expectation.gaussian.quadrature import overlap_rule
 from sgdlimits.papers.mediocrity import noisy_start
@@ -98,7 +98,7 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
     return times if times.ndim else float(times)
 
 
-@checked(start=number(above=-1, below=1))
+@checked(d=whole(at_least=2), start=number(above=-1, below=1))
 def exit_law(problem: ProjectionProblem, d: int, threshold: float, start: float | None = None) -> Law:
     """The whole law of the exit time from random starts, or for one unit from `start`.
 

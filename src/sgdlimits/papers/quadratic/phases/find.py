@@ -9,7 +9,7 @@ import xarray as xr
 
 from sgdlimits.analysis.origin import origin
 from sgdlimits.domain import checked
-from sgdlimits.errors import check_share
+from sgdlimits.errors import BadInput, check_share
 from sgdlimits.level.base import DIVERGED
 from sgdlimits.papers.quadratic.phases.rates import decay_rate, growth_rate, noise_sizes, signals, tail
 from sgdlimits.papers.quadratic.phases.result import PHASES, Phases, expected
@@ -85,6 +85,10 @@ def phases(dataset: xr.Dataset, *, band: float = 0.02, fall: float = 0.5, floor:
     check_form(dataset)
     floor = dataset.attrs["floor"] if floor is None else floor
     t = dataset.t.values
+    if t.size < 3:
+        raise BadInput(f"the dataset has {t.size} saved times, and phases need three. Save more, such as save=200.")
+    if floor >= dataset.risk.values[:, 0].max():
+        raise BadInput(f"floor must be below the risk at the start; got {floor:g}. Leave it out for the problem's own.")
     runs = [_observed(dataset, run, floor) for run in range(dataset.sizes["run"])]
     spans = [_plateau(t[:seen], excess, band, fall) if seen else None for seen, excess in runs]
     kinds = signals(dataset)

@@ -100,6 +100,10 @@ def escape_time(
     if norm is not None:
         spread = spread * norm_gain(problem, norm, corrector=corrector)
     excess = plateau_risk(problem, corrector=corrector) - at.noise
+    if 4 * spread**2 >= excess:
+        raise BadInput(
+            f"spread must be small beside the plateau, below {(excess / 4) ** 0.5:.3g} there; got {spread:g}. Lower it."
+        )
     way = share * (excess / (4 * spread**2) - 1)
     logs = np.log1p(way) if average == "annealed" else _mean_log(way, at.p * at.k)
     times = (logs - log(chi)) / (2 * rate)

@@ -84,7 +84,7 @@ def student_overlaps(problem: ProjectionProblem, t, Q) -> np.ndarray:
     """
     at, t = numbers(problem), np.asarray(t, float)
     values, vectors = np.linalg.eigh(np.asarray(Q, float))
-    if values.shape != (at.p,) or values[0] < -1e-9 * abs(values[-1]):
+    if values.shape != (at.p,) or not np.allclose(Q, np.transpose(Q)) or values[0] < -1e-9 * abs(values[-1]):
         raise BadInput(f"Q must be a positive semidefinite matrix of {at.p} rows and columns. Give overlaps of students.")
     there = values > 1e-14 * values[-1]
     settled = np.zeros((t.size, at.p))
