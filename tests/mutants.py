@@ -40,9 +40,9 @@ MUTANTS = (
     Mutant(
         "algorithm/limit.py", "jnp.prod(jnp.stack([data.weights[i] for i in c]))", "jnp.asarray(0.5**b)", MIXTURE + "normalised"
     ),
-    Mutant("algorithm/limit.py", "jnp.full(b, model.data.sigma**2)", "jnp.ones(b)", MIXTURE + "normalised"),
+    Mutant("algorithm/limit.py", "jnp.full(b, model.data.squared_length)", "jnp.ones(b)", MIXTURE + "normalised"),
     Mutant("algorithm/limit.py", "(C * variances) @ C.T", "C @ C.T", MIXTURE + "normalised"),
-    Mutant("algorithm/limit.py", "spread = sigma**2 * pushed", "spread = sigma * pushed", MIXTURE + "SGD"),
+    Mutant("algorithm/limit.py", "spread = length * pushed", "spread = jnp.sqrt(length) * pushed", MIXTURE + "SGD"),
     Mutant("algorithm/limit.py", "return b * (square", "return (square", MIXTURE + "each"),
     Mutant("algorithm/momentum.py", "(keep * now.per) * now", "(2 * keep * now.per) * now", OPTAX + "Nesterov"),
     Mutant("algorithm/clip.py", "(self.noise * self.norm / self.batch)", "(self.noise * self.norm)", OPTAX + "private"),

@@ -224,7 +224,8 @@ class FrameChain(Process):
         def one(run):
             (a, m, T), t = run
             now = self.problem.at(t)
-            return now.rule.risk_of_factor(now.model, a, Loading(jnp.concatenate([m, T.T], axis=1), fixed))
+            law = now.model.law_of_factor(Loading(jnp.concatenate([m, T.T], axis=1), fixed))
+            return now.rule.risk_of_factor(now.model, a, law)
 
         return self.problem.over_runs(one, (runs_first((state.a, state.m[rows], T)), t))
 

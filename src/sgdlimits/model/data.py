@@ -12,6 +12,9 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.part import Part
+from sgdlimits.statistics.frame import Loading, triangular
+from sgdlimits.statistics.law import Covariance, FieldLaw
+from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import number_array
 
 
@@ -55,6 +58,27 @@ class Data(Part):
     @property
     def classes(self) -> int:
         return self.weights.shape[0]
+
+    @property
+    def squared_length(self) -> Float[Array, ""]:
+        """The limit of |x|^2/d, and the variance of the field of a unit vector."""
+        return self.sigma**2
+
+    def law(self, stats: Overlaps, gram: Float[Array, "k k"]) -> FieldLaw:
+        """The law of the fields of directions with these overlaps, of one run; `gram` is that of the fixed directions."""
+        unit, means = None if self.spread is None else self.spread**2, self.means
+        mean = None if means is None else Loading(stats.M @ means.T, gram @ means.T)
+        covariance = None if unit is None else Covariance(unit * stats.Q, unit * stats.M, unit * gram)
+        return FieldLaw(self.weights, mean, unit, covariance, None, stats.M.shape)
+
+    def law_of_factor(self, F: Loading, gram: Float[Array, "k k"]) -> FieldLaw:
+        """The law of the fields of directions with coordinates F, those in the frame of the fixed ones first."""
+        unit, shape = None if self.spread is None else self.spread**2, (len(F.student), len(F.fixed))
+        k = len(gram)
+        centre = None if self.means is None else (self.means @ triangular(gram)).T
+        mean = None if centre is None else Loading(F.student[:, :k] @ centre, F.fixed[:, :k] @ centre)
+        factor = Loading(self.sigma * F.student, self.sigma * F.fixed)
+        return FieldLaw(self.weights, mean, unit, None, factor, shape)
 
     def centre(self, B: Float[Array, "k k"], c: Array) -> Float[Array, "k *batch"]:
         """Frame coordinates of the mean of class `c`."""

@@ -279,7 +279,7 @@ class ProjectionProblem(Problem):
 
     def changes(self, stats: Overlaps, sums: Moments, total: Float[Array, "*batch"] | float = 1.0) -> tuple[Overlaps, Overlaps]:
         """(population, corrector): what weighted sums of one-sample products do to the statistics, for a linear algorithm."""
-        return linear_changes(self.algorithm, self.t, self.data.sigma, stats, sums, total)
+        return linear_changes(self.algorithm, self.t, self.data.squared_length, stats, sums, total)
 
     @property
     def _steps(self) -> StepMean:
@@ -293,7 +293,8 @@ class ProjectionProblem(Problem):
         if not problem.algorithm.linear:
             return problem._steps.drift_parts(problem.t, stats)
         students = stats.of(STUDENT)
-        moments = resting(self.model, jnp.diagonal(students.Q), self.rule.moments(self.model, students))
+        moments = self.rule.moments(self.model, students.a, self.model.law(students))
+        moments = resting(self.model, jnp.diagonal(students.Q), moments)
         return problem.changes(stats, extended(self.model, students, stats, moments)[0])
 
     def _covariance(self, stats: Overlaps) -> Float[Array, "n n"]:
@@ -304,12 +305,13 @@ class ProjectionProblem(Problem):
         students, column = stats.of(STUDENT), jax.tree.map(lambda leaf: leaf[..., None], stats)
         increment = lambda products: problem.vector(add(*problem.changes(column, products)))
         all_fields = lambda products: extended(self.model, students, stats, products)[0]
-        covariance = self.rule.covariance(self.model, students, lambda products: increment(all_fields(products)))
+        law = self.model.law(students)
+        covariance = self.rule.covariance(self.model, students.a, law, lambda products: increment(all_fields(products)))
         if len(stats.names) == 1:
             return covariance
-        moments = self.rule.moments(self.model, students)
-        rest = self.data.sigma**2 * extended(self.model, students, stats, moments)[1]
-        slope = linear_part(increment, students, stats.M.shape[0]).gradient_field
+        moments = self.rule.moments(self.model, students.a, law)
+        rest = self.data.squared_length * extended(self.model, students, stats, moments)[1]
+        slope = linear_part(increment, students.a, law.shape, stats.M.shape[0]).gradient_field
         return covariance + jnp.einsum("xjm,jl,mn,yln->xy", slope, moments.gradient_gradient, rest, slope)
 
     def _check_names(self, stats: Overlaps) -> None:
@@ -328,13 +330,17 @@ class ProjectionProblem(Problem):
         shown = {f"risk_{name}": self._risk(stats.of(name)) for name in copies}
         if self.loss.classifies:
             rule = self.rule.rule if isinstance(self.rule, NodeSums) else CLASS_NODES
-            right, error = accuracy(self.model, stats.of(STUDENT), rule)
+            right, error = self._accuracy(stats.of(STUDENT), rule)
             shown |= {"accuracy": right, **({} if is_closed(self.model) else {"accuracy_error": error})}
-            shown |= {f"accuracy_{name}": accuracy(self.model, stats.of(name), rule).value for name in copies}
+            shown |= {f"accuracy_{name}": self._accuracy(stats.of(name), rule).value for name in copies}
         return shown
 
+    def _accuracy(self, own: Overlaps, rule: Rule) -> Estimate:
+        return accuracy(self.model, own.a, self.model.law(own), rule)
+
     def _risk(self, stats: Overlaps) -> Float[Array, ""]:
-        return self.rule.risk(self.model, stats.of(STUDENT))
+        own = stats.of(STUDENT)
+        return self.rule.risk(self.model, own.a, self.model.law(own))
 
     @property
     @eqx.filter_jit

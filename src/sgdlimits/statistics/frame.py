@@ -59,6 +59,11 @@ def frame_rows(B: Float[Array, "k k"], n: int) -> Float[np.ndarray, "k n"]:
     return np.pad(np.asarray(B), ((0, 0), (0, n - len(B))))
 
 
+def with_frame(a: Scalars, S: Float[Array, "p n"], B: Float[Array, "k k"]) -> Overlaps:
+    """The statistics of one run whose units have coordinates S in a frame of n directions, those of the fixed ones first."""
+    return Overlaps(a, S[:, : len(B)] @ B.T, S @ S.T)
+
+
 def overlaps_of(frame: Frame, B: Float[Array, "k k"]) -> Overlaps:
     """The statistics of a frame, the runs still on the last axis."""
     M = jnp.einsum("jsR,rs->jrR", frame.m, B)
@@ -132,18 +137,20 @@ def _(stats: Overlaps, B):
     return eqx.tree_at(lambda stats: (stats.M, stats.Q), stats, (M, Q))
 
 
-def inside_and_outside(stats: Overlaps, B: Float[Array, "k k"]) -> tuple[Float[Array, "p k *n"], Float[Array, "p p *n"]]:
-    """The coordinates m in the frame, and S = Q - m m^T, the Gram matrix of what lies outside it."""
-    p, k, *batch = stats.M.shape
-    m = solve_triangular(B, jnp.moveaxis(stats.M, 1, 0).reshape(k, -1), lower=True).reshape(k, p, *batch)
+def inside_and_outside(
+    M: Float[Array, "p k *n"], Q: Float[Array, "p p *n"], B: Float[Array, "k k"]
+) -> tuple[Float[Array, "p k *n"], Float[Array, "p p *n"]]:
+    """The coordinates m in the frame, M = m B^T, and S = Q - m m^T, the Gram matrix of what lies outside it."""
+    p, k, *batch = M.shape
+    m = solve_triangular(B, jnp.moveaxis(M, 1, 0).reshape(k, -1), lower=True).reshape(k, p, *batch)
     m = jnp.moveaxis(m, 0, 1)
-    return m, stats.Q - (m[:, None] * m[None]).sum(2)
+    return m, Q - (m[:, None] * m[None]).sum(2)
 
 
 def loading(stats: Overlaps, B: Float[Array, "k k"]) -> Loading:
     """F for statistics with any trailing axes, differentiable, and safe where Omega is singular or barely indefinite."""
     p, k, *batch = stats.M.shape
-    m, S = inside_and_outside(Overlaps(stats.a, stats.M.reshape(p, k, -1), stats.Q.reshape(p, p, -1)), B)
+    m, S = inside_and_outside(stats.M.reshape(p, k, -1), stats.Q.reshape(p, p, -1), B)
     T = cholesky_columns(S)
     student = jnp.concatenate([m, jnp.swapaxes(T, 0, 1)], axis=1).reshape(p, k + p, *batch)
     fixed = jnp.concatenate([B, jnp.zeros((k, p))], axis=1).reshape(k, k + p, *(1 for _ in batch))
@@ -155,7 +162,7 @@ def admissible(stats: Overlaps, B: Float[Array, "k k"], unit: int = 0) -> Overla
 
     Of others, what lies outside the frame loses what makes it indefinite.
     """
-    _, S = inside_and_outside(stats, B)
+    _, S = inside_and_outside(stats.M, stats.Q, B)
     M, Q = stats.M, _with_columns(stats.Q - S, cholesky_columns(S, jnp.diagonal(stats.Q, axis1=0, axis2=1).T))
     if unit:
         norms = jnp.sqrt(jnp.diagonal(Q, axis1=0, axis2=1).T).at[unit:].set(1.0)
