@@ -156,10 +156,8 @@ class Drawn(NamedTuple):
 
 def placed(model: Model, F: Loading, points: Float[Array, "L s *batch"], z, c: Int[Array, "b *batch"]) -> Drawn:
     """The inputs of steps at standard normal coordinates: samples of the data by class, then the algorithm's own noise."""
-    b, k = len(c), model.teachers
-    centre = jnp.moveaxis(model.data.centre(model.frame, c), 0, 1)
-    samples = model.data.sigma * points[:b]
-    samples = jnp.concatenate([samples[:, :k] + centre, samples[:, k:]], axis=1)
+    b = len(c)
+    samples = jnp.moveaxis(model.data.at(jnp.moveaxis(points[:b], 1, 0), c, model.frame), 0, 1)
     x = jnp.concatenate([samples, points[b:]])
     fields, fixed = (jnp.einsum("js...,is...->ji...", rows, x) for rows in F)
     return Drawn(fields, fixed, z, c)
@@ -338,14 +336,14 @@ class StepMean(NamedTuple):
         return placed(self.model, F, x[:, :-1], x[:b, -1], jnp.broadcast_to(jnp.array(c)[:, None], (b, points.shape[1])))
 
     def _over_classes(self, f):
-        data, b = self.model.data, self.algorithm.batch
-        if data.classes**b > MOST_CLASSES:
+        law, b = self.model.coordinates, self.algorithm.batch
+        if law.classes**b > MOST_CLASSES:
             raise BadInput(
-                f"{data.classes} classes in batches of {b} are too many to average over, which {type(self.algorithm).__name__} "
+                f"{law.classes} classes in batches of {b} are too many to average over, which {type(self.algorithm).__name__} "
                 "needs as d grows. Use Chain(d), or a smaller batch."
             )
         parts = [
-            (f(c), jnp.prod(jnp.stack([data.weights[i] for i in c]))) for c in itertools.product(range(data.classes), repeat=b)
+            (f(c), jnp.prod(jnp.stack([law.weights[i] for i in c]))) for c in itertools.product(range(law.classes), repeat=b)
         ]
         return jax.tree.map(
             lambda *leaves: sum(leaf * w for leaf, (_, w) in zip(leaves, parts, strict=True)), *(v for v, _ in parts)

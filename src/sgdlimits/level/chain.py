@@ -15,23 +15,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import combined, is_lower, moves
 from sgdlimits.algorithm.limit import Drawn, view
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_dimension
 from sgdlimits.expectation.support import Support
+from sgdlimits.inputs.base import Sizes
 from sgdlimits.kernel.base import Moment
 from sgdlimits.kernel.choose import gpu_present
 from sgdlimits.kernel.groups import platform
-from sgdlimits.kernel.random import Purpose, Stream
+from sgdlimits.kernel.random import Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.march import Marching
 from sgdlimits.level.process import Process
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.statistics.frame import Frame, Loading, frame_of, overlaps_of
+from sgdlimits.statistics.frame import Coordinates, Frame, Loading, frame_of, overlaps_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, updated
 from sgdlimits.statistics.trees import number_array, runs_first
 
@@ -73,22 +74,6 @@ class Chain(Level):
 def chain_process(problem: Problem, d: int) -> Process:
     """The exact chain of a problem; register one for a new kind of problem."""
     raise BadInput(f"no exact chain is known for {type(problem).__name__}. Use ODE(), or register one with chain_process.")
-
-
-class Samples(NamedTuple):
-    """One step's b inputs as the chain sees them: coordinates in the frame, rests, label noise, classes.
-
-    Of the rests r combinations matter: all b where the algorithm asks for products of inputs or has noise, otherwise min(b, n),
-    with n directions that move. `outside` is the diagonal, squared, of the triangular factor of their Gram matrix, and `below`
-    what is below the diagonal, row by row (Bartlett). An algorithm's own noise is further inputs after the samples.
-    """
-
-    inside: Float[Array, "k b runs"]
-    along: Float[Array, "n b runs"]
-    outside: Float[Array, "r runs"]
-    below: Float[Array, "n runs"]
-    z: Float[Array, "b runs"]
-    c: Int[Array, "b runs"]
 
 
 class FrameChain(Process):
@@ -147,30 +132,14 @@ class FrameChain(Process):
     def start(self, stats: Overlaps) -> Frame:
         return frame_of(stats.arranged(self.problem.algorithm.order), self.frame, self.room)
 
-    def draw(self, stream: Stream) -> Samples:
-        problem, algorithm = self.problem, self.problem.algorithm
-        n, k, b, L = self._directions, problem.target.teachers, algorithm.batch, self._inputs
-        r = L if algorithm.uses_gram or algorithm.uses_noise else min(L, n)
-        column = np.tril_indices(r, -1)[1]
-        normal = stream.normal(Purpose.STEP, (k + n) * L + b + column.size)
-        inside, along, z, below = jnp.split(normal, np.cumsum([k * L, n * L, b]), axis=1)
-        inside, along = (part.reshape(stream.steps, -1, L, stream.runs.size) for part in (inside, along))
-        dof = jnp.maximum(self.d - k - n - np.arange(r), 0.0)
-        outside = stream.chi_square(Purpose.CHI, dof)
-        below = below * (dof[column] > 0)[:, None]
-        along = along if self.free is None else along * self.free[:, None, None]
-        c = problem.data.draw_class(stream, b)
-        centre = jnp.moveaxis(problem.data.centre(self.frame, c), 0, 1)
-        sigma = problem.data.sigma
-        if b == L:
-            return Samples(centre + sigma * inside, sigma * along, sigma**2 * outside, sigma * below, z, c)
-        scale = jnp.concatenate([jnp.full(b, sigma), jnp.ones(L - b)])
-        centre = jnp.pad(centre, ((0, 0), (0, 0), (0, L - b), (0, 0)))
-        by = scale[:, None]
-        row = np.tril_indices(r, -1)[0]
-        return Samples(centre + by * inside, by * along, by**2 * outside, scale[row][:, None] * below, z, c)
+    def draw(self, stream: Stream) -> Coordinates:
+        algorithm, n, L = self.problem.algorithm, self._directions, self._inputs
+        rests = L if algorithm.uses_gram or algorithm.uses_noise else min(L, n)
+        sizes = Sizes(algorithm.batch, L, self.problem.target.teachers, n, rests)
+        x = self.problem.data.place(self.problem.data.draw(stream, sizes, self.d), self.frame)
+        return x if self.free is None else x._replace(along=x.along * self.free[:, None, None])
 
-    def step(self, state: Frame, x: Samples, now: Moment) -> Frame:
+    def step(self, state: Frame, x: Coordinates, now: Moment) -> Frame:
         problem = self.problem.at(now.t)
         rule, names, per = problem.algorithm, state.names, 1 / self.d
         rounding = ROUNDING if len(names) > 1 and problem.network.width > 1 else 0.0
@@ -179,7 +148,7 @@ class FrameChain(Process):
         fields = (state.m[:, :, None] * x.inside[None]).sum(1) + along
         fixed = (self.frame[:, :, None, None] * x.inside[None]).sum(1)
 
-        def one(x: Samples, fields, fixed, at: Frame):
+        def one(x: Coordinates, fields, fixed, at: Frame):
             rows = {name: rows_of(names, name, problem.network.width) for name in names}
             products = lambda i, j: at.m[rows[i]] @ at.m[rows[j]].T + at.T[:, rows[i]].T @ at.T[:, rows[j]]
             rests = lambda: _bartlett(x) @ _bartlett(x).T
@@ -246,7 +215,7 @@ class FrameChain(Process):
 chain_process.register(ProjectionProblem, FrameChain)
 
 
-def _added(x: Samples, C: Float[Array, "n b runs"]) -> tuple[Float[Array, "n n runs"], Float[Array, "r n runs"]]:
+def _added(x: Coordinates, C: Float[Array, "n b runs"]) -> tuple[Float[Array, "n n runs"], Float[Array, "r n runs"]]:
     r"""The columns of :math:`Ch^\top` and K: what a step adds to the directions, along those of T and outside.
 
     Given C, what the rests add are n Gaussian vectors with covariance :math:`CC^\top`. Where C does not depend on the rests and
@@ -259,7 +228,7 @@ def _added(x: Samples, C: Float[Array, "n b runs"]) -> tuple[Float[Array, "n n r
     return along, _contract(_bartlett(x)[:, :, None], R[:, None])
 
 
-def _bartlett(x: Samples) -> Float[Array, "r r *runs"]:
+def _bartlett(x: Coordinates) -> Float[Array, "r r *runs"]:
     """The triangular factor A of the rests, row by row."""
     r = x.outside.shape[0]
     A = jnp.zeros((r, *x.outside.shape)).at[np.diag_indices(r)].set(jnp.sqrt(x.outside))

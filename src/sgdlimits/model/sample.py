@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from sgdlimits.model.data import Data
+from sgdlimits.inputs.base import Inputs
 from sgdlimits.model.loss import Loss
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.target import Target
@@ -18,13 +18,13 @@ from sgdlimits.statistics.products import Moments
 
 
 class Model(Part):
-    r"""Data, target, network and loss: everything about one sample, nothing about averages or about the algorithm.
+    r"""Inputs, target, network and loss: everything about one sample, nothing about averages or about the algorithm.
 
     Fields :math:`\lambda_j = u_j\cdot x` and :math:`\lambda^*_r = e_r\cdot x` have shapes (p, ...) and (k, ...), with any
     trailing axes: runs, nodes or none.
     """
 
-    data: Data
+    data: Inputs
     target: Target
     network: AnyNetwork
     loss: Loss
@@ -71,15 +71,6 @@ class Model(Part):
         """The law of the coordinates of an input in the frame of the fixed directions."""
         k = self.teachers
         return self.law_of_factor(Loading(jnp.zeros((0, k)), jnp.eye(k)))
-
-    def place(self, F: Loading, points: Float[Array, "n+1 samples *batch"], c: Array):
-        """(fields, fixed fields, label noise) of class `c` at standard normal points, the label noise in the last row."""
-        inside = self.data.sigma * points[:-1]
-        centre = self.data.centre(self.frame, c)
-        centre = centre.reshape(*centre.shape, *(1 for _ in range(points.ndim - centre.ndim)))
-        inside = jnp.concatenate([inside[: self.teachers] + centre, inside[self.teachers :]])
-        fields, fixed = (jnp.einsum("js...,sn...->jn...", rows, inside) for rows in F)
-        return fields, fixed, points[-1]
 
     def sample_loss(self, fields, fixed, a, z, c) -> Float[Array, "*batch"]:
         """The loss of one sample."""

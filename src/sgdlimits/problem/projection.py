@@ -23,7 +23,7 @@ from sgdlimits.expectation.base import linear_part, resting
 from sgdlimits.expectation.gaussian import Estimate, Rule, Sobol
 from sgdlimits.expectation.nodes import NODES_AT_ONCE, NodeSums
 from sgdlimits.expectation.right_class import accuracy, is_closed
-from sgdlimits.model.data import Data, gaussian
+from sgdlimits.inputs import Inputs, gaussian
 from sgdlimits.model.loss import Loss, as_loss
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.sample import Model
@@ -63,7 +63,7 @@ class ProjectionProblem(Problem):
     network : `TwoLayer`, or any function of fields and scalars as a `Network`
     loss : `SquaredLoss`, `CrossEntropy`, `SoftmaxCrossEntropy`, or a JAX function loss(prediction, label)
     algorithm : how weights move, `OnePassSGD` or another `Algorithm`
-    data : `Data`; standard normal inputs unless given
+    data : `Inputs`, such as a `mixture`; standard normal inputs unless given
     rule : how expectations are computed: None chooses, a `Rule` such as `GaussHermite(32)` or `Sobol(12)` overrides
     initial : the law of the start that `RandomInit` follows
     paper_time : paper time per unit of lr t; None where no paper has its own clock
@@ -96,7 +96,7 @@ class ProjectionProblem(Problem):
         loss: Callable,
         algorithm: Algorithm,
         *,
-        data: Data | None = None,
+        data: Inputs | None = None,
         rule: Rule | Expectation | None = None,
         initial: InitialWeights | None = None,
         paper_time: float | None = None,
@@ -115,7 +115,7 @@ class ProjectionProblem(Problem):
         return choose(self.model) if self.asked is None else self.asked
 
     @property
-    def data(self) -> Data:
+    def data(self) -> Inputs:
         return self.model.data
 
     @property

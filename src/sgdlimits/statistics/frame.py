@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from sgdlimits.errors import BadInput
 from sgdlimits.kernel.random.transform import numpy_of
@@ -40,6 +40,22 @@ class Frame(eqx.Module):
     T: Float[Array, "p p runs"]
     kept: dict[str, Any] = eqx.field(default_factory=dict)
     names: tuple[str, ...] = eqx.field(static=True, default=(STUDENT,))
+
+
+class Coordinates(NamedTuple):
+    """The b inputs of one step in the frame: coordinates, rests, label noise, classes.
+
+    Of the rests r combinations matter: all b where the algorithm asks for products of inputs or has noise, otherwise min(b, n),
+    with n directions that move. `outside` is the diagonal, squared, of the triangular factor of their Gram matrix, and `below`
+    what is below the diagonal, row by row (Bartlett). An algorithm's own noise is further inputs after the samples.
+    """
+
+    inside: Float[Array, "k b runs"]
+    along: Float[Array, "n b runs"]
+    outside: Float[Array, "r runs"]
+    below: Float[Array, "n runs"]
+    z: Float[Array, "b runs"]
+    c: Int[Array, "b runs"]
 
 
 class Loading(NamedTuple):

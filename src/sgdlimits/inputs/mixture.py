@@ -1,4 +1,4 @@
-"""Where inputs come from."""
+"""Isotropic Gaussian classes."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, is_traced
-from sgdlimits.kernel.random import Purpose, Stream
-from sgdlimits.part import Part
-from sgdlimits.statistics.frame import Loading, triangular
+from sgdlimits.inputs.base import Inputs
+from sgdlimits.kernel.random import Purpose
+from sgdlimits.statistics.frame import Coordinates, Loading, triangular
 from sgdlimits.statistics.law import Covariance, FieldLaw
-from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import number_array
+from sgdlimits.text import count
 
 
-class Data(Part):
+class Mixture(Inputs):
     r"""Isotropic Gaussian classes, :math:`x = \sum_r b_r^{(c)} e_r + \sigma g` with class c of probability :math:`\pi_c`.
 
     Parameters
@@ -42,13 +42,11 @@ class Data(Part):
         self.spread = None if not is_traced(sigma) and float(sigma) == 0 else number_array(sigma)
 
     @property
-    def centred(self) -> bool:
-        """Whether there is one class only, with mean zero."""
+    def centred(self):
         return self.means is None
 
     @property
-    def on_means(self) -> bool:
-        """Whether every input is the mean of its class."""
+    def on_means(self):
         return self.spread is None
 
     @property
@@ -56,23 +54,20 @@ class Data(Part):
         return number_array(0.0) if self.spread is None else self.spread
 
     @property
-    def classes(self) -> int:
+    def classes(self):
         return self.weights.shape[0]
 
     @property
-    def squared_length(self) -> Float[Array, ""]:
-        """The limit of |x|^2/d, and the variance of the field of a unit vector."""
+    def squared_length(self):
         return self.sigma**2
 
-    def law(self, stats: Overlaps, gram: Float[Array, "k k"]) -> FieldLaw:
-        """The law of the fields of directions with these overlaps, of one run; `gram` is that of the fixed directions."""
+    def law(self, stats, gram):
         unit, means = None if self.spread is None else self.spread**2, self.means
         mean = None if means is None else Loading(stats.M @ means.T, gram @ means.T)
         covariance = None if unit is None else Covariance(unit * stats.Q, unit * stats.M, unit * gram)
         return FieldLaw(self.weights, mean, unit, covariance, None, stats.M.shape)
 
-    def law_of_factor(self, F: Loading, gram: Float[Array, "k k"]) -> FieldLaw:
-        """The law of the fields of directions with coordinates F, those in the frame of the fixed ones first."""
+    def law_of_factor(self, F, gram):
         unit, shape = None if self.spread is None else self.spread**2, (len(F.student), len(F.fixed))
         k = len(gram)
         centre = None if self.means is None else (self.means @ triangular(gram)).T
@@ -86,22 +81,68 @@ class Data(Part):
             return jnp.zeros((B.shape[0], *jnp.shape(c)))
         return jnp.moveaxis((self.means @ B)[c], -1, 0)
 
-    def draw_class(self, stream: Stream, samples: int) -> Int[Array, "steps samples runs"]:
-        """The class of each of a step's inputs."""
+    def draw_class(self, stream, samples):
         shape = (stream.steps, samples, stream.runs.size)
         if self.classes == 1:
             return jnp.zeros(shape, jnp.int32)
         u = stream.each(samples).uniform(Purpose.CLASS, 1).reshape(shape)
         return (u[..., None] > jnp.cumsum(self.weights)[:-1]).sum(-1, dtype=jnp.int32)
 
+    def check(self, fixed):
+        if self.means is not None and np.shape(self.means)[1] != fixed:
+            raise BadInput(
+                f"the means of the data have {count(np.shape(self.means)[1], 'coefficient')}, and the target has "
+                f"{count(fixed, 'fixed direction')}. Give means of shape (classes, {fixed})."
+            )
 
-def gaussian() -> Data:
+    def at(self, points, c, B):
+        inside, k = self.sigma * points, len(B)
+        return jnp.concatenate([inside[:k] + self.centre(B, c), inside[k:]])
+
+    def draw(self, stream, sizes, d):
+        b, L, k, n, r = sizes
+        column = np.tril_indices(r, -1)[1]
+        normal = stream.normal(Purpose.STEP, (k + n) * L + b + column.size)
+        inside, along, z, below = jnp.split(normal, np.cumsum([k * L, n * L, b]), axis=1)
+        inside, along = (part.reshape(stream.steps, -1, L, stream.runs.size) for part in (inside, along))
+        dof = jnp.maximum(d - k - n - np.arange(r), 0.0)
+        outside = stream.chi_square(Purpose.CHI, dof)
+        below = below * (dof[column] > 0)[:, None]
+        return Coordinates(inside, along, outside, below, z, self.draw_class(stream, b))
+
+    def place(self, numbers, B):
+        inside, along, outside, below, z, c = numbers
+        (b, L), r, sigma = (z.shape[1], inside.shape[2]), outside.shape[1], self.sigma
+        centre = jnp.moveaxis(self.centre(B, c), 0, 1)
+        if b == L:
+            return Coordinates(centre + sigma * inside, sigma * along, sigma**2 * outside, sigma * below, z, c)
+        scale = jnp.concatenate([jnp.full(b, sigma), jnp.ones(L - b)])
+        centre = jnp.pad(centre, ((0, 0), (0, 0), (0, L - b), (0, 0)))
+        by, row = scale[:, None], np.tril_indices(r, -1)[0]
+        return Coordinates(centre + by * inside, by * along, by**2 * outside, scale[row][:, None] * below, z, c)
+
+    def vectors(self, stream, sizes, d, B, moved):
+        b, L = sizes.samples, sizes.inputs
+        normal = stream.each(L).normal_rows(Purpose.INPUT, d + 1).reshape(stream.steps, L, -1, d + 1)
+        c = self.draw_class(stream, b)
+        x = self.sigma * normal[:, :b, :, :-1]
+        if not self.centred:
+            x = moved(x, jnp.moveaxis(self.centre(B, c), 0, -1))
+        x = x if b == L else jnp.concatenate([x, normal[:, b:, :, :-1]], axis=1)
+        return x, normal[:, :b, :, -1], c
+
+
+Data = Mixture
+"""The name before there were other inputs, which files have."""
+
+
+def gaussian() -> Mixture:
     """Standard normal inputs: one class, no mean, sigma = 1."""
-    return Data(np.ones(1))
+    return Mixture(np.ones(1))
 
 
 @checked
-def mixture(means, weights=None, variance: float = 1.0) -> Data:
+def mixture(means, weights=None, variance: float = 1.0) -> Mixture:
     r"""A mixture of isotropic Gaussian classes whose means lie in the span of the fixed directions.
 
     Parameters
@@ -125,4 +166,4 @@ def mixture(means, weights=None, variance: float = 1.0) -> Data:
         )
     if not is_traced(means) and not np.isfinite(means).all():
         raise BadInput(f"means must be finite; got {np.asarray(means).tolist()}. Give finite means.")
-    return Data(weights, means, jnp.sqrt(variance) if is_traced(variance) else math.sqrt(variance))
+    return Mixture(weights, means, jnp.sqrt(variance) if is_traced(variance) else math.sqrt(variance))
