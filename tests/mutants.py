@@ -70,7 +70,7 @@ MUTANTS = (
     # level/
     Mutant("inputs/mixture.py", "scale[row][:, None] * below", "0.9 * scale[row][:, None] * below", SPACE + "private"),
     Mutant("inputs/mixture.py", "d - k - n - np.arange(r)", "d - k - np.arange(r)", SPACE + "chain_has_the_law"),
-    Mutant("level/chain.py", "cosine * v - sine * T_j", "cosine * v + sine * T_j", "tests/laws/test_batches.py -k triangular"),
+    Mutant("statistics/triangular.py", "cosine * v - sine", "cosine * v + sine", "tests/laws/test_batches.py -k triangular"),
     Mutant("level/sgd.py", "/ rule.batch, per)", ", per)", OPTAX + "Adam"),
     Mutant("level/sde.py", "jnp.sqrt(size / self.d) / 2, t)", "jnp.sqrt(size / self.d), t)", SPIKED),
     # statistics/, random/, gaussian/, expectation/, model/

@@ -12,11 +12,12 @@ from scipy.special import erf
 import sgdlimits as sl
 from sgdlimits.kernel.base import Moment
 from sgdlimits.kernel.random import Stream
-from sgdlimits.level.chain import FrameChain, _append, _triangular
+from sgdlimits.level.chain import FrameChain
 from sgdlimits.level.sgd import Batch, WeightProcess
 from sgdlimits.model import Data
 from sgdlimits.papers.mediocrity import theory as mediocrity
 from sgdlimits.statistics.frame import Coordinates
+from sgdlimits.statistics.triangular import append, gram_schmidt
 
 GRAM = [[1.0, 0.4], [0.4, 0.8]]
 MIXTURE = Data(weights=jnp.array([0.3, 0.7]), means=jnp.array([[1.0], [-0.6]]), sigma=jnp.asarray(0.8))
@@ -240,8 +241,8 @@ def test_triangular_factors_keep_the_gram_matrix_also_where_rows_vanish():
     T[0] = T[2] = 0
     v = np.array([0.0, 1.0, 0.0, 2.0])
     for factor, gram in (
-        (_triangular(jnp.asarray(X)), X[:, :, 0].T @ X[:, :, 0]),
-        (_append(jnp.asarray(T.T[:, :, None]), jnp.asarray(v[:, None])), T @ T.T + np.outer(v, v)),
+        (gram_schmidt(jnp.asarray(X)), X[:, :, 0].T @ X[:, :, 0]),
+        (append(jnp.asarray(T.T[:, :, None]), jnp.asarray(v[:, None])), T @ T.T + np.outer(v, v)),
     ):
         L = np.asarray(factor)[:, :, 0].T
         assert (np.triu(L, 1) == 0).all()

@@ -12,6 +12,7 @@ T is never formed from Q during a run, so that it goes on to 1e-16, and the risk
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import singledispatch
 from typing import Any, NamedTuple
 
@@ -26,20 +27,11 @@ from jaxtyping import Array, Float, Int, PyTree
 from sgdlimits.errors import BadInput
 from sgdlimits.kernel.random.transform import numpy_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars
+from sgdlimits.statistics.triangular import ROUNDING, Turned, append, bartlett, contract, gram_schmidt, rests, rotate
 
 PSD_TOLERANCE = 1e-9
 ZERO = 16 * np.finfo(float).eps
 BEYOND_ROUNDING = 1e-13
-
-
-class Frame(eqx.Module):
-    """Coordinates of a batch of runs, the runs on the last axis. `T[j, i]` is entry (i, j) of T: columns lie together."""
-
-    a: Scalars
-    m: Float[Array, "p k runs"]
-    T: Float[Array, "p p runs"]
-    kept: dict[str, Any] = eqx.field(default_factory=dict)
-    names: tuple[str, ...] = eqx.field(static=True, default=(STUDENT,))
 
 
 class Coordinates(NamedTuple):
@@ -56,6 +48,63 @@ class Coordinates(NamedTuple):
     below: Float[Array, "n runs"]
     z: Float[Array, "b runs"]
     c: Int[Array, "b runs"]
+
+    def gram(self) -> Float[Array, "b b"]:
+        """The products of the inputs of one run, where all of the rests are there."""
+        A = bartlett(self.outside, self.below)
+        return self.inside.T @ self.inside + self.along.T @ self.along + A @ A.T
+
+
+class Frame(eqx.Module):
+    """Coordinates of a batch of runs, the runs on the last axis. `T[j, i]` is entry (i, j) of T: columns lie together."""
+
+    a: Scalars
+    m: Float[Array, "p k runs"]
+    T: Float[Array, "p p runs"]
+    kept: dict[str, Any] = eqx.field(default_factory=dict)
+    names: tuple[str, ...] = eqx.field(static=True, default=(STUDENT,))
+
+    def beside(self, x: Coordinates) -> Beside:
+        """The directions beside a step's inputs, of which their fields are made."""
+        one = x.along.shape[1] == 1 < len(self.m)
+        turned = rotate(self.T, x.along[:, 0], x.outside[0]) if one else None
+        along = contract(self.T[:, :, None], x.along[:, None]) if turned is None else turned.Th[:, None]
+        return Beside(self, x, (self.m[:, :, None] * x.inside[None]).sum(1) + along, turned)
+
+
+class Beside(NamedTuple):
+    """Directions and the inputs of one step, the fields, and T turned with a single input onto one axis."""
+
+    frame: Frame
+    x: Coordinates
+    fields: Float[Array, "n b runs"]
+    turned: Turned | None
+
+    def moved(
+        self, past: Callable, C: Float[Array, "n b runs"], lower: bool, outside: bool
+    ) -> tuple[Float[Array, "n k runs"], Float[Array, "n n runs"]]:
+        r"""m and T of the directions :math:`AW + CX`.
+
+        Parameters
+        ----------
+        past : past(rows, axis) is A times rows that have the directions on an axis
+        C : the coefficients of the inputs
+        lower : whether A is lower triangular
+        outside : whether there is anything outside of all directions; if not, T has coordinates in all of the room
+        """
+        (frame, x, _, turned), (n, b) = self, C.shape[:2]
+        rounding = ROUNDING if len(frame.names) > 1 and n > len(frame.names) else 0.0
+        m = past(frame.m) + (C[:, None] * x.inside[None]).sum(2)
+        if outside and n == b == 1:  # T is a length
+            return m, jnp.sqrt((past(frame.T, 1) + C * x.along) ** 2 + C**2 * x.outside)
+        if outside and turned is not None and lower:
+            length, some = jnp.sqrt(turned.rest), turned.rest > 0
+            inverse = jnp.where(some, 1 / jnp.where(some, length, 1.0), 0.0)
+            return m, append(past(turned.T, 1), past(turned.Th) * inverse + C[:, 0] * length, rounding)
+        T = past(frame.T, 1) + contract(jnp.swapaxes(x.along, 0, 1)[:, :, None], jnp.swapaxes(C, 0, 1)[:, None])
+        if not outside:
+            return m, T
+        return m, gram_schmidt(jnp.concatenate([T, rests(bartlett(x.outside, x.below), C)]), rounding)
 
 
 class Loading(NamedTuple):
