@@ -38,11 +38,11 @@ SPIKED = "tests/laws/test_spiked_tensor.py"
 MUTANTS = (
     # algorithm/
     Mutant(
-        "algorithm/limit.py", "jnp.prod(jnp.stack([data.weights[i] for i in c]))", "jnp.asarray(0.5**b)", MIXTURE + "normalised"
+        "algorithm/limit.py", "jnp.prod(jnp.stack([law.weights[i] for i in c]))", "jnp.asarray(0.5**b)", MIXTURE + "normalised"
     ),
-    Mutant("algorithm/limit.py", "jnp.full(b, model.data.sigma**2)", "jnp.ones(b)", MIXTURE + "normalised"),
+    Mutant("algorithm/limit.py", "jnp.full(b, model.data.squared_length)", "jnp.ones(b)", MIXTURE + "normalised"),
     Mutant("algorithm/limit.py", "(C * variances) @ C.T", "C @ C.T", MIXTURE + "normalised"),
-    Mutant("algorithm/limit.py", "spread = sigma**2 * pushed", "spread = sigma * pushed", MIXTURE + "SGD"),
+    Mutant("algorithm/limit.py", "spread = length * pushed", "spread = jnp.sqrt(length) * pushed", MIXTURE + "SGD"),
     Mutant("algorithm/limit.py", "return b * (square", "return (square", MIXTURE + "each"),
     Mutant("algorithm/momentum.py", "(keep * now.per) * now", "(2 * keep * now.per) * now", OPTAX + "Nesterov"),
     Mutant("algorithm/clip.py", "(self.noise * self.norm / self.batch)", "(self.noise * self.norm)", OPTAX + "private"),
@@ -68,9 +68,9 @@ MUTANTS = (
         "algorithm/base.py", "(self.ridge * now.per) * (now.student", "(2 * self.ridge * now.per) * (now.student", OPTAX + "SGD"
     ),
     # level/
-    Mutant("level/chain.py", "scale[row][:, None] * below", "0.9 * scale[row][:, None] * below", SPACE + "private"),
-    Mutant("level/chain.py", "self.d - k - n - np.arange(r)", "self.d - k - np.arange(r)", SPACE + "chain_has_the_law"),
-    Mutant("level/chain.py", "cosine * v - sine * T_j", "cosine * v + sine * T_j", "tests/laws/test_batches.py -k triangular"),
+    Mutant("inputs/mixture.py", "scale[row][:, None] * below", "0.9 * scale[row][:, None] * below", SPACE + "private"),
+    Mutant("inputs/mixture.py", "d - k - n - np.arange(r)", "d - k - np.arange(r)", SPACE + "chain_has_the_law"),
+    Mutant("statistics/triangular.py", "cosine * v - sine", "cosine * v + sine", "tests/laws/test_batches.py -k triangular"),
     Mutant("level/sgd.py", "/ rule.batch, per)", ", per)", OPTAX + "Adam"),
     Mutant("level/sde.py", "jnp.sqrt(size / self.d) / 2, t)", "jnp.sqrt(size / self.d), t)", SPIKED),
     # statistics/, random/, gaussian/, expectation/, model/
@@ -104,7 +104,7 @@ MUTANTS = (
         "slope[:, None] * L.gradient",
         "tests/unit/problem/test_drift.py",
     ),
-    Mutant("model/data.py", "jnp.cumsum(self.weights)[:-1]", "jnp.cumsum(self.weights[::-1])[:-1]", MIXTURE + "SGD"),
+    Mutant("inputs/mixture.py", "jnp.cumsum(self.weights)[:-1]", "jnp.cumsum(self.weights[::-1])[:-1]", MIXTURE + "SGD"),
     # problem/
     Mutant("problem/spiked.py", "corrector = 4 * self.order", "corrector = 2 * self.order", SPIKED),
     Mutant("problem/spiked.py", "mixed = 2 * more * m * r2", "mixed = more * m * r2", SPIKED),

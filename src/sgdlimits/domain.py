@@ -271,7 +271,8 @@ DOMAINS: dict[str, Check] = {
     # the problem
     "problem": problem, "width": sized(8), "teachers": whole(below=MOST_TEACHERS), "outputs": sized(), "noise": not_negative,
     "snr": number(above=0, infinite=True), "variance": not_negative, "Lambda": positive, "scale": positive, "left": real,
-    "right": real, "target": target, "data": instance("sgdlimits.model.data", "Data", "Data", "Make it with mixture(means)."),
+    "right": real, "target": target,
+    "data": instance("sgdlimits.inputs.base", "Inputs", "Inputs", "Make it with mixture(means)."),
     "network": instance("sgdlimits.model.network", "AnyNetwork", "a network", "Give TwoLayer(width), for instance."),
     "initial": instance("sgdlimits.problem.directions", "InitialWeights", "InitialWeights", "Give InitialWeights(unit=True)."),
     "rule": rule, "paper_time": positive, "name": text, "activation": named, "teacher_activation": named, "mean": flag,

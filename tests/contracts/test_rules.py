@@ -57,7 +57,7 @@ def plain(problem):
 @eqx.filter_jit
 def averages(problem, stats):
     """(moments, covariance) and the error estimates of the moments."""
-    value, error = problem.rule.estimate(problem.model, stats)
+    value, error = problem.rule.estimate(problem.model, stats.a, problem.model.law(stats))
     return (value, problem.covariance(stats)), error
 
 

@@ -12,10 +12,12 @@ from scipy.special import erf
 import sgdlimits as sl
 from sgdlimits.kernel.base import Moment
 from sgdlimits.kernel.random import Stream
-from sgdlimits.level.chain import FrameChain, Samples, _append, _triangular
+from sgdlimits.level.chain import FrameChain
 from sgdlimits.level.sgd import Batch, WeightProcess
 from sgdlimits.model import Data
 from sgdlimits.papers.mediocrity import theory as mediocrity
+from sgdlimits.statistics.frame import Coordinates
+from sgdlimits.statistics.triangular import append, gram_schmidt
 
 GRAM = [[1.0, 0.4], [0.4, 0.8]]
 MIXTURE = Data(weights=jnp.array([0.3, 0.7]), means=jnp.array([[1.0], [-0.6]]), sigma=jnp.asarray(0.8))
@@ -70,7 +72,7 @@ def test_given_the_same_inputs_one_update_of_the_chain_is_that_of_the_weights(ca
     G = np.asarray(eqx.filter_jit(this.model.gradient)(fields, fixed, np.broadcast_to(W.a.T[:, None], fields.shape), z, c)[0])
     T, outside = np.asarray(frame.T), np.asarray(W.W)[:, :, k:]
     rests = [of_one_run(T[:, :, run], outside[run], x[:, run, k:], G[:, :, run]) for run in range(runs)]
-    samples = Samples(x[:, :, :k].transpose(2, 0, 1), *(np.stack(part, axis=-1) for part in zip(*rests, strict=True)), z, c)
+    samples = Coordinates(x[:, :, :k].transpose(2, 0, 1), *(np.stack(part, axis=-1) for part in zip(*rests, strict=True)), z, c)
     moved, after = after_step(chain, frame, samples), after_step(weights, W, Batch(x, z, c))
     for left, right in zip(jax.tree.leaves(moved), jax.tree.leaves(after), strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-11, atol=1e-11)
@@ -239,8 +241,8 @@ def test_triangular_factors_keep_the_gram_matrix_also_where_rows_vanish():
     T[0] = T[2] = 0
     v = np.array([0.0, 1.0, 0.0, 2.0])
     for factor, gram in (
-        (_triangular(jnp.asarray(X)), X[:, :, 0].T @ X[:, :, 0]),
-        (_append(jnp.asarray(T.T[:, :, None]), jnp.asarray(v[:, None])), T @ T.T + np.outer(v, v)),
+        (gram_schmidt(jnp.asarray(X)), X[:, :, 0].T @ X[:, :, 0]),
+        (append(jnp.asarray(T.T[:, :, None]), jnp.asarray(v[:, None])), T @ T.T + np.outer(v, v)),
     ):
         L = np.asarray(factor)[:, :, 0].T
         assert (np.triu(L, 1) == 0).all()

@@ -10,9 +10,10 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.kernel.base import Moment
-from sgdlimits.level.chain import FrameChain, Samples
+from sgdlimits.level.chain import FrameChain
 from sgdlimits.level.sgd import Batch, WeightProcess
 from sgdlimits.model import Data
+from sgdlimits.statistics.frame import Coordinates
 
 GRAM = [[1.0, 0.4], [0.4, 0.8]]
 MIXTURE = Data(weights=jnp.array([0.3, 0.7]), means=jnp.array([[1.0], [-0.6]]), sigma=jnp.asarray(0.8))
@@ -75,7 +76,7 @@ def test_given_the_same_input_one_update_of_the_chain_is_that_of_the_weights(cas
         along, outside = in_frame(np.asarray(W.W)[:, :, k:], np.asarray(frame.T), x[:, k:], q)
         along, none = np.pad(along, ((0, p - q), (0, 0))), np.zeros((0, runs))
         parts = (x[:, :k].T[:, None], along[:, None], outside[None], none, z[None], c[None])
-        frame, exact = after_step(chain, frame, Samples(*parts))
+        frame, exact = after_step(chain, frame, Coordinates(*parts))
         W, direct = after_step(weights, W, Batch(x[None], z[None], c[None]))
         for left, right in zip(jax.tree.leaves(exact), jax.tree.leaves(direct), strict=True):
             np.testing.assert_allclose(left, right, rtol=1e-12, atol=1e-12)

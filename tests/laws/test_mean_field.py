@@ -10,7 +10,7 @@ from scipy.special import erf, ndtr
 
 import sgdlimits as sl
 from sgdlimits.expectation.particles import OnGrid, Pairwise
-from sgdlimits.model.data import Data
+from sgdlimits.inputs import Data
 from sgdlimits.problem.mean_field import MeanFieldProblem
 
 

@@ -52,7 +52,7 @@ def family(d):
 
 BAD = {
     "weights must be": lambda: sl.mixture([[1.0]], weights=lambda: 1),
-    "data must be Data": lambda: own(data=np.ones(3)),
+    "data must be Inputs": lambda: own(data=np.ones(3)),
     "network must be a network": lambda: own(network=3),
     "second must be one number": lambda: sl.RandomInit(20, second=[0, 1, 1]),
     "kernel must be text": lambda: run(kernel=3),

@@ -79,13 +79,13 @@ def rates(algorithm: Algorithm, t: Float[Array, ""] | float) -> Rates:
 
 
 def linear_changes(
-    algorithm: Algorithm, t: Any, sigma: Float[Array, ""], stats: Overlaps, sums: Moments, total: Any = 1.0
+    algorithm: Algorithm, t: Any, length: Float[Array, ""], stats: Overlaps, sums: Moments, total: Any = 1.0
 ) -> tuple[Overlaps, Overlaps]:
     """(population, corrector): what weighted sums of one-sample products do to the statistics.
 
     One sample's products give d times its increment, expectations the drift, and random combinations the noise of the SDE.
-    `total` is the sum of the weights; trailing axes broadcast. Of `sums` the products of gradients and fields have a column for
-    each direction.
+    `length` is the limit of |x|^2/d, and `total` the sum of the weights; trailing axes broadcast. Of `sums` the products of
+    gradients and fields have a column for each direction.
     """
     rate, names = rates(algorithm, t), algorithm.names
     groups = lambda rows: jnp.split(rows, len(names)) if len(names) > 1 else [rows]
@@ -95,7 +95,7 @@ def linear_changes(
     across = lambda rows: jnp.swapaxes(rows, 0, 1)
     M = past(total * stats.M) + pushed(sums.gradient_fixed)
     Q = past(total * stats.Q) + pushed(sums.gradient_field)
-    spread = sigma**2 * pushed(across(pushed(sums.gradient_gradient)))
+    spread = length * pushed(across(pushed(sums.gradient_gradient)))
     still = jax.tree.map(jnp.zeros_like, (stats.a, stats.kept))
     a, kept = still
     if algorithm.trains_second:
@@ -156,10 +156,8 @@ class Drawn(NamedTuple):
 
 def placed(model: Model, F: Loading, points: Float[Array, "L s *batch"], z, c: Int[Array, "b *batch"]) -> Drawn:
     """The inputs of steps at standard normal coordinates: samples of the data by class, then the algorithm's own noise."""
-    b, k = len(c), model.teachers
-    centre = jnp.moveaxis(model.data.centre(model.frame, c), 0, 1)
-    samples = model.data.sigma * points[:b]
-    samples = jnp.concatenate([samples[:, :k] + centre, samples[:, k:]], axis=1)
+    b = len(c)
+    samples = jnp.moveaxis(model.data.at(jnp.moveaxis(points[:b], 1, 0), c, model.frame), 0, 1)
     x = jnp.concatenate([samples, points[b:]])
     fields, fixed = (jnp.einsum("js...,is...->ji...", rows, x) for rows in F)
     return Drawn(fields, fixed, z, c)
@@ -169,7 +167,7 @@ def any_changes(algorithm: Algorithm, model: Model, t: Any, stats: Overlaps, x: 
     """(population, corrector): d/b times what one step does to the statistics of one run as d grows."""
     names, b = algorithm.names, algorithm.batch
     p = model.width
-    variances = jnp.concatenate([jnp.full(b, model.data.sigma**2), jnp.ones(x.fixed.shape[1] - b)])
+    variances = jnp.concatenate([jnp.full(b, model.data.squared_length), jnp.ones(x.fixed.shape[1] - b)])
     part = {name: slice(i * p, (i + 1) * p) for i, name in enumerate(names)}
     unit: list[bool] = []
 
@@ -335,7 +333,7 @@ class StepMean(NamedTuple):
 
     def _draw(self, stats: Overlaps, points: Float[Array, "dim n"], c: tuple[int, ...]) -> Drawn:
         """The inputs of a step at standard normal points; the symmetries of the nodes are made for the symmetric root."""
-        m, S = inside_and_outside(stats, self.model.frame)
+        m, S = inside_and_outside(stats.M, stats.Q, self.model.frame)
         k, n = self.model.teachers, m.shape[0]
         fixed = jnp.concatenate([jnp.asarray(self.model.frame), jnp.zeros((k, n))], axis=1)
         F = Loading(jnp.concatenate([m, square_root(S)], axis=1)[..., None], fixed[..., None])
@@ -344,14 +342,14 @@ class StepMean(NamedTuple):
         return placed(self.model, F, x[:, :-1], x[:b, -1], jnp.broadcast_to(jnp.array(c)[:, None], (b, points.shape[1])))
 
     def _over_classes(self, f):
-        data, b = self.model.data, self.algorithm.batch
-        if data.classes**b > MOST_CLASSES:
+        law, b = self.model.coordinates, self.algorithm.batch
+        if law.classes**b > MOST_CLASSES:
             raise BadInput(
-                f"{data.classes} classes in batches of {b} are too many to average over, which {type(self.algorithm).__name__} "
+                f"{law.classes} classes in batches of {b} are too many to average over, which {type(self.algorithm).__name__} "
                 "needs as d grows. Use Chain(d), or a smaller batch."
             )
         parts = [
-            (f(c), jnp.prod(jnp.stack([data.weights[i] for i in c]))) for c in itertools.product(range(data.classes), repeat=b)
+            (f(c), jnp.prod(jnp.stack([law.weights[i] for i in c]))) for c in itertools.product(range(law.classes), repeat=b)
         ]
         return jax.tree.map(
             lambda *leaves: sum(leaf * w for leaf, (_, w) in zip(leaves, parts, strict=True)), *(v for v, _ in parts)

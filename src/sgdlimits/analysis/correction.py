@@ -33,6 +33,7 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.run.record import to_json
 from sgdlimits.start import Start, as_start
+from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import batch_of
 
@@ -276,20 +277,19 @@ def _with_length(problem: ProjectionProblem, stats: Overlaps) -> tuple[Any, Floa
     r"""The moments, and :math:`E[GG^\top(|x_\parallel|^2 - \sigma^2(p+k))]` as a derivative of theirs.
 
     For an input :math:`\mu_c + \sigma\xi` of class c, Gaussian integration by parts makes of a factor
-    :math:`\sigma^2(|\xi|^2 - p - k)` the derivative :math:`\sigma^3\partial_\sigma`, and of
-    :math:`2\sigma\,\mu_c\cdot\xi` that of the mean by :math:`2\sigma^2\mu_c`; a factor :math:`|\mu_c|^2` is one of the weight.
+    :math:`\sigma^2(|\xi|^2 - p - k)` the derivative by the covariance C of the fields along :math:`2\sigma^2C`, and of
+    :math:`2\sigma\,\mu_c\cdot\xi` that by their mean along :math:`2\sigma^2` times it; a factor :math:`|\mu_c|^2` is one of the
+    weight.
     """
-    data, frame = problem.data, problem.frame
-    none = jax.tree.map(jnp.zeros_like, data)
-    towards = eqx.tree_at(lambda data: data.spread, none, data.sigma**3) if data.spread is not None else none
-    if data.means is not None:
-        square = ((data.means @ frame) ** 2).sum(1)
-        parts = (2 * data.sigma**2 * data.means, data.weights * square)
-        towards = eqx.tree_at(lambda data: (data.means, data.weights), towards, parts)
-
-    def moments(data):
-        there = eqx.tree_at(lambda problem: problem.model.data, problem, data)
-        return there.rule.moments(there.model, stats)
-
-    value, slope = jax.jvp(moments, (data,), (towards,))
+    model, law = problem.model, problem.model.law(stats)
+    square, scale = (model.coordinates.means.fixed**2).sum(0), lambda leaf: 2 * law.variance * leaf
+    towards = FieldLaw(
+        weights=law.weights * square,
+        mean=jax.tree.map(scale, law.mean),
+        unit=jax.tree.map(jnp.zeros_like, law.unit),
+        covariance=jax.tree.map(scale, law.covariance),
+        factor=None,
+        shape=law.shape,
+    )
+    value, slope = jax.jvp(lambda law: problem.rule.moments(model, stats.a, law), (law,), (towards,))
     return value, slope.gradient_gradient

@@ -146,7 +146,8 @@ def risk(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> flo
     a, S, _ = locate(problem, at)
     units = padded(problem.model, S)
     F = Loading(jnp.asarray(units), jnp.asarray(frame_rows(problem.frame, units.shape[1])))
-    loss = eqx.filter_jit(problem.rule.risk_of_factor)(problem.model, jax.tree.map(jnp.asarray, a), F)
+    law = problem.model.law_of_factor(F)
+    loss = eqx.filter_jit(problem.rule.risk_of_factor)(problem.model, jax.tree.map(jnp.asarray, a), law)
     return float(loss) + float(problem.algorithm.ridge) / 2 * float((S**2).sum())
 
 

@@ -103,13 +103,12 @@ class ProjectionSample(OneSample):
         return self.problem.data.draw_class(stream, 1)[0, 0]
 
     def terms(self, stats, draws):
-        problem, sgd, sigma = self.problem, self.problem.algorithm, self.problem.data.sigma
+        problem, sgd, data = self.problem, self.problem.algorithm, self.problem.data
         F, column = loading(stats, problem.frame), jax.tree.map(lambda leaf: leaf[..., None], stats)
-        fields, fixed, z = problem.model.place(F, draws.points, draws.c)
+        x, z = data.at(draws.points[:-1], draws.c, problem.frame), draws.points[-1]
+        fields, fixed = F.student @ x, F.fixed @ x
         G, second = problem.model.gradient(fields, fixed, for_samples(stats.a, z.size), z, draws.c)
-        k = problem.target.teachers
-        x = (sigma * draws.points[:-1]).at[:k].add(problem.data.centre(problem.frame, draws.c))
-        squared = (x**2).sum(0) + sigma**2 * draws.outside
+        squared = (x**2).sum(0) + data.squared_length * draws.outside
         cross = G[:, None] * fields[None]
         products = Moments(jnp.zeros(()), G[:, None] * fixed[None], cross, G[:, None] * G[None], second)
         population, _ = problem.changes(column, products)

@@ -207,7 +207,7 @@ class _Series(NamedTuple):
         p, unit = problem.network.width, problem.network.activation
         if not isinstance(problem.loss, SquaredLoss):
             return None
-        norm = law.scale * float(problem.data.sigma)
+        norm = law.scale * float(problem.data.squared_length) ** 0.5
         student = unit if norm == 1 else FunctionActivation(lambda field: unit(norm * jnp.asarray(field)), smooth=False)
         s, g = _strengths(student), _strengths(target)
         lr = 2 * problem.loss.weight * float(problem.algorithm.lr_sample)

@@ -21,7 +21,7 @@ def closed_form(rule: Expectation, setting: Setting) -> Closed:
     return Closed(
         mean(r"G_{j} \lambda^{*}_{r}"),
         mean(r"G_{j} \lambda_{l}"),
-        "" if model.data.on_means else mean("G_{j} G_{l}"),
+        "" if model.on_means else mean("G_{j} G_{l}"),
         mean(r"\partial_{a_j} \ell(f, y)") if model.network.plain else "",
         tuple(where),
     )
@@ -44,7 +44,7 @@ def _(rule: Squares, setting: Setting) -> Closed:
     model, k = setting.model, setting.model.teachers
     w, R, P = model.loss.weight, np.asarray(model.target.readout.quadratic(k)), np.asarray(model.target.gram)
     equal = np.allclose(R, np.eye(k) / k, rtol=1e-14) and np.array_equal(P, np.eye(k))
-    four, two = ("", "") if one(model.data.sigma) else (r"\sigma^{4}", r"\sigma^{2}")
+    four, two = ("", "") if one(model.data.squared_length) else (r"\sigma^{4}", r"\sigma^{2}")
 
     def fixed(left: str, right: str, factor: float = -1.0, before: str = "") -> str:
         """A sum over fixed directions, s and u stand for: of the readout's form times a product."""

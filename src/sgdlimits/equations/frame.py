@@ -70,14 +70,14 @@ def one(value: Any) -> bool:
 
 def has_noise(model: Model) -> bool:
     """Whether labels have noise in print: always for Gaussian inputs, where it may be zero, else where it is not."""
-    return model.data.centred or not zero(model.target.noise)
+    return model.centred or not zero(model.target.noise)
 
 
 def of_sgd(setting: Setting, closed: Closed) -> Equations:
     """The ODE of plain SGD with these moments."""
     model, algorithm = setting.model, setting.algorithm
     assert isinstance(algorithm, OnePassSGD)
-    ridge, sigma = not zero(algorithm.ridge), "" if one(model.data.sigma) else r"\sigma^{2}"
+    ridge, sigma = not zero(algorithm.ridge), "" if one(model.data.squared_length) else r"\sigma^{2}"
     decay = lambda letter, factor=1: times(factor, r"\alpha", letter) if ridge else ""
     pulled = lambda terms: terms[0] if len([term for term in terms if term]) == 1 else bracket(total(terms))
     M = times(-1, r"\gamma", pulled([r"\Phi_{jr}", decay("M_{jr}")]))
@@ -137,8 +137,7 @@ def parameters(setting: Setting) -> tuple[tuple[str, str, Any], ...]:
         found.append(("noise", r"\Delta", model.target.noise))
     if not zero(algorithm.ridge):
         found.append(("ridge", r"\alpha", algorithm.ridge))
-    if not one(model.data.sigma):
-        found.append(
-            ("variance", r"\sigma^{2}", None if is_traced(model.data.sigma) else float(f"{float(model.data.sigma) ** 2:.12g}"))
-        )
+    variance = model.data.squared_length
+    if not one(variance):
+        found.append(("variance", r"\sigma^{2}", None if is_traced(variance) else float(f"{float(variance):.12g}")))
     return tuple(found)

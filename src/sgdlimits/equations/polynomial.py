@@ -58,8 +58,8 @@ def is_one_by_one(setting: Setting) -> bool:
     """Whether one unit learns from one direction, both polynomials, numbers known."""
     model = setting.model
     kinds = model.network.activation, getattr(model.target.readout, "activation", None)
-    numbers = model.target.gram, model.data.sigma, getattr(model.target.readout, "second", None)
-    alone = model.network.plain and model.width == model.teachers == 1 and model.loss.quadratic and model.data.centred
+    numbers = model.target.gram, model.data.squared_length, getattr(model.target.readout, "second", None)
+    alone = model.network.plain and model.width == model.teachers == 1 and model.loss.quadratic and model.centred
     return alone and all(isinstance(kind, Polynomial) for kind in kinds) and not any(map(is_traced, numbers))
 
 
@@ -67,8 +67,8 @@ def one_by_one(setting: Setting) -> Equations:
     """The ODE of one unit and one direction, term by term; on the sphere q = 1 is put in."""
     model, algorithm = setting.model, setting.algorithm
     assert isinstance(algorithm, OnePassSGD)
-    w, sigma = Fraction(model.loss.weight), float(model.data.sigma)
-    variance, rho = Fraction(f"{sigma**2:.14g}"), Fraction(f"{float(model.target.gram[0, 0]):.14g}")
+    w, rho = Fraction(model.loss.weight), Fraction(f"{float(model.target.gram[0, 0]):.14g}")
+    variance = Fraction(f"{float(model.data.squared_length):.14g}")
     weight = Fraction(f"{float(model.target.readout.weights(1)[0]):.14g}")
     layer = {(0, 0, 1): Fraction(1)} if setting.constant is None else {(0, 0, 0): Fraction(f"{setting.constant:.14g}")}
     s, g = model.network.activation.coefficients, model.target.readout.activation.coefficients

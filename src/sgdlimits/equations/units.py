@@ -57,7 +57,7 @@ def additive(setting: Setting) -> Closed | None:
 
 def scaled(setting: Setting) -> tuple[str, list[Row]]:
     r"""The letter for the covariance of the fields, and what it stands for where it is not :math:`\Omega` itself."""
-    return (r"\Omega", []) if one(setting.model.data.sigma) else ("C", [Row("C_{mn}", r"\sigma^{2} \Omega_{mn}")])
+    return (r"\Omega", []) if one(setting.model.data.squared_length) else ("C", [Row("C_{mn}", r"\sigma^{2} \Omega_{mn}")])
 
 
 @singledispatch
@@ -73,7 +73,7 @@ def _(integrals: ErfIntegrals, setting: Setting) -> list[Row]:
     student, teacher = float(gains[0]), float(gains[-1])
     same, C, rows = student == teacher, "C", []
     square = float(f"{student**2:.14g}")
-    variance = "" if one(setting.model.data.sigma) else r"\sigma^{2}"
+    variance = "" if one(setting.model.data.squared_length) else r"\sigma^{2}"
     if same and square == 1 and not variance:
         C, ratio, product = r"\Omega", "", lambda j, l: ""
     elif same:

@@ -128,11 +128,11 @@ def label(model: Model) -> list[Row]:
 
 def law(model: Model) -> list[Row]:
     """The law of the fields, and of the noise in labels."""
-    sigma = "" if one(model.data.sigma) else r"\sigma^{2} "
+    sigma = "" if one(model.data.squared_length) else r"\sigma^{2} "
     omega = r"\begin{pmatrix} Q & M \\ M^{\top} & P \end{pmatrix}"
     both = r"(\lambda, \lambda^{*})"
     noise = [Row(r"z \sim N(0, 1)")] if has_noise(model) else []
-    if model.data.centred:
+    if model.centred:
         return [Row(rf"{both} \sim N\left(0, {sigma}{omega}\right)"), *noise, *gram(model)]
     middle = r"\begin{pmatrix} M b_{c} \\ P b_{c} \end{pmatrix}"
     given = rf"{both} \sim N\left({middle}, {sigma}{omega}\right) \text{{ for class }} c \text{{, of probability }} \pi_{{c}}"
@@ -149,7 +149,8 @@ def gram(model: Model) -> list[Row]:
 
 def class_numbers(model: Model) -> list[Row]:
     """Probabilities, means and labels of the classes, and the Gram matrix of the fixed directions."""
-    data, labels = model.data, getattr(model.target.readout, "labels", None)
+    data: Any = model.data
+    labels = getattr(model.target.readout, "labels", None)
     if any(map(is_traced, (data.weights, data.means, labels))):
         return []
     y = "" if labels is None else rf", \quad y = {number(labels)}"

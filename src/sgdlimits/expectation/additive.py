@@ -75,27 +75,27 @@ class FieldIntegrals(Expectation):
     def remedy(self):
         return f"Give the problem rule=FieldIntegrals(order={2 * self.order})."
 
-    def moments(self, model, stats):
-        return self._moments(model, stats, self._integrals(model))
+    def moments(self, model, a, law):
+        return self._moments(model, a, law, self._integrals(model))
 
-    def error(self, model, stats):
-        return self.estimate(model, stats)[1]
+    def error(self, model, a, law):
+        return self.estimate(model, a, law)[1]
 
-    def estimate(self, model, stats):
+    def estimate(self, model, a, law):
         integrals = self._integrals(model)
-        fine, rough = (self._moments(model, stats, units) for units in (integrals, integrals.coarser()))
+        fine, rough = (self._moments(model, a, law, units) for units in (integrals, integrals.coarser()))
         return fine, jax.tree.map(lambda a, b: jnp.abs(a - b), fine, rough)
 
-    def risk(self, model, stats):
-        return self._loss(model, self._coefficients(model, stats.a), model.data.sigma**2 * model.omega(stats))
+    def risk(self, model, a, law):
+        return self._loss(model, self._coefficients(model, a), law.blocks.matrix)
 
-    def risk_of_factor(self, model, a, F):
-        rows = jnp.concatenate([F.student, F.fixed])
+    def risk_of_factor(self, model, a, law):
+        rows = jnp.concatenate(law.factor)
         noise = model.loss.weight * model.target.noise
-        return jnp.maximum(self._loss(model, self._coefficients(model, a), model.data.sigma**2 * rows @ rows.T), noise)
+        return jnp.maximum(self._loss(model, self._coefficients(model, a), rows @ rows.T), noise)
 
-    def covariance(self, model, stats, increment):
-        return NodeSums(covariance_rule(model)).covariance(model, stats, increment)
+    def covariance(self, model, a, law, increment):
+        return NodeSums(covariance_rule(model)).covariance(model, a, law, increment)
 
     def runs_at_once(self, model):
         return max(1, NUMBERS_AT_ONCE // self._integrals(model).numbers_at_once)
@@ -105,23 +105,24 @@ class FieldIntegrals(Expectation):
         student, teacher = model.network.activation, model.target.readout.activation
         if isinstance(student, Erf) and isinstance(teacher, Erf):
             return differentiated(self.risk, model, a, S)
-        plane = planes(float(model.data.sigma) * np.concatenate([S, frame_rows(model.frame, S.shape[1])]), len(S))
+        sigma = math.sqrt(model.coordinates.variance)
+        plane = planes(sigma * np.concatenate([S, frame_rows(model.frame, S.shape[1])]), len(S))
         largest = max(1.0, np.hypot(plane.along, plane.across).max())
         count = min(MOST_NODES, NODES_A_NORM * math.ceil(largest))
-        fine = _from_pairs(model, a, plane, pair_moments(student, teacher, plane, count))
+        fine = _from_pairs(model, a, sigma, plane, pair_moments(student, teacher, plane, count))
         if not self._integrals(model).exact:
-            rough = _from_pairs(model, a, plane, pair_moments(student, teacher, plane, 3 * count // 4))
+            rough = _from_pairs(model, a, sigma, plane, pair_moments(student, teacher, plane, 3 * count // 4))
             warn_of(fine.span - rough.span, fine.span, SLOPE_ACCURACY, "Take units of smaller norm, or a smoother activation.")
         return fine
 
-    def _moments(self, model, stats, integrals) -> Moments:
+    def _moments(self, model, a, law, integrals) -> Moments:
         p, weight, factor = model.width, model.loss.weight, model.network.factor
-        C, c = model.data.sigma**2 * model.omega(stats), self._coefficients(model, stats.a)
+        C, c = law.blocks.matrix, self._coefficients(model, a)
         value, slope, curvature = integrals.all_pairs(C)
         residual = value @ c
         cross = (curvature[:p] @ c)[:, None] * C[:p] + (slope[:p] * c) @ C
         spread = integrals.corrector(C, c) + model.target.noise * slope[:p, :p]
-        first = 2 * weight * factor * stats.a[:, None]
+        first = 2 * weight * factor * a[:, None]
         return Moments(
             loss=weight * (c @ residual + model.target.noise),
             gradient_fixed=first * cross[:, p:],
@@ -146,7 +147,7 @@ class FieldIntegrals(Expectation):
 def additive_integrals(model: Model, order: int = 24) -> UnitIntegrals | None:
     """The integrals of a model whose residual is a sum of units with squared loss; None for other models."""
     readout = model.target.readout
-    if not (model.network.plain and model.loss.quadratic and isinstance(readout, CommitteeReadout) and model.data.centred):
+    if not (model.network.plain and model.loss.quadratic and isinstance(readout, CommitteeReadout) and model.centred):
         return None
     student, teacher = model.network.activation, readout.activation
     kind = type(student) if isinstance(teacher, type(student)) else Activation
@@ -190,12 +191,11 @@ def covariance_rule(model: Any) -> Rule:
     return Sobol(log2_points=14)
 
 
-def _from_pairs(model: Any, a: np.ndarray, plane: Plane, pairs: PairMoments) -> Slopes:
+def _from_pairs(model: Any, a: np.ndarray, sigma: float, plane: Plane, pairs: PairMoments) -> Slopes:
     r""":math:`G_j = 2wc_js_j'D`, :math:`l_{jl} = 2w(c_jc_ls_j's_l' + \delta_{jl}c_js_j''D)`, the residual D a sum of units."""
     p, n, weight = len(a), plane.directions.shape[-1], model.loss.weight
     c = np.concatenate([model.network.factor * a, -np.asarray(model.target.readout.weights(model.teachers))])
-    first, sigma = 2 * weight * c[:p], float(model.data.sigma)
-    e, between, own = plane.directions, c[:p, None] * c[:p], np.diag(c[:p])
+    first, e, between, own = 2 * weight * c[:p], plane.directions, c[:p, None] * c[:p], np.diag(c[:p])
     gradient = np.einsum("m,jma,jmas->js", c, pairs.first, e, optimize=True)
     slopes = np.einsum("jlab,jlas,jlbt->jslt", pairs.slopes.tensor, e[:, :p], e[:, :p], optimize=True)
     curvature = np.einsum("m,jmab,jmas,jmbt->jst", c, pairs.curvature.tensor, e, e, optimize=True)

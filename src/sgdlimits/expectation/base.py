@@ -16,8 +16,8 @@ from sgdlimits.expectation.support import Support
 from sgdlimits.model.activation import PiecewiseLinear
 from sgdlimits.model.sample import Model
 from sgdlimits.part import Part
-from sgdlimits.statistics.frame import Loading
-from sgdlimits.statistics.overlaps import Overlaps, Scalars
+from sgdlimits.statistics.law import FieldLaw
+from sgdlimits.statistics.overlaps import Scalars
 from sgdlimits.statistics.products import Moments
 
 Increment = Callable[[Moments], Float[Array, "n samples"]]
@@ -26,6 +26,8 @@ Increment = Callable[[Moments], Float[Array, "n samples"]]
 
 class Expectation(Part):
     """How averages over one sample of a model are computed. Nothing here knows of an algorithm.
+
+    Of the inputs a rule sees the law of their fields alone.
 
     A rule implements `suits`, `moments`, `covariance`, `risk_of_factor` and `slopes`; `needs` says in words which models suit
     it. Which rule suits a model is a matter of types and of static fields, never of a number: it is asked again at every use,
@@ -42,16 +44,16 @@ class Expectation(Part):
         return True
 
     @abc.abstractmethod
-    def moments(self, model: Model, stats: Overlaps) -> Moments:
-        """The moments of the drift at statistics without a batch axis."""
+    def moments(self, model: Model, a: Scalars, law: FieldLaw) -> Moments:
+        """The moments of the drift for one run, at scalars `a` and fields of this law."""
 
     @abc.abstractmethod
-    def covariance(self, model: Model, stats: Overlaps, increment: Increment) -> Float[Array, "n n"]:
+    def covariance(self, model: Model, a: Scalars, law: FieldLaw, increment: Increment) -> Float[Array, "n n"]:
         """The covariance of the increments of one sample."""
 
     @abc.abstractmethod
-    def risk_of_factor(self, model: Model, a: Scalars, F: Loading) -> Float[Array, ""]:
-        """The population risk from a factor of Omega, as exact as can be where the risk is tiny."""
+    def risk_of_factor(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
+        """The population risk for a law whose factor is known, as exact as can be where the risk is tiny."""
 
     @abc.abstractmethod
     def slopes(self, model: Model, a: Scalars, S: Float[np.ndarray, "p n"]) -> Slopes:
@@ -61,9 +63,9 @@ class Expectation(Part):
         """E[G x] in that frame."""
         return self.slopes(model, a, S).gradient
 
-    def risk(self, model: Model, stats: Overlaps) -> Float[Array, ""]:
-        """The mean loss at statistics without a batch axis."""
-        return self.moments(model, stats).loss
+    def risk(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
+        """The mean loss for one run."""
+        return self.moments(model, a, law).loss
 
     def support(self, model: Model, a: Scalars, S: Float[Array, "p n"], closed: bool = False) -> Support | None:
         """A lower bound of the risk around units with coordinates S, those of the frame first, where one is known.
@@ -74,7 +76,7 @@ class Expectation(Part):
 
     def floor(self, model: Model) -> Float[Array, ""]:
         """The mean loss of a prediction that is the label without its noise."""
-        closed = model.loss.floor(model.data, model.target)
+        closed = model.loss.floor(model.coordinates, model.target)
         assert closed is not None, "rules other than sums over nodes are for losses whose floor is closed"
         return closed
 
@@ -86,17 +88,17 @@ class Expectation(Part):
         """The rule with more nodes, or None where there are none or no more."""
         return None
 
-    def error(self, model: Model, stats: Overlaps) -> Moments:
+    def error(self, model: Model, a: Scalars, law: FieldLaw) -> Moments:
         """Estimates of the errors of `moments`, zero in closed form."""
-        return jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: self.moments(model, stats)))
+        return jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: self.moments(model, a, law)))
 
-    def estimate(self, model: Model, stats: Overlaps) -> tuple[Moments, Moments]:
+    def estimate(self, model: Model, a: Scalars, law: FieldLaw) -> tuple[Moments, Moments]:
         """The moments and estimates of their errors."""
-        return self.moments(model, stats), self.error(model, stats)
+        return self.moments(model, a, law), self.error(model, a, law)
 
-    def risk_error(self, model: Model, stats: Overlaps) -> Float[Array, ""]:
+    def risk_error(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
         """An estimate of the error of `risk`."""
-        return self.error(model, stats).loss
+        return self.error(model, a, law).loss
 
     def tolerance(self, model: Model) -> float:
         """A relative tolerance worth asking of a solver of the drift."""
@@ -116,11 +118,11 @@ class Expectation(Part):
         return None
 
 
-def linear_part(increment: Increment, stats: Overlaps, directions: int = 0) -> Moments:
-    """The matrix of an increment at students: its derivative with respect to each product, shape (n, ...)."""
-    p, k = stats.M.shape
+def linear_part(increment: Increment, a: Scalars, shape: tuple[int, ...], directions: int = 0) -> Moments:
+    """The matrix of an increment: its derivative with respect to each product, shape (n, ...), for (p, k) fields."""
+    p, k = shape
     zeros = lambda *shape: jnp.zeros((*shape, 1))
-    second = jax.tree.map(lambda leaf: zeros(*leaf.shape), stats.a)
+    second = jax.tree.map(lambda leaf: zeros(*leaf.shape), a)
     still = Moments(zeros(), zeros(p, k), zeros(p, directions or p), zeros(p, p), second)
     return jax.tree.map(lambda leaf: leaf[:, 0, ..., 0], jax.jacfwd(increment)(still))
 

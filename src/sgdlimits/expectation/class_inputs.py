@@ -1,12 +1,12 @@
 r"""Inputs of Gaussian classes on a grid over the student fields, with the kinks of the units between the points.
 
-Given the class c the fields have means :math:`Mb^{(c)}, Pb^{(c)}` and covariance :math:`\sigma^2\Omega`. With a triangular
-factor of :math:`\Omega` whose first rows are the students',
+Given the class the fields have means :math:`\bar\lambda, \bar\lambda^*`. With a triangular factor of their covariance whose
+first rows are the students',
 
-.. math:: \lambda_i = \bar\lambda_i + \sigma\sum_{l\le i} L_{il} z_l, \qquad \lambda^* = \bar\lambda^* + \sigma(Wz + C\zeta).
+.. math:: \lambda_i = \bar\lambda_i + \sum_{l\le i} L_{il} z_l, \qquad \lambda^* = \bar\lambda^* + Wz + C\zeta.
 
 Where labels are a matter of the class, the loss depends on z alone. Unit i has its kink where its field is zero, at
-:math:`z_i = -(\bar\lambda_i + \sigma\sum_{l<i}L_{il}z_l)/(\sigma L_{ii})`. The line of :math:`z_i` is split there, one unit
+:math:`z_i = -(\bar\lambda_i + \sum_{l<i}L_{il}z_l)/L_{ii}`. The line of :math:`z_i` is split there, one unit
 after another.
 
 Two units have the lines of their kinks in one plane. Cut one after another, the second kink is a step in the first variable,
@@ -22,7 +22,7 @@ risk is made of
 
 The first term has jumps, where the grid is split. The second is a mean over the inputs with :math:`\lambda_j = 0`, times the
 density of that field there. Given the fields of the units, the input has the mean :math:`\bar x + S^+(\lambda - S\bar x)` and,
-off the span of the units, the variance :math:`\sigma^2`.
+off the span of the units, the variance of the field of a unit vector.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from sgdlimits.expectation.field_means import FieldNodes, field_mean
 from sgdlimits.expectation.gaussian import GaussHermite, gauss_hermite, split_line, split_twice
 from sgdlimits.model.activation import PiecewiseLinear
 from sgdlimits.model.sample import Model
-from sgdlimits.statistics.frame import cholesky_columns
-from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.frame import with_frame
+from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.products import Moments
 
 FAR = 1e3
@@ -92,20 +92,17 @@ class Inputs(NamedTuple):
         return (self.weights * rows) @ columns.T
 
 
-def at_means(model: Model, M: Float[Array, "p k"]) -> Inputs:
+def at_means(law: FieldLaw) -> Inputs:
     """One input a class, its mean."""
-    data = model.data
-    means = np.zeros((data.classes, model.teachers)) if data.means is None else data.means
-    return Inputs(M @ means.T, model.target.gram @ means.T, jnp.asarray(data.weights), jnp.arange(data.classes))
+    return Inputs(*law.means, jnp.asarray(law.weights), jnp.arange(law.classes))
 
 
-def on_grid(model: Model, stats: Overlaps, order: int) -> Inputs:
+def on_grid(model: Model, law: FieldLaw, order: int) -> Inputs:
     """Twice `order` points a unit. The fixed fields are means given those of the students.
 
     Where a unit is flat on the left, its last line needs two points there, since everything is at most quadratic.
     """
-    p, unit, centre = model.network.width, model.network.activation, at_means(model, stats.M)
-    root = model.data.sigma * student_root(model, stats)
+    p, unit, centre, root = model.network.width, model.network.activation, at_means(law), law.triangular()
     rows, weights = jnp.concatenate([centre.fields, centre.fixed]), centre.weights
     if p == 2 and isinstance(unit, PiecewiseLinear):
         rows, weights = _in_wedges(rows, weights, root, order)
@@ -162,37 +159,31 @@ def across_kinks(rows: Float[Array, "m classes"], root: Float[Array, "m 2"]) -> 
     return Plane(rows, turned, jnp.where(parted != 0, ahead / jnp.where(parted != 0, parted, 1.0), 0.0))
 
 
-def student_root(model: Model, stats: Overlaps) -> Float[Array, "p+k p"]:
-    """Rows L of the students and W of the fixed directions, safe where Omega is singular."""
-    return cholesky_columns(model.omega(stats)[..., None])[: stats.M.shape[0], :, 0].T
-
-
 def kink(here: Float[Array, " n"], scale: Float[Array, ""]) -> Float[Array, " n"]:
     """Where here + scale z crosses zero; far from all z where the field does not move."""
     moves = scale != 0
     return jnp.where(moves, -here / jnp.where(moves, scale, 1.0), jnp.where(here > 0, -FAR, FAR))
 
 
-def smooth_moments(model: Model, stats: Overlaps, order: int) -> Moments:
-    r"""The moments of smooth units on a grid of twice `order` points a unit, by the symmetric root of Q.
+def smooth_moments(model: Model, a: Float[Array, " p"], law: FieldLaw, order: int) -> Moments:
+    r"""The moments of smooth units on a grid of twice `order` points a unit, by the symmetric root of their covariance.
 
-    The fixed fields are taken out by Stein's lemma, which holds where Q is singular too:
-    :math:`E[G_j\lambda^*_r] = E[G_j]\bar\lambda^*_r + \sigma^2\sum_l E[\partial_lG_j] M_{lr}`.
+    The fixed fields are taken out by Stein's lemma, which holds where that is singular too:
+    :math:`E[G_j\lambda^*_r] = E[G_j]\bar\lambda^*_r + \sum_l E[\partial_lG_j]\,\mathrm{Cov}(\lambda_l, \lambda^*_r)`.
     """
     points, weights = GaussHermite(2 * order).nodes(model.width)
-    centre, means = at_means(model, stats.M), model.data.means
-    b = jnp.zeros((model.data.classes, model.teachers)) if means is None else jnp.asarray(means)
+    centre, C, none = at_means(law), law.blocks, jnp.zeros((model.width, 0))
+    nodes = FieldNodes(jnp.zeros((0, weights.size)), points, weights)
 
     def of_class(c):
-        products = Partial(_smooth_products, model, stats.a, stats.M, centre.fixed[:, c], c)
-        nodes = FieldNodes(jnp.tile(b[c][:, None], weights.size), points, weights, model.data.sigma)
-        return field_mean(products, stats.M, stats.Q, nodes, smooth=True)
+        products = Partial(_smooth_products, model, a, C.cross, centre.fixed[:, c], c)
+        return field_mean(products, centre.fields[:, c], none, C.students, nodes, smooth=True)
 
     parts = jax.vmap(of_class)(centre.c)
     return jax.tree.map(lambda leaf: jnp.tensordot(centre.weights, leaf, 1), parts)
 
 
-def _smooth_products(model, a, M, fixed, c, fields) -> Moments:
+def _smooth_products(model, a, cross, fixed, c, fields) -> Moments:
     inputs = Inputs(fields, jnp.tile(fixed[:, None], fields.shape[1]), jnp.ones(fields.shape[1]), c, jnp.zeros(fields.shape[1]))
     gradient = lambda fields: inputs._replace(fields=fields).gradient(model, a)[0]
     along = lambda e: jax.jvp(gradient, (fields,), (jnp.broadcast_to(e[:, None], fields.shape),))[1]
@@ -201,7 +192,7 @@ def _smooth_products(model, a, M, fixed, c, fields) -> Moments:
     products = inputs.products(G, second)
     return products._replace(
         loss=inputs.loss(model, a),
-        gradient_fixed=products.gradient_fixed + model.data.sigma**2 * jnp.einsum("ljn,lr->jrn", curvature, M),
+        gradient_fixed=products.gradient_fixed + jnp.einsum("ljn,lr->jrn", curvature, cross),
         gradient_gradient=products.gradient_gradient + model.target.noise * slopes[:, None] * slopes,
     )
 
@@ -217,10 +208,9 @@ def kinked_class_hessian(model: Model, a: np.ndarray, S: Float[np.ndarray, "p n"
 def _hessian(model: Model, a: Array, S: Array, inverse: Array, order: int) -> tuple[Array, Array]:
     network: Any = model.network
     unit = network.activation
-    k, p, variance = model.teachers, len(a), model.data.sigma**2
-    stats = Overlaps(a, S[:, :k] @ model.frame.T, S @ S.T)
-    means = model.data.centre(model.frame, jnp.arange(model.data.classes))
-    centres = jnp.zeros((S.shape[1], model.data.classes)).at[:k].set(means)
+    k, p, law, frame = model.teachers, len(a), model.law(with_frame(a, S, model.frame)), model.coordinates
+    centres = jnp.zeros((S.shape[1], frame.classes)).at[:k].set(frame.means.fixed)
+    variance = frame.variance
     rest = variance * (jnp.eye(S.shape[1]) - inverse @ S)
 
     def spread(weights: Float[Array, "m n"], inputs: Inputs) -> Float[Array, "m s t"]:
@@ -230,11 +220,11 @@ def _hessian(model: Model, a: Array, S: Array, inverse: Array, order: int) -> tu
         return jnp.einsum("mn,sn,tn->mst", weights, x, x) + weights.sum(1)[:, None, None] * rest
 
     def at_kink(j):
-        inputs = _on_kink(model, stats, order, j)
+        inputs = _on_kink(model, law, order, j)
         weights = (inputs.weights * inputs.slope(model, a))[None]
         return spread(weights, inputs)[0], weights.sum()
 
-    inputs = on_grid(model, stats, order)
+    inputs = on_grid(model, law, order)
     loss = lambda fields, fixed, c: model.sample_loss(fields, fixed, a, 0.0, c)
     second = inputs.weights * jax.vmap(jax.hessian(loss), in_axes=(1, 1, 0), out_axes=2)(inputs.fields, inputs.fixed, inputs.c)
     span = spread(second.reshape(p * p, -1), inputs).reshape(p, p, *rest.shape)
@@ -244,11 +234,11 @@ def _hessian(model: Model, a: Array, S: Array, inverse: Array, order: int) -> tu
     return jnp.swapaxes(span, 1, 2), variance * (second.sum(2) + jnp.diag(step * means))
 
 
-def _on_kink(model: Model, stats: Overlaps, order: int, j: Int[Array, ""]) -> Inputs:
+def _on_kink(model: Model, law: FieldLaw, order: int, j: Int[Array, ""]) -> Inputs:
     """Inputs with the field of unit j at zero. Their weights sum to the density of that field there."""
-    p, centre = len(stats.a), at_means(model, stats.M)
+    p, centre = model.width, at_means(law)
     turn = (jnp.arange(p) + j) % p
-    root = model.data.sigma * cholesky_columns(stats.Q[turn][:, turn][..., None])[:, :, 0].T
+    root = law.root_of_students(turn)
     z = -centre.fields[j] / root[0, 0]
     rows = centre.fields[turn] + root[:, :1] * z
     weights = centre.weights * jax.scipy.stats.norm.pdf(z) / root[0, 0]

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from sgdlimits.domain import checked, each_of, optional, positive
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.base import Expectation, covariance_over, linear_part
-from sgdlimits.expectation.class_inputs import Inputs, at_means, kinked_class_hessian, on_grid, smooth_moments, student_root
+from sgdlimits.expectation.class_inputs import Inputs, at_means, kinked_class_hessian, on_grid, smooth_moments
 from sgdlimits.expectation.gaussian import GaussHermite, both_positive, positive_means
 from sgdlimits.expectation.slopes import (
     FrameNodes,
@@ -30,8 +30,6 @@ from sgdlimits.expectation.slopes import (
 from sgdlimits.expectation.support import mean_support, network_support
 from sgdlimits.model.loss import CrossEntropy
 from sgdlimits.model.target import ClassLabels
-from sgdlimits.statistics.frame import frame_rows
-from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add
 
@@ -65,8 +63,8 @@ class ClassRule(Expectation):
         labels, loss = isinstance(model.target.readout, ClassLabels), isinstance(model.loss, CrossEntropy)
         return model.network.plain and labels and loss and (unit.kinked or unit.smooth)
 
-    def risk_of_factor(self, model, a, F):
-        return self.risk(model, Overlaps(a, F.student @ F.fixed.T, F.student @ F.student.T))
+    def risk_of_factor(self, model, a, law):
+        return self.risk(model, a, law)
 
     def gradient(self, model, a, S):
         """That of the drift, which smooths what a class without noise does at a kink."""
@@ -106,7 +104,7 @@ class ClassIntegrals(ClassRule):
 
     def suits(self, model):
         few = model.network.width <= max(ORDERS) or self.orders is not None
-        return super().suits(model) and not model.data.on_means and few
+        return super().suits(model) and not model.on_means and few
 
     def tolerance(self, model):
         return 1e-6
@@ -118,18 +116,18 @@ class ClassIntegrals(ClassRule):
     def remedy(self):
         return "Give the problem rule=ClassIntegrals(orders=...), with (20, 30) for two units or (4, 6, 9) for four, say."
 
-    def moments(self, model, stats):
-        return self.estimate(model, stats)[0]
+    def moments(self, model, a, law):
+        return self.estimate(model, a, law)[0]
 
-    def error(self, model, stats):
-        return self.estimate(model, stats)[1]
+    def error(self, model, a, law):
+        return self.estimate(model, a, law)[1]
 
-    def risk(self, model, stats):
+    def risk(self, model, a, law):
         """The mean loss on one rung: the last for few units, the one before it from four units on."""
         if not model.network.activation.kinked:
-            return smooth_moments(model, stats, self._one_order(model)).loss
-        inputs = on_grid(model, stats, self._one_order(model))
-        return (inputs.weights * inputs.loss(model, stats.a)).sum()
+            return smooth_moments(model, a, law, self._one_order(model)).loss
+        inputs = on_grid(model, law, self._one_order(model))
+        return (inputs.weights * inputs.loss(model, a)).sum()
 
     def support(self, model, a, S, closed=False):
         """Of piecewise linear units. Where more than two coincide, grids are too coarse for any but the closed one."""
@@ -141,15 +139,15 @@ class ClassIntegrals(ClassRule):
         below = mean_support(model, a, S)
         return below if fine else below._replace(value=below.value - COARSE)
 
-    def covariance(self, model, stats, increment):
+    def covariance(self, model, a, law, increment):
         """On one rung too. What the students' fields leave open of the fixed ones adds the second term."""
-        inputs = on_grid(model, stats, self._one_order(model)).with_noise()
-        products = inputs.products(*inputs.gradient(model, stats.a))
-        p, k = stats.M.shape
-        L = linear_part(increment, stats).gradient_fixed.reshape(-1, p * k)
-        W = student_root(model, stats)[p:]
-        open_ = jnp.kron((products.gradient_gradient * inputs.weights).sum(-1), model.target.gram - W @ W.T)
-        return covariance_over(increment, products, inputs.weights) + model.data.sigma**2 * L @ open_ @ L.T
+        inputs = on_grid(model, law, self._one_order(model)).with_noise()
+        products = inputs.products(*inputs.gradient(model, a))
+        p, k = law.shape
+        L = linear_part(increment, a, law.shape).gradient_fixed.reshape(-1, p * k)
+        W = law.triangular()[p:]
+        open_ = jnp.kron((products.gradient_gradient * inputs.weights).sum(-1), law.blocks.fixed - W @ W.T)
+        return covariance_over(increment, products, inputs.weights) + L @ open_ @ L.T
 
     def slopes(self, model, a, S):
         n, accuracy = S.shape[1], self.accuracy(model)
@@ -163,16 +161,16 @@ class ClassIntegrals(ClassRule):
     def runs_at_once(self, model):
         """One by one where the ladder's last rung costs much more than the others, so that runs can do without it."""
         p = model.network.width
-        nodes = (2 * self._ladder(model)[-1]) ** p * model.data.classes
+        nodes = (2 * self._ladder(model)[-1]) ** p * model.coordinates.classes
         return 1 if p > 2 else max(1, NUMBERS_AT_ONCE // (NUMBERS_A_NODE * nodes))
 
-    def estimate(self, model, stats) -> tuple[Moments, Moments]:
+    def estimate(self, model, a, law) -> tuple[Moments, Moments]:
         """The moments, and how far they are from those of the rung below."""
         kinked, few = model.network.activation.kinked, model.network.width <= IN_WEDGES
         if kinked and not few:
-            at, steps = _rung(model, stats)
+            at, steps = _rung(model, a, law)
         else:
-            at = lambda order: _on_pieces(model, stats, order) if kinked else smooth_moments(model, stats, order)
+            at = lambda order: (_on_pieces if kinked else smooth_moments)(model, a, law, order)
             steps = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: at(1)))
 
         def climb(before, orders):
@@ -211,7 +209,7 @@ class AtMeans(ClassRule):
     smoothing: float | None = eqx.field(static=True, default=1e-3)
 
     def suits(self, model):
-        return super().suits(model) and model.data.on_means
+        return super().suits(model) and model.on_means
 
     def sharp(self):
         return AtMeans(smoothing=None)
@@ -220,26 +218,26 @@ class AtMeans(ClassRule):
         """The risk itself is closed."""
         return network_support(self, model, a, S)
 
-    def moments(self, model, stats):
-        inputs, unit = at_means(model, stats.M), model.network.activation
-        G, second = inputs.gradient(model, stats.a)
-        slopes = inputs.unit_slopes(model, stats.a)
+    def moments(self, model, a, law):
+        inputs, unit = at_means(law), model.network.activation
+        G, second = inputs.gradient(model, a)
+        slopes = inputs.unit_slopes(model, a)
         if unit.kinked and self.smoothing is not None:
             smooth = unit.left + (unit.right - unit.left) * ndtr(inputs.fields / self.smoothing)
-            slopes = model.network.factor * stats.a[:, None] * smooth
-            G = inputs.slope(model, stats.a) * slopes
+            slopes = model.network.factor * a[:, None] * smooth
+            G = inputs.slope(model, a) * slopes
         return Moments(
-            self.risk(model, stats),
+            self.risk(model, a, law),
             inputs.mean(G, inputs.fixed),
             inputs.mean(G, inputs.fields),
             inputs.mean(G, G) + model.target.noise * inputs.mean(slopes, slopes),
             second @ inputs.weights,
         )
 
-    def covariance(self, model, stats, increment):
+    def covariance(self, model, a, law, increment):
         """Exact slopes. A field at the kink brings no noise: what pushes it back is stronger than fluctuations in d."""
-        inputs = at_means(model, stats.M).with_noise()
-        G, second = inputs.gradient(model, stats.a)
+        inputs = at_means(law).with_noise()
+        G, second = inputs.gradient(model, a)
         if model.network.activation.kinked:
             G = jnp.where(jnp.abs(inputs.fields) < AT_KINK, 0.0, G)
         return covariance_over(increment, inputs.products(G, second), inputs.weights)
@@ -247,23 +245,23 @@ class AtMeans(ClassRule):
     def slopes(self, model, a, S):
         if not model.network.activation.kinked:
             return differentiated(self.risk, model, a, S)
-        fields = S @ frame_rows(model.frame, S.shape[1]).T @ np.asarray(model.data.means).T
+        fields = S[:, : model.teachers] @ np.asarray(model.coordinates.means.fixed)
         if (np.abs(fields) < KINK).any():
             raise BadInput("there is no Hessian where the mean of a class is at the kink of a unit. Give a finite snr.")
         return differentiated(self.risk, model, a, S)._replace(gradient=self.gradient(model, a, S))
 
-    def risk(self, model, stats):
-        inputs = at_means(model, stats.M)
-        return (inputs.weights * inputs.loss(model, stats.a)).sum()
+    def risk(self, model, a, law):
+        inputs = at_means(law)
+        return (inputs.weights * inputs.loss(model, a)).sum()
 
 
-def _on_pieces(model, stats, order: int) -> Moments:
+def _on_pieces(model, a, law, order: int) -> Moments:
     """The moments of at most two units with a kink, on a grid that no kink crosses."""
-    inputs = on_grid(model, stats, order)
-    G, second = inputs.gradient(model, stats.a)
-    slopes = inputs.unit_slopes(model, stats.a)
+    inputs = on_grid(model, law, order)
+    G, second = inputs.gradient(model, a)
+    slopes = inputs.unit_slopes(model, a)
     return Moments(
-        (inputs.weights * inputs.loss(model, stats.a)).sum(),
+        (inputs.weights * inputs.loss(model, a)).sum(),
         inputs.mean(G, inputs.fixed),
         inputs.mean(G, inputs.fields),
         inputs.mean(G, G) + model.target.noise * inputs.mean(slopes, slopes),
@@ -271,42 +269,43 @@ def _on_pieces(model, stats, order: int) -> Moments:
     )
 
 
-def _rung(model, stats):
+def _rung(model, a, law):
     """The moments of units with a kink on a grid of any order, less those of the steps there, and those of the steps."""
-    unit, mean = model.network.activation, at_means(model, stats.M)
-    frozen = model.network.factor * stats.a[:, None] * mean.slope(model, stats.a)
+    unit, mean = model.network.activation, at_means(law)
+    frozen = model.network.factor * a[:, None] * mean.slope(model, a)
 
     def at(order: int) -> Moments:
-        inputs = on_grid(model, stats, order)
-        G, second = inputs.gradient(model, stats.a)
-        slopes = inputs.unit_slopes(model, stats.a)
-        each = jnp.tile(frozen, inputs.c.size // model.data.classes)
+        inputs = on_grid(model, law, order)
+        G, second = inputs.gradient(model, a)
+        slopes = inputs.unit_slopes(model, a)
+        each = jnp.tile(frozen, inputs.c.size // law.classes)
         step = each * jnp.where(inputs.fields > 0, unit.right, unit.left)
         return Moments(
-            (inputs.weights * inputs.loss(model, stats.a)).sum(),
+            (inputs.weights * inputs.loss(model, a)).sum(),
             inputs.mean(G - step, inputs.fixed),
             inputs.mean(G - step, inputs.fields),
             inputs.mean(G, G) - inputs.mean(step, step) + model.target.noise * inputs.mean(slopes, slopes),
             second @ inputs.weights,
         )
 
-    return at, _steps(model, stats, frozen, mean)
+    return at, _steps(model, law, frozen, mean)
 
 
-def _steps(model, stats, frozen: Float[Array, "p classes"], mean: Inputs) -> Moments:
+def _steps(model, law, frozen: Float[Array, "p classes"], mean: Inputs) -> Moments:
     """The moments of the steps of piecewise linear units, with dl/df frozen at the mean of each class."""
-    unit, variance = model.network.activation, model.data.sigma**2
+    unit, C = model.network.activation, law.blocks
     left, step = unit.left, unit.right - unit.left
-    Q, M = variance * stats.Q, variance * stats.M
 
     def of_class(weight, factor, fields, fixed):
-        both, spread = both_positive(fields, Q), jnp.diagonal(Q)
+        both, spread = both_positive(fields, C.students), jnp.diagonal(C.students)
         single = jnp.diagonal(both)
         first = lambda others, cross: left * others + step * positive_means(fields, spread, others, cross)
         pair = left**2 + left * step * (single[:, None] + single) + step**2 * both
         rows = weight * factor[:, None]
         none = jnp.zeros(())
-        return Moments(none, rows * first(fixed, M), rows * first(fields, Q), rows * factor * pair, jnp.zeros_like(factor))
+        return Moments(
+            none, rows * first(fixed, C.cross), rows * first(fields, C.students), rows * factor * pair, jnp.zeros_like(factor)
+        )
 
     parts = jax.vmap(of_class, in_axes=(0, 1, 1, 1))(mean.weights, frozen, mean.fields, mean.fixed)
     return jax.tree.map(lambda leaf: leaf.sum(0), parts)

@@ -1,20 +1,23 @@
 r"""Means over Gaussian fields at nodes, with the derivatives of the mean instead of those of the sum.
 
-The fields are :math:`\lambda = Ax + \sigma Rz` with standard normal z and :math:`R^2 = S`. The derivative of a sum over nodes
-misses what is concentrated at a kink, and that of R is lost where S is singular: where units coincide, or at perfect recovery.
-The derivative of :math:`E f(\lambda)` has neither problem. For a change of A and S it is, for smooth f (Price's theorem),
+The fields are :math:`\lambda = \mu + Ax + Rz` with standard normal x and z and :math:`R^2 = S`. The derivative of a sum over
+nodes misses what is concentrated at a kink, and that of R is lost where S is singular: where units coincide, or at perfect
+recovery. The derivative of :math:`E f(\lambda)` has neither problem. For a change of :math:`\mu`, A and S it is, for smooth f
+(Price's theorem),
 
-.. math:: \sum_{jr} \dot A_{jr}\, E[\partial_j f\, x_r] + \frac{\sigma^2}{2} \sum_{jl} \dot S_{jl}\, E[\partial_j\partial_l f],
+.. math:: \sum_j \dot\mu_j\, E[\partial_j f] + \sum_{jr} \dot A_{jr}\, E[\partial_j f\, x_r]
+          + \frac12 \sum_{jl} \dot S_{jl}\, E[\partial_j\partial_l f],
 
 and for any f, by parts, with :math:`w = R^{-1}z`,
 
-.. math:: \frac1\sigma \sum_{jr} \dot A_{jr}\, E[f\, w_j x_r] + \frac12 \sum_{jl} \dot S_{jl}\, E[f\,(w_jw_l - S^{-1}_{jl})].
+.. math:: \sum_j \dot\mu_j\, E[f\, w_j] + \sum_{jr} \dot A_{jr}\, E[f\, w_j x_r]
+          + \frac12 \sum_{jl} \dot S_{jl}\, E[f\,(w_jw_l - S^{-1}_{jl})].
 
 The second is taken along the eigenvectors of S, with differences of f at nodes and at their mirror images in place of f. That
 leaves the mean as it is and takes out most of the spread, however small an eigenvalue is. Eigenvalues below a ten-thousandth of
 the largest variance of a field are lifted to it: there the derivative is that of the mean over a window of this size.
 
-All that is not A or S, such as the second layer and the model's own numbers, is differentiated node by node.
+All that is not the law of the fields, such as the second layer and the model's own numbers, is differentiated node by node.
 """
 
 from __future__ import annotations
@@ -34,15 +37,14 @@ WINDOW = 1e-4
 
 
 class FieldNodes(eqx.Module):
-    """Nodes of the fields: x, z, their weights, and sigma."""
+    """Nodes of standard normal x and z, and their weights."""
 
     x: Float[Array, "k n"]
     z: Float[Array, "p n"]
     weights: Float[Array, " n"]
-    sigma: Float[Array, ""]
 
-    def fields(self, A: Float[Array, "p k"], R: Float[Array, "p p"]) -> Float[Array, "p n"]:
-        return A @ self.x + self.sigma * R @ self.z
+    def fields(self, mean: Float[Array, " p"], A: Float[Array, "p k"], R: Float[Array, "p p"]) -> Float[Array, "p n"]:
+        return mean[:, None] + A @ self.x + R @ self.z
 
     def mean(self, values: PyTree, *factors: Float[Array, "..."]) -> PyTree:
         """The mean of each leaf, shape (..., n), times factors of shape (n,)."""
@@ -52,39 +54,44 @@ class FieldNodes(eqx.Module):
         return jax.tree.map(lambda leaf: leaf @ weights, values)
 
     def along_x(self, values: PyTree) -> PyTree:
-        """The means of each leaf times x_r, which comes first."""
-        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf @ (self.weights * self.x).T, -1, 0), values)
+        """The means of each leaf times (1, x_1, ..., x_k), which come first: the slopes in the mean and in A."""
+        x = jnp.concatenate([jnp.ones_like(self.x, shape=(1, self.x.shape[1])), self.x])
+        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf @ (self.weights * x).T, -1, 0), values)
 
 
 @eqx.filter_custom_jvp
-def field_mean(f: Callable, A: Float[Array, "p k"], S: Float[Array, "p p"], nodes: FieldNodes, *, smooth: bool) -> PyTree:
+def field_mean(
+    f: Callable, mean: Float[Array, " p"], A: Float[Array, "p k"], S: Float[Array, "p p"], nodes: FieldNodes, *, smooth: bool
+) -> PyTree:
     """E f(fields), for f from (p, n) to a pytree of (..., n), itself a pytree; `smooth` says how it is differentiated."""
-    return nodes.mean(f(nodes.fields(A, square_root(S))))
+    return nodes.mean(f(nodes.fields(mean, A, square_root(S))))
 
 
 @field_mean.def_jvp
 def _(primals, tangents, *, smooth):
-    f, A, S, nodes = primals
-    df, dA, dS, d_nodes = tangents
+    f, mean, A, S, nodes = primals
+    df, d_mean, dA, dS, d_nodes = tangents
     R = square_root(S)
-    value = field_mean(f, A, S, nodes, smooth=smooth)
+    value = field_mean(f, mean, A, S, nodes, smooth=smooth)
     change = jax.tree.map(jnp.zeros_like, value)
     if jax.tree.leaves((df, d_nodes)):
-        pathwise = lambda f, nodes: nodes.mean(f(nodes.fields(A, R)))
+        pathwise = lambda f, nodes: nodes.mean(f(nodes.fields(mean, A, R)))
         moved = eqx.filter_jvp(pathwise, (f, nodes), (df, d_nodes))[1]
         change = jax.tree.map(lambda new, zero: zero if new is None else new, moved, change, is_leaf=lambda leaf: leaf is None)
-    if dA is None and dS is None:
+    if d_mean is None and dA is None and dS is None:
         return value, change
-    first, second = (_price if smooth else _by_parts)(f, A, S, nodes)
-    for tangent, slope in ((dA, first), (dS, second)):
+    first, second = (_price if smooth else _by_parts)(f, mean, A, S, nodes)
+    in_mean, in_A = (jax.tree.map(lambda leaf, at=at: leaf[:, at], first) for at in (np.s_[:1], np.s_[1:]))
+    columns = None if d_mean is None else d_mean[:, None]
+    for tangent, slope in ((columns, in_mean), (dA, in_A), (dS, second)):
         if tangent is not None:
             change = jax.tree.map(lambda leaf, slope, dt=tangent: leaf + jnp.tensordot(dt, slope, 2), change, slope)
     return value, change
 
 
-def _price(f: Callable, A: Array, S: Array, nodes: FieldNodes) -> tuple[PyTree, PyTree]:
-    """The slopes in A and S, their leaves with the axes of A and of S first."""
-    p, fields = len(S), nodes.fields(A, square_root(S))
+def _price(f: Callable, mean: Array, A: Array, S: Array, nodes: FieldNodes) -> tuple[PyTree, PyTree]:
+    """The slopes in (mean, A) and in S, their leaves with the axes of these first."""
+    p, fields = len(S), nodes.fields(mean, A, square_root(S))
     along = lambda j: jnp.zeros_like(fields).at[j].set(1.0)
 
     def slopes(pair):
@@ -94,23 +101,23 @@ def _price(f: Callable, A: Array, S: Array, nodes: FieldNodes) -> tuple[PyTree, 
 
     first, second = lax.map(slopes, _pairs(p))
     own = np.flatnonzero(np.equal(*np.triu_indices(p)))
-    return jax.tree.map(lambda leaf: leaf[own], first), jax.tree.map(lambda leaf: nodes.sigma**2 / 2 * _square(leaf, p), second)
+    return jax.tree.map(lambda leaf: leaf[own], first), jax.tree.map(lambda leaf: _square(leaf, p) / 2, second)
 
 
-def _by_parts(f: Callable, A: Array, S: Array, nodes: FieldNodes) -> tuple[PyTree, PyTree]:
+def _by_parts(f: Callable, mean: Array, A: Array, S: Array, nodes: FieldNodes) -> tuple[PyTree, PyTree]:
     """The same for any f."""
     p = len(S)
     values, vectors = jnp.linalg.eigh(S)
     largest = jnp.diagonal(S + A @ A.T).max()
     h = jnp.sqrt(jnp.maximum(values, WINDOW * jnp.where(largest > 0, largest, 1.0)))
-    u, still = vectors.T @ nodes.z, A @ nodes.x
-    at = lambda scale: f(still + nodes.sigma * vectors @ ((h * scale)[:, None] * u))
+    u, still = vectors.T @ nodes.z, mean[:, None] + A @ nodes.x
+    at = lambda scale: f(still + vectors @ ((h * scale)[:, None] * u))
     one, unit = jnp.ones(p), jnp.eye(p)
     here = at(one)
 
     def alone(i):
         mirrored, without = at(one - 2 * unit[i]), at(one - unit[i])
-        odd = jax.tree.map(lambda plus, minus: (plus - minus) * u[i] / (2 * nodes.sigma * h[i]), here, mirrored)
+        odd = jax.tree.map(lambda plus, minus: (plus - minus) * u[i] / (2 * h[i]), here, mirrored)
         even = jax.tree.map(lambda plus, minus, zero: (plus + minus) / 2 - zero, here, mirrored, without)
         return nodes.along_x(odd), nodes.mean(even, (u[i] ** 2 - 1) / (2 * h[i] ** 2))
 

@@ -14,7 +14,7 @@ from sgdlimits.expectation.gaussian import Nodes, Rule
 from sgdlimits.expectation.gaussian.base import no_turns, square_root
 from sgdlimits.expectation.slopes import FrameNodes, gradient_over_nodes, is_smooth, padded, slopes_at_nodes
 from sgdlimits.expectation.symmetries import symmetries
-from sgdlimits.statistics.frame import Loading, inside_and_outside
+from sgdlimits.statistics.frame import Loading
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import for_samples
 
@@ -50,84 +50,67 @@ class NodeSums(Expectation):
     def runs_at_once(self, model):
         return max(1, min(MOST_RUNS, NODES_AT_ONCE // self._nodes(model).weights.size))
 
-    def moments(self, model, stats):
-        m, S = inside_and_outside(stats, model.frame)
-        points, weights = self._nodes(model)
-        k, sigma = model.teachers, model.data.sigma
+    def moments(self, model, a, law):
+        return _mean(_products, model, a, law, self._nodes(model))
 
-        def of_class(c):
-            x = sigma * points[:k] + model.data.centre(model.frame, c)[:, None]
-            products = Partial(_products, model, stats.a, model.frame @ x, points[-1], c)
-            return field_mean(products, m, S, FieldNodes(x, points[k:-1], weights, sigma), smooth=is_smooth(model))
+    def error(self, model, a, law):
+        F, dim, group = _factor(law), self._dim(model), symmetries(model)
+        return law.over_classes(lambda c: self.rule.error(self._sample(model, a, law, F, c), dim, group))
 
-        return model.over_classes(of_class)
-
-    def error(self, model, stats):
-        F, dim, group = _loading(model, stats), self._dim(model), symmetries(model)
-        return model.over_classes(lambda c: self.rule.error(self._sample(model, stats, F, c), dim, group))
-
-    def covariance(self, model, stats, increment):
-        F, nodes = _loading(model, stats), self._nodes(model)
+    def covariance(self, model, a, law, increment):
+        F, nodes = _factor(law), self._nodes(model)
 
         def moments(c):
-            change = increment(self._sample(model, stats, F, c)(nodes.points))
+            change = increment(self._sample(model, a, law, F, c)(nodes.points))
             weighted = change * nodes.weights
             return weighted.sum(1), weighted @ change.T
 
-        mean, raw = model.over_classes(moments)
+        mean, raw = law.over_classes(moments)
         return raw - mean[:, None] * mean
 
-    def risk(self, model, stats):
-        m, S = inside_and_outside(stats, model.frame)
-        points, weights = self.rule.nodes(self._dim(model), no_turns(self._dim(model)))
-        k, sigma = model.teachers, model.data.sigma
+    def risk(self, model, a, law):
+        return _mean(_loss, model, a, law, self.rule.nodes(self._dim(model), no_turns(self._dim(model))))
 
-        def of_class(c):
-            x = sigma * points[:k] + model.data.centre(model.frame, c)[:, None]
-            loss = Partial(_loss, model, stats.a, model.frame @ x, points[-1], c)
-            return field_mean(loss, m, S, FieldNodes(x, points[k:-1], weights, sigma), smooth=is_smooth(model))
-
-        return model.over_classes(of_class)
-
-    def risk_of_factor(self, model, a, F):
+    def risk_of_factor(self, model, a, law):
         """That of the overlaps: the factor outside the frame is turned into the symmetric root, without squaring it."""
-        k = model.teachers
+        k, F = model.teachers, law.factor
         vectors, values, _ = jnp.linalg.svd(F.student[:, k:], full_matrices=False)
         student = jnp.hstack([F.student[:, :k], (vectors * values) @ vectors.T])
         turned = Loading(student, F.fixed[:, : student.shape[1]])
         dim = self._dim(model)
-        return model.over_classes(lambda c: self.rule.average(self._loss_at(model, a, turned, c), dim, no_turns(dim)))
+        return law.over_classes(lambda c: self.rule.average(self._loss_at(model, a, law, turned, c), dim, no_turns(dim)))
 
-    def risk_error(self, model, stats):
+    def risk_error(self, model, a, law):
         """An estimate of the error of the risk."""
-        F, dim = _loading(model, stats), self._dim(model)
-        return model.over_classes(lambda c: self.rule.error(self._loss_at(model, stats.a, F, c), dim, no_turns(dim)))
+        F, dim = _factor(law), self._dim(model)
+        return law.over_classes(lambda c: self.rule.error(self._loss_at(model, a, law, F, c), dim, no_turns(dim)))
 
     @staticmethod
-    def _loss_at(model, a, F, c):
+    def _loss_at(model, a, law, F, c):
         def loss(points):
-            fields, fixed, z = model.place(F, points, c)
+            fields, fixed, z = law.place(F, points, c)
             return _loss(model, a, fixed, z, c, fields)
 
         return loss
 
     def floor(self, model):
         """Zero where a prediction is no number, so that no label is one."""
-        closed = model.loss.floor(model.data, model.target)
+        closed = model.loss.floor(model.coordinates, model.target)
         if closed is not None:
             return closed
         if model.network.shape:
             return jnp.zeros(())
 
+        law = model.law_of_factor(Loading(jnp.zeros((0, model.teachers)), jnp.asarray(model.frame)))
+
         def sample(c):
             def loss(points):
-                frame = jnp.asarray(model.frame)
-                _, fixed, z = model.place(Loading(frame, frame), points, c)
+                _, fixed, z = law.place(law.factor, points, c)
                 return model.loss(model.target.label(fixed, jnp.zeros_like(z), c), model.target.label(fixed, z, c))
 
             return loss
 
-        return model.over_classes(lambda c: self.rule.average(sample(c), model.teachers + 1))
+        return law.over_classes(lambda c: self.rule.average(sample(c), model.teachers + 1))
 
     def gradient(self, model, a, S):
         nodes = FrameNodes.of_frame(a, padded(model, S), self.rule)
@@ -145,12 +128,24 @@ class NodeSums(Expectation):
         return model.width + model.teachers + 1
 
     @staticmethod
-    def _sample(model, stats, F, c):
+    def _sample(model, a, law, F, c):
         def sample(points):
-            fields, fixed, z = model.place(F, points, c)
-            return _products(model, stats.a, fixed, z, c, fields)
+            fields, fixed, z = law.place(F, points, c)
+            return _products(model, a, fixed, z, c, fields)
 
         return sample
+
+
+def _mean(f, model, a, law, nodes: Nodes):
+    """The mean of a function of samples over the nodes, differentiated as an expectation."""
+    (points, weights), k, mean, split = nodes, model.teachers, law.means, law.conditional()
+    at = FieldNodes(points[:k], points[k:-1], weights)
+
+    def of_class(c):
+        sample = Partial(f, model, a, split.L @ at.x + mean.fixed[:, c][:, None], points[-1], c)
+        return field_mean(sample, mean.student[:, c], split.A, split.rest, at, smooth=is_smooth(model))
+
+    return law.over_classes(of_class)
 
 
 def _products(model, a, fixed, z, c, fields) -> Moments:
@@ -161,7 +156,7 @@ def _loss(model, a, fixed, z, c, fields) -> Float[Array, " n"]:
     return model.sample_loss(fields, fixed, for_samples(a, fields.shape[1]), z, c)
 
 
-def _loading(model, stats) -> Loading:
-    """F with the symmetric root, which the symmetries of the nodes are made for."""
-    m, S = inside_and_outside(stats, model.frame)
-    return Loading(jnp.hstack([m, square_root(S)]), jnp.hstack([model.frame, jnp.zeros(m.T.shape)]))
+def _factor(law) -> Loading:
+    """The factor with the symmetric root, which the symmetries of the nodes are made for."""
+    split = law.conditional()
+    return split.factor(square_root(split.rest))

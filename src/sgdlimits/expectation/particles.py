@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import abc
 from functools import singledispatch
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -33,6 +33,7 @@ from sgdlimits.expectation.gaussian.quadrature import Line, gauss_hermite, overl
 from sgdlimits.expectation.gaussian.units import UnitIntegrals, safe_root
 from sgdlimits.model.activation import Activation, Erf, Polynomial
 from sgdlimits.model.sample import Model
+from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.particles import Particles
 
 NUMBERS_AT_ONCE = 2**16
@@ -79,17 +80,25 @@ class ParticleRule(eqx.Module):
 
 
 class Units(NamedTuple):
-    """The units as the rules see them: second layer, coordinates in the frame of the fixed directions, variance outside."""
+    """The units as the rules see them: second layer, and fields Ax + rest with their mean in each class.
+
+    Here x is standard normal, as in `Conditional`, and `outside` is the variance of the rest.
+    """
 
     a: Float[Array, " p"]
-    m: Float[Array, "p k"]
+    A: Float[Array, "p k"]
     outside: Float[Array, " p"]
+    mean: Float[Array, "p classes"]
+
+    def given(self, grid: Grid) -> Float[Array, "p n"]:
+        """The mean of each field at the nodes."""
+        return self.A @ grid.x + self.mean[:, grid.c]
 
 
 class Grid(NamedTuple):
-    """Nodes of the input's coordinates in the frame and of the fixed fields, with their classes and weights."""
+    """Nodes of standard normal x and of the fixed fields, with their classes and weights."""
 
-    inside: Float[Array, "k n"]
+    x: Float[Array, "k n"]
     fixed: Float[Array, "k n"]
     c: Int[Array, " n"]
     weights: Float[Array, " n"]
@@ -147,16 +156,17 @@ class OnGrid(ParticleRule):
         return grid.weights @ mean(f), jax.grad(lambda f: mean(f).sum())(f)
 
     def _grid(self, model) -> Grid:
-        data, k = model.data, model.target.teachers
+        law, k = model.coordinates, model.target.teachers
         line = SMOOTH_LINES[k] if self.smooth else panels(*PANELS[k])
-        (points, product), classes = line.grid(k), data.classes
-        c = jnp.repeat(jnp.arange(classes), product.size)
-        inside = data.sigma * jnp.tile(points, classes) + data.centre(model.frame, c)
-        return Grid(inside, model.frame @ inside, c, jnp.asarray(data.weights)[c] * jnp.tile(product, classes))
+        points, product = line.grid(k)
+        c = jnp.repeat(jnp.arange(law.classes), product.size)
+        x = jnp.tile(points, law.classes)
+        inside = jnp.sqrt(law.variance) * x + law.means.fixed[:, c]
+        return Grid(x, model.frame @ inside, c, jnp.asarray(law.weights)[c] * jnp.tile(product, law.classes))
 
     def _means(self, activation: Activation, units: Units, grid: Grid) -> Smoothed:
         """Over the directions of units outside the frame, at the nodes."""
-        return smoothed(activation, units.m @ grid.inside, units.outside[:, None])
+        return smoothed(activation, units.given(grid), units.outside[:, None])
 
     def _block(self, model, grid: Grid) -> int:
         return max(1, NUMBERS_AT_ONCE // (grid.weights.size * inner_line(model.network.activation).points.size))
@@ -179,7 +189,7 @@ class OnSphere(OnGrid):
     def _means(self, activation, units, grid):
         omega, weights = overlap_rule(self.n, DIRECTIONS)
         spread = safe_root(units.outside)[:, None] * grid.length * np.sqrt(self.n)
-        return averaged(activation, units.m @ grid.inside, spread, Line(omega, weights))
+        return averaged(activation, units.given(grid), spread, Line(omega, weights))
 
     def _grid(self, model):
         grid = super()._grid(model)
@@ -187,7 +197,7 @@ class OnSphere(OnGrid):
         many = lambda leaf: jnp.repeat(leaf, LENGTHS, axis=-1)
         product = (grid.weights[:, None] * weights).ravel()
         length = jnp.tile(chi / np.sqrt(self.n), grid.weights.size)
-        return Grid(many(grid.inside), many(grid.fixed), many(grid.c), product, length)
+        return Grid(many(grid.x), many(grid.fixed), many(grid.c), product, length)
 
     def _block(self, model, grid):
         return max(1, NUMBERS_AT_ONCE // (grid.weights.size * DIRECTIONS))
@@ -213,13 +223,13 @@ class Pairwise(ParticleRule):
         p = stats.width
         rows, sums = self._rows(model, stats), self._sums(model, stats)
         value, curvature, fixed, field = map_blocks(sums, rows, self._block(rows))
-        M, q = model.data.sigma**2 * stats.M, model.data.sigma**2 * stats.q
+        law = each_law(model, stats)
         scale = 2 * model.loss.weight / p
         slope = scale * stats.a
         return ParticleMoments(
             loss=self._risk(model, stats, value),
-            gradient_fixed=slope[:, None] * (M * curvature[:p, None] + fixed[:p]),
-            gradient_field=slope * (q * curvature[:p] + field[:p]),
+            gradient_fixed=slope[:, None] * (law.cross * curvature[:p, None] + fixed[:p]),
+            gradient_field=slope * (law.variance * curvature[:p] + field[:p]),
             gradient_second=scale * value[:p],
         )
 
@@ -235,15 +245,15 @@ class Pairwise(ParticleRule):
         return jnp.concatenate([stats.a / stats.width, -model.target.readout.weights(model.target.teachers)])
 
     def _rows(self, model, stats) -> tuple[Float[Array, "n k"], PyTree]:
-        """Coordinates in the frame and features of all fields, the students first."""
-        m = jnp.concatenate([coordinates(model, stats.M), jnp.asarray(model.frame)])
-        variances = model.data.sigma**2 * jnp.concatenate([stats.q, jnp.diagonal(model.target.gram)])
-        return model.data.sigma * m, self._integrals(model).features(variances)
+        """What all fields are of x, and their features, the students first."""
+        law = each_law(model, stats)
+        variances = jnp.concatenate([law.variance, jnp.diagonal(law.fixed)])
+        return jnp.concatenate([law.A, jnp.asarray(law.L)]), self._integrals(model).features(variances)
 
     def _sums(self, model, stats):
         """(N c, H c, B c Cov(lambda*, x), B c Cov(x_i, x)) of a block of rows, as sums over all fields."""
         (m, columns), c = self._rows(model, stats), self._weights(model, stats)
-        fixed, integrals = model.data.sigma * m @ model.frame.T, self._integrals(model)
+        fixed, integrals = m @ each_law(model, stats).L.T, self._integrals(model)
 
         def sums(block):
             here, features = block
@@ -264,14 +274,33 @@ class Pairwise(ParticleRule):
         return max(1, NUMBERS_AT_ONCE // rows[0].shape[0])
 
 
-def coordinates(model: Model, M: Float[Array, "p k"]) -> Float[Array, "p k"]:
-    """Overlaps as coordinates in the orthonormal frame of the fixed directions."""
-    return jnp.linalg.solve(model.frame, M.T).T
+class EachLaw(NamedTuple):
+    """The law of each unit's field beside the fixed ones: see `Conditional` and `Covariance`."""
+
+    mean: Float[Array, "p classes"]
+    A: Float[Array, "p k"]
+    outside: Float[Array, " p"]
+    variance: Float[Array, " p"]
+    cross: Float[Array, "p k"]
+    L: Float[Array, "k k"]
+    fixed: Float[Array, "k k"]
+
+
+def each_law(model: Model, stats: Particles) -> EachLaw:
+    """The laws of units one by one, since nothing is known of pairs of them."""
+
+    def one(a, M, q):
+        law = model.law(Overlaps(a[None], M[None], q[None, None]))
+        (A, rest, L), C = law.conditional(), law.blocks
+        return EachLaw(law.means.student[0], A[0], jnp.maximum(rest[0, 0], 0.0), C.students[0, 0], C.cross[0], L, C.fixed)
+
+    axes: Any = EachLaw._make([0, 0, 0, 0, 0, None, None])
+    return jax.vmap(one, out_axes=axes)(stats.a, stats.M, stats.q)
 
 
 def units_of(model: Model, stats: Particles) -> Units:
-    m = coordinates(model, stats.M)
-    return Units(stats.a, m, model.data.sigma**2 * jnp.maximum(stats.q - (m * m).sum(1), 0.0))
+    law = each_law(model, stats)
+    return Units(stats.a, law.A, law.outside, law.mean)
 
 
 def panels(count: int, order: int, reach: float) -> Line:

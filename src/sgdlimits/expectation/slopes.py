@@ -5,8 +5,9 @@ With the loss l of one sample, :math:`G_j = \partial l/\partial\lambda_j` and :m
 .. math:: \nabla_j R = E[G_j x], \qquad \nabla_j\nabla_l R = E[l_{jl}\, xx^\top].
 
 In the orthonormal frame of the fixed and the trained directions the first has n coordinates and the second an n-by-n block.
-Along any direction outside the frame the input is a normal number of variance :math:`\sigma^2`, independent of all fields:
-there the gradient is zero, and the Hessian is :math:`\sigma^2E[l_{jl}]` along each direction, with no mixed terms.
+Along any direction outside the frame the input is a normal number of variance :math:`\sigma^2`, the `unit` of the law of the
+fields, independent of all fields: there the gradient is zero, and the Hessian is :math:`\sigma^2E[l_{jl}]` along each
+direction, with no mixed terms.
 
 How the expectations are computed is a matter of the rule. Squared activations have a formula, sums of other units are made of
 pairs (`unit_pairs`), erf units and inputs without variance are differentiated in their closed form, classifiers with kinks have
@@ -31,7 +32,7 @@ from sgdlimits.expectation.gaussian import Rule
 from sgdlimits.model.activation import looks_smooth
 from sgdlimits.model.loss import FunctionLoss, Loss
 from sgdlimits.model.sample import Model
-from sgdlimits.statistics.frame import frame_rows
+from sgdlimits.statistics.frame import frame_rows, with_frame
 from sgdlimits.statistics.overlaps import Overlaps, Scalars
 from sgdlimits.statistics.trees import for_samples
 
@@ -53,7 +54,7 @@ def refuse_zero_weights(model: Model, S: Float[np.ndarray, "p n"]) -> None:
 
 
 def differentiated(risk: Callable, model: Model, a: np.ndarray, S: np.ndarray) -> Slopes:
-    """Automatic derivatives of risk(model, stats), with one more coordinate for the directions outside."""
+    """Automatic derivatives of risk(model, a, law), with one more coordinate for the directions outside."""
     n = S.shape[1]
     arrays = jnp.asarray(a), jnp.asarray(padded(model, S, more=1))
     gradient, hessian = (np.asarray(leaf) for leaf in _automatic(risk, model, *arrays))
@@ -62,12 +63,12 @@ def differentiated(risk: Callable, model: Model, a: np.ndarray, S: np.ndarray) -
 
 @eqx.filter_jit
 def _automatic(risk: Callable, model: Model, a: Array, S: Array) -> tuple[Array, Array]:
-    height = lambda S: risk(model, Overlaps(a, S[:, : model.teachers] @ model.frame.T, S @ S.T))
+    height = lambda S: risk(model, a, model.law(with_frame(a, S, model.frame)))
     return jax.grad(height)(S), jax.hessian(height)(S)
 
 
 def from_products(moments: Callable, model: Model, a: np.ndarray, S: np.ndarray) -> Float[np.ndarray, "p n"]:
-    """The gradient from its products with all directions, which moments(model, stats) are made of."""
+    """The gradient from its products with all directions, which moments(model, a, law) are made of."""
     rows = np.concatenate([S, frame_rows(model.frame, S.shape[1])])
     products = _products(moments, model, Overlaps(jnp.asarray(a), jnp.asarray(S @ rows[len(S) :].T), jnp.asarray(S @ S.T)))
     return np.linalg.lstsq(rows, np.asarray(products).T, rcond=None)[0].T
@@ -75,7 +76,7 @@ def from_products(moments: Callable, model: Model, a: np.ndarray, S: np.ndarray)
 
 @eqx.filter_jit
 def _products(moments: Callable, model: Model, stats: Overlaps) -> Float[Array, "p p+k"]:
-    found = moments(model, stats)
+    found = moments(model, stats.a, model.law(stats))
     return jnp.concatenate([found.gradient_field, found.gradient_fixed], axis=1)
 
 
@@ -132,8 +133,8 @@ class FrameNodes(eqx.Module):
 
     def place(self, model: Model, c: Array) -> tuple[Array, Array, Array]:
         """Inputs of a class in the frame, their fields, and the fixed fields."""
-        k = model.teachers
-        x = (model.data.sigma * self.directions @ self.points).at[:k].add(model.data.centre(model.frame, c)[:, None])
+        k, law = model.teachers, model.coordinates
+        x = (jnp.sqrt(law.variance) * self.directions @ self.points).at[:k].add(law.means.fixed[:, c][:, None])
         return x, self.units @ x, model.frame @ x[:k]
 
     def gradients(self, model: Model, fields: Array, fixed: Array, c: Array) -> Float[Array, "p nodes"]:
@@ -171,18 +172,19 @@ def _smooth_loss(loss: Loss, outputs: tuple[int, ...]) -> bool:
 @eqx.filter_jit
 def gradient_over_nodes(model: Model, nodes: FrameNodes) -> Float[Array, "p n"]:
     """E[G x]."""
+    law = model.coordinates
 
     def of_class(c):
         x, fields, fixed = nodes.place(model, c)
         return nodes.gradients(model, fields, fixed, c) @ x.T
 
-    return model.over_classes(of_class)
+    return law.over_classes(of_class)
 
 
 @eqx.filter_jit
 def slopes_over_nodes(model: Model, nodes: FrameNodes) -> tuple[Array, Array, Array]:
     """E[G x], E[l_jl x x^T] and, along each direction outside, the variance times E[l_jl]."""
-    variance = model.data.sigma**2
+    law, variance = model.coordinates, model.coordinates.variance
     rest = variance * (jnp.eye(nodes.units.shape[1]) - nodes.directions @ nodes.directions.T)
 
     def of_class(c):
@@ -193,4 +195,4 @@ def slopes_over_nodes(model: Model, nodes: FrameNodes) -> tuple[Array, Array, Ar
         span = jnp.einsum("jln,sn,tn->jslt", second, x, x) + mean[:, None, :, None] * rest[:, None]
         return nodes.gradients(model, fields, fixed, c) @ x.T, span, variance * mean
 
-    return model.over_classes(of_class)
+    return law.over_classes(of_class)

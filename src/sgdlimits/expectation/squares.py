@@ -31,13 +31,13 @@ class Squares(Expectation):
             (model.network.plain and is_square(model.network.activation))
             and model.loss.quadratic
             and model.target.readout.quadratic(model.teachers) is not None
-            and model.data.centred
+            and model.centred
         )
 
-    def moments(self, model, stats):
-        series = self._series(model, stats, order=2)
-        p = stats.a.shape[0]
-        slope, second = self._slopes(model, stats.a)
+    def moments(self, model, a, law):
+        series = self._series(model, a, law, order=2)
+        p = a.shape[0]
+        slope, second = self._slopes(model, a)
         once, twice = series.second(1), series.second(2)[:p, :p]
         return Moments(
             loss=model.loss.weight * series.moment(2),
@@ -47,21 +47,21 @@ class Squares(Expectation):
             gradient_second=second * jnp.diagonal(once)[:p],
         )
 
-    def risk(self, model, stats):
+    def risk(self, model, a, law):
         """E[D^2] = tr(KC)^2 + 2 tr(KCKC) + noise, written out in sums that cost little at every step of many runs."""
-        b, target = model.network.factor * stats.a, model.target
-        R, P = target.readout.quadratic(target.teachers), target.gram
-        trace = (b * jnp.diagonal(stats.Q)).sum() - (R * P).sum()
-        students = (b[:, None] * b * stats.Q**2).sum()
-        both = (b[:, None, None] * stats.M[:, :, None] * R * stats.M[:, None, :]).sum()
-        square = students - 2 * both + ((R @ P) * (R @ P).T).sum()
-        return model.loss.weight * (model.data.sigma**4 * (trace**2 + 2 * square) + target.noise)
+        b, target, C = model.network.factor * a, model.target, law.blocks
+        R = target.readout.quadratic(target.teachers)
+        trace = (b * jnp.diagonal(C.students)).sum() - (R * C.fixed).sum()
+        students = (b[:, None] * b * C.students**2).sum()
+        both = (b[:, None, None] * C.cross[:, :, None] * R * C.cross[:, None, :]).sum()
+        square = students - 2 * both + ((R @ C.fixed) * (R @ C.fixed).T).sum()
+        return model.loss.weight * (trace**2 + 2 * square + target.noise)
 
-    def covariance(self, model, stats, increment):
+    def covariance(self, model, a, law, increment):
         """Each product is D or D^2 times v_i v_j for one pair (i, j): all moments are of order 2, 3, 4 in D."""
-        p, k = stats.M.shape
-        slope, second = self._slopes(model, stats.a)
-        L = linear_part(increment, stats)
+        p, k = law.shape
+        slope, second = self._slopes(model, a)
+        L = linear_part(increment, a, law.shape)
         row, column = np.triu_indices(p)
         unit, teacher = np.divmod(np.arange(p * k), k)
         pairs = np.concatenate([unit, row]), np.concatenate([p + teacher, column])
@@ -71,22 +71,22 @@ class Squares(Expectation):
         once = lambda both: jnp.where(row == column, 1.0, 2.0) * ((both + jnp.swapaxes(both, 1, 2)) / 2)[:, row, column]
         c1 = jnp.concatenate([of_fixed, once(of_fields)], axis=1)
         c2 = jnp.concatenate([jnp.zeros_like(of_fixed), once(of_squares)], axis=1)
-        series = self._series(model, stats, order=4)
+        series = self._series(model, a, law, order=4)
         mixed = c1 @ series.fourth(3, *pairs) @ c2.T
         raw = c1 @ series.fourth(2, *pairs) @ c1.T + mixed + mixed.T + c2 @ series.fourth(4, *pairs) @ c2.T
         mean = c1 @ series.second(1)[pairs] + c2 @ series.second(2)[pairs]
         return raw - mean[:, None] * mean
 
-    def risk_of_factor(self, model, a, F):
-        rows = jnp.concatenate([F.student, F.fixed])
+    def risk_of_factor(self, model, a, law):
+        rows = jnp.concatenate(law.factor)
         K = rows.T @ self._form(model, a) @ rows
-        series = QuadraticSeries.of(K, model.data.sigma**2 * jnp.eye(rows.shape[1]), model.target.noise, order=2)
+        series = QuadraticSeries.of(K, jnp.eye(rows.shape[1]), model.target.noise, order=2)
         return model.loss.weight * series.moment(2)
 
     def slopes(self, model, a, S):
-        r"""Excess risk :math:`w\sigma^4[(\mathrm{tr}K)^2 + 2\mathrm{tr}K^2]`, :math:`K = \sum_jb_js_js_j^\top - B^\top RB`."""
+        r"""Excess risk :math:`wv^2[(\mathrm{tr}K)^2 + 2\mathrm{tr}K^2]`, :math:`K = \sum_jb_js_js_j^\top - B^\top RB`."""
         n, B = S.shape[1], frame_rows(model.frame, S.shape[1])
-        b, scale = model.network.factor * a, 4 * model.loss.weight * float(model.data.sigma) ** 4
+        b, scale = model.network.factor * a, 4 * model.loss.weight * float(model.coordinates.variance) ** 2
         K = S.T @ (b[:, None] * S) - B.T @ np.asarray(model.target.readout.quadratic(model.teachers)) @ B
         trace, one, bb = np.trace(K), np.eye(n), b[:, None] * b
         own = b[:, None, None] * (trace * one + 2 * K)
@@ -102,9 +102,8 @@ class Squares(Expectation):
         K = jnp.zeros((p + k, p + k)).at[:p, :p].set(model.network.factor * jnp.diag(a))
         return K.at[p:, p:].set(-model.target.readout.quadratic(k))
 
-    def _series(self, model, stats, order) -> QuadraticSeries:
-        C = model.data.sigma**2 * model.omega(stats)
-        return QuadraticSeries.of(self._form(model, stats.a), C, model.target.noise, order)
+    def _series(self, model, a, law, order) -> QuadraticSeries:
+        return QuadraticSeries.of(self._form(model, a), law.blocks.matrix, model.target.noise, order)
 
     @staticmethod
     def _slopes(model, a):

@@ -45,7 +45,8 @@ from jaxtyping import Array, Float, PyTree
 from sgdlimits.model.loss import CrossEntropy
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import ClassLabels
-from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.frame import with_frame
+from sgdlimits.statistics.law import FieldLaw
 
 SMALL = 1e-8
 """Fields count as so large; a change that is wrong by that is within what bounds leave to rounding."""
@@ -66,10 +67,10 @@ def network_support(rule: Any, model: Model, a: Float[Array, " p"], S: Float[Arr
     steepest = network.activation.steepest if network.plain and (classes or loss.quadratic) else None
     if steepest is None or (network.activation.kinked and not classes):
         return None
-    risk = lambda a, S: rule.risk(model, Overlaps(a, S[:, : model.teachers] @ model.frame.T, S @ S.T))
+    risk = lambda a, S: rule.risk(model, a, model.law(with_frame(a, S, model.frame)))
     value, slope = jax.value_and_grad(risk, argnums=(0, 1))(a, S)
-    weights, (most, bends) = model.data.weights, steepest
-    squares = model.data.sigma**2 + (_centres(model) ** 2).sum(0)
+    law, (most, bends) = model.coordinates, steepest
+    weights, squares = law.weights, _squares(law)
     typical = jnp.sqrt(value / 2 if classes else 4 * loss.weight * value)
     if network.activation.kinked:
         rows = jnp.abs(a) * (weights * _lowers(model, a, jnp.asarray(readout.labels)) * _turned(model, S)).sum(1)
@@ -80,31 +81,32 @@ def network_support(rule: Any, model: Model, a: Float[Array, " p"], S: Float[Arr
 
 def mean_support(model: Model, a: Float[Array, " p"], S: Float[Array, "p n"]) -> Support:
     """That of labels of classes, cross-entropy and piecewise linear units, by the mean output of each class."""
-    network, labels, centres = cast(Any, model.network), jnp.asarray(cast(Any, model.target.readout).labels), _centres(model)
-    unit, weights = network.activation, model.data.weights
+    network, labels, law = cast(Any, model.network), jnp.asarray(cast(Any, model.target.readout).labels), model.coordinates
+    unit, weights, centres, sigma = network.activation, law.weights, law.means.fixed, jnp.sqrt(law.variance)
 
     def mean_loss(a, S):
-        length = model.data.sigma * jnp.linalg.norm(S, axis=1)[:, None]
+        length = sigma * jnp.linalg.norm(S, axis=1)[:, None]
         mean = S[:, : len(centres)] @ centres
         positive = mean * ndtr(mean / length) + length * jax.scipy.stats.norm.pdf(mean / length)
         output = network.factor * a @ (unit.left * mean + (unit.right - unit.left) * positive)
         return weights @ model.loss(output, labels), jax.nn.sigmoid(output) - labels
 
     (value, tilt), slope = jax.value_and_grad(mean_loss, argnums=(0, 1), has_aux=True)(a, S)
-    both = weights @ (jnp.abs(tilt) * jnp.sqrt(model.data.sigma**2 + (centres**2).sum(0))) * unit.steepest[0] / 2
+    both = weights @ (jnp.abs(tilt) * jnp.sqrt(_squares(law))) * unit.steepest[0] / 2
     rows = jnp.abs(a) * (weights * jnp.abs(tilt) * _lowers(model, a, tilt < 0) * _turned(model, S)).sum(1)
     return _of_network(model, value, slope, both, rows)
 
 
 def _of_network(model: Model, value: Array, slope: PyTree, both: Array, rows: Float[Array, " p"]) -> Support:
     """With bends that are those of both layers together, and of each row of the first."""
-    acts = np.arange(slope[1].shape[1]) < model.teachers if model.data.on_means else True
+    acts = np.arange(slope[1].shape[1]) < model.teachers if model.on_means else True
     bend = jnp.full_like(slope[0], both), jnp.broadcast_to(jnp.where(acts, (both + rows)[:, None], 0.0), slope[1].shape)
     return Support(value, slope, jax.tree.map(lambda leaf: abs(cast(Any, model.network).factor) * leaf, bend))
 
 
-def _centres(model: Model) -> Float[Array, "k classes"]:
-    return model.data.centre(model.frame, cast(Any, np.arange(model.data.classes)))
+def _squares(law: FieldLaw) -> Float[Array, " classes"]:
+    """The mean square of an input along its class's mean and one direction more."""
+    return law.variance + (law.means.fixed**2).sum(0)
 
 
 def _lowers(model: Model, a: Float[Array, " p"], below: Float[Array, " classes"]) -> Float[Array, "p classes"]:
@@ -115,14 +117,16 @@ def _lowers(model: Model, a: Float[Array, " p"], below: Float[Array, " classes"]
 
 def _turned(model: Model, S: Float[Array, "p n"]) -> Float[Array, "p classes"]:
     """The largest mean of what each unit bends in each class, over the square of its change."""
-    unit, sigma, centres = cast(Any, model.network).activation, model.data.sigma, _centres(model)
-    if model.data.on_means:
+    unit, law = cast(Any, model.network).activation, model.coordinates
+    centres = law.means.fixed
+    if model.on_means:
         fields = jnp.maximum(jnp.abs(S[:, : len(centres)] @ centres), SMALL)
         return abs(unit.right - unit.left) * (centres**2).sum(0) / (4 * fields)
+    sigma = jnp.sqrt(law.variance)
     length = sigma * jnp.linalg.norm(S, axis=1)[:, None]
     m = S[:, : len(centres)] @ centres / length
     across = 1 + ((centres / sigma) ** 2).sum(0) - m**2
     A, C, U = across / np.sqrt(8 * np.pi), jnp.sqrt(across) * ndtr(jnp.abs(m)), jnp.sqrt(1 + m**2)
     ahead, back = (A + jnp.hypot(A, C)) / 2, (U**2 + C**2) / (4 * U)
     largest = jnp.where(2 * ahead < U, jnp.maximum(ahead, back), ahead)
-    return abs(unit.right - unit.left) * sigma**2 / length * largest
+    return abs(unit.right - unit.left) * law.variance / length * largest

@@ -44,7 +44,7 @@ def symmetries(model: Model) -> Group:
     elements, the others while it has at most 8.
     """
     readout = None if jax.tree.leaves(model.target.readout) else model.target.readout
-    return _group(model.width, model.teachers, readout, model.network.activation, model.data.centred)
+    return _group(model.width, model.teachers, readout, model.network.activation, model.centred)
 
 
 @lru_cache(maxsize=64)

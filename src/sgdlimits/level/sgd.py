@@ -16,9 +16,10 @@ from sgdlimits.algorithm.coordinates import Coordinatewise
 from sgdlimits.algorithm.limit import Drawn, view
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count, check_dimension
+from sgdlimits.inputs.base import Sizes
 from sgdlimits.kernel.base import Moment
 from sgdlimits.kernel.groups import platform
-from sgdlimits.kernel.random import MOST_NORMALS, Purpose, Stream
+from sgdlimits.kernel.random import MOST_NORMALS, Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.march import Marching
 from sgdlimits.level.process import Process
@@ -156,14 +157,9 @@ class WeightProcess(Process):
 
     def draw(self, stream: Stream) -> Batch:
         stream = stream.cycled(self.reuse)
-        data, b, L = self.problem.data, self.problem.algorithm.batch, self.problem.algorithm.inputs(self.problem.network.width)
-        normal = stream.each(L).normal_rows(Purpose.INPUT, self.d + 1).reshape(stream.steps, L, -1, self.d + 1)
-        c = data.draw_class(stream, b)
-        x = data.sigma * normal[:, :b, :, :-1]
-        if not data.centred:
-            x = self._shifted(x, jnp.moveaxis(data.centre(self.frame, c), 0, -1))
-        x = x if b == L else jnp.concatenate([x, normal[:, b:, :, :-1]], axis=1)
-        return Batch(x, normal[:, :b, :, -1], c)
+        rule, n = self.problem.algorithm, self.problem.network.width
+        sizes = Sizes(rule.batch, rule.inputs(n), self.problem.target.teachers, n * len(rule.names), 0)
+        return Batch(*self.problem.data.vectors(stream, sizes, self.d, self.frame, self._shifted))
 
     def step(self, state: Weights, inputs: Batch, now: Moment) -> Weights:
         problem, x, per = self.problem.at(now.t), inputs.x, 1 / self.d

@@ -1,8 +1,8 @@
 """One sample: data, target, network and loss."""
 
 import sgdlimits._x64
+from sgdlimits.inputs import Data, gaussian, mixture
 from sgdlimits.model.activation import Activation, Erf, FunctionActivation, PiecewiseLinear, Polynomial, hermite
-from sgdlimits.model.data import Data, gaussian, mixture
 from sgdlimits.model.expansion import hermite_coefficients, information_exponent
 from sgdlimits.model.leaps import Leap, hermite_tensor, leaps
 from sgdlimits.model.loss import CrossEntropy, FunctionLoss, Loss, SoftmaxCrossEntropy, SquaredLoss

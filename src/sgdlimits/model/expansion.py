@@ -17,8 +17,8 @@ from numpy.polynomial import hermite_e, legendre
 
 from sgdlimits.domain import checked, named, some_target
 from sgdlimits.errors import BadInput, check_share
+from sgdlimits.inputs import Inputs, gaussian
 from sgdlimits.model.activation import Activation, FunctionActivation, Polynomial, as_activation
-from sgdlimits.model.data import Data, gaussian
 from sgdlimits.model.leaps import leaps
 from sgdlimits.model.target import CommitteeReadout, Target
 
@@ -86,9 +86,9 @@ def information_exponent(target: str | Callable | Activation | Any, tolerance: f
     model = getattr(target, "model", None)
     if isinstance(target, Target) or model is not None:
         of: Any = target if model is None else model.target
-        data: Data = gaussian() if model is None else model.data
+        data: Inputs = gaussian() if model is None else model.data
         if of.teachers > 1 and data.centred:
-            return leaps(Target(of.readout, gram=np.asarray(data.sigma) ** 2 * np.asarray(of.gram)), tolerance)[0].order
+            return leaps(Target(of.readout, gram=np.asarray(data.squared_length) * np.asarray(of.gram)), tolerance)[0].order
         activation = target_function(of, data)
     else:
         activation = as_activation(target)
@@ -102,14 +102,14 @@ def information_exponent(target: str | Callable | Activation | Any, tolerance: f
     return int(seen[0]) + 1
 
 
-def target_function(target: Target, data: Data) -> Activation:
+def target_function(target: Target, data: Inputs) -> Activation:
     """The target of one teacher as a function of a standard normal number; `BadInput` for several, or for classes."""
     if target.teachers != 1 or not data.centred:
         raise BadInput(
             f"an information exponent needs one teacher and centred data; got {target.teachers} teachers and "
             f"{data.classes} classes. Give the target's function itself."
         )
-    norm, readout = float(data.sigma) * float(target.gram[0, 0]) ** 0.5, target.readout
+    norm, readout = (float(data.squared_length) * float(target.gram[0, 0])) ** 0.5, target.readout
     if isinstance(readout, CommitteeReadout) and readout.second is None and norm == 1:
         return readout.activation
     return FunctionActivation(lambda field: readout(norm * jnp.asarray(field)[None]), smooth=False)

@@ -38,8 +38,11 @@ class Loss(Part):
     def check(self, data: Any, target: Any, outputs: tuple[int, ...]) -> None:
         """Raise `BadInput` where labels or outputs, of a shape, are not of the kind that it is made for."""
 
-    def floor(self, data: Any, target: Any) -> Float[Array, ""] | None:
-        """The mean over inputs and label noise of loss(label without noise, label), where it is closed; None otherwise."""
+    def floor(self, law: Any, target: Any) -> Float[Array, ""] | None:
+        """The mean over inputs and label noise of loss(label without noise, label), where it is closed; None otherwise.
+
+        `law` has the `weights` of the classes.
+        """
         return None
 
 
@@ -53,7 +56,7 @@ class SquaredLoss(Loss):
     def __call__(self, prediction, label):
         return self.weight * (prediction - label) ** 2
 
-    def floor(self, data, target):
+    def floor(self, law, target):
         return self.weight * target.noise
 
 
@@ -89,10 +92,10 @@ class CrossEntropy(Loss):
         """The least loss of any prediction: the entropy of the label, zero for 0 and 1."""
         return -(xlogy(label, label) + xlogy(1 - label, 1 - label))
 
-    def floor(self, data, target):
+    def floor(self, law, target):
         """For labels of classes their mean entropy, the loss of a network that is sure of every class."""
         labels = getattr(target.readout, "labels", None)
-        return None if labels is None else data.weights @ self.least(labels)
+        return None if labels is None else law.weights @ self.least(labels)
 
 
 class SoftmaxCrossEntropy(Loss):
@@ -113,7 +116,7 @@ class SoftmaxCrossEntropy(Loss):
         best = prediction == prediction.max(0)
         return (best & self._is(prediction, label)).sum(0) / best.sum(0)
 
-    def floor(self, data, target):
+    def floor(self, law, target):
         """Zero, the loss of a network that is sure of every class."""
         return jnp.zeros(())
 

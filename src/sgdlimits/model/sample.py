@@ -7,25 +7,26 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from sgdlimits.domain import checked
-from sgdlimits.model.data import Data
+from sgdlimits.inputs.base import Inputs
 from sgdlimits.model.loss import Loss
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.target import Target
 from sgdlimits.part import Part
 from sgdlimits.statistics.frame import Loading, triangular
+from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import Overlaps, Scalars
 from sgdlimits.statistics.products import Moments
 
 
 @checked
 class Model(Part):
-    r"""Data, target, network and loss: everything about one sample, nothing about averages or about the algorithm.
+    r"""Inputs, target, network and loss: everything about one sample, nothing about averages or about the algorithm.
 
     Fields :math:`\lambda_j = u_j\cdot x` and :math:`\lambda^*_r = e_r\cdot x` have shapes (p, ...) and (k, ...), with any
     trailing axes: runs, nodes or none.
     """
 
-    data: Data
+    data: Inputs
     target: Target
     network: AnyNetwork
     loss: Loss
@@ -41,6 +42,16 @@ class Model(Part):
         return self.target.teachers
 
     @property
+    def centred(self) -> bool:
+        """Whether all fields have mean zero, by structure."""
+        return self.data.centred
+
+    @property
+    def on_means(self) -> bool:
+        """Whether every input is the mean of its class, by structure."""
+        return self.data.on_means
+
+    @property
     def frame(self) -> Float[Array, "k k"]:
         """B, the fixed directions in their orthonormal frame: P = B B^T."""
         return triangular(self.target.gram)
@@ -49,14 +60,19 @@ class Model(Part):
         r""":math:`\Omega`, the Gram matrix of all directions: sigma squared times it is the covariance of the fields."""
         return jnp.block([[stats.Q, stats.M], [stats.M.T, jnp.asarray(self.target.gram)]])
 
-    def place(self, F: Loading, points: Float[Array, "n+1 samples *batch"], c: Array):
-        """(fields, fixed fields, label noise) of class `c` at standard normal points, the label noise in the last row."""
-        inside = self.data.sigma * points[:-1]
-        centre = self.data.centre(self.frame, c)
-        centre = centre.reshape(*centre.shape, *(1 for _ in range(points.ndim - centre.ndim)))
-        inside = jnp.concatenate([inside[: self.teachers] + centre, inside[self.teachers :]])
-        fields, fixed = (jnp.einsum("js...,sn...->jn...", rows, inside) for rows in F)
-        return fields, fixed, points[-1]
+    def law(self, stats: Overlaps) -> FieldLaw:
+        """The law of the fields at statistics of one run."""
+        return self.data.law(stats, self.target.gram)
+
+    def law_of_factor(self, F: Loading) -> FieldLaw:
+        """The same from coordinates of the directions."""
+        return self.data.law_of_factor(F, self.target.gram)
+
+    @property
+    def coordinates(self) -> FieldLaw:
+        """The law of the coordinates of an input in the frame of the fixed directions."""
+        k = self.teachers
+        return self.law_of_factor(Loading(jnp.zeros((0, k)), jnp.eye(k)))
 
     def sample_loss(self, fields, fixed, a, z, c) -> Float[Array, "*batch"]:
         """The loss of one sample."""
@@ -72,8 +88,3 @@ class Model(Part):
         G, second = self.gradient(fields, fixed, a, z, c)
         loss = self.sample_loss(fields, fixed, a, z, c)
         return Moments(loss, G[:, None] * fixed[None], G[:, None] * fields[None], G[:, None] * G[None], second)
-
-    def over_classes(self, f):
-        """The mean over the classes of a function of the class."""
-        parts = [f(jnp.asarray(c)) for c in range(self.data.classes)]
-        return jax.tree.map(lambda *leaves: sum(w * leaf for w, leaf in zip(self.data.weights, leaves, strict=True)), *parts)

@@ -58,7 +58,8 @@ def refined(problem: Any, stats: Overlaps, tolerance: float | None) -> Any:
 
 @eqx.filter_jit
 def _of_risk(problem: Any, stats: Overlaps) -> tuple[Array, Array]:
-    return problem.risk(stats), problem.rule.risk_error(problem.model, stats.of(STUDENT))
+    own = stats.of(STUDENT)
+    return problem.risk(stats), problem.rule.risk_error(problem.model, own.a, problem.model.law(own))
 
 
 def _warn(problem: Any, reached: float, tolerance: float, stacklevel: int, what: str = "expectations") -> None:
@@ -73,7 +74,8 @@ def _warn(problem: Any, reached: float, tolerance: float, stacklevel: int, what:
 
 @eqx.filter_jit
 def _estimate(problem: Any, stats: Overlaps) -> tuple[Moments, Moments]:
-    return problem.rule.estimate(problem.model, stats.of(STUDENT))
+    own = stats.of(STUDENT)
+    return problem.rule.estimate(problem.model, own.a, problem.model.law(own))
 
 
 def _relative(estimate: Estimate) -> float:
@@ -107,7 +109,7 @@ def _reach(problem: Any, stats: Overlaps, value: Moments, error: Moments) -> tup
     column, own = jax.tree.map(lambda leaf: leaf[..., None], stats), stats.of(STUDENT)
     all_fields = lambda products: extended(problem.model, own, stats, products)[0]
     increment = lambda products: problem.vector(add(*problem.changes(column, all_fields(products))))
-    slope = jax.tree.leaves(linear_part(increment, own))
+    slope = jax.tree.leaves(linear_part(increment, own.a, own.M.shape))
     part = lambda rows, moment: jnp.tensordot(jnp.abs(rows), jnp.abs(moment), jnp.ndim(moment))
     reach = lambda moments: jnp.stack([part(*pair) for pair in zip(slope, jax.tree.leaves(moments), strict=True)]).sum(0)
     return increment(jax.tree.map(lambda leaf: leaf[..., None], value))[:, 0], reach(error), reach(value)

@@ -9,14 +9,13 @@ import numpy as np
 
 from sgdlimits.algorithm.base import Algorithm, check_memory
 from sgdlimits.errors import BadInput, in_short, is_traced
-from sgdlimits.model.data import Data
+from sgdlimits.inputs import Inputs
 from sgdlimits.model.loss import Loss
 from sgdlimits.model.network import TAKEN, AnyNetwork
 from sgdlimits.model.target import ClassLabels, Target
 from sgdlimits.problem.base import check_arrays
 from sgdlimits.statistics.frame import frame_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars
-from sgdlimits.text import count
 
 
 def check_shapes(problem: Any, stats: Any) -> None:
@@ -73,13 +72,9 @@ def _named(scalars: Scalars) -> dict[str, Any]:
     return scalars if isinstance(scalars, dict) else {"a": scalars}
 
 
-def check_parts(data: Data, target: Target, network: AnyNetwork, loss: Callable, algorithm: Algorithm) -> None:
+def check_parts(data: Inputs, target: Target, network: AnyNetwork, loss: Callable, algorithm: Algorithm) -> None:
     """Raise `BadInput` where data, target, loss and outputs do not fit each other, or learning rates not the scalars."""
-    if data.means is not None and np.shape(data.means)[1] != target.teachers:
-        raise BadInput(
-            f"the means of the data have {count(np.shape(data.means)[1], 'coefficient')}, and the target has "
-            f"{count(target.teachers, 'fixed direction')}. Give means of shape (classes, {target.teachers})."
-        )
+    data.check(target.teachers)
     if isinstance(target.readout, ClassLabels) and not is_traced(target.readout.labels):
         labels = np.shape(target.readout.labels)
         if labels != (data.classes,):

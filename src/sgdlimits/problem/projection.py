@@ -23,7 +23,7 @@ from sgdlimits.expectation.base import linear_part, resting
 from sgdlimits.expectation.gaussian import Estimate, Rule, Sobol
 from sgdlimits.expectation.nodes import NODES_AT_ONCE, NodeSums
 from sgdlimits.expectation.right_class import accuracy, is_closed
-from sgdlimits.model.data import Data, gaussian
+from sgdlimits.inputs import Inputs, gaussian
 from sgdlimits.model.loss import Loss, as_loss
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.sample import Model
@@ -63,7 +63,7 @@ class ProjectionProblem(Problem):
     network : `TwoLayer`, or any function of fields and scalars as a `Network`
     loss : `SquaredLoss`, `CrossEntropy`, `SoftmaxCrossEntropy`, or a JAX function loss(prediction, label)
     algorithm : how weights move, `OnePassSGD` or another `Algorithm`
-    data : `Data`; standard normal inputs unless given
+    data : `Inputs`, such as a `mixture`; standard normal inputs unless given
     rule : how expectations are computed: None chooses, a `Rule` such as `GaussHermite(32)` or `Sobol(12)` overrides
     initial : the law of the start that `RandomInit` follows
     paper_time : paper time per unit of lr t; None where no paper has its own clock
@@ -96,7 +96,7 @@ class ProjectionProblem(Problem):
         loss: Callable,
         algorithm: Algorithm,
         *,
-        data: Data | None = None,
+        data: Inputs | None = None,
         rule: Rule | Expectation | None = None,
         initial: InitialWeights | None = None,
         paper_time: float | None = None,
@@ -115,7 +115,7 @@ class ProjectionProblem(Problem):
         return choose(self.model) if self.asked is None else self.asked
 
     @property
-    def data(self) -> Data:
+    def data(self) -> Inputs:
         return self.model.data
 
     @property
@@ -282,7 +282,7 @@ class ProjectionProblem(Problem):
 
     def changes(self, stats: Overlaps, sums: Moments, total: Float[Array, "*batch"] | float = 1.0) -> tuple[Overlaps, Overlaps]:
         """(population, corrector): what weighted sums of one-sample products do to the statistics, for a linear algorithm."""
-        return linear_changes(self.algorithm, self.t, self.data.sigma, stats, sums, total)
+        return linear_changes(self.algorithm, self.t, self.data.squared_length, stats, sums, total)
 
     @property
     def _steps(self) -> StepMean:
@@ -296,7 +296,8 @@ class ProjectionProblem(Problem):
         if not problem.algorithm.linear:
             return problem._steps.drift_parts(problem.t, stats)
         students = stats.of(STUDENT)
-        moments = resting(self.model, jnp.diagonal(students.Q), self.rule.moments(self.model, students))
+        moments = self.rule.moments(self.model, students.a, self.model.law(students))
+        moments = resting(self.model, jnp.diagonal(students.Q), moments)
         return problem.changes(stats, extended(self.model, students, stats, moments)[0])
 
     def _covariance(self, stats: Overlaps) -> Float[Array, "n n"]:
@@ -307,12 +308,13 @@ class ProjectionProblem(Problem):
         students, column = stats.of(STUDENT), jax.tree.map(lambda leaf: leaf[..., None], stats)
         increment = lambda products: problem.vector(add(*problem.changes(column, products)))
         all_fields = lambda products: extended(self.model, students, stats, products)[0]
-        covariance = self.rule.covariance(self.model, students, lambda products: increment(all_fields(products)))
+        law = self.model.law(students)
+        covariance = self.rule.covariance(self.model, students.a, law, lambda products: increment(all_fields(products)))
         if len(stats.names) == 1:
             return covariance
-        moments = self.rule.moments(self.model, students)
-        rest = self.data.sigma**2 * extended(self.model, students, stats, moments)[1]
-        slope = linear_part(increment, students, stats.M.shape[0]).gradient_field
+        moments = self.rule.moments(self.model, students.a, law)
+        rest = self.data.squared_length * extended(self.model, students, stats, moments)[1]
+        slope = linear_part(increment, students.a, law.shape, stats.M.shape[0]).gradient_field
         return covariance + jnp.einsum("xjm,jl,mn,yln->xy", slope, moments.gradient_gradient, rest, slope)
 
     def _check_names(self, stats: Overlaps) -> None:
@@ -331,13 +333,17 @@ class ProjectionProblem(Problem):
         shown = {f"risk_{name}": self._risk(stats.of(name)) for name in copies}
         if self.loss.classifies:
             rule = self.rule.rule if isinstance(self.rule, NodeSums) else CLASS_NODES
-            right, error = accuracy(self.model, stats.of(STUDENT), rule)
+            right, error = self._accuracy(stats.of(STUDENT), rule)
             shown |= {"accuracy": right, **({} if is_closed(self.model) else {"accuracy_error": error})}
-            shown |= {f"accuracy_{name}": accuracy(self.model, stats.of(name), rule).value for name in copies}
+            shown |= {f"accuracy_{name}": self._accuracy(stats.of(name), rule).value for name in copies}
         return shown
 
+    def _accuracy(self, own: Overlaps, rule: Rule) -> Estimate:
+        return accuracy(self.model, own.a, self.model.law(own), rule)
+
     def _risk(self, stats: Overlaps) -> Float[Array, ""]:
-        return self.rule.risk(self.model, stats.of(STUDENT))
+        own = stats.of(STUDENT)
+        return self.rule.risk(self.model, own.a, self.model.law(own))
 
     @property
     @eqx.filter_jit

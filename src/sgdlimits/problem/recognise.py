@@ -82,7 +82,7 @@ def _mean_of_squares(problem: Any, weight: float) -> bool:
     return (
         (isinstance(loss, SquaredLoss) and loss.weight == weight)
         and (isinstance(network, TwoLayer) and network.plain and network.mean and is_square(network.activation))
-        and (data.centred and _are(data.sigma, 1.0))
+        and (data.centred and _are(data.squared_length, 1.0))
         and (isinstance(problem.algorithm, OnePassSGD) and _are(problem.algorithm.ridge, 0.0))
         and (problem.initial.second == 1 and problem.initial.second_spread == 0)
     )

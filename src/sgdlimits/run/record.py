@@ -25,11 +25,14 @@ from sgdlimits.part import arguments
 
 PACKAGE = "sgdlimits"
 ROOMS = (
-    "statistics", "model", "expectation", "expectation.gaussian", "algorithm", "problem", "level", "start", "model.activation",
+    "statistics", "inputs", "model", "expectation", "expectation.gaussian", "algorithm", "problem", "level", "start",
+    "model.activation",
 )  # fmt: skip
 """Where public names are looked up: what these modules export, the first that has a name counts."""
 RENAMED = {"ClosedForm": "Squares", "ByRule": "NodeSums"}
 """Names in files written before, and what they are called now."""
+WRITTEN = {"Mixture": "Data"}
+"""Classes that files name as they did before, so that older files go on and sweeps find what they have."""
 OWN = {"sigmoid": sigmoid, "tanh": tanh}
 """Functions of the package that files may name."""
 ELEMENTARY = frozenset([
@@ -153,7 +156,7 @@ def name_of(thing: Any) -> str:
     """The public name of a class or function of the package; of others the module and the name in it."""
     module = getattr(thing, "__module__", None) or type(thing).__module__
     name = getattr(thing, "__qualname__", type(thing).__qualname__)
-    return name if module.split(".")[0] == PACKAGE else f"{module}:{name}"
+    return WRITTEN.get(name, name) if module.split(".")[0] == PACKAGE else f"{module}:{name}"
 
 
 def find(name: str) -> Any:

@@ -12,6 +12,7 @@ T is never formed from Q during a run, so that it goes on to 1e-16, and the risk
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import singledispatch
 from typing import Any, NamedTuple
 
@@ -21,15 +22,37 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from sgdlimits.errors import BadInput
 from sgdlimits.kernel.random.transform import numpy_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars
+from sgdlimits.statistics.triangular import ROUNDING, Turned, append, bartlett, contract, gram_schmidt, rests, rotate
 
 PSD_TOLERANCE = 1e-9
 ZERO = 16 * np.finfo(float).eps
 BEYOND_ROUNDING = 1e-13
+
+
+class Coordinates(NamedTuple):
+    """The b inputs of one step in the frame: coordinates, rests, label noise, classes.
+
+    Of the rests r combinations matter: all b where the algorithm asks for products of inputs or has noise, otherwise min(b, n),
+    with n directions that move. `outside` is the diagonal, squared, of the triangular factor of their Gram matrix, and `below`
+    what is below the diagonal, row by row (Bartlett). An algorithm's own noise is further inputs after the samples.
+    """
+
+    inside: Float[Array, "k b runs"]
+    along: Float[Array, "n b runs"]
+    outside: Float[Array, "r runs"]
+    below: Float[Array, "n runs"]
+    z: Float[Array, "b runs"]
+    c: Int[Array, "b runs"]
+
+    def gram(self) -> Float[Array, "b b"]:
+        """The products of the inputs of one run, where all of the rests are there."""
+        A = bartlett(self.outside, self.below)
+        return self.inside.T @ self.inside + self.along.T @ self.along + A @ A.T
 
 
 class Frame(eqx.Module):
@@ -40,6 +63,48 @@ class Frame(eqx.Module):
     T: Float[Array, "p p runs"]
     kept: dict[str, Any] = eqx.field(default_factory=dict)
     names: tuple[str, ...] = eqx.field(static=True, default=(STUDENT,))
+
+    def beside(self, x: Coordinates) -> Beside:
+        """The directions beside a step's inputs, of which their fields are made."""
+        one = x.along.shape[1] == 1 < len(self.m)
+        turned = rotate(self.T, x.along[:, 0], x.outside[0]) if one else None
+        along = contract(self.T[:, :, None], x.along[:, None]) if turned is None else turned.Th[:, None]
+        return Beside(self, x, (self.m[:, :, None] * x.inside[None]).sum(1) + along, turned)
+
+
+class Beside(NamedTuple):
+    """Directions and the inputs of one step, the fields, and T turned with a single input onto one axis."""
+
+    frame: Frame
+    x: Coordinates
+    fields: Float[Array, "n b runs"]
+    turned: Turned | None
+
+    def moved(
+        self, past: Callable, C: Float[Array, "n b runs"], lower: bool, outside: bool
+    ) -> tuple[Float[Array, "n k runs"], Float[Array, "n n runs"]]:
+        r"""m and T of the directions :math:`AW + CX`.
+
+        Parameters
+        ----------
+        past : past(rows, axis) is A times rows that have the directions on an axis
+        C : the coefficients of the inputs
+        lower : whether A is lower triangular
+        outside : whether there is anything outside of all directions; if not, T has coordinates in all of the room
+        """
+        (frame, x, _, turned), (n, b) = self, C.shape[:2]
+        rounding = ROUNDING if len(frame.names) > 1 and n > len(frame.names) else 0.0
+        m = past(frame.m) + (C[:, None] * x.inside[None]).sum(2)
+        if outside and n == b == 1:  # T is a length
+            return m, jnp.sqrt((past(frame.T, 1) + C * x.along) ** 2 + C**2 * x.outside)
+        if outside and turned is not None and lower:
+            length, some = jnp.sqrt(turned.rest), turned.rest > 0
+            inverse = jnp.where(some, 1 / jnp.where(some, length, 1.0), 0.0)
+            return m, append(past(turned.T, 1), past(turned.Th) * inverse + C[:, 0] * length, rounding)
+        T = past(frame.T, 1) + contract(jnp.swapaxes(x.along, 0, 1)[:, :, None], jnp.swapaxes(C, 0, 1)[:, None])
+        if not outside:
+            return m, T
+        return m, gram_schmidt(jnp.concatenate([T, rests(bartlett(x.outside, x.below), C)]), rounding)
 
 
 class Loading(NamedTuple):
@@ -57,6 +122,11 @@ def triangular(gram: Any) -> Any:
 def frame_rows(B: Float[Array, "k k"], n: int) -> Float[np.ndarray, "k n"]:
     """The fixed directions in a frame of n directions: B and zeros."""
     return np.pad(np.asarray(B), ((0, 0), (0, n - len(B))))
+
+
+def with_frame(a: Scalars, S: Float[Array, "p n"], B: Float[Array, "k k"]) -> Overlaps:
+    """The statistics of one run whose units have coordinates S in a frame of n directions, those of the fixed ones first."""
+    return Overlaps(a, S[:, : len(B)] @ B.T, S @ S.T)
 
 
 def overlaps_of(frame: Frame, B: Float[Array, "k k"]) -> Overlaps:
@@ -132,18 +202,20 @@ def _(stats: Overlaps, B):
     return eqx.tree_at(lambda stats: (stats.M, stats.Q), stats, (M, Q))
 
 
-def inside_and_outside(stats: Overlaps, B: Float[Array, "k k"]) -> tuple[Float[Array, "p k *n"], Float[Array, "p p *n"]]:
-    """The coordinates m in the frame, and S = Q - m m^T, the Gram matrix of what lies outside it."""
-    p, k, *batch = stats.M.shape
-    m = solve_triangular(B, jnp.moveaxis(stats.M, 1, 0).reshape(k, -1), lower=True).reshape(k, p, *batch)
+def inside_and_outside(
+    M: Float[Array, "p k *n"], Q: Float[Array, "p p *n"], B: Float[Array, "k k"]
+) -> tuple[Float[Array, "p k *n"], Float[Array, "p p *n"]]:
+    """The coordinates m in the frame, M = m B^T, and S = Q - m m^T, the Gram matrix of what lies outside it."""
+    p, k, *batch = M.shape
+    m = solve_triangular(B, jnp.moveaxis(M, 1, 0).reshape(k, -1), lower=True).reshape(k, p, *batch)
     m = jnp.moveaxis(m, 0, 1)
-    return m, stats.Q - (m[:, None] * m[None]).sum(2)
+    return m, Q - (m[:, None] * m[None]).sum(2)
 
 
 def loading(stats: Overlaps, B: Float[Array, "k k"]) -> Loading:
     """F for statistics with any trailing axes, differentiable, and safe where Omega is singular or barely indefinite."""
     p, k, *batch = stats.M.shape
-    m, S = inside_and_outside(Overlaps(stats.a, stats.M.reshape(p, k, -1), stats.Q.reshape(p, p, -1)), B)
+    m, S = inside_and_outside(stats.M.reshape(p, k, -1), stats.Q.reshape(p, p, -1), B)
     T = cholesky_columns(S)
     student = jnp.concatenate([m, jnp.swapaxes(T, 0, 1)], axis=1).reshape(p, k + p, *batch)
     fixed = jnp.concatenate([B, jnp.zeros((k, p))], axis=1).reshape(k, k + p, *(1 for _ in batch))
@@ -155,7 +227,7 @@ def admissible(stats: Overlaps, B: Float[Array, "k k"], unit: int = 0) -> Overla
 
     Of others, what lies outside the frame loses what makes it indefinite.
     """
-    _, S = inside_and_outside(stats, B)
+    _, S = inside_and_outside(stats.M, stats.Q, B)
     M, Q = stats.M, _with_columns(stats.Q - S, cholesky_columns(S, jnp.diagonal(stats.Q, axis1=0, axis2=1).T))
     if unit:
         norms = jnp.sqrt(jnp.diagonal(Q, axis1=0, axis2=1).T).at[unit:].set(1.0)

@@ -43,7 +43,7 @@ def overlaps(a, W, k):
 
 @eqx.filter_jit
 def estimate(problem, stats):
-    return problem.rule.estimate(problem.model, stats)
+    return problem.rule.estimate(problem.model, stats.a, problem.model.law(stats))
 
 
 @eqx.filter_jit
@@ -275,7 +275,9 @@ def test_xor_moments_are_those_of_inputs_in_space(snr):
     print(f"snr {snr}: {distance.max():.1f} errors of {spread.max():.1e}; ladder claims {largest(error) / largest(value):.1e}")
     assert distance.max() < 7
     assert largest(error) < 1e-4 * largest(value)
-    assert float(eqx.filter_jit(problem.rule.risk)(problem.model, stats)) == pytest.approx(float(value.loss), abs=1e-5)
+    assert float(eqx.filter_jit(problem.rule.risk)(problem.model, stats.a, problem.model.law(stats))) == pytest.approx(
+        float(value.loss), abs=1e-5
+    )
     covariance = problem.covariance(stats)
     covariances = np.stack([sampled for _, sampled in samples])
     spread = covariances.std(0, ddof=1) / np.sqrt(len(covariances))

@@ -40,7 +40,7 @@ KINDS = {"four units": (True,), "classes without noise": (True,), "tanh": (False
 
 @eqx.filter_jit
 def risks(rule, model, *states):
-    one = lambda a, S: rule.risk(model, sl.Overlaps(a, S[:, : model.teachers] @ model.frame.T, S @ S.T))
+    one = lambda a, S: rule.risk(model, a, model.law(sl.Overlaps(a, S[:, : model.teachers] @ model.frame.T, S @ S.T)))
     return jax.lax.map(lambda state: one(*state), states)
 
 

@@ -38,7 +38,7 @@ def state(p, k, seed, size=0.9):
 
 @eqx.filter_jit
 def moments(problem, stats):
-    return problem.rule.moments(problem.model, stats)
+    return problem.rule.moments(problem.model, stats.a, problem.model.law(stats))
 
 
 covariance = eqx.filter_jit(lambda problem, stats: problem.covariance(stats))

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings, strategies as some
 
 import sgdlimits as sl
-from sgdlimits.level.chain import _append, _rotate
 from sgdlimits.statistics import frame
 from sgdlimits.statistics.frame import cholesky_columns
 from sgdlimits.statistics.trees import runs_first, runs_last
+from sgdlimits.statistics.triangular import append, rotate
 
 # Each shape is compiled as one function, not operation by operation.
-loading, rotate, append = (eqx.filter_jit(function) for function in (frame.loading, _rotate, _append))
+loading, rotate, append = (eqx.filter_jit(function) for function in (frame.loading, rotate, append))
 overlaps_of = eqx.filter_jit(lambda one, B: runs_first(frame.overlaps_of(one, B)))
 
 shapes = some.tuples(some.integers(1, 6), some.integers(1, 3), some.integers(0, 8), some.integers(0, 10**6))

@@ -39,7 +39,6 @@ from sgdlimits.problem import ProjectionProblem, presets
 from sgdlimits.size import check_room
 from sgdlimits.start import FixedInit, RandomInit
 from sgdlimits.statistics import Overlaps
-from sgdlimits.statistics.frame import loading
 from sgdlimits.statistics.trees import add, for_samples
 from sgdlimits.text import table
 
@@ -270,10 +269,11 @@ def _sizes(problem: ProjectionProblem, stats: Overlaps, lr: Float[Array, " n"]) 
 
 def _spread(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
     """The standard deviation of d times the one-sample increment, entry by entry."""
-    F, column, c = loading(stats, problem.frame), jax.tree.map(lambda leaf: leaf[..., None], stats), jnp.asarray(0)
+    law, column, c = problem.model.law(stats), jax.tree.map(lambda leaf: leaf[..., None], stats), jnp.asarray(0)
+    F = law.triangular_factor()
 
     def change(points):
-        fields, fixed, z = problem.model.place(F, points, c)
+        fields, fixed, z = law.place(F, points, c)
         products = problem.model.products(fields, fixed, for_samples(stats.a, fields.shape[1]), z, c)
         each = add(*problem.changes(column, products))
         return each, jax.tree.map(jnp.square, each)

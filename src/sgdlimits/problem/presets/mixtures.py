@@ -12,8 +12,8 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.expectation import Expectation
 from sgdlimits.expectation.gaussian import Rule
+from sgdlimits.inputs import mixture
 from sgdlimits.model.activation import Activation
-from sgdlimits.model.data import mixture
 from sgdlimits.model.loss import CrossEntropy
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.target import ClassLabels, Target

@@ -80,7 +80,7 @@ def muon(k: int, rate, stats: sl.Overlaps, *, batch: int, log2_points: int) -> s
 
 def _moments(k: int, stats: sl.Overlaps):
     problem = which.task(k, sl.OnePassSGD(1.0))
-    return problem.rule.moments(problem.model, stats)
+    return problem.rule.moments(problem.model, stats.a, problem.model.law(stats))
 
 
 KINDS: dict[str, Drift] = {"SGD": plain, "Normalised": normalised, "Muon": whitened}

@@ -1,0 +1,169 @@
+"""Isotropic Gaussian classes."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput, is_traced
+from sgdlimits.inputs.base import Inputs
+from sgdlimits.kernel.random import Purpose
+from sgdlimits.statistics.frame import Coordinates, Loading, triangular
+from sgdlimits.statistics.law import Covariance, FieldLaw
+from sgdlimits.statistics.trees import number_array
+from sgdlimits.text import count
+
+
+class Mixture(Inputs):
+    r"""Isotropic Gaussian classes, :math:`x = \sum_r b_r^{(c)} e_r + \sigma g` with class c of probability :math:`\pi_c`.
+
+    Parameters
+    ----------
+    weights : the probabilities, shape (classes,)
+    means : the coefficients b of each class's mean along the fixed directions, shape (classes, k); None for zero means
+    sigma : standard deviation of every coordinate around the mean
+    centred : whether the means are zero, whatever `means` says
+
+    What kind of data it is shows in its structure, not in the value of a number: means that are zero and a sigma that is zero
+    are None. So another mean or another sigma is other data, and a sigma that is traced is not zero.
+    """
+
+    weights: Float[Array, " classes"]
+    means: Float[Array, "classes k"] | None
+    spread: Float[Array, ""] | None
+
+    def __init__(self, weights, means=None, sigma: float | Float[Array, ""] = 1.0, centred: bool = False) -> None:
+        self.weights = number_array(weights)
+        self.means = None if means is None or centred else number_array(means)
+        self.spread = None if not is_traced(sigma) and float(sigma) == 0 else number_array(sigma)
+
+    @property
+    def centred(self):
+        return self.means is None
+
+    @property
+    def on_means(self):
+        return self.spread is None
+
+    @property
+    def sigma(self) -> Float[Array, ""]:
+        return number_array(0.0) if self.spread is None else self.spread
+
+    @property
+    def classes(self):
+        return self.weights.shape[0]
+
+    @property
+    def squared_length(self):
+        return self.sigma**2
+
+    def law(self, stats, gram):
+        unit, means = None if self.spread is None else self.spread**2, self.means
+        mean = None if means is None else Loading(stats.M @ means.T, gram @ means.T)
+        covariance = None if unit is None else Covariance(unit * stats.Q, unit * stats.M, unit * gram)
+        return FieldLaw(self.weights, mean, unit, covariance, None, stats.M.shape)
+
+    def law_of_factor(self, F, gram):
+        unit, shape = None if self.spread is None else self.spread**2, (len(F.student), len(F.fixed))
+        k = len(gram)
+        centre = None if self.means is None else (self.means @ triangular(gram)).T
+        mean = None if centre is None else Loading(F.student[:, :k] @ centre, F.fixed[:, :k] @ centre)
+        factor = Loading(self.sigma * F.student, self.sigma * F.fixed)
+        return FieldLaw(self.weights, mean, unit, None, factor, shape)
+
+    def centre(self, B: Float[Array, "k k"], c: Array) -> Float[Array, "k *batch"]:
+        """Frame coordinates of the mean of class `c`."""
+        if self.means is None:
+            return jnp.zeros((B.shape[0], *jnp.shape(c)))
+        return jnp.moveaxis((self.means @ B)[c], -1, 0)
+
+    def draw_class(self, stream, samples):
+        shape = (stream.steps, samples, stream.runs.size)
+        if self.classes == 1:
+            return jnp.zeros(shape, jnp.int32)
+        u = stream.each(samples).uniform(Purpose.CLASS, 1).reshape(shape)
+        return (u[..., None] > jnp.cumsum(self.weights)[:-1]).sum(-1, dtype=jnp.int32)
+
+    def check(self, fixed):
+        if self.means is not None and np.shape(self.means)[1] != fixed:
+            raise BadInput(
+                f"the means of the data have {count(np.shape(self.means)[1], 'coefficient')}, and the target has "
+                f"{count(fixed, 'fixed direction')}. Give means of shape (classes, {fixed})."
+            )
+
+    def at(self, points, c, B):
+        inside, k = self.sigma * points, len(B)
+        return jnp.concatenate([inside[:k] + self.centre(B, c), inside[k:]])
+
+    def draw(self, stream, sizes, d):
+        b, L, k, n, r = sizes
+        column = np.tril_indices(r, -1)[1]
+        normal = stream.normal(Purpose.STEP, (k + n) * L + b + column.size)
+        inside, along, z, below = jnp.split(normal, np.cumsum([k * L, n * L, b]), axis=1)
+        inside, along = (part.reshape(stream.steps, -1, L, stream.runs.size) for part in (inside, along))
+        dof = jnp.maximum(d - k - n - np.arange(r), 0.0)
+        outside = stream.chi_square(Purpose.CHI, dof)
+        below = below * (dof[column] > 0)[:, None]
+        return Coordinates(inside, along, outside, below, z, self.draw_class(stream, b))
+
+    def place(self, numbers, B):
+        inside, along, outside, below, z, c = numbers
+        (b, L), r, sigma = (z.shape[1], inside.shape[2]), outside.shape[1], self.sigma
+        centre = jnp.moveaxis(self.centre(B, c), 0, 1)
+        if b == L:
+            return Coordinates(centre + sigma * inside, sigma * along, sigma**2 * outside, sigma * below, z, c)
+        scale = jnp.concatenate([jnp.full(b, sigma), jnp.ones(L - b)])
+        centre = jnp.pad(centre, ((0, 0), (0, 0), (0, L - b), (0, 0)))
+        by, row = scale[:, None], np.tril_indices(r, -1)[0]
+        return Coordinates(centre + by * inside, by * along, by**2 * outside, scale[row][:, None] * below, z, c)
+
+    def vectors(self, stream, sizes, d, B, moved):
+        b, L = sizes.samples, sizes.inputs
+        normal = stream.each(L).normal_rows(Purpose.INPUT, d + 1).reshape(stream.steps, L, -1, d + 1)
+        c = self.draw_class(stream, b)
+        x = self.sigma * normal[:, :b, :, :-1]
+        if not self.centred:
+            x = moved(x, jnp.moveaxis(self.centre(B, c), 0, -1))
+        x = x if b == L else jnp.concatenate([x, normal[:, b:, :, :-1]], axis=1)
+        return x, normal[:, :b, :, -1], c
+
+
+Data = Mixture
+"""The name before there were other inputs, which files have."""
+
+
+def gaussian() -> Mixture:
+    """Standard normal inputs: one class, no mean, sigma = 1."""
+    return Mixture(np.ones(1))
+
+
+@checked
+def mixture(means, weights=None, variance: float = 1.0) -> Mixture:
+    r"""A mixture of isotropic Gaussian classes whose means lie in the span of the fixed directions.
+
+    Parameters
+    ----------
+    means : the coefficients of each class's mean along the k fixed directions, shape (classes, k)
+    weights : the probabilities of the classes, some of which may be 0; equal unless given
+    variance : of every coordinate around the mean, 1/snr; 0 puts all inputs of a class on its mean
+
+    >>> mixture([[1.0, 0.0], [0.0, 1.0]], variance=0.01).classes
+    2
+    """
+    means = number_array(means)
+    if means.ndim != 2 or not means.size:
+        raise BadInput(f"means must have shape (classes, k); got {means.shape}. Give one row a class.")
+    weights = np.full(means.shape[0], 1 / means.shape[0]) if weights is None else number_array(weights)
+    if weights.shape != means.shape[:1]:
+        raise BadInput(f"weights must have shape {means.shape[:1]}, one a class; got {weights.shape}. Give such weights.")
+    if not is_traced(weights) and not (float(weights.min()) >= 0 and math.isclose(float(weights.sum()), 1.0, abs_tol=1e-9)):
+        raise BadInput(
+            f"weights must not be negative and sum to 1; got {np.asarray(weights).tolist()}. Give such probabilities."
+        )
+    if not is_traced(means) and not np.isfinite(means).all():
+        raise BadInput(f"means must be finite; got {np.asarray(means).tolist()}. Give finite means.")
+    return Mixture(weights, means, jnp.sqrt(variance) if is_traced(variance) else math.sqrt(variance))
