@@ -231,12 +231,7 @@ class Form:
 
     def replica(self, asks: bool) -> Replica:
         """The program, of code that asks the host or not."""
-        try:
-            return replica_of(self.numbers, self.state, self.memory, self.zero, self.single, asks)
-        except IndexError:
-            raise Untranslated("a large array") from None
-        except (AttributeError, KeyError, TypeError, ValueError) as reason:  # a form of a primitive that no rule has met
-            raise Untranslated(f"how to read this step ({type(reason).__name__}: {reason})") from reason
+        return replica_of(self.numbers, self.state, self.memory, self.zero, self.single, asks)
 
 
 @lru_cache(maxsize=64)

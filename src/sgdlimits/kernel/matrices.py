@@ -149,6 +149,6 @@ _SOLVE = {unit: partial(solve_lower, unit=unit) for unit in (False, True)}
 @rule("eigh")
 def _(walk, equation, args):
     p, A = equation.params, args[0]
-    if A.shape[-1] > MOST_ROWS or p["subset_by_index"] not in (None, (0, A.shape[-1])):
+    if A.shape[-1] > MOST_ROWS or p.get("subset_by_index") not in (None, (0, A.shape[-1])):
         raise Untranslated("eigh")
     return _each_matrix(walk, eigh, A if p["lower"] else A.swapaxes(-1, -2))

@@ -22,7 +22,7 @@ from sgdlimits.kernel.bounds import bounded
 from sgdlimits.kernel.flatten import about, lowered
 from sgdlimits.kernel.guard import row_of
 from sgdlimits.kernel.known import pattern
-from sgdlimits.kernel.program import Program, Untranslated
+from sgdlimits.kernel.program import ABSENT, Program, Untranslated
 from sgdlimits.kernel.random import Stream
 from sgdlimits.kernel.walk import Flattening
 
@@ -34,7 +34,6 @@ DEAR = 0.4
 """A condition that has more than this share of a step's operations is not asked after each step, where a bound rules it out."""
 MOST_NUMBERS = 4096
 """Larger arrays of a problem are no numbers of a step."""
-ABSENT = 10**12
 REAL = jax.ShapeDtypeStruct((), np.float64)
 """One double, to trace with."""
 
