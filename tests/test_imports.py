@@ -16,8 +16,9 @@ from sgdlimits._miscompiled import MISCOMPILING
 
 ORDER = (
     "_miscompiled", "_x64", "errors", "renamed", "part", "text", "docstring", "size", "domain", "trial", "progress", "files",
-    "kernel", "settings", "expectation.gaussian", "statistics", "model", "expectation", "algorithm", "equations", "problem",
-    "start", "level", "run", "analysis", "run.sweeps", "analysis.plot", "papers", "cli", "theory", "__main__",
+    "kernel.compiler", "kernel", "settings", "expectation.gaussian", "statistics", "model", "expectation", "algorithm",
+    "equations", "problem", "start", "level", "run", "analysis", "run.sweeps", "analysis.plot", "papers", "cli", "theory",
+    "__main__",
 )  # fmt: skip
 """Each may import those before it. The names that the package itself offers, in `__init__.pyi`, are those of all but papers and
 cli; these alone use them."""
@@ -68,6 +69,13 @@ def test_leaves_are_leaves():
     """Only the command line imports what reproduces papers, and nothing imports the command line; `theory` has its names."""
     users = {leaf: {part(module) for module, path in MODULES.items() if leaf in map(part, imported(path))} for leaf in LEAVES}
     assert users == {"papers": {"papers", "cli", "theory"}, "cli": {"cli", "__main__"}}
+
+
+def test_the_compiler_knows_nothing_of_problems():
+    """It imports nothing of the package but itself and errors."""
+    inside = {name: path for name, path in MODULES.items() if part(name) == "kernel.compiler"}
+    assert len(inside) > 10
+    assert {part(other) for path in inside.values() for other in imported(path)} <= {"kernel.compiler", "errors"}
 
 
 def test_the_top_of_the_package_fits_on_a_page():

@@ -11,7 +11,7 @@ import jax
 
 from sgdlimits.errors import BadInput
 from sgdlimits.kernel.base import Carry, Ending, Kernel, Steps
-from sgdlimits.kernel.program import Untranslated
+from sgdlimits.kernel.compiler.program import Untranslated
 from sgdlimits.kernel.xla import XLA
 
 KERNELS = ("xla", "lanes", "cuda")

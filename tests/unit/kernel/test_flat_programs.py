@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from jax import lax
 
-from sgdlimits.kernel import walk
 from sgdlimits.kernel.base import Carry, Span
-from sgdlimits.kernel.bounds import bounded
 from sgdlimits.kernel.choose import kernel_for
-from sgdlimits.kernel.elementary import ELEMENTARY
+from sgdlimits.kernel.compiler import walk
+from sgdlimits.kernel.compiler.bounds import bounded
+from sgdlimits.kernel.compiler.elementary import ELEMENTARY
+from sgdlimits.kernel.compiler.program import Program, Untranslated
 from sgdlimits.kernel.lanes import Lanes
-from sgdlimits.kernel.program import Program, Untranslated
 
 RUNS = 37
 """No multiple of any vector's length."""

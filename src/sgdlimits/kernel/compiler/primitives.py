@@ -8,8 +8,8 @@ from functools import partial
 import jax
 import numpy as np
 
-from sgdlimits.kernel.program import Untranslated
-from sgdlimits.kernel.walk import RULES, Flattening, Places, kind_of, rule
+from sgdlimits.kernel.compiler.program import Untranslated
+from sgdlimits.kernel.compiler.walk import RULES, Flattening, Places, kind_of, rule
 
 _CUMULATIVE = {"cumsum": "add", "cumprod": "mul", "cummax": "max", "cummin": "min"}
 

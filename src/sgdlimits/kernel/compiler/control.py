@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from sgdlimits.kernel.bounds import scan_counts
-from sgdlimits.kernel.program import Loop, Untranslated
-from sgdlimits.kernel.walk import rule
+from sgdlimits.kernel.compiler.bounds import scan_counts
+from sgdlimits.kernel.compiler.program import Loop, Untranslated
+from sgdlimits.kernel.compiler.walk import rule
 
 
 @rule(

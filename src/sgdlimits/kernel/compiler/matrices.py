@@ -12,8 +12,8 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, Float
 
-from sgdlimits.kernel.program import Untranslated
-from sgdlimits.kernel.walk import Flattening, Places, rule
+from sgdlimits.kernel.compiler.program import Untranslated
+from sgdlimits.kernel.compiler.walk import Flattening, Places, rule
 
 MOST_ROWS = 8
 """Eigenvectors of larger matrices are too many operations."""

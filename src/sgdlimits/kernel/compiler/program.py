@@ -14,7 +14,7 @@ the one construct beside plain operations is a loop. A back end walks over `orde
 | `select` | of the last two | the second argument where the first is true, else the third |
 | `convert`, `bitcast` | any | |
 | `loop`, `item` | none, any | a loop (see `Loop`) and one of its results |
-| names in `elementary` | f64 | until `sgdlimits.kernel.elementary.lowered` replaces them |
+| names in `elementary` | f64 | until `flatten.lowered` replaces them |
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from sgdlimits.kernel.elementary import ELEMENTARY
-from sgdlimits.kernel.program import KINDS, Program, Untranslated
+from sgdlimits.kernel.compiler.elementary import ELEMENTARY
+from sgdlimits.kernel.compiler.program import KINDS, Program, Untranslated
 
 Places = np.ndarray
 Rule = Callable[["Flattening", Any, list[Places]], Any]
