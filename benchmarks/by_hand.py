@@ -113,7 +113,7 @@ def sphere_by_hand() -> Callable[[int], int] | None:
 def units_by_hand(problem: Any, d: int, runs: int = RUNS) -> tuple[Callable[[int], int], Callable[[], tuple]] | None:
     """Steps of error functions, or of squares on the sphere, and a function that gives M and Q."""
     import sgdlimits as sl
-    from sgdlimits.kernel.elementary import ERF_ABOVE, ERF_BELOW
+    from sgdlimits.kernel.compiler.elementary import ERF_ABOVE, ERF_BELOW
 
     p, k, squares = problem.network.width, problem.target.teachers, problem.algorithm.sphere
     call = library("units.cpp", f"-DP={p}", f"-DK={k}", *["-DSQUARES"] * squares)

@@ -58,6 +58,9 @@ def pytest_configure(config):
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # for the processes that tests start
     jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    from sgdlimits.settings import setup_jax
+
+    setup_jax()  # processes that write the same entries at once
 
 
 def kept_folder(root: Path) -> Path:

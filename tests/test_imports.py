@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import subprocess
 import sys
 from graphlib import TopologicalSorter
+from importlib.metadata import version
 from pathlib import Path
 
 import sgdlimits
+from sgdlimits._miscompiled import MISCOMPILING
 
 ORDER = (
     "_miscompiled", "_x64", "errors", "renamed", "part", "text", "docstring", "size", "domain", "trial", "progress", "files",
-    "kernel", "expectation.gaussian", "statistics", "inputs", "model", "expectation", "algorithm", "equations", "problem",
-    "start", "level", "run", "analysis", "run.sweeps", "analysis.plot", "papers", "cli", "theory", "__main__",
+    "kernel.compiler", "kernel", "settings", "expectation.gaussian", "statistics", "inputs", "model", "expectation", "algorithm",
+    "equations", "problem", "start", "level", "run", "analysis", "run.sweeps", "analysis.plot", "papers", "cli", "theory",
+    "__main__",
 )  # fmt: skip
 """Each may import those before it. The names that the package itself offers, in `__init__.pyi`, are those of all but papers and
 cli; these alone use them."""
@@ -66,6 +71,13 @@ def test_leaves_are_leaves():
     assert users == {"papers": {"papers", "cli", "theory"}, "cli": {"cli", "__main__"}}
 
 
+def test_the_compiler_knows_nothing_of_problems():
+    """It imports nothing of the package but itself and errors."""
+    inside = {name: path for name, path in MODULES.items() if part(name) == "kernel.compiler"}
+    assert len(inside) > 10
+    assert {part(other) for path in inside.values() for other in imported(path)} <= {"kernel.compiler", "errors"}
+
+
 def test_the_top_of_the_package_fits_on_a_page():
     folders = [path.name for path in ROOT.iterdir() if path.is_dir() and (path / "__init__.py").exists()]
     assert len(folders) <= MOST_FOLDERS, sorted(folders)
@@ -74,6 +86,51 @@ def test_the_top_of_the_package_fits_on_a_page():
 def test_no_module_imports_itself_in_a_circle():
     """A package is what its `__init__` imports, which no module of it may then import."""
     TopologicalSorter({module: imported(path) - {"sgdlimits"} for module, path in MODULES.items()}).prepare()
+
+
+SURPRISES = """
+import gc, json, logging, os, signal, sys, threading, warnings
+import equinox, h5py, jax, jaxtyping, lazy_loader, pandas, scipy.integrate, scipy.special, tqdm, xarray
+import jax._src.lru_cache
+
+def state():
+    names = ["", *logging.root.manager.loggerDict]
+    loggers = {name: logging.getLogger(name) for name in names if not name.startswith("sgdlimits")}
+    return {
+        "jax": {name: str(value) for name, value in jax.config.values.items()},
+        "environment": dict(os.environ),
+        "garbage": [gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), gc.get_debug()],
+        "signals": {str(each): str(signal.getsignal(each)) for each in signal.valid_signals()},
+        "warnings": [str(each) for each in warnings.filters] + [str(warnings.showwarning)],
+        "logging": {name: [each.level, each.disabled, str(each.handlers)] for name, each in loggers.items()},
+        "numpy": [str(xarray.core.duck_array_ops.np.geterr()), str(xarray.core.duck_array_ops.np.get_printoptions())],
+        "hooks": [str(each) for each in (sys.excepthook, sys.unraisablehook, threading.excepthook, sys.displayhook)],
+        "limits": [sys.getrecursionlimit(), sys.getswitchinterval(), os.getcwd(), sys.path],
+        "patched": [str(jax._src.lru_cache.LRUCache.put)],
+    }
+
+before = state()
+import sgdlimits as sl
+sl.simulate(sl.presets.phase_retrieval(), sl.Chain(100), sl.RandomInit(100), t_max=1, runs=2, save=2)
+sl.simulate(sl.presets.phase_retrieval(), sl.ODE(), sl.FixedInit(0.1), t_max=1, save=2)
+after = state()
+flat = lambda state: {f"{kind}/{key}": value for kind, part in state.items() for key, value in
+                      (part.items() if isinstance(part, dict) else enumerate(part))}
+old, new = flat(before), flat(after)
+print(json.dumps([each for each in sorted(old.keys() | new.keys()) if old.get(each) != new.get(each)]))
+"""
+
+
+def test_importing_the_package_changes_nothing_but_the_precision_of_jax(tmp_path):
+    """In a process that has other packages already: settings, environment, signals, warnings, messages, hooks and patches.
+
+    Where jaxlib has the fault, the option against it is in the environment as well.
+    """
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "TF_", "XLA_", "SGDLIMITS_"))}
+    plain["XDG_CACHE_HOME"] = str(tmp_path)
+    done = subprocess.run([sys.executable, "-c", SURPRISES], capture_output=True, text=True, check=True, env=plain)
+    expected = ["environment/XLA_FLAGS"] * (version("jaxlib") == MISCOMPILING) + ["jax/jax_enable_x64"]
+    assert json.loads(done.stdout) == expected
 
 
 def test_a_first_simulation_imports_only_what_it_needs(tmp_path):

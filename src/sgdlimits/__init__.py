@@ -8,10 +8,7 @@ from contextlib import contextmanager
 
 import lazy_loader
 
-from sgdlimits._miscompiled import quieten as _quieten
 from sgdlimits.renamed import names_of as _names_of
-
-_quieten()
 
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
@@ -27,14 +24,12 @@ def _find(name: str):
 
 @contextmanager
 def _no_search_for_garbage():
-    """Modules are no garbage: nobody looks at them again, neither now, which would take a sixth of the import, nor at the end
-    of the process."""
+    """Disable the garbage collector while submodules are imported, of whose time it would take a sixth."""
     searches = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
         if searches:
             gc.enable()
 

@@ -147,6 +147,7 @@ from .run.sweeps import (
     random_points as random_points,
     sweep as sweep,
 )
+from .settings import setup_jax as setup_jax
 from .start import (
     FixedInit as FixedInit,
     OrthogonalInit as OrthogonalInit,

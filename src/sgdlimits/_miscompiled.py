@@ -8,12 +8,14 @@ same is given the option that turns the pass off, before XLA reads its options f
 
 Releases before it report two tuning hints of some processors, "prefer-no-gather" and "prefer-no-scatter", as errors whenever
 they load kept code, several lines of a thousand letters at a time (seen with 0.9.2, 0.10.0 and 0.10.1). Nothing is wrong then.
-XLA looks at its level of messages when it is loaded, so that the lines are silenced where this package is imported before JAX.
+XLA looks at its level of messages when it is loaded: `settings.setup_jax`, which lets JAX keep code, silences the lines if it
+is called before JAX is imported.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import MutableMapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -31,10 +33,10 @@ def outer_of_centred(x: jax.Array) -> jax.Array:
     return y[:, :, None] * y[:, None]
 
 
-def quieten() -> None:
-    """Let XLA report fatal errors alone, where its errors are none; a level that the user has chosen stays."""
+def quieten(environment: MutableMapping[str, str]) -> None:
+    """Let XLA report fatal errors only, in a process with this environment, if jaxlib is noisy and no level is set."""
     if version("jaxlib") in NOISY:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def is_miscompiled() -> bool:

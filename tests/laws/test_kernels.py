@@ -13,8 +13,9 @@ import sgdlimits as sl
 from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.algorithm.base import Wrapper
 from sgdlimits.algorithm.coordinates import Coordinatewise
-from sgdlimits.kernel import cache, lanes, llvm
+from sgdlimits.kernel import cache, lanes
 from sgdlimits.kernel.choose import gpu_present
+from sgdlimits.kernel.compiler import llvm
 
 D, STEPS = 200, 1000
 GO = {"t_max": STEPS / D, "runs": 5, "save": 3, "progress": False}

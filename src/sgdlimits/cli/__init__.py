@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import signal
 import sys
 import threading
-from functools import lru_cache
 from typing import Any
 
 import click
@@ -50,18 +47,10 @@ To complete names with the TAB key (zsh and fish: zsh_source, fish_source):
 """
 
 
-@lru_cache(maxsize=1)
-def _search_less() -> None:
-    """Look for garbage less often, and not at the end: modules and traced functions are many objects and none of it."""
-    gc.set_threshold(100_000, 50, 100)
-    atexit.register(gc.freeze)
-
-
 class Main(Group):
     """The root command: what users did wrong becomes one sentence; Ctrl-C is exit code 130, and a request to end 143."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        _search_less()
         asked: list[int] = []
 
         def end(number: int, frame: Any) -> None:  # keeps what Ctrl-C keeps

@@ -14,7 +14,13 @@ OPTIONS = [
 ]
 
 
-@click.command(cls=Command, params=OPTIONS, short_help="Open a page on which runs are watched.")
+class Server(Command):
+    """A command whose work is done by other processes."""
+
+    computes = False
+
+
+@click.command(cls=Server, params=OPTIONS, short_help="Open a page on which runs are watched.")
 def explore(port: int, host: str, browser: bool) -> None:
     """Open a local page: move sliders, and watch SGD escape beside its limits. Ctrl-C ends it.
 

@@ -13,6 +13,7 @@ import click
 
 from sgdlimits.errors import BadInput
 from sgdlimits.renamed import PARAMETERS
+from sgdlimits.settings import setup_process
 from sgdlimits.text import among, closest, printable
 
 
@@ -78,6 +79,9 @@ class Group(click.Group):
 class Command(click.Command):
     """A command that has its options under headings in its help, and that names them in errors as they are typed."""
 
+    computes: ClassVar[bool] = True
+    """Whether it uses JAX in its own process, which is then set up for that."""
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [self._present(arg) for arg in args])
 
@@ -90,6 +94,8 @@ class Command(click.Command):
         return f"--{new.name}{arg.removeprefix(old)}"
 
     def invoke(self, ctx: click.Context) -> Any:
+        if self.computes:
+            setup_process()
         try:
             return super().invoke(ctx)
         except BadInput as reason:

@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 
-from sgdlimits._x64 import cache_home, is_private, write_entry
+from sgdlimits.kernel.folder import cache_home, is_private, own_folder, write_entry
 
 CHECK = 32
 """Bytes of the hash and of its key. An entry whose hash is not right is compiled again."""
@@ -28,9 +28,9 @@ KEY = ".key"
 
 
 def folder() -> Path | None:
-    """Where JAX keeps what it compiles, if it does."""
+    """Return the folder where JAX keeps what it compiles, if one was chosen, or else the package's own."""
     chosen = getattr(jax.config, "jax_compilation_cache_dir", None)
-    return Path(chosen) if chosen else None
+    return Path(chosen) if chosen else own_folder()
 
 
 def loaded(parts: Iterable[object], compile_: Callable[[], bytes], load: Callable[[bytes], Any]) -> Any:

@@ -11,7 +11,7 @@ import jax
 
 from sgdlimits.errors import BadInput
 from sgdlimits.kernel.base import Carry, Ending, Kernel, Steps
-from sgdlimits.kernel.program import Untranslated
+from sgdlimits.kernel.compiler.program import Untranslated
 from sgdlimits.kernel.xla import XLA
 
 KERNELS = ("xla", "lanes", "cuda")
@@ -41,6 +41,10 @@ def kernel_for(process: Steps, until: Ending | None, carry: Carry, asked: str | 
         kernel = XLA(process, until, single)
         kernel.name = f"xla{SINGLE * single}, since {name} does not take {reason}"
         LOG.info("the steps of %s are made by %s", type(process).__name__, kernel.name)
+    except Exception as reason:
+        if name != "xla" and not isinstance(reason, BadInput):
+            reason.add_note(f"It was raised while the kernel {name} was made for these steps. kernel='xla' does without it.")
+        raise
     return kernel
 
 

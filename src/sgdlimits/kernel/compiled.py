@@ -45,6 +45,6 @@ def _known() -> dict[str, str] | None:
     """The quick options, where this version of XLA knows them."""
     try:
         jax.jit(lambda: 0, compiler_options=QUICK)()
-    except Exception:
+    except jax.errors.JaxRuntimeError:  # no such option
         return None
     return QUICK

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from sgdlimits.kernel import cache
-from sgdlimits.kernel.base import Carry, Ending, Span, Steps
+from sgdlimits.kernel.base import LIMIT, Carry, Ending, Span, Steps
 from sgdlimits.kernel.lanes import Arrays, Code, Form, Unrolled
 
 BLOCK = 64
@@ -58,10 +58,10 @@ class Cuda(Unrolled):
 
 @lru_cache(maxsize=64)
 def _code(form: Form, capability: str) -> Code:
-    from sgdlimits.kernel import llvm, ptx
+    from sgdlimits.kernel.compiler import llvm, ptx
 
     gpu, replica = ptx.GPU(capability), form.replica(asks=False)
-    text = ptx.text_of(replica, gpu)
+    text = ptx.text_of(replica, gpu, LIMIT)
     module = cache.loaded((text, gpu.key), lambda: gpu.assembly(text).encode(), _load)
     return Code(module.get_function(llvm.NAME), module, ptx.WARP, replica.numbers, replica.length)
 

@@ -16,10 +16,11 @@ import numpy as np
 from jaxtyping import PyTree
 
 from sgdlimits.kernel import cache, known
-from sgdlimits.kernel.base import Carry, Ending, Kernel, Lot, Span, Steps
+from sgdlimits.kernel.base import LIMIT, Carry, Ending, Kernel, Lot, Span, Steps
+from sgdlimits.kernel.compiler.program import Untranslated
+from sgdlimits.kernel.compiler.replica import Replica
 from sgdlimits.kernel.guard import Guards
-from sgdlimits.kernel.program import Untranslated
-from sgdlimits.kernel.replica import Numbers, Replica, replica_of
+from sgdlimits.kernel.trace import Numbers, replica_of
 
 MOST_STATE = 2048
 """States of more numbers are not unrolled."""
@@ -231,12 +232,7 @@ class Form:
 
     def replica(self, asks: bool) -> Replica:
         """The program, of code that asks the host or not."""
-        try:
-            return replica_of(self.numbers, self.state, self.memory, self.zero, self.single, asks)
-        except IndexError:
-            raise Untranslated("a large array") from None
-        except (AttributeError, KeyError, TypeError, ValueError) as reason:  # a form of a primitive that no rule has met
-            raise Untranslated(f"how to read this step ({type(reason).__name__}: {reason})") from reason
+        return replica_of(self.numbers, self.state, self.memory, self.zero, self.single, asks)
 
 
 @lru_cache(maxsize=64)
@@ -254,10 +250,10 @@ def _code(form: Form, key: tuple) -> Code:
 
 def _compiled(form: Form) -> bytes:
     """A line that says what there is to know of a program, and its code, which other forms may have as well."""
-    from sgdlimits.kernel import llvm
+    from sgdlimits.kernel.compiler import llvm
 
     machine, replica = _machine(), form.replica(asks=True)
-    text = llvm.text_of(replica, machine)
+    text = llvm.text_of(replica, machine, LIMIT)
     moved = None if replica.guarded is None else replica.moved
     about = llvm.width_of(replica, machine), replica.numbers, replica.length, moved
     code = cache.loaded((text, machine.key), lambda: machine.object_code(text), bytes)
@@ -266,7 +262,7 @@ def _compiled(form: Form) -> bytes:
 
 @lru_cache(maxsize=1)
 def _machine():
-    from sgdlimits.kernel.llvm import Machine
+    from sgdlimits.kernel.compiler.llvm import Machine
 
     return Machine()
 

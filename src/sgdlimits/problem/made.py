@@ -88,7 +88,7 @@ def _found(problem: Any, name: str, default: Any) -> Any:
     read = FOUND.get(name) if hasattr(problem, "model") else None
     try:
         found = read(problem) if read else getattr(problem, name, getattr(getattr(problem, "algorithm", None), name, default))
-    except (AttributeError, TypeError, ValueError):
+    except AttributeError:  # a part that this problem does not have
         return default
     return found.item() if isinstance(found, (np.ndarray, np.generic)) and found.ndim == 0 else found
 

@@ -25,7 +25,7 @@ from sgdlimits.files import whole
 from sgdlimits.problem.base import Problem
 from sgdlimits.run.contained import check_contained
 from sgdlimits.run.record import find, from_json, reading
-from sgdlimits.run.schema import State, check, check_form, plain_variable, remember, state_of
+from sgdlimits.run.schema import State, check, check_form, plain_variable, state_of
 from sgdlimits.run.simulate import simulate
 from sgdlimits.text import in_bytes, printable
 
@@ -111,9 +111,7 @@ def _read(path: str | os.PathLike) -> xr.Dataset:
         state = State(*(dataset[name].values for name in STATE))
         dataset = dataset.drop_vars(list(STATE))
         dataset.encoding = {"state": state}
-    check(dataset)
-    remember(dataset)
-    return dataset
+    return check(dataset)
 
 
 class VersionWarning(UserWarning):

@@ -21,7 +21,6 @@ from sgdlimits.errors import BadInput, in_short
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Ends, Level, Tick
 from sgdlimits.problem.base import Problem
 from sgdlimits.run.record import find, name_of, to_json
-from sgdlimits.statistics.trees import runs_of
 
 INTERRUPTED = "interrupted"
 STATUSES = (FINISHED, STOPPED, DIVERGED, INTERRUPTED)
@@ -68,10 +67,6 @@ _LONG_NAMES = {
 }
 RESERVED = {"run", "state", "state_t", "number", "student", "student_other", "teacher", "output", *_LONG_NAMES}
 """Names that nothing else in a dataset can have."""
-MOST_ENDS, EACH = 2**14, 64
-"""How many ends are remembered, and of how many runs of each dataset."""
-ENDS: set[int] = set()
-"""Where runs ended, with the seeds that led there."""
 
 
 class State(NamedTuple):
@@ -122,8 +117,6 @@ def build(
     for name in dataset.variables:
         if name in _LONG_NAMES or name in variables:
             dataset[name].attrs["long_name"] = _LONG_NAMES.get(str(name), str(name).replace("_", " "))
-    if clock.t[-1] > 0:
-        remember(dataset)
     return dataset
 
 
@@ -223,27 +216,12 @@ def _concatenated(parts: list[xr.Dataset], dim: str, whole: Mapping[Any, np.ndar
     return joined
 
 
-def remember(dataset: xr.Dataset) -> None:
-    """Take note of where the runs of a dataset ended, so that `repeats` knows them."""
-    if len(ENDS) > MOST_ENDS:
-        ENDS.clear()
-    if not np.isnan(dataset.step.values).any():  # what is random
-        overlap = dataset[find(dataset.attrs["statistics"]).overlap].values[:EACH]
-        moved = (overlap[:, 0] != overlap[:, -1]).reshape(len(overlap), -1).any(1)
-        ENDS.update(_ends(overlap[moved, -1], dataset.attrs["seed"], dataset.run.values[:EACH][moved]))
-
-
-def repeats(stats: PyTree, seed: int, runs: int) -> bool:
-    """Whether statistics, of one run for all or runs first, are those in which the same runs with this seed have ended."""
-    overlap, numbers = np.asarray(getattr(stats, stats.overlap)), np.arange(min(runs, EACH))
-    rows = (overlap for _ in numbers) if runs_of(stats) is None else overlap
-    return not ENDS.isdisjoint(_ends(rows, str(seed), numbers))
-
-
-def _ends(overlaps: Iterable[np.ndarray], seed: str, runs: np.ndarray) -> list[int]:
-    """A number for each run, but for those that have learnt nothing or everything, where there is no noise."""
-    rows = zip(runs.tolist(), overlaps)  # noqa: B905
-    return [hash((seed, run, row.tobytes())) for run, row in rows if not np.isin(row, (-1.0, 0.0, 1.0)).all()]
+def repeats(dataset: xr.Dataset, seed: int, runs: int) -> bool:
+    """Return whether some of so many runs with a seed, from where those of a dataset ended, have led there themselves."""
+    if str(seed) != dataset.attrs["seed"] or not dataset.t.values[-1] > 0 or np.isnan(dataset.step.values).any():
+        return False  # levels without steps are not random
+    numbers = dataset.run.values
+    return bool(numbers[0] < runs if numbers.size == 1 else (numbers[:runs] == np.arange(min(runs, numbers.size))).any())
 
 
 def state_of(dataset: xr.Dataset) -> State | None:

@@ -26,7 +26,7 @@ from sgdlimits.run.record import condition_text, noted, to_json
 from sgdlimits.run.resume import Before, Old, earlier
 from sgdlimits.run.schema import INTERRUPTED, State, build, describe, end_of, gathered, repeats, taken_names
 from sgdlimits.size import check_room
-from sgdlimits.start import Given, Start, as_start
+from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps, shown
 from sgdlimits.statistics.particles import Particles
 from sgdlimits.statistics.spike import Spike
@@ -302,10 +302,11 @@ def _plan(
     problem, level, start, t_max, runs, seed, save=None, until=None, observe=None, resume=None, batch=None, kernel=None
 ) -> Plan:
     """Everything checked and chosen, nothing computed but the start of the first run."""
-    start = as_start(end_of(start) if isinstance(start, xr.Dataset) else start)
+    ended = start if isinstance(start, xr.Dataset) else None
+    start = as_start(start if ended is None else end_of(ended))
     if kernel is not None:
         check_kernel(kernel)
-    _check_start(level, start, seed, runs)
+    _check_start(level, start, ended, seed, runs)
     condition, view = as_condition(until), level.view(problem)
     asked = (200 if until is None else 2) if save is None else save
     saved = [("runs", runs), ("saved times", _count(asked)), ("numbers", view.size + 1)]
@@ -333,12 +334,12 @@ def _plan(
     return Plan(engine, start, before, job, size, attributes)
 
 
-def _check_start(level: Level, start: Start, seed: int, runs: int) -> None:
-    """`BadInput` where level and start differ in d; a warning where the start is the end of runs with the same seed."""
+def _check_start(level: Level, start: Start, ended: xr.Dataset | None, seed: int, runs: int) -> None:
+    """Raise `BadInput` if level and start differ in d; warn if the start is the end of runs, in `ended`, with the same seed."""
     mine, theirs = getattr(level, "d", None), getattr(start, "d", None)
     if mine is not None and theirs is not None and mine != theirs:
         raise BadInput(f"the level has d = {mine} and the start d = {theirs}. Give both the same d.")
-    if isinstance(start, Given) and mine is not None and repeats(start.stats, seed, runs):
+    if ended is not None and mine is not None and repeats(ended, seed, runs):
         warnings.warn(
             f"the start is where runs with seed {seed} ended, so that these repeat the random numbers that led there. "
             "Give another seed, or go on with resume=dataset.",

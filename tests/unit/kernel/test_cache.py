@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from types import SimpleNamespace
 
 import jax
 import pytest
 from jax._src.lru_cache import LRUCache
 
-from sgdlimits import _x64
-from sgdlimits.kernel import cache
+import sgdlimits as sl
+from sgdlimits.kernel import cache, folder
 
 
 def test_entries_of_jax_are_written_whole_and_again_where_only_a_part_is_there(tmp_path, monkeypatch):
+    sl.setup_jax()
     entries = LRUCache(str(tmp_path), max_size=-1)
     entries.put("key", b"whole")
     (tmp_path / "key-cache").write_bytes(b"who")  # what a killed process, or an older version, has left
@@ -27,11 +27,11 @@ def test_entries_of_jax_are_written_whole_and_again_where_only_a_part_is_there(t
 
 
 def test_parts_of_long_ago_are_removed(tmp_path):
-    old, new = tmp_path / f"{_x64.PART}old", tmp_path / f"{_x64.PART}new"
+    old, new = tmp_path / f"{folder.PART}old", tmp_path / f"{folder.PART}new"
     old.touch()
     new.touch()
     os.utime(old, (0, 0))
-    _x64._prune(tmp_path)
+    folder._prune(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [new.name, ".pruned"]
 
 
@@ -95,20 +95,29 @@ def test_in_a_folder_that_others_write_to_the_key_is_elsewhere(tmp_path, monkeyp
 @pytest.mark.parametrize("asked", [False, True])
 def test_the_folder_of_compiled_code_is_closed_to_others_or_not_used(asked, tmp_path, monkeypatch):
     """The package's own is emptied and closed; one that the user names is left as it is."""
-    folder = tmp_path / "sgdlimits" / "compiled"
-    folder.mkdir(parents=True)
-    (folder / "planted-cache").write_bytes(b"code of another user")
-    folder.chmod(0o777)
+    place = tmp_path / "sgdlimits" / "compiled"
+    place.mkdir(parents=True)
+    (place / "planted-cache").write_bytes(b"code of another user")
+    place.chmod(0o777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("SGDLIMITS_CACHE", str(folder) if asked else "")
-    used = {}
-    monkeypatch.setattr(_x64, "jax", SimpleNamespace(config=SimpleNamespace(update=used.__setitem__)))
+    monkeypatch.setenv("SGDLIMITS_CACHE", str(place) if asked else "")
     if asked:
         with pytest.warns(UserWarning, match="where others can write"):
-            _x64.keep_compiled()
-        assert not used
+            assert folder.own_folder() is None
     else:
-        _x64.keep_compiled()
-        assert used["jax_compilation_cache_dir"] == str(folder)
-        assert folder.stat().st_mode & 0o777 == 0o700
-        assert not (folder / "planted-cache").exists()
+        assert folder.own_folder() == place
+        assert place.stat().st_mode & 0o777 == 0o700
+        assert not (place / "planted-cache").exists()
+
+
+def test_compiled_code_is_kept_where_jax_keeps_its_own_or_else_in_our_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("SGDLIMITS_CACHE", str(tmp_path / "ours"))
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        for chosen, place in ((str(tmp_path), tmp_path), (None, tmp_path / "ours")):
+            jax.config.update("jax_compilation_cache_dir", chosen)
+            assert cache.folder() == place
+        monkeypatch.setenv("SGDLIMITS_CACHE", "off")
+        assert cache.folder() is None
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)

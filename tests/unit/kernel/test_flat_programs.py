@@ -15,10 +15,12 @@ import pytest
 from jax import lax
 
 from sgdlimits.kernel.base import Carry, Span
-from sgdlimits.kernel.bounds import bounded
-from sgdlimits.kernel.elementary import ELEMENTARY
+from sgdlimits.kernel.choose import kernel_for
+from sgdlimits.kernel.compiler import walk
+from sgdlimits.kernel.compiler.bounds import bounded
+from sgdlimits.kernel.compiler.elementary import ELEMENTARY
+from sgdlimits.kernel.compiler.program import Program, Untranslated
 from sgdlimits.kernel.lanes import Lanes
-from sgdlimits.kernel.program import Program, Untranslated
 
 RUNS = 37
 """No multiple of any vector's length."""
@@ -77,6 +79,8 @@ OPERATIONS = {
     "scan": lambda x: lax.scan(lambda c, row: (c * 0.5 + row, c), jnp.zeros(x.shape[1:]), x)[1],
     "while": lambda x: lax.while_loop(lambda c: (c[0] < 5).any(), lambda c: (c[0] + jnp.abs(c[1]) + 0.3, c[1]), (x, x))[0],
     "cond": lambda x: x + lax.cond(x.sum() > 0, lambda y: y * 2, lambda y: y - 1, x[0]),
+    "empty": lambda x: x + x[:0].sum(0) + x[:0].prod(0) + (x[:0] > 0).all(0) - (x[:0].T @ x[:0])[0, 0],
+    "sums of nothing": lambda x: x + jnp.cumsum(x[:0], 0).sum() + (x[:0] ** jnp.ones((0, 1))).sum(0),
     "slope": lambda x: jax.grad(lambda y: jnp.sum(jnp.tanh(y) ** 2 * jax.nn.relu(y)))(x),
 }  # fmt: skip
 
@@ -134,9 +138,66 @@ def test_equal_numbers_are_computed_once_and_constants_beforehand():
     assert program.op("select", program.const(True, "b1"), x, two) == x
 
 
-def test_what_is_not_known_is_named():
-    with pytest.raises(Untranslated, match="eigh"):
-        through_lanes(lambda x: x + jnp.linalg.eigvalsh(jnp.eye(9) + x @ x.T)[:, None], np.zeros((9, 3)))
+KEY = jax.random.key(0)
+LARGE = np.random.default_rng(5).normal(size=5000)
+REFUSED = {
+    "eigh": lambda x: x + jnp.linalg.eigvalsh(jnp.eye(9) + x @ x.T)[:, None],
+    "lu": lambda x: jnp.linalg.solve(jnp.eye(9) + x @ x.T, x),
+    "svd": lambda x: x + jnp.linalg.svd(x)[1][0],
+    "sort": lambda x: jnp.sort(x, 0),
+    "complex128": lambda x: jnp.abs(x + 1j),
+    "bfloat16": lambda x: x.astype(jnp.bfloat16).astype(float),
+    "key<fry>": lambda x: x + jax.random.normal(KEY),
+    "random_seed": lambda x: x + jax.random.normal(jax.random.key(jnp.sum(x).astype(int))),
+    "pure_callback": lambda x: jax.pure_callback(np.tanh, x, x),
+    "debug_callback|debug_print": lambda x: (jax.debug.print("{}", x), x)[1],
+    "lgamma": lambda x: lax.lgamma(x),
+    "scatter.mul": lambda x: x.at[0].mul(2.0),
+    "more than 50000 operations": lambda x: x + jnp.tanh(jnp.outer(LARGE, x)).sum(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_known_is_named(name):
+    with pytest.raises(Untranslated, match=name):
+        through_lanes(REFUSED[name], np.zeros((9, 3)))
+
+
+class Weighted(Applied):
+    """With an array of its own."""
+
+    weights: jnp.ndarray | None = None
+
+    def step(self, state, numbers, now):
+        return self.function(state, self.weights)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: x + w.sum(),
+        lambda x, w: x * w[3],
+        lambda x, w: w[:9, None],
+    ],
+    ids=["sum", "entry", "itself"],
+)
+def test_large_arrays_are_named(function):
+    x = jnp.zeros((9, 3))
+    carry = Carry(x, np.ones(3, bool), np.zeros(3, bool), np.full(3, -1), ())
+    process = Weighted(function, LARGE)
+    with pytest.raises(Untranslated, match="a large array"):
+        Lanes(process, None, carry)
+
+
+def test_an_error_of_the_compiler_is_no_slower_run(monkeypatch):
+    def wrong(walk, equation, args):
+        raise KeyError("a bug")
+
+    monkeypatch.setitem(walk.RULES, "dot_general", wrong)
+    carry = Carry(jnp.zeros((2, 3)), np.ones(3, bool), np.zeros(3, bool), np.full(3, -1), ())
+    with pytest.raises(KeyError, match="a bug") as caught:
+        kernel_for(Applied(lambda x: np.ones((2, 2)) @ x), None, carry)
+    assert "kernel='xla'" in caught.value.__notes__[0]
 
 
 def of_matrices(function, n):

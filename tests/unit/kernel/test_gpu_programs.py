@@ -16,13 +16,14 @@ from jax import lax
 from unit.kernel.test_flat_programs import OPERATIONS, RUNS, one_by_one, through
 
 import sgdlimits as sl
-from sgdlimits.kernel import lanes, ptx
-from sgdlimits.kernel.base import Span
+from sgdlimits.kernel import lanes
+from sgdlimits.kernel.base import LIMIT, Span
 from sgdlimits.kernel.choose import gpu_present
+from sgdlimits.kernel.compiler import ptx
+from sgdlimits.kernel.compiler.llvm import Writer
+from sgdlimits.kernel.compiler.vectors import F64, I64
 from sgdlimits.kernel.lanes import Code, Lanes
-from sgdlimits.kernel.llvm import Writer
 from sgdlimits.kernel.random import Stream
-from sgdlimits.kernel.vectors import F64, I64
 from sgdlimits.level.march import set_out
 
 BITS = 20
@@ -53,7 +54,7 @@ class OneByOne(Lanes):
     @staticmethod
     def compiled(form):
         machine, replica = lanes._machine(), form.replica(asks=False)
-        owner, address = machine.load(machine.object_code(str(Alone(replica, machine).module)))
+        owner, address = machine.load(machine.object_code(str(Alone(replica, machine, LIMIT).module)))
         return Code(
             ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 8)(address), owner, 1, replica.numbers, len(replica.program.nodes)
         )
@@ -131,7 +132,7 @@ def test_ptx_is_one_kernel_of_eight_pointers_that_calls_nothing_else(name, tmp_p
     problem, until = PROCESSES[name]()
     process, carry, _ = bound(problem, until=until)
     gpu = ptx.GPU("90")
-    text = gpu.assembly(ptx.text_of(Lanes(process, until, carry).form.replica(asks=False), gpu))
+    text = gpu.assembly(ptx.text_of(Lanes(process, until, carry).form.replica(asks=False), gpu, LIMIT))
     (entry,) = re.findall(r"\.visible \.entry (\w+)\((.*?)\)", text, re.S)
     assert entry[0] == "advance"
     assert len(re.findall(r"\.param \.u64", entry[1])) == 8

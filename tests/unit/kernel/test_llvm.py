@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 from llvmlite import ir
 
-from sgdlimits.kernel import llvm
+from sgdlimits.kernel.compiler import llvm
 
 
 def test_code_that_stores_many_zeros_is_loaded(monkeypatch):

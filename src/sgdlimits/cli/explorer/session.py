@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from sgdlimits.settings import setup_process
+
 DIED = "The simulation's process ended unexpectedly. Move a slider, or press Run again, to start another one."
 
 
@@ -99,6 +101,7 @@ def main(connection: Any, warm: bool = False) -> None:
         os.nice(5)
     tqdm.set_lock(threading.RLock())  # its own lock is one between processes, which a process that is killed leaves behind
     connection.send({"kind": "ready", "job": None, "process": os.getpid()})
+    setup_process()  # before JAX is imported
     from sgdlimits.cli.explorer.worker import Worker
 
     worker = Worker(connection)

@@ -14,8 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float, UInt32
+
+from sgdlimits.kernel.compiler.bits import bits_as, log_parts, polynomial
 
 _SINE = [
     1.0, -0.1666666666666666557, 0.0083333333333331943072, -0.00019841269841209219366, 2.75573192111372959e-6,
@@ -23,11 +24,6 @@ _SINE = [
 ]  # fmt: skip
 _SINE_SINGLE = [0.99999999468602, -0.16666656684022, 0.0083330251392183, -0.00019807418741313, 2.601903092036e-6]
 """sin x / x by x^2 for |x| up to pi/2, with the least relative error, which is below that of rounding."""
-_ATANH = [
-    2.0, 0.6666666666666734155, 0.39999999999416374848, 0.28571428742014901087, 0.22222198610841650195,
-    0.18183562402359379824, 0.15314098900460141542, 0.14795474564432865705,
-]  # fmt: skip
-"""2 atanh(s)/s by s^2 for |s| up to that of the root of 2, (sqrt 2 - 1)/(sqrt 2 + 1), with the least relative error."""
 _GOLDEN, _RIGHT = np.uint32(0x9E3779B1), np.uint32(1 << 30)
 _LOG_SINGLE = [
     3.3333331174e-1, -2.4999993993e-1, 2.0000714765e-1, -1.6668057665e-1, 1.4249322787e-1,
@@ -103,38 +99,17 @@ def marsaglia_tsang(
     return 2 * delta * cube, sure, h
 
 
-def _bits(array: Any, kind: type) -> Any:
-    """The bits of an array as numbers of another kind."""
-    return array.view(kind) if isinstance(array, np.ndarray) else lax.bitcast_convert_type(array, kind)
-
-
-def log_parts(u: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """log u = n log 2 + r for a positive normal number: the exponent n, and r of the mantissa in [sqrt(1/2), sqrt 2)."""
-    bits = _bits(u, np.int64)
-    place = bits - np.int64(0x3FE6A09E667F3BCD)  # the bits of the root of 1/2
-    mantissa = _bits(bits - (place & np.int64(-(1 << 52))), np.float64)
-    s = (mantissa - 1) / (mantissa + 1)
-    return (place >> np.int64(52)).astype(float), s * _polynomial(_ATANH, s * s)
-
-
 def _log_single(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Any:
     """log of `uniform` in single precision: exponent from the bits, mantissa in [sqrt(1/2), sqrt 2) by a polynomial."""
     f32 = np.float32
-    bits = _bits((high.astype(f32) + (low.astype(f32) + f32(0.5)) * f32(2.0**-32)) * f32(2.0**-32), np.int32)
+    bits = bits_as((high.astype(f32) + (low.astype(f32) + f32(0.5)) * f32(2.0**-32)) * f32(2.0**-32), np.int32)
     place = bits - np.int32(0x3F3504F3)  # the bits of the root of 1/2
-    x = _bits(bits - (place & np.int32(-(1 << 23))), f32) - f32(1)
+    x = bits_as(bits - (place & np.int32(-(1 << 23))), f32) - f32(1)
     exponent = (place >> np.int32(23)).astype(f32)
-    return x + (x * x) * (x * _polynomial(_LOG_SINGLE, x) - f32(0.5)) + exponent * f32(math.log(2))
+    return x + (x * x) * (x * polynomial(_LOG_SINGLE, x) - f32(0.5)) + exponent * f32(math.log(2))
 
 
 def _cosine(angle: UInt32[Array, "..."], kind: type, sines: list[float]) -> Any:
     """cos of 2 pi angle / 2^32, the sine of what is left to a right angle; of a right angle less, the sine of the angle."""
-    rest = (np.int32(1 << 30) - abs(_bits(angle, np.int32))).astype(kind) * kind(2 * np.pi / 2**32)
-    return rest * _polynomial(sines, rest * rest)
-
-
-def _polynomial(coefficients: list[float], x: Float[Array, "..."]) -> Float[Array, "..."]:
-    value = coefficients[-1] * x + coefficients[-2]
-    for coefficient in coefficients[-3::-1]:
-        value = value * x + coefficient
-    return value
+    rest = (np.int32(1 << 30) - abs(bits_as(angle, np.int32))).astype(kind) * kind(2 * np.pi / 2**32)
+    return rest * polynomial(sines, rest * rest)

@@ -12,6 +12,7 @@ from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
 from sgdlimits.run.sweeps.unit import Unit, hashed
 from sgdlimits.run.sweeps.worker import FAILED, Outcome, attempts_text
+from sgdlimits.settings import setup_jax
 
 SETTINGS = {
     "distributed.scheduler.worker-saturation": 1.0,
@@ -125,6 +126,7 @@ def _attempts(recipe: str, folder: str, units: list[str]) -> list[tuple[str, str
     """On a worker, where xarray would otherwise ask the scheduler for a lock before it writes."""
     import dask
 
+    setup_jax()
     with dask.config.set(scheduler="synchronous"):
         return list(attempts_text(recipe, folder, units))
 

@@ -10,12 +10,18 @@ from typing import Any
 
 from sgdlimits.errors import BadInput
 
-HERE: dict[str, Callable] = {}
-"""Functions that were passed as they are, by name: this process knows them, others have to import them."""
+
+class Name(str):
+    """The name of a function, with the function. As JSON, or pickled, it is the name alone."""
+
+    fn: Callable
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return str, (str(self),)
 
 
-def named(fn: Callable) -> str:
-    """The name `module:function` of a function, which this process knows from now on.
+def named(fn: Callable) -> Name:
+    """Return the name `module:function` of a function, with the function itself; other processes have to import it.
 
     Of functions that no module has, those of a script or a notebook, the code counts as well, with the numbers and functions
     that it refers to: whoever changes one has another function.
@@ -24,8 +30,9 @@ def named(fn: Callable) -> str:
     name = f"{module}:{getattr(fn, '__qualname__', type(fn).__qualname__)}"
     if not importable(name):
         name = f"{name}@{hashlib.sha256(repr(_content(fn, set())).encode()).hexdigest()[:12]}"
-    HERE[name] = fn
-    return name
+    found = Name(name)
+    found.fn = fn
+    return found
 
 
 def importable(name: str) -> bool:
@@ -51,9 +58,9 @@ def _content(thing: Any, seen: set[int]) -> Any:
 
 
 def called(name: str) -> Any:
-    """The function of a name `module:function`, imported unless it was passed in this process."""
-    if name in HERE:
-        return HERE[name]
+    """Return the function of a name `module:function`: the one that `named` gave the name, or else imported."""
+    if isinstance(name, Name):
+        return name.fn
     module, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from sgdlimits._miscompiled import quieten
 from sgdlimits.run.sweeps.engine import Engine, Task, tasks
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
@@ -65,6 +66,7 @@ class Worker:
 
     def begin(self) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        quieten(environment)  # the process imports JAX before it can do so itself
         command = [sys.executable, "-m", "sgdlimits.run.sweeps.process", json.dumps(self.cores)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True, bufsize=0

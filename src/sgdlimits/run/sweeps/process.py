@@ -8,11 +8,13 @@ import signal
 import sys
 
 from sgdlimits.run.sweeps.worker import attempts_text
+from sgdlimits.settings import setup_process
 
 
 def main() -> None:
     """Lines of JSON in, a line out for each unit. Ctrl-C is for the process that tells: it closes the input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    setup_process()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what users' functions print goes with the errors
     if len(cores := json.loads(sys.argv[1])) and hasattr(os, "sched_setaffinity"):

@@ -1,4 +1,4 @@
-"""One replica's step as a flat program: the process's own `draw` and `step`, and the condition that ends a run.
+"""Trace a process: its own `draw` and `step`, and the condition that ends a run, as the flat program of one replica's step.
 
 The process is traced for one run and one step. Its numbers (learning rates, noise, dimension) are inputs, so that another
 value needs no other program, but for zeros and ones, which simplify it. Entries of the state that are zero in all runs, and
@@ -18,13 +18,14 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import PyTree
 
 from sgdlimits.kernel.base import Moment
-from sgdlimits.kernel.bounds import bounded
-from sgdlimits.kernel.flatten import about, lowered
+from sgdlimits.kernel.compiler.bounds import bounded
+from sgdlimits.kernel.compiler.flatten import about, lowered
+from sgdlimits.kernel.compiler.program import ABSENT, Program, Untranslated
+from sgdlimits.kernel.compiler.replica import Near, Replica
+from sgdlimits.kernel.compiler.walk import Flattening
 from sgdlimits.kernel.guard import row_of
 from sgdlimits.kernel.known import pattern
-from sgdlimits.kernel.program import Program, Untranslated
 from sgdlimits.kernel.random import Stream
-from sgdlimits.kernel.walk import Flattening
 
 MOST_NODES = 50_000
 """Programs of more operations take longer to compile than they save."""
@@ -34,61 +35,8 @@ DEAR = 0.4
 """A condition that has more than this share of a step's operations is not asked after each step, where a bound rules it out."""
 MOST_NUMBERS = 4096
 """Larger arrays of a problem are no numbers of a step."""
-ABSENT = 10**12
 REAL = jax.ShapeDtypeStruct((), np.float64)
 """One double, to trace with."""
-
-
-class Near(NamedTuple):
-    """Whether a run stops in a state, and whether it may in another within "radius": functions of the state before a step."""
-
-    stops: int
-    may: int
-
-
-class Replica(NamedTuple):
-    """A flat program of one step, and which of its numbers are what.
-
-    `state` are the numbers before the step and `after` those behind it; `memory` is what the condition remembers, and `stops`
-    whether the run ends after the step. Where that is dear, `near` is there in its place, and where a bound is cheaper, or the
-    condition too large, the state is `guarded` (see `sgdlimits.kernel.guard`): by a bound whose value and row in the state
-    before a step are these, or by none that is closed. Inputs have names: ("number", i), ("state", i), ("memory", i), "run",
-    "seed", "seed_high", "step", "t", "size", "radius".
-    """
-
-    program: Program
-    state: tuple[int, ...]
-    after: tuple[int, ...]
-    memory: tuple[int, ...]
-    stops: int | None
-    near: Near | None
-    guarded: tuple[int, ...] | None = None
-
-    @property
-    def inputs(self) -> dict[Any, int]:
-        """The inputs by name."""
-        return {node.what: place for place, node in enumerate(self.program.nodes) if node.op == "input"}
-
-    @property
-    def numbers(self) -> list[int]:
-        """Which numbers of the process and its condition it needs."""
-        return sorted(name[1] for name in self.inputs if name[0] == "number")
-
-    @property
-    def length(self) -> int:
-        """How many operations it has, without those of a bound, which are rare."""
-        return len(self.program.nodes) - len(self.program.order(self.guarded or (), set(self.program.order(self.after))))
-
-    @property
-    def moved(self) -> list[int]:
-        """Which numbers of the state a step changes."""
-        return [i for i, (before, after) in enumerate(zip(self.state, self.after, strict=True)) if before != after]
-
-    @property
-    def inert(self) -> set[int]:
-        """Which of these have no part in a closed bound, whatever the state, and so in no other."""
-        rows = np.reshape((self.guarded or (0, 0))[2:], (2, -1))
-        return {i for i, both in enumerate(rows.T) if all(self.program.value(place) == 0 for place in both)}
 
 
 class Numbers(NamedTuple):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from functools import partial, reduce
+from functools import partial
 
+import jax
 import numpy as np
 
-from sgdlimits.kernel.program import Untranslated
-from sgdlimits.kernel.walk import RULES, Flattening, Places, kind_of, rule
+from sgdlimits.kernel.compiler.program import Untranslated
+from sgdlimits.kernel.compiler.walk import RULES, Flattening, Places, kind_of, rule
 
 _CUMULATIVE = {"cumsum": "add", "cumprod": "mul", "cummax": "max", "cummin": "min"}
 
@@ -204,4 +205,5 @@ def _(walk, equation, args):
 
     x, y = rows(args[0], summed, batch), rows(args[1], summed_y, batch_y)
     terms = walk.op("mul", x[:, :, None, :], y[:, None, :, :])
-    return reduce(partial(walk.op, "add"), np.moveaxis(terms, -1, 0)).reshape(equation.outvars[0].aval.shape)
+    like = jax.ShapeDtypeStruct(terms.shape[:-1], equation.outvars[0].aval.dtype)
+    return walk.reduced("add", np.moveaxis(terms, -1, 0), like).reshape(equation.outvars[0].aval.shape)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from sgdlimits.kernel.bounds import scan_counts
-from sgdlimits.kernel.program import Loop
-from sgdlimits.kernel.walk import rule
+from sgdlimits.kernel.compiler.bounds import scan_counts
+from sgdlimits.kernel.compiler.program import Loop, Untranslated
+from sgdlimits.kernel.compiler.walk import rule
 
 
 @rule(
@@ -22,7 +22,10 @@ from sgdlimits.kernel.walk import rule
 )
 def _(walk, equation, args):
     names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-    return walk.call(next(equation.params[name] for name in names if name in equation.params), args)
+    inner = next((equation.params[name] for name in names if name in equation.params), None)
+    if inner is None:
+        raise Untranslated(equation.primitive.name)
+    return walk.call(inner, args)
 
 
 @rule("platform_index")

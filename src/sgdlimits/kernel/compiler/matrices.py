@@ -12,8 +12,8 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, Float
 
-from sgdlimits.kernel.program import Untranslated
-from sgdlimits.kernel.walk import Flattening, Places, rule
+from sgdlimits.kernel.compiler.program import Untranslated
+from sgdlimits.kernel.compiler.walk import Flattening, Places, rule
 
 MOST_ROWS = 8
 """Eigenvectors of larger matrices are too many operations."""
@@ -149,6 +149,6 @@ _SOLVE = {unit: partial(solve_lower, unit=unit) for unit in (False, True)}
 @rule("eigh")
 def _(walk, equation, args):
     p, A = equation.params, args[0]
-    if A.shape[-1] > MOST_ROWS or p["subset_by_index"] not in (None, (0, A.shape[-1])):
+    if A.shape[-1] > MOST_ROWS or p.get("subset_by_index") not in (None, (0, A.shape[-1])):
         raise Untranslated("eigh")
     return _each_matrix(walk, eigh, A if p["lower"] else A.swapaxes(-1, -2))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sgdlimits.kernel.program import Untranslated
-from sgdlimits.kernel.walk import Flattening, Places, rule
+from sgdlimits.kernel.compiler.program import Untranslated
+from sgdlimits.kernel.compiler.walk import Flattening, Places, rule
 
 
 @rule("dynamic_slice")

@@ -11,10 +11,10 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import PyTree
 
-from sgdlimits.kernel import control, indices, matrices, primitives  # noqa: F401  (their rules)
-from sgdlimits.kernel.elementary import ELEMENTARY
-from sgdlimits.kernel.program import KINDS, Loop, Program
-from sgdlimits.kernel.walk import REDUCE, SAME, Flattening
+from sgdlimits.kernel.compiler import control, indices, matrices, primitives  # noqa: F401  (their rules)
+from sgdlimits.kernel.compiler.elementary import ELEMENTARY
+from sgdlimits.kernel.compiler.program import KINDS, Loop, Program
+from sgdlimits.kernel.compiler.walk import REDUCE, SAME, Flattening
 
 
 def flatten(program: Program, function: Callable, *arguments: PyTree, shapes: Sequence[PyTree] | None = None) -> PyTree:

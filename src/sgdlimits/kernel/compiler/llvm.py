@@ -11,9 +11,8 @@ import llvmlite
 import llvmlite.binding as llvm
 import llvmlite.ir as ir
 
-from sgdlimits.kernel.base import LIMIT
-from sgdlimits.kernel.replica import Replica
-from sgdlimits.kernel.vectors import F64, FLAGS, I64, Vectors
+from sgdlimits.kernel.compiler.replica import Replica
+from sgdlimits.kernel.compiler.vectors import F64, FLAGS, I64, Vectors
 
 NAME = "advance"
 FIRST_RADIUS = 0.01
@@ -68,9 +67,12 @@ class Machine:
         return engine, engine.get_function_address(NAME)
 
 
-def text_of(replica: Replica, machine: Machine) -> str:
-    """The module of a replica's program: one function, `advance`, with the arguments that `sgdlimits.kernel.lanes` gives it."""
-    return str(Writer(replica, machine).module)
+def text_of(replica: Replica, machine: Machine, limit: float) -> str:
+    """Write the module of a replica's program: one function, `advance`, with the arguments that the kernel `lanes` gives it.
+
+    A replica has diverged where a number of its state is above the limit or not finite.
+    """
+    return str(Writer(replica, machine, limit).module)
 
 
 def width_of(replica: Replica, machine: Machine) -> int:
@@ -89,8 +91,8 @@ class Writer:
     quartered where it was not.
     """
 
-    def __init__(self, replica: Replica, machine: Any) -> None:
-        self.replica, self.machine = replica, machine
+    def __init__(self, replica: Replica, machine: Any, limit: float) -> None:
+        self.replica, self.machine, self.limit = replica, machine, limit
         self.inputs, self.moved = replica.inputs, replica.moved
         self.module = ir.Module("lanes")
         self.module.triple = machine.triple
@@ -360,5 +362,5 @@ class Writer:
         b, v = self.b, self.v
         fine = v.const(1, "b1")
         for value in values:
-            fine = b.and_(fine, b.fcmp_ordered("<=", v.intrinsic("fabs", value), v.const(LIMIT, "f64")))
+            fine = b.and_(fine, b.fcmp_ordered("<=", v.intrinsic("fabs", value), v.const(self.limit, "f64")))
         return fine

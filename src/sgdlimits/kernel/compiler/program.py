@@ -14,7 +14,7 @@ the one construct beside plain operations is a loop. A back end walks over `orde
 | `select` | of the last two | the second argument where the first is true, else the third |
 | `convert`, `bitcast` | any | |
 | `loop`, `item` | none, any | a loop (see `Loop`) and one of its results |
-| names in `elementary` | f64 | until `sgdlimits.kernel.elementary.lowered` replaces them |
+| names in `elementary` | f64 | until `flatten.lowered` replaces them |
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ _FOLD: dict[str, Callable] = {
     "div": lambda a, b: a / b if a.dtype.kind == "f" else (np.sign(a) * np.sign(b)) * (np.abs(a) // np.abs(b)),
     "rem": np.fmod,
 }  # fmt: skip
+
+
+ABSENT = 10**12
+"""The place of every number of an array that is too large for a program."""
 
 
 class Untranslated(Exception):
@@ -95,12 +99,21 @@ class Program:
     def input(self, name: Any, kind: str = "f64") -> int:
         return self.node("input", kind, (), name)
 
+    def at(self, place: int) -> Node:
+        """Return the node of a place; `Untranslated` if it is one of a large array."""
+        try:
+            return self.nodes[place]
+        except IndexError:
+            if place == ABSENT:
+                raise Untranslated("a large array") from None
+            raise
+
     def kind(self, place: int) -> str:
-        return self.nodes[place].kind
+        return self.at(place).kind
 
     def value(self, place: int) -> Any:
         """The value of a constant, else None."""
-        node = self.nodes[place]
+        node = self.at(place)
         return KINDS[node.kind](node.what) if node.op == "const" else None
 
     def op(self, name: str, *args: int) -> int:
@@ -162,7 +175,7 @@ class Program:
             place = stack.pop()
             if place not in need:
                 need.add(place)
-                stack.extend(arg for arg in self.nodes[place].args if arg not in known and arg not in need)
+                stack.extend(arg for arg in self.at(place).args if arg not in known and arg not in need)
         return sorted(need)
 
     def inside(self, loop: Loop, known: Mapping[int, Any]) -> tuple[list[int], list[int]]:
@@ -184,7 +197,7 @@ class Program:
             place = stack.pop()
             if place not in need:
                 need.add(place)
-                node = self.nodes[place]
+                node = self.at(place)
                 stack.extend(node.args)
                 if node.op == "loop":
                     stack.extend((*node.what.carry, *node.what.after, node.what.again))

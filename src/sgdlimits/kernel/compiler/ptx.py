@@ -1,4 +1,4 @@
-"""Back end for NVIDIA's GPUs: the program of `sgdlimits.kernel.llvm` with one thread a replica, as PTX.
+"""Back end for NVIDIA's GPUs: the program of `sgdlimits.kernel.compiler.llvm` with one thread a replica, as PTX.
 
 Threads of a warp take the place of lanes of a vector: the arrays of states are the same, for vectors of 32 replicas.
 """
@@ -13,10 +13,10 @@ import llvmlite
 import llvmlite.binding as llvm
 import llvmlite.ir as ir
 
-from sgdlimits.kernel.llvm import Writer
-from sgdlimits.kernel.replica import Replica
-from sgdlimits.kernel.scalars import Scalars
-from sgdlimits.kernel.vectors import F32, F64, FLAGS, I32, I64
+from sgdlimits.kernel.compiler.llvm import Writer
+from sgdlimits.kernel.compiler.replica import Replica
+from sgdlimits.kernel.compiler.scalars import Scalars
+from sgdlimits.kernel.compiler.vectors import F32, F64, FLAGS, I32, I64
 
 TRIPLE = "nvptx64-nvidia-cuda"
 WARP = 32
@@ -49,9 +49,9 @@ def _initialise() -> None:
     llvm.initialize_all_asmprinters()
 
 
-def text_of(replica: Replica, gpu: GPU) -> str:
-    """The module of a replica's program: one kernel, `advance`, with the arguments of the function for processors."""
-    return str(Threads(replica, gpu).module)
+def text_of(replica: Replica, gpu: GPU, limit: float) -> str:
+    """Write the module of a replica's program: one kernel, `advance`, with the arguments of the function for processors."""
+    return str(Threads(replica, gpu, limit).module)
 
 
 class Threads(Writer):

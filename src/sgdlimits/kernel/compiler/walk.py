@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from typing import Any
 
+import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from sgdlimits.kernel.elementary import ELEMENTARY
-from sgdlimits.kernel.program import KINDS, Program, Untranslated
+from sgdlimits.kernel.compiler.elementary import ELEMENTARY
+from sgdlimits.kernel.compiler.program import KINDS, Program, Untranslated
 
 Places = np.ndarray
 Rule = Callable[["Flattening", Any, list[Places]], Any]
@@ -33,12 +34,14 @@ REDUCE = {
     "reduce_and": "and",
     "reduce_or": "or",
 }
+_OF_NOTHING = {"add": 0, "mul": 1, "and": 1, "or": 0}
+"""Results of a reduction over an empty axis."""
 RULES: dict[str, Rule] = {}
 
 
 def kind_of(dtype: Any) -> str:
     """The kind of numbers of an array."""
-    name = np.dtype(dtype).name
+    name = str(dtype) if jax.dtypes.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype).name
     if name not in _KIND:
         raise Untranslated(name)
     return _KIND[name]
@@ -56,8 +59,8 @@ class Flattening:
         return self._run(closed, [], arguments)
 
     def constants(self, value: Any) -> Places:
+        kind = kind_of(jax.dtypes.result_type(value))
         value = np.asarray(value)
-        kind = kind_of(value.dtype)
         return np.array([self.program.const(number, kind) for number in value.ravel()], int).reshape(value.shape)
 
     def each(self, operation: Callable[..., int], *arrays: Places) -> Places:
@@ -87,16 +90,26 @@ class Flattening:
 
     def _equation(self, equation: Any, arguments: list[Places]) -> Sequence[Places]:
         name = equation.primitive.name
+        if equation.outvars and not any(variable.aval.size for variable in equation.outvars):
+            return [np.zeros(variable.aval.shape, int) for variable in equation.outvars]
         if name in SAME:
             return [self.op(SAME[name], *arguments)]
         if name in REDUCE:
             axes = equation.params["axes"]
             rows = np.moveaxis(arguments[0], axes, range(len(axes))).reshape(-1, *equation.outvars[0].aval.shape)
-            return [reduce(partial(self.op, REDUCE[name]), rows)]
+            return [self.reduced(REDUCE[name], rows, equation.outvars[0].aval)]
         if name not in RULES:
             raise Untranslated(name)
         results = RULES[name](self, equation, arguments)
         return results if isinstance(results, list) else [results]
+
+    def reduced(self, name: str, rows: Places, like: Any) -> Places:
+        """Reduce the first axis by an operation, from left to right; `like` has the shape and type of the result."""
+        if len(rows):
+            return reduce(partial(self.op, name), rows)
+        if name not in _OF_NOTHING:
+            raise Untranslated(f"the {name} of nothing")
+        return np.broadcast_to(self.constants(np.asarray(_OF_NOTHING[name], like.dtype)), like.shape)
 
     def choose(self, index: int, options: Sequence[Places]) -> Places:
         """The option with a number that is known only when the replica runs; beyond either end, that end."""

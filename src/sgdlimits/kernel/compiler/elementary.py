@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from sgdlimits.kernel.random.transform import log_parts
+from sgdlimits.kernel.compiler.bits import log_parts
 
 LOG2_HIGH, LOG2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 HALF_PI = (1.5707963109016418, 1.5893254712295857e-08, 6.123233932053594e-17)

@@ -12,7 +12,7 @@ from typing import Any
 
 import llvmlite.ir as ir
 
-from sgdlimits.kernel.program import COMPARISONS, Program
+from sgdlimits.kernel.compiler.program import COMPARISONS, Program
 
 I1, I32, I64, F32, F64 = ir.IntType(1), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType()
 SCALAR = {"f64": F64, "f32": F32, "b1": I1, **dict.fromkeys(("i64", "u64", "i32", "u32"), I64)}

@@ -1,4 +1,4 @@
-"""A flat program on single numbers: the instructions of `sgdlimits.kernel.vectors` for one replica.
+"""A flat program on single numbers: the instructions of `sgdlimits.kernel.compiler.vectors` for one replica.
 
 A whole number of 32 bits is one here, since nothing has to share a vector with doubles.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 import llvmlite.ir as ir
 
-from sgdlimits.kernel.vectors import F32, F64, FLAGS, I1, I32, I64, Vectors
+from sgdlimits.kernel.compiler.vectors import F32, F64, FLAGS, I1, I32, I64, Vectors
 
 NUMBER = {"f64": F64, "f32": F32, "b1": I1, "i64": I64, "u64": I64, "i32": I32, "u32": I32}
 

@@ -19,7 +19,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array, PyTree
 
-from sgdlimits.kernel.program import Untranslated
+from sgdlimits.kernel.compiler.program import Untranslated
 
 SLACK = 1e-12
 """Relative to the numbers that are compared: far above rounding."""

@@ -1,0 +1,89 @@
+"""Settings of a process that make it faster, and that importing the package leaves alone.
+
+The command line, the workers of sweeps and the explorer own their processes and call `setup_process`. A script or a notebook
+may call `setup_jax`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+
+from sgdlimits._miscompiled import quieten
+
+
+def setup_jax() -> None:
+    """Configure JAX as the command line does: later processes start sooner, and small calls return sooner.
+
+    Importing the package sets double precision and nothing else. This function, called once before the first computation:
+
+    - keeps what JAX compiles in the user's cache folder (`jax_compilation_cache_dir`, and the two thresholds below which JAX
+      keeps nothing), unless you have chosen a folder for JAX or the environment variable SGDLIMITS_CACHE is "off";
+    - lets JAX write the entries of that cache whole: as it is, a process may read what another one has written in part
+      (`jax._src.lru_cache.LRUCache.put` is replaced);
+    - turns asynchronous dispatch on a CPU off (`jax_cpu_enable_async_dispatch`), unless the environment variable
+      JAX_CPU_ENABLE_ASYNC_DISPATCH is set: a call computes in the thread that asks, and small ones do not wait for another;
+    - silences XLA's messages below fatal ones where a release of jaxlib reports hints as errors whenever it reads such an entry
+      (TF_CPP_MIN_LOG_LEVEL, unless it is set), which has an effect only before JAX is imported.
+
+    >>> import sgdlimits as sl
+    >>> sl.setup_jax()
+    """
+    quieten(os.environ)  # before JAX is imported
+    import jax
+
+    import sgdlimits._x64  # noqa: F401
+
+    if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
+        with suppress(AttributeError):  # a version of JAX without it
+            jax.config.update("jax_cpu_enable_async_dispatch", False)
+    _keep_compiled()
+    _write_whole_entries()
+
+
+@lru_cache(maxsize=1)
+def setup_process() -> None:
+    """Configure a process that runs this package and nothing else: JAX, and fewer searches for garbage.
+
+    Modules and traced functions are many objects and hardly any garbage; at exit they need no search at all.
+    """
+    setup_jax()
+    gc.set_threshold(100_000, 50, 100)
+    atexit.register(gc.freeze)
+
+
+def _keep_compiled() -> None:
+    """Let JAX keep what it compiles in the package's folder, unless the user has chosen one for it."""
+    import jax
+
+    from sgdlimits.kernel.folder import own_folder
+
+    folder = None if getattr(jax.config, "jax_compilation_cache_dir", None) else own_folder()
+    if folder is not None:
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        # Most functions of a simulation compile in less than a second, JAX's own threshold, and there are many of them.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.02)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@lru_cache(maxsize=1)
+def _write_whole_entries() -> None:
+    """Replace the method of JAX that writes entries in place, and never again where a part is there."""
+    try:
+        from jax._src.lru_cache import LRUCache
+    except ImportError:
+        return  # another version of JAX
+    from sgdlimits.kernel.folder import write_entry
+
+    usual = LRUCache.put
+
+    def put(self, key: str, value: bytes) -> None:
+        if self.eviction_enabled or not isinstance(self.path, Path):
+            return usual(self, key, value)
+        return write_entry(self.path / f"{key}-cache", value)
+
+    LRUCache.put = put  # type: ignore[method-assign]
