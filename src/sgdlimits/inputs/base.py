@@ -16,14 +16,14 @@ from sgdlimits.statistics.overlaps import Overlaps
 
 
 class Sizes(NamedTuple):
-    """How much is drawn for a step.
+    """Numbers of vectors in one step.
 
     Parameters
     ----------
-    samples : b, the inputs of the step that have a label
-    inputs : L, the same and the algorithm's own noise, standard normal vectors
-    fixed, directions : k and n, how many directions are fixed and how many move
-    rests : r, how many combinations of what lies outside of all directions matter
+    samples : b, inputs with a label
+    inputs : L, samples and the standard normal vectors of the algorithm's own noise
+    fixed, directions : k fixed directions and n that move
+    rests : r, combinations of the components outside of all directions on which the step depends
     """
 
     samples: int
@@ -34,10 +34,11 @@ class Sizes(NamedTuple):
 
 
 class Inputs(Part):
-    """Where the vectors of a sample come from: immutable, a pytree, its numbers traceable.
+    """The source of the vectors of a sample: immutable, a pytree, its numbers traceable.
 
-    `law` serves ODE, SDE, mean field and every analysis; `draw` and `place` the chain; `at` whoever has points of a rule;
-    `vectors` SGD in R^d. What kind of inputs these are shows in the structure, never in the value of a number.
+    `law` serves ODE, mean field and every analysis; `at` the SDE and averages over steps, which have standard normal points;
+    `draw` and `place` serve the chain, and `vectors` SGD in R^d. The kind of inputs shows in the structure, never in the value
+    of a number.
     """
 
     @property
@@ -48,12 +49,12 @@ class Inputs(Part):
     @property
     @abc.abstractmethod
     def centred(self) -> bool:
-        """Whether the means of all classes are zero."""
+        """Return whether the means of all classes are zero."""
 
     @property
     @abc.abstractmethod
     def on_means(self) -> bool:
-        """Whether every input is the mean of its class."""
+        """Return whether every input is the mean of its class."""
 
     @property
     @abc.abstractmethod
@@ -66,30 +67,30 @@ class Inputs(Part):
 
     @abc.abstractmethod
     def law(self, stats: Overlaps, gram: Float[Array, "k k"]) -> FieldLaw:
-        """The law of the fields of directions with the overlaps `stats`, of one run; `gram` is that of the fixed directions."""
+        """Return the law of the fields at statistics of one run; `gram` is the Gram matrix of the fixed directions."""
 
     @abc.abstractmethod
     def law_of_factor(self, F: Loading, gram: Float[Array, "k k"]) -> FieldLaw:
-        """The law of the fields of directions with coordinates F, those in the frame of the fixed directions first."""
+        """Return the same from coordinates F of the directions; the first k axes are the frame of the fixed directions."""
 
     @abc.abstractmethod
     def draw_class(self, stream: Stream, samples: int) -> Int[Array, "steps samples runs"]:
-        """The class of each of a step's inputs."""
+        """Draw the class of each sample."""
 
     @abc.abstractmethod
     def at(self, points: Float[Array, "s *batch"], c: Int[Array, "*batch"], B: Float[Array, "k k"]) -> Float[Array, "s *batch"]:
-        """Coordinates of inputs of classes `c` at standard normal points; the first k are in the frame B."""
+        """Return the coordinates of inputs of classes `c` at standard normal points; the first k axes are the frame of B."""
 
     @abc.abstractmethod
     def draw(self, stream: Stream, sizes: Sizes, d: Float[Array, ""]) -> Coordinates:
-        """The random numbers behind the coordinates of each step's inputs in dimension d, the steps first."""
+        """Draw the random numbers of each step's inputs in dimension d, the steps first."""
 
     @abc.abstractmethod
     def place(self, numbers: Coordinates, B: Float[Array, "k k"]) -> Coordinates:
-        """The coordinates that such numbers stand for, with the fixed directions in the frame B."""
+        """Turn drawn numbers into coordinates of the inputs; the first k axes are the frame of B."""
 
     @abc.abstractmethod
     def vectors(
         self, stream: Stream, sizes: Sizes, d: int, B: Float[Array, "k k"], moved: Callable[[Array, Array], Array]
     ) -> tuple[Float[Array, "steps inputs runs d"], Float[Array, "steps samples runs"], Int[Array, "steps samples runs"]]:
-        """Vectors of R^d with label noise and classes; `moved(x, m)` moves vectors by coordinates m in the frame B."""
+        """Draw vectors of R^d, label noise and classes; `moved(x, m)` adds to vectors their means m in the frame of B."""

@@ -135,7 +135,7 @@ class FrameChain(Process):
 
     def step(self, state: Frame, x: Coordinates, now: Moment) -> Frame:
         problem, names, per = self.problem.at(now.t), state.names, 1 / self.d
-        rule, beside = problem.algorithm, state.beside(x)
+        rule, projected = problem.algorithm, state.project(x)
         fixed = (self.frame[:, :, None, None] * x.inside[None]).sum(1)
 
         def one(x: Coordinates, fields, fixed, at: Frame):
@@ -144,10 +144,10 @@ class FrameChain(Process):
             inputs = lambda: per * x.gram()
             return moves(rule, view(rule, problem.model, per, now.t, Drawn(fields, fixed, x.z, x.c), at, products, inputs))
 
-        found, numbers = jax.vmap(one, -1, -1)(x, beside.fields, fixed, state)
+        found, numbers = jax.vmap(one, -1, -1)(x, projected.fields, fixed, state)
         C = per * jnp.concatenate([move.inputs for move in found])
         past = lambda rows, axis=0: combined(found, rows, axis)
-        m, T = beside.moved(past, C, is_lower(found), self.free is None)
+        m, T = projected.update(past, C, is_lower(found), self.free is None)
         if any(move.unit for move in found):
             held = np.repeat([move.unit for move in found], problem.network.width)[:, None]
             inverse = lax.rsqrt(jnp.where(held, (m**2).sum(1) + contract(T, T), 1.0))

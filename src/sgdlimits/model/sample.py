@@ -43,12 +43,12 @@ class Model(Part):
 
     @property
     def centred(self) -> bool:
-        """Whether all fields have mean zero, by structure."""
+        """Return whether all fields have mean zero, by structure."""
         return self.data.centred
 
     @property
     def on_means(self) -> bool:
-        """Whether every input is the mean of its class, by structure."""
+        """Return whether every input is the mean of its class, by structure."""
         return self.data.on_means
 
     @property
@@ -61,11 +61,11 @@ class Model(Part):
         return jnp.block([[stats.Q, stats.M], [stats.M.T, jnp.asarray(self.target.gram)]])
 
     def law(self, stats: Overlaps) -> FieldLaw:
-        """The law of the fields at statistics of one run."""
+        """Return the law of the fields at statistics of one run."""
         return self.data.law(stats, self.target.gram)
 
     def law_of_factor(self, F: Loading) -> FieldLaw:
-        """The same from coordinates of the directions."""
+        """Return the same from coordinates of the directions."""
         return self.data.law_of_factor(F, self.target.gram)
 
     @property

@@ -50,7 +50,7 @@ class Coordinates(NamedTuple):
     c: Int[Array, "b runs"]
 
     def gram(self) -> Float[Array, "b b"]:
-        """The products of the inputs of one run, where all of the rests are there."""
+        """Return the Gram matrix of the inputs of one run; needs a rest for each input."""
         A = bartlett(self.outside, self.below)
         return self.inside.T @ self.inside + self.along.T @ self.along + A @ A.T
 
@@ -64,33 +64,33 @@ class Frame(eqx.Module):
     kept: dict[str, Any] = eqx.field(default_factory=dict)
     names: tuple[str, ...] = eqx.field(static=True, default=(STUDENT,))
 
-    def beside(self, x: Coordinates) -> Beside:
-        """The directions beside a step's inputs, of which their fields are made."""
+    def project(self, x: Coordinates) -> Projected:
+        """Compute the fields of one step's inputs."""
         one = x.along.shape[1] == 1 < len(self.m)
         turned = rotate(self.T, x.along[:, 0], x.outside[0]) if one else None
         along = contract(self.T[:, :, None], x.along[:, None]) if turned is None else turned.Th[:, None]
-        return Beside(self, x, (self.m[:, :, None] * x.inside[None]).sum(1) + along, turned)
+        return Projected(self, x, (self.m[:, :, None] * x.inside[None]).sum(1) + along, turned)
 
 
-class Beside(NamedTuple):
-    """Directions and the inputs of one step, the fields, and T turned with a single input onto one axis."""
+class Projected(NamedTuple):
+    """The directions, the inputs of one step and their fields; for a single input also T rotated with it onto one axis."""
 
     frame: Frame
     x: Coordinates
     fields: Float[Array, "n b runs"]
     turned: Turned | None
 
-    def moved(
+    def update(
         self, past: Callable, C: Float[Array, "n b runs"], lower: bool, outside: bool
     ) -> tuple[Float[Array, "n k runs"], Float[Array, "n n runs"]]:
-        r"""m and T of the directions :math:`AW + CX`.
+        r"""Return m and T of the directions :math:`AW + CX`.
 
         Parameters
         ----------
-        past : past(rows, axis) is A times rows that have the directions on an axis
+        past : past(rows, axis) multiplies rows by A; the directions are on that axis
         C : the coefficients of the inputs
         lower : whether A is lower triangular
-        outside : whether there is anything outside of all directions; if not, T has coordinates in all of the room
+        outside : whether inputs have a part outside the span of all directions; if not, T spans all that d leaves
         """
         (frame, x, _, turned), (n, b) = self, C.shape[:2]
         rounding = ROUNDING if len(frame.names) > 1 and n > len(frame.names) else 0.0
@@ -125,7 +125,7 @@ def frame_rows(B: Float[Array, "k k"], n: int) -> Float[np.ndarray, "k n"]:
 
 
 def with_frame(a: Scalars, S: Float[Array, "p n"], B: Float[Array, "k k"]) -> Overlaps:
-    """The statistics of one run whose units have coordinates S in a frame of n directions, those of the fixed ones first."""
+    """Return the statistics of one run from coordinates S of its units; the first k axes are the frame of B."""
     return Overlaps(a, S[:, : len(B)] @ B.T, S @ S.T)
 
 

@@ -1,11 +1,11 @@
-r"""The law of the fields of one sample, which is all that expectations see of the inputs.
+r"""The law of the fields of one sample: all that expectations see of the inputs.
 
 Given the class c of a sample the fields are Gaussian,
 
 .. math:: (\lambda, \lambda^*) \mid c \sim N(\mu_c, C), \qquad
           C = \begin{pmatrix} C_{\lambda\lambda} & C_{\lambda*} \\ C_{\lambda*}^\top & C_{**} \end{pmatrix},
 
-and with standard normal x and z they are, where :math:`LL^\top = C_{**}`,
+With standard normal x and z and :math:`LL^\top = C_{**}` they are
 
 .. math:: \lambda = \mu_\lambda + Ax + Rz, \qquad \lambda^* = \mu_* + Lx, \qquad
           AL^\top = C_{\lambda*}, \qquad RR^\top = C_{\lambda\lambda} - AA^\top .
@@ -38,14 +38,14 @@ class Covariance(NamedTuple):
 
 
 class Conditional(NamedTuple):
-    """The fields about their means in terms of standard normal x and z: students Ax + Rz with R R^T = `rest`, fixed Lx."""
+    """Coefficients of the centred fields in standard normal x and z: students Ax + Rz with R R^T = `rest`, fixed Lx."""
 
     A: Float[Array, "p k"]
     rest: Float[Array, "p p"]
     L: Float[Array, "k k"]
 
     def factor(self, root: Float[Array, "p p"]) -> Loading:
-        """The factor of the covariance with this root of `rest`."""
+        """Return the factor of the covariance for a root R of `rest`."""
         return Loading(jnp.hstack([self.A, root]), jnp.hstack([self.L, jnp.zeros(self.A.T.shape)]))
 
 
@@ -57,11 +57,11 @@ class FieldLaw(eqx.Module):
     weights : the probabilities of the classes
     mean : the mean of each field, with a column for each class; None where all are zero
     unit : the variance of the field of a unit vector, which sets the scale of rounding; None where fields are their means
-    covariance : that of the fields in every class; None where fields are their means, or where `factor` has it
-    factor : F with the covariance F F^T, as exact as can be where the risk is tiny
+    covariance : the covariance of the fields in every class; None where fields are their means, or where `factor` is given
+    factor : F with the covariance F F^T, which keeps its accuracy where the risk is tiny
     shape : (p, k)
 
-    What is None is so by structure, never by the value of a number: rules are chosen by it.
+    None is structure, never the value of a number: rules are chosen by it.
     """
 
     weights: Float[Array, " classes"]
@@ -87,14 +87,14 @@ class FieldLaw(eqx.Module):
 
     @property
     def blocks(self) -> Covariance:
-        """The covariance, whether it is given, in the factor, or zero."""
+        """The covariance: as given, from the factor, or zero."""
         if self.covariance is not None:
             return self.covariance
         student, fixed = self.factor or Loading(*(jnp.zeros((rows, 0)) for rows in self.shape))
         return Covariance(student @ student.T, student @ fixed.T, fixed @ fixed.T)
 
     def conditional(self) -> Conditional:
-        """The split into what is seen of the fixed directions and the rest, differentiable where the covariance is singular."""
+        """Split the fields into a part along the fixed ones and the rest, differentiably at singular covariances too."""
         if self.unit is None:
             p, k = self.shape
             return Conditional(*map(jnp.zeros, ((p, k), (p, p), (k, k))))
@@ -103,27 +103,28 @@ class FieldLaw(eqx.Module):
         return Conditional(*inside_and_outside(C.cross, C.students, L), L)
 
     def triangular(self) -> Float[Array, "n p"]:
-        """The columns of the students in the triangular factor of the covariance, safe where that is singular."""
+        """Factor the covariance, students first, and return the students' columns; safe where it is singular."""
         return self._columns(self.blocks.matrix)[:, : self.shape[0]]
 
     def triangular_factor(self) -> Loading:
-        """A factor of the covariance with the fixed directions first, triangular from there on."""
+        """Factor the covariance with the frame's axes first; the students' part outside of it is triangular."""
         split = self.conditional()
         return split.factor(self._columns(split.rest))
 
     def root_of_students(self, order: Array) -> Float[Array, "p p"]:
-        """The triangular factor of the covariance of the students in some order."""
+        """Factor the covariance of the students, taken in this order."""
         return self._columns(self.blocks.students[order][:, order])
 
     def _columns(self, C: Float[Array, "n n"]) -> Float[Array, "n n"]:
+        # pivots are compared with the variance of a unit vector's field, so that sigma changes no decision
         return cholesky_columns(C[..., None], 1.0 if self.unit is None else self.unit)[:, :, 0].T
 
     def place(self, F: Loading, points: Float[Array, "n+1 samples"], c: Array) -> tuple[Array, Array, Array]:
-        """(fields, fixed fields, label noise) of class `c` at standard normal points for a factor F; label noise is last."""
+        """Return (fields, fixed fields, label noise) of class `c` at standard normal points, whose last row is the noise."""
         at = lambda rows, mean: rows @ points[:-1] + mean[:, c][:, None]
         return at(F.student, self.means.student), at(F.fixed, self.means.fixed), points[-1]
 
     def over_classes(self, f: Callable[[Array], PyTree]) -> PyTree:
-        """The mean over the classes of a function of the class."""
+        """Average a function of the class over the classes."""
         parts = [f(jnp.asarray(c)) for c in range(self.classes)]
         return jax.tree.map(lambda *leaves: sum(w * leaf for w, leaf in zip(self.weights, leaves, strict=True)), *parts)
