@@ -147,6 +147,10 @@ from .run.sweeps import (
     random_points as random_points,
     sweep as sweep,
 )
+from .schedule import (
+    Schedule as Schedule,
+    Steps as Steps,
+)
 from .start import (
     FixedInit as FixedInit,
     OrthogonalInit as OrthogonalInit,

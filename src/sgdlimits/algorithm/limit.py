@@ -218,9 +218,9 @@ def view(algorithm: Algorithm, model: Model, per, t, x: Drawn, at: Any, gram_of:
 
 
 def is_timed(algorithm: Algorithm, model: Model) -> bool:
-    """Whether steps depend on the time: the algorithm says so, or its step reads `now.t`."""
-    if algorithm.timed or _ours(algorithm):
-        return algorithm.timed
+    """Whether the step of an algorithm reads `now.t`; those of the package have schedules instead."""
+    if _ours(algorithm):
+        return False
     read = []
 
     def t():

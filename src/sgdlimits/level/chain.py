@@ -28,7 +28,8 @@ from sgdlimits.kernel.groups import platform
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.march import Marching
-from sgdlimits.level.process import Process
+from sgdlimits.level.process import Process, drawn_by_step
+from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.frame import Frame, Loading, frame_of, overlaps_of
@@ -148,6 +149,8 @@ class FrameChain(Process):
         return frame_of(stats.arranged(self.problem.algorithm.order), self.frame, self.room)
 
     def draw(self, stream: Stream) -> Samples:
+        if has_schedules(self.problem.data):
+            return drawn_by_step(self, stream)
         problem, algorithm = self.problem, self.problem.algorithm
         n, k, b, L = self._directions, problem.target.teachers, algorithm.batch, self._inputs
         r = L if algorithm.uses_gram or algorithm.uses_noise else min(L, n)

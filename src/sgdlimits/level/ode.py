@@ -14,6 +14,7 @@ from sgdlimits.errors import BadInput, in_short, is_traced
 from sgdlimits.level.base import Clock, Engine, Level
 from sgdlimits.level.solve import SHARED_TOLERANCE, Solve, vector_field
 from sgdlimits.problem.base import Problem, check_state
+from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.trees import one_of
 
 MAX_STEPS = 2**16
@@ -106,6 +107,9 @@ def flow(
     rtol = problem.tolerance if rtol is None else rtol
     if times.ndim > 1 or (not is_traced(times) and (np.diff(times) <= 0).any()):
         raise BadInput(f"t must be one number, or numbers that increase; got {in_short(np.asarray(t).tolist())}. Sort them.")
+    controller: Any = diffrax.PIDController(rtol=rtol, atol=rtol / 100 if atol is None else atol)
+    if (knots := knots_of(problem)).size:
+        controller = diffrax.ClipStepSizeController(controller, jump_ts=knots)
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(lambda t, y, args: vector_field(problem, corrector, t)(y)),
         diffrax.Dopri8(),
@@ -114,7 +118,7 @@ def flow(
         dt0=None,
         y0=stats,
         saveat=diffrax.SaveAt(ts=times),
-        stepsize_controller=diffrax.PIDController(rtol=rtol, atol=rtol / 100 if atol is None else atol),
+        stepsize_controller=controller,
         max_steps=MAX_STEPS,
         adjoint=diffrax.DirectAdjoint(),  # the one that has both modes of differentiation
         throw=False,

@@ -6,7 +6,10 @@ import abc
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
@@ -39,7 +42,10 @@ class Process(eqx.Module):
 
     @abc.abstractmethod
     def draw(self, stream: Stream) -> PyTree:
-        """The random numbers of the stream's steps: a pytree of arrays with the steps first."""
+        """The random numbers of the stream's steps: a pytree of arrays with the steps first.
+
+        Where their law changes with time, `drawn_by_step` draws those of each step from the problem at its time.
+        """
 
     @abc.abstractmethod
     def step(self, state: PyTree, numbers: PyTree, now: Moment) -> PyTree:
@@ -81,6 +87,15 @@ class Process(eqx.Module):
     def patience(self) -> Float[Array, ""] | int:
         """After how many steps at most divergence is looked for: a diverged run returns to where it was then."""
         return self.block
+
+
+def drawn_by_step(process: Process, stream: Stream) -> PyTree:
+    """The numbers of a stream's steps where their law changes with time: of each step from the problem at its time."""
+    t = jnp.zeros(stream.steps) if stream.t is None else stream.t
+    there = lambda i: eqx.tree_at(lambda process: process.problem, process, process.problem.at(t[i])).draw(stream.step(i))
+    if stream.steps == 1:
+        return there(0)
+    return jax.tree.map(lambda leaf: leaf[:, 0], lax.map(there, jnp.arange(stream.steps)))
 
 
 class Stepping(Engine):

@@ -34,9 +34,11 @@ from sgdlimits.kernel.compiled import compiled
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.march import Marching
-from sgdlimits.level.process import Process
+from sgdlimits.level.process import Process, drawn_by_step
+from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.frame import Loading, loading
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
 from sgdlimits.statistics.products import Moments
@@ -111,7 +113,7 @@ def fastest_rate(problem: Problem, stats: PyTree) -> float:
         columns = [(slope(t, vector + step) - slope(t, vector - step)) / (2 * step.max()) for step in steps]
         return float(np.abs(np.linalg.eigvals(np.stack(columns, axis=1))).max())
 
-    return max(1e-6, *map(rate, (0.0,) if problem.at(1.0) is problem else TIMES))
+    return max(1e-6, *map(rate, (0.0,) if problem.at(1.0) is problem else (*TIMES, *knots_of(problem).tolist())))
 
 
 def _along(problem: Problem, stats: PyTree, t: Any, x: Any) -> Float[Array, " n"]:
@@ -217,6 +219,8 @@ class SampledDiffusion(Diffusion):
         return (1, 1) if rule.linear else (rule.batch, rule.inputs(self.problem.network.width))
 
     def draw(self, stream: Stream) -> Kicks:
+        if has_schedules(self.problem.data):
+            return drawn_by_step(self, stream)
         problem, N, (b, L) = self.problem, self.samples, self._each
         s = problem.network.width * len(problem.algorithm.names) + problem.target.teachers
         normal = stream.normal(Purpose.NOISE, (s * L + b) * N).reshape(stream.steps, s * L + b, N, -1)

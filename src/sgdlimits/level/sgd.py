@@ -21,7 +21,8 @@ from sgdlimits.kernel.groups import platform
 from sgdlimits.kernel.random import MOST_NORMALS, Purpose, Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.march import Marching
-from sgdlimits.level.process import Process
+from sgdlimits.level.process import Process, drawn_by_step
+from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.frame import frame_of
@@ -155,6 +156,8 @@ class WeightProcess(Process):
         return Weights(at.a, W, at.kept, stats.names)
 
     def draw(self, stream: Stream) -> Batch:
+        if has_schedules(self.problem.data):
+            return drawn_by_step(self, stream)
         stream = stream.cycled(self.reuse)
         data, b, L = self.problem.data, self.problem.algorithm.batch, self.problem.algorithm.inputs(self.problem.network.width)
         normal = stream.each(L).normal_rows(Purpose.INPUT, self.d + 1).reshape(stream.steps, L, -1, self.d + 1)

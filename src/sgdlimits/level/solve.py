@@ -24,6 +24,7 @@ from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Ends, Engine, Job,
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
 from sgdlimits.problem.base import Problem
+from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.frame import in_cone, triangular
 from sgdlimits.statistics.trees import one_of
 
@@ -123,6 +124,7 @@ class Solve(Journey):
             memory = begin(np.asarray(job.clock.t[0], float), self.y[_padded(count)])
         self.memory = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], memory)
         self.t, self.saved, self.steps, self.stride, self.method = job.clock.t[0], 0, 0, np.nan, 0
+        self.knots, self.just_before = knots_of(self.problem), np.inf
         self.waiting: list[np.ndarray] = []
         self.looked = time.perf_counter()
         if state is None:
@@ -211,9 +213,11 @@ class Solve(Journey):
         return triangular(np.asarray(self.problem.directions.gram))
 
     def _leg(self) -> Iterator[Tick]:
-        """Solve until runs leave, or for some steps, after which the method may change."""
-        active = self.active
-        solver = self._solver(self.t, self.y[active].ravel(), self.job.clock.t[-1], self.stride)
+        """Solve until runs leave, a schedule has a knot, or for some steps, after which the method may change."""
+        active, end = self.active, self.job.clock.t[-1]
+        knot = next((knot for knot in self.knots if self.t < knot < end), None)
+        self.just_before = np.inf if knot is None else np.nextafter(knot, -np.inf)  # a leg that ends there looks no further
+        solver = self._solver(self.t, self.y[active].ravel(), end if knot is None else knot, self.stride)
         while solver.status == "running":
             before, y_before = solver.t, solver.y.reshape(active.size, -1)
             with np.errstate(all="ignore"):
@@ -238,6 +242,8 @@ class Solve(Journey):
                 long = METHODS[self.method] == "DOP853" and self.steps % STEPS_BEFORE_STIFF_TEST == 0
                 self.method = METHODS.index("Radau") if long and self._stiff(solver) else self.method
                 return None
+        self.stride = self.stride if knot is None else np.nan  # chosen anew for what lies behind a knot
+        return None
 
     def _within(self, solver: scipy.integrate.OdeSolver, low: float, active: np.ndarray, hits: np.ndarray) -> None:
         """The states at saved times within a step that begins at `low`. Runs end where they hit, in the order of time."""
@@ -287,14 +293,14 @@ class Solve(Journey):
 
     def _slope(self, t: float, flat: np.ndarray) -> np.ndarray:
         rows = flat.reshape(-1, self.y.shape[1])
-        return np.asarray(self.slopes(t, rows[_padded(len(rows))]))[: len(rows)].ravel()
+        return np.asarray(self.slopes(min(t, self.just_before), rows[_padded(len(rows))]))[: len(rows)].ravel()
 
     def _jacobian(self, t: float, flat: np.ndarray):
         return scipy.sparse.block_diag(list(self._blocks(t, flat.reshape(-1, self.y.shape[1]))), format="csc")
 
     def _blocks(self, t: float, y: np.ndarray) -> np.ndarray:
         """The Jacobian of the drift of each active run."""
-        rows = _padded(len(y))
+        rows, t = _padded(len(y)), min(t, self.just_before)
         return np.asarray(_jacobians(self.problem, self.corrector, np.asarray(t, float), self.layout.values(y[rows])))[: len(y)]
 
     def _solver(self, t: float, flat: np.ndarray, end: float, stride: float) -> scipy.integrate.OdeSolver:

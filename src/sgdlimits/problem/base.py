@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PyTree
 from sgdlimits.domain import array, statistics
 from sgdlimits.equations import Equations
 from sgdlimits.errors import BadInput, is_traced
-from sgdlimits.part import Part
+from sgdlimits.part import Part, begun
 from sgdlimits.problem.directions import Directions
 from sgdlimits.problem.made import replaced, words
 from sgdlimits.statistics.overlaps import Overlaps
@@ -29,7 +29,7 @@ NOW = array(at_least=0, ndim=0)
 
 
 def compiled_for_all_times(method: Method) -> Method:
-    """A method of statistics and a time, compiled with the time as an argument; without one, the problem is taken as it is."""
+    """Compile a method of statistics and a time, which is traced; without a time, schedules have their first value."""
     inside, of_limit = eqx.filter_jit(method), method.__name__ != "risk"
 
     @wraps(method)
@@ -80,14 +80,14 @@ class Problem(Part):
         """`risk`, at statistics of one run."""
 
     def at(self, t: Float[Array, ""] | float) -> Self:
-        """The problem as it is at time t: itself, unless something of it changes with time.
+        """The problem as it is at time t: itself, unless a schedule stands in it.
 
         Every level takes drift, covariance, risk, observables and floor from it, and conditions are given it.
         """
-        return self
+        return super().at(t)
 
     def _now(self, t: Float[Array, ""] | float | None) -> Self:
-        return self if t is None else self.at(t)
+        return begun(self) if t is None else self.at(t)
 
     @compiled_for_all_times
     def drift_parts(self, stats: PyTree, t: Float[Array, ""] | float | None = None) -> tuple[PyTree, PyTree]:

@@ -28,6 +28,7 @@ from sgdlimits.model.loss import Loss, as_loss
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import Target
+from sgdlimits.part import begun
 from sgdlimits.problem import accuracy as accuracy_of, fits
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.directions import Directions, InitialWeights
@@ -112,7 +113,7 @@ class ProjectionProblem(Problem):
     @property
     def rule(self) -> Expectation:
         """How expectations are computed: what was asked for, or what suits the model as it is now."""
-        return choose(self.model) if self.asked is None else self.asked
+        return choose(begun(self.model)) if self.asked is None else self.asked
 
     @property
     def data(self) -> Data:
@@ -145,7 +146,7 @@ class ProjectionProblem(Problem):
 
     def over_runs(self, f, batch, axis=0):
         """All at once in closed form; a few runs at a time where each needs many nodes."""
-        few = self.rule.runs_at_once(self.model) if self.algorithm.linear else max(1, NODES_AT_ONCE // self._steps.nodes)
+        few = self.rule.runs_at_once(begun(self.model)) if self.algorithm.linear else max(1, NODES_AT_ONCE // self._steps.nodes)
         runs = jax.tree.leaves(batch)[0].shape[axis]
         if few is None or few >= runs:
             return super().over_runs(f, batch, axis)
@@ -163,7 +164,8 @@ class ProjectionProblem(Problem):
         return Directions(network.width, self.target.gram, self.initial, scalars, tuple(algorithm.trained(scalars)))
 
     def at(self, t):
-        return eqx.tree_at(lambda problem: problem.t, self, t) if is_timed(self.algorithm, self.model) else self
+        now = super().at(t)
+        return eqx.tree_at(lambda problem: problem.t, now, t) if is_timed(begun(self.algorithm), begun(self.model)) else now
 
     @property
     def limit(self) -> ProjectionProblem:
@@ -172,7 +174,7 @@ class ProjectionProblem(Problem):
         return self if other is self.algorithm else eqx.tree_at(lambda problem: problem.algorithm, self, other)
 
     def check_limit(self) -> None:
-        check_limit(self.algorithm.limit, self.model)
+        check_limit(begun(self.algorithm.limit), begun(self.model))
 
     def in_limit(self, stats):
         limit = self.limit
@@ -249,11 +251,11 @@ class ProjectionProblem(Problem):
 
     @property
     def tolerance(self) -> float:
-        return self.rule.tolerance(self.model) if self.algorithm.limit.linear else self._steps.rule.tolerance
+        return self.rule.tolerance(begun(self.model)) if self.algorithm.limit.linear else self._steps.rule.tolerance
 
     @property
     def rate(self):
-        return 1.0 if self.paper_time is None else self.paper_time * self.algorithm.lr_sample
+        return 1.0 if self.paper_time is None else self.paper_time * begun(self.algorithm).lr_sample
 
     @property
     def samples_per_step(self):
@@ -343,7 +345,7 @@ class ProjectionProblem(Problem):
 
         For the cross-entropy of class labels it is their mean entropy, the loss of a network that is sure of every class.
         """
-        return jnp.asarray(self.rule.floor(self.model))
+        return jnp.asarray(self.rule.floor(begun(self.model)))
 
     def __repr__(self) -> str:
         data, target, network = self.data, self.target, self.network
@@ -371,10 +373,11 @@ class ProjectionProblem(Problem):
         True
         """
         self.fits(stats)
-        return accuracy_of.expectation(self, stats, tolerance)
+        return accuracy_of.expectation(begun(self), stats, tolerance)
 
     def refined(self, stats: Overlaps, tolerance: float | None = None) -> ProjectionProblem:
-        return accuracy_of.refined(self, stats, tolerance)
+        better = accuracy_of.refined(begun(self), stats, tolerance)
+        return self if better.asked is self.asked else self.with_rule(better.asked)
 
     def fits(self, stats: Overlaps) -> None:
         fits.check_shapes(self, stats)
