@@ -12,8 +12,9 @@ import sgdlimits
 
 ORDER = (
     "_miscompiled", "_x64", "errors", "renamed", "part", "schedule", "text", "docstring", "size", "domain", "trial",
-    "progress", "files", "kernel", "expectation.gaussian", "statistics", "model", "expectation", "algorithm", "equations",
-    "problem", "start", "level", "run", "analysis", "run.sweeps", "analysis.plot", "papers", "cli", "theory", "__main__",
+    "progress", "files", "kernel", "expectation.gaussian", "statistics", "model", "expectation", "algorithm", "problem",
+    "start", "level", "run", "analysis", "analysis.equations", "run.sweeps", "analysis.plot", "papers", "cli", "theory",
+    "__main__",
 )  # fmt: skip
 """Each may import those before it. The names that the package itself offers, in `__init__.pyi`, are those of all but papers and
 cli; these alone use them."""

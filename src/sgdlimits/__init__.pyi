@@ -32,6 +32,7 @@ from .analysis.effective import (
     EffectiveDynamics as EffectiveDynamics,
     effective_dynamics as effective_dynamics,
 )
+from .analysis.equations import latex as latex
 from .analysis.exit_times import exit_times as exit_times
 from .analysis.fixed_points import (
     FixedPoint as FixedPoint,
@@ -121,7 +122,6 @@ from .problem import (
     Problem as Problem,
     ProjectionProblem as ProjectionProblem,
     SpikedTensor as SpikedTensor,
-    latex as latex,
     presets as presets,
 )
 from .run import (

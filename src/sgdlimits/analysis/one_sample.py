@@ -26,7 +26,7 @@ from sgdlimits.algorithm.limit import hold, rates
 from sgdlimits.errors import BadInput
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.problem.projection import ProjectionProblem, changes
 from sgdlimits.problem.spiked import SpikedTensor, contracted_noise
 from sgdlimits.statistics.frame import loading
 from sgdlimits.statistics.overlaps import Overlaps, Scalars
@@ -112,7 +112,7 @@ class ProjectionSample(OneSample):
         squared = (x**2).sum(0) + sigma**2 * draws.outside
         cross = G[:, None] * fields[None]
         products = Moments(jnp.zeros(()), G[:, None] * fixed[None], cross, G[:, None] * G[None], second)
-        population, _ = problem.changes(column, products)
+        population, _ = changes(problem, column, products)
         decay = sgd.ridge * (cross + jnp.swapaxes(cross, 0, 1)) + sgd.ridge**2 * column.Q
         bend = sgd.lr_sample**2 * (G[:, None] * G[None] * squared + decay)
         still = jax.tree.map(lambda leaf: jnp.zeros((*leaf.shape, z.size)), stats.a)

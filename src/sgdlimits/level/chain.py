@@ -66,7 +66,7 @@ class Chain(Level):
     def bind(self, problem, start, first):
         """On a processor few enough runs that the states stay in a core's cache; on an accelerator enough to fill it."""
         limit, numbers = (8192, 2**18) if platform() == "cpu" and not gpu_present() else (2**20, 2**24)
-        most = int(min(limit, max(64, numbers / (problem.size * problem.samples_per_step))))
+        most = int(min(limit, max(64, numbers / (problem.numerics.size * problem.numerics.samples_per_step))))
         return Marching(self, problem, most, self.d, chain_process(problem, self.d))
 
 
@@ -229,7 +229,7 @@ class FrameChain(Process):
             now = self.problem.at(t)
             return now.rule.risk_of_factor(now.model, a, Loading(jnp.concatenate([m, T.T], axis=1), fixed))
 
-        return self.problem.over_runs(one, (runs_first((state.a, state.m[rows], T)), t))
+        return self.problem.numerics.over_runs(one, (runs_first((state.a, state.m[rows], T)), t))
 
     def support(self, state: Frame, closed: bool = False) -> Support | None:
         k, rows = self.frame.shape[0], rows_of(state.names, STUDENT, self.problem.network.width)

@@ -57,7 +57,7 @@ class Process(eqx.Module):
 
     def risk(self, state: PyTree, stats: PyTree, t: Float[Array, " runs"]) -> Float[Array, " runs"]:
         """The population risk of the states, which have these statistics, at a time for each run."""
-        return self.problem.over_runs(lambda one: self.problem.at(one[1]).risk(one[0]), (stats, t))
+        return self.problem.numerics.over_runs(lambda one: self.problem.at(one[1]).risk(one[0]), (stats, t))
 
     @property
     def plain(self) -> bool:
@@ -106,10 +106,10 @@ class Stepping(Engine):
     @property
     def tick(self) -> float:
         """One step of SGD, in t."""
-        return self.problem.samples_per_step / self.d
+        return self.problem.numerics.samples_per_step / self.d
 
     def snap(self, times):
-        samples = self.problem.samples_per_step
+        samples = self.problem.numerics.samples_per_step
         if times[-1] > MOST_STEPS * self.tick:
             raise BadInput(f"t_max = {times[-1]:g} is more steps of {self.tick:g} than can be made. Use a smaller t_max.")
         steps = np.unique(np.rint(times * self.d / samples).astype(np.int64))

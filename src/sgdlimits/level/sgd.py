@@ -58,7 +58,7 @@ class SGD(Level):
 
     def bind(self, problem, start, first):
         """Few enough runs that memory stays bounded."""
-        most = int(min(4096, max(1, 2**17 // (self.d * problem.samples_per_step))))
+        most = int(min(4096, max(1, 2**17 // (self.d * problem.numerics.samples_per_step))))
         process = sgd_process(problem, self.d)
         if self.reuse is not None:
             if not isinstance(process, WeightProcess):

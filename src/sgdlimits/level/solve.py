@@ -52,7 +52,7 @@ def vector_field(problem: Problem, corrector: bool, t: Any = 0.0):
 
 
 def _slopes(problem: Problem, corrector: bool, layout: Layout, t: Any, rows: Any) -> Array:
-    slopes = problem.over_runs(vector_field(problem, corrector, t), layout.values(rows))
+    slopes = problem.numerics.over_runs(vector_field(problem, corrector, t), layout.values(rows))
     return jnp.concatenate([leaf.reshape(len(rows), -1) for leaf in jax.tree.leaves(slopes)], axis=1)
 
 
@@ -65,7 +65,7 @@ def _jacobians(problem: Problem, corrector: bool, t: Float[np.ndarray, ""], stat
         flat, rebuild = ravel_pytree(one)
         return jax.jacfwd(lambda y: ravel_pytree(slope(rebuild(y)))[0])(flat)
 
-    return problem.over_runs(jacobian, stats)
+    return problem.numerics.over_runs(jacobian, stats)
 
 
 def _memories(problem: Problem, until: Condition, layout: Layout, t: Any, rows: Any):
@@ -87,7 +87,7 @@ def _look(problem: Problem, observe: Observe, layout: Layout, count: Any, times:
             now, own = problem.at(one[1]), one[0]
             return {"risk": now.risk(own), **now.observables(own)}
 
-        return {**problem.over_runs(shown, (stats, t)), **observe.of_runs(stats)}
+        return {**problem.numerics.over_runs(shown, (stats, t)), **observe.of_runs(stats)}
 
     empty = lambda like: jnp.zeros((len(rows), *like.shape), like.dtype)
     put = lambda i, all_seen: jax.tree.map(lambda leaf, one: leaf.at[i].set(one), all_seen, seen(times[i], rows[i]))
@@ -314,7 +314,7 @@ class Solve(Journey):
 
     def _stiff(self, solver: scipy.integrate.OdeSolver) -> bool:
         """Whether stability, not accuracy, limits the step: the fastest decay rate times the step is near DOP853's bound."""
-        if not self.problem.implicit:
+        if not self.problem.numerics.implicit:
             return False
         rates = -np.linalg.eigvals(self._blocks(self.t, self.y[self.active])).real
         return bool((rates * solver.step_size > STIFF_PRODUCT).any())
