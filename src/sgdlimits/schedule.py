@@ -76,10 +76,10 @@ class Schedule(Part):
         return Combined("sub", other, self)
 
     def __mul__(self, other: Any) -> Schedule:
-        return Combined("mul", self, other)
+        return self if isinstance(other, (bool, int, float)) and other == 1 else Combined("mul", self, other)
 
     def __rmul__(self, other: Any) -> Schedule:
-        return Combined("mul", other, self)
+        return self * other
 
     def __truediv__(self, other: Any) -> Schedule:
         return Combined("truediv", self, other)

@@ -11,7 +11,7 @@ import numpy as np
 
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.errors import BadInput, is_traced
-from sgdlimits.part import Part, argument, arguments, same
+from sgdlimits.part import Part, argument, arguments, is_schedule, same
 
 MAKERS: dict[str, Callable] = {}
 """The presets by name, which put themselves here."""
@@ -69,6 +69,8 @@ def _second(problem: Any) -> Any:
     rate = problem.algorithm.lr_second
     if rate is None:
         return False
+    if is_schedule(rate) and rate == problem.algorithm.lr:
+        return True
     ratio = rate / problem.algorithm.lr
     return True if not is_traced(ratio) and float(ratio) == 1 else ratio
 

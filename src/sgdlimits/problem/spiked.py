@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.domain import checked, positive, whole
 from sgdlimits.errors import BadInput
+from sgdlimits.part import begun
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.coordinates import Coordinates
 from sgdlimits.problem.directions import Directions, InitialWeights
@@ -94,7 +95,7 @@ class SpikedTensor(Problem):
 
     @property
     def rate(self) -> Float[Array, ""] | float:
-        return self.lr
+        return begun(self).lr
 
     def sample_loss(self, x: Float[Array, " d"], Y: Float[Array, "..."]) -> Float[Array, ""]:
         """The loss of one tensor."""
