@@ -36,7 +36,7 @@ def draw(kind: int, rng: np.random.Generator) -> sl.ProjectionProblem:
 
 def distance(problem: sl.ProjectionProblem, start: sl.Overlaps, d: int, t_max: float, seed: int) -> tuple[float, float]:
     """Bounds of three standard errors on the largest relative distance of the chain's mean from the ODE."""
-    runs, free = int(np.clip(STEPS / (d * t_max), 1500, 20_000)), np.flatnonzero(problem.moves(start))
+    runs, free = int(np.clip(STEPS / (d * t_max), 1500, 20_000)), np.flatnonzero(problem.coordinates.moves(start))
     path = sl.expansion(problem, start, t_max, save=TIMES)
     chain = sl.simulate(problem, sl.Chain(d), start, t_max=t_max, runs=runs, seed=seed, save=TIMES, progress=False)
     low = high = 0.0

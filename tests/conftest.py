@@ -197,7 +197,7 @@ def random_statistics(random_overlaps):
 
     def draw(problem, seed=0):
         one = jax.tree.map(lambda leaf: leaf[None], random_overlaps(problem, seed))
-        return jax.tree.map(lambda leaf: leaf[0], problem.from_overlaps(one))
+        return jax.tree.map(lambda leaf: leaf[0], problem.coordinates.from_overlaps(one))
 
     return draw
 

@@ -15,15 +15,15 @@ import sgdlimits
 from sgdlimits._miscompiled import MISCOMPILING
 
 ORDER = (
-    "_miscompiled", "_x64", "errors", "renamed", "part", "text", "docstring", "size", "domain", "trial", "progress", "files",
-    "kernel.compiler", "kernel", "settings", "expectation.gaussian", "statistics", "inputs", "model", "expectation",
-    "algorithm", "equations", "problem", "start", "level", "run", "analysis", "run.sweeps", "analysis.plot", "papers", "cli",
-    "theory", "__main__",
+    "_miscompiled", "_x64", "errors", "renamed", "part", "schedule", "text", "docstring", "size", "domain", "trial",
+    "progress", "files", "kernel.compiler", "kernel", "settings", "expectation.gaussian", "statistics", "inputs", "model",
+    "expectation", "algorithm", "problem", "start", "level", "run", "analysis", "analysis.equations", "run.sweeps",
+    "analysis.plot", "papers", "cli", "theory", "__main__",
 )  # fmt: skip
 """Each may import those before it. The names that the package itself offers, in `__init__.pyi`, are those of all but papers and
 cli; these alone use them."""
 LEAVES = ("papers", "cli")
-MOST_FOLDERS = 13
+MOST_FOLDERS = 12
 ROOT = Path(sgdlimits.__file__).parent
 MODULES = {
     ".".join(["sgdlimits", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__"): path

@@ -1,4 +1,7 @@
-from . import theory as theory
+from . import (
+    inputs as inputs,
+    theory as theory,
+)
 from .algorithm import (
     SAM as SAM,
     AdaGradNorm as AdaGradNorm,
@@ -32,6 +35,7 @@ from .analysis.effective import (
     EffectiveDynamics as EffectiveDynamics,
     effective_dynamics as effective_dynamics,
 )
+from .analysis.equations import latex as latex
 from .analysis.exit_times import exit_times as exit_times
 from .analysis.fixed_points import (
     FixedPoint as FixedPoint,
@@ -121,7 +125,6 @@ from .problem import (
     Problem as Problem,
     ProjectionProblem as ProjectionProblem,
     SpikedTensor as SpikedTensor,
-    latex as latex,
     presets as presets,
 )
 from .run import (
@@ -146,6 +149,10 @@ from .run.sweeps import (
     grid as grid,
     random_points as random_points,
     sweep as sweep,
+)
+from .schedule import (
+    Schedule as Schedule,
+    Steps as Steps,
 )
 from .settings import setup_jax as setup_jax
 from .start import (

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from sgdlimits.errors import BadInput, check_count, check_number, check_share, in_short, is_traced
+from sgdlimits.part import is_schedule
 from sgdlimits.renamed import arguments_of
 from sgdlimits.size import too_large
 
@@ -35,6 +36,20 @@ def number(**bounds: Any) -> Check:
         return value
 
     return check
+
+
+class OverTime:
+    """A check of a number that may also be a schedule, whose values it checks."""
+
+    def __init__(self, check: Check) -> None:
+        self.check = check
+
+    def __call__(self, name: str, value: Any) -> Any:
+        if not is_schedule(value):
+            return self.check(name, value)
+        for example in value.examples():
+            self.check(name, example)
+        return value
 
 
 def whole(**bounds: Any) -> Check:
@@ -246,8 +261,8 @@ start = either(
 """Where runs start; of a dataset, where its runs ended."""
 some_datasets = either("datasets", "Give one dataset, several, or a dictionary of them.", dataset, each_of(dataset), mapping)
 one_axes = instance("matplotlib.axes", "Axes", "axes of matplotlib", "Leave it out for a new figure.")
-rate_or_rates = either(
-    "a learning rate above 0, or such rates by name", "Give one number.", positive, by_name(optional(positive))
+rate_or_rates = OverTime(
+    either("a learning rate above 0, or such rates by name", "Give one number.", positive, by_name(optional(positive)))
 )
 one_or_named = either("one number, or numbers by name", "Give one number.", real, by_name(array()))
 flag_or_rate = either("True, False or a learning rate above 0", "Give one of them.", flag, positive)
@@ -269,15 +284,15 @@ MOST_TEACHERS = 2**12
 """Fixed directions have a Gram matrix, which is factored."""
 DOMAINS: dict[str, Check] = {
     # the problem
-    "problem": problem, "width": sized(8), "teachers": whole(below=MOST_TEACHERS), "outputs": sized(), "noise": not_negative,
-    "snr": number(above=0, infinite=True), "variance": not_negative, "Lambda": positive, "scale": positive, "left": real,
-    "right": real, "target": target,
+    "problem": problem, "width": sized(8), "teachers": whole(below=MOST_TEACHERS), "outputs": sized(),
+    "noise": OverTime(not_negative), "snr": number(above=0, infinite=True), "variance": OverTime(not_negative),
+    "Lambda": positive, "scale": positive, "left": real, "right": real, "target": target,
     "data": instance("sgdlimits.inputs.base", "Inputs", "Inputs", "Make it with mixture(means)."),
     "network": instance("sgdlimits.model.network", "AnyNetwork", "a network", "Give TwoLayer(width), for instance."),
     "initial": instance("sgdlimits.problem.directions", "InitialWeights", "InitialWeights", "Give InitialWeights(unit=True)."),
     "rule": rule, "paper_time": positive, "name": text, "activation": named, "teacher_activation": named, "mean": flag,
     "bias": flag, "direct": flag, "smooth": flag, "learns": flag, "trained": flag, "lazy": flag, "scalars": by_name(array()),
-    "labels": array(), "means": array(), "weights": array(), "gram": array(ndim=2), "R": array(ndim=2), "rho": real,
+    "labels": array(), "means": array(), "weights": OverTime(array()), "gram": array(ndim=2), "R": array(ndim=2), "rho": real,
     "ratio": real,
     "coefficients": array(ndim=1), "train_second": flag_or_rate,
     # statistics and starts
@@ -285,9 +300,11 @@ DOMAINS: dict[str, Check] = {
     "second": one_or_named, "second_spread": not_negative,
     "positive": check_share, "overlap": array(),
     # the algorithm
-    "algorithm": algorithm, "base": algorithm, "lr": positive, "lr_second": rate_or_rates, "ridge": not_negative,
+    "algorithm": algorithm, "base": algorithm, "lr": OverTime(positive), "lr_second": rate_or_rates,
+    "ridge": OverTime(not_negative),
     "batch": sized(), "sphere": flag,
-    "beta": number(at_least=0, below=1), "friction": positive, "norm": positive, "radius": not_negative,
+    "beta": OverTime(number(at_least=0, below=1)), "friction": OverTime(positive), "norm": OverTime(positive),
+    "radius": OverTime(not_negative),
     "times": whole(below=1001), "offset": positive, "begin": positive, "rate": positive, "each": flag,
     # the level and the simulation
     "level": level, "d": whole(), "dt": positive, "samples": sized(64), "corrector": flag,
@@ -356,7 +373,11 @@ def _guarded(fn: Callable, arrays: bool, own: dict[str, Check | None]) -> Callab
     one_of_each = _one_of_each
 
     def pick(name: str, value: Any) -> Any:
-        if name not in checks or value is parameters[name].default or is_traced(value):
+        if name not in checks or value is parameters[name].default:
+            return value
+        if is_schedule(value) and not isinstance(checks[name], OverTime):
+            raise BadInput(f"{name} cannot change with time; got {in_short(value)}. Give one value.")
+        if is_traced(value) and not is_schedule(value):
             return value
         return checks[name](name, value)
 

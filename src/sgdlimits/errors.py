@@ -41,10 +41,10 @@ def in_short(value: Any) -> str:
 
 
 def is_traced(value: Any) -> bool:
-    """Whether a number is abstract (inside `jax.vmap`, `jax.grad` or `jax.jit`) and so has no value to check."""
+    """Whether a number has no one value to check: inside `jax.vmap`, `jax.grad` or `jax.jit`, or as a schedule."""
     import jax
 
-    return isinstance(value, jax.core.Tracer)
+    return isinstance(value, jax.core.Tracer) or getattr(value, "is_schedule", False) is True
 
 
 def check_number(

@@ -7,7 +7,7 @@ import pickle
 import sys
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax
@@ -29,6 +29,16 @@ class Part(eqx.Module):
     Numbers are compared by value, functions by identity. Numbers that are traced are equal to themselves only, and what holds
     one has no hash.
     """
+
+    is_schedule: ClassVar[bool] = False
+    """Whether it is a `Schedule`, a number that changes with time."""
+
+    def at(self, t: Any) -> Self:
+        """The part as it is at time t, each schedule in it replaced by its value; itself where it has none."""
+        leaves, tree = jax.tree.flatten(self, is_leaf=is_schedule)
+        if not any(map(is_schedule, leaves)):
+            return self
+        return jax.tree.unflatten(tree, [leaf(t) if is_schedule(leaf) else leaf for leaf in leaves])
 
     def __repr__(self) -> str:
         return typed(self)
@@ -55,6 +65,21 @@ class Part(eqx.Module):
     def as_argument(self) -> str:
         """How it is typed as an argument of something else."""
         return repr(self)
+
+
+def is_schedule(node: Any) -> bool:
+    """Whether a node of a tree is a schedule."""
+    return isinstance(node, Part) and node.is_schedule
+
+
+def has_schedules(tree: Any) -> bool:
+    """Whether a schedule stands somewhere in a tree."""
+    return any(map(is_schedule, jax.tree.leaves(tree, is_leaf=is_schedule)))
+
+
+def begun(part: Any) -> Any:
+    """A part with the values that its schedules have at the start; what is no part stays."""
+    return Part.at(part, 0.0) if isinstance(part, Part) else part
 
 
 def arguments(module: Any) -> Iterator[tuple[str, Any]]:

@@ -42,7 +42,7 @@ class Start(Part):
 
     def batch(self, problem: Problem, stream: Stream) -> PyTree:
         """The statistics of the stream's runs, runs first."""
-        return problem.from_overlaps(self.overlaps(problem, stream))
+        return problem.coordinates.from_overlaps(self.overlaps(problem, stream))
 
     def particles(self, problem: Problem, stream: Stream) -> Particles:
         """The units of the stream's runs, each on its own, runs first: for the mean-field limit, without a p-by-p array."""
@@ -51,7 +51,7 @@ class Start(Part):
     @checked
     def sample(self, problem: Problem, *, runs: int = 1, seed: int = 0) -> PyTree:
         """The statistics of `runs` runs, runs first, as `simulate` would draw them."""
-        check_room([("runs", runs), ("numbers", problem.size)], "Take fewer runs, or a smaller width.")
+        check_room([("runs", runs), ("numbers", problem.numerics.size)], "Take fewer runs, or a smaller width.")
         return self.batch(problem, Stream.of(seed, np.arange(runs)))
 
     def one(self, problem: Problem, *, seed: int = 0) -> PyTree:

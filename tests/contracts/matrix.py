@@ -197,7 +197,7 @@ def oblique(problem, overlap, **more):
         return one
     students = one.of("student")
     tilted = sl.Overlaps(students.a, students.M, students.Q + 0.1 * (1 - np.eye(len(students.Q))))
-    batch = problem.from_overlaps(jax.tree.map(lambda leaf: np.asarray(leaf)[None], tilted))
+    batch = problem.coordinates.from_overlaps(jax.tree.map(lambda leaf: np.asarray(leaf)[None], tilted))
     return jax.tree.map(lambda leaf: leaf[0], batch)
 
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the small overlaps of this probl
 
 def variables(problem, kind, stats):
     """The axes and the array of each statistic of the students at a level, by name."""
-    return kind.view(problem).variables(stats.of("student") if isinstance(stats, sl.Overlaps) else stats)
+    return kind.view(problem).coordinates.variables(stats.of("student") if isinstance(stats, sl.Overlaps) else stats)
 
 
 def parts(problem, kind, stats):
@@ -44,10 +44,10 @@ def test_dataset_follows_the_schema(problem, level, kind, data):
     axes = {axis for each in dims(problem, kind).values() for axis in each}
     assert dict(data.sizes) == {"run": kind.runs, "t": 4} | {axis: sizes[axis] for axis in axes}
     assert data.t.values[0] == 0
-    assert abs(data.t.values[-1] - kind.end) * kind.d <= problem.samples_per_step // 2
+    assert abs(data.t.values[-1] - kind.end) * kind.d <= problem.numerics.samples_per_step // 2
     assert (data.status == "finished").all()
     if kind.steps:
-        np.testing.assert_allclose(data.step * problem.samples_per_step / kind.d, data.t)
+        np.testing.assert_allclose(data.step * problem.numerics.samples_per_step / kind.d, data.t)
 
 
 def test_all_levels_start_from_the_same_statistics(problem, level, kind, go):
@@ -57,7 +57,7 @@ def test_all_levels_start_from_the_same_statistics(problem, level, kind, go):
         np.testing.assert_allclose(first[name].values, np.broadcast_to(value, first[name].shape), atol=1e-12)
     # The chain has another factor of Omega, and so at nodes other points: equal to what the nodes are worth.
     view = kind.view(problem)
-    np.testing.assert_allclose(first.risk.values, float(view.risk(seen)), rtol=max(1e-8, view.tolerance), atol=1e-12)
+    np.testing.assert_allclose(first.risk.values, float(view.risk(seen)), rtol=max(1e-8, view.numerics.tolerance), atol=1e-12)
 
 
 def test_same_seed_gives_the_same_numbers_whatever_the_batch(problem, level, kind, go, data):
@@ -99,7 +99,7 @@ def test_until_stops_each_run_where_its_predicate_first_holds(problem, level, ki
         assert np.ptp(size.values[run, later]) == 0
         assert (size.values[run, ~later] <= small).all()
     if kind.steps:
-        steps = data.t_end.values * kind.d / problem.samples_per_step
+        steps = data.t_end.values * kind.d / problem.numerics.samples_per_step
         np.testing.assert_allclose(steps, np.rint(steps), atol=1e-9)
 
 

@@ -19,7 +19,7 @@ def test_chain_has_the_law_of_sgd(problem, same_law):
         sl.simulate(problem, level, sl.RandomInit(20), t_max=5.0, runs=2000, seed=seed, save=times, progress=False)
         for seed, level in enumerate((sl.Chain(20), sl.SGD(20)))
     ]
-    names = problem.variables(sl.FixedInit(0.3).one(problem))
+    names = problem.coordinates.variables(sl.FixedInit(0.3).one(problem))
     same_law(*({name: each[name].values for name in names} for each in data))
 
 

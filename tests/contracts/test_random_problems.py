@@ -23,7 +23,7 @@ def seeds(every: int = 1, first: int = 0) -> list:
 
 def in_limit(problem, stats):
     """The problem that remains as d grows and its statistics: fast velocities, for example, are gone."""
-    return problem.limit, problem.in_limit(stats)
+    return problem.limit, problem.coordinates.in_limit(stats)
 
 
 def fields(problem, covariance=True):
@@ -116,7 +116,7 @@ def test_levels_agree(seed, random_statistics, same_law):
     problem = random_problem(seed)
     few = problem.with_rule(sl.Sobol(3, 2))  # for levels whose path needs no expectation
     start = random_statistics(problem, seed)
-    names = list(problem.variables(problem.in_limit(start)))
+    names = list(problem.coordinates.variables(problem.coordinates.in_limit(start)))
     run = lambda problem, level, runs, t, seed: sl.simulate(
         problem, level, start, t_max=t, save=[t], runs=runs, seed=seed, progress=False
     )

@@ -222,8 +222,8 @@ def test_exit_times_of_the_theory_are_those_of_the_learning_rate_over_the_batch(
 
 
 def test_presets_take_batches_and_refuse_what_is_none():
-    assert sl.presets.committee(2, 2, batch=8).samples_per_step == 8
-    assert sl.presets.single_index("he2", batch=3).samples_per_step == 3
+    assert sl.presets.committee(2, 2, batch=8).numerics.samples_per_step == 8
+    assert sl.presets.single_index("he2", batch=3).numerics.samples_per_step == 3
     assert float(sl.presets.committee(2, lr=0.8, batch=8).rate) == pytest.approx(0.05)
     for wrong in (0, -1, 1.5, "many"):
         with pytest.raises(sl.BadInput, match="batch must be a whole number of at least 1"):

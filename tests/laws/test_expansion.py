@@ -36,7 +36,7 @@ def test_correction_of_the_drift_is_that_of_exact_steps(sphere):
     m, lr, noise = 0.4, 0.03, 0.5
     problem = sl.presets.phase_retrieval(lr=lr, noise=noise, sphere=sphere)
     point = sl.FixedInit(m).one(problem)
-    now, free = np.array([m, 1.0]), np.flatnonzero(problem.moves(point))
+    now, free = np.array([m, 1.0]), np.flatnonzero(problem.coordinates.moves(point))
     b = np.asarray(problem.vector(problem.drift(point)))[free]
     first = lambda d: d * (d * (np.array(exact_step(m, d, lr, noise, sphere)) - now[: free.size]) - b)
     expected = 2 * first(8000) - first(4000)
@@ -62,7 +62,7 @@ def test_mean_beyond_its_first_correction_falls_as_inverse_square_of_d(case, say
     """d^2 times what is left is the same number at two dimensions, within 4 standard errors, and not zero."""
     problem, start, t, sizes, runs = CASES[case]
     start = start.one(problem, seed=1) if isinstance(start, sl.RandomInit) else start
-    path, free = sl.expansion(problem, start, t, save=2).isel(t=-1), np.flatnonzero(problem.moves(start))
+    path, free = sl.expansion(problem, start, t, save=2).isel(t=-1), np.flatnonzero(problem.coordinates.moves(start))
     left, error, variance = [], [], []
     seen = problem.with_rule(sl.Sobol(5, 4)) if case == "mixture" else problem  # of which the risk costs little
     for d in sizes:

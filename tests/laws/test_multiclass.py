@@ -74,7 +74,7 @@ def test_drift_is_the_mean_step_in_high_dimension():
         "a": -RATES["a"] * (values[:, :, None] * slope[:, None] + RIDGE * a),
         "bias": -RATES["bias"] * (slope + RIDGE * bias),
     }
-    for name, (_, expected) in problem.variables(problem.drift(stats)).items():
+    for name, (_, expected) in problem.coordinates.variables(problem.drift(stats)).items():
         error = steps[name].std(0) / np.sqrt(count)
         assert (np.abs(steps[name].mean(0) - expected) < 5 * error + 2 / D).all(), name
 
@@ -167,7 +167,7 @@ def test_scalars_without_a_rate_stay(level, tmp_path):
     assert data.threshold.dims == ("run", "t", "student")
     assert {"velocity_scale"} == {name for name in data if name in ("velocity_scale", "velocity_threshold")}
     stats = sl.FixedInit(0.3).one(problem)
-    assert problem.names(stats)[-2:] == ("scale", "velocity scale")
+    assert problem.coordinates.names(stats)[-2:] == ("scale", "velocity scale")
     back = problem.from_vector(problem.vector(stats), stats)
     assert all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (stats, back)), strict=True))
     assert sl.load(sl.save(data, tmp_path / "data.nc")).identical(data)

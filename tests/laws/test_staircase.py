@@ -36,18 +36,18 @@ def test_ode_at_its_default_nodes_agrees_with_the_chain_along_small_overlaps():
 def test_nodes_are_added_until_small_overlaps_are_resolved():
     """At a random start M is of order 1/sqrt(d); a rule that was asked for is kept, with a warning."""
     start = sl.RandomInit(2000).one(problem(), seed=3)
-    refined = problem().refined(start)
+    refined = problem().numerics.refined(start)
     assert refined.rule.rule.log2_points in (12, 14)
     with pytest.warns(
         sl.AccuracyWarning, match=r"have a relative error of about .* was asked for. Give the problem rule=Sobol"
     ):
-        assert problem(sl.Sobol(6)).refined(start).rule.rule == sl.Sobol(6)
+        assert problem(sl.Sobol(6)).numerics.refined(start).rule.rule == sl.Sobol(6)
 
 
 def test_overlaps_that_are_zero_by_symmetry_are_no_alarm():
     """M = 0 along x2 and x3: their drift is zero, and so is its error."""
     start = sl.Overlaps(np.ones(3), np.diag([0.5, 0.0, 0.0]), np.eye(3))
-    problem(sl.Sobol(log2_points=10)).refined(start)
+    problem(sl.Sobol(log2_points=10)).numerics.refined(start)
 
 
 # --- leaps -------------------------------------------------------------------------------------------------------------------

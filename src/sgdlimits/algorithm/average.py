@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -10,6 +11,7 @@ from jaxtyping import Array, Float
 from sgdlimits.algorithm.base import Algorithm, Wrapper, of_base
 from sgdlimits.domain import checked, number
 from sgdlimits.errors import BadInput
+from sgdlimits.schedule import Time, value_at
 from sgdlimits.statistics.trees import number_array
 
 SOON = 1e-9
@@ -35,10 +37,17 @@ class Averaged(Wrapper):
     :math:`\dot{\bar u} = (u - \bar u)\,\text{rate}`, or :math:`(u - \bar u)/t`.
     """
 
-    decay: Float[Array, ""] | float | None = eqx.field(converter=number_array, default=None)
-    rate: Float[Array, ""] | float | None = eqx.field(converter=number_array, default=None, kw_only=True)
+    decay: Float[Array, ""] | float | None = eqx.field(converter=number_array)
+    rate: Float[Array, ""] | float | None = eqx.field(converter=number_array)
+
+    elapsed: Any
+    """The time since the start, for the mean of all weights."""
 
     linear = of_base("linear")
+
+    def __init__(self, base, decay=None, *, rate=None) -> None:
+        self.base, self.decay, self.rate = base, decay, rate
+        self.elapsed = Time() if decay is None and rate is None else 0.0
 
     def __check_init__(self) -> None:
         if "average" in self.base.memory:
@@ -55,14 +64,10 @@ class Averaged(Wrapper):
     def uses_gram(self) -> bool:  # type: ignore[override]
         return self.base.uses_gram or self.base.sphere
 
-    @property
-    def timed(self) -> bool:  # type: ignore[override]
-        return self.base.timed or (self.decay is None and self.rate is None)
-
     def step(self, now):
         step = dict(self.base.step(now))
         one = self.batch * now.per
-        weight = one / (now.t + 2 * one + SOON) if self.rate is None else self.rate * one
+        weight = one / (value_at(self.elapsed, now.t) + 2 * one + SOON) if self.rate is None else self.rate * one
         weight = weight if self.decay is None else 1 - self.decay
         return {**step, "average": now["average"] + weight * (step["student"] - now["average"])}
 
@@ -71,4 +76,4 @@ class Averaged(Wrapper):
         base = self.base.limit
         if self.decay is not None:
             return base
-        return self if base is self.base else Averaged(base, rate=self.rate)
+        return self if base is self.base else eqx.tree_at(lambda rule: rule.base, self, base)

@@ -39,7 +39,6 @@ class Algorithm(Part):
     uses_gram : whether a step depends on the lengths and products of inputs, as norms and gradients elsewhere do
     linear : whether a step is linear in the gradient, at the students, and coefficients are numbers
     uses_noise : whether a step has a noise vector for each student, `now.noise()`
-    timed : whether a step depends on the time; a step that reads `now.t` does, whether this says so or not
     reuses : whether a step takes more than one gradient of its batch
     """
 
@@ -48,7 +47,6 @@ class Algorithm(Part):
     uses_gram: ClassVar[bool] = False
     linear: ClassVar[bool] = False
     uses_noise: ClassVar[bool] = False
-    timed: ClassVar[bool] = False
     reuses: ClassVar[bool] = False
 
     @abc.abstractmethod
@@ -290,7 +288,6 @@ class Wrapper(Algorithm):
     memory = of_base("memory", "What is remembered beside the students, and how it begins.")
     numbers = of_base("numbers", "Numbers that are remembered, and what they begin at.")
     uses_noise = of_base("uses_noise")
-    timed = of_base("timed")
     reuses = of_base("reuses")
     ridge = of_base("ridge")
     lr_sample = of_base("lr_sample")

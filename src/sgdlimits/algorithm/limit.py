@@ -157,7 +157,7 @@ class Drawn(NamedTuple):
 def placed(model: Model, F: Loading, points: Float[Array, "L s *batch"], z, c: Int[Array, "b *batch"]) -> Drawn:
     """The inputs of steps at standard normal coordinates: samples of the data by class, then the algorithm's own noise."""
     b = len(c)
-    samples = jnp.moveaxis(model.data.at(jnp.moveaxis(points[:b], 1, 0), c, model.frame), 0, 1)
+    samples = jnp.moveaxis(model.data.from_normal(jnp.moveaxis(points[:b], 1, 0), c, model.frame), 0, 1)
     x = jnp.concatenate([samples, points[b:]])
     fields, fixed = (jnp.einsum("js...,is...->ji...", rows, x) for rows in F)
     return Drawn(fields, fixed, z, c)
@@ -216,9 +216,9 @@ def view(algorithm: Algorithm, model: Model, per, t, x: Drawn, at: Any, gram_of:
 
 
 def is_timed(algorithm: Algorithm, model: Model) -> bool:
-    """Whether steps depend on the time: the algorithm says so, or its step reads `now.t`."""
-    if algorithm.timed or _ours(algorithm):
-        return algorithm.timed
+    """Whether the step of an algorithm reads `now.t`; those of the package have schedules instead."""
+    if _ours(algorithm):
+        return False
     read = []
 
     def t():

@@ -13,6 +13,7 @@ from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.algorithm.weights import Now, Weights
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
+from sgdlimits.part import is_schedule
 from sgdlimits.statistics.trees import number_array
 
 
@@ -68,7 +69,7 @@ class HeavyBall(Descent):
         if self.beta is None:
             return self
         gain = 1 / (1 - self.beta)
-        second = jax.tree.map(lambda rate: rate * gain, self.lr_second)
+        second = jax.tree.map(lambda rate: rate * gain, self.lr_second, is_leaf=is_schedule)
         return OnePassSGD(self.lr * gain, lr_second=second, ridge=self.ridge, sphere=self.sphere, batch=self.batch)
 
 

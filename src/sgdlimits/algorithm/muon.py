@@ -9,6 +9,7 @@ import equinox as eqx
 from sgdlimits.algorithm.base import Algorithm, Descent
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
+from sgdlimits.part import argument
 
 
 @checked
@@ -50,5 +51,5 @@ class Muon(Descent):
     @property
     def limit(self) -> Algorithm:
         if self.beta:
-            raise BadInput(f"Muon has a limit as d grows for beta=0 only; got {self.beta:g}. Use Chain(d), at any d.")
+            raise BadInput(f"Muon has a limit as d grows for beta=0 only; got {argument(self.beta)}. Use Chain(d), at any d.")
         return self

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any
 
-import equinox as eqx
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Wrapper, of_base
 from sgdlimits.domain import array, checked, not_negative, positive
+from sgdlimits.schedule import RiseAndFall, value_at
 from sgdlimits.statistics.trees import number_array
 
 
@@ -47,19 +46,22 @@ class Scheduled(Wrapper):
     True
     """
 
-    power: Float[Array, ""] | float = eqx.field(converter=number_array, default=0.5)
-    span: Float[Array, ""] | float = eqx.field(converter=number_array, default=1.0)
-    warmup: Float[Array, ""] | float = eqx.field(converter=number_array, default=0.0)
+    schedule: RiseAndFall
 
     uses_gram = of_base("uses_gram")
     linear = of_base("linear")
-    timed: ClassVar[bool] = True
 
-    def factor(self, t: Float[Array, ""] | float) -> Float[Array, ""]:
-        """By what rates are multiplied at time t."""
+    def __init__(self, base, power=0.5, span=1.0, warmup=0.0) -> None:
+        self.base, self.schedule = base, RiseAndFall(*map(number_array, (power, span, warmup)))
+
+    power = property(lambda self: self.schedule.power)
+    span = property(lambda self: self.schedule.span)
+    warmup = property(lambda self: self.schedule.warmup)
+
+    def factor(self, t: Float[Array, ""] | float) -> Any:
+        """The factor of the rates at time t, or at the time that the algorithm stands at."""
         array(at_least=0)("t", t)
-        rising = jnp.where(t < self.warmup, t / jnp.where(self.warmup > 0, self.warmup, 1.0), 1.0)
-        return rising * jnp.exp(-self.power * jnp.log1p(t / self.span))
+        return value_at(self.schedule, t)
 
     def step(self, now):
         return self.base.at_rates(self.factor(now.t)).step(now)

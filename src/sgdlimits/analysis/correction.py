@@ -76,9 +76,9 @@ def expansion(problem: Problem, start: Start | PyTree, t_max: float, *, save: in
         rule = type(problem.algorithm).__name__ if isinstance(problem, ProjectionProblem) else type(problem).__name__
         raise BadInput(f"the expansion in 1/d is for one-pass SGD on projections; got {rule}. Use Chain(d).")
     point = as_start(start).one(problem, seed=seed)
-    problem.check(batch_of(jax.tree.map(np.asarray, point)))
-    problem = problem.refined(point)
-    free = np.flatnonzero(problem.moves(point))
+    problem.coordinates.check(batch_of(jax.tree.map(np.asarray, point)))
+    problem = problem.numerics.refined(point)
+    free = np.flatnonzero(problem.coordinates.moves(point))
     n, times = free.size, np.linspace(0, t_max, save)
     slopes = compiled(_slopes, problem, point, jnp.asarray(free), quick=True)
     begin = np.concatenate([np.asarray(problem.vector(point))[free], np.zeros(n + n * n)])
@@ -89,7 +89,7 @@ def expansion(problem: Problem, start: Start | PyTree, t_max: float, *, save: in
     y[: solved.t.size] = solved.y.T
     risks = compiled(_risks, problem, point, jnp.asarray(free), quick=True)
     risk, first, variance = np.array([risks(row) for row in y]).T
-    names = np.array(problem.names(point))[free]
+    names = np.array(problem.coordinates.names(point))[free]
     pair = ("t", "statistic")
     variables = {
         "size": ("statistic", _sizes(problem, point, y[:, :n])),
@@ -194,7 +194,7 @@ def trust(problem: Problem, start: Start | PyTree, d: int, t_max: float, *, seed
 def _sizes(problem: ProjectionProblem, point: Overlaps, x: np.ndarray) -> np.ndarray:
     """The natural size of each statistic along a path x."""
     rows = np.tile(np.asarray(problem.vector(point)), (len(x), 1))
-    rows[:, np.flatnonzero(problem.moves(point))] = x
+    rows[:, np.flatnonzero(problem.coordinates.moves(point))] = x
     rows = rows[np.isfinite(rows).all(1)]
     p, k = point.M.shape
     row, column = np.triu_indices(p)
@@ -202,7 +202,7 @@ def _sizes(problem: ProjectionProblem, point: Overlaps, x: np.ndarray) -> np.nda
     fixed = np.sqrt(np.diagonal(np.asarray(problem.directions.gram)))
     scalars = np.abs(rows[:, p * k + row.size :])
     sizes = [np.outer(norms, fixed).ravel(), norms[row] * norms[column], np.full(scalars.shape[1], scalars.max(initial=0))]
-    return np.concatenate(sizes)[problem.moves(point)]
+    return np.concatenate(sizes)[problem.coordinates.moves(point)]
 
 
 def _along(f, x: Float[Array, " n"], C: Float[Array, "n n"]) -> tuple[Array, Array, Array]:
@@ -224,7 +224,7 @@ def _slopes(problem: ProjectionProblem, like: Overlaps, free: Array, y: Any) -> 
     b, J, bent = _along(drift, x, C)
     b1 = drift_correction(problem, stats(x))[free]
     noise = problem.covariance(stats(x))[free][:, free]
-    euler = problem.samples_per_step / 2 * J @ b
+    euler = problem.numerics.samples_per_step / 2 * J @ b
     return jnp.concatenate([b, J @ first + bent / 2 + b1 - euler, (J @ C + C @ J.T + noise).ravel()])
 
 

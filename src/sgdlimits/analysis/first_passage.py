@@ -201,7 +201,7 @@ def ode_exit_times(problem: Problem, starts: PyTree, threshold, t_max: float, rt
     risks, slopes = (compiled(_over_runs, problem, method, one) for method in ("risk", "drift"))
     risk, slope = lambda y: np.asarray(risks(y))[:, 0], lambda y: np.asarray(slopes(y))
     level = (1 - threshold) * risk(y) + threshold * float(problem.floor)
-    return passage_times(slope, risk, y, level, t_max, rtol or problem.tolerance)
+    return passage_times(slope, risk, y, level, t_max, rtol or problem.numerics.tolerance)
 
 
 def passage_times(
@@ -244,7 +244,7 @@ def _roots(series: Float[np.ndarray, "terms runs"]) -> Float[np.ndarray, " runs"
 def _over_runs(problem: Problem, method: str, like: PyTree, rows: Float[np.ndarray, "runs n"]) -> Float[Array, "runs m"]:
     """The numbers of a method of the problem, at statistics from rows of their numbers."""
     stats = ravel_pytree(like)[1]
-    return problem.over_runs(lambda row: ravel_pytree(getattr(problem, method)(stats(row)))[0], rows)
+    return problem.numerics.over_runs(lambda row: ravel_pytree(getattr(problem, method)(stats(row)))[0], rows)
 
 
 def mean_exit_time(start, end, growth: float, variance: float, dimension: int = 1) -> np.ndarray:

@@ -86,7 +86,7 @@ def coordinates(problem: ProjectionProblem, statistics: Overlaps) -> Float[np.nd
     _check_problem(problem)
     if not isinstance(statistics, Overlaps):
         raise BadInput(f"statistics must be Overlaps of one run; got {type(statistics).__name__}. Give Overlaps(a, M, Q).")
-    problem.check(batch_of(statistics))
+    problem.coordinates.check(batch_of(statistics))
     M, Q, B = (np.asarray(leaf, float) for leaf in (statistics.M, statistics.Q, np.linalg.cholesky(problem.target.gram)))
     m = np.linalg.solve(B, M.T).T
     return np.concatenate([m, _root(Q - m @ m.T, max(1.0, np.abs(Q).max()))], axis=1)
@@ -280,7 +280,7 @@ def _checked(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray, np.nd
     if problem.network.plain and (a.shape != (p,) or not np.isfinite(a).all()):
         raise BadInput(f"a must be {p} finite numbers; got {a.tolist()}. Give one a unit.")
     if not problem.network.plain:
-        problem.check(batch_of(Overlaps(a, u @ fixed.T, u @ u.T)))
+        problem.coordinates.check(batch_of(Overlaps(a, u @ fixed.T, u @ u.T)))
     return u, fixed, a
 
 

@@ -14,7 +14,7 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.level.local import linear_parts
 from sgdlimits.level.solve import vector_field
-from sgdlimits.problem.base import Problem, check_state
+from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import batch_of
 from sgdlimits.text import table
 
@@ -69,13 +69,13 @@ def linearise(problem: Problem, point: PyTree, *, corrector: bool = True) -> Lin
     >>> round(float(rate), 10)
     1.5
     """
-    problem, point = problem.limit, problem.in_limit(point)
-    check_state(problem, point)
-    free = np.flatnonzero(problem.moves(point))
+    problem, point = problem.limit, problem.coordinates.in_limit(point)
+    problem.coordinates.check_one(point)
+    free = np.flatnonzero(problem.coordinates.moves(point))
     drift, matrix = (np.asarray(part)[free] for part in _jacobian(problem, point, corrector))
     rates, modes = np.linalg.eig(matrix[:, free])
     order = np.argsort(-rates.real, kind="stable")
-    names = tuple(np.array(problem.names(point))[free].tolist())
+    names = tuple(np.array(problem.coordinates.names(point))[free].tolist())
     return Linearisation(names, drift, matrix[:, free], rates[order], modes[:, order])
 
 
@@ -157,19 +157,19 @@ def local_limit(problem: Problem, point: PyTree, *, tolerance: float | None = No
     >>> limit.unstable, limit.rank, limit.stationary is None
     (1, 1, True)
     """
-    problem, point = problem.limit, problem.in_limit(point)
-    problem.check(batch_of(jax.tree.map(np.asarray, point)))
-    tolerance = max(NEUTRAL, 10 * problem.tolerance) if tolerance is None else tolerance
+    problem, point = problem.limit, problem.coordinates.in_limit(point)
+    problem.coordinates.check(batch_of(jax.tree.map(np.asarray, point)))
+    tolerance = max(NEUTRAL, 10 * problem.numerics.tolerance) if tolerance is None else tolerance
     drift, J, Sigma = linear_parts(problem, point)
     _check_fixed(problem, point, drift, J, tolerance)
     rates = np.linalg.eigvals(J)
     rates = rates[np.argsort(-rates.real, kind="stable")]
     zero = tolerance * np.abs(rates).max()
     stationary, quiet = stable_covariance(J, Sigma, zero)
-    names = problem.names(point)
+    names = problem.coordinates.names(point)
     return LocalLimit(
         point=point,
-        names=tuple(names[i] for i in np.flatnonzero(problem.moves(point))),
+        names=tuple(names[i] for i in np.flatnonzero(problem.coordinates.moves(point))),
         drift_matrix=J,
         noise_matrix=Sigma,
         rates=rates,

@@ -125,7 +125,7 @@ def measure(
     points = RandomInit(2 * laws[0].span, scale=1.0).sample(laws[0].problem, runs=states, seed=seed)
     stream = Stream.of(seed, np.arange(-(-samples // 2)))
     sizes = [_sizes(law, points, law.draw(stream, jnp.asarray(float(d)))) for law, d in zip(laws, dimensions, strict=True)]
-    names = laws[0].problem.names(one_of(points))
+    names = laws[0].problem.coordinates.names(one_of(points))
     together = jax.tree.map(lambda *leaves: np.stack(leaves), *sizes)
     return _compare(together, dimensions, names, _powers(magnify, names), exponent)
 

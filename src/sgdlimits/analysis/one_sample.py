@@ -26,7 +26,7 @@ from sgdlimits.algorithm.limit import hold, rates
 from sgdlimits.errors import BadInput
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.problem.projection import ProjectionProblem, changes
 from sgdlimits.problem.spiked import SpikedTensor, contracted_noise
 from sgdlimits.statistics.frame import loading
 from sgdlimits.statistics.overlaps import Overlaps, Scalars
@@ -105,13 +105,13 @@ class ProjectionSample(OneSample):
     def terms(self, stats, draws):
         problem, sgd, data = self.problem, self.problem.algorithm, self.problem.data
         F, column = loading(stats, problem.frame), jax.tree.map(lambda leaf: leaf[..., None], stats)
-        x, z = data.at(draws.points[:-1], draws.c, problem.frame), draws.points[-1]
+        x, z = data.from_normal(draws.points[:-1], draws.c, problem.frame), draws.points[-1]
         fields, fixed = F.student @ x, F.fixed @ x
         G, second = problem.model.gradient(fields, fixed, for_samples(stats.a, z.size), z, draws.c)
         squared = (x**2).sum(0) + data.squared_length * draws.outside
         cross = G[:, None] * fields[None]
         products = Moments(jnp.zeros(()), G[:, None] * fixed[None], cross, G[:, None] * G[None], second)
-        population, _ = problem.changes(column, products)
+        population, _ = changes(problem, column, products)
         decay = sgd.ridge * (cross + jnp.swapaxes(cross, 0, 1)) + sgd.ridge**2 * column.Q
         bend = sgd.lr_sample**2 * (G[:, None] * G[None] * squared + decay)
         still = jax.tree.map(lambda leaf: jnp.zeros((*leaf.shape, z.size)), stats.a)

@@ -262,7 +262,7 @@ def drift_parts(problem: ProjectionProblem, m: Float[Array, " n"]) -> tuple[Floa
             for change in problem.drift_parts(stats)
         )
 
-    return problem.over_runs(one, m)
+    return problem.numerics.over_runs(one, m)
 
 
 @checked(m=_cosines)

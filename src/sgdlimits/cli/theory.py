@@ -152,7 +152,7 @@ def fixed_points() -> None:
 
 def equations(name: str, problem: Any, given: dict[str, Any]) -> None:
     """Print the equations."""
-    from sgdlimits.problem import latex
+    from sgdlimits.analysis.equations import latex
 
     echo(latex(with_optimiser(problem, given)))
 

@@ -78,7 +78,9 @@ class Inputs(Part):
         """Draw the class of each sample."""
 
     @abc.abstractmethod
-    def at(self, points: Float[Array, "s *batch"], c: Int[Array, "*batch"], B: Float[Array, "k k"]) -> Float[Array, "s *batch"]:
+    def from_normal(
+        self, points: Float[Array, "s *batch"], c: Int[Array, "*batch"], B: Float[Array, "k k"]
+    ) -> Float[Array, "s *batch"]:
         """Return the coordinates of inputs of classes `c` at standard normal points; the first k axes are the frame of B."""
 
     @abc.abstractmethod

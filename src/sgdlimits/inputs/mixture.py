@@ -12,6 +12,7 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.inputs.base import Inputs
 from sgdlimits.kernel.random import Purpose
+from sgdlimits.part import is_schedule
 from sgdlimits.statistics.frame import Coordinates, Loading, triangular
 from sgdlimits.statistics.law import Covariance, FieldLaw
 from sgdlimits.statistics.trees import number_array
@@ -95,7 +96,7 @@ class Mixture(Inputs):
                 f"{count(fixed, 'fixed direction')}. Give means of shape (classes, {fixed})."
             )
 
-    def at(self, points, c, B):
+    def from_normal(self, points, c, B):
         inside, k = self.sigma * points, len(B)
         return jnp.concatenate([inside[:k] + self.centre(B, c), inside[k:]])
 
@@ -160,10 +161,13 @@ def mixture(means, weights=None, variance: float = 1.0) -> Mixture:
     weights = np.full(means.shape[0], 1 / means.shape[0]) if weights is None else number_array(weights)
     if weights.shape != means.shape[:1]:
         raise BadInput(f"weights must have shape {means.shape[:1]}, one a class; got {weights.shape}. Give such weights.")
-    if not is_traced(weights) and not (float(weights.min()) >= 0 and math.isclose(float(weights.sum()), 1.0, abs_tol=1e-9)):
-        raise BadInput(
-            f"weights must not be negative and sum to 1; got {np.asarray(weights).tolist()}. Give such probabilities."
-        )
+    for each in weights.examples() if is_schedule(weights) else [] if is_traced(weights) else [weights]:
+        if not (float(each.min()) >= 0 and math.isclose(float(each.sum()), 1.0, abs_tol=1e-9)):
+            raise BadInput(
+                f"weights must not be negative and sum to 1; got {np.asarray(each).tolist()}. Give such probabilities."
+            )
     if not is_traced(means) and not np.isfinite(means).all():
         raise BadInput(f"means must be finite; got {np.asarray(means).tolist()}. Give finite means.")
+    if is_schedule(variance):
+        return Mixture(weights, means, variance**0.5)
     return Mixture(weights, means, jnp.sqrt(variance) if is_traced(variance) else math.sqrt(variance))

@@ -230,7 +230,7 @@ def _step(tree: Any, others: tuple, arrays: tuple, leaves: tuple, state: Any, si
 
     def step(arrays, state, seed, run, number, t, size):
         process = numbers.values(arrays)
-        drawn = process.draw(Stream(seed, run, number, 1, single=single))
+        drawn = process.draw(Stream(seed, run, number, 1, single=single, t=t[None]))
         state = jax.tree.map(lambda leaf: leaf[..., None], state)
         after = process.step(state, jax.tree.map(lambda leaf: leaf[0], drawn), Moment(t, size))
         return jax.tree.map(lambda leaf: leaf[..., 0], after)

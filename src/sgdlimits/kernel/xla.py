@@ -57,7 +57,10 @@ def _steps(process: Steps, until: Ending | None, single: bool, carry: Carry, see
 
     every = jnp.maximum(1, jnp.minimum(process.block, process.patience)).astype(int)
 
-    draw = lambda first, count: process.draw(Stream(seed, runs, first.astype(jnp.uint64), count, single=single))
+    def draw(first, count) -> PyTree:
+        t = span.t + (first - span.first + jnp.arange(count)) * span.size
+        return process.draw(Stream(seed, runs, first.astype(jnp.uint64), count, single=single, t=t))
+
     each = process.together is not None  # so few runs that their numbers are drawn step by step, and no more than are needed
 
     def drawn(first, steps, before: PyTree) -> PyTree:

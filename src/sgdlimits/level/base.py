@@ -117,7 +117,7 @@ class Engine(eqx.Module):
     def starts(self, start: Start, stream: Stream) -> PyTree:
         """The statistics in which the stream's runs start, runs first, checked."""
         starts = self.level.first(self.problem, start, stream)
-        self.problem.check(starts)
+        self.problem.coordinates.check(starts)
         return starts
 
     @abc.abstractmethod

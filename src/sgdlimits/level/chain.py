@@ -29,7 +29,8 @@ from sgdlimits.kernel.groups import platform
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.march import Marching
-from sgdlimits.level.process import Process
+from sgdlimits.level.process import Process, drawn_by_step
+from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.frame import Coordinates, Frame, Loading, frame_of, overlaps_of
@@ -60,7 +61,7 @@ class Chain(Level):
     def bind(self, problem, start, first):
         """On a processor few enough runs that the states stay in a core's cache; on an accelerator enough to fill it."""
         limit, numbers = (8192, 2**18) if platform() == "cpu" and not gpu_present() else (2**20, 2**24)
-        most = int(min(limit, max(64, numbers / (problem.size * problem.samples_per_step))))
+        most = int(min(limit, max(64, numbers / (problem.numerics.size * problem.numerics.samples_per_step))))
         return Marching(self, problem, most, self.d, chain_process(problem, self.d))
 
 
@@ -127,6 +128,8 @@ class FrameChain(Process):
         return frame_of(stats.arranged(self.problem.algorithm.order), self.frame, self.room)
 
     def draw(self, stream: Stream) -> Coordinates:
+        if has_schedules(self.problem.data):
+            return drawn_by_step(self, stream)
         algorithm, n, L = self.problem.algorithm, self._directions, self._inputs
         rests = L if algorithm.uses_gram or algorithm.uses_noise else min(L, n)
         sizes = Sizes(algorithm.batch, L, self.problem.target.teachers, n, rests)
@@ -175,7 +178,7 @@ class FrameChain(Process):
             law = now.model.law_of_factor(Loading(jnp.concatenate([m, T.T], axis=1), fixed))
             return now.rule.risk_of_factor(now.model, a, law)
 
-        return self.problem.over_runs(one, (runs_first((state.a, state.m[rows], T)), t))
+        return self.problem.numerics.over_runs(one, (runs_first((state.a, state.m[rows], T)), t))
 
     def support(self, state: Frame, closed: bool = False) -> Support | None:
         k, rows = self.frame.shape[0], rows_of(state.names, STUDENT, self.problem.network.width)

@@ -54,7 +54,7 @@ class Condition(Part):
 
     def over_runs(self, problem: Problem, f: Callable, batch: PyTree) -> PyTree:
         """f of each run of a batch, runs first."""
-        return problem.over_runs(f, batch)
+        return problem.numerics.over_runs(f, batch)
 
     def begin_runs(self, problem: Problem, stats: PyTree) -> PyTree:
         """What to remember of the start of each run of a batch, runs first."""

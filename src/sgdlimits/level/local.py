@@ -72,12 +72,12 @@ class Local(Level):
         d = getattr(start, "d", None) if self.d is None else self.d
         if d is None:
             raise BadInput("the scale of the fluctuations is not known: this start has no dimension. Give Local(point, d=...).")
-        problem, point = problem.limit, problem.in_limit(self.point)
-        problem.check(batch_of(point))
+        problem, point = problem.limit, problem.coordinates.in_limit(self.point)
+        problem.coordinates.check(batch_of(point))
         _, J, Sigma = linear_parts(problem, point)
         fastest = max(1e-6, float(np.abs(np.linalg.eigvals(J)).max()))
-        dt = self.dt or max(problem.samples_per_step / d, STEP_TIMES_RATE / fastest)
-        most = int(min(4096, max(64, 2**18 / problem.size)))
+        dt = self.dt or max(problem.numerics.samples_per_step / d, STEP_TIMES_RATE / fastest)
+        most = int(min(4096, max(64, 2**18 / problem.numerics.size)))
         return Leaping(Local(point, d, self.dt), problem, most, d, J, Sigma, dt)
 
 
@@ -102,7 +102,7 @@ class Leaping(Stepping):
         sizes = np.unique(sizes)
         factors, kicks = map(np.stack, zip(*(transition(self.J, self.Sigma, size) for size in sizes), strict=True))
         point = self.level.point
-        free = tuple(np.flatnonzero(self.problem.moves(point)).tolist())
+        free = tuple(np.flatnonzero(self.problem.coordinates.moves(point)).tolist())
         steps = dict(sizes=sizes, factors=factors, kicks=kicks / np.sqrt(self.d))
         return LinearDiffusion(problem=self.problem, point=point, free=free, block=block, **steps)
 
@@ -112,8 +112,8 @@ def linear_parts(problem: Problem, point: PyTree) -> tuple[np.ndarray, np.ndarra
 
     A field at the kink of a piecewise linear unit stays there: its slope is that of the kink itself, not a smoothed one.
     """
-    free = np.flatnonzero(problem.moves(point))
-    drift, J, Sigma = (np.asarray(part) for part in _linear_parts(problem, problem.sharp(), point))
+    free = np.flatnonzero(problem.coordinates.moves(point))
+    drift, J, Sigma = (np.asarray(part) for part in _linear_parts(problem, problem.numerics.sharp(), point))
     return drift[free], J[np.ix_(free, free)], Sigma[np.ix_(free, free)]
 
 

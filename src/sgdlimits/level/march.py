@@ -288,7 +288,7 @@ def _observe(process: Process, observe: Observe, state: PyTree, t: Array, wanted
     def look(both: tuple[PyTree, Array]):
         state, t = both
         stats, problem = process.statistics(state), process.problem
-        more = problem.over_runs(lambda one: problem.at(one[1]).observables(one[0]), (stats, t))
+        more = problem.numerics.over_runs(lambda one: problem.at(one[1]).observables(one[0]), (stats, t))
         return stats, {"risk": process.risk(state, stats, t), **more, **observe.of_runs(stats)}
 
     return in_groups(look, process.together, wanted, (state, t))

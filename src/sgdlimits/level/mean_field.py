@@ -61,6 +61,6 @@ class MeanField(Level):
 
     def bind(self, problem, start, first):
         view = self.view(problem)
-        rtol = self.rtol or view.tolerance
-        most = min(shared_or_alone(rtol), max(1, NUMBERS_AT_ONCE // view.size))
+        rtol = self.rtol or view.numerics.tolerance
+        most = min(shared_or_alone(rtol), max(1, NUMBERS_AT_ONCE // view.numerics.size))
         return Solving(MeanField(rtol, self.atol or rtol / 100, self.outside), view, most)

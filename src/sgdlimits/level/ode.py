@@ -13,7 +13,8 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, in_short, is_traced
 from sgdlimits.level.base import Clock, Engine, Level
 from sgdlimits.level.solve import SHARED_TOLERANCE, Solve, vector_field
-from sgdlimits.problem.base import Problem, check_state
+from sgdlimits.problem.base import Problem
+from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.trees import one_of
 
 MAX_STEPS = 2**16
@@ -46,8 +47,10 @@ class ODE(Level):
         return problem.limit
 
     def bind(self, problem, start, first):
-        problem = problem.limit.refined(first, self.rtol if self.rtol and self.rtol < problem.tolerance else None)
-        rtol = self.rtol or problem.tolerance
+        problem = problem.limit.numerics.refined(
+            first, self.rtol if self.rtol and self.rtol < problem.numerics.tolerance else None
+        )
+        rtol = self.rtol or problem.numerics.tolerance
         return Solving(ODE(self.corrector, rtol, self.atol or rtol / 100), problem, shared_or_alone(rtol))
 
 
@@ -100,12 +103,15 @@ def flow(
     """
     import diffrax
 
-    check_state(problem.limit, stats)
+    problem.limit.coordinates.check_one(stats)
     t = jnp.asarray(t, float)
     times = jnp.atleast_1d(t)
-    rtol = problem.tolerance if rtol is None else rtol
+    rtol = problem.numerics.tolerance if rtol is None else rtol
     if times.ndim > 1 or (not is_traced(times) and (np.diff(times) <= 0).any()):
         raise BadInput(f"t must be one number, or numbers that increase; got {in_short(np.asarray(t).tolist())}. Sort them.")
+    controller: Any = diffrax.PIDController(rtol=rtol, atol=rtol / 100 if atol is None else atol)
+    if (knots := knots_of(problem)).size:
+        controller = diffrax.ClipStepSizeController(controller, jump_ts=knots)
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(lambda t, y, args: vector_field(problem, corrector, t)(y)),
         diffrax.Dopri8(),
@@ -114,7 +120,7 @@ def flow(
         dt0=None,
         y0=stats,
         saveat=diffrax.SaveAt(ts=times),
-        stepsize_controller=diffrax.PIDController(rtol=rtol, atol=rtol / 100 if atol is None else atol),
+        stepsize_controller=controller,
         max_steps=MAX_STEPS,
         adjoint=diffrax.DirectAdjoint(),  # the one that has both modes of differentiation
         throw=False,

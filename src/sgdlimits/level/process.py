@@ -6,7 +6,10 @@ import abc
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
@@ -39,7 +42,10 @@ class Process(eqx.Module):
 
     @abc.abstractmethod
     def draw(self, stream: Stream) -> PyTree:
-        """The random numbers of the stream's steps: a pytree of arrays with the steps first."""
+        """The random numbers of the stream's steps: a pytree of arrays with the steps first.
+
+        Where their law changes with time, `drawn_by_step` draws those of each step from the problem at its time.
+        """
 
     @abc.abstractmethod
     def step(self, state: PyTree, numbers: PyTree, now: Moment) -> PyTree:
@@ -51,7 +57,7 @@ class Process(eqx.Module):
 
     def risk(self, state: PyTree, stats: PyTree, t: Float[Array, " runs"]) -> Float[Array, " runs"]:
         """The population risk of the states, which have these statistics, at a time for each run."""
-        return self.problem.over_runs(lambda one: self.problem.at(one[1]).risk(one[0]), (stats, t))
+        return self.problem.numerics.over_runs(lambda one: self.problem.at(one[1]).risk(one[0]), (stats, t))
 
     @property
     def plain(self) -> bool:
@@ -83,6 +89,15 @@ class Process(eqx.Module):
         return self.block
 
 
+def drawn_by_step(process: Process, stream: Stream) -> PyTree:
+    """The numbers of a stream's steps where their law changes with time: of each step from the problem at its time."""
+    t = jnp.zeros(stream.steps) if stream.t is None else stream.t
+    there = lambda i: eqx.tree_at(lambda process: process.problem, process, process.problem.at(t[i])).draw(stream.step(i))
+    if stream.steps == 1:
+        return there(0)
+    return jax.tree.map(lambda leaf: leaf[:, 0], lax.map(there, jnp.arange(stream.steps)))
+
+
 class Stepping(Engine):
     """An engine at a finite dimension, which saves after whole steps of SGD."""
 
@@ -91,10 +106,10 @@ class Stepping(Engine):
     @property
     def tick(self) -> float:
         """One step of SGD, in t."""
-        return self.problem.samples_per_step / self.d
+        return self.problem.numerics.samples_per_step / self.d
 
     def snap(self, times):
-        samples = self.problem.samples_per_step
+        samples = self.problem.numerics.samples_per_step
         if times[-1] > MOST_STEPS * self.tick:
             raise BadInput(f"t_max = {times[-1]:g} is more steps of {self.tick:g} than can be made. Use a smaller t_max.")
         steps = np.unique(np.rint(times * self.d / samples).astype(np.int64))

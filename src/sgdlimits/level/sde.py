@@ -34,9 +34,11 @@ from sgdlimits.kernel.compiled import compiled
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.march import Marching
-from sgdlimits.level.process import Process
+from sgdlimits.level.process import Process, drawn_by_step
+from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.problem.projection import ProjectionProblem, changes
+from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.frame import Loading, loading
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
 from sgdlimits.statistics.products import Moments
@@ -90,9 +92,9 @@ class SDE(Level):
         return problem.limit
 
     def bind(self, problem, start, first):
-        problem = problem.limit.refined(first)
-        dt = self.dt or max(problem.samples_per_step / self.d, STEP_TIMES_RATE / fastest_rate(problem, first))
-        most = int(min(2048, max(16, NUMBERS_AT_ONCE / ((1 + (self.samples or SAMPLES)) * problem.size))))
+        problem = problem.limit.numerics.refined(first)
+        dt = self.dt or max(problem.numerics.samples_per_step / self.d, STEP_TIMES_RATE / fastest_rate(problem, first))
+        most = int(min(2048, max(16, NUMBERS_AT_ONCE / ((1 + (self.samples or SAMPLES)) * problem.numerics.size))))
         process = diffusion_process(problem, self.d, self.samples, first)
         return Marching(SDE(self.d, dt, self.samples), problem, most, self.d, process, dt)
 
@@ -111,7 +113,7 @@ def fastest_rate(problem: Problem, stats: PyTree) -> float:
         columns = [(slope(t, vector + step) - slope(t, vector - step)) / (2 * step.max()) for step in steps]
         return float(np.abs(np.linalg.eigvals(np.stack(columns, axis=1))).max())
 
-    return max(1e-6, *map(rate, (0.0,) if problem.at(1.0) is problem else TIMES))
+    return max(1e-6, *map(rate, (0.0,) if problem.at(1.0) is problem else (*TIMES, *knots_of(problem).tolist())))
 
 
 def _along(problem: Problem, stats: PyTree, t: Any, x: Any) -> Float[Array, " n"]:
@@ -149,12 +151,14 @@ class Diffusion(Process):
 
         def stage(_, carry):
             here, slopes = carry
-            drift = self.problem.over_runs(lambda one: self.problem.drift(one, t), self.problem.admissible(here), axis=-1)
+            drift = self.problem.numerics.over_runs(
+                lambda one: self.problem.drift(one, t), self.problem.coordinates.admissible(here), axis=-1
+            )
             return add(middle, drift, size), add(slopes, drift)
 
         _, slopes = lax.fori_loop(0, 2, stage, (middle, jax.tree.map(jnp.zeros_like, state)))
         there = add(add(middle, half), slopes, size / 2)
-        held = self.problem.admissible(there)
+        held = self.problem.coordinates.admissible(there)
         lost = _largest(add(held, there, -1.0)) > _largest(state)  # no rounding and no noise: the step is far too long
         return jax.tree.map(lambda leaf: jnp.where(lost, jnp.nan, leaf), held)
 
@@ -188,7 +192,7 @@ class CovarianceDiffusion(Diffusion):
             still = jnp.zeros_like(self.problem.vector(stats))
             return add(self.problem.from_vector(kick, stats), self.problem.from_vector(still, stats), -1.0)
 
-        return self.problem.over_runs(one, (state, numbers), axis=-1)
+        return self.problem.numerics.over_runs(one, (state, numbers), axis=-1)
 
 
 class Kicks(NamedTuple):
@@ -217,6 +221,8 @@ class SampledDiffusion(Diffusion):
         return (1, 1) if rule.linear else (rule.batch, rule.inputs(self.problem.network.width))
 
     def draw(self, stream: Stream) -> Kicks:
+        if has_schedules(self.problem.data):
+            return drawn_by_step(self, stream)
         problem, N, (b, L) = self.problem, self.samples, self._each
         s = problem.network.width * len(problem.algorithm.names) + problem.target.teachers
         normal = stream.normal(Purpose.NOISE, (s * L + b) * N).reshape(stream.steps, s * L + b, N, -1)
@@ -230,10 +236,10 @@ class SampledDiffusion(Diffusion):
         F = loading(state, problem.frame)
         x = placed(problem.model, Loading(*(rows[:, :, None] for rows in F)), kicks.points, kicks.z, kicks.c)
         if problem.algorithm.linear:
-            return add(*problem.changes(state, self._sums(problem, state, x, weights), 0.0))
+            return add(*changes(problem, state, self._sums(problem, state, x, weights), 0.0))
         one = lambda stats, x: add(*any_changes(problem.algorithm, problem.model, t, stats, x))
-        changes = jax.vmap(jax.vmap(one, (None, -1), -1), (-1, -1), -1)(state, x)
-        return jax.tree.map(lambda leaf: (leaf * (weights * np.sqrt(b))).sum(-2), changes)
+        each = jax.vmap(jax.vmap(one, (None, -1), -1), (-1, -1), -1)(state, x)
+        return jax.tree.map(lambda leaf: (leaf * (weights * np.sqrt(b))).sum(-2), each)
 
     @staticmethod
     def _sums(problem: ProjectionProblem, state: Overlaps, x: Drawn, weights: Float[Array, "samples 1"]) -> Moments:
@@ -253,7 +259,7 @@ class SampledDiffusion(Diffusion):
 
 @diffusion_process.register
 def _(problem: ProjectionProblem, d: int, samples: int | None, first: PyTree) -> Diffusion:
-    small = problem.closed_covariance and problem.vector(first).size <= FEW_STATISTICS
+    small = problem.numerics.closed_covariance and problem.vector(first).size <= FEW_STATISTICS
     if samples is None and small:
         return CovarianceDiffusion(problem, d, first)
     return SampledDiffusion(problem, d, samples or SAMPLES)

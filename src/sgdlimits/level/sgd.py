@@ -22,7 +22,8 @@ from sgdlimits.kernel.groups import platform
 from sgdlimits.kernel.random import MOST_NORMALS, Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.march import Marching
-from sgdlimits.level.process import Process
+from sgdlimits.level.process import Process, drawn_by_step
+from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.frame import frame_of
@@ -58,7 +59,7 @@ class SGD(Level):
 
     def bind(self, problem, start, first):
         """Few enough runs that memory stays bounded."""
-        most = int(min(4096, max(1, 2**17 // (self.d * problem.samples_per_step))))
+        most = int(min(4096, max(1, 2**17 // (self.d * problem.numerics.samples_per_step))))
         process = sgd_process(problem, self.d)
         if self.reuse is not None:
             if not isinstance(process, WeightProcess):
@@ -156,6 +157,8 @@ class WeightProcess(Process):
         return Weights(at.a, W, at.kept, stats.names)
 
     def draw(self, stream: Stream) -> Batch:
+        if has_schedules(self.problem.data):
+            return drawn_by_step(self, stream)
         stream = stream.cycled(self.reuse)
         rule, n = self.problem.algorithm, self.problem.network.width
         sizes = Sizes(rule.batch, rule.inputs(n), self.problem.target.teachers, n * len(rule.names), 0)

@@ -24,6 +24,7 @@ from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Ends, Engine, Job,
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
 from sgdlimits.problem.base import Problem
+from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.frame import in_cone, triangular
 from sgdlimits.statistics.trees import one_of
 
@@ -51,7 +52,7 @@ def vector_field(problem: Problem, corrector: bool, t: Any = 0.0):
 
 
 def _slopes(problem: Problem, corrector: bool, layout: Layout, t: Any, rows: Any) -> Array:
-    slopes = problem.over_runs(vector_field(problem, corrector, t), layout.values(rows))
+    slopes = problem.numerics.over_runs(vector_field(problem, corrector, t), layout.values(rows))
     return jnp.concatenate([leaf.reshape(len(rows), -1) for leaf in jax.tree.leaves(slopes)], axis=1)
 
 
@@ -64,7 +65,7 @@ def _jacobians(problem: Problem, corrector: bool, t: Float[np.ndarray, ""], stat
         flat, rebuild = ravel_pytree(one)
         return jax.jacfwd(lambda y: ravel_pytree(slope(rebuild(y)))[0])(flat)
 
-    return problem.over_runs(jacobian, stats)
+    return problem.numerics.over_runs(jacobian, stats)
 
 
 def _memories(problem: Problem, until: Condition, layout: Layout, t: Any, rows: Any):
@@ -86,7 +87,7 @@ def _look(problem: Problem, observe: Observe, layout: Layout, count: Any, times:
             now, own = problem.at(one[1]), one[0]
             return {"risk": now.risk(own), **now.observables(own)}
 
-        return {**problem.over_runs(shown, (stats, t)), **observe.of_runs(stats)}
+        return {**problem.numerics.over_runs(shown, (stats, t)), **observe.of_runs(stats)}
 
     empty = lambda like: jnp.zeros((len(rows), *like.shape), like.dtype)
     put = lambda i, all_seen: jax.tree.map(lambda leaf, one: leaf.at[i].set(one), all_seen, seen(times[i], rows[i]))
@@ -123,6 +124,7 @@ class Solve(Journey):
             memory = begin(np.asarray(job.clock.t[0], float), self.y[_padded(count)])
         self.memory = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], memory)
         self.t, self.saved, self.steps, self.stride, self.method = job.clock.t[0], 0, 0, np.nan, 0
+        self.knots, self.just_before = knots_of(self.problem), np.inf
         self.waiting: list[np.ndarray] = []
         self.looked = time.perf_counter()
         if state is None:
@@ -211,9 +213,11 @@ class Solve(Journey):
         return triangular(np.asarray(self.problem.directions.gram))
 
     def _leg(self) -> Iterator[Tick]:
-        """Solve until runs leave, or for some steps, after which the method may change."""
-        active = self.active
-        solver = self._solver(self.t, self.y[active].ravel(), self.job.clock.t[-1], self.stride)
+        """Solve until runs leave, a schedule has a knot, or for some steps, after which the method may change."""
+        active, end = self.active, self.job.clock.t[-1]
+        knot = next((knot for knot in self.knots if self.t < knot < end), None)
+        self.just_before = np.inf if knot is None else np.nextafter(knot, -np.inf)  # a leg that ends there looks no further
+        solver = self._solver(self.t, self.y[active].ravel(), end if knot is None else knot, self.stride)
         while solver.status == "running":
             before, y_before = solver.t, solver.y.reshape(active.size, -1)
             with np.errstate(all="ignore"):
@@ -238,6 +242,8 @@ class Solve(Journey):
                 long = METHODS[self.method] == "DOP853" and self.steps % STEPS_BEFORE_STIFF_TEST == 0
                 self.method = METHODS.index("Radau") if long and self._stiff(solver) else self.method
                 return None
+        self.stride = self.stride if knot is None else np.nan  # chosen anew for what lies behind a knot
+        return None
 
     def _within(self, solver: scipy.integrate.OdeSolver, low: float, active: np.ndarray, hits: np.ndarray) -> None:
         """The states at saved times within a step that begins at `low`. Runs end where they hit, in the order of time."""
@@ -287,14 +293,14 @@ class Solve(Journey):
 
     def _slope(self, t: float, flat: np.ndarray) -> np.ndarray:
         rows = flat.reshape(-1, self.y.shape[1])
-        return np.asarray(self.slopes(t, rows[_padded(len(rows))]))[: len(rows)].ravel()
+        return np.asarray(self.slopes(min(t, self.just_before), rows[_padded(len(rows))]))[: len(rows)].ravel()
 
     def _jacobian(self, t: float, flat: np.ndarray):
         return scipy.sparse.block_diag(list(self._blocks(t, flat.reshape(-1, self.y.shape[1]))), format="csc")
 
     def _blocks(self, t: float, y: np.ndarray) -> np.ndarray:
         """The Jacobian of the drift of each active run."""
-        rows = _padded(len(y))
+        rows, t = _padded(len(y)), min(t, self.just_before)
         return np.asarray(_jacobians(self.problem, self.corrector, np.asarray(t, float), self.layout.values(y[rows])))[: len(y)]
 
     def _solver(self, t: float, flat: np.ndarray, end: float, stride: float) -> scipy.integrate.OdeSolver:
@@ -308,7 +314,7 @@ class Solve(Journey):
 
     def _stiff(self, solver: scipy.integrate.OdeSolver) -> bool:
         """Whether stability, not accuracy, limits the step: the fastest decay rate times the step is near DOP853's bound."""
-        if not self.problem.implicit:
+        if not self.problem.numerics.implicit:
             return False
         rates = -np.linalg.eigvals(self._blocks(self.t, self.y[self.active])).real
         return bool((rates * solver.step_size > STIFF_PRODUCT).any())

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from sgdlimits.domain import array, checked
 from sgdlimits.errors import BadInput, check_count, is_traced
 from sgdlimits.model.activation import Activation, as_activation, is_square
-from sgdlimits.part import Part
+from sgdlimits.part import Part, begun
 from sgdlimits.statistics.trees import number_array
 from sgdlimits.text import count
 from sgdlimits.trial import fields, tried
@@ -151,7 +151,9 @@ class Target(Part):
         self.gram = number_array(np.eye(teachers) if gram is None else gram)
         self.noise = number_array(noise)
         _check_gram(self.gram, teachers)
-        tried("the readout", readout, count(teachers, "field"), fields(teachers), values=not isinstance(readout, Readout))
+        tried(
+            "the readout", begun(readout), count(teachers, "field"), fields(teachers), values=not isinstance(readout, Readout)
+        )
 
     @property
     def teachers(self) -> int:

@@ -4,6 +4,5 @@ import sgdlimits._x64
 from sgdlimits.problem import presets
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.directions import Directions, InitialWeights
-from sgdlimits.problem.latex import latex
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.problem.spiked import SpikedTensor

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from sgdlimits.algorithm.limit import extended
+from sgdlimits.algorithm.limit import extended, linear_changes
 from sgdlimits.errors import AccuracyWarning, check_number
 from sgdlimits.expectation.base import linear_part
 from sgdlimits.expectation.gaussian import Estimate
@@ -41,7 +41,6 @@ def refined(problem: Any, stats: Overlaps, tolerance: float | None) -> Any:
     known to a thousandth, unless a rule was asked for, which is kept; so are the nodes of steps that are not linear in the
     gradient.
     """
-    problem.check_limit()
     usual = problem.rule.accuracy(problem.model)
     if usual is None or not problem.algorithm.linear:
         return problem
@@ -108,7 +107,9 @@ def _reach(problem: Any, stats: Overlaps, value: Moments, error: Moments) -> tup
     """The drift, how far the errors of the moments can move it, and how far the moments themselves."""
     column, own = jax.tree.map(lambda leaf: leaf[..., None], stats), stats.of(STUDENT)
     all_fields = lambda products: extended(problem.model, own, stats, products)[0]
-    increment = lambda products: problem.vector(add(*problem.changes(column, all_fields(products))))
+    increment = lambda products: problem.vector(
+        add(*linear_changes(problem.algorithm, problem.t, problem.data.squared_length, column, all_fields(products)))
+    )
     slope = jax.tree.leaves(linear_part(increment, own.a, own.M.shape))
     part = lambda rows, moment: jnp.tensordot(jnp.abs(rows), jnp.abs(moment), jnp.ndim(moment))
     reach = lambda moments: jnp.stack([part(*pair) for pair in zip(slope, jax.tree.leaves(moments), strict=True)]).sum(0)

@@ -4,23 +4,58 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from importlib import import_module
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.domain import OF_ALGORITHM
 from sgdlimits.errors import BadInput, is_traced
-from sgdlimits.part import Part, argument, arguments, same
+from sgdlimits.part import Part, argument, arguments, is_schedule, same
 
 MAKERS: dict[str, Callable] = {}
 """The presets by name, which put themselves here."""
 INSIDE = ("target", "network", "algorithm", "loss", "data", "initial", "base")
 """Parts whose own arguments can be replaced."""
 
-
+EQUATIONS = "sgdlimits.analysis.equations"
+"""Where problems are written as LaTeX, which is loaded when a notebook shows one."""
 ALWAYS = ("order", "width", "teachers", "lr", "noise", "snr", "ridge", "sphere")
 """Arguments that print even where they have their default."""
+
+
+class Presented(Part):
+    """A problem as text, and with other arguments: by the preset and the arguments that give it, or by its parts."""
+
+    def __repr__(self) -> str:
+        return f"{getattr(self, 'name', type(self).__name__)}: {words(self)}"
+
+    def replace(self, **changes: Any) -> Self:
+        """The problem with other arguments, by the names that its preset or its constructors have for them.
+
+        Parameters
+        ----------
+        **changes : new values by name, such as lr, noise or width
+
+        Returns
+        -------
+        Problem
+            what the preset gives with these; for a problem from parts, the same parts with these
+
+        >>> import sgdlimits as sl
+        >>> sl.presets.phase_retrieval(lr=0.05).replace(lr=0.1, noise=0.2)
+        phase_retrieval: width=1, lr=0.1, noise=0.2, sphere=True
+          1 square unit learns 1 direction from standard normal inputs; SquaredLoss(), OnePassSGD
+        """
+        return replaced(self, changes)
+
+    def _repr_latex_(self) -> str | None:
+        """What notebooks show: the equations, where they are written out."""
+        try:
+            return f"$$\n{import_module(EQUATIONS).latex(self)}\n$$"
+        except BadInput:
+            return None
 
 
 class Made(NamedTuple):
@@ -35,6 +70,8 @@ def _second(problem: Any) -> Any:
     rate = problem.algorithm.lr_second
     if rate is None:
         return False
+    if is_schedule(rate) and rate == problem.algorithm.lr:
+        return True
     ratio = rate / problem.algorithm.lr
     return True if not is_traced(ratio) and float(ratio) == 1 else ratio
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,9 @@ from sgdlimits.errors import BadInput
 from sgdlimits.expectation.base import resting
 from sgdlimits.expectation.particles import ParticleMoments, ParticleRule, choose_particle_rule
 from sgdlimits.model.network import TwoLayer
-from sgdlimits.problem.base import Problem, check_arrays
+from sgdlimits.problem.base import Problem
+from sgdlimits.problem.coordinates import Coordinates, check_arrays
+from sgdlimits.problem.numerics import Numerics
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.particles import Particles
 
@@ -63,7 +67,6 @@ class MeanFieldProblem(Problem):
         algorithm = self.problem.algorithm
         if not algorithm.linear or len(algorithm.names) > 1:
             raise BadInput(f"MeanField is not written for {type(algorithm).__name__}. Use ODE(), or Chain(d).")
-        self.problem.check_limit()
         self.rule = choose_particle_rule(problem.model, outside) if rule is None else rule
 
     def at(self, t):
@@ -97,38 +100,12 @@ class MeanFieldProblem(Problem):
         return self.problem.directions
 
     @property
-    def size(self) -> int:
-        return self.problem.network.width * (self.problem.target.teachers + 2)
+    def coordinates(self):
+        return ParticleCoordinates(self)
 
     @property
-    def tolerance(self) -> float:
-        return self.rule.tolerance
-
-    @property
-    def implicit(self) -> bool:
-        return self.size <= MOST_IMPLICIT
-
-    def over_runs(self, f, batch, axis=0):
-        """One run after the other: the units of one are enough to keep a machine busy."""
-        first = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, axis, 0), batch)
-        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, axis), jax.lax.map(f, first))
-
-    def check(self, stats: Particles) -> None:
-        p, k = self.problem.network.width, self.problem.target.teachers
-        values = {name: np.asarray(getattr(stats, name)) for name in Particles.dims}
-        check_arrays(values, {"a": (p,), "M": (p, k), "q": (p,)}, p, k, "particles")
-        q, m = values["q"], np.linalg.solve(np.asarray(self.problem.frame), np.swapaxes(values["M"], -1, -2))
-        outside = q - (m**2).sum(-2)
-        if (outside < -TOLERANCE * np.maximum(q, 1.0)).any():
-            raise BadInput(
-                f"no weights have these particles: q - M P^-1 M^T is {outside.min():.3g} for one of them. "
-                "Make q larger or M smaller."
-            )
-        if self.problem.algorithm.sphere and not np.allclose(q, 1.0, atol=TOLERANCE):
-            raise BadInput(
-                f"sphere=True keeps every norm at 1, but the start has q = {q.ravel()[np.argmax(abs(q - 1))]:.6g}. "
-                "Give q of ones, or sphere=False."
-            )
+    def numerics(self):
+        return ParticleNumerics(self)
 
     def _changes(self, stats: Particles, moments: ParticleMoments) -> Particles:
         """The drift, on the sphere without what it does to the norms."""
@@ -137,3 +114,46 @@ class MeanFieldProblem(Problem):
         q = 2 * (rate.past[0, 0] * stats.q + rate.gradient[0] * moments.gradient_field)
         a = rate.second[0, 0] * stats.a + rate.second[0, 1] * moments.gradient_second if trained else jnp.zeros_like(stats.a)
         return Particles(a, M - stats.M * (q / 2)[:, None], q - stats.q * q) if rate.unit[0] else Particles(a, M, q)
+
+
+class ParticleNumerics(Numerics):
+    """One run after the other: the units of one are enough to keep a machine busy."""
+
+    @cached_property
+    def runs_at_once(self) -> int:
+        return 1
+
+    @cached_property
+    def size(self) -> int:
+        problem = self.problem.problem
+        return problem.network.width * (problem.target.teachers + 2)
+
+    @cached_property
+    def tolerance(self) -> float:
+        return self.problem.rule.tolerance
+
+    @cached_property
+    def implicit(self) -> bool:
+        return self.size <= MOST_IMPLICIT
+
+
+class ParticleCoordinates(Coordinates):
+    """The numbers of particles."""
+
+    def check(self, stats: Particles) -> None:
+        problem = self.problem.problem
+        p, k = problem.network.width, problem.target.teachers
+        values = {name: np.asarray(getattr(stats, name)) for name in Particles.dims}
+        check_arrays(values, {"a": (p,), "M": (p, k), "q": (p,)}, p, k, "particles")
+        q, m = values["q"], np.linalg.solve(np.asarray(problem.frame), np.swapaxes(values["M"], -1, -2))
+        outside = q - (m**2).sum(-2)
+        if (outside < -TOLERANCE * np.maximum(q, 1.0)).any():
+            raise BadInput(
+                f"no weights have these particles: q - M P^-1 M^T is {outside.min():.3g} for one of them. "
+                "Make q larger or M smaller."
+            )
+        if problem.algorithm.sphere and not np.allclose(q, 1.0, atol=TOLERANCE):
+            raise BadInput(
+                f"sphere=True keeps every norm at 1, but the start has q = {q.ravel()[np.argmax(abs(q - 1))]:.6g}. "
+                "Give q of ones, or sphere=False."
+            )

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import cached_property
 from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.tree_util import tree_flatten_with_path
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.limit import StepMean, check_limit, extended, is_timed, linear_changes
 from sgdlimits.domain import DOMAINS, checked, optional
-from sgdlimits.equations import equations_of
-from sgdlimits.errors import BadInput
 from sgdlimits.expectation import Expectation, as_expectation, choose
 from sgdlimits.expectation.base import linear_part, resting
 from sgdlimits.expectation.gaussian import Estimate, Rule, Sobol
@@ -28,21 +25,68 @@ from sgdlimits.model.loss import Loss, as_loss
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import Target
+from sgdlimits.part import begun
 from sgdlimits.problem import accuracy as accuracy_of, fits
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.directions import Directions, InitialWeights
-from sgdlimits.statistics.frame import admissible
-from sgdlimits.statistics.overlaps import STUDENT, Overlaps, from_vector, rows_of, symmetric, to_vector
+from sgdlimits.problem.numerics import Numerics
+from sgdlimits.problem.overlap_coordinates import OverlapCoordinates, check_names
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, symmetric
 from sgdlimits.statistics.products import Moments
-from sgdlimits.statistics.trees import add, batch_of, number_array, one_of
+from sgdlimits.statistics.trees import add
 from sgdlimits.text import count
 
 CLASS_NODES = Sobol(10)  # leaves 1e-3 of the accuracy of XOR
 """Where inputs are classified, unless the problem's expectations are sums over nodes."""
 
 
+class ModelProblem(Problem):
+    """A problem made of the model of one sample and an algorithm, whose parts are at hand by name."""
+
+    model: Model
+    algorithm: Algorithm
+
+    @property
+    def data(self) -> Inputs:
+        return self.model.data
+
+    @property
+    def target(self) -> Target:
+        return self.model.target
+
+    @property
+    def network(self) -> AnyNetwork:
+        return self.model.network
+
+    @property
+    def loss(self) -> Loss:
+        return self.model.loss
+
+    @property
+    def frame(self) -> Float[Array, "k k"]:
+        """B, the fixed directions in their orthonormal frame: P = B B^T."""
+        return self.model.frame
+
+    @property
+    def sphere(self) -> bool:
+        return self.algorithm.sphere
+
+    @property
+    def trains_second(self) -> bool:
+        return self.algorithm.trains_second
+
+    def __repr__(self) -> str:
+        data, target, network = self.data, self.target, self.network
+        inputs = "standard normal inputs" if data.centred else f"inputs of {count(data.classes, 'class', 'classes')}"
+        unit = "field" if network.activation is None else network.activation.as_argument().strip("'") + " unit"
+        learner = count(network.width, unit)
+        verb = "learns" if network.width == 1 else "learn"
+        learnt = f"{learner} {verb} {count(target.teachers, 'direction')} from {inputs}"
+        return f"{super().__repr__()}\n  {learnt}; {self.loss.as_argument()}, {type(self.algorithm).__name__}"
+
+
 @checked
-class ProjectionProblem(Problem):
+class ProjectionProblem(ModelProblem):
     r"""A network that learns a target from Gaussian data by one-pass SGD, from its parts.
 
     With fields :math:`\lambda_j = u_j\cdot x`, :math:`\lambda^*_r = e_r\cdot x`, loss l and
@@ -79,8 +123,6 @@ class ProjectionProblem(Problem):
     (3, 2)
     """
 
-    model: Model
-    algorithm: Algorithm
     asked: Expectation | None
     initial: InitialWeights
     t: Float[Array, ""] | float
@@ -112,47 +154,15 @@ class ProjectionProblem(Problem):
     @property
     def rule(self) -> Expectation:
         """How expectations are computed: what was asked for, or what suits the model as it is now."""
-        return choose(self.model) if self.asked is None else self.asked
+        return choose(begun(self.model)) if self.asked is None else self.asked
 
     @property
-    def data(self) -> Inputs:
-        return self.model.data
+    def coordinates(self) -> OverlapCoordinates:
+        return OverlapCoordinates(self)
 
     @property
-    def target(self) -> Target:
-        return self.model.target
-
-    @property
-    def network(self) -> AnyNetwork:
-        return self.model.network
-
-    @property
-    def loss(self) -> Loss:
-        return self.model.loss
-
-    @property
-    def frame(self) -> Float[Array, "k k"]:
-        """B, the fixed directions in their orthonormal frame: P = B B^T."""
-        return self.model.frame
-
-    @property
-    def sphere(self) -> bool:
-        return self.algorithm.sphere
-
-    @property
-    def trains_second(self) -> bool:
-        return self.algorithm.trains_second
-
-    def over_runs(self, f, batch, axis=0):
-        """All at once in closed form; a few runs at a time where each needs many nodes."""
-        few = self.rule.runs_at_once(self.model) if self.algorithm.linear else max(1, NODES_AT_ONCE // self._steps.nodes)
-        runs = jax.tree.leaves(batch)[0].shape[axis]
-        if few is None or few >= runs:
-            return super().over_runs(f, batch, axis)
-        first = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, axis, 0), batch)
-        return jax.tree.map(
-            lambda leaf: jnp.moveaxis(leaf, 0, axis), jax.lax.map(f, first, batch_size=None if few == 1 else few)
-        )
+    def numerics(self) -> ProjectionNumerics:
+        return ProjectionNumerics(self)
 
     @property
     def directions(self) -> Directions:
@@ -163,108 +173,19 @@ class ProjectionProblem(Problem):
         return Directions(network.width, self.target.gram, self.initial, scalars, tuple(algorithm.trained(scalars)))
 
     def at(self, t):
-        super().at(t)
-        return eqx.tree_at(lambda problem: problem.t, self, t) if is_timed(self.algorithm, self.model) else self
+        now = super().at(t)
+        return eqx.tree_at(lambda problem: problem.t, now, t) if is_timed(begun(self.algorithm), begun(self.model)) else now
 
     @property
     def limit(self) -> ProjectionProblem:
         """The problem as d grows, in its own statistics."""
         other = self.algorithm.limit
+        check_limit(begun(other), begun(self.model))
         return self if other is self.algorithm else eqx.tree_at(lambda problem: problem.algorithm, self, other)
-
-    def check_limit(self) -> None:
-        check_limit(self.algorithm.limit, self.model)
-
-    def in_limit(self, stats):
-        limit = self.limit
-        remembered = {*limit.algorithm.memory, *limit.algorithm.numbers}
-        if stats.names == limit.algorithm.names and set(stats.kept) == remembered:
-            return stats
-        return one_of(limit.from_overlaps(batch_of(jax.tree.map(np.asarray, stats))))
-
-    def from_overlaps(self, overlaps):
-        """Overlaps in the statistics of the algorithm. What it remembers is taken from them where they have all of it.
-
-        Otherwise memory begins at zero, or as a copy of the students. What the algorithm does not remember is left out.
-        """
-        algorithm, runs = self.algorithm, overlaps.M.shape[0]
-        remembered = {*algorithm.memory, *algorithm.numbers}
-        if set(algorithm.names) <= set(overlaps.names) and remembered <= set(overlaps.kept):
-            return overlaps.arranged(algorithm.names, remembered)
-        overlaps = overlaps.of(STUDENT)
-        alive = [name == STUDENT or algorithm.memory[name] == "copy" for name in algorithm.names]
-        M = np.concatenate([overlaps.M * lives for lives in alive], axis=-2)
-        Q = np.block([[overlaps.Q * (one and other) for other in alive] for one in alive])
-        trained = algorithm.trained(overlaps.a)
-        kept = {
-            name: jax.tree.map(lambda leaf, lives=lives: leaf * lives, trained)
-            for name, lives in zip(algorithm.names, alive, strict=True)
-            if name != STUDENT
-        }
-        each = lambda value: np.full((runs, self.network.width) if isinstance(value, tuple) else runs, value)
-        numbers = {name: each(value) for name, value in algorithm.numbers.items()}
-        return Overlaps(overlaps.a, number_array(M), number_array(Q), {**kept, **numbers}, algorithm.names)
-
-    def vector(self, stats):
-        """M row by row, the upper triangle of Q row by row, the scalars that are trained, and what the algorithm keeps."""
-        return to_vector(stats, self.algorithm.trained_scalars)
-
-    def from_vector(self, vector, like):
-        return from_vector(vector, like, self.algorithm.trained_scalars)
-
-    def variables(self, stats):
-        fits.check_kind(self, stats)
-        return stats.variables(None if self.network.plain else self.network.axes)
-
-    def names(self, stats):
-        n, k = stats.M.shape
-        p = n // len(stats.names)
-        rows = [f"{'' if name == STUDENT else f'{name} '}{j}" for name in stats.names for j in range(p)]
-        pairs = zip(*np.triu_indices(n), strict=True)
-        names = [f"M[{j},{r}]" for j in rows for r in range(k)] + [f"Q[{rows[j]},{rows[l]}]" for j, l in pairs]
-        for path, leaf in tree_flatten_with_path((self.algorithm.trained(stats.a), stats.kept))[0]:
-            name = " ".join(key.key for key in path[1:]) or "a"
-            names += [f"{name}[{','.join(map(str, index))}]" if index else name for index in np.ndindex(np.shape(leaf))]
-        return tuple(names)
-
-    def admissible(self, stats):
-        return admissible(stats, self.frame, self.network.width if self.sphere else 0)
-
-    def moves(self, stats):
-        """All but the norms on the sphere."""
-        n, k = stats.M.shape
-        free = np.ones(len(self.names(stats)), bool)
-        if self.algorithm.sphere:
-            row, column = np.triu_indices(n)
-            student = np.arange(n)[rows_of(stats.names, STUDENT, self.network.width)]
-            free[n * k :][: row.size] = ~((row == column) & np.isin(row, student))
-        return free
-
-    @property
-    def size(self) -> int:
-        n = self.network.width * len(self.algorithm.names)
-        return n * (n + self.target.teachers)
-
-    @property
-    def closed_covariance(self) -> bool:
-        """Whether the covariance of the increments is a formula, not a sum over many points."""
-        return self.algorithm.limit.linear and self.rule.closed_covariance
-
-    @property
-    def tolerance(self) -> float:
-        return self.rule.tolerance(self.model) if self.algorithm.limit.linear else self._steps.rule.tolerance
 
     @property
     def rate(self):
-        return 1.0 if self.paper_time is None else self.paper_time * self.algorithm.lr_sample
-
-    @property
-    def samples_per_step(self):
-        return self.algorithm.batch
-
-    def sharp(self) -> ProjectionProblem:
-        rule = self.rule
-        return self if rule.sharp() is rule else self.with_rule(rule.sharp())
+        return 1.0 if self.paper_time is None else self.paper_time * begun(self.algorithm).lr_sample
 
     def with_rule(self, rule: Rule | Expectation) -> ProjectionProblem:
         """The problem with expectations by another rule."""
@@ -280,33 +201,23 @@ class ProjectionProblem(Problem):
         initial = dataclasses.replace(self.initial, unit=self.initial.unit or algorithm.sphere)
         return eqx.tree_at(lambda problem: (problem.algorithm, problem.initial), self, (algorithm, initial))
 
-    def changes(self, stats: Overlaps, sums: Moments, total: Float[Array, "*batch"] | float = 1.0) -> tuple[Overlaps, Overlaps]:
-        """(population, corrector): what weighted sums of one-sample products do to the statistics, for a linear algorithm."""
-        return linear_changes(self.algorithm, self.t, self.data.squared_length, stats, sums, total)
-
-    @property
-    def _steps(self) -> StepMean:
-        """Averages over steps that are not linear in the gradient."""
-        asked = self.asked.rule if isinstance(self.asked, NodeSums) else Sobol()
-        return StepMean(self.algorithm, self.model, asked)
-
     def _drift_parts(self, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
         problem, stats = self.limit, symmetric(stats)
-        problem._check_names(stats)
+        check_names(problem.algorithm, stats)
         if not problem.algorithm.linear:
-            return problem._steps.drift_parts(problem.t, stats)
+            return step_mean(problem).drift_parts(problem.t, stats)
         students = stats.of(STUDENT)
         moments = self.rule.moments(self.model, students.a, self.model.law(students))
         moments = resting(self.model, jnp.diagonal(students.Q), moments)
-        return problem.changes(stats, extended(self.model, students, stats, moments)[0])
+        return changes(problem, stats, extended(self.model, students, stats, moments)[0])
 
     def _covariance(self, stats: Overlaps) -> Float[Array, "n n"]:
         problem = self.limit
-        problem._check_names(stats)
+        check_names(problem.algorithm, stats)
         if not problem.algorithm.linear:
-            return problem._steps.covariance(problem.t, stats, self.vector)
+            return step_mean(problem).covariance(problem.t, stats, self.vector)
         students, column = stats.of(STUDENT), jax.tree.map(lambda leaf: leaf[..., None], stats)
-        increment = lambda products: problem.vector(add(*problem.changes(column, products)))
+        increment = lambda products: problem.vector(add(*changes(problem, column, products)))
         all_fields = lambda products: extended(self.model, students, stats, products)[0]
         law = self.model.law(students)
         covariance = self.rule.covariance(self.model, students.a, law, lambda products: increment(all_fields(products)))
@@ -316,13 +227,6 @@ class ProjectionProblem(Problem):
         rest = self.data.squared_length * extended(self.model, students, stats, moments)[1]
         slope = linear_part(increment, students.a, law.shape, stats.M.shape[0]).gradient_field
         return covariance + jnp.einsum("xjm,jl,mn,yln->xy", slope, moments.gradient_gradient, rest, slope)
-
-    def _check_names(self, stats: Overlaps) -> None:
-        if stats.names != self.algorithm.names:
-            raise BadInput(
-                f"the statistics of {type(self.algorithm).__name__} have rows for {', '.join(self.algorithm.names)}; "
-                f"got {', '.join(stats.names)}. Make them with problem.from_overlaps."
-            )
 
     def observables(self, stats):
         """The risk of averages, and where labels are classes the accuracy of students and of averages.
@@ -352,21 +256,7 @@ class ProjectionProblem(Problem):
 
         For the cross-entropy of class labels it is their mean entropy, the loss of a network that is sure of every class.
         """
-        return jnp.asarray(self.rule.floor(self.model))
-
-    def __repr__(self) -> str:
-        data, target, network = self.data, self.target, self.network
-        inputs = "standard normal inputs" if data.centred else f"inputs of {count(data.classes, 'class', 'classes')}"
-        unit = "field" if network.activation is None else network.activation.as_argument().strip("'") + " unit"
-        learner = count(network.width, unit)
-        verb = "learns" if network.width == 1 else "learn"
-        learnt = f"{learner} {verb} {count(target.teachers, 'direction')} from {inputs}"
-        return f"{super().__repr__()}\n  {learnt}; {self.loss.as_argument()}, {type(self.algorithm).__name__}"
-
-    def equations(self):
-        law = self.initial
-        held = self.network.plain and not self.trains_second and law.second_spread == 0
-        return equations_of(self.model, self.algorithm, law.second if held else None)
+        return jnp.asarray(self.rule.floor(begun(self.model)))
 
     def expectation(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:
         """The moments behind drift and risk with their error estimates; zero errors where they are in closed form.
@@ -379,15 +269,60 @@ class ProjectionProblem(Problem):
         >>> bool(0 < error.gradient_gradient.max() < 1e-3 * value.gradient_field.max())
         True
         """
-        self.fits(stats)
-        return accuracy_of.expectation(self, stats, tolerance)
+        self.coordinates.fits(stats)
+        return accuracy_of.expectation(begun(self), stats, tolerance)
+
+
+def changes(
+    problem: ProjectionProblem, stats: Overlaps, sums: Moments, total: Float[Array, "*batch"] | float = 1.0
+) -> tuple[Overlaps, Overlaps]:
+    """(population, corrector): what weighted sums of one-sample products do to the statistics, for a linear algorithm."""
+    return linear_changes(problem.algorithm, problem.t, problem.data.squared_length, stats, sums, total)
+
+
+def step_mean(problem: ProjectionProblem) -> StepMean:
+    """Averages over steps that are not linear in the gradient."""
+    asked = problem.asked.rule if isinstance(problem.asked, NodeSums) else Sobol()
+    return StepMean(problem.algorithm, problem.model, asked)
+
+
+class ProjectionNumerics(Numerics):
+    """The numerics of expectations: in closed form, or sums over nodes, of which a few runs are enough at a time."""
+
+    @cached_property
+    def size(self) -> int:
+        n = self.problem.network.width * len(self.problem.algorithm.names)
+        return n * (n + self.problem.target.teachers)
+
+    @cached_property
+    def samples_per_step(self) -> int:
+        return self.problem.algorithm.batch
+
+    @cached_property
+    def tolerance(self) -> float:
+        problem = self.problem
+        return (
+            problem.rule.tolerance(begun(problem.model))
+            if problem.algorithm.limit.linear
+            else step_mean(problem).rule.tolerance
+        )
+
+    @cached_property
+    def runs_at_once(self) -> int | None:
+        problem = self.problem
+        if problem.algorithm.linear:
+            return problem.rule.runs_at_once(begun(problem.model))
+        return max(1, NODES_AT_ONCE // step_mean(problem).nodes)
+
+    @cached_property
+    def closed_covariance(self) -> bool:
+        """Whether the covariance of the increments is a formula, not a sum over many points."""
+        return self.problem.algorithm.limit.linear and self.problem.rule.closed_covariance
+
+    def sharp(self) -> ProjectionProblem:
+        rule = self.problem.rule
+        return self.problem if rule.sharp() is rule else self.problem.with_rule(rule.sharp())
 
     def refined(self, stats: Overlaps, tolerance: float | None = None) -> ProjectionProblem:
-        return accuracy_of.refined(self, stats, tolerance)
-
-    def fits(self, stats: Overlaps) -> None:
-        fits.check_shapes(self, stats)
-        super().fits(stats)
-
-    def check(self, stats: Overlaps) -> None:
-        fits.check_statistics(self, stats)
+        better = accuracy_of.refined(begun(self.problem), stats, tolerance)
+        return self.problem if better.asked is self.problem.asked else self.problem.with_rule(better.asked)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import reduce
-from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -13,9 +12,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.domain import checked, positive, whole
-from sgdlimits.equations import Equations, Row
 from sgdlimits.errors import BadInput, is_traced
+from sgdlimits.part import begun
 from sgdlimits.problem.base import Problem
+from sgdlimits.problem.coordinates import Coordinates
 from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.spike import Spike
@@ -55,7 +55,6 @@ class SpikedTensor(Problem):
     [1.3125, 0.0]
     """
 
-    size: ClassVar[int] = 2
     order: int = eqx.field(static=True, default=2)
     snr: Float[Array, ""] | float = eqx.field(converter=number_array, default=1.2)
     lr: Float[Array, ""] | float = eqx.field(converter=number_array, default=1.0)
@@ -85,6 +84,27 @@ class SpikedTensor(Problem):
     def directions(self) -> Directions:
         return Directions(1, np.eye(1), InitialWeights())
 
+    @property
+    def coordinates(self) -> SpikeCoordinates:
+        return SpikeCoordinates(self)
+
+    def _risk(self, stats: Spike) -> Float[Array, ""]:
+        r""":math:`|\lambda v^{\otimes k} - x^{\otimes k}|^2`: the population loss without the constant :math:`E|W|^2 = d^k`."""
+        k = self.order
+        return self.snr**2 - 2 * self.snr * stats.m**k + stats.squared_norm**k
+
+    @property
+    def rate(self) -> Float[Array, ""] | float:
+        return begun(self).lr
+
+    def sample_loss(self, x: Float[Array, " d"], Y: Float[Array, "..."]) -> Float[Array, ""]:
+        """The loss of one tensor."""
+        return ((Y - reduce(jnp.multiply.outer, [x] * self.order)) ** 2).sum() + self.ridge / 2 * (x @ x)
+
+
+class SpikeCoordinates(Coordinates):
+    """The overlap with the spike and the squared length of the rest."""
+
     def from_overlaps(self, overlaps: Overlaps) -> Spike:
         """m = M and r2 = Q - M², zero where it is so up to rounding."""
         m, square = overlaps.M[..., 0, 0], overlaps.Q[..., 0, 0]
@@ -93,29 +113,6 @@ class SpikedTensor(Problem):
 
     def admissible(self, stats):
         return Spike(stats.m, jnp.maximum(stats.r2, 0.0))
-
-    def _risk(self, stats: Spike) -> Float[Array, ""]:
-        r""":math:`|\lambda v^{\otimes k} - x^{\otimes k}|^2`: the population loss without the constant :math:`E|W|^2 = d^k`."""
-        k = self.order
-        return self.snr**2 - 2 * self.snr * stats.m**k + stats.squared_norm**k
-
-    def equations(self):
-        penalty = (r" - \alpha m", r" + 2 \alpha") if is_traced(self.ridge) or self.ridge else ("", "")
-        pull = r"2 k \lambda m^{k-1} - 2 k R^{2k-2} m"
-        ode = (
-            Row(r"\frac{dm}{dt}", rf"\gamma \left({pull}{penalty[0]}\right)"),
-            Row(
-                r"\frac{dr_{2}}{dt}", rf"-\gamma \left(4 k R^{{2k-2}}{penalty[1]}\right) r_{{2}} + 4 k \gamma^{{2}} R^{{2k-2}}"
-            ),
-        )
-        where = Row("R", r"\sqrt{m^{2} + r_{2}}"), Row(r"m = x \cdot v, \quad r_{2} = |x - m v|^{2}")
-        letters = {"order": "k", "snr": r"\lambda", "lr": r"\gamma", **({"ridge": r"\alpha"} if penalty[0] else {})}
-        known = lambda value: None if is_traced(value) else float(value)
-        return Equations(ode, where, tuple((word, letter, known(getattr(self, word))) for word, letter in letters.items()))
-
-    @property
-    def rate(self) -> Float[Array, ""] | float:
-        return self.lr
 
     def fits(self, stats: Spike) -> None:
         if not isinstance(stats, Spike):
@@ -135,10 +132,6 @@ class SpikedTensor(Problem):
                 raise BadInput(f"{name} must be finite; got {value[~np.isfinite(value)][0]}. Give finite statistics.")
         if (np.asarray(stats.r2) < 0).any():
             raise BadInput(f"r2 must be at least 0; got {np.min(stats.r2):g}. Give the squared length of x outside v.")
-
-    def sample_loss(self, x: Float[Array, " d"], Y: Float[Array, "..."]) -> Float[Array, ""]:
-        """The loss of one tensor."""
-        return ((Y - reduce(jnp.multiply.outer, [x] * self.order)) ** 2).sum() + self.ridge / 2 * (x @ x)
 
 
 def contracted_noise(

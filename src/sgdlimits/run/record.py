@@ -26,7 +26,7 @@ from sgdlimits.part import arguments
 PACKAGE = "sgdlimits"
 ROOMS = (
     "statistics", "inputs", "model", "expectation", "expectation.gaussian", "algorithm", "problem", "level", "start",
-    "model.activation",
+    "model.activation", "schedule",
 )  # fmt: skip
 """Where public names are looked up: what these modules export, the first that has a name counts."""
 RENAMED = {"ClosedForm": "Squares", "ByRule": "NodeSums"}

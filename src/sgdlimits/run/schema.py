@@ -98,7 +98,7 @@ def build(
     Its encoding holds the state that its runs need to go on, unless that is large.
     """
     stats, observed = _over_times([tick[1:] for tick in ticks])
-    found = problem.variables(stats).items()
+    found = problem.coordinates.variables(stats).items()
     variables = {name: plain_variable(("run", "t", *axes), np.asarray(values)) for name, (axes, values) in found}
     for name, values in {"risk": observed.pop("risk"), **observed}.items():
         variables[name] = plain_variable(("run", "t", *(f"{name}_{i}" for i in range(values.ndim - 2))), values)
@@ -325,5 +325,5 @@ def end_of(dataset: xr.Dataset) -> PyTree:
 
 def taken_names(problem: Problem, stats: PyTree) -> set[str]:
     """Names that a dataset of such statistics has for its variables and their axes, or that its file has for the state."""
-    found = problem.variables(stats)
+    found = problem.coordinates.variables(stats)
     return RESERVED | set(found) | {axis for axes, _ in found.values() for axis in axes}

@@ -309,7 +309,7 @@ def _plan(
     _check_start(level, start, ended, seed, runs)
     condition, view = as_condition(until), level.view(problem)
     asked = (200 if until is None else 2) if save is None else save
-    saved = [("runs", runs), ("saved times", _count(asked)), ("numbers", view.size + 1)]
+    saved = [("runs", runs), ("saved times", _count(asked)), ("numbers", view.numerics.size + 1)]
     check_room(saved, "Take fewer runs, or save fewer times, or a smaller width.")
     first = one_of(level.first(problem, start, Stream.of(seed, [0])))
     engine = level.bind(problem, start, first)

@@ -148,7 +148,7 @@ def test_weights_are_those_of_optax(name):
         sl.Target(lambda fields: jnp.tanh(2 * fields[0]), 1, noise=NOISE), sl.TwoLayer(2, "tanh"), sl.SquaredLoss(), rule
     )
     process, b = sgd_process(problem, D), rule.batch
-    state = process.start(problem.from_overlaps(jax.tree.map(lambda leaf: leaf[None], START)))
+    state = process.start(problem.coordinates.from_overlaps(jax.tree.map(lambda leaf: leaf[None], START)))
     inputs = process.draw(Stream.of(5, [0], steps=STEPS))
     rows = rows_of(state.names, "student", 2)
     teacher = process._along(inputs.x[:, :b, 0])[..., 0]

@@ -30,8 +30,8 @@ def test_flow_takes_the_tolerance_that_the_expectations_are_worth():
     problem = sl.presets.committee(2, 1, "relu").with_rule(sl.Sobol(5, 2))
     start = sl.FixedInit(0.3).one(problem)
     data = sl.simulate(problem, sl.ODE(), sl.FixedInit(0.3), t_max=3.0, save=[0, 3])
-    assert problem.tolerance > 1e-6
-    np.testing.assert_allclose(sl.flow(problem, start, 3.0).M, data.M.values[0, -1], rtol=30 * problem.tolerance)
+    assert problem.numerics.tolerance > 1e-6
+    np.testing.assert_allclose(sl.flow(problem, start, 3.0).M, data.M.values[0, -1], rtol=30 * problem.numerics.tolerance)
 
 
 @pytest.mark.full

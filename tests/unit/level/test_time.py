@@ -21,6 +21,7 @@ from sgdlimits.level.chain import chain_process
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.process import Process
 from sgdlimits.problem.base import Problem
+from sgdlimits.problem.coordinates import Coordinates
 from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.statistics.spike import Spike
 
@@ -30,7 +31,7 @@ class Rising(Problem):
 
     t: Float[Array, ""] | float = 0.0
     directions = Directions(1, np.eye(1), InitialWeights())
-    size, rate = 2, 1.0
+    rate = 1.0
 
     def at(self, t):
         return eqx.tree_at(lambda problem: problem.t, self, t)
@@ -51,11 +52,16 @@ class Rising(Problem):
     def floor(self):
         return -2.0 - self.t
 
+    @property
+    def coordinates(self):
+        return RisingCoordinates(self)
+
+
+class RisingCoordinates(Coordinates):
+    """Its statistics, of a direction with these overlaps."""
+
     def from_overlaps(self, overlaps):
         return Spike(overlaps.M[:, 0, 0], overlaps.Q[:, 0, 0] - overlaps.M[:, 0, 0] ** 2)
-
-    def check(self, stats):
-        pass
 
 
 class Risen(Process):

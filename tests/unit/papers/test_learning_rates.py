@@ -30,7 +30,7 @@ def test_learnt_state_is_a_fixed_point_with_its_risk(width, noise, share):
     np.testing.assert_allclose(drift.M, 0, atol=1e-11)
     np.testing.assert_allclose(drift.Q, 0, atol=1e-11)
     np.testing.assert_allclose(risk - noise / 2, state.excess_risk, rtol=1e-9)
-    problem.check(sl.Overlaps(stats.a[None], stats.M[None], stats.Q[None]))
+    problem.coordinates.check(sl.Overlaps(stats.a[None], stats.M[None], stats.Q[None]))
 
 
 @pytest.mark.parametrize(("width", "noise"), [(2, 0.3), (5, 1.0)])

@@ -88,13 +88,13 @@ def along(
     >>> bool(along(problem, balance, state, corrector=False).conserved[0])
     True
     """
-    tolerance = 10 * problem.tolerance if tolerance is None else tolerance
+    tolerance = 10 * problem.numerics.tolerance if tolerance is None else tolerance
     if stats is None:
         room = 2 * (problem.directions.width + problem.directions.fixed)
         stats = RandomInit(room).sample(problem, runs=16)
     elif runs_of(stats) is None:
         stats = batch_of(stats)
-    problem.check(stats)
+    problem.coordinates.check(stats)
     tried("function", function, ONE_RUN, one_of(stats), shape=None)
     rate, scale = (np.asarray(each) for each in _rates(problem, function, stats, corrector))
     variables = {
@@ -124,7 +124,7 @@ def _rates(problem: Problem, function: Callable, stats: PyTree, corrector: bool)
         fastest = jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(drift)]))
         return jnp.ravel(rate), fastest * _largest_sum(rate, jax.tree.map(jnp.abs, jax.jacfwd(function)(state)))
 
-    return problem.over_runs(one, stats)
+    return problem.numerics.over_runs(one, stats)
 
 
 def _largest_sum(value: Float[Array, "*shape"], terms: PyTree) -> Float[Array, ""]:

@@ -178,7 +178,7 @@ def end_point(problem: Problem, start: Overlaps) -> EndPoint:
     if not isinstance(start, Overlaps):
         raise BadInput(f"start must be Overlaps; got {type(start).__name__}. Give, say, OrthogonalInit(0.1).one(problem).")
     gain, P = _gain(problem, start), np.asarray(problem.directions.gram)
-    problem.check(start if np.ndim(start.M) == 3 else batch_of(start))
+    problem.coordinates.check(start if np.ndim(start.M) == 3 else batch_of(start))
     S, _ = orthogonal_part(start.M)
     M = gain * S @ P
     Q = gain**2 * S @ P @ S.swapaxes(-1, -2)

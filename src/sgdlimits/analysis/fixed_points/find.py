@@ -96,7 +96,7 @@ def search_with(
     """`fixed_points`, with a watch of one's own that says when the search ends."""
     problem = problem.limit
     drawn = STARTS if count is None else count
-    numbers = ("numbers", 8 * problem.size)
+    numbers = ("numbers", 8 * problem.numerics.size)
     check_room([("starts", drawn), numbers], "Give a smaller count or width.")
     check_room([("runs", 0 if basins is None else runs), numbers], "Give fewer runs, or a smaller width.")
     try:
@@ -229,7 +229,7 @@ def _batch(problem: Problem, start: Start | PyTree, count: int, seed: int) -> Py
     given = getattr(start, "stats", None)
     if given is not None:
         count = runs_of(given) or 1
-        problem.fits(given if runs_of(given) is None else jax.tree.map(lambda leaf: np.asarray(leaf)[0], given))
+        problem.coordinates.fits(given if runs_of(given) is None else jax.tree.map(lambda leaf: np.asarray(leaf)[0], given))
     return start.sample(problem, runs=count, seed=seed)
 
 
@@ -268,4 +268,4 @@ def draw_starts(problem: Problem, count: int, seed: int) -> PyTree:
     else:
         drawn = {name: second(np.shape(directions.scalars[name])) for name in directions.trained}
         a = {**repeated(directions.scalars, count), **drawn}
-    return problem.from_overlaps(Overlaps(a, weights[:, :, :k] @ B.T, weights @ weights.swapaxes(1, 2)))
+    return problem.coordinates.from_overlaps(Overlaps(a, weights[:, :, :k] @ B.T, weights @ weights.swapaxes(1, 2)))

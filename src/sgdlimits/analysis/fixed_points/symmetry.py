@@ -125,7 +125,7 @@ def _relabel(
 
 def _matrices(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | None) -> list[np.ndarray]:
     """What each map, or each candidate, does to the free coordinates, which is linear."""
-    axes = {name: axes for name, (axes, _) in system.problem.variables(system.like).items()}
+    axes = {name: axes for name, (axes, _) in system.problem.coordinates.variables(system.like).items()}
     maps = candidates(system.like, axes) if maps is None else [jax.jit(each) for each in maps]
     basis = system.batch(np.concatenate([np.zeros((1, system.size)), np.eye(system.size)]))
     ones = [one_of(basis, i) for i in range(system.size + 1)]
@@ -139,7 +139,7 @@ def _equivariant(system: System, matrices: Sequence[np.ndarray], states: np.ndar
     moved = np.concatenate([states @ g.T for g in matrices])
     b = system.drifts(np.concatenate([states, moved]))
     here, there = b[: len(states)], b[len(states) :].reshape(len(matrices), *states.shape)
-    bound = max(EQUAL, 10 * system.problem.tolerance) * np.abs(here).max()
+    bound = max(EQUAL, 10 * system.problem.numerics.tolerance) * np.abs(here).max()
     return [bool(np.abs(image - here @ g.T).max() <= bound) for g, image in zip(matrices, there, strict=True)]
 
 

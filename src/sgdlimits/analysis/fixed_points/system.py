@@ -97,14 +97,14 @@ class System(eqx.Module):
     @classmethod
     def of(cls, problem: Problem, batch: PyTree, corrector: bool, watch: Watch) -> System:
         """The system of statistics (runs first) that agree in all that does not move."""
-        problem.check(batch)
+        problem.coordinates.check(batch)
         batch = jax.tree.map(np.asarray, batch)
         one = one_of(batch)
         count = len(jax.tree.leaves(batch)[0])
         chunk = min(max(2 ** math.ceil(math.log2(2 * count)), LEAST_CHUNK), MOST_CHUNK)
         watch.stage("counting the operations of a drift")
-        free, held = tuple(np.flatnonzero(problem.moves(one)).tolist()), np.asarray(problem.vector(one))
-        system = cls(problem.sharp(), one, held, free, corrector, 1, watch)
+        free, held = tuple(np.flatnonzero(problem.coordinates.moves(one)).tolist()), np.asarray(problem.vector(one))
+        system = cls(problem.numerics.sharp(), one, held, free, corrector, 1, watch)
         if system.operations() < COSTLY:
             system = dataclasses.replace(system, chunk=chunk)
         rows = system.rows(batch)
@@ -196,7 +196,7 @@ class System(eqx.Module):
     def _allowed(self, batch: PyTree, count: int) -> np.ndarray:
         """All at once; where some are not allowed, each half for itself."""
         try:
-            self.problem.check(batch)
+            self.problem.coordinates.check(batch)
         except BadInput:
             if count == 1:
                 return np.zeros(1, bool)
@@ -240,4 +240,4 @@ def in_chunks(f: Callable, system: System) -> Callable[[PyTree], PyTree]:
 
 
 def _each(system: System, f: Callable, rows: PyTree) -> PyTree:
-    return system.problem.over_runs(lambda row: f(system, row), rows)
+    return system.problem.numerics.over_runs(lambda row: f(system, row), rows)

@@ -164,7 +164,7 @@ def portrait(
         raise BadInput("All runs of the ODE diverged: there is no flow to draw. Take a smaller lr.")
     stats = statistics(_track(ode))
     first = jax.tree.map(lambda leaf: np.asarray(leaf)[0, 0], stats)
-    names, free = problem.names(first), problem.moves(first)
+    names, free = problem.coordinates.names(first), problem.coordinates.moves(first)
     moving = [name for name, moves in zip(names, free, strict=True) if moves]
     asked = [name for name in dict.fromkeys(map(str, plane)) if name in moving] if isinstance(plane, list) else []
     x, y = (*asked, *(name for name in moving if name not in asked), "", "")[:2]
@@ -203,7 +203,7 @@ def _vectors(problem: Any, stats: Any) -> jax.Array:
 def _flow(problem: Any, vectors: np.ndarray, like: Any) -> tuple[Any, jax.Array]:
     """Statistics by their numbers, and the numbers of the drift there."""
     batch = jax.vmap(lambda vector: problem.from_vector(vector, like))(vectors)
-    return batch, problem.over_runs(lambda one: problem.vector(problem.drift(one)), batch)
+    return batch, problem.numerics.over_runs(lambda one: problem.vector(problem.drift(one)), batch)
 
 
 def _points(problem: Any, found: FixedPoints, places: list[int]) -> list[tuple[np.ndarray, str]]:
@@ -234,6 +234,6 @@ def spectrum(setting: Setting, piece: xr.Dataset) -> dict[str, Any]:
     if not isinstance(setting.problem, ProjectionProblem):
         raise BadInput("The Hessian is known for networks, not for spiked tensors. Choose another problem to see one.")
     stats = jax.tree.map(lambda leaf: np.asarray(leaf)[0, -1], statistics(piece))
-    found = hessian_spectrum(setting.problem, setting.problem.in_limit(stats), setting.d)
+    found = hessian_spectrum(setting.problem, setting.problem.coordinates.in_limit(stats), setting.d)
     return {"t": listed(piece.t.values[-1]), "run": int(piece.run.values[0]), "values": listed(found.eigenvalues),
             "counts": found.multiplicities.tolist(), "index": list(found.index)}  # fmt: skip

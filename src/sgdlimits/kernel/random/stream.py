@@ -53,6 +53,8 @@ class Stream(eqx.Module):
     """Whether normal numbers are made from the same words in single precision."""
     cycle: int | None = eqx.field(static=True, default=None)
     """After so many steps, or samples of `each`, the same numbers come again."""
+    t: Float[Array, " steps"] | None = None
+    """The time of each step, or of each that samples of `each` belong to."""
 
     @classmethod
     def of(cls, seed: int, runs, first: int = 0, steps: int = 1) -> Stream:
@@ -64,11 +66,18 @@ class Stream(eqx.Module):
     def each(self, count: int) -> Stream:
         """The numbers of `count` samples for each step: sample i of step n is number n count + i."""
         first, steps = self.first * np.uint64(count), self.steps * count
-        return Stream(self.seed, self.runs, first, steps, self.rolled, self.single, self.cycle)
+        return Stream(self.seed, self.runs, first, steps, self.rolled, self.single, self.cycle, self.t)
 
     def cycled(self, count: int | None) -> Stream:
         """The same numbers again and again, those of the first `count` steps."""
-        return Stream(self.seed, self.runs, self.first, self.steps, self.rolled, self.single, count)
+        return Stream(self.seed, self.runs, self.first, self.steps, self.rolled, self.single, count, self.t)
+
+    def step(self, i: Array | int) -> Stream:
+        """The numbers of one of the steps."""
+        t = None if self.t is None else self.t[i][None]
+        return Stream(
+            self.seed, self.runs, self.first + jnp.asarray(i).astype(np.uint64), 1, self.rolled, self.single, self.cycle, t
+        )
 
     def words(self, purpose: Purpose, blocks: int, skip: Array | int = 0, rows: bool = False) -> Words:
         """Four words for each step, block and run, each of shape (steps, blocks, runs), or (steps, runs, blocks) as `rows`.

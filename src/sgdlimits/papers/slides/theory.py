@@ -275,7 +275,7 @@ def _spread(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
     def change(points):
         fields, fixed, z = law.place(F, points, c)
         products = problem.model.products(fields, fixed, for_samples(stats.a, fields.shape[1]), z, c)
-        each = add(*problem.changes(column, products))
+        each = add(*changes(problem, column, products))
         return each, jax.tree.map(jnp.square, each)
 
     mean, square = SAMPLES.average(change, problem.network.width + problem.target.teachers + 1)

@@ -134,7 +134,7 @@ def ode_exit_time(problem: ProjectionProblem, stats: Overlaps, threshold: float,
     """
     many = np.ndim(stats.a) > 1
     starts = stats if many else batch_of(stats)
-    problem.check(starts)
+    problem.coordinates.check(starts)
     times = ode_exit_times(problem, starts, check_share("threshold", threshold), float(t_max))
     return times if many else times[0]
 

@@ -16,10 +16,10 @@ from functools import singledispatch
 
 import numpy as np
 
-from sgdlimits.equations.base import Row, arcsin, bracket, frac, number, per_pi, power, root, times, total
-from sgdlimits.equations.frame import Closed, Setting, one
-from sgdlimits.equations.polynomial import derivative_means
-from sgdlimits.equations.words import any_unit, gram, mean
+from sgdlimits.analysis.equations.base import Row, arcsin, bracket, frac, number, per_pi, power, root, times, total
+from sgdlimits.analysis.equations.frame import Closed, Setting, one
+from sgdlimits.analysis.equations.polynomial import derivative_means
+from sgdlimits.analysis.equations.words import any_unit, gram, mean
 from sgdlimits.expectation.additive import additive_integrals
 from sgdlimits.expectation.gaussian import ErfIntegrals, PiecewiseLinearIntegrals, SmoothIntegrals, UnitIntegrals
 from sgdlimits.model.activation import Polynomial

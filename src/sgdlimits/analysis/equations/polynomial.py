@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.equations.base import Equations, Row, bracket, power, rate, times, total
-from sgdlimits.equations.frame import Setting, parameters, zero
+from sgdlimits.analysis.equations.base import Equations, Row, bracket, power, rate, times, total
+from sgdlimits.analysis.equations.frame import Setting, parameters, zero
 from sgdlimits.errors import is_traced
 from sgdlimits.model.activation import Polynomial
 

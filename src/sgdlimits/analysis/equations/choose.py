@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.equations.base import Equations, Row, over, rate, times
-from sgdlimits.equations.closed import closed_form
-from sgdlimits.equations.frame import Setting, of_sgd, parameters
-from sgdlimits.equations.polynomial import is_one_by_one, one_by_one
-from sgdlimits.equations.words import label, law, loss, mean, network
+from sgdlimits.analysis.equations.base import Equations, Row, over, rate, times
+from sgdlimits.analysis.equations.closed import closed_form
+from sgdlimits.analysis.equations.frame import Setting, of_sgd, parameters
+from sgdlimits.analysis.equations.polynomial import is_one_by_one, one_by_one
+from sgdlimits.analysis.equations.words import label, law, loss, mean, network
 from sgdlimits.expectation import choose
 from sgdlimits.model.sample import Model
+from sgdlimits.part import begun
 from sgdlimits.text import among
 
 
-def equations_of(model: Model, algorithm: Algorithm, constant: float | None) -> Equations:
+def of_model(model: Model, algorithm: Algorithm, constant: float | None) -> Equations:
     """The ODE of a model under the limit of an algorithm; `constant` is the second layer, where it stays at one number."""
     setting = Setting(model, algorithm.limit, constant)
     if not isinstance(setting.algorithm, OnePassSGD):
         return of_any(setting)
     if is_one_by_one(setting):
         return one_by_one(setting)
-    return of_sgd(setting, closed_form(choose(model), setting))
+    return of_sgd(setting, closed_form(choose(begun(model)), setting))
 
 
 def of_any(setting: Setting) -> Equations:

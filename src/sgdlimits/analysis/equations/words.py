@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from sgdlimits.equations.base import Row, number, over, power, spelt, times, total
-from sgdlimits.equations.frame import Setting, has_noise, one
+from sgdlimits.analysis.equations.base import Row, number, over, power, spelt, times, total
+from sgdlimits.analysis.equations.frame import Setting, has_noise, one
 from sgdlimits.errors import is_traced
 from sgdlimits.model.activation import ACTIVATIONS, Activation, Erf, PiecewiseLinear, Polynomial
 from sgdlimits.model.loss import CrossEntropy, FunctionLoss, SoftmaxCrossEntropy, SquaredLoss

@@ -6,10 +6,10 @@ from functools import singledispatch
 
 import numpy as np
 
-from sgdlimits.equations.base import Row, bracket, frac, number, over, times, total
-from sgdlimits.equations.frame import Closed, Setting, one
-from sgdlimits.equations.units import additive
-from sgdlimits.equations.words import class_numbers, label, law, loss, mean, network, units
+from sgdlimits.analysis.equations.base import Row, bracket, frac, number, over, times, total
+from sgdlimits.analysis.equations.frame import Closed, Setting, one
+from sgdlimits.analysis.equations.units import additive
+from sgdlimits.analysis.equations.words import class_numbers, label, law, loss, mean, network, units
 from sgdlimits.expectation import AtMeans, Expectation, FieldIntegrals, Squares
 
 

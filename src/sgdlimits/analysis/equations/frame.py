@@ -13,7 +13,7 @@ import numpy as np
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.equations.base import Equations, Row, bracket, rate, spelt, times, total
+from sgdlimits.analysis.equations.base import Equations, Row, bracket, rate, spelt, times, total
 from sgdlimits.errors import is_traced
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.sample import Model

@@ -1,0 +1,73 @@
+"""The equations of a problem, by its kind, and as LaTeX."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+from sgdlimits.analysis.equations.base import Equations, Row
+from sgdlimits.analysis.equations.choose import of_model
+from sgdlimits.domain import checked
+from sgdlimits.errors import BadInput, is_traced
+from sgdlimits.problem.base import Problem
+from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.problem.spiked import SpikedTensor
+
+
+@singledispatch
+def equations_of(problem: Problem) -> Equations:
+    """The ODE of a problem as text; register one for a new kind of problem."""
+    raise BadInput(f"the equations of {type(problem).__name__} are not written out. Register them with equations_of.")
+
+
+@equations_of.register
+def _(problem: ProjectionProblem) -> Equations:
+    law = problem.initial
+    held = problem.network.plain and not problem.trains_second and law.second_spread == 0
+    return of_model(problem.model, problem.algorithm, law.second if held else None)
+
+
+@equations_of.register
+def _(problem: SpikedTensor) -> Equations:
+    penalty = (r" - \alpha m", r" + 2 \alpha") if is_traced(problem.ridge) or problem.ridge else ("", "")
+    pull = r"2 k \lambda m^{k-1} - 2 k R^{2k-2} m"
+    ode = (
+        Row(r"\frac{dm}{dt}", rf"\gamma \left({pull}{penalty[0]}\right)"),
+        Row(r"\frac{dr_{2}}{dt}", rf"-\gamma \left(4 k R^{{2k-2}}{penalty[1]}\right) r_{{2}} + 4 k \gamma^{{2}} R^{{2k-2}}"),
+    )
+    where = Row("R", r"\sqrt{m^{2} + r_{2}}"), Row(r"m = x \cdot v, \quad r_{2} = |x - m v|^{2}")
+    letters = {"order": "k", "snr": r"\lambda", "lr": r"\gamma", **({"ridge": r"\alpha"} if penalty[0] else {})}
+    known = lambda value: None if is_traced(value) else float(value)
+    return Equations(ode, where, tuple((word, letter, known(getattr(problem, word))) for word, letter in letters.items()))
+
+
+@checked
+def latex(problem: Problem) -> str:
+    r"""The ODE of a problem's statistics as :math:`d\to\infty`, in LaTeX.
+
+    It is closed where the expectations are: squared units and any quadratic readout, erf units, polynomials, piecewise linear
+    units (all but one integral over four fields), classes without noise, the spiked tensor. Otherwise expectations have a name,
+    and what they are of is written below. A second layer that is not trained and starts at one number is put in, and so is the
+    norm 1 on the sphere. Time is samples per dimension. Algorithms whose limit is plain SGD have its equations; others have the
+    form that all share.
+
+    Parameters
+    ----------
+    problem : what is learnt
+
+    Returns
+    -------
+    str
+        an `aligned` environment: the equations, what their letters stand for, and the numbers behind them
+
+    See also `problem.drift`, which computes the same. In a notebook a problem shows itself that way.
+
+    >>> import sgdlimits as sl
+    >>> print(sl.latex(sl.presets.phase_retrieval(lr=0.1, noise=0.2)))
+    \begin{aligned}
+    \frac{dm}{dt} &= 4 \gamma m \left(1 - m^{2}\right) - 24 \gamma^{2} m \left(1 - m^{2}\right) - 2 \gamma^{2} \Delta m \\
+    & \text{where} \\
+    & m = M_{11}, \quad Q_{11} = 1 \text{ on the sphere} \\
+    & \text{with } \text{lr } \gamma = 0.1,\quad \text{noise } \Delta = 0.2
+    \end{aligned}
+    """
+    return equations_of(problem).latex()

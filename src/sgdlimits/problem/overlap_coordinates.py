@@ -1,0 +1,147 @@
+"""Coordinates of the overlaps of a projection problem, and whether weights have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.tree_util import tree_flatten_with_path
+
+from sgdlimits.errors import BadInput, in_short
+from sgdlimits.problem.coordinates import Coordinates, check_arrays
+from sgdlimits.statistics.frame import admissible, frame_of
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, from_vector, rows_of, to_vector
+from sgdlimits.statistics.trees import batch_of, number_array, one_of
+
+
+class OverlapCoordinates(Coordinates):
+    """Overlaps of all directions of an algorithm, the scalars of the network, and what the algorithm keeps."""
+
+    def from_overlaps(self, overlaps):
+        """Overlaps in the statistics of the algorithm. What it remembers is taken from them where they have all of it.
+
+        Otherwise memory begins at zero, or as a copy of the students. What the algorithm does not remember is left out.
+        """
+        algorithm, runs = self.problem.algorithm, overlaps.M.shape[0]
+        remembered = {*algorithm.memory, *algorithm.numbers}
+        if set(algorithm.names) <= set(overlaps.names) and remembered <= set(overlaps.kept):
+            return overlaps.arranged(algorithm.names, remembered)
+        overlaps = overlaps.of(STUDENT)
+        alive = [name == STUDENT or algorithm.memory[name] == "copy" for name in algorithm.names]
+        M = np.concatenate([overlaps.M * lives for lives in alive], axis=-2)
+        Q = np.block([[overlaps.Q * (one and other) for other in alive] for one in alive])
+        trained = algorithm.trained(overlaps.a)
+        kept = {
+            name: jax.tree.map(lambda leaf, lives=lives: leaf * lives, trained)
+            for name, lives in zip(algorithm.names, alive, strict=True)
+            if name != STUDENT
+        }
+        each = lambda value: np.full((runs, self.problem.network.width) if isinstance(value, tuple) else runs, value)
+        numbers = {name: each(value) for name, value in algorithm.numbers.items()}
+        return Overlaps(overlaps.a, number_array(M), number_array(Q), {**kept, **numbers}, algorithm.names)
+
+    def vector(self, stats):
+        """M row by row, the upper triangle of Q row by row, the scalars that are trained, and what the algorithm keeps."""
+        return to_vector(stats, self.problem.algorithm.trained_scalars)
+
+    def from_vector(self, vector, like):
+        return from_vector(vector, like, self.problem.algorithm.trained_scalars)
+
+    def variables(self, stats):
+        _check_kind(self.problem, stats)
+        return stats.variables(None if self.problem.network.plain else self.problem.network.axes)
+
+    def names(self, stats):
+        n, k = stats.M.shape
+        p = n // len(stats.names)
+        rows = [f"{'' if name == STUDENT else f'{name} '}{j}" for name in stats.names for j in range(p)]
+        pairs = zip(*np.triu_indices(n), strict=True)
+        names = [f"M[{j},{r}]" for j in rows for r in range(k)] + [f"Q[{rows[j]},{rows[l]}]" for j, l in pairs]
+        for path, leaf in tree_flatten_with_path((self.problem.algorithm.trained(stats.a), stats.kept))[0]:
+            name = " ".join(key.key for key in path[1:]) or "a"
+            names += [f"{name}[{','.join(map(str, index))}]" if index else name for index in np.ndindex(np.shape(leaf))]
+        return tuple(names)
+
+    def in_limit(self, stats):
+        limit = self.problem.limit
+        remembered = {*limit.algorithm.memory, *limit.algorithm.numbers}
+        if stats.names == limit.algorithm.names and set(stats.kept) == remembered:
+            return stats
+        return one_of(limit.coordinates.from_overlaps(batch_of(jax.tree.map(np.asarray, stats))))
+
+    def moves(self, stats):
+        """All but the norms on the sphere."""
+        n, k = stats.M.shape
+        free = np.ones(len(self.names(stats)), bool)
+        if self.problem.algorithm.sphere:
+            row, column = np.triu_indices(n)
+            student = np.arange(n)[rows_of(stats.names, STUDENT, self.problem.network.width)]
+            free[n * k :][: row.size] = ~((row == column) & np.isin(row, student))
+        return free
+
+    def admissible(self, stats):
+        return admissible(stats, self.problem.frame, self.problem.network.width if self.problem.sphere else 0)
+
+    def fits(self, stats: Any) -> None:
+        """Raise `BadInput` unless these are overlaps of one run of the problem's width, traced or not."""
+        problem = self.problem
+        _check_kind(problem, stats)
+        p, k, M, Q = problem.network.width, problem.target.teachers, np.shape(stats.M), np.shape(stats.Q)
+        n = p * len(stats.names)
+        if ((n, k), (n, n)) != (M, Q):
+            raise BadInput(
+                f"M must have shape ({n}, {k}) and Q ({n}, {n}) for one run of width {p}; got {M} and {Q}. "
+                "Give statistics of these shapes, and use jax.vmap for many runs."
+            )
+        super().fits(stats)
+
+    def check(self, stats: Overlaps) -> None:
+        problem = self.problem
+        p, k = problem.network.width, problem.target.teachers
+        _check_kind(problem, stats)
+        check_names(problem.algorithm, stats)
+        n = p * len(stats.names)
+        shapes = {name: np.shape(value) for name, value in _named(problem.network.initial(problem.initial.second)).items()}
+        values = {**_named(stats.a), "M": stats.M, "Q": stats.Q}
+        check_arrays(values, {**shapes, "M": (n, k), "Q": (n, n)}, p, k, "statistics")
+        runs = {name: len(value) for name, value in values.items()}
+        if len(set(runs.values())) > 1:
+            each = ", ".join(f"{name} of {number}" for name, number in runs.items())
+            raise BadInput(f"the statistics are of different numbers of runs: {each}. Give all of the same runs.")
+        Q = np.asarray(stats.Q)
+        if not np.allclose(Q, np.swapaxes(Q, -1, -2), atol=1e-9):
+            raise BadInput("Q must be symmetric. Give Q = U U^T for some weights U.")
+        norms = np.diagonal(stats.of(STUDENT).Q, axis1=-2, axis2=-1)
+        if problem.algorithm.sphere and not np.allclose(norms, 1.0, atol=1e-9):
+            raise BadInput(
+                f"sphere=True keeps every norm at 1, but the start has Q_jj = {norms.ravel()[np.argmax(abs(norms - 1))]:.6g}. "
+                "Give Q with ones on its diagonal, or sphere=False."
+            )
+        frame_of(stats, problem.frame, n)
+
+
+def check_names(algorithm: Any, stats: Overlaps) -> None:
+    """Raise `BadInput` unless statistics have rows for the names of an algorithm."""
+    if stats.names != algorithm.names:
+        raise BadInput(
+            f"the statistics of {type(algorithm).__name__} have rows for {', '.join(algorithm.names)}; "
+            f"got {', '.join(stats.names)}. Make them with problem.coordinates.from_overlaps."
+        )
+
+
+def _check_kind(problem: Any, stats: Any) -> None:
+    """Overlaps, with the scalars of the network."""
+    if not isinstance(stats, Overlaps):
+        raise BadInput(f"the statistics must be Overlaps(a, M, Q); got {in_short(stats)}. Give those.")
+    scalars, plain = problem.network.initial(problem.initial.second), not isinstance(stats.a, dict)
+    if isinstance(scalars, dict) and (plain or set(stats.a) != set(scalars)):
+        got = "one array" if plain else ", ".join(stats.a)
+        raise BadInput(f"the scalars of the network are {', '.join(scalars)}; got {got}. Give a dictionary of these as a.")
+    if not plain and not isinstance(scalars, dict):
+        raise BadInput(f"a must be one array for a plain second layer; got {', '.join(stats.a)}. Give an array.")
+
+
+def _named(scalars: Scalars) -> dict[str, Any]:
+    """The scalars by name, a second layer as `a`."""
+    return scalars if isinstance(scalars, dict) else {"a": scalars}
