@@ -11,7 +11,7 @@ from pathlib import Path
 import sgdlimits
 
 ORDER = (
-    "_miscompiled", "_x64", "errors", "renamed", "part", "schedule", "text", "docstring", "size", "domain", "trial",
+    "_miscompiled", "_x64", "errors", "renamed", "part", "text", "docstring", "size", "domain", "schedule", "trial",
     "progress", "files", "kernel", "expectation.gaussian", "statistics", "model", "expectation", "algorithm", "problem",
     "start", "level", "run", "analysis", "analysis.equations", "run.sweeps", "analysis.plot", "papers", "cli", "theory",
     "__main__",
