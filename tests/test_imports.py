@@ -15,7 +15,7 @@ import sgdlimits
 from sgdlimits._miscompiled import MISCOMPILING
 
 ORDER = (
-    "_miscompiled", "_x64", "errors", "renamed", "part", "schedule", "text", "docstring", "size", "domain", "trial",
+    "_miscompiled", "_x64", "errors", "renamed", "part", "text", "docstring", "size", "domain", "schedule", "trial",
     "progress", "files", "kernel.compiler", "kernel", "settings", "expectation.gaussian", "statistics", "inputs", "model",
     "expectation", "algorithm", "problem", "start", "level", "run", "analysis", "analysis.equations", "run.sweeps",
     "analysis.plot", "papers", "cli", "theory", "__main__",

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from sgdlimits.domain import as_numbers, checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import Part, is_schedule
 
@@ -94,6 +95,20 @@ class Schedule(Part):
         return Combined("mul", self, -1.0)
 
 
+def _numbers(name: str, value: Any) -> Any:
+    """An array of finite floating-point numbers, on the host unless it is one of JAX."""
+    if is_traced(value) or isinstance(value, jax.Array):
+        return jnp.asarray(value, float)
+    rows = value if isinstance(value, (list, tuple)) else ()
+    if any(map(is_traced, rows)):
+        return jnp.stack(rows)
+    numbers = np.asarray(as_numbers(name, value), float)
+    if not np.isfinite(numbers).all():
+        raise BadInput(f"{name} must be finite; got {numbers[~np.isfinite(numbers)][0]}. Give finite numbers.")
+    return numbers
+
+
+@checked(times=_numbers, values=_numbers)
 class Steps(Schedule):
     """A piecewise constant schedule: `values[i]` from `times[i - 1]` on.
 
@@ -201,14 +216,3 @@ def _early(times: Any, xp: Any) -> Any:
     """Times less what rounding may have taken from a sum of steps; the product is exact, so that host and device agree."""
     times = xp.asarray(times, float)
     return times - ROUNDING * xp.maximum(times, 1.0)
-
-
-def _numbers(name: str, value: Any) -> Any:
-    """An array of floating-point numbers, on the host unless it is one of JAX."""
-    if is_traced(value) or isinstance(value, jax.Array):
-        return jnp.asarray(value, float)
-    try:
-        rows = value if isinstance(value, (list, tuple)) else ()
-        return jnp.stack(rows) if any(map(is_traced, rows)) else np.asarray(value, float)
-    except (TypeError, ValueError):
-        raise BadInput(f"{name} must be numbers, or arrays of the same shape; got {value!r}. Give a list of them.") from None

@@ -36,6 +36,7 @@ from sgdlimits.domain import array, checked, each_of, not_negative, real, whole
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.gaussian import Sobol
 from sgdlimits.problem import ProjectionProblem, presets
+from sgdlimits.problem.projection import changes
 from sgdlimits.size import check_room
 from sgdlimits.start import FixedInit, RandomInit
 from sgdlimits.statistics import Overlaps
