@@ -81,6 +81,14 @@ def test_points_on_a_ring_of_parallel_units_are_connected():
     assert connected(system, x[:2], x[1:]).all()
 
 
+@pytest.mark.full
+def test_noisy_binary_mixture_has_optima_two_suboptimal_points_and_two_rings(say):
+    table = fixed_points(sl.presets.binary_mixture(snr=5.0, ridge=0.01))
+    say(table)
+    kinds = [("stable", 2, 0), ("stable", 2, 0), ("unstable", 2, 1), ("unstable", 1, 0)]
+    assert [(each.stability, each.copies, each.dimension) for each in table] == kinds
+
+
 @pytest.fixture(scope="module")
 def binary():
     return fixed_points(sl.presets.binary_mixture(snr=INFINITE, ridge=0.1), count=64, basins=sl.RandomInit(d=250, scale=0.1))

@@ -120,10 +120,15 @@ class Atlas:
         return middle.at(inside)
 
     def _candidates(self, each_target: bool) -> list[tuple[int, int, int]]:
-        """The nearest images outside its component of each orbit of components, a few in all or for each other component."""
-        labels = self.labels()
+        """The nearest images outside its component of each orbit of components, a few in all or for each other component.
+
+        The symmetries carry ways between two components to ways between their images, but not to other pairs of the same
+        orbits: a ring in two parts may be nearer to images that it is not connected with. So each pair has a turn, up to
+        symmetry.
+        """
+        labels, pair_of = self.labels(), dict[tuple[int, int], tuple[int, int]]()
         orbits = labels.min(0)
-        tried = FEW_TRIED if self.system.costly else TRIED
+        tried = FEW_TRIED if self.system.costly and not each_target else TRIED
         best: dict[tuple, list[tuple[float, tuple[int, int, int]]]] = {}
         for i in np.flatnonzero(~self.alone):
             gaps = cdist(self.points[[i]], self.images).reshape(labels.shape)
@@ -133,7 +138,13 @@ class Atlas:
                 g, j = divmod(int(flat), len(self.points))
                 if not np.isfinite(gaps[g, j]) or (int(i), g, j) in self.failed:
                     continue
-                key = (orbits[i], labels[g, j]) if each_target else (orbits[i],)
+                key: tuple[int, ...] = (int(orbits[i]),)
+                if each_target:
+                    ends = int(labels[0, i]), int(labels[g, j])
+                    if ends not in pair_of:
+                        images = np.stack([labels[:, i], labels[self.group.table[:, g], j]])
+                        pair_of[ends] = tuple(images[:, np.lexsort(images[::-1])[0]].tolist())
+                    key = pair_of[ends]
                 best.setdefault(key, []).append((gaps[g, j], (int(i), g, j)))
         return [pair for pairs in best.values() for _, pair in sorted(pairs)[:NEAREST]]
 

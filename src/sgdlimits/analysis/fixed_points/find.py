@@ -29,6 +29,8 @@ EVERY = 4
 ORDER = ("stable", "neutral", "unstable", "unknown")
 AT_REST = 0.2
 """A flow has come to rest where a fixed point is this close, relative to 1 and its size; sliding along kinks needs the room."""
+ALIKE = 16
+"""Of so many starts one is also made symmetric."""
 SCALES = (0.3, 1.0, 2.0)
 DENSE = 0.3
 """The share of starts in which nothing is switched off."""
@@ -107,7 +109,9 @@ def search_with(
         x = system.rows(batch)
         system.time(x[0])
         fewer = system.starts() if count is None and not hasattr(starts, "dims") else len(x)
-        search = Search(system, x[:fewer], x, find_symmetries(system, symmetries, x))
+        group = find_symmetries(system, symmetries, x)
+        alike = group.halfway(x[:fewer], ALIKE, seed) if starts is None else x[:0]
+        search = Search(system, x[:fewer], x, group, alike)
         try:
             watch.arm()
             search.run(None if ends is None else system.rows(ends))
@@ -124,8 +128,8 @@ def search_with(
 class Search:
     """What was found so far: each stage adds to it, and leaves it whole where it is cut off."""
 
-    def __init__(self, system: System, x: np.ndarray, towards: np.ndarray, group: Group) -> None:
-        self.system, self.x, self.towards, self.group = system, x, towards, group
+    def __init__(self, system: System, x: np.ndarray, towards: np.ndarray, group: Group, alike: np.ndarray) -> None:
+        self.system, self.x, self.towards, self.group, self.alike = system, x, towards, group, alike
         self.parts: list[Roots] = [Roots.none(system.size)]
         self.stages = ["searches", "ways between roots", "basins", "components", "stability"]
         self.atlas = Atlas(system, group, self.parts[0])
@@ -150,6 +154,9 @@ class Search:
                 self._keep(roots_near(system, x))
             if not system.costly or begin % EVERY == 0:
                 self._keep(roots_near(system, settle(system, x, FEW_BLOCKS if system.costly else SEARCH_BLOCKS)))
+        if len(self.alike):
+            system.watch.stage("searches from symmetric starts")
+            self._keep(roots_near(system, settle(system, self.alike, FEW_BLOCKS if system.costly else SEARCH_BLOCKS)))
 
     def _keep(self, roots: Roots) -> None:
         self.parts.append(roots.at(roots.found))

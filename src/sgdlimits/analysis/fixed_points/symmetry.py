@@ -40,6 +40,18 @@ class Group:
     def order(self) -> int:
         return len(self.elements)
 
+    def halfway(self, x: np.ndarray, every: int, seed: int) -> np.ndarray:
+        """Means of some rows and an image of each under a random g with g g = 1: g leaves them, and all that the flow reaches.
+
+        Attracting within such a subspace are points that repel across it. Statistics of weights are a convex set, so that the
+        means are some, too.
+        """
+        square = np.diagonal(self.table)
+        turns = np.flatnonzero(square == 0)[1:]
+        x = x[::every] if turns.size else x[:0]
+        g = np.random.default_rng(seed).permutation(np.resize(turns, len(x)))
+        return (x + np.einsum("rij,rj->ri", self.elements[g], x)) / 2
+
 
 def find_symmetries(system: System, symmetries: str | Sequence[Callable], states: np.ndarray) -> Group:
     """The group of "auto" or of given generators; a given one must leave the drift at the states equivariant."""
