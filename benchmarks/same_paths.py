@@ -299,7 +299,8 @@ def path(problem: Any, at: Level, start: Any = None, **more: Any) -> dict[str, A
 
 def fields(problem: Any) -> dict[str, Any]:
     """Drift, its two parts, covariance and risk at one state and one time."""
-    state, vector = problem.in_limit(sl.RandomInit(50).one(problem, seed=SEED)), problem.limit.vector
+    coordinates = getattr(problem, "coordinates", problem)  # 0.2 has its methods on the problem
+    state, vector = coordinates.in_limit(sl.RandomInit(50).one(problem, seed=SEED)), problem.limit.vector
     population, corrector = problem.limit.drift_parts(state, 0.5)
     return {
         "drift": vector(problem.limit.drift(state, 0.5)),

@@ -86,7 +86,7 @@ def attribute_of(thing: Any, name: str, *views: tuple[str, type]) -> Any:
     """The `__getattr__` of a class whose methods have moved to views of it: the method by its old name, with a warning."""
     for view, cls in views:
         if not name.startswith("_") and hasattr(cls, name):
-            _warn(f"{type(thing).__name__}.{name}", f"{type(thing).__name__}.{view}.{name}", "0.3", 4)
+            _warn(f"{type(thing).__name__}.{name}", f"{type(thing).__name__}.{view}.{name}", "0.4", 4)
             return getattr(getattr(thing, view), name)
     raise AttributeError(f"{type(thing).__name__!r} object has no attribute {name!r}")
 

@@ -77,7 +77,7 @@ def test_statistics_of_the_limit_have_what_it_remembers():
     """The limit of Adam remembers a number for each unit, where Adam has coordinates."""
     for algorithm in (sl.Adam(0.1), sl.SignSGD(0.1), sl.Averaged(sl.HeavyBall(0.1, 0.5)), sl.AdaGradNorm(0.1)):
         problem = committee(algorithm)
-        stats = problem.in_limit(sl.RandomInit(50).one(problem))
+        stats = problem.coordinates.in_limit(sl.RandomInit(50).one(problem))
         assert np.isfinite(problem.limit.drift(stats).M).all()
 
 

@@ -237,13 +237,11 @@ class ProjectionProblem(ModelProblem):
         shown = {f"risk_{name}": self._risk(stats.of(name)) for name in copies}
         if self.loss.classifies:
             rule = self.rule.rule if isinstance(self.rule, NodeSums) else CLASS_NODES
-            right, error = self._accuracy(stats.of(STUDENT), rule)
+            of = lambda own: accuracy(self.model, own.a, self.model.law(own), rule)
+            right, error = of(stats.of(STUDENT))
             shown |= {"accuracy": right, **({} if is_closed(self.model) else {"accuracy_error": error})}
-            shown |= {f"accuracy_{name}": self._accuracy(stats.of(name), rule).value for name in copies}
+            shown |= {f"accuracy_{name}": of(stats.of(name)).value for name in copies}
         return shown
-
-    def _accuracy(self, own: Overlaps, rule: Rule) -> Estimate:
-        return accuracy(self.model, own.a, self.model.law(own), rule)
 
     def _risk(self, stats: Overlaps) -> Float[Array, ""]:
         own = stats.of(STUDENT)

@@ -165,7 +165,7 @@ def test_names_complete_with_tab():
     complete = BashComplete(main, {}, "sgdlimits", "_SGDLIMITS_COMPLETE")
     found = lambda *line: {item.value for item in complete.get_completions(list(line[:-1]), line[-1])}
     assert found("run", "quad") == found("latex", "quad") == {"quadratic_network"}
-    assert found("run", "committee", "--rule", "heavy") == {"heavy_ball"}
+    assert found("run", "committee", "--optimiser", "heavy") == {"heavy_ball"}
     assert found("run", "committee", "--activation", "ta") == {"tanh"}
 
 
