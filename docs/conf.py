@@ -12,6 +12,8 @@ from sphinx.util.inspect import stringify_signature
 
 import sgdlimits.analysis.conserved
 import sgdlimits.analysis.landscape
+import sgdlimits.analysis.plot
+import sgdlimits.expectation.gaussian
 import sgdlimits.problem.presets
 from sgdlimits.progress import Bar
 
@@ -19,6 +21,8 @@ from sgdlimits.progress import Bar
 sys.modules["sgdlimits.presets"] = sgdlimits.problem.presets
 sys.modules["sgdlimits.landscape"] = sgdlimits.analysis.landscape
 sys.modules["sgdlimits.conserved"] = sgdlimits.analysis.conserved
+sys.modules["sgdlimits.plot"] = sgdlimits.analysis.plot
+sys.modules["sgdlimits.gaussian"] = sgdlimits.expectation.gaussian
 usual = Bar.__init__
 Bar.__init__ = lambda self, *items, **how: usual(self, *items, **how | {"disable": True})  # none in the gallery's pages
 

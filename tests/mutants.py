@@ -61,7 +61,7 @@ MUTANTS = (
         '(self.decay * now.per) * step["student"]',
         OPTAX + "decayed",
     ),
-    Mutant("algorithm/average.py", "now.t + 2 * one + SOON", "now.t + one + SOON", SPACE + "chain_has_the_law"),
+    Mutant("algorithm/average.py", "now.t) + 2 * one + SOON", "now.t) + one + SOON", SPACE + "chain_has_the_law"),
     Mutant("algorithm/schedule.py", "rising * jnp.exp", "jnp.exp", OPTAX + "scheduled"),
     Mutant("algorithm/repeated.py", "range(self.times)", "range(self.times - 1)", OPTAX + "repeated"),
     Mutant(
@@ -108,7 +108,7 @@ MUTANTS = (
     # problem/
     Mutant("problem/spiked.py", "corrector = 4 * self.order", "corrector = 2 * self.order", SPIKED),
     Mutant("problem/spiked.py", "mixed = 2 * more * m * r2", "mixed = more * m * r2", SPIKED),
-    Mutant("problem/spiked.py", '(r" - \\alpha m"', '(r" + \\alpha m"', "tests/unit/problem/test_latex.py"),
+    Mutant("analysis/equations/of_problem.py", '(r" - \\alpha m"', '(r" + \\alpha m"', "tests/unit/problem/test_latex.py"),
     # papers/
     Mutant("papers/mediocrity/theory/times.py", "np.log(way + 2 * d * m**2 * (1 - T))", "np.log(way + 2 * d * m**2)", PLATEAU),
     Mutant(

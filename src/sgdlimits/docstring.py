@@ -1,7 +1,8 @@
-"""Docstrings as plain text for help pages."""
+"""What a class says of itself: its docstring as plain text for help pages, and what its constructor takes."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import unicodedata
@@ -103,3 +104,8 @@ def _parameters(text: str) -> dict[str, str]:
         for name in names.split(",") if colon else ():
             found[name.strip(" *`")] = plain(words)
     return found
+
+
+def constructor_fields(cls: Any) -> list[dataclasses.Field]:
+    """The fields of a data class, or of one of its objects, that are arguments of its constructor."""
+    return [field for field in dataclasses.fields(cls) if field.init]

@@ -162,18 +162,6 @@ class Steps(Schedule):
         yield from () if is_traced(self.values) else np.asarray(self.values)
 
 
-class RiseAndFall(Schedule):
-    r"""The factor of `Scheduled`: :math:`\min(1, t/\text{warmup})\,(1 + t/\text{span})^{-\text{power}}`."""
-
-    power: Float[Array, ""] | float
-    span: Float[Array, ""] | float
-    warmup: Float[Array, ""] | float
-
-    def __call__(self, t):
-        rising = jnp.where(t < self.warmup, t / jnp.where(self.warmup > 0, self.warmup, 1.0), 1.0)
-        return rising * jnp.exp(-self.power * jnp.log1p(t / self.span))
-
-
 class Time(Schedule):
     """The time itself."""
 

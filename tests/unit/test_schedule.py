@@ -16,7 +16,7 @@ from sgdlimits.level.condition import Condition
 from sgdlimits.model.target import Readout
 from sgdlimits.part import begun, has_schedules
 from sgdlimits.run.record import from_json, to_json
-from sgdlimits.schedule import RiseAndFall, Time, knots_of
+from sgdlimits.schedule import Time, knots_of
 
 LR, NOISE = sl.Steps([1.0], [0.4, 0.1]), sl.Steps([0.503, 1.5], [0.2, 1.0, 0.05])
 D, RUNS, T = 200, 4000, 2.0
@@ -237,7 +237,6 @@ def test_arithmetic_of_schedules():
     assert float(schedule(1.0)) == pytest.approx(0.2 + 1 - 10)
     assert float((-(LR**2))(0.0)) == pytest.approx(-0.16)
     assert schedule.knots.round(9).tolist() == [1.0]
-    assert float(RiseAndFall(1.0, 20.0, 10.0)(5.0)) == pytest.approx(0.5 / 1.25)
     assert float((Time() / 4)(3.0)) == 0.75
     assert sl.Steps([1.0], [[1.0, 2.0], [3.0, 4.0]]).shape == (2,)
 

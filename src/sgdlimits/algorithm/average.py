@@ -37,17 +37,12 @@ class Averaged(Wrapper):
     :math:`\dot{\bar u} = (u - \bar u)\,\text{rate}`, or :math:`(u - \bar u)/t`.
     """
 
-    decay: Float[Array, ""] | float | None = eqx.field(converter=number_array)
-    rate: Float[Array, ""] | float | None = eqx.field(converter=number_array)
-
-    elapsed: Any
-    """The time since the start, for the mean of all weights."""
+    decay: Float[Array, ""] | float | None = eqx.field(converter=number_array, default=None)
+    rate: Float[Array, ""] | float | None = eqx.field(converter=number_array, default=None, kw_only=True)
+    elapsed: Any = eqx.field(init=False, default_factory=Time)
+    """The time since the start, for the mean of all weights: a schedule, and a number where the algorithm stands at a time."""
 
     linear = of_base("linear")
-
-    def __init__(self, base, decay=None, *, rate=None) -> None:
-        self.base, self.decay, self.rate = base, decay, rate
-        self.elapsed = Time() if decay is None and rate is None else 0.0
 
     def __check_init__(self) -> None:
         if "average" in self.base.memory:

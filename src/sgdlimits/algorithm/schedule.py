@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Wrapper, of_base
 from sgdlimits.domain import array, checked, not_negative, positive
-from sgdlimits.schedule import RiseAndFall, value_at
+from sgdlimits.schedule import Time, value_at
 from sgdlimits.statistics.trees import number_array
 
 
@@ -46,22 +48,20 @@ class Scheduled(Wrapper):
     True
     """
 
-    schedule: RiseAndFall
+    power: Float[Array, ""] | float = eqx.field(converter=number_array, default=0.5)
+    span: Float[Array, ""] | float = eqx.field(converter=number_array, default=1.0)
+    warmup: Float[Array, ""] | float = eqx.field(converter=number_array, default=0.0)
+    time: Any = eqx.field(init=False, default_factory=Time)
+    """The time of the rates: a schedule, and a number where the algorithm stands at a time."""
 
     uses_gram = of_base("uses_gram")
     linear = of_base("linear")
 
-    def __init__(self, base, power=0.5, span=1.0, warmup=0.0) -> None:
-        self.base, self.schedule = base, RiseAndFall(*map(number_array, (power, span, warmup)))
-
-    power = property(lambda self: self.schedule.power)
-    span = property(lambda self: self.schedule.span)
-    warmup = property(lambda self: self.schedule.warmup)
-
-    def factor(self, t: Float[Array, ""] | float) -> Any:
-        """The factor of the rates at time t, or at the time that the algorithm stands at."""
+    def factor(self, t: Float[Array, ""] | float) -> Float[Array, ""]:
+        """The factor of the rates at time t."""
         array(at_least=0)("t", t)
-        return value_at(self.schedule, t)
+        rising = jnp.where(t < self.warmup, t / jnp.where(self.warmup > 0, self.warmup, 1.0), 1.0)
+        return rising * jnp.exp(-self.power * jnp.log1p(t / self.span))
 
     def step(self, now):
-        return self.base.at_rates(self.factor(now.t)).step(now)
+        return self.base.at_rates(self.factor(value_at(self.time, now.t))).step(now)

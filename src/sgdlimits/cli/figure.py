@@ -11,10 +11,17 @@ import click
 from sgdlimits.cli.options import Command, File, Number, Refusal, echo
 from sgdlimits.cli.work import INTERRUPTED_CODE, warnings_in_a_sentence
 from sgdlimits.papers.figures import FIGURES
+from sgdlimits.settings import setup_process
 from sgdlimits.text import among, closest, table
 
 
-@click.command(cls=Command, short_help="Make a figure of the papers again.")
+class List(Command):
+    """A command that may only have to list what there is, which needs no JAX."""
+
+    computes = False
+
+
+@click.command(cls=List, short_help="Make a figure of the papers again.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "listed", is_flag=True, help="list all figures, with a line each")
 @click.option("--quick", is_flag=True, help="a small version, in about a minute or less: its caption ends with what is smaller")
@@ -44,6 +51,7 @@ def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: in
     for name in names:
         if name not in (*FIGURES, "all"):
             raise Refusal(f"there is no figure {name!r}. {closest(name, [*FIGURES, 'all'])}{known}")
+    setup_process()
     show(list(FIGURES) if "all" in names else list(names), out, quick, seed)
 
 

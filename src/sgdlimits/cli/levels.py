@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from sgdlimits.cli.options import Option, kind, number, option
-from sgdlimits.docstring import describe
+from sgdlimits.docstring import constructor_fields, describe
 from sgdlimits.errors import BadInput
 from sgdlimits.text import among
 
@@ -45,7 +45,7 @@ def levels() -> dict[str, type[Level]]:
     return {
         name: level
         for name, level in LEVELS.items()
-        if all(kind(_types(level)[field.name]) for field in dataclasses.fields(level) if _required(field))
+        if all(kind(_types(level)[field.name]) for field in constructor_fields(level) if _required(field))
     }
 
 
@@ -66,12 +66,12 @@ def choices(what: str, heading: str, help: str, known: Mapping[str, type], defau
     yield Option(f"--{what}", type=click.Choice(list(known)), default=default, show_default=True, heading=heading, help=help)
     users: dict[str, list[str]] = {}
     for name, each in known.items():
-        for field in dataclasses.fields(each):
+        for field in constructor_fields(each):
             if kind(_types(each)[field.name]):
                 users.setdefault(field.name, []).append(name)
     for name, those in users.items():
         first = known[those[0]]
-        start = next(field.default for field in dataclasses.fields(first) if field.name == name)
+        start = next(field.default for field in constructor_fields(first) if field.name == name)
         said = [describe(known[one]).parameters.get(name, "") for one in those]
         words = [text for text in said if not text.startswith("as for")] or said
         text = max(words, key=len).replace("None", "leaving it out")
@@ -98,7 +98,7 @@ def chosen(what: str, given: dict[str, Any]) -> dict[str, Any]:
 def make_level(given: dict[str, Any]) -> Level:
     """The level with the parameters that were given, or `BadInput` where one is missing or belongs to another level."""
     typed = chosen("level", given)
-    if given["start"] == "random" and "d" not in {field.name for field in dataclasses.fields(levels()[given["level"]])}:
+    if given["start"] == "random" and "d" not in {field.name for field in constructor_fields(levels()[given["level"]])}:
         typed.pop("d", None)
     return make("level", levels(), given["level"], typed)
 
@@ -106,7 +106,7 @@ def make_level(given: dict[str, Any]) -> Level:
 def make(what: str, known: Mapping[str, type], title: str, typed: dict[str, Any], *first: Any, **more: Any) -> Any:
     """An object of the class that was chosen, or `BadInput` where a parameter is missing or belongs to another."""
     cls = known[title]
-    fields = {field.name: field for field in dataclasses.fields(cls)}
+    fields = {field.name: field for field in constructor_fields(cls)}
     for name in typed:
         if name not in fields:
             raise BadInput(f"{_flag(what, name)} is not an option of the {what} {title}. Leave it out, or change --{what}.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ import click
 
 from sgdlimits.cli.levels import choices, chosen, make
 from sgdlimits.cli.options import Command, Option, echo
-from sgdlimits.docstring import describe
+from sgdlimits.docstring import constructor_fields, describe
 from sgdlimits.errors import BadInput
 from sgdlimits.text import table
 
@@ -22,7 +21,7 @@ def optimiser_options(taken: set[str]) -> Iterator[Option]:
     """`--optimiser`, and what the algorithms have beyond the options of plain SGD, which are the preset's."""
     from sgdlimits.algorithm import ALGORITHMS, Descent
 
-    common = {field.name for field in dataclasses.fields(Descent)} - ({"batch"} - taken)
+    common = {field.name for field in constructor_fields(Descent)} - ({"batch"} - taken)
     for each in choices("optimiser", HEADING, "how weights move: see sgdlimits optimisers", ALGORITHMS, "sgd", taken):
         if str(each.name).removeprefix("optimiser_") not in common:
             yield each
@@ -52,10 +51,10 @@ def optimisers() -> None:
     """
     from sgdlimits.algorithm import ALGORITHMS, Descent
 
-    common = {field.name for field in dataclasses.fields(Descent)}
+    common = {field.name for field in constructor_fields(Descent)}
 
     def options(cls: type) -> str:
-        own = [field.name for field in dataclasses.fields(cls) if field.name not in {*common, "base"}]
+        own = [field.name for field in constructor_fields(cls) if field.name not in {*common, "base"}]
         return " ".join(f"--{name}" for name in own)
 
     echo(table((name, options(cls), describe(cls).summary) for name, cls in ALGORITHMS.items()))

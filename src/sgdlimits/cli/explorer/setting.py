@@ -13,6 +13,7 @@ from typing import Any
 
 from sgdlimits.algorithm import ALGORITHMS, Descent, OnePassSGD
 from sgdlimits.algorithm.sgd import in_place_of
+from sgdlimits.docstring import constructor_fields
 from sgdlimits.domain import DOMAINS, number, whole
 from sgdlimits.errors import BadInput, in_short
 from sgdlimits.level import ODE, SDE, Chain, Level, MeanField
@@ -50,9 +51,9 @@ def parameters(preset: str) -> dict[str, inspect.Parameter]:
 
 def rule_fields(rule: str) -> dict[str, Any]:
     """What an algorithm has beyond plain SGD, by name."""
-    common = {field.name for field in dataclasses.fields(Descent)} | {"base"}
+    common = {field.name for field in constructor_fields(Descent)} | {"base"}
     cls: Any = ALGORITHMS[rule]
-    return {field.name: field for field in dataclasses.fields(cls) if field.name not in common}
+    return {field.name: field for field in constructor_fields(cls) if field.name not in common}
 
 
 def plain(name: str, value: Any) -> Any:
@@ -102,7 +103,7 @@ class Setting:
         """The setting of a message, or `BadInput` where it is none."""
         if not isinstance(given, dict):
             raise BadInput(f"a setting must be an object with names; got {in_short(given)}. Reload the page.")
-        names = {field.name for field in dataclasses.fields(cls)}
+        names = {field.name for field in constructor_fields(cls)}
         if unknown := sorted(set(given) - names):
             raise BadInput(f"a setting has no {in_short(unknown[0])}. It has {', '.join(sorted(names))}.")
         setting = cls(**{name: _read(name, value) for name, value in given.items() if value is not None})
@@ -222,7 +223,7 @@ def _text(value: Any) -> str:
     if not dataclasses.is_dataclass(value):
         return repr(value)
     words = []
-    for field in dataclasses.fields(value):
+    for field in constructor_fields(value):
         own = getattr(value, field.name)
         own = float(own) if getattr(own, "ndim", None) == 0 else own
         if field.default is dataclasses.MISSING or own != field.default:

@@ -44,7 +44,7 @@ def estimate(job: Sweep) -> dict[str, str]:
 def _tried(job: Sweep, unit: Unit) -> tuple[float, float]:
     """Seconds of processor time and bytes of a unit, from a share of its time that grows until it can be measured."""
     problem, level, start, t_max = job.recipe.simulation(unit.point).values()
-    least = 2.0 * getattr(problem, "samples_per_step", 1) / (getattr(level, "d", None) or 1)
+    least = 2.0 * problem.numerics.samples_per_step / (getattr(level, "d", None) or 1)
     runs, seed = range(unit.first, unit.last), unit.whole["seed"]
     simulate = lambda share: simulate_runs(problem, level, start, runs, seed=seed, t_max=max(least, share * t_max), save=2)
     share = 1 / 512

@@ -15,6 +15,7 @@ import numpy as np
 
 from sgdlimits.algorithm import ALGORITHMS, OnePassSGD
 from sgdlimits.algorithm.sgd import in_place_of
+from sgdlimits.docstring import constructor_fields
 from sgdlimits.domain import DOMAINS
 from sgdlimits.errors import BadInput, check_choice, in_short
 from sgdlimits.kernel.choose import check_kernel
@@ -158,7 +159,7 @@ class Recipe:
         where, _, bare = name.rpartition(".")
         known = [part for part in ("problem", "level", "start") if bare in self.parts[part].parameters]
         optimisers: Mapping[str, Any] = ALGORITHMS
-        having = [each for each, cls in optimisers.items() if bare in {own.name for own in dataclasses.fields(cls)}]
+        having = [each for each, cls in optimisers.items() if bare in {own.name for own in constructor_fields(cls)}]
         if "problem" not in known and (
             optimiser in having or (having and optimiser is not None and optimiser not in list(ALGORITHMS))
         ):
@@ -255,7 +256,7 @@ def label(value: Any) -> Any:
     if value is None:
         return "none"
     if isinstance(value, eqx.Module):
-        shown = ", ".join(f"{each.name}={label(getattr(value, each.name))}" for each in dataclasses.fields(value))
+        shown = ", ".join(f"{each.name}={label(getattr(value, each.name))}" for each in constructor_fields(value))
         return f"{type(value).__name__}({shown})"
     if isinstance(value, tuple):
         return f"({', '.join(str(label(each)) for each in value)})"
