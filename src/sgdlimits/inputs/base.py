@@ -59,7 +59,7 @@ class Inputs(Part):
     @property
     @abc.abstractmethod
     def squared_length(self) -> Float[Array, ""]:
-        """The limit of |x|^2/d as d grows."""
+        r"""The limit of :math:`|x|^2/d` as d grows."""
 
     @abc.abstractmethod
     def check(self, fixed: int) -> None:

@@ -370,7 +370,8 @@ def _warn_of_divergence(dataset: xr.Dataset) -> None:
     if diverged.any():
         first = dataset.t_end.values[diverged].min()
         above = "the learning rate is above the stable limit there. Use a smaller lr. "
-        at_once = "the learning rate is far too large, or the loss or the algorithm gives NaN. Use a smaller lr, or look for NaN. "
+        cause = "the learning rate is far too large, or the loss or the algorithm gives NaN"
+        at_once = f"{cause}. Use a smaller lr, or look for NaN. "
         why = above if first > 0 else at_once
         warnings.warn(
             f"{diverged.sum()} of {diverged.size} runs diverged, the first at t = {first:.3g}: {why}"
