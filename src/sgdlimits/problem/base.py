@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -76,11 +76,6 @@ class Problem(Presented):
     @abc.abstractmethod
     def _risk(self, stats: PyTree) -> Float[Array, ""]:
         """`risk`, at statistics of one run."""
-
-    def at(self, t: Float[Array, ""] | float) -> Self:
-        """The problem as it is at time t, each schedule in it replaced by its value; itself where it has none."""
-        NOW("t", t)
-        return super().at(t)
 
     @property
     @abc.abstractmethod

@@ -27,7 +27,7 @@ from sgdlimits.model.sample import Model
 from sgdlimits.model.target import Target
 from sgdlimits.part import begun
 from sgdlimits.problem import accuracy as accuracy_of, fits
-from sgdlimits.problem.base import Problem
+from sgdlimits.problem.base import NOW, Problem
 from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.problem.numerics import Numerics
 from sgdlimits.problem.overlap_coordinates import OverlapCoordinates, check_names
@@ -173,7 +173,7 @@ class ProjectionProblem(ModelProblem):
         return Directions(network.width, self.target.gram, self.initial, scalars, tuple(algorithm.trained(scalars)))
 
     def at(self, t):
-        now = super().at(t)
+        now = super().at(NOW("t", t))
         return eqx.tree_at(lambda problem: problem.t, now, t) if is_timed(begun(self.algorithm), begun(self.model)) else now
 
     @property
