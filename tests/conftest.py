@@ -58,6 +58,8 @@ def pytest_configure(config):
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # for the processes that tests start
     jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    # A call of jaxlib 0.10.1 once waited for ever for its own threads, in a process of tests whose calls were asynchronous.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     from sgdlimits.settings import setup_jax
 
     setup_jax()  # processes that write the same entries at once
