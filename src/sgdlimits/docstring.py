@@ -1,4 +1,4 @@
-"""What a class says of itself: its docstring as plain text for help pages, and what its constructor takes."""
+"""Description of classes for help pages: docstrings as plain text, and the arguments of constructors."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ class Pairwise(ParticleRule):
         return jnp.concatenate([stats.a / stats.width, -model.target.readout.weights(model.target.teachers)])
 
     def _rows(self, model, stats) -> tuple[Float[Array, "n k"], PyTree]:
-        """What all fields are of x, and their features, the students first."""
+        """Return the coefficients of all fields in x, and their features, the students first."""
         law = each_law(model, stats)
         variances = jnp.concatenate([law.variance, jnp.diagonal(law.fixed)])
         return jnp.concatenate([law.A, jnp.asarray(law.L)]), self._integrals(model).features(variances)

@@ -1,4 +1,4 @@
-"""All figures by name, one file each: they compose the package's verbs, and say in a caption with numbers what came out.
+"""Names and modules of all figures, one file each: data, picture, and a caption with the numbers that came out.
 
 A figure is a module in the folder `figures` of its paper, with a docstring, the sizes `FULL` and `QUICK`, `WORDS` for their
 numbers, and `make(size, seed, keep) -> Drawn`; its name is below.

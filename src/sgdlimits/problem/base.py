@@ -103,7 +103,7 @@ class Problem(Presented):
         return 0.0
 
     def observables(self, stats: PyTree) -> dict[str, Float[Array, ""]]:
-        """What is shown beside the risk, by name, at statistics of one run."""
+        """Return the numbers shown beside the risk, by name, at statistics of one run."""
         return {}
 
     @property

@@ -29,8 +29,8 @@ EVERY = 4
 ORDER = ("stable", "neutral", "unstable", "unknown")
 AT_REST = 0.2
 """A flow has come to rest where a fixed point is this close, relative to 1 and its size; sliding along kinks needs the room."""
-ALIKE = 16
-"""Of so many starts one is also made symmetric."""
+SYMMETRIC_EVERY = 16
+"""One start in this many is also made symmetric, as the mean of itself and its image."""
 SCALES = (0.3, 1.0, 2.0)
 DENSE = 0.3
 """The share of starts in which nothing is switched off."""
@@ -110,7 +110,7 @@ def search_with(
         system.time(x[0])
         fewer = system.starts() if count is None and not hasattr(starts, "dims") else len(x)
         group = find_symmetries(system, symmetries, x)
-        alike = group.halfway(x[:fewer], ALIKE, seed) if starts is None else x[:0]
+        alike = group.halfway(x[:fewer], SYMMETRIC_EVERY, seed) if starts is None else x[:0]
         search = Search(system, x[:fewer], x, group, alike)
         try:
             watch.arm()

@@ -1,1 +1,1 @@
-"""What this package adds to the papers."""
+"""Results of this package that go beyond the papers."""
