@@ -3,9 +3,9 @@ Every way down leads to the solution
 ====================================
 
 Three students learn two teachers. The population risk has eight families of critical points: s directions of the
-teachers' span are learnt, and r others are taken for signal. Only the solution (2, 0) has no negative direction, so
-that there are no other minima. On the plateau (0, 3), where learning waits, six directions lead down however large d
-is, and nearly all others are null.
+teachers' span are learnt, and r orthogonal ones are mistaken for signal. Only the solution (2, 0) has no negative
+direction, so there are no other minima. On the plateau (0, 3), where learning waits, six directions lead down in any
+dimension d, and nearly all others are null.
 """
 
 import matplotlib.pyplot as plt
@@ -29,7 +29,7 @@ for family in families:
 for ax, name in zip(axes, ("negative", "null"), strict=True):
     ax.set(xlabel=f"{name} directions", xscale="symlog", xlim=(-0.4, 1.2e4), ylim=(-0.1, 2.2))
 axes[0].set_ylabel("risk")
-axes[0].set_title("(s, r) and how many ways lead down")
-axes[1].set_title("how many directions are flat to second order")
+axes[0].set_title("(s, r) and the number of ways down")
+axes[1].set_title("number of directions flat to second order")
 axes[1].legend(*axes[0].get_legend_handles_labels(), loc="lower left")
 plt.show()

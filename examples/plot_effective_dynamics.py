@@ -2,11 +2,11 @@ r"""
 The step size that keeps its effect
 ===================================
 
-At the step size :math:`\text{lr}\,d^{-s}` the effect of SGD's noise on the mean, the corrector, grows as
-:math:`d^{1-s}`: it has a limit at s = 1, vanishes above, and diverges below. Left, matrix PCA in dimension 1000
-from the same start at three s, with the limits at s = 1 and above (black). Right, what the conditions of the limit
-theorem bound, measured, for statistics magnified by powers of d: fluctuations can be magnified by
-:math:`\sqrt d` and no more.
+At the step size :math:`\text{lr}\,d^{-s}` the corrector, the effect of SGD's noise on the mean, grows as
+:math:`d^{1-s}`: it has a limit at s = 1, vanishes above, and diverges below. Left: matrix PCA in dimension 1000
+from the same start at three s, with the limits at s = 1 and above (black). Right: the measured exponents that the
+limit theorem bounds, for statistics magnified by powers of d. Fluctuations can be magnified by at most
+:math:`\sqrt d`.
 """
 
 import matplotlib.pyplot as plt
@@ -33,6 +33,6 @@ for index, color in ((0, "#009E73"), (3, "#0072B2"), (4, "#D55E00")):
     excess = [each[index].measured - each[index].allowed for each in conditions]
     right.plot(powers, excess, "o-", color=color, markersize=3, label=conditions[0][index].name[3:])
 right.axhline(0, color="grey", linestyle=":")
-right.set(xlabel="power of d that magnifies", ylabel="exponent less the one allowed", title="conditions")
+right.set(xlabel="power of d that magnifies", ylabel="exponent minus the allowed one", title="conditions")
 right.legend(fontsize=7)
 plt.show()

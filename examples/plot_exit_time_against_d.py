@@ -2,8 +2,8 @@
 Exit time against the dimension
 ===============================
 
-One-pass SGD needs a time of order log d to leave the plateau of phase retrieval. The exact chain leaves it sooner than the
-quenched formula says, by the same amount at every dimension: SGD's own noise adds to the random start.
+One-pass SGD takes a time of order log d to leave the plateau of phase retrieval. The exact chain leaves it earlier than the
+quenched formula predicts, by the same amount at every dimension: SGD's own noise adds to the random start.
 """
 
 import matplotlib.pyplot as plt

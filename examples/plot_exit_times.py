@@ -2,10 +2,10 @@ r"""
 Exit times and runs that have not exited
 ========================================
 
-When does SGD leave mediocrity? Phase retrieval by one unit, from random weights at :math:`d = 1200`. A run exits
-at T once its excess risk has fallen by the fraction T of that at its own start, and is stopped there, so that
-nothing else is stored. Runs that have not exited at the end are censored: the survival curves stop above zero, the
-median is still right, and the mean is only a lower bound.
+When does SGD escape mediocrity? One unit learns phase retrieval from random weights at :math:`d = 1200`. A run exits
+at T once its excess risk has fallen by the fraction T of its value at the start, and is stopped there, so that only the
+exit time is stored. Runs that have not exited at the end are censored: the survival curves stop above zero, the median
+is still correct, and the mean is only a lower bound.
 """
 
 import warnings

@@ -4,7 +4,7 @@ Where SGD can end
 
 Two relu units learn two classes without noise inside them. The search finds two stable points, where each unit serves its
 own class, two rings, where both serve the same one, and the origin. The flow is drawn in the plane :math:`v_i = m_i`, which
-it does not leave: from second layers of different signs it leads to a stable point, from equal signs to a ring.
+is invariant: second layers of different signs lead to a stable point, second layers of equal signs to a ring.
 """
 
 import jax
@@ -18,7 +18,7 @@ found = sl.fixed_points(problem, count=32)
 print(found)
 
 # %%
-# The rings are unstable at their ends only, where one unit is zero and may leave for the other class.
+# The rings are unstable only at their ends, where one unit is zero and may move to the other class.
 
 grid = np.linspace(-1.7, 1.7, 30)
 v = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)

@@ -2,10 +2,10 @@ r"""
 One start, four descriptions
 ============================
 
-Phase retrieval by one unit, from one random start. SGD on the weights and the exact chain have the same law;
+One unit learns phase retrieval from one random start. SGD on the weights and the exact chain have the same law;
 the SDE keeps the fluctuations of order :math:`1/\sqrt d` but not the corrections of order :math:`1/d`, and
 the ODE is the limit :math:`d\to\infty`. At :math:`d = 300` the time of escape is random, which the ODE cannot
-show. Thin lines are runs of SGD; bands hold 80 % of the runs of chain and SDE.
+show. Thin lines are runs of SGD; bands contain 80 % of the runs of chain and SDE.
 """
 
 import matplotlib.pyplot as plt

@@ -3,9 +3,9 @@ The Hessian along a trajectory
 ==============================
 
 Three squared units learn two others. The ODE gives the statistics, and `hessian_spectrum` all 3000 eigenvalues of the Hessian
-of the population risk in :math:`d = 1000` dimensions, from a block of 15 and one of 3. On the plateau six directions
-lead down, one for each pair of a unit and a teacher, and thousands are flat. At the end none leads down, and the directions
-of the unit that is not needed have become flat.
+of the population risk in :math:`d = 1000` dimensions, from one block of size 15 and one of size 3. On the plateau six
+directions lead down, one for each pair of a unit and a teacher, and thousands are flat. At the end none leads down, and the
+directions of the superfluous unit have become flat.
 """
 
 import matplotlib.pyplot as plt
@@ -22,7 +22,7 @@ for name, i in (("plateau", 10), ("end", -1)):
     print(f"{name}, risk {float(run.risk[i]):.3f}: {spectra[i]!r}")
 
 # %%
-# Each dot is an eigenvalue; its area grows with the logarithm of how often it occurs.
+# Each dot is an eigenvalue; its area grows with the logarithm of its multiplicity.
 
 plt.rcParams.update(sl.plot.PAPER)
 figure, (above, below) = plt.subplots(2, 1, figsize=(6.4, 5.2), sharex=True, height_ratios=(1, 2), layout="constrained")

@@ -2,10 +2,10 @@ r"""
 Which solution a quadratic network ends at
 ==========================================
 
-Squares cannot tell a rotation of the teachers from the teachers, so that solutions of zero risk form a
-manifold. From orthonormal students the ODE ends at the solution closest to its start, because the orthogonal
-part S of the overlaps M is conserved. From orthogonal students of different norms S moves, and the end is not
-the closest solution (right: orange levels off). At finite d noise moves S by :math:`d^{-1/2}` either way.
+Squared units are invariant under rotations of the teachers, so the solutions of zero risk form a manifold. From
+orthonormal students the ODE ends at the solution closest to its start, because the orthogonal part S of the overlaps M
+is conserved. From orthogonal students of different norms S moves, and the end is not the closest solution (right: the
+orange line levels off). At finite d noise moves S by :math:`d^{-1/2}` in both cases.
 """
 
 import matplotlib.pyplot as plt
@@ -25,7 +25,7 @@ for (label, start), colour in zip(starts.items(), ("C0", "C1"), strict=True):
         runs = sl.simulate(problem, level, start, t_max=45)
         part, apart = sl.conserved.polar(runs), sl.conserved.distance(runs, closest)
         name = f"{level.name}, {label}"
-        print(f"{name}: an entry of S moves by {part.drift.values.max():.1e}, M ends {float(apart.M[0, -1]):.1e} off")
+        print(f"{name}: an entry of S moves by {part.drift.values.max():.1e}, M ends at distance {float(apart.M[0, -1]):.1e}")
         axes[0].plot(runs.t, part.S[0].values.reshape(-1, 4), color=colour, linestyle=style)
         axes[1].semilogy(runs.t, apart.M[0], color=colour, linestyle=style, label=name)
 axes[0].set(xlabel="$t$, samples per dimension", ylabel="entries of $S$")

@@ -2,11 +2,11 @@ r"""
 The information exponent
 ========================
 
-One unit learns :math:`y = g(w_*\cdot x)` with the activation g. The order n of the first Hermite coefficient of g
-that is not zero decides how many samples that takes: of the order of :math:`d`, :math:`d \log d` and :math:`d^2`
+One unit learns :math:`y = g(w_*\cdot x)` with the activation g. The order n of the first nonzero Hermite coefficient
+of g determines the number of samples: of the order of :math:`d`, :math:`d \log d` and :math:`d^2`
 for n = 1, 2 and 3, at a learning rate that must fall with d from n = 3 on. Thin lines are runs of the exact chain
-from the typical overlap of random weights, thick ones their median; dotted lines are the mean time that the theory
-with SGD's own noise expects.
+from the typical overlap of random weights, thick lines their median; dotted lines are the mean time predicted by the
+theory with SGD's own noise.
 """
 
 import jax.numpy as jnp

@@ -3,8 +3,8 @@ How fast the ODE is approached
 ==============================
 
 From the same start the exact chain differs from the ODE by a path of order :math:`1/\sqrt d`. The figure fits
-the exponent of :math:`\sup_t E\,\|X_d(t) - X_\infty(t)\|`, where X holds all overlaps, for phase retrieval by
-two units: the dots lie on a line of slope close to -1/2.
+the exponent of :math:`\sup_t E\,\|X_d(t) - X_\infty(t)\|`, where X contains all overlaps, for phase retrieval by
+two units. The dots lie on a line of slope close to -1/2.
 """
 
 import matplotlib.pyplot as plt
@@ -19,7 +19,7 @@ limit = sl.simulate(problem, sl.ODE(), start, t_max=2, save=times).isel(run=0)
 
 
 def gap(d):
-    """The largest over time of the mean distance over runs."""
+    """The maximum over time of the mean distance over runs."""
     chain = sl.simulate(problem, sl.Chain(d), start, t_max=2, runs=128, save=times)
     squares = [((chain[name] - limit[name]) ** 2).sum(limit[name].dims[1:]) for name in ("M", "Q")]
     return float((sum(squares) ** 0.5).mean("run").max())

@@ -3,9 +3,9 @@ Noise across a ring
 ===================
 
 Two units that both serve one cluster of a binary mixture have a ring of fixed points. Its diffusive limit has
-rank one: SGD fluctuates across the ring and not along it. Left, late states of the exact chain, magnified by
-:math:`\sqrt d`, with two standard deviations of the limit. Right, the variance across the ring in time, of the
-chain, of `Local`, and at the end by the Lyapunov equation.
+rank one: SGD fluctuates across the ring and not along it. Left: late states of the exact chain, magnified by
+:math:`\sqrt d`, with two standard deviations of the limit. Right: the variance across the ring against time, from
+the chain and from `Local`, and its stationary value from the Lyapunov equation.
 """
 
 import matplotlib.pyplot as plt

@@ -2,10 +2,9 @@ r"""
 Wide networks: the mean-field limit
 ===================================
 
-A committee learns two teachers with more and more units, at equal time :math:`\gamma t/p`. Each width has its own
-units; `MeanField` follows the same ones as if each stood for infinitely many. Its gap to the ODE falls as 1/p
-(printed), and a chain at finite d (dotted) lies on the ODE of its width.
-"""
+A committee of increasing width learns two teachers, compared at equal time :math:`\gamma t/p`. Each width has its own
+units; `MeanField` simulates the same ones as if each represented infinitely many. Its gap to the ODE falls as 1/p
+(printed), and a chain at finite d (dotted) agrees with the ODE of its width.
 
 import matplotlib.pyplot as plt
 import numpy as np

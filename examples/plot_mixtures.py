@@ -2,8 +2,8 @@
 Two Gaussian classes: half of the runs miss the optimum
 =======================================================
 
-A network with two relu units learns to tell two Gaussian classes apart. Whether it finds the optimum, one unit for each class,
-is decided by the signs of its second layer at the start (blue paths); otherwise (orange) both units end on a ring where
+A network with two relu units learns to classify two Gaussian clusters. The signs of its second layer at the start decide
+whether it finds the optimum, one unit for each class (blue paths); otherwise (orange) both units end on a ring where
 they share one class.
 """
 

@@ -2,9 +2,9 @@ r"""
 SGD's own noise leaves the plateau earlier
 ==========================================
 
-Near the saddle of phase retrieval, noise adds to the random start: the exact chain exits
-:math:`\log(1+\kappa)/2\omega_M` before the ODE averaged over random starts, at every learning rate: the dots agree
-with the solid line, below the dashed one. Times are in samples per dimension.
+Near the saddle of phase retrieval, noise adds to the random start. At every learning rate the exact chain exits
+:math:`\log(1+\kappa)/2\omega_M` before the ODE averaged over random starts: the dots agree with the solid line, below
+the dashed one. Times are in samples per dimension.
 """
 
 import matplotlib.pyplot as plt
@@ -29,7 +29,7 @@ value, *bars = np.transpose([measured(float(lr)) for lr in rates])
 plt.rcParams.update(sl.plot.PAPER)
 figure, ax = plt.subplots(figsize=(4.8, 3.4), layout="constrained")
 fine = np.linspace(0.025, 0.135, 20)
-styles = {"ode": "ODE over random starts", "noisy_ode": "less $\\log(1+\\kappa)/2\\omega_M$", "backward": "backward equation"}
+styles = {"ode": "ODE over random starts", "noisy_ode": "minus $\\log(1+\\kappa)/2\\omega_M$", "backward": "backward equation"}
 for (average, label), line in zip(styles.items(), ("--", "-", ":"), strict=True):
     problems = [sl.presets.phase_retrieval(lr=float(lr)) for lr in fine]
     ax.plot(fine, [mediocrity.exit_time(each, d, threshold, average) for each in problems], line, label=label)

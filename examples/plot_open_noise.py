@@ -3,8 +3,8 @@ What label noise leaves of the risk
 ===================================
 
 At the end of phase retrieval the excess risk is :math:`g\Delta` to first order, :math:`g = \gamma/p`, for every network.
-Width and constraints show at second order: on the right all curves begin at 1 and then part, for weights on the sphere, free
-weights, and a trained second layer.
+Width and constraints matter at second order: on the right all curves start at 1 and then separate, for weights on the
+sphere, free weights, and a trained second layer.
 """
 
 import matplotlib.pyplot as plt

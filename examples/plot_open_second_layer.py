@@ -2,9 +2,9 @@ r"""
 Sparse or homogeneous
 =====================
 
-Three units learn phase retrieval with both layers. Where the second layer learns slower than the first it stays homogeneous;
-where it learns faster, units that align first take all of the weight: one orange line on the left, and on the right a
-ratio near 1/3.
+Three units learn phase retrieval with both layers. If the second layer learns more slowly than the first, it stays
+homogeneous. If it learns faster, units that align first take all of the weight: one orange line on the left, and on the
+right a ratio near 1/3.
 """
 
 import matplotlib.pyplot as plt

@@ -2,10 +2,10 @@ r"""
 Perfect recovery, to the last digits
 ====================================
 
-Without label noise the risk of phase retrieval falls exponentially for ever. The chain keeps of Q only a
-triangular factor of what lies outside the teacher's direction, and computes the risk from that factor, so
-that it goes on below :math:`10^{-25}`. The risk of SGD is computed from its overlaps, numbers close to 1, and
-ends where their last digits do.
+Without label noise the risk of phase retrieval falls exponentially for ever. Instead of Q the chain stores
+only a triangular factor of the component orthogonal to the teacher, and computes the risk from this factor. The risk
+then falls below :math:`10^{-25}`. The risk of SGD is computed from its overlaps, numbers close to 1, and stops at their last
+digits.
 """
 
 import matplotlib.pyplot as plt

@@ -2,7 +2,7 @@ r"""
 Phases of learning, found in the data
 =====================================
 
-`phases` finds in each run where the risk waits on a plateau, when it leaves, and how it ends, for any problem.
+In each run `phases` finds the plateau of the risk, the time at which it is left, and how learning ends, for any problem.
 A quadratic network first learns its norms; on the plateau its overlaps with the teachers grow at a known rate.
 With more students than teachers the end is algebraic: risk times :math:`t^2` tends to a constant (dashed).
 """

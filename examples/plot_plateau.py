@@ -2,10 +2,10 @@ r"""
 A committee waits on its plateau
 ================================
 
-Two erf units learn two others, as in Saad and Solla: sums of units, learning rate :math:`\eta`. From small
-random weights the students first become alike and wait, at the published error (dotted) for small rates. Small
-differences grow there at the published rate, until each student finds its own teacher. In the package's means
-their learning rate is `lr` over :math:`K^2`, and their error :math:`K^2` times the risk.
+Two erf units learn two others, as in Saad and Solla: sums of units, learning rate :math:`\eta`. From small random
+weights the students first become identical and wait, for small rates at the published error (dotted). Small
+differences grow there at the published rate, until each student finds its own teacher. In the package, which uses
+means, the learning rate is `lr` = :math:`\eta K^2`, and their error is :math:`K^2` times the risk.
 """
 
 import matplotlib.pyplot as plt

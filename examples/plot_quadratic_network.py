@@ -3,9 +3,9 @@ A quadratic network leaves its plateau
 ======================================
 
 Two squared units learn two orthonormal teachers, from orthonormal students whose overlaps with the teachers
-are small. All overlaps wait on a plateau and then grow together. Squares cannot tell a rotation of the
-teachers from the teachers, so that M tends not to a permutation but to an orthogonal matrix, chosen by the
-start and, at finite d, by the noise: the units specialise to mixtures of the teachers.
+are small. All overlaps wait on a plateau and then grow together. Squared units are invariant under rotations of the
+teachers, so M tends not to a permutation but to an orthogonal matrix, chosen by the start and, at finite d, by the
+noise: the units specialise to mixtures of the teachers.
 """
 
 import matplotlib.pyplot as plt

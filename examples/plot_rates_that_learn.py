@@ -3,8 +3,8 @@ Leaving the plateau is not learning
 ===================================
 
 Three units learn phase retrieval. The rate that leaves the plateau after the fewest samples is above
-:math:`2p/(12+\Delta)`, beyond which the risk at the end is high: perfect recovery is unstable there without noise. Left,
-without noise, the risk is zero up to the dashed line and rises from there on.
+:math:`2p/(12+\Delta)`. Beyond this value the final risk is high: without noise perfect recovery is unstable there. Left:
+without noise, the risk is zero up to the dashed line and rises beyond it.
 """
 
 import matplotlib.pyplot as plt

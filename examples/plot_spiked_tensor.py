@@ -2,10 +2,10 @@ r"""
 Matrix PCA below and above its threshold
 ========================================
 
-A direction v is inferred from noisy matrices :math:`\lambda vv^\top + W`, one a step. From a random start the overlap is of
-order :math:`d^{-1/2}`, and what follows is a linear diffusion: stable for :math:`\lambda < 1`, where its variance stays of
-that order, and unstable for :math:`\lambda > 1`, where runs leave for :math:`\pm\sqrt{\lambda-1}`. Here with the exact chain;
-crosses are the stable fixed points.
+SGD infers a direction v from noisy matrices :math:`\lambda vv^\top + W`, one per step. From a random start the overlap is of
+order :math:`d^{-1/2}` and obeys a linear diffusion. For :math:`\lambda < 1` it is stable, and the overlap stays of that
+order; for :math:`\lambda > 1` it is unstable, and runs leave for :math:`\pm\sqrt{\lambda-1}`. Runs are those of the exact
+chain; crosses are the stable fixed points.
 """
 
 import matplotlib.pyplot as plt

@@ -2,10 +2,9 @@ r"""
 A sweep: exit time against width and dimension
 ==============================================
 
-One call simulates phase retrieval at every width and dimension of a grid, keeps the exit times alone, and gives one dataset
-with both as dimensions. The white lines are the annealed formula, whose prefactor
-:math:`p/(2\gamma\omega_M)` carries the width and whose logarithm the dimension: it starts from the mean square overlap,
-and so it is early.
+One call simulates phase retrieval at every width and dimension of a grid, keeps only the exit times, and returns one dataset
+with both as dimensions. The white lines are the annealed formula, whose prefactor :math:`p/(2\gamma\omega_M)` contains the
+width and whose logarithm the dimension. It starts from the mean square overlap, and is therefore too early.
 """
 
 from tempfile import TemporaryDirectory

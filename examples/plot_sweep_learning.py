@@ -2,7 +2,7 @@ r"""
 A sweep: which learning rates learn
 ===================================
 
-The risk that the ODE ends with, in units of that at the start, over learning rate and noise. The grid is coarse, and is refined
+The final risk of the ODE, in units of that at the start, over learning rate and noise. The grid is coarse, and is refined
 where the risk changes most. One unit learns below :math:`2/(12+\Delta)`. Three units leave the plateau up to a larger rate
 (dashed), but end well only up to the usable one, :math:`2p/(12+\Delta)`.
 """

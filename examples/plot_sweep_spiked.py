@@ -2,8 +2,8 @@ r"""
 A sweep: recovery of a spiked matrix
 ====================================
 
-The overlap that SGD finds with the direction behind noisy matrices, over their signal-to-noise ratio and the dimension, by the
-exact chain. The transition at 1 (white) becomes sharp as d grows: below it the overlap is that of the start, of order
+The overlap that SGD reaches with the direction of a spiked matrix, over signal-to-noise ratio and dimension, by the exact
+chain. The transition at 1 (white) becomes sharp as d grows: below it the overlap is that of the start, of order
 :math:`d^{-1/2}`, and above it :math:`\sqrt{\lambda-1}`.
 """
 

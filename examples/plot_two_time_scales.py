@@ -3,8 +3,8 @@ A fast second layer learns one Hermite component after the other
 ================================================================
 
 A wide network learns :math:`g = h_1 + (h_2 + h_3)/2`, a sum of normalised Hermite polynomials of one direction, from
-orthogonal units. With a second layer :math:`1/\epsilon` times faster than the first, component n is learnt at a time
-of about :math:`\epsilon^{1/2n}` as :math:`\epsilon\to0` (Berthier, Montanari, Zhou); with a slow one, all together.
+orthogonal units. With a second layer :math:`1/\epsilon` times faster than the first, it learns component n at a time of
+about :math:`\epsilon^{1/2n}` as :math:`\epsilon\to0` (Berthier, Montanari, Zhou); with a slow one, all together.
 """
 
 from math import factorial

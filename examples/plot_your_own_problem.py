@@ -2,10 +2,9 @@ r"""
 Your own problem
 ================
 
-Units :math:`|\lambda|`, a Huber loss and labels :math:`y = x_1 x_2`: none of the three is in the package.
-Gradients come from automatic differentiation and expectations from Sobol points, so that all four levels need
-nothing beyond these lines. They agree: the curves are means over runs, and the table has the risk at the end
-with its standard error over runs.
+Units :math:`|\lambda|`, a Huber loss and labels :math:`y = x_1 x_2`: none of the three is in the package. Gradients come
+from automatic differentiation and expectations from Sobol points, so all four levels work with these lines alone. They
+agree: the curves are means over runs, and the table has the final risk with its standard error over runs.
 """
 
 import jax.numpy as jnp
