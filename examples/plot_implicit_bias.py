@@ -2,7 +2,7 @@ r"""
 Which solution a quadratic network ends at
 ==========================================
 
-Squared units are invariant under rotations of the teachers, so the solutions of zero risk form a manifold. From
+A sum of squares is invariant under rotations of the teachers, so the solutions of zero risk form a manifold. From
 orthonormal students the ODE ends at the solution closest to its start, because the orthogonal part S of the overlaps M
 is conserved. From orthogonal students of different norms S moves, and the end is not the closest solution (right: the
 orange line levels off). At finite d noise moves S by :math:`d^{-1/2}` in both cases.

@@ -5,6 +5,7 @@ Wide networks: the mean-field limit
 A committee of increasing width learns two teachers, compared at equal time :math:`\gamma t/p`. Each width has its own
 units; `MeanField` simulates the same ones as if each represented infinitely many. Its gap to the ODE falls as 1/p
 (printed), and a chain at finite d (dotted) agrees with the ODE of its width.
+"""
 
 import matplotlib.pyplot as plt
 import numpy as np

@@ -3,7 +3,7 @@ A quadratic network leaves its plateau
 ======================================
 
 Two squared units learn two orthonormal teachers, from orthonormal students whose overlaps with the teachers
-are small. All overlaps wait on a plateau and then grow together. Squared units are invariant under rotations of the
+are small. All overlaps wait on a plateau and then grow together. A sum of squares is invariant under rotations of the
 teachers, so M tends not to a permutation but to an orthogonal matrix, chosen by the start and, at finite d, by the
 noise: the units specialise to mixtures of the teachers.
 """

@@ -6,6 +6,7 @@ With :math:`p = d^\kappa` units and the learning rate :math:`d^{-\delta}` only :
 Here a function builds the problem from the exponents, each point has its own end time, five units of the paper's time
 :math:`\gamma t/p`, and the exact chain runs at :math:`d = 100`. Above the line :math:`\kappa+\delta = 0` the risk falls.
 Below, the noise of SGD dominates, and below :math:`-1/2` there is no limit.
+"""
 
 from tempfile import TemporaryDirectory
 
