@@ -24,13 +24,13 @@ sys.modules["sgdlimits.conserved"] = sgdlimits.analysis.conserved
 sys.modules["sgdlimits.plot"] = sgdlimits.analysis.plot
 sys.modules["sgdlimits.gaussian"] = sgdlimits.expectation.gaussian
 usual = Bar.__init__
-Bar.__init__ = lambda self, *items, **how: usual(self, *items, **how | {"disable": True})  # none in the gallery's pages
+Bar.__init__ = lambda self, *items, **how: usual(self, *items, **how | {"disable": True})  # no bars in the gallery's pages
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"
 GALLERY = HERE / "auto_examples"
 WIDE = ["audit", "errata", *(f"{GALLERY.name}/{path.stem}" for path in EXAMPLES.glob("plot_*.py"))]
-"""Pages of long lines of code or wide tables, which have the place of the contents of other pages."""
+"""Pages with long lines of code or wide tables, which use the space of the page contents."""
 
 project = "sgdlimits"
 author = "The sgdlimits developers"
@@ -109,7 +109,7 @@ else:
 
 
 def readable(app, what, name, obj, options, lines):
-    """Docstrings as this package writes them: references numbered as in the bibliography, parameters as "name : meaning"."""
+    """Convert the package's docstrings: references numbered as in the bibliography, parameters as "name : meaning"."""
     text = re.sub(
         r"^([ ]*)\.\. \[(\d+)\] (.*(?:\n\1[ ]+\S.*)*)",
         lambda found: f"{found[1]}[{found[2]}] {' '.join(found[3].split())}",
@@ -134,7 +134,7 @@ def readable(app, what, name, obj, options, lines):
 
 
 def typed(app, what, name, obj, options, signature, returns):
-    """Constructors whose arguments are converted show the types of the fields that they become."""
+    """Annotate constructors that convert their arguments with the types of the resulting fields."""
     if what != "class" or not dataclasses.is_dataclass(obj) or not signature:
         return None
     number, empty = r"Float\[Array, (''|\"\")\] \| float", inspect.Parameter.empty
@@ -151,7 +151,7 @@ def typed(app, what, name, obj, options, signature, returns):
 
 
 def without_ways_back(app, pagename, templatename, context, doctree):
-    """Sources without links back to the reference: where a module's names are public under several, they lead nowhere."""
+    """Remove links from sources to the reference, which are broken if a name is public in several modules."""
     if pagename.startswith("_modules/"):
         context["body"] = re.sub(r'<a class="viewcode-back".*?</a>', "", context["body"])
 

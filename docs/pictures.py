@@ -1,4 +1,4 @@
-"""Make the pictures of README and documentation again, in `docs/_static`.
+"""Regenerate the pictures of README and documentation, in `docs/_static`.
 
     make demo                                         # the files of the first two
     python docs/pictures.py                           # all of them
@@ -30,18 +30,18 @@ VIEWS = {
     "explorer-phone": {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 1.5},
 }
 SCENES = {"explorer": 0, "explorer-dark": 2, "explorer-phone": 0}
-"""Which starting point of phase retrieval is seen."""
+"""Index of the starting point of phase retrieval in each screenshot."""
 
 
 def still(folder: Path) -> Path:
-    """The demo's figure with fewer colours, which makes it small."""
+    """Save the demo's figure with fewer colours, to reduce the file size."""
     path = FOLDER / "four-levels.png"
     Image.open(folder / "demo.png").convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
     return path
 
 
 def film(folder: Path) -> Path:
-    """Risk and overlap of the demo's runs, growing with time."""
+    """Animate risk and overlap of the demo's runs."""
     path = FOLDER / "escape.gif"
     datasets = {label: sl.load(folder / f"demo-{name}.nc") for name, label in LABELS.items()}
     mpl.use("Agg")
@@ -60,7 +60,7 @@ def film(folder: Path) -> Path:
 
 
 def screenshots(names: list[str]) -> list[Path]:
-    """The page on a laptop, in dark with two settings, and on a phone."""
+    """Take screenshots of the page on a laptop, in the dark theme with two settings, and on a phone."""
     from playwright.sync_api import sync_playwright
 
     command = [sys.executable, "-m", "sgdlimits", "explore", "--port", "0", "--no-browser"]
