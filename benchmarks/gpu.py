@@ -46,15 +46,15 @@ def rate(problem, d: int, runs: int, steps: int, name: str, turns: int = 3) -> f
     """Billions of replica-steps a second, the best of a few calls."""
     import numpy as np
 
-    from sgdlimits.kernel.base import Span
+    from sgdlimits.kernel.base import StepRange
     from sgdlimits.kernel.random import Stream
 
     kernel, carry, tick = prepared(problem, d, runs, name)
     stream, best = Stream.of(0, np.arange(runs)), 0.0
-    kernel.advance(carry, stream.seed, stream.runs, Span(0, 1, 0.0, tick))
+    kernel.advance(carry, stream.seed, stream.runs, StepRange(0, 1, 0.0, tick))
     for turn in range(turns):
         begin = time.perf_counter()
-        kernel.advance(carry, stream.seed, stream.runs, Span(turn * steps, steps, 0.0, tick))
+        kernel.advance(carry, stream.seed, stream.runs, StepRange(turn * steps, steps, 0.0, tick))
         best = max(best, runs * steps / (time.perf_counter() - begin) / 1e9)
     return best
 

@@ -40,14 +40,14 @@ def measure(problem, d: int, runs: int, window: float, turns: int, kernels: tupl
 
     import sgdlimits as sl
     from sgdlimits.errors import BadInput
-    from sgdlimits.kernel.base import Span
+    from sgdlimits.kernel.base import StepRange
     from sgdlimits.kernel.choose import kernel_for
     from sgdlimits.kernel.random import Stream
     from sgdlimits.level.march import set_out
 
     engine = sl.Chain(d).bind(problem, sl.RandomInit(d), None)
     process, stream = engine.process, Stream.of(0, np.arange(runs))
-    span = lambda steps: Span(*(np.asarray(number) for number in (0, steps, 0.0, engine.tick)))
+    span = lambda steps: StepRange(*(np.asarray(number) for number in (0, steps, 0.0, engine.tick)))
     rows: dict = {}
     for name in kernels:
         for until in (None, sl.exits(0.9)):
@@ -105,7 +105,7 @@ def two_threads(problem, d: int, runs: int) -> float:
     import numpy as np
 
     import sgdlimits as sl
-    from sgdlimits.kernel.base import Span
+    from sgdlimits.kernel.base import StepRange
     from sgdlimits.kernel.choose import kernel_for
     from sgdlimits.kernel.random import Stream
     from sgdlimits.level.march import set_out
@@ -117,7 +117,7 @@ def two_threads(problem, d: int, runs: int) -> float:
         for count, cores in ((1, {min(every)}), (len(every), every)):
             os.sched_setaffinity(0, cores)
             begin = time.perf_counter()
-            kernel.advance(carry, stream.seed, stream.runs, Span(*(np.asarray(n) for n in (0, 20_000, 0.0, engine.tick))))
+            kernel.advance(carry, stream.seed, stream.runs, StepRange(*(np.asarray(n) for n in (0, 20_000, 0.0, engine.tick))))
             best[count] = min(best.get(count, np.inf), time.perf_counter() - begin)
     return best[1] / best[len(every)]
 

@@ -82,7 +82,7 @@ def stepper(level, width: int, runs: int):
     import numpy as np
 
     import sgdlimits as sl
-    from sgdlimits.kernel.base import Span
+    from sgdlimits.kernel.base import StepRange
     from sgdlimits.kernel.choose import kernel_for
     from sgdlimits.kernel.random import Stream
     from sgdlimits.level.march import set_out
@@ -91,10 +91,10 @@ def stepper(level, width: int, runs: int):
     start = sl.RandomInit(level.d)
     engine = level.bind(problem, start, jax.tree.map(lambda leaf: leaf[0], start.sample(problem, runs=1)))
     process, size = engine.process, engine.dt or engine.tick
-    runs = -(-runs // (process.together or 1)) * (process.together or 1)
+    runs = -(-runs // (process.group_size or 1)) * (process.group_size or 1)
     starts = start.sample(problem, runs=runs)
     carry, stream = set_out(process, None, process.start(starts)), Stream.of(0, np.arange(runs))
-    span = lambda n: Span(*(np.asarray(number) for number in (0, n * process.block, 0.0, size)))
+    span = lambda n: StepRange(*(np.asarray(number) for number in (0, n * process.block, 0.0, size)))
     kernel = kernel_for(process, None, carry)
     call = lambda n: kernel.advance(carry, stream.seed, stream.runs, span(n))
     return call, process.block * runs, size * level.d

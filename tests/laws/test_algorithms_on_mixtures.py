@@ -14,7 +14,7 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.algorithm.coordinates import DiffuseAdam, DiffuseSign
-from sgdlimits.kernel.base import Moment
+from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.chain import FrameChain
 
@@ -73,7 +73,7 @@ def increments(chain, stats):
 def _increments(chain, before, stream):
     samples = jax.tree.map(lambda leaf: leaf[0], chain.draw(stream))
     b = chain.problem.algorithm.batch
-    after = chain.statistics(chain.step(before, samples, Moment(jnp.asarray(T), jnp.asarray(b / D))))
+    after = chain.statistics(chain.step(before, samples, StepTime(jnp.asarray(T), jnp.asarray(b / D))))
     vector = jax.vmap(chain.problem.vector)
     return (vector(after) - vector(chain.statistics(before))) * D / b
 

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import erf
 
 import sgdlimits as sl
-from sgdlimits.kernel.base import Moment
+from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.chain import FrameChain
 from sgdlimits.level.sgd import Batch, WeightProcess
@@ -81,7 +81,7 @@ def test_given_the_same_inputs_one_update_of_the_chain_is_that_of_the_weights(ca
 @eqx.filter_jit
 def after_step(process, state, numbers):
     """The statistics after one step of a process."""
-    return process.statistics(process.step(state, numbers, Moment(0.0, 0.0)))
+    return process.statistics(process.step(state, numbers, StepTime(0.0, 0.0)))
 
 
 def of_one_run(T, W, x, G):

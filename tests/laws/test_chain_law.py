@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.kernel.base import Moment
+from sgdlimits.kernel.base import StepTime
 from sgdlimits.level.chain import FrameChain
 from sgdlimits.level.sgd import Batch, WeightProcess
 from sgdlimits.model import Data
@@ -58,7 +58,7 @@ def test_chain_has_the_law_of_sgd(case, same_law):
 @eqx.filter_jit
 def after_step(process, state, numbers):
     """State and statistics after one step of a process."""
-    state = process.step(state, numbers, Moment(0.0, 0.0))
+    state = process.step(state, numbers, StepTime(0.0, 0.0))
     return state, process.statistics(state)
 
 

@@ -13,7 +13,7 @@ import pytest
 import sgdlimits as sl
 from sgdlimits.analysis.localizability import growth
 from sgdlimits.analysis.one_sample import Draws, one_sample
-from sgdlimits.kernel.base import Moment
+from sgdlimits.kernel.base import StepTime
 from sgdlimits.level.spiked import Draws as SpikeDraws, Polar, SpikeChain
 
 N, SAMPLES, STATES = 400, 3000, 20
@@ -124,7 +124,7 @@ def test_terms_of_a_spike_make_up_a_step_of_its_chain():
     stats = sl.Spike(m=0.4, r2=0.9)
     terms = terms_of(problem, stats, Draws(points, outside, jnp.zeros(9, int)))
     state = Polar(jnp.full(9, 0.4), jnp.full(9, np.sqrt(0.9)))
-    after = SpikeChain(problem, d).step(state, SpikeDraws(points, outside), Moment(0.0, 1.0)).spike
+    after = SpikeChain(problem, d).step(state, SpikeDraws(points, outside), StepTime(0.0, 1.0)).spike
     ours = np.array([[0.4], [0.9]]) - terms.first / d + terms.second / d**2
     np.testing.assert_allclose(ours, np.stack([after.m, after.r2]), rtol=1e-12)
 

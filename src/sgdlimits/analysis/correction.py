@@ -28,7 +28,7 @@ from scipy.integrate import solve_ivp
 from sgdlimits.algorithm import OnePassSGD
 from sgdlimits.domain import checked, whole
 from sgdlimits.errors import BadInput
-from sgdlimits.kernel.compiled import compiled
+from sgdlimits.jaxtools import compiled
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.run.record import to_json
@@ -80,14 +80,14 @@ def expansion(problem: Problem, start: Start | PyTree, t_max: float, *, save: in
     problem = problem.numerics.refined(point)
     free = np.flatnonzero(problem.coordinates.moves(point))
     n, times = free.size, np.linspace(0, t_max, save)
-    slopes = compiled(_slopes, problem, point, jnp.asarray(free), quick=True)
+    slopes = compiled(_slopes, problem, point, jnp.asarray(free), fast_compile=True)
     begin = np.concatenate([np.asarray(problem.vector(point))[free], np.zeros(n + n * n)])
     solved = solve_ivp(
         lambda _, y: np.asarray(slopes(y)), (0, t_max), begin, "DOP853", times, rtol=TOLERANCE, atol=TOLERANCE / 100
     )
     y = np.full((times.size, begin.size), np.nan)
     y[: solved.t.size] = solved.y.T
-    risks = compiled(_risks, problem, point, jnp.asarray(free), quick=True)
+    risks = compiled(_risks, problem, point, jnp.asarray(free), fast_compile=True)
     risk, first, variance = np.array([risks(row) for row in y]).T
     names = np.array(problem.coordinates.names(point))[free]
     pair = ("t", "statistic")

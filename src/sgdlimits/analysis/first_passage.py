@@ -16,7 +16,7 @@ from scipy.interpolate import BarycentricInterpolator
 from scipy.optimize import brentq
 from scipy.special import hyp1f1
 
-from sgdlimits.kernel.compiled import compiled
+from sgdlimits.jaxtools import compiled
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import one_of
 

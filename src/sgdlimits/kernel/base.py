@@ -1,4 +1,4 @@
-"""The interface of a kernel: how the steps of a process are made, apart from what they are."""
+"""Interface of a kernel: it executes the steps of a process, whose law a level defines."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from sgdlimits.kernel.random import Stream
 
-LIMIT = 1e6
-"""A run has diverged when a coordinate of its state, of order 1 by convention, is above this or not finite."""
+MAX_COORDINATE = 1e6
+"""A run has diverged if a coordinate of its state, of order 1 by convention, exceeds this value or is not finite."""
 
 
-class Moment(NamedTuple):
-    """When a step is made, and how long it is, in t."""
+class StepTime(NamedTuple):
+    """Time at which a step is made, and its length, both in t."""
 
     t: Float[Array, ""]
     size: Float[Array, ""]
 
 
 class Carry(eqx.Module):
-    """States, which runs still move, at which step each run ended (-1 while it moves), and what `until` remembers of it."""
+    """What runs hand from one kernel call to the next.
+
+    `moving` marks the active runs, `stopped` those that the stop condition ended, `end` is the step at which a run ended (-1
+    while it is active), and `memory` is what the stop condition remembers of its start.
+    """
 
     state: PyTree
     moving: Bool[Array | np.ndarray, " runs"]
@@ -33,8 +37,8 @@ class Carry(eqx.Module):
     memory: PyTree
 
 
-class Span(NamedTuple):
-    """Steps to make: the number of the first and how many, when the first is made, and how long each is."""
+class StepRange(NamedTuple):
+    """Consecutive steps: number of the first, their count, time of the first, and length of each."""
 
     first: Any
     steps: Any
@@ -42,8 +46,8 @@ class Span(NamedTuple):
     size: Any
 
 
-class Steps(Protocol):
-    """What a kernel needs to know of a process: `sgdlimits.level.process.Process` says what each of them is."""
+class ProcessLike(Protocol):
+    """The part of `sgdlimits.level.process.Process` that kernels use."""
 
     runs_axis: ClassVar[int]
 
@@ -54,23 +58,23 @@ class Steps(Protocol):
     def block(self) -> int: ...
 
     @property
-    def together(self) -> int | None: ...
+    def group_size(self) -> int | None: ...
 
     def draw(self, stream: Stream) -> PyTree: ...
 
-    def step(self, state: PyTree, numbers: PyTree, now: Moment) -> PyTree: ...
+    def step(self, state: PyTree, numbers: PyTree, now: StepTime) -> PyTree: ...
 
     def statistics(self, state: PyTree) -> PyTree: ...
 
     @property
-    def small(self) -> bool: ...
+    def fast_compile(self) -> bool: ...
 
     @property
-    def patience(self) -> Any: ...
+    def check_interval(self) -> Any: ...
 
 
-class Ending(Protocol):
-    """What a kernel needs to know of when runs stop: `sgdlimits.level.condition.Condition`."""
+class StopCondition(Protocol):
+    """The part of `sgdlimits.level.condition.Condition` that kernels use."""
 
     def stop_runs(self, problem: Any, stats: PyTree, memory: PyTree, t: Any) -> Bool[Array, " runs"]: ...
 
@@ -78,28 +82,28 @@ class Ending(Protocol):
 
 
 class Kernel(abc.ABC):
-    """Makes the steps of one process, until runs stop."""
+    """Executes the steps of one process until its runs stop."""
 
     name: str
-    costly: bool
-    """Whether another number of runs has to be compiled again."""
+    recompiles: bool
+    """Whether another number of runs needs another compilation."""
 
     @property
     def key(self) -> Any:
-        """Kernels that have the same one make their steps `together`."""
+        """Key of the compiled code: kernels with equal keys share it, and `advance_many` can batch their runs."""
         return id(self)
 
     @abc.abstractmethod
-    def advance(self, carry: Carry, seed: Any, runs: Any, span: Span) -> Carry:
-        """More steps of runs by number."""
+    def advance(self, carry: Carry, seed: Any, runs: Any, span: StepRange) -> Carry:
+        """Make the steps of `span` for runs with these indices."""
 
-    def together(self, lots: Sequence[Lot], span: Span) -> list[Carry]:
-        """More steps of all lots, whose kernels have the key of this one."""
-        return [lot.kernel.advance(lot.carry, lot.seed, lot.runs, span) for lot in lots]
+    def advance_many(self, batches: Sequence[RunBatch], span: StepRange) -> list[Carry]:
+        """Make the steps of `span` for all batches, whose kernels have the key of this one."""
+        return [batch.kernel.advance(batch.carry, batch.seed, batch.runs, span) for batch in batches]
 
 
-class Lot(NamedTuple):
-    """Runs by number with their seed, which a kernel makes steps of."""
+class RunBatch(NamedTuple):
+    """Runs by index, with their seed and the kernel that makes their steps."""
 
     kernel: Any
     carry: Carry

@@ -10,7 +10,7 @@ from functools import lru_cache
 import jax
 
 from sgdlimits.errors import BadInput
-from sgdlimits.kernel.base import Carry, Ending, Kernel, Steps
+from sgdlimits.kernel.base import Carry, Kernel, ProcessLike, StopCondition
 from sgdlimits.kernel.compiler.program import Untranslated
 from sgdlimits.kernel.xla import XLA
 
@@ -22,7 +22,7 @@ SINGLE = ":f32"
 LOG = logging.getLogger("sgdlimits.kernel")
 
 
-def kernel_for(process: Steps, until: Ending | None, carry: Carry, asked: str | None = None) -> Kernel:
+def kernel_for(process: ProcessLike, until: StopCondition | None, carry: Carry, asked: str | None = None) -> Kernel:
     """The kernel that was asked for, or the fastest that takes a process.
 
     The environment variable SGDLIMITS_KERNEL asks as well, for whatever it can. Where the kernel is `xla` because another one
@@ -77,7 +77,7 @@ def gpu_present() -> bool:
         return False
 
 
-def _made(name: str, process: Steps, until: Ending | None, carry: Carry, single: bool) -> Kernel:
+def _made(name: str, process: ProcessLike, until: StopCondition | None, carry: Carry, single: bool) -> Kernel:
     if name == "xla":
         return XLA(process, until, single)
     if name == "lanes":

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from sgdlimits.kernel import cache
-from sgdlimits.kernel.base import LIMIT, Carry, Ending, Span, Steps
+from sgdlimits.kernel.base import MAX_COORDINATE, Carry, ProcessLike, StepRange, StopCondition
 from sgdlimits.kernel.lanes import Arrays, Code, Form, Unrolled
 
 BLOCK = 64
@@ -22,7 +22,7 @@ class Cuda(Unrolled):
 
     name = "cuda"
 
-    def __init__(self, process: Steps, until: Ending | None, carry: Carry, single: bool = False) -> None:
+    def __init__(self, process: ProcessLike, until: StopCondition | None, carry: Carry, single: bool = False) -> None:
         import cupy
 
         self.xp = cupy
@@ -47,7 +47,7 @@ class Cuda(Unrolled):
     def host(self, array: Any) -> np.ndarray:
         return self.xp.asnumpy(array)
 
-    def run(self, arrays: Arrays, span: Span) -> None:
+    def run(self, arrays: Arrays, span: StepRange) -> None:
         vectors = len(arrays.state)
         whole = [span.first, span.steps, self.block, self.every, vectors]
         given = self.xp.asarray(np.array(whole, np.int64)), self.xp.asarray(np.array([span.t, span.size], float))
@@ -61,7 +61,7 @@ def _code(form: Form, capability: str) -> Code:
     from sgdlimits.kernel.compiler import llvm, ptx
 
     gpu, replica = ptx.GPU(capability), form.replica(asks=False)
-    text = ptx.text_of(replica, gpu, LIMIT)
+    text = ptx.text_of(replica, gpu, MAX_COORDINATE)
     module = cache.loaded((text, gpu.key), lambda: gpu.assembly(text).encode(), _load)
     return Code(module.get_function(llvm.NAME), module, ptx.WARP, replica.numbers, replica.length)
 

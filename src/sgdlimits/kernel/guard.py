@@ -18,9 +18,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, PyTree
 
-from sgdlimits.kernel.base import Carry, Ending, Steps
-from sgdlimits.kernel.compiled import compiled
-from sgdlimits.kernel.layout import Layout
+from sgdlimits.jaxtools import Layout, compiled
+from sgdlimits.kernel.base import Carry, ProcessLike, StopCondition
 
 ASK = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * 3)
 GOES_ON, STOPS = 1.0, 2.0
@@ -35,10 +34,10 @@ SURE = 1e-9
 class Guards:
     """The bounds of a process with a condition, for the runs of one kernel."""
 
-    def __init__(self, process: Steps, until: Ending | None, carry: Carry, moved: list[int]) -> None:
+    def __init__(self, process: ProcessLike, until: StopCondition | None, carry: Carry, moved: list[int]) -> None:
         one = jax.tree.map(lambda leaf: np.asarray(leaf)[..., 0], carry.state)
         own = jax.tree.map(lambda leaf: np.asarray(leaf)[0], carry.memory)
-        self.ask = compiled(_ask, process, until, tuple(moved), Layout.of(one), Layout.of(own), quick=True)
+        self.ask = compiled(_ask, process, until, tuple(moved), Layout.of(one), Layout.of(own), fast_compile=True)
         self.rows, self.numbers = 1 + 2 * len(moved), Layout.of(one).size
         self.kept = np.zeros((0, 1 + Layout.of(own).size + self.rows))
 
@@ -79,7 +78,9 @@ class Guards:
             raise wrong[0]
 
 
-def _ask(process: Steps, until: Ending, moved: tuple[int, ...], state: Layout, memory: Layout, row: Array, own: Array) -> Array:
+def _ask(
+    process: ProcessLike, until: StopCondition, moved: tuple[int, ...], state: Layout, memory: Layout, row: Array, own: Array
+) -> Array:
     """Whether a run stops, and the row of its bound. Where that number is not zero, the condition itself is not asked."""
     one, kept = state.values(row), memory.values(own)
     bound = until.guard(process, one, kept)

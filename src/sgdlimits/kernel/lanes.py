@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from sgdlimits.kernel import cache, known
-from sgdlimits.kernel.base import LIMIT, Carry, Ending, Kernel, Lot, Span, Steps
+from sgdlimits.kernel.base import MAX_COORDINATE, Carry, Kernel, ProcessLike, RunBatch, StepRange, StopCondition
 from sgdlimits.kernel.compiler.program import Untranslated
 from sgdlimits.kernel.compiler.replica import Replica
 from sgdlimits.kernel.guard import Guards
@@ -50,11 +50,11 @@ class Unrolled(Kernel):
     Runs that move are packed into vectors, so that ended ones cost nothing: numbers of the state first, then replicas.
     """
 
-    costly = False
+    recompiles = False
     xp: Any = np
     """Where arrays are: NumPy, or a module like it."""
 
-    def __init__(self, process: Steps, until: Ending | None, carry: Carry, single: bool = False) -> None:
+    def __init__(self, process: ProcessLike, until: StopCondition | None, carry: Carry, single: bool = False) -> None:
         if process.runs_axis != -1:
             raise Untranslated("a state with the runs first")
         self.numbers = Numbers.of((process, until))
@@ -71,7 +71,7 @@ class Unrolled(Kernel):
         self.form = Form(self.numbers, *trees, single, key)
         self.code = self.compiled(self.form)
         self.block = int(process.block)
-        self.every = int(max(1, min(process.block, float(process.patience))))
+        self.every = int(max(1, min(process.block, float(process.check_interval))))
         self.row = self.numbers.flat[self.code.numbers]
 
     @property
@@ -84,7 +84,7 @@ class Unrolled(Kernel):
         """The code of a program."""
 
     @abc.abstractmethod
-    def run(self, arrays: Arrays, span: Span) -> None:
+    def run(self, arrays: Arrays, span: StepRange) -> None:
         """Make the steps of packed runs, in place."""
 
     def here(self, leaf: Any) -> Any:
@@ -99,10 +99,10 @@ class Unrolled(Kernel):
         """An array where NumPy computes."""
         return array
 
-    def advance(self, carry: Carry, seed: Any, runs: Any, span: Span) -> Carry:
-        return self.together([Lot(self, carry, seed, runs)], span)[0]
+    def advance(self, carry: Carry, seed: Any, runs: Any, span: StepRange) -> Carry:
+        return self.advance_many([RunBatch(self, carry, seed, runs)], span)[0]
 
-    def together(self, lots: Sequence[Lot], span: Span) -> list[Carry]:
+    def advance_many(self, lots: Sequence[RunBatch], span: StepRange) -> list[Carry]:
         xp, width = self.xp, self.code.width
         open_ = [Opened(lot) for lot in lots]
         ends = np.cumsum([each.moving.size for each in open_])
@@ -136,7 +136,7 @@ class Arrays(NamedTuple):
 class Opened:
     """The runs of a lot that move: copies of the arrays of its carry, into which results are put."""
 
-    def __init__(self, lot: Lot) -> None:
+    def __init__(self, lot: RunBatch) -> None:
         here = lot.kernel.here
         self.lot, self.kernel, self.xp = lot, lot.kernel, lot.kernel.xp
         self.on, self.stopped, self.ends = (here(part) for part in (lot.carry.moving, lot.carry.stopped, lot.carry.end))
@@ -170,7 +170,7 @@ class Lanes(Unrolled):
 
     name = "lanes"
 
-    def __init__(self, process: Steps, until: Ending | None, carry: Carry, single: bool = False) -> None:
+    def __init__(self, process: ProcessLike, until: StopCondition | None, carry: Carry, single: bool = False) -> None:
         super().__init__(process, until, carry, single)
         moved = self.code.guarded
         self.guards = None if moved is None else Guards(process, until, carry, moved)
@@ -183,7 +183,7 @@ class Lanes(Unrolled):
     def compiled(form: Form) -> Code:
         return _code(form, _machine().key)
 
-    def run(self, arrays: Arrays, span: Span) -> None:
+    def run(self, arrays: Arrays, span: StepRange) -> None:
         """The vectors in pieces, which the cores take one after the other."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         real, vectors, width = np.array([span.t, span.size], float), len(arrays.state), self.code.width
@@ -253,7 +253,7 @@ def _compiled(form: Form) -> bytes:
     from sgdlimits.kernel.compiler import llvm
 
     machine, replica = _machine(), form.replica(asks=True)
-    text = llvm.text_of(replica, machine, LIMIT)
+    text = llvm.text_of(replica, machine, MAX_COORDINATE)
     moved = None if replica.guarded is None else replica.moved
     about = llvm.width_of(replica, machine), replica.numbers, replica.length, moved
     code = cache.loaded((text, machine.key), lambda: machine.object_code(text), bytes)

@@ -17,7 +17,7 @@ import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import PyTree
 
-from sgdlimits.kernel.base import Moment
+from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.compiler.bounds import bounded
 from sgdlimits.kernel.compiler.flatten import about, lowered
 from sgdlimits.kernel.compiler.program import ABSENT, Program, Untranslated
@@ -232,7 +232,7 @@ def _step(tree: Any, others: tuple, arrays: tuple, leaves: tuple, state: Any, si
         process = numbers.values(arrays)
         drawn = process.draw(Stream(seed, run, number, 1, single=single, t=t[None]))
         state = jax.tree.map(lambda leaf: leaf[..., None], state)
-        after = process.step(state, jax.tree.map(lambda leaf: leaf[0], drawn), Moment(t, size))
+        after = process.step(state, jax.tree.map(lambda leaf: leaf[0], drawn), StepTime(t, size))
         return jax.tree.map(lambda leaf: leaf[..., 0], after)
 
     word = lambda *shape: jax.ShapeDtypeStruct(shape, np.uint32)

@@ -11,9 +11,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, PyTree
 
-from sgdlimits.kernel.base import LIMIT, Carry, Ending, Kernel, Moment, Span, Steps
-from sgdlimits.kernel.compiled import compiled
-from sgdlimits.kernel.groups import in_groups
+from sgdlimits.jaxtools import compiled, in_groups
+from sgdlimits.kernel.base import MAX_COORDINATE, Carry, Kernel, ProcessLike, StepRange, StepTime, StopCondition
 from sgdlimits.kernel.random import Stream
 
 
@@ -22,30 +21,32 @@ class XLA(Kernel):
 
     name = "xla"
 
-    def __init__(self, process: Steps, until: Ending | None, single: bool = False) -> None:
-        self.call = compiled(_grouped, process, until, single, quick=process.small)
-        self.costly = process.together is None
+    def __init__(self, process: ProcessLike, until: StopCondition | None, single: bool = False) -> None:
+        self.call = compiled(_grouped, process, until, single, fast_compile=process.fast_compile)
+        self.recompiles = process.group_size is None
 
-    def advance(self, carry: Carry, seed: Any, runs: Any, span: Span) -> Carry:
+    def advance(self, carry: Carry, seed: Any, runs: Any, span: StepRange) -> Carry:
         return jax.block_until_ready(self.call(carry, seed, runs, span, np.array(len(runs))))
 
 
-def _grouped(process: Steps, until: Ending | None, single: bool, carry: Carry, seed, runs, span: Span, wanted) -> Carry:
-    """Steps of all runs, or of each group in turn unless none of its runs moves."""
+def _grouped(
+    process: ProcessLike, until: StopCondition | None, single: bool, carry: Carry, seed, runs, span: StepRange, wanted
+) -> Carry:
+    """Make steps of all runs, or of each group in turn whose runs are not all ended."""
 
     def group(part: tuple[Carry, Array]) -> Carry:
         some, numbers = part
-        steps = span.steps if process.together is None else jnp.where(some.moving.any(), span.steps, 0)
+        steps = span.steps if process.group_size is None else jnp.where(some.moving.any(), span.steps, 0)
         return _steps(process, until, single, some, seed, numbers, span._replace(steps=steps))
 
-    return in_groups(group, process.together, wanted, (carry, runs))
+    return in_groups(group, process.group_size, wanted, (carry, runs))
 
 
-def _steps(process: Steps, until: Ending | None, single: bool, carry: Carry, seed, runs, span: Span) -> Carry:
+def _steps(process: ProcessLike, until: StopCondition | None, single: bool, carry: Carry, seed, runs, span: StepRange) -> Carry:
     """Blocks of steps: draw the numbers of a block, make its steps, and look for divergence at least once."""
 
     def step(carry: Carry, numbers, number) -> Carry:
-        now = Moment(span.t + (number - span.first) * span.size, span.size)
+        now = StepTime(span.t + (number - span.first) * span.size, span.size)
         state = process.step(carry.state, numbers, now)
         if until is None:
             return eqx.tree_at(lambda c: c.state, carry, state)
@@ -55,13 +56,13 @@ def _steps(process: Steps, until: Ending | None, single: bool, carry: Carry, see
         end = jnp.where(hit, number + 1, carry.end)
         return Carry(state, carry.moving & ~hit, carry.stopped | hit, end, carry.memory)
 
-    every = jnp.maximum(1, jnp.minimum(process.block, process.patience)).astype(int)
+    every = jnp.maximum(1, jnp.minimum(process.block, process.check_interval)).astype(int)
 
     def draw(first, count) -> PyTree:
         t = span.t + (first - span.first + jnp.arange(count)) * span.size
         return process.draw(Stream(seed, runs, first.astype(jnp.uint64), count, single=single, t=t))
 
-    each = process.together is not None  # so few runs that their numbers are drawn step by step, and no more than are needed
+    each = process.group_size is not None  # so few runs that their numbers are drawn step by step, and no more than are needed
 
     def drawn(first, steps, before: PyTree) -> PyTree:
         put = lambda j, kept: jax.tree.map(lambda old, new: old.at[j].set(new[0]), kept, draw(first + j, 1))
@@ -92,15 +93,15 @@ def _steps(process: Steps, until: Ending | None, single: bool, carry: Carry, see
     return lax.fori_loop(0, -(-span.steps // process.block), block, (carry, blank))[0]
 
 
-def _bounded(process: Steps, state: PyTree) -> Bool[Array, " runs"]:
+def _bounded(process: ProcessLike, state: PyTree) -> Bool[Array, " runs"]:
     def inside(leaf):
         rows = jnp.moveaxis(leaf, process.runs_axis, 0).reshape(leaf.shape[process.runs_axis], -1)
-        return (jnp.abs(rows) <= LIMIT).all(1)
+        return (jnp.abs(rows) <= MAX_COORDINATE).all(1)
 
     return jnp.stack([inside(leaf) for leaf in jax.tree.leaves(state)]).all(0)
 
 
-def _select(process: Steps, choose: Any, yes: PyTree, no: PyTree) -> PyTree:
+def _select(process: ProcessLike, choose: Any, yes: PyTree, no: PyTree) -> PyTree:
     def pick(a, b):
         shape = [1] * a.ndim
         shape[process.runs_axis] = -1

@@ -11,7 +11,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from sgdlimits.kernel.groups import VECTOR
+from sgdlimits.jaxtools import GROUP_ALIGNMENT
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
@@ -107,7 +107,7 @@ class Engine(eqx.Module):
 
     @property
     def vector(self) -> int:
-        return VECTOR
+        return GROUP_ALIGNMENT
 
     @property
     def numbers(self) -> int:
@@ -136,7 +136,7 @@ class Level(Part):
     """How a problem's SGD is described: its parameters, and `bind`."""
 
     name: ClassVar[str]
-    joins: ClassVar[bool] = False
+    batchable: ClassVar[bool] = False
     """Whether the steps of simulations that differ in numbers can be made together."""
 
     @abc.abstractmethod
@@ -154,7 +154,7 @@ class Level(Part):
 
 def _flat(vector: int) -> int:
     """Up to how many runs a batch costs about the same."""
-    return 64 if vector == VECTOR else vector
+    return 64 if vector == GROUP_ALIGNMENT else vector
 
 
 @lru_cache(maxsize=64)

@@ -23,9 +23,9 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_dimension
 from sgdlimits.expectation.support import Support
 from sgdlimits.inputs.base import Sizes
-from sgdlimits.kernel.base import Moment
+from sgdlimits.jaxtools import platform
+from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.choose import gpu_present
-from sgdlimits.kernel.groups import platform
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.march import Marching
@@ -55,7 +55,7 @@ class Chain(Level):
     """
 
     name: ClassVar[str] = "chain"
-    joins: ClassVar[bool] = True
+    batchable: ClassVar[bool] = True
     d: int = eqx.field(static=True)
 
     def bind(self, problem, start, first):
@@ -103,11 +103,11 @@ class FrameChain(Process):
         return self._inputs * (self._directions + self.frame.shape[0] + 2) * self.block
 
     @property
-    def small(self):
+    def fast_compile(self):
         return self.problem.network.width <= 2
 
     @property
-    def patience(self):
+    def check_interval(self):
         """A sixteenth of a unit of t."""
         return self.d / (16 * self.problem.algorithm.batch)
 
@@ -136,7 +136,7 @@ class FrameChain(Process):
         x = self.problem.data.place(self.problem.data.draw(stream, sizes, self.d), self.frame)
         return x if self.free is None else x._replace(along=x.along * self.free[:, None, None])
 
-    def step(self, state: Frame, x: Coordinates, now: Moment) -> Frame:
+    def step(self, state: Frame, x: Coordinates, now: StepTime) -> Frame:
         problem, names, per = self.problem.at(now.t), state.names, 1 / self.d
         rule, projected = problem.algorithm, state.project(x)
         fixed = (self.frame[:, :, None, None] * x.inside[None]).sum(1)

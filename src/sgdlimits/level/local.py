@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
-from sgdlimits.kernel.base import Moment
+from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.march import March
@@ -172,7 +172,7 @@ class LinearDiffusion(Process):
     def draw(self, stream: Stream) -> Float[Array, "steps n runs"]:
         return stream.normal(Purpose.NOISE, len(self.free))
 
-    def step(self, state, numbers, now: Moment):
+    def step(self, state, numbers, now: StepTime):
         which = jnp.argmin(jnp.abs(self.sizes - now.size))
         return jnp.asarray(self.factors)[which] @ state + jnp.asarray(self.kicks)[which] @ numbers
 

@@ -15,10 +15,9 @@ from jax import lax
 from jaxtyping import Array, Bool, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.kernel.base import Carry, Lot, Span
+from sgdlimits.jaxtools import GROUP_ALIGNMENT, compiled, in_groups
+from sgdlimits.kernel.base import Carry, RunBatch, StepRange
 from sgdlimits.kernel.choose import kernel_for
-from sgdlimits.kernel.compiled import compiled
-from sgdlimits.kernel.groups import VECTOR, in_groups
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Ends, Job, Journey, Level, Tick, ladder
 from sgdlimits.level.condition import Condition
@@ -41,7 +40,7 @@ class Made(NamedTuple):
     seconds: float
 
 
-Legs = Generator[Tick | Span, Made, None]
+Legs = Generator[Tick | StepRange, Made, None]
 """What a march shows, and the steps that it wants."""
 
 
@@ -58,8 +57,8 @@ class Marching(Stepping):
     @property
     def vector(self):
         """Of groups as few as memory holds; otherwise as all have, since a group of filling is not computed."""
-        few = self.most < VECTOR and self.process.together
-        return few or VECTOR
+        few = self.most < GROUP_ALIGNMENT and self.process.group_size
+        return few or GROUP_ALIGNMENT
 
     @property
     def numbers(self):
@@ -112,26 +111,26 @@ class March(Journey):
         for count, size, t, rest in zip(*self.segments, strict=True):
             end = self.base + int(count)
             while self.first < end and np.asarray(self.carry.moving).any():
-                late = self.stepping.costly and self.pace.seconds > self.pace.compiling
+                late = self.stepping.recompiles and self.pace.seconds > self.pace.compiling
                 few = _few(np.asarray(self.carry.moving)) if late else None
                 if few is not None:
                     now = self._times(self.carry, t + (self.first - self.base) * size)
                     shown = _scatter(shown, self._observed(self.carry.state, now), self.here)
                     self._drop(few)
                     self.pace.restart()
-                made = yield Span(self.first, end - self.first, t + (self.first - self.base) * size, size)
+                made = yield StepRange(self.first, end - self.first, t + (self.first - self.base) * size, size)
                 self.carry, self.first = made.carry, self.first + made.steps  # together: Ctrl-C comes between calls
                 self.pace.note(made.steps, made.seconds)
                 yield Tick(self._share)
-            there = (yield Span(end, 1, t + count * size, rest)).carry if rest else self.carry
+            there = (yield StepRange(end, 1, t + count * size, rest)).carry if rest else self.carry
             shown = _scatter(shown, self._observed(there.state, self._times(there, t + count * size + rest)), self.here)
             self.base = self.first = end
             yield self._tick(shown)
 
     @property
-    def lot(self) -> Lot:
+    def lot(self) -> RunBatch:
         """The runs that are left, for the kernel that makes their steps."""
-        return Lot(self.stepping, self.carry, self.seed, self.runs[self.here])
+        return RunBatch(self.stepping, self.carry, self.seed, self.runs[self.here])
 
     def ends(self):
         """A run that had ended before this journey set out ended at its beginning, as far as it knows."""
@@ -189,7 +188,7 @@ class March(Journey):
 
     @cached_property
     def _look(self):
-        return compiled(_observe, self.process, self.job.observe, quick=True)
+        return compiled(_observe, self.process, self.job.observe, fast_compile=True)
 
     def _observed(self, state: PyTree, t: np.ndarray):
         return jax.tree.map(np.asarray, self._look(state, t, np.array(len(self.job.runs))))
@@ -218,7 +217,7 @@ def abreast(journeys: Sequence[Journey]) -> Iterator[tuple[Journey, Tick]]:
     for some in alike.values():
         asked: list[tuple[March, Legs, Any]] = [(march, march.legs(), None) for march in some]
         while asked:
-            wanted: dict[Span, list[tuple[March, Legs]]] = {}
+            wanted: dict[StepRange, list[tuple[March, Legs]]] = {}
             for march, legs, told in asked:
                 for said in _heard(legs, told):
                     if isinstance(said, Tick):
@@ -232,7 +231,7 @@ def abreast(journeys: Sequence[Journey]) -> Iterator[tuple[Journey, Tick]]:
             ]
 
 
-def _heard(legs: Legs, told: Any) -> Iterator[Tick | Span]:
+def _heard(legs: Legs, told: Any) -> Iterator[Tick | StepRange]:
     """What comes up to the next steps that are wanted, or the end."""
     try:
         said = legs.send(told)
@@ -244,11 +243,11 @@ def _heard(legs: Legs, told: Any) -> Iterator[Tick | Span]:
         return
 
 
-def _made(marches: list[March], span: Span) -> list[Made]:
+def _made(marches: list[March], span: StepRange) -> list[Made]:
     """What comes of steps, of as many as the pace allows."""
     steps, begin = min(span.steps, *(march.pace.steps for march in marches)), time.perf_counter()
-    now = Span(*(np.asarray(number) for number in span._replace(steps=steps)))
-    carries = marches[0].stepping.together([march.lot for march in marches], now)
+    now = StepRange(*(np.asarray(number) for number in span._replace(steps=steps)))
+    carries = marches[0].stepping.advance_many([march.lot for march in marches], now)
     seconds = time.perf_counter() - begin
     return [Made(carry, steps, seconds) for carry in carries]
 
@@ -269,7 +268,7 @@ def set_out(process: Process, until: Condition | None, state: PyTree, risk: np.n
     runs = jax.tree.leaves(state)[0].shape[process.runs_axis]
     if until is None:
         return Carry(state, np.ones(runs, bool), np.zeros(runs, bool), np.full(runs, -1, np.int64), ())
-    memory, stopped = compiled(_begin, process, until, quick=True)(state, risk, np.array(t), np.array(runs))
+    memory, stopped = compiled(_begin, process, until, fast_compile=True)(state, risk, np.array(t), np.array(runs))
     return Carry(state, ~stopped, stopped, jnp.where(stopped, 0, -1).astype(jnp.int64), memory)
 
 
@@ -281,7 +280,7 @@ def _begin(
         problem = process.problem.at(t)
         return until.over_runs(problem, lambda one: until.set_out(problem, *one), (process.statistics(state), risk))
 
-    return in_groups(begin, process.together, wanted, (state, risk))
+    return in_groups(begin, process.group_size, wanted, (state, risk))
 
 
 def _observe(process: Process, observe: Observe, state: PyTree, t: Array, wanted: Array) -> tuple[PyTree, dict[str, Array]]:
@@ -291,12 +290,12 @@ def _observe(process: Process, observe: Observe, state: PyTree, t: Array, wanted
         more = problem.numerics.over_runs(lambda one: problem.at(one[1]).observables(one[0]), (stats, t))
         return stats, {"risk": process.risk(state, stats, t), **more, **observe.of_runs(stats)}
 
-    return in_groups(look, process.together, wanted, (state, t))
+    return in_groups(look, process.group_size, wanted, (state, t))
 
 
 def _few(moving: np.ndarray) -> np.ndarray | None:
     """All that move among at most half of the runs, or None: of the ladder's sizes, so that few are compiled."""
-    sizes = [size for size in ladder(VECTOR, moving.size) if max(16, moving.sum()) <= size <= moving.size / 2]
+    sizes = [size for size in ladder(GROUP_ALIGNMENT, moving.size) if max(16, moving.sum()) <= size <= moving.size / 2]
     return np.sort(np.argsort(~moving, kind="stable")[: sizes[0]]) if sizes else None
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.support import Support
-from sgdlimits.kernel.base import Moment
+from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.base import Clock, Engine
 from sgdlimits.problem.base import Problem
@@ -48,7 +48,7 @@ class Process(eqx.Module):
         """
 
     @abc.abstractmethod
-    def step(self, state: PyTree, numbers: PyTree, now: Moment) -> PyTree:
+    def step(self, state: PyTree, numbers: PyTree, now: StepTime) -> PyTree:
         """The states after one step with one step's random numbers."""
 
     @abc.abstractmethod
@@ -69,8 +69,8 @@ class Process(eqx.Module):
         return None
 
     @property
-    def together(self) -> int | None:
-        """How many runs are computed together, group after group, where these have the runs first; None for all."""
+    def group_size(self) -> int | None:
+        """Number of runs per group when runs are processed in groups of fixed size; None processes all runs at once."""
         return None
 
     @property
@@ -79,13 +79,13 @@ class Process(eqx.Module):
         return 0
 
     @property
-    def small(self) -> bool:
-        """Whether a step is so little work that compiling it quickly matters more."""
+    def fast_compile(self) -> bool:
+        """Whether a step is so cheap that compilation time matters more than speed."""
         return False
 
     @property
-    def patience(self) -> Float[Array, ""] | int:
-        """After how many steps at most divergence is looked for: a diverged run returns to where it was then."""
+    def check_interval(self) -> Float[Array, ""] | int:
+        """Maximum number of steps between two checks for divergence; a diverged run is reset to its state at the last check."""
         return self.block
 
 

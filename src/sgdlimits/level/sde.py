@@ -29,8 +29,8 @@ from sgdlimits.algorithm.limit import Drawn, any_changes, placed
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.gaussian.base import square_root
-from sgdlimits.kernel.base import Moment
-from sgdlimits.kernel.compiled import compiled
+from sgdlimits.jaxtools import compiled
+from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.march import Marching
@@ -79,7 +79,7 @@ class SDE(Level):
     """
 
     name: ClassVar[str] = "sde"
-    joins: ClassVar[bool] = True
+    batchable: ClassVar[bool] = True
     d: int = eqx.field(static=True)
     dt: float | None = eqx.field(static=True, default=None)
     samples: int | None = eqx.field(static=True, default=None)
@@ -105,7 +105,7 @@ def fastest_rate(problem: Problem, stats: PyTree) -> float:
     Where the problem changes with time, that is the largest over times: a learning rate may begin at zero.
     """
     vector = np.asarray(problem.vector(stats))
-    along = compiled(_along, problem, stats, quick=True)
+    along = compiled(_along, problem, stats, fast_compile=True)
     slope = lambda t, x: np.asarray(along(t, x))
     steps = DIFFERENCE * np.eye(vector.size) * np.maximum(1.0, np.abs(vector))
 
@@ -140,7 +140,7 @@ class Diffusion(Process):
     def start(self, stats: PyTree) -> PyTree:
         return runs_last(stats)
 
-    def step(self, state: PyTree, numbers: PyTree, now: Moment) -> PyTree:
+    def step(self, state: PyTree, numbers: PyTree, now: StepTime) -> PyTree:
         """Half of the noise, two drifts by Heun's rule in a loop, so compiled once, and the other half.
 
         Both drifts are those of the middle of the step in time, which is as exact, and safe where a drift begins as 1/t.

@@ -17,8 +17,8 @@ from sgdlimits.algorithm.limit import Drawn, view
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count, check_dimension
 from sgdlimits.inputs.base import Sizes
-from sgdlimits.kernel.base import Moment
-from sgdlimits.kernel.groups import platform
+from sgdlimits.jaxtools import platform
+from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import MOST_NORMALS, Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.march import Marching
@@ -132,7 +132,7 @@ class WeightProcess(Process):
         self.block = block_of(d, rule.inputs(width), width * len(rule.names))
 
     @property
-    def together(self):
+    def group_size(self):
         return group_of(self.d)
 
     @property
@@ -164,7 +164,7 @@ class WeightProcess(Process):
         sizes = Sizes(rule.batch, rule.inputs(n), self.problem.target.teachers, n * len(rule.names), 0)
         return Batch(*self.problem.data.vectors(stream, sizes, self.d, self.frame, self._shifted))
 
-    def step(self, state: Weights, inputs: Batch, now: Moment) -> Weights:
+    def step(self, state: Weights, inputs: Batch, now: StepTime) -> Weights:
         problem, x, per = self.problem.at(now.t), inputs.x, 1 / self.d
         rule, names = problem.algorithm, state.names
         X = jnp.swapaxes(x, 0, 1)
@@ -223,7 +223,7 @@ class CoordinateProcess(WeightProcess):
         kept = {name: jnp.full_like(W, value) for name, value in rule.coordinates.items()}
         return Weights(at.a, W, kept, stats.names)
 
-    def step(self, state: Weights, inputs: Batch, now: Moment) -> Weights:
+    def step(self, state: Weights, inputs: Batch, now: StepTime) -> Weights:
         problem, x, per = self.problem.at(now.t), inputs.x, 1 / self.d
         rule = problem.algorithm
         assert isinstance(rule, Coordinatewise)

@@ -16,10 +16,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 from numpy.polynomial.chebyshev import chebpts2
 
-from sgdlimits.kernel.base import LIMIT
-from sgdlimits.kernel.compiled import compiled
-from sgdlimits.kernel.groups import VECTOR
-from sgdlimits.kernel.layout import Layout
+from sgdlimits.jaxtools import GROUP_ALIGNMENT, Layout, compiled
+from sgdlimits.kernel.base import MAX_COORDINATE
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Ends, Engine, Job, Journey, Tick, ladder
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
@@ -116,11 +114,11 @@ class Solve(Journey):
         self.y = np.concatenate([np.asarray(leaf, float)[:count].reshape(count, -1) for leaf in leaves], axis=1)
         self.ended, self.t_end = np.zeros(count, int), np.full(count, np.nan)
         self.slopes = compiled(_slopes, self.problem, self.corrector, self.layout)
-        self.look = compiled(_look, self.problem, job.observe, self.layout, quick=True)
+        self.look = compiled(_look, self.problem, job.observe, self.layout, fast_compile=True)
         self.stops, memory = None, ()
         if job.until is not None:
-            self.stops = compiled(_stops, self.problem, job.until, self.layout, quick=True)
-            begin = compiled(_memories, self.problem, job.until, self.layout, quick=True)
+            self.stops = compiled(_stops, self.problem, job.until, self.layout, fast_compile=True)
+            begin = compiled(_memories, self.problem, job.until, self.layout, fast_compile=True)
             memory = begin(np.asarray(job.clock.t[0], float), self.y[_padded(count)])
         self.memory = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], memory)
         self.t, self.saved, self.steps, self.stride, self.method = job.clock.t[0], 0, 0, np.nan, 0
@@ -223,7 +221,7 @@ class Solve(Journey):
             with np.errstate(all="ignore"):
                 solver.step()
             y = solver.y.reshape(active.size, -1)
-            broken = ~(np.abs(y) <= LIMIT).all(1)
+            broken = ~(np.abs(y) <= MAX_COORDINATE).all(1)
             if solver.status == "failed":
                 broken |= np.abs(y).max(1) >= np.abs(y).max()
             if broken.any():
@@ -363,7 +361,7 @@ class Stops(NamedTuple):
 @lru_cache(maxsize=256)
 def _padded(count: int) -> np.ndarray:
     """Indices of `count` rows, the last repeated up to one of a few sizes: each size is compiled once as runs leave."""
-    size = next(size for size in (1, *ladder(VECTOR, 2**40)) if size >= count)
+    size = next(size for size in (1, *ladder(GROUP_ALIGNMENT, 2**40)) if size >= count)
     return np.minimum(np.arange(size), count - 1)
 
 

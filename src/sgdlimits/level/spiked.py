@@ -19,7 +19,7 @@ from jax import lax
 from jaxtyping import Array, Float, UInt32, UInt64
 
 from sgdlimits.errors import BadInput, check_count
-from sgdlimits.kernel.base import Moment
+from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.chain import chain_process
 from sgdlimits.level.process import Process
@@ -71,7 +71,7 @@ class SpikeChain(Process):
         self.problem, self.d, self.block = problem, number_array(_check_room(d)), 64
 
     @property
-    def patience(self):
+    def check_interval(self):
         """A sixteenth of a unit of t."""
         return self.d / 16
 
@@ -82,7 +82,7 @@ class SpikeChain(Process):
         outside = stream.chi_square(Purpose.CHI, (self.d - 2)[None])
         return Draws(stream.normal(Purpose.STEP, 2), outside[:, 0])
 
-    def step(self, state: Polar, numbers: Draws, now: Moment) -> Polar:
+    def step(self, state: Polar, numbers: Draws, now: StepTime) -> Polar:
         problem, stats = self.problem.at(now.t), state.spike
         k, rate = problem.order, problem.lr / self.d
         inward, along = problem.pulls(stats)
@@ -109,7 +109,7 @@ class EstimateProcess(Process):
         self.block = block_of(d, 1, 1)
 
     @property
-    def together(self):
+    def group_size(self):
         return group_of(self.d)
 
     def start(self, stats: Spike) -> Float[Array, "runs d"]:
@@ -126,7 +126,7 @@ class VectorProcess(EstimateProcess):
     def draw(self, stream: Stream) -> Float[Array, "steps runs d"]:
         return stream.normal_rows(Purpose.INPUT, self.d)
 
-    def step(self, state: Float[Array, "runs d"], numbers: Float[Array, "runs d"], now: Moment):
+    def step(self, state: Float[Array, "runs d"], numbers: Float[Array, "runs d"], now: StepTime):
         problem = self.problem.at(now.t)
         inward, along = problem.pulls(self.statistics(state))
         noise = contracted_noise(problem.order, state, numbers, lambda a, b: row_products(a, b)[:, None])
@@ -160,7 +160,7 @@ class TensorProcess(EstimateProcess):
         each = lambda leaf: jnp.broadcast_to(leaf, (stream.steps, leaf.size))
         return Tickets(each(stream.seed), each(stream.runs), stream.first + jnp.arange(stream.steps, dtype=jnp.uint64))
 
-    def step(self, state: Float[Array, "runs d"], numbers: Tickets, now: Moment):
+    def step(self, state: Float[Array, "runs d"], numbers: Tickets, now: StepTime):
         problem = self.problem.at(now.t)
         k, entries = problem.order, self.d**problem.order
 

@@ -12,7 +12,7 @@ from jax import lax
 from optax import contrib
 
 import sgdlimits as sl
-from sgdlimits.kernel.base import Moment
+from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.sgd import sgd_process
 from sgdlimits.statistics.overlaps import rows_of
@@ -164,7 +164,7 @@ def test_weights_are_those_of_optax(name):
     @eqx.filter_jit
     def walk(process, state, inputs):
         times = jnp.arange(STEPS) * b / D
-        move = lambda state, now: (process.step(state, now[0], Moment(now[1], now[1])), None)
+        move = lambda state, now: (process.step(state, now[0], StepTime(now[1], now[1])), None)
         return lax.scan(move, state, (inputs, times))[0]
 
     end = walk(process, jax.tree.map(jnp.asarray, state), inputs)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from sgdlimits.kernel.base import Carry, Span
+from sgdlimits.kernel.base import Carry, StepRange
 from sgdlimits.kernel.choose import kernel_for
 from sgdlimits.kernel.compiler import walk
 from sgdlimits.kernel.compiler.bounds import bounded
@@ -35,7 +35,7 @@ class Applied(eqx.Module):
     problem = None
     block = 4
     patience = 4
-    small = True
+    fast_compile = True
 
     def draw(self, stream):
         return jnp.zeros((stream.steps, 1))
@@ -47,7 +47,7 @@ class Applied(eqx.Module):
 def through(kernel, function, x):
     carry = Carry(jnp.asarray(x), np.ones(x.shape[-1], bool), np.zeros(x.shape[-1], bool), np.full(x.shape[-1], -1), ())
     runs = np.arange(x.shape[-1], dtype=np.uint32)
-    after = kernel(Applied(function), None, carry).advance(carry, np.zeros(2, np.uint32), runs, Span(0, 1, 0.0, 1.0))
+    after = kernel(Applied(function), None, carry).advance(carry, np.zeros(2, np.uint32), runs, StepRange(0, 1, 0.0, 1.0))
     return np.asarray(after.state)
 
 

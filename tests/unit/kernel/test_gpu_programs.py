@@ -17,7 +17,7 @@ from unit.kernel.test_flat_programs import OPERATIONS, RUNS, one_by_one, through
 
 import sgdlimits as sl
 from sgdlimits.kernel import lanes
-from sgdlimits.kernel.base import LIMIT, Span
+from sgdlimits.kernel.base import MAX_COORDINATE, StepRange
 from sgdlimits.kernel.choose import gpu_present
 from sgdlimits.kernel.compiler import ptx
 from sgdlimits.kernel.compiler.llvm import Writer
@@ -54,7 +54,7 @@ class OneByOne(Lanes):
     @staticmethod
     def compiled(form):
         machine, replica = lanes._machine(), form.replica(asks=False)
-        owner, address = machine.load(machine.object_code(str(Alone(replica, machine, LIMIT).module)))
+        owner, address = machine.load(machine.object_code(str(Alone(replica, machine, MAX_COORDINATE).module)))
         return Code(
             ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 8)(address), owner, 1, replica.numbers, len(replica.program.nodes)
         )
@@ -118,7 +118,7 @@ SOME = [pytest.param(name, marks=() if name in FEW else pytest.mark.full) for na
 def test_the_program_of_a_thread_has_the_paths_of_lanes(name, single):
     problem, until = PROCESSES[name]()
     process, carry, stream = bound(problem, until=until)
-    span = Span(0, 2000, 0.0, 0.01)
+    span = StepRange(0, 2000, 0.0, 0.01)
     one, other = (
         kernel(process, until, carry, single).advance(carry, stream.seed, stream.runs, span) for kernel in (OneByOne, Lanes)
     )
@@ -132,7 +132,7 @@ def test_ptx_is_one_kernel_of_eight_pointers_that_calls_nothing_else(name, tmp_p
     problem, until = PROCESSES[name]()
     process, carry, _ = bound(problem, until=until)
     gpu = ptx.GPU("90")
-    text = gpu.assembly(ptx.text_of(Lanes(process, until, carry).form.replica(asks=False), gpu, LIMIT))
+    text = gpu.assembly(ptx.text_of(Lanes(process, until, carry).form.replica(asks=False), gpu, MAX_COORDINATE))
     (entry,) = re.findall(r"\.visible \.entry (\w+)\((.*?)\)", text, re.S)
     assert entry[0] == "advance"
     assert len(re.findall(r"\.param \.u64", entry[1])) == 8

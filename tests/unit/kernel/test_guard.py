@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.kernel.base import Span
+from sgdlimits.kernel.base import StepRange
 from sgdlimits.kernel.lanes import Lanes
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.march import set_out
@@ -23,7 +23,7 @@ def kernel():
     kernel = Lanes(engine.process, until, carry)
     return (
         kernel,
-        lambda carry, first: kernel.advance(carry, stream.seed, stream.runs, Span(first, STEPS, 0.0, engine.tick)),
+        lambda carry, first: kernel.advance(carry, stream.seed, stream.runs, StepRange(first, STEPS, 0.0, engine.tick)),
         carry,
     )
 

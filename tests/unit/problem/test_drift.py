@@ -13,7 +13,7 @@ import pytest
 from scipy.special import roots_genlaguerre
 
 import sgdlimits as sl
-from sgdlimits.kernel.base import Moment
+from sgdlimits.kernel.base import StepTime
 from sgdlimits.level.chain import FrameChain
 from sgdlimits.level.sgd import Batch, WeightProcess
 from sgdlimits.statistics.frame import Coordinates
@@ -47,7 +47,7 @@ def limits(problem, stats):
 @eqx.filter_jit
 def after_step(process, state, numbers):
     """The numbers of the statistics after one step of a process, runs last."""
-    return to_vector(runs_last(process.statistics(process.step(state, numbers, Moment(0.0, 0.0)))), True)
+    return to_vector(runs_last(process.statistics(process.step(state, numbers, StepTime(0.0, 0.0)))), True)
 
 
 def worst(left, right):

@@ -28,7 +28,7 @@ from scipy.special import ndtri
 from sgdlimits.analysis.first_passage import Law, ode_exit_times
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_share
-from sgdlimits.kernel.compiled import compiled
+from sgdlimits.jaxtools import compiled
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.overlaps import Overlaps
 

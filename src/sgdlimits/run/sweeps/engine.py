@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from sgdlimits.jaxtools import GROUP_ALIGNMENT
 from sgdlimits.kernel.choose import gpu_present
-from sgdlimits.kernel.groups import VECTOR
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
 from sgdlimits.run.sweeps.unit import Unit
@@ -40,8 +40,8 @@ class Task(NamedTuple):
 def tasks(recipe: Recipe, units: list[Unit], workers: int = 1) -> deque[Task]:
     """Neighbouring units of few runs together, where their steps can be, with something to do for all workers."""
     runs = [unit.last - unit.first for unit in units]
-    share = max(VECTOR, -(-sum(runs) // workers))
-    most = 0 if not recipe.joins else min(share, TOGETHER_ON_GPU if gpu_present() else TOGETHER)
+    share = max(GROUP_ALIGNMENT, -(-sum(runs) // workers))
+    most = 0 if not recipe.batchable else min(share, TOGETHER_ON_GPU if gpu_present() else TOGETHER)
     found: deque[Task] = deque()
     room = 0
     for unit, count in zip(units, runs, strict=True):

@@ -123,9 +123,9 @@ class Recipe:
         return as_condition(from_json(self.until) if self.until.startswith("{") else called(self.until))
 
     @property
-    def joins(self) -> bool:
+    def batchable(self) -> bool:
         """Whether steps at several points can be made together."""
-        return bool(getattr(self.parts["level"].make, "joins", False))
+        return bool(getattr(self.parts["level"].make, "batchable", False))
 
     def arguments(self, point: Point) -> dict[str, dict[str, Any]]:
         """What the problem, the algorithm, the level and the start are made of at a point, defaults included."""

@@ -1,0 +1,122 @@
+"""Helpers for JAX: functions compiled once, runs in groups of one size, trees as rows, and the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import PyTree
+
+FAST_COMPILE_OPTIONS = {"xla_cpu_prefer_vector_width": "512", "xla_cpu_use_fusion_emitters": "False"}
+"""Options under which XLA compiles CPU code in half the time; that code is a little slower in large loops.
+
+They select the older of XLA's two code generators. The newer one must not be combined with this vector width: its arctangent of
+eight numbers is wrong.
+"""
+GROUP_ALIGNMENT = 16
+"""Group sizes are multiples of this number: twice the doubles of the longest vector registers."""
+
+
+def compiled(function: Callable, *fixed: Any, fast_compile: bool = False) -> Callable:
+    """Bind `fixed` and return a jitted function of the remaining arguments, which are trees of arrays.
+
+    `fixed` is flattened once. Code is shared by all calls whose `fixed` differs in the values of arrays only. `fast_compile`
+    trades speed of the code for speed of compilation.
+    """
+    leaves, tree = jax.tree.flatten(fixed)
+    arrays = jax.device_put([leaf for leaf in leaves if _is_array(leaf)])
+    static = tuple(None if _is_array(leaf) else leaf for leaf in leaves)
+    return partial(_jitted(function, tree, static, fast_compile), arrays)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
+
+
+@lru_cache(maxsize=256)
+def _jitted(function: Callable, tree: Any, static: tuple, fast_compile: bool) -> Callable:
+    def whole(arrays, *arguments):
+        rest = iter(arrays)
+        fixed = jax.tree.unflatten(tree, [next(rest) if leaf is None else leaf for leaf in static])
+        return function(*fixed, *arguments)
+
+    whole.__name__ = function.__name__  # so that profiles show the name
+    return jax.jit(whole, compiler_options=_supported_options() if fast_compile else None)
+
+
+@lru_cache(maxsize=1)
+def _supported_options() -> dict[str, str] | None:
+    """Return `FAST_COMPILE_OPTIONS`, or None if the installed XLA does not know them."""
+    try:
+        jax.jit(lambda: 0, compiler_options=FAST_COMPILE_OPTIONS)()
+    except jax.errors.JaxRuntimeError:  # no such option
+        return None
+    return FAST_COMPILE_OPTIONS
+
+
+def in_groups(function: Callable[[PyTree], PyTree], size: int | None, wanted: Any, runs: PyTree) -> PyTree:
+    """Apply a function of arrays with the runs first to one group of `size` runs after another, or to all runs for None.
+
+    Results are then the same bit by bit for any number of runs: XLA compiles a loop over all runs as it suits their number,
+    and may round in other places. Only the groups of the first `wanted` runs are computed; results of the others are zeros.
+    """
+    if size is None:
+        return function(runs)
+    function = jax.jit(function, inline=True)  # traced once, for its shapes and for the loop
+    groups = jax.tree.map(lambda leaf: jnp.reshape(leaf, (-1, size, *leaf.shape[1:])), runs)
+    one = jax.eval_shape(lambda tree: function(_at(tree, 0)), groups)
+    count = jax.tree.leaves(groups)[0].shape[0]
+    zeros = lambda *more: jax.tree.map(lambda leaf: jnp.zeros((*more, *leaf.shape), leaf.dtype), one)
+
+    def put(index, results):
+        group = _at(groups, index)
+        # A loop of at most one round, whose length XLA does not know: it cannot fuse the body with what surrounds it,
+        # so that the code of a group does not depend on the number of groups.
+        new = lax.fori_loop(0, jnp.minimum(1, wanted), lambda _, before: function(group), zeros())
+        return jax.tree.map(lambda leaf, part: lax.dynamic_update_index_in_dim(leaf, part, index, 0), results, new)
+
+    results = lax.fori_loop(0, (wanted + size - 1) // size, put, zeros(count))
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results)
+
+
+def _at(tree: PyTree, index: Any) -> PyTree:
+    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, index, 0, keepdims=False), tree)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Structure and shapes of a tree of arrays, to store such trees as rows of numbers."""
+
+    tree: Any
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, tree: PyTree) -> Layout:
+        return cls(jax.tree.structure(tree), tuple(leaf.shape for leaf in jax.tree.leaves(tree)))
+
+    @property
+    def size(self) -> int:
+        """Length of a row."""
+        return sum(map(math.prod, self.shapes))
+
+    def values(self, rows: Any) -> PyTree:
+        """Return the tree of a row, or of an array of rows, whose leading axes are kept."""
+        leaves, first = [], 0
+        for shape in self.shapes:
+            last = first + math.prod(shape)
+            leaves.append(rows[..., first:last].reshape(*rows.shape[:-1], *shape))
+            first = last
+        return jax.tree.unflatten(self.tree, leaves)
+
+
+def platform() -> str:
+    """Return the kind of device on which JAX computes, such as "cpu"."""
+    device = getattr(jax.config, "jax_default_device", None)
+    return jax.default_backend() if device is None else getattr(device, "platform", str(device))
