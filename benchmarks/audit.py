@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sgdlimits.files import write
 from sgdlimits.papers.audit import audit
-from sgdlimits.papers.errata import rewrite
+from sgdlimits.papers.errata import rewrite_pages
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -29,7 +29,7 @@ def main() -> None:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         cpu = usage.ru_utime + usage.ru_stime
         print(f"{cpu:.0f} CPU seconds in all, {time.perf_counter() - begin:.0f} s of wall time")
-    for path, text in rewrite(DOCS).items():
+    for path, text in rewrite_pages(DOCS).items():
         write(path, text.encode())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from sgdlimits.cli.check import PAPERS as CHOICES
-from sgdlimits.papers.audit import claims
+from sgdlimits.papers.audit import find_claims
 from sgdlimits.papers.claim import CLAIMS, PAPERS, Claim, compare
 
 
@@ -20,7 +20,7 @@ def test_a_claim_is_shown_and_saved(command, tmp_path):
 
 
 def test_a_verdict_that_is_not_on_record_is_exit_code_1(command, monkeypatch):
-    claims()
+    find_claims()
     wrong = Claim("slides.wrong", "slides", "nowhere", "wrong", "", lambda effort: compare(1.0, 2.0))
     monkeypatch.setitem(CLAIMS, "slides.wrong", wrong)
     result = command("check --only slides.wrong --quiet")

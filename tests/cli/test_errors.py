@@ -60,7 +60,7 @@ BAD = {
     "no figure": ("figure", "a NAME is missing. The figures are committee-classical, committee-high-d, demo"),
     "unknown figure": ("figure mediocrity-1-lefd", "Did you mean mediocrity-1-left? The figures are"),
     "negative seed of a figure": ("figure mediocrity-2 --seed -1", "--seed must be a whole number of at least 0"),
-    "folder that is a file": ("demo --out text.nc --quick", "text.nc cannot be made"),
+    "folder that is a file": ("demo --out text.nc --quick", "text.nc cannot be created"),
 }
 
 

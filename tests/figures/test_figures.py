@@ -166,15 +166,15 @@ def test_what_was_finished_stays_after_ctrl_c(tmp_path, monkeypatch):
 
 
 def test_every_size_that_quick_makes_smaller_is_said_in_words():
-    from sgdlimits.papers.figure import smaller
+    from sgdlimits.papers.figure import describe_reduction
 
     for name, place in FIGURES.items():
         module = importlib.import_module(place)
         assert set(vars(module.QUICK)) == set(vars(module.FULL)) == set(module.WORDS), name
-        said = smaller(module.QUICK, module.FULL, module.WORDS)
+        said = describe_reduction(module.QUICK, module.FULL, module.WORDS)
         assert said.startswith("Made with --quick: "), name
         assert re.search(r"\d instead of|fewer", said), name
-        assert smaller(module.FULL, module.FULL, module.WORDS) == ""
+        assert describe_reduction(module.FULL, module.FULL, module.WORDS) == ""
 
 
 def test_a_figure_that_fails_leaves_the_others_and_a_page_that_says_so(tmp_path, monkeypatch):

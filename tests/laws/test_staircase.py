@@ -57,14 +57,14 @@ def test_overlaps_that_are_zero_by_symmetry_are_no_alarm():
 @pytest.mark.parametrize("name", ["x1 + x1 x2", "x1 + x1 x2 x3", "x1 x2 x3"])
 def test_samples_grow_and_directions_are_found_as_the_leaps_of_the_target_say(name, say):
     """One unit, 24 runs at two dimensions: exponents within 0.3, the error of a fit of two medians, and the order of leaps."""
-    from sgdlimits.papers.figure import rows_of, tabulate
+    from sgdlimits.papers.figure import select_rows, tabulate
     from sgdlimits.papers.new_results.figures import staircase as figure
 
     hard = max(leap.order for leap in sl.leaps(figure.target(name))) > 2
     table = tabulate(figure.measure(name, (800, 2400) if hard else (1000, 8000), runs=24, seed=1))
     times = []
     for stage, leap in enumerate(sl.leaps(figure.target(name))):
-        rows = rows_of(table, stage=stage)
+        rows = select_rows(table, stage=stage)
         say(
             f"{name}, leap {leap.order}: exponent {figure.exponent(rows):.2f}, t = {rows.t.values}, {rows.lost.values} not done"
         )

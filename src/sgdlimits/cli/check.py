@@ -39,10 +39,10 @@ def check(effort: str, paper: str | None, only: str | None, out: str | None, for
       sgdlimits check --only "(55)"
       sgdlimits check --out audit.md
     """
-    from sgdlimits.papers.audit import AuditInterrupted, audit, check_format, claims
+    from sgdlimits.papers.audit import AuditInterrupted, audit, check_format, find_claims
 
     path = out and check_output(check_format(out), force)
-    claims(paper, only)
+    find_claims(paper, only)
     try:
         show(audit(effort, paper, only, progress=not quiet), path)
     except AuditInterrupted as stopped:

@@ -40,10 +40,10 @@ def figure(names: tuple[str, ...], listed: bool, quick: bool, out: str, seed: in
       sgdlimits figure mediocrity-1-right --quick --out figures
       sgdlimits figure all --quick
     """
-    from sgdlimits.papers.index import summary
+    from sgdlimits.papers.index import read_summary
 
     if listed:
-        echo(table((name, summary(name)) for name in FIGURES))
+        echo(table((name, read_summary(name)) for name in FIGURES))
         return
     known = f"The figures are {among(list(FIGURES))}; all makes each of them."
     if not names:

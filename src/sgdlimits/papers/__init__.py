@@ -1,4 +1,4 @@
-"""Theory, claims and figures of each paper, side by side; the audit and the figures over all of them.
+"""Theory, claims and figures of each paper, with the audit of the claims and the index of the figures.
 
-Nothing outside imports it but the command line, the page, and the public names of the package.
+Only the command line, the explorer and the public names of the package import this folder.
 """

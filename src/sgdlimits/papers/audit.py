@@ -1,4 +1,4 @@
-"""The audit: every claim is computed and judged; what was found prints itself and becomes a file."""
+"""Compute and judge all claims of the papers, and print or save the result."""
 
 from __future__ import annotations
 
@@ -19,86 +19,96 @@ from typing import Any
 from sgdlimits.domain import checked, flag
 from sgdlimits.errors import BadInput, check_choice, in_short
 from sgdlimits.files import write
-from sgdlimits.papers.claim import CLAIMS, EFFORTS, FILES, FOLDER, PAPERS, Claim, Effort, Found
+from sgdlimits.papers.claim import CLAIMS, EFFORTS, FILES, FOLDER, PAPERS, Claim, Comparison, Effort
 from sgdlimits.progress import bar
 from sgdlimits.text import count, table
 
 COLUMNS = ("where", "claim", "number", "within", "paper", "right", "verdict")
+"""Headings of the printed table of claims."""
 FORMATS = (".json", ".csv", ".md")
+"""File formats of a saved audit."""
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A claim with what its computation found, the verdict, the CPU seconds it took, and the error if it failed."""
+class JudgedClaim:
+    """A claim with its comparison, its verdict, the CPU seconds it took, and the error if it failed."""
 
     claim: Claim
     verdict: str
-    found: Found | None = None
+    comparison: Comparison | None = None
     seconds: float = 0.0
     error: str = ""
 
     @property
     def as_recorded(self) -> bool:
+        """Whether the verdict is the one on record."""
         return self.verdict == self.claim.kind
 
     def numbers(self) -> dict[str, Any]:
-        """What is kept of it: the worst entry of the comparison, its interval or tolerance, and the verdict."""
-        worst = self.found.worst if self.found else {}
-        relation = self.found.relation if self.found else "="
+        """Return the worst entry of the comparison, its relation and tolerance, and the verdict, as stored in JSON."""
+        worst = self.comparison.worst if self.comparison else {}
+        relation = self.comparison.relation if self.comparison else "="
         return {"name": self.claim.name, **worst, "relation": relation, "verdict": self.verdict, "error": self.error}
 
     def row(self) -> tuple[str, ...]:
-        return (self.claim.where, self.claim.title, *cells(self.numbers()), self.verdict + ("" if self.as_recorded else " !"))
+        """Return the cells of the claim's row; an exclamation mark follows an unexpected verdict."""
+        return (
+            self.claim.where,
+            self.claim.title,
+            *format_cells(self.numbers()),
+            self.verdict + ("" if self.as_recorded else " !"),
+        )
 
 
-def cells(numbers: dict[str, Any]) -> tuple[str, str, str, str]:
-    """Number, interval or tolerance, what the paper says, and what is right where that differs, as text."""
+def format_cells(numbers: dict[str, Any]) -> tuple[str, str, str, str]:
+    """Format the number, its interval or tolerance, the paper's value, and the right value where that differs."""
     if "number" not in numbers:
         return numbers["error"][:40] or "not computed", "", "", ""
     show = lambda key: f"{0.0 if abs(numbers[key]) <= 1e-12 else numbers[key]:.4g}" if key in numbers else ""
     bound = numbers["relation"] if numbers["relation"] != "=" else ""
-    room, sigma, right = numbers["room"], numbers["sigma"], numbers.get("right")
-    low, high = numbers["number"] - room, numbers["number"] + room
-    within = f"{low:.4g} to {high:.4g}" if sigma else "" if right is None or bound else f"± {room:.1g}"
+    tolerance, sigma, right = numbers["tolerance"], numbers["sigma"], numbers.get("right")
+    low, high = numbers["number"] - tolerance, numbers["number"] + tolerance
+    within = f"{low:.4g} to {high:.4g}" if sigma else "" if right is None or bound else f"± {tolerance:.1g}"
     theirs = bound + show("printed" if "printed" in numbers else "right")
     return show("number"), within, theirs, bound + show("right") if "printed" in numbers else ""
 
 
 @dataclass(frozen=True, repr=False)
 class Audit:
-    """What an audit found; printed, a table for each paper.
+    """Result of an audit; prints as one table per paper.
 
     Parameters
     ----------
-    judged : one for each claim that was computed
+    judged : the claims that were computed
     effort : "quick", "default" or "full"
-    chosen : how many claims were asked for
+    chosen : number of claims selected
     """
 
-    judged: tuple[Judged, ...]
+    judged: tuple[JudgedClaim, ...]
     effort: str = "default"
     chosen: int = 0
 
     @property
-    def unexpected(self) -> tuple[Judged, ...]:
+    def unexpected(self) -> tuple[JudgedClaim, ...]:
         """Claims whose verdict is not the one on record."""
         return tuple(each for each in self.judged if not each.as_recorded)
 
     @property
     def complete(self) -> bool:
-        """Whether every claim that was asked for was computed."""
+        """Whether every selected claim was computed."""
         return len(self.judged) == self.chosen
 
     def __repr__(self) -> str:
+        """Return one table per paper, followed by the summary."""
         text = ""
         for key, paper in PAPERS.items():
-            rows = [plain(each.row()) for each in self.judged if each.claim.paper == key]
+            rows = [strip_markup(each.row()) for each in self.judged if each.claim.paper == key]
             if rows:
                 text += f"{paper.title}\n{table([COLUMNS, *rows], '<<>>>><', indent='  ')}\n\n"
         return text + self.summary()
 
     def summary(self) -> str:
-        """How many claims have which verdict, and which are not as recorded."""
+        """Count the verdicts, and list the claims whose verdict is not the one on record."""
         verdicts = Counter(each.verdict for each in self.judged)
         words = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
         seconds = sum(each.seconds for each in self.judged)
@@ -110,60 +120,60 @@ class Audit:
         return text
 
     def save(self, path: str | os.PathLike) -> Path:
-        """Write the table to a file, whole or not at all: .json, .csv or .md by its ending."""
+        """Write the table to a .json, .csv or .md file atomically."""
         return write(check_format(path), self.text(Path(path).suffix).encode())
 
     def text(self, ending: str) -> str:
-        """The table in one of the formats of files."""
+        """Return the table in the file format with the given ending."""
         if ending == ".json":
             about = {"effort": self.effort, "claims": [each.numbers() for each in self.judged]}
             return json.dumps(about, indent=1, ensure_ascii=False) + "\n"
         head, rows = ("paper", *COLUMNS), [(each.claim.paper, *each.row()) for each in self.judged]
         if ending == ".md":
-            return markdown(head, rows) + f"\n{self.summary()}\n"
+            return format_markdown(head, rows) + f"\n{self.summary()}\n"
         out = io.StringIO()
         csv.writer(out, lineterminator="\n").writerows([head, *rows])
         return out.getvalue()
 
 
-def plain(row: tuple[str, ...]) -> tuple[str, ...]:
-    """A row for the terminal, without the signs of LaTeX."""
+def strip_markup(row: tuple[str, ...]) -> tuple[str, ...]:
+    """Strip LaTeX markup from a row, for the terminal."""
     return (row[0].replace("$", "").replace("\\", "")[:32], *row[1:])
 
 
-def markdown(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """A table in Markdown."""
+def format_markdown(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Format a table in Markdown."""
     lines = [" | ".join(cell.replace("|", r"\|") if "$" not in cell else cell for cell in row) for row in (head, *rows)]
     first, *rest = [f"| {line} |\n" for line in lines]
     return "".join([first, f"|{'---|' * len(head)}\n", *rest])
 
 
 def check_format(path: str | os.PathLike) -> str | os.PathLike:
-    """The path, or `BadInput` where its ending is that of no format."""
+    """Return the path, or raise `BadInput` if its ending names no known format."""
     if Path(path).suffix not in FORMATS:
         raise BadInput(
-            f"out must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; got {in_short(str(path))}. Give such a name."
+            f"out must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; got {in_short(str(path))}. Use one of these endings."
         )
     return path
 
 
-def word(argument: str, value: Any) -> str:
-    """A check that a value is text with letters."""
+def check_word(argument: str, value: Any) -> str:
+    """Return the value, or raise `BadInput` unless it is text with letters."""
     if not isinstance(value, str) or not value.strip():
-        raise BadInput(f"{argument} must be a word; got {in_short(value)}. Give a part of a claim's name or title.")
+        raise BadInput(f"{argument} must be a word; got {in_short(value)}. Give part of a claim's name or title.")
     return value
 
 
 class AuditInterrupted(KeyboardInterrupt):
-    """Ctrl-C during `audit`. `found` is the audit of what had been computed."""
+    """Raised on Ctrl-C during `audit`; the attribute `found` holds the audit of the claims computed so far."""
 
     def __init__(self, found: Audit) -> None:
-        super().__init__("interrupted; what was found is in the attribute `found` of this exception")
+        super().__init__("interrupted; the claims computed so far are in the attribute `found` of this exception")
         self.found = found
 
 
-def claims(paper: str | None = None, only: str | None = None) -> list[Claim]:
-    """The claims of a paper, or all, whose name, place or title contains a word."""
+def find_claims(paper: str | None = None, only: str | None = None) -> list[Claim]:
+    """List the claims of one paper, or of all, whose name, place or title contains a word."""
     for file in FILES:
         import_module(f"{FOLDER}.{file}")
     text = lambda claim: f"{claim.name} {claim.where} {claim.title}".lower()
@@ -176,25 +186,32 @@ def claims(paper: str | None = None, only: str | None = None) -> list[Claim]:
         if paper in (None, each.paper) and (only or "").lower() in text(each)
     ]
     if not chosen:
-        raise BadInput(f"only must be a part of a claim's name or title; got {in_short(only)}. Leave it out to see all.")
+        raise BadInput(f"only must be part of a claim's name or title; got {in_short(only)}. Leave it out to see all claims.")
     return chosen
 
 
-@checked(effort=partial(check_choice, known=EFFORTS), paper=partial(check_choice, known=PAPERS), only=word, progress=flag)
+@checked(effort=partial(check_choice, known=EFFORTS), paper=partial(check_choice, known=PAPERS), only=check_word, progress=flag)
 def audit(effort: str = "default", paper: str | None = None, only: str | None = None, progress: bool = True) -> Audit:
-    """Compute every claim of the papers, and what this package adds to them, and judge each.
+    """Compute and judge every claim of the papers and of this package's own results.
 
-    A claim holds where a computation that does not use its formula agrees with it: quadrature, sampling, the exact chain, or
-    SGD on weights. A misprint is shown by both formulas, of which only the corrected one agrees. Statistical comparisons are
-    allowed 4.5 standard errors, so that one number is off by chance with probability 7e-6; seeds are fixed.
+    A claim holds if an independent computation agrees with its formula: quadrature, sampling, the exact chain, or SGD on
+    weights. For a misprint the printed and the corrected formula are both compared, and only the corrected one agrees.
+    Statistical comparisons allow 4.5 standard errors, so one number fails by chance with probability 7e-6. Seeds are fixed.
 
     Parameters
     ----------
-    effort : "quick", "default" (about two minutes of one core) or "full": statistical claims have 1/4, 1 and 16 times
-        their usual runs
-    paper : "mediocrity", "effective", "quadratic", "preprint", "slides" or "new_results"; all by default
-    only : claims whose name, place or title contains this word
-    progress : whether to show a bar
+    effort : "quick", "default" (about two minutes on one core) or "full": statistical claims use 1/4, 1 or 16 times the
+        usual number of runs
+    paper : "mediocrity", "effective", "quadratic", "preprint", "slides" or "new_results"; default all
+    only : select claims whose name, place or title contains this word
+    progress : whether to show a progress bar
+
+    Returns
+    -------
+    `Audit`: prints as a table per paper; `save` writes it to a file
+
+    Examples
+    --------
 
     >>> import sgdlimits as sl
     >>> found = sl.audit(paper="mediocrity", only="(63)", progress=False)
@@ -203,9 +220,9 @@ def audit(effort: str = "default", paper: str | None = None, only: str | None = 
 
     See Also
     --------
-    check : whether a dataset is as `simulate` makes them
+    check : check a dataset against the form that `simulate` writes
     """
-    chosen, judged = claims(paper, only), list[Judged]()
+    chosen, judged = find_claims(paper, only), list[JudgedClaim]()
     try:
         with bar(chosen, desc="audit", unit=" claims", disable=not progress) as steps:
             for each in steps:
@@ -215,13 +232,13 @@ def audit(effort: str = "default", paper: str | None = None, only: str | None = 
     return Audit(tuple(judged), effort, len(chosen))
 
 
-def judge(claim: Claim, effort: Effort) -> Judged:
-    """Compute one claim; what cannot be computed is open, with the reason."""
+def judge(claim: Claim, effort: Effort) -> JudgedClaim:
+    """Compute and judge one claim; a computation that fails leaves it open, with the reason."""
     begin = time.process_time()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = claim.compute(effort)
+            comparison = claim.compute(effort)
     except Exception as reason:
-        return Judged(claim, "open", None, time.process_time() - begin, f"{type(reason).__name__}: {reason}")
-    return Judged(claim, found.verdict(claim.kind), found, time.process_time() - begin)
+        return JudgedClaim(claim, "open", None, time.process_time() - begin, f"{type(reason).__name__}: {reason}")
+    return JudgedClaim(claim, comparison.verdict(claim.kind), comparison, time.process_time() - begin)

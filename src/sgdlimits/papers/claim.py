@@ -1,7 +1,8 @@
-"""A claim of a paper: what it says and where, and the computation that judges it.
+"""Claims of papers: statement, place, and the computation that tests each.
 
-A computation returns `compare(number, right, printed)`: the number by a route of its own, what the right formula says, and
-for misprints what is printed. The verdict follows, and is compared with the one that is recorded.
+A computation returns `compare(number, right, printed)`: a number obtained independently of the formula, the value of the right
+formula, and for misprints the value of the printed one. The comparison gives a verdict, which the audit checks against the one
+on record.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-SIGMAS = 4.5
-"""Standard errors that a statistical comparison is allowed: one number fails by chance with 7e-6."""
+MAX_STANDARD_ERRORS = 4.5
+"""Standard errors allowed in a statistical comparison; one number fails by chance with probability 7e-6."""
 EFFORTS = {"quick": 0.25, "default": 1.0, "full": 16.0}
-"""How many runs statistical claims have, in units of their usual number."""
+"""Number of runs of statistical claims at each effort, relative to the usual number."""
 
 
 class Paper(NamedTuple):
-    """A paper: its title, who wrote it and its number in the bibliography, and a word on its letters."""
+    """Title, authors, number in the bibliography, and a remark on the notation of a paper."""
 
     title: str
     authors: str
@@ -59,51 +60,53 @@ PAPERS = {
     ),
     "new_results": Paper("New results of this package", "Each with its proof, or measured"),
 }
-"""The papers by the names of the files that hold their claims."""
+"""Papers by the name of the folder that holds their claims."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much statistical claims compute."""
+    """Effort of an audit: how many runs statistical claims use."""
 
     name: str = "default"
 
     def runs(self, usual: int, least: int = 64) -> int:
+        """Return the number of runs at this effort, for a usual number and a lower bound."""
         return max(int(usual * EFFORTS[self.name]), min(usual, least))
 
 
 @dataclass(frozen=True, repr=False)
-class Found:
-    """What a computation found: arrays of numbers, beside what the right formula and the printed one say.
+class Comparison:
+    """Numbers from an independent computation beside the right formula and the printed one.
 
     Parameters
     ----------
-    number : by a route that is independent of the formulas
-    right : what the right formula says; None where nothing is claimed
-    printed : what the paper prints, where that is something else
-    sigma : standard errors of the numbers, 0 where they are exact
-    room : by how much a number may differ
-    relation : "=", or "<" and ">" where the formula is a bound
+    number : computed independently of the formulas
+    right : values of the right formula; None if the paper claims nothing
+    printed : values of the printed formula, if it differs
+    sigma : standard errors of the numbers, 0 for exact numbers
+    tolerance : allowed difference
+    relation : "=", or "<" and ">" if the formula is a bound
     """
 
     number: np.ndarray
     right: np.ndarray | None
     printed: np.ndarray | None
     sigma: np.ndarray
-    room: np.ndarray
+    tolerance: np.ndarray
     relation: str
 
     def excess(self, other: np.ndarray) -> np.ndarray:
-        """By how much each number is beyond what a formula allows, its room included."""
+        """Return how far each number lies beyond the formula's value, after the tolerance is subtracted."""
         gap = self.number - other
         gap = {"=": np.abs(gap), "<": gap, ">": -gap}[self.relation]
-        return np.where(np.isfinite(self.number), gap - self.room, np.inf)
+        return np.where(np.isfinite(self.number), gap - self.tolerance, np.inf)
 
     def agrees(self, other: np.ndarray) -> bool:
+        """Return whether all numbers agree with a formula within the tolerance."""
         return bool((self.excess(other) <= 0).all())
 
     def verdict(self, kind: str) -> str:
-        """What the comparison says; `kind` is the word for a paper that is wrong."""
+        """Return the verdict of the comparison; `kind` names the fault if the printed formula is wrong."""
         if self.right is None:
             return "open"
         ours = self.agrees(self.right)
@@ -116,18 +119,26 @@ class Found:
 
     @property
     def worst(self) -> dict[str, float]:
-        """The entry that is farthest off, from what is printed if that differs: its number, formulas, error and room."""
+        """The entry with the largest excess over the printed formula, or over the right one if nothing else is printed."""
         other = self.printed if self.printed is not None else self.right
         i = int(np.argmax(self.excess(other))) if other is not None else 0
-        values = {"number": self.number, "right": self.right, "printed": self.printed, "sigma": self.sigma, "room": self.room}
+        values = {
+            "number": self.number,
+            "right": self.right,
+            "printed": self.printed,
+            "sigma": self.sigma,
+            "tolerance": self.tolerance,
+        }
         return {name: float(value[i]) for name, value in values.items() if value is not None}
 
 
 def compare(
     number: Any, right: Any = None, printed: Any = None, *, rtol: float = 1e-9, atol: float = 0.0, sigma: Any = 0.0,
     relation: str = "=",
-) -> Found:  # fmt: skip
-    """A computation's result; numbers may differ by `SIGMAS` standard errors, a share of the largest right one, and `atol`.
+) -> Comparison:  # fmt: skip
+    """Compare numbers with formulas, within `MAX_STANDARD_ERRORS` standard errors plus a relative and an absolute tolerance.
+
+    The relative tolerance `rtol` refers to the largest value of the right formula. `relation` is "=", or "<" or ">" for bounds.
 
     >>> compare([1.0, 2.0], [1.0, 2.0], printed=[1.0, 4.0]).verdict("misprint")
     'misprint'
@@ -137,7 +148,7 @@ def compare(
     ours = flat(right)
     errors = np.broadcast_to(np.asarray(sigma, float), np.shape(number)).reshape(-1)
     scale = 0.0 if ours is None else float(np.abs(ours).max())
-    return Found(numbers, ours, flat(printed), errors, SIGMAS * errors + rtol * scale + atol, relation)
+    return Comparison(numbers, ours, flat(printed), errors, MAX_STANDARD_ERRORS * errors + rtol * scale + atol, relation)
 
 
 FOLDER = "sgdlimits.papers"
@@ -156,26 +167,26 @@ FILES = {
     "new_results.claims.exits": "new_results",
     "new_results.claims.landscapes": "new_results",
 }
-"""The paper to which the claims of each file of the folder belong, in the order in which they are printed."""
+"""Paper of the claims in each module, in printing order."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says and where.
+    """One statement of a paper, with its place and the computation that tests it.
 
     Parameters
     ----------
-    name : of the paper's file and of the computation
+    name : name of the paper, a dot, and name of the computation
     paper : a key of `PAPERS`
     where : section or equation
-    title : in a few plain words
-    says : what is said or printed, in Markdown
-    compute : takes an `Effort`, returns `Found`
+    title : a few plain words
+    says : the statement as printed, in Markdown
+    compute : takes an `Effort`, returns `Comparison`
     kind : the verdict on record: "holds", "misprint" (of a formula), "remark" (the paper is right in its own convention or
         within its own scope), "disagreement" (on a result), or "open" (neither is right)
-    right : what is right, where the paper is not
-    tests : the tests that show it
-    proof : of new results, a link to the page that has it, or "measured"
+    right : the right statement, where the paper's is wrong
+    tests : tests that show it
+    proof : for new results, a link to the page with the proof, or "measured"
     """
 
     name: str
@@ -183,7 +194,7 @@ class Claim:
     where: str
     title: str
     says: str
-    compute: Callable[[Effort], Found]
+    compute: Callable[[Effort], Comparison]
     kind: str = "holds"
     right: str = ""
     tests: str = ""
@@ -191,17 +202,21 @@ class Claim:
 
 
 CLAIMS: dict[str, Claim] = {}
-"""All claims by name, in the order of the papers."""
+"""All registered claims by name."""
 
 
-def claim(where: str, title: str, says: str, **more: str) -> Callable[[Callable[[Effort], Found]], Callable[[Effort], Found]]:
-    """Register a computation as the judge of a claim of the paper to which its file belongs.
+def claim(
+    where: str, title: str, says: str, **more: str
+) -> Callable[[Callable[[Effort], Comparison]], Callable[[Effort], Comparison]]:
+    """Register a computation as the test of a claim of the paper to which its module belongs.
+
+    If `right` is given, the claim is recorded as a misprint unless `kind` says otherwise.
 
     Where something else is right, the claim is a misprint unless it is said to be a remark or a disagreement.
     """
     more = {"kind": "misprint", **more} if "right" in more else more
 
-    def register(compute: Callable[[Effort], Found]) -> Callable[[Effort], Found]:
+    def register(compute: Callable[[Effort], Comparison]) -> Callable[[Effort], Comparison]:
         paper = FILES[compute.__module__.removeprefix(f"{FOLDER}.")]
         name = f"{paper}.{compute.__name__}"
         assert name not in CLAIMS, name

@@ -1,4 +1,4 @@
-"""The pages that the audit writes: misprints, remarks and disagreements, and the table of all claims."""
+"""Pages generated from the audit: errata, remarks and disagreements, and the table of all claims."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from sgdlimits.papers.audit import cells, claims, markdown
+from sgdlimits.papers.audit import find_claims, format_cells, format_markdown
 from sgdlimits.papers.claim import PAPERS, Claim
 
 HEAD = """# Misprints in the papers, remarks, and disagreements
@@ -29,9 +29,9 @@ No misprints: here the computation of this package ends elsewhere than the paper
 BEGIN, END = "<!-- from here on written by benchmarks/audit.py -->\n", "<!-- up to here -->\n"
 
 
-def errata() -> str:
-    """The page of misprints, remarks and disagreements."""
-    parts, every = [HEAD], claims()
+def build_errata() -> str:
+    """Return the page of misprints, remarks and disagreements in Markdown."""
+    parts, every = [HEAD], find_claims()
     for key, paper in PAPERS.items():
         rows = [
             (each.where, each.says, each.right, _shown(each)) for each in every if (each.paper, each.kind) == (key, "misprint")
@@ -39,42 +39,45 @@ def errata() -> str:
         if rows:
             about = f"{paper.authors} ([{paper.number}] in the [bibliography](bibliography.md)). {paper.letters}".strip()
             about = "\n".join(textwrap.wrap(about, 126, break_long_words=False, break_on_hyphens=False))
-            parts.append(f"## {paper.title}\n\n{about}\n\n{markdown(('where', 'printed', 'right', 'test and claim'), rows)}")
+            parts.append(
+                f"## {paper.title}\n\n{about}\n\n{format_markdown(('where', 'printed', 'right', 'test and claim'), rows)}"
+            )
     for kind, head in (("remark", REMARKS), ("disagreement", DISAGREEMENTS)):
         rows = [
             (f"[{PAPERS[each.paper].number}], {each.where}", each.says, each.right, _shown(each))
             for each in every
             if each.kind == kind
         ]
-        parts.append(f"{head}\n{markdown(('where', 'the paper', 'here', 'test and claim'), rows)}")
+        parts.append(f"{head}\n{format_markdown(('where', 'the paper', 'here', 'test and claim'), rows)}")
     return "\n".join(parts)
 
 
 def _shown(claim: Claim) -> str:
+    """Return the tests and the claim that show an entry of the errata."""
     return "; ".join(part for part in (claim.tests, f"`{claim.name}`") if part)
 
 
-def tables(stored: dict[str, Any]) -> str:
-    """A table for each paper of what a stored audit found."""
+def build_tables(stored: dict[str, Any]) -> str:
+    """Return the tables of a stored audit in Markdown, one per paper."""
     numbers = {each["name"]: each for each in stored["claims"]}
     parts = []
     for key, paper in PAPERS.items():
         new, rows = key == "new_results", []
-        for each in claims(key):
+        for each in find_claims(key):
             found = numbers[each.name]
             says = f"{each.title}: {each.says}" if each.kind in ("holds", "open") else each.title
-            number, within, theirs, ours = cells(found)
+            number, within, theirs, ours = format_cells(found)
             last = (each.proof,) if new else (ours,)
             rows.append((each.where, says, number, within, theirs, *last, found["verdict"]))
         head = ("where", "claim", "number", "within", "formula" if new else "paper", "proof" if new else "right", "verdict")
         reference = f" ([{paper.number}])" if paper.number else ""
-        parts.append(f"### {paper.title}{reference}\n\n{markdown(head, rows)}")
+        parts.append(f"### {paper.title}{reference}\n\n{format_markdown(head, rows)}")
     return "\n".join(parts)
 
 
-def rewrite(docs: Path) -> dict[Path, str]:
-    """What the two pages in a folder should be, from the audit that is stored beside them."""
+def rewrite_pages(docs: Path) -> dict[Path, str]:
+    """Return the new text of the two generated pages, from the audit stored in the same folder."""
     stored = json.loads((docs / "audit.json").read_text(encoding="utf-8"))
     page = (docs / "audit.md").read_text(encoding="utf-8")
     before, after = page.split(BEGIN)[0], page.split(END)[-1]
-    return {docs / "errata.md": errata(), docs / "audit.md": f"{before}{BEGIN}\n{tables(stored)}\n{END}{after}"}
+    return {docs / "errata.md": build_errata(), docs / "audit.md": f"{before}{BEGIN}\n{build_tables(stored)}\n{END}{after}"}

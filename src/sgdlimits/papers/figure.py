@@ -1,4 +1,4 @@
-"""What all figures share: their sizes, what `make` returns, panels, tables of rows, and words."""
+"""Parts shared by all figures: sizes, panels, tables of rows, and captions."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from matplotlib.figure import Figure as Figure
 
 import sgdlimits as sl
 from sgdlimits.analysis.plot.style import OKABE_ITO as OKABE_ITO, looks as looks
-from sgdlimits.papers.index import QUICKLY
+from sgdlimits.papers.index import QUICK_NOTE
 from sgdlimits.progress import bar as bar
 
 Keep = Callable[[str, xr.Dataset], xr.Dataset]
-"""Takes each dataset with its name as soon as it is finished, so that an interruption does not lose it, and gives it back."""
+"""Callback that stores a finished dataset under its name and returns it, so that an interruption loses no dataset."""
 
 
 class Size(SimpleNamespace):
-    """How large a figure is: numbers of runs, dimensions, times and the like, each under its name."""
+    """Parameters that set the cost of a figure: numbers of runs, dimensions, times and the like."""
 
     def but(self, **changes: Any) -> Size:
-        """The same size with some of its numbers changed."""
+        """Return a copy with some parameters changed."""
         return Size(**vars(self) | changes)
 
 
 def sizes(**rows: tuple[Any, ...]) -> tuple[Size, Size, dict[str, str]]:
-    """The full size, the quick one and the words of a figure with many numbers: a row has the word, and one value or two.
+    """Return the full size, the quick size and the words of a figure; each row has a word and one or two values.
 
     >>> full, quick, words = sizes(d=("dimension", 3000, 300), runs=("runs of SGD", 16))
     >>> quick, words["d"]
@@ -42,8 +42,8 @@ def sizes(**rows: tuple[Any, ...]) -> tuple[Size, Size, dict[str, str]]:
     return full, quick, {name: row[0] for name, row in rows.items()}
 
 
-def smaller(size: Size, full: Size, words: dict[str, str]) -> str:
-    """What is smaller than at the full size, as a sentence; nothing where they are equal.
+def describe_reduction(size: Size, full: Size, words: dict[str, str]) -> str:
+    """Describe which parameters are smaller than at the full size; an empty string if none is.
 
     >>> full = Size(d=3000, dimensions=(100, 1000, 10**6), runs={2: 64}, widths={1: (512, 8)}, many=(9,))
     >>> words = dict(d="dimension", dimensions="all of (b)", runs="runs by width", widths="runs of a point", many="noises")
@@ -55,69 +55,72 @@ def smaller(size: Size, full: Size, words: dict[str, str]) -> str:
     changes = []
     for name, word in words.items():
         new, old = getattr(size, name), getattr(full, name)
-        if _shown(new) == _shown(old):
+        if format_parameter(new) == format_parameter(old):
             continue
         if new is None or np.size(new) == 0:
             changes.append(f"no {word}")
         elif isinstance(old, dict) and any(np.ndim(value) or isinstance(value, dict) for value in old.values()):
             changes.append(f"fewer {word}")
         else:
-            changes.append(f"{word} ({_shown(new)} instead of {_shown(old)})")
-    return f"{QUICKLY} {', '.join(changes)}." if changes else ""
+            changes.append(f"{word} ({format_parameter(new)} instead of {format_parameter(old)})")
+    return f"{QUICK_NOTE} {', '.join(changes)}." if changes else ""
 
 
-def _shown(value: Any) -> str:
-    """The numbers of a size, the first and last of many."""
+def format_parameter(value: Any) -> str:
+    """Format one parameter of a size, and only the first and last of many values."""
     if isinstance(value, dict):
-        return ", ".join(f"{_shown(number)} at {_shown(key)}" for key, number in value.items())
+        return ", ".join(f"{format_parameter(number)} at {format_parameter(key)}" for key, number in value.items())
     if isinstance(value, (tuple, list, np.ndarray)):
-        few = [_shown(each) for each in value]
+        few = [format_parameter(each) for each in value]
         return ", ".join(few) if len(few) < 6 else f"{few[0]} to {few[-1]}, {len(few)} of them"
     return "all" if value is None else value if isinstance(value, str) else f"{value:g}".replace("e+0", "e").replace("e+", "e")
 
 
 @dataclass
 class Drawn:
-    """A figure, the sentences that say what it shows, and lines to print before them."""
+    """A drawn figure, the sentences of its caption, and lines to print before them."""
 
     figure: Figure
     caption: list[str]
     lines: list[str] = field(default_factory=list)
 
 
-def panels(*shape: int, **more: Any) -> tuple[Figure, Any]:
-    """A new figure, and its axes in so many rows and columns."""
+def make_panels(*shape: int, **more: Any) -> tuple[Figure, Any]:
+    """Return a new figure and its axes, in the given numbers of rows and columns."""
     return plt.subplots(*shape, layout="constrained", **more)
 
 
 def tabulate(rows: Sequence[dict], over: str = "point", coords: dict[str, Any] | None = None, **attrs: Any) -> xr.Dataset:
-    """A dataset of rows that have the same names, one for each place along a dimension; `coords` stand along it too."""
+    """Build a dataset from rows with equal names, one row per point along a dimension.
+
+    `coords` are coordinates along the same dimension.
+    """
     along = {name: (over, list(values)) for name, values in (coords or {}).items()}
     return xr.Dataset({name: (over, [row[name] for row in rows]) for name in rows[0]}, along, attrs)
 
 
-def rows_of(table: xr.Dataset, **values: Any) -> xr.Dataset:
-    """The points of a table with these values."""
+def select_rows(table: xr.Dataset, **values: Any) -> xr.Dataset:
+    """Select the points of a table at which the named variables have the given values."""
     return table.isel(point=np.all([table[name].values == value for name, value in values.items()], axis=0))
 
 
-def error_of(values: np.ndarray) -> float:
-    """The standard error of the mean of independent values."""
+def standard_error(values: np.ndarray) -> float:
+    """Return the standard error of the mean of independent values."""
     return float(values.std(ddof=1) / np.sqrt(values.size))
 
 
-def half_way(stats: sl.Overlaps):
-    """By how much the largest overlap is above a half, where a unit has left the plateau."""
+def half_overlap_margin(stats: sl.Overlaps):
+    """Return the margin of the largest overlap over 1/2, where a unit has left the plateau."""
     return jnp.abs(stats.M).max() - 0.5
 
 
-def participation(a: np.ndarray) -> np.ndarray:
-    """The participation ratio over the width: 1 where all entries are equal, 1/p where one has all the weight."""
+def participation_ratio(a: np.ndarray) -> np.ndarray:
+    """Return the participation ratio over the width: 1 if all entries are equal, 1/p if only one is nonzero."""
     return np.abs(a).sum(-1) ** 2 / (a**2).sum(-1) / a.shape[-1]
 
 
-def plain(text: str) -> str:
-    """A formula without markup."""
+def strip_markup(text: str) -> str:
+    """Strip LaTeX markup from a formula."""
     for mark, word in {"$": "", "\\,": " ", "\\log": "log", "\\cos": "cos", "\\mathrm{He}": "He"}.items():
         text = text.replace(mark, word)
     return text

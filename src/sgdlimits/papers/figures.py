@@ -1,4 +1,4 @@
-"""Names and modules of all figures, one file each: data, picture, and a caption with the numbers that came out.
+"""Names and modules of all figures, one file each: data, picture, and a caption with the measured numbers.
 
 A figure is a module in the folder `figures` of its paper, with a docstring, the sizes `FULL` and `QUICK`, `WORDS` for their
 numbers, and `make(size, seed, keep) -> Drawn`; its name is below.
@@ -32,9 +32,9 @@ NAMES = {
         single-index staircase which-optimiser which-optimiser-why
     """,
 }
-"""The names of the figures by the folder of their paper."""
+"""Names of the figures by the folder of their paper."""
 FIGURES = {
     name: f"sgdlimits.papers.{paper}.figures.{name.replace('-', '_')}"
     for name, paper in sorted((name, paper) for paper, names in NAMES.items() for name in names.split())
 }
-"""The module of each figure, by its name on the command line. Modules are imported when a figure is made."""
+"""Module of each figure by its name on the command line; modules are imported when a figure is made."""

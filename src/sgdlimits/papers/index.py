@@ -1,4 +1,4 @@
-"""What each figure is in a line, and a page of all figures in a folder, which loads nothing but the pictures beside it."""
+"""Summaries of the figures, and an HTML page that shows all figures in a folder."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 from sgdlimits.papers.figures import FIGURES
 
-QUICKLY = "Made with --quick:"
-"""How the sentence of a caption begins that says what is smaller than in the full figure."""
+QUICK_NOTE = "Made with --quick:"
+"""Beginning of the caption's sentence on what is smaller than in the full figure."""
 PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -39,8 +39,8 @@ img {{ display: block; box-sizing: border-box; max-width: 100%; height: auto; ma
 </head>
 <body>
 <h1>Figures of sgdlimits</h1>
-<p>{counts}. Each figure has its picture, a caption with the numbers that came out, and the datasets behind both. A quick one
-says what is smaller in it.</p>
+<p>{counts}. Each figure has a picture, a caption with the measured numbers, and the datasets behind both. The caption of a
+quick figure says which parameters are smaller.</p>
 <nav>
 {contents}
 </nav>
@@ -48,20 +48,21 @@ says what is smaller in it.</p>
 </body>
 </html>
 """
+"""Template of the page, which loads nothing but the pictures beside it."""
 
 
-def summary(name: str) -> str:
-    """The first sentence of a figure's docstring, without importing it."""
+def read_summary(name: str) -> str:
+    """Return the first sentence of a figure's docstring, without importing its module."""
     source = Path(__file__).parent.joinpath(*FIGURES[name].split(".")[2:]).with_suffix(".py").read_text(encoding="utf-8")
     text = ast.get_docstring(ast.parse(source)) or ""
     return re.sub(r" \[\d+\]_", "", " ".join(text.split("\n\n")[0].split())).rstrip(".")
 
 
-def page(folder: Path, failed: Mapping[str, str]) -> str:
-    """The page of what a folder holds: each figure with its line, its picture, its caption and its files; those that failed."""
+def build_page(folder: Path, failed: Mapping[str, str]) -> str:
+    """Return the HTML page of a folder: summary, picture, caption and files of each figure, and the errors of failed ones."""
     sections = {}
     for name in FIGURES:
-        line, made = escape(summary(name)), all((folder / f"{name}.{kind}").is_file() for kind in ("png", "txt"))
+        line, made = escape(read_summary(name)), all((folder / f"{name}.{kind}").is_file() for kind in ("png", "txt"))
         if name in failed:
             kind, body = "failed", f"<p>It could not be made. {escape(failed[name])}</p>"
         elif made:
@@ -77,9 +78,9 @@ def page(folder: Path, failed: Mapping[str, str]) -> str:
 
 
 def _shown(folder: Path, name: str, line: str) -> tuple[str, str]:
-    """Whether a figure is a quick or a full one, and its picture, caption and files."""
+    """Return "quick" or "full", and the HTML of a figure's picture, caption and files."""
     text = " ".join((folder / f"{name}.txt").read_text(encoding="utf-8").split())
-    caption, mark, smaller = text.partition(QUICKLY)
+    caption, mark, smaller = text.partition(QUICK_NOTE)
     longer = tuple(f"{other}{end}" for other in FIGURES if other.startswith(f"{name}-") for end in ".-")
     files = sorted({path.name for end in ".-" for path in folder.glob(f"{name}{end}*") if not path.name.startswith(longer)})
     body = [

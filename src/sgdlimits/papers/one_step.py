@@ -1,4 +1,4 @@
-"""One sample of SGD in plain NumPy, averaged on grids that are exact for polynomials: the route beside all closed forms."""
+"""One step of SGD in plain NumPy, averaged on grids exact for polynomials: an independent check of closed forms."""
 
 from __future__ import annotations
 
@@ -8,63 +8,69 @@ import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 
 
-def grid(*nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points (dimensions, n) and weights of standard normal numbers, exact to the degree 2 nodes - 1 in each dimension."""
+def gauss_grid(*nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return points (dimensions, n) and weights of a Gauss-Hermite grid for independent standard normal variables.
+
+    With n nodes in a dimension the grid is exact up to degree 2 n - 1 in it.
+    """
     lines = [hermegauss(n) for n in nodes]
     points = np.stack([axis.ravel() for axis in np.meshgrid(*(x for x, _ in lines), indexing="ij")])
     weights = np.prod(np.meshgrid(*(w / w.sum() for _, w in lines), indexing="ij"), axis=0).ravel()
     return points, weights
 
 
-def weights_in(p: int, n: int, seed: int = 0, norm: float | None = None) -> np.ndarray:
-    """Random weights of p units in R^n."""
+def random_weights(p: int, n: int, seed: int = 0, norm: float | None = None) -> np.ndarray:
+    """Draw random weights of p units in R^n."""
     W = np.random.default_rng(seed).normal(size=(p, n)) / np.sqrt(n)
     return W if norm is None else norm * W / np.linalg.norm(W, axis=1, keepdims=True)
 
 
-class Squares:
-    """Squared units with weights W and second layer a on labels of teachers E: y = mean of (E x)^2 + sqrt(noise) z.
+class SquaredUnits:
+    """One-step increments of a network of squared units whose labels come from squared teachers.
 
-    Increments are those of the papers in units of their step: M_jr = 2 e a_j l_j l*_r and
-    Q_jl = 2 e (a_j + a_l) l_j l_l + 4 step e^2 a_j a_l l_j l_l with the error e = y - f, where the step is lr/p for the loss
-    (y - f)^2/2 and 2 lr/p for (y - f)^2, and |x|^2 is d.
+    The students have weights W and second layer a, and the labels are y = mean of (E x)^2 + sqrt(noise) z. Increments are those
+    of the papers in units of their step: M_jr = 2 e a_j l_j l*_r and Q_jl = 2 e (a_j + a_l) l_j l_l + 4 step e^2 a_j a_l l_j
+    l_l with the error e = y - f. The step is lr/p for the loss (y - f)^2/2 and 2 lr/p for (y - f)^2, and |x|^2 is d.
     """
 
     def __init__(self, W: np.ndarray, E: np.ndarray, noise: float = 0.0, a: np.ndarray | None = None, nodes: int = 4) -> None:
         self.W, self.E, self.noise = np.atleast_2d(W), np.atleast_2d(E), noise
         self.a = np.ones(len(self.W)) if a is None else np.asarray(a)
-        points, self.weights = grid(*[nodes] * self.W.shape[1], 3 if noise else 1)
+        points, self.weights = gauss_grid(*[nodes] * self.W.shape[1], 3 if noise else 1)
         self.x = points[:-1]
         self.fields, self.fixed = self.W @ self.x, self.E @ self.x
         self.error = (self.fixed**2).mean(0) + np.sqrt(noise) * points[-1] - (self.a @ self.fields**2) / len(self.W)
 
     def mean(self, values: np.ndarray) -> np.ndarray:
+        """Average values on the grid."""
         return values @ self.weights
 
     @property
     def risk(self) -> float:
-        """The mean of e^2/2."""
+        """The risk, the mean of e^2/2."""
         return float(self.mean(self.error**2)) / 2
 
     @cached_property
     def M(self) -> np.ndarray:
+        """Increments of the overlaps with the teachers, at each point of the grid."""
         return 2 * self.error * (self.a[:, None] * self.fields)[:, None] * self.fixed
 
     def Q(self, step: float) -> np.ndarray:
+        """Increments of the overlaps between students, at each point of the grid."""
         one, products = self.a[:, None, None], self.fields[:, None] * self.fields
         two = np.swapaxes(one, 0, 1)
         return (2 * self.error * (one + two) + 4 * step * self.error**2 * one * two) * products
 
     def covariance(self, *increments: np.ndarray) -> np.ndarray:
-        """Of increments, each an array over the grid."""
+        """Return the covariance of increments, each an array over the grid."""
         rows = np.concatenate([each.reshape(-1, self.weights.size) for each in increments])
         rows = rows - self.mean(rows)[:, None]
         return (rows * self.weights) @ rows.T
 
 
-def on_the_sphere(m: float, lr: float, noise: float, d: float, nodes: int = 14) -> tuple[np.ndarray, np.ndarray]:
-    """The overlap of one squared unit on the sphere after one exact step of phase retrieval, and weights, on a grid."""
-    points, weights = grid(nodes, nodes, 5)
+def step_on_sphere(m: float, lr: float, noise: float, d: float, nodes: int = 14) -> tuple[np.ndarray, np.ndarray]:
+    """Return the overlap of one squared unit on the sphere after one exact SGD step, and weights, on a grid."""
+    points, weights = gauss_grid(nodes, nodes, 5)
     fixed, own, z = points
     field = m * fixed + np.sqrt(1 - m**2) * own
     c = 2 * lr / d * (fixed**2 + np.sqrt(noise) * z - field**2) * field
@@ -74,6 +80,6 @@ def on_the_sphere(m: float, lr: float, noise: float, d: float, nodes: int = 14) 
 
 
 def sphere_drift(m: float, lr: float, noise: float = 0.0, d: float = 1e7) -> float:
-    """d times the mean change of the overlap in one step, in the paper's time."""
-    after, weights = on_the_sphere(m, lr, noise, d)
+    """Mean change of the overlap in one step, times d, in the paper's time."""
+    after, weights = step_on_sphere(m, lr, noise, d)
     return float(d * ((after - m) @ weights) / lr)

@@ -1,4 +1,4 @@
-"""The files that a figure becomes, and all figures in one go."""
+"""Write the files of one figure, or of all figures with an index page."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ if TYPE_CHECKING:
 
 
 def make_folder(out: str | Path) -> Path:
-    """The folder of figures, made where it is missing."""
+    """Create the output folder if it is missing, and return its path."""
     folder = Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as reason:
-        raise BadInput(f"the folder {out} cannot be made: {reason.strerror}. Give another --out.") from reason
+        raise BadInput(f"the folder {out} cannot be created: {reason.strerror}. Choose another --out.") from reason
     return folder
 
 
 def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -> Iterator[str]:
-    """Make a figure and write NAME.png, NAME.svg, NAME.txt and NAME-*.nc into a folder; yields what to print."""
+    """Make a figure, write its picture, caption and datasets into a folder, and yield the lines to print.
+
+    The files are NAME.png, NAME.svg, NAME.txt and NAME-*.nc.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -34,7 +37,7 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
 
     from sgdlimits.analysis.plot import PAPER
     from sgdlimits.files import whole, write
-    from sgdlimits.papers.figure import smaller
+    from sgdlimits.papers.figure import describe_reduction
     from sgdlimits.run.io import write_whole
 
     check_count("seed", seed, at_least=0)
@@ -42,6 +45,7 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
     files: list[str] = []
 
     def keep(key: str, dataset: xr.Dataset) -> xr.Dataset:
+        """Write a dataset as soon as it is complete."""
         files.append(write_whole(dataset, folder / f"{name}-{key}.nc").name)
         return dataset
 
@@ -53,7 +57,7 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
                 drawn.figure.savefig(path, metadata=metadata)
         plt.close(drawn.figure)
     caption = textwrap.fill(
-        " ".join([*drawn.caption, smaller(size, module.FULL, module.WORDS)]),
+        " ".join([*drawn.caption, describe_reduction(size, module.FULL, module.WORDS)]),
         width=110,
         break_on_hyphens=False,
         break_long_words=False,
@@ -64,13 +68,13 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
 
 
 def produce_all(names: Sequence[str], out: str | Path, *, quick: bool = False, seed: int = 0) -> Iterator[str]:
-    """Make figures one after the other with a page of all of them, index.html; yields what to print.
+    """Make several figures with an index page, and yield the lines to print.
 
-    A figure that fails is named on the page and at the end, and the others are made all the same. The page is written after
-    each of them, so that it is there after an interruption. Where nothing can be written, all of it ends.
+    A figure that fails is listed on the page and at the end, and the others are still made. The page is rewritten after each
+    figure, so it exists after an interruption. An error in writing files ends everything.
     """
     from sgdlimits.files import Unwritten, write
-    from sgdlimits.papers.index import page
+    from sgdlimits.papers.index import build_page
     from sgdlimits.progress import bar
 
     check_count("seed", seed, at_least=0)
@@ -85,8 +89,8 @@ def produce_all(names: Sequence[str], out: str | Path, *, quick: bool = False, s
             except Exception as reason:
                 failed[name] = f"{type(reason).__name__}: {reason}"
                 yield f"{name} failed. {failed[name]}"
-            write(folder / "index.html", page(folder, failed).encode())
+            write(folder / "index.html", build_page(folder, failed).encode())
             yield ""
     yield f"{len(names) - len(failed)} of {len(names)} figures are on {folder / 'index.html'}."
     if failed:
-        raise BadInput(f"these figures failed: {', '.join(failed)}. The others are made; try those again one by one.")
+        raise BadInput(f"these figures failed: {', '.join(failed)}. The others are complete; run the failed ones one by one.")

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.papers.audit import AuditInterrupted, audit as package_audit, cells, claims
-from sgdlimits.papers.claim import CLAIMS, FILES, PAPERS, SIGMAS, Claim, Effort, compare
-from sgdlimits.papers.errata import rewrite
+from sgdlimits.papers.audit import AuditInterrupted, audit as package_audit, find_claims, format_cells
+from sgdlimits.papers.claim import CLAIMS, FILES, MAX_STANDARD_ERRORS, PAPERS, Claim, Effort, compare
+from sgdlimits.papers.errata import rewrite_pages
 
 ROOT = Path(__file__).parents[3]
 EXACT = "mediocrity.covariance_55"
@@ -49,7 +49,9 @@ def test_a_verdict_follows_from_number_and_formulas(number, right, printed, more
 
 def test_the_entry_that_is_farthest_off_is_shown():
     found = compare([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [1.0, 7.0, 3.0], sigma=0.1)
-    assert found.worst == pytest.approx({"number": 2, "right": 2, "printed": 7, "sigma": 0.1, "room": SIGMAS * 0.1 + 3e-9})
+    assert found.worst == pytest.approx(
+        {"number": 2, "right": 2, "printed": 7, "sigma": 0.1, "tolerance": MAX_STANDARD_ERRORS * 0.1 + 3e-9}
+    )
     assert Effort("quick").runs(1000) == 250
     assert Effort("full").runs(1000) == 16_000
     assert Effort("quick").runs(100, least=64) == 64
@@ -63,15 +65,15 @@ def test_what_is_shown_is_what_is_judged():
     limit = compare(1.03, 0.95, atol=0.1, sigma=0.01)
     shown = dict(limit.worst, relation="=", error="")
     assert limit.verdict("holds") == "holds"
-    assert cells(shown) == ("1.03", "0.885 to 1.175", "0.95", "")
-    assert cells(dict(shown, number=float("nan")))[0] == "nan"
+    assert format_cells(shown) == ("1.03", "0.885 to 1.175", "0.95", "")
+    assert format_cells(dict(shown, number=float("nan")))[0] == "nan"
 
 
 def test_claims_are_whole():
     folder = ROOT / "src/sgdlimits/papers"
     there = {".".join(path.relative_to(folder).with_suffix("").parts) for path in folder.glob("*/claims/[!_]*.py")}
     assert set(FILES) == there
-    every = claims()
+    every = find_claims()
     assert {each.paper for each in every} == set(PAPERS)
     for each in every:
         assert each.kind in ("holds", "misprint", "remark", "disagreement", "open"), each.name
@@ -89,7 +91,7 @@ def slug(heading: str) -> str:
 
 
 def test_proofs_are_where_links_lead():
-    for each in claims("new_results"):
+    for each in find_claims("new_results"):
         if found := re.fullmatch(r"\[.*\]\((\w+\.md)#?(.*)\)", each.proof):
             headings = re.findall(r"^#+ (.*)$", (ROOT / "docs" / found[1]).read_text(encoding="utf-8"), re.MULTILINE)
             assert not found[2] or found[2] in map(slug, headings), each.name
@@ -143,7 +145,7 @@ def test_an_audit_prints_itself_and_becomes_files(tmp_path):
     [
         ({"effort": "some"}, "effort must be one of quick, default, full"),
         ({"paper": "mine"}, "paper must be one of mediocrity"),
-        ({"only": "no such claim"}, "only must be a part of a claim's name"),
+        ({"only": "no such claim"}, "only must be part of a claim's name"),
         ({"only": ""}, "only must be a word"),
         ({"progress": 1}, "progress must be True or False"),
     ],
@@ -156,7 +158,7 @@ def test_wrong_questions_get_a_sentence(more, words):
 @pytest.fixture
 def one_more(monkeypatch):
     """A function that adds a claim for the time of a test."""
-    claims()
+    find_claims()
 
     def add(name, compute, kind="holds"):
         monkeypatch.setitem(CLAIMS, name, Claim(name, "slides", "nowhere", name, "", compute, kind))
@@ -196,13 +198,13 @@ def test_an_interruption_keeps_what_was_found(one_more):
 
 def test_pages_are_those_that_the_audit_writes():
     """`python benchmarks/audit.py --pages` makes them so."""
-    for path, text in rewrite(ROOT / "docs").items():
+    for path, text in rewrite_pages(ROOT / "docs").items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name} is out of date: run python benchmarks/audit.py --pages"
 
 
 def test_the_stored_audit_has_every_claim_with_the_verdict_on_record():
     stored = json.loads((ROOT / "docs/audit.json").read_text(encoding="utf-8"))
-    assert {each["name"]: each["verdict"] for each in stored["claims"]} == {each.name: each.kind for each in claims()}
+    assert {each["name"]: each["verdict"] for each in stored["claims"]} == {each.name: each.kind for each in find_claims()}
     assert stored["effort"] == "default"
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from scipy.optimize import brentq
 
 import sgdlimits as sl
-from sgdlimits.papers.claim import Effort, Found, claim, compare
+from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.mediocrity.claims.noise import equation_55, variances
-from sgdlimits.papers.points import chain, overlaps, run
+from sgdlimits.papers.shorthand import overlaps, simulate, simulate_chain
 
 MIXED, LOCAL = (f"in `tests/laws/test_{name}.py`" for name in ("fixed_points", "local_limit"))
 INF = float("inf")
@@ -22,7 +22,7 @@ FEW = sl.Sobol(3, 2)
 # --- mixtures ----------------------------------------------------------------------------------------------------------------
 
 
-def dynamics(preset: str, runs: int) -> Found:
+def dynamics(preset: str, runs: int) -> Comparison:
     """f of v, m, Q and g of Q at one state of a mixture, against relu and sigmoid by hand on inputs in R^200."""
     snr, ridge, lr, N, rng = 2.0, 0.1, 0.7, 200, np.random.default_rng(5)
     units, k = {"binary_mixture": (2, 1), "xor_mixture": (4, 2)}[preset]
@@ -52,7 +52,7 @@ def dynamics(preset: str, runs: int) -> Found:
     "effective dynamics of the binary mixture",
     r"$f$ and $g$ by the integrals $A^\mu$, $A^\perp$, $B$",
 )
-def mixture_dynamics(effort: Effort) -> Found:
+def mixture_dynamics(effort: Effort) -> Comparison:
     return dynamics("binary_mixture", effort.runs(20_000, 10_000))
 
 
@@ -61,18 +61,18 @@ def mixture_dynamics(effort: Effort) -> Found:
     "effective dynamics of XOR",
     "$f$ and $g$ of 22 statistics at any snr, by integrals like those of (4.3)",
 )
-def xor_dynamics(effort: Effort) -> Found:
+def xor_dynamics(effort: Effort) -> Comparison:
     return dynamics("xor_mixture", effort.runs(20_000, 10_000))
 
 
 @claim("(4.2), Lemma E.1", "seven statistics suffice", "The law of the loss depends on $v$, $m$ and $R^\\perp$ only")
-def seven_statistics(effort: Effort) -> Found:
+def seven_statistics(effort: Effort) -> Comparison:
     """SGD on weights in R^20 against the chain of the statistics: the mean of the risk, v_1 and m_1 after 60 steps."""
     d, runs, rows = 20, effort.runs(1024, 256), []
     problem = sl.presets.binary_mixture(snr=4.0, ridge=0.1)
     start = overlaps([0.9, -0.5], [[0.3], [0.2]], [[1.0, 0.1], [0.1, 0.7]])
     for seed, level in enumerate((sl.SGD(d), sl.Chain(d))):
-        found = run(problem, level, start, 3.0, save=[3.0], runs=runs, seed=seed)
+        found = simulate(problem, level, start, 3.0, save=[3.0], runs=runs, seed=seed)
         values = np.stack([found.risk.values[:, 0], found.a.values[:, 0, 0], found.M.values[:, 0, 0, 0]])
         rows.append((values.mean(1), values.std(1, ddof=1) / np.sqrt(runs)))
     (weights, e), (reduced, f) = rows
@@ -91,7 +91,7 @@ def at_infinite_snr(a: Any, M: Any, ridge: float, preset: str = "binary_mixture"
     r"$\dot m_i = \frac{v_i}2\sigma(-v\cdot m) - \alpha m_i$ if $m_1m_2>0$, else with $v_im_i$; "
     r"$\dot R^\perp = -2\alpha R^\perp$",
 )
-def noiseless_mixture(effort: Effort) -> Found:
+def noiseless_mixture(effort: Effort) -> Comparison:
     ridge, rows, R = 0.1, [], np.array([[0.5, 0.2], [0.2, 0.3]])
     problem = sl.presets.binary_mixture(snr=INF, ridge=ridge)
     for v, m in np.array([[[0.8, 0.5], [0.7, 0.9]], [[0.8, -0.5], [0.7, -0.9]]]):
@@ -109,7 +109,7 @@ def noiseless_mixture(effort: Effort) -> Found:
     "radius of the rings and threshold of the ridge",
     r"$C_\alpha = \log(1-2\alpha)-\log 2\alpha$ for $\alpha<\frac14$; XOR $-\mathrm{logit}(4\alpha)$ for $\alpha<\frac18$",
 )
-def rings(effort: Effort) -> Found:
+def rings(effort: Effort) -> Comparison:
     """Where the pull of one unit vanishes, and its growth from zero, with two and with four classes."""
     ridge, number = 0.1, []
     for preset, units, clusters in (("binary_mixture", 2, 1), ("xor_mixture", 4, 2)):
@@ -129,7 +129,7 @@ def rings(effort: Effort) -> Found:
     right="The end points on the axes are fixed points too.",
     tests=f"`test_binary_mixture_has_two_stable_points_and_two_rings` {MIXED}",
 )  # fmt: skip
-def ring_ends(effort: Effort) -> Found:
+def ring_ends(effort: Effort) -> Comparison:
     """How many of the four points on the axes are fixed."""
     radius, drifts = np.sqrt(np.log(4)), []
     for a in radius * np.array([[1, 0], [0, 1], [-1, 0], [0, -1]]):
@@ -143,7 +143,7 @@ def ring_ends(effort: Effort) -> Found:
     "optima of the binary mixture",
     r"$\pm(\sqrt{C_\alpha}, -\sqrt{C_\alpha})$ are stable fixed points; $0$ is stable for $\alpha > \frac14$",
 )
-def optima(effort: Effort) -> Found:
+def optima(effort: Effort) -> Comparison:
     """Rates by differences of the drift at an optimum, where those of v - m are -2 alpha and those of v + m follow from the
     slope of the sigmoid, and of v + m at zero for alpha = 0.3."""
     alpha, top, h = 0.1, np.sqrt(np.log(4)), 1e-6
@@ -161,7 +161,7 @@ def optima(effort: Effort) -> Found:
     "limit of large snr",
     r"$f$ and $g$ depend on $\lambda^{-1}$ in a Lipschitz way: the limit is reached as $1/\lambda$",
 )
-def large_snr(effort: Effort) -> Found:
+def large_snr(effort: Effort) -> Comparison:
     """Exponents of the distance of the drifts of v, m and Q from their limit between snr = 10^3 and 10^4."""
     m, R, gaps = np.array([[0.7], [-0.9]]), np.array([[0.5, 0.2], [0.2, 0.3]]), []
     stats = overlaps([0.8, 0.5], m, m @ m.T + R)
@@ -176,7 +176,7 @@ def large_snr(effort: Effort) -> Found:
     "introduction", "limit of the snr", "Theoretically in the limit where the SNR tends to zero",
     right=r"To infinity, as in section 4: $\lambda\to\infty$ after $n\to\infty$.",
 )  # fmt: skip
-def snr_tends_to_infinity(effort: Effort) -> Found:
+def snr_tends_to_infinity(effort: Effort) -> Comparison:
     """The drift of the second layer at snr = 10^4 against its noiseless limit; printed, at snr = 10^-4."""
     stats = overlaps([0.8, 0.5], [[0.7], [-0.9]], [[0.99, -0.43], [-0.43, 1.11]])
     near, far, limit = (np.asarray(sl.presets.binary_mixture(snr=snr).drift(stats).a) for snr in (1e4, 1e-4, INF))
@@ -184,11 +184,11 @@ def snr_tends_to_infinity(effort: Effort) -> Found:
 
 
 @claim("Proposition 4.2", "half of the runs are optimal", "The basin of the stable points has probability 1/2")
-def binary_share(effort: Effort) -> Found:
+def binary_share(effort: Effort) -> Comparison:
     """The exact chain at N = 250 and snr = 100, as in figure 2; optimal are second layers of opposite signs."""
     runs, d = effort.runs(1024, 256), 250
     problem = sl.presets.binary_mixture(snr=100.0, ridge=0.1).with_rule(FEW)
-    end = chain(problem, d, 30.0, runs=runs, save=[30.0], seed=2)
+    end = simulate_chain(problem, d, 30.0, runs=runs, save=[30.0], seed=2)
     good = (end.a.values[:, -1].prod(1) < 0) & (np.abs(end.M.values[:, -1, :, 0]).min(1) > 0.3)
     return compare(good.mean(), 0.5, sigma=0.5 / np.sqrt(runs))
 
@@ -208,7 +208,7 @@ def xor_served(a: np.ndarray, M: np.ndarray) -> bool:
     "[Effective dynamics](effective_dynamics.md#on-longer-times-the-rings-at-a-finite-snr).",
     kind="open",
 )  # fmt: skip
-def rings_at_finite_snr(effort: Effort) -> Found:
+def rings_at_finite_snr(effort: Effort) -> Comparison:
     """The mean ratio of the second layer's weights of two units at snr 2, ridge 0.01 and t = 100, from an angle of 0.02."""
     end = shared_ring(0.01, 0.02, 100.0, d=300, runs=effort.runs(32, 16)).a.values[:, -1]
     return compare((end[:, 1] / end[:, 0]).mean())
@@ -220,7 +220,7 @@ def shared_ring(ridge: float, angle: float, t: float, d: int, runs: int, seed: i
     aside = angle * np.array([0.64, -0.36])  # the mean of the units weighted by v^2 is along the mean of the class
     W = v[:, None] * np.stack([np.cos(aside), np.sin(aside)], 1)
     problem = sl.presets.binary_mixture(snr=2.0, ridge=ridge).with_rule(FEW)
-    return chain(problem, d, t, overlaps(v, W[:, :1], W @ W.T), runs=runs, save=9, seed=seed)
+    return simulate_chain(problem, d, t, overlaps(v, W[:, :1], W @ W.T), runs=runs, save=9, seed=seed)
 
 
 @claim(
@@ -229,11 +229,11 @@ def shared_ring(ridge: float, angle: float, t: float, d: int, runs: int, seed: i
     tests=f"`test_xor_mixture_has_39_components_of_which_24_are_stable` {MIXED}, "
     "`test_fraction_of_runs_at_the_optimum_and_where_runs_end` in `tests/laws/test_mixtures.py`",
 )  # fmt: skip
-def xor_share(effort: Effort) -> Found:
+def xor_share(effort: Effort) -> Comparison:
     """The share of the exact chain's runs at N = 250, snr = 1000; printed, of the ODE from the limit m = 0, which by symmetry
     it never leaves."""
     problem, runs = sl.presets.xor_mixture(snr=1000.0, ridge=0.05).with_rule(FEW), effort.runs(1024, 512)
-    end = chain(problem, 250, 30.0, runs=runs, save=[30.0], seed=2)
+    end = simulate_chain(problem, 250, 30.0, runs=runs, save=[30.0], seed=2)
     number = np.mean([xor_served(a, M) for a, M in zip(end.a.values[:, -1], end.M.values[:, -1], strict=True)])
     return compare(number, 3 / 32, 0.0, sigma=np.sqrt(3 / 32 * 29 / 32 / runs))
 
@@ -243,7 +243,7 @@ def xor_share(effort: Effort) -> Found:
     "39 components of fixed points",
     "39 connected components for XOR, of which $4! = 24$ are stable",
 )
-def components(effort: Effort) -> Found:
+def components(effort: Effort) -> Comparison:
     """Every way to give the four units to the clusters, or none, is at rest along its own directions; across them the kinks
     hold it. Ways with the same clusters served are connected through units that are not used, and 24 of them use all four for
     different ones. At full effort fixed points are searched for.
@@ -290,7 +290,7 @@ def pull_of(a: np.ndarray, alpha: float, weight: float, sign: float) -> np.ndarr
     tests=f"`test_ring_of_the_binary_mixture_has_the_published_limit`, `test_double_ring_of_xor_has_the_published_limit` "
     f"{LOCAL}",
 )  # fmt: skip
-def ring_drift(effort: Effort) -> Found:
+def ring_drift(effort: Effort) -> Comparison:
     """At a point of the ring of the binary mixture, and of one of the two of XOR, whose pull the other does not change."""
     alpha, turn, rows = 0.1, np.array([np.cos(0.6), np.sin(0.6)]), []
     a = np.sqrt(np.log(4)) * turn
@@ -316,7 +316,7 @@ def xor_rings(alpha: float) -> tuple[Any, np.ndarray, np.ndarray]:
     "noise on the rings",
     r"$\tilde\Sigma = \alpha^2a_ia_j$, of rank 1; XOR $3\alpha^2a_ia_j$ and $-\alpha^2a_ia_j$, of rank 2",
 )
-def ring_noise(effort: Effort) -> Found:
+def ring_noise(effort: Effort) -> Comparison:
     alpha, a = 0.05, np.sqrt(np.log(9)) * np.array([np.cos(0.6), np.sin(0.6)])
     binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), overlaps(a, a[:, None], np.outer(a, a)))
     xor, mu, nu = xor_rings(alpha)
@@ -333,7 +333,7 @@ def ring_noise(effort: Effort) -> Found:
     "step. The paper magnifies linear statistics only, for which (2.2) is right.", kind="remark",
     tests=f"`test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says` {LOCAL}",
 )  # fmt: skip
-def magnified(effort: Effort) -> Found:
+def magnified(effort: Effort) -> Comparison:
     """The variance of the squared norm's increment in phase retrieval; printed, that of its first-order term alone."""
     m, lr, noise = 0.3, 0.1, 0.2
     return compare(variances(m, lr, noise)[2], equation_55(m, 2 * lr, noise)[2], equation_55(m, 0.0, noise)[2])
@@ -350,13 +350,13 @@ def magnified(effort: Effort) -> Found:
     r"must vanish.",
     tests="`test_presets_meet_the_conditions_and_are_critical_at_one_over_d` in `tests/laws/test_effective.py`",
 )  # fmt: skip
-def localizable(effort: Effort) -> Found:
+def localizable(effort: Effort) -> Comparison:
     """The measured exponent of N for the binary mixture, which is to be below those of the bound."""
     report = sl.effective_dynamics(sl.presets.binary_mixture()).localizability()
     return compare(report.conditions[-1].measured, 2.9, 1.0, rtol=0, relation="<")
 
 
 @claim("sections 2.1, 3, 4", "critical step size", r"$\delta_n = \Theta(1/n)$ is critical: there the corrector appears")
-def critical_step(effort: Effort) -> Found:
+def critical_step(effort: Effort) -> Comparison:
     report = sl.effective_dynamics(sl.presets.spiked_tensor(2, 1.2)).localizability()
     return compare(report.critical_exponent, 1.0, atol=0.02)

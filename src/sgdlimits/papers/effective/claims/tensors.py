@@ -8,8 +8,8 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 import sgdlimits as sl
-from sgdlimits.papers.claim import Effort, Found, claim, compare
-from sgdlimits.papers.points import chain, run, slope, spike
+from sgdlimits.papers.claim import Comparison, Effort, claim, compare
+from sgdlimits.papers.shorthand import log_slope, simulate, simulate_chain, spike
 
 SPIKED = "in `tests/laws/test_spiked_tensor.py`"
 
@@ -43,7 +43,7 @@ def tensor_step(k: int, snr: float, lr: float, m: float, r: float) -> np.ndarray
     "effective dynamics of spikes",
     r"$\dot u_1 = 2u_1(\lambda k u_1^{k-2} - kR^{2k-2})$, $\dot u_2 = -4kR^{2(k-1)}(u_2 - c_\delta)$",
 )
-def spiked_ode(effort: Effort) -> Found:
+def spiked_ode(effort: Effort) -> Comparison:
     snr, lr, m, r = 1.7, 0.6, 0.5, 0.8
     R2, rows = m**2 + r**2, []
     for k in (2, 3):
@@ -53,7 +53,7 @@ def spiked_ode(effort: Effort) -> Found:
 
 
 @claim("section 3", "population loss of spikes", r"$\Phi = -2\lambda m^k + (r_\perp^2+m^2)^k + c$")
-def spiked_risk(effort: Effort) -> Found:
+def spiked_risk(effort: Effort) -> Comparison:
     """The squared norm of a real tensor less a power of x, in R^4."""
     k, snr, x = 3, 1.7, np.array([0.5, 0.3, -0.6, 0.2])
     power = lambda u: reduce(np.multiply.outer, [u] * k)
@@ -66,7 +66,7 @@ def spiked_risk(effort: Effort) -> Found:
     "thresholds of spikes",
     r"$\lambda_c(2) = 1$, $m_\star = \sqrt{\lambda-1}$; for $k\ge3$ fixed points appear at $\lambda_c(k)$",
 )
-def spiked_threshold(effort: Effort) -> Found:
+def spiked_threshold(effort: Effort) -> Comparison:
     """Roots of the drift, and the least ratio at which it has one."""
     drift = lambda k, snr, m: float(sl.presets.spiked_tensor(k, snr).drift(spike(m, 1.0)).m)
     rate = lambda snr: float(sl.linearise(sl.presets.spiked_tensor(2, snr), spike(0.0, 1.0)).matrix[0, 0])
@@ -83,7 +83,7 @@ def spiked_threshold(effort: Effort) -> Found:
     "stability of the fixed points of spikes",
     r"$(0,0)$ unstable; $(0,1)$ stable below $\lambda_c(2)$ and always for $k>2$; $m_\dagger$ unstable, $m_\star$ stable",
 )
-def spiked_stability(effort: Effort) -> Found:
+def spiked_stability(effort: Effort) -> Comparison:
     """Signs of the largest eigenvalue at seven points."""
     top = sl.theory.effective.overlaps(3, 6.0)
     points = [(2, 0.8, 0.0, 1), (2, 1.2, 0.0, 1), (2, 1.2, np.sqrt(0.2), 1), (3, 6.0, 0.0, 1), (3, 6.0, top.m_dagger, 1)]
@@ -97,16 +97,16 @@ def spiked_stability(effort: Effort) -> Found:
     right=r"For odd $k$ only at $+m_\dagger$ and $+m_\star$",
     tests=f"`test_fixed_points_of_tensors_and_their_stability` {SPIKED}",
 )  # fmt: skip
-def odd_tensors(effort: Effort) -> Found:
+def odd_tensors(effort: Effort) -> Comparison:
     """Where the ODE ends from m_star and from -m_star at k = 3."""
     m = sl.theory.effective.overlaps(3, 6.0).m_star
     start = spike(np.array([m, -m]), np.ones(2))
-    end = run(sl.presets.spiked_tensor(3, 6.0), sl.ODE(), start, 20, runs=2, save=2)
+    end = simulate(sl.presets.spiked_tensor(3, 6.0), sl.ODE(), start, 20, runs=2, save=2)
     return compare(end.m.values[:, -1], [m, 0.0], [m, -m], atol=1e-6)
 
 
 @claim("Remark 1", "barrier at small steps", r"$m_\dagger \to 0$ as $c_\delta \to 0$")
-def small_steps(effort: Effort) -> Found:
+def small_steps(effort: Effort) -> Comparison:
     """The root of the drift at k = 3 falls as the square of the learning rate."""
     root = lambda lr: brentq(lambda m: 4.0 * m - (m**2 + lr) ** 2, 1e-9, 0.5)
     found = float(sl.theory.effective.overlaps(3, 4.0, 0.01).m_dagger)
@@ -118,7 +118,7 @@ def small_steps(effort: Effort) -> Found:
     "diffusion of a random start",
     r"$d\tilde u_1 = 2\tilde u_1(2\lambda 1_{k=2} - k)dt + 2\sqrt k\,dB$ at $\tilde u_2 = 1$",
 )
-def diffusion(effort: Effort) -> Found:
+def diffusion(effort: Effort) -> Comparison:
     """Drift at a small overlap and variance of a step with a real tensor."""
     rows = []
     for k, snr in ((2, 1.3), (3, 1.3)):
@@ -131,7 +131,7 @@ def variance_of_starts(snr: float, time: float, runs: int, d: int = 20_000) -> t
     """The variance of sqrt(d) m of matrix PCA, with its error. Steps at lr = 3 and lr snr are longer ones at lr = 1 and snr."""
     lr = 3.0
     problem, t = sl.presets.spiked_tensor(order=2, snr=lr * snr, lr=lr), time / lr**2
-    end = chain(problem, d, t, sl.RandomInit(d, scale=lr**0.5), save=[t], runs=runs, seed=1)
+    end = simulate_chain(problem, d, t, sl.RandomInit(d, scale=lr**0.5), save=[t], runs=runs, seed=1)
     squares = d * end.m.values[:, -1] ** 2 / lr
     return float(squares.mean()), float(squares.std(ddof=1) / np.sqrt(runs))
 
@@ -141,7 +141,7 @@ def variance_of_starts(snr: float, time: float, runs: int, d: int = 20_000) -> t
     "transition of matrix PCA",
     r"$4(\lambda-1)\tilde u_1dt + 2\sqrt2\,dB$: stable for $\lambda<1$, unstable for $\lambda>1$",
 )
-def transition(effort: Effort) -> Found:
+def transition(effort: Effort) -> Comparison:
     """The variance over runs of the chain after a time, below and above the threshold."""
     rows = []
     for snr, time in ((0.8, 1.5), (1.2, 1.0)):
@@ -153,22 +153,22 @@ def transition(effort: Effort) -> Found:
 
 
 @claim("after (3.2)", "tensors at a fixed ratio", r"For $k\ge3$ the overlap is always a stable Ornstein–Uhlenbeck process")
-def stable_tensor(effort: Effort) -> Found:
+def stable_tensor(effort: Effort) -> Comparison:
     """The variance of sqrt(d) m over runs of the chain at k = 3 stays at 1, at twice the critical ratio."""
     d, runs = 5000, effort.runs(4096, 1024)
     problem = sl.presets.spiked_tensor(3, 2 * sl.theory.effective.critical_snr(3))
-    squares = d * chain(problem, d, 0.5, save=[0.5], runs=runs, seed=1).m.values[:, -1] ** 2
+    squares = d * simulate_chain(problem, d, 0.5, save=[0.5], runs=runs, seed=1).m.values[:, -1] ** 2
     return compare(squares.mean(), 1.0, rtol=0.02, sigma=squares.std(ddof=1) / np.sqrt(runs))
 
 
 @claim("after (3.2)", "recovery takes n log n steps", r"For $\lambda>1$ SGD reaches $\pm m_\star$ in $O(n\log n)$ steps")
-def recovery_scaling(effort: Effort) -> Found:
+def recovery_scaling(effort: Effort) -> Comparison:
     """The growth of the chain's mean time with log d is 1/(8 (snr - 1))."""
     problem, runs, sizes, rows = sl.presets.spiked_tensor(2, 2.0), effort.runs(1024, 256), (500, 20_000), []
     for d in sizes:
-        times = chain(problem, d, 60, runs=runs, seed=d, until=lambda stats: abs(stats.m) - 0.5).t_end.values
+        times = simulate_chain(problem, d, 60, runs=runs, seed=d, until=lambda stats: abs(stats.m) - 0.5).t_end.values
         rows.append((times.mean(), times.std(ddof=1) / np.sqrt(runs)))
-    number, sigma = slope(sizes, rows)
+    number, sigma = log_slope(sizes, rows)
     return compare(number, 1 / 8, rtol=0.03, sigma=sigma)
 
 
@@ -179,7 +179,7 @@ def recovery_scaling(effort: Effort) -> Found:
     r"stable, with a barrier at $\tilde u_1 = \Lambda^{-1/(k-2)}$.",
     tests=f"`test_scaled_tensor_has_a_barrier_at_every_strength` {SPIKED}",
 )  # fmt: skip
-def scaled_tensor(effort: Effort) -> Found:
+def scaled_tensor(effort: Effort) -> Comparison:
     """The drift of sqrt(d) m at Lambda = 2, d = 10^10, below and above the barrier at 1/2."""
     k, Lambda, d = 3, 2.0, 10**10
     u = np.array([0.2, 1.5])

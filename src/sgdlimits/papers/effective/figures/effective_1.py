@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, panels
+from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, make_panels
 
 SNR = (0.8, 1.2)
 FULL = Size(d=1500, end=10.0, shown=8, runs=4000)
@@ -36,7 +36,7 @@ def deviation(snr: float, t: np.ndarray) -> np.ndarray:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = panels(1, 4, figsize=(13.0, 3.3))
+    figure, axes = make_panels(1, 4, figsize=(13.0, 3.3))
     for pair, letters, snr in zip((axes[:2], axes[2:]), ("ab", "cd"), SNR, strict=True):
         sgd, chain = datasets[f"sgd-{snr:g}"], datasets[f"chain-{snr:g}"]
         _in_time(pair[0], sgd, chain, snr, size)

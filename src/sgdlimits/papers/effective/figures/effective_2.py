@@ -15,7 +15,7 @@ from scipy.stats import binomtest
 
 import sgdlimits as sl
 from sgdlimits.analysis.summary import Estimate
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, panels, sizes
+from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, make_panels, sizes
 
 SNR, RIDGE = 100.0, 0.1
 RADIUS = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
@@ -122,7 +122,7 @@ def simulate_all(
 
 def four_panels() -> tuple[Figure, Any]:
     """Panels (a) to (d) beside each other."""
-    figure, axes = panels(1, 4, figsize=(13.0, 3.3))
+    figure, axes = make_panels(1, 4, figsize=(13.0, 3.3))
     for ax, letter in zip(axes, "abcd", strict=True):
         ax.set_title(f"({letter})", loc="left")
     return figure, axes

@@ -17,7 +17,7 @@ from scipy.optimize import root
 import sgdlimits as sl
 from sgdlimits.papers import figure as base
 from sgdlimits.papers.effective.theory import classifier_ridge, critical_ridge, ring_radius
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, error_of, panels, rows_of, sizes
+from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, make_panels, select_rows, sizes, standard_error
 
 WEIGHTS = {"binary_mixture": 0.5, "xor_mixture": 0.25}
 NAMES = {"binary_mixture": "two classes", "xor_mixture": "XOR"}
@@ -74,7 +74,7 @@ def point(preset: str, snr: float, share: float, size: Size, seed: int) -> dict[
     start = sl.Overlaps(stats.a, stats.M, stats.Q + max(0.0, 1e-9 - lowest) * jnp.eye(stats.Q.shape[0]))
     found = sl.simulate(problem, sl.Chain(d), start, t_max=t_max, runs=runs, seed=seed, save=21, progress=False)
     squares = (found.a.values[:, 10:] ** 2).mean((1, 2))
-    return {"v": x[0], "chain": squares.mean(), "error": error_of(squares), "accuracy": float(found.accuracy[0, 0])}
+    return {"v": x[0], "chain": squares.mean(), "error": standard_error(squares), "accuracy": float(found.accuracy[0, 0])}
 
 
 def _balance(problem: sl.ProjectionProblem, preset: str, x: np.ndarray) -> np.ndarray:
@@ -83,7 +83,7 @@ def _balance(problem: sl.ProjectionProblem, preset: str, x: np.ndarray) -> np.nd
 
 
 def _figure(table: xr.Dataset, size: Size) -> Figure:
-    figure, axes = panels(1, 3, figsize=(12.6, 3.8))
+    figure, axes = make_panels(1, 3, figsize=(12.6, 3.8))
     snr = np.geomspace(0.3, 2000, 200)
     for preset, colour in zip(WEIGHTS, OKABE_ITO, strict=False):
         line = [classifier_ridge(preset, each) for each in snr]
@@ -93,14 +93,14 @@ def _figure(table: xr.Dataset, size: Size) -> Figure:
     axes[0].set_title("(a) where a good classifier exists", loc="left")
     axes[0].legend(loc="upper left", ncols=2)
     for preset, ax, letter in zip(WEIGHTS, axes[1:], "bc", strict=True):
-        _sizes(ax, rows_of(table, preset=preset), preset, size)
+        _sizes(ax, select_rows(table, preset=preset), preset, size)
         ax.set_title(f"({letter}) {NAMES[preset]}: its second layer", loc="left")
     return figure
 
 
 def _sizes(ax: Axes, rows: xr.Dataset, preset: str, size: Size) -> None:
     for snr, colour in zip(size.snr, OKABE_ITO[3:], strict=False):
-        here, line = rows_of(rows, snr=snr), classifier_ridge(preset, snr)
+        here, line = select_rows(rows, snr=snr), classifier_ridge(preset, snr)
         ax.plot([*(here.share * line), line], [*(here.v**2), 0.0], color=colour, linewidth=1.1, label=f"snr {snr:g}")
         ax.errorbar(here.share * line, here.chain, 1.96 * here.error, fmt="o", color=colour, markersize=3.5)
     ax.set(xlabel="ridge", ylabel="$v^2$: ODE (lines), chain (dots)", ylim=(0, None), xlim=(0, None))
@@ -118,8 +118,8 @@ def _caption(table: xr.Dataset, size: Size) -> list[str]:
         f"there, d = {d}, {runs} runs, mean from t = {t_max / 2:g} to {t_max:g} with 95 % intervals.",
     ]
     for preset in WEIGHTS:
-        rows = rows_of(table, preset=preset)
-        near = rows_of(rows, share=size.shares[-1])
+        rows = select_rows(table, preset=preset)
+        near = select_rows(rows, share=size.shares[-1])
         words = ", ".join(f"{a:.3f} at snr {s:g}" for a, s in zip(near.accuracy.values, near.snr.values, strict=True))
         off = float(np.abs(rows.chain / rows.v**2 - 1).max())
         sentences.append(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 import sgdlimits as sl
-from sgdlimits.papers.claim import Effort, Found, claim, compare
+from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.mediocrity.claims.process import DRIFT, saddle
-from sgdlimits.papers.one_step import Squares
-from sgdlimits.papers.points import overlaps
+from sgdlimits.papers.one_step import SquaredUnits
+from sgdlimits.papers.shorthand import overlaps
 
 LANDSCAPE = "in `tests/laws/test_landscape.py`"
 RHO, NOISE = 0.7, 0.3
@@ -24,10 +24,10 @@ def eigenvalues(m: float, q: float, d: int = 5, problem: sl.ProjectionProblem | 
     return np.repeat(*sl.hessian_spectrum(problem or unit(), overlaps([1.0], [[m]], [[q]]), d))
 
 
-def vectors() -> tuple[np.ndarray, np.ndarray, Squares]:
+def vectors() -> tuple[np.ndarray, np.ndarray, SquaredUnits]:
     """Weights, teacher and a sample in R^3."""
     w, star = np.array([0.3, -0.8, 0.5]), np.sqrt(RHO) * np.eye(3)[0]
-    return w, star, Squares(w[None], star[None])
+    return w, star, SquaredUnits(w[None], star[None])
 
 
 @claim(
@@ -35,7 +35,7 @@ def vectors() -> tuple[np.ndarray, np.ndarray, Squares]:
     right=r"$2(3\lambda^2 - \lambda_\star^2 - \sqrt\Delta z)xx^\top$",
     tests=f"`test_spectrum_is_that_of_the_dense_hessian` {LANDSCAPE}",
 )  # fmt: skip
-def loss_hessian(effort: Effort) -> Found:
+def loss_hessian(effort: Effort) -> Comparison:
     """The second difference of the loss of one sample along the field."""
     own, star, z, h = 0.7, 1.1, 0.5, 1e-3
     loss = lambda field: (star**2 + z - field**2) ** 2 / 2
@@ -47,7 +47,7 @@ def loss_hessian(effort: Effort) -> Found:
     "(63)", "risk off the sphere", r"$3\rho^2 + 3q^2 - 4m^2 - 2\rho q$, beside $\Delta/2$",
     right=r"Half of it, beside $\Delta/2$", tests=f"`test_risk_is_equation_6_of_escaping_mediocrity` {DRIFT}",
 )  # fmt: skip
-def risk_63(effort: Effort) -> Found:
+def risk_63(effort: Effort) -> Comparison:
     w, star, s = vectors()
     whole = 3 * RHO**2 + 3 * (w @ w) ** 2 - 4 * (w @ star) ** 2 - 2 * RHO * w @ w
     return compare(s.risk, whole / 2, whole)
@@ -58,7 +58,7 @@ def risk_63(effort: Effort) -> Found:
     right=r"$\mathbb{E}[\lambda^3 x] = 3 q w$. $\mathbb{E}[\lambda_\star^2 \lambda x] = \rho w + 2 m w_\star$ is right.",
     tests=f"`test_drift_of_the_statistics_is_that_of_descent_along_the_gradient` {LANDSCAPE}",
 )  # fmt: skip
-def moments_64(effort: Effort) -> Found:
+def moments_64(effort: Effort) -> Comparison:
     w, star, s = vectors()
     number = np.stack([s.mean(s.fixed[0] ** 2 * s.fields[0] * s.x), s.mean(s.fields[0] ** 3 * s.x)])
     mixed = RHO * w + 2 * (w @ star) * star
@@ -66,7 +66,7 @@ def moments_64(effort: Effort) -> Found:
 
 
 @claim("(65), (74)", "gradient", r"$-2((\rho-3q)w + 2mw_\star)$; at random weights $4w^0$")
-def gradient(effort: Effort) -> Found:
+def gradient(effort: Effort) -> Comparison:
     w, star, s = vectors()
     return compare(s.mean(-2 * s.error * s.fields[0] * s.x), -2 * ((RHO - 3 * w @ w) * w + 2 * (w @ star) * star))
 
@@ -76,7 +76,7 @@ def gradient(effort: Effort) -> Found:
     right=r"$\rho I + 2 w_\star w_\star^\top$, and likewise for $w$",
     tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE}",
 )  # fmt: skip
-def moments_66(effort: Effort) -> Found:
+def moments_66(effort: Effort) -> Comparison:
     _, star, s = vectors()
     one, outer = RHO * np.eye(3), np.outer(star, star)
     return compare((s.weights * s.fixed[0] ** 2 * s.x) @ s.x.T, one + 2 * outer, one + outer)
@@ -87,7 +87,7 @@ def moments_66(effort: Effort) -> Found:
     right=r"$H = 2\big[(3q - \rho) I + 6 w w^\top - 2 w_\star w_\star^\top\big]$",
     tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE}",
 )  # fmt: skip
-def hessian(effort: Effort) -> Found:
+def hessian(effort: Effort) -> Comparison:
     w, star, s = vectors()
     form = lambda two: 2 * ((3 * w @ w - RHO) * np.eye(3) + two * (3 * np.outer(w, w) - np.outer(star, star)))
     return compare((s.weights * 2 * (3 * s.fields[0] ** 2 - s.fixed[0] ** 2) * s.x) @ s.x.T, form(2), form(1))
@@ -100,7 +100,7 @@ CORRECTED = f"`test_eigenvalues_of_phase_retrieval_are_those_of_68_to_72_correct
     "(68)", "Hessian at zero", r"At $w = 0$: $-2\rho$ ($d - 1$ times), $-2(\rho + 1)$",
     right=r"$-2\rho$ ($d - 1$ times), $-6\rho$", tests=CORRECTED,
 )  # fmt: skip
-def hessian_zero(effort: Effort) -> Found:
+def hessian_zero(effort: Effort) -> Comparison:
     rest = [-2 * RHO] * 4
     return compare(eigenvalues(0.0, 0.0), [-6 * RHO, *rest], [-2 * (RHO + 1), *rest])
 
@@ -109,8 +109,8 @@ def hessian_zero(effort: Effort) -> Found:
     "(69)", "risk at zero", r"Risk at $w = 0$: $\Delta/2 + 3\rho^2$", right=r"$\Delta/2 + 3\rho^2/2$, as (63) corrected has it",
     tests=CORRECTED,
 )  # fmt: skip
-def risk_zero(effort: Effort) -> Found:
-    s = Squares(np.zeros((1, 2)), np.sqrt(RHO) * np.eye(1, 2), NOISE)
+def risk_zero(effort: Effort) -> Comparison:
+    s = SquaredUnits(np.zeros((1, 2)), np.sqrt(RHO) * np.eye(1, 2), NOISE)
     return compare(s.risk, NOISE / 2 + 1.5 * RHO**2, NOISE / 2 + 3 * RHO**2)
 
 
@@ -119,8 +119,8 @@ def risk_zero(effort: Effort) -> Found:
     r"At the saddle: $2(3 w w^\top - w_\star w_\star^\top)$, risk $\Delta/2 + 10\rho^2/3$",
     right=r"Eigenvalues $+4\rho$, $-4\rho$, and $0$ ($d - 2$ times); risk $\Delta/2 + 4\rho^2/3$", tests=CORRECTED,
 )  # fmt: skip
-def hessian_saddle(effort: Effort) -> Found:
-    height = Squares(np.array([[0.0, np.sqrt(RHO / 3)]]), np.sqrt(RHO) * np.eye(1, 2), NOISE).risk - NOISE / 2
+def hessian_saddle(effort: Effort) -> Comparison:
+    height = SquaredUnits(np.array([[0.0, np.sqrt(RHO / 3)]]), np.sqrt(RHO) * np.eye(1, 2), NOISE).risk - NOISE / 2
     right = [-4 * RHO, 0, 0, 0, 4 * RHO, 4 / 3 * RHO**2]
     return compare([*eigenvalues(0.0, RHO / 3), height], right, [-2 * RHO, 0, 0, 0, 2 * RHO, 10 / 3 * RHO**2])
 
@@ -129,7 +129,7 @@ def hessian_saddle(effort: Effort) -> Found:
     "(72)", "Hessian at the minimum", r"At the minimum: $4(\rho I + w_\star w_\star^\top)$",
     right=r"$4(\rho I + 2 w_\star w_\star^\top)$", tests=CORRECTED,
 )  # fmt: skip
-def hessian_minimum(effort: Effort) -> Found:
+def hessian_minimum(effort: Effort) -> Comparison:
     rest = [4 * RHO] * 4
     return compare(eigenvalues(RHO, RHO), [*rest, 12 * RHO], [*rest, 8 * RHO])
 
@@ -141,7 +141,7 @@ def hessian_minimum(effort: Effort) -> Found:
     "on the tangent space",
     tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE}",
 )  # fmt: skip
-def sphere_hessian(effort: Effort) -> Found:
+def sphere_hessian(effort: Effort) -> Comparison:
     """The second difference of the loss of one sample along a great circle through w; (78) is the first."""
     own, across, star, z, h = 0.7, -1.4, 1.1, 0.5, 1e-3
     loss = lambda s: (star**2 + z - (np.cos(s) * own + np.sin(s) * across) ** 2) ** 2 / 2
@@ -157,10 +157,10 @@ def sphere_hessian(effort: Effort) -> Found:
     "landscape on the sphere",
     r"Gradient $4m(mw-w_\star)$; Hessian $-4w_\star w_\star^\top$ at $m=0$, $4I$ at $m=\pm1$",
 )
-def sphere_landscape(effort: Effort) -> Found:
+def sphere_landscape(effort: Effort) -> Comparison:
     """The slope of the risk along the sphere at m = 0.6, and the eigenvalues at three overlaps, in R^5."""
     m, h = 0.6, 1e-4
-    at = lambda m: Squares(np.array([[m, np.sqrt(1 - m**2)]]), np.eye(1, 2)).risk
+    at = lambda m: SquaredUnits(np.array([[m, np.sqrt(1 - m**2)]]), np.eye(1, 2)).risk
     slope = (at(m + h) - at(m - h)) / (2 * h)  # the gradient 4m(mw - w*) times dw/dm, whose overlap with w* is 1
     problem = sl.presets.phase_retrieval()
     number = [slope, *eigenvalues(m, 1.0, problem=problem), *eigenvalues(1.0, 1.0, problem=problem)]
@@ -172,14 +172,14 @@ def sphere_landscape(effort: Effort) -> Found:
     right=r"$d - 2$ flat directions on the tangent space: the normal direction is one of the $d - 1$.", kind="remark",
     tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE}",
 )  # fmt: skip
-def flat(effort: Effort) -> Found:
+def flat(effort: Effort) -> Comparison:
     d = 50
     index = sl.hessian_spectrum(sl.presets.phase_retrieval(), saddle(1), d).index
     return compare(index[1], d - 2, d - 1)
 
 
 @claim("appendix B", "flat directions of several units", r"$d-p-1$ flat directions for each of $p$ units")
-def flat_network(effort: Effort) -> Found:
+def flat_network(effort: Effort) -> Comparison:
     """Null directions at the saddle, less rotations of the units."""
     p, d = 2, 50
     index = sl.hessian_spectrum(sl.presets.phase_retrieval(p), saddle(p), d).index

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 import sgdlimits as sl
-from sgdlimits.papers.claim import Effort, Found, claim, compare
+from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.mediocrity.claims.process import DRIFT, sample
-from sgdlimits.papers.one_step import Squares, on_the_sphere, sphere_drift
-from sgdlimits.papers.points import overlaps
+from sgdlimits.papers.one_step import SquaredUnits, sphere_drift, step_on_sphere
+from sgdlimits.papers.shorthand import overlaps
 
 
 def variances(m: float, lr: float, noise: float) -> np.ndarray:
     """Var M, Cov(M, Q) and Var Q of one unit at q = rho = 1."""
-    s = Squares(np.array([[m, np.sqrt(1 - m**2)]]), np.eye(1, 2), noise, nodes=7)
+    s = SquaredUnits(np.array([[m, np.sqrt(1 - m**2)]]), np.eye(1, 2), noise, nodes=7)
     C = s.covariance(s.M, s.Q(lr))
     return np.array([C[0, 0], C[0, 1], C[1, 1]])
 
@@ -33,13 +33,13 @@ def equation_55(m: float, g: float, D: float) -> np.ndarray:
     r"right. All hold at $q = \rho = 1$.",
     tests=f"`test_covariance_of_one_unit_is_equation_55_of_escaping_mediocrity_with_twice_its_rate` {DRIFT}",
 )  # fmt: skip
-def covariance_55(effort: Effort) -> Found:
+def covariance_55(effort: Effort) -> Comparison:
     m, lr, noise = 0.3, 0.1, 0.2
     return compare(variances(m, lr, noise), equation_55(m, 2 * lr, noise), equation_55(m, lr, noise))
 
 
 @claim("(53), (54)", "covariance of two units", "The SDE of any width has the covariance of all increments")
-def covariance_54(effort: Effort) -> Found:
+def covariance_54(effort: Effort) -> Comparison:
     """The package's closed covariance of M and Q against a grid that is exact for moments of order twelve."""
     s, lr = sample(p=2, noise=0.2, nodes=7), 0.2
     problem = sl.presets.phase_retrieval(2, lr=lr, noise=0.2, sphere=False)
@@ -49,16 +49,16 @@ def covariance_54(effort: Effort) -> Found:
 
 
 @claim("(50), (51)", "linear SDE at the saddle", r"Drift $4(1-6\gamma)-2\gamma\Delta$, noise $\frac\gamma d(48+4\Delta)$")
-def linear_sde(effort: Effort) -> Found:
+def linear_sde(effort: Effort) -> Comparison:
     lr, noise, m = 0.09, 0.6, 1e-4
     number = [sphere_drift(m, lr, noise) / m, variances(0.0, lr, noise)[0]]
     return compare(number, [4 * (1 - 6 * lr) - 2 * lr * noise, 48 + 4 * noise], rtol=2e-4)
 
 
 @claim("(34)", "noise on the sphere", r"$\sigma_m - \frac m2\sigma_Q$")
-def sphere_noise(effort: Effort) -> Found:
+def sphere_noise(effort: Effort) -> Comparison:
     m, lr, noise, d = 0.5, 0.1, 0.3, 1e6
-    after, weights = on_the_sphere(m, lr, noise, d, nodes=16)
+    after, weights = step_on_sphere(m, lr, noise, d, nodes=16)
     mean = (after - m) @ weights
     number = d**2 * ((after - m) ** 2 @ weights - mean**2) / lr**2
     one, mixed, two = variances(m, lr, noise)
@@ -69,7 +69,7 @@ def sphere_noise(effort: Effort) -> Found:
     "D.2, Itô's rule", "square of dq", r"$dq^2 = \frac\gamma d \sigma_m^2\,dt$", right=r"$dq^2 = \frac\gamma d \sigma_Q^2\,dt$",
     tests=f"`test_closed_covariance_agrees_with_isserlis` {DRIFT}",
 )  # fmt: skip
-def ito(effort: Effort) -> Found:
+def ito(effort: Effort) -> Comparison:
     m, lr, noise = 0.3, 0.1, 0.2
     one, _, two = variances(m, lr, noise)
     return compare(two, equation_55(m, 2 * lr, noise)[2], one)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 import sgdlimits as sl
-from sgdlimits.papers.claim import Effort, Found, claim, compare
+from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.mediocrity import theory as mediocrity
 from sgdlimits.papers.mediocrity.claims.times import chain_times, theory_time
-from sgdlimits.papers.points import chain, mean, slope
+from sgdlimits.papers.shorthand import log_slope, mean_and_error, simulate_chain
 
 
 @claim("key results", "d log d at any width", r"$n = O(d\log d)$ regardless of width; width enters the prefactor only")
-def any_width(effort: Effort) -> Found:
+def any_width(effort: Effort) -> Comparison:
     """The slope of the chain's exit time in log d for three units is 1/(2 omega_M)."""
     p, step, runs, sizes = 3, 0.05, effort.runs(128, 64), (300, 6000)
     problem = sl.presets.phase_retrieval(p, lr=step * p)
-    number, sigma = slope(sizes, [mean(chain_times(problem, d, 0.05, runs, seed=d)) for d in sizes])
+    number, sigma = log_slope(sizes, [mean_and_error(chain_times(problem, d, 0.05, runs, seed=d)) for d in sizes])
     return compare(number, 1 / (2 * float(mediocrity.linear_rates(p, step * p).M)), rtol=0.05, sigma=sigma)
 
 
@@ -25,16 +25,16 @@ def any_width(effort: Effort) -> Found:
     right=r"At $\gamma/p = 0.1$ the noise of five units takes 7 % off: see [Does noise matter?](noise.md)", kind="disagreement",
     tests="`test_linear_formulas_hold_near_the_saddle_at_any_width_once_noise_is_counted` in `tests/laws/test_escape.py`",
 )  # fmt: skip
-def noise_of_networks(effort: Effort) -> Found:
+def noise_of_networks(effort: Effort) -> Comparison:
     """The exact chain of three units at d = 2000 against the quenched ODE, and the same with SGD's noise."""
     p, d, T = 3, 2000, 0.05
     problem = sl.presets.phase_retrieval(p, lr=0.16 * p)
-    number, sigma = mean(chain_times(problem, d, T, effort.runs(512, 256)))
+    number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(512, 256)))
     return compare(number, theory_time(problem, d, T, "noisy_ode"), theory_time(problem, d, T, "ode"), rtol=0.01, sigma=sigma)
 
 
 @claim("mechanism 3", "staircases", "Directions are learnt one after the other, from lower to higher complexity")
-def staircase(effort: Effort) -> Found:
+def staircase(effort: Effort) -> Comparison:
     """Leaps of x1 + x1 x2 x3: first x1 by a leap of 1, then x2 and x3 together by one of 2."""
     found = sl.leaps(sl.Target(lambda x: x[0] + x[0] * x[1] * x[2], teachers=3))
     number = [value for leap in found for value in (leap.order, len(leap.directions))]
@@ -42,7 +42,7 @@ def staircase(effort: Effort) -> Found:
 
 
 @claim("mechanism 3", "staircases in the chain", "Samples of order d for each step of a staircase of leaps of 1")
-def stairs(effort: Effort) -> Found:
+def stairs(effort: Effort) -> Comparison:
     """Exponents in d of the chain's samples to the overlap 0.3 with x1, then x2, of x1 + x1 x2, from 2/sqrt(d).
 
     The way is shorter from a larger start, which is divided out; 0.03 is left for what else is of order 1/sqrt(d).
@@ -54,8 +54,8 @@ def stairs(effort: Effort) -> Found:
     rows = []
     for d in sizes.tolist():
         until = (lambda stats: stats.M[0, 0] - 0.3, lambda stats: stats.M[0, 1] - 0.3)
-        found = [chain(problem, d, 300, sl.FixedInit(2 * d**-0.5), runs=runs, seed=d, until=each) for each in until]
-        rows.append([mean(np.log(d * each.t_end.values)) for each in found])
+        found = [simulate_chain(problem, d, 300, sl.FixedInit(2 * d**-0.5), runs=runs, seed=d, until=each) for each in until]
+        rows.append([mean_and_error(np.log(d * each.t_end.values)) for each in found])
     (number, sigma), way = np.moveaxis(np.array(rows), 2, 0), 1 - 2 / (0.3 * np.sqrt(sizes))
     logs = np.log(sizes[1] / sizes[0])
     exponents = (np.diff(number, axis=0)[0] - np.diff(np.log(way))) / logs
@@ -68,7 +68,7 @@ def stairs(effort: Effort) -> Found:
     "How does label noise set the risk plateau? Answered in [How does label noise set the plateau?](open_noise.md)",
     kind="open",
 )
-def open_noise(effort: Effort) -> Found:
+def open_noise(effort: Effort) -> Comparison:
     """The excess risk of three units at lr/p = 0.05 and noise 1."""
     return compare(float(mediocrity.asymptotic_excess_risk(3, 0.15, 1.0)))
 
@@ -79,7 +79,7 @@ def open_noise(effort: Effort) -> Found:
     "What do other activations change? Answered in [Are other activations the same up to constants?](open_activations.md)",
     kind="open",
 )
-def open_activations(effort: Effort) -> Found:
+def open_activations(effort: Effort) -> Comparison:
     """Samples over d log d for the absolute value, where the square has 3."""
     return compare(sl.theory.escape.escape("abs").samples)
 
@@ -90,7 +90,7 @@ def open_activations(effort: Effort) -> Found:
     "What follows the escape? Answered in [What follows the escape when both layers are trained?](open_second_layer.md)",
     kind="open",
 )
-def open_second_layer(effort: Effort) -> Found:
+def open_second_layer(effort: Effort) -> Comparison:
     """Risk times squared time at the end of five units, trained second layer over fixed."""
     ones = np.ones(5)
     return compare(mediocrity.terminal_risk(ones, 0.05, True) / mediocrity.terminal_risk(ones, 0.05, False))

@@ -8,21 +8,21 @@ import numpy as np
 from scipy.optimize import brentq
 
 import sgdlimits as sl
-from sgdlimits.papers.claim import Effort, Found, claim, compare
-from sgdlimits.papers.one_step import Squares, on_the_sphere, sphere_drift, weights_in
-from sgdlimits.papers.points import overlaps
+from sgdlimits.papers.claim import Comparison, Effort, claim, compare
+from sgdlimits.papers.one_step import SquaredUnits, random_weights, sphere_drift, step_on_sphere
+from sgdlimits.papers.shorthand import overlaps
 
 DRIFT = "in `tests/unit/problem/test_drift.py`"
 
 
 def sample(
     p: int = 2, rho: float = 1.0, noise: float = 0.4, a: np.ndarray | None = None, nodes: int = 4, n: int = 3
-) -> Squares:
+) -> SquaredUnits:
     """Units at random weights, teacher of squared norm rho."""
-    return Squares(weights_in(p, n, seed=p), np.sqrt(rho) * np.eye(1, n), noise, a, nodes)
+    return SquaredUnits(random_weights(p, n, seed=p), np.sqrt(rho) * np.eye(1, n), noise, a, nodes)
 
 
-def risk_6(s: Squares, rho: float = 1.0) -> float:
+def risk_6(s: SquaredUnits, rho: float = 1.0) -> float:
     """(6), with a teacher of norm rho as in (27) corrected."""
     p, q, m, Q = len(s.W), (s.W**2).sum(1), (s.W @ s.E.T)[:, 0], s.W @ s.W.T
     pairs = s.a @ (np.outer(q, q) + 2 * Q**2) @ s.a
@@ -35,7 +35,7 @@ SECOND = np.array([0.7, 1.4])
 
 
 @claim("(6)", "population risk", r"$\mathcal R = \frac{\Delta+3}2 - \frac1p\sum_j a_j(Q_{jj}+2m_j^2) + \dots$")
-def risk(effort: Effort) -> Found:
+def risk(effort: Effort) -> Comparison:
     s = sample(a=SECOND)
     return compare(s.risk, risk_6(s))
 
@@ -46,10 +46,10 @@ def risk(effort: Effort) -> Found:
     r"$\mathcal{E}$ change sign.",
     tests=f"`test_population_drift_is_minus_the_gradient_of_the_risk` {DRIFT}",
 )  # fmt: skip
-def sign(effort: Effort) -> Found:
+def sign(effort: Effort) -> Comparison:
     """The step against the gradient of the risk, by differences of the risk."""
     s, h = sample(a=SECOND, noise=0.0), 1e-5
-    risk = lambda e: Squares(s.W + e, s.E, 0.0, SECOND).risk
+    risk = lambda e: SquaredUnits(s.W + e, s.E, 0.0, SECOND).risk
     moved = [risk(h * e) - risk(-h * e) for e in np.eye(s.W.size).reshape(-1, *s.W.shape)]
     descent = -np.reshape(moved, s.W.shape) / (2 * h) * len(s.W)
     right = s.mean(s.M)[:, 0]
@@ -64,10 +64,10 @@ def sign(effort: Effort) -> Found:
     r"\lambda_l$, with $\delta t = \gamma/(pd)$.",
     tests=f"`test_drift_of_a_network_is_equation_26_of_escaping_mediocrity` {DRIFT}",
 )  # fmt: skip
-def clock(effort: Effort) -> Found:
+def clock(effort: Effort) -> Comparison:
     """The change of the overlap of one unit in a unit of the paper's time at d = 1000, from one exact step."""
     m, lr, d = 0.4, 0.1, 1000
-    after, weights = on_the_sphere(m, lr, 0.0, d)
+    after, weights = step_on_sphere(m, lr, 0.0, d)
     right = m * 4 * (1 - 6 * lr) * (1 - m**2)
     return compare((after - m) @ weights / (lr / d), right, right * lr / d, rtol=0.02)
 
@@ -81,7 +81,7 @@ def clock(effort: Effort) -> Found:
     tests=f"`test_drift_of_a_network_is_equation_26_of_escaping_mediocrity`; for any $a$, "
     f"`test_closed_drift_agrees_with_isserlis` {DRIFT}",
 )  # fmt: skip
-def explicit(effort: Effort) -> Found:
+def explicit(effort: Effort) -> Comparison:
     """Three numbers at lr/p = 0.1: the corrector of Q_12, its population part, and the teacher's part of the drift of m_1."""
     s, step = sample(a=SECOND), 0.1
     one, two, star = s.fields[0], s.fields[1], s.fixed[0]
@@ -98,7 +98,7 @@ def explicit(effort: Effort) -> Found:
     r"$E[\lambda_\alpha\lambda_\beta\lambda_\gamma^2\lambda_\delta^2] = "
     r"\omega_{\alpha\beta}\omega_{\gamma\gamma}\omega_{\delta\delta} + \dots$, and of orders 2 and 4",
 )
-def moments(effort: Effort) -> Found:
+def moments(effort: Effort) -> Comparison:
     """Four fields in R^4 on a grid."""
     s = sample(p=4, noise=0.0, n=4)
     w, (a, b, c, d) = s.W @ s.W.T, s.fields
@@ -114,7 +114,7 @@ def moments(effort: Effort) -> Found:
     right=r"$\gamma/d$, as after (16)",
     tests="`test_population_drift_is_minus_the_gradient_of_the_risk` in `tests/unit/problem/test_drift.py`",
 )  # fmt: skip
-def second_rate(effort: Effort) -> Found:
+def second_rate(effort: Effort) -> Comparison:
     """Which multiple of the loss's derivative, by differences on one sample of two units, (25) takes off, at d = 50."""
     lr, d, h, (one, two, star) = 0.3, 50, 1e-6, (0.7, -0.4, 1.1)
     error = lambda a: star**2 - (a * one**2 + 1.4 * two**2) / 2
@@ -123,7 +123,7 @@ def second_rate(effort: Effort) -> Found:
 
 
 @claim("(26a), (26b)", "ODE of a network", r"$\dot m = 2(\rho - \mathrm{Tr}Q/p)m + \dots$, for any $\rho$ and $p$")
-def ode_26(effort: Effort) -> Found:
+def ode_26(effort: Effort) -> Comparison:
     rho, step, D = 0.7, 0.15, 0.4
     s = sample(p=3, rho=rho, noise=D)
     p, Q, m = 3, s.W @ s.W.T, s.W @ s.E.T
@@ -140,14 +140,14 @@ def ode_26(effort: Effort) -> Found:
     "(27)", "risk with second layer 1", r"$(3 + \Delta)/2$", right=r"$(3\rho^2 + \Delta)/2$",
     tests=f"`test_closed_form_agrees_with_quadrature` {DRIFT}",
 )  # fmt: skip
-def risk_27(effort: Effort) -> Found:
+def risk_27(effort: Effort) -> Comparison:
     s, rho = sample(rho=0.7), 0.7
     right = risk_6(s, rho)
     return compare(s.risk, right, right + 1.5 * (1 - rho**2))
 
 
 @claim("(12), (17)", "ODE of the second layer", r"$\dot a_j = E[\mathcal E\lambda_j^2]$, with $\mathcal E = y - f$")
-def second_layer_ode(effort: Effort) -> Found:
+def second_layer_ode(effort: Effort) -> Comparison:
     """The package's drift of a trained second layer, in the paper's time."""
     s, lr = sample(a=SECOND), 0.3
     problem = sl.presets.phase_retrieval(2, lr=lr, noise=s.noise, sphere=False, train_second=True)
@@ -156,7 +156,7 @@ def second_layer_ode(effort: Effort) -> Found:
 
 
 @claim("(75), (76)", "one unit off the sphere", r"$\dot m = 6m(\rho-q)$, $\dot q = 4(q(\rho-3q)+2m^2) + 12\gamma(\dots)$")
-def one_unit(effort: Effort) -> Found:
+def one_unit(effort: Effort) -> Comparison:
     lr, rho = 0.1, 0.7
     s = sample(p=1, rho=rho, noise=0.0, n=2)
     m, q = (s.W @ s.E.T)[0, 0], (s.W**2).sum()
@@ -169,7 +169,7 @@ def one_unit(effort: Effort) -> Found:
 
 
 @claim("(7), (88)", "ODE of one unit on the sphere", r"$\dot m = m[4(1-6\gamma)(1-m^2) - 2\gamma\Delta]$")
-def sphere(effort: Effort) -> Found:
+def sphere(effort: Effort) -> Comparison:
     at = [(0.3, 0.1, 0.2), (0.9, 0.05, 0.0), (-0.5, 0.15, 1.0)]
     printed = [m * (4 * (1 - 6 * lr) * (1 - m**2) - 2 * lr * noise) for m, lr, noise in at]
     return compare([sphere_drift(*each) for each in at], printed, rtol=1e-5)
@@ -181,9 +181,9 @@ def sphere(effort: Effort) -> Found:
     r"\mathcal{E}^2 a_j^2 \lambda_j^2 \lVert x \rVert^2 / p^2$.",
     tests=f"`test_closed_drift_agrees_with_isserlis` {DRIFT}",
 )  # fmt: skip
-def sphere_step(effort: Effort) -> Found:
+def sphere_step(effort: Effort) -> Comparison:
     m, lr, noise = 0.4, 0.1, 0.3
-    s = Squares(np.array([[m, np.sqrt(1 - m**2)]]), np.eye(1, 2), noise)
+    s = SquaredUnits(np.array([[m, np.sqrt(1 - m**2)]]), np.eye(1, 2), noise)
     e, own, star = s.error, s.fields[0], s.fixed[0]
     right = s.mean(2 * e * own * star - m / 2 * (4 * e * own**2 + 4 * lr * e**2 * own**2))
     printed = s.mean(e * own * star - m / 2 * (2 * e * own**2 + lr * e * own**2))
@@ -195,7 +195,7 @@ def sphere_step(effort: Effort) -> Found:
     "second order of a step on the sphere",
     r"$dm - \frac m2dQ - \frac12dm\,dQ + \frac38m\,dQ^2$, and the like for $Q_{jl}$",
 )
-def second_order(effort: Effort) -> Found:
+def second_order(effort: Effort) -> Comparison:
     """The exponent of what is left of exact steps of one and of two units when increments are halved: 3."""
     m, Q, rest = 0.4, 0.3, []
     for h in (1e-3, 5e-4):
@@ -207,20 +207,20 @@ def second_order(effort: Effort) -> Found:
 
 
 @claim("(42), (80)", "risk on the sphere", r"$1 + \frac1p + \frac1{p^2}\sum_{j\ne l}Q_{jl}^2 - \frac2p\sum_j m_j^2$")
-def sphere_risk(effort: Effort) -> Found:
+def sphere_risk(effort: Effort) -> Comparison:
     values = []
     for p in (1, 3):
-        s = Squares(weights_in(p, 3, norm=1.0), np.eye(1, 3), 0.4)
+        s = SquaredUnits(random_weights(p, 3, norm=1.0), np.eye(1, 3), 0.4)
         Q, m = s.W @ s.W.T, s.W[:, 0]
         values.append((s.risk - 0.2, 1 + 1 / p + ((Q**2).sum() - p) / p**2 - 2 / p * m @ m))
     return compare(*np.transpose(values))
 
 
 @claim("(21), (30), (31)", "ODE of several units on the sphere", r"$\dot m_j = \Psi_j - \frac{m_j}2\Phi_{jj}$, and for $Q$")
-def sphere_network(effort: Effort) -> Found:
+def sphere_network(effort: Effort) -> Comparison:
     """The package's drift on the sphere against the unconstrained increments on a grid."""
     p, step, noise = 2, 0.15, 0.3
-    s = Squares(weights_in(p, 3, norm=1.0), np.eye(1, 3), noise)
+    s = SquaredUnits(random_weights(p, 3, norm=1.0), np.eye(1, 3), noise)
     problem, stats = sl.presets.phase_retrieval(p, lr=step * p, noise=noise), overlaps(np.ones(p), s.W[:, :1], s.W @ s.W.T)
     found, psi, phi = problem.drift(stats), s.mean(s.M)[:, 0], s.mean(s.Q(step))
     right = np.append(psi - s.W[:, 0] / 2 * phi.diagonal(), phi[0, 1] - (s.W @ s.W.T)[0, 1] / 2 * np.trace(phi))
@@ -232,7 +232,7 @@ def sphere_network(effort: Effort) -> Found:
     "linearised increments",
     r"$\Phi_{jl} = -\frac{16}pQ_{jl} + \frac{4\gamma}p(2+\frac2p+\frac{24}{p^2}+\Delta)Q_{jl}$",
 )
-def linear_increments(effort: Effort) -> Found:
+def linear_increments(effort: Effort) -> Comparison:
     p, step, noise = 3, 0.2, 0.3
     common = 2 + 2 / p + noise
     printed = [4 * (1 - 1 / p), -16 / p + 4 * step * (common + 24 / p**2), -8 / p + 4 * step * (common + 8 / p**2)]
@@ -243,7 +243,7 @@ def small_increments(p: int, step: float, noise: float, h: float = 1e-4) -> tupl
     """Mean increments beside small overlaps, over these: of m, of Q between units, and of the norm of a unit without any."""
     W = np.eye(p, p + 1, 1)
     W[0, 0], W[1, 1:3] = h, (h, np.sqrt(1 - h**2))
-    s = Squares(W, np.eye(1, p + 1), noise)
+    s = SquaredUnits(W, np.eye(1, p + 1), noise)
     phi = lambda i, j: s.mean((4 * s.error + 4 * step * s.error**2) * s.fields[i] * s.fields[j])
     return s.mean(2 * s.error * s.fields[0] * s.fixed[0]) / h, phi(0, 1) / h, phi(2, 2)
 
@@ -259,7 +259,7 @@ def saddle_steps(p: int, step: float, noise: float) -> tuple[Any, Any]:
     "rates at the saddle",
     r"$\omega_M = 4[1 - \frac\gamma p(1+\frac1p+\frac4{p^2}+\frac\Delta2)]$, $\omega_Q = \frac8p(1-\frac{8\gamma}{p^2})$",
 )
-def saddle_rates(effort: Effort) -> Found:
+def saddle_rates(effort: Effort) -> Comparison:
     """Eigenvalues of the ODE by automatic differentiation."""
     p, lr, noise = 3, 0.4, 0.7
     found = sl.linearise(sl.presets.phase_retrieval(p, lr=lr, noise=noise), saddle(p)).rates.real * p / lr
@@ -272,7 +272,7 @@ def saddle(p: int) -> sl.Overlaps:
 
 
 @claim("E.2", "where both rates are positive", r"For $p > 6$, $\omega_M > 0$ implies $\omega_Q > 0$")
-def both_rates(effort: Effort) -> Found:
+def both_rates(effort: Effort) -> Comparison:
     """The sign of the rate of Q where that of M vanishes, for 6 and 7 units, from mean steps on a grid, linear in the step."""
     rates = lambda p: np.array([saddle_steps(p, step, 0.0) for step in (0.0, 1.0)])
     signs = []
@@ -288,7 +288,7 @@ def both_rates(effort: Effort) -> Found:
     tests="`test_saddle_is_stable_from_the_largest_rate_on` in `tests/unit/papers/test_mediocrity.py`; "
     "`test_nothing_is_learnt_above_the_largest_rate` in `tests/laws/test_escape.py`",
 )  # fmt: skip
-def largest_lr(effort: Effort) -> Found:
+def largest_lr(effort: Effort) -> Comparison:
     """Where the mean step at a small overlap changes its sign."""
     noise = 0.5
     found = brentq(lambda lr: sphere_drift(1e-3, lr, noise), 0.05, 0.3)
@@ -296,14 +296,14 @@ def largest_lr(effort: Effort) -> Found:
 
 
 @claim("(8)", "excess risk at the end", r"$\gamma\Delta/(1-6\gamma)$")
-def end_risk(effort: Effort) -> Found:
+def end_risk(effort: Effort) -> Comparison:
     lr, noise = 0.08, 0.6
     m = brentq(lambda m: sphere_drift(m, lr, noise), 0.5, 0.999)
     return compare(2 * (1 - m**2), lr * noise / (1 - 6 * lr), rtol=1e-4)
 
 
 @claim("(18), (19)", "random starts", r"$\sqrt d\,m_j$ and $\sqrt d\,Q_{jl}$ tend to $N(0, 1)$")
-def start_law(effort: Effort) -> Found:
+def start_law(effort: Effort) -> Comparison:
     d, runs = 1000, effort.runs(20_000, 5000)
     start = sl.RandomInit(d).sample(sl.presets.phase_retrieval(2), runs=runs, seed=1)
     squares = d * np.stack([np.asarray(start.M)[:, 0, 0] ** 2, np.asarray(start.Q)[:, 0, 1] ** 2])
@@ -316,10 +316,10 @@ def start_law(effort: Effort) -> Found:
     r"$1 + \frac1p$.",
     kind="disagreement",
 )  # fmt: skip
-def maximum(effort: Effort) -> Found:
+def maximum(effort: Effort) -> Comparison:
     """The largest excess risk of two units on the sphere over random weights and weights that are alike."""
-    worst = [Squares(weights_in(2, 3, seed, norm=1.0), np.eye(1, 3)).risk for seed in range(50)]
-    alike = Squares(np.eye(1, 3, 1).repeat(2, 0), np.eye(1, 3)).risk
+    worst = [SquaredUnits(random_weights(2, 3, seed, norm=1.0), np.eye(1, 3)).risk for seed in range(50)]
+    alike = SquaredUnits(np.eye(1, 3, 1).repeat(2, 0), np.eye(1, 3)).risk
     return compare(max(*worst, alike), 2.0, 1.5)
 
 
@@ -327,7 +327,7 @@ def maximum(effort: Effort) -> Found:
     "after (6)", "number of statistics", "$a$, $m$ and $Q$ have $p(p+1)$ parameters; $a$ is called the first layer.",
     right="$p(p+5)/2$: $p$ for each of $a$, the second layer, and $m$, and $p(p+1)/2$ for the symmetric $Q$.",
 )  # fmt: skip
-def parameters(effort: Effort) -> Found:
+def parameters(effort: Effort) -> Comparison:
     """The rank of the moves of a, m and Q as the weights of four units in R^9 and the second layer vary, by differences."""
     p, rng, h = 4, np.random.default_rng(0), 1e-6
     start = rng.normal(size=10 * p)
@@ -344,7 +344,7 @@ def parameters(effort: Effort) -> Found:
     "Appendices F and I", "size of a random overlap", r"$m \sim \mathcal N(0, 1/\sqrt a)$, of order $1/\sqrt a$",
     right=r"$1/\sqrt d$ is its standard deviation; $a$ stands for $d$, and the variance is $1/d$.",
 )  # fmt: skip
-def random_overlap(effort: Effort) -> Found:
+def random_overlap(effort: Effort) -> Comparison:
     """The variance of the overlap of two random unit vectors in R^400; as printed, with d for a, it would be 1/20."""
     d, runs = 400, effort.runs(4096, 1024)
     w = np.random.default_rng(0).normal(size=(runs, d))

@@ -12,17 +12,17 @@ from scipy.special import dawsn, digamma
 from scipy.stats import norm
 
 import sgdlimits as sl
-from sgdlimits.papers.claim import SIGMAS, Effort, Found, claim, compare
+from sgdlimits.papers.claim import MAX_STANDARD_ERRORS, Comparison, Effort, claim, compare
 from sgdlimits.papers.mediocrity import theory as theory
 from sgdlimits.papers.mediocrity.claims.process import saddle
-from sgdlimits.papers.points import chain, mean, run, slope, start_at
+from sgdlimits.papers.shorthand import log_slope, mean_and_error, simulate, simulate_chain, start_at
 
 TIMES = "in `tests/unit/papers/test_mediocrity.py`"
 
 
 def chain_times(problem: Any, d: int, threshold: float, runs: int, start: Any = None, seed: int = 3) -> np.ndarray:
     """Exit times of the exact chain in the paper's time, from random starts."""
-    found = chain(problem, d, 2000.0, start, runs=runs, seed=seed, until=sl.exits(threshold))
+    found = simulate_chain(problem, d, 2000.0, start, runs=runs, seed=seed, until=sl.exits(threshold))
     times = sl.exit_times(found, threshold)
     if times.censored.any():
         raise RuntimeError(f"{int(times.censored.sum())} of {runs} runs did not exit")
@@ -47,7 +47,7 @@ def starts(width: int, d: int, runs: int) -> tuple[np.ndarray, np.ndarray]:
     "(44)", "risk on the plateau", r"$d \tau_0$, $d \mu_0$", right=r"$\tau_0/d$, $\mu_0/d$, as in (45)",
     tests=f"`test_quenched_time_46_is_the_mean_over_random_starts` {TIMES}",
 )  # fmt: skip
-def risk_44(effort: Effort) -> Found:
+def risk_44(effort: Effort) -> Comparison:
     p, d = 3, 100
     problem = sl.presets.phase_retrieval(p)
     start = sl.RandomInit(d).one(problem, seed=11)
@@ -64,7 +64,7 @@ def linear_exit(p: int, lr: float, noise: float, d: int, T: float) -> float:
 
 
 @claim("(10), (47)", "annealed exit time", r"$\frac1{2\omega_M}\log\frac{T(p+1)d + (p+1)(1-T)}{2p}$; for one unit (10)")
-def annealed(effort: Effort) -> Found:
+def annealed(effort: Effort) -> Comparison:
     d, T, step, noise = 700, 0.2, 0.05, 0.3
     pairs = []
     for p in (1, 2, 7):
@@ -79,7 +79,7 @@ def annealed(effort: Effort) -> Found:
     right=r"$\frac14\log\frac{T(p+1)d + (p+1)(1-T)}{2p}$, as in (47)",
     tests=f"`test_annealed_time_is_10_for_one_unit_and_the_linear_ode_from_the_mean_square_at_any_width` {TIMES}",
 )  # fmt: skip
-def annealed_best(effort: Effort) -> Found:
+def annealed_best(effort: Effort) -> Comparison:
     p, d, T = 5, 700, 0.2
     number = linear_exit(p, p**3 / (8 + 2 * p + 2 * p**2), 0.0, d, T)
     ours = np.log((T * (p + 1) * d + (p + 1) * (1 - T)) / (2 * p)) / 4
@@ -87,7 +87,7 @@ def annealed_best(effort: Effort) -> Found:
 
 
 @claim("(46)", "quenched exit time", r"The mean over random starts of $\log[\dots]/2\omega_M$")
-def quenched(effort: Effort) -> Found:
+def quenched(effort: Effort) -> Comparison:
     """Drawn starts against the closed law of the start. Those whose risk falls by T without any overlap exit at once."""
     rows = []
     for p, d, T in ((1, 50, 0.1), (2, 100, 0.05), (5, 300, 0.2)):
@@ -95,17 +95,17 @@ def quenched(effort: Effort) -> Found:
         rate = 4 - 0.16 * (2 + 2 / p + 8 / p**2 + 0.1)
         ratio = (T * p * (p + 1) * d + (2 * mu * p - tau) * (1 - T)) / (2 * mu * p)
         times = np.log(np.maximum(ratio, 1)) / (2 * rate)
-        rows.append((*mean(times), theory_time(problem, d, T, "quenched")))
+        rows.append((*mean_and_error(times), theory_time(problem, d, T, "quenched")))
     number, sigma, right = np.transpose(rows)
     return compare(number, right, sigma=sigma)
 
 
 @claim("(48)", "quenched time of one unit", r"$E_{\mu_0\sim\chi^2_1}\log[Td/\mu_0 + 1 - T]/(8(1-6\gamma)-4\gamma\Delta)$")
-def quenched_48(effort: Effort) -> Found:
+def quenched_48(effort: Effort) -> Comparison:
     """The exact chain at a small rate and threshold, where noise and curvature take about 1 % off."""
     d, T, noise = 1000, 0.02, 0.5
     mean_log = quad(lambda z: 2 * norm.pdf(z) * np.log(T * d / z**2 + 1 - T), 0, np.inf, epsabs=1e-12, epsrel=1e-12)[0]
-    number, sigma = mean(chain_times(sl.presets.phase_retrieval(lr=0.005, noise=noise), d, T, effort.runs(2048, 512)))
+    number, sigma = mean_and_error(chain_times(sl.presets.phase_retrieval(lr=0.005, noise=noise), d, T, effort.runs(2048, 512)))
     return compare(number, mean_log / (8 * (1 - 6 * 0.005) - 4 * noise * 0.005), rtol=0.02, sigma=sigma)
 
 
@@ -114,21 +114,21 @@ def quenched_48(effort: Effort) -> Found:
     "quenched against annealed",
     "The quenched time is the larger; the gap is constant in d, and closes with width",
 )
-def quenched_gap(effort: Effort) -> Found:
+def quenched_gap(effort: Effort) -> Comparison:
     """Over 1/(2 omega) it is log(p/2) - psi(p/2): from drawn starts at T = 0.1, at two d."""
     rows = []
     for p in (1, 2, 10):
         for d in (2000, 20_000):
             rate, (mu, tau) = 4 - 0.16 * (2 + 2 / p + 8 / p**2), starts(p, d, effort.runs(20_000, 5000))
             left = 1 + 1 / p + tau / (d * p**2) - 2 * mu / (d * p)  # (45): the risk at the start
-            late, sigma = mean(np.log((1 + 1 / p - 0.9 * left) * d * p / (2 * mu)))
+            late, sigma = mean_and_error(np.log((1 + 1 / p - 0.9 * left) * d * p / (2 * mu)))
             rows.append((late - 2 * rate * linear_exit(p, 0.08 * p, 0.0, d, 0.1), sigma, np.log(p / 2) - digamma(p / 2)))
     number, sigma, right = np.transpose(rows)
     return compare(number, right, sigma=sigma, atol=0.01)
 
 
 @claim("section 2", "monotone in rate and noise", r"Both exit times grow with $\gamma$ and with $\Delta$")
-def monotone(effort: Effort) -> Found:
+def monotone(effort: Effort) -> Comparison:
     """Ratios of times at a larger rate or noise: roots of (45), and the exact chain less 4.5 standard errors; all above 1."""
     pairs, d, T = (((0.1, 0.2), (0.08, 0.2)), ((0.1, 0.2), (0.1, 0.1))), 1000, 0.1
     ratios = [linear_exit(1, *more, d, T) / linear_exit(1, *less, d, T) for more, less in pairs]
@@ -139,17 +139,17 @@ def monotone(effort: Effort) -> Found:
 
 
 def chain_time(p: int, lr: float, noise: float, d: int, T: float, runs: int) -> tuple[float, float]:
-    return mean(chain_times(sl.presets.phase_retrieval(p, lr=lr, noise=noise), d, T, runs))
+    return mean_and_error(chain_times(sl.presets.phase_retrieval(p, lr=lr, noise=noise), d, T, runs))
 
 
 def safe_ratio(one: tuple[float, float], two: tuple[float, float], sign: int) -> float:
     """The ratio of two means with 4.5 standard errors taken off or added."""
     ratio = one[0] / two[0]
-    return ratio * (1 + sign * SIGMAS * np.hypot(one[1] / one[0], two[1] / two[0]))
+    return ratio * (1 + sign * MAX_STANDARD_ERRORS * np.hypot(one[1] / one[0], two[1] / two[0]))
 
 
 @claim("section 3", "width shortens the time", r"At constant $\gamma/p$ the time falls with $p$, and $s_{\rm ext}^{\min}$ too")
-def shorter_with_width(effort: Effort) -> Found:
+def shorter_with_width(effort: Effort) -> Comparison:
     """Ratios of neighbouring widths, all below 1: of the exact chain's times at widths 1, 2 and 5 with 4.5 standard errors
     added, and of the least samples over all rates by roots of (45) for widths up to 12."""
     times = [chain_time(p, 0.05 * p, 0.0, 1000, 0.1, effort.runs(512, 256)) for p in (1, 2, 5)]
@@ -170,7 +170,7 @@ def least_samples(p: int, noise: float, d: int, T: float) -> float:
     "fewest samples",
     r"$s_{\rm ext}^{\min} = \frac d{4p^2}[8 + 2p + (2+\Delta)p^2]\log\frac{T(p+1)d + (p+1)(1-T)}{2p}$",
 )
-def fewest_samples(effort: Effort) -> Found:
+def fewest_samples(effort: Effort) -> Comparison:
     """By minimisation over learning rates, with and without noise."""
     d, T, rows = 1000, 0.1, []
     for p, noise in ((1, 0.0), (3, 0.5), (8, 0.0)):
@@ -196,7 +196,7 @@ def fewest(p: int, noise: float) -> tuple[float, float, float]:
     "best learning rate",
     r"$\gamma_{\rm opt} = p^3/(8 + 2p + (2+\Delta)p^2)$, $1/(12+\Delta)$ for one unit; prefactor $\frac14$",
 )
-def best_lr(effort: Effort) -> Found:
+def best_lr(effort: Effort) -> Comparison:
     rows = []
     for p, noise in ((1, 0.5), (3, 0.2)):
         lr, prefactor, _ = fewest(p, noise)
@@ -205,7 +205,7 @@ def best_lr(effort: Effort) -> Found:
 
 
 @claim("E.4", "gain from width", r"Samples fall by $\frac{(12+\Delta)p^2}{8+2p+(2+\Delta)p^2} \to \frac{12+\Delta}{2+\Delta}$")
-def gain(effort: Effort) -> Found:
+def gain(effort: Effort) -> Comparison:
     noise, p = 0.2, 3
     number = fewest(1, noise)[2] / fewest(p, noise)[2]
     return compare(number, (12 + noise) * p**2 / (8 + 2 * p + (2 + noise) * p**2), rtol=1e-6)
@@ -219,12 +219,12 @@ def gain(effort: Effort) -> Found:
     tests="`test_full_ode_reaches_zero_risk_below_a_sixth_of_the_width_and_not_above` in "
     "`tests/unit/papers/test_learning_rates.py`",
 )  # fmt: skip
-def best_lr_learns(effort: Effort) -> Found:
+def best_lr_learns(effort: Effort) -> Comparison:
     """The excess risk of five units at the published rate and at lr = 0.15 p, at the end of the ODE from a random start."""
     ends = []
     for lr in (5**3 / (8 + 10 + 2 * 25), 0.15 * 5):
         problem = sl.presets.phase_retrieval(5, lr=lr)
-        found = run(problem, sl.ODE(), sl.RandomInit(1000), 500 * 5 / lr, save=2, seed=1)
+        found = simulate(problem, sl.ODE(), sl.RandomInit(1000), 500 * 5 / lr, save=2, seed=1)
         ends.append(float(found.risk[0, -1]))
     return compare(ends, [2.0, 0.0], [0.0, 0.0], atol=1e-3)
 
@@ -248,7 +248,7 @@ def hyp2f2(x: float) -> float:
     tests="`test_time_of_the_linear_sde_52_is_the_hypergeometric_function`, "
     f"`test_backward_equation_reduces_to_52_when_linearised` {TIMES}",
 )  # fmt: skip
-def linear_sde_time(effort: Effort) -> Found:
+def linear_sde_time(effort: Effort) -> Comparison:
     """From 0 and from a typical start, by integrating the backward equation of the linear process once."""
     mu, s2, T, m0 = 2.0, 0.05, 0.3, 0.15
     inner = lambda y: 2 / np.sqrt(mu * s2) * dawsn(np.sqrt(mu / s2) * y)
@@ -262,25 +262,25 @@ def linear_sde_time(effort: Effort) -> Found:
     "leaving zero overlap by noise alone",
     r"$\frac T{\sigma^2}\,{}_2F_2(1,1;\frac32,2;-\frac\mu{\sigma^2}T)$ for small $T$",
 )
-def zero_start(effort: Effort) -> Found:
+def zero_start(effort: Effort) -> Comparison:
     """The exact chain from m = 0 at T = 0.02, where what the linear SDE leaves out is of the order of T."""
     problem, d, T = sl.presets.phase_retrieval(lr=1 / 12), 2000, 0.02
-    number, sigma = mean(chain_times(problem, d, T, effort.runs(1024, 256), saddle(1)))
+    number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(1024, 256), saddle(1)))
     return compare(number, theory_time(problem, d, T, "sde"), rtol=0.02, sigma=sigma)
 
 
 @claim("(11), (34)", "the SDE has the exit times of SGD", "Mean exit time of the spherical SDE")
-def sde(effort: Effort) -> Found:
+def sde(effort: Effort) -> Comparison:
     """The exact chain against the backward equation of the SDE with full drift and noise."""
     problem, d, T = sl.presets.phase_retrieval(lr=0.1, noise=0.3), 1000, 0.4
-    number, sigma = mean(chain_times(problem, d, T, effort.runs(2048, 512)))
+    number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(2048, 512)))
     return compare(number, theory_time(problem, d, T, "backward"), rtol=0.01, sigma=sigma)
 
 
 @claim("section 2", "samples grow as d log d", r"$t_{\rm ext} = O(\log d)$, with the slope $1/2\omega_M$")
-def logarithm(effort: Effort) -> Found:
+def logarithm(effort: Effort) -> Comparison:
     problem, runs, sizes = sl.presets.phase_retrieval(lr=0.05), effort.runs(1024, 256), (256, 16_384)
-    number, sigma = slope(sizes, [mean(chain_times(problem, d, 0.2, runs, seed=d)) for d in sizes])
+    number, sigma = log_slope(sizes, [mean_and_error(chain_times(problem, d, 0.2, runs, seed=d)) for d in sizes])
     return compare(number, 1 / (8 * (1 - 6 * 0.05)), rtol=0.03, sigma=sigma)
 
 
@@ -293,45 +293,45 @@ def logarithm(effort: Effort) -> Found:
     tests="`test_noise_adds_to_the_random_start_whatever_d`, "
     "`test_noise_delays_the_exit_from_a_typical_start_and_not_from_a_small_one` in `tests/laws/test_escape.py`",
 )  # fmt: skip
-def noise_matters(effort: Effort) -> Found:
+def noise_matters(effort: Effort) -> Comparison:
     """The exact chain at d = 1000 against the quenched ODE, and the same with SGD's noise."""
     problem, d, T = sl.presets.phase_retrieval(lr=1 / 12), 1000, 0.1
-    number, sigma = mean(chain_times(problem, d, T, effort.runs(4096, 1024)))
+    number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(4096, 1024)))
     return compare(number, theory_time(problem, d, T, "noisy_ode"), theory_time(problem, d, T, "ode"), rtol=0.005, sigma=sigma)
 
 
 @claim("Appendix I", "training the second layer", "The escape takes the same time with a trained second layer, here up to 10 %")
-def second_layer(effort: Effort) -> Found:
+def second_layer(effort: Effort) -> Comparison:
     """First passage of the largest overlap at 0.3 of five units, trained over fixed. It comes later by 5.1 +- 1.0 % (2,048
     runs), and by 3.0 +- 1.0 % off the sphere."""
     d, runs, rows = 400, effort.runs(2048, 512), []
     for train in (False, True):
         problem = sl.presets.phase_retrieval(5, lr=0.5, train_second=train)
         until = lambda stats: abs(stats.M).max() - 0.3
-        rows.append(mean(chain(problem, d, 200, runs=runs, seed=int(train), until=until).t_end.values))
+        rows.append(mean_and_error(simulate_chain(problem, d, 200, runs=runs, seed=int(train), until=until).t_end.values))
     (fixed, e), (trained, f) = rows
     return compare(trained / fixed, 1.0, rtol=0.1, sigma=np.hypot(e / fixed, f / trained) * trained / fixed)
 
 
 @claim("figure 2, (17)", "SGD follows the ODE on average", "The mean over runs of SGD is the ODE")
-def follows_ode(effort: Effort) -> Found:
+def follows_ode(effort: Effort) -> Comparison:
     """SGD on weights in R^400 from overlaps 0.3, beyond the saddle; the mean risk at three times, with room of order 1/d."""
     p, d = 2, 400
     problem, start = sl.presets.phase_retrieval(p, lr=0.2, noise=0.1), start_at(0.3)
     save = np.array([2.0, 4.0, 6.0])
-    runs = run(problem, sl.SGD(d), start, 6.0, save=save, runs=effort.runs(64, 32), seed=1).risk.values
-    limit = run(problem, sl.ODE(), start, 6.0, save=save).risk.values[0]
+    runs = simulate(problem, sl.SGD(d), start, 6.0, save=save, runs=effort.runs(64, 32), seed=1).risk.values
+    limit = simulate(problem, sl.ODE(), start, 6.0, save=save).risk.values[0]
     return compare(runs.mean(0), limit, rtol=10 / d, sigma=runs.std(0, ddof=1) / np.sqrt(len(runs)))
 
 
 @claim("(14)–(17), figure 1", "the reduction is exact", "Overlaps are a stochastic process of their own")
-def reduction(effort: Effort) -> Found:
+def reduction(effort: Effort) -> Comparison:
     """SGD on weights in R^30 against the chain of overlaps: means of m, m^2 and the risk after 60 steps, as differences."""
     d, runs, rows = 30, effort.runs(4096, 1024), []
     problem = sl.presets.phase_retrieval(lr=0.1, noise=0.2)
     for seed, level in enumerate((sl.SGD(d), sl.Chain(d))):
-        found = run(problem, level, start_at(0.3), 2.0, save=[2.0], runs=runs, seed=seed)
+        found = simulate(problem, level, start_at(0.3), 2.0, save=[2.0], runs=runs, seed=seed)
         m = found.M.values[:, 0, 0, 0]
-        rows.append([mean(values) for values in (m, m**2, found.risk.values[:, 0])])
+        rows.append([mean_and_error(values) for values in (m, m**2, found.risk.values[:, 0])])
     (weights, e), (reduced, f) = (np.transpose(each) for each in rows)
     return compare(weights, reduced, sigma=np.hypot(e, f))

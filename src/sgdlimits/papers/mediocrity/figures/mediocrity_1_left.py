@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, error_of, looks, panels
+from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, looks, make_panels, standard_error
 from sgdlimits.papers.mediocrity.theory import noise_delay
 from sgdlimits.papers.mediocrity.theory.times import horizon, setting
 
@@ -42,7 +42,7 @@ def draw(width: int, lr: float, noise: float, threshold: float, size: Size, seed
 
 
 def _figure(datasets: dict[str, xr.Dataset], exits: dict[str, xr.Dataset], threshold: float) -> Figure:
-    figure, ax = panels(figsize=(5.6, 3.8))
+    figure, ax = make_panels(figsize=(5.6, 3.8))
     shown = {name: datasets[name] for name in ("SGD", "SDE", "ODE")}
     runs = {name: dataset.sizes["run"] for name, dataset in shown.items()}
     labels = {name: f"{name}, {count} runs and mean" if count > 1 else name for name, count in runs.items()}
@@ -84,7 +84,8 @@ def _caption(problem, datasets: dict[str, xr.Dataset], exits: dict[str, xr.Datas
         f"overlap{'s' if width > 1 else ''} {overlaps} at the start. Times are the paper's. Thin lines are runs, thick lines",
         f"means, strokes the exit times of runs, and markers their means. The ODE exits at {ode:.3f}; {words['SGD']};",
         f"{words['SDE']}; {words['chain']}, which has the law of SGD. The chain's mean differs from the ODE's time by",
-        f"{gap:+.3f} ({100 * gap / ode:+.1f} %, {abs(gap) / error_of(t):.1f} standard errors); a single run differs from it by",
+        f"{gap:+.3f} ({100 * gap / ode:+.1f} %, {abs(gap) / standard_error(t):.1f} standard errors);",
+        "a single run differs from it by",
         f"{t.std(ddof=1):.2f} ({100 * t.std(ddof=1) / ode:.0f} %), the standard deviation. Of the mean difference SGD's noise",
         f"near the saddle explains {delay:+.3f}, from a start of {far:.2f} times d^-1/2.",
     ]
@@ -96,5 +97,5 @@ def _exit_words(exits: xr.Dataset, rate: float) -> str:
     name, runs, late, t = names[exits.attrs["level"]], exits.sizes["run"], int(exits.censored.sum()), exits.t.values * rate
     if late:
         return f"{name} at {np.median(t):.3f}, the median over {runs} runs, of which {late} are later than the end"
-    spread = f" ± {error_of(t):.3f} (standard deviation {t.std(ddof=1):.3f})" if t.size > 1 else ""
+    spread = f" ± {standard_error(t):.3f} (standard deviation {t.std(ddof=1):.3f})" if t.size > 1 else ""
     return f"{name} at {t.mean():.3f}{spread} over {runs} runs"

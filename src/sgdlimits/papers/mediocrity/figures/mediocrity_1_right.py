@@ -16,7 +16,7 @@ import xarray as xr
 from matplotlib.lines import Line2D
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, Drawn, Figure, Keep, Size, bar, panels
+from sgdlimits.papers.figure import OKABE_ITO, Drawn, Figure, Keep, Size, bar, make_panels
 from sgdlimits.papers.mediocrity.theory.times import horizon, ode, setting
 
 PER_UNIT, THRESHOLD = 1 / 12, 0.1
@@ -63,7 +63,7 @@ def exits_of(problem: sl.ProjectionProblem, d: int, runs: int, seed: int) -> xr.
 
 
 def _figure(table: xr.Dataset) -> Figure:
-    figure, ax = panels(figsize=(5.6, 4.3))
+    figure, ax = make_panels(figsize=(5.6, 4.3))
     for colour, width in zip(OKABE_ITO, table.width.values, strict=False):
         row = table.sel(width=width)
         for name, dashes in FORMULAS.items():

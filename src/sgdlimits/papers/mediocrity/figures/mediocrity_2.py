@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, error_of, panels
+from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, make_panels, standard_error
 
 PER_UNIT, THRESHOLD = 1 / 12, 0.5
 FULL = Size(widths=(5, 20), d=5000, t_max=36.0, sgd=4, chain=48)
@@ -33,7 +33,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = panels(1, 2, figsize=(8.4, 3.6), sharey=False)
+    figure, axes = make_panels(1, 2, figsize=(8.4, 3.6), sharey=False)
     for ax, width in zip(axes, size.widths, strict=True):
         labels = {"SGD": f"SGD, {size.sgd} runs", "chain": f"exact chain, {size.chain} runs", "ODE": "ODE"}
         named = {label: datasets[f"{name}-{width}"] for name, label in labels.items()}
@@ -53,7 +53,7 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         chain, sgd, ode = (datasets[f"{name}-{width}"] for name in ("chain", "SGD", "ODE"))
         times = lambda dataset: sl.exit_times(dataset, THRESHOLD).t.values * dataset.attrs["rate"]
         exits = {name: times(each) for name, each in (("chain", chain), ("SGD", sgd), ("ODE", ode))}
-        mean, spread, error = exits["chain"].mean(), exits["chain"].std(ddof=1), error_of(exits["chain"])
+        mean, spread, error = exits["chain"].mean(), exits["chain"].std(ddof=1), standard_error(exits["chain"])
         limit, gap = exits["ODE"][0], mean - exits["ODE"][0]
         worst = float(np.abs(chain.risk.mean("run").values - ode.risk.values[0]).max())
         sentences.append(

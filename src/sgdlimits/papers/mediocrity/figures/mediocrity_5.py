@@ -13,7 +13,17 @@ from matplotlib.ticker import MaxNLocator
 import sgdlimits as sl
 from sgdlimits.analysis.plot.curves import draw_runs
 from sgdlimits.analysis.plot.style import Look, looks
-from sgdlimits.papers.figure import Axes, Drawn, Figure, Keep, Size, error_of, half_way, panels, participation
+from sgdlimits.papers.figure import (
+    Axes,
+    Drawn,
+    Figure,
+    Keep,
+    Size,
+    half_overlap_margin,
+    make_panels,
+    participation_ratio,
+    standard_error,
+)
 
 PER_UNIT = 1 / 12
 KINDS = {"fixed": False, "trained": True}
@@ -41,7 +51,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = panels(2, 2, figsize=(8.4, 6.2), height_ratios=[1.25, 1], sharey="row")
+    figure, axes = make_panels(2, 2, figsize=(8.4, 6.2), height_ratios=[1.25, 1], sharey="row")
     for column, width in zip(axes.T, size.widths, strict=True):
         for kind, look in zip(KINDS, looks(2), strict=True):
             _largest(column[0], datasets, width, kind, look)
@@ -75,7 +85,7 @@ def _values(dataset: xr.Dataset) -> np.ndarray:
 
 def _exits(dataset: xr.Dataset) -> np.ndarray:
     """When the largest overlap of each run passes a half, in the paper's time."""
-    return sl.exit_times(dataset, half_way).t.values * dataset.attrs["rate"]
+    return sl.exit_times(dataset, half_overlap_margin).t.values * dataset.attrs["rate"]
 
 
 def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
@@ -89,15 +99,15 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     for width in size.widths:
         chains = {kind: datasets[f"chain-{kind}-{width}"] for kind in KINDS}
         exits = {kind: _exits(each) for kind, each in chains.items()}
-        words = [f"{t.mean():.3f} ± {error_of(t):.3f} ({kind})" for kind, t in exits.items()]
+        words = [f"{t.mean():.3f} ± {standard_error(t):.3f} ({kind})" for kind, t in exits.items()]
         gap = exits["trained"] - exits["fixed"]
         ode = {kind: _exits(datasets[f"ode-{kind}-{width}"])[0] for kind in KINDS}
         a = chains["trained"].a.values[:, -1]
         smallest = np.abs(chains["trained"].M.values[:, -1, :, 0]).min(1).mean()
-        share = participation(a).mean()
+        share = participation_ratio(a).mean()
         sentences.append(
             f"p = {width}: it passes at {' and '.join(words)} over {gap.size} runs, which have the same random numbers in "
-            f"both cases; the difference is {gap.mean():+.4f} ± {error_of(gap):.4f}, "
+            f"both cases; the difference is {gap.mean():+.4f} ± {standard_error(gap):.4f}, "
             f"{100 * gap.mean() / exits['fixed'].mean():+.1f} %. The ODE passes at {ode['fixed']:.3f} and "
             f"{ode['trained']:.3f}. At the end ({end:.3g}) the trained entries lie between {a.min(1).mean():.2f} and "
             f"{a.max(1).mean():.2f} (means over runs of the smallest and the largest), their participation ratio is "

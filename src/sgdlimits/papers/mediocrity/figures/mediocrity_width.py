@@ -15,7 +15,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, bar, half_way, looks, panels, tabulate
+from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, bar, half_overlap_margin, looks, make_panels, tabulate
 from sgdlimits.papers.mediocrity.figures.mediocrity_5 import KINDS, PER_UNIT
 
 FULL = Size(d=1000, runs={1: 512, 2: 384, 3: 256, 5: 192, 10: 128, 20: 64, 50: 32}, starts=256)
@@ -34,7 +34,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
             t_max = 3 * ode / PER_UNIT + 60 / width
             how: dict = dict(t_max=t_max, runs=runs, seed=seed, save=300, progress=False)
             found = sl.simulate(problem, sl.Chain(size.d), sl.RandomInit(size.d), **how)
-            mean = sl.summarise(sl.exit_times(found, half_way), quantiles=()).mean.scaled(PER_UNIT)
+            mean = sl.summarise(sl.exit_times(found, half_overlap_margin), quantiles=()).mean.scaled(PER_UNIT)
             row |= {kind: mean.value, f"{kind}_low": mean.low, f"{kind}_high": mean.high}
         rows.append(row)
     coords = {"width": size.runs, "runs": size.runs.values()}
@@ -50,13 +50,13 @@ def theory(width: int, size: Size, seed: int) -> tuple[float, float, float]:
     linear = np.log(0.5 / np.asarray(m).max(1)).mean() / omega
     noise = np.log1p(float(sl.theory.mediocrity.noise_gain(width, PER_UNIT * width))) / (2 * omega)
     starts = size.starts if width > 1 else 4 * size.starts
-    how = dict(t_max=20 * linear / PER_UNIT, runs=starts, seed=seed, until=half_way, progress=False)
-    found = sl.exit_times(sl.simulate(problem, sl.ODE(), sl.RandomInit(size.d), **how), half_way)
+    how = dict(t_max=20 * linear / PER_UNIT, runs=starts, seed=seed, until=half_overlap_margin, progress=False)
+    found = sl.exit_times(sl.simulate(problem, sl.ODE(), sl.RandomInit(size.d), **how), half_overlap_margin)
     return float(linear), float(noise), float(found.t.mean()) * PER_UNIT
 
 
 def _figure(table: xr.Dataset) -> Figure:
-    figure, ax = panels(figsize=(5.4, 3.9))
+    figure, ax = make_panels(figsize=(5.4, 3.9))
     ax.plot(table.width, table.linear, "--", color="0.55", linewidth=1, label="linear ODE")
     ax.plot(table.width, table.ode, ":", color="0.35", linewidth=1.2, label="full ODE")
     ax.plot(table.width, table.noisy_ode, "-", color="0.2", linewidth=1.2, label="full ODE with SGD's noise")

@@ -10,7 +10,19 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, error_of, panels, rows_of, tabulate
+from sgdlimits.papers.figure import (
+    OKABE_ITO,
+    Axes,
+    Drawn,
+    Figure,
+    Keep,
+    Size,
+    bar,
+    make_panels,
+    select_rows,
+    standard_error,
+    tabulate,
+)
 from sgdlimits.papers.mediocrity.theory import delayed_share, exit_time, max_lr, noise_delay, noise_gain
 from sgdlimits.papers.mediocrity.theory.times import horizon, setting
 
@@ -40,12 +52,13 @@ def point(lr: float, d: int, y: float, runs: int, seed: int) -> dict[str, float]
     t = sl.exit_times(found, THRESHOLD).t.values * lr
     ode, backward = (lr * exit_time(problem, d, THRESHOLD, which, start=m) for which in ("ode", "backward"))
     return {
-        "delay": t.mean() - ode, "error": error_of(t), "backward": backward - ode, "theory": float(noise_delay(1, lr, 0.0, y)),
+        "delay": t.mean() - ode, "error": standard_error(t),
+        "backward": backward - ode, "theory": float(noise_delay(1, lr, 0.0, y)),
     }  # fmt: skip
 
 
 def _figure(table: xr.Dataset, size: Size) -> Figure:
-    figure, (left, right) = panels(1, 2, figsize=(9.0, 3.9))
+    figure, (left, right) = make_panels(1, 2, figsize=(9.0, 3.9))
     _against_start(left, table, size)
     _against_rate(right)
     return figure
@@ -56,7 +69,7 @@ def _against_start(ax: Axes, table: xr.Dataset, size: Size) -> None:
     for lr, colour in zip(RATES, OKABE_ITO, strict=False):
         ax.plot(y, noise_delay(1, lr, 0.0, y), color=colour, linewidth=1.2, label=rf"$\kappa = {noise_gain(1, lr):.2f}$")
         for (number, d), marker in zip(enumerate(size.dimensions), "osv", strict=False):
-            here = rows_of(table, lr=lr, d=d)
+            here = select_rows(table, lr=lr, d=d)
             aside = here.start * 1.03 ** (number - (len(size.dimensions) - 1) / 2)
             ax.errorbar(aside, here.delay, 1.96 * here.error, fmt=marker, color=colour, markersize=3.5, linewidth=0.9)
     for d, marker in zip(size.dimensions, "osv", strict=False):
@@ -90,7 +103,7 @@ def _caption(table: xr.Dataset, size: Size) -> list[str]:
         f"{float(np.abs(table.backward - table.theory).max()):.3f} off the lines.",
     ]
     for lr in RATES:
-        one = rows_of(table, lr=lr, start=1.0).isel(point=-1)
+        one = select_rows(table, lr=lr, start=1.0).isel(point=-1)
         sentences.append(
             f"At kappa = {noise_gain(1, lr):.2f} (lr {lr:.4g}) and the typical start 1 the chain at d = {int(one.d)} exits "
             f"{float(one.delay):+.3f} ± {float(one.error):.3f} later, in theory {float(one.theory):+.3f}; "

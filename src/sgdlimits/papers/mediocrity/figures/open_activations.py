@@ -16,7 +16,7 @@ from numpy.polynomial import hermite_e
 import sgdlimits as sl
 from sgdlimits.analysis.single_index import drift_parts, exit_time
 from sgdlimits.papers import figure as base
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, panels, sizes
+from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, make_panels, sizes
 from sgdlimits.papers.mediocrity.escape import critical_points, escape
 
 SLOW, TOP = 20, 0.05
@@ -85,9 +85,9 @@ def escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
         curves.append(-one.best_lr * np.asarray(population / corrector) / one.max_lr)
         for d, runs in size.runs.items():
             theory = exit_time(problem, d, 0.5) + one.delay(one.best_lr)
-            how: dict = dict(t_max=30 * theory, runs=runs, seed=seed, until=base.half_way, progress=False)
-            t = sl.exit_times(sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), **how), base.half_way).t.values
-            rows.append({"name": name, "d": d, "t": t.mean(), "error": base.error_of(t), "theory": theory})
+            how: dict = dict(t_max=30 * theory, runs=runs, seed=seed, until=base.half_overlap_margin, progress=False)
+            t = sl.exit_times(sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), **how), base.half_overlap_margin).t.values
+            rows.append({"name": name, "d": d, "t": t.mean(), "error": base.standard_error(t), "theory": theory})
     coords = {"m": m, "name": list(ACTIVATIONS)[: size.activations]}
     return base.tabulate(rows), xr.Dataset({"share": (("name", "m"), curves)}, coords)
 
@@ -116,9 +116,9 @@ def place(target: sl.Polynomial) -> tuple[float, float]:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = panels(2, 2, figsize=(9.2, 7.0))
+    figure, axes = make_panels(2, 2, figsize=(9.2, 7.0))
     for name, colour, marker in zip(list(ACTIVATIONS)[: size.activations], OKABE_ITO, "osvD", strict=False):
-        rows = base.rows_of(datasets["exits"], name=name)
+        rows = base.select_rows(datasets["exits"], name=name)
         axes[0, 0].plot(rows.d, rows.theory, color=colour, linewidth=1.1)
         axes[0, 0].errorbar(rows.d, rows.t, 1.96 * rows.error, fmt=marker, color=colour, markersize=4, capsize=2, label=name)
         axes[0, 1].plot(datasets["rates"].m, datasets["rates"].share.sel(name=name), color=colour, label=name)
@@ -170,9 +170,10 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         "SGD's noise near zero overlap.",
     ]
     for name in list(ACTIVATIONS)[: size.activations]:
-        one, last = escape(ACTIVATIONS[name]), base.rows_of(datasets["exits"], name=name).isel(point=-1)
+        one, last = escape(ACTIVATIONS[name]), base.select_rows(datasets["exits"], name=name).isel(point=-1)
         sentences.append(
-            f"{base.plain(name)}: best lr {one.best_lr:.4g}, {one.samples:.3f} d log d samples, perfect recovery stable below "
+            f"{base.strip_markup(name)}: best lr {one.best_lr:.4g}, {one.samples:.3f} d log d samples, "
+            "perfect recovery stable below "
             f"{one.final_lr / one.best_lr:.2f} of it; at d = {int(last.d)} t = {float(last.t):.2f} ± "
             f"{float(last.error):.2f}, in theory {float(last.theory):.2f}."
         )

@@ -13,7 +13,20 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, error_of, panels, rows_of, sizes, tabulate
+from sgdlimits.papers.figure import (
+    OKABE_ITO,
+    Axes,
+    Drawn,
+    Figure,
+    Keep,
+    Size,
+    bar,
+    make_panels,
+    select_rows,
+    sizes,
+    standard_error,
+    tabulate,
+)
 from sgdlimits.papers.mediocrity.theory import asymptotic_excess_risk, learnt_state, max_lr, plateau_correction
 from sgdlimits.papers.mediocrity.theory.asymptotic import EndState, free_end, plateau_series, trained_end
 
@@ -76,14 +89,14 @@ def point(kind: str, width: int, lr: float, noise: float, d: int, size: Size, se
     start = sl.Overlaps(jnp.full(width, a), jnp.full((width, 1), m), q + (norm - q) * jnp.eye(width))
     found = sl.simulate(problem, sl.Chain(d), start, t_max=size.t_max, runs=size.runs, seed=seed, save=201, progress=False)
     means = (found.risk.values - noise / 2)[:, 40:].mean(1)
-    return {"chain": means.mean(), "error": error_of(means), "theory": float(state.excess_risk)}
+    return {"chain": means.mean(), "error": standard_error(means), "theory": float(state.excess_risk)}
 
 
 def _figure(table: xr.Dataset, size: Size) -> Figure:
-    figure, (left, middle, right) = panels(1, 3, figsize=(12.0, 3.9))
-    _against_noise(left, rows_of(table, panel="noise"))
-    _against_step(middle, rows_of(table, panel="width"), size)
-    _against_dimension(right, rows_of(table, panel="dimension"))
+    figure, (left, middle, right) = make_panels(1, 3, figsize=(12.0, 3.9))
+    _against_noise(left, select_rows(table, panel="noise"))
+    _against_step(middle, select_rows(table, panel="width"), size)
+    _against_dimension(right, select_rows(table, panel="dimension"))
     return figure
 
 
@@ -91,7 +104,7 @@ def _against_noise(ax: Axes, rows: xr.Dataset) -> None:
     noise = np.linspace(0, 9, 451)
     for lr, colour in zip(RATES, OKABE_ITO, strict=False):
         ax.plot(noise, asymptotic_excess_risk(1, lr, noise), color=colour, linewidth=1.2)
-        here = rows_of(rows, lr=lr)
+        here = select_rows(rows, lr=lr)
         ax.errorbar(here.noise, here.chain, 1.96 * here.error, fmt="o", color=colour, markersize=4, label=f"lr {lr:g}")
     ax.axhline(2, color="0.7", linewidth=0.8, linestyle="--", zorder=0)
     ax.set(xlabel=r"noise $\Delta$", ylabel="excess risk at the end", ylim=(0, 2.2), xlim=(0, 9))
@@ -106,7 +119,7 @@ def _against_step(ax: Axes, rows: xr.Dataset, size: Size) -> None:
         risk = [float(end(kind, p, each * p, LOUD).excess_risk) for each in g]
         ax.plot(g, risk / (g * LOUD), color=colour, linewidth=1.2)
         ax.plot(g, second / (g * LOUD), color=colour, linewidth=0.7, linestyle=":")
-        here = rows_of(rows, kind=kind)
+        here = select_rows(rows, kind=kind)
         scale = (here.lr / p * here.noise).values
         how: dict = dict(fmt=marker, color=colour, markersize=4, label=kind)
         ax.errorbar(here.lr / p, here.chain / scale, 1.96 * here.error / scale, **how)
@@ -117,7 +130,7 @@ def _against_step(ax: Axes, rows: xr.Dataset, size: Size) -> None:
 
 def _against_dimension(ax: Axes, rows: xr.Dataset) -> None:
     for (lr, noise), colour, marker in zip(SMALL, OKABE_ITO, "os", strict=False):
-        here = rows_of(rows, lr=lr, noise=noise)
+        here = select_rows(rows, lr=lr, noise=noise)
         value, error = scaled(here)
         ax.errorbar(1 / here.d, value, 1.96 * error, fmt=marker, color=colour, markersize=4)
         ax.axhline(float(plateau_correction(lr, noise)), color=colour, linewidth=1.2, label=rf"lr {lr:g}, $\Delta = {noise:g}$")
@@ -132,7 +145,7 @@ def scaled(rows: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _caption(table: xr.Dataset, size: Size) -> list[str]:
-    one, wide, small = (rows_of(table, panel=name) for name in ("noise", "width", "dimension"))
+    one, wide, small = (select_rows(table, panel=name) for name in ("noise", "width", "dimension"))
     away = lambda rows: float(np.sqrt((((rows.chain - rows.theory) / rows.error) ** 2).mean()))
     off = lambda rows: 100 * float(np.abs(rows.chain / rows.theory - 1).max())
     sentences = [
@@ -144,7 +157,7 @@ def _caption(table: xr.Dataset, size: Size) -> list[str]:
         f"(b) {size.width} units, noise {LOUD:g}: over g noise the risk tends to 1 for all kinds of network as g = lr/p falls.",
     ]
     for kind in KINDS:
-        last = rows_of(wide, kind=kind).isel(point=-1)
+        last = select_rows(wide, kind=kind).isel(point=-1)
         scale = float(last.lr / size.width * last.noise)
         sentences.append(
             f"At g = {float(last.lr) / size.width:.3g}, {kind}: {float(last.chain) / scale:.3f} ± "
@@ -155,7 +168,7 @@ def _caption(table: xr.Dataset, size: Size) -> list[str]:
         "are its limit."
     )
     for lr, noise in SMALL:
-        here = rows_of(small, lr=lr, noise=noise)
+        here = select_rows(small, lr=lr, noise=noise)
         values = ", ".join(f"{v:.2f} ± {e:.2f} at d = {d}" for v, e, d in zip(*scaled(here), here.d.values, strict=True))
         sentences.append(f"At lr {lr:g} and noise {noise:g}: {values}; in theory {float(plateau_correction(lr, noise)):.2f}.")
     return sentences

@@ -12,7 +12,19 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.analysis.plot.style import OKABE_ITO
-from sgdlimits.papers.figure import Axes, Drawn, Figure, Keep, Size, bar, panels, participation, rows_of, sizes, tabulate
+from sgdlimits.papers.figure import (
+    Axes,
+    Drawn,
+    Figure,
+    Keep,
+    Size,
+    bar,
+    make_panels,
+    participation_ratio,
+    select_rows,
+    sizes,
+    tabulate,
+)
 from sgdlimits.papers.mediocrity.theory.asymptotic import end_rates, second_only_risk, terminal_risk
 
 STEP, NOISE = 1 / 24, 0.2
@@ -65,10 +77,14 @@ def census(size: Size, seed: int) -> xr.Dataset:
         how = dict(t_max=size.ends[1] / STEP, runs=runs, seed=seed, save=2, progress=False)
         found = sl.simulate(problem(width, ratio), level, sl.RandomInit(size.d), **how).isel(t=-1)
         a, m = found.a.values, found.M.values[..., 0]
-        share = participation(a)
+        share = participation_ratio(a)
         low, middle, high = np.quantile(share, (0.1, 0.5, 0.9))
         row = {"level": level.name, "width": width, "ratio": ratio, "runs": runs, "low": low, "share": middle, "high": high}
-        row |= {"smallest": share.min(), "gone": (np.abs(a) < SPARSE).mean(), "useful": np.median(participation(a * m**2))}
+        row |= {
+            "smallest": share.min(),
+            "gone": (np.abs(a) < SPARSE).mean(),
+            "useful": np.median(participation_ratio(a * m**2)),
+        }
         rows.append(row | {"idle": (np.abs(m) < 0.5).mean(), "risk": np.median(found.risk.values)})
     return tabulate(rows)
 
@@ -86,7 +102,7 @@ def noisy(size: Size) -> xr.Dataset:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, (left, middle, right) = panels(1, 3, figsize=(12.0, 3.9))
+    figure, (left, middle, right) = make_panels(1, 3, figsize=(12.0, 3.9))
     _risks(left, datasets, size)
     _shares(middle, datasets["census"], size)
     _spreads(right, datasets["noisy"], size)
@@ -110,10 +126,10 @@ def _risks(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
 
 def _shares(ax: Axes, census: xr.Dataset, size: Size) -> None:
     for width, colour in zip(size.widths, OKABE_ITO, strict=False):
-        rows = rows_of(census, width=width, level="ode")
+        rows = select_rows(census, width=width, level="ode")
         ax.fill_between(rows.ratio, rows.low, rows.high, color=colour, alpha=0.2, linewidth=0)
         ax.plot(rows.ratio, rows.share, "-", color=colour, label=f"$p = {width}$, ODE")
-    rows = rows_of(census, level="chain")
+    rows = select_rows(census, level="chain")
     bars = np.stack([rows.share - rows.low, rows.high - rows.share])
     how: dict = dict(fmt="o", color=OKABE_ITO[0], markersize=4, capsize=2)
     ax.errorbar(rows.ratio, rows.share, bars, label=f"$p = {min(size.widths)}$, chain", **how)

@@ -12,11 +12,11 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import sgdlimits as sl
-from sgdlimits.papers.claim import Effort, Found, claim, compare
+from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.mediocrity import theory as theory
 from sgdlimits.papers.mediocrity.claims.times import chain_times, theory_time
-from sgdlimits.papers.one_step import Squares, grid, on_the_sphere, weights_in
-from sgdlimits.papers.points import mean, overlaps, run
+from sgdlimits.papers.one_step import SquaredUnits, gauss_grid, random_weights, step_on_sphere
+from sgdlimits.papers.shorthand import mean_and_error, overlaps, simulate
 
 # --- noise at the start ------------------------------------------------------------------------------------------------------
 
@@ -27,12 +27,12 @@ from sgdlimits.papers.points import mean, overlaps, run
     r"Exits come $\log(1+\kappa)/2\omega_M$ before the quenched ODE, whatever $d$",
     proof="[noise](noise.md#why)",
 )
-def noise_gain(effort: Effort) -> Found:
+def noise_gain(effort: Effort) -> Comparison:
     """Chain less ODE at kappa = 2.6 and two dimensions, one unit."""
     lr, T, rows = 0.12, 0.1, []
     problem = sl.presets.phase_retrieval(lr=lr)
     for d in (1000, 4000):
-        number, sigma = mean(chain_times(problem, d, T, effort.runs(1024, 512), seed=d))
+        number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(1024, 512), seed=d))
         rows.append((number - theory_time(problem, d, T, "ode"), sigma))
     shift = -np.log1p(float(theory.noise_gain(1, lr))) / (2 * float(theory.linear_rates(1, lr).M))
     number, sigma = np.transpose(rows)
@@ -46,11 +46,11 @@ def noise_gain(effort: Effort) -> Found:
     r"4(10-\frac6p+\frac8{p^2}+\Delta)$; $\kappa = 1$ at the best rate of one unit",
     proof="[noise](noise.md#why)",
 )
-def kappa(effort: Effort) -> Found:
+def kappa(effort: Effort) -> Comparison:
     """Variances on a grid at the saddle of one, two and three units, and kappa at 1/(12 + noise)."""
     noise, rows = 0.4, []
     for p in (1, 2, 3):
-        s = Squares(np.eye(p, p + 1, 1), np.eye(1, p + 1), noise, nodes=5)
+        s = SquaredUnits(np.eye(p, p + 1, 1), np.eye(1, p + 1), noise, nodes=5)
         rows.append((s.covariance(s.M)[0, 0], 4 * (10 - 6 / p + 8 / p**2 + noise)))
     rows.append((float(theory.noise_gain(1, 1 / (12 + noise), noise)), 1.0))
     return compare(*np.transpose(rows))
@@ -63,7 +63,7 @@ def kappa(effort: Effort) -> Found:
     r"y_0+\sqrt\kappa\xi\rvert)$",
     proof="[noise](noise.md#from-a-given-start)",
 )
-def noise_delay(effort: Effort) -> Found:
+def noise_delay(effort: Effort) -> Comparison:
     """The closed form against an integral at four starts, and the chain at d = 1024 from y = 1."""
     lr, d, T = 1 / 12, 1024, 0.1
     omega, k = float(theory.linear_rates(1, lr).M), float(theory.noise_gain(1, lr))
@@ -72,7 +72,7 @@ def noise_delay(effort: Effort) -> Found:
     exact = [(np.log(y) - log(y, 1) - log(y, -1)) / omega for y in starts]
     problem, m = sl.presets.phase_retrieval(lr=lr), d**-0.5
     start = overlaps(np.ones(1), np.full((1, 1), m), np.eye(1))
-    chain, sigma = mean(chain_times(problem, d, T, effort.runs(4096, 1024), start))
+    chain, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(4096, 1024), start))
     closed = theory.noise_delay(1, lr, 0.0, starts)
     number = [*exact, chain - theory_time(problem, d, T, "ode", start=m)]
     return compare(number, [*closed, closed[2]], sigma=[0, 0, 0, 0, sigma], atol=2e-3)
@@ -91,7 +91,7 @@ def alike(p: int, a: float, m: float, norm: float, q: float) -> sl.Overlaps:
     r"Zero risk is stable for $\gamma < p/6$",
     proof="[learning rate](learning_rate.md#without-noise)",
 )
-def usable(effort: Effort) -> Found:
+def usable(effort: Effort) -> Comparison:
     """Where the mean displacement of three units at recovery begins to grow, by eigenvalues of the ODE."""
     p = 3
     rate = lambda lr: sl.linearise(sl.presets.phase_retrieval(p, lr=lr), alike(p, 1.0, 1.0 - 1e-9, 1.0, 1.0 - 1e-9)).rates.real
@@ -101,13 +101,13 @@ def usable(effort: Effort) -> Found:
 
 
 @claim("any width", "excess risk that noise leaves", "The root of a cubic", proof="[learning rate](learning_rate.md#proofs)")
-def cubic(effort: Effort) -> Found:
+def cubic(effort: Effort) -> Comparison:
     """The end of the ODE from overlaps 0.5, of two and three units at two rates."""
     rows = []
     for p, lr, noise in ((3, 0.3, 1.0), (3, 0.15, 1.0)):
         problem = sl.presets.phase_retrieval(p, lr=lr, noise=noise)
         start = overlaps(np.ones(p), np.array([[0.5], [0.4], [0.6]]), np.eye(p) * 0.7 + 0.3)
-        found = run(problem, sl.ODE(), start, 300 * p / lr, save=2)
+        found = simulate(problem, sl.ODE(), start, 300 * p / lr, save=2)
         rows.append((float(found.risk[0, -1]) - noise / 2, float(theory.asymptotic_excess_risk(p, lr, noise))))
     return compare(*np.transpose(rows), rtol=1e-5)
 
@@ -118,7 +118,7 @@ def cubic(effort: Effort) -> Found:
     r"At the root of $48g^3-24g^2+(13+\Delta)g-2$, $g=\gamma/2$",
     proof="[learning rate](learning_rate.md#proofs)",
 )
-def part(effort: Effort) -> Found:
+def part(effort: Effort) -> Comparison:
     """Where the eigenvalue of the difference at the learnt state changes its sign, without noise."""
 
     def growth(g: float) -> float:
@@ -136,7 +136,7 @@ def part(effort: Effort) -> Found:
     r"$\frac{8(5-1/p-4/p^2)}{12+\Delta}$, at most $10/3$, not $6$",
     proof="[learning rate](learning_rate.md#what-remains-of-the-gain)",
 )
-def usable_gain(effort: Effort) -> Found:
+def usable_gain(effort: Effort) -> Comparison:
     """Samples per logarithm of one unit at its best rate over three at p/6, by eigenvalues."""
     growth = lambda p, lr: float(sl.linearise(sl.presets.phase_retrieval(p, lr=lr), alike(p, 1.0, 0.0, 1.0, 0.0)).matrix[0, 0])
     number = [growth(3, 0.5) / growth(1, 1 / 12), float(theory.usable_gain(3, 0.0)), float(theory.usable_gain(1e6, 0.0))]
@@ -153,7 +153,7 @@ def usable_gain(effort: Effort) -> Found:
     r"$R = g\Delta + g^2[6\Delta + c\Delta^2]$ with $c = \frac{p-1}{4(p+2)}$ and $-\frac{p+5}{4(p+2)}$",
     proof="[open noise](open_noise.md#why)",
 )
-def plateau_series(effort: Effort) -> Found:
+def plateau_series(effort: Effort) -> Comparison:
     """The second order of the risk at the fixed points of the ODE, from two small rates; the drift there vanishes."""
     p, noise, rows = 3, 3.0, []
     for end, c in ((theory.free_end, (p - 1) / (4 * (p + 2))), (theory.trained_end, -(p + 5) / (4 * (p + 2)))):
@@ -172,14 +172,14 @@ def plateau_series(effort: Effort) -> Found:
     r"$R(1+c/d)$ with $c = -1+\gamma(6+\frac\Delta2)+\dots$",
     proof="[open noise](open_noise.md#at-finite-d)",
 )
-def plateau_correction(effort: Effort) -> Found:
+def plateau_correction(effort: Effort) -> Comparison:
     """From mean, bend and variance of one exact step of m^2 by quadrature at d = 10^5."""
     rows = []
     for lr, noise in ((0.1, 1.0), (0.03, 2.0)):
         d, R, h = 10**5, lr * noise / (1 - 6 * lr), 1e-3
 
         def step(y: float, lr: float = lr, noise: float = noise, d: int = d) -> tuple[float, float]:
-            after, weights = on_the_sphere(np.sqrt(y), lr, noise, d)
+            after, weights = step_on_sphere(np.sqrt(y), lr, noise, d)
             return d * float((after**2 - y) @ weights), d**2 * float((after**2 - y) ** 2 @ weights)
 
         y = 1 - R / 2
@@ -196,10 +196,10 @@ def plateau_correction(effort: Effort) -> Found:
     "The terms of order 1/d of the drift on the sphere",
     proof="[open noise](open_noise.md#at-finite-d)",
 )
-def drift_correction(effort: Effort) -> Found:
+def drift_correction(effort: Effort) -> Comparison:
     lr, noise, d, rows = 0.05, 1.5, 1e4, []
     for m in (0.05, 0.5, 0.95):
-        after, weights = on_the_sphere(m, lr, noise, d, nodes=16)
+        after, weights = step_on_sphere(m, lr, noise, d, nodes=16)
         limit = lr * m * (4 * (1 - 6 * lr) * (1 - m**2) - 2 * lr * noise)
         rows.append((d * (d * (after - m) @ weights - limit), float(theory.drift_correction(m, lr, noise))))
     return compare(*np.transpose(rows), atol=2e-3)
@@ -211,7 +211,7 @@ def drift_correction(effort: Effort) -> Found:
     r"At the smaller root of $(6\Delta-72)\gamma^2+(42+\Delta)\gamma-5$ for $\Delta<4$",
     proof="[open noise](open_noise.md#answer)",
 )
-def oscillation(effort: Effort) -> Found:
+def oscillation(effort: Effort) -> Comparison:
     """Where the real part of the eigenvalues at the fixed point changes its sign."""
     noise = 1.0
 
@@ -228,7 +228,7 @@ def oscillation(effort: Effort) -> Found:
 
 def drift_of(student: Any, slope: Any, target: Any, m: float, lr: float, nodes: int = 60) -> float:
     """The drift of the overlap of one unit on the sphere, on a grid of two fields."""
-    (fixed, own), weights = grid(nodes, nodes)
+    (fixed, own), weights = gauss_grid(nodes, nodes)
     field = m * fixed + np.sqrt(1 - m**2) * own
     error = target(fixed) - student(field)
     first = lr * float((error * slope(field) * (fixed - m * field)) @ weights)
@@ -241,7 +241,7 @@ def drift_of(student: Any, slope: Any, target: Any, m: float, lr: float, nodes: 
     r"$C\,d\log d$ samples with $C = E[G^2]_0/(s_2g_2)^2$; recovery stable below $2E[s'^2]/E[s'^4]$",
     proof="[open activations](open_activations.md#answer)",
 )
-def activations(effort: Effort) -> Found:
+def activations(effort: Effort) -> Comparison:
     """The cosine: rate at a small overlap, and where the drift near recovery changes its sign, by quadrature."""
     one = sl.theory.escape.escape(lambda x: -jnp.cos(x))
     student, slope = lambda x: -np.cos(x), np.sin
@@ -257,7 +257,7 @@ def activations(effort: Effort) -> Found:
     r"$\mathrm{He}_2+c\,\mathrm{He}_4$ on $\mathrm{He}_2+c_\star\mathrm{He}_4$ is trapped at $m^2=-1/(24cc_\star)$",
     proof="[open activations](open_activations.md#answer)",
 )
-def traps(effort: Effort) -> Found:
+def traps(effort: Effort) -> Comparison:
     c, c_star = 0.5, -0.5
     student, target = (np.polynomial.Polynomial(hermite_e.herme2poly([0, 0, 1, 0, each])) for each in (c, c_star))
     slope = student.deriv()
@@ -296,7 +296,7 @@ def follow(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio: floa
     r"Risk $\tau^2\to\frac{p-1}{64p}$ with a fixed layer, up to three times as much with a trained one",
     proof="[second layer](open_second_layer.md#why)",
 )
-def power_law(effort: Effort) -> Found:
+def power_law(effort: Effort) -> Comparison:
     """Three units from a simplex around the teacher, at tau = 10^5."""
     p, step, tau, s, rows = 3, 0.05, 1e5, 0.01, []
     Q = (1 - s) - s / (p - 1) + (s + s / (p - 1)) * np.eye(p)
@@ -313,9 +313,9 @@ def power_law(effort: Effort) -> Found:
     r"Its best excess risk is $(p+3)/(p+2)$",
     proof="[second layer](open_second_layer.md#answer)",
 )
-def second_only(effort: Effort) -> Found:
+def second_only(effort: Effort) -> Comparison:
     """Least squares of three orthonormal units outside the teacher, on a grid."""
-    s = Squares(np.eye(3, 4, 1), np.eye(1, 4), a=np.zeros(3))
+    s = SquaredUnits(np.eye(3, 4, 1), np.eye(1, 4), a=np.zeros(3))
     squares = s.fields**2
     a = np.linalg.solve((squares * s.weights) @ squares.T, s.mean(squares * s.error))
     return compare(float(s.mean((s.error - a @ squares) ** 2)) / 2, 6 / 5)
@@ -327,7 +327,7 @@ def second_only(effort: Effort) -> Found:
     "The ratio of the learning rates decides: fast second layers become sparse",
     proof="measured",
 )
-def sparse(effort: Effort) -> Found:
+def sparse(effort: Effort) -> Comparison:
     """The least participation ratio of the second layer at the ratio 0.1, over the median at 10, of six random starts."""
     rng, shares = np.random.default_rng(1), {0.1: [], 10.0: []}  # type: ignore[var-annotated]
     for _ in range(6):
@@ -345,9 +345,9 @@ def sparse(effort: Effort) -> Found:
     r"Gradient flow keeps $Q_{jj} - n\frac{\mathtt{lr}}{\mathtt{lr}_2}a_j^2$ for units of degree $n$",
     proof="[implicit bias](implicit_bias.md#any-other-function)",
 )
-def balance(effort: Effort) -> Found:
+def balance(effort: Effort) -> Comparison:
     """Its rate of change for squares at random weights and second layers, on a grid."""
     a, ratio = np.array([0.7, 1.4]), 0.5
-    s = Squares(weights_in(2, 3), np.eye(1, 3), a=a)
+    s = SquaredUnits(random_weights(2, 3), np.eye(1, 3), a=a)
     dQ, da = s.mean(s.Q(0.0)).diagonal(), ratio * s.mean(s.error * s.fields**2)
     return compare(dQ - 2 / ratio * 2 * a * da, 0.0, atol=1e-10)

@@ -8,14 +8,14 @@ from scipy.optimize import brentq, root
 from scipy.stats import kstest, norm
 
 import sgdlimits as sl
-from sgdlimits.papers.claim import Effort, Found, claim, compare
+from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.effective import recovery, theory as effective
 from sgdlimits.papers.effective.claims.mixtures import shared_ring
 from sgdlimits.papers.mediocrity.claims.times import chain_times
-from sgdlimits.papers.one_step import weights_in
-from sgdlimits.papers.points import chain, mean, overlaps, run, spike, start_at
+from sgdlimits.papers.one_step import random_weights
 from sgdlimits.papers.quadratic import theory as theory
 from sgdlimits.papers.quadratic.claims.landscape import gradient, hessian, risk
+from sgdlimits.papers.shorthand import mean_and_error, overlaps, simulate, simulate_chain, spike, start_at
 
 # --- quadratic networks ------------------------------------------------------------------------------------------------------
 
@@ -26,7 +26,7 @@ from sgdlimits.papers.quadratic.claims.landscape import gradient, hessian, risk
     r"$s$ teacher directions and $r$ others; risk $\frac{2(p^*-s)(p^*+r+2)}{p^{*2}(s+r+2)}$",
     proof="[critical points](critical_points.md#all-of-them)",
 )
-def critical_points(effort: Effort) -> Found:
+def critical_points(effort: Effort) -> Comparison:
     """At random weights in R^9 of all families of widths up to 4 and up to 3 teachers: gradient, and error of the risk."""
     rows = []
     for p in range(1, 5):
@@ -43,7 +43,7 @@ def critical_points(effort: Effort) -> Found:
     r"$(p-s-r)(d-s-r)+r(p^*-s)$ negative directions: no minima but the global ones",
     proof="[critical points](critical_points.md#no-other-minima)",
 )
-def index(effort: Effort) -> Found:
+def index(effort: Effort) -> Comparison:
     """Negative eigenvalues of dense Hessians in R^9 at all families of three students and two teachers."""
     p, k, d, rows = 3, 2, 9, []
     for family in theory.critical_points(sl.presets.quadratic_network(p, k)):
@@ -59,7 +59,7 @@ def index(effort: Effort) -> Found:
     r"Risk $2(s+r+2)b^2 + 2\sum_{i\notin S}t_i^2$; minima learn the strongest",
     proof="[critical points](critical_points.md#teachers-that-are-not-orthonormal)",
 )
-def uneven(effort: Effort) -> Found:
+def uneven(effort: Effort) -> Comparison:
     """The drift of gradient flow at the statistics of every family, and the package's risk there."""
     gram = np.array([[1.0, 0.6], [0.6, 1.5]])
     target = sl.Target(sl.CommitteeReadout("square"), 2, gram=gram)
@@ -77,13 +77,13 @@ def uneven(effort: Effort) -> Found:
     r"$S = M(M^\top M)^{-1/2}$ if and only if $Q$ commutes with $MM^\top$",
     proof="[implicit bias](implicit_bias.md#when-s-is-conserved)",
 )
-def conserved(effort: Effort) -> Found:
+def conserved(effort: Effort) -> Comparison:
     """The largest change of S along the ODE with corrector and noise at two rates, one too large to learn."""
     changes = []
     for lr, noise in ((0.35, 0.0), (0.1, 0.5)):
         problem = sl.presets.quadratic_network(3, 2, lr=lr, noise=noise)
         start = sl.OrthogonalInit(0.01).sample(problem, runs=4)
-        runs = run(problem, sl.ODE(), start, 35 / lr, runs=4, save=3)
+        runs = simulate(problem, sl.ODE(), start, 35 / lr, runs=4, save=3)
         changes.append(float(sl.conserved.polar(runs).drift.max()))
     return compare(changes, 0.0, atol=1e-9)
 
@@ -94,11 +94,11 @@ def conserved(effort: Effort) -> Found:
     r"$\tau\lVert M-\bar M\rVert \to kp^{3/2}(p-k)/(32(p+2))$ at every rate",
     proof="[implicit bias](implicit_bias.md#how-the-end-is-reached)",
 )
-def approach(effort: Effort) -> Found:
+def approach(effort: Effort) -> Comparison:
     p, k, lr, tau = 3, 2, 0.2, np.array([1e3, 2e3])
     problem = sl.presets.quadratic_network(p, k, lr=lr)
     start = sl.OrthogonalInit(0.05).sample(problem, runs=2)
-    runs = run(problem, sl.ODE(), start, tau[1] / lr, runs=2, save=np.append(0.0, tau / lr))
+    runs = simulate(problem, sl.ODE(), start, tau[1] / lr, runs=2, save=np.append(0.0, tau / lr))
     far = sl.conserved.distance(runs, sl.conserved.end_point(problem, start)).M.values[:, 1:]
     return compare(tau * far, k * p**1.5 * (p - k) / (32 * (p + 2)), rtol=0.01)
 
@@ -109,10 +109,10 @@ def approach(effort: Effort) -> Found:
     r"$Q = e^{8\eta t/p}Q_0(1+bQ_0)^{-1}/D(b)$ from any $Q_0$",
     proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
 )
-def norm_learning(effort: Effort) -> Found:
+def norm_learning(effort: Effort) -> Comparison:
     """Against (9) with all overlaps between students, by another solver."""
     p, lr, t = 3, 0.1, np.array([0.5, 4.0, 40.0])
-    Q = weights_in(p, 5, seed=2) @ weights_in(p, 5, seed=2).T
+    Q = random_weights(p, 5, seed=2) @ random_weights(p, 5, seed=2).T
 
     def slope(_: float, y: np.ndarray) -> np.ndarray:
         now = y.reshape(p, p)
@@ -128,7 +128,7 @@ def norm_learning(effort: Effort) -> Found:
     r"$1-s+\kappa(c+\Delta-2s+bs^2)=0$, $\omega_\rho=\frac{4\eta}p(c-s)$, $\omega_Q=\frac{16\eta}{p(p+2)}s\sqrt\delta$",
     proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
 )
-def plateau(effort: Effort) -> Found:
+def plateau(effort: Effort) -> Comparison:
     """Eigenvalues of the ODE on the plateau at a finite rate with noise."""
     p, k = 3, 2
     problem = sl.presets.quadratic_network(p, k, lr=0.2, noise=0.5)
@@ -145,7 +145,7 @@ def plateau(effort: Effort) -> Found:
     r"$pp^*/(4(p^*+2))$",
     proof="[phases](phases.md#the-quadratic-network-in-closed-form)",
 )
-def largest_lr(effort: Effort) -> Found:
+def largest_lr(effort: Effort) -> Comparison:
     """Where an eigenvalue of the ODE at a solution changes its sign, for two students and two teachers."""
     point = overlaps(np.ones(2), np.eye(2), np.eye(2))
     growth = lambda lr: float(sl.linearise(sl.presets.quadratic_network(2, 2, lr=lr), point).rates.real.max()) - 1e-7
@@ -158,10 +158,10 @@ def largest_lr(effort: Effort) -> Found:
     r"Risk $\Delta + 4\eta\Delta/p$ to first order",
     proof="[phases](phases.md#the-end-of-learning)",
 )
-def noisy_end(effort: Effort) -> Found:
+def noisy_end(effort: Effort) -> Comparison:
     problem = sl.presets.quadratic_network(2, 2, lr=0.02, noise=0.4)
     start = overlaps(np.ones(2), np.eye(2), np.eye(2) + 0.01)
-    found = float(run(problem, sl.ODE(), start, 3e4, save=2).risk[0, -1])
+    found = float(simulate(problem, sl.ODE(), start, 3e4, save=2).risk[0, -1])
     return compare(found, theory.stationary_risk(problem), rtol=1e-6)
 
 
@@ -175,14 +175,14 @@ def noisy_end(effort: Effort) -> Found:
     r"\log\chi^2_1]$",
     proof="[spiked tensors](spiked_tensor.md#from-a-random-start)",
 )
-def recovery_time(effort: Effort) -> Found:
+def recovery_time(effort: Effort) -> Comparison:
     """The mean time of the chain at d = 2000 and two learning rates."""
     d, runs, rows = 2000, effort.runs(1024, 256), []
     for snr, lr in ((2.0, 1.0), (1.5, 0.5)):
         problem, end = sl.presets.spiked_tensor(2, snr, lr), 0.5 * np.sqrt(snr - lr)
         until = lambda stats, end=end: abs(stats.m) - end
-        found = chain(problem, d, 60, runs=runs, seed=1, until=until)
-        rows.append((*mean(found.t_end.values), recovery.recovery_time(snr, d, 0.5, lr).mean))
+        found = simulate_chain(problem, d, 60, runs=runs, seed=1, until=until)
+        rows.append((*mean_and_error(found.t_end.values), recovery.recovery_time(snr, d, 0.5, lr).mean))
     number, sigma, right = np.transpose(rows)
     return compare(number, right, rtol=0.005, sigma=sigma)
 
@@ -193,15 +193,15 @@ def recovery_time(effort: Effort) -> Found:
     r"The double integral of $e^{V(y)-V(z)}$ with $V = u^2/2-\Lambda u^k/k$",
     proof="[spiked tensors](spiked_tensor.md#tensors-with-a-growing-ratio)",
 )
-def crossing_time(effort: Effort) -> Found:
+def crossing_time(effort: Effort) -> Comparison:
     """By nested quadrature, and the chain at d = 4000."""
     L, k, end, d = 0.4, 3, 6.0, 4000
     V = lambda y: y**2 / 2 - L * y**k / k
     inner = lambda y: quad(lambda z: np.exp(V(y) - V(z)), -12.0, y, limit=200)[0]
     until = lambda stats: stats.m - end * d**-0.5
     problem = sl.presets.spiked_tensor(k, effective.scaled_snr(L, k, d))
-    found = chain(problem, d, 80, spike(m=0.0, r2=1.0), runs=effort.runs(512, 256), seed=2, until=until)
-    number, sigma = mean(found.t_end.values)
+    found = simulate_chain(problem, d, 80, spike(m=0.0, r2=1.0), runs=effort.runs(512, 256), seed=2, until=until)
+    number, sigma = mean_and_error(found.t_end.values)
     right = recovery.crossing_time(L, k, 0.0, end)
     return compare([quad(inner, 0.0, end)[0] / (2 * k), number], right, rtol=end**2 / d, sigma=[0.0, sigma])
 
@@ -212,7 +212,7 @@ def crossing_time(effort: Effort) -> Found:
     r"Binary: $\alpha<\frac14$ at every snr; XOR: a closed line below $\frac18$",
     proof="[mixtures](mixtures.md#where-a-good-classifier-exists)",
 )
-def classifier(effort: Effort) -> Found:
+def classifier(effort: Effort) -> Comparison:
     """Balance of small weights by quadrature over both fields at snr 5, for the ridge; binary and XOR."""
     rows = []
     for preset, classes in (("binary_mixture", [(1, 1), (-1, -1)]), ("xor_mixture", [(1, 1), (-1, 1), (0, -1), (0, -1)])):
@@ -257,7 +257,7 @@ def _ridge(snr: float, classes: list, guess: float) -> float:
     r"e^{-\lambda\cos^2\varphi/2}$, $\cos\varphi=m/\lvert W\rvert$",
     proof="[effective dynamics](effective_dynamics.md#on-longer-times-the-rings-at-a-finite-snr)",
 )
-def ring_angle(effort: Effort) -> Found:
+def ring_angle(effort: Effort) -> Comparison:
     """The mean angle of the chain at snr 2, ridge 0.1 and d = 1000 over t from 45 to 60, from far below and from far above;
     10 % are left for the next order in the angle."""
     snr, ridge, rows = 2.0, 0.1, []
@@ -268,7 +268,7 @@ def ring_angle(effort: Effort) -> Found:
         between = np.arccos(np.clip(Q[..., 0, 1] / norms.prod(-1), -1, 1)).mean(1)
         cos = (v * found.M.values[..., 0]).sum(-1) / np.sqrt(np.einsum("rti,rtij,rtj->rt", v, Q, v))
         formula = ((v / norms) ** 2).mean(-1) * np.exp(-snr * cos**2 / 2) / (8 * np.pi * ridge * snr)
-        rows.append((*mean(between), formula.mean()))
+        rows.append((*mean_and_error(between), formula.mean()))
     number, sigma, right = np.transpose(rows)
     return compare(number, right, rtol=0.1, sigma=sigma)
 
@@ -279,11 +279,11 @@ def ring_angle(effort: Effort) -> Found:
     r"$E[X] = x + x_1/d$ and covariance $C/d$ along the ODE",
     proof="[trust](trust.md#where-the-terms-come-from)",
 )
-def expansion(effort: Effort) -> Found:
+def expansion(effort: Effort) -> Comparison:
     """Mean, less the ODE's and times d, and d times the variance of the overlap of one unit at d = 200."""
     problem, start, d, runs = sl.presets.phase_retrieval(lr=0.1, noise=0.5), start_at(0.5), 200, effort.runs(65_536, 16_384)
     path = sl.expansion(problem, start, 3.0, save=2).isel(t=-1)
-    m = chain(problem, d, 3.0, start, runs=runs, save=[3.0], seed=1).M.values[:, 0, 0, 0]
+    m = simulate_chain(problem, d, 3.0, start, runs=runs, save=[3.0], seed=1).M.values[:, 0, 0, 0]
     first, spread = float(path["first"].values.ravel()[0]), float(np.ravel(path.covariance.values)[0])
     square = d * (m - m.mean()) ** 2
     number = [d * (m.mean() - float(path.ode.values.ravel()[0])), square.mean()]
@@ -297,7 +297,7 @@ def expansion(effort: Effort) -> Found:
     "The backward equation has the whole law, not its mean only",
     proof="[exit times](exit_times.md)",
 )
-def exit_law(effort: Effort) -> Found:
+def exit_law(effort: Effort) -> Comparison:
     """Kolmogorov and Smirnov's distance of the chain's times from it, times the root of the runs: below 2.3 but with 5e-5."""
     problem, d, T = sl.presets.phase_retrieval(lr=1 / 12), 1000, 0.2
     times = chain_times(problem, d, T, effort.runs(1024, 512)) / float(problem.rate)
@@ -311,14 +311,14 @@ def exit_law(effort: Effort) -> Found:
     "Momentum, clipping and Muon have exact chains too",
     proof="[algorithms](algorithms.md)",
 )
-def algorithms(effort: Effort) -> Found:
+def algorithms(effort: Effort) -> Comparison:
     """Mean risk after 40 steps of two erf units in R^20, weights against chain, for three algorithms."""
     d, runs, rows = 20, effort.runs(2048, 1024), []
     start = overlaps(np.ones(2), [[0.3, 0.1], [0.0, 0.2]], [[1.0, 0.2], [0.2, 0.8]])
     for algorithm in (sl.HeavyBall(0.8, 0.5), sl.Clipped(sl.OnePassSGD(2.0), 0.3), sl.Muon(1.0, 0.5)):
         problem = sl.presets.committee(2, 2, algorithm=algorithm)
         (one, e), (two, f) = (
-            mean(run(problem, level, start, 2.0, save=[2.0], runs=runs, seed=seed).risk.values[:, 0])
+            mean_and_error(simulate(problem, level, start, 2.0, save=[2.0], runs=runs, seed=seed).risk.values[:, 0])
             for seed, level in enumerate((sl.SGD(d), sl.Chain(d)))
         )
         rows.append((one, two, np.hypot(e, f)))
@@ -332,12 +332,12 @@ def algorithms(effort: Effort) -> Found:
     "Two erf units, batches of 16, $d = 1000$: about twice as soon as SGD",
     proof="measured",
 )
-def muon(effort: Effort) -> Found:
+def muon(effort: Effort) -> Comparison:
     """Median times of SGD over Muon's, each at a rate near its best, until each teacher has a unit of squared cosine 1/2."""
     d, batch, runs, medians = 1000, 16, effort.runs(64, 32), []
     own = lambda stats: (stats.M**2 / stats.Q.diagonal()[:, None]).max(0).min() - 0.5
     for algorithm in (sl.OnePassSGD(batch * 8.0, batch=batch), sl.Muon(0.5, batch=batch)):
         problem = sl.presets.committee(2, 2, algorithm=algorithm)
-        found = chain(problem, d, 200, sl.RandomInit(d, scale=0.5), runs=runs, seed=1, until=own)
+        found = simulate_chain(problem, d, 200, sl.RandomInit(d, scale=0.5), runs=runs, seed=1, until=own)
         medians.append(float(np.median(found.t_end.values)))
     return compare(medians[0] / medians[1], 1.5, rtol=0, relation=">")

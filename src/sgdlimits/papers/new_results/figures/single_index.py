@@ -18,7 +18,20 @@ from matplotlib.lines import Line2D
 
 import sgdlimits as sl
 from sgdlimits.analysis.single_index import exit_time, samples
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, half_way, panels, plain, rows_of, tabulate
+from sgdlimits.papers.figure import (
+    OKABE_ITO,
+    Axes,
+    Drawn,
+    Figure,
+    Keep,
+    Size,
+    bar,
+    half_overlap_margin,
+    make_panels,
+    select_rows,
+    strip_markup,
+    tabulate,
+)
 
 OVERLAP, LONGEST = 0.5, 40
 """Where learning ends, and after how many times its mean a run is given up."""
@@ -53,7 +66,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
     rows = [point(n, d, runs, seed) for n, d, runs in bar(points, desc="points")]
     exponents, dimensions, _ = zip(*points, strict=True)
     table = keep("table", tabulate(rows, coords={"exponent": exponents, "d": dimensions}, overlap=OVERLAP))
-    stuck = keep("constant", constant_rate(rows_of(table, exponent=3)))
+    stuck = keep("constant", constant_rate(select_rows(table, exponent=3)))
     return Drawn(_figure(table, stuck), _caption(table, stuck))
 
 
@@ -63,8 +76,8 @@ def point(n: int, d: int, runs: int, seed: int) -> dict[str, float]:
     lr = FASTER[n] * sl.recommended_lr(sl.presets.single_index(fn), d, OVERLAP)
     problem = sl.presets.single_index(fn, lr=lr)
     ode, noisy = (exit_time(problem, d, OVERLAP, noise=noise) for noise in (False, True))
-    how: dict = dict(t_max=LONGEST * noisy, runs=runs, seed=seed, until=half_way, progress=False)
-    found = sl.exit_times(sl.simulate(problem, sl.Chain(d), sl.FixedInit(d**-0.5), **how), half_way)
+    how: dict = dict(t_max=LONGEST * noisy, runs=runs, seed=seed, until=half_overlap_margin, progress=False)
+    found = sl.exit_times(sl.simulate(problem, sl.Chain(d), sl.FixedInit(d**-0.5), **how), half_overlap_margin)
     mean = sl.summarise(found, quantiles=()).mean
     return {"lr": lr, "t": mean.value, "low": mean.low, "high": mean.high, "ode": ode, "noisy": noisy, "runs": runs}
 
@@ -90,9 +103,9 @@ def slope(rows: xr.Dataset, logarithm: bool) -> tuple[float, float]:
 
 
 def _figure(table: xr.Dataset, stuck: xr.Dataset) -> Figure:
-    figure, (left, right) = panels(1, 2, figsize=(8.2, 4.2))
+    figure, (left, right) = make_panels(1, 2, figsize=(8.2, 4.2))
     for colour, (n, (_, text, growth)) in zip(OKABE_ITO, TARGETS.items(), strict=False):
-        rows = rows_of(table, exponent=n)
+        rows = select_rows(table, exponent=n)
         d, last = rows.d.values, rows.isel(point=-1)
         _draw(left, rows, d, colour, f"exponent {n}: {text}")
         _draw(right, rows, d / samples(n, d), colour, rf"samples / ${growth}$")
@@ -130,13 +143,13 @@ def _caption(table: xr.Dataset, stuck: xr.Dataset) -> list[str]:
         "(solid). Numbers at the lines are exponents of d in fits of a power to the dots.",
     ]
     for n, (_, text, growth) in TARGETS.items():
-        rows = rows_of(table, exponent=n)
+        rows = select_rows(table, exponent=n)
         (power, error), last = slope(rows, logarithm=False), rows.isel(point=-1)
         away = np.sqrt((((rows.t - rows.noisy) / errors(rows)) ** 2).mean())
         sentences.append(
-            f"Exponent {n}, {plain(text)}: lr from {float(rows.lr[0]):.3g} at d = {int(rows.d[0])} to "
+            f"Exponent {n}, {strip_markup(text)}: lr from {float(rows.lr[0]):.3g} at d = {int(rows.d[0])} to "
             f"{float(last.lr):.3g} at d = {int(last.d)}. Samples grow as d^({power:.3f} ± {error:.1g}) in a fit of a power; "
-            f"theory {plain(growth)}. At the last d t = {float(last.t):.4g} ({int(last.runs)} runs), by the diffusion "
+            f"theory {strip_markup(growth)}. At the last d t = {float(last.t):.4g} ({int(last.runs)} runs), by the diffusion "
             f"{float(last.noisy):.4g}, by the ODE {float(last.ode):.4g}; over all d the diffusion is {float(away):.1f} "
             "standard errors from the chain (root mean square)."
         )

@@ -17,7 +17,7 @@ from numpy.polynomial.hermite_e import herme2poly
 
 import sgdlimits as sl
 from sgdlimits.model import Leap
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, panels, rows_of, tabulate
+from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, make_panels, select_rows, tabulate
 
 UNIT = sl.Polynomial(herme2poly([0.0, 1 / 2, 1 / 2, 1 / 3]))
 """Hermite coefficients 1/2, 1 and 2 of order 1, 2, 3."""
@@ -114,12 +114,12 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
 
 def _stages(table: xr.Dataset, size: Size):
     for name in size.names:
-        for stage in np.unique(rows_of(table, name=name).stage):
-            yield name, int(stage), rows_of(table, name=name, stage=stage)
+        for stage in np.unique(select_rows(table, name=name).stage):
+            yield name, int(stage), select_rows(table, name=name, stage=stage)
 
 
 def _figure(table: xr.Dataset, size: Size) -> Figure:
-    figure, axes = panels(1, 2, figsize=(10.0, 4.4))
+    figure, axes = make_panels(1, 2, figsize=(10.0, 4.4))
     _growth(axes[0], table, size)
     _order(axes[1], table, size)
     return figure
@@ -142,7 +142,7 @@ def _order(ax: Axes, table: xr.Dataset, size: Size) -> None:
     for name, stage, rows in _stages(table, size):
         ax.plot(float(rows.t[-1]), -size.names.index(name), "os^"[stage], color=OKABE_ITO[size.names.index(name)], markersize=8)
     for i, name in enumerate(size.names):
-        ends = rows_of(table, name=name, d=rows_of(table, name=name).d.values.max())
+        ends = select_rows(table, name=name, d=select_rows(table, name=name).d.values.max())
         ax.plot([float(ends.t.min()), float(ends.t.max())], [-i, -i], "-", color=OKABE_ITO[i], linewidth=1, alpha=0.5)
     ax.set(xscale="log", xlabel="$t$, samples per dimension, at the largest $d$", ylim=(-len(size.names) + 0.4, 0.6))
     ax.set_yticks([-i for i in range(len(size.names))], size.names)

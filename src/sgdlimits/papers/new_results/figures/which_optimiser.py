@@ -23,7 +23,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 import sgdlimits as sl
 from sgdlimits.algorithm.coordinates import Coordinatewise
 from sgdlimits.level.base import Level
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, panels, rows_of, sizes, tabulate
+from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, make_panels, select_rows, sizes, tabulate
 
 GRID = tuple(2.0 ** np.array([2, 1, 3, 0, 4, -1, -2, -3]))
 """The values of c that are tried first, from the middle on."""
@@ -217,7 +217,7 @@ def zoo(k: int, size: Size, seed: int) -> Iterator[dict[str, Any]]:
 
 def dimensions(datasets: dict[str, xr.Dataset], size: Size, seed: int) -> Iterator[dict[str, Any]]:
     """A few algorithms in more dimensions, at the rates chosen in the first, and SGD by its ODE from random starts."""
-    first = [r for part in ("committee", "phase-retrieval") for r in dicts(rows_of(datasets[part], batch=size.many))]
+    first = [r for part in ("committee", "phase-retrieval") for r in dicts(select_rows(datasets[part], batch=size.many))]
     few = [r for r in first if r["rule"] in FEW]
     fits = lambda r, d: d <= size.most.get(r["rule"], {}).get(r["k"], d)
     plan: list[tuple[dict[str, Any], int, int, Level | None]] = []
@@ -228,7 +228,7 @@ def dimensions(datasets: dict[str, xr.Dataset], size: Size, seed: int) -> Iterat
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = panels(2, 2, figsize=(11.0, 8.4), height_ratios=(1.5, 1))
+    figure, axes = make_panels(2, 2, figsize=(11.0, 8.4), height_ratios=(1.5, 1))
     _zoo(axes[0, 0], datasets["committee"], f"(a) erf committee, $p = k = {size.k}$", size)
     _zoo(axes[0, 1], datasets["phase-retrieval"], "(b) phase retrieval", size)
     _against_d(axes[1, 0], datasets, size)
@@ -246,7 +246,7 @@ def _zoo(ax: Axes, rows: xr.Dataset, title: str, size: Size) -> None:
     names = list(dict.fromkeys(rows.rule.values.tolist()))
     place = {name: -i for i, name in enumerate(names)}
     for batch, colour, shift in zip(size.batches, OKABE_ITO, (0.15, -0.15), strict=False):
-        some = rows_of(rows, batch=batch)
+        some = select_rows(rows, batch=batch)
         left, arms = _points(some)
         y = np.array([place[name] for name in left.rule.values]) + shift
         how: dict[str, Any] = dict(fmt="o", color=colour, capsize=2, markersize=5, label=f"batch {batch}")
@@ -254,7 +254,7 @@ def _zoo(ax: Axes, rows: xr.Dataset, title: str, size: Size) -> None:
         for name, cap in zip(some.rule.values, some.cap.values, strict=True):
             if name not in left.rule.values:
                 ax.annotate("not left", (cap, place[name] + 1.6 * shift), color=colour, ha="right", va="center")
-        for plain in rows_of(left, rule="SGD").time.values:
+        for plain in select_rows(left, rule="SGD").time.values:
             ax.axvline(plain, color=colour, linewidth=0.8, linestyle=":", zorder=0)
     ax.set_yticks(list(place.values()), names)
     ax.set(xscale="log", ylim=(-len(names) + 0.5, 0.5), xlabel=f"median time to leave, $t$, at $d = {size.d}$")
@@ -274,16 +274,16 @@ def plain_ticks(axis: Any) -> None:
 def _against_d(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
     for part, dashes, mark in (("committee", "-", "o"), ("phase-retrieval", "--", "s")):
         for name, colour in zip(FEW, OKABE_ITO, strict=False):
-            first = rows_of(datasets[part], rule=name, batch=size.many)
+            first = select_rows(datasets[part], rule=name, batch=size.many)
             if not first.sizes["point"]:
                 continue
-            more = rows_of(datasets["dimensions"], rule=name, k=first.k.values[0])
-            rows, arms = _points(xr.concat([first[list(more.data_vars)], rows_of(more, level="chain")], "point"))
+            more = select_rows(datasets["dimensions"], rule=name, k=first.k.values[0])
+            rows, arms = _points(xr.concat([first[list(more.data_vars)], select_rows(more, level="chain")], "point"))
             label = name if part == "committee" else None
             ax.errorbar(rows.d, rows.time, arms, fmt=mark + dashes, color=colour, label=label, capsize=2, markersize=5)
-            limit = rows_of(more, level="ode")
+            limit = select_rows(more, level="ode")
             ax.plot(limit.d, limit.time, "x", color=colour, label="SGD by its ODE" if label and limit.sizes["point"] else None)
-    below = float(rows_of(datasets["phase-retrieval"], rule="SGD", batch=size.many).time[0])
+    below = float(select_rows(datasets["phase-retrieval"], rule="SGD", batch=size.many).time[0])
     if np.isfinite(below):
         ax.annotate("phase retrieval", (size.d, below), (8, 9), textcoords="offset points")
     ax.set(xscale="log", ylim=(0, None), xlabel="$d$", ylabel="median time to leave")
@@ -293,8 +293,8 @@ def _against_d(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
 
 def _against_k(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
     for name, colour in zip(FEW[::2], OKABE_ITO[::2], strict=False):
-        first = rows_of(datasets["committee"], rule=name, batch=size.many)
-        more = rows_of(datasets["teachers"], rule=name)
+        first = select_rows(datasets["committee"], rule=name, batch=size.many)
+        more = select_rows(datasets["teachers"], rule=name)
         rows = xr.concat([first[list(more.data_vars)], more], "point").sortby("k")
         rows, arms = _points(rows)
         ax.errorbar(rows.k, rows.time, arms, fmt="o-", color=colour, label=name, capsize=2, markersize=5)
@@ -317,7 +317,7 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     ]
     for part, where in (("committee", f"Committee of {size.k}"), ("phase-retrieval", "Phase retrieval")):
         for batch in size.batches:
-            rows = rows_of(datasets[part], batch=batch)
+            rows = select_rows(datasets[part], batch=batch)
             words = [f"{r['rule']} {spoken(r)} at c = {r['c']:.2f}, then risk {_last(r, size)}" for r in dicts(rows)]
             sentences.append(f"{where}, batch {batch}: {'; '.join(words)}.")
     for part, along in (("teachers", "k"), ("dimensions", "d")):

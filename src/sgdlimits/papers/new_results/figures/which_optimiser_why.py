@@ -23,7 +23,7 @@ from scipy.integrate import solve_ivp
 
 import sgdlimits as sl
 from sgdlimits.algorithm.weights import inverse_root
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, panels, rows_of, sizes, tabulate
+from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, make_panels, select_rows, sizes, tabulate
 from sgdlimits.papers.new_results.figures import which_optimiser as which
 
 ETAS = {"SGD": (0.5, 1.0, 1.5, 2.0), "Muon": (0.1, 0.2, 0.4, 0.8), "Muon 0.9": (0.1, 0.2, 0.4, 0.8)}
@@ -196,7 +196,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
 
 
 def _best(rates: xr.Dataset, name: str, k: int) -> dict[str, Any]:
-    rows = rows_of(rates, rule=name, k=k)
+    rows = select_rows(rates, rule=name, k=k)
     at = rows.isel(point=int(np.nanargmax(rows.rate.values)))
     return {"c": float(at.c), "rate": float(at.rate), "y": plateau_of(at)}
 
@@ -262,7 +262,7 @@ def _trial(size: Size, seed: int) -> dict[str, xr.Dataset]:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = panels(2, 2, figsize=(10.5, 7.6))
+    figure, axes = make_panels(2, 2, figsize=(10.5, 7.6))
     _draw_rates(axes[0, 0], datasets, size)
     _draw_slopes(axes[0, 1], datasets["slopes"], size)
     _draw_ratios(axes[1, 0], datasets["rates"], size)
@@ -276,9 +276,9 @@ COLOURS = dict(zip(KINDS, OKABE_ITO, strict=False))
 def _draw_rates(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
     rates, slopes = datasets["rates"], datasets["slopes"]
     for name, colour in COLOURS.items():
-        rows = rows_of(rates, rule=name, k=size.k)
+        rows = select_rows(rates, rule=name, k=size.k)
         ax.plot(rows.c, rows.rate, color=colour, label=name + (", large batches" if name == "Muon" else ""))
-    rows = rows_of(rates, rule=f"Muon, batch {size.many}")
+    rows = select_rows(rates, rule=f"Muon, batch {size.many}")
     ax.plot(rows.c, rows.rate, "^", color=COLOURS["Muon"], label=f"Muon, batch {size.many}")
     colours = [COLOURS[name] for name in slopes.rule.values]
     for c, slope, error, colour in zip(slopes.c.values, slopes.slope.values, slopes.error.values, colours, strict=True):
@@ -327,7 +327,7 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         best = {name: _best(rates, name, k) for name in KINDS}
         words = ", ".join(f"{name} {each['rate']:.4f} at c = {each['c']:.2f}" for name, each in best.items())
         sentences.append(f"k = {k}: {words}; Muon over SGD {best['Muon']['rate'] / best['SGD']['rate']:.2f}.")
-    own = rows_of(rates, rule=f"Muon, batch {size.many}")
+    own = select_rows(rates, rule=f"Muon, batch {size.many}")
     words = ", ".join(f"{rate:.4f} at c = {c:g}" for c, rate in zip(own.c.values, own.rate.values, strict=True))
     sentences.append(f"Muon's own ODE at batch {size.many} and k = {size.k}: {words}.")
     for name in slopes.rule.values:

@@ -8,10 +8,10 @@ import numpy as np
 from scipy.optimize import brentq
 
 import sgdlimits as sl
-from sgdlimits.papers.claim import Effort, Found, claim, compare
-from sgdlimits.papers.one_step import Squares, weights_in
-from sgdlimits.papers.points import chain, overlaps, run
+from sgdlimits.papers.claim import Comparison, Effort, claim, compare
+from sgdlimits.papers.one_step import SquaredUnits, random_weights
 from sgdlimits.papers.quadratic import theory as theory
+from sgdlimits.papers.shorthand import overlaps, simulate, simulate_chain
 
 DRIFT, THEORY, PHASES = (
     f"in `tests/{name}.py`" for name in ("unit/problem/test_drift", "unit/papers/test_quadratic", "laws/test_phases")
@@ -19,9 +19,9 @@ DRIFT, THEORY, PHASES = (
 P, K = 3, 2
 
 
-def sample() -> Squares:
+def sample() -> SquaredUnits:
     """Three students and two teachers in R^5."""
-    return Squares(weights_in(P, 5, seed=3), np.eye(K, 5))
+    return SquaredUnits(random_weights(P, 5, seed=3), np.eye(K, 5))
 
 
 def on_plateau() -> Any:
@@ -34,7 +34,7 @@ def on_plateau() -> Any:
 # --- the dynamics ------------------------------------------------------------------------------------------------------------
 
 
-def risk_23(s: Squares) -> float:
+def risk_23(s: SquaredUnits) -> float:
     p, k, Q, q = len(s.W), len(s.E), s.W @ s.W.T, (s.W**2).sum(1)
     pairs = sum(q[i] * q[j] + 2 * Q[i, j] ** 2 for i in range(p) for j in range(i + 1, p))
     rho = s.W @ s.E.T
@@ -42,7 +42,7 @@ def risk_23(s: Squares) -> float:
 
 
 @claim("(23)", "population risk", r"$\frac{p^*+2}{p^*} - \frac2p\sum_kQ_{kk} - \frac4{pp^*}\sum\rho_{kl}^2 + \dots$")
-def risk(effort: Effort) -> Found:
+def risk(effort: Effort) -> Comparison:
     s = sample()
     return compare(2 * s.risk, risk_23(s))
 
@@ -52,7 +52,7 @@ def risk(effort: Effort) -> Found:
     "ODE of the overlaps with teachers",
     r"$\frac{d\rho_{kl}}{d\alpha} = \frac{4\eta}p\rho_{kl}[\dots] - \frac{8\eta}{p^2}\sum_{r\ne k}Q_{kr}\rho_{rl}$",
 )
-def teachers(effort: Effort) -> Found:
+def teachers(effort: Effort) -> Comparison:
     s = sample()
     Q, rho = s.W @ s.W.T, s.W @ s.E.T
     q = Q.diagonal()
@@ -60,7 +60,7 @@ def teachers(effort: Effort) -> Found:
     return compare(2 / P * s.mean(s.M), own - 8 / P**2 * (Q - np.diag(q)) @ rho)
 
 
-def equation_34(s: Squares, eta: float, bracket: float) -> np.ndarray:
+def equation_34(s: SquaredUnits, eta: float, bracket: float) -> np.ndarray:
     """dQ/dalpha with this bracket beside Q at second order."""
     Q, rho = s.W @ s.W.T, s.W @ s.E.T
     q, T, RR = Q.diagonal(), np.trace(Q), rho @ rho.T
@@ -79,7 +79,7 @@ def equation_34(s: Squares, eta: float, bracket: float) -> np.ndarray:
     tests="`test_risk_of_a_quadratic_network_is_the_corrected_bracket_of_its_paper`, `test_closed_drift_agrees_with_isserlis` "
     f"{DRIFT}",
 )  # fmt: skip
-def students(effort: Effort) -> Found:
+def students(effort: Effort) -> Comparison:
     s, eta = sample(), 0.2
     T, rho2 = (s.W**2).sum(), ((s.W @ s.E.T) ** 2).sum()
     printed = 1 + 2 / K - (2 * P - 1) / P**2 * T**2 - rho2 / (P * K)
@@ -92,12 +92,12 @@ def students(effort: Effort) -> Found:
     "norm learning",
     r"$\frac{dQ_{kk}}{dt} = \frac8pQ_{kk}[1-\frac1p(\sum_rQ_{rr}+2Q_{kk})]$, to first order in small overlaps",
 )
-def norm_learning(effort: Effort) -> Found:
+def norm_learning(effort: Effort) -> Comparison:
     """Students of norms 0.5 to 1.2 with overlaps of 1e-5 among them and with the teachers."""
     h, W = 1e-5, np.zeros((P, 5))
     W[:, 2:] = np.diag(np.sqrt([0.5, 0.9, 1.2]))
     W[0, 0], W[0, 3] = h, h
-    s = Squares(W, np.eye(K, 5))
+    s = SquaredUnits(W, np.eye(K, 5))
     q, T = np.array([0.5, 0.9, 1.2]), 2.6
     found = 2 / P * s.mean(s.Q(0.0))
     number = [*found.diagonal(), found[0, 1] / (W @ W.T)[0, 1], 2 / P * s.mean(s.M)[0, 0] / h]
@@ -106,15 +106,15 @@ def norm_learning(effort: Effort) -> Found:
 
 
 @claim("(10)", "norm on the plateau", r"$\bar Q = p/(p+2)$")
-def plateau_norm(effort: Effort) -> Found:
+def plateau_norm(effort: Effort) -> Comparison:
     """Where gradient flow of orthogonal students without overlaps comes to rest."""
-    at = lambda q: Squares(np.sqrt(q) * np.eye(P, 5, 2), np.eye(K, 5))
+    at = lambda q: SquaredUnits(np.sqrt(q) * np.eye(P, 5, 2), np.eye(K, 5))
     number = brentq(lambda q: float(at(q).mean(at(q).Q(0.0))[0, 0]), 0.1, 2.0)
     return compare(number, P / (P + 2))
 
 
 @claim("(11), (12)", "growth on the plateau", r"$\omega_\rho = 8/(pp^*)$")
-def growth(effort: Effort) -> Found:
+def growth(effort: Effort) -> Comparison:
     return compare(on_plateau().rates.real[: P * K] / 0.01, 8 / (P * K))
 
 
@@ -124,7 +124,7 @@ def growth(effort: Effort) -> Found:
     tests=f"`test_plateau_is_a_fixed_point_with_the_rates_of_its_jacobian` {THEORY}, "
     f"`test_overlaps_between_students_decay_on_the_plateau` {PHASES}",
 )  # fmt: skip
-def decay(effort: Effort) -> Found:
+def decay(effort: Effort) -> Comparison:
     found, rate = on_plateau(), 16 / (P * (P + 2))
     return compare(found.matrix[found.names.index("Q[0,1]"), found.names.index("Q[0,1]")] / 0.01, -rate, rate)
 
@@ -134,14 +134,14 @@ def decay(effort: Effort) -> Found:
     right=r"There $t$ is $\eta \alpha/p$; in $t = \eta \alpha$ the exponent is $16 t/(p p^*)$.",
     tests=f"`test_risk_on_the_plateau_is_13_with_the_exponent_of_its_appendix` {THEORY}",
 )  # fmt: skip
-def loss_13(effort: Effort) -> Found:
+def loss_13(effort: Effort) -> Comparison:
     """The relative loss of gradient flow at lr alpha = 1.5, over the squared spread of the overlaps, averaged over starts."""
     t, lr, runs = 1.5, 0.01, 8
     M = 1e-4 * np.random.default_rng(0).normal(size=(runs, P, K))
     Q = np.tile(P / (P + 2) * np.eye(P), (runs, 1, 1))
     problem, level = sl.presets.quadratic_network(P, K, lr=lr), sl.ODE(corrector=False, rtol=1e-11, atol=1e-16)
     start = overlaps(np.ones((runs, P)), M, Q)
-    found = run(problem, level, start, t / lr, runs=runs, save=2).risk.values.mean(0)
+    found = simulate(problem, level, start, t / lr, runs=runs, save=2).risk.values.mean(0)
     spread = (M**2).mean()
     form = lambda exponent: 4 * (np.exp(exponent) - 1) / (1 + 2 / K - P / (P + 2))
     return compare((1 - found[1] / found[0]) / spread, form(16 * t / (P * K)), form(16 * t / K), rtol=1e-4)
@@ -152,12 +152,12 @@ def loss_13(effort: Effort) -> Found:
     "risk below the plateau",
     r"$\mathcal R(0) - \frac{2\tau_0}{Np^2}[1-e^{-2\omega_Qt}] - \frac{4\mu_0}{Npp^*}[e^{2\omega_\rho t}-1]$",
 )
-def risk_on_plateau(effort: Effort) -> Found:
+def risk_on_plateau(effort: Effort) -> Comparison:
     """The loss of gradient flow from overlaps of 1e-4 with teachers and of 0.003 among students, at two times."""
     rng, lr, t, off = np.random.default_rng(1), 0.01, np.array([0.3, 1.0]), 1 - np.eye(P)
     M, Q = 1e-4 * rng.normal(size=(P, K)), P / (P + 2) * np.eye(P) + 0.003 * off
     problem, level = sl.presets.quadratic_network(P, K, lr=lr), sl.ODE(corrector=False, rtol=1e-11, atol=1e-16)
-    found = run(problem, level, overlaps(np.ones(P), M, Q), t[-1] / lr, save=np.append(0, t / lr)).risk.values[0]
+    found = simulate(problem, level, overlaps(np.ones(P), M, Q), t[-1] / lr, save=np.append(0, t / lr)).risk.values[0]
     tau, mu = ((Q * off) ** 2).sum(), (M**2).sum()
     falls = 2 * tau / P**2 * (1 - np.exp(-32 * t / (P * (P + 2)))), 4 * mu / (P * K) * (np.exp(16 * t / (P * K)) - 1)
     return compare(found[0] - found[1:], sum(falls), rtol=0.01)
@@ -166,7 +166,7 @@ def risk_on_plateau(effort: Effort) -> Found:
 @claim(
     "figure 2", "best learning rate", "It is linear in the width", tests=f"`test_optimal_rate_is_linear_in_the_width` {THEORY}"
 )
-def optimal(effort: Effort) -> Found:
+def optimal(effort: Effort) -> Comparison:
     """Rates that halve the risk soonest for widths 3 to 12: the share of their variance that a line leaves is below 0.001."""
     widths = np.array([3, 6, 9, 12])
     rates = np.array([theory.optimal_lr(int(p), 3, starts=2) for p in widths])
@@ -175,10 +175,12 @@ def optimal(effort: Effort) -> Found:
 
 
 @claim("figure 1", "SGD follows the ODE", "Norms of SGD on average are the ODE's")
-def follows_ode(effort: Effort) -> Found:
+def follows_ode(effort: Effort) -> Comparison:
     """The chain at d = 2000 from orthogonal students of norm 0.2 against the closed curve of norm learning."""
     problem, runs = sl.presets.quadratic_network(P, K, lr=0.2), effort.runs(256, 64)
     start = overlaps(np.ones(P), np.zeros((P, K)), 0.2 * np.eye(P))
-    norms = np.trace(chain(problem, 2000, 4, start, runs=runs, save=np.array([2.0, 4.0])).Q.values, axis1=2, axis2=3) / P
+    norms = (
+        np.trace(simulate_chain(problem, 2000, 4, start, runs=runs, save=np.array([2.0, 4.0])).Q.values, axis1=2, axis2=3) / P
+    )
     right = theory.norm_learning(problem, [2.0, 4.0], 0.2)
     return compare(norms.mean(0), right, sigma=norms.std(0, ddof=1) / np.sqrt(runs), rtol=1e-3)

@@ -10,11 +10,11 @@ from scipy.linalg import polar
 from scipy.optimize import brentq, root
 
 import sgdlimits as sl
-from sgdlimits.papers.claim import Effort, Found, claim, compare
-from sgdlimits.papers.one_step import Squares, weights_in
-from sgdlimits.papers.points import overlaps, run
+from sgdlimits.papers.claim import Comparison, Effort, claim, compare
+from sgdlimits.papers.one_step import SquaredUnits, random_weights
 from sgdlimits.papers.quadratic import theory as theory
 from sgdlimits.papers.quadratic.claims.dynamics import PHASES, K, P, sample
+from sgdlimits.papers.shorthand import overlaps, simulate
 
 CRITICAL, CONSERVED = (f"in `tests/laws/test_{name}.py`" for name in ("critical_points", "conserved"))
 
@@ -43,15 +43,15 @@ def hessian(W: np.ndarray, k: int) -> np.ndarray:
 
 
 @claim("(24)", "gradient", r"$-\frac4p[w_m + \frac2{p^*}\sum_l\rho_{ml}w^*_l - \frac1p\sum_k(Q_{kk}w_m + 2Q_{km}w_k)]$")
-def gradient_24(effort: Effort) -> Found:
+def gradient_24(effort: Effort) -> Comparison:
     s = sample()
     return compare(-4 / P * (s.error * s.weights * s.fields) @ s.x.T, gradient(s.W, K))
 
 
 @claim("(25)", "Hessian", r"$-\frac4p\{-\frac2p(Q_{nm} + w_nw_m^\top + w_mw_n^\top) + \delta_{mn}[\dots]\}$")
-def hessian_25(effort: Effort) -> Found:
+def hessian_25(effort: Effort) -> Comparison:
     """Eigenvalues at random weights in R^9."""
-    W = weights_in(P, 9, seed=1)
+    W = random_weights(P, 9, seed=1)
     found = sl.hessian_spectrum(sl.presets.quadratic_network(P, K), overlaps(np.ones(P), W[:, :K], W @ W.T), 9)
     return compare(np.repeat(*found), np.linalg.eigvalsh(hessian(W, K)), rtol=1e-8)
 
@@ -72,7 +72,7 @@ def tables(p: int, k: int, d: int) -> Any:
     "spectra at critical points",
     "Tables for tabula rasa, plateau, zero error, and all students on one teacher",
 )
-def spectra(effort: Effort) -> Found:
+def spectra(effort: Effort) -> Comparison:
     """All eigenvalues in R^12 of the package's Hessian at the four kinds of points."""
     d, problem = 12, sl.presets.quadratic_network(P, K)
     points, rows = theory.critical_points(problem), []
@@ -87,7 +87,7 @@ def spectra(effort: Effort) -> Found:
     "section 7.2.2, zero error", "null directions of solutions", r"$x\in\{$null eigenvalues of $SS^\top\}$",
     right=r"Null eigenvectors of $SS^\top$, and likewise positive ones",
 )  # fmt: skip
-def null_directions(effort: Effort) -> Found:
+def null_directions(effort: Effort) -> Comparison:
     """|H u| for the directions u = x v of three students at a solution, v outside the teachers' span, where x is a null
     eigenvector of S S^T; printed, the vector of its eigenvalues."""
     S, d = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 2)))[0], 5
@@ -102,7 +102,7 @@ def null_directions(effort: Effort) -> Found:
     right=r"$M^\top M = I$; for $s < p^*$ the teachers stand for any $s$ orthonormal vectors in their span.",
     tests=f"`test_rotations_have_orthonormal_columns` {CRITICAL}",
 )  # fmt: skip
-def rotations(effort: Effort) -> Found:
+def rotations(effort: Effort) -> Comparison:
     """The eigenvalues of M M^T where the gradient of three students in a plane outside the teachers' span vanishes."""
     start = np.array([[0.9, 0.1], [0.0, 0.8], [0.2, -0.1]])
     found = root(lambda w: gradient(np.pad(w.reshape(3, 2), ((0, 0), (2, 0))), 2)[:, 2:].ravel(), start.ravel(), method="lm")
@@ -117,7 +117,7 @@ def rotations(effort: Effort) -> Found:
     tests=f"`test_gradient_vanishes_at_every_family_and_the_risk_is_the_closed_one`, `test_every_search_ends_in_a_family` "
     f"{CRITICAL}",
 )  # fmt: skip
-def families(effort: Effort) -> Found:
+def families(effort: Effort) -> Comparison:
     """How many risks roots of the gradient of two students and two teachers in R^5 have, over 80 searches."""
     rng, met = np.random.default_rng(0), set()
     for _ in range(80):
@@ -136,7 +136,7 @@ def families(effort: Effort) -> Found:
     right=r"$\frac\alpha p\, \mathrm{rank}(W)$ in both; the printed solutions $\alpha$ are right.",
     tests=f"`test_gradient_vanishes_at_every_family_and_the_risk_is_the_closed_one` {CRITICAL}",
 )  # fmt: skip
-def weights_of_families(effort: Effort) -> Found:
+def weights_of_families(effort: Effort) -> Comparison:
     """Where the gradient vanishes along three students of rank 2 outside, and of rank 1 inside the teachers' span."""
     outside = lambda q: gradient(np.sqrt(q) * np.eye(3, 6, 2) * (np.arange(3) < 2)[:, None], 2)[0, 2]
     inside = lambda q: gradient(np.sqrt(q) * np.eye(3, 6) * (np.arange(3) < 1)[:, None], 2)[0, 0]
@@ -148,7 +148,7 @@ def weights_of_families(effort: Effort) -> Found:
     "section 7.2.2, Hessian on the plateau", "Hessian on the plateau", r"$-\frac1p w_k w_k^\top$",
     right=r"$-\frac1p \sum_k w_k w_k^\top$", tests=f"`test_hessian_on_the_plateau_sums_over_the_students` {CRITICAL}",
 )  # fmt: skip
-def plateau_hessian(effort: Effort) -> Found:
+def plateau_hessian(effort: Effort) -> Comparison:
     """By differences of the gradient of the risk; printed, with the unit of the block alone."""
     p, k, d = P, K, 6
     W = np.sqrt(p / (p + 2)) * np.eye(p, d, 2)
@@ -171,7 +171,7 @@ def by_differences(W: np.ndarray, h: float = 1e-5) -> np.ndarray:
     "Hessian at solutions",
     r"$\frac8{pp^*}\{\sum_lS_{ql}S_{pl} + \sum_{l,l'}S_{ql}S_{pl'}(w^*_lw_{l'}^{*\top}+w^*_{l'}w_l^{*\top})\}$",
 )
-def solution_hessian(effort: Effort) -> Found:
+def solution_hessian(effort: Effort) -> Comparison:
     d, S = 6, np.linalg.qr(np.random.default_rng(0).normal(size=(P, K)))[0]
     V = S @ np.eye(K, d)
     outer = np.einsum("na,mb->manb", V, V) + np.einsum("ma,nb->manb", V, V)
@@ -184,7 +184,7 @@ def solution_hessian(effort: Effort) -> Found:
     "Hessian where all students have one teacher",
     r"$-\frac8p\{-\frac1p\vec Q_q\vec Q_p(1+2w^*_1w_1^{*\top}) + \delta_{qp}[\frac{p^*-1}{3p^*} + \dots]\}$",
 )
-def aligned_hessian(effort: Effort) -> Found:
+def aligned_hessian(effort: Effort) -> Comparison:
     d, lengths = 6, np.array([0.5, -0.3, 0.7])
     lengths *= np.sqrt(P * (2 + K) / (3 * K)) / np.linalg.norm(lengths)
     first, own = np.outer(np.eye(d)[0], np.eye(d)[0]), np.diag(np.arange(d) < K) / K
@@ -195,7 +195,7 @@ def aligned_hessian(effort: Effort) -> Found:
 
 
 @claim("(29)", "negative over null directions", r"$p^*/(N-p^*-p/2-1/2)$ on the plateau")
-def ratio(effort: Effort) -> Found:
+def ratio(effort: Effort) -> Comparison:
     d, problem = 30, sl.presets.quadratic_network(P, K)
     point = theory.critical_points(problem).family(0, P).statistics(seed=0)
     negative, null, _ = sl.hessian_spectrum(problem, point, d).index
@@ -209,7 +209,7 @@ def ratio(effort: Effort) -> Found:
     r"teachers.",
     tests=f"`test_largest_ratio_of_negative_to_null_directions_is_at_as_many_units_as_fit` {CRITICAL}",
 )  # fmt: skip
-def largest_ratio(effort: Effort) -> Found:
+def largest_ratio(effort: Effort) -> Comparison:
     """Counted in dense Hessians in R^9 for all widths that have a plateau."""
     k, d, ratios = 2, 9, []
     for p in range(1, d - k + 1):
@@ -219,7 +219,7 @@ def largest_ratio(effort: Effort) -> Found:
 
 
 @claim("section 7.5", "degrees of freedom", r"$Np - p(p-1)/2$ for $p\le N$, then $N(N+1)/2$; solutions $pp^*-p^*(p^*+1)/2$")
-def degrees(effort: Effort) -> Found:
+def degrees(effort: Effort) -> Comparison:
     """Ranks of the differential of W^T W at random weights, and of rotations at a solution."""
     rng, rows = np.random.default_rng(0), []
     for d, p in ((4, 2), (4, 4), (4, 6)):
@@ -239,15 +239,15 @@ def degrees(effort: Effort) -> Found:
 
 
 @claim("(15), (16)", "solutions of zero error", r"$\bar W_S = \sqrt{p/p^*}\,SW^*$ with $S^\top S = 1$")
-def solutions(effort: Effort) -> Found:
+def solutions(effort: Effort) -> Comparison:
     S = np.linalg.qr(np.random.default_rng(0).normal(size=(P, K)))[0]
-    return compare(2 * Squares(np.sqrt(P / K) * S @ np.eye(K, 5), np.eye(K, 5)).risk, 0.0, atol=1e-13)
+    return compare(2 * SquaredUnits(np.sqrt(P / K) * S @ np.eye(K, 5), np.eye(K, 5)).risk, 0.0, atol=1e-13)
 
 
 @claim("(19)–(21)", "closest solution", r"$\bar S = \rho_0(\rho_0^\top\rho_0)^{-1/2}$ is the closest to the start")
-def closest(effort: Effort) -> Found:
+def closest(effort: Effort) -> Comparison:
     """Its distance over the least of 2000 random solutions is below 1, and is that of SciPy's polar decomposition."""
-    rng, W = np.random.default_rng(3), weights_in(P, 9, seed=3)
+    rng, W = np.random.default_rng(3), random_weights(P, 9, seed=3)
     end = sl.conserved.end_point(sl.presets.quadratic_network(P, K), overlaps(np.ones(P), W[:, :K], W @ W.T))
     far = lambda S: np.linalg.norm(np.sqrt(P / K) * S @ np.eye(K, 9) - W)
     others = [far(np.linalg.qr(rng.normal(size=(P, K)))[0]) for _ in range(2000)]
@@ -272,7 +272,7 @@ def uneven_start() -> np.ndarray:
     tests="`test_orthogonal_part_is_conserved_at_every_learning_rate_from_orthogonal_starts`, "
     f"`test_orthogonal_part_stands_still_where_Q_commutes_and_nowhere_else` {CONSERVED}",
 )  # fmt: skip
-def conserved(effort: Effort) -> Found:
+def conserved(effort: Effort) -> Comparison:
     """The largest change of S by gradient flow in R^9 from orthogonal students of equal and of different norms.
 
     For the second, right is what the ODE of the overlaps has.
@@ -284,7 +284,7 @@ def conserved(effort: Effort) -> Found:
         changes.append(np.abs(polar(end[:, :2])[0] - polar(start[:, :2])[0]).max())
     problem = sl.presets.quadratic_network(2, 2, lr=lr)
     stats, level = overlaps(np.ones(2), U[:, :2], U @ U.T), sl.ODE(corrector=False)
-    found = run(problem, level, stats, 4.0 / lr, save=2)
+    found = simulate(problem, level, stats, 4.0 / lr, save=2)
     return compare(changes, [0.0, float(sl.conserved.polar(found).drift.max())], [0.0, 0.0], atol=1e-6)
 
 
@@ -294,12 +294,12 @@ def conserved(effort: Effort) -> Found:
     tests="`test_equal_widths_end_at_the_closest_solution`, "
     f"`test_students_of_different_norms_end_at_a_solution_that_is_not_the_closest` {CONSERVED}",
 )  # fmt: skip
-def end_is_closest(effort: Effort) -> Found:
+def end_is_closest(effort: Effort) -> Comparison:
     """The distance in M of the end of gradient flow in R^9 from the closest solution; right is that of the ODE's end."""
     U, lr = uneven_start(), 0.1
     problem, stats = sl.presets.quadratic_network(2, 2, lr=lr), overlaps(np.ones(2), U[:, :2], U @ U.T)
     closest_M = np.asarray(sl.conserved.end_point(problem, stats).stats.M)
-    found = run(problem, sl.ODE(corrector=False), stats, 600.0, save=2).M.values[0, -1]
+    found = simulate(problem, sl.ODE(corrector=False), stats, 600.0, save=2).M.values[0, -1]
     even = U / np.linalg.norm(U, axis=1, keepdims=True)
     ours = np.linalg.norm(found - closest_M)
     number = [
@@ -315,10 +315,10 @@ def end_is_closest(effort: Effort) -> Found:
     r"$\eta$.",
     tests=f"`test_more_students_than_teachers_end_algebraically` {PHASES}",
 )  # fmt: skip
-def terminal(effort: Effort) -> Found:
+def terminal(effort: Effort) -> Comparison:
     """Risk t^2 of gradient flow of three students and one teacher in R^6 at t = 10^4; printed, of an exponential end."""
     p, k, t = 3, 1, 1e4
-    start = 0.3 * weights_in(p, 6, seed=1) + np.pad(np.eye(p, 1), ((0, 0), (0, 5)))
+    start = 0.3 * random_weights(p, 6, seed=1) + np.pad(np.eye(p, 1), ((0, 0), (0, 5)))
     slope = lambda t, y: -gradient(y.reshape(p, 6), k).ravel()
     jacobian = lambda t, y: -hessian(y.reshape(p, 6), k)
     W = solve_ivp(slope, (0, t), start.ravel(), method="Radau", jac=jacobian, rtol=1e-9, atol=1e-12).y[:, -1].reshape(p, 6)

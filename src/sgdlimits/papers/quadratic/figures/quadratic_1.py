@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, panels
+from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, make_panels
 from sgdlimits.papers.quadratic.phases import Phases, phases
 
 FULL = Size(width=6, teachers=3, d=10_000, lr=0.01, end=1400.0, runs=10)
@@ -43,7 +43,7 @@ def _chain(problem: sl.ProjectionProblem, size: Size, start: sl.Overlaps, seed: 
 
 
 def _figure(datasets: dict[str, xr.Dataset], found: Phases) -> Figure:
-    figure, axes = panels(2, 2, figsize=(9.2, 6.2), sharex=True)
+    figure, axes = make_panels(2, 2, figsize=(9.2, 6.2), sharex=True)
     students, teachers = (range(datasets["ode"].sizes[name]) for name in ("student", "teacher"))
     shown: dict[str, tuple[str, list[tuple[int, ...]]]] = {
         r"overlaps with teachers $M_{jr}$": ("M", [(j, r) for j in students for r in teachers]),

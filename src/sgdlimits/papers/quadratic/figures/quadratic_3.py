@@ -12,7 +12,7 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
-from sgdlimits.papers.figure import OKABE_ITO, Drawn, Figure, Keep, Size, panels
+from sgdlimits.papers.figure import OKABE_ITO, Drawn, Figure, Keep, Size, make_panels
 from sgdlimits.statistics.trees import one_of
 
 LR = SPREAD = 0.01
@@ -45,7 +45,7 @@ def law(size: Size) -> float:
 
 
 def _figure(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: Size) -> Figure:
-    figure, (left, right) = panels(1, 2, figsize=(9.2, 3.6))
+    figure, (left, right) = make_panels(1, 2, figsize=(9.2, 3.6))
     tau = LR * runs.t.values[1:]
     for ax, values in ((left, first.M), (right, runs.risk)):
         for run in range(1, size.starts):

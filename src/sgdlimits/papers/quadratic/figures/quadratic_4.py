@@ -9,7 +9,7 @@ import xarray as xr
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
 from sgdlimits.level.base import Level
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, panels, sizes
+from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, make_panels, sizes
 
 LR, NORMS, VALUES = 0.15, (1.8, 0.4), (0.4, 0.08)
 FULL, QUICK, WORDS = sizes(
@@ -53,7 +53,7 @@ def exponent(parts: dict[str, xr.Dataset], size: Size) -> tuple[np.ndarray, floa
 
 
 def _figure(parts: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = panels(1, 3, figsize=(12.0, 3.5))
+    figure, axes = make_panels(1, 3, figsize=(12.0, 3.5))
     low, high = size.shown
     _entries(axes[0], parts["ode"].S[0], "ODE, equal norms", linewidth=1.6)
     _entries(axes[0], parts["different-norms"].S[0], "ODE, different norms", linestyle="--", linewidth=1.2)

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, looks, panels
+from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, looks, make_panels
 from sgdlimits.papers.quadratic.theory.critical import degrees_of_freedom
 
 ZERO = 1e-10
@@ -56,7 +56,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
 
 
 def _figure(data: xr.Dataset) -> Figure:
-    figure, ax = panels(figsize=(5.2, 3.6))
+    figure, ax = make_panels(figsize=(5.2, 3.6))
     for d, look in zip(data.d.values, looks(data.sizes["d"]), strict=True):
         one = data.sel(d=d)
         ax.plot(one.width, one.formula, color=look.colour, linestyle=look.dashes, label=f"$N = {d}$")

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, looks, panels
+from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, looks, make_panels
 from sgdlimits.papers.quadratic.figures.quadratic_5 import Rank, differential, rank
 from sgdlimits.papers.quadratic.theory.critical import solution_dimension
 
@@ -60,7 +60,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
 
 
 def _figure(data: xr.Dataset) -> Figure:
-    figure, ax = panels(figsize=(5.2, 3.6))
+    figure, ax = make_panels(figsize=(5.2, 3.6))
     for k, look in zip(data.teachers.values, looks(data.sizes["teachers"]), strict=True):
         one = data.sel(teachers=k)
         ax.plot(one.width, one.formula, color=look.colour, linestyle=look.dashes, label=f"$p^* = {k}$")

@@ -8,18 +8,18 @@ import xarray as xr
 from scipy.integrate import solve_ivp
 
 import sgdlimits as sl
-from sgdlimits.papers.claim import Effort, Found, claim, compare
-from sgdlimits.papers.one_step import Squares, weights_in
-from sgdlimits.papers.points import chain, overlaps, run, slope
+from sgdlimits.papers.claim import Comparison, Effort, claim, compare
+from sgdlimits.papers.one_step import SquaredUnits, random_weights
+from sgdlimits.papers.shorthand import log_slope, overlaps, simulate, simulate_chain
 
 
 @claim(
     r"$Q$ as $p \to \infty$", "students in the teachers' span", r"$M P M^\top$", right=r"$M P^{-1} M^\top$",
     tests="`test_embedded_weights_have_the_given_statistics` in `tests/laws/test_chain_law.py`",
 )  # fmt: skip
-def span(effort: Effort) -> Found:
+def span(effort: Effort) -> Comparison:
     """The Gram matrix of the students' projections on the span of two teachers in R^6."""
-    W, E = weights_in(3, 6, seed=0), weights_in(2, 6, seed=1)
+    W, E = random_weights(3, 6, seed=0), random_weights(2, 6, seed=1)
     inside = np.linalg.qr(E.T)[0]
     M, gram = W @ E.T, E @ E.T
     return compare(W @ inside @ inside.T @ W.T, M @ np.linalg.inv(gram) @ M.T, M @ gram @ M.T)
@@ -30,9 +30,9 @@ def span(effort: Effort) -> Found:
     right=r"$Q - M P^{-1} M^\top - \mathrm{diag}(Q^\perp)$",
     tests="`test_gap_to_the_ode_falls_as_one_over_the_width` in `tests/laws/test_mean_field.py`",
 )  # fmt: skip
-def outside(effort: Effort) -> Found:
+def outside(effort: Effort) -> Comparison:
     """The diagonal of Q - M P^-1 M^T, which the theorem takes out, against squared lengths outside the span, in R^6."""
-    W, E = weights_in(3, 6, seed=0), weights_in(2, 6, seed=1)
+    W, E = random_weights(3, 6, seed=0), random_weights(2, 6, seed=1)
     inside, M = np.linalg.qr(E.T)[0], W @ E.T
     rest = ((W - W @ inside @ inside.T) ** 2).sum(1)
     return compare((W @ W.T - M @ np.linalg.inv(E @ E.T) @ M.T).diagonal(), rest, -rest)
@@ -45,33 +45,33 @@ def beyond_teachers(found: xr.Dataset) -> np.ndarray:
 
 
 @claim("theorem on $Q$", "mean field of wide networks", r"The gap falls at least as $p^{-1/2}$")
-def mean_field(effort: Effort) -> Found:
+def mean_field(effort: Effort) -> Comparison:
     """The exponent of the largest entry of Q off its diagonal, less M M^T, along the ODE of 6 and 24 erf units: below -1/2."""
     widths, gaps = (6, 24), []
     for p in widths:
         rng = np.random.default_rng(p)
         M = 0.3 * rng.normal(size=(p, 2))
         start = overlaps(np.ones(p), M, M @ M.T + np.diag(0.5 + rng.random(p)))
-        ode = run(sl.presets.committee(p, 2, lr=1.0, noise=0.1), sl.ODE(rtol=1e-5), start, 3.0 * p, save=4).isel(run=0)
+        ode = simulate(sl.presets.committee(p, 2, lr=1.0, noise=0.1), sl.ODE(rtol=1e-5), start, 3.0 * p, save=4).isel(run=0)
         gaps.append(beyond_teachers(ode).max())
     return compare(np.log(gaps[1] / gaps[0]) / np.log(widths[1] / widths[0]), -0.5, rtol=0, relation="<")
 
 
 @claim("theorem on $Q$", "wide networks at finite d", r"The gap falls as $d^{-1/2}$ where $p$ is large")
-def mean_field_in_d(effort: Effort) -> Found:
+def mean_field_in_d(effort: Effort) -> Comparison:
     """The exponent of the same entry for 32 erf units in the chain from random starts, at the paper's time 1/2."""
     p, lr, runs, sizes, rows = 32, 3.2, effort.runs(16, 16), (100, 1600), []
     problem = sl.presets.committee(p, 1, lr=lr).with_rule(sl.Sobol(3, 2))  # nobody looks at the risk
     for d in sizes:
-        end = chain(problem, d, p / lr / 2, save=[p / lr / 2], runs=runs, seed=d).isel(t=0)
+        end = simulate_chain(problem, d, p / lr / 2, save=[p / lr / 2], runs=runs, seed=d).isel(t=0)
         gaps = beyond_teachers(end).max((1, 2))
         rows.append((np.log(gaps.mean()), gaps.std(ddof=1) / np.sqrt(runs) / gaps.mean()))
-    number, sigma = slope(sizes, rows)
+    number, sigma = log_slope(sizes, rows)
     return compare(number, -0.5, atol=0.02, sigma=sigma)
 
 
 @claim("mean-field PDE", "particles are the limit of many units", r"$\partial_t\hat\mu = \nabla\cdot(\hat\mu\varphi)$")
-def particles(effort: Effort) -> Found:
+def particles(effort: Effort) -> Comparison:
     """The drift of M where each of three units stands n times differs from the limit by c/n: n = 1 and 2 give the limit."""
     rng = np.random.default_rng(0)
     a, M, q = np.ones(3), 0.3 * rng.normal(size=(3, 1)), 0.6 + rng.random(3)
@@ -89,7 +89,7 @@ def particles(effort: Effort) -> Found:
     "mean field at a fixed dimension",
     r"$\partial_t\rho_t = \gamma\nabla(\rho_t\nabla\ell)$ as $p\to\infty$ at fixed $d$",
 )
-def fixed_dimension(effort: Effort) -> Found:
+def fixed_dimension(effort: Effort) -> Comparison:
     """The drift of two kinds of erf units in R^3, each of which stands at 24 angles around the teacher."""
     a, m, q, count = np.array([1.0, -0.6]), np.array([0.4, -0.7]), np.array([1.2, 0.9]), 24
     angles = 2 * np.pi * (np.arange(count) + 0.5) / count
@@ -107,13 +107,13 @@ def fixed_dimension(effort: Effort) -> Found:
     right="The network is linear in it, and the risk is a quadratic function, which is convex.",
     tests="`test_the_risk_is_quadratic_in_the_measure_of_units` in `tests/laws/test_mean_field.py`",
 )  # fmt: skip
-def measure(effort: Effort) -> Found:
+def measure(effort: Effort) -> Comparison:
     """The risk of half of one pair of units and half of another; printed, the mean of the two risks."""
-    one, two, E = weights_in(2, 3, seed=0), weights_in(2, 3, seed=1), np.eye(1, 3)
-    each = [Squares(W, E) for W in (one, two)]
+    one, two, E = random_weights(2, 3, seed=0), random_weights(2, 3, seed=1), np.eye(1, 3)
+    each = [SquaredUnits(W, E) for W in (one, two)]
     ends = (each[0].risk + each[1].risk) / 2
     apart = each[0].mean((each[0].error - each[1].error) ** 2) / 8
-    return compare(Squares(np.concatenate([one, two]), E).risk, ends - apart, ends)
+    return compare(SquaredUnits(np.concatenate([one, two]), E).risk, ends - apart, ends)
 
 
 @claim(
@@ -121,7 +121,7 @@ def measure(effort: Effort) -> Found:
     "only global optima",
     "From all directions a flow of 2-homogeneous units can only end in a global optimum",
 )
-def global_convergence(effort: Effort) -> Found:
+def global_convergence(effort: Effort) -> Comparison:
     """Excess risks of relu units and both layers in the mean field at time 200: from all overlaps and both signs zero, as t^-2;
     where no second layer is positive, that of a network which is zero."""
     angles, ends = np.linspace(-0.95, 0.95, 16), []
@@ -129,7 +129,7 @@ def global_convergence(effort: Effort) -> Found:
         a, p = np.repeat(signs, 16), 16 * len(signs)
         start = sl.Particles(*map(jnp.asarray, (a, np.tile(angles, len(signs))[:, None], np.ones(p))))
         problem = sl.presets.committee(p, 1, "relu", lr=float(p), train_second=True)
-        found = run(problem, sl.MeanField(), start, 200, save=[200.0])
+        found = simulate(problem, sl.MeanField(), start, 200, save=[200.0])
         ends.append(float(found.risk[0, -1]))
     return compare(ends, [0.0, 0.25], atol=1e-4)
 
@@ -159,7 +159,7 @@ def half_times(ratio: float, units: int = 10) -> list[float]:
     r"A second layer $1/\varepsilon$ times faster: component $n$ at $\varepsilon^{1/2n}$, "
     r"the first later by $\log 1/\varepsilon$ [12]",
 )
-def two_time_scales(effort: Effort) -> Found:
+def two_time_scales(effort: Effort) -> Comparison:
     """Exponents of the three times between the ratios 10^10 and 10^12, the logarithm of the first divided out."""
     ratios = np.array([1e10, 1e12])
     times = np.log([half_times(ratio) for ratio in ratios])

@@ -10,9 +10,9 @@ from scipy.special import erf
 
 import sgdlimits as sl
 from sgdlimits.analysis.single_index import exit_time
-from sgdlimits.papers.claim import Effort, Found, claim, compare
-from sgdlimits.papers.one_step import Squares, grid, weights_in
-from sgdlimits.papers.points import chain, overlaps, run, slope, start_at
+from sgdlimits.papers.claim import Comparison, Effort, claim, compare
+from sgdlimits.papers.one_step import SquaredUnits, gauss_grid, random_weights
+from sgdlimits.papers.shorthand import log_slope, overlaps, simulate, simulate_chain, start_at
 from sgdlimits.papers.slides import theory as regimes
 
 REGIMES, INDEX = "in `tests/laws/test_regimes.py`", "in `tests/laws/test_single_index.py`"
@@ -24,10 +24,10 @@ SAAD = "`test_drift_and_risk_are_those_of_saad_and_solla` in `tests/laws/test_co
     right=r"With the loss $\frac12 (y - f)^2$ of [1] time runs half as fast: the slides' $\gamma$ is half of `lr`.",
     kind="remark", tests=SAAD,
 )  # fmt: skip
-def loss(effort: Effort) -> Found:
+def loss(effort: Effort) -> Comparison:
     """The change of M in a step along the gradient of (y - f)^2, over that of the descent of the risk."""
-    s, h = Squares(weights_in(2, 3), np.eye(1, 3)), 1e-5
-    risk = lambda e: Squares(s.W + e, s.E).risk
+    s, h = SquaredUnits(random_weights(2, 3), np.eye(1, 3)), 1e-5
+    risk = lambda e: SquaredUnits(s.W + e, s.E).risk
     descent = -np.array([risk(h * e) - risk(-h * e) for e in np.eye(6).reshape(-1, 2, 3)]).reshape(2, 3)[:, 0] / (2 * h)
     step = 2 * s.mean(s.M)[:, 0] / len(s.W)
     return compare(step / descent, [2.0, 2.0], [1.0, 1.0], rtol=1e-6)
@@ -39,7 +39,7 @@ def loss(effort: Effort) -> Found:
     tests="`test_exponent_one_needs_samples_in_proportion_to_d`, "
     f"`test_exponent_three_needs_the_square_of_d_at_a_rate_that_falls_as_its_root` {INDEX}",
 )  # fmt: skip
-def exponent_one(effort: Effort) -> Found:
+def exponent_one(effort: Effort) -> Comparison:
     """The exponent of the chain's samples between d = 1024 and 20000, for a linear target."""
     sizes = (1024, 20_000)
     (low, e), (high, f) = (learning_times("linear", d, effort.runs(128, 32), 10.0) for d in sizes)
@@ -51,7 +51,7 @@ def learning_times(activation: Any, d: int, runs: int, t_max: float, median: boo
     """Time in which one unit at the recommended rate comes from the typical overlap to 1/2 in the chain, and its error."""
     problem = sl.presets.single_index(activation, lr=sl.recommended_lr(sl.presets.single_index(activation), d, 0.5))
     until = lambda stats: jnp.abs(stats.M[0, 0]) - 0.5
-    found = chain(problem, d, t_max, start_at(d**-0.5), runs=runs, seed=d, until=until)
+    found = simulate_chain(problem, d, t_max, start_at(d**-0.5), runs=runs, seed=d, until=until)
     times = np.where(found.status.values == "stopped", found.t_end.values, np.inf)
     if not median:
         return float(times.mean()), float(times.std(ddof=1) / np.sqrt(runs))
@@ -60,10 +60,10 @@ def learning_times(activation: Any, d: int, runs: int, t_max: float, median: boo
 
 
 @claim("sample complexity", "exponent 2", r"$n = O(d\log d)$ for $\kappa = 2$")
-def exponent_two(effort: Effort) -> Found:
+def exponent_two(effort: Effort) -> Comparison:
     """The slope of the chain's time in log d is 1/(2 rate) at the optimal rate 1/12: 3."""
     sizes = (256, 8192)
-    number, sigma = slope(sizes, [learning_times("he2", d, effort.runs(512, 256), 300.0) for d in sizes])
+    number, sigma = log_slope(sizes, [learning_times("he2", d, effort.runs(512, 256), 300.0) for d in sizes])
     return compare(number, 3.0, atol=0.1, sigma=sigma)
 
 
@@ -73,7 +73,7 @@ def soft_cubic(x):
 
 
 @claim("sample complexity", "exponent 3", r"$n = O(d^{\kappa-1})$ for $\kappa = 3$")
-def exponent_three(effort: Effort) -> Found:
+def exponent_three(effort: Effort) -> Comparison:
     """The exponent of the median samples between d = 80 and 320, at learning rates that fall as the root of d."""
     sizes = (80, 320)
     (low, e), (high, f) = (learning_times(soft_cubic, d, effort.runs(256, 256), 2.5 * d, median=True) for d in sizes)
@@ -86,7 +86,7 @@ def exponent_three(effort: Effort) -> Found:
     "diffusion of hard targets",
     "Hard targets are found from the typical overlap after a mean time of the SDE",
 )
-def hard_times(effort: Effort) -> Found:
+def hard_times(effort: Effort) -> Comparison:
     """The mean time of the chain for a quadratic target at d = 1024 against the backward equation."""
     d = 1024
     problem = sl.presets.single_index("he2", lr=sl.recommended_lr(sl.presets.single_index("he2"), d, 0.5))
@@ -103,7 +103,7 @@ def gap(width: int, d: int, lr: float, runs: int) -> np.ndarray:
     start = overlaps(np.ones(width), M, M @ M.T + np.diag(1 - (M**2).sum(1)))
     problem, t, rows = sl.presets.committee(width, 2, lr=lr, noise=0.1), width / lr, []
     for level, count in ((sl.Chain(d), runs), (sl.ODE(), 1)):
-        found = run(problem, level, start, t, runs=count, save=[t], seed=d)
+        found = simulate(problem, level, start, t, runs=count, save=[t], seed=d)
         entries = found.Q.values[:, 0][:, *np.triu_indices(width)]
         rows.append(np.concatenate([found.M.values.reshape(count, -1), entries], axis=1))
     off = np.abs(rows[0] - rows[1]).max(1)
@@ -115,7 +115,7 @@ def gap(width: int, d: int, lr: float, runs: int) -> np.ndarray:
     "gap to the ODE",
     r"$E\,\lVert\Omega-\bar\Omega\rVert_\infty \le e^{Ct}\sqrt{\gamma/(dp)}$ in $d$ and $\gamma$",
 )
-def gap_to_ode(effort: Effort) -> Found:
+def gap_to_ode(effort: Effort) -> Comparison:
     """Exponents of d from 256 to 4096 and of the learning rate from 0.2 to 1.6, for four erf units: -1/2 and 1/2."""
     runs = effort.runs(192, 96)
     (base, e), (far, f), (slow, g) = gap(4, 256, 1.6, runs), gap(4, 4096, 1.6, runs), gap(4, 256, 0.2, runs)
@@ -129,10 +129,10 @@ def gap_to_ode(effort: Effort) -> Found:
     right=r"Entry by entry. The largest of about $p^2/2$ entries is larger by a factor that grows as $\sqrt{\log p}$.",
     tests=f"`test_gap_to_ode_falls_with_the_root_of_the_width_entry_by_entry` {REGIMES}",
 )  # fmt: skip
-def gap_and_width(effort: Effort) -> Found:
+def gap_and_width(effort: Effort) -> Comparison:
     """The exponent of the width from 1 to 8 of the largest entry; right, that of the root of log n over p, with n entries."""
     runs, widths = effort.runs(192, 96), np.array([1, 8])
-    number, sigma = slope(widths, [gap(int(p), 512, 0.8, runs) for p in widths])
+    number, sigma = log_slope(widths, [gap(int(p), 512, 0.8, runs) for p in widths])
     entries = widths * (widths + 1) / 2 + 2 * widths
     right = np.log(np.sqrt(np.log(entries[1]) / np.log(entries[0]) / 8)) / np.log(8)
     return compare(number, right, -0.5, atol=0.08, sigma=sigma)
@@ -146,7 +146,7 @@ def gap_and_width(effort: Effort) -> Found:
     "phase diagram",
     r"$p = d^\kappa$, $\gamma = d^{-\delta}$: gradient flow, Saad and Solla, noise, no limit",
 )
-def phase_diagram(effort: Effort) -> Found:
+def phase_diagram(effort: Effort) -> Comparison:
     """Exponents of d of the corrector over the population drift at seven points, from two widths: -(kappa + delta)."""
     deltas = np.array([-1.2, -0.8, -0.3, 0.0, 0.3, 0.6, 1.0])
     found = regimes.phase_diagram([0.5], deltas, widths=(4, 12))
@@ -158,7 +158,7 @@ def phase_diagram(effort: Effort) -> Found:
     "small learning rates are gradient flow",
     r"$\gamma\to0$: the noise term is $\gamma/p$ times the population's",
 )
-def classical(effort: Effort) -> Found:
+def classical(effort: Effort) -> Comparison:
     """The ratio of corrector and population drift of Q at two learning rates, over the ratio of the rates."""
     stats = overlaps(np.ones(2), [[0.3], [0.1]], [[1.0, 0.2], [0.2, 0.8]])
     ratio = []
@@ -173,12 +173,12 @@ def classical(effort: Effort) -> Found:
     "gradient descent on the empirical risk",
     r"$\dot\Theta = -\nabla\hat{\mathcal R}_n$ as $\gamma\to0$, where the batch is all $n$ samples",
 )
-def gradient_descent(effort: Effort) -> Found:
+def gradient_descent(effort: Effort) -> Comparison:
     """What is left after halving the learning rate of two units on 40 fixed samples in R^20 halves too: a limit, of order 1."""
     ends = []
     for lr in (0.4, 0.2, 0.1):
         problem, t = sl.presets.committee(2, 1, lr=lr, batch=40), 4 / lr
-        found = run(problem, sl.SGD(20, reuse=40), sl.RandomInit(20), t, save=[t], runs=2, seed=1)
+        found = simulate(problem, sl.SGD(20, reuse=40), sl.RandomInit(20), t, save=[t], runs=2, seed=1)
         ends.append(np.concatenate([found.M.values.ravel(), found.Q.values.ravel()]))
     far, near = (np.abs(np.diff(ends, axis=0)[i]).max() for i in (0, 1))
     return compare(np.log2(far / near), 1.0, atol=0.05)
@@ -189,9 +189,9 @@ def gradient_descent(effort: Effort) -> Found:
     kind="remark",
     tests=f"{SAAD}; `test_closed_moments_agree_with_grids` in `tests/unit/expectation/test_units.py` for both",
 )  # fmt: skip
-def activation(effort: Effort) -> Found:
+def activation(effort: Effort) -> Comparison:
     """The mean of s(u) s(v) in their generalisation error, 2/pi arcsin(C/sqrt((1 + Q)(1 + P))), on a grid for both."""
-    (u, z), weights = grid(60, 60)
+    (u, z), weights = gauss_grid(60, 60)
     Q, P, C = 0.8, 1.0, 0.5
     one, two = np.sqrt(Q) * u, C / np.sqrt(Q) * u + np.sqrt(P - C**2 / Q) * z
     mean = lambda scale: (erf(one / scale) * erf(two / scale)) @ weights
@@ -208,9 +208,9 @@ def integral_3(C: np.ndarray, u: Any, v: Any, w: Any) -> np.ndarray:
 @claim(
     "high-dimensional regime", "Saad and Solla's equations", r"$\dot R = \eta\langle\delta\,y\rangle$ by the integrals $I_3$"
 )
-def saad_and_solla(effort: Effort) -> Found:
+def saad_and_solla(effort: Effort) -> Comparison:
     """The package's drift of M in their units at a random state of three students and two teachers."""
-    U = weights_in(3, 9, seed=0)
+    U = random_weights(3, 9, seed=0)
     C = np.block([[U @ U.T, U[:, :2]], [U[:, :2].T, np.eye(2)]])
     sign = np.array([-1, -1, -1, 1, 1])
     printed = 0.7 * integral_3(C, *np.ix_(np.arange(3), np.arange(5), np.arange(5))) @ sign
@@ -223,7 +223,7 @@ def saad_and_solla(effort: Effort) -> Found:
     "symmetric plateau of a committee",
     r"Rate of escape $\frac2\pi K(2K-1)^{-1/2}(2K+1)^{-3/2}$ in $\eta\alpha$ [6]",
 )
-def symmetric_plateau(effort: Effort) -> Found:
+def symmetric_plateau(effort: Effort) -> Comparison:
     """The largest eigenvalue of gradient flow of three students at R = 1/sqrt(K(2K-1)), Q = 1/(2K-1), a fixed point."""
     K, eta = 3, 0.01
     point = overlaps(np.ones(K), np.full((K, K), 1 / np.sqrt(K * (2 * K - 1))), np.full((K, K), 1 / (2 * K - 1)))

@@ -17,7 +17,7 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.level.base import Level
-from sgdlimits.papers.figure import Axes, Drawn, Figure, Keep, Size, looks, panels, sizes
+from sgdlimits.papers.figure import Axes, Drawn, Figure, Keep, Size, looks, make_panels, sizes
 
 GAMMA, NOISE = 0.05, 1e-3
 FULL, QUICK, WORDS = sizes(
@@ -74,7 +74,7 @@ def draw_risk(ax: Axes, runs: xr.Dataset, label: str, ode: xr.Dataset, flow: xr.
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, axes = panels(1, len(size.teachers), figsize=(8.8, 3.7), sharey=True, squeeze=False)
+    figure, axes = make_panels(1, len(size.teachers), figsize=(8.8, 3.7), sharey=True, squeeze=False)
     for ax, teachers in zip(axes[0], size.teachers, strict=True):
         sgd, ode, flow = (datasets[f"{name}-{teachers}"] for name in ("SGD", "ODE", "flow"))
         draw_risk(ax, sgd, f"SGD, {size.runs} runs", ode, flow, label_noise(size.width, GAMMA))

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, panels
+from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, make_panels
 from sgdlimits.papers.slides.figures import committee_classical as classical
 from sgdlimits.papers.slides.figures.committee_classical import NOISE, draw_risk, excess, label_noise, three_levels
 
@@ -30,7 +30,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
 
 
 def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
-    figure, (left, right) = panels(1, 2, figsize=(9.2, 3.9))
+    figure, (left, right) = make_panels(1, 2, figsize=(9.2, 3.9))
     chain, ode, flow = (datasets[name] for name in ("chain", "ODE", "flow"))
     draw_risk(left, chain, f"exact chain, $d = {size.d}$, {size.runs} runs", ode, flow, label_noise(size.width, GAMMA))
     left.set(ylabel="excess risk")

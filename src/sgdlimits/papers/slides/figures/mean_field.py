@@ -16,7 +16,7 @@ import xarray as xr
 from numpy.polynomial import hermite_e
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, bar, looks, panels, tabulate
+from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, bar, looks, make_panels, tabulate
 
 LR, NOISE, END, SHARE, FITTED = 1.0, 0.01, 4.0, 0.5, 3
 GAPS = {"M": "$M$", "q": "$Q_{jj}$", "off": r"$Q_{jl} - m_j P^{-1} m_l$", "risk": "risk"}
@@ -90,7 +90,7 @@ def _exponent(x: xr.DataArray, y: xr.DataArray) -> float:
 
 
 def _figure(gaps: xr.Dataset, components: xr.Dataset) -> Figure:
-    figure, (left, middle, right) = panels(1, 3, figsize=(11, 3.6))
+    figure, (left, middle, right) = make_panels(1, 3, figsize=(11, 3.6))
     for (name, label), look, marker in zip(GAPS.items(), looks(len(GAPS)), "os^D", strict=True):
         exponent = _exponent(gaps.width, gaps[name])
         left.loglog(gaps.width, gaps[name], marker, color=look.colour, label=f"{label}, $p^{{{exponent:.2f}}}$", markersize=4)

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.colors import ListedColormap
 
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, panels
+from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, make_panels
 from sgdlimits.papers.slides import theory as regimes
 
 LEAST, MOST, TOLERANCE = -1.5, 1.0, 0.03
@@ -37,7 +37,7 @@ def relative(found: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
 
 
 def _figure(found: xr.Dataset) -> Figure:
-    figure, (left, right) = panels(1, 2, figsize=(9.2, 4.0))
+    figure, (left, right) = make_panels(1, 2, figsize=(9.2, 4.0))
     _plane(found, left)
     _collapse(found, right)
     return figure
