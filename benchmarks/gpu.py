@@ -33,7 +33,7 @@ def prepared(problem, d: int, runs: int, name: str, until: Any = None) -> tuple:
     import sgdlimits as sl
     from sgdlimits.kernel.choose import kernel_for
     from sgdlimits.kernel.random import Stream
-    from sgdlimits.level.march import set_out
+    from sgdlimits.level.stepper import set_out
 
     engine = sl.Chain(d).bind(problem, sl.RandomInit(d), None)
     few = engine.process.start(engine.starts(sl.RandomInit(d), Stream.of(0, np.arange(1000))))

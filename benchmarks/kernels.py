@@ -43,7 +43,7 @@ def measure(problem, d: int, runs: int, window: float, turns: int, kernels: tupl
     from sgdlimits.kernel.base import StepRange
     from sgdlimits.kernel.choose import kernel_for
     from sgdlimits.kernel.random import Stream
-    from sgdlimits.level.march import set_out
+    from sgdlimits.level.stepper import set_out
 
     engine = sl.Chain(d).bind(problem, sl.RandomInit(d), None)
     process, stream = engine.process, Stream.of(0, np.arange(runs))
@@ -108,7 +108,7 @@ def two_threads(problem, d: int, runs: int) -> float:
     from sgdlimits.kernel.base import StepRange
     from sgdlimits.kernel.choose import kernel_for
     from sgdlimits.kernel.random import Stream
-    from sgdlimits.level.march import set_out
+    from sgdlimits.level.stepper import set_out
 
     engine, stream = sl.Chain(d).bind(problem, sl.RandomInit(d), None), Stream.of(0, np.arange(runs))
     carry = set_out(engine.process, None, engine.process.start(engine.starts(sl.RandomInit(d), stream)))

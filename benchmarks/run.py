@@ -85,7 +85,7 @@ def stepper(level, width: int, runs: int):
     from sgdlimits.kernel.base import StepRange
     from sgdlimits.kernel.choose import kernel_for
     from sgdlimits.kernel.random import Stream
-    from sgdlimits.level.march import set_out
+    from sgdlimits.level.stepper import set_out
 
     problem = sl.presets.phase_retrieval(width=width, lr=0.05 * width)
     start = sl.RandomInit(level.d)
@@ -132,13 +132,13 @@ def ode_rate(width: int) -> dict:
 
     problem = sl.presets.phase_retrieval(width=width, lr=0.05 * width)
     calls = [0]
-    slope = ode.Solve._slope
+    slope = ode.Solver._slope
 
     def counted(self, t, flat):
         calls[0] += 1
         return slope(self, t, flat)
 
-    ode.Solve._slope = counted
+    ode.Solver._slope = counted
     try:
         solve = lambda n: [
             sl.simulate(problem, sl.ODE(), sl.RandomInit(3000), t_max=20, runs=64, save=np.array([20.0]), progress=False)
@@ -148,7 +148,7 @@ def ode_rate(width: int) -> dict:
         calls[0] = 0
         solve(1)
     finally:
-        ode.Solve._slope = slope
+        ode.Solver._slope = slope
     return {"steps": 64 * calls[0] / each, "solutions": 64 / each}
 
 

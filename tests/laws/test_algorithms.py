@@ -12,7 +12,7 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.level.chain import FrameChain
-from sgdlimits.level.march import Marching
+from sgdlimits.level.stepper import ProcessEngine
 
 NOISE = 0.09
 RUNS = 4000
@@ -362,7 +362,7 @@ class Loose(sl.Chain):
     name: ClassVar[str] = "loose"
 
     def bind(self, problem, start, first):
-        return Marching(self, problem, RUNS, self.d, LooseChain(problem, self.d))
+        return ProcessEngine(self, problem, RUNS, self.d, LooseChain(problem, self.d))
 
 
 @pytest.mark.parametrize("rule", ["SGD, sphere", "SGD, batches", "Muon with momentum", "Muon, batches"])

@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.level.local import linear_parts
-from sgdlimits.level.solve import vector_field
+from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import batch_of
 from sgdlimits.text import table

@@ -2,7 +2,7 @@
 
 import sgdlimits._x64  # first: arrays are double precision
 import sgdlimits.level.spiked
-from sgdlimits.level.base import Engine, Job, Journey, Level, Tick
+from sgdlimits.level.base import Engine, Level, Request, Snapshot, Stepper
 from sgdlimits.level.chain import Chain
 from sgdlimits.level.condition import Condition, Exits, Predicate, exits
 from sgdlimits.level.local import Local

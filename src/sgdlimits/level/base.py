@@ -29,7 +29,7 @@ class Clock(NamedTuple):
     step: np.ndarray
 
 
-class Job(NamedTuple):
+class Request(NamedTuple):
     """What an engine is asked for: runs by number with their seed, times to save at, when to stop, what to look at, and how.
 
     The first time is where runs set out; unless it is `begin_shown`, what is seen there may be left out.
@@ -44,8 +44,8 @@ class Job(NamedTuple):
     begin_shown: bool = True
 
 
-class Tick(NamedTuple):
-    """How far a journey has come, as a share of its time, and what it shows where that is a saved time.
+class Snapshot(NamedTuple):
+    """How far a stepper has come, as a share of its time, and what it shows where that is a saved time.
 
     Statistics and observables are arrays, runs first. A run that has ended keeps its last state.
     """
@@ -55,34 +55,34 @@ class Tick(NamedTuple):
     observed: dict[str, np.ndarray] | None = None
 
 
-class Ends(NamedTuple):
+class RunStatus(NamedTuple):
     """How each run stands, and when it ended or, where it has not, how far it has come."""
 
     status: np.ndarray
     t: np.ndarray
 
 
-class Journey(abc.ABC):
+class Stepper(abc.ABC):
     """A batch of runs under way. Iterate over it, and ask at any time, after an interruption too, how the runs stand."""
 
-    job: Job
+    request: Request
     kernel: str | None = None
     """The name of what makes its steps, where it makes any."""
 
     @abc.abstractmethod
-    def __iter__(self) -> Iterator[Tick]:
+    def __iter__(self) -> Iterator[Snapshot]:
         """Ticks: at the first saved time, and at least at each of the others."""
 
     @abc.abstractmethod
-    def ends(self) -> Ends:
+    def ends(self) -> RunStatus:
         """How each run stands."""
 
-    def in_full(self, first: Tick) -> Tick:
-        """The first tick with what it left out since nobody had asked for it."""
+    def in_full(self, first: Snapshot) -> Snapshot:
+        """The first snapshot with what it left out since nobody had asked for it."""
         return first
 
     @abc.abstractmethod
-    def now(self) -> Tick:
+    def now(self) -> Snapshot:
         """What the runs show where they are, between saved times too."""
 
     @abc.abstractmethod
@@ -125,10 +125,10 @@ class Engine(eqx.Module):
         """The times that this level can save at nearest to those asked for."""
 
     @abc.abstractmethod
-    def follow(self, starts: PyTree, job: Job, state: Float[np.ndarray, "runs numbers"] | None = None) -> Journey:
-        """Set out with a batch of runs from their statistics (runs first), or from the state in which a journey left them.
+    def stepper(self, starts: PyTree, request: Request, state: Float[np.ndarray, "runs numbers"] | None = None) -> Stepper:
+        """Set out with a batch of runs from their statistics (runs first), or from the state in which a stepper left them.
 
-        `starts` may hold more runs than the job: the last is repeated up to one of a few sizes.
+        `starts` may hold more runs than the request: the last is repeated up to one of a few sizes.
         """
 
 

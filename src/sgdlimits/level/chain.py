@@ -28,8 +28,8 @@ from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.choose import gpu_present
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.base import Level
-from sgdlimits.level.march import Marching
 from sgdlimits.level.process import Process, drawn_by_step
+from sgdlimits.level.stepper import ProcessEngine
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
@@ -62,7 +62,7 @@ class Chain(Level):
         """On a processor few enough runs that the states stay in a core's cache; on an accelerator enough to fill it."""
         limit, numbers = (8192, 2**18) if platform() == "cpu" and not gpu_present() else (2**20, 2**24)
         most = int(min(limit, max(64, numbers / (problem.numerics.size * problem.numerics.samples_per_step))))
-        return Marching(self, problem, most, self.d, chain_process(problem, self.d))
+        return ProcessEngine(self, problem, most, self.d, chain_process(problem, self.d))
 
 
 @singledispatch

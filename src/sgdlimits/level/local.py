@@ -25,8 +25,8 @@ from sgdlimits.errors import BadInput
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.base import Level
-from sgdlimits.level.march import March
-from sgdlimits.level.process import Process, Segments, Stepping
+from sgdlimits.level.process import Process, Segments, SteppingEngine
+from sgdlimits.level.stepper import ProcessStepper
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import batch_of, runs_first
 
@@ -78,10 +78,10 @@ class Local(Level):
         fastest = max(1e-6, float(np.abs(np.linalg.eigvals(J)).max()))
         dt = self.dt or max(problem.numerics.samples_per_step / d, STEP_TIMES_RATE / fastest)
         most = int(min(4096, max(64, 2**18 / problem.numerics.size)))
-        return Leaping(Local(point, d, self.dt), problem, most, d, J, Sigma, dt)
+        return LocalEngine(Local(point, d, self.dt), problem, most, d, J, Sigma, dt)
 
 
-class Leaping(Stepping):
+class LocalEngine(SteppingEngine):
     """An engine of exact steps: one between saved times, unless `until` is to be asked more often, about every dt."""
 
     level: Local
@@ -92,11 +92,13 @@ class Leaping(Stepping):
     Sigma: np.ndarray
     dt: float
 
-    def follow(self, starts, job, state=None):
-        gaps = np.diff(job.clock.t)
-        counts = np.ones(gaps.size, np.int64) if job.until is None else np.ceil(gaps / self.dt - 1e-9).astype(np.int64)
-        segments = Segments(counts, gaps / counts, job.clock.t[:-1], np.zeros(gaps.size))
-        return March(self._process(segments.sizes, 1 if job.until is None else 16), starts, job, segments, state)
+    def stepper(self, starts, request, state=None):
+        gaps = np.diff(request.clock.t)
+        counts = np.ones(gaps.size, np.int64) if request.until is None else np.ceil(gaps / self.dt - 1e-9).astype(np.int64)
+        segments = Segments(counts, gaps / counts, request.clock.t[:-1], np.zeros(gaps.size))
+        return ProcessStepper(
+            self._process(segments.sizes, 1 if request.until is None else 16), starts, request, segments, state
+        )
 
     def _process(self, sizes: np.ndarray, block: int) -> LinearDiffusion:
         sizes = np.unique(sizes)

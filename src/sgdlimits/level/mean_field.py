@@ -9,7 +9,7 @@ import equinox as eqx
 from sgdlimits.domain import checked
 from sgdlimits.errors import check_count
 from sgdlimits.level.base import Level
-from sgdlimits.level.ode import Solving, shared_or_alone
+from sgdlimits.level.ode import SolverEngine, shared_or_alone
 from sgdlimits.problem.mean_field import MeanFieldProblem
 
 NUMBERS_AT_ONCE = 2**20
@@ -63,4 +63,4 @@ class MeanField(Level):
         view = self.view(problem)
         rtol = self.rtol or view.numerics.tolerance
         most = min(shared_or_alone(rtol), max(1, NUMBERS_AT_ONCE // view.numerics.size))
-        return Solving(MeanField(rtol, self.atol or rtol / 100, self.outside), view, most)
+        return SolverEngine(MeanField(rtol, self.atol or rtol / 100, self.outside), view, most)

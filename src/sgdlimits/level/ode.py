@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, in_short, is_traced
 from sgdlimits.level.base import Clock, Engine, Level
-from sgdlimits.level.solve import SHARED_TOLERANCE, Solve, vector_field
+from sgdlimits.level.solver import SHARED_TOLERANCE, Solver, vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.trees import one_of
@@ -51,7 +51,7 @@ class ODE(Level):
             first, self.rtol if self.rtol and self.rtol < problem.numerics.tolerance else None
         )
         rtol = self.rtol or problem.numerics.tolerance
-        return Solving(ODE(self.corrector, rtol, self.atol or rtol / 100), problem, shared_or_alone(rtol))
+        return SolverEngine(ODE(self.corrector, rtol, self.atol or rtol / 100), problem, shared_or_alone(rtol))
 
 
 def shared_or_alone(rtol: float) -> int:
@@ -59,7 +59,7 @@ def shared_or_alone(rtol: float) -> int:
     return 4096 if rtol <= SHARED_TOLERANCE else 1
 
 
-class Solving(Engine):
+class SolverEngine(Engine):
     """An engine that solves the drift's equation for all runs of a batch at once."""
 
     level: Any
@@ -69,8 +69,8 @@ class Solving(Engine):
     def snap(self, times):
         return Clock(times, np.full(times.size, np.nan))
 
-    def follow(self, starts, job, state=None):
-        return Solve(self, starts, job, state)
+    def stepper(self, starts, request, state=None):
+        return Solver(self, starts, request, state)
 
 
 @checked

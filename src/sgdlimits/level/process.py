@@ -98,7 +98,7 @@ def drawn_by_step(process: Process, stream: Stream) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[:, 0], lax.map(there, jnp.arange(stream.steps)))
 
 
-class Stepping(Engine):
+class SteppingEngine(Engine):
     """An engine at a finite dimension, which saves after whole steps of SGD."""
 
     d: eqx.AbstractVar[int]

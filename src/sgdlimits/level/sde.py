@@ -33,8 +33,8 @@ from sgdlimits.jaxtools import compiled
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.base import Level
-from sgdlimits.level.march import Marching
 from sgdlimits.level.process import Process, drawn_by_step
+from sgdlimits.level.stepper import ProcessEngine
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem, changes
@@ -96,7 +96,7 @@ class SDE(Level):
         dt = self.dt or max(problem.numerics.samples_per_step / self.d, STEP_TIMES_RATE / fastest_rate(problem, first))
         most = int(min(2048, max(16, NUMBERS_AT_ONCE / ((1 + (self.samples or SAMPLES)) * problem.numerics.size))))
         process = diffusion_process(problem, self.d, self.samples, first)
-        return Marching(SDE(self.d, dt, self.samples), problem, most, self.d, process, dt)
+        return ProcessEngine(SDE(self.d, dt, self.samples), problem, most, self.d, process, dt)
 
 
 def fastest_rate(problem: Problem, stats: PyTree) -> float:

@@ -21,8 +21,8 @@ from sgdlimits.jaxtools import platform
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import MOST_NORMALS, Stream
 from sgdlimits.level.base import Level
-from sgdlimits.level.march import Marching
 from sgdlimits.level.process import Process, drawn_by_step
+from sgdlimits.level.stepper import ProcessEngine
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
@@ -65,7 +65,7 @@ class SGD(Level):
             if not isinstance(process, WeightProcess):
                 raise BadInput(f"reuse is not written for {type(problem).__name__}. Leave it out.")
             process = type(process)(process.problem, self.d, check_count("reuse", self.reuse))
-        return Marching(self, problem, most, self.d, process)
+        return ProcessEngine(self, problem, most, self.d, process)
 
 
 def group_of(d: int) -> int | None:

@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, in_short
-from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Ends, Level, Tick
+from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Level, RunStatus, Snapshot
 from sgdlimits.problem.base import Problem
 from sgdlimits.run.record import find, name_of, to_json
 
@@ -91,13 +91,13 @@ def describe(problem: Problem, level: Level, attributes: dict) -> dict:
 
 
 def build(
-    problem: Problem, attributes: dict, runs: np.ndarray, clock: Clock, ticks: list[Tick], ends: Ends, state: State
+    problem: Problem, attributes: dict, runs: np.ndarray, clock: Clock, snapshots: list[Snapshot], ends: RunStatus, state: State
 ) -> xr.Dataset:
-    """The dataset of runs by number at some saved times, of which each has a tick.
+    """The dataset of runs by number at some saved times, of which each has a snapshot.
 
     Its encoding holds the state that its runs need to go on, unless that is large.
     """
-    stats, observed = _over_times([tick[1:] for tick in ticks])
+    stats, observed = _over_times([snapshot[1:] for snapshot in snapshots])
     found = problem.coordinates.variables(stats).items()
     variables = {name: plain_variable(("run", "t", *axes), np.asarray(values)) for name, (axes, values) in found}
     for name, values in {"risk": observed.pop("risk"), **observed}.items():

@@ -16,10 +16,10 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, Interrupted, RepeatedWarning, check_count
 from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.kernel.random import Stream
-from sgdlimits.level.base import DIVERGED, FINISHED, Clock, Ends, Engine, Job, Journey, Level, Tick, batches
+from sgdlimits.level.base import DIVERGED, FINISHED, Clock, Engine, Level, Request, RunStatus, Snapshot, Stepper, batches
 from sgdlimits.level.condition import Condition, as_condition, check_condition
-from sgdlimits.level.march import abreast
 from sgdlimits.level.observe import as_observe
+from sgdlimits.level.stepper import interleaved
 from sgdlimits.problem.base import Problem
 from sgdlimits.progress import bar
 from sgdlimits.run.record import condition_text, noted, to_json
@@ -171,20 +171,20 @@ def simulate_together(asked: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int,
     Steps are made together where they have the same code: simulations that differ in numbers alone are one batch.
     """
     plans = [_plan_of_runs(**each) for each in asked]
-    under_way: dict[Journey, tuple[int, list[Tick]]] = {
-        plan._journey(which, size, plan.job.clock, None): (at, [])
+    under_way: dict[Stepper, tuple[int, list[Snapshot]]] = {
+        plan._stepper(which, size, plan.request.clock, None): (at, [])
         for at, plan in enumerate(plans)
         for which, size in plan._batches()
     }
     done: list[list[xr.Dataset]] = [[] for _ in plans]
-    for journey, tick in abreast(list(under_way)):
-        at, ticks = under_way[journey]
-        plan, clock = plans[at], journey.job.clock
-        ticks += [tick] if tick.stats is not None else []
-        if tick.stats is not None and len(ticks) == clock.t.size:
-            shown = list(enumerate(ticks))[0 if journey.job.begin_shown else 1 :]
-            done[at].append(plan._piece(journey, clock, shown, True, None))
-            if sum(piece.sizes["run"] for piece in done[at]) == plan.job.runs.size:
+    for stepper, snapshot in interleaved(list(under_way)):
+        at, snapshots = under_way[stepper]
+        plan, clock = plans[at], stepper.request.clock
+        snapshots += [snapshot] if snapshot.stats is not None else []
+        if snapshot.stats is not None and len(snapshots) == clock.t.size:
+            shown = list(enumerate(snapshots))[0 if stepper.request.begin_shown else 1 :]
+            done[at].append(plan._piece(stepper, clock, shown, True, None))
+            if sum(piece.sizes["run"] for piece in done[at]) == plan.request.runs.size:
                 yield at, _of_runs(_whole(plan, iter(done[at])), asked[at]["numbers"])
 
 
@@ -195,7 +195,7 @@ def _plan_of_runs(problem, level, start, numbers: range, *, t_max: float, seed: 
     if together := TOGETHER.get(level.name):
         plan.size = 2 ** int(np.log2(min(together, plan.size)))
         first, last = first - first % plan.size, -(-last // plan.size) * plan.size
-    plan.job = plan.job._replace(runs=np.arange(first, last))
+    plan.request = plan.request._replace(runs=np.arange(first, last))
     return plan
 
 
@@ -204,7 +204,7 @@ def _whole(plan: Plan, pieces: Iterator[xr.Dataset]) -> xr.Dataset:
     begin = next(pieces, None)
     if begin is None:  # interrupted before the first step
         raise KeyboardInterrupt
-    return gathered(chain([begin], pieces), plan.job.runs.size)
+    return gathered(chain([begin], pieces), plan.request.runs.size)
 
 
 def _of_runs(dataset: xr.Dataset, numbers: range) -> xr.Dataset:
@@ -216,18 +216,18 @@ def _of_runs(dataset: xr.Dataset, numbers: range) -> xr.Dataset:
 class Plan:
     """A simulation that was checked: an engine, its clock, and which runs set out from where. `interrupted` by Ctrl-C."""
 
-    def __init__(self, engine: Engine, start: Start, before: Before, job: Job, size: int, attributes: dict) -> None:
-        self.engine, self.start, self.before, self.job, self.size = engine, start, before, job, size
+    def __init__(self, engine: Engine, start: Start, before: Before, request: Request, size: int, attributes: dict) -> None:
+        self.engine, self.start, self.before, self.request, self.size = engine, start, before, request, size
         self.attributes = describe(engine.problem, engine.level, attributes)
         self.interrupted = False
 
     def pieces(self, progress: bool, seconds: float) -> Iterator[xr.Dataset]:
         """Datasets of batches of runs, each cut into pieces that many seconds apart."""
-        todo = self.job.runs.size
+        todo = self.request.runs.size
         with bar(total=todo, disable=not progress, desc=self.engine.level.name, unit="run", bar_format=_BAR) as shown:
             for which, size in self._batches():
-                old = self.before.of(which, self.job.clock)
-                clock = self.job.clock if old is None else old.clock
+                old = self.before.of(which, self.request.clock)
+                clock = self.request.clock if old is None else old.clock
                 if old is not None:
                     yield old.dataset
                 before = shown.n
@@ -239,63 +239,63 @@ class Plan:
     def _batches(self) -> Iterator[tuple[np.ndarray, int]]:
         """Runs by number and the size of their batch: those that go on, in groups that stand at one time, then the others."""
         first = 0
-        for runs in (*self.before.groups(), self.job.runs.size - self.before.runs):
+        for runs in (*self.before.groups(), self.request.runs.size - self.before.runs):
             for count, size in batches(runs, self.engine.vector, self.size):
-                yield self.job.runs[first : first + count], size
+                yield self.request.runs[first : first + count], size
                 first += count
 
-    def _journey(self, which: np.ndarray, size: int, clock: Clock, old: Old | None) -> Journey:
+    def _stepper(self, which: np.ndarray, size: int, clock: Clock, old: Old | None) -> Stepper:
         padded = which[np.minimum(np.arange(size), which.size - 1)]
-        starts = self.engine.starts(self.start, Stream.of(self.job.seed, padded))
-        job = self.job._replace(runs=which, clock=clock, begin_shown=old is None and self.before.from_zero)
-        return self.engine.follow(starts, job, None if old is None else old.state)
+        starts = self.engine.starts(self.start, Stream.of(self.request.seed, padded))
+        request = self.request._replace(runs=which, clock=clock, begin_shown=old is None and self.before.from_zero)
+        return self.engine.stepper(starts, request, None if old is None else old.state)
 
     def _of(self, which, size, clock: Clock, old: Old | None, seconds: float, report: Callable) -> Iterator[xr.Dataset]:
         """The pieces of a batch of runs. After Ctrl-C, wherever in here it comes, what has been reached is the last piece."""
-        saved: list[tuple[int, Tick]] = []
-        start: list[Tick] = []
+        saved: list[tuple[int, Snapshot]] = []
+        start: list[Snapshot] = []
         index, begin = 0, time.perf_counter()
         try:
-            journey = self._journey(which, size, clock, old)
-            for tick in journey:
-                if tick.stats is not None:
-                    start = start or [tick]
-                    if index > 0 or journey.job.begin_shown:
-                        saved.append((index, tick))
+            stepper = self._stepper(which, size, clock, old)
+            for snapshot in stepper:
+                if snapshot.stats is not None:
+                    start = start or [snapshot]
+                    if index > 0 or stepper.request.begin_shown:
+                        saved.append((index, snapshot))
                     whole = index == clock.t.size - 1
                     index += 1
                     if saved and (whole or time.perf_counter() - begin > seconds):
-                        piece, saved, begin = self._piece(journey, clock, saved, whole, old), [], time.perf_counter()
+                        piece, saved, begin = self._piece(stepper, clock, saved, whole, old), [], time.perf_counter()
                         yield piece
-                report(tick.share)
+                report(snapshot.share)
         except KeyboardInterrupt:
             self.interrupted = True
             if start:
-                if index == 1 and old is None and not journey.job.begin_shown:
-                    saved = [(0, journey.in_full(start[0]))]
-                yield from self._last_piece(journey, clock, saved, index, old)
+                if index == 1 and old is None and not stepper.request.begin_shown:
+                    saved = [(0, stepper.in_full(start[0]))]
+                yield from self._last_piece(stepper, clock, saved, index, old)
 
-    def _last_piece(self, journey, clock: Clock, saved: list[tuple[int, Tick]], index: int, old: Old | None):
+    def _last_piece(self, stepper, clock: Clock, saved: list[tuple[int, Snapshot]], index: int, old: Old | None):
         """What was saved since the last piece, and as one more saved time where the runs are."""
-        far, since = float(journey.ends().t.max()), max(index - 1, 0)
+        far, since = float(stepper.ends().t.max()), max(index - 1, 0)
         if far > clock.t[since]:
             step = np.rint(np.interp(far, *clock))
             here = Clock(*(np.append(each[: since + 1], now) for each, now in zip(clock, (far, step), strict=True)))
-            yield self._piece(journey, here, [*saved, (since + 1, journey.now())], False, old, clock.t[since])
+            yield self._piece(stepper, here, [*saved, (since + 1, stepper.now())], False, old, clock.t[since])
         elif saved:
-            yield self._piece(journey, clock, saved, False, old)
+            yield self._piece(stepper, clock, saved, False, old)
 
-    def _piece(self, journey: Journey, clock: Clock, saved, whole: bool, old: Old | None, since=None) -> xr.Dataset:
+    def _piece(self, stepper: Stepper, clock: Clock, saved, whole: bool, old: Old | None, since=None) -> xr.Dataset:
         """The dataset of saved times. Where it is resumed, runs go on from the last time that was to be saved, `since`."""
-        which, (status, t_end), numbers = [index for index, _ in saved], journey.ends(), journey.state()
+        which, (status, t_end), numbers = [index for index, _ in saved], stepper.ends(), stepper.state()
         if not whole:
             status = np.where(status == FINISHED, INTERRUPTED, status)
         if old is not None:
             status, t_end = np.where(old.ended, old.dataset.status, status), np.where(old.ended, old.dataset.t_end, t_end)
-        attributes = self.attributes if journey.kernel is None else {**self.attributes, "kernel": journey.kernel}
-        here, ticks = Clock(clock.t[which], clock.step[which]), [tick for _, tick in saved]
+        attributes = self.attributes if stepper.kernel is None else {**self.attributes, "kernel": stepper.kernel}
+        here, snapshots = Clock(clock.t[which], clock.step[which]), [snapshot for _, snapshot in saved]
         state = State(numbers, np.full(len(numbers), here.t[-1] if since is None else since))
-        return build(self.engine.problem, attributes, journey.job.runs, here, ticks, Ends(status, t_end), state)
+        return build(self.engine.problem, attributes, stepper.request.runs, here, snapshots, RunStatus(status, t_end), state)
 
 
 def _plan(
@@ -330,8 +330,8 @@ def _plan(
         "observe": json.dumps({name: noted(fn) for name, fn in watched.functions}),
     }
     before = earlier(resume, engine, attributes, runs, engine.snap(wanted).t[0] == 0)
-    job = Job(seed, np.arange(runs), clock, condition, watched, kernel)
-    return Plan(engine, start, before, job, size, attributes)
+    request = Request(seed, np.arange(runs), clock, condition, watched, kernel)
+    return Plan(engine, start, before, request, size, attributes)
 
 
 def _check_start(level: Level, start: Start, ended: xr.Dataset | None, seed: int, runs: int) -> None:

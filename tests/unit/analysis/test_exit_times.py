@@ -187,14 +187,14 @@ def test_exit_times_do_not_depend_on_batches(level):
 @pytest.mark.full
 def test_ended_runs_are_dropped_between_saved_times_without_changing_the_others(monkeypatch):
     """Twice, and what was saved before and after stays as it is; in the kernel that steps all runs that it is given."""
-    from sgdlimits.level import march
+    from sgdlimits.level import stepper
 
     how = dict(until=sl.exits(0.3), runs=128, t_max=60, save=13, kernel="xla")
     plain = go(**how)
-    monkeypatch.setattr(march, "CALL_SECONDS", 1e-4)
-    monkeypatch.setattr(march.Pace, "seconds", property(lambda self: np.inf, lambda self, value: None), raising=False)
-    sizes, drop = [], march.March._drop
-    monkeypatch.setattr(march.March, "_drop", lambda self, few: sizes.append(len(few)) or drop(self, few))
+    monkeypatch.setattr(stepper, "CALL_SECONDS", 1e-4)
+    monkeypatch.setattr(stepper.Pace, "seconds", property(lambda self: np.inf, lambda self, value: None), raising=False)
+    sizes, drop = [], stepper.ProcessStepper._drop
+    monkeypatch.setattr(stepper.ProcessStepper, "_drop", lambda self, few: sizes.append(len(few)) or drop(self, few))
     dropped = go(**how)
     assert sizes == [64, 16]
     np.testing.assert_array_equal(dropped.t_end, plain.t_end)
@@ -205,7 +205,7 @@ def test_ended_runs_are_dropped_between_saved_times_without_changing_the_others(
 @pytest.mark.parametrize(("level", "calls"), [(sl.Chain(30), 8), (sl.ODE(), 1)], ids=["chain", "ode"])
 def test_interrupted_runs_are_censored_where_they_had_come_to(level, calls, monkeypatch):
     """Ctrl-C long before the first time to save: exits until then are exact, and the others were seen up to that time."""
-    from sgdlimits.level import march, ode
+    from sgdlimits.level import ode, stepper
 
     whole, left = go(level, until=sl.exits(0.5), t_max=50), iter(range(calls))
 
@@ -213,9 +213,9 @@ def test_interrupted_runs_are_censored_where_they_had_come_to(level, calls, monk
         if next(left, None) is None:
             raise KeyboardInterrupt
 
-    stop = ode.Solve._stop
-    monkeypatch.setattr(march.Pace, "note", interrupt)
-    monkeypatch.setattr(ode.Solve, "_stop", lambda *args: interrupt() or stop(*args))
+    stop = ode.Solver._stop
+    monkeypatch.setattr(stepper.Pace, "note", interrupt)
+    monkeypatch.setattr(ode.Solver, "_stop", lambda *args: interrupt() or stop(*args))
     with pytest.raises(sl.Interrupted) as caught:
         go(level, until=sl.exits(0.5), t_max=50)
     data = caught.value.dataset

@@ -24,7 +24,7 @@ from sgdlimits.kernel.compiler.llvm import Writer
 from sgdlimits.kernel.compiler.vectors import F64, I64
 from sgdlimits.kernel.lanes import Code, Lanes
 from sgdlimits.kernel.random import Stream
-from sgdlimits.level.march import set_out
+from sgdlimits.level.stepper import set_out
 
 BITS = 20
 """Of the device's estimates."""

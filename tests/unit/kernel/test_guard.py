@@ -9,7 +9,7 @@ import sgdlimits as sl
 from sgdlimits.kernel.base import StepRange
 from sgdlimits.kernel.lanes import Lanes
 from sgdlimits.kernel.random import Stream
-from sgdlimits.level.march import set_out
+from sgdlimits.level.stepper import set_out
 
 RUNS, STEPS = 9, 400
 

@@ -9,7 +9,7 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.kernel.random import Stream
-from sgdlimits.level.march import set_out
+from sgdlimits.level.stepper import set_out
 
 
 @pytest.mark.parametrize("level", [sl.SGD(60), sl.Chain(60), sl.SDE(60), sl.ODE()], ids=lambda level: level.name)
@@ -36,16 +36,16 @@ def test_interruption_keeps_what_was_reached(level, monkeypatch):
 
     In the loop of all levels with a d, and in the solver.
     """
-    from sgdlimits.level import march, ode
+    from sgdlimits.level import ode, stepper
 
     def interrupt(self, *args):
         self.count = getattr(self, "count", 0) + 1
         if self.count == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(march.Pace, "note", interrupt)
-    hits = ode.Solve._hits
-    monkeypatch.setattr(ode.Solve, "_hits", lambda self, *args: interrupt(self) or hits(self, *args))
+    monkeypatch.setattr(stepper.Pace, "note", interrupt)
+    hits = ode.Solver._hits
+    monkeypatch.setattr(ode.Solver, "_hits", lambda self, *args: interrupt(self) or hits(self, *args))
     with pytest.raises(sl.Interrupted) as caught:
         sl.simulate(sl.presets.phase_retrieval(), level, sl.RandomInit(60), t_max=100, runs=4, save=500, progress=False)
     data = caught.value.dataset
@@ -57,10 +57,10 @@ def test_interruption_keeps_what_was_reached(level, monkeypatch):
 
 
 def test_interruption_keeps_the_finished_batches_and_how_far_the_next_had_come(monkeypatch):
-    from sgdlimits.level import march
+    from sgdlimits.level import stepper
 
     go = dict(start=sl.RandomInit(30), t_max=1, runs=6, batch=2, save=3, progress=False)
-    calls, note = [], march.Pace.note
+    calls, note = [], stepper.Pace.note
 
     def interrupt(*args):
         calls.append(1)
@@ -69,8 +69,8 @@ def test_interruption_keeps_the_finished_batches_and_how_far_the_next_had_come(m
         note(*args)
 
     whole = sl.simulate(sl.presets.phase_retrieval(), sl.Chain(30), **go)
-    monkeypatch.setattr(march, "CALL_SECONDS", 1e9)
-    monkeypatch.setattr(march.Pace, "note", interrupt)
+    monkeypatch.setattr(stepper, "CALL_SECONDS", 1e9)
+    monkeypatch.setattr(stepper.Pace, "note", interrupt)
     with pytest.raises(KeyboardInterrupt) as caught:
         sl.simulate(sl.presets.phase_retrieval(), sl.Chain(30), **go)
     data = caught.value.dataset
@@ -85,7 +85,7 @@ def test_interruption_keeps_the_finished_batches_and_how_far_the_next_had_come(m
 @pytest.mark.parametrize("level", [sl.Chain(30), sl.ODE()], ids=lambda level: level.name)
 def test_interruption_long_before_the_first_saved_time_keeps_where_the_runs_were(level, save, monkeypatch, tmp_path):
     """As a time of its own, which `resume` takes out again: what was computed is not computed again."""
-    from sgdlimits.level import march, ode
+    from sgdlimits.level import ode, stepper
 
     calls = []
 
@@ -100,8 +100,8 @@ def test_interruption_long_before_the_first_saved_time_keeps_where_the_runs_were
 
     go = dict(start=sl.RandomInit(30), t_max=50, runs=3, save=save, progress=False)
     whole = sl.simulate(sl.presets.phase_retrieval(), level, **go)
-    monkeypatch.setattr(march.Pace, "note", interrupted(march.Pace.note))
-    monkeypatch.setattr(ode.Solve, "_hits", interrupted(ode.Solve._hits))
+    monkeypatch.setattr(stepper.Pace, "note", interrupted(stepper.Pace.note))
+    monkeypatch.setattr(ode.Solver, "_hits", interrupted(ode.Solver._hits))
     with pytest.raises(sl.Interrupted) as caught:
         sl.simulate(sl.presets.phase_retrieval(), level, **go)
     monkeypatch.undo()
@@ -117,7 +117,7 @@ def test_interruption_long_before_the_first_saved_time_keeps_where_the_runs_were
 def test_interruption_between_batches_keeps_the_finished_ones(monkeypatch):
     module = sys.modules[sl.simulate.__module__]
 
-    calls, begin = [], module.Plan._journey
+    calls, begin = [], module.Plan._stepper
 
     def interrupted_at_the_third(*args):
         calls.append(1)
@@ -125,7 +125,7 @@ def test_interruption_between_batches_keeps_the_finished_ones(monkeypatch):
             raise KeyboardInterrupt
         return begin(*args)
 
-    monkeypatch.setattr(module.Plan, "_journey", interrupted_at_the_third)
+    monkeypatch.setattr(module.Plan, "_stepper", interrupted_at_the_third)
     with pytest.raises(sl.Interrupted) as caught:
         sl.simulate(sl.presets.phase_retrieval(), sl.Chain(30), sl.RandomInit(30), t_max=1, runs=6, batch=2, save=3)
     assert caught.value.dataset.sizes["run"] == 4

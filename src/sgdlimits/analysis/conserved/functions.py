@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.analysis.origin import over_times
 from sgdlimits.domain import checked
-from sgdlimits.level.solve import vector_field
+from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.run.schema import check_form, statistics
 from sgdlimits.start import RandomInit

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PyTree
 from sgdlimits.errors import BadInput
 from sgdlimits.jaxtools import compiled
 from sgdlimits.level.local import NOTHING
-from sgdlimits.level.solve import vector_field
+from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.progress import bar
 from sgdlimits.statistics.overlaps import Overlaps

@@ -19,10 +19,10 @@ from sgdlimits.jaxtools import GROUP_ALIGNMENT, compiled, in_groups
 from sgdlimits.kernel.base import Carry, RunBatch, StepRange
 from sgdlimits.kernel.choose import kernel_for
 from sgdlimits.kernel.random import Stream
-from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Ends, Job, Journey, Level, Tick, ladder
+from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Level, Request, RunStatus, Snapshot, Stepper, ladder
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
-from sgdlimits.level.process import MOST_STEPS, Process, Segments, Stepping
+from sgdlimits.level.process import MOST_STEPS, Process, Segments, SteppingEngine
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import one_of
 
@@ -40,11 +40,11 @@ class Made(NamedTuple):
     seconds: float
 
 
-Legs = Generator[Tick | StepRange, Made, None]
-"""What a march shows, and the steps that it wants."""
+Legs = Generator[Snapshot | StepRange, Made, None]
+"""What a stepper shows, and the steps that it wants."""
 
 
-class Marching(Stepping):
+class ProcessEngine(SteppingEngine):
     """An engine that makes steps of a process: SGD's own, or such of `dt`."""
 
     level: Level
@@ -72,42 +72,42 @@ class Marching(Stepping):
             raise BadInput(f"dt = {self.dt:g} is more steps than can be made before t = {clock.t[-1]:g}. Use a larger dt.")
         return Segments.on_grid(clock.t, self.dt)
 
-    def follow(self, starts, job, state=None):
-        return March(self.process, starts, job, self.segments(job.clock), state)
+    def stepper(self, starts, request, state=None):
+        return ProcessStepper(self.process, starts, request, self.segments(request.clock), state)
 
 
-class March(Journey):
+class ProcessStepper(Stepper):
     """A process from `starts` through segments of steps, shown at the start and after each.
 
     Runs that have ended are dropped from the computation once that pays; `whole` keeps what they were, and `here` says which
     are left.
     """
 
-    def __init__(self, process: Process, starts: PyTree, job: Job, segments: Segments, state=None) -> None:
-        self.process, self.job, self.segments, self.total = process, job, segments, int(segments.counts.sum())
+    def __init__(self, process: Process, starts: PyTree, request: Request, segments: Segments, state=None) -> None:
+        self.process, self.request, self.segments, self.total = process, request, segments, int(segments.counts.sum())
         begin = strong(process.start(starts))
-        self.t0 = float(segments.begins[0]) if segments.begins.size else float(job.clock.t[0])
+        self.t0 = float(segments.begins[0]) if segments.begins.size else float(request.clock.t[0])
         size = jax.tree.leaves(begin)[0].shape[process.runs_axis]
-        self.shown = self._observed(begin, np.full(size, self.t0)) if job.begin_shown else None
+        self.shown = self._observed(begin, np.full(size, self.t0)) if request.begin_shown else None
         risk = self.shown[1]["risk"] if self.shown is not None and process.plain else None
-        self.carry, self.base, self.first = set_out(process, job.until, begin, risk, self.t0), 0, 0
-        self.runs = job.runs[np.minimum(np.arange(size), len(job.runs) - 1)].astype(np.uint32)
+        self.carry, self.base, self.first = set_out(process, request.until, begin, risk, self.t0), 0, 0
+        self.runs = request.runs[np.minimum(np.arange(size), len(request.runs) - 1)].astype(np.uint32)
         self.here = np.arange(size)
         if state is not None:
             self.carry, self.base, self.first = self._restored(state)
-        wanted = np.asarray(self.carry.moving) & (self.here < len(job.runs))  # who fills up a batch stands still
+        wanted = np.asarray(self.carry.moving) & (self.here < len(request.runs))  # who fills up a batch stands still
         self.carry = eqx.tree_at(lambda carry: carry.moving, self.carry, wanted)
-        self.origin, self.whole, self.outset = self.base, self.carry, None if job.begin_shown else self.carry
-        self.stepping = kernel_for(process, job.until, self.carry, job.kernel)
-        self.kernel, self.seed, self.pace = self.stepping.name, Stream.of(job.seed, self.runs).seed, Pace(process.block)
+        self.origin, self.whole, self.outset = self.base, self.carry, None if request.begin_shown else self.carry
+        self.stepping = kernel_for(process, request.until, self.carry, request.kernel)
+        self.kernel, self.seed, self.pace = self.stepping.name, Stream.of(request.seed, self.runs).seed, Pace(process.block)
 
     def __iter__(self):
-        return (tick for _, tick in abreast([self]))
+        return (snapshot for _, snapshot in interleaved([self]))
 
     def legs(self) -> Legs:
         """Ticks, and the steps that it wants next. For these it is sent what was `Made`."""
         shown = self.shown
-        yield Tick(self._share, (), {}) if shown is None else self._tick(shown)
+        yield Snapshot(self._share, (), {}) if shown is None else self._snapshot(shown)
         for count, size, t, rest in zip(*self.segments, strict=True):
             end = self.base + int(count)
             while self.first < end and np.asarray(self.carry.moving).any():
@@ -121,37 +121,41 @@ class March(Journey):
                 made = yield StepRange(self.first, end - self.first, t + (self.first - self.base) * size, size)
                 self.carry, self.first = made.carry, self.first + made.steps  # together: Ctrl-C comes between calls
                 self.pace.note(made.steps, made.seconds)
-                yield Tick(self._share)
+                yield Snapshot(self._share)
             there = (yield StepRange(end, 1, t + count * size, rest)).carry if rest else self.carry
             shown = _scatter(shown, self._observed(there.state, self._times(there, t + count * size + rest)), self.here)
             self.base = self.first = end
-            yield self._tick(shown)
+            yield self._snapshot(shown)
 
     @property
-    def lot(self) -> RunBatch:
+    def run_batch(self) -> RunBatch:
         """The runs that are left, for the kernel that makes their steps."""
         return RunBatch(self.stepping, self.carry, self.seed, self.runs[self.here])
 
     def ends(self):
-        """A run that had ended before this journey set out ended at its beginning, as far as it knows."""
+        """A run that had ended before this stepper set out ended at its beginning, as far as it knows."""
         carry = self._all()
-        end, stopped = (np.asarray(leaf)[: len(self.job.runs)] for leaf in (carry.end, carry.stopped))
+        end, stopped = (np.asarray(leaf)[: len(self.request.runs)] for leaf in (carry.end, carry.stopped))
         status = np.where(end < 0, FINISHED, np.where(stopped, STOPPED, DIVERGED)).astype(object)
         done = self.first - self.origin
-        reached = self.job.clock.t[-1] if done == self.total else self.segments.when(np.asarray(done))
-        return Ends(status, np.where(end < 0, reached, self.segments.when(end - self.origin)))
+        reached = self.request.clock.t[-1] if done == self.total else self.segments.when(np.asarray(done))
+        return RunStatus(status, np.where(end < 0, reached, self.segments.when(end - self.origin)))
 
     def in_full(self, first):
-        return first if self.outset is None else self._tick(self._observed(self.outset.state, np.full(self.runs.size, self.t0)))
+        return (
+            first
+            if self.outset is None
+            else self._snapshot(self._observed(self.outset.state, np.full(self.runs.size, self.t0)))
+        )
 
     def now(self):
         carry = self._all()
         t = self.segments.when(np.asarray(self.first - self.origin))
-        return self._tick(self._observed(carry.state, self._times(carry, t)))
+        return self._snapshot(self._observed(carry.state, self._times(carry, t)))
 
     def state(self):
         """With the numbers of steps up to the last saved time and up to now, between which nothing is lost."""
-        carry, count = self._all(), len(self.job.runs)
+        carry, count = self._all(), len(self.request.runs)
         rows = [np.moveaxis(np.asarray(leaf), axis, 0)[:count].reshape(count, -1) for leaf, axis in self._leaves(carry)]
         return np.concatenate([np.tile([self.base, self.first], (count, 1)), *rows], axis=1, dtype=float)
 
@@ -188,10 +192,10 @@ class March(Journey):
 
     @cached_property
     def _look(self):
-        return compiled(_observe, self.process, self.job.observe, fast_compile=True)
+        return compiled(_observe, self.process, self.request.observe, fast_compile=True)
 
     def _observed(self, state: PyTree, t: np.ndarray):
-        return jax.tree.map(np.asarray, self._look(state, t, np.array(len(self.job.runs))))
+        return jax.tree.map(np.asarray, self._look(state, t, np.array(len(self.request.runs))))
 
     def _times(self, carry: Carry, t: Any) -> np.ndarray:
         """The time of each run: t, or that at which it ended, if that is earlier."""
@@ -202,40 +206,40 @@ class March(Journey):
     def _share(self) -> float:
         return (self.first - self.origin) / max(1, self.total)
 
-    def _tick(self, shown) -> Tick:
-        return Tick(self._share, *one_of(shown, np.s_[: len(self.job.runs)]))
+    def _snapshot(self, shown) -> Snapshot:
+        return Snapshot(self._share, *one_of(shown, np.s_[: len(self.request.runs)]))
 
 
-def abreast(journeys: Sequence[Journey]) -> Iterator[tuple[Journey, Tick]]:
-    """Ticks of all, each with whose it is. Steps of marches whose kernels share their code are made together."""
-    alike: dict[Any, list[March]] = {}
-    for journey in journeys:
-        if isinstance(journey, March):
-            alike.setdefault(journey.stepping.key, []).append(journey)
+def interleaved(steppers: Sequence[Stepper]) -> Iterator[tuple[Stepper, Snapshot]]:
+    """Ticks of all, each with whose it is. Steps of steppers whose kernels share their code are made together."""
+    alike: dict[Any, list[ProcessStepper]] = {}
+    for stepper in steppers:
+        if isinstance(stepper, ProcessStepper):
+            alike.setdefault(stepper.stepping.key, []).append(stepper)
         else:
-            yield from ((journey, tick) for tick in journey)
+            yield from ((stepper, snapshot) for snapshot in stepper)
     for some in alike.values():
-        asked: list[tuple[March, Legs, Any]] = [(march, march.legs(), None) for march in some]
+        asked: list[tuple[ProcessStepper, Legs, Any]] = [(stepper, stepper.legs(), None) for stepper in some]
         while asked:
-            wanted: dict[StepRange, list[tuple[March, Legs]]] = {}
-            for march, legs, told in asked:
+            wanted: dict[StepRange, list[tuple[ProcessStepper, Legs]]] = {}
+            for stepper, legs, told in asked:
                 for said in _heard(legs, told):
-                    if isinstance(said, Tick):
-                        yield march, said
+                    if isinstance(said, Snapshot):
+                        yield stepper, said
                     else:
-                        wanted.setdefault(said, []).append((march, legs))
+                        wanted.setdefault(said, []).append((stepper, legs))
             asked = [
-                (march, legs, answer)
+                (stepper, legs, answer)
                 for span, group in wanted.items()
-                for (march, legs), answer in zip(group, _made([march for march, _ in group], span), strict=True)
+                for (stepper, legs), answer in zip(group, _made([stepper for stepper, _ in group], span), strict=True)
             ]
 
 
-def _heard(legs: Legs, told: Any) -> Iterator[Tick | StepRange]:
+def _heard(legs: Legs, told: Any) -> Iterator[Snapshot | StepRange]:
     """What comes up to the next steps that are wanted, or the end."""
     try:
         said = legs.send(told)
-        while isinstance(said, Tick):
+        while isinstance(said, Snapshot):
             yield said
             said = next(legs)
         yield said
@@ -243,11 +247,11 @@ def _heard(legs: Legs, told: Any) -> Iterator[Tick | StepRange]:
         return
 
 
-def _made(marches: list[March], span: StepRange) -> list[Made]:
+def _made(steppers: list[ProcessStepper], span: StepRange) -> list[Made]:
     """What comes of steps, of as many as the pace allows."""
-    steps, begin = min(span.steps, *(march.pace.steps for march in marches)), time.perf_counter()
+    steps, begin = min(span.steps, *(stepper.pace.steps for stepper in steppers)), time.perf_counter()
     now = StepRange(*(np.asarray(number) for number in span._replace(steps=steps)))
-    carries = marches[0].stepping.advance_many([march.lot for march in marches], now)
+    carries = steppers[0].stepping.advance_many([stepper.run_batch for stepper in steppers], now)
     seconds = time.perf_counter() - begin
     return [Made(carry, steps, seconds) for carry in carries]
 
@@ -318,7 +322,7 @@ class Pace:
     """How many steps to ask for at once, always whole blocks, so that a call takes about `CALL_SECONDS`.
 
     Runs that have ended are dropped once the steps since the last compilation have cost as much as it did (`compiling`): no
-    job then takes more than about twice what it would if it were known when the runs end.
+    request then takes more than about twice what it would if it were known when the runs end.
     """
 
     def __init__(self, block: int) -> None:

@@ -1,4 +1,4 @@
-"""Solving the drift's equation for a batch of runs."""
+"""SolverEngine the drift's equation for a batch of runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from numpy.polynomial.chebyshev import chebpts2
 
 from sgdlimits.jaxtools import GROUP_ALIGNMENT, Layout, compiled
 from sgdlimits.kernel.base import MAX_COORDINATE
-from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Ends, Engine, Job, Journey, Tick, ladder
+from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Engine, Request, RunStatus, Snapshot, Stepper, ladder
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
 from sgdlimits.problem.base import Problem
@@ -96,7 +96,7 @@ METHODS = ("DOP853", "Radau")
 STATUSES = (FINISHED, STOPPED, DIVERGED)
 
 
-class Solve(Journey):
+class Solver(Stepper):
     """One integration of a batch of runs: rows of `y` are runs, and runs leave as they stop or diverge.
 
     Saved times lie on the solver's polynomials between its steps, which know nothing of them; where a polynomial is not good
@@ -104,24 +104,24 @@ class Solve(Journey):
     starts from is the state to resume from: steps made since then are made again.
     """
 
-    def __init__(self, engine: Engine, starts: PyTree, job: Job, state: np.ndarray | None) -> None:
+    def __init__(self, engine: Engine, starts: PyTree, request: Request, state: np.ndarray | None) -> None:
         self.level: Any = engine.level
-        self.problem, self.job = engine.problem, job
+        self.problem, self.request = engine.problem, request
         self.corrector = getattr(engine.level, "corrector", True)
-        count = len(job.runs)
+        count = len(request.runs)
         leaves, tree = jax.tree.flatten(starts)
         self.layout = Layout(tree, tuple(np.shape(leaf)[1:] for leaf in leaves))
         self.y = np.concatenate([np.asarray(leaf, float)[:count].reshape(count, -1) for leaf in leaves], axis=1)
         self.ended, self.t_end = np.zeros(count, int), np.full(count, np.nan)
         self.slopes = compiled(_slopes, self.problem, self.corrector, self.layout)
-        self.look = compiled(_look, self.problem, job.observe, self.layout, fast_compile=True)
+        self.look = compiled(_look, self.problem, request.observe, self.layout, fast_compile=True)
         self.stops, memory = None, ()
-        if job.until is not None:
-            self.stops = compiled(_stops, self.problem, job.until, self.layout, fast_compile=True)
-            begin = compiled(_memories, self.problem, job.until, self.layout, fast_compile=True)
-            memory = begin(np.asarray(job.clock.t[0], float), self.y[_padded(count)])
+        if request.until is not None:
+            self.stops = compiled(_stops, self.problem, request.until, self.layout, fast_compile=True)
+            begin = compiled(_memories, self.problem, request.until, self.layout, fast_compile=True)
+            memory = begin(np.asarray(request.clock.t[0], float), self.y[_padded(count)])
         self.memory = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], memory)
-        self.t, self.saved, self.steps, self.stride, self.method = job.clock.t[0], 0, 0, np.nan, 0
+        self.t, self.saved, self.steps, self.stride, self.method = request.clock.t[0], 0, 0, np.nan, 0
         self.knots, self.just_before = knots_of(self.problem), np.inf
         self.waiting: list[np.ndarray] = []
         self.looked = time.perf_counter()
@@ -137,7 +137,7 @@ class Solve(Journey):
         return np.flatnonzero(self.ended == 0)
 
     def __iter__(self):
-        clock = self.job.clock.t
+        clock = self.request.clock.t
         self.waiting = [self.y]
         yield from self._shown()
         while self.t < clock[-1] and self.active.size:
@@ -148,14 +148,14 @@ class Solve(Journey):
         yield from self._shown()
 
     def ends(self):
-        far = max(self.t, self.job.clock.t[max(self.saved - 1, 0)])
-        return Ends(np.array(STATUSES, object)[self.ended], np.where(self.ended == 0, far, self.t_end))
+        far = max(self.t, self.request.clock.t[max(self.saved - 1, 0)])
+        return RunStatus(np.array(STATUSES, object)[self.ended], np.where(self.ended == 0, far, self.t_end))
 
     def now(self):
         self.waiting = [self.y]
-        (tick,) = self._shown(times=np.array([self.t]))
+        (snapshot,) = self._shown(times=np.array([self.t]))
         self.saved -= 1  # it is none of the times to save
-        return tick
+        return snapshot
 
     def state(self):
         return self.kept
@@ -175,10 +175,10 @@ class Solve(Journey):
         self.y, self.memory = y.copy(), jax.tree.map(lambda new, old: new.astype(old.dtype), memory, self.memory)
 
     def _share(self, t: float) -> float:
-        begin, end = float(self.job.clock.t[0]), float(self.job.clock.t[-1])
+        begin, end = float(self.request.clock.t[0]), float(self.request.clock.t[-1])
         return max(0.0, (t - begin) / (end - begin))
 
-    def _shown(self, least: int = 1, times: np.ndarray | None = None) -> Iterator[Tick]:
+    def _shown(self, least: int = 1, times: np.ndarray | None = None) -> Iterator[Snapshot]:
         """What the runs show in the states that wait, at the next saved times, as long as there are `least` of them.
 
         A run that has ended shows what it did then.
@@ -187,7 +187,7 @@ class Solve(Journey):
             now, self.waiting, self.looked = self.waiting[:STATES_AT_ONCE], self.waiting[STATES_AT_ONCE:], time.perf_counter()
             y = self._in_cone(np.stack(now))
             filled = np.concatenate([y, np.repeat(y[-1:], STATES_AT_ONCE - len(now), axis=0)])[:, _padded(len(self.y))]
-            when = (self.job.clock.t[self.saved :] if times is None else times)[: len(now)]
+            when = (self.request.clock.t[self.saved :] if times is None else times)[: len(now)]
             when = np.concatenate([when, np.repeat(when[-1:], STATES_AT_ONCE - len(now))])
             until = np.where(self.ended == 0, np.inf, self.t_end)
             each = np.minimum(when[:, None], until)[:, _padded(len(self.y))]
@@ -197,7 +197,7 @@ class Solve(Journey):
                 self.saved += 1
                 stats = jax.tree.unflatten(tree, [leaf[i] for leaf in leaves])
                 observed = {name: values[i] for name, values in seen.items()}
-                yield Tick(self._share(self.job.clock.t[self.saved - 1]), stats, observed)
+                yield Snapshot(self._share(self.request.clock.t[self.saved - 1]), stats, observed)
 
     def _in_cone(self, y: np.ndarray) -> np.ndarray:
         """What is shown are statistics that weights can have, however the solver's errors fall; it goes on from its own."""
@@ -210,9 +210,9 @@ class Solve(Journey):
     def _frame(self) -> np.ndarray:
         return triangular(np.asarray(self.problem.directions.gram))
 
-    def _leg(self) -> Iterator[Tick]:
+    def _leg(self) -> Iterator[Snapshot]:
         """Solve until runs leave, a schedule has a knot, or for some steps, after which the method may change."""
-        active, end = self.active, self.job.clock.t[-1]
+        active, end = self.active, self.request.clock.t[-1]
         knot = next((knot for knot in self.knots if self.t < knot < end), None)
         self.just_before = np.inf if knot is None else np.nextafter(knot, -np.inf)  # a leg that ends there looks no further
         solver = self._solver(self.t, self.y[active].ravel(), end if knot is None else knot, self.stride)
@@ -233,7 +233,7 @@ class Solve(Journey):
             yield from self._shown(STATES_AT_ONCE if time.perf_counter() - self.looked < WAIT_SECONDS else 1)
             on = self.ended[active] == 0
             self.y[active[on]], self.t = y[on], solver.t
-            yield Tick(self._share(self.t))
+            yield Snapshot(self._share(self.t))
             if hits.any():
                 return None
             if self.steps % STEPS_A_LEG == 0:
@@ -245,7 +245,7 @@ class Solve(Journey):
 
     def _within(self, solver: scipy.integrate.OdeSolver, low: float, active: np.ndarray, hits: np.ndarray) -> None:
         """The states at saved times within a step that begins at `low`. Runs end where they hit, in the order of time."""
-        times, high = self.job.clock.t[self.saved + len(self.waiting) :], solver.t
+        times, high = self.request.clock.t[self.saved + len(self.waiting) :], solver.t
         times = times[times <= high]
         dense = solver.dense_output() if hits.any() or (times < high).any() else None
         inside = self._path(dense, low, high, times[times < high], HALVINGS)
