@@ -31,8 +31,8 @@ MOST_NODES = 50_000
 """Programs of more operations take longer to compile than they save."""
 FAR = 1.5
 """A step that has more than so many times these operations, roughly counted, is not tried."""
-DEAR = 0.4
-"""A condition that has more than this share of a step's operations is not asked after each step, where a bound rules it out."""
+MIN_BOUNDED_SHARE = 0.15
+"""A condition that costs more than this fraction of a step is skipped while a bound proves it false."""  # erf 2/1 breaks even
 MOST_NUMBERS = 4096
 """Larger arrays of a problem are no numbers of a step."""
 REAL = jax.ShapeDtypeStruct((), np.float64)
@@ -116,7 +116,7 @@ def replica_of(
             guarded = ()
     if stops is not None and stop is not None and not timed:
         needed = program.order(flat.tolist())
-        if len(program.order([stop], set(needed))) > DEAR * len(needed):
+        if len(program.order([stop], set(needed))) > MIN_BOUNDED_SHARE * len(needed):
             near = _near(walk, stops, like, [*arrays, *shaped, *remembered], now != flat)
     kept = [int(place) for leaf in remembered for place in leaf.ravel()]
     results = [*now.tolist(), *flat.tolist(), *kept, *(near or guarded or ([] if stop is None else [stop]))]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from sgdlimits.expectation.gaussian.units import arcsine
 from sgdlimits.kernel.base import Carry, StepRange
 from sgdlimits.kernel.choose import kernel_for
 from sgdlimits.kernel.compiler import walk
@@ -63,6 +64,7 @@ OPERATIONS = {
     "powers": lambda x: x**3 + (1 + x * x) ** -2 + jnp.sqrt(jnp.abs(x)) + (1 + x * x) ** 1.5,
     "inverse roots": lambda x: lax.rsqrt(1 + x * x) + 1 / jnp.sqrt(2 + x) + jnp.sqrt(2 + x),
     "rounding": lambda x: jnp.floor(7 * x) + jnp.ceil(3 * x) + jnp.round(5 * x) + jnp.sign(x),
+    "signs": lambda x: jnp.sign(x[0]) + arcsine(x[1] * x[2]) + jnp.sign(x[3] + 5) * x[4],
     "choices": lambda x: jnp.where(x > 0, x, -2 * x) + jnp.maximum(x, 0.3) - jnp.minimum(x, -0.1) + jnp.clip(x, -0.5, 0.5),
     "comparisons": lambda x: ((x > 0.1) & ~(x < 0.4) | (x == x[::-1])).astype(float) + (x != 0) + (x >= 0) * (x <= 0.5),
     "matrices": lambda x: jnp.concatenate([A @ x[:3], (A.T @ x[3:5])[:2], jnp.einsum("ir,jr->ijr", x, x).sum(0)[:2]]),
@@ -257,6 +259,7 @@ def test_eigenvectors_are_orthonormal_and_values_ascend(n):
 BOUNDED = {
     "sums": lambda x: jnp.sum(x**3 - x * x[::-1]) / (3 + x[0] ** 2),
     "angles": lambda x: jnp.arcsin(x[0] * x[1]) * jnp.sqrt(2 + x[2]) + lax.erf(x[3]) * jnp.exp(x[4]),
+    "signs": lambda x: jnp.sign(x[0]) + arcsine(x[1] * x[2]) + jnp.sign(x[3] + 5) * x[4],
     "choices": lambda x: jnp.where(x[0] > x[1], x[2], x[3] + 1) + jnp.abs(x[4]) + jnp.maximum(x[5], 0.1),
     "matrices": lambda x: jnp.sum((A @ x[:3].reshape(3, 1)) ** 2) + lax.rsqrt(1.5 + x[0]),
     "scan": lambda x: lax.scan(lambda c, row: (0.5 * c * row + 1, None), 1.0, x)[0],

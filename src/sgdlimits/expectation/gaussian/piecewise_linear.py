@@ -66,7 +66,8 @@ class PiecewiseLinearIntegrals(UnitIntegrals):
     def pairs(self, rows, columns, C):
         odd, even = rows.odd[:, None] * columns.odd, 2 / np.pi * rows.even[:, None] * columns.even
         left, right = rows.deviation[:, None], columns.deviation
-        root, angle = _root_and_angle(C, left * right)
+        own = np.eye(*C.shape, dtype=bool) if rows is columns else None
+        root, angle = _root_and_angle(C, left * right, own)
         value = odd * C + even * (root + C * angle)
         return Pairs(value, odd + even * angle, even * root * safe_inverse_root(left**2) ** 2)
 
@@ -182,7 +183,10 @@ def _four_signs(r: Float[Array, "4 4 m"]) -> Float[Array, " m"]:
     return 4 / np.pi**2 * jax.lax.scan(node, start, (jnp.asarray(np.sin(theta)), jnp.asarray(lengths)))[0]
 
 
-def _root_and_angle(C, product):
-    """The root of product^2 - C^2, and the arcsine of C / product: the angle between two fields."""
-    sine, angle = sine_and_angle(C * safe_inverse_root(product**2))
+def _root_and_angle(C, product, own=None):
+    """Return the root of product^2 - C^2, and the arcsine of C / product, which is 1 where `own` marks a field with itself."""
+    cosine = C * safe_inverse_root(product**2)
+    if own is not None:  # exactly 1, so that a bound of its square root near 0 does not become infinite
+        cosine = jnp.where(own, jnp.where(C > 0, 1.0, 0.0), cosine)
+    sine, angle = sine_and_angle(cosine)
     return product * sine, angle

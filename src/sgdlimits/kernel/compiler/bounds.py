@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 from jaxtyping import Array, PyTree
 
 from sgdlimits.kernel.compiler.program import Untranslated
@@ -35,6 +35,11 @@ _MONOTONE = (
 )  # fmt: skip
 _COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
 _LIPSCHITZ = {"sin": 1.0, "cos": 1.0}
+_DOMAINS = {"asin": (-1.0, 1.0), "acos": (-1.0, 1.0), "sqrt": (0.0, np.inf)}
+"""Where monotone primitives are defined, if not everywhere."""
+_MONOTONE_FUNCTIONS = {"arcsine": (-1.0, 1.0)}
+"""Monotone functions with derivative rules of their own, by name, and their domains: their branches, each bounded as if the other
+might hold, would give a radius that does not vanish with that of the argument."""
 
 
 def bounded(function: Callable[..., Array]) -> Callable[..., tuple[Array, Array]]:
@@ -82,6 +87,9 @@ def _equation(equation: Any, pairs: list[Pair]) -> list[Pair]:
         return [(value, None) for value in (results if equation.primitive.multiple_results else [results])]
     if name == "scan":
         return _scan(params, pairs)
+    if name == "custom_jvp_call" and (domain := _MONOTONE_FUNCTIONS.get(inner.jaxpr.debug_info.func_name)):
+        function = lambda x: jaxpr_as_fun(inner)(x)[0]
+        return [(function(values[0]), _monotone_radius(function, values[0], radii[0], domain))]
     if inner is not None:
         return _run(inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, []), pairs)
     if name == "cond" and radii[0] is None:
@@ -122,10 +130,9 @@ def _radius(name: str, params: dict, bind: Callable, x: list[Array], radii: list
     if name == "rsqrt":
         return _at_least(x[0] - r[0], lambda least: lax.rsqrt(least) - lax.rsqrt(x[0]))
     if name in _MONOTONE:
-        low, high = {"asin": (-1, 1), "acos": (-1, 1), "sqrt": (0, np.inf)}.get(name, (-np.inf, np.inf))
-        here = bind(x[0])
-        ends = [abs(bind(jnp.clip(end, low, high)) - here) for end in (x[0] - r[0], x[0] + r[0])]
-        return jnp.nan_to_num(jnp.maximum(*ends), nan=np.inf, posinf=np.inf)
+        return _monotone_radius(bind, x[0], r[0], _DOMAINS.get(name, (-np.inf, np.inf)))
+    if name == "sign":
+        return jnp.where(abs(x[0]) <= r[0], 2.0, 0.0)
     if name in _LIPSCHITZ:
         return jnp.minimum(_LIPSCHITZ[name] * r[0], 2.0)
     if name == "clamp":
@@ -145,6 +152,13 @@ def _radius(name: str, params: dict, bind: Callable, x: list[Array], radii: list
     if name == "is_finite":
         return ~jnp.isfinite(r[0])
     raise Untranslated(f"a bound for {name}")
+
+
+def _monotone_radius(function: Callable[[Array], Array], x: Array, r: Array, domain: tuple[float, float]) -> Array:
+    """Return the larger change of a monotone function towards both ends of an interval, infinite where it has no value."""
+    here = function(x)
+    changes = [abs(function(jnp.clip(end, *domain)) - here) for end in (x - r, x + r)]
+    return jnp.nan_to_num(jnp.maximum(*changes), nan=np.inf, posinf=np.inf)
 
 
 def _at_least(least: Array, radius: Callable[[Array], Array]) -> Array:
