@@ -89,7 +89,7 @@ class Inputs(Part):
 
     @abc.abstractmethod
     def place(self, numbers: Coordinates, B: Float[Array, "k k"]) -> Coordinates:
-        """Turn drawn numbers into coordinates of the inputs; the first k axes are the frame of B."""
+        """Turn the numbers drawn for one step into coordinates of its inputs; the first k axes are the frame of B."""
 
     @abc.abstractmethod
     def vectors(

@@ -113,12 +113,12 @@ class Mixture(Inputs):
 
     def place(self, numbers, B):
         inside, along, outside, below, z, c = numbers
-        (b, L), r, sigma = (z.shape[1], inside.shape[2]), outside.shape[1], self.sigma
-        centre = jnp.moveaxis(self.centre(B, c), 0, 1)
+        (b, L), r, sigma = (len(z), inside.shape[1]), len(outside), self.sigma
+        centre = self.centre(B, c)
         if b == L:
             return Coordinates(centre + sigma * inside, sigma * along, sigma**2 * outside, sigma * below, z, c)
         scale = jnp.concatenate([jnp.full(b, sigma), jnp.ones(L - b)])
-        centre = jnp.pad(centre, ((0, 0), (0, 0), (0, L - b), (0, 0)))
+        centre = jnp.pad(centre, ((0, 0), (0, L - b), (0, 0)))
         by, row = scale[:, None], np.tril_indices(r, -1)[0]
         return Coordinates(centre + by * inside, by * along, by**2 * outside, scale[row][:, None] * below, z, c)
 

@@ -14,7 +14,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import combined, is_lower, moves
@@ -36,7 +35,7 @@ from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.frame import Coordinates, Frame, Loading, frame_of, overlaps_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, updated
 from sgdlimits.statistics.trees import number_array, runs_first
-from sgdlimits.statistics.triangular import contract, gram_schmidt
+from sgdlimits.statistics.triangular import gram_schmidt
 
 
 @checked
@@ -133,28 +132,25 @@ class FrameChain(Process):
         algorithm, n, L = self.problem.algorithm, self._directions, self._inputs
         rests = L if algorithm.uses_gram or algorithm.uses_noise else min(L, n)
         sizes = Sizes(algorithm.batch, L, self.problem.target.teachers, n, rests)
-        x = self.problem.data.place(self.problem.data.draw(stream, sizes, self.d), self.frame)
+        x = self.problem.data.draw(stream, sizes, self.d)
         return x if self.free is None else x._replace(along=x.along * self.free[:, None, None])
 
     def step(self, state: Frame, x: Coordinates, now: StepTime) -> Frame:
         problem, names, per = self.problem.at(now.t), state.names, 1 / self.d
-        rule, projected = problem.algorithm, state.project(x)
-        fixed = (self.frame[:, :, None, None] * x.inside[None]).sum(1)
+        rule, x = problem.algorithm, problem.data.place(x, self.frame)
+        projected = state.project(x, self.frame[..., None])
 
         def one(x: Coordinates, fields, fixed, at: Frame):
             rows = {name: rows_of(names, name, problem.network.width) for name in names}
-            products = lambda i, j: at.m[rows[i]] @ at.m[rows[j]].T + at.T[:, rows[i]].T @ at.T[:, rows[j]]
+            products = lambda i, j: at.gram(rows[i], rows[j])
             inputs = lambda: per * x.gram()
             return moves(rule, view(rule, problem.model, per, now.t, Drawn(fields, fixed, x.z, x.c), at, products, inputs))
 
-        found, numbers = jax.vmap(one, -1, -1)(x, projected.fields, fixed, state)
+        found, numbers = jax.vmap(one, -1, -1)(x, projected.fields, projected.fixed, state)
         C = per * jnp.concatenate([move.inputs for move in found])
         past = lambda rows, axis=0: combined(found, rows, axis)
-        m, T = projected.update(past, C, is_lower(found), self.free is None)
-        if any(move.unit for move in found):
-            held = np.repeat([move.unit for move in found], problem.network.width)[:, None]
-            inverse = lax.rsqrt(jnp.where(held, (m**2).sum(1) + contract(T, T), 1.0))
-            m, T = m * inverse[:, None], T * inverse[None]
+        unit = np.repeat([move.unit for move in found], problem.network.width) if any(move.unit for move in found) else None
+        m, T = projected.update(past, C, is_lower(found), self.free is None, unit)
         scalars = {**{move.name: move.scalars for move in found}, **numbers}
         return Frame(updated(state.a, scalars[STUDENT]), m, T, {name: scalars[name] for name in state.kept}, names)
 

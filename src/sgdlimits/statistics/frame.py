@@ -39,37 +39,71 @@ class Coordinates(NamedTuple):
 
     Of the rests r combinations matter: all b where the algorithm asks for products of inputs or has noise, otherwise min(b, n),
     with n directions that move. `outside` is the diagonal, squared, of the triangular factor of their Gram matrix, and `below`
-    what is below the diagonal, row by row (Bartlett). An algorithm's own noise is further inputs after the samples.
+    what is below the diagonal, row by row (Bartlett). An algorithm's own noise is further inputs after the samples. Inputs of
+    several blocks have them on the first axis, but for label noise and classes.
     """
 
-    inside: Float[Array, "k b runs"]
-    along: Float[Array, "n b runs"]
-    outside: Float[Array, "r runs"]
-    below: Float[Array, "n runs"]
+    inside: Float[Array, "*block k b runs"]
+    along: Float[Array, "*block n b runs"]
+    outside: Float[Array, "*block r runs"]
+    below: Float[Array, "*block n runs"]
     z: Float[Array, "b runs"]
     c: Int[Array, "b runs"]
 
     def gram(self) -> Float[Array, "b b"]:
         """Return the Gram matrix of the inputs of one run; needs a rest for each input."""
-        A = bartlett(self.outside, self.below)
-        return self.inside.T @ self.inside + self.along.T @ self.along + A @ A.T
+        return sum_blocks(self._gram(*self[:4]) if self.inside.ndim == 2 else jax.vmap(self._gram)(*self[:4]), 2)
+
+    @staticmethod
+    def _gram(inside, along, outside, below) -> Float[Array, "b b"]:
+        A = bartlett(outside, below)
+        return inside.T @ inside + along.T @ along + A @ A.T
 
 
 class Frame(eqx.Module):
-    """Coordinates of a batch of runs, the runs on the last axis. `T[j, i]` is entry (i, j) of T: columns lie together."""
+    """Coordinates of a batch of runs, the runs on the last axis. `T[j, i]` is entry (i, j) of T: columns lie together.
+
+    Inputs of several blocks have a frame in each, on the first axis of m and T. A step is the same in all of them: fields are
+    sums over blocks, and each block moves by the same coefficients.
+    """
 
     a: Scalars
-    m: Float[Array, "p k runs"]
-    T: Float[Array, "p p runs"]
+    m: Float[Array, "*block n k runs"]
+    T: Float[Array, "*block n n runs"]
     kept: dict[str, Any] = eqx.field(default_factory=dict)
     names: tuple[str, ...] = eqx.field(static=True, default=(STUDENT,))
 
-    def project(self, x: Coordinates) -> Projected:
-        """Compute the fields of one step's inputs."""
-        one = x.along.shape[1] == 1 < len(self.m)
-        turned = rotate(self.T, x.along[:, 0], x.outside[0]) if one else None
-        along = contract(self.T[:, :, None], x.along[:, None]) if turned is None else turned.Th[:, None]
-        return Projected(self, x, (self.m[:, :, None] * x.inside[None]).sum(1) + along, turned)
+    @property
+    def blocks(self) -> int | None:
+        """The number of blocks of a batch of runs; None for one block, which has no axis."""
+        return len(self.m) if self.m.ndim == 4 else None
+
+    def each(self, f: Callable, *trees: PyTree) -> PyTree:
+        """Apply `f(m, T, *trees)` to each block; the trees have the axis of blocks that m and T have."""
+        return f(self.m, self.T, *trees) if self.blocks is None else jax.vmap(f)(self.m, self.T, *trees)
+
+    def gram(self, rows: slice, others: slice) -> Float[Array, "p q"]:
+        """Compute the products of some directions of one run with others."""
+        inside = self.m[..., rows, :] @ jnp.swapaxes(self.m[..., others, :], -1, -2)
+        return sum_blocks(inside + jnp.swapaxes(self.T[..., rows], -1, -2) @ self.T[..., others], 2)
+
+    def project(self, x: Coordinates, B: Float[Array, "*block k s runs"]) -> Projected:
+        """Compute the fields of inputs along the directions and the fixed ones, the rows of B, which each run may have."""
+        fields, turned = self.each(_fields, x.inside, x.along, x.outside)
+        fixed = (B[..., None, :] * x.inside[..., None, :, :, :]).sum(-3)
+        return Projected(self, x, sum_blocks(fields, 3), sum_blocks(fixed, 3), turned)
+
+
+def sum_blocks(leaf: Float[Array, "..."], ndim: int) -> Float[Array, "..."]:
+    """The sum over the axis of blocks of an array that has `ndim` axes without it."""
+    return leaf if leaf.ndim == ndim else leaf.sum(0)
+
+
+def _fields(m, T, inside, along, outside) -> tuple[Float[Array, "n b runs"], Turned | None]:
+    """The fields of the inputs in one block; for a single input also T rotated with it onto one axis."""
+    turned = rotate(T, along[:, 0], outside[0]) if along.shape[1] == 1 < len(m) else None
+    outer = contract(T[:, :, None], along[:, None]) if turned is None else turned.Th[:, None]
+    return (m[:, :, None] * inside[None]).sum(1) + outer, turned
 
 
 class Projected(NamedTuple):
@@ -78,33 +112,63 @@ class Projected(NamedTuple):
     frame: Frame
     x: Coordinates
     fields: Float[Array, "n b runs"]
+    fixed: Float[Array, "k b runs"]
     turned: Turned | None
 
     def update(
-        self, past: Callable, C: Float[Array, "n b runs"], lower: bool, outside: bool
-    ) -> tuple[Float[Array, "n k runs"], Float[Array, "n n runs"]]:
-        r"""Return m and T of the directions :math:`AW + CX`.
+        self,
+        past: Callable,
+        C: Float[Array, "n b runs"],
+        lower: bool,
+        outside: bool | Float[Array, " block"],
+        unit: Float[np.ndarray, " n"] | None = None,
+    ) -> tuple[Float[Array, "*block n k runs"], Float[Array, "*block n n runs"]]:
+        r"""Return m and T of the directions :math:`AW + CX`, in every block.
 
         Parameters
         ----------
         past : past(rows, axis) multiplies rows by A; the directions are on that axis
         C : the coefficients of the inputs
         lower : whether A is lower triangular
-        outside : whether inputs have a part outside the span of all directions; if not, T spans all that d leaves
+        outside : whether inputs have a part outside the span of all directions, or of which blocks; where not, T spans all that
+            the dimension leaves
+        unit : 1 for directions that are then scaled to length 1, and 0 for the others; None scales none
         """
-        (frame, x, _, turned), (n, b) = self, C.shape[:2]
-        rounding = ROUNDING if len(frame.names) > 1 and n > len(frame.names) else 0.0
-        m = past(frame.m) + (C[:, None] * x.inside[None]).sum(2)
-        if outside and n == b == 1:  # T is a length
-            return m, jnp.sqrt((past(frame.T, 1) + C * x.along) ** 2 + C**2 * x.outside)
-        if outside and turned is not None and lower:
-            length, some = jnp.sqrt(turned.rest), turned.rest > 0
-            inverse = jnp.where(some, 1 / jnp.where(some, length, 1.0), 0.0)
-            return m, append(past(turned.T, 1), past(turned.Th) * inverse + C[:, 0] * length, rounding)
-        T = past(frame.T, 1) + contract(jnp.swapaxes(x.along, 0, 1)[:, :, None], jnp.swapaxes(C, 0, 1)[:, None])
-        if not outside:
+        n, alike = len(C), isinstance(outside, bool)
+        rounding = ROUNDING if len(self.frame.names) > 1 and n > len(self.frame.names) else 0.0
+
+        def one(m, T, inside, along, rests, below, turned, outside):
+            m = past(m) + (C[:, None] * inside[None]).sum(2)
+            if alike and not outside:
+                return m, _added(past, C, T, along)
+            factor = _factor(past, C, lower, T, along, rests, below, turned, rounding)
+            return m, factor if alike else jnp.where(outside, factor, _added(past, C, T, along))
+
+        if alike:
+            m, T = self.frame.each(lambda *parts: one(*parts, outside), *self.x[:4], self.turned)
+        else:
+            m, T = self.frame.each(one, *self.x[:4], self.turned, outside)
+        if unit is None:
             return m, T
-        return m, gram_schmidt(jnp.concatenate([T, rests(bartlett(x.outside, x.below), C)]), rounding)
+        square = sum_blocks(Frame(self.frame.a, m, T).each(lambda m, T: (m**2).sum(1) + contract(T, T)), 2)
+        inverse = lax.rsqrt(jnp.where(unit[:, None] > 0, square, 1.0))
+        return m * inverse[:, None], T * inverse
+
+
+def _factor(past, C, lower: bool, T, along, outside, below, turned: Turned | None, rounding: float) -> Float[Array, "n n runs"]:
+    """T of one block after a step of inputs that have a part outside the span of all directions."""
+    if C.shape[0] == C.shape[1] == 1:  # T is a length
+        return jnp.sqrt((past(T, 1) + C * along) ** 2 + C**2 * outside)
+    if turned is not None and lower:
+        length, some = jnp.sqrt(turned.rest), turned.rest > 0
+        inverse = jnp.where(some, 1 / jnp.where(some, length, 1.0), 0.0)
+        return append(past(turned.T, 1), past(turned.Th) * inverse + C[:, 0] * length, rounding)
+    return gram_schmidt(jnp.concatenate([_added(past, C, T, along), rests(bartlett(outside, below), C)]), rounding)
+
+
+def _added(past: Callable, C, T, along) -> Float[Array, "n n runs"]:
+    """The directions AW + CX of one block along the axes of T."""
+    return past(T, 1) + contract(jnp.swapaxes(along, 0, 1)[:, :, None], jnp.swapaxes(C, 0, 1)[:, None])
 
 
 class Loading(NamedTuple):
