@@ -38,6 +38,7 @@ PARAMETERS = {"rule": New("optimiser", "0.4")}
 """Parameters of sweeps and options of the command line."""
 RENAMED = {
     "theory.mediocrity.compare": New("exit_table", "0.3"),
+    "theory.quadratic.Null": New("theory.quadratic.NullDirections", "0.4"),
     "theory.single_index.exit_time(threshold)": New("overlap", "0.3"),
 }
 

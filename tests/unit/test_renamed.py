@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from importlib import import_module
+from operator import attrgetter
 
 import pytest
 
@@ -66,4 +67,4 @@ def test_the_table_leads_to_what_is_there_and_old_names_do_not_outlive_their_ver
             module, _, name = f"sgdlimits.{old}".rpartition(".")
             assert name not in dir(import_module(module))
             value = caught(lambda module=module, name=name: getattr(import_module(module), name))[0]
-            assert value is getattr(sl, new)
+            assert value is attrgetter(new)(sl)

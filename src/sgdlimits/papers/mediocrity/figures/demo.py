@@ -15,7 +15,7 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, sizes
-from sgdlimits.papers.quadratic.phases.find import crossing
+from sgdlimits.papers.quadratic.phases.find import find_crossing
 from sgdlimits.text import table
 
 NOISE, THRESHOLD = 0.1, 0.5
@@ -87,7 +87,7 @@ def costs(datasets: dict[str, xr.Dataset], seconds: dict[str, float]) -> Iterato
 
 def half_times(dataset: xr.Dataset) -> np.ndarray:
     """When each run's excess risk is first down to half, by interpolation; infinity where it never is."""
-    return np.array([crossing(dataset.t.values, each, each[0] / 2, 0) for each in dataset.risk.values - NOISE / 2])
+    return np.array([find_crossing(dataset.t.values, each, each[0] / 2, 0) for each in dataset.risk.values - NOISE / 2])
 
 
 def caption(datasets: dict[str, xr.Dataset], shown: int) -> list[str]:

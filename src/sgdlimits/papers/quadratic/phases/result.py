@@ -1,4 +1,4 @@
-"""Phases as a table, and what theory says about them where there is one."""
+"""The result of `phases`: a table with the theory beside it."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ from sgdlimits.run.record import from_json
 from sgdlimits.text import count, table
 
 PHASES = ("norm learning", "plateau", "escape", "descent", "tail")
-"""In their order. Norm learning is whatever leads to the plateau: for students of fixed norm there is none."""
-WORDS = {"left": "left a plateau", "stays": "stayed on one", "none": "had none", "diverged": "diverged"}
-ROWS = {
+"""Names of the phases in order; norm learning is what precedes the plateau, and is absent for students of fixed norm."""
+OUTCOMES = {"left": "left a plateau", "stays": "stayed on one", "none": "had none", "diverged": "diverged"}
+"""Outcomes in words."""
+ROW_TITLES = {
     "level": "risk on the plateau",
     "growth": "growth of overlaps",
     "decay": "decay between students",
     "tail_rate": "rate of the tail",
     "tail_exponent": "exponent of the tail",
 }
+"""Rates in words."""
 
 
 @dataclass(frozen=True, repr=False)
 class Phases:
-    """The phases of each run, and what theory says where it does.
+    """Phases of each run, with theoretical values where they are known.
 
     Parameters
     ----------
     data : Dataset over `run` and `phase`, described in `sgdlimits.phases`
-    theory : values for the variables of `data` by name, of quadratic networks and of phase retrieval on the sphere
+    theory : theoretical values by variable name, for quadratic networks and phase retrieval on the sphere
     """
 
     data: xr.Dataset
@@ -44,7 +46,7 @@ class Phases:
     def __repr__(self) -> str:
         counts = Counter(self.data.outcome.values.tolist())
         runs = self.data.sizes["run"]
-        words = ", ".join(f"{counts[name]} {text}" for name, text in WORDS.items() if counts[name])
+        words = ", ".join(f"{counts[name]} {text}" for name, text in OUTCOMES.items() if counts[name])
         head = f"{self.data.attrs['problem_name']}, {self.data.attrs['level']}: {count(runs, 'run')}, {words}"
         rows = [("", "median", "10 to 90 %", "theory"), *self._times(), *self._values()]
         return f"{head}\n{table(rows, indent='  ')}" if len(rows) > 1 else head
@@ -53,16 +55,16 @@ class Phases:
         for phase in PHASES[1:]:
             begin = self.data.begin.sel(phase=phase).values
             if np.isfinite(begin).any():
-                yield f"{phase} from t", *_spread(begin), ""
+                yield f"{phase} from t", *_format_quantiles(begin), ""
 
     def _values(self):
-        for name, text in ROWS.items():
+        for name, text in ROW_TITLES.items():
             values = self.data[name].values
             if np.isfinite(values).any() or (name in self.theory and name in ("level", "growth")):
-                yield text, *_spread(values), f"{self.theory[name]:.4g}" if name in self.theory else ""
+                yield text, *_format_quantiles(values), f"{self.theory[name]:.4g}" if name in self.theory else ""
 
 
-def _spread(values: np.ndarray) -> tuple[str, str]:
+def _format_quantiles(values: np.ndarray) -> tuple[str, str]:
     values = values[np.isfinite(values)]
     if not values.size:
         return "", ""
@@ -70,13 +72,13 @@ def _spread(values: np.ndarray) -> tuple[str, str]:
     return f"{middle:.4g}", f"{low:.4g} to {high:.4g}" if values.size > 1 else ""
 
 
-def expected(dataset: xr.Dataset) -> dict[str, float]:
-    """Values by the names of the variables of `Phases`: of quadratic networks, and of phase retrieval on the sphere."""
+def compute_theory(dataset: xr.Dataset) -> dict[str, float]:
+    """Return theoretical values by variable name, for quadratic networks and for phase retrieval on the sphere."""
     try:
         problem, level = (from_json(dataset.attrs[name]) for name in ("problem", "level_parameters"))
         corrector = getattr(level, "corrector", True)
         if quadratic_network(problem):
-            return _quadratic(problem, corrector)
+            return _quadratic_theory(problem, corrector)
         found = phase_retrieval(problem)
     except BadInput:
         return {}
@@ -87,7 +89,7 @@ def expected(dataset: xr.Dataset) -> dict[str, float]:
     return values | ({"decay": float(np.abs(rates.Q)) * found.lr / found.p} if found.p > 1 else {})
 
 
-def _quadratic(problem, corrector: bool) -> dict[str, float]:
+def _quadratic_theory(problem, corrector: bool) -> dict[str, float]:
     rates = plateau_rates(problem, corrector=corrector)
     values = {"level": plateau_risk(problem, corrector=corrector), "growth": rates.rho}
     if problem.network.width > 1:

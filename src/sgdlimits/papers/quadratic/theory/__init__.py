@@ -15,7 +15,7 @@ from sgdlimits.papers.quadratic.theory.escape import (
     norm_gain as norm_gain,
     risk_on_plateau as risk_on_plateau,
 )
-from sgdlimits.papers.quadratic.theory.family import CriticalFamily as CriticalFamily, Null as Null
+from sgdlimits.papers.quadratic.theory.family import CriticalFamily as CriticalFamily, NullDirections as NullDirections
 from sgdlimits.papers.quadratic.theory.learning_rate import halving_time as halving_time, optimal_lr as optimal_lr
 from sgdlimits.papers.quadratic.theory.norms import norm_learning as norm_learning, student_overlaps as student_overlaps
 from sgdlimits.papers.quadratic.theory.plateau import (
@@ -37,3 +37,6 @@ from sgdlimits.papers.quadratic.theory.uneven import (
     UnevenFamily as UnevenFamily,
     uneven_critical_points as uneven_critical_points,
 )
+from sgdlimits.renamed import names_of as _names_of
+
+__getattr__ = _names_of("sgdlimits.theory.quadratic")

@@ -25,13 +25,14 @@ from sgdlimits.problem import ProjectionProblem
 from sgdlimits.problem.recognise import quadratic_network
 from sgdlimits.text import table
 
-MOST_FAMILIES = 10**5
+MAX_FAMILIES = 10**5
+"""Largest number of families that are listed."""
 COLUMNS = ("kind", "s", "r", "risk", "index", "dimension", "symmetry", "flat", "from d")
 
 
 @dataclass(frozen=True, repr=False)
 class CriticalPoints(Sequence[CriticalFamily]):
-    """All families of critical points of a quadratic network, by risk; printed, a table.
+    """All families of critical points of a quadratic network, ordered by risk; prints as a table.
 
     Parameters
     ----------
@@ -47,13 +48,13 @@ class CriticalPoints(Sequence[CriticalFamily]):
         return len(self.families)
 
     def family(self, s: int, r: int) -> CriticalFamily:
-        """The family with s directions in the teachers' span and r orthogonal to it."""
+        """Return the family with s directions in the teachers' span and r orthogonal to it."""
         like = self.families[0]
         return CriticalFamily(like.width, like.teachers, s, r, like.noise)
 
     def table(self, d: int | None = None) -> str:
-        """The families as lines of text: the counts in dimension d, or as functions of it."""
-        return table([COLUMNS, *(_row(family, d) for family in self.families)])
+        """Return a table of the families, with counts in dimension d or as functions of d."""
+        return table([COLUMNS, *(_format_row(family, d) for family in self.families)])
 
     def __repr__(self) -> str:
         return self.table()
@@ -81,32 +82,37 @@ def critical_points(problem: ProjectionProblem) -> CriticalPoints:
     found = quadratic_network(problem)
     if found is None:
         raise BadInput(
-            f"critical_points is about quadratic networks; got {getattr(problem, 'name', problem)!r}. "
-            "Give presets.quadratic_network(width, teachers), or search with fixed_points."
+            f"critical_points needs a quadratic network; got {getattr(problem, 'name', problem)!r}. "
+            "Use presets.quadratic_network(width, teachers), or search with fixed_points."
         )
     p, k, _, noise = found
-    if (min(p, k) + 1) * (p + 1) > MOST_FAMILIES:
+    if (min(p, k) + 1) * (p + 1) > MAX_FAMILIES:
         raise BadInput(
             f"width {p} and {k} teachers have about {(min(p, k) + 1) * (p + 1):.2g} families, more than can be listed. "
-            "Take fewer, or one family: CriticalFamily(width, teachers, s, r)."
+            "Use fewer units or teachers, or one family: CriticalFamily(width, teachers, s, r)."
         )
     pairs = [(s, r) for s in range(min(p, k) + 1) for r in range(p - s + 1 if s < k else 1)]
     families = (CriticalFamily(p, k, s, r, noise) for s, r in pairs)
     return CriticalPoints(tuple(sorted(families, key=lambda family: (family.risk, family.s, family.r))))
 
 
-def _row(family: CriticalFamily, d: int | None) -> tuple[str, ...]:
-    """The columns of one family, in dimension d or as functions of d."""
-    counts, first = lambda d: (family.index(d), family.dimension(d), *family.null(d)), family.smallest_d
+def _format_row(family: CriticalFamily, d: int | None) -> tuple[str, ...]:
+    """Return the cells of one family, with counts in dimension d or as functions of d."""
+    first = family.smallest_d
+
+    def counts(d: int) -> tuple[int, ...]:
+        return family.index(d), family.dimension(d), *family.null(d)
+
     if d is None:
-        there = [_line(low, high - low, first) for low, high in zip(counts(first), counts(first + 1), strict=True)]
+        # all counts are linear in d, so two dimensions determine them
+        there = [_format_linear(low, high - low, first) for low, high in zip(counts(first), counts(first + 1), strict=True)]
     else:
         there = [str(count) for count in counts(d)] if family.exists(d) else ["absent", *3 * "-"]
     return family.kind, str(family.s), str(family.r), f"{family.risk:.4g}", *there, str(first)
 
 
-def _line(value: int, slope: int, at: int) -> str:
-    """A linear function of d in words, from its value at one d."""
+def _format_linear(value: int, slope: int, at: int) -> str:
+    """Format a linear function of d, given its slope and its value at one d."""
     constant = value - slope * at
     if not slope:
         return str(constant)
@@ -116,7 +122,7 @@ def _line(value: int, slope: int, at: int) -> str:
 
 @checked
 def degrees_of_freedom(width: int, d: int) -> int:
-    r"""The dimension of the set of the matrices :math:`W^\top W` that p = `width` units make in d dimensions.
+    r"""Dimension of the set of matrices :math:`W^\top W` that p = `width` units form in d dimensions.
 
     It is :math:`dp - \frac12 p(p-1)`, the weights less the rotations of units, up to p = d, and :math:`\frac12 d(d+1)`, that
     of all symmetric matrices, beyond (section 7.5.1): units beyond d add nothing.
@@ -130,7 +136,7 @@ def degrees_of_freedom(width: int, d: int) -> int:
 
 @checked
 def solution_dimension(width: int, teachers: int, d: int) -> int:
-    r"""The dimension of the manifold of weights without error, which are rotations of units of one another.
+    r"""Dimension of the manifold of weights at zero error, which are rotations of each other's units.
 
     With :math:`n = \min(p^*, d)`, the rank of the teacher's matrix, it is :math:`\frac12 p(p-1) - \frac12 (p-n)(p-n-1)`, the
     rotations of p units less those that leave the weights as they are (section 7.5.2), or :math:`pn - \frac12 n(n+1)`. There
@@ -147,5 +153,5 @@ def solution_dimension(width: int, teachers: int, d: int) -> int:
     """
     rank = min(teachers, d)
     if width < rank:
-        raise BadInput(f"{width} units cannot be a network of {teachers} teachers in d = {d}. Give a width of at least {rank}.")
+        raise BadInput(f"{width} units cannot represent {teachers} teachers in d = {d}. Use a width of at least {rank}.")
     return width * rank - rank * (rank + 1) // 2

@@ -1,4 +1,4 @@
-r"""How a quadratic network leaves its plateau: the mean risk, and the time that it takes [3]_.
+r"""The escape of a quadratic network from its plateau: the mean risk and the escape time [3]_.
 
 From students :math:`Q = \bar Q\, 1` with :math:`M_{jr} \sim N(0, \epsilon^2)`, to second order in :math:`\epsilon`,
 
@@ -18,26 +18,27 @@ from scipy.special import digamma, roots_genlaguerre
 
 from sgdlimits.domain import checked, positive
 from sgdlimits.errors import BadInput
-from sgdlimits.papers.quadratic.theory.plateau import Numbers, numbers, plateau_rates, plateau_risk
+from sgdlimits.papers.quadratic.theory.plateau import Coefficients, plateau_rates, plateau_risk, read_coefficients
 from sgdlimits.problem.projection import ProjectionProblem
 
 AVERAGES = ("annealed", "quenched")
-NODES = 32
+LAGUERRE_NODES = 32
+"""Nodes of the Gauss-Laguerre rule for the mean over starts."""
 
 
 @checked
 def risk_on_plateau(problem: ProjectionProblem, t, spread: float, *, corrector: bool = True) -> np.ndarray | float:
-    r"""The mean risk at time t after a start on the plateau with overlaps :math:`N(0, \text{spread}^2)`.
+    r"""Mean risk at time t after a start on the plateau with overlaps :math:`N(0, \text{spread}^2)`.
 
-    Valid while the overlaps are small: up to a risk some percent below the plateau's. A random start in :math:`R^d` has
-    the spread :math:`d^{-1/2}`, to which SGD's own noise adds; `docs/noise.md` says how much for phase retrieval.
+    Valid while the overlaps are small, which is until the risk is a few percent below the plateau's. A random start in
+    :math:`R^d` has the spread :math:`d^{-1/2}`, to which SGD's own noise adds (see `docs/noise.md` for phase retrieval).
 
     Parameters
     ----------
     problem : `presets.quadratic_network`
     t : samples per dimension since the start; any shape
     spread : :math:`\epsilon`
-    corrector : whether the step size has an effect, as in `ODE`; without it this is (13)
+    corrector : whether terms of second order in the learning rate are included, as in `ODE`; without them this is (13)
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=3, teachers=3, lr=0.01)
@@ -45,7 +46,7 @@ def risk_on_plateau(problem: ProjectionProblem, t, spread: float, *, corrector: 
     >>> print((1 - risk / risk[0]).round(4))                       # (13): 4e-4 (exp(16 * 3 / 9) - 1) / (16/15)
     [0.     0.0773]
     """
-    at, rates, t = numbers(problem, corrector), plateau_rates(problem, corrector=corrector), np.asarray(t, float)
+    at, rates, t = read_coefficients(problem, corrector), plateau_rates(problem, corrector=corrector), np.asarray(t, float)
     chi = response(at)
     grown = chi * np.exp(2 * rates.rho * t) + (1 - chi) * np.exp(-rates.norm * t)
     risk = plateau_risk(problem, corrector=corrector) - 4 * spread**2 * grown
@@ -62,19 +63,19 @@ def escape_time(
     norm: float | None = None,
     corrector: bool = True,
 ) -> np.ndarray | float:
-    r"""When the risk has fallen below the plateau's by a given share, in samples per dimension: (13) inverted.
+    r"""Time until the risk has fallen below the plateau's by a given fraction, in samples per dimension: (13) inverted.
 
-    The time is infinite where the plateau is stable. The growth is linear all the way. A start away from the plateau changes
-    the overlaps by `norm_gain` on its way there, and the reduction still counts from the plateau.
+    The time is infinite if the plateau is stable. The overlaps are taken to grow exponentially all the way. From a start off
+    the plateau they change by the factor `norm_gain` on the way to it; the reduction still counts from the plateau.
 
     Parameters
     ----------
     problem : `presets.quadratic_network`
     spread : standard deviation of the overlaps with teachers at the start
-    reduction : the share of the excess risk by which it has fallen; any shape
-    average : "annealed", the time at which the mean risk gets there; or "quenched", the mean time over Gaussian starts
-    norm : the squared norm of the students at the start, such as 1 for `OrthogonalInit`; None for that on the plateau
-    corrector : whether the step size has an effect, as in `ODE`
+    reduction : fraction of the excess risk that is lost; any shape
+    average : "annealed" for the time at which the mean risk has fallen, or "quenched" for the mean time over Gaussian starts
+    norm : squared norm of the students at the start, such as 1 for `OrthogonalInit`; None for that on the plateau
+    corrector : whether terms of second order in the learning rate are included, as in `ODE`
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=3, teachers=3, lr=0.01)
@@ -84,11 +85,11 @@ def escape_time(
     quenched 324.6
     """
     if average not in AVERAGES:
-        raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Give one of them.")
+        raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Choose one of them.")
     share = np.asarray(reduction, float)
     if not ((share > 0) & (share <= 1)).all():
-        raise BadInput(f"reduction must be above 0 and at most 1; got {reduction}. Give such a share.")
-    at, rate = numbers(problem, corrector), plateau_rates(problem, corrector=corrector).rho
+        raise BadInput(f"reduction must be above 0 and at most 1; got {reduction}. Use a fraction such as 0.5.")
+    at, rate = read_coefficients(problem, corrector), plateau_rates(problem, corrector=corrector).rho
     if rate <= 0:
         return np.full(share.shape, np.inf) if share.ndim else np.inf
     chi = response(at)
@@ -102,7 +103,8 @@ def escape_time(
     excess = plateau_risk(problem, corrector=corrector) - at.noise
     if 4 * spread**2 >= excess:
         raise BadInput(
-            f"spread must be small beside the plateau, below {(excess / 4) ** 0.5:.3g} there; got {spread:g}. Lower it."
+            f"spread must be below {(excess / 4) ** 0.5:.3g}, where overlaps would already leave the plateau; got {spread:g}. "
+            "Use a smaller spread."
         )
     way = share * (excess / (4 * spread**2) - 1)
     logs = np.log1p(way) if average == "annealed" else _mean_log(way, at.p * at.k)
@@ -112,7 +114,7 @@ def escape_time(
 
 @checked
 def norm_gain(problem: ProjectionProblem, norm: float = 1.0, *, corrector: bool = True) -> float:
-    r"""By which factor norm learning changes overlaps with teachers, besides :math:`e^{\omega_\rho t}`.
+    r"""Factor by which norm learning changes overlaps with teachers, apart from :math:`e^{\omega_\rho t}`.
 
     Students that start from the squared norm :math:`q_0` have, once their norms have settled, the overlaps
     :math:`\rho_0\, g\, e^{\omega_\rho t}`. Without the corrector :math:`g = \sqrt{\bar Q/q_0}`: the angles grow as on the
@@ -123,23 +125,23 @@ def norm_gain(problem: ProjectionProblem, norm: float = 1.0, *, corrector: bool 
     >>> round(norm_gain(problem, 1.0), 4), round(norm_gain(problem, 1.0, corrector=False), 4)
     (0.7129, 0.7071)
     """
-    at = numbers(problem, corrector)
+    at = read_coefficients(problem, corrector)
     first, last = norm * (at.p + 2) / at.p, at.s
     if at.kappa == 0:
         return float((last / first) ** 0.5)
-    other = at.far(first)
+    other = at.larger_root(first)
     power = last / (2 * (1 + at.kappa * (at.c + at.noise)))
     return exp(power * log(last * (other - first) / (first * (other - last))))
 
 
-def response(at: Numbers) -> float:
-    r""":math:`\chi`: the share of the overlaps' effect on the risk that the norms, which follow them, leave."""
+def response(at: Coefficients) -> float:
+    r""":math:`\chi`, the part of the overlaps' effect on the risk that remains after the norms have followed them."""
     return 1 - (at.s - 1) * (1 + 2 * at.kappa * (at.c - 2 * at.s)) / (at.s * at.slope + at.c - at.s)
 
 
 def _mean_log(way: np.ndarray, entries: int) -> np.ndarray:
-    """The mean of log(1 + entries way/y) over a chi-square y with as many degrees of freedom as M has entries."""
-    nodes, weights = roots_genlaguerre(NODES, entries / 2 - 1)
+    """Mean of log(1 + entries way/y) over a chi-square variable y with as many degrees of freedom as M has entries."""
+    nodes, weights = roots_genlaguerre(LAGUERRE_NODES, entries / 2 - 1)
     mean = lambda values: values @ (weights / weights.sum())
     large = entries * way
     return np.log(large / 2) - digamma(entries / 2) + mean(np.log1p(2 * nodes / large[..., None]))

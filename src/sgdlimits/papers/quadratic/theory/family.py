@@ -1,4 +1,4 @@
-"""A family of critical points of a quadratic network: where it is, and its Hessian in every dimension."""
+"""One family of critical points of a quadratic network, and its Hessian in every dimension."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sgdlimits.size import check_room
 from sgdlimits.statistics import Overlaps
 
 
-class Null(NamedTuple):
-    """Null directions of a Hessian: along the manifold of critical points, and the rest."""
+class NullDirections(NamedTuple):
+    """Numbers of null directions of a Hessian: tangent to the family of critical points, and the others."""
 
     symmetry: int
     flat: int
@@ -26,7 +26,7 @@ class Null(NamedTuple):
 @checked
 @dataclass(frozen=True)
 class CriticalFamily:
-    r"""The critical points whose :math:`G = W^\top W` has s directions in the teachers' span and r orthogonal to it.
+    r"""Critical points whose :math:`G = W^\top W` has s directions in the teachers' span and r orthogonal to it.
 
     The family is one orbit of :math:`O(p)\times O(p^*)\times O(d-p^*)`. Hessians are with respect to the weights, (25).
 
@@ -34,7 +34,7 @@ class CriticalFamily:
     ----------
     width : p
     teachers : :math:`p^*`
-    s, r : the numbers of directions, s + r at most p and s at most :math:`p^*`; r is 0 where s is :math:`p^*`
+    s, r : the numbers of directions, with s + r at most p and s at most :math:`p^*`; r is 0 if s is :math:`p^*`
     noise : variance of the label noise
     """
 
@@ -49,12 +49,12 @@ class CriticalFamily:
         if min(s, r) < 0 or s + r > p or s > k or (s == k and r):
             raise BadInput(
                 f"{p} units on {k} teachers have no critical points with s = {s}, r = {r}. "
-                "Give s and r whose sum is at most the width, with s below the teachers, or equal to them and r = 0."
+                "Use s + r of at most the width, and either s below the number of teachers, or s equal to it and r = 0."
             )
 
     @property
     def kind(self) -> str:
-        """One of tabula rasa, plateau, uncorrelated, correlated, solution and mixed."""
+        """Name of the family: tabula rasa, plateau, uncorrelated, correlated, solution or mixed."""
         if self.s == 0:
             return {0: "tabula rasa", self.width: "plateau"}.get(self.r, "uncorrelated")
         if self.s == self.teachers:
@@ -63,69 +63,74 @@ class CriticalFamily:
 
     @property
     def rank(self) -> int:
-        """The rank of W, s + r."""
+        """Rank of W, s + r."""
         return self.s + self.r
 
     @property
     def alpha(self) -> float:
-        """The eigenvalue of G along the s directions in the teachers' span."""
+        """Eigenvalue of G along the s directions in the teachers' span."""
         return self.beta + self.width / self.teachers
 
     @property
     def beta(self) -> float:
-        r"""The eigenvalue of G along the r directions orthogonal to the teachers; always :math:`-\frac p2\,\mathrm{tr} D`."""
+        r"""Eigenvalue of G along the r directions orthogonal to the teachers; always :math:`-\frac p2\,\mathrm{tr} D`."""
         return self.width * (self.teachers - self.s) / (self.teachers * (self.rank + 2))
 
     @property
     def risk(self) -> float:
-        r"""The population risk, :math:`\frac{2(p^*-s)(p^*+r+2)}{p^{*2}(s+r+2)}` and the noise floor."""
+        r"""Population risk, :math:`\frac{2(p^*-s)(p^*+r+2)}{p^{*2}(s+r+2)}` plus the noise floor."""
         missing = self.teachers - self.s
         return 2 * missing * (self.teachers + self.r + 2) / (self.teachers**2 * (self.rank + 2)) + self.noise
 
     @property
     def smallest_d(self) -> int:
-        r"""The dimension from which on the family exists, :math:`p^* + r`."""
+        r"""Smallest dimension in which the family exists, :math:`p^* + r`."""
         return self.teachers + self.r
 
     def exists(self, d: int) -> bool:
-        """Whether d dimensions have room for r directions beside the teachers."""
+        """Return whether d dimensions have r directions orthogonal to the teachers."""
         return check_count("d", d, at_least=self.teachers) >= self.smallest_d
 
     def weights(
         self, d: int, seed: int | None = None, rotation: Float[np.ndarray, "p n"] | None = None
     ) -> Float[np.ndarray, "p d"]:
-        r"""A point of the family, with the teachers along the first axes.
+        r"""Return the weights of a point of the family, with the teachers along the first axes.
 
         It is :math:`W = M\, \mathrm{diag}(\alpha, \dots, \beta, \dots)^{1/2}\, O^\top`, where M and O have orthonormal columns.
 
         Parameters
         ----------
         d : dimension
-        seed : of a point drawn uniformly; without it unit j has the j-th direction alone
-        rotation : M, of shape (p, s + r) with orthonormal columns, in place of the one drawn
+        seed : seed of a point drawn uniformly; without it unit j has the j-th direction alone
+        rotation : M, of shape (p, s + r) with orthonormal columns, instead of a drawn one
         """
         d = self._check(d)
         check_room([("units and directions", self.width + self.rank), ("dimensions", d)], "Take a smaller d.")
         rng = None if seed is None else np.random.default_rng(check_count("seed", seed, at_least=0))
         O = np.zeros((d, self.rank))
-        O[: self.teachers, : self.s] = _frame(self.teachers, self.s, rng)
-        O[self.teachers :, self.s :] = _frame(d - self.teachers, self.r, rng)
-        M = _frame(self.width, self.rank, rng) if rotation is None else self._checked(rotation)
+        O[: self.teachers, : self.s] = _orthonormal_columns(self.teachers, self.s, rng)
+        O[self.teachers :, self.s :] = _orthonormal_columns(d - self.teachers, self.r, rng)
+        M = _orthonormal_columns(self.width, self.rank, rng) if rotation is None else self._checked(rotation)
         return M * np.sqrt([self.alpha] * self.s + [self.beta] * self.r) @ O.T
 
     def statistics(self, rotation: Float[np.ndarray, "p n"] | None = None, *, seed: int | None = None) -> Overlaps:
-        """The statistics of a point of the family, the same in every d; the parameters are those of `weights`."""
+        """Return the overlaps of a point of the family, which are equal in every d.
+
+        The parameters are those of `weights`.
+        """
         W = self.weights(self.smallest_d, seed, rotation)
         return Overlaps(jnp.ones(self.width), jnp.asarray(W[:, : self.teachers]), jnp.asarray(W @ W.T))
 
     def gradient_norm(self, seed: int | None = None) -> float:
-        """The norm of the gradient (24) at a point of the family, evaluated: zero up to rounding."""
+        """Norm of the gradient (24) at a point of the family, computed numerically: zero up to rounding."""
         W = self.weights(self.smallest_d, seed)
         D = W.T @ W / self.width - np.diag(np.arange(self.smallest_d) < self.teachers) / self.teachers
         return float(np.linalg.norm(4 / self.width * W @ (np.trace(D) * np.eye(len(D)) + 2 * D)))
 
     def blocks(self, d: int) -> list[tuple[float, int]]:
-        r"""Eigenvalues of the Hessian with multiplicities, one for each kind of eigenvector, some equal and some of none.
+        r"""Return eigenvalues of the Hessian with multiplicities, one pair per kind of eigenvector.
+
+        Values may repeat, and multiplicities may be zero.
 
         The eigenvectors are made of products :math:`x y^\top` of a left and a right factor. Let U and O be the left and
         right singular vectors of W, T the teachers' directions that O leaves and N what is orthogonal to T and O. In units
@@ -138,7 +143,8 @@ class CriticalFamily:
         """
         d = self._check(d)
         p, k, s, r, n = self.width, self.teachers, self.s, self.r, self.rank
-        a, b, idle, missing, outside = self.alpha / p, self.beta / p, p - n, k - s, d - k - r
+        a, b = self.alpha / p, self.beta / p
+        idle, missing, outside = p - n, k - s, d - k - r
         both = np.sqrt(s * r * a * b)
         norms = np.linalg.eigvalsh([[(s + 2) * a, both], [both, (r + 2) * b]]) if s and r else [(n + 2) * (a if s else b)]
         found = [
@@ -155,7 +161,7 @@ class CriticalFamily:
         return [(float(8 / p * value), int(count)) for value, count in found]
 
     def spectrum(self, d: int) -> Spectrum:
-        """The distinct eigenvalues of the Hessian, ascending, and their multiplicities, in dimension d.
+        """Return the distinct eigenvalues of the Hessian in dimension d, ascending, with multiplicities.
 
         It is `sgdlimits.hessian_spectrum` at the family's statistics, in closed form.
 
@@ -170,50 +176,52 @@ class CriticalFamily:
         return spectrum_of(np.array(values), np.array(counts))
 
     def index(self, d: int) -> int:
-        r"""How many eigenvalues are negative: :math:`(p-s-r)(d-s-r) + r(p^*-s)`, and none at solutions."""
+        r"""Number of negative eigenvalues: :math:`(p-s-r)(d-s-r) + r(p^*-s)`, and zero at solutions."""
         return sum(count for value, count in self.blocks(d) if value < 0)
 
-    def null(self, d: int) -> Null:
-        """How many null directions are tangent to the family, and how many are flat to second order only.
+    def null(self, d: int) -> NullDirections:
+        """Numbers of null directions tangent to the family, and of those that are flat to second order only.
 
         Only solutions of networks with p above p* have flat ones. The risk grows along them as the fourth power.
 
         >>> CriticalFamily(width=3, teachers=2, s=2, r=0).null(d=10)
-        Null(symmetry=3, flat=8)
+        NullDirections(symmetry=3, flat=8)
         """
         null = sum(count for value, count in self.blocks(d) if value == 0)
-        return Null(self.dimension(d), null - self.dimension(d))
+        return NullDirections(self.dimension(d), null - self.dimension(d))
 
     def degrees_of_freedom(self, d: int) -> int:
-        """The dimension of the set of the family's matrices G, and so of its functions: s(p* - s) + r(d - p* - r)."""
+        """Dimension of the set of the family's matrices G, hence of its functions: s(p* - s) + r(d - p* - r)."""
         d = self._check(d)
         return self.s * (self.teachers - self.s) + self.r * (d - self.teachers - self.r)
 
     def dimension(self, d: int) -> int:
-        """The dimension of the family in the space of weights: that of its matrices G, and the rotations M of each."""
+        """Dimension of the family in weight space: the matrices G, and the rotations M of each."""
         return self.degrees_of_freedom(d) + self.rank * self.width - self.rank * (self.rank + 1) // 2
 
     def _check(self, d: int) -> int:
+        """Return d as an integer, or raise `BadInput` if the family does not exist there."""
         if not self.exists(d):
             raise BadInput(
                 f"the family s = {self.s}, r = {self.r} needs {self.r} directions orthogonal to the teachers; "
-                f"d = {d} leaves {d - self.teachers}. Give a d of at least {self.smallest_d}."
+                f"d = {d} leaves {d - self.teachers}. Use a d of at least {self.smallest_d}."
             )
         return int(d)
 
     def _checked(self, rotation: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "p n"]:
+        """Return a rotation as an array, or raise `BadInput` unless its columns are orthonormal."""
         M, shape = np.asarray(rotation, float), (self.width, self.rank)
         if M.shape != shape or not np.allclose(M.T @ M, np.eye(self.rank), atol=1e-9):
             raise BadInput(
                 f"rotation must have the shape {shape} and orthonormal columns; got the shape {M.shape}"
-                f"{'' if M.shape != shape else ' and columns that are not'}. Give, for instance, numpy.linalg.qr(A)[0]."
+                f"{'' if M.shape != shape else ' and columns that are not'}. Use, for instance, numpy.linalg.qr(A)[0]."
             )
         return M
 
 
-def _frame(rows: int, columns: int, rng: np.random.Generator | None) -> Float[np.ndarray, "rows columns"]:
-    """Orthonormal columns, drawn uniformly, or the first axes."""
+def _orthonormal_columns(rows: int, columns: int, rng: np.random.Generator | None) -> Float[np.ndarray, "rows columns"]:
+    """Return orthonormal columns: drawn uniformly, or the first axes if `rng` is None."""
     if rng is None:
         return np.eye(rows, columns)
     Q, R = np.linalg.qr(rng.normal(size=(rows, columns)))
-    return Q * np.where(np.diagonal(R) < 0, -1.0, 1.0)
+    return Q * np.where(np.diagonal(R) < 0, -1.0, 1.0)  # with R's diagonal positive Q is uniform

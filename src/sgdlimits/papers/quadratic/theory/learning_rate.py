@@ -1,4 +1,4 @@
-r"""The learning rate at which a quadratic network leaves its plateau with the fewest samples [3]_.
+r"""Learning rate at which a quadratic network leaves its plateau with the fewest samples [3]_.
 
 From orthonormal students the ODE keeps Q and :math:`MM^\top` diagonal in one basis, that of the left singular vectors of the
 start's M. With :math:`q_i` and :math:`m_i` for the :math:`k = \min(p, p^*)` pairs of directions, z for the norm that the
@@ -27,16 +27,16 @@ from sgdlimits.papers.quadratic.theory.plateau import largest_lr
 from sgdlimits.problem.presets import quadratic_network
 from sgdlimits.start import OrthogonalInit
 
-TOLERANCE = 1e-8
-"""Of the solver."""
-PATIENCE = 5.0
-"""A run is not waited for beyond so many times what the overlaps need, at small rates, to grow by e^2 over the spread."""
-GRIDS = (13, 5, 5)
-"""Learning rates on each of the finer and finer grids of the search, which ends at the vertex of a parabola."""
+RELATIVE_TOLERANCE = 1e-8
+"""Relative tolerance of the solver."""
+MAX_GROWTH_TIMES = 5.0
+"""A run is abandoned after this multiple of the time in which, at small rates, overlaps grow by e^2 over the spread."""
+SEARCH_POINTS = (13, 5, 5)
+"""Numbers of learning rates on successively finer grids; the search ends at the vertex of a parabola."""
 
 
 class _Runs(NamedTuple):
-    """Numbers of a batch of runs, whose state is (q_1..q_k, z, m_1..m_k) along the last axis."""
+    """Parameters of a batch of runs, whose state is (q_1..q_k, z, m_1..m_k) along the last axis."""
 
     p: int
     teachers: int
@@ -45,7 +45,7 @@ class _Runs(NamedTuple):
     lr: np.ndarray
 
     def slope(self, state: np.ndarray) -> np.ndarray:
-        """The drift, with time in units of p/(8 lr), in which norms settle."""
+        """Return the drift, in units of time of p/(8 lr), in which norms settle."""
         p, k = self.p, self.k
         q, m = state[..., : k + 1], state[..., k + 1 :]
         square = np.zeros_like(q)
@@ -59,13 +59,13 @@ class _Runs(NamedTuple):
         return np.concatenate([dq, dm], axis=-1)
 
     def risk(self, state: np.ndarray) -> np.ndarray:
-        """The population risk."""
+        """Return the population risk."""
         q, m = state[..., : self.k + 1], state[..., self.k + 1 :]
         cross = self._trace(q**2) / self.p**2 - 2 * (m**2).sum(-1) / (self.p * self.teachers) + 1 / self.teachers
         return (self._trace(q) / self.p - 1) ** 2 + 2 * cross + self.noise
 
     def _trace(self, q: np.ndarray) -> np.ndarray:
-        """The sum over directions: z counts as often as it occurs."""
+        """Return the trace of a diagonal matrix, in which the entry z is repeated p - k times."""
         return q[..., : self.k].sum(-1) + (self.p - self.k) * q[..., self.k]
 
 
@@ -81,19 +81,19 @@ def halving_time(
     starts: int = 20,
     seed: int = 0,
 ) -> np.ndarray:
-    r"""When the ODE has lost a share of its excess risk, in samples per dimension: :math:`\alpha_c` of figure 2.
+    r"""Time until the ODE has lost a fraction of its excess risk, in samples per dimension: :math:`\alpha_c` of figure 2.
 
-    An array of the shape of `lr` and then `starts`; infinite where the run diverges, or does not get there within five times
-    what the overlaps need at small rates to grow by :math:`e^2/\text{spread}`.
+    The result has the shape of `lr` followed by `starts`. It is infinite if the run diverges, or needs more than five times
+    the time in which, at small rates, overlaps grow by :math:`e^2/\text{spread}`.
 
     Parameters
     ----------
     width, teachers : p and :math:`p^*`
     lr : learning rates, any shape
-    spread : of the overlaps at the start, which is `OrthogonalInit(spread)`
+    spread : standard deviation of the overlaps at the start, `OrthogonalInit(spread)`
     noise : variance of the label noise
-    threshold : the share; the loss is halved at 0.5
-    starts, seed : how many random starts, and which
+    threshold : fraction of the excess risk that is lost; 0.5 halves it
+    starts, seed : number of random starts, and their seed
 
     >>> print(halving_time(3, 3, [0.1, 0.3, 0.6], starts=4).mean(-1).round(1))
     [57.2 32.8  inf]
@@ -104,9 +104,9 @@ def halving_time(
     lrs = np.repeat(lr.ravel(), len(m))
     runs = _Runs(width, teachers, m.shape[1], float(noise), lrs)
     state = np.concatenate([np.ones((lrs.size, runs.k + 1)), np.tile(m, (lr.size, 1))], axis=1)
-    longest = PATIENCE * teachers * (2 + abs(np.log(spread)))
+    longest = MAX_GROWTH_TIMES * teachers * (2 + abs(np.log(spread)))
     level = runs.noise + (1 - threshold) * (runs.risk(state) - runs.noise)
-    times = passage_times(runs.slope, runs.risk, state, level, longest, TOLERANCE)
+    times = passage_times(runs.slope, runs.risk, state, level, longest, RELATIVE_TOLERANCE)
     return (times * width / (8 * lrs)).reshape(*lr.shape, len(m))
 
 
@@ -122,18 +122,19 @@ def optimal_lr(
     seed: int = 0,
     learns: bool = False,
 ) -> float:
-    r"""The learning rate that loses half of the excess risk with the fewest samples, on the mean over random starts.
+    r"""Learning rate that halves the excess risk with the fewest samples, on average over random starts.
 
-    The mean of `halving_time` is searched on ever finer grids below the largest rate at which the plateau is left; rates at
-    which a run diverges are excluded.
+    The mean of `halving_time` is minimised on successively finer grids below the largest rate at which the plateau is left;
+    rates at which a run diverges are excluded.
 
-    The paper finds that it is proportional to p. On the plateau this holds up to (p+4)/(p+2), see `fastest_escape_lr`.
+    The paper finds that the best rate is proportional to p. On the plateau this holds up to (p+4)/(p+2), see
+    `fastest_escape_lr`.
 
     Parameters
     ----------
     width, teachers, spread, noise, threshold, starts, seed : as in `halving_time`
-    learns : whether to take only rates at which zero risk is stable, below `largest_lr(...).solution`; wide students may be
-        fastest to leave the plateau above it, and then do not learn to the end
+    learns : whether to search only rates at which zero risk is stable, below `largest_lr(...).solution`; wide students may
+        leave the plateau fastest above that rate, and then do not reach zero risk
 
     >>> round(optimal_lr(3, 3, starts=4), 2)
     0.27
@@ -141,17 +142,19 @@ def optimal_lr(
     largest = largest_lr(width, teachers, noise)
     top = min(largest.escape, largest.solution) if learns else largest.escape
     if top <= 0:
-        raise BadInput(f"{width} students cannot learn {teachers} teachers to the end. Leave learns out, or use more students.")
+        raise BadInput(f"{width} students cannot learn {teachers} teachers completely. Omit learns, or use more students.")
     how: dict = dict(spread=spread, noise=noise, threshold=threshold, starts=starts, seed=seed)
     low, high = 0.0, top
-    for count in GRIDS:
+    for count in SEARCH_POINTS:
         lrs = np.linspace(low, high, count + 2)
         times = np.full(lrs.size, np.inf)
         times[1:-1] = halving_time(width, teachers, lrs[1:-1], **how).mean(-1)
         best = int(times.argmin())
         if not np.isfinite(times[best]):
-            raise BadInput(f"no run from spread = {spread:g} gets to the threshold {threshold:g}. Give a smaller threshold.")
+            raise BadInput(f"no run from spread = {spread:g} reaches the threshold {threshold:g}. Use a smaller threshold.")
         low, high = lrs[best - 1], lrs[best + 1]
-    middle, step, (left, here, right) = lrs[best], lrs[1] - lrs[0], times[best - 1 : best + 2]
+    # the vertex of the parabola through the best rate and its neighbours
+    middle, step = lrs[best], lrs[1] - lrs[0]
+    left, here, right = times[best - 1 : best + 2]
     bend = left - 2 * here + right
     return float(middle + step * (left - right) / (2 * bend) if np.isfinite(bend) and bend > 0 else middle)

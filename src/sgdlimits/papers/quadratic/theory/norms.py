@@ -1,4 +1,4 @@
-r"""Norm learning in a quadratic network: how the students' norms settle before they know the teachers [3]_.
+r"""Norm learning in a quadratic network: the norms settle before the students align with the teachers [3]_.
 
 As long as the overlaps with the teachers are negligible, gradient flow is (9) of the paper,
 
@@ -23,17 +23,19 @@ from scipy.special import logsumexp
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
-from sgdlimits.papers.quadratic.theory.plateau import Numbers, numbers
+from sgdlimits.papers.quadratic.theory.plateau import Coefficients, read_coefficients
 from sgdlimits.problem.projection import ProjectionProblem
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(10)
-PANELS, REACH = 120, 60.0
-"""Panels of the integral over log b, and how far below its end it begins: what is further down is smaller than rounding."""
+PANELS = 120
+"""Panels of the integral over log b."""
+LOG_RANGE = 60.0
+"""Length of the integral in log b; the rest, a fraction of exp(-60), is below rounding."""
 
 
 @checked
 def norm_learning(problem: ProjectionProblem, t, norm: float = 1.0, *, corrector: bool = True) -> np.ndarray | float:
-    r"""The squared norm q(t) of orthogonal students of equal norm that know nothing of the teachers.
+    r"""Squared norm q(t) of orthogonal students of equal norm without overlaps with the teachers.
 
     Without the corrector, :math:`\bar Q/q = 1 + (\bar Q/q_0 - 1)\,e^{-8\eta t/p}` with :math:`\bar Q = p/(p+2)`, (10). With
     it, q is :math:`s\,p/(p+2)` and with the roots :math:`s_1 < s_2` of h (see `plateau`)
@@ -45,28 +47,28 @@ def norm_learning(problem: ProjectionProblem, t, norm: float = 1.0, *, corrector
     ----------
     problem : `presets.quadratic_network`
     t : samples per dimension; any shape
-    norm : :math:`q_0`, below where norms diverge
-    corrector : whether the step size has an effect, as in `ODE`
+    norm : :math:`q_0`, below the norm from which norms diverge
+    corrector : whether terms of second order in the learning rate are included, as in `ODE`
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=3, teachers=2, lr=0.1)
     >>> norm_learning(problem, [0.0, 3.0, 300.0], norm=0.1).round(4)
     array([0.1   , 0.1995, 0.6597])
     """
-    at, t = numbers(problem, corrector), np.asarray(t, float)
+    at, t = read_coefficients(problem, corrector), np.asarray(t, float)
     if not (t >= 0).all():
-        raise BadInput("t must not be negative. Give times from the start on.")
-    rate, unit = 8 * numbers(problem).lr / at.p, at.p / (at.p + 2)
+        raise BadInput(f"t must not be negative; got {t.min():g}. Use times since the start.")
+    rate, unit = 8 * read_coefficients(problem).lr / at.p, at.p / (at.p + 2)
     if at.kappa == 0:
         s = 1 / (1 + (unit / norm - 1) * np.exp(-rate * t))
     else:
-        s = np.vectorize(lambda time: _settled(at, norm / unit, time), otypes=[float])(rate * t)
+        s = np.vectorize(lambda time: _norm_after(at, norm / unit, time), otypes=[float])(rate * t)
     return s * unit if t.ndim else float(s * unit)
 
 
 @checked
 def student_overlaps(problem: ProjectionProblem, t, Q) -> np.ndarray:
-    r"""The matrix Q(t) of gradient flow from any Q, while overlaps with teachers are negligible; shape t, then (p, p).
+    r"""Matrix Q(t) of gradient flow from any Q, while overlaps with teachers are negligible; shape t, then (p, p).
 
     A Q of full rank settles at :math:`\bar Q\,1`: first its trace, then at the rate :math:`16\eta/p(p+2)` the rest.
 
@@ -74,7 +76,7 @@ def student_overlaps(problem: ProjectionProblem, t, Q) -> np.ndarray:
     ----------
     problem : `presets.quadratic_network`
     t : samples per dimension; any shape
-    Q : at the start, positive semidefinite
+    Q : positive semidefinite matrix at the start
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=2, teachers=2, lr=0.01)
@@ -82,20 +84,23 @@ def student_overlaps(problem: ProjectionProblem, t, Q) -> np.ndarray:
     array([[0.5, 0. ],
            [0. , 0.5]])
     """
-    at, t = numbers(problem), np.asarray(t, float)
+    at, t = read_coefficients(problem), np.asarray(t, float)
     values, vectors = np.linalg.eigh(np.asarray(Q, float))
     if values.shape != (at.p,) or not np.allclose(Q, np.transpose(Q)) or values[0] < -1e-9 * abs(values[-1]):
-        raise BadInput(f"Q must be a positive semidefinite matrix of {at.p} rows and columns. Give overlaps of students.")
+        raise BadInput(
+            f"Q must be a positive semidefinite matrix of {at.p} rows and columns. Use the overlaps between students."
+        )
     there = values > 1e-14 * values[-1]
     settled = np.zeros((t.size, at.p))
     if there.any():
-        settled[:, there] = [_eigenvalues(at.p, values[there], 8 * at.lr * time / at.p) for time in t.ravel()]
+        settled[:, there] = [_eigenvalues_after(at.p, values[there], 8 * at.lr * time / at.p) for time in t.ravel()]
     return np.einsum("ij,tj,kj->tik", vectors, settled, vectors).reshape(*t.shape, at.p, at.p)
 
 
-def _settled(at: Numbers, first: float, time: float) -> float:
-    """s after `time` in units of p/8 lr: the three logarithms, with x = -log((s - s1)/(s0 - s1)) as the unknown."""
-    low, high, root = at.s, at.far(first), at.slope
+def _norm_after(at: Coefficients, first: float, time: float) -> float:
+    """Return s after `time` in units of p/(8 lr), from the three logarithms; the unknown is x = -log((s - s1)/(s0 - s1))."""
+    low, high = at.s, at.larger_root(first)
+    root = at.slope
     if first == low or time == 0:
         return first
     place = lambda x: low + (first - low) * np.exp(-x)
@@ -111,8 +116,11 @@ def _settled(at: Numbers, first: float, time: float) -> float:
     return float(place(brentq(passed, 0, end, xtol=1e-14, rtol=1e-13)))
 
 
-def _eigenvalues(p: int, first: np.ndarray, time: float) -> np.ndarray:
-    """Of Q after `time` in units of p/8 lr. The unknown is x = log(1 + b q), with q the largest eigenvalue at the start."""
+def _eigenvalues_after(p: int, first: np.ndarray, time: float) -> np.ndarray:
+    """Return the eigenvalues of Q after `time` in units of p/(8 lr).
+
+    The unknown is x = log(1 + b q), where q is the largest eigenvalue at the start.
+    """
     if time == 0:
         return first
     shares = first / first.max()
@@ -123,9 +131,10 @@ def _eigenvalues(p: int, first: np.ndarray, time: float) -> np.ndarray:
         return np.logaddexp(stay, grow + np.asarray(x)[..., None])
 
     def passed(x: float) -> float:
-        low = max(0.0, x - REACH)
+        low = max(0.0, x - LOG_RANGE)
         edges = np.linspace(low, x, PANELS + 1)
         at = edges[:-1, None] + (edges[1] - edges[0]) * (NODES + 1) / 2
+        # everything in logarithms: 1 + b q overflows long before the norms have settled
         log_weights = np.log(WEIGHTS * (edges[1] - edges[0]) / 2) - np.log(first.max())
         return float(logsumexp(logs(at).sum(-1) / 2 + at + log_weights)) - (np.log(2 / p) + time + np.log(-np.expm1(-time)))
 

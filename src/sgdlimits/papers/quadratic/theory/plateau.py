@@ -27,54 +27,58 @@ from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.problem.recognise import QuadraticNetwork, quadratic_network
 
 
-class Numbers(QuadraticNetwork):
-    """The numbers of a quadratic network, and what is made of them."""
+class Coefficients(QuadraticNetwork):
+    """Parameters of a quadratic network and the coefficients of its plateau equation."""
 
     @property
     def kappa(self) -> float:
+        r""":math:`\kappa = 2\eta/p`."""
         return 2 * self.lr / self.p
 
     @property
     def b(self) -> float:
+        """:math:`b = (p+4)/(p+2)`."""
         return (self.p + 4) / (self.p + 2)
 
     @property
     def c(self) -> float:
+        """:math:`c = 1 + 2/p^*`."""
         return 1 + 2 / self.k
 
     @property
     def discriminant(self) -> float:
-        """Of h; negative where it has no root."""
+        """Discriminant of h; negative where h has no root."""
         return (1 + 2 * self.kappa) ** 2 - 4 * self.kappa * self.b * (1 + self.kappa * (self.c + self.noise))
 
     @property
     def slope(self) -> float:
-        r""":math:`\sqrt\delta`, by which h falls at the plateau, or `BadInput` where there is none."""
+        r""":math:`\sqrt\delta = -h'` at the plateau; raises `BadInput` if there is no plateau."""
         if self.discriminant < 0:
             raise BadInput(
                 f"there is no plateau at lr = {self.lr:g}: the norms diverge from every start. "
-                f"Use an lr of at most {limits(self).plateau:.6g}."
+                f"Use an lr of at most {compute_largest_rates(self).plateau:.6g}."
             )
         return sqrt(self.discriminant)
 
     @property
     def s(self) -> float:
-        """The norm on the plateau, over that at small learning rates."""
+        """Squared norm on the plateau, relative to its value at small learning rates."""
         return 2 * (1 + self.kappa * (self.c + self.noise)) / (1 + 2 * self.kappa + self.slope)
 
-    def far(self, first: float) -> float:
-        """The larger root of h, or `BadInput` where students start beyond it, at `first`, and their norms diverge."""
-        far, unit = self.s + self.slope / (self.kappa * self.b), self.p / (self.p + 2)
-        if first >= far:
+    def larger_root(self, first: float) -> float:
+        """Return the larger root of h, or raise `BadInput` if students start beyond it, where norms diverge."""
+        root = self.s + self.slope / (self.kappa * self.b)
+        unit = self.p / (self.p + 2)
+        if first >= root:
             raise BadInput(
-                f"norm must be below {far * unit:.6g}, from where norms diverge at lr = {self.lr:g}; got {first * unit:g}. "
-                "Give a smaller norm, or a smaller lr."
+                f"norm must be below {root * unit:.6g}, above which norms diverge at lr = {self.lr:g}; got {first * unit:g}. "
+                "Use a smaller norm, or a smaller lr."
             )
-        return far
+        return root
 
 
 class PlateauRates(NamedTuple):
-    """Growth of the overlaps with teachers, decay of those between students and of the mean norm, each per unit of t."""
+    """Growth of overlaps with teachers, decay of overlaps between students, decay of the mean norm; per unit of t."""
 
     rho: float
     Q: float
@@ -82,53 +86,55 @@ class PlateauRates(NamedTuple):
 
 
 class LargestRates(NamedTuple):
-    """Learning rates up to which the plateau exists, it is left, and the solution is stable."""
+    """Largest learning rates at which the plateau exists, at which it is left, and at which the solution is stable."""
 
     plateau: float
     escape: float
     solution: float
 
 
-def numbers(problem: ProjectionProblem, corrector: bool = True) -> Numbers:
-    """The numbers of a quadratic network, or `BadInput`; without the corrector those of a vanishing learning rate.
+def read_coefficients(problem: ProjectionProblem, corrector: bool = True) -> Coefficients:
+    """Return the parameters of a quadratic network, or raise `BadInput`; without the corrector lr is set to zero.
+
+    Rates are then per unit of lr t, and are multiplied by lr afterwards.
 
     The learning rate then only sets the unit of time, so that it is taken out: rates are to be multiplied by it.
     """
     found = quadratic_network(problem)
     if found is None:
         name = getattr(problem, "name", type(problem).__name__)
-        raise BadInput(f"problem must be a quadratic network; got {name}. Take presets.quadratic_network.")
-    return Numbers(*found) if corrector else Numbers(*found)._replace(lr=0.0)
+        raise BadInput(f"problem must be a quadratic network; got {name}. Use presets.quadratic_network.")
+    return Coefficients(*found) if corrector else Coefficients(*found)._replace(lr=0.0)
 
 
 @checked
 def plateau_norm(problem: ProjectionProblem, *, corrector: bool = True) -> float:
-    r"""The squared norm :math:`\bar Q` of students on the plateau; without the corrector p/(p + 2), (10).
+    r"""Squared norm :math:`\bar Q` of students on the plateau; without the corrector p/(p + 2), (10).
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=3, teachers=3, lr=0.3)
     >>> round(plateau_norm(problem), 4), plateau_norm(problem, corrector=False)
     (0.7681, 0.6)
     """
-    at = numbers(problem, corrector)
+    at = read_coefficients(problem, corrector)
     return at.s * at.p / (at.p + 2)
 
 
 @checked
 def plateau_risk(problem: ProjectionProblem, *, corrector: bool = True) -> float:
-    r"""The population risk on the plateau, the noise included: :math:`c + \Delta - s(2-s)\,p/(p+2)`.
+    r"""Population risk on the plateau, including the noise: :math:`c + \Delta - s(2-s)\,p/(p+2)`.
 
     >>> import sgdlimits as sl
     >>> round(plateau_risk(sl.presets.quadratic_network(width=6, teachers=3, lr=0.01)), 4)
     0.9167
     """
-    at = numbers(problem, corrector)
+    at = read_coefficients(problem, corrector)
     return at.c + at.noise - at.s * (2 - at.s) * at.p / (at.p + 2)
 
 
 @checked
 def plateau_rates(problem: ProjectionProblem, *, corrector: bool = True) -> PlateauRates:
-    r"""The rates :math:`\omega_\rho, \omega_Q, \omega_q` on the plateau, per unit of t; without the corrector those of (12).
+    r"""Rates :math:`\omega_\rho, \omega_Q, \omega_q` on the plateau, per unit of t; without the corrector those of (12).
 
     The first is negative where the plateau is stable and nothing is learnt: above `largest_lr(...).escape`.
 
@@ -140,14 +146,14 @@ def plateau_rates(problem: ProjectionProblem, *, corrector: bool = True) -> Plat
     >>> round(plateau_rates(problem).rho / rates.rho, 4)
     0.9954
     """
-    at, lr = numbers(problem, corrector), float(problem.algorithm.lr_sample)
+    at, lr = read_coefficients(problem, corrector), float(problem.algorithm.lr_sample)
     norm = 8 * lr / at.p * at.s * at.slope
     return PlateauRates(4 * lr / at.p * (at.c - at.s), 2 * norm / (at.p + 2), norm)
 
 
 @checked
 def largest_lr(width: int, teachers: int, noise: float = 0.0) -> LargestRates:
-    r"""The learning rates up to which there is a plateau, it is left, and the solution is stable.
+    r"""Largest learning rates at which a plateau exists, at which it is left, and at which the solution is stable.
 
     Above `plateau` the norms diverge, whatever the start. Above `escape` overlaps with teachers decay on the plateau, or there
     is none. Without noise zero risk is unstable above `solution`, :math:`pp^*/(4(p^*+2))`; it is 0 for fewer students than
@@ -157,11 +163,14 @@ def largest_lr(width: int, teachers: int, noise: float = 0.0) -> LargestRates:
     >>> [round(lr, 4) for lr in largest_lr(3, 3)], [round(lr, 4) for lr in largest_lr(6, 3)]
     ([0.4624, 0.45, 0.45], [1.136, 1.1077, 0.9])
     """
-    return limits(Numbers(width, teachers, 0.0, float(noise)))
+    return compute_largest_rates(Coefficients(width, teachers, 0.0, float(noise)))
 
 
-def limits(at: Numbers) -> LargestRates:
-    """`largest_lr` of checked numbers: with C = c + noise the rate is (s - 1)/(C - 2s + b s^2) p/2, which rises up to `top`."""
+def compute_largest_rates(at: Coefficients) -> LargestRates:
+    """Compute `largest_lr` from checked parameters.
+
+    With C = c + noise the rate at which s is the plateau is (s - 1)/(C - 2s + b s^2) p/2, which increases up to `top`.
+    """
     top = 1 + sqrt((at.b - 2 + at.c + at.noise) / at.b)
     rate = lambda s: at.p / 2 * (s - 1) / (at.c + at.noise - 2 * s + at.b * s**2)
     solution = at.p * at.k / (4 * (at.k + 2)) if at.p >= at.k else 0.0
@@ -170,7 +179,7 @@ def limits(at: Numbers) -> LargestRates:
 
 @checked
 def fastest_escape_lr(width: int, teachers: int, noise: float = 0.0) -> float:
-    r"""The learning rate at which overlaps with teachers grow fastest on the plateau, per sample.
+    r"""Learning rate at which overlaps with teachers grow fastest on the plateau, per sample.
 
     It maximises :math:`\omega_\rho \propto \kappa\,(c - s)`. As p enters besides :math:`\kappa = 2\eta/p` only through
     :math:`b = (p+4)/(p+2)`, it is proportional to p for wide students.
@@ -178,7 +187,7 @@ def fastest_escape_lr(width: int, teachers: int, noise: float = 0.0) -> float:
     >>> [round(fastest_escape_lr(width, 3) / width, 4) for width in (3, 6, 100)]
     [0.0982, 0.1204, 0.1848]
     """
-    at = Numbers(width, teachers, 0.0, float(noise))
+    at = Coefficients(width, teachers, 0.0, float(noise))
     C = at.c + at.noise
     half, square = at.b * at.c - C, at.b * (1 + at.c) - 2
     s = (half + sqrt(half**2 + square * ((1 + at.c) * C - 2 * at.c))) / square

@@ -1,4 +1,4 @@
-r"""How a quadratic network ends learning: exponentially with as many students as teachers, algebraically with more [3]_.
+r"""The end of learning in a quadratic network: exponential for as many students as teachers, algebraic for more [3]_.
 
 At zero risk :math:`U^\top U/p = T^\top T/p^*`, where the rows of U are the students and those of T the teachers. In a basis of
 students of which the first :math:`p^*` span the teachers, the weights of these outside of the teachers' space have a Gram
@@ -7,13 +7,13 @@ matrix :math:`S_{11}` that obeys, to first order,
 .. math:: \dot S_{11} = -\frac{16\eta}{pp^*} S_{11} + \frac{64\eta^2}{p^2 p^{*2}}\big(\mathrm{Tr}\,S_{11} + 2 S_{11}\big),
           \qquad R = \frac{4}{pp^*}\,\mathrm{Tr}\, S_{11}.
 
-The other :math:`n = p - p^*` students are not needed. Nothing moves them to first order: with the norms of the others in
-balance, their Gram matrix obeys
+The other :math:`n = p - p^*` students are not needed to fit the teachers, and to first order they do not move. With the norms
+of the needed students in balance, their Gram matrix obeys
 
 .. math:: \dot Z = -\frac{16\eta}{p^2}\Big(\frac{\mathrm{Tr}\,Z}{p^*+2} Z + Z^2\Big), \qquad
           Z \to \frac{p^2 (p^*+2)}{16\,(p+2)\,\eta t}\, 1_n ,
 
-and the risk that is left is proportional to :math:`Z^2`. SGD's noise turns that risk into :math:`S_{11}`, which adds to it.
+and the remaining risk is proportional to :math:`Z^2`. SGD's noise turns that risk into :math:`S_{11}`, which adds to it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from scipy.optimize import brentq
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
-from sgdlimits.papers.quadratic.theory.plateau import Numbers, limits, numbers
+from sgdlimits.papers.quadratic.theory.plateau import Coefficients, compute_largest_rates, read_coefficients
 from sgdlimits.problem.projection import ProjectionProblem
 
 
 class TerminalDecay(NamedTuple):
-    r"""The last decay of the risk: :math:`e^{-\text{rate}\,t}`, or :math:`\text{constant}/t^2`; the other one is NaN.
+    r"""Last decay of the risk: :math:`e^{-\text{rate}\,t}` or :math:`\text{constant}/t^2`; the other number is NaN.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class TerminalDecay(NamedTuple):
 
 @checked
 def terminal_decay(problem: ProjectionProblem, *, corrector: bool = True) -> TerminalDecay:
-    r"""How the risk decays at the end of learning, without noise.
+    r"""Law by which the risk decays at the end of learning, without noise.
 
     For :math:`p = p^*` the rate is :math:`\frac{16\eta}{pp^*}\big(1 - \frac{4\eta(p^*+2)}{pp^*}\big)`: twice the smallest
     eigenvalue of the Hessian, :math:`8/(pp^*)`, without the corrector. For :math:`p > p^*`
@@ -62,7 +62,7 @@ def terminal_decay(problem: ProjectionProblem, *, corrector: bool = True) -> Ter
     Parameters
     ----------
     problem : `presets.quadratic_network` without noise, at least as many students as teachers
-    corrector : whether the step size has an effect, as in `ODE`
+    corrector : whether terms of second order in the learning rate are included, as in `ODE`
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=6, teachers=3, lr=0.01)
@@ -70,11 +70,12 @@ def terminal_decay(problem: ProjectionProblem, *, corrector: bool = True) -> Ter
     >>> decay.law, round(decay.constant * problem.rate.item() ** 2, 6)                  # 36 * 3 * 5 / (128 * 8)
     ('algebraic', 0.527344)
     """
-    at, lr = numbers(problem, corrector), float(problem.algorithm.lr_sample)
+    at, lr = read_coefficients(problem, corrector), float(problem.algorithm.lr_sample)
     if at.noise > 0:
         raise BadInput(f"with noise = {at.noise:g} the risk does not decay to its floor. Use stationary_risk.")
     _check(at)
-    slow, fast = 1 - 4 * at.lr * (at.k + 2) / (at.p * at.k), 1 - 8 * at.lr / (at.p * at.k)
+    slow = 1 - 4 * at.lr * (at.k + 2) / (at.p * at.k)
+    fast = 1 - 8 * at.lr / (at.p * at.k)
     if at.p == at.k:
         return TerminalDecay("exponential", 16 * lr / (at.p * at.k) * slow, nan)
     constant = at.p**2 * (at.p - at.k) * (at.k + 2) / (128 * (at.p + 2)) * fast / slow
@@ -83,7 +84,7 @@ def terminal_decay(problem: ProjectionProblem, *, corrector: bool = True) -> Ter
 
 @checked
 def stationary_risk(problem: ProjectionProblem) -> float:
-    r"""The population risk at which learning from noisy labels ends, the floor :math:`\Delta` included.
+    r"""Population risk at which learning from noisy labels ends, including the floor :math:`\Delta`.
 
     There :math:`M^\top M = y\,1`, and Q has :math:`p^*` eigenvalues x and :math:`p - p^*` eigenvalues z. For small learning
     rates :math:`R - \Delta \approx 4\eta\Delta/p`. With more students than teachers it is reached slowly: at the rate
@@ -94,28 +95,32 @@ def stationary_risk(problem: ProjectionProblem) -> float:
     >>> round(stationary_risk(sl.presets.quadratic_network(width=3, teachers=2, lr=0.02, noise=0.5)), 4)
     0.5141
     """
-    return _balance(numbers(problem), stationary_norms(problem)[2])[2]
+    return _balance(read_coefficients(problem), stationary_norms(problem)[2])[2]
 
 
 @checked
 def stationary_norms(problem: ProjectionProblem) -> tuple[float, float, float]:
-    """(x, y, z) of `stationary_risk`: eigenvalues of Q in the teachers' space, of the squared overlaps, and of Q outside."""
-    at = numbers(problem)
+    """Norms (x, y, z) behind `stationary_risk`.
+
+    These are the eigenvalues of Q in the teachers' span, of the squared overlaps, and of Q outside the span.
+    """
+    at = read_coefficients(problem)
     _check(at)
-    z = _rest(at)
+    z = _idle_norm(at)
     x, y, _ = _balance(at, z)
     return x, y, z
 
 
-def _check(at: Numbers) -> None:
+def _check(at: Coefficients) -> None:
+    """Raise `BadInput` unless zero risk can be reached and is stable."""
     if at.p < at.k:
         raise BadInput(f"{at.p} students cannot represent {at.k} teachers, and zero risk is not reached. Use more students.")
-    if at.lr >= limits(at).solution:
-        raise BadInput(f"zero risk is unstable at lr = {at.lr:g}. Use an lr below {limits(at).solution:.6g}.")
+    if at.lr >= compute_largest_rates(at).solution:
+        raise BadInput(f"zero risk is unstable at lr = {at.lr:g}. Use an lr below {compute_largest_rates(at).solution:.6g}.")
 
 
-def _balance(at: Numbers, z: float) -> tuple[float, float, float]:
-    """x, y and the risk for which overlaps and norms of the needed students rest beside others of norm z; linear in y."""
+def _balance(at: Coefficients, z: float) -> tuple[float, float, float]:
+    """Return x, y and the risk at which the aligned students are stationary, given the norm z of the others; linear in y."""
     p, k, eta = at.p, at.k, at.lr
     x = p / k - (p - k) * z / (k + 2)
     tau = (k * x + (p - k) * z) / p - 1
@@ -126,8 +131,8 @@ def _balance(at: Numbers, z: float) -> tuple[float, float, float]:
     return x, y, risk_0 - 4 * y / p
 
 
-def _rest(at: Numbers) -> float:
-    """The norm of the students that are not needed, where it rests."""
+def _idle_norm(at: Coefficients) -> float:
+    """Return the stationary norm of the students outside the teachers' span."""
     p, n = at.p, at.p - at.k
     if n == 0 or at.noise == 0:
         return 0.0
@@ -141,5 +146,5 @@ def _rest(at: Numbers) -> float:
     while push(end) > 0:
         end *= 2
         if end > p:
-            raise BadInput(f"norms do not come to rest at lr = {at.lr:g} and noise = {at.noise:g}. Use a smaller lr.")
+            raise BadInput(f"norms do not become stationary at lr = {at.lr:g} and noise = {at.noise:g}. Use a smaller lr.")
     return float(brentq(push, 0.0, end, xtol=1e-15))

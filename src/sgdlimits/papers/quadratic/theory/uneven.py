@@ -8,10 +8,10 @@ directions orthogonal to the teachers for signal:
 .. math:: G = p\,(t_i + b) \text{ on } i\in S, \quad p\,b \text{ on the r directions}, \quad 0 \text{ else}, \qquad
           b = \frac1{s+r+2}\sum_{i\notin S} t_i, \qquad R = 2\,(s+r+2)\,b^2 + 2\sum_{i\notin S} t_i^2 .
 
-In units of 8/p the Hessian has the eigenvalues :math:`-(b+t_y)` for units that are not used and :math:`t_i - t_y` for those
-that are, :math:`t_i = 0` for the r directions, where y runs over the directions that are not in G, :math:`t_y = 0` outside the
-teachers' span; and positive and null ones within G. So what is learnt is unstable towards every stronger eigenvector that is
-not, and a minimum has the strongest ones.
+In units of 8/p the Hessian has the eigenvalues :math:`-(b+t_y)` for idle units and :math:`t_i - t_y` for used ones, where y
+runs over the directions outside the range of G. Here :math:`t_i = 0` for the r directions, and :math:`t_y = 0` outside the
+teachers' span. Within the range of G the eigenvalues are positive or null. So a learnt eigenvector is unstable towards every
+stronger one that is not learnt, and a minimum has learnt the strongest ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.problem.recognise import quadratic_teachers
 from sgdlimits.statistics import Overlaps
 
-MOST = 10**5
+MAX_UNEVEN_FAMILIES = 10**5
+"""Largest number of families that are listed."""
 
 
 @checked
@@ -40,9 +41,9 @@ class UnevenFamily:
     Parameters
     ----------
     width : p
-    strengths : the eigenvalues of T, falling; shape (k,)
-    directions : the teachers' fields in its eigenvectors: row i is the direction with strength i; shape (k, k)
-    learnt : the places in `strengths` of what is learnt
+    strengths : the eigenvalues of T in descending order; shape (k,)
+    directions : row i is the eigenvector of strength i in terms of the teachers' fields; shape (k, k)
+    learnt : indices in `strengths` of the learnt eigenvectors
     r : the number of directions orthogonal to the teachers
     noise : variance of the label noise
     """
@@ -56,21 +57,21 @@ class UnevenFamily:
 
     @property
     def missed(self) -> Float[np.ndarray, "m"]:
-        """The strengths of what is not learnt."""
+        """Strengths of the eigenvectors that are not learnt."""
         return np.delete(self.strengths, self.learnt)
 
     @property
     def b(self) -> float:
-        """By how much every direction in use is larger than it should be, over p."""
+        """Excess of G/p along every direction in use."""
         return float(self.missed.sum() / (len(self.learnt) + self.r + 2))
 
     @property
     def risk(self) -> float:
-        """The population risk, with the noise floor."""
+        """Population risk, including the noise floor."""
         return 2 * self.b * float(self.missed.sum()) + 2 * float((self.missed**2).sum()) + self.noise
 
     def index(self, d: int) -> int:
-        """The number of negative eigenvalues of the Hessian with respect to the weights in d dimensions."""
+        """Number of negative eigenvalues of the Hessian with respect to the weights in d dimensions."""
         k, used = self.strengths.size, len(self.learnt) + self.r
         outside = check_count("d", d, at_least=k + self.r) - k - self.r
         idle = (self.width - used) * (self.missed.size + (outside if self.b > 0 else 0))
@@ -78,7 +79,10 @@ class UnevenFamily:
         return idle + turned + self.r * int((self.missed > 0).sum())
 
     def statistics(self) -> Overlaps:
-        """A point of the family, each unit on one direction at most; M are overlaps with the teachers as they are."""
+        """Return the overlaps of a point of the family in which each unit has at most one direction.
+
+        M are the overlaps with the given teachers, which need not be orthonormal.
+        """
         s, k = len(self.learnt), self.strengths.size
         sizes = np.sqrt(self.width * (self.strengths[list(self.learnt)] + self.b))
         M = np.zeros((self.width, k))
@@ -90,10 +94,10 @@ class UnevenFamily:
 
 @checked
 def uneven_critical_points(problem: ProjectionProblem) -> tuple[UnevenFamily, ...]:
-    r"""All critical points of a quadratic network for teachers with any Gram matrix, by risk.
+    r"""All critical points of a quadratic network for teachers with any Gram matrix, ordered by risk.
 
-    Eigenvalues that agree are listed one by one, though any vectors in their span would do: for orthonormal teachers
-    `critical_points` has the families as they are.
+    Equal eigenvalues are listed one by one, although any basis of their span would do. For orthonormal teachers use
+    `critical_points`, which lists each family once.
 
     >>> import sgdlimits as sl
     >>> target = sl.Target(sl.CommitteeReadout("square"), 2, gram=[[1.0, 0.6], [0.6, 1.0]])
@@ -106,16 +110,16 @@ def uneven_critical_points(problem: ProjectionProblem) -> tuple[UnevenFamily, ..
     """
     found = quadratic_teachers(problem)
     if found is None:
-        raise BadInput("problem must be a quadratic network with loss (y - f)^2. Take presets.quadratic_network, or its parts.")
+        raise BadInput("problem must be a quadratic network with loss (y - f)^2. Use presets.quadratic_network, or its parts.")
     (p, noise), (form, gram) = found[:2], found[2:]
     root = np.linalg.cholesky(gram)
     strengths, vectors = np.linalg.eigh(root.T @ form @ root)
     strengths, directions = strengths[::-1], (root @ vectors[:, ::-1]).T
     if strengths[-1] <= 0:
-        raise BadInput(f"the labels' matrix has the eigenvalue {strengths[-1]:.3g}. Give teachers with positive weights.")
+        raise BadInput(f"the labels' matrix has the eigenvalue {strengths[-1]:.3g}. Use teachers with positive weights.")
     k = strengths.size
-    if 2**k * (p + 1) > MOST:
-        raise BadInput(f"{k} teachers of different strength and {p} units have too many families. Give fewer.")
+    if 2**k * (p + 1) > MAX_UNEVEN_FAMILIES:
+        raise BadInput(f"{k} teachers of different strength and {p} units have too many families. Use fewer of either.")
     families = [
         UnevenFamily(p, strengths, directions, learnt, r, noise)
         for s in range(min(p, k) + 1)
