@@ -178,7 +178,7 @@ def drifts(quick: bool) -> list[dict]:
     for activation, p, k in (("erf", 8, 4), ("erf", 50, 5), ("relu", 6, 3), ("he3", 6, 3), ("tanh", 6, 3))[: 2 if quick else 5]:
         spent = {}
         for name, rule in (("few fields", None), ("Sobol", sl.Sobol(10))):
-            problem = sl.presets.committee(p, k, activation, rule=rule)
+            problem = sl.presets.committee(p, k, activation, expectation=rule)
             stats = sl.RandomInit(1000).one(problem)
             drift = jax.jit(lambda stats, problem=problem: problem.drift(stats))
             spent[name] = 1e3 * seconds_per(

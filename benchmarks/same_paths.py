@@ -67,7 +67,9 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "single_index": {
         "": dict(noise=0.1),
-        "relu": dict(activation="relu", target="he2", width=2, lr=0.3, sphere=False, train_second=0.5, batch=2, rule=FEW),
+        "relu": dict(
+            activation="relu", target="he2", width=2, lr=0.3, sphere=False, train_second=0.5, batch=2, expectation=FEW
+        ),
     },
     "committee": {
         "": dict(noise=0.05),
@@ -78,8 +80,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "binary_mixture": {"": dict(snr=10.0), "wide": dict(snr=float("inf"), ridge=0.05, width=3, lr=0.5)},
     "xor_mixture": {"": dict(snr=10.0, width=2), "on means": dict(snr=float("inf"), lr=0.5)},
     "gaussian_mixture": {
-        "": dict(means=[[-1.0], [0.0], [1.0]], labels=[0, 1, 0], weights=[0.3, 0.4, 0.3], snr=5.0, ridge=0.1, rule=FEW),
-        "erf": dict(means=[[1.0], [-1.0]], labels=[1, 0.2], snr=4.0, activation="erf", batch=2, rule=FEW),
+        "": dict(means=[[-1.0], [0.0], [1.0]], labels=[0, 1, 0], weights=[0.3, 0.4, 0.3], snr=5.0, ridge=0.1, expectation=FEW),
+        "erf": dict(means=[[1.0], [-1.0]], labels=[1, 0.2], snr=4.0, activation="erf", batch=2, expectation=FEW),
     },
     "spiked_tensor": {
         "": {},
@@ -181,7 +183,7 @@ def three_classes() -> sl.ProjectionProblem:
         sl.TwoLayer(2, "tanh", mean=False, outputs=3, bias=True),
         sl.OnePassSGD(1.0, lr_second={"a": 0.5, "bias": 0.2}, ridge=0.05),
         loss=sl.SoftmaxCrossEntropy(),
-        rule=FEW,
+        expectation=FEW,
     )
 
 
@@ -207,32 +209,35 @@ def gates() -> sl.ProjectionProblem:
     """A network that is no sum of units, with two scalars of its own."""
     network = sl.Network(gated, width=2, scalars={"scale": 1.0, "threshold": 0.2})
     algorithm = sl.OnePassSGD(0.5, lr_second={"scale": 0.2, "threshold": 0.1})
-    return learn(lambda fixed: jnp.tanh(fixed).sum(), network=network, algorithm=algorithm, rule=FEW)
+    return learn(lambda fixed: jnp.tanh(fixed).sum(), network=network, algorithm=algorithm, expectation=FEW)
 
 
 OWN: dict[str, Callable[[], Any]] = {
-    "softsign": lambda: learn(sl.CommitteeReadout("erf"), 2, sl.TwoLayer(2, softsign), rule=FEW),
+    "softsign": lambda: learn(sl.CommitteeReadout("erf"), 2, sl.TwoLayer(2, softsign), expectation=FEW),
     "log_cosh": lambda: learn(
-        lambda fixed: jnp.tanh(fixed).sum(), loss=log_cosh, algorithm=sl.OnePassSGD(0.5, ridge=0.1, batch=2), rule=FEW
+        lambda fixed: jnp.tanh(fixed).sum(), loss=log_cosh, algorithm=sl.OnePassSGD(0.5, ridge=0.1, batch=2), expectation=FEW
     ),
     "huber product": lambda: learn(
-        product, 2, sl.TwoLayer(2, jnp.abs), huber, sl.Clipped(sl.OnePassSGD(0.3, 0.2, ridge=0.05), norm=0.5), rule=FEW
+        product, 2, sl.TwoLayer(2, jnp.abs), huber, sl.Clipped(sl.OnePassSGD(0.3, 0.2, ridge=0.05), norm=0.5), expectation=FEW
     ),
     "oblique product": lambda: learn(
-        product, 2, sl.TwoLayer(2, "square"), algorithm=sl.OnePassSGD(0.1, 0.1), gram=OBLIQUE, rule=sl.GaussHermite(6)
+        product, 2, sl.TwoLayer(2, "square"), algorithm=sl.OnePassSGD(0.1, 0.1), gram=OBLIQUE, expectation=sl.GaussHermite(6)
     ),
     "unequal teachers": unequal_teachers,
     "second readout": lambda: learn(sl.CommitteeReadout("relu", [1.0, -0.5]), 2, sl.TwoLayer(2, "relu"), gram=OBLIQUE),
     "gates": gates,
     "two classes": lambda: two_classes("relu"),
-    "two classes smooth": lambda: two_classes("erf", batch=2).with_rule(FEW),
+    "two classes smooth": lambda: two_classes("erf", batch=2).with_expectation(FEW),
     "two classes on means": lambda: two_classes("tanh", variance=0.0),
     "three classes": three_classes,
     "mixture regression": lambda: learn(
-        sl.CommitteeReadout("square"), 1, sl.TwoLayer(2, "square"), data=sl.mixture([[0.5], [-0.5]], [0.6, 0.4], 0.3), rule=FEW,
+        sl.CommitteeReadout("square"), 1, sl.TwoLayer(2, "square"), data=sl.mixture([[0.5], [-0.5]], [0.6, 0.4], 0.3),
+        expectation=FEW,
         algorithm=sl.OnePassSGD(0.05),
     ),
-    "langevin": lambda: learn(sl.CommitteeReadout("erf"), 1, sl.TwoLayer(2, "erf"), algorithm=Langevin(0.5, 0.1), rule=FEW),
+    "langevin": lambda: learn(
+        sl.CommitteeReadout("erf"), 1, sl.TwoLayer(2, "erf"), algorithm=Langevin(0.5, 0.1), expectation=FEW
+    ),
     "falling": lambda: learn(sl.CommitteeReadout("erf"), 1, sl.TwoLayer(2, "erf"), algorithm=Falling(1.0, 0.5)),
 }  # fmt: skip
 
@@ -265,7 +270,7 @@ ALGORITHMS: dict[str, Callable[[], Any]] = {
 
 def with_algorithm(algorithm: Any) -> sl.ProjectionProblem:
     """A committee of erf units that moves by an algorithm; steps that are not linear are averaged over few points."""
-    return sl.presets.committee(2, 2, noise=0.05, algorithm=algorithm, rule=None if algorithm.linear else FEW)
+    return sl.presets.committee(2, 2, noise=0.05, algorithm=algorithm, expectation=None if algorithm.linear else FEW)
 
 
 def problems() -> dict[str, Callable[[], Any]]:

@@ -23,7 +23,7 @@ problem = sl.ProjectionProblem(
     network=sl.TwoLayer(2, jnp.abs),
     loss=huber,
     algorithm=sl.OnePassSGD(lr=1.0, lr_second=0.5),
-    rule=sl.Sobol(log2_points=13),
+    expectation=sl.Sobol(log2_points=13),
 )
 start = sl.Overlaps(a=[2, -2], M=[[0.3, 0.2], [0.1, -0.4]], Q=[[1, 0], [0, 1]])
 levels = {"SGD": sl.SGD(d=300), "chain": sl.Chain(d=300), "SDE": sl.SDE(d=300, dt=0.2, samples=8)}

@@ -245,8 +245,8 @@ target = instance("sgdlimits.model.target", "Target", "a Target", "Give, for ins
 named = either("a name or a function", "Give, for instance, 'erf' or jnp.abs.", text, function)
 """An activation; names are looked up later."""
 some_target = either("a name, a function, a Target or a problem", "Give, say, 'he3'.", named, target, problem)
-rule = either(
-    "a rule such as GaussHermite(32), or an expectation such as ClosedForm()",
+expectation = either(
+    "a rule such as GaussHermite(32), or an Expectation such as ClosedForm()",
     "Leave it out to have it chosen.",
     instance("sgdlimits.expectation.gaussian.base", "Rule", "", ""),
     instance("sgdlimits.expectation.base", "Expectation", "", ""),
@@ -290,10 +290,10 @@ DOMAINS: dict[str, Check] = {
     "data": instance("sgdlimits.inputs.base", "Inputs", "Inputs", "Make it with mixture(means)."),
     "network": instance("sgdlimits.model.network", "AnyNetwork", "a network", "Give TwoLayer(width), for instance."),
     "initial": instance("sgdlimits.problem.directions", "InitialWeights", "InitialWeights", "Give InitialWeights(unit=True)."),
-    "rule": rule, "paper_time": positive, "name": text, "activation": named, "teacher_activation": named, "mean": flag,
-    "bias": flag, "direct": flag, "smooth": flag, "learns": flag, "trained": flag, "lazy": flag, "scalars": by_name(array()),
-    "labels": array(), "means": array(), "weights": OverTime(array()), "gram": array(ndim=2), "R": array(ndim=2), "rho": real,
-    "ratio": real,
+    "expectation": expectation, "paper_time": positive, "name": text, "activation": named, "teacher_activation": named,
+    "mean": flag, "bias": flag, "direct": flag, "smooth": flag, "learns": flag, "trained": flag, "lazy": flag,
+    "scalars": by_name(array()), "labels": array(), "means": array(), "weights": OverTime(array()),
+    "gram": array(ndim=2), "R": array(ndim=2), "rho": real, "ratio": real,
     "coefficients": array(ndim=1), "train_second": flag_or_rate,
     # statistics and starts
     "a": finite_scalars, "M": array(), "Q": array(), "m": array(), "unit": flag,

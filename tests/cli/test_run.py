@@ -38,7 +38,7 @@ def test_every_level_writes_the_dataset_of_simulate(level, command):
 def test_help_of_a_preset_names_all_its_parameters(preset, command):
     text = command(f"run {preset} --help").output
     for name in inspect.signature(PRESETS[preset]).parameters:
-        assert (f"--{name.replace('_', '-')}" in text) == (name not in ("algorithm", "rule"))  # the first is --optimiser
+        assert (f"--{name.replace('_', '-')}" in text) == (name not in ("algorithm", "expectation"))  # the first is --optimiser
     assert f"sgdlimits run {preset}" in text
     assert ":math:" not in text
     assert "\\" not in text

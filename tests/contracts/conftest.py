@@ -26,7 +26,7 @@ def problem(named, request):
     whole = PROBLEMS[named]()
     if named not in BY_POINTS or "level" not in request.fixturenames:
         return whole
-    return whole.with_rule(request.getfixturevalue("kind").rule or BY_POINTS[named])
+    return whole.with_expectation(request.getfixturevalue("kind").expectation or BY_POINTS[named])
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def absolute_huber_product() -> sl.ProjectionProblem:
         network=sl.TwoLayer(2, jnp.abs),
         loss=huber,
         algorithm=sl.Clipped(sl.OnePassSGD(lr=0.3, lr_second=0.2, ridge=0.05), norm=0.5),
-        rule=sl.Sobol(log2_points=9, scrambles=8),
+        expectation=sl.Sobol(log2_points=9, scrambles=8),
         name="absolute_huber_product",
     )
 
@@ -68,7 +68,7 @@ def own_mixture() -> sl.ProjectionProblem:
     means, labels, weights = [[1.0, 0.0], [-0.5, 1.0], [0.0, -1.0]], [1.0, 0.0, 1.0], [0.3, 0.5, 0.2]
     gram = [[1.0, 0.3], [0.3, 0.7]]
     return sl.presets.gaussian_mixture(
-        means, labels, weights, snr=4.0, ridge=0.05, lr=1.5, width=2, gram=gram, rule=sl.Sobol(7, 4)
+        means, labels, weights, snr=4.0, ridge=0.05, lr=1.5, width=2, gram=gram, expectation=sl.Sobol(7, 4)
     )
 
 
@@ -85,7 +85,7 @@ def three_classes() -> sl.ProjectionProblem:
         algorithm=sl.OnePassSGD(lr=1.0, lr_second={"a": 0.5, "bias": 0.2}, ridge=0.05),
         data=sl.mixture(np.stack([np.cos(angle), np.sin(angle)], axis=1), [0.5, 0.3, 0.2], variance=0.25),
         initial=sl.InitialWeights(second=0.0, second_spread=1.0),
-        rule=sl.Sobol(7, 4),
+        expectation=sl.Sobol(7, 4),
         name="three_classes",
     )
 
@@ -101,13 +101,15 @@ def line_of_classes() -> sl.ProjectionProblem:
     """Smooth units, three classes on a line; a velocity as slow as the weights."""
     ball = sl.HeavyBall(1.0, friction=2.0, lr_second=1.0, ridge=0.1)
     means, labels, weights = [[-1.0], [0.0], [1.0]], [0, 1, 0], [0.3, 0.4, 0.3]
-    return sl.presets.gaussian_mixture(means, labels, weights, snr=5.0, activation="erf", algorithm=ball, rule=sl.Sobol(6, 4))
+    return sl.presets.gaussian_mixture(
+        means, labels, weights, snr=5.0, activation="erf", algorithm=ball, expectation=sl.Sobol(6, 4)
+    )
 
 
 def adaptive() -> sl.ProjectionProblem:
     """A learning rate that the gradients so far decide, and the average of the weights beside them."""
     return sl.presets.committee(
-        2, 1, "erf", noise=0.1, algorithm=sl.Averaged(sl.AdaGradNorm(0.5), rate=2.0), rule=sl.Sobol(6, 4)
+        2, 1, "erf", noise=0.1, algorithm=sl.Averaged(sl.AdaGradNorm(0.5), rate=2.0), expectation=sl.Sobol(6, 4)
     )
 
 
@@ -220,7 +222,7 @@ class Kind:
     d : the dimension of the level and of the start
     view, seen : the problem and its statistics as the level has them
     near : where its mean follows the drift, from the name of a problem and the problem
-    rule : fewer points yet for the problems in BY_POINTS, where every step is a sum over them
+    expectation : fewer points yet for the problems in BY_POINTS, where every step is a sum over them
     """
 
     make: Callable
@@ -234,7 +236,7 @@ class Kind:
     view: Callable = lambda problem: problem
     seen: Callable = lambda stats: stats
     near: Callable = lambda name, problem: oblique(problem, 0.3)
-    rule: sl.Sobol | None = None
+    expectation: sl.Sobol | None = None
 
 
 def beside(name, problem):
@@ -250,10 +252,10 @@ LEVELS = {
     "sde": Kind(
         lambda name, problem: sl.SDE(D, dt=1 / 32, samples=8),
         suits=tuple(name for name in PROBLEMS if name not in ("adaptive", "three_classes")),
-        rule=sl.Sobol(6, 4),
+        expectation=sl.Sobol(6, 4),
     ),
     # Ends early, and of few runs: smooth, and slow where the drift is a sum over Sobol points and each run is a system.
-    "ode": Kind(lambda name, problem: sl.ODE(), noisy=False, end=0.125, runs=6, rule=sl.Sobol(6, 4)),
+    "ode": Kind(lambda name, problem: sl.ODE(), noisy=False, end=0.125, runs=6, expectation=sl.Sobol(6, 4)),
     "mean-field": Kind(
         lambda name, problem: sl.MeanField(),
         suits=("unequal_teachers", "phase_retrieval", "quadratic_network", "committee", "single_index"),

@@ -39,7 +39,7 @@ def test_chain_tends_to_the_ode(name):
     limit = sl.simulate(problem, sl.ODE(), start, **times)
     gaps = []
     for d in dimensions:
-        chain = sl.simulate(problem.with_rule(FEW), sl.Chain(int(d)), start, runs=64, **times)
+        chain = sl.simulate(problem.with_expectation(FEW), sl.Chain(int(d)), start, runs=64, **times)
         gaps.append(
             sum(np.abs(chain[name] - limit[name].interp(t=chain.t).isel(run=0)).mean("run") for name in ("M", "Q")).max()
         )
@@ -51,7 +51,7 @@ def test_chain_tends_to_the_ode(name):
 @pytest.mark.full
 def test_chain_has_the_law_of_sgd(same_law):
     """Kolmogorov-Smirnov at d = 18. Both levels call the same gradient: one activation here, `own_mixture` has relu."""
-    problem, d = sl.presets.committee(2, 1, noise=0.1, **CASES["own"]).with_rule(FEW), 18
+    problem, d = sl.presets.committee(2, 1, noise=0.1, **CASES["own"]).with_expectation(FEW), 18
     small = dict(t_max=2.0, runs=1000, save=[1 / 3, 2.0], progress=False)
     both = [sl.simulate(problem, level, sl.RandomInit(d), seed=i, **small) for i, level in enumerate((sl.Chain(d), sl.SGD(d)))]
     same_law(*({name: each[name].values for name in ("a", "M", "Q")} for each in both))

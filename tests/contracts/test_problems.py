@@ -13,7 +13,7 @@ import sgdlimits as sl
 def test_chain_has_the_law_of_sgd(problem, same_law):
     """Of the statistics; the risk, which is a function of them, by a few points."""
     if isinstance(problem, sl.ProjectionProblem):
-        problem = problem.with_rule(sl.Sobol(3, 2))
+        problem = problem.with_expectation(sl.Sobol(3, 2))
     times = np.array([1, 10, 100]) / 20
     data = [
         sl.simulate(problem, level, sl.RandomInit(20), t_max=5.0, runs=2000, seed=seed, save=times, progress=False)

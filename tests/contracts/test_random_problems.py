@@ -114,14 +114,14 @@ D, END, RUNS = 2000, 0.5, 64
 def test_levels_agree(seed, random_statistics, same_law):
     """Means of chain and SDE and the ODE within six standard errors and order 1/d; chain and SGD in law at d = 20."""
     problem = random_problem(seed)
-    few = problem.with_rule(sl.Sobol(3, 2))  # for levels whose path needs no expectation
+    few = problem.with_expectation(sl.Sobol(3, 2))  # for levels whose path needs no expectation
     start = random_statistics(problem, seed)
     names = list(problem.coordinates.variables(problem.coordinates.in_limit(start)))
     run = lambda problem, level, runs, t, seed: sl.simulate(
         problem, level, start, t_max=t, save=[t], runs=runs, seed=seed, progress=False
     )
     chain = run(few, sl.Chain(D), RUNS, END, 1)
-    sde = run(problem.with_rule(sl.Sobol(8, 4)), sl.SDE(D), RUNS, END, 2)
+    sde = run(problem.with_expectation(sl.Sobol(8, 4)), sl.SDE(D), RUNS, END, 2)
     ode = run(problem, sl.ODE(), 1, END, 0)
     for name in names:
         x, y, z = (each[name].values for each in (chain, sde, ode))

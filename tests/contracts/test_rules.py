@@ -18,7 +18,7 @@ def grid(problem):
 
 
 RULES = {
-    "asked": lambda problem: problem.rule,
+    "asked": lambda problem: problem.expectation,
     "squares": lambda problem: Squares(),
     "fields": lambda problem: FieldIntegrals(),
     "at means": lambda problem: AtMeans(),
@@ -57,7 +57,7 @@ def plain(problem):
 @eqx.filter_jit
 def averages(problem, stats):
     """(moments, covariance) and the error estimates of the moments."""
-    value, error = problem.rule.estimate(problem.model, stats.a, problem.model.law(stats))
+    value, error = problem.expectation.estimate(problem.model, stats.a, problem.model.law(stats))
     return (value, problem.covariance(stats)), error
 
 
@@ -69,7 +69,7 @@ def chosen():
     def look_up(name, stats):
         if name not in known:
             problem = plain(PROBLEMS[name]())
-            known[name] = averages(problem.with_rule(choose(problem.model)), stats)
+            known[name] = averages(problem.with_expectation(choose(problem.model)), stats)
         return known[name]
 
     return look_up
@@ -86,7 +86,7 @@ def test_rules_agree_within_their_error_estimates(name, rule, chosen, random_ove
     """
     problem = plain(PROBLEMS[name]())
     stats = random_overlaps(problem, seed=1)
-    (moments, covariance), error = averages(problem.with_rule(RULES[rule](problem)), stats)
+    (moments, covariance), error = averages(problem.with_expectation(RULES[rule](problem)), stats)
     (best, best_covariance), best_error = chosen(name, stats)
     relative = (largest(error) + largest(best_error)) / largest(best) + 1e-6
     for value, exact, left, right in zip(*map(jax.tree.leaves, (moments, best, error, best_error)), strict=True):

@@ -158,7 +158,7 @@ def test_a_scene_of_two_settings_is_read_on_a_phone_and_with_keys_alone(page):
     for _ in range(80):
         reached.add(page.evaluate("document.activeElement.id || document.activeElement.dataset.export"))
         page.keyboard.press("Tab")
-    assert {"preset", "scene", "log", "left", "A-lr-slider", "A-lr", "B-rule", "again", "d", "copy-link", "csv"} <= reached
+    assert {"preset", "scene", "log", "left", "A-lr-slider", "A-lr", "B-optimiser", "again", "d", "copy-link", "csv"} <= reached
     page.set_viewport_size({"width": 1366, "height": 768})
 
 

@@ -17,14 +17,17 @@ BAD = {
     "nan": {"parameters": {"lr": float("nan")}}, "negative": {"parameters": {"noise": -1}},
     "too wide": {"parameters": {"width": 2**40}},
     "large d": {"d": 2**40}, "text": {"d": "many"}, "list": {"parameters": {"lr": [1]}}, "unknown": {"parameters": {"x": 1}},
-    "no preset": {"preset": "x"}, "no rule": {"rule": ["muon"]}, "half a rule": {"rule": "sam"}, "not an object": [1],
+    "no preset": {"preset": "x"}, "no optimiser": {"optimiser": ["muon"]}, "half an optimiser": {"optimiser": "sam"},
+    "not an object": [1],
     "by zero": {"parameters": {"lr": "1/0"}}, "no end": {"t_max": float("inf")}, "threshold": {"threshold": 2},
-    "rule of a tensor": {"preset": "spiked_tensor", "rule": "muon"}, "half a run": {"runs": 1.5},
+    "optimiser of a tensor": {"preset": "spiked_tensor", "optimiser": "muon"}, "half a run": {"runs": 1.5},
 }  # fmt: skip
 
 
-def usual(rule: str) -> dict:
-    return {each["name"]: each["default"] for each in CONTENTS["rules"][rule]["controls"] if each["default"] is not None}
+def usual(optimiser: str) -> dict:
+    return {
+        each["name"]: each["default"] for each in CONTENTS["optimisers"][optimiser]["controls"] if each["default"] is not None
+    }
 
 
 def problem_of(text: str):
@@ -48,15 +51,17 @@ def test_python_builds_the_problem_of_each_scene(preset, scene):
         assert (to_json(problem), to_json(start)) == (to_json(setting.problem), to_json(setting.start))
 
 
-@pytest.mark.parametrize("rule", ALGORITHMS)
-def test_python_builds_the_problem_of_each_rule(rule):
-    setting = Setting.read({"preset": "committee", "parameters": {"noise": 0.1}, "rule": rule, "rule_parameters": usual(rule)})
+@pytest.mark.parametrize("optimiser", ALGORITHMS)
+def test_python_builds_the_problem_of_each_optimiser(optimiser):
+    setting = Setting.read(
+        {"preset": "committee", "parameters": {"noise": 0.1}, "optimiser": optimiser, "optimiser_parameters": usual(optimiser)}
+    )
     assert to_json(problem_of(setting.python())[0]) == to_json(setting.problem)
 
 
-def test_every_preset_and_rule_has_controls_and_scenes():
+def test_every_preset_and_optimiser_has_controls_and_scenes():
     assert set(CONTENTS["presets"]) == set(PRESETS)
-    assert set(CONTENTS["rules"]) == set(ALGORITHMS)
+    assert set(CONTENTS["optimisers"]) == set(ALGORITHMS)
     assert all(2 <= len(preset["scenes"]) <= 3 for preset in CONTENTS["presets"].values())
     for preset in CONTENTS["presets"].values():
         for each in preset["controls"]:

@@ -22,7 +22,7 @@ def committee(algorithm):
 
 def gaps(problem, dimensions, names, t=1.0, runs=64):
     """The mean distances of chain and ODE at time t, over the statistics with these names. The risk is by few points."""
-    start, seen = START, problem.with_rule(sl.Sobol(3, 2))
+    start, seen = START, problem.with_expectation(sl.Sobol(3, 2))
     if problem.sphere:
         norm = np.sqrt(np.diagonal(START.Q))
         start = sl.Overlaps(A, M / norm[:, None], START.Q / np.outer(norm, norm))
@@ -182,7 +182,7 @@ def test_covariance_of_slow_momentum_is_that_of_its_increments():
 
 def test_slopes_of_the_drift_of_sign_sgd_are_its_differences():
     """A unit's correlation with itself stays 1, where the arcsine has no slope."""
-    problem = committee(sl.SignSGD(0.3, batch=3)).with_rule(sl.Sobol(10))
+    problem = committee(sl.SignSGD(0.3, batch=3)).with_expectation(sl.Sobol(10))
     drift = jax.jit(lambda y: problem.vector(problem.drift(problem.from_vector(y, START))))
     y, h = problem.vector(START), 1e-3
     each = [(drift(y + h * e) - drift(y - h * e)) / (2 * h) for e in np.eye(y.size)]

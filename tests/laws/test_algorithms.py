@@ -28,7 +28,7 @@ def steep(fields):
 def problem(rule, activation="tanh", nodes=FEW):
     """Two units learn a steep one. Few nodes: most tests do not look at the risk."""
     target, network = sl.Target(steep, 1, noise=NOISE), sl.TwoLayer(2, activation)
-    return sl.ProjectionProblem(target, network, sl.SquaredLoss(), rule, rule=nodes)
+    return sl.ProjectionProblem(target, network, sl.SquaredLoss(), rule, expectation=nodes)
 
 
 # --- algorithms in R^d -------------------------------------------------------------------------------------------------------

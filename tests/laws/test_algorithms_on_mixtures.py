@@ -48,7 +48,7 @@ ALGORITHMS = {
 
 def problem(algorithm, nodes):
     target, network = sl.Target(lambda fields: jnp.tanh(2 * fields[0]), 1, noise=0.09), sl.TwoLayer(2, "tanh")
-    return sl.ProjectionProblem(target, network, sl.SquaredLoss(), algorithm, data=DATA, rule=nodes)
+    return sl.ProjectionProblem(target, network, sl.SquaredLoss(), algorithm, data=DATA, expectation=nodes)
 
 
 def state(algorithm):

@@ -30,12 +30,12 @@ def problem(width, teachers=1, *, activation="square", noise=0.1, data=None, rul
         network=sl.TwoLayer(width, activation),
         loss=sl.SquaredLoss(),
         algorithm=sl.OnePassSGD(**algorithm),
-        rule=rule,
+        expectation=rule,
     )
 
 
 # Large learning rates, so that what the inputs add outside of the frame shows: erf units and the sphere bear them.
-TWO_CLASSES = problem(2, activation="erf", lr=30.0, ridge=0.02, data=MIXTURE, rule=sl.GaussHermite(3), batch=3)
+TWO_CLASSES = problem(2, activation="erf", lr=30.0, ridge=0.02, data=MIXTURE, expectation=sl.GaussHermite(3), batch=3)
 LAWS = {
     "more samples than units, two classes, ridge": (TWO_CLASSES, 6),
     "fewer dimensions outside than samples, sphere": (problem(3, lr=4.0, sphere=True, batch=3), 6),

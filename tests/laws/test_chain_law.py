@@ -46,7 +46,7 @@ LAWS = [case for case in CASES if case not in {"one unit, sphere", "no room: p +
 @pytest.mark.parametrize("case", LAWS)
 def test_chain_has_the_law_of_sgd(case, same_law):
     this, d = CASES[case]
-    this = this if this.data.centred else this.with_rule(sl.Sobol(6, 2))  # both levels by the same few points
+    this = this if this.data.centred else this.with_expectation(sl.Sobol(6, 2))  # both levels by the same few points
     times = np.array([1, 10, 300]) / d
     arguments = dict(t_max=times[-1], runs=3000, save=times, progress=False)
     chain = sl.simulate(this, sl.Chain(d), sl.RandomInit(d), seed=1, **arguments)

@@ -74,7 +74,7 @@ def levels(problem):
 
     Chain and SGD have the risk, which their steps do not use, by a few points.
     """
-    k, p, quick = problem.directions.fixed, problem.directions.width, problem.with_rule(sl.Sobol(3, 2))
+    k, p, quick = problem.directions.fixed, problem.directions.width, problem.with_expectation(sl.Sobol(3, 2))
     for d in dict.fromkeys((k, k + p - 1, 30)):
         yield from ((quick, sl.Chain(d), d), (quick, sl.SGD(d), d))
     yield from ((problem, sl.SDE(d), d) for d in (k + p - 1, 30))

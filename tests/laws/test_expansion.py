@@ -64,7 +64,7 @@ def test_mean_beyond_its_first_correction_falls_as_inverse_square_of_d(case, say
     start = start.one(problem, seed=1) if isinstance(start, sl.RandomInit) else start
     path, free = sl.expansion(problem, start, t, save=2).isel(t=-1), np.flatnonzero(problem.coordinates.moves(start))
     left, error, variance = [], [], []
-    seen = problem.with_rule(sl.Sobol(5, 4)) if case == "mixture" else problem  # of which the risk costs little
+    seen = problem.with_expectation(sl.Sobol(5, 4)) if case == "mixture" else problem  # of which the risk costs little
     for d in sizes:
         chain = sl.simulate(seen, sl.Chain(d), start, t_max=t, runs=runs, seed=3, save=[t], progress=False).isel(t=-1)
         stats = sl.Overlaps(chain.a.values, chain.M.values, chain.Q.values)

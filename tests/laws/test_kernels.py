@@ -55,7 +55,7 @@ def same_paths(problem, fast, rtol=1e-9, reference="xla", **changes):
 def test_every_problem_of_the_contracts_has_the_paths_of_xla(name, fast):
     """Every preset is among them. The risk, which steps do not use, by a few points."""
     problem = PROBLEMS[name]()
-    quick = problem.with_rule(sl.Sobol(3, 2)) if isinstance(problem, sl.ProjectionProblem) else problem
+    quick = problem.with_expectation(sl.Sobol(3, 2)) if isinstance(problem, sl.ProjectionProblem) else problem
     same_paths(quick, fast, d=1024, t_max=1.0)
 
 
@@ -63,7 +63,7 @@ NEEDED = {"heavy_ball": {"beta": 0.5}, "nesterov": {"beta": 0.5}, "repeated": {"
 """What rules need beyond a learning rate; other arguments without a default are 0.5."""
 
 
-def with_rule(name):
+def with_optimiser(name):
     """Two units: their velocities, which begin at zero, are parallel after a step, where rounding must choose no axis."""
     rule, width = ALGORITHMS[name], 2
     base = sl.OnePassSGD(0.5) if issubclass(rule, Wrapper) else 0.5
@@ -77,7 +77,7 @@ ON_THE_CHAIN = [name for name, rule in ALGORITHMS.items() if not issubclass(rule
 
 @pytest.mark.parametrize("name", ON_THE_CHAIN)
 def test_every_rule_has_the_paths_of_xla(name, fast):
-    same_paths(with_rule(name), fast)
+    same_paths(with_optimiser(name), fast)
 
 
 @pytest.mark.full

@@ -398,7 +398,9 @@ def test_bad_points_are_answered_with_the_remedy():
 def test_kinks_are_refused_where_nodes_would_miss_them():
     def problem(activation, loss):
         target = sl.Target(lambda fixed: fixed[0] ** 2)
-        return sl.ProjectionProblem(target, sl.TwoLayer(1, activation), loss, sl.OnePassSGD(0.1), rule=sl.GaussHermite(4))
+        return sl.ProjectionProblem(
+            target, sl.TwoLayer(1, activation), loss, sl.OnePassSGD(0.1), expectation=sl.GaussHermite(4)
+        )
 
     for bad in (problem("relu", sl.SquaredLoss()), problem("tanh", lambda f, y: abs(f - y))):
         with pytest.raises(sl.BadInput, match="its activation or loss has a kink"):
@@ -412,6 +414,6 @@ def test_rough_nodes_are_warned_of():
     """Stein's lemma ties the Hessian outside the frame to the gradient: four nodes a dimension are too few for a steep tanh."""
     target = sl.Target(lambda fixed: fixed[0] ** 2)
     algorithm, rule = sl.OnePassSGD(0.1), sl.GaussHermite(4)
-    problem = sl.ProjectionProblem(target, sl.TwoLayer(1, "tanh"), sl.SquaredLoss(), algorithm, rule=rule)
+    problem = sl.ProjectionProblem(target, sl.TwoLayer(1, "tanh"), sl.SquaredLoss(), algorithm, expectation=rule)
     with pytest.warns(sl.AccuracyWarning, match=r"GaussHermite\(order=8\)"):
         landscape.hessian(problem, unit_at(0.5, 4.0))

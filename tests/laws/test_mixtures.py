@@ -33,7 +33,7 @@ def test_fraction_of_runs_at_the_optimum_and_where_runs_end(name):
     """
     make, optimal, t_max, runs, weight, predicted = CASES[name]
     tolerance = 0.02 if name == "binary" else 0.1
-    problem, radius = make().with_rule(FEW), sl.theory.effective.ring_radius(0.1, weight)
+    problem, radius = make().with_expectation(FEW), sl.theory.effective.ring_radius(0.1, weight)
     data = sl.simulate(problem, sl.Chain(250), sl.RandomInit(250), t_max=t_max, runs=runs, save=[t_max], progress=False)
     best = optimal(data).values[:, -1]
     test = binomtest(int(best.sum()), runs, predicted)
@@ -63,7 +63,7 @@ def test_gap_to_ode_shrinks_as_inverse_root_d():
     limit = sl.simulate(problem, sl.ODE(), start, **times)
     gaps = []
     for d in dimensions:
-        chain = sl.simulate(problem.with_rule(FEW), sl.Chain(int(d)), start, runs=64, **times)
+        chain = sl.simulate(problem.with_expectation(FEW), sl.Chain(int(d)), start, runs=64, **times)
         each = [np.abs(chain[name] - limit[name].interp(t=chain.t).isel(run=0)).mean("run") for name in ("a", "M", "Q")]
         gaps.append(float(sum(gap.sum([dim for dim in gap.dims if dim != "t"]) for gap in each).max()))
     exponent = np.log(gaps[1] / gaps[0]) / np.log(dimensions[1] / dimensions[0])
@@ -122,7 +122,7 @@ def test_good_classifier_of_xor_ends_on_the_closed_line(say):
     problem, x = classifier("xor_mixture", 20.0, 0.7 * line)
     how = dict(t_max=6, runs=8, save=13, progress=False)
     for d in (300, 1000, 3000):
-        found = sl.simulate(problem.with_rule(FEW), sl.Chain(d), good("xor_mixture", x), seed=d, **how)
+        found = sl.simulate(problem.with_expectation(FEW), sl.Chain(d), good("xor_mixture", x), seed=d, **how)
         means = (found.a.values[:, 6:] ** 2).mean((1, 2)) / x[0] ** 2
         error = means.std(ddof=1) / np.sqrt(8)
         say(f"d = {d}: chain over ODE {means.mean():.4f} ± {error:.4f}")

@@ -24,7 +24,7 @@ def three_classes(rule=None) -> sl.ProjectionProblem:
         algorithm=sl.OnePassSGD(1.0, lr_second=RATES, ridge=RIDGE),
         data=sl.mixture(MEANS, WEIGHTS, SPREAD**2),
         initial=sl.InitialWeights(second=0.0, second_spread=0.5),
-        rule=rule,
+        expectation=rule,
     )
 
 
@@ -109,7 +109,7 @@ def test_accuracy_is_the_share_of_right_predictions_in_high_dimension():
 def test_softmax_of_two_outputs_is_the_logistic_loss():
     """With outputs -f/2 and f/2 all but the second layer moves as under the cross-entropy of f, and it is right as often."""
     v, rule, data = np.array([0.7, -1.2]), sl.Sobol(8, 2), sl.mixture([[1.0], [-1.0], [0.2]], [0.4, 0.4, 0.2], 0.3)
-    parts = dict(algorithm=sl.OnePassSGD(0.8, lr_second=0.3), data=data, rule=rule)
+    parts = dict(algorithm=sl.OnePassSGD(0.8, lr_second=0.3), data=data, expectation=rule)
     target = sl.Target(sl.ClassLabels([1, 0, 1]))
     one = sl.ProjectionProblem(target, sl.TwoLayer(2, "tanh"), sl.CrossEntropy(), **parts)
     two = sl.ProjectionProblem(target, sl.TwoLayer(2, "tanh", outputs=2), sl.SoftmaxCrossEntropy(), **parts)
@@ -130,7 +130,9 @@ def two_layers(fields, scalars):
 def test_a_function_is_the_network_that_it_writes_out():
     shapes = {"a": np.ones((2, 3)), "bias": np.zeros(3)}
     data, target = sl.mixture(MEANS, WEIGHTS, SPREAD**2), sl.Target(sl.ClassLabels(range(3)), 2)
-    parts = dict(loss=sl.SoftmaxCrossEntropy(), algorithm=sl.OnePassSGD(0.8, lr_second=0.3), data=data, rule=sl.Sobol(7, 2))
+    parts = dict(
+        loss=sl.SoftmaxCrossEntropy(), algorithm=sl.OnePassSGD(0.8, lr_second=0.3), data=data, expectation=sl.Sobol(7, 2)
+    )
     problems = [
         sl.ProjectionProblem(target, network, **parts)
         for network in (sl.Network(two_layers, 2, shapes), sl.TwoLayer(2, "tanh", outputs=3, bias=True))
@@ -153,7 +155,7 @@ def thresholded(**rates) -> sl.ProjectionProblem:
         network=sl.Network(thresholds, 2, {"scale": 1.0, "threshold": [0.0, 0.5]}),
         loss=sl.SquaredLoss(),
         algorithm=sl.HeavyBall(0.5, friction=3.0, **rates),
-        rule=sl.Sobol(7, 2),
+        expectation=sl.Sobol(7, 2),
     )
 
 
@@ -189,7 +191,7 @@ def two_classes() -> sl.ProjectionProblem:
         loss=sl.SoftmaxCrossEntropy(),
         algorithm=sl.OnePassSGD(1.0, lr_second=1.0, ridge=0.1),
         data=sl.mixture([[1.0], [-1.0]], variance=0.1),
-        rule=sl.Sobol(6, 2),
+        expectation=sl.Sobol(6, 2),
     )
 
 
@@ -224,7 +226,7 @@ CASES = {
     "labels must be 3 numbers": lambda: dict(network=sl.TwoLayer(2, "tanh", outputs=2)),
     "labels that are classes": lambda: dict(target=sl.Target(sl.ClassLabels(range(3)), 2, noise=0.1)),
     "the loss, SoftmaxCrossEntropy.. if labels are classes, must return one number": lambda: dict(loss=sl.SquaredLoss()),
-    "Squares needs": lambda: dict(rule=sl.Squares()),
+    "Squares needs": lambda: dict(expectation=sl.Squares()),
 }
 
 

@@ -16,7 +16,7 @@ def staircase(x):
 
 def problem(rule=None):
     network = sl.TwoLayer(3, jax.nn.softplus)
-    return sl.ProjectionProblem(sl.Target(staircase, 3), network, sl.SquaredLoss(), sl.OnePassSGD(lr=4.0), rule=rule)
+    return sl.ProjectionProblem(sl.Target(staircase, 3), network, sl.SquaredLoss(), sl.OnePassSGD(lr=4.0), expectation=rule)
 
 
 M = np.array([[0.0, 0.1, 0.1], [0.0, 0.08, 0.12], [0.0, 0.12, 0.08]])
@@ -37,11 +37,11 @@ def test_nodes_are_added_until_small_overlaps_are_resolved():
     """At a random start M is of order 1/sqrt(d); a rule that was asked for is kept, with a warning."""
     start = sl.RandomInit(2000).one(problem(), seed=3)
     refined = problem().numerics.refined(start)
-    assert refined.rule.rule.log2_points in (12, 14)
+    assert refined.expectation.rule.log2_points in (12, 14)
     with pytest.warns(
-        sl.AccuracyWarning, match=r"have a relative error of about .* was asked for. Give the problem rule=Sobol"
+        sl.AccuracyWarning, match=r"have a relative error of about .* was asked for. Give the problem expectation=Sobol"
     ):
-        assert problem(sl.Sobol(6)).numerics.refined(start).rule.rule == sl.Sobol(6)
+        assert problem(sl.Sobol(6)).numerics.refined(start).expectation.rule == sl.Sobol(6)
 
 
 def test_overlaps_that_are_zero_by_symmetry_are_no_alarm():

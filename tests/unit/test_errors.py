@@ -60,8 +60,8 @@ BAD = {
     "means must have shape (classes, k); got (2,)": lambda: sl.presets.gaussian_mixture([1.0, -1.0], [1, 0]),
     "weights must not be negative and sum to 1; got [0.5, 0.6]": lambda: sl.mixture([[1.0], [0.0]], [0.5, 0.6]),
     "labels must be 2 numbers between 0 and 1": lambda: sl.presets.gaussian_mixture([[1.0], [-1.0]], [1, -1]),
-    "ClassIntegrals needs ClassLabels": lambda: sl.presets.committee(rule=sl.ClassIntegrals()),
-    "AtMeans needs inputs without variance": lambda: sl.presets.gaussian_mixture([[1.0]], [1], rule=sl.AtMeans()),
+    "ClassIntegrals needs ClassLabels": lambda: sl.presets.committee(expectation=sl.ClassIntegrals()),
+    "AtMeans needs inputs without variance": lambda: sl.presets.gaussian_mixture([[1.0]], [1], expectation=sl.AtMeans()),
     "MeanField needs the mean over units": lambda: run(sl.presets.binary_mixture(), sl.MeanField()),
     "order must be a whole number of at least 2; got 1": lambda: sl.presets.spiked_tensor(order=1),
     "the scale of the fluctuations is not known": lambda: run(
@@ -113,7 +113,9 @@ def test_unreadable_file_gets_a_sentence(tmp_path):
 
 
 def test_rerun_of_a_lambda_says_what_to_pass(tmp_path):
-    problem = sl.ProjectionProblem(target(), sl.TwoLayer(1), sl.SquaredLoss(), sl.OnePassSGD(0.1), rule=sl.GaussHermite(4))
+    problem = sl.ProjectionProblem(
+        target(), sl.TwoLayer(1), sl.SquaredLoss(), sl.OnePassSGD(0.1), expectation=sl.GaussHermite(4)
+    )
     data = sl.load(sl.save(run(problem), tmp_path / "data.nc"))
     with pytest.raises(sl.BadInput, match="pass problem= to rerun"):
         sl.rerun(data)

@@ -39,6 +39,38 @@ def test_an_argument_of_0_1_is_what_it_is_called_now():
     assert "The argument threshold of sgdlimits.theory.single_index.exit_time is now overlap. Write overlap;" in text
 
 
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda **how: sl.presets.committee(2, 1, "tanh", **how), "presets.committee"),
+        (lambda **how: sl.presets.single_index("he2", **how), "presets.single_index"),
+        (lambda **how: sl.presets.gaussian_mixture([[1.0], [-1.0]], [1, 0], **how), "presets.gaussian_mixture"),
+        (
+            lambda **how: sl.ProjectionProblem(
+                sl.Target(sl.CommitteeReadout("erf"), 1), sl.TwoLayer(1, "erf"), sl.SquaredLoss(), sl.OnePassSGD(0.1), **how
+            ),
+            "ProjectionProblem",
+        ),
+    ],
+    ids=["committee", "single index", "mixture", "parts"],
+)
+def test_the_rule_of_a_problem_is_its_expectation(make, name):
+    problem, text = caught(lambda: make(rule=sl.Sobol(5)))
+    assert problem == make(expectation=sl.Sobol(5))
+    assert (
+        text
+        == f"The argument rule of sgdlimits.{name} is now expectation. Write expectation; the old name goes with version 0.4."
+    )
+    assert caught(lambda: problem.rule)[0] == problem.expectation
+    assert caught(lambda: make().with_rule(sl.Sobol(5)))[0] == problem
+    assert caught(lambda: make().replace(rule=sl.Sobol(5)))[0] == problem
+
+
+def test_a_problem_without_expectations_has_no_rule():
+    with pytest.raises(AttributeError, match="rule"):
+        _ = sl.presets.spiked_tensor(3, 1.0).rule
+
+
 def test_one_entry_of_the_table_is_enough(monkeypatch):
     monkeypatch.setitem(renamed.RENAMED, "simulated", renamed.New("simulate", "9.0"))
     monkeypatch.setitem(renamed.RENAMED, f"{__name__}.Ball(beta)", renamed.New("lr", "9.0"))

@@ -52,7 +52,7 @@ def linear(lr=LR, noise=NOISE, label=LABEL, ridge=0.0):
         network=sl.TwoLayer(1, "linear"),
         loss=sl.SquaredLoss(),
         algorithm=sl.OnePassSGD(lr, ridge=ridge),
-        rule=sl.GaussHermite(8),
+        expectation=sl.GaussHermite(8),
     )
 
 

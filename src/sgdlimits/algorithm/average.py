@@ -71,4 +71,4 @@ class Averaged(Wrapper):
         base = self.base.limit
         if self.decay is not None:
             return base
-        return self if base is self.base else eqx.tree_at(lambda rule: rule.base, self, base)
+        return self if base is self.base else eqx.tree_at(lambda own: own.base, self, base)

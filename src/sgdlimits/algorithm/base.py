@@ -25,7 +25,7 @@ from sgdlimits.trial import why
 
 
 class Algorithm(Part):
-    r"""How weights move. A rule of one's own implements `step`, once, for all levels.
+    r"""How weights move. A subclass implements `step`, once, for all levels.
 
     `step` is given the step as it stands (`Now`) and returns the new weights of each name that the algorithm remembers. It adds
     up weights as in R^d: `now.student`, `now["velocity"]`, `now.gradient()`, which is the mean gradient of the batch over d,
@@ -147,7 +147,7 @@ def moves(algorithm: Algorithm, now: Now) -> tuple[tuple[Move, ...], dict[str, A
 
 
 def _tried_step(algorithm: Algorithm, now: Now) -> Mapping[str, Any]:
-    """What a rule's step returns; its errors as one sentence with the rule's name and line, not as pages of JAX."""
+    """Return what the algorithm's step returns; report its errors in one sentence with the name and line of the algorithm."""
     try:
         return algorithm.step(now)
     except BadInput:
@@ -160,7 +160,7 @@ def _tried_step(algorithm: Algorithm, now: Now) -> Mapping[str, Any]:
 
 
 def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
-    """Raise `BadInput` where a rule remembers under a name that datasets have already, or begins in no known way."""
+    """Raise `BadInput` where an algorithm remembers under a name that datasets have already, or begins in no known way."""
     function(f"{_name(algorithm)}.step", algorithm.step)
     for what in ("memory", "numbers"):
         if not isinstance(given := getattr(algorithm, what), Mapping):
@@ -256,7 +256,7 @@ class Descent(Algorithm):
 
     def at_rates(self, factor):
         rates = jax.tree.leaves((self.lr, self.lr_second))
-        return eqx.tree_at(lambda rule: jax.tree.leaves((rule.lr, rule.lr_second)), self, [factor * rate for rate in rates])
+        return eqx.tree_at(lambda own: jax.tree.leaves((own.lr, own.lr_second)), self, [factor * rate for rate in rates])
 
     def push(self, now: Now, at: Weights | None = None) -> Weights:
         """Minus the learning rates times the gradient of loss and ridge, over d, at the students or elsewhere."""
@@ -296,10 +296,10 @@ class Wrapper(Algorithm):
     def limit(self) -> Algorithm:
         """The wrapper around the limit of its base."""
         base = self.base.limit
-        return self if base is self.base else eqx.tree_at(lambda rule: rule.base, self, base)
+        return self if base is self.base else eqx.tree_at(lambda own: own.base, self, base)
 
     def at_rates(self, factor):
-        return eqx.tree_at(lambda rule: rule.base, self, self.base.at_rates(factor))
+        return eqx.tree_at(lambda own: own.base, self, self.base.at_rates(factor))
 
     def __check_init__(self) -> None:
         if not isinstance(self.base, Algorithm):

@@ -38,10 +38,10 @@ class Scheduled(Wrapper):
     has the rates of the base, and what knows no time, such as `fixed_points`, looks at t = 0.
 
     >>> import sgdlimits as sl
-    >>> rule = Scheduled(sl.OnePassSGD(0.1, sphere=True), power=1.0, span=20.0)
-    >>> float(rule.factor(20.0))
+    >>> algorithm = Scheduled(sl.OnePassSGD(0.1, sphere=True), power=1.0, span=20.0)
+    >>> float(algorithm.factor(20.0))
     0.5
-    >>> problem = sl.presets.phase_retrieval(algorithm=rule)
+    >>> problem = sl.presets.phase_retrieval(algorithm=algorithm)
     >>> half = sl.presets.phase_retrieval(lr=0.05)
     >>> stats = sl.Overlaps([1.0], [[0.1]], [[1.0]])
     >>> bool(abs(problem.drift(stats, 20.0).M - half.drift(stats).M) < 1e-15)

@@ -73,8 +73,8 @@ def expansion(problem: Problem, start: Start | PyTree, t_max: float, *, save: in
     sgdlimits.Chain : the exact law
     """
     if not isinstance(problem, ProjectionProblem) or type(problem.algorithm) is not OnePassSGD:
-        rule = type(problem.algorithm).__name__ if isinstance(problem, ProjectionProblem) else type(problem).__name__
-        raise BadInput(f"the expansion in 1/d is for one-pass SGD on projections; got {rule}. Use Chain(d).")
+        name = type(problem.algorithm).__name__ if isinstance(problem, ProjectionProblem) else type(problem).__name__
+        raise BadInput(f"the expansion in 1/d is for one-pass SGD on projections; got {name}. Use Chain(d).")
     point = as_start(start).one(problem, seed=seed)
     problem.coordinates.check(batch_of(jax.tree.map(np.asarray, point)))
     problem = problem.numerics.refined(point)
@@ -247,17 +247,17 @@ def drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float[Array
     where :math:`x_\parallel` is the part of the input in the span of all p + k directions. On the sphere the step is followed
     by the map h to norm 1, and :math:`b_1` becomes :math:`h'b_1 + \frac12 h'':(\Sigma + n\,bb^\top)`, of increments before it.
     """
-    rule = problem.algorithm
-    assert isinstance(rule, OnePassSGD)
-    if rule.sphere:
-        loose = OnePassSGD(rule.lr, rule.lr_second, rule.ridge, False, rule.batch)
+    sgd = problem.algorithm
+    assert isinstance(sgd, OnePassSGD)
+    if sgd.sphere:
+        loose = OnePassSGD(sgd.lr, sgd.lr_second, sgd.ridge, False, sgd.batch)
         free = eqx.tree_at(lambda problem: problem.algorithm, problem, loose)
         x = free.vector(stats)
         held = lambda x: free.vector(_unit(free.from_vector(x, stats)))
         b = free.vector(free.drift(stats))
-        _, J, bent = _along(held, x, free.covariance(stats) + rule.batch * b[:, None] * b)
+        _, J, bent = _along(held, x, free.covariance(stats) + sgd.batch * b[:, None] * b)
         return J @ drift_correction(free, stats) + bent / 2
-    n, lr, ridge = rule.batch, rule.lr, rule.lr * rule.ridge
+    n, lr, ridge = sgd.batch, sgd.lr, sgd.lr * sgd.ridge
     moments, long = _with_length(problem, stats)
     omega = problem.model.omega(stats)
     field = jnp.concatenate([moments.gradient_field, moments.gradient_fixed], axis=1)
@@ -291,5 +291,5 @@ def _with_length(problem: ProjectionProblem, stats: Overlaps) -> tuple[Any, Floa
         factor=None,
         shape=law.shape,
     )
-    value, slope = jax.jvp(lambda law: problem.rule.moments(model, stats.a, law), (law,), (towards,))
+    value, slope = jax.jvp(lambda law: problem.expectation.moments(model, stats.a, law), (law,), (towards,))
     return value, slope.gradient_gradient

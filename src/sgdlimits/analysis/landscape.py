@@ -147,7 +147,7 @@ def risk(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> flo
     units = padded(problem.model, S)
     F = Loading(jnp.asarray(units), jnp.asarray(frame_rows(problem.frame, units.shape[1])))
     law = problem.model.law_of_factor(F)
-    loss = eqx.filter_jit(problem.rule.risk_of_factor)(problem.model, jax.tree.map(jnp.asarray, a), law)
+    loss = eqx.filter_jit(problem.expectation.risk_of_factor)(problem.model, jax.tree.map(jnp.asarray, a), law)
     return float(loss) + float(problem.algorithm.ridge) / 2 * float((S**2).sum())
 
 
@@ -173,7 +173,7 @@ def gradient(
     (-1.536, -1.536)
     """
     a, S, axes = locate(problem, at)
-    slope = problem.rule.gradient(problem.model, a, S) + float(problem.algorithm.ridge) * S
+    slope = problem.expectation.gradient(problem.model, a, S) + float(problem.algorithm.ridge) * S
     if on_sphere(problem, S, sphere):
         slope = slope - (S * slope).sum(1, keepdims=True) * S
     return slope if axes is None else slope @ axes
@@ -206,7 +206,7 @@ def hessian(
         remedy = statistics if d > n else "Take fewer units."
         raise BadInput(f"the Hessian has {max(p * n, p * d)} rows and columns, which does not fit into memory. {remedy}")
     refuse_zero_weights(problem.model, S)
-    slopes, ridge, one = problem.rule.slopes(problem.model, a, S), float(problem.algorithm.ridge), np.eye(p)
+    slopes, ridge, one = problem.expectation.slopes(problem.model, a, S), float(problem.algorithm.ridge), np.eye(p)
     span, outside = slopes.span + ridge * np.eye(p * n).reshape(p, n, p, n), slopes.outside + ridge * one
     curved = on_sphere(problem, S, sphere)
     if curved:

@@ -1,4 +1,4 @@
-"""Averages over one sample: how each kind of model's expectations are computed, and which rule suits it."""
+"""Averages over one sample: how expectations are computed for each kind of model."""
 
 import sgdlimits._x64
 from sgdlimits.expectation.additive import FieldIntegrals

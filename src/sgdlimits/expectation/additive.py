@@ -73,7 +73,7 @@ class FieldIntegrals(Expectation):
 
     @property
     def remedy(self):
-        return f"Give the problem rule=FieldIntegrals(order={2 * self.order})."
+        return f"Give the problem expectation=FieldIntegrals(order={2 * self.order})."
 
     def moments(self, model, a, law):
         return self._moments(model, a, law, self._integrals(model))

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from sgdlimits.errors import BadInput
 from sgdlimits.expectation.slopes import Slopes
 from sgdlimits.expectation.support import Support
 from sgdlimits.model.activation import PiecewiseLinear
@@ -27,11 +28,11 @@ Increment = Callable[[Moments], Float[Array, "n samples"]]
 class Expectation(Part):
     """How averages over one sample of a model are computed. Nothing here knows of an algorithm.
 
-    Of the inputs a rule sees the law of their fields alone.
+    Of the inputs it sees only the law of their fields.
 
-    A rule implements `suits`, `moments`, `covariance`, `risk_of_factor` and `slopes`; `needs` says in words which models suit
-    it. Which rule suits a model is a matter of types and of static fields, never of a number: it is asked again at every use,
-    inside compiled code as outside, and cannot go stale.
+    A subclass implements `suits`, `moments`, `covariance`, `risk_of_factor` and `slopes`; `needs` says in words which models
+    suit it. Whether it suits a model depends on types and static fields, never on a number: the choice is made again at every
+    use, inside compiled code as outside, and cannot go stale.
     """
 
     needs: ClassVar[str] = ""
@@ -39,8 +40,11 @@ class Expectation(Part):
     factored: ClassVar[bool] = True
     """Whether the risk of a factor is another sum than that of the overlaps."""
 
+    def __call__(self, *stats: Any, **how: Any) -> Any:
+        raise BadInput("problem.expectation(stats) is now problem.moments(stats). Write moments.")
+
     def suits(self, model: Model) -> bool:
-        """Whether the model is of the kind that this rule is made for."""
+        """Whether the model is of the kind that this expectation is made for."""
         return True
 
     @abc.abstractmethod
@@ -77,15 +81,15 @@ class Expectation(Part):
     def floor(self, model: Model) -> Float[Array, ""]:
         """The mean loss of a prediction that is the label without its noise."""
         closed = model.loss.floor(model.coordinates, model.target)
-        assert closed is not None, "rules other than sums over nodes are for losses whose floor is closed"
+        assert closed is not None, "expectations other than sums over nodes are for losses whose floor is closed"
         return closed
 
     def sharp(self) -> Expectation:
-        """The rule with kinks as they are, where it smooths them for solvers."""
+        """Return the expectation with kinks as they are, if it smooths them for solvers."""
         return self
 
     def finer(self) -> Expectation | None:
-        """The rule with more nodes, or None where there are none or no more."""
+        """Return the expectation with more nodes, or None if it has no nodes or reached their maximum."""
         return None
 
     def error(self, model: Model, a: Scalars, law: FieldLaw) -> Moments:

@@ -1,4 +1,4 @@
-"""Which rule computes a model's expectations, unless one is given."""
+"""How the expectations of a model are computed, unless the user says how."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from sgdlimits.model.sample import Model
 
 MOST_GRID_DIMENSIONS = 3
 EXACT = (Squares(), FieldIntegrals(), AtMeans(), ClassIntegrals())
-"""Rules for kinds of models, the first that suits is taken."""
+"""Closed forms and grids for particular kinds of models; the first that suits is taken."""
 
 
 def choose(model: Model) -> Expectation:
-    """A rule made for the kind of model where there is one; a grid for few, smooth fields; Sobol points otherwise."""
-    for rule in EXACT:
-        if rule.suits(model):
-            return rule
+    """Return the expectation made for the kind of model, if any; else a grid for few smooth fields; else Sobol points."""
+    for exact in EXACT:
+        if exact.suits(model):
+            return exact
     smooth = model.network.smooth and model.target.readout.smooth and model.loss.quadratic
     if smooth and model.width + model.teachers + 1 <= MOST_GRID_DIMENSIONS:
         return NodeSums(GaussHermite())
     return NodeSums(Sobol())
 
 
-def as_expectation(rule: Rule | Expectation | None, model: Model) -> Expectation | None:
-    """A user's rule, or `BadInput` where it does not suit the model; None stays None."""
-    if rule is None:
+def as_expectation(given: Rule | Expectation | None, model: Model) -> Expectation | None:
+    """Return what the user gave as an `Expectation`, or raise `BadInput` if it does not suit the model; None stays None."""
+    if given is None:
         return None
-    asked = NodeSums(rule) if isinstance(rule, Rule) else rule
+    asked = NodeSums(given) if isinstance(given, Rule) else given
     if not isinstance(asked, Expectation) or not asked.suits(model):
-        needs = asked.needs if isinstance(asked, Expectation) else "to be a rule"
-        raise BadInput(f"{type(rule).__name__} needs {needs}. Leave out rule, or give Sobol().")
+        needs = asked.needs if isinstance(asked, Expectation) else "to be a rule or an Expectation"
+        raise BadInput(f"{type(given).__name__} needs {needs}. Leave out expectation, or give Sobol().")
     return asked

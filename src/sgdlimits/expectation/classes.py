@@ -114,7 +114,9 @@ class ClassIntegrals(ClassRule):
 
     @property
     def remedy(self):
-        return "Give the problem rule=ClassIntegrals(orders=...), with (20, 30) for two units or (4, 6, 9) for four, say."
+        return (
+            "Give the problem expectation=ClassIntegrals(orders=...), with (20, 30) for two units or (4, 6, 9) for four, say."
+        )
 
     def moments(self, model, a, law):
         return self.estimate(model, a, law)[0]

@@ -58,7 +58,7 @@ class ParticleMoments(NamedTuple):
     gradient_second: Float[Array, " p"]
 
 
-class ParticleRule(eqx.Module):
+class ParticleExpectation(eqx.Module):
     """How the mean-field expectations of a projection model are computed."""
 
     @property
@@ -75,12 +75,12 @@ class ParticleRule(eqx.Module):
         """The mean loss at the particles of one run."""
 
     def accuracy(self, model: Model, stats: Particles) -> Float[Array, ""]:
-        """The probability of predicting the right class, for losses that know classes: closed rules are for squared losses."""
-        raise NotImplementedError  # never asked of a rule whose losses know no classes
+        """The probability of predicting the right class, for losses that know classes: closed forms are for squared losses."""
+        raise NotImplementedError  # unreachable: squared losses know no classes
 
 
 class Units(NamedTuple):
-    """The units as the rules see them: second layer, and fields Ax + rest with their mean in each class.
+    """The units as the expectations see them: second layer, and fields Ax + rest with their mean in each class.
 
     Here x is standard normal, as in `Conditional`, and `outside` is the variance of the rest.
     """
@@ -106,7 +106,7 @@ class Grid(NamedTuple):
     """Of the input outside the frame, over its root mean square."""
 
 
-class OnGrid(ParticleRule):
+class OnGrid(ParticleExpectation):
     """A grid over the fixed fields: any loss, any readout, smooth activations, k = 1 or 2."""
 
     smooth: bool = eqx.field(static=True)
@@ -203,7 +203,7 @@ class OnSphere(OnGrid):
         return max(1, NUMBERS_AT_ONCE // (grid.weights.size * DIRECTIONS))
 
 
-class Pairwise(ParticleRule):
+class Pairwise(ParticleExpectation):
     r"""Sums over pairs of units for a squared loss and a committee.
 
     With c = a/p for students and minus the readout's weights for teachers, D the residual and H, B, N the integrals of pairs
@@ -332,7 +332,7 @@ def map_blocks(f, units: PyTree, size: int) -> PyTree:
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:rows], done)
 
 
-def choose_particle_rule(model: Model, outside: int | None = None) -> ParticleRule:
+def choose_particles(model: Model, outside: int | None = None) -> ParticleExpectation:
     """A grid where all is smooth and one direction is fixed; else pairs where they have integrals; else a grid up to k = 2.
 
     With a number of dimensions outside the fixed directions always a grid.

@@ -9,7 +9,7 @@ Along any direction outside the frame the input is a normal number of variance :
 fields, independent of all fields: there the gradient is zero, and the Hessian is :math:`\sigma^2E[l_{jl}]` along each
 direction, with no mixed terms.
 
-How the expectations are computed is a matter of the rule. Squared activations have a formula, sums of other units are made of
+How they are computed is a matter of the `Expectation`. Squared activations have a formula, sums of other units are made of
 pairs (`unit_pairs`), erf units and inputs without variance are differentiated in their closed form, classifiers with kinks have
 a grid that is split there (`class_inputs`), and everything else is a sum over nodes that do not move with the weights.
 """

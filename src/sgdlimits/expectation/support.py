@@ -60,14 +60,14 @@ class Support(NamedTuple):
     bend: PyTree
 
 
-def network_support(rule: Any, model: Model, a: Float[Array, " p"], S: Float[Array, "p n"]) -> Support | None:
-    """That of a network whose risk is computed by a rule; None where the loss, or what its units bend, has no such bound."""
+def network_support(expectation: Any, model: Model, a: Float[Array, " p"], S: Float[Array, "p n"]) -> Support | None:
+    """Quadratic lower bound on the risk of a two-layer network, or None if the loss or activation admits none."""
     network, loss, readout = cast(Any, model.network), cast(Any, model.loss), cast(Any, model.target.readout)
     classes = isinstance(loss, CrossEntropy) and isinstance(readout, ClassLabels)
     steepest = network.activation.steepest if network.plain and (classes or loss.quadratic) else None
     if steepest is None or (network.activation.kinked and not classes):
         return None
-    risk = lambda a, S: rule.risk(model, a, model.law(with_frame(a, S, model.frame)))
+    risk = lambda a, S: expectation.risk(model, a, model.law(with_frame(a, S, model.frame)))
     value, slope = jax.value_and_grad(risk, argnums=(0, 1))(a, S)
     law, (most, bends) = model.coordinates, steepest
     weights, squares = law.weights, _squares(law)

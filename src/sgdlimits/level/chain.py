@@ -137,14 +137,16 @@ class FrameChain(Process):
 
     def step(self, state: Frame, x: Coordinates, now: StepTime) -> Frame:
         problem, names, per = self.problem.at(now.t), state.names, 1 / self.d
-        rule, x = problem.algorithm, problem.data.place(x, self.frame)
+        algorithm, x = problem.algorithm, problem.data.place(x, self.frame)
         projected = state.project(x, self.frame[..., None])
 
         def one(x: Coordinates, fields, fixed, at: Frame):
             rows = {name: rows_of(names, name, problem.network.width) for name in names}
             products = lambda i, j: at.gram(rows[i], rows[j])
             inputs = lambda: per * x.gram()
-            return moves(rule, view(rule, problem.model, per, now.t, Drawn(fields, fixed, x.z, x.c), at, products, inputs))
+            return moves(
+                algorithm, view(algorithm, problem.model, per, now.t, Drawn(fields, fixed, x.z, x.c), at, products, inputs)
+            )
 
         found, numbers = jax.vmap(one, -1, -1)(x, projected.fields, projected.fixed, state)
         C = per * jnp.concatenate([move.inputs for move in found])
@@ -159,7 +161,7 @@ class FrameChain(Process):
 
     @property
     def plain(self) -> bool:
-        return not self.problem.rule.factored
+        return not self.problem.expectation.factored
 
     def risk(self, state: Frame, stats: Overlaps, t: Float[Array, " runs"]) -> Float[Array, " runs"]:
         if self.plain:
@@ -172,14 +174,14 @@ class FrameChain(Process):
             (a, m, T), t = run
             now = self.problem.at(t)
             law = now.model.law_of_factor(Loading(jnp.concatenate([m, T.T], axis=1), fixed))
-            return now.rule.risk_of_factor(now.model, a, law)
+            return now.expectation.risk_of_factor(now.model, a, law)
 
         return self.problem.numerics.over_runs(one, (runs_first((state.a, state.m[rows], T)), t))
 
     def support(self, state: Frame, closed: bool = False) -> Support | None:
         k, rows = self.frame.shape[0], rows_of(state.names, STUDENT, self.problem.network.width)
         S = jnp.concatenate([state.m[rows], state.T[:, rows].T], axis=1)
-        found = self.problem.rule.support(self.problem.model, state.a, S, closed)
+        found = self.problem.expectation.support(self.problem.model, state.a, S, closed)
         if found is None:
             return None
 

@@ -217,8 +217,8 @@ class SampledDiffusion(Diffusion):
     @property
     def _each(self) -> tuple[int, int]:
         """Of what noise is made: samples and inputs in each, one sample or those of a step."""
-        rule = self.problem.algorithm
-        return (1, 1) if rule.linear else (rule.batch, rule.inputs(self.problem.network.width))
+        algorithm = self.problem.algorithm
+        return (1, 1) if algorithm.linear else (algorithm.batch, algorithm.inputs(self.problem.network.width))
 
     def draw(self, stream: Stream) -> Kicks:
         if has_schedules(self.problem.data):

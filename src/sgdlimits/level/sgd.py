@@ -124,12 +124,12 @@ class WeightProcess(Process):
 
     def __init__(self, problem: ProjectionProblem, d: int, reuse: int | None = None) -> None:
         self.problem, self.frame, self.reuse = problem, problem.frame, reuse
-        rule = problem.algorithm
-        if reuse is not None and rule.inputs(problem.network.width) != rule.batch:
-            raise BadInput(f"{type(rule).__name__} has noise of its own, which is not to be reused. Leave reuse out.")
+        algorithm = problem.algorithm
+        if reuse is not None and algorithm.inputs(problem.network.width) != algorithm.batch:
+            raise BadInput(f"{type(algorithm).__name__} has noise of its own, which is not to be reused. Leave reuse out.")
         self.d = drawable(check_dimension(d, problem.target.teachers))
         width = problem.network.width
-        self.block = block_of(d, rule.inputs(width), width * len(rule.names))
+        self.block = block_of(d, algorithm.inputs(width), width * len(algorithm.names))
 
     @property
     def group_size(self):
@@ -137,8 +137,8 @@ class WeightProcess(Process):
 
     @property
     def numbers(self):
-        width, rule = self.problem.network.width, self.problem.algorithm
-        return self.d * (width * len(rule.names) + rule.inputs(width) * self.block)
+        width, algorithm = self.problem.network.width, self.problem.algorithm
+        return self.d * (width * len(algorithm.names) + algorithm.inputs(width) * self.block)
 
     def _along(self, rows: Float[Array, "... d"]) -> Float[Array, "... k"]:
         """The coordinates of rows in the frame of the fixed directions, which are along the first axes."""
@@ -160,13 +160,13 @@ class WeightProcess(Process):
         if has_schedules(self.problem.data):
             return drawn_by_step(self, stream)
         stream = stream.cycled(self.reuse)
-        rule, n = self.problem.algorithm, self.problem.network.width
-        sizes = Sizes(rule.batch, rule.inputs(n), self.problem.target.teachers, n * len(rule.names), 0)
+        algorithm, n = self.problem.algorithm, self.problem.network.width
+        sizes = Sizes(algorithm.batch, algorithm.inputs(n), self.problem.target.teachers, n * len(algorithm.names), 0)
         return Batch(*self.problem.data.vectors(stream, sizes, self.d, self.frame, self._shifted))
 
     def step(self, state: Weights, inputs: Batch, now: StepTime) -> Weights:
         problem, x, per = self.problem.at(now.t), inputs.x, 1 / self.d
-        rule, names = problem.algorithm, state.names
+        algorithm, names = problem.algorithm, state.names
         X = jnp.swapaxes(x, 0, 1)
         fields = runs_last(products(state.W, X))
         fixed = jnp.einsum("ks,brs->kbr", self.frame, self._along(x))
@@ -174,7 +174,7 @@ class WeightProcess(Process):
 
         def one(drawn: Drawn, at: Weights, Q, K):
             among = lambda i, j: Q[rows[i], rows[j]]
-            return moves(rule, view(rule, problem.model, per, now.t, drawn, at, among, lambda: K))
+            return moves(algorithm, view(algorithm, problem.model, per, now.t, drawn, at, among, lambda: K))
 
         gram = products(state.W, state.W), per * products(X, X)  # computed for rules that ask for them
         drawn = Drawn(fields, fixed, inputs.z, inputs.c)
@@ -189,8 +189,8 @@ class WeightProcess(Process):
 
     def statistics(self, state: Weights) -> Overlaps:
         M = jnp.einsum("rps,ks->rpk", self._along(state.W), self.frame)
-        rule = self.problem.algorithm
-        kept = {name: state.kept[name] for name in (*rule.memory, *rule.numbers)}
+        algorithm = self.problem.algorithm
+        kept = {name: state.kept[name] for name in (*algorithm.memory, *algorithm.numbers)}
         return Overlaps(state.a, M, products(state.W, state.W), kept, state.names)
 
 
@@ -218,21 +218,21 @@ class CoordinateProcess(WeightProcess):
             raise BadInput(f"diffuse weights need d above {n + k}, the number of all directions; got {self.d}. Use a larger d.")
         at = runs_first(frame_of(stats, self.frame, n))
         W = jnp.concatenate([at.m, jnp.swapaxes(at.T, 1, 2)], axis=2) @ self._basis(k + n)
-        rule = self.problem.algorithm
-        assert isinstance(rule, Coordinatewise)
-        kept = {name: jnp.full_like(W, value) for name, value in rule.coordinates.items()}
+        algorithm = self.problem.algorithm
+        assert isinstance(algorithm, Coordinatewise)
+        kept = {name: jnp.full_like(W, value) for name, value in algorithm.coordinates.items()}
         return Weights(at.a, W, kept, stats.names)
 
     def step(self, state: Weights, inputs: Batch, now: StepTime) -> Weights:
         problem, x, per = self.problem.at(now.t), inputs.x, 1 / self.d
-        rule = problem.algorithm
-        assert isinstance(rule, Coordinatewise)
+        algorithm = problem.algorithm
+        assert isinstance(algorithm, Coordinatewise)
         X = jnp.swapaxes(x, 0, 1)
         fields, fixed = runs_last(products(state.W, X)), jnp.einsum("ks,rbs->kbr", self.frame, self._along(X))
         a = jnp.broadcast_to(state.a.T[:, None], fields.shape)
         G, _ = problem.model.gradient(fields, fixed, a, inputs.z, inputs.c)
-        step, kept = rule.move(state.kept, jnp.einsum("pbr,brd->rpd", G, x) / rule.batch, per)
-        return Weights(state.a, (1 - rule.lr * rule.ridge * per) * state.W + step, dict(kept), state.names)
+        step, kept = algorithm.move(state.kept, jnp.einsum("pbr,brd->rpd", G, x) / algorithm.batch, per)
+        return Weights(state.a, (1 - algorithm.lr * algorithm.ridge * per) * state.W + step, dict(kept), state.names)
 
 
 @sgd_process.register

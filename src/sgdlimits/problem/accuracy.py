@@ -24,7 +24,7 @@ RISK = 1e-3
 TINY, ROUNDING = float(np.finfo(float).tiny), 1e-12
 
 
-def expectation(problem: Any, stats: Overlaps, tolerance: float | None) -> Estimate:
+def moments(problem: Any, stats: Overlaps, tolerance: float | None) -> Estimate:
     """The moments of a projection problem with their error estimates, or a warning where these are above a tolerance."""
     estimate = Estimate(*_estimate(problem, stats))
     if tolerance is not None:
@@ -36,19 +36,19 @@ def expectation(problem: Any, stats: Overlaps, tolerance: float | None) -> Estim
 def refined(problem: Any, stats: Overlaps, tolerance: float | None) -> Any:
     """A projection problem with more nodes where its expectations need them at statistics of one run, or a warning.
 
-    The moments should have the rule's usual accuracy, or `tolerance`, relative to the largest. And small signals should be
-    seen: the drift of M should be known to five per cent along each fixed direction (see `_unsure`). The risk should be
-    known to a thousandth, unless a rule was asked for, which is kept; so are the nodes of steps that are not linear in the
-    gradient.
+    The moments should have the usual accuracy of the expectation, or `tolerance`, relative to the largest. And small signals
+    should be seen: the drift of M should be known to five per cent along each fixed direction (see `_unsure`). The risk should
+    be known to a thousandth, unless the expectation was given, which is kept; so are the nodes of steps that are not linear in
+    the gradient.
     """
-    usual = problem.rule.accuracy(problem.model)
+    usual = problem.expectation.accuracy(problem.model)
     if usual is None or not problem.algorithm.linear:
         return problem
-    better, finer = problem, None if problem.asked is not None else problem.rule.finer()
+    better, finer = problem, None if problem.asked is not None else problem.expectation.finer()
     wanted = np.array([tolerance or usual, SMALL_SIGNAL, RISK if problem.asked is None else np.inf])
     reached = np.array(_unsure(problem, stats))
     while not (reached <= wanted).all() and finer is not None:
-        better, finer = problem.with_rule(finer), finer.finer()
+        better, finer = problem.with_expectation(finer), finer.finer()
         reached = np.array(_unsure(better, stats))
     worst = int(np.argmax(reached / wanted))
     _warn(better, reached[worst], wanted[worst], stacklevel=7, what=("expectations", "small overlaps", "risks")[worst])
@@ -58,14 +58,14 @@ def refined(problem: Any, stats: Overlaps, tolerance: float | None) -> Any:
 @eqx.filter_jit
 def _of_risk(problem: Any, stats: Overlaps) -> tuple[Array, Array]:
     own = stats.of(STUDENT)
-    return problem.risk(stats), problem.rule.risk_error(problem.model, own.a, problem.model.law(own))
+    return problem.risk(stats), problem.expectation.risk_error(problem.model, own.a, problem.model.law(own))
 
 
 def _warn(problem: Any, reached: float, tolerance: float, stacklevel: int, what: str = "expectations") -> None:
     if not reached <= tolerance:
         warnings.warn(
             f"the {what} of this problem have a relative error of about {reached:.1e}, and {tolerance:.1e} was asked for. "
-            f"{problem.rule.remedy}",
+            f"{problem.expectation.remedy}",
             AccuracyWarning,
             stacklevel=stacklevel,
         )
@@ -74,7 +74,7 @@ def _warn(problem: Any, reached: float, tolerance: float, stacklevel: int, what:
 @eqx.filter_jit
 def _estimate(problem: Any, stats: Overlaps) -> tuple[Moments, Moments]:
     own = stats.of(STUDENT)
-    return problem.rule.estimate(problem.model, own.a, problem.model.law(own))
+    return problem.expectation.estimate(problem.model, own.a, problem.model.law(own))
 
 
 def _relative(estimate: Estimate) -> float:

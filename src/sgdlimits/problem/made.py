@@ -13,6 +13,7 @@ from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.domain import OF_ALGORITHM
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import Part, argument, arguments, is_schedule, same
+from sgdlimits.renamed import changes_of
 
 MAKERS: dict[str, Callable] = {}
 """The presets by name, which put themselves here."""
@@ -48,7 +49,7 @@ class Presented(Part):
         phase_retrieval: width=1, lr=0.1, noise=0.2, sphere=True
           1 square unit learns 1 direction from standard normal inputs; SquaredLoss(), OnePassSGD
         """
-        return replaced(self, changes)
+        return replaced(self, changes_of(changes))
 
     def _repr_latex_(self) -> str | None:
         """What notebooks show: the equations, where they are written out."""
@@ -94,7 +95,7 @@ FOUND: dict[str, Callable[[Any], Any]] = {
     "teacher_activation": _other_activation,
     "noise": lambda problem: problem.target.noise,
     "train_second": _second,
-    "rule": lambda problem: problem.asked,
+    "expectation": lambda problem: problem.asked,
     "algorithm": lambda problem: None if isinstance(problem.algorithm, OnePassSGD) else problem.algorithm,
     "rho": lambda problem: problem.target.gram[0, 0],
     "snr": _snr,

@@ -11,7 +11,7 @@ import numpy as np
 from sgdlimits.algorithm.limit import rates
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.base import resting
-from sgdlimits.expectation.particles import ParticleMoments, ParticleRule, choose_particle_rule
+from sgdlimits.expectation.particles import ParticleExpectation, ParticleMoments, choose_particles
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.coordinates import Coordinates, check_arrays
@@ -40,7 +40,7 @@ class MeanFieldProblem(Problem):
     Parameters
     ----------
     problem : the problem at its width
-    rule : how expectations are computed; chosen unless given
+    expectation : how expectations over particles are computed; chosen unless given
     outside : as for `MeanField`
 
     >>> import sgdlimits as sl
@@ -50,9 +50,9 @@ class MeanFieldProblem(Problem):
     """
 
     problem: ProjectionProblem
-    rule: ParticleRule
+    expectation: ParticleExpectation
 
-    def __init__(self, problem: Problem, rule: ParticleRule | None = None, outside: int | None = None) -> None:
+    def __init__(self, problem: Problem, expectation: ParticleExpectation | None = None, outside: int | None = None) -> None:
         if not isinstance(problem, ProjectionProblem):
             raise BadInput(f"MeanField is not written for {type(problem).__name__}. Use ODE(), or Chain(d).")
         if not (isinstance(problem.network, TwoLayer) and problem.network.plain):
@@ -67,22 +67,24 @@ class MeanFieldProblem(Problem):
         algorithm = self.problem.algorithm
         if not algorithm.linear or len(algorithm.names) > 1:
             raise BadInput(f"MeanField is not written for {type(algorithm).__name__}. Use ODE(), or Chain(d).")
-        self.rule = choose_particle_rule(problem.model, outside) if rule is None else rule
+        self.expectation = choose_particles(problem.model, outside) if expectation is None else expectation
 
     def at(self, t):
         now = self.problem.at(t)
-        return self if now is self.problem else MeanFieldProblem(now, self.rule)
+        return self if now is self.problem else MeanFieldProblem(now, self.expectation)
 
     def _drift_parts(self, stats: Particles) -> tuple[Particles, Particles]:
-        population = self._changes(stats, resting(self.problem.model, stats.q, self.rule.moments(self.problem.model, stats)))
+        population = self._changes(
+            stats, resting(self.problem.model, stats.q, self.expectation.moments(self.problem.model, stats))
+        )
         return population, jax.tree.map(jnp.zeros_like, population)
 
     def _risk(self, stats: Particles):
-        return self.rule.loss(self.problem.model, stats)
+        return self.expectation.loss(self.problem.model, stats)
 
     def observables(self, stats):
         model = self.problem.model
-        return {"accuracy": self.rule.accuracy(model, stats)} if model.loss.classifies else {}
+        return {"accuracy": self.expectation.accuracy(model, stats)} if model.loss.classifies else {}
 
     def _covariance(self, stats: Particles):
         raise BadInput("the mean-field limit has no noise. Use the covariance of the problem at its width.")
@@ -130,7 +132,7 @@ class ParticleNumerics(Numerics):
 
     @cached_property
     def tolerance(self) -> float:
-        return self.problem.rule.tolerance
+        return self.problem.expectation.tolerance
 
     @cached_property
     def implicit(self) -> bool:

@@ -108,7 +108,8 @@ class ProjectionProblem(ModelProblem):
     loss : `SquaredLoss`, `CrossEntropy`, `SoftmaxCrossEntropy`, or a JAX function loss(prediction, label)
     algorithm : how weights move, `OnePassSGD` or another `Algorithm`
     data : `Inputs`, such as a `mixture`; standard normal inputs unless given
-    rule : how expectations are computed: None chooses, a `Rule` such as `GaussHermite(32)` or `Sobol(12)` overrides
+    expectation : how expectations are computed: None chooses; a quadrature rule such as `GaussHermite(32)` or `Sobol(12)`, or
+        an `Expectation`, overrides
     initial : the law of the start that `RandomInit` follows
     paper_time : paper time per unit of lr t; None where no paper has its own clock
     name : how the problem is called in tables and files
@@ -129,7 +130,7 @@ class ProjectionProblem(ModelProblem):
     paper_time: float | None = eqx.field(static=True)
     name: str = eqx.field(static=True)
 
-    recorded: ClassVar[dict[str, str]] = {"rule": "asked"}
+    recorded: ClassVar[dict[str, str]] = {"expectation": "asked"}
 
     def __init__(
         self,
@@ -139,7 +140,7 @@ class ProjectionProblem(ModelProblem):
         algorithm: Algorithm,
         *,
         data: Inputs | None = None,
-        rule: Rule | Expectation | None = None,
+        expectation: Rule | Expectation | None = None,
         initial: InitialWeights | None = None,
         paper_time: float | None = None,
         name: str = "projection",
@@ -147,13 +148,13 @@ class ProjectionProblem(ModelProblem):
         data = gaussian() if data is None else data
         fits.check_parts(data, target, network, loss, algorithm)
         self.model = Model(data, target, network, as_loss(loss, network.shape))
-        self.algorithm, self.asked = algorithm, as_expectation(rule, self.model)
+        self.algorithm, self.asked = algorithm, as_expectation(expectation, self.model)
         self.initial = InitialWeights(unit=algorithm.sphere) if initial is None else initial
         self.paper_time, self.name, self.t = paper_time, name, 0.0
 
     @property
-    def rule(self) -> Expectation:
-        """How expectations are computed: what was asked for, or what suits the model as it is now."""
+    def expectation(self) -> Expectation:
+        """How expectations are computed: as given, or else as suits the model at present."""
         return choose(begun(self.model)) if self.asked is None else self.asked
 
     @property
@@ -187,9 +188,9 @@ class ProjectionProblem(ModelProblem):
     def rate(self):
         return 1.0 if self.paper_time is None else self.paper_time * begun(self.algorithm).lr_sample
 
-    def with_rule(self, rule: Rule | Expectation) -> ProjectionProblem:
-        """The problem with expectations by another rule."""
-        asked = as_expectation(rule, self.model)
+    def with_expectation(self, expectation: Rule | Expectation) -> ProjectionProblem:
+        """Return the problem with its expectations computed in another way."""
+        asked = as_expectation(expectation, self.model)
         return eqx.tree_at(lambda problem: problem.asked, self, asked, is_leaf=lambda node: node is None)
 
     @checked(algorithm=optional(DOMAINS["algorithm"]))
@@ -207,7 +208,7 @@ class ProjectionProblem(ModelProblem):
         if not problem.algorithm.linear:
             return step_mean(problem).drift_parts(problem.t, stats)
         students = stats.of(STUDENT)
-        moments = self.rule.moments(self.model, students.a, self.model.law(students))
+        moments = self.expectation.moments(self.model, students.a, self.model.law(students))
         moments = resting(self.model, jnp.diagonal(students.Q), moments)
         return changes(problem, stats, extended(self.model, students, stats, moments)[0])
 
@@ -220,10 +221,10 @@ class ProjectionProblem(ModelProblem):
         increment = lambda products: problem.vector(add(*changes(problem, column, products)))
         all_fields = lambda products: extended(self.model, students, stats, products)[0]
         law = self.model.law(students)
-        covariance = self.rule.covariance(self.model, students.a, law, lambda products: increment(all_fields(products)))
+        covariance = self.expectation.covariance(self.model, students.a, law, lambda products: increment(all_fields(products)))
         if len(stats.names) == 1:
             return covariance
-        moments = self.rule.moments(self.model, students.a, law)
+        moments = self.expectation.moments(self.model, students.a, law)
         rest = self.data.squared_length * extended(self.model, students, stats, moments)[1]
         slope = linear_part(increment, students.a, law.shape, stats.M.shape[0]).gradient_field
         return covariance + jnp.einsum("xjm,jl,mn,yln->xy", slope, moments.gradient_gradient, rest, slope)
@@ -236,7 +237,7 @@ class ProjectionProblem(ModelProblem):
         copies = [name for name in stats.names if self.algorithm.memory.get(name) == "copy"]
         shown = {f"risk_{name}": self._risk(stats.of(name)) for name in copies}
         if self.loss.classifies:
-            rule = self.rule.rule if isinstance(self.rule, NodeSums) else CLASS_NODES
+            rule = self.expectation.rule if isinstance(self.expectation, NodeSums) else CLASS_NODES
             of = lambda own: accuracy(self.model, own.a, self.model.law(own), rule)
             right, error = of(stats.of(STUDENT))
             shown |= {"accuracy": right, **({} if is_closed(self.model) else {"accuracy_error": error})}
@@ -245,7 +246,7 @@ class ProjectionProblem(ModelProblem):
 
     def _risk(self, stats: Overlaps) -> Float[Array, ""]:
         own = stats.of(STUDENT)
-        return self.rule.risk(self.model, own.a, self.model.law(own))
+        return self.expectation.risk(self.model, own.a, self.model.law(own))
 
     @property
     @eqx.filter_jit
@@ -254,21 +255,21 @@ class ProjectionProblem(ModelProblem):
 
         For the cross-entropy of class labels it is their mean entropy, the loss of a network that is sure of every class.
         """
-        return jnp.asarray(self.rule.floor(begun(self.model)))
+        return jnp.asarray(self.expectation.floor(begun(self.model)))
 
-    def expectation(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:
-        """The moments behind drift and risk with their error estimates; zero errors where they are in closed form.
+    def moments(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:
+        """The moments behind drift and risk with their error estimates, which are zero for closed forms.
 
         Where an error is above `tolerance`, relative to the largest moment, an `AccuracyWarning` says so.
 
         >>> import sgdlimits as sl
         >>> problem = sl.presets.committee(2, 1, "tanh")
-        >>> value, error = problem.expectation(sl.FixedInit(0.5).one(problem), tolerance=1e-3)
+        >>> value, error = problem.moments(sl.FixedInit(0.5).one(problem), tolerance=1e-3)
         >>> bool(0 < error.gradient_gradient.max() < 1e-3 * value.gradient_field.max())
         True
         """
         self.coordinates.fits(stats)
-        return accuracy_of.expectation(begun(self), stats, tolerance)
+        return accuracy_of.moments(begun(self), stats, tolerance)
 
 
 def changes(
@@ -300,7 +301,7 @@ class ProjectionNumerics(Numerics):
     def tolerance(self) -> float:
         problem = self.problem
         return (
-            problem.rule.tolerance(begun(problem.model))
+            problem.expectation.tolerance(begun(problem.model))
             if problem.algorithm.limit.linear
             else step_mean(problem).rule.tolerance
         )
@@ -309,18 +310,18 @@ class ProjectionNumerics(Numerics):
     def runs_at_once(self) -> int | None:
         problem = self.problem
         if problem.algorithm.linear:
-            return problem.rule.runs_at_once(begun(problem.model))
+            return problem.expectation.runs_at_once(begun(problem.model))
         return max(1, NODES_AT_ONCE // step_mean(problem).nodes)
 
     @cached_property
     def closed_covariance(self) -> bool:
         """Whether the covariance of the increments is a formula, not a sum over many points."""
-        return self.problem.algorithm.limit.linear and self.problem.rule.closed_covariance
+        return self.problem.algorithm.limit.linear and self.problem.expectation.closed_covariance
 
     def sharp(self) -> ProjectionProblem:
-        rule = self.problem.rule
-        return self.problem if rule.sharp() is rule else self.problem.with_rule(rule.sharp())
+        own = self.problem.expectation
+        return self.problem if own.sharp() is own else self.problem.with_expectation(own.sharp())
 
     def refined(self, stats: Overlaps, tolerance: float | None = None) -> ProjectionProblem:
         better = accuracy_of.refined(begun(self.problem), stats, tolerance)
-        return self.problem if better.asked is self.problem.asked else self.problem.with_rule(better.asked)
+        return self.problem if better.asked is self.problem.asked else self.problem.with_expectation(better.asked)

@@ -33,6 +33,8 @@ RENAMED = {"ClosedForm": "Squares", "ByRule": "NodeSums"}
 """Names in files written before, and what they are called now."""
 WRITTEN = {"Mixture": "Data"}
 """Classes that files name as they did before, so that older files go on and sweeps find what they have."""
+WRITTEN_ARGUMENTS = {("ProjectionProblem", "expectation"): "rule", ("MeanFieldProblem", "expectation"): "rule"}
+"""Arguments of classes that files name as they did before, for the same reason."""
 OWN = {"sigmoid": sigmoid, "tanh": tanh}
 """Functions of the package that files may name."""
 ELEMENTARY = frozenset([
@@ -118,7 +120,10 @@ def _encode(thing: Any) -> Any:
     if isinstance(thing, dict):
         return {"dict": {name: _encode(part) for name, part in thing.items()}}
     if isinstance(thing, eqx.Module):
-        return {"class": noted(type(thing)), "fields": {name: _encode(value) for name, value in arguments(thing)}}
+        return {
+            "class": noted(type(thing)),
+            "fields": {_written(type(thing), name): _encode(value) for name, value in arguments(thing)},
+        }
     if callable(thing):
         return {"function": noted(thing)}
     raise BadInput(f"{type(thing).__name__} cannot be written to a file. Build problems from numbers, functions and modules.")
@@ -137,11 +142,17 @@ def _decode(value: Any) -> Any:
         return find(value["function"])
     cls, fields = find(value["class"]), {name: _decode(field) for name, field in value["fields"].items()}
     before = getattr(cls, "recorded", {})  # files written before held attributes, under their names
-    spelt = {name: name if name in fields else before.get(name) for name in inspect.signature(cls).parameters}
+    spellings = {name: (_written(cls, name), name, before.get(name)) for name in inspect.signature(cls).parameters}
+    found = {name: next((key for key in keys if key in fields), None) for name, keys in spellings.items()}
     try:
-        return cls(**{name: fields[spelling] for name, spelling in spelt.items() if spelling in fields})
+        return cls(**{name: fields[key] for name, key in found.items() if key is not None})
     except TypeError as reason:
         raise BadInput(f"the file's {value['class']} cannot be made again: {reason}. Pass it to rerun yourself.") from reason
+
+
+def _written(cls: type, name: str) -> str:
+    """Return the name by which files hold an argument of a class."""
+    return WRITTEN_ARGUMENTS.get((cls.__name__, name), name)
 
 
 def noted(thing: Any) -> str:

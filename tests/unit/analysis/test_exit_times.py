@@ -240,7 +240,7 @@ def huber(prediction, label):
 def test_floor_is_the_mean_loss_of_the_label_without_noise(rule):
     """Against 10^6 draws, within 5 standard errors (false alarms: 6e-7) and the error of the rule at the kink."""
     target = sl.Target(lambda fixed: fixed[0] * fixed[1], teachers=2, noise=0.7)
-    problem = sl.ProjectionProblem(target, sl.TwoLayer(1), huber, sl.OnePassSGD(0.1), rule=rule)
+    problem = sl.ProjectionProblem(target, sl.TwoLayer(1), huber, sl.OnePassSGD(0.1), expectation=rule)
     losses = np.asarray(huber(0.0, np.sqrt(0.7) * np.random.default_rng(0).normal(size=10**6)))
     assert abs(float(problem.floor) - losses.mean()) < 5 * losses.std() / 1e3 + 1e-3
 

@@ -35,7 +35,7 @@ def test_another_activation_is_another_drift():
     stats = sl.FixedInit(0.3).one(squares)
     changed = eqx.tree_at(lambda problem: problem.network.activation, squares, sl.Erf())
     fresh = sl.ProjectionProblem(squares.target, sl.TwoLayer(1, "erf"), squares.loss, squares.algorithm)
-    assert type(changed.rule) is type(fresh.rule) is not type(squares.rule)
+    assert type(changed.expectation) is type(fresh.expectation) is not type(squares.expectation)
     np.testing.assert_array_equal(changed.drift(stats).M, fresh.drift(stats).M)
     assert float(changed.risk(stats)) == float(fresh.risk(stats))
     assert not np.allclose(changed.drift(stats).M, squares.drift(stats).M)
@@ -61,7 +61,7 @@ def test_numbers_that_are_traced_choose_nothing(name):
 def test_label_noise_of_classes_is_that_of_nodes(activation, variance):
     """Against nodes over the noise and the fields; without variance only the noise has nodes that matter."""
     problem = classes(0.6, variance, activation)
-    nodes = problem.with_rule(sl.GaussHermite(28 if variance else 6))
+    nodes = problem.with_expectation(sl.GaussHermite(28 if variance else 6))
     tolerance = 1e-12 if not variance else 2e-3 if activation == "relu" else 1e-6
     (drift, C), (drift_at_nodes, C_at_nodes) = limits(problem), limits(nodes)
     for mine, theirs in zip(jax.tree.leaves(drift), jax.tree.leaves(drift_at_nodes), strict=True):

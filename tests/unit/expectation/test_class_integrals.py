@@ -25,10 +25,10 @@ RIDGE, LR = 0.1, 0.7
 def mixture(preset, snr, rule=None):
     """The preset with another snr and rule, as arrays of one problem, so that one compilation serves all."""
     if snr == np.inf:
-        return preset(snr=snr, ridge=RIDGE, lr=LR).with_rule(rule)
+        return preset(snr=snr, ridge=RIDGE, lr=LR).with_expectation(rule)
     problem = preset(snr=10.0, ridge=RIDGE, lr=LR)
     problem = eqx.tree_at(lambda problem: problem.data.sigma, problem, jnp.asarray(snr**-0.5))
-    return problem.with_rule(rule or ClassIntegrals())
+    return problem.with_expectation(rule or ClassIntegrals())
 
 
 def weights(p, k, seed, outside=1.0, size=0.9):
@@ -43,7 +43,7 @@ def overlaps(a, W, k):
 
 @eqx.filter_jit
 def estimate(problem, stats):
-    return problem.rule.estimate(problem.model, stats.a, problem.model.law(stats))
+    return problem.expectation.estimate(problem.model, stats.a, problem.model.law(stats))
 
 
 @eqx.filter_jit
@@ -275,7 +275,7 @@ def test_xor_moments_are_those_of_inputs_in_space(snr):
     print(f"snr {snr}: {distance.max():.1f} errors of {spread.max():.1e}; ladder claims {largest(error) / largest(value):.1e}")
     assert distance.max() < 7
     assert largest(error) < 1e-4 * largest(value)
-    assert float(eqx.filter_jit(problem.rule.risk)(problem.model, stats.a, problem.model.law(stats))) == pytest.approx(
+    assert float(eqx.filter_jit(problem.expectation.risk)(problem.model, stats.a, problem.model.law(stats))) == pytest.approx(
         float(value.loss), abs=1e-5
     )
     covariance = problem.covariance(stats)
@@ -346,7 +346,7 @@ def test_smooth_units_agree_with_an_integral():
     data = sl.mixture([[1.0], [-0.5]], [0.3, 0.7], variance=0.25)
     problem = sl.ProjectionProblem(
         sl.Target(sl.ClassLabels([1.0, 0.0])), sl.TwoLayer(1, "tanh"), sl.CrossEntropy(), sl.OnePassSGD(LR), data=data,
-        rule=ClassIntegrals(),
+        expectation=ClassIntegrals(),
     )  # fmt: skip
     a, m, q = 1.4, 0.6, 1.1
     value, error = estimate(problem, sl.Overlaps([a], [[m]], [[q]]))

@@ -27,7 +27,7 @@ def test_jacobian_at_nodes_agrees_with_that_of_the_closed_form(name, width):
     closed = sl.presets.committee(width, 1, name, lr=0.5, noise=0.1)
     W = np.random.default_rng(1).normal(size=(width, width + 3)) / 1.5
     stats = sl.Overlaps(np.full(width, 0.8), W[:, :1], W @ W.T)
-    exact, nodes = (jacobian(problem, stats) for problem in (closed, closed.with_rule(sl.Sobol(log2_points=13))))
+    exact, nodes = (jacobian(problem, stats) for problem in (closed, closed.with_expectation(sl.Sobol(log2_points=13))))
     assert np.abs(nodes - exact).max() < 0.02 * np.abs(exact).max()
 
 
@@ -67,7 +67,7 @@ def step_drift(s):
 @pytest.mark.parametrize(("activation", "exact"), [(hard, hard_tanh_drift), (step, step_drift)])
 def test_jacobian_sees_kinks_and_jumps_of_a_users_function(activation, exact):
     """Against central differences of integrals over a line, at a state inside and at one with little outside M."""
-    problem, h = one_unit(activation, rule=sl.Sobol(log2_points=13)), 1e-4
+    problem, h = one_unit(activation, expectation=sl.Sobol(log2_points=13)), 1e-4
     for M, Q in ((0.4, 0.9), (0.9, 0.82)):
         sides = ((M + h, Q), (M - h, Q)), ((M, Q + h), (M, Q - h))
         expected = np.stack([(exact(plus) - exact(minus)) / (2 * h) for plus, minus in sides], axis=1)
@@ -81,7 +81,7 @@ def test_jacobian_of_smooth_units_is_exact_where_they_coincide():
     W = np.array([[0.4, 0.86], [0.4, 0.86]])
     state = lambda W: sl.Overlaps([1.0, 1.0], W[:, :1], W @ W.T)
     tanh = sl.presets.committee(2, 1, "tanh", lr=0.5, noise=0.1)
-    grid = tanh.with_rule(sl.GaussHermite(16))
+    grid = tanh.with_expectation(sl.GaussHermite(16))
     J, f = jacobian(grid, state(W)), jax.jit(lambda s: grid.vector(grid.drift(s)))
     turn = np.random.default_rng(0).normal(size=W.shape)
     moved = lambda h: state(W + h * turn)
@@ -112,7 +112,7 @@ def test_slopes_pass_backwards():
 
     def overlap(lr, m):
         algorithm = sl.OnePassSGD(lr=lr)
-        problem = sl.ProjectionProblem(target, unit, sl.SquaredLoss(), algorithm, rule=sl.Sobol(5, 2))
+        problem = sl.ProjectionProblem(target, unit, sl.SquaredLoss(), algorithm, expectation=sl.Sobol(5, 2))
         return problem.drift(sl.Overlaps([1.0], jnp.full((1, 1), m), [[1.0]])).Q[0, 0]
 
     for argument in (0, 1):

@@ -62,7 +62,7 @@ def test_a_risk_is_nowhere_below_its_support_and_touches_it(name):
     A closed support has a number of its own, below the risk, for which the same holds.
     """
     problem = PROBLEMS[name]()
-    rule, model, p = problem.rule, problem.model, problem.network.width
+    rule, model, p = problem.expectation, problem.model, problem.network.width
     risk, below, support = (partial(function, rule, model) for function in (risks, numbers_below, supports))
     for closed in KINDS.get(name, (False, True)):
         for seed in range(18):
@@ -93,7 +93,9 @@ def test_a_risk_is_nowhere_below_its_support_and_touches_it(name):
 def test_a_closed_support_is_near_where_outputs_vary_little_in_a_class():
     """The loss of a mean is less than the mean loss by half of a variance of at most 0.05, times a curvature of at most 1/4."""
     problem, S = sl.presets.binary_mixture(snr=50.0), jnp.array([[1.0, 0.3, 0.0], [-1.0, 0.0, 0.2]])
-    support = lambda closed: jax.jit(lambda a: problem.rule.support(problem.model, a, S, closed).value)(jnp.array([1.0, -1.5]))
+    support = lambda closed: jax.jit(lambda a: problem.expectation.support(problem.model, a, S, closed).value)(
+        jnp.array([1.0, -1.5])
+    )
     value, near = support(False), support(True)
     assert value - 0.01 < near < value
 
@@ -135,7 +137,7 @@ def test_there_is_none_where_nothing_is_bounded_or_a_grid_is_coarse():
     networks = (sl.presets.committee(2, 1, "relu"), sl.presets.committee(2, 1, jnp.sinh), sl.presets.phase_retrieval(2))
     for problem in (*networks, smooth, sl.presets.xor_mixture(snr=5.0)):
         p = problem.network.width
-        assert problem.rule.support(problem.model, jnp.ones(p), jnp.eye(p, p + 2)) is None
+        assert problem.expectation.support(problem.model, jnp.ones(p), jnp.eye(p, p + 2)) is None
 
 
 def test_the_steepest_slopes_of_units():

@@ -29,7 +29,9 @@ def staircase(x):
 
 def problem(activation, readout, width, teachers, rule=None, noise=0.1):
     target = sl.Target(readout, teachers, noise=noise)
-    return sl.ProjectionProblem(target, sl.TwoLayer(width, activation), sl.SquaredLoss(), sl.OnePassSGD(lr=0.5), rule=rule)
+    return sl.ProjectionProblem(
+        target, sl.TwoLayer(width, activation), sl.SquaredLoss(), sl.OnePassSGD(lr=0.5), expectation=rule
+    )
 
 
 def random_gram(p, seed=0):
@@ -125,7 +127,7 @@ def test_a_large_group_costs_the_risk_no_accuracy():
         here = problem(erf_unit, erf_teachers, 4, 2, rule, noise=0.0)
         assert len(symmetries(here.model)) == 48
         assert float(here.risk(stats)) == pytest.approx(0.125, rel=bound)
-    value, error = here.expectation(stats)
+    value, error = here.moments(stats)
     assert float(value.loss) == pytest.approx(0.125, rel=1e-2)  # by symmetric nodes, with 2^7 points before they are turned
     assert float(error.loss) < 1e-2 * float(value.loss)
 

@@ -38,7 +38,7 @@ def state(p, k, seed, size=0.9):
 
 @eqx.filter_jit
 def moments(problem, stats):
-    return problem.rule.moments(problem.model, stats.a, problem.model.law(stats))
+    return problem.expectation.moments(problem.model, stats.a, problem.model.law(stats))
 
 
 covariance = eqx.filter_jit(lambda problem, stats: problem.covariance(stats))
@@ -222,7 +222,7 @@ def test_drift_agrees_with_one_step_in_high_dimension(student, teacher):
     g, g_numpy, _ = functions[teacher]
     p, k, d, lr, samples = 3, 2, 800, 0.6, 24_000
     problem = sl.presets.committee(p, k, s, lr=lr, noise=0.1, train_second=0.5, teacher_activation=g)
-    assert isinstance(problem.rule, FieldIntegrals)
+    assert isinstance(problem.expectation, FieldIntegrals)
     stats = state(p, k, seed=7)
     rng = np.random.default_rng(8)
     W, a = np.zeros((p, d)), np.asarray(stats.a)
@@ -250,9 +250,9 @@ def test_drift_agrees_with_one_step_in_high_dimension(student, teacher):
 
 def test_other_teachers_and_quadrature_agree_with_a_grid_over_all_fields():
     """tanh learns He_3: integrals over pairs and fours against the product rule over all fields and the label noise."""
-    make = lambda rule: sl.presets.committee(1, 1, "tanh", noise=0.2, teacher_activation="he3", rule=rule)
+    make = lambda rule: sl.presets.committee(1, 1, "tanh", noise=0.2, teacher_activation="he3", expectation=rule)
     stats = state(1, 1, seed=3, size=0.7)
-    value, error = make(FieldIntegrals(order=48)).expectation(stats)
+    value, error = make(FieldIntegrals(order=48)).moments(stats)
     for got, expected, spread in zip(value, moments(make(sl.GaussHermite(72)), stats), error, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-6)
         assert (np.abs(got - expected) <= spread + 1e-9).all()
@@ -264,9 +264,9 @@ def test_quadrature_reaches_the_closed_form_of_erf():
     closed = sl.presets.committee(2, 2, "erf", noise=0.1)
     unknown = FunctionActivation(lambda x: jax.scipy.special.erf(x / np.sqrt(2)))
     assert unknown.smooth
-    numerical = sl.presets.committee(2, 2, unknown, noise=0.1, rule=FieldIntegrals(order=40))
-    assert numerical.rule.accuracy(numerical.model)
-    value, error = numerical.expectation(stats)
+    numerical = sl.presets.committee(2, 2, unknown, noise=0.1, expectation=FieldIntegrals(order=40))
+    assert numerical.expectation.accuracy(numerical.model)
+    value, error = numerical.moments(stats)
     expected = moments(closed, stats)
     for got, sure, spread in zip(value, expected, error, strict=True):
         np.testing.assert_allclose(got, sure, rtol=1e-9, atol=1e-9)
@@ -305,7 +305,7 @@ def test_jacobian_of_relu_agrees_with_differences():
 
 
 def test_kinks_are_noticed_and_named_functions_recognised():
-    rule = lambda s: sl.presets.committee(2, 1, s).rule
+    rule = lambda s: sl.presets.committee(2, 1, s).expectation
     assert isinstance(rule(bump), FieldIntegrals)
     assert isinstance(rule(jnp.abs), FieldIntegrals)
     assert not isinstance(rule(lambda x: jnp.clip(x, -1, 1)), FieldIntegrals)
@@ -317,11 +317,11 @@ def test_an_expectation_that_does_not_converge_says_so():
     kinked = sl.presets.committee(1, 1, lambda x: jnp.clip(x, -1, 1), lr=0.2)
     start = sl.FixedInit(0.2).one(kinked)
     with pytest.warns(
-        sl.AccuracyWarning, match=r"error of about .*e-0\d, and 1.0e-09 was asked for. Give the problem rule=Sobol"
+        sl.AccuracyWarning, match=r"error of about .*e-0\d, and 1.0e-09 was asked for. Give the problem expectation=Sobol"
     ):
-        kinked.expectation(start, tolerance=1e-9)
+        kinked.moments(start, tolerance=1e-9)
     tanh = sl.presets.committee(1, 1, "tanh", lr=0.2)
-    with pytest.warns(sl.AccuracyWarning, match=r"rule=FieldIntegrals\(order=48\)"):
+    with pytest.warns(sl.AccuracyWarning, match=r"expectation=FieldIntegrals\(order=48\)"):
         sl.simulate(tanh, sl.ODE(rtol=1e-12), start, t_max=0.1, save=2, progress=False)
 
 
@@ -333,7 +333,10 @@ def test_an_expectation_that_does_not_converge_says_so():
         (lambda: sl.presets.committee(2, 1, batch=0), "batch must be"),
         (lambda: sl.Polynomial([0.0, 0.0]), "finite coefficients"),
         (lambda: FieldIntegrals(order=1), "order must be"),
-        (lambda: sl.presets.committee(1, 1, lambda x: jnp.clip(x, -1, 1), rule=FieldIntegrals()), "FieldIntegrals needs"),
+        (
+            lambda: sl.presets.committee(1, 1, lambda x: jnp.clip(x, -1, 1), expectation=FieldIntegrals()),
+            "FieldIntegrals needs",
+        ),
     ],
 )
 def test_bad_input_is_answered_in_a_sentence(make, words):

@@ -27,7 +27,7 @@ def test_forward_mode_agrees_with_reverse_mode_and_with_differences():
 @pytest.mark.filterwarnings("ignore::sgdlimits.AccuracyWarning")  # few points, which compile faster
 def test_flow_takes_the_tolerance_that_the_expectations_are_worth():
     """Sobol points under a kink: nothing is gained by the tolerance of closed forms."""
-    problem = sl.presets.committee(2, 1, "relu").with_rule(sl.Sobol(5, 2))
+    problem = sl.presets.committee(2, 1, "relu").with_expectation(sl.Sobol(5, 2))
     start = sl.FixedInit(0.3).one(problem)
     data = sl.simulate(problem, sl.ODE(), sl.FixedInit(0.3), t_max=3.0, save=[0, 3])
     assert problem.numerics.tolerance > 1e-6

@@ -143,7 +143,7 @@ class Own(sl.Algorithm):
 
 def own(fn):
     """A problem of two units with that rule."""
-    return sl.presets.committee(2, 1, algorithm=Own(fn)).with_rule(sl.Sobol(8, 2))
+    return sl.presets.committee(2, 1, algorithm=Own(fn)).with_expectation(sl.Sobol(8, 2))
 
 
 def test_rule_that_reads_the_time_is_timed_at_every_level():
@@ -176,7 +176,7 @@ def test_rule_whose_steps_do_not_vanish_has_no_limit(jump):
     assert np.isfinite(float(problem.risk(stats)))
 
 
-def with_rule(name):
+def with_expectation(name):
     rule = ALGORITHMS[name]
     base = sl.OnePassSGD(0.5) if issubclass(rule, Wrapper) else 0.5
     needed = {"heavy_ball": {"beta": 0.5}, "nesterov": {"beta": 0.5}, "repeated": {"times": 2}}.get(name, {})
@@ -188,7 +188,7 @@ def with_rule(name):
 @pytest.mark.parametrize("name", [name for name, rule in ALGORITHMS.items() if not issubclass(rule, Coordinatewise)])
 def test_rules_of_the_package_say_of_themselves_what_their_steps_do(name):
     """Which is why they are not asked again."""
-    problem = with_rule(name)
+    problem = with_expectation(name)
     rule = problem.algorithm.limit
     assert all(float(jump) <= SAME for jump in jumps(rule, problem.model).values())
 

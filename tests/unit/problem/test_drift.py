@@ -29,7 +29,7 @@ def squares(p, k, seed=0, *, rule=None, sphere=False, second=None, ridge=0.2, no
         network=sl.TwoLayer(p, "square"),
         loss=sl.SquaredLoss(weight),
         algorithm=sl.OnePassSGD(lr, lr_second=second, ridge=ridge, sphere=sphere),
-        rule=rule,
+        expectation=rule,
     )
 
 
@@ -155,17 +155,17 @@ def test_closed_covariance_agrees_with_isserlis(p, k, second, sphere, random_ove
 
 @pytest.mark.parametrize("sphere", [False, True])
 def test_closed_form_agrees_with_quadrature(sphere, random_overlaps):
-    closed, grid = (squares(2, 2, sphere=sphere, second=0.4, rule=rule) for rule in (None, sl.GaussHermite(8)))
+    closed, grid = (squares(2, 2, sphere=sphere, second=0.4, expectation=rule) for rule in (None, sl.GaussHermite(8)))
     stats = random_overlaps(closed, seed=2)
     for left, right in zip(limits(closed, stats), limits(grid, stats), strict=True):
         assert worst(left, right) < 1e-10
 
 
 def test_sobol_agrees_with_closed_form_within_its_error_estimate(random_overlaps):
-    closed, sobol = squares(3, 2, second=0.4), squares(3, 2, second=0.4, rule=sl.Sobol(log2_points=14))
+    closed, sobol = squares(3, 2, second=0.4), squares(3, 2, second=0.4, expectation=sl.Sobol(log2_points=14))
     stats = random_overlaps(closed, seed=3)
-    estimate = sobol.expectation(stats)
-    exact, errors = jax.tree.leaves(closed.expectation(stats).value), jax.tree.leaves(estimate.error)
+    estimate = sobol.moments(stats)
+    exact, errors = jax.tree.leaves(closed.moments(stats).value), jax.tree.leaves(estimate.error)
     scores = [
         np.abs(v - x) / np.maximum(e, 1e-12) for v, x, e in zip(jax.tree.leaves(estimate.value), exact, errors, strict=False)
     ]
@@ -177,13 +177,13 @@ def test_sobol_agrees_with_closed_form_within_its_error_estimate(random_overlaps
 
 
 def test_closed_form_is_chosen_for_squares_alone():
-    assert isinstance(squares(2, 1).rule, sl.ClosedForm)
+    assert isinstance(squares(2, 1).expectation, sl.ClosedForm)
     other = sl.ProjectionProblem(
         sl.Target(sl.CommitteeReadout("square")), sl.TwoLayer(2, jnp.tanh), sl.SquaredLoss(), sl.OnePassSGD(0.1)
     )
-    assert not isinstance(other.rule, sl.ClosedForm)
+    assert not isinstance(other.expectation, sl.ClosedForm)
     with pytest.raises(sl.BadInput, match="Squares needs squared activations"):
-        sl.ProjectionProblem(other.target, other.network, other.loss, other.algorithm, rule=sl.ClosedForm())
+        sl.ProjectionProblem(other.target, other.network, other.loss, other.algorithm, expectation=sl.ClosedForm())
 
 
 @pytest.mark.parametrize("sphere", [False, True])

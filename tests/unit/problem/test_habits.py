@@ -27,7 +27,7 @@ MADE = {
         "train_second": 0.5,
         "batch": 4,
     },
-    "single_index": {"activation": "he3", "target": "he2", "sphere": False, "rule": sl.Sobol(10)},
+    "single_index": {"activation": "he3", "target": "he2", "sphere": False, "expectation": sl.Sobol(10)},
     "binary_mixture": {"snr": 30.0, "ridge": 0.2, "lr": 0.7},
     "xor_mixture": {"snr": float("inf")},
     "gaussian_mixture": {"means": [[-1.0], [1.0], [0.0]], "labels": [0, 1, 0], "weights": [0.3, 0.3, 0.4], "snr": 20.0},

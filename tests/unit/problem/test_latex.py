@@ -224,7 +224,7 @@ NAMED = {
 def test_equations_with_named_expectations_are_the_drift(name):
     problem = NAMED[name]()
     stats = statistics(problem)
-    moments = problem.expectation(stats).value
+    moments = problem.moments(stats).value
     named = {
         r"\Phi": np.asarray(moments.gradient_fixed), r"\Psi": np.asarray(moments.gradient_field),
         r"\Gamma": np.asarray(moments.gradient_gradient), "A": np.asarray(moments.gradient_second),

@@ -36,7 +36,7 @@ def test_a_file_holds_public_names_and_what_was_asked_for():
     again = from_json(text)
     stats = sl.FixedInit(0.3).one(problem)
     np.testing.assert_array_equal(again.drift(stats).M, problem.drift(stats).M)
-    assert from_json(to_json(problem.with_rule(sl.Sobol(6)))).asked.rule == sl.Sobol(6)
+    assert from_json(to_json(problem.with_expectation(sl.Sobol(6)))).asked.rule == sl.Sobol(6)
 
 
 def test_a_newer_version_and_a_class_that_is_gone_are_one_sentence(tmp_path):

@@ -1,4 +1,4 @@
-"""The moments of one sample as LaTeX, by the rule that suits the model."""
+"""The moments of one sample as LaTeX, by the expectation that suits the model."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sgdlimits.expectation import AtMeans, Expectation, FieldIntegrals, Squares
 
 
 @singledispatch
-def closed_form(rule: Expectation, setting: Setting) -> Closed:
-    """The moments by the kind of rule; where they are sums over nodes, expectations with a name."""
+def closed_form(expectation: Expectation, setting: Setting) -> Closed:
+    """The moments by the kind of expectation; where they are sums over nodes, as named expectations."""
     model = setting.model
     where = [Row("G_{j}", r"\partial_{\lambda_j} \ell(f, y)"), loss(model), network(setting), *label(model), *law(model)]
     return Closed(
@@ -28,12 +28,12 @@ def closed_form(rule: Expectation, setting: Setting) -> Closed:
 
 
 @closed_form.register
-def _(rule: FieldIntegrals, setting: Setting) -> Closed:
-    return additive(setting) or closed_form.dispatch(Expectation)(rule, setting)
+def _(expectation: FieldIntegrals, setting: Setting) -> Closed:
+    return additive(setting) or closed_form.dispatch(Expectation)(expectation, setting)
 
 
 @closed_form.register
-def _(rule: Squares, setting: Setting) -> Closed:
+def _(expectation: Squares, setting: Setting) -> Closed:
     r"""With the residual D a quadratic form K of fields v of covariance :math:`C = \sigma^2\Omega`,
 
     .. math:: E[Dvv^\top] = \mathrm{tr}(KC)\,C + 2CKC, \qquad
@@ -85,7 +85,7 @@ def _(rule: Squares, setting: Setting) -> Closed:
 
 
 @closed_form.register
-def _(rule: AtMeans, setting: Setting) -> Closed:
+def _(expectation: AtMeans, setting: Setting) -> Closed:
     """Every input is the mean of its class: sums over the classes."""
     model = setting.model
     C = r"\sum_{c=1}^{" + str(model.data.classes) + r"} \pi_{c}"

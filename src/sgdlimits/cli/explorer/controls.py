@@ -1,4 +1,4 @@
-"""What the page is made of: for each preset and rule its sliders, boxes and ticks, from signatures, docstrings and domains."""
+"""The controls of the page: sliders, boxes and ticks of each preset and optimiser, from signatures, docstrings and domains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.cli.explorer.scenes import SCENES
-from sgdlimits.cli.explorer.setting import STARTS, Setting, parameters, rule_fields
+from sgdlimits.cli.explorer.setting import STARTS, Setting, optimiser_fields, parameters
 from sgdlimits.docstring import describe
 from sgdlimits.model.activation import ACTIVATIONS
 from sgdlimits.problem.presets import PRESETS
@@ -23,7 +23,7 @@ SLIDERS: dict[str, tuple[float, float, str]] = {
 }  # fmt: skip
 """Where sliders begin and end, and their scale. Number boxes go on beyond, as far as the domains let them."""
 FIRST = {"norm": 1.0, "radius": 0.1, "times": 2, "noise": 0.1, "decay": 0.5, "beta": 0.9}
-"""What the required numbers of rules are to begin with."""
+"""What the required numbers of optimisers are to begin with."""
 
 
 def control(name: str, annotation: Any, default: Any, words: str) -> dict[str, Any]:
@@ -43,10 +43,10 @@ def preset_controls(name: str) -> list[dict[str, Any]]:
     return [control(key, each.annotation, each.default, words.get(key, "")) for key, each in parameters(name).items()]
 
 
-def rule_controls(name: str) -> list[dict[str, Any]]:
+def optimiser_controls(name: str) -> list[dict[str, Any]]:
     words = describe(ALGORITHMS[name]).parameters
     made = []
-    for key, field in rule_fields(name).items():
+    for key, field in optimiser_fields(name).items():
         default = field.default
         usual = FIRST.get(key) if default is dataclasses.MISSING or (key == "beta" and default is None) else default
         annotation = bool if isinstance(default, bool) else float | None if default is None else float
@@ -63,7 +63,7 @@ def contents() -> dict[str, Any]:
     return {
         "presets": {name: {"summary": describe(preset).summary, "controls": preset_controls(name), "scenes": SCENES[name]}
                     for name, preset in PRESETS.items()},
-        "rules": {name: {"summary": describe(cls).summary, "controls": rule_controls(name)}
+        "optimisers": {name: {"summary": describe(cls).summary, "controls": optimiser_controls(name)}
                   for name, cls in ALGORITHMS.items()},
         "starts": {name: {"number": number, "default": default} for name, (_, number, default) in STARTS.items()},
         "runs": [control(name, float, getattr(usual, name), words) | ({"kind": "box"} if name == "seed" else {})

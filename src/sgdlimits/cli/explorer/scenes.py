@@ -50,13 +50,14 @@ SCENES: dict[str, list[dict[str, Any]]] = {
         scene(
             "Muon leaves first",
             "SGD (A) against Muon (B) at the same learning rate: Muon's steps do not shrink with the gradient.",
-            parameters={"width": 2, "teachers": 2, "lr": 0.5, "batch": 4}, other={"rule": "muon"}, d=1000, t_max=400, runs=16,
-            threshold=0.97, view={"log": True},
+            parameters={"width": 2, "teachers": 2, "lr": 0.5, "batch": 4}, other={"optimiser": "muon"}, d=1000, t_max=400,
+            runs=16, threshold=0.97, view={"log": True},
         ),
         scene(
             "momentum is a larger step",
             "Heavy ball with beta 0.9 at lr 0.2 (B) follows plain SGD at lr 2 (A), ten times the rate.",
-            parameters={"lr": 2.0}, other={"parameters": {"lr": 0.2}, "rule": "heavy_ball", "rule_parameters": {"beta": 0.9}},
+            parameters={"lr": 2.0},
+            other={"parameters": {"lr": 0.2}, "optimiser": "heavy_ball", "optimiser_parameters": {"beta": 0.9}},
             d=1000, t_max=300, runs=16, threshold=0.99, view={"log": True},
         ),
     ],

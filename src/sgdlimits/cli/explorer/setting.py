@@ -1,5 +1,7 @@
-"""What is looked at: a preset with its numbers, a rule, a start and the runs; read from a page's message, checked, and told
-again as Python and as a command line."""
+"""The settings of the page: a preset and an optimiser with their numbers, a start and the runs.
+
+Read from a message of the page, checked, and written as Python and as a command line.
+"""
 
 from __future__ import annotations
 
@@ -40,19 +42,19 @@ STARTS: dict[str, tuple[type[Start], str, float | None]] = {
     "fixed": (FixedInit, "overlap", 0.1),
 }
 """The starts: the class, the name of its number, and what that is unless given."""
-CHOICES: dict[str, Mapping[str, Any]] = {"preset": PRESETS, "rule": ALGORITHMS, "start_from": STARTS}
+CHOICES: dict[str, Mapping[str, Any]] = {"preset": PRESETS, "optimiser": ALGORITHMS, "start_from": STARTS}
 
 
 def parameters(preset: str) -> dict[str, inspect.Parameter]:
     """What can be set of a preset, by name: all that one number, one word or one tick can say."""
     found = inspect.signature(PRESETS[preset], eval_str=True).parameters
-    return {name: each for name, each in found.items() if name not in ("algorithm", "rule", "direct")}
+    return {name: each for name, each in found.items() if name not in ("algorithm", "expectation", "direct")}
 
 
-def rule_fields(rule: str) -> dict[str, Any]:
+def optimiser_fields(name: str) -> dict[str, Any]:
     """What an algorithm has beyond plain SGD, by name."""
     common = {field.name for field in constructor_fields(Descent)} | {"base"}
-    cls: Any = ALGORITHMS[rule]
+    cls: Any = ALGORITHMS[name]
     return {field.name: field for field in constructor_fields(cls) if field.name not in common}
 
 
@@ -75,7 +77,7 @@ def plain(name: str, value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A preset with its numbers, a rule with its own, the start, and how long how many runs are followed.
+    """A preset with its numbers, an optimiser with its own, the start, and how long how many runs are followed.
 
     >>> setting = Setting.read({"preset": "phase_retrieval", "parameters": {"lr": "1/20"}, "d": 1e6})
     >>> setting.d, setting.problem.name, setting.start
@@ -88,8 +90,8 @@ class Setting:
 
     preset: str = "phase_retrieval"
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    rule: str = "sgd"
-    rule_parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    optimiser: str = "sgd"
+    optimiser_parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     d: int = 3000
     t_max: float = 60.0
     runs: int = 64
@@ -109,7 +111,7 @@ class Setting:
         setting = cls(**{name: _read(name, value) for name, value in given.items() if value is not None})
         for what, own, known in (
             (setting.preset, setting.parameters, parameters(setting.preset)),
-            (setting.rule, setting.rule_parameters, rule_fields(setting.rule)),
+            (setting.optimiser, setting.optimiser_parameters, optimiser_fields(setting.optimiser)),
         ):
             for each in own:
                 if each not in known:
@@ -118,18 +120,18 @@ class Setting:
 
     @cached_property
     def algorithm(self) -> Any:
-        """The rule with the rates and the other numbers of the preset's own SGD; None for plain SGD."""
-        if self.rule == "sgd":
+        """The algorithm with the rates and the other numbers of the preset's own SGD; None for plain SGD."""
+        if self.optimiser == "sgd":
             return None
         plain_sgd = getattr(PRESETS[self.preset](**self.parameters), "algorithm", None)
         if not isinstance(plain_sgd, OnePassSGD):
-            raise BadInput(f"the optimiser must be sgd for {self.preset}; got {self.rule}. Choose sgd.")
-        missing = [name for name, field in rule_fields(self.rule).items()
-                   if field.default is dataclasses.MISSING and name not in self.rule_parameters]  # fmt: skip
+            raise BadInput(f"the optimiser must be sgd for {self.preset}; got {self.optimiser}. Choose sgd.")
+        missing = [name for name, field in optimiser_fields(self.optimiser).items()
+                   if field.default is dataclasses.MISSING and name not in self.optimiser_parameters]  # fmt: skip
         if missing:
-            raise BadInput(f"the optimiser {self.rule} needs {missing[0]}, which is missing. Give it.")
-        first, like = in_place_of(plain_sgd, ALGORITHMS[self.rule])
-        return ALGORITHMS[self.rule](*first, **like, **self.rule_parameters)
+            raise BadInput(f"the optimiser {self.optimiser} needs {missing[0]}, which is missing. Give it.")
+        first, like = in_place_of(plain_sgd, ALGORITHMS[self.optimiser])
+        return ALGORITHMS[self.optimiser](*first, **like, **self.optimiser_parameters)
 
     @cached_property
     def problem(self) -> Problem:
@@ -145,7 +147,7 @@ class Setting:
     def levels(self) -> dict[str, Level]:
         """The levels that are shown, by the name their datasets have in Python; the first one is what the others explain."""
         found: dict[str, Level] = {"chain": Chain(self.d), "ode": ODE(), "sde": SDE(self.d)}
-        if self.problem.directions.width > 1 and self.rule == "sgd":
+        if self.problem.directions.width > 1 and self.optimiser == "sgd":
             with suppress(BadInput):
                 MeanField().view(self.problem)
                 found["mean_field"] = MeanField()
@@ -181,12 +183,12 @@ class Setting:
     def command(self, level: str = "chain") -> str:
         """A command line that makes a dataset of the page."""
         words = ["sgdlimits", "run", self.preset]
-        for name, value in (*self.parameters.items(), *self.rule_parameters.items()):
+        for name, value in (*self.parameters.items(), *self.optimiser_parameters.items()):
             flag = name.replace("_", "-")
             words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", f"{value}"]
-            if name in self.rule_parameters and name in parameters(self.preset):
+            if name in self.optimiser_parameters and name in parameters(self.preset):
                 words[-2] = f"--optimiser-{flag}"
-        words += ["--optimiser", self.rule] if self.rule != "sgd" else []
+        words += ["--optimiser", self.optimiser] if self.optimiser != "sgd" else []
         words += ["--level", level.replace("_", "-")]
         words += ["--d", str(self.d)] if level in ("chain", "sde") or self.start_from == "random" else []
         words += ["--start", self.start_from] if self.start_from != "random" else []
@@ -204,7 +206,7 @@ def _read(name: str, value: Any) -> Any:
         if not isinstance(value, str) or value not in CHOICES[name]:
             raise BadInput(f"there is no {name} {in_short(value)}. There are {', '.join(CHOICES[name])}.")
         return value
-    if name in ("parameters", "rule_parameters"):
+    if name in ("parameters", "optimiser_parameters"):
         if not isinstance(value, dict) or len(value) > 32:
             raise BadInput(f"{name} must be an object with names; got {in_short(value)}. Reload the page.")
         every = {str(key): plain(str(key), one) for key, one in value.items()}

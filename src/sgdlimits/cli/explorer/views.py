@@ -171,7 +171,7 @@ def portrait(
     flows = np.asarray(_vectors(problem, jax.tree.map(lambda leaf: np.asarray(leaf)[:8], stats)))
     places = [names.index(name) for name in (x, y) if name]
     tracks, real = flows[:, :, places], []
-    if chain is not None and setting.rule == "sgd":
+    if chain is not None and setting.optimiser == "sgd":
         chain = chain.isel(run=np.flatnonzero(chain.status.values != DIVERGED)[:4])
         real = list(np.asarray(_vectors(problem, statistics(_track(chain))))[:, :, places]) if chain.sizes["run"] else []
     points = _points(problem, found, places) if found else []

@@ -54,7 +54,7 @@ class Sobol(Rule):
 
     @property
     def remedy(self):
-        return f"Give the problem rule=Sobol(log2_points={min(24, self.log2_points + 4)})."
+        return f"Give the problem expectation=Sobol(log2_points={min(24, self.log2_points + 4)})."
 
     def nodes(self, dim: int, group: Group | None = None) -> Nodes:
         points = _points(dim, parity(dim) if group is None else group, self.log2_points, self.scrambles, self.seed)

@@ -97,7 +97,7 @@ class GaussHermite(Rule):
 
     @property
     def remedy(self):
-        return f"Give the problem rule=GaussHermite(order={2 * self.order}), or Sobol() where the functions have kinks."
+        return f"Give the problem expectation=GaussHermite(order={2 * self.order}), or Sobol() where the functions have kinks."
 
     def nodes(self, dim: int, group: Group | None = None) -> Nodes:
         if self.order ** check_count("dim", dim) > MOST_NODES:

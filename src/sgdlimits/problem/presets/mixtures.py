@@ -33,7 +33,7 @@ def gaussian_mixture(
     activation: str | Callable | Activation = "relu",
     gram=None,
     batch: int = 1,
-    rule: Rule | Expectation | None = None,
+    expectation: Rule | Expectation | None = None,
     algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
     r"""A two-layer network learns the labels of Gaussian classes, :math:`x \sim N(\sum_r b_r^{(c)} e_r, I/\text{snr})` [2]_.
@@ -58,7 +58,7 @@ def gaussian_mixture(
     activation : s
     gram : the Gram matrix of the fixed directions; they are orthonormal unless given
     batch : samples a step, over which the gradient is averaged
-    rule : how expectations are computed, where the choice made for you is not accurate enough
+    expectation : how expectations are computed, such as `Sobol(12)`, where the automatic choice is not accurate enough
     algorithm : how weights move, instead of `OnePassSGD` with what is given here
 
     Examples
@@ -70,7 +70,9 @@ def gaussian_mixture(
     >>> problem.data.classes, problem.network.width, sl.RandomInit(d=100).one(problem).M.shape
     (3, 3, (3, 1))
     """
-    problem = _classifier("gaussian_mixture", means, labels, snr, ridge, lr, width, activation, weights, gram, batch, rule)
+    problem = _classifier(
+        "gaussian_mixture", means, labels, snr, ridge, lr, width, activation, weights, gram, batch, expectation
+    )
     return problem.with_algorithm(algorithm)
 
 
@@ -129,7 +131,19 @@ def xor_mixture(
 
 
 def _classifier(
-    name, means, labels, snr, ridge, lr, width, activation="relu", weights=None, gram=None, batch=1, rule=None, as_inputs=False
+    name,
+    means,
+    labels,
+    snr,
+    ridge,
+    lr,
+    width,
+    activation="relu",
+    weights=None,
+    gram=None,
+    batch=1,
+    expectation=None,
+    as_inputs=False,
 ) -> ProjectionProblem:
     """A network that learns the labels of classes, from random weights in both layers, of the inputs' spread if asked for."""
     variance = 1 / (snr if is_traced(snr) else float(snr))
@@ -144,7 +158,7 @@ def _classifier(
         loss=CrossEntropy(),
         algorithm=OnePassSGD(lr, lr_second=lr, ridge=ridge, batch=batch),
         data=data,
-        rule=rule,
+        expectation=expectation,
         initial=InitialWeights(scale=scale, second=0.0, second_spread=1.0),
         paper_time=1.0,
         name=name,

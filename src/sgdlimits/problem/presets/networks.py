@@ -99,7 +99,7 @@ def committee(
     sphere: bool = False,
     teacher_activation: str | Callable | Activation | None = None,
     batch: int = 1,
-    rule: Rule | Expectation | None = None,
+    expectation: Rule | Expectation | None = None,
     algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
     r"""A two-layer network learns another, :math:`y = \frac1k\sum_r s(w^*_r\cdot x)`, loss :math:`\frac12(y-f)^2` [5]_.
@@ -121,7 +121,7 @@ def committee(
     sphere : whether the weights stay on the sphere
     teacher_activation : the teacher's, where it is another one
     batch : samples a step, over which the gradient is averaged
-    rule : how expectations are computed, where the choice made for you is not accurate enough
+    expectation : how expectations are computed, such as `Sobol(12)`, where the automatic choice is not accurate enough
     algorithm : how weights move, instead of `OnePassSGD` with what is given here
 
     >>> import sgdlimits as sl
@@ -131,7 +131,7 @@ def committee(
     """
     teacher = activation if teacher_activation is None else teacher_activation
     target = Target(CommitteeReadout(teacher), teachers, noise=noise)
-    return _two_layer("committee", target, width, activation, lr, train_second, sphere, algorithm, batch, rule)
+    return _two_layer("committee", target, width, activation, lr, train_second, sphere, algorithm, batch, expectation)
 
 
 @checked(target=named)
@@ -144,7 +144,7 @@ def single_index(
     sphere: bool = True,
     train_second: bool | float = False,
     batch: int = 1,
-    rule: Rule | Expectation | None = None,
+    expectation: Rule | Expectation | None = None,
     algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
     r"""One direction behind any function, :math:`y = g(w_*\cdot x) + \sqrt\Delta z`, loss :math:`\frac12(y-f)^2` [5]_.
@@ -162,7 +162,7 @@ def single_index(
     sphere : whether the weights stay on the sphere
     train_second : whether the second layer is trained, at the same learning rate, or in Python its ratio to lr
     batch : samples a step, over which the gradient is averaged
-    rule : how expectations are computed, where the choice made for you is not accurate enough
+    expectation : how expectations are computed, such as `Sobol(12)`, where the automatic choice is not accurate enough
     algorithm : how weights move, instead of `OnePassSGD` with what is given here
 
     >>> import sgdlimits as sl
@@ -174,17 +174,19 @@ def single_index(
     True
     """
     labels = Target(CommitteeReadout(activation if target is None else target), 1, noise=noise)
-    return _two_layer("single_index", labels, width, activation, lr, train_second, sphere, algorithm, batch, rule)
+    return _two_layer("single_index", labels, width, activation, lr, train_second, sphere, algorithm, batch, expectation)
 
 
-def _two_layer(name, target, width, activation, lr, train_second, sphere, algorithm, batch=1, rule=None) -> ProjectionProblem:
+def _two_layer(
+    name, target, width, activation, lr, train_second, sphere, algorithm, batch=1, expectation=None
+) -> ProjectionProblem:
     """A network of any activation that learns labels, squared loss with 1/2, in the time of the slides."""
     return ProjectionProblem(
         target=target,
         network=TwoLayer(width, activation),
         loss=SquaredLoss(),
         algorithm=OnePassSGD(lr, lr_second=lr * train_second if train_second else None, sphere=sphere, batch=batch),
-        rule=rule,
+        expectation=expectation,
         initial=InitialWeights(unit=sphere),
         paper_time=1 / width,
         name=name,

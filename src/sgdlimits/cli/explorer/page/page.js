@@ -11,19 +11,19 @@ const query = token ? `?token=${encodeURIComponent(token)}` : "";
 let contents, state, socket, job = 0, shown = null, waiting = null, file = null;
 
 const usual = (controls) => Object.fromEntries(controls.filter((c) => c.default !== null).map((c) => [c.name, c.default]));
-const rulesUsual = (rule) => usual(contents.rules[rule].controls);
+const optimiserDefaults = (optimiser) => usual(contents.optimisers[optimiser].controls);
 
 function settingOf(preset) {
-  return { preset, A: { parameters: usual(contents.presets[preset].controls), rule: "sgd", rule_parameters: {} }, B: null,
+  return { preset, A: { parameters: usual(contents.presets[preset].controls), optimiser: "sgd", optimiser_parameters: {} }, B: null,
     ...usual(contents.runs), start_from: "random", start_at: null, left: "risk", right: "largest overlap", log: false, logt: false, plane: [], plane_side: "A" };
 }
 
 function fromScene(preset, index) {
   const { setting, other, view } = contents.presets[preset].scenes[index], made = Object.assign(settingOf(preset), view);
-  for (const [name, value] of Object.entries(setting)) if (!["parameters", "rule", "rule_parameters"].includes(name)) made[name] = value;
+  for (const [name, value] of Object.entries(setting)) if (!["parameters", "optimiser", "optimiser_parameters"].includes(name)) made[name] = value;
   const side = (base, given) => {
-    const rule = given.rule || base.rule;
-    return { parameters: { ...base.parameters, ...given.parameters }, rule, rule_parameters: { ...(rule === base.rule ? base.rule_parameters : rulesUsual(rule)), ...given.rule_parameters } };
+    const optimiser = given.optimiser || base.optimiser;
+    return { parameters: { ...base.parameters, ...given.parameters }, optimiser, optimiser_parameters: { ...(optimiser === base.optimiser ? base.optimiser_parameters : optimiserDefaults(optimiser)), ...given.optimiser_parameters } };
   };
   made.A = side(made.A, setting);
   if (other) made.B = side(made.A, other);
@@ -40,7 +40,8 @@ function fromLink() {
     if (!contents.presets[given.preset]) return null;
     const made = settingOf(given.preset);
     for (const name of Object.keys(made)) if (name in given) made[name] = given[name];
-    for (const side of SIDES) if (made[side] && (!contents.rules[made[side].rule] || typeof made[side].parameters !== "object")) return null;
+    for (const side of SIDES) if (made[side]?.rule) made[side] = { ...made[side], optimiser: made[side].rule, optimiser_parameters: made[side].rule_parameters };  // links of version 0.2
+    for (const side of SIDES) if (made[side] && (!contents.optimisers[made[side].optimiser] || typeof made[side].parameters !== "object")) return null;
     return made.A ? made : null;
   } catch { return null; }
 }
@@ -114,12 +115,12 @@ function row(c, values, id) {
 function sideControls(side) {
   const own = state[side], made = element("fieldset", { id: `side-${side}` }, element("legend", { textContent: state.B ? `Setting ${side}` : "The problem" }));
   made.append(...contents.presets[state.preset].controls.map((c) => row(c, own.parameters, `${side}-${c.name}`)));
-  const rule = element("select", { id: `${side}-rule`, className: "wide" }, ...Object.entries(contents.rules).map(([name, about]) => element("option", { value: name, textContent: name.replaceAll("_", " "), title: about.summary })));
-  rule.value = own.rule;
-  rule.disabled = state.preset === "spiked_tensor";
-  rule.addEventListener("change", () => { own.rule = rule.value; own.rule_parameters = rulesUsual(rule.value); build(); ask(); $(`${side}-rule`).focus(); });
-  made.append(element("div", { className: "row" }, element("label", { htmlFor: `${side}-rule`, textContent: "optimiser", title: "how weights move" }), rule));
-  made.append(...contents.rules[own.rule].controls.map((c) => row(c, own.rule_parameters, `${side}-rule-${c.name}`)));
+  const optimiser = element("select", { id: `${side}-optimiser`, className: "wide" }, ...Object.entries(contents.optimisers).map(([name, about]) => element("option", { value: name, textContent: name.replaceAll("_", " "), title: about.summary })));
+  optimiser.value = own.optimiser;
+  optimiser.disabled = state.preset === "spiked_tensor";
+  optimiser.addEventListener("change", () => { own.optimiser = optimiser.value; own.optimiser_parameters = optimiserDefaults(optimiser.value); build(); ask(); $(`${side}-optimiser`).focus(); });
+  made.append(element("div", { className: "row" }, element("label", { htmlFor: `${side}-optimiser`, textContent: "optimiser", title: "how weights move" }), optimiser));
+  made.append(...contents.optimisers[own.optimiser].controls.map((c) => row(c, own.optimiser_parameters, `${side}-optimiser-${c.name}`)));
   return made;
 }
 
@@ -220,7 +221,7 @@ function nothing(view, words) {
 
 function problem(words) {
   const name = (/^(\w+) must/.exec(words) || [])[1];
-  for (const box of name ? document.querySelectorAll(`[id="${name}"], [id="A-${name}"], [id="B-${name}"], [id$="-rule-${name}"]`) : []) { box.classList.add("wrong"); box.setAttribute("aria-invalid", "true"); }
+  for (const box of name ? document.querySelectorAll(`[id="${name}"], [id="A-${name}"], [id="B-${name}"], [id$="-optimiser-${name}"]`) : []) { box.classList.add("wrong"); box.setAttribute("aria-invalid", "true"); }
   $("error").textContent = words; $("error").hidden = false; $("status").textContent = "Not run."; }
 
 function connect() {

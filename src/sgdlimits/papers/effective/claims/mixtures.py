@@ -187,7 +187,7 @@ def snr_tends_to_infinity(effort: Effort) -> Comparison:
 def binary_share(effort: Effort) -> Comparison:
     """The exact chain at N = 250 and snr = 100, as in figure 2; optimal are second layers of opposite signs."""
     runs, d = effort.runs(1024, 256), 250
-    problem = sl.presets.binary_mixture(snr=100.0, ridge=0.1).with_rule(FEW)
+    problem = sl.presets.binary_mixture(snr=100.0, ridge=0.1).with_expectation(FEW)
     end = simulate_chain(problem, d, 30.0, runs=runs, save=[30.0], seed=2)
     good = (end.a.values[:, -1].prod(1) < 0) & (np.abs(end.M.values[:, -1, :, 0]).min(1) > 0.3)
     return compare(good.mean(), 0.5, sigma=0.5 / np.sqrt(runs))
@@ -219,7 +219,7 @@ def shared_ring(ridge: float, angle: float, t: float, d: int, runs: int, seed: i
     v = sl.theory.effective.ring_radius(ridge, weight=0.5) * np.array([0.6, 0.8])
     aside = angle * np.array([0.64, -0.36])  # the mean of the units weighted by v^2 is along the mean of the class
     W = v[:, None] * np.stack([np.cos(aside), np.sin(aside)], 1)
-    problem = sl.presets.binary_mixture(snr=2.0, ridge=ridge).with_rule(FEW)
+    problem = sl.presets.binary_mixture(snr=2.0, ridge=ridge).with_expectation(FEW)
     return simulate_chain(problem, d, t, overlaps(v, W[:, :1], W @ W.T), runs=runs, save=9, seed=seed)
 
 
@@ -232,7 +232,7 @@ def shared_ring(ridge: float, angle: float, t: float, d: int, runs: int, seed: i
 def xor_share(effort: Effort) -> Comparison:
     """The share of the exact chain's runs at N = 250, snr = 1000; printed, of the ODE from the limit m = 0, which by symmetry
     it never leaves."""
-    problem, runs = sl.presets.xor_mixture(snr=1000.0, ridge=0.05).with_rule(FEW), effort.runs(1024, 512)
+    problem, runs = sl.presets.xor_mixture(snr=1000.0, ridge=0.05).with_expectation(FEW), effort.runs(1024, 512)
     end = simulate_chain(problem, 250, 30.0, runs=runs, save=[30.0], seed=2)
     number = np.mean([xor_served(a, M) for a, M in zip(end.a.values[:, -1], end.M.values[:, -1], strict=True)])
     return compare(number, 3 / 32, 0.0, sigma=np.sqrt(3 / 32 * 29 / 32 / runs))

@@ -86,7 +86,9 @@ def own(stats: sl.Overlaps):
 def typical(k: int, noise: float = 0.0) -> float:
     """The root mean square norm of one sample's gradient at the plateau."""
     problem = task(k, sl.OnePassSGD(1.0), noise)
-    products = jax.jit(lambda stats: problem.rule.moments(problem.model, stats.a, problem.model.law(stats)).gradient_gradient)
+    products = jax.jit(
+        lambda stats: problem.expectation.moments(problem.model, stats.a, problem.model.law(stats)).gradient_gradient
+    )
     return float(np.sqrt(np.trace(products(alike(k)))))
 
 

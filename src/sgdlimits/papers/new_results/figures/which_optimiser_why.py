@@ -75,12 +75,12 @@ def whitened(k: int, rate, stats: sl.Overlaps) -> sl.Overlaps:
 
 def muon(k: int, rate, stats: sl.Overlaps, *, batch: int, log2_points: int) -> sl.Overlaps:
     """The drift of Muon as it is, averaged over batches at Sobol points."""
-    return which.task(k, sl.Muon(np.sqrt(batch) * rate, batch=batch)).with_rule(sl.Sobol(log2_points)).drift(stats)
+    return which.task(k, sl.Muon(np.sqrt(batch) * rate, batch=batch)).with_expectation(sl.Sobol(log2_points)).drift(stats)
 
 
 def _moments(k: int, stats: sl.Overlaps):
     problem = which.task(k, sl.OnePassSGD(1.0))
-    return problem.rule.moments(problem.model, stats.a, problem.model.law(stats))
+    return problem.expectation.moments(problem.model, stats.a, problem.model.law(stats))
 
 
 KINDS: dict[str, Drift] = {"SGD": plain, "Normalised": normalised, "Muon": whitened}

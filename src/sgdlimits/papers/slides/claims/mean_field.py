@@ -61,7 +61,7 @@ def mean_field(effort: Effort) -> Comparison:
 def mean_field_in_d(effort: Effort) -> Comparison:
     """The exponent of the same entry for 32 erf units in the chain from random starts, at the paper's time 1/2."""
     p, lr, runs, sizes, rows = 32, 3.2, effort.runs(16, 16), (100, 1600), []
-    problem = sl.presets.committee(p, 1, lr=lr).with_rule(sl.Sobol(3, 2))  # nobody looks at the risk
+    problem = sl.presets.committee(p, 1, lr=lr).with_expectation(sl.Sobol(3, 2))  # nobody looks at the risk
     for d in sizes:
         end = simulate_chain(problem, d, p / lr / 2, save=[p / lr / 2], runs=runs, seed=d).isel(t=0)
         gaps = beyond_teachers(end).max((1, 2))
