@@ -128,7 +128,7 @@ def check_choice(name: str, value: Any, known: Collection[str]) -> str:
 
 
 def check_dimension(d: Any, teachers: int | None = None) -> int:
-    """d as an int, or `BadInput` where it is no dimension or too small for the fixed directions."""
+    """Return d as an int, or raise `BadInput` if it is no dimension or too small for the fixed directions."""
     d = check_count("d", d)
     if teachers is not None and d < teachers:
         raise BadInput(f"d must be at least the number of fixed directions, {teachers}; got {d}. Use a larger d.")

@@ -14,14 +14,14 @@ from sgdlimits.analysis.fixed_points import FixedPoints
 from sgdlimits.cli.explorer.export import exported
 from sgdlimits.cli.explorer.setting import Setting
 from sgdlimits.cli.explorer.views import exits, numbers, portrait, searched, spectrum
-from sgdlimits.cli.explorer.worker import Job
+from sgdlimits.cli.explorer.worker import PageJob
 
 
 @pytest.fixture(scope="module")
-def job() -> Job:
+def job() -> PageJob:
     """Two settings whose chains have ended, and the ODE of the first."""
     small = {"d": 50, "t_max": 60, "runs": 6}
-    made = Job(1, [Setting.read({**small, "parameters": {"lr": lr}}) for lr in (0.05, 0.1)], None)
+    made = PageJob(1, [Setting.read({**small, "parameters": {"lr": lr}}) for lr in (0.05, 0.1)], None)
     for side, level in ((0, "chain"), (0, "ode"), (1, "chain")):
         one = made.settings[side]
         made.pieces[side, level] = [sl.simulate(one.problem, one.levels[level], one.start, **one.how(level), progress=False)]

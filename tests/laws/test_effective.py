@@ -14,7 +14,7 @@ import sgdlimits as sl
 from sgdlimits.analysis.localizability import growth
 from sgdlimits.analysis.one_sample import Draws, one_sample
 from sgdlimits.kernel.base import StepTime
-from sgdlimits.level.spiked import Draws as SpikeDraws, Polar, SpikeChain
+from sgdlimits.level.spiked import Polar, SpikeChain, SpikeDraws
 
 N, SAMPLES, STATES = 400, 3000, 20
 

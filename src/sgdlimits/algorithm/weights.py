@@ -117,7 +117,7 @@ class Weights:
         return safe_root(square)
 
     def spread(self) -> Float[Array, "p p"]:
-        """d times `gram`, for what is of order 1/d."""
+        """Compute d times `gram`, for what is of order 1/d."""
         return self._moved() + (self._past_gram() / self.now.per if self.past else 0.0)
 
     def orthogonal(self) -> Weights:
@@ -130,7 +130,7 @@ class Weights:
         return sum((product(one, other) for one in w.past for other in w.past), jnp.zeros(()))
 
     def _moved(self) -> Float[Array, "p p"]:
-        """d times what the inputs contribute to the Gram matrix."""
+        """Compute d times what the inputs contribute to the Gram matrix."""
         w = self._scaled()
         fields = sum((apply(c, self.now.fields_of[name]) for name, c in w.past.items()), jnp.zeros_like(w.inputs))
         cross = _dot(fields, w.inputs.T)

@@ -90,7 +90,7 @@ class Localizability:
         )
 
 
-class Sizes(NamedTuple):
+class MomentSizes(NamedTuple):
     """What the conditions bound, at one d and for each state: derivatives, the population gradient, moments, curvature."""
 
     hessian: Float[Array, "states n"]
@@ -130,7 +130,9 @@ def measure(
     return _compare(together, dimensions, names, _powers(magnify, names), exponent)
 
 
-def _compare(sizes: Sizes, dimensions: tuple[int, ...], names: tuple[str, ...], powers: np.ndarray, s: float) -> Localizability:
+def _compare(
+    sizes: MomentSizes, dimensions: tuple[int, ...], names: tuple[str, ...], powers: np.ndarray, s: float
+) -> Localizability:
     """The report on sizes with the dimensions first, for statistics magnified by powers of d."""
     d = np.asarray(dimensions, float)
     magnified = d[:, None, None] ** powers
@@ -178,7 +180,7 @@ def growth(d: np.ndarray, value: np.ndarray) -> float:
 
 
 @eqx.filter_jit
-def _sizes(sample: OneSample, points: PyTree, near: Draws) -> Sizes:
+def _sizes(sample: OneSample, points: PyTree, near: Draws) -> MomentSizes:
     far, weights, outer = _far_draws(near)
     draws = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=-1), near, far)
     count = weights.size
@@ -189,7 +191,9 @@ def _sizes(sample: OneSample, points: PyTree, near: Draws) -> Sizes:
         gradient = jnp.sqrt((terms.gradient[:, :count].mean(1) ** 2).sum())[None]
         fourth = ((first - first.mean(1, keepdims=True)) ** 4).mean(1)
         far = [_share(terms.first[:, count:] ** 4, weights, outer), _share(terms.second[:, count:] ** 2, weights, outer)]
-        return Sizes(*sample.derivatives(stats), gradient, fourth, second.var(1), jnp.abs(second.mean(1)) / 2, jnp.stack(far))
+        return MomentSizes(
+            *sample.derivatives(stats), gradient, fourth, second.var(1), jnp.abs(second.mean(1)) / 2, jnp.stack(far)
+        )
 
     return jax.vmap(one)(points)
 

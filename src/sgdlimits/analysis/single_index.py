@@ -330,8 +330,10 @@ def _ode_time(drift: _Drift, start: float, end: float) -> float:
 
 @np.errstate(over="ignore")
 def _mean_passage(drift: _Drift, variance: Callable, d: int, start: float, end: float) -> float:
-    r"""The mean time :math:`\theta` to leave (-end, end): on either side of the start its slope there is
-    :math:`-\theta' = G\theta - g`, away from the start, and both give the same slope.
+    r"""The mean time :math:`\theta` to leave (-end, end).
+
+    On either side of the start its slope there is :math:`-\theta' = G\theta - g`, away from the start, and both give the same
+    slope.
     """
     sides = [_resistance(drift, variance, d, start, each) for each in (-end, end)]
     conductance, source = np.sum(sides, axis=0)

@@ -91,7 +91,7 @@ def curve(times: Times, confidence: float = 0.95) -> Curve:
 
 
 @dataclass(frozen=True, repr=False)
-class Estimate:
+class IntervalEstimate:
     """A number and its confidence interval. It is infinite where the survival curve does not come down to it."""
 
     value: float
@@ -104,8 +104,8 @@ class Estimate:
     def __repr__(self) -> str:
         return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
-    def scaled(self, factor: float) -> Estimate:
-        return Estimate(self.value * factor, self.low * factor, self.high * factor)
+    def scaled(self, factor: float) -> IntervalEstimate:
+        return IntervalEstimate(self.value * factor, self.low * factor, self.high * factor)
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,9 +117,9 @@ class Summary:
 
     runs: int
     censored: int
-    mean: Estimate
-    median: Estimate
-    quantiles: dict[float, Estimate]
+    mean: IntervalEstimate
+    median: IntervalEstimate
+    quantiles: dict[float, IntervalEstimate]
     confidence: float
 
     def scaled(self, factor: float) -> Summary:
@@ -177,7 +177,7 @@ def summarise(
     repeated = _bootstrap(times, shares, resamples, np.random.default_rng(seed))
     tail = (1 - confidence) / 2
     low, high = np.quantile(repeated, tail, axis=0, method="lower"), np.quantile(repeated, 1 - tail, axis=0, method="higher")
-    mean, median, *others = (Estimate(*map(float, each)) for each in zip(value, low, high, strict=True))
+    mean, median, *others = (IntervalEstimate(*map(float, each)) for each in zip(value, low, high, strict=True))
     censored = int((~times.exited).sum())
     if censored:
         warnings.warn(

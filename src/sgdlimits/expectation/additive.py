@@ -28,7 +28,7 @@ from sgdlimits.expectation.gaussian import (
 from sgdlimits.expectation.nodes import NodeSums
 from sgdlimits.expectation.slopes import Slopes, differentiated, warn_of
 from sgdlimits.expectation.support import network_support
-from sgdlimits.expectation.unit_pairs import PairMoments, Plane, pair_moments, planes
+from sgdlimits.expectation.unit_pairs import PairMoments, UnitPlane, pair_moments, planes
 from sgdlimits.model.activation import Activation, Erf, PiecewiseLinear, Polynomial
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import CommitteeReadout
@@ -191,7 +191,7 @@ def covariance_rule(model: Any) -> Rule:
     return Sobol(log2_points=14)
 
 
-def _from_pairs(model: Any, a: np.ndarray, sigma: float, plane: Plane, pairs: PairMoments) -> Slopes:
+def _from_pairs(model: Any, a: np.ndarray, sigma: float, plane: UnitPlane, pairs: PairMoments) -> Slopes:
     r""":math:`G_j = 2wc_js_j'D`, :math:`l_{jl} = 2w(c_jc_ls_j's_l' + \delta_{jl}c_js_j''D)`, the residual D a sum of units."""
     p, n, weight = len(a), plane.directions.shape[-1], model.loss.weight
     c = np.concatenate([model.network.factor * a, -np.asarray(model.target.readout.weights(model.teachers))])

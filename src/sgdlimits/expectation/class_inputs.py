@@ -48,7 +48,7 @@ FAR = 1e3
 SAME_DIRECTION = 1e-7
 
 
-class Inputs(NamedTuple):
+class ClassInputs(NamedTuple):
     """Inputs with their probabilities, which sum to 1, and their classes `c`, which take turns."""
 
     fields: Float[Array, "p n"]
@@ -57,12 +57,14 @@ class Inputs(NamedTuple):
     c: Int[Array, " n"]
     z: Float[Array, " n"] | float = 0.0
 
-    def with_noise(self) -> Inputs:
+    def with_noise(self) -> ClassInputs:
         """Each input with three values of the label noise: exact for polynomials of degree 5 in it."""
         z, weights = gauss_hermite(3)
         every = lambda leaf: jnp.repeat(leaf, 3, axis=-1)
         here = jnp.tile(jnp.asarray(weights), self.weights.size) * every(self.weights)
-        return Inputs(every(self.fields), every(self.fixed), here, every(self.c), jnp.tile(jnp.asarray(z), self.weights.size))
+        return ClassInputs(
+            every(self.fields), every(self.fixed), here, every(self.c), jnp.tile(jnp.asarray(z), self.weights.size)
+        )
 
     def loss(self, model: Model, a: Float[Array, " p"]) -> Float[Array, " n"]:
         """The loss of each input."""
@@ -92,12 +94,12 @@ class Inputs(NamedTuple):
         return (self.weights * rows) @ columns.T
 
 
-def at_means(law: FieldLaw) -> Inputs:
+def at_means(law: FieldLaw) -> ClassInputs:
     """One input a class, its mean."""
-    return Inputs(*law.means, jnp.asarray(law.weights), jnp.arange(law.classes))
+    return ClassInputs(*law.means, jnp.asarray(law.weights), jnp.arange(law.classes))
 
 
-def on_grid(model: Model, law: FieldLaw, order: int) -> Inputs:
+def on_grid(model: Model, law: FieldLaw, order: int) -> ClassInputs:
     """Twice `order` points a unit. The fixed fields are means given those of the students.
 
     Where a unit is flat on the left, its last line needs two points there, since everything is at most quadratic.
@@ -106,7 +108,7 @@ def on_grid(model: Model, law: FieldLaw, order: int) -> Inputs:
     rows, weights = jnp.concatenate([centre.fields, centre.fixed]), centre.weights
     if p == 2 and isinstance(unit, PiecewiseLinear):
         rows, weights = _in_wedges(rows, weights, root, order)
-        return Inputs(rows[:p], rows[p:], weights, jnp.tile(centre.c, weights.size // centre.c.size))
+        return ClassInputs(rows[:p], rows[p:], weights, jnp.tile(centre.c, weights.size // centre.c.size))
     for i in range(p):
         if isinstance(unit, PiecewiseLinear):
             below = min(order, 2) if unit.left == 0 and i == p - 1 else order
@@ -115,7 +117,7 @@ def on_grid(model: Model, law: FieldLaw, order: int) -> Inputs:
             points, more = (jnp.asarray(column).reshape(-1, *[1] * (i + 1)) for column in gauss_hermite(2 * order))
         rows, weights = rows[:, None] + root[:, i].reshape(-1, *[1] * (i + 2)) * points, more * weights
     rows, weights = rows.reshape(len(rows), -1), weights.ravel()
-    return Inputs(rows[:p], rows[p:], weights, jnp.tile(centre.c, weights.size // centre.c.size))
+    return ClassInputs(rows[:p], rows[p:], weights, jnp.tile(centre.c, weights.size // centre.c.size))
 
 
 def _in_wedges(
@@ -130,7 +132,7 @@ def _in_wedges(
     return rows.reshape(len(rows), -1), weights.ravel()
 
 
-class Plane(NamedTuple):
+class ClassPlane(NamedTuple):
     """Fields of which the first two are those of units, as functions of (t, s): `root` has the factors of t and of s."""
 
     rows: Float[Array, "m classes"]
@@ -143,7 +145,7 @@ class Plane(NamedTuple):
         return jnp.minimum(first, second), jnp.maximum(first, second)
 
 
-def across_kinks(rows: Float[Array, "m classes"], root: Float[Array, "m 2"]) -> Plane:
+def across_kinks(rows: Float[Array, "m classes"], root: Float[Array, "m 2"]) -> ClassPlane:
     """The plane of two units, turned so that s crosses both kinks and t goes along them, cut at t = `crossing`.
 
     An integral over the plane depends on neither the turn nor the cut, so derivatives are taken with both held.
@@ -156,7 +158,7 @@ def across_kinks(rows: Float[Array, "m classes"], root: Float[Array, "m 2"]) -> 
     turned = root @ jnp.array([[-s[1], s[0]], [s[0], s[1]]])
     (one, two), (along, over) = jax.lax.stop_gradient((rows[:2], turned[:2].T))
     ahead, parted = two * over[0] - one * over[1], along[0] * over[1] - along[1] * over[0]
-    return Plane(rows, turned, jnp.where(parted != 0, ahead / jnp.where(parted != 0, parted, 1.0), 0.0))
+    return ClassPlane(rows, turned, jnp.where(parted != 0, ahead / jnp.where(parted != 0, parted, 1.0), 0.0))
 
 
 def kink(here: Float[Array, " n"], scale: Float[Array, ""]) -> Float[Array, " n"]:
@@ -184,7 +186,9 @@ def smooth_moments(model: Model, a: Float[Array, " p"], law: FieldLaw, order: in
 
 
 def _smooth_products(model, a, cross, fixed, c, fields) -> Moments:
-    inputs = Inputs(fields, jnp.tile(fixed[:, None], fields.shape[1]), jnp.ones(fields.shape[1]), c, jnp.zeros(fields.shape[1]))
+    inputs = ClassInputs(
+        fields, jnp.tile(fixed[:, None], fields.shape[1]), jnp.ones(fields.shape[1]), c, jnp.zeros(fields.shape[1])
+    )
     gradient = lambda fields: inputs._replace(fields=fields).gradient(model, a)[0]
     along = lambda e: jax.jvp(gradient, (fields,), (jnp.broadcast_to(e[:, None], fields.shape),))[1]
     curvature = jax.vmap(along)(jnp.eye(len(a)))
@@ -213,7 +217,7 @@ def _hessian(model: Model, a: Array, S: Array, inverse: Array, order: int) -> tu
     variance = frame.variance
     rest = variance * (jnp.eye(S.shape[1]) - inverse @ S)
 
-    def spread(weights: Float[Array, "m n"], inputs: Inputs) -> Float[Array, "m s t"]:
+    def spread(weights: Float[Array, "m n"], inputs: ClassInputs) -> Float[Array, "m s t"]:
         """The mean of x x^T with these weights."""
         centre = centres[:, inputs.c]
         x = centre + inverse @ (inputs.fields - S @ centre)
@@ -234,7 +238,7 @@ def _hessian(model: Model, a: Array, S: Array, inverse: Array, order: int) -> tu
     return jnp.swapaxes(span, 1, 2), variance * (second.sum(2) + jnp.diag(step * means))
 
 
-def _on_kink(model: Model, law: FieldLaw, order: int, j: Int[Array, ""]) -> Inputs:
+def _on_kink(model: Model, law: FieldLaw, order: int, j: Int[Array, ""]) -> ClassInputs:
     """Inputs with the field of unit j at zero. Their weights sum to the density of that field there."""
     p, centre = model.width, at_means(law)
     turn = (jnp.arange(p) + j) % p
@@ -248,4 +252,4 @@ def _on_kink(model: Model, law: FieldLaw, order: int, j: Int[Array, ""]) -> Inpu
         weights = (more * weights).ravel()
     fields = jnp.zeros_like(rows).at[turn].set(rows)
     copies = weights.size // centre.c.size
-    return Inputs(fields, jnp.tile(centre.fixed, copies), weights, jnp.tile(centre.c, copies))
+    return ClassInputs(fields, jnp.tile(centre.fixed, copies), weights, jnp.tile(centre.c, copies))

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from sgdlimits.domain import checked, each_of, optional, positive
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.base import Expectation, covariance_over, linear_part
-from sgdlimits.expectation.class_inputs import Inputs, at_means, kinked_class_hessian, on_grid, smooth_moments
+from sgdlimits.expectation.class_inputs import ClassInputs, at_means, kinked_class_hessian, on_grid, smooth_moments
 from sgdlimits.expectation.gaussian import GaussHermite, both_positive, positive_means
 from sgdlimits.expectation.slopes import (
     FrameNodes,
@@ -293,7 +293,7 @@ def _rung(model, a, law):
     return at, _steps(model, law, frozen, mean)
 
 
-def _steps(model, law, frozen: Float[Array, "p classes"], mean: Inputs) -> Moments:
+def _steps(model, law, frozen: Float[Array, "p classes"], mean: ClassInputs) -> Moments:
     """The moments of the steps of piecewise linear units, with dl/df frozen at the mean of each class."""
     unit, C = model.network.activation, law.blocks
     left, step = unit.left, unit.right - unit.left

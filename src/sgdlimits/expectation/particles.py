@@ -137,7 +137,7 @@ class OnGrid(ParticleExpectation):
         return grid.weights @ right
 
     def _network(self, model, units: Units, grid: Grid) -> Float[Array, " n"]:
-        """f at the nodes."""
+        """Evaluate f at the nodes."""
 
         def part(total, block: Units):
             means = self._means(model.network.activation, block, grid)
@@ -326,7 +326,7 @@ def blocks_of(units: PyTree, size: int, mode: str = "constant") -> PyTree:
 
 
 def map_blocks(f, units: PyTree, size: int) -> PyTree:
-    """f of each block of rows, put together again."""
+    """Apply f to each block of rows, and concatenate the results."""
     rows = jax.tree.leaves(units)[0].shape[0]
     done = jax.lax.map(f, blocks_of(units, size, mode="edge"))
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:rows], done)

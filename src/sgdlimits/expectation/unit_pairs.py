@@ -27,7 +27,7 @@ from sgdlimits.model.activation import Activation, PiecewiseLinear, Polynomial
 REACH = 9.0
 
 
-class Plane(NamedTuple):
+class UnitPlane(NamedTuple):
     """A, B, C and the two directions, for each student in rows and each unit in columns; directions that are missing are 0."""
 
     own: Float[np.ndarray, " p"]
@@ -36,7 +36,7 @@ class Plane(NamedTuple):
     directions: Float[np.ndarray, "p m 2 n"]
 
 
-class Spread(NamedTuple):
+class PairSpread(NamedTuple):
     """w and K of a product of two functions, for each pair."""
 
     mean: Float[np.ndarray, "p m"]
@@ -47,11 +47,11 @@ class PairMoments(NamedTuple):
     """E[s_j' s_m z], and w and K of s_j' s_m' (students only) and of s_j'' s_m."""
 
     first: Float[np.ndarray, "p m 2"]
-    slopes: Spread
-    curvature: Spread
+    slopes: PairSpread
+    curvature: PairSpread
 
 
-def planes(rows: Float[np.ndarray, "m n"], students: int) -> Plane:
+def planes(rows: Float[np.ndarray, "m n"], students: int) -> UnitPlane:
     """The planes of each of the first `students` units and each unit, where a row of `rows` is what a field is made of."""
     own = np.linalg.norm(rows[:students], axis=1)
     first = _unit(rows[:students], own)
@@ -59,10 +59,10 @@ def planes(rows: Float[np.ndarray, "m n"], students: int) -> Plane:
     rest = rows - along[:, :, None] * first[:, None]
     across = np.linalg.norm(rest, axis=2)
     both = np.stack([np.broadcast_to(first[:, None], rest.shape), _unit(rest, across)], axis=2)
-    return Plane(own, along, across, both)
+    return UnitPlane(own, along, across, both)
 
 
-def pair_moments(student: Activation, teacher: Activation, plane: Plane, count: int) -> PairMoments:
+def pair_moments(student: Activation, teacher: Activation, plane: UnitPlane, count: int) -> PairMoments:
     """The moments of two kinds of units: closed, exact, or with `count` nodes on a line."""
     if isinstance(student, PiecewiseLinear) and isinstance(teacher, PiecewiseLinear):
         return kinked_moments(student, teacher, plane)
@@ -71,7 +71,7 @@ def pair_moments(student: Activation, teacher: Activation, plane: Plane, count: 
     return smooth_moments(student, teacher, plane, trapezoid(count, REACH))
 
 
-def smooth_moments(student: Activation, teacher: Activation, plane: Plane, line: Line) -> PairMoments:
+def smooth_moments(student: Activation, teacher: Activation, plane: UnitPlane, line: Line) -> PairMoments:
     """The moments of smooth units on a grid of two lines of nodes."""
     p, (z, weights) = plane.own.size, line
     powers = weights[:, None] * z[:, None] ** np.arange(3)
@@ -87,7 +87,7 @@ def smooth_moments(student: Activation, teacher: Activation, plane: Plane, line:
     return PairMoments(np.stack(firsts), _spread(np.stack(slopes)), _spread(np.stack(curvatures)))
 
 
-def kinked_moments(student: PiecewiseLinear, teacher: PiecewiseLinear, plane: Plane) -> PairMoments:
+def kinked_moments(student: PiecewiseLinear, teacher: PiecewiseLinear, plane: UnitPlane) -> PairMoments:
     r"""The moments of units with a kink at zero, :math:`s = \alpha x + \beta|x|` and :math:`s'' = 2\beta\delta(x)`, closed.
 
     With :math:`\phi` the angle between two fields, the signs differ in two wedges of that angle. A unit that vanishes has no
@@ -101,13 +101,13 @@ def kinked_moments(student: PiecewiseLinear, teacher: PiecewiseLinear, plane: Pl
     seen = (plane.own[:, None] > 0) & (np.hypot(plane.along, plane.across) > 0)
     angle = np.where(seen, np.arctan2(plane.across, plane.along), np.pi / 2)
     twice, square = np.sin(2 * angle) / np.pi, 2 * np.sin(angle) ** 2 / np.pi
-    signs = Spread(1 - 2 * angle / np.pi, _symmetric(twice, square, -twice))
+    signs = PairSpread(1 - 2 * angle / np.pi, _symmetric(twice, square, -twice))
     field = np.stack([plane.along, plane.across], axis=-1)
     along = np.einsum("jmab,jmb->jma", signs.tensor, field) + signs.mean[..., None] * field
     first = odd * odds[:, None] * field + even * evens[:, None] * along
-    slopes = Spread(odd**2 + even**2 * signs.mean[:, :p], even**2 * signs.tensor[:, :p])
+    slopes = PairSpread(odd**2 + even**2 * signs.mean[:, :p], even**2 * signs.tensor[:, :p])
     delta = 2 * even * evens * plane.across / np.pi * _inverse(plane.own)[:, None]
-    return PairMoments(first, slopes, Spread(delta, _symmetric(-delta, 0 * delta, delta)))
+    return PairMoments(first, slopes, PairSpread(delta, _symmetric(-delta, 0 * delta, delta)))
 
 
 def derivatives(activation: Activation, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -126,10 +126,10 @@ def _derivatives(activation: Activation, x: Array) -> tuple[Array, Array, Array]
     return activation(x), first(x), slope(first)(x)
 
 
-def _spread(moments: Float[np.ndarray, "p m 3 3"]) -> Spread:
+def _spread(moments: Float[np.ndarray, "p m 3 3"]) -> PairSpread:
     """From E[gh z_1^a z_2^b] for a, b up to 2."""
     mean = moments[..., 0, 0]
-    return Spread(mean, _symmetric(moments[..., 2, 0] - mean, moments[..., 1, 1], moments[..., 0, 2] - mean))
+    return PairSpread(mean, _symmetric(moments[..., 2, 0] - mean, moments[..., 1, 1], moments[..., 0, 2] - mean))
 
 
 def _symmetric(first: np.ndarray, mixed: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -82,7 +82,7 @@ class StopCondition(Protocol):
 
 
 class Kernel(abc.ABC):
-    """Executes the steps of one process until its runs stop."""
+    """Runner of the steps of one process until its runs stop."""
 
     name: str
     recompiles: bool

@@ -122,8 +122,11 @@ class Unrolled(Kernel):
 
 
 class Arrays(NamedTuple):
-    """What compiled code is given, vectors first: states, what conditions remember, the run and the two words of its seed, when
-    and how each run ended, and the numbers of its problem."""
+    """The arguments of compiled code, vectors first.
+
+    These are states, what conditions remember, the run and the two words of its seed, when and how each run ended, and the
+    numbers of its problem.
+    """
 
     state: Any
     memory: Any

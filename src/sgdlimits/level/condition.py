@@ -53,7 +53,7 @@ class Condition(Part):
         return None
 
     def over_runs(self, problem: Problem, f: Callable, batch: PyTree) -> PyTree:
-        """f of each run of a batch, runs first."""
+        """Apply f to each run of a batch, runs first."""
         return problem.numerics.over_runs(f, batch)
 
     def begin_runs(self, problem: Problem, stats: PyTree) -> PyTree:
@@ -78,7 +78,7 @@ class Predicate(Condition):
 
 
 class Exits(Condition):
-    r"""The excess risk has fallen by the fraction T of what it was at the start of the run: equation (9) of [1]_,
+    r"""The excess risk has fallen by the fraction T of what it was at the start of the run: equation (9) of [1]_.
 
     .. math:: R(t) - R_0 \le (1 - T)\,(R(0) - R_0),
 

@@ -1,4 +1,4 @@
-"""SolverEngine the drift's equation for a batch of runs."""
+"""Solution of the drift's equation for a batch of runs."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Polar(eqx.Module):
         return Spike(self.m, self.r**2)
 
 
-class Draws(NamedTuple):
+class SpikeDraws(NamedTuple):
     """One step's normal numbers along v and along x outside v, and the squared length of the rest."""
 
     inside: Float[Array, "2 runs"]
@@ -78,11 +78,11 @@ class SpikeChain(Process):
     def start(self, stats: Spike) -> Polar:
         return Polar(stats.m, jnp.sqrt(stats.r2))
 
-    def draw(self, stream: Stream) -> Draws:
+    def draw(self, stream: Stream) -> SpikeDraws:
         outside = stream.chi_square(Purpose.CHI, (self.d - 2)[None])
-        return Draws(stream.normal(Purpose.STEP, 2), outside[:, 0])
+        return SpikeDraws(stream.normal(Purpose.STEP, 2), outside[:, 0])
 
-    def step(self, state: Polar, numbers: Draws, now: StepTime) -> Polar:
+    def step(self, state: Polar, numbers: SpikeDraws, now: StepTime) -> Polar:
         problem, stats = self.problem.at(now.t), state.spike
         k, rate = problem.order, problem.lr / self.d
         inward, along = problem.pulls(stats)

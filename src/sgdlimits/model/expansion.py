@@ -36,7 +36,9 @@ AT_ONCE = 2048
 
 @checked(fn=named)
 def hermite_coefficients(fn: str | Callable | Activation, n: int) -> Float[np.ndarray, "n+1"]:
-    r"""The numbers :math:`c_m = E[fn(z)\, He_m(z)]`, m = 0, ..., n, for z standard normal, so that
+    r"""The coefficients :math:`c_m = E[fn(z)\, He_m(z)]`, m = 0, ..., n, for z standard normal.
+
+    They expand the function in Hermite polynomials:
 
     .. math:: fn = \sum_m \frac{c_m}{m!}\, He_m, \qquad E[fn^2] = \sum_m \frac{c_m^2}{m!}.
 

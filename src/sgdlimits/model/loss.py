@@ -61,8 +61,9 @@ class SquaredLoss(Loss):
 
 
 class CrossEntropy(Loss):
-    r"""The cross-entropy of a label y between 0 and 1 and the probability :math:`\sigma(f) = 1/(1 + e^{-f})`:
-    :math:`-y\log\sigma(f) - (1-y)\log\sigma(-f) = \log(1 + e^f) - yf`.
+    r"""The cross-entropy :math:`\log(1 + e^f) - yf` of a label y between 0 and 1 and a logit f.
+
+    The probability is :math:`\sigma(f) = 1/(1 + e^{-f})`, so that it is :math:`-y\log\sigma(f) - (1-y)\log\sigma(-f)`.
 
     >>> round(float(CrossEntropy()(0.0, 1.0)), 4)
     0.6931
@@ -99,8 +100,9 @@ class CrossEntropy(Loss):
 
 
 class SoftmaxCrossEntropy(Loss):
-    r"""The cross-entropy of a class y = 0, ..., C - 1 and the probabilities :math:`e^{f_c}/\sum_o e^{f_o}` of C outputs:
-    :math:`\log\sum_o e^{f_o} - f_y`.
+    r"""The cross-entropy :math:`\log\sum_o e^{f_o} - f_y` of a class and the probabilities of C outputs.
+
+    The class is y = 0, ..., C - 1, and its probability is :math:`e^{f_y}/\sum_o e^{f_o}`.
 
     >>> round(float(SoftmaxCrossEntropy()(jnp.zeros(3), 2.0)), 4)
     1.0986

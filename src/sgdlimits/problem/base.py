@@ -131,7 +131,7 @@ class Problem(Presented):
 
     @compiled_for_all_times
     def drift(self, stats: PyTree, t: Float[Array, ""] | float | None = None) -> PyTree:
-        """d stats/dt as d -> infinity, with t in samples per dimension."""
+        """Drift of the statistics, d stats/dt as d -> infinity, with t in samples per dimension."""
         return add(*at_time(self, t)._drift_parts(stats))
 
     @compiled_for_all_times

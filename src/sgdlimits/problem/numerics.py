@@ -49,7 +49,7 @@ class Numerics(View):
         return None
 
     def over_runs(self, f: Callable, batch: PyTree, axis: int = 0) -> PyTree:
-        """f of each run of a batch, the runs on an axis, `runs_at_once` at a time."""
+        """Apply f to each run of a batch, the runs on an axis, `runs_at_once` at a time."""
         few = self.runs_at_once
         if few is None or few >= jax.tree.leaves(batch)[0].shape[axis]:
             return jax.vmap(f, axis, axis)(batch)

@@ -106,7 +106,7 @@ class SpikeCoordinates(Coordinates):
     """The overlap with the spike and the squared length of the rest."""
 
     def from_overlaps(self, overlaps: Overlaps) -> Spike:
-        """m = M and r2 = Q - M², zero where it is so up to rounding."""
+        """Convert overlaps to m = M and r2 = Q - M², zero where it is so up to rounding."""
         m, square = overlaps.M[..., 0, 0], overlaps.Q[..., 0, 0]
         rest = square - m**2
         return Spike(m, jnp.where(jnp.abs(rest) <= 1e-14 * square, 0.0, rest))

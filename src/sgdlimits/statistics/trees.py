@@ -31,7 +31,7 @@ def for_samples(scalars: PyTree, count: int, axis: int = -1) -> PyTree:
 
 
 def add(state: PyTree, change: PyTree, factor: Float[Array, ""] | float = 1.0) -> PyTree:
-    """state + factor change, leaf by leaf."""
+    """Add factor times change to a state, leaf by leaf."""
     return jax.tree.map(lambda value, more: value + factor * more, state, change)
 
 

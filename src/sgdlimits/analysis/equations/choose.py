@@ -6,7 +6,7 @@ from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.analysis.equations.base import Equations, Row, over, rate, times
 from sgdlimits.analysis.equations.closed import closed_form
-from sgdlimits.analysis.equations.frame import Setting, of_sgd, parameters
+from sgdlimits.analysis.equations.frame import EquationSetting, of_sgd, parameters
 from sgdlimits.analysis.equations.polynomial import is_one_by_one, one_by_one
 from sgdlimits.analysis.equations.words import label, law, loss, mean, network
 from sgdlimits.expectation import choose
@@ -17,7 +17,7 @@ from sgdlimits.text import among
 
 def of_model(model: Model, algorithm: Algorithm, constant: float | None) -> Equations:
     """The ODE of a model under the limit of an algorithm; `constant` is the second layer, where it stays at one number."""
-    setting = Setting(model, algorithm.limit, constant)
+    setting = EquationSetting(model, algorithm.limit, constant)
     if not isinstance(setting.algorithm, OnePassSGD):
         return of_any(setting)
     if is_one_by_one(setting):
@@ -25,7 +25,7 @@ def of_model(model: Model, algorithm: Algorithm, constant: float | None) -> Equa
     return of_sgd(setting, closed_form(choose(begun(model)), setting))
 
 
-def of_any(setting: Setting) -> Equations:
+def of_any(setting: EquationSetting) -> Equations:
     r"""Steps :math:`W \leftarrow (1 + A_1/d)W + (\hat C/d)X` of any algorithm: see `sgdlimits.algorithm.limit`."""
     model, algorithm = setting.model, setting.algorithm
     change = r"A_1 Q + Q A_1^{\top} + \hat{C} \lambda^{\top} + \lambda \hat{C}^{\top} + \hat{C} K \hat{C}^{\top}"

@@ -7,14 +7,14 @@ from functools import singledispatch
 import numpy as np
 
 from sgdlimits.analysis.equations.base import Row, bracket, frac, number, over, times, total
-from sgdlimits.analysis.equations.frame import Closed, Setting, one
+from sgdlimits.analysis.equations.frame import Closed, EquationSetting, one
 from sgdlimits.analysis.equations.units import additive
 from sgdlimits.analysis.equations.words import class_numbers, label, law, loss, mean, network, units
 from sgdlimits.expectation import AtMeans, Expectation, FieldIntegrals, Squares
 
 
 @singledispatch
-def closed_form(expectation: Expectation, setting: Setting) -> Closed:
+def closed_form(expectation: Expectation, setting: EquationSetting) -> Closed:
     """The moments by the kind of expectation; where they are sums over nodes, as named expectations."""
     model = setting.model
     where = [Row("G_{j}", r"\partial_{\lambda_j} \ell(f, y)"), loss(model), network(setting), *label(model), *law(model)]
@@ -28,13 +28,15 @@ def closed_form(expectation: Expectation, setting: Setting) -> Closed:
 
 
 @closed_form.register
-def _(expectation: FieldIntegrals, setting: Setting) -> Closed:
+def _(expectation: FieldIntegrals, setting: EquationSetting) -> Closed:
     return additive(setting) or closed_form.dispatch(Expectation)(expectation, setting)
 
 
 @closed_form.register
-def _(expectation: Squares, setting: Setting) -> Closed:
-    r"""With the residual D a quadratic form K of fields v of covariance :math:`C = \sigma^2\Omega`,
+def _(expectation: Squares, setting: EquationSetting) -> Closed:
+    r"""Gaussian moments of fields times a residual that is a quadratic form of the fields.
+
+    With the residual D a quadratic form K of fields v of covariance :math:`C = \sigma^2\Omega`,
 
     .. math:: E[Dvv^\top] = \mathrm{tr}(KC)\,C + 2CKC, \qquad
               E[D^2vv^\top] = E[D^2]\,C + 4\,\mathrm{tr}(KC)\,CKC + 8\,CKCKC .
@@ -85,7 +87,7 @@ def _(expectation: Squares, setting: Setting) -> Closed:
 
 
 @closed_form.register
-def _(expectation: AtMeans, setting: Setting) -> Closed:
+def _(expectation: AtMeans, setting: EquationSetting) -> Closed:
     """Every input is the mean of its class: sums over the classes."""
     model = setting.model
     C = r"\sum_{c=1}^{" + str(model.data.classes) + r"} \pi_{c}"

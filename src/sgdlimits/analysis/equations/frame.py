@@ -34,7 +34,7 @@ class Closed(NamedTuple):
     teachers: str = r"r = 1, \dots, k"
 
 
-class Setting(NamedTuple):
+class EquationSetting(NamedTuple):
     """One sample and the algorithm, and the second layer where it is the same number for all units at all times."""
 
     model: Any
@@ -73,7 +73,7 @@ def has_noise(model: Model) -> bool:
     return model.centred or not zero(model.target.noise)
 
 
-def of_sgd(setting: Setting, closed: Closed) -> Equations:
+def of_sgd(setting: EquationSetting, closed: Closed) -> Equations:
     """The ODE of plain SGD with these moments."""
     model, algorithm = setting.model, setting.algorithm
     assert isinstance(algorithm, OnePassSGD)
@@ -106,7 +106,7 @@ def of_sgd(setting: Setting, closed: Closed) -> Equations:
     return Equations(tuple(ode), (*named, *closed.where, *map(Row, words)), parameters(setting))
 
 
-def _scalars(setting: Setting, decay: Any, pulled: Any) -> list[Row]:
+def _scalars(setting: EquationSetting, decay: Any, pulled: Any) -> list[Row]:
     """The scalars of a network that is no sum of units, by name."""
     names = setting.algorithm.trained_scalars
     names = tuple(setting.model.network.axes) if isinstance(names, bool) else names
@@ -115,13 +115,13 @@ def _scalars(setting: Setting, decay: Any, pulled: Any) -> list[Row]:
     return [Row(rate(letter(name)), times(-1, _second_rate(setting, name), pulled(pull(name)))) for name in names]
 
 
-def _second_rate(setting: Setting, name: str) -> str:
+def _second_rate(setting: EquationSetting, name: str) -> str:
     """The letter of the learning rate of a scalar."""
     own = isinstance(getattr(setting.algorithm, "lr_second", None), dict)
     return rf"\gamma_{{\text{{{spelt(name)}}}}}" if own else r"\gamma_{2}"
 
 
-def parameters(setting: Setting) -> tuple[tuple[str, str, Any], ...]:
+def parameters(setting: EquationSetting) -> tuple[tuple[str, str, Any], ...]:
     """Keyword, letter and value of what the equations contain; values that are traced are not printed."""
     model, algorithm = setting.model, setting.algorithm
     found: list[tuple[str, str, Any]] = [("width", "p", model.width), ("teachers", "k", model.teachers)]

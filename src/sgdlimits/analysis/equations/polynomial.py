@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.analysis.equations.base import Equations, Row, bracket, power, rate, times, total
-from sgdlimits.analysis.equations.frame import Setting, parameters, zero
+from sgdlimits.analysis.equations.frame import EquationSetting, parameters, zero
 from sgdlimits.errors import is_traced
 from sgdlimits.model.activation import Polynomial
 
@@ -54,7 +54,7 @@ def averaged(terms: Terms, variance: Fraction, rho: Fraction) -> Terms:
     return {powers: coefficient for powers, coefficient in found.items() if coefficient}
 
 
-def is_one_by_one(setting: Setting) -> bool:
+def is_one_by_one(setting: EquationSetting) -> bool:
     """Whether one unit learns from one direction, both polynomials, numbers known."""
     model = setting.model
     kinds = model.network.activation, getattr(model.target.readout, "activation", None)
@@ -63,7 +63,7 @@ def is_one_by_one(setting: Setting) -> bool:
     return alone and all(isinstance(kind, Polynomial) for kind in kinds) and not any(map(is_traced, numbers))
 
 
-def one_by_one(setting: Setting) -> Equations:
+def one_by_one(setting: EquationSetting) -> Equations:
     """The ODE of one unit and one direction, term by term; on the sphere q = 1 is put in."""
     model, algorithm = setting.model, setting.algorithm
     assert isinstance(algorithm, OnePassSGD)

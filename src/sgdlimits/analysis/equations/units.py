@@ -17,7 +17,7 @@ from functools import singledispatch
 import numpy as np
 
 from sgdlimits.analysis.equations.base import Row, arcsin, bracket, frac, number, per_pi, power, root, times, total
-from sgdlimits.analysis.equations.frame import Closed, Setting, one
+from sgdlimits.analysis.equations.frame import Closed, EquationSetting, one
 from sgdlimits.analysis.equations.polynomial import derivative_means
 from sgdlimits.analysis.equations.words import any_unit, gram, mean
 from sgdlimits.expectation.additive import additive_integrals
@@ -30,7 +30,7 @@ ALL = r"m, n = 1, \dots, p + k \text{ for both}"
 OMEGA = r"\Omega = \begin{pmatrix} Q & M \\ M^{\top} & P \end{pmatrix}"
 
 
-def additive(setting: Setting) -> Closed | None:
+def additive(setting: EquationSetting) -> Closed | None:
     """The moments of a model whose residual is a sum of units; None where their integrals are known by quadrature only."""
     model, w = setting.model, setting.model.loss.weight
     integrals = additive_integrals(model)
@@ -55,19 +55,19 @@ def additive(setting: Setting) -> Closed | None:
     )
 
 
-def scaled(setting: Setting) -> tuple[str, list[Row]]:
+def scaled(setting: EquationSetting) -> tuple[str, list[Row]]:
     r"""The letter for the covariance of the fields, and what it stands for where it is not :math:`\Omega` itself."""
     return (r"\Omega", []) if one(setting.model.data.squared_length) else ("C", [Row("C_{mn}", r"\sigma^{2} \Omega_{mn}")])
 
 
 @singledispatch
-def integral_rows(integrals: UnitIntegrals, setting: Setting) -> list[Row] | None:
+def integral_rows(integrals: UnitIntegrals, setting: EquationSetting) -> list[Row] | None:
     """The rows for I, J, S and K by the kind of integrals; None where they are not closed."""
     return None
 
 
 @integral_rows.register
-def _(integrals: ErfIntegrals, setting: Setting) -> list[Row]:
+def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
     """Saad and Solla's integrals, with a gain g of each field."""
     gains = np.asarray(integrals.gains)
     student, teacher = float(gains[0]), float(gains[-1])
@@ -105,7 +105,7 @@ def _(integrals: ErfIntegrals, setting: Setting) -> list[Row]:
 
 
 @integral_rows.register
-def _(integrals: PiecewiseLinearIntegrals, setting: Setting) -> list[Row]:
+def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row]:
     r"""Units :math:`s(x) = ux + v|x|`: arc-cosine kernels. J of two different students keeps its name."""
     (odd, other_odd), (even, other_even) = (
         (float(part[0]), float(part[-1])) for part in map(np.asarray, (integrals.odd, integrals.even))
@@ -140,7 +140,7 @@ def _(integrals: PiecewiseLinearIntegrals, setting: Setting) -> list[Row]:
 
 
 @integral_rows.register
-def _(integrals: SmoothIntegrals, setting: Setting) -> list[Row] | None:
+def _(integrals: SmoothIntegrals, setting: EquationSetting) -> list[Row] | None:
     r"""Polynomials by Mehler's formula: :math:`E[fg] = \sum_q C^q/q!\; E[f^{(q)}]E[g^{(q)}]`. J keeps its name."""
     student, teacher = setting.model.network.activation, getattr(setting.model.target.readout, "activation", None)
     if not integrals.exact or not (isinstance(student, Polynomial) and isinstance(teacher, Polynomial)):

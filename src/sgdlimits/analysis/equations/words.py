@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sgdlimits.analysis.equations.base import Row, number, over, power, spelt, times, total
-from sgdlimits.analysis.equations.frame import Setting, has_noise, one
+from sgdlimits.analysis.equations.frame import EquationSetting, has_noise, one
 from sgdlimits.errors import is_traced
 from sgdlimits.model.activation import ACTIVATIONS, Activation, Erf, PiecewiseLinear, Polynomial
 from sgdlimits.model.loss import CrossEntropy, FunctionLoss, SoftmaxCrossEntropy, SquaredLoss
@@ -83,7 +83,7 @@ def loss(model: Model) -> Row:
     return Row(r"\ell(f, y)", text)
 
 
-def network(setting: Setting) -> Row:
+def network(setting: EquationSetting) -> Row:
     """The prediction."""
     net = setting.model.network
     if not isinstance(net, TwoLayer):

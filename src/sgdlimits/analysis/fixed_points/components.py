@@ -15,7 +15,7 @@ from scipy.spatial import KDTree
 from scipy.spatial.distance import cdist
 
 from sgdlimits.analysis.fixed_points.roots import Roots, roots_near
-from sgdlimits.analysis.fixed_points.symmetry import Group
+from sgdlimits.analysis.fixed_points.symmetry import SymmetryGroup
 from sgdlimits.analysis.fixed_points.system import System
 
 SAME = 1e-6
@@ -49,7 +49,7 @@ class Atlas:
     edges, failed : (i, g, j): root i and the image g of root j are connected; no way was found between them
     """
 
-    def __init__(self, system: System, group: Group, roots: Roots) -> None:
+    def __init__(self, system: System, group: SymmetryGroup, roots: Roots) -> None:
         self.system, self.group = system, group
         self.edges: list[tuple[int, int, int]] = []
         self.failed: set[tuple[int, int, int]] = set()

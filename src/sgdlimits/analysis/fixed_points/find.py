@@ -14,7 +14,7 @@ from sgdlimits.analysis.fixed_points.components import Atlas
 from sgdlimits.analysis.fixed_points.result import FixedPoint, FixedPoints, SearchInterrupted, share
 from sgdlimits.analysis.fixed_points.roots import Roots, roots_from, roots_near, settle
 from sgdlimits.analysis.fixed_points.stability import Stability, representative, stability_of
-from sgdlimits.analysis.fixed_points.symmetry import Group, check_symmetries, find_symmetries
+from sgdlimits.analysis.fixed_points.symmetry import SymmetryGroup, check_symmetries, find_symmetries
 from sgdlimits.analysis.fixed_points.system import STARTS, OutOfTime, System, Watch
 from sgdlimits.domain import checked
 from sgdlimits.problem.base import Problem
@@ -128,7 +128,7 @@ def search_with(
 class Search:
     """What was found so far: each stage adds to it, and leaves it whole where it is cut off."""
 
-    def __init__(self, system: System, x: np.ndarray, towards: np.ndarray, group: Group, alike: np.ndarray) -> None:
+    def __init__(self, system: System, x: np.ndarray, towards: np.ndarray, group: SymmetryGroup, alike: np.ndarray) -> None:
         self.system, self.x, self.towards, self.group, self.alike = system, x, towards, group, alike
         self.parts: list[Roots] = [Roots.none(system.size)]
         self.stages = ["searches", "ways between roots", "basins", "components", "stability"]

@@ -10,7 +10,7 @@ import scipy
 from jaxtyping import PyTree
 
 from sgdlimits.analysis.fixed_points.stability import Stability
-from sgdlimits.analysis.summary import Estimate
+from sgdlimits.analysis.summary import IntervalEstimate
 from sgdlimits.text import count, table
 
 SHOWN = 3
@@ -44,7 +44,7 @@ class FixedPoint:
     residual: float
     risk: float
     found: int
-    basin: Estimate | None = None
+    basin: IntervalEstimate | None = None
     images: PyTree = None
 
     def row(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ class FixedPoints(Sequence[FixedPoint]):
     name: str
     symmetries: int
     searches: int
-    elsewhere: Estimate | None = None
+    elsewhere: IntervalEstimate | None = None
     stopped: str = ""
 
     def __getitem__(self, index):
@@ -131,10 +131,10 @@ class SearchInterrupted(KeyboardInterrupt):
         self.found = found
 
 
-def share(part: int, runs: int) -> Estimate:
+def share(part: int, runs: int) -> IntervalEstimate:
     """A share of runs with its exact interval of 95 % (Clopper and Pearson)."""
     interval = scipy.stats.binomtest(part, runs).proportion_ci(0.95, method="exact")
-    return Estimate(part / runs, float(interval.low), float(interval.high))
+    return IntervalEstimate(part / runs, float(interval.low), float(interval.high))
 
 
 def _numbers(value: np.ndarray) -> str:

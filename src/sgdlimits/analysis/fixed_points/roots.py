@@ -72,7 +72,7 @@ def roots_from(system: System, x: np.ndarray) -> Roots:
 
 
 def roots_near(system: System, x: np.ndarray, steps: int = STEPS) -> Roots:
-    r"""Roots of the drift b near each row of coordinates, all rows at once, by steps of Levenberg and Marquardt,
+    r"""Find roots of the drift b near each row of coordinates, all rows at once, by Levenberg-Marquardt steps.
 
     .. math:: x \leftarrow x - (J^\top J + \mu)^{-1} J^\top b,
 

@@ -24,7 +24,7 @@ STATES = 3
 
 
 @dataclass(frozen=True)
-class Group:
+class SymmetryGroup:
     """A finite group of matrices g on the free coordinates, the identity first.
 
     Parameters
@@ -53,7 +53,7 @@ class Group:
         return (x + np.einsum("rij,rj->ri", self.elements[g], x)) / 2
 
 
-def find_symmetries(system: System, symmetries: str | Sequence[Callable], states: np.ndarray) -> Group:
+def find_symmetries(system: System, symmetries: str | Sequence[Callable], states: np.ndarray) -> SymmetryGroup:
     """The group of "auto" or of given generators; a given one must leave the drift at the states equivariant."""
     given = None if isinstance(symmetries, str) else list(symmetries)
     if given == []:
@@ -155,7 +155,7 @@ def _equivariant(system: System, matrices: Sequence[np.ndarray], states: np.ndar
     return [bool(np.abs(image - here @ g.T).max() <= bound) for g, image in zip(matrices, there, strict=True)]
 
 
-def _generate(generators: Sequence[np.ndarray], size: int) -> Group:
+def _generate(generators: Sequence[np.ndarray], size: int) -> SymmetryGroup:
     """The group that the generators make; generators that would make it too large are left out."""
     alone = {_key(np.eye(size)): np.eye(size)}
     elements, used = alone, list[np.ndarray]()
@@ -171,7 +171,7 @@ def _generate(generators: Sequence[np.ndarray], size: int) -> Group:
             used.append(generator)
             elements = larger
     stack = np.stack(list(elements.values()))
-    return Group(stack, _table(stack))
+    return SymmetryGroup(stack, _table(stack))
 
 
 def _table(elements: np.ndarray) -> np.ndarray:

@@ -29,7 +29,7 @@ SECONDS = 60.0
 """The runs of a level end so long after their first pieces, and the page says how far they came."""
 
 
-class Job:
+class PageJob:
     """The settings of one message, and the pieces that each of their levels has yielded."""
 
     def __init__(self, number: Any, settings: list[Setting], plane: Any) -> None:
@@ -47,17 +47,17 @@ class Job:
 
 
 class Worker:
-    """Reads messages from a connection, and answers them until it closes."""
+    """The process behind a page, which answers the messages of a connection until it closes."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection, self.sending, self.reporting = connection, threading.Lock(), threading.Lock()
-        self.job: Job | None = None
+        self.job: PageJob | None = None
         self.changed = threading.Condition()
         levels = [partial(self.level_line, level=level) for level in NAMES]
         for line in (*levels, self.portrait_line, self.spectrum_line):
             threading.Thread(target=self.follow, args=(line,), daemon=True).start()
 
-    def send(self, job: Job | None, kind: str, **more: Any) -> None:
+    def send(self, job: PageJob | None, kind: str, **more: Any) -> None:
         """Send a message, unless a newer job has taken the place of its own."""
         with self.sending:
             if job is None or job is self.job:
@@ -102,7 +102,7 @@ class Worker:
         settings = [Setting.read(each) for each in given]
         for setting in settings:
             setting.start.one(setting.problem, seed=setting.seed)
-        job = Job(message.get("job"), settings, message.get("plane"))
+        job = PageJob(message.get("job"), settings, message.get("plane"))
         with self.changed:
             self.job = job
             self.changed.notify_all()
@@ -117,10 +117,10 @@ class Worker:
         name, data = exported(self.job, message)
         self.send(None, "file", name=name, data=data)
 
-    def follow(self, line: Callable[[Job], None]) -> None:
+    def follow(self, line: Callable[[PageJob], None]) -> None:
         """Do a line of work for each job, always for the newest one."""
         warnings.simplefilter("ignore")
-        last: Job | None = None
+        last: PageJob | None = None
         while True:
             with self.changed:
                 while self.job is last:
@@ -137,7 +137,7 @@ class Worker:
                 traceback.print_exc()
                 self.send(last, "note", text=f"{type(reason).__name__}: {reason}"[:400])
 
-    def stream(self, job: Job, side: int, level: str) -> Iterator[None]:
+    def stream(self, job: PageJob, side: int, level: str) -> Iterator[None]:
         """Send the pieces of one level, one at each call; where runs come in batches, with those of the ones before."""
         setting, kept = job.settings[side], job.pieces.setdefault((side, level), [])
         before: list[Any] = []
@@ -152,7 +152,7 @@ class Worker:
             yield
         job.ended.add((side, level))
 
-    def level_line(self, job: Job, level: str) -> None:
+    def level_line(self, job: PageJob, level: str) -> None:
         """The runs of a level, where the settings have it, and their numbers: of the chain wherever they stand."""
         which = [(side, level) for side, setting in enumerate(job.settings) if level in setting.levels]
         try:
@@ -163,7 +163,7 @@ class Worker:
         finally:
             job.ends[level].set()
 
-    def in_turn(self, job: Job, which: list[tuple[int, str]]) -> None:
+    def in_turn(self, job: PageJob, which: list[tuple[int, str]]) -> None:
         """Pieces of streams of one level in turn, until all have ended, the time is over or the job is no longer the newest."""
         streams, begin = {each: self.stream(job, *each) for each in which}, 0.0
         while streams and job is self.job:
@@ -182,7 +182,7 @@ class Worker:
                 self.send(job, "note", text=words)
                 return
 
-    def report(self, job: Job) -> None:
+    def report(self, job: PageJob) -> None:
         """Numbers and exit times of what there is."""
         with self.reporting:
             for side in range(len(job.settings)) if job is self.job else ():
@@ -191,7 +191,7 @@ class Worker:
                 if "chain" in datasets:
                     self.send(job, "exits", side=side, **exits(job.settings[side], datasets))
 
-    def portrait_line(self, job: Job) -> None:
+    def portrait_line(self, job: PageJob) -> None:
         """The phase portraits as soon as there is a flow, again with fixed points, and again with all of the chain's runs."""
         if not self.wait(job, job.ends["ode"]):
             return
@@ -201,11 +201,11 @@ class Worker:
         if all(self.wait(job, event) for event in job.ends.values()):
             self.send(job, "done")
 
-    def spectrum_line(self, job: Job) -> None:
+    def spectrum_line(self, job: PageJob) -> None:
         self.look(job, "spectrum", self.spectra)
         job.ends["spectrum"].set()
 
-    def look(self, job: Job, view: str, at: Callable[[Job], None]) -> bool:
+    def look(self, job: PageJob, view: str, at: Callable[[PageJob], None]) -> bool:
         """Whether a view could be made. The page says why where it could not."""
         try:
             at(job)
@@ -214,19 +214,19 @@ class Worker:
             return False
         return True
 
-    def fixed_points(self, job: Job) -> None:
+    def fixed_points(self, job: PageJob) -> None:
         for side, setting in enumerate(job.settings):
             if job is self.job and job.pieces.get((side, "ode")):
                 job.points[side] = found_points(setting, lambda: job is self.job)
 
-    def wait(self, job: Job, event: threading.Event) -> bool:
+    def wait(self, job: PageJob, event: threading.Event) -> bool:
         """Whether an event came before a newer job did."""
         while not event.wait(0.1):
             if job is not self.job:
                 return False
         return True
 
-    def portraits(self, job: Job) -> None:
+    def portraits(self, job: PageJob) -> None:
         """The phase portraits, with the chain's runs on them as far as they are."""
         if job is self.job and not any(job.pieces.get((side, "ode")) for side in range(len(job.settings))):
             raise BadInput("There is no flow to draw, since the ODE did not run. The note above says why.")
@@ -236,7 +236,7 @@ class Worker:
                 seen = portrait(setting, job.points.get(side), there["ode"], there.get("chain"), job.plane)
                 self.send(job, "portrait", side=side, **seen)
 
-    def spectra(self, job: Job) -> None:
+    def spectra(self, job: PageJob) -> None:
         """The Hessian's spectrum where the first run stands, again while the chain goes on."""
         ended = False
         while job is self.job and not ended:

@@ -147,7 +147,7 @@ def polynomial_orders(student: int, teacher: int) -> Orders:
 
 
 def _cosine(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """x between -1 and 1, with the slope 1 also there: series in it have one, where fields coincide."""
+    """Clip x to [-1, 1] with slope 1 everywhere, so that series in x have a slope where fields coincide."""
     return x + jax.lax.stop_gradient(jnp.clip(x, -1.0, 1.0) - x)
 
 

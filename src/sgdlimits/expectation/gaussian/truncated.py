@@ -55,8 +55,9 @@ def split_line(c: Float[Array, "*shape"], above: int, below: int | None = None) 
 def split_twice(
     low: Float[Array, "*shape"], high: Float[Array, "*shape"], order: int
 ) -> tuple[Float[Array, "n *shape"], Float[Array, "n *shape"]]:
-    r"""Points and weights of a standard normal number with `order` points above `high`, as many below `low`, and half as many
-    again between, where low <= high.
+    r"""Nodes and weights of a standard normal variate, split at `low` and `high`.
+
+    There are `order` nodes above `high`, as many below `low`, and half as many again between, where low <= high.
 
     The ends have the Gauss rules of `half_line`. The points between are Gauss-Legendre's, weighted with the normal density, so
     that short intervals are integrated to the same relative accuracy as long ones. Both ends count as at most 8 in size.

@@ -51,7 +51,7 @@ def _two_to(n: X) -> X:
 
 
 def _reduced(x: X) -> tuple[X, X]:
-    """x = n log 2 + r with a whole n, for x that exp can hold."""
+    """Split x = n log 2 + r with an integer n, for x whose exponential is finite."""
     x = jnp.minimum(jnp.maximum(x, -708.0), 709.0)
     n = jnp.round(x * (1 / math.log(2)))
     return n, (x - n * LOG2_HIGH) - n * LOG2_LOW

@@ -81,7 +81,7 @@ def width_of(replica: Replica, machine: Machine) -> int:
 
 
 class Writer:
-    """Writes the function that makes all steps of a call, vector by vector of replicas.
+    """Writer of the function that makes all steps of a call, vector by vector of replicas.
 
     The steps of a call are made in parts, at whose ends divergence is looked for. The array of states has the last states that
     are known to be good: those at the beginning of the part, and of a replica that has stopped, its last.

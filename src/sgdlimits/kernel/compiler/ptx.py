@@ -55,7 +55,7 @@ def text_of(replica: Replica, gpu: GPU, limit: float) -> str:
 
 
 class Threads(Writer):
-    """Writes the kernel that makes all steps of a call. A thread takes one replica after the other."""
+    """Writer of the kernel that makes all steps of a call. A thread takes one replica after the other."""
 
     def begin(self, name: str, arguments: int) -> None:
         super().begin(name, arguments)

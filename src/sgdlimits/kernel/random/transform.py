@@ -100,7 +100,7 @@ def marsaglia_tsang(
 
 
 def _log_single(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Any:
-    """log of `uniform` in single precision: exponent from the bits, mantissa in [sqrt(1/2), sqrt 2) by a polynomial."""
+    """Logarithm of `uniform` in single precision: exponent from the bits, mantissa in [sqrt(1/2), sqrt 2) by a polynomial."""
     f32 = np.float32
     bits = bits_as((high.astype(f32) + (low.astype(f32) + f32(0.5)) * f32(2.0**-32)) * f32(2.0**-32), np.int32)
     place = bits - np.int32(0x3F3504F3)  # the bits of the root of 1/2
@@ -110,6 +110,6 @@ def _log_single(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Any:
 
 
 def _cosine(angle: UInt32[Array, "..."], kind: type, sines: list[float]) -> Any:
-    """cos of 2 pi angle / 2^32, the sine of what is left to a right angle; of a right angle less, the sine of the angle."""
+    """Cosine of 2 pi angle / 2^32, the sine of what is left to a right angle; of a right angle less, the sine of the angle."""
     rest = (np.int32(1 << 30) - abs(bits_as(angle, np.int32))).astype(kind) * kind(2 * np.pi / 2**32)
     return rest * polynomial(sines, rest * rest)

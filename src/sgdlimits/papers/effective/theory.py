@@ -36,7 +36,7 @@ class FixedOverlaps(NamedTuple):
 
 @checked(order=whole(at_least=2))
 def critical_snr(order: int, lr: float = 1.0) -> float:
-    r"""The signal-to-noise ratio above which there is a fixed point with an overlap,
+    r"""The signal-to-noise ratio above which there is a fixed point with an overlap.
 
     .. math:: \lambda_c(k) = \Big(\frac{(2k-2)\,\text{lr}}k\Big)^{k-1} \Big(\frac{(k-2)\,\text{lr}}k\Big)^{-(k-2)/2},
 
@@ -115,7 +115,7 @@ def barrier(Lambda: float, order: int) -> float:
 
 @checked(ridge=positive, weight=check_share)
 def ring_radius(ridge: float, weight: float) -> float:
-    r"""The radius of the rings of fixed points, :math:`\sqrt C` with
+    r"""The radius :math:`\sqrt C` of the rings of fixed points.
 
     .. math:: C = \log\frac{\text{weight} - \text{ridge}}{\text{ridge}}.
 

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from sgdlimits.analysis.exit_times import exit_times
-from sgdlimits.analysis.summary import Estimate, summarise
+from sgdlimits.analysis.summary import IntervalEstimate, summarise
 from sgdlimits.domain import checked, whole
 from sgdlimits.errors import BadInput, CensoredWarning, Interrupted
 from sgdlimits.level import ODE, SDE, SGD, Chain
@@ -193,7 +193,7 @@ def tabulate(problem: ProjectionProblem, d: int, threshold: float, exits: dict[s
     chain = rows["chain"].value if np.isfinite(rows["chain"].value) else np.nan
     for name in AVERAGES:
         if at.p == 1 or name not in ONE_UNIT:
-            rows[TITLES.get(name, name)] = Estimate(exit_time(problem, at.d, at.T, name), np.nan, np.nan)
+            rows[TITLES.get(name, name)] = IntervalEstimate(exit_time(problem, at.d, at.T, name), np.nan, np.nan)
     times = {"t": "value", "low": "low", "high": "high"}
     columns: dict[str, Any] = {key: [getattr(row, name) for row in rows.values()] for key, name in times.items()}
     columns["runs"] = [exits[name].sizes["run"] if name in exits else 0 for name in rows]
@@ -205,7 +205,7 @@ def tabulate(problem: ProjectionProblem, d: int, threshold: float, exits: dict[s
     return ExitTable(xr.Dataset({key: ("source", each) for key, each in columns.items()}, {"source": list(rows)}, about), exits)
 
 
-def _estimate(exits: xr.Dataset, statistic: str) -> Estimate:
+def _estimate(exits: xr.Dataset, statistic: str) -> IntervalEstimate:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CensoredWarning)
         return getattr(summarise(exits, quantiles=()), statistic)

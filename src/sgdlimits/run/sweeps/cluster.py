@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sgdlimits.errors import BadInput
-from sgdlimits.run.sweeps.engine import RETRIES, Engine, Task, tasks
+from sgdlimits.run.sweeps.engine import RETRIES, SweepEngine, Task, tasks
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
 from sgdlimits.run.sweeps.unit import Unit, hashed
@@ -24,7 +24,7 @@ SLURM = {"cores": 1, "processes": 1, "memory": "4GB", "walltime": "04:00:00"}
 """What a job of SLURM asks for unless it is told otherwise."""
 
 
-class Dask(Engine):
+class Dask(SweepEngine):
     """Workers of dask, of one thread each. Results go into the folder, which all workers must see, and not through dask.
 
     Parameters

@@ -25,7 +25,7 @@ SHARE = 0.5
 """Of all combinations of values more than this share must be there for parameters to be dimensions."""
 
 
-class Row(NamedTuple):
+class PointRow(NamedTuple):
     """What the files of one point hold, and its parameters: all of them, and those that its sweep varied."""
 
     full: dict[str, Any]
@@ -114,10 +114,10 @@ def export(folder: str | os.PathLike, path: str | os.PathLike) -> None:
         raise BadInput(f"{path} must end in .zarr or .nc. Give such a name.")
 
 
-def rows_of(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy: bool | None = False) -> dict[str, Row]:
+def rows_of(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy: bool | None = False) -> dict[str, PointRow]:
     """The points that are there by key, with files that together have runs from 0 on, each run once."""
     wanted = None if keys is None else set(keys)
-    rows: dict[str, Row] = {}
+    rows: dict[str, PointRow] = {}
     reach: dict[str, int] = {}
     entries = [entry for entry in folder.entries() if wanted is None or entry.key in wanted]
     if lazy is None:
@@ -131,7 +131,7 @@ def rows_of(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy: 
         except Damaged as reason:
             warn_of(entry.path, f"{reason}; it is left out. Run the sweep again to have it made anew")
             continue
-        row = rows.setdefault(entry.key, Row(*_parameters(dataset), []))
+        row = rows.setdefault(entry.key, PointRow(*_parameters(dataset), []))
         row.parts.append((_left(dataset, entry) if lazy else dataset).isel(run=slice(have - entry.first, None)))
         reach[entry.key] = entry.last
     return rows
@@ -178,7 +178,7 @@ def _value(value: Any) -> Any:
         return json.dumps(value)
 
 
-def _varied(rows: list[Row]) -> tuple[list[str], list[dict[str, Any]]]:
+def _varied(rows: list[PointRow]) -> tuple[list[str], list[dict[str, Any]]]:
     """The parameters that sweeps varied or in which points differ, and their values at each point."""
     names = list(dict.fromkeys(name for row in rows for name in row.varied))
     for name in {name: None for row in rows for name in row.full}:
@@ -197,7 +197,7 @@ def _sorted(values: list) -> list:
     return list(each.values()) if any(isinstance(value, str) for value in values) else sorted(each.values())
 
 
-def joined(row: Row, runs: int | None) -> xr.Dataset:
+def joined(row: PointRow, runs: int | None) -> xr.Dataset:
     """The files of a point as one dataset over its runs."""
     parts, first = row.parts, row.parts[0]
     if len(parts) > 1:

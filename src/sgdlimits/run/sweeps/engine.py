@@ -54,7 +54,7 @@ def tasks(recipe: Recipe, units: list[Unit], workers: int = 1) -> deque[Task]:
     return found
 
 
-class Engine(abc.ABC):
+class SweepEngine(abc.ABC):
     """Where units are computed."""
 
     @abc.abstractmethod
@@ -62,7 +62,7 @@ class Engine(abc.ABC):
         """Compute units, in any order, each tried again where it failed, and say what became of each."""
 
 
-class Here(Engine):
+class Here(SweepEngine):
     """This process."""
 
     def run(self, recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:

@@ -23,7 +23,7 @@ from sgdlimits.progress import bar
 from sgdlimits.run.sweeps.cluster import Dask
 from sgdlimits.run.sweeps.collect import collect
 from sgdlimits.run.sweeps.design import Design, as_design
-from sgdlimits.run.sweeps.engine import Engine, Here
+from sgdlimits.run.sweeps.engine import Here, SweepEngine
 from sgdlimits.run.sweeps.pool import Pool
 from sgdlimits.run.sweeps.recipe import END, OPTIMISER, Recipe
 from sgdlimits.run.sweeps.refine import Refine, as_refine
@@ -256,11 +256,11 @@ def _tell(folder: str, failed: dict[str, str], total: int) -> None:
     warnings.warn(f"{what} Give retry=True to try them again.", SweepFailed, stacklevel=4)
 
 
-def as_engine(engine: Any) -> Engine:
+def as_engine(engine: Any) -> SweepEngine:
     """An engine from what users give: None, a number of processes, a scheduler's address, or an engine."""
     if engine is None:
         return Here()
-    if isinstance(engine, Engine):
+    if isinstance(engine, SweepEngine):
         return engine
     if isinstance(engine, int) and not isinstance(engine, bool) and engine >= 1:
         return Pool(engine)

@@ -14,14 +14,14 @@ from contextlib import suppress
 from typing import Any
 
 from sgdlimits._miscompiled import quieten
-from sgdlimits.run.sweeps.engine import Engine, Task, tasks
+from sgdlimits.run.sweeps.engine import SweepEngine, Task, tasks
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
 from sgdlimits.run.sweeps.unit import Unit
 from sgdlimits.run.sweeps.worker import FAILED, Outcome
 
 
-class Pool(Engine):
+class Pool(SweepEngine):
     """Processes of this machine, each with its share of the cores. One that dies is replaced and its units tried again."""
 
     def __init__(self, workers: int) -> None:
@@ -30,7 +30,7 @@ class Pool(Engine):
     def run(self, recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:
         text, todo, left = recipe.to_json(), tasks(recipe, units, self.workers), len(units)
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-        pool = [Worker(cores[i % max(1, len(cores)) :: self.workers]) for i in range(min(self.workers, len(todo)))]
+        pool = [PoolWorker(cores[i % max(1, len(cores)) :: self.workers]) for i in range(min(self.workers, len(todo)))]
         listen = selectors.DefaultSelector()
         try:
             for worker in pool:
@@ -57,7 +57,7 @@ class Pool(Engine):
             listen.close()
 
 
-class Worker:
+class PoolWorker:
     """A process of `sgdlimits.run.sweeps.process`, and what it is at."""
 
     def __init__(self, cores: list[int]) -> None:

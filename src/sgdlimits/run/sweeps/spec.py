@@ -110,7 +110,7 @@ def _refinement(given: Any) -> Any:
     return {"value": given} if isinstance(given, str) else given
 
 
-class File(Table):
+class SweepFile(Table):
     """The keys of a file."""
 
     preset: Annotated[str, _one_of(PRESETS)]
@@ -153,7 +153,7 @@ def read_spec(path: str | os.PathLike) -> Sweep:
     wrong = list(dict.fromkeys(_wrong(given)))
     if wrong:
         raise BadInput("\n  ".join([f"{path} has {len(wrong)} mistake{'s' * (len(wrong) > 1)}:", *wrong]))
-    file = File(**given)
+    file = SweepFile(**given)
     folder = path.parent / file.folder if file.folder else path.with_suffix("")
     refine = None if file.refine is None else Refine(**file.refine.model_dump())
     named = {name: getattr(file, name) for name in ("t_max", "seed", "common", "kernel", "save", "until", "keep", "fixed")}
@@ -174,7 +174,7 @@ def _wrong(given: dict[str, Any]) -> Iterator[str]:
     """All that is wrong, a sentence each, with its key first."""
     bad = set()
     try:
-        File(**given)
+        SweepFile(**given)
     except ValidationError as reason:
         for error in reason.errors():
             keys = [str(key) for key in error["loc"] if not str(key).startswith("function")]
@@ -237,7 +237,7 @@ def _sentence(keys: list[str], error: Any) -> str:
     if what == "missing":
         return f"{key} is missing. Add it."
     if what == "extra_forbidden":
-        table = File if len(keys) == 1 else Refinement if keys[0] == "refine" else Even
+        table = SweepFile if len(keys) == 1 else Refinement if keys[0] == "refine" else Even
         names = [field.alias or name for name, field in table.model_fields.items()]
         return f"{key} is not a key of a sweep. {closest(keys[-1], names)}The keys are {', '.join(names)}."
     text = str(error["msg"]).removeprefix("Value error, ")

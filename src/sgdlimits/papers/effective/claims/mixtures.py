@@ -23,7 +23,7 @@ FEW = sl.Sobol(3, 2)
 
 
 def dynamics(preset: str, runs: int) -> Comparison:
-    """f of v, m, Q and g of Q at one state of a mixture, against relu and sigmoid by hand on inputs in R^200."""
+    """Compare f of v, m, Q and g of Q at one state of a mixture with relu and sigmoid by hand on inputs in R^200."""
     snr, ridge, lr, N, rng = 2.0, 0.1, 0.7, 200, np.random.default_rng(5)
     units, k = {"binary_mixture": (2, 1), "xor_mixture": (4, 2)}[preset]
     a, W = rng.normal(size=units), np.zeros((units, N))
@@ -144,8 +144,10 @@ def ring_ends(effort: Effort) -> Comparison:
     r"$\pm(\sqrt{C_\alpha}, -\sqrt{C_\alpha})$ are stable fixed points; $0$ is stable for $\alpha > \frac14$",
 )
 def optima(effort: Effort) -> Comparison:
-    """Rates by differences of the drift at an optimum, where those of v - m are -2 alpha and those of v + m follow from the
-    slope of the sigmoid, and of v + m at zero for alpha = 0.3."""
+    """Rates by differences of the drift at an optimum, and of v + m at zero for alpha = 0.3.
+
+    At the optimum those of v - m are -2 alpha, and those of v + m follow from the slope of the sigmoid.
+    """
     alpha, top, h = 0.1, np.sqrt(np.log(4)), 1e-6
     flat = lambda y, ridge: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(at_infinite_snr(y[0], y[1], ridge))[:2]])
     point = top * np.array([[1.0, -1.0], [1.0, -1.0]])
@@ -230,8 +232,10 @@ def shared_ring(ridge: float, angle: float, t: float, d: int, runs: int, seed: i
     "`test_fraction_of_runs_at_the_optimum_and_where_runs_end` in `tests/laws/test_mixtures.py`",
 )  # fmt: skip
 def xor_share(effort: Effort) -> Comparison:
-    """The share of the exact chain's runs at N = 250, snr = 1000; printed, of the ODE from the limit m = 0, which by symmetry
-    it never leaves."""
+    """The share of the exact chain's runs at N = 250, snr = 1000.
+
+    The printed share is that of the ODE from the limit m = 0, which by symmetry it never leaves.
+    """
     problem, runs = sl.presets.xor_mixture(snr=1000.0, ridge=0.05).with_expectation(FEW), effort.runs(1024, 512)
     end = simulate_chain(problem, 250, 30.0, runs=runs, save=[30.0], seed=2)
     number = np.mean([xor_served(a, M) for a, M in zip(end.a.values[:, -1], end.M.values[:, -1], strict=True)])
@@ -244,9 +248,11 @@ def xor_share(effort: Effort) -> Comparison:
     "39 connected components for XOR, of which $4! = 24$ are stable",
 )
 def components(effort: Effort) -> Comparison:
-    """Every way to give the four units to the clusters, or none, is at rest along its own directions; across them the kinks
-    hold it. Ways with the same clusters served are connected through units that are not used, and 24 of them use all four for
-    different ones. At full effort fixed points are searched for.
+    """Assignments of the four units to the clusters, or to none: each is at rest.
+
+    It is at rest along its own directions; across them the kinks hold it. Ways with the same clusters served are connected
+    through units that are not used, and 24 of them use all four for different ones. At full effort fixed points are searched
+    for.
     """
     problem = sl.presets.xor_mixture(snr=INF, ridge=0.1)
     if effort.name == "full":

@@ -23,7 +23,7 @@ def contract(tensors: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def tensor_step(k: int, snr: float, lr: float, m: float, r: float) -> np.ndarray:
-    """n times the mean change of (m, r^2) in a step with a real tensor, and n^2 times the variance of that of m, as n grows.
+    """Mean change of (m, r^2) times n in a step with a real tensor, and the variance of that of m times n^2, as n grows.
 
     Exact moments in four dimensions are polynomials in 1/n, which are followed to zero.
     """

@@ -14,7 +14,7 @@ import xarray as xr
 from scipy.stats import binomtest
 
 import sgdlimits as sl
-from sgdlimits.analysis.summary import Estimate
+from sgdlimits.analysis.summary import IntervalEstimate
 from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, make_panels, sizes
 
 SNR, RIDGE = 100.0, 0.1
@@ -95,10 +95,10 @@ def _caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.O
     ]
 
 
-def fraction(which: np.ndarray) -> Estimate:
+def fraction(which: np.ndarray) -> IntervalEstimate:
     """The share of true entries with its 95 % interval (Wilson)."""
     low, high = binomtest(int(which.sum()), which.size).proportion_ci(method="wilson")
-    return Estimate(float(which.mean()), float(low), float(high))
+    return IntervalEstimate(float(which.mean()), float(low), float(high))
 
 
 def average(values: np.ndarray) -> str:

@@ -150,8 +150,11 @@ def safe_ratio(one: tuple[float, float], two: tuple[float, float], sign: int) ->
 
 @claim("section 3", "width shortens the time", r"At constant $\gamma/p$ the time falls with $p$, and $s_{\rm ext}^{\min}$ too")
 def shorter_with_width(effort: Effort) -> Comparison:
-    """Ratios of neighbouring widths, all below 1: of the exact chain's times at widths 1, 2 and 5 with 4.5 standard errors
-    added, and of the least samples over all rates by roots of (45) for widths up to 12."""
+    """Ratios of neighbouring widths, all below 1.
+
+    They are those of the exact chain's times at widths 1, 2 and 5 with 4.5 standard errors added, and of the least samples
+    over all rates by roots of (45) for widths up to 12.
+    """
     times = [chain_time(p, 0.05 * p, 0.0, 1000, 0.1, effort.runs(512, 256)) for p in (1, 2, 5)]
     ratios = [safe_ratio(more, less, 1) for less, more in pairwise(times)]
     least = [least_samples(p, 0.0, 1000, 0.1) for p in range(1, 13)]
@@ -302,8 +305,10 @@ def noise_matters(effort: Effort) -> Comparison:
 
 @claim("Appendix I", "training the second layer", "The escape takes the same time with a trained second layer, here up to 10 %")
 def second_layer(effort: Effort) -> Comparison:
-    """First passage of the largest overlap at 0.3 of five units, trained over fixed. It comes later by 5.1 +- 1.0 % (2,048
-    runs), and by 3.0 +- 1.0 % off the sphere."""
+    """First passage of the largest overlap at 0.3 of five units, trained over fixed.
+
+    It comes later by 5.1 +- 1.0 % (2,048 runs), and by 3.0 +- 1.0 % off the sphere.
+    """
     d, runs, rows = 400, effort.runs(2048, 512), []
     for train in (False, True):
         problem = sl.presets.phase_retrieval(5, lr=0.5, train_second=train)

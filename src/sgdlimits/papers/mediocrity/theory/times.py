@@ -165,7 +165,9 @@ def annealed(at: Setting) -> float:
 
 
 def quenched(at: Setting) -> float:
-    r"""(46), and (48) at p = 1: the mean over random starts, with :math:`\mu_0` and :math:`\tau_0` of (43), of
+    r"""The quenched exit time (46), and (48) at p = 1.
+
+    It is the mean over random starts, with :math:`\mu_0` and :math:`\tau_0` of (43), of
 
     .. math:: \frac{1}{2\omega_M} \log\frac{T p(p+1) d + (2\mu_0 p - \tau_0)(1-T)}{2\mu_0 p}.
 
@@ -197,7 +199,9 @@ def noisy(at: Setting) -> float:
 
 
 def ode(at: Setting, start: float | None = None) -> float:
-    r"""Full ODE. At p = 1, (7) is :math:`\dot m = m(\alpha - \beta m^2)` with :math:`\beta = 4(1-6\gamma)` and
+    r"""The exit time of the full ODE.
+
+    At p = 1, (7) is :math:`\dot m = m(\alpha - \beta m^2)` with :math:`\beta = 4(1-6\gamma)` and
     :math:`\alpha = \beta - 2\gamma\Delta`, which is left after :math:`\frac1{2\alpha}\log\frac{m^2(\alpha - \beta m_0^2)}
     {m_0^2(\alpha - \beta m^2)}`; at other widths it is solved from random starts.
     """
@@ -224,7 +228,9 @@ def noisy_ode(at: Setting) -> float:
 
 
 def sde(at: Setting, start: float = 0.0) -> float:
-    r"""(52), its form from any start and at any width: the expansive Ornstein-Uhlenbeck process
+    r"""The exit time (52), in its form from any start and at any width.
+
+    It is that of the expansive Ornstein-Uhlenbeck process
     :math:`dm = \mu m\,dt + \sigma\,dB` of p overlaps,
 
     .. math:: \mu = \omega_M, \qquad \sigma^2 = \frac{\gamma}{pd}\,4\Big(10 - \frac6p + \frac8{p^2} + \Delta\Big),

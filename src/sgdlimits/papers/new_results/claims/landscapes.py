@@ -258,8 +258,10 @@ def _ridge(snr: float, classes: list, guess: float) -> float:
     proof="[effective dynamics](effective_dynamics.md#on-longer-times-the-rings-at-a-finite-snr)",
 )
 def ring_angle(effort: Effort) -> Comparison:
-    """The mean angle of the chain at snr 2, ridge 0.1 and d = 1000 over t from 45 to 60, from far below and from far above;
-    10 % are left for the next order in the angle."""
+    """The mean angle of the chain at snr 2, ridge 0.1 and d = 1000 over t from 45 to 60, from far below and far above.
+
+    10 % are left for the next order in the angle.
+    """
     snr, ridge, rows = 2.0, 0.1, []
     for angle in (0.01, 0.3):
         found = shared_ring(ridge, angle, 60.0, d=1000, runs=effort.runs(64, 32)).isel(t=slice(-3, None))

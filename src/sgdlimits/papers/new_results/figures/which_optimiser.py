@@ -53,7 +53,7 @@ FULL, QUICK, WORDS = sizes(
 
 
 def task(k: int, algorithm: sl.Algorithm, noise: float = 0.0) -> sl.ProjectionProblem:
-    """k erf units learn k, or one squared unit one."""
+    """The problem in which k erf units learn k, or one squared unit learns one."""
     if k > 1:
         return sl.presets.committee(k, k, noise=noise, algorithm=algorithm)
     return sl.presets.phase_retrieval(noise=noise, sphere=False, algorithm=algorithm)

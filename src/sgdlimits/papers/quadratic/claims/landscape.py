@@ -88,8 +88,10 @@ def spectra(effort: Effort) -> Comparison:
     right=r"Null eigenvectors of $SS^\top$, and likewise positive ones",
 )  # fmt: skip
 def null_directions(effort: Effort) -> Comparison:
-    """|H u| for the directions u = x v of three students at a solution, v outside the teachers' span, where x is a null
-    eigenvector of S S^T; printed, the vector of its eigenvalues."""
+    """|H u| for the directions u = x v of three students at a solution, v outside the teachers' span.
+
+    Here x is a null eigenvector of S S^T; printed, the vector of its eigenvalues.
+    """
     S, d = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 2)))[0], 5
     values, vectors = np.linalg.eigh(S @ S.T)
     H = hessian(np.sqrt(3 / 2) * S @ np.eye(2, d), 2)

@@ -82,7 +82,7 @@ def _entries(ax: Axes, S: xr.DataArray, label: str | None, **style) -> None:
 
 
 def _power(d: int) -> str:
-    """d as a power of ten where it is one."""
+    """Format d, as a power of ten where it is one."""
     digits = len(str(d)) - 1
     return f"10^{digits}" if d == 10**digits else str(d)
 

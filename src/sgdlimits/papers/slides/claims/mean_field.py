@@ -122,8 +122,10 @@ def measure(effort: Effort) -> Comparison:
     "From all directions a flow of 2-homogeneous units can only end in a global optimum",
 )
 def global_convergence(effort: Effort) -> Comparison:
-    """Excess risks of relu units and both layers in the mean field at time 200: from all overlaps and both signs zero, as t^-2;
-    where no second layer is positive, that of a network which is zero."""
+    """Excess risks of relu units and both layers in the mean field at time 200.
+
+    From all overlaps and both signs they are zero, as t^-2; where no second layer is positive, that of a network which is zero.
+    """
     angles, ends = np.linspace(-0.95, 0.95, 16), []
     for signs in ([1.0, -1.0], [-1.0]):
         a, p = np.repeat(signs, 16), 16 * len(signs)
@@ -135,8 +137,11 @@ def global_convergence(effort: Effort) -> Comparison:
 
 
 def half_times(ratio: float, units: int = 10) -> list[float]:
-    """Times of half of the components 1 to 3 of h1 + (h2 + h3)/2 in the mean field of units h0 + h1 + h2 + h3 on the sphere,
-    whose second layer is so many times faster than the first. A component is the mean of a m^n."""
+    """Times of half of the components 1 to 3 of h1 + (h2 + h3)/2 in the mean field of units h0 + h1 + h2 + h3.
+
+    The units are on the sphere, and the second layer is so many times faster than the first. A component is the mean of
+    a m^n.
+    """
     n, target = np.arange(4), np.array([0.0, 1.0, 0.5, 0.5])
 
     def slope(x: float, y: np.ndarray) -> np.ndarray:
