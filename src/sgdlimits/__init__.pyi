@@ -150,9 +150,13 @@ from .run.sweeps import (
     random_points as random_points,
     sweep as sweep,
 )
-from .schedule import (
-    Schedule as Schedule,
+from .schedule import Schedule as Schedule
+from .schedule_forms import (
+    Cosine as Cosine,
+    Linear as Linear,
+    Power as Power,
     Steps as Steps,
+    Warmup as Warmup,
 )
 from .settings import setup_jax as setup_jax
 from .start import (

@@ -21,6 +21,7 @@ import numpy as np
 from sgdlimits.errors import BadInput, check_count, check_number, check_share, in_short, is_traced
 from sgdlimits.part import is_schedule
 from sgdlimits.renamed import arguments_of
+from sgdlimits.schedule import as_schedule
 from sgdlimits.size import too_large
 
 Check = Callable[[str, Any], Any]
@@ -39,17 +40,18 @@ def number(**bounds: Any) -> Check:
 
 
 class OverTime:
-    """A check of a number that may also be a schedule, whose values it checks."""
+    """A check of a number that may also be a schedule or a function of time, whose values are checked by `values`."""
 
-    def __init__(self, check: Check) -> None:
-        self.check = check
+    def __init__(self, check: Check, values: Check | None = None) -> None:
+        self.check, self.values = check, values or check
 
     def __call__(self, name: str, value: Any) -> Any:
-        if not is_schedule(value):
+        schedule = as_schedule(name, value)
+        if schedule is None:
             return self.check(name, value)
-        for example in value.examples():
-            self.check(name, example)
-        return value
+        for example in schedule.examples():
+            self.values(name, example)
+        return schedule
 
 
 def whole(**bounds: Any) -> Check:
@@ -101,9 +103,7 @@ def by_name(check: Check) -> Check:
     """A dictionary of what `check` lets pass, with names as its keys."""
 
     def all_of(name: str, value: Any) -> Any:
-        for key, each in mapping(name, value).items():
-            check(f"{name}[{key!r}]", each)
-        return value
+        return {key: check(f"{name}[{key!r}]", each) for key, each in mapping(name, value).items()}
 
     return all_of
 
@@ -261,8 +261,11 @@ start = either(
 """Where runs start; of a dataset, where its runs ended."""
 some_datasets = either("datasets", "Give one dataset, several, or a dictionary of them.", dataset, each_of(dataset), mapping)
 one_axes = instance("matplotlib.axes", "Axes", "axes of matplotlib", "Leave it out for a new figure.")
+RATE = OverTime(positive, not_negative)
+"""A learning rate, which may be zero for a time."""
 rate_or_rates = OverTime(
-    either("a learning rate above 0, or such rates by name", "Give one number.", positive, by_name(optional(positive)))
+    either("a learning rate above 0, or such rates by name", "Give one number.", positive, by_name(optional(RATE))),
+    not_negative,
 )
 one_or_named = either("one number, or numbers by name", "Give one number.", real, by_name(array()))
 flag_or_rate = either("True, False or a learning rate above 0", "Give one of them.", flag, positive)
@@ -285,7 +288,7 @@ MOST_TEACHERS = 2**12
 DOMAINS: dict[str, Check] = {
     # the problem
     "problem": problem, "width": sized(8), "teachers": whole(below=MOST_TEACHERS), "outputs": sized(),
-    "noise": OverTime(not_negative), "snr": number(above=0, infinite=True), "variance": OverTime(not_negative),
+    "noise": OverTime(not_negative), "snr": OverTime(number(above=0, infinite=True)), "variance": OverTime(not_negative),
     "Lambda": positive, "scale": positive, "left": real, "right": real, "target": target,
     "data": instance("sgdlimits.inputs.base", "Inputs", "Inputs", "Make it with mixture(means)."),
     "network": instance("sgdlimits.model.network", "AnyNetwork", "a network", "Give TwoLayer(width), for instance."),
@@ -300,7 +303,7 @@ DOMAINS: dict[str, Check] = {
     "second": one_or_named, "second_spread": not_negative,
     "positive": check_share, "overlap": array(),
     # the algorithm
-    "algorithm": algorithm, "base": algorithm, "lr": OverTime(positive), "lr_second": rate_or_rates,
+    "algorithm": algorithm, "base": algorithm, "lr": RATE, "lr_second": rate_or_rates,
     "ridge": OverTime(not_negative),
     "batch": sized(), "sphere": flag,
     "beta": OverTime(number(at_least=0, below=1)), "friction": OverTime(positive), "norm": OverTime(positive),

@@ -2,6 +2,7 @@
 
 A schedule stands where a number stands, as in `OnePassSGD(lr=Steps(...))`. `Part.at(t)` replaces every schedule of a part by
 its value at time t, in samples per dimension. Levels read a problem that way before each step, and whenever they look at it.
+The forms that schedules have are in `schedule_forms`.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.domain import as_numbers, checked
-from sgdlimits.errors import BadInput, is_traced
-from sgdlimits.part import Part, is_schedule
+import sgdlimits._x64  # noqa: F401  first: times are double precision
+from sgdlimits.errors import BadInput, in_short, is_traced
+from sgdlimits.part import Part, argument, is_schedule
+from sgdlimits.trial import tried
 
 ROUNDING = 2.0**-44
 """Times are sums of steps: one that is smaller than a knot by this share of it, or of 1, is at the knot."""
-MAX_UNROLLED = 64
-"""With at most this many knots a value is chosen by comparisons, which every kernel translates; by its index otherwise."""
+EXAMPLE_TIMES = (0.0, 0.01, 0.1, 1.0)
+"""At which a schedule that may be anything is looked at before the end of a simulation is known."""
 OPERATIONS: dict[str, Callable] = {
     name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "pow")
 }  # by name, so that files can hold them
+SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**"}
+"""How the operations are typed."""
 
 
 class Schedule(Part):
@@ -44,8 +48,8 @@ class Schedule(Part):
         """The value at time t."""
 
     @property
-    def knots(self) -> Float[np.ndarray, " knots"]:
-        """Times at which it is not smooth, in order; solvers end a step there. It is continuous from the right."""
+    def knots(self) -> Float[Array, " knots"] | Float[np.ndarray, " knots"]:
+        """Times at which it is not smooth; solvers end a step there. It is continuous from the right."""
         return np.zeros(0)
 
     @property
@@ -58,11 +62,25 @@ class Schedule(Part):
         """The number of axes of its values."""
         return len(self.shape)
 
+    def shift(self, t: float) -> Schedule:
+        """Return the same schedule later by `t`: before that time it has the value of its start.
+
+        >>> from sgdlimits import Cosine
+        >>> lr = Cosine(0.4, 0.1, 10.0).shift(5.0)
+        >>> [float(lr(t)) for t in (0.0, 5.0, 10.0, 15.0)]
+        [0.4, 0.4, 0.25, 0.1]
+        """
+        return Shifted(self, t)
+
     def examples(self) -> Iterator[Float[np.ndarray, "..."]]:
         """Values by which its range is checked: at the start and at each knot; none where it is traced."""
         if not any(map(is_traced, jax.tree.leaves(self))):
-            with jax.ensure_compile_time_eval():
-                yield from (np.asarray(self(t)) for t in (0.0, *self.knots.tolist()))
+            yield from self.values_at((*EXAMPLE_TIMES, *np.asarray(self.knots).tolist()))
+
+    def values_at(self, times: Any) -> Float[np.ndarray, "times ..."]:
+        """The values at several times, as NumPy's array."""
+        with jax.ensure_compile_time_eval():
+            return np.asarray(jax.vmap(self.__call__)(jnp.asarray(times, float)))
 
     def __add__(self, other: Any) -> Schedule:
         return Combined("add", self, other)
@@ -95,86 +113,41 @@ class Schedule(Part):
         return Combined("mul", self, -1.0)
 
 
-def _numbers(name: str, value: Any) -> Any:
-    """An array of finite floating-point numbers, on the host unless it is one of JAX."""
-    if is_traced(value) or isinstance(value, jax.Array):
-        return jnp.asarray(value, float)
-    rows = value if isinstance(value, (list, tuple)) else ()
-    if any(map(is_traced, rows)):
-        return jnp.stack(rows)
-    numbers = np.asarray(as_numbers(name, value), float)
-    if not np.isfinite(numbers).all():
-        raise BadInput(f"{name} must be finite; got {numbers[~np.isfinite(numbers)][0]}. Give finite numbers.")
-    return numbers
-
-
-@checked(times=_numbers, values=_numbers)
-class Steps(Schedule):
-    """A piecewise constant schedule: `values[i]` from `times[i - 1]` on.
-
-    Parameters
-    ----------
-    times : when the value changes, increasing, in samples per dimension
-    values : one more than times; each may be an array, such as the weights of classes
-
-    A step of SGD that is made at a time of `times` has the new value already.
-
-    >>> lr = Steps([10.0, 20.0], [0.1, 0.05, 0.01])
-    >>> [float(lr(t)) for t in (0.0, 9.999, 10.0, 25.0)]
-    [0.1, 0.1, 0.05, 0.01]
-    """
-
-    times: Float[Array, " n"]
-    values: Float[Array, " n+1 ..."]
-
-    def __init__(self, times, values) -> None:
-        self.times, self.values = _numbers("times", times), _numbers("values", values)
-        if np.ndim(self.times) != 1 or np.ndim(self.values) < 1:
-            shapes = f"times of shape {np.shape(self.times)} and values of shape {np.shape(self.values)}"
-            raise BadInput(f"Steps takes a row of times and a row of values; got {shapes}. Give Steps([10.0], [0.1, 0.01]).")
-        if len(self.values) != len(self.times) + 1:
-            raise BadInput(
-                f"Steps has one value more than times; got {len(self.times)} times and {len(self.values)} values. "
-                "Give the value before the first time, then one for each time."
-            )
-        if not is_traced(self.times) and not (np.isfinite(self.times).all() and (np.diff([0.0, *self.times]) > 0).all()):
-            raise BadInput(f"times must be above 0 and increase; got {np.asarray(self.times).tolist()}. Sort them.")
-
-    @property
-    def knots(self):
-        """The times, each early by the rounding of the steps that lead there."""
-        return np.asarray(_early(self.times, np))
-
-    @property
-    def shape(self):
-        return np.shape(self.values)[1:]
-
-    def __call__(self, t):
-        values, passed = jnp.asarray(self.values), t >= _early(self.times, jnp)
-        if len(values) > MAX_UNROLLED:
-            return values[passed.sum()]
-        now = values[0]
-        for i in range(1, len(values)):
-            now = jnp.where(passed[i - 1], values[i], now)
-        return now
-
-    def examples(self):
-        yield from () if is_traced(self.values) else np.asarray(self.values)
-
-
 class Time(Schedule):
     """The time itself."""
 
     def __call__(self, t):
         return jnp.asarray(t, float)
 
+    def as_argument(self):
+        return "t"
+
+
+class FunctionOfTime(Schedule):
+    """A user's own JAX function of t."""
+
+    fn: Callable = eqx.field(static=True)
+
+    def __call__(self, t):
+        return jnp.asarray(self.fn(t), float)
+
+    def as_argument(self):
+        return argument(self.fn)
+
+
+def operand(value: Any) -> Any:
+    """A schedule, or numbers as an array, from what stands beside a schedule in arithmetic."""
+    if is_schedule(value) or isinstance(value, jax.Array) or is_traced(value):
+        return value
+    return FunctionOfTime(value) if is_function(value) else np.asarray(value, float)
+
 
 class Combined(Schedule):
     """Two schedules, or a schedule and a number, combined by an operation."""
 
     operation: str = eqx.field(static=True)
-    left: Any
-    right: Any
+    left: Any = eqx.field(converter=operand)
+    right: Any = eqx.field(converter=operand)
 
     def __check_init__(self) -> None:
         if self.operation not in OPERATIONS:
@@ -187,20 +160,79 @@ class Combined(Schedule):
     def knots(self):
         return knots_of((self.left, self.right))
 
+    def as_argument(self):
+        typed = lambda side: f"({argument(side)})" if isinstance(side, Combined) else argument(side)
+        return f"{typed(self.left)} {SIGNS[self.operation]} {typed(self.right)}"
+
+    def __repr__(self) -> str:
+        return self.as_argument()
+
+
+class Shifted(Schedule):
+    """A schedule later by a time."""
+
+    base: Schedule
+    by: Any = eqx.field(converter=operand)
+
+    def __check_init__(self) -> None:
+        if not is_traced(self.by) and (np.ndim(self.by) or not np.isfinite(self.by)):
+            raise BadInput(f"a schedule is shifted by one time; got {in_short(self.by)}. Give a number.")
+
+    def __call__(self, t):
+        return self.base(jnp.maximum(t - self.by, 0.0))
+
+    @property
+    def knots(self):
+        """Those of the base, and where it sets out."""
+        xp = jnp if is_traced(self.by) or is_traced(self.base.knots) else np
+        moved = self.base.knots + self.by
+        late = ROUNDING / 32 * xp.maximum(abs(moved), 1.0)  # the sum may be rounded down, to before the change
+        return xp.concatenate([xp.ravel(xp.asarray(self.by, float)), moved + late])
+
+    def as_argument(self):
+        inside = argument(self.base)
+        return f"{f'({inside})' if isinstance(self.base, Combined) else inside}.shift({argument(self.by)})"
+
+    def __repr__(self) -> str:
+        return self.as_argument()
+
+
+def is_function(value: Any) -> bool:
+    """Whether a value is a function that could be one of time."""
+    return callable(value) and not isinstance(value, (type, Part, np.ndarray, np.generic, jax.Array))
+
+
+def as_schedule(name: str, value: Any) -> Schedule | None:
+    """A schedule, or one from a user's function of time, tried; None for what is none of these."""
+    if is_schedule(value) or not is_function(value):
+        return value if is_schedule(value) else None
+    schedule = FunctionOfTime(value)
+    tried(f"the schedule of {name}", schedule, "a time", np.asarray(0.0), shape=None)
+    return schedule
+
 
 def value_at(number: Any, t: Any) -> Any:
     """A number, or the value of a schedule at time t."""
     return number(t) if is_schedule(number) else number
 
 
-def knots_of(tree: PyTree) -> Float[np.ndarray, " knots"]:
-    """The knots of all schedules in a tree, in order; those whose times are traced are left out."""
-    found = [leaf for leaf in jax.tree.leaves(tree, is_leaf=is_schedule) if is_schedule(leaf)]
-    known = [each.knots for each in found if not any(map(is_traced, jax.tree.leaves(each)))]
-    return np.unique(np.concatenate([np.zeros(0), *known]))
+def schedules_in(tree: PyTree) -> dict[tuple[str, ...], Schedule]:
+    """The schedules in a tree by the names on the way to them."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_schedule)[0]
+    word = lambda key: str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key))))
+    return {tuple(map(word, path)): leaf for path, leaf in leaves if is_schedule(leaf)}
 
 
-def _early(times: Any, xp: Any) -> Any:
+def knots_of(tree: PyTree) -> Any:
+    """The knots of all schedules in a tree, those after the start in order; an array of JAX where some are traced."""
+    found = [leaf.knots for leaf in jax.tree.leaves(tree, is_leaf=is_schedule) if is_schedule(leaf)]
+    if any(map(is_traced, found)):
+        return jnp.sort(jnp.concatenate([jnp.asarray(each, float) for each in found]))
+    known = np.unique(np.concatenate([np.zeros(0), *map(np.asarray, found)]))
+    return known[known > 0]
+
+
+def early(times: Any, xp: Any) -> Any:
     """Times less what rounding may have taken from a sum of steps; the product is exact, so that host and device agree."""
     times = xp.asarray(times, float)
     return times - ROUNDING * xp.maximum(times, 1.0)

@@ -258,7 +258,10 @@ def test_momentum_with_a_schedule_has_the_limit_at_its_rate():
         (lambda: sl.Steps(1.0, [0.1]), "a row of times"),
         (lambda: sl.Steps(["a"], [0.1, 0.2]), "times must be real numbers"),
         (lambda: sl.Steps([1.0], [0.1, float("nan")]), "values must be finite; got nan"),
-        (lambda: sl.presets.phase_retrieval(lr=sl.Steps([1.0], [0.1, -0.1])), "lr must be a finite number above 0; got -0.1"),
+        (
+            lambda: sl.presets.phase_retrieval(lr=sl.Steps([1.0], [0.1, -0.1])),
+            "lr must be a finite number of at least 0; got -0.1",
+        ),
         (lambda: sl.presets.phase_retrieval(noise=sl.Steps([1.0], [[0.1], [0.2]])), "noise must be one number"),
         (lambda: sl.presets.phase_retrieval(width=sl.Steps([1.0], [1.0, 2.0])), "width cannot change with time"),
         (lambda: sl.mixture([[1.0], [0.0]], sl.Steps([1.0], [[0.5, 0.5], [0.5, 0.6]])), "sum to 1; got .0.5, 0.6."),

@@ -6,12 +6,12 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Wrapper, of_base
-from sgdlimits.domain import checked, not_negative
+from sgdlimits.domain import OverTime, checked, not_negative
 from sgdlimits.errors import BadInput
 from sgdlimits.statistics.trees import number_array
 
 
-@checked(decay=not_negative)
+@checked(decay=OverTime(not_negative))
 class Decayed(Wrapper):
     r"""Another algorithm, with decay of the weights apart from the gradient.
 

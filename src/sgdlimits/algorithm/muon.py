@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import equinox as eqx
 
 from sgdlimits.algorithm.base import Algorithm, Descent
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, number
 from sgdlimits.errors import BadInput
 from sgdlimits.part import argument
 
 
-@checked
+@checked(beta=number(at_least=0, below=1))
 class Muon(Descent):
     r"""Muon: momentum, and steps along the nearest matrix with orthonormal rows.
 

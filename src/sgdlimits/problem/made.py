@@ -82,8 +82,10 @@ def _other_activation(problem: Any) -> Any:
     return None if teacher == problem.network.activation else teacher
 
 
-def _snr(problem: Any) -> float:
+def _snr(problem: Any) -> Any:
     spread = problem.data.spread
+    if is_schedule(spread):  # made of 1/snr ** 0.5
+        return spread.left.right if getattr(getattr(spread, "left", None), "operation", "") == "truediv" else 1 / spread**2
     return float("inf") if spread is None else float(f"{1 / float(spread) ** 2:.12g}")
 
 

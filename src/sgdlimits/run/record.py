@@ -26,7 +26,7 @@ from sgdlimits.part import arguments
 PACKAGE = "sgdlimits"
 ROOMS = (
     "statistics", "inputs", "model", "expectation", "expectation.gaussian", "algorithm", "problem", "level", "start",
-    "model.activation", "schedule",
+    "model.activation", "schedule", "schedule_forms",
 )  # fmt: skip
 """Where public names are looked up: what these modules export, the first that has a name counts."""
 RENAMED = {"ClosedForm": "Squares", "ByRule": "NodeSums"}
@@ -178,6 +178,11 @@ def find(name: str) -> Any:
         found = _public(RENAMED.get(path, path)) or OWN.get(path)
     else:
         found = KNOWN.get(name) or (_elementary(path) if top == "jax" else None)
+    if found is None and "<" in path:
+        raise BadInput(
+            f"the file refers to {name}, a function without a name. Define it with def at the top of a module, give it to "
+            "sgdlimits.register, and simulate anew; or pass problem= to rerun."
+        )
     if found is None:
         raise BadInput(
             f"the file refers to {name}, which is not known here. Give it to sgdlimits.register if it is yours, pass problem= "

@@ -19,6 +19,7 @@ from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.target import ClassLabels, Target
 from sgdlimits.problem.directions import InitialWeights
 from sgdlimits.problem.projection import ProjectionProblem
+from sgdlimits.schedule import value_at
 
 
 @checked
@@ -151,7 +152,7 @@ def _classifier(
     if labels.shape != (data.classes,) or not ((labels >= 0) & (labels <= 1)).all():
         wanted = f"{data.classes} numbers between 0 and 1, one a class"
         raise BadInput(f"labels must be {wanted}; got {labels.tolist()}. Give such.")
-    scale = data.spread if as_inputs and data.spread is not None else 1.0
+    scale = value_at(data.spread, 0.0) if as_inputs and data.spread is not None else 1.0
     return ProjectionProblem(
         target=Target(ClassLabels(labels), np.shape(means)[1], gram=gram),
         network=TwoLayer(width, activation, mean=False),
