@@ -26,15 +26,15 @@ from .analysis import (
     landscape as landscape,
     plot as plot,
 )
+from .analysis.chain_rule import ChosenDynamics as ChosenDynamics
+from .analysis.closure import Closure as Closure
 from .analysis.correction import (
     Trust as Trust,
     expansion as expansion,
     trust as trust,
 )
-from .analysis.effective import (
-    EffectiveDynamics as EffectiveDynamics,
-    effective_dynamics as effective_dynamics,
-)
+from .analysis.dynamics import EffectiveDynamics as EffectiveDynamics
+from .analysis.effective import effective_dynamics as effective_dynamics
 from .analysis.equations import latex as latex
 from .analysis.exit_times import exit_times as exit_times
 from .analysis.fixed_points import (

@@ -1,0 +1,242 @@
+r"""Effective dynamics of a function of a problem's statistics, by the chain rule with its second-order term.
+
+Statistics :math:`v = \varphi(u)` of statistics u with drift -f + g and with noise of covariance :math:`\Sigma/d` have
+
+.. math:: f_v = \varphi' f, \qquad g_v = \varphi' g + \frac1{2d}\,\varphi''\!:\!\Sigma, \qquad
+          \Sigma_v = \varphi'\,\Sigma\,\varphi'^\top .
+
+The second-order term vanishes as d grows, unless :math:`\varphi` magnifies: of :math:`d\,m^2` it is :math:`\Sigma_{mm}`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jax.tree_util import tree_flatten_with_path
+from jaxtyping import Array, Float, PyTree
+
+from sgdlimits.analysis.closure import Closure
+from sgdlimits.analysis.dynamics import CRITICAL, EffectiveDynamics
+from sgdlimits.domain import checked, function, optional, positive, whole
+from sgdlimits.errors import BadInput, check_count
+from sgdlimits.problem.base import Problem
+from sgdlimits.start import RandomInit
+from sgdlimits.statistics.trees import one_of
+
+CLOSED_SHARE = 1e-5
+"""A share of the change of a closed drift that is rounding."""
+RANK = 1e-9
+
+
+@checked(problem=None, exponent=positive, statistics=function, d=optional(whole()))
+@dataclass(frozen=True, repr=False)
+class ChosenDynamics(EffectiveDynamics):
+    """The limit of statistics of one's own, functions of a problem's: `effective_dynamics(problem, statistics=)` makes it.
+
+    `f`, `g` and `h` take the problem's statistics and return what the function returns; `Sigma` has its numbers in order.
+
+    Parameters
+    ----------
+    problem, exponent : as of `EffectiveDynamics`
+    statistics : a function of the problem's statistics, or of these and of d
+    d : the dimension of the second-order term; None leaves out what vanishes as d grows
+    """
+
+    statistics: Callable[..., Any] = None  # type: ignore[assignment]  # a field after one with a default needs one
+    d: int | None = None
+
+    def __repr__(self) -> str:
+        at = "" if self.d is None else f" at d = {self.d}"
+        return super().__repr__().replace("EffectiveDynamics of", f"ChosenDynamics{at} of functions of the statistics of", 1)
+
+    def at(self, d: int) -> ChosenDynamics:
+        """The dynamics at dimension `d`: of the family's problem there, with the second-order term of the chain rule."""
+        d = check_count("d", d)
+        return ChosenDynamics(self._at(d), self.exponent, self.statistics, d)
+
+    def f(self, stats: PyTree) -> PyTree:
+        """The population drift of the chosen statistics: gradient descent on the population loss follows -f."""
+        problem, one = self._here(stats)
+        return one.tree(self._population(problem, one, stats))
+
+    def g(self, stats: PyTree) -> PyTree:
+        """The corrector with the second-order term; zero below the critical step size, `BadInput` above it."""
+        problem, one = self._here(stats)
+        return one.tree(self._corrector(problem, one, stats))
+
+    def h(self, stats: PyTree) -> PyTree:
+        """The drift -f + g; `BadInput` above the critical step size."""
+        problem, one = self._here(stats)
+        return one.tree(self._drift(problem, one, stats))
+
+    def Sigma(self, stats: PyTree) -> Float[Array, "n n"]:
+        r"""The diffusion matrix of the chosen statistics magnified by :math:`\sqrt d`, to first order in the noise."""
+        self._need_limit("Sigma")
+        problem, one = self._here(stats)
+        jacobian = one.jacobian(problem.vector(stats))
+        return float(self.regime == CRITICAL) * jacobian @ problem.covariance(stats) @ jacobian.T
+
+    def diffusion(self, stats: PyTree) -> Float[Array, "n n"]:
+        """The diffusion matrix of the chosen statistics themselves at dimension d: Sigma / d, zero as d grows."""
+        Sigma = self.Sigma(stats)
+        return jnp.zeros_like(Sigma) if self.d is None else Sigma / self.d
+
+    def names(self, stats: PyTree) -> tuple[str, ...]:
+        """The name of each number of the chosen statistics."""
+        return self._here(stats)[1].names
+
+    @checked(states=whole())
+    def closure(self, states: int = 8, seed: int = 0) -> Closure:
+        """Test whether the chosen statistics close: whether their drift, and at a d their diffusion, are functions of them.
+
+        The derivative of the drift is taken at random states, along the directions in which no chosen statistic changes. It is
+        zero there if the drift is a function of the statistics.
+
+        Parameters
+        ----------
+        states : how many random states are tried
+        seed : a whole number
+        """
+        problem = self._one()
+        span = problem.directions.width + problem.directions.fixed
+        points = RandomInit(2 * span, scale=1.0).sample(problem, runs=states, seed=seed)
+        shares, pulls = [], []
+        for i in range(states):
+            stats = jax.tree.map(np.asarray, one_of(points, i))
+            names, share, pull = self._leak(problem, stats)
+            shares.append(share)
+            pulls.append(pull)
+        worst = np.argmax(shares, axis=0)
+        own = np.array(problem.coordinates.names(stats))[np.flatnonzero(problem.coordinates.moves(stats))]
+        along = tuple(str(own[int(np.abs(pulls[i][j]).argmax())]) for j, i in enumerate(worst))
+        tolerance = max(CLOSED_SHARE, 100 * problem.numerics.tolerance)
+        return Closure(names, np.max(shares, axis=0), np.zeros(len(names)), along, tolerance)
+
+    @staticmethod
+    def _population(problem: Problem, one: Chosen, stats: PyTree) -> Float[Array, " n"]:
+        return -one.along(problem.vector(stats), problem.vector(problem.drift_parts(stats)[0]))
+
+    def _corrector(self, problem: Problem, one: Chosen, stats: PyTree) -> Float[Array, " n"]:
+        self._need_limit("g")
+        x = problem.vector(stats)
+        slope = one.along(x, problem.vector(problem.drift_parts(stats)[1]))
+        if self.d is not None and self.regime == CRITICAL:
+            slope = slope + one.second(x, problem.covariance(stats)) / (2 * self.d)
+        return float(self.regime == CRITICAL) * slope
+
+    def _drift(self, problem: Problem, one: Chosen, stats: PyTree) -> Float[Array, " n"]:
+        return self._corrector(problem, one, stats) - self._population(problem, one, stats)
+
+    def _leak(self, problem: Problem, stats: PyTree) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
+        """(names, share of the drift's derivative along what leaves the statistics as they are, that part), at a state."""
+        _, one = self._here(stats)
+        free = np.flatnonzero(problem.coordinates.moves(stats))
+        x = problem.vector(stats)
+
+        def quantities(x):
+            here = problem.from_vector(x, stats)
+            noise = self.diffusion(here).ravel() if self.d is not None else jnp.zeros(0)
+            return jnp.concatenate([self._drift(problem, one, here), noise])
+
+        slopes = np.asarray(jax.jacfwd(quantities)(x))[:, free]
+        n = len(one.names)
+        noise = slopes[n:].reshape(n, -1, free.size)  # the noise of a statistic counts as part of what moves it
+        slopes = np.concatenate([slopes[:n, None], noise], axis=1)
+        jacobian = np.asarray(one.jacobian(x))[:, free]
+        size = np.abs(jacobian).max(1, keepdims=True)
+        _, values, rows = np.linalg.svd(jacobian / np.where(size > 0, size, 1.0), full_matrices=True)
+        kernel = rows[int((values > RANK * values.max(initial=0.0)).sum()) :]
+        pull = slopes @ kernel.T @ kernel
+        whole_change = np.sqrt((slopes**2).sum((1, 2)))
+        share = np.sqrt((pull**2).sum((1, 2))) / np.where(whole_change > 0, whole_change, 1.0)
+        return one.names, share, np.abs(pull).max(1)
+
+    def _here(self, stats: PyTree) -> tuple[Problem, Chosen]:
+        """The problem, and the chosen statistics at a state, which were tried there."""
+        problem = self._one()
+        problem.coordinates.fits(stats)
+        takes_d = _takes_d(self.statistics)
+        if takes_d and self.d is None:
+            raise BadInput("the statistics depend on d, and none is given. Take at(d), for instance dynamics.at(1000).h.")
+        fn = (lambda u: self.statistics(u, self.d)) if takes_d else self.statistics
+        return problem, Chosen.of(fn, problem, stats)
+
+
+class Chosen:
+    """A function of a problem's statistics as one of vectors, with its derivatives and the names of its numbers."""
+
+    def __init__(self, fn: Callable[[Any], Array], names: tuple[str, ...], tree: Callable[[Any], PyTree]) -> None:
+        self.fn, self.names, self.tree = fn, names, tree
+
+    @classmethod
+    def of(cls, fn: Callable[[PyTree], Any], problem: Problem, stats: PyTree) -> Chosen:
+        try:
+            value = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), fn(jax.tree.map(jnp.asarray, stats)))
+        except Exception as reason:
+            kind = f"{type(stats).__name__}({', '.join(type(stats).dims)})"
+            raise BadInput(
+                f"statistics fails on {kind}: {' '.join(str(reason).split())[:80].rstrip('.')}. Give a JAX function of these: "
+                "a statistic of the weights that is no function of them has no closed dynamics here."
+            ) from reason
+        if isinstance(value, type(stats)):
+            names, flat = problem.coordinates.names(stats), lambda value: problem.vector(value)
+            tree = lambda vector: problem.from_vector(vector, jax.tree.map(jnp.zeros_like, value))
+        else:
+            names, flat = names_of_numbers(value), lambda value: ravel_pytree(value)[0]
+            shape = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), value)
+            tree = ravel_pytree(shape)[1]
+        along = lambda x: jnp.asarray(flat(fn(problem.from_vector(x, stats))), float)
+        return cls(along, names, tree)
+
+    def along(self, x: Any, direction: Any) -> Float[Array, " n"]:
+        """The derivative along a direction."""
+        return self._finite(jax.jvp(self.fn, (x,), (jnp.asarray(direction),))[1])
+
+    def jacobian(self, x: Any) -> Float[Array, "n m"]:
+        return self._finite(jax.jacfwd(self.fn)(x))
+
+    def second(self, x: Any, covariance: Any) -> Float[Array, " n"]:
+        """The second derivatives contracted with a covariance: of each axis along that axis's column."""
+
+        def one(axis, column):
+            slope = lambda x: jax.jvp(self.fn, (x,), (axis,))[1]
+            return jax.jvp(slope, (x,), (column,))[1]
+
+        return self._finite(jax.vmap(one)(jnp.eye(x.size), covariance).sum(0))
+
+    def _finite(self, value: Any) -> Any:
+        if not isinstance(value, jax.core.Tracer) and not np.isfinite(value).all():
+            bad = self.names[int(np.argmin(np.isfinite(value).reshape(len(self.names), -1).all(1)))]
+            raise BadInput(f"statistics has no finite derivative of {bad} at this state. Give a state where it is smooth.")
+        return value
+
+
+def names_of_numbers(tree: PyTree) -> tuple[str, ...]:
+    """The name of each number of what a function of statistics returns: keys, and indices of arrays.
+
+    >>> names_of_numbers({"m": np.zeros(2), "r": 0.0})
+    ('m[0]', 'm[1]', 'r')
+    """
+    names: list[str] = []
+    for path, leaf in tree_flatten_with_path(tree)[0]:
+        keys = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", "")))) for key in path]
+        name = ".".join(keys) or "u"
+        names += [f"{name}[{','.join(map(str, index))}]" if index else name for index in np.ndindex(np.shape(leaf))]
+    return tuple(names)
+
+
+def _takes_d(fn: Callable[..., Any]) -> bool:
+    """Whether a function needs a second argument."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    needed = [p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(needed) > 1
