@@ -119,7 +119,7 @@ def attribute_of(thing: Any, name: str, *views: tuple[str, type]) -> Any:
 
 
 def _warn(old: str, new: str, until: str, up: int) -> None:
-    """Warn `up` calls above, where the old name is written; frames of equinox, which wraps methods and classes, do not count."""
+    """Warn `up` calls above, where the old name is written; frames of equinox, which wraps methods, do not count."""
     while sys._getframe(up - 1).f_globals.get("__name__", "").split(".")[0] == "equinox":
         up += 1
     text = f"{old} is now {new}. Write {new}; the old name goes with version {until}."

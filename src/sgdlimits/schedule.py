@@ -207,7 +207,7 @@ def as_schedule(name: str, value: Any) -> Schedule | None:
     if is_schedule(value) or not is_function(value):
         return value if is_schedule(value) else None
     schedule = FunctionOfTime(value)
-    tried(f"the schedule of {name}", schedule, "a time", np.asarray(0.0), shape=None)
+    tried(name, schedule, "a time", np.asarray(0.0), shape=None)
     return schedule
 
 

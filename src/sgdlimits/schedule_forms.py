@@ -57,7 +57,7 @@ def _check_rows(form: str, times: Any, values: Any, more: int, example: str) -> 
             )
         raise BadInput(f"{form} has one value for each time, and at least one; got {counts}. Give {example}.")
     least = "above 0" if more else "at least 0"
-    gaps = [] if is_traced(times) else np.diff(np.concatenate([[0.0 if more else -1e-300], times]))
+    gaps = np.zeros(0) if is_traced(times) else np.diff(np.concatenate([[0.0 if more else -1e-300], times]))
     if not (np.isfinite(gaps).all() and np.greater(gaps, 0).all()):
         raise BadInput(f"times must be {least} and increase; got {np.asarray(times).tolist()}. Sort them.")
 
@@ -139,12 +139,12 @@ class Linear(Schedule):
     def __call__(self, t):
         times, values = jnp.asarray(self.times), jnp.asarray(self.values)
         if len(values) > MAX_UNROLLED:
-            i = jnp.clip((t >= times).sum() - 1, 0, len(times) - 2)
-            share = jnp.clip((t - times[i]) / (times[i + 1] - times[i]), 0.0, 1.0)
-            return values[i] + share * (values[i + 1] - values[i])
+            last = jnp.clip((t >= times).sum() - 1, 0, len(times) - 2)
+            share = jnp.clip((t - times[last]) / (times[last + 1] - times[last]), 0.0, 1.0)
+            return values[last] + share * (values[last + 1] - values[last])
         slopes = jnp.diff(values, axis=0) / jnp.diff(times).reshape(-1, *(1 for _ in self.shape))
         now = values[0]
-        for i in range(len(values) - 1):
+        for i in range(len(slopes)):
             now = jnp.where(t >= times[i], values[i] + slopes[i] * (t - times[i]), now)
         return jnp.where(t >= times[-1], values[-1], now)
 

@@ -23,14 +23,14 @@ GRAM = [[1.0, 0.4], [0.4, 0.8]]
 MIXTURE = Data(weights=jnp.array([0.3, 0.7]), means=jnp.array([[1.0], [-0.6]]), sigma=jnp.asarray(0.8))
 
 
-def problem(width, teachers=1, *, activation="square", noise=0.1, data=None, rule=None, **algorithm):
+def problem(width, teachers=1, *, activation="square", noise=0.1, data=None, expectation=None, **algorithm):
     return sl.ProjectionProblem(
         data=data,
         target=sl.Target(sl.CommitteeReadout(activation), teachers, noise=noise, gram=GRAM if teachers == 2 else None),
         network=sl.TwoLayer(width, activation),
         loss=sl.SquaredLoss(),
         algorithm=sl.OnePassSGD(**algorithm),
-        expectation=rule,
+        expectation=expectation,
     )
 
 

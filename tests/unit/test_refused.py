@@ -51,7 +51,7 @@ def family(d):
 
 
 BAD = {
-    "weights must be": lambda: sl.mixture([[1.0]], weights=lambda: 1),
+    "weights fails on a time": lambda: sl.mixture([[1.0]], weights=lambda: 1),
     "data must be Inputs": lambda: own(data=np.ones(3)),
     "network must be a network": lambda: own(network=3),
     "second must be one number": lambda: sl.RandomInit(20, second=[0, 1, 1]),
@@ -125,7 +125,7 @@ BAD = {
     "rtol must be a finite number of at least 1e-14 and below 1": lambda: sl.ODE(rtol=2.0),
     "the start has d = 30, and d is 100": lambda: sl.trust(PROBLEM, sl.RandomInit(30), 100, 1.0),
     "save must be a whole number of at least 2": lambda: sl.expansion(PROBLEM, STATE, 1.0, save=[0.1, 0.2]),
-    "phases need three": lambda: sl.phases(run()),
+    "phases needs three": lambda: sl.phases(run()),
     "the landscape is written for projection problems": lambda: sl.hessian_spectrum(
         sl.presets.spiked_tensor(), sl.Spike(0.1, 1.0), 20
     ),
@@ -138,7 +138,7 @@ BAD = {
     "axes must be two": lambda: sl.plot.overview(run(), axes=sl.plot.overview(run())[:1]),
     "colour is no option": lambda: sl.plot.overview(run(), colour="red"),
     "threshold must be between 0 and 1": lambda: sl.theory.mediocrity.minimal_samples(1, 0.1, 100, 1.5),
-    "spread must be small": lambda: sl.theory.quadratic.escape_time(sl.presets.quadratic_network(), 100.0),
+    "spread must be below 0.797": lambda: sl.theory.quadratic.escape_time(sl.presets.quadratic_network(), 100.0),
     "m must be cosines": lambda: sl.theory.single_index.drift_parts(PROBLEM, [5.0]),
     "W and E must have the same d columns": lambda: sl.weights(np.ones((1, 3)), np.ones((1, 4))),
 }

@@ -47,9 +47,9 @@ def describe_reduction(size: Size, full: Size, words: dict[str, str]) -> str:
 
     >>> full = Size(d=3000, dimensions=(100, 1000, 10**6), runs={2: 64}, widths={1: (512, 8)}, many=(9,))
     >>> words = dict(d="dimension", dimensions="all of (b)", runs="runs by width", widths="runs of a point", many="noises")
-    >>> smaller(full.but(d=300, dimensions=(100,)), full, words)
+    >>> describe_reduction(full.but(d=300, dimensions=(100,)), full, words)
     'Made with --quick: dimension (300 instead of 3000), all of (b) (100 instead of 100, 1000, 1e6).'
-    >>> smaller(full.but(runs={2: 8, 3: 4}, widths={1: (64, 8)}, many=()), full, words)
+    >>> describe_reduction(full.but(runs={2: 8, 3: 4}, widths={1: (64, 8)}, many=()), full, words)
     'Made with --quick: runs by width (8 at 2, 4 at 3 instead of 64 at 2), fewer runs of a point, no noises.'
     """
     changes = []

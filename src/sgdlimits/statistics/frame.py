@@ -13,7 +13,7 @@ T is never formed from Q during a run, so that it goes on to 1e-16, and the risk
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import singledispatch
+from functools import partial, singledispatch
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -145,7 +145,7 @@ class Projected(NamedTuple):
             return m, factor if alike else jnp.where(outside, factor, _added(past, C, T, along))
 
         if alike:
-            m, T = self.frame.each(lambda *parts: one(*parts, outside), *self.x[:4], self.turned)
+            m, T = self.frame.each(partial(one, outside=outside), *self.x[:4], self.turned)
         else:
             m, T = self.frame.each(one, *self.x[:4], self.turned, outside)
         if unit is None:

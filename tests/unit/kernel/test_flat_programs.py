@@ -35,7 +35,7 @@ class Applied(eqx.Module):
     runs_axis = -1
     problem = None
     block = 4
-    patience = 4
+    check_interval = 4
     fast_compile = True
 
     def draw(self, stream):
@@ -64,7 +64,6 @@ OPERATIONS = {
     "powers": lambda x: x**3 + (1 + x * x) ** -2 + jnp.sqrt(jnp.abs(x)) + (1 + x * x) ** 1.5,
     "inverse roots": lambda x: lax.rsqrt(1 + x * x) + 1 / jnp.sqrt(2 + x) + jnp.sqrt(2 + x),
     "rounding": lambda x: jnp.floor(7 * x) + jnp.ceil(3 * x) + jnp.round(5 * x) + jnp.sign(x),
-    "signs": lambda x: jnp.sign(x[0]) + arcsine(x[1] * x[2]) + jnp.sign(x[3] + 5) * x[4],
     "choices": lambda x: jnp.where(x > 0, x, -2 * x) + jnp.maximum(x, 0.3) - jnp.minimum(x, -0.1) + jnp.clip(x, -0.5, 0.5),
     "comparisons": lambda x: ((x > 0.1) & ~(x < 0.4) | (x == x[::-1])).astype(float) + (x != 0) + (x >= 0) * (x <= 0.5),
     "matrices": lambda x: jnp.concatenate([A @ x[:3], (A.T @ x[3:5])[:2], jnp.einsum("ir,jr->ijr", x, x).sum(0)[:2]]),

@@ -21,7 +21,7 @@ from sgdlimits.statistics.overlaps import to_vector
 from sgdlimits.statistics.trees import runs_last
 
 
-def squares(p, k, seed=0, *, rule=None, sphere=False, second=None, ridge=0.2, noise=0.3, weight=0.5, gram=True, lr=0.7):
+def squares(p, k, seed=0, *, expectation=None, sphere=False, second=None, ridge=0.2, noise=0.3, weight=0.5, gram=True, lr=0.7):
     rng = np.random.default_rng(1000 + seed)
     A = rng.normal(size=(k, k))
     return sl.ProjectionProblem(
@@ -29,7 +29,7 @@ def squares(p, k, seed=0, *, rule=None, sphere=False, second=None, ridge=0.2, no
         network=sl.TwoLayer(p, "square"),
         loss=sl.SquaredLoss(weight),
         algorithm=sl.OnePassSGD(lr, lr_second=second, ridge=ridge, sphere=sphere),
-        expectation=rule,
+        expectation=expectation,
     )
 
 

@@ -48,7 +48,7 @@ def test_a_name_does_not_make_a_problem():
     )
     with pytest.raises(sl.BadInput, match="phase retrieval on the sphere"):
         mediocrity.exit_time(called, 300, 0.2)
-    with pytest.raises(sl.BadInput, match="quadratic networks; got 'quadratic_network'"):
+    with pytest.raises(sl.BadInput, match="a quadratic network; got 'quadratic_network'"):
         quadratic.critical_points(squares(2, 0.5, name="quadratic_network"))
     with pytest.raises(sl.BadInput, match="must be a quadratic network"):
         quadratic.plateau_norm(squares(2, 0.5, name="quadratic_network"))

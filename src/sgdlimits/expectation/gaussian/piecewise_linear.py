@@ -66,7 +66,7 @@ class PiecewiseLinearIntegrals(UnitIntegrals):
     def pairs(self, rows, columns, C):
         odd, even = rows.odd[:, None] * columns.odd, 2 / np.pi * rows.even[:, None] * columns.even
         left, right = rows.deviation[:, None], columns.deviation
-        own = np.eye(*C.shape, dtype=bool) if rows is columns else None
+        own = np.eye(*C.shape) > 0 if rows is columns else None
         root, angle = _root_and_angle(C, left * right, own)
         value = odd * C + even * (root + C * angle)
         return Pairs(value, odd + even * angle, even * root * safe_inverse_root(left**2) ** 2)

@@ -38,8 +38,10 @@ _LIPSCHITZ = {"sin": 1.0, "cos": 1.0}
 _DOMAINS = {"asin": (-1.0, 1.0), "acos": (-1.0, 1.0), "sqrt": (0.0, np.inf)}
 """Where monotone primitives are defined, if not everywhere."""
 _MONOTONE_FUNCTIONS = {"arcsine": (-1.0, 1.0)}
-"""Monotone functions with derivative rules of their own, by name, and their domains: their branches, each bounded as if the other
-might hold, would give a radius that does not vanish with that of the argument."""
+"""Monotone functions with derivative rules of their own, by name, and their domains.
+
+Bounding both of their branches would give a radius that does not vanish with that of the argument.
+"""
 
 
 def bounded(function: Callable[..., Array]) -> Callable[..., tuple[Array, Array]]:
@@ -79,7 +81,7 @@ def _run(closed: ClosedJaxpr, arguments: Sequence[Pair]) -> list[Pair]:
 
 def _equation(equation: Any, pairs: list[Pair]) -> list[Pair]:
     name, params = equation.primitive.name, equation.params
-    inner = next((params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params), None)
+    inner: Any = next((params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params), None)
     bind = partial(equation.primitive.bind, **params)
     values, radii = [value for value, _ in pairs], [radius for _, radius in pairs]
     if all(radius is None for radius in radii):
