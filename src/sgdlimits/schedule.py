@@ -1,8 +1,9 @@
-"""Schedules: numbers of a problem, its data, its network or its algorithm that change with time.
+"""The interface of a schedule, a number that changes with time, and the arithmetic of schedules.
 
-A schedule stands where a number stands, as in `OnePassSGD(lr=Steps(...))`. `Part.at(t)` replaces every schedule of a part by
-its value at time t, in samples per dimension. Levels read a problem that way before each step, and whenever they look at it.
-The forms that schedules have are in `schedule_forms`.
+A schedule may stand for any number of a problem, its data, its network or its algorithm, as in `OnePassSGD(lr=Steps(...))`.
+`Part.at(t)` replaces every schedule of a part by its value at time t, in samples per dimension. A level evaluates its problem
+that way before each step and at each saved time. `schedule_forms` has the schedules that users write, and `schedule_text`
+reads them from text.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from sgdlimits.part import Part, argument, is_schedule
 from sgdlimits.trial import tried
 
 ROUNDING = 2.0**-44
-"""Times are sums of steps: one that is smaller than a knot by this share of it, or of 1, is at the knot."""
+"""Relative error allowed in a time, which is a sum of steps: a time below a knot by less than this counts as the knot."""
 EXAMPLE_TIMES = (0.0, 0.01, 0.1, 1.0)
-"""At which a schedule that may be anything is looked at before the end of a simulation is known."""
+"""Times at which constructors check a schedule; `simulate` checks all times up to the end, which is known only there."""
 OPERATIONS: dict[str, Callable] = {
     name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "pow")
 }  # by name, so that files can hold them
 SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**"}
-"""How the operations are typed."""
+"""The sign of each operation in text."""
 
 
 class Schedule(Part):
-    """A number, or an array of numbers, as a function of time. Its arithmetic with numbers and schedules gives schedules.
+    """A number, or an array of numbers, as a function of time. Arithmetic with numbers and other schedules gives schedules.
 
-    Implement `__call__`, a pure JAX function of one time, and `knots` where it jumps or bends.
+    A subclass implements `__call__`, a pure JAX function of one time, and `knots` where the function jumps or bends.
     """
 
     is_schedule: ClassVar[bool] = True
@@ -45,25 +46,25 @@ class Schedule(Part):
 
     @abc.abstractmethod
     def __call__(self, t: Float[Array, ""] | float) -> Float[Array, "..."]:
-        """The value at time t."""
+        """Return the value at time t."""
 
     @property
     def knots(self) -> Float[Array, " knots"] | Float[np.ndarray, " knots"]:
-        """Times at which it is not smooth; solvers end a step there. It is continuous from the right."""
+        """Times at which the schedule is not smooth; solvers end a step there. A schedule is continuous from the right."""
         return np.zeros(0)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of its values."""
+        """Shape of the values."""
         return jax.eval_shape(self.__call__, 0.0).shape
 
     @property
     def ndim(self) -> int:
-        """The number of axes of its values."""
+        """Number of axes of the values."""
         return len(self.shape)
 
     def shift(self, t: float) -> Schedule:
-        """Return the same schedule later by `t`: before that time it has the value of its start.
+        """Return the schedule delayed by `t`, constant before that time.
 
         >>> from sgdlimits import Cosine
         >>> lr = Cosine(0.4, 0.1, 10.0).shift(5.0)
@@ -73,12 +74,12 @@ class Schedule(Part):
         return Shifted(self, t)
 
     def examples(self) -> Iterator[Float[np.ndarray, "..."]]:
-        """Values by which its range is checked: at the start and at each knot; none where it is traced."""
+        """Yield the values that constructors check: at `EXAMPLE_TIMES` and at the knots; none of a traced schedule."""
         if not any(map(is_traced, jax.tree.leaves(self))):
             yield from self.values_at((*EXAMPLE_TIMES, *np.asarray(self.knots).tolist()))
 
     def values_at(self, times: Any) -> Float[np.ndarray, "times ..."]:
-        """The values at several times, as NumPy's array."""
+        """Return the values at several times as a NumPy array."""
         with jax.ensure_compile_time_eval():
             return np.asarray(jax.vmap(self.__call__)(jnp.asarray(times, float)))
 
@@ -114,7 +115,7 @@ class Schedule(Part):
 
 
 class Time(Schedule):
-    """The time itself."""
+    """The schedule whose value is the time itself."""
 
     def __call__(self, t):
         return jnp.asarray(t, float)
@@ -124,7 +125,7 @@ class Time(Schedule):
 
 
 class FunctionOfTime(Schedule):
-    """A user's own JAX function of t."""
+    """A user's JAX function of t as a schedule."""
 
     fn: Callable = eqx.field(static=True)
 
@@ -135,19 +136,19 @@ class FunctionOfTime(Schedule):
         return argument(self.fn)
 
 
-def operand(value: Any) -> Any:
-    """A schedule, or numbers as an array, from what stands beside a schedule in arithmetic."""
+def as_operand(value: Any) -> Any:
+    """Convert the other operand of a schedule's arithmetic to a schedule or an array."""
     if is_schedule(value) or isinstance(value, jax.Array) or is_traced(value):
         return value
     return FunctionOfTime(value) if is_function(value) else np.asarray(value, float)
 
 
 class Combined(Schedule):
-    """Two schedules, or a schedule and a number, combined by an operation."""
+    """Sum, difference, product, quotient or power of two schedules, or of a schedule and a number."""
 
     operation: str = eqx.field(static=True)
-    left: Any = eqx.field(converter=operand)
-    right: Any = eqx.field(converter=operand)
+    left: Any = eqx.field(converter=as_operand)
+    right: Any = eqx.field(converter=as_operand)
 
     def __check_init__(self) -> None:
         if self.operation not in OPERATIONS:
@@ -161,18 +162,18 @@ class Combined(Schedule):
         return knots_of((self.left, self.right))
 
     def as_argument(self):
-        typed = lambda side: f"({argument(side)})" if isinstance(side, Combined) else argument(side)
-        return f"{typed(self.left)} {SIGNS[self.operation]} {typed(self.right)}"
+        bracketed = lambda side: f"({argument(side)})" if isinstance(side, Combined) else argument(side)
+        return f"{bracketed(self.left)} {SIGNS[self.operation]} {bracketed(self.right)}"
 
     def __repr__(self) -> str:
         return self.as_argument()
 
 
 class Shifted(Schedule):
-    """A schedule later by a time."""
+    """A schedule delayed by a time."""
 
     base: Schedule
-    by: Any = eqx.field(converter=operand)
+    by: Any = eqx.field(converter=as_operand)
 
     def __check_init__(self) -> None:
         if not is_traced(self.by) and (np.ndim(self.by) or not np.isfinite(self.by)):
@@ -183,11 +184,11 @@ class Shifted(Schedule):
 
     @property
     def knots(self):
-        """Those of the base, and where it sets out."""
+        """Knots of the base, delayed, and the time at which the base begins."""
         xp = jnp if is_traced(self.by) or is_traced(self.base.knots) else np
-        moved = self.base.knots + self.by
-        late = ROUNDING / 32 * xp.maximum(abs(moved), 1.0)  # the sum may be rounded down, to before the change
-        return xp.concatenate([xp.ravel(xp.asarray(self.by, float)), moved + late])
+        delayed = self.base.knots + self.by
+        late = ROUNDING / 32 * xp.maximum(abs(delayed), 1.0)  # the sum may be rounded down, to before the change
+        return xp.concatenate([xp.ravel(xp.asarray(self.by, float)), delayed + late])
 
     def as_argument(self):
         inside = argument(self.base)
@@ -198,12 +199,12 @@ class Shifted(Schedule):
 
 
 def is_function(value: Any) -> bool:
-    """Whether a value is a function that could be one of time."""
+    """Return whether a value is a plain function, which may be one of time."""
     return callable(value) and not isinstance(value, (type, Part, np.ndarray, np.generic, jax.Array))
 
 
 def as_schedule(name: str, value: Any) -> Schedule | None:
-    """A schedule, or one from a user's function of time, tried; None for what is none of these."""
+    """Return a schedule, wrapping and trying a user's function of time; None for any other value."""
     if is_schedule(value) or not is_function(value):
         return value if is_schedule(value) else None
     schedule = FunctionOfTime(value)
@@ -212,27 +213,27 @@ def as_schedule(name: str, value: Any) -> Schedule | None:
 
 
 def value_at(number: Any, t: Any) -> Any:
-    """A number, or the value of a schedule at time t."""
+    """Return a number, or the value of a schedule at time t."""
     return number(t) if is_schedule(number) else number
 
 
 def schedules_in(tree: PyTree) -> dict[tuple[str, ...], Schedule]:
-    """The schedules in a tree by the names on the way to them."""
+    """Return the schedules in a tree by the names on the path to each."""
     leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_schedule)[0]
     word = lambda key: str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key))))
     return {tuple(map(word, path)): leaf for path, leaf in leaves if is_schedule(leaf)}
 
 
 def knots_of(tree: PyTree) -> Any:
-    """The knots of all schedules in a tree, those after the start in order; an array of JAX where some are traced."""
-    found = [leaf.knots for leaf in jax.tree.leaves(tree, is_leaf=is_schedule) if is_schedule(leaf)]
-    if any(map(is_traced, found)):
-        return jnp.sort(jnp.concatenate([jnp.asarray(each, float) for each in found]))
-    known = np.unique(np.concatenate([np.zeros(0), *map(np.asarray, found)]))
+    """Return the knots of all schedules in a tree, sorted, without those at or before 0; a JAX array if any is traced."""
+    each = [leaf.knots for leaf in jax.tree.leaves(tree, is_leaf=is_schedule) if is_schedule(leaf)]
+    if any(map(is_traced, each)):
+        return jnp.sort(jnp.concatenate([jnp.asarray(knots, float) for knots in each]))
+    known = np.unique(np.concatenate([np.zeros(0), *map(np.asarray, each)]))
     return known[known > 0]
 
 
-def early(times: Any, xp: Any) -> Any:
-    """Times less what rounding may have taken from a sum of steps; the product is exact, so that host and device agree."""
+def subtract_rounding(times: Any, xp: Any) -> Any:
+    """Return the times less `ROUNDING`. The factor is a power of two, so that NumPy and JAX agree to the last bit."""
     times = xp.asarray(times, float)
     return times - ROUNDING * xp.maximum(times, 1.0)

@@ -1,10 +1,7 @@
-"""The forms of schedules: steps, lines, a cosine, a power of time and a warmup; and schedules as they are typed."""
+"""The schedules that users write: `Steps`, `Linear`, `Cosine`, `Power` and `Warmup`."""
 
 from __future__ import annotations
 
-import ast
-import operator
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,16 +12,14 @@ from jaxtyping import Array, Float
 from sgdlimits.domain import OverTime, as_numbers, checked, real
 from sgdlimits.errors import BadInput, in_short, is_traced
 from sgdlimits.part import is_schedule
-from sgdlimits.schedule import OPERATIONS, Schedule, Time, early, value_at
+from sgdlimits.schedule import Schedule, subtract_rounding, value_at
 
 MAX_UNROLLED = 64
-"""With at most this many knots a value is chosen by comparisons, which every kernel translates; by its index otherwise."""
-FAR_TIME = 1e9
-"""At which a schedule that never ends is looked at for the value it tends to, in samples per dimension."""
+"""With at most this many knots a value is selected by comparisons, which every kernel translates; otherwise by an index."""
 
 
-def _numbers(name: str, value: Any) -> Any:
-    """An array of finite floating-point numbers, on the host unless it is one of JAX."""
+def _as_numbers(name: str, value: Any) -> Any:
+    """Convert to an array of finite floating-point numbers: of NumPy, or of JAX where an argument is."""
     if is_traced(value) or isinstance(value, jax.Array):
         return jnp.asarray(value, float)
     rows = value if isinstance(value, (list, tuple)) else ()
@@ -36,15 +31,16 @@ def _numbers(name: str, value: Any) -> Any:
     return numbers
 
 
-def _span(name: str, value: Any) -> Any:
-    numbers = _numbers(name, value)
+def _as_span(name: str, value: Any) -> Any:
+    """Convert to one time above 0."""
+    numbers = _as_numbers(name, value)
     if not is_traced(numbers) and (np.ndim(numbers) or not numbers > 0):
         raise BadInput(f"{name} must be one time above 0; got {in_short(value)}. Give a number.")
     return numbers
 
 
 def _check_rows(form: str, times: Any, values: Any, more: int, example: str) -> None:
-    """Raise `BadInput` unless there is a row of increasing times and a row of values with so many more entries."""
+    """Raise `BadInput` unless times increase and there are `more` values than times."""
     if np.ndim(times) != 1 or np.ndim(values) < 1:
         shapes = f"times of shape {np.shape(times)} and values of shape {np.shape(values)}"
         raise BadInput(f"{form} takes a row of times and a row of values; got {shapes}. Give {example}.")
@@ -62,16 +58,16 @@ def _check_rows(form: str, times: Any, values: Any, more: int, example: str) -> 
         raise BadInput(f"times must be {least} and increase; got {np.asarray(times).tolist()}. Sort them.")
 
 
-@checked(times=_numbers, values=_numbers)
+@checked(times=_as_numbers, values=_as_numbers)
 class Steps(Schedule):
     """A piecewise constant schedule: `values[i]` from `times[i - 1]` on.
 
     Parameters
     ----------
-    times : when the value changes, increasing, in samples per dimension
+    times : times of the changes, increasing, in samples per dimension
     values : one more than times; each may be an array, such as the weights of classes
 
-    A step of SGD that is made at a time of `times` has the new value already.
+    A step of SGD at one of the times uses the new value already.
 
     >>> lr = Steps([10.0, 20.0], [0.1, 0.05, 0.01])
     >>> [float(lr(t)) for t in (0.0, 9.999, 10.0, 25.0)]
@@ -82,20 +78,21 @@ class Steps(Schedule):
     values: Float[Array, " n+1 ..."]
 
     def __init__(self, times, values) -> None:
-        self.times, self.values = _numbers("times", times), _numbers("values", values)
+        self.times = _as_numbers("times", times)
+        self.values = _as_numbers("values", values)
         _check_rows("Steps", self.times, self.values, 1, "Steps([10.0], [0.1, 0.01])")
 
     @property
     def knots(self):
-        """The times, each early by the rounding of the steps that lead there."""
-        return early(self.times, jnp if is_traced(self.times) else np)
+        """The times, less the rounding error of the steps that lead there."""
+        return subtract_rounding(self.times, jnp if is_traced(self.times) else np)
 
     @property
     def shape(self):
         return np.shape(self.values)[1:]
 
     def __call__(self, t):
-        values, passed = jnp.asarray(self.values), t >= early(self.times, jnp)
+        values, passed = jnp.asarray(self.values), t >= subtract_rounding(self.times, jnp)
         if len(values) > MAX_UNROLLED:
             return values[passed.sum()]
         now = values[0]
@@ -107,7 +104,7 @@ class Steps(Schedule):
         yield from () if is_traced(self.values) else np.asarray(self.values)
 
 
-@checked(times=_numbers, values=_numbers)
+@checked(times=_as_numbers, values=_as_numbers)
 class Linear(Schedule):
     """A piecewise linear schedule, through `values[i]` at `times[i]`, constant before the first time and after the last.
 
@@ -125,7 +122,8 @@ class Linear(Schedule):
     values: Float[Array, " n ..."]
 
     def __init__(self, times, values) -> None:
-        self.times, self.values = _numbers("times", times), _numbers("values", values)
+        self.times = _as_numbers("times", times)
+        self.values = _as_numbers("values", values)
         _check_rows("Linear", self.times, self.values, 0, "Linear([0.0, 10.0], [0.2, 0.1])")
 
     @property
@@ -152,7 +150,7 @@ class Linear(Schedule):
         yield from () if is_traced(self.values) else np.asarray(self.values)
 
 
-@checked(first=_numbers, last=_numbers, span=_span)
+@checked(first=_as_numbers, last=_as_numbers, span=_as_span)
 class Cosine(Schedule):
     r"""Half a cosine from `first` at the start to `last` at `span`, and `last` from then on.
 
@@ -162,7 +160,7 @@ class Cosine(Schedule):
     ----------
     first : value at the start
     last : value from `span` on
-    span : how long it takes, in samples per dimension
+    span : duration of the change, in samples per dimension
 
     >>> lr = Cosine(0.1, 0.0, 50.0)
     >>> [round(float(lr(t)), 3) for t in (0.0, 25.0, 50.0, 99.0)]
@@ -174,7 +172,9 @@ class Cosine(Schedule):
     span: Float[Array, ""]
 
     def __init__(self, first, last, span) -> None:
-        self.first, self.last, self.span = _numbers("first", first), _numbers("last", last), _span("span", span)
+        self.first = _as_numbers("first", first)
+        self.last = _as_numbers("last", last)
+        self.span = _as_span("span", span)
 
     @property
     def knots(self):
@@ -189,15 +189,15 @@ class Cosine(Schedule):
         return jnp.asarray(self.last + (self.first - self.last) * half)
 
 
-@checked(value=_numbers, power=real, span=_span)
+@checked(value=_as_numbers, power=real, span=_as_span)
 class Power(Schedule):
     r"""A power of time, :math:`\text{value}\,(1 + t/\text{span})^{-\text{power}}`.
 
     Parameters
     ----------
     value : value at the start
-    power : how fast it falls in the end; 1 is the decay 1/t, 0 holds the value
-    span : the time from which on it falls, in samples per dimension
+    power : exponent of the decay at late times; 1 is the decay 1/t, 0 a constant
+    span : time at which the decay sets in, in samples per dimension
 
     >>> lr = Power(0.2, 1.0, 10.0)
     >>> [round(float(lr(t)), 3) for t in (0.0, 10.0, 30.0)]
@@ -209,7 +209,9 @@ class Power(Schedule):
     span: Float[Array, ""]
 
     def __init__(self, value, power, span) -> None:
-        self.value, self.power, self.span = _numbers("value", value), _numbers("power", power), _span("span", span)
+        self.value = _as_numbers("value", value)
+        self.power = _as_numbers("power", power)
+        self.span = _as_span("span", span)
 
     @property
     def shape(self):
@@ -219,14 +221,14 @@ class Power(Schedule):
         return jnp.asarray(self.value * jnp.exp(-self.power * jnp.log1p(t / self.span)))
 
 
-@checked(schedule=OverTime(_numbers), span=_span)
+@checked(schedule=OverTime(_as_numbers), span=_as_span)
 class Warmup(Schedule):
     """A schedule or a number, times a factor that rises from 0 to 1 over `span`.
 
     Parameters
     ----------
-    schedule : what stands from `span` on: a schedule, a JAX function of t, or a number
-    span : how long the factor rises, in samples per dimension
+    schedule : a schedule, a JAX function of t, or a number; its own values hold from `span` on
+    span : duration of the rise, in samples per dimension
 
     >>> lr = Warmup(Power(0.2, 1.0, 10.0), span=10.0)
     >>> [round(float(lr(t)), 3) for t in (0.0, 5.0, 10.0, 30.0)]
@@ -237,7 +239,8 @@ class Warmup(Schedule):
     span: Float[Array, ""]
 
     def __init__(self, schedule, span) -> None:
-        self.schedule, self.span = schedule if is_schedule(schedule) else _numbers("schedule", schedule), _span("span", span)
+        self.schedule = schedule if is_schedule(schedule) else _as_numbers("schedule", schedule)
+        self.span = _as_span("span", span)
 
     @property
     def knots(self):
@@ -247,70 +250,3 @@ class Warmup(Schedule):
 
     def __call__(self, t):
         return jnp.asarray(value_at(self.schedule, t) * jnp.minimum(t / self.span, 1.0))
-
-
-FORMS: dict[str, Callable[..., Schedule]] = {
-    "steps": Steps, "linear": Linear, "cosine": Cosine, "power": Power, "warmup": Warmup,
-}  # fmt: skip
-"""What schedules are called where they are typed."""
-TYPED = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.Pow: "pow"}
-EXAMPLE = "Write, for instance, 0.1, 1/12, cosine(0.1, 0, 50), steps([10], [0.1, 0.01]) or 0.1/(1 + t/20)"
-
-
-def read_schedule(text: str) -> Schedule | float:
-    """A number or a schedule from text, as on the command line and in files of sweeps; nothing in it is run.
-
-    It is made of numbers, t, + - * / **, brackets, the forms `steps`, `linear`, `cosine`, `power`, `warmup`, and `.shift(t)`.
-
-    >>> read_schedule("1/12 + 0.1")
-    0.18333333333333335
-    >>> read_schedule("warmup(cosine(0.1, 0, 50), 5)")
-    Warmup(schedule=Cosine(first=0.1, last=0, span=50), span=5)
-    >>> read_schedule("cosine(0.1, 0)")
-    Traceback (most recent call last):
-        ...
-    sgdlimits.errors.BadInput: 'cosine(0.1, 0)' is no schedule: cosine takes (first, last, span). Write, for instance, ...
-    """
-    try:
-        found = _of_node(ast.parse(text.strip(), mode="eval").body)
-        if isinstance(found, list):
-            raise BadInput("it is a row of numbers")
-    except (SyntaxError, ValueError, ArithmeticError, RecursionError, TypeError, MemoryError) as reason:
-        ours = isinstance(reason, BadInput)
-        because = str(reason).split(". ")[0].rstrip(".") if ours else "it is not one expression"
-        if isinstance(reason, ArithmeticError):
-            because = "it divides by zero or is too large"
-        raise BadInput(f"{in_short(text)} is no schedule: {because}. {EXAMPLE}.") from None
-    return found
-
-
-def _of_node(node: ast.expr) -> Any:
-    """The value of an expression, of which each kind that is allowed has its line here."""
-    match node:
-        case ast.Constant(value=bool()):
-            pass
-        case ast.Constant(value=int() | float() as number):
-            return float(number)
-        case ast.Name(id="t"):
-            return Time()
-        case ast.List(elts=parts) | ast.Tuple(elts=parts):
-            return [_of_node(part) for part in parts]
-        case ast.UnaryOp(op=ast.USub(), operand=inside):
-            return operator.neg(_of_node(inside))
-        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in TYPED:
-            return OPERATIONS[TYPED[type(sign)]](_of_node(left), _of_node(right))
-        case ast.Call(func=ast.Attribute(value=base, attr="shift"), args=[by], keywords=[]):
-            schedule = _of_node(base)
-            if not is_schedule(schedule):
-                raise BadInput("only schedules are shifted")
-            return schedule.shift(_of_node(by))
-        case ast.Call(func=ast.Name(id=name), args=given, keywords=named) if name.lower() in FORMS:
-            form = FORMS[name.lower()]
-            takes = [each for each in form.__annotations__ if each != "return"]
-            more = {str(each.arg): _of_node(each.value) for each in named}
-            if len(given) + len(more) != len(takes) or not set(more) <= set(takes[len(given) :]):
-                raise BadInput(f"{name} takes ({', '.join(takes)})")
-            return form(*map(_of_node, given), **more)
-        case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)):
-            raise BadInput(f"{name} is not known")
-    raise BadInput(f"{in_short(ast.unparse(node))} cannot stand in it")

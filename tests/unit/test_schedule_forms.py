@@ -10,7 +10,7 @@ import pytest
 import sgdlimits as sl
 from sgdlimits.run.record import from_json, to_json
 from sgdlimits.schedule import Time, knots_of, schedules_in
-from sgdlimits.schedule_forms import read_schedule
+from sgdlimits.schedule_text import read_schedule
 
 TIMES = np.array([0.0, 0.3, 1.0, 2.5, 7.0, 10.0, 10.1, 40.0])
 LINE = sl.Linear([1.0, 2.0, 10.0], [0.3, 0.1, 0.5])
