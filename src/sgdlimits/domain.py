@@ -149,6 +149,17 @@ def array(*, finite: bool = True, ndim: int | None = None, at_least: float = -ma
     return check
 
 
+def probabilities(name: str, value: Any) -> Any:
+    """Check probabilities along the last axis: none is negative, and their sum is 1."""
+    numbers = np.asarray(as_numbers(name, value), float)
+    rows = numbers.reshape(-1, numbers.shape[-1])
+    wrong = ~((rows >= 0).all(1) & np.isclose(rows.sum(1), 1.0, rtol=0.0, atol=1e-9))
+    if wrong.any():
+        worst = rows[wrong][0].tolist()
+        raise BadInput(f"{name} must not be negative and sum to 1; got {worst}. Give such probabilities.")
+    return value
+
+
 def many(check: Check) -> Check:
     """An array of what `check` lets pass, or one."""
 

@@ -102,7 +102,7 @@ class Schedule(Part):
         return self * other
 
     def __truediv__(self, other: Any) -> Schedule:
-        return Combined("truediv", self, other)
+        return self if isinstance(other, (bool, int, float)) and other == 1 else Combined("truediv", self, other)
 
     def __rtruediv__(self, other: Any) -> Schedule:
         return Combined("truediv", other, self)

@@ -35,7 +35,7 @@ class Scheduled(Wrapper):
     Notes
     -----
     As d grows, drift and covariance at time t are those of the base at its rates of that time. The clock of the papers, `rate`,
-    has the rates of the base, and what knows no time, such as `fixed_points`, looks at t = 0.
+    has the rates of the base. An analysis at one time, such as `fixed_points`, is at t = 0 unless it is given `t`.
 
     >>> import sgdlimits as sl
     >>> algorithm = Scheduled(sl.OnePassSGD(0.1, sphere=True), power=1.0, span=20.0)

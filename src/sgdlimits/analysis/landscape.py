@@ -25,6 +25,7 @@ from sgdlimits.domain import array, checked, finite_scalars, not_negative
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.slopes import padded, refuse_zero_weights
 from sgdlimits.problem.base import Problem
+from sgdlimits.problem.over_time import at_one_time
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.frame import ZERO, Loading, frame_rows
 from sgdlimits.statistics.overlaps import Overlaps, Scalars, as_scalars
@@ -135,7 +136,7 @@ class Hessian:
 
 
 @checked
-def risk(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> float:
+def risk(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray, t: float | None = None) -> float:
     """The height of the landscape: population risk and ridge penalty of the first layer.
 
     >>> import sgdlimits as sl
@@ -143,6 +144,7 @@ def risk(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> flo
     >>> round(sl.landscape.risk(problem, sl.Overlaps([1.0], [[0.0]], [[1 / 3]])), 12)             # (71), corrected: 4/3
     1.333333333333
     """
+    problem = at_one_time(problem, t)
     a, S, _ = locate(problem, at)
     units = padded(problem.model, S)
     F = Loading(jnp.asarray(units), jnp.asarray(frame_rows(problem.frame, units.shape[1])))
@@ -153,7 +155,7 @@ def risk(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> flo
 
 @checked
 def gradient(
-    problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray, sphere: bool | None = None
+    problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray, sphere: bool | None = None, t: float | None = None
 ) -> Float[np.ndarray, "p n"]:
     r"""The gradient of the landscape with respect to each unit; :math:`-\text{lr}` times it is the population drift.
 
@@ -164,6 +166,7 @@ def gradient(
     problem : a projection problem
     at : statistics of one run, `Weights`, or an array of shape (p, d): weights with the fixed directions along the first axes
     sphere : whether the weights stay on the sphere; as the problem has it unless given
+    t : the time, for a problem with schedules
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval()
@@ -172,6 +175,7 @@ def gradient(
     >>> round(float(slope[0, 0]), 12), round(4 * m * (m**2 - 1), 12)
     (-1.536, -1.536)
     """
+    problem = at_one_time(problem, t)
     a, S, axes = locate(problem, at)
     slope = problem.expectation.gradient(problem.model, a, S) + float(problem.algorithm.ridge) * S
     if on_sphere(problem, S, sphere):
@@ -181,7 +185,7 @@ def gradient(
 
 @checked
 def hessian(
-    problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray, sphere: bool | None = None
+    problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray, sphere: bool | None = None, t: float | None = None
 ) -> Hessian | Float[np.ndarray, "p d p d"]:
     r"""The Hessian of the landscape with respect to the first layer; at weights a whole array, where that fits into memory.
 
@@ -191,7 +195,7 @@ def hessian(
 
     Parameters
     ----------
-    problem, at, sphere : as in `gradient`
+    problem, at, sphere, t : as in `gradient`
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(sphere=False)
@@ -199,6 +203,7 @@ def hessian(
     >>> sl.landscape.hessian(problem, saddle)[0, :2, 0, :2].round(9).diagonal().tolist()          # towards w*, and along w
     [-4.0, 4.0]
     """
+    problem = at_one_time(problem, t)
     a, S, axes = locate(problem, at)
     (p, n), d = S.shape, 0 if axes is None else axes.shape[1]
     if max(p * n, p * d) ** 2 > MOST_NUMBERS:
@@ -223,7 +228,12 @@ def hessian(
 
 @checked(tolerance=not_negative)
 def hessian_spectrum(
-    problem: ProjectionProblem, statistics: Overlaps, d: int, sphere: bool | None = None, tolerance: float = TOLERANCE
+    problem: ProjectionProblem,
+    statistics: Overlaps,
+    d: int,
+    sphere: bool | None = None,
+    tolerance: float = TOLERANCE,
+    t: float | None = None,
 ) -> Spectrum:
     r"""The eigenvalues of the Hessian in dimension `d`, with exact multiplicities: (eigenvalues, multiplicities).
 
@@ -238,6 +248,7 @@ def hessian_spectrum(
     sphere : whether the weights stay on the sphere, where the tangent space has p (d - 1) dimensions; as the problem has it
         unless given
     tolerance : eigenvalues that differ by less, relative to the largest, count as one
+    t : the time, for a problem with schedules
 
     Examples
     --------
@@ -251,7 +262,7 @@ def hessian_spectrum(
               -4             1
                0     999999998
     """
-    at = hessian(problem, statistics, sphere)
+    at = hessian(problem, statistics, sphere, t)
     if not isinstance(at, Hessian):
         raise BadInput("hessian_spectrum needs statistics; got Weights. Give Overlaps(a, u @ fixed.T, u @ u.T).")
     return at.spectrum(d, tolerance)

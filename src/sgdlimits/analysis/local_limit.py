@@ -15,6 +15,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.level.local import linear_parts
 from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
+from sgdlimits.problem.over_time import at_one_time
 from sgdlimits.statistics.trees import batch_of
 from sgdlimits.text import table
 
@@ -50,7 +51,7 @@ class Linearisation:
 
 
 @checked
-def linearise(problem: Problem, point: PyTree, *, corrector: bool = True) -> Linearisation:
+def linearise(problem: Problem, point: PyTree, *, corrector: bool = True, t: float | None = None) -> Linearisation:
     """Linearise a problem's ODE at a point.
 
     The coordinates are those of `problem.covariance`: for projection problems M row by row, the upper triangle of Q row by
@@ -61,6 +62,7 @@ def linearise(problem: Problem, point: PyTree, *, corrector: bool = True) -> Lin
     problem : any problem
     point : statistics of one run, without a batch axis; any point, fixed or not
     corrector : whether the drift contains the effect of the step size, as in `ODE`
+    t : the time, for a problem with schedules
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=0.1, noise=0.5)
@@ -69,6 +71,7 @@ def linearise(problem: Problem, point: PyTree, *, corrector: bool = True) -> Lin
     >>> round(float(rate), 10)
     1.5
     """
+    problem = at_one_time(problem, t)
     problem, point = problem.limit, problem.coordinates.in_limit(point)
     problem.coordinates.check_one(point)
     free = np.flatnonzero(problem.coordinates.moves(point))
@@ -129,7 +132,7 @@ class LocalLimit:
 
 
 @checked
-def local_limit(problem: Problem, point: PyTree, *, tolerance: float | None = None) -> LocalLimit:
+def local_limit(problem: Problem, point: PyTree, *, tolerance: float | None = None, t: float | None = None) -> LocalLimit:
     r"""The diffusive limit of a problem's SGD near a fixed point of its ODE [2]_.
 
     With :math:`y = \sqrt d\,(u - u^*)` the limit is :math:`dy = Jy\,dt + \Sigma^{1/2} dB`. On the stable subspace of J, along
@@ -149,6 +152,7 @@ def local_limit(problem: Problem, point: PyTree, *, tolerance: float | None = No
     point : statistics of one run, without a batch axis, at which the drift vanishes
     tolerance : how large the drift may be, relative to J times the size of the statistics, and a rate relative to the largest,
         to count as zero; None takes 1e-6, or ten times what the problem's expectations are worth
+    t : the time, for a problem with schedules
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=0.1, noise=0.5)
@@ -157,6 +161,7 @@ def local_limit(problem: Problem, point: PyTree, *, tolerance: float | None = No
     >>> limit.unstable, limit.rank, limit.stationary is None
     (1, 1, True)
     """
+    problem = at_one_time(problem, t)
     problem, point = problem.limit, problem.coordinates.in_limit(point)
     problem.coordinates.check(batch_of(jax.tree.map(np.asarray, point)))
     tolerance = max(NEUTRAL, 10 * problem.numerics.tolerance) if tolerance is None else tolerance

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import checked, probabilities
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.inputs.base import Inputs
 from sgdlimits.kernel.random import Purpose
@@ -162,10 +162,7 @@ def mixture(means, weights=None, variance: float = 1.0) -> Mixture:
     if weights.shape != means.shape[:1]:
         raise BadInput(f"weights must have shape {means.shape[:1]}, one a class; got {weights.shape}. Give such weights.")
     for each in weights.examples() if is_schedule(weights) else [] if is_traced(weights) else [weights]:
-        if not (float(each.min()) >= 0 and math.isclose(float(each.sum()), 1.0, abs_tol=1e-9)):
-            raise BadInput(
-                f"weights must not be negative and sum to 1; got {np.asarray(each).tolist()}. Give such probabilities."
-            )
+        probabilities("weights", each)
     if not is_traced(means) and not np.isfinite(means).all():
         raise BadInput(f"means must be finite; got {np.asarray(means).tolist()}. Give finite means.")
     if is_schedule(variance):

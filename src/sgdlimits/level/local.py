@@ -28,6 +28,7 @@ from sgdlimits.level.base import Level
 from sgdlimits.level.process import Process, Segments, SteppingEngine
 from sgdlimits.level.stepper import ProcessStepper
 from sgdlimits.problem.base import Problem
+from sgdlimits.problem.over_time import at_one_time
 from sgdlimits.statistics.trees import batch_of, runs_first
 
 STEP_TIMES_RATE = 0.025
@@ -66,13 +67,13 @@ class Local(Level):
     dt: float | None = eqx.field(static=True, default=None)
 
     def view(self, problem):
-        return problem.limit
+        return at_one_time(problem, None, "Give problem.at(t).").limit
 
     def bind(self, problem, start, first):
         d = getattr(start, "d", None) if self.d is None else self.d
         if d is None:
             raise BadInput("the scale of the fluctuations is not known: this start has no dimension. Give Local(point, d=...).")
-        problem, point = problem.limit, problem.coordinates.in_limit(self.point)
+        problem, point = self.view(problem), problem.coordinates.in_limit(self.point)
         problem.coordinates.check(batch_of(point))
         _, J, Sigma = linear_parts(problem, point)
         fastest = max(1e-6, float(np.abs(np.linalg.eigvals(J)).max()))

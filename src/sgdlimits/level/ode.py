@@ -14,6 +14,7 @@ from sgdlimits.errors import BadInput, in_short, is_traced
 from sgdlimits.level.base import Clock, Engine, Level
 from sgdlimits.level.solver import SHARED_TOLERANCE, Solver, vector_field
 from sgdlimits.problem.base import Problem
+from sgdlimits.problem.over_time import check_schedules
 from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.trees import one_of
 
@@ -107,6 +108,8 @@ def flow(
     t = jnp.asarray(t, float)
     times = jnp.atleast_1d(t)
     rtol = problem.numerics.tolerance if rtol is None else rtol
+    if not is_traced(times):
+        check_schedules(problem, float(times.max()))
     if times.ndim > 1 or (not is_traced(times) and (np.diff(times) <= 0).any()):
         raise BadInput(f"t must be one number, or numbers that increase; got {in_short(np.asarray(t).tolist())}. Sort them.")
     controller: Any = diffrax.PIDController(rtol=rtol, atol=rtol / 100 if atol is None else atol)

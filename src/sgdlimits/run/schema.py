@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -20,7 +21,9 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, in_short
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Level, RunStatus, Snapshot
 from sgdlimits.problem.base import Problem
+from sgdlimits.problem.over_time import values_over
 from sgdlimits.run.record import find, name_of, to_json
+from sgdlimits.schedule import Schedule
 
 INTERRUPTED = "interrupted"
 STATUSES = (FINISHED, STOPPED, DIVERGED, INTERRUPTED)
@@ -91,11 +94,19 @@ def describe(problem: Problem, level: Level, attributes: dict) -> dict:
 
 
 def build(
-    problem: Problem, attributes: dict, runs: np.ndarray, clock: Clock, snapshots: list[Snapshot], ends: RunStatus, state: State
+    problem: Problem,
+    attributes: dict,
+    runs: np.ndarray,
+    clock: Clock,
+    snapshots: list[Snapshot],
+    ends: RunStatus,
+    state: State,
+    schedules: Mapping[str, Schedule] = MappingProxyType({}),
 ) -> xr.Dataset:
     """The dataset of runs by number at some saved times, of which each has a snapshot.
 
-    Its encoding holds the state that its runs need to go on, unless that is large.
+    Its encoding holds the state that its runs need to go on, unless that is large. The values of `schedules` at the saved times
+    are coordinates under their names.
     """
     stats, observed = _over_times([snapshot[1:] for snapshot in snapshots])
     found = problem.coordinates.variables(stats).items()
@@ -109,6 +120,11 @@ def build(
         "status": plain_variable(("run",), ends.status.astype(str)),
         "t_end": plain_variable(("run",), ends.t),
     }
+    for name, schedule in schedules.items():
+        values = values_over(schedule, clock.t)
+        name = f"scheduled_{name}" if name in RESERVED or name in variables else name
+        dims = ("t", *(f"{name}_{i}" for i in range(values.ndim - 1)))
+        coordinates[name] = plain_variable(dims, values, {"long_name": f"{name.replace('_', ' ')} at time t"})
     scalars = sorted(stats.a) if isinstance(getattr(stats, "a", None), dict) else []
     named = {"scalars": json.dumps(scalars)} if scalars else {}
     dataset = xr.Dataset(variables, coordinates, {**attributes, "statistics": name_of(type(stats)), **named})
@@ -171,11 +187,11 @@ def gathered(pieces: Iterable[xr.Dataset], runs: int | None = None) -> xr.Datase
     if not rows:
         raise BadInput("there is nothing to join. Give the pieces of a stream.")
     longest = max(rows, key=lambda row: row.sizes["t"])
-    steps = longest.coords["step"]
-    if any(row.sizes["t"] != steps.size for row in rows):
-        rows = [row.isel(t=np.minimum(np.arange(steps.size), row.sizes["t"] - 1)) for row in rows]
+    over_time = {name: each for name, each in longest.coords.items() if each.dims[:1] == ("t",)}
+    if any(row.sizes["t"] != longest.sizes["t"] for row in rows):
+        rows = [row.isel(t=np.minimum(np.arange(longest.sizes["t"]), row.sizes["t"] - 1)) for row in rows]
         whole = {}
-    return _concatenated([row.assign_coords(t=steps.t, step=steps) for row in rows], "run", whole if done == runs else {})
+    return _concatenated([row.assign_coords(over_time) for row in rows], "run", whole if done == runs else {})
 
 
 def _first_run(piece: xr.Dataset) -> int:

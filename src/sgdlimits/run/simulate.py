@@ -21,6 +21,7 @@ from sgdlimits.level.condition import Condition, as_condition, check_condition
 from sgdlimits.level.observe import as_observe
 from sgdlimits.level.stepper import interleaved
 from sgdlimits.problem.base import Problem
+from sgdlimits.problem.over_time import check_schedules, scheduled
 from sgdlimits.progress import bar
 from sgdlimits.run.record import condition_text, noted, to_json
 from sgdlimits.run.resume import Before, Old, earlier
@@ -216,8 +217,11 @@ def _of_runs(dataset: xr.Dataset, numbers: range) -> xr.Dataset:
 class Plan:
     """A simulation that was checked: an engine, its clock, and which runs set out from where. `interrupted` by Ctrl-C."""
 
-    def __init__(self, engine: Engine, start: Start, before: Before, request: Request, size: int, attributes: dict) -> None:
+    def __init__(
+        self, engine: Engine, start: Start, before: Before, request: Request, size: int, attributes: dict, schedules: dict
+    ) -> None:
         self.engine, self.start, self.before, self.request, self.size = engine, start, before, request, size
+        self.schedules = schedules
         self.attributes = describe(engine.problem, engine.level, attributes)
         self.interrupted = False
 
@@ -295,7 +299,8 @@ class Plan:
         attributes = self.attributes if stepper.kernel is None else {**self.attributes, "kernel": stepper.kernel}
         here, snapshots = Clock(clock.t[which], clock.step[which]), [snapshot for _, snapshot in saved]
         state = State(numbers, np.full(len(numbers), here.t[-1] if since is None else since))
-        return build(self.engine.problem, attributes, stepper.request.runs, here, snapshots, RunStatus(status, t_end), state)
+        ends = RunStatus(status, t_end)
+        return build(self.engine.problem, attributes, stepper.request.runs, here, snapshots, ends, state, self.schedules)
 
 
 def _plan(
@@ -307,6 +312,7 @@ def _plan(
     if kernel is not None:
         check_kernel(kernel)
     _check_start(level, start, ended, seed, runs)
+    check_schedules(problem, float(t_max))
     condition, view = as_condition(until), level.view(problem)
     asked = (200 if until is None else 2) if save is None else save
     saved = [("runs", runs), ("saved times", _count(asked)), ("numbers", view.numerics.size + 1)]
@@ -318,7 +324,8 @@ def _plan(
     wanted = saved_times(asked, float(t_max))
     if condition is not None:
         check_condition(condition, view, first)
-    watched = as_observe(observe, shown(first), taken_names(view, first))
+    schedules = scheduled(problem)
+    watched = as_observe(observe, shown(first), taken_names(view, first) | set(schedules))
     clock = engine.snap(np.unique(np.concatenate([[0.0], wanted])))
     attributes = {
         "problem": to_json(problem),
@@ -331,7 +338,7 @@ def _plan(
     }
     before = earlier(resume, engine, attributes, runs, engine.snap(wanted).t[0] == 0)
     request = Request(seed, np.arange(runs), clock, condition, watched, kernel)
-    return Plan(engine, start, before, request, size, attributes)
+    return Plan(engine, start, before, request, size, attributes, schedules)
 
 
 def _check_start(level: Level, start: Start, ended: xr.Dataset | None, seed: int, runs: int) -> None:

@@ -46,7 +46,7 @@ class Equations(NamedTuple):
             rows += [r"& \text{where}", *map(str, self.where)]
         known = [(word, letter, value) for word, letter, value in self.numbers if value is not None and not is_traced(value)]
         if known:
-            each = r",\quad ".join(rf"\text{{{spelt(word)} }} {letter} = {_decimal(value)}" for word, letter, value in known)
+            each = r",\quad ".join(rf"\text{{{spelt(word)} }} {letter} = {decimal(value)}" for word, letter, value in known)
             rows.append(rf"& \text{{with }} {each}")
         return "\n".join([r"\begin{aligned}", " \\\\\n".join(rows), r"\end{aligned}"])
 
@@ -71,15 +71,15 @@ def number(value: Any) -> str:
         lines = " \\\\ ".join(" & ".join(map(number, row)) for row in rows)
         return rf"\begin{{pmatrix}} {lines} \end{{pmatrix}}"
     if not isinstance(value, Fraction) and not math.isfinite(value):
-        return _decimal(value)
+        return decimal(value)
     exact, short = Fraction(value), Fraction(value).limit_denominator(LARGEST_DENOMINATOR)
     if abs(exact - short) > Fraction(1, 10**14) * abs(short) or (short.denominator > 8 and len(repr(float(exact))) < 6):
-        return _decimal(exact)
+        return decimal(exact)
     whole = short.denominator == 1
     return str(short) if whole else ("-" if short < 0 else "") + frac(str(abs(short.numerator)), str(short.denominator))
 
 
-def _decimal(value: float | Fraction) -> str:
+def decimal(value: float | Fraction) -> str:
     """Six digits, of fractions beyond the range of floating-point numbers too."""
     try:
         plain: float | Decimal = float(value)

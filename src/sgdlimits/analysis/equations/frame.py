@@ -17,6 +17,7 @@ from sgdlimits.analysis.equations.base import Equations, Row, bracket, rate, spe
 from sgdlimits.errors import is_traced
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.sample import Model
+from sgdlimits.part import is_schedule
 
 
 class Closed(NamedTuple):
@@ -121,6 +122,14 @@ def _second_rate(setting: EquationSetting, name: str) -> str:
     return rf"\gamma_{{\text{{{spelt(name)}}}}}" if own else r"\gamma_{2}"
 
 
+def _variance(data: Any, variance: Any) -> Any:
+    """Return the variance of the inputs, as a schedule where it is one; None where it is traced."""
+    if is_schedule(data.spread):  # the root of a variance, unless it was made of something else
+        root = data.spread
+        return root.left if getattr(root, "operation", "") == "pow" and is_schedule(root.left) else variance
+    return None if is_traced(variance) else float(f"{float(variance):.12g}")
+
+
 def parameters(setting: EquationSetting) -> tuple[tuple[str, str, Any], ...]:
     """Keyword, letter and value of what the equations contain; values that are traced are not printed."""
     model, algorithm = setting.model, setting.algorithm
@@ -139,5 +148,5 @@ def parameters(setting: EquationSetting) -> tuple[tuple[str, str, Any], ...]:
         found.append(("ridge", r"\alpha", algorithm.ridge))
     variance = model.data.squared_length
     if not one(variance):
-        found.append(("variance", r"\sigma^{2}", None if is_traced(variance) else float(f"{float(variance):.12g}")))
+        found.append(("variance", r"\sigma^{2}", _variance(model.data, variance)))
     return tuple(found)

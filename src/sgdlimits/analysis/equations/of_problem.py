@@ -6,8 +6,10 @@ from functools import singledispatch
 
 from sgdlimits.analysis.equations.base import Equations, Row
 from sgdlimits.analysis.equations.choose import of_model
+from sgdlimits.analysis.equations.schedules import with_schedules
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, is_traced
+from sgdlimits.part import is_schedule
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.problem.spiked import SpikedTensor
@@ -36,7 +38,7 @@ def _(problem: SpikedTensor) -> Equations:
     )
     where = Row("R", r"\sqrt{m^{2} + r_{2}}"), Row(r"m = x \cdot v, \quad r_{2} = |x - m v|^{2}")
     letters = {"order": "k", "snr": r"\lambda", "lr": r"\gamma", **({"ridge": r"\alpha"} if penalty[0] else {})}
-    known = lambda value: None if is_traced(value) else float(value)
+    known = lambda value: value if is_schedule(value) else None if is_traced(value) else float(value)
     return Equations(ode, where, tuple((word, letter, known(getattr(problem, word))) for word, letter in letters.items()))
 
 
@@ -47,8 +49,8 @@ def latex(problem: Problem) -> str:
     It is closed where the expectations are: squared units and any quadratic readout, erf units, polynomials, piecewise linear
     units (all but one integral over four fields), classes without noise, the spiked tensor. Otherwise expectations have a name,
     and what they are of is written below. A second layer that is not trained and starts at one number is put in, and so is the
-    norm 1 on the sphere. Time is samples per dimension. Algorithms whose limit is plain SGD have its equations; others have the
-    form that all share.
+    norm 1 on the sphere. Time is samples per dimension, and a schedule is written as a function of t. Algorithms whose limit is
+    plain SGD have its equations; others have the form that all share.
 
     Parameters
     ----------
@@ -70,4 +72,4 @@ def latex(problem: Problem) -> str:
     & \text{with } \text{lr } \gamma = 0.1,\quad \text{noise } \Delta = 0.2
     \end{aligned}
     """
-    return equations_of(problem).latex()
+    return with_schedules(equations_of(problem)).latex()

@@ -8,12 +8,14 @@ import numpy as np
 
 from sgdlimits.analysis.equations.base import Row, number, over, power, spelt, times, total
 from sgdlimits.analysis.equations.frame import EquationSetting, has_noise, one
+from sgdlimits.analysis.equations.schedules import schedule_latex
 from sgdlimits.errors import is_traced
 from sgdlimits.model.activation import ACTIVATIONS, Activation, Erf, PiecewiseLinear, Polynomial
 from sgdlimits.model.loss import CrossEntropy, FunctionLoss, SoftmaxCrossEntropy, SquaredLoss
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import ClassLabels, CommitteeReadout, FunctionReadout, QuadraticReadout
+from sgdlimits.part import is_schedule
 
 
 def mean(inside: str) -> str:
@@ -151,7 +153,7 @@ def class_numbers(model: Model) -> list[Row]:
     """Probabilities, means and labels of the classes, and the Gram matrix of the fixed directions."""
     data: Any = model.data
     labels = getattr(model.target.readout, "labels", None)
-    if any(map(is_traced, (data.weights, data.means, labels))):
+    if any(is_traced(each) and not is_schedule(each) for each in (data.weights, data.means, labels)):
         return []
     y = "" if labels is None else rf", \quad y = {number(labels)}"
-    return [Row(rf"\pi = {number(data.weights)}, \quad b = {number(data.means)}{y}"), *gram(model)]
+    return [Row(rf"\pi = {schedule_latex(data.weights)}, \quad b = {number(data.means)}{y}"), *gram(model)]

@@ -18,6 +18,7 @@ from sgdlimits.analysis.fixed_points.symmetry import SymmetryGroup, check_symmet
 from sgdlimits.analysis.fixed_points.system import STARTS, OutOfTime, System, Watch
 from sgdlimits.domain import checked
 from sgdlimits.problem.base import Problem
+from sgdlimits.problem.over_time import at_one_time
 from sgdlimits.size import check_room
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps
@@ -47,6 +48,7 @@ def fixed_points(
     runs: int = 400,
     seed: int = 0,
     corrector: bool = True,
+    t: float | None = None,
     seconds: float | None = None,
     progress: bool = True,
 ) -> FixedPoints:
@@ -71,6 +73,7 @@ def fixed_points(
     runs : how many such starts are drawn
     seed : a whole number; the same seed gives the same answer
     corrector : whether the drift contains the effect of the step size, as in `ODE`
+    t : the time, for a problem with schedules, whose values there are then held
     seconds : the search ends after so many, at the next point that is finished, with what it has found; None sets no limit
     progress : whether to show what is being done when it takes more than a second
 
@@ -86,6 +89,7 @@ def fixed_points(
     >>> [(each.copies, each.stability, round(abs(float(each.point.M[0, 0])), 6)) for each in found]
     [(2, 'stable', 1.0), (1, 'unstable', 0.0)]
     """
+    problem = at_one_time(problem, t)
     watch = Watch(getattr(problem.limit, "name", type(problem).__name__), seconds, progress)
     return search_with(watch, problem, starts, count, symmetries, basins, runs, seed, corrector)
 
