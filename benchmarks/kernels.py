@@ -60,8 +60,8 @@ def measure(problem, d: int, runs: int, window: float, turns: int, kernels: tupl
                 continue
 
             def call(steps: int, kernel=kernel, carry=carry) -> None:
-                if getattr(kernel, "guards", None):  # which it would know from the same steps before
-                    kernel.guards.kept = kernel.guards.kept[:0]
+                if getattr(kernel, "bounds", None):  # which it would know from the same steps before
+                    kernel.bounds.known = kernel.bounds.known[:0]
                 kernel.advance(carry, stream.seed, stream.runs, span(steps))
 
             call(1)

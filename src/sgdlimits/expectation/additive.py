@@ -27,7 +27,6 @@ from sgdlimits.expectation.gaussian import (
 )
 from sgdlimits.expectation.nodes import NodeSums
 from sgdlimits.expectation.slopes import Slopes, differentiated, warn_of
-from sgdlimits.expectation.support import network_support
 from sgdlimits.expectation.unit_pairs import PairMoments, UnitPlane, pair_moments, planes
 from sgdlimits.model.activation import Activation, Erf, PiecewiseLinear, Polynomial
 from sgdlimits.model.sample import Model
@@ -61,9 +60,6 @@ class FieldIntegrals(Expectation):
 
     def suits(self, model):
         return additive_integrals(model, self.order) is not None
-
-    def support(self, model, a, S, closed=False):
-        return None if closed else network_support(self, model, a, S)
 
     def tolerance(self, model):
         return 1e-9 if self._integrals(model).exact else 1e-7

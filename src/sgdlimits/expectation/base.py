@@ -13,7 +13,6 @@ from jaxtyping import Array, Float
 
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.slopes import Slopes
-from sgdlimits.expectation.support import Support
 from sgdlimits.model.activation import PiecewiseLinear
 from sgdlimits.model.sample import Model
 from sgdlimits.part import Part
@@ -70,13 +69,6 @@ class Expectation(Part):
     def risk(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
         """The mean loss for one run."""
         return self.moments(model, a, law).loss
-
-    def support(self, model: Model, a: Scalars, S: Float[Array, "p n"], closed: bool = False) -> Support | None:
-        """A lower bound of the risk around units with coordinates S, those of the frame first, where one is known.
-
-        With `closed` one of a few operations, whose value may be below the risk.
-        """
-        return None
 
     def floor(self, model: Model) -> Float[Array, ""]:
         """The mean loss of a prediction that is the label without its noise."""

@@ -27,7 +27,6 @@ from sgdlimits.expectation.slopes import (
     padded,
     slopes_at_nodes,
 )
-from sgdlimits.expectation.support import mean_support, network_support
 from sgdlimits.model.loss import CrossEntropy
 from sgdlimits.model.target import ClassLabels
 from sgdlimits.statistics.products import Moments
@@ -39,10 +38,6 @@ ORDERS = {1: (16, 24), 2: (12, 20), 3: (4, 6, 9), 4: (3, 4, 6), 5: (2, 3, 4)}
 IN_WEDGES = 2
 """Up to this width the grid has points of its own between any two kinks."""
 WIDE = 4
-FINE = 2
-"""Up to this width a risk and its derivatives are good in all states."""
-COARSE = 1e-5
-"""How far beyond that a risk may be below the true one where units coincide and classes have little noise."""
 KINK = 1e-6
 NUMBERS_AT_ONCE = 2**23
 NUMBERS_A_NODE = 32
@@ -131,16 +126,6 @@ class ClassIntegrals(ClassRule):
         inputs = on_grid(model, law, self._one_order(model))
         return (inputs.weights * inputs.loss(model, a)).sum()
 
-    def support(self, model, a, S, closed=False):
-        """Of piecewise linear units. Where more than two coincide, grids are too coarse for any but the closed one."""
-        fine = model.network.width <= FINE
-        if not model.network.activation.kinked or not (fine or closed):
-            return None
-        if not closed:
-            return network_support(self, model, a, S)
-        below = mean_support(model, a, S)
-        return below if fine else below._replace(value=below.value - COARSE)
-
     def covariance(self, model, a, law, increment):
         """On one rung too. What the students' fields leave open of the fixed ones adds the second term."""
         inputs = on_grid(model, law, self._one_order(model)).with_noise()
@@ -215,10 +200,6 @@ class AtMeans(ClassRule):
 
     def sharp(self):
         return AtMeans(smoothing=None)
-
-    def support(self, model, a, S, closed=False):
-        """The risk itself is closed."""
-        return network_support(self, model, a, S)
 
     def moments(self, model, a, law):
         inputs, unit = at_means(law), model.network.activation

@@ -78,8 +78,6 @@ class StopCondition(Protocol):
 
     def stop_runs(self, problem: Any, stats: PyTree, memory: PyTree, t: Any) -> Bool[Array, " runs"]: ...
 
-    def guard(self, process: Any, state: PyTree, memory: PyTree, closed: bool = False) -> Any: ...
-
 
 class Kernel(abc.ABC):
     """Runner of the steps of one process until its runs stop."""

@@ -18,8 +18,8 @@ from jaxtyping import PyTree
 from sgdlimits.kernel import cache, known
 from sgdlimits.kernel.base import MAX_COORDINATE, Carry, Kernel, ProcessLike, RunBatch, StepRange, StopCondition
 from sgdlimits.kernel.compiler.program import Untranslated
-from sgdlimits.kernel.compiler.replica import Replica
-from sgdlimits.kernel.guard import Guards
+from sgdlimits.kernel.compiler.replica import ByBound, Replica
+from sgdlimits.kernel.stopping import HostBounds, find_bound
 from sgdlimits.kernel.trace import Numbers, replica_of
 
 MOST_STATE = 2048
@@ -33,7 +33,7 @@ SMALL = 2**25
 class Code(NamedTuple):
     """A compiled program: its function, what owns it, the replicas of a vector, which numbers it takes, and its length.
 
-    Where its runs are `guarded`, which numbers of their states move.
+    If the host supplies bounds on the stop condition, `bounded` are the indices of the coordinates that move.
     """
 
     call: Any
@@ -41,7 +41,7 @@ class Code(NamedTuple):
     width: int
     numbers: list[int]
     length: int
-    guarded: list[int] | None = None
+    bounded: list[int] | None = None
 
 
 class Unrolled(Kernel):
@@ -67,7 +67,8 @@ class Unrolled(Kernel):
         remembered = tuple(jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in jax.tree.leaves(carry.memory))
         like = tuple(jax.ShapeDtypeStruct(shape, np.float64) for shape in self.shapes)
         trees = jax.tree.unflatten(self.state, like), jax.tree.unflatten(self.memory, remembered), zero
-        key = (self.numbers.form, self.state, like, self.memory, remembered, zero.tobytes())
+        bound = find_bound(process, until)  # of the key too, since a user may register another one
+        key = (self.numbers.form, self.state, like, self.memory, remembered, zero.tobytes(), bound)
         self.form = Form(self.numbers, *trees, single, key)
         self.code = self.compiled(self.form)
         self.block = int(process.block)
@@ -175,12 +176,12 @@ class Lanes(Unrolled):
 
     def __init__(self, process: ProcessLike, until: StopCondition | None, carry: Carry, single: bool = False) -> None:
         super().__init__(process, until, carry, single)
-        moved = self.code.guarded
-        self.guards = None if moved is None else Guards(process, until, carry, moved)
+        moved = self.code.bounded
+        self.bounds = None if moved is None or until is None else HostBounds(process, until, carry, moved)
 
     @property
     def key(self) -> Any:
-        return super().key if self.guards is None else id(self)
+        return super().key if self.bounds is None else id(self)
 
     @staticmethod
     def compiled(form: Form) -> Code:
@@ -193,17 +194,18 @@ class Lanes(Unrolled):
         small = vectors * width * int(span.steps) * self.code.length < SMALL
         pieces = min(vectors, 1 if small or cores == 1 else PIECES * cores)
         cuts = np.linspace(0, vectors, pieces + 1).astype(int)
-        bounds = self.guards
-        guards = None if bounds is None else bounds.of(arrays.keys[:, 0], arrays.memory)
+        bounds, rows = self.bounds, None
+        if bounds is not None:
+            rows = bounds.rows_of(arrays.keys[:, 0], arrays.memory)
 
         def piece(low: int, high: int) -> None:
             parts = [part[low * len(part) // vectors : high * len(part) // vectors] for part in arrays]
             whole = np.array([span.first, span.steps, self.block, self.every, high - low], np.int64)
             call = partial(self.code.call, *(part.ctypes.data for part in parts), whole.ctypes.data, real.ctypes.data)
-            if bounds is None or guards is None:
+            if bounds is None or rows is None:
                 return call()
-            with bounds.asked(arrays.memory[low:high]) as ask:
-                call(guards[low:high].ctypes.data, ask)
+            with bounds.serving(arrays.memory[low:high]) as host:
+                call(rows[low:high].ctypes.data, host)
 
         if pieces == 1:
             piece(0, vectors)
@@ -211,8 +213,8 @@ class Lanes(Unrolled):
             ends = zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)
             for done in [_pool(cores).submit(piece, *each) for each in ends]:
                 done.result()
-        if bounds is not None and guards is not None:
-            bounds.keep(arrays.keys[:, 0], arrays.memory, guards)
+        if bounds is not None and rows is not None:
+            bounds.store(arrays.keys[:, 0], arrays.memory, rows)
 
 
 class Form:
@@ -242,13 +244,13 @@ class Form:
 def _code(form: Form, key: tuple) -> Code:
     """Compiled code, from an entry with its name where it has one: then nothing is traced."""
     machine = _machine()
-    name = known.name_of(key, form.fixed, form.state, form.memory, form.zero, form.single)
+    name = known.name_of(key, form.fixed, find_bound(*form.fixed), form.state, form.memory, form.zero, form.single)
     make = lambda: _compiled(form)
     about, _, code = (make() if name is None else cache.kept(f"step-{name}", make)).partition(b"\n")
     owner, address = machine.load(code)
-    width, numbers, length, guarded = json.loads(about)
-    function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (8 if guarded is None else 10))
-    return Code(function(address), owner, width, numbers, length, guarded)
+    width, numbers, length, bounded = json.loads(about)
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (8 if bounded is None else 10))
+    return Code(function(address), owner, width, numbers, length, bounded)
 
 
 def _compiled(form: Form) -> bytes:
@@ -257,7 +259,7 @@ def _compiled(form: Form) -> bytes:
 
     machine, replica = _machine(), form.replica(asks=True)
     text = llvm.text_of(replica, machine, MAX_COORDINATE)
-    moved = None if replica.guarded is None else replica.moved
+    moved = replica.moved if isinstance(replica.check, ByBound) else None
     about = llvm.width_of(replica, machine), replica.numbers, replica.length, moved
     code = cache.loaded((text, machine.key), lambda: machine.object_code(text), bytes)
     return json.dumps(about).encode() + b"\n" + code

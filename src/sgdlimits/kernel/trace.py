@@ -8,35 +8,27 @@ that a step keeps at zero, are constants: the empty half of a triangular matrix 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import PyTree
 
 from sgdlimits.kernel.base import StepTime
-from sgdlimits.kernel.compiler.bounds import bounded
 from sgdlimits.kernel.compiler.flatten import about, lowered
-from sgdlimits.kernel.compiler.program import ABSENT, Program, Untranslated
-from sgdlimits.kernel.compiler.replica import Near, Replica
+from sgdlimits.kernel.compiler.program import ABSENT, Program
+from sgdlimits.kernel.compiler.replica import ByBound, Replica
 from sgdlimits.kernel.compiler.walk import Flattening
-from sgdlimits.kernel.guard import row_of
 from sgdlimits.kernel.known import pattern
 from sgdlimits.kernel.random import Stream
+from sgdlimits.kernel.stopping import REAL, flatten_check
 
 MOST_NODES = 50_000
 """Programs of more operations take longer to compile than they save."""
-FAR = 1.5
-"""A step that has more than so many times these operations, roughly counted, is not tried."""
-MIN_BOUNDED_SHARE = 0.15
-"""A condition that costs more than this fraction of a step is skipped while a bound proves it false."""  # erf 2/1 breaks even
 MOST_NUMBERS = 4096
 """Larger arrays of a problem are no numbers of a step."""
-REAL = jax.ShapeDtypeStruct((), np.float64)
-"""One double, to trace with."""
 
 
 class Numbers(NamedTuple):
@@ -86,9 +78,7 @@ def replica_of(
     Code that `asks` the host may have a bound in place of a condition.
     """
     step, stops, like = _traced(numbers, state, memory, single)
-    timed = stops is not None and _timed(numbers, stops, like)
-    if about(step) > FAR * MOST_NODES:
-        raise Untranslated(f"more than {MOST_NODES} operations")
+    Program(MOST_NODES).check_size(about(step))
     while True:  # each time a program of its own, so that what was assumed in vain leaves nothing behind
         program = Program(MOST_NODES)
         walk, arrays = Flattening(program), _given(program, numbers)
@@ -103,64 +93,16 @@ def replica_of(
         if not (wrong := zero & (flat != none)).any():
             break
         zero = zero & ~wrong
-    stop, near, guarded = None, None, None
-    if stops is not None and asks and not timed:
-        guarded = _guarded(walk, numbers, like, [*arrays, *shaped, *remembered], np.flatnonzero(now != flat))
-    if stops is not None and guarded is None:
-        try:
-            ends = np.array(program.op("add", program.input("t"), program.input("size")))
-            stop = _place(walk, stops, like, [*arrays, *after, *remembered, ends])
-        except Untranslated:
-            if not asks or timed or jax.eval_shape(partial(_bound, numbers, False), *like) is None:
-                raise
-            guarded = ()
-    if stops is not None and stop is not None and not timed:
-        needed = program.order(flat.tolist())
-        if len(program.order([stop], set(needed))) > MIN_BOUNDED_SHARE * len(needed):
-            near = _near(walk, stops, like, [*arrays, *shaped, *remembered], now != flat)
+    check: Any = None
+    if stops is not None:
+        check = flatten_check(walk, numbers, stops, like, [arrays, shaped, remembered], [arrays, after, remembered], asks)
+    checked = () if check is None else check.row if isinstance(check, ByBound) else check
     kept = [int(place) for leaf in remembered for place in leaf.ravel()]
-    results = [*now.tolist(), *flat.tolist(), *kept, *(near or guarded or ([] if stop is None else [stop]))]
-    written, moved = lowered(program, results)
-    move = lambda array: tuple(moved[place] for place in array)
-    last = None if near is None else Near(*move(near))
-    ended = moved[stop] if stop is not None and near is None else None
-    bound = None if guarded is None else move(guarded)
-    return Replica(written, move(now.tolist()), move(flat.tolist()), move(kept), ended, last, bound)
-
-
-def _place(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarray]) -> int:
-    """Where in a program it stands whether a run stops."""
-    asked = jax.make_jaxpr(stops)(*like, REAL)
-    if about(asked) > FAR * MOST_NODES:
-        raise Untranslated(f"more than {MOST_NODES} operations")
-    return int(walk.call(asked, places)[0])
-
-
-def _timed(numbers: Numbers, stops: Callable, like: tuple) -> bool:
-    """Whether a condition depends on the time itself, not only on the state: bounds around a state then say nothing."""
-    problem = numbers.values(numbers.arrays)[0].problem
-    if problem.at(jnp.zeros(())) is problem:
-        return False
-    return dce_jaxpr(jax.make_jaxpr(stops)(*like, REAL).jaxpr, [True])[1][-1]
-
-
-def _bound(numbers: Numbers, closed: bool, arrays: list, state: PyTree, memory: PyTree) -> Any:
-    """A bound that rules a condition out, where one is known."""
-    process, until = numbers.values(arrays)
-    return until.guard(process, state, memory, closed)
-
-
-def _guarded(walk: Flattening, numbers: Numbers, like: tuple, places: list[np.ndarray], moved: np.ndarray) -> tuple | None:
-    """The value and the row of a closed bound; None where there is none, or it is not translated."""
-
-    def row(arrays, state, memory):
-        found = _bound(numbers, True, arrays, state, memory)
-        return found and row_of(found, state, moved.tolist())
-
-    try:
-        return tuple(int(place) for place in walk.call(jax.make_jaxpr(row)(*like), places)) or None
-    except Untranslated:
-        return None
+    written, moved = lowered(program, [*now.tolist(), *flat.tolist(), *kept, *checked])
+    move = lambda places: tuple(moved[place] for place in places)
+    if check is not None:
+        check = ByBound(move(checked)) if isinstance(check, ByBound) else type(check)(*move(check))
+    return Replica(written, move(now.tolist()), move(flat.tolist()), move(kept), check)
 
 
 def _keys(program: Program) -> list[np.ndarray]:
@@ -189,23 +131,6 @@ def _inputs(program: Program, name: str, like: Sequence[Any]) -> list[np.ndarray
         places.append(np.array(row, int).reshape(leaf.shape))
         first += count
     return places
-
-
-def _near(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarray], moves: np.ndarray) -> Near | None:
-    """The condition with a bound, where there is one and its program is not too large."""
-    radius, none = walk.program.input("radius"), walk.program.const(0.0, "f64")
-    leaves, state = jax.tree.leaves(like[1]), like[1]
-    cuts = np.cumsum([leaf.size for leaf in leaves])[:-1]
-    radii = [part.reshape(leaf.shape) for part, leaf in zip(np.split(np.where(moves, radius, none), cuts), leaves, strict=True)]
-
-    def both(radii, arrays, state, memory):
-        return bounded(lambda state, memory: stops(arrays, state, memory, 0.0))(radii, state, memory)
-
-    try:
-        found = walk.call(jax.make_jaxpr(both)(state, *like), [*radii, *places])
-    except Untranslated:
-        return None
-    return Near(*(int(place) for place in found))
 
 
 def _traced(numbers: Numbers, state: PyTree, memory: PyTree, single: bool) -> tuple[Any, Callable | None, tuple]:

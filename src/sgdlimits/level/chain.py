@@ -20,7 +20,6 @@ from sgdlimits.algorithm.base import combined, is_lower, moves
 from sgdlimits.algorithm.limit import Drawn, view
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_dimension
-from sgdlimits.expectation.support import Support
 from sgdlimits.inputs.base import Sizes
 from sgdlimits.jaxtools import platform
 from sgdlimits.kernel.base import StepTime
@@ -159,13 +158,11 @@ class FrameChain(Process):
     def statistics(self, state: Frame) -> Overlaps:
         return runs_first(overlaps_of(state, self.frame)).arranged(self.problem.algorithm.names)
 
-    @property
-    def plain(self) -> bool:
-        return not self.problem.expectation.factored
+
+class FactorChain(FrameChain):
+    """The chain of a problem whose risk is more accurate from the factor than from the overlaps, near perfect recovery."""
 
     def risk(self, state: Frame, stats: Overlaps, t: Float[Array, " runs"]) -> Float[Array, " runs"]:
-        if self.plain:
-            return super().risk(state, stats, t)
         model, rows = self.problem.model, rows_of(state.names, STUDENT, self.problem.network.width)
         fixed = jnp.concatenate([self.frame, jnp.zeros((model.teachers, model.width))], axis=1)
         T = state.T if len(state.names) == 1 else gram_schmidt(state.T[:, rows])
@@ -178,18 +175,9 @@ class FrameChain(Process):
 
         return self.problem.numerics.over_runs(one, (runs_first((state.a, state.m[rows], T)), t))
 
-    def support(self, state: Frame, closed: bool = False) -> Support | None:
-        k, rows = self.frame.shape[0], rows_of(state.names, STUDENT, self.problem.network.width)
-        S = jnp.concatenate([state.m[rows], state.T[:, rows].T], axis=1)
-        found = self.problem.expectation.support(self.problem.model, state.a, S, closed)
-        if found is None:
-            return None
 
-        def in_frame(a, S) -> Frame:
-            m, T = jnp.zeros_like(state.m).at[rows].set(S[:, :k]), jnp.zeros_like(state.T).at[:, rows].set(S[:, k:].T)
-            return Frame(a, m, T, jax.tree.map(jnp.zeros_like, state.kept), state.names)
-
-        return Support(found.value, in_frame(*found.slope), in_frame(*found.bend))
-
-
-chain_process.register(ProjectionProblem, FrameChain)
+@chain_process.register(ProjectionProblem)
+def frame_chain(problem: ProjectionProblem, d: int) -> FrameChain:
+    """Return the chain of a projection problem, which reports the risk as accurately as its expectation can."""
+    chain: type[FrameChain] = FactorChain if problem.expectation.factored else FrameChain
+    return chain(problem, d)

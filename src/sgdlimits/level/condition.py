@@ -13,7 +13,6 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_number, is_traced
-from sgdlimits.expectation.support import Support
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.overlaps import shown
@@ -44,13 +43,6 @@ class Condition(Part):
         """What to remember of the start of one run, and whether it stops there; its risk where that is known already."""
         memory = self.begin(problem, stats)
         return memory, self(problem, stats, memory)
-
-    def guard(self, process: Any, state: PyTree, memory: PyTree, closed: bool = False) -> Support | None:
-        """A number of the state of one run, positive where it goes on and negative where it stops, by a lower bound around it.
-
-        With `closed` a smaller number of a few operations; what that cannot depend on, no other may.
-        """
-        return None
 
     def over_runs(self, problem: Problem, f: Callable, batch: PyTree) -> PyTree:
         """Apply f to each run of a batch, runs first."""
@@ -103,10 +95,6 @@ class Exits(Condition):
 
     def margin(self, problem, stats, memory):
         return memory - problem.risk(stats)
-
-    def guard(self, process, state, memory, closed=False):
-        support = process.support(state, closed)
-        return None if support is None else support._replace(value=support.value - memory)
 
 
 @checked(threshold=None)

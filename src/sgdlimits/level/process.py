@@ -13,7 +13,6 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.expectation.support import Support
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.base import Clock, Engine
@@ -60,15 +59,6 @@ class Process(eqx.Module):
         return self.problem.numerics.over_runs(lambda one: self.problem.at(one[1]).risk(one[0]), (stats, t))
 
     @property
-    def plain(self) -> bool:
-        """Whether that is the risk of the problem at these statistics, which conditions look at."""
-        return True
-
-    def support(self, state: PyTree, closed: bool = False) -> Support | None:
-        """A lower bound of the risk around the state of one run, where one is known: see `Expectation.support`."""
-        return None
-
-    @property
     def group_size(self) -> int | None:
         """Number of runs per group when runs are processed in groups of fixed size; None processes all runs at once."""
         return None
@@ -87,6 +77,11 @@ class Process(eqx.Module):
     def check_interval(self) -> Float[Array, ""] | int:
         """Maximum number of steps between two checks for divergence; a diverged run is reset to its state at the last check."""
         return self.block
+
+
+def reports_problem_risk(process: Process) -> bool:
+    """Return whether the risk that a process reports is that of its problem at the statistics, which conditions evaluate."""
+    return type(process).risk is Process.risk
 
 
 def drawn_by_step(process: Process, stream: Stream) -> PyTree:

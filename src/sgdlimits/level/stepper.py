@@ -19,10 +19,11 @@ from sgdlimits.jaxtools import GROUP_ALIGNMENT, compiled, in_groups
 from sgdlimits.kernel.base import Carry, RunBatch, StepRange
 from sgdlimits.kernel.choose import kernel_for
 from sgdlimits.kernel.random import Stream
+from sgdlimits.level import stopping  # noqa: F401  (it registers the bounds that kernels look up)
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Level, Request, RunStatus, Snapshot, Stepper, ladder
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
-from sgdlimits.level.process import MOST_STEPS, Process, Segments, SteppingEngine
+from sgdlimits.level.process import MOST_STEPS, Process, Segments, SteppingEngine, reports_problem_risk
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import one_of
 
@@ -89,7 +90,7 @@ class ProcessStepper(Stepper):
         self.t0 = float(segments.begins[0]) if segments.begins.size else float(request.clock.t[0])
         size = jax.tree.leaves(begin)[0].shape[process.runs_axis]
         self.shown = self._observed(begin, np.full(size, self.t0)) if request.begin_shown else None
-        risk = self.shown[1]["risk"] if self.shown is not None and process.plain else None
+        risk = self.shown[1]["risk"] if self.shown is not None and reports_problem_risk(process) else None
         self.carry, self.base, self.first = set_out(process, request.until, begin, risk, self.t0), 0, 0
         self.runs = request.runs[np.minimum(np.arange(size), len(request.runs) - 1)].astype(np.uint32)
         self.here = np.arange(size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -11,11 +11,11 @@ import llvmlite
 import llvmlite.binding as llvm
 import llvmlite.ir as ir
 
+from sgdlimits.kernel.compiler.checks import check_for
 from sgdlimits.kernel.compiler.replica import Replica
-from sgdlimits.kernel.compiler.vectors import F64, FLAGS, I64, Vectors
+from sgdlimits.kernel.compiler.vectors import F64, I64, Vectors
 
 NAME = "advance"
-FIRST_RADIUS = 0.01
 SHORT = 2500
 """Programs of fewer nodes are made for two vectors at once."""
 
@@ -83,12 +83,9 @@ def width_of(replica: Replica, machine: Machine) -> int:
 class Writer:
     """Writer of the function that makes all steps of a call, vector by vector of replicas.
 
-    The steps of a call are made in parts, at whose ends divergence is looked for. The array of states has the last states that
-    are known to be good: those at the beginning of the part, and of a replica that has stopped, its last.
-
-    Where a condition is dear, it is asked when a lane has left the ball around the state in which it was asked last, within
-    which it is known not to hold. `Near` says so for the radius that is tried; that is doubled where it was small enough, and
-    quartered where it was not.
+    The steps of a call are made in parts, with a check for divergence at the end of each. The array of states holds the last
+    states known to be good: those at the beginning of the part, and the last state of a replica that has stopped. A `StopCheck`
+    adds the code of the stop condition.
     """
 
     def __init__(self, replica: Replica, machine: Any, limit: float) -> None:
@@ -96,16 +93,16 @@ class Writer:
         self.inputs, self.moved = replica.inputs, replica.moved
         self.module = ir.Module("lanes")
         self.module.triple = machine.triple
-        self.near, self.bound = (self.write_aside(*each) for each in (("near", replica.near), ("bound", replica.guarded)))
-        self.begin(NAME, 8 if replica.guarded is None else 10)
-        self.state, self.memory, self.keys, self.end, self.how, self.numbers, whole, real, *self.guarding = self.arguments
+        self.check = check_for(self)
+        self.check.write_functions()
+        self.begin(NAME, 8 + self.check.pointers)
+        self.state, self.memory, self.keys, self.end, self.how, self.numbers, whole, real, *pointers = self.arguments
         whole, real = self.b.bitcast(whole, I64.as_pointer()), self.b.bitcast(real, F64.as_pointer())
         first, steps, block, every, vectors = (self.b.load(self.at(whole, i)) for i in range(5))
         self.first, self.steps, self.block, self.every = first, steps, block, every
         self.t, self.size = (self.b.load(self.at(real, i)) for i in range(2))
         known = {self.inputs["size"]: self.v.splat(self.size)} if "size" in self.inputs else {}
-        self.here = [self.v.slot(self.v.type("f64")) for _ in self.moved] if self.near else []
-        self.reach, self.trial = (self.v.slot(self.v.type("f64")) for _ in range(2))
+        self.check.begin(pointers)
         with self.replicas(vectors) as index:
             self.vector(index, known)
         self.b.ret_void()
@@ -132,10 +129,11 @@ class Writer:
         """The numbers of the problem, each replica's own."""
         return {self.inputs["number", i]: self.load(row) for i, row in zip(self.replica.numbers, rows, strict=True)}
 
-    def write_aside(self, name: str, wanted: tuple[int, ...] | None) -> ir.Function | None:
-        """A function of its own for what is rarely done: pointers to the state, what is remembered, the radius, and answers."""
-        if not wanted:
-            return None
+    def write_rare(self, name: str, wanted: Sequence[int]) -> ir.Function:
+        """Write a function for values that are needed rarely: pointers to state, memory, parameters, radius, and the answers.
+
+        It is not inlined, since the loop over steps would spill registers around it.
+        """
         self.begin(name, 5)
         self.function.linkage = "internal"
         self.function.attributes.add("noinline")
@@ -143,25 +141,29 @@ class Writer:
         replica = self.replica
         known = self.given(self.strided(self.b.bitcast(self.numbers, self.v.type("f64").as_pointer()), len(replica.numbers)))
         for pointer, places in ((state, replica.state), (memory, replica.memory)):
-            rows = self.kept(pointer, len(places))
+            rows = self.vectors_at(pointer, len(places))
             known |= {place: self.load(row) for place, row in zip(places, rows, strict=True) if place in self.inputs.values()}
         if "radius" in self.inputs:
-            known[self.inputs["radius"]] = self.load(self.kept(radius, 1)[0])
+            known[self.inputs["radius"]] = self.load(self.vectors_at(radius, 1)[0])
         self.v.emit(replica.program, replica.program.order(wanted, known), known)
-        for place, row in zip(wanted, self.kept(answers, len(wanted)), strict=True):
+        for place, row in zip(wanted, self.vectors_at(answers, len(wanted)), strict=True):
             value, whole = known[place], self.v.type("f64")
             self.store(value if value.type == whole else self.b.uitofp(value, whole), row)
         self.b.ret_void()
         return self.function
 
-    def aside(self, function: ir.Function, values: list[ir.Value], count: int) -> list[ir.Value]:
-        """What a function of its own says of the lanes in their new states."""
-        state, memory, answers = self.whole(values), *(self.room(rows) for rows in (len(self.remembered), count))
-        for row, kept in zip(self.remembered, self.kept(memory, len(self.remembered)), strict=True):
-            self.store(self.load(row), kept)
-        trial, own = (self.b.bitcast(each, F64.as_pointer()) for each in (self.trial, (self.own or [self.numbers])[0]))
+    def call_rare(
+        self, function: ir.Function, values: list[ir.Value], count: int, radius: ir.Value | None = None
+    ) -> list[ir.Value]:
+        """Call such a function in the new states of the lanes, and return its `count` answers."""
+        state, memory, answers = self.copy_state(values), *(self.room(rows) for rows in (len(self.remembered), count))
+        for row, copy in zip(self.remembered, self.vectors_at(memory, len(self.remembered)), strict=True):
+            self.store(self.load(row), copy)
+        pointer = F64.as_pointer()
+        trial = ir.Constant(pointer, None) if radius is None else self.b.bitcast(radius, pointer)
+        own = self.b.bitcast((self.own or [self.numbers])[0], pointer)
         self.b.call(function, [state, memory, own, trial, answers])
-        return [self.load(row) for row in self.kept(answers, count)]
+        return [self.load(row) for row in self.vectors_at(answers, count)]
 
     def at(self, pointer: ir.Value, index: Any) -> ir.Value:
         return self.b.gep(pointer, [I64(index) if isinstance(index, int) else index])
@@ -175,8 +177,8 @@ class Writer:
         """Where the vectors of a vector of replicas are, from the first on."""
         return [self.at(base, i) for i in range(count)]
 
-    def kept(self, pointer: ir.Value, count: int) -> list[ir.Value]:
-        """Where the vectors of a `room` are."""
+    def vectors_at(self, pointer: ir.Value, count: int) -> list[ir.Value]:
+        """Return pointers to the vectors of a `room`."""
         base = self.b.bitcast(pointer, self.v.type("f64").as_pointer())
         return [self.at(base, i) for i in range(count)]
 
@@ -215,8 +217,6 @@ class Writer:
         self.ended, self.ending = (self.rows(array, "i64", index, 1)[0] for array in (self.end, self.how))
         keys = zip(("run", "seed", "seed_high"), self.rows(self.keys, "i64", index, 3), strict=True)
         self.own = self.rows(self.numbers, "f64", index, len(replica.numbers))
-        self.index = index
-        self.guards = self.rows(self.guarding[0], "f64", index, 1 + 2 * len(self.moved)) if self.guarding else []
         self.slots = {i: v.slot(v.type("f64")) for i in self.moved}
         self.moving, made = v.slot(v.type("b1")), v.slot(I64)
         for i, place in enumerate(replica.state):
@@ -230,8 +230,7 @@ class Writer:
         known |= self.given(self.own)
         b.store(b.icmp_signed("<", self.load(self.ended), v.const(0, "i64")), self.moving)
         b.store(I64(0), made)
-        b.store(v.const(-1.0, "f64"), self.reach)
-        b.store(v.const(FIRST_RADIUS, "f64"), self.trial)
+        self.check.begin_vector(index)
         parts, part, leave = (b.append_basic_block(name) for name in ("parts", "part", "leave"))
         b.branch(parts)
         b.position_at_end(parts)
@@ -259,13 +258,7 @@ class Writer:
         values = [known[place] for place in results]
         for value, slot in zip(values, self.slots.values(), strict=True):
             b.store(value, slot)
-        if replica.stops is not None:
-            v.emit(replica.program, replica.program.order([replica.stops], known), known)
-            self.stop(b.and_(b.load(self.moving), known[replica.stops]), values, at)
-        if self.near is not None:
-            self.watch(values, at)
-        if self.guards:
-            self.guard(values, at)
+        self.check.after_step(values, at, known)
 
     def stop(self, hit: ir.Value, values: list[ir.Value], at: ir.Value) -> None:
         """Keep the last state of lanes that stop; their further ones are never looked at."""
@@ -278,61 +271,10 @@ class Writer:
             self.put(hit, v.const(1, "i64"), self.ending)
             b.store(b.and_(b.load(self.moving), b.not_(hit)), self.moving)
 
-    def watch(self, values: list[ir.Value], at: ir.Value) -> None:
-        """Ask the condition where a moving lane has left its ball."""
-        b, v = self.b, self.v
-        way = v.const(0.0, "f64")
-        for value, slot in zip(values, self.here, strict=True):
-            change = b.fsub(value, b.load(slot), flags=FLAGS)
-            way = b.fadd(way, b.fmul(change, change, flags=FLAGS), flags=FLAGS)
-        reach = b.load(self.reach)
-        out = b.and_(b.load(self.moving), b.fcmp_unordered(">", way, b.fmul(v.intrinsic("fabs", reach), reach)))
-        with b.if_then(v.any(out), likely=False):
-            hit, may = (b.fcmp_ordered("!=", said, v.const(0.0, "f64")) for said in self.aside(self.near, values, 2))
-            radius = b.load(self.trial)
-            b.store(b.select(may, v.const(-1.0, "f64"), radius), self.reach)
-            b.store(b.fmul(radius, b.select(may, v.const(0.25, "f64"), v.const(2.0, "f64"))), self.trial)
-            for value, slot in zip(values, self.here, strict=True):
-                b.store(value, slot)
-            self.stop(b.and_(b.load(self.moving), hit), values, at)
-
-    def guard(self, values: list[ir.Value], at: ir.Value) -> None:
-        """Find new bounds for lanes whose own, a sum of quadratic functions of the numbers, does not say that they go on.
-
-        The host is asked for those of which a closed bound does not say so.
-        """
-        b, v, none = self.b, self.v, self.v.const(0.0, "f64")
-        (left, *rest), inert = map(self.load, self.guards), self.replica.inert
-        for i, (value, line, bend) in enumerate(zip(values, rest[: len(values)], rest[len(values) :], strict=True)):
-            if i in inert:
-                continue
-            slope = b.fsub(line, b.fmul(bend, value, flags=FLAGS), flags=FLAGS)
-            left = b.fadd(left, b.fmul(slope, value, flags=FLAGS), flags=FLAGS)
-        out = b.and_(b.load(self.moving), b.fcmp_unordered("<=", left, none))
-        with b.if_then(v.any(out), likely=False):
-            if self.bound is not None:
-                value, *row = self.aside(self.bound, values, 1 + len(self.guards))
-                known = b.and_(out, b.fcmp_ordered(">", value, none))
-                for number, place in zip(row, self.guards, strict=True):
-                    self.put(known, number, place)
-                out = b.and_(out, b.not_(known))
-            self.ask(out, values, at)
-
-    def ask(self, out: ir.Value, values: list[ir.Value], at: ir.Value) -> None:
-        """Ask the host for some lanes: whether they stop, and for bounds of those that do not."""
-        b, v, none = self.b, self.v, self.v.const(0.0, "f64")
-        with b.if_then(v.any(out), likely=False):
-            lanes, guards = self.room(1), b.bitcast(self.guards[0], F64.as_pointer())
-            row = self.kept(lanes, 1)[0]
-            self.store(b.select(out, v.const(1.0, "f64"), none), row)
-            kind = ir.FunctionType(ir.VoidType(), [I64, *[F64.as_pointer()] * 3])
-            b.call(b.bitcast(self.guarding[1], kind.as_pointer()), [self.index, self.whole(values), lanes, guards])
-            self.stop(b.and_(b.load(self.moving), b.fcmp_ordered("==", self.load(row), v.const(2.0, "f64"))), values, at)
-
-    def whole(self, values: list[ir.Value]) -> ir.Value:
-        """A room with all numbers of the state."""
+    def copy_state(self, values: list[ir.Value]) -> ir.Value:
+        """Return a room with all coordinates of the state, of which `values` are those that move."""
         state = self.room(len(self.good))
-        for i, row in enumerate(self.kept(state, len(self.good))):
+        for i, row in enumerate(self.vectors_at(state, len(self.good))):
             self.store(values[self.moved.index(i)] if i in self.slots else self.load(self.good[i]), row)
         return state
 

@@ -43,6 +43,8 @@ _FOLD: dict[str, Callable] = {
 }  # fmt: skip
 
 
+ESTIMATE_EXCESS = 1.5
+"""Merging equal operations and dropping zeros shrinks a program to at least 1/1.5 of a rough estimate, as a rule."""
 ABSENT = 10**12
 """The place of every number of an array that is too large for a program."""
 
@@ -79,6 +81,11 @@ class Program:
         self.most = most
         self._place: dict[Any, int] = {}
         self._loops = itertools.count()
+
+    def check_size(self, estimate: float) -> None:
+        """Raise `Untranslated` if a rough estimate of a number of operations is too far above the limit to be worth a trial."""
+        if estimate > ESTIMATE_EXCESS * self.most:
+            raise Untranslated(f"more than {self.most:.0f} operations")
 
     def node(self, op: str, kind: str, args: tuple[int, ...] = (), what: Any = None) -> int:
         """The place of a node, the same for equal ones."""

@@ -13,7 +13,7 @@ import llvmlite
 import llvmlite.binding as llvm
 import llvmlite.ir as ir
 
-from sgdlimits.kernel.compiler.llvm import Writer
+from sgdlimits.kernel.compiler.llvm import NAME, Writer
 from sgdlimits.kernel.compiler.replica import Replica
 from sgdlimits.kernel.compiler.scalars import Scalars
 from sgdlimits.kernel.compiler.vectors import F32, F64, FLAGS, I32, I64
@@ -59,7 +59,7 @@ class Threads(Writer):
 
     def begin(self, name: str, arguments: int) -> None:
         super().begin(name, arguments)
-        if name != "near":
+        if name == NAME:
             self.function.calling_convention = "ptx_kernel"
 
     def instructions(self) -> Instructions:

@@ -1,61 +1,73 @@
-"""A program of one replica's step, as back ends take it."""
+"""The program of one replica's step, as back ends receive it."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from sgdlimits.kernel.compiler.program import Program
 
 
-class Near(NamedTuple):
-    """Whether a run stops in a state, and whether it may in another within "radius": functions of the state before a step."""
+class EveryStep(NamedTuple):
+    """Check of a cheap stop condition: it is evaluated after each step, in the new state."""
 
     stops: int
-    may: int
+
+
+class WithinBall(NamedTuple):
+    """Check of an expensive condition: whether it holds in the state before a step, and whether it may hold within a radius.
+
+    Both are functions of that state; the second also of the input "radius".
+    """
+
+    stops: int
+    may_stop: int
+
+
+class ByBound(NamedTuple):
+    """Check by a quadratic bound, whose coefficients the host or the program supplies (see `sgdlimits.kernel.stopping`).
+
+    `row` is the cheap bound in the state before a step: its value there, then its coefficients. Without one it is empty.
+    """
+
+    row: tuple[int, ...]
 
 
 class Replica(NamedTuple):
-    """A flat program of one step, and which of its numbers are what.
+    """A flat program of one step, and the roles of its values.
 
-    `state` are the numbers before the step and `after` those behind it; `memory` is what the condition remembers, and `stops`
-    whether the run ends after the step. Where that is dear, `near` is there in its place, and where a bound is cheaper, or the
-    condition too large, the state is `guarded` (see `sgdlimits.kernel.guard`): by a bound whose value and row in the state
-    before a step are these, or by none that is closed. Inputs have names: ("number", i), ("state", i), ("memory", i), "run",
-    "seed", "seed_high", "step", "t", "size", "radius".
+    Inputs have names: ("number", i), ("state", i), ("memory", i), "run", "seed", "seed_high", "step", "t", "size", "radius".
+
+    Attributes
+    ----------
+    program : the values and how they depend on each other
+    state, after : places of the coordinates before and after the step
+    memory : places of what the stop condition remembers of the start
+    check : how the program finds out whether the run stops; None without a condition
     """
 
     program: Program
     state: tuple[int, ...]
     after: tuple[int, ...]
     memory: tuple[int, ...]
-    stops: int | None
-    near: Near | None
-    guarded: tuple[int, ...] | None = None
+    check: EveryStep | WithinBall | ByBound | None
 
     @property
     def inputs(self) -> dict[Any, int]:
-        """The inputs by name."""
+        """Places of the inputs by name."""
         return {node.what: place for place, node in enumerate(self.program.nodes) if node.op == "input"}
 
     @property
     def numbers(self) -> list[int]:
-        """Which numbers of the process and its condition it needs."""
+        """Indices of the parameters, among those of the process and its condition, that the program reads."""
         return sorted(name[1] for name in self.inputs if name[0] == "number")
 
     @property
     def length(self) -> int:
-        """How many operations it has, without those of a bound, which are rare."""
-        return len(self.program.nodes) - len(self.program.order(self.guarded or (), set(self.program.order(self.after))))
+        """Number of operations, without those of a bound, which run rarely."""
+        rare = self.check.row if isinstance(self.check, ByBound) else ()
+        return len(self.program.nodes) - len(self.program.order(rare, set(self.program.order(self.after))))
 
     @property
     def moved(self) -> list[int]:
-        """Which numbers of the state a step changes."""
+        """Indices of the coordinates that a step changes."""
         return [i for i, (before, after) in enumerate(zip(self.state, self.after, strict=True)) if before != after]
-
-    @property
-    def inert(self) -> set[int]:
-        """Which of these have no part in a closed bound, whatever the state, and so in no other."""
-        rows = np.reshape((self.guarded or (0, 0))[2:], (2, -1))
-        return {i for i, both in enumerate(rows.T) if all(self.program.value(place) == 0 for place in both)}

@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import norm
 
 import sgdlimits as sl
-from sgdlimits.expectation.support import _turned
+from sgdlimits.level.stopping import _max_bend, risk_bound
 from sgdlimits.model.activation import Activation, PiecewiseLinear, as_activation
 
 PROBLEMS = {
@@ -35,7 +35,7 @@ PROBLEMS = {
 
 
 KINDS = {"four units": (True,), "classes without noise": (True,), "tanh": (False,), "softplus": (False,)}
-"""Whether its support is closed; the others have both, and they differ."""
+"""Whether its bound is cheap; the others have both kinds, and they differ."""
 
 
 @eqx.filter_jit
@@ -46,25 +46,25 @@ def risks(rule, model, *states):
 
 @eqx.filter_jit
 def numbers_below(rule, model, *states):
-    return jax.vmap(lambda a, S: rule.support(model, a, S, closed=True).value)(*states)
+    return jax.vmap(lambda a, S: risk_bound(rule, model, a, S, cheap=True).value)(*states)
 
 
 @eqx.filter_jit
-def supports(rule, model, a, S, closed):
-    return rule.support(model, a, S, closed)
+def bounds(rule, model, a, S, cheap):
+    return risk_bound(rule, model, a, S, cheap)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_a_risk_is_nowhere_below_its_support_and_touches_it(name):
+def test_a_risk_is_nowhere_below_its_bound_and_touches_it(name):
     """From states near by and far away, with units that turn round or almost coincide, and second layers that change signs.
 
     A grid of four units fails this where two of them almost coincide, and one of smooth units of classes where they are long.
-    A closed support has a number of its own, below the risk, for which the same holds.
+    A cheap bound has a value of its own, below the risk, for which the same holds.
     """
     problem = PROBLEMS[name]()
     rule, model, p = problem.expectation, problem.model, problem.network.width
-    risk, below, support = (partial(function, rule, model) for function in (risks, numbers_below, supports))
-    for closed in KINDS.get(name, (False, True)):
+    risk, below, bound = (partial(function, rule, model) for function in (risks, numbers_below, bounds))
+    for cheap in KINDS.get(name, (False, True)):
         for seed in range(18):
             rng = np.random.default_rng(seed)
             a, S = 3 * rng.normal(size=p), rng.normal(size=(p, 6)) * [0.1, 0.7, 2.0][seed // 3 % 3]
@@ -72,7 +72,7 @@ def test_a_risk_is_nowhere_below_its_support_and_touches_it(name):
                 S[1] = S[0] + 1e-3 * rng.normal(size=6)
             if seed % 3 == 2:  # one unit is wrong everywhere in some classes, the others little
                 a[0] = -60
-            value, slope, bend = jax.tree.map(np.asarray, support(a, S, closed))
+            value, slope, bend = jax.tree.map(np.asarray, bound(a, S, cheap))
             far = 10 + 10 * (a**2).max()
             sizes = np.repeat([0.0, 1e-3, 0.1, 0.5, 2.0], 6)
             some, last = [rng.normal(size=x.shape) for x in (a, S)], np.arange(p)[:, None] == p - 1
@@ -83,20 +83,20 @@ def test_a_risk_is_nowhere_below_its_support_and_touches_it(name):
                 for weights, power in ((slope, 1), (bend, 2), ((far, far), 2))
             )
             states = a + changes[0], S + changes[1]
-            there = np.asarray((below if closed else risk)(*states))
+            there = np.asarray((below if cheap else risk)(*states))
             assert (there > value + line - bends - 1e-6).all()
             np.testing.assert_allclose(there[0], value, rtol=1e-12)
             assert (there < value + line + left + 1e-9)[sizes <= 1e-3].all()  # what is left of the line is quadratic
-            assert not closed or (there < risk(*states) + 1e-6).all()
+            assert not cheap or (there < risk(*states) + 1e-6).all()
 
 
-def test_a_closed_support_is_near_where_outputs_vary_little_in_a_class():
+def test_a_cheap_bound_is_near_where_outputs_vary_little_in_a_class():
     """The loss of a mean is less than the mean loss by half of a variance of at most 0.05, times a curvature of at most 1/4."""
     problem, S = sl.presets.binary_mixture(snr=50.0), jnp.array([[1.0, 0.3, 0.0], [-1.0, 0.0, 0.2]])
-    support = lambda closed: jax.jit(lambda a: problem.expectation.support(problem.model, a, S, closed).value)(
+    bound = lambda cheap: jax.jit(lambda a: risk_bound(problem.expectation, problem.model, a, S, cheap).value)(
         jnp.array([1.0, -1.5])
     )
-    value, near = support(False), support(True)
+    value, near = bound(False), bound(True)
     assert value - 0.01 < near < value
 
 
@@ -107,7 +107,7 @@ def test_what_a_unit_bends_is_within_its_largest_and_comes_near_it():
         rng = np.random.default_rng(seed)
         problem = sl.presets.binary_mixture(snr=10.0 ** rng.uniform(-1, 2), width=1)
         data, unit = problem.model.data, rng.normal(size=4) * [3.0, 1.0, 1.0, 1.0]
-        most, sigma, centres = np.asarray(_turned(problem.model, unit[None])), float(data.sigma), np.asarray(data.means)[:, 0]
+        most, sigma, centres = np.asarray(_max_bend(problem.model, unit[None])), float(data.sigma), np.asarray(data.means)[:, 0]
         changes = np.linalg.norm(unit) * 10.0 ** rng.uniform(-2, 1, size=(20_000, 1)) * rng.normal(size=(20_000, 4))
         changes[::2, 2:] = changes[::2, 1:2] * unit[2:] / unit[1]  # in the plane of the unit and the means
         new = unit + changes
@@ -123,7 +123,7 @@ def test_what_a_unit_bends_without_noise_is_within_its_largest_which_is_reached(
     """Where a field becomes its opposite by the shortest way."""
     rng, problem = np.random.default_rng(0), sl.presets.xor_mixture(snr=np.inf, width=1)
     centres, unit = np.asarray(problem.model.data.means), rng.normal(size=4)
-    most = np.asarray(_turned(problem.model, unit[None]))[0]
+    most = np.asarray(_max_bend(problem.model, unit[None]))[0]
     for c, centre in enumerate(np.pad(centres, ((0, 0), (0, 2)))):
         field = unit @ centre
         changes = np.vstack([-2 * field * centre / (centre @ centre), 3 * rng.normal(size=(10_000, 4))])
@@ -137,7 +137,7 @@ def test_there_is_none_where_nothing_is_bounded_or_a_grid_is_coarse():
     networks = (sl.presets.committee(2, 1, "relu"), sl.presets.committee(2, 1, jnp.sinh), sl.presets.phase_retrieval(2))
     for problem in (*networks, smooth, sl.presets.xor_mixture(snr=5.0)):
         p = problem.network.width
-        assert problem.expectation.support(problem.model, jnp.ones(p), jnp.eye(p, p + 2)) is None
+        assert risk_bound(problem.expectation, problem.model, jnp.ones(p), jnp.eye(p, p + 2), False) is None
 
 
 def test_the_steepest_slopes_of_units():

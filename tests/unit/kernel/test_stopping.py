@@ -7,6 +7,7 @@ import pytest
 
 import sgdlimits as sl
 from sgdlimits.kernel.base import StepRange
+from sgdlimits.kernel.compiler.checks import inert_coordinates
 from sgdlimits.kernel.lanes import Lanes
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.stepper import set_out
@@ -30,8 +31,8 @@ def kernel():
 
 def test_bounds_stay_good_from_one_call_to_the_next(kernel, monkeypatch):
     kernel, steps, carry = kernel
-    asked, ask = [], kernel.guards.ask
-    monkeypatch.setattr(kernel.guards, "ask", lambda *state: asked.append(0) or ask(*state))
+    asked, ask = [], kernel.bounds.ask
+    monkeypatch.setattr(kernel.bounds, "ask", lambda *state: asked.append(0) or ask(*state))
     there = steps(carry, 0)
     first = len(asked)
     steps(there, STEPS)
@@ -45,7 +46,7 @@ def test_an_error_of_the_host_is_raised(kernel, monkeypatch):
     def ask(*state):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(kernel.guards, "ask", ask)
+    monkeypatch.setattr(kernel.bounds, "ask", ask)
     with pytest.raises(KeyboardInterrupt):
         steps(carry, 0)
 
@@ -56,7 +57,7 @@ def test_without_noise_only_what_lies_along_the_means_is_watched():
     engine = sl.Chain(60).bind(problem, start, None)
     carry = set_out(engine.process, until, engine.process.start(engine.starts(start, Stream.of(3, np.arange(24)))))
     replica = Lanes(engine.process, until, carry).form.replica(asks=True)
-    assert replica.inert == set(range(4, len(replica.moved)))  # a and m come first, then T
+    assert inert_coordinates(replica) == set(range(4, len(replica.moved)))  # a and m come first, then T
     runs = lambda kernel: sl.simulate(problem, sl.Chain(60), start, t_max=60, runs=24, until=until, seed=3, kernel=kernel)
     lanes, xla = runs("lanes"), runs("xla")
     assert (lanes.status == "stopped").sum() > 12

@@ -1,0 +1,280 @@
+r"""How compiled code finds out that a run stops, without evaluating an expensive stop condition after each step.
+
+There are three ways, in the order in which `flatten_check` tries them:
+
+1. *By a bound.* A `StopBound` registered for the condition and the problem is a quadratic function of the state, valid in every
+   state, which is positive only if the run continues. Compiled code evaluates it after each step. Where it is not positive, the
+   code computes the cheap bound anew, and calls the host (`HostBounds`) if that does not suffice either.
+2. *After each step*, if the condition itself translates into few operations.
+3. *Within a ball.* A condition of more operations is evaluated together with a radius within which it cannot change
+   (`sgdlimits.kernel.compiler.bounds`), and again only once the state has left that ball.
+
+A run stops at exactly the step at which it would stop if the condition were evaluated after each step. Code that cannot call
+the host, such as a GPU's, uses the last two ways. A condition that depends on the time itself is evaluated after each step.
+
+A bound is stored as a row of coefficients for each run. Around the state :math:`x_0` in which it was made it reads
+
+.. math:: v + \sum_i \big(s_i - b_i(x_i - x_{0,i})\big)(x_i - x_{0,i}) = c + \sum_i (l_i - b_ix_i)\,x_i ,
+
+and the row is :math:`(c, l_1, \dots, b_1, \dots)` over the coordinates that move. It does not refer to :math:`x_0`, and
+stays valid from one call to the next.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.interpreters.partial_eval import dce_jaxpr
+from jaxtyping import Array, Bool, Float, PyTree
+
+from sgdlimits.jaxtools import Layout, compiled
+from sgdlimits.kernel.base import Carry, ProcessLike, StopCondition
+from sgdlimits.kernel.compiler.bounds import bounded
+from sgdlimits.kernel.compiler.checks import CONTINUES, STOPS
+from sgdlimits.kernel.compiler.flatten import about
+from sgdlimits.kernel.compiler.program import Untranslated
+from sgdlimits.kernel.compiler.replica import ByBound, EveryStep, WithinBall
+from sgdlimits.kernel.compiler.walk import Flattening
+
+HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * 3)
+"""Type of the function that compiled code calls: index of a vector, pointers to its states, its lanes, and its rows."""
+MIN_BOUNDED_SHARE = 0.15
+"""A condition that costs more than this fraction of a step is skipped while a ball proves it false."""  # erf 2/1 breaks even
+MAX_VALUE_ERROR = 1e-6
+"""Error of a risk by quadrature that bounds allow for."""
+MAX_BEND_ERROR = 1e-3
+"""Addition to every bend: it allows for an error of a slope up to twice the root of its product with `MAX_VALUE_ERROR`."""
+SIGN_MARGIN = 1e-9
+"""A bound whose value here is larger than this, far above rounding, decides without the condition itself."""
+REAL = jax.ShapeDtypeStruct((), np.float64)
+
+
+class Quadratic(NamedTuple):
+    """Lower bound on the margin by which a run continues, for every change of the state.
+
+    The margin is at least `value` plus the sum of (slope - bend * change) * change over the coordinates; `slope` and `bend` are
+    states. If the bound is not a cheap one, the run continues if `value` is positive and stops if it is negative.
+    """
+
+    value: Float[Array, ""]
+    slope: PyTree
+    bend: PyTree
+
+
+class StopBound(Protocol):
+    """Lower bound for one kind of stop condition on one kind of problem."""
+
+    def __call__(self, process: Any, state: PyTree, memory: PyTree, cheap: bool) -> Quadratic | None:
+        """Return a bound around the state of one run, or None if none is known.
+
+        Parameters
+        ----------
+        process : the process, whose `problem` is of the registered kind
+        state : state of one run, without a batch axis
+        memory : what the condition remembers of the start of that run
+        cheap : whether to return a bound of few operations, which may be weaker but depends on every coordinate on which the
+            other one depends
+        """
+
+
+_BOUNDS: dict[tuple[type, type], StopBound] = {}
+
+
+def register_bound(condition: type, problem: type) -> Callable[[StopBound], StopBound]:
+    """Register a bound for a condition, but not for its subclasses, and for problems of a class."""
+
+    def register(bound: StopBound) -> StopBound:
+        _BOUNDS[condition, problem] = bound
+        return bound
+
+    return register
+
+
+def find_bound(process: ProcessLike, until: StopCondition | None) -> StopBound | None:
+    """Return the bound registered for a condition and the problem of a process, or None."""
+    classes = type(process.problem).__mro__
+    return next((_BOUNDS[type(until), each] for each in classes if (type(until), each) in _BOUNDS), None)
+
+
+def flatten_check(
+    walk: Flattening, numbers: Any, stops: Callable, like: tuple, before: list, after: list, asks_host: bool
+) -> EveryStep | WithinBall | ByBound:
+    """Flatten the check of a stop condition into the program of a step.
+
+    Parameters
+    ----------
+    walk : the flattening, whose program has the step already
+    numbers : the `sgdlimits.kernel.trace.Numbers` of the process and the condition
+    stops : whether a run stops, a function of parameters, state, memory and time
+    like : shapes of parameters, state and memory
+    before, after : places of these three before and after the step
+    asks_host : whether the code can call the host
+    """
+    program, flat = walk.program, lambda places: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(places)])
+    old, new = flat(before[1]), flat(after[1])
+    timed = _depends_on_time(numbers, stops, like)
+    asks_host = asks_host and not timed
+    row = _flatten_bound(walk, numbers, like, before, np.flatnonzero(old != new)) if asks_host else None
+    if row is not None:
+        return ByBound(row)
+    try:
+        end = np.array(program.op("add", program.input("t"), program.input("size")))
+        stop = _flatten_condition(walk, stops, like, [*jax.tree.leaves(after), end])
+    except Untranslated:
+        if not asks_host or jax.eval_shape(lambda *like: _evaluate_bound(numbers, False, *like), *like) is None:
+            raise
+        return ByBound(())
+    needed = program.order(new.tolist())
+    cheap = timed or len(program.order([stop], set(needed))) <= MIN_BOUNDED_SHARE * len(needed)
+    ball = None if cheap else _flatten_ball(walk, stops, like, before, old != new)
+    return EveryStep(stop) if ball is None else ball
+
+
+def _flatten_condition(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarray]) -> int:
+    """Flatten a condition and return its place."""
+    jaxpr = jax.make_jaxpr(stops)(*like, REAL)
+    walk.program.check_size(about(jaxpr))
+    return int(walk.call(jaxpr, places)[0])
+
+
+def _depends_on_time(numbers: Any, stops: Callable, like: tuple) -> bool:
+    """Return whether a condition depends on the time itself, so that bounds around a state prove nothing."""
+    problem = numbers.values(numbers.arrays)[0].problem
+    if problem.at(jnp.zeros(())) is problem:
+        return False
+    return dce_jaxpr(jax.make_jaxpr(stops)(*like, REAL).jaxpr, [True])[1][-1]
+
+
+def _evaluate_bound(numbers: Any, cheap: bool, arrays: list, state: PyTree, memory: PyTree) -> Quadratic | None:
+    process, until = numbers.values(arrays)
+    bound = find_bound(process, until)
+    return None if bound is None else bound(process, state, memory, cheap)
+
+
+def _flatten_bound(walk: Flattening, numbers: Any, like: tuple, places: list, moved: np.ndarray) -> tuple | None:
+    """Flatten the row of a cheap bound; None if there is none, or if it does not translate."""
+
+    def row(*arguments):
+        bound = _evaluate_bound(numbers, True, *arguments)
+        return bound and coefficients(bound, arguments[1], moved.tolist())
+
+    try:
+        return tuple(int(place) for place in walk.call(jax.make_jaxpr(row)(*like), jax.tree.leaves(places))) or None
+    except Untranslated:
+        return None
+
+
+def _flatten_ball(walk: Flattening, stops: Callable, like: tuple, places: list, moves: np.ndarray) -> WithinBall | None:
+    """Flatten a condition with a bound on its change; None if a primitive has no such bound, or the program is too large."""
+    radius, none = walk.program.input("radius"), walk.program.const(0.0, "f64")
+    leaves, state = jax.tree.leaves(like[1]), like[1]
+    cuts = np.cumsum([leaf.size for leaf in leaves])[:-1]
+    radii = [part.reshape(leaf.shape) for part, leaf in zip(np.split(np.where(moves, radius, none), cuts), leaves, strict=True)]
+
+    def both(radii, arrays, state, memory):
+        return bounded(lambda state, memory: stops(arrays, state, memory, 0.0))(radii, state, memory)
+
+    try:
+        found = walk.call(jax.make_jaxpr(both)(state, *like), [*radii, *jax.tree.leaves(places)])
+    except Untranslated:
+        return None
+    return WithinBall(*(int(place) for place in found))
+
+
+class HostBounds:
+    """Bounds of the runs of one kernel, as the host supplies them to compiled code.
+
+    A row stays valid as long as the condition remembers the same, so rows are kept from one call of the kernel to the next.
+    """
+
+    def __init__(self, process: ProcessLike, until: StopCondition, carry: Carry, moved: list[int]) -> None:
+        """Compile the function that answers, for runs like those of `carry` whose coordinates `moved` change."""
+        one = jax.tree.map(lambda leaf: np.asarray(leaf)[..., 0], carry.state)
+        own = jax.tree.map(lambda leaf: np.asarray(leaf)[0], carry.memory)
+        self.ask = compiled(_answer, process, until, tuple(moved), Layout.of(one), Layout.of(own), fast_compile=True)
+        self.columns, self.coordinates = 1 + 2 * len(moved), Layout.of(one).size
+        self.known = np.zeros((0, 1 + Layout.of(own).size + self.columns))
+
+    def rows_of(self, runs: np.ndarray, memory: np.ndarray) -> np.ndarray:
+        """Return the rows of runs, vectors first and lanes last; a row not known yet is zero and proves nothing."""
+        rows, keys = np.zeros((runs.size, self.columns)), _keys(runs, memory)
+        _, new, old = np.intersect1d(keys[:, 0], self.known[:, 0], return_indices=True)
+        same = (keys[new] == self.known[old, : keys.shape[1]]).all(1)
+        rows[new[same]] = self.known[old[same], keys.shape[1] :]
+        return np.ascontiguousarray(rows.reshape(*runs.shape, -1).swapaxes(1, 2))
+
+    def store(self, runs: np.ndarray, memory: np.ndarray, rows: np.ndarray) -> None:
+        """Store rows for later calls."""
+        self.known = np.concatenate([_keys(runs, memory), rows.swapaxes(1, 2).reshape(runs.size, -1)], axis=1)
+
+    @contextmanager
+    def serving(self, memory: np.ndarray) -> Iterator[Any]:
+        """Provide the host's function for compiled code, and raise its first error afterwards.
+
+        The function receives the index of a vector, its states, and the lanes to look at. It replaces each of these lanes by
+        `CONTINUES` or `STOPS`, and writes their new rows.
+        """
+        width, errors = memory.shape[-1], []
+
+        @cache  # a call passes few distinct addresses, and wrapping one costs more than the lookup
+        def array_at(address: int, count: int) -> np.ndarray:
+            return np.frombuffer((ctypes.c_double * (count * width)).from_address(address)).reshape(count, width)
+
+        def answer(index: int, state: int, lanes: int, rows: int) -> None:
+            try:
+                states, which, new = array_at(state, self.coordinates), array_at(lanes, 1)[0], array_at(rows, self.columns)
+                for lane in np.flatnonzero(which):
+                    said = np.asarray(self.ask(states[:, lane], memory[index, :, lane]))
+                    which[lane], new[:, lane] = said[0], said[1:]
+            except BaseException as error:  # an exception, Ctrl-C included, cannot pass through compiled code
+                errors.append(error)
+                array_at(rows, self.columns)[0] = np.inf  # an infinite bound: the lanes run to the end without another call
+
+        function = HOST_FUNCTION(answer)
+        yield ctypes.cast(function, ctypes.c_void_p)
+        if errors:
+            raise errors[0]
+
+
+def _answer(
+    process: ProcessLike, until: StopCondition, moved: tuple[int, ...], state: Layout, memory: Layout, row: Array, own: Array
+) -> Array:
+    """Return whether a run stops, and the row of its bound. The condition is evaluated only where the bound is near zero."""
+    one, remembered = state.values(row), memory.values(own)
+    register = find_bound(process, until)
+    bound = None if register is None else register(process, one, remembered, False)
+    value, line = jnp.zeros(()), [jnp.zeros(())] * (1 + 2 * len(moved))
+    if bound is not None:
+        value, (_, *line) = bound.value, coefficients(bound, one, moved)
+
+    def stops() -> Bool[Array, ""]:
+        stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], one))
+        memory_row = jax.tree.map(lambda leaf: leaf[None], remembered)
+        no_time = jnp.zeros(1)  # conditions that depend on time have no bound
+        return until.stop_runs(process.problem, stats, memory_row, no_time)[0]
+
+    said = jnp.where(lax.cond(jnp.abs(value) > SIGN_MARGIN, lambda: value < 0, stops), STOPS, CONTINUES)
+    return jnp.stack([said, *line])
+
+
+def coefficients(bound: Quadratic, state: PyTree, moved: Sequence[int]) -> list[Array]:
+    """Return the value of a bound in a state, and its row, both less what they leave to errors of quadrature."""
+    flat = lambda tree: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])[np.array(moved)]
+    x, slope, bend = map(flat, (state, bound.slope, bound.bend))
+    value = bound.value - MAX_VALUE_ERROR
+    # A bend of exactly zero belongs to a coordinate on which the bound does not depend; it stays zero, and is left out.
+    bend = jnp.where(bend > 0, bend + MAX_BEND_ERROR, 0.0)
+    return [value, value - ((slope + bend * x) * x).sum(), *(slope + 2 * bend * x), *bend]
+
+
+def _keys(runs: np.ndarray, memory: np.ndarray) -> np.ndarray:
+    """Return the index of each run and what its condition remembers, one run a row."""
+    return np.concatenate([runs.reshape(-1, 1), memory.swapaxes(1, 2).reshape(runs.size, -1)], axis=1, dtype=float)
