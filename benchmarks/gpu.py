@@ -33,13 +33,13 @@ def prepared(problem, d: int, runs: int, name: str, until: Any = None) -> tuple:
     import sgdlimits as sl
     from sgdlimits.kernel.choose import kernel_for
     from sgdlimits.kernel.random import Stream
-    from sgdlimits.level.stepper import set_out
+    from sgdlimits.level.stepper import initial_carry
 
     engine = sl.Chain(d).bind(problem, sl.RandomInit(d), None)
     few = engine.process.start(engine.starts(sl.RandomInit(d), Stream.of(0, np.arange(1000))))
     state = jax.tree.map(lambda leaf: jnp.tile(leaf, -(-runs // 1000))[..., :runs], few)
-    carry = set_out(engine.process, until, state)
-    return kernel_for(engine.process, until, carry, name), carry, engine.tick
+    carry = initial_carry(engine.process, until, state)
+    return kernel_for(engine.process, until, carry, name), carry, engine.step_time
 
 
 def rate(problem, d: int, runs: int, steps: int, name: str, turns: int = 3) -> float:

@@ -43,16 +43,16 @@ def measure(problem, d: int, runs: int, window: float, turns: int, kernels: tupl
     from sgdlimits.kernel.base import StepRange
     from sgdlimits.kernel.choose import kernel_for
     from sgdlimits.kernel.random import Stream
-    from sgdlimits.level.stepper import set_out
+    from sgdlimits.level.stepper import initial_carry
 
     engine = sl.Chain(d).bind(problem, sl.RandomInit(d), None)
     process, stream = engine.process, Stream.of(0, np.arange(runs))
-    span = lambda steps: StepRange(*(np.asarray(number) for number in (0, steps, 0.0, engine.tick)))
+    span = lambda steps: StepRange(*(np.asarray(number) for number in (0, steps, 0.0, engine.step_time)))
     rows: dict = {}
     for name in kernels:
         for until in (None, sl.exits(0.9)):
             begin = cpu()
-            carry = set_out(process, until, process.start(engine.starts(sl.RandomInit(d), stream)))
+            carry = initial_carry(process, until, process.start(engine.starts(sl.RandomInit(d), stream)))
             middle = cpu()
             try:
                 kernel = kernel_for(process, until, carry, name)
@@ -108,16 +108,18 @@ def two_threads(problem, d: int, runs: int) -> float:
     from sgdlimits.kernel.base import StepRange
     from sgdlimits.kernel.choose import kernel_for
     from sgdlimits.kernel.random import Stream
-    from sgdlimits.level.stepper import set_out
+    from sgdlimits.level.stepper import initial_carry
 
     engine, stream = sl.Chain(d).bind(problem, sl.RandomInit(d), None), Stream.of(0, np.arange(runs))
-    carry = set_out(engine.process, None, engine.process.start(engine.starts(sl.RandomInit(d), stream)))
+    carry = initial_carry(engine.process, None, engine.process.start(engine.starts(sl.RandomInit(d), stream)))
     kernel, every, best = kernel_for(engine.process, None, carry, "lanes"), os.sched_getaffinity(0), {}
     for _ in range(4):
         for count, cores in ((1, {min(every)}), (len(every), every)):
             os.sched_setaffinity(0, cores)
             begin = time.perf_counter()
-            kernel.advance(carry, stream.seed, stream.runs, StepRange(*(np.asarray(n) for n in (0, 20_000, 0.0, engine.tick))))
+            kernel.advance(
+                carry, stream.seed, stream.runs, StepRange(*(np.asarray(n) for n in (0, 20_000, 0.0, engine.step_time)))
+            )
             best[count] = min(best.get(count, np.inf), time.perf_counter() - begin)
     return best[1] / best[len(every)]
 

@@ -85,15 +85,15 @@ def stepper(level, width: int, runs: int):
     from sgdlimits.kernel.base import StepRange
     from sgdlimits.kernel.choose import kernel_for
     from sgdlimits.kernel.random import Stream
-    from sgdlimits.level.stepper import set_out
+    from sgdlimits.level.stepper import initial_carry
 
     problem = sl.presets.phase_retrieval(width=width, lr=0.05 * width)
     start = sl.RandomInit(level.d)
     engine = level.bind(problem, start, jax.tree.map(lambda leaf: leaf[0], start.sample(problem, runs=1)))
-    process, size = engine.process, engine.dt or engine.tick
+    process, size = engine.process, engine.dt or engine.step_time
     runs = -(-runs // (process.group_size or 1)) * (process.group_size or 1)
     starts = start.sample(problem, runs=runs)
-    carry, stream = set_out(process, None, process.start(starts)), Stream.of(0, np.arange(runs))
+    carry, stream = initial_carry(process, None, process.start(starts)), Stream.of(0, np.arange(runs))
     span = lambda n: StepRange(*(np.asarray(number) for number in (0, n * process.block, 0.0, size)))
     kernel = kernel_for(process, None, carry)
     call = lambda n: kernel.advance(carry, stream.seed, stream.runs, span(n))

@@ -6,7 +6,6 @@ A new command or option is covered without a new line here.
 from __future__ import annotations
 
 import importlib
-import sys
 
 import click
 import pytest
@@ -127,7 +126,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for module, name in WORK:
         monkeypatch.setattr(importlib.import_module(f"sgdlimits.{module}"), name, reached)
-    monkeypatch.setattr(sys.modules["sgdlimits.run.simulate"].Plan, "pieces", reached)
+    monkeypatch.setattr("sgdlimits.run.runner.Simulation.datasets", reached)
     monkeypatch.setattr(
         "sgdlimits.problem.accuracy._unsure", lambda problem, stats: (0.0, 0.0, 0.0)
     )  # as if no nodes were missing

@@ -1,9 +1,9 @@
-"""The interface of a level of description: it binds to a problem and a start, and what it gives can be followed."""
+"""Interface of a level: it binds to a problem and a start, and the resulting engine makes steppers of batches of runs."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
@@ -20,19 +20,21 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.start import Start
 
 FINISHED, STOPPED, DIVERGED = "finished", "stopped", "diverged"
+FLAT_BATCH = 64
+"""Up to this size a batch of fast steps costs about the same, so that smaller sizes would only compile more often."""
 
 
 class Clock(NamedTuple):
-    """Times to save at, the first of which is where the runs are; and their numbers of SGD steps (NaN without d)."""
+    """Saved times, the first of which is that of the runs' first state, and their numbers of SGD steps (NaN without d)."""
 
     t: np.ndarray
     step: np.ndarray
 
 
 class Request(NamedTuple):
-    """What an engine is asked for: runs by number with their seed, times to save at, when to stop, what to look at, and how.
+    """Arguments of a stepper: seed, indices of the runs, saved times, stop condition, observables and kernel.
 
-    The first time is where runs set out; unless it is `begin_shown`, what is seen there may be left out.
+    Without `save_start` the state at the first time of the clock need not be observed: it is not saved, or was saved before.
     """
 
     seed: int
@@ -41,149 +43,190 @@ class Request(NamedTuple):
     until: Condition | None = None
     observe: Observe = Observe()
     kernel: str | None = None
-    begin_shown: bool = True
+    save_start: bool = True
 
 
 class Snapshot(NamedTuple):
-    """How far a stepper has come, as a share of its time, and what it shows where that is a saved time.
+    """Statistics and observables of a batch at one time, runs first. A run that has ended keeps its last state."""
 
-    Statistics and observables are arrays, runs first. A run that has ended keeps its last state.
-    """
-
-    share: float
-    stats: PyTree = None
-    observed: dict[str, np.ndarray] | None = None
+    stats: PyTree
+    observed: dict[str, np.ndarray]
 
 
 class RunStatus(NamedTuple):
-    """How each run stands, and when it ended or, where it has not, how far it has come."""
+    """Status of each run, and the time at which it ended or, for an active run, which it has reached."""
 
     status: np.ndarray
     t: np.ndarray
 
 
 class Stepper(abc.ABC):
-    """A batch of runs under way. Iterate over it, and ask at any time, after an interruption too, how the runs stand."""
+    """A batch of runs, advanced in short calls from one saved time to the next.
+
+    An exception inside a call, such as Ctrl-C, leaves the runs where the last complete call or step left them: `now`,
+    `run_status` and `state` remain valid.
+    """
 
     request: Request
     kernel: str | None = None
-    """The name of what makes its steps, where it makes any."""
+    """Name of the kernel that makes the steps; None for a solver."""
+
+    @property
+    @abc.abstractmethod
+    def initial(self) -> Snapshot:
+        """Snapshot at the first time of the clock, for runs that were not resumed."""
+
+    @property
+    @abc.abstractmethod
+    def finished(self) -> bool:
+        """Whether the snapshots of all saved times have been returned."""
+
+    @property
+    @abc.abstractmethod
+    def share(self) -> float:
+        """Share of the time from the first to the last saved time that the runs have covered."""
 
     @abc.abstractmethod
-    def __iter__(self) -> Iterator[Snapshot]:
-        """Ticks: at the first saved time, and at least at each of the others."""
+    def advance(self) -> list[Snapshot]:
+        """Advance the runs by one short call, and return the snapshots of the saved times reached, mostly none or one."""
+
+    @property
+    def batch_key(self) -> Hashable:
+        """Key of the next call: `advance_many` may take steppers with equal keys."""
+        return id(self)
+
+    @classmethod
+    def advance_many(cls, steppers: Sequence[Stepper]) -> list[list[Snapshot]]:
+        """Call `advance` on steppers with equal keys, as one batch where the level can."""
+        return [stepper.advance() for stepper in steppers]
+
+    def drop_ended(self) -> None:
+        """Stop computing runs that have ended where that pays; their last state stays in all snapshots."""
+        return None
 
     @abc.abstractmethod
-    def ends(self) -> RunStatus:
-        """How each run stands."""
-
-    def in_full(self, first: Snapshot) -> Snapshot:
-        """The first snapshot with what it left out since nobody had asked for it."""
-        return first
+    def run_status(self) -> RunStatus:
+        """Return the status of each run."""
 
     @abc.abstractmethod
     def now(self) -> Snapshot:
-        """What the runs show where they are, between saved times too."""
+        """Observe the runs at their present time, which may lie between saved times."""
 
     @abc.abstractmethod
-    def state(self) -> Float[np.ndarray, "runs numbers"]:
-        """All that it takes to go on from the last saved time, or later, bit by bit as if nothing had stopped."""
+    def state(self) -> Float[np.ndarray, "runs floats"]:
+        """Return the rows from which a stepper resumes, bit for bit, at the last saved time returned, or after it."""
+
+    def __iter__(self) -> Iterator[Snapshot]:
+        """Advance to the end, and yield a snapshot at each saved time; at the first one if the request has `save_start`."""
+        if self.request.save_start:
+            yield self.initial
+        while not self.finished:
+            yield from self.advance()
 
 
 class Engine(eqx.Module):
-    """A level bound to a problem and a start: everything is chosen.
+    """A level bound to a problem and a start: step sizes, quadrature nodes and batch sizes are fixed.
 
     Parameters
     ----------
     level : with the parameters it chose for itself
     problem : in this level's own statistics
-    most : how many runs to hold at once
-    vector : batches are filled up to multiples of so many runs
+    max_batch : number of runs to hold at once
     """
 
     level: eqx.AbstractVar[Level]
     problem: eqx.AbstractVar[Problem]
-    most: eqx.AbstractVar[int]
+    max_batch: eqx.AbstractVar[int]
 
     @property
-    def vector(self) -> int:
+    def batch_multiple(self) -> int:
+        """Number of runs whose multiples are the sizes of batches."""
         return GROUP_ALIGNMENT
 
     @property
-    def numbers(self) -> int:
-        """About how many numbers the steps of one run take."""
+    def floats_per_run(self) -> int:
+        """Approximate number of floats in memory per run while steps are made."""
         return 0
 
     def starts(self, start: Start, stream: Stream) -> PyTree:
-        """The statistics in which the stream's runs start, runs first, checked."""
+        """Draw the initial statistics of the stream's runs, runs first, and check them."""
         starts = self.level.first(self.problem, start, stream)
         self.problem.coordinates.check(starts)
         return starts
 
     @abc.abstractmethod
     def snap(self, times: np.ndarray) -> Clock:
-        """The times that this level can save at nearest to those asked for."""
+        """Round the requested times to the nearest times at which this level can save."""
 
     @abc.abstractmethod
-    def stepper(self, starts: PyTree, request: Request, state: Float[np.ndarray, "runs numbers"] | None = None) -> Stepper:
-        """Set out with a batch of runs from their statistics (runs first), or from the state in which a stepper left them.
+    def stepper(self, starts: PyTree, request: Request, state: Float[np.ndarray, "runs floats"] | None = None) -> Stepper:
+        """Make the stepper of a batch of runs from their statistics (runs first), or from the `state` of an earlier stepper.
 
-        `starts` may hold more runs than the request: the last is repeated up to one of a few sizes.
+        `starts` may hold more runs than the request: the last run is repeated to fill the batch.
         """
 
 
 class Level(Part):
-    """How a problem's SGD is described: its parameters, and `bind`."""
+    """A description of a problem's SGD: its parameters, and `bind`.
+
+    A new level subclasses this and implements `bind`; the class variables tell the rest of the package what it needs to know.
+    """
 
     name: ClassVar[str]
     batchable: ClassVar[bool] = False
-    """Whether the steps of simulations that differ in numbers can be made together."""
+    """Whether steps of simulations that differ only in parameter values can be made in one call."""
+    shared_batch: ClassVar[int | None] = None
+    """Size of the batches of `simulate_runs` where the rounding of a run depends on the other runs of its batch; None else."""
+    leaves_cone: ClassVar[bool] = False
+    """Whether discretised noise may give statistics that no weights have: Q - M P^-1 M^T with negative eigenvalues."""
 
     @abc.abstractmethod
     def bind(self, problem: Problem, start: Start, first: PyTree) -> Engine:
-        """The engine for one problem and start; `first` are the statistics of its first run."""
+        """Return the engine for one problem and start; `first` holds the initial statistics of run 0."""
 
     def first(self, problem: Problem, start: Start, stream: Stream) -> PyTree:
-        """The statistics of the stream's runs, runs first, before anything is chosen too."""
+        """Draw the initial statistics of the stream's runs, runs first, from the problem before it is bound, too."""
         return start.batch(self.view(problem), stream)
 
     def view(self, problem: Problem) -> Problem:
-        """The problem in the statistics of this level."""
+        """Return the problem in the statistics of this level."""
         return problem
 
 
-def _flat(vector: int) -> int:
-    """Up to how many runs a batch costs about the same."""
-    return 64 if vector == GROUP_ALIGNMENT else vector
+def _smallest(multiple: int) -> int:
+    """Return the size below which a batch costs about the same."""
+    return FLAT_BATCH if multiple == GROUP_ALIGNMENT else multiple
 
 
 @lru_cache(maxsize=64)
-def ladder(vector: int, most: int) -> tuple[int, ...]:
-    """The sizes that batches have: few, and multiples of a vector.
+def ladder(multiple: int, max_batch: int) -> tuple[int, ...]:
+    """Return the batch sizes that are compiled: few, and multiples of `multiple`.
 
-    Compiled code treats the numbers of whole vectors alike, so that those of a run do not depend on the batch it is in.
+    Compiled code treats the floats of complete vectors alike, so that those of a run do not depend on the size of its batch.
 
     >>> ladder(16, 1000), ladder(1, 7)
     ((16, 64, 128, 256, 512, 1008), (1, 2, 4, 7))
     """
-    most = -(-most // vector) * vector
-    sizes = [size for size in sorted({vector, _flat(vector)}) if size <= most]
-    while 2 * sizes[-1] < most:
+    largest = -(-max_batch // multiple) * multiple
+    sizes = [size for size in sorted({multiple, _smallest(multiple)}) if size <= largest]
+    while 2 * sizes[-1] < largest:
         sizes.append(2 * sizes[-1])
-    return tuple(sizes) if sizes[-1] == most else (*sizes, most)
+    return tuple(sizes) if sizes[-1] == largest else (*sizes, largest)
 
 
-def batches(runs: int, vector: int, most: int) -> list[tuple[int, int]]:
-    """(runs, size) of each batch: sizes of the ladder, of which at most a quarter is filling where that costs.
+def batches(runs: int, multiple: int, max_batch: int) -> list[tuple[int, int]]:
+    """Split runs into batches, (runs, size) each: sizes of the ladder, padded by at most a quarter where padding costs.
 
     >>> batches(48, 16, 8192), batches(300, 16, 8192), batches(10, 1, 4), batches(10, 16, 7), batches(5, 4, 100)
     ([(48, 64)], [(256, 256), (44, 64)], [(4, 4), (4, 4), (2, 2)], [(7, 16), (3, 16)], [(4, 4), (1, 4)])
     """
-    sizes, plan, left, flat = ladder(vector, most), [], runs, _flat(vector)
+    sizes, flat = ladder(multiple, max_batch), _smallest(multiple)
+    split: list[tuple[int, int]] = []
+    left = runs
     while left:
         above = next((size for size in sizes if size >= left), sizes[-1])
         full = max((size for size in sizes if size <= left), default=above)
         size = above if left >= 0.75 * above or above <= flat else full
-        plan.append((min(left, size, most), size))
-        left -= plan[-1][0]
-    return plan
+        split.append((min(left, size, max_batch), size))
+        left -= split[-1][0]
+    return split

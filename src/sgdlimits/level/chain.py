@@ -97,7 +97,7 @@ class FrameChain(Process):
         self.block = max(1, min(64, 256 // (self._inputs * (n + k + 2))))
 
     @property
-    def numbers(self):
+    def floats_per_run(self):
         return self._inputs * (self._directions + self.frame.shape[0] + 2) * self.block
 
     @property

@@ -15,7 +15,7 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_number, is_traced
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
-from sgdlimits.statistics.overlaps import shown
+from sgdlimits.statistics.overlaps import students_of
 from sgdlimits.trial import tried
 
 
@@ -23,8 +23,8 @@ class Condition(Part):
     """When a run stops: a function of its statistics, and of what was remembered of its start.
 
     A condition implements `margin`, and `begin` where it compares with the start, both for one run without a batch axis, as
-    pure JAX functions of the problem as it is at that time. Levels call `set_out` or `begin_runs` once and `stop_runs` after
-    each step.
+    pure JAX functions of the problem as it is at that time. Levels call `evaluate_start` or `begin_runs` once, and `stop_runs`
+    after each step.
     """
 
     def begin(self, problem: Problem, stats: PyTree) -> PyTree:
@@ -39,7 +39,7 @@ class Condition(Part):
         """Whether the run should stop."""
         return reached(self.margin(problem, stats, memory))
 
-    def set_out(self, problem: Problem, stats: PyTree, risk: Float[Array, ""] | None) -> tuple[PyTree, Bool[Array, ""]]:
+    def evaluate_start(self, problem: Problem, stats: PyTree, risk: Float[Array, ""] | None) -> tuple[PyTree, Bool[Array, ""]]:
         """What to remember of the start of one run, and whether it stops there; its risk where that is known already."""
         memory = self.begin(problem, stats)
         return memory, self(problem, stats, memory)
@@ -63,7 +63,7 @@ class Predicate(Condition):
     fn: Callable
 
     def margin(self, problem, stats, memory):
-        return jnp.asarray(self.fn(shown(stats)))
+        return jnp.asarray(self.fn(students_of(stats)))
 
     def over_runs(self, problem, f, batch):
         return jax.vmap(f)(batch)
@@ -86,9 +86,9 @@ class Exits(Condition):
     threshold: Float[Array, ""] | float = eqx.field(converter=lambda threshold: check_threshold(threshold))
 
     def begin(self, problem, stats):
-        return self.set_out(problem, stats, None)[0]
+        return self.evaluate_start(problem, stats, None)[0]
 
-    def set_out(self, problem, stats, risk):
+    def evaluate_start(self, problem, stats, risk):
         risk = problem.risk(stats) if risk is None else risk
         memory = exit_risk(risk, problem.floor, self.threshold)
         return memory, reached(memory - risk)
@@ -142,7 +142,7 @@ def as_condition(until: Any) -> Condition | None:
 def check_condition(condition: Condition, problem: Problem, stats: PyTree, name: str = "until") -> None:
     """Raise `BadInput` unless the condition can be asked at the statistics of one run and answers with one bool or number."""
     margin = lambda one: condition.margin(problem, one, condition.begin(problem, one))
-    own = (condition.fn, shown(stats)) if isinstance(condition, Predicate) else None
+    own = (condition.fn, students_of(stats)) if isinstance(condition, Predicate) else None
     fn, one = own or (margin, stats)
     tried(name, fn, "the statistics of one run", one, truth=True, values=own is not None)
 

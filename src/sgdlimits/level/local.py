@@ -62,6 +62,7 @@ class Local(Level):
     """
 
     name: ClassVar[str] = "local"
+    leaves_cone: ClassVar[bool] = True
     point: PyTree
     d: int | None = eqx.field(static=True, default=None)
     dt: float | None = eqx.field(static=True, default=None)
@@ -87,7 +88,7 @@ class LocalEngine(SteppingEngine):
 
     level: Local
     problem: Problem
-    most: int
+    max_batch: int
     d: int
     J: np.ndarray
     Sigma: np.ndarray

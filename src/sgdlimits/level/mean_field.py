@@ -46,6 +46,7 @@ class MeanField(Level):
     """
 
     name: ClassVar[str] = "mean-field"
+    shared_batch: ClassVar[int | None] = 16
     rtol: float | None = eqx.field(static=True, default=None)
     atol: float | None = eqx.field(static=True, default=None)
     outside: int | None = eqx.field(static=True, default=None)

@@ -40,6 +40,7 @@ class ODE(Level):
     """
 
     name: ClassVar[str] = "ode"
+    shared_batch: ClassVar[int | None] = 16
     corrector: bool = eqx.field(static=True, default=True)
     rtol: float | None = eqx.field(static=True, default=None)
     atol: float | None = eqx.field(static=True, default=None)
@@ -65,7 +66,7 @@ class SolverEngine(Engine):
 
     level: Any
     problem: Problem
-    most: int
+    max_batch: int
 
     def snap(self, times):
         return Clock(times, np.full(times.size, np.nan))

@@ -18,7 +18,7 @@ from sgdlimits.kernel.random import Stream
 from sgdlimits.level.base import Clock, Engine
 from sgdlimits.problem.base import Problem
 
-MOST_STEPS = 2.0**53
+MAX_STEPS = 2.0**53
 """Steps are counted by doubles in places, and nobody waits for so many."""
 
 
@@ -64,7 +64,7 @@ class Process(eqx.Module):
         return None
 
     @property
-    def numbers(self) -> int:
+    def floats_per_run(self) -> int:
         """About how many numbers the steps of one run take."""
         return 0
 
@@ -99,18 +99,18 @@ class SteppingEngine(Engine):
     d: eqx.AbstractVar[int]
 
     @property
-    def tick(self) -> float:
+    def step_time(self) -> float:
         """One step of SGD, in t."""
         return self.problem.numerics.samples_per_step / self.d
 
     def snap(self, times):
         samples = self.problem.numerics.samples_per_step
-        if times[-1] > MOST_STEPS * self.tick:
-            raise BadInput(f"t_max = {times[-1]:g} is more steps of {self.tick:g} than can be made. Use a smaller t_max.")
+        if times[-1] > MAX_STEPS * self.step_time:
+            raise BadInput(f"t_max = {times[-1]:g} is more steps of {self.step_time:g} than can be made. Use a smaller t_max.")
         steps = np.unique(np.rint(times * self.d / samples).astype(np.int64))
         if steps[-1] < 1:
             raise BadInput(
-                f"t_max must be at least one step, {samples}/d = {self.tick:g}; got {times[-1]:g}. Give a larger t_max."
+                f"t_max must be at least one step, {samples}/d = {self.step_time:g}; got {times[-1]:g}. Give a larger t_max."
             )
         return Clock(steps * samples / self.d, steps)
 

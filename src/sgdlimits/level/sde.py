@@ -79,6 +79,7 @@ class SDE(Level):
     """
 
     name: ClassVar[str] = "sde"
+    leaves_cone: ClassVar[bool] = True
     batchable: ClassVar[bool] = True
     d: int = eqx.field(static=True)
     dt: float | None = eqx.field(static=True, default=None)

@@ -136,7 +136,7 @@ class WeightProcess(Process):
         return group_of(self.d)
 
     @property
-    def numbers(self):
+    def floats_per_run(self):
         width, algorithm = self.problem.network.width, self.problem.algorithm
         return self.d * (width * len(algorithm.names) + algorithm.inputs(width) * self.block)
 

@@ -1,11 +1,11 @@
-"""The loop that runs a process: alone, or side by side with others whose steps have the same code."""
+"""The stepper of levels that make steps: a process and its kernel, advanced from one saved time to the next."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -23,53 +23,44 @@ from sgdlimits.level import stopping  # noqa: F401  (it registers the bounds tha
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Level, Request, RunStatus, Snapshot, Stepper, ladder
 from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
-from sgdlimits.level.process import MOST_STEPS, Process, Segments, SteppingEngine, reports_problem_risk
+from sgdlimits.level.process import MAX_STEPS, Process, Segments, SteppingEngine, reports_problem_risk
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import one_of
 
 CALL_SECONDS = 0.1
-"""How long one call of the compiled loop should take: progress, Ctrl-C and dropping ended runs happen between calls."""
+"""Target duration of one kernel call: progress, Ctrl-C and dropping ended runs happen between calls."""
 COMPILE_SECONDS = 3.0
-"""What compiling the loop for another number of runs takes at least."""
-
-
-class Made(NamedTuple):
-    """What came of steps, how many these were, and how long they took."""
-
-    carry: Carry
-    steps: int
-    seconds: float
-
-
-Legs = Generator[Snapshot | StepRange, Made, None]
-"""What a stepper shows, and the steps that it wants."""
+"""Lower bound on the time to compile the loop for another batch size; cheaper drops would not pay."""
+MIN_KEPT = 16
+"""Smallest batch to which ended runs are dropped: smaller ones cost the same."""
 
 
 class ProcessEngine(SteppingEngine):
-    """An engine that makes steps of a process: SGD's own, or such of `dt`."""
+    """An engine that makes steps of a process, of length 1/d in t per sample unless `dt` is given."""
 
     level: Level
     problem: Problem
-    most: int
+    max_batch: int
     d: int
     process: Process
     dt: float | None = None
 
     @property
-    def vector(self):
-        """Of groups as few as memory holds; otherwise as all have, since a group of filling is not computed."""
-        few = self.most < GROUP_ALIGNMENT and self.process.group_size
+    def batch_multiple(self):
+        # where memory holds few runs, batches are multiples of the group; larger ones need not be, since padding is skipped
+        few = self.max_batch < GROUP_ALIGNMENT and self.process.group_size
         return few or GROUP_ALIGNMENT
 
     @property
-    def numbers(self):
-        return self.process.numbers
+    def floats_per_run(self):
+        return self.process.floats_per_run
 
     def segments(self, clock: Clock) -> Segments:
+        """Return the steps between neighbouring saved times."""
         if self.dt is None:
             counts = np.diff(clock.step)
-            return Segments(counts, np.full(counts.size, self.tick), clock.t[:-1], np.zeros(counts.size))
-        if clock.t[-1] > MOST_STEPS * self.dt:
+            return Segments(counts, np.full(counts.size, self.step_time), clock.t[:-1], np.zeros(counts.size))
+        if clock.t[-1] > MAX_STEPS * self.dt:
             raise BadInput(f"dt = {self.dt:g} is more steps than can be made before t = {clock.t[-1]:g}. Use a larger dt.")
         return Segments.on_grid(clock.t, self.dt)
 
@@ -78,194 +69,199 @@ class ProcessEngine(SteppingEngine):
 
 
 class ProcessStepper(Stepper):
-    """A process from `starts` through segments of steps, shown at the start and after each.
+    """A batch of runs of a process, on its way through segments of steps.
 
-    Runs that have ended are dropped from the computation once that pays; `whole` keeps what they were, and `here` says which
-    are left.
+    `carry` holds the runs that are still computed, `kept` their indices in the batch, and `full_carry` all runs as they were at
+    the last drop. `done` counts the steps made, and `base` those up to the last saved time.
     """
 
     def __init__(self, process: Process, starts: PyTree, request: Request, segments: Segments, state=None) -> None:
-        self.process, self.request, self.segments, self.total = process, request, segments, int(segments.counts.sum())
+        if state is not None:  # which may be of a later time than the clock's first
+            request = request._replace(save_start=False)
+        self.process, self.request, self.segments = process, request, segments
         begin = strong(process.start(starts))
+        self.size = jax.tree.leaves(begin)[0].shape[process.runs_axis]
+        self.indices = request.runs[np.minimum(np.arange(self.size), len(request.runs) - 1)].astype(np.uint32)
+        self.kept = np.arange(self.size)
         self.t0 = float(segments.begins[0]) if segments.begins.size else float(request.clock.t[0])
-        size = jax.tree.leaves(begin)[0].shape[process.runs_axis]
-        self.shown = self._observed(begin, np.full(size, self.t0)) if request.begin_shown else None
-        risk = self.shown[1]["risk"] if self.shown is not None and reports_problem_risk(process) else None
-        self.carry, self.base, self.first = set_out(process, request.until, begin, risk, self.t0), 0, 0
-        self.runs = request.runs[np.minimum(np.arange(size), len(request.runs) - 1)].astype(np.uint32)
-        self.here = np.arange(size)
+        self.begin_state = begin
+        self.shown: tuple[PyTree, dict] | None = self._initial if request.save_start else None
+        known_risk = self.shown[1]["risk"] if self.shown is not None and reports_problem_risk(process) else None
+        carry = initial_carry(process, request.until, begin, known_risk, self.t0)
+        self.base, self.done = 0, 0
         if state is not None:
-            self.carry, self.base, self.first = self._restored(state)
-        wanted = np.asarray(self.carry.moving) & (self.here < len(request.runs))  # who fills up a batch stands still
-        self.carry = eqx.tree_at(lambda carry: carry.moving, self.carry, wanted)
-        self.origin, self.whole, self.outset = self.base, self.carry, None if request.begin_shown else self.carry
+            carry, self.base, self.done = self._restored(carry, state)
+        # the last run fills up the batch, and its copies make no steps
+        active = np.asarray(carry.moving) & (self.kept < len(request.runs))
+        self.carry: Carry = eqx.tree_at(lambda carry: carry.moving, carry, active)
+        self.full_carry, self.origin = self.carry, self.base
+        self.segment, self.total = 0, int(segments.counts.sum())
         self.stepping = kernel_for(process, request.until, self.carry, request.kernel)
-        self.kernel, self.seed, self.pace = self.stepping.name, Stream.of(request.seed, self.runs).seed, Pace(process.block)
+        self.kernel, self.seed, self.pace = self.stepping.name, Stream.of(request.seed, self.indices).seed, Pace(process.block)
 
-    def __iter__(self):
-        return (snapshot for _, snapshot in interleaved([self]))
+    @property
+    def finished(self):
+        return self.segment == self.segments.counts.size
 
-    def legs(self) -> Legs:
-        """Ticks, and the steps that it wants next. For these it is sent what was `Made`."""
-        shown = self.shown
-        yield Snapshot(self._share, (), {}) if shown is None else self._snapshot(shown)
-        for count, size, t, rest in zip(*self.segments, strict=True):
-            end = self.base + int(count)
-            while self.first < end and np.asarray(self.carry.moving).any():
-                late = self.stepping.recompiles and self.pace.seconds > self.pace.compiling
-                few = _few(np.asarray(self.carry.moving)) if late else None
-                if few is not None:
-                    now = self._times(self.carry, t + (self.first - self.base) * size)
-                    shown = _scatter(shown, self._observed(self.carry.state, now), self.here)
-                    self._drop(few)
-                    self.pace.restart()
-                made = yield StepRange(self.first, end - self.first, t + (self.first - self.base) * size, size)
-                self.carry, self.first = made.carry, self.first + made.steps  # together: Ctrl-C comes between calls
-                self.pace.note(made.steps, made.seconds)
-                yield Snapshot(self._share)
-            there = (yield StepRange(end, 1, t + count * size, rest)).carry if rest else self.carry
-            shown = _scatter(shown, self._observed(there.state, self._times(there, t + count * size + rest)), self.here)
-            self.base = self.first = end
-            yield self._snapshot(shown)
+    @property
+    def share(self):
+        return (self.done - self.origin) / max(1, self.total)
+
+    @property
+    def batch_key(self):
+        return self.stepping.key, self.next_steps
+
+    @property
+    def next_steps(self) -> StepRange | None:
+        """Steps up to the next saved time, or the part of a step before it; None where no run needs a step."""
+        if self.finished or not np.asarray(self.carry.moving).any():
+            return None
+        count, size, t, rest = (part[self.segment] for part in self.segments)
+        end = self.base + int(count)
+        if self.done < end:
+            return StepRange(self.done, end - self.done, t + (self.done - self.base) * size, size)
+        return StepRange(end, 1, t + count * size, rest) if rest else None
+
+    def advance(self):
+        return self.advance_many([self])[0]
+
+    @classmethod
+    def advance_many(cls, steppers: Sequence[Any]) -> list[list[Snapshot]]:
+        """Make the steps that all of these steppers need next, as many as their paces allow, in one kernel call."""
+        wanted = steppers[0].next_steps
+        if wanted is None:
+            return [[stepper._save(stepper.carry)] for stepper in steppers]
+        steps, begin = min(wanted.steps, *(stepper.pace.steps for stepper in steppers)), time.perf_counter()
+        span = StepRange(*(np.asarray(number) for number in wanted._replace(steps=steps)))
+        carries = steppers[0].stepping.advance_many([stepper.run_batch for stepper in steppers], span)
+        seconds = time.perf_counter() - begin
+        return [stepper._accept(carry, wanted, steps, seconds) for stepper, carry in zip(steppers, carries, strict=True)]
+
+    def _accept(self, carry: Carry, wanted: StepRange, steps: int, seconds: float) -> list[Snapshot]:
+        """Take over the carry after `steps` of the wanted steps, and save where that reaches the next saved time."""
+        end = self.base + int(self.segments.counts[self.segment])
+        if wanted.first == end:  # a part of a step is made to be looked at: the next segment begins with the complete one
+            return [self._save(carry)]
+        self.carry, self.done = carry, self.done + steps  # in one statement: Ctrl-C cannot come between the two
+        self.pace.note(steps, seconds)
+        return [self._save(carry)] if self.next_steps is None else []
+
+    def _save(self, carry: Carry) -> Snapshot:
+        """Observe the runs at the next saved time, and begin the segment after it."""
+        count, size, t, rest = (part[self.segment] for part in self.segments)
+        observed = self._observed(carry.state, self._times(carry, t + count * size + rest))
+        self.shown = _scatter(self.shown, observed, self.kept)
+        snapshot = self._snapshot(self.shown)
+        end = self.base + int(count)
+        self.segment, self.base, self.done = self.segment + 1, end, end
+        return snapshot
 
     @property
     def run_batch(self) -> RunBatch:
-        """The runs that are left, for the kernel that makes their steps."""
-        return RunBatch(self.stepping, self.carry, self.seed, self.runs[self.here])
+        """The runs that are still computed, for the kernel that makes their steps."""
+        return RunBatch(self.stepping, self.carry, self.seed, self.indices[self.kept])
 
-    def ends(self):
-        """A run that had ended before this stepper set out ended at its beginning, as far as it knows."""
-        carry = self._all()
+    def drop_ended(self):
+        """Go on with a smaller batch once the steps since the last compilation have cost as much as compiling it."""
+        active = np.asarray(self.carry.moving)
+        if self.finished or not active.any() or not self.stepping.recompiles or self.pace.seconds <= self.pace.compiling:
+            return
+        few = _few(active)
+        if few is None:
+            return
+        t = self.segments.when(np.asarray(self.done - self.origin))
+        self.shown = _scatter(self.shown, self._observed(self.carry.state, self._times(self.carry, t)), self.kept)
+        self._drop(few)
+        self.pace.restart()
+
+    def run_status(self):
+        """Return the status of each run. A run that had ended before this stepper resumed has the stepper's first time."""
+        carry = self._all_runs()
         end, stopped = (np.asarray(leaf)[: len(self.request.runs)] for leaf in (carry.end, carry.stopped))
         status = np.where(end < 0, FINISHED, np.where(stopped, STOPPED, DIVERGED)).astype(object)
-        done = self.first - self.origin
+        done = self.done - self.origin
         reached = self.request.clock.t[-1] if done == self.total else self.segments.when(np.asarray(done))
         return RunStatus(status, np.where(end < 0, reached, self.segments.when(end - self.origin)))
 
-    def in_full(self, first):
-        return (
-            first
-            if self.outset is None
-            else self._snapshot(self._observed(self.outset.state, np.full(self.runs.size, self.t0)))
-        )
+    @property
+    def initial(self):
+        return self._snapshot(self._initial)
+
+    @cached_property
+    def _initial(self) -> tuple[PyTree, dict]:
+        return self._observed(self.begin_state, np.full(self.size, self.t0))
 
     def now(self):
-        carry = self._all()
-        t = self.segments.when(np.asarray(self.first - self.origin))
+        carry = self._all_runs()
+        t = self.segments.when(np.asarray(self.done - self.origin))
         return self._snapshot(self._observed(carry.state, self._times(carry, t)))
 
     def state(self):
-        """With the numbers of steps up to the last saved time and up to now, between which nothing is lost."""
-        carry, count = self._all(), len(self.request.runs)
+        """Return a row for each run: steps up to the last saved time, steps made, and the carry."""
+        carry, count = self._all_runs(), len(self.request.runs)
         rows = [np.moveaxis(np.asarray(leaf), axis, 0)[:count].reshape(count, -1) for leaf, axis in self._leaves(carry)]
-        return np.concatenate([np.tile([self.base, self.first], (count, 1)), *rows], axis=1, dtype=float)
+        return np.concatenate([np.tile([self.base, self.done], (count, 1)), *rows], axis=1, dtype=float)
 
-    def _restored(self, state: np.ndarray) -> tuple[Carry, int, int]:
-        rows = state[np.minimum(np.arange(self.here.size), len(state) - 1), 2:]
+    def _restored(self, carry: Carry, state: np.ndarray) -> tuple[Carry, int, int]:
+        """Return the carry and the two counts of steps in the rows of `state`; `carry` gives shapes and types."""
+        rows = state[np.minimum(np.arange(self.size), len(state) - 1), 2:]
         leaves = []
-        for like, axis in self._leaves(self.carry):
+        for like, axis in self._leaves(carry):
             shape = np.moveaxis(np.empty(like.shape), axis, 0).shape
-            numbers, rows = np.split(rows, [int(np.prod(shape[1:]))], axis=1)
-            leaves.append(jnp.asarray(np.moveaxis(numbers.reshape(shape), 0, axis), like.dtype))
-        return jax.tree.unflatten(jax.tree.structure(self.carry), leaves), int(state[0, 0]), int(state[0, 1])
+            values, rows = np.split(rows, [int(np.prod(shape[1:]))], axis=1)
+            leaves.append(jnp.asarray(np.moveaxis(values.reshape(shape), 0, axis), like.dtype))
+        return jax.tree.unflatten(jax.tree.structure(carry), leaves), int(state[0, 0]), int(state[0, 1])
 
     def _leaves(self, carry: Carry) -> Iterator[tuple[Array, int]]:
-        """The arrays of a carry, and where each has its axis of runs."""
+        """Yield the arrays of a carry, each with its axis of runs."""
         yield from ((leaf, self.process.runs_axis) for leaf in jax.tree.leaves(carry.state))
         yield from ((leaf, 0) for leaf in jax.tree.leaves((carry.moving, carry.stopped, carry.end, carry.memory)))
 
-    def _all(self) -> Carry:
-        """The carry of all runs, those that were dropped included."""
-        if self.here.size == self.runs.size:
+    def _all_runs(self) -> Carry:
+        """Return the carry of all runs, those that were dropped included."""
+        if self.kept.size == self.size:
             return self.carry
         leaves = []
-        for (old, axis), (new, _) in zip(self._leaves(self.whole), self._leaves(self.carry), strict=True):
+        for (old, axis), (new, _) in zip(self._leaves(self.full_carry), self._leaves(self.carry), strict=True):
             rows = np.moveaxis(np.array(old), axis, 0)
-            rows[self.here] = np.moveaxis(np.asarray(new), axis, 0)
+            rows[self.kept] = np.moveaxis(np.asarray(new), axis, 0)
             leaves.append(np.moveaxis(rows, 0, axis))
         return jax.tree.unflatten(jax.tree.structure(self.carry), leaves)
 
     def _drop(self, few: np.ndarray) -> None:
-        """Go on with a few of the runs."""
-        whole, leaves = self._all(), [jnp.take(leaf, few, axis=axis) for leaf, axis in self._leaves(self.carry)]
-        carry, here = jax.tree.unflatten(jax.tree.structure(self.carry), leaves), self.here[few]
-        self.whole, self.carry, self.here = whole, carry, here
+        """Continue with the runs at these positions of the carry only."""
+        everything, leaves = self._all_runs(), [jnp.take(leaf, few, axis=axis) for leaf, axis in self._leaves(self.carry)]
+        carry, kept = jax.tree.unflatten(jax.tree.structure(self.carry), leaves), self.kept[few]
+        self.full_carry, self.carry, self.kept = everything, carry, kept
 
     @cached_property
-    def _look(self):
+    def _compiled_observe(self):
         return compiled(_observe, self.process, self.request.observe, fast_compile=True)
 
-    def _observed(self, state: PyTree, t: np.ndarray):
-        return jax.tree.map(np.asarray, self._look(state, t, np.array(len(self.request.runs))))
+    def _observed(self, state: PyTree, t: np.ndarray) -> tuple[PyTree, dict]:
+        return jax.tree.map(np.asarray, self._compiled_observe(state, t, np.array(len(self.request.runs))))
 
     def _times(self, carry: Carry, t: Any) -> np.ndarray:
-        """The time of each run: t, or that at which it ended, if that is earlier."""
+        """Return the time of each run: t, or the time at which it ended if that is earlier."""
         end = np.asarray(carry.end)
         return np.where(end < 0, float(t), self.segments.when(end - self.origin))
 
-    @property
-    def _share(self) -> float:
-        return (self.first - self.origin) / max(1, self.total)
-
-    def _snapshot(self, shown) -> Snapshot:
-        return Snapshot(self._share, *one_of(shown, np.s_[: len(self.request.runs)]))
-
-
-def interleaved(steppers: Sequence[Stepper]) -> Iterator[tuple[Stepper, Snapshot]]:
-    """Ticks of all, each with whose it is. Steps of steppers whose kernels share their code are made together."""
-    alike: dict[Any, list[ProcessStepper]] = {}
-    for stepper in steppers:
-        if isinstance(stepper, ProcessStepper):
-            alike.setdefault(stepper.stepping.key, []).append(stepper)
-        else:
-            yield from ((stepper, snapshot) for snapshot in stepper)
-    for some in alike.values():
-        asked: list[tuple[ProcessStepper, Legs, Any]] = [(stepper, stepper.legs(), None) for stepper in some]
-        while asked:
-            wanted: dict[StepRange, list[tuple[ProcessStepper, Legs]]] = {}
-            for stepper, legs, told in asked:
-                for said in _heard(legs, told):
-                    if isinstance(said, Snapshot):
-                        yield stepper, said
-                    else:
-                        wanted.setdefault(said, []).append((stepper, legs))
-            asked = [
-                (stepper, legs, answer)
-                for span, group in wanted.items()
-                for (stepper, legs), answer in zip(group, _made([stepper for stepper, _ in group], span), strict=True)
-            ]
-
-
-def _heard(legs: Legs, told: Any) -> Iterator[Snapshot | StepRange]:
-    """What comes up to the next steps that are wanted, or the end."""
-    try:
-        said = legs.send(told)
-        while isinstance(said, Snapshot):
-            yield said
-            said = next(legs)
-        yield said
-    except StopIteration:
-        return
-
-
-def _made(steppers: list[ProcessStepper], span: StepRange) -> list[Made]:
-    """What comes of steps, of as many as the pace allows."""
-    steps, begin = min(span.steps, *(stepper.pace.steps for stepper in steppers)), time.perf_counter()
-    now = StepRange(*(np.asarray(number) for number in span._replace(steps=steps)))
-    carries = steppers[0].stepping.advance_many([stepper.run_batch for stepper in steppers], now)
-    seconds = time.perf_counter() - begin
-    return [Made(carry, steps, seconds) for carry in carries]
+    def _snapshot(self, shown: tuple[PyTree, dict]) -> Snapshot:
+        """Return what is shown without the padding of the batch."""
+        return Snapshot(*one_of(shown, np.s_[: len(self.request.runs)]))
 
 
 def strong(state: PyTree) -> PyTree:
-    """Arrays of types that are not weak, with which all would be compiled twice."""
+    """Convert arrays of weak type, with which everything would be compiled a second time."""
     return jax.tree.map(
         lambda leaf: lax.convert_element_type(leaf, leaf.dtype) if getattr(leaf, "weak_type", False) else leaf, state
     )
 
 
-def set_out(process: Process, until: Condition | None, state: PyTree, risk: np.ndarray | None = None, t: float = 0.0) -> Carry:
-    """All runs at their first step, at time t; those that stop there have ended. Their risk, where it is known, saves time.
+def initial_carry(
+    process: Process, until: Condition | None, state: PyTree, risk: np.ndarray | None = None, t: float = 0.0
+) -> Carry:
+    """Return the carry of runs before their first step, at time t, where some may stop at once; a known `risk` saves time.
 
     Without a condition nothing is compiled.
     """
@@ -280,15 +276,19 @@ def set_out(process: Process, until: Condition | None, state: PyTree, risk: np.n
 def _begin(
     process: Process, until: Condition, state: PyTree, risk: Any, t: Array, wanted: Array
 ) -> tuple[PyTree, Bool[Array, " runs"]]:
+    """Evaluate the memory of the condition, and whether it holds, in the initial states."""
+
     def begin(start: tuple[PyTree, Any]):
         state, risk = start
         problem = process.problem.at(t)
-        return until.over_runs(problem, lambda one: until.set_out(problem, *one), (process.statistics(state), risk))
+        return until.over_runs(problem, lambda one: until.evaluate_start(problem, *one), (process.statistics(state), risk))
 
     return in_groups(begin, process.group_size, wanted, (state, risk))
 
 
 def _observe(process: Process, observe: Observe, state: PyTree, t: Array, wanted: Array) -> tuple[PyTree, dict[str, Array]]:
+    """Evaluate statistics, risk and observables of each run at its time."""
+
     def look(both: tuple[PyTree, Array]):
         state, t = both
         stats, problem = process.statistics(state), process.problem
@@ -298,39 +298,40 @@ def _observe(process: Process, observe: Observe, state: PyTree, t: Array, wanted
     return in_groups(look, process.group_size, wanted, (state, t))
 
 
-def _few(moving: np.ndarray) -> np.ndarray | None:
-    """All that move among at most half of the runs, or None: of the ladder's sizes, so that few are compiled."""
-    sizes = [size for size in ladder(GROUP_ALIGNMENT, moving.size) if max(16, moving.sum()) <= size <= moving.size / 2]
-    return np.sort(np.argsort(~moving, kind="stable")[: sizes[0]]) if sizes else None
+def _few(active: np.ndarray) -> np.ndarray | None:
+    """Return the positions of the active runs, padded to a compiled batch size, if that is at most half of the batch."""
+    least = max(MIN_KEPT, active.sum())
+    sizes = [size for size in ladder(GROUP_ALIGNMENT, active.size) if least <= size <= active.size / 2]
+    return np.sort(np.argsort(~active, kind="stable")[: sizes[0]]) if sizes else None
 
 
-def _scatter(before, after, here: np.ndarray):
-    """What is shown of all runs, with the newest of those that are left; before any was shown, all are."""
+def _scatter(before, after, kept: np.ndarray):
+    """Return the arrays `before`, of all runs, with the rows `kept` replaced by `after`; None stands for no arrays yet."""
     if before is None:
         return after
 
     def place(old, new):
-        if len(here) == len(old):
+        if len(kept) == len(old):
             return new
         out = old.copy()
-        out[here] = new
+        out[kept] = new
         return out
 
     return jax.tree.map(place, before, after)
 
 
 class Pace:
-    """How many steps to ask for at once, always whole blocks, so that a call takes about `CALL_SECONDS`.
+    """Number of steps per kernel call, always complete blocks, chosen so that a call takes about `CALL_SECONDS`.
 
-    Runs that have ended are dropped once the steps since the last compilation have cost as much as it did (`compiling`): no
-    request then takes more than about twice what it would if it were known when the runs end.
+    Ended runs are dropped once the steps since the last compilation have cost as much as it did (`compiling`): a simulation
+    then takes at most about twice the time it would if the ends of the runs were known in advance.
     """
 
     def __init__(self, block: int) -> None:
         self.block, self.steps, self.seconds, self.calls, self.compiling = block, block, 0.0, 0, COMPILE_SECONDS
 
     def note(self, steps: int, seconds: float) -> None:
-        """Learn from a call that took so many steps and seconds; the first one compiled."""
+        """Adapt to a call of so many steps and seconds; the first call was slowed by compilation."""
         self.calls += 1
         if self.calls == 1:
             self.compiling = max(self.compiling, seconds)
@@ -340,5 +341,5 @@ class Pace:
         self.steps = max(1, int(wanted) // self.block) * self.block
 
     def restart(self) -> None:
-        """The next call compiles again."""
+        """Expect the next call to compile."""
         self.calls, self.seconds = 0, 0.0

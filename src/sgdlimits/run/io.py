@@ -25,7 +25,7 @@ from sgdlimits.files import whole
 from sgdlimits.problem.base import Problem
 from sgdlimits.run.contained import check_contained
 from sgdlimits.run.record import find, from_json, reading
-from sgdlimits.run.schema import State, check, check_form, plain_variable, state_of
+from sgdlimits.run.schema import ResumeState, check, check_form, plain_variable, state_of
 from sgdlimits.run.simulate import simulate
 from sgdlimits.text import in_bytes, printable
 
@@ -108,7 +108,7 @@ def _read(path: str | os.PathLike) -> xr.Dataset:
         dataset["status"] = dataset.status.astype(str)
         dataset = dataset.set_coords("status")
     if set(STATE) <= set(dataset.variables):
-        state = State(*(dataset[name].values for name in STATE))
+        state = ResumeState(*(dataset[name].values for name in STATE))
         dataset = dataset.drop_vars(list(STATE))
         dataset.encoding = {"state": state}
     return check(dataset)

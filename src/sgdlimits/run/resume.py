@@ -1,4 +1,4 @@
-"""What a simulation goes on from."""
+"""Checkpoints: the datasets that simulations resume from."""
 
 from __future__ import annotations
 
@@ -10,54 +10,54 @@ import xarray as xr
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import FINISHED, Clock, Engine
 from sgdlimits.run.record import to_json
-from sgdlimits.run.schema import INTERRUPTED, State, check_form, state_of
+from sgdlimits.run.schema import INTERRUPTED, ResumeState, check_form, state_of
 
 
-class Old(NamedTuple):
-    """What a batch of runs goes on from: a dataset, the state at its last time, the clock from there, and who had ended."""
+class BatchCheckpoint(NamedTuple):
+    """Checkpoint of one batch: dataset, rows of its stepper, saved times from there on, and which runs had ended."""
 
     dataset: xr.Dataset
-    state: np.ndarray
+    rows: np.ndarray
     clock: Clock
     ended: np.ndarray
 
 
-class Before(NamedTuple):
-    """What a simulation goes on from: a dataset, or nothing; and whether time zero is saved."""
+class Checkpoint(NamedTuple):
+    """Dataset that a simulation resumes, with the state of its runs; the dataset is None for a simulation from the start."""
 
     dataset: xr.Dataset | None
-    state: State
-    from_zero: bool
+    state: ResumeState
 
     @property
     def runs(self) -> int:
+        """Number of runs that resume."""
         return 0 if self.dataset is None else self.dataset.sizes["run"]
 
     def groups(self) -> list[int]:
-        """How many neighbouring runs each stand at one time."""
+        """Return the sizes of groups of neighbouring runs that resume from the same time."""
         if self.dataset is None:
             return []
         t = self.state.t
         return np.diff(np.flatnonzero(np.concatenate([[True], t[1:] != t[:-1], [True]]))).tolist()
 
-    def of(self, which: np.ndarray, clock: Clock) -> Old | None:
-        """What these runs go on from, or None where they set out."""
-        if self.dataset is None or which[0] >= self.runs:
+    def of(self, runs: np.ndarray, clock: Clock) -> BatchCheckpoint | None:
+        """Return the checkpoint of these runs, or None where they begin at the start."""
+        if self.dataset is None or runs[0] >= self.runs:
             return None
-        state = State(*(part[which] for part in self.state))
-        mine = self.dataset.isel(run=which, t=self.dataset.t.values <= state.t[0])
+        state = ResumeState(*(part[runs] for part in self.state))
+        mine = self.dataset.isel(run=runs, t=self.dataset.t.values <= state.t[0])
         mine.encoding = {"state": state}
         later = clock.t > state.t[0] * (1 + 1e-12)
         rest = [
             np.concatenate([here.values[-1:], there[later]]) for here, there in zip((mine.t, mine.step), clock, strict=True)
         ]
-        return Old(mine, state.numbers, Clock(*rest), ~np.isin(mine.status.values, (FINISHED, INTERRUPTED)))
+        return BatchCheckpoint(mine, state.rows, Clock(*rest), ~np.isin(mine.status.values, (FINISHED, INTERRUPTED)))
 
 
-def earlier(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: int, from_zero: bool) -> Before:
-    """What a dataset holds for the same simulation to go on from, or nothing. `BadInput` where it is of another one."""
+def checkpoint_of(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: int) -> Checkpoint:
+    """Return the checkpoint in a dataset of the same simulation; `BadInput` for a dataset of another one."""
     if resume is None:
-        return Before(None, State(np.zeros((0, 0)), np.zeros(0)), from_zero)
+        return Checkpoint(None, ResumeState(np.zeros((0, 0)), np.zeros(0)))
     attrs = check_form(resume).attrs
     same = {**attributes, "level_parameters": to_json(engine.level)}
     for name in ("problem", "level_parameters", "start", "seed", "until", "observe"):
@@ -75,4 +75,4 @@ def earlier(resume: xr.Dataset | None, engine: Engine, attributes: dict, runs: i
         )
     if attributes["t_max"] < state.t.max() * (1 - 1e-12):
         raise BadInput(f"resume has runs at t = {state.t.max():g}, beyond t_max = {attributes['t_max']:g}. Give a later t_max.")
-    return Before(resume, state, from_zero)
+    return Checkpoint(resume, state)

@@ -46,8 +46,6 @@ ATTRIBUTES = (
 TEXTS = ("level", "level_parameters", "problem", "problem_name", "statistics", "start", "save", "until", "version")
 """Attributes that are text; the others are numbers, or text that says one."""
 COORDINATES = {"step": ("t",), "status": ("run",), "t_end": ("run",)}
-DIFFUSIONS = ("sde", "local")
-"""Levels whose noise may leave the statistics that weights can have, as that of the SDE did in files of version 0.1."""
 PSD_TOLERANCE = 1e-4
 """As much as the coarsest solver may lose."""
 MOST_STATE = 2**22
@@ -72,10 +70,10 @@ RESERVED = {"run", "state", "state_t", "number", "student", "student_other", "te
 """Names that nothing else in a dataset can have."""
 
 
-class State(NamedTuple):
-    """What runs need to go on, a row of numbers each, and the saved time at which or after which they stand."""
+class ResumeState(NamedTuple):
+    """State from which runs resume: a row of floats for each, as its stepper wrote it, and the last saved time before it."""
 
-    numbers: np.ndarray
+    rows: np.ndarray
     t: np.ndarray
 
 
@@ -100,7 +98,7 @@ def build(
     clock: Clock,
     snapshots: list[Snapshot],
     ends: RunStatus,
-    state: State,
+    state: ResumeState,
     schedules: Mapping[str, Schedule] = MappingProxyType({}),
 ) -> xr.Dataset:
     """The dataset of runs by number at some saved times, of which each has a snapshot.
@@ -108,7 +106,7 @@ def build(
     Its encoding holds the state that its runs need to go on, unless that is large. The values of `schedules` at the saved times
     are coordinates under their names.
     """
-    stats, observed = _over_times([snapshot[1:] for snapshot in snapshots])
+    stats, observed = _over_times([tuple(snapshot) for snapshot in snapshots])
     found = problem.coordinates.variables(stats).items()
     variables = {name: plain_variable(("run", "t", *axes), np.asarray(values)) for name, (axes, values) in found}
     for name, values in {"risk": observed.pop("risk"), **observed}.items():
@@ -128,7 +126,7 @@ def build(
     scalars = sorted(stats.a) if isinstance(getattr(stats, "a", None), dict) else []
     named = {"scalars": json.dumps(scalars)} if scalars else {}
     dataset = xr.Dataset(variables, coordinates, {**attributes, "statistics": name_of(type(stats)), **named})
-    if state.numbers.size <= MOST_STATE:
+    if state.rows.size <= MOST_STATE:
         dataset.encoding = {"state": state}
     for name in dataset.variables:
         if name in _LONG_NAMES or name in variables:
@@ -228,7 +226,7 @@ def _concatenated(parts: list[xr.Dataset], dim: str, whole: Mapping[Any, np.ndar
     if dim == "t":
         joined.encoding = last.encoding
     elif all(states):
-        joined.encoding = {"state": State(*(np.concatenate(part) for part in zip(*states, strict=True)))}
+        joined.encoding = {"state": ResumeState(*(np.concatenate(part) for part in zip(*states, strict=True)))}
     return joined
 
 
@@ -240,7 +238,7 @@ def repeats(dataset: xr.Dataset, seed: int, runs: int) -> bool:
     return bool(numbers[0] < runs if numbers.size == 1 else (numbers[:runs] == np.arange(min(runs, numbers.size))).any())
 
 
-def state_of(dataset: xr.Dataset) -> State | None:
+def state_of(dataset: xr.Dataset) -> ResumeState | None:
     """What the runs of a dataset need to go on, where it is there."""
     return dataset.encoding.get("state")
 
@@ -260,10 +258,19 @@ def check(dataset: Any) -> xr.Dataset:
     sgdlimits.errors.BadInput: not a dataset of simulate: it has no dimension 'run'. Make one with sgdlimits.simulate.
     """
     check_form(dataset)
-    worst = 0.0 if dataset.attrs["level"] in DIFFUSIONS else least_eigenvalue(dataset)
+    worst = 0.0 if _may_leave_cone(dataset) else least_eigenvalue(dataset)
     if worst < -PSD_TOLERANCE:
         _fail(f"no weights have its statistics, which have the eigenvalue {worst:.3g}")
     return dataset
+
+
+def _may_leave_cone(dataset: xr.Dataset) -> bool:
+    """Whether the level of a dataset is one whose noise may leave the cone; a class that is not known here is not."""
+    try:
+        level = find(json.loads(dataset.attrs["level_parameters"])["class"])
+    except (ValueError, KeyError, TypeError, BadInput):
+        return False
+    return getattr(level, "leaves_cone", False)
 
 
 def check_form(dataset: Any) -> xr.Dataset:

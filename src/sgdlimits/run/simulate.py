@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -16,28 +15,24 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, Interrupted, RepeatedWarning, check_count
 from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.kernel.random import Stream
-from sgdlimits.level.base import DIVERGED, FINISHED, Clock, Engine, Level, Request, RunStatus, Snapshot, Stepper, batches
+from sgdlimits.level.base import DIVERGED, Level, Request
 from sgdlimits.level.condition import Condition, as_condition, check_condition
 from sgdlimits.level.observe import as_observe
-from sgdlimits.level.stepper import interleaved
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import check_schedules, scheduled
-from sgdlimits.progress import bar
 from sgdlimits.run.record import condition_text, noted, to_json
-from sgdlimits.run.resume import Before, Old, earlier
-from sgdlimits.run.schema import INTERRUPTED, State, build, describe, end_of, gathered, repeats, taken_names
+from sgdlimits.run.resume import checkpoint_of
+from sgdlimits.run.runner import Runner, Simulation
+from sgdlimits.run.schema import end_of, gathered, repeats, taken_names
 from sgdlimits.size import check_room
 from sgdlimits.start import Start, as_start
-from sgdlimits.statistics.overlaps import Overlaps, shown
+from sgdlimits.statistics.overlaps import Overlaps, students_of
 from sgdlimits.statistics.particles import Particles
 from sgdlimits.statistics.spike import Spike
 from sgdlimits.statistics.trees import one_of
 
 PIECE_SECONDS = 0.06
 """Pieces of a stream are at least so long apart."""
-TOGETHER = {"ode": 16, "mean-field": 16}
-"""Levels whose runs depend in their last bits on those beside them, and how many `simulate_runs` computes together."""
-_BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{long}"
 
 
 class DivergedWarning(UserWarning):
@@ -107,10 +102,10 @@ def simulate(
     >>> dict(exact.sizes)
     {'run': 3, 't': 5, 'student': 1, 'teacher': 1, 'student_other': 1}
     """
-    plan = _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch, kernel)
-    dataset = _whole(plan, plan.pieces(progress, np.inf))
+    simulation = _prepare(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch, kernel)
+    dataset = _gather(simulation, simulation.datasets(progress, np.inf))
     _warn_of_divergence(dataset)
-    if plan.interrupted:
+    if simulation.interrupted:
         raise Interrupted(dataset)
     return dataset
 
@@ -145,168 +140,73 @@ def stream(
     >>> sl.join(pieces).identical(sl.simulate(problem, sl.Chain(d=100), start, t_max=2, runs=3, save=5))
     True
     """
-    plan = _plan(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch, kernel)
-    yield from plan.pieces(progress, PIECE_SECONDS)
-    if plan.interrupted:
+    simulation = _prepare(problem, level, start, t_max, runs, seed, save, until, observe, resume, batch, kernel)
+    yield from simulation.datasets(progress, PIECE_SECONDS)
+    if simulation.interrupted:
         raise KeyboardInterrupt
 
 
 def simulate_runs(
-    problem: Problem, level: Level, start: Start | Overlaps | Particles | Spike | xr.Dataset, numbers: range, **how: Any
+    problem: Problem, level: Level, start: Start | Overlaps | Particles | Spike | xr.Dataset, numbers: range, **options: Any
 ) -> xr.Dataset:
-    """The dataset of `simulate` with some runs by number, each bit by bit the same whatever other runs are asked for.
+    """Return the dataset of `simulate` with the runs of these indices only, bit for bit the same whatever the range.
 
-    Where runs of a level depend, in their last bits, on those they are computed with, they come in groups that begin at
-    multiples of one size, and those that nobody asked for are left out.
+    At levels with a `shared_batch`, runs are computed in batches that begin at its multiples, and those outside the range are
+    left out.
     """
-    plan = _plan_of_runs(problem, level, start, numbers, **how)
-    dataset = _whole(plan, plan.pieces(False, np.inf))
-    if plan.interrupted:
+    simulation = _prepare_runs(problem, level, start, numbers, **options)
+    dataset = _gather(simulation, simulation.datasets(False, np.inf))
+    if simulation.interrupted:
         raise KeyboardInterrupt
-    return _of_runs(dataset, numbers)
+    return _select(dataset, numbers)
 
 
-def simulate_together(asked: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, xr.Dataset]]:
-    """`simulate_runs` of each of several arguments, few runs each, in the order in which they are done, with which it is.
+def simulate_together(arguments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, xr.Dataset]]:
+    """Yield the dataset of `simulate_runs` for each of several arguments, few runs each, with its position, as it is done.
 
-    Steps are made together where they have the same code: simulations that differ in numbers alone are one batch.
+    Simulations that differ in parameter values alone have the same compiled code: their steps are made in one call.
     """
-    plans = [_plan_of_runs(**each) for each in asked]
-    under_way: dict[Stepper, tuple[int, list[Snapshot]]] = {
-        plan._stepper(which, size, plan.request.clock, None): (at, [])
-        for at, plan in enumerate(plans)
-        for which, size in plan._batches()
-    }
-    done: list[list[xr.Dataset]] = [[] for _ in plans]
-    for stepper, snapshot in interleaved(list(under_way)):
-        at, snapshots = under_way[stepper]
-        plan, clock = plans[at], stepper.request.clock
-        snapshots += [snapshot] if snapshot.stats is not None else []
-        if snapshot.stats is not None and len(snapshots) == clock.t.size:
-            shown = list(enumerate(snapshots))[0 if stepper.request.begin_shown else 1 :]
-            done[at].append(plan._piece(stepper, clock, shown, True, None))
-            if sum(piece.sizes["run"] for piece in done[at]) == plan.request.runs.size:
-                yield at, _of_runs(_whole(plan, iter(done[at])), asked[at]["numbers"])
+    simulations = [_prepare_runs(**each) for each in arguments]
+    position = {runner: at for at, simulation in enumerate(simulations) for runner in simulation.runners()}
+    done: list[list[xr.Dataset]] = [[] for _ in simulations]
+    for runner in Runner.many(position):
+        at = position[runner]
+        done[at].append(runner.dataset())
+        if sum(part.sizes["run"] for part in done[at]) == simulations[at].request.runs.size:
+            parts = sorted(done[at], key=lambda part: int(part.run.values[0]))
+            yield at, _select(_gather(simulations[at], iter(parts)), arguments[at]["numbers"])
 
 
-def _plan_of_runs(problem, level, start, numbers: range, *, t_max: float, seed: int, **how: Any) -> Plan:
-    """A plan of the runs that are asked for, and of those that are computed with them."""
-    plan = _plan(problem, level, start, t_max, numbers.stop, seed, **how)
+def _prepare_runs(problem, level, start, numbers: range, *, t_max: float, seed: int, **options: Any) -> Simulation:
+    """Prepare the runs of these indices, and those that must be computed with them."""
+    simulation = _prepare(problem, level, start, t_max, numbers.stop, seed, **options)
     first, last = numbers.start, numbers.stop
-    if together := TOGETHER.get(level.name):
-        plan.size = 2 ** int(np.log2(min(together, plan.size)))
-        first, last = first - first % plan.size, -(-last // plan.size) * plan.size
-    plan.request = plan.request._replace(runs=np.arange(first, last))
-    return plan
+    if shared := level.shared_batch:
+        size = 2 ** int(np.log2(min(shared, simulation.max_batch)))
+        simulation.max_batch = size
+        first, last = first - first % size, -(-last // size) * size
+    simulation.request = simulation.request._replace(runs=np.arange(first, last))
+    return simulation
 
 
-def _whole(plan: Plan, pieces: Iterator[xr.Dataset]) -> xr.Dataset:
-    """The dataset of all runs of a plan."""
-    begin = next(pieces, None)
+def _gather(simulation: Simulation, datasets: Iterator[xr.Dataset]) -> xr.Dataset:
+    """Join the datasets of a simulation as they come."""
+    begin = next(datasets, None)
     if begin is None:  # interrupted before the first step
         raise KeyboardInterrupt
-    return gathered(chain([begin], pieces), plan.request.runs.size)
+    return gathered(chain([begin], datasets), simulation.request.runs.size)
 
 
-def _of_runs(dataset: xr.Dataset, numbers: range) -> xr.Dataset:
-    """The runs that are asked for, of a dataset that may have some before and after them."""
+def _select(dataset: xr.Dataset, numbers: range) -> xr.Dataset:
+    """Select the runs of these indices."""
     first = dataset.run.values[0]
     return dataset.isel(run=slice(numbers.start - first, numbers.stop - first))
 
 
-class Plan:
-    """A simulation that was checked: an engine, its clock, and which runs set out from where. `interrupted` by Ctrl-C."""
-
-    def __init__(
-        self, engine: Engine, start: Start, before: Before, request: Request, size: int, attributes: dict, schedules: dict
-    ) -> None:
-        self.engine, self.start, self.before, self.request, self.size = engine, start, before, request, size
-        self.schedules = schedules
-        self.attributes = describe(engine.problem, engine.level, attributes)
-        self.interrupted = False
-
-    def pieces(self, progress: bool, seconds: float) -> Iterator[xr.Dataset]:
-        """Datasets of batches of runs, each cut into pieces that many seconds apart."""
-        todo = self.request.runs.size
-        with bar(total=todo, disable=not progress, desc=self.engine.level.name, unit="run", bar_format=_BAR) as shown:
-            for which, size in self._batches():
-                old = self.before.of(which, self.request.clock)
-                clock = self.request.clock if old is None else old.clock
-                if old is not None:
-                    yield old.dataset
-                before = shown.n
-                report = lambda share, before=before, runs=which.size: shown.update(min(before + share * runs, todo) - shown.n)
-                yield from self._of(which, size, clock, old, seconds, report) if clock.t.size > 1 else ()
-                if self.interrupted:
-                    return
-
-    def _batches(self) -> Iterator[tuple[np.ndarray, int]]:
-        """Runs by number and the size of their batch: those that go on, in groups that stand at one time, then the others."""
-        first = 0
-        for runs in (*self.before.groups(), self.request.runs.size - self.before.runs):
-            for count, size in batches(runs, self.engine.vector, self.size):
-                yield self.request.runs[first : first + count], size
-                first += count
-
-    def _stepper(self, which: np.ndarray, size: int, clock: Clock, old: Old | None) -> Stepper:
-        padded = which[np.minimum(np.arange(size), which.size - 1)]
-        starts = self.engine.starts(self.start, Stream.of(self.request.seed, padded))
-        request = self.request._replace(runs=which, clock=clock, begin_shown=old is None and self.before.from_zero)
-        return self.engine.stepper(starts, request, None if old is None else old.state)
-
-    def _of(self, which, size, clock: Clock, old: Old | None, seconds: float, report: Callable) -> Iterator[xr.Dataset]:
-        """The pieces of a batch of runs. After Ctrl-C, wherever in here it comes, what has been reached is the last piece."""
-        saved: list[tuple[int, Snapshot]] = []
-        start: list[Snapshot] = []
-        index, begin = 0, time.perf_counter()
-        try:
-            stepper = self._stepper(which, size, clock, old)
-            for snapshot in stepper:
-                if snapshot.stats is not None:
-                    start = start or [snapshot]
-                    if index > 0 or stepper.request.begin_shown:
-                        saved.append((index, snapshot))
-                    whole = index == clock.t.size - 1
-                    index += 1
-                    if saved and (whole or time.perf_counter() - begin > seconds):
-                        piece, saved, begin = self._piece(stepper, clock, saved, whole, old), [], time.perf_counter()
-                        yield piece
-                report(snapshot.share)
-        except KeyboardInterrupt:
-            self.interrupted = True
-            if start:
-                if index == 1 and old is None and not stepper.request.begin_shown:
-                    saved = [(0, stepper.in_full(start[0]))]
-                yield from self._last_piece(stepper, clock, saved, index, old)
-
-    def _last_piece(self, stepper, clock: Clock, saved: list[tuple[int, Snapshot]], index: int, old: Old | None):
-        """What was saved since the last piece, and as one more saved time where the runs are."""
-        far, since = float(stepper.ends().t.max()), max(index - 1, 0)
-        if far > clock.t[since]:
-            step = np.rint(np.interp(far, *clock))
-            here = Clock(*(np.append(each[: since + 1], now) for each, now in zip(clock, (far, step), strict=True)))
-            yield self._piece(stepper, here, [*saved, (since + 1, stepper.now())], False, old, clock.t[since])
-        elif saved:
-            yield self._piece(stepper, clock, saved, False, old)
-
-    def _piece(self, stepper: Stepper, clock: Clock, saved, whole: bool, old: Old | None, since=None) -> xr.Dataset:
-        """The dataset of saved times. Where it is resumed, runs go on from the last time that was to be saved, `since`."""
-        which, (status, t_end), numbers = [index for index, _ in saved], stepper.ends(), stepper.state()
-        if not whole:
-            status = np.where(status == FINISHED, INTERRUPTED, status)
-        if old is not None:
-            status, t_end = np.where(old.ended, old.dataset.status, status), np.where(old.ended, old.dataset.t_end, t_end)
-        attributes = self.attributes if stepper.kernel is None else {**self.attributes, "kernel": stepper.kernel}
-        here, snapshots = Clock(clock.t[which], clock.step[which]), [snapshot for _, snapshot in saved]
-        state = State(numbers, np.full(len(numbers), here.t[-1] if since is None else since))
-        ends = RunStatus(status, t_end)
-        return build(self.engine.problem, attributes, stepper.request.runs, here, snapshots, ends, state, self.schedules)
-
-
-def _plan(
+def _prepare(
     problem, level, start, t_max, runs, seed, save=None, until=None, observe=None, resume=None, batch=None, kernel=None
-) -> Plan:
-    """Everything checked and chosen, nothing computed but the start of the first run."""
+) -> Simulation:
+    """Check all arguments and bind the level. Nothing is computed but the start of run 0."""
     ended = start if isinstance(start, xr.Dataset) else None
     start = as_start(start if ended is None else end_of(ended))
     if kernel is not None:
@@ -314,19 +214,21 @@ def _plan(
     _check_start(level, start, ended, seed, runs)
     check_schedules(problem, float(t_max))
     condition, view = as_condition(until), level.view(problem)
-    asked = (200 if until is None else 2) if save is None else save
-    saved = [("runs", runs), ("saved times", _count(asked)), ("numbers", view.numerics.size + 1)]
-    check_room(saved, "Take fewer runs, or save fewer times, or a smaller width.")
+    times = (200 if until is None else 2) if save is None else save
+    dimensions = [("runs", runs), ("saved times", _count(times)), ("numbers", view.numerics.size + 1)]
+    check_room(dimensions, "Take fewer runs, or save fewer times, or a smaller width.")
     first = one_of(level.first(problem, start, Stream.of(seed, [0])))
     engine = level.bind(problem, start, first)
-    size = engine.most if batch is None else min(engine.most, batch)
-    check_room([("runs at once", min(runs, size)), ("numbers a step", engine.numbers)], "Take a smaller batch, width or d.")
-    wanted = saved_times(asked, float(t_max))
+    size = engine.max_batch if batch is None else min(engine.max_batch, batch)
+    at_once = [("runs at once", min(runs, size)), ("numbers a step", engine.floats_per_run)]
+    check_room(at_once, "Take a smaller batch, width or d.")
+    wanted = saved_times(times, float(t_max))
     if condition is not None:
         check_condition(condition, view, first)
     schedules = scheduled(problem)
-    watched = as_observe(observe, shown(first), taken_names(view, first) | set(schedules))
+    observed = as_observe(observe, students_of(first), taken_names(view, first) | set(schedules))
     clock = engine.snap(np.unique(np.concatenate([[0.0], wanted])))
+    save_start = bool(engine.snap(wanted).t[0] == 0)
     attributes = {
         "problem": to_json(problem),
         "start": to_json(start),
@@ -334,11 +236,11 @@ def _plan(
         "t_max": float(t_max),
         "save": json.dumps(save if save is None or isinstance(save, int) else np.asarray(save).tolist()),
         "until": condition_text(condition),
-        "observe": json.dumps({name: noted(fn) for name, fn in watched.functions}),
+        "observe": json.dumps({name: noted(fn) for name, fn in observed.functions}),
     }
-    before = earlier(resume, engine, attributes, runs, engine.snap(wanted).t[0] == 0)
-    request = Request(seed, np.arange(runs), clock, condition, watched, kernel)
-    return Plan(engine, start, before, request, size, attributes, schedules)
+    checkpoint = checkpoint_of(resume, engine, attributes, runs)
+    request = Request(seed, np.arange(runs), clock, condition, observed, kernel, save_start)
+    return Simulation(engine, start, checkpoint, request, size, attributes, schedules)
 
 
 def _check_start(level: Level, start: Start, ended: xr.Dataset | None, seed: int, runs: int) -> None:

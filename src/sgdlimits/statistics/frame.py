@@ -240,12 +240,12 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], room: int) -> Frame:
 
 
 @singledispatch
-def in_cone(stats: PyTree, B: Float[np.ndarray, "k k"]) -> PyTree:
+def project_to_cone(stats: PyTree, B: Float[np.ndarray, "k k"]) -> PyTree:
     """Statistics of weights that are near to these, of any number of leading axes: all are, unless their kind is registered."""
     return stats
 
 
-@in_cone.register
+@project_to_cone.register
 def _(stats: Overlaps, B):
     r"""The overlaps that are nearest, with the same norms.
 

@@ -154,7 +154,7 @@ def weights(W: ArrayLike, E: ArrayLike, a: ArrayLike | Mapping[str, Any] | None 
     return Overlaps(np.ones(len(u)) if a is None else a, u @ fixed.T, u @ u.T)
 
 
-def shown(stats: Any) -> Any:
+def students_of(stats: Any) -> Any:
     """The statistics that users' functions are given, of one run or runs first: of overlaps those of the students."""
     return stats.of(STUDENT) if isinstance(stats, Overlaps) and len(stats.names) > 1 else stats
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from sgdlimits.domain import checked, scalars, some_numbers
 from sgdlimits.part import Part
-from sgdlimits.statistics.frame import in_cone
+from sgdlimits.statistics.frame import project_to_cone
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import number_array
 
@@ -55,7 +55,7 @@ def particles_of(stats: Overlaps | Particles) -> Particles:
     return Particles(stats.a, stats.M, number_array(np.diagonal(stats.Q, axis1=-2, axis2=-1)))
 
 
-@in_cone.register
+@project_to_cone.register
 def _(stats: Particles, B):
     """Units of the same norms, no longer along the fixed directions than at all."""
     inside = (np.linalg.solve(B, np.asarray(stats.M).swapaxes(-1, -2)) ** 2).sum(-2)

@@ -24,7 +24,7 @@ from sgdlimits.kernel.compiler.llvm import Writer
 from sgdlimits.kernel.compiler.vectors import F64, I64
 from sgdlimits.kernel.lanes import Code, Lanes
 from sgdlimits.kernel.random import Stream
-from sgdlimits.level.stepper import set_out
+from sgdlimits.level.stepper import initial_carry
 
 BITS = 20
 """Of the device's estimates."""
@@ -93,7 +93,7 @@ def bound(problem, d=100, until=None, runs=5):
     stream = Stream.of(3, np.arange(runs))
     return (
         engine.process,
-        set_out(engine.process, until, engine.process.start(engine.starts(sl.RandomInit(d), stream))),
+        initial_carry(engine.process, until, engine.process.start(engine.starts(sl.RandomInit(d), stream))),
         stream,
     )
 

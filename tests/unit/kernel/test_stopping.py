@@ -10,7 +10,7 @@ from sgdlimits.kernel.base import StepRange
 from sgdlimits.kernel.compiler.checks import inert_coordinates
 from sgdlimits.kernel.lanes import Lanes
 from sgdlimits.kernel.random import Stream
-from sgdlimits.level.stepper import set_out
+from sgdlimits.level.stepper import initial_carry
 
 RUNS, STEPS = 9, 400
 
@@ -20,11 +20,11 @@ def kernel():
     """A kernel whose runs are asked for, and a function that makes its steps."""
     problem, until, start = sl.presets.committee(2, 1, "tanh", lr=0.2), sl.exits(0.5), sl.RandomInit(200)
     engine, stream = sl.Chain(200).bind(problem, start, None), Stream.of(1, np.arange(RUNS))
-    carry = set_out(engine.process, until, engine.process.start(engine.starts(start, stream)))
+    carry = initial_carry(engine.process, until, engine.process.start(engine.starts(start, stream)))
     kernel = Lanes(engine.process, until, carry)
     return (
         kernel,
-        lambda carry, first: kernel.advance(carry, stream.seed, stream.runs, StepRange(first, STEPS, 0.0, engine.tick)),
+        lambda carry, first: kernel.advance(carry, stream.seed, stream.runs, StepRange(first, STEPS, 0.0, engine.step_time)),
         carry,
     )
 
@@ -55,7 +55,7 @@ def test_without_noise_only_what_lies_along_the_means_is_watched():
     """And runs end at the steps at which the condition itself ends them."""
     problem, until, start = sl.presets.binary_mixture(snr=np.inf), sl.exits(0.3), sl.RandomInit(60)
     engine = sl.Chain(60).bind(problem, start, None)
-    carry = set_out(engine.process, until, engine.process.start(engine.starts(start, Stream.of(3, np.arange(24)))))
+    carry = initial_carry(engine.process, until, engine.process.start(engine.starts(start, Stream.of(3, np.arange(24)))))
     replica = Lanes(engine.process, until, carry).form.replica(asks=True)
     assert inert_coordinates(replica) == set(range(4, len(replica.moved)))  # a and m come first, then T
     runs = lambda kernel: sl.simulate(problem, sl.Chain(60), start, t_max=60, runs=24, until=until, seed=3, kernel=kernel)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 
 import sgdlimits as sl
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.process import reports_problem_risk
-from sgdlimits.level.stepper import set_out
+from sgdlimits.level.stepper import initial_carry
+from sgdlimits.run.runner import Simulation
 
 
 @pytest.mark.parametrize("level", [sl.SGD(60), sl.Chain(60), sl.SDE(60), sl.ODE()], ids=lambda level: level.name)
@@ -116,9 +115,7 @@ def test_interruption_long_before_the_first_saved_time_keeps_where_the_runs_were
 
 
 def test_interruption_between_batches_keeps_the_finished_ones(monkeypatch):
-    module = sys.modules[sl.simulate.__module__]
-
-    calls, begin = [], module.Plan._stepper
+    calls, begin = [], Simulation._runner
 
     def interrupted_at_the_third(*args):
         calls.append(1)
@@ -126,7 +123,7 @@ def test_interruption_between_batches_keeps_the_finished_ones(monkeypatch):
             raise KeyboardInterrupt
         return begin(*args)
 
-    monkeypatch.setattr(module.Plan, "_stepper", interrupted_at_the_third)
+    monkeypatch.setattr(Simulation, "_runner", interrupted_at_the_third)
     with pytest.raises(sl.Interrupted) as caught:
         sl.simulate(sl.presets.phase_retrieval(), sl.Chain(30), sl.RandomInit(30), t_max=1, runs=6, batch=2, save=3)
     assert caught.value.dataset.sizes["run"] == 4
@@ -148,10 +145,10 @@ def test_a_risk_that_is_known_is_that_from_which_runs_set_out(level, preset):
     process = engine.process
     state = process.start(engine.starts(start, stream))
     risk = np.asarray(process.risk(state, process.statistics(state), np.zeros(16)))
-    alone = set_out(process, until, state)
+    alone = initial_carry(process, until, state)
     assert not np.asarray(alone.stopped).any()
     assert reports_problem_risk(process) == ((level.name, preset) != ("chain", "phase_retrieval"))
     if reports_problem_risk(process):
-        known = set_out(process, until, state, risk)
+        known = initial_carry(process, until, state, risk)
         np.testing.assert_allclose(known.memory, alone.memory, rtol=1e-14)
-        assert np.asarray(set_out(process, until, state, np.full(16, float(problem.floor))).stopped).all()
+        assert np.asarray(initial_carry(process, until, state, np.full(16, float(problem.floor))).stopped).all()

@@ -46,7 +46,7 @@ def moody(folder, moods, **more):
     return sl.sweep("moody:build", sl.Chain(30), sl.RandomInit(30), over=points, folder=folder, **given)
 
 
-@pytest.mark.parametrize("where", ["Plan._stepper", "gathered", "Plan._piece"])
+@pytest.mark.parametrize("where", ["runner.Simulation._runner", "simulate.gathered", "runner.Runner.dataset"])
 def test_an_interruption_is_one_wherever_it_comes(where, small, monkeypatch):
     """Before the first step, too: it is not taken for a unit that fails."""
 
@@ -54,8 +54,10 @@ def test_an_interruption_is_one_wherever_it_comes(where, small, monkeypatch):
         raise KeyboardInterrupt
 
     small("a", over=sl.grid(lr=[0.05]))
-    module, (*owner, name) = importlib.import_module("sgdlimits.run.simulate"), where.split(".")
-    monkeypatch.setattr(getattr(module, owner[0]) if owner else module, name, interrupted)
+    importlib.import_module("sgdlimits.run.simulate")  # which `sgdlimits.run.simulate`, the function, hides
+    module, *owner, name = where.split(".")
+    found = sys.modules[f"sgdlimits.run.{module}"]
+    monkeypatch.setattr(getattr(found, owner[0]) if owner else found, name, interrupted)
     with pytest.raises(sl.SweepStopped, match="1 of 2 units are done"):
         small("a", over=sl.grid(lr=[0.05, 0.1]))
 
