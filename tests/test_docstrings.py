@@ -16,7 +16,7 @@ DESCRIBED = re.compile(
 )
 """Third persons and participles of the verbs with which functions are described."""
 TWICE = {
-    "Coordinates", "Drawn", "Part", "Setting", "Sizes", "Weights",
+    "Coordinates", "Part", "Sizes", "Weights",
 }  # fmt: skip
 """Class names that still stand for two things."""
 
@@ -45,4 +45,4 @@ def test_no_two_classes_have_the_same_name():
     for place, node in definitions():
         if isinstance(node, ast.ClassDef):
             places[node.name].append(place)
-    assert {name for name, found in places.items() if len(found) > 1} == TWICE
+    assert {name for name, found in places.items() if len(found) > 1} <= TWICE

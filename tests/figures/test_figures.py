@@ -99,7 +99,7 @@ def check(caption: str):
 @pytest.mark.parametrize("name", TINY)
 def test_every_figure_can_be_drawn_has_a_caption_with_numbers_and_keeps_datasets(name, monkeypatch):
     module = importlib.import_module(FIGURES[name])
-    monkeypatch.setattr(module, "WATCHED", 2, raising=False)
+    monkeypatch.setattr(module, "MIN_GRID_WIDTH", 2, raising=False)
     monkeypatch.setattr("sgdlimits.papers.mediocrity.theory.times.ODE_STARTS", 4)
     kept = {}
     with plt.rc_context(sl.plot.PAPER):

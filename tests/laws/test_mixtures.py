@@ -12,7 +12,7 @@ import sgdlimits as sl
 from sgdlimits.papers.effective import theory as effective
 from sgdlimits.papers.effective.figures.effective_2 import optimal as optimal_binary
 from sgdlimits.papers.effective.figures.effective_3 import optimal as optimal_xor
-from sgdlimits.papers.effective.figures.effective_ridge import classifier, good
+from sgdlimits.papers.effective.figures.effective_ridge import build_classifier, find_classifier
 
 FEW = sl.Sobol(5, 4)
 """For chains whose risk nobody looks at: paths do not depend on it."""
@@ -114,15 +114,15 @@ def test_good_classifier_of_xor_ends_on_the_closed_line(say):
     line = effective.classifier_ridge("xor_mixture", 20.0)
     shares, squares = np.array([0.97, 0.99]), []
     for share in shares:
-        problem, x = classifier("xor_mixture", 20.0, share * line)
+        problem, x = find_classifier("xor_mixture", 20.0, share * line)
         squares.append(x[0] ** 2)
     end = shares[1] + squares[1] * (shares[1] - shares[0]) / (squares[0] - squares[1])
     say(f"v^2 = {np.round(squares, 4)} at {shares} of the line, zero at {end:.4f}")
     assert abs(end - 1) < 2e-3
-    problem, x = classifier("xor_mixture", 20.0, 0.7 * line)
+    problem, x = find_classifier("xor_mixture", 20.0, 0.7 * line)
     how = dict(t_max=6, runs=8, save=13, progress=False)
     for d in (300, 1000, 3000):
-        found = sl.simulate(problem.with_expectation(FEW), sl.Chain(d), good("xor_mixture", x), seed=d, **how)
+        found = sl.simulate(problem.with_expectation(FEW), sl.Chain(d), build_classifier("xor_mixture", x), seed=d, **how)
         means = (found.a.values[:, 6:] ** 2).mean((1, 2)) / x[0] ** 2
         error = means.std(ddof=1) / np.sqrt(8)
         say(f"d = {d}: chain over ODE {means.mean():.4f} ± {error:.4f}")

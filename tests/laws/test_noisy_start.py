@@ -45,7 +45,7 @@ def test_law_is_that_of_the_chain(case, say):
 
 
 def test_no_law_without_a_saddle():
-    with pytest.raises(sl.BadInput, match="zero overlap is no saddle"):
+    with pytest.raises(sl.BadInput, match="zero overlap is not a saddle"):
         mediocrity.exit_law(sl.presets.committee(2, 1, "erf"), 1000, 0.1)
     with pytest.raises(sl.BadInput, match="the plateau at zero overlap is stable"):
         mediocrity.exit_law(sl.presets.phase_retrieval(2, lr=3.0), 1000, 0.1)

@@ -77,7 +77,7 @@ def format_parameter(value: Any) -> str:
 
 
 @dataclass
-class Drawn:
+class DrawnFigure:
     """A drawn figure, the sentences of its caption, and lines to print before them."""
 
     figure: Figure

@@ -15,7 +15,7 @@ import sgdlimits as sl
 from sgdlimits.analysis.first_passage import FirstPassage, Law, mean_exit_time
 from sgdlimits.expectation.gaussian.quadrature import overlap_rule
 from sgdlimits.papers.mediocrity import theory as mediocrity
-from sgdlimits.papers.mediocrity.theory.start import mean_log_overlap, spread
+from sgdlimits.papers.mediocrity.theory.start import draw_start_sums, mean_log_overlap
 
 limits = eqx.filter_jit(lambda problem, stats: (problem.drift(stats), problem.covariance(stats)))
 
@@ -175,7 +175,7 @@ def test_squares_of_overlaps_have_the_stated_means_and_variances(width, d):
     Q = W[:, 1:] @ W[:, 1:].swapaxes(1, 2)
     mu = d * ((W[:, 1:] @ W[:, 0, :, None]) ** 2).sum((1, 2))
     tau = d * (Q**2 * ~np.eye(width, dtype=bool)).sum((1, 2))
-    stated = spread(width, d)
+    stated = draw_start_sums(width, d)
     for drawn, mean, variance in zip((mu, tau), stated.mean, stated.variance, strict=True):
         assert abs(drawn.mean() - mean) < 5 * drawn.std() / np.sqrt(drawn.size)
         square = (drawn - mean) ** 2

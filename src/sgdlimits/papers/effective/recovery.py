@@ -1,6 +1,6 @@
-r"""How long SGD takes to find a spike from a random start [2]_: a logarithm with its constant, or a barrier for tensors.
+r"""Time in which SGD finds a spike from a random start [2]_: a logarithm with its constant, or a barrier for tensors.
 
-The overlap is of order :math:`d^{-1/2}` at first, and :math:`u = \sqrt d\,m` is a diffusion that does not contain d.
+The overlap starts at order :math:`d^{-1/2}`, and :math:`u = \sqrt d\,m` is a diffusion whose law does not depend on d.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from sgdlimits.domain import checked, number, positive, real, whole
 from sgdlimits.errors import BadInput, check_number
 from sgdlimits.papers.effective.theory import barrier
 
-EXPONENT = 700.0
-"""A barrier of this height takes longer than any number."""
-REACH, FAR = 12.0, 1e10
-"""Where the inner integral may begin, in standard deviations, and the height from which on noise does not matter."""
+MAX_BARRIER = 700.0
+"""Height of the barrier above which the crossing time, its exponential, overflows."""
+INNER_REACH = 12.0
+"""Start of the inner integral for odd orders, in standard deviations to the left of the lowest point."""
+DETERMINISTIC_DRIFT = 1e10
+"""Size of the drift term Lambda u^k above which the noise is negligible and the path is integrated in closed form."""
 
 
 class RecoveryTime(NamedTuple):
-    """Mean and standard deviation over random starts and SGD's own noise, in samples per dimension."""
+    """Mean and standard deviation of a time over random starts and SGD's own noise, in samples per dimension."""
 
     mean: float
     spread: float
@@ -30,25 +32,26 @@ class RecoveryTime(NamedTuple):
 
 @checked(d=whole(at_least=1), snr=positive, lr=positive)
 def recovery_time(snr: float, d: int, share: float = 0.5, lr: float = 1.0) -> RecoveryTime:
-    r"""When matrix PCA reaches a share f of its final overlap :math:`\sqrt{\lambda - \text{lr}}` from a random vector, large d.
+    r"""Time for matrix PCA to reach a share f of its final overlap :math:`\sqrt{\lambda - \text{lr}}` from a random vector.
 
     In the time of the paper, lr t,
 
     .. math:: \tau = \frac1{8(\lambda-\text{lr})}\Big[\log d + \log\frac{f^2(\lambda-\text{lr})^2}{(1-f^2)\,\text{lr}\,\lambda}
               - \log\chi^2_1\Big], \qquad -E\log\chi^2_1 = \gamma_E + \log 2, \quad \mathrm{Var}\log\chi^2_1 = \frac{\pi^2}2.
 
-    The length of the rest goes from 1 to lr first, as :math:`r_\perp^2 = \text{lr}/(1 + (\text{lr}-1)e^{-8\,\text{lr}\,\tau})`.
-    Meanwhile :math:`du = 4(\lambda - r_\perp^2)\,u\,d\tau + \sqrt{8\,\text{lr}\,r_\perp^2}\,dB`, which grows as
-    :math:`\sqrt{\text{lr}}\;e^{4(\lambda-\text{lr})\tau}` times a normal number of variance
+    for large d. First the norm of the component orthogonal to the spike relaxes from 1 to lr, as
+    :math:`r_\perp^2 = \text{lr}/(1 + (\text{lr}-1)e^{-8\,\text{lr}\,\tau})`. Meanwhile
+    :math:`du = 4(\lambda - r_\perp^2)\,u\,d\tau + \sqrt{8\,\text{lr}\,r_\perp^2}\,dB`, which grows as
+    :math:`\sqrt{\text{lr}}\;e^{4(\lambda-\text{lr})\tau}` times a normal variate of variance
     :math:`1 + \text{lr}/(\lambda-\text{lr})`: SGD's noise multiplies the variance of the start by
     :math:`\lambda/(\lambda-\text{lr})`. Then :math:`\dot m = 4m(\lambda-\text{lr}-m^2)`.
 
     Parameters
     ----------
-    snr : :math:`\lambda`; infinite times up to `critical_snr`, which is lr
+    snr : :math:`\lambda`; the time is infinite up to `critical_snr`, which is lr
     d : dimension
     share : f, between 0 and 1
-    lr : the learning rate, :math:`c_\delta` of the paper
+    lr : learning rate, :math:`c_\delta` of the paper
 
     >>> time = recovery_time(snr=2.0, d=10_000)
     >>> round(time.mean, 4), round(time.spread, 4)
@@ -63,16 +66,16 @@ def recovery_time(snr: float, d: int, share: float = 0.5, lr: float = 1.0) -> Re
 
 @checked(order=whole(at_least=3), Lambda=positive, start=real, end=number(infinite=True))
 def crossing_time(Lambda: float, order: int, start: float = 0.0, end: float = np.inf) -> float:
-    r"""The mean time in which :math:`u = \sqrt d\,m` of a tensor at `scaled_snr` goes over its `barrier` to `end`, for lr = 1.
+    r"""Mean time for :math:`u = \sqrt d\,m` of a tensor at `scaled_snr` to cross its `barrier` and reach `end`, for lr = 1.
 
     With :math:`V = u^2/2 - \Lambda u^k/k`, in the time of the paper,
 
     .. math:: \tau = \frac1{2k}\int_u^{e} dy\int_{\ell}^{y} dz\; e^{V(y)-V(z)}, \qquad
               \tau \simeq \frac{\pi}{k\sqrt{k-2}}\;e^{\frac{k-2}{2k}\Lambda^{-2/(k-2)}} \quad (\Lambda\to0).
 
-    For odd k only the barrier on the right can be passed, and :math:`\ell = -\infty`; for even k either, :math:`\ell = 0`, and
-    the second formula is to be halved. Beyond the barrier u runs away in a finite time, so that `end` may be infinite: the time
-    until the overlap is of order one, to leading order in d.
+    For odd k only the barrier on the right can be crossed, and :math:`\ell = -\infty`. For even k both can, :math:`\ell = 0`,
+    and the second formula is halved. Beyond the barrier u diverges in a finite time, so `end` may be infinite: this gives the
+    time until the overlap is of order one, to leading order in d.
 
     >>> round(crossing_time(0.4, order=3), 4), round(crossing_time(0.4, order=4), 4)
     (3.2984, 0.4759)
@@ -81,22 +84,23 @@ def crossing_time(Lambda: float, order: int, start: float = 0.0, end: float = np
     if not end > abs(start):
         raise BadInput(f"end must be above the start; got {end:g} and {start:g}. Give a larger end.")
     k, top = order, barrier(Lambda, order)
-    if (k - 2) / (2 * k) * top**2 > EXPONENT:
+    if (k - 2) / (2 * k) * top**2 > MAX_BARRIER:
         return np.inf
     slope = lambda y: y - Lambda * y ** (k - 1)
     low = abs(start) if k % 2 == 0 else start
-    far = max(30 * top, (FAR / Lambda) ** (1 / k))
-    first = 0.0 if k % 2 == 0 else min(low, 0.0) - REACH
-    w = 0.0 if k % 2 == 0 else -1 / slope(first)
-    # w is the inner integral, w' = V' w + 1, and tau counts from the start on
+    far = max(30 * top, (DETERMINISTIC_DRIFT / Lambda) ** (1 / k))
+    first = 0.0 if k % 2 == 0 else min(low, 0.0) - INNER_REACH
+    w = 0.0 if k % 2 == 0 else -1 / slope(first)  # Laplace's method at the far left
+    # as an ODE the double integral never forms exp(V), which overflows: the inner one is w, w' = V' w + 1
     if low > first:
-        w = _follow(lambda y, x: [slope(y) * x[0] + 1], [w], first, low)[0]
-    w, tau = _follow(lambda y, x: [slope(y) * x[0] + 1, x[0]], [w, 0.0], low, min(end, far))
-    if end > far:
+        w = _solve(lambda y, x: [slope(y) * x[0] + 1], [w], first, low)[0]
+    w, tau = _solve(lambda y, x: [slope(y) * x[0] + 1, x[0]], [w, 0.0], low, min(end, far))
+    if end > far:  # the rest of the way without noise, in closed form
         log = lambda y: np.log1p(-1 / (Lambda * y ** (k - 2))) if y < np.inf else 0.0
         tau += (log(end) - log(far)) / (k - 2)
     return float(tau / (2 * k))
 
 
-def _follow(slope: Callable, state: list[float], start: float, end: float) -> np.ndarray:
+def _solve(slope: Callable, state: list[float], start: float, end: float) -> np.ndarray:
+    """Solve a stiff ODE, and return the state at the end."""
     return solve_ivp(slope, (start, end), state, method="LSODA", rtol=1e-10, atol=1e-14).y[:, -1]

@@ -1,7 +1,7 @@
 r"""Thresholds and fixed points of the effective dynamics of spiked tensors and of Gaussian mixtures [2]_.
 
-Section 3 of the paper is about spiked tensors. Without ridge the ODE rests at (0, 0), at (0, lr), and at
-:math:`r_\perp^2 = \text{lr}` with
+Section 3 of the paper is about spiked tensors. Without ridge the ODE has the fixed points (0, 0) and (0, lr), and at
+:math:`r_\perp^2 = \text{lr}` those with
 
 .. math:: \lambda m^{k-2} = (m^2 + \text{lr})^{k-1}.
 
@@ -22,13 +22,14 @@ from scipy.optimize import brentq
 from sgdlimits.domain import checked, positive, text, whole
 from sgdlimits.errors import BadInput, check_share
 
-REAL = 1e-6
-"""Roots with a smaller imaginary part, relative to their modulus, count as real: a double root is exact to about 1e-8."""
+MAX_IMAGINARY_PART = 1e-6
+"""Imaginary part, relative to the modulus, below which a root counts as real: a double root is exact to about 1e-8."""
 SUCCESS = {"binary_mixture": 1 / 2, "xor_mixture": 3 / 32}
+"""Probability that SGD finds a good classifier, by preset."""
 
 
 class FixedOverlaps(NamedTuple):
-    """The overlaps of the fixed points that know of the spike: the unstable one below, the stable one above."""
+    """Overlaps of the fixed points correlated with the spike: the unstable `m_dagger` below the stable `m_star`."""
 
     m_dagger: float
     m_star: float
@@ -36,16 +37,16 @@ class FixedOverlaps(NamedTuple):
 
 @checked(order=whole(at_least=2))
 def critical_snr(order: int, lr: float = 1.0) -> float:
-    r"""The signal-to-noise ratio above which there is a fixed point with an overlap.
+    r"""Signal-to-noise ratio above which there is a fixed point with a nonzero overlap.
 
     .. math:: \lambda_c(k) = \Big(\frac{(2k-2)\,\text{lr}}k\Big)^{k-1} \Big(\frac{(k-2)\,\text{lr}}k\Big)^{-(k-2)/2},
 
-    which is lr for matrices. It is the least of :math:`(m^2+\text{lr})^{k-1}/m^{k-2}`, at :math:`m^2 = (k-2)\,\text{lr}/k`.
+    which is lr for matrices. It is the minimum of :math:`(m^2+\text{lr})^{k-1}/m^{k-2}`, at :math:`m^2 = (k-2)\,\text{lr}/k`.
 
     Parameters
     ----------
-    order : k
-    lr : the learning rate, :math:`c_\delta` of the paper
+    order : k, the order of the tensor
+    lr : learning rate, :math:`c_\delta` of the paper
 
     >>> critical_snr(2), round(critical_snr(3), 6)
     (1.0, 3.079201)
@@ -56,17 +57,16 @@ def critical_snr(order: int, lr: float = 1.0) -> float:
 
 @checked(order=whole(at_least=2))
 def overlaps(order: int, snr: float, lr: float = 1.0, ridge: float = 0.0) -> FixedOverlaps:
-    r"""The positive overlaps :math:`m_\dagger \le m_\star` of the fixed points of the ODE.
+    r"""Positive overlaps :math:`m_\dagger \le m_\star` of the fixed points of the ODE.
 
     With :math:`\rho = \text{ridge}/2k` they solve
 
     .. math:: \lambda m^{k-2} - \rho = R^{2k-2}, \qquad r_\perp^2 = \text{lr}\,\Big(1 - \frac\rho{\lambda m^{k-2}}\Big):
 
-    the largest is stable, and the next one a saddle on the border of what it attracts. For matrices both are the one overlap
-    :math:`\sqrt{(\lambda-\rho)(1-\text{lr}/\lambda)}`, which is :math:`\sqrt{\lambda-\text{lr}}` without ridge. For even k
-    there are as many negative ones; for odd k there are none (the paper has them for every k).
-
-    Both are NaN where there are none. The parameters are those of `presets.spiked_tensor`.
+    the largest is stable, and the next one is a saddle on the boundary of its basin. For matrices there is a single overlap
+    :math:`\sqrt{(\lambda-\rho)(1-\text{lr}/\lambda)}`, which is :math:`\sqrt{\lambda-\text{lr}}` without ridge, and both fields
+    have it. For even k the negatives of these overlaps are fixed points too; for odd k they are not (in the paper they are for
+    every k). Both fields are NaN if there is no such fixed point. The parameters are those of `presets.spiked_tensor`.
 
     >>> [round(m, 6) for m in overlaps(order=4, snr=8.0)]
     [0.485868, 1.0]
@@ -78,8 +78,8 @@ def overlaps(order: int, snr: float, lr: float = 1.0, ridge: float = 0.0) -> Fix
     signal = snr * m ** (k - 2)
     equation = (signal - rho) * signal ** (k - 1) - (m**2 * signal + lr * (signal - rho)) ** (k - 1)
     roots = np.roots(equation.coef[::-1])
-    real = np.sort(roots.real[(np.abs(roots.imag) < REAL * np.abs(roots)) & (roots.real > 0)])
-    real = real[snr * real ** (k - 2) > rho]
+    real = np.sort(roots.real[(np.abs(roots.imag) < MAX_IMAGINARY_PART * np.abs(roots)) & (roots.real > 0)])
+    real = real[snr * real ** (k - 2) > rho]  # elsewhere r_perp^2 would be negative
     if not real.size:
         return FixedOverlaps(np.nan, np.nan)
     return FixedOverlaps(float(real[-2] if k > 2 else real[-1]), float(real[-1]))
@@ -87,7 +87,7 @@ def overlaps(order: int, snr: float, lr: float = 1.0, ridge: float = 0.0) -> Fix
 
 @checked(order=whole(at_least=2))
 def scaled_snr(Lambda: float, order: int, d: int) -> float:
-    r"""The signal-to-noise ratio :math:`\lambda = \Lambda d^{(k-2)/2}`, at which random starts feel the spike.
+    r"""Signal-to-noise ratio :math:`\lambda = \Lambda d^{(k-2)/2}` at which the spike affects random starts.
 
     >>> scaled_snr(0.5, order=4, d=1000)
     500.0
@@ -97,13 +97,13 @@ def scaled_snr(Lambda: float, order: int, d: int) -> float:
 
 @checked(order=whole(at_least=3))
 def barrier(Lambda: float, order: int) -> float:
-    r"""The barrier :math:`\Lambda^{-1/(k-2)}` that :math:`u = \sqrt d\, m` has to pass at `scaled_snr`, for lr = 1.
+    r"""Position :math:`\Lambda^{-1/(k-2)}` of the barrier that :math:`u = \sqrt d\, m` must cross at `scaled_snr`, for lr = 1.
 
     As :math:`d\to\infty`, once :math:`r_\perp^2` is 1, in the time of the paper,
 
     .. math:: du = 2k\,(\Lambda u^{k-1} - u)\,dt + 2\sqrt k\,dB.
 
-    The origin is stable for every :math:`\Lambda` where k is at least 3, and the drift changes sign at the barrier. The scale
+    For k of at least 3 the origin is stable for every :math:`\Lambda`, and the drift changes sign at the barrier. The scale
     function of this diffusion has :math:`s' = \exp(u^2/2 - \Lambda u^k/k)`: the probability to reach b before a is
     :math:`(s(u) - s(a))/(s(b) - s(a))`.
 
@@ -115,17 +115,17 @@ def barrier(Lambda: float, order: int) -> float:
 
 @checked(ridge=positive, weight=check_share)
 def ring_radius(ridge: float, weight: float) -> float:
-    r"""The radius :math:`\sqrt C` of the rings of fixed points.
+    r"""Radius :math:`\sqrt C` of the rings of fixed points.
 
     .. math:: C = \log\frac{\text{weight} - \text{ridge}}{\text{ridge}}.
 
-    The units that serve one cluster have :math:`\sum_j v_j^2 = \sum_j (W_j\cdot\mu)^2 = C`: the gradient of the cross-entropy,
-    :math:`\text{weight}/(1 + e^C)`, is then balanced by the penalty. The radius is zero from `critical_ridge` on.
+    The units that detect one cluster have :math:`\sum_j v_j^2 = \sum_j (W_j\cdot\mu)^2 = C`, where the gradient of the
+    cross-entropy, :math:`\text{weight}/(1 + e^C)`, balances the penalty. At `critical_ridge` or more the radius is zero.
 
     Parameters
     ----------
     ridge : :math:`\alpha`, the strength of the ridge penalty
-    weight : the probability of one cluster: 1/2 in the binary mixture, 1/4 in XOR
+    weight : probability of one cluster: 1/2 in the binary mixture, 1/4 in XOR
 
     >>> ring_radius(ridge=0.1, weight=0.5) ** 2 == math.log(4)
     True
@@ -137,7 +137,7 @@ def ring_radius(ridge: float, weight: float) -> float:
 
 @checked(weight=check_share)
 def critical_ridge(weight: float) -> float:
-    r"""The ridge from which on only zero weights are fixed: :math:`\text{weight}/2`, so 1/4 (binary) and 1/8 (XOR).
+    r"""Ridge :math:`\text{weight}/2` above which zero weights are the only fixed point: 1/4 (binary) and 1/8 (XOR).
 
     >>> critical_ridge(weight=1/4)
     0.125
@@ -147,19 +147,19 @@ def critical_ridge(weight: float) -> float:
 
 @checked(snr=positive, lr=positive, preset=text)
 def classifier_ridge(preset: str, snr: float, lr: float = 1.0) -> float:
-    r"""The ridge below which a network that classifies well exists as a fixed point, at any signal-to-noise ratio.
+    r"""Ridge below which a network that classifies well is a fixed point, at any signal-to-noise ratio.
 
-    The good classifier shrinks to zero weights there, so that the line is that of the drift at :math:`f\to0`. For the binary
-    mixture it is 1/4 at every snr: :math:`E[\mathrm{relu}]` differs between the classes by m exactly. For XOR let x be the
-    overlap of a unit over the standard deviation of its field inside a class. With
+    At this ridge the weights of the good classifier shrink to zero, so it follows from the drift at :math:`f\to0`. For the
+    binary mixture it is 1/4 at every snr, because :math:`E[\mathrm{relu}]` differs between the classes by exactly m. For XOR
+    let x be the overlap of a unit over the standard deviation of its field inside a class. With
     :math:`F = x\,\mathrm{erf}\frac x{\sqrt2} - \sqrt{2/\pi}\,(1 - e^{-x^2/2})` and
     :math:`H = \mathrm{erf}\frac x{\sqrt2} - \sqrt{2/\pi}\,\frac x\lambda\,(1 - e^{-x^2/2})`
 
     .. math:: \alpha_c^2 = \frac{F H}{64\,x}, \qquad \lambda H = x F\,\Big(1 + \frac{\text{lr}}{16\,\alpha_c\lambda}\Big):
 
-    the second layer and the overlap hold each other against the ridge, :math:`8\alpha v = sF` and :math:`8\alpha xs = vH`, and
-    the length of the weights is :math:`\lambda s^2 = v^2(1 + \text{lr}/16\alpha\lambda)`. It tends to `critical_ridge` 1/8
-    for large snr.
+    second layer and overlap are balanced with the ridge, :math:`8\alpha v = sF` and :math:`8\alpha xs = vH`, and the squared
+    norm of the weights is :math:`\lambda s^2 = v^2(1 + \text{lr}/16\alpha\lambda)`. For large snr the ridge tends to
+    `critical_ridge`, 1/8.
 
     >>> [round(classifier_ridge(preset, snr=20.0), 4) for preset in SUCCESS]
     [0.25, 0.1027]
@@ -170,7 +170,8 @@ def classifier_ridge(preset: str, snr: float, lr: float = 1.0) -> float:
         return 0.25
 
     def parts(x: float) -> tuple[float, float, float]:
-        step, bend = math.erf(x / math.sqrt(2)), math.sqrt(2 / math.pi) * -math.expm1(-(x**2) / 2)
+        step = math.erf(x / math.sqrt(2))
+        bend = math.sqrt(2 / math.pi) * -math.expm1(-(x**2) / 2)
         F, H = x * step - bend, step - x / snr * bend
         return F, H, math.sqrt(max(F * H, 0.0) / (64 * x))
 
@@ -180,7 +181,7 @@ def classifier_ridge(preset: str, snr: float, lr: float = 1.0) -> float:
 
     grid = np.geomspace(1e-3, 2 * math.sqrt(snr) + 10, 400)
     values = np.array([balance(x) for x in grid])
-    rising = np.flatnonzero((values[:-1] < 0) & (values[1:] >= 0))
+    rising = np.flatnonzero((values[:-1] < 0) & (values[1:] >= 0))  # the last crossing is that of the stable classifier
     if not rising.size:
         return 0.0
     x = brentq(lambda x: min(balance(x), 1e3), grid[rising[-1]], grid[rising[-1] + 1], xtol=1e-14)
@@ -189,11 +190,12 @@ def classifier_ridge(preset: str, snr: float, lr: float = 1.0) -> float:
 
 @checked(preset=text)
 def success_probability(preset: str) -> float:
-    r"""The probability that SGD from random weights finds a network that classifies well, at the paper's width and small ridge.
+    r"""Probability that SGD from random weights finds a network that classifies well, at the paper's width and a small ridge.
 
-    Binary, two units: one :math:`v_j` must start positive and the other negative, 1/2. XOR, four units: two and two, 6/16, and
-    inside each pair the overlaps with the means of the pair's label must start with opposite signs, 1/2 each: 3/32. The signs
-    of these overlaps are those of numbers of order :math:`d^{-1/2}`, and are not seen from the limit of the start.
+    For the binary mixture with two units, one :math:`v_j` must start positive and the other negative, with probability 1/2. For
+    XOR with four units, two must be positive and two negative, with probability 6/16, and in each pair the overlaps with the
+    means of the pair's label must start with opposite signs, with probability 1/2 each: in all 3/32. These overlaps are of
+    order :math:`d^{-1/2}`, so the limit of the start does not contain their signs.
 
     >>> success_probability("xor_mixture")
     0.09375

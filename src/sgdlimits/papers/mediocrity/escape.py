@@ -1,4 +1,4 @@
-r"""Leaving zero overlap with any activation of information exponent 2: the constants behind d log d, and traps on the way.
+r"""Escape from zero overlap for activations of information exponent 2: the constants of d log d, and traps on the way.
 
 One unit of norm 1 with activation s learns labels :math:`y = g(w_\star\cdot x) + \sqrt\Delta z`. Its overlap m moves by
 
@@ -7,7 +7,7 @@ One unit of norm 1 with activation s learns labels :math:`y = g(w_\star\cdot x) 
 
 with Hermite coefficients :math:`s_k, g_k` and :math:`G = s'(\lambda)(s(\lambda) - y)`. Near m = 0, with
 :math:`s_1 g_1 = 0`, the rate is :math:`\gamma s_2 g_2 - \frac{\gamma^2}2 E[G^2]_0`. Two learning rates matter:
-:math:`\Gamma_0 = 2 s_2 g_2/E[G^2]_0`, above which the start is not left, and for :math:`g = s` without noise
+:math:`\Gamma_0 = 2 s_2 g_2/E[G^2]_0`, above which the unit stays at zero overlap, and for :math:`g = s` without noise
 :math:`\Gamma_1 = 2E[s'^2]/E[s'^4]`, above which perfect recovery is unstable. For phase retrieval both are 1/6.
 """
 
@@ -26,21 +26,21 @@ from sgdlimits.errors import BadInput
 from sgdlimits.model.activation import Activation, FunctionActivation, as_activation
 from sgdlimits.model.expansion import HIGHEST_ORDER, expand
 
-GRID = 2001
-"""Overlaps at which the sign of the population's drift is looked at."""
-ZERO = 1e-8
+GRID_POINTS = 2001
+"""Number of overlaps at which the sign of the population's drift is evaluated."""
+MIN_COEFFICIENT = 1e-8
 """Products of Hermite coefficients below this share of the largest count as zero."""
 
 
 class Escape(NamedTuple):
-    r"""How zero overlap is left, and what perfect recovery allows.
+    r"""Constants of the escape from zero overlap, and of the stability of perfect recovery.
 
     Parameters
     ----------
     signal : :math:`s_2 g_2`
     spread : :math:`E[G^2]` at zero overlap
-    max_lr : :math:`\Gamma_0`, twice the rate that leaves soonest; not positive where the start is never left
-    samples : over d log d, those that the ODE takes at the best rate: :math:`E[G^2]_0/(s_2 g_2)^2`
+    max_lr : :math:`\Gamma_0`, twice the rate of the fastest escape; not positive if there is no escape
+    samples : number of samples of the ODE at the best rate over d log d, :math:`E[G^2]_0/(s_2 g_2)^2`
     final_lr : :math:`\Gamma_1`, NaN where target and activation differ
     slope : :math:`E[s'^2]`
     kick : :math:`E[G^2\lambda_\star^2]` at zero overlap
@@ -56,29 +56,29 @@ class Escape(NamedTuple):
 
     @property
     def best_lr(self) -> float:
-        """The learning rate that leaves zero overlap soonest, half of the largest."""
+        """Learning rate of the fastest escape from zero overlap, half of the largest."""
         return self.max_lr / 2
 
     def rate(self, lr):
-        """The growth rate of the overlap at zero, in samples per dimension."""
+        """Growth rate of the overlap at zero, per sample per dimension."""
         return lr * self.signal - lr**2 * self.spread / 2
 
     def noise_gain(self, lr):
-        r""":math:`\kappa = \gamma^2 E[G^2\lambda_\star^2]_0/2\omega`: d times the variance that SGD's noise adds."""
+        r"""Variance added by SGD's noise times d, :math:`\kappa = \gamma^2 E[G^2\lambda_\star^2]_0/2\omega`."""
         return lr**2 * self.kick / (2 * self.rate(lr))
 
     def delay(self, lr):
-        r"""The mean time from random starts less that of the ODE from the overlap :math:`1/\sqrt d`, for large d.
+        r"""Mean time from random starts less the time of the ODE from the overlap :math:`1/\sqrt d`, for large d.
 
-        It is :math:`\frac1{2\omega}[\gamma_E + \log 2 - \log(1+\kappa)]`, with Euler's constant: the start is normal, and noise
-        adds to it whatever d is.
+        It is :math:`\frac1{2\omega}[\gamma_E + \log 2 - \log(1+\kappa)]` with Euler's constant, because the start is normal and
+        the noise adds to it for every d.
         """
         return (np.euler_gamma + np.log(2 / (1 + self.noise_gain(lr)))) / (2 * self.rate(lr))
 
     def plateau(self, lr, noise):
-        r"""The excess risk that noise leaves where target and activation agree.
+        r"""Excess risk that label noise leaves at the end of learning if target and activation agree.
 
-        It is :math:`\gamma\Delta E[s'^2]/4(1-\gamma/\Gamma_1)`: exact for phase retrieval, to first order in the noise for
+        It is :math:`\gamma\Delta E[s'^2]/4(1-\gamma/\Gamma_1)`, exact for phase retrieval and to first order in the noise for
         other smooth activations.
         """
         return lr * noise * self.slope / (4 * (1 - lr / self.final_lr))
@@ -87,7 +87,7 @@ class Escape(NamedTuple):
 class CriticalPoint(NamedTuple):
     """A critical point of the population risk on the sphere: overlap, risk without noise, and whether it is a minimum.
 
-    The risk is that of Hermite coefficients up to order 64.
+    The risk is computed from Hermite coefficients up to order 64.
     """
 
     m: float
@@ -97,12 +97,12 @@ class CriticalPoint(NamedTuple):
 
 @checked(target=some_target)
 def escape(activation: str | Callable | Activation, target: Any = None, noise: float = 0.0) -> Escape:
-    r"""The constants of leaving zero overlap with one unit on the sphere.
+    r"""Compute the constants of the escape from zero overlap of one unit on the sphere.
 
     Parameters
     ----------
-    activation : s, the student's, a name or a JAX function, with :math:`s_1 g_1 = 0`
-    target : g, the same unless given
+    activation : s, the student's activation, a name or a JAX function, with :math:`s_1 g_1 = 0`
+    target : g, the teacher's activation; default that of the student
     noise : :math:`\Delta`, the variance of the label noise
 
     >>> one = escape("square")
@@ -111,10 +111,14 @@ def escape(activation: str | Callable | Activation, target: Any = None, noise: f
     """
     student, teacher = as_activation(activation), as_activation(activation if target is None else target)
     s, g = (expand(each, 2)[0] for each in (student, teacher))
-    if abs(s[1] * g[1]) > ZERO:
-        raise BadInput(f"first Hermite coefficients must not meet; got {s[1]:.3g} and {g[1]:.3g}. Take out the linear part.")
+    if abs(s[1] * g[1]) > MIN_COEFFICIENT:
+        raise BadInput(
+            f"one of the first Hermite coefficients must be 0; got {s[1]:.3g} (activation) and {g[1]:.3g} (target). "
+            "Subtract the linear part of one."
+        )
     slope = jax.vmap(jax.grad(lambda x: student(x[None])[0]))
     square = lambda x: slope(x) ** 2
+    # G**2 at zero overlap factorises: moments of the student's field times moments of the labels
     first, own, both = (_mean(lambda x, k=k: student(x) ** k * square(x)) for k in (0, 1, 2))
     labels, weighted = (_mean(lambda x, k=k: teacher(x) ** 2 * x**k) + noise for k in (0, 2))
     spread = labels * first - 2 * float(g[0]) * own + both
@@ -127,9 +131,9 @@ def escape(activation: str | Callable | Activation, target: Any = None, noise: f
 
 @checked(target=some_target)
 def critical_points(activation: str | Callable | Activation, target: Any = None) -> list[CriticalPoint]:
-    r"""The critical points of the population risk :math:`R(m) = \text{const} - \sum_k s_k g_k m^k/k!` for m in [0, 1].
+    r"""Find the critical points of the population risk :math:`R(m) = \text{const} - \sum_k s_k g_k m^k/k!` for m in [0, 1].
 
-    With g = s all terms help, and there is none between 0 and 1. Other targets may have a trap: for
+    With g = s every term decreases with m, and there is none between 0 and 1. Other targets may have a trap: for
     :math:`s = \mathrm{He}_2 + c\,\mathrm{He}_4` and :math:`g = \mathrm{He}_2 + c_\star\mathrm{He}_4` it is at
     :math:`m^2 = -1/(24 c c_\star)` where :math:`c c_\star < -1/24`.
 
@@ -142,11 +146,11 @@ def critical_points(activation: str | Callable | Activation, target: Any = None)
     """
     s, g = (expand(as_activation(each), HIGHEST_ORDER)[0] for each in (activation, activation if target is None else target))
     joint = s * g
-    joint = np.where(np.abs(joint) > ZERO * np.abs(joint[1:]).max(), joint, 0.0)
+    joint = np.where(np.abs(joint) > MIN_COEFFICIENT * np.abs(joint[1:]).max(), joint, 0.0)  # quadrature leaves rounding
     drift = polynomial.polyder(joint)
     slope = lambda m: polynomial.polyval(m, drift)
     risk = lambda m: float((s @ s + g @ g) / 2 - polynomial.polyval(m, joint))
-    m = np.linspace(0, 1, GRID)[1:]
+    m = np.linspace(0, 1, GRID_POINTS)[1:]
     signs = np.sign(slope(m))
     found = [CriticalPoint(0.0, risk(0.0), bool(signs[0] < 0))] if drift[0] == 0 else []
     for i in np.flatnonzero(signs[1:] != signs[:-1]):
@@ -156,4 +160,5 @@ def critical_points(activation: str | Callable | Activation, target: Any = None)
 
 
 def _mean(fn: Callable) -> float:
+    """Average a function of a standard normal variable, as its Hermite coefficient of order zero."""
     return float(expand(FunctionActivation(fn, smooth=False), 0)[0][0])

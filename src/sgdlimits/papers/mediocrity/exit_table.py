@@ -1,4 +1,4 @@
-"""Exit times of phase retrieval in one table: simulated at every level, and by every formula."""
+"""Table of exit times of phase retrieval: simulated at every level, and computed by every formula."""
 
 from __future__ import annotations
 
@@ -17,29 +17,31 @@ from sgdlimits.errors import BadInput, CensoredWarning, Interrupted
 from sgdlimits.level import ODE, SDE, SGD, Chain
 from sgdlimits.level.condition import exits
 from sgdlimits.papers.mediocrity.theory.rates import linear_rates, max_lr, noise_gain
-from sgdlimits.papers.mediocrity.theory.times import AVERAGES, ONE_UNIT, exit_time, horizon, setting
+from sgdlimits.papers.mediocrity.theory.times import AVERAGES, ONE_UNIT, exit_time, horizon, read_parameters
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.run import simulate
 from sgdlimits.start import RandomInit
 from sgdlimits.text import table
 
 TITLES = {"annealed": "annealed (47)", "quenched": "quenched (46)", "sde": "sde (52)"}
-STAY = 64
-"""Runs that show that a stable plateau is not left."""
+"""Titles of the averages that have an equation number in the paper."""
+MAX_STABLE_RUNS = 64
+"""Number of chain runs at a stable plateau, which all last until the horizon."""
 COLUMNS = ("method", "runs", "samples", "t", "paper time", "95 % of t", "to the chain")
+"""Headings of the printed table."""
 
 
 @dataclass(frozen=True, repr=False)
 class ExitTable:
-    """Mean exit times at every level and by every formula; printed, a table.
+    """Mean exit times at every level and by every formula; prints as a table.
 
     Parameters
     ----------
     data : Dataset over `source` with `t`, in samples per dimension; `low` and `high`, a 95 % bootstrap interval, NaN for
         formulas; `runs` and `censored`, 0 for formulas; and `difference`, t relative to the chain's less 1. The attribute
-        `statistic` says what t is for simulated methods: the mean, or the median as soon as a run is censored. Formulas are
-        means, and have no `difference` from a median
-    exits : the dataset of `exit_times` of each level that was simulated, by name
+        `statistic` is "mean" or, if any run is censored, "median": the meaning of t for simulated levels. Formulas give means,
+        and have no `difference` from a median
+    exits : datasets of `exit_times` by name of the simulated level
     """
 
     data: xr.Dataset
@@ -47,24 +49,28 @@ class ExitTable:
 
     @property
     def learns(self) -> bool:
-        """Whether the learning rate is below `theory.mediocrity.max_lr`, so that the plateau is left."""
+        """True if the learning rate is below `theory.mediocrity.max_lr`, so that the plateau is left."""
         return float(linear_rates(*self._numbers).M) > 0
 
     def __repr__(self) -> str:
+        """Return the table, or the reason why nothing is learnt."""
         return "\n".join(self._lines()) if self.learns else self.reading()
 
     def reading(self) -> str:
-        """Which formula is near the chain and why, or why nothing is learnt."""
+        """Explain which formula agrees with the chain and why, or why nothing is learnt."""
         return " ".join(self._why_near() if self.learns else self._why_not())
 
     @property
     def _numbers(self) -> tuple[int, float, float]:
+        """Width, learning rate and noise."""
         return tuple(self.data.attrs[name] for name in ("width", "lr", "noise"))
 
     def _columns(self, *names: str) -> Iterator[tuple]:
+        """Yield the source and the named columns of each row."""
         yield from zip(self.data.source.values.tolist(), *(self.data[name].values for name in names), strict=True)
 
     def _lines(self) -> Iterator[str]:
+        """Yield the table and its footnote on censored runs."""
         a, rows = self.data.attrs, []
         for name, t, low, high, runs, lost, difference in self._columns(*self.data.data_vars):
             interval = f"[{_number(low, '.2f')}, {_number(high, '.2f')}]" if runs else ""
@@ -75,33 +81,36 @@ class ExitTable:
         yield table([COLUMNS, *rows], "<>")
         if self.data.censored.any():
             each = (f"{lost} of {runs} for {name}" for name, lost, runs in self._columns("censored", "runs") if lost)
-            yield f"* censored at t = {a['t_max']:.4g}: {', '.join(each)}. So t is the median in rows with runs;"
-            yield "  formulas are means and are not compared with it."
+            yield f"* censored at t = {a['t_max']:.4g}: {', '.join(each)}. Therefore t is the median in rows with runs;"
+            yield "  formulas give means and are not compared with it."
 
     def _why_near(self) -> Iterator[str]:
+        """Yield the effects of noise and of the full drift, and how near the chain `noisy_ode` is."""
         kappa, omega = float(noise_gain(*self._numbers)), float(linear_rates(*self._numbers).M)
         t, difference = ({name: float(value) for name, value in self._columns(key)} for key in ("t", "difference"))
         gain = np.log1p(kappa) / (2 * omega)
         yield (
-            f"SGD's own noise adds kappa = {kappa:.3g} times the variance of the start's overlap. That shortens the quenched "
-            f"time by log(1 + kappa)/(2 omega_M) = {gain:.3g} in the paper's time, {gain / self.data.attrs['rate']:.3g} in t; "
-            "noisy and noisy_ode contain it."
+            f"SGD's own noise adds kappa = {kappa:.3g} times the variance of the overlap at the start. It shortens the "
+            f"quenched time by log(1 + kappa)/(2 omega_M) = {gain:.3g} in the paper's time, "
+            f"{gain / self.data.attrs['rate']:.3g} in t; "
+            "noisy and noisy_ode include it."
         )
         if np.isfinite(t["ode"]):
             bend = t["ode"] - t["quenched (46)"]
-            yield f"The bend of the drift beyond the plateau adds {bend:.3g} in t; ode and noisy_ode contain it."
+            yield f"The nonlinear drift beyond the plateau adds {bend:.3g} in t; ode and noisy_ode include it."
         else:
             share = self.data.attrs["threshold"]
-            yield f"The ODE never loses the share {share:g} of its excess risk: it comes to rest before."
+            yield f"The ODE never loses the share {share:g} of its excess risk: it converges before."
         if np.isfinite(difference["noisy_ode"]):
             low, high = (float(self.data[key].loc["chain"]) for key in ("low", "high"))
             inside = {name: low <= t[name] <= high for name in ("noisy_ode", "quenched (46)")}
             where = "inside" if inside["noisy_ode"] else "outside"
-            yield f"noisy_ode has both: {100 * difference['noisy_ode']:+.1f} % from the chain, {where} its interval."
+            yield f"noisy_ode includes both: {100 * difference['noisy_ode']:+.1f} % from the chain, {where} its interval."
             if inside["quenched (46)"] and kappa > 0.1:
-                yield "quenched has neither, and is near the chain here because the two cancel."
+                yield "quenched includes neither, and is near the chain here because the two effects cancel."
 
     def _why_not(self) -> Iterator[str]:
+        """Yield why nothing is learnt, and what the runs of the chain did."""
         a, chain = self.data.attrs, self.exits["chain"]
         runs, left, limit = chain.sizes["run"], int((~chain.censored).sum()), float(max_lr(a["width"], a["noise"]))
         formula = "2/(12 + noise)" if a["width"] == 1 else "2p/(2 + 2/p + 8/p^2 + noise)"
@@ -114,14 +123,14 @@ class ExitTable:
             f"{chain.attrs['risk_start']:.4g} to {chain.attrs['risk_end']:.4g}."
         )
         if left:
-            yield "The noise at this d carried those across; it vanishes as d grows."
+            yield "These exits are due to the noise at this d, which vanishes as d grows."
 
 
 class ExitsInterrupted(KeyboardInterrupt):
-    """Ctrl-C during `exit_table`. `found` is the table of what was simulated; runs under way are censored where they stand."""
+    """Raised on Ctrl-C during `exit_table`; the attribute `found` holds the table so far, with unfinished runs censored."""
 
     def __init__(self, found: ExitTable) -> None:
-        super().__init__("interrupted; what was simulated is in the attribute `found` of this exception")
+        super().__init__("interrupted; the table of the runs so far is in the attribute `found` of this exception")
         self.found = found
 
 
@@ -138,17 +147,17 @@ def exit_table(
 ) -> ExitTable:
     """Mean exit times of phase retrieval from random starts: of SGD, chain, SDE and ODE, and by every formula.
 
-    From the learning rate `max_lr` on nothing is learnt: then only the chain is simulated, for ten times the time that the
-    optimal rate needs, and `reading` says so.
+    At learning rates of `max_lr` or more nothing is learnt. Then only the chain is simulated, for ten times the exit time at
+    the optimal rate, and `reading` says so.
 
     Parameters
     ----------
-    problem : `presets.phase_retrieval` of any width on the sphere, its second layer fixed
+    problem : `presets.phase_retrieval` of any width on the sphere with a fixed second layer
     d : dimension
     threshold : T, the relative decrease of the excess risk, (9)
-    runs : of chain, SDE and ODE, which start from the same random starts
-    seed : of starts and runs
-    sgd_runs : of SGD on the weights, from the first of these starts; 0 leaves it out
+    runs : number of runs of chain, SDE and ODE, which share their random starts
+    seed : seed of starts and runs
+    sgd_runs : number of runs of SGD on the weights, from the first of these starts; 0 skips them
     progress : whether to show progress bars
 
     >>> import sgdlimits as sl
@@ -157,13 +166,16 @@ def exit_table(
     >>> table.data.source.values[:5].tolist()
     ['chain', 'SDE', 'ODE', 'annealed (47)', 'quenched (46)']
     """
-    at = setting(problem, d, threshold)
+    at = read_parameters(problem, d, threshold)
     levels = {"SGD": (SGD(at.d), sgd_runs), "chain": (Chain(at.d), runs), "SDE": (SDE(at.d), runs), "ODE": (ODE(), runs)}
-    if not np.isfinite(at.slow):
-        levels = {"chain": (Chain(at.d), min(runs, STAY))}
-    found, how = {}, dict[str, Any](t_max=horizon(at), seed=seed, until=exits(at.T), progress=progress)
+    if not np.isfinite(at.time_per_log):
+        levels = {"chain": (Chain(at.d), min(runs, MAX_STABLE_RUNS))}
+    found = {}
+    how = dict[str, Any](t_max=horizon(at), seed=seed, until=exits(at.T), progress=progress)
     try:
-        for name in sorted(levels, key=lambda name: name != "chain"):  # there is no table without the chain
+        for name in sorted(
+            levels, key=lambda name: name != "chain"
+        ):  # the chain first: a table of an interrupted call needs it
             level, count = levels[name]
             if count:
                 found[name] = _exits(simulate(problem, level, RandomInit(at.d), runs=count, **how), at.T)
@@ -178,17 +190,18 @@ def exit_table(
 
 
 def _exits(dataset: xr.Dataset, threshold: float) -> xr.Dataset:
+    """Return the exit times of a dataset, with the mean risk at both ends as attributes."""
     risk = {"risk_start": float(dataset.risk[:, 0].mean()), "risk_end": float(dataset.risk[:, -1].mean())}
     return exit_times(dataset, threshold).assign_attrs(risk)
 
 
 def tabulate(problem: ProjectionProblem, d: int, threshold: float, exits: dict[str, xr.Dataset]) -> ExitTable:
-    """The table of exit times of levels, as `exit_times` has them, and of all formulas."""
-    at = setting(problem, d, threshold)
+    """Build the table from datasets of `exit_times` by level, and all formulas."""
+    at = read_parameters(problem, d, threshold)
     if "chain" not in exits:
-        raise BadInput(f"exits must hold those of the chain; got {', '.join(exits) or 'none'}. Simulate the chain too.")
+        raise BadInput(f"exits must include the chain; got {', '.join(exits) or 'none'}. Simulate the chain too.")
     censored = {name: int(each.censored.sum()) for name, each in exits.items()}
-    statistic = "median" if any(censored.values()) else "mean"
+    statistic = "median" if any(censored.values()) else "mean"  # the mean of censored times is unknown
     rows = {name: _estimate(each, statistic) for name, each in exits.items()}
     chain = rows["chain"].value if np.isfinite(rows["chain"].value) else np.nan
     for name in AVERAGES:
@@ -206,10 +219,12 @@ def tabulate(problem: ProjectionProblem, d: int, threshold: float, exits: dict[s
 
 
 def _estimate(exits: xr.Dataset, statistic: str) -> IntervalEstimate:
+    """Estimate the mean or median exit time, without the warning on censored runs, which the table has as a footnote."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CensoredWarning)
         return getattr(summarise(exits, quantiles=()), statistic)
 
 
 def _number(value: float, form: str) -> str:
+    """Format a number of the table, and large ones in scientific notation."""
     return "inf" if np.isinf(value) else f"{value:{form}}" if abs(value) < 1e7 else f"{value:.2e}"

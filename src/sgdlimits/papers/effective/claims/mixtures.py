@@ -11,19 +11,19 @@ from scipy.optimize import brentq
 
 import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
-from sgdlimits.papers.mediocrity.claims.noise import equation_55, variances
+from sgdlimits.papers.mediocrity.claims.noise import evaluate_55, variances
 from sgdlimits.papers.shorthand import overlaps, simulate, simulate_chain
 
 MIXED, LOCAL = (f"in `tests/laws/test_{name}.py`" for name in ("fixed_points", "local_limit"))
 INF = float("inf")
-FEW = sl.Sobol(3, 2)
-"""For chains whose risk nobody looks at: paths do not depend on it."""
+COARSE_RULE = sl.Sobol(3, 2)
+"""Quadrature for chains whose risk is not used: their paths do not depend on it."""
 
 # --- mixtures ----------------------------------------------------------------------------------------------------------------
 
 
-def dynamics(preset: str, runs: int) -> Comparison:
-    """Compare f of v, m, Q and g of Q at one state of a mixture with relu and sigmoid by hand on inputs in R^200."""
+def compare_dynamics(preset: str, runs: int) -> Comparison:
+    """Compare f of v, m, Q and g of Q at one state of a mixture with gradients worked out by hand on inputs in R^200."""
     snr, ridge, lr, N, rng = 2.0, 0.1, 0.7, 200, np.random.default_rng(5)
     units, k = {"binary_mixture": (2, 1), "xor_mixture": (4, 2)}[preset]
     a, W = rng.normal(size=units), np.zeros((units, N))
@@ -53,7 +53,8 @@ def dynamics(preset: str, runs: int) -> Comparison:
     r"$f$ and $g$ by the integrals $A^\mu$, $A^\perp$, $B$",
 )
 def mixture_dynamics(effort: Effort) -> Comparison:
-    return dynamics("binary_mixture", effort.runs(20_000, 10_000))
+    """Means over samples of the changes of the statistics of two classes."""
+    return compare_dynamics("binary_mixture", effort.runs(20_000, 10_000))
 
 
 @claim(
@@ -62,12 +63,13 @@ def mixture_dynamics(effort: Effort) -> Comparison:
     "$f$ and $g$ of 22 statistics at any snr, by integrals like those of (4.3)",
 )
 def xor_dynamics(effort: Effort) -> Comparison:
-    return dynamics("xor_mixture", effort.runs(20_000, 10_000))
+    """Means over samples of the changes of the statistics of XOR."""
+    return compare_dynamics("xor_mixture", effort.runs(20_000, 10_000))
 
 
 @claim("(4.2), Lemma E.1", "seven statistics suffice", "The law of the loss depends on $v$, $m$ and $R^\\perp$ only")
 def seven_statistics(effort: Effort) -> Comparison:
-    """SGD on weights in R^20 against the chain of the statistics: the mean of the risk, v_1 and m_1 after 60 steps."""
+    """Means of the risk, v_1 and m_1 after 60 steps of SGD on weights in R^20, against those of the chain."""
     d, runs, rows = 20, effort.runs(1024, 256), []
     problem = sl.presets.binary_mixture(snr=4.0, ridge=0.1)
     start = overlaps([0.9, -0.5], [[0.3], [0.2]], [[1.0, 0.1], [0.1, 0.7]])
@@ -79,8 +81,8 @@ def seven_statistics(effort: Effort) -> Comparison:
     return compare(weights, reduced, sigma=np.hypot(e, f))
 
 
-def at_infinite_snr(a: Any, M: Any, ridge: float, preset: str = "binary_mixture") -> sl.Overlaps:
-    """The drift where all weights are along the means."""
+def noiseless_drift(a: Any, M: Any, ridge: float, preset: str = "binary_mixture") -> sl.Overlaps:
+    """Return the drift at infinite snr, with all weights along the means."""
     M = np.asarray(M, float).reshape(len(a), -1)
     return getattr(sl.presets, preset)(snr=INF, ridge=ridge).drift(overlaps(np.asarray(a, float), M, M @ M.T))
 
@@ -92,6 +94,7 @@ def at_infinite_snr(a: Any, M: Any, ridge: float, preset: str = "binary_mixture"
     r"$\dot R^\perp = -2\alpha R^\perp$",
 )
 def noiseless_mixture(effort: Effort) -> Comparison:
+    """Drift at infinite snr, with units on the same side and on opposite sides of the mean."""
     ridge, rows, R = 0.1, [], np.array([[0.5, 0.2], [0.2, 0.3]])
     problem = sl.presets.binary_mixture(snr=INF, ridge=ridge)
     for v, m in np.array([[[0.8, 0.5], [0.7, 0.9]], [[0.8, -0.5], [0.7, -0.9]]]):
@@ -110,17 +113,17 @@ def noiseless_mixture(effort: Effort) -> Comparison:
     r"$C_\alpha = \log(1-2\alpha)-\log 2\alpha$ for $\alpha<\frac14$; XOR $-\mathrm{logit}(4\alpha)$ for $\alpha<\frac18$",
 )
 def rings(effort: Effort) -> Comparison:
-    """Where the pull of one unit vanishes, and its growth from zero, with two and with four classes."""
+    """Squared radius at which the growth of one unit vanishes, and its rate at zero weights, with two and four classes."""
     ridge, number = 0.1, []
     for preset, units, clusters in (("binary_mixture", 2, 1), ("xor_mixture", 4, 2)):
         M = np.zeros((units, clusters))
 
-        def pull(v: float, preset: str = preset, M: np.ndarray = M) -> float:
+        def growth(v: float, preset: str = preset, M: np.ndarray = M) -> float:
             a = np.zeros(len(M))
             a[0] = M[0, 0] = v
-            return float(at_infinite_snr(a, M, ridge, preset).a[0]) / v
+            return float(noiseless_drift(a, M, ridge, preset).a[0]) / v
 
-        number += [brentq(pull, 0.05, 3.0) ** 2, pull(1e-4) + ridge]
+        number += [brentq(growth, 0.05, 3.0) ** 2, growth(1e-4) + ridge]
     return compare(number, [np.log(0.8 / 0.2), 1 / 4, np.log(0.6 / 0.4), 1 / 8], rtol=1e-4)
 
 
@@ -130,10 +133,10 @@ def rings(effort: Effort) -> Comparison:
     tests=f"`test_binary_mixture_has_two_stable_points_and_two_rings` {MIXED}",
 )  # fmt: skip
 def ring_ends(effort: Effort) -> Comparison:
-    """How many of the four points on the axes are fixed."""
+    """Number of fixed points among the four end points on the axes."""
     radius, drifts = np.sqrt(np.log(4)), []
     for a in radius * np.array([[1, 0], [0, 1], [-1, 0], [0, -1]]):
-        drift = at_infinite_snr(a, a, 0.1)
+        drift = noiseless_drift(a, a, 0.1)
         drifts.append(max(np.abs(drift.a).max(), np.abs(drift.M).max()))
     return compare(sum(np.array(drifts) < 1e-9), 4, 0)
 
@@ -144,17 +147,19 @@ def ring_ends(effort: Effort) -> Comparison:
     r"$\pm(\sqrt{C_\alpha}, -\sqrt{C_\alpha})$ are stable fixed points; $0$ is stable for $\alpha > \frac14$",
 )
 def optima(effort: Effort) -> Comparison:
-    """Rates by differences of the drift at an optimum, and of v + m at zero for alpha = 0.3.
+    """Rates at an optimum, by differences of the drift, and the rate of v + m at zero for alpha = 0.3.
 
-    At the optimum those of v - m are -2 alpha, and those of v + m follow from the slope of the sigmoid.
+    At the optimum the rates of v - m are -2 alpha, and those of v + m follow from the slope of the sigmoid.
     """
     alpha, top, h = 0.1, np.sqrt(np.log(4)), 1e-6
-    flat = lambda y, ridge: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(at_infinite_snr(y[0], y[1], ridge))[:2]])
+    flat_drift = lambda y, ridge: np.concatenate(
+        [np.ravel(leaf) for leaf in jax.tree.leaves(noiseless_drift(y[0], y[1], ridge))[:2]]
+    )
     point = top * np.array([[1.0, -1.0], [1.0, -1.0]])
-    slopes = [(flat(point + h * e, alpha) - flat(point, alpha)) / h for e in np.eye(4).reshape(4, 2, 2)]
+    slopes = [(flat_drift(point + h * e, alpha) - flat_drift(point, alpha)) / h for e in np.eye(4).reshape(4, 2, 2)]
     rates = np.sort(np.linalg.eigvals(slopes).real)
     out = -2 * (alpha - 2 * alpha**2) * top**2
-    number = [*rates, np.abs(flat(point, alpha)).max(), flat(np.full((2, 2), h), 0.3)[0] / h]
+    number = [*rates, np.abs(flat_drift(point, alpha)).max(), flat_drift(np.full((2, 2), h), 0.3)[0] / h]
     return compare(number, [out, out, -2 * alpha, -2 * alpha, 0.0, 1 / 4 - 0.3], atol=1e-5)
 
 
@@ -164,7 +169,7 @@ def optima(effort: Effort) -> Comparison:
     r"$f$ and $g$ depend on $\lambda^{-1}$ in a Lipschitz way: the limit is reached as $1/\lambda$",
 )
 def large_snr(effort: Effort) -> Comparison:
-    """Exponents of the distance of the drifts of v, m and Q from their limit between snr = 10^3 and 10^4."""
+    """Exponents in 1/snr of the distance of the drifts of v, m and Q from their limit, from snr = 10^3 to 10^4."""
     m, R, gaps = np.array([[0.7], [-0.9]]), np.array([[0.5, 0.2], [0.2, 0.3]]), []
     stats = overlaps([0.8, 0.5], m, m @ m.T + R)
     end = sl.presets.binary_mixture(snr=INF).drift(stats)
@@ -179,7 +184,7 @@ def large_snr(effort: Effort) -> Comparison:
     right=r"To infinity, as in section 4: $\lambda\to\infty$ after $n\to\infty$.",
 )  # fmt: skip
 def snr_tends_to_infinity(effort: Effort) -> Comparison:
-    """The drift of the second layer at snr = 10^4 against its noiseless limit; printed, at snr = 10^-4."""
+    """Noiseless drift of the second layer, against the drift at snr = 10^4; printed, at snr = 10^-4."""
     stats = overlaps([0.8, 0.5], [[0.7], [-0.9]], [[0.99, -0.43], [-0.43, 1.11]])
     near, far, limit = (np.asarray(sl.presets.binary_mixture(snr=snr).drift(stats).a) for snr in (1e4, 1e-4, INF))
     return compare(limit, near, far, rtol=1e-2)
@@ -187,41 +192,41 @@ def snr_tends_to_infinity(effort: Effort) -> Comparison:
 
 @claim("Proposition 4.2", "half of the runs are optimal", "The basin of the stable points has probability 1/2")
 def binary_share(effort: Effort) -> Comparison:
-    """The exact chain at N = 250 and snr = 100, as in figure 2; optimal are second layers of opposite signs."""
+    """Share of optimal runs of the chain at N = 250 and snr = 100, as in figure 2: second layers of opposite signs."""
     runs, d = effort.runs(1024, 256), 250
-    problem = sl.presets.binary_mixture(snr=100.0, ridge=0.1).with_expectation(FEW)
+    problem = sl.presets.binary_mixture(snr=100.0, ridge=0.1).with_expectation(COARSE_RULE)
     end = simulate_chain(problem, d, 30.0, runs=runs, save=[30.0], seed=2)
     good = (end.a.values[:, -1].prod(1) < 0) & (np.abs(end.M.values[:, -1, :, 0]).min(1) > 0.3)
     return compare(good.mean(), 0.5, sigma=0.5 / np.sqrt(runs))
 
 
-def xor_served(a: np.ndarray, M: np.ndarray) -> bool:
-    """Whether all four clusters have a unit: positive ones along plus and minus mu, negative ones along nu."""
+def detects_all_clusters(a: np.ndarray, M: np.ndarray) -> bool:
+    """Return True if each of the four clusters of XOR has a unit along its mean."""
     own = np.argmax(np.abs(M), 1)
     large = np.abs(a) > 0.1
-    served = {(int(r), float(np.sign(M[j, r]))) for j, r in enumerate(own) if large[j]}
-    return served == set(itertools.product((0, 1), (-1.0, 1.0)))
+    detected = {(int(r), float(np.sign(M[j, r]))) for j, r in enumerate(own) if large[j]}
+    return detected == set(itertools.product((0, 1), (-1.0, 1.0)))
 
 
 @claim(
     "after Proposition 4.3", "rings at a finite snr",
-    r"From a ring runs cross into the quadrants of the optima on a much larger time scale at finite $\lambda$. Crossings were "
-    "not seen here, and are not excluded; the number is the ratio of the second layer's weights, which begins at 4/3: see "
+    r"From a ring runs cross into the quadrants of the optima on a much larger time scale at finite $\lambda$. We observed no "
+    "crossing, which does not exclude any; the number is the ratio of the second-layer weights, which begins at 4/3: see "
     "[Effective dynamics](effective_dynamics.md#on-longer-times-the-rings-at-a-finite-snr).",
     kind="open",
 )  # fmt: skip
 def rings_at_finite_snr(effort: Effort) -> Comparison:
-    """The mean ratio of the second layer's weights of two units at snr 2, ridge 0.01 and t = 100, from an angle of 0.02."""
-    end = shared_ring(0.01, 0.02, 100.0, d=300, runs=effort.runs(32, 16)).a.values[:, -1]
+    """Mean ratio of the second-layer weights of two units at snr 2, ridge 0.01 and t = 100, from an angle of 0.02."""
+    end = simulate_shared_ring(0.01, 0.02, 100.0, d=300, runs=effort.runs(32, 16)).a.values[:, -1]
     return compare((end[:, 1] / end[:, 0]).mean())
 
 
-def shared_ring(ridge: float, angle: float, t: float, d: int, runs: int, seed: int = 0) -> Any:
-    """The chain of two units that share a ring in the ratio 3 to 4 at snr 2, from an angle between them."""
+def simulate_shared_ring(ridge: float, angle: float, t: float, d: int, runs: int, seed: int = 0) -> Any:
+    """Simulate two units at snr 2 that share a ring in the ratio 3 to 4, with an angle between them at the start."""
     v = sl.theory.effective.ring_radius(ridge, weight=0.5) * np.array([0.6, 0.8])
     aside = angle * np.array([0.64, -0.36])  # the mean of the units weighted by v^2 is along the mean of the class
     W = v[:, None] * np.stack([np.cos(aside), np.sin(aside)], 1)
-    problem = sl.presets.binary_mixture(snr=2.0, ridge=ridge).with_expectation(FEW)
+    problem = sl.presets.binary_mixture(snr=2.0, ridge=ridge).with_expectation(COARSE_RULE)
     return simulate_chain(problem, d, t, overlaps(v, W[:, :1], W @ W.T), runs=runs, save=9, seed=seed)
 
 
@@ -232,13 +237,14 @@ def shared_ring(ridge: float, angle: float, t: float, d: int, runs: int, seed: i
     "`test_fraction_of_runs_at_the_optimum_and_where_runs_end` in `tests/laws/test_mixtures.py`",
 )  # fmt: skip
 def xor_share(effort: Effort) -> Comparison:
-    """The share of the exact chain's runs at N = 250, snr = 1000.
+    """Share of optimal runs of the chain at N = 250, snr = 1000.
 
-    The printed share is that of the ODE from the limit m = 0, which by symmetry it never leaves.
+    As printed the share is 0, because the ODE from the limit m = 0 never leaves it, by symmetry.
     """
-    problem, runs = sl.presets.xor_mixture(snr=1000.0, ridge=0.05).with_expectation(FEW), effort.runs(1024, 512)
+    runs = effort.runs(1024, 512)
+    problem = sl.presets.xor_mixture(snr=1000.0, ridge=0.05).with_expectation(COARSE_RULE)
     end = simulate_chain(problem, 250, 30.0, runs=runs, save=[30.0], seed=2)
-    number = np.mean([xor_served(a, M) for a, M in zip(end.a.values[:, -1], end.M.values[:, -1], strict=True)])
+    number = np.mean([detects_all_clusters(a, M) for a, M in zip(end.a.values[:, -1], end.M.values[:, -1], strict=True)])
     return compare(number, 3 / 32, 0.0, sigma=np.sqrt(3 / 32 * 29 / 32 / runs))
 
 
@@ -248,43 +254,44 @@ def xor_share(effort: Effort) -> Comparison:
     "39 connected components for XOR, of which $4! = 24$ are stable",
 )
 def components(effort: Effort) -> Comparison:
-    """Assignments of the four units to the clusters, or to none: each is at rest.
+    """Number of components, by assignments of the four units to clusters or to none, and of those stable.
 
-    It is at rest along its own directions; across them the kinks hold it. Ways with the same clusters served are connected
-    through units that are not used, and 24 of them use all four for different ones. At full effort fixed points are searched
-    for.
+    An assignment is a fixed point along its own directions; orthogonal to them the kinks of relu hold it. Assignments that
+    detect the same clusters are connected through unused units, and in 24 assignments each unit detects another cluster. At
+    full effort the fixed points are searched for.
     """
     problem = sl.presets.xor_mixture(snr=INF, ridge=0.1)
     if effort.name == "full":
         table = sl.fixed_points(problem, count=128, progress=False)
         return compare([table.components, sum(each.copies for each in table.stable)], [39, 24])
-    radius, served, alone = np.sqrt(np.log(1.5)), set(), 0
-    places = [None, (0, 1), (0, -1), (1, 1), (1, -1)]
-    for way in itertools.combinations_with_replacement(range(5), 4):
+    radius, detected, stable = np.sqrt(np.log(1.5)), set(), 0
+    clusters = [None, (0, 1), (0, -1), (1, 1), (1, -1)]
+    for assignment in itertools.combinations_with_replacement(range(5), 4):
         a, M = np.zeros(4), np.zeros((4, 2))
-        for j, place in enumerate(way):
-            if place:
-                r, s = places[place]  # type: ignore[misc]
-                a[j] = (1 if r == 0 else -1) * radius / np.sqrt(way.count(place))
+        for j, cluster in enumerate(assignment):
+            if cluster:
+                r, s = clusters[cluster]  # type: ignore[misc]
+                a[j] = (1 if r == 0 else -1) * radius / np.sqrt(assignment.count(cluster))
                 M[j, r] = s * abs(a[j])
-        drift = at_infinite_snr(a, M, 0.1, "xor_mixture")
+        drift = noiseless_drift(a, M, 0.1, "xor_mixture")
         if max(np.abs(drift.a).max(), np.abs(drift.M * (M != 0)).max()) < 1e-9:
-            clusters = frozenset(way) - {0}
-            served.add(clusters)
-            alone += 24 if len(clusters) == 4 else 0
-    return compare([len(served) - 1 + alone, alone], [39, 24])
+            used = frozenset(assignment) - {0}
+            detected.add(used)
+            stable += 24 if len(used) == 4 else 0  # the permutations of the units
+    return compare([len(detected) - 1 + stable, stable], [39, 24])
 
 
 # --- limits at fixed points --------------------------------------------------------------------------------------------------
 
 
-def block(limit: Any, matrix: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+def select_block(limit: Any, matrix: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+    """Return the rows and columns of a matrix of a local limit that belong to named statistics."""
     which = [limit.names.index(name) for name in names]
     return matrix[np.ix_(which, which)]
 
 
-def pull_of(a: np.ndarray, alpha: float, weight: float, sign: float) -> np.ndarray:
-    """Propositions 4.3 and 5.1 in the order m, v."""
+def ring_drift_matrix(a: np.ndarray, alpha: float, weight: float, sign: float) -> np.ndarray:
+    """Return the drift matrix of Propositions 4.3 and 5.1 in the order m, v, with a sign of its first term."""
     outward = sign * (alpha - weight * alpha**2) * np.outer(a, a)
     return np.kron(np.ones((2, 2)), outward) + alpha * np.kron(np.array([[-1, 1], [1, -1]]), np.eye(len(a)))
 
@@ -297,18 +304,18 @@ def pull_of(a: np.ndarray, alpha: float, weight: float, sign: float) -> np.ndarr
     f"{LOCAL}",
 )  # fmt: skip
 def ring_drift(effort: Effort) -> Comparison:
-    """At a point of the ring of the binary mixture, and of one of the two of XOR, whose pull the other does not change."""
+    """Drift matrices at a point of the ring of the binary mixture, and on one of two rings of XOR, which do not interact."""
     alpha, turn, rows = 0.1, np.array([np.cos(0.6), np.sin(0.6)]), []
     a = np.sqrt(np.log(4)) * turn
     binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), overlaps(a, a[:, None], np.outer(a, a)))
     for limit, radius, weight in ((binary, np.log(4), 2), (xor_rings(alpha)[0], np.log(1.5), 4)):
-        found = block(limit, limit.drift_matrix, ("M[0,0]", "M[1,0]", "a[0]", "a[1]"))
-        rows.append([found, *(pull_of(np.sqrt(radius) * turn, alpha, weight, sign) for sign in (-1, 1))])
+        found = select_block(limit, limit.drift_matrix, ("M[0,0]", "M[1,0]", "a[0]", "a[1]"))
+        rows.append([found, *(ring_drift_matrix(np.sqrt(radius) * turn, alpha, weight, sign) for sign in (-1, 1))])
     return compare(*(np.stack(each) for each in zip(*rows, strict=True)))
 
 
 def xor_rings(alpha: float) -> tuple[Any, np.ndarray, np.ndarray]:
-    """The limit where two units share a ring along mu, and two one along nu, and their second layers."""
+    """Return the local limit where two units share a ring along mu and two a ring along nu, and both second layers."""
     radius = sl.theory.effective.ring_radius(alpha, 0.25)
     mu, nu = radius * np.array([np.cos(0.6), np.sin(0.6)]), -radius * np.array([np.cos(0.8), np.sin(0.8)])
     M = np.zeros((4, 2))
@@ -323,11 +330,12 @@ def xor_rings(alpha: float) -> tuple[Any, np.ndarray, np.ndarray]:
     r"$\tilde\Sigma = \alpha^2a_ia_j$, of rank 1; XOR $3\alpha^2a_ia_j$ and $-\alpha^2a_ia_j$, of rank 2",
 )
 def ring_noise(effort: Effort) -> Comparison:
+    """Noise matrices at a point of the ring of the binary mixture and of two rings of XOR, and their ranks."""
     alpha, a = 0.05, np.sqrt(np.log(9)) * np.array([np.cos(0.6), np.sin(0.6)])
     binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), overlaps(a, a[:, None], np.outer(a, a)))
     xor, mu, nu = xor_rings(alpha)
-    own = block(binary, binary.noise_matrix, ("a[0]", "a[1]", "M[0,0]", "M[1,0]"))
-    across = block(xor, xor.noise_matrix, ("a[0]", "a[1]", "a[2]", "a[3]"))
+    own = select_block(binary, binary.noise_matrix, ("a[0]", "a[1]", "M[0,0]", "M[1,0]"))
+    across = select_block(xor, xor.noise_matrix, ("a[0]", "a[1]", "a[2]", "a[3]"))
     right = alpha**2 * np.block([[3 * np.outer(mu, mu), -np.outer(mu, nu)], [-np.outer(nu, mu), 3 * np.outer(nu, nu)]])
     one = alpha**2 * np.tile(np.outer(a, a), (2, 2))
     return compare([*own.ravel(), *across.ravel(), binary.rank, xor.rank], [*one.ravel(), *right.ravel(), 1, 2])
@@ -340,29 +348,28 @@ def ring_noise(effort: Effort) -> Comparison:
     tests=f"`test_chain_and_local_fluctuate_around_a_stable_point_as_the_limit_says` {LOCAL}",
 )  # fmt: skip
 def magnified(effort: Effort) -> Comparison:
-    """The variance of the squared norm's increment in phase retrieval; printed, that of its first-order term alone."""
+    """Variance of the increment of the squared norm in phase retrieval; printed, that of its first-order term alone."""
     m, lr, noise = 0.3, 0.1, 0.2
-    return compare(variances(m, lr, noise)[2], equation_55(m, 2 * lr, noise)[2], equation_55(m, 0.0, noise)[2])
+    return compare(variances(m, lr, noise)[2], evaluate_55(m, 2 * lr, noise)[2], evaluate_55(m, 0.0, noise)[2])
 
 
 @claim(
     "Definition 2.1 (3)", "second condition of localizability",
     r"$\mathbb{E}\langle\nabla^2 u_i, \nabla H\otimes\nabla H - V\rangle^2 = o(\delta_n^{-1})$",
-    right=r"$o(\delta_n^{-3})$. For an overlap $W_i\cdot W_j$ of the mixtures it is the variance of $G_iG_j\lvert "
-    r"x\rvert^2$, of "
-    r"order $N^2$; for the length of the rest in spiked matrices and tensors it is that of $\lvert\nabla H\rvert^2$ of a "
-    r"Gaussian "
-    r"gradient, of order $N$, which is not $o(N)$ either. And $\delta_n^{-1}$ steps of variance $\delta_n^4$ times it "
-    r"must vanish.",
+    right=r"$o(\delta_n^{-3})$. For an overlap $W_i\cdot W_j$ of the mixtures the left-hand side is the variance of "
+    r"$G_iG_j\lvert x\rvert^2$, of order $N^2$; for $r_\perp^2$ of spiked matrices and tensors it is the variance of "
+    r"$\lvert\nabla H\rvert^2$ of a Gaussian gradient, of order $N$, which is not $o(N)$ either. It suffices that "
+    r"$\delta_n^{-1}$ steps, each of variance $\delta_n^4$ times the left-hand side, vanish.",
     tests="`test_presets_meet_the_conditions_and_are_critical_at_one_over_d` in `tests/laws/test_effective.py`",
 )  # fmt: skip
 def localizable(effort: Effort) -> Comparison:
-    """The measured exponent of N for the binary mixture, which is to be below those of the bound."""
+    """Exponent of N measured for the binary mixture, to be below the exponent of the bound."""
     report = sl.effective_dynamics(sl.presets.binary_mixture()).localizability()
     return compare(report.conditions[-1].measured, 2.9, 1.0, rtol=0, relation="<")
 
 
 @claim("sections 2.1, 3, 4", "critical step size", r"$\delta_n = \Theta(1/n)$ is critical: there the corrector appears")
 def critical_step(effort: Effort) -> Comparison:
+    """Exponent of 1/n at which the corrector appears, measured for matrix PCA."""
     report = sl.effective_dynamics(sl.presets.spiked_tensor(2, 1.2)).localizability()
     return compare(report.critical_exponent, 1.0, atol=0.02)

@@ -17,17 +17,17 @@ SPIKED = "in `tests/laws/test_spiked_tensor.py`"
 
 
 def contract(tensors: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """The sum over the axes of k-tensors, stacked along the first axis, of the tensor contracted with x on all other axes."""
+    """Contract k-tensors, stacked along the first axis, with x on all axes but one, and sum over the axis left out."""
     parts = (np.moveaxis(tensors, axis, 1) for axis in range(1, tensors.ndim))
     return sum(reduce(lambda part, _: part @ x, range(tensors.ndim - 2), part) for part in parts)  # type: ignore[return-value]
 
 
 def tensor_step(k: int, snr: float, lr: float, m: float, r: float) -> np.ndarray:
-    """Mean change of (m, r^2) times n in a step with a real tensor, and the variance of that of m times n^2, as n grows.
+    """Return the mean change of (m, r^2) in a step times n and the variance of the change of m times n^2, as n grows.
 
-    Exact moments in four dimensions are polynomials in 1/n, which are followed to zero.
+    Moments of a step with a real noise tensor are polynomials in 1/n. They are computed in four dimensions and extrapolated.
     """
-    sizes, rows = np.array([3, 5, 7, 9]), []
+    sizes, rows = np.array([3, 5, 7, 9]), []  # four dimensions determine a cubic
     for n in sizes:
         x, v = np.concatenate([[m, r], np.zeros(n - 2)]), np.eye(n)[0]
         power = lambda u: reduce(np.multiply.outer, [u] * k)
@@ -44,6 +44,7 @@ def tensor_step(k: int, snr: float, lr: float, m: float, r: float) -> np.ndarray
     r"$\dot u_1 = 2u_1(\lambda k u_1^{k-2} - kR^{2k-2})$, $\dot u_2 = -4kR^{2(k-1)}(u_2 - c_\delta)$",
 )
 def spiked_ode(effort: Effort) -> Comparison:
+    """Mean change of the statistics in a step with a real tensor, for matrices and for k = 3."""
     snr, lr, m, r = 1.7, 0.6, 0.5, 0.8
     R2, rows = m**2 + r**2, []
     for k in (2, 3):
@@ -54,7 +55,7 @@ def spiked_ode(effort: Effort) -> Comparison:
 
 @claim("section 3", "population loss of spikes", r"$\Phi = -2\lambda m^k + (r_\perp^2+m^2)^k + c$")
 def spiked_risk(effort: Effort) -> Comparison:
-    """The squared norm of a real tensor less a power of x, in R^4."""
+    """Squared norm of the difference of two real tensors, the spike and the power of x, in R^4."""
     k, snr, x = 3, 1.7, np.array([0.5, 0.3, -0.6, 0.2])
     power = lambda u: reduce(np.multiply.outer, [u] * k)
     number = ((snr * power(np.eye(4)[0]) - power(x)) ** 2).sum()
@@ -67,7 +68,7 @@ def spiked_risk(effort: Effort) -> Comparison:
     r"$\lambda_c(2) = 1$, $m_\star = \sqrt{\lambda-1}$; for $k\ge3$ fixed points appear at $\lambda_c(k)$",
 )
 def spiked_threshold(effort: Effort) -> Comparison:
-    """Roots of the drift, and the least ratio at which it has one."""
+    """Roots of the drift of matrices, and the smallest ratio at which that of tensors has one."""
     drift = lambda k, snr, m: float(sl.presets.spiked_tensor(k, snr).drift(spike(m, 1.0)).m)
     rate = lambda snr: float(sl.linearise(sl.presets.spiked_tensor(2, snr), spike(0.0, 1.0)).matrix[0, 0])
     number = [brentq(rate, 0.5, 2.0), brentq(lambda m: drift(2, 1.6, m), 0.1, 2.0)]
@@ -84,7 +85,7 @@ def spiked_threshold(effort: Effort) -> Comparison:
     r"$(0,0)$ unstable; $(0,1)$ stable below $\lambda_c(2)$ and always for $k>2$; $m_\dagger$ unstable, $m_\star$ stable",
 )
 def spiked_stability(effort: Effort) -> Comparison:
-    """Signs of the largest eigenvalue at seven points."""
+    """Signs of the largest eigenvalue of the ODE at seven points."""
     top = sl.theory.effective.overlaps(3, 6.0)
     points = [(2, 0.8, 0.0, 1), (2, 1.2, 0.0, 1), (2, 1.2, np.sqrt(0.2), 1), (3, 6.0, 0.0, 1), (3, 6.0, top.m_dagger, 1)]
     points += [(3, 6.0, top.m_star, 1), (2, 0.8, 0.0, 0)]
@@ -98,7 +99,7 @@ def spiked_stability(effort: Effort) -> Comparison:
     tests=f"`test_fixed_points_of_tensors_and_their_stability` {SPIKED}",
 )  # fmt: skip
 def odd_tensors(effort: Effort) -> Comparison:
-    """Where the ODE ends from m_star and from -m_star at k = 3."""
+    """Final overlaps of the ODE from m_star and from -m_star at k = 3."""
     m = sl.theory.effective.overlaps(3, 6.0).m_star
     start = spike(np.array([m, -m]), np.ones(2))
     end = simulate(sl.presets.spiked_tensor(3, 6.0), sl.ODE(), start, 20, runs=2, save=2)
@@ -107,7 +108,7 @@ def odd_tensors(effort: Effort) -> Comparison:
 
 @claim("Remark 1", "barrier at small steps", r"$m_\dagger \to 0$ as $c_\delta \to 0$")
 def small_steps(effort: Effort) -> Comparison:
-    """The root of the drift at k = 3 falls as the square of the learning rate."""
+    """Root of the drift at k = 3 for a small learning rate, and its exponent in the rate, which should be 2."""
     root = lambda lr: brentq(lambda m: 4.0 * m - (m**2 + lr) ** 2, 1e-9, 0.5)
     found = float(sl.theory.effective.overlaps(3, 4.0, 0.01).m_dagger)
     return compare([found, np.log(root(0.02) / root(0.01)) / np.log(2)], [root(0.01), 2.0], atol=1e-3)
@@ -119,7 +120,7 @@ def small_steps(effort: Effort) -> Comparison:
     r"$d\tilde u_1 = 2\tilde u_1(2\lambda 1_{k=2} - k)dt + 2\sqrt k\,dB$ at $\tilde u_2 = 1$",
 )
 def diffusion(effort: Effort) -> Comparison:
-    """Drift at a small overlap and variance of a step with a real tensor."""
+    """Drift at a small overlap, and variance, of a step with a real tensor."""
     rows = []
     for k, snr in ((2, 1.3), (3, 1.3)):
         step = tensor_step(k, snr, 1.0, 1e-6, 1.0)
@@ -128,7 +129,10 @@ def diffusion(effort: Effort) -> Comparison:
 
 
 def variance_of_starts(snr: float, time: float, runs: int, d: int = 20_000) -> tuple[float, float]:
-    """The variance of sqrt(d) m of matrix PCA, with its error. Steps at lr = 3 and lr snr are longer ones at lr = 1 and snr."""
+    """Simulate the variance of sqrt(d) m of matrix PCA at a time; return it with its standard error.
+
+    A step at learning rate lr and ratio lr snr equals a longer one at learning rate 1 and ratio snr, which saves steps.
+    """
     lr = 3.0
     problem, t = sl.presets.spiked_tensor(order=2, snr=lr * snr, lr=lr), time / lr**2
     end = simulate_chain(problem, d, t, sl.RandomInit(d, scale=lr**0.5), save=[t], runs=runs, seed=1)
@@ -142,7 +146,7 @@ def variance_of_starts(snr: float, time: float, runs: int, d: int = 20_000) -> t
     r"$4(\lambda-1)\tilde u_1dt + 2\sqrt2\,dB$: stable for $\lambda<1$, unstable for $\lambda>1$",
 )
 def transition(effort: Effort) -> Comparison:
-    """The variance over runs of the chain after a time, below and above the threshold."""
+    """Variance of sqrt(d) m over runs of the chain after a time, below and above the threshold."""
     rows = []
     for snr, time in ((0.8, 1.5), (1.2, 1.0)):
         growth = 4 * (snr - 1)
@@ -154,7 +158,7 @@ def transition(effort: Effort) -> Comparison:
 
 @claim("after (3.2)", "tensors at a fixed ratio", r"For $k\ge3$ the overlap is always a stable Ornstein–Uhlenbeck process")
 def stable_tensor(effort: Effort) -> Comparison:
-    """The variance of sqrt(d) m over runs of the chain at k = 3 stays at 1, at twice the critical ratio."""
+    """Variance of sqrt(d) m over runs of the chain at k = 3 and twice the critical ratio, which should stay at 1."""
     d, runs = 5000, effort.runs(4096, 1024)
     problem = sl.presets.spiked_tensor(3, 2 * sl.theory.effective.critical_snr(3))
     squares = d * simulate_chain(problem, d, 0.5, save=[0.5], runs=runs, seed=1).m.values[:, -1] ** 2
@@ -163,7 +167,7 @@ def stable_tensor(effort: Effort) -> Comparison:
 
 @claim("after (3.2)", "recovery takes n log n steps", r"For $\lambda>1$ SGD reaches $\pm m_\star$ in $O(n\log n)$ steps")
 def recovery_scaling(effort: Effort) -> Comparison:
-    """The growth of the chain's mean time with log d is 1/(8 (snr - 1))."""
+    """Slope of the chain's mean time in log d, which should be 1/(8 (snr - 1))."""
     problem, runs, sizes, rows = sl.presets.spiked_tensor(2, 2.0), effort.runs(1024, 256), (500, 20_000), []
     for d in sizes:
         times = simulate_chain(problem, d, 60, runs=runs, seed=d, until=lambda stats: abs(stats.m) - 0.5).t_end.values
@@ -180,7 +184,7 @@ def recovery_scaling(effort: Effort) -> Comparison:
     tests=f"`test_scaled_tensor_has_a_barrier_at_every_strength` {SPIKED}",
 )  # fmt: skip
 def scaled_tensor(effort: Effort) -> Comparison:
-    """The drift of sqrt(d) m at Lambda = 2, d = 10^10, below and above the barrier at 1/2."""
+    """Drift of sqrt(d) m at Lambda = 2, d = 10^10, below and above the barrier at 1/2."""
     k, Lambda, d = 3, 2.0, 10**10
     u = np.array([0.2, 1.5])
     problem = sl.presets.spiked_tensor(k, Lambda * d**0.5)

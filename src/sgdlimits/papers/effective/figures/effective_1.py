@@ -1,7 +1,7 @@
 """Effective dynamics, figure 1: matrix PCA below and above its threshold, in time and in the plane [2]_.
 
-From a random vector the overlap is of order n^(-1/2) and diffuses: below the threshold it stays where it is, above it grows
-until the ODE takes over and leads it to a fixed point.
+From a random vector the overlap is of order n^(-1/2) and diffuses: below the threshold it remains of that order, above it grows
+until it follows the ODE to a fixed point.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, make_panels
+from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels
 
 SNR = (0.8, 1.2)
 FULL = Size(d=1500, end=10.0, shown=8, runs=4000)
@@ -18,7 +18,7 @@ QUICK = FULL.but(d=300, shown=4, runs=400)
 WORDS = dict(d="dimension", end="end in t", shown="runs of SGD that are drawn", runs="runs of the chain behind the bands")
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate SGD and the chain on both sides of the threshold, from random vectors."""
     datasets = {}
     for snr in SNR:
@@ -26,21 +26,21 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
         for name, level, runs in (("sgd", sl.SGD(size.d), size.shown), ("chain", sl.Chain(size.d), size.runs)):
             key = f"{name}-{snr:g}"
             datasets[key] = keep(key, sl.simulate(problem, level, start, t_max=size.end, runs=runs, seed=seed, save=101))
-    return Drawn(_figure(datasets, size), _caption(datasets, size))
+    return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
 def deviation(snr: float, t: np.ndarray) -> np.ndarray:
-    """The standard deviation of the root of n times m from a random start, for the Ornstein-Uhlenbeck process (3.2)."""
+    """Return the standard deviation of sqrt(n) m from a random start, for the Ornstein-Uhlenbeck process (3.2)."""
     rate, noise = 4 * (snr - 1), 8.0
     return np.sqrt(np.exp(2 * rate * t) + noise * np.expm1(2 * rate * t) / (2 * rate))
 
 
-def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
+def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(1, 4, figsize=(13.0, 3.3))
     for pair, letters, snr in zip((axes[:2], axes[2:]), ("ab", "cd"), SNR, strict=True):
         sgd, chain = datasets[f"sgd-{snr:g}"], datasets[f"chain-{snr:g}"]
-        _in_time(pair[0], sgd, chain, snr, size)
-        _in_plane(pair[1], sgd, snr, size)
+        _draw_in_time(pair[0], sgd, chain, snr, size)
+        _draw_in_plane(pair[1], sgd, snr, size)
         for ax, letter in zip(pair, letters, strict=True):
             ax.set_title(rf"({letter}) $\lambda = {snr:g}$", loc="left")
     (bands, band_labels), (points, point_labels) = (ax.get_legend_handles_labels() for ax in axes[:2])
@@ -48,7 +48,7 @@ def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     return figure
 
 
-def _in_time(ax: Axes, sgd: xr.Dataset, chain: xr.Dataset, snr: float, size: Size) -> None:
+def _draw_in_time(ax: Axes, sgd: xr.Dataset, chain: xr.Dataset, snr: float, size: Size) -> None:
     root = np.sqrt(size.d)
     for run in range(sgd.sizes["run"]):
         ax.plot(sgd.t, root * sgd.m[run], color=OKABE_ITO[run % len(OKABE_ITO)], linewidth=0.7)
@@ -61,7 +61,7 @@ def _in_time(ax: Axes, sgd: xr.Dataset, chain: xr.Dataset, snr: float, size: Siz
     ax.set(xlabel="$t$, steps per dimension", ylabel=r"$\sqrt{n}\, m$", ylim=(-reach, reach))
 
 
-def _in_plane(ax: Axes, sgd: xr.Dataset, snr: float, size: Size) -> None:
+def _draw_in_plane(ax: Axes, sgd: xr.Dataset, snr: float, size: Size) -> None:
     for run in range(sgd.sizes["run"]):
         ax.plot(sgd.m[run], sgd.r2[run], color=OKABE_ITO[run % len(OKABE_ITO)], linewidth=0.7)
     star = sl.theory.effective.overlaps(2, snr)[1]
@@ -71,7 +71,7 @@ def _in_plane(ax: Axes, sgd: xr.Dataset, snr: float, size: Size) -> None:
     ax.set(xlabel="$m$", ylabel=r"$r_\perp^2$", xlim=(-0.72, 0.72), xticks=(-0.5, 0, 0.5), ylim=(1 - reach, 1 + reach))
 
 
-def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
+def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     below, above = (datasets[f"chain-{snr:g}"] for snr in SNR)
     early = float(above.t[np.searchsorted(above.t.values, 1.0)])
     spread = {snr: np.sqrt(size.d) * data.m.std("run") for snr, data in zip(SNR, (below, above), strict=True)}

@@ -1,7 +1,7 @@
 """Effective dynamics, figure 2: two Gaussian classes, half of the runs at the optimum, the others on a ring [2]_.
 
-Which of the two happens is decided by the signs of the second layer at the start. On the ring the noise has rank one: it
-moves the two overlaps together, along the radius.
+The signs of the second layer at the start decide between the two. On the ring the noise has rank one: it moves the two overlaps
+together, along the radius.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from scipy.stats import binomtest
 
 import sgdlimits as sl
 from sgdlimits.analysis.summary import IntervalEstimate
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, make_panels, sizes
+from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels, sizes
 
 SNR, RIDGE = 100.0, 0.1
 RADIUS = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
 ANGLE = np.pi / 6
-NEAR = 0.5
-"""The share of the radius of the ring from which on a unit counts as one that has found its class."""
-SHOWN = 200
-"""At most so many end points are drawn."""
+"""Angle on the ring of the point at which (c) and (d) start."""
+MIN_SHARE_OF_RADIUS = 0.5
+"""Overlap, relative to the radius of the ring, above which a unit counts as having found its class."""
+MAX_END_POINTS = 200
+"""Largest number of end points that are drawn."""
 FULL, QUICK, WORDS = sizes(
     d=("dimension", 250),
     runs=("runs of the chain", 1000, 100),
@@ -33,83 +34,83 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate the chain from random starts, and from a point of the ring together with the local limit there."""
     v = RADIUS * jnp.array([np.cos(ANGLE), np.sin(ANGLE)])
     point = sl.Overlaps(v, v[:, None], jnp.outer(v, v))
     problem, noiseless = (sl.presets.binary_mixture(snr, RIDGE) for snr in (SNR, np.inf))
     datasets = simulate_all(problem, noiseless, point, size, seed, keep, count=26)
-    return Drawn(_figure(datasets, point, size), _caption(datasets, noiseless, point, size))
+    return DrawnFigure(_draw_figure(datasets, point, size), _write_caption(datasets, noiseless, point, size))
 
 
 def optimal(data: xr.Dataset) -> xr.DataArray:
-    """Whether a run tells both classes apart: its units clearly look in opposite directions, each with its own label."""
-    m, v, size = data.M[..., 0], data.a, NEAR * RADIUS
+    """Return for each run and time whether the network classifies well: units in opposite directions, each with its label."""
+    m, v, size = data.M[..., 0], data.a, MIN_SHARE_OF_RADIUS * RADIUS
     right = (m * v > 0).all("student") & (m.prod("student") < 0)
     return right & (np.abs(m) > size).all("student") & (np.abs(v) > size).all("student")
 
 
-def _figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size) -> Figure:
-    figure, axes = four_panels()
+def _draw_figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size) -> Figure:
+    figure, axes = make_four_panels()
     draw_fraction(axes[0], datasets["chain"], optimal(datasets["chain"]), 0.5, "1/2")
-    _end_points(axes[1], datasets["chain"].isel(run=slice(SHOWN)))
-    _paths(axes[2], datasets["ring"], datasets["local"], point, size.d)
+    _draw_end_points(axes[1], datasets["chain"].isel(run=slice(MAX_END_POINTS)))
+    _draw_paths(axes[2], datasets["ring"], datasets["local"], point, size.d)
     draw_spread(axes[3], datasets, point, size.d, (1, 0), (r"$\tilde m_1$", r"$\tilde m_2$"))
     return figure
 
 
-def _end_points(ax: Axes, data: xr.Dataset) -> None:
+def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
     m, best = data.M.values[:, -1, :, 0], optimal(data).values[:, -1]
     draw_ends(ax, m, {"optimal": best, "not": ~best}, RADIUS)
     ax.plot([RADIUS, -RADIUS], [-RADIUS, RADIUS], "kx", markersize=9, markeredgewidth=1.6, label="predicted optimum")
     ax.set(xlabel="$m_1$", ylabel="$m_2$", xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal")
-    legend_below(ax)
+    add_legend_below(ax)
 
 
-def _paths(ax: Axes, ring: xr.Dataset, local: xr.Dataset, point: sl.Overlaps, d: int) -> None:
+def _draw_paths(ax: Axes, ring: xr.Dataset, local: xr.Dataset, point: sl.Overlaps, d: int) -> None:
     centre = float(point.M[0, 0])
     for run in range(min(6, ring.sizes["run"])):
         ax.plot(ring.t, np.sqrt(d) * (ring.M[run, :, 0, 0] - centre), color=OKABE_ITO[run], linewidth=0.7)
     width = 2 * np.sqrt(d) * local.M[:, :, 0, 0].std("run")
     ax.fill_between(local.t, -width, width, color="0.85", zorder=0, label="local limit, two standard deviations")
     ax.set(xlabel="$t$, samples per dimension", ylabel=r"$\tilde m_1 = \sqrt{N}\,(m_1 - a_1)$")
-    headroom(ax, 0.15)
+    add_headroom(ax, 0.15)
     ax.legend(loc="upper left", fontsize=7)
 
 
-def _caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.Overlaps, size: Size) -> list[str]:
+def _write_caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.Overlaps, size: Size) -> list[str]:
     data, best = datasets["chain"], optimal(datasets["chain"]).values[:, -1]
-    m, share = np.abs(data.M.values[:, -1, :, 0]), fraction(best)
+    m, share = np.abs(data.M.values[:, -1, :, 0]), estimate_fraction(best)
     on_ring, limit = np.sqrt((m[~best] ** 2).sum(1)), sl.local_limit(noiseless, point)
-    measured, predicted = spread_of(datasets["ring"], point, size.d), spread_of(datasets["local"], point, size.d)
+    measured, predicted = (principal_deviations(datasets[name], point, size.d) for name in ("ring", "local"))
     return [
         f"Figure 2 of the paper: two classes, N = {size.d}, snr {SNR:g}, ridge {RIDGE:g}, {size.runs} runs of the",
         f"chain to t = {size.end:g}. (a) The fraction of runs at the optimum ends at {share.value:.3f}, interval",
-        f"[{share.low:.3f}, {share.high:.3f}]; theory says 1/2. (b) End points of {min(SHOWN, size.runs)} runs. At the optimum",
-        f"both overlaps are {average(m[best])} on average in absolute value, and {RADIUS:.3f} for snr = inf (crosses);",
-        f"the others end at the radius {average(on_ring)} on average, the ring has {RADIUS:.3f}. (c) From a",
-        "point of the ring, six runs of the chain, magnified by the root of N; grey: the local limit for snr = inf.",
+        f"[{share.low:.3f}, {share.high:.3f}]; theory says 1/2. (b) End points of {min(MAX_END_POINTS, size.runs)} runs. At",
+        f"the optimum both overlaps are {format_mean(m[best])} on average in absolute value, and {RADIUS:.3f} for snr = inf",
+        f"(crosses); the other runs end at the radius {format_mean(on_ring)} on average, the ring has {RADIUS:.3f}. (c) Six",
+        "runs of the chain from a point of the ring, magnified by sqrt(N); grey: the local limit for snr = inf.",
         f"(d) Both overlaps of {size.ring_runs} runs at t = {size.ring_end:g}: the noise matrix has rank {limit.rank} and",
         f"moves them along the radius (dashed). The chain's principal standard deviations are {measured[0]:.2f} and",
-        f"{measured[1]:.2f}, those of the local limit {predicted[0]:.2f} and {predicted[1]:.2f}: {shares(measured)}.",
+        f"{measured[1]:.2f}, those of the local limit {predicted[0]:.2f} and {predicted[1]:.2f}: {describe_share(measured)}.",
     ]
 
 
-def fraction(which: np.ndarray) -> IntervalEstimate:
-    """The share of true entries with its 95 % interval (Wilson)."""
+def estimate_fraction(which: np.ndarray) -> IntervalEstimate:
+    """Estimate the share of true entries with its 95 % interval (Wilson)."""
     low, high = binomtest(int(which.sum()), which.size).proportion_ci(method="wilson")
     return IntervalEstimate(float(which.mean()), float(low), float(high))
 
 
-def average(values: np.ndarray) -> str:
-    """The mean to three digits, or that there is none."""
+def format_mean(values: np.ndarray) -> str:
+    """Format the mean to three digits, or say that no run has a value."""
     return f"{values.mean():.3f}" if values.size else "not reached by any run"
 
 
 def simulate_all(
     problem: sl.Problem, noiseless: sl.Problem, point: sl.Overlaps, size: Size, seed: int, keep: Keep, count: int
 ) -> dict[str, xr.Dataset]:
-    """The chain from random starts, the chain from a fixed point of the noiseless problem, and the local limit there."""
+    """Simulate the chain from random starts and from a fixed point of the noiseless problem, and the local limit there."""
     d, random = size.d, sl.RandomInit(size.d)
     ring: dict = dict(t_max=size.ring_end, runs=size.ring_runs, seed=seed, save=41)
     chain: dict = dict(t_max=size.end, runs=size.runs, seed=seed, save=count)
@@ -120,28 +121,28 @@ def simulate_all(
     return datasets
 
 
-def four_panels() -> tuple[Figure, Any]:
-    """Panels (a) to (d) beside each other."""
+def make_four_panels() -> tuple[Figure, Any]:
+    """Create panels (a) to (d) beside each other."""
     figure, axes = make_panels(1, 4, figsize=(13.0, 3.3))
     for ax, letter in zip(axes, "abcd", strict=True):
         ax.set_title(f"({letter})", loc="left")
     return figure, axes
 
 
-def spread_of(data: xr.Dataset, point: sl.Overlaps, d: int) -> np.ndarray:
-    """The principal standard deviations, magnified, of the overlaps of the first two units at the end, the larger first."""
+def principal_deviations(data: xr.Dataset, point: sl.Overlaps, d: int) -> np.ndarray:
+    """Return principal standard deviations of the magnified overlaps of the first two units at the end, largest first."""
     cloud = np.sqrt(d) * (data.M.values[:, -1, :2, 0] - np.asarray(point.M)[:2, 0])
     return np.sqrt(np.maximum(np.linalg.eigvalsh(np.cov(cloud.T))[::-1], 0.0))
 
 
-def shares(spread: np.ndarray) -> str:
-    """How much of the variance is along the first principal direction, in words."""
+def describe_share(spread: np.ndarray) -> str:
+    """Describe the share of the variance along the first principal direction."""
     return f"{100 * spread[0] ** 2 / (spread**2).sum():.1f} % of the variance of the chain is along one direction"
 
 
 def draw_fraction(ax: Axes, data: xr.Dataset, which: xr.DataArray, predicted: float, label: str) -> None:
-    """The fraction of runs at the optimum against time, with its interval, and what theory says of the end."""
-    estimates = [fraction(which.values[:, i]) for i in range(which.shape[1])]
+    """Draw the fraction of runs at the optimum against time, with its interval and the theoretical final value."""
+    estimates = [estimate_fraction(which.values[:, i]) for i in range(which.shape[1])]
     ax.plot(data.t, [each.value for each in estimates], color=OKABE_ITO[0], label=f"chain, {data.sizes['run']} runs")
     low, high = [each.low for each in estimates], [each.high for each in estimates]
     ax.fill_between(data.t, low, high, color=OKABE_ITO[0], alpha=0.2, linewidth=0)
@@ -152,7 +153,7 @@ def draw_fraction(ax: Axes, data: xr.Dataset, which: xr.DataArray, predicted: fl
 
 
 def draw_ends(ax: Axes, ends: np.ndarray, groups: dict[str, np.ndarray], radius: float) -> None:
-    """Overlaps of two units at the end, of runs at the optimum and of the others, and quarters of a ring of fixed points."""
+    """Draw final overlaps of two units by group of runs, and two quarters of a ring of fixed points."""
     for quarter in (0, 2):
         angle = np.linspace(quarter, quarter + 1, 60) * np.pi / 2
         ax.plot(radius * np.cos(angle), radius * np.sin(angle), color="0.4", linewidth=1.0, zorder=0)
@@ -162,7 +163,7 @@ def draw_ends(ax: Axes, ends: np.ndarray, groups: dict[str, np.ndarray], radius:
 
 
 def draw_spread(ax: Axes, datasets: dict[str, xr.Dataset], point: sl.Overlaps, d: int, entry: tuple, names: tuple) -> None:
-    """The first and another entry of the magnified overlaps at the end, in chain and local limit, with the ring's radius."""
+    """Draw two entries of the magnified overlaps at the end, of chain and local limit, with the radius of the ring."""
     centre, first = np.asarray(point.M), (0, 0)
     for name, colour, label in (("local", "0.6", "local limit"), ("ring", OKABE_ITO[0], "chain")):
         cloud = [np.sqrt(d) * (datasets[name].M.values[:, -1, *index] - centre[index]) for index in (first, entry)]
@@ -171,17 +172,17 @@ def draw_spread(ax: Axes, datasets: dict[str, xr.Dataset], point: sl.Overlaps, d
         line = 0.9 * np.abs(cloud[0]).max() * np.array([-1, 1])
         ax.plot(line, line * centre[entry] / centre[first], "k--", linewidth=0.8, label="radius")
     ax.set(xlabel=names[0], ylabel=names[1])
-    headroom(ax, 0.3)
+    add_headroom(ax, 0.3)
     ax.legend(loc="upper left", fontsize=7)
 
 
-def legend_below(ax: Axes) -> None:
-    """A legend under a panel that has no room for one."""
+def add_legend_below(ax: Axes) -> None:
+    """Add a legend below a panel that has no room for one."""
     how: dict = dict(ncols=3, fontsize=6.5, handlelength=1, handletextpad=0.6, columnspacing=0.9)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), **how)
 
 
-def headroom(ax: Axes, share: float) -> None:
-    """Leave so much of the height free above the data, for a legend."""
+def add_headroom(ax: Axes, share: float) -> None:
+    """Extend the vertical axis by a share of its height, for a legend above the data."""
     low, high = ax.get_ylim()
     ax.set_ylim(low, high + share * (high - low))

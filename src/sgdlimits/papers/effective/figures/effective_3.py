@@ -1,7 +1,7 @@
 """Effective dynamics, figure 3: the XOR mixture, where three runs in 32 find the optimum, and noise of rank two [2]_.
 
-The signs of the second layer and of the first overlaps at the start decide: only if two units are positive and two negative,
-and the two of each kind look in opposite directions, can the four units find the four classes.
+The signs of the second layer and of the overlaps at the start decide: the four units can find the four classes only if two are
+positive and two negative, and the two of each kind point in opposite directions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.papers.effective.figures import effective_2 as rings
-from sgdlimits.papers.figure import Axes, Drawn, Figure, Keep, Size
+from sgdlimits.papers.figure import Axes, DrawnFigure, Figure, Keep, Size
 
 SNR, RIDGE = 1000.0, 0.1
 RADIUS = sl.theory.effective.ring_radius(RIDGE, weight=0.25)
@@ -22,61 +22,62 @@ QUICK = rings.QUICK.but(runs=60, end=120.0)
 WORDS = rings.WORDS
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate the chain from random starts, and from a point on two rings together with the local limit there."""
-    point = on_two_rings()
+    point = build_point()
     problem, noiseless = (sl.presets.xor_mixture(snr, RIDGE) for snr in (SNR, np.inf))
     datasets = rings.simulate_all(problem, noiseless, point, size, seed, keep, count=16)
-    return Drawn(_figure(datasets, point, size), _caption(datasets, noiseless, point, size))
+    return DrawnFigure(_draw_figure(datasets, point, size), _write_caption(datasets, noiseless, point, size))
 
 
-def on_two_rings() -> sl.Overlaps:
-    """Two units share the first direction with label 1, two the second with label 0: a point as in Proposition 5.1."""
+def build_point() -> sl.Overlaps:
+    """Build a point of Proposition 5.1: two units share the first direction with label 1, two the second with label 0."""
     first, second = (RADIUS * jnp.array([np.cos(angle), np.sin(angle)]) for angle in ANGLES)
     M = jnp.zeros((4, 2)).at[:2, 0].set(first).at[2:, 1].set(second)
     return sl.Overlaps(jnp.concatenate([first, -second]), M, M @ M.T)
 
 
 def optimal(data: xr.Dataset) -> xr.DataArray:
-    """Whether each of the four classes has a unit of the right sign that looks at it."""
-    m, v, size = data.M, data.a, rings.NEAR * RADIUS
+    """Return for each run and time whether each of the four classes has a unit of the right sign along its mean."""
+    m, v, size = data.M, data.a, rings.MIN_SHARE_OF_RADIUS * RADIUS
     looks = [(sign * m[..., teacher] > size) & (label * v > size) for teacher, label in ((0, 1), (1, -1)) for sign in (1, -1)]
     return xr.concat([each.any("student") for each in looks], "look").all("look")
 
 
-def _figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size) -> Figure:
-    figure, axes = rings.four_panels()
+def _draw_figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size) -> Figure:
+    figure, axes = rings.make_four_panels()
     rings.draw_fraction(axes[0], datasets["chain"], optimal(datasets["chain"]), 3 / 32, "3/32")
-    _end_points(axes[1], datasets["chain"].isel(run=slice(rings.SHOWN)))
+    _draw_end_points(axes[1], datasets["chain"].isel(run=slice(rings.MAX_END_POINTS)))
     rings.draw_spread(axes[2], datasets, point, size.d, (1, 0), (r"$\tilde m_1^\mu$", r"$\tilde m_2^\mu$"))
     rings.draw_spread(axes[3], datasets, point, size.d, (2, 1), (r"$\tilde m_1^\mu$", r"$\tilde m_3^\nu$"))
     return figure
 
 
-def _end_points(ax: Axes, data: xr.Dataset) -> None:
+def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
     m, best = data.M.values[:, -1, :2, 0], optimal(data).values[:, -1]
     rings.draw_ends(ax, m, {"not": ~best, "optimal": best}, RADIUS)
     points = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if x * y <= 0])
     ax.plot(*(RADIUS * points.T), "kx", markersize=8, markeredgewidth=1.4, label="predicted optima")
     reach = 1.35 * RADIUS
     ax.set(xlabel=r"$m_1^\mu$", ylabel=r"$m_2^\mu$", xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
-    rings.legend_below(ax)
+    rings.add_legend_below(ax)
 
 
-def _caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.Overlaps, size: Size) -> list[str]:
+def _write_caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point: sl.Overlaps, size: Size) -> list[str]:
     data, best = datasets["chain"], optimal(datasets["chain"]).values[:, -1]
-    share, limit, norms = rings.fraction(best), sl.local_limit(noiseless, point), np.abs(data.a.values[:, -1])
-    measured, predicted = rings.spread_of(datasets["ring"], point, size.d), rings.spread_of(datasets["local"], point, size.d)
+    share, limit, norms = rings.estimate_fraction(best), sl.local_limit(noiseless, point), np.abs(data.a.values[:, -1])
+    measured, predicted = (rings.principal_deviations(datasets[name], point, size.d) for name in ("ring", "local"))
     return [
         f"Figure 3 of the paper: four classes, N = {size.d}, snr {SNR:g}, ridge {RIDGE:g}, {size.runs} runs of the",
         f"chain to t = {size.end:g}. (a) The fraction of runs at the optimum ends at {share.value:.3f}, interval",
         f"[{share.low:.3f}, {share.high:.3f}]; theory says 3/32 = {3 / 32:.3f}. (b) End points of the overlaps of two",
-        f"units with the first direction in {min(rings.SHOWN, size.runs)} runs, the places they have at an optimum for",
+        f"units with the first direction in {min(rings.MAX_END_POINTS, size.runs)} runs, their positions at the optima for",
         "snr = inf (crosses), and",
-        f"rings of radius {RADIUS:.3f}; the absolute second layer at the optimum is {rings.average(norms[best])} on average.",
+        f"rings of radius {RADIUS:.3f}; the second layer at the optimum is {rings.format_mean(norms[best])} on average in",
+        "absolute value.",
         f"(c), (d) {size.ring_runs} runs from a point where two units share each direction, at t = {size.ring_end:g},",
-        f"magnified by the root of N: the noise matrix has rank {limit.rank}. Units on the same ring move together along",
+        f"magnified by sqrt(N): the noise matrix has rank {limit.rank}. Units on the same ring move together along",
         "the radius (dashed), units on different rings against each other. The chain's principal standard deviations in",
         f"(c) are {measured[0]:.2f} and {measured[1]:.2f}, those of the local limit for snr = inf {predicted[0]:.2f} and",
-        f"{predicted[1]:.2f}: {rings.shares(measured)}. At a finite snr the rings are smaller, which shifts the chain.",
+        f"{predicted[1]:.2f}: {rings.describe_share(measured)}. At a finite snr the rings are smaller, which shifts the chain.",
     ]

@@ -1,7 +1,7 @@
-"""Effective dynamics: at which signal-to-noise ratios and ridges a network that classifies well exists [2]_.
+"""Effective dynamics: the signal-to-noise ratios and ridges at which a network that classifies well exists [2]_.
 
-No figure of the paper. Below the line the good classifier of the binary and of the XOR mixture is a fixed point of the ODE; on
-it its weights shrink to zero.
+The paper has no such figure. Below the line the good classifier of the binary or XOR mixture is a fixed point of the ODE; on
+the line its weights shrink to zero.
 """
 
 from __future__ import annotations
@@ -17,9 +17,21 @@ from scipy.optimize import root
 import sgdlimits as sl
 from sgdlimits.papers import figure as base
 from sgdlimits.papers.effective.theory import classifier_ridge, critical_ridge, ring_radius
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, make_panels, select_rows, sizes, standard_error
+from sgdlimits.papers.figure import (
+    OKABE_ITO,
+    Axes,
+    DrawnFigure,
+    Figure,
+    Keep,
+    Size,
+    make_panels,
+    select_rows,
+    sizes,
+    standard_error,
+)
 
 WEIGHTS = {"binary_mixture": 0.5, "xor_mixture": 0.25}
+"""Probability of one cluster by preset."""
 NAMES = {"binary_mixture": "two classes", "xor_mixture": "XOR"}
 FULL, QUICK, WORDS = sizes(
     snr=("ratios snr", (100.0, 20.0, 5.0, 2.0), (100.0, 5.0)),
@@ -27,24 +39,24 @@ FULL, QUICK, WORDS = sizes(
     chain=("dimension, end in t and runs of the chain", (1000, 20.0, 16), (300, 20.0, 8)),
 )
 PAIRS = np.array([[0, 1, 2, 2], [1, 0, 2, 2], [2, 2, 0, 1], [2, 2, 1, 0]])
-"""Which units of the good classifier are one, opposite to each other, or of different labels."""
+"""Kinds of pairs of units of the good classifier: 0 the same unit, 1 opposite directions, 2 different labels."""
 
 drift = eqx.filter_jit(lambda problem, stats: problem.drift(stats))
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
-    """Find the good classifier at every point, and let the chain start there."""
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+    """Find the good classifier at every point, and simulate the chain from there."""
     cases = [(name, snr, share) for name in WEIGHTS for snr in size.snr for share in size.shares]
     rows = [
-        {"preset": name, "snr": snr, "share": share} | point(name, snr, share, size, seed)
+        {"preset": name, "snr": snr, "share": share} | measure(name, snr, share, size, seed)
         for name, snr, share in base.bar(cases, desc="points")
     ]
     table = keep("table", base.tabulate(rows))
-    return Drawn(_figure(table, size), _caption(table, size))
+    return DrawnFigure(_draw_figure(table, size), _write_caption(table, size))
 
 
-def good(preset: str, x: np.ndarray) -> sl.Overlaps:
-    """The statistics of a good classifier with second layer v, overlap m, squared norm, and overlaps between units."""
+def build_classifier(preset: str, x: np.ndarray) -> sl.Overlaps:
+    """Build the statistics of a good classifier from second layer v, overlap m, squared norm, and overlaps between units."""
     v, m, *overlaps = x
     if preset == "binary_mixture":
         return sl.Overlaps(jnp.array([v, -v]), jnp.array([[m], [-m]]), jnp.asarray(np.choose(PAIRS[:2, :2], overlaps)))
@@ -52,8 +64,8 @@ def good(preset: str, x: np.ndarray) -> sl.Overlaps:
     return sl.Overlaps(jnp.array([v, v, -v, -v]), M, jnp.asarray(np.choose(PAIRS, overlaps)))
 
 
-def classifier(preset: str, snr: float, ridge: float) -> tuple[sl.ProjectionProblem, np.ndarray]:
-    """The problem and its good classifier, followed from large ratios down; NaN where it is lost."""
+def find_classifier(preset: str, snr: float, ridge: float) -> tuple[sl.ProjectionProblem, np.ndarray]:
+    """Return the problem and its good classifier, continued from large ratios down; NaN where the continuation fails."""
     C = ring_radius(min(ridge, 0.99 * critical_ridge(WEIGHTS[preset])), WEIGHTS[preset]) ** 2
     x = np.array([C**0.5, C**0.5, C * 1.001, -C, 0.0])[: 4 if preset == "binary_mixture" else 5]
     for each in np.geomspace(max(1000.0, snr), snr, 1 + int(np.ceil(4 * np.log10(max(1000.0, snr) / snr)))):
@@ -65,11 +77,11 @@ def classifier(preset: str, snr: float, ridge: float) -> tuple[sl.ProjectionProb
     return problem, x
 
 
-def point(preset: str, snr: float, share: float, size: Size, seed: int) -> dict[str, float]:
-    """Second layer of the good classifier, its accuracy, and the mean of the chain that starts there."""
+def measure(preset: str, snr: float, share: float, size: Size, seed: int) -> dict[str, float]:
+    """Return second layer and accuracy of the good classifier, and the mean squared second layer of the chain from there."""
     d, t_max, runs = size.chain
-    problem, x = classifier(preset, snr, share * classifier_ridge(preset, snr))
-    stats = good(preset, x)
+    problem, x = find_classifier(preset, snr, share * classifier_ridge(preset, snr))
+    stats = build_classifier(preset, x)
     lowest = float(jnp.linalg.eigvalsh(stats.Q - stats.M @ stats.M.T)[0])  # zero up to the accuracy of the integrals
     start = sl.Overlaps(stats.a, stats.M, stats.Q + max(0.0, 1e-9 - lowest) * jnp.eye(stats.Q.shape[0]))
     found = sl.simulate(problem, sl.Chain(d), start, t_max=t_max, runs=runs, seed=seed, save=21, progress=False)
@@ -78,11 +90,12 @@ def point(preset: str, snr: float, share: float, size: Size, seed: int) -> dict[
 
 
 def _balance(problem: sl.ProjectionProblem, preset: str, x: np.ndarray) -> np.ndarray:
-    change = drift(problem, good(preset, x))
+    """Return the independent entries of the drift, which vanish at the good classifier."""
+    change = drift(problem, build_classifier(preset, x))
     return np.array([change.a[0], change.M[0, 0], *np.asarray(change.Q[0])[: x.size - 2]])
 
 
-def _figure(table: xr.Dataset, size: Size) -> Figure:
+def _draw_figure(table: xr.Dataset, size: Size) -> Figure:
     figure, axes = make_panels(1, 3, figsize=(12.6, 3.8))
     snr = np.geomspace(0.3, 2000, 200)
     for preset, colour in zip(WEIGHTS, OKABE_ITO, strict=False):
@@ -93,12 +106,12 @@ def _figure(table: xr.Dataset, size: Size) -> Figure:
     axes[0].set_title("(a) where a good classifier exists", loc="left")
     axes[0].legend(loc="upper left", ncols=2)
     for preset, ax, letter in zip(WEIGHTS, axes[1:], "bc", strict=True):
-        _sizes(ax, select_rows(table, preset=preset), preset, size)
+        _draw_second_layer(ax, select_rows(table, preset=preset), preset, size)
         ax.set_title(f"({letter}) {NAMES[preset]}: its second layer", loc="left")
     return figure
 
 
-def _sizes(ax: Axes, rows: xr.Dataset, preset: str, size: Size) -> None:
+def _draw_second_layer(ax: Axes, rows: xr.Dataset, preset: str, size: Size) -> None:
     for snr, colour in zip(size.snr, OKABE_ITO[3:], strict=False):
         here, line = select_rows(rows, snr=snr), classifier_ridge(preset, snr)
         ax.plot([*(here.share * line), line], [*(here.v**2), 0.0], color=colour, linewidth=1.1, label=f"snr {snr:g}")
@@ -107,14 +120,14 @@ def _sizes(ax: Axes, rows: xr.Dataset, preset: str, size: Size) -> None:
     ax.legend()
 
 
-def _caption(table: xr.Dataset, size: Size) -> list[str]:
+def _write_caption(table: xr.Dataset, size: Size) -> list[str]:
     d, t_max, runs = size.chain
     values = ", ".join(f"{classifier_ridge('xor_mixture', snr):.4f} at snr {snr:g}" for snr in size.snr)
     sentences = [
-        "Where a network that tells all classes apart is a fixed point of the ODE; no figure of the paper, which has the",
-        "limit of a large signal-to-noise ratio. (a) Below the lines, which are closed: 0.250 at every ratio for two classes,",
-        f"and for XOR {values}; 0.125 in the limit. Then the squared second layer of that network against the ridge: lines",
-        "are fixed points of the ODE, followed down from large ratios, and end at the closed values; dots are the chain from",
+        "The region in which a network that tells all classes apart is a fixed point of the ODE; the paper treats the limit of",
+        "a large signal-to-noise ratio. (a) It lies below the lines, from closed forms: 0.250 at every ratio for two classes,",
+        f"and for XOR {values}; 0.125 in the limit. (b), (c) The squared second layer of that network against the ridge: lines",
+        "are fixed points of the ODE, continued from large ratios down, and end at the closed forms; dots are the chain from",
         f"there, d = {d}, {runs} runs, mean from t = {t_max / 2:g} to {t_max:g} with 95 % intervals.",
     ]
     for preset in WEIGHTS:
@@ -123,7 +136,7 @@ def _caption(table: xr.Dataset, size: Size) -> list[str]:
         words = ", ".join(f"{a:.3f} at snr {s:g}" for a, s in zip(near.accuracy.values, near.snr.values, strict=True))
         off = float(np.abs(rows.chain / rows.v**2 - 1).max())
         sentences.append(
-            f"For {NAMES[preset]} the chain is at most {100 * off:.1f} % off; at "
-            f"{size.shares[-1]:g} of the line the network is right with probability {words}."
+            f"For {NAMES[preset]} the chain differs from the ODE by at most {100 * off:.1f} %; at "
+            f"{size.shares[-1]:g} of the line the network classifies correctly with probability {words}."
         )
     return sentences

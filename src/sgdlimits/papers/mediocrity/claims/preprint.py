@@ -1,4 +1,4 @@
-"""Claims of the preprint of Escaping mediocrity and of summaries of it, and the questions that these leave open."""
+"""Claims of the preprint of Escaping mediocrity and of its summaries, and the questions that they leave open."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sgdlimits.papers.shorthand import log_slope, mean_and_error, simulate_chain
 
 @claim("key results", "d log d at any width", r"$n = O(d\log d)$ regardless of width; width enters the prefactor only")
 def any_width(effort: Effort) -> Comparison:
-    """The slope of the chain's exit time in log d for three units is 1/(2 omega_M)."""
+    """Slope of the chain's exit time in log d for three units, which should be 1/(2 omega_M)."""
     p, step, runs, sizes = 3, 0.05, effort.runs(128, 64), (300, 6000)
     problem = sl.presets.phase_retrieval(p, lr=step * p)
     number, sigma = log_slope(sizes, [mean_and_error(chain_times(problem, d, 0.05, runs, seed=d)) for d in sizes])
@@ -26,7 +26,7 @@ def any_width(effort: Effort) -> Comparison:
     tests="`test_linear_formulas_hold_near_the_saddle_at_any_width_once_noise_is_counted` in `tests/laws/test_escape.py`",
 )  # fmt: skip
 def noise_of_networks(effort: Effort) -> Comparison:
-    """The exact chain of three units at d = 2000 against the quenched ODE, and the same with SGD's noise."""
+    """Mean exit time of the chain of three units at d = 2000, against the full ODE with and without SGD's noise."""
     p, d, T = 3, 2000, 0.05
     problem = sl.presets.phase_retrieval(p, lr=0.16 * p)
     number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(512, 256)))
@@ -35,7 +35,7 @@ def noise_of_networks(effort: Effort) -> Comparison:
 
 @claim("mechanism 3", "staircases", "Directions are learnt one after the other, from lower to higher complexity")
 def staircase(effort: Effort) -> Comparison:
-    """Leaps of x1 + x1 x2 x3: first x1 by a leap of 1, then x2 and x3 together by one of 2."""
+    """Leaps of x1 + x1 x2 x3: first x1 by a leap of 1, then x2 and x3 together by a leap of 2."""
     found = sl.leaps(sl.Target(lambda x: x[0] + x[0] * x[1] * x[2], teachers=3))
     number = [value for leap in found for value in (leap.order, len(leap.directions))]
     return compare(number, [1, 1, 2, 2])
@@ -45,7 +45,8 @@ def staircase(effort: Effort) -> Comparison:
 def stairs(effort: Effort) -> Comparison:
     """Exponents in d of the chain's samples to the overlap 0.3 with x1, then x2, of x1 + x1 x2, from 2/sqrt(d).
 
-    The way is shorter from a larger start, which is divided out; 0.03 is left for what else is of order 1/sqrt(d).
+    The distance from the start to the threshold depends on d and is divided out; the tolerance of 0.03 covers other terms of
+    order 1/sqrt(d).
     """
     sizes, runs = np.array([1000, 16_000]), effort.runs(64, 32)
     target, network = sl.Target(lambda x: x[0] + x[0] * x[1], 2), sl.TwoLayer(1, sl.Polynomial([-0.5, -0.5, 0.5, 1 / 3]))
@@ -69,7 +70,7 @@ def stairs(effort: Effort) -> Comparison:
     kind="open",
 )
 def open_noise(effort: Effort) -> Comparison:
-    """The excess risk of three units at lr/p = 0.05 and noise 1."""
+    """Excess risk of three units at lr/p = 0.05 and noise 1."""
     return compare(float(mediocrity.asymptotic_excess_risk(3, 0.15, 1.0)))
 
 
@@ -80,7 +81,7 @@ def open_noise(effort: Effort) -> Comparison:
     kind="open",
 )
 def open_activations(effort: Effort) -> Comparison:
-    """Samples over d log d for the absolute value, where the square has 3."""
+    """Samples over d log d for the absolute value; for the square the number is 3."""
     return compare(sl.theory.escape.escape("abs").samples)
 
 
@@ -91,6 +92,6 @@ def open_activations(effort: Effort) -> Comparison:
     kind="open",
 )
 def open_second_layer(effort: Effort) -> Comparison:
-    """Risk times squared time at the end of five units, trained second layer over fixed."""
+    """Ratio of the final risk times squared time of five units with a trained second layer to that with a fixed one."""
     ones = np.ones(5)
     return compare(mediocrity.terminal_risk(ones, 0.05, True) / mediocrity.terminal_risk(ones, 0.05, False))

@@ -1,4 +1,4 @@
-"""Claims of Escaping mediocrity on exit times: the formulas, the best learning rate, and the exact chain against them."""
+"""Claims of Escaping mediocrity on exit times: formulas, the best learning rate, and SGD's own noise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMES = "in `tests/unit/papers/test_mediocrity.py`"
 
 
 def chain_times(problem: Any, d: int, threshold: float, runs: int, start: Any = None, seed: int = 3) -> np.ndarray:
-    """Exit times of the exact chain in the paper's time, from random starts."""
+    """Simulate exit times of the exact chain, in the paper's time, from random starts unless another start is given."""
     found = simulate_chain(problem, d, 2000.0, start, runs=runs, seed=seed, until=sl.exits(threshold))
     times = sl.exit_times(found, threshold)
     if times.censored.any():
@@ -30,14 +30,15 @@ def chain_times(problem: Any, d: int, threshold: float, runs: int, start: Any = 
 
 
 def theory_time(problem: Any, d: int, threshold: float, average: str, **more: Any) -> float:
+    """Return a mean exit time of `theory.mediocrity` in the paper's time."""
     return float(theory.exit_time(problem, d, threshold, average, **more)) * float(problem.rate)
 
 
 # --- formulas ----------------------------------------------------------------------------------------------------------------
 
 
-def starts(width: int, d: int, runs: int) -> tuple[np.ndarray, np.ndarray]:
-    """mu_0 and tau_0 of (43) at random starts."""
+def draw_starts(width: int, d: int, runs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw mu_0 and tau_0 of (43) from random starts."""
     start = sl.RandomInit(d).sample(sl.presets.phase_retrieval(width), runs=runs, seed=11)
     M, Q = np.asarray(start.M), np.asarray(start.Q)
     return d * (M**2).sum((1, 2)), d * ((Q**2).sum((1, 2)) - width)
@@ -48,6 +49,7 @@ def starts(width: int, d: int, runs: int) -> tuple[np.ndarray, np.ndarray]:
     tests=f"`test_quenched_time_46_is_the_mean_over_random_starts` {TIMES}",
 )  # fmt: skip
 def risk_44(effort: Effort) -> Comparison:
+    """Risk of three units at one random start at d = 100."""
     p, d = 3, 100
     problem = sl.presets.phase_retrieval(p)
     start = sl.RandomInit(d).one(problem, seed=11)
@@ -57,7 +59,7 @@ def risk_44(effort: Effort) -> Comparison:
 
 
 def linear_exit(p: int, lr: float, noise: float, d: int, T: float) -> float:
-    """Where the linearised risk, from the means of mu_0 and tau_0, has lost the share T: the root of (45)."""
+    """Return the root of (45): the time when the linearised risk, from the means of mu_0 and tau_0, has lost the share T."""
     rate = 4 - 2 * lr / p * (2 + 2 / p + 8 / p**2 + noise)
     first = 1 + 1 / p + (p - 1) / (d * p) - 2 / d
     return brentq(lambda t: (1 - T) * first - (1 + 1 / p - 2 / d * np.exp(2 * rate * t)), 0, 60)
@@ -65,6 +67,7 @@ def linear_exit(p: int, lr: float, noise: float, d: int, T: float) -> float:
 
 @claim("(10), (47)", "annealed exit time", r"$\frac1{2\omega_M}\log\frac{T(p+1)d + (p+1)(1-T)}{2p}$; for one unit (10)")
 def annealed(effort: Effort) -> Comparison:
+    """Roots of (45) at three widths."""
     d, T, step, noise = 700, 0.2, 0.05, 0.3
     pairs = []
     for p in (1, 2, 7):
@@ -80,6 +83,7 @@ def annealed(effort: Effort) -> Comparison:
     tests=f"`test_annealed_time_is_10_for_one_unit_and_the_linear_ode_from_the_mean_square_at_any_width` {TIMES}",
 )  # fmt: skip
 def annealed_best(effort: Effort) -> Comparison:
+    """Root of (45) for five units at the best rate."""
     p, d, T = 5, 700, 0.2
     number = linear_exit(p, p**3 / (8 + 2 * p + 2 * p**2), 0.0, d, T)
     ours = np.log((T * (p + 1) * d + (p + 1) * (1 - T)) / (2 * p)) / 4
@@ -88,10 +92,14 @@ def annealed_best(effort: Effort) -> Comparison:
 
 @claim("(46)", "quenched exit time", r"The mean over random starts of $\log[\dots]/2\omega_M$")
 def quenched(effort: Effort) -> Comparison:
-    """Drawn starts against the closed law of the start. Those whose risk falls by T without any overlap exit at once."""
+    """Mean over drawn starts, against the closed law of the start.
+
+    Starts whose risk falls by T without any overlap exit at once.
+    """
     rows = []
     for p, d, T in ((1, 50, 0.1), (2, 100, 0.05), (5, 300, 0.2)):
-        problem, (mu, tau) = sl.presets.phase_retrieval(p, lr=0.08 * p, noise=0.1), starts(p, d, effort.runs(20_000, 5000))
+        problem = sl.presets.phase_retrieval(p, lr=0.08 * p, noise=0.1)
+        mu, tau = draw_starts(p, d, effort.runs(20_000, 5000))
         rate = 4 - 0.16 * (2 + 2 / p + 8 / p**2 + 0.1)
         ratio = (T * p * (p + 1) * d + (2 * mu * p - tau) * (1 - T)) / (2 * mu * p)
         times = np.log(np.maximum(ratio, 1)) / (2 * rate)
@@ -102,7 +110,7 @@ def quenched(effort: Effort) -> Comparison:
 
 @claim("(48)", "quenched time of one unit", r"$E_{\mu_0\sim\chi^2_1}\log[Td/\mu_0 + 1 - T]/(8(1-6\gamma)-4\gamma\Delta)$")
 def quenched_48(effort: Effort) -> Comparison:
-    """The exact chain at a small rate and threshold, where noise and curvature take about 1 % off."""
+    """Mean exit time of the chain at a small rate and threshold, where noise and curvature shorten it by about 1 %."""
     d, T, noise = 1000, 0.02, 0.5
     mean_log = quad(lambda z: 2 * norm.pdf(z) * np.log(T * d / z**2 + 1 - T), 0, np.inf, epsabs=1e-12, epsrel=1e-12)[0]
     number, sigma = mean_and_error(chain_times(sl.presets.phase_retrieval(lr=0.005, noise=noise), d, T, effort.runs(2048, 512)))
@@ -115,11 +123,12 @@ def quenched_48(effort: Effort) -> Comparison:
     "The quenched time is the larger; the gap is constant in d, and closes with width",
 )
 def quenched_gap(effort: Effort) -> Comparison:
-    """Over 1/(2 omega) it is log(p/2) - psi(p/2): from drawn starts at T = 0.1, at two d."""
+    """Gap in units of 1/(2 omega), from drawn starts at T = 0.1 and two d, which should be log(p/2) - psi(p/2)."""
     rows = []
     for p in (1, 2, 10):
         for d in (2000, 20_000):
-            rate, (mu, tau) = 4 - 0.16 * (2 + 2 / p + 8 / p**2), starts(p, d, effort.runs(20_000, 5000))
+            rate = 4 - 0.16 * (2 + 2 / p + 8 / p**2)
+            mu, tau = draw_starts(p, d, effort.runs(20_000, 5000))
             left = 1 + 1 / p + tau / (d * p**2) - 2 * mu / (d * p)  # (45): the risk at the start
             late, sigma = mean_and_error(np.log((1 + 1 / p - 0.9 * left) * d * p / (2 * mu)))
             rows.append((late - 2 * rate * linear_exit(p, 0.08 * p, 0.0, d, 0.1), sigma, np.log(p / 2) - digamma(p / 2)))
@@ -129,8 +138,12 @@ def quenched_gap(effort: Effort) -> Comparison:
 
 @claim("section 2", "monotone in rate and noise", r"Both exit times grow with $\gamma$ and with $\Delta$")
 def monotone(effort: Effort) -> Comparison:
-    """Ratios of times at a larger rate or noise: roots of (45), and the exact chain less 4.5 standard errors; all above 1."""
-    pairs, d, T = (((0.1, 0.2), (0.08, 0.2)), ((0.1, 0.2), (0.1, 0.1))), 1000, 0.1
+    """Ratios of exit times at a larger and a smaller rate or noise, all above 1.
+
+    They are ratios of roots of (45), and of times of the exact chain less 4.5 standard errors.
+    """
+    d, T = 1000, 0.1
+    pairs = ((0.1, 0.2), (0.08, 0.2)), ((0.1, 0.2), (0.1, 0.1))
     ratios = [linear_exit(1, *more, d, T) / linear_exit(1, *less, d, T) for more, less in pairs]
     for more, less in (((0.12, 0.0), (0.04, 0.0)), ((0.1, 2.0), (0.1, 0.0))):
         late, soon = (chain_time(1, *each, d, T, effort.runs(512, 256)) for each in (more, less))
@@ -139,21 +152,22 @@ def monotone(effort: Effort) -> Comparison:
 
 
 def chain_time(p: int, lr: float, noise: float, d: int, T: float, runs: int) -> tuple[float, float]:
+    """Simulate the mean exit time of the chain from random starts; return it with its standard error."""
     return mean_and_error(chain_times(sl.presets.phase_retrieval(p, lr=lr, noise=noise), d, T, runs))
 
 
 def safe_ratio(one: tuple[float, float], two: tuple[float, float], sign: int) -> float:
-    """The ratio of two means with 4.5 standard errors taken off or added."""
+    """Return the ratio of two means plus (`sign` 1) or minus (-1) 4.5 standard errors."""
     ratio = one[0] / two[0]
     return ratio * (1 + sign * MAX_STANDARD_ERRORS * np.hypot(one[1] / one[0], two[1] / two[0]))
 
 
 @claim("section 3", "width shortens the time", r"At constant $\gamma/p$ the time falls with $p$, and $s_{\rm ext}^{\min}$ too")
 def shorter_with_width(effort: Effort) -> Comparison:
-    """Ratios of neighbouring widths, all below 1.
+    """Ratios of exit times at a larger and the next smaller width, all below 1.
 
-    They are those of the exact chain's times at widths 1, 2 and 5 with 4.5 standard errors added, and of the least samples
-    over all rates by roots of (45) for widths up to 12.
+    They are ratios of times of the exact chain at widths 1, 2 and 5 plus 4.5 standard errors, and of the fewest samples over
+    all rates by roots of (45) for widths up to 12.
     """
     times = [chain_time(p, 0.05 * p, 0.0, 1000, 0.1, effort.runs(512, 256)) for p in (1, 2, 5)]
     ratios = [safe_ratio(more, less, 1) for less, more in pairwise(times)]
@@ -162,7 +176,7 @@ def shorter_with_width(effort: Effort) -> Comparison:
 
 
 def least_samples(p: int, noise: float, d: int, T: float) -> float:
-    """The fewest steps over all learning rates in which the linearised risk falls by the share T."""
+    """Minimise over learning rates the number of samples in which the linearised risk falls by the share T."""
     top = 2 * p / (2 + 2 / p + 8 / p**2 + noise)
     steps = lambda lr: p * d / lr * linear_exit(p, lr, noise, d, T)
     return minimize_scalar(steps, bounds=(0.2 * top, 0.8 * top), method="bounded", options={"xatol": 1e-9 * top}).fun
@@ -174,7 +188,7 @@ def least_samples(p: int, noise: float, d: int, T: float) -> float:
     r"$s_{\rm ext}^{\min} = \frac d{4p^2}[8 + 2p + (2+\Delta)p^2]\log\frac{T(p+1)d + (p+1)(1-T)}{2p}$",
 )
 def fewest_samples(effort: Effort) -> Comparison:
-    """By minimisation over learning rates, with and without noise."""
+    """Fewest samples by minimisation over learning rates, with and without noise."""
     d, T, rows = 1000, 0.1, []
     for p, noise in ((1, 0.0), (3, 0.5), (8, 0.0)):
         log = np.log((T * (p + 1) * d + (p + 1) * (1 - T)) / (2 * p))
@@ -185,8 +199,11 @@ def fewest_samples(effort: Effort) -> Comparison:
 # --- the best learning rate --------------------------------------------------------------------------------------------------
 
 
-def fewest(p: int, noise: float) -> tuple[float, float, float]:
-    """The rate with the fewest samples per logarithm by minimisation over eigenvalues of the ODE; 1/(2 omega); samples."""
+def minimise_samples(p: int, noise: float) -> tuple[float, float, float]:
+    """Maximise the growth rate at the saddle over learning rates.
+
+    Return the best rate, 1/(2 omega) in the paper's time, and the samples per dimension and per unit of the logarithm.
+    """
     problem = lambda lr: sl.presets.phase_retrieval(p, lr=lr, noise=noise)
     growth = lambda lr: float(sl.linearise(problem(lr), saddle(p)).matrix[0, 0])  # in t, so that its inverse counts samples
     top = 2 * p / (2 + 2 / p + 8 / p**2 + noise)
@@ -200,17 +217,19 @@ def fewest(p: int, noise: float) -> tuple[float, float, float]:
     r"$\gamma_{\rm opt} = p^3/(8 + 2p + (2+\Delta)p^2)$, $1/(12+\Delta)$ for one unit; prefactor $\frac14$",
 )
 def best_lr(effort: Effort) -> Comparison:
+    """Learning rate of the fastest escape by eigenvalues of the ODE, and the prefactor of the logarithm."""
     rows = []
     for p, noise in ((1, 0.5), (3, 0.2)):
-        lr, prefactor, _ = fewest(p, noise)
+        lr, prefactor, _ = minimise_samples(p, noise)
         rows += [(lr, p**3 / (8 + 2 * p + (2 + noise) * p**2)), (prefactor, 0.25)]
     return compare(*np.transpose(rows), rtol=1e-5)
 
 
 @claim("E.4", "gain from width", r"Samples fall by $\frac{(12+\Delta)p^2}{8+2p+(2+\Delta)p^2} \to \frac{12+\Delta}{2+\Delta}$")
 def gain(effort: Effort) -> Comparison:
+    """Ratio of the fewest samples of one unit to those of three units, by eigenvalues of the ODE."""
     noise, p = 0.2, 3
-    number = fewest(1, noise)[2] / fewest(p, noise)[2]
+    number = minimise_samples(1, noise)[2] / minimise_samples(p, noise)[2]
     return compare(number, (12 + noise) * p**2 / (8 + 2 * p + (2 + noise) * p**2), rtol=1e-6)
 
 
@@ -223,7 +242,7 @@ def gain(effort: Effort) -> Comparison:
     "`tests/unit/papers/test_learning_rates.py`",
 )  # fmt: skip
 def best_lr_learns(effort: Effort) -> Comparison:
-    """The excess risk of five units at the published rate and at lr = 0.15 p, at the end of the ODE from a random start."""
+    """Excess risk of five units at the end of the ODE from a random start, at the published rate and at lr = 0.15 p."""
     ends = []
     for lr in (5**3 / (8 + 10 + 2 * 25), 0.15 * 5):
         problem = sl.presets.phase_retrieval(5, lr=lr)
@@ -236,7 +255,7 @@ def best_lr_learns(effort: Effort) -> Comparison:
 
 
 def hyp2f2(x: float) -> float:
-    """2F2(1, 1; 3/2, 2; -x) by its series, for moderate x."""
+    """Sum the series of 2F2(1, 1; 3/2, 2; -x), for moderate x."""
     total, term = 0.0, 1.0
     for n in range(400):
         total += term
@@ -252,7 +271,7 @@ def hyp2f2(x: float) -> float:
     f"`test_backward_equation_reduces_to_52_when_linearised` {TIMES}",
 )  # fmt: skip
 def linear_sde_time(effort: Effort) -> Comparison:
-    """From 0 and from a typical start, by integrating the backward equation of the linear process once."""
+    """Mean exit time from 0 and from a typical start, by integrating the backward equation of the linear process."""
     mu, s2, T, m0 = 2.0, 0.05, 0.3, 0.15
     inner = lambda y: 2 / np.sqrt(mu * s2) * dawsn(np.sqrt(mu / s2) * y)
     number = [quad(inner, start, np.sqrt(T))[0] for start in (0.0, m0)]
@@ -266,7 +285,7 @@ def linear_sde_time(effort: Effort) -> Comparison:
     r"$\frac T{\sigma^2}\,{}_2F_2(1,1;\frac32,2;-\frac\mu{\sigma^2}T)$ for small $T$",
 )
 def zero_start(effort: Effort) -> Comparison:
-    """The exact chain from m = 0 at T = 0.02, where what the linear SDE leaves out is of the order of T."""
+    """Mean exit time of the chain from m = 0 at T = 0.02, to which the linear SDE is correct up to terms of order T."""
     problem, d, T = sl.presets.phase_retrieval(lr=1 / 12), 2000, 0.02
     number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(1024, 256), saddle(1)))
     return compare(number, theory_time(problem, d, T, "sde"), rtol=0.02, sigma=sigma)
@@ -274,7 +293,7 @@ def zero_start(effort: Effort) -> Comparison:
 
 @claim("(11), (34)", "the SDE has the exit times of SGD", "Mean exit time of the spherical SDE")
 def sde(effort: Effort) -> Comparison:
-    """The exact chain against the backward equation of the SDE with full drift and noise."""
+    """Mean exit time of the chain, against the backward equation of the SDE with full drift and noise."""
     problem, d, T = sl.presets.phase_retrieval(lr=0.1, noise=0.3), 1000, 0.4
     number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(2048, 512)))
     return compare(number, theory_time(problem, d, T, "backward"), rtol=0.01, sigma=sigma)
@@ -282,6 +301,7 @@ def sde(effort: Effort) -> Comparison:
 
 @claim("section 2", "samples grow as d log d", r"$t_{\rm ext} = O(\log d)$, with the slope $1/2\omega_M$")
 def logarithm(effort: Effort) -> Comparison:
+    """Slope of the chain's mean exit time in log d, from d = 256 to 16384."""
     problem, runs, sizes = sl.presets.phase_retrieval(lr=0.05), effort.runs(1024, 256), (256, 16_384)
     number, sigma = log_slope(sizes, [mean_and_error(chain_times(problem, d, 0.2, runs, seed=d)) for d in sizes])
     return compare(number, 1 / (8 * (1 - 6 * 0.05)), rtol=0.03, sigma=sigma)
@@ -297,7 +317,7 @@ def logarithm(effort: Effort) -> Comparison:
     "`test_noise_delays_the_exit_from_a_typical_start_and_not_from_a_small_one` in `tests/laws/test_escape.py`",
 )  # fmt: skip
 def noise_matters(effort: Effort) -> Comparison:
-    """The exact chain at d = 1000 against the quenched ODE, and the same with SGD's noise."""
+    """Mean exit time of the chain at d = 1000, against the full ODE with and without SGD's noise."""
     problem, d, T = sl.presets.phase_retrieval(lr=1 / 12), 1000, 0.1
     number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(4096, 1024)))
     return compare(number, theory_time(problem, d, T, "noisy_ode"), theory_time(problem, d, T, "ode"), rtol=0.005, sigma=sigma)
@@ -305,9 +325,9 @@ def noise_matters(effort: Effort) -> Comparison:
 
 @claim("Appendix I", "training the second layer", "The escape takes the same time with a trained second layer, here up to 10 %")
 def second_layer(effort: Effort) -> Comparison:
-    """First passage of the largest overlap at 0.3 of five units, trained over fixed.
+    """Ratio of first-passage times of the largest overlap of five units at 0.3, second layer trained over fixed.
 
-    It comes later by 5.1 +- 1.0 % (2,048 runs), and by 3.0 +- 1.0 % off the sphere.
+    Training delays it by 5.1 +- 1.0 % (2,048 runs), and by 3.0 +- 1.0 % off the sphere.
     """
     d, runs, rows = 400, effort.runs(2048, 512), []
     for train in (False, True):
@@ -320,7 +340,7 @@ def second_layer(effort: Effort) -> Comparison:
 
 @claim("figure 2, (17)", "SGD follows the ODE on average", "The mean over runs of SGD is the ODE")
 def follows_ode(effort: Effort) -> Comparison:
-    """SGD on weights in R^400 from overlaps 0.3, beyond the saddle; the mean risk at three times, with room of order 1/d."""
+    """Mean risk of SGD on weights in R^400 at three times from overlaps 0.3, with a tolerance of order 1/d."""
     p, d = 2, 400
     problem, start = sl.presets.phase_retrieval(p, lr=0.2, noise=0.1), start_at(0.3)
     save = np.array([2.0, 4.0, 6.0])
@@ -331,7 +351,7 @@ def follows_ode(effort: Effort) -> Comparison:
 
 @claim("(14)–(17), figure 1", "the reduction is exact", "Overlaps are a stochastic process of their own")
 def reduction(effort: Effort) -> Comparison:
-    """SGD on weights in R^30 against the chain of overlaps: means of m, m^2 and the risk after 60 steps, as differences."""
+    """Means of m, m^2 and the risk after 60 steps of SGD on weights in R^30, against those of the chain of overlaps."""
     d, runs, rows = 30, effort.runs(4096, 1024), []
     problem = sl.presets.phase_retrieval(lr=0.1, noise=0.2)
     for seed, level in enumerate((sl.SGD(d), sl.Chain(d))):

@@ -1,7 +1,7 @@
 """Escaping mediocrity, figure 1, at four levels of description: phase retrieval from one random start [1]_.
 
-The paper does not say which learning rate and noise its figure has; here the noise is 0.1 and the learning rate
-1/(12 + noise), which needs the fewest samples to leave the start.
+The paper does not give the learning rate and the noise of its figure. Here the noise is 0.1 and the learning rate
+1/(12 + noise), which leaves the start after the fewest samples.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, sizes
+from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, sizes
 from sgdlimits.papers.quadratic.phases.find import find_crossing
 from sgdlimits.text import table
 
 NOISE, THRESHOLD = 0.1, 0.5
 LR = 1 / (12 + NOISE)
-LATE = 0.2
-"""A run with more risk than this at the end has not yet arrived: the ODE ends near 0.066."""
+MAX_FINAL_RISK = 0.2
+"""Final risk above which a run counts as late; the ODE ends near 0.066."""
 FULL, QUICK, WORDS = sizes(
     d=("dimension", 3000, 300),
     t_max=("end in t", 50.0, 30.0),
@@ -32,8 +32,8 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
-    """Simulate the four levels from one start, and exit times from random ones."""
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+    """Simulate the four levels from one start, and exit times from random starts."""
     problem = sl.presets.phase_retrieval(lr=LR, noise=NOISE)
     start = sl.RandomInit(size.d).one(problem, seed=seed)
     levels = {"SGD": sl.SGD(size.d), "chain": sl.Chain(size.d), "SDE": sl.SDE(size.d), "ODE": sl.ODE()}
@@ -45,17 +45,17 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
         keep(level.name, datasets[name])
     exits = sl.exit_table(problem, size.d, THRESHOLD, runs=size.exits, seed=seed)
     keep("exit-times", exits.data)
-    lines = [
+    lines = [  # seconds go to the terminal only, since the files must not differ between equal runs
         f"Phase retrieval, d = {size.d}, lr = 1/{1 / LR:g}, noise = {NOISE:g}, up to t = {size.t_max:g}.", "",
-        *costs(datasets, seconds), "",
+        *compare_costs(datasets, seconds), "",
         f"Mean exit times from random starts at threshold {THRESHOLD:g}, with the paper's formulas:", "",
         repr(exits), "", *textwrap.wrap(exits.reading(), width=110, break_on_hyphens=False), "",
     ]  # fmt: skip
-    return Drawn(figure(datasets, size.shown), caption(datasets, size.shown), lines)
+    return DrawnFigure(draw_figure(datasets, size.shown), write_caption(datasets, size.shown), lines)
 
 
-def figure(datasets: dict[str, xr.Dataset], shown: int) -> Figure:
-    """Risk and overlap at all levels."""
+def draw_figure(datasets: dict[str, xr.Dataset], shown: int) -> Figure:
+    """Draw risk and overlap at all levels."""
     words = {"SGD": "SGD on the weights", "chain": "exact chain", "SDE": "SDE", "ODE": r"ODE, $d\to\infty$"}
     runs = {name: dataset.sizes["run"] for name, dataset in datasets.items()}
     labels = {name: words[name] + (f", {runs[name]} runs" if runs[name] > 1 else "") for name in datasets}
@@ -70,14 +70,14 @@ def figure(datasets: dict[str, xr.Dataset], shown: int) -> Figure:
     return drawn
 
 
-def costs(datasets: dict[str, xr.Dataset], seconds: dict[str, float]) -> Iterator[str]:
-    """For each level its runs, the final risk, when the mean excess risk has fallen by half, and what it cost."""
+def compare_costs(datasets: dict[str, xr.Dataset], seconds: dict[str, float]) -> Iterator[str]:
+    """Yield a table of the levels: runs, final risk, time at which the mean excess risk has halved, and seconds."""
     rows = [("level", "runs", "final risk", "t at half", "seconds", "cost of a run")]
     per_run = {name: seconds[name] / dataset.sizes["run"] for name, dataset in datasets.items()}
     for name, dataset in datasets.items():
         final, runs = dataset.risk.values[:, -1], dataset.sizes["run"]
         error = f" ± {final.std(ddof=1) / runs**0.5:.4f}" if runs > 1 else ""
-        half = _when(half_times(dataset.mean("run").expand_dims("run"))[0])
+        half = _format_time(half_times(dataset.mean("run").expand_dims("run"))[0])
         cost = (f"{seconds[name]:.1f}", f"{per_run[name] / per_run['SGD']:.2g}")
         rows.append((name, str(runs), f"{final.mean():.4f}{error}", half, *cost))
     yield table(rows, "<>")
@@ -86,17 +86,18 @@ def costs(datasets: dict[str, xr.Dataset], seconds: dict[str, float]) -> Iterato
 
 
 def half_times(dataset: xr.Dataset) -> np.ndarray:
-    """When each run's excess risk is first down to half, by interpolation; infinity where it never is."""
+    """Return the time at which each run's excess risk first falls to half, by interpolation; infinity if it never does."""
     return np.array([find_crossing(dataset.t.values, each, each[0] / 2, 0) for each in dataset.risk.values - NOISE / 2])
 
 
-def caption(datasets: dict[str, xr.Dataset], shown: int) -> list[str]:
-    """The figure in words and numbers."""
+def write_caption(datasets: dict[str, xr.Dataset], shown: int) -> list[str]:
+    """Return the sentences of the caption, with the measured numbers."""
     half = {name: half_times(dataset) for name, dataset in datasets.items()}
-    low, high = (_when(time) for time in np.quantile(half["chain"], [0.1, 0.9], method="nearest"))
-    median = {name: _when(np.median(times)) for name, times in half.items()}
+    # nearest: interpolation between a finite and an infinite time would be infinite
+    low, high = (_format_time(time) for time in np.quantile(half["chain"], [0.1, 0.9], method="nearest"))
+    median = {name: _format_time(np.median(times)) for name, times in half.items()}
     final = {name: dataset.risk.values[:, -1] for name, dataset in datasets.items()}
-    late = {name: f"{(risks > LATE).sum()} of {risks.size}" for name, risks in final.items()}
+    late = {name: f"{(risks > MAX_FINAL_RISK).sum()} of {risks.size}" for name, risks in final.items()}
     overlap = abs(float(datasets["ODE"].M.values[0, 0, 0, 0]))
     return [
         f"Phase retrieval by one unit on the sphere, d = {datasets['SGD'].attrs['d']}, learning rate 1/{1 / LR:g}, label",
@@ -106,10 +107,11 @@ def caption(datasets: dict[str, xr.Dataset], shown: int) -> list[str]:
         f"and 80 % of the runs between {low} and {high}; the median is {median['SGD']} for the {half['SGD'].size} runs of",
         f"SGD and {median['SDE']} for the SDE. The mean risk at the end is {final['SGD'].mean():.3f} for SGD,",
         f"{final['chain'].mean():.3f} for the chain, {final['SDE'].mean():.3f} for the SDE and {final['ODE'].mean():.3f} for",
-        f"the ODE, of which the label noise is {NOISE / 2:g}. Late runs, with a risk above {LATE:g}, raise the means: there",
-        f"are {late['SGD']} for SGD, {late['chain']} for the chain and {late['SDE']} for the SDE.",
+        f"the ODE, including {NOISE / 2:g} from label noise. Late runs, with a risk above {MAX_FINAL_RISK:g}, raise the means:",
+        f"there are {late['SGD']} for SGD, {late['chain']} for the chain and {late['SDE']} for the SDE.",
     ]
 
 
-def _when(t: float | np.floating) -> str:
+def _format_time(t: float | np.floating) -> str:
+    """Format a time, or "later" if it is infinite."""
     return f"{t:.2f}" if np.isfinite(t) else "later"

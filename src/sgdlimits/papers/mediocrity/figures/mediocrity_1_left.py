@@ -10,9 +10,9 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, looks, make_panels, standard_error
+from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, looks, make_panels, standard_error
 from sgdlimits.papers.mediocrity.theory import noise_delay
-from sgdlimits.papers.mediocrity.theory.times import horizon, setting
+from sgdlimits.papers.mediocrity.theory.times import horizon, read_parameters
 
 FULL = Size(d=3000, t_max=60.0, sgd=16, sde=30, chain=1000)
 QUICK = FULL.but(d=300, sgd=8, sde=16, chain=200)
@@ -21,27 +21,27 @@ WORDS = dict(
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
-    """One unit at the learning rate that needs the fewest samples without noise."""
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+    """Draw one unit at the learning rate that needs the fewest samples without noise."""
     return draw(width=1, lr=1 / 12, noise=0.0, threshold=0.5, size=size, seed=seed, keep=keep)
 
 
-def draw(width: int, lr: float, noise: float, threshold: float, size: Size, seed: int, keep: Keep) -> Drawn:
-    """Simulate all levels from the same random start, draw the risk with the exit times, and say them."""
+def draw(width: int, lr: float, noise: float, threshold: float, size: Size, seed: int, keep: Keep) -> DrawnFigure:
+    """Simulate all levels from the same random start, and draw the risk with the exit times."""
     problem = sl.presets.phase_retrieval(width=width, lr=lr, noise=noise)
     start = sl.RandomInit(size.d).one(problem, seed=seed)
     levels = {"SGD": (sl.SGD(size.d), size.sgd), "SDE": (sl.SDE(size.d), size.sde), "ODE": (sl.ODE(), 1)}
     datasets = {}
     for name, (level, runs) in levels.items():
         datasets[name] = keep(level.name, sl.simulate(problem, level, start, t_max=size.t_max, runs=runs, seed=seed, save=400))
-    end = horizon(setting(problem, size.d, threshold))
+    end = horizon(read_parameters(problem, size.d, threshold))
     chain, until = sl.Chain(size.d), sl.exits(threshold)
     datasets["chain"] = keep("chain", sl.simulate(problem, chain, start, t_max=end, runs=size.chain, seed=seed, until=until))
     exits = {name: sl.exit_times(dataset, threshold) for name, dataset in datasets.items()}
-    return Drawn(_figure(datasets, exits, threshold), _caption(problem, datasets, exits, threshold))
+    return DrawnFigure(_draw_figure(datasets, exits, threshold), _write_caption(problem, datasets, exits, threshold))
 
 
-def _figure(datasets: dict[str, xr.Dataset], exits: dict[str, xr.Dataset], threshold: float) -> Figure:
+def _draw_figure(datasets: dict[str, xr.Dataset], exits: dict[str, xr.Dataset], threshold: float) -> Figure:
     figure, ax = make_panels(figsize=(5.6, 3.8))
     shown = {name: datasets[name] for name in ("SGD", "SDE", "ODE")}
     runs = {name: dataset.sizes["run"] for name, dataset in shown.items()}
@@ -68,7 +68,7 @@ def _figure(datasets: dict[str, xr.Dataset], exits: dict[str, xr.Dataset], thres
     return figure
 
 
-def _caption(problem, datasets: dict[str, xr.Dataset], exits: dict[str, xr.Dataset], threshold: float) -> list[str]:
+def _write_caption(problem, datasets: dict[str, xr.Dataset], exits: dict[str, xr.Dataset], threshold: float) -> list[str]:
     rate, words = float(problem.rate), {name: _exit_words(each, float(problem.rate)) for name, each in exits.items()}
     ode, t = float(exits["ODE"].t[0]) * rate, exits["chain"].t.values * rate
     gap, width = t.mean() - ode, datasets["SGD"].sizes["student"]
@@ -86,15 +86,16 @@ def _caption(problem, datasets: dict[str, xr.Dataset], exits: dict[str, xr.Datas
         f"{words['SDE']}; {words['chain']}, which has the law of SGD. The chain's mean differs from the ODE's time by",
         f"{gap:+.3f} ({100 * gap / ode:+.1f} %, {abs(gap) / standard_error(t):.1f} standard errors);",
         "a single run differs from it by",
-        f"{t.std(ddof=1):.2f} ({100 * t.std(ddof=1) / ode:.0f} %), the standard deviation. Of the mean difference SGD's noise",
-        f"near the saddle explains {delay:+.3f}, from a start of {far:.2f} times d^-1/2.",
+        f"{t.std(ddof=1):.2f} ({100 * t.std(ddof=1) / ode:.0f} %), the standard deviation. SGD's noise near the saddle",
+        f"explains {delay:+.3f} of the mean difference, from a start of {far:.2f} times d^-1/2.",
     ]
 
 
 def _exit_words(exits: xr.Dataset, rate: float) -> str:
-    """Mean and spread of the exit times of a level."""
+    """Describe the mean and spread of the exit times of a level."""
     names = {"sgd": "SGD", "sde": "the SDE", "chain": "the chain", "ode": "the ODE"}
-    name, runs, late, t = names[exits.attrs["level"]], exits.sizes["run"], int(exits.censored.sum()), exits.t.values * rate
+    name, runs = names[exits.attrs["level"]], exits.sizes["run"]
+    late, t = int(exits.censored.sum()), exits.t.values * rate
     if late:
         return f"{name} at {np.median(t):.3f}, the median over {runs} runs, of which {late} are later than the end"
     spread = f" ± {standard_error(t):.3f} (standard deviation {t.std(ddof=1):.3f})" if t.size > 1 else ""

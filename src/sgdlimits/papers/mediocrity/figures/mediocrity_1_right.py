@@ -1,10 +1,10 @@
 """Escaping mediocrity, figure 1 (right): exit time against the dimension for several widths at constant lr/p [1]_.
 
-The paper compares SGD with its annealed and quenched formulas, (47) and (46), and reads off that the noise of SGD can be
-neglected. The exact chain shows what remains: SGD's own noise near the plateau makes it exit sooner than the quenched time by
-:math:`\\log(1+\\kappa)/2\\omega_M`, at any dimension.
+The paper compares SGD with its annealed and quenched formulas, (47) and (46), and concludes that the noise of SGD is
+negligible. The exact chain shows an effect at any dimension: SGD's own noise near the plateau shortens the quenched time by
+:math:`\\log(1+\\kappa)/2\\omega_M`.
 
-The number of the chain's steps grows with d, and the number of runs falls: as many samples go into each point.
+The number of steps of the chain grows with d and the number of runs falls, so that all points take equally many samples.
 """
 
 from __future__ import annotations
@@ -16,53 +16,57 @@ import xarray as xr
 from matplotlib.lines import Line2D
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, Drawn, Figure, Keep, Size, bar, make_panels
-from sgdlimits.papers.mediocrity.theory.times import horizon, ode, setting
+from sgdlimits.papers.figure import OKABE_ITO, DrawnFigure, Figure, Keep, Size, bar, make_panels
+from sgdlimits.papers.mediocrity.theory.times import horizon, ode, read_parameters
 
-PER_UNIT, THRESHOLD = 1 / 12, 0.1
-"""lr/p, and T: small, since the formulas are those of the linear ODE."""
+LR_PER_UNIT = 1 / 12
+"""Learning rate over width, lr/p."""
+THRESHOLD = 0.1
+"""Relative decrease T of the excess risk, small because the formulas belong to the linear ODE."""
 FORMULAS: dict[str, Any] = {"annealed": ":", "quenched": "--", "noisy_ode": "-"}
-WATCHED = 8
-"""From this width on runs are followed on a grid of times: to ask after each step costs more than the step."""
+"""Line styles by formula."""
+MIN_GRID_WIDTH = 8
+"""Width from which exits are read off a grid of saved times: a check after each step would cost more than the step."""
 FULL = Size(
     dimensions=(100, 316, 1000, 3162, 10**4, 10**5, 10**6),
     widths={1: (512, 32, 1e7), 2: (384, 16, 6e6), 5: (256, 8, 3e6), 20: (64, 4, 3e5)},
 )
-FEW = {1: (128, 64, 1e6), 2: (64, 64, 1e6), 5: (64, 32, 3e5), 20: (16, 8, 8e4)}
-QUICK = FULL.but(dimensions=(100, 1000, 10_000), widths=FEW)
+QUICK_WIDTHS = {1: (128, 64, 1e6), 2: (64, 64, 1e6), 5: (64, 32, 3e5), 20: (16, 8, 8e4)}
+"""Most runs, fewest runs, and samples per point over d, by width, at the quick size."""
+QUICK = FULL.but(dimensions=(100, 1000, 10_000), widths=QUICK_WIDTHS)
 WORDS = dict(dimensions="dimensions", widths="runs of a point")
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate all points and tabulate the formulas."""
     points = [(width, d) for width in size.widths for d in size.dimensions]
     rows = []
     for width, d in bar(points, desc="points"):
         most, fewest, samples = size.widths[width]
         runs = int(np.clip(samples / d, fewest, most))
-        problem = sl.presets.phase_retrieval(width=width, lr=PER_UNIT * width)
-        mean = sl.summarise(exits_of(problem, d, runs, seed), quantiles=()).mean.scaled(float(problem.rate))
-        formulas = {name: PER_UNIT * sl.theory.mediocrity.exit_time(problem, d, THRESHOLD, name) for name in FORMULAS}
+        problem = sl.presets.phase_retrieval(width=width, lr=LR_PER_UNIT * width)
+        mean = sl.summarise(simulate_exits(problem, d, runs, seed), quantiles=()).mean.scaled(float(problem.rate))
+        formulas = {name: LR_PER_UNIT * sl.theory.mediocrity.exit_time(problem, d, THRESHOLD, name) for name in FORMULAS}
         rows.append({"simulated": mean.value, "low": mean.low, "high": mean.high, "runs": runs, **formulas})
     shape, coords = (len(size.widths), len(size.dimensions)), {"width": list(size.widths), "d": list(size.dimensions)}
     columns = {name: (("width", "d"), np.reshape([row[name] for row in rows], shape)) for name in rows[0]}
-    table = xr.Dataset(columns, coords, {"lr_per_unit": PER_UNIT, "threshold": THRESHOLD, "time": "that of the paper"})
+    table = xr.Dataset(columns, coords, {"lr_per_unit": LR_PER_UNIT, "threshold": THRESHOLD, "time": "that of the paper"})
     keep("table", table)
-    return Drawn(_figure(table), _caption(table))
+    return DrawnFigure(_draw_figure(table), _write_caption(table))
 
 
-def exits_of(problem: sl.ProjectionProblem, d: int, runs: int, seed: int) -> xr.Dataset:
-    """Exit times from random starts, at each step or, for wide networks, between the points of a fine grid."""
-    at = setting(problem, d, THRESHOLD)
-    if problem.network.width < WATCHED:
+def simulate_exits(problem: sl.ProjectionProblem, d: int, runs: int, seed: int) -> xr.Dataset:
+    """Simulate exit times from random starts: to the step, or for wide networks interpolated on a fine grid."""
+    at = read_parameters(problem, d, THRESHOLD)
+    if problem.network.width < MIN_GRID_WIDTH:
         how: dict = {"t_max": horizon(at), "until": sl.exits(THRESHOLD)}
     else:
-        how = {"t_max": ode(at) + 3 * at.slow, "save": 300}
+        how = {"t_max": ode(at) + 3 * at.time_per_log, "save": 300}
     found = sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), runs=runs, seed=seed, progress=False, **how)
     return sl.exit_times(found, THRESHOLD)
 
 
-def _figure(table: xr.Dataset) -> Figure:
+def _draw_figure(table: xr.Dataset) -> Figure:
     figure, ax = make_panels(figsize=(5.6, 4.3))
     for colour, width in zip(OKABE_ITO, table.width.values, strict=False):
         row = table.sel(width=width)
@@ -78,17 +82,17 @@ def _figure(table: xr.Dataset) -> Figure:
     widths = [Line2D([], [], color=colour, linewidth=3, label=f"p = {p}") for colour, p in colours]
     ax.add_artist(ax.legend(handles=widths, loc="upper left", handlelength=1.5))
     figure.legend(handles=handles, loc="outside lower center", ncols=2)
-    ax.set_title(rf"$T = {THRESHOLD:g}$, $\gamma/p = 1/{1 / PER_UNIT:.0f}$, no label noise")
+    ax.set_title(rf"$T = {THRESHOLD:g}$, $\gamma/p = 1/{1 / LR_PER_UNIT:.0f}$, no label noise")
     return figure
 
 
-def _caption(table: xr.Dataset) -> list[str]:
+def _write_caption(table: xr.Dataset) -> list[str]:
     error = (table.high - table.low) / 2 / 1.96
     sentences = [
         "Figure 1 (right) of the paper shows exit times of SGD against d beside its annealed and quenched formulas at constant",
         "lr/p, and suggests that stochasticity can be neglected. It does not give lr/p, the noise and the threshold; here they",
-        f"are 1/{1 / PER_UNIT:.0f}, 0 and T = {THRESHOLD:g}. Dots are means over random starts of the exact chain, which has",
-        "the law of SGD; bars are 95 % intervals.",
+        f"are 1/{1 / LR_PER_UNIT:.0f}, 0 and T = {THRESHOLD:g}. Dots are means over random starts of the exact chain, which",
+        "has the law of SGD; bars are 95 % intervals.",
     ]
     for width in table.width.values:
         row, bars = table.sel(width=width), error.sel(width=width)

@@ -1,7 +1,7 @@
 """Escaping mediocrity, figure 2: the ODE and many runs of SGD at widths 5 and 20, d = 5000 [1]_.
 
-The paper shows that runs of SGD keep their randomness at a large but finite dimension while the ODE describes them on average.
-The exact chain has the same law as SGD and costs less: here it has many runs, and SGD a few.
+The paper shows that runs of SGD remain random at a large but finite dimension while the ODE describes their average. The exact
+chain has the same law as SGD at a lower cost; the figure has many runs of the chain and a few of SGD.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, make_panels, standard_error
+from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, make_panels, standard_error
 
-PER_UNIT, THRESHOLD = 1 / 12, 0.5
+LR_PER_UNIT, THRESHOLD = 1 / 12, 0.5
 FULL = Size(widths=(5, 20), d=5000, t_max=36.0, sgd=4, chain=48)
 QUICK = FULL.but(d=300, t_max=30.0, chain=24)
 WORDS = dict(widths="widths", d="dimension", t_max="end in t", sgd="runs of SGD", chain="runs of the chain")
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate both widths, each from one random start."""
     datasets = {}
     for width in size.widths:
-        problem = sl.presets.phase_retrieval(width=width, lr=PER_UNIT * width)
+        problem = sl.presets.phase_retrieval(width=width, lr=LR_PER_UNIT * width)
         start = sl.RandomInit(size.d).one(problem, seed=seed)
         levels = {"SGD": (sl.SGD(size.d), size.sgd), "chain": (sl.Chain(size.d), size.chain), "ODE": (sl.ODE(), 1)}
         for name, (level, runs) in levels.items():
             found = sl.simulate(problem, level, start, t_max=size.t_max, runs=runs, seed=seed, save=200)
             datasets[f"{name}-{width}"] = found
             keep(f"{level.name}-{width}", found.drop_vars("Q"))
-    return Drawn(_figure(datasets, size), _caption(datasets, size))
+    return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
-def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
+def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(1, 2, figsize=(8.4, 3.6), sharey=False)
     for ax, width in zip(axes, size.widths, strict=True):
         labels = {"SGD": f"SGD, {size.sgd} runs", "chain": f"exact chain, {size.chain} runs", "ODE": "ODE"}
@@ -43,7 +43,7 @@ def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     return figure
 
 
-def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
+def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     sentences = [
         "Figure 2 of the paper compares the ODE with many runs of SGD at p = 5 and p = 20, d = 5000, and finds that the ODE",
         f"describes them on average. It does not give lr and noise; here they are p/12 and 0, and d = {size.d}. Thin lines",

@@ -1,7 +1,7 @@
-"""Escaping mediocrity, figure 4: the landscape on the sphere is a golf course, flat but for one direction [1]_.
+"""Escaping mediocrity, figure 4: the landscape on the sphere is a golf course, flat in all directions but one [1]_.
 
-The paper draws the picture. Here it is measured: the risk on the sphere in three dimensions with lines of gradient flow, the
-spectrum of the Hessian where the unit is orthogonal to the signal, and the same at random starts as the dimension grows.
+The paper has a drawing. Here the landscape is computed: the risk on the sphere in three dimensions with lines of gradient flow,
+and the spectrum of the Hessian where the unit is orthogonal to the signal and at random starts as the dimension grows.
 """
 
 from __future__ import annotations
@@ -16,10 +16,16 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 
 import sgdlimits as sl
 from sgdlimits.analysis.landscape import Weights, gradient, hessian_spectrum
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, sizes
+from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, sizes
 
-SHOWN, SMALL, DENT = (3, 30, 3000, 10**9), 0.1, 0.22
+SPECTRUM_DIMENSIONS = (3, 30, 3000, 10**9)
+"""Dimensions of the spectra in the middle panel."""
+SMALL_OVERLAP = 0.1
+"""Size of the overlap below which the caption counts random starts."""
+DENT = 0.22
+"""Depth of the dents of the drawn surface at the signal and its opposite, relative to the radius."""
 SHADES = ("#b9d77a", "#58a55c", "#1f6f78", "#12304a")
+"""Colours of the golf course, from high to low risk."""
 FULL, QUICK, WORDS = sizes(
     points=("points of the sphere a quarter turn", 40, 20),
     lines=("lines of gradient flow", 9, 6),
@@ -29,17 +35,17 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Compute the landscape, the spectra where m = 0 and those at random starts."""
     problem = sl.presets.phase_retrieval()
     datasets = {"sphere": _sphere(problem, size, seed), "spectrum": _spectra(problem), "starts": _starts(problem, size, seed)}
     for name, dataset in datasets.items():
         keep(name, dataset)
-    return Drawn(_figure(datasets), _caption(datasets))
+    return DrawnFigure(_draw_figure(datasets), _write_caption(datasets))
 
 
 def _sphere(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
-    """The risk at points of the sphere, the signal at its north pole, and gradient flow from close to the equator."""
+    """Compute the risk on the sphere with the signal at the north pole, and gradient flow from points near the equator."""
     polar, azimuth = np.linspace(0, np.pi, 2 * size.points + 1), np.linspace(0, 2 * np.pi, 4 * size.points + 1)
     m = np.cos(polar)
     risk = np.asarray(jax.jit(jax.vmap(lambda m: problem.risk(_unit(m))))(m))
@@ -57,16 +63,18 @@ def _sphere(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
 
 
 def _spectra(problem: sl.ProjectionProblem) -> xr.Dataset:
-    """Multiplicities where the unit is orthogonal to the signal."""
-    spectra = [hessian_spectrum(problem, _unit(0.0), d) for d in SHOWN]
+    """Compute eigenvalues and multiplicities of the Hessian where the unit is orthogonal to the signal."""
+    spectra = [hessian_spectrum(problem, _unit(0.0), d) for d in SPECTRUM_DIMENSIONS]
     counts = np.stack([spectrum.multiplicities for spectrum in spectra])
-    return xr.Dataset({"multiplicity": (("d", "eigenvalue"), counts)}, {"d": list(SHOWN), "eigenvalue": spectra[0].eigenvalues})
+    coords = {"d": list(SPECTRUM_DIMENSIONS), "eigenvalue": spectra[0].eigenvalues}
+    return xr.Dataset({"multiplicity": (("d", "eigenvalue"), counts)}, coords)
 
 
 def _starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
-    """The overlap with the signal and the two eigenvalues at random starts."""
+    """Compute the overlap with the signal and the two distinct eigenvalues of the Hessian at random starts."""
     law = [sl.RandomInit(d).sample(problem, runs=size.starts, seed=seed + i) for i, d in enumerate(size.dimensions)]
     m = np.stack([starts.M[:, 0, 0] for starts in law])
+    # at large d the eigenvalues approach those at m = 0, and the default tolerance would merge them
     extremes = lambda m, d: hessian_spectrum(problem, _unit(m), d, tolerance=1e-14).eigenvalues[[0, -1]]
     values = [[extremes(each, d) for each in row] for d, row in zip(size.dimensions, m, strict=True)]
     coords = {"d": list(size.dimensions), "which": ["once", "d - 2 times"]}
@@ -74,11 +82,11 @@ def _starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
 
 
 def _unit(m: float) -> sl.Overlaps:
-    """A unit of norm 1 at overlap m."""
+    """Return the statistics of a unit of norm 1 with overlap m."""
     return sl.Overlaps(jnp.ones(1), jnp.full((1, 1), m), jnp.ones((1, 1)))
 
 
-def _figure(datasets: dict[str, xr.Dataset]) -> Figure:
+def _draw_figure(datasets: dict[str, xr.Dataset]) -> Figure:
     figure = plt.figure(figsize=(10.2, 3.7), layout="constrained")
     grid = figure.add_gridspec(1, 3, width_ratios=(1.25, 1, 1.1))
     _draw_sphere(figure, figure.add_subplot(grid[0], projection="3d"), datasets["sphere"])
@@ -88,7 +96,7 @@ def _figure(datasets: dict[str, xr.Dataset]) -> Figure:
 
 
 def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
-    """The surface is pressed in where the risk is low; the signal points up."""
+    """Draw the sphere with dents where the risk is low, the signal pointing up."""
     top = float(data.risk.max())
     radius = lambda m: 1 - DENT * m**2
     polar, azimuth = np.meshgrid(data.polar, data.azimuth, indexing="ij")
@@ -100,7 +108,7 @@ def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
     view = np.deg2rad([18.0, -60.0])
     eye = np.array([np.sin(view[0]), np.cos(view[0]) * np.cos(view[1]), np.cos(view[0]) * np.sin(view[1])])
     for line in np.moveaxis(data.flow.values, 1, 0):
-        hidden = line @ eye < 0.05
+        hidden = line @ eye < 0.05  # matplotlib does not hide lines behind a surface
         drawn = np.where(hidden[:, None], np.nan, 1.012 * radius(line[:, :1]) * line)
         ax.plot(drawn[:, 1], drawn[:, 2], drawn[:, 0], color="white", linewidth=1.1, zorder=10)
         if not hidden[0]:
@@ -137,7 +145,7 @@ def _draw_spectra(ax: Axes, data: xr.Dataset) -> None:
 
 
 def _draw_starts(ax: Axes, data: xr.Dataset) -> None:
-    """How far the eigenvalues are from those where m = 0."""
+    """Draw the differences of the eigenvalues at random starts from those at m = 0."""
     gap = data.eigenvalue - np.array([-4.0, 0.0])
     low, high = gap[:, :, 1].quantile([0.05, 0.95], dim="run").values
     for i, colour, factor, label in ((0, OKABE_ITO[1], 8, "the one at $-4$"), (1, SHADES[2], 4, "the $d - 2$ at $0$")):
@@ -149,23 +157,23 @@ def _draw_starts(ax: Axes, data: xr.Dataset) -> None:
     ax.legend(loc="lower left", handlelength=1.6, labelspacing=0.25, fontsize=8)
 
 
-def _caption(datasets: dict[str, xr.Dataset]) -> list[str]:
+def _write_caption(datasets: dict[str, xr.Dataset]) -> list[str]:
     sphere, spectrum, starts = datasets.values()
     ends, low, high = np.abs(sphere.flow.values[-1, :, 0]), float(sphere.risk.min()), float(sphere.risk.max())
     first, last = starts.isel(d=0), starts.isel(d=-1)
-    share = lambda part: 100 * float((np.abs(part.m) < SMALL).mean())
+    share = lambda part: 100 * float((np.abs(part.m) < SMALL_OVERLAP).mean())
     counts = ", ".join(f"{int(each)} at d = {int(each.d)}" for each in spectrum.multiplicity[:, 1])
     (one, flat), (one_last, flat_last) = ([float(each) for each in part.eigenvalue.median("run")] for part in (first, last))
     mean = float((starts.d * starts.m**2).mean())
     return [
-        "Figure 4 of the paper, measured: phase retrieval by one unit on the sphere, without noise. Left: in three",
+        "Figure 4 of the paper, computed: phase retrieval by one unit on the sphere, without noise. Left: in three",
         f"dimensions the risk is {high:.1f} on the equator, which is flat, and {abs(low):.1f} at the signal and its",
-        f"opposite, where the surface is pressed in. White: {sphere.sizes['line']} lines of gradient flow from |m| below",
-        f"0.12, some of them behind; all end at |m| of at least {ends.min():.3f}. Middle: where the unit is orthogonal",
+        f"opposite, where the surface has dents. White: {sphere.sizes['line']} lines of gradient flow from |m| below",
+        f"0.12, some of them hidden; all end at |m| of at least {ends.min():.3f}. Middle: where the unit is orthogonal",
         f"to the signal, the Hessian has the eigenvalue {float(spectrum.eigenvalue[0]):.1f} once, towards the signal, and",
         f"{float(spectrum.eigenvalue[1]):.1f} in all other directions of the tangent space, {counts}: d - 2 of them, not",
-        f"d - 1 as printed. Right: at {starts.sizes['run']} random starts in each dimension the spectrum becomes that one",
-        f"as 8 m^2 and 4 m^2, and d m^2 is {mean:.2f} on average, 1 in theory. The medians of the eigenvalues are",
+        f"d - 1 as printed. Right: at {starts.sizes['run']} random starts in each dimension the eigenvalues differ from",
+        f"these by 8 m^2 and 4 m^2, and d m^2 is {mean:.2f} on average, 1 in theory. The medians of the eigenvalues are",
         f"{one:.2f} and {flat:.2f} at d = {int(first.d)}, {one_last:.6f} and {flat_last:.1e} at d = {int(last.d)}; |m| is",
-        f"below {SMALL:g} for {share(first):.0f} % and {share(last):.0f} % of starts.",
+        f"below {SMALL_OVERLAP:g} for {share(first):.0f} % and {share(last):.0f} % of starts.",
     ]

@@ -1,7 +1,7 @@
 """Escaping mediocrity, figure 5: the largest overlap with the second layer fixed and trained, widths 20 and 50 [1]_.
 
 The paper shows at d = 1000 that the largest overlap leaves the plateau at the same time in both cases, and asks in appendix I
-whether a trained second layer becomes sparse afterwards. The lower panels answer: they show it at the end, sorted.
+whether a trained second layer becomes sparse afterwards. The lower panels answer by its sorted entries at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sgdlimits.analysis.plot.curves import draw_runs
 from sgdlimits.analysis.plot.style import Look, looks
 from sgdlimits.papers.figure import (
     Axes,
-    Drawn,
+    DrawnFigure,
     Figure,
     Keep,
     Size,
@@ -25,8 +25,10 @@ from sgdlimits.papers.figure import (
     standard_error,
 )
 
-PER_UNIT = 1 / 12
+LR_PER_UNIT = 1 / 12
+"""Learning rate over width, lr/p."""
 KINDS = {"fixed": False, "trained": True}
+"""Values of `train_second` by name."""
 FULL = Size(d=1000, t_max=60.0, widths={20: 48, 50: 16}, sgd=4)
 QUICK = FULL.but(d=200, t_max=36.0, widths={20: 16, 50: 4}, sgd=2)
 WORDS = dict(
@@ -34,12 +36,12 @@ WORDS = dict(
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate both widths with both kinds of second layer, from the same random start at each width."""
     datasets = {}
     for width, runs in size.widths.items():
         for kind, train in KINDS.items():
-            problem = sl.presets.phase_retrieval(width=width, lr=PER_UNIT * width, train_second=train)
+            problem = sl.presets.phase_retrieval(width=width, lr=LR_PER_UNIT * width, train_second=train)
             start = sl.RandomInit(size.d).one(problem, seed=seed)
             levels = [(sl.Chain(size.d), runs), (sl.ODE(), 1)]
             levels += [(sl.SGD(size.d), size.sgd)] if width == next(iter(size.widths)) else []
@@ -47,14 +49,14 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
                 found = sl.simulate(problem, level, start, t_max=size.t_max, runs=count, seed=seed, save=240)
                 datasets[f"{level.name}-{kind}-{width}"] = found
                 keep(f"{level.name}-{kind}-{width}", found.drop_vars("Q"))
-    return Drawn(_figure(datasets, size), _caption(datasets, size))
+    return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
-def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
+def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(2, 2, figsize=(8.4, 6.2), height_ratios=[1.25, 1], sharey="row")
     for column, width in zip(axes.T, size.widths, strict=True):
         for kind, look in zip(KINDS, looks(2), strict=True):
-            _largest(column[0], datasets, width, kind, look)
+            _draw_largest(column[0], datasets, width, kind, look)
             a = np.sort(datasets[f"chain-{kind}-{width}"].a.values[:, -1], axis=1)[:, ::-1]
             singles = 100 if kind == "trained" else 0
             draw_runs(column[1], np.arange(1, width + 1), a, Look(look.colour, "-"), "", singles=singles, band=None)
@@ -69,27 +71,29 @@ def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     return figure
 
 
-def _largest(ax: Axes, datasets: dict[str, xr.Dataset], width: int, kind: str, look: Look) -> None:
+def _draw_largest(ax: Axes, datasets: dict[str, xr.Dataset], width: int, kind: str, look: Look) -> None:
+    """Draw the largest overlap of chain and ODE, and the mean exit time."""
     chain, ode = (datasets[f"{level}-{kind}-{width}"] for level in ("chain", "ode"))
     t = chain.t.values * chain.attrs["rate"]
     label = f"second layer {kind}, chain, mean and runs"
-    draw_runs(ax, t, _values(chain), Look(look.colour, "-"), label, singles=100, band=None)
+    draw_runs(ax, t, _largest_overlap(chain), Look(look.colour, "-"), label, singles=100, band=None)
     how: dict = dict(color="black" if kind == "fixed" else "0.5", linewidth=1.4, zorder=5, label=f"second layer {kind}, ODE")
-    ax.plot(ode.t * ode.attrs["rate"], _values(ode)[0], ":", **how)
+    ax.plot(ode.t * ode.attrs["rate"], _largest_overlap(ode)[0], ":", **how)
     ax.axvline(_exits(chain).mean(), color=look.colour, linewidth=1, linestyle=look.dashes, zorder=0)
 
 
-def _values(dataset: xr.Dataset) -> np.ndarray:
+def _largest_overlap(dataset: xr.Dataset) -> np.ndarray:
+    """Return the largest overlap of a unit, over runs and times."""
     return np.abs(dataset.M.values[..., 0]).max(-1)
 
 
 def _exits(dataset: xr.Dataset) -> np.ndarray:
-    """When the largest overlap of each run passes a half, in the paper's time."""
+    """Return the times at which the largest overlap of each run passes 1/2, in the paper's time."""
     return sl.exit_times(dataset, half_overlap_margin).t.values * dataset.attrs["rate"]
 
 
-def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
-    end = size.t_max * PER_UNIT
+def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
+    end = size.t_max * LR_PER_UNIT
     sentences = [
         "Figure 5 of the paper shows at p = 20 and p = 50, d = 1000, that the largest overlap leaves the plateau at the same",
         "time with a fixed and a trained second layer. It does not give lr and noise; here they are p/12 and 0, and d =",
@@ -106,7 +110,7 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         smallest = np.abs(chains["trained"].M.values[:, -1, :, 0]).min(1).mean()
         share = participation_ratio(a).mean()
         sentences.append(
-            f"p = {width}: it passes at {' and '.join(words)} over {gap.size} runs, which have the same random numbers in "
+            f"p = {width}: it passes at {' and '.join(words)} over {gap.size} runs with the same random numbers in "
             f"both cases; the difference is {gap.mean():+.4f} ± {standard_error(gap):.4f}, "
             f"{100 * gap.mean() / exits['fixed'].mean():+.1f} %. The ODE passes at {ode['fixed']:.3f} and "
             f"{ode['trained']:.3f}. At the end ({end:.3g}) the trained entries lie between {a.min(1).mean():.2f} and "

@@ -6,7 +6,7 @@ gives
 
 .. math:: t = \\frac1{\\omega_M}\\,E\\log\\frac{\\ell}{\\max_j |m_j(0)|}
 
-in the paper's time, and SGD's own noise near the plateau takes :math:`\\log(1+\\kappa)/2\\omega_M` off.
+in the paper's time, which SGD's own noise near the plateau shortens by :math:`\\log(1+\\kappa)/2\\omega_M`.
 """
 
 from __future__ import annotations
@@ -15,47 +15,49 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, bar, half_overlap_margin, looks, make_panels, tabulate
-from sgdlimits.papers.mediocrity.figures.mediocrity_5 import KINDS, PER_UNIT
+from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, bar, half_overlap_margin, looks, make_panels, tabulate
+from sgdlimits.papers.mediocrity.figures.mediocrity_5 import KINDS, LR_PER_UNIT
 
 FULL = Size(d=1000, runs={1: 512, 2: 384, 3: 256, 5: 192, 10: 128, 20: 64, 50: 32}, starts=256)
 QUICK = FULL.but(d=300, runs={1: 128, 3: 64, 10: 32}, starts=64)
 WORDS = dict(d="dimension", runs="runs of the chain by width", starts="starts of the ODE behind the theory")
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate the chain at all widths from random starts, with both kinds of second layer."""
     rows = []
     for width, runs in bar(size.runs.items(), desc="widths"):
-        linear, noise, ode = theory(width, size, seed)
+        linear, noise, ode = compute_theory(width, size, seed)
         row = {"linear": linear, "noisy": linear - noise, "ode": ode, "noisy_ode": ode - noise}
         for kind, train in KINDS.items():
-            problem = sl.presets.phase_retrieval(width=width, lr=PER_UNIT * width, train_second=train)
-            t_max = 3 * ode / PER_UNIT + 60 / width
+            problem = sl.presets.phase_retrieval(width=width, lr=LR_PER_UNIT * width, train_second=train)
+            t_max = 3 * ode / LR_PER_UNIT + 60 / width
             how: dict = dict(t_max=t_max, runs=runs, seed=seed, save=300, progress=False)
             found = sl.simulate(problem, sl.Chain(size.d), sl.RandomInit(size.d), **how)
-            mean = sl.summarise(sl.exit_times(found, half_overlap_margin), quantiles=()).mean.scaled(PER_UNIT)
+            mean = sl.summarise(sl.exit_times(found, half_overlap_margin), quantiles=()).mean.scaled(LR_PER_UNIT)
             row |= {kind: mean.value, f"{kind}_low": mean.low, f"{kind}_high": mean.high}
         rows.append(row)
     coords = {"width": size.runs, "runs": size.runs.values()}
-    table = keep("table", tabulate(rows, "width", coords, d=size.d, level=0.5, lr_per_unit=PER_UNIT, time="that of the paper"))
-    return Drawn(_figure(table), _caption(table))
+    table = keep(
+        "table", tabulate(rows, "width", coords, d=size.d, level=0.5, lr_per_unit=LR_PER_UNIT, time="that of the paper")
+    )
+    return DrawnFigure(_draw_figure(table), _write_caption(table))
 
 
-def theory(width: int, size: Size, seed: int) -> tuple[float, float, float]:
-    """Linear time, what noise takes off, and the full ODE's mean time over random starts, in the paper's time."""
-    problem = sl.presets.phase_retrieval(width=width, lr=PER_UNIT * width)
-    omega = float(sl.theory.mediocrity.linear_rates(width, PER_UNIT * width).M)
+def compute_theory(width: int, size: Size, seed: int) -> tuple[float, float, float]:
+    """Return the time of the linear ODE, the reduction by noise, and the full ODE's mean time, in the paper's time."""
+    problem = sl.presets.phase_retrieval(width=width, lr=LR_PER_UNIT * width)
+    omega = float(sl.theory.mediocrity.linear_rates(width, LR_PER_UNIT * width).M)
     m = np.abs(sl.RandomInit(size.d).sample(problem, runs=4096, seed=seed).M[..., 0])
     linear = np.log(0.5 / np.asarray(m).max(1)).mean() / omega
-    noise = np.log1p(float(sl.theory.mediocrity.noise_gain(width, PER_UNIT * width))) / (2 * omega)
-    starts = size.starts if width > 1 else 4 * size.starts
-    how = dict(t_max=20 * linear / PER_UNIT, runs=starts, seed=seed, until=half_overlap_margin, progress=False)
+    noise = np.log1p(float(sl.theory.mediocrity.noise_gain(width, LR_PER_UNIT * width))) / (2 * omega)
+    starts = size.starts if width > 1 else 4 * size.starts  # a single overlap spreads more than the largest of several
+    how = dict(t_max=20 * linear / LR_PER_UNIT, runs=starts, seed=seed, until=half_overlap_margin, progress=False)
     found = sl.exit_times(sl.simulate(problem, sl.ODE(), sl.RandomInit(size.d), **how), half_overlap_margin)
-    return float(linear), float(noise), float(found.t.mean()) * PER_UNIT
+    return float(linear), float(noise), float(found.t.mean()) * LR_PER_UNIT
 
 
-def _figure(table: xr.Dataset) -> Figure:
+def _draw_figure(table: xr.Dataset) -> Figure:
     figure, ax = make_panels(figsize=(5.4, 3.9))
     ax.plot(table.width, table.linear, "--", color="0.55", linewidth=1, label="linear ODE")
     ax.plot(table.width, table.ode, ":", color="0.35", linewidth=1.2, label="full ODE")
@@ -68,15 +70,15 @@ def _figure(table: xr.Dataset) -> Figure:
     ax.set_xticks(table.width.values, [str(p) for p in table.width.values], minor=False)
     ax.minorticks_off()
     ax.legend()
-    ax.set_title(rf"$\max_j|m_j|$ passes 0.5, $d = {table.attrs['d']}$, $\gamma/p = 1/{1 / PER_UNIT:.0f}$")
+    ax.set_title(rf"$\max_j|m_j|$ passes 0.5, $d = {table.attrs['d']}$, $\gamma/p = 1/{1 / LR_PER_UNIT:.0f}$")
     return figure
 
 
-def _caption(table: xr.Dataset) -> list[str]:
+def _write_caption(table: xr.Dataset) -> list[str]:
     sentences = [
         "The paper says that the exit time falls with the width but only by a constant factor, and that training the second",
         f"layer does not change it. Here the largest overlap passes 0.5, at d = {table.attrs['d']}, lr =",
-        f"p/{1 / PER_UNIT:.0f} and no noise, over random starts; times are the paper's.",
+        f"p/{1 / LR_PER_UNIT:.0f} and no noise, over random starts; times are the paper's.",
     ]
     for width in table.width.values:
         row = table.sel(width=width)
@@ -94,6 +96,6 @@ def _caption(table: xr.Dataset) -> list[str]:
     return [
         *sentences,
         "On the plateau the risk as a function of a has its minimum at a = p/(p + 2), towards which a trained second layer",
-        "moves; 1/3 for one unit, it slows the escape of narrow networks, and near 1 it does not matter for wide ones.",
+        "moves. For one unit it is 1/3, and slows down the escape; for wide networks it is near 1, and has little effect.",
         f"From p = {int(first.width)} to {int(last.width)} the time falls by a factor of {ratio:.2f}.",
     ]

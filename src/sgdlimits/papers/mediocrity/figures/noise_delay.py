@@ -1,7 +1,7 @@
-"""Escaping mediocrity from given starts: SGD's own noise delays the exit of most runs, and hastens it on average [1]_.
+"""Escaping mediocrity from given starts: SGD's own noise delays the exit from most starts but shortens the mean [1]_.
 
 The paper's figure 1 (left) shows one start. Here the exact chain starts from several overlaps at several dimensions, and its
-mean exit is compared with the ODE's.
+mean exit time is compared with that of the ODE.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sgdlimits as sl
 from sgdlimits.papers.figure import (
     OKABE_ITO,
     Axes,
-    Drawn,
+    DrawnFigure,
     Figure,
     Keep,
     Size,
@@ -24,7 +24,7 @@ from sgdlimits.papers.figure import (
     tabulate,
 )
 from sgdlimits.papers.mediocrity.theory import delayed_share, exit_time, max_lr, noise_delay, noise_gain
-from sgdlimits.papers.mediocrity.theory.times import horizon, setting
+from sgdlimits.papers.mediocrity.theory.times import horizon, read_parameters
 
 RATES = (0.03, 1 / 12)
 THRESHOLD = 0.1
@@ -33,21 +33,21 @@ QUICK = Size(dimensions={500: 1024, 2000: 1024}, starts=(0.25, 1.0, 2.0))
 WORDS = dict(dimensions="runs by dimension", starts="starts, as the root of d times the overlap")
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate exits of one unit from every start, at both learning rates."""
     cases = [(lr, d, y) for lr in RATES for d in size.dimensions for y in size.starts]
     rows = [
-        {"lr": lr, "d": d, "start": y} | point(lr, d, y, size.dimensions[d], seed + number)
+        {"lr": lr, "d": d, "start": y} | measure_delay(lr, d, y, size.dimensions[d], seed + number)
         for number, (lr, d, y) in enumerate(bar(cases, desc="starts"))
     ]
     table = keep("table", tabulate(rows, threshold=THRESHOLD))
-    return Drawn(_figure(table, size), _caption(table, size))
+    return DrawnFigure(_draw_figure(table, size), _write_caption(table, size))
 
 
-def point(lr: float, d: int, y: float, runs: int, seed: int) -> dict[str, float]:
-    """By how much the chain's mean exit is later than the ODE's, its standard error, and what theory says."""
+def measure_delay(lr: float, d: int, y: float, runs: int, seed: int) -> dict[str, float]:
+    """Return the delay of the chain's mean exit after the ODE's, its standard error, and two theoretical values."""
     problem, m, until = sl.presets.phase_retrieval(lr=lr), y * d**-0.5, sl.exits(THRESHOLD)
-    end = horizon(setting(problem, d, THRESHOLD))
+    end = horizon(read_parameters(problem, d, THRESHOLD))
     found = sl.simulate(problem, sl.Chain(d), sl.FixedInit(m), t_max=end, runs=runs, seed=seed, until=until, progress=False)
     t = sl.exit_times(found, THRESHOLD).t.values * lr
     ode, backward = (lr * exit_time(problem, d, THRESHOLD, which, start=m) for which in ("ode", "backward"))
@@ -57,14 +57,14 @@ def point(lr: float, d: int, y: float, runs: int, seed: int) -> dict[str, float]
     }  # fmt: skip
 
 
-def _figure(table: xr.Dataset, size: Size) -> Figure:
+def _draw_figure(table: xr.Dataset, size: Size) -> Figure:
     figure, (left, right) = make_panels(1, 2, figsize=(9.0, 3.9))
-    _against_start(left, table, size)
-    _against_rate(right)
+    _draw_delays(left, table, size)
+    _draw_shares(right)
     return figure
 
 
-def _against_start(ax: Axes, table: xr.Dataset, size: Size) -> None:
+def _draw_delays(ax: Axes, table: xr.Dataset, size: Size) -> None:
     y = np.linspace(0.06, 1.1 * max(size.starts), 300)
     for lr, colour in zip(RATES, OKABE_ITO, strict=False):
         ax.plot(y, noise_delay(1, lr, 0.0, y), color=colour, linewidth=1.2, label=rf"$\kappa = {noise_gain(1, lr):.2f}$")
@@ -75,32 +75,32 @@ def _against_start(ax: Axes, table: xr.Dataset, size: Size) -> None:
     for d, marker in zip(size.dimensions, "osv", strict=False):
         ax.plot([], [], marker, color="0.3", markersize=3.5, label=f"chain, $d = {d}$")
     ax.axhline(0, color="0.7", linewidth=0.8, zorder=0)
-    ax.set(xscale="log", xlabel=r"overlap at the start, $\sqrt{d}\,|m_0|$", ylabel="exit later than the ODE's, paper's time")
+    ax.set(xscale="log", xlabel=r"overlap at the start, $\sqrt{d}\,|m_0|$", ylabel="delay after the ODE, paper's time")
     ax.set_title("(a) the delay from given starts", loc="left")
     ax.legend(loc="lower right")
 
 
-def _against_rate(ax: Axes) -> None:
+def _draw_shares(ax: Axes) -> None:
     lr = np.linspace(1e-3, 0.98 * float(max_lr(1)), 200)
     kappa = noise_gain(1, lr)
     ax.plot(kappa, delayed_share(lr), color=OKABE_ITO[2], label="share of starts delayed")
     ax.plot(kappa, -np.log1p(kappa) / (4 - 24 * lr) / 2, color=OKABE_ITO[3], linestyle="--", label="mean delay")
     ax.axhline(0, color="0.7", linewidth=0.8, zorder=0)
     ax.set(xscale="log", xlabel=r"noise over start, $\kappa$", ylabel="share; paper's time", xlim=(0.02, 10), ylim=(-1.0, 1.0))
-    ax.set_title("(b) how many, and on average", loc="left")
+    ax.set_title("(b) random starts: share delayed, mean delay", loc="left")
     ax.legend(loc="lower left")
 
 
-def _caption(table: xr.Dataset, size: Size) -> list[str]:
+def _write_caption(table: xr.Dataset, size: Size) -> list[str]:
     off = (table.delay - table.theory) / table.error
     runs = ", ".join(f"{count} at d = {d}" for d, count in size.dimensions.items())
     sentences = [
         "Whether SGD's own noise delays the exit depends on the start; the paper's figure 1 (left) shows one. One unit",
         f"on the sphere without label noise, T = {THRESHOLD:g}, times of the paper. (a) Mean exit of the exact chain less that",
-        f"of the ODE from the same overlap, with 95 % intervals, runs: {runs} (dots are moved aside);",
+        f"of the ODE from the same overlap, with 95 % intervals, runs: {runs} (dots are shifted horizontally);",
         f"lines: linear noise near the saddle. They are {float(np.sqrt((off**2).mean())):.1f} standard errors apart, root mean",
-        f"square, {float(np.abs(off).max()):.1f} at most. The backward equation is at most",
-        f"{float(np.abs(table.backward - table.theory).max()):.3f} off the lines.",
+        f"square, {float(np.abs(off).max()):.1f} at most. The backward equation differs from the lines by at most",
+        f"{float(np.abs(table.backward - table.theory).max()):.3f}.",
     ]
     for lr in RATES:
         one = select_rows(table, lr=lr, start=1.0).isel(point=-1)
@@ -109,4 +109,4 @@ def _caption(table: xr.Dataset, size: Size) -> list[str]:
             f"{float(one.delay):+.3f} ± {float(one.error):.3f} later, in theory {float(one.theory):+.3f}; "
             f"{100 * float(delayed_share(lr)):.0f} % of random starts are delayed."
         )
-    return [*sentences, "(b) Starts with a small overlap win so much by noise that the mean over random starts is negative."]
+    return [*sentences, "(b) Starts with a small overlap gain so much from noise that the mean over random starts is negative."]

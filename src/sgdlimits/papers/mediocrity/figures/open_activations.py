@@ -1,7 +1,7 @@
 """Open question: escape and critical points for activations other than the square, with zero first Hermite coefficient [1]_.
 
-Exit times of the exact chain against the dimension for four activations, the largest learning rate at every overlap, and which
-Hermite coefficients of student and target make traps on the way to the teacher.
+The panels show exit times of the exact chain against the dimension for four activations, the largest learning rate at every
+overlap, and the Hermite coefficients of student and target for which there are traps on the way to the teacher.
 """
 
 from __future__ import annotations
@@ -16,25 +16,27 @@ from numpy.polynomial import hermite_e
 import sgdlimits as sl
 from sgdlimits.analysis.single_index import drift_parts, exit_time
 from sgdlimits.papers import figure as base
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, make_panels, sizes
+from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels, sizes
 from sgdlimits.papers.mediocrity.escape import critical_points, escape
 
-SLOW, TOP = 20, 0.05
-"""By how much the rate of trajectories is below the largest, so that the population's traps are seen; where these start."""
+SLOWDOWN = 20
+"""Ratio of the largest learning rate to that of the trajectories, slow enough to follow the population's drift into traps."""
+TRAP_START = 0.05
+"""Overlap at the start of the trajectories."""
 
 
 def from_hermite(*even: float) -> sl.Polynomial:
-    """The polynomial with these coefficients of He_2, He_4, ..."""
+    """Build the polynomial with the given coefficients of He_2, He_4, ..."""
     return sl.Polynomial(hermite_e.herme2poly([0, *(each for pair in even for each in (0, pair))]))
 
 
 def cosine(x):
-    """A bounded even activation."""
+    """Evaluate a bounded even activation."""
     return -jnp.cos(x)
 
 
 def wave(x):
-    """The student of the traps: its Hermite coefficients alternate in sign."""
+    """Evaluate the student's activation in the panels on traps, whose Hermite coefficients alternate in sign."""
     return -jnp.cos(1.5 * x)
 
 
@@ -49,7 +51,7 @@ CASES = {
     "trap": from_hermite(1, 4 / 9),
     "trap, then barrier": from_hermite(1, 14 / 15, 64 / 243),
 }
-"""Targets of the student `wave`."""
+"""Targets of the student `wave` by their critical points between zero overlap and the teacher."""
 FULL, QUICK, WORDS = sizes(
     runs=("runs by dimension", {100: 128, 1024: 128, 4096: 128}, {100: 64, 300: 64}),
     activations=("activations", 4, 2),
@@ -60,23 +62,23 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
-    """Simulate exits and traps."""
-    exits, rates = escapes(size, seed)
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
+    """Simulate exits, and trajectories in landscapes with traps."""
+    exits, rates = measure_escapes(size, seed)
     keep("exits", exits)
     datasets = {"exits": exits, "rates": rates}
     for name in list(CASES)[: size.cases]:
-        datasets[key(name)] = keep(key(name), trajectory(name, size, seed))
-    return Drawn(_figure(datasets, size), _caption(datasets, size))
+        datasets[file_key(name)] = keep(file_key(name), simulate_case(name, size, seed))
+    return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
-def key(name: str) -> str:
-    """The name of a case in the name of a file."""
+def file_key(name: str) -> str:
+    """Return the name of a case as part of a file name."""
     return name.replace(", ", "-").replace(" ", "-")
 
 
-def escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
-    """Mean exit times of the chain from random starts beside theory, and the largest learning rate at each overlap."""
+def measure_escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
+    """Return mean exit times of the chain from random starts beside theory, and the largest learning rate at each overlap."""
     m, rows, curves = np.linspace(0.02, 0.98, 49), [], []
     for name, fn in base.bar(list(ACTIVATIONS.items())[: size.activations], desc="activations"):
         one = escape(fn)
@@ -92,30 +94,30 @@ def escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
     return base.tabulate(rows), xr.Dataset({"share": (("name", "m"), curves)}, coords)
 
 
-def trajectory(name: str, size: Size, seed: int) -> xr.Dataset:
-    """Runs of the chain with the student `wave`, in units of the time in which the overlap grows by e."""
+def simulate_case(name: str, size: Size, seed: int) -> xr.Dataset:
+    """Simulate the chain with the student `wave`, in units of the time in which the overlap grows by a factor e."""
     one = escape(wave, CASES[name])
-    lr = one.max_lr / SLOW
+    lr = one.max_lr / SLOWDOWN
     problem = sl.presets.single_index(wave, CASES[name], lr=lr)
-    start, t_max = sl.FixedInit(TOP), size.length / one.rate(lr)
+    start, t_max = sl.FixedInit(TRAP_START), size.length / one.rate(lr)
     found = sl.simulate(problem, sl.Chain(size.d), start, t_max=t_max, runs=size.shown, seed=seed, save=201, progress=False)
     return found.assign_coords(growth=("t", found.t.values * one.rate(lr)))
 
 
-def regions(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    r"""Which critical points :math:`1 + xu + yu^2`, :math:`u = m^2`, makes: 0 none, 1 a trap, 2 a trap and a barrier."""
+def classify(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    r"""Classify targets by the roots of :math:`1 + xu + yu^2`, :math:`u = m^2`: 0 none, 1 a trap, 2 a trap and a barrier."""
     one = 1 + x + y < 0
     two = (y > 0) & (x < 0) & (x**2 > 4 * y) & (-x < 2 * y) & ~one
     return np.where(two, 2, np.where(one, 1, 0))
 
 
-def place(target: sl.Polynomial) -> tuple[float, float]:
-    """The coordinates (x, y) of a target for the student `wave`."""
+def coordinates(target: sl.Polynomial) -> tuple[float, float]:
+    """Return the coefficients (x, y) of a target in the diagram for the student `wave`."""
     s, g = sl.hermite_coefficients(wave, 6), sl.hermite_coefficients(target, 6)
     return s[4] * g[4] / (6 * s[2] * g[2]), s[6] * g[6] / (120 * s[2] * g[2])
 
 
-def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
+def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(2, 2, figsize=(9.2, 7.0))
     for name, colour, marker in zip(list(ACTIVATIONS)[: size.activations], OKABE_ITO, "osvD", strict=False):
         rows = base.select_rows(datasets["exits"], name=name)
@@ -129,16 +131,16 @@ def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     axes[0, 1].set(xlabel="overlap $m$", ylabel=r"largest rate $\Gamma(m)/\Gamma(0)$", ylim=(0, None))
     axes[0, 1].set_title("(b) rates at which $m$ grows; dashed: the best one", loc="left")
     axes[0, 1].legend(loc="lower left")
-    _diagram(axes[1, 0], size)
-    _trajectories(axes[1, 1], datasets, size)
+    _draw_diagram(axes[1, 0], size)
+    _draw_trajectories(axes[1, 1], datasets, size)
     return figure
 
 
-def _diagram(ax: Axes, size: Size) -> None:
+def _draw_diagram(ax: Axes, size: Size) -> None:
     x, y = np.meshgrid(np.linspace(-6, 2, 401), np.linspace(-3, 6, 451))
-    ax.contourf(x, y, regions(x, y), levels=[-0.5, 0.5, 1.5, 2.5], colors=["1.0", "#cfe3f3", "#f6d8c0"])
+    ax.contourf(x, y, classify(x, y), levels=[-0.5, 0.5, 1.5, 2.5], colors=["1.0", "#cfe3f3", "#f6d8c0"])
     for name, colour in zip(list(CASES)[: size.cases], OKABE_ITO, strict=False):
-        ax.plot(*place(CASES[name]), "o", color=colour, markersize=6)
+        ax.plot(*coordinates(CASES[name]), "o", color=colour, markersize=6)
     for at, text in (
         ((-0.9, 4.0), "no trap"),
         ((-4.3, -0.5), "trap,\n$m = 1$ unstable"),
@@ -149,9 +151,9 @@ def _diagram(ax: Axes, size: Size) -> None:
     ax.set_title("(c) critical points between 0 and 1", loc="left")
 
 
-def _trajectories(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
+def _draw_trajectories(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
     for number, (name, colour) in enumerate(zip(list(CASES)[: size.cases], OKABE_ITO, strict=False)):
-        found = datasets[key(name)]
+        found = datasets[file_key(name)]
         lines = ax.plot(found.growth, np.abs(found.M.values[..., 0, 0]).T, color=colour, linewidth=0.6)
         lines[0].set_label(name)
         for point in critical_points(wave, CASES[name])[1:]:
@@ -162,12 +164,12 @@ def _trajectories(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None
     ax.legend(loc="lower right")
 
 
-def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
+def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     sentences = [
-        "Escape with activations other than the square, which the paper says is the same up to constants; no figure of it.",
+        "Escape with activations other than the square, which the paper says is the same up to constants, without a figure.",
         "One unit on the sphere, without label noise. (a) Mean time of the exact chain from random starts to the overlap",
-        "0.5, target and activation alike, at the rate that leaves zero overlap soonest; lines: ODE, random start and",
-        "SGD's noise near zero overlap.",
+        "0.5 with target equal to activation, at the rate of the fastest escape; lines: ODE with random start and SGD's",
+        "noise near zero overlap.",
     ]
     for name in list(ACTIVATIONS)[: size.activations]:
         one, last = escape(ACTIVATIONS[name]), base.select_rows(datasets["exits"], name=name).isel(point=-1)
@@ -181,10 +183,10 @@ def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         "(b) The overlap grows at rates below the curve; for phase retrieval it is flat.",
         "(c) Signs of the population's drift 1 + x m^2 + y m^4.",
         f"(d) The student -cos(1.5 x) and {size.cases} targets, at a twentieth of the largest rate, "
-        f"d = {size.d}, from the overlap {TOP:g}.",
+        f"d = {size.d}, from the overlap {TRAP_START:g}.",
     ]
     for name in list(CASES)[: size.cases]:
-        late = np.abs(datasets[key(name)].M.values[:, 150:, 0, 0]).mean()
+        late = np.abs(datasets[file_key(name)].M.values[:, 150:, 0, 0]).mean()  # the last quarter of the saved times
         places = critical_points(wave, CASES[name])[1:]
         points = ", ".join(f"{each.m:.3f} ({'stable' if each.stable else 'unstable'})" for each in places)
         sentences.append(f"{name.capitalize()}: critical points {points}; the chain ends at {late:.3f} on average.")

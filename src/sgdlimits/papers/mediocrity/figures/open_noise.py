@@ -1,7 +1,7 @@
 """Open question: how label noise sets the plateau of the excess risk at the end of phase retrieval [1]_.
 
-The exact chain in its stationary state, from the end that theory gives, against that end: one unit at several learning rates,
-five units with weights on the sphere, free, and with a trained second layer, and the correction at finite dimension.
+The exact chain starts at the end state of the theory, and its stationary risk is compared with the theory: for one unit at
+several learning rates, for five units on the sphere, off it, and with a trained second layer, and for finite dimensions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sgdlimits as sl
 from sgdlimits.papers.figure import (
     OKABE_ITO,
     Axes,
-    Drawn,
+    DrawnFigure,
     Figure,
     Keep,
     Size,
@@ -30,11 +30,14 @@ from sgdlimits.papers.figure import (
 from sgdlimits.papers.mediocrity.theory import asymptotic_excess_risk, learnt_state, max_lr, plateau_correction
 from sgdlimits.papers.mediocrity.theory.asymptotic import EndState, free_end, plateau_series, trained_end
 
-RATES, LOUD = (0.03, 0.06, 0.1), 2.0
-"""Learning rates of one unit, and the noise of the comparison between kinds of network."""
+RATES = (0.03, 0.06, 0.1)
+"""Learning rates of one unit in (a)."""
+WIDE_NOISE = 2.0
+"""Variance of the label noise in (b)."""
 KINDS = ("sphere", "free", "trained")
-SMALL = ((0.1, 1.0), (0.03, 2.0))
-"""Learning rates and noises of the correction at finite dimension."""
+"""Kinds of network in (b): on the sphere, off it, and on the sphere with a trained second layer."""
+FINITE_D_CASES = ((0.1, 1.0), (0.03, 2.0))
+"""Learning rates and noises in (c), the correction at finite dimension."""
 FULL, QUICK, WORDS = sizes(
     d=("dimension", 600, 200),
     t_max=("end in t", 250.0, 60.0),
@@ -48,59 +51,59 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate the stationary state of the chain at all points."""
     rows = [
         {"panel": panel, "kind": kind, "width": width, "lr": lr, "noise": noise, "d": d}
-        | point(kind, width, lr, noise, d, size.but(t_max=size.long, runs=size.many) if panel == "dimension" else size, seed)
-        for panel, kind, width, lr, noise, d in bar(list(points(size)), desc="points")
+        | measure(kind, width, lr, noise, d, size.but(t_max=size.long, runs=size.many) if panel == "dimension" else size, seed)
+        for panel, kind, width, lr, noise, d in bar(list(list_points(size)), desc="points")
     ]
     table = keep("table", tabulate(rows, runs=size.runs))
-    return Drawn(_figure(table, size), _caption(table, size))
+    return DrawnFigure(_draw_figure(table, size), _write_caption(table, size))
 
 
-def points(size: Size) -> Iterator[tuple[str, str, int, float, float, int]]:
-    """Panel, kind, width, learning rate, noise and dimension of every point."""
+def list_points(size: Size) -> Iterator[tuple[str, str, int, float, float, int]]:
+    """Yield panel, kind, width, learning rate, noise and dimension of every point."""
     for lr in RATES:
         for noise in size.noises:
-            if lr < 0.95 * max_lr(1, noise):
+            if lr < 0.95 * max_lr(1, noise):  # close to max_lr the stationary state fluctuates to the saddle and back
                 yield "noise", "sphere", 1, lr, noise, size.d
     for kind in KINDS:
         for g in size.steps:
-            yield "width", kind, size.width, g * size.width, LOUD, size.d
-    for lr, noise in SMALL:
+            yield "width", kind, size.width, g * size.width, WIDE_NOISE, size.d
+    for lr, noise in FINITE_D_CASES:
         for d in size.dimensions:
             yield "dimension", "sphere", 1, lr, noise, d
 
 
-def end(kind: str, width: int, lr: float, noise: float) -> EndState:
-    """The end of learning in theory, all students alike."""
+def end_state(kind: str, width: int, lr: float, noise: float) -> EndState:
+    """Return the theoretical end state of a kind of network, in which all students are alike."""
     if kind == "sphere":
         m, q, risk = learnt_state(width, lr, noise)
         return EndState(np.ones(()), m, np.ones(()), q, risk)
     return (free_end if kind == "free" else trained_end)(width, lr, noise)
 
 
-def point(kind: str, width: int, lr: float, noise: float, d: int, size: Size, seed: int) -> dict[str, float]:
-    """Mean and standard error over runs of the chain's excess risk, after a fifth of the time."""
+def measure(kind: str, width: int, lr: float, noise: float, d: int, size: Size, seed: int) -> dict[str, float]:
+    """Return mean and standard error of the chain's excess risk over the last four fifths of the time, beside theory."""
     problem = sl.presets.phase_retrieval(width, lr=lr, noise=noise, sphere=kind != "free", train_second=kind == "trained")
-    state = end(kind, width, lr, noise)
+    state = end_state(kind, width, lr, noise)
     a, m, norm, q = (float(each) for each in state[:4])
     start = sl.Overlaps(jnp.full(width, a), jnp.full((width, 1), m), q + (norm - q) * jnp.eye(width))
     found = sl.simulate(problem, sl.Chain(d), start, t_max=size.t_max, runs=size.runs, seed=seed, save=201, progress=False)
-    means = (found.risk.values - noise / 2)[:, 40:].mean(1)
+    means = (found.risk.values - noise / 2)[:, 40:].mean(1)  # of 201 saved times, the first 40 relax
     return {"chain": means.mean(), "error": standard_error(means), "theory": float(state.excess_risk)}
 
 
-def _figure(table: xr.Dataset, size: Size) -> Figure:
+def _draw_figure(table: xr.Dataset, size: Size) -> Figure:
     figure, (left, middle, right) = make_panels(1, 3, figsize=(12.0, 3.9))
-    _against_noise(left, select_rows(table, panel="noise"))
-    _against_step(middle, select_rows(table, panel="width"), size)
-    _against_dimension(right, select_rows(table, panel="dimension"))
+    _draw_against_noise(left, select_rows(table, panel="noise"))
+    _draw_against_step(middle, select_rows(table, panel="width"), size)
+    _draw_against_dimension(right, select_rows(table, panel="dimension"))
     return figure
 
 
-def _against_noise(ax: Axes, rows: xr.Dataset) -> None:
+def _draw_against_noise(ax: Axes, rows: xr.Dataset) -> None:
     noise = np.linspace(0, 9, 451)
     for lr, colour in zip(RATES, OKABE_ITO, strict=False):
         ax.plot(noise, asymptotic_excess_risk(1, lr, noise), color=colour, linewidth=1.2)
@@ -112,26 +115,26 @@ def _against_noise(ax: Axes, rows: xr.Dataset) -> None:
     ax.legend()
 
 
-def _against_step(ax: Axes, rows: xr.Dataset, size: Size) -> None:
+def _draw_against_step(ax: Axes, rows: xr.Dataset, size: Size) -> None:
     p, g = size.width, np.linspace(1e-3, 0.1, 60)
-    series = plateau_series(p, g * p, LOUD)
+    series = plateau_series(p, g * p, WIDE_NOISE)
     for kind, colour, second, marker in zip(KINDS, OKABE_ITO[3:], series, "osv", strict=False):
-        risk = [float(end(kind, p, each * p, LOUD).excess_risk) for each in g]
-        ax.plot(g, risk / (g * LOUD), color=colour, linewidth=1.2)
-        ax.plot(g, second / (g * LOUD), color=colour, linewidth=0.7, linestyle=":")
+        risk = [float(end_state(kind, p, each * p, WIDE_NOISE).excess_risk) for each in g]
+        ax.plot(g, risk / (g * WIDE_NOISE), color=colour, linewidth=1.2)
+        ax.plot(g, second / (g * WIDE_NOISE), color=colour, linewidth=0.7, linestyle=":")
         here = select_rows(rows, kind=kind)
         scale = (here.lr / p * here.noise).values
         how: dict = dict(fmt=marker, color=colour, markersize=4, label=kind)
         ax.errorbar(here.lr / p, here.chain / scale, 1.96 * here.error / scale, **how)
     ax.set(xlabel=r"$g = \gamma/p$", ylabel=r"excess risk over $g\Delta$", xlim=(0, None))
-    ax.set_title(rf"(b) $p = {p}$, $\Delta = {LOUD:g}$; dotted: second order", loc="left")
+    ax.set_title(rf"(b) $p = {p}$, $\Delta = {WIDE_NOISE:g}$; dotted: second order", loc="left")
     ax.legend()
 
 
-def _against_dimension(ax: Axes, rows: xr.Dataset) -> None:
-    for (lr, noise), colour, marker in zip(SMALL, OKABE_ITO, "os", strict=False):
+def _draw_against_dimension(ax: Axes, rows: xr.Dataset) -> None:
+    for (lr, noise), colour, marker in zip(FINITE_D_CASES, OKABE_ITO, "os", strict=False):
         here = select_rows(rows, lr=lr, noise=noise)
-        value, error = scaled(here)
+        value, error = scale_correction(here)
         ax.errorbar(1 / here.d, value, 1.96 * error, fmt=marker, color=colour, markersize=4)
         ax.axhline(float(plateau_correction(lr, noise)), color=colour, linewidth=1.2, label=rf"lr {lr:g}, $\Delta = {noise:g}$")
     ax.set(xlabel="$1/d$", ylabel="$d$ (chain over theory, less 1)", xlim=(0, None), ylim=(-3.2, None))
@@ -139,22 +142,23 @@ def _against_dimension(ax: Axes, rows: xr.Dataset) -> None:
     ax.legend(loc="lower left")
 
 
-def scaled(rows: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """The relative correction times d, and its standard error."""
+def scale_correction(rows: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Return the relative correction to the theory times d, and its standard error."""
     return (rows.d * (rows.chain / rows.theory - 1)).values, (rows.d * rows.error / rows.theory).values
 
 
-def _caption(table: xr.Dataset, size: Size) -> list[str]:
+def _write_caption(table: xr.Dataset, size: Size) -> list[str]:
     one, wide, small = (select_rows(table, panel=name) for name in ("noise", "width", "dimension"))
     away = lambda rows: float(np.sqrt((((rows.chain - rows.theory) / rows.error) ** 2).mean()))
     off = lambda rows: 100 * float(np.abs(rows.chain / rows.theory - 1).max())
     sentences = [
-        "How the plateau of the excess risk at the end of phase retrieval depends on label noise; no figure of the paper,",
-        f"which has (8) only. Dots: the exact chain at d = {size.d}, {size.runs} runs from the end of theory, mean from",
+        "How the plateau of the excess risk at the end of phase retrieval depends on label noise; the paper has (8) and no",
+        f"figure. Dots: the exact chain at d = {size.d}, {size.runs} runs from the end state of the theory, mean from",
         f"t = {size.t_max / 5:g} to {size.t_max:g} with 95 % intervals; lines: d to infinity. (a) One unit on the sphere:",
-        "lr noise/(1 - 6 lr), linear in the noise up to 2/lr - 12, where it meets the risk 2 of the saddle continuously.",
-        f"The chain is at most {off(one):.1f} % off ({away(one):.1f} standard errors, root mean square).",
-        f"(b) {size.width} units, noise {LOUD:g}: over g noise the risk tends to 1 for all kinds of network as g = lr/p falls.",
+        "lr noise/(1 - 6 lr), linear in the noise up to 2/lr - 12, where it reaches the risk 2 of the saddle continuously.",
+        f"The chain differs from it by at most {off(one):.1f} % ({away(one):.1f} standard errors, root mean square).",
+        f"(b) {size.width} units, noise {WIDE_NOISE:g}: the risk over g noise tends to 1 for all kinds of network as g = lr/p",
+        "falls.",
     ]
     for kind in KINDS:
         last = select_rows(wide, kind=kind).isel(point=-1)
@@ -167,8 +171,9 @@ def _caption(table: xr.Dataset, size: Size) -> list[str]:
         f"(c) The relative correction at finite d of one unit, times d, in {size.many} runs to t = {size.long:g}; the lines "
         "are its limit."
     )
-    for lr, noise in SMALL:
+    for lr, noise in FINITE_D_CASES:
         here = select_rows(small, lr=lr, noise=noise)
-        values = ", ".join(f"{v:.2f} ± {e:.2f} at d = {d}" for v, e, d in zip(*scaled(here), here.d.values, strict=True))
+        triples = zip(*scale_correction(here), here.d.values, strict=True)
+        values = ", ".join(f"{value:.2f} ± {error:.2f} at d = {d}" for value, error, d in triples)
         sentences.append(f"At lr {lr:g} and noise {noise:g}: {values}; in theory {float(plateau_correction(lr, noise)):.2f}.")
     return sentences

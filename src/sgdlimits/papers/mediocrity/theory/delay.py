@@ -1,8 +1,8 @@
-r"""What SGD's own noise does to the exit time from a given start: it makes small overlaps exit sooner and large ones later.
+r"""Effect of SGD's own noise on the exit time from a given start: small overlaps exit sooner, large ones later.
 
 Near the saddle :math:`y = \sqrt d\,(m_1, \dots, m_p)` follows :math:`dy = \omega_M y\,dt + \sqrt{2\omega_M\kappa}\,dB`
-(`noise_gain`), so that a run is in the end one that started from :math:`y_0 + \sqrt\kappa\,\xi`, with p standard normal numbers
-:math:`\xi`, and followed the ODE.
+(`noise_gain`). At late times a run therefore equals a solution of the ODE from :math:`y_0 + \sqrt\kappa\,\xi`, with a vector
+:math:`\xi` of p standard normal variates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sgdlimits.papers.mediocrity.theory.start import LOG_GRID, LOG_STEP
 
 @checked(arrays=True, width=WIDTH, lr=not_negative, start=not_negative)
 def noise_delay(width, lr, noise, start) -> np.ndarray:
-    r"""By how much noise delays the mean exit from a start, in the paper's time; negative where it makes the exit sooner.
+    r"""Delay of the mean exit from a given start by SGD's noise, in the paper's time; negative if noise speeds up the exit.
 
     With :math:`y` the norm of :math:`\sqrt d` times the overlaps at the start, and :math:`x = y^2/\kappa`,
 
@@ -26,14 +26,14 @@ def noise_delay(width, lr, noise, start) -> np.ndarray:
               - \frac xp\;{}_2F_2\Big(1, 1; 2, 1+\frac p2; -\frac x2\Big)\Big]
               = \frac1{2\omega_M}\big(\log x - E\log|\sqrt x + \xi|^2\big):
 
-    :math:`-\infty` at y = 0, and :math:`(2-p)/(2\omega_M x)` far out: for one unit it is positive from some y on. The mean over
-    random starts is :math:`-\log(1+\kappa)/2\omega_M` for every width. Only linear noise near the saddle is counted, so that
-    the overlap at the exit has to be large beside :math:`d^{-1/2}`.
+    which is :math:`-\infty` at y = 0 and :math:`(2-p)/(2\omega_M x)` at large x, so for one unit it is positive above some y.
+    The mean over random starts is :math:`-\log(1+\kappa)/2\omega_M` for every width. The formula includes only the noise near
+    the saddle, so the overlap at the exit must be large compared with :math:`d^{-1/2}`.
 
     Parameters
     ----------
-    width, lr, noise : of the problem, below `max_lr`; NaN above
-    start : y; for one unit :math:`\sqrt d\,|m_0|`
+    width, lr, noise : parameters of the problem; the delay is NaN if `lr` is above `max_lr`
+    start : y, which for one unit is :math:`\sqrt d\,|m_0|`
 
     >>> noise_delay(1, lr=1 / 12, noise=0.0, start=[0.25, 1.0, 4.0]).round(3)
     array([-0.391,  0.104,  0.018])
@@ -47,22 +47,23 @@ def noise_delay(width, lr, noise, start) -> np.ndarray:
 
 @formula
 def delayed_share(lr, noise=0.0) -> np.ndarray:
-    r"""The share of random starts of one unit whose mean exit SGD's own noise delays, as :math:`d\to\infty`.
+    r"""Share of the random starts of one unit whose mean exit is delayed by SGD's own noise, as :math:`d\to\infty`.
 
-    These are the starts with :math:`d\,m_0^2 > 0.413\,\kappa`. Two and more units are never delayed: the logarithm of the norm
-    of their overlaps is subharmonic, so that noise raises its mean.
+    These are the starts with :math:`d\,m_0^2 > 0.413\,\kappa`. For two or more units noise never delays the mean exit, because
+    the logarithm of the norm of their overlaps is subharmonic and noise raises its mean.
 
     >>> delayed_share(lr=[0.03, 1 / 12]).round(2)
     array([0.76, 0.52])
     """
-    return gammaincc(0.5, noise_gain(1, lr, noise) * NEUTRAL / 2)
+    return gammaincc(0.5, noise_gain(1, lr, noise) * NEUTRAL_START / 2)
 
 
 def _log_loss(p: np.ndarray, x: np.ndarray) -> np.ndarray:
-    r""":math:`\log x - E\log|\sqrt x + \xi|^2`, from :math:`E\log X = \int_0^\infty (e^{-s} - E e^{-sX})\,ds/s`."""
-    s = LOG_GRID
+    r"""Return :math:`\log x - E\log|\sqrt x + \xi|^2`, from :math:`E\log X = \int_0^\infty (e^{-s} - E e^{-sX})\,ds/s`."""
+    s = LOG_GRID  # equally spaced in log s, on which the trapezoidal rule converges exponentially
     transform = np.exp(-np.multiply.outer(x, s / (1 + 2 * s)) - np.multiply.outer(p, np.log1p(2 * s)) / 2)
     return np.where(x > 0, np.log(x) - LOG_STEP * (np.exp(-s) - transform).sum(-1), -np.inf)
 
 
-NEUTRAL = float(brentq(lambda x: float(_log_loss(np.array(1.0), np.array(x))), 0.1, 1.0))
+NEUTRAL_START = float(brentq(lambda x: float(_log_loss(np.array(1.0), np.array(x))), 0.1, 1.0))
+"""Root of the delay of one unit in x, the squared start over kappa: 0.413."""

@@ -1,4 +1,4 @@
-r"""One unit on the sphere at finite dimension: the drift to order 1/d, and what it does to the plateau at the end.
+r"""Corrections of order 1/d for one unit on the sphere: to the drift, and to the final plateau.
 
 A step takes m to :math:`(m + C\lambda_\star/d)\,(1 + 2C\lambda/d + C^2|x|^2/d^2)^{-1/2}` with
 :math:`C = 2\gamma\mathcal E\lambda`. To second order in 1/d its mean is a polynomial, by Wick's theorem; appendices D.2 and G.2
@@ -15,9 +15,9 @@ from sgdlimits.domain import checked, not_negative, number
 from sgdlimits.papers.mediocrity.theory.rates import as_numbers, formula, max_lr
 
 
-@checked(arrays=True, lr=not_negative, m=number(at_least=-1, below=math.nextafter(1, 2)))
+@checked(arrays=True, lr=not_negative, m=number(at_least=-1, below=math.nextafter(1, 2)))  # that is, at most 1
 def drift_correction(m, lr, noise=0.0) -> np.ndarray:
-    r"""The coefficient of 1/d in the drift of the overlap m, per unit of t.
+    r"""Coefficient of 1/d in the drift of the overlap m, per unit of t.
 
     The drift is :math:`\gamma m\,[4(1-6\gamma)(1-y) - 2\gamma\Delta] + f/d` with :math:`y = m^2` and
 
@@ -37,20 +37,20 @@ def drift_correction(m, lr, noise=0.0) -> np.ndarray:
 
 @formula
 def plateau_correction(lr, noise) -> np.ndarray:
-    r"""The coefficient c of 1/d in the plateau of one unit on the sphere, whose mean excess risk is :math:`R\,(1 + c/d)`.
+    r"""Coefficient c of 1/d in the final plateau of one unit on the sphere, whose mean excess risk is :math:`R\,(1 + c/d)`.
 
     With :math:`R = \gamma\Delta/(1-6\gamma)`, (8),
 
     .. math:: c = \frac{-2(1-12\gamma) + 2R\,(1 + 36\gamma + 144\gamma^2 - 1008\gamma^3)
               - 6\gamma R^2\,(7 + 48\gamma - 72\gamma^2) + 72\gamma^2R^3\,(1+4\gamma)}{(1-6\gamma)\,(2-R)},
 
-    which is :math:`-1 + \gamma\,(6 + \Delta/2)` for small rates and grows without bound where the plateau meets the saddle. In
-    samples per dimension :math:`y = m^2` has the mean step :math:`b(y) + b_1(y)/d` and the variance :math:`a(y)/d`. In the
-    stationary state the mean step is zero, so that :math:`E y` is off the root :math:`y_\star` of b by
+    which is :math:`-1 + \gamma\,(6 + \Delta/2)` for small rates and diverges where the plateau meets the saddle. In samples per
+    dimension :math:`y = m^2` has the drift :math:`b(y) + b_1(y)/d` and the variance :math:`a(y)/d`. In the stationary state the
+    mean drift is zero, so :math:`E y` differs from the root :math:`y_\star` of b by
 
     .. math:: \frac1{d\,|b'|}\Big(b_1 + \frac{b''}2\,\frac a{2|b'|}\Big) \quad\text{at } y_\star.
 
-    NaN where nothing is learnt.
+    The result is NaN where nothing is learnt.
 
     >>> plateau_correction([0.03, 0.1], [2.0, 1.0]).round(3)
     array([-0.613,  3.595])

@@ -1,11 +1,12 @@
-r"""Learning rates of phase retrieval: how fast the plateau is left, what is learnt after it, and which rates serve [1]_.
+r"""Learning rates of phase retrieval: escape rates of the plateau, the learnt state after it, and usable rates [1]_.
 
 :math:`p` is the width, :math:`\gamma` the learning rate `lr`, :math:`\Delta` the variance `noise` of the label noise. The
 second layer is fixed at 1 and the weights are on the sphere. All functions broadcast over their arguments.
 
-A rate that leaves the saddle quickly can be too large to learn with. Let :math:`g = \gamma/p`. Students that all end alike
-have one overlap m with the teacher and one overlap q with each other, and the ODE (26), (31) becomes a pair of equations for
-m and q. At a fixed point with :math:`m \ne 0`, :math:`q < 1`, the number :math:`a = (1-q)/p` is a root of the cubic
+A learning rate that leaves the saddle quickly can be too large for learning. Let :math:`g = \gamma/p`. In a symmetric end state
+all students have the same overlap m with the teacher and the same overlap q with each other, and the ODE (26), (31) reduces to
+two equations for m and q. At a fixed point with :math:`m \ne 0`, :math:`q < 1`, the variable :math:`a = (1-q)/p` is a root of
+the cubic
 
 .. math:: 8g(p-1)(p+4)\,a^3 + [4 + 9p - 9p^2 + 4g(p-4)(p+1)]\,a^2 + [p(6 - 1/g) + 4g\Delta(p-1)]\,a
           + \tfrac12\Delta(1-4g) = 0,
@@ -26,13 +27,13 @@ from sgdlimits.domain import WIDTH, checked, not_negative
 from sgdlimits.errors import BadInput, check_share
 
 formula = checked(arrays=True, width=WIDTH, lr=not_negative)
-"""A function of numbers or of arrays of them; widths need not be whole, and learning rates may be zero."""
-TINY = 1e-150
-"""Learning rates below this are zero, beside which no number of a formula can stand."""
+"""Decorator of formulas that broadcast over numbers and arrays; widths need not be integers, and learning rates may be zero."""
+MIN_RATE = 1e-150
+"""Rates lr/p below this count as zero, since their squares underflow."""
 
 
 class LinearRates(NamedTuple):
-    """Growth of the overlaps with the teacher and decay of those between students at the saddle, in the paper's time."""
+    """Growth rate of overlaps with the teacher and decay rate of those between students at the saddle, in the paper's time."""
 
     M: np.ndarray
     Q: np.ndarray
@@ -58,33 +59,34 @@ def linear_rates(width, lr, noise=0.0) -> LinearRates:
 
 @formula
 def noise_gain(width, lr, noise=0.0) -> np.ndarray:
-    r"""By how much SGD's own noise adds to the variance of the start's overlap: :math:`1/d` becomes :math:`(1 + \kappa)/d`.
+    r"""Gain :math:`\kappa` of the variance of a random start by SGD's own noise: :math:`1/d` becomes :math:`(1 + \kappa)/d`.
 
     .. math:: \kappa = \frac{\gamma}{p}\,\frac{\mathrm{Var}\,\mathcal M_j}{2\,\omega_M}, \qquad
               \mathrm{Var}\,\mathcal M_j = 4\Big(10 - \frac6p + \frac8{p^2} + \Delta\Big) \text{ at the saddle.}
 
     Near the saddle :math:`dm_j = \omega_M m_j\,dt + \sqrt{\gamma/(pd)}\,\sigma\,dB`, so that
-    :math:`m_j e^{-\omega_M t}` tends to the start plus a normal number of variance :math:`\kappa/d`. The increments of the
-    :math:`m_j` are uncorrelated with each other and with those of Q there, by parity. Infinite where the saddle is stable.
+    :math:`m_j e^{-\omega_M t}` tends to the start plus a normal variate of variance :math:`\kappa/d`. By parity, the increments
+    of the :math:`m_j` are uncorrelated there with each other and with those of Q. The gain is infinite if the saddle is stable.
 
-    >>> float(noise_gain(1, lr=1 / 12.5, noise=0.5))        # one at the optimal rate of one unit, whatever the noise
+    >>> float(noise_gain(1, lr=1 / 12.5, noise=0.5))        # 1 at the optimal rate of one unit, for any noise
     1.0
     """
     p, lr, noise = as_numbers(width, lr, noise)
     rate = linear_rates(p, lr, noise).M
-    return np.where(rate > 0, lr / p * kick(p, noise) / (2 * np.where(rate > 0, rate, 1.0)), np.inf)
+    growing = np.where(rate > 0, rate, 1.0)  # where evaluates both branches: avoid dividing by zero in the unused one
+    return np.where(rate > 0, lr / p * increment_variance(p, noise) / (2 * growing), np.inf)
 
 
-def kick(p, noise):
-    r""":math:`\mathrm{Var}\,\mathcal M_j` at the saddle."""
+def increment_variance(p, noise):
+    r"""Variance :math:`\mathrm{Var}\,\mathcal M_j` of the increment of an overlap at the saddle."""
     return 4 * (10 - 6 / p + 8 / p**2 + noise)
 
 
 @formula
 def max_lr(width, noise=0.0) -> np.ndarray:
-    r"""The learning rate from which on the saddle is stable and nothing is learnt, :math:`\omega_M = 0`.
+    r"""Learning rate above which the saddle is stable and nothing is learnt, the root of :math:`\omega_M`.
 
-    :math:`2/(12+\Delta)` at p = 1, where the paper's text has 1/6 for any noise.
+    At p = 1 it is :math:`2/(12+\Delta)`, where the paper's text has 1/6 for any noise.
 
     >>> float(max_lr(1, noise=4.0))
     0.125
@@ -95,11 +97,11 @@ def max_lr(width, noise=0.0) -> np.ndarray:
 
 @formula
 def optimal_lr(width, noise=0.0) -> np.ndarray:
-    r"""The learning rate that leaves the saddle after the fewest samples, appendix E.4: half of `max_lr`.
+    r"""Learning rate that leaves the saddle after the fewest samples, half of `max_lr` (appendix E.4).
 
     .. math:: \gamma_{\rm opt} = \frac{p^3}{8 + 2p + (2+\Delta)p^2}
 
-    It says nothing of what comes after the saddle: see `usable_lr`.
+    It ignores the dynamics after the saddle: see `usable_lr`.
 
     >>> float(1 / optimal_lr(1, noise=0.5))
     12.5
@@ -109,7 +111,7 @@ def optimal_lr(width, noise=0.0) -> np.ndarray:
 
 @checked(arrays=True, width=WIDTH, threshold=check_share)
 def minimal_samples(width, noise, d, threshold) -> np.ndarray:
-    r"""Samples to exit at `optimal_lr` by the annealed formula, appendix E.4.
+    r"""Number of samples until the exit at `optimal_lr`, by the annealed formula (appendix E.4).
 
     .. math:: s_{\min} = d\,\frac{8 + 2p + (2+\Delta)p^2}{4p^2}\,\log\frac{T(p+1)d + (p+1)(1-T)}{2p}
 
@@ -122,7 +124,7 @@ def minimal_samples(width, noise, d, threshold) -> np.ndarray:
 
 @formula
 def overparametrisation_gain(width, noise=0.0) -> np.ndarray:
-    r"""How many times fewer samples width p needs than width 1, each at its `optimal_lr`, as :math:`d\to\infty`; E.4.
+    r"""Ratio of the samples that widths 1 and p need at their `optimal_lr`, as :math:`d\to\infty` (appendix E.4).
 
     It tends to :math:`(12+\Delta)/(2+\Delta)` for large widths.
 
@@ -134,20 +136,20 @@ def overparametrisation_gain(width, noise=0.0) -> np.ndarray:
 
 
 def crowding(p, noise) -> np.ndarray:
-    r""":math:`2 + 2/p + 8/p^2 + \Delta`: :math:`\omega_M` is 4 less :math:`2\gamma/p` times this."""
+    r"""Factor :math:`2 + 2/p + 8/p^2 + \Delta` of :math:`-2\gamma/p` in :math:`\omega_M`."""
     return 2 + 2 / p + 8 / p**2 + noise
 
 
 def as_numbers(*values: Any) -> list[np.ndarray]:
-    """Arguments as arrays of numbers, or `BadInput`."""
+    """Convert arguments to arrays of floats, or raise `BadInput`."""
     try:
         return [np.asarray(value, float) for value in values]
     except (TypeError, ValueError):
-        raise BadInput(f"numbers or arrays of numbers are needed; got {values!r}. Give such.") from None
+        raise BadInput(f"arguments must be numbers or arrays of numbers; got {values!r}. Correct them.") from None
 
 
 class LearntState(NamedTuple):
-    """Overlap of each student with the teacher (up to its sign) and with each other student, and the excess risk."""
+    """Overlap of each student with the teacher (up to its sign), overlap between students, and excess risk."""
 
     m: np.ndarray
     q: np.ndarray
@@ -156,9 +158,10 @@ class LearntState(NamedTuple):
 
 @formula
 def learnt_state(width, lr, noise=0.0) -> LearntState:
-    r"""Where the full ODE ends: the fixed point with :math:`m\ne0` at which all students are alike.
+    r"""Symmetric end state of the full ODE: the fixed point with :math:`m\ne0` at which all students are alike.
 
-    At p = 1 this is :math:`m^2 = 1 - \gamma\Delta/(2(1-6\gamma))`, with the excess risk (8). NaN where there is no such state.
+    At p = 1 this is :math:`m^2 = 1 - \gamma\Delta/(2(1-6\gamma))`, with the excess risk (8). The entries are NaN where no
+    symmetric fixed point exists.
 
     >>> state = learnt_state(width=2, lr=0.2, noise=1.0)
     >>> round(float(state.m), 6), round(float(state.excess_risk), 6)
@@ -169,11 +172,11 @@ def learnt_state(width, lr, noise=0.0) -> LearntState:
 
 @formula
 def asymptotic_excess_risk(width, lr, noise=0.0) -> np.ndarray:
-    r"""The excess risk that remains when learning is over; at p = 1 it is (8), :math:`\gamma\Delta/(1-6\gamma)`.
+    r"""Excess risk at the end of learning; at p = 1 it is (8), :math:`\gamma\Delta/(1-6\gamma)`.
 
-    For small g it is :math:`g\Delta + g^2[6\Delta - \tfrac14(1-1/p)\Delta^2]`, so that width lowers it below (8) at the rate g.
-    Where nothing is learnt (p = 1, :math:`\gamma \ge 2/(12+\Delta)`) it is the excess risk of the saddle, 2. NaN where all
-    students alike is no fixed point; above `usable_lr` that point may be unstable.
+    For small g it is :math:`g\Delta + g^2[6\Delta - \tfrac14(1-1/p)\Delta^2]`, so width lowers it below (8) at the rate g.
+    Where nothing is learnt (p = 1, :math:`\gamma \ge 2/(12+\Delta)`) it is the excess risk of the saddle, 2. It is NaN where no
+    symmetric fixed point exists; above `usable_lr` that fixed point may be unstable.
 
     >>> float(asymptotic_excess_risk(1, lr=0.1, noise=0.4).round(12))
     0.1
@@ -183,13 +186,13 @@ def asymptotic_excess_risk(width, lr, noise=0.0) -> np.ndarray:
 
 @formula
 def usable_lr(width, noise=0.0) -> np.ndarray:
-    r"""The learning rate up to which width learns better than one unit does: :math:`2p/(12+\Delta)`.
+    r"""Largest learning rate :math:`2p/(12+\Delta)` at which a wide network learns better than one unit.
 
     Without noise it is p/6, above which perfect recovery is unstable and the full ODE does not reach zero risk. With noise the
-    learnt state goes on above it, with a risk that grows smoothly; up to it, that risk is below what (8) gives one unit at the
-    rate :math:`\gamma/p`, and at it (8) has risen to the risk of the saddle of one unit, 2. At p = 1 it is `max_lr`.
+    learnt state continues to exist above it, with a risk that grows smoothly. Below it, that risk is smaller than (8) for one
+    unit at the rate :math:`\gamma/p`; at it, (8) reaches 2, the risk of the saddle of one unit. At p = 1 it is `max_lr`.
 
-    >>> float(usable_lr(10))                       # the published optimum there is 4.39
+    >>> float(usable_lr(10))                       # the published optimum for this width is 4.39
     1.6666666666666667
     """
     p, noise = as_numbers(width, noise)
@@ -198,7 +201,7 @@ def usable_lr(width, noise=0.0) -> np.ndarray:
 
 @formula
 def pair_max_lr(noise=0.0) -> np.ndarray:
-    r"""The learning rate from which on two units do not stay alike: their learnt state is unstable.
+    r"""Learning rate above which the learnt state of two equal units is unstable, so that the units separate.
 
     A difference between their overlaps with the teacher grows at the rate :math:`4\,(q - 2m^2)`, which changes sign where
     :math:`q = 4g`, :math:`m^2 = 2g`, at the root of
@@ -211,13 +214,14 @@ def pair_max_lr(noise=0.0) -> np.ndarray:
     array([1.1843, 1.    , 0.9946])
     """
     (noise,) = as_numbers(noise)
-    real = lambda noise: next(each.real for each in np.roots([48, -24, 13 + noise, -2]) if abs(each.imag) < 1e-9)
-    return 2 * np.vectorize(real, otypes=[float])(noise)
+    # the cubic has a single real root for every noise >= 0, since its derivative has no real roots
+    real_root = lambda noise: next(each.real for each in np.roots([48, -24, 13 + noise, -2]) if abs(each.imag) < 1e-9)
+    return 2 * np.vectorize(real_root, otypes=[float])(noise)
 
 
 @formula
 def usable_optimal_lr(width, noise=0.0) -> np.ndarray:
-    r"""The rate that leaves the saddle soonest among the usable ones.
+    r"""Learning rate that leaves the saddle soonest among the usable ones.
 
     It is `usable_lr` where :math:`\Delta < 8 - 4/p - 16/p^2`, and `optimal_lr` elsewhere.
 
@@ -229,10 +233,10 @@ def usable_optimal_lr(width, noise=0.0) -> np.ndarray:
 
 @formula
 def usable_gain(width, noise=0.0) -> np.ndarray:
-    r"""How many times fewer samples width p needs than one unit to leave the saddle, each at its `usable_optimal_lr`.
+    r"""Ratio of the samples that widths 1 and p need to leave the saddle at their `usable_optimal_lr`, as :math:`d\to\infty`.
 
-    As :math:`d\to\infty`. Where the rate is `usable_lr` this is :math:`8(5 - 1/p - 4/p^2)/(12+\Delta)`, which tends to 10/3 for
-    wide networks without noise; the paper has 6 (`overparametrisation_gain`).
+    Where that rate is `usable_lr`, the ratio is :math:`8(5 - 1/p - 4/p^2)/(12+\Delta)`, which tends to 10/3 for wide networks
+    without noise; the paper has 6 (`overparametrisation_gain`).
 
     >>> float(usable_gain(np.inf).round(12))
     3.333333333333
@@ -244,7 +248,7 @@ def usable_gain(width, noise=0.0) -> np.ndarray:
 
 @formula
 def lr_for_risk(width, noise, excess_risk) -> np.ndarray:
-    """The largest learning rate up to `usable_lr` that ends at no more than this excess risk.
+    """Largest learning rate up to `usable_lr` whose excess risk at the end does not exceed the given one.
 
     >>> float(lr_for_risk(1, noise=0.4, excess_risk=0.1).round(9))
     0.1
@@ -257,17 +261,20 @@ def lr_for_risk(width, noise, excess_risk) -> np.ndarray:
         try:
             return brentq(lambda lr: _risk(p, lr, noise) - risk, 1e-12 * top, top, xtol=1e-15, rtol=1e-12)
         except ValueError:
-            raise BadInput(f"the risk at width {p:g} and noise {noise:g} is lost in rounding. Give smaller numbers.") from None
+            raise BadInput(
+                f"the risk at width {p:g} and noise {noise:g} is lost to rounding. Give a smaller width or noise."
+            ) from None
 
     return np.vectorize(one, otypes=[float])(*as_numbers(width, noise, excess_risk))
 
 
 def _learnt(p: float, lr: float, noise: float) -> tuple[float, float, float]:
+    """Return the overlaps m and q and the excess risk of `learnt_state` at one set of parameters."""
     g = lr / p
     if p == 1:
         square = 1 - g * noise / (2 * (1 - 6 * g)) if g < 1 / 6 else -1.0
         return (np.sqrt(square), 1.0, 2 * (1 - square)) if square > 0 else (np.nan,) * 3
-    if g < TINY or (noise == 0 and g <= 1 / 6):
+    if g < MIN_RATE or (noise == 0 and g <= 1 / 6):
         return 1.0, 1.0, 0.0
     cubic = [
         8 * g * (p - 1) * (p + 4),
@@ -275,8 +282,8 @@ def _learnt(p: float, lr: float, noise: float) -> tuple[float, float, float]:
         p * (6 - 1 / g) + 4 * g * noise * (p - 1),
         noise / 2 * (1 - 4 * g),
     ]
-    roots = np.roots(cubic if noise else cubic[:3])
-    for a in np.sort(roots[np.abs(roots.imag) < 1e-8].real):
+    roots = np.roots(cubic if noise else cubic[:3])  # without noise the constant term is zero, and a = 0 is perfect recovery
+    for a in np.sort(roots[np.abs(roots.imag) < 1e-8].real):  # the smallest root is the one near zero risk
         risk = p * a / g - noise / 2 - 4 * a**2
         square = (1 - (p - 1) * a) * (1 - p * a) * (1 - 4 * g + 4 * g * (p - 2) * a) / (1 - 4 * g + 8 * g * (p - 1) * a)
         if a > 0 and risk >= 0 and square > 0 and p * a <= 1:
@@ -285,5 +292,6 @@ def _learnt(p: float, lr: float, noise: float) -> tuple[float, float, float]:
 
 
 def _risk(p: float, lr: float, noise: float) -> float:
+    """Return the excess risk at the end of learning, or 2, that of the saddle, where one unit learns nothing."""
     nothing = p == 1 and lr * (12 + noise) >= 2
     return 2.0 if nothing else _learnt(p, lr, noise)[2]

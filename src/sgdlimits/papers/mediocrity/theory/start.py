@@ -11,15 +11,16 @@ from sgdlimits.problem.presets import phase_retrieval
 from sgdlimits.start import RandomInit
 
 LOG_STEP = 0.1
+"""Spacing of `LOG_GRID` in log s, at which the trapezoidal rule is exact to rounding."""
 LOG_GRID = np.exp(np.arange(-40.0, 80.0, LOG_STEP))
-"""Where the transform of a positive number is summed for the mean of its logarithm, equally spaced in log s."""
-DRAWN = 8192
-"""Starts behind the average of what has no quadrature: the part of a quenched time beyond second order, at p > 1."""
+"""Arguments s of the Laplace transform of a positive variable, from which the mean of its logarithm is summed."""
+START_DRAWS = 8192
+"""Number of random starts drawn for the part of a quenched time beyond second order at p > 1, which has no quadrature."""
 
 
 @lru_cache(maxsize=256)
 def mean_log_overlap(width: int, d: int) -> float:
-    r""":math:`E\log\mu_0`, :math:`\mu_0 = d\sum_j m_j^2` of (43), with the exact law at finite d.
+    r"""Mean logarithm of :math:`\mu_0 = d\sum_j m_j^2`, (43), over the exact law of random starts at finite d.
 
     .. math:: E\log\mu_0 = \int_0^\infty \frac{e^{-s} - \phi(s)^p}{s}\,ds, \qquad \phi(s) = E e^{-s d m^2},
 
@@ -30,20 +31,22 @@ def mean_log_overlap(width: int, d: int) -> float:
     >>> bool(abs(mean_log_overlap(1, 30) - exact) < 1e-11)
     True
     """
-    if d == 1:
+    if d == 1:  # every overlap is 1 or -1
         return float(np.log(width))
     s = LOG_GRID
     nodes, weights = np.polynomial.legendre.leggauss(200)
+    # the density is below exp(-98) beyond this angle; the first row normalises it, the second has the factor exp(-s d m**2)
     reach = np.minimum(np.pi / 2, 14 / np.sqrt(d * np.array([1.0 + 0 * s, 1 + 2 * s])))
     angle = reach[..., None] * (nodes + 1) / 2
     square = np.sin(angle) ** 2
-    bulk = np.exp((d - 2) / 2 * np.log1p(-np.minimum(square, 1 - 1e-16)) - d * np.stack([0 * s, s])[..., None] * square)
+    log_cosine = np.log1p(-np.minimum(square, 1 - 1e-16)) / 2  # finite at a right angle too
+    bulk = np.exp((d - 2) * log_cosine - d * np.stack([0 * s, s])[..., None] * square)
     whole, part = reach * (bulk @ weights)
     return float(LOG_STEP * (np.exp(-s) - (part / whole) ** width).sum())
 
 
-class Spread(NamedTuple):
-    r"""Exact draws of :math:`\mu_0` and :math:`\tau_0` of (43), and their exact means and variances."""
+class StartSums(NamedTuple):
+    r"""Draws of :math:`\mu_0` and :math:`\tau_0` of (43) from their exact law, with exact means and variances."""
 
     mu: np.ndarray
     tau: np.ndarray
@@ -52,20 +55,20 @@ class Spread(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def spread(width: int, d: int) -> Spread:
-    r"""The sums :math:`\mu_0 = d\sum_j m_j^2` and :math:`\tau_0 = d\sum_{j\ne l} Q_{jl}^2` of random starts.
+def draw_start_sums(width: int, d: int) -> StartSums:
+    r"""Draw the sums :math:`\mu_0 = d\sum_j m_j^2` and :math:`\tau_0 = d\sum_{j\ne l} Q_{jl}^2` of random starts.
 
-    :math:`E\mu_0 = p` and :math:`E\tau_0 = p(p-1)`; the squares of distinct overlaps are uncorrelated, each with variance
-    :math:`3/(d(d+2)) - 1/d^2`.
+    Their means are :math:`E\mu_0 = p` and :math:`E\tau_0 = p(p-1)`. The squares of distinct overlaps are uncorrelated, and each
+    has the variance :math:`3/(d(d+2)) - 1/d^2`.
 
-    >>> spread(3, 50).mean
+    >>> draw_start_sums(3, 50).mean
     (3.0, 6.0)
     """
-    drawn = RandomInit(d).sample(phase_retrieval(width), runs=DRAWN, seed=0)
+    drawn = RandomInit(d).sample(phase_retrieval(width), runs=START_DRAWS, seed=0)
     M, Q = np.asarray(drawn.M), np.asarray(drawn.Q)
     off = ~np.eye(width, dtype=bool)
-    one = 3 * d / (d + 2) - 1
-    return Spread(
+    one = 3 * d / (d + 2) - 1  # the variance of d m**2
+    return StartSums(
         d * (M**2).sum((1, 2)),
         d * (Q[:, off] ** 2).sum(1),
         (float(width), float(width * (width - 1))),

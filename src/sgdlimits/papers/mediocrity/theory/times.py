@@ -1,7 +1,7 @@
-r"""How long one-pass SGD stays on the plateau of phase retrieval: every formula of [1]_, and what their noise leaves out.
+r"""Exit times of one-pass SGD from the plateau of phase retrieval: every formula of [1]_, with and without SGD's own noise.
 
 Times are in t, samples per dimension: t d samples, and :math:`\gamma t/p` in the paper's time. A run exits when its excess risk
-has fallen by the fraction T, (9), which for one unit is where :math:`m^2 = T + (1-T)\,m_0^2`.
+has fallen by the fraction T, (9), which for one unit happens at :math:`m^2 = T + (1-T)\,m_0^2`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from sgdlimits.analysis.first_passage import FirstPassage, Law, mean_exit_time, ode_exit_times
-from sgdlimits.analysis.single_index import drift_parts, increment_variance
+from sgdlimits.analysis.single_index import drift_parts, increment_variance as exact_increment_variance
 from sgdlimits.domain import checked, number, real, whole
 from sgdlimits.errors import BadInput, check_count, check_number, check_share
 from sgdlimits.expectation.gaussian.quadrature import overlap_rule
 from sgdlimits.papers.mediocrity import noisy_start
-from sgdlimits.papers.mediocrity.theory.rates import kick, linear_rates, noise_gain, optimal_lr
-from sgdlimits.papers.mediocrity.theory.start import mean_log_overlap, spread
+from sgdlimits.papers.mediocrity.theory.rates import increment_variance, linear_rates, noise_gain, optimal_lr
+from sgdlimits.papers.mediocrity.theory.start import draw_start_sums, mean_log_overlap
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.problem.recognise import PhaseRetrieval, phase_retrieval
 from sgdlimits.start import RandomInit
@@ -26,12 +26,13 @@ from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import batch_of
 
 ODE_STARTS = 256
-LOST = 1e-12
-"""Starts of less weight than this in the quadrature are left out: some may never exit, and no run starts there."""
+"""Number of random starts over which the full ODE is averaged at p > 1."""
+MIN_START_WEIGHT = 1e-12
+"""Starts of less quadrature weight are dropped: no run begins there in practice, and some of them never exit."""
 
 
-class Setting(NamedTuple):
-    """A phase retrieval problem in numbers, with the dimension and the threshold asked for."""
+class ExitParameters(NamedTuple):
+    """Numbers of a phase retrieval problem, with the dimension d and the threshold T of an exit time."""
 
     problem: ProjectionProblem
     p: int
@@ -41,35 +42,35 @@ class Setting(NamedTuple):
     T: float
 
     @property
-    def slow(self) -> float:
-        r""":math:`p/(2\gamma\omega_M)`: by so much t grows when the logarithm of the way grows by 1."""
+    def time_per_log(self) -> float:
+        r"""Time :math:`p/(2\gamma\omega_M)` in which squared overlaps grow by a factor e, in samples per dimension."""
         rate = float(linear_rates(self.p, self.lr, self.noise).M)
         return self.p / (2 * self.lr * rate) if rate > 0 else np.inf
 
 
 @checked(arrays=True, start=real)
 def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched", start=None):
-    r"""The mean exit time of phase retrieval, in samples per dimension: a float, or an array where an argument is one.
+    r"""Mean exit time of phase retrieval, in samples per dimension: a float, or an array if an argument is one.
 
     Parameters
     ----------
-    problem : `presets.phase_retrieval` of any width on the sphere, its second layer fixed; for "noisy_ode" any that `exit_law`
-        is for
+    problem : `presets.phase_retrieval` of any width on the sphere with a fixed second layer; for "noisy_ode" any problem that
+        `exit_law` supports
     d : dimension; broadcasts with `threshold`
     threshold : T, the relative decrease of the excess risk, (9)
-    average : which theory:
+    average : name of the theory:
 
         - "annealed", (47): linear ODE from the mean square overlap of the start
         - "quenched", (46), (48): linear ODE, averaged over the exact law of the random start at dimension d
         - "noisy": "quenched" with SGD's own noise near the saddle, which shortens it by
           :math:`\log(1+\kappa)/2\omega_M` (`noise_gain`)
         - "ode": full ODE, averaged over random starts
-        - "noisy_ode": "ode" with SGD's own noise near the saddle; the mean of `exit_law` for problems beyond the paper's
-        - "sde", (52) and its form at any width: linear SDE from m = 0, or from `start`
-        - "sde_quenched": the same, averaged over random starts
+        - "noisy_ode": "ode" with SGD's own noise near the saddle; for other problems than the paper's, the mean of `exit_law`
+        - "sde", (52), generalised to any width: linear SDE from m = 0, or from `start`
+        - "sde_quenched": linear SDE, averaged over random starts
         - "backward": full SDE by its backward equation, averaged over random starts, or from `start`; width 1
-    start : the overlap at the start, for "ode" and "backward" at width 1, and for "sde", where it is the norm of all overlaps
-        of students that are orthogonal to each other; broadcasts too
+    start : overlap at the start, for "ode" and "backward" at width 1, and for "sde", where it is the norm of the vector of
+        overlaps of mutually orthogonal students; broadcasts too
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=1 / 12)
@@ -83,16 +84,17 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
     if average not in AVERAGES:
         raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Give one of them.")
     if start is not None and average not in ("ode", "sde", "backward"):
-        raise BadInput(f"start is for the averages ode, sde and backward; got it with {average!r}. Leave it out.")
+        raise BadInput(f"start needs average 'ode', 'sde' or 'backward'; got {average!r}. Leave start out.")
 
     def one(d, T, m):
-        if average == "noisy_ode" and not _papers(problem):
+        if average == "noisy_ode" and not _match_paper(problem):
             return noisy_start.exit_law(problem, check_count("d", d), T).mean
-        at, formula = setting(problem, d, T), AVERAGES[average]
+        at = read_parameters(problem, d, T)
+        formula = AVERAGES[average]
         if m is None:
             return formula(at)
         check_number("start", m)
-        return formula(at, start=float(m)) if m**2 < at.p else 0.0
+        return formula(at, start=float(m)) if m**2 < at.p else 0.0  # from perfect overlaps the exit is immediate
 
     times = np.vectorize(one, otypes=[float])(d, threshold, start)
     return times if times.ndim else float(times)
@@ -100,12 +102,12 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
 
 @checked(d=whole(at_least=2), start=number(above=-1, below=1))
 def exit_law(problem: ProjectionProblem, d: int, threshold: float, start: float | None = None) -> Law:
-    """The whole law of the exit time from random starts, or for one unit from `start`.
+    """Law of the exit time from random starts, or for one unit from `start`.
 
-    For one unit of phase retrieval on the sphere it has full drift and noise, from the backward equation. For any other
-    two-layer network whose zero overlap is a saddle, of any width, on the sphere or off it, its second layer trained or not, it
-    is that of a random start with SGD's noise near the saddle, followed by the full ODE (`theory.noisy_start`): exact as d
-    grows, with an error of order 1/(threshold d), at a cost without d.
+    For one unit of phase retrieval on the sphere it is computed from the backward equation, with full drift and noise. For any
+    other two-layer network for which zero overlap is a saddle (any width, on or off the sphere, second layer trained or fixed)
+    SGD's noise near the saddle is added to the random start, from which the full ODE is solved (`theory.noisy_start`). The
+    error is of order 1/(threshold d), and the cost does not depend on d.
 
     >>> import sgdlimits as sl
     >>> law = sl.theory.mediocrity.exit_law(sl.presets.phase_retrieval(lr=1 / 12), d=1000, threshold=0.1)
@@ -115,16 +117,16 @@ def exit_law(problem: ProjectionProblem, d: int, threshold: float, start: float 
     >>> print(law.quantile([0.1, 0.5, 0.9]).round(1))
     [45.4 47.7 51.3]
     """
-    found = _papers(problem)
+    found = _match_paper(problem)
     if start is None and (found is None or found.p > 1):
         return noisy_start.exit_law(problem, d, threshold)
-    passage, m, weights, end = _passage(setting(problem, d, threshold), start, "exit_law")
+    passage, m, weights, end = _first_passage(read_parameters(problem, d, threshold), start, "exit_law")
     return passage.law(m, end, weights)
 
 
 @checked
 def ode_exit_time(problem: ProjectionProblem, stats: Overlaps, threshold: float, t_max: float = 1e4) -> np.ndarray:
-    """When the full ODE exits from given statistics, of one run or of many (runs first); infinite where not before `t_max`.
+    """Exit time of the full ODE from the statistics of one or many runs (runs first); infinite without exit before `t_max`.
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=1 / 12)
@@ -139,50 +141,55 @@ def ode_exit_time(problem: ProjectionProblem, stats: Overlaps, threshold: float,
     return times if many else times[0]
 
 
-def _papers(problem: ProjectionProblem) -> PhaseRetrieval | None:
-    """The numbers of phase retrieval on the sphere with a fixed second layer; None for another problem."""
+def _match_paper(problem: ProjectionProblem) -> PhaseRetrieval | None:
+    """Return the parameters of phase retrieval on the sphere with a fixed second layer; None for any other problem."""
     found = phase_retrieval(problem)
     return found if found is not None and found.sphere and not found.trains_second else None
 
 
-def setting(problem: ProjectionProblem, d, threshold) -> Setting:
-    """The numbers of a problem, or `BadInput` where it is not the paper's."""
-    found = _papers(problem)
+def read_parameters(problem: ProjectionProblem, d, threshold) -> ExitParameters:
+    """Return the parameters of the paper's problem with checked d and threshold, or raise `BadInput` for another problem."""
+    found = _match_paper(problem)
     if found is None:
         raise BadInput(
-            "theory.mediocrity is about phase retrieval on the sphere with a fixed second layer. "
-            "Give presets.phase_retrieval(width, lr, noise), ask for exit_law or average='noisy_ode', or simulate."
+            "theory.mediocrity needs phase retrieval on the sphere with a fixed second layer. "
+            "Give presets.phase_retrieval(width, lr, noise), use exit_law or average='noisy_ode', or simulate."
         )
     check_number("threshold", threshold, above=0)
     if threshold >= 1:
         raise BadInput(f"threshold must be below 1; got {threshold:g}. Give the relative decrease of the excess risk.")
-    return Setting(problem, found.p, found.lr, found.noise, check_count("d", d), float(threshold))
+    return ExitParameters(problem, found.p, found.lr, found.noise, check_count("d", d), float(threshold))
 
 
-def annealed(at: Setting) -> float:
-    r"""(47), and (10) at p = 1: :math:`\frac{1}{2\omega_M}\log\frac{(p+1)(Td + 1 - T)}{2p}` in the paper's time."""
-    return at.slow * max(0.0, np.log((at.p + 1) * (at.T * at.d + 1 - at.T) / (2 * at.p)))
+def annealed(at: ExitParameters) -> float:
+    r"""Annealed exit time (47), and (10) at p = 1.
+
+    In the paper's time it is :math:`\frac{1}{2\omega_M}\log\frac{(p+1)(Td + 1 - T)}{2p}`.
+    """
+    return at.time_per_log * max(0.0, np.log((at.p + 1) * (at.T * at.d + 1 - at.T) / (2 * at.p)))
 
 
-def quenched(at: Setting) -> float:
-    r"""The quenched exit time (46), and (48) at p = 1.
+def quenched(at: ExitParameters) -> float:
+    r"""Quenched exit time (46), and (48) at p = 1.
 
     It is the mean over random starts, with :math:`\mu_0` and :math:`\tau_0` of (43), of
 
     .. math:: \frac{1}{2\omega_M} \log\frac{T p(p+1) d + (2\mu_0 p - \tau_0)(1-T)}{2\mu_0 p}.
 
-    The mean of :math:`\log\mu_0` is exact. The rest is by Gauss quadrature at p = 1; otherwise its terms up to second order in
-    :math:`\mu_0, \tau_0` are exact, and what remains is averaged over exact starts. Starts whose risk falls by T as soon as
-    the overlaps between students decay exit at once.
+    The mean of :math:`\log\mu_0` is exact. The mean of the other logarithm is computed by Gauss quadrature at p = 1; otherwise
+    its terms up to second order in :math:`\mu_0, \tau_0` are exact, and the remainder is averaged over random starts. Starts
+    whose risk falls by T as soon as the overlaps between students decay exit at once.
     """
     p, d, T = at.p, at.d, at.T
-    if not np.isfinite(at.slow):
+    if not np.isfinite(at.time_per_log):
         return np.inf
     way = T * p * (p + 1) * d
     if p == 1:
         m, weights = overlap_rule(d)
-        return at.slow * float(weights @ np.log(way + 2 * d * m**2 * (1 - T)) - np.log(2) - mean_log_overlap(1, d))
-    random = spread(p, d)
+        mean_log = float(weights @ np.log(way + 2 * d * m**2 * (1 - T)))
+        return at.time_per_log * (mean_log - np.log(2) - mean_log_overlap(1, d))
+    # control variates: subtract the second-order expansion from each draw, and add its exact mean
+    random = draw_start_sums(p, d)
     x = (2 * p * random.mu - random.tau) * (1 - T)
     centre = way + (2 * p * random.mean[0] - random.mean[1]) * (1 - T)
     variance = (4 * p**2 * random.variance[0] + random.variance[1]) * (1 - T) ** 2
@@ -190,22 +197,22 @@ def quenched(at: Setting) -> float:
     exact = np.log(centre / (2 * p)) - variance / centre**2 / 2 - mean_log_overlap(p, d)
     log_ratio = np.log(np.maximum(way + x, 1e-300)) - np.log(2 * p * random.mu)
     rest = np.maximum(log_ratio, 0) - log_ratio + np.log(np.maximum(1 + small, 1e-300)) - small + small**2 / 2
-    return at.slow * float(exact + rest.mean())
+    return at.time_per_log * float(exact + rest.mean())
 
 
-def noisy(at: Setting) -> float:
-    r"""The quenched time less :math:`\log(1+\kappa)/2\omega_M`: SGD's noise near the saddle adds to the random start."""
-    return _sooner(at, quenched(at))
+def noisy(at: ExitParameters) -> float:
+    r"""Quenched exit time less :math:`\log(1+\kappa)/2\omega_M`: SGD's noise near the saddle adds to the random start."""
+    return _subtract_noise(at, quenched(at))
 
 
-def ode(at: Setting, start: float | None = None) -> float:
-    r"""The exit time of the full ODE.
+def ode(at: ExitParameters, start: float | None = None) -> float:
+    r"""Exit time of the full ODE.
 
     At p = 1, (7) is :math:`\dot m = m(\alpha - \beta m^2)` with :math:`\beta = 4(1-6\gamma)` and
-    :math:`\alpha = \beta - 2\gamma\Delta`, which is left after :math:`\frac1{2\alpha}\log\frac{m^2(\alpha - \beta m_0^2)}
+    :math:`\alpha = \beta - 2\gamma\Delta`, which reaches m after :math:`\frac1{2\alpha}\log\frac{m^2(\alpha - \beta m_0^2)}
     {m_0^2(\alpha - \beta m^2)}`; at other widths it is solved from random starts.
     """
-    if not np.isfinite(at.slow):
+    if not np.isfinite(at.time_per_log):
         return np.inf
     if at.p > 1:
         if start is not None:
@@ -219,19 +226,18 @@ def ode(at: Setting, start: float | None = None) -> float:
         return np.inf
     logarithm = np.log(end) + np.log((ceiling - m**2) / (ceiling - end))
     first = mean_log_overlap(1, at.d) - np.log(at.d) if start is None else np.log(max(start**2, 1e-300))
-    return np.inf if start == 0 else at.slow * float(weights @ logarithm - first)
+    return np.inf if start == 0 else at.time_per_log * float(weights @ logarithm - first)
 
 
-def noisy_ode(at: Setting) -> float:
-    r"""The full ODE's mean time less :math:`\log(1+\kappa)/2\omega_M`: noise near the saddle, full drift beyond."""
-    return _sooner(at, ode(at))
+def noisy_ode(at: ExitParameters) -> float:
+    r"""Exit time of the full ODE less :math:`\log(1+\kappa)/2\omega_M`: noise near the saddle, full drift beyond."""
+    return _subtract_noise(at, ode(at))
 
 
-def sde(at: Setting, start: float = 0.0) -> float:
-    r"""The exit time (52), in its form from any start and at any width.
+def sde(at: ExitParameters, start: float = 0.0) -> float:
+    r"""Exit time (52) of the linear SDE, from any start and at any width.
 
-    It is that of the expansive Ornstein-Uhlenbeck process
-    :math:`dm = \mu m\,dt + \sigma\,dB` of p overlaps,
+    It is the exit time of the expansive Ornstein-Uhlenbeck process :math:`dm = \mu m\,dt + \sigma\,dB` of p overlaps,
 
     .. math:: \mu = \omega_M, \qquad \sigma^2 = \frac{\gamma}{pd}\,4\Big(10 - \frac6p + \frac8{p^2} + \Delta\Big),
 
@@ -241,20 +247,24 @@ def sde(at: Setting, start: float = 0.0) -> float:
     return float(_linear_times(at, np.abs(start)))
 
 
-def sde_quenched(at: Setting) -> float:
-    r"""The mean of `sde` over random starts; at p > 1 over exact draws, of which :math:`\log\mu_0` has its exact mean."""
+def sde_quenched(at: ExitParameters) -> float:
+    r"""Mean exit time of the linear SDE over random starts.
+
+    At p > 1 it is averaged over draws, with :math:`\log\mu_0`, whose mean is known exactly, as a control variate.
+    """
     if at.p == 1:
         m, weights = _starts(at)
         return float(weights @ _linear_times(at, np.abs(m)))
-    random = spread(at.p, at.d)
-    times, log = _linear_times(at, np.sqrt(random.mu / at.d), random.tau / at.d), np.log(random.mu)
+    random = draw_start_sums(at.p, at.d)
+    times = _linear_times(at, np.sqrt(random.mu / at.d), random.tau / at.d)
+    log = np.log(random.mu)
     slope = np.cov(times, log)[0, 1] / log.var() if np.isfinite(times).all() else 0.0
     return float(times.mean() - slope * (log.mean() - mean_log_overlap(at.p, at.d)))
 
 
-def backward(at: Setting, start: float | None = None) -> float:
-    """Full drift and noise of one unit: the mean by the backward equation."""
-    passage, m, weights, end = _passage(at, start, "backward")
+def backward(at: ExitParameters, start: float | None = None) -> float:
+    """Mean exit time of one unit with full drift and noise, by the backward equation."""
+    passage, m, weights, end = _first_passage(at, start, "backward")
     mean = float(weights @ passage.mean(m, end))
     return mean if 0 < mean < np.inf else np.inf
 
@@ -262,50 +272,61 @@ def backward(at: Setting, start: float | None = None) -> float:
 AVERAGES: dict[str, Callable[..., float]] = {
     formula.__name__: formula for formula in (annealed, quenched, noisy, ode, noisy_ode, sde, sde_quenched, backward)
 }
+"""Formulas of the mean exit time by the name that `exit_time` takes."""
 ONE_UNIT = ("backward",)
-"""Averages whose state is one overlap."""
+"""Names of averages whose state is a single overlap."""
 
 
-def horizon(at: Setting) -> float:
-    r"""A time by which nearly all runs have exited: twice the mean of the ODE, and :math:`15\,p/\gamma\omega_M` more.
+def horizon(at: ExitParameters) -> float:
+    r"""Time by which nearly all runs have exited: twice the mean of the ODE plus :math:`15\,p/\gamma\omega_M`.
 
-    A start of overlap m exits :math:`\log(1/dm^2)\,p/2\gamma\omega_M` later than a typical one: without
-    SGD's noise a share of about :math:`e^{-15}` is later than this. Where the full ODE does not come to the threshold, only
-    rare fluctuations do, and they are not waited for. Where the plateau is stable it is ten times what the best rate needs.
+    A start of overlap m exits :math:`\log(1/dm^2)\,p/2\gamma\omega_M` later than a typical one, so without SGD's noise a share
+    of about :math:`e^{-15}` of the runs exits later. If the full ODE does not reach the threshold, only rare fluctuations do,
+    and the horizon ignores them. If the plateau is stable, the horizon is ten times the exit time at the optimal rate.
     """
-    if not np.isfinite(at.slow):
+    if not np.isfinite(at.time_per_log):
         return max(1.0, 10 * annealed(at._replace(lr=float(optimal_lr(at.p, at.noise)))))
-    linear, full = quenched(at), ode(at)
-    return 2 * (full if np.isfinite(full) else linear) + 30 * at.slow
+    full = ode(at)
+    return 2 * (full if np.isfinite(full) else quenched(at)) + 30 * at.time_per_log
 
 
-def _sooner(at: Setting, time: float) -> float:
-    return max(0.0, time - at.slow * float(np.log1p(noise_gain(at.p, at.lr, at.noise)))) if time < np.inf else np.inf
+def _subtract_noise(at: ExitParameters, time: float) -> float:
+    """Subtract from an exit time the mean effect of SGD's noise near the saddle."""
+    if time == np.inf:
+        return np.inf
+    return max(0.0, time - at.time_per_log * float(np.log1p(noise_gain(at.p, at.lr, at.noise))))
 
 
-def _starts(at: Setting, start: float | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Overlaps at the start and their weights: the exact law of a random start, or one start."""
+def _starts(at: ExitParameters, start: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return overlaps at the start and their weights: the exact law of a random start, or one start."""
     if start is not None:
         return np.array([start]), np.ones(1)
     m, weights = overlap_rule(at.d)
-    kept = (weights > LOST) & (np.abs(m) < 1 - 1e-9)
+    kept = (weights > MIN_START_WEIGHT) & (np.abs(m) < 1 - 1e-9)
     return m[kept], weights[kept] / weights[kept].sum()
 
 
-def _linear_times(at: Setting, m: np.ndarray, pairs: np.ndarray | float = 0.0) -> np.ndarray:
-    """From the norm m of the overlaps and the sum of the squared overlaps between students, which fade at once."""
+def _linear_times(at: ExitParameters, m: np.ndarray, pairs: np.ndarray | float = 0.0) -> np.ndarray:
+    """Return mean exit times of the linear SDE.
+
+    `m` is the norm of the overlaps with the teacher, `pairs` the sum of the squared overlaps between students, which are taken
+    to decay at once.
+    """
     mu = float(linear_rates(at.p, at.lr, at.noise).M)
-    sigma2 = at.lr / (at.p * at.d) * float(kick(at.p, at.noise))
+    sigma2 = at.lr / (at.p * at.d) * float(increment_variance(at.p, at.noise))
     end = at.T * (at.p + 1) / 2 + (1 - at.T) * (m**2 - pairs / (2 * at.p))
     return mean_exit_time(m, np.sqrt(np.maximum(end, m**2)), mu, sigma2, at.p) * at.p / at.lr
 
 
-def _passage(at: Setting, start: float | None, name: str) -> tuple[FirstPassage, np.ndarray, np.ndarray, np.ndarray]:
+def _first_passage(
+    at: ExitParameters, start: float | None, name: str
+) -> tuple[FirstPassage, np.ndarray, np.ndarray, np.ndarray]:
+    """Set up the backward equation of one unit; return it with starts, their weights and the overlaps at the exit."""
     if at.p > 1:
         raise BadInput(f"{name} needs width 1, where one overlap is the whole state; got {at.p}. Use 'noisy_ode', or exit_law.")
     m, weights = _starts(at, start)
     end = np.sqrt(at.T + (1 - at.T) * m**2)
     drift = lambda m: np.sum(drift_parts(at.problem, m), axis=0)
-    variance = lambda m: np.asarray(increment_variance(at.problem, m)) / at.d
+    variance = lambda m: np.asarray(exact_increment_variance(at.problem, m)) / at.d
     growth = at.lr * float(linear_rates(1, at.lr, at.noise).M)
     return FirstPassage(drift, variance, float(end.max()), growth), m, weights, end

@@ -10,7 +10,7 @@ from scipy.stats import kstest, norm
 import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.effective import recovery, theory as effective
-from sgdlimits.papers.effective.claims.mixtures import shared_ring
+from sgdlimits.papers.effective.claims.mixtures import simulate_shared_ring
 from sgdlimits.papers.mediocrity.claims.times import chain_times
 from sgdlimits.papers.one_step import random_weights
 from sgdlimits.papers.quadratic import theory as theory
@@ -264,7 +264,7 @@ def ring_angle(effort: Effort) -> Comparison:
     """
     snr, ridge, rows = 2.0, 0.1, []
     for angle in (0.01, 0.3):
-        found = shared_ring(ridge, angle, 60.0, d=1000, runs=effort.runs(64, 32)).isel(t=slice(-3, None))
+        found = simulate_shared_ring(ridge, angle, 60.0, d=1000, runs=effort.runs(64, 32)).isel(t=slice(-3, None))
         v, Q = found.a.values, found.Q.values
         norms = np.sqrt(np.diagonal(Q, axis1=2, axis2=3))
         between = np.arccos(np.clip(Q[..., 0, 1] / norms.prod(-1), -1, 1)).mean(1)

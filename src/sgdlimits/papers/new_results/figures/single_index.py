@@ -21,7 +21,7 @@ from sgdlimits.analysis.single_index import exit_time, samples
 from sgdlimits.papers.figure import (
     OKABE_ITO,
     Axes,
-    Drawn,
+    DrawnFigure,
     Figure,
     Keep,
     Size,
@@ -60,14 +60,14 @@ QUICK = FULL.but(runs={1: {100: 64, 1000: 64, 10**4: 64}, 2: {100: 128, 1000: 64
 WORDS = dict(runs="runs and dimensions of each exponent")
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate the chain at all dimensions and tabulate the theory beside it."""
     points = [(n, d, runs) for n, row in size.runs.items() for d, runs in row.items()]
     rows = [point(n, d, runs, seed) for n, d, runs in bar(points, desc="points")]
     exponents, dimensions, _ = zip(*points, strict=True)
     table = keep("table", tabulate(rows, coords={"exponent": exponents, "d": dimensions}, overlap=OVERLAP))
     stuck = keep("constant", constant_rate(select_rows(table, exponent=3)))
-    return Drawn(_figure(table, stuck), _caption(table, stuck))
+    return DrawnFigure(_draw_figure(table, stuck), _write_caption(table, stuck))
 
 
 def point(n: int, d: int, runs: int, seed: int) -> dict[str, float]:
@@ -102,7 +102,7 @@ def slope(rows: xr.Dataset, logarithm: bool) -> tuple[float, float]:
     return float(line[0]), float(np.sqrt(covariance[0, 0]))
 
 
-def _figure(table: xr.Dataset, stuck: xr.Dataset) -> Figure:
+def _draw_figure(table: xr.Dataset, stuck: xr.Dataset) -> Figure:
     figure, (left, right) = make_panels(1, 2, figsize=(8.2, 4.2))
     for colour, (n, (_, text, growth)) in zip(OKABE_ITO, TARGETS.items(), strict=False):
         rows = select_rows(table, exponent=n)
@@ -134,7 +134,7 @@ def _draw(ax: Axes, rows: xr.Dataset, factor: np.ndarray, colour: str, label: st
     ax.errorbar(rows.d, rows.t * factor, bars, fmt="o", color=colour, markersize=4, capsize=2, label=label)
 
 
-def _caption(table: xr.Dataset, stuck: xr.Dataset) -> list[str]:
+def _write_caption(table: xr.Dataset, stuck: xr.Dataset) -> list[str]:
     sentences = [
         "One unit learns a single-index target with its own activation on the sphere, without label noise: samples from the",
         f"overlap 1/sqrt(d), typical of random weights, to {OVERLAP:g}, at the learning rate recommended_lr, for exponent 3 at",

@@ -17,7 +17,7 @@ from numpy.polynomial.hermite_e import herme2poly
 
 import sgdlimits as sl
 from sgdlimits.model import Leap
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, make_panels, select_rows, tabulate
+from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, bar, make_panels, select_rows, tabulate
 
 UNIT = sl.Polynomial(herme2poly([0.0, 1 / 2, 1 / 2, 1 / 3]))
 """Hermite coefficients 1/2, 1 and 2 of order 1, 2, 3."""
@@ -102,14 +102,14 @@ def exponent_error(rows: xr.Dataset) -> float:
     return float(np.sqrt((x**2 * rows.error**2).sum()) / (x**2).sum())
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Run the chain for each target and dimension, and fit the exponents."""
     rows = []
     for name in bar(size.names, desc="targets"):
         hard = max(leap.order for leap in sl.leaps(target(name))) > 2
         rows += measure(name, size.harder if hard else size.d, size.runs, seed)
     table = keep("table", tabulate(rows))
-    return Drawn(_figure(table, size), _caption(table, size))
+    return DrawnFigure(_draw_figure(table, size), _write_caption(table, size))
 
 
 def _stages(table: xr.Dataset, size: Size):
@@ -118,7 +118,7 @@ def _stages(table: xr.Dataset, size: Size):
             yield name, int(stage), select_rows(table, name=name, stage=stage)
 
 
-def _figure(table: xr.Dataset, size: Size) -> Figure:
+def _draw_figure(table: xr.Dataset, size: Size) -> Figure:
     figure, axes = make_panels(1, 2, figsize=(10.0, 4.4))
     _growth(axes[0], table, size)
     _order(axes[1], table, size)
@@ -149,7 +149,7 @@ def _order(ax: Axes, table: xr.Dataset, size: Size) -> None:
     ax.set_title("(b) when each leap is taken", loc="left")
 
 
-def _caption(table: xr.Dataset, size: Size) -> list[str]:
+def _write_caption(table: xr.Dataset, size: Size) -> list[str]:
     sentences = [
         "Which directions of a multi-index target one unit finds when, in the exact chain: the median over",
         f"{size.runs} runs of the time at which its overlap with those of a leap is {FOUND:g}, from {BEGIN:g}/sqrt(d).",

@@ -23,7 +23,19 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 import sgdlimits as sl
 from sgdlimits.algorithm.coordinates import Coordinatewise
 from sgdlimits.level.base import Level
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, make_panels, select_rows, sizes, tabulate
+from sgdlimits.papers.figure import (
+    OKABE_ITO,
+    Axes,
+    DrawnFigure,
+    Figure,
+    Keep,
+    Size,
+    bar,
+    make_panels,
+    select_rows,
+    sizes,
+    tabulate,
+)
 
 GRID = tuple(2.0 ** np.array([2, 1, 3, 0, 4, -1, -2, -3]))
 """The values of c that are tried first, from the middle on."""
@@ -190,7 +202,7 @@ def last_risks(name: str, k: int, batch: int, c: float, size: Size, seed: int) -
 # --- the figure --------------------------------------------------------------------------------------------------------------
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Tune and measure all algorithms, then a few of them against k and d."""
     datasets = {}
     for part, found in (("committee", zoo(size.k, size, seed)), ("phase-retrieval", zoo(1, size, seed))):
@@ -203,7 +215,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
     if again := [r for r in both if r["rule"] in {"Sign SGD", "Adam"}]:
         same = (row(r, size.d, size.tuning, seed + 2, r["cap"], sl.SGD(size.d)) for r in bar(again, desc="weights in R^d"))
         datasets["space"] = keep("space", tabulate(list(same)))
-    return Drawn(_figure(datasets, size), _caption(datasets, size))
+    return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
 def zoo(k: int, size: Size, seed: int) -> Iterator[dict[str, Any]]:
@@ -229,7 +241,7 @@ def dimensions(datasets: dict[str, xr.Dataset], size: Size, seed: int) -> Iterat
         yield row(r, d, runs, seed + 1, 2 * r["cap"], level)
 
 
-def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
+def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(2, 2, figsize=(11.0, 8.4), height_ratios=(1.5, 1))
     _zoo(axes[0, 0], datasets["committee"], f"(a) erf committee, $p = k = {size.k}$", size)
     _zoo(axes[0, 1], datasets["phase-retrieval"], "(b) phase retrieval", size)
@@ -309,7 +321,7 @@ def _against_k(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
     ax.legend()
 
 
-def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
+def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     sentences = [
         "Time to leave the plateau, in samples over d: median and 95 % interval, each algorithm at the best of twelve rates,",
         f"chosen on one seed and measured on another ({size.runs} runs, d = {size.d}). A run has left when each teacher has a",

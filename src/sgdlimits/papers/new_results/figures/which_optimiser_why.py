@@ -23,7 +23,19 @@ from scipy.integrate import solve_ivp
 
 import sgdlimits as sl
 from sgdlimits.algorithm.weights import inverse_root
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, bar, make_panels, select_rows, sizes, tabulate
+from sgdlimits.papers.figure import (
+    OKABE_ITO,
+    Axes,
+    DrawnFigure,
+    Figure,
+    Keep,
+    Size,
+    bar,
+    make_panels,
+    select_rows,
+    sizes,
+    tabulate,
+)
 from sgdlimits.papers.new_results.figures import which_optimiser as which
 
 ETAS = {"SGD": (0.5, 1.0, 1.5, 2.0), "Muon": (0.1, 0.2, 0.4, 0.8), "Muon 0.9": (0.1, 0.2, 0.4, 0.8)}
@@ -183,7 +195,7 @@ def measure(algorithm: sl.Algorithm, point: sl.Overlaps, d: int, runs: int, t: f
 # --- the figure --------------------------------------------------------------------------------------------------------------
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Rates at the plateau, slopes of the chain there, the risk later on, and exit times in other conditions."""
     datasets = {"rates": _rates(size)}
     best = {name: _best(datasets["rates"], name, size.k) for name in KINDS}
@@ -192,7 +204,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
     datasets |= _conditions(size, seed) | _trial(size, seed)
     for name, dataset in datasets.items():
         keep(name, dataset)
-    return Drawn(_figure(datasets, size), _caption(datasets, size))
+    return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
 def _best(rates: xr.Dataset, name: str, k: int) -> dict[str, Any]:
@@ -261,7 +273,7 @@ def _trial(size: Size, seed: int) -> dict[str, xr.Dataset]:
     return {"trial": tabulate(rows)}
 
 
-def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
+def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(2, 2, figsize=(10.5, 7.6))
     _draw_rates(axes[0, 0], datasets, size)
     _draw_slopes(axes[0, 1], datasets["slopes"], size)
@@ -320,7 +332,7 @@ def _draw_late(ax: Axes, late: xr.Dataset, size: Size) -> None:
     ax.legend(fontsize=8, loc="lower left")
 
 
-def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
+def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     rates, slopes, late = datasets["rates"], datasets["slopes"], datasets["late"]
     sentences = ["Rates at which a committee leaves its symmetric plateau. Fastest rates, linearised, large batches:"]
     for k in size.ks:

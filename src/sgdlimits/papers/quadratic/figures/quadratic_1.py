@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, make_panels
+from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels
 from sgdlimits.papers.quadratic.phases import Phases, phases
 
 FULL = Size(width=6, teachers=3, d=10_000, lr=0.01, end=1400.0, runs=10)
@@ -20,14 +20,14 @@ WORDS = dict(width="students", teachers="teachers", d="dimension", lr="learning 
 SAVED = 301
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Follow the ODE and the chain from one orthonormal start with overlaps of the size that random teachers give."""
     problem = sl.presets.quadratic_network(size.width, size.teachers, size.lr)
     start = sl.OrthogonalInit(size.d**-0.5).one(problem, seed=seed)
     datasets = {"ode": keep("ode", sl.simulate(problem, sl.ODE(), start, t_max=size.end, save=SAVED))}
     datasets["chain"] = keep("chain", _chain(problem, size, start, seed))
     found = {name: phases(dataset) for name, dataset in datasets.items()}
-    return Drawn(_figure(datasets, found["ode"]), _caption(datasets, found, size))
+    return DrawnFigure(_draw_figure(datasets, found["ode"]), _write_caption(datasets, found, size))
 
 
 def _chain(problem: sl.ProjectionProblem, size: Size, start: sl.Overlaps, seed: int) -> xr.Dataset:
@@ -42,7 +42,7 @@ def _chain(problem: sl.ProjectionProblem, size: Size, start: sl.Overlaps, seed: 
     return xr.concat(parts, "run", combine_attrs="override").assign_coords(run=np.arange(2 * (size.runs // 2)))
 
 
-def _figure(datasets: dict[str, xr.Dataset], found: Phases) -> Figure:
+def _draw_figure(datasets: dict[str, xr.Dataset], found: Phases) -> Figure:
     figure, axes = make_panels(2, 2, figsize=(9.2, 6.2), sharex=True)
     students, teachers = (range(datasets["ode"].sizes[name]) for name in ("student", "teacher"))
     shown: dict[str, tuple[str, list[tuple[int, ...]]]] = {
@@ -92,7 +92,7 @@ def _mark(ax: Axes, found: Phases, words: bool) -> None:
             ax.text(float(begin + end) / 2, 1.01, phase.replace(" ", "\n"), **how)
 
 
-def _caption(datasets: dict[str, xr.Dataset], found: dict[str, Phases], size: Size) -> list[str]:
+def _write_caption(datasets: dict[str, xr.Dataset], found: dict[str, Phases], size: Size) -> list[str]:
     ode, chain = datasets["ode"], datasets["chain"]
     width = np.sqrt(chain.risk.var("run", ddof=1) / chain.sizes["run"])
     gap = np.abs(chain.risk.mean("run") - ode.risk[0])

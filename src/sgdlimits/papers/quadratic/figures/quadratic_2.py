@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size
+from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size
 from sgdlimits.papers.quadratic.theory.learning_rate import halving_time, optimal_lr
 from sgdlimits.papers.quadratic.theory.plateau import fastest_escape_lr, largest_lr
 
@@ -19,7 +19,7 @@ QUICK = FULL.but(rates=30, starts=8, widths=(3, 4, 6, 8))
 WORDS = dict(rates="learning rates in (a)", starts="random starts", widths="widths in (b)")
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Solve the ODE over learning rates and starts, and search for the best rate at each width."""
     lrs = np.linspace(0, 1.1 * largest_lr(TEACHERS, TEACHERS).escape, size.rates + 1)[1:]
     times = halving_time(TEACHERS, TEACHERS, lrs, spread=SPREAD, starts=size.starts, seed=seed)
@@ -32,10 +32,10 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
     right["residual"] = right.lr - (slope * right.width + offset)
     right.attrs.update(slope=float(slope), offset=float(offset))
     keep("optimal", right)
-    return Drawn(_figure(left, right), _caption(left, right))
+    return DrawnFigure(_draw_figure(left, right), _write_caption(left, right))
 
 
-def _figure(left: xr.Dataset, right: xr.Dataset) -> Figure:
+def _draw_figure(left: xr.Dataset, right: xr.Dataset) -> Figure:
     figure, axes = plt.subplot_mosaic("ab;ac", figsize=(9.2, 3.8), layout="constrained", height_ratios=[2.6, 1])
     _times(axes["a"], left)
     p = right.width.values
@@ -67,7 +67,7 @@ def _times(ax: Axes, left: xr.Dataset) -> None:
     ax.legend(loc="upper center", fontsize=8)
 
 
-def _caption(left: xr.Dataset, right: xr.Dataset) -> list[str]:
+def _write_caption(left: xr.Dataset, right: xr.Dataset) -> list[str]:
     mean = left.t.mean("start", skipna=False)
     lowest, largest = int(np.argmin(mean.fillna(np.inf).values)), largest_lr(TEACHERS, TEACHERS)
     p, best, widest, offset = right.width.values, right.lr.values, int(right.width[-1]), right.attrs["offset"]

@@ -12,7 +12,7 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
-from sgdlimits.papers.figure import OKABE_ITO, Drawn, Figure, Keep, Size, make_panels
+from sgdlimits.papers.figure import OKABE_ITO, DrawnFigure, Figure, Keep, Size, make_panels
 from sgdlimits.statistics.trees import one_of
 
 LR = SPREAD = 0.01
@@ -21,7 +21,7 @@ QUICK = FULL.but(starts=4, end=300.0, times=61)
 WORDS = dict(width="width", teachers="teachers", starts="starts", end="end in the time of the paper", times="saved times")
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Solve the ODE from several orthonormal starts and, as the last run, from students of different norms."""
     problem = sl.presets.quadratic_network(size.width, size.teachers, lr=LR)
     start = starts(problem, size, seed)
@@ -29,7 +29,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
     runs = keep("ode", sl.simulate(problem, sl.ODE(), start, t_max=times[-1], runs=size.starts + 1, seed=seed, save=times))
     ends = conserved.end_point(problem, one_of(start)), conserved.end_point(problem, start)
     first, own = (conserved.distance(runs, end) for end in ends)
-    return Drawn(_figure(runs, first, own, size), _caption(runs, first, own, size))
+    return DrawnFigure(_draw_figure(runs, first, own, size), _write_caption(runs, first, own, size))
 
 
 def starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> sl.Overlaps:
@@ -44,7 +44,7 @@ def law(size: Size) -> float:
     return k * p**1.5 * (p - k) / (32 * (p + 2))
 
 
-def _figure(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: Size) -> Figure:
+def _draw_figure(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: Size) -> Figure:
     figure, (left, right) = make_panels(1, 2, figsize=(9.2, 3.6))
     tau = LR * runs.t.values[1:]
     for ax, values in ((left, first.M), (right, runs.risk)):
@@ -64,7 +64,7 @@ def _figure(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: Size) ->
     return figure
 
 
-def _caption(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: Size) -> list[str]:
+def _write_caption(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: Size) -> list[str]:
     others = first.M.values[1 : size.starts, -1]
     ends = own.M.values[: size.starts, -1]
     change = conserved.polar(runs).drift.values.max(1)

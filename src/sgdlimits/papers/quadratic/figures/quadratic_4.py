@@ -9,7 +9,7 @@ import xarray as xr
 import sgdlimits as sl
 from sgdlimits.analysis import conserved
 from sgdlimits.level.base import Level
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, make_panels, sizes
+from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels, sizes
 
 LR, NORMS, VALUES = 0.15, (1.8, 0.4), (0.4, 0.08)
 FULL, QUICK, WORDS = sizes(
@@ -23,7 +23,7 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Solve the ODE from students of equal and of different norms, and run the chain from the former."""
     problem = sl.presets.quadratic_network(2, 2, lr=LR)
     equal, different = starts(seed)
@@ -35,7 +35,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
     for name, (level, start, end, runs) in follow.items():
         datasets[name] = keep(name, sl.simulate(problem, level, start, t_max=end, runs=runs, seed=seed, save=101))
     parts = {name: conserved.polar(data) for name, data in datasets.items()}
-    return Drawn(_figure(parts, size), _caption(datasets, parts, size))
+    return DrawnFigure(_draw_figure(parts, size), _write_caption(datasets, parts, size))
 
 
 def starts(seed: int) -> tuple[sl.Overlaps, sl.Overlaps]:
@@ -52,7 +52,7 @@ def exponent(parts: dict[str, xr.Dataset], size: Size) -> tuple[np.ndarray, floa
     return change, float(x @ np.log(change) / (x @ x)), float(np.sqrt(1 / (2 * size.compared)) / np.linalg.norm(x))
 
 
-def _figure(parts: dict[str, xr.Dataset], size: Size) -> Figure:
+def _draw_figure(parts: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(1, 3, figsize=(12.0, 3.5))
     low, high = size.shown
     _entries(axes[0], parts["ode"].S[0], "ODE, equal norms", linewidth=1.6)
@@ -98,7 +98,7 @@ def _against_d(ax: Axes, parts: dict[str, xr.Dataset], size: Size) -> None:
     ax.legend(loc="lower left")
 
 
-def _caption(datasets: dict[str, xr.Dataset], parts: dict[str, xr.Dataset], size: Size) -> list[str]:
+def _write_caption(datasets: dict[str, xr.Dataset], parts: dict[str, xr.Dataset], size: Size) -> list[str]:
     change, slope, error = exponent(parts, size)
     largest = {d: float(parts[f"chain-{d}"].drift.max()) for d in size.shown}
     moved = parts["different-norms"]

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, looks, make_panels
+from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, looks, make_panels
 from sgdlimits.papers.quadratic.theory.critical import degrees_of_freedom
 
 ZERO = 1e-10
@@ -43,7 +43,7 @@ def differential(W: Float[np.ndarray, "p d"]) -> Float[np.ndarray, "pd dd"]:
     return (half + half.swapaxes(2, 3)).reshape(p * d, d * d)
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Count degrees of freedom by formula, and by ranks at random weights."""
     rng, widths = np.random.default_rng(seed), np.arange(1, size.widest + 1)
     ranks = [[rank(differential(rng.normal(size=(p, d)))) for p in widths] for d in size.dimensions]
@@ -52,10 +52,10 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
     coords = {"d": list(size.dimensions), "width": widths}
     data = xr.Dataset({name: (tuple(coords), each) for name, each in (counts | {"formula": formula}).items()}, coords)
     keep("counts", data)
-    return Drawn(_figure(data), _caption(data))
+    return DrawnFigure(_draw_figure(data), _write_caption(data))
 
 
-def _figure(data: xr.Dataset) -> Figure:
+def _draw_figure(data: xr.Dataset) -> Figure:
     figure, ax = make_panels(figsize=(5.2, 3.6))
     for d, look in zip(data.d.values, looks(data.sizes["d"]), strict=True):
         one = data.sel(d=d)
@@ -72,7 +72,7 @@ def _figure(data: xr.Dataset) -> Figure:
     return figure
 
 
-def _caption(data: xr.Dataset) -> list[str]:
+def _write_caption(data: xr.Dataset) -> list[str]:
     full = [f"{int(data.formula.sel(d=d, width=d))} at N = {d}" for d in data.d.values]
     shares = [f"{float(data.formula.sel(d=d, width=d)) / d**2:.2f}" for d in data.d.values]
     wide = [f"{float(data.formula.sel(d=d)[-1] / (d * data.width[-1])):.2f}" for d in data.d.values]

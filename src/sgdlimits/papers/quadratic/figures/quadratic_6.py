@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, looks, make_panels
+from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, looks, make_panels
 from sgdlimits.papers.quadratic.figures.quadratic_5 import Rank, differential, rank
 from sgdlimits.papers.quadratic.theory.critical import solution_dimension
 
@@ -40,7 +40,7 @@ def constraints(W: Float[np.ndarray, "p d"], n: int) -> Float[np.ndarray, "pd c"
     return np.concatenate([within, np.eye(p * d)[:, np.tile(np.arange(d) >= n, p)]], axis=1)
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Count the dimension by formula, by rotations, and by equations, at one random solution for each width."""
     rng, widths, over = np.random.default_rng(seed), np.arange(1, size.widest + 1), ("teachers", "width")
     names = ("formula", "rotations", "equations", "kept", "dropped")
@@ -56,10 +56,10 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
             for name, value in zip(names, (*values, *ends), strict=True):
                 data[name].loc[{"teachers": k, "width": p}] = value
     keep("counts", data)
-    return Drawn(_figure(data), _caption(data))
+    return DrawnFigure(_draw_figure(data), _write_caption(data))
 
 
-def _figure(data: xr.Dataset) -> Figure:
+def _draw_figure(data: xr.Dataset) -> Figure:
     figure, ax = make_panels(figsize=(5.2, 3.6))
     for k, look in zip(data.teachers.values, looks(data.sizes["teachers"]), strict=True):
         one = data.sel(teachers=k)
@@ -73,7 +73,7 @@ def _figure(data: xr.Dataset) -> Figure:
     return figure
 
 
-def _caption(data: xr.Dataset) -> list[str]:
+def _write_caption(data: xr.Dataset) -> list[str]:
     last, d = data.isel(width=-1), int(data.attrs["d"])
     ends = [f"{int(last.formula.sel(teachers=k))} at p* = {k}" for k in data.teachers.values]
     shares = [f"{float(last.formula.sel(teachers=k) / (d * last.width)):.2f}" for k in data.teachers.values]

@@ -17,7 +17,7 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.level.base import Level
-from sgdlimits.papers.figure import Axes, Drawn, Figure, Keep, Size, looks, make_panels, sizes
+from sgdlimits.papers.figure import Axes, DrawnFigure, Figure, Keep, Size, looks, make_panels, sizes
 
 GAMMA, NOISE = 0.05, 1e-3
 FULL, QUICK, WORDS = sizes(
@@ -30,7 +30,7 @@ FULL, QUICK, WORDS = sizes(
 )
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate SGD, the ODE and gradient flow for each teacher, each from one random start."""
     datasets = {}
     for teachers in size.teachers:
@@ -38,7 +38,7 @@ def make(size: Size, seed: int, keep: Keep) -> Drawn:
         for name, found in three_levels(problem, "SGD", sl.SGD(size.d), size, seed, count=80):
             datasets[f"{name}-{teachers}"] = found
             keep(f"{name.lower()}-{teachers}", found.drop_vars("Q"))
-    return Drawn(_figure(datasets, size), _caption(datasets, size))
+    return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
 def three_levels(problem, name: str, level: Level, size: Size, seed: int, count: int) -> Iterator[tuple[str, xr.Dataset]]:
@@ -73,7 +73,7 @@ def draw_risk(ax: Axes, runs: xr.Dataset, label: str, ode: xr.Dataset, flow: xr.
     ax.set(xscale="log", yscale="log", xlabel=r"time of the slides, $\gamma t/p$", ylim=(floor / 20, None))
 
 
-def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
+def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(1, len(size.teachers), figsize=(8.8, 3.7), sharey=True, squeeze=False)
     for ax, teachers in zip(axes[0], size.teachers, strict=True):
         sgd, ode, flow = (datasets[f"{name}-{teachers}"] for name in ("SGD", "ODE", "flow"))
@@ -84,7 +84,7 @@ def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     return figure
 
 
-def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
+def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     sentences = [
         f"The slides show SGD on gradient flow at p = {size.width}, gamma = {GAMMA}, noise {NOISE:g} and s(x) = erf(x),",
         f"for k = 2 and k = 5. Their loss has no 1/2, so that lr = {2 * GAMMA:g} here; their time is gamma t/p. They do not",

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, make_panels
+from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels
 from sgdlimits.papers.slides.figures import committee_classical as classical
 from sgdlimits.papers.slides.figures.committee_classical import NOISE, draw_risk, excess, label_noise, three_levels
 
@@ -21,15 +21,15 @@ QUICK = FULL.but(d=100, end=180.0, end_ode=3e3)
 WORDS = classical.WORDS | {"runs": "runs of the chain"}
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate the chain, the ODE and gradient flow from one random start."""
     problem = sl.presets.committee(size.width, size.teachers, "erf_plain", lr=2 * GAMMA, noise=NOISE)
     levels = three_levels(problem, "chain", sl.Chain(size.d), size, seed, count=120)
     datasets = {name: keep(name.lower(), found) for name, found in levels}
-    return Drawn(_figure(datasets, size), _caption(datasets, size))
+    return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
-def _figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
+def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, (left, right) = make_panels(1, 2, figsize=(9.2, 3.9))
     chain, ode, flow = (datasets[name] for name in ("chain", "ODE", "flow"))
     draw_risk(left, chain, f"exact chain, $d = {size.d}$, {size.runs} runs", ode, flow, label_noise(size.width, GAMMA))
@@ -65,7 +65,7 @@ def plateau(ode: xr.Dataset) -> int:
     return int(np.where(waiting, np.abs(np.gradient(y, x)), np.inf).argmin())
 
 
-def _caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
+def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     chain, ode, flow = (datasets[name] for name in ("chain", "ODE", "flow"))
     at, risk = plateau(ode), excess(ode).values[0]
     half = lambda found: [np.interp(-np.log(risk[at] / 2), -np.log(run), found.tau) for run in excess(found).values]

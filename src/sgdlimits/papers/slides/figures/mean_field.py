@@ -16,7 +16,7 @@ import xarray as xr
 from numpy.polynomial import hermite_e
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import Drawn, Figure, Keep, Size, bar, looks, make_panels, tabulate
+from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, bar, looks, make_panels, tabulate
 
 LR, NOISE, END, SHARE, FITTED = 1.0, 0.01, 4.0, 0.5, 3
 GAPS = {"M": "$M$", "q": "$Q_{jj}$", "off": r"$Q_{jl} - m_j P^{-1} m_l$", "risk": "risk"}
@@ -27,14 +27,14 @@ QUICK = FULL.but(widths=(4, 8, 16), ratios=(1.0, 1e8, 1e9, 1e10), times=90)
 WORDS = dict(widths="widths", ratios="ratios of the learning rates", times="saved times")
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Follow committees of several widths, and a network of infinite width at several ratios of learning rates."""
     gaps = keep("gaps", gap_table(size.widths, seed))
     ratios = bar(size.ratios, desc="ratios")
     components = xr.concat([component_curves(ratio, size.times) for ratio in ratios], "ratio")
     components["t_half"] = (("ratio", "n"), np.array([half_times(components.sel(ratio=ratio)) for ratio in size.ratios]))
     keep("components", components)
-    return Drawn(_figure(gaps, components), _caption(gaps, components))
+    return DrawnFigure(_draw_figure(gaps, components), _write_caption(gaps, components))
 
 
 def gap_table(widths: tuple[int, ...], seed: int) -> xr.Dataset:
@@ -89,7 +89,7 @@ def _exponent(x: xr.DataArray, y: xr.DataArray) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def _figure(gaps: xr.Dataset, components: xr.Dataset) -> Figure:
+def _draw_figure(gaps: xr.Dataset, components: xr.Dataset) -> Figure:
     figure, (left, middle, right) = make_panels(1, 3, figsize=(11, 3.6))
     for (name, label), look, marker in zip(GAPS.items(), looks(len(GAPS)), "os^D", strict=True):
         exponent = _exponent(gaps.width, gaps[name])
@@ -116,7 +116,7 @@ def _figure(gaps: xr.Dataset, components: xr.Dataset) -> Figure:
     return figure
 
 
-def _caption(gaps: xr.Dataset, components: xr.Dataset) -> list[str]:
+def _write_caption(gaps: xr.Dataset, components: xr.Dataset) -> list[str]:
     words = {"M": "overlaps M", "q": "squared norms", "off": "Q off its diagonal to M P^-1 M^T", "risk": "risk"}
     each = [f"{words[name]} p^{_exponent(gaps.width, gaps[name]):.2f}" for name in GAPS]
     first, last = components.isel(ratio=0), components.isel(ratio=-1)

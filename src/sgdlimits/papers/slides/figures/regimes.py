@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.colors import ListedColormap
 
-from sgdlimits.papers.figure import OKABE_ITO, Axes, Drawn, Figure, Keep, Size, make_panels
+from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels
 from sgdlimits.papers.slides import theory as regimes
 
 LEAST, MOST, TOLERANCE = -1.5, 1.0, 0.03
@@ -22,13 +22,13 @@ QUICK = FULL.but(kappas=11, deltas=26, widths=(4, 12))
 WORDS = dict(kappas="points along kappa", deltas="points along delta", widths="widths behind the fits")
 
 
-def make(size: Size, seed: int, keep: Keep) -> Drawn:
+def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Compute the phase diagram; nothing in it is random."""
     kappas, deltas = np.linspace(0, 1, size.kappas), np.linspace(LEAST, MOST, size.deltas)
     found = regimes.phase_diagram(kappas.tolist(), deltas.tolist(), widths=size.widths, tolerance=TOLERANCE)
     formula = np.array([[regimes.regime(kappa, delta).name for delta in deltas] for kappa in kappas])
     found = keep("diagram", found.assign(formula=(("kappa", "delta"), formula)))
-    return Drawn(_figure(found), _caption(found))
+    return DrawnFigure(_draw_figure(found), _write_caption(found))
 
 
 def relative(found: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
@@ -36,7 +36,7 @@ def relative(found: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
     return found.corrector - found.population, found.fluctuation - np.maximum(found.population, found.corrector) / 2
 
 
-def _figure(found: xr.Dataset) -> Figure:
+def _draw_figure(found: xr.Dataset) -> Figure:
     figure, (left, right) = make_panels(1, 2, figsize=(9.2, 4.0))
     _plane(found, left)
     _collapse(found, right)
@@ -79,7 +79,7 @@ def _collapse(found: xr.Dataset, ax: Axes) -> None:
     ax.legend()
 
 
-def _caption(found: xr.Dataset) -> list[str]:
+def _write_caption(found: xr.Dataset) -> list[str]:
     total = found.kappa + found.delta
     near = np.minimum(abs(total), abs(total + 0.5)).values
     wrong = near[found.regime.values != found.formula.values]
