@@ -358,8 +358,8 @@ def magnified(effort: Effort) -> Comparison:
     r"$\mathbb{E}\langle\nabla^2 u_i, \nabla H\otimes\nabla H - V\rangle^2 = o(\delta_n^{-1})$",
     right=r"$o(\delta_n^{-3})$. For an overlap $W_i\cdot W_j$ of the mixtures the left-hand side is the variance of "
     r"$G_iG_j\lvert x\rvert^2$, of order $N^2$; for $r_\perp^2$ of spiked matrices and tensors it is the variance of "
-    r"$\lvert\nabla H\rvert^2$ of a Gaussian gradient, of order $N$, which is not $o(N)$ either. It suffices that "
-    r"$\delta_n^{-1}$ steps, each of variance $\delta_n^4$ times the left-hand side, vanish.",
+    r"$\lvert\nabla H\rvert^2$ of a Gaussian gradient, of order $N$, which is not $o(N)$ either. The variance of "
+    r"$\delta_n^{-1}$ steps, each $\delta_n^4$ times the left-hand side, must vanish.",
     tests="`test_presets_meet_the_conditions_and_are_critical_at_one_over_d` in `tests/laws/test_effective.py`",
 )  # fmt: skip
 def localizable(effort: Effort) -> Comparison:
