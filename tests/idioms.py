@@ -27,6 +27,7 @@ def problems() -> str:
         loss=lambda prediction, label: (prediction - label) ** 2,
         algorithm=sl.OnePassSGD(lr=1, lr_second=0.5),
     )
+    sl.presets.committee(lr=sl.Steps([5.0], [0.2, 0.1]), noise=lambda t: 0.1 / (1.0 + t))
     problem: sl.Problem = sl.presets.phase_retrieval().replace(lr=0.1)
     return sl.latex(problem) + sl.__version__
 

@@ -15,7 +15,7 @@ import sgdlimits
 from sgdlimits._miscompiled import MISCOMPILING
 
 ORDER = (
-    "_miscompiled", "_x64", "errors", "renamed", "part", "text", "docstring", "size", "trial", "schedule", "domain",
+    "_miscompiled", "_x64", "errors", "renamed", "part", "text", "docstring", "size", "trial", "schedule", "checks", "domain",
     "schedule_forms", "schedule_text", "progress", "files", "jaxtools", "kernel.compiler", "kernel", "settings",
     "expectation.gaussian", "statistics", "inputs", "model", "expectation", "algorithm", "problem", "start", "level",
     "run", "analysis", "analysis.equations", "run.sweeps", "analysis.plot", "papers", "cli", "theory", "__main__",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import typing
 import unicodedata
 from functools import cache
 from typing import Any, NamedTuple
@@ -109,3 +110,10 @@ def _parameters(text: str) -> dict[str, str]:
 def constructor_fields(cls: Any) -> list[dataclasses.Field]:
     """The fields of a data class, or of one of its objects, that are arguments of its constructor."""
     return [field for field in dataclasses.fields(cls) if field.init]
+
+
+def typed_parameters(fn: Any) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a function by name, annotated with types instead of text and without checks."""
+    types = typing.get_type_hints(fn)
+    parameters = inspect.signature(fn).parameters
+    return {name: each.replace(annotation=types.get(name, Any)) for name, each in parameters.items()}

@@ -1,366 +1,221 @@
-"""What an argument may be: one table by name, and the decorator that applies it to functions and constructors.
+"""Checks of arguments: the annotations that carry them, and the decorator that reads these.
 
-One name means one idea throughout the package (`lr`, `noise`, `width`, `d`, ...), so the table says for each name what it may
-be. A function that means something else says so where it is decorated. Traced values pass, and so does None where it is the
-default.
+An argument is annotated with a type that carries its check, `lr: Positive` for `Annotated[float, number(above=0)]`, or with a
+plain type of `TYPES`, such as `bool` or `Problem`. Type checkers see the plain type. Arguments of other types are not checked.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
-import math
-import os
 import sys
-import types
-from collections.abc import Callable, Mapping
-from functools import partial, wraps
-from typing import Any, TypeVar, overload
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, wraps
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from sgdlimits.errors import BadInput, check_count, check_number, check_share, in_short, is_traced
+from sgdlimits.checks import (
+    RATE,
+    Check,
+    OverTime,
+    algorithm,
+    array,
+    axes,
+    dataset,
+    each_of,
+    either,
+    expectation,
+    flag,
+    flag_or_rate,
+    function,
+    instance,
+    integer,
+    level,
+    many,
+    mapping,
+    named,
+    not_negative,
+    number,
+    optional,
+    path,
+    positive,
+    problem,
+    rate_or_rates,
+    real,
+    real_or_named,
+    sized,
+    start,
+    statistics,
+    target,
+    text,
+)
+from sgdlimits.errors import BadInput, check_share, in_short, is_traced
 from sgdlimits.part import is_schedule
 from sgdlimits.renamed import arguments_of
-from sgdlimits.schedule import as_schedule
-from sgdlimits.size import too_large
 
-Check = Callable[[str, Any], Any]
-"""Takes the name of an argument and its value; returns the value to use, or raises `BadInput`."""
 Checked = TypeVar("Checked", bound=Callable)
-
-
-def number(**bounds: Any) -> Check:
-    """One finite real number in a range, as it was given."""
-
-    def check(name: str, value: Any) -> Any:
-        check_number(name, value, **bounds)
-        return value
-
-    return check
-
-
-class OverTime:
-    """A check of a number that may also be a schedule or a function of time, whose values are checked by `values`."""
-
-    def __init__(self, check: Check, values: Check | None = None) -> None:
-        self.check, self.values = check, values or check
-
-    def __call__(self, name: str, value: Any) -> Any:
-        schedule = as_schedule(name, value)
-        if schedule is None:
-            return self.check(name, value)
-        for example in schedule.examples():
-            self.values(name, example)
-        return schedule
-
-
-def whole(**bounds: Any) -> Check:
-    """A whole number, as an int: 3e3 is 3000."""
-    return partial(check_count, **bounds)
-
-
-def sized(each: float = 1.0, **bounds: Any) -> Check:
-    """A whole number of things, of so many numbers each, for which this machine has room."""
-
-    def check(name: str, value: Any) -> int:
-        count = check_count(name, value, **bounds)
-        if words := too_large(each * float(count)):
-            raise BadInput(f"{name} = {count} takes at least {words}. Give a smaller number.")
-        return count
-
-    return check
-
-
-def flag(name: str, value: Any) -> bool:
-    """True or False, and nothing that Python would take for one of them."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise BadInput(f"{name} must be True or False; got {in_short(value)}. Give one of the two.")
-    return bool(value)
-
-
-def text(name: str, value: Any) -> str:
-    """A word or a sentence."""
-    if not isinstance(value, str):
-        raise BadInput(f"{name} must be text; got {in_short(value)}. Put it in quotes.")
-    return value
-
-
-def function(name: str, value: Any) -> Any:
-    """Something to call."""
-    if not callable(value) or isinstance(value, type):
-        raise BadInput(f"{name} must be a function; got {in_short(value)}. Give a JAX function.")
-    return value
-
-
-def mapping(name: str, value: Any) -> Any:
-    """Things by name."""
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise BadInput(f"{name} must be a dictionary with names as its keys; got {in_short(value)}. Give such a dictionary.")
-    return value
-
-
-def by_name(check: Check) -> Check:
-    """A dictionary of what `check` lets pass, with names as its keys."""
-
-    def all_of(name: str, value: Any) -> Any:
-        return {key: check(f"{name}[{key!r}]", each) for key, each in mapping(name, value).items()}
-
-    return all_of
-
-
-def path(name: str, value: Any) -> Any:
-    """Where a file or a folder is."""
-    if not isinstance(value, (str, os.PathLike)) or not str(value) or "\0" in str(value):
-        raise BadInput(f"{name} must be a path; got {in_short(value)}. Give it as text or as a pathlib.Path.")
-    return value
-
-
-def as_numbers(name: str, value: Any) -> Any:
-    """An array of real numbers; `BadInput` for text, complex numbers, None, and rows of different lengths."""
-    if is_traced(value):
-        return value
-    try:
-        array = value if hasattr(value, "dtype") and hasattr(value, "ndim") else np.asarray(value)
-        real_numbers = array.dtype.kind in "iufb" or str(array.dtype) == "bfloat16"
-    except (TypeError, ValueError, OverflowError):
-        raise BadInput(f"{name} must be an array of numbers; got {in_short(value)}. Give rows of equal lengths.") from None
-    if not real_numbers or isinstance(value, bool):
-        raise BadInput(f"{name} must be real numbers; got {in_short(value)}. Give numbers, or an array of them.")
-    return array
-
-
-def array(*, finite: bool = True, ndim: int | None = None, at_least: float = -math.inf) -> Check:
-    """Real numbers in one array, or one number, as they were given."""
-
-    def check(name: str, value: Any) -> Any:
-        numbers = as_numbers(name, value)
-        if ndim is not None and numbers.ndim != ndim:
-            raise BadInput(f"{name} must have {ndim} axes; got shape {tuple(numbers.shape)}. Give such an array.")
-        if is_traced(numbers) or not (finite or at_least > -math.inf):
-            return value
-        if not numbers.size:
-            raise BadInput(f"{name} is empty. Give at least one number.")
-        worst = np.asarray(numbers).flat[int(np.argmax(~np.isfinite(numbers) | (np.asarray(numbers) < at_least)))]
-        if not (math.isfinite(worst) and worst >= at_least):
-            low = f" of at least {at_least:g}" if at_least > -math.inf else ""
-            raise BadInput(f"{name} must be finite numbers{low}; got {worst:g}. Give such numbers.")
-        return value
-
-    return check
-
-
-def probabilities(name: str, value: Any) -> Any:
-    """Check probabilities along the last axis: none is negative, and their sum is 1."""
-    numbers = np.asarray(as_numbers(name, value), float)
-    rows = numbers.reshape(-1, numbers.shape[-1])
-    wrong = ~((rows >= 0).all(1) & np.isclose(rows.sum(1), 1.0, rtol=0.0, atol=1e-9))
-    if wrong.any():
-        worst = rows[wrong][0].tolist()
-        raise BadInput(f"{name} must not be negative and sum to 1; got {worst}. Give such probabilities.")
-    return value
-
-
-def many(check: Check) -> Check:
-    """An array of what `check` lets pass, or one."""
-
-    def each(name: str, value: Any) -> Any:
-        if is_traced(value) or not getattr(value, "shape", isinstance(value, (list, tuple))) or hasattr(value, "data_vars"):
-            return check(name, value)
-        array = as_numbers(name, value)
-        if not array.size:
-            raise BadInput(f"{name} is empty. Give at least one number.")
-        for worst in (
-            np.argmin(array),
-            np.argmax(array),
-            np.argmax(array != np.rint(array)),
-        ):  # the least, the most, one not whole
-            check(name, array.flat[int(worst)])
-        return value
-
-    return each
-
-
-def optional(check: Check) -> Check:
-    """What `check` lets pass, or None."""
-    return lambda name, value: None if value is None else check(name, value)
-
-
-def each_of(check: Check) -> Check:
-    """A sequence of what `check` lets pass."""
-
-    def all_of(name: str, value: Any) -> Any:
-        if isinstance(value, (str, bytes, set, frozenset, Mapping)) or not np.iterable(value):
-            raise BadInput(f"{name} must be a sequence; got {in_short(value)}. Put them in brackets.")
-        return tuple(check(name, one) for one in value)
-
-    return all_of
-
-
-def instance(module: str, name: str, says: str, remedy: str) -> Check:
-    """An instance of a class of the package or of a library, which is not imported for this."""
-
-    def check(argument: str, value: Any) -> Any:
-        cls = getattr(sys.modules.get(module), name, ())
-        if not isinstance(value, cls):
-            what = f"the class {value.__name__}" if isinstance(value, type) else f"{in_short(value)}"
-            raise BadInput(f"{argument} must be {says}; got {what}. {remedy}")
-        return value
-
-    return check
-
-
-def either(says: str, remedy: str, *checks: Check) -> Check:
-    """What one of several checks lets pass."""
-
-    def check(name: str, value: Any) -> Any:
-        for each in checks:
-            try:
-                return each(name, value)
-            except BadInput:
-                continue
-        raise BadInput(f"{name} must be {says}; got {in_short(value)}. {remedy}")
-
-    return check
-
-
-def statistics(name: str, value: Any) -> Any:
-    """Statistics of a problem: of one run, or runs first."""
-    if (
-        isinstance(value, type)
-        or not (hasattr(value, "overlap") and hasattr(type(value), "dims"))
-        or hasattr(value, "data_vars")
-    ):
-        raise BadInput(f"{name} must be statistics; got {in_short(value)}. Give, for instance, Overlaps(a, M, Q).")
-    return value
-
-
-def quantile_pair(name: str, value: Any) -> tuple[float, float]:
-    """Two shares, the smaller one first."""
-    low, high = pair if len(pair := each_of(check_share)(name, value)) == 2 else (1.0, 0.0)
-    if not low < high:
-        raise BadInput(f"{name} must be two shares, the smaller one first; got {in_short(value)}. Give, say, (0.1, 0.9).")
-    return low, high
-
-
-positive, not_negative, real = number(above=0), number(at_least=0), number()
-WIDTH = number(at_least=1, infinite=True)
-"""A width in a formula, where it need not be whole."""
-problem = instance(
-    "sgdlimits.problem.base", "Problem", "a Problem", "Take one from sgdlimits.presets, or build a ProjectionProblem."
-)
-algorithm = instance("sgdlimits.algorithm.base", "Algorithm", "an algorithm such as OnePassSGD(lr=0.1)", "Give an instance.")
-level = instance("sgdlimits.level.base", "Level", "a level such as Chain(d=3000) or ODE()", "Give an instance of a level.")
-dataset = instance("xarray", "Dataset", "a dataset", "Give what simulate returned or load read.")
-
-target = instance("sgdlimits.model.target", "Target", "a Target", "Give, for instance, Target(CommitteeReadout('erf'), 2).")
-named = either("a name or a function", "Give, for instance, 'erf' or jnp.abs.", text, function)
-"""An activation; names are looked up later."""
-some_target = either("a name, a function, a Target or a problem", "Give, say, 'he3'.", named, target, problem)
-expectation = either(
-    "a rule such as GaussHermite(32), or an Expectation such as ClosedForm()",
-    "Leave it out to have it chosen.",
-    instance("sgdlimits.expectation.gaussian.base", "Rule", "", ""),
-    instance("sgdlimits.expectation.base", "Expectation", "", ""),
-)
-start = either(
-    "RandomInit, OrthogonalInit, FixedInit or statistics",
-    "Give, for instance, RandomInit(d=3000) or Overlaps(a, M, Q).",
-    instance("sgdlimits.start", "Start", "", ""),
-    statistics,
-    dataset,
-)
-"""Where runs start; of a dataset, where its runs ended."""
-some_datasets = either("datasets", "Give one dataset, several, or a dictionary of them.", dataset, each_of(dataset), mapping)
-one_axes = instance("matplotlib.axes", "Axes", "axes of matplotlib", "Leave it out for a new figure.")
-RATE = OverTime(positive, not_negative)
-"""A learning rate, which may be zero for a time."""
-rate_or_rates = OverTime(
-    either("a learning rate above 0, or such rates by name", "Give one number.", positive, by_name(optional(RATE))),
-    not_negative,
-)
-one_or_named = either("one number, or numbers by name", "Give one number.", real, by_name(array()))
-flag_or_rate = either("True, False or a learning rate above 0", "Give one of them.", flag, positive)
-point_or_weights = either(
-    "statistics, or weights",
-    "Give Overlaps(a, M, Q), or an array of shape (p, d).",
-    statistics,
-    instance("sgdlimits.analysis.landscape", "Weights", "", ""),
-    array(ndim=2),
-)
-some_numbers = array(finite=False)
-scalars = either("numbers, or numbers by name", "Give an array.", some_numbers, by_name(some_numbers))
-"""What statistics are made of; whether they are finite is looked at with the problem at hand."""
-finite_scalars = either("finite numbers, or numbers by name", "Give an array.", array(), by_name(array()))
+T = TypeVar("T")
 
 OF_ALGORITHM = ("lr", "ridge", "batch", "sphere", "train_second")
 """Arguments of presets that an algorithm has too."""
-MOST_TEACHERS = 2**12
+MAX_TEACHERS = 2**12
 """Fixed directions have a Gram matrix, which is factored."""
-DOMAINS: dict[str, Check] = {
-    # the problem
-    "problem": problem, "width": sized(8), "teachers": whole(below=MOST_TEACHERS), "outputs": sized(),
-    "noise": OverTime(not_negative), "snr": OverTime(number(above=0, infinite=True)), "variance": OverTime(not_negative),
-    "Lambda": positive, "scale": positive, "left": real, "right": real, "target": target,
-    "data": instance("sgdlimits.inputs.base", "Inputs", "Inputs", "Make it with mixture(means)."),
-    "network": instance("sgdlimits.model.network", "AnyNetwork", "a network", "Give TwoLayer(width), for instance."),
-    "initial": instance("sgdlimits.problem.directions", "InitialWeights", "InitialWeights", "Give InitialWeights(unit=True)."),
-    "expectation": expectation, "paper_time": positive, "name": text, "activation": named, "teacher_activation": named,
-    "mean": flag, "bias": flag, "direct": flag, "smooth": flag, "learns": flag, "trained": flag, "lazy": flag,
-    "scalars": by_name(array()), "labels": array(), "means": array(), "weights": OverTime(array()),
-    "gram": array(ndim=2), "R": array(ndim=2), "rho": real, "ratio": real,
-    "coefficients": array(ndim=1), "train_second": flag_or_rate,
-    # statistics and starts
-    "a": finite_scalars, "M": array(), "Q": array(), "m": array(), "unit": flag,
-    "second": one_or_named, "second_spread": not_negative,
-    "positive": check_share, "overlap": array(),
-    # the algorithm
-    "algorithm": algorithm, "base": algorithm, "lr": RATE, "lr_second": rate_or_rates,
-    "ridge": OverTime(not_negative),
-    "batch": sized(), "sphere": flag,
-    "beta": OverTime(number(at_least=0, below=1)), "friction": OverTime(positive), "norm": OverTime(positive),
-    "radius": OverTime(not_negative),
-    "times": whole(below=1001), "offset": positive, "begin": positive, "rate": positive, "each": flag,
-    # the level and the simulation
-    "level": level, "d": whole(), "dt": positive, "samples": sized(64), "corrector": flag,
-    "rtol": number(at_least=1e-14, below=1), "atol": positive, "t_max": positive, "runs": sized(),
-    "seed": whole(at_least=0, below=2**64), "resume": dataset, "progress": flag, "kernel": text, "reuse": whole(),
-    "outside": whole(), "observe": mapping,
-    "save": either("a number of times, or the times", "Give, say, save=200.", real, array(ndim=1)),
-    "path": path, "folder": path, "pieces": each_of(dataset),
-    # expectations
-    "relative_error": positive, "smoothing": positive, "log2_points": whole(), "scrambles": whole(), "n": sized(at_least=0),
-    # analysis and theory
-    "dataset": dataset, "threshold": positive, "tolerance": positive, "spread": not_negative, "confidence": check_share,
-    "share": check_share, "resamples": sized(8), "quantiles": each_of(check_share), "band": quantile_pair, "fall": check_share,
-    "common": flag, "retry": flag, "keys": each_of(text),
-    "floor": real, "excess": real, "starts": sized(), "count": sized(16), "seconds": positive, "kappa": not_negative,
-    "stats": statistics, "point": statistics, "statistics": statistics, "t": array(at_least=0), "datasets": some_datasets,
-    "at": point_or_weights,
-    "population": real, "fluctuation": real, "reduction": many(check_share), "average": text, "function": function,
-    "start": start, "basins": start,
-    "delta": real, "excess_risk": positive, "log": flag, "legend": flag, "absolute": flag, "frames": whole(),
-    "ax": one_axes, "axes": each_of(one_axes), "clock": text, "what": text, "x": text, "y": text, "value": text, "label": text,
-    "theory_label": text, "theory": function, "levels": array(ndim=1),
-    "singles": either("a whole number, or such numbers by label", "Give, say, 20.", whole(at_least=0), mapping),
+
+InTime = float | Any
+"""A number, or a schedule of it: an array, a `Schedule` or a function of t, with which bodies compute as with numbers."""
+
+Positive = Annotated[float, positive]
+PositiveInTime = Annotated[InTime, OverTime(positive)]
+NotNegative = Annotated[float, not_negative]
+NotNegativeInTime = Annotated[InTime, OverTime(not_negative)]
+Rate = Annotated[InTime, RATE]
+Rates = Annotated[Any, rate_or_rates]
+SignalToNoise = Annotated[InTime, OverTime(number(above=0, infinite=True))]
+Fraction = Annotated[float, check_share]
+"""A number between 0 and 1."""
+Tolerance = Annotated[float, number(at_least=1e-14, below=1)]
+RealWidth = Annotated[float, number(at_least=1, infinite=True)]
+"""A width in a formula, where it need not be an integer."""
+
+Count = Annotated[int, integer()]
+Seed = Annotated[int, integer(at_least=0, below=2**64)]
+Size = Annotated[int, sized()]
+"""A number of things for which this machine has memory."""
+Width = Annotated[int, sized(8)]
+Teachers = Annotated[int, integer(below=MAX_TEACHERS)]
+
+Reals = Annotated[ArrayLike, array()]
+"""Finite numbers in an array of any shape."""
+RealsInTime = Annotated[Any, OverTime(array())]
+Vector = Annotated[ArrayLike, array(ndim=1)]
+Matrix = Annotated[ArrayLike, array(ndim=2)]
+Times = Annotated[ArrayLike, array(at_least=0)]
+SavedTimes = Annotated[
+    int | Sequence[float] | np.ndarray,
+    either("a number of times, or the times", "Give, say, save=200.", real, array(ndim=1)),
+]
+Function = Annotated[Callable[..., Any], function]
+Statistics = Annotated[Any, statistics]
+"""Statistics of a problem, of any of its classes."""
+Unchecked = Annotated[T, None]
+"""A type of `TYPES` whose values the function checks itself."""
+
+TYPES: dict[str, Check] = {
+    "bool": flag, "str": text, "float": real, "str | os.PathLike": path,
+    "dict[str, Any]": mapping, "Mapping[str, Callable]": mapping,
+    "Problem": problem, "ProjectionProblem": problem, "Algorithm": algorithm, "Level": level, "Target": target,
+    "Inputs": instance("sgdlimits.inputs.base", "Inputs", "Inputs", "Make it with mixture(means)."),
+    "AnyNetwork": instance("sgdlimits.model.network", "AnyNetwork", "a network", "Give TwoLayer(width), for instance."),
+    "InitialWeights": instance(
+        "sgdlimits.problem.directions", "InitialWeights", "InitialWeights", "Give InitialWeights(unit=True)."
+    ),
+    "str | Callable | Activation": named, "Rule | Expectation": expectation,
+    "float | dict[str, Any]": real_or_named, "bool | float": flag_or_rate,
+    "Overlaps": statistics, "Start | PyTree": start, "Start | Overlaps | Particles | Spike | xr.Dataset": start,
+    "xr.Dataset": dataset, "Sequence[xr.Dataset]": each_of(dataset), "Axes": axes,
 }  # fmt: skip
-"""What the arguments of public functions and constructors may be, by name."""
+"""Checks of plain types and of classes, as annotations spell them. The classes are not imported here."""
 
 
-@overload
-def checked(thing: Checked, /) -> Checked: ...
-@overload
-def checked(*, arrays: bool = False, **own: Check | None) -> Callable[[Checked], Checked]: ...
-def checked(thing: Any = None, /, *, arrays: bool = False, **own: Check | None) -> Any:
-    """Check the arguments of a function, or of a class's constructor, by `DOMAINS`.
+def checks_of(thing: Any) -> Mapping[str, Check]:
+    """Return the checks of the arguments of a function or of a class's constructor, by name."""
+    constructor: Any = getattr(thing, "__init__", None) if isinstance(thing, type) else thing
+    return getattr(constructor, "checks", {})
 
-    Parameters
-    ----------
-    thing : the function or class
-    arrays : whether arrays of numbers are welcome where the table has one number
-    **own : what arguments may be that mean something else here, or None for those that are checked elsewhere
+
+class Checks(Mapping[str, Check]):
+    """The checks of the arguments of a function or of a class's constructor, read from the annotations on first use."""
+
+    def __init__(self, fn: Callable, cls: type | None) -> None:
+        self.fn, self.cls = fn, cls
+
+    @cached_property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        return inspect.signature(self.fn).parameters
+
+    @cached_property
+    def by_name(self) -> dict[str, Check]:
+        return {name: check for name, each in self.parameters.items() if (check := self._check(each)) is not None}
+
+    def _check(self, parameter: inspect.Parameter) -> Check | None:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            return None
+        annotation, names = self._annotation(parameter)
+        check = annotated_check(annotation, names)
+        return optional(check) if check and "None" in str(annotation).split(" | ") and parameter.default is not None else check
+
+    def _annotation(self, parameter: inspect.Parameter) -> tuple[Any, Mapping[str, Any]]:
+        """Return the annotation of an argument, or of the field of that name, and the namespace it was written in."""
+        for cls in self.cls.__mro__ if self.cls else ():
+            field = vars(cls).get("__annotations__", {}).get(parameter.name)
+            # Equinox annotates the arguments of generated constructors that have converters with Any.
+            if field and (parameter.annotation == field or parameter.annotation in (Any, "Any", parameter.empty)):
+                return field, vars(sys.modules[cls.__module__])
+        return parameter.annotation, getattr(inspect.unwrap(self.fn), "__globals__", {})
+
+    def __getitem__(self, name: str) -> Check:
+        return self.by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.by_name)
+
+    def __len__(self) -> int:
+        return len(self.by_name)
+
+
+def annotated_check(annotation: Any, names: Mapping[str, Any]) -> Check | None:
+    """Return the check of an annotation, given as text, or None if it has none.
+
+    Only the member of a union that carries a check is evaluated, since other types may be imported for type checkers alone.
+
+    >>> annotated_check("Positive | None", globals())("lr", 0.0)
+    Traceback (most recent call last):
+        ...
+    sgdlimits.errors.BadInput: lr must be a finite number above 0; got 0. Give such a number.
+    """
+    if not isinstance(annotation, str):
+        return None
+    tree = ast.parse(annotation, mode="eval").body
+    members = [each for each in _members(tree) if ast.unparse(each) != "None"]
+    plain = " | ".join(map(ast.unparse, members))
+    if plain in TYPES:
+        return TYPES[plain]
+    found = [check for each in members if (check := _member_check(each, names)) is not None]
+    if any(ast.unparse(each) == "ArrayLike" for each in members):
+        found = [many(TYPES.get(ast.unparse(members[0])) or found[0])]
+    return found[0] if found else None
+
+
+def _members(tree: ast.expr) -> Iterator[ast.expr]:
+    """Yield the members of a union."""
+    if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr):
+        yield from _members(tree.left)
+        yield from _members(tree.right)
+    else:
+        yield tree
+
+
+def _member_check(tree: ast.expr, names: Mapping[str, Any]) -> Check | None:
+    """Return the check that a type carries: `Alias`, `Alias[...]` or `Annotated[..., check]`."""
+    if isinstance(tree, ast.Subscript) and isinstance(tree.value, ast.Name) and tree.value.id == "Annotated":
+        assert isinstance(tree.slice, ast.Tuple)
+        return eval(compile(ast.Expression(tree.slice.elts[1]), "<annotation>", "eval"), dict(names))
+    name = tree.value if isinstance(tree, ast.Subscript) else tree
+    if not isinstance(name, ast.Name):
+        return None
+    return next((each for each in getattr(names.get(name.id), "__metadata__", ()) if callable(each)), None)
+
+
+def checked(thing: Checked, /) -> Checked:
+    """Check the arguments of a function, or of a class's constructor, by their annotations.
+
+    Traced values pass, and so does a value that is the argument's default. A number whose annotation also admits `ArrayLike`
+    may be an array of such numbers.
 
     >>> @checked
-    ... def samples(d, lr=1.0):
+    ... def samples(d: Count, lr: Positive = 1.0):
     ...     return d / lr
     >>> samples(3e3)
     3000.0
@@ -369,45 +224,38 @@ def checked(thing: Any = None, /, *, arrays: bool = False, **own: Check | None) 
         ...
     sgdlimits.errors.BadInput: lr must be one number; got '0.1'. Give one number.
     """
-    if thing is None:
-        return partial(checked, arrays=arrays, **own)
     if isinstance(thing, type):
         cls: Any = thing
-        cls.__init__ = _guarded(cls.__init__, arrays, own)
+        cls.__init__ = _guarded(cls.__init__, cls)
         return cls
-    return _guarded(thing, arrays, own)
+    return _guarded(thing)
 
 
-def _guarded(fn: Callable, arrays: bool, own: dict[str, Check | None]) -> Callable:
-    parameters = inspect.signature(fn).parameters
-    by_name = {name: own.get(name, DOMAINS.get(name)) for name in parameters}
-    checks = {name: many(check) if arrays else check for name, check in by_name.items() if check is not None}
-    names, renamed = tuple(parameters), arguments_of(fn)
-    moved = {name: parameters[name].default for name in OF_ALGORITHM if {"algorithm", name} <= set(parameters)}
-    one_of_each = _one_of_each
+def _guarded(fn: Callable, cls: type | None = None) -> Any:
+    checks, renamed = Checks(fn, cls), arguments_of(fn)
 
     def pick(name: str, value: Any) -> Any:
-        if name not in checks or value is parameters[name].default:
+        check = checks.by_name.get(name)
+        if check is None or value is checks.parameters[name].default:
             return value
-        if is_schedule(value) and not isinstance(checks[name], OverTime):
+        if is_schedule(value) and not isinstance(check, OverTime):
             raise BadInput(f"{name} cannot change with time; got {in_short(value)}. Give one value.")
         if is_traced(value) and not is_schedule(value):
             return value
-        return checks[name](name, value)
+        return check(name, value)
 
+    @wraps(fn)
     def guarded(*args, **kwargs):
         kwargs = renamed(kwargs) if renamed else kwargs
-        head = [pick(name, value) for name, value in zip(names, args)]  # noqa: B905
-        rest = {name: pick(name, value) for name, value in kwargs.items()}
-        if moved:
-            one_of_each({**dict(zip(names, head)), **rest}, moved)  # noqa: B905
-        return fn(*head, *args[len(head) :], **rest)
+        positional = [pick(name, value) for name, value in zip(checks.parameters, args, strict=False)]
+        named = {name: pick(name, value) for name, value in kwargs.items()}
+        if "algorithm" in checks.parameters:
+            given = {**dict(zip(checks.parameters, positional, strict=False)), **named}
+            _one_of_each(given, {name: each.default for name, each in checks.parameters.items() if name in OF_ALGORITHM})
+        return fn(*positional, *args[len(positional) :], **named)
 
-    # With the globals of the function's own module, where doctests look for it.
-    there = getattr(fn, "__globals__", {"__builtins__": __builtins__})
-    here: Any = wraps(fn)(types.FunctionType(guarded.__code__, there, guarded.__name__, None, guarded.__closure__))
-    here.checks = checks
-    return here
+    guarded.checks = checks  # type: ignore[attr-defined]
+    return guarded
 
 
 def _one_of_each(given: Mapping[str, Any], usual: Mapping[str, Any]) -> None:

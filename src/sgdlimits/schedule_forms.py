@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.domain import OverTime, as_numbers, checked, real
+from sgdlimits.checks import OverTime, as_numbers
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, in_short, is_traced
 from sgdlimits.part import is_schedule
 from sgdlimits.schedule import Schedule, subtract_rounding, value_at
@@ -58,7 +59,11 @@ def _check_rows(form: str, times: Any, values: Any, more: int, example: str) -> 
         raise BadInput(f"times must be {least} and increase; got {np.asarray(times).tolist()}. Sort them.")
 
 
-@checked(times=_as_numbers, values=_as_numbers)
+Numbers = Annotated[Any, _as_numbers]
+Span = Annotated[Any, _as_span]
+
+
+@checked
 class Steps(Schedule):
     """A piecewise constant schedule: `values[i]` from `times[i - 1]` on.
 
@@ -77,7 +82,7 @@ class Steps(Schedule):
     times: Float[Array, " n"]
     values: Float[Array, " n+1 ..."]
 
-    def __init__(self, times, values) -> None:
+    def __init__(self, times: Numbers, values: Numbers) -> None:
         self.times = _as_numbers("times", times)
         self.values = _as_numbers("values", values)
         _check_rows("Steps", self.times, self.values, 1, "Steps([10.0], [0.1, 0.01])")
@@ -104,7 +109,7 @@ class Steps(Schedule):
         yield from () if is_traced(self.values) else np.asarray(self.values)
 
 
-@checked(times=_as_numbers, values=_as_numbers)
+@checked
 class Linear(Schedule):
     """A piecewise linear schedule, through `values[i]` at `times[i]`, constant before the first time and after the last.
 
@@ -121,7 +126,7 @@ class Linear(Schedule):
     times: Float[Array, " n"]
     values: Float[Array, " n ..."]
 
-    def __init__(self, times, values) -> None:
+    def __init__(self, times: Numbers, values: Numbers) -> None:
         self.times = _as_numbers("times", times)
         self.values = _as_numbers("values", values)
         _check_rows("Linear", self.times, self.values, 0, "Linear([0.0, 10.0], [0.2, 0.1])")
@@ -150,7 +155,7 @@ class Linear(Schedule):
         yield from () if is_traced(self.values) else np.asarray(self.values)
 
 
-@checked(first=_as_numbers, last=_as_numbers, span=_as_span)
+@checked
 class Cosine(Schedule):
     r"""Half a cosine from `first` at the start to `last` at `span`, and `last` from then on.
 
@@ -171,7 +176,7 @@ class Cosine(Schedule):
     last: Float[Array, ""]
     span: Float[Array, ""]
 
-    def __init__(self, first, last, span) -> None:
+    def __init__(self, first: Numbers, last: Numbers, span: Span) -> None:
         self.first = _as_numbers("first", first)
         self.last = _as_numbers("last", last)
         self.span = _as_span("span", span)
@@ -189,7 +194,7 @@ class Cosine(Schedule):
         return jnp.asarray(self.last + (self.first - self.last) * half)
 
 
-@checked(value=_as_numbers, power=real, span=_as_span)
+@checked
 class Power(Schedule):
     r"""A power of time, :math:`\text{value}\,(1 + t/\text{span})^{-\text{power}}`.
 
@@ -208,7 +213,7 @@ class Power(Schedule):
     power: Float[Array, ""]
     span: Float[Array, ""]
 
-    def __init__(self, value, power, span) -> None:
+    def __init__(self, value: Numbers, power: float, span: Span) -> None:
         self.value = _as_numbers("value", value)
         self.power = _as_numbers("power", power)
         self.span = _as_span("span", span)
@@ -221,7 +226,7 @@ class Power(Schedule):
         return jnp.asarray(self.value * jnp.exp(-self.power * jnp.log1p(t / self.span)))
 
 
-@checked(schedule=OverTime(_as_numbers), span=_as_span)
+@checked
 class Warmup(Schedule):
     """A schedule or a number, times a factor that rises from 0 to 1 over `span`.
 
@@ -238,7 +243,7 @@ class Warmup(Schedule):
     schedule: Any
     span: Float[Array, ""]
 
-    def __init__(self, schedule, span) -> None:
+    def __init__(self, schedule: Annotated[Any, OverTime(_as_numbers)], span: Span) -> None:
         self.schedule = schedule if is_schedule(schedule) else _as_numbers("schedule", schedule)
         self.span = _as_span("span", span)
 

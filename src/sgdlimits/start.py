@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import equinox as eqx
 import jax
@@ -13,7 +13,8 @@ import scipy
 from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
-from sgdlimits.domain import checked
+from sgdlimits.checks import array
+from sgdlimits.domain import Count, Fraction, NotNegative, Positive, Seed, Size, checked
 from sgdlimits.errors import BadInput, check_dimension, check_share
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.part import Part
@@ -49,7 +50,7 @@ class Start(Part):
         return particles_of(self.batch(problem, stream))
 
     @checked
-    def sample(self, problem: Problem, *, runs: int = 1, seed: int = 0) -> PyTree:
+    def sample(self, problem: Problem, *, runs: Size = 1, seed: Seed = 0) -> PyTree:
         """The statistics of `runs` runs, runs first, as `simulate` would draw them."""
         check_room([("runs", runs), ("numbers", problem.numerics.size)], "Take fewer runs, or a smaller width.")
         return self.batch(problem, Stream.of(seed, np.arange(runs)))
@@ -85,11 +86,11 @@ class RandomInit(Start):
     ((3, 2, 1), True)
     """
 
-    d: int = eqx.field(static=True)
-    scale: float | None = eqx.field(static=True, default=None)
+    d: Count = eqx.field(static=True)
+    scale: Positive | None = eqx.field(static=True, default=None)
     unit: bool | None = eqx.field(static=True, default=None)
     second: float | dict[str, Any] | None = eqx.field(converter=_given, default=None)
-    positive: float | None = eqx.field(static=True, default=None)
+    positive: Fraction | None = eqx.field(static=True, default=None)
 
     def overlaps(self, problem, stream):
         p, k, gram = problem.directions.width, problem.directions.fixed, problem.directions.gram
@@ -157,7 +158,7 @@ class OrthogonalInit(Start):
     (2, 3, 3)
     """
 
-    spread: float = eqx.field(static=True)
+    spread: NotNegative = eqx.field(static=True)
     second: float | dict[str, Any] | None = eqx.field(converter=_given, default=None)
 
     def overlaps(self, problem, stream):
@@ -185,7 +186,7 @@ class FixedInit(Start):
     [[1.0, 0.25], [0.25, 1.0]]
     """
 
-    overlap: Float[Array, "..."] = eqx.field(converter=number_array)
+    overlap: Annotated[Float[Array, "..."], array()] = eqx.field(converter=number_array)
     second: float | dict[str, Any] | None = eqx.field(converter=_given, default=None)
 
     if TYPE_CHECKING:  # what the converters take

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm, Wrapper, of_base
-from sgdlimits.domain import checked, number
+from sgdlimits.checks import number
+from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.schedule import Time, value_at
 from sgdlimits.statistics.trees import number_array
@@ -18,7 +19,7 @@ SOON = 1e-9
 """A time that counts as none, so that the mean of nothing is what is there."""
 
 
-@checked(decay=number(at_least=0, below=1))
+@checked
 class Averaged(Wrapper):
     r"""Another algorithm, with the average of its weights beside them.
 
@@ -37,8 +38,10 @@ class Averaged(Wrapper):
     :math:`\dot{\bar u} = (u - \bar u)\,\text{rate}`, or :math:`(u - \bar u)/t`.
     """
 
-    decay: Float[Array, ""] | float | None = eqx.field(converter=number_array, default=None)
-    rate: Float[Array, ""] | float | None = eqx.field(converter=number_array, default=None, kw_only=True)
+    decay: Annotated[Float[Array, ""] | float, number(at_least=0, below=1)] | None = eqx.field(
+        converter=number_array, default=None
+    )
+    rate: Positive | None = eqx.field(converter=number_array, default=None, kw_only=True)
     elapsed: Any = eqx.field(init=False, default_factory=Time)
     """The time since the start, for the mean of all weights: a schedule, and a number where the algorithm stands at a time."""
 

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.algorithm.weights import Now, Weights
-from sgdlimits.domain import function
+from sgdlimits.checks import function
+from sgdlimits.domain import NotNegativeInTime, Rate, Rates, Size
 from sgdlimits.errors import BadInput, check_count, check_number, in_short
 from sgdlimits.part import Part
 from sgdlimits.statistics.overlaps import STUDENT, Scalars, chosen
@@ -228,11 +229,11 @@ class Descent(Algorithm):
     batch : b, the samples of a step, over which the gradient is averaged
     """
 
-    lr: Float[Array, ""] | float = eqx.field(converter=number_array)
-    lr_second: Any = eqx.field(converter=_rates, default=None, kw_only=True)
-    ridge: Float[Array, ""] | float = eqx.field(converter=number_array, default=0.0, kw_only=True)
+    lr: Rate = eqx.field(converter=number_array)
+    lr_second: Rates | None = eqx.field(converter=_rates, default=None, kw_only=True)
+    ridge: NotNegativeInTime = eqx.field(converter=number_array, default=0.0, kw_only=True)
     sphere: bool = eqx.field(static=True, converter=bool, default=False, kw_only=True)
-    batch: int = eqx.field(static=True, default=1, kw_only=True)
+    batch: Size = eqx.field(static=True, default=1, kw_only=True)
 
     def __check_init__(self) -> None:
         check_number("lr", self.lr, above=0)

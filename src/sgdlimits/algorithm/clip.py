@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Wrapper
 from sgdlimits.algorithm.weights import Now, Weights
-from sgdlimits.domain import checked
+from sgdlimits.domain import NotNegativeInTime, PositiveInTime, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.statistics.trees import number_array
 
@@ -30,7 +30,7 @@ class Clipped(Wrapper):
     each : whether the gradient of each sample is clipped, before the mean is taken
     """
 
-    norm: Float[Array, ""] | float = eqx.field(converter=number_array)
+    norm: PositiveInTime = eqx.field(converter=number_array)
     each: bool = eqx.field(static=True, default=False)
 
     uses_gram: ClassVar[bool] = True
@@ -57,8 +57,8 @@ class Private(Wrapper):
         usual multiplier :math:`\sigma = \text{noise}/\sqrt d`, at which noise and gradients are of one size
     """
 
-    norm: Float[Array, ""] | float = eqx.field(converter=number_array)
-    noise: Float[Array, ""] | float = eqx.field(converter=number_array)
+    norm: PositiveInTime = eqx.field(converter=number_array)
+    noise: NotNegativeInTime = eqx.field(converter=number_array)
 
     uses_gram: ClassVar[bool] = True
     uses_noise: ClassVar[bool] = True

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,7 +19,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm, Descent
-from sgdlimits.domain import checked
+from sgdlimits.checks import OverTime, number
+from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.gaussian.base import square_root
 from sgdlimits.statistics.trees import number_array
@@ -122,9 +123,11 @@ class Adam(Coordinatewise):
     follow SGD at the rates :math:`\text{lr}/\sqrt{s_j}`.
     """
 
-    beta: Float[Array, ""] | float = eqx.field(converter=number_array, default=0.9)
-    rate: Float[Array, ""] | float = eqx.field(converter=number_array, default=1.0, kw_only=True)
-    begin: float = eqx.field(static=True, converter=float, default=1.0, kw_only=True)
+    beta: Annotated[Float[Array, ""] | float, OverTime(number(at_least=0, below=1))] = eqx.field(
+        converter=number_array, default=0.9
+    )
+    rate: Positive = eqx.field(converter=number_array, default=1.0, kw_only=True)
+    begin: Positive = eqx.field(static=True, converter=float, default=1.0, kw_only=True)
 
     @property
     def coordinates(self) -> Mapping[str, float]:  # type: ignore[override]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import equinox as eqx
-from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Wrapper, of_base
-from sgdlimits.domain import OverTime, checked, not_negative
+from sgdlimits.domain import NotNegativeInTime, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.statistics.trees import number_array
 
 
-@checked(decay=OverTime(not_negative))
+@checked
 class Decayed(Wrapper):
     r"""Another algorithm, with decay of the weights apart from the gradient.
 
@@ -23,7 +22,7 @@ class Decayed(Wrapper):
     decay : how fast weights shrink, over d in a step; velocities and averages do not
     """
 
-    decay: Float[Array, ""] | float = eqx.field(converter=number_array)
+    decay: NotNegativeInTime = eqx.field(converter=number_array)
 
     uses_gram = of_base("uses_gram")
     linear = of_base("linear")

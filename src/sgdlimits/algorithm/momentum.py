@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -11,7 +11,8 @@ from jaxtyping import Array, Float
 from sgdlimits.algorithm.base import Algorithm, Descent
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.algorithm.weights import Now, Weights
-from sgdlimits.domain import checked
+from sgdlimits.checks import OverTime, number
+from sgdlimits.domain import PositiveInTime, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.part import is_schedule
 from sgdlimits.statistics.trees import number_array
@@ -44,8 +45,10 @@ class HeavyBall(Descent):
     1.0
     """
 
-    beta: Float[Array, ""] | float | None = eqx.field(converter=number_array, default=None)
-    friction: Float[Array, ""] | float | None = eqx.field(converter=number_array, default=None, kw_only=True)
+    beta: Annotated[Float[Array, ""] | float, OverTime(number(at_least=0, below=1))] | None = eqx.field(
+        converter=number_array, default=None
+    )
+    friction: PositiveInTime | None = eqx.field(converter=number_array, default=None, kw_only=True)
 
     memory: ClassVar[dict[str, str]] = {"velocity": "zero"}
     linear: ClassVar[bool] = True

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import equinox as eqx
 
 from sgdlimits.algorithm.base import Algorithm, Descent
-from sgdlimits.domain import checked, number
+from sgdlimits.checks import number
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.part import argument
 
 
-@checked(beta=number(at_least=0, below=1))
+@checked
 class Muon(Descent):
     r"""Muon: momentum, and steps along the nearest matrix with orthonormal rows.
 
@@ -33,7 +35,7 @@ class Muon(Descent):
     beta = 0 only: otherwise V remembers about 1/(1 - beta) samples, whose gradients do not average out.
     """
 
-    beta: float = eqx.field(static=True, converter=float, default=0.0)
+    beta: Annotated[float, number(at_least=0, below=1)] = eqx.field(static=True, converter=float, default=0.0)
 
     uses_gram = True
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import equinox as eqx
 
 from sgdlimits.algorithm.base import Algorithm, Wrapper
+from sgdlimits.checks import integer
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 
@@ -23,7 +24,7 @@ class Repeated(Wrapper):
     times : steps for each batch
     """
 
-    times: int = eqx.field(static=True)
+    times: Annotated[int, integer(below=1001)] = eqx.field(static=True)
 
     uses_gram: ClassVar[bool] = True
     reuses: ClassVar[bool] = True

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Wrapper, of_base
-from sgdlimits.domain import array, checked, not_negative, positive
+from sgdlimits.checks import array
+from sgdlimits.domain import NotNegative, Positive, checked
 from sgdlimits.schedule import Time, value_at
 from sgdlimits.statistics.trees import number_array
 
 
-@checked(power=not_negative, span=positive, warmup=not_negative)
+@checked
 class Scheduled(Wrapper):
     r"""Another algorithm, with learning rates that rise and then fall with time.
 
@@ -48,9 +49,9 @@ class Scheduled(Wrapper):
     True
     """
 
-    power: Float[Array, ""] | float = eqx.field(converter=number_array, default=0.5)
-    span: Float[Array, ""] | float = eqx.field(converter=number_array, default=1.0)
-    warmup: Float[Array, ""] | float = eqx.field(converter=number_array, default=0.0)
+    power: NotNegative = eqx.field(converter=number_array, default=0.5)
+    span: Positive = eqx.field(converter=number_array, default=1.0)
+    warmup: NotNegative = eqx.field(converter=number_array, default=0.0)
     time: Any = eqx.field(init=False, default_factory=Time)
     """The time of the rates: a schedule, and a number where the algorithm stands at a time."""
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 from sgdlimits.algorithm.base import Descent, Wrapper
-from sgdlimits.domain import checked
+from sgdlimits.domain import NotNegativeInTime, Rate, Rates, Size, checked
 
 
 @checked
@@ -37,7 +37,9 @@ class OnePassSGD(Descent):
 
     linear: ClassVar[bool] = True
 
-    def __init__(self, lr, lr_second=None, ridge=0.0, sphere=False, batch=1) -> None:
+    def __init__(
+        self, lr: Rate, lr_second: Rates | None = None, ridge: NotNegativeInTime = 0.0, sphere: bool = False, batch: Size = 1
+    ) -> None:
         self.lr, self.lr_second, self.ridge, self.sphere, self.batch = lr, lr_second, ridge, sphere, batch
 
     def step(self, now):

@@ -6,11 +6,10 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Descent, Wrapper
 from sgdlimits.algorithm.weights import Weights
-from sgdlimits.domain import checked
+from sgdlimits.domain import NotNegativeInTime, checked
 from sgdlimits.statistics.trees import number_array
 
 
@@ -26,7 +25,7 @@ class SAM(Wrapper):
     radius : how far uphill the gradient is taken, in units of :math:`1/\sqrt d`: then fields change by order one
     """
 
-    radius: Float[Array, ""] | float = eqx.field(converter=number_array)
+    radius: NotNegativeInTime = eqx.field(converter=number_array)
 
     uses_gram: ClassVar[bool] = True
 

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.analysis.closure import Closure
 from sgdlimits.analysis.dynamics import CRITICAL, EffectiveDynamics
-from sgdlimits.domain import checked, function, optional, positive, whole
+from sgdlimits.domain import Count, Function, Seed, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.problem.base import Problem
 from sgdlimits.start import RandomInit
@@ -35,7 +35,7 @@ CLOSED_SHARE = 1e-5
 RANK = 1e-9
 
 
-@checked(problem=None, exponent=positive, statistics=function, d=optional(whole()))
+@checked
 @dataclass(frozen=True, repr=False)
 class ChosenDynamics(EffectiveDynamics):
     """The limit of statistics of one's own, functions of a problem's: `effective_dynamics(problem, statistics=)` makes it.
@@ -49,8 +49,8 @@ class ChosenDynamics(EffectiveDynamics):
     d : the dimension of the second-order term; None leaves out what vanishes as d grows
     """
 
-    statistics: Callable[..., Any] = None  # type: ignore[assignment]  # a field after one with a default needs one
-    d: int | None = None
+    statistics: Function = None  # type: ignore[assignment]  # a field after one with a default needs one
+    d: Count | None = None
 
     def __repr__(self) -> str:
         at = "" if self.d is None else f" at d = {self.d}"
@@ -92,8 +92,8 @@ class ChosenDynamics(EffectiveDynamics):
         """The name of each number of the chosen statistics."""
         return self._here(stats)[1].names
 
-    @checked(states=whole())
-    def closure(self, states: int = 8, seed: int = 0) -> Closure:
+    @checked
+    def closure(self, states: Count = 8, seed: Seed = 0) -> Closure:
         """Test whether the chosen statistics close: whether their drift, and at a d their diffusion, are functions of them.
 
         The derivative of the drift is taken at random states, along the directions in which no chosen statistic changes. It is

@@ -15,7 +15,7 @@ method), the one before because the mean of a product of gradients is not its li
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax
@@ -26,7 +26,8 @@ from jaxtyping import Array, Float, PyTree
 from scipy.integrate import solve_ivp
 
 from sgdlimits.algorithm import OnePassSGD
-from sgdlimits.domain import checked, whole
+from sgdlimits.checks import integer
+from sgdlimits.domain import Count, Positive, Seed, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.jaxtools import compiled
 from sgdlimits.problem.base import Problem
@@ -42,8 +43,10 @@ FAILS = 0.25
 """Where a standard deviation, or the correction of the mean, is this share of a statistic's size, the expansion is none."""
 
 
-@checked(save=whole(at_least=2))
-def expansion(problem: Problem, start: Start | PyTree, t_max: float, *, save: int = 100, seed: int = 0) -> xr.Dataset:
+@checked
+def expansion(
+    problem: Problem, start: Start | PyTree, t_max: Positive, *, save: Annotated[int, integer(at_least=2)] = 100, seed: Seed = 0
+) -> xr.Dataset:
     r"""The mean of the statistics with its first correction in 1/d, and their covariance, along the path of the ODE.
 
     Parameters
@@ -149,7 +152,7 @@ class Trust:
 
 
 @checked
-def trust(problem: Problem, start: Start | PyTree, d: int, t_max: float, *, seed: int = 0) -> Trust:
+def trust(problem: Problem, start: Start | PyTree, d: Count, t_max: Positive, *, seed: Seed = 0) -> Trust:
     """How far mean and spread of the chain at `d` are from the ODE, from the first correction in 1/d.
 
     Parameters

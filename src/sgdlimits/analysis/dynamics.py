@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import jax
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.analysis.localizability import Localizability, measure
-from sgdlimits.domain import checked, either, function, positive, problem as a_problem, whole
+from sgdlimits.checks import either, function, integer, problem as a_problem
+from sgdlimits.domain import Count, Positive, Seed, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import add
@@ -20,7 +22,7 @@ CRITICAL, SUB_CRITICAL, SUPER_CRITICAL = "critical", "sub-critical", "super-crit
 SOME_PROBLEM = either("a Problem, or a function of d that gives one", "Take one from sgdlimits.presets.", a_problem, function)
 
 
-@checked(problem=SOME_PROBLEM, exponent=positive)
+@checked
 @dataclass(frozen=True, repr=False)
 class EffectiveDynamics:
     r"""The limit of the statistics u at the step size :math:`\delta = \text{lr}\,d^{-s}`, with time in :math:`d^s` samples.
@@ -32,8 +34,8 @@ class EffectiveDynamics:
     lr of the paper's time is in f, g and :math:`\Sigma`. `effective_dynamics` makes it.
     """
 
-    problem: Problem | Callable[[int], Problem]
-    exponent: float = 1.0
+    problem: Annotated[Problem | Callable[[int], Problem], SOME_PROBLEM]
+    exponent: Positive = 1.0
 
     def __repr__(self) -> str:
         name = getattr(self.problem, "name", type(self.problem).__name__) if isinstance(self.problem, Problem) else "a family"
@@ -72,13 +74,13 @@ class EffectiveDynamics:
         self._need_limit("Sigma")
         return float(self.regime == CRITICAL) * self._one().covariance(stats)
 
-    @checked(states=whole(), samples=whole(at_least=16))
+    @checked
     def localizability(
         self,
         dimensions: tuple[int, ...] = (100, 1000, 10**4, 10**5),
-        states: int = 8,
-        samples: int = 4096,
-        seed: int = 0,
+        states: Count = 8,
+        samples: Annotated[int, integer(at_least=16)] = 4096,
+        seed: Seed = 0,
         magnify: float | Mapping[str, float] = 0.0,
     ) -> Localizability:
         r"""Measure the conditions under which the limit holds (Definition 2.1 of Ben Arous, Gheissari and Jagannath [2]_).

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from sgdlimits.analysis.chain_rule import ChosenDynamics
 from sgdlimits.analysis.dynamics import EffectiveDynamics
-from sgdlimits.domain import checked, function, optional, positive
+from sgdlimits.domain import Count, Function, Positive, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.problem.base import Problem
 
 
-@checked(problem=None, exponent=positive, statistics=optional(function))
+@checked
 def effective_dynamics(
     problem: Problem | Callable[[int], Problem],
-    exponent: float = 1.0,
+    exponent: Positive = 1.0,
     *,
-    statistics: Callable[..., Any] | None = None,
-    d: int | None = None,
+    statistics: Function | None = None,
+    d: Count | None = None,
 ) -> EffectiveDynamics:
     r"""The limit of the statistics of SGD at the step size :math:`\text{lr}\,d^{-\text{exponent}}` [2]_.
 

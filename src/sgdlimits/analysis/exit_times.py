@@ -18,7 +18,7 @@ from sgdlimits.run.record import condition_text, from_json
 from sgdlimits.run.schema import check_form, plain_variable, statistics
 
 
-@checked(threshold=None)
+@checked
 def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> xr.Dataset:
     r"""The exit time of each run, the runs that have not exited included.
 

@@ -12,6 +12,7 @@ gradient is projected on the tangent space of the product of p spheres, and the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import equinox as eqx
 import jax
@@ -21,7 +22,8 @@ import scipy
 from jaxtyping import Float
 
 from sgdlimits.analysis.spectrum import TOLERANCE, Spectrum as Spectrum, spectrum_of
-from sgdlimits.domain import array, checked, finite_scalars, not_negative
+from sgdlimits.checks import array, finite_scalars, point_or_weights
+from sgdlimits.domain import Count, NotNegative, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.slopes import padded, refuse_zero_weights
 from sgdlimits.problem.base import Problem
@@ -35,7 +37,7 @@ MOST_NUMBERS = 2**26
 MOST_EIGENVALUES = 2**62
 
 
-@checked(u=array(ndim=2), fixed=array(ndim=2), a=finite_scalars)
+@checked
 @dataclass(frozen=True)
 class Weights:
     """A point of the landscape in R^d.
@@ -52,9 +54,9 @@ class Weights:
     [[0.0, 4.0, 0.0]]
     """
 
-    u: Float[np.ndarray, "p d"]
-    fixed: Float[np.ndarray, "k d"] | None = None
-    a: Scalars | None = None
+    u: Annotated[Float[np.ndarray, "p d"], array(ndim=2)]
+    fixed: Annotated[Float[np.ndarray, "k d"], array(ndim=2)] | None = None
+    a: Annotated[Scalars, finite_scalars] | None = None
 
 
 def locate(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> tuple[Scalars, np.ndarray, np.ndarray | None]:
@@ -136,7 +138,9 @@ class Hessian:
 
 
 @checked
-def risk(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray, t: float | None = None) -> float:
+def risk(
+    problem: ProjectionProblem, at: Annotated[Overlaps | Weights | np.ndarray, point_or_weights], t: NotNegative | None = None
+) -> float:
     """The height of the landscape: population risk and ridge penalty of the first layer.
 
     >>> import sgdlimits as sl
@@ -155,7 +159,10 @@ def risk(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray, t: flo
 
 @checked
 def gradient(
-    problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray, sphere: bool | None = None, t: float | None = None
+    problem: ProjectionProblem,
+    at: Annotated[Overlaps | Weights | np.ndarray, point_or_weights],
+    sphere: bool | None = None,
+    t: NotNegative | None = None,
 ) -> Float[np.ndarray, "p n"]:
     r"""The gradient of the landscape with respect to each unit; :math:`-\text{lr}` times it is the population drift.
 
@@ -185,7 +192,10 @@ def gradient(
 
 @checked
 def hessian(
-    problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray, sphere: bool | None = None, t: float | None = None
+    problem: ProjectionProblem,
+    at: Annotated[Overlaps | Weights | np.ndarray, point_or_weights],
+    sphere: bool | None = None,
+    t: NotNegative | None = None,
 ) -> Hessian | Float[np.ndarray, "p d p d"]:
     r"""The Hessian of the landscape with respect to the first layer; at weights a whole array, where that fits into memory.
 
@@ -226,14 +236,14 @@ def hessian(
     return np.einsum("jslt,sx,ty->jxly", span, axes, axes, optimize=True) + np.einsum("jl,xy->jxly", outside, beyond)
 
 
-@checked(tolerance=not_negative)
+@checked
 def hessian_spectrum(
     problem: ProjectionProblem,
     statistics: Overlaps,
-    d: int,
+    d: Count,
     sphere: bool | None = None,
-    tolerance: float = TOLERANCE,
-    t: float | None = None,
+    tolerance: NotNegative = TOLERANCE,
+    t: NotNegative | None = None,
 ) -> Spectrum:
     r"""The eigenvalues of the Hessian in dimension `d`, with exact multiplicities: (eigenvalues, multiplicities).
 

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import PyTree
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import NotNegative, Positive, Statistics, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.level.local import linear_parts
 from sgdlimits.level.solver import vector_field
@@ -51,7 +51,7 @@ class Linearisation:
 
 
 @checked
-def linearise(problem: Problem, point: PyTree, *, corrector: bool = True, t: float | None = None) -> Linearisation:
+def linearise(problem: Problem, point: Statistics, *, corrector: bool = True, t: NotNegative | None = None) -> Linearisation:
     """Linearise a problem's ODE at a point.
 
     The coordinates are those of `problem.covariance`: for projection problems M row by row, the upper triangle of Q row by
@@ -132,7 +132,9 @@ class LocalLimit:
 
 
 @checked
-def local_limit(problem: Problem, point: PyTree, *, tolerance: float | None = None, t: float | None = None) -> LocalLimit:
+def local_limit(
+    problem: Problem, point: Statistics, *, tolerance: Positive | None = None, t: NotNegative | None = None
+) -> LocalLimit:
     r"""The diffusive limit of a problem's SGD near a fixed point of its ODE [2]_.
 
     With :math:`y = \sqrt d\,(u - u^*)` the limit is :math:`dy = Jy\,dt + \Sigma^{1/2} dB`. On the stable subspace of J, along

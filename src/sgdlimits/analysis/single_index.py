@@ -24,7 +24,7 @@ The start is at :math:`m \sim 1/\sqrt d`. For n = 1, 2 the first term wins there
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -32,10 +32,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from numpy.polynomial import chebyshev, polynomial
+from numpy.typing import ArrayLike
 from scipy.integrate import quad
 from scipy.special import betaincinv
 
-from sgdlimits.domain import array, checked, flag, real, whole
+from sgdlimits.checks import array, integer
+from sgdlimits.domain import Count, Fraction, checked
 from sgdlimits.errors import BadInput, check_count, check_number, check_share, is_traced
 from sgdlimits.model.activation import Activation, FunctionActivation
 from sgdlimits.model.expansion import HIGHEST_ORDER, expand, target_function
@@ -63,20 +65,20 @@ def _cosines(name: str, value: Any) -> Any:
     return np.asarray(value, float) if isinstance(value, (list, tuple)) else value
 
 
-@checked(arrays=True, exponent=whole())
-def samples(exponent: int, d) -> np.ndarray | float:
+@checked
+def samples(exponent: Count, d: Count | ArrayLike) -> np.ndarray | float:
     r"""How the samples that learning takes grow with d, without a constant: d, d log d, and :math:`d^{n-1}` from n = 3 on.
 
     >>> samples(3, 1000.0)
     1000000.0
     """
-    n, d = exponent, np.asarray(d, float)
-    grown = d if n == 1 else d * np.log(d) if n == 2 else d ** (n - 1)
+    x = np.asarray(d, float)
+    grown = x if exponent == 1 else x * np.log(x) if exponent == 2 else x ** (exponent - 1)
     return grown if grown.ndim else float(grown)
 
 
-@checked(d=whole(at_least=2))
-def start_quantile(d: int, share: float = 0.5) -> float:
+@checked
+def start_quantile(d: Annotated[int, integer(at_least=2)], share: Fraction = 0.5) -> float:
     r"""The overlap that a share of random starts has at most, in absolute value: :math:`m^2` has a beta law.
 
     The time of the ODE falls as the start grows: its median over random starts, for odd exponents over those of the right
@@ -88,8 +90,8 @@ def start_quantile(d: int, share: float = 0.5) -> float:
     return float(np.sqrt(betaincinv(0.5, (d - 1) / 2, share)))
 
 
-@checked(d=whole(at_least=2), overlap=check_share)
-def recommended_lr(problem: ProjectionProblem, d: int, overlap: float = 0.5) -> float:
+@checked
+def recommended_lr(problem: ProjectionProblem, d: Annotated[int, integer(at_least=2)], overlap: Fraction = 0.5) -> float:
     r"""The learning rate at which one-pass SGD reaches an overlap with one teacher after about the fewest samples.
 
     At the overlap m the drift :math:`\gamma\phi - \gamma^2\psi` is largest at :math:`\gamma = \phi/2\psi`. This is the smallest
@@ -137,8 +139,14 @@ def recommended_lr(problem: ProjectionProblem, d: int, overlap: float = 0.5) -> 
     return float(problem.algorithm.lr_sample * problem.algorithm.batch) * float((population / (-2 * corrector)).min())
 
 
-@checked(arrays=True, d=whole(at_least=2), noise=flag, overlap=check_share, start=real)
-def exit_time(problem: ProjectionProblem, d, overlap, start=None, noise: bool = False):
+@checked
+def exit_time(
+    problem: ProjectionProblem,
+    d: Annotated[float, integer(at_least=2)] | ArrayLike,
+    overlap: Fraction | ArrayLike,
+    start: float | ArrayLike | None = None,
+    noise: bool = False,
+):
     r"""The time in which the overlap of one unit comes from a start to another, in samples per dimension.
 
     .. math:: t = \int_{m_0}^{\text{overlap}} \frac{dm}{\gamma\phi(m) - \gamma^2\psi(m)}
@@ -248,9 +256,11 @@ def _strengths(activation: Activation) -> np.ndarray:
     return np.where(np.abs(strengths) > ZERO * size, strengths, 0.0)
 
 
-@checked(m=_cosines)
+@checked
 @eqx.filter_jit
-def drift_parts(problem: ProjectionProblem, m: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+def drift_parts(
+    problem: ProjectionProblem, m: Annotated[Float[Array, " n"], _cosines]
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """Population and corrector in the drift of the cosine with the teacher, averaged over students that are alike."""
     law, p, norm = problem.initial, problem.network.width, jnp.sqrt(problem.target.gram[0, 0])
 
@@ -265,9 +275,9 @@ def drift_parts(problem: ProjectionProblem, m: Float[Array, " n"]) -> tuple[Floa
     return problem.numerics.over_runs(one, m)
 
 
-@checked(m=_cosines)
+@checked
 @eqx.filter_jit
-def increment_variance(problem: ProjectionProblem, m: Float[Array, " n"]) -> Float[Array, " n"]:
+def increment_variance(problem: ProjectionProblem, m: Annotated[Float[Array, " n"], _cosines]) -> Float[Array, " n"]:
     """The variance of d times one sample's increment of the overlap of one unit."""
     P = problem.target.gram
 

@@ -14,14 +14,15 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 from scipy.special import ndtri
 
-from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, CensoredWarning, check_number
+from sgdlimits.checks import each_of, sized
+from sgdlimits.domain import Fraction, Seed, checked
+from sgdlimits.errors import BadInput, CensoredWarning, check_number, check_share
 from sgdlimits.text import table
 
 NUMBERS_AT_ONCE = 2**20
@@ -137,13 +138,13 @@ class Summary:
         return f"{head}\n{table(rows.items(), indent='  ')}"
 
 
-@checked(exits=None)
+@checked
 def summarise(
     exits: xr.Dataset | np.ndarray,
-    quantiles: Sequence[float] = (0.1, 0.9),
-    confidence: float = 0.95,
-    resamples: int = 1000,
-    seed: int = 0,
+    quantiles: Annotated[Sequence[float], each_of(check_share)] = (0.1, 0.9),
+    confidence: Fraction = 0.95,
+    resamples: Annotated[int, sized(8)] = 1000,
+    seed: Seed = 0,
 ) -> Summary:
     r"""Mean, median and quantiles of exit times with confidence intervals, the censored runs taken into account.
 

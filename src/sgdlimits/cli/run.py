@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,7 +11,7 @@ from sgdlimits.cli.levels import START_OPTIONS, level_options, make_level, make_
 from sgdlimits.cli.optimisers import optimiser_options, with_optimiser
 from sgdlimits.cli.options import Command, File, Group, Option, echo, kind, number, option
 from sgdlimits.cli.work import check_apart, check_output, check_picture, compute, table
-from sgdlimits.docstring import describe
+from sgdlimits.docstring import describe, typed_parameters
 from sgdlimits.text import table as columns
 
 PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
@@ -56,7 +55,7 @@ class Presets(Group):
         return self.commands.get(name)
 
     def _command(self, preset: Callable) -> click.Command:
-        words, parameters = describe(preset), inspect.signature(preset, eval_str=True).parameters
+        words, parameters = describe(preset), typed_parameters(preset)
         own = [
             option(
                 f"problem_{name}",

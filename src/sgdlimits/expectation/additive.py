@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import singledispatch
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.domain import checked, whole
+from sgdlimits.checks import integer
+from sgdlimits.domain import checked
 from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.gaussian import (
     ErfIntegrals,
@@ -41,7 +42,7 @@ NODES_A_NORM, MOST_NODES = 96, 480
 SLOPE_ACCURACY = 1e-6
 
 
-@checked(order=whole(at_least=4))
+@checked
 class FieldIntegrals(Expectation):
     """Squared loss and a readout that is a sum over units: integrals over two and four fields, not over all of them.
 
@@ -56,7 +57,7 @@ class FieldIntegrals(Expectation):
     needs: ClassVar[str] = (
         "a squared loss, a CommitteeReadout, centred data, and activations that are smooth or piecewise linear"
     )
-    order: int = eqx.field(static=True, default=24)
+    order: Annotated[int, integer(at_least=4)] = eqx.field(static=True, default=24)
 
     def suits(self, model):
         return additive_integrals(model, self.order) is not None

@@ -13,7 +13,8 @@ from jax import lax
 from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 
-from sgdlimits.domain import checked, each_of, optional, positive
+from sgdlimits.checks import each_of
+from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.base import Expectation, covariance_over, linear_part
 from sgdlimits.expectation.class_inputs import ClassInputs, at_means, kinked_class_hessian, on_grid, smooth_moments
@@ -93,7 +94,7 @@ class ClassIntegrals(ClassRule):
     relative_error: float = eqx.field(static=True)
     orders: tuple[int, ...] | None = eqx.field(static=True)
 
-    def __init__(self, relative_error: float = 1e-6, orders: Sequence[int] | None = None) -> None:
+    def __init__(self, relative_error: Positive = 1e-6, orders: Sequence[int] | None = None) -> None:
         self.relative_error = float(relative_error)
         self.orders = None if orders is None else _check_orders(orders)
 
@@ -179,7 +180,7 @@ class ClassIntegrals(ClassRule):
         return self._ladder(model)[-2 if model.network.width >= WIDE else -1]
 
 
-@checked(smoothing=optional(positive))
+@checked
 class AtMeans(ClassRule):
     r"""Inputs that are the means of their classes, sigma = 0: one input a class.
 
@@ -193,7 +194,7 @@ class AtMeans(ClassRule):
     """
 
     needs: ClassVar[str] = "inputs without variance, ClassLabels, CrossEntropy, and units with a known kink or none"
-    smoothing: float | None = eqx.field(static=True, default=1e-3)
+    smoothing: Positive | None = eqx.field(static=True, default=1e-3)
 
     def suits(self, model):
         return super().suits(model) and model.on_means

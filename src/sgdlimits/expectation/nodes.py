@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from sgdlimits.domain import checked, instance
+from sgdlimits.checks import instance
+from sgdlimits.domain import checked
 from sgdlimits.expectation.base import Expectation
 from sgdlimits.expectation.field_means import FieldNodes, field_mean
 from sgdlimits.expectation.gaussian import Nodes, Rule
@@ -22,7 +25,7 @@ NODES_AT_ONCE = 2**19
 MOST_RUNS = 64
 
 
-@checked(rule=instance("sgdlimits.expectation.gaussian.base", "Rule", "a rule of nodes", "Give, for instance, Sobol(12)."))
+@checked
 class NodeSums(Expectation):
     """Any activation, readout and loss: averages of the one-sample quantities over the nodes of a `Rule`.
 
@@ -31,7 +34,9 @@ class NodeSums(Expectation):
     differentiated as expectations, not as sums (see `field_means`).
     """
 
-    rule: Rule
+    rule: Annotated[
+        Rule, instance("sgdlimits.expectation.gaussian.base", "Rule", "a rule of nodes", "Give, for instance, Sobol(12).")
+    ]
 
     def tolerance(self, model):
         return self.rule.tolerance

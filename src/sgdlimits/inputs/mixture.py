@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.domain import checked, probabilities
+from sgdlimits.checks import probabilities
+from sgdlimits.domain import NotNegativeInTime, Reals, RealsInTime, checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.inputs.base import Inputs
 from sgdlimits.kernel.random import Purpose
@@ -143,7 +145,7 @@ def gaussian() -> Mixture:
 
 
 @checked
-def mixture(means, weights=None, variance: float = 1.0) -> Mixture:
+def mixture(means: Reals, weights: RealsInTime | None = None, variance: NotNegativeInTime = 1.0) -> Mixture:
     r"""A mixture of isotropic Gaussian classes whose means lie in the span of the fixed directions.
 
     Parameters
@@ -155,16 +157,16 @@ def mixture(means, weights=None, variance: float = 1.0) -> Mixture:
     >>> mixture([[1.0, 0.0], [0.0, 1.0]], variance=0.01).classes
     2
     """
-    means = number_array(means)
-    if means.ndim != 2 or not means.size:
-        raise BadInput(f"means must have shape (classes, k); got {means.shape}. Give one row a class.")
-    weights = np.full(means.shape[0], 1 / means.shape[0]) if weights is None else number_array(weights)
-    if weights.shape != means.shape[:1]:
-        raise BadInput(f"weights must have shape {means.shape[:1]}, one a class; got {weights.shape}. Give such weights.")
-    for each in weights.examples() if is_schedule(weights) else [] if is_traced(weights) else [weights]:
+    rows: Any = number_array(means)
+    if rows.ndim != 2 or not rows.size:
+        raise BadInput(f"means must have shape (classes, k); got {rows.shape}. Give one row a class.")
+    shares: Any = np.full(rows.shape[0], 1 / rows.shape[0]) if weights is None else number_array(weights)
+    if shares.shape != rows.shape[:1]:
+        raise BadInput(f"weights must have shape {rows.shape[:1]}, one a class; got {shares.shape}. Give such weights.")
+    for each in shares.examples() if is_schedule(shares) else [] if is_traced(shares) else [shares]:
         probabilities("weights", each)
-    if not is_traced(means) and not np.isfinite(means).all():
-        raise BadInput(f"means must be finite; got {np.asarray(means).tolist()}. Give finite means.")
+    if not is_traced(rows) and not np.isfinite(rows).all():
+        raise BadInput(f"means must be finite; got {np.asarray(rows).tolist()}. Give finite means.")
     if is_schedule(variance):
-        return Mixture(weights, means, variance**0.5)
-    return Mixture(weights, means, jnp.sqrt(variance) if is_traced(variance) else math.sqrt(variance))
+        return Mixture(shares, rows, variance**0.5)
+    return Mixture(shares, rows, jnp.sqrt(variance) if is_traced(variance) else math.sqrt(variance))

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import combined, is_lower, moves
 from sgdlimits.algorithm.limit import Drawn, view
-from sgdlimits.domain import checked
+from sgdlimits.domain import Count, checked
 from sgdlimits.errors import BadInput, check_dimension
 from sgdlimits.inputs.base import Sizes
 from sgdlimits.jaxtools import platform
@@ -54,7 +54,7 @@ class Chain(Level):
 
     name: ClassVar[str] = "chain"
     batchable: ClassVar[bool] = True
-    d: int = eqx.field(static=True)
+    d: Count = eqx.field(static=True)
 
     def bind(self, problem, start, first):
         """On a processor few enough runs that the states stay in a core's cache; on an accelerator enough to fill it."""

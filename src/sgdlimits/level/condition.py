@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import Unchecked, checked
 from sgdlimits.errors import BadInput, check_number, is_traced
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
@@ -97,8 +97,8 @@ class Exits(Condition):
         return memory - problem.risk(stats)
 
 
-@checked(threshold=None)
-def exits(threshold: float) -> Exits:
+@checked
+def exits(threshold: Unchecked[float]) -> Exits:
     """Stop a run once its excess risk over the noise floor has fallen by the fraction `threshold` of that at its start.
 
     Parameters

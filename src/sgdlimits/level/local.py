@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import Count, Positive, Statistics, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Purpose, Stream
@@ -63,9 +63,9 @@ class Local(Level):
 
     name: ClassVar[str] = "local"
     leaves_cone: ClassVar[bool] = True
-    point: PyTree
-    d: int | None = eqx.field(static=True, default=None)
-    dt: float | None = eqx.field(static=True, default=None)
+    point: Statistics
+    d: Count | None = eqx.field(static=True, default=None)
+    dt: Positive | None = eqx.field(static=True, default=None)
 
     def view(self, problem):
         return at_one_time(problem, None, "Give problem.at(t).").limit

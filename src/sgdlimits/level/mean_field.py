@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import equinox as eqx
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import Count, Positive, Tolerance, checked
 from sgdlimits.errors import check_count
 from sgdlimits.level.base import Level
 from sgdlimits.level.ode import SolverEngine, shared_or_alone
@@ -47,9 +47,9 @@ class MeanField(Level):
 
     name: ClassVar[str] = "mean-field"
     shared_batch: ClassVar[int | None] = 16
-    rtol: float | None = eqx.field(static=True, default=None)
-    atol: float | None = eqx.field(static=True, default=None)
-    outside: int | None = eqx.field(static=True, default=None)
+    rtol: Tolerance | None = eqx.field(static=True, default=None)
+    atol: Positive | None = eqx.field(static=True, default=None)
+    outside: Count | None = eqx.field(static=True, default=None)
 
     def view(self, problem):
         """The units of the problem as atoms; what is in this limit already stays as it is."""

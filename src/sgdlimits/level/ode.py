@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import Positive, Statistics, Times, Tolerance, checked
 from sgdlimits.errors import BadInput, in_short, is_traced
 from sgdlimits.level.base import Clock, Engine, Level
 from sgdlimits.level.solver import SHARED_TOLERANCE, Solver, vector_field
@@ -42,8 +42,8 @@ class ODE(Level):
     name: ClassVar[str] = "ode"
     shared_batch: ClassVar[int | None] = 16
     corrector: bool = eqx.field(static=True, default=True)
-    rtol: float | None = eqx.field(static=True, default=None)
-    atol: float | None = eqx.field(static=True, default=None)
+    rtol: Tolerance | None = eqx.field(static=True, default=None)
+    atol: Positive | None = eqx.field(static=True, default=None)
 
     def view(self, problem):
         return problem.limit
@@ -77,7 +77,13 @@ class SolverEngine(Engine):
 
 @checked
 def flow(
-    problem: Problem, stats: PyTree, t, *, corrector: bool = True, rtol: float | None = None, atol: float | None = None
+    problem: Problem,
+    stats: Statistics,
+    t: Times,
+    *,
+    corrector: bool = True,
+    rtol: Tolerance | None = None,
+    atol: Positive | None = None,
 ) -> PyTree:
     """The statistics at time `t` of the ODE's solution that starts from `stats`, differentiable in all of them.
 

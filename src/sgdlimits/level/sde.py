@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import abc
 from functools import singledispatch
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -26,7 +26,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
 from sgdlimits.algorithm.limit import Drawn, any_changes, placed
-from sgdlimits.domain import checked
+from sgdlimits.checks import sized
+from sgdlimits.domain import Count, Positive, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.gaussian.base import square_root
 from sgdlimits.jaxtools import compiled
@@ -81,9 +82,9 @@ class SDE(Level):
     name: ClassVar[str] = "sde"
     leaves_cone: ClassVar[bool] = True
     batchable: ClassVar[bool] = True
-    d: int = eqx.field(static=True)
-    dt: float | None = eqx.field(static=True, default=None)
-    samples: int | None = eqx.field(static=True, default=None)
+    d: Count = eqx.field(static=True)
+    dt: Positive | None = eqx.field(static=True, default=None)
+    samples: Annotated[int, sized(64)] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
         if self.samples is not None and check_count("samples", self.samples, at_least=2) % 2:

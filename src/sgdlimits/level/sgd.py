@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from sgdlimits.algorithm.base import combined, moves
 from sgdlimits.algorithm.coordinates import Coordinatewise
 from sgdlimits.algorithm.limit import Drawn, view
-from sgdlimits.domain import checked
+from sgdlimits.domain import Count, checked
 from sgdlimits.errors import BadInput, check_count, check_dimension
 from sgdlimits.inputs.base import Sizes
 from sgdlimits.jaxtools import platform
@@ -54,8 +54,8 @@ class SGD(Level):
     """
 
     name: ClassVar[str] = "sgd"
-    d: int = eqx.field(static=True)
-    reuse: int | None = eqx.field(static=True, default=None)
+    d: Count = eqx.field(static=True)
+    reuse: Count | None = eqx.field(static=True, default=None)
 
     def bind(self, problem, start, first):
         """Few enough runs that memory stays bounded."""

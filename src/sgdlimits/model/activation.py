@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache, partial
+from typing import Annotated
 
 import equinox as eqx
 import jax
@@ -13,7 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.polynomial import hermite_e
 
-from sgdlimits.domain import checked, whole
+from sgdlimits.checks import integer
+from sgdlimits.domain import Positive, Vector, checked
 from sgdlimits.errors import BadInput, in_short
 from sgdlimits.part import Part
 from sgdlimits.trial import fields, tried
@@ -80,7 +82,7 @@ class Erf(Activation):
     (0.6827, 0.8427)
     """
 
-    scale: float = eqx.field(static=True, converter=float, default=0.5**0.5)
+    scale: Positive = eqx.field(static=True, converter=float, default=0.5**0.5)
 
     def __call__(self, fields):
         return jax.scipy.special.erf(self.scale * jnp.asarray(fields))
@@ -96,10 +98,12 @@ class Polynomial(Activation):
 
     coefficients: tuple[float, ...] = eqx.field(static=True)
 
-    def __init__(self, coefficients: Sequence[float] | np.ndarray) -> None:
+    def __init__(self, coefficients: Vector) -> None:
         values = np.atleast_1d(np.asarray(coefficients, float))
         if values.ndim != 1 or not np.isfinite(values).all() or not values.any():
-            raise BadInput(f"a polynomial needs finite coefficients, not all zero; got {coefficients}. Give, say, [0, 0, 1].")
+            raise BadInput(
+                f"a polynomial needs finite coefficients, not all zero; got {in_short(coefficients)}. Give, say, [0, 0, 1]."
+            )
         self.coefficients = tuple(np.trim_zeros(values, "b").tolist())
 
     @property
@@ -143,8 +147,8 @@ class PiecewiseLinear(Activation):
         return jnp.where(fields > 0, self.right, self.left) * fields
 
 
-@checked(n=whole(below=151))
-def hermite(n: int) -> Polynomial:
+@checked
+def hermite(n: Annotated[int, integer(below=151)]) -> Polynomial:
     """He_n, the Hermite polynomial of the standard normal law, with leading coefficient 1.
 
     >>> hermite(3).coefficients

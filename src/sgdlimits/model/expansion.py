@@ -6,7 +6,7 @@ He_m is the Hermite polynomial of the standard normal law with leading coefficie
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,8 +15,9 @@ import scipy
 from jaxtyping import Array, Float
 from numpy.polynomial import hermite_e, legendre
 
-from sgdlimits.domain import checked, named, some_target
-from sgdlimits.errors import BadInput, check_share
+from sgdlimits.checks import sized, some_target
+from sgdlimits.domain import Fraction, checked
+from sgdlimits.errors import BadInput
 from sgdlimits.inputs import Inputs, gaussian
 from sgdlimits.model.activation import Activation, FunctionActivation, Polynomial, as_activation
 from sgdlimits.model.leaps import leaps
@@ -34,8 +35,8 @@ NODES, WEIGHTS = legendre.leggauss(16)
 AT_ONCE = 2048
 
 
-@checked(fn=named)
-def hermite_coefficients(fn: str | Callable | Activation, n: int) -> Float[np.ndarray, "n+1"]:
+@checked
+def hermite_coefficients(fn: str | Callable | Activation, n: Annotated[int, sized(at_least=0)]) -> Float[np.ndarray, "n+1"]:
     r"""The coefficients :math:`c_m = E[fn(z)\, He_m(z)]`, m = 0, ..., n, for z standard normal.
 
     They expand the function in Hermite polynomials:
@@ -63,8 +64,8 @@ def hermite_coefficients(fn: str | Callable | Activation, n: int) -> Float[np.nd
     return strengths * np.exp(scipy.special.gammaln(orders + 1) / 2)
 
 
-@checked(tolerance=check_share, target=some_target)
-def information_exponent(target: str | Callable | Activation | Any, tolerance: float = 1e-8) -> int:
+@checked
+def information_exponent(target: Annotated[str | Callable | Activation | Any, some_target], tolerance: Fraction = 1e-8) -> int:
     r"""The smallest order :math:`m \ge 1` whose Hermite coefficient :math:`c_m = E[g(z)\, He_m(z)]` is not zero.
 
     One-pass SGD on a target of the exponent n needs of the order of d samples for n = 1, d log d for n = 2 and

@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.polynomial import hermite_e
 
-from sgdlimits.domain import checked, whole
-from sgdlimits.errors import BadInput, check_share
+from sgdlimits.domain import Count, Fraction, checked
+from sgdlimits.errors import BadInput
 from sgdlimits.model.target import Target
 
 POINTS = 2**21
@@ -43,8 +43,8 @@ class Leap(NamedTuple):
     samples: int
 
 
-@checked(order=whole())
-def hermite_tensor(target: Target, order: int) -> Float[np.ndarray, "..."]:
+@checked
+def hermite_tensor(target: Target, order: Count) -> Float[np.ndarray, "..."]:
     r"""The Hermite tensor of a target, :math:`T_{i_1\dots i_n} = E[g\,(H_n)_{i_1\dots i_n}]`, shape (k, ..., k).
 
     Indices are along the orthonormal frame of the fixed directions, which for an identity Gram matrix are they themselves.
@@ -60,8 +60,8 @@ def hermite_tensor(target: Target, order: int) -> Float[np.ndarray, "..."]:
     return np.array([moments[_counts(index, k)] for index in np.ndindex(shape)]).reshape(shape)
 
 
-@checked(tolerance=check_share)
-def leaps(target: Target, tolerance: float = 1e-8) -> list[Leap]:
+@checked
+def leaps(target: Target, tolerance: Fraction = 1e-8) -> list[Leap]:
     r"""In which order, and in leaps of which size, one-pass SGD can find the directions of a target.
 
     With U the span of the directions that are known, the next leap is the smallest n for which a function :math:`\psi` has

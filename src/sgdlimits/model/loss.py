@@ -13,7 +13,7 @@ import numpy as np
 from jax.scipy.special import xlogy
 from jaxtyping import Array, Bool, Float
 
-from sgdlimits.domain import checked, positive
+from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import Part
 from sgdlimits.trial import tried
@@ -46,12 +46,12 @@ class Loss(Part):
         return None
 
 
-@checked(weight=positive)
+@checked
 class SquaredLoss(Loss):
     """weight (f - y)^2. The weight is 1/2 in most papers and 1 in some."""
 
     quadratic: ClassVar[bool] = True
-    weight: float = eqx.field(static=True, default=0.5)
+    weight: Positive = eqx.field(static=True, default=0.5)
 
     def __call__(self, prediction, label):
         return self.weight * (prediction - label) ** 2

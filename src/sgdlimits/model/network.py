@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax
@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.domain import checked
+from sgdlimits.checks import array, by_name
+from sgdlimits.domain import Size, Width, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.model.activation import Activation, as_activation, looks_smooth
 from sgdlimits.part import Part
@@ -94,10 +95,10 @@ class TwoLayer(AnyNetwork):
 
     def __init__(
         self,
-        width: int,
+        width: Width,
         activation: str | Callable | Activation = "square",
         mean: bool = True,
-        outputs: int = 1,
+        outputs: Size = 1,
         bias: bool = False,
     ) -> None:
         self.width, self.outputs = width, outputs
@@ -167,7 +168,9 @@ class Network(AnyNetwork):
     known_smooth: bool = eqx.field(static=True)
     known_shape: tuple[int, ...] = eqx.field(static=True)
 
-    def __init__(self, fn: Callable, width: int, scalars: Mapping[str, Any], smooth: bool | None = None) -> None:
+    def __init__(
+        self, fn: Callable, width: Width, scalars: Annotated[Mapping[str, Any], by_name(array())], smooth: bool | None = None
+    ) -> None:
         self.fn, self.width, self.activation = fn, width, None
         self.scalars = {name: number_array(value) for name, value in scalars.items()}
         for name in self.scalars:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from sgdlimits.domain import array, checked
+from sgdlimits.checks import array
+from sgdlimits.domain import Matrix, NotNegativeInTime, Teachers, Vector, checked
 from sgdlimits.errors import BadInput, check_count, is_traced
 from sgdlimits.model.activation import Activation, as_activation, is_square
 from sgdlimits.part import Part, begun
@@ -39,14 +40,14 @@ class Readout(Part):
         return None
 
 
-@checked(second=array(ndim=1))
+@checked
 class CommitteeReadout(Readout):
     r"""A teacher network, :math:`\frac1k\sum_r a^*_r\, s(\lambda^*_r)`, with :math:`a^*_r = 1` unless given."""
 
     activation: Activation
     second: Float[Array, " k"] | None
 
-    def __init__(self, activation: str | Callable | Activation, second=None) -> None:
+    def __init__(self, activation: str | Callable | Activation, second: Vector | None = None) -> None:
         self.activation = as_activation(activation)
         self.second = None if second is None else number_array(second)
 
@@ -76,12 +77,12 @@ def square(name: str, value: Any) -> Any:
     return value
 
 
-@checked(R=square)
+@checked
 class QuadraticReadout(Readout):
     r"""A quadratic form, :math:`\lambda^{*\top} R \lambda^*`."""
 
     smooth: ClassVar[bool] = True
-    R: Float[Array, "k k"] = eqx.field(converter=number_array)
+    R: Annotated[Float[Array, "k k"], square] = eqx.field(converter=number_array)
 
     if TYPE_CHECKING:  # what the converters take
 
@@ -107,7 +108,7 @@ class FunctionReadout(Readout):
         return flat.reshape(fixed.shape[1:])
 
 
-@checked(labels=array(ndim=1))
+@checked
 class ClassLabels(Readout):
     """A label for each class of the data, whatever the fields are; `ClassLabels(range(C))` numbers the classes.
 
@@ -118,7 +119,7 @@ class ClassLabels(Readout):
     smooth: ClassVar[bool] = True
     labels: Float[Array, " classes"]
 
-    def __init__(self, labels) -> None:
+    def __init__(self, labels: Vector) -> None:
         self.labels = number_array(list(labels) if isinstance(labels, range) else labels)
 
     def __call__(self, fixed, c=0):
@@ -145,8 +146,15 @@ class Target(Part):
     gram: Float[Array, "k k"]
     noise: Float[Array, ""]
 
-    def __init__(self, readout: Readout | Callable, teachers: int | None = None, *, noise: float = 0.0, gram=None) -> None:
-        teachers = check_count("teachers", (1 if gram is None else len(gram)) if teachers is None else teachers)
+    def __init__(
+        self,
+        readout: Readout | Callable,
+        teachers: Teachers | None = None,
+        *,
+        noise: NotNegativeInTime = 0.0,
+        gram: Matrix | None = None,
+    ) -> None:
+        teachers = check_count("teachers", (1 if gram is None else np.shape(gram)[0]) if teachers is None else teachers)
         self.readout = readout if isinstance(readout, Readout) else FunctionReadout(readout)
         self.gram = number_array(np.eye(teachers) if gram is None else gram)
         self.noise = number_array(noise)

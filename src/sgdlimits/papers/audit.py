@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from sgdlimits.domain import checked, flag
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_choice, in_short
 from sgdlimits.files import write
 from sgdlimits.papers.claim import CLAIMS, EFFORTS, FILES, FOLDER, PAPERS, Claim, Comparison, Effort
@@ -190,8 +190,13 @@ def find_claims(paper: str | None = None, only: str | None = None) -> list[Claim
     return chosen
 
 
-@checked(effort=partial(check_choice, known=EFFORTS), paper=partial(check_choice, known=PAPERS), only=check_word, progress=flag)
-def audit(effort: str = "default", paper: str | None = None, only: str | None = None, progress: bool = True) -> Audit:
+@checked
+def audit(
+    effort: Annotated[str, partial(check_choice, known=EFFORTS)] = "default",
+    paper: Annotated[str, partial(check_choice, known=PAPERS)] | None = None,
+    only: Annotated[str, check_word] | None = None,
+    progress: bool = True,
+) -> Audit:
     """Compute and judge every claim of the papers and of this package's own results.
 
     A claim holds if an independent computation agrees with its formula: quadrature, sampling, the exact chain, or SGD on

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.domain import array
+from sgdlimits.checks import array
 from sgdlimits.errors import is_traced
 from sgdlimits.part import begun
 from sgdlimits.problem.coordinates import Coordinates

@@ -10,7 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.domain import statistics
+from sgdlimits.checks import statistics
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.problem.view import View
 from sgdlimits.statistics.overlaps import Overlaps

@@ -8,11 +8,11 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.domain import checked, real
+from sgdlimits.domain import NotNegative, Positive, checked
 from sgdlimits.part import Part
 
 
-@checked(second=real)
+@checked
 class InitialWeights(Part):
     """The law of the weights a paper starts from: `RandomInit` follows it.
 
@@ -26,10 +26,10 @@ class InitialWeights(Part):
     The second layer are the scalars `a`. Other scalars start from the values that the network has for them.
     """
 
-    scale: Float[Array, ""] | float = 1.0
+    scale: Positive = 1.0
     unit: bool = eqx.field(static=True, default=False)
     second: float = eqx.field(static=True, default=1.0)
-    second_spread: float = eqx.field(static=True, default=0.0)
+    second_spread: NotNegative = eqx.field(static=True, default=0.0)
 
 
 class Directions(NamedTuple):

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from sgdlimits.domain import DOMAINS, Check, OverTime, array, many, not_negative, probabilities
+from sgdlimits.checks import Check, OverTime, array, many, not_negative, probabilities
+from sgdlimits.domain import Checks
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import argument, is_schedule
 from sgdlimits.schedule import Schedule, Time
@@ -84,8 +85,7 @@ def _check_of(problem: Any, path: tuple, words: list[str], name: str) -> Check:
         owner = getattr(owner, key.name) if hasattr(key, "name") else owner[getattr(key, "key", getattr(key, "idx", None))]
     if name in CHECKS:
         return CHECKS[name]
-    own = getattr(type(owner).__init__, "checks", {})
-    found = own.get(attribute, DOMAINS.get(attribute))
+    found = Checks(type(owner).__init__, type(owner)).get(attribute)
     return many(found.values) if isinstance(found, OverTime) else array()
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.limit import StepMean, check_limit, extended, is_timed, linear_changes
-from sgdlimits.domain import DOMAINS, checked, optional
+from sgdlimits.domain import Positive, checked
 from sgdlimits.expectation import Expectation, as_expectation, choose
 from sgdlimits.expectation.base import linear_part, resting
 from sgdlimits.expectation.gaussian import Estimate, Rule, Sobol
@@ -142,7 +142,7 @@ class ProjectionProblem(ModelProblem):
         data: Inputs | None = None,
         expectation: Rule | Expectation | None = None,
         initial: InitialWeights | None = None,
-        paper_time: float | None = None,
+        paper_time: Positive | None = None,
         name: str = "projection",
     ) -> None:
         data = gaussian() if data is None else data
@@ -193,7 +193,7 @@ class ProjectionProblem(ModelProblem):
         asked = as_expectation(expectation, self.model)
         return eqx.tree_at(lambda problem: problem.asked, self, asked, is_leaf=lambda node: node is None)
 
-    @checked(algorithm=optional(DOMAINS["algorithm"]))
+    @checked
     def with_algorithm(self, algorithm: Algorithm | None) -> ProjectionProblem:
         """The problem with another algorithm; None leaves it. On the sphere random starts have norm 1."""
         if algorithm is None:

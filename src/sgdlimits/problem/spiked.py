@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import reduce
+from typing import Annotated
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.domain import checked, positive, whole
+from sgdlimits.checks import integer
+from sgdlimits.domain import NotNegativeInTime, Positive, Rate, checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import begun
 from sgdlimits.problem.base import Problem
@@ -22,7 +24,7 @@ from sgdlimits.statistics.spike import Spike
 from sgdlimits.statistics.trees import number_array
 
 
-@checked(order=whole(at_least=2), snr=positive)
+@checked
 class SpikedTensor(Problem):
     r"""Estimation of v from samples :math:`Y = \lambda v^{\otimes k} + W` by one-pass SGD.
 
@@ -55,10 +57,10 @@ class SpikedTensor(Problem):
     [1.3125, 0.0]
     """
 
-    order: int = eqx.field(static=True, default=2)
-    snr: Float[Array, ""] | float = eqx.field(converter=number_array, default=1.2)
-    lr: Float[Array, ""] | float = eqx.field(converter=number_array, default=1.0)
-    ridge: Float[Array, ""] | float = eqx.field(converter=number_array, default=0.0)
+    order: Annotated[int, integer(at_least=2)] = eqx.field(static=True, default=2)
+    snr: Positive = eqx.field(converter=number_array, default=1.2)
+    lr: Rate = eqx.field(converter=number_array, default=1.0)
+    ridge: NotNegativeInTime = eqx.field(converter=number_array, default=0.0)
     direct: bool = eqx.field(static=True, converter=bool, default=False, kw_only=True)
     name: str = eqx.field(static=True, default="spiked_tensor", kw_only=True)
 

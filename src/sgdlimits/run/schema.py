@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import groupby
 from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
@@ -17,6 +17,7 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import PyTree
 
+from sgdlimits.checks import dataset
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, in_short
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Level, RunStatus, Snapshot
@@ -244,7 +245,7 @@ def state_of(dataset: xr.Dataset) -> ResumeState | None:
 
 
 @checked
-def check(dataset: Any) -> xr.Dataset:
+def check(dataset: Annotated[Any, dataset]) -> xr.Dataset:
     """The dataset itself, or `BadInput` that names the first thing in which it departs from the schema.
 
     It is complete (dimensions, variables, attributes, those of its statistics included), of a version and with statuses that

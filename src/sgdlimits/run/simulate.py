@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import Positive, SavedTimes, Seed, Size, checked
 from sgdlimits.errors import BadInput, Interrupted, RepeatedWarning, check_count
 from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.kernel.random import Stream
@@ -45,15 +45,15 @@ def simulate(
     level: Level,
     start: Start | Overlaps | Particles | Spike | xr.Dataset,
     *,
-    t_max: float,
-    runs: int = 1,
-    seed: int = 0,
-    save: int | Sequence[float] | np.ndarray | None = None,
+    t_max: Positive,
+    runs: Size = 1,
+    seed: Seed = 0,
+    save: SavedTimes | None = None,
     until: Condition | Callable | None = None,
     observe: Mapping[str, Callable] | None = None,
     resume: xr.Dataset | None = None,
     progress: bool = True,
-    batch: int | None = None,
+    batch: Size | None = None,
     kernel: str | None = None,
 ) -> xr.Dataset:
     """Follow `runs` independent runs of a problem's SGD from a start to `t_max`.
@@ -116,15 +116,15 @@ def stream(
     level: Level,
     start: Start | Overlaps | Particles | Spike | xr.Dataset,
     *,
-    t_max: float,
-    runs: int = 1,
-    seed: int = 0,
-    save: int | Sequence[float] | np.ndarray | None = None,
+    t_max: Positive,
+    runs: Size = 1,
+    seed: Seed = 0,
+    save: SavedTimes | None = None,
     until: Condition | Callable | None = None,
     observe: Mapping[str, Callable] | None = None,
     resume: xr.Dataset | None = None,
     progress: bool = False,
-    batch: int | None = None,
+    batch: Size | None = None,
     kernel: str | None = None,
 ) -> Iterator[xr.Dataset]:
     """The dataset of `simulate`, piece by piece while it is computed: saved times of a batch of runs, then of the next batch.

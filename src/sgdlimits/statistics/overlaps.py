@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -13,7 +13,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from sgdlimits.domain import array, checked, each_of, finite_scalars, mapping, scalars, some_numbers, text
+from sgdlimits.checks import each_of, finite_scalars, scalars, some_numbers, text
+from sgdlimits.domain import Matrix, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.part import Part
 from sgdlimits.statistics.trees import number_array
@@ -47,7 +48,7 @@ def some_names(name: str, value: Any) -> tuple[str, ...]:
     return names
 
 
-@checked(a=scalars, M=some_numbers, Q=some_numbers, kept=mapping, names=some_names)
+@checked
 class Overlaps(Part):
     r"""Summary statistics of p trained directions u_j and k fixed directions e_r.
 
@@ -66,11 +67,11 @@ class Overlaps(Part):
     1
     """
 
-    a: Scalars = eqx.field(converter=as_scalars)
-    M: Float[Array, "*runs p k"] = eqx.field(converter=number_array)
-    Q: Float[Array, "*runs p p"] = eqx.field(converter=number_array)
+    a: Annotated[Scalars, scalars] = eqx.field(converter=as_scalars)
+    M: Annotated[Float[Array, "*runs p k"], some_numbers] = eqx.field(converter=number_array)
+    Q: Annotated[Float[Array, "*runs p p"], some_numbers] = eqx.field(converter=number_array)
     kept: dict[str, Any] = eqx.field(default_factory=dict)
-    names: tuple[str, ...] = eqx.field(static=True, default=(STUDENT,))
+    names: Annotated[tuple[str, ...], some_names] = eqx.field(static=True, default=(STUDENT,))
 
     if TYPE_CHECKING:  # what the converters take
 
@@ -133,8 +134,8 @@ class Overlaps(Part):
         return Overlaps(self.a, self.M[..., rows, :], self.Q[..., rows[:, None], rows], remembered, names)
 
 
-@checked(W=array(ndim=2), E=array(ndim=2), a=finite_scalars)
-def weights(W: ArrayLike, E: ArrayLike, a: ArrayLike | Mapping[str, Any] | None = None) -> Overlaps:
+@checked
+def weights(W: Matrix, E: Matrix, a: Annotated[ArrayLike | Mapping[str, Any], finite_scalars] | None = None) -> Overlaps:
     r"""The statistics of weights in R^d: :math:`M = WE^\top` and :math:`Q = WW^\top`, as a start or a point of analysis.
 
     Parameters

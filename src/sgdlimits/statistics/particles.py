@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from sgdlimits.domain import checked, scalars, some_numbers
+from sgdlimits.checks import scalars, some_numbers
+from sgdlimits.domain import checked
 from sgdlimits.part import Part
 from sgdlimits.statistics.frame import project_to_cone
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import number_array
 
 
-@checked(a=scalars, M=some_numbers, q=some_numbers)
+@checked
 class Particles(Part):
     r"""Units as the atoms of a measure: what each is, and nothing about pairs of them.
 
@@ -32,9 +33,9 @@ class Particles(Part):
     2
     """
 
-    a: Float[Array, "*runs p"] = eqx.field(converter=number_array)
-    M: Float[Array, "*runs p k"] = eqx.field(converter=number_array)
-    q: Float[Array, "*runs p"] = eqx.field(converter=number_array)
+    a: Annotated[Float[Array, "*runs p"], scalars] = eqx.field(converter=number_array)
+    M: Annotated[Float[Array, "*runs p k"], some_numbers] = eqx.field(converter=number_array)
+    q: Annotated[Float[Array, "*runs p"], some_numbers] = eqx.field(converter=number_array)
 
     if TYPE_CHECKING:  # what the converters take
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from sgdlimits.domain import checked, some_numbers
+from sgdlimits.checks import some_numbers
+from sgdlimits.domain import checked
 from sgdlimits.part import Part
 from sgdlimits.statistics.trees import number_array
 
 
-@checked(m=some_numbers, r2=some_numbers)
+@checked
 class Spike(Part):
     r"""Summary statistics of an estimate x of the unit vector v.
 
@@ -28,8 +29,8 @@ class Spike(Part):
     1.25
     """
 
-    m: Float[Array, "*runs"] = eqx.field(converter=number_array)
-    r2: Float[Array, "*runs"] = eqx.field(converter=number_array)
+    m: Annotated[Float[Array, "*runs"], some_numbers] = eqx.field(converter=number_array)
+    r2: Annotated[Float[Array, "*runs"], some_numbers] = eqx.field(converter=number_array)
 
     if TYPE_CHECKING:  # what the converters take
 

@@ -12,7 +12,7 @@ import xarray as xr
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.analysis.origin import over_times
-from sgdlimits.domain import checked
+from sgdlimits.domain import Function, Positive, Statistics, checked
 from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.run.schema import check_form, statistics
@@ -24,7 +24,7 @@ ONE_RUN = "the statistics of one run"
 
 
 @checked
-def check(function: Callable, dataset: xr.Dataset, *, tolerance: float = 1e-6) -> xr.Dataset:
+def check(function: Function, dataset: xr.Dataset, *, tolerance: Positive = 1e-6) -> xr.Dataset:
     r"""Whether a function of the statistics stays what it was along the runs of a dataset; `along` asks it at one state.
 
     The dataset has `value` over run, t and component (the array in one row); `drift` over run and t, the largest change of a
@@ -60,7 +60,12 @@ def check(function: Callable, dataset: xr.Dataset, *, tolerance: float = 1e-6) -
 
 @checked
 def along(
-    problem: Problem, function: Callable, stats: PyTree | None = None, *, corrector: bool = True, tolerance: float | None = None
+    problem: Problem,
+    function: Function,
+    stats: Statistics | None = None,
+    *,
+    corrector: bool = True,
+    tolerance: Positive | None = None,
 ) -> xr.Dataset:
     r"""How fast a function of the statistics moves along the drift, :math:`\nabla f\cdot b`, by automatic differentiation.
 

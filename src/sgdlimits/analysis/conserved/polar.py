@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,8 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 from sgdlimits.analysis.origin import over_times
-from sgdlimits.domain import DOMAINS, checked, either, instance
+from sgdlimits.checks import either, instance, statistics as a_statistics
+from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation import Squares
 from sgdlimits.problem.base import Problem
@@ -23,9 +24,7 @@ from sgdlimits.statistics.trees import batch_of
 
 COMMUTES = 1e-10
 """A commutator below this fraction of the matrices' norms is zero."""
-ENDS = either(
-    "Overlaps, or what end_point returns", "Give one of them.", DOMAINS["stats"], instance(__name__, "EndPoint", "", "")
-)
+ENDS = either("Overlaps, or what end_point returns", "Give one of them.", a_statistics, instance(__name__, "EndPoint", "", ""))
 SINGULAR = 1e-13
 """Singular values below this fraction of the largest are zero."""
 
@@ -63,7 +62,7 @@ def _differentiable_part_jvp(primals, tangents):
 
 
 @checked
-def polar(dataset: xr.Dataset, *, tolerance: float = 1e-6) -> xr.Dataset:
+def polar(dataset: xr.Dataset, *, tolerance: Positive = 1e-6) -> xr.Dataset:
     r"""The orthogonal part S of M along the runs of a dataset, and whether it stays what it was.
 
     For squared units with a fixed second layer of equal entries, off the sphere, and orthonormal teachers, S stands still under
@@ -148,7 +147,7 @@ class EndPoint(NamedTuple):
     distance: Float[np.ndarray, "*runs"]
 
 
-@checked(start=DOMAINS["stats"])
+@checked
 def end_point(problem: Problem, start: Overlaps) -> EndPoint:
     r"""The solution of a quadratic network that is closest to the start: (17) to (21) of Bocchi et al. [3]_.
 
@@ -208,8 +207,8 @@ def _gain(problem: Problem, start: Overlaps) -> float:
     return float(np.sqrt(R[0, 0] / (network.factor * a.flat[0]) * (k + 2) / (min(p, k) + 2)))
 
 
-@checked(point=ENDS)
-def distance(dataset: xr.Dataset, point: Overlaps | EndPoint) -> xr.Dataset:
+@checked
+def distance(dataset: xr.Dataset, point: Annotated[Overlaps | EndPoint, ENDS]) -> xr.Dataset:
     r"""How far the runs of a dataset are from a solution, in statistics and in weights.
 
     The dataset over run and t has the Frobenius norms `M` and `Q` of the distance of these statistics, and `weights`, the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
@@ -16,7 +16,8 @@ from sgdlimits.analysis.fixed_points.roots import Roots, roots_from, roots_near,
 from sgdlimits.analysis.fixed_points.stability import Stability, representative, stability_of
 from sgdlimits.analysis.fixed_points.symmetry import SymmetryGroup, check_symmetries, find_symmetries
 from sgdlimits.analysis.fixed_points.system import STARTS, OutOfTime, System, Watch
-from sgdlimits.domain import checked
+from sgdlimits.checks import sized
+from sgdlimits.domain import NotNegative, Positive, Seed, Size, checked
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import at_one_time
 from sgdlimits.size import check_room
@@ -42,14 +43,14 @@ def fixed_points(
     problem: Problem,
     *,
     starts: Start | PyTree | None = None,
-    count: int | None = None,
+    count: Annotated[int, sized(16)] | None = None,
     symmetries: str | Sequence[Callable[[PyTree], PyTree]] = "auto",
     basins: Start | PyTree | None = None,
-    runs: int = 400,
-    seed: int = 0,
+    runs: Size = 400,
+    seed: Seed = 0,
     corrector: bool = True,
-    t: float | None = None,
-    seconds: float | None = None,
+    t: NotNegative | None = None,
+    seconds: Positive | None = None,
     progress: bool = True,
 ) -> FixedPoints:
     r"""The fixed points of a problem's ODE: isolated points and manifolds, their eigenvalues, stability and basins.

@@ -8,7 +8,7 @@ import numpy as np
 
 from sgdlimits.analysis.plot.curves import Datasets, clock_values, labelled
 from sgdlimits.analysis.plot.overview import overview
-from sgdlimits.domain import checked
+from sgdlimits.domain import Count, Positive, checked
 
 if TYPE_CHECKING:
     from matplotlib.animation import FuncAnimation
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 @checked
-def animate(datasets: Datasets, *, frames: int = 60, seconds: float = 6.0, clock: str = "t", **options: Any) -> FuncAnimation:
+def animate(
+    datasets: Datasets, *, frames: Count = 60, seconds: Positive = 6.0, clock: str = "t", **options: Any
+) -> FuncAnimation:
     """Risk and overlaps of the same runs as `overview` draws them, uncovered from left to right.
 
     What it returns has `save`: ``animate(runs).save("escape.gif")``, with any writer of matplotlib's.

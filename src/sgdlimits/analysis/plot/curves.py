@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
 
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 
 from sgdlimits.analysis.plot.style import CLOCKS, Look
+from sgdlimits.checks import either, integer, mapping, optional, quantile_pair, some_datasets
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.level.base import DIVERGED
 from sgdlimits.run.schema import check_form
 
-Datasets = xr.Dataset | Sequence[xr.Dataset] | Mapping[str, xr.Dataset]
-Singles = int | Mapping[str, int]
-Band = tuple[float, float] | None
+Datasets = Annotated[xr.Dataset | Sequence[xr.Dataset] | Mapping[str, xr.Dataset], some_datasets]
+Singles = Annotated[
+    int | Mapping[str, int], either("a whole number, or such numbers by label", "Give, say, 20.", integer(at_least=0), mapping)
+]
+Band = Annotated[tuple[float, float] | None, optional(quantile_pair)]
 
 
 def labelled(datasets: Datasets, check: Callable = check_form) -> dict[str, xr.Dataset]:

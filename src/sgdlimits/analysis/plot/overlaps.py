@@ -13,7 +13,7 @@ from sgdlimits.analysis.origin import overlap_name
 from sgdlimits.analysis.plot import curves
 from sgdlimits.analysis.plot.curves import Band, Datasets, Singles
 from sgdlimits.analysis.plot.style import looks
-from sgdlimits.domain import checked, optional, quantile_pair
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 
 FEW = 6
@@ -29,7 +29,7 @@ AXES = {
 """What the statistics are called, and their indices."""
 
 
-@checked(band=optional(quantile_pair))
+@checked
 def overlaps(
     datasets: Datasets,
     ax: Axes | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from matplotlib.axes import Axes
 
@@ -10,6 +10,7 @@ from sgdlimits.analysis.plot.curves import Datasets, dimension, labelled
 from sgdlimits.analysis.plot.overlaps import overlaps
 from sgdlimits.analysis.plot.risk import risk
 from sgdlimits.analysis.plot.style import samples_axis
+from sgdlimits.checks import axes, each_of
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 
@@ -20,7 +21,7 @@ SHARED = ("singles", "band")
 @checked
 def overview(
     datasets: Datasets,
-    axes: tuple[Axes, Axes] | None = None,
+    axes: Annotated[tuple[Axes, Axes], each_of(axes)] | None = None,
     *,
     excess: float | None = None,
     log: bool = False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import xarray as xr
@@ -12,7 +12,8 @@ from matplotlib.colors import LogNorm, Normalize
 from scipy.interpolate import NearestNDInterpolator
 
 from sgdlimits.analysis.plot.curves import new_axes
-from sgdlimits.domain import checked
+from sgdlimits.checks import array
+from sgdlimits.domain import Function, checked
 from sgdlimits.errors import BadInput, in_short
 
 FINE = 400
@@ -27,8 +28,8 @@ def phase_diagram(
     value: str,
     ax: Axes | None = None,
     *,
-    theory: Callable | None = None,
-    levels: Sequence[float] | None = None,
+    theory: Function | None = None,
+    levels: Annotated[Sequence[float], array(ndim=1)] | None = None,
     log: bool = False,
     label: str | None = None,
     theory_label: str | None = None,

@@ -8,11 +8,11 @@ from matplotlib.axes import Axes
 from sgdlimits.analysis.plot import curves
 from sgdlimits.analysis.plot.curves import Band, Datasets, Singles
 from sgdlimits.analysis.plot.style import looks
-from sgdlimits.domain import checked, optional, quantile_pair
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 
 
-@checked(band=optional(quantile_pair))
+@checked
 def risk(
     datasets: Datasets,
     ax: Axes | None = None,

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from matplotlib.typing import LineStyleType
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import Count, checked
 from sgdlimits.errors import check_number
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def looks(count: int) -> list[Look]:
 
 
 @checked
-def samples_axis(ax: Axes, d: float) -> SecondaryAxis:
+def samples_axis(ax: Axes, d: Count) -> SecondaryAxis:
     """Add an axis of samples n = t d above an axis of t, and return it."""
     check_number("d", d, above=0)
     above = ax.secondary_xaxis("top", functions=(lambda t: np.multiply(t, d), lambda n: np.divide(n, d)))

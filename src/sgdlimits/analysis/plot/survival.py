@@ -7,13 +7,12 @@ from matplotlib.axes import Axes
 from sgdlimits.analysis.plot.curves import Datasets, clock_factors, finish, labelled, new_axes
 from sgdlimits.analysis.plot.style import looks
 from sgdlimits.analysis.summary import Times, check_exits, curve
-from sgdlimits.domain import checked, optional, some_datasets
-from sgdlimits.errors import check_share
+from sgdlimits.domain import Fraction, checked
 
 
-@checked(confidence=optional(check_share), exits=some_datasets)
+@checked
 def survival(
-    exits: Datasets, ax: Axes | None = None, *, clock: str = "t", confidence: float | None = 0.95, legend: bool = True
+    exits: Datasets, ax: Axes | None = None, *, clock: str = "t", confidence: Fraction | None = 0.95, legend: bool = True
 ) -> Axes:
     """Plot the share of runs that have not exited: steps of the Kaplan-Meier curve, with a band of confidence intervals.
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from sgdlimits.algorithm import ALGORITHMS, Descent, OnePassSGD
 from sgdlimits.algorithm.sgd import in_place_of
-from sgdlimits.docstring import constructor_fields
-from sgdlimits.domain import DOMAINS, number, whole
+from sgdlimits.checks import integer, number
+from sgdlimits.docstring import constructor_fields, typed_parameters
 from sgdlimits.errors import BadInput, in_short
 from sgdlimits.level import ODE, SDE, Chain, Level, MeanField
 from sgdlimits.level.condition import check_threshold
@@ -31,9 +31,10 @@ BETWEEN = 10**6
 LIMIT_RUNS = 16
 """Of so many of the starts the limits are followed."""
 LIMITS: dict[str, Callable[[str, Any], Any]] = {
-    "width": whole(below=65), "teachers": whole(below=33), "batch": whole(below=1025), "order": whole(at_least=2, below=9),
-    "d": whole(below=10**9 + 1), "runs": whole(below=513), "t_max": number(above=0, below=1e5 + 1),
-    "seed": DOMAINS["seed"], "times": whole(below=65),
+    "width": integer(below=65), "teachers": integer(below=33), "batch": integer(below=1025),
+    "order": integer(at_least=2, below=9),
+    "d": integer(below=10**9 + 1), "runs": integer(below=513), "t_max": number(above=0, below=1e5 + 1),
+    "seed": integer(at_least=0, below=2**64), "times": integer(below=65),
 }  # fmt: skip
 """What a page may ask for, where that is less than what the package allows."""
 STARTS: dict[str, tuple[type[Start], str, float | None]] = {
@@ -47,7 +48,7 @@ CHOICES: dict[str, Mapping[str, Any]] = {"preset": PRESETS, "optimiser": ALGORIT
 
 def parameters(preset: str) -> dict[str, inspect.Parameter]:
     """What can be set of a preset, by name: all that one number, one word or one tick can say."""
-    found = inspect.signature(PRESETS[preset], eval_str=True).parameters
+    found = typed_parameters(PRESETS[preset])
     return {name: each for name, each in found.items() if name not in ("algorithm", "expectation", "direct")}
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.domain import array, function
+from sgdlimits.checks import array, function
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import Part
 

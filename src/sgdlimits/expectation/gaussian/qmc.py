@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 from jaxtyping import PyTree
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import Count, Seed, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.gaussian.base import Estimate, Group, Nodes, Rule, orbits, parity
 from sgdlimits.size import check_room
@@ -42,9 +42,9 @@ class Sobol(Rule):
 
     tolerance: ClassVar[float] = 1e-4
     accuracy: ClassVar[float] = 2e-2
-    log2_points: int = eqx.field(static=True, default=12)
-    scrambles: int = eqx.field(static=True, default=8)
-    seed: int = eqx.field(static=True, default=0)
+    log2_points: Count = eqx.field(static=True, default=12)
+    scrambles: Count = eqx.field(static=True, default=8)
+    seed: Seed = eqx.field(static=True, default=0)
 
     def __check_init__(self) -> None:
         if not (0 < self.log2_points <= 24 and self.scrambles >= 2):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,7 +13,8 @@ import numpy as np
 import scipy
 from jaxtyping import PyTree
 
-from sgdlimits.domain import checked, whole
+from sgdlimits.checks import integer
+from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.gaussian.base import Group, Nodes, Rule, weighted_sum
 
@@ -80,7 +81,7 @@ def radius_rule(n: int, nodes: int) -> tuple[np.ndarray, np.ndarray]:
     return np.sqrt(2 * np.maximum(halves, 0)), vectors[0] ** 2
 
 
-@checked(order=whole(below=MOST_NODES))
+@checked
 class GaussHermite(Rule):
     """The product rule with `order` points a dimension: exact for polynomials of degree 2 order - 1 in each variable.
 
@@ -93,7 +94,7 @@ class GaussHermite(Rule):
 
     tolerance: ClassVar[float] = 1e-8
     accuracy: ClassVar[float] = 1e-4
-    order: int = eqx.field(static=True, default=24)
+    order: Annotated[int, integer(below=MOST_NODES)] = eqx.field(static=True, default=24)
 
     @property
     def remedy(self):

@@ -6,12 +6,13 @@ The overlap starts at order :math:`d^{-1/2}`, and :math:`u = \sqrt d\,m` is a di
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from sgdlimits.domain import checked, number, positive, real, whole
+from sgdlimits.checks import integer, number
+from sgdlimits.domain import Count, Fraction, Positive, checked
 from sgdlimits.errors import BadInput, check_number
 from sgdlimits.papers.effective.theory import barrier
 
@@ -30,8 +31,8 @@ class RecoveryTime(NamedTuple):
     spread: float
 
 
-@checked(d=whole(at_least=1), snr=positive, lr=positive)
-def recovery_time(snr: float, d: int, share: float = 0.5, lr: float = 1.0) -> RecoveryTime:
+@checked
+def recovery_time(snr: Positive, d: Count, share: Fraction = 0.5, lr: Positive = 1.0) -> RecoveryTime:
     r"""Time for matrix PCA to reach a share f of its final overlap :math:`\sqrt{\lambda - \text{lr}}` from a random vector.
 
     In the time of the paper, lr t,
@@ -64,8 +65,13 @@ def recovery_time(snr: float, d: int, share: float = 0.5, lr: float = 1.0) -> Re
     return RecoveryTime(float((np.log(d) + constant) / (8 * gap * lr)), float(np.pi / np.sqrt(2) / (8 * gap * lr)))
 
 
-@checked(order=whole(at_least=3), Lambda=positive, start=real, end=number(infinite=True))
-def crossing_time(Lambda: float, order: int, start: float = 0.0, end: float = np.inf) -> float:
+@checked
+def crossing_time(
+    Lambda: Positive,
+    order: Annotated[int, integer(at_least=3)],
+    start: float = 0.0,
+    end: Annotated[float, number(infinite=True)] = np.inf,
+) -> float:
     r"""Mean time for :math:`u = \sqrt d\,m` of a tensor at `scaled_snr` to cross its `barrier` and reach `end`, for lr = 1.
 
     With :math:`V = u^2/2 - \Lambda u^k/k`, in the time of the paper,

@@ -13,13 +13,14 @@ Sections 4 and 5 are about two-layer relu networks on binary and XOR mixtures, h
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.polynomial import Polynomial
 from scipy.optimize import brentq
 
-from sgdlimits.domain import checked, positive, text, whole
+from sgdlimits.checks import integer
+from sgdlimits.domain import Count, Fraction, NotNegativeInTime, Positive, Rate, SignalToNoise, checked
 from sgdlimits.errors import BadInput, check_share
 
 MAX_IMAGINARY_PART = 1e-6
@@ -35,8 +36,8 @@ class FixedOverlaps(NamedTuple):
     m_star: float
 
 
-@checked(order=whole(at_least=2))
-def critical_snr(order: int, lr: float = 1.0) -> float:
+@checked
+def critical_snr(order: Annotated[int, integer(at_least=2)], lr: Rate = 1.0) -> float:
     r"""Signal-to-noise ratio above which there is a fixed point with a nonzero overlap.
 
     .. math:: \lambda_c(k) = \Big(\frac{(2k-2)\,\text{lr}}k\Big)^{k-1} \Big(\frac{(k-2)\,\text{lr}}k\Big)^{-(k-2)/2},
@@ -55,8 +56,10 @@ def critical_snr(order: int, lr: float = 1.0) -> float:
     return float(((2 * k - 2) * lr / k) ** (k - 1) * ((k - 2) * lr / k) ** (-(k - 2) / 2)) if k > 2 else float(lr)
 
 
-@checked(order=whole(at_least=2))
-def overlaps(order: int, snr: float, lr: float = 1.0, ridge: float = 0.0) -> FixedOverlaps:
+@checked
+def overlaps(
+    order: Annotated[int, integer(at_least=2, below=102)], snr: SignalToNoise, lr: Rate = 1.0, ridge: NotNegativeInTime = 0.0
+) -> FixedOverlaps:
     r"""Positive overlaps :math:`m_\dagger \le m_\star` of the fixed points of the ODE.
 
     With :math:`\rho = \text{ridge}/2k` they solve
@@ -85,8 +88,8 @@ def overlaps(order: int, snr: float, lr: float = 1.0, ridge: float = 0.0) -> Fix
     return FixedOverlaps(float(real[-2] if k > 2 else real[-1]), float(real[-1]))
 
 
-@checked(order=whole(at_least=2))
-def scaled_snr(Lambda: float, order: int, d: int) -> float:
+@checked
+def scaled_snr(Lambda: Positive, order: Annotated[int, integer(at_least=2)], d: Count) -> float:
     r"""Signal-to-noise ratio :math:`\lambda = \Lambda d^{(k-2)/2}` at which the spike affects random starts.
 
     >>> scaled_snr(0.5, order=4, d=1000)
@@ -95,8 +98,8 @@ def scaled_snr(Lambda: float, order: int, d: int) -> float:
     return float(Lambda * d ** ((order - 2) / 2))
 
 
-@checked(order=whole(at_least=3))
-def barrier(Lambda: float, order: int) -> float:
+@checked
+def barrier(Lambda: Positive, order: Annotated[int, integer(at_least=3)]) -> float:
     r"""Position :math:`\Lambda^{-1/(k-2)}` of the barrier that :math:`u = \sqrt d\, m` must cross at `scaled_snr`, for lr = 1.
 
     As :math:`d\to\infty`, once :math:`r_\perp^2` is 1, in the time of the paper,
@@ -113,8 +116,8 @@ def barrier(Lambda: float, order: int) -> float:
     return float(Lambda ** (-1 / (order - 2)))
 
 
-@checked(ridge=positive, weight=check_share)
-def ring_radius(ridge: float, weight: float) -> float:
+@checked
+def ring_radius(ridge: Positive, weight: Fraction) -> float:
     r"""Radius :math:`\sqrt C` of the rings of fixed points.
 
     .. math:: C = \log\frac{\text{weight} - \text{ridge}}{\text{ridge}}.
@@ -135,8 +138,8 @@ def ring_radius(ridge: float, weight: float) -> float:
     return math.sqrt(math.log((weight - ridge) / ridge))
 
 
-@checked(weight=check_share)
-def critical_ridge(weight: float) -> float:
+@checked
+def critical_ridge(weight: Fraction) -> float:
     r"""Ridge :math:`\text{weight}/2` above which zero weights are the only fixed point: 1/4 (binary) and 1/8 (XOR).
 
     >>> critical_ridge(weight=1/4)
@@ -145,8 +148,8 @@ def critical_ridge(weight: float) -> float:
     return check_share("weight", weight) / 2
 
 
-@checked(snr=positive, lr=positive, preset=text)
-def classifier_ridge(preset: str, snr: float, lr: float = 1.0) -> float:
+@checked
+def classifier_ridge(preset: str, snr: Positive, lr: Positive = 1.0) -> float:
     r"""Ridge below which a network that classifies well is a fixed point, at any signal-to-noise ratio.
 
     At this ridge the weights of the good classifier shrink to zero, so it follows from the drift at :math:`f\to0`. For the
@@ -188,7 +191,7 @@ def classifier_ridge(preset: str, snr: float, lr: float = 1.0) -> float:
     return parts(float(x))[2]
 
 
-@checked(preset=text)
+@checked
 def success_probability(preset: str) -> float:
     r"""Probability that SGD from random weights finds a network that classifies well, at the paper's width and a small ridge.
 

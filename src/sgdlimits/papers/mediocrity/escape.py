@@ -14,14 +14,15 @@ with Hermite coefficients :math:`s_k, g_k` and :math:`G = s'(\lambda)(s(\lambda)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import numpy as np
 from numpy.polynomial import polynomial
 from scipy.optimize import brentq
 
-from sgdlimits.domain import checked, some_target
+from sgdlimits.checks import some_target
+from sgdlimits.domain import NotNegativeInTime, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.model.activation import Activation, FunctionActivation, as_activation
 from sgdlimits.model.expansion import HIGHEST_ORDER, expand
@@ -95,8 +96,10 @@ class CriticalPoint(NamedTuple):
     stable: bool
 
 
-@checked(target=some_target)
-def escape(activation: str | Callable | Activation, target: Any = None, noise: float = 0.0) -> Escape:
+@checked
+def escape(
+    activation: str | Callable | Activation, target: Annotated[Any, some_target] = None, noise: NotNegativeInTime = 0.0
+) -> Escape:
     r"""Compute the constants of the escape from zero overlap of one unit on the sphere.
 
     Parameters
@@ -129,8 +132,8 @@ def escape(activation: str | Callable | Activation, target: Any = None, noise: f
     return Escape(signal, spread, 2 * signal / spread, samples, final, first, kick)
 
 
-@checked(target=some_target)
-def critical_points(activation: str | Callable | Activation, target: Any = None) -> list[CriticalPoint]:
+@checked
+def critical_points(activation: str | Callable | Activation, target: Annotated[Any, some_target] = None) -> list[CriticalPoint]:
     r"""Find the critical points of the population risk :math:`R(m) = \text{const} - \sum_k s_k g_k m^k/k!` for m in [0, 1].
 
     With g = s every term decreases with m, and there is none between 0 and 1. Other targets may have a trap: for

@@ -5,14 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import xarray as xr
 
 from sgdlimits.analysis.exit_times import exit_times
 from sgdlimits.analysis.summary import IntervalEstimate, summarise
-from sgdlimits.domain import checked, whole
+from sgdlimits.checks import integer
+from sgdlimits.domain import Seed, Size, Unchecked, checked
 from sgdlimits.errors import BadInput, CensoredWarning, Interrupted
 from sgdlimits.level import ODE, SDE, SGD, Chain
 from sgdlimits.level.condition import exits
@@ -134,15 +135,15 @@ class ExitsInterrupted(KeyboardInterrupt):
         self.found = found
 
 
-@checked(threshold=None, d=whole(at_least=2), sgd_runs=whole(at_least=0))
+@checked
 def exit_table(
     problem: ProjectionProblem,
-    d: int,
-    threshold: float,
+    d: Annotated[int, integer(at_least=2)],
+    threshold: Unchecked[float],
     *,
-    runs: int = 400,
-    seed: int = 0,
-    sgd_runs: int = 0,
+    runs: Size = 400,
+    seed: Seed = 0,
+    sgd_runs: Annotated[int, integer(at_least=0)] = 0,
     progress: bool = True,
 ) -> ExitTable:
     """Mean exit times of phase retrieval from random starts: of SGD, chain, SDE and ODE, and by every formula.

@@ -26,8 +26,8 @@ from scipy.integrate import solve_ivp
 from scipy.special import ndtri
 
 from sgdlimits.analysis.first_passage import Law, ode_exit_times
-from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, check_share
+from sgdlimits.domain import Count, Fraction, checked
+from sgdlimits.errors import BadInput
 from sgdlimits.jaxtools import compiled
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.overlaps import Overlaps
@@ -59,8 +59,8 @@ class LinearPath(NamedTuple):
     noise: np.ndarray
 
 
-@checked(threshold=check_share)
-def exit_law(problem: ProjectionProblem, d: int, threshold: float) -> Law:
+@checked
+def exit_law(problem: ProjectionProblem, d: Count, threshold: Fraction) -> Law:
     """Law of the time in which a run from a random start loses the share `threshold` of its excess risk.
 
     Its error is of order 1/(threshold d): three units on the sphere leave 4 % later at threshold 0.1 and d = 300.

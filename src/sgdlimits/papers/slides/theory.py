@@ -23,7 +23,7 @@ up to :math:`p^{-1/2} + d^{-1/2}` (mean field). On the line they do not: the noi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import equinox as eqx
 import jax
@@ -31,8 +31,10 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
-from sgdlimits.domain import array, checked, each_of, not_negative, real, whole
+from sgdlimits.checks import each_of, integer
+from sgdlimits.domain import Count, NotNegative, NotNegativeInTime, Reals, Seed, Teachers, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.gaussian import Sobol
 from sgdlimits.problem import ProjectionProblem, presets
@@ -113,7 +115,7 @@ class Sizes(NamedTuple):
 
 
 @checked
-def regime(kappa: float, delta: float) -> Regime:
+def regime(kappa: NotNegative, delta: float) -> Regime:
     r"""The regime of p = d^kappa units at the learning rate d^-delta, by formula; `phase_diagram` computes the same.
 
     Parameters
@@ -147,7 +149,7 @@ def regime(kappa: float, delta: float) -> Regime:
 
 
 @checked
-def of(problem: ProjectionProblem, d: int, *, seed: int = 0) -> Sizes:
+def of(problem: ProjectionProblem, d: Count, *, seed: Seed = 0) -> Sizes:
     """The sizes of the terms for one problem in d dimensions, the ratio of the drift's parts measured at a random start.
 
     >>> import sgdlimits as sl
@@ -169,8 +171,8 @@ def of(problem: ProjectionProblem, d: int, *, seed: int = 0) -> Sizes:
     )
 
 
-@checked(corrector=real, tolerance=not_negative)
-def classify(population: float, corrector: float, fluctuation: float, tolerance: float = 0.0) -> str:
+@checked
+def classify(population: float, corrector: float, fluctuation: float, tolerance: NotNegative = 0.0) -> str:
     r"""The regime from the exponents of d of three sizes in the paper's time: both parts of the drift, and the noise.
 
     The larger part of the drift, of size v, sets the clock. It is v times as fast as the paper's, and in a unit of it the
@@ -193,16 +195,16 @@ def largest(stats: Overlaps) -> Float[Array, ""]:
     return jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(stats)]))
 
 
-@checked(tolerance=not_negative, kappas=array(), deltas=array(), widths=each_of(whole()))
+@checked
 def phase_diagram(
-    kappas: Sequence[float] | np.ndarray,
-    deltas: Sequence[float] | np.ndarray,
+    kappas: Reals,
+    deltas: Reals,
     *,
-    widths: Sequence[int] = (4, 8, 16),
-    teachers: int = 2,
-    noise: float = 1.0,
-    overlap: float = 0.1,
-    tolerance: float = 0.1,
+    widths: Annotated[Sequence[int], each_of(integer())] = (4, 8, 16),
+    teachers: Teachers = 2,
+    noise: NotNegativeInTime = 1.0,
+    overlap: Reals = 0.1,
+    tolerance: NotNegative = 0.1,
 ) -> xr.Dataset:
     r"""The regimes over a grid of exponents, computed from the drift and the one-sample increments of erf committees.
 
@@ -283,7 +285,7 @@ def _spread(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
     return jax.tree.map(lambda mean, square: jnp.sqrt(square - mean**2), mean, square)
 
 
-def _exponents(name: str, values: Sequence[float] | np.ndarray) -> np.ndarray:
+def _exponents(name: str, values: ArrayLike) -> np.ndarray:
     """Exponents as an array of numbers, or `BadInput`."""
     try:
         numbers = np.array(values, float, ndmin=1)

@@ -8,7 +8,7 @@ import numpy as np
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.domain import checked
+from sgdlimits.domain import Matrix, NotNegativeInTime, Rate, Reals, RealsInTime, SignalToNoise, Size, Width, checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.expectation import Expectation
 from sgdlimits.expectation.gaussian import Rule
@@ -24,16 +24,16 @@ from sgdlimits.schedule import value_at
 
 @checked
 def gaussian_mixture(
-    means,
-    labels,
-    weights=None,
-    snr: float = 1.0,
-    ridge: float = 0.0,
-    lr: float = 1.0,
-    width: int = 2,
+    means: Reals,
+    labels: Reals,
+    weights: RealsInTime | None = None,
+    snr: SignalToNoise = 1.0,
+    ridge: NotNegativeInTime = 0.0,
+    lr: Rate = 1.0,
+    width: Width = 2,
     activation: str | Callable | Activation = "relu",
-    gram=None,
-    batch: int = 1,
+    gram: Matrix | None = None,
+    batch: Size = 1,
     expectation: Rule | Expectation | None = None,
     algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
@@ -79,7 +79,11 @@ def gaussian_mixture(
 
 @checked
 def binary_mixture(
-    snr: float = 100.0, ridge: float = 0.1, lr: float = 1.0, width: int = 2, algorithm: Algorithm | None = None
+    snr: SignalToNoise = 100.0,
+    ridge: NotNegativeInTime = 0.1,
+    lr: Rate = 1.0,
+    width: Width = 2,
+    algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
     r"""Two Gaussian classes at :math:`\pm\mu`, and a two-layer relu network that learns to tell them apart [2]_.
 
@@ -108,7 +112,11 @@ def binary_mixture(
 
 @checked
 def xor_mixture(
-    snr: float = 1000.0, ridge: float = 0.1, lr: float = 1.0, width: int = 4, algorithm: Algorithm | None = None
+    snr: SignalToNoise = 1000.0,
+    ridge: NotNegativeInTime = 0.1,
+    lr: Rate = 1.0,
+    width: Width = 4,
+    algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
     r"""Four Gaussian classes at :math:`\pm\mu` (label 1) and :math:`\pm\nu` (label 0), and a two-layer relu network [2]_.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.domain import checked, flag, named
+from sgdlimits.domain import NotNegativeInTime, Rate, Size, Teachers, Width, checked
 from sgdlimits.expectation import Expectation
 from sgdlimits.expectation.gaussian import Rule
 from sgdlimits.model.activation import Activation
@@ -17,11 +17,11 @@ from sgdlimits.problem.directions import InitialWeights
 from sgdlimits.problem.projection import ProjectionProblem
 
 
-@checked(train_second=flag)
+@checked
 def phase_retrieval(
-    width: int = 1,
-    lr: float = 0.05,
-    noise: float = 0.0,
+    width: Width = 1,
+    lr: Rate = 0.05,
+    noise: NotNegativeInTime = 0.0,
     sphere: bool = True,
     train_second: bool = False,
     algorithm: Algorithm | None = None,
@@ -57,7 +57,7 @@ def phase_retrieval(
 
 @checked
 def quadratic_network(
-    width: int = 2, teachers: int = 1, lr: float = 0.1, noise: float = 0.0, algorithm: Algorithm | None = None
+    width: Width = 2, teachers: Teachers = 1, lr: Rate = 0.1, noise: NotNegativeInTime = 0.0, algorithm: Algorithm | None = None
 ) -> ProjectionProblem:
     r"""A quadratic network learns another, :math:`y = \frac1{p^*}\sum_l (w^*_l\cdot x)^2`, loss :math:`(y-f)^2` [3]_.
 
@@ -90,15 +90,15 @@ def quadratic_network(
 
 @checked
 def committee(
-    width: int = 2,
-    teachers: int = 2,
+    width: Width = 2,
+    teachers: Teachers = 2,
     activation: str | Callable | Activation = "erf",
-    lr: float = 0.1,
-    noise: float = 0.0,
+    lr: Rate = 0.1,
+    noise: NotNegativeInTime = 0.0,
     train_second: bool | float = False,
     sphere: bool = False,
     teacher_activation: str | Callable | Activation | None = None,
-    batch: int = 1,
+    batch: Size = 1,
     expectation: Rule | Expectation | None = None,
     algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
@@ -134,16 +134,16 @@ def committee(
     return _two_layer("committee", target, width, activation, lr, train_second, sphere, algorithm, batch, expectation)
 
 
-@checked(target=named)
+@checked
 def single_index(
     activation: str | Callable | Activation = "he2",
     target: str | Callable | Activation | None = None,
-    lr: float = 0.05,
-    noise: float = 0.0,
-    width: int = 1,
+    lr: Rate = 0.05,
+    noise: NotNegativeInTime = 0.0,
+    width: Width = 1,
     sphere: bool = True,
     train_second: bool | float = False,
-    batch: int = 1,
+    batch: Size = 1,
     expectation: Rule | Expectation | None = None,
     algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from sgdlimits.domain import checked, positive, whole
+from typing import Annotated
+
+from sgdlimits.checks import integer
+from sgdlimits.domain import NotNegativeInTime, Positive, Rate, checked
 from sgdlimits.problem.spiked import SpikedTensor
 
 
-@checked(order=whole(at_least=2), snr=positive)
-def spiked_tensor(order: int = 2, snr: float = 1.2, lr: float = 1.0, ridge: float = 0.0, direct: bool = False) -> SpikedTensor:
+@checked
+def spiked_tensor(
+    order: Annotated[int, integer(at_least=2)] = 2,
+    snr: Positive = 1.2,
+    lr: Rate = 1.0,
+    ridge: NotNegativeInTime = 0.0,
+    direct: bool = False,
+) -> SpikedTensor:
     r"""A direction v behind noisy tensors, :math:`Y = \lambda v^{\otimes k} + W`, loss :math:`|Y - x^{\otimes k}|^2` [2]_.
 
     Section 3 of Ben Arous, Gheissari and Jagannath: its :math:`m, r_\perp^2` are our m, r2, its time lr t. The entries of W are

@@ -6,12 +6,13 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
-from sgdlimits.domain import checked
+from sgdlimits.checks import each_of, text
+from sgdlimits.domain import Size, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.renamed import PARAMETERS
 from sgdlimits.run.io import write_whole
@@ -35,7 +36,11 @@ class PointRow(NamedTuple):
 
 @checked
 def collect(
-    folder: str | os.PathLike, *, lazy: bool | None = None, keys: Iterable[str] | None = None, runs: int | None = None
+    folder: str | os.PathLike,
+    *,
+    lazy: bool | None = None,
+    keys: Annotated[Iterable[str], each_of(text)] | None = None,
+    runs: Size | None = None,
 ) -> xr.Dataset:
     """All that a sweep has computed so far, as one dataset with its parameters as dimensions.
 

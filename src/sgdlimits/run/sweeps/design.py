@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from itertools import islice, product
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from sgdlimits.domain import checked, mapping
+from sgdlimits.checks import mapping, sized
+from sgdlimits.domain import Seed, checked
 from sgdlimits.errors import BadInput, check_number, in_short
 from sgdlimits.renamed import parameter_of
 
@@ -53,7 +54,7 @@ def grid(**axes: Iterable) -> Design:
 
 
 @checked
-def random_points(count: int, *, seed: int = 0, **ranges: Sequence) -> Design:
+def random_points(count: Annotated[int, sized(16)], *, seed: Seed = 0, **ranges: Sequence) -> Design:
     """Points drawn at random: each parameter between two numbers, evenly, or evenly in its logarithm.
 
     The first points of a larger count are those of a smaller one.

@@ -16,7 +16,7 @@ from typing import Any
 
 import xarray as xr
 
-from sgdlimits.domain import checked, mapping
+from sgdlimits.domain import Positive, SavedTimes, Seed, Size, checked
 from sgdlimits.errors import BadInput, check_count, in_short
 from sgdlimits.files import clear
 from sgdlimits.progress import bar
@@ -98,7 +98,7 @@ def mistakes(recipe: Recipe, columns: dict[str, list], optimisers: Iterable[Any]
             yield str(reason)
 
 
-@checked(level=None, start=None, fixed=mapping)
+@checked
 def sweep(
     preset: Any,
     level: Any,
@@ -106,13 +106,13 @@ def sweep(
     *,
     over: Any,
     folder: str | os.PathLike,
-    runs: int = 1,
-    t_max: float | None = None,
-    seed: int = 0,
+    runs: Size = 1,
+    t_max: Positive | None = None,
+    seed: Seed = 0,
     keep: Any = None,
     engine: Any = None,
     fixed: dict[str, Any] | None = None,
-    save: Any = None,
+    save: SavedTimes | None = None,
     until: Any = None,
     common: bool = False,
     refine: Any = None,

@@ -10,7 +10,7 @@ import xarray as xr
 
 from sgdlimits.analysis.exit_times import exit_times
 from sgdlimits.analysis.origin import overlap_name
-from sgdlimits.domain import mapping
+from sgdlimits.checks import mapping
 from sgdlimits.errors import BadInput, in_short
 from sgdlimits.level.condition import Condition, exits
 from sgdlimits.run.record import from_json

@@ -15,8 +15,9 @@ import numpy as np
 
 from sgdlimits.algorithm import ALGORITHMS, OnePassSGD
 from sgdlimits.algorithm.sgd import in_place_of
+from sgdlimits.checks import level as check_level, positive
 from sgdlimits.docstring import constructor_fields
-from sgdlimits.domain import DOMAINS
+from sgdlimits.domain import checks_of
 from sgdlimits.errors import BadInput, check_choice, in_short
 from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.level import LEVELS
@@ -79,7 +80,7 @@ class Recipe:
         if not isinstance(preset, str) and not callable(preset):
             raise BadInput(f"preset must be a name or a function that returns a problem; got {in_short(preset)}. Give one.")
         build = preset if isinstance(preset, str) else named(preset)
-        level = level if isinstance(level, str) else to_json(DOMAINS["level"]("level", level))
+        level = level if isinstance(level, str) else to_json(check_level("level", level))
         start = start if isinstance(start, str) else to_json(as_start(start))
         return cls(build, level, start, fixed=fixed, until=stop, keep=kept, save=plain(times), **more)
 
@@ -179,13 +180,12 @@ class Recipe:
     def check(self, name: str, value: Any, optimiser: str | None = None) -> None:
         """`BadInput` where a value cannot be that of a parameter."""
         if name == END:
-            DOMAINS[END](name, value)
+            positive(name, value)
         if name == OPTIMISER:
             check_choice(OPTIMISER, value, ALGORITHMS)
         for where in self.users(name, optimiser):
             make = ALGORITHMS.get(str(optimiser)) if where == "optimiser" else self.parts[where].make
-            checks = getattr(make, "checks", None) or getattr(getattr(make, "__init__", None), "checks", {})
-            bare = name.rpartition(".")[2]
+            checks, bare = checks_of(make), name.rpartition(".")[2]
             if bare in checks:
                 checks[bare](name, value)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from sgdlimits.domain import checked, each_of, real, whole
+from sgdlimits.checks import each_of, integer, real
+from sgdlimits.domain import Fraction, checked
 from sgdlimits.errors import BadInput, check_count, in_short
 from sgdlimits.run.sweeps.collect import joined, rows_of
 from sgdlimits.run.sweeps.design import Design, Point, plain
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from sgdlimits.run.sweeps.store import Folder
 
 
-@checked(rounds=whole(at_least=0), cells=each_of(each_of(each_of(real))))
+@checked
 @dataclass(frozen=True)
 class Refine:
     """Halve the cells of a grid, again and again, in which a value changes by much.
@@ -40,10 +41,10 @@ class Refine:
     """
 
     value: str
-    rounds: int = 2
-    share: float = 0.25
+    rounds: Annotated[int, integer(at_least=0)] = 2
+    share: Fraction = 0.25
     log: bool = False
-    cells: tuple | None = None
+    cells: Annotated[tuple, each_of(each_of(each_of(real)))] | None = None
     """Of the rounds before: corners of the cells that are left, in values of the axes."""
 
     def more(self, recipe: Recipe, design: Design, folder: Folder, runs: int) -> tuple[list[Point], Refine]:

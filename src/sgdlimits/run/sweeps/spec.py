@@ -14,13 +14,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, ValidationError
 
-from sgdlimits.domain import DOMAINS
+from sgdlimits.domain import checks_of
 from sgdlimits.errors import BadInput, check_number, in_short
 from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.level import LEVELS
 from sgdlimits.level.condition import exits
 from sgdlimits.problem.presets import PRESETS
-from sgdlimits.run.simulate import saved_times
+from sgdlimits.run.simulate import saved_times, simulate
 from sgdlimits.run.sweeps.design import Design, check_size, grid, listed, random_points
 from sgdlimits.run.sweeps.job import Sweep, mistakes
 from sgdlimits.run.sweeps.keep import as_keep
@@ -78,7 +78,8 @@ def _one_of(known: Any) -> BeforeValidator:
 
 
 def _argument(name: str) -> BeforeValidator:
-    return BeforeValidator(lambda given: DOMAINS[name](name, given))
+    """Check as `simulate` checks its argument of that name."""
+    return BeforeValidator(lambda given: checks_of(simulate)[name](name, given))
 
 
 def _until(given: Any) -> Any:

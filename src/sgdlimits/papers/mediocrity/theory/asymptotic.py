@@ -30,11 +30,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import root
 
-from sgdlimits.domain import array, checked, many, not_negative
+from sgdlimits.domain import NotNegative, RealWidth, Vector, checked
 from sgdlimits.errors import BadInput
-from sgdlimits.papers.mediocrity.theory.rates import as_numbers, formula, max_lr
+from sgdlimits.papers.mediocrity.theory.rates import as_numbers, max_lr
 
 CONTINUATION_STEPS = 24
 """Number of continuation steps in the learning rate, from zero to the requested value."""
@@ -50,8 +51,8 @@ class EndState(NamedTuple):
     excess_risk: np.ndarray
 
 
-@formula
-def free_end(width, lr, noise) -> EndState:
+@checked
+def free_end(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike) -> EndState:
     r"""End state of the ODE with free norms and the second layer fixed at 1.
 
     At p = 1 the norm is 1 and the overlap is the one on the sphere, so (8) holds unchanged off the sphere. The result is NaN
@@ -63,8 +64,8 @@ def free_end(width, lr, noise) -> EndState:
     return EndState(*np.vectorize(_free, otypes=[float] * 5)(*as_numbers(width, lr, noise)))
 
 
-@formula
-def trained_end(width, lr, noise) -> EndState:
+@checked
+def trained_end(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike) -> EndState:
     r"""End state of the ODE on the sphere with a trained second layer, whose learning rate does not matter.
 
     Above some learning rate all students are parallel, q = 1, and the network acts as one unit with the learning rate g.
@@ -76,8 +77,8 @@ def trained_end(width, lr, noise) -> EndState:
     return EndState(*np.vectorize(_trained, otypes=[float] * 5)(*as_numbers(width, lr, noise)))
 
 
-@formula
-def free_max_lr(noise=0.0) -> np.ndarray:
+@checked
+def free_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     r"""Learning rate above which one unit with a free norm has no stable learnt state.
 
     For :math:`\Delta \ge 4` it is `max_lr`, where the plateau rises continuously to the risk of the saddle, as on the sphere.
@@ -93,8 +94,10 @@ def free_max_lr(noise=0.0) -> np.ndarray:
     return np.where(noise < 4, oscillates, max_lr(1, noise))
 
 
-@formula
-def plateau_series(width, lr, noise) -> tuple[np.ndarray, ...]:
+@checked
+def plateau_series(
+    width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike
+) -> tuple[np.ndarray, ...]:
     r"""Excess risk to second order in g: on the sphere, off the sphere, and on the sphere with a trained second layer.
 
     >>> [float(each.round(6)) for each in plateau_series(2, lr=0.02, noise=1.0)]
@@ -186,8 +189,8 @@ class EndRates(NamedTuple):
     apart: np.ndarray
 
 
-@checked(lr=many(not_negative), a=array(ndim=1))
-def terminal_risk(a, lr: float, trained: bool = True) -> float:
+@checked
+def terminal_risk(a: Vector, lr: NotNegative, trained: bool = True) -> float:
     r"""Limit of :math:`\tau^2` times the risk without label noise, which decays as a power law.
 
     With a fixed second layer, :math:`a_j = 1`,
@@ -232,8 +235,10 @@ def terminal_risk(a, lr: float, trained: bool = True) -> float:
     return float((T**2 / 3 + np.trace(B @ B)) * (1 - 4 * g * alpha) / (1 - 6 * g * alpha))
 
 
-@formula
-def end_rates(width, lr, noise, ratio=0.0) -> EndRates:
+@checked
+def end_rates(
+    width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike, ratio: float | ArrayLike = 0.0
+) -> EndRates:
     r"""Rates at which learning approaches its end with label noise, for :math:`g\Delta \ll 1`.
 
     The mean of a decays at the rate 3r, and the component shared by all students at the rate 4. The other rates are of order
@@ -262,8 +267,8 @@ def end_rates(width, lr, noise, ratio=0.0) -> EndRates:
     )
 
 
-@formula
-def second_only_risk(width) -> np.ndarray:
+@checked
+def second_only_risk(width: RealWidth | ArrayLike) -> np.ndarray:
     r"""Excess risk when only the second layer is trained, as :math:`d\to\infty`.
 
     It is :math:`(p+3)/(p+2)`, at :math:`a = p/(p+2)`. Features of random units are uncorrelated with the teacher, so their best

@@ -8,16 +8,19 @@ Near the saddle :math:`y = \sqrt d\,(m_1, \dots, m_p)` follows :math:`dy = \omeg
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 from scipy.special import gammaincc
 
-from sgdlimits.domain import WIDTH, checked, not_negative
-from sgdlimits.papers.mediocrity.theory.rates import as_numbers, formula, linear_rates, noise_gain
+from sgdlimits.domain import NotNegative, RealWidth, checked
+from sgdlimits.papers.mediocrity.theory.rates import as_numbers, linear_rates, noise_gain
 from sgdlimits.papers.mediocrity.theory.start import LOG_GRID, LOG_STEP
 
 
-@checked(arrays=True, width=WIDTH, lr=not_negative, start=not_negative)
-def noise_delay(width, lr, noise, start) -> np.ndarray:
+@checked
+def noise_delay(
+    width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike, start: NotNegative | ArrayLike
+) -> np.ndarray:
     r"""Delay of the mean exit from a given start by SGD's noise, in the paper's time; negative if noise speeds up the exit.
 
     With :math:`y` the norm of :math:`\sqrt d` times the overlaps at the start, and :math:`x = y^2/\kappa`,
@@ -45,8 +48,8 @@ def noise_delay(width, lr, noise, start) -> np.ndarray:
         return np.where(rate > 0, _log_loss(p, x) / (2 * rate), np.nan)
 
 
-@formula
-def delayed_share(lr, noise=0.0) -> np.ndarray:
+@checked
+def delayed_share(lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     r"""Share of the random starts of one unit whose mean exit is delayed by SGD's own noise, as :math:`d\to\infty`.
 
     These are the starts with :math:`d\,m_0^2 > 0.413\,\kappa`. For two or more units noise never delays the mean exit, because

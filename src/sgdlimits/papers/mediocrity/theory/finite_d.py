@@ -8,15 +8,22 @@ of the paper have the terms before the average.
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from sgdlimits.domain import checked, not_negative, number
-from sgdlimits.papers.mediocrity.theory.rates import as_numbers, formula, max_lr
+from sgdlimits.checks import number
+from sgdlimits.domain import NotNegative, checked
+from sgdlimits.papers.mediocrity.theory.rates import as_numbers, max_lr
 
 
-@checked(arrays=True, lr=not_negative, m=number(at_least=-1, below=math.nextafter(1, 2)))  # that is, at most 1
-def drift_correction(m, lr, noise=0.0) -> np.ndarray:
+@checked  # that is, at most 1
+def drift_correction(
+    m: Annotated[float, number(at_least=-1, below=math.nextafter(1, 2))] | ArrayLike,
+    lr: NotNegative | ArrayLike,
+    noise: NotNegative | ArrayLike = 0.0,
+) -> np.ndarray:
     r"""Coefficient of 1/d in the drift of the overlap m, per unit of t.
 
     The drift is :math:`\gamma m\,[4(1-6\gamma)(1-y) - 2\gamma\Delta] + f/d` with :math:`y = m^2` and
@@ -35,8 +42,8 @@ def drift_correction(m, lr, noise=0.0) -> np.ndarray:
     return m * (second - third + fourth)
 
 
-@formula
-def plateau_correction(lr, noise) -> np.ndarray:
+@checked
+def plateau_correction(lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike) -> np.ndarray:
     r"""Coefficient c of 1/d in the final plateau of one unit on the sphere, whose mean excess risk is :math:`R\,(1 + c/d)`.
 
     With :math:`R = \gamma\Delta/(1-6\gamma)`, (8),

@@ -21,13 +21,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from sgdlimits.domain import WIDTH, checked, not_negative
-from sgdlimits.errors import BadInput, check_share
+from sgdlimits.domain import Count, Fraction, NotNegative, Positive, RealWidth, checked
+from sgdlimits.errors import BadInput
 
-formula = checked(arrays=True, width=WIDTH, lr=not_negative)
-"""Decorator of formulas that broadcast over numbers and arrays; widths need not be integers, and learning rates may be zero."""
 MIN_RATE = 1e-150
 """Rates lr/p below this count as zero, since their squares underflow."""
 
@@ -39,8 +38,10 @@ class LinearRates(NamedTuple):
     Q: np.ndarray
 
 
-@formula
-def linear_rates(width, lr, noise=0.0) -> LinearRates:
+@checked
+def linear_rates(
+    width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike = 0.0
+) -> LinearRates:
     r"""Rates at the saddle M = 0, Q = 1: :math:`\dot m_j = \omega_M m_j` and :math:`\dot Q_{jl} = -\omega_Q Q_{jl}`, (38)-(40).
 
     .. math:: \omega_M = 4\Big[1 - \frac{\gamma}{p}\Big(1 + \frac1p + \frac4{p^2} + \frac\Delta2\Big)\Big], \qquad
@@ -57,8 +58,8 @@ def linear_rates(width, lr, noise=0.0) -> LinearRates:
     return LinearRates(4 - 2 * lr / p * crowding(p, noise), 8 / p * (1 - 8 * lr / p**2))
 
 
-@formula
-def noise_gain(width, lr, noise=0.0) -> np.ndarray:
+@checked
+def noise_gain(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     r"""Gain :math:`\kappa` of the variance of a random start by SGD's own noise: :math:`1/d` becomes :math:`(1 + \kappa)/d`.
 
     .. math:: \kappa = \frac{\gamma}{p}\,\frac{\mathrm{Var}\,\mathcal M_j}{2\,\omega_M}, \qquad
@@ -82,8 +83,8 @@ def increment_variance(p, noise):
     return 4 * (10 - 6 / p + 8 / p**2 + noise)
 
 
-@formula
-def max_lr(width, noise=0.0) -> np.ndarray:
+@checked
+def max_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     r"""Learning rate above which the saddle is stable and nothing is learnt, the root of :math:`\omega_M`.
 
     At p = 1 it is :math:`2/(12+\Delta)`, where the paper's text has 1/6 for any noise.
@@ -95,8 +96,8 @@ def max_lr(width, noise=0.0) -> np.ndarray:
     return 2 * p / crowding(p, noise)
 
 
-@formula
-def optimal_lr(width, noise=0.0) -> np.ndarray:
+@checked
+def optimal_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     r"""Learning rate that leaves the saddle after the fewest samples, half of `max_lr` (appendix E.4).
 
     .. math:: \gamma_{\rm opt} = \frac{p^3}{8 + 2p + (2+\Delta)p^2}
@@ -109,8 +110,10 @@ def optimal_lr(width, noise=0.0) -> np.ndarray:
     return max_lr(width, noise) / 2
 
 
-@checked(arrays=True, width=WIDTH, threshold=check_share)
-def minimal_samples(width, noise, d, threshold) -> np.ndarray:
+@checked
+def minimal_samples(
+    width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, d: Count | ArrayLike, threshold: Fraction | ArrayLike
+) -> np.ndarray:
     r"""Number of samples until the exit at `optimal_lr`, by the annealed formula (appendix E.4).
 
     .. math:: s_{\min} = d\,\frac{8 + 2p + (2+\Delta)p^2}{4p^2}\,\log\frac{T(p+1)d + (p+1)(1-T)}{2p}
@@ -122,8 +125,8 @@ def minimal_samples(width, noise, d, threshold) -> np.ndarray:
     return d * crowding(p, noise) / 4 * np.log((p + 1) * (T * d + 1 - T) / (2 * p))
 
 
-@formula
-def overparametrisation_gain(width, noise=0.0) -> np.ndarray:
+@checked
+def overparametrisation_gain(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     r"""Ratio of the samples that widths 1 and p need at their `optimal_lr`, as :math:`d\to\infty` (appendix E.4).
 
     It tends to :math:`(12+\Delta)/(2+\Delta)` for large widths.
@@ -156,8 +159,10 @@ class LearntState(NamedTuple):
     excess_risk: np.ndarray
 
 
-@formula
-def learnt_state(width, lr, noise=0.0) -> LearntState:
+@checked
+def learnt_state(
+    width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike = 0.0
+) -> LearntState:
     r"""Symmetric end state of the full ODE: the fixed point with :math:`m\ne0` at which all students are alike.
 
     At p = 1 this is :math:`m^2 = 1 - \gamma\Delta/(2(1-6\gamma))`, with the excess risk (8). The entries are NaN where no
@@ -170,8 +175,10 @@ def learnt_state(width, lr, noise=0.0) -> LearntState:
     return LearntState(*np.vectorize(_learnt, otypes=[float] * 3)(*as_numbers(width, lr, noise)))
 
 
-@formula
-def asymptotic_excess_risk(width, lr, noise=0.0) -> np.ndarray:
+@checked
+def asymptotic_excess_risk(
+    width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike = 0.0
+) -> np.ndarray:
     r"""Excess risk at the end of learning; at p = 1 it is (8), :math:`\gamma\Delta/(1-6\gamma)`.
 
     For small g it is :math:`g\Delta + g^2[6\Delta - \tfrac14(1-1/p)\Delta^2]`, so width lowers it below (8) at the rate g.
@@ -184,8 +191,8 @@ def asymptotic_excess_risk(width, lr, noise=0.0) -> np.ndarray:
     return np.vectorize(_risk, otypes=[float])(*as_numbers(width, lr, noise))
 
 
-@formula
-def usable_lr(width, noise=0.0) -> np.ndarray:
+@checked
+def usable_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     r"""Largest learning rate :math:`2p/(12+\Delta)` at which a wide network learns better than one unit.
 
     Without noise it is p/6, above which perfect recovery is unstable and the full ODE does not reach zero risk. With noise the
@@ -199,8 +206,8 @@ def usable_lr(width, noise=0.0) -> np.ndarray:
     return 2 * p / (12 + noise)
 
 
-@formula
-def pair_max_lr(noise=0.0) -> np.ndarray:
+@checked
+def pair_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     r"""Learning rate above which the learnt state of two equal units is unstable, so that the units separate.
 
     A difference between their overlaps with the teacher grows at the rate :math:`4\,(q - 2m^2)`, which changes sign where
@@ -219,8 +226,8 @@ def pair_max_lr(noise=0.0) -> np.ndarray:
     return 2 * np.vectorize(real_root, otypes=[float])(noise)
 
 
-@formula
-def usable_optimal_lr(width, noise=0.0) -> np.ndarray:
+@checked
+def usable_optimal_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     r"""Learning rate that leaves the saddle soonest among the usable ones.
 
     It is `usable_lr` where :math:`\Delta < 8 - 4/p - 16/p^2`, and `optimal_lr` elsewhere.
@@ -231,8 +238,8 @@ def usable_optimal_lr(width, noise=0.0) -> np.ndarray:
     return np.minimum(optimal_lr(width, noise), usable_lr(width, noise))
 
 
-@formula
-def usable_gain(width, noise=0.0) -> np.ndarray:
+@checked
+def usable_gain(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     r"""Ratio of the samples that widths 1 and p need to leave the saddle at their `usable_optimal_lr`, as :math:`d\to\infty`.
 
     Where that rate is `usable_lr`, the ratio is :math:`8(5 - 1/p - 4/p^2)/(12+\Delta)`, which tends to 10/3 for wide networks
@@ -246,8 +253,8 @@ def usable_gain(width, noise=0.0) -> np.ndarray:
     return crowding(1.0, noise) * g * (2 - g * crowding(p, noise))
 
 
-@formula
-def lr_for_risk(width, noise, excess_risk) -> np.ndarray:
+@checked
+def lr_for_risk(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, excess_risk: Positive | ArrayLike) -> np.ndarray:
     """Largest learning rate up to `usable_lr` whose excess risk at the end does not exceed the given one.
 
     >>> float(lr_for_risk(1, noise=0.4, excess_risk=0.1).round(9))

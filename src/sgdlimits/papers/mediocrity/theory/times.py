@@ -7,13 +7,15 @@ has fallen by the fraction T, (9), which for one unit happens at :math:`m^2 = T 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sgdlimits.analysis.first_passage import FirstPassage, Law, mean_exit_time, ode_exit_times
 from sgdlimits.analysis.single_index import drift_parts, increment_variance as exact_increment_variance
-from sgdlimits.domain import checked, number, real, whole
+from sgdlimits.checks import integer, number
+from sgdlimits.domain import Count, Positive, checked
 from sgdlimits.errors import BadInput, check_count, check_number, check_share
 from sgdlimits.expectation.gaussian.quadrature import overlap_rule
 from sgdlimits.papers.mediocrity import noisy_start
@@ -48,8 +50,14 @@ class ExitParameters(NamedTuple):
         return self.p / (2 * self.lr * rate) if rate > 0 else np.inf
 
 
-@checked(arrays=True, start=real)
-def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched", start=None):
+@checked
+def exit_time(
+    problem: ProjectionProblem,
+    d: Count | ArrayLike,
+    threshold: Positive | ArrayLike,
+    average: str = "quenched",
+    start: float | ArrayLike | None = None,
+):
     r"""Mean exit time of phase retrieval, in samples per dimension: a float, or an array if an argument is one.
 
     Parameters
@@ -100,8 +108,13 @@ def exit_time(problem: ProjectionProblem, d, threshold, average: str = "quenched
     return times if times.ndim else float(times)
 
 
-@checked(d=whole(at_least=2), start=number(above=-1, below=1))
-def exit_law(problem: ProjectionProblem, d: int, threshold: float, start: float | None = None) -> Law:
+@checked
+def exit_law(
+    problem: ProjectionProblem,
+    d: Annotated[int, integer(at_least=2)],
+    threshold: Positive,
+    start: Annotated[float, number(above=-1, below=1)] | None = None,
+) -> Law:
     """Law of the exit time from random starts, or for one unit from `start`.
 
     For one unit of phase retrieval on the sphere it is computed from the backward equation, with full drift and noise. For any
@@ -125,7 +138,7 @@ def exit_law(problem: ProjectionProblem, d: int, threshold: float, start: float 
 
 
 @checked
-def ode_exit_time(problem: ProjectionProblem, stats: Overlaps, threshold: float, t_max: float = 1e4) -> np.ndarray:
+def ode_exit_time(problem: ProjectionProblem, stats: Overlaps, threshold: Positive, t_max: Positive = 1e4) -> np.ndarray:
     """Exit time of the full ODE from the statistics of one or many runs (runs first); infinite without exit before `t_max`.
 
     >>> import sgdlimits as sl

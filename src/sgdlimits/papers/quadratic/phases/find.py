@@ -8,8 +8,8 @@ import numpy as np
 import xarray as xr
 
 from sgdlimits.analysis.origin import origin
-from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, check_share
+from sgdlimits.domain import Fraction, checked
+from sgdlimits.errors import BadInput
 from sgdlimits.level.base import DIVERGED
 from sgdlimits.papers.quadratic.phases.rates import compute_noise, compute_signals, fit_decay, fit_growth, fit_tail
 from sgdlimits.papers.quadratic.phases.result import PHASES, Phases, compute_theory
@@ -36,8 +36,8 @@ class Plateau(NamedTuple):
     half: float
 
 
-@checked(band=check_share)
-def phases(dataset: xr.Dataset, *, band: float = 0.02, fall: float = 0.5, floor: float | None = None) -> Phases:
+@checked
+def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, floor: float | None = None) -> Phases:
     r"""Find norm learning, plateau, escape, descent and tail in each run, with rates of growth and decay.
 
     The plateau is the longest stretch of time on which the excess risk stays within a band around a level and after which it

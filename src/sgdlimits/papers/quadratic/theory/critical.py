@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import Count, Teachers, Width, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.papers.quadratic.theory.family import CriticalFamily
 from sgdlimits.problem import ProjectionProblem
@@ -121,7 +121,7 @@ def _format_linear(value: int, slope: int, at: int) -> str:
 
 
 @checked
-def degrees_of_freedom(width: int, d: int) -> int:
+def degrees_of_freedom(width: Width, d: Count) -> int:
     r"""Dimension of the set of matrices :math:`W^\top W` that p = `width` units form in d dimensions.
 
     It is :math:`dp - \frac12 p(p-1)`, the weights less the rotations of units, up to p = d, and :math:`\frac12 d(d+1)`, that
@@ -135,7 +135,7 @@ def degrees_of_freedom(width: int, d: int) -> int:
 
 
 @checked
-def solution_dimension(width: int, teachers: int, d: int) -> int:
+def solution_dimension(width: Width, teachers: Teachers, d: Count) -> int:
     r"""Dimension of the manifold of weights at zero error, which are rotations of each other's units.
 
     With :math:`n = \min(p^*, d)`, the rank of the teacher's matrix, it is :math:`\frac12 p(p-1) - \frac12 (p-n)(p-n-1)`, the

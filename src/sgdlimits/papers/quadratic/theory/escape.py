@@ -14,10 +14,11 @@ from __future__ import annotations
 from math import exp, log
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import digamma, roots_genlaguerre
 
-from sgdlimits.domain import checked, positive
-from sgdlimits.errors import BadInput
+from sgdlimits.domain import Fraction, NotNegative, Positive, PositiveInTime, Times, checked
+from sgdlimits.errors import BadInput, in_short
 from sgdlimits.papers.quadratic.theory.plateau import Coefficients, plateau_rates, plateau_risk, read_coefficients
 from sgdlimits.problem.projection import ProjectionProblem
 
@@ -27,7 +28,7 @@ LAGUERRE_NODES = 32
 
 
 @checked
-def risk_on_plateau(problem: ProjectionProblem, t, spread: float, *, corrector: bool = True) -> np.ndarray | float:
+def risk_on_plateau(problem: ProjectionProblem, t: Times, spread: NotNegative, *, corrector: bool = True) -> np.ndarray | float:
     r"""Mean risk at time t after a start on the plateau with overlaps :math:`N(0, \text{spread}^2)`.
 
     Valid while the overlaps are small, which is until the risk is a few percent below the plateau's. A random start in
@@ -53,14 +54,14 @@ def risk_on_plateau(problem: ProjectionProblem, t, spread: float, *, corrector: 
     return risk if risk.ndim else float(risk)
 
 
-@checked(spread=positive)
+@checked
 def escape_time(
     problem: ProjectionProblem,
-    spread: float,
-    reduction=0.5,
+    spread: Positive,
+    reduction: Fraction | ArrayLike = 0.5,
     *,
     average: str = "annealed",
-    norm: float | None = None,
+    norm: PositiveInTime | None = None,
     corrector: bool = True,
 ) -> np.ndarray | float:
     r"""Time until the risk has fallen below the plateau's by a given fraction, in samples per dimension: (13) inverted.
@@ -88,7 +89,7 @@ def escape_time(
         raise BadInput(f"average must be one of {', '.join(AVERAGES)}; got {average!r}. Choose one of them.")
     share = np.asarray(reduction, float)
     if not ((share > 0) & (share <= 1)).all():
-        raise BadInput(f"reduction must be above 0 and at most 1; got {reduction}. Use a fraction such as 0.5.")
+        raise BadInput(f"reduction must be above 0 and at most 1; got {in_short(reduction)}. Use a fraction such as 0.5.")
     at, rate = read_coefficients(problem, corrector), plateau_rates(problem, corrector=corrector).rho
     if rate <= 0:
         return np.full(share.shape, np.inf) if share.ndim else np.inf
@@ -113,7 +114,7 @@ def escape_time(
 
 
 @checked
-def norm_gain(problem: ProjectionProblem, norm: float = 1.0, *, corrector: bool = True) -> float:
+def norm_gain(problem: ProjectionProblem, norm: PositiveInTime = 1.0, *, corrector: bool = True) -> float:
     r"""Factor by which norm learning changes overlaps with teachers, apart from :math:`e^{\omega_\rho t}`.
 
     Students that start from the squared norm :math:`q_0` have, once their norms have settled, the overlaps

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from sgdlimits.analysis.spectrum import Spectrum, spectrum_of
-from sgdlimits.domain import checked
+from sgdlimits.domain import NotNegativeInTime, Teachers, Width, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.size import check_room
 from sgdlimits.statistics import Overlaps
@@ -38,11 +38,11 @@ class CriticalFamily:
     noise : variance of the label noise
     """
 
-    width: int
-    teachers: int
+    width: Width
+    teachers: Teachers
     s: int
     r: int
-    noise: float = 0.0
+    noise: NotNegativeInTime = 0.0
 
     def __post_init__(self) -> None:
         p, k, s, r = self.width, self.teachers, self.s, self.r

@@ -19,10 +19,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sgdlimits.analysis.first_passage import passage_times
-from sgdlimits.domain import checked, many, positive
-from sgdlimits.errors import BadInput, check_share
+from sgdlimits.domain import Fraction, NotNegative, NotNegativeInTime, Positive, Seed, Size, Teachers, Width, checked
+from sgdlimits.errors import BadInput
 from sgdlimits.papers.quadratic.theory.plateau import largest_lr
 from sgdlimits.problem.presets import quadratic_network
 from sgdlimits.start import OrthogonalInit
@@ -69,17 +70,17 @@ class _Runs(NamedTuple):
         return q[..., : self.k].sum(-1) + (self.p - self.k) * q[..., self.k]
 
 
-@checked(lr=many(positive), spread=positive, threshold=check_share)
+@checked
 def halving_time(
-    width: int,
-    teachers: int,
-    lr,
+    width: Width,
+    teachers: Teachers,
+    lr: Positive | ArrayLike,
     *,
-    spread: float = 0.01,
-    noise: float = 0.0,
-    threshold: float = 0.5,
-    starts: int = 20,
-    seed: int = 0,
+    spread: Positive = 0.01,
+    noise: NotNegativeInTime = 0.0,
+    threshold: Fraction = 0.5,
+    starts: Size = 20,
+    seed: Seed = 0,
 ) -> np.ndarray:
     r"""Time until the ODE has lost a fraction of its excess risk, in samples per dimension: :math:`\alpha_c` of figure 2.
 
@@ -110,16 +111,16 @@ def halving_time(
     return (times * width / (8 * lrs)).reshape(*lr.shape, len(m))
 
 
-@checked(threshold=check_share)
+@checked
 def optimal_lr(
-    width: int,
-    teachers: int,
+    width: Width,
+    teachers: Teachers,
     *,
-    spread: float = 0.01,
-    noise: float = 0.0,
-    threshold: float = 0.5,
-    starts: int = 20,
-    seed: int = 0,
+    spread: NotNegative = 0.01,
+    noise: NotNegativeInTime = 0.0,
+    threshold: Fraction = 0.5,
+    starts: Size = 20,
+    seed: Seed = 0,
     learns: bool = False,
 ) -> float:
     r"""Learning rate that halves the excess risk with the fewest samples, on average over random starts.

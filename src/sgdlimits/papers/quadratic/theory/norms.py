@@ -21,7 +21,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import PositiveInTime, Reals, Times, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.papers.quadratic.theory.plateau import Coefficients, read_coefficients
 from sgdlimits.problem.projection import ProjectionProblem
@@ -34,7 +34,9 @@ LOG_RANGE = 60.0
 
 
 @checked
-def norm_learning(problem: ProjectionProblem, t, norm: float = 1.0, *, corrector: bool = True) -> np.ndarray | float:
+def norm_learning(
+    problem: ProjectionProblem, t: Times, norm: PositiveInTime = 1.0, *, corrector: bool = True
+) -> np.ndarray | float:
     r"""Squared norm q(t) of orthogonal students of equal norm without overlaps with the teachers.
 
     Without the corrector, :math:`\bar Q/q = 1 + (\bar Q/q_0 - 1)\,e^{-8\eta t/p}` with :math:`\bar Q = p/(p+2)`, (10). With
@@ -67,7 +69,7 @@ def norm_learning(problem: ProjectionProblem, t, norm: float = 1.0, *, corrector
 
 
 @checked
-def student_overlaps(problem: ProjectionProblem, t, Q) -> np.ndarray:
+def student_overlaps(problem: ProjectionProblem, t: Times, Q: Reals) -> np.ndarray:
     r"""Matrix Q(t) of gradient flow from any Q, while overlaps with teachers are negligible; shape t, then (p, p).
 
     A Q of full rank settles at :math:`\bar Q\,1`: first its trace, then at the rate :math:`16\eta/p(p+2)` the rest.

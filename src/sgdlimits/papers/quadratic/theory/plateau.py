@@ -21,7 +21,7 @@ from __future__ import annotations
 from math import sqrt
 from typing import NamedTuple
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import NotNegativeInTime, Teachers, Width, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.problem.recognise import QuadraticNetwork, quadratic_network
@@ -152,7 +152,7 @@ def plateau_rates(problem: ProjectionProblem, *, corrector: bool = True) -> Plat
 
 
 @checked
-def largest_lr(width: int, teachers: int, noise: float = 0.0) -> LargestRates:
+def largest_lr(width: Width, teachers: Teachers, noise: NotNegativeInTime = 0.0) -> LargestRates:
     r"""Largest learning rates at which a plateau exists, at which it is left, and at which the solution is stable.
 
     Above `plateau` the norms diverge, whatever the start. Above `escape` overlaps with teachers decay on the plateau, or there
@@ -178,7 +178,7 @@ def compute_largest_rates(at: Coefficients) -> LargestRates:
 
 
 @checked
-def fastest_escape_lr(width: int, teachers: int, noise: float = 0.0) -> float:
+def fastest_escape_lr(width: Width, teachers: Teachers, noise: NotNegativeInTime = 0.0) -> float:
     r"""Learning rate at which overlaps with teachers grow fastest on the plateau, per sample.
 
     It maximises :math:`\omega_\rho \propto \kappa\,(c - s)`. As p enters besides :math:`\kappa = 2\eta/p` only through

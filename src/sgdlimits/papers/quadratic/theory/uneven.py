@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from sgdlimits.domain import checked
+from sgdlimits.domain import NotNegativeInTime, Width, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.problem.recognise import quadratic_teachers
@@ -48,12 +48,12 @@ class UnevenFamily:
     noise : variance of the label noise
     """
 
-    width: int
+    width: Width
     strengths: Float[np.ndarray, "k"]
     directions: Float[np.ndarray, "k k"]
     learnt: tuple[int, ...]
     r: int
-    noise: float = 0.0
+    noise: NotNegativeInTime = 0.0
 
     @property
     def missed(self) -> Float[np.ndarray, "m"]:

@@ -1,0 +1,281 @@
+"""Checks of values: each takes the name of an argument and its value, and returns the value to use or raises `BadInput`."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from sgdlimits.errors import BadInput, check_count, check_number, check_share, in_short, is_traced
+from sgdlimits.schedule import as_schedule
+from sgdlimits.size import too_large
+
+Check = Callable[[str, Any], Any]
+"""Takes the name of an argument and its value; returns the value to use, or raises `BadInput`."""
+
+
+def number(**bounds: Any) -> Check:
+    """One finite real number in a range, as it was given."""
+
+    def check(name: str, value: Any) -> Any:
+        check_number(name, value, **bounds)
+        return value
+
+    return check
+
+
+class OverTime:
+    """A check of a number that may also be a schedule or a function of time, whose values are checked by `values`."""
+
+    def __init__(self, check: Check, values: Check | None = None) -> None:
+        self.check, self.values = check, values or check
+
+    def __call__(self, name: str, value: Any) -> Any:
+        schedule = as_schedule(name, value)
+        if schedule is None:
+            return self.check(name, value)
+        for example in schedule.examples():
+            self.values(name, example)
+        return schedule
+
+
+def integer(**bounds: Any) -> Check:
+    """A whole number, as an int: 3e3 is 3000."""
+    return partial(check_count, **bounds)
+
+
+def sized(each: float = 1.0, **bounds: Any) -> Check:
+    """A whole number of things, of so many numbers each, for which this machine has room."""
+
+    def check(name: str, value: Any) -> int:
+        count = check_count(name, value, **bounds)
+        if words := too_large(each * float(count)):
+            raise BadInput(f"{name} = {count} takes at least {words}. Give a smaller number.")
+        return count
+
+    return check
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False, and nothing that Python would take for one of them."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise BadInput(f"{name} must be True or False; got {in_short(value)}. Give one of the two.")
+    return bool(value)
+
+
+def text(name: str, value: Any) -> str:
+    """A word or a sentence."""
+    if not isinstance(value, str):
+        raise BadInput(f"{name} must be text; got {in_short(value)}. Put it in quotes.")
+    return value
+
+
+def function(name: str, value: Any) -> Any:
+    """Something to call."""
+    if not callable(value) or isinstance(value, type):
+        raise BadInput(f"{name} must be a function; got {in_short(value)}. Give a JAX function.")
+    return value
+
+
+def mapping(name: str, value: Any) -> Any:
+    """Things by name."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise BadInput(f"{name} must be a dictionary with names as its keys; got {in_short(value)}. Give such a dictionary.")
+    return value
+
+
+def by_name(check: Check) -> Check:
+    """A dictionary of what `check` lets pass, with names as its keys."""
+
+    def all_of(name: str, value: Any) -> Any:
+        return {key: check(f"{name}[{key!r}]", each) for key, each in mapping(name, value).items()}
+
+    return all_of
+
+
+def path(name: str, value: Any) -> Any:
+    """Where a file or a folder is."""
+    if not isinstance(value, (str, os.PathLike)) or not str(value) or "\0" in str(value):
+        raise BadInput(f"{name} must be a path; got {in_short(value)}. Give it as text or as a pathlib.Path.")
+    return value
+
+
+def as_numbers(name: str, value: Any) -> Any:
+    """An array of real numbers; `BadInput` for text, complex numbers, None, and rows of different lengths."""
+    if is_traced(value):
+        return value
+    try:
+        array = value if hasattr(value, "dtype") and hasattr(value, "ndim") else np.asarray(value)
+        real_numbers = array.dtype.kind in "iufb" or str(array.dtype) == "bfloat16"
+    except (TypeError, ValueError, OverflowError):
+        raise BadInput(f"{name} must be an array of numbers; got {in_short(value)}. Give rows of equal lengths.") from None
+    if not real_numbers or isinstance(value, bool):
+        raise BadInput(f"{name} must be real numbers; got {in_short(value)}. Give numbers, or an array of them.")
+    return array
+
+
+def array(*, finite: bool = True, ndim: int | None = None, at_least: float = -math.inf) -> Check:
+    """Real numbers in one array, or one number, as they were given."""
+
+    def check(name: str, value: Any) -> Any:
+        numbers = as_numbers(name, value)
+        if ndim is not None and numbers.ndim != ndim:
+            raise BadInput(f"{name} must have {ndim} axes; got shape {tuple(numbers.shape)}. Give such an array.")
+        if is_traced(numbers) or not (finite or at_least > -math.inf):
+            return value
+        if not numbers.size:
+            raise BadInput(f"{name} is empty. Give at least one number.")
+        worst = np.asarray(numbers).flat[int(np.argmax(~np.isfinite(numbers) | (np.asarray(numbers) < at_least)))]
+        if not (math.isfinite(worst) and worst >= at_least):
+            low = f" of at least {at_least:g}" if at_least > -math.inf else ""
+            raise BadInput(f"{name} must be finite numbers{low}; got {worst:g}. Give such numbers.")
+        return value
+
+    return check
+
+
+def probabilities(name: str, value: Any) -> Any:
+    """Check probabilities along the last axis: none is negative, and their sum is 1."""
+    numbers = np.asarray(as_numbers(name, value), float)
+    rows = numbers.reshape(-1, numbers.shape[-1])
+    wrong = ~((rows >= 0).all(1) & np.isclose(rows.sum(1), 1.0, rtol=0.0, atol=1e-9))
+    if wrong.any():
+        worst = rows[wrong][0].tolist()
+        raise BadInput(f"{name} must not be negative and sum to 1; got {worst}. Give such probabilities.")
+    return value
+
+
+def many(check: Check) -> Check:
+    """An array of what `check` lets pass, or one."""
+
+    def each(name: str, value: Any) -> Any:
+        if is_traced(value) or not getattr(value, "shape", isinstance(value, (list, tuple))) or hasattr(value, "data_vars"):
+            return check(name, value)
+        array = as_numbers(name, value)
+        if not array.size:
+            raise BadInput(f"{name} is empty. Give at least one number.")
+        for worst in (
+            np.argmin(array),
+            np.argmax(array),
+            np.argmax(array != np.rint(array)),
+        ):  # the least, the most, one not whole
+            check(name, array.flat[int(worst)])
+        return value
+
+    return each
+
+
+def optional(check: Check) -> Check:
+    """What `check` lets pass, or None."""
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def each_of(check: Check) -> Check:
+    """A sequence of what `check` lets pass."""
+
+    def all_of(name: str, value: Any) -> Any:
+        if isinstance(value, (str, bytes, set, frozenset, Mapping)) or not np.iterable(value):
+            raise BadInput(f"{name} must be a sequence; got {in_short(value)}. Put them in brackets.")
+        return tuple(check(name, one) for one in value)
+
+    return all_of
+
+
+def instance(module: str, name: str, says: str, remedy: str) -> Check:
+    """An instance of a class of the package or of a library, which is not imported for this."""
+
+    def check(argument: str, value: Any) -> Any:
+        cls = getattr(sys.modules.get(module), name, ())
+        if not isinstance(value, cls):
+            what = f"the class {value.__name__}" if isinstance(value, type) else f"{in_short(value)}"
+            raise BadInput(f"{argument} must be {says}; got {what}. {remedy}")
+        return value
+
+    return check
+
+
+def either(says: str, remedy: str, *checks: Check) -> Check:
+    """What one of several checks lets pass."""
+
+    def check(name: str, value: Any) -> Any:
+        for each in checks:
+            try:
+                return each(name, value)
+            except BadInput:
+                continue
+        raise BadInput(f"{name} must be {says}; got {in_short(value)}. {remedy}")
+
+    return check
+
+
+def statistics(name: str, value: Any) -> Any:
+    """Statistics of a problem: of one run, or runs first."""
+    if (
+        isinstance(value, type)
+        or not (hasattr(value, "overlap") and hasattr(type(value), "dims"))
+        or hasattr(value, "data_vars")
+    ):
+        raise BadInput(f"{name} must be statistics; got {in_short(value)}. Give, for instance, Overlaps(a, M, Q).")
+    return value
+
+
+def quantile_pair(name: str, value: Any) -> tuple[float, float]:
+    """Two shares, the smaller one first."""
+    low, high = pair if len(pair := each_of(check_share)(name, value)) == 2 else (1.0, 0.0)
+    if not low < high:
+        raise BadInput(f"{name} must be two shares, the smaller one first; got {in_short(value)}. Give, say, (0.1, 0.9).")
+    return low, high
+
+
+positive, not_negative, real = number(above=0), number(at_least=0), number()
+problem = instance(
+    "sgdlimits.problem.base", "Problem", "a Problem", "Take one from sgdlimits.presets, or build a ProjectionProblem."
+)
+algorithm = instance("sgdlimits.algorithm.base", "Algorithm", "an algorithm such as OnePassSGD(lr=0.1)", "Give an instance.")
+level = instance("sgdlimits.level.base", "Level", "a level such as Chain(d=3000) or ODE()", "Give an instance of a level.")
+dataset = instance("xarray", "Dataset", "a dataset", "Give what simulate returned or load read.")
+
+target = instance("sgdlimits.model.target", "Target", "a Target", "Give, for instance, Target(CommitteeReadout('erf'), 2).")
+named = either("a name or a function", "Give, for instance, 'erf' or jnp.abs.", text, function)
+"""An activation; names are looked up later."""
+some_target = either("a name, a function, a Target or a problem", "Give, say, 'he3'.", named, target, problem)
+expectation = either(
+    "a rule such as GaussHermite(32), or an Expectation such as ClosedForm()",
+    "Leave it out to have it chosen.",
+    instance("sgdlimits.expectation.gaussian.base", "Rule", "", ""),
+    instance("sgdlimits.expectation.base", "Expectation", "", ""),
+)
+start = either(
+    "RandomInit, OrthogonalInit, FixedInit or statistics",
+    "Give, for instance, RandomInit(d=3000) or Overlaps(a, M, Q).",
+    instance("sgdlimits.start", "Start", "", ""),
+    statistics,
+    dataset,
+)
+"""Where runs start; of a dataset, where its runs ended."""
+some_datasets = either("datasets", "Give one dataset, several, or a dictionary of them.", dataset, each_of(dataset), mapping)
+axes = instance("matplotlib.axes", "Axes", "axes of matplotlib", "Leave it out for a new figure.")
+RATE = OverTime(positive, not_negative)
+"""A learning rate, which may be zero for a time."""
+rate_or_rates = OverTime(
+    either("a learning rate above 0, or such rates by name", "Give one number.", positive, by_name(optional(RATE))),
+    not_negative,
+)
+real_or_named = either("one number, or numbers by name", "Give one number.", real, by_name(array()))
+flag_or_rate = either("True, False or a learning rate above 0", "Give one of them.", flag, positive)
+point_or_weights = either(
+    "statistics, or weights",
+    "Give Overlaps(a, M, Q), or an array of shape (p, d).",
+    statistics,
+    instance("sgdlimits.analysis.landscape", "Weights", "", ""),
+    array(ndim=2),
+)
+some_numbers = array(finite=False)
+scalars = either("numbers, or numbers by name", "Give an array.", some_numbers, by_name(some_numbers))
+"""What statistics are made of; whether they are finite is looked at with the problem at hand."""
+finite_scalars = either("finite numbers, or numbers by name", "Give an array.", array(), by_name(array()))
