@@ -46,7 +46,7 @@ def test_a_schedule_that_leaves_its_domain_is_refused_before_anything_runs(level
 def test_a_short_step_outside_the_domain_is_refused_at_once():
     """It lasts 1e-6, between two of the times that are checked for a function."""
     late = sl.Steps([0.9, 0.900001], [1.0, 2.0, 1.0])
-    with pytest.raises(sl.BadInput, match="lr must be a finite number of at least 0; got -0.5"):
+    with pytest.raises(sl.BadInput, match=r"lr must be a finite number of at least 0; got -0\.5"):
         sl.presets.committee(2, 1, lr=1.5 - late)
 
 
