@@ -1,1 +1,1 @@
-"""Claims of quadratic networks."""
+"""Claims of Escape dynamics and implicit bias."""

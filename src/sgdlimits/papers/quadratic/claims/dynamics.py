@@ -1,4 +1,4 @@
-"""Claims of Escape dynamics and implicit bias of one-pass SGD in overparameterized quadratic networks."""
+"""Claims of Escape dynamics and implicit bias on the ODE of the overlaps, the plateau, and the escape from it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ P, K = 3, 2
 
 
 def sample() -> SquaredUnits:
-    """Three students and two teachers in R^5."""
+    """Build the grid of one sample for three students at random weights and two teachers in R^5."""
     return SquaredUnits(random_weights(P, 5, seed=3), np.eye(K, 5))
 
 
 def on_plateau() -> Any:
-    """Linearised gradient flow on the plateau, at lr = 0.01."""
+    """Linearise gradient flow on the plateau, at lr = 0.01."""
     problem = sl.presets.quadratic_network(P, K, lr=0.01)
     norm = theory.plateau_norm(problem, corrector=False)
     return sl.linearise(problem, overlaps(np.ones(P), np.zeros((P, K)), norm * np.eye(P)), corrector=False)
@@ -35,6 +35,7 @@ def on_plateau() -> Any:
 
 
 def risk_23(s: SquaredUnits) -> float:
+    """Evaluate the risk (23)."""
     p, k, Q, q = len(s.W), len(s.E), s.W @ s.W.T, (s.W**2).sum(1)
     pairs = sum(q[i] * q[j] + 2 * Q[i, j] ** 2 for i in range(p) for j in range(i + 1, p))
     rho = s.W @ s.E.T
@@ -43,6 +44,7 @@ def risk_23(s: SquaredUnits) -> float:
 
 @claim("(23)", "population risk", r"$\frac{p^*+2}{p^*} - \frac2p\sum_kQ_{kk} - \frac4{pp^*}\sum\rho_{kl}^2 + \dots$")
 def risk(effort: Effort) -> Comparison:
+    """Risk on the grid of one sample, without the factor 1/2."""
     s = sample()
     return compare(2 * s.risk, risk_23(s))
 
@@ -53,6 +55,7 @@ def risk(effort: Effort) -> Comparison:
     r"$\frac{d\rho_{kl}}{d\alpha} = \frac{4\eta}p\rho_{kl}[\dots] - \frac{8\eta}{p^2}\sum_{r\ne k}Q_{kr}\rho_{rl}$",
 )
 def teachers(effort: Effort) -> Comparison:
+    """Mean increments of M on the grid of one sample."""
     s = sample()
     Q, rho = s.W @ s.W.T, s.W @ s.E.T
     q = Q.diagonal()
@@ -61,7 +64,7 @@ def teachers(effort: Effort) -> Comparison:
 
 
 def equation_34(s: SquaredUnits, eta: float, bracket: float) -> np.ndarray:
-    """dQ/dalpha with this bracket beside Q at second order."""
+    """Evaluate dQ/dalpha by (34), given the bracket that multiplies Q at second order in the learning rate."""
     Q, rho = s.W @ s.W.T, s.W @ s.E.T
     q, T, RR = Q.diagonal(), np.trace(Q), rho @ rho.T
     off = Q - np.diag(q)
@@ -80,6 +83,7 @@ def equation_34(s: SquaredUnits, eta: float, bracket: float) -> np.ndarray:
     f"{DRIFT}",
 )  # fmt: skip
 def students(effort: Effort) -> Comparison:
+    """Mean increments of Q on the grid of one sample, at the learning rate 0.2."""
     s, eta = sample(), 0.2
     T, rho2 = (s.W**2).sum(), ((s.W @ s.E.T) ** 2).sum()
     printed = 1 + 2 / K - (2 * P - 1) / P**2 * T**2 - rho2 / (P * K)
@@ -93,7 +97,7 @@ def students(effort: Effort) -> Comparison:
     r"$\frac{dQ_{kk}}{dt} = \frac8pQ_{kk}[1-\frac1p(\sum_rQ_{rr}+2Q_{kk})]$, to first order in small overlaps",
 )
 def norm_learning(effort: Effort) -> Comparison:
-    """Students of norms 0.5 to 1.2 with overlaps of 1e-5 among them and with the teachers."""
+    """Mean increments of students of squared norms 0.5 to 1.2, with overlaps of order 1e-5 between them and with a teacher."""
     h, W = 1e-5, np.zeros((P, 5))
     W[:, 2:] = np.diag(np.sqrt([0.5, 0.9, 1.2]))
     W[0, 0], W[0, 3] = h, h
@@ -107,7 +111,7 @@ def norm_learning(effort: Effort) -> Comparison:
 
 @claim("(10)", "norm on the plateau", r"$\bar Q = p/(p+2)$")
 def plateau_norm(effort: Effort) -> Comparison:
-    """Where gradient flow of orthogonal students without overlaps comes to rest."""
+    """Squared norm at which the mean increment of orthogonal students without overlaps with the teachers vanishes."""
     at = lambda q: SquaredUnits(np.sqrt(q) * np.eye(P, 5, 2), np.eye(K, 5))
     number = brentq(lambda q: float(at(q).mean(at(q).Q(0.0))[0, 0]), 0.1, 2.0)
     return compare(number, P / (P + 2))
@@ -115,6 +119,7 @@ def plateau_norm(effort: Effort) -> Comparison:
 
 @claim("(11), (12)", "growth on the plateau", r"$\omega_\rho = 8/(pp^*)$")
 def growth(effort: Effort) -> Comparison:
+    """Eigenvalues of linearised gradient flow on the plateau, over the learning rate."""
     return compare(on_plateau().rates.real[: P * K] / 0.01, 8 / (P * K))
 
 
@@ -125,6 +130,7 @@ def growth(effort: Effort) -> Comparison:
     f"`test_overlaps_between_students_decay_on_the_plateau` {PHASES}",
 )  # fmt: skip
 def decay(effort: Effort) -> Comparison:
+    """Rate of Q_12 in linearised gradient flow on the plateau, over the learning rate."""
     found, rate = on_plateau(), 16 / (P * (P + 2))
     return compare(found.matrix[found.names.index("Q[0,1]"), found.names.index("Q[0,1]")] / 0.01, -rate, rate)
 
@@ -135,7 +141,7 @@ def decay(effort: Effort) -> Comparison:
     tests=f"`test_risk_on_the_plateau_is_13_with_the_exponent_of_its_appendix` {THEORY}",
 )  # fmt: skip
 def loss_13(effort: Effort) -> Comparison:
-    """The relative loss of gradient flow at lr alpha = 1.5, over the squared spread of the overlaps, averaged over starts."""
+    """Relative fall of the mean risk in gradient flow up to lr alpha = 1.5, over the mean square of the initial overlaps."""
     t, lr, runs = 1.5, 0.01, 8
     M = 1e-4 * np.random.default_rng(0).normal(size=(runs, P, K))
     Q = np.tile(P / (P + 2) * np.eye(P), (runs, 1, 1))
@@ -153,7 +159,7 @@ def loss_13(effort: Effort) -> Comparison:
     r"$\mathcal R(0) - \frac{2\tau_0}{Np^2}[1-e^{-2\omega_Qt}] - \frac{4\mu_0}{Npp^*}[e^{2\omega_\rho t}-1]$",
 )
 def risk_on_plateau(effort: Effort) -> Comparison:
-    """The loss of gradient flow from overlaps of 1e-4 with teachers and of 0.003 among students, at two times."""
+    """Fall of the risk in gradient flow at two times, from overlaps of 1e-4 with teachers and of 0.003 between students."""
     rng, lr, t, off = np.random.default_rng(1), 0.01, np.array([0.3, 1.0]), 1 - np.eye(P)
     M, Q = 1e-4 * rng.normal(size=(P, K)), P / (P + 2) * np.eye(P) + 0.003 * off
     problem, level = sl.presets.quadratic_network(P, K, lr=lr), sl.ODE(corrector=False, rtol=1e-11, atol=1e-16)
@@ -167,16 +173,16 @@ def risk_on_plateau(effort: Effort) -> Comparison:
     "figure 2", "best learning rate", "It is linear in the width", tests=f"`test_optimal_rate_is_linear_in_the_width` {THEORY}"
 )
 def optimal(effort: Effort) -> Comparison:
-    """Rates that halve the risk soonest for widths 3 to 12: the share of their variance that a line leaves is below 0.001."""
+    """Share of the variance of the best rates at widths 3 to 12 that a straight line does not explain: below 0.001."""
     widths = np.array([3, 6, 9, 12])
     rates = np.array([theory.optimal_lr(int(p), 3, starts=2) for p in widths])
     rest = rates - np.polyval(np.polyfit(widths, rates, 1), widths)
     return compare(rest.var() / rates.var(), 1e-3, rtol=0, relation="<")
 
 
-@claim("figure 1", "SGD follows the ODE", "Norms of SGD on average are the ODE's")
+@claim("figure 1", "SGD follows the ODE", "The mean norms of SGD are those of the ODE")
 def follows_ode(effort: Effort) -> Comparison:
-    """The chain at d = 2000 from orthogonal students of norm 0.2 against the closed curve of norm learning."""
+    """Mean squared norm in the chain at d = 2000 at two times, from orthogonal students of squared norm 0.2."""
     problem, runs = sl.presets.quadratic_network(P, K, lr=0.2), effort.runs(256, 64)
     start = overlaps(np.ones(P), np.zeros((P, K)), 0.2 * np.eye(P))
     norms = (

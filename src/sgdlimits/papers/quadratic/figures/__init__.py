@@ -1,1 +1,1 @@
-"""Figures of quadratic networks."""
+"""Figures of Escape dynamics and implicit bias."""

@@ -31,7 +31,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def _chain(problem: sl.ProjectionProblem, size: Size, start: sl.Overlaps, seed: int) -> xr.Dataset:
-    """Half of the runs on each of two threads, with two seeds."""
+    """Simulate the chain, half of the runs on each of two threads with its own seed."""
 
     def half(which: int) -> xr.Dataset:
         how: dict = dict(t_max=size.end, runs=size.runs // 2, seed=2 * seed + which, save=SAVED, progress=False)
@@ -67,7 +67,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], found: Phases) -> Figure:
 
 
 def _curves(ax: Axes, datasets: dict[str, xr.Dataset], name: str, entries: list[tuple[int, ...]]) -> None:
-    """The ODE's curve of each entry, and the mean over runs of the chain with its standard error."""
+    """Draw each entry of the ODE, and the chain's mean over runs with its standard error."""
     ode, chain = datasets["ode"], datasets["chain"]
     for order, entry in enumerate(entries):
         colour = OKABE_ITO[(entry[0] if entry else order) % len(OKABE_ITO)]
@@ -80,7 +80,7 @@ def _curves(ax: Axes, datasets: dict[str, xr.Dataset], name: str, entries: list[
 
 
 def _mark(ax: Axes, found: Phases, words: bool) -> None:
-    """Shade every other phase, with the phases' names above."""
+    """Shade every other phase, and write the names of the phases above."""
     spans = zip(found.data.phase.values, found.data.begin[0], found.data.end[0], strict=True)
     for place, (phase, begin, end) in enumerate(spans):
         if not (np.isfinite(begin) and np.isfinite(end) and end > begin):

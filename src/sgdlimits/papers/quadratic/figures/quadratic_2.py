@@ -55,7 +55,7 @@ def _draw_figure(left: xr.Dataset, right: xr.Dataset) -> Figure:
 
 
 def _times(ax: Axes, left: xr.Dataset) -> None:
-    """The mean over starts where all of them get there, between the smallest and the largest."""
+    """Draw the mean time over starts where all starts reach half the loss, and the range of times."""
     mean = left.t.mean("start", skipna=False)
     ax.fill_between(left.lr, left.t.min("start"), left.t.max("start"), color=OKABE_ITO[0], alpha=0.15, linewidth=0)
     ax.plot(left.lr, mean, color=OKABE_ITO[0], label=f"mean of {left.sizes['start']} starts, and their range")

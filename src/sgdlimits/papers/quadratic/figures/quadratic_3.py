@@ -33,13 +33,13 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> sl.Overlaps:
-    """Orthonormal students with small random overlaps; those of the last run have squared norms from 0.4 to 1.6."""
+    """Draw orthonormal students with small random overlaps; those of the last run have squared norms from 0.4 to 1.6."""
     drawn = sl.OrthogonalInit(SPREAD).sample(problem, runs=size.starts + 1, seed=seed)
     return sl.Overlaps(drawn.a, drawn.M, jnp.asarray(drawn.Q).at[-1].set(jnp.diag(jnp.linspace(0.4, 1.6, size.width))))
 
 
 def law(size: Size) -> float:
-    """What the distance of M from the end of its own start, times the time of the paper, tends to."""
+    """Return the limit of the paper's time multiplied by the distance of M from the end point of its own start."""
     p, k = size.width, size.teachers
     return k * p**1.5 * (p - k) / (32 * (p + 2))
 

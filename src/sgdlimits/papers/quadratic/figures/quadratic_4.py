@@ -39,14 +39,20 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def starts(seed: int) -> tuple[sl.Overlaps, sl.Overlaps]:
-    """Orthogonal students of equal and of different norms; M turns the students by 30 degrees and the teachers at random."""
+    """Return orthogonal students of equal and of different norms, with the same M of fixed singular values.
+
+    M turns the students by 30 degrees and the teachers at random.
+    """
     turn = np.array([[np.sqrt(3), -1], [1, np.sqrt(3)]]) / 2
     M = turn @ np.diag(VALUES) @ np.linalg.qr(np.random.default_rng(seed).normal(size=(2, 2)))[0]
     return sl.Overlaps(jnp.ones(2), M, jnp.eye(2)), sl.Overlaps(jnp.ones(2), M, jnp.diag(jnp.array(NORMS)))
 
 
 def exponent(parts: dict[str, xr.Dataset], size: Size) -> tuple[np.ndarray, float, float]:
-    """Root mean square changes of S at the early time, their exponent of d, and its standard error: each has one angle."""
+    """Return the root mean square change of S at the early time for each d, its exponent in d, and the standard error.
+
+    The change of S is one Gaussian angle per run, which gives the error of a root mean square.
+    """
     change = np.array([np.sqrt((parts[f"early-{d}"].frobenius[:, -1] ** 2).mean()) for d in size.sizes])
     x = np.log(size.sizes) - np.mean(np.log(size.sizes))
     return change, float(x @ np.log(change) / (x @ x)), float(np.sqrt(1 / (2 * size.compared)) / np.linalg.norm(x))
@@ -74,7 +80,7 @@ def _draw_figure(parts: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _entries(ax: Axes, S: xr.DataArray, label: str | None, **style) -> None:
-    """The four entries of one run in time, each in its colour; in the legend the style is grey."""
+    """Draw the four entries of S of one run against time, one colour each; the legend shows the line style in grey."""
     for entry, colour in zip(S.values.reshape(S.sizes["t"], -1).T, OKABE_ITO, strict=False):
         ax.plot(S.t, entry, color=colour, **style)
     if label is not None:
@@ -82,7 +88,7 @@ def _entries(ax: Axes, S: xr.DataArray, label: str | None, **style) -> None:
 
 
 def _power(d: int) -> str:
-    """Format d, as a power of ten where it is one."""
+    """Format d as a power of ten if it is one."""
     digits = len(str(d)) - 1
     return f"10^{digits}" if d == 10**digits else str(d)
 

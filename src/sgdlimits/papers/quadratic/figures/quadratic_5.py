@@ -14,7 +14,7 @@ from jaxtyping import Float
 from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, looks, make_panels
 from sgdlimits.papers.quadratic.theory.critical import degrees_of_freedom
 
-ZERO = 1e-10
+MIN_SINGULAR_VALUE = 1e-10
 """Singular values below this share of the largest count as zero."""
 FULL = Size(dimensions=(4, 8, 12), widest=16)
 QUICK = FULL.but(dimensions=(3, 5), widest=7)
@@ -22,7 +22,7 @@ WORDS = dict(dimensions="dimensions N", widest="largest width")
 
 
 class Rank(NamedTuple):
-    """The rank of a matrix, its least singular value that counts and its largest that does not, relative to the largest."""
+    """Rank of a matrix, and the singular values next to the cutoff, above and below it, relative to the largest."""
 
     rank: int
     kept: float
@@ -30,14 +30,15 @@ class Rank(NamedTuple):
 
 
 def rank(matrix: Float[np.ndarray, "rows columns"]) -> Rank:
-    """The rank by singular values."""
+    """Compute the rank from singular values."""
     values = np.linalg.svd(matrix, compute_uv=False)
     share = values / values[0]
-    return Rank(int((share > ZERO).sum()), float(share[share > ZERO].min()), float(share[share <= ZERO].max(initial=0.0)))
+    above = share > MIN_SINGULAR_VALUE
+    return Rank(int(above.sum()), float(share[above].min()), float(share[~above].max(initial=0.0)))
 
 
 def differential(W: Float[np.ndarray, "p d"]) -> Float[np.ndarray, "pd dd"]:
-    """The matrix of V -> W^T V + V^T W, a row for each weight."""
+    """Return the matrix of the linear map V -> W^T V + V^T W, with one row for each weight."""
     p, d = W.shape
     half = np.einsum("ia,ij,bc->jcab", W, np.eye(p), np.eye(d))
     return (half + half.swapaxes(2, 3)).reshape(p * d, d * d)

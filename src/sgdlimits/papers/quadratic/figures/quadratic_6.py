@@ -1,7 +1,7 @@
 """Quadratic networks, figure 6: the dimension of the manifold of solutions against the student's width [3]_.
 
-All solutions are rotations of units of one another. The points are ranks of the rotations' generators at random solutions, and
-what the equations of the manifold leave free there.
+Any two solutions differ by a rotation of the units. The points are ranks of the generators of rotations at random solutions,
+and numbers of weights less the rank of the equations of the manifold.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ WORDS = dict(d="dimension N", teachers="numbers of teachers", widest="largest wi
 
 
 def solution(p: int, n: int, d: int, rng: np.random.Generator) -> Float[np.ndarray, "p d"]:
-    """Weights of p units with the matrix W^T W of a teacher of rank n, which spans the first n axes, rotated at random."""
+    """Draw weights of p units whose W^T W is the matrix of a teacher of rank n along the first n axes."""
     rotation, teacher = np.linalg.qr(rng.normal(size=(p, n)))[0], np.linalg.cholesky(np.eye(n) + 0.2)
     return rotation @ np.pad(teacher.T, ((0, 0), (0, d - n)))
 
 
 def generators(W: Float[np.ndarray, "p d"]) -> Float[np.ndarray, "pairs pd"]:
-    """The directions in which rotations of two units move the weights."""
+    """Return the directions in which rotations of two units move the weights, one row for each pair."""
     first, second = np.triu_indices(len(W), 1)
     moves, pair = np.zeros((len(first), *W.shape)), np.arange(len(first))
     moves[pair, first], moves[pair, second] = W[second], -W[first]
@@ -34,7 +34,7 @@ def generators(W: Float[np.ndarray, "p d"]) -> Float[np.ndarray, "pairs pd"]:
 
 
 def constraints(W: Float[np.ndarray, "p d"], n: int) -> Float[np.ndarray, "pd c"]:
-    """The differential of what solutions fix: W^T W within the teacher's span, and W itself outside."""
+    """Return the differential of the equations of solutions: W^T W within the teacher's span, and W itself outside."""
     p, d = W.shape
     within = differential(W).reshape(p * d, d, d)[:, :n, :n].reshape(p * d, n * n)
     return np.concatenate([within, np.eye(p * d)[:, np.tile(np.arange(d) >= n, p)]], axis=1)

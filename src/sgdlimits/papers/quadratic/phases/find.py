@@ -28,7 +28,7 @@ MAX_BAND_WIDENING = 3.0
 
 
 class Plateau(NamedTuple):
-    """A plateau: first and last index, excess risk, and the time at which the fraction `fall` is lost (infinite if never)."""
+    """Plateau of a run: first and last index, excess risk, and the time at which the fraction `fall` is lost, or infinity."""
 
     first: int
     last: int
@@ -41,9 +41,9 @@ def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, 
     r"""Find norm learning, plateau, escape, descent and tail in each run, with rates of growth and decay.
 
     The plateau is the longest stretch of time on which the excess risk stays within a band around a level and after which it
-    falls by the fraction `fall`; the stretch must last at least a third of the duration of that fall. Norm learning is what
-    precedes it. The escape is the fall from the band by the fraction `fall`, the descent continues to a tenth of the level,
-    and the tail is the rest.
+    falls by the fraction `fall`; the stretch must last at least a third of the duration of that fall. Norm learning is the
+    time before the plateau. The escape is the fall from the band by the fraction `fall`, the descent continues to a tenth of
+    the level, and the tail is the rest of the run.
 
     Save at least some tens of times on the plateau. Of several plateaus the longest is reported. docs/phases.md explains the
     choices.
@@ -66,10 +66,10 @@ def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, 
     - `level`: the population risk on the plateau
     - `growth`, `growth_error`: growth rate of :math:`\log|C|` on the plateau, where :math:`C_{jr} = M_{jr}/\sqrt{Q_{jj}}` are
       the cosines with the fixed directions. If the differences between students, C minus its mean over students, grow faster,
-      the rate is theirs. The attribute `signal` names the choice
+      it is the growth rate of the differences. The attribute `signal` names the choice
     - `decay`, `decay_error`: decay rate of the cosines between students, if they fall by a factor of two or more
-    - `tail_law`: "exponential" or "algebraic", whichever fit is straighter, or ""; with `tail_rate` or `tail_exponent` and
-      their errors
+    - `tail_law`: "exponential" or "algebraic", whichever fits better, or "" without a tail; with `tail_rate` or
+      `tail_exponent`, and their errors
 
     Rates are per unit of t. Errors are standard errors from four blocks of each fitted stretch: three degrees of freedom.
 
@@ -88,9 +88,9 @@ def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, 
     floor = dataset.attrs["floor"] if floor is None else floor
     t = dataset.t.values
     if t.size < 3:
-        raise BadInput(f"the dataset has {t.size} saved times, but phases needs three. Save more, such as save=200.")
+        raise BadInput(f"the dataset has {t.size} saved times, but phases needs three. Save more times, such as save=200.")
     if floor >= dataset.risk.values[:, 0].max():
-        raise BadInput(f"floor must be below the risk at the start; got {floor:g}. Omit it to use the problem's floor.")
+        raise BadInput(f"floor must be below the risk at the start; got {floor:g}. Omit floor to use that of the problem.")
     runs = [_excess_risk(dataset, run, floor) for run in range(dataset.sizes["run"])]
     spans = [_find_plateau(t[:seen], excess, band, fall) if seen else None for seen, excess in runs]
     kinds = compute_signals(dataset)
@@ -115,7 +115,7 @@ def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, 
 
 
 def _outcome(seen: int, span: Plateau | None) -> str:
-    """Return the outcome of a run, seen at `seen` times, with the plateau `span`."""
+    """Return the outcome of a run from its number of saved times, zero if it diverged, and its plateau."""
     if not seen:
         return DIVERGED
     if span is None:
@@ -124,7 +124,7 @@ def _outcome(seen: int, span: Plateau | None) -> str:
 
 
 def _excess_risk(dataset: xr.Dataset, run: int, floor: float) -> tuple[int, np.ndarray]:
-    """Return the number of saved times until the run ended, 0 if it diverged, and its excess risk at them."""
+    """Return the number of saved times up to the end of a run, zero if it diverged, and the excess risk at these times."""
     if dataset.status.values[run] == DIVERGED:
         return 0, np.empty(0)
     seen = int((dataset.t.values <= dataset.t_end.values[run] * (1 + 1e-12)).sum())
@@ -133,7 +133,7 @@ def _excess_risk(dataset: xr.Dataset, run: int, floor: float) -> tuple[int, np.n
 
 
 def _find_plateau(t: np.ndarray, excess: np.ndarray, band: float, fall: float) -> Plateau | None:
-    """Return the longest flat stretch that the run leaves, else a flat stretch at its end, else None."""
+    """Return the longest flat stretch that the run leaves, else a flat stretch at its end, or None if there is neither."""
     if t.size < 3:
         return None
     log = np.log(excess)

@@ -9,7 +9,7 @@ from sgdlimits.analysis.origin import overlap_name
 from sgdlimits.errors import BadInput
 
 ERROR_BLOCKS = 4
-"""Blocks of a fitted stretch whose slopes give the standard error."""
+"""Number of blocks of a fitted stretch, whose slopes give the standard error."""
 MIN_FIT_POINTS = 8
 """Smallest number of points of a fit."""
 FIT_START = 0.2
@@ -29,7 +29,11 @@ MIN_TAIL_FRACTION = 1e-8
 
 
 def compute_signals(dataset: xr.Dataset) -> dict[str, np.ndarray]:
-    """Return norms over all pairs, of shape (run, t): cosines with fixed directions, their differences, cosines of students."""
+    """Return norms over all pairs, each of shape (run, t).
+
+    They are those of the cosines with fixed directions, of the differences of these between students, and of the cosines
+    between students.
+    """
     if "m" in dataset and "r2" in dataset:
         return {"cosines": (np.abs(dataset.m) / np.sqrt(dataset.m**2 + dataset.r2)).values}
     if overlap_name(dataset) is None:
@@ -51,7 +55,7 @@ def compute_signals(dataset: xr.Dataset) -> dict[str, np.ndarray]:
 
 
 def compute_noise(dataset: xr.Dataset) -> tuple[float, float]:
-    """Return the size of random cosines with fixed directions and between students; zero without a finite d."""
+    """Return the norms of random cosines with fixed directions and between students in dimension d; zero if d is infinite."""
     shape = dataset[overlap_name(dataset)].shape[2:]
     d, students = dataset.attrs["d"] or np.inf, shape[0] if shape else 1
     return float(np.sqrt(np.prod(shape) / d)), float(np.sqrt(students * (students - 1) / d))
@@ -67,7 +71,7 @@ def _fixed_direction_norms(cosines: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def fit_growth(t: np.ndarray, signal: np.ndarray, *, left: bool, noise: float) -> dict[str, float]:
-    """Fit the growth rate of a signal on a plateau; a condition that leaves too few points is dropped."""
+    """Fit the growth rate of a signal on a plateau, over points that meet as many conditions as leave enough points."""
     fits = signal > 0
     places = np.arange(t.size)
     conditions = [t >= t[0] + FIT_START * (t[-1] - t[0])]
@@ -81,7 +85,7 @@ def fit_growth(t: np.ndarray, signal: np.ndarray, *, left: bool, noise: float) -
 
 
 def fit_decay(t: np.ndarray, signal: np.ndarray, *, noise: float) -> dict[str, float]:
-    """Fit the decay rate of a signal on a plateau; empty if it falls too little before noise dominates."""
+    """Fit the decay rate of a signal on a plateau; return an empty dict if it falls too little before noise dominates."""
     late = t >= t[0] + FIT_START / 2 * (t[-1] - t[0])
     t, signal = t[late], signal[late]
     stop = _first_index(signal <= max(MIN_SIGNAL_TO_LEAST * signal.min(), MIN_SIGNAL_TO_NOISE * noise))
@@ -92,7 +96,7 @@ def fit_decay(t: np.ndarray, signal: np.ndarray, *, noise: float) -> dict[str, f
 
 
 def fit_tail(t: np.ndarray, excess: np.ndarray, first: float, since: float) -> dict:
-    """Fit the last decay of the risk below a value, by the straighter of two lines: against t or against log t."""
+    """Fit the final decay of the risk, exponential or algebraic: the better of two lines, against t or against log t."""
     start, deep = (_first_index(excess <= share * first) for share in (1.0, TAIL_FIT_START))
     stop = _first_index(excess < MIN_TAIL_FRACTION * first)
     inside = slice(deep if stop - deep >= 2 * MIN_FIT_POINTS else start, stop)
@@ -111,7 +115,7 @@ def fit_tail(t: np.ndarray, excess: np.ndarray, first: float, since: float) -> d
 
 
 def _first_index(holds: np.ndarray) -> int:
-    """Return the first index at which a condition holds, or the size."""
+    """Return the first index at which a condition holds, or the number of points if it never does."""
     return int(holds.argmax()) if holds.any() else holds.size
 
 

@@ -1,4 +1,4 @@
-"""The result of `phases`: a table with the theory beside it."""
+"""Result of `phases`, printed as a table with theoretical values beside it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sgdlimits.run.record import from_json
 from sgdlimits.text import count, table
 
 PHASES = ("norm learning", "plateau", "escape", "descent", "tail")
-"""Names of the phases in order; norm learning is what precedes the plateau, and is absent for students of fixed norm."""
+"""Names of the phases in order; norm learning precedes the plateau, and is absent for students of fixed norm."""
 OUTCOMES = {"left": "left a plateau", "stays": "stayed on one", "none": "had none", "diverged": "diverged"}
-"""Outcomes in words."""
+"""Words for the outcomes of runs in the printed table."""
 ROW_TITLES = {
     "level": "risk on the plateau",
     "growth": "growth of overlaps",
@@ -27,7 +27,7 @@ ROW_TITLES = {
     "tail_rate": "rate of the tail",
     "tail_exponent": "exponent of the tail",
 }
-"""Rates in words."""
+"""Titles of the rows of rates in the printed table."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -4,13 +4,13 @@ With :math:`D = \frac1p W^\top W - \frac1{p^*} P^*`, where :math:`P^*` projects 
 
 .. math:: R = (\mathrm{tr} D)^2 + 2\,\mathrm{tr} D^2 + \text{noise}, \qquad \nabla R = \frac4p\, W (\mathrm{tr} D + 2 D).
 
-The gradient vanishes only if :math:`G = W^\top W` commutes with :math:`P^*`. Then s directions in the teachers' span have the
-eigenvalue :math:`\alpha` of G, r directions orthogonal to it have :math:`\beta`, and all others have zero:
+The gradient vanishes only if :math:`G = W^\top W` commutes with :math:`P^*`. Then G has the eigenvalue :math:`\alpha` for s
+directions in the teachers' span, :math:`\beta` for r directions orthogonal to it, and zero for all others:
 
 .. math:: \beta = \frac{p\,(p^*-s)}{p^*(s+r+2)}, \qquad \alpha = \beta + \frac p{p^*}, \qquad s + r \le p, \quad s \le p^*,
 
-with r = 0 where s is :math:`p^*`. The paper has the families with r = 0 or s = 0. Its section 7.5 counts the parameters of a
-network, and those that its solutions leave free.
+with r = 0 if s is :math:`p^*`. The paper lists the families with r = 0 or s = 0. Its section 7.5 counts the degrees of
+freedom of a network and the dimension of its manifold of solutions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sgdlimits.problem.recognise import quadratic_network
 from sgdlimits.text import table
 
 MAX_FAMILIES = 10**5
-"""Largest number of families that are listed."""
+"""Largest number of families in a table: more take minutes to list."""
 COLUMNS = ("kind", "s", "r", "risk", "index", "dimension", "symmetry", "flat", "from d")
 
 
@@ -36,7 +36,7 @@ class CriticalPoints(Sequence[CriticalFamily]):
 
     Parameters
     ----------
-    families : a `CriticalFamily` each
+    families : the families, each a `CriticalFamily`
     """
 
     families: tuple[CriticalFamily, ...]
@@ -62,10 +62,10 @@ class CriticalPoints(Sequence[CriticalFamily]):
 
 @checked
 def critical_points(problem: ProjectionProblem) -> CriticalPoints:
-    r"""All critical points of the population risk of a quadratic network, as families of given numbers of directions.
+    r"""All critical points of the population risk of a quadratic network, as families labelled by (s, r).
 
-    Gradient flow, and the ODE without corrector, rests there and nowhere else. Every family but the last one down,
-    :math:`s = \min(p, p^*)` with r = 0, has a negative eigenvalue: there are no other minima.
+    They are the fixed points of gradient flow and of the ODE without corrector. Every family has a negative eigenvalue except
+    the one of lowest risk, :math:`s = \min(p, p^*)` with r = 0: there are no other minima.
 
     Parameters
     ----------
@@ -122,10 +122,10 @@ def _format_linear(value: int, slope: int, at: int) -> str:
 
 @checked
 def degrees_of_freedom(width: Width, d: Count) -> int:
-    r"""Dimension of the set of matrices :math:`W^\top W` that p = `width` units form in d dimensions.
+    r"""Dimension of the set of matrices :math:`W^\top W` that p = `width` units can form in d dimensions (section 7.5.1).
 
-    It is :math:`dp - \frac12 p(p-1)`, the weights less the rotations of units, up to p = d, and :math:`\frac12 d(d+1)`, that
-    of all symmetric matrices, beyond (section 7.5.1): units beyond d add nothing.
+    For :math:`p \le d` it is :math:`dp - \frac12 p(p-1)`, the number of weights less that of rotations of the units. For more
+    units it is :math:`\frac12 d(d+1)`, the dimension of all symmetric matrices: units beyond d add nothing.
 
     >>> [degrees_of_freedom(width, d=4) for width in (1, 2, 3, 4, 5)]
     [4, 7, 9, 10, 10]
@@ -136,11 +136,11 @@ def degrees_of_freedom(width: Width, d: Count) -> int:
 
 @checked
 def solution_dimension(width: Width, teachers: Teachers, d: Count) -> int:
-    r"""Dimension of the manifold of weights at zero error, which are rotations of each other's units.
+    r"""Dimension of the manifold of weights with zero error, any two of which differ by a rotation of the units.
 
-    With :math:`n = \min(p^*, d)`, the rank of the teacher's matrix, it is :math:`\frac12 p(p-1) - \frac12 (p-n)(p-n-1)`, the
-    rotations of p units less those that leave the weights as they are (section 7.5.2), or :math:`pn - \frac12 n(n+1)`. There
-    are solutions from p = n on.
+    With :math:`n = \min(p^*, d)`, the rank of the teacher's matrix, it is
+    :math:`\frac12 p(p-1) - \frac12 (p-n)(p-n-1) = pn - \frac12 n(n+1)`: the rotations of p units less those that leave the
+    weights unchanged (section 7.5.2). Solutions exist for :math:`p \ge n`.
 
     Parameters
     ----------

@@ -1,12 +1,12 @@
-r"""The escape of a quadratic network from its plateau: the mean risk and the escape time [3]_.
+r"""Escape of a quadratic network from its plateau: the mean risk and the escape time [3]_.
 
 From students :math:`Q = \bar Q\, 1` with :math:`M_{jr} \sim N(0, \epsilon^2)`, to second order in :math:`\epsilon`,
 
 .. math:: \langle R(t)\rangle = \bar R - 4\epsilon^2\big[\chi\, e^{2\omega_\rho t} + (1-\chi)\, e^{-\omega_q t}\big], \qquad
           \chi = 1 - \frac{(s-1)\,(1 + 2\kappa(c - 2s))}{s\sqrt\delta + c - s},
 
-with the letters of `plateau`. The overlaps move the norms, and the risk depends on these to first order unless the learning
-rate is small: then :math:`\chi = 1`, and this is (13) with the exponent :math:`16\,\eta t/(pp^*)`.
+with the notation of `plateau`. The overlaps change the norms, on which the risk depends to first order. For small learning
+rates this effect vanishes: :math:`\chi = 1`, and the formula is (13) with the exponent :math:`16\,\eta t/(pp^*)`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sgdlimits.problem.projection import ProjectionProblem
 
 AVERAGES = ("annealed", "quenched")
 LAGUERRE_NODES = 32
-"""Nodes of the Gauss-Laguerre rule for the mean over starts."""
+"""Number of nodes of the Gauss-Laguerre rule for the mean over starts."""
 
 
 @checked
@@ -66,8 +66,8 @@ def escape_time(
 ) -> np.ndarray | float:
     r"""Time until the risk has fallen below the plateau's by a given fraction, in samples per dimension: (13) inverted.
 
-    The time is infinite if the plateau is stable. The overlaps are taken to grow exponentially all the way. From a start off
-    the plateau they change by the factor `norm_gain` on the way to it; the reduction still counts from the plateau.
+    The time is infinite if the plateau is stable. The overlaps are assumed to grow exponentially until the end. From a start
+    off the plateau they change by the factor `norm_gain` while the norms settle; the reduction still refers to the plateau.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def escape_time(
     spread : standard deviation of the overlaps with teachers at the start
     reduction : fraction of the excess risk that is lost; any shape
     average : "annealed" for the time at which the mean risk has fallen, or "quenched" for the mean time over Gaussian starts
-    norm : squared norm of the students at the start, such as 1 for `OrthogonalInit`; None for that on the plateau
+    norm : squared norm of the students at the start, such as 1 for `OrthogonalInit`; None for a start on the plateau
     corrector : whether terms of second order in the learning rate are included, as in `ODE`
 
     >>> import sgdlimits as sl
@@ -117,9 +117,9 @@ def escape_time(
 def norm_gain(problem: ProjectionProblem, norm: PositiveInTime = 1.0, *, corrector: bool = True) -> float:
     r"""Factor by which norm learning changes overlaps with teachers, apart from :math:`e^{\omega_\rho t}`.
 
-    Students that start from the squared norm :math:`q_0` have, once their norms have settled, the overlaps
-    :math:`\rho_0\, g\, e^{\omega_\rho t}`. Without the corrector :math:`g = \sqrt{\bar Q/q_0}`: the angles grow as on the
-    plateau.
+    Students with the squared norm :math:`q_0` and overlaps :math:`\rho_0` at the start have the overlaps
+    :math:`\rho_0\, g\, e^{\omega_\rho t}` once their norms have settled. Without the corrector :math:`g = \sqrt{\bar Q/q_0}`:
+    the cosines grow as on the plateau.
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.quadratic_network(width=2, teachers=2, lr=0.1)
@@ -136,12 +136,12 @@ def norm_gain(problem: ProjectionProblem, norm: PositiveInTime = 1.0, *, correct
 
 
 def response(at: Coefficients) -> float:
-    r""":math:`\chi`, the part of the overlaps' effect on the risk that remains after the norms have followed them."""
+    r"""Return :math:`\chi`, the fraction of the overlaps' effect on the risk that remains once the norms have responded."""
     return 1 - (at.s - 1) * (1 + 2 * at.kappa * (at.c - 2 * at.s)) / (at.s * at.slope + at.c - at.s)
 
 
 def _mean_log(way: np.ndarray, entries: int) -> np.ndarray:
-    """Mean of log(1 + entries way/y) over a chi-square variable y with as many degrees of freedom as M has entries."""
+    """Return the mean of log(1 + entries way/y) over a chi-square variable y with `entries` degrees of freedom."""
     nodes, weights = roots_genlaguerre(LAGUERRE_NODES, entries / 2 - 1)
     mean = lambda values: values @ (weights / weights.sum())
     large = entries * way

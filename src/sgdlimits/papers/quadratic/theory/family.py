@@ -1,4 +1,4 @@
-"""One family of critical points of a quadratic network, and its Hessian in every dimension."""
+"""Family of critical points of a quadratic network, and its Hessian in every dimension."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sgdlimits.statistics import Overlaps
 
 
 class NullDirections(NamedTuple):
-    """Numbers of null directions of a Hessian: tangent to the family of critical points, and the others."""
+    """Numbers of null directions of a Hessian: those tangent to the family of critical points, and the others."""
 
     symmetry: int
     flat: int
@@ -34,7 +34,7 @@ class CriticalFamily:
     ----------
     width : p
     teachers : :math:`p^*`
-    s, r : the numbers of directions, with s + r at most p and s at most :math:`p^*`; r is 0 if s is :math:`p^*`
+    s, r : numbers of directions, with s + r at most p and s at most :math:`p^*`; r is 0 if s is :math:`p^*`
     noise : variance of the label noise
     """
 
@@ -101,8 +101,8 @@ class CriticalFamily:
         Parameters
         ----------
         d : dimension
-        seed : seed of a point drawn uniformly; without it unit j has the j-th direction alone
-        rotation : M, of shape (p, s + r) with orthonormal columns, instead of a drawn one
+        seed : seed of a point drawn uniformly; without a seed unit j lies along the j-th direction
+        rotation : the matrix M of shape (p, s + r), with orthonormal columns, instead of a drawn one
         """
         d = self._check(d)
         check_room([("units and directions", self.width + self.rank), ("dimensions", d)], "Take a smaller d.")
@@ -114,7 +114,7 @@ class CriticalFamily:
         return M * np.sqrt([self.alpha] * self.s + [self.beta] * self.r) @ O.T
 
     def statistics(self, rotation: Float[np.ndarray, "p n"] | None = None, *, seed: int | None = None) -> Overlaps:
-        """Return the overlaps of a point of the family, which are equal in every d.
+        """Return the overlaps of a point of the family, which do not depend on d.
 
         The parameters are those of `weights`.
         """
@@ -132,9 +132,9 @@ class CriticalFamily:
 
         Values may repeat, and multiplicities may be zero.
 
-        The eigenvectors are made of products :math:`x y^\top` of a left and a right factor. Let U and O be the left and
-        right singular vectors of W, T the teachers' directions that O leaves and N what is orthogonal to T and O. In units
-        of 8/p, with :math:`a = \alpha/p` and :math:`b = \beta/p`, and :math:`U_s`, :math:`U_r` the parts of U,
+        The eigenvectors are sums of products :math:`x y^\top` of a left and a right factor. Let U and O be the left and
+        right singular vectors of W, T the directions of the teachers' span orthogonal to O, and N the complement of T and O.
+        In units of 8/p, with :math:`a = \alpha/p` and :math:`b = \beta/p`, and :math:`U_s`, :math:`U_r` the parts of U,
 
         - x orthogonal to U: :math:`-(b + \frac1{p^*})` for y in T, -b in N and 0 in O;
         - x in :math:`U_s`: 0 for y in T, :math:`\frac1{p^*}` in N; x in :math:`U_r`: :math:`-\frac1{p^*}` in T, 0 in N;
@@ -176,13 +176,13 @@ class CriticalFamily:
         return spectrum_of(np.array(values), np.array(counts))
 
     def index(self, d: int) -> int:
-        r"""Number of negative eigenvalues: :math:`(p-s-r)(d-s-r) + r(p^*-s)`, and zero at solutions."""
+        r"""Number of negative eigenvalues of the Hessian: :math:`(p-s-r)(d-s-r) + r(p^*-s)`, but zero at solutions."""
         return sum(count for value, count in self.blocks(d) if value < 0)
 
     def null(self, d: int) -> NullDirections:
-        """Numbers of null directions tangent to the family, and of those that are flat to second order only.
+        """Numbers of null directions tangent to the family, and of null directions along which the risk still grows.
 
-        Only solutions of networks with p above p* have flat ones. The risk grows along them as the fourth power.
+        Only solutions of networks with p above p* have the latter. The risk grows along them as the fourth power.
 
         >>> CriticalFamily(width=3, teachers=2, s=2, r=0).null(d=10)
         NullDirections(symmetry=3, flat=8)
@@ -191,12 +191,12 @@ class CriticalFamily:
         return NullDirections(self.dimension(d), null - self.dimension(d))
 
     def degrees_of_freedom(self, d: int) -> int:
-        """Dimension of the set of the family's matrices G, hence of its functions: s(p* - s) + r(d - p* - r)."""
+        """Dimension of the set of the family's matrices G, hence of functions in the family: s(p* - s) + r(d - p* - r)."""
         d = self._check(d)
         return self.s * (self.teachers - self.s) + self.r * (d - self.teachers - self.r)
 
     def dimension(self, d: int) -> int:
-        """Dimension of the family in weight space: the matrices G, and the rotations M of each."""
+        """Dimension of the family in weight space: that of its matrices G, plus that of the rotations M of each."""
         return self.degrees_of_freedom(d) + self.rank * self.width - self.rank * (self.rank + 1) // 2
 
     def _check(self, d: int) -> int:
@@ -220,8 +220,8 @@ class CriticalFamily:
 
 
 def _orthonormal_columns(rows: int, columns: int, rng: np.random.Generator | None) -> Float[np.ndarray, "rows columns"]:
-    """Return orthonormal columns: drawn uniformly, or the first axes if `rng` is None."""
+    """Return a matrix with orthonormal columns: drawn uniformly, or the first axes if `rng` is None."""
     if rng is None:
         return np.eye(rows, columns)
     Q, R = np.linalg.qr(rng.normal(size=(rows, columns)))
-    return Q * np.where(np.diagonal(R) < 0, -1.0, 1.0)  # with R's diagonal positive Q is uniform
+    return Q * np.where(np.diagonal(R) < 0, -1.0, 1.0)  # Q is uniform only if R has a positive diagonal

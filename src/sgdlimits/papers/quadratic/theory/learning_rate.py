@@ -1,7 +1,7 @@
 r"""Learning rate at which a quadratic network leaves its plateau with the fewest samples [3]_.
 
-From orthonormal students the ODE keeps Q and :math:`MM^\top` diagonal in one basis, that of the left singular vectors of the
-start's M. With :math:`q_i` and :math:`m_i` for the :math:`k = \min(p, p^*)` pairs of directions, z for the norm that the
+From orthonormal students the ODE keeps Q and :math:`MM^\top` diagonal in one basis, the left singular vectors of the initial
+M. With :math:`q_i` and :math:`m_i` for the :math:`k = \min(p, p^*)` pairs of directions, z for the norm that the
 other p - k directions share, :math:`\tau = (\sum_i q_i + (p-k) z)/p - 1` and the risk R,
 
 .. math::
@@ -10,8 +10,8 @@ other p - k directions share, :math:`\tau = (\sum_i q_i + (p-k) z)/p - 1` and th
     \dot q_i &= -\frac{8\eta}{p}\,(\tau q_i + 2 e_i) + \frac{16\eta^2}{p^2}
     \Big(R q_i + 4\tau e_i + 8\Big[\frac{q_i^3}{p^2} - \frac{2 q_i m_i^2}{pp^*} + \frac{m_i^2}{p^{*2}}\Big]\Big),
 
-and the same for z without overlap. These are 2k + 1 numbers for each start and rate, whatever p: all starts and rates of a
-search are one array of them, and are solved as one system.
+and the same for z with zero overlap. The state has 2k + 1 entries for each start and rate, whatever p: all starts and rates of
+a search form one array, and are solved as one system.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from sgdlimits.start import OrthogonalInit
 RELATIVE_TOLERANCE = 1e-8
 """Relative tolerance of the solver."""
 MAX_GROWTH_TIMES = 5.0
-"""A run is abandoned after this multiple of the time in which, at small rates, overlaps grow by e^2 over the spread."""
+"""A run counts as never halving after this multiple of the time in which overlaps grow by e^2/spread at small rates."""
 SEARCH_POINTS = (13, 5, 5)
-"""Numbers of learning rates on successively finer grids; the search ends at the vertex of a parabola."""
+"""Numbers of learning rates on successively finer grids; a parabola through the last three rates gives the optimum."""
 
 
 class _Runs(NamedTuple):
@@ -46,7 +46,7 @@ class _Runs(NamedTuple):
     lr: np.ndarray
 
     def slope(self, state: np.ndarray) -> np.ndarray:
-        """Return the drift, in units of time of p/(8 lr), in which norms settle."""
+        """Return the drift per unit of time p/(8 lr), the relaxation time of norms."""
         p, k = self.p, self.k
         q, m = state[..., : k + 1], state[..., k + 1 :]
         square = np.zeros_like(q)

@@ -1,4 +1,4 @@
-r"""Norm learning in a quadratic network: the norms settle before the students align with the teachers [3]_.
+r"""Norm learning in a quadratic network: relaxation of the norms before the students align with the teachers [3]_.
 
 As long as the overlaps with the teachers are negligible, gradient flow is (9) of the paper,
 
@@ -11,8 +11,8 @@ for any Q, overlaps between students included. Its solution is
           a = \frac{e^{8t/p}}{D(b)}, \qquad \int_0^b D = \frac2p\,\big(e^{8t/p} - 1\big), \qquad D(b) = \sqrt{\det(1 + b Q_0)} :
 
 with :math:`\dot b = 16\,a/p^2` that of a is :math:`da/db = \frac p2 - \frac a2\,\mathrm{tr}\,Q_0(1+bQ_0)^{-1}`, which is
-linear: :math:`aD = 1 + \frac p2\int_0^b D`. For orthogonal students of equal norm it is a logistic curve, and at any
-learning rate and noise the time is a sum of three logarithms.
+linear: :math:`aD = 1 + \frac p2\int_0^b D`. For orthogonal students of equal norm the solution is a logistic curve; at
+any learning rate and noise the time is a sum of three logarithms of the norm.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from sgdlimits.problem.projection import ProjectionProblem
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(10)
 PANELS = 120
-"""Panels of the integral over log b."""
+"""Number of panels of the integral over log b."""
 LOG_RANGE = 60.0
-"""Length of the integral in log b; the rest, a fraction of exp(-60), is below rounding."""
+"""Range of the integral in log b; the remainder, a fraction exp(-60), is below rounding."""
 
 
 @checked
@@ -49,7 +49,7 @@ def norm_learning(
     ----------
     problem : `presets.quadratic_network`
     t : samples per dimension; any shape
-    norm : :math:`q_0`, below the norm from which norms diverge
+    norm : :math:`q_0`, the squared norm at the start, below the norm above which norms diverge
     corrector : whether terms of second order in the learning rate are included, as in `ODE`
 
     >>> import sgdlimits as sl
@@ -70,9 +70,10 @@ def norm_learning(
 
 @checked
 def student_overlaps(problem: ProjectionProblem, t: Times, Q: Reals) -> np.ndarray:
-    r"""Matrix Q(t) of gradient flow from any Q, while overlaps with teachers are negligible; shape t, then (p, p).
+    r"""Matrix Q(t) of gradient flow from any Q, while overlaps with teachers are negligible.
 
-    A Q of full rank settles at :math:`\bar Q\,1`: first its trace, then at the rate :math:`16\eta/p(p+2)` the rest.
+    A Q of full rank relaxes to :math:`\bar Q\,1`: first its trace, then the rest, at the rate :math:`16\eta/p(p+2)`. The result
+    has the shape of t followed by (p, p).
 
     Parameters
     ----------
@@ -136,7 +137,7 @@ def _eigenvalues_after(p: int, first: np.ndarray, time: float) -> np.ndarray:
         low = max(0.0, x - LOG_RANGE)
         edges = np.linspace(low, x, PANELS + 1)
         at = edges[:-1, None] + (edges[1] - edges[0]) * (NODES + 1) / 2
-        # everything in logarithms: 1 + b q overflows long before the norms have settled
+        # in logarithms, because 1 + b q overflows long before the norms have settled
         log_weights = np.log(WEIGHTS * (edges[1] - edges[0]) / 2) - np.log(first.max())
         return float(logsumexp(logs(at).sum(-1) / 2 + at + log_weights)) - (np.log(2 / p) + time + np.log(-np.expm1(-time)))
 

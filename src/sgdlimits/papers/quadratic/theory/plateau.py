@@ -78,7 +78,7 @@ class Coefficients(QuadraticNetwork):
 
 
 class PlateauRates(NamedTuple):
-    """Growth of overlaps with teachers, decay of overlaps between students, decay of the mean norm; per unit of t."""
+    """Growth rate of overlaps with teachers, decay rates of overlaps between students and of the mean norm; per unit of t."""
 
     rho: float
     Q: float
@@ -86,7 +86,7 @@ class PlateauRates(NamedTuple):
 
 
 class LargestRates(NamedTuple):
-    """Largest learning rates at which the plateau exists, at which it is left, and at which the solution is stable."""
+    """Largest learning rates at which the plateau exists, at which it is unstable, and at which the solution is stable."""
 
     plateau: float
     escape: float
@@ -94,11 +94,10 @@ class LargestRates(NamedTuple):
 
 
 def read_coefficients(problem: ProjectionProblem, corrector: bool = True) -> Coefficients:
-    """Return the parameters of a quadratic network, or raise `BadInput`; without the corrector lr is set to zero.
+    """Return the parameters of a quadratic network, or raise `BadInput` for another problem.
 
-    Rates are then per unit of lr t, and are multiplied by lr afterwards.
-
-    The learning rate then only sets the unit of time, so that it is taken out: rates are to be multiplied by it.
+    Without the corrector the learning rate only sets the unit of time: it is set to zero here, and callers multiply the rates
+    by it.
     """
     found = quadratic_network(problem)
     if found is None:
@@ -153,7 +152,7 @@ def plateau_rates(problem: ProjectionProblem, *, corrector: bool = True) -> Plat
 
 @checked
 def largest_lr(width: Width, teachers: Teachers, noise: NotNegativeInTime = 0.0) -> LargestRates:
-    r"""Largest learning rates at which a plateau exists, at which it is left, and at which the solution is stable.
+    r"""Largest learning rates at which the plateau exists, at which it is unstable, and at which the solution is stable.
 
     Above `plateau` the norms diverge, whatever the start. Above `escape` overlaps with teachers decay on the plateau, or there
     is none. Without noise zero risk is unstable above `solution`, :math:`pp^*/(4(p^*+2))`; it is 0 for fewer students than
@@ -169,7 +168,8 @@ def largest_lr(width: Width, teachers: Teachers, noise: NotNegativeInTime = 0.0)
 def compute_largest_rates(at: Coefficients) -> LargestRates:
     """Compute `largest_lr` from checked parameters.
 
-    With C = c + noise the rate at which s is the plateau is (s - 1)/(C - 2s + b s^2) p/2, which increases up to `top`.
+    With C = c + noise the plateau is at s for the learning rate (p/2) (s - 1)/(C - 2s + b s^2), which increases with s up to
+    `top`.
     """
     top = 1 + sqrt((at.b - 2 + at.c + at.noise) / at.b)
     rate = lambda s: at.p / 2 * (s - 1) / (at.c + at.noise - 2 * s + at.b * s**2)

@@ -1,14 +1,16 @@
-r"""The end of learning in a quadratic network: exponential for as many students as teachers, algebraic for more [3]_.
+r"""Decay of the risk at the end of learning in a quadratic network [3]_.
 
-At zero risk :math:`U^\top U/p = T^\top T/p^*`, where the rows of U are the students and those of T the teachers. In a basis of
-students of which the first :math:`p^*` span the teachers, the weights of these outside of the teachers' space have a Gram
+The decay is exponential for as many students as teachers, and algebraic for more.
+
+At zero risk :math:`U^\top U/p = T^\top T/p^*`, where the rows of U are the students and those of T the teachers. Rotate the
+students so that the first :math:`p^*` of them fit the teachers. Their components orthogonal to the teachers have a Gram
 matrix :math:`S_{11}` that obeys, to first order,
 
 .. math:: \dot S_{11} = -\frac{16\eta}{pp^*} S_{11} + \frac{64\eta^2}{p^2 p^{*2}}\big(\mathrm{Tr}\,S_{11} + 2 S_{11}\big),
           \qquad R = \frac{4}{pp^*}\,\mathrm{Tr}\, S_{11}.
 
-The other :math:`n = p - p^*` students are not needed to fit the teachers, and to first order they do not move. With the norms
-of the needed students in balance, their Gram matrix obeys
+The other :math:`n = p - p^*` students are not needed to fit the teachers, and do not move to first order. While the norms of
+the first :math:`p^*` follow them adiabatically, their Gram matrix Z obeys
 
 .. math:: \dot Z = -\frac{16\eta}{p^2}\Big(\frac{\mathrm{Tr}\,Z}{p^*+2} Z + Z^2\Big), \qquad
           Z \to \frac{p^2 (p^*+2)}{16\,(p+2)\,\eta t}\, 1_n ,
@@ -30,14 +32,14 @@ from sgdlimits.problem.projection import ProjectionProblem
 
 
 class TerminalDecay(NamedTuple):
-    r"""Last decay of the risk: :math:`e^{-\text{rate}\,t}` or :math:`\text{constant}/t^2`; the other number is NaN.
+    r"""Law of the final decay of the risk, :math:`e^{-\text{rate}\,t}` or :math:`\text{constant}/t^2`.
 
     Parameters
     ----------
     law : "exponential" or "algebraic"
-    rate : of the risk, per unit of t
-    constant : the limit of risk times t squared, in samples per dimension; times the squared rate of the problem in the paper's
-        time
+    rate : decay rate of the risk per unit of t; NaN for the algebraic law
+    constant : limit of the risk times t squared; multiply by `problem.rate` squared for the paper's time; NaN for the
+        exponential law
     """
 
     law: str
@@ -55,9 +57,9 @@ def terminal_decay(problem: ProjectionProblem, *, corrector: bool = True) -> Ter
     .. math:: \eta^2 t^2 R \to \frac{p^2 (p-p^*)(p^*+2)}{128\,(p+2)}\;
               \frac{1 - 8\eta/(pp^*)}{1 - 4\eta(p^*+2)/(pp^*)}.
 
-    The second law needs students of full rank, as every random start has. Corrections to it fall as
-    :math:`t^{-2(p^*+2)/(p+2)}` from students of different norms outside the teachers' space, and as 1/t. With noise the risk
-    ends at `stationary_risk`.
+    The second law holds for starts at which Q has full rank, as every random start. The leading corrections to it fall as
+    :math:`t^{-2(p^*+2)/(p+2)}`, if the students have different norms outside the teachers' span, and as 1/t. With label noise
+    the risk ends at `stationary_risk`.
 
     Parameters
     ----------
@@ -100,9 +102,10 @@ def stationary_risk(problem: ProjectionProblem) -> float:
 
 @checked
 def stationary_norms(problem: ProjectionProblem) -> tuple[float, float, float]:
-    """Norms (x, y, z) behind `stationary_risk`.
+    """Stationary norms (x, y, z) in the presence of label noise.
 
-    These are the eigenvalues of Q in the teachers' span, of the squared overlaps, and of Q outside the span.
+    They are the eigenvalues of Q in the teachers' span, of :math:`M^\\top M`, and of Q outside the span; see
+    `stationary_risk`.
     """
     at = read_coefficients(problem)
     _check(at)
@@ -112,15 +115,20 @@ def stationary_norms(problem: ProjectionProblem) -> tuple[float, float, float]:
 
 
 def _check(at: Coefficients) -> None:
-    """Raise `BadInput` unless zero risk can be reached and is stable."""
+    """Raise `BadInput` unless the network can represent the teachers and zero risk is stable."""
     if at.p < at.k:
-        raise BadInput(f"{at.p} students cannot represent {at.k} teachers, and zero risk is not reached. Use more students.")
+        raise BadInput(
+            f"{at.p} students cannot represent {at.k} teachers, so zero risk is out of reach. Use more students."
+        )
     if at.lr >= compute_largest_rates(at).solution:
         raise BadInput(f"zero risk is unstable at lr = {at.lr:g}. Use an lr below {compute_largest_rates(at).solution:.6g}.")
 
 
 def _balance(at: Coefficients, z: float) -> tuple[float, float, float]:
-    """Return x, y and the risk at which the aligned students are stationary, given the norm z of the others; linear in y."""
+    """Return the stationary x and y and the risk there, given the norm z of the students outside the teachers' span.
+
+    The equation for y is linear.
+    """
     p, k, eta = at.p, at.k, at.lr
     x = p / k - (p - k) * z / (k + 2)
     tau = (k * x + (p - k) * z) / p - 1

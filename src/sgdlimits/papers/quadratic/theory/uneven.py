@@ -2,16 +2,16 @@ r"""Critical points of a quadratic network whose teachers are not orthonormal.
 
 The labels are :math:`x^\top T x` with :math:`T = \frac1{p^*}\sum_l w^*_l w_l^{*\top}`, which has the eigenvalues
 :math:`t_1, t_2, \dots` With :math:`D = \frac1p W^\top W - T` risk and gradient are those of `critical`. The gradient vanishes
-only if :math:`G = W^\top W` commutes with T, so that a critical point has learnt a set S of s eigenvectors of T, and taken r
-directions orthogonal to the teachers for signal:
+only if :math:`G = W^\top W` commutes with T. So at a critical point the network has learnt a set S of s eigenvectors of T, and
+r directions orthogonal to the teachers as if they were signal:
 
 .. math:: G = p\,(t_i + b) \text{ on } i\in S, \quad p\,b \text{ on the r directions}, \quad 0 \text{ else}, \qquad
           b = \frac1{s+r+2}\sum_{i\notin S} t_i, \qquad R = 2\,(s+r+2)\,b^2 + 2\sum_{i\notin S} t_i^2 .
 
-In units of 8/p the Hessian has the eigenvalues :math:`-(b+t_y)` for idle units and :math:`t_i - t_y` for used ones, where y
-runs over the directions outside the range of G. Here :math:`t_i = 0` for the r directions, and :math:`t_y = 0` outside the
-teachers' span. Within the range of G the eigenvalues are positive or null. So a learnt eigenvector is unstable towards every
-stronger one that is not learnt, and a minimum has learnt the strongest ones.
+For directions y outside the range of G the Hessian has, in units of 8/p, the eigenvalues :math:`-(b+t_y)` for units of zero
+weight and :math:`t_i - t_y` for units along direction i. Here :math:`t_i = 0` for the r directions, and :math:`t_y = 0` outside
+the teachers' span. Within the range of G the eigenvalues are positive or zero. So a learnt eigenvector is unstable towards
+every larger one that is not learnt, and at a minimum the network has learnt the largest ones.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from sgdlimits.problem.recognise import quadratic_teachers
 from sgdlimits.statistics import Overlaps
 
 MAX_UNEVEN_FAMILIES = 10**5
-"""Largest number of families that are listed."""
+"""Largest number of families in a list: more take minutes."""
 
 
 @checked
 @dataclass(frozen=True, eq=False)
 class UnevenFamily:
-    """Critical points that have learnt some eigenvectors of the teachers' matrix, and r directions orthogonal to them.
+    """Critical points at which some eigenvectors of the teachers' matrix are learnt, and r directions orthogonal to them.
 
     Parameters
     ----------
     width : p
     strengths : the eigenvalues of T in descending order; shape (k,)
-    directions : row i is the eigenvector of strength i in terms of the teachers' fields; shape (k, k)
+    directions : row i is the eigenvector of strength i, as coefficients of the teachers' fields; shape (k, k)
     learnt : indices in `strengths` of the learnt eigenvectors
-    r : the number of directions orthogonal to the teachers
+    r : number of directions orthogonal to the teachers
     noise : variance of the label noise
     """
 
@@ -62,7 +62,7 @@ class UnevenFamily:
 
     @property
     def b(self) -> float:
-        """Excess of G/p along every direction in use."""
+        """Excess b of G/p over T along every direction in the range of G."""
         return float(self.missed.sum() / (len(self.learnt) + self.r + 2))
 
     @property
@@ -79,7 +79,7 @@ class UnevenFamily:
         return idle + turned + self.r * int((self.missed > 0).sum())
 
     def statistics(self) -> Overlaps:
-        """Return the overlaps of a point of the family in which each unit has at most one direction.
+        """Return the overlaps of the point of the family at which each unit lies along at most one direction.
 
         M are the overlaps with the given teachers, which need not be orthonormal.
         """
@@ -96,8 +96,8 @@ class UnevenFamily:
 def uneven_critical_points(problem: ProjectionProblem) -> tuple[UnevenFamily, ...]:
     r"""All critical points of a quadratic network for teachers with any Gram matrix, ordered by risk.
 
-    Equal eigenvalues are listed one by one, although any basis of their span would do. For orthonormal teachers use
-    `critical_points`, which lists each family once.
+    Equal eigenvalues are listed one by one, although any basis of their eigenspace gives the same points. For orthonormal
+    teachers use `critical_points`, which lists each family once.
 
     >>> import sgdlimits as sl
     >>> target = sl.Target(sl.CommitteeReadout("square"), 2, gram=[[1.0, 0.6], [0.6, 1.0]])
