@@ -1,0 +1,166 @@
+"""Effective dynamics of statistics of weights, estimated from nothing but a loss and a sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from sgdlimits.analysis.sampled.estimates import DynamicsEstimates, SampleAverage, StepScales, estimates_at
+from sgdlimits.analysis.sampled.loss import UserLoss, as_weights, dimension_of
+from sgdlimits.analysis.sampled.moments import moments
+from sgdlimits.checks import integer, real
+from sgdlimits.domain import Count, Function, Positive, Seed, checked
+from sgdlimits.errors import BadInput
+from sgdlimits.trial import why
+
+Samples = Annotated[int, integer(at_least=64)]
+DEFAULT_SAMPLES = 4096
+
+
+@checked
+@dataclass(frozen=True, repr=False)
+class SampledDynamics:
+    r"""The dynamics of statistics u(w) of SGD on a loss L(w, x), at the step size :math:`\text{lr}\,d^{-s}`.
+
+    .. math:: f = \text{lr}\,E\langle\nabla L, \nabla u\rangle, \qquad
+              g = \tfrac12\text{lr}^2 d^{-s}\sum_{ij} V_{ij}\,\partial_i\partial_j u, \qquad
+              \Sigma = \operatorname{Cov}\big[-\text{lr}\,\langle\nabla L,\nabla u\rangle
+              + \tfrac12\text{lr}^2 d^{-s}\langle\nabla^2 u,\nabla H\otimes\nabla H\rangle\big],
+
+    with :math:`H = L - EL`, the covariance V of one sample's gradient, and time in :math:`d^s` samples. They are averages over samples at weights
+    in R^n, at this d; no array of size n x n is made. `effective_dynamics(loss=...)` makes it.
+
+    Parameters
+    ----------
+    loss : a JAX function of weights and of one sample that returns a number
+    sample : a JAX function of a key and of d that returns one sample, an array or a tree of arrays
+    statistics : a JAX function of weights, or of weights and of d, that returns a number, an array or a dictionary of these
+    at : weights, an array or a tree of arrays; or a function of a key and of d that draws such
+    lr : the learning rate
+    d : dimension; None takes the longest last axis of the weights
+    exponent : s
+    slowed : the unit of time is d^(s + slowed) samples, for statistics that move more slowly than others
+    samples : how many samples are averaged
+    seed : an integer; the same seed gives the same numbers
+    """
+
+    loss: Function
+    sample: Function
+    statistics: Function
+    at: Any
+    lr: Positive
+    d: Count | None = None
+    exponent: Positive = 1.0
+    slowed: Annotated[float, real] = 0.0
+    samples: Samples = DEFAULT_SAMPLES
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        _ = self.user
+
+    @cached_property
+    def weights(self) -> PyTree:
+        """The weights at which estimates are made: those given, or the first ones that `at` draws."""
+        return self.draw_weights(0)
+
+    @cached_property
+    def dimension(self) -> int:
+        """The dimension d."""
+        if self.d is None and callable(self.at):
+            raise BadInput("d is needed with a function that draws weights. Give d=, for instance d=200.")
+        return dimension_of(as_weights("at", self.at)) if self.d is None else self.d
+
+    @cached_property
+    def user(self) -> UserLoss:
+        """The user's functions at d, which were tried."""
+        return UserLoss.of(self.loss, self.sample, self.statistics, self.weights, self.dimension)
+
+    @property
+    def scales(self) -> StepScales:
+        return StepScales(self.lr, self.exponent, self.slowed, self.dimension)
+
+    def __repr__(self) -> str:
+        clock = f", time in d^{self.exponent + self.slowed:g} samples" if self.slowed else ""
+        return f"SampledDynamics at step size {self.lr:g} d^-{self.exponent:g}, d = {self.dimension}{clock}\n{self.estimates()}"
+
+    def estimates(self, weights: PyTree | None = None) -> DynamicsEstimates:
+        """All estimates at weights; without weights, at those of `at`."""
+        if weights is None:
+            return self._estimates
+        other = as_weights("weights", weights)
+        if jax.tree.map(np.shape, other) != jax.tree.map(np.shape, self.weights):
+            raise BadInput(
+                f"weights must have the shapes {', '.join(map(str, self.user.weights.shapes))} of those that the dynamics was made "
+                f"with; got {', '.join(str(np.shape(leaf)) for leaf in jax.tree.leaves(other))}. Give such weights."
+            )
+        row = self.user.row(other)
+        measured = moments(self.user, row[None], self.samples, jax.random.key(self.seed))
+        return estimates_at(self.user, self.scales, measured, 0, np.asarray(self.user.u(row)))
+
+    @cached_property
+    def _estimates(self) -> DynamicsEstimates:
+        return self.estimates(self.weights)
+
+    def u(self, weights: PyTree | None = None) -> PyTree:
+        """The statistics of weights."""
+        return self.user.tree(np.asarray(self.user.u(self.user.row(self.weights if weights is None else weights))))
+
+    def f(self, weights: PyTree | None = None) -> SampleAverage:
+        """The population drift: gradient descent on the population loss follows -f."""
+        return self.estimates(weights).f
+
+    def g(self, weights: PyTree | None = None) -> SampleAverage:
+        """The corrector, the effect of the step size on the mean, without bias."""
+        return self.estimates(weights).g
+
+    def h(self, weights: PyTree | None = None) -> SampleAverage:
+        """The drift -f + g."""
+        return self.estimates(weights).h
+
+    def Sigma(self, weights: PyTree | None = None) -> SampleAverage:
+        """The diffusion matrix of the statistics magnified by the root of one over the step size, as that of a problem."""
+        return self.estimates(weights).Sigma
+
+    def volatility(self, weights: PyTree | None = None) -> SampleAverage:
+        r"""The part of first order of `Sigma`: :math:`\text{lr}^2JVJ^\top` with the Jacobian J of the statistics."""
+        return self.estimates(weights).volatility
+
+    def diffusion(self, weights: PyTree | None = None) -> SampleAverage:
+        """The diffusion matrix of the statistics themselves at this d."""
+        return self.estimates(weights).diffusion
+
+    def with_d(self, d: int) -> SampledDynamics:
+        """The same at another dimension; `at` must be a function that draws weights."""
+        if not callable(self.at):
+            raise BadInput(f"weights in {self.dimension} dimensions are none in {d}. Give at= a function of a key and of d.")
+        return replace(self, d=d)
+
+    def draw_weights(self, index: int) -> PyTree:
+        """The weights of a number: those that `at` draws; where it is weights, these, and from 1 on others of about their size."""
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed), 2**31), index)
+        if callable(self.at):
+            try:
+                drawn = self.at(key, self.dimension)
+            except Exception as reason:
+                raise BadInput(f"at fails on a key and d = {self.dimension}: {why(reason)}") from reason
+            return as_weights("at", drawn)
+        given = as_weights("at", self.at)
+        return given if index == 0 else _shaken(given, key)
+
+
+def _shaken(weights: PyTree, key: Any) -> PyTree:
+    """Weights with noise of their own size added to each array."""
+    leaves, tree = jax.tree.flatten(weights)
+    keys = jax.random.split(key, len(leaves))
+    size = lambda leaf: np.sqrt((leaf**2).mean()) or 1 / np.sqrt(max(1, leaf.shape[-1] if leaf.ndim else 1))
+    noise = [np.asarray(jax.random.normal(key, leaf.shape)) for key, leaf in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(tree, [leaf + size(leaf) * xi for leaf, xi in zip(leaves, noise, strict=True)])
+
+
+Drawer = Callable[[Any, int], PyTree]
