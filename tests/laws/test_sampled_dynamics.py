@@ -38,6 +38,10 @@ class SpikedLoss:
     def stats(self, x):
         return sl.Spike(**self.statistics(x))
 
+    def share_of_g(self, stats, d):
+        """Of the limit of g, at d: the noise has d - 1 directions outside v, of which that of x has k times the variance."""
+        return (d - 1 + (self.order - 1) * stats.r2 / stats.squared_norm) / d
+
 
 class MixtureLoss:
     """Two-layer relu networks on Gaussian classes, by their loss alone; statistics in the order of the package's covariance."""
@@ -70,6 +74,10 @@ class MixtureLoss:
 
     def stats(self, w):
         return sl.Overlaps(w["a"], w["W"][:, : self.k], w["W"] @ w["W"].T)
+
+    def share_of_g(self, stats, d):
+        """The limit itself: what comes from the few directions of weights and means is below the errors."""
+        return 1.0
 
 
 MODELS = {
@@ -108,19 +116,19 @@ def standard_errors(ours, exact):
     ],
 )
 def test_estimates_agree_with_closed_forms(name, d, points, samples, say):
-    """Each number is within four standard errors, or five where there are more than a hundred."""
+    """Each number is within four standard errors. Largest of 2420 normal ones: above that in one try of seven; seeds are fixed."""
     model = MODELS[name]()
     exact = sl.effective_dynamics(model.problem)
     flat = lambda stats: model.problem.vector(stats)
     dynamics = sampled(model, d=d, samples=samples)
     away = {"f": [], "g": [], "Sigma": []}
-    for i in range(points):
-        w = dynamics.draw_weights(i)
-        stats, ours = model.stats(w), dynamics.estimates(w)
+    weights = [dynamics.draw_weights(i) for i in range(points)]
+    for w, ours in zip(weights, dynamics.estimates_of(weights), strict=True):
+        stats = model.stats(w)
         away["f"].append(standard_errors(ours.f, flat(exact.f(stats))))
-        away["g"].append(standard_errors(ours.g, flat(exact.g(stats))))
+        away["g"].append(standard_errors(ours.g, flat(exact.g(stats)) * model.share_of_g(stats, d)))
         away["Sigma"].append(standard_errors(ours.Sigma, exact.Sigma(stats)))
     worst = {part: np.concatenate(rows) for part, rows in away.items()}
     say(f"{name}, d = {d}: " + ", ".join(f"{part} {each.max():.2f} of {each.size}" for part, each in worst.items()))
     for each in worst.values():
-        assert each.max() < (4 if each.size <= 100 else 5)
+        assert each.max() < 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
@@ -91,25 +91,31 @@ class SampledDynamics:
 
     def estimates(self, weights: PyTree | None = None) -> DynamicsEstimates:
         """All estimates at weights; without weights, at those of `at`."""
-        if weights is None:
-            return self._estimates
+        return self._estimates if weights is None else self.estimates_of([weights])[0]
+
+    def estimates_of(self, weights: Sequence[PyTree]) -> tuple[DynamicsEstimates, ...]:
+        """All estimates at several weights, from the same samples: differences between weights have smaller errors."""
+        rows = np.stack([self._row(each) for each in weights])
+        measured = moments(self.user, rows, self.samples, jax.random.key(self.seed))
+        return tuple(
+            estimates_at(self.user, self.scales, measured, i, np.asarray(self.user.u(row))) for i, row in enumerate(rows)
+        )
+
+    def _row(self, weights: PyTree) -> np.ndarray:
         other = as_weights("weights", weights)
         if jax.tree.map(np.shape, other) != jax.tree.map(np.shape, self.weights):
-            raise BadInput(
-                f"weights must have the shapes {', '.join(map(str, self.user.weights.shapes))} of those that the dynamics was made "
-                f"with; got {', '.join(str(np.shape(leaf)) for leaf in jax.tree.leaves(other))}. Give such weights."
-            )
-        row = self.user.row(other)
-        measured = moments(self.user, row[None], self.samples, jax.random.key(self.seed))
-        return estimates_at(self.user, self.scales, measured, 0, np.asarray(self.user.u(row)))
+            shapes = ", ".join(str(np.shape(leaf)) for leaf in jax.tree.leaves(other))
+            must = ", ".join(map(str, self.user.weights.shapes))
+            raise BadInput(f"weights must have the shapes {must} of those in at; got {shapes}. Give such weights.")
+        return np.asarray(self.user.row(other))
 
     @cached_property
     def _estimates(self) -> DynamicsEstimates:
-        return self.estimates(self.weights)
+        return self.estimates_of([self.weights])[0]
 
     def u(self, weights: PyTree | None = None) -> PyTree:
         """The statistics of weights."""
-        return self.user.tree(np.asarray(self.user.u(self.user.row(self.weights if weights is None else weights))))
+        return self.user.tree(np.asarray(self.user.u(self._row(self.weights if weights is None else weights))))
 
     def f(self, weights: PyTree | None = None) -> SampleAverage:
         """The population drift: gradient descent on the population loss follows -f."""
@@ -162,5 +168,3 @@ def _shaken(weights: PyTree, key: Any) -> PyTree:
     noise = [np.asarray(jax.random.normal(key, leaf.shape)) for key, leaf in zip(keys, leaves, strict=True)]
     return jax.tree.unflatten(tree, [leaf + size(leaf) * xi for leaf, xi in zip(leaves, noise, strict=True)])
 
-
-Drawer = Callable[[Any, int], PyTree]
