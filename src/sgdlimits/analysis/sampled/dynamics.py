@@ -11,11 +11,12 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from sgdlimits.analysis.sampled.closure import TRIALS, SampledClosure, compare
 from sgdlimits.analysis.sampled.estimates import DynamicsEstimates, SampleAverage, StepScales, estimates_at
 from sgdlimits.analysis.sampled.loss import UserLoss, as_weights, dimension_of
 from sgdlimits.analysis.sampled.moments import moments
 from sgdlimits.checks import integer, real
-from sgdlimits.domain import Count, Function, Positive, Seed, checked
+from sgdlimits.domain import Count, Fraction, Function, Positive, Seed, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.trial import why
 
@@ -140,6 +141,21 @@ class SampledDynamics:
     def diffusion(self, weights: PyTree | None = None) -> SampleAverage:
         """The diffusion matrix of the statistics themselves at this d."""
         return self.estimates(weights).diffusion
+
+    @checked
+    def closure(self, references: Count = 4, tolerance: Fraction = 0.05) -> SampledClosure:
+        """Test whether the statistics close: whether the drift agrees at weights that share all of them.
+
+        Random weights, and some that are sought out to change the drift, are moved until they have the statistics of a
+        reference. All are compared on the same samples.
+
+        Parameters
+        ----------
+        references : how many weights have others compared with them
+        tolerance : the largest difference, relative to the size of the drift, that counts as none
+        """
+        rows = np.stack([self._row(self.draw_weights(i)) for i in range(references * (1 + TRIALS))])
+        return compare(self.user, self.scales, rows[:references], rows[references:], self.samples, tolerance, self.seed)
 
     def with_d(self, d: int) -> SampledDynamics:
         """The same at another dimension; `at` must be a function that draws weights."""
