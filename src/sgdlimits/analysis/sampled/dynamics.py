@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,15 +14,20 @@ from jaxtyping import PyTree
 
 from sgdlimits.analysis.sampled.closure import TRIALS, SampledClosure, compare
 from sgdlimits.analysis.sampled.estimates import DynamicsEstimates, SampleAverage, StepScales, estimates_at
+from sgdlimits.analysis.sampled.fit import FittedDynamics, box, fitted, grid_points, weights_in
 from sgdlimits.analysis.sampled.loss import UserLoss, as_weights, dimension_of
 from sgdlimits.analysis.sampled.moments import moments
 from sgdlimits.checks import integer, real
 from sgdlimits.domain import Count, Fraction, Function, Positive, Seed, checked
 from sgdlimits.errors import BadInput
+from sgdlimits.problem.basis import Polynomials
+from sgdlimits.statistics.values import Values
 from sgdlimits.trial import why
 
 Samples = Annotated[int, integer(at_least=64)]
 DEFAULT_SAMPLES = 4096
+MAX_DRAWN = 64
+"""Weights from which those with the statistics of a grid are made."""
 
 
 @checked
@@ -156,6 +162,51 @@ class SampledDynamics:
         """
         rows = np.stack([self._row(self.draw_weights(i)) for i in range(references * (1 + TRIALS))])
         return compare(self.user, self.scales, rows[:references], rows[references:], self.samples, tolerance, self.seed)
+
+    @checked
+    def fit(
+        self, degree: Annotated[int, integer(below=9)] = 3, points: Count | None = None, region: Any = None
+    ) -> FittedDynamics:
+        """Fit polynomials of the statistics to the dynamics; `.problem` follows them as ODE or SDE, with all analyses.
+
+        Parameters
+        ----------
+        degree : the total degree
+        points : how many weights the dynamics is estimated at; None takes four for each term
+        region : an interval for each statistic by name, {"m": (-1, 1), ...}, over which weights are spread. None takes weights
+            as `at` draws them
+        """
+        k = len(self.user.names)
+        count = points or 4 * math.comb(k + degree, k)
+        drawn = np.stack([self._row(self.draw_weights(i)) for i in range(count)])
+        if region is None:
+            u = np.asarray(jax.vmap(self.user.u)(drawn))
+        else:
+            drawn, u = weights_in(self.user, drawn, box(self.user.names, region, count, self.seed))
+        size = np.abs(u).max(0)
+        basis = Polynomials(degree, np.where(size > 0, size, 1.0))
+        return fitted(self.user, self.scales, basis, drawn, u, self.samples, self.seed)
+
+    @checked
+    def tabulate(self, grid: Any) -> FittedDynamics:
+        """Tabulate the dynamics on a grid, with cubic splines in between; `.problem` follows them as ODE or SDE.
+
+        Parameters
+        ----------
+        grid : increasing values of each statistic by name, {"m": np.linspace(-1, 1, 9), ...}: the dynamics is estimated at
+            weights with each combination of them
+        """
+        basis, targets = grid_points(self.user.names, grid)
+        drawn = np.stack([self._row(self.draw_weights(i)) for i in range(min(len(targets), MAX_DRAWN))])
+        rows, u = weights_in(self.user, drawn, targets)
+        if len(u) < len(targets):
+            raise BadInput(f"{len(targets) - len(u)} points of the grid are no statistics of weights. Give a smaller grid, or use fit.")
+        return fitted(self.user, self.scales, basis, rows, u, self.samples, self.seed)
+
+    @checked
+    def starts(self, runs: Count = 1) -> Values:
+        """The statistics of weights as `at` draws them, a start for `runs` runs of a fitted problem."""
+        return Values(np.stack([np.asarray(self.user.u(self._row(self.draw_weights(i)))) for i in range(runs)]))
 
     def with_d(self, d: int) -> SampledDynamics:
         """The same at another dimension; `at` must be a function that draws weights."""

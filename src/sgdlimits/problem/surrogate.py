@@ -1,0 +1,132 @@
+"""A problem whose drift, covariance and risk are fitted functions of a few statistics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import ndtr
+from jaxtyping import Array, Float
+
+from sgdlimits.errors import BadInput, is_traced
+from sgdlimits.problem.base import Problem
+from sgdlimits.problem.basis import Basis
+from sgdlimits.problem.coordinates import Coordinates
+from sgdlimits.problem.directions import Directions, InitialWeights
+from sgdlimits.statistics.overlaps import Overlaps
+from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.values import Values
+
+MARGIN = 0.1
+"""How far fitted functions are continued beyond their region, relative to its width."""
+
+
+class Surrogate(Problem):
+    r"""Statistics u that move by fitted functions, :math:`\dot u = c_f\,\phi(u) + c_g\,\phi(u)` with features :math:`\phi`.
+
+    `SampledDynamics.fit` and `SampledDynamics.tabulate` make it. Every level and analysis that needs only drift and covariance
+    works: ODE, SDE, `flow`, `fixed_points`, `local_limit`, exit times. Functions are continued a tenth of the region's width
+    beyond it; a run that goes farther ends as diverged.
+
+    Parameters
+    ----------
+    names : of the statistics
+    basis : the features
+    population, corrector : coefficients of the two parts of the drift, shape (terms, k)
+    noise : coefficients of the covariance's upper triangle, row by row, shape (terms, k (k + 1) / 2)
+    loss : coefficients of the risk, shape (terms,)
+    low, high : the region in which the functions were fitted, shape (k,)
+    lr : the learning rate
+    """
+
+    names: tuple[str, ...] = eqx.field(static=True)
+    basis: Basis
+    population: Float[Array, "terms k"] = eqx.field(converter=number_array)
+    corrector: Float[Array, "terms k"] = eqx.field(converter=number_array)
+    noise: Float[Array, "terms pairs"] = eqx.field(converter=number_array)
+    loss: Float[Array, " terms"] = eqx.field(converter=number_array)
+    low: Float[Array, " k"] = eqx.field(converter=number_array)
+    high: Float[Array, " k"] = eqx.field(converter=number_array)
+    lr: Float[Array, ""] = eqx.field(converter=number_array, default=1.0)
+    name: str = eqx.field(static=True, default="surrogate", kw_only=True)
+
+    def features(self, stats: Values) -> Float[Array, " terms"]:
+        """The features of statistics; not a number beyond the region's margin."""
+        u = jnp.asarray(stats.u)
+        margin = MARGIN * (self.high - self.low)
+        inside = ((u >= self.low - margin) & (u <= self.high + margin)).all()
+        return jnp.where(inside, self.basis.features(u), jnp.nan)
+
+    def _drift_parts(self, stats: Values) -> tuple[Values, Values]:
+        features = self.features(stats)
+        return Values(features @ self.population), Values(features @ self.corrector)
+
+    def _covariance(self, stats: Values) -> Float[Array, "k k"]:
+        k = len(self.names)
+        upper = jnp.zeros((k, k)).at[np.triu_indices(k)].set(self.features(stats) @ self.noise)
+        return upper + jnp.triu(upper, 1).T
+
+    def _risk(self, stats: Values) -> Float[Array, ""]:
+        return self.features(stats) @ self.loss
+
+    def observables(self, stats: Values) -> dict[str, Float[Array, ""]]:
+        """The statistics by name."""
+        names = [name if name.isidentifier() else f"u_{i}" for i, name in enumerate(self.names)]
+        return {name if name not in ("u", "risk") else f"{name}_0": stats.u[i] for i, name in enumerate(names)}
+
+    @property
+    def directions(self) -> Directions:
+        return Directions(len(self.names), np.eye(1), InitialWeights())
+
+    @property
+    def coordinates(self) -> SurrogateCoordinates:
+        return SurrogateCoordinates(self)
+
+    @property
+    def rate(self) -> Float[Array, ""] | float:
+        return self.lr
+
+    def state(self, **values: Any) -> Values:
+        """Statistics by name, as a start or as an argument of `drift`."""
+        if set(values) != set(self.names):
+            raise BadInput(f"the statistics are {', '.join(self.names)}; got {', '.join(values) or 'none'}. Give each of them.")
+        return Values(jnp.stack([jnp.asarray(values[name], float) for name in self.names]))
+
+
+class SurrogateCoordinates(Coordinates):
+    """Statistics of one's own, in a region."""
+
+    problem: Surrogate
+
+    def names(self, stats):
+        return self.problem.names
+
+    def from_overlaps(self, overlaps: Overlaps) -> Values:
+        """Spread random starts over the region: there are no weights that they could be those of."""
+        share = ndtr(overlaps.M[..., 0] * np.sqrt(1 + len(self.problem.names)))
+        return Values(self.problem.low + (self.problem.high - self.problem.low) * share)
+
+    def fits(self, stats):
+        if not isinstance(stats, Values) or np.shape(stats.u) != (len(self.problem.names),):
+            got = f"Values of shape {np.shape(stats.u)}" if isinstance(stats, Values) else type(stats).__name__
+            raise BadInput(f"the statistics are Values of {', '.join(self.problem.names)}; got {got}. Give problem.state(...).")
+        super().fits(stats)
+        self._check_region(stats.u)
+
+    def check(self, stats):
+        self._check_region(stats.u)
+
+    def _check_region(self, u: Any) -> None:
+        if is_traced(u) or is_traced(self.problem.low):
+            return
+        low, high = np.asarray(self.problem.low), np.asarray(self.problem.high)
+        margin = MARGIN * (high - low)
+        bad = ~((u >= low - margin) & (u <= high + margin))
+        if bad.any():
+            i = int(np.nonzero(bad)[-1][0])
+            raise BadInput(
+                f"{self.problem.names[i]} must be from {low[i]:.4g} to {high[i]:.4g}, where the functions were fitted; "
+                f"got {np.asarray(u)[bad][0]:.4g}. Fit a larger region."
+            )
