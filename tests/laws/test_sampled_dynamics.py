@@ -10,7 +10,10 @@ import pytest
 import sgdlimits as sl
 
 LR, RIDGE = 0.7, 0.1
-MEANS = {"binary_mixture": ([[1.0], [-1.0]], [1.0, 0.0], 2), "xor_mixture": ([[1, 0], [-1, 0], [0, 1], [0, -1]], [1, 1, 0, 0], 4)}
+MEANS = {
+    "binary_mixture": ([[1.0], [-1.0]], [1.0, 0.0], 2),
+    "xor_mixture": ([[1, 0], [-1, 0], [0, 1], [0, -1]], [1, 1, 0, 0], 4),
+}
 
 
 class SpikedLoss:
@@ -132,3 +135,251 @@ def test_estimates_agree_with_closed_forms(name, d, points, samples, say):
     say(f"{name}, d = {d}: " + ", ".join(f"{part} {each.max():.2f} of {each.size}" for part, each in worst.items()))
     for each in worst.values():
         assert each.max() < 4
+
+
+# --- one step, in NumPy -------------------------------------------------------------------------------------------------
+
+
+def relu_gradients(a, W, x, y):
+    """Gradients of the cross-entropy with the ridge by hand: of the second layer and of the weights, for each sample."""
+    fields = x @ W.T
+    on = fields > 0
+    error = 1 / (1 + np.exp(-(fields * on) @ a)) - y
+    return error[:, None] * fields * on + RIDGE * a, (error[:, None] * on * a)[:, :, None] * x[:, None] + RIDGE * W
+
+
+@pytest.mark.full
+def test_drift_is_that_of_one_step_in_numpy(say):
+    """A step's mean increment of any statistic, third order and the square of the mean gradient apart, is h/d."""
+    model, d, n, rng = MODELS["binary_mixture"](), 300, 40_000, np.random.default_rng(0)
+    chosen = lambda w: {"cosine": w["W"][0, 0] / jnp.linalg.norm(w["W"][0]), "product": w["a"][0] * jnp.linalg.norm(w["W"][0])}
+    model.statistics = chosen
+    dynamics = sampled(model, d=d, samples=16_384)
+    w = dynamics.draw_weights(1)
+    sign = rng.choice([-1.0, 1.0], n)
+    x = rng.normal(size=(n, d)) / np.sqrt(model.snr)
+    x[:, 0] += sign
+    a, W = np.asarray(w["a"]), np.asarray(w["W"])
+    mine = lambda a, W: (
+        W[..., 0, 0] / np.linalg.norm(W[..., 0, :], axis=-1),
+        a[..., 0] * np.linalg.norm(W[..., 0, :], axis=-1),
+    )
+    steps = [[], []]
+    for part in np.array_split(np.arange(n), 20):
+        of_a, of_W = relu_gradients(a, W, x[part], (sign[part] > 0).astype(float))
+        for i, (new, old) in enumerate(zip(mine(a - LR / d * of_a, W - LR / d * of_W), mine(a, W), strict=True)):
+            steps[i].append(d * (new - old))
+    ours = dynamics.estimates(w)
+    for name, rows in zip(("cosine", "product"), map(np.concatenate, steps), strict=True):
+        gap = abs(rows.mean() - float(ours.h[name]))
+        error = np.hypot(rows.std() / np.sqrt(n), float(ours.h.error[name]))
+        noise = rows.var() / ours.Sigma.value[(i := list(ours.names).index(name)), i] - 1
+        say(f"{name}: h {ours.h[name]!r}, of a step {rows.mean():.4f}; g {ours.g[name]!r}; variance off by {100 * noise:.1f} %")
+        assert gap < 4 * error + 5 / d
+        assert abs(noise) < 0.05
+        assert abs(float(ours.g[name])) > 10 * gap or name == "product"
+
+
+def test_chunks_and_seeds(monkeypatch):
+    """The same seed gives the same numbers however samples are split, and another seed others within the errors."""
+    model = MODELS["matrix"]()
+    small = sampled(model, d=8, samples=200)
+    first = small.h()
+    monkeypatch.setattr("sgdlimits.analysis.sampled.moments.NUMBERS_PER_CHUNK", 2**11)
+    again, other = sampled(model, d=8, samples=200).h(), sampled(model, d=8, samples=200, at=small.weights, seed=1).h()
+    for name in ("m", "r2"):
+        np.testing.assert_allclose(again.value[name], first.value[name], rtol=1e-12)
+        assert first.value[name] != other.value[name]
+        assert abs(first.value[name] - other.value[name]) < 5 * np.hypot(first.error[name], other.error[name])
+
+
+# --- closure ------------------------------------------------------------------------------------------------------------
+
+PARTIAL = {"m": lambda x: {"m": x[0]}, "squared norm": lambda x: {"norm2": (x**2).sum()}}
+
+
+@pytest.mark.parametrize(
+    "statistics", [PARTIAL["m"], pytest.param(PARTIAL["squared norm"], marks=pytest.mark.full)], ids=[*PARTIAL]
+)
+def test_statistics_that_do_not_close_are_found_out(statistics):
+    model = MODELS["matrix"]()
+    model.statistics = statistics
+    found = sampled(model, d=20, samples=512).closure(references=2)
+    assert not found.closed
+    assert "NO function of the statistics: at two weights that share all of them" in repr(found)
+    one, other = found.pair[0]
+    np.testing.assert_allclose(*(jax.tree.leaves(statistics(w))[0] for w in (one, other)), rtol=1e-8)
+
+
+@pytest.mark.full
+def test_closure_is_judged_right_in_twenty_of_twenty_tries(say):
+    """Least squares on inputs of unequal variance: the squared distance is no statistic of its own, on equal variances it is."""
+
+    def sample(key, d, spread):
+        x = jax.random.normal(key, (d + 1,))
+        x, z = x[:d] / jnp.sqrt(1 + spread * jnp.arange(d) / d), x[d]
+        return {"x": x, "y": x.sum() / jnp.sqrt(d) + 0.1 * z}
+
+    loss = lambda w, x: (x["x"] @ w - x["y"]) ** 2 / 2
+    distance = lambda w: {"distance": ((w - 1 / jnp.sqrt(w.size)) ** 2).sum()}
+    at = lambda key, d: 2 * jax.random.normal(key, (d,)) / jnp.sqrt(d)
+    for spread, closed in ((4.0, False), (0.0, True)):
+        family = dict(loss=loss, sample=lambda key, d, s=spread: sample(key, d, s), statistics=distance, at=at, lr=0.5, d=50)
+        tries = [sl.effective_dynamics(**family, samples=2048, seed=seed).closure() for seed in range(20)]
+        say(f"unequal by {spread:g}: differences {min(t.share[0] for t in tries):.3f} to {max(t.share[0] for t in tries):.3f}")
+        assert all(each.closed == closed for each in tries)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["matrix", "binary_mixture", "xor_mixture"])
+def test_statistics_of_the_paper_close(name):
+    assert sampled(MODELS[name](), d=40, samples=2048).closure().closed
+
+
+# --- fits ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+def test_matrix_pca_by_its_loss_alone_has_the_published_drift(say):
+    """Equation (3.1) with k = 2, coefficient by coefficient; at d the corrector is 8 ((d - 1) m^2 + d r2)/d."""
+    model, d = MODELS["matrix"](), 40
+    fit = sampled(model, d=d, samples=4096).fit(3, region={"m": (-1.3, 1.3), "r2": (0.05, 2.0)})
+    say(repr(fit))
+    lr, snr = LR, model.snr
+    exact = {
+        ("population", "m"): {"m": 4 * snr * lr, "m^3": -4 * lr, "m r2": -4 * lr},
+        ("population", "r2"): {"m^2 r2": -8 * lr, "r2^2": -8 * lr},
+        ("corrector", "m"): {},
+        ("corrector", "r2"): {"m^2": 8 * lr**2 * (d - 1) / d, "r2": 8 * lr**2},
+    }
+    for part, terms in exact.items():
+        for product, (value, error) in fit.terms(*part).items():
+            assert abs(value - terms.get(product, 0.0)) < 4 * error + 1e-12, (part, product)
+    assert max(fit.misfit.values()) < 1.5
+
+
+@pytest.mark.full
+def test_fitted_and_tabulated_problems_follow_the_problem_itself(say):
+    """ODE, SDE, fixed points and exit times of matrix PCA from its loss alone, beside those of the problem."""
+    model, d = MODELS["matrix"](), 60
+    dynamics, start = sampled(model, d=d, samples=8192), {"m": 0.2, "r2": 0.5}
+    fit = dynamics.fit(3, region={"m": (-1.3, 1.3), "r2": (0.05, 2.0)})
+    grid = dynamics.tabulate({"m": np.linspace(-1.3, 1.3, 9), "r2": np.linspace(0.05, 2.0, 7)})
+    exact = sl.simulate(model.problem, sl.ODE(), sl.Spike(**start), t_max=3, save=7)
+    for each in (fit, grid):
+        ode = sl.simulate(each.problem, sl.ODE(), each.problem.state(**start), t_max=3, save=7)
+        say(f"m {ode.m.values[0].round(3)}, exact {exact.m.values[0].round(3)}")
+        np.testing.assert_allclose(ode.m, exact.m, atol=0.06)
+        np.testing.assert_allclose(ode.r2, exact.r2, atol=0.06)
+    noisy = lambda problem, start: sl.simulate(problem, sl.SDE(d=1000), start, t_max=6, runs=256, save=121, seed=1)
+    ours = sl.exit_times(noisy(fit.problem, fit.problem.state(m=0.0, r2=0.6)), lambda u: u.u[0] ** 2 - 0.04).t
+    theirs = sl.exit_times(noisy(model.problem, sl.Spike(m=0.0, r2=0.6)), lambda u: u.m**2 - 0.04).t
+    say(f"exit times {float(ours.mean()):.3f}, exact {float(theirs.mean()):.3f}")
+    assert float(ours.mean()) == pytest.approx(float(theirs.mean()), rel=0.15)
+    points = sl.fixed_points(fit.problem, count=64, progress=False)
+    assert sorted(each.stability for each in points) == ["stable", "stable", "unstable", "unstable"]
+    away = [each.point.u[0] for each in points if each.stability == "stable"]
+    np.testing.assert_allclose(np.abs(away), np.sqrt(model.snr - LR), atol=0.06)
+
+
+# --- localizability -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "dimensions", "samples"), [("matrix", (16, 32, 64, 128), 8192), ("binary_mixture", (50, 150, 450, 1350), 16_384)]
+)
+def test_exponents_agree_with_those_of_the_exact_laws(name, dimensions, samples, say):
+    model = MODELS[name]()
+    found = sampled(model, d=dimensions[0], samples=samples).localizability(dimensions)
+    exact = sl.effective_dynamics(model.problem).localizability()
+    say(repr(found))
+    assert found.passed
+    assert found.limit == "ballistic"
+    assert found.critical_exponent == pytest.approx(1.0, abs=0.05)
+    for ours, theirs in zip(found.conditions, exact.conditions, strict=True):
+        assert ours.measured == pytest.approx(theirs.measured, abs=0.05), ours.name
+
+
+@pytest.mark.full
+def test_a_growing_signal_has_a_diffusive_limit_of_the_magnified_overlap(say):
+    """A 3-tensor with snr = Lambda sqrt(d): u = sqrt(d) m has the drift 2 u (k Lambda u - k r^4) and the noise 4 k r^4."""
+    Lambda, k = 1.5, 3
+
+    def sample(key, d):
+        return jax.random.normal(key, (d, d, d)).at[0, 0, 0].add(Lambda * np.sqrt(d))
+
+    def statistics(x, d):
+        return {"u": jnp.sqrt(d) * x[0], "r2": (x[1:] ** 2).sum()}
+
+    at = lambda key, d: jax.random.normal(key, (d,)) / np.sqrt(d)
+    dynamics = sl.effective_dynamics(
+        loss=SpikedLoss(3).loss, sample=sample, statistics=statistics, at=at, lr=1.0, d=8, samples=2048
+    )
+    found = dynamics.localizability((8, 16, 32), states=3)
+    say(repr(found))
+    assert found.passed
+    assert found.limit == "diffusive"
+    plain = sl.effective_dynamics(
+        loss=SpikedLoss(3).loss, sample=sample, statistics=SpikedLoss(3).statistics, at=lambda key, d: at(key, d).at[0].set(0.7),
+        lr=1.0, d=8, samples=1024,
+    )  # fmt: skip
+    assert not plain.localizability((8, 16, 32), states=2).passed
+    here = dynamics.with_d(32).estimates()
+    u, r2 = float(here.u["u"]), float(here.u["r2"])
+    R2 = r2 + u**2 / 32
+    assert abs(float(here.h["u"]) - 2 * u * (k * Lambda * u - k * R2**2)) < 4 * float(here.h.error["u"])
+    assert abs(here.diffusion.value[1, 1] - 4 * (k * R2**2 + k * (k - 1) * R2 * u**2 / 32)) < 4 * here.diffusion.error[1, 1]
+
+
+def test_growth_of_exact_powers_and_of_shifted_ones():
+    from sgdlimits.analysis.sampled.family import fit_growth
+
+    d = np.array([20.0, 40.0, 80.0, 160.0])
+    for power in (0.0, 0.5, 2.0):
+        assert fit_growth(d, 3 * d**power, 0.01 * d**power).exponent == pytest.approx(power, abs=1e-6)
+        assert fit_growth(d, (d + 30) ** power, 1e-3 * d**power).exponent == pytest.approx(power, abs=0.01)
+    assert fit_growth(d, 0 * d, 1 + 0 * d).exponent == -np.inf
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------------
+
+
+def test_bad_input_is_one_sentence():
+    model = MODELS["matrix"]()
+    good = dict(loss=model.loss, sample=model.sample, statistics=model.statistics, at=np.ones(6) / 3, lr=0.5)
+    for change, words in (
+        ({"loss": lambda x, Y: Y - jnp.outer(x, x)}, "loss must return one number; got shape"),
+        ({"loss": lambda x, Y: (Y @ jnp.ones(5)).sum()}, "loss fails on weights of shape"),
+        ({"loss": lambda x, Y: jnp.log(-(x**2).sum())}, "loss must return finite numbers"),
+        ({"sample": lambda key, d: jnp.full((d, d), jnp.nan)}, "sample must return finite numbers"),
+        ({"sample": lambda key: jnp.ones(2)}, "sample fails on a key and d = 6"),
+        ({"statistics": lambda x: "m"}, "statistics"),
+        ({"statistics": lambda x: x[9]}, "statistics fails on weights of shape"),
+        ({"statistics": lambda x: jnp.sqrt(x[0] - 1 / 3)}, "no finite first derivative"),
+        ({"at": np.array([1.0, np.nan])}, "at must be finite"),
+        ({"at": lambda key, d: jax.random.normal(key, (d,))}, "d is needed"),
+        ({"at": {}}, "at has no numbers"),
+        ({"lr": -1.0}, "lr must be"),
+        ({"lr": None}, "a loss needs lr"),
+        ({"statistics": None}, "a loss needs statistics"),
+    ):
+        with pytest.raises(sl.BadInput, match=words):
+            sl.effective_dynamics(**good | change)
+    with pytest.raises(sl.BadInput, match="loss stands beside a problem"):
+        sl.effective_dynamics(model.problem, **good)
+    with pytest.raises(sl.BadInput, match="belongs to a loss"):
+        sl.effective_dynamics(model.problem, lr=0.1)
+    dynamics = sl.effective_dynamics(**good)
+    for wrong, words in (
+        (lambda: dynamics.f(np.ones(5)), "weights must have the shapes"),
+        (lambda: dynamics.with_d(9), "weights in 6 dimensions are none in 9"),
+        (lambda: dynamics.localizability(), "weights in 6 dimensions"),
+        (lambda: dynamics.fit(region={"m": (0, 1)}), "region must have an entry for each of m, r2"),
+        (lambda: dynamics.fit(region={"m": (1, 0), "r2": (0, 1)}), "two increasing numbers"),
+        (lambda: dynamics.fit(region={"m": (-1, 1), "r2": (-2, -1)}), "points of the region are statistics of weights"),
+        (lambda: dynamics.tabulate({"m": [0, 1], "r2": [0, 1]}), "at least four increasing numbers"),
+        (lambda: dynamics.closure(tolerance=2), "tolerance"),
+    ):
+        with pytest.raises(sl.BadInput, match=words):
+            wrong()

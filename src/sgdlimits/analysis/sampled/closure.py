@@ -87,7 +87,10 @@ def compare(
     Weights are sought out on samples of their own: along the derivative of a drift, without what changes the statistics.
     """
     key = jax.random.key(seed)
-    groups = [_sharing(user, scales, row, others[i::len(references)], jax.random.fold_in(key, i)) for i, row in enumerate(references)]
+    groups = [
+        _sharing(user, scales, row, others[i :: len(references)], jax.random.fold_in(key, i))
+        for i, row in enumerate(references)
+    ]
     if all(len(group) < 2 for group in groups):
         raise BadInput("no other weights with the same statistics were found. Give fewer statistics than there are weights.")
     rows = np.concatenate(groups)
@@ -116,7 +119,7 @@ def compare(
 def _sharing(user: UserLoss, scales: StepScales, row: np.ndarray, others: np.ndarray, key: Array) -> np.ndarray:
     """A row of weights, and rows that share its statistics."""
     keys = jax.random.split(key, SEARCH_SAMPLES)
-    pulls = np.asarray(compiled(_pulls, user)(row, keys, scales.drift, scales.bend))[:MAX_SOUGHT]
+    pulls = np.asarray(compiled(_pulls, user, fast_compile=True)(row, keys, scales.drift, scales.bend))[:MAX_SOUGHT]
     norms = np.linalg.norm(pulls, axis=1, keepdims=True)
     sought = row + STEP * np.linalg.norm(row) * pulls / np.where(norms > 0, norms, 1.0)
     tries = np.concatenate([others, sought[np.isfinite(sought).all(1) & (norms[:, 0] > 0)]])

@@ -14,12 +14,13 @@ from jaxtyping import PyTree
 
 from sgdlimits.analysis.sampled.closure import TRIALS, SampledClosure, compare
 from sgdlimits.analysis.sampled.estimates import DynamicsEstimates, SampleAverage, StepScales, estimates_at
+from sgdlimits.analysis.sampled.family import SampledLocalizability, family_report
 from sgdlimits.analysis.sampled.fit import FittedDynamics, box, fitted, grid_points, weights_in
 from sgdlimits.analysis.sampled.loss import UserLoss, as_weights, dimension_of
 from sgdlimits.analysis.sampled.moments import moments
 from sgdlimits.checks import integer, real
 from sgdlimits.domain import Count, Fraction, Function, Positive, Seed, checked
-from sgdlimits.errors import BadInput
+from sgdlimits.errors import BadInput, check_count
 from sgdlimits.problem.basis import Polynomials
 from sgdlimits.statistics.values import Values
 from sgdlimits.trial import why
@@ -164,6 +165,25 @@ class SampledDynamics:
         return compare(self.user, self.scales, rows[:references], rows[references:], self.samples, tolerance, self.seed)
 
     @checked
+    def localizability(self, dimensions: tuple[int, ...] = (32, 64, 128, 256), states: Count = 4) -> SampledLocalizability:
+        r"""Measure the conditions of the limit theorem (Definition 2.1 [2]_) over a family of dimensions.
+
+        `at` must draw weights. The last condition is taken as :math:`O(\delta^{-3})`, as in
+        `EffectiveDynamics.localizability`.
+
+        Parameters
+        ----------
+        dimensions : at least three, increasing
+        states : how many random weights stand for a compact set of statistics
+        """
+        given, dimensions = dimensions, tuple(sorted({check_count("d", d) for d in dimensions}))
+        if len(dimensions) < 3:
+            raise BadInput(f"dimensions must hold at least three; got {list(given)}. Give, say, (32, 64, 128, 256).")
+        family = [self.with_d(d) for d in dimensions]
+        drawn = [np.stack([each._row(each.draw_weights(i)) for i in range(states)]) for each in family]
+        return family_report([each.user for each in family], drawn, self.exponent, self.samples, self.seed)
+
+    @checked
     def fit(
         self, degree: Annotated[int, integer(below=9)] = 3, points: Count | None = None, region: Any = None
     ) -> FittedDynamics:
@@ -200,7 +220,9 @@ class SampledDynamics:
         drawn = np.stack([self._row(self.draw_weights(i)) for i in range(min(len(targets), MAX_DRAWN))])
         rows, u = weights_in(self.user, drawn, targets)
         if len(u) < len(targets):
-            raise BadInput(f"{len(targets) - len(u)} points of the grid are no statistics of weights. Give a smaller grid, or use fit.")
+            raise BadInput(
+                f"{len(targets) - len(u)} points of the grid are no statistics of weights. Give a smaller grid, or use fit."
+            )
         return fitted(self.user, self.scales, basis, rows, u, self.samples, self.seed)
 
     @checked
@@ -234,4 +256,3 @@ def _shaken(weights: PyTree, key: Any) -> PyTree:
     size = lambda leaf: np.sqrt((leaf**2).mean()) or 1 / np.sqrt(max(1, leaf.shape[-1] if leaf.ndim else 1))
     noise = [np.asarray(jax.random.normal(key, leaf.shape)) for key, leaf in zip(keys, leaves, strict=True)]
     return jax.tree.unflatten(tree, [leaf + size(leaf) * xi for leaf, xi in zip(leaves, noise, strict=True)])
-

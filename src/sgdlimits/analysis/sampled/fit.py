@@ -65,7 +65,9 @@ class FittedDynamics:
         return {self._product(powers): (value, error) for powers, value, error in zip(basis.powers, *numbers, strict=True)}
 
     def __repr__(self) -> str:
-        kind = f"polynomials of degree {self.problem.basis.degree}" if isinstance(self.problem.basis, Polynomials) else "a table"
+        kind = (
+            f"polynomials of degree {self.problem.basis.degree}" if isinstance(self.problem.basis, Polynomials) else "a table"
+        )
         head = f"FittedDynamics: {kind} through {len(self.points)} weights"
         if not isinstance(self.problem.basis, Polynomials):
             return head
@@ -122,7 +124,9 @@ def grid_points(names: tuple[str, ...], grid: Mapping[str, np.ndarray]) -> tuple
 
 def _check_names(what: str, names: tuple[str, ...], given: Mapping) -> None:
     if not isinstance(given, Mapping) or set(given) != set(names):
-        raise BadInput(f"{what} must have an entry for each of {', '.join(names)}; got {given!r}. Give a dictionary with these.")
+        raise BadInput(
+            f"{what} must have an entry for each of {', '.join(names)}; got {given!r}. Give a dictionary with these."
+        )
 
 
 def fitted(
@@ -131,7 +135,9 @@ def fitted(
     """Fit a basis to the dynamics at rows of weights with the statistics u, each point by its errors."""
     features = np.asarray(jax.vmap(basis.features)(u))
     if len(features) < features.shape[1]:
-        raise BadInput(f"{features.shape[1]} terms need as many points; got {len(features)}. Give more points or a lower degree.")
+        raise BadInput(
+            f"{features.shape[1]} terms need as many points; got {len(features)}. Give more points or a lower degree."
+        )
     k = len(user.names)
     check_room([("samples", samples), ("points", len(rows)), ("numbers", 4 * k + 2)], "Give fewer samples or points.")
     measured = moments(user, rows, samples, jax.random.key(seed))
@@ -147,7 +153,9 @@ def fitted(
         misfit[part] = float(np.sqrt((left**2).mean() * spare))
     low, high = u.min(0), u.max(0)
     if (low == high).any():
-        raise BadInput(f"{user.names[int(np.argmax(low == high))]} is the same at all weights. Give a region in which it varies.")
+        raise BadInput(
+            f"{user.names[int(np.argmax(low == high))]} is the same at all weights. Give a region in which it varies."
+        )
     problem = Surrogate(
         user.names, basis, coefficients["population"], coefficients["corrector"], coefficients["noise"],
         coefficients["risk"][:, 0], low, high, scales.lr,

@@ -25,7 +25,7 @@ def lift(
     user: UserLoss, points: Float[Array, "P n"], targets: Float[Array, "P k"]
 ) -> tuple[Float[np.ndarray, "P n"], Bool[np.ndarray, " P"]]:
     """Move rows of weights until they have the statistics `targets`; also whether each row has got there."""
-    rows, errors = compiled(_lift, user)(jnp.asarray(points, float), jnp.asarray(targets, float))
+    rows, errors = compiled(_lift, user, fast_compile=True)(jnp.asarray(points, float), jnp.asarray(targets, float))
     return np.asarray(rows), np.asarray(errors) < CLOSE
 
 
@@ -47,7 +47,11 @@ def _lift_one(user: UserLoss, w: Float[Array, " n"], target: Float[Array, " k"])
         errors = jax.vmap(size)(tried)
         best = jnp.argmin(errors)
         better = errors[best] < error
-        return jnp.where(better, tried[best], w), jnp.where(better, errors[best], error), jnp.where(better, count + 1, MAX_STEPS)
+        return (
+            jnp.where(better, tried[best], w),
+            jnp.where(better, errors[best], error),
+            jnp.where(better, count + 1, MAX_STEPS),
+        )
 
     w, error, _ = lax.while_loop(lambda c: (c[1] > CLOSE / 100) & (c[2] < MAX_STEPS), step, (w, size(w), 0))
     return w, error

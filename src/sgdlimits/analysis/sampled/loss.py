@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, PyTree
 from sgdlimits.analysis.chain_rule import names_of_numbers, takes_d
 from sgdlimits.checks import as_numbers
 from sgdlimits.errors import BadInput
-from sgdlimits.jaxtools import Layout
+from sgdlimits.jaxtools import Layout, compiled
 from sgdlimits.trial import tried, why
 
 
@@ -69,14 +69,16 @@ class UserLoss(eqx.Module):
             raise BadInput(f"sample fails on a key and d = {d}: {why(reason)}") from reason
         for leaf in jax.tree.leaves(x):
             if not np.isfinite(as_numbers("sample", leaf)).all():
-                raise BadInput(f"sample must return finite numbers; got {np.asarray(leaf).ravel()[:3]} ... Look at sample(key, {d}).")
+                raise BadInput(
+                    f"sample must return finite numbers; got {np.asarray(leaf).ravel()[:3]} ... Look at sample(key, {d})."
+                )
         values = _with_d(statistics, d)
         tried("statistics", values, at, weights, shape=None)
         tried("loss", loss, f"{at} and one sample", weights, x)
         answer = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), values(weights))
         names = names_of_numbers(answer)
         user = cls(loss, sample, statistics, d, layout, Layout.of(answer), names)
-        first, second = user.slopes(user.row(weights), user.row(weights))
+        first, second = compiled(UserLoss.slopes, user, fast_compile=True)(*[user.row(weights)] * 2)
         for what, slope in (("first", first), ("second", second)):
             if not np.isfinite(slope).all():
                 bad = names[int(np.argmin(np.isfinite(slope)))]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float
 
 from sgdlimits.analysis.sampled.loss import SampleTerms, UserLoss
@@ -65,7 +63,7 @@ def moments(user: UserLoss, points: Float[Array, "P n"], samples: int, key: Arra
     terms, sums = _sums(user, points, jnp.asarray(pilot), jax.random.fold_in(key, MAIN), samples)
     _check_finite(user, terms)
     mean = sums.sum(0) / samples
-    bends = compiled(_bends, user)
+    bends = compiled(_bends, user, fast_compile=True)
     shift, excess = np.asarray(bends(points, pilot)), np.asarray(bends(points, mean - pilot))
     counts = np.array([len(range(group, samples, GROUPS)) for group in range(GROUPS)])
     centred = terms.second - 2 * terms.cross + shift
@@ -76,28 +74,23 @@ def _sums(user: UserLoss, points: Any, pilot: Any, key: Array, samples: int) -> 
     """The terms of all samples, and the sum of the gradients of each group: sample i is in group i mod GROUPS."""
     chunk = NUMBERS_PER_CHUNK // user.numbers_per_sample(len(points))
     chunk = GROUPS * max(1, min(chunk, MAX_CHUNK) // GROUPS)
-    rounds = max(1, min(32, math.ceil(samples / chunk)))
-    piece = compiled(_piece, user, chunk, rounds)
+    piece = compiled(_piece, user, chunk)
     parts, sums = [], np.zeros((GROUPS, *points.shape))
-    for begin in range(0, samples, chunk * rounds):
+    for begin in range(0, samples, chunk):
         terms, sum_ = piece(points, pilot, key, begin, samples)
         parts.append(jax.tree.map(lambda leaf, begin=begin: np.asarray(leaf)[: samples - begin], terms))
         sums += np.asarray(sum_)
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts), sums
 
 
-def _piece(user: UserLoss, chunk: int, rounds: int, points, pilot, key, begin, samples):
-    def one_round(sums, index):
-        keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(index)
-        x = jax.vmap(user.draw)(keys)
-        at_points = lambda x: jax.vmap(lambda w, c: user.terms(w, x, c))(points, pilot)
-        terms, gradients = jax.vmap(at_points)(x)
-        counted = jnp.where((index < samples)[:, None, None], gradients, 0.0)
-        return sums + counted.reshape(-1, GROUPS, *points.shape).sum(0), terms
-
-    index = begin + jnp.arange(chunk * rounds).reshape(rounds, chunk)
-    sums, terms = lax.scan(one_round, jnp.zeros((GROUPS, *points.shape)), index)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), terms), sums
+def _piece(user: UserLoss, chunk: int, points, pilot, key, begin, samples):
+    """The terms of a chunk of samples, and the sum of the gradients of each group among those that count."""
+    index = begin + jnp.arange(chunk)
+    x = jax.vmap(lambda i: user.draw(jax.random.fold_in(key, i)))(index)
+    at_points = lambda x: jax.vmap(lambda w, c: user.terms(w, x, c))(points, pilot)
+    terms, gradients = jax.vmap(at_points)(x)
+    counted = jnp.where((index < samples)[:, None, None], gradients, 0.0)
+    return terms, counted.reshape(-1, GROUPS, *points.shape).sum(0)
 
 
 def _bends(user: UserLoss, points, directions):
@@ -109,4 +102,6 @@ def _check_finite(user: UserLoss, terms: SampleTerms) -> None:
         bad = ~np.isfinite(values)
         if bad.any():
             share = bad.reshape(len(values), -1).any(1).mean()
-            raise BadInput(f"the {name} of {100 * share:.3g} % of the samples is not finite at d = {user.d}. Look at loss and sample.")
+            raise BadInput(
+                f"the {name} of {100 * share:.3g} % of the samples is not finite at d = {user.d}. Look at loss and sample."
+            )
