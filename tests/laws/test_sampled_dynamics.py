@@ -119,7 +119,7 @@ def standard_errors(ours, exact):
     ],
 )
 def test_estimates_agree_with_closed_forms(name, d, points, samples, say):
-    """Each number is within four standard errors. Largest of 2420 normal ones: above that in one try of seven; seeds are fixed."""
+    """Each number is within four standard errors, which of 2420 normal ones one exceeds in a try of seven; seeds are fixed."""
     model = MODELS[name]()
     exact = sl.effective_dynamics(model.problem)
     flat = lambda stats: model.problem.vector(stats)
@@ -213,7 +213,7 @@ def test_statistics_that_do_not_close_are_found_out(statistics):
 
 @pytest.mark.full
 def test_closure_is_judged_right_in_twenty_of_twenty_tries(say):
-    """Least squares on inputs of unequal variance: the squared distance is no statistic of its own, on equal variances it is."""
+    """Least squares: the squared distance closes on inputs of equal variance, and not on others."""
 
     def sample(key, d, spread):
         x = jax.random.normal(key, (d + 1,))
@@ -321,8 +321,8 @@ def test_a_growing_signal_has_a_diffusive_limit_of_the_magnified_overlap(say):
     assert found.passed
     assert found.limit == "diffusive"
     plain = sl.effective_dynamics(
-        loss=SpikedLoss(3).loss, sample=sample, statistics=SpikedLoss(3).statistics, at=lambda key, d: at(key, d).at[0].set(0.7),
-        lr=1.0, d=8, samples=1024,
+        loss=SpikedLoss(3).loss, sample=sample, statistics=SpikedLoss(3).statistics,
+        at=lambda key, d: at(key, d).at[0].set(0.7), lr=1.0, d=8, samples=1024,
     )  # fmt: skip
     assert not plain.localizability((8, 16, 32), states=2).passed
     here = dynamics.with_d(32).estimates()

@@ -36,7 +36,7 @@ class SampledClosure:
     Parameters
     ----------
     names : of the statistics
-    share : the largest difference beyond its error, relative to the size of the drift and of its two parts, shape (k,)
+    share : the difference that exceeds its error most, relative to the size of the drift and of its two parts, shape (k,)
     error : the standard error of that difference, relative to the same, shape (k,)
     pair : of each statistic, two weights that share all statistics, between which its drift differs most
     drifts : of each statistic, its drift at the two weights with standard errors, shape (k, 2, 2)

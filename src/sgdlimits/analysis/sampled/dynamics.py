@@ -41,8 +41,8 @@ class SampledDynamics:
               \Sigma = \operatorname{Cov}\big[-\text{lr}\,\langle\nabla L,\nabla u\rangle
               + \tfrac12\text{lr}^2 d^{-s}\langle\nabla^2 u,\nabla H\otimes\nabla H\rangle\big],
 
-    with :math:`H = L - EL`, the covariance V of one sample's gradient, and time in :math:`d^s` samples. They are averages over samples at weights
-    in R^n, at this d; no array of size n x n is made. `effective_dynamics(loss=...)` makes it.
+    with :math:`H = L - EL`, the covariance V of one sample's gradient, and time in :math:`d^s` samples. They are averages over
+    samples at weights in R^n, at this d; no array of size n x n is made. `effective_dynamics(loss=...)` makes it.
 
     Parameters
     ----------
@@ -237,7 +237,7 @@ class SampledDynamics:
         return replace(self, d=d)
 
     def draw_weights(self, index: int) -> PyTree:
-        """The weights of a number: those that `at` draws; where it is weights, these, and from 1 on others of about their size."""
+        """The weights of a number: those that `at` draws; or the weights `at`, and from 1 on others of about their size."""
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed), 2**31), index)
         if callable(self.at):
             try:

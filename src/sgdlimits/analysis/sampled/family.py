@@ -1,7 +1,7 @@
 r"""Definition 2.1 measured for a loss and a sampler: exponents in d, fitted over a family of dimensions.
 
-At every d the same statistics are looked at: weights are drawn and moved until they have those of the smallest d. Operator norms
-of derivatives of the statistics are found by power iteration, so that no array of size n x n is made.
+At every d the same statistics are looked at: weights are drawn and moved until they have those of the smallest d. Operator
+norms of derivatives of the statistics are found by power iteration, so that no array of size n x n is made.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ MISFIT = 2.5
 DETECTED = 4
 """A value of fewer standard errors at the largest d counts as zero."""
 ZERO = 1e-12
+RATES = ("drift", "corrector", "volatility")
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ class SampledLocalizability(Localizability):
     Parameters
     ----------
     errors : the standard error of each condition's exponent
-    drift, corrector, volatility : how :math:`\langle\nabla\Phi,\nabla u\rangle`, :math:`\frac12\sum V_{ij}\partial_i\partial_j u`
-        and :math:`JVJ^\top` grow, of the statistic of which each grows fastest
+    drift, corrector, volatility : how :math:`\langle\nabla\Phi,\nabla u\rangle`, half of
+        :math:`\sum V_{ij}\partial_i\partial_j u` and :math:`JVJ^\top` grow, of the statistic of which each grows fastest
     value_errors : standard errors of `values`
     """
 
@@ -143,9 +144,6 @@ def family_report(
         volatility=volatility,
         value_errors=np.stack(errors),
     )
-
-
-RATES = ("drift", "corrector", "volatility")
 
 
 def _measure(user: UserLoss, rows: np.ndarray, measured: SampleMoments) -> dict[str, Measured]:
