@@ -14,9 +14,7 @@ import numpy as np
 
 import sgdlimits as sl
 
-d, lr, t_max = 200, 0.7, 8
 loss = lambda w, s: jnp.logaddexp(0.0, -s["y"] * (s["x"] @ w)) + 0.05 * (w @ w)
-draw = lambda key, d: jax.random.normal(key, (d,)) / np.sqrt(d)
 overlaps = lambda w: {"m": w[0], "q": (w[1:] ** 2).sum()}
 
 
@@ -26,19 +24,16 @@ def sample(key, d):
     return {"x": (heavy * jax.random.normal(noise, (d,))).at[0].add(y), "y": y}
 
 
+d, lr, draw = 200, 0.7, lambda key, d: jax.random.normal(key, (d,)) / np.sqrt(d)
 dynamics = sl.effective_dynamics(loss=loss, sample=sample, statistics=overlaps, at=draw, lr=lr, d=d, samples=16_384)
 print(dynamics.closure())
 problem = dynamics.tabulate({"m": np.linspace(-0.5, 1.6, 8), "q": np.geomspace(0.03, 2.2, 8)}).problem
 step = lambda w, key: (w - lr / d * jax.grad(loss)(w, sample(key, d)), overlaps(w))
-runs = jax.vmap(lambda key: jax.lax.scan(step, draw(key, d), jax.random.split(key, t_max * d))[1])
+runs = jax.vmap(lambda key: jax.lax.scan(step, draw(key, d), jax.random.split(key, 8 * d))[1])
 sgd = runs(jax.random.split(jax.random.key(1), 8))
-start = problem.state(**{name: sgd[name][:, 0].mean() for name in sgd})
-plt.rcParams.update(sl.plot.PAPER)
 for name, color in (("m", "#0072B2"), ("q", "#D55E00")):
-    plt.plot(np.arange(t_max * d) / d, sgd[name].T, color=color, alpha=0.4)
+    plt.plot(np.arange(8 * d) / d, sgd[name].T, color=color, alpha=0.4)
     for corrector, style in ((True, "-"), (False, ":")):
-        ode = sl.simulate(problem, sl.ODE(corrector), start, t_max=t_max, save=33)
+        ode = sl.simulate(problem, sl.ODE(corrector), dynamics.starts(), t_max=8, save=33)
         plt.plot(ode.t, ode[name][0], style, color="black")
-    plt.text(t_max, float(sgd[name][:, -1].mean()), f" {name}", color=color)
-plt.gca().set(xlabel="t", title="SGD, and ODE with and without corrector")
 plt.show()

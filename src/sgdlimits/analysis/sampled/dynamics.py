@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from sgdlimits.analysis.sampled.closure import TRIALS, SampledClosure, compare
+from sgdlimits.analysis.sampled.empirical import EmpiricalProblem
 from sgdlimits.analysis.sampled.estimates import DynamicsEstimates, SampleAverage, StepScales, estimates_at
 from sgdlimits.analysis.sampled.family import SampledLocalizability, family_report
 from sgdlimits.analysis.sampled.fit import FittedDynamics, box, fitted, grid_points, weights_in
@@ -224,6 +225,20 @@ class SampledDynamics:
                 f"{len(targets) - len(u)} points of the grid are no statistics of weights. Give a smaller grid, or use fit."
             )
         return fitted(self.user, self.scales, basis, rows, u, self.samples, self.seed)
+
+    @checked
+    def empirical(self, samples: Samples = 1024) -> EmpiricalProblem:
+        """The dynamics as a problem without a fit: every drift is an average over the same samples, at weights of that state.
+
+        Parameters
+        ----------
+        samples : how many samples are averaged
+        """
+        weights = jax.tree.map(np.asarray, self.weights)
+        return EmpiricalProblem(
+            self.loss, self.sample, self.statistics, weights, self.dimension, float(self.lr), float(self.exponent),
+            float(self.slowed), samples, self.seed,
+        )  # fmt: skip
 
     @checked
     def starts(self, runs: Count = 1) -> Values:

@@ -85,6 +85,13 @@ class UserLoss(eqx.Module):
                 raise BadInput(f"statistics has no finite {what} derivative of {bad} there. Give weights where it is smooth.")
         return user
 
+    @classmethod
+    def shaped(cls, loss: Callable, sample: Callable, statistics: Callable, weights: PyTree, d: int) -> UserLoss:
+        """The same functions, tried before, at weights that may be traced."""
+        answer = jax.eval_shape(_with_d(statistics, d), weights)
+        names = names_of_numbers(jax.tree.map(lambda leaf: np.zeros(leaf.shape), answer))
+        return cls(loss, sample, statistics, d, Layout.of(weights), Layout.of(answer), names)
+
     @property
     def size(self) -> int:
         """n, the number of weights."""
