@@ -54,6 +54,7 @@ from .analysis.local_limit import (
 from .analysis.localizability import Localizability as Localizability
 from .analysis.sampled.closure import SampledClosure as SampledClosure
 from .analysis.sampled.dynamics import SampledDynamics as SampledDynamics
+from .analysis.sampled.empirical import EmpiricalProblem as EmpiricalProblem
 from .analysis.sampled.estimates import (
     DynamicsEstimates as DynamicsEstimates,
     SampleAverage as SampleAverage,

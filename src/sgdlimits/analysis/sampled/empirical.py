@@ -27,8 +27,8 @@ AT_ONCE = 64
 class EmpiricalProblem(Problem):
     """Statistics that move by averages over the same samples at every state.
 
-    `SampledDynamics.empirical` makes it. Each drift moves weights to the state and averages the samples there, so that it has the
-    kinks of the loss and no error of a fit, for any number of statistics; it costs as much as that many gradients.
+    `SampledDynamics.empirical` makes it. Each drift moves weights to the state and averages the samples there, so that it has
+    the kinks of the loss and no error of a fit, for any number of statistics; it costs as much as that many gradients.
 
     Parameters
     ----------
@@ -63,7 +63,12 @@ class EmpiricalProblem(Problem):
         terms, gradients = lax.map(one, keys, batch_size=min(AT_ONCE, self.samples))
         n = self.samples
         centred = terms.second.mean(0) - user.slopes(w, gradients.mean(0))[1]
-        return terms.loss.mean(), scales.drift * terms.first, scales.bend / 2 * terms.second, n / (n - 1) * scales.bend / 2 * centred
+        return (
+            terms.loss.mean(),
+            scales.drift * terms.first,
+            scales.bend / 2 * terms.second,
+            n / (n - 1) * scales.bend / 2 * centred,
+        )
 
     def _drift_parts(self, stats: Values) -> tuple[Values, Values]:
         _, first, _, corrector = self._averages(stats)

@@ -34,7 +34,7 @@ def _lift(user: UserLoss, points: Any, targets: Any):
 
 
 def lifted(user: UserLoss, w: Float[Array, " n"], target: Float[Array, " k"]) -> Float[Array, " n"]:
-    """Weights with the statistics `target`, as a function of them with the derivative of the last step; NaN where none are found."""
+    """Weights with the statistics `target`, with the derivative of the last step; NaN where there are none."""
     w, error = _lift_one(user, w, lax.stop_gradient(target))
     w = lax.stop_gradient(w)
     J = jax.jacrev(user.u)(w)
