@@ -10,7 +10,6 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.interpolate import CubicSpline
 
 from sgdlimits.part import Part
 from sgdlimits.statistics.trees import number_array
@@ -68,6 +67,8 @@ class GridSplines(Basis):
     @property
     def pieces(self) -> tuple[np.ndarray, ...]:
         """Of each axis, the coefficients of the cubics, shape (4, intervals, points)."""
+        from scipy.interpolate import CubicSpline  # imports much that problems without a grid do not need
+
         return tuple(CubicSpline(axis, np.eye(len(axis))).c for axis in self.axes)
 
     def features(self, u):

@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import ndtr
+from jax import lax
 from jaxtyping import Array, Float
 
 from sgdlimits.errors import BadInput, is_traced
@@ -105,7 +105,7 @@ class SurrogateCoordinates(Coordinates):
 
     def from_overlaps(self, overlaps: Overlaps) -> Values:
         """Spread random starts over the region: there are no weights that they could be those of."""
-        share = ndtr(overlaps.M[..., 0] * np.sqrt(1 + len(self.problem.names)))
+        share = 0.5 + 0.5 * lax.erf(jnp.asarray(overlaps.M[..., 0] * np.sqrt((1 + len(self.problem.names)) / 2)))
         return Values(self.problem.low + (self.problem.high - self.problem.low) * share)
 
     def fits(self, stats):
