@@ -227,7 +227,7 @@ class SampledDynamics:
         return fitted(self.user, self.scales, basis, rows, u, self.samples, self.seed)
 
     @checked
-    def empirical(self, samples: Samples = 1024) -> EmpiricalProblem:
+    def empirical(self, samples: Annotated[int, integer(at_least=2)] = 1024) -> EmpiricalProblem:
         """The dynamics as a problem without a fit: every drift is an average over the same samples, at weights of that state.
 
         Parameters
