@@ -197,6 +197,16 @@ def test_chunks_and_seeds(monkeypatch):
         assert abs(first.value[name] - other.value[name]) < 5 * np.hypot(first.error[name], other.error[name])
 
 
+def test_step_size_and_clock_scale_the_parts_of_the_dynamics():
+    model = MODELS["matrix"]()
+    plain, smaller, slower = (sampled(model, d=8, samples=64, **more) for more in ({}, {"exponent": 2}, {"slowed": 0.5}))
+    for part, by_step, by_clock in (("f", 1, 8**0.5), ("g", 1 / 8, 8**0.5), ("volatility", 1, 8**0.5)):
+        of = lambda dynamics, part=part: jax.tree.leaves(getattr(dynamics, part)().value)[-1]
+        np.testing.assert_allclose(of(smaller), by_step * of(plain), rtol=1e-10)
+        np.testing.assert_allclose(of(slower), by_clock * of(plain), rtol=1e-10)
+    np.testing.assert_allclose(smaller.diffusion(), smaller.Sigma().value / 64, rtol=1e-12)
+
+
 # --- closure ------------------------------------------------------------------------------------------------------------
 
 PARTIAL = {"m": lambda x: {"m": x[0]}, "squared norm": lambda x: {"norm2": (x**2).sum()}}

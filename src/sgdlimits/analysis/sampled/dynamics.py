@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Annotated, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -205,7 +206,7 @@ class SampledDynamics:
         else:
             drawn, u = weights_in(self.user, drawn, box(self.user.names, region, count, self.seed))
         size = np.abs(u).max(0)
-        basis = Polynomials(degree, np.where(size > 0, size, 1.0))
+        basis = Polynomials(degree, jnp.where(size > 0, size, 1.0))
         return fitted(self.user, self.scales, basis, drawn, u, self.samples, self.seed)
 
     @checked

@@ -120,7 +120,7 @@ class DynamicsEstimates:
         flat = lambda tree: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
         pairs = [(flat(part.value), flat(part.error)) for part in (self.f, self.g, self.h)]
         noise = np.diagonal(self.Sigma.value), np.diagonal(self.Sigma.error)
-        rows = [("statistic", "value", "f", "g", "h = -f + g", "Sigma")]
+        rows: list[tuple[str, ...]] = [("statistic", "value", "f", "g", "h = -f + g", "Sigma")]
         for i, (name, u) in enumerate(zip(self.names, flat(self.u), strict=True)):
             rows.append((name, f"{u:.4g}", *(with_error(value[i], error[i]) for value, error in (*pairs, noise))))
         return f"{self.samples} samples; averages ± standard errors\n{table(rows, '<>')}"

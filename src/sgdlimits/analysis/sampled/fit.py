@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.stats import qmc
 
@@ -133,7 +134,7 @@ def fitted(
     user: UserLoss, scales: StepScales, basis: Basis, rows: np.ndarray, u: np.ndarray, samples: int, seed: int
 ) -> FittedDynamics:
     """Fit a basis to the dynamics at rows of weights with the statistics u, each point by its errors."""
-    features = np.asarray(jax.vmap(basis.features)(u))
+    features = np.asarray(jax.vmap(basis.features)(jnp.asarray(u)))
     if len(features) < features.shape[1]:
         raise BadInput(
             f"{features.shape[1]} terms need as many points; got {len(features)}. Give more points or a lower degree."
@@ -158,7 +159,7 @@ def fitted(
         )
     problem = Surrogate(
         user.names, basis, coefficients["population"], coefficients["corrector"], coefficients["noise"],
-        coefficients["risk"][:, 0], low, high, scales.lr,
+        coefficients["risk"][:, 0], low, high, jnp.asarray(scales.lr),
     )  # fmt: skip
     return FittedDynamics(problem, u, coefficients, errors, misfit)
 
@@ -176,7 +177,7 @@ def _parts(scales: StepScales, measured: SampleMoments) -> dict[str, np.ndarray]
     increments = increments - increments.mean(0)
     one, other = np.triu_indices(increments.shape[-1])
     batches = np.array_split(np.arange(measured.samples), BATCHES)
-    means = {part: [] for part in PARTS}
+    means: dict[str, list[np.ndarray]] = {part: [] for part in PARTS}
     for batch in batches:
         products = increments[batch][..., one] * increments[batch][..., other]
         means["population"].append(-scales.drift * measured.first[batch].mean(0))

@@ -21,10 +21,8 @@ CLOSE = 1e-9
 RANK = 1e-12
 
 
-def lift(
-    user: UserLoss, points: Float[Array, "P n"], targets: Float[Array, "P k"]
-) -> tuple[Float[np.ndarray, "P n"], Bool[np.ndarray, " P"]]:
-    """Move rows of weights until they have the statistics `targets`; also whether each row has got there."""
+def lift(user: UserLoss, points: Any, targets: Any) -> tuple[Float[np.ndarray, "P n"], Bool[np.ndarray, " P"]]:
+    """Move rows of weights, shape (P, n), until they have the statistics `targets`, (P, k); also whether each has got there."""
     rows, errors = compiled(_lift, user, fast_compile=True)(jnp.asarray(points, float), jnp.asarray(targets, float))
     return np.asarray(rows), np.asarray(errors) < CLOSE
 

@@ -101,7 +101,7 @@ class UserLoss(eqx.Module):
         """Weights in one row."""
         return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in jax.tree.leaves(weights)])
 
-    def u(self, w: Float[Array, " n"]) -> Float[Array, " k"]:
+    def u(self, w: Any) -> Float[Array, " k"]:
         """The statistics of a row of weights."""
         answer = _with_d(self.statistics, self.d)(self.weights.values(w))
         return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in jax.tree.leaves(answer)])

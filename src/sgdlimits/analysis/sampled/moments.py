@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from sgdlimits.analysis.sampled.loss import SampleTerms, UserLoss
 from sgdlimits.errors import BadInput
@@ -56,8 +56,8 @@ class SampleMoments:
         return n / (n - 1) * (self.centred - self.excess)
 
 
-def moments(user: UserLoss, points: Float[Array, "P n"], samples: int, key: Array) -> SampleMoments:
-    """Average one sample's terms at rows of weights."""
+def moments(user: UserLoss, points: Any, samples: int, key: Array) -> SampleMoments:
+    """Average one sample's terms at rows of weights, shape (P, n)."""
     points = jnp.asarray(points)
     pilot = _sums(user, points, jnp.zeros_like(points), jax.random.fold_in(key, PILOT), PILOT_SAMPLES)[1].sum(0) / PILOT_SAMPLES
     terms, sums = _sums(user, points, jnp.asarray(pilot), jax.random.fold_in(key, MAIN), samples)
@@ -67,7 +67,14 @@ def moments(user: UserLoss, points: Float[Array, "P n"], samples: int, key: Arra
     shift, excess = np.asarray(bends(points, pilot)), np.asarray(bends(points, mean - pilot))
     counts = np.array([len(range(group, samples, GROUPS)) for group in range(GROUPS)])
     centred = terms.second - 2 * terms.cross + shift
-    return SampleMoments(terms.loss, terms.first, terms.second, centred, excess, sums / counts[:, None, None])
+    return SampleMoments(
+        loss=np.asarray(terms.loss),
+        first=np.asarray(terms.first),
+        second=np.asarray(terms.second),
+        centred=np.asarray(centred),
+        excess=excess,
+        gradients=sums / counts[:, None, None],
+    )
 
 
 def _sums(user: UserLoss, points: Any, pilot: Any, key: Array, samples: int) -> tuple[SampleTerms, np.ndarray]:
