@@ -17,7 +17,6 @@ from sgdlimits.analysis.sampled.moments import SampleMoments, moments
 from sgdlimits.errors import BadInput
 from sgdlimits.problem.basis import Basis, GridSplines, Polynomials
 from sgdlimits.problem.surrogate import Surrogate
-from sgdlimits.size import check_room
 from sgdlimits.text import table
 
 BATCHES = 32
@@ -139,8 +138,6 @@ def fitted(
         raise BadInput(
             f"{features.shape[1]} terms need as many points; got {len(features)}. Give more points or a lower degree."
         )
-    k = len(user.names)
-    check_room([("samples", samples), ("points", len(rows)), ("numbers", 4 * k + 2)], "Give fewer samples or points.")
     measured = moments(user, rows, samples, jax.random.key(seed))
     coefficients, errors, misfit = {}, {}, {}
     for part, batches in _parts(scales, measured).items():

@@ -13,6 +13,7 @@ from jaxtyping import Array
 from sgdlimits.analysis.sampled.loss import SampleTerms, UserLoss
 from sgdlimits.errors import BadInput
 from sgdlimits.jaxtools import compiled
+from sgdlimits.size import check_room
 
 NUMBERS_PER_CHUNK = 2**21
 """About 16 MB, so that a chunk of samples with its gradients stays near the processor."""
@@ -59,6 +60,8 @@ class SampleMoments:
 def moments(user: UserLoss, points: Any, samples: int, key: Array) -> SampleMoments:
     """Average one sample's terms at rows of weights, shape (P, n)."""
     points = jnp.asarray(points)
+    numbers = 8 * len(user.names) + 1
+    check_room([("samples", samples), ("weights", len(points)), ("numbers", numbers)], "Give fewer samples or weights.")
     pilot = _sums(user, points, jnp.zeros_like(points), jax.random.fold_in(key, PILOT), PILOT_SAMPLES)[1].sum(0) / PILOT_SAMPLES
     terms, sums = _sums(user, points, jnp.asarray(pilot), jax.random.fold_in(key, MAIN), samples)
     _check_finite(user, terms)
