@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 from scipy.optimize import least_squares
 
-from sgdlimits.analysis.localizability import SLACK, Localizability, Requirement
+from sgdlimits.analysis.localizability import ERRORS, SLACK, Localizability, Requirement
 from sgdlimits.analysis.sampled.lift import lift
 from sgdlimits.analysis.sampled.loss import UserLoss
 from sgdlimits.analysis.sampled.moments import GROUPS, SampleMoments, moments
@@ -39,6 +39,14 @@ class Growth:
     exponent: float
     error: float
 
+    def above(self, exponent: float) -> bool:
+        """Whether it is above an exponent, by more than the slack of conditions and two standard errors."""
+        return self.exponent - ERRORS * self.error > exponent + SLACK
+
+    def reaches(self, exponent: float) -> bool:
+        """Whether it is not below an exponent by more than these."""
+        return self.exponent + ERRORS * self.error > exponent - SLACK
+
     def __repr__(self) -> str:
         return "zero" if self.exponent == -np.inf else f"{self.exponent:.2f} ± {self.error:.2f}"
 
@@ -49,13 +57,11 @@ class SampledLocalizability(Localizability):
 
     Parameters
     ----------
-    errors : the standard error of each condition's exponent
     drift, corrector, volatility : how :math:`\langle\nabla\Phi,\nabla u\rangle`, half of
         :math:`\sum V_{ij}\partial_i\partial_j u` and :math:`JVJ^\top` grow, of the statistic of which each grows fastest
     value_errors : standard errors of `values`
     """
 
-    errors: tuple[float, ...]
     drift: Growth
     corrector: Growth
     volatility: Growth
@@ -64,17 +70,22 @@ class SampledLocalizability(Localizability):
     @property
     def limit(self) -> str:
         """What the limit is at this step size: "ballistic" or "diffusive", without corrector where that vanishes, or "none"."""
-        if not self.passed or self.drift.exponent > SLACK or self.critical_exponent > self.exponent + SLACK:
+        if (
+            not self.passed
+            or self.drift.above(0)
+            or self.corrector.above(self.exponent)
+            or self.volatility.above(self.exponent)
+        ):
             return "none"
-        kind = "diffusive" if self.volatility.exponent > self.exponent - SLACK else "ballistic"
-        return kind if self.corrector.exponent > self.exponent - SLACK else f"{kind}, without corrector"
+        kind = "diffusive" if self.volatility.reaches(self.exponent) else "ballistic"
+        return kind if self.corrector.reaches(self.exponent) else f"{kind}, without corrector"
 
     def __repr__(self) -> str:
         verdict = {True: "passed", False: "FAILED"}
         rows = [("condition", "measured", "allowed", "", "worst")]
-        for each, error in zip(self.conditions, self.errors, strict=True):
+        for each in self.conditions:
             rows.append(
-                (each.name, repr(Growth(each.measured, error)), f"{each.allowed:.2f}", verdict[each.passed], each.worst)
+                (each.name, repr(Growth(each.measured, each.error)), f"{each.allowed:.2f}", verdict[each.passed], each.worst)
             )
         parts = (
             ("drift", self.drift, 0.0),
@@ -130,7 +141,9 @@ def family_report(
         worst[part] = names[top] if value.shape[1] == len(names) and each[top].exponent > -np.inf else ""
         values.append(value[:, top])
         errors.append(error[:, top])
-    conditions = tuple(Requirement(name, fits[name].exponent, most, worst[name]) for name, most in allowed.items())
+    conditions = tuple(
+        Requirement(name, fits[name].exponent, most, worst[name], fits[name].error) for name, most in allowed.items()
+    )
     corrector, volatility = fits["corrector"], fits["volatility"]
     return SampledLocalizability(
         conditions=conditions,
@@ -138,7 +151,6 @@ def family_report(
         exponent=exponent,
         dimensions=dimensions,
         values=np.stack(values),
-        errors=tuple(fits[name].error for name in allowed),
         drift=fits["drift"],
         corrector=corrector,
         volatility=volatility,
