@@ -112,7 +112,7 @@ def standard_errors(ours, exact):
         ("binary_mixture", 200, 5, 4096),
         ("matrix", 200, 5, 2048),
         ("tensor", 30, 5, 2048),
-        ("tensor", 60, 5, 1024),
+        ("tensor", 45, 5, 1024),
         ("binary_mixture", 800, 5, 4096),
         ("xor_mixture", 200, 5, 4096),
         ("xor_mixture", 800, 5, 4096),

@@ -62,7 +62,9 @@ class GridSplines(Basis):
     axes : the points of the grid along each number, increasing, at least four
     """
 
-    axes: tuple[tuple[float, ...], ...] = eqx.field(static=True)
+    axes: tuple[tuple[float, ...], ...] = eqx.field(
+        static=True, converter=lambda axes: tuple(tuple(map(float, axis)) for axis in axes)
+    )
 
     @property
     def pieces(self) -> tuple[np.ndarray, ...]:

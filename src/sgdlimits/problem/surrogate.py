@@ -21,6 +21,8 @@ from sgdlimits.statistics.values import Values
 
 MARGIN = 0.1
 """How far fitted functions are continued beyond their region, relative to its width."""
+TAKEN = {"u", "risk", "run", "t", "step", "status", "t_end", "accuracy", "statistic"}
+"""Names that datasets use for something else."""
 
 
 class Surrogate(Problem):
@@ -72,9 +74,9 @@ class Surrogate(Problem):
         return self.features(stats) @ self.loss
 
     def observables(self, stats: Values) -> dict[str, Float[Array, ""]]:
-        """The statistics by name."""
+        """Return the statistics by name, as variables of the dataset."""
         names = [name if name.isidentifier() else f"u_{i}" for i, name in enumerate(self.names)]
-        return {name if name not in ("u", "risk") else f"{name}_0": stats.u[i] for i, name in enumerate(names)}
+        return {f"{name}_" if name in TAKEN else name: stats.u[i] for i, name in enumerate(names)}
 
     @property
     def directions(self) -> Directions:
@@ -95,6 +97,13 @@ class Surrogate(Problem):
         return Values(jnp.stack([jnp.asarray(values[name], float) for name in self.names]))
 
 
+def check_values(stats: Any, names: tuple[str, ...], remedy: str, runs: bool = False) -> None:
+    """Raise `BadInput` unless statistics are `Values` of these names, of one run or with the runs first."""
+    if not isinstance(stats, Values) or np.ndim(stats.u) != 1 + runs or np.shape(stats.u)[-1] != len(names):
+        got = f"Values of shape {np.shape(stats.u)[runs:]}" if isinstance(stats, Values) else type(stats).__name__
+        raise BadInput(f"the statistics are Values of {', '.join(names)}; got {got}. {remedy}")
+
+
 class SurrogateCoordinates(Coordinates):
     """Statistics of one's own, in a region."""
 
@@ -109,13 +118,12 @@ class SurrogateCoordinates(Coordinates):
         return Values(self.problem.low + (self.problem.high - self.problem.low) * share)
 
     def fits(self, stats):
-        if not isinstance(stats, Values) or np.shape(stats.u) != (len(self.problem.names),):
-            got = f"Values of shape {np.shape(stats.u)}" if isinstance(stats, Values) else type(stats).__name__
-            raise BadInput(f"the statistics are Values of {', '.join(self.problem.names)}; got {got}. Give problem.state(...).")
+        check_values(stats, self.problem.names, "Give problem.state(...).")
         super().fits(stats)
         self._check_region(stats.u)
 
     def check(self, stats):
+        check_values(stats, self.problem.names, "Give problem.state(...).", runs=True)
         self._check_region(stats.u)
 
     def _check_region(self, u: Any) -> None:

@@ -317,7 +317,7 @@ def _fail(reason: str) -> NoReturn:
 def least_eigenvalue(dataset: xr.Dataset) -> float:
     """The least eigenvalue of Q - M P^-1 M^T over all states, relative to their size, or of what stands for it."""
     if "Q" not in dataset or "M" not in dataset:
-        return float(min(dataset[name].values.min() for name in ("r2", "q") if name in dataset))
+        return float(min((dataset[name].values.min() for name in ("r2", "q") if name in dataset), default=0.0))
     try:
         gram = json.loads(dataset.attrs["problem"])["fields"]["target"]["fields"]["gram"]["array"]
         inverse, least = np.linalg.inv(np.asarray(gram, float)), np.inf

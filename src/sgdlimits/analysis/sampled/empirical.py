@@ -14,10 +14,10 @@ from jaxtyping import Array, Float, PyTree
 from sgdlimits.analysis.sampled.estimates import StepScales
 from sgdlimits.analysis.sampled.lift import lifted
 from sgdlimits.analysis.sampled.loss import UserLoss
-from sgdlimits.errors import BadInput
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.coordinates import Coordinates
 from sgdlimits.problem.directions import Directions, InitialWeights
+from sgdlimits.problem.surrogate import check_values
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.values import Values
 
@@ -111,8 +111,9 @@ class EmpiricalCoordinates(Coordinates):
         return Values(middle + (1 + np.abs(middle)) * overlaps.M[..., 0])
 
     def fits(self, stats):
-        names = self.problem.user.names
-        if not isinstance(stats, Values) or np.shape(stats.u) != (len(names),):
-            got = f"Values of shape {np.shape(stats.u)}" if isinstance(stats, Values) else type(stats).__name__
-            raise BadInput(f"the statistics are Values of {', '.join(names)}; got {got}. Give sgdlimits.Values(u).")
+        check_values(stats, self.problem.user.names, "Give sgdlimits.Values(u).")
         super().fits(stats)
+
+    def check(self, stats):
+        check_values(stats, self.problem.user.names, "Give sgdlimits.Values(u).", runs=True)
+        super().check(stats)
