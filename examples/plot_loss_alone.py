@@ -20,13 +20,12 @@ overlaps = lambda w: {"m": w[0], "q": (w[1:] ** 2).sum()}
 
 def sample(key, d):
     sign, scale, noise = jax.random.split(key, 3)
-    y, heavy = jax.random.rademacher(sign, ()), jnp.sqrt(2.5 / jax.random.gamma(scale, 2.5))
-    return {"x": (heavy * jax.random.normal(noise, (d,))).at[0].add(y), "y": y}
+    y, x = jax.random.rademacher(sign, ()), jax.random.normal(noise, (d,)) * jnp.sqrt(2.5 / jax.random.gamma(scale, 2.5))
+    return {"x": x.at[0].add(y), "y": y}
 
 
 d, lr, draw = 200, 0.7, lambda key, d: jax.random.normal(key, (d,)) / np.sqrt(d)
 dynamics = sl.effective_dynamics(loss=loss, sample=sample, statistics=overlaps, at=draw, lr=lr, d=d, samples=16_384)
-print(dynamics.closure())
 problem = dynamics.tabulate({"m": np.linspace(-0.5, 1.6, 8), "q": np.geomspace(0.03, 2.2, 8)}).problem
 step = lambda w, key: (w - lr / d * jax.grad(loss)(w, sample(key, d)), overlaps(w))
 runs = jax.vmap(lambda key: jax.lax.scan(step, draw(key, d), jax.random.split(key, 8 * d))[1])
@@ -36,4 +35,5 @@ for name, color in (("m", "#0072B2"), ("q", "#D55E00")):
     for corrector, style in ((True, "-"), (False, ":")):
         ode = sl.simulate(problem, sl.ODE(corrector), dynamics.starts(), t_max=8, save=33)
         plt.plot(ode.t, ode[name][0], style, color="black")
+plt.gca().set(xlabel="t", title="m (blue) and q (red)")
 plt.show()
