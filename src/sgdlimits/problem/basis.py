@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.part import Part
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 
 class Basis(Part):
@@ -38,7 +38,7 @@ class Polynomials(Basis):
     """
 
     degree: int = eqx.field(static=True)
-    size: Float[Array, " k"] = eqx.field(converter=number_array)
+    size: Float[Array, " k"] = eqx.field(converter=as_floats)
 
     @property
     def powers(self) -> np.ndarray:

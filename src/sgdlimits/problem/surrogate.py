@@ -16,12 +16,12 @@ from sgdlimits.problem.basis import Basis
 from sgdlimits.problem.coordinates import Coordinates
 from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 from sgdlimits.statistics.values import Values
 
 MARGIN = 0.1
 """How far fitted functions are continued beyond their region, relative to its width."""
-TAKEN = {"u", "risk", "run", "t", "step", "status", "t_end", "accuracy", "statistic"}
+RESERVED_NAMES = {"u", "risk", "run", "t", "step", "status", "t_end", "accuracy", "statistic"}
 """Names that datasets use for something else."""
 
 
@@ -45,13 +45,13 @@ class Surrogate(Problem):
 
     names: tuple[str, ...] = eqx.field(static=True)
     basis: Basis
-    population: Float[Array, "terms k"] = eqx.field(converter=number_array)
-    corrector: Float[Array, "terms k"] = eqx.field(converter=number_array)
-    noise: Float[Array, "terms pairs"] = eqx.field(converter=number_array)
-    loss: Float[Array, " terms"] = eqx.field(converter=number_array)
-    low: Float[Array, " k"] = eqx.field(converter=number_array)
-    high: Float[Array, " k"] = eqx.field(converter=number_array)
-    lr: Float[Array, ""] = eqx.field(converter=number_array, default=1.0)
+    population: Float[Array, "terms k"] = eqx.field(converter=as_floats)
+    corrector: Float[Array, "terms k"] = eqx.field(converter=as_floats)
+    noise: Float[Array, "terms pairs"] = eqx.field(converter=as_floats)
+    loss: Float[Array, " terms"] = eqx.field(converter=as_floats)
+    low: Float[Array, " k"] = eqx.field(converter=as_floats)
+    high: Float[Array, " k"] = eqx.field(converter=as_floats)
+    lr: Float[Array, ""] = eqx.field(converter=as_floats, default=1.0)
     name: str = eqx.field(static=True, default="surrogate", kw_only=True)
 
     def features(self, stats: Values) -> Float[Array, " terms"]:
@@ -76,7 +76,7 @@ class Surrogate(Problem):
     def observables(self, stats: Values) -> dict[str, Float[Array, ""]]:
         """Return the statistics by name, as variables of the dataset."""
         names = [name if name.isidentifier() else f"u_{i}" for i, name in enumerate(self.names)]
-        return {f"{name}_" if name in TAKEN else name: stats.u[i] for i, name in enumerate(names)}
+        return {f"{name}_" if name in RESERVED_NAMES else name: stats.u[i] for i, name in enumerate(names)}
 
     @property
     def directions(self) -> Directions:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from sgdlimits.checks import some_numbers
 from sgdlimits.domain import checked
 from sgdlimits.part import Part
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 
 @checked
@@ -23,7 +23,7 @@ class Values(Part):
     u : one number for each statistic. A batch of runs has one more axis: first in datasets, last inside the simulators
     """
 
-    u: Annotated[Float[Array, "statistic"], some_numbers] = eqx.field(converter=number_array)
+    u: Annotated[Float[Array, "statistic"], some_numbers] = eqx.field(converter=as_floats)
 
     if TYPE_CHECKING:  # what the converter takes
 

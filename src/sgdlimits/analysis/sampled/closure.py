@@ -15,7 +15,7 @@ from sgdlimits.analysis.sampled.lift import lift
 from sgdlimits.analysis.sampled.loss import UserLoss
 from sgdlimits.analysis.sampled.moments import moments
 from sgdlimits.errors import BadInput
-from sgdlimits.jaxtools import compiled
+from sgdlimits.jaxtools import jit_bound
 from sgdlimits.text import table
 
 TRIALS = 3
@@ -119,7 +119,7 @@ def compare(
 def _sharing(user: UserLoss, scales: StepScales, row: np.ndarray, others: np.ndarray, key: Array) -> np.ndarray:
     """A row of weights, and rows that share its statistics."""
     keys = jax.random.split(key, SEARCH_SAMPLES)
-    pulls = np.asarray(compiled(_pulls, user, fast_compile=True)(row, keys, scales.drift, scales.bend))[:MAX_SOUGHT]
+    pulls = np.asarray(jit_bound(_pulls, user, fast_compile=True)(row, keys, scales.drift, scales.bend))[:MAX_SOUGHT]
     norms = np.linalg.norm(pulls, axis=1, keepdims=True)
     sought = row + STEP * np.linalg.norm(row) * pulls / np.where(norms > 0, norms, 1.0)
     tries = np.concatenate([others, sought[np.isfinite(sought).all(1) & (norms[:, 0] > 0)]])

@@ -25,7 +25,7 @@ from sgdlimits.domain import Count, Fraction, Function, Positive, Seed, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.problem.basis import Polynomials
 from sgdlimits.statistics.values import Values
-from sgdlimits.trial import why
+from sgdlimits.trial import describe_error
 
 Samples = Annotated[int, integer(at_least=64)]
 DEFAULT_SAMPLES = 4096
@@ -259,7 +259,7 @@ class SampledDynamics:
             try:
                 drawn = self.at(key, self.dimension)
             except Exception as reason:
-                raise BadInput(f"at fails on a key and d = {self.dimension}: {why(reason)}") from reason
+                raise BadInput(f"at fails on a key and d = {self.dimension}: {describe_error(reason)}") from reason
             return as_weights("at", drawn)
         given = as_weights("at", self.at)
         return given if index == 0 else _shaken(given, key)

@@ -18,7 +18,7 @@ from sgdlimits.analysis.localizability import ERRORS, SLACK, Localizability, Req
 from sgdlimits.analysis.sampled.lift import lift
 from sgdlimits.analysis.sampled.loss import UserLoss
 from sgdlimits.analysis.sampled.moments import GROUPS, SampleMoments, moments
-from sgdlimits.jaxtools import compiled
+from sgdlimits.jaxtools import jit_bound
 from sgdlimits.text import table
 
 ITERATIONS = 40
@@ -161,7 +161,7 @@ def family_report(
 def _measure(user: UserLoss, rows: np.ndarray, measured: SampleMoments) -> dict[str, Measured]:
     """What the conditions bound, and the three parts of the dynamics, at rows of weights."""
     n = measured.samples
-    second, third = (np.asarray(each) for each in compiled(_norms, user, fast_compile=True)(rows, jax.random.key(0)))
+    second, third = (np.asarray(each) for each in jit_bound(_norms, user, fast_compile=True)(rows, jax.random.key(0)))
     centred = measured.first - measured.first.mean(0)
     bends = measured.bend
     exact = lambda value: Measured(value, np.zeros_like(value))

@@ -11,7 +11,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from sgdlimits.analysis.sampled.loss import UserLoss
-from sgdlimits.jaxtools import compiled
+from sgdlimits.jaxtools import jit_bound
 
 MAX_STEPS = 60
 SHORTER = 0.5 ** np.arange(8)
@@ -23,7 +23,7 @@ RANK = 1e-12
 
 def lift(user: UserLoss, points: Any, targets: Any) -> tuple[Float[np.ndarray, "P n"], Bool[np.ndarray, " P"]]:
     """Move rows of weights, shape (P, n), until they have the statistics `targets`, (P, k); also whether each has got there."""
-    rows, errors = compiled(_lift, user, fast_compile=True)(jnp.asarray(points, float), jnp.asarray(targets, float))
+    rows, errors = jit_bound(_lift, user, fast_compile=True)(jnp.asarray(points, float), jnp.asarray(targets, float))
     return np.asarray(rows), np.asarray(errors) < CLOSE
 
 

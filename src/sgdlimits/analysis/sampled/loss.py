@@ -22,8 +22,8 @@ from jaxtyping import Array, Float, PyTree
 from sgdlimits.analysis.chain_rule import names_of_numbers, takes_d
 from sgdlimits.checks import as_numbers
 from sgdlimits.errors import BadInput
-from sgdlimits.jaxtools import Layout, compiled
-from sgdlimits.trial import tried, why
+from sgdlimits.jaxtools import Layout, jit_bound
+from sgdlimits.trial import try_function, why
 
 
 class SampleTerms(NamedTuple):
@@ -66,15 +66,15 @@ class UserLoss(eqx.Module):
         try:
             x = sample(jax.random.key(0), d)
         except Exception as reason:
-            raise BadInput(f"sample fails on a key and d = {d}: {why(reason)}") from reason
+            raise BadInput(f"sample fails on a key and d = {d}: {describe_error(reason)}") from reason
         for leaf in jax.tree.leaves(x):
             if not np.isfinite(as_numbers("sample", leaf)).all():
                 raise BadInput(
                     f"sample must return finite numbers; got {np.asarray(leaf).ravel()[:3]} ... Look at sample(key, {d})."
                 )
         values = _with_d(statistics, d)
-        tried("statistics", values, at, weights, shape=None)
-        tried("loss", loss, f"{at} and one sample", weights, x)
+        try_function("statistics", values, at, weights, shape=None)
+        try_function("loss", loss, f"{at} and one sample", weights, x)
         answer = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), values(weights))
         names = names_of_numbers(answer)
         user = cls(loss, sample, statistics, d, layout, Layout.of(answer), names)

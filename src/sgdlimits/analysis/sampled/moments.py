@@ -12,8 +12,8 @@ from jaxtyping import Array
 
 from sgdlimits.analysis.sampled.loss import SampleTerms, UserLoss
 from sgdlimits.errors import BadInput
-from sgdlimits.jaxtools import compiled
-from sgdlimits.size import check_room
+from sgdlimits.jaxtools import jit_bound
+from sgdlimits.size import check_memory
 
 NUMBERS_PER_CHUNK = 2**21
 """About 16 MB, so that a chunk of samples with its gradients stays near the processor."""
@@ -61,12 +61,12 @@ def moments(user: UserLoss, points: Any, samples: int, key: Array) -> SampleMome
     """Average one sample's terms at rows of weights, shape (P, n)."""
     points = jnp.asarray(points)
     numbers = 8 * len(user.names) + 1
-    check_room([("samples", samples), ("weights", len(points)), ("numbers", numbers)], "Give fewer samples or weights.")
+    check_memory([("samples", samples), ("weights", len(points)), ("numbers", numbers)], "Give fewer samples or weights.")
     pilot = _sums(user, points, jnp.zeros_like(points), jax.random.fold_in(key, PILOT), PILOT_SAMPLES)[1].sum(0) / PILOT_SAMPLES
     terms, sums = _sums(user, points, jnp.asarray(pilot), jax.random.fold_in(key, MAIN), samples)
     _check_finite(user, terms)
     mean = sums.sum(0) / samples
-    bends = compiled(_bends, user, fast_compile=True)
+    bends = jit_bound(_bends, user, fast_compile=True)
     shift, excess = np.asarray(bends(points, pilot)), np.asarray(bends(points, mean - pilot))
     counts = np.array([len(range(group, samples, GROUPS)) for group in range(GROUPS)])
     centred = terms.second - 2 * terms.cross + shift
@@ -84,7 +84,7 @@ def _sums(user: UserLoss, points: Any, pilot: Any, key: Array, samples: int) -> 
     """The terms of all samples, and the sum of the gradients of each group: sample i is in group i mod GROUPS."""
     chunk = NUMBERS_PER_CHUNK // user.numbers_per_sample(len(points))
     chunk = GROUPS * max(1, min(chunk, MAX_CHUNK) // GROUPS)
-    piece = compiled(_piece, user, chunk)
+    piece = jit_bound(_piece, user, chunk)
     parts, sums = [], np.zeros((GROUPS, *points.shape))
     for begin in range(0, samples, chunk):
         terms, sum_ = piece(points, pilot, key, begin, samples)
