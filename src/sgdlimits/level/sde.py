@@ -219,8 +219,8 @@ class SampledDiffusion(Diffusion):
     @property
     def _each(self) -> tuple[int, int]:
         """Of what noise is made: samples and inputs in each, one sample or those of a step."""
-        algorithm = self.problem.algorithm
-        return (1, 1) if algorithm.linear else (algorithm.batch, algorithm.inputs(self.problem.network.width))
+        algorithm, width = self.problem.algorithm, self.problem.network.width
+        return (1, 1) if algorithm.is_linear(width) else (algorithm.batch, algorithm.inputs(width))
 
     def draw(self, stream: Stream) -> Kicks:
         if has_schedules(self.problem.data):
@@ -237,7 +237,7 @@ class SampledDiffusion(Diffusion):
         weights = scale * np.resize([1.0, -1.0], (self.samples, 1)) / np.sqrt(self.samples)
         F = loading(state, problem.frame)
         x = placed(problem.model, Loading(*(rows[:, :, None] for rows in F)), kicks.points, kicks.z, kicks.c)
-        if problem.algorithm.linear:
+        if problem.algorithm.is_linear(problem.network.width):
             return add(*changes(problem, state, self._sums(problem, state, x, weights), 0.0))
         one = lambda stats, x: add(*any_changes(problem.algorithm, problem.model, t, stats, x))
         each = jax.vmap(jax.vmap(one, (None, -1), -1), (-1, -1), -1)(state, x)

@@ -42,7 +42,7 @@ def refined(problem: Any, stats: Overlaps, tolerance: float | None) -> Any:
     the gradient.
     """
     usual = problem.expectation.accuracy(problem.model)
-    if usual is None or not problem.algorithm.linear:
+    if usual is None or not problem.algorithm.is_linear(problem.network.width):
         return problem
     better, finer = problem, None if problem.asked is not None else problem.expectation.finer()
     wanted = np.array([tolerance or usual, SMALL_SIGNAL, RISK if problem.asked is None else np.inf])
