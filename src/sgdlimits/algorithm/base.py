@@ -8,14 +8,13 @@ import operator
 import os
 import traceback
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.algorithm.needs import StepNeeds, is_linear, step_needs
 from sgdlimits.algorithm.weights import Now, Weights
 from sgdlimits.checks import function
 from sgdlimits.domain import NotNegativeInTime, Rate, Rates, Size
@@ -24,6 +23,17 @@ from sgdlimits.part import Part
 from sgdlimits.statistics.overlaps import STUDENT, Scalars, chosen
 from sgdlimits.statistics.trees import number_array
 from sgdlimits.trial import why
+
+
+class StepNeeds(NamedTuple):
+    """What a step uses of its inputs beyond their fields.
+
+    `gram` : the lengths and inner products of the inputs, which norms and gradients at other weights depend on.
+    `noise` : a Gaussian vector for each trained direction, `now.noise()`.
+    """
+
+    gram: bool
+    noise: bool
 
 
 class Algorithm(Part):
@@ -38,12 +48,14 @@ class Algorithm(Part):
     ----------
     memory : names of what is remembered beside the students, each p directions, and how it begins: as `zero` or as a `copy`
     numbers : names of numbers that are remembered, and what they begin at: a number, or (number,) for one a unit
-    linear : what `is_linear` says of an algorithm of the package; of others it is read off the step
+    linear : what `needs.is_linear` says of an algorithm of the package; of others it is read off the step
+    needs : what the step uses, where it cannot be traced; None reads it off the step
     """
 
     memory: ClassVar[Mapping[str, str]] = {}
     numbers: ClassVar[Mapping[str, float | tuple[float]]] = {}
     linear: ClassVar[bool] = False
+    needs: ClassVar[StepNeeds | None] = None
 
     @abc.abstractmethod
     def step(self, now: Now) -> Mapping[str, Any]:
@@ -102,18 +114,6 @@ class Algorithm(Part):
     def at_rates(self, factor: Float[Array, ""]) -> Self:
         """The same with all learning rates multiplied by a factor."""
         raise BadInput(f"{_name(self)} does not say which of its numbers are learning rates. Give it `at_rates`.")
-
-    def needs(self, width: int) -> StepNeeds:
-        """Return whether a step on `width` units uses products of inputs, and whether it uses noise of its own."""
-        return step_needs(self, width)
-
-    def is_linear(self, width: int) -> bool:
-        """Return whether steps become linear in the gradient at the students as d grows, with numbers as coefficients."""
-        return is_linear(self, width)
-
-    def inputs(self, width: int) -> int:
-        """L, the vectors of one step."""
-        return self.batch + width * self.needs(width).noise
 
 
 class Move(eqx.Module):

@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.algorithm.base import Algorithm, Descent
-from sgdlimits.algorithm.needs import StepNeeds
+from sgdlimits.algorithm.base import Algorithm, Descent, StepNeeds
 from sgdlimits.checks import OverTime, number
 from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput
@@ -34,13 +33,11 @@ class Coordinatewise(Descent):
 
     coordinates: ClassVar[Mapping[str, float]] = {}
     """What is remembered of each coordinate of each unit, and what it begins at."""
+    needs: ClassVar[StepNeeds | None] = StepNeeds(gram=False, noise=False)
 
     def __check_init__(self) -> None:
         if self.sphere or self.trains_second:
             raise BadInput(f"{type(self).__name__} trains the first layer, off the sphere. Leave out sphere and lr_second.")
-
-    def needs(self, width):
-        return StepNeeds(gram=False, noise=False)
 
     def step(self, now):
         raise BadInput(

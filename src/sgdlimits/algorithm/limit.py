@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sgdlimits.algorithm.base import Algorithm, Move, moves
-from sgdlimits.algorithm.needs import is_ours
+from sgdlimits.algorithm.needs import input_count, is_ours
 from sgdlimits.algorithm.weights import Now, apply
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.expectation.gaussian import Rule
@@ -261,7 +261,7 @@ def jumps(algorithm: Algorithm, model: Model) -> dict[str, Float[Array, ""]]:
 
 def _trial(algorithm: Algorithm, model: Model, t: Any) -> tuple[tuple[Move, ...], dict[str, Array], Overlaps]:
     """One step at 1/d = 0 from orthonormal directions, with inputs of no special position; and where it began."""
-    names, p, k, b, L = algorithm.names, model.width, model.teachers, algorithm.batch, algorithm.inputs(model.width)
+    names, p, k, b, L = algorithm.names, model.width, model.teachers, algorithm.batch, input_count(algorithm, model.width)
     a, n = model.network.initial(1.0), len(names) * p
     kept = {name: algorithm.trained(a) for name in algorithm.memory}
     numbers = {name: jnp.full(p, *value) if isinstance(value, tuple) else value for name, value in algorithm.numbers.items()}
@@ -315,7 +315,7 @@ class StepMean(NamedTuple):
 
     def _space(self) -> tuple[int, Group | None]:
         """The dimension of the inputs of a step, and the turns of them that keep the symmetries of the model."""
-        model, algorithm, L = self.model, self.algorithm, self.algorithm.inputs(self.model.width)
+        model, algorithm, L = self.model, self.algorithm, input_count(self.algorithm, self.model.width)
         dim = L * (len(algorithm.names) * model.width + model.teachers + 1)
         if algorithm.batch < L or len(algorithm.names) > 1:
             return dim, None
@@ -330,7 +330,7 @@ class StepMean(NamedTuple):
         k, n = self.model.teachers, m.shape[0]
         fixed = jnp.concatenate([jnp.asarray(self.model.frame), jnp.zeros((k, n))], axis=1)
         F = Loading(jnp.concatenate([m, square_root(S)], axis=1)[..., None], fixed[..., None])
-        x = points.reshape(self.algorithm.inputs(self.model.width), -1, points.shape[1])
+        x = points.reshape(input_count(self.algorithm, self.model.width), -1, points.shape[1])
         b = self.algorithm.batch
         return placed(self.model, F, x[:, :-1], x[:b, -1], jnp.broadcast_to(jnp.array(c)[:, None], (b, points.shape[1])))
 

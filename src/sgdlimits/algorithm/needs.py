@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sgdlimits.algorithm.base import Algorithm, StepNeeds, moves, try_step
 from sgdlimits.algorithm.weights import Now, apply
 from sgdlimits.errors import BadInput
 from sgdlimits.part import begun
 from sgdlimits.statistics.overlaps import STUDENT
-
-if TYPE_CHECKING:
-    from sgdlimits.algorithm.base import Algorithm
 
 PACKAGE = __name__.partition(".")[0] + "."
 PROBE_SCALES = (1e-4, 1.0, 1e4)
@@ -29,20 +27,16 @@ MAX_RELATIVE_ERROR = 1e-9
 """Largest relative deviation from linearity that counts as rounding."""
 
 
-class StepNeeds(NamedTuple):
-    """What a step uses of its inputs beyond their fields.
-
-    `gram` : the lengths and inner products of the inputs, which norms and gradients at other weights depend on.
-    `noise` : a Gaussian vector for each trained direction, `now.noise()`.
-    """
-
-    gram: bool
-    noise: bool
-
-
 def step_needs(algorithm: Algorithm, width: int) -> StepNeeds:
     """Trace one step of an algorithm on `width` units, and return what it uses."""
+    if algorithm.needs is not None:
+        return algorithm.needs
     return _of_structure(_trace_needs, begun(algorithm), width)
+
+
+def input_count(algorithm: Algorithm, width: int) -> int:
+    """Return L, the number of Gaussian vectors of one step: the samples, and the noise vectors of the units, if any."""
+    return algorithm.batch + width * step_needs(algorithm, width).noise
 
 
 def is_linear(algorithm: Algorithm, width: int) -> bool:
@@ -114,8 +108,6 @@ def _trace_needs(structure: Any, kinds: tuple, width: int) -> StepNeeds:
             return super().noise()
 
     def step(arrays: list) -> None:
-        from sgdlimits.algorithm.base import try_step
-
         algorithm = _rebuild(structure, kinds, arrays)
         L = algorithm.batch + width
         try_step(algorithm, _Probe.draw(algorithm, width, L, 0, 1.0).step(algorithm, jnp.ones(()), RecordingStep))
@@ -140,7 +132,9 @@ class _Probe(NamedTuple):
         rng, p, names = np.random.default_rng(seed), width, algorithm.names
         which = algorithm.trained_scalars
         shape = len(names) + 4  # steps treat scalars one by one; so many tell their coefficients apart
-        scalar = lambda: rng.standard_normal(shape) if which is True else {name: rng.standard_normal(shape) for name in which}
+        scalar = lambda: (
+            rng.standard_normal(shape) if which is True else {name: rng.standard_normal(shape) for name in which or ()}
+        )
         W = rng.standard_normal((len(names), p, 2 * p * len(names)))
         if algorithm.sphere:  # directions on the sphere have length 1 there, and their norm is a number after all
             W /= np.linalg.norm(W, axis=2, keepdims=True)
@@ -196,8 +190,6 @@ def _agree(one: _Response, other: _Response) -> bool:
 
 def _respond(algorithm: Algorithm, width: int, seed: int, scale: float) -> _Response | None:
     """Return the coefficients of a step on random values; None where these are no numbers."""
-    from sgdlimits.algorithm.base import moves
-
     p, b, names = width, algorithm.batch, algorithm.names
     probe = _Probe.draw(algorithm, width, b, seed, scale)
 

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import combined, is_lower, moves
 from sgdlimits.algorithm.limit import Drawn, view
+from sgdlimits.algorithm.needs import input_count, step_needs
 from sgdlimits.domain import Count, checked
 from sgdlimits.errors import BadInput, check_dimension
 from sgdlimits.inputs.base import Sizes
@@ -115,7 +116,7 @@ class FrameChain(Process):
 
     @property
     def _inputs(self) -> int:
-        return self.problem.algorithm.inputs(self.problem.network.width)
+        return input_count(self.problem.algorithm, self.problem.network.width)
 
     @property
     def room(self) -> int:
@@ -130,7 +131,7 @@ class FrameChain(Process):
             return drawn_by_step(self, stream)
         algorithm, n, L = self.problem.algorithm, self._directions, self._inputs
         # a step that needs no products of inputs meets their rests in n combinations only
-        rests = L if any(algorithm.needs(self.problem.network.width)) else min(L, n)
+        rests = L if any(step_needs(algorithm, self.problem.network.width)) else min(L, n)
         sizes = Sizes(algorithm.batch, L, self.problem.target.teachers, n, rests)
         x = self.problem.data.draw(stream, sizes, self.d)
         return x if self.free is None else x._replace(along=x.along * self.free[:, None, None])

@@ -26,6 +26,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
 from sgdlimits.algorithm.limit import Drawn, any_changes, placed
+from sgdlimits.algorithm.needs import input_count, is_linear
 from sgdlimits.checks import sized
 from sgdlimits.domain import Count, Positive, checked
 from sgdlimits.errors import BadInput, check_count
@@ -220,7 +221,7 @@ class SampledDiffusion(Diffusion):
     def _each(self) -> tuple[int, int]:
         """Of what noise is made: samples and inputs in each, one sample or those of a step."""
         algorithm, width = self.problem.algorithm, self.problem.network.width
-        return (1, 1) if algorithm.is_linear(width) else (algorithm.batch, algorithm.inputs(width))
+        return (1, 1) if is_linear(algorithm, width) else (algorithm.batch, input_count(algorithm, width))
 
     def draw(self, stream: Stream) -> Kicks:
         if has_schedules(self.problem.data):
@@ -237,7 +238,7 @@ class SampledDiffusion(Diffusion):
         weights = scale * np.resize([1.0, -1.0], (self.samples, 1)) / np.sqrt(self.samples)
         F = loading(state, problem.frame)
         x = placed(problem.model, Loading(*(rows[:, :, None] for rows in F)), kicks.points, kicks.z, kicks.c)
-        if problem.algorithm.is_linear(problem.network.width):
+        if is_linear(problem.algorithm, problem.network.width):
             return add(*changes(problem, state, self._sums(problem, state, x, weights), 0.0))
         one = lambda stats, x: add(*any_changes(problem.algorithm, problem.model, t, stats, x))
         each = jax.vmap(jax.vmap(one, (None, -1), -1), (-1, -1), -1)(state, x)

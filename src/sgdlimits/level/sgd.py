@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from sgdlimits.algorithm.base import combined, moves
 from sgdlimits.algorithm.coordinates import Coordinatewise
 from sgdlimits.algorithm.limit import Drawn, view
+from sgdlimits.algorithm.needs import input_count
 from sgdlimits.domain import Count, checked
 from sgdlimits.errors import BadInput, check_count, check_dimension
 from sgdlimits.inputs.base import Sizes
@@ -125,11 +126,11 @@ class WeightProcess(Process):
     def __init__(self, problem: ProjectionProblem, d: int, reuse: int | None = None) -> None:
         self.problem, self.frame, self.reuse = problem, problem.frame, reuse
         algorithm = problem.algorithm
-        if reuse is not None and algorithm.inputs(problem.network.width) != algorithm.batch:
+        if reuse is not None and input_count(algorithm, problem.network.width) != algorithm.batch:
             raise BadInput(f"{type(algorithm).__name__} has noise of its own, which is not to be reused. Leave reuse out.")
         self.d = drawable(check_dimension(d, problem.target.teachers))
         width = problem.network.width
-        self.block = block_of(d, algorithm.inputs(width), width * len(algorithm.names))
+        self.block = block_of(d, input_count(algorithm, width), width * len(algorithm.names))
 
     @property
     def group_size(self):
@@ -138,7 +139,7 @@ class WeightProcess(Process):
     @property
     def floats_per_run(self):
         width, algorithm = self.problem.network.width, self.problem.algorithm
-        return self.d * (width * len(algorithm.names) + algorithm.inputs(width) * self.block)
+        return self.d * (width * len(algorithm.names) + input_count(algorithm, width) * self.block)
 
     def _along(self, rows: Float[Array, "... d"]) -> Float[Array, "... k"]:
         """The coordinates of rows in the frame of the fixed directions, which are along the first axes."""
@@ -161,7 +162,7 @@ class WeightProcess(Process):
             return drawn_by_step(self, stream)
         stream = stream.cycled(self.reuse)
         algorithm, n = self.problem.algorithm, self.problem.network.width
-        sizes = Sizes(algorithm.batch, algorithm.inputs(n), self.problem.target.teachers, n * len(algorithm.names), 0)
+        sizes = Sizes(algorithm.batch, input_count(algorithm, n), self.problem.target.teachers, n * len(algorithm.names), 0)
         return Batch(*self.problem.data.vectors(stream, sizes, self.d, self.frame, self._shifted))
 
     def step(self, state: Weights, inputs: Batch, now: StepTime) -> Weights:

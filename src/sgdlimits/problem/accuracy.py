@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from sgdlimits.algorithm.limit import extended, linear_changes
+from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.errors import AccuracyWarning, check_number
 from sgdlimits.expectation.base import linear_part
 from sgdlimits.expectation.gaussian import Estimate
@@ -42,7 +43,7 @@ def refined(problem: Any, stats: Overlaps, tolerance: float | None) -> Any:
     the gradient.
     """
     usual = problem.expectation.accuracy(problem.model)
-    if usual is None or not problem.algorithm.is_linear(problem.network.width):
+    if usual is None or not is_linear(problem.algorithm, problem.network.width):
         return problem
     better, finer = problem, None if problem.asked is not None else problem.expectation.finer()
     wanted = np.array([tolerance or usual, SMALL_SIGNAL, RISK if problem.asked is None else np.inf])

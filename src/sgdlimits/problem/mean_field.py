@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sgdlimits.algorithm.limit import rates
+from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.base import resting
 from sgdlimits.expectation.particles import ParticleExpectation, ParticleMoments, choose_particles
@@ -65,7 +66,7 @@ class MeanFieldProblem(Problem):
             )
         self.problem = problem.limit
         algorithm = self.problem.algorithm
-        if not algorithm.is_linear(problem.network.width) or len(algorithm.names) > 1:
+        if not is_linear(algorithm, problem.network.width) or len(algorithm.names) > 1:
             raise BadInput(f"MeanField is not written for {type(algorithm).__name__}. Use ODE(), or Chain(d).")
         self.expectation = choose_particles(problem.model, outside) if expectation is None else expectation
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.limit import StepMean, check_limit, extended, is_timed, linear_changes
+from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.domain import Positive, checked
 from sgdlimits.expectation import Expectation, as_expectation, choose
 from sgdlimits.expectation.base import linear_part, resting
@@ -205,7 +206,7 @@ class ProjectionProblem(ModelProblem):
     def _drift_parts(self, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
         problem, stats = self.limit, symmetric(stats)
         check_names(problem.algorithm, stats)
-        if not problem.algorithm.is_linear(problem.network.width):
+        if not is_linear(problem.algorithm, problem.network.width):
             return step_mean(problem).drift_parts(problem.t, stats)
         students = stats.of(STUDENT)
         moments = self.expectation.moments(self.model, students.a, self.model.law(students))
@@ -215,7 +216,7 @@ class ProjectionProblem(ModelProblem):
     def _covariance(self, stats: Overlaps) -> Float[Array, "n n"]:
         problem = self.limit
         check_names(problem.algorithm, stats)
-        if not problem.algorithm.is_linear(problem.network.width):
+        if not is_linear(problem.algorithm, problem.network.width):
             return step_mean(problem).covariance(problem.t, stats, self.vector)
         students, column = stats.of(STUDENT), jax.tree.map(lambda leaf: leaf[..., None], stats)
         increment = lambda products: problem.vector(add(*changes(problem, column, products)))
@@ -302,21 +303,23 @@ class ProjectionNumerics(Numerics):
         problem = self.problem
         return (
             problem.expectation.tolerance(begun(problem.model))
-            if problem.algorithm.limit.is_linear(problem.network.width)
+            if is_linear(problem.algorithm.limit, problem.network.width)
             else step_mean(problem).rule.tolerance
         )
 
     @cached_property
     def runs_at_once(self) -> int | None:
         problem = self.problem
-        if problem.algorithm.is_linear(problem.network.width):
+        if is_linear(problem.algorithm, problem.network.width):
             return problem.expectation.runs_at_once(begun(problem.model))
         return max(1, NODES_AT_ONCE // step_mean(problem).nodes)
 
     @cached_property
     def closed_covariance(self) -> bool:
         """Whether the covariance of the increments is a formula, not a sum over many points."""
-        return self.problem.algorithm.limit.is_linear(self.problem.network.width) and self.problem.expectation.closed_covariance
+        return (
+            is_linear(self.problem.algorithm.limit, self.problem.network.width) and self.problem.expectation.closed_covariance
+        )
 
     def sharp(self) -> ProjectionProblem:
         own = self.problem.expectation
