@@ -123,6 +123,9 @@ class FrameChain(Process):
         """How many directions lie outside the span of the fixed ones, or n where that is fewer."""
         return self._directions if self.free is None else int(self.free.sum())
 
+    def check_start(self, stats: Overlaps) -> None:
+        self.problem.coordinates.check_form(stats)  # `start` factors them
+
     def start(self, stats: Overlaps) -> Frame:
         return frame_of(stats.arranged(self.problem.algorithm.order), self.frame, self.room)
 

@@ -39,6 +39,10 @@ class Process(eqx.Module):
     def start(self, stats: PyTree) -> PyTree:
         """The states of runs with these statistics (runs first)."""
 
+    def check_start(self, stats: PyTree) -> None:
+        """Raise `BadInput` unless runs can start with these statistics, as far as `start` does not do so itself."""
+        self.problem.coordinates.check(stats)
+
     @abc.abstractmethod
     def draw(self, stream: Stream) -> PyTree:
         """The random numbers of the stream's steps: a pytree of arrays with the steps first.

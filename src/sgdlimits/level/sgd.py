@@ -149,6 +149,9 @@ class WeightProcess(Process):
         """Inputs moved by coordinates in that frame."""
         return x.at[..., : self.frame.shape[0]].add(centre)
 
+    def check_start(self, stats: Overlaps) -> None:
+        self.problem.coordinates.check_form(stats)  # `start` factors them
+
     def start(self, stats: Overlaps) -> Weights:
         n, k = stats.M.shape[1:]
         room = min(n, self.d - k)

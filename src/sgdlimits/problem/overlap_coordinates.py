@@ -97,6 +97,11 @@ class OverlapCoordinates(Coordinates):
         super().fits(stats)
 
     def check(self, stats: Overlaps) -> None:
+        self.check_form(stats)
+        frame_of(stats, self.problem.frame, stats.M.shape[-2])
+
+    def check_form(self, stats: Overlaps) -> None:
+        """Raise `BadInput` unless the overlaps of a batch of runs are finite, symmetric and of the right shapes."""
         problem = self.problem
         p, k = problem.network.width, problem.target.teachers
         _check_kind(problem, stats)
@@ -118,7 +123,6 @@ class OverlapCoordinates(Coordinates):
                 f"sphere=True keeps every norm at 1, but the start has Q_jj = {norms.ravel()[np.argmax(abs(norms - 1))]:.6g}. "
                 "Give Q with ones on its diagonal, or sphere=False."
             )
-        frame_of(stats, problem.frame, n)
 
 
 def check_names(algorithm: Any, stats: Overlaps) -> None:
