@@ -39,13 +39,13 @@ class Constructor:
     part : "problem", "optimiser", "level" or "start"
     make : the function or class
     title : its name in messages
-    given : arguments that it has already
+    given : arguments that are set already, which may be replaced
     """
 
     part: str
-    make: Callable[..., Any]
+    make: Any
     title: str = ""
-    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    given: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, part: str, given: Any) -> Constructor:
