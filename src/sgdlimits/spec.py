@@ -1,7 +1,8 @@
-"""What a simulation is made of, by name: a preset, an optimiser, a level, a start, and the parameters that each of them takes.
+"""Specification of a simulation by name: its preset, optimiser, level and start, and the parameters that each of them takes.
 
 Sweeps, the explorer and the command line are given names and values. All three ask here which constructor takes a parameter,
-whether it allows a value, which required ones are missing, and what the constructors build.
+whether it allows a value, which required parameters are missing, and what the constructors build. The module imports neither
+datasets nor files, so that help pages of the command line stay quick.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 from sgdlimits.algorithm import ALGORITHMS, Descent, OnePassSGD
@@ -22,8 +23,6 @@ from sgdlimits.problem.base import Problem
 from sgdlimits.problem.presets import PRESETS
 from sgdlimits.start import STARTS
 
-CHOICES: dict[str, Mapping[str, Any]] = {"problem": PRESETS, "optimiser": ALGORITHMS, "level": LEVELS, "start": STARTS}
-"""Constructors by the part of a simulation that they build, and by name."""
 INHERITED = frozenset(field.name for field in dataclasses.fields(Descent)) | {"base"}
 """Arguments of optimisers that the SGD of the preset supplies: rates, ridge, sphere and batch, or itself to what wraps SGD."""
 EXAMPLES: dict[str, float] = {"d": 3000, "times": 3, "spread": 0.01, "overlap": 0.1}
@@ -51,11 +50,12 @@ class Constructor:
     def of(cls, part: str, given: Any) -> Constructor:
         """Return the constructor with a name, or that of an object, whose arguments are then given already."""
         if isinstance(given, str):
-            return _constructor(part, check_choice(part, given, CHOICES[part]))
+            return CONSTRUCTORS[part][check_choice(part, given, CONSTRUCTORS[part])]
         return cls(part, type(given), type(given).__name__, dict(arguments(given)))
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """Parameters by name."""
         return inspect.signature(self.make).parameters
 
     @property
@@ -81,9 +81,11 @@ class Constructor:
                 raise BadInput(f"the {self.part} {self.title} needs {name}, which is missing. {remedy}")
 
 
-@cache
-def _constructor(part: str, name: str) -> Constructor:
-    return Constructor(part, CHOICES[part][name], name)
+CONSTRUCTORS = {
+    part: {name: Constructor(part, make, name) for name, make in known.items()}
+    for part, known in {"problem": PRESETS, "optimiser": ALGORITHMS, "level": LEVELS, "start": STARTS}.items()
+}
+"""Constructors by the part of a simulation that they build, and by name."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is simulated at a point of a sweep: the parameters of the point go to the constructors of a `Spec` by name."""
+"""Recipe of a sweep: the simulation at each of its points, whose parameters go to the constructors of a `Spec` by name."""
 
 from __future__ import annotations
 
