@@ -81,10 +81,8 @@ class Constructor:
                 raise BadInput(f"the {self.part} {self.title} needs {name}, which is missing. {remedy}")
 
 
-CONSTRUCTORS = {
-    part: {name: Constructor(part, make, name) for name, make in known.items()}
-    for part, known in {"problem": PRESETS, "optimiser": ALGORITHMS, "level": LEVELS, "start": STARTS}.items()
-}
+_CLASSES: dict[str, Mapping[str, Any]] = {"problem": PRESETS, "optimiser": ALGORITHMS, "level": LEVELS, "start": STARTS}
+CONSTRUCTORS = {part: {name: Constructor(part, make, name) for name, make in known.items()} for part, known in _CLASSES.items()}
 """Constructors by the part of a simulation that they build, and by name."""
 
 
