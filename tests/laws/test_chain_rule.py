@@ -37,7 +37,7 @@ def test_drift_and_second_order_term_are_those_of_a_step_of_the_chain(name, say)
 
     Most of the spread of a step is that of its linear part, whose mean is known.
     """
-    d, runs, fn = 60, 1_600_000, CHOSEN[name]
+    d, runs, fn = 240, 1_600_000, CHOSEN[name]
     data = sl.simulate(PROBLEM, sl.Chain(d), STATE, t_max=1 / d, runs=runs, save=2, seed=3, progress=False)
     values = jax.vmap(lambda M, Q: fn(sl.Overlaps([1.0, 1.0], M, Q)))(data.M.values[:, -1], data.Q.values[:, -1])
     jumps = d * (np.asarray(values) - float(fn(STATE)))
