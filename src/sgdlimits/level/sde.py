@@ -40,10 +40,10 @@ from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem, changes
 from sgdlimits.schedule import knots_of
-from sgdlimits.statistics.frame import Loading, loading
+from sgdlimits.statistics.frame import FieldFactor, factor_fields
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
 from sgdlimits.statistics.products import Moments
-from sgdlimits.statistics.trees import add, for_samples, number_array, runs_first, runs_last
+from sgdlimits.statistics.trees import add, as_floats, repeat_for_samples, runs_first, runs_last
 
 STEP_TIMES_RATE, DIFFERENCE = 0.025, 1e-6
 TIMES = (0.0, 0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -181,7 +181,7 @@ class CovarianceDiffusion(Diffusion):
     block: int = eqx.field(static=True)
 
     def __init__(self, problem: Problem, d: int, first: PyTree) -> None:
-        self.problem, self.d, self.block = problem, number_array(d), 16
+        self.problem, self.d, self.block = problem, as_floats(d), 16
         self.entries = problem.vector(first).size
 
     def draw(self, stream: Stream) -> Float[Array, "steps n runs"]:
@@ -214,7 +214,7 @@ class SampledDiffusion(Diffusion):
     block: int = eqx.field(static=True)
 
     def __init__(self, problem: ProjectionProblem, d: int, samples: int) -> None:
-        self.problem, self.d, self.samples, self.block = problem, number_array(d), samples, 4
+        self.problem, self.d, self.samples, self.block = problem, as_floats(d), samples, 4
 
     @property
     def _each(self) -> tuple[int, int]:
@@ -235,8 +235,8 @@ class SampledDiffusion(Diffusion):
     def noise(self, state, numbers, scale, t):
         problem, kicks, (b, _) = self.problem.at(t), numbers, self._each
         weights = scale * np.resize([1.0, -1.0], (self.samples, 1)) / np.sqrt(self.samples)
-        F = loading(state, problem.frame)
-        x = placed(problem.model, Loading(*(rows[:, :, None] for rows in F)), kicks.points, kicks.z, kicks.c)
+        F = factor_fields(state, problem.frame)
+        x = placed(problem.model, FieldFactor(*(rows[:, :, None] for rows in F)), kicks.points, kicks.z, kicks.c)
         if problem.algorithm.linear:
             return add(*changes(problem, state, self._sums(problem, state, x, weights), 0.0))
         one = lambda stats, x: add(*any_changes(problem.algorithm, problem.model, t, stats, x))
@@ -248,7 +248,7 @@ class SampledDiffusion(Diffusion):
         """Weighted sums of the products of one-sample gradients."""
         fields, fixed = x.fields[:, 0], x.fixed[:, 0]
         students = fields[rows_of(state.names, STUDENT, problem.network.width)]
-        scalars = for_samples(state.a, students.shape[1], axis=-2)
+        scalars = repeat_for_samples(state.a, students.shape[1], axis=-2)
         G, second = problem.model.gradient(students, fixed, scalars, x.z[0], x.c[0])
         return Moments(
             loss=jnp.zeros(()),

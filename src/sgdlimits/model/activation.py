@@ -38,7 +38,7 @@ class Activation(Part):
         return True
 
     @property
-    def steepest(self) -> tuple[float, float] | None:
+    def derivative_bounds(self) -> tuple[float, float] | None:
         """The largest slope, and for smooth functions the largest curvature, both in size; None where these are not bounded."""
         return _steepest(self) if self.smooth and not jax.tree.leaves(self) else None
 
@@ -139,7 +139,7 @@ class PiecewiseLinear(Activation):
         return self.left != self.right
 
     @property
-    def steepest(self):
+    def derivative_bounds(self):
         return max(abs(self.left), abs(self.right)), 0.0
 
     def __call__(self, fields):

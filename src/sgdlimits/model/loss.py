@@ -31,7 +31,9 @@ class Loss(Part):
     def __call__(self, prediction: Float[Array, "*outputs *batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """The loss of each entry."""
 
-    def right(self, prediction: Float[Array, "*outputs *batch"], label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    def probability_correct(
+        self, prediction: Float[Array, "*outputs *batch"], label: Float[Array, "*batch"]
+    ) -> Float[Array, "*batch"]:
         """The probability that a prediction is of the right class; classes that are predicted alike are drawn by lot."""
         raise BadInput(f"{type(self).__name__} knows no classes. Give CrossEntropy() or SoftmaxCrossEntropy().")
 
@@ -84,7 +86,7 @@ class CrossEntropy(Loss):
     def __call__(self, prediction, label):
         return jax.nn.softplus(prediction) - label * prediction
 
-    def right(self, prediction, label):
+    def probability_correct(self, prediction, label):
         """A label between 0 and 1 is the probability of class 1, which is predicted where f is positive."""
         one = jnp.heaviside(prediction, 0.5)
         return label * one + (1 - label) * (1 - one)
@@ -113,7 +115,7 @@ class SoftmaxCrossEntropy(Loss):
     def __call__(self, prediction, label):
         return jax.nn.logsumexp(prediction, axis=0) - (prediction * self._is(prediction, label)).sum(0)
 
-    def right(self, prediction, label):
+    def probability_correct(self, prediction, label):
         """The class of the largest output is predicted."""
         best = prediction == prediction.max(0)
         return (best & self._is(prediction, label)).sum(0) / best.sum(0)

@@ -13,7 +13,7 @@ from sgdlimits.errors import is_traced
 from sgdlimits.kernel.random.transform import numpy_of
 
 
-def number_array(value: Any) -> Any:
+def as_floats(value: Any) -> Any:
     """Floating point, whatever numbers were given, on the host until something is computed with them.
 
     Arrays of JAX stay where they are; what JAX puts into pytrees in between passes through.
@@ -24,7 +24,7 @@ def number_array(value: Any) -> Any:
     return np.asarray(value, float) if numbers else value
 
 
-def for_samples(scalars: PyTree, count: int, axis: int = -1) -> PyTree:
+def repeat_for_samples(scalars: PyTree, count: int, axis: int = -1) -> PyTree:
     """The same scalars for each of so many samples, on a new axis."""
     at = lambda shape: (*shape[: len(shape) + axis + 1], count, *shape[len(shape) + axis + 1 :])
     return jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.expand_dims(leaf, axis), at(jnp.shape(leaf))), scalars)
@@ -45,17 +45,17 @@ def runs_first(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: numpy_of(leaf).moveaxis(leaf, -1, 0), tree)
 
 
-def one_of(batch: PyTree, index=0) -> PyTree:
+def take_run(batch: PyTree, index=0) -> PyTree:
     """One run of a batch, runs first; or the runs of an array of indices."""
     return jax.tree.map(lambda leaf: leaf[index], batch)
 
 
-def batch_of(one: PyTree) -> PyTree:
+def as_batch(one: PyTree) -> PyTree:
     """A batch of one run."""
     return jax.tree.map(lambda leaf: leaf[None], one)
 
 
-def runs_of(stats: PyTree) -> int | None:
+def count_runs(stats: PyTree) -> int | None:
     """How many runs statistics are of, runs first; None for those of one run, without an axis."""
     name = type(stats).overlap
     value = getattr(stats, name)
