@@ -18,7 +18,7 @@ from sgdlimits.domain import Positive, checked
 from sgdlimits.expectation import Expectation, as_expectation, choose
 from sgdlimits.expectation.base import freeze_zero_units, linearise_increment
 from sgdlimits.expectation.gaussian import Estimate, Rule, Sobol
-from sgdlimits.expectation.nodes import NODES_AT_ONCE, NodeSums
+from sgdlimits.expectation.nodes import MAX_NODES_AT_ONCE, NodeSums
 from sgdlimits.expectation.right_class import accuracy, is_closed
 from sgdlimits.inputs import Inputs, gaussian
 from sgdlimits.model.loss import Loss, as_loss
@@ -311,7 +311,7 @@ class ProjectionNumerics(Numerics):
         problem = self.problem
         if problem.algorithm.linear:
             return problem.expectation.runs_at_once(begun(problem.model))
-        return max(1, NODES_AT_ONCE // step_mean(problem).nodes)
+        return max(1, MAX_NODES_AT_ONCE // step_mean(problem).nodes)
 
     @cached_property
     def closed_covariance(self) -> bool:

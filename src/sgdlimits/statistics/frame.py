@@ -178,7 +178,7 @@ class FieldFactor(NamedTuple):
     fixed: Float[Array, "k n"]
 
 
-def triangular(gram: Any) -> Any:
+def cholesky_factor(gram: Any) -> Any:
     """The Cholesky factor of a Gram matrix, on the host where the matrix is there."""
     return numpy_of(gram).linalg.cholesky(gram)
 

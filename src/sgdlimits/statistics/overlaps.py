@@ -29,14 +29,14 @@ def as_scalars(value: Any) -> Scalars:
     return {name: as_floats(part) for name, part in value.items()} if isinstance(value, Mapping) else as_floats(value)
 
 
-def chosen(scalars: Scalars, which: bool | tuple[str, ...]) -> Scalars:
+def select_scalars(scalars: Scalars, which: bool | tuple[str, ...]) -> Scalars:
     """All scalars, none, or those of some names."""
     if isinstance(which, bool):
         return scalars if which else ()
     return {name: scalars[name] for name in which}
 
 
-def updated(scalars: Scalars, new: Scalars) -> Scalars:
+def replace_scalars(scalars: Scalars, new: Scalars) -> Scalars:
     """Scalars with new values: of all in one array, of some by name, or of none where `new` is empty."""
     return {**scalars, **dict(new)} if isinstance(scalars, dict) else scalars if isinstance(new, tuple) else new
 

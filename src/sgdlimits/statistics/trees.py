@@ -62,6 +62,6 @@ def count_runs(stats: PyTree) -> int | None:
     return None if np.ndim(value) == len(type(stats).dims[name]) else value.shape[0]
 
 
-def repeated(one: PyTree, runs: int) -> PyTree:
+def repeat_run(one: PyTree, runs: int) -> PyTree:
     """The statistics of one run for each of several, as arrays of the host unless they are traced."""
     return jax.tree.map(lambda leaf: (jnp if is_traced(leaf) else np).tile(leaf, (runs, *[1] * np.ndim(leaf))), one)

@@ -1,4 +1,4 @@
-"""Expectations over Gaussian local fields."""
+"""Expectations over Gaussian vectors: quadrature rules and closed integrals."""
 
 import sgdlimits._x64
 from sgdlimits.expectation.gaussian.base import Estimate, Nodes, Rule
