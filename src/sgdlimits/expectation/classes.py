@@ -25,6 +25,7 @@ from sgdlimits.expectation.slopes import (
     autodiff_slopes,
     check_stein,
     gradient_from_moments,
+    pad_units,
     slopes_at_nodes,
 )
 from sgdlimits.model.loss import CrossEntropy

@@ -84,7 +84,7 @@ class RotatedFactor(NamedTuple):
     rest: Float[Array, " runs"]
 
 
-def rotate(T: Float[Array, "p p runs"], h: Float[Array, "p runs"], outside: Float[Array, " runs"]) -> Turned:
+def rotate(T: Float[Array, "p p runs"], h: Float[Array, "p runs"], outside: Float[Array, " runs"]) -> RotatedFactor:
     r"""Rotate the coordinates so that the vector :math:`(h, \chi)` lies on one axis: T stays triangular, plus a dense column.
 
     With :math:`\sigma_j^2 = \chi^2 + \sum_{i\ge j} h_i^2` and :math:`w_j = \sum_{i\ge j} T_i h_i` over columns, column j
