@@ -86,6 +86,7 @@ class Expectation(Part):
 
     def error(self, model: Model, a: Scalars, law: FieldLaw) -> Moments:
         """Estimate the absolute errors of `moments`, zero in closed form."""
+        # eval_shape gives the structure of the moments without computing them.
         return jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: self.moments(model, a, law)))
 
     def estimate(self, model: Model, a: Scalars, law: FieldLaw) -> tuple[Moments, Moments]:
@@ -125,10 +126,10 @@ def linearise_increment(increment: Increment, a: Scalars, shape: tuple[int, ...]
     directions : the number of field columns in `gradient_field`; 0 for p
     """
     p, k = shape
-    zeros = lambda *shape: jnp.zeros((*shape, 1))
+    zeros = lambda *shape: jnp.zeros((*shape, 1))  # a single sample on the last axis
     second = jax.tree.map(lambda leaf: zeros(*leaf.shape), a)
     origin = Moments(zeros(), zeros(p, k), zeros(p, directions or p), zeros(p, p), second)
-    # An affine map has the same derivative everywhere, so zero products serve; the axis of samples has length 1.
+    # An affine map has the same derivative everywhere, so it is taken at zero products.
     return jax.tree.map(lambda leaf: leaf[:, 0, ..., 0], jax.jacfwd(increment)(origin))
 
 
@@ -155,8 +156,8 @@ def freeze_zero_units(model: Model, squares: Float[Array, " p"], moments: Any) -
     unit = model.network.activation
     if not (isinstance(unit, PiecewiseLinear) and unit.kinked and unit.left == 0):
         return moments
-    rows = lambda leaf: jnp.where((squares != 0).reshape(-1, *(1 for _ in leaf.shape[1:])), leaf, 0.0)
-    changed = {name: rows(getattr(moments, name)) for name in ("gradient_fixed", "gradient_field")}
-    if hasattr(moments, "gradient_gradient"):
-        changed["gradient_gradient"] = rows(rows(moments.gradient_gradient).T)
+    mask_rows = lambda leaf: jnp.where((squares != 0).reshape(-1, *(1 for _ in leaf.shape[1:])), leaf, 0.0)
+    changed = {name: mask_rows(getattr(moments, name)) for name in ("gradient_fixed", "gradient_field")}
+    if hasattr(moments, "gradient_gradient"):  # the mean field has no products of two gradients
+        changed["gradient_gradient"] = mask_rows(mask_rows(moments.gradient_gradient).T)
     return moments._replace(**changed)

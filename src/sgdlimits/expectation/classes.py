@@ -146,6 +146,7 @@ class ClassIntegrals(ClassExpectation):
     def slopes(self, model, a, S):
         n, accuracy = S.shape[1], self.accuracy(model)
         if not model.network.activation.kinked:
+            # The loss depends on the student fields only, so nodes in the span of the units suffice.
             nodes = FrameNodes.of_units(a, pad_units(model, S), GaussHermite(2 * self._orders(model)[-1]))
             return slopes_at_nodes(model, S, nodes, accuracy, self.remedy)
         span, outside = kinked_class_hessian(model, a, pad_units(model, S), self._orders(model)[-1])
@@ -156,6 +157,7 @@ class ClassIntegrals(ClassExpectation):
         """Return 1 from three units on, since `lax.cond` skips the expensive last order only for single runs."""
         p = model.network.width
         nodes = (2 * self._orders(model)[-1]) ** p * model.coordinates.classes
+        # A batched `cond` computes both branches: every run would pay for the last order.
         return 1 if p > 2 else max(1, MAX_FLOATS_AT_ONCE // (FLOATS_PER_NODE * nodes))
 
     def estimate(self, model, a, law) -> tuple[Moments, Moments]:
@@ -165,7 +167,7 @@ class ClassIntegrals(ClassExpectation):
             at, steps = _split_off_steps(model, a, law)
         else:
             at = lambda order: (_moments_in_wedges if kinked else smooth_class_moments)(model, a, law, order)
-            steps = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: at(1)))
+            steps = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: at(1)))  # shapes only: nothing is computed
 
         def climb(before, orders):
             here = at(orders[0])
@@ -173,12 +175,12 @@ class ClassIntegrals(ClassExpectation):
             if len(orders) == 1:
                 return here, gap
             agree = _largest(gap) <= self.relative_error * _largest(add(here, steps))
-            # cond, not where: higher orders are not computed for runs that have converged.
+            # `cond` rather than `where`: the next order is computed only if this one has not converged.
             return lax.cond(agree, lambda: (here, gap), lambda: climb(here, orders[1:]))
 
         first, *others = self._orders(model)
-        rest, gap = climb(at(first), others)
-        return add(rest, steps), gap
+        remainder, gap = climb(at(first), others)
+        return add(remainder, steps), gap
 
     def _orders(self, model) -> tuple[int, ...]:
         """Return the increasing orders for the width of the network."""
@@ -217,6 +219,7 @@ class AtMeans(ClassExpectation):
         G, second = inputs.gradient(model, a)
         slopes = inputs.unit_slopes(model, a)
         if unit.kinked and self.smoothing is not None:
+            # A jump of the drift would stall an adaptive solver where trajectories slide along the kink.
             smooth = unit.left + (unit.right - unit.left) * ndtr(inputs.fields / self.smoothing)
             slopes = model.network.factor * a[:, None] * smooth
             G = inputs.slope(model, a) * slopes
@@ -296,6 +299,7 @@ def _step_moments(model, law, frozen: Float[Array, "p classes"], mean: ClassInpu
     unit, C = model.network.activation, law.blocks
     left, step = unit.left, unit.right - unit.left
 
+    # Slopes are left + step 1[x > 0], so every moment is a combination of half-space and quadrant integrals.
     def of_class(weight, factor, fields, fixed):
         both, spread = both_positive(fields, C.students), jnp.diagonal(C.students)
         single = jnp.diagonal(both)

@@ -75,6 +75,7 @@ class NodeSums(Expectation):
             weighted = change * nodes.weights
             return weighted.sum(1), weighted @ change.T
 
+        # Raw moments are averaged over classes first: the mean to subtract is that of all classes together.
         mean, raw = law.over_classes(moments)
         return raw - mean[:, None] * mean
 
@@ -84,11 +85,14 @@ class NodeSums(Expectation):
     def risk_of_factor(self, model, a, law):
         """Compute the risk at the symmetric root of the covariance, obtained from the factor by an SVD without squaring it."""
         k, F = model.teachers, law.factor
+        # T = U s V^T has T T^T = (U s U^T)^2: the square of small entries is never formed.
         vectors, values, _ = jnp.linalg.svd(F.student[:, k:], full_matrices=False)
         student = jnp.hstack([F.student[:, :k], (vectors * values) @ vectors.T])
-        turned = FieldFactor(student, F.fixed[:, : student.shape[1]])
+        symmetric = FieldFactor(student, F.fixed[:, : student.shape[1]])
         dim = self._dim(model)
-        return law.over_classes(lambda c: self.rule.average(self._loss_at(model, a, law, turned, c), dim, trivial_group(dim)))
+        return law.over_classes(
+            lambda c: self.rule.average(self._loss_at(model, a, law, symmetric, c), dim, trivial_group(dim))
+        )
 
     def risk_error(self, model, a, law):
         """Estimate the absolute error of the risk, with all points of the rule, as the risk itself has them."""
@@ -111,7 +115,7 @@ class NodeSums(Expectation):
         if closed is not None:
             return closed
         if model.network.shape:
-            return jnp.zeros(())
+            return jnp.zeros(())  # a label is a scalar, and cannot be compared with a vector of outputs
 
         law = model.law_of_factor(FieldFactor(jnp.zeros((0, model.teachers)), jnp.asarray(model.frame)))
 
@@ -125,6 +129,7 @@ class NodeSums(Expectation):
         return law.over_classes(lambda c: self.rule.average(sample(c), model.teachers + 1))
 
     def gradient(self, model, a, S):
+        # Nodes fixed in the frame, not moving with the weights: the gradient and the Hessian are then consistent sums.
         nodes = FrameNodes.of_frame(a, pad_units(model, S), self.rule)
         return np.asarray(gradient_over_nodes(model, nodes))[:, : S.shape[1]]
 

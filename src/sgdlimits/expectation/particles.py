@@ -118,6 +118,7 @@ class GridExpectation(ParticleExpectation):
 
     def moments(self, model, stats):
         units, grid, p = units_of(model, stats), self._grid(model), stats.width
+        # Two passes over the units: the first sums the network at the nodes, the second needs dl/df there.
         loss, slope = self._loss(model, grid, self._network(model, units, grid))
         weights = slope * grid.weights / p
 
@@ -144,12 +145,14 @@ class GridExpectation(ParticleExpectation):
             means = self._means(model.network.activation, block, grid)
             return total + block.a @ means.value, None
 
+        # A scan over blocks, so that no array has all units and all nodes as axes.
         total = jax.lax.scan(part, jnp.zeros_like(grid.weights), split_into_blocks(units, self._block(model, grid)))[0]
         return total / units.a.shape[0]
 
     @staticmethod
     def _loss(model, grid: FixedFieldGrid, f: Float[Array, " n"]) -> tuple[Float[Array, ""], Float[Array, " n"]]:
         """Compute the mean loss, and dl/df at each node averaged over the label noise."""
+        # For a quadratic loss the noise enters as z and z^2, which z = +-1 integrate exactly.
         z, weights = LABEL_LINES[model.loss.quadratic]
         with_noise = lambda values: jnp.broadcast_to(values[..., None], (*values.shape, z.size))
         label = model.target.label(with_noise(grid.fixed), jnp.broadcast_to(z, (grid.c.size, z.size)), with_noise(grid.c))
@@ -190,6 +193,7 @@ class SphereExpectation(GridExpectation):
         return 1e-6
 
     def _means(self, activation, units, grid):
+        # One coordinate of a uniform direction has the law of the overlap of two uniform directions.
         omega, weights = overlap_rule(self.n, DIRECTION_NODES)
         spread = safe_root(units.outside)[:, None] * grid.length * np.sqrt(self.n)
         return average_over_line(activation, units.conditional_means(grid), spread, Line(omega, weights))
@@ -303,7 +307,7 @@ def unit_laws(model: Model, stats: Particles) -> UnitLaws:
         (A, rest, L), C = law.conditional(), law.blocks
         return UnitLaws(law.means.student[0], A[0], jnp.maximum(rest[0, 0], 0.0), C.students[0, 0], C.cross[0], L, C.fixed)
 
-    axes: Any = UnitLaws._make([0, 0, 0, 0, 0, None, None])
+    axes: Any = UnitLaws._make([0, 0, 0, 0, 0, None, None])  # L and the covariance of the fixed fields have no axis of units
     return jax.vmap(one, out_axes=axes)(stats.a, stats.M, stats.q)
 
 
@@ -321,6 +325,7 @@ def panel_rule(count: int, order: int, reach: float) -> Line:
     nodes, weights = leggauss(order)
     edges = np.linspace(-reach, reach, count + 1)
     points = ((edges[1:] + edges[:-1])[:, None] + np.diff(edges)[:, None] * nodes).ravel() / 2
+    # Normalised below, so the constant factors of the density and of the panel length are left out.
     density = np.tile(weights, count) * np.exp(-(points**2) / 2)
     return Line(points, density / density.sum())
 
@@ -331,6 +336,7 @@ def split_into_blocks(units: PyTree, size: int, mode: str = "constant") -> PyTre
     The last block is padded with zeros or, in the mode "edge", with its last row.
     """
     rows = jax.tree.leaves(units)[0].shape[0]
+    # Divisions rounded up; blocks as equal as possible need less padding than full blocks and a remainder.
     count = -(-rows // size)
     length = -(-rows // count)
 
@@ -407,6 +413,7 @@ def average_over_line(activation: Activation, mean: Float[Array, "..."], spread:
     """Average an activation over fields mean + spread z, with z at the nodes of a line."""
     points, weights = line
     x = mean[..., None] + spread[..., None] * points
+    # Forward mode with tangents of one gives the elementwise derivative along with the value.
     value, slope = jax.jvp(activation, (x,), (jnp.ones_like(x),))
     return Smoothed(value @ weights, slope @ weights, (slope * x) @ weights)
 

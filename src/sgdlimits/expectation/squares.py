@@ -54,6 +54,7 @@ class Squares(Expectation):
         """
         b, target, C = model.network.factor * a, model.target, law.blocks
         R = target.readout.quadratic(target.teachers)
+        # K = diag(b, -R): the three terms of tr(KCKC) are those of two students, of a student and R, and of R twice.
         trace = (b * jnp.diagonal(C.students)).sum() - (R * C.fixed).sum()
         students = (b[:, None] * b * C.students**2).sum()
         both = (b[:, None, None] * C.cross[:, :, None] * R * C.cross[:, None, :]).sum()
@@ -72,12 +73,13 @@ class Squares(Expectation):
         unit, teacher = np.divmod(np.arange(p * k), k)
         pairs = np.concatenate([unit, row]), np.concatenate([p + teacher, column])
         # c1 and c2 are the coefficients of D v_i v_j and of D^2 v_i v_j in the increments, for these pairs.
+        # Coefficients are divided by symmetry: (i, j) and (j, i) are one product, which the upper triangle counts once.
         of_fields = slope[:, None] * L.gradient_field + second * L.gradient_second[:, :, None] * np.eye(p)
         of_fixed = (slope[:, None] * L.gradient_fixed).reshape(len(of_fields), -1)
         of_squares = slope[:, None] * slope * L.gradient_gradient
-        once = lambda both: jnp.where(row == column, 1.0, 2.0) * ((both + jnp.swapaxes(both, 1, 2)) / 2)[:, row, column]
-        c1 = jnp.concatenate([of_fixed, once(of_fields)], axis=1)
-        c2 = jnp.concatenate([jnp.zeros_like(of_fixed), once(of_squares)], axis=1)
+        fold = lambda both: jnp.where(row == column, 1.0, 2.0) * ((both + jnp.swapaxes(both, 1, 2)) / 2)[:, row, column]
+        c1 = jnp.concatenate([of_fixed, fold(of_fields)], axis=1)
+        c2 = jnp.concatenate([jnp.zeros_like(of_fixed), fold(of_squares)], axis=1)
         series = self._series(model, a, law, order=4)
         mixed = c1 @ series.fourth(3, *pairs) @ c2.T
         raw = c1 @ series.fourth(2, *pairs) @ c1.T + mixed + mixed.T + c2 @ series.fourth(4, *pairs) @ c2.T
@@ -86,6 +88,7 @@ class Squares(Expectation):
 
     def risk_of_factor(self, model, a, law):
         rows = jnp.concatenate(law.factor)
+        # Entries of F^T K F cancel down to rounding near recovery, and the risk, quadratic in them, down to its square.
         K = rows.T @ self._form(model, a) @ rows
         series = QuadraticSeries.of(K, jnp.eye(rows.shape[1]), model.target.noise, order=2)
         return model.loss.weight * series.moment(2)
@@ -96,7 +99,8 @@ class Squares(Expectation):
         For inputs of variance v and loss weight w it is :math:`wv^2[(\mathrm{tr}K)^2 + 2\,\mathrm{tr}K^2]`.
         """
         n, B = S.shape[1], pad_frame(model.frame, S.shape[1])
-        b, scale = model.network.factor * a, 4 * model.loss.weight * float(model.coordinates.variance) ** 2
+        b = model.network.factor * a
+        scale = 4 * model.loss.weight * float(model.coordinates.variance) ** 2
         K = S.T @ (b[:, None] * S) - B.T @ np.asarray(model.target.readout.quadratic(model.teachers)) @ B
         trace, one, bb = np.trace(K), np.eye(n), b[:, None] * b
         own = b[:, None, None] * (trace * one + 2 * K)

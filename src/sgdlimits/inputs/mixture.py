@@ -87,7 +87,7 @@ class Mixture(Inputs):
 
     def draw_class(self, stream, samples):
         shape = (stream.steps, samples, stream.runs.size)
-        if self.classes == 1:
+        if self.classes == 1:  # one class draws no random variates
             return jnp.zeros(shape, jnp.int32)
         u = stream.each(samples).uniform(Purpose.CLASS, 1).reshape(shape)
         # The last edge is left out, so that a sum of weights just below 1 cannot give a class too many.
@@ -113,6 +113,7 @@ class Mixture(Inputs):
         # Bartlett: squared pivots are chi-square, with one degree of freedom less for each orthogonal component before.
         dof = jnp.maximum(d - k - n - np.arange(r), 0.0)
         outside = stream.chi_square(Purpose.CHI, dof)
+        # Columns beyond the dimension are zero: as many components have no direction left.
         below = below * (dof[column] > 0)[:, None]
         return Coordinates(inside, along, outside, below, z, self.draw_class(stream, b))
 
@@ -120,7 +121,7 @@ class Mixture(Inputs):
         inside, along, outside, below, z, c = variates
         (b, L), r, sigma = (len(z), inside.shape[1]), len(outside), self.sigma
         centre = self.centre(B, c)
-        if b == L:
+        if b == L:  # the usual case, without arrays of scales that each step would multiply
             return Coordinates(centre + sigma * inside, sigma * along, sigma**2 * outside, sigma * below, z, c)
         # Vectors of the algorithm's own noise follow the samples; they are standard normal, without mean and sigma.
         scale = jnp.concatenate([jnp.full(b, sigma), jnp.ones(L - b)])
@@ -131,6 +132,7 @@ class Mixture(Inputs):
     def vectors(self, stream, sizes, d, B, add_mean):
         b, L = sizes.samples, sizes.inputs
         normal = stream.each(L).normal_rows(Purpose.INPUT, d + 1).reshape(stream.steps, L, -1, d + 1)
+        # The last entry of each row is the label noise, drawn together with its input.
         c = self.draw_class(stream, b)
         x = self.sigma * normal[:, :b, :, :-1]
         if not self.centred:

@@ -111,7 +111,7 @@ class Polynomial(Activation):
             raise BadInput(
                 f"a polynomial needs finite coefficients, not all zero; got {in_short(coefficients)}. Give, say, [0, 0, 1]."
             )
-        self.coefficients = tuple(np.trim_zeros(values, "b").tolist())
+        self.coefficients = tuple(np.trim_zeros(values, "b").tolist())  # so that equal polynomials compare equal
 
     @property
     def degree(self) -> int:
@@ -153,6 +153,7 @@ class PiecewiseLinear(Activation):
 
     def __call__(self, fields):
         fields = jnp.asarray(fields)
+        # A selected slope times the field: the derivative at zero is `left`, as in SGD.
         return jnp.where(fields > 0, self.right, self.left) * fields
 
 
@@ -172,6 +173,7 @@ def _scan_derivatives(unit: Activation) -> tuple[float, float] | None:
 
     Derivatives whose largest value lies in the outer half of the scan count as unbounded, and the result is None.
     """
+    # The bounds are static, so they are computed now even while the caller is being traced.
     derivatives = (jax.grad(unit), jax.grad(jax.grad(unit)))
     with jax.ensure_compile_time_eval():
         values = [np.abs(np.asarray(jax.jit(jax.vmap(f))(SLOPE_GRID))) for f in derivatives]
@@ -258,6 +260,7 @@ def looks_smooth(fn: Callable, tolerance: float = 1e-4) -> bool:
     for x, here in zip(lines, np.split(values, [lines[0].size], axis=1), strict=True):
         weights = np.exp(-(x**2) / 2) / np.exp(-(x**2) / 2).sum()
         means.append([(value**power * weights).sum() for value in here for power in (1, 2)])
+    # Both rules are exponentially accurate for smooth functions, and off by a power of the step at a kink or jump.
     few, many = np.asarray(means)
     return bool(np.abs(few - many).max() <= tolerance * np.abs(many).max())
 

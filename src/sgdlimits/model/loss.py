@@ -76,6 +76,7 @@ class CrossEntropy(Loss):
     def check(self, data, target, outputs):
         """Raise `BadInput` for labels outside [0, 1], for which the loss is not bounded below."""
         labels = getattr(target.readout, "labels", None)
+        # Traced labels have no values to check.
         if any(map(is_traced, jax.tree.leaves(target))):
             return
         labels = _some_labels(target) if labels is None else np.asarray(labels)
@@ -84,11 +85,11 @@ class CrossEntropy(Loss):
             raise BadInput(f"CrossEntropy needs labels between 0 and 1; got {outside[0]:g}. Give ClassLabels of 0 and 1.")
 
     def __call__(self, prediction, label):
-        return jax.nn.softplus(prediction) - label * prediction
+        return jax.nn.softplus(prediction) - label * prediction  # log(1 + e^f) without overflow
 
     def probability_correct(self, prediction, label):
         """Compute the accuracy: class 1 is predicted if f is positive, and its probability is the label."""
-        one = jnp.heaviside(prediction, 0.5)
+        one = jnp.heaviside(prediction, 0.5)  # a tie at f = 0 counts half
         return label * one + (1 - label) * (1 - one)
 
     def min_loss(self, label: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
@@ -161,6 +162,7 @@ class FunctionLoss(Loss):
         label = jnp.asarray(label)
         if label.ndim == 0:
             return self.fn(prediction, label)
+        # The user's function takes one prediction: all batch axes become one, over which it is mapped.
         outputs = prediction.shape[: prediction.ndim - label.ndim]
         return jax.vmap(self.fn, -1)(prediction.reshape(*outputs, -1), label.ravel()).reshape(label.shape)
 
@@ -178,6 +180,7 @@ def as_loss(loss: Callable, outputs: tuple[int, ...] = ()) -> Loss:
 
 def _some_labels(target: Any) -> np.ndarray:
     """Return the distinct labels of a few fixed inputs."""
+    # Arbitrary but fixed inputs, so that the check gives the same answer in every process.
     fixed = np.cos(2.1 * np.arange(8 * target.teachers) + 2.1).reshape(target.teachers, 8) * 1.7
     with jax.ensure_compile_time_eval():
         return np.unique(np.asarray(target.readout(jnp.asarray(fixed))))

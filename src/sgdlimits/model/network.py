@@ -206,6 +206,7 @@ class Network(AnyNetwork):
     def _axes(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
         """Name the dimensions of one network scalar of the given shape."""
         axes = [f"{name}_{i}" for i in range(len(shape))]
+        # In this order: an axis that fits both names is an axis of students.
         if shape and self.shape == shape[-1:]:
             axes[-1] = "output"
         if shape and shape[0] == self.width:
@@ -227,5 +228,6 @@ class Network(AnyNetwork):
         line = rng.normal(size=self.width)
         scalars = {name: rng.normal(size=np.shape(value)) for name, value in self.scalars.items()}
         at = lambda x: jnp.sum(self.fn(x * line, scalars))
+        # The answer is static, so the function is evaluated now even while the caller is being traced.
         with jax.ensure_compile_time_eval():
             return looks_smooth(jax.vmap(at))

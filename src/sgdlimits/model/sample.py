@@ -78,6 +78,7 @@ class Model(Part):
     @property
     def coordinates(self) -> FieldLaw:
         """The law of the coordinates of an input in the frame of the fixed directions."""
+        # The axes themselves as fixed directions: their fields are the coordinates.
         k = self.teachers
         return self.law_of_factor(FieldFactor(jnp.zeros((0, k)), jnp.eye(k)))
 

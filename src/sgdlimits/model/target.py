@@ -65,6 +65,7 @@ class CommitteeReadout(Readout):
 
     def weights(self, teachers: int) -> Float[Array, " k"] | Float[np.ndarray, " k"]:
         """Return the coefficient of each teacher unit, including the factor 1/k."""
+        # Without a second layer a NumPy array: a constant of compiled code, not an argument.
         return jnp.asarray(self.second) / teachers if self.second is not None else np.full(teachers, 1 / teachers)
 
     @property
@@ -99,7 +100,7 @@ class QuadraticReadout(Readout):
         return (fixed[:, None] * R * fixed[None]).sum((0, 1))
 
     def quadratic(self, teachers):
-        return (self.R + self.R.T) / 2
+        return (self.R + self.R.T) / 2  # only the symmetric part of R enters the quadratic form
 
 
 class FunctionReadout(Readout):
@@ -110,6 +111,7 @@ class FunctionReadout(Readout):
     def __call__(self, fixed, c=0):
         if fixed.ndim == 1:
             return self.fn(fixed)
+        # The user's function takes one vector: all trailing axes become one, over which it is mapped.
         flat = jax.vmap(self.fn, in_axes=-1)(fixed.reshape(fixed.shape[0], -1))
         return flat.reshape(fixed.shape[1:])
 
@@ -185,6 +187,7 @@ def _check_gram(gram: Float[Array, "k k"], teachers: int) -> None:
         raise BadInput(f"gram must have shape ({teachers}, {teachers}); got {gram.shape}. Give the k-by-k Gram matrix.")
     if is_traced(gram):
         return
+    # Linearly dependent directions would make the Cholesky factor, the frame, singular.
     P = np.asarray(gram)
     if not np.allclose(P, P.T) or np.linalg.eigvalsh(P)[0] <= 1e-12 * np.abs(P).max():
         raise BadInput(

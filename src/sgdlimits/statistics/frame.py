@@ -173,13 +173,14 @@ class Projected(NamedTuple):
             factor = _update_factor(past, C, lower, T, along, squares, below, rotated, rounding)
             return m, factor if alike else jnp.where(outside, factor, _update_within_span(past, C, T, along))
 
-        if alike:
+        if alike:  # `outside` is static here, and selects code rather than values
             m, T = self.frame.each(partial(update_block, outside=outside), *self.x[:4], self.rotated)
         else:
             m, T = self.frame.each(update_block, *self.x[:4], self.rotated, outside)
         if unit is None:
             return m, T
         square = sum_blocks(Frame(self.frame.a, m, T).each(lambda m, T: (m**2).sum(1) + contract(T, T)), 2)
+        # Rescaling a row of the factor keeps it triangular.
         inverse = lax.rsqrt(jnp.where(unit[:, None] > 0, square, 1.0))
         return m * inverse[:, None], T * inverse
 
@@ -191,6 +192,7 @@ def _update_factor(
     if C.shape[0] == C.shape[1] == 1:  # T is a length
         return jnp.sqrt((past(T, 1) + C * along) ** 2 + C**2 * outside)
     if rotated is not None and lower:
+        # A keeps T triangular, so the new directions are triangular but for the axis along the input: one column to append.
         length, nonzero = jnp.sqrt(rotated.rest), rotated.rest > 0
         inverse = jnp.where(nonzero, 1 / jnp.where(nonzero, length, 1.0), 0.0)
         return append(past(rotated.T, 1), past(rotated.Th) * inverse + C[:, 0] * length, rounding)
@@ -200,6 +202,7 @@ def _update_factor(
 
 def _update_within_span(past: Callable, C, T, along) -> Float[Array, "n n runs"]:
     """Compute the coordinates of the directions AW + CX of one block along the axes of T."""
+    # The sum over inputs as a scan, whose order of summation is the same in all kernels.
     return past(T, 1) + contract(jnp.swapaxes(along, 0, 1)[:, :, None], jnp.swapaxes(C, 0, 1)[:, None])
 
 
@@ -234,6 +237,7 @@ def overlaps_of(frame: Frame, B: Float[Array, "k k"]) -> Overlaps:
 
 def _with_columns(Q: Float[Array, "p p runs"], T: Float[Array, "p p runs"]) -> Float[Array, "p p runs"]:
     """Compute Q + T T^T from the columns of T, one after the other."""
+    # One outer product per column: no array of shape (p, p, p, runs) is formed.
     return lax.scan(lambda Q, column: (Q + column[:, None] * column[None], None), Q, T)[0]
 
 
@@ -244,7 +248,8 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], max_rank: int) -> Frame:
     outside the span of the fixed directions.
     """
     M, Q = (np.asarray(leaf, float) for leaf in (stats.M, stats.Q))
-    p, scale = Q.shape[-1], np.maximum(np.abs(Q).max(axis=(-2, -1)), 1.0)[:, None]
+    p = Q.shape[-1]
+    scale = np.maximum(np.abs(Q).max(axis=(-2, -1)), 1.0)[:, None]
     m = np.linalg.solve(np.asarray(B), np.swapaxes(M, -1, -2)).swapaxes(-1, -2)
     with np.errstate(over="ignore", invalid="ignore"):
         outside = Q - m @ m.swapaxes(-1, -2)
@@ -256,7 +261,7 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], max_rank: int) -> Frame:
             f"the start is not positive semi-definite: Q - M P^-1 M^T has the eigenvalue {values.min():.3g}. "
             "Make Q larger or M smaller, so that weights with these overlaps exist."
         )
-    values, vectors = values[:, ::-1], vectors[:, :, ::-1]
+    values, vectors = values[:, ::-1], vectors[:, :, ::-1]  # largest first
     if max_rank < p and (values[:, max_rank:] > PSD_TOLERANCE * scale).any():
         raise BadInput(
             f"the start needs {p} directions outside the span of the fixed ones, but d leaves {max_rank}. "
@@ -267,6 +272,7 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], max_rank: int) -> Frame:
     # QR of the root instead of a Cholesky factorisation: it also works for singular matrices.
     root = vectors * np.sqrt(values)[:, None, :]
     upper = np.asarray(np.linalg.qr(root.swapaxes(-1, -2), mode="r"))
+    # QR leaves the signs of rows open; a positive diagonal makes the factor unique.
     T = upper * np.where(np.diagonal(upper, axis1=-2, axis2=-1) < 0, -1.0, 1.0)[:, :, None]
     runs_last = lambda tree: jax.tree.map(lambda leaf: np.ascontiguousarray(np.moveaxis(np.asarray(leaf, float), 0, -1)), tree)
     a, m, T, kept = runs_last((stats.a, m, T, stats.kept))
@@ -327,6 +333,7 @@ def admissible(stats: Overlaps, B: Float[Array, "k k"], unit: int = 0) -> Overla
     Admissible overlaps are unchanged up to rounding. For others, negative pivots of Q - m m^T are set to zero.
     """
     _, S = split_by_frame(stats.M, stats.Q, B)
+    # Q - S is the part inside the frame; its complement is rebuilt from a factor, and so positive semi-definite.
     M, Q = stats.M, _with_columns(stats.Q - S, cholesky_columns(S, jnp.diagonal(stats.Q, axis1=0, axis2=1).T))
     if unit:
         norms = jnp.sqrt(jnp.diagonal(Q, axis1=0, axis2=1).T).at[unit:].set(1.0)
@@ -348,6 +355,7 @@ def cholesky_columns(S: Float[Array, "p p n"], scale: Float[Array, "p n"] | floa
         head = lax.dynamic_index_in_dim(pivot, j, 0, keepdims=False)
         nonzero = head > tolerance
         inverse = jnp.where(nonzero, lax.rsqrt(jnp.where(nonzero, head, 1.0)), 0.0)
+        # |S_ij|^2 <= S_ii S_jj bounds entry i of the column by the square root of what is left of the diagonal.
         diagonal = jnp.diagonal(S, axis1=0, axis2=1).T
         positive = diagonal > 0
         bound = jnp.where(positive, jnp.sqrt(jnp.where(positive, diagonal, 1.0)), 0.0)

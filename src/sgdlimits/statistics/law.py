@@ -99,7 +99,7 @@ class FieldLaw(eqx.Module):
 
     def conditional(self) -> Conditional:
         """Condition the student fields on the fixed ones, differentiably also where the covariance is singular."""
-        if self.unit is None:
+        if self.unit is None:  # the covariance is zero and has no Cholesky factor
             p, k = self.shape
             return Conditional(*map(jnp.zeros, ((p, k), (p, p), (k, k))))
         C = self.blocks
@@ -134,5 +134,6 @@ class FieldLaw(eqx.Module):
 
     def over_classes(self, f: Callable[[Array], PyTree]) -> PyTree:
         """Average a function of the class over all classes, with their probabilities."""
+        # A loop over the few classes rather than a vmap, which would hold the nodes of all classes in memory.
         parts = [f(jnp.asarray(c)) for c in range(self.classes)]
         return jax.tree.map(lambda *leaves: sum(w * leaf for w, leaf in zip(self.weights, leaves, strict=True)), *parts)

@@ -101,6 +101,7 @@ class Overlaps(Part):
     def of(self, name: str, other: str | None = None) -> Overlaps:
         """Return the overlaps of the directions called `name`, such as the students; Q with the directions called `other`."""
         rows, columns = (rows_of(self.names, one, self.width) for one in (name, other or name))
+        # Memory of scalars under the same name, such as their velocity, takes the place of the scalars.
         own = self.kept.get(name, ())
         own = own if jax.tree.leaves(own) else ()
         return Overlaps(replace_scalars(self.a, own), self.M[..., rows, :], self.Q[..., rows, columns])
@@ -133,7 +134,7 @@ class Overlaps(Part):
     def reorder(self, names: tuple[str, ...], kept: Collection[str] | None = None) -> Overlaps:
         """Select the directions with the given names, in this order, and the memory with the names `kept` (None for all)."""
         remembered = self.kept if kept is None else {name: self.kept[name] for name in self.kept if name in kept}
-        if names == self.names:
+        if names == self.names:  # no indexing, which would add operations to every step
             return Overlaps(self.a, self.M, self.Q, remembered, names)
         rows = np.concatenate([np.r_[rows_of(self.names, name, self.width)] for name in names])
         return Overlaps(self.a, self.M[..., rows, :], self.Q[..., rows[:, None], rows], remembered, names)
@@ -192,6 +193,7 @@ def from_vector(vector: Float[Array, " n"], like: Overlaps, second_layer: bool |
     n, k = like.M.shape
     row, column = np.triu_indices(n)
     M, Q, rest = jnp.split(vector, [n * k, n * k + row.size])
+    # Only the upper triangle of Q is a coordinate, so symmetry cannot be lost.
     upper = jnp.zeros((n, n)).at[row, column].set(Q)
     new, kept = ravel_pytree((select_scalars(like.a, second_layer), like.kept))[1](rest)
     return Overlaps(replace_scalars(like.a, new), M.reshape(n, k), upper + jnp.triu(upper, 1).T, kept, like.names)

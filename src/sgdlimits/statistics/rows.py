@@ -23,11 +23,10 @@ def row_products(a: Float[Array, "... d"], b: Float[Array, "... d"]) -> Float[Ar
     """
     terms, long = a * b, a.shape[-1] // ROWS_PER_PRODUCT
     parts = terms[..., : ROWS_PER_PRODUCT * long].reshape(*terms.shape[:-1], ROWS_PER_PRODUCT, long) @ jnp.ones(long)
+    remainder = [terms[..., i] for i in range(ROWS_PER_PRODUCT * long, a.shape[-1])]
     total = parts[..., 0]
-    for term in [
-        *(parts[..., i] for i in range(1, ROWS_PER_PRODUCT)),
-        *(terms[..., i] for i in range(ROWS_PER_PRODUCT * long, a.shape[-1])),
-    ]:
+    # Added one by one, since XLA may reorder a reduction but not a chain of additions.
+    for term in [*(parts[..., i] for i in range(1, ROWS_PER_PRODUCT)), *remainder]:
         total = total + term
     return total
 

@@ -18,6 +18,7 @@ def as_floats(value: Any) -> Any:
 
     Other objects, which JAX puts into pytrees in place of arrays, are returned unchanged.
     """
+    # Everything else stays on the host, as NumPy arrays, until something is computed with it.
     if isinstance(value, jax.Array):
         return value.astype(float) if not jnp.issubdtype(value.dtype, jnp.floating) else value
     numbers = isinstance(value, (list, tuple, int, float, np.generic, np.ndarray)) or hasattr(value, "to_numpy")
@@ -57,6 +58,7 @@ def as_batch(one: PyTree) -> PyTree:
 
 def count_runs(stats: PyTree) -> int | None:
     """Return the number of runs of statistics with runs first, or None for statistics without an axis of runs."""
+    # `overlap` names a leaf that all classes of statistics have; one axis more than `dims` is the axis of runs.
     name = type(stats).overlap
     value = getattr(stats, name)
     return None if np.ndim(value) == len(type(stats).dims[name]) else value.shape[0]

@@ -29,6 +29,7 @@ def orthogonal_increments(A: Float[Array, "r r runs"], C: Float[Array, "n b runs
     :math:`CC^\top = RR^\top` for an R of r < b columns, the Gram matrix of the increments is :math:`KK^\top` with K = RA.
     """
     each = jnp.swapaxes(C, 0, 1)
+    # Fewer rows than inputs: the law of the increments is that of r vectors combined by a factor R of C C^T.
     R = each if len(A) == len(each) else gram_schmidt(each)
     return contract(A[:, :, None], R[:, None])
 
@@ -57,6 +58,7 @@ def gram_schmidt(X: Float[Array, "n p runs"], rounding: float = 0.0) -> Float[Ar
         nonzero = square > (0 if min_square is None else min_square)
         inverse = jnp.where(nonzero, lax.rsqrt(jnp.where(nonzero, square, 1.0)), 0.0)
         T_j = jnp.where(rows[:, None] >= j, products * inverse, 0.0)
+        # Modified Gram-Schmidt: the row is projected out of all rows before the next one is taken.
         return X - row * inverse * T_j, T_j
 
     return lax.scan(column, X, (rows, min_square))[1]
@@ -96,6 +98,7 @@ def rotate(T: Float[Array, "p p runs"], h: Float[Array, "p runs"], outside: Floa
         T_j, h_j = row
         more = rest + h_j * h_j
         product = more * rest
+        # One reciprocal root of the product serves both quotients by sigma_j and sigma_(j+1).
         scale = jnp.where(product > 0, lax.rsqrt(jnp.where(product > 0, product, 1.0)), 0.0)
         cosine = jnp.where(more > 0, rest * scale, 1.0)
         return (w + T_j * h_j, more), T_j * cosine - w * (h_j * scale)
@@ -120,6 +123,7 @@ def append(T: Float[Array, "p p runs"], v: Float[Array, "p runs"], rounding: flo
             none = head * head + tail * tail <= least * least
             head, tail = jnp.where(none, 0.0, head), jnp.where(none, 0.0, tail)
             T_j, v = (jnp.where((rows == j) & none, 0.0, part) for part in (T_j, v))
+        # A Givens rotation moves entry j of v onto the diagonal.
         length = jnp.sqrt(head * head + tail * tail)
         inverse = jnp.where(length > 0, 1 / jnp.where(length > 0, length, 1.0), 0.0)
         cosine, sine = jnp.where(length > 0, head * inverse, 1.0), tail * inverse

@@ -74,6 +74,7 @@ class Sobol(Rule):
 
     def estimate(self, f: Callable, dim: int, group: Group | None = None) -> Estimate:
         def standard_error(values):
+            # Points of one scrambling are dependent; only the means of the scramblings are independent samples.
             means = values.reshape(*values.shape[:-1], self.scrambles, -1).mean(-1)
             return means.std(-1, ddof=1) / np.sqrt(self.scrambles)
 

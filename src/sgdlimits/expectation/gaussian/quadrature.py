@@ -39,7 +39,7 @@ class Line(NamedTuple):
 def gauss_hermite(count: int) -> Line:
     """Return the Gauss-Hermite rule of `count` nodes, exact for polynomials of degree 2 count - 1."""
     points, weights = scipy.special.roots_hermitenorm(count)
-    return Line(points, weights / weights.sum())
+    return Line(points, weights / weights.sum())  # normalised to the probability density
 
 
 @lru_cache(maxsize=64)
@@ -81,8 +81,9 @@ def radius_rule(n: int, nodes: int) -> tuple[np.ndarray, np.ndarray]:
     35.0
     """
     i, alpha = np.arange(nodes), n / 2 - 1
+    # Half the squared length has a gamma law of shape n/2, the weight of generalised Laguerre polynomials.
     halves, vectors = scipy.linalg.eigh_tridiagonal(2 * i + 1 + alpha, np.sqrt(i[1:] * (i[1:] + alpha)))
-    return np.sqrt(2 * np.maximum(halves, 0)), vectors[0] ** 2
+    return np.sqrt(2 * np.maximum(halves, 0)), vectors[0] ** 2  # rounding may make the smallest eigenvalue negative
 
 
 @checked

@@ -109,6 +109,7 @@ class SmoothIntegrals(UnitIntegrals):
         return HermiteFeatures(value, slope, curvature, deviation)
 
     def pairs(self, rows, columns, C):
+        # A field without variance has correlation zero with all others: its unit is a constant, the term q = 0.
         inverse = safe_inverse_root(rows.deviation**2)[:, None] * safe_inverse_root(columns.deviation**2)
         cosine = _cosine(C * inverse)
 
@@ -133,6 +134,7 @@ class SmoothIntegrals(UnitIntegrals):
 
     def _corrector_entry(self, C, c, j, l):
         """Compute E[s_j' s_l' D^2] for one pair of students, on a grid over their fields."""
+        # x_j and x_l depend on two variates, on a grid; the other fields given these have covariance `rest`.
         v, w, rest = condition_on(C, j, l)
         z, weights = (jnp.asarray(part) for part in _line(self.exact, self.orders.grid))
         first, second = (axis.ravel() for axis in jnp.meshgrid(z, z, indexing="ij"))
@@ -188,6 +190,7 @@ def _line(exact: bool, nodes: int) -> Line:
 def _projector(exact: bool, nodes: int, terms: int) -> tuple[Float[Array, " nodes"], Float[Array, "nodes terms"]]:
     """Return nodes z, and the matrix that maps values at them to coefficients along normalised Hermite polynomials."""
     z, weights = _line(exact, nodes)
+    # The recurrence of normalised polynomials, since plain Hermite polynomials overflow at high order.
     table = np.zeros((nodes, terms))
     table[:, 0] = 1.0
     if terms > 1:

@@ -78,6 +78,7 @@ class UnitIntegrals(eqx.Module):
 def map_pairs(f: Callable, p: int, at_once: int = PAIRS_AT_ONCE) -> Float[Array, "p p"]:
     """Return the symmetric p-by-p matrix of f(j, l), computed for `at_once` pairs at a time."""
     row, column = np.triu_indices(p)
+    # A map in batches: all pairs at once would need p^2 times the memory of one.
     values = jax.lax.map(lambda pair: f(*pair), (jnp.asarray(row), jnp.asarray(column)), batch_size=at_once)
     upper = jnp.zeros((p, p)).at[row, column].set(values)
     return upper + jnp.triu(upper, 1).T
@@ -91,7 +92,7 @@ def condition_on(C: Float[Array, "n n"], j: Int[Array, ""], l: Int[Array, ""]):
     """
     v = C[:, j] * safe_inverse_root(C[j, j])
     left = C[:, l] - v[l] * v
-    w = left * safe_inverse_root(jnp.where(j == l, 0.0, left[l]))
+    w = left * safe_inverse_root(jnp.where(j == l, 0.0, left[l]))  # rounding of a zero pivot must not be amplified
     return v, w, C - v[:, None] * v - w[:, None] * w
 
 
@@ -126,6 +127,7 @@ def sine_and_angle(cosine: Float[Array, "..."]) -> tuple[Float[Array, "..."], Fl
 
 def _arcsine_series(degree: int) -> np.ndarray:
     """Fit (arcsin(x)/x - 1)/x^2 by a polynomial of 8 x^2 - 1 for x^2 from 0 to 1/4; coefficients, highest power first."""
+    # Interpolation at Chebyshev points is within a small factor of the best polynomial of this degree.
     nodes = (chebyshev.chebpts1(degree + 1) + 1) / 8
     k = np.arange(1, 60)
     terms = np.cumprod((2 * k - 1) / (2 * k)) / (2 * k + 1)
