@@ -63,7 +63,7 @@ class Expectation(Part):
         """Compute the gradient and the Hessian of the risk for units with coordinates S in an orthonormal frame."""
 
     def gradient(self, model: Model, a: Scalars, S: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "p n"]:
-        """Compute the gradient E[G x] of the risk for units with coordinates S in an orthonormal frame."""
+        """Compute the gradient E[G x] of the risk, G = dl/d lambda, for units with coordinates S in an orthonormal frame."""
         return self.slopes(model, a, S).gradient
 
     def risk(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
@@ -98,7 +98,7 @@ class Expectation(Part):
         return self.error(model, a, law).loss
 
     def tolerance(self, model: Model) -> float:
-        """Return the default relative tolerance for ODE solvers of the drift: a finer one would resolve quadrature errors."""
+        """Return the default relative tolerance for ODE solvers of the drift, not finer than the quadrature error."""
         return 1e-9
 
     def accuracy(self, model: Model) -> float | None:
@@ -133,7 +133,7 @@ def linearise_increment(increment: Increment, a: Scalars, shape: tuple[int, ...]
     return jax.tree.map(lambda leaf: leaf[:, 0, ..., 0], jax.jacfwd(increment)(origin))
 
 
-def covariance_over(increment: Increment, products: Moments, weights: Float[Array, " samples"]) -> Float[Array, "n n"]:
+def increment_covariance(increment: Increment, products: Moments, weights: Float[Array, " samples"]) -> Float[Array, "n n"]:
     """Compute the covariance of increments over samples with the given weights, which sum to 1."""
     change = increment(products)
     # Centred first: the difference of raw moments would lose digits where the mean dominates.

@@ -95,21 +95,21 @@ class ClassInputs(NamedTuple):
         return (self.weights * rows) @ columns.T
 
 
-def at_means(law: FieldLaw) -> ClassInputs:
+def mean_inputs(law: FieldLaw) -> ClassInputs:
     """Return one input for each class, its mean."""
     return ClassInputs(*law.means, jnp.asarray(law.weights), jnp.arange(law.classes))
 
 
-def on_grid(model: Model, law: FieldLaw, order: int) -> ClassInputs:
+def grid_inputs(model: Model, law: FieldLaw, order: int) -> ClassInputs:
     """Return a grid over the student fields with 2 `order` nodes per unit, split at kinks.
 
     The fixed fields are conditional means given the student fields.
     """
     p, unit = model.network.width, model.network.activation
-    centre, root = at_means(law), law.student_columns()
+    centre, root = mean_inputs(law), law.student_columns()
     rows, weights = jnp.concatenate([centre.fields, centre.fixed]), centre.weights
     if p == 2 and isinstance(unit, PiecewiseLinear):
-        rows, weights = _in_wedges(rows, weights, root, order)
+        rows, weights = _nodes_in_wedges(rows, weights, root, order)
         return ClassInputs(rows[:p], rows[p:], weights, jnp.tile(centre.c, weights.size // centre.c.size))
     for i in range(p):
         if isinstance(unit, PiecewiseLinear):
@@ -123,14 +123,14 @@ def on_grid(model: Model, law: FieldLaw, order: int) -> ClassInputs:
     return ClassInputs(rows[:p], rows[p:], weights, jnp.tile(centre.c, weights.size // centre.c.size))
 
 
-def _in_wedges(
+def _nodes_in_wedges(
     rows: Float[Array, "m classes"], weights: Float[Array, " classes"], root: Float[Array, "m 2"], order: int
 ) -> tuple[Float[Array, "m n"], Float[Array, " n"]]:
     """Place nodes in the plane of two units, `order` or more in each wedge between their kinks.
 
     Returns the fields at the nodes, given their means `rows` in each class and their factor `root`, and the nodes' weights.
     """
-    plane = across_kinks(rows, root)
+    plane = rotate_plane(rows, root)
     points, more = split_line(plane.crossing, order)
     rows, weights = plane.rows[:, None] + plane.root[:, 0, None, None] * points, more * weights
     points, more = split_twice(*plane.kinks(rows), order)
@@ -158,7 +158,7 @@ class ClassPlane(NamedTuple):
         return jnp.minimum(first, second), jnp.maximum(first, second)
 
 
-def across_kinks(rows: Float[Array, "m classes"], root: Float[Array, "m 2"]) -> ClassPlane:
+def rotate_plane(rows: Float[Array, "m classes"], root: Float[Array, "m 2"]) -> ClassPlane:
     """Rotate the plane of two units so that s crosses both kinks and t runs along them, and find where the kinks cross.
 
     An integral over the plane depends on neither the rotation nor the split, so derivatives are taken with both fixed.
@@ -192,7 +192,7 @@ def smooth_class_moments(model: Model, a: Float[Array, " p"], law: FieldLaw, ord
     :math:`E[G_j\lambda^*_r] = E[G_j]\bar\lambda^*_r + \sum_l E[\partial_lG_j]\,\mathrm{Cov}(\lambda_l, \lambda^*_r)`.
     """
     points, weights = GaussHermite(2 * order).nodes(model.width)
-    centre, C, none = at_means(law), law.blocks, jnp.zeros((model.width, 0))
+    centre, C, none = mean_inputs(law), law.blocks, jnp.zeros((model.width, 0))
     nodes = FieldNodes(jnp.zeros((0, weights.size)), points, weights)
 
     def of_class(c):
@@ -251,7 +251,7 @@ def _kinked_hessian(model: Model, a: Array, S: Array, inverse: Array, order: int
         weights = (inputs.weights * inputs.slope(model, a))[None]
         return spread(weights, inputs)[0], weights.sum()
 
-    inputs = on_grid(model, law, order)
+    inputs = grid_inputs(model, law, order)
     loss = lambda fields, fixed, c: model.sample_loss(fields, fixed, a, 0.0, c)
     second = inputs.weights * jax.vmap(jax.hessian(loss), in_axes=(1, 1, 0), out_axes=2)(inputs.fields, inputs.fixed, inputs.c)
     span = spread(second.reshape(p * p, -1), inputs).reshape(p, p, *rest.shape)
@@ -263,7 +263,7 @@ def _kinked_hessian(model: Model, a: Array, S: Array, inverse: Array, order: int
 
 def _inputs_at_kink(model: Model, law: FieldLaw, order: int, j: Int[Array, ""]) -> ClassInputs:
     """Return nodes of inputs with the field of unit j at zero; their weights sum to the density of that field at zero."""
-    p, centre = model.width, at_means(law)
+    p, centre = model.width, mean_inputs(law)
     # Unit j first, so that its field is a multiple of the first variate, which the condition fixes.
     order_of_units = (jnp.arange(p) + j) % p
     root = law.student_factor(order_of_units)

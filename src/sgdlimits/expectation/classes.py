@@ -16,8 +16,8 @@ from jaxtyping import Array, Float
 from sgdlimits.checks import each_of
 from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput, check_count
-from sgdlimits.expectation.base import Expectation, covariance_over, linearise_increment
-from sgdlimits.expectation.class_inputs import ClassInputs, at_means, kinked_class_hessian, on_grid, smooth_class_moments
+from sgdlimits.expectation.base import Expectation, increment_covariance, linearise_increment
+from sgdlimits.expectation.class_inputs import ClassInputs, grid_inputs, kinked_class_hessian, mean_inputs, smooth_class_moments
 from sgdlimits.expectation.gaussian import GaussHermite, both_positive, positive_means
 from sgdlimits.expectation.slopes import (
     FrameNodes,
@@ -127,7 +127,7 @@ class ClassIntegrals(ClassExpectation):
         """Compute the mean loss at one order: the last for up to three units, the one before it for more."""
         if not model.network.activation.kinked:
             return smooth_class_moments(model, a, law, self._one_order(model)).loss
-        inputs = on_grid(model, law, self._one_order(model))
+        inputs = grid_inputs(model, law, self._one_order(model))
         return (inputs.weights * inputs.loss(model, a)).sum()
 
     def covariance(self, model, a, law, increment):
@@ -135,13 +135,13 @@ class ClassIntegrals(ClassExpectation):
 
         The conditional variance of the fixed fields given the student fields adds the second term.
         """
-        inputs = on_grid(model, law, self._one_order(model)).with_noise()
+        inputs = grid_inputs(model, law, self._one_order(model)).with_noise()
         products = inputs.products(*inputs.gradient(model, a))
         p, k = law.shape
         L = linearise_increment(increment, a, law.shape).gradient_fixed.reshape(-1, p * k)
         W = law.student_columns()[p:]
         conditional = jnp.kron((products.gradient_gradient * inputs.weights).sum(-1), law.blocks.fixed - W @ W.T)
-        return covariance_over(increment, products, inputs.weights) + L @ conditional @ L.T
+        return increment_covariance(increment, products, inputs.weights) + L @ conditional @ L.T
 
     def slopes(self, model, a, S):
         n, accuracy = S.shape[1], self.accuracy(model)
@@ -215,7 +215,7 @@ class AtMeans(ClassExpectation):
         return AtMeans(smoothing=None)
 
     def moments(self, model, a, law):
-        inputs, unit = at_means(law), model.network.activation
+        inputs, unit = mean_inputs(law), model.network.activation
         G, second = inputs.gradient(model, a)
         slopes = inputs.unit_slopes(model, a)
         if unit.kinked and self.smoothing is not None:
@@ -236,11 +236,11 @@ class AtMeans(ClassExpectation):
 
         The drift that returns such a field to the kink is stronger than fluctuations at large d.
         """
-        inputs = at_means(law).with_noise()
+        inputs = mean_inputs(law).with_noise()
         G, second = inputs.gradient(model, a)
         if model.network.activation.kinked:
             G = jnp.where(jnp.abs(inputs.fields) < KINK_TOLERANCE, 0.0, G)
-        return covariance_over(increment, inputs.products(G, second), inputs.weights)
+        return increment_covariance(increment, inputs.products(G, second), inputs.weights)
 
     def slopes(self, model, a, S):
         if not model.network.activation.kinked:
@@ -251,13 +251,13 @@ class AtMeans(ClassExpectation):
         return autodiff_slopes(self.risk, model, a, S)._replace(gradient=self.gradient(model, a, S))
 
     def risk(self, model, a, law):
-        inputs = at_means(law)
+        inputs = mean_inputs(law)
         return (inputs.weights * inputs.loss(model, a)).sum()
 
 
 def _moments_in_wedges(model, a, law, order: int) -> Moments:
     """Compute the moments of at most two units with a kink, on a grid whose cells no kink crosses."""
-    inputs = on_grid(model, law, order)
+    inputs = grid_inputs(model, law, order)
     G, second = inputs.gradient(model, a)
     slopes = inputs.unit_slopes(model, a)
     return Moments(
@@ -274,11 +274,11 @@ def _split_off_steps(model, a, law):
 
     Returns a function of the order that integrates the difference of both on the grid, and the moments of the steps.
     """
-    unit, mean = model.network.activation, at_means(law)
+    unit, mean = model.network.activation, mean_inputs(law)
     frozen = model.network.factor * a[:, None] * mean.slope(model, a)
 
     def at(order: int) -> Moments:
-        inputs = on_grid(model, law, order)
+        inputs = grid_inputs(model, law, order)
         G, second = inputs.gradient(model, a)
         slopes = inputs.unit_slopes(model, a)
         each = jnp.tile(frozen, inputs.c.size // law.classes)  # on a grid the classes cycle from node to node

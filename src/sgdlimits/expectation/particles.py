@@ -29,7 +29,7 @@ from numpy.polynomial.legendre import leggauss
 
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.additive import additive_integrals
-from sgdlimits.expectation.gaussian.quadrature import Line, gauss_hermite, overlap_rule, radius_rule, trapezoid
+from sgdlimits.expectation.gaussian.quadrature import LineRule, gauss_hermite, overlap_rule, radius_rule, trapezoid
 from sgdlimits.expectation.gaussian.units import UnitIntegrals, safe_root
 from sgdlimits.model.activation import Activation, Erf, Polynomial
 from sgdlimits.model.sample import Model
@@ -42,7 +42,7 @@ SMOOTH_LINES = {1: trapezoid(96, 9.0), 2: trapezoid(40, 8.0)}
 """Nodes of the grid along each of k = 1 or 2 fixed directions, if all functions are smooth."""
 PANELS = {1: (24, 12, 12.0), 2: (8, 8, 8.0)}
 """Number of panels, nodes per panel and range for k = 1 or 2, if a function may have a kink or a jump at zero."""
-LABEL_LINES = {True: Line(np.array([-1.0, 1.0]), np.array([0.5, 0.5])), False: trapezoid(256, 9.0)}
+LABEL_LINES = {True: LineRule(np.array([-1.0, 1.0]), np.array([0.5, 0.5])), False: trapezoid(256, 9.0)}
 """Nodes of the label noise, by whether the loss is quadratic: then two are exact."""
 UNIT_NODES, UNIT_RANGE = 64, 9.0
 """Number and range of the nodes over which a unit is averaged outside the frame."""
@@ -169,13 +169,13 @@ class GridExpectation(ParticleExpectation):
         inside = jnp.sqrt(law.variance) * x + law.means.fixed[:, c]
         return FixedFieldGrid(x, model.frame @ inside, c, jnp.asarray(law.weights)[c] * jnp.tile(product, law.classes))
 
-    def _means(self, activation: Activation, units: UnitBatch, grid: FixedFieldGrid) -> Smoothed:
+    def _means(self, activation: Activation, units: UnitBatch, grid: FixedFieldGrid) -> ActivationMeans:
         """Average the activation over the part of the units' fields outside the frame, at the nodes."""
         return average_activation(activation, units.conditional_means(grid), units.outside[:, None])
 
     def _block(self, model, grid: FixedFieldGrid) -> int:
         """Return the number of units per block that bounds the memory."""
-        return max(1, MAX_FLOATS_AT_ONCE // (grid.weights.size * inner_line(model.network.activation).points.size))
+        return max(1, MAX_FLOATS_AT_ONCE // (grid.weights.size * activation_rule(model.network.activation).points.size))
 
 
 class SphereExpectation(GridExpectation):
@@ -196,7 +196,7 @@ class SphereExpectation(GridExpectation):
         # One coordinate of a uniform direction has the law of the overlap of two uniform directions.
         omega, weights = overlap_rule(self.n, DIRECTION_NODES)
         spread = safe_root(units.outside)[:, None] * grid.length * np.sqrt(self.n)
-        return average_over_line(activation, units.conditional_means(grid), spread, Line(omega, weights))
+        return average_over_line(activation, units.conditional_means(grid), spread, LineRule(omega, weights))
 
     def _grid(self, model):
         grid = super()._grid(model)
@@ -317,7 +317,7 @@ def units_of(model: Model, stats: Particles) -> UnitBatch:
     return UnitBatch(stats.a, law.A, law.outside, law.mean)
 
 
-def panel_rule(count: int, order: int, reach: float) -> Line:
+def panel_rule(count: int, order: int, reach: float) -> LineRule:
     """Return Gauss-Legendre nodes on equal panels of [-reach, reach], weighted with the normal density.
 
     With an even number of panels, functions with a kink or a jump at zero are integrated accurately.
@@ -327,7 +327,7 @@ def panel_rule(count: int, order: int, reach: float) -> Line:
     points = ((edges[1:] + edges[:-1])[:, None] + np.diff(edges)[:, None] * nodes).ravel() / 2
     # Normalised below, so the constant factors of the density and of the panel length are left out.
     density = np.tile(weights, count) * np.exp(-(points**2) / 2)
-    return Line(points, density / density.sum())
+    return LineRule(points, density / density.sum())
 
 
 def split_into_blocks(units: PyTree, size: int, mode: str = "constant") -> PyTree:
@@ -386,7 +386,7 @@ def choose_particle_expectation(model: Model, outside: int | None = None) -> Par
     )
 
 
-class Smoothed(NamedTuple):
+class ActivationMeans(NamedTuple):
     """Means of an activation over a Gaussian field x: E s(x), E s'(x) and E[s'(x) x]."""
 
     value: Float[Array, "..."]
@@ -394,35 +394,37 @@ class Smoothed(NamedTuple):
     product: Float[Array, "..."]
 
 
-def inner_line(activation: Activation) -> Line:
+def activation_rule(activation: Activation) -> LineRule:
     """Return the nodes over which an activation is averaged; a single one if the average has a closed form."""
     if isinstance(activation, Erf):
-        return Line(np.zeros(1), np.ones(1))
+        return LineRule(np.zeros(1), np.ones(1))
     if isinstance(activation, Polynomial):
         return gauss_hermite(activation.degree // 2 + 1)
     return trapezoid(UNIT_NODES, UNIT_RANGE)
 
 
 @singledispatch
-def average_activation(activation: Activation, mean: Float[Array, "..."], variance: Float[Array, "..."]) -> Smoothed:
+def average_activation(activation: Activation, mean: Float[Array, "..."], variance: Float[Array, "..."]) -> ActivationMeans:
     """Average an activation over Gaussian fields with the given mean and variance."""
-    return average_over_line(activation, mean, safe_root(variance), inner_line(activation))
+    return average_over_line(activation, mean, safe_root(variance), activation_rule(activation))
 
 
-def average_over_line(activation: Activation, mean: Float[Array, "..."], spread: Float[Array, "..."], line: Line) -> Smoothed:
+def average_over_line(
+    activation: Activation, mean: Float[Array, "..."], spread: Float[Array, "..."], line: LineRule
+) -> ActivationMeans:
     """Average an activation over fields mean + spread z, with z at the nodes of a line."""
     points, weights = line
     x = mean[..., None] + spread[..., None] * points
     # Forward mode with tangents of one gives the elementwise derivative along with the value.
     value, slope = jax.jvp(activation, (x,), (jnp.ones_like(x),))
-    return Smoothed(value @ weights, slope @ weights, (slope * x) @ weights)
+    return ActivationMeans(value @ weights, slope @ weights, (slope * x) @ weights)
 
 
 @average_activation.register
-def _(activation: Erf, mean, variance) -> Smoothed:
+def _(activation: Erf, mean, variance) -> ActivationMeans:
     """Average erf(c x) in closed form: its mean is erf(c mu / sqrt(1 + 2 c^2 v))."""
     c = activation.scale
     inverse = jax.lax.rsqrt(1 + 2 * c**2 * variance)
     y = c * mean * inverse
     slope = 2 * c / np.sqrt(np.pi) * inverse * jnp.exp(-y * y)
-    return Smoothed(jax.scipy.special.erf(y), slope, mean * inverse**2 * slope)
+    return ActivationMeans(jax.scipy.special.erf(y), slope, mean * inverse**2 * slope)

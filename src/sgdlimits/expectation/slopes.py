@@ -193,7 +193,7 @@ def _is_smooth_loss(loss: Loss, outputs: tuple[int, ...]) -> bool:
 
 @eqx.filter_jit
 def gradient_over_nodes(model: Model, nodes: FrameNodes) -> Float[Array, "p n"]:
-    """Compute the gradient E[G x] of the risk, in the frame of the nodes."""
+    """Average the gradient G x of the loss over the nodes, with G = dl/d lambda and inputs x in the frame."""
     law = model.coordinates
 
     def of_class(c):
@@ -205,7 +205,11 @@ def gradient_over_nodes(model: Model, nodes: FrameNodes) -> Float[Array, "p n"]:
 
 @eqx.filter_jit
 def slopes_over_nodes(model: Model, nodes: FrameNodes) -> tuple[Array, Array, Array]:
-    """Compute E[G x], E[l_jl x x^T] and, for directions outside the frame, the variance of a coordinate times E[l_jl]."""
+    """Average the gradient and the Hessian of the loss over the nodes.
+
+    Returns E[G x] with G = dl/d lambda, E[l_jl x x^T] with the second derivatives l_jl of the loss in the fields, and for
+    directions outside the frame the variance of a coordinate times E[l_jl].
+    """
     law, variance = model.coordinates, model.coordinates.variance
     # Directions without nodes are integrated exactly: the inputs have this covariance along them, given the fields.
     rest = variance * (jnp.eye(nodes.units.shape[1]) - nodes.directions @ nodes.directions.T)

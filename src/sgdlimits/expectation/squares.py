@@ -89,7 +89,7 @@ class Squares(Expectation):
     def risk_of_factor(self, model, a, law):
         rows = jnp.concatenate(law.factor)
         # Entries of F^T K F cancel down to rounding near recovery, and the risk, quadratic in them, down to its square.
-        K = rows.T @ self._form(model, a) @ rows
+        K = rows.T @ self._residual_form(model, a) @ rows
         series = QuadraticSeries.of(K, jnp.eye(rows.shape[1]), model.target.noise, order=2)
         return model.loss.weight * series.moment(2)
 
@@ -111,7 +111,7 @@ class Squares(Expectation):
         return Slopes(scale * np.einsum("jst,jt->js", own, S), scale * span, scale * outside)
 
     @staticmethod
-    def _form(model, a) -> Float[Array, "n n"]:
+    def _residual_form(model, a) -> Float[Array, "n n"]:
         """Return the matrix K of the residual, a quadratic form in the fields, the students first."""
         p, k = model.width, model.teachers
         K = jnp.zeros((p + k, p + k)).at[:p, :p].set(model.network.factor * jnp.diag(a))
@@ -119,7 +119,7 @@ class Squares(Expectation):
 
     def _series(self, model, a, law, order) -> QuadraticSeries:
         """Return the series of the moments of the residual up to E[D^order ...]."""
-        return QuadraticSeries.of(self._form(model, a), law.blocks.matrix, model.target.noise, order)
+        return QuadraticSeries.of(self._residual_form(model, a), law.blocks.matrix, model.target.noise, order)
 
     @staticmethod
     def _gradient_factors(model, a):

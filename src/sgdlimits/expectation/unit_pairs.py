@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.polynomial import Polynomial as Series
 
-from sgdlimits.expectation.gaussian.quadrature import Line, gauss_hermite, trapezoid
+from sgdlimits.expectation.gaussian.quadrature import LineRule, gauss_hermite, trapezoid
 from sgdlimits.model.activation import Activation, PiecewiseLinear, Polynomial
 
 # The normal density beyond 9 standard deviations is 1e-18: below rounding for functions that grow slowly.
@@ -42,14 +42,14 @@ class UnitPlane(NamedTuple):
 
 
 class PairSpread(NamedTuple):
-    """The scalar w (`mean`) and the matrix K (`tensor`) of E[g h y y^T], for each pair of units."""
+    """Coefficients w (`mean`) and K (`tensor`) of E[g h y y^T] = w 1 + sum_ab K_ab e_a e_b^T, for each pair of units."""
 
     mean: Float[np.ndarray, "p m"]
     tensor: Float[np.ndarray, "p m 2 2"]
 
 
 class PairMoments(NamedTuple):
-    """Moments of each pair: E[s_j' s_m z], and w and K of s_j' s_m' (students only) and of s_j'' s_m."""
+    """Moments of student j and unit m: E[s_j' s_m z], and coefficients w, K of s_j' s_m' (students only) and s_j'' s_m."""
 
     first: Float[np.ndarray, "p m 2"]
     slopes: PairSpread
@@ -76,7 +76,7 @@ def pair_moments(student: Activation, teacher: Activation, plane: UnitPlane, cou
     return smooth_pair_moments(student, teacher, plane, trapezoid(count, LINE_RANGE))
 
 
-def smooth_pair_moments(student: Activation, teacher: Activation, plane: UnitPlane, line: Line) -> PairMoments:
+def smooth_pair_moments(student: Activation, teacher: Activation, plane: UnitPlane, line: LineRule) -> PairMoments:
     """Compute the moments of smooth units on the product grid of a line of nodes."""
     p = plane.own.size
     z, weights = line
@@ -138,7 +138,7 @@ def _derivatives(activation: Activation, x: Array) -> tuple[Array, Array, Array]
 
 
 def _spread(moments: Float[np.ndarray, "p m 3 3"]) -> PairSpread:
-    """Convert E[g h z_1^a z_2^b], a, b = 0, 1, 2 on the last axes, to w and K."""
+    """Convert moments E[g h z_1^a z_2^b], with a, b = 0, 1, 2 on the last axes, to the coefficients w and K."""
     mean = moments[..., 0, 0]
     return PairSpread(mean, _symmetric(moments[..., 2, 0] - mean, moments[..., 1, 1], moments[..., 0, 2] - mean))
 

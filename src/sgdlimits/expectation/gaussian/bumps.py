@@ -79,7 +79,7 @@ def fit_gaussian_slope(fn: Callable, count: int) -> GaussianSlope | None:
 def bump_corrector(
     student: GaussianSlope, teacher: GaussianSlope, C: Float[Array, "n n"], c: Float[Array, " n"], p: int, terms: int
 ) -> Float[Array, "p p"]:
-    """Compute E[s_j' s_l' D^2] for all pairs of p students, with D the sum of all units with coefficients c.
+    """Compute E[s_j' s_l' D^2] for all pairs (j, l) of p students, with slopes s' and the residual D = sum_n c_n s_n.
 
     Parameters
     ----------

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.expectation.gaussian.units import PAIRS_AT_ONCE, Pairs, UnitIntegrals, arcsine, map_pairs
+from sgdlimits.expectation.gaussian.units import PAIRS_AT_ONCE, PairIntegrals, UnitIntegrals, arcsine, map_pairs
 
 
 class ErfFeatures(NamedTuple):
-    """Gain of each unit, and 1 + variance of its field times the gain squared."""
+    """The gain of each erf unit, and 1 + variance of its field times the gain squared."""
 
     gain: Float[Array, " n"]
     spread: Float[Array, " n"]
@@ -53,7 +53,7 @@ class ErfIntegrals(UnitIntegrals):
         root = jnp.sqrt(product - overlap**2)
         value = jnp.arcsin(overlap / jnp.sqrt(product))
         slope, curvature = gains / root, -(rows.gain[:, None] ** 2) * overlap / (rows.spread[:, None] * root)
-        return Pairs(*(2 / np.pi * part for part in (value, slope, curvature)))
+        return PairIntegrals(*(2 / np.pi * part for part in (value, slope, curvature)))
 
     @property
     def floats_at_once(self):

@@ -14,8 +14,9 @@ so each set of four is processed once, for all six pairs in it.
 
 With the correlations between two pairs of the four multiplied by t, S(0) is a product of arcsines, and by Price's theorem
 (Plackett's for orthants) the slope in t is a sum over these four correlations,
-:math:`(4/\pi^2)\, r_{ab}\arcsin\rho_{cd|ab}(t)/\sqrt{1 - t^2r_{ab}^2}`. One integral over t remains. Pairs are chosen so that
-strong correlations are within them, and nodes are dense near t = 1, where the slope varies fast if fields nearly coincide.
+:math:`(4/\pi^2)\, r_{ab}\arcsin\rho_{cd|ab}(t)/\sqrt{1 - t^2r_{ab}^2}`. One integral over t remains. Pairs are chosen
+so that strong correlations are within them, and nodes are dense near t = 1, where the slope varies fast if fields nearly
+coincide.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from numpy.polynomial.legendre import leggauss
 
-from sgdlimits.expectation.gaussian.units import Pairs, UnitIntegrals, safe_inverse_root, safe_root, sine_and_angle
+from sgdlimits.expectation.gaussian.units import PairIntegrals, UnitIntegrals, safe_inverse_root, safe_root, sine_and_angle
 
 NODES = 24
 NODE_DENSITY_POWER = 3
@@ -77,7 +78,7 @@ class PiecewiseLinearIntegrals(UnitIntegrals):
         own = np.eye(*C.shape) > 0 if rows is columns else None
         root, angle = _root_and_angle(C, left * right, own)
         value = odd * C + even * (root + C * angle)
-        return Pairs(value, odd + even * angle, even * root * safe_inverse_root(left**2) ** 2)
+        return PairIntegrals(value, odd + even * angle, even * root * safe_inverse_root(left**2) ** 2)
 
     @property
     def floats_at_once(self):

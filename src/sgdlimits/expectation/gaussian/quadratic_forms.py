@@ -26,7 +26,9 @@ from jaxtyping import Array, Float, Int
 
 
 class QuadraticSeries(eqx.Module):
-    """Power series in s of Z(s) and C_s, from which all moments E[D^n v v ...] follow.
+    """Power series of the moments of a residual D = v^T K v + noise, a quadratic form of Gaussian fields v.
+
+    All moments E[D^n v v ...] follow from the series of Z(s) = E[e^(sD)] and of the covariance C_s under that weight.
 
     Parameters
     ----------
@@ -44,7 +46,7 @@ class QuadraticSeries(eqx.Module):
 
     @classmethod
     def of(cls, K: Float[Array, "n n"], C: Float[Array, "n n"], noise: Float[Array, ""] | float, order: int) -> QuadraticSeries:
-        """Expand up to the power `order`, for the symmetric form K, covariance C of the fields and noise variance."""
+        """Compute the series up to the power `order`, from the symmetric form K, the covariance C and the noise variance."""
         step = 2 * C @ K
         powers, traces = [C], []
         for _ in range(order):
@@ -57,15 +59,18 @@ class QuadraticSeries(eqx.Module):
         return cls(tuple(_exponential(log_z)), tuple(powers))
 
     def moment(self, n: int) -> Float[Array, ""]:
-        """Return E[D^n]."""
+        """Return the moment E[D^n] of the residual D = v^T K v + noise."""
         return math.factorial(n) * self.z[n]
 
     def second(self, n: int) -> Float[Array, "n n"]:
-        """Return E[D^n v v^T]."""
+        """Return the matrix E[D^n v v^T] for the residual D = v^T K v + noise."""
         return math.factorial(n) * sum((self.z[a] * self.C[n - a] for a in range(n + 1)), jnp.zeros(()))
 
     def fourth(self, n: int, i: Int[np.ndarray, " s"], j: Int[np.ndarray, " s"]) -> Float[Array, "s s"]:
-        """Return E[D^n v_i v_j v_k v_l] for all pairs of pairs: entry (s, t) has (i, j) of pair s and (k, l) of pair t."""
+        """Return E[D^n v_i v_j v_k v_l] for the residual D = v^T K v + noise and all pairs of index pairs.
+
+        Entry (s, t) has (i, j) of pair s and (k, l) of pair t.
+        """
         # Wick's three pairings: (ij)(kl), (ik)(jl), (il)(jk), each a product of a left and a right factor.
         rows = [(C[i, j], C[i], C[j]) for C in self.C[: n + 1]]
         left = [(pair[:, None], at_i[:, i], at_i[:, j]) for pair, at_i, _ in rows]

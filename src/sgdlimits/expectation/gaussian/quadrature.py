@@ -23,7 +23,7 @@ MAX_ORDER_TO_REFINE = 24
 """Largest order that `finer` doubles."""
 
 
-class Line(NamedTuple):
+class LineRule(NamedTuple):
     """Quadrature nodes for a standard normal variate, and their weights, which sum to 1."""
 
     points: np.ndarray
@@ -36,14 +36,14 @@ class Line(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def gauss_hermite(count: int) -> Line:
+def gauss_hermite(count: int) -> LineRule:
     """Return the Gauss-Hermite rule of `count` nodes, exact for polynomials of degree 2 count - 1."""
     points, weights = scipy.special.roots_hermitenorm(count)
-    return Line(points, weights / weights.sum())  # normalised to the probability density
+    return LineRule(points, weights / weights.sum())  # normalised to the probability density
 
 
 @lru_cache(maxsize=64)
-def trapezoid(count: int, reach: float) -> Line:
+def trapezoid(count: int, reach: float) -> LineRule:
     """Return the trapezoidal rule with the normal density, on `count` equally spaced nodes from -reach to reach.
 
     Its error is exponentially small in the number of nodes, at a rate set by the distance of the function's nearest pole from
@@ -51,7 +51,7 @@ def trapezoid(count: int, reach: float) -> Line:
     """
     points = np.linspace(-reach, reach, count)
     weights = np.exp(-(points**2) / 2)
-    return Line(points, weights / weights.sum())
+    return LineRule(points, weights / weights.sum())
 
 
 @lru_cache(maxsize=64)

@@ -18,10 +18,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.expectation.gaussian.bumps import bump_corrector, fit_gaussian_slope
-from sgdlimits.expectation.gaussian.quadrature import Line, gauss_hermite, trapezoid
+from sgdlimits.expectation.gaussian.quadrature import LineRule, gauss_hermite, trapezoid
 from sgdlimits.expectation.gaussian.units import (
     PAIRS_AT_ONCE,
-    Pairs,
+    PairIntegrals,
     UnitIntegrals,
     condition_on,
     map_pairs,
@@ -103,7 +103,7 @@ class SmoothIntegrals(UnitIntegrals):
     def features(self, variances):
         deviation = safe_root(variances)
         z, project = _projector(self.exact, self.orders.nodes, self.orders.terms)
-        parts = [jax.vmap(_derivatives(fn), in_axes=0)(deviation[rows, None] * z) for fn, rows in self._halves()]
+        parts = [jax.vmap(_derivatives(fn), in_axes=0)(deviation[rows, None] * z) for fn, rows in self._activation_slices()]
         expand_both = lambda *halves: jnp.concatenate(halves) @ project
         value, slope, curvature = map(expand_both, *parts)
         return HermiteFeatures(value, slope, curvature, deviation)
@@ -122,10 +122,13 @@ class SmoothIntegrals(UnitIntegrals):
 
         zero = jnp.zeros_like(cosine)
         series = (rows.value.T, rows.slope.T, rows.curvature.T, columns.value.T, columns.slope.T)
-        return Pairs(*jax.lax.scan(term, (jnp.ones_like(cosine), zero, zero, zero), series)[0][1:])
+        return PairIntegrals(*jax.lax.scan(term, (jnp.ones_like(cosine), zero, zero, zero), series)[0][1:])
 
     def corrector(self, C, c):
-        """Compute E[s_j' s_l' D^2] by sums of Gaussians if both slopes are bumps, and on a grid otherwise."""
+        """Compute E[s_j' s_l' D^2] for all pairs of students, with the residual D = sum_n c_n s_n.
+
+        If the slopes of both activations are bumps it is a sum over fitted Gaussians, otherwise a sum over a grid.
+        """
         count = self.orders.grid // 4 - 1
         student, teacher = (None if self.exact else fit_gaussian_slope(fn, count) for fn in (self.student, self.teacher))
         if student is not None and teacher is not None:
@@ -133,10 +136,10 @@ class SmoothIntegrals(UnitIntegrals):
         return map_pairs(lambda j, l: self._corrector_entry(C, c, j, l), self.students)
 
     def _corrector_entry(self, C, c, j, l):
-        """Compute E[s_j' s_l' D^2] for one pair of students, on a grid over their fields."""
+        """Compute E[s_j' s_l' D^2] for one pair (j, l) of students on a grid over their fields, with D = sum_n c_n s_n."""
         # x_j and x_l depend on two variates, on a grid; the other fields given these have covariance `rest`.
         v, w, rest = condition_on(C, j, l)
-        z, weights = (jnp.asarray(part) for part in _line(self.exact, self.orders.grid))
+        z, weights = (jnp.asarray(part) for part in _line_rule(self.exact, self.orders.grid))
         first, second = (axis.ravel() for axis in jnp.meshgrid(z, z, indexing="ij"))
         centre = v[:, None] * first + w[:, None] * second
         deviation = safe_root(jnp.diagonal(rest))
@@ -144,7 +147,7 @@ class SmoothIntegrals(UnitIntegrals):
         cosine = _cosine(rest * inverse[:, None] * inverse)
         inner, project = _projector(self.exact, self.orders.inner_nodes, self.orders.inner_terms)
         fields = centre[:, :, None] + deviation[:, None, None] * inner
-        series = c[:, None, None] * jnp.concatenate([fn(fields[rows]) for fn, rows in self._halves()]) @ project
+        series = c[:, None, None] * jnp.concatenate([fn(fields[rows]) for fn, rows in self._activation_slices()]) @ project
 
         def term(carry, coefficients):
             power, total = carry
@@ -155,7 +158,7 @@ class SmoothIntegrals(UnitIntegrals):
         slope = _slope(self.student)
         return (jnp.outer(weights, weights).ravel() * slope(centre[j]) * slope(centre[l]) * square).sum()
 
-    def _halves(self):
+    def _activation_slices(self):
         """Return each activation with the slice of its fields."""
         return (self.student, slice(None, self.students)), (self.teacher, slice(self.students, None))
 
@@ -182,14 +185,14 @@ def _derivatives(fn: Callable) -> Callable:
     return lambda x: (fn(x), _slope(fn)(x), _slope(_slope(fn))(x))
 
 
-def _line(exact: bool, nodes: int) -> Line:
+def _line_rule(exact: bool, nodes: int) -> LineRule:
     """Return Gauss-Hermite nodes for polynomials, else a trapezoidal rule whose range grows with the number of nodes."""
     return gauss_hermite(nodes) if exact else trapezoid(nodes, LINE_RANGE_FACTOR * nodes ** (1 / 3))
 
 
 def _projector(exact: bool, nodes: int, terms: int) -> tuple[Float[Array, " nodes"], Float[Array, "nodes terms"]]:
     """Return nodes z, and the matrix that maps values at them to coefficients along normalised Hermite polynomials."""
-    z, weights = _line(exact, nodes)
+    z, weights = _line_rule(exact, nodes)
     # The recurrence of normalised polynomials, since plain Hermite polynomials overflow at high order.
     table = np.zeros((nodes, terms))
     table[:, 0] = 1.0

@@ -55,9 +55,9 @@ def split_line(c: Float[Array, "*shape"], above: int, below: int | None = None) 
     both = jnp.stack([c, -c])
     if below in (None, above):
         # One lookup for both sides is cheaper than two.
-        (over, under), (weights, others) = (jnp.moveaxis(leaf, 1, 0) for leaf in half_line(both, above))
+        (over, under), (weights, others) = (jnp.moveaxis(leaf, 1, 0) for leaf in half_line_rule(both, above))
     else:
-        (over, weights), (under, others) = half_line(c, above), half_line(-c, below)
+        (over, weights), (under, others) = half_line_rule(c, above), half_line_rule(-c, below)
     chance, other = erfc(both / np.sqrt(2)) / 2
     return jnp.concatenate([over, -under]), jnp.concatenate([chance * weights, other * others])
 
@@ -68,8 +68,8 @@ def split_twice(
     r"""Return nodes and weights of a standard normal variate, split at `low` and `high` with low <= high.
 
     There are `order` nodes above `high`, as many below `low`, and 1.5 times as many between. The two half-lines have the Gauss
-    rules of `half_line`. The interval has Gauss-Legendre nodes, weighted with the normal density, so that short intervals are
-    integrated to the same relative accuracy as long ones. Both split points are clipped to [-8, 8].
+    rules of `half_line_rule`. The interval has Gauss-Legendre nodes, weighted with the normal density, so that short intervals
+    are integrated to the same relative accuracy as long ones. Both split points are clipped to [-8, 8].
 
     >>> import jax.numpy as jnp
     >>> points, weights = split_twice(jnp.array(0.3), jnp.array(0.301), 4)
@@ -78,7 +78,7 @@ def split_twice(
     0.38133055
     """
     low, high = jnp.clip(low, -MAX_SPLIT, MAX_SPLIT), jnp.clip(high, -MAX_SPLIT, MAX_SPLIT)
-    (over, above), (under, below) = half_line(high, order), half_line(-low, order)
+    (over, above), (under, below) = half_line_rule(high, order), half_line_rule(-low, order)
     nodes, lengths = (jnp.asarray(part).reshape(-1, *[1] * low.ndim) for part in leggauss(-(-3 * order // 2)))  # rounded up
     middle = (low + high) / 2 + (high - low) / 2 * nodes
     between = (high - low) / 2 * lengths * jnp.exp(-(middle**2) / 2) / np.sqrt(2 * np.pi)
@@ -86,32 +86,34 @@ def split_twice(
     return jnp.concatenate([over, middle, -under]), jnp.concatenate([chance * above, between, other * below])
 
 
-def half_line(c: Float[Array, "*shape"], order: int) -> tuple[Float[Array, "order *shape"], Float[Array, "order *shape"]]:
+def half_line_rule(c: Float[Array, "*shape"], order: int) -> tuple[Float[Array, "order *shape"], Float[Array, "order *shape"]]:
     """Return Gauss nodes and weights, which sum to 1, of a standard normal variate conditioned to exceed c, |c| <= 8."""
-    values = _tabulated(c, order)
+    values = _evaluate_table(c, order)
     return c + values[:order], values[order:]
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _tabulated(c: Float[Array, "*shape"], order: int) -> Float[Array, "2*order *shape"]:
+def _evaluate_table(c: Float[Array, "*shape"], order: int) -> Float[Array, "2*order *shape"]:
     """Evaluate the tabulated distances of the nodes from c, and the weights, by Horner's scheme."""
-    x, (values, *lower) = _panel(c, order)
+    x, (values, *lower) = _locate_panel(c, order)
     for coefficients in lower:
         values = values * x + coefficients
     return values
 
 
-@_tabulated.defjvp
+@_evaluate_table.defjvp
 def _(order, primals, tangents):
     # Slopes are computed along with the values, so that reverse mode stores two arrays instead of one for each power.
-    x, (values, *lower) = _panel(primals[0], order)
+    x, (values, *lower) = _locate_panel(primals[0], order)
     slopes = jnp.zeros_like(values)
     for coefficients in lower:
         slopes, values = slopes * x + values, values * x + coefficients
     return values, slopes * (PANELS / MAX_SPLIT) * tangents[0]
 
 
-def _panel(c: Float[Array, "*shape"], order: int) -> tuple[Float[Array, "*shape"], Float[Array, "powers 2*order *shape"]]:
+def _locate_panel(
+    c: Float[Array, "*shape"], order: int
+) -> tuple[Float[Array, "*shape"], Float[Array, "powers 2*order *shape"]]:
     """Return the position of c in its panel, from -1 to 1, and the coefficients of that panel, highest power first."""
     place = (c + MAX_SPLIT) * (PANELS / (2 * MAX_SPLIT))
     panel = jnp.minimum(place.astype(int), PANELS - 1)
@@ -168,7 +170,7 @@ def positive_means(
     others : means of the fields x_l
     cross : covariances of x_j and x_l
     """
-    h = _height(mean, variance)
+    h = _standardise(mean, variance)
     density = jnp.exp(-(h**2) / 2) / jnp.sqrt(2 * jnp.pi) * safe_inverse_root(variance)
     return ndtr(h)[:, None] * others + density[:, None] * cross
 
@@ -185,7 +187,7 @@ def both_positive(mean: Float[Array, " p"], C: Float[Array, "p p"]) -> Float[Arr
     Negative :math:`\rho` are reduced to positive ones by :math:`x_j \to -x_j`.
     """
     variance = jnp.diagonal(C)
-    h, inverse = _height(mean, variance), safe_inverse_root(variance)
+    h, inverse = _standardise(mean, variance), safe_inverse_root(variance)
     same = jnp.eye(mean.size, dtype=bool)
     # Clipped short of +-1, where the derivative of the arccosine is infinite.
     rho = jnp.where(same, 0.0, jnp.clip(C * inverse[:, None] * inverse, -1 + 1e-12, 1 - 1e-12))
@@ -202,7 +204,7 @@ def both_positive(mean: Float[Array, " p"], C: Float[Array, "p p"]) -> Float[Arr
     return jnp.where(same, ndtr(h), jnp.where(rho < 0, ndtr(first) - closed, closed))
 
 
-def _height(mean, variance):
+def _standardise(mean, variance):
     """Compute means in units of standard deviations, clipped to [-40, 40]; for variance zero -40, 0 or 40 by the sign."""
     inverse = safe_inverse_root(variance)
     height = jnp.where(inverse > 0, mean * inverse, MAX_HEIGHT * jnp.sign(mean))

@@ -27,7 +27,7 @@ from numpy.polynomial import chebyshev
 PAIRS_AT_ONCE = 64
 
 
-class Pairs(NamedTuple):
+class PairIntegrals(NamedTuple):
     """Integrals E[s_i s_n], E[s_i' s_n'] and E[s_i'' s_n] over two fields, for units i in rows and n in columns."""
 
     value: Float[Array, "rows n"]
@@ -62,14 +62,17 @@ class UnitIntegrals(eqx.Module):
         """Precompute the features of each field that `pairs` needs, from the variances: a pytree with the fields first."""
 
     @abc.abstractmethod
-    def pairs(self, rows: PyTree, columns: PyTree, C: Float[Array, "rows n"]) -> Pairs:
+    def pairs(self, rows: PyTree, columns: PyTree, C: Float[Array, "rows n"]) -> PairIntegrals:
         """Compute the integrals over two fields with covariances C, from the features of rows and of columns."""
 
     @abc.abstractmethod
     def corrector(self, C: Float[Array, "n n"], c: Float[Array, " n"]) -> Float[Array, "p p"]:
-        """Compute E[s_j' s_l' D^2] for all pairs of students, where D is the sum of all units with coefficients c."""
+        """Compute the integrals over four fields E[s_j' s_l' D^2] for all pairs (j, l) of students.
 
-    def all_pairs(self, C: Float[Array, "n n"]) -> Pairs:
+        The residual D is the sum of the units with coefficients c; C is the covariance of all fields.
+        """
+
+    def all_pairs(self, C: Float[Array, "n n"]) -> PairIntegrals:
         """Compute the integrals over two fields for all pairs of fields with covariance C."""
         features = self.features(jnp.diagonal(C))
         return self.pairs(features, features, C)
