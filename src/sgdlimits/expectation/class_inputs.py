@@ -118,7 +118,8 @@ def grid_inputs(model: Model, law: FieldLaw, order: int) -> ClassInputs:
             points, more = split_line(find_kink(rows[i], root[i, i]), order, below)
         else:
             points, more = (jnp.asarray(column).reshape(-1, *[1] * (i + 1)) for column in gauss_hermite(2 * order))
-        rows, weights = rows[:, None] + root[:, i].reshape(-1, *[1] * (i + 2)) * points, more * weights
+        rows = rows[:, None] + root[:, i].reshape(-1, *[1] * (i + 2)) * points
+        weights = more * weights
     rows, weights = rows.reshape(len(rows), -1), weights.ravel()
     return ClassInputs(rows[:p], rows[p:], weights, jnp.tile(centre.c, weights.size // centre.c.size))
 
@@ -132,9 +133,11 @@ def _nodes_in_wedges(
     """
     plane = rotate_plane(rows, root)
     points, more = split_line(plane.crossing, order)
-    rows, weights = plane.rows[:, None] + plane.root[:, 0, None, None] * points, more * weights
+    rows = plane.rows[:, None] + plane.root[:, 0, None, None] * points
+    weights = more * weights
     points, more = split_twice(*plane.kinks(rows), order)
-    rows, weights = rows[:, None] + plane.root[:, 1, None, None, None] * points, more * weights
+    rows = rows[:, None] + plane.root[:, 1, None, None, None] * points
+    weights = more * weights
     return rows.reshape(len(rows), -1), weights.ravel()
 
 

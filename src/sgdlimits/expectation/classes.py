@@ -59,8 +59,8 @@ class ClassExpectation(Expectation):
 
     def supports(self, model):
         unit = model.network.activation
-        labels, loss = isinstance(model.target.readout, ClassLabels), isinstance(model.loss, CrossEntropy)
-        return model.network.plain and labels and loss and (unit.kinked or unit.smooth)
+        classes = isinstance(model.target.readout, ClassLabels) and isinstance(model.loss, CrossEntropy)
+        return model.network.plain and classes and (unit.kinked or unit.smooth)
 
     def risk_of_factor(self, model, a, law):
         return self.risk(model, a, law)
@@ -162,8 +162,8 @@ class ClassIntegrals(ClassExpectation):
 
     def estimate(self, model, a, law) -> tuple[Moments, Moments]:
         """Return the moments at the first order that agrees with the one before it, and the difference of the two."""
-        kinked, few = model.network.activation.kinked, model.network.width <= MAX_WEDGE_WIDTH
-        if kinked and not few:
+        kinked = model.network.activation.kinked
+        if kinked and model.network.width > MAX_WEDGE_WIDTH:
             at, steps = _split_off_steps(model, a, law)
         else:
             at = lambda order: (_moments_in_wedges if kinked else smooth_class_moments)(model, a, law, order)

@@ -91,7 +91,9 @@ def _closed_accuracy(model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""
     others, mean, weights = centre.fields[:0], centre.fields[-1], centre.weights
     if model.width == MAX_CLOSED_WIDTH:
         points, more = split_line(find_kink(centre.fields[0], root[0, 0]), LINE_ORDER)
-        others, mean, weights = (centre.fields[0] + root[0, 0] * points)[None], mean + root[1, 0] * points, more * weights
+        others = (centre.fields[0] + root[0, 0] * points)[None]
+        mean = mean + root[1, 0] * points
+        weights = more * weights
     right = _conditional_accuracy(model, a, law, others, mean, root)
     return row_products(jnp.ravel(jnp.broadcast_to(weights, right.shape)), jnp.ravel(right))
 

@@ -72,7 +72,8 @@ class Mixture(Inputs):
         return FieldLaw(self.weights, mean, unit, covariance, None, stats.M.shape)
 
     def law_of_factor(self, F, gram):
-        unit, shape = None if self.spread is None else self.spread**2, (len(F.student), len(F.fixed))
+        unit = None if self.spread is None else self.spread**2
+        shape = (len(F.student), len(F.fixed))
         k = len(gram)
         centre = None if self.means is None else (self.means @ cholesky_factor(gram)).T
         mean = None if centre is None else FieldFactor(F.student[:, :k] @ centre, F.fixed[:, :k] @ centre)

@@ -119,7 +119,8 @@ def target_function(target: Target, data: Inputs) -> Activation:
             f"an information exponent needs one teacher and centred data; got {target.teachers} teachers and "
             f"{data.classes} classes. Give the target's function itself."
         )
-    norm, readout = (float(data.squared_length) * float(target.gram[0, 0])) ** 0.5, target.readout
+    norm = (float(data.squared_length) * float(target.gram[0, 0])) ** 0.5
+    readout = target.readout
     if isinstance(readout, CommitteeReadout) and readout.second is None and norm == 1:
         return readout.activation
     return FunctionActivation(lambda field: readout(norm * jnp.asarray(field)[None]), smooth=False)
@@ -176,7 +177,7 @@ def _panels(activation: Activation, n: int, low: np.ndarray, high: np.ndarray) -
 def _integrand(activation: Activation, n: int, x: Float[np.ndarray, " points"]) -> Float[np.ndarray, "n+2 points"]:
     """Evaluate fn times each normalised Hermite polynomial and the density; the last row is |fn| times the density."""
     padded = np.concatenate([x, np.full(-x.size % POINTS_PER_CALL, x[-1])]).reshape(-1, POINTS_PER_CALL)
-    values = np.concatenate([np.asarray(_values(activation, jnp.asarray(row))) for row in padded])[: x.size]
+    values = np.concatenate([np.asarray(_evaluate(activation, jnp.asarray(row))) for row in padded])[: x.size]
     # Beyond 8 an infinite value may be an overflow that the density makes harmless.
     infinite = ~np.isfinite(values) & (np.abs(x) < 8)
     if infinite.any():
@@ -191,6 +192,6 @@ def _integrand(activation: Activation, n: int, x: Float[np.ndarray, " points"]) 
 
 
 @eqx.filter_jit
-def _values(activation: Activation, x: Array) -> Array:
+def _evaluate(activation: Activation, x: Array) -> Array:
     """Evaluate an activation, compiled."""
     return activation(x)

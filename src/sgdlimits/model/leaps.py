@@ -146,7 +146,7 @@ def _span(moments: np.ndarray, known: int, order: int, zero: float) -> np.ndarra
 
 
 def _counts(index: tuple[int, ...], k: int) -> tuple[int, ...]:
-    """Return the multi-index of an index: how often it contains each of k coordinates."""
+    """Return how often each of k coordinates occurs in a tensor index, its multi-index."""
     return tuple(index.count(i) for i in range(k))
 
 

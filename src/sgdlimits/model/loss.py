@@ -79,7 +79,7 @@ class CrossEntropy(Loss):
         # Traced labels have no values to check.
         if any(map(is_traced, jax.tree.leaves(target))):
             return
-        labels = _some_labels(target) if labels is None else np.asarray(labels)
+        labels = _sample_labels(target) if labels is None else np.asarray(labels)
         outside = labels[(labels < 0) | (labels > 1)]
         if outside.size:
             raise BadInput(f"CrossEntropy needs labels between 0 and 1; got {outside[0]:g}. Give ClassLabels of 0 and 1.")
@@ -178,7 +178,7 @@ def as_loss(loss: Callable, outputs: tuple[int, ...] = ()) -> Loss:
     return loss if isinstance(loss, Loss) else FunctionLoss(loss)
 
 
-def _some_labels(target: Any) -> np.ndarray:
+def _sample_labels(target: Any) -> np.ndarray:
     """Return the distinct labels of a few fixed inputs."""
     # Arbitrary but fixed inputs, so that the check gives the same answer in every process.
     fixed = np.cos(2.1 * np.arange(8 * target.teachers) + 2.1).reshape(target.teachers, 8) * 1.7
@@ -190,7 +190,7 @@ def _check_classes(target: Any, C: int) -> None:
     """Raise `BadInput` if the readout of a few inputs is not a class from 0 to C - 1."""
     if any(map(is_traced, jax.tree.leaves(target))):
         return
-    labels = _some_labels(target)
+    labels = _sample_labels(target)
     if not np.isin(labels, np.arange(C)).all():
         wrong = labels[~np.isin(labels, np.arange(C))][0]
         raise BadInput(

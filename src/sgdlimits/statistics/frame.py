@@ -196,7 +196,8 @@ def _update_factor(
         length, nonzero = jnp.sqrt(rotated.rest), rotated.rest > 0
         inverse = jnp.where(nonzero, 1 / jnp.where(nonzero, length, 1.0), 0.0)
         return append(past(rotated.T, 1), past(rotated.Th) * inverse + C[:, 0] * length, rounding)
-    within, orthogonal = _update_within_span(past, C, T, along), orthogonal_increments(bartlett_factor(outside, below), C)
+    within = _update_within_span(past, C, T, along)
+    orthogonal = orthogonal_increments(bartlett_factor(outside, below), C)
     return gram_schmidt(jnp.concatenate([within, orthogonal]), rounding)
 
 
@@ -231,12 +232,12 @@ def overlaps_from_coordinates(a: Scalars, S: Float[Array, "p n"], B: Float[Array
 def overlaps_of(frame: Frame, B: Float[Array, "k k"]) -> Overlaps:
     """Compute the overlaps of a frame, with the runs on the last axis."""
     M = jnp.einsum("jsR,rs->jrR", frame.m, B)
-    Q = _with_columns((frame.m[:, None] * frame.m[None]).sum(2), frame.T)
+    Q = _add_outer_products((frame.m[:, None] * frame.m[None]).sum(2), frame.T)
     return Overlaps(frame.a, M, Q, frame.kept, frame.names)
 
 
-def _with_columns(Q: Float[Array, "p p runs"], T: Float[Array, "p p runs"]) -> Float[Array, "p p runs"]:
-    """Compute Q + T T^T from the columns of T, one after the other."""
+def _add_outer_products(Q: Float[Array, "p p runs"], T: Float[Array, "p p runs"]) -> Float[Array, "p p runs"]:
+    """Add T T^T to Q, as the sum of the outer products of the columns of T."""
     # One outer product per column: no array of shape (p, p, p, runs) is formed.
     return lax.scan(lambda Q, column: (Q + column[:, None] * column[None], None), Q, T)[0]
 
@@ -303,7 +304,8 @@ def _(stats: Overlaps, B):
     # Setting eigenvalues to zero makes units longer; rescaling restores the diagonal of Q.
     norm, new = (np.maximum(np.diagonal(each, axis1=-2, axis2=-1), 0.0) for each in (Q, near))
     scale = np.sqrt(np.divide(norm, new, out=np.zeros_like(new), where=new > 0))[..., None]
-    M, Q = np.where(out, scale * M, M), np.where(out, scale * near * scale.swapaxes(-1, -2), Q)
+    M = np.where(out, scale * M, M)
+    Q = np.where(out, scale * near * scale.swapaxes(-1, -2), Q)
     return eqx.tree_at(lambda stats: (stats.M, stats.Q), stats, (M, Q))
 
 
@@ -334,7 +336,8 @@ def admissible(stats: Overlaps, B: Float[Array, "k k"], unit: int = 0) -> Overla
     """
     _, S = split_by_frame(stats.M, stats.Q, B)
     # Q - S is the part inside the frame; its complement is rebuilt from a factor, and so positive semi-definite.
-    M, Q = stats.M, _with_columns(stats.Q - S, cholesky_columns(S, jnp.diagonal(stats.Q, axis1=0, axis2=1).T))
+    M = stats.M
+    Q = _add_outer_products(stats.Q - S, cholesky_columns(S, jnp.diagonal(stats.Q, axis1=0, axis2=1).T))
     if unit:
         norms = jnp.sqrt(jnp.diagonal(Q, axis1=0, axis2=1).T).at[unit:].set(1.0)
         M, Q = M / norms[:, None], Q / (norms[:, None] * norms[None])

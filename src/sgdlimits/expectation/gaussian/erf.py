@@ -52,7 +52,8 @@ class ErfIntegrals(UnitIntegrals):
         overlap, product = gains * C, rows.spread[:, None] * columns.spread
         root = jnp.sqrt(product - overlap**2)
         value = jnp.arcsin(overlap / jnp.sqrt(product))
-        slope, curvature = gains / root, -(rows.gain[:, None] ** 2) * overlap / (rows.spread[:, None] * root)
+        slope = gains / root
+        curvature = -(rows.gain[:, None] ** 2) * overlap / (rows.spread[:, None] * root)
         return PairIntegrals(*(2 / np.pi * part for part in (value, slope, curvature)))
 
     @property

@@ -73,7 +73,8 @@ class PiecewiseLinearIntegrals(UnitIntegrals):
         return KinkedFeatures(self.odd, self.even, safe_root(variances))
 
     def pairs(self, rows, columns, C):
-        odd, even = rows.odd[:, None] * columns.odd, 2 / np.pi * rows.even[:, None] * columns.even
+        odd = rows.odd[:, None] * columns.odd
+        even = 2 / np.pi * rows.even[:, None] * columns.even
         left, right = rows.deviation[:, None], columns.deviation
         own = np.eye(*C.shape) > 0 if rows is columns else None
         root, angle = _root_and_angle(C, left * right, own)
@@ -165,7 +166,8 @@ def _unrank_quadruples(rank: Int[Array, " m"], n: int) -> Int[Array, "4 m"]:
 
 def _sign_absolute_moments(r: Float[Array, "4 4 m"]) -> Float[Array, "6 m"]:
     """Compute E[sgn_j sgn_l |x_m| |x_n|] for each of the six pairs (j, l) of four fields, from their correlations."""
-    own, rest, cross = r[PAIR], r[COMPLEMENT], [r[one, other] for one in PAIR for other in COMPLEMENT]
+    own, rest = r[PAIR], r[COMPLEMENT]
+    cross = [r[one, other] for one in PAIR for other in COMPLEMENT]
     slopes = 4 / np.pi**2 * _partial_angle(own, rest, *cross) * _inverse_sine(own)
     # The barrier keeps XLA from fusing the arcsines into each of their uses, where they would be evaluated again.
     slopes, signs = jax.lax.optimization_barrier((slopes, _mean_of_four_signs(r)))
