@@ -94,8 +94,8 @@ MUTANTS = (
     ),
     Mutant(
         "expectation/gaussian/erf.py",
-        "4 / np.pi**2 * over_pairs",
-        "3.9 / np.pi**2 * over_pairs",
+        "4 / np.pi**2 * map_pairs",
+        "3.9 / np.pi**2 * map_pairs",
         "tests/unit/expectation/test_units.py",
     ),
     Mutant(

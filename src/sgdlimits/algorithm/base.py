@@ -20,8 +20,8 @@ from sgdlimits.checks import function
 from sgdlimits.domain import NotNegativeInTime, Rate, Rates, Size
 from sgdlimits.errors import BadInput, check_count, check_number, in_short
 from sgdlimits.part import Part
-from sgdlimits.statistics.overlaps import STUDENT, Scalars, chosen
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.overlaps import STUDENT, Scalars, select_scalars
+from sgdlimits.statistics.trees import as_floats
 from sgdlimits.trial import why
 
 
@@ -83,7 +83,7 @@ class Algorithm(Part):
 
     def trained(self, scalars: Scalars) -> Scalars:
         """Of the network's scalars, or of slopes in them, those that are trained; () where none are."""
-        return chosen(scalars, self.trained_scalars)
+        return select_scalars(scalars, self.trained_scalars)
 
     @property
     def ridge(self) -> Float[Array, ""] | float:
@@ -216,8 +216,8 @@ def _times(c: Float[Array, "... runs"], X: Float[Array, "... runs"], axis: int) 
 def _rates(rates: Any) -> Any:
     """One learning rate, or one for each name that has one."""
     if not isinstance(rates, Mapping):
-        return number_array(rates)
-    return {name: number_array(rate) for name, rate in rates.items() if rate is not None} or None
+        return as_floats(rates)
+    return {name: as_floats(rate) for name, rate in rates.items() if rate is not None} or None
 
 
 class Descent(Algorithm):
@@ -232,9 +232,9 @@ class Descent(Algorithm):
     batch : b, the samples of a step, over which the gradient is averaged
     """
 
-    lr: Rate = eqx.field(converter=number_array)
+    lr: Rate = eqx.field(converter=as_floats)
     lr_second: Rates | None = eqx.field(converter=_rates, default=None, kw_only=True)
-    ridge: NotNegativeInTime = eqx.field(converter=number_array, default=0.0, kw_only=True)
+    ridge: NotNegativeInTime = eqx.field(converter=as_floats, default=0.0, kw_only=True)
     sphere: bool = eqx.field(static=True, converter=bool, default=False, kw_only=True)
     batch: Size = eqx.field(static=True, default=1, kw_only=True)
 

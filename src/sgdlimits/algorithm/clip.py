@@ -13,7 +13,7 @@ from sgdlimits.algorithm.base import Wrapper
 from sgdlimits.algorithm.weights import Now, Weights
 from sgdlimits.domain import NotNegativeInTime, PositiveInTime, checked
 from sgdlimits.errors import BadInput
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 
 @checked
@@ -30,7 +30,7 @@ class Clipped(Wrapper):
     each : whether the gradient of each sample is clipped, before the mean is taken
     """
 
-    norm: PositiveInTime = eqx.field(converter=number_array)
+    norm: PositiveInTime = eqx.field(converter=as_floats)
     each: bool = eqx.field(static=True, default=False)
 
     def step(self, now):
@@ -55,8 +55,8 @@ class Private(Wrapper):
         usual multiplier :math:`\sigma = \text{noise}/\sqrt d`, at which noise and gradients are of one size
     """
 
-    norm: PositiveInTime = eqx.field(converter=number_array)
-    noise: NotNegativeInTime = eqx.field(converter=number_array)
+    norm: PositiveInTime = eqx.field(converter=as_floats)
+    noise: NotNegativeInTime = eqx.field(converter=as_floats)
 
     def __check_init__(self) -> None:
         if self.base.trains_second:

@@ -23,7 +23,7 @@ from sgdlimits.checks import OverTime, number
 from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.gaussian.base import square_root
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 Arrays = Mapping[str, Float[Array, "p d"]]
 
@@ -122,9 +122,9 @@ class Adam(Coordinatewise):
     """
 
     beta: Annotated[Float[Array, ""] | float, OverTime(number(at_least=0, below=1))] = eqx.field(
-        converter=number_array, default=0.9
+        converter=as_floats, default=0.9
     )
-    rate: Positive = eqx.field(converter=number_array, default=1.0, kw_only=True)
+    rate: Positive = eqx.field(converter=as_floats, default=1.0, kw_only=True)
     begin: Positive = eqx.field(static=True, converter=float, default=1.0, kw_only=True)
 
     @property
@@ -145,7 +145,7 @@ class Adam(Coordinatewise):
 class DiffuseAdam(Descent):
     """What `Adam` becomes for diffuse weights: `square` is one number for each unit."""
 
-    rate: Float[Array, ""] | float = eqx.field(converter=number_array, default=1.0)
+    rate: Float[Array, ""] | float = eqx.field(converter=as_floats, default=1.0)
     begin: float = eqx.field(static=True, converter=float, default=1.0)
 
     @property

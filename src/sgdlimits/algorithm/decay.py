@@ -7,7 +7,7 @@ import equinox as eqx
 from sgdlimits.algorithm.base import Wrapper, of_base
 from sgdlimits.domain import NotNegativeInTime, checked
 from sgdlimits.errors import BadInput
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 
 @checked
@@ -22,7 +22,7 @@ class Decayed(Wrapper):
     decay : how fast weights shrink, over d in a step; velocities and averages do not
     """
 
-    decay: NotNegativeInTime = eqx.field(converter=number_array)
+    decay: NotNegativeInTime = eqx.field(converter=as_floats)
 
     linear = of_base("linear")
 

@@ -15,7 +15,7 @@ from sgdlimits.checks import OverTime, number
 from sgdlimits.domain import PositiveInTime, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.part import is_schedule
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 
 @checked
@@ -46,9 +46,9 @@ class HeavyBall(Descent):
     """
 
     beta: Annotated[Float[Array, ""] | float, OverTime(number(at_least=0, below=1))] | None = eqx.field(
-        converter=number_array, default=None
+        converter=as_floats, default=None
     )
-    friction: PositiveInTime | None = eqx.field(converter=number_array, default=None, kw_only=True)
+    friction: PositiveInTime | None = eqx.field(converter=as_floats, default=None, kw_only=True)
 
     memory: ClassVar[dict[str, str]] = {"velocity": "zero"}
     linear: ClassVar[bool] = True

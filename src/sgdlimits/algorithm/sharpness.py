@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from sgdlimits.algorithm.base import Descent, Wrapper
 from sgdlimits.algorithm.weights import Weights
 from sgdlimits.domain import NotNegativeInTime, checked
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 
 @checked
@@ -23,7 +23,7 @@ class SAM(Wrapper):
     radius : how far uphill the gradient is taken, in units of :math:`1/\sqrt d`: then fields change by order one
     """
 
-    radius: NotNegativeInTime = eqx.field(converter=number_array)
+    radius: NotNegativeInTime = eqx.field(converter=as_floats)
 
     def step(self, now):
         def samples(at: Weights):

@@ -36,7 +36,7 @@ from sgdlimits.run.record import to_json
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.law import FieldLaw
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import batch_of
+from sgdlimits.statistics.trees import as_batch
 
 TOLERANCE = 1e-5
 FAILS = 0.25
@@ -79,7 +79,7 @@ def expansion(
         name = type(problem.algorithm).__name__ if isinstance(problem, ProjectionProblem) else type(problem).__name__
         raise BadInput(f"the expansion in 1/d is for one-pass SGD on projections; got {name}. Use Chain(d).")
     point = as_start(start).one(problem, seed=seed)
-    problem.coordinates.check(batch_of(jax.tree.map(np.asarray, point)))
+    problem.coordinates.check(as_batch(jax.tree.map(np.asarray, point)))
     problem = problem.numerics.refined(point)
     free = np.flatnonzero(problem.coordinates.moves(point))
     n, times = free.size, np.linspace(0, t_max, save)

@@ -16,7 +16,7 @@ from sgdlimits.level.local import linear_parts
 from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import at_one_time
-from sgdlimits.statistics.trees import batch_of
+from sgdlimits.statistics.trees import as_batch
 from sgdlimits.text import table
 
 NEUTRAL = 1e-6
@@ -165,7 +165,7 @@ def local_limit(
     """
     problem = at_one_time(problem, t)
     problem, point = problem.limit, problem.coordinates.in_limit(point)
-    problem.coordinates.check(batch_of(jax.tree.map(np.asarray, point)))
+    problem.coordinates.check(as_batch(jax.tree.map(np.asarray, point)))
     tolerance = max(NEUTRAL, 10 * problem.numerics.tolerance) if tolerance is None else tolerance
     drift, J, Sigma = linear_parts(problem, point)
     _check_fixed(problem, point, drift, J, tolerance)

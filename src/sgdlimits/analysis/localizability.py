@@ -24,7 +24,7 @@ from sgdlimits.kernel.random import Stream
 from sgdlimits.problem.base import Problem
 from sgdlimits.size import check_room
 from sgdlimits.start import RandomInit
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.trees import take_run
 from sgdlimits.text import table
 
 SLACK = 0.1
@@ -125,7 +125,7 @@ def measure(
     points = RandomInit(2 * laws[0].span, scale=1.0).sample(laws[0].problem, runs=states, seed=seed)
     stream = Stream.of(seed, np.arange(-(-samples // 2)))
     sizes = [_sizes(law, points, law.draw(stream, jnp.asarray(float(d)))) for law, d in zip(laws, dimensions, strict=True)]
-    names = laws[0].problem.coordinates.names(one_of(points))
+    names = laws[0].problem.coordinates.names(take_run(points))
     together = jax.tree.map(lambda *leaves: np.stack(leaves), *sizes)
     return _compare(together, dimensions, names, _powers(magnify, names), exponent)
 

@@ -28,11 +28,11 @@ from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem, changes
 from sgdlimits.problem.spiked import SpikedTensor, contracted_noise
-from sgdlimits.statistics.frame import loading
+from sgdlimits.statistics.frame import factor_fields
 from sgdlimits.statistics.overlaps import Overlaps, Scalars
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.spike import Spike
-from sgdlimits.statistics.trees import for_samples
+from sgdlimits.statistics.trees import repeat_for_samples
 
 
 class Draws(NamedTuple):
@@ -104,10 +104,10 @@ class ProjectionSample(OneSample):
 
     def terms(self, stats, draws):
         problem, sgd, data = self.problem, self.problem.algorithm, self.problem.data
-        F, column = loading(stats, problem.frame), jax.tree.map(lambda leaf: leaf[..., None], stats)
+        F, column = factor_fields(stats, problem.frame), jax.tree.map(lambda leaf: leaf[..., None], stats)
         x, z = data.from_normal(draws.points[:-1], draws.c, problem.frame), draws.points[-1]
         fields, fixed = F.student @ x, F.fixed @ x
-        G, second = problem.model.gradient(fields, fixed, for_samples(stats.a, z.size), z, draws.c)
+        G, second = problem.model.gradient(fields, fixed, repeat_for_samples(stats.a, z.size), z, draws.c)
         squared = (x**2).sum(0) + data.squared_length * draws.outside
         cross = G[:, None] * fields[None]
         products = Moments(jnp.zeros(()), G[:, None] * fixed[None], cross, G[:, None] * G[None], second)

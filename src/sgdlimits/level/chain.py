@@ -32,9 +32,9 @@ from sgdlimits.level.stepper import ProcessEngine
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.statistics.frame import Coordinates, Frame, Loading, frame_of, overlaps_of
-from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, updated
-from sgdlimits.statistics.trees import number_array, runs_first
+from sgdlimits.statistics.frame import Coordinates, FieldFactor, Frame, frame_of, overlaps_of
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, replace_scalars, rows_of
+from sgdlimits.statistics.trees import as_floats, runs_first
 from sgdlimits.statistics.triangular import gram_schmidt
 
 
@@ -93,8 +93,8 @@ class FrameChain(Process):
     def __init__(self, problem: ProjectionProblem, d: int) -> None:
         k, n = problem.target.teachers, problem.network.width * len(problem.algorithm.names)
         room = check_dimension(d, k) - k
-        self.problem, self.frame, self.d = problem, problem.frame, number_array(d)
-        self.free = None if room >= n else number_array(np.arange(n) < room)
+        self.problem, self.frame, self.d = problem, problem.frame, as_floats(d)
+        self.free = None if room >= n else as_floats(np.arange(n) < room)
         self.block = max(1, min(64, 256 // (self._inputs * (n + k + 2))))
 
     @property
@@ -127,7 +127,7 @@ class FrameChain(Process):
         self.problem.coordinates.check_form(stats)  # `start` factors them
 
     def start(self, stats: Overlaps) -> Frame:
-        return frame_of(stats.arranged(self.problem.algorithm.order), self.frame, self.room)
+        return frame_of(stats.reorder(self.problem.algorithm.order), self.frame, self.room)
 
     def draw(self, stream: Stream) -> Coordinates:
         if has_schedules(self.problem.data):
@@ -158,10 +158,10 @@ class FrameChain(Process):
         unit = np.repeat([move.unit for move in found], problem.network.width) if any(move.unit for move in found) else None
         m, T = projected.update(past, C, is_lower(found), self.free is None, unit)
         scalars = {**{move.name: move.scalars for move in found}, **numbers}
-        return Frame(updated(state.a, scalars[STUDENT]), m, T, {name: scalars[name] for name in state.kept}, names)
+        return Frame(replace_scalars(state.a, scalars[STUDENT]), m, T, {name: scalars[name] for name in state.kept}, names)
 
     def statistics(self, state: Frame) -> Overlaps:
-        return runs_first(overlaps_of(state, self.frame)).arranged(self.problem.algorithm.names)
+        return runs_first(overlaps_of(state, self.frame)).reorder(self.problem.algorithm.names)
 
 
 class FactorChain(FrameChain):
@@ -175,7 +175,7 @@ class FactorChain(FrameChain):
         def one(run):
             (a, m, T), t = run
             now = self.problem.at(t)
-            law = now.model.law_of_factor(Loading(jnp.concatenate([m, T.T], axis=1), fixed))
+            law = now.model.law_of_factor(FieldFactor(jnp.concatenate([m, T.T], axis=1), fixed))
             return now.expectation.risk_of_factor(now.model, a, law)
 
         return self.problem.numerics.over_runs(one, (runs_first((state.a, state.m[rows], T)), t))
@@ -184,5 +184,5 @@ class FactorChain(FrameChain):
 @chain_process.register(ProjectionProblem)
 def frame_chain(problem: ProjectionProblem, d: int) -> FrameChain:
     """Return the chain of a projection problem, which reports the risk as accurately as its expectation can."""
-    chain: type[FrameChain] = FactorChain if problem.expectation.factored else FrameChain
+    chain: type[FrameChain] = FactorChain if problem.expectation.risk_uses_factor else FrameChain
     return chain(problem, d)

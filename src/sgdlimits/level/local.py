@@ -29,7 +29,7 @@ from sgdlimits.level.process import Process, Segments, SteppingEngine
 from sgdlimits.level.stepper import ProcessStepper
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import at_one_time
-from sgdlimits.statistics.trees import batch_of, runs_first
+from sgdlimits.statistics.trees import as_batch, runs_first
 
 STEP_TIMES_RATE = 0.025
 NOTHING = 1e-12
@@ -75,7 +75,7 @@ class Local(Level):
         if d is None:
             raise BadInput("the scale of the fluctuations is not known: this start has no dimension. Give Local(point, d=...).")
         problem, point = self.view(problem), problem.coordinates.in_limit(self.point)
-        problem.coordinates.check(batch_of(point))
+        problem.coordinates.check(as_batch(point))
         _, J, Sigma = linear_parts(problem, point)
         fastest = max(1e-6, float(np.abs(np.linalg.eigvals(J)).max()))
         dt = self.dt or max(problem.numerics.samples_per_step / d, STEP_TIMES_RATE / fastest)
@@ -117,7 +117,7 @@ def linear_parts(problem: Problem, point: PyTree) -> tuple[np.ndarray, np.ndarra
     A field at the kink of a piecewise linear unit stays there: its slope is that of the kink itself, not a smoothed one.
     """
     free = np.flatnonzero(problem.coordinates.moves(point))
-    drift, J, Sigma = (np.asarray(part) for part in _linear_parts(problem, problem.numerics.sharp(), point))
+    drift, J, Sigma = (np.asarray(part) for part in _linear_parts(problem, problem.numerics.without_smoothing(), point))
     return drift[free], J[np.ix_(free, free)], Sigma[np.ix_(free, free)]
 
 

@@ -28,7 +28,7 @@ from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.frame import frame_of
-from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, rows_of, updated
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, replace_scalars, rows_of
 from sgdlimits.statistics.rows import products, row_products
 from sgdlimits.statistics.trees import runs_first, runs_last
 
@@ -189,7 +189,7 @@ class WeightProcess(Process):
             held = np.repeat([move.unit for move in found], problem.network.width)
             W = W / jnp.where(held, jnp.sqrt(row_products(W, W)), 1.0)[:, :, None]
         scalars = {**runs_first({move.name: move.scalars for move in found}), **numbers}
-        return Weights(updated(state.a, scalars[STUDENT]), W, {name: scalars[name] for name in state.kept}, names)
+        return Weights(replace_scalars(state.a, scalars[STUDENT]), W, {name: scalars[name] for name in state.kept}, names)
 
     def statistics(self, state: Weights) -> Overlaps:
         M = jnp.einsum("rps,ks->rpk", self._along(state.W), self.frame)

@@ -27,7 +27,7 @@ from sgdlimits.level.sgd import block_of, drawable, group_of, sgd_process
 from sgdlimits.problem.spiked import SpikedTensor, contracted_noise
 from sgdlimits.statistics.rows import row_products
 from sgdlimits.statistics.spike import Spike
-from sgdlimits.statistics.trees import number_array, runs_first
+from sgdlimits.statistics.trees import as_floats, runs_first
 
 MOST_ENTRIES = 2**22
 """Tensors of more entries are not drawn one by one."""
@@ -68,7 +68,7 @@ class SpikeChain(Process):
     block: int = eqx.field(static=True)
 
     def __init__(self, problem: SpikedTensor, d: int) -> None:
-        self.problem, self.d, self.block = problem, number_array(_check_room(d)), 64
+        self.problem, self.d, self.block = problem, as_floats(_check_room(d)), 64
 
     @property
     def check_interval(self):

@@ -25,7 +25,7 @@ from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observe
 from sgdlimits.level.process import MAX_STEPS, Process, Segments, SteppingEngine, reports_problem_risk
 from sgdlimits.problem.base import Problem
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.trees import take_run
 
 CALL_SECONDS = 0.1
 """Target duration of one kernel call: progress, Ctrl-C and dropping ended runs happen between calls."""
@@ -253,7 +253,7 @@ class ProcessStepper(Stepper):
 
     def _snapshot(self, shown: tuple[PyTree, dict]) -> Snapshot:
         """Return what is shown without the padding of the batch."""
-        return Snapshot(*one_of(shown, np.s_[: len(self.request.runs)]))
+        return Snapshot(*take_run(shown, np.s_[: len(self.request.runs)]))
 
 
 def strong(state: PyTree) -> PyTree:

@@ -20,7 +20,7 @@ from sgdlimits.problem.directions import Directions
 from sgdlimits.problem.made import Presented
 from sgdlimits.problem.numerics import Numerics
 from sgdlimits.renamed import attribute_of
-from sgdlimits.statistics.trees import add, number_array
+from sgdlimits.statistics.trees import add, as_floats
 
 Method = TypeVar("Method", bound=Callable)
 NOW = array(at_least=0, ndim=0)
@@ -36,7 +36,7 @@ def compiled_for_all_times(method: Method) -> Method:
         self.coordinates.fits(stats)
         if of_limit:
             _ = self.limit  # which there may not be
-        answer = inside(self, stats, None if t is None else number_array(NOW("t", t)))
+        answer = inside(self, stats, None if t is None else as_floats(NOW("t", t)))
         if any(not is_traced(leaf) and not np.isfinite(leaf).all() for leaf in jax.tree.leaves(answer)):
             self.coordinates.check_one(stats)  # what weights cannot have
         return answer

@@ -17,9 +17,9 @@ from sgdlimits.algorithm.limit import StepMean, check_limit, extended, is_timed,
 from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.domain import Positive, checked
 from sgdlimits.expectation import Expectation, as_expectation, choose
-from sgdlimits.expectation.base import linear_part, resting
+from sgdlimits.expectation.base import freeze_zero_units, linearise_increment
 from sgdlimits.expectation.gaussian import Estimate, Rule, Sobol
-from sgdlimits.expectation.nodes import NODES_AT_ONCE, NodeSums
+from sgdlimits.expectation.nodes import MAX_NODES_AT_ONCE, NodeSums
 from sgdlimits.expectation.right_class import accuracy, is_closed
 from sgdlimits.inputs import Inputs, gaussian
 from sgdlimits.model.loss import Loss, as_loss
@@ -210,7 +210,7 @@ class ProjectionProblem(ModelProblem):
             return step_mean(problem).drift_parts(problem.t, stats)
         students = stats.of(STUDENT)
         moments = self.expectation.moments(self.model, students.a, self.model.law(students))
-        moments = resting(self.model, jnp.diagonal(students.Q), moments)
+        moments = freeze_zero_units(self.model, jnp.diagonal(students.Q), moments)
         return changes(problem, stats, extended(self.model, students, stats, moments)[0])
 
     def _covariance(self, stats: Overlaps) -> Float[Array, "n n"]:
@@ -227,7 +227,7 @@ class ProjectionProblem(ModelProblem):
             return covariance
         moments = self.expectation.moments(self.model, students.a, law)
         rest = self.data.squared_length * extended(self.model, students, stats, moments)[1]
-        slope = linear_part(increment, students.a, law.shape, stats.M.shape[0]).gradient_field
+        slope = linearise_increment(increment, students.a, law.shape, stats.M.shape[0]).gradient_field
         return covariance + jnp.einsum("xjm,jl,mn,yln->xy", slope, moments.gradient_gradient, rest, slope)
 
     def observables(self, stats):
@@ -312,7 +312,7 @@ class ProjectionNumerics(Numerics):
         problem = self.problem
         if is_linear(problem.algorithm, problem.network.width):
             return problem.expectation.runs_at_once(begun(problem.model))
-        return max(1, NODES_AT_ONCE // step_mean(problem).nodes)
+        return max(1, MAX_NODES_AT_ONCE // step_mean(problem).nodes)
 
     @cached_property
     def closed_covariance(self) -> bool:
@@ -321,9 +321,9 @@ class ProjectionNumerics(Numerics):
             is_linear(self.problem.algorithm.limit, self.problem.network.width) and self.problem.expectation.closed_covariance
         )
 
-    def sharp(self) -> ProjectionProblem:
+    def without_smoothing(self) -> ProjectionProblem:
         own = self.problem.expectation
-        return self.problem if own.sharp() is own else self.problem.with_expectation(own.sharp())
+        return self.problem if own.without_smoothing() is own else self.problem.with_expectation(own.without_smoothing())
 
     def refined(self, stats: Overlaps, tolerance: float | None = None) -> ProjectionProblem:
         better = accuracy_of.refined(begun(self.problem), stats, tolerance)

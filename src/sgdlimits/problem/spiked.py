@@ -21,7 +21,7 @@ from sgdlimits.problem.coordinates import Coordinates
 from sgdlimits.problem.directions import Directions, InitialWeights
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.spike import Spike
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 
 @checked
@@ -58,9 +58,9 @@ class SpikedTensor(Problem):
     """
 
     order: Annotated[int, integer(at_least=2)] = eqx.field(static=True, default=2)
-    snr: Positive = eqx.field(converter=number_array, default=1.2)
-    lr: Rate = eqx.field(converter=number_array, default=1.0)
-    ridge: NotNegativeInTime = eqx.field(converter=number_array, default=0.0)
+    snr: Positive = eqx.field(converter=as_floats, default=1.2)
+    lr: Rate = eqx.field(converter=as_floats, default=1.0)
+    ridge: NotNegativeInTime = eqx.field(converter=as_floats, default=0.0)
     direct: bool = eqx.field(static=True, converter=bool, default=False, kw_only=True)
     name: str = eqx.field(static=True, default="spiked_tensor", kw_only=True)
 

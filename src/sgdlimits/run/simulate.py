@@ -26,10 +26,10 @@ from sgdlimits.run.runner import Runner, Simulation
 from sgdlimits.run.schema import end_of, gathered, repeats, taken_names
 from sgdlimits.size import check_room
 from sgdlimits.start import Start, as_start
-from sgdlimits.statistics.overlaps import Overlaps, students_of
+from sgdlimits.statistics.overlaps import Overlaps, select_students
 from sgdlimits.statistics.particles import Particles
 from sgdlimits.statistics.spike import Spike
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.trees import take_run
 
 PIECE_SECONDS = 0.06
 """Pieces of a stream are at least so long apart."""
@@ -217,7 +217,7 @@ def _prepare(
     times = (200 if until is None else 2) if save is None else save
     dimensions = [("runs", runs), ("saved times", _count(times)), ("numbers", view.numerics.size + 1)]
     check_room(dimensions, "Take fewer runs, or save fewer times, or a smaller width.")
-    first = one_of(level.first(problem, start, Stream.of(seed, [0])))
+    first = take_run(level.first(problem, start, Stream.of(seed, [0])))
     engine = level.bind(problem, start, first)
     size = engine.max_batch if batch is None else min(engine.max_batch, batch)
     at_once = [("runs at once", min(runs, size)), ("numbers a step", engine.floats_per_run)]
@@ -226,7 +226,7 @@ def _prepare(
     if condition is not None:
         check_condition(condition, view, first)
     schedules = scheduled(problem)
-    observed = as_observe(observe, students_of(first), taken_names(view, first) | set(schedules))
+    observed = as_observe(observe, select_students(first), taken_names(view, first) | set(schedules))
     clock = engine.snap(np.unique(np.concatenate([[0.0], wanted])))
     save_start = bool(engine.snap(wanted).t[0] == 0)
     attributes = {

@@ -1,4 +1,4 @@
-"""The statistics of a spiked tensor."""
+"""The summary statistics of an estimate of a spike."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from sgdlimits.checks import some_numbers
 from sgdlimits.domain import checked
 from sgdlimits.part import Part
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 
 
 @checked
@@ -21,16 +21,16 @@ class Spike(Part):
     Parameters
     ----------
     m : the overlap :math:`x\cdot v`
-    r2 : the squared length of the rest, :math:`|x - mv|^2`
+    r2 : the squared length of the orthogonal component, :math:`|x - mv|^2`
 
-    Each is a single number. A batch of runs has one axis: first in datasets and arguments, last inside the simulators.
+    Both are scalars. A batch of runs has one axis: first in datasets and arguments, last inside the simulators.
 
     >>> float(Spike(m=0.5, r2=1).squared_norm)
     1.25
     """
 
-    m: Annotated[Float[Array, "*runs"], some_numbers] = eqx.field(converter=number_array)
-    r2: Annotated[Float[Array, "*runs"], some_numbers] = eqx.field(converter=number_array)
+    m: Annotated[Float[Array, "*runs"], some_numbers] = eqx.field(converter=as_floats)
+    r2: Annotated[Float[Array, "*runs"], some_numbers] = eqx.field(converter=as_floats)
 
     if TYPE_CHECKING:  # what the converters take
 
@@ -41,5 +41,5 @@ class Spike(Part):
 
     @property
     def squared_norm(self) -> Float[Array, "*runs"]:
-        r""":math:`R^2 = |x|^2 = m^2 + r_\perp^2`."""
+        r"""The squared norm of the estimate, :math:`|x|^2 = m^2 + r_\perp^2`."""
         return self.m**2 + self.r2

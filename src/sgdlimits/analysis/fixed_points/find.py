@@ -23,7 +23,7 @@ from sgdlimits.problem.over_time import at_one_time
 from sgdlimits.size import check_room
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import one_of, repeated, runs_of
+from sgdlimits.statistics.trees import count_runs, repeat_run, take_run
 
 SEARCH_BLOCKS, FEW_BLOCKS = 12, 6
 EVERY = 4
@@ -220,7 +220,7 @@ class Search:
         images = self.group.elements @ roots.x[at]
         images = images[np.unique(np.round(images, 6) + 0.0, axis=0, return_index=True)[1]]
         point = images[-1]
-        stats = one_of(self.system.batch(point[None]))
+        stats = take_run(self.system.batch(point[None]))
         return FixedPoint(
             point=stats,
             eigenvalues=values,
@@ -240,8 +240,8 @@ def _batch(problem: Problem, start: Start | PyTree, count: int, seed: int) -> Py
     start = as_start(start)
     given = getattr(start, "stats", None)
     if given is not None:
-        count = runs_of(given) or 1
-        problem.coordinates.fits(given if runs_of(given) is None else jax.tree.map(lambda leaf: np.asarray(leaf)[0], given))
+        count = count_runs(given) or 1
+        problem.coordinates.fits(given if count_runs(given) is None else jax.tree.map(lambda leaf: np.asarray(leaf)[0], given))
     return start.sample(problem, runs=count, seed=seed)
 
 
@@ -279,5 +279,5 @@ def draw_starts(problem: Problem, count: int, seed: int) -> PyTree:
         a: Any = second((p,)) if trained else np.full((count, p), float(law.second))
     else:
         drawn = {name: second(np.shape(directions.scalars[name])) for name in directions.trained}
-        a = {**repeated(directions.scalars, count), **drawn}
+        a = {**repeat_run(directions.scalars, count), **drawn}
     return problem.coordinates.from_overlaps(Overlaps(a, weights[:, :, :k] @ B.T, weights @ weights.swapaxes(1, 2)))

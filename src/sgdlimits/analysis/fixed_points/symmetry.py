@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from sgdlimits.analysis.fixed_points.system import System
 from sgdlimits.errors import BadInput, in_short
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.trees import take_run
 from sgdlimits.trial import tried
 
 MOST_ELEMENTS = 1000
@@ -140,7 +140,7 @@ def _matrices(system: System, maps: Sequence[Callable[[PyTree], PyTree]] | None)
     axes = {name: axes for name, (axes, _) in system.problem.coordinates.variables(system.like).items()}
     maps = candidates(system.like, axes) if maps is None else [jax.jit(each) for each in maps]
     basis = system.batch(np.concatenate([np.zeros((1, system.size)), np.eye(system.size)]))
-    ones = [one_of(basis, i) for i in range(system.size + 1)]
+    ones = [take_run(basis, i) for i in range(system.size + 1)]
     images = [[g(one) for one in ones] for g in maps]
     rows = system.rows(jax.tree.map(lambda *leaves: np.stack(leaves), *itertools.chain(*images)))
     return [(image[1:] - image[0]).T for image in rows.reshape(len(maps), -1, system.size)]

@@ -42,7 +42,7 @@ from sgdlimits.problem.projection import changes
 from sgdlimits.size import check_room
 from sgdlimits.start import FixedInit, RandomInit
 from sgdlimits.statistics import Overlaps
-from sgdlimits.statistics.trees import add, for_samples
+from sgdlimits.statistics.trees import add, repeat_for_samples
 from sgdlimits.text import table
 
 REGIMES = ("gradient flow", "high-dimensional", "noise-dominated", "no limit")
@@ -276,8 +276,8 @@ def _spread(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
     F = law.triangular_factor()
 
     def change(points):
-        fields, fixed, z = law.place(F, points, c)
-        products = problem.model.products(fields, fixed, for_samples(stats.a, fields.shape[1]), z, c)
+        fields, fixed, z = law.fields_at(F, points, c)
+        products = problem.model.products(fields, fixed, repeat_for_samples(stats.a, fields.shape[1]), z, c)
         each = add(*changes(problem, column, products))
         return each, jax.tree.map(jnp.square, each)
 

@@ -25,7 +25,7 @@ from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.problem.recognise import PhaseRetrieval, phase_retrieval
 from sgdlimits.start import RandomInit
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import batch_of
+from sgdlimits.statistics.trees import as_batch
 
 ODE_STARTS = 256
 """Number of random starts over which the full ODE is averaged at p > 1."""
@@ -148,7 +148,7 @@ def ode_exit_time(problem: ProjectionProblem, stats: Overlaps, threshold: Positi
     13.85
     """
     many = np.ndim(stats.a) > 1
-    starts = stats if many else batch_of(stats)
+    starts = stats if many else as_batch(stats)
     problem.coordinates.check(starts)
     times = ode_exit_times(problem, starts, check_share("threshold", threshold), float(t_max))
     return times if many else times[0]
