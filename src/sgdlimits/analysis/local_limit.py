@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from sgdlimits.domain import NotNegative, Positive, Statistics, checked
 from sgdlimits.errors import BadInput
-from sgdlimits.level.local import linear_parts
+from sgdlimits.level.local import linearise_at
 from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import at_one_time
@@ -167,7 +167,7 @@ def local_limit(
     problem, point = problem.limit, problem.coordinates.in_limit(point)
     problem.coordinates.check(batch_of(jax.tree.map(np.asarray, point)))
     tolerance = max(NEUTRAL, 10 * problem.numerics.tolerance) if tolerance is None else tolerance
-    drift, J, Sigma = linear_parts(problem, point)
+    drift, J, Sigma = linearise_at(problem, point)
     _check_fixed(problem, point, drift, J, tolerance)
     rates = np.linalg.eigvals(J)
     rates = rates[np.argsort(-rates.real, kind="stable")]

@@ -26,7 +26,7 @@ from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.choose import gpu_present
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.base import Level
-from sgdlimits.level.process import Process, drawn_by_step
+from sgdlimits.level.process import Process, draw_by_step
 from sgdlimits.level.stepper import ProcessEngine
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
@@ -127,7 +127,7 @@ class FrameChain(Process):
 
     def draw(self, stream: Stream) -> Coordinates:
         if has_schedules(self.problem.data):
-            return drawn_by_step(self, stream)
+            return draw_by_step(self, stream)
         algorithm, n, L = self.problem.algorithm, self._directions, self._inputs
         rests = L if algorithm.uses_gram or algorithm.uses_noise else min(L, n)
         sizes = Sizes(algorithm.batch, L, self.problem.target.teachers, n, rests)

@@ -17,7 +17,7 @@ from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.base import DIVERGED, Level, Request
 from sgdlimits.level.condition import Condition, as_condition, check_condition
-from sgdlimits.level.observe import as_observe
+from sgdlimits.level.observe import as_observables
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import check_schedules, scheduled
 from sgdlimits.run.record import condition_text, noted, to_json
@@ -226,7 +226,7 @@ def _prepare(
     if condition is not None:
         check_condition(condition, view, first)
     schedules = scheduled(problem)
-    observed = as_observe(observe, students_of(first), taken_names(view, first) | set(schedules))
+    observed = as_observables(observe, students_of(first), taken_names(view, first) | set(schedules))
     clock = engine.snap(np.unique(np.concatenate([[0.0], wanted])))
     save_start = bool(engine.snap(wanted).t[0] == 0)
     attributes = {
