@@ -15,7 +15,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.level.local import linearise_at
 from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import at_one_time
+from sgdlimits.problem.over_time import fix_time
 from sgdlimits.statistics.trees import batch_of
 from sgdlimits.text import table
 
@@ -71,7 +71,7 @@ def linearise(problem: Problem, point: Statistics, *, corrector: bool = True, t:
     >>> round(float(rate), 10)
     1.5
     """
-    problem = at_one_time(problem, t)
+    problem = fix_time(problem, t)
     problem, point = problem.limit, problem.coordinates.in_limit(point)
     problem.coordinates.check_one(point)
     free = np.flatnonzero(problem.coordinates.moves(point))
@@ -163,7 +163,7 @@ def local_limit(
     >>> limit.unstable, limit.rank, limit.stationary is None
     (1, 1, True)
     """
-    problem = at_one_time(problem, t)
+    problem = fix_time(problem, t)
     problem, point = problem.limit, problem.coordinates.in_limit(point)
     problem.coordinates.check(batch_of(jax.tree.map(np.asarray, point)))
     tolerance = max(NEUTRAL, 10 * problem.numerics.tolerance) if tolerance is None else tolerance

@@ -28,7 +28,7 @@ from sgdlimits.level.base import Level
 from sgdlimits.level.process import Process, Segments, SteppingEngine
 from sgdlimits.level.stepper import ProcessStepper
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import at_one_time
+from sgdlimits.problem.over_time import fix_time
 from sgdlimits.statistics.trees import batch_of, runs_first
 
 STEP_TIMES_RATE = 0.025
@@ -69,7 +69,7 @@ class Local(Level):
     dt: Positive | None = eqx.field(static=True, default=None)
 
     def view(self, problem):
-        return at_one_time(problem, None, "Give problem.at(t).").limit
+        return fix_time(problem, None, "Give problem.at(t).").limit
 
     def bind(self, problem, start, first):
         d = getattr(start, "d", None) if self.d is None else self.d

@@ -38,7 +38,7 @@ from sgdlimits.level.process import Process, draw_by_step
 from sgdlimits.level.stepper import ProcessEngine
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.projection import ProjectionProblem, changes
+from sgdlimits.problem.projection import ProjectionProblem, linear_increments
 from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.frame import Loading, loading
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
@@ -253,7 +253,7 @@ class SampledDiffusion(Diffusion):
         F = loading(state, problem.frame)
         x = placed(problem.model, Loading(*(rows[:, :, None] for rows in F)), numbers.points, numbers.z, numbers.c)
         if problem.algorithm.linear:
-            return add(*changes(problem, state, self._sums(problem, state, x, weights), 0.0))
+            return add(*linear_increments(problem, state, self._sums(problem, state, x, weights), 0.0))
         one = lambda stats, x: add(*any_changes(problem.algorithm, problem.model, t, stats, x))
         each = jax.vmap(jax.vmap(one, (None, -1), -1), (-1, -1), -1)(state, x)
         # increments are per sample, of steps of b samples: their variance per unit of t has the factor b

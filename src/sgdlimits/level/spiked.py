@@ -24,7 +24,7 @@ from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.chain import chain_process
 from sgdlimits.level.process import Process
 from sgdlimits.level.sgd import check_drawable, runs_per_group, sgd_process, steps_per_block
-from sgdlimits.problem.spiked import SpikedTensor, contracted_noise
+from sgdlimits.problem.spiked import SpikedTensor, contract_noise
 from sgdlimits.statistics.rows import row_products
 from sgdlimits.statistics.spike import Spike
 from sgdlimits.statistics.trees import number_array, runs_first
@@ -86,9 +86,9 @@ class SpikeChain(Process):
     def step(self, state: Polar, numbers: SpikeDraws, now: StepTime) -> Polar:
         problem, stats = self.problem.at(now.t), state.spike
         k, rate = problem.order, problem.lr / self.d
-        inward, along = problem.pulls(stats)
+        inward, along = problem.gradient_coefficients(stats)
         x = jnp.stack([state.m, state.r])
-        noise = contracted_noise(k, x, numbers.inside, lambda a, b: (a * b).sum(0))
+        noise = contract_noise(k, x, numbers.inside, lambda a, b: (a * b).sum(0))
         m, w = (1 - rate * inward) * x + 2 * rate * noise
         # all noise orthogonal to the plane adds to r^2 by its squared length alone, which is chi-square
         outside = 4 * rate**2 * k * stats.squared_norm ** (k - 1) * numbers.outside
@@ -131,8 +131,8 @@ class VectorProcess(EstimateProcess):
 
     def step(self, state: Float[Array, "runs d"], numbers: Float[Array, "runs d"], now: StepTime):
         problem = self.problem.at(now.t)
-        inward, along = problem.pulls(self.statistics(state))
-        noise = contracted_noise(problem.order, state, numbers, lambda a, b: row_products(a, b)[:, None])
+        inward, along = problem.gradient_coefficients(self.statistics(state))
+        noise = contract_noise(problem.order, state, numbers, lambda a, b: row_products(a, b)[:, None])
         gradient = (inward[:, None] * state - 2 * noise).at[:, 0].add(-along)
         return state - (problem.lr / self.d) * gradient
 
