@@ -58,10 +58,6 @@ class Averaged(Wrapper):
         """What is remembered beside the students, and how it begins."""
         return {**self.base.memory, "average": "copy"}
 
-    @property
-    def uses_gram(self) -> bool:  # type: ignore[override]
-        return self.base.uses_gram or self.base.sphere
-
     def step(self, now):
         step = dict(self.base.step(now))
         one = self.batch * now.per

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from sgdlimits.algorithm.needs import StepNeeds, is_linear, step_needs
 from sgdlimits.algorithm.weights import Now, Weights
 from sgdlimits.checks import function
 from sgdlimits.domain import NotNegativeInTime, Rate, Rates, Size
@@ -37,18 +38,12 @@ class Algorithm(Part):
     ----------
     memory : names of what is remembered beside the students, each p directions, and how it begins: as `zero` or as a `copy`
     numbers : names of numbers that are remembered, and what they begin at: a number, or (number,) for one a unit
-    uses_gram : whether a step depends on the lengths and products of inputs, as norms and gradients elsewhere do
-    linear : whether a step is linear in the gradient, at the students, and coefficients are numbers
-    uses_noise : whether a step has a noise vector for each student, `now.noise()`
-    reuses : whether a step takes more than one gradient of its batch
+    linear : what `is_linear` says of an algorithm of the package; of others it is read off the step
     """
 
     memory: ClassVar[Mapping[str, str]] = {}
     numbers: ClassVar[Mapping[str, float | tuple[float]]] = {}
-    uses_gram: ClassVar[bool] = False
     linear: ClassVar[bool] = False
-    uses_noise: ClassVar[bool] = False
-    reuses: ClassVar[bool] = False
 
     @abc.abstractmethod
     def step(self, now: Now) -> Mapping[str, Any]:
@@ -108,9 +103,17 @@ class Algorithm(Part):
         """The same with all learning rates multiplied by a factor."""
         raise BadInput(f"{_name(self)} does not say which of its numbers are learning rates. Give it `at_rates`.")
 
+    def needs(self, width: int) -> StepNeeds:
+        """Return whether a step on `width` units uses products of inputs, and whether it uses noise of its own."""
+        return step_needs(self, width)
+
+    def is_linear(self, width: int) -> bool:
+        """Return whether steps become linear in the gradient at the students as d grows, with numbers as coefficients."""
+        return is_linear(self, width)
+
     def inputs(self, width: int) -> int:
         """L, the vectors of one step."""
-        return self.batch + width * self.uses_noise
+        return self.batch + width * self.needs(width).noise
 
 
 class Move(eqx.Module):
@@ -125,7 +128,7 @@ class Move(eqx.Module):
 
 def moves(algorithm: Algorithm, now: Now) -> tuple[tuple[Move, ...], dict[str, Array]]:
     """What a step does to the weights of each name, in their order, and the new numbers: checked."""
-    step, p = _tried_step(algorithm, now), now.fields_of[STUDENT].shape[0]
+    step, p = try_step(algorithm, now), now.fields_of[STUDENT].shape[0]
     wanted = {*now.names, *now.kept}
     if not isinstance(step, Mapping) or set(step) != wanted:
         got = sorted(step) if isinstance(step, Mapping) else type(step).__name__
@@ -147,7 +150,7 @@ def moves(algorithm: Algorithm, now: Now) -> tuple[tuple[Move, ...], dict[str, A
     return tuple(_move(name, step[name], p) for name in now.names), {name: step[name] for name in now.kept}
 
 
-def _tried_step(algorithm: Algorithm, now: Now) -> Mapping[str, Any]:
+def try_step(algorithm: Algorithm, now: Now) -> Mapping[str, Any]:
     """Return what the algorithm's step returns; report its errors in one sentence with the name and line of the algorithm."""
     try:
         return algorithm.step(now)
@@ -288,8 +291,6 @@ class Wrapper(Algorithm):
     trained_scalars = of_base("trained_scalars")
     memory = of_base("memory", "What is remembered beside the students, and how it begins.")
     numbers = of_base("numbers", "Numbers that are remembered, and what they begin at.")
-    uses_noise = of_base("uses_noise")
-    reuses = of_base("reuses")
     ridge = of_base("ridge")
     lr_sample = of_base("lr_sample")
 

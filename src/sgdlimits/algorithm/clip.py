@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -33,8 +33,6 @@ class Clipped(Wrapper):
     norm: PositiveInTime = eqx.field(converter=number_array)
     each: bool = eqx.field(static=True, default=False)
 
-    uses_gram: ClassVar[bool] = True
-
     def step(self, now):
         def samples(at: Weights):
             G, slopes = now.samples(at)
@@ -60,12 +58,7 @@ class Private(Wrapper):
     norm: PositiveInTime = eqx.field(converter=number_array)
     noise: NotNegativeInTime = eqx.field(converter=number_array)
 
-    uses_gram: ClassVar[bool] = True
-    uses_noise: ClassVar[bool] = True
-
     def __check_init__(self) -> None:
-        if self.base.reuses:
-            raise BadInput("Private has one noise a batch, and the base takes several gradients of it. Give another base.")
         if self.base.trains_second:
             raise BadInput("Private adds noise to the first layer only. Give a base that does not train the second layer.")
 

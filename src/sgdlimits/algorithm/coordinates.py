@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm, Descent
+from sgdlimits.algorithm.needs import StepNeeds
 from sgdlimits.checks import OverTime, number
 from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput
@@ -37,6 +38,9 @@ class Coordinatewise(Descent):
     def __check_init__(self) -> None:
         if self.sphere or self.trains_second:
             raise BadInput(f"{type(self).__name__} trains the first layer, off the sphere. Leave out sphere and lr_second.")
+
+    def needs(self, width):
+        return StepNeeds(gram=False, noise=False)
 
     def step(self, now):
         raise BadInput(
@@ -77,9 +81,6 @@ class SignSGD(Coordinatewise):
 
 class DiffuseSign(Descent):
     """What `SignSGD` becomes for diffuse weights."""
-
-    uses_gram: ClassVar[bool] = True
-    uses_noise: ClassVar[bool] = True
 
     def step(self, now):
         slope = now.gradient()
@@ -149,8 +150,6 @@ class DiffuseAdam(Descent):
 
     rate: Float[Array, ""] | float = eqx.field(converter=number_array, default=1.0)
     begin: float = eqx.field(static=True, converter=float, default=1.0)
-
-    uses_gram: ClassVar[bool] = True
 
     @property
     def numbers(self) -> Mapping[str, tuple[float]]:  # type: ignore[override]

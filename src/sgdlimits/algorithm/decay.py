@@ -24,7 +24,6 @@ class Decayed(Wrapper):
 
     decay: NotNegativeInTime = eqx.field(converter=number_array)
 
-    uses_gram = of_base("uses_gram")
     linear = of_base("linear")
 
     def __check_init__(self) -> None:

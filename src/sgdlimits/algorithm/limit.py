@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sgdlimits.algorithm.base import Algorithm, Move, moves
+from sgdlimits.algorithm.needs import is_ours
 from sgdlimits.algorithm.weights import Now, apply
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.expectation.gaussian import Rule
@@ -37,7 +38,6 @@ MOST_CLASSES = 256
 """Up to how many ways in which the samples of a batch fall into classes are averaged over."""
 SAME = 1e-12
 """Up to this difference, that of rounding, a step at 1/d = 0 is the identity."""
-PACKAGE = __name__.partition(".")[0] + "."
 
 
 # --- steps that are linear in the gradient -----------------------------------------------------------------------------------
@@ -208,8 +208,7 @@ def view(algorithm: Algorithm, model: Model, per, t, x: Drawn, at: Any, gram_of:
         return G, algorithm.trained(slopes)
 
     numbers = {name: kept[name] for name in algorithm.numbers}
-    gram = inputs_gram if algorithm.uses_gram else None
-    return Now(per, t, fields, x.fixed, slope, b, scalars, numbers, gram_of, gram)
+    return Now(per, t, fields, x.fixed, slope, b, scalars, numbers, gram_of, inputs_gram)
 
 
 # --- what a step says of itself ----------------------------------------------------------------------------------------------
@@ -217,7 +216,7 @@ def view(algorithm: Algorithm, model: Model, per, t, x: Drawn, at: Any, gram_of:
 
 def is_timed(algorithm: Algorithm, model: Model) -> bool:
     """Whether the step of an algorithm reads `now.t`; those of the package have schedules instead."""
-    if _ours(algorithm):
+    if is_ours(algorithm):
         return False
     read = []
 
@@ -231,7 +230,7 @@ def is_timed(algorithm: Algorithm, model: Model) -> bool:
 
 def check_limit(algorithm: Algorithm, model: Model) -> None:
     """Raise `BadInput` where steps change the weights, or what is remembered, by more than order 1/d."""
-    if (_ours(algorithm) and _is_settled(algorithm)) or any(map(is_traced, jax.tree.leaves((algorithm, model)))):
+    if (is_ours(algorithm) and _is_settled(algorithm)) or any(map(is_traced, jax.tree.leaves((algorithm, model)))):
         return
     with jax.ensure_compile_time_eval():
         far = [name for name, jump in jumps(algorithm, model).items() if float(jump) > SAME]
@@ -272,12 +271,6 @@ def _trial(algorithm: Algorithm, model: Model, t: Any) -> tuple[tuple[Move, ...]
     products = lambda one, other: stats.Q[rows_of(names, one, p), rows_of(names, other, p)]
     now = view(algorithm, model, jnp.zeros(()), t, x, stats, products, lambda: jnp.eye(L))
     return *moves(algorithm, now), stats
-
-
-def _ours(algorithm: Algorithm) -> bool:
-    """Whether an algorithm, with those inside it, is the package's own: tests have seen what it says of itself."""
-    base = getattr(algorithm, "base", None)
-    return type(algorithm).__module__.startswith(PACKAGE) and (base is None or _ours(base))
 
 
 def _is_settled(algorithm: Algorithm) -> bool:

@@ -37,8 +37,6 @@ class Muon(Descent):
 
     beta: Annotated[float, number(at_least=0, below=1)] = eqx.field(static=True, converter=float, default=0.0)
 
-    uses_gram = True
-
     @property
     def memory(self) -> Mapping[str, str]:  # type: ignore[override]
         """What is remembered beside the students, and how it begins."""

@@ -25,8 +25,6 @@ class Normalised(Descent):
     lr_second, ridge, sphere, batch : as for `OnePassSGD`; the ridge is not normalised
     """
 
-    uses_gram: ClassVar[bool] = True
-
     def step(self, now):
         size = now.gradient().size
         factor = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1.0), 0.0)
@@ -53,8 +51,6 @@ class AdaGradNorm(Descent):
     """
 
     offset: Positive = eqx.field(converter=number_array, default=1.0)
-
-    uses_gram: ClassVar[bool] = True
     numbers: ClassVar[dict[str, float]] = {"sum": 0.0}
 
     def step(self, now):

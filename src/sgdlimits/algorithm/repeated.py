@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import equinox as eqx
 
@@ -26,12 +26,7 @@ class Repeated(Wrapper):
 
     times: Annotated[int, integer(below=1001)] = eqx.field(static=True)
 
-    uses_gram: ClassVar[bool] = True
-    reuses: ClassVar[bool] = True
-
     def __check_init__(self) -> None:
-        if self.base.uses_noise:
-            raise BadInput("Repeated would use one noise several times. Give a base without noise.")
         if "copy" in self.base.memory.values():
             raise BadInput("Repeated would count a batch several times in an average. Give Averaged(Repeated(...)).")
 

@@ -55,7 +55,6 @@ class Scheduled(Wrapper):
     time: Any = eqx.field(init=False, default_factory=Time)
     """The time of the rates: a schedule, and a number where the algorithm stands at a time."""
 
-    uses_gram = of_base("uses_gram")
     linear = of_base("linear")
 
     def factor(self, t: Float[Array, ""] | float) -> Float[Array, ""]:

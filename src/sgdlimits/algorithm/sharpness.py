@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 
@@ -27,8 +25,6 @@ class SAM(Wrapper):
 
     radius: NotNegativeInTime = eqx.field(converter=number_array)
 
-    uses_gram: ClassVar[bool] = True
-
     def step(self, now):
         def samples(at: Weights):
             slope = now.mean(*now.samples(at))
@@ -49,9 +45,6 @@ class Extragradient(Descent):
     lr : learning rate of the first layer, for both
     lr_second, ridge, sphere, batch : as for `OnePassSGD`
     """
-
-    uses_gram: ClassVar[bool] = True
-    reuses: ClassVar[bool] = True
 
     def step(self, now):
         ahead = now.student + self.push(now)

@@ -158,15 +158,17 @@ class Now:
     scalars : of each name, those that are trained
     kept : numbers that the algorithm remembers, by name
     gram_of : function of two names that gives the Gram matrix of their directions
-    inputs_gram : function that gives :math:`\hat K`; None where the algorithm has not declared that it uses it
+    inputs_gram : function that gives :math:`\hat K`
     """
 
-    def __init__(self, per, t, fields, fixed, slope, batch, scalars, kept, gram_of, inputs_gram=None) -> None:
+    def __init__(self, per, t, fields, fixed, slope, batch, scalars, kept, gram_of, inputs_gram) -> None:
         self.per, self._t, self.fields_of, self.fixed = per, t, fields, fixed
         self.batch, self.kept, self.gram_of = batch, kept, gram_of
         self._inputs_gram, self._still = inputs_gram, jax.tree.map(jnp.zeros_like, scalars[STUDENT])
         self.weights = {name: Weights(self, {name: 1.0}, None, scalars[name]) for name in fields}
         self.more: Weights | None = None
+        self._gradients_with_more: list[bool] = []  # shared by copies of the step
+        self._repeats = False
         self.samples: Samples = lambda at: slope(at.fields[:, :batch], at.numbers)
 
     @property
@@ -192,14 +194,17 @@ class Now:
 
     @property
     def inputs_gram(self) -> Float[Array, "L L"]:
-        if self._inputs_gram is None:
-            raise BadInput("the algorithm uses the lengths of inputs and does not say so. Give its class uses_gram = True.")
         return self._inputs_gram()
 
     def gradient(self, at: Weights | None = None) -> Weights:
         """The mean over the batch of the gradient of the loss, over d, at the students or elsewhere."""
         slope = self.mean(*self.samples(self.student if at is None else at))
-        return slope if self.more is None else slope + self.more
+        if self.more is None:
+            return slope
+        if self._gradients_with_more:
+            raise BadInput("Private has one noise a batch, and the base takes several gradients of it. Give another base.")
+        self._gradients_with_more.append(True)
+        return slope + self.more
 
     def mean(self, G: Float[Array, "p b"], slopes: PyTree) -> Weights:
         """The mean over the batch of gradients, over d."""
@@ -216,9 +221,9 @@ class Now:
 
     def noise(self) -> Weights:
         """A standard normal vector for each direction, over d: the inputs beyond the samples."""
+        if self._repeats:
+            raise BadInput("Repeated would use one noise several times. Give a base without noise.")
         inputs, p = self.fixed.shape[1], self.fields_of[STUDENT].shape[0]
-        if inputs == self.batch:
-            raise BadInput("the algorithm asks for noise and does not say so. Give its class uses_noise = True.")
         return Weights(self, {}, jnp.pad(jnp.eye(p), ((0, 0), (inputs - p, 0))), self._still)
 
     def steered(self, samples: Samples, more: Weights | None = None) -> Now:
@@ -232,6 +237,7 @@ class Now:
         other = copy(self)
         other.weights = {name: step.get(name, old) for name, old in self.weights.items()}
         other.kept = {name: step.get(name, old) for name, old in self.kept.items()}
+        other._repeats = True
         return other
 
 

@@ -129,7 +129,8 @@ class FrameChain(Process):
         if has_schedules(self.problem.data):
             return draw_by_step(self, stream)
         algorithm, n, L = self.problem.algorithm, self._directions, self._inputs
-        rests = L if algorithm.uses_gram or algorithm.uses_noise else min(L, n)
+        # a step that needs no products of inputs meets their rests in n combinations only
+        rests = L if any(algorithm.needs(self.problem.network.width)) else min(L, n)
         sizes = Sizes(algorithm.batch, L, self.problem.target.teachers, n, rests)
         x = self.problem.data.draw(stream, sizes, self.d)
         return x if self.free is None else x._replace(along=x.along * self.free[:, None, None])

@@ -67,7 +67,7 @@ class MeanFieldProblem(Problem):
             )
         self.problem = problem.limit
         algorithm = self.problem.algorithm
-        if not algorithm.linear or len(algorithm.names) > 1:
+        if not algorithm.is_linear(problem.network.width) or len(algorithm.names) > 1:
             raise BadInput(f"MeanField is not written for {type(algorithm).__name__}. Use ODE(), or Chain(d).")
         self.expectation = choose_particles(problem.model, outside) if expectation is None else expectation
 

@@ -207,7 +207,7 @@ class ProjectionProblem(ModelProblem):
     def _drift_parts(self, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
         problem, stats = self.limit, symmetric(stats)
         check_names(problem.algorithm, stats)
-        if not problem.algorithm.linear:
+        if not problem.algorithm.is_linear(problem.network.width):
             return step_mean(problem).drift_parts(problem.t, stats)
         students = stats.of(STUDENT)
         moments = self.expectation.moments(self.model, students.a, self.model.law(students))
@@ -217,7 +217,7 @@ class ProjectionProblem(ModelProblem):
     def _covariance(self, stats: Overlaps) -> Float[Array, "n n"]:
         problem = self.limit
         check_names(problem.algorithm, stats)
-        if not problem.algorithm.linear:
+        if not problem.algorithm.is_linear(problem.network.width):
             return step_mean(problem).covariance(problem.t, stats, self.vector)
         students, column = stats.of(STUDENT), jax.tree.map(lambda leaf: leaf[..., None], stats)
         increment = lambda products: problem.vector(add(*linear_increments(problem, column, products)))
@@ -312,21 +312,21 @@ class ProjectionNumerics(Numerics):
         problem = self.problem
         return (
             problem.expectation.tolerance(begun(problem.model))
-            if problem.algorithm.limit.linear
+            if problem.algorithm.limit.is_linear(problem.network.width)
             else step_mean(problem).rule.tolerance
         )
 
     @cached_property
     def runs_at_once(self) -> int | None:
         problem = self.problem
-        if problem.algorithm.linear:
+        if problem.algorithm.is_linear(problem.network.width):
             return problem.expectation.runs_at_once(begun(problem.model))
         return max(1, NODES_AT_ONCE // step_mean(problem).nodes)
 
     @cached_property
     def closed_covariance(self) -> bool:
         """Whether the covariance of the increments has a closed form, instead of a sum over many nodes."""
-        return self.problem.algorithm.limit.linear and self.problem.expectation.closed_covariance
+        return self.problem.algorithm.limit.is_linear(self.problem.network.width) and self.problem.expectation.closed_covariance
 
     def sharp(self) -> ProjectionProblem:
         expectation = self.problem.expectation

@@ -101,7 +101,8 @@ def exit_law(problem: ProjectionProblem, d: Count, threshold: Fraction) -> Law:
 
 def _saddle(problem: ProjectionProblem) -> Overlaps:
     """Return the limit of random starts for large d, or raise `BadInput` if it is not a saddle of M."""
-    if not isinstance(problem, ProjectionProblem) or not problem.network.plain or not problem.algorithm.linear:
+    plain = isinstance(problem, ProjectionProblem) and problem.network.plain
+    if not plain or not problem.algorithm.is_linear(problem.network.width):
         raise BadInput("exit_law needs a two-layer network and one-pass SGD. Simulate, and use exit_times.")
     law, (p, k) = problem.initial, (problem.network.width, problem.target.teachers)
     if law.second_spread:
