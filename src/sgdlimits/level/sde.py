@@ -231,17 +231,10 @@ class SampledDiffusion(Diffusion):
         self.problem, self.d, self.samples, self.block = problem, number_array(d), samples, 4
 
     @property
-<<<<<<< HEAD
     def _samples_and_inputs(self) -> tuple[int, int]:
         """Numbers of samples and of input vectors in one increment: (1, 1), or those of a step of a nonlinear algorithm."""
-        algorithm = self.problem.algorithm
-        return (1, 1) if algorithm.linear else (algorithm.batch, algorithm.inputs(self.problem.network.width))
-=======
-    def _each(self) -> tuple[int, int]:
-        """Of what noise is made: samples and inputs in each, one sample or those of a step."""
         algorithm, width = self.problem.algorithm, self.problem.network.width
         return (1, 1) if algorithm.is_linear(width) else (algorithm.batch, algorithm.inputs(width))
->>>>>>> main
 
     def draw(self, stream: Stream) -> NoiseSamples:
         if has_schedules(self.problem.data):
@@ -258,15 +251,9 @@ class SampledDiffusion(Diffusion):
         # signs alternate, so that pairs of samples cancel in the mean and in all odd moments
         weights = scale * np.resize([1.0, -1.0], (self.samples, 1)) / np.sqrt(self.samples)
         F = loading(state, problem.frame)
-<<<<<<< HEAD
         x = placed(problem.model, Loading(*(rows[:, :, None] for rows in F)), numbers.points, numbers.z, numbers.c)
-        if problem.algorithm.linear:
-            return add(*linear_increments(problem, state, self._sums(problem, state, x, weights), 0.0))
-=======
-        x = placed(problem.model, Loading(*(rows[:, :, None] for rows in F)), kicks.points, kicks.z, kicks.c)
         if problem.algorithm.is_linear(problem.network.width):
-            return add(*changes(problem, state, self._sums(problem, state, x, weights), 0.0))
->>>>>>> main
+            return add(*linear_increments(problem, state, self._sums(problem, state, x, weights), 0.0))
         one = lambda stats, x: add(*any_changes(problem.algorithm, problem.model, t, stats, x))
         each = jax.vmap(jax.vmap(one, (None, -1), -1), (-1, -1), -1)(state, x)
         # increments are per sample, of steps of b samples: their variance per unit of t has the factor b
