@@ -68,7 +68,7 @@ BAD = {
     "band must be two shares": lambda: sl.plot.risk(run(), band=(0.9, 0.1)),
     "paper_time must be": lambda: own(paper_time=np.nan),
     "the means of the data have 2 coefficients": lambda: own(data=sl.mixture([[1.0, 0.0]])),
-    "are of different numbers of runs": lambda: run(
+    "have different numbers of runs": lambda: run(
         start=sl.Overlaps(np.ones((2, 1)), np.zeros((3, 1, 1)), np.ones((3, 1, 1))), runs=2
     ),
     "start must be a finite number above -1 and below 1": lambda: sl.theory.mediocrity.exit_law(PROBLEM, 100, 0.1, start=2),

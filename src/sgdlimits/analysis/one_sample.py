@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from sgdlimits.algorithm.limit import hold, rates
+from sgdlimits.algorithm.limit import project_out_norms, step_rates
 from sgdlimits.errors import BadInput
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.problem.base import Problem
@@ -119,7 +119,7 @@ class ProjectionSample(OneSample):
         gradient = sgd.lr_sample * (G[:, None] * x[None] + sgd.ridge * F.student[..., None])
         return Terms(
             first=-problem.vector(population),
-            second=problem.vector(hold(rates(sgd, problem.t).unit, column, change)),
+            second=problem.vector(project_out_norms(step_rates(sgd, problem.t).unit, column, change)),
             gradient=jnp.concatenate([gradient.reshape(-1, z.size), *self._rows(population.a, z.size)]),
         )
 

@@ -25,7 +25,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
-from sgdlimits.algorithm.limit import Drawn, any_changes, placed
+from sgdlimits.algorithm.limit import StepInputs, place_inputs, step_increments
 from sgdlimits.checks import sized
 from sgdlimits.domain import Count, Positive, checked
 from sgdlimits.errors import BadInput, check_count
@@ -251,16 +251,16 @@ class SampledDiffusion(Diffusion):
         # signs alternate, so that pairs of samples cancel in the mean and in all odd moments
         weights = scale * np.resize([1.0, -1.0], (self.samples, 1)) / np.sqrt(self.samples)
         F = loading(state, problem.frame)
-        x = placed(problem.model, Loading(*(rows[:, :, None] for rows in F)), numbers.points, numbers.z, numbers.c)
+        x = place_inputs(problem.model, Loading(*(rows[:, :, None] for rows in F)), numbers.points, numbers.z, numbers.c)
         if problem.algorithm.is_linear(problem.network.width):
             return add(*linear_increments(problem, state, self._sums(problem, state, x, weights), 0.0))
-        one = lambda stats, x: add(*any_changes(problem.algorithm, problem.model, t, stats, x))
+        one = lambda stats, x: add(*step_increments(problem.algorithm, problem.model, t, stats, x))
         each = jax.vmap(jax.vmap(one, (None, -1), -1), (-1, -1), -1)(state, x)
         # increments are per sample, of steps of b samples: their variance per unit of t has the factor b
         return jax.tree.map(lambda leaf: (leaf * (weights * np.sqrt(b))).sum(-2), each)
 
     @staticmethod
-    def _sums(problem: ProjectionProblem, state: Overlaps, x: Drawn, weights: Float[Array, "samples 1"]) -> Moments:
+    def _sums(problem: ProjectionProblem, state: Overlaps, x: StepInputs, weights: Float[Array, "samples 1"]) -> Moments:
         """Return weighted sums over samples of the products of one-sample gradients with fields and with each other."""
         fields, fixed = x.fields[:, 0], x.fixed[:, 0]
         students = fields[rows_of(state.names, STUDENT, problem.network.width)]

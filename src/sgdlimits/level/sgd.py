@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from sgdlimits.algorithm.base import combined, moves
+from sgdlimits.algorithm.base import compute_updates, multiply_by_past
 from sgdlimits.algorithm.coordinates import Coordinatewise
-from sgdlimits.algorithm.limit import Drawn, view
+from sgdlimits.algorithm.limit import StepInputs, make_context
 from sgdlimits.domain import Count, checked
 from sgdlimits.errors import BadInput, check_count, check_dimension
 from sgdlimits.inputs.base import Sizes
@@ -172,26 +172,26 @@ class WeightProcess(Process):
         return Batch(*self.problem.data.vectors(stream, sizes, self.d, self.frame, self._shift_in_frame))
 
     def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:
-        problem, x, per = self.problem.at(now.t), inputs.x, 1 / self.d
+        problem, x, inv_d = self.problem.at(now.t), inputs.x, 1 / self.d
         algorithm, names = problem.algorithm, state.names
         X = jnp.swapaxes(x, 0, 1)
         fields = runs_last(products(state.W, X))
         fixed = jnp.einsum("ks,brs->kbr", self.frame, self._frame_coordinates(x))
         rows = {name: rows_of(names, name, problem.network.width) for name in names}
 
-        def one(drawn: Drawn, at: WeightState, Q, K):
+        def one(drawn: StepInputs, at: WeightState, Q, K):
             among = lambda i, j: Q[rows[i], rows[j]]
-            return moves(algorithm, view(algorithm, problem.model, per, now.t, drawn, at, among, lambda: K))
+            return compute_updates(algorithm, make_context(algorithm, problem.model, inv_d, now.t, drawn, at, among, lambda: K))
 
-        gram = products(state.W, state.W), per * products(X, X)  # removed by the compiler if the algorithm does not use them
-        drawn = Drawn(fields, fixed, inputs.z, inputs.c)
-        found, numbers = jax.vmap(one, (-1, 0, 0, 0), -1)(drawn, state, *gram)
-        C = per * jnp.concatenate([move.inputs for move in found])
-        W = jnp.moveaxis(combined(found, jnp.moveaxis(state.W, 0, -1)), -1, 0) + jnp.einsum("nbr,brd->rnd", C, x)
-        if any(move.unit for move in found):
-            held = np.repeat([move.unit for move in found], problem.network.width)
+        gram = products(state.W, state.W), inv_d * products(X, X)  # removed by the compiler if the algorithm does not use them
+        drawn = StepInputs(fields, fixed, inputs.z, inputs.c)
+        updates, numbers = jax.vmap(one, (-1, 0, 0, 0), -1)(drawn, state, *gram)
+        C = inv_d * jnp.concatenate([update.inputs for update in updates])
+        W = jnp.moveaxis(multiply_by_past(updates, jnp.moveaxis(state.W, 0, -1)), -1, 0) + jnp.einsum("nbr,brd->rnd", C, x)
+        if any(update.unit for update in updates):
+            held = np.repeat([update.unit for update in updates], problem.network.width)
             W = W / jnp.where(held, jnp.sqrt(row_products(W, W)), 1.0)[:, :, None]
-        scalars = {**runs_first({move.name: move.scalars for move in found}), **numbers}
+        scalars = {**runs_first({update.name: update.scalars for update in updates}), **numbers}
         return WeightState(updated(state.a, scalars[STUDENT]), W, {name: scalars[name] for name in state.kept}, names)
 
     def statistics(self, state: WeightState) -> Overlaps:
@@ -235,7 +235,7 @@ class CoordinateProcess(WeightProcess):
         return WeightState(at.a, W, kept, stats.names)
 
     def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:
-        problem, x, per = self.problem.at(now.t), inputs.x, 1 / self.d
+        problem, x, inv_d = self.problem.at(now.t), inputs.x, 1 / self.d
         algorithm = problem.algorithm
         assert isinstance(algorithm, Coordinatewise)
         X = jnp.swapaxes(x, 0, 1)
@@ -244,8 +244,8 @@ class CoordinateProcess(WeightProcess):
         a = jnp.broadcast_to(state.a.T[:, None], fields.shape)
         G, _ = problem.model.gradient(fields, fixed, a, inputs.z, inputs.c)
         # unlike directions, memory of single coordinates cannot be combined from inputs: the mean gradient itself is formed
-        step, kept = algorithm.move(state.kept, jnp.einsum("pbr,brd->rpd", G, x) / algorithm.batch, per)
-        return WeightState(state.a, (1 - algorithm.lr * algorithm.ridge * per) * state.W + step, dict(kept), state.names)
+        step, kept = algorithm.update(state.kept, jnp.einsum("pbr,brd->rpd", G, x) / algorithm.batch, inv_d)
+        return WeightState(state.a, (1 - algorithm.lr * algorithm.ridge * inv_d) * state.W + step, dict(kept), state.names)
 
 
 @sgd_process.register

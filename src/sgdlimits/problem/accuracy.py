@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from sgdlimits.algorithm.limit import extended, linear_changes
+from sgdlimits.algorithm.limit import extend_moments, linear_step_increments
 from sgdlimits.errors import AccuracyWarning, check_number
 from sgdlimits.expectation.base import linear_part
 from sgdlimits.expectation.gaussian import Estimate
@@ -121,9 +121,9 @@ def _drift_and_bounds(problem: Any, stats: Overlaps, value: Moments, error: Mome
     column, students = jax.tree.map(lambda leaf: leaf[..., None], stats), stats.of(STUDENT)
 
     def increment(products: Moments) -> Array:
-        products = extended(problem.model, students, stats, products)[0]
+        products = extend_moments(problem.model, students, stats, products)[0]
         length = problem.data.squared_length
-        return problem.vector(add(*linear_changes(problem.algorithm, problem.t, length, column, products)))
+        return problem.vector(add(*linear_step_increments(problem.algorithm, problem.t, length, column, products)))
 
     # the drift is linear in the moments: its error is at most the sum of the moments' errors times the sizes of coefficients
     slope = jax.tree.leaves(linear_part(increment, students.a, students.M.shape))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sgdlimits.algorithm.limit import rates
+from sgdlimits.algorithm.limit import step_rates
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.base import resting
 from sgdlimits.expectation.particles import ParticleExpectation, ParticleMoments, choose_particles
@@ -112,7 +112,7 @@ class MeanFieldProblem(Problem):
 
     def _population_drift(self, stats: Particles, moments: ParticleMoments) -> Particles:
         """Return the drift from the moments, with the change of norms projected out on the sphere."""
-        rate, trained = rates(self.problem.algorithm, self.problem.t), self.problem.trains_second
+        rate, trained = step_rates(self.problem.algorithm, self.problem.t), self.problem.trains_second
         M = rate.past[0, 0] * stats.M + rate.gradient[0] * moments.gradient_fixed
         q = 2 * (rate.past[0, 0] * stats.q + rate.gradient[0] * moments.gradient_field)
         a = rate.second[0, 0] * stats.a + rate.second[0, 1] * moments.gradient_second if trained else jnp.zeros_like(stats.a)

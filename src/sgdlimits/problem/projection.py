@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm
-from sgdlimits.algorithm.limit import StepMean, check_limit, extended, is_timed, linear_changes
+from sgdlimits.algorithm.limit import StepAverages, check_limit, extend_moments, is_timed, linear_step_increments
 from sgdlimits.domain import Positive, checked
 from sgdlimits.expectation import Expectation, as_expectation, choose
 from sgdlimits.expectation.base import linear_part, resting
@@ -208,20 +208,20 @@ class ProjectionProblem(ModelProblem):
         problem, stats = self.limit, symmetric(stats)
         check_names(problem.algorithm, stats)
         if not problem.algorithm.is_linear(problem.network.width):
-            return step_mean(problem).drift_parts(problem.t, stats)
+            return step_averages(problem).drift_parts(problem.t, stats)
         students = stats.of(STUDENT)
         moments = self.expectation.moments(self.model, students.a, self.model.law(students))
         moments = resting(self.model, jnp.diagonal(students.Q), moments)
-        return linear_increments(problem, stats, extended(self.model, students, stats, moments)[0])
+        return linear_increments(problem, stats, extend_moments(self.model, students, stats, moments)[0])
 
     def _covariance(self, stats: Overlaps) -> Float[Array, "n n"]:
         problem = self.limit
         check_names(problem.algorithm, stats)
         if not problem.algorithm.is_linear(problem.network.width):
-            return step_mean(problem).covariance(problem.t, stats, self.vector)
+            return step_averages(problem).covariance(problem.t, stats, self.vector)
         students, column = stats.of(STUDENT), jax.tree.map(lambda leaf: leaf[..., None], stats)
         increment = lambda products: problem.vector(add(*linear_increments(problem, column, products)))
-        all_fields = lambda products: extended(self.model, students, stats, products)[0]
+        all_fields = lambda products: extend_moments(self.model, students, stats, products)[0]
         law = self.model.law(students)
         covariance = self.expectation.covariance(self.model, students.a, law, lambda products: increment(all_fields(products)))
         if len(stats.names) == 1:
@@ -229,7 +229,7 @@ class ProjectionProblem(ModelProblem):
         # directions beside the students, such as averages: the part of an input's field that is independent of the gradient
         # adds to the covariance
         moments = self.expectation.moments(self.model, students.a, law)
-        rest = self.data.squared_length * extended(self.model, students, stats, moments)[1]
+        rest = self.data.squared_length * extend_moments(self.model, students, stats, moments)[1]
         slope = linear_part(increment, students.a, law.shape, stats.M.shape[0]).gradient_field
         return covariance + jnp.einsum("xjm,jl,mn,yln->xy", slope, moments.gradient_gradient, rest, slope)
 
@@ -286,13 +286,13 @@ def linear_increments(
     sums : weighted sums over samples of products of gradients and fields; expectations give the drift
     total : sum of the weights
     """
-    return linear_changes(problem.algorithm, problem.t, problem.data.squared_length, stats, sums, total)
+    return linear_step_increments(problem.algorithm, problem.t, problem.data.squared_length, stats, sums, total)
 
 
-def step_mean(problem: ProjectionProblem) -> StepMean:
+def step_averages(problem: ProjectionProblem) -> StepAverages:
     """Return the averages over steps of an algorithm that is not linear in the gradient."""
     asked = problem.asked.rule if isinstance(problem.asked, NodeSums) else Sobol()
-    return StepMean(problem.algorithm, problem.model, asked)
+    return StepAverages(problem.algorithm, problem.model, asked)
 
 
 class ProjectionNumerics(Numerics):
@@ -313,7 +313,7 @@ class ProjectionNumerics(Numerics):
         return (
             problem.expectation.tolerance(begun(problem.model))
             if problem.algorithm.limit.is_linear(problem.network.width)
-            else step_mean(problem).rule.tolerance
+            else step_averages(problem).rule.tolerance
         )
 
     @cached_property
@@ -321,7 +321,7 @@ class ProjectionNumerics(Numerics):
         problem = self.problem
         if problem.algorithm.is_linear(problem.network.width):
             return problem.expectation.runs_at_once(begun(problem.model))
-        return max(1, NODES_AT_ONCE // step_mean(problem).nodes)
+        return max(1, NODES_AT_ONCE // step_averages(problem).nodes)
 
     @cached_property
     def closed_covariance(self) -> bool:

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from sgdlimits.algorithm import ALGORITHMS, Descent, OnePassSGD
-from sgdlimits.algorithm.sgd import in_place_of
+from sgdlimits.algorithm.sgd import inherit_arguments
 from sgdlimits.checks import integer, number
 from sgdlimits.docstring import constructor_fields, typed_parameters
 from sgdlimits.errors import BadInput, in_short
@@ -131,7 +131,7 @@ class Setting:
                    if field.default is dataclasses.MISSING and name not in self.optimiser_parameters]  # fmt: skip
         if missing:
             raise BadInput(f"the optimiser {self.optimiser} needs {missing[0]}, which is missing. Give it.")
-        first, like = in_place_of(plain_sgd, ALGORITHMS[self.optimiser])
+        first, like = inherit_arguments(plain_sgd, ALGORITHMS[self.optimiser])
         return ALGORITHMS[self.optimiser](*first, **like, **self.optimiser_parameters)
 
     @cached_property

@@ -14,7 +14,7 @@ import equinox as eqx
 import numpy as np
 
 from sgdlimits.algorithm import ALGORITHMS, OnePassSGD
-from sgdlimits.algorithm.sgd import in_place_of
+from sgdlimits.algorithm.sgd import inherit_arguments
 from sgdlimits.checks import level as check_level, positive
 from sgdlimits.docstring import constructor_fields
 from sgdlimits.domain import checks_of
@@ -245,7 +245,7 @@ def _optimised_by(problem: Problem, name: str | None = None, **own: Any) -> Prob
     algorithm = getattr(problem, "algorithm", None)
     if not isinstance(algorithm, OnePassSGD):
         raise BadInput(f"optimiser must be left out for this problem, whose algorithm is its own; got {name!r}.")
-    first, like = in_place_of(algorithm, ALGORITHMS[name], own.pop("batch", None))
+    first, like = inherit_arguments(algorithm, ALGORITHMS[name], own.pop("batch", None))
     return problem.with_algorithm(ALGORITHMS[name](*first, **{**like, **own}))  # type: ignore[attr-defined]
 
 
