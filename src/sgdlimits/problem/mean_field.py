@@ -152,7 +152,7 @@ class ParticleCoordinates(Coordinates):
         outside = q - (m**2).sum(-2)
         if (outside < -TOLERANCE * np.maximum(q, 1.0)).any():
             raise BadInput(
-                f"no weights have these statistics: q - M P^-1 M^T is {outside.min():.3g} for one particle. "
+                f"no weights have these particles: q - M P^-1 M^T is {outside.min():.3g} for one of them. "
                 "Make q larger or M smaller."
             )
         if problem.algorithm.sphere and not np.allclose(q, 1.0, atol=TOLERANCE):
