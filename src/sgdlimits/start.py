@@ -101,6 +101,7 @@ class RandomInit(Start):
         normal = np.moveaxis(stream.normal(Purpose.START, p * k + p * p)[0], -1, 0)
         diagonal = np.sqrt(stream.chi_square(Purpose.START_CHI, dof)[0]).T
         m, T = normal[:, : p * k].reshape(-1, p, k), np.swapaxes(normal[:, p * k :].reshape(-1, p, p), 1, 2)
+        # Bartlett factor: normal variates below the diagonal, chi variates on it
         T = np.tril(T, -1) * (dof > 0) + diagonal[:, :, None] * np.eye(p)
         size = np.sqrt((m**2).sum(2) + (T**2).sum(2))[:, :, None] if unit else np.sqrt(self.d)
         m, T = m / size, T / size
@@ -151,6 +152,7 @@ class RandomInit(Start):
         if isinstance(constant, dict) or (spread and self.second is None):
             raise BadInput("positive needs a second layer of one size. Give second=..., or explicit statistics.")
         normal = stream.normal(Purpose.START_SECOND, constant.shape[1])[0].T
+        # ndtr(-normal) is uniform on (0, 1)
         return np.where(scipy.special.ndtr(-normal) < share, constant, -constant)
 
 

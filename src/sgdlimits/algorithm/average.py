@@ -60,14 +60,15 @@ class Averaged(Wrapper):
 
     def step(self, now):
         step = dict(self.base.step(now))
-        one = self.batch * now.inv_d
+        one = self.batch * now.inv_d  # duration of a step
         weight = one / (value_at(self.elapsed, now.t) + 2 * one + MIN_ELAPSED) if self.rate is None else self.rate * one
         weight = weight if self.decay is None else 1 - self.decay
+
         return {**step, "average": now["average"] + weight * (step["student"] - now["average"])}
 
     @property
     def limit(self) -> Algorithm:
         base = self.base.limit
-        if self.decay is not None:
+        if self.decay is not None:  # it averages over a time of order 1/d only
             return base
         return self if base is self.base else eqx.tree_at(lambda own: own.base, self, base)

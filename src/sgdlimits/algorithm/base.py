@@ -171,6 +171,7 @@ def try_step(algorithm: Algorithm, now: StepContext) -> Mapping[str, Any]:
     except BadInput:
         raise
     except (TypeError, ValueError, LookupError, AttributeError, NameError, ArithmeticError) as reason:
+        # the last line in the file of the step is the user's own, below which are calls of libraries
         file = inspect.getfile(type(algorithm).step)
         lines = [frame.lineno for frame in traceback.extract_tb(reason.__traceback__) if frame.filename == file]
         where = f" in line {lines[-1]} of {os.path.basename(file)}" if lines else ""
@@ -179,7 +180,7 @@ def try_step(algorithm: Algorithm, now: StepContext) -> Mapping[str, Any]:
 
 def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
     """Raise `BadInput` if the names in `memory` and `numbers` are in use in datasets, or their initial values unknown."""
-    function(f"{_name(algorithm)}.step", algorithm.step)
+    function(f"{_name(algorithm)}.step", algorithm.step)  # raises if it is no function
     for what in ("memory", "numbers"):
         if not isinstance(given := getattr(algorithm, what), Mapping):
             raise BadInput(f"{_name(algorithm)}.{what} must be a dictionary by name; got {in_short(given)}. Give one.")
@@ -226,7 +227,7 @@ def multiply_by_past(updates: Sequence[Update], X: Float[Array, "..."], axis: in
     parts = jnp.split(X, len(updates), axis) if len(updates) > 1 else [X]
     named = {update.name: part for update, part in zip(updates, parts, strict=True)}
     rows = [sum((_multiply_rows(c, named[name], axis) for name, c in update.past.items()), jnp.zeros(())) for update in updates]
-    rows = [jnp.broadcast_to(row, parts[0].shape) for row in rows]
+    rows = [jnp.broadcast_to(row, parts[0].shape) for row in rows]  # a name without old weights has a scalar zero
     return jnp.concatenate(rows, axis) if len(rows) > 1 else rows[0]
 
 
@@ -235,6 +236,7 @@ def _multiply_rows(c: Float[Array, "... runs"], X: Float[Array, "... runs"], axi
     if c.ndim == 1:  # the only axis is that of runs
         return c * X
     rows = jnp.moveaxis(X, axis, 0)
+    # axes of length one between those of the coefficient and that of runs, so that they broadcast against the rows
     wide = c.reshape(*c.shape[:-1], *(1 for _ in range(X.ndim - 2)), c.shape[-1])
     return jnp.moveaxis(wide * rows if c.ndim == 2 else (wide * rows[None]).sum(1), 0, axis)
 

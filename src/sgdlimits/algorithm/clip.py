@@ -37,6 +37,7 @@ class Clipped(Wrapper):
         def samples(at: Weights):
             G, slopes = now.sample_gradients(at)
             size = gradient_norms(now, G, slopes) if self.each else now.mean_gradient(G, slopes).size
+            # safe where the gradient vanishes, in value and in derivative
             factor = jnp.minimum(1.0, self.norm / jnp.where(size > 0, size, 1.0))
             return jax.tree.map(lambda leaf: leaf * factor, (G, slopes))
 
@@ -63,6 +64,7 @@ class Private(Wrapper):
             raise BadInput("Private adds noise to the first layer only. Give a base that does not train the second layer.")
 
     def step(self, now):
+        # noise is added to the mean of the batch, hence the division by its size
         spread = (self.noise * self.norm / self.batch) * now.noise()
         clipped = Clipped(self.base, self.norm, each=True)
         noisy = now.with_gradients(now.sample_gradients, spread)
@@ -71,6 +73,6 @@ class Private(Wrapper):
 
 def gradient_norms(now: StepContext, G: Float[Array, "p b"], slopes: Any) -> Float[Array, " b"]:
     """Return the norm of the gradient of each sample, all layers together, over the root of d."""
-    lengths = jnp.diagonal(now.inputs_gram)[: now.batch]
+    lengths = jnp.diagonal(now.inputs_gram)[: now.batch]  # |x|^2/d of the samples
     scalars = sum((leaf**2).reshape(-1, now.batch).sum(0) for leaf in jax.tree.leaves(slopes))
     return jnp.sqrt((G**2).sum(0) * lengths + now.inv_d * scalars)

@@ -92,6 +92,7 @@ class DiffuseSign(Descent):
     def step(self, now):
         slope = now.gradient()
         gram = slope.spread()
+        # a unit without gradient does not move
         norm = jnp.sqrt(jnp.diagonal(gram))
         inverse = jnp.where(norm > 0, 1 / jnp.where(norm > 0, norm, 1.0), 0.0)
         rho = jnp.clip(gram * inverse[:, None] * inverse, -1.0, 1.0)

@@ -106,6 +106,7 @@ def linear_step_increments(
     M = past(total * stats.M) + pushed(sums.gradient_fixed)
     Q = past(total * stats.Q) + pushed(sums.gradient_field)
     spread = length * pushed(across(pushed(sums.gradient_gradient)))
+    # only Q is quadratic in the weights, so that only Q has a corrector
     still = jax.tree.map(jnp.zeros_like, (stats.a, stats.kept))
     a, kept = still
     if algorithm.trains_second:
@@ -187,6 +188,7 @@ def step_increments(algorithm: Algorithm, model: Model, t: Any, stats: Overlaps,
     """Return the increments (population, corrector) of the statistics of one run by one step as d grows, times d/b."""
     names, b = algorithm.names, algorithm.batch
     p = model.width
+    # different inputs are orthogonal as d grows, so that their Gram matrix over d is diagonal
     variances = jnp.concatenate([jnp.full(b, model.data.squared_length), jnp.ones(x.fixed.shape[1] - b)])
     part = {name: slice(i * p, (i + 1) * p) for i, name in enumerate(names)}
     unit: list[bool] = []
@@ -251,6 +253,7 @@ def is_timed(algorithm: Algorithm, model: Model) -> bool:
         return False
     read = []
 
+    # the time is a function here, which notices whether the step calls for it
     def t():
         read.append(True)
         return jnp.ones(())

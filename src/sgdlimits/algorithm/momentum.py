@@ -58,6 +58,7 @@ class HeavyBall(Descent):
             raise BadInput(f"{type(self).__name__} needs beta or friction, one of them. Give beta=0.9, for instance.")
 
     def step(self, now):
+        # the stored velocity is d v, so the gradient step, which is over d, has the factor d; with friction d times c/d
         gain = 1 / now.inv_d if self.friction is None else self.friction
         keep = self.beta if self.friction is None else 1 - self.friction * now.inv_d
         velocity = keep * now["velocity"] + gain * self.gradient_step(now, self.gradient_point(now, keep))
@@ -69,7 +70,7 @@ class HeavyBall(Descent):
 
     @property
     def limit(self) -> Algorithm:
-        if self.beta is None:
+        if self.beta is None:  # friction: the velocity is as slow as the weights
             return self
         gain = 1 / (1 - self.beta)
         second = jax.tree.map(lambda rate: rate * gain, self.lr_second, is_leaf=is_schedule)

@@ -49,7 +49,7 @@ class Muon(Descent):
             (self.ridge * now.inv_d) * self.scale_by_minus_lr(now.student),
         )
         step = {"student": self.normalise_on_sphere(now.student + push + decay), "velocity": velocity}
-        return step if self.beta else {"student": step["student"]}
+        return step if self.beta else {"student": step["student"]}  # without momentum there is no memory to return
 
     @property
     def limit(self) -> Algorithm:

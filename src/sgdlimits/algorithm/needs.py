@@ -141,7 +141,7 @@ class _Probe(NamedTuple):
     @classmethod
     def draw(cls, algorithm: Algorithm, width: int, inputs: int, seed: int, scale: float) -> _Probe:
         rng, p, names = np.random.default_rng(seed), width, algorithm.names
-        which = algorithm.trained_scalars
+        which: Any = algorithm.trained_scalars
         shape = len(names) + 4  # steps treat scalars one by one; so many tell their coefficients apart
         scalar = lambda: rng.standard_normal(shape) if which is True else {name: rng.standard_normal(shape) for name in which}
         W = rng.standard_normal((len(names), p, 2 * p * len(names)))

@@ -60,8 +60,9 @@ class Scheduled(Wrapper):
     def factor(self, t: Float[Array, ""] | float) -> Float[Array, ""]:
         """Return the factor of the learning rates at time t."""
         array(at_least=0)("t", t)
+        # the divisor is replaced for warmup = 0, where the branch is not used but would give NaN derivatives
         rising = jnp.where(t < self.warmup, t / jnp.where(self.warmup > 0, self.warmup, 1.0), 1.0)
-        return rising * jnp.exp(-self.power * jnp.log1p(t / self.span))
+        return rising * jnp.exp(-self.power * jnp.log1p(t / self.span))  # log1p is accurate for t much smaller than span
 
     def step(self, now):
         return self.base.at_rates(self.factor(value_at(self.time, now.t))).step(now)

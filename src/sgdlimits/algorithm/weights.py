@@ -57,7 +57,7 @@ class Weights:
     def __add__(self, other: Weights) -> Weights:
         if not isinstance(other, Weights):
             raise BadInput(f"weights can be added to weights only; got {type(other).__name__}. Use now.along(...).")
-        a, b = self._normalised(), other._normalised()
+        a, b = self._normalised(), other._normalised()  # a sum is not normalised, so its terms must be
         names = [name for name in self.now.names if name in a.past or name in b.past]
         past = {name: _add_coefficients(a.past.get(name), b.past.get(name)) for name in names}
         return Weights(
@@ -267,7 +267,7 @@ class StepContext:
         if self._repeats:
             raise BadInput("Repeated would use the same noise several times. Give a base without noise.")
         inputs, p = self.fixed.shape[1], self.fields_by_name[STUDENT].shape[0]
-        # noise vectors are the last p inputs
+        # noise vectors are the last p inputs, one for each unit
         return Weights(self, {}, jnp.pad(jnp.eye(p), ((0, 0), (inputs - p, 0))), self._zero_scalars)
 
     def with_gradients(self, sample_gradients: SampleGradients, extra: Weights | None = None) -> StepContext:
@@ -284,7 +284,7 @@ class StepContext:
         other = copy(self)
         other.weights = {name: step.get(name, old) for name, old in self.weights.items()}
         other.kept = {name: step.get(name, old) for name, old in self.kept.items()}
-        other._repeats = True
+        other._repeats = True  # noise() raises from here on
         return other
 
 
@@ -297,7 +297,7 @@ def inverse_root(S: Float[Array, "p p"]) -> Float[Array, "p p"]:
 
 def apply_coefficient(coefficient: Coefficient, rows: Float[Array, "p n"]) -> Float[Array, "p n"]:
     """Multiply rows by a coefficient: a number, a number for each row, or a matrix."""
-    rank = jnp.ndim(coefficient)
+    rank = jnp.ndim(coefficient)  # known when the step is traced, so that no branch is compiled
     return coefficient * rows if rank == 0 else coefficient[:, None] * rows if rank == 1 else _small_matmul(coefficient, rows)
 
 

@@ -214,7 +214,7 @@ def compiled_batch_sizes(multiple: int, max_batch: int) -> tuple[int, ...]:
     """
     largest = -(-max_batch // multiple) * multiple  # rounded up
     sizes = [size for size in sorted({multiple, _constant_cost_batch(multiple)}) if size <= largest]
-    while 2 * sizes[-1] < largest:
+    while 2 * sizes[-1] < largest:  # doubling keeps the number of compilations logarithmic
         sizes.append(2 * sizes[-1])
     return tuple(sizes) if sizes[-1] == largest else (*sizes, largest)
 

@@ -144,6 +144,7 @@ def as_condition(until: Any) -> Condition | None:
 
 def check_condition(condition: Condition, problem: Problem, stats: PyTree, name: str = "until") -> None:
     """Raise `BadInput` unless the condition can be evaluated at the statistics of one run and gives one bool or number."""
+    # the statistics of one run serve as its start and as its present state
     margin = lambda one: condition.margin(problem, one, condition.begin(problem, one))
     own = (condition.fn, students_of(stats)) if isinstance(condition, Predicate) else None
     fn, one = own or (margin, stats)

@@ -59,10 +59,11 @@ class MeanField(Level):
         return MeanFieldProblem(problem, outside=None if self.outside is None else check_count("outside", self.outside))
 
     def first(self, problem, start, stream):
-        return start.particles(self.view(problem).problem, stream)
+        return start.particles(self.view(problem).problem, stream)  # overlaps of pairs of units are not drawn
 
     def bind(self, problem, start, first):
         view = self.view(problem)
         rtol = self.rtol or view.numerics.tolerance
+        # the tolerance decides whether runs may share a system, and memory how many
         max_batch = min(max_runs_per_system(rtol), max(1, MAX_FLOATS_PER_BATCH // view.numerics.size))
         return SolverEngine(MeanField(rtol, self.atol or rtol / 100, self.outside), view, max_batch)

@@ -166,7 +166,7 @@ class WeightProcess(Process):
     def draw(self, stream: Stream) -> Batch:
         if has_schedules(self.problem.data):
             return draw_by_step(self, stream)
-        stream = stream.cycled(self.reuse)
+        stream = stream.cycled(self.reuse)  # reused samples are generated again from their keys, not stored
         algorithm, n = self.problem.algorithm, self.problem.network.width
         sizes = Sizes(algorithm.batch, algorithm.inputs(n), self.problem.target.teachers, n * len(algorithm.names), 0)
         return Batch(*self.problem.data.vectors(stream, sizes, self.d, self.frame, self._shift_in_frame))
@@ -174,7 +174,7 @@ class WeightProcess(Process):
     def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:
         problem, x, inv_d = self.problem.at(now.t), inputs.x, 1 / self.d
         algorithm, names = problem.algorithm, state.names
-        X = jnp.swapaxes(x, 0, 1)
+        X = jnp.swapaxes(x, 0, 1)  # runs first, as the weights have them
         fields = runs_last(products(state.W, X))
         fixed = jnp.einsum("ks,brs->kbr", self.frame, self._frame_coordinates(x))
         rows = {name: rows_of(names, name, problem.network.width) for name in names}

@@ -80,6 +80,7 @@ class SpikeChain(Process):
         return Polar(stats.m, jnp.sqrt(stats.r2))
 
     def draw(self, stream: Stream) -> SpikeDraws:
+        # d is an array, so that another dimension needs no compilation
         outside = stream.chi_square(Purpose.CHI, (self.d - 2)[None])
         return SpikeDraws(stream.normal(Purpose.STEP, 2), outside[:, 0])
 
@@ -170,6 +171,7 @@ class TensorProcess(EstimateProcess):
 
         def one(pair):
             x, run = pair
+            # rolled: the ten rounds of the generator are a loop, which compiles faster
             W = Stream(numbers.seed, run[None], numbers.step, 1, rolled=True).normal_rows(Purpose.INPUT, entries)
             Y = W.reshape((self.d,) * k).at[(0,) * k].add(problem.snr)
             return x - (problem.lr / self.d) * jax.grad(problem.sample_loss)(x, Y)

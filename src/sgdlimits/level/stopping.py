@@ -151,6 +151,7 @@ def mean_bound(model: Model, a: Float[Array, " p"], S: Float[Array, "p n"]) -> Q
     """Return a lower bound on the cross-entropy of piecewise linear units from the loss of the mean output of each class."""
     network, law = cast(Any, model.network), model.coordinates
     labels = jnp.asarray(cast(Any, model.target.readout).labels)
+    # E[max(x, 0)] of a Gaussian x is mean Phi(mean / length) + length phi(mean / length)
     unit, weights, centres, sigma = network.activation, law.weights, law.means.fixed, jnp.sqrt(law.variance)
 
     def mean_loss(a, S):
@@ -201,6 +202,7 @@ def _max_bend(model: Model, S: Float[Array, "p n"]) -> Float[Array, "p classes"]
     length = sigma * jnp.linalg.norm(S, axis=1)[:, None]
     m = S[:, : len(centres)] @ centres / length
     across = 1 + ((centres / sigma) ** 2).sum(0) - m**2
+    # letters of the module's docstring, with `across` for V^2
     A, C, U = across / np.sqrt(8 * np.pi), jnp.sqrt(across) * ndtr(jnp.abs(m)), jnp.sqrt(1 + m**2)
     ahead, back = (A + jnp.hypot(A, C)) / 2, (U**2 + C**2) / (4 * U)
     # `ahead` and `back` are the cases t > 0 and t < 0 of the module's docstring

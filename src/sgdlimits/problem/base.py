@@ -51,7 +51,7 @@ def compiled_at_time(method: Method) -> Method:
 
 def at_time(problem: Any, t: Float[Array, ""] | float | None) -> Any:
     """Return a problem at time t, with schedules replaced by their values; None stands for time zero."""
-    return begun(problem) if t is None else problem.at(t)
+    return begun(problem) if t is None else problem.at(t)  # begun replaces schedules by their initial values
 
 
 class Problem(Presented):

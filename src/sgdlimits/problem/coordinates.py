@@ -66,6 +66,7 @@ class Coordinates(ProblemView):
                 raise BadInput(
                     f"{name} of one run has {len(axes)} axes; got shape {np.shape(leaf)}. Use jax.vmap for many runs."
                 )
+            # traced arrays have no values to check
             if not is_traced(leaf) and not np.isfinite(leaf).all():
                 raise BadInput(f"{name} must be finite; got {np.asarray(leaf)[~np.isfinite(leaf)][0]}. Give finite statistics.")
 
@@ -77,6 +78,7 @@ class Coordinates(ProblemView):
     def check_one(self, stats: PyTree) -> None:
         """Raise `BadInput` unless there are weights with these statistics of one run; of traced ones only the shapes count."""
         self.fits(stats)
+        # whether weights with the statistics exist depends on values, which traced arrays do not have
         if not any(map(is_traced, jax.tree.leaves((self.problem, stats)))):
             self.check(jax.tree.map(lambda leaf: np.asarray(leaf)[None], stats))
 

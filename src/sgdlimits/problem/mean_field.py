@@ -65,7 +65,7 @@ class MeanFieldProblem(Problem):
             raise BadInput(
                 f"MeanField needs the mean over units; the network of {problem.name} is their sum. Use ODE(), or Chain(d)."
             )
-        self.problem = problem.limit
+        self.problem = problem.limit  # d grows before p does
         algorithm = self.problem.algorithm
         if not algorithm.is_linear(problem.network.width) or len(algorithm.names) > 1:
             raise BadInput(f"MeanField is not written for {type(algorithm).__name__}. Use ODE(), or Chain(d).")
@@ -116,6 +116,7 @@ class MeanFieldProblem(Problem):
         M = rate.past[0, 0] * stats.M + rate.gradient[0] * moments.gradient_fixed
         q = 2 * (rate.past[0, 0] * stats.q + rate.gradient[0] * moments.gradient_field)
         a = rate.second[0, 0] * stats.a + rate.second[0, 1] * moments.gradient_second if trained else jnp.zeros_like(stats.a)
+        # on the sphere q = 1, and the change of norms is projected out
         return Particles(a, M - stats.M * (q / 2)[:, None], q - stats.q * q) if rate.unit[0] else Particles(a, M, q)
 
 
@@ -149,7 +150,7 @@ class ParticleCoordinates(Coordinates):
         values = {name: np.asarray(getattr(stats, name)) for name in Particles.dims}
         check_arrays(values, {"a": (p,), "M": (p, k), "q": (p,)}, p, k, "particles")
         q, m = values["q"], np.linalg.solve(np.asarray(problem.frame), np.swapaxes(values["M"], -1, -2))
-        outside = q - (m**2).sum(-2)
+        outside = q - (m**2).sum(-2)  # squared norm orthogonal to the fixed directions
         if (outside < -TOLERANCE * np.maximum(q, 1.0)).any():
             raise BadInput(
                 f"no weights have these particles: q - M P^-1 M^T is {outside.min():.3g} for one of them. "

@@ -43,7 +43,7 @@ def evaluate_schedule(schedule: Schedule, times: Any) -> np.ndarray:
 def check_schedules(problem: Any, t_max: float) -> None:
     """Raise `BadInput` if a schedule of a problem leaves the domain of its parameter between time 0 and `t_max`."""
     for name, schedule, check in _entries(problem):
-        if any(map(is_traced, jax.tree.leaves(schedule))):
+        if any(map(is_traced, jax.tree.leaves(schedule))):  # its values are not known
             continue
         times = _times_to_check(schedule, t_max)
         values = evaluate_schedule(schedule, times)
@@ -74,7 +74,7 @@ def _entries(problem: Any) -> Iterator[tuple[str, Schedule, Check]]:
         words = [str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key)))) for key in path]
         last = max(i for i, key in enumerate(path) if isinstance(key, jax.tree_util.GetAttrKey))
         name = "_".join([NAMES.get(words[last], words[last]), *words[last + 1 :]])
-        while name in taken and last > 0:
+        while name in taken and last > 0:  # the name of the owner in front tells equal names apart
             last -= 1
             name = f"{words[last]}_{name}"
         taken.add(name)

@@ -28,7 +28,7 @@ class OverlapCoordinates(Coordinates):
         remembered = {*algorithm.memory, *algorithm.numbers}
         if set(algorithm.names) <= set(overlaps.names) and remembered <= set(overlaps.kept):
             return overlaps.arranged(algorithm.names, remembered)
-        overlaps = overlaps.of(STUDENT)
+        overlaps = overlaps.of(STUDENT)  # memory that is incomplete, or of another algorithm, is ignored
         # the directions of a name are copies of the students, or zero
         is_copy = [name == STUDENT or algorithm.memory[name] == "copy" for name in algorithm.names]
         M = np.concatenate([overlaps.M * copied for copied in is_copy], axis=-2)
@@ -79,6 +79,7 @@ class OverlapCoordinates(Coordinates):
         if self.problem.algorithm.sphere:
             row, column = np.triu_indices(n)
             student = np.arange(n)[rows_of(stats.names, STUDENT, self.problem.network.width)]
+            # in `vector`, the upper triangle of Q follows the n k entries of M
             free[n * k :][: row.size] = ~((row == column) & np.isin(row, student))
         return free
 

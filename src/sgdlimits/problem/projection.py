@@ -188,6 +188,7 @@ class ProjectionProblem(ModelProblem):
 
     @property
     def rate(self):
+        # paper time counts lr t, with the learning rate at the start where it is a schedule
         return 1.0 if self.paper_time is None else self.paper_time * begun(self.algorithm).lr_sample
 
     def with_expectation(self, expectation: Rule | Expectation) -> ProjectionProblem:
@@ -211,7 +212,7 @@ class ProjectionProblem(ModelProblem):
             return step_averages(problem).drift_parts(problem.t, stats)
         students = stats.of(STUDENT)
         moments = self.expectation.moments(self.model, students.a, self.model.law(students))
-        moments = resting(self.model, jnp.diagonal(students.Q), moments)
+        moments = resting(self.model, jnp.diagonal(students.Q), moments)  # relu units of norm zero stay at rest
         return linear_increments(problem, stats, extend_moments(self.model, students, stats, moments)[0])
 
     def _covariance(self, stats: Overlaps) -> Float[Array, "n n"]:
@@ -259,6 +260,7 @@ class ProjectionProblem(ModelProblem):
 
         For the cross-entropy of class labels it is their mean entropy, the loss of a perfectly confident network.
         """
+        # of the label noise at the start, if that is a schedule
         return jnp.asarray(self.expectation.floor(begun(self.model)))
 
     def moments(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:

@@ -42,6 +42,7 @@ def recognise_phase_retrieval(problem: Any) -> PhaseRetrieval | None:
     """
     if not _is_square_committee(problem, weight=0.5) or problem.target.teachers > 1:
         return None
+    # batches count as steps of one sample at the rate per sample, which have the same limit
     lr, noise = float(problem.algorithm.lr_sample), float(problem.target.noise)
     return PhaseRetrieval(problem.network.width, lr, noise, problem.sphere, problem.trains_second)
 

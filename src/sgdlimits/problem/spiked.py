@@ -155,6 +155,6 @@ def contract_noise(
     product : inner product of two vectors in this layout
     """
     square = product(x, x)
-    share = product(x, g) / jnp.where(square > 0, square, 1.0)
+    share = product(x, g) / jnp.where(square > 0, square, 1.0)  # at x = 0 the noise vanishes, and the share has no effect
     root = math.sqrt(order)
     return root * jnp.sqrt(square) ** (order - 1) * (g + (root - 1) * share * x)
