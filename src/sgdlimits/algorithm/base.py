@@ -203,6 +203,7 @@ def _as_update(name: str, weights: Weights, p: int) -> Update:
 
 
 def _name(algorithm: Algorithm) -> str:
+    """Return the name of an algorithm's class, for messages."""
     return type(algorithm).__name__
 
 

@@ -84,10 +84,12 @@ def _of_structure(fn: Callable[[Any, tuple, int], Any], algorithm: Algorithm, wi
 
 @lru_cache(maxsize=256)  # a simulation asks several times, and a trace takes a millisecond or two
 def _cached(fn: Callable[[Any, tuple, int], Any], structure: Any, kinds: tuple, width: int) -> Any:
+    """Return `fn(structure, kinds, width)`, cached."""
     return fn(structure, kinds, width)
 
 
 def _is_array(leaf: Any) -> bool:
+    """Return whether a leaf is an array, of JAX or NumPy."""
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
 
 
@@ -99,6 +101,7 @@ def _rebuild(structure: Any, kinds: tuple, arrays: list) -> Algorithm:
 
 
 def _shapes(kinds: tuple) -> list[jax.ShapeDtypeStruct]:
+    """Return the shapes and types of the arrays among the leaves of an algorithm."""
     return [kind for kind in kinds if isinstance(kind, jax.ShapeDtypeStruct)]
 
 
@@ -140,6 +143,7 @@ class _Probe(NamedTuple):
 
     @classmethod
     def draw(cls, algorithm: Algorithm, width: int, inputs: int, seed: int, scale: float) -> _Probe:
+        """Draw the values for a step of an algorithm, with fields and gradients of size `scale`."""
         rng, p, names = np.random.default_rng(seed), width, algorithm.names
         which: Any = algorithm.trained_scalars
         shape = len(names) + 4  # steps treat scalars one by one; so many tell their coefficients apart
@@ -165,6 +169,7 @@ class _Probe(NamedTuple):
         return G, jax.tree.map(lambda leaf: jnp.sin(1 + 3 * leaf)[:, None] * (2 + jnp.sin(fields[0])), scalars)
 
     def step(self, algorithm: Algorithm, inv_d: Any, kind: type[StepContext] = StepContext) -> StepContext:
+        """Return the context of a step with these values."""
         gram_of = lambda one, other: jnp.asarray(self.gram[one, other])
         return kind(
             inv_d, jnp.ones(()), {name: jnp.asarray(rows) for name, rows in self.fields.items()}, jnp.asarray(self.fixed),
@@ -181,6 +186,7 @@ class _Response(NamedTuple):
 
 
 def _test_linearity(structure: Any, kinds: tuple, width: int) -> bool:
+    """Return whether steps on random values of several sizes have the same coefficients."""
     if _trace_needs(structure, kinds, width).noise:  # which the gradient knows nothing of
         return False
     rng = np.random.default_rng(0)
@@ -193,6 +199,7 @@ def _test_linearity(structure: Any, kinds: tuple, width: int) -> bool:
 
 
 def _agree(one: _Response, other: _Response) -> bool:
+    """Return whether two steps have the same coefficients, up to rounding."""
     pairs = zip([one.past, one.gradient, *one.second], [other.past, other.gradient, *other.second], strict=True)
     return all(np.allclose(a, b, rtol=MAX_RELATIVE_ERROR, atol=MAX_RELATIVE_ERROR) for a, b in pairs)
 

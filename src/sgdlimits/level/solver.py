@@ -85,10 +85,12 @@ def _jacobians(problem: Problem, corrector: bool, t: Float[np.ndarray, ""], stat
 
 
 def _memories(problem: Problem, until: Condition, layout: Layout, t: Any, rows: Any):
+    """Return the values that a stop condition stores at the start of each run, for states stored as rows."""
     return until.begin_runs(problem.at(t), layout.values(rows))
 
 
 def _stops(problem: Problem, until: Condition, layout: Layout, rows: Any, memory: PyTree, t: Any):
+    """Return whether each run should stop, for states stored as rows."""
     return until.stop_runs(problem, layout.values(rows), memory, t)
 
 
@@ -260,6 +262,7 @@ class Solver(Stepper):
 
     @cached_property
     def _frame(self) -> np.ndarray:
+        """Matrix B of the fixed directions in their orthonormal frame."""
         return triangular(np.asarray(self.problem.directions.gram))
 
     def _begin_leg(self) -> None:

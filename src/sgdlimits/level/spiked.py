@@ -43,6 +43,7 @@ class Polar(eqx.Module):
 
     @property
     def spike(self) -> Spike:
+        """Statistics of the state, with r squared."""
         return Spike(self.m, self.r**2)
 
 

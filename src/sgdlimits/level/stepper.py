@@ -58,6 +58,7 @@ class ProcessEngine(SteppingEngine):
 
     @property
     def batch_multiple(self):
+        """Number that divides all batch sizes: the group size if memory holds only few runs."""
         # where memory holds few runs, batches are multiples of the group; larger ones need not be, since padding is skipped
         few = self.max_batch < GROUP_ALIGNMENT and self.process.group_size
         return few or GROUP_ALIGNMENT
@@ -202,6 +203,7 @@ class ProcessStepper(Stepper):
 
     @cached_property
     def _initial(self) -> tuple[PyTree, dict]:
+        """Statistics and observables of all runs of the batch at the start."""
         return self._observed(self.begin_state, np.full(self.size, self.t0))
 
     def now(self):
@@ -251,6 +253,7 @@ class ProcessStepper(Stepper):
 
     @cached_property
     def _compiled_observe(self):
+        """Compiled function of states and times that returns statistics and observables."""
         return compiled(_observe, self.process, self.request.observe, fast_compile=True)
 
     def _observed(self, state: PyTree, t: np.ndarray) -> tuple[PyTree, dict]:

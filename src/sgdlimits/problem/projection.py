@@ -49,18 +49,22 @@ class ModelProblem(Problem):
 
     @property
     def data(self) -> Inputs:
+        """Law of the inputs."""
         return self.model.data
 
     @property
     def target(self) -> Target:
+        """Law of the labels."""
         return self.model.target
 
     @property
     def network(self) -> AnyNetwork:
+        """Network that is trained."""
         return self.model.network
 
     @property
     def loss(self) -> Loss:
+        """Loss of one prediction and one label."""
         return self.model.loss
 
     @property
