@@ -8,7 +8,7 @@ import operator
 import os
 import traceback
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -24,6 +24,17 @@ from sgdlimits.part import Part
 from sgdlimits.statistics.overlaps import STUDENT, Scalars, chosen
 from sgdlimits.statistics.trees import number_array
 from sgdlimits.trial import why
+
+
+class StepNeeds(NamedTuple):
+    """What a step uses of its inputs beyond their fields.
+
+    `gram` : the lengths and inner products of the inputs, which norms and gradients at other weights depend on.
+    `noise` : a Gaussian vector for each trained direction, `now.noise()`.
+    """
+
+    gram: bool
+    noise: bool
 
 
 class Algorithm(Part):
@@ -45,6 +56,7 @@ class Algorithm(Part):
     memory: ClassVar[Mapping[str, str]] = {}
     numbers: ClassVar[Mapping[str, float | tuple[float]]] = {}
     linear: ClassVar[bool] = False
+    needs: ClassVar[StepNeeds | None] = None
 
     @abc.abstractmethod
     def step(self, now: StepContext) -> Mapping[str, Any]:

@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sgdlimits.algorithm.base import Algorithm, Descent
-from sgdlimits.algorithm.needs import StepNeeds
+from sgdlimits.algorithm.base import Algorithm, Descent, StepNeeds
 from sgdlimits.checks import OverTime, number
 from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput
@@ -38,9 +37,6 @@ class Coordinatewise(Descent):
     def __check_init__(self) -> None:
         if self.sphere or self.trains_second:
             raise BadInput(f"{type(self).__name__} trains the first layer, off the sphere. Leave out sphere and lr_second.")
-
-    def needs(self, width):
-        return StepNeeds(gram=False, noise=False)
 
     def step(self, now):
         raise BadInput(

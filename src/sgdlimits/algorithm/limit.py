@@ -373,7 +373,7 @@ class StepAverages(NamedTuple):
         k, n = self.model.teachers, m.shape[0]
         fixed = jnp.concatenate([jnp.asarray(self.model.frame), jnp.zeros((k, n))], axis=1)
         F = Loading(jnp.concatenate([m, square_root(S)], axis=1)[..., None], fixed[..., None])
-        x = points.reshape(self.algorithm.inputs(self.model.width), -1, points.shape[1])
+        x = points.reshape(input_count(self.algorithm, self.model.width), -1, points.shape[1])
         b = self.algorithm.batch
         return place_inputs(self.model, F, x[:, :-1], x[:b, -1], jnp.broadcast_to(jnp.array(c)[:, None], (b, points.shape[1])))
 

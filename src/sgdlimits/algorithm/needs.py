@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,6 @@ from sgdlimits.algorithm.weights import StepContext, apply_coefficient
 from sgdlimits.errors import BadInput
 from sgdlimits.part import begun
 from sgdlimits.statistics.overlaps import STUDENT
-
-if TYPE_CHECKING:
-    from sgdlimits.algorithm.base import Algorithm
 
 PACKAGE = __name__.partition(".")[0] + "."
 PROBE_SCALES = (1e-4, 1.0, 1e4)
@@ -45,6 +42,11 @@ class StepNeeds(NamedTuple):
 def step_needs(algorithm: Algorithm, width: int) -> StepNeeds:
     """Trace one step of an algorithm on `width` units, and return whether it uses products of inputs and noise."""
     return _of_structure(_trace_needs, begun(algorithm), width)
+
+
+def input_count(algorithm: Algorithm, width: int) -> int:
+    """Return L, the number of Gaussian vectors of one step: the samples, and the noise vectors of the units, if any."""
+    return algorithm.batch + width * step_needs(algorithm, width).noise
 
 
 def is_linear(algorithm: Algorithm, width: int) -> bool:
@@ -120,8 +122,6 @@ def _trace_needs(structure: Any, kinds: tuple, width: int) -> StepNeeds:
             return super().noise()
 
     def step(arrays: list) -> None:
-        from sgdlimits.algorithm.base import try_step
-
         algorithm = _rebuild(structure, kinds, arrays)
         L = algorithm.batch + width
         try_step(algorithm, _Probe.draw(algorithm, width, L, 0, 1.0).step(algorithm, jnp.ones(()), RecordingStep))
@@ -147,7 +147,9 @@ class _Probe(NamedTuple):
         rng, p, names = np.random.default_rng(seed), width, algorithm.names
         which: Any = algorithm.trained_scalars
         shape = len(names) + 4  # steps treat scalars one by one; so many tell their coefficients apart
-        scalar = lambda: rng.standard_normal(shape) if which is True else {name: rng.standard_normal(shape) for name in which}
+        scalar = lambda: (
+            rng.standard_normal(shape) if which is True else {name: rng.standard_normal(shape) for name in which or ()}
+        )
         W = rng.standard_normal((len(names), p, 2 * p * len(names)))
         if algorithm.sphere:  # directions on the sphere have length 1 there, and their norm is a number after all
             W /= np.linalg.norm(W, axis=2, keepdims=True)

@@ -128,6 +128,9 @@ class FrameChain(Process):
         """Number of dimensions orthogonal to the fixed directions, at most n: the rank that T can have."""
         return self._directions if self.free is None else int(self.free.sum())
 
+    def check_start(self, stats: Overlaps) -> None:
+        self.problem.coordinates.check_form(stats)  # `start` factors them
+
     def start(self, stats: Overlaps) -> Frame:
         return frame_of(stats.arranged(self.problem.algorithm.order), self.frame, self.room)
 

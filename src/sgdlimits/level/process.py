@@ -39,6 +39,10 @@ class Process(eqx.Module):
     def start(self, stats: PyTree) -> PyTree:
         """Return the states of runs with the given statistics (runs first)."""
 
+    def check_start(self, stats: PyTree) -> None:
+        """Raise `BadInput` unless runs can start with these statistics, as far as `start` does not do so itself."""
+        self.problem.coordinates.check(stats)
+
     @abc.abstractmethod
     def draw(self, stream: Stream) -> PyTree:
         """Draw the random variates of the steps of a stream: a pytree of arrays, steps first.

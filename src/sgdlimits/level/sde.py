@@ -234,7 +234,7 @@ class SampledDiffusion(Diffusion):
     def _samples_and_inputs(self) -> tuple[int, int]:
         """Numbers of samples and of input vectors in one increment: (1, 1), or those of a step of a nonlinear algorithm."""
         algorithm, width = self.problem.algorithm, self.problem.network.width
-        return (1, 1) if algorithm.is_linear(width) else (algorithm.batch, algorithm.inputs(width))
+        return (1, 1) if is_linear(algorithm, width) else (algorithm.batch, input_count(algorithm, width))
 
     def draw(self, stream: Stream) -> NoiseSamples:
         if has_schedules(self.problem.data):

@@ -144,7 +144,7 @@ class WeightProcess(Process):
     @property
     def floats_per_run(self):
         width, algorithm = self.problem.network.width, self.problem.algorithm
-        return self.d * (width * len(algorithm.names) + algorithm.inputs(width) * self.block)
+        return self.d * (width * len(algorithm.names) + input_count(algorithm, width) * self.block)
 
     def _frame_coordinates(self, rows: Float[Array, "... d"]) -> Float[Array, "... k"]:
         """Return the coordinates of vectors in the frame of the fixed directions, which consists of the first axes."""

@@ -67,6 +67,11 @@ class ProcessEngine(SteppingEngine):
     def floats_per_run(self):
         return self.process.floats_per_run
 
+    def starts(self, start, stream):
+        starts = self.level.first(self.problem, start, stream)
+        self.process.check_start(starts)
+        return starts
+
     def segments(self, clock: Clock) -> Segments:
         """Return the steps between neighbouring saved times."""
         if self.dt is None:

@@ -47,7 +47,7 @@ def refine_expectation(problem: Any, stats: Overlaps, tolerance: float | None) -
     risk not checked. Steps that are not linear in the gradient keep their nodes. A warning reports accuracy not reached.
     """
     usual = problem.expectation.accuracy(problem.model)
-    if usual is None or not problem.algorithm.is_linear(problem.network.width):
+    if usual is None or not is_linear(problem.algorithm, problem.network.width):
         return problem
     better, finer = problem, None if problem.asked is not None else problem.expectation.finer()
     wanted = np.array([tolerance or usual, MAX_SIGNAL_ERROR, MAX_RISK_ERROR if problem.asked is None else np.inf])

@@ -67,7 +67,7 @@ class MeanFieldProblem(Problem):
             )
         self.problem = problem.limit  # d grows before p does
         algorithm = self.problem.algorithm
-        if not algorithm.is_linear(problem.network.width) or len(algorithm.names) > 1:
+        if not is_linear(algorithm, problem.network.width) or len(algorithm.names) > 1:
             raise BadInput(f"MeanField is not written for {type(algorithm).__name__}. Use ODE(), or Chain(d).")
         self.expectation = choose_particles(problem.model, outside) if expectation is None else expectation
 

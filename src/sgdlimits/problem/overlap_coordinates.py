@@ -100,6 +100,11 @@ class OverlapCoordinates(Coordinates):
         super().fits(stats)
 
     def check(self, stats: Overlaps) -> None:
+        self.check_form(stats)
+        frame_of(stats, self.problem.frame, stats.M.shape[-2])
+
+    def check_form(self, stats: Overlaps) -> None:
+        """Raise `BadInput` unless the overlaps of a batch of runs are finite, symmetric and of the right shapes."""
         problem = self.problem
         p, k = problem.network.width, problem.target.teachers
         _check_kind(problem, stats)

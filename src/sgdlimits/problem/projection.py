@@ -325,7 +325,7 @@ class ProjectionNumerics(Numerics):
     @cached_property
     def runs_at_once(self) -> int | None:
         problem = self.problem
-        if problem.algorithm.is_linear(problem.network.width):
+        if is_linear(problem.algorithm, problem.network.width):
             return problem.expectation.runs_at_once(begun(problem.model))
         return max(1, NODES_AT_ONCE // step_averages(problem).nodes)
 

@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.algorithm.needs import StepNeeds, probe_linearity
+from sgdlimits.algorithm.base import StepNeeds
+from sgdlimits.algorithm.needs import input_count, is_linear, probe_linearity, step_needs
 
 SGD, ON_SPHERE = sl.OnePassSGD(0.1), sl.OnePassSGD(0.1, sphere=True)
 NONE, GRAM, BOTH = StepNeeds(False, False), StepNeeds(True, False), StepNeeds(True, True)
@@ -31,15 +32,15 @@ NEEDS = {
 @pytest.mark.parametrize("name", NEEDS)
 def test_needs_are_those_of_the_step(name):
     algorithm, needs = NEEDS[name]
-    assert algorithm.needs(3) == needs
-    assert algorithm.inputs(3) == algorithm.batch + 3 * needs.noise
+    assert step_needs(algorithm, 3) == needs
+    assert input_count(algorithm, 3) == algorithm.batch + 3 * needs.noise
 
 
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("name", NEEDS)
 def test_declared_linearity_is_that_of_the_step(name, width):
     algorithm = NEEDS[name][0]
-    assert algorithm.is_linear(width) == probe_linearity(algorithm, width)
+    assert is_linear(algorithm, width) == probe_linearity(algorithm, width)
 
 
 class Falling(sl.OnePassSGD):
@@ -78,7 +79,7 @@ class Shrinking(sl.OnePassSGD):
     ("kind", "linear"), [(Falling, True), (Turning, False), (Saturating, False), (Elsewhere, False), (Shrinking, False)]
 )
 def test_an_overridden_step_inherits_no_linearity(kind, linear):
-    assert kind(0.1).is_linear(2) == linear
+    assert is_linear(kind(0.1), 2) == linear
 
 
 @pytest.mark.parametrize("kind", [Falling, Turning, Saturating, Elsewhere, Shrinking])

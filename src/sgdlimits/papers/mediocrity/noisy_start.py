@@ -25,6 +25,7 @@ from jaxtyping import Array, Float
 from scipy.integrate import solve_ivp
 from scipy.special import ndtri
 
+from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.analysis.first_passage import Law, ode_exit_times
 from sgdlimits.domain import Count, Fraction, checked
 from sgdlimits.errors import BadInput
@@ -102,7 +103,7 @@ def exit_law(problem: ProjectionProblem, d: Count, threshold: Fraction) -> Law:
 def _saddle(problem: ProjectionProblem) -> Overlaps:
     """Return the limit of random starts for large d, or raise `BadInput` if it is not a saddle of M."""
     plain = isinstance(problem, ProjectionProblem) and problem.network.plain
-    if not plain or not problem.algorithm.is_linear(problem.network.width):
+    if not plain or not is_linear(problem.algorithm, problem.network.width):
         raise BadInput("exit_law needs a two-layer network and one-pass SGD. Simulate, and use exit_times.")
     law, (p, k) = problem.initial, (problem.network.width, problem.target.teachers)
     if law.second_spread:
