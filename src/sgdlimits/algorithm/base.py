@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from sgdlimits.algorithm.needs import StepNeeds, is_linear, step_needs
 from sgdlimits.algorithm.weights import StepContext, Weights
 from sgdlimits.checks import function
 from sgdlimits.domain import NotNegativeInTime, Rate, Rates, Size
@@ -27,10 +26,12 @@ from sgdlimits.trial import why
 
 
 class StepNeeds(NamedTuple):
-    """What a step uses of its inputs beyond their fields.
+    """Quantities that a step uses beside the fields of its inputs.
 
-    `gram` : the lengths and inner products of the inputs, which norms and gradients at other weights depend on.
-    `noise` : a Gaussian vector for each trained direction, `now.noise()`.
+    Parameters
+    ----------
+    gram : whether it uses the lengths and inner products of inputs, on which norms and gradients at other weights depend
+    noise : whether it uses a Gaussian vector for each trained direction, `now.noise()`
     """
 
     gram: bool
@@ -50,7 +51,8 @@ class Algorithm(Part):
     memory : names of directions that the algorithm stores beside the students, p for each name, with their initial value:
         `zero`, or a `copy` of the students
     numbers : names of scalars that the algorithm stores, with their initial value: a number, or (number,) for one per unit
-    linear : value of `is_linear` for an algorithm of this package; for others it is found by a probe of the step
+    linear : value of `needs.is_linear` for an algorithm of this package; for others it is found by a probe of the step
+    needs : what a step uses beside fields, for a step that cannot be traced; None finds it by tracing the step
     """
 
     memory: ClassVar[Mapping[str, str]] = {}
@@ -119,18 +121,6 @@ class Algorithm(Part):
     def at_rates(self, factor: Float[Array, ""]) -> Self:
         """Return the algorithm with all learning rates multiplied by a factor."""
         raise BadInput(f"{_name(self)} does not declare which of its numbers are learning rates. Define its method `at_rates`.")
-
-    def needs(self, width: int) -> StepNeeds:
-        """Return whether a step on `width` units uses products of inputs, and whether it uses noise of its own."""
-        return step_needs(self, width)
-
-    def is_linear(self, width: int) -> bool:
-        """Return whether, as d grows, a step is linear in the gradient at the students, with numbers as coefficients."""
-        return is_linear(self, width)
-
-    def inputs(self, width: int) -> int:
-        """Return the number L of input vectors of one step: samples, and noise vectors of the algorithm."""
-        return self.batch + width * self.needs(width).noise
 
 
 class Update(eqx.Module):

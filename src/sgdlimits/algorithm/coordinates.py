@@ -33,6 +33,7 @@ class Coordinatewise(Descent):
 
     coordinates: ClassVar[Mapping[str, float]] = {}
     """Names of arrays with one number for each coordinate of each unit, and their initial values."""
+    needs: ClassVar[StepNeeds | None] = StepNeeds(gram=False, noise=False)
 
     def __check_init__(self) -> None:
         if self.sphere or self.trains_second:

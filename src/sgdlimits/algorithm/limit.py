@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sgdlimits.algorithm.base import Algorithm, Update, compute_updates
-from sgdlimits.algorithm.needs import is_ours
+from sgdlimits.algorithm.needs import input_count, is_ours
 from sgdlimits.algorithm.weights import StepContext, apply_coefficient
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.expectation.gaussian import Rule
@@ -298,7 +298,7 @@ def _make_trial_step(algorithm: Algorithm, model: Model, t: Any) -> tuple[tuple[
 
     Return its updates, the new numbers, and the initial statistics.
     """
-    names, p, k, b, L = algorithm.names, model.width, model.teachers, algorithm.batch, algorithm.inputs(model.width)
+    names, p, k, b, L = algorithm.names, model.width, model.teachers, algorithm.batch, input_count(algorithm, model.width)
     a, n = model.network.initial(1.0), len(names) * p
     kept = {name: algorithm.trained(a) for name in algorithm.memory}
     numbers = {name: jnp.full(p, *value) if isinstance(value, tuple) else value for name, value in algorithm.numbers.items()}
@@ -354,7 +354,7 @@ class StepAverages(NamedTuple):
 
     def _space(self) -> tuple[int, Group | None]:
         """Return the dimension of the inputs of a step, and the coordinate symmetries that the nodes should have."""
-        model, algorithm, L = self.model, self.algorithm, self.algorithm.inputs(self.model.width)
+        model, algorithm, L = self.model, self.algorithm, input_count(self.algorithm, self.model.width)
         dim = L * (len(algorithm.names) * model.width + model.teachers + 1)
         if algorithm.batch < L or len(algorithm.names) > 1:
             return dim, None

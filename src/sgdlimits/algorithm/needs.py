@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sgdlimits.algorithm.base import Algorithm, StepNeeds, compute_updates, try_step
 from sgdlimits.algorithm.weights import StepContext, apply_coefficient
 from sgdlimits.errors import BadInput
 from sgdlimits.part import begun
@@ -26,21 +27,10 @@ MAX_RELATIVE_ERROR = 1e-9
 """Maximum relative deviation from linearity that counts as rounding."""
 
 
-class StepNeeds(NamedTuple):
-    """Quantities that a step uses beside the fields of its inputs.
-
-    Parameters
-    ----------
-    gram : whether it uses the lengths and inner products of inputs, on which norms and gradients at other weights depend
-    noise : whether it uses a Gaussian vector for each trained direction, `now.noise()`
-    """
-
-    gram: bool
-    noise: bool
-
-
 def step_needs(algorithm: Algorithm, width: int) -> StepNeeds:
     """Trace one step of an algorithm on `width` units, and return whether it uses products of inputs and noise."""
+    if algorithm.needs is not None:
+        return algorithm.needs
     return _of_structure(_trace_needs, begun(algorithm), width)
 
 
@@ -208,8 +198,6 @@ def _agree(one: _Response, other: _Response) -> bool:
 
 def _respond(algorithm: Algorithm, width: int, seed: int, scale: float) -> _Response | None:
     """Return the coefficients of a step on random values, or None if the step is no combination with numbers."""
-    from sgdlimits.algorithm.base import compute_updates
-
     p, b, names = width, algorithm.batch, algorithm.names
     probe = _Probe.draw(algorithm, width, b, seed, scale)
 

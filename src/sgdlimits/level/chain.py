@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import compute_updates, is_lower_triangular, multiply_by_past
 from sgdlimits.algorithm.limit import StepInputs, make_context
+from sgdlimits.algorithm.needs import input_count, step_needs
 from sgdlimits.domain import Count, checked
 from sgdlimits.errors import BadInput, check_dimension
 from sgdlimits.inputs.base import Sizes
@@ -121,7 +122,7 @@ class FrameChain(Process):
     @property
     def _inputs(self) -> int:
         """Number of input vectors in a step, including noise vectors of the algorithm."""
-        return self.problem.algorithm.inputs(self.problem.network.width)
+        return input_count(self.problem.algorithm, self.problem.network.width)
 
     @property
     def room(self) -> int:
@@ -139,7 +140,7 @@ class FrameChain(Process):
             return draw_by_step(self, stream)
         algorithm, n, L = self.problem.algorithm, self._directions, self._inputs
         # the orthogonal components of inputs enter through n combinations, unless a step needs the inputs' own products
-        rests = L if any(algorithm.needs(self.problem.network.width)) else min(L, n)
+        rests = L if any(step_needs(algorithm, self.problem.network.width)) else min(L, n)
         sizes = Sizes(algorithm.batch, L, self.problem.target.teachers, n, rests)
         x = self.problem.data.draw(stream, sizes, self.d)
         return x if self.free is None else x._replace(along=x.along * self.free[:, None, None])

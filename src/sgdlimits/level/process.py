@@ -40,7 +40,7 @@ class Process(eqx.Module):
         """Return the states of runs with the given statistics (runs first)."""
 
     def check_start(self, stats: PyTree) -> None:
-        """Raise `BadInput` unless runs can start with these statistics, as far as `start` does not do so itself."""
+        """Raise `BadInput` unless runs can start with the given statistics; `start` may make part of the checks itself."""
         self.problem.coordinates.check(stats)
 
     @abc.abstractmethod

@@ -26,6 +26,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
 from sgdlimits.algorithm.limit import StepInputs, place_inputs, step_increments
+from sgdlimits.algorithm.needs import input_count, is_linear
 from sgdlimits.checks import sized
 from sgdlimits.domain import Count, Positive, checked
 from sgdlimits.errors import BadInput, check_count
@@ -252,7 +253,7 @@ class SampledDiffusion(Diffusion):
         weights = scale * np.resize([1.0, -1.0], (self.samples, 1)) / np.sqrt(self.samples)
         F = loading(state, problem.frame)
         x = place_inputs(problem.model, Loading(*(rows[:, :, None] for rows in F)), numbers.points, numbers.z, numbers.c)
-        if problem.algorithm.is_linear(problem.network.width):
+        if is_linear(problem.algorithm, problem.network.width):
             return add(*linear_increments(problem, state, self._sums(problem, state, x, weights), 0.0))
         one = lambda stats, x: add(*step_increments(problem.algorithm, problem.model, t, stats, x))
         each = jax.vmap(jax.vmap(one, (None, -1), -1), (-1, -1), -1)(state, x)

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from sgdlimits.algorithm.base import compute_updates, multiply_by_past
 from sgdlimits.algorithm.coordinates import Coordinatewise
 from sgdlimits.algorithm.limit import StepInputs, make_context
+from sgdlimits.algorithm.needs import input_count
 from sgdlimits.domain import Count, checked
 from sgdlimits.errors import BadInput, check_count, check_dimension
 from sgdlimits.inputs.base import Sizes
@@ -131,11 +132,11 @@ class WeightProcess(Process):
     def __init__(self, problem: ProjectionProblem, d: int, reuse: int | None = None) -> None:
         self.problem, self.frame, self.reuse = problem, problem.frame, reuse
         algorithm = problem.algorithm
-        if reuse is not None and algorithm.inputs(problem.network.width) != algorithm.batch:
+        if reuse is not None and input_count(algorithm, problem.network.width) != algorithm.batch:
             raise BadInput(f"{type(algorithm).__name__} adds noise of its own, which cannot be reused. Leave out reuse.")
         self.d = check_drawable(check_dimension(d, problem.target.teachers))
         width = problem.network.width
-        self.block = steps_per_block(d, algorithm.inputs(width), width * len(algorithm.names))
+        self.block = steps_per_block(d, input_count(algorithm, width), width * len(algorithm.names))
 
     @property
     def group_size(self):
@@ -154,6 +155,9 @@ class WeightProcess(Process):
         """Add vectors with the given coordinates in the frame to inputs."""
         return x.at[..., : self.frame.shape[0]].add(centre)
 
+    def check_start(self, stats: Overlaps) -> None:
+        self.problem.coordinates.check_form(stats)  # `start` factors them
+
     def start(self, stats: Overlaps) -> WeightState:
         n, k = stats.M.shape[1:]
         room = min(n, self.d - k)
@@ -168,7 +172,7 @@ class WeightProcess(Process):
             return draw_by_step(self, stream)
         stream = stream.cycled(self.reuse)  # reused samples are generated again from their keys, not stored
         algorithm, n = self.problem.algorithm, self.problem.network.width
-        sizes = Sizes(algorithm.batch, algorithm.inputs(n), self.problem.target.teachers, n * len(algorithm.names), 0)
+        sizes = Sizes(algorithm.batch, input_count(algorithm, n), self.problem.target.teachers, n * len(algorithm.names), 0)
         return Batch(*self.problem.data.vectors(stream, sizes, self.d, self.frame, self._shift_in_frame))
 
     def step(self, state: WeightState, inputs: Batch, now: StepTime) -> WeightState:

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from sgdlimits.algorithm.limit import extend_moments, linear_step_increments
+from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.errors import AccuracyWarning, check_number
 from sgdlimits.expectation.base import linear_part
 from sgdlimits.expectation.gaussian import Estimate

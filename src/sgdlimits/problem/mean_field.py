@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sgdlimits.algorithm.limit import step_rates
+from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.base import resting
 from sgdlimits.expectation.particles import ParticleExpectation, ParticleMoments, choose_particles

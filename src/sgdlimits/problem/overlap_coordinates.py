@@ -101,7 +101,7 @@ class OverlapCoordinates(Coordinates):
 
     def check(self, stats: Overlaps) -> None:
         self.check_form(stats)
-        frame_of(stats, self.problem.frame, stats.M.shape[-2])
+        frame_of(stats, self.problem.frame, stats.M.shape[-2])  # raises BadInput if no weights have these overlaps
 
     def check_form(self, stats: Overlaps) -> None:
         """Raise `BadInput` unless the overlaps of a batch of runs are finite, symmetric and of the right shapes."""
@@ -126,7 +126,6 @@ class OverlapCoordinates(Coordinates):
                 f"sphere=True keeps every norm at 1, but the start has Q_jj = {norms.ravel()[np.argmax(abs(norms - 1))]:.6g}. "
                 "Give Q with ones on its diagonal, or sphere=False."
             )
-        frame_of(stats, problem.frame, n)  # raises BadInput if no weights have these overlaps
 
 
 def check_names(algorithm: Any, stats: Overlaps) -> None:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.algorithm.base import Algorithm
 from sgdlimits.algorithm.limit import StepAverages, check_limit, extend_moments, is_timed, linear_step_increments
+from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.domain import Positive, checked
 from sgdlimits.expectation import Expectation, as_expectation, choose
 from sgdlimits.expectation.base import linear_part, resting
@@ -212,7 +213,7 @@ class ProjectionProblem(ModelProblem):
     def _drift_parts(self, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
         problem, stats = self.limit, symmetric(stats)
         check_names(problem.algorithm, stats)
-        if not problem.algorithm.is_linear(problem.network.width):
+        if not is_linear(problem.algorithm, problem.network.width):
             return step_averages(problem).drift_parts(problem.t, stats)
         students = stats.of(STUDENT)
         moments = self.expectation.moments(self.model, students.a, self.model.law(students))
@@ -222,7 +223,7 @@ class ProjectionProblem(ModelProblem):
     def _covariance(self, stats: Overlaps) -> Float[Array, "n n"]:
         problem = self.limit
         check_names(problem.algorithm, stats)
-        if not problem.algorithm.is_linear(problem.network.width):
+        if not is_linear(problem.algorithm, problem.network.width):
             return step_averages(problem).covariance(problem.t, stats, self.vector)
         students, column = stats.of(STUDENT), jax.tree.map(lambda leaf: leaf[..., None], stats)
         increment = lambda products: problem.vector(add(*linear_increments(problem, column, products)))
@@ -318,7 +319,7 @@ class ProjectionNumerics(Numerics):
         problem = self.problem
         return (
             problem.expectation.tolerance(begun(problem.model))
-            if problem.algorithm.limit.is_linear(problem.network.width)
+            if is_linear(problem.algorithm.limit, problem.network.width)
             else step_averages(problem).rule.tolerance
         )
 
@@ -332,7 +333,9 @@ class ProjectionNumerics(Numerics):
     @cached_property
     def closed_covariance(self) -> bool:
         """Whether the covariance of the increments has a closed form, instead of a sum over many nodes."""
-        return self.problem.algorithm.limit.is_linear(self.problem.network.width) and self.problem.expectation.closed_covariance
+        return (
+            is_linear(self.problem.algorithm.limit, self.problem.network.width) and self.problem.expectation.closed_covariance
+        )
 
     def sharp(self) -> ProjectionProblem:
         expectation = self.problem.expectation
