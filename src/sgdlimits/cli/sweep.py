@@ -54,7 +54,7 @@ def sweep(file: str, **given: Any) -> None:
     from sgdlimits.run.sweeps import collect, export
     from sgdlimits.run.sweeps.estimate import estimate, status
     from sgdlimits.run.sweeps.job import SweepFailed, SweepStopped, as_shard, compute
-    from sgdlimits.run.sweeps.spec import read_spec
+    from sgdlimits.run.sweeps.toml import read_spec
 
     job = read_spec(file).part(as_shard(given["shard"] and given["shard"].split("/")))
     if given["folder"]:

@@ -20,7 +20,7 @@ from sgdlimits.level.condition import Condition, as_condition, check_condition
 from sgdlimits.level.observe import as_observables
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import check_schedules, find_schedules
-from sgdlimits.run.record import condition_text, noted, to_json
+from sgdlimits.run.record import condition_text, record_name, to_json
 from sgdlimits.run.resume import checkpoint_of
 from sgdlimits.run.runner import Runner, Simulation
 from sgdlimits.run.schema import end_of, gathered, repeats, taken_names
@@ -236,7 +236,7 @@ def _prepare(
         "t_max": float(t_max),
         "save": json.dumps(save if save is None or isinstance(save, int) else np.asarray(save).tolist()),
         "until": condition_text(condition),
-        "observe": json.dumps({name: noted(fn) for name, fn in observed.functions}),
+        "observe": json.dumps({name: record_name(fn) for name, fn in observed.functions}),
     }
     checkpoint = checkpoint_of(resume, engine, attributes, runs)
     request = Request(seed, np.arange(runs), clock, condition, observed, kernel, save_start)
