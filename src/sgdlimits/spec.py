@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from sgdlimits.algorithm import ALGORITHMS, Descent, OnePassSGD
-from sgdlimits.algorithm.sgd import in_place_of
+from sgdlimits.algorithm.sgd import inherit_arguments
 from sgdlimits.domain import checks_of
 from sgdlimits.errors import BadInput, check_choice, in_short
 from sgdlimits.level import LEVELS
@@ -171,5 +171,5 @@ def with_optimiser(
     if not isinstance(plain := getattr(problem, "algorithm", None), OnePassSGD):
         raise BadInput(refusal)
     check(optimiser, own)
-    first, taken_over = in_place_of(plain, optimiser.make, own.get("batch"))
+    first, taken_over = inherit_arguments(plain, optimiser.make, own.get("batch"))
     return problem.with_algorithm(optimiser.make(*first, **taken_over, **{name: own[name] for name in own if name != "batch"}))

@@ -1,7 +1,7 @@
-"""Properties of a step that its code tells: whether it uses noise and products of inputs, and whether it is linear.
+"""Properties of a step that are found by running it: use of noise and of products of inputs, and linearity.
 
-Products of inputs and noise are noticed while the step is traced once, on arrays that have shapes and no values. Linearity is
-tested on random values: those of the package's own algorithms are declared, and a test compares them with this one.
+The use of noise and of products of inputs is recorded while the step is traced once on abstract arrays. Linearity is probed on
+random values. The package's own algorithms declare it, and a test compares the declaration with the probe.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sgdlimits.algorithm.base import Algorithm, StepNeeds, moves, try_step
-from sgdlimits.algorithm.weights import Now, apply
+from sgdlimits.algorithm.base import Algorithm, StepNeeds, compute_updates, try_step
+from sgdlimits.algorithm.weights import StepContext, apply_coefficient
 from sgdlimits.errors import BadInput
 from sgdlimits.part import begun
 from sgdlimits.statistics.overlaps import STUDENT
 
 PACKAGE = __name__.partition(".")[0] + "."
 PROBE_SCALES = (1e-4, 1.0, 1e4)
-"""Sizes of fields and gradients at which linearity is tested, so that a threshold between them is noticed."""
+"""Sizes of fields and gradients at which linearity is probed; several, so that a threshold between them is detected."""
 MAX_RELATIVE_ERROR = 1e-9
-"""Largest relative deviation from linearity that counts as rounding."""
+"""Maximum relative deviation from linearity that counts as rounding."""
 
 
 def step_needs(algorithm: Algorithm, width: int) -> StepNeeds:
-    """Trace one step of an algorithm on `width` units, and return what it uses."""
+    """Trace one step of an algorithm on `width` units, and return whether it uses products of inputs and noise."""
     if algorithm.needs is not None:
         return algorithm.needs
     return _of_structure(_trace_needs, begun(algorithm), width)
@@ -49,22 +49,22 @@ def is_linear(algorithm: Algorithm, width: int) -> bool:
 
 
 def probe_linearity(algorithm: Algorithm, width: int) -> bool:
-    """Make steps on random values, and return whether `is_linear` holds of them."""
+    """Make steps on random values, and return whether they are linear in the sense of `is_linear`."""
     try:
         limit = begun(algorithm.limit)
-    except BadInput:  # there is no limit, so that nothing is closed
+    except BadInput:  # there is no limit, and hence no drift that linearity could simplify
         return False
     return not limit.numbers and _of_structure(_test_linearity, limit, width)
 
 
 def is_ours(algorithm: Algorithm) -> bool:
-    """Return whether an algorithm, with those inside it, is the package's own, whose declarations are tested."""
+    """Return whether an algorithm and its bases belong to the package, whose declarations are tested."""
     base = getattr(algorithm, "base", None)
     return type(algorithm).__module__.startswith(PACKAGE) and (base is None or is_ours(base))
 
 
 def _of_structure(fn: Callable[[Any, tuple, int], Any], algorithm: Algorithm, width: int) -> Any:
-    """Return a property that does not depend on the values of the algorithm's arrays, computed once for each structure."""
+    """Return a property of an algorithm that does not depend on the values of its arrays, cached by its structure."""
     leaves, structure = jax.tree.flatten(algorithm)
     kinds = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if _is_array(leaf) else leaf for leaf in leaves)
     try:
@@ -76,10 +76,12 @@ def _of_structure(fn: Callable[[Any, tuple, int], Any], algorithm: Algorithm, wi
 
 @lru_cache(maxsize=256)  # a simulation asks several times, and a trace takes a millisecond or two
 def _cached(fn: Callable[[Any, tuple, int], Any], structure: Any, kinds: tuple, width: int) -> Any:
+    """Return `fn(structure, kinds, width)`, cached."""
     return fn(structure, kinds, width)
 
 
 def _is_array(leaf: Any) -> bool:
+    """Return whether a leaf is an array, of JAX or NumPy."""
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
 
 
@@ -91,13 +93,15 @@ def _rebuild(structure: Any, kinds: tuple, arrays: list) -> Algorithm:
 
 
 def _shapes(kinds: tuple) -> list[jax.ShapeDtypeStruct]:
+    """Return the shapes and types of the arrays among the leaves of an algorithm."""
     return [kind for kind in kinds if isinstance(kind, jax.ShapeDtypeStruct)]
 
 
 def _trace_needs(structure: Any, kinds: tuple, width: int) -> StepNeeds:
+    """Trace a step with a context that records which of its attributes are read."""
     used: set[str] = set()
 
-    class RecordingStep(Now):
+    class RecordingStep(StepContext):
         @property
         def inputs_gram(self):
             used.add("gram")
@@ -117,7 +121,7 @@ def _trace_needs(structure: Any, kinds: tuple, width: int) -> StepNeeds:
 
 
 class _Probe(NamedTuple):
-    """Random values of everything that a step is given."""
+    """Random values of all quantities in the context of a step."""
 
     fields: dict[str, np.ndarray]
     fixed: np.ndarray
@@ -129,8 +133,9 @@ class _Probe(NamedTuple):
 
     @classmethod
     def draw(cls, algorithm: Algorithm, width: int, inputs: int, seed: int, scale: float) -> _Probe:
+        """Draw the values for a step of an algorithm, with fields and gradients of size `scale`."""
         rng, p, names = np.random.default_rng(seed), width, algorithm.names
-        which = algorithm.trained_scalars
+        which: Any = algorithm.trained_scalars
         shape = len(names) + 4  # steps treat scalars one by one; so many tell their coefficients apart
         scalar = lambda: (
             rng.standard_normal(shape) if which is True else {name: rng.standard_normal(shape) for name in which or ()}
@@ -151,20 +156,21 @@ class _Probe(NamedTuple):
         )
 
     def slope(self, fields: Any, scalars: Any) -> tuple[Any, Any]:
-        """Return gradients that depend on the fields, so that gradients taken elsewhere are others."""
+        """Return gradients that depend on the fields, so that gradients at other weights differ."""
         G = self.scale * jnp.sin(1 + 2 * fields / self.scale)
         return G, jax.tree.map(lambda leaf: jnp.sin(1 + 3 * leaf)[:, None] * (2 + jnp.sin(fields[0])), scalars)
 
-    def step(self, algorithm: Algorithm, per: Any, kind: type[Now] = Now) -> Now:
+    def step(self, algorithm: Algorithm, inv_d: Any, kind: type[StepContext] = StepContext) -> StepContext:
+        """Return the context of a step with these values."""
         gram_of = lambda one, other: jnp.asarray(self.gram[one, other])
         return kind(
-            per, jnp.ones(()), {name: jnp.asarray(rows) for name, rows in self.fields.items()}, jnp.asarray(self.fixed),
+            inv_d, jnp.ones(()), {name: jnp.asarray(rows) for name, rows in self.fields.items()}, jnp.asarray(self.fixed),
             self.slope, algorithm.batch, self.scalars, self.kept, gram_of, lambda: jnp.asarray(self.inputs_gram),
         )  # fmt: skip
 
 
 class _Response(NamedTuple):
-    """What a step at 1/d = 0 makes of the gradient and, in order 1/d, of what was there."""
+    """Coefficients of a step: of the old weights at 1/d = 0, of the gradient in order 1/d, and of the scalars."""
 
     past: np.ndarray
     gradient: np.ndarray
@@ -172,6 +178,7 @@ class _Response(NamedTuple):
 
 
 def _test_linearity(structure: Any, kinds: tuple, width: int) -> bool:
+    """Return whether steps on random values of several sizes have the same coefficients."""
     if _trace_needs(structure, kinds, width).noise:  # which the gradient knows nothing of
         return False
     rng = np.random.default_rng(0)
@@ -184,19 +191,22 @@ def _test_linearity(structure: Any, kinds: tuple, width: int) -> bool:
 
 
 def _agree(one: _Response, other: _Response) -> bool:
+    """Return whether two steps have the same coefficients, up to rounding."""
     pairs = zip([one.past, one.gradient, *one.second], [other.past, other.gradient, *other.second], strict=True)
     return all(np.allclose(a, b, rtol=MAX_RELATIVE_ERROR, atol=MAX_RELATIVE_ERROR) for a, b in pairs)
 
 
 def _respond(algorithm: Algorithm, width: int, seed: int, scale: float) -> _Response | None:
-    """Return the coefficients of a step on random values; None where these are no numbers."""
+    """Return the coefficients of a step on random values, or None if the step is no combination with numbers."""
     p, b, names = width, algorithm.batch, algorithm.names
     probe = _Probe.draw(algorithm, width, b, seed, scale)
 
-    def step(per):
-        found, _ = moves(algorithm, probe.step(algorithm, per))
-        past = jnp.stack([jnp.stack([apply(move.past.get(name, 0.0), jnp.eye(p)) for name in names]) for move in found])
-        return (past, [move.scalars for move in found]), jnp.stack([move.inputs for move in found])
+    def step(inv_d):
+        updates, _ = compute_updates(algorithm, probe.step(algorithm, inv_d))
+        past = jnp.stack(
+            [jnp.stack([apply_coefficient(update.past.get(name, 0.0), jnp.eye(p)) for name in names]) for update in updates]
+        )
+        return (past, [update.scalars for update in updates]), jnp.stack([update.inputs for update in updates])
 
     _, (past, scalars), C = jax.jvp(step, (jnp.zeros(()),), (jnp.ones(()),), has_aux=True)
     G, slopes = probe.slope(jnp.asarray(probe.fields[STUDENT]), probe.scalars[STUDENT])
@@ -217,7 +227,7 @@ def _respond(algorithm: Algorithm, width: int, seed: int, scale: float) -> _Resp
 
 
 def _coefficients(new: np.ndarray, known: list[np.ndarray]) -> np.ndarray | None:
-    """Return the numbers by which known arrays add up to each of the new ones, or None where none do."""
+    """Return the coefficients with which the known arrays combine to each new one, or None if they do not."""
     basis = np.stack([each.ravel() for each in known], axis=1)
     targets = new.reshape(len(new), -1).T
     if not np.isfinite(targets).all():

@@ -27,7 +27,7 @@ from sgdlimits.domain import Count, NotNegative, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.slopes import pad_units, refuse_zero_weights
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import at_one_time
+from sgdlimits.problem.over_time import fix_time
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.frame import RANK_TOLERANCE, FieldFactor, pad_frame
 from sgdlimits.statistics.overlaps import Overlaps, Scalars, as_scalars
@@ -148,7 +148,7 @@ def risk(
     >>> round(sl.landscape.risk(problem, sl.Overlaps([1.0], [[0.0]], [[1 / 3]])), 12)             # (71), corrected: 4/3
     1.333333333333
     """
-    problem = at_one_time(problem, t)
+    problem = fix_time(problem, t)
     a, S, _ = locate(problem, at)
     units = pad_units(problem.model, S)
     F = FieldFactor(jnp.asarray(units), jnp.asarray(pad_frame(problem.frame, units.shape[1])))
@@ -182,7 +182,7 @@ def gradient(
     >>> round(float(slope[0, 0]), 12), round(4 * m * (m**2 - 1), 12)
     (-1.536, -1.536)
     """
-    problem = at_one_time(problem, t)
+    problem = fix_time(problem, t)
     a, S, axes = locate(problem, at)
     slope = problem.expectation.gradient(problem.model, a, S) + float(problem.algorithm.ridge) * S
     if on_sphere(problem, S, sphere):
@@ -213,7 +213,7 @@ def hessian(
     >>> sl.landscape.hessian(problem, saddle)[0, :2, 0, :2].round(9).diagonal().tolist()          # towards w*, and along w
     [-4.0, 4.0]
     """
-    problem = at_one_time(problem, t)
+    problem = fix_time(problem, t)
     a, S, axes = locate(problem, at)
     (p, n), d = S.shape, 0 if axes is None else axes.shape[1]
     if max(p * n, p * d) ** 2 > MOST_NUMBERS:

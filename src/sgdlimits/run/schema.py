@@ -22,7 +22,7 @@ from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, in_short
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Level, RunStatus, Snapshot
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import values_over
+from sgdlimits.problem.over_time import evaluate_schedule
 from sgdlimits.run.record import find, name_of, to_json
 from sgdlimits.schedule import Schedule
 
@@ -120,7 +120,7 @@ def build(
         "t_end": plain_variable(("run",), ends.t),
     }
     for name, schedule in schedules.items():
-        values = values_over(schedule, clock.t)
+        values = evaluate_schedule(schedule, clock.t)
         name = f"scheduled_{name}" if name in RESERVED or name in variables else name
         dims = ("t", *(f"{name}_{i}" for i in range(values.ndim - 1)))
         coordinates[name] = plain_variable(dims, values, {"long_name": f"{name.replace('_', ' ')} at time t"})

@@ -47,20 +47,20 @@ class Falling(sl.OnePassSGD):
     """A rate that depends on time and on 1/d, and decoupled decay: linear."""
 
     def step(self, now):
-        return {"student": (1 - 0.1 * now.per) * now.student - self.lr / (1 + now.t + now.per) * now.gradient()}
+        return {"student": (1 - 0.1 * now.inv_d) * now.student - self.lr / (1 + now.t + now.inv_d) * now.gradient()}
 
 
 class Turning(sl.OnePassSGD):
     def step(self, now):
-        return {"student": now.student + self.push(now).mixed(jnp.array([[0.0, 1.0], [-1.0, 0.0]]))}
+        return {"student": now.student + self.gradient_step(now).left_multiply(jnp.array([[0.0, 1.0], [-1.0, 0.0]]))}
 
 
 class Saturating(sl.OnePassSGD):
     """Clips the derivative of the loss at 100, which small gradients do not reach."""
 
     def step(self, now):
-        G, slopes = now.samples(now.student)
-        return {"student": now.student - self.lr * now.mean(jnp.clip(G, -100, 100), slopes)}
+        G, slopes = now.sample_gradients(now.student)
+        return {"student": now.student - self.lr * now.mean_gradient(jnp.clip(G, -100, 100), slopes)}
 
 
 class Elsewhere(sl.OnePassSGD):
@@ -72,7 +72,7 @@ class Shrinking(sl.OnePassSGD):
     """Decay that grows with the norm of the students."""
 
     def step(self, now):
-        return {"student": now.student * (1 - now.per * now.student.gram()[0, 0]) + self.push(now)}
+        return {"student": now.student * (1 - now.inv_d * now.student.gram()[0, 0]) + self.gradient_step(now)}
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_a_step_declares_neither_noise_nor_lengths(level):
 @pytest.mark.parametrize(
     ("algorithm", "sentence"),
     [
-        (sl.Repeated(Restless(0.1), 2), "one noise several times"),
-        (sl.Repeated(sl.Private(SGD, 1.0, 0.1), 2), "one noise several times"),
+        (sl.Repeated(Restless(0.1), 2), "the same noise several times"),
+        (sl.Repeated(sl.Private(SGD, 1.0, 0.1), 2), "the same noise several times"),
         (sl.Private(sl.Repeated(SGD, 2), 1.0, 0.1), "several gradients"),
         (sl.Private(sl.Extragradient(0.1), 1.0, 0.1), "several gradients"),
     ],

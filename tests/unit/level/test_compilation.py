@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.level.base import batches, ladder
+from sgdlimits.level.base import compiled_batch_sizes, split_runs
 
 COMPILED: list[str] = []
 jax.monitoring.register_event_duration_secs_listener(
@@ -56,11 +56,11 @@ def test_what_users_call_is_compiled_once():
 
 
 @pytest.mark.parametrize("flat", [1, 64])
-def test_batches_hold_all_runs_in_sizes_of_the_ladder(flat):
+def test_batches_hold_all_runs_in_compiled_sizes(flat):
     for runs in (*range(1, 300), 4096, 10_000):
-        plan = batches(runs, flat, 682)
+        plan = split_runs(runs, flat, 682)
         assert sum(count for count, _ in plan) == runs
-        assert {size for _, size in plan} <= set(ladder(flat, 682))
+        assert {size for _, size in plan} <= set(compiled_batch_sizes(flat, 682))
         assert all(count >= 0.75 * size or size <= flat for count, size in plan)
         assert np.all([count <= size for count, size in plan])
 

@@ -15,7 +15,7 @@ import sgdlimits as sl
 from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.algorithm.base import Wrapper
 from sgdlimits.algorithm.coordinates import Coordinatewise
-from sgdlimits.algorithm.limit import SAME, is_timed, jumps
+from sgdlimits.algorithm.limit import MAX_JUMP, is_timed, measure_jumps
 from sgdlimits.kernel.random import Purpose
 from sgdlimits.level.chain import chain_process
 from sgdlimits.level.condition import Condition
@@ -158,7 +158,7 @@ def test_rule_that_reads_the_time_is_timed_at_every_level():
     np.testing.assert_allclose(slope(problem, 3.0)[0], slope(problem, 0.0)[0] / 16, rtol=1e-10)
 
 
-@pytest.mark.parametrize("jump", [lambda now: 0.5 * now.student, lambda now: now.student + now.gradient() * (1 / now.per)])
+@pytest.mark.parametrize("jump", [lambda now: 0.5 * now.student, lambda now: now.student + now.gradient() * (1 / now.inv_d)])
 def test_rule_whose_steps_do_not_vanish_has_no_limit(jump):
     problem = own(jump)
     stats = sl.FixedInit(0.3).one(problem)
@@ -190,7 +190,7 @@ def test_rules_of_the_package_say_of_themselves_what_their_steps_do(name):
     """Which is why they are not asked again."""
     problem = with_expectation(name)
     rule = problem.algorithm.limit
-    assert all(float(jump) <= SAME for jump in jumps(rule, problem.model).values())
+    assert all(float(jump) <= MAX_JUMP for jump in measure_jumps(rule, problem.model).values())
 
 
 def test_time_of_wrapped_rules_is_seen():

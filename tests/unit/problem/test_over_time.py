@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sgdlimits as sl
-from sgdlimits.problem.over_time import at_one_time, check_schedules, scheduled
+from sgdlimits.problem.over_time import check_schedules, find_schedules, fix_time
 
 START = sl.Overlaps([1.0], [[0.5]], [[1.0]])
 NOISE = sl.Steps([1.0], [0.1, 0.2])
@@ -66,9 +66,9 @@ def test_flow_refuses_a_schedule_that_leaves_its_domain():
 def test_names_tell_numbers_apart():
     algorithm = sl.Clipped(sl.HeavyBall(0.1, beta=sl.Cosine(0.9, 0.5, 1.0), lr_second=halving), sl.Warmup(1.0, 0.5) + 0.1)
     problem = sl.presets.committee(2, 1, noise=NOISE, algorithm=algorithm)
-    assert sorted(scheduled(problem)) == ["beta", "lr_second", "noise", "norm"]
-    assert list(scheduled(sl.presets.binary_mixture(snr=sl.Steps([1.0], [4.0, 9.0])))) == ["sigma"]
-    assert scheduled(sl.presets.committee(2, 1, algorithm=sl.Averaged(sl.OnePassSGD(0.1)))) == {}
+    assert sorted(find_schedules(problem)) == ["beta", "lr_second", "noise", "norm"]
+    assert list(find_schedules(sl.presets.binary_mixture(snr=sl.Steps([1.0], [4.0, 9.0])))) == ["sigma"]
+    assert find_schedules(sl.presets.committee(2, 1, algorithm=sl.Averaged(sl.OnePassSGD(0.1)))) == {}
 
 
 @pytest.mark.parametrize("level", [sl.Chain(50), sl.ODE()], ids=["chain", "ode"])
@@ -126,9 +126,9 @@ def test_the_local_level_asks_for_a_problem_at_a_time():
 
 def test_a_problem_without_schedules_is_itself_at_any_time():
     problem = sl.presets.phase_retrieval()
-    assert at_one_time(problem, None) is problem
+    assert fix_time(problem, None) is problem
     with pytest.raises(sl.BadInput, match="t must be"):
-        at_one_time(problem, -1.0)
+        fix_time(problem, -1.0)
 
 
 COSINE = sl.presets.committee(2, 1, lr=sl.Cosine(0.2, 0.0, 5.0))

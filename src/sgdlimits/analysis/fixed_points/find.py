@@ -19,7 +19,7 @@ from sgdlimits.analysis.fixed_points.system import STARTS, OutOfTime, System, Wa
 from sgdlimits.checks import sized
 from sgdlimits.domain import NotNegative, Positive, Seed, Size, checked
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import at_one_time
+from sgdlimits.problem.over_time import fix_time
 from sgdlimits.size import check_room
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps
@@ -90,7 +90,7 @@ def fixed_points(
     >>> [(each.copies, each.stability, round(abs(float(each.point.M[0, 0])), 6)) for each in found]
     [(2, 'stable', 1.0), (1, 'unstable', 0.0)]
     """
-    problem = at_one_time(problem, t)
+    problem = fix_time(problem, t)
     watch = Watch(getattr(problem.limit, "name", type(problem).__name__), seconds, progress)
     return search_with(watch, problem, starts, count, symmetries, basins, runs, seed, corrector)
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
 from sgdlimits.jaxtools import compiled
-from sgdlimits.level.local import NOTHING
+from sgdlimits.level.local import ZERO_COORDINATE
 from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.progress import bar
@@ -154,7 +154,7 @@ class System(eqx.Module):
         return self.problem.vector(stats)[np.array(self.free)]
 
     def drift(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
-        flushed = x - lax.stop_gradient(jnp.where(jnp.abs(x) < NOTHING, x, 0.0))
+        flushed = x - lax.stop_gradient(jnp.where(jnp.abs(x) < ZERO_COORDINATE, x, 0.0))
         return self.coordinates(vector_field(self.problem, self.corrector)(self.stats(flushed)))
 
     def drifts(self, x: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ from sgdlimits.papers.mediocrity import noisy_start
 from sgdlimits.papers.mediocrity.theory.rates import increment_variance, linear_rates, noise_gain, optimal_lr
 from sgdlimits.papers.mediocrity.theory.start import draw_start_sums, mean_log_overlap
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.problem.recognise import PhaseRetrieval, phase_retrieval
+from sgdlimits.problem.recognise import PhaseRetrieval, recognise_phase_retrieval
 from sgdlimits.start import RandomInit
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import as_batch
@@ -156,7 +156,7 @@ def ode_exit_time(problem: ProjectionProblem, stats: Overlaps, threshold: Positi
 
 def _match_paper(problem: ProjectionProblem) -> PhaseRetrieval | None:
     """Return the parameters of phase retrieval on the sphere with a fixed second layer; None for any other problem."""
-    found = phase_retrieval(problem)
+    found = recognise_phase_retrieval(problem)
     return found if found is not None and found.sphere and not found.trains_second else None
 
 
