@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sgdlimits.analysis.equations.base import Equations, Row, bracket, decimal, frac, number, spelt
+from sgdlimits.analysis.equations.base import Equations, Row, bracket, decimal, escape_latex, frac, number
 from sgdlimits.part import is_schedule
 from sgdlimits.schedule import Combined, FunctionOfTime, Schedule, Shifted, Time
 from sgdlimits.schedule_forms import Cosine, Linear, Power, Steps, Warmup
@@ -39,7 +39,7 @@ def _(schedule: Time, t: str = "t") -> str:
 @schedule_latex.register
 def _(schedule: FunctionOfTime, t: str = "t") -> str:
     name = getattr(schedule.fn, "__name__", "")
-    return rf"\operatorname{{{spelt(name if name.isidentifier() else 's')}}}({t})"
+    return rf"\operatorname{{{escape_latex(name if name.isidentifier() else 's')}}}({t})"
 
 
 @schedule_latex.register
@@ -105,10 +105,10 @@ def _(schedule: Warmup, t: str = "t") -> str:
     return rf"\min(1, {t} / {_number(schedule.span)}) \cdot {inside}"
 
 
-def with_schedules(equations: Equations) -> Equations:
+def write_out_schedules(equations: Equations) -> Equations:
     """Return the equations with each scheduled parameter written out as a row."""
     rows = [
-        Row(rf"\text{{{spelt(word)} }} {letter}", schedule_latex(value))
+        Row(rf"\text{{{escape_latex(word)} }} {letter}", schedule_latex(value))
         for word, letter, value in equations.numbers
         if is_schedule(value)
     ]
@@ -122,5 +122,6 @@ def _number(value: Any) -> str:
 
 
 def _cases(rows: list[str]) -> str:
+    """Write a `cases` environment."""
     lines = " \\\\ ".join(rows)
     return rf"\begin{{cases}} {lines} \end{{cases}}"
