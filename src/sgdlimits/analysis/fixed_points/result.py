@@ -110,7 +110,7 @@ class FixedPoints(Sequence[FixedPoint]):
 
     @property
     def unseen(self) -> float:
-        """Estimated probability that one more search ends in a new orbit: the share of searches alone in their orbit (Good and Turing)."""
+        """Estimated probability that one more search finds a new orbit: the share of searches alone in theirs (Good-Turing)."""
         return sum(orbit.found == 1 for orbit in self.orbits) / self.searches if self.searches else 1.0
 
     def __repr__(self) -> str:
