@@ -33,7 +33,7 @@ FOLDER = ["x.nc", "x.nc/y", "a" * 300]
 WORK = [
     ("analysis.fixed_points.find", "draw_starts"), ("papers.mediocrity.figures.mediocrity_2", "make"),
     ("papers.mediocrity.figures.demo", "make"),
-    ("analysis.plot.overview", "labelled"), ("analysis.single_index", "exit_time"), ("cli.explorer.serve", "application"),
+    ("analysis.plot.overview", "label_datasets"), ("analysis.single_index", "exit_time"), ("cli.explorer.serve", "application"),
 ]  # fmt: skip
 """Where arguments have been checked and work begins."""
 

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes as Axes
 from matplotlib.figure import Figure as Figure
 
 import sgdlimits as sl
-from sgdlimits.analysis.plot.style import OKABE_ITO as OKABE_ITO, looks as looks
+from sgdlimits.analysis.plot.style import OKABE_ITO as OKABE_ITO, curve_styles as curve_styles
 from sgdlimits.papers.index import QUICK_NOTE
 from sgdlimits.progress import bar as bar
 

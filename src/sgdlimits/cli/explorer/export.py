@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sgdlimits.cli.explorer.views import SINGLES, good_runs, quantities
+from sgdlimits.cli.explorer.views import SINGLES, drop_diverged, quantities
 from sgdlimits.errors import BadInput
 
 SIDES = ("#0072b2", "#d55e00")
@@ -95,7 +95,7 @@ def _curves(ax: Any, job: Any, name: str) -> None:
     many = len(job.settings) > 1
     for side in range(len(job.settings)):
         for level, dataset in job.datasets(side).items():
-            values = quantities(good_runs(dataset)).get(name)
+            values = quantities(drop_diverged(dataset)).get(name)
             if values is None:
                 continue
             t, colour = dataset.t.values, SIDES[side] if many else COLOURS[level]

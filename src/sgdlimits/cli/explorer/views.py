@@ -64,7 +64,7 @@ def quantities(dataset: xr.Dataset) -> dict[str, np.ndarray]:
     return found
 
 
-def good_runs(dataset: xr.Dataset) -> xr.Dataset:
+def drop_diverged(dataset: xr.Dataset) -> xr.Dataset:
     """The runs that did not diverge, or all where all did."""
     good = dataset.isel(run=dataset.status.values != DIVERGED)
     return good if good.sizes["run"] else dataset
@@ -73,7 +73,7 @@ def good_runs(dataset: xr.Dataset) -> xr.Dataset:
 def curves(piece: xr.Dataset, level: str) -> dict[str, Any]:
     """The part of the curves that a piece of a stream has: means, single runs of the chain, quantiles of the SDE."""
     made = {}
-    for name, values in quantities(good_runs(piece)).items():
+    for name, values in quantities(drop_diverged(piece)).items():
         one: dict[str, Any] = {"mean": listed(values.mean(0))}
         if level == "chain":
             one["runs"] = listed(values[:SINGLES])

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, looks, make_panels, standard_error
+from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, curve_styles, make_panels, standard_error
 from sgdlimits.papers.mediocrity.theory import noise_delay
 from sgdlimits.papers.mediocrity.theory.times import horizon, read_parameters
 
@@ -51,7 +51,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], exits: dict[str, xr.Dataset], 
     first = float(datasets["ODE"].risk[0, 0])
     level = first - threshold * (first - floor)
     ax.axhline(level, color="0.6", linewidth=0.8, zorder=0)
-    for name, look, marker in zip(shown, looks(3), "ov*", strict=True):
+    for name, look, marker in zip(shown, curve_styles(3), "ov*", strict=True):
         t = exits[name].t.values[~exits[name].censored.values] * rate
         if t.size > 1:
             ax.plot(t, np.full(t.size, level), "|", color=look.colour, markersize=7, markeredgewidth=0.8, zorder=5)

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 import sgdlimits as sl
 from sgdlimits.analysis.plot.curves import draw_runs
-from sgdlimits.analysis.plot.style import Look, looks
+from sgdlimits.analysis.plot.style import CurveStyle, curve_styles
 from sgdlimits.papers.figure import (
     Axes,
     DrawnFigure,
@@ -55,11 +55,11 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(2, 2, figsize=(8.4, 6.2), height_ratios=[1.25, 1], sharey="row")
     for column, width in zip(axes.T, size.widths, strict=True):
-        for kind, look in zip(KINDS, looks(2), strict=True):
+        for kind, look in zip(KINDS, curve_styles(2), strict=True):
             _draw_largest(column[0], datasets, width, kind, look)
             a = np.sort(datasets[f"chain-{kind}-{width}"].a.values[:, -1], axis=1)[:, ::-1]
             singles = 100 if kind == "trained" else 0
-            draw_runs(column[1], np.arange(1, width + 1), a, Look(look.colour, "-"), "", singles=singles, band=None)
+            draw_runs(column[1], np.arange(1, width + 1), a, CurveStyle(look.colour, "-"), "", singles=singles, band=None)
         column[0].axhline(0.5, color="0.7", linewidth=0.8, zorder=0)
         column[0].set(title=rf"$p = {width}$, $d = {size.d}$", xlabel=r"time of the paper, $\gamma t/p$", ylim=(0, 1.02))
         column[0].margins(x=0)
@@ -71,12 +71,12 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     return figure
 
 
-def _draw_largest(ax: Axes, datasets: dict[str, xr.Dataset], width: int, kind: str, look: Look) -> None:
+def _draw_largest(ax: Axes, datasets: dict[str, xr.Dataset], width: int, kind: str, look: CurveStyle) -> None:
     """Draw the largest overlap of chain and ODE, and the mean exit time."""
     chain, ode = (datasets[f"{level}-{kind}-{width}"] for level in ("chain", "ode"))
     t = chain.t.values * chain.attrs["rate"]
     label = f"second layer {kind}, chain, mean and runs"
-    draw_runs(ax, t, _largest_overlap(chain), Look(look.colour, "-"), label, singles=100, band=None)
+    draw_runs(ax, t, _largest_overlap(chain), CurveStyle(look.colour, "-"), label, singles=100, band=None)
     how: dict = dict(color="black" if kind == "fixed" else "0.5", linewidth=1.4, zorder=5, label=f"second layer {kind}, ODE")
     ax.plot(ode.t * ode.attrs["rate"], _largest_overlap(ode)[0], ":", **how)
     ax.axvline(_exits(chain).mean(), color=look.colour, linewidth=1, linestyle=look.dashes, zorder=0)

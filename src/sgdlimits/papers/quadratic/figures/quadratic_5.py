@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, looks, make_panels
+from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, curve_styles, make_panels
 from sgdlimits.papers.quadratic.theory.critical import degrees_of_freedom
 
 MIN_SINGULAR_VALUE = 1e-10
@@ -58,7 +58,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 def _draw_figure(data: xr.Dataset) -> Figure:
     figure, ax = make_panels(figsize=(5.2, 3.6))
-    for d, look in zip(data.d.values, looks(data.sizes["d"]), strict=True):
+    for d, look in zip(data.d.values, curve_styles(data.sizes["d"]), strict=True):
         one = data.sel(d=d)
         ax.plot(one.width, one.formula, color=look.colour, linestyle=look.dashes, label=f"$N = {d}$")
         ax.plot(one.width, one["rank"], "o", color=look.colour, markersize=4, markerfacecolor="white")

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, looks, make_panels
+from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, curve_styles, make_panels
 from sgdlimits.papers.quadratic.figures.quadratic_5 import Rank, differential, rank
 from sgdlimits.papers.quadratic.theory.critical import solution_dimension
 
@@ -61,7 +61,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 def _draw_figure(data: xr.Dataset) -> Figure:
     figure, ax = make_panels(figsize=(5.2, 3.6))
-    for k, look in zip(data.teachers.values, looks(data.sizes["teachers"]), strict=True):
+    for k, look in zip(data.teachers.values, curve_styles(data.sizes["teachers"]), strict=True):
         one = data.sel(teachers=k)
         ax.plot(one.width, one.formula, color=look.colour, linestyle=look.dashes, label=f"$p^* = {k}$")
         ax.plot(one.width, one.rotations, "o", color=look.colour, markersize=6, markerfacecolor="white", clip_on=False)

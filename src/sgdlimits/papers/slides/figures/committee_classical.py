@@ -17,7 +17,7 @@ import xarray as xr
 
 import sgdlimits as sl
 from sgdlimits.level.base import Level
-from sgdlimits.papers.figure import Axes, DrawnFigure, Figure, Keep, Size, looks, make_panels, sizes
+from sgdlimits.papers.figure import Axes, DrawnFigure, Figure, Keep, Size, curve_styles, make_panels, sizes
 
 GAMMA, NOISE = 0.05, 1e-3
 FULL, QUICK, WORDS = sizes(
@@ -64,7 +64,7 @@ def label_noise(width: int, gamma: float) -> float:
 
 def draw_risk(ax: Axes, runs: xr.Dataset, label: str, ode: xr.Dataset, flow: xr.Dataset, floor: float) -> None:
     """Single runs in a light colour below the ODE, gradient flow, and what label noise leaves."""
-    light, dashed = looks(2)
+    light, dashed = curve_styles(2)
     ax.plot(runs.tau, excess(runs).T, color=light.colour, linewidth=2.2, alpha=0.3)
     ax.plot([], [], color=light.colour, linewidth=2.2, alpha=0.5, label=label)
     ax.plot(ode.tau, excess(ode)[0], color="black", linewidth=1.2, label="ODE")

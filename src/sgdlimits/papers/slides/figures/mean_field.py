@@ -16,7 +16,7 @@ import xarray as xr
 from numpy.polynomial import hermite_e
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, bar, looks, make_panels, tabulate
+from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, bar, curve_styles, make_panels, tabulate
 
 LR, NOISE, END, SHARE, FITTED = 1.0, 0.01, 4.0, 0.5, 3
 GAPS = {"M": "$M$", "q": "$Q_{jj}$", "off": r"$Q_{jl} - m_j P^{-1} m_l$", "risk": "risk"}
@@ -91,7 +91,7 @@ def _exponent(x: xr.DataArray, y: xr.DataArray) -> float:
 
 def _draw_figure(gaps: xr.Dataset, components: xr.Dataset) -> Figure:
     figure, (left, middle, right) = make_panels(1, 3, figsize=(11, 3.6))
-    for (name, label), look, marker in zip(GAPS.items(), looks(len(GAPS)), "os^D", strict=True):
+    for (name, label), look, marker in zip(GAPS.items(), curve_styles(len(GAPS)), "os^D", strict=True):
         exponent = _exponent(gaps.width, gaps[name])
         left.loglog(gaps.width, gaps[name], marker, color=look.colour, label=f"{label}, $p^{{{exponent:.2f}}}$", markersize=4)
         fitted = np.exp(np.log(gaps[name]).mean() + exponent * (np.log(gaps.width) - np.log(gaps.width).mean()))
@@ -101,7 +101,7 @@ def _draw_figure(gaps: xr.Dataset, components: xr.Dataset) -> Figure:
     left.set_xticks(gaps.width.values, [str(p) for p in gaps.width.values], minor=False)
     left.minorticks_off()
     slow, fast = components.isel(ratio=0), components.isel(ratio=-1)
-    for n, look in zip((1, 2, 3), looks(3), strict=True):
+    for n, look in zip((1, 2, 3), curve_styles(3), strict=True):
         middle.semilogx(fast.t, fast.component.sel(n=n), color=look.colour)
         middle.semilogx(slow.t, slow.component.sel(n=n), color=look.colour, linestyle=":", linewidth=1.2)
         late = components.isel(ratio=slice(-FITTED, None)).sel(n=n)
