@@ -211,8 +211,6 @@ def claim(
     """Register a computation as the test of a claim of the paper to which its module belongs.
 
     If `right` is given, the claim is recorded as a misprint unless `kind` says otherwise.
-
-    Where something else is right, the claim is a misprint unless it is said to be a remark or a disagreement.
     """
     more = {"kind": "misprint", **more} if "right" in more else more
 

@@ -34,7 +34,9 @@ def build_errata() -> str:
     parts, every = [HEAD], find_claims()
     for key, paper in PAPERS.items():
         rows = [
-            (each.where, each.says, each.right, _shown(each)) for each in every if (each.paper, each.kind) == (key, "misprint")
+            (each.where, each.says, each.right, _format_evidence(each))
+            for each in every
+            if (each.paper, each.kind) == (key, "misprint")
         ]
         if rows:
             about = f"{paper.authors} ([{paper.number}] in the [bibliography](bibliography.md)). {paper.letters}".strip()
@@ -44,7 +46,7 @@ def build_errata() -> str:
             )
     for kind, head in (("remark", REMARKS), ("disagreement", DISAGREEMENTS)):
         rows = [
-            (f"[{PAPERS[each.paper].number}], {each.where}", each.says, each.right, _shown(each))
+            (f"[{PAPERS[each.paper].number}], {each.where}", each.says, each.right, _format_evidence(each))
             for each in every
             if each.kind == kind
         ]
@@ -52,7 +54,7 @@ def build_errata() -> str:
     return "\n".join(parts)
 
 
-def _shown(claim: Claim) -> str:
+def _format_evidence(claim: Claim) -> str:
     """Return the tests and the claim that show an entry of the errata."""
     return "; ".join(part for part in (claim.tests, f"`{claim.name}`") if part)
 

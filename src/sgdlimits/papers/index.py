@@ -66,7 +66,7 @@ def build_page(folder: Path, failed: Mapping[str, str]) -> str:
         if name in failed:
             kind, body = "failed", f"<p>It could not be made. {escape(failed[name])}</p>"
         elif made:
-            kind, body = _shown(folder, name, line)
+            kind, body = _build_section(folder, name, line)
         else:
             continue
         head = f'<h2>{name} <span class="soft">{kind}</span></h2>\n<p>{line}.</p>'
@@ -77,7 +77,7 @@ def build_page(folder: Path, failed: Mapping[str, str]) -> str:
     return PAGE.format(counts=counts, contents=contents, sections="\n".join(section for _, section in sections.values()))
 
 
-def _shown(folder: Path, name: str, line: str) -> tuple[str, str]:
+def _build_section(folder: Path, name: str, line: str) -> tuple[str, str]:
     """Return "quick" or "full", and the HTML of a figure's picture, caption and files."""
     text = " ".join((folder / f"{name}.txt").read_text(encoding="utf-8").split())
     caption, mark, smaller = text.partition(QUICK_NOTE)

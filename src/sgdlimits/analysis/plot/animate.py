@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from sgdlimits.analysis.plot.curves import Datasets, scaled_times
+from sgdlimits.analysis.plot.curves import Datasets, label_datasets, scaled_times
 from sgdlimits.analysis.plot.overview import overview
 from sgdlimits.domain import Count, Positive, checked
 

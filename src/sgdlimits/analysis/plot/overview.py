@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from matplotlib.axes import Axes
 
-from sgdlimits.analysis.plot.curves import Datasets, common_dimension
+from sgdlimits.analysis.plot.curves import Datasets, common_dimension, label_datasets
 from sgdlimits.analysis.plot.overlaps import overlaps
 from sgdlimits.analysis.plot.risk import risk
 from sgdlimits.analysis.plot.style import samples_axis
