@@ -48,12 +48,12 @@ To complete names with the TAB key (zsh and fish: zsh_source, fish_source):
 
 
 class Main(Group):
-    """The root command: what users did wrong becomes one sentence; Ctrl-C is exit code 130, and a request to end 143."""
+    """The root command: turns `BadInput` into one sentence, Ctrl-C into exit code 130, and SIGTERM into 143."""
 
     def invoke(self, ctx: click.Context) -> Any:
         asked: list[int] = []
 
-        def end(number: int, frame: Any) -> None:  # keeps what Ctrl-C keeps
+        def end(number: int, frame: Any) -> None:  # as Ctrl-C, so that results are saved
             asked.append(number)
             raise KeyboardInterrupt
 
@@ -85,7 +85,7 @@ def main() -> None:
     """
 
 
-LISTED = (
+COMMANDS = (
     run,
     sweep,
     rerun,
@@ -105,5 +105,6 @@ LISTED = (
     check,
     explore,
 )
-for command in LISTED:
+"""All commands, in the order of the help page."""
+for command in COMMANDS:
     main.add_command(command)

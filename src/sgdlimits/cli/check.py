@@ -1,4 +1,4 @@
-"""`sgdlimits check`: every comparison of theory and simulation in the package, as one audit."""
+"""`sgdlimits check`: the audit of all claims, which compares theory with independent computations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that take the file of a dataset: `sgdlimits info`, `rerun`, `phases` and `plot`."""
+"""Commands on dataset files: `sgdlimits info`, `rerun`, `phases` and `plot`."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def info(file: str, as_json: bool) -> None:
 
 
 def _record(dataset: xr.Dataset) -> dict[str, Any]:
-    """What a dataset says of itself, its parts as their JSON."""
+    """Return the attributes of a dataset with its parts as parsed JSON, the runs by status, times and shapes."""
     parts = ("problem", "level_parameters", "start", "save", "observe")
-    said = {name: json.loads(text) if name in parts else text for name, text in dataset.attrs.items()}
+    attributes = {name: json.loads(text) if name in parts else text for name, text in dataset.attrs.items()}
     sizes = {str(name): dict(zip(map(str, each.dims), each.shape, strict=True)) for name, each in dataset.data_vars.items()}
-    return {**said, "runs": Counter(dataset.status.values.tolist()), "t": dataset.t.values, "variables": sizes}
+    return {**attributes, "runs": Counter(dataset.status.values.tolist()), "t": dataset.t.values, "variables": sizes}
 
 
 def _rows(file: str, dataset: xr.Dataset) -> list[tuple[str, str]]:
-    """The lines of `info`: a name and a text each, which may be empty."""
+    """Return the lines of `info` as pairs of name and text, which may be empty."""
     attributes, times = dataset.attrs, dataset.t.values
     parts = json.loads(attributes["problem"])["fields"]
     rows = {
@@ -67,7 +67,7 @@ def _rows(file: str, dataset: xr.Dataset) -> list[tuple[str, str]]:
 
 
 def _in_words(value: Any) -> str:
-    """A part as JSON, in the manner of a Python call, without looking for the classes behind the names.
+    """Format a part stored as JSON like a Python call, without importing its class.
 
     >>> _in_words({"class": "sgdlimits.level.chain:Chain", "fields": {"d": 30}})
     'Chain(d=30)'
