@@ -85,7 +85,7 @@ def main() -> None:
     """
 
 
-COMMANDS = (
+ALL_COMMANDS = (
     run,
     sweep,
     rerun,
@@ -106,5 +106,5 @@ COMMANDS = (
     explore,
 )
 """All commands, in the order of the help page."""
-for command in COMMANDS:
+for command in ALL_COMMANDS:
     main.add_command(command)

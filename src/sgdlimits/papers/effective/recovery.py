@@ -99,14 +99,14 @@ def crossing_time(
     w = 0.0 if k % 2 == 0 else -1 / slope(first)  # Laplace's method at the far left
     # as an ODE the double integral never forms exp(V), which overflows: the inner one is w, w' = V' w + 1
     if low > first:
-        w = _solve(lambda y, x: [slope(y) * x[0] + 1], [w], first, low)[0]
-    w, tau = _solve(lambda y, x: [slope(y) * x[0] + 1, x[0]], [w, 0.0], low, min(end, far))
+        w = _solve_stiff(lambda y, x: [slope(y) * x[0] + 1], [w], first, low)[0]
+    w, tau = _solve_stiff(lambda y, x: [slope(y) * x[0] + 1, x[0]], [w, 0.0], low, min(end, far))
     if end > far:  # the rest of the way without noise, in closed form
         log = lambda y: np.log1p(-1 / (Lambda * y ** (k - 2))) if y < np.inf else 0.0
         tau += (log(end) - log(far)) / (k - 2)
     return float(tau / (2 * k))
 
 
-def _solve(slope: Callable, state: list[float], start: float, end: float) -> np.ndarray:
+def _solve_stiff(slope: Callable, state: list[float], start: float, end: float) -> np.ndarray:
     """Solve a stiff ODE, and return the state at the end."""
     return solve_ivp(slope, (start, end), state, method="LSODA", rtol=1e-10, atol=1e-14).y[:, -1]

@@ -68,9 +68,9 @@ def exit_law(problem: ProjectionProblem, d: Count, threshold: Fraction) -> Law:
     The problem must be one-pass SGD of a two-layer network for which M = 0 is a saddle: of any width, on or off the sphere, and
     with a trained or fixed second layer.
     """
-    first = _saddle(problem)
+    first = _find_saddle(problem)
     p, k = first.M.shape
-    relaxation, rate = _relax(problem, first)
+    relaxation, rate = _relaxation(problem, first)
     weights = float(problem.initial.scale) ** 2 * np.kron(np.eye(p), np.asarray(problem.target.gram))
     way = max(NOISE_TIME, np.log(MAX_LINEAR_OVERLAP * np.sqrt(d))) / rate
     path = _solve_linear(problem, first, np.linspace(0, relaxation + way, PATH_TIMES))
@@ -99,7 +99,7 @@ def exit_law(problem: ProjectionProblem, d: Count, threshold: Fraction) -> Law:
     return Law.from_samples(t)
 
 
-def _saddle(problem: ProjectionProblem) -> Overlaps:
+def _find_saddle(problem: ProjectionProblem) -> Overlaps:
     """Return the limit of random starts for large d, or raise `BadInput` if it is not a saddle of M."""
     if not isinstance(problem, ProjectionProblem) or not problem.network.plain or not problem.algorithm.linear:
         raise BadInput("exit_law needs a two-layer network and one-pass SGD. Simulate, and use exit_times.")
@@ -115,16 +115,16 @@ def _saddle(problem: ProjectionProblem) -> Overlaps:
     return first
 
 
-def _linear(problem: ProjectionProblem, stats: Overlaps) -> tuple[Float[Array, "n n"], Float[Array, "n n"]]:
+def _linearise_overlaps(problem: ProjectionProblem, stats: Overlaps) -> tuple[Float[Array, "n n"], Float[Array, "n n"]]:
     """Return the Jacobian of the drift of M, and the covariance of the increments of M."""
     there = lambda M: Overlaps(stats.a, M.reshape(stats.M.shape), stats.Q)
     n = stats.M.size
     return jax.jacfwd(lambda M: problem.drift(there(M)).M.ravel())(jnp.ravel(stats.M)), problem.covariance(stats)[:n, :n]
 
 
-def _relax(problem: ProjectionProblem, first: Overlaps) -> tuple[float, float]:
+def _relaxation(problem: ProjectionProblem, first: Overlaps) -> tuple[float, float]:
     """Return the time at which norms and second layer have relaxed at M = 0, and the growth rate of M from then on."""
-    linear = compiled(_linear, problem)
+    linear = compiled(_linearise_overlaps, problem)
     rates = lambda stats: np.linalg.eigvals(linear(stats)[0]).real
     t, rate = 0.0, float(rates(first).max())
     step = 1 / max(np.abs(problem.drift(first).Q).max(), np.abs(rates(first)).max(), 1e-12)
@@ -144,7 +144,7 @@ def _solve_linear(problem: ProjectionProblem, first: Overlaps, times: np.ndarray
     """Solve the ODE from `first` with M = 0, together with the linear equation of M and its accumulated noise."""
     p, n = first.width, first.M.size
     sizes = np.cumsum([p, p * p, n * n, n * n])
-    linear, drift_at = compiled(_linear, problem), compiled(ProjectionProblem.drift, problem)
+    linear, drift_at = compiled(_linearise_overlaps, problem), compiled(ProjectionProblem.drift, problem)
 
     def split(y):
         a, Q, growth, back, noise = np.split(y, sizes)

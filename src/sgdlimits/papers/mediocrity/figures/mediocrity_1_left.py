@@ -69,7 +69,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], exits: dict[str, xr.Dataset], 
 
 
 def _write_caption(problem, datasets: dict[str, xr.Dataset], exits: dict[str, xr.Dataset], threshold: float) -> list[str]:
-    rate, words = float(problem.rate), {name: _exit_words(each, float(problem.rate)) for name, each in exits.items()}
+    rate, words = float(problem.rate), {name: _describe_exits(each, float(problem.rate)) for name, each in exits.items()}
     ode, t = float(exits["ODE"].t[0]) * rate, exits["chain"].t.values * rate
     gap, width = t.mean() - ode, datasets["SGD"].sizes["student"]
     far = np.sqrt(datasets["SGD"].attrs["d"]) * float(np.linalg.norm(datasets["ODE"].M.values[0, 0]))
@@ -91,7 +91,7 @@ def _write_caption(problem, datasets: dict[str, xr.Dataset], exits: dict[str, xr
     ]
 
 
-def _exit_words(exits: xr.Dataset, rate: float) -> str:
+def _describe_exits(exits: xr.Dataset, rate: float) -> str:
     """Describe the mean and spread of the exit times of a level."""
     names = {"sgd": "SGD", "sde": "the SDE", "chain": "the chain", "ode": "the ODE"}
     name, runs = names[exits.attrs["level"]], exits.sizes["run"]

@@ -38,17 +38,21 @@ FULL, QUICK, WORDS = sizes(
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Compute the landscape, the spectra where m = 0 and those at random starts."""
     problem = sl.presets.phase_retrieval()
-    datasets = {"sphere": _sphere(problem, size, seed), "spectrum": _spectra(problem), "starts": _starts(problem, size, seed)}
+    datasets = {
+        "sphere": _compute_sphere(problem, size, seed),
+        "spectrum": _compute_spectra(problem),
+        "starts": _compute_starts(problem, size, seed),
+    }
     for name, dataset in datasets.items():
         keep(name, dataset)
     return DrawnFigure(_draw_figure(datasets), _write_caption(datasets))
 
 
-def _sphere(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
+def _compute_sphere(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
     """Compute the risk on the sphere with the signal at the north pole, and gradient flow from points near the equator."""
     polar, azimuth = np.linspace(0, np.pi, 2 * size.points + 1), np.linspace(0, 2 * np.pi, 4 * size.points + 1)
     m = np.cos(polar)
-    risk = np.asarray(jax.jit(jax.vmap(lambda m: problem.risk(_unit(m))))(m))
+    risk = np.asarray(jax.jit(jax.vmap(lambda m: problem.risk(_unit_statistics(m))))(m))
     random = np.random.default_rng(seed)
     angle = 2 * np.pi * (np.arange(size.lines) + random.uniform(0.2, 0.8, size.lines)) / size.lines
     height = random.uniform(0.02, 0.12, size.lines) * np.where(np.arange(size.lines) % 2, -1, 1)
@@ -62,26 +66,26 @@ def _sphere(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
     return xr.Dataset({"risk": surface, "flow": flow}, {"polar": polar, "azimuth": azimuth})
 
 
-def _spectra(problem: sl.ProjectionProblem) -> xr.Dataset:
+def _compute_spectra(problem: sl.ProjectionProblem) -> xr.Dataset:
     """Compute eigenvalues and multiplicities of the Hessian where the unit is orthogonal to the signal."""
-    spectra = [hessian_spectrum(problem, _unit(0.0), d) for d in SPECTRUM_DIMENSIONS]
+    spectra = [hessian_spectrum(problem, _unit_statistics(0.0), d) for d in SPECTRUM_DIMENSIONS]
     counts = np.stack([spectrum.multiplicities for spectrum in spectra])
     coords = {"d": list(SPECTRUM_DIMENSIONS), "eigenvalue": spectra[0].eigenvalues}
     return xr.Dataset({"multiplicity": (("d", "eigenvalue"), counts)}, coords)
 
 
-def _starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
+def _compute_starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
     """Compute the overlap with the signal and the two distinct eigenvalues of the Hessian at random starts."""
     law = [sl.RandomInit(d).sample(problem, runs=size.starts, seed=seed + i) for i, d in enumerate(size.dimensions)]
     m = np.stack([starts.M[:, 0, 0] for starts in law])
     # at large d the eigenvalues approach those at m = 0, and the default tolerance would merge them
-    extremes = lambda m, d: hessian_spectrum(problem, _unit(m), d, tolerance=1e-14).eigenvalues[[0, -1]]
+    extremes = lambda m, d: hessian_spectrum(problem, _unit_statistics(m), d, tolerance=1e-14).eigenvalues[[0, -1]]
     values = [[extremes(each, d) for each in row] for d, row in zip(size.dimensions, m, strict=True)]
     coords = {"d": list(size.dimensions), "which": ["once", "d - 2 times"]}
     return xr.Dataset({"m": (("d", "run"), m), "eigenvalue": (("d", "run", "which"), np.array(values))}, coords)
 
 
-def _unit(m: float) -> sl.Overlaps:
+def _unit_statistics(m: float) -> sl.Overlaps:
     """Return the statistics of a unit of norm 1 with overlap m."""
     return sl.Overlaps(jnp.ones(1), jnp.full((1, 1), m), jnp.ones((1, 1)))
 

@@ -79,7 +79,7 @@ def _draw_largest(ax: Axes, datasets: dict[str, xr.Dataset], width: int, kind: s
     draw_runs(ax, t, _largest_overlap(chain), CurveStyle(look.colour, "-"), label, singles=100, band=None)
     how: dict = dict(color="black" if kind == "fixed" else "0.5", linewidth=1.4, zorder=5, label=f"second layer {kind}, ODE")
     ax.plot(ode.t * ode.attrs["rate"], _largest_overlap(ode)[0], ":", **how)
-    ax.axvline(_exits(chain).mean(), color=look.colour, linewidth=1, linestyle=look.dashes, zorder=0)
+    ax.axvline(_crossing_times(chain).mean(), color=look.colour, linewidth=1, linestyle=look.dashes, zorder=0)
 
 
 def _largest_overlap(dataset: xr.Dataset) -> np.ndarray:
@@ -87,7 +87,7 @@ def _largest_overlap(dataset: xr.Dataset) -> np.ndarray:
     return np.abs(dataset.M.values[..., 0]).max(-1)
 
 
-def _exits(dataset: xr.Dataset) -> np.ndarray:
+def _crossing_times(dataset: xr.Dataset) -> np.ndarray:
     """Return the times at which the largest overlap of each run passes 1/2, in the paper's time."""
     return sl.exit_times(dataset, half_overlap_margin).t.values * dataset.attrs["rate"]
 
@@ -102,10 +102,10 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     ]
     for width in size.widths:
         chains = {kind: datasets[f"chain-{kind}-{width}"] for kind in KINDS}
-        exits = {kind: _exits(each) for kind, each in chains.items()}
+        exits = {kind: _crossing_times(each) for kind, each in chains.items()}
         words = [f"{t.mean():.3f} ± {standard_error(t):.3f} ({kind})" for kind, t in exits.items()]
         gap = exits["trained"] - exits["fixed"]
-        ode = {kind: _exits(datasets[f"ode-{kind}-{width}"])[0] for kind in KINDS}
+        ode = {kind: _crossing_times(datasets[f"ode-{kind}-{width}"])[0] for kind in KINDS}
         a = chains["trained"].a.values[:, -1]
         smallest = np.abs(chains["trained"].M.values[:, -1, :, 0]).min(1).mean()
         share = participation_ratio(a).mean()
@@ -119,6 +119,6 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
             f"{'does not become' if share > 0.5 else 'becomes'} sparse."
         )
         if f"sgd-fixed-{width}" in datasets:
-            sgd = [f"{_exits(datasets[f'sgd-{kind}-{width}']).mean():.3f} ({kind})" for kind in KINDS]
+            sgd = [f"{_crossing_times(datasets[f'sgd-{kind}-{width}']).mean():.3f} ({kind})" for kind in KINDS]
             sentences.append(f"{size.sgd} runs of SGD on the weights pass at {' and '.join(sgd)}.")
     return sentences

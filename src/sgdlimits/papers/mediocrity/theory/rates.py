@@ -172,7 +172,7 @@ def learnt_state(
     >>> round(float(state.m), 6), round(float(state.excess_risk), 6)
     (0.922653, 0.226881)
     """
-    return LearntState(*np.vectorize(_learnt, otypes=[float] * 3)(*as_numbers(width, lr, noise)))
+    return LearntState(*np.vectorize(_solve_learnt_state, otypes=[float] * 3)(*as_numbers(width, lr, noise)))
 
 
 @checked
@@ -188,7 +188,7 @@ def asymptotic_excess_risk(
     >>> float(asymptotic_excess_risk(1, lr=0.1, noise=0.4).round(12))
     0.1
     """
-    return np.vectorize(_risk, otypes=[float])(*as_numbers(width, lr, noise))
+    return np.vectorize(_final_excess_risk, otypes=[float])(*as_numbers(width, lr, noise))
 
 
 @checked
@@ -263,10 +263,10 @@ def lr_for_risk(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, ex
 
     def one(p, noise, risk):
         top = float(usable_lr(p, noise)) * (1 - 1e-12)
-        if _risk(p, top, noise) <= risk:
+        if _final_excess_risk(p, top, noise) <= risk:
             return top
         try:
-            return brentq(lambda lr: _risk(p, lr, noise) - risk, 1e-12 * top, top, xtol=1e-15, rtol=1e-12)
+            return brentq(lambda lr: _final_excess_risk(p, lr, noise) - risk, 1e-12 * top, top, xtol=1e-15, rtol=1e-12)
         except ValueError:
             raise BadInput(
                 f"the risk at width {p:g} and noise {noise:g} is lost to rounding. Give a smaller width or noise."
@@ -275,7 +275,7 @@ def lr_for_risk(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, ex
     return np.vectorize(one, otypes=[float])(*as_numbers(width, noise, excess_risk))
 
 
-def _learnt(p: float, lr: float, noise: float) -> tuple[float, float, float]:
+def _solve_learnt_state(p: float, lr: float, noise: float) -> tuple[float, float, float]:
     """Return the overlaps m and q and the excess risk of `learnt_state` at one set of parameters."""
     g = lr / p
     if p == 1:
@@ -298,7 +298,7 @@ def _learnt(p: float, lr: float, noise: float) -> tuple[float, float, float]:
     return (np.nan,) * 3
 
 
-def _risk(p: float, lr: float, noise: float) -> float:
+def _final_excess_risk(p: float, lr: float, noise: float) -> float:
     """Return the excess risk at the end of learning, or 2, that of the saddle, where one unit learns nothing."""
     nothing = p == 1 and lr * (12 + noise) >= 2
-    return 2.0 if nothing else _learnt(p, lr, noise)[2]
+    return 2.0 if nothing else _solve_learnt_state(p, lr, noise)[2]

@@ -37,7 +37,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 def _draw_figure(left: xr.Dataset, right: xr.Dataset) -> Figure:
     figure, axes = plt.subplot_mosaic("ab;ac", figsize=(9.2, 3.8), layout="constrained", height_ratios=[2.6, 1])
-    _times(axes["a"], left)
+    _draw_times(axes["a"], left)
     p = right.width.values
     line = right.attrs["slope"] * p + right.attrs["offset"]
     axes["b"].plot(p, line, color="0.5", linewidth=1.0, label=rf"${right.attrs['slope']:.3f}\,p {right.attrs['offset']:+.3f}$")
@@ -54,7 +54,7 @@ def _draw_figure(left: xr.Dataset, right: xr.Dataset) -> Figure:
     return figure
 
 
-def _times(ax: Axes, left: xr.Dataset) -> None:
+def _draw_times(ax: Axes, left: xr.Dataset) -> None:
     """Draw the mean time over starts where all starts reach half the loss, and the range of times."""
     mean = left.t.mean("start", skipna=False)
     ax.fill_between(left.lr, left.t.min("start"), left.t.max("start"), color=OKABE_ITO[0], alpha=0.15, linewidth=0)

@@ -98,7 +98,7 @@ def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, 
     noise, noise_between = compute_noise(dataset)
     rows = []
     for run, ((seen, excess), span) in enumerate(zip(runs, spans, strict=True)):
-        row: dict[str, Any] = {"outcome": _outcome(seen, span)}
+        row: dict[str, Any] = {"outcome": _classify_outcome(seen, span)}
         if span is not None:
             row |= _phase_times(t[:seen], excess, span)
             row |= {"level": span.level + floor}
@@ -114,7 +114,7 @@ def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, 
     return Phases(_build_dataset(dataset, rows, attributes), compute_theory(dataset))
 
 
-def _outcome(seen: int, span: Plateau | None) -> str:
+def _classify_outcome(seen: int, span: Plateau | None) -> str:
     """Return the outcome of a run from its number of saved times, zero if it diverged, and its plateau."""
     if not seen:
         return DIVERGED
@@ -149,12 +149,12 @@ def _find_plateau(t: np.ndarray, excess: np.ndarray, band: float, fall: float) -
         level = float(np.median(excess[middle if middle.any() else slice(first, last + 1)]))
         half = find_crossing(t, excess, (1 - fall) * level, last)
         if np.isfinite(half) and length[first] >= MIN_PLATEAU_TO_FALL * (half - t[last]):
-            return _extend(log, Plateau(int(first), last, level, half), half_width)
+            return _extend_plateau(log, Plateau(int(first), last, level, half), half_width)
     first = int(length.argmax())
     level = float(np.median(excess[first:]))
     if ends[first] < t.size - 1 or length[first] < MIN_PLATEAU_TO_FALL * t[-1] or level < MIN_FINAL_EXCESS * excess[0]:
         return None
-    return _extend(log, Plateau(first, t.size - 1, level, np.inf), half_width)
+    return _extend_plateau(log, Plateau(first, t.size - 1, level, np.inf), half_width)
 
 
 def _flat_ends(log: np.ndarray, width: float) -> np.ndarray:
@@ -167,7 +167,7 @@ def _flat_ends(log: np.ndarray, width: float) -> np.ndarray:
     return ends
 
 
-def _extend(log: np.ndarray, span: Plateau, half_width: float) -> Plateau:
+def _extend_plateau(log: np.ndarray, span: Plateau, half_width: float) -> Plateau:
     """Extend a plateau to where the risk enters and leaves the band around its level."""
     outside = np.abs(log - np.log(span.level)) > half_width
     centre = (span.first + span.last) // 2

@@ -108,7 +108,7 @@ def escape_time(
             "Use a smaller spread."
         )
     way = share * (excess / (4 * spread**2) - 1)
-    logs = np.log1p(way) if average == "annealed" else _mean_log(way, at.p * at.k)
+    logs = np.log1p(way) if average == "annealed" else _mean_log_gain(way, at.p * at.k)
     times = (logs - log(chi)) / (2 * rate)
     return times if times.ndim else float(times)
 
@@ -140,7 +140,7 @@ def response(at: Coefficients) -> float:
     return 1 - (at.s - 1) * (1 + 2 * at.kappa * (at.c - 2 * at.s)) / (at.s * at.slope + at.c - at.s)
 
 
-def _mean_log(way: np.ndarray, entries: int) -> np.ndarray:
+def _mean_log_gain(way: np.ndarray, entries: int) -> np.ndarray:
     """Return the mean of log(1 + entries way/y) over a chi-square variable y with `entries` degrees of freedom."""
     nodes, weights = roots_genlaguerre(LAGUERRE_NODES, entries / 2 - 1)
     mean = lambda values: values @ (weights / weights.sum())
