@@ -85,10 +85,12 @@ def expansion(
     free = np.flatnonzero(problem.coordinates.moves(point))
     n, times = free.size, np.linspace(0, t_max, save)
     slopes = compiled(_slopes, problem, point, jnp.asarray(free), fast_compile=True)
+    # the state is (x, x_1, C), flattened; correction and covariance begin at zero
     begin = np.concatenate([np.asarray(problem.vector(point))[free], np.zeros(n + n * n)])
     solved = solve_ivp(
         lambda _, y: np.asarray(slopes(y)), (0, t_max), begin, "DOP853", times, rtol=TOLERANCE, atol=TOLERANCE / 100
     )
+    # the solver may stop early, where the ODE diverges
     y = np.full((times.size, begin.size), np.nan)
     y[: solved.t.size] = solved.y.T
     risks = compiled(_risks, problem, point, jnp.asarray(free), fast_compile=True)
@@ -178,12 +180,14 @@ def trust(problem: Problem, start: Start | PyTree, d: Count, t_max: Positive, *,
     path = expansion(problem, start, t_max, seed=seed)
     names = [*path.statistic.values.tolist(), "risk"]
     with np.errstate(all="ignore"):
+        # the risk is compared with its own value at each time
         size = np.column_stack([np.broadcast_to(path["size"], path.ode.shape), np.abs(path.risk)])
         mean = np.abs(np.column_stack([path["first"], path.risk_first])) / (d * size)
         variance = np.column_stack([np.diagonal(path.covariance.values, axis1=1, axis2=2), path.risk_variance])
         spread = np.sqrt(np.maximum(variance, 0) / d) / size
     # the risk's own deviation does not end the expansion: near zero risk it may be large while all statistics are exact
     wild = ~((mean <= MAX_RELATIVE_CORRECTION).all(1) & (spread[:, :-1] <= MAX_RELATIVE_CORRECTION).all(1))
+    # up to and including the first time at which the expansion fails
     end = int(wild.argmax()) + 1 if wild.any() else wild.size
     times = path.t.values
 
@@ -204,6 +208,7 @@ def _sizes(problem: ProjectionProblem, point: Overlaps, x: np.ndarray) -> np.nda
     rows = rows[np.isfinite(rows).all(1)]
     p, k = point.M.shape
     row, column = np.triu_indices(p)
+    # diagonal entries of the upper triangle of Q, row by row
     norms = np.sqrt(np.maximum(rows[:, p * k :][:, : row.size][:, row == column], 0).max(0))
     fixed = np.sqrt(np.diagonal(np.asarray(problem.directions.gram)))
     scalars = np.abs(rows[:, p * k + row.size :])
@@ -218,6 +223,7 @@ def _along(f, x: Float[Array, " n"], C: Float[Array, "n n"]) -> tuple[Array, Arr
     """
 
     def one(axis, column):
+        # forward over forward: no tape of the expectations is stored
         slope, second, value = jax.jvp(lambda x: jax.jvp(f, (x,), (axis,))[::-1], (x,), (column,), has_aux=True)
         return value, slope, second
 
@@ -266,6 +272,7 @@ def drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float[Array
         x = free.vector(stats)
         normalised = lambda x: free.vector(_normalise(free.from_vector(x, stats)))
         b = free.vector(free.drift(stats))
+        # second moments of an increment: its covariance plus the squared mean of a batch
         _, J, bent = _along(normalised, x, free.covariance(stats) + sgd.batch * b[:, None] * b)
         return J @ drift_correction(free, stats) + bent / 2
     n, lr, ridge = sgd.batch, sgd.lr, sgd.lr * sgd.ridge
@@ -275,6 +282,7 @@ def drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float[Array
     # a pseudo-inverse: Omega is singular where directions are dependent, and `field` is then in its range
     both = field @ jnp.linalg.pinv(omega, hermitian=True) @ field.T
     push = moments.gradient_field + moments.gradient_field.T
+    # gradient noise beyond its limit, decay squared, and decay times gradient
     Q = (lr / n) ** 2 * (with_length + (n - 1) * both) + ridge**2 / n * stats.Q + ridge * lr / n * push
     zeros = jax.tree.map(jnp.zeros_like, stats)
     return problem.vector(Overlaps(zeros.a, zeros.M, Q, zeros.kept, stats.names))

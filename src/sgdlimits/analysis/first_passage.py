@@ -68,6 +68,7 @@ class FirstPassage:
         self.half, self.first = variance(m) / 2, first / slope[:, None]
         second = (second - (self.stretch**2 * m / slope)[:, None] * first) / slope[:, None] ** 2
         self.operator = self.half[:, None] * second + drift(m)[:, None] * self.first
+        # interpolation uses the even continuation; its barycentric weights are computed once
         self.nodes = np.concatenate([self.x, -self.x[::-1]])
         self.weights = BarycentricInterpolator(self.nodes).wi
 
@@ -86,6 +87,7 @@ class FirstPassage:
         :math:`w = E e^{-s(\tau - E\tau)}`, which does not oscillate:
         :math:`\tfrac12 a\,w'' + (b - s a\,\theta')\,w' + \tfrac12 s^2 a\,\theta'^2 w = 0` with :math:`\theta = E\tau`.
         """
+        # without a thin layer the plain transform does not oscillate, and needs no tilt
         mean = self._mean if self.layer < self.end / 8 else 0 * self._mean
         slope, left = self.first @ mean, 0.0 if mean.any() else s
         tilted = self.operator - (2 * s * self.half * slope)[:, None] * self.first + np.diag(s**2 * self.half * slope**2 - left)
@@ -99,6 +101,7 @@ class FirstPassage:
         weights = np.full(start.size, 1 / start.size) if weights is None else np.asarray(weights)
         means = self.mean(start, end)
         mean = float(weights @ means)
+        # law of total variance over the starts
         variance = float(weights @ (self.variance(start, end) + (means - mean) ** 2))
         return Law.from_transform(lambda s: weights @ self.transform(s, start, end), mean, variance)
 
@@ -152,6 +155,7 @@ class Law:
         .. [10] Fang, Oosterlee, *A novel pricing method for European options based on Fourier-cosine series expansions*.
         """
         spread = np.sqrt(variance)
+        # exponential tails on the right are longer than those on the left
         low, high = max(0.0, mean - 10 * spread), mean + 20 * spread
         values = []
         for w in np.arange(MAX_TERMS) * np.pi / (high - low):
@@ -159,6 +163,7 @@ class Law:
             if abs(values[-1]) < negligible:
                 break
         coefficients = 2 / (high - low) * np.real(values)
+        # the cosine series counts its constant term half
         coefficients[0] /= 2
         return cls(mean, variance, low, high, coefficients)
 
@@ -186,6 +191,7 @@ def _even_chebyshev(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return Chebyshev points in (0, 1] and the first and second differentiation matrices of even functions on [-1, 1]."""
     count = 2 * nodes
     x = np.cos(np.pi * np.arange(count) / (count - 1))
+    # alternating signs, with a factor 2 at both ends: the standard differentiation matrix
     ends = np.where(np.isin(np.arange(count), (0, count - 1)), 2.0, 1.0) * (-1.0) ** np.arange(count)
     half = np.pi * np.arange(count) / 2 / (count - 1)
     # differences of nodes as products of sines, and a diagonal by zero row sums: both avoid cancellation
@@ -193,6 +199,7 @@ def _even_chebyshev(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     D = np.outer(ends, 1 / ends) / (-apart + np.eye(count))
     np.fill_diagonal(D, 0.0)
     np.fill_diagonal(D, -D.sum(1))
+    # act on even functions by their values at positive nodes only
     fold = lambda matrix: matrix[:nodes, :nodes] + matrix[:nodes, nodes:][:, ::-1]
     return x[:nodes], fold(D), fold(D @ D)
 
@@ -227,6 +234,7 @@ def passage_times(
     rows = lambda flat: flat.reshape(y.shape)
     moving = risk(y) > level
     flow = lambda t, flat: (slope(rows(flat)) * moving[:, None]).ravel()
+    # runs that start below their level exit at once
     times = np.where(moving, np.inf, 0.0)
     solver = DOP853(flow, 0.0, y.ravel(), t_max, rtol=rtol, atol=rtol / 100)
     while solver.status == "running" and moving.any():
@@ -287,6 +295,7 @@ def mean_exit_time(start, end, growth: float, variance: float, dimension: int = 
     scale = np.sqrt(abs(growth) / variance)
     sign = -np.sign(growth)
     D = lambda u: u / p * hyp1f1(1, 1 + p / 2, sign * u**2)
+    # share: position between start and end, so that starts and ends broadcast
     along = lambda share: D(scale * (start + share * (end - start)))
     with np.errstate(over="ignore", invalid="ignore"):
         mean = quad_vec(along, 0, 1, epsabs=0, epsrel=1e-12, norm="max")[0]

@@ -77,7 +77,9 @@ def locate(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> t
     u, fixed, a = _checked(problem, at)
     first = np.linalg.solve(np.linalg.cholesky(np.asarray(problem.target.gram)), fixed)
     orthogonal = u - u @ first.T @ first
+    # right singular vectors span the orthogonal components
     values, rows = np.linalg.svd(orthogonal, full_matrices=False)[1:]
+    # directions below rounding are not part of the frame
     axes = np.concatenate([first, rows[values**2 > len(u) * ZERO * max(1.0, (u**2).sum(1).max())]])
     return a, u @ axes.T, axes
 
@@ -135,10 +137,12 @@ class Hessian:
         d = check_count("d", d, at_least=n, remedy=f"These directions span {n} dimensions: give d of at least {n}.")
         if p * d > MAX_EIGENVALUES:
             raise BadInput(f"there would be {p * d} eigenvalues, more than {MAX_EIGENVALUES}. Give a smaller d.")
+        # an orthonormal basis of the tangent space, unit by unit
         tangent = np.eye(p * n)
         if self.sphere:  # changes of each unit that keep its norm
             tangent = scipy.linalg.block_diag(*(np.linalg.svd(unit[None])[2][1:].T for unit in self.units))
         inside, outside = np.linalg.eigvalsh(tangent.T @ self.span @ tangent), np.linalg.eigvalsh(self.outside)
+        # each direction outside the frame has the same block
         counts = np.repeat([1, d - n], [inside.size, p])
         return spectrum_of(np.concatenate([inside, outside]), counts, tolerance)
 
@@ -156,6 +160,7 @@ def risk(
     """
     problem = at_one_time(problem, t)
     a, S, _ = locate(problem, at)
+    # the largest frame, so that states of any rank share compiled code
     units = padded(problem.model, S)
     F = Loading(jnp.asarray(units), jnp.asarray(frame_rows(problem.frame, units.shape[1])))
     law = problem.model.law_of_factor(F)
@@ -232,6 +237,7 @@ def hessian(
     span, outside = slopes.span + ridge * np.eye(p * n).reshape(p, n, p, n), slopes.outside + ridge * one
     curved = on_sphere(problem, S, sphere)
     if curved:
+        # the radial derivative, which the Riemannian Hessian subtracts
         pull = np.diag((S * (slopes.gradient + ridge * S)).sum(1))
         tangent = np.einsum("jl,jst->jslt", one, np.eye(n) - S[:, :, None] * S[:, None]).reshape(p * n, p * n)
         raw = (span - np.einsum("jl,st->jslt", pull, np.eye(n))).reshape(p * n, p * n)
@@ -239,6 +245,7 @@ def hessian(
     if axes is None:
         flat = span.reshape(p * n, p * n)
         return Hessian((flat + flat.T) / 2, (outside + outside.T) / 2, S, curved)
+    # projection onto the directions outside the frame
     beyond = np.eye(d) - axes.T @ axes
     return np.einsum("jslt,sx,ty->jxly", span, axes, axes, optimize=True) + np.einsum("jl,xy->jxly", outside, beyond)
 

@@ -74,9 +74,11 @@ def linearise(problem: Problem, point: Statistics, *, corrector: bool = True, t:
     problem = at_one_time(problem, t)
     problem, point = problem.limit, problem.coordinates.in_limit(point)
     problem.coordinates.check_one(point)
+    # only free coordinates: fixed ones would add zero eigenvalues
     free = np.flatnonzero(problem.coordinates.moves(point))
     drift, matrix = (np.asarray(part)[free] for part in _jacobian(problem, point, corrector))
     rates, modes = np.linalg.eig(matrix[:, free])
+    # stable sort keeps conjugate pairs together
     order = np.argsort(-rates.real, kind="stable")
     names = tuple(np.array(problem.coordinates.names(point))[free].tolist())
     return Linearisation(names, drift, matrix[:, free], rates[order], modes[:, order])
@@ -125,6 +127,7 @@ class LocalLimit:
         noise = f"noise of rank {self.rank}, {where}" if self.rank else "no noise"
         counts = f"{self.stable} stable, {self.neutral} neutral, {self.unstable} unstable"
         variances = np.full(len(self.names), np.nan) if self.stationary is None else np.diagonal(self.stationary)
+        # print neutral rates as 0, and real ones without imaginary parts
         rates = np.real_if_close(np.where(np.abs(self.rates) <= NEUTRAL_TOLERANCE * np.abs(self.rates).max(), 0, self.rates))
         values = zip(self.names, np.diagonal(self.noise_matrix), variances, strict=True)
         rows = [("statistic", "noise", "stationary"), *((name, f"{kick:.4g}", f"{var:.4g}") for name, kick, var in values)]
@@ -167,6 +170,7 @@ def local_limit(
     problem = at_one_time(problem, t)
     problem, point = problem.limit, problem.coordinates.in_limit(point)
     problem.coordinates.check(batch_of(jax.tree.map(np.asarray, point)))
+    # quadrature leaves a drift of its own accuracy at fixed points
     tolerance = max(NEUTRAL_TOLERANCE, 10 * problem.numerics.tolerance) if tolerance is None else tolerance
     drift, J, Sigma = linear_parts(problem, point)
     _check_fixed(problem, point, drift, J, tolerance)
@@ -203,6 +207,7 @@ def stable_covariance(J: np.ndarray, Sigma: np.ndarray, zero: float) -> tuple[np
     """
     T, Z, stable = scipy.linalg.schur(J, sort=lambda real, imaginary: real < -zero)
     rest = Z[:, stable:]
+    # noise along the directions that are not stable, in an orthonormal basis
     quiet = bool(np.abs(rest.T @ Sigma @ rest).max(initial=0.0) <= RANK_TOLERANCE * np.abs(Sigma).max())
     if stable == 0:
         return None, quiet
@@ -210,12 +215,14 @@ def stable_covariance(J: np.ndarray, Sigma: np.ndarray, zero: float) -> tuple[np
     L = Z[:, :stable].T - X @ rest.T
     C = scipy.linalg.solve_continuous_lyapunov(T[:stable, :stable], -L @ Sigma @ L.T)
     covariance = Z[:, :stable] @ C @ Z[:, :stable].T
+    # the solver's result is symmetric up to rounding only
     return (covariance + covariance.T) / 2, quiet
 
 
 def _check_fixed(problem: Problem, point: PyTree, drift: np.ndarray, J: np.ndarray, tolerance: float) -> None:
     """Raise `BadInput` unless the drift at a point vanishes within the tolerance."""
     size = max(1.0, float(np.abs(problem.vector(point)).max()))
+    # relative to the linear drift of displacements as large as the statistics
     relative = float(np.abs(drift).max()) / max(np.abs(J).sum(1).max() * size, np.finfo(float).tiny)
     if not relative <= tolerance:
         raise BadInput(

@@ -13,6 +13,7 @@ KEPT_ATTRIBUTES = ("level", "d", "rate", "seed", "problem", "problem_name", "t_m
 
 def origin(dataset: xr.Dataset) -> dict[str, Any]:
     """Return the attributes that a dataset derived from one of `simulate` keeps."""
+    # other attributes describe how the runs were saved, not what they are
     return {name: dataset.attrs[name] for name in KEPT_ATTRIBUTES}
 
 

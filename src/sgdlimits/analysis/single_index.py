@@ -215,6 +215,7 @@ class _Series(NamedTuple):
         p, unit = problem.network.width, problem.network.activation
         if not isinstance(problem.loss, SquaredLoss):
             return None
+        # fields of units of another norm: expand s(norm z)
         norm = law.scale * float(problem.data.squared_length) ** 0.5
         student = unit if norm == 1 else FunctionActivation(lambda field: unit(norm * jnp.asarray(field)), smooth=False)
         s, g = _normalised_coefficients(student), _normalised_coefficients(target)
@@ -247,6 +248,7 @@ class _Drift(NamedTuple):
         """Return `(population, corrector)` at the problem's own learning rate."""
         population = self.population(m)
         if self.series is not None:
+            # quadrature loses the drift of order m^(n-1) at tiny overlaps; the series does not
             population = np.where(np.abs(m) <= MAX_SERIES_OVERLAP, self.series(m), population)
         return population, self.corrector(m)
 
@@ -266,6 +268,7 @@ def drift_parts(
     law, p, norm = problem.initial, problem.network.width, jnp.sqrt(problem.target.gram[0, 0])
 
     def one(m):
+        # equal students: cosine m with the teacher, and m^2 with each other
         Q = law.scale**2 * (m**2 + (1 - m**2) * jnp.eye(p))
         stats = Overlaps(jnp.full(p, law.second), jnp.full((p, 1), m * law.scale * norm), Q)
         return tuple(
@@ -296,6 +299,7 @@ def _nodes(end: float) -> np.ndarray:
 
 def _interpolate(values: Array, end: float) -> Callable[[np.ndarray], np.ndarray]:
     """Return the interpolant of values at `_nodes(end)` as a function of the overlap."""
+    # fit in the angle, as `_nodes`
     reach = np.arcsin(end)
     fit = chebyshev.chebfit(chebyshev.chebpts1(DEGREE + 1), np.asarray(values), DEGREE)
     return lambda m: chebyshev.chebval(np.arcsin(m) / reach, fit)
@@ -362,6 +366,7 @@ def _resistance(drift: _Drift, variance: Callable, d: int, start: float, end: fl
     :math:`\theta` decreases by :math:`e w + f`, with :math:`v = 2bh/a`, :math:`\kappa = e^{-v}`. For v < 0 all are multiplied
     by :math:`e^v`, so that none is large.
     """
+    # cells of the size of the noise near zero, growing geometrically beyond
     y = d**-0.5 * np.sinh(np.linspace(np.arcsinh(start * d**0.5), np.arcsinh(end * d**0.5), CELLS + 1))
     middle, h = (y[1:] + y[:-1]) / 2, np.abs(np.diff(y))
     b, a = np.sign(end - start) * drift(middle), variance(middle) / d
@@ -374,6 +379,7 @@ def _resistance(drift: _Drift, variance: Callable, d: int, start: float, end: fl
     twice = np.where(small, 0.5 - np.where(v > 0, u / 6, u / 3), twice)
     kappa, e, mu, f = np.exp(-np.maximum(v, 0)), h * once, 2 * h / a * once, 2 * h**2 / a * twice
     G, g = 1 / e[-1], f[-1] / e[-1]
+    # a recursion from the end, where the time is zero
     for i in range(CELLS - 2, -1, -1):
         below = kappa[i] + G * e[i]
         G, g = np.exp(min(v[i], 0.0)) * G / below, (G * f[i] + np.exp(min(v[i], 0.0)) * g + mu[i]) / below

@@ -56,6 +56,7 @@ class OrderedTimes(NamedTuple):
             censored = np.zeros(t.shape, bool)
         if t.ndim != 1 or not t.size or not np.isfinite(t).all() or (t < 0).any():
             raise BadInput(f"exit times must be a row of finite numbers of at least 0; got shape {t.shape}. Use exit_times.")
+        # by time, and exits before censored runs among equal times
         order = np.lexsort((censored, t))
         return cls(t[order], ~censored[order])
 
@@ -72,6 +73,7 @@ class SurvivalCurve(NamedTuple):
 
 def evaluate_survival(exited: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return S after each of the ordered times, which occur as often as the last axis of `counts` says."""
+    # runs at risk just before each time
     left = np.cumsum(counts[..., ::-1], axis=-1)[..., ::-1]
     return np.cumprod(1 - np.where(exited, counts, 0) / np.maximum(left, 1), axis=-1)
 
@@ -80,12 +82,14 @@ def survival_curve(times: OrderedTimes, confidence: float = 0.95) -> SurvivalCur
     """Return the survival curve from S = 1 at t = 0, with the band of Greenwood's variance on the scale of log(-log S)."""
     n = np.arange(times.t.size, 0, -1)
     share = evaluate_survival(times.exited, np.ones(times.t.size))
+    # keep the value after all events at equal times
     last = np.append(np.diff(times.t) > 0, True)
     with np.errstate(divide="ignore", invalid="ignore"):
         variance = np.cumsum(np.where(times.exited, 1 / (n * (n - 1.0)), 0.0))
         spread = np.exp(ndtri((1 + confidence) / 2) * np.sqrt(variance) / np.log(share))
         low, high = share ** (1 / spread), share**spread
     inside = (share > 0) & (share < 1)
+    # the band has no width where S is 0 or 1
     low, high = np.where(inside, low, share), np.where(inside, high, share)
     ended = ~times.exited  # at equal times these come last
     columns = zip((0.0, 1.0, 1.0, 1.0, False), (times.t, share, low, high, ended), strict=True)
@@ -179,6 +183,7 @@ def summarise(
     value = _statistics(times, np.ones((1, times.t.size)), shares)[0]
     repeated = _bootstrap(times, shares, resamples, np.random.default_rng(seed))
     tail = (1 - confidence) / 2
+    # order statistics rather than interpolation: quantiles may be infinite
     low, high = np.quantile(repeated, tail, axis=0, method="lower"), np.quantile(repeated, 1 - tail, axis=0, method="higher")
     mean, median, *others = (IntervalEstimate(*map(float, each)) for each in zip(value, low, high, strict=True))
     censored = int((~times.exited).sum())
@@ -195,6 +200,7 @@ def summarise(
 def _statistics(times: OrderedTimes, counts: np.ndarray, shares: Sequence[float]) -> np.ndarray:
     """Return mean and quantiles for each row of counts of the ordered times, shape (rows, 1 + shares)."""
     left = evaluate_survival(times.exited, counts)
+    # the integral of a step function, which is 1 up to the first time
     columns = [times.t[0] + left[:, :-1] @ np.diff(times.t)]
     for share in shares:
         below = left <= 1 - share + 1e-12  # S is a product of rounded factors

@@ -58,6 +58,7 @@ class Main(Group):
             raise KeyboardInterrupt
 
         if threading.current_thread() is threading.main_thread():
+            # signals can be set from the main thread only
             signal.signal(signal.SIGTERM, end)
         try:
             return super().invoke(ctx)
@@ -65,7 +66,9 @@ class Main(Group):
             raise Refusal(str(reason)) from reason
         except KeyboardInterrupt:
             echo("Interrupted. Nothing was saved.", err=True)
+            # the shell's convention: 128 plus the number of the signal
             sys.exit(128 + asked[0] if asked else INTERRUPTED_CODE)
+        # a command has handled the interruption itself, with the code of Ctrl-C
         except SystemExit as ended:
             if asked and ended.code == INTERRUPTED_CODE:
                 sys.exit(128 + asked[0])

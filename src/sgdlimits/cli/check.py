@@ -42,6 +42,7 @@ def check(effort: str, paper: str | None, only: str | None, out: str | None, for
     from sgdlimits.papers.audit import AuditInterrupted, audit, check_format, find_claims
 
     path = out and check_output(check_format(out), force)
+    # refuse an unknown word before anything is computed
     find_claims(paper, only)
     try:
         show(audit(effort, paper, only, progress=not quiet), path)

@@ -33,6 +33,7 @@ def explore(port: int, host: str, browser: bool) -> None:
       sgdlimits explore --port 8400 --no-browser
     """
     try:
+        # starlette and uvicorn are optional dependencies
         from sgdlimits.cli.explorer.serve import serve
     except ImportError as missing:
         raise BadInput(

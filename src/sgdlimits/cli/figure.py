@@ -60,6 +60,7 @@ def make_figures(names: list[str], out: str, quick: bool, seed: int) -> None:
     from sgdlimits.papers.produce import produce, produce_all
 
     how: dict[str, Any] = dict(quick=quick, seed=seed)
+    # files of an earlier run are not reported as new
     before = _files(out)
     try:
         with warnings_in_a_sentence():

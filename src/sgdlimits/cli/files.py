@@ -31,6 +31,7 @@ def info(file: str, as_json: bool) -> None:
     from sgdlimits.run.record import reading
 
     dataset = load(file)
+    # damaged attributes become `BadInput`
     with reading():
         echo(json_text(_record(dataset)) if as_json else columns((name, text) for name, text in _rows(file, dataset) if text))
 
@@ -112,6 +113,7 @@ def rerun(file: str, out: str | None, force: bool, quiet: bool, **changes: float
         return
     echo(table(dataset, seconds))
     if not given:
+        # attributes contain the version and the time
         same = first.drop_attrs().equals(dataset.drop_attrs())
         echo(f"The numbers are {'those' if same else 'not exactly those'} of {file}.")
     echo(f"Saved {path}.")
@@ -163,8 +165,10 @@ def plot(files: tuple[str, ...], what: str, out: str | None, clock: str, log: bo
     datasets = [load(file) for file in files]
     levels = Counter(dataset.attrs["level"] for dataset in datasets)
     one = len({dataset.attrs["problem_name"] for dataset in datasets}) == 1
+    # label by the level alone where that is unique, else by the file
     alone = [one and levels[dataset.attrs["level"]] == 1 for dataset in datasets]
     labels = [d.attrs["level"] if short else Path(f).stem for f, d, short in zip(files, datasets, alone, strict=True)]
+    # files of one name in several folders
     if len(set(labels)) < len(labels):
         labels = list(files)
     draw(dict(zip(labels, datasets, strict=True)), path, what=what, clock=clock, log=log, excess=excess)

@@ -32,6 +32,7 @@ class Number(click.ParamType):
         """Parse a number; keep integers of any size exact."""
         if not isinstance(value, str):
             return value
+        # integers first: floats would round large seeds
         with suppress(ValueError):
             return int(value)
         top, slash, bottom = value.partition("/")
@@ -39,6 +40,7 @@ class Number(click.ParamType):
             result = float(top) / float(bottom) if slash else float(value)
         except (ValueError, ZeroDivisionError):
             self.fail(f"{value!r} is not a number. Write it like 0.05, 1e9 or 1/12.", param, ctx)
+        # 1e9 for an integer option
         return int(result) if self.whole and result.is_integer() else result
 
 
@@ -72,6 +74,7 @@ class Group(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         wrong, names = args[0], self.list_commands(ctx)
+        # resilient parsing is completion by TAB, which must not fail
         if self.get_command(ctx, wrong) is None and not wrong.startswith("-") and not ctx.resilient_parsing:
             raise Refusal(f"there is no {self.noun} {wrong!r}. {closest(wrong, names)}The {self.noun}s are {among(names)}.")
         return super().resolve_command(ctx, args)
@@ -96,6 +99,7 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         if self.computes:
+            # before JAX is imported
             setup_process()
         try:
             return super().invoke(ctx)
@@ -140,6 +144,7 @@ def kind(annotation: Any) -> click.ParamType | None:
         return click.Choice([str(value) for value in typing.get_args(annotation)])
     union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     members = typing.get_args(annotation) if union else (annotation,)
+    # bool first, as it is a subclass of int; floats before ints, as they accept both
     known = ((bool, click.BOOL), (float, Number()), (int, Number(whole=True)), (str, click.STRING))
     return next((option for member, option in known if member in members), None)
 

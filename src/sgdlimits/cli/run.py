@@ -52,6 +52,7 @@ class Presets(Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         from sgdlimits.problem.presets import PRESETS
 
+        # accept phase-retrieval too
         name = name.replace("-", "_")
         if name in PRESETS and name not in self.commands:
             self.add_command(self._command(PRESETS[name]))
@@ -62,6 +63,7 @@ class Presets(Group):
         words, parameters = describe(preset), typed_parameters(preset)
         own = [
             option(
+                # a prefix keeps a preset's arguments apart from those of level, start and run
                 f"problem_{name}",
                 parameter.annotation,
                 heading=PROBLEM,
@@ -99,6 +101,7 @@ def run_problem(name: str, problem: Any, given: dict[str, Any]) -> None:
     picture = given["plot"] and check_picture(given["plot"], given["force"], "--plot")
     check_apart(out, picture)
 
+    # imported after the checks, which then answer at once
     from sgdlimits.run import simulate
 
     how = {name: given[name] for name in ("t_max", "runs", "seed", "save")}

@@ -71,6 +71,7 @@ def sweep(file: str, **given: Any) -> None:
         try:
             units = compute(job, engine, retry=given["retry"], progress=not given["quiet"])
         except SweepStopped as stopped:
+            # the same command resumes
             again = " ".join(["sgdlimits", *sys.argv[1:]])
             echo(f"Interrupted. {str(stopped).removeprefix('interrupted; ')}: {again}", err=True)
             sys.exit(INTERRUPTED_CODE)
@@ -84,6 +85,7 @@ def sweep(file: str, **given: Any) -> None:
         _draw(found, job.design.names, picture_path)
     if not given["quiet"] and found is not None:
         echo(f"{_table(found)}{count(len(units), 'unit')} in {job.folder}. In Python: sgdlimits.collect({job.folder!r})")
+    # results are saved, but scripts must notice
     if any(issubclass(warning.category, SweepFailed) for warning in caught):
         sys.exit(1)
 

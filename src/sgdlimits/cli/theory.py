@@ -51,6 +51,7 @@ def exponent(target: str, activation: str | None, noise: float, d: int, overlap:
     from sgdlimits.problem.presets import single_index
 
     n = information_exponent(target)
+    # of one-pass SGD at the best rate
     growth = {1: "d", 2: "d log d"}.get(n, f"d^{n - 1}")
     coefficients = (f"c_{m} = {0 if abs(c) < 1e-9 else c:.4g}" for m, c in enumerate(hermite_coefficients(target, 6)))
     student = target if activation is None else activation

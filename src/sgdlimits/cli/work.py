@@ -38,6 +38,7 @@ def _plain(thing: Any) -> Any:
     """Convert results to dicts, lists, numbers and texts."""
     if isinstance(thing, dict):
         return {str(name): _plain(each) for name, each in thing.items()}
+    # NumPy and JAX arrays and scalars
     if hasattr(thing, "tolist"):
         return _plain(thing.tolist())
     if isinstance(thing, (list, tuple)):
@@ -101,6 +102,7 @@ def warnings_in_a_sentence() -> Iterator[None]:
     from sgdlimits.run import DivergedWarning
 
     with warnings.catch_warnings():
+        # "always": a second simulation in the same process warns too
         warnings.simplefilter("always", DivergedWarning)
         warnings.simplefilter("always", CensoredWarning)
         default = warnings.showwarning
@@ -120,6 +122,7 @@ def picture(path: Path) -> Iterator[None]:
     """Save the figure that is drawn inside, in the style of a paper and without a window."""
     import matplotlib
 
+    # a backend without a window, which also works without a display
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
@@ -127,6 +130,7 @@ def picture(path: Path) -> Iterator[None]:
 
     with plt.rc_context(PAPER):
         yield
+        # an interruption leaves no half-written picture
         with whole(path) as partial:
             plt.savefig(partial)
         plt.close()

@@ -58,6 +58,7 @@ def _differentiable_part_jvp(primals, tangents):
     (M,), (dM,) = primals, tangents
     A, values, B = jnp.linalg.svd(M, full_matrices=False)
     X = A.T @ dM @ B.T
+    # sums of singular values, never differences: finite also where they are equal
     inside = A @ ((X - X.T) / (values[:, None] + values)) @ B
     left, right = dM - A @ (A.T @ dM), dM - (dM @ B.T) @ B
     return A @ B, inside + left @ (B.T / values) @ B + A @ (A / values).T @ right
@@ -184,6 +185,7 @@ def end_point(problem: Problem, start: Overlaps) -> EndPoint:
     S, _ = orthogonal_part(start.M)
     M = gain * S @ P
     Q = gain**2 * S @ P @ S.swapaxes(-1, -2)
+    # |W - W'|^2 = tr Q + tr Q' - 2 tr W W'^T
     square = np.linalg.trace(np.asarray(start.Q)) + np.linalg.trace(Q) - 2 * gain * (S * np.asarray(start.M)).sum((-2, -1))
     return EndPoint(Overlaps(start.a, M, Q), S, np.sqrt(np.maximum(square, 0.0)))
 
@@ -236,6 +238,7 @@ def distance(dataset: xr.Dataset, point: Annotated[Overlaps | EndPoint, POINT]) 
     M, Q = (np.asarray(leaf) if np.ndim(leaf) == 2 else np.asarray(leaf)[:, None] for leaf in (target.M, target.Q))
     if M.shape[-2:] != stats.M.shape[-2:]:
         raise BadInput(f"point has M of shape {M.shape[-2:]} and the dataset {stats.M.shape[-2:]}. Give one of its problem.")
+    # M P^-1: coordinates of the weights along the teachers
     dual = np.linalg.solve(P, M.swapaxes(-1, -2)).swapaxes(-1, -2)
     if not np.allclose(Q, dual @ M.swapaxes(-1, -2), atol=1e-9):
         raise BadInput("point must have weights in the span of the teachers, Q = M P^-1 M^T. Take one from end_point.")

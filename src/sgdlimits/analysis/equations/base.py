@@ -45,6 +45,7 @@ class Equations(NamedTuple):
         rows = [str(row) for row in self.ode]
         if self.where:
             rows += [r"& \text{where}", *map(str, self.where)]
+        # values that are traced have no number to print
         known = [(word, letter, value) for word, letter, value in self.numbers if value is not None and not is_traced(value)]
         if known:
             each = r",\quad ".join(
@@ -75,6 +76,7 @@ def number(value: Any) -> str:
         return rf"\begin{{pmatrix}} {lines} \end{{pmatrix}}"
     if not isinstance(value, Fraction) and not math.isfinite(value):
         return decimal(value)
+    # rounding of the last digits is not printed
     exact, short = Fraction(value), Fraction(value).limit_denominator(MAX_DENOMINATOR)
     # 1/20 reads better as 0.05, 1/3 does not as 0.333333
     if abs(exact - short) > Fraction(1, 10**14) * abs(short) or (short.denominator > 8 and len(repr(float(exact))) < 6):
@@ -86,6 +88,7 @@ def number(value: Any) -> str:
 def decimal(value: float | Fraction) -> str:
     """Write a number with six digits as LaTeX, also fractions beyond the range of floats."""
     try:
+        # a Fraction may exceed the range of floats
         plain: float | Decimal = float(value)
     except OverflowError:
         plain = Decimal(value.numerator) / value.denominator  # type: ignore[union-attr]

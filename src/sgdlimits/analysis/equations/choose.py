@@ -23,6 +23,7 @@ def equations_of_model(model: Model, algorithm: Algorithm, constant: float | Non
     setting = EquationSetting(model, algorithm.limit, constant)
     if not isinstance(setting.algorithm, OnePassSGD):
         return general_equations(setting)
+    # polynomials in two overlaps, shorter than the general sums
     if is_single_unit(setting):
         return single_unit_equations(setting)
     return sgd_equations(setting, closed_form(choose(begun(model)), setting))

@@ -35,6 +35,7 @@ def closed_form(expectation: Expectation, setting: EquationSetting) -> MomentRow
 
 @closed_form.register
 def _(expectation: FieldIntegrals, setting: EquationSetting) -> MomentRows:
+    # integrals known by quadrature only: fall back to named expectations
     return additive_moments(setting) or closed_form.dispatch(Expectation)(expectation, setting)
 
 
@@ -64,6 +65,7 @@ def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
 
     students = lambda body: rf"\sum_{{m=1}}^{{p}} c_{{m}} {body}"
     pairs = r"\sum_{m=1}^{p} \sum_{n=1}^{p} c_{m} c_{n} Q_{mn}^{2}"
+    # E[D^2] without noise is tau^2 + 2 kappa, in units of sigma^4
     spread = times(four, bracket(r"\tau^{2} + 2 \kappa")) if four else r"\tau^{2} + 2 \kappa"
     where = [
         Row(r"\tau", total([students("Q_{mm}"), times(-float((R * P).sum()))])),

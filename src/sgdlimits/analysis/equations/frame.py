@@ -84,6 +84,7 @@ def sgd_equations(setting: EquationSetting, closed: MomentRows) -> Equations:
     assert isinstance(algorithm, OnePassSGD)
     ridge, sigma = not is_zero(algorithm.ridge), "" if is_one(model.data.squared_length) else r"\sigma^{2}"
     decay = lambda letter, factor=1: times(factor, r"\alpha", letter) if ridge else ""
+    # brackets only around several terms
     pulled = lambda terms: terms[0] if len([term for term in terms if term]) == 1 else bracket(total(terms))
     M = times(-1, r"\gamma", pulled([r"\Phi_{jr}", decay("M_{jr}")]))
     Q = times(-1, r"\gamma", bracket(total([r"\Psi_{jl}", r"\Psi_{lj}", decay("Q_{jl}", 2)])))
@@ -128,6 +129,7 @@ def _second_rate(setting: EquationSetting, name: str) -> str:
 
 def _variance(data: Any, variance: Any) -> Any:
     """Return the variance of the inputs, as a schedule if it is one; None if it is traced."""
+    # print sigma^2 as the schedule the user gave, not its square root squared
     if is_schedule(data.spread):  # the root of a variance, unless it was made of something else
         root = data.spread
         return root.left if getattr(root, "operation", "") == "pow" and is_schedule(root.left) else variance
@@ -138,6 +140,7 @@ def parameters(setting: EquationSetting) -> tuple[tuple[str, str, Any], ...]:
     """Return keyword, letter and value of each parameter in the equations."""
     model, algorithm = setting.model, setting.algorithm
     found: list[tuple[str, str, Any]] = [("width", "p", model.width), ("teachers", "k", model.teachers)]
+    # equations are per sample: rates are divided by the batch
     b = algorithm.batch
     over_batch = "" if b == 1 else "/batch"
     found.append((f"lr{over_batch}", r"\gamma", algorithm.lr_sample))

@@ -52,6 +52,7 @@ def gaussian_mean(terms: Terms, variance: Fraction, rho: Fraction) -> Terms:
     """
     found: dict[Powers, Fraction] = defaultdict(Fraction)
     for (i, j, n), coefficient in terms.items():
+        # t pairs of x with y; the other factors pair among themselves, so i - t is even
         for t in range(i % 2, min(i, j) + 1, 2):
             if (j - t) % 2:
                 continue
@@ -119,6 +120,7 @@ def single_unit_equations(setting: EquationSetting) -> Equations:
         second = with_unit_norm(second) if algorithm.sphere else second
         decay_a = times(-1, r"\gamma_{2}", ridge, "a") if ridge else ""
         ode.append(Row(time_derivative("a"), total([_term(second, r"\gamma_{2}"), decay_a])))
+    # both are 1, and the ridge does not act on the norm on the sphere
     hidden = {"p", "k", r"\sigma^{2}"} | ({r"\alpha"} if algorithm.sphere and not setting.trains_second else set())
     return Equations(tuple(ode), tuple(where), tuple(row for row in parameters(setting) if row[1] not in hidden))
 
@@ -141,6 +143,7 @@ def _term(terms: Terms, before: str) -> str:
     if len(rest) == 1:
         return times(next(iter(rest.values())), before, *letters)
     ordered = sorted(rest.items(), key=lambda item: (sum(item[0]), item[0]))
+    # common factor of all coefficients, positive for the term of lowest order
     size = Fraction(math.gcd(*(c.numerator for c in rest.values())), math.lcm(*(c.denominator for c in rest.values())))
     size = size if ordered[0][1] > 0 else -size
     inside = total(times(c / size, *map(power, "mqa", powers)) for powers, c in ordered)
@@ -153,6 +156,7 @@ def _divide_by_one_minus_square(terms: Terms) -> Terms | None:
         return None
     left, quotient = dict(terms), dict[Powers, Fraction]()
     while left:
+        # ascending division: the quotient may begin with any power
         powers = min(left)
         quotient[powers] = left.pop(powers)
         above = (powers[0] + 2, *powers[1:])

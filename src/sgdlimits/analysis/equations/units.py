@@ -74,6 +74,7 @@ def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
     gains = np.asarray(integrals.gains)
     student, teacher = float(gains[0]), float(gains[-1])
     same, C, rows = student == teacher, "C", []
+    # 0.5 rather than 0.5000000000000001, from a gain 1/sqrt(2)
     square = float(f"{student**2:.14g}")
     variance = "" if is_one(setting.model.data.squared_length) else r"\sigma^{2}"
     if same and square == 1 and not variance:
@@ -119,6 +120,7 @@ def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row
     odds, evens = pair("u", odd), pair("v", even)
     both = lambda m, n: over_pi(2 * even**2) if same else f"{TWO_PI} {evens(m, n)}"
     mixed = bracket("L_{jmn} + L_{jnm}" if same else "u_{m} v_{n} L_{jmn} + u_{n} v_{m} L_{jnm}")
+    # relu and abs: u v = 1/4 or 0, and terms with a factor 0 are left out
     crossed = 2 * (odd * even) ** 2 if same else 2 * odd * even
     if not same:
         values = {"u_{j}": odd, "v_{j}": even, "u_{r}": other_odd, "v_{r}": other_even}
@@ -145,6 +147,7 @@ def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row
 def _(integrals: SmoothIntegrals, setting: EquationSetting) -> list[Row] | None:
     r"""Polynomials by Mehler's formula: :math:`E[fg] = \sum_q C^q/q!\; E[f^{(q)}]E[g^{(q)}]`. J keeps its name."""
     student, teacher = setting.model.network.activation, getattr(setting.model.target.readout, "activation", None)
+    # other smooth activations have integrals by quadrature only
     if not integrals.exact or not (isinstance(student, Polynomial) and isinstance(teacher, Polynomial)):
         return None
     C, rows = field_covariance(setting)

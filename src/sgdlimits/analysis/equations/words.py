@@ -44,6 +44,7 @@ def activation_latex(activation: Activation, x: str = "x") -> str:
             odd, even = (right + left) / 2, (right - left) / 2
             return total([times(odd, x) if odd else "", times(even, f"|{x}|") if even else ""])
         case Polynomial(coefficients=coefficients):
+            # (lambda^*)^2 needs its brackets
             base = f"({x})" if "^" in x else x
             return total([times(c, power(x if n == 1 else base, n)) for n, c in enumerate(coefficients) if c][::-1])
     if activation == ACTIVATIONS["tanh"]:

@@ -111,6 +111,7 @@ class Atlas:
             pairs = self._candidate_pairs(each_target)
             self.system.watch.stage(f"{len(self.points)} roots, round {finished + 1} of paths between them")
             joined = self._connect_pairs(pairs)
+            # an exhaustive round found nothing either
             if not joined and each_target:
                 return
             each_target = not joined
@@ -134,7 +135,9 @@ class Atlas:
         count = COSTLY_MIDPOINT_PAIRS if self.system.costly else MIDPOINT_PAIRS
         pairs = np.random.default_rng(0).integers(len(images), size=(count, 2))
         apart = np.linalg.norm(images[pairs[:, 0]] - images[pairs[:, 1]], axis=1)
+        # a root may be an image of itself
         pairs = pairs[apart > SAME_ROOT * (1 + np.linalg.norm(images[pairs[:, 0]], axis=1))]
+        # statistics of weights are a convex set, which contains the mean
         middle = roots_near(self.system, images[pairs].mean(1))
         inside = middle.found
         inside[inside] = are_connected(self.system, images[pairs[inside, 0]], middle.x[inside])
@@ -193,6 +196,7 @@ def has_valid_jacobian(system: System, roots: Roots, towards: np.ndarray) -> np.
     """
     step = displacements(roots.x, towards[:JACOBIAN_CHECKS])
     drift = system.drifts((roots.x[:, None] + step).reshape(-1, system.size)).reshape(step.shape)
+    # the drift at a root is zero, so that the linear prediction is J times the step
     wrong = np.linalg.norm(drift - np.einsum("rij,rwj->rwi", roots.jacobian, step), axis=2)
     scale = np.linalg.norm(roots.jacobian, axis=(1, 2))[:, None] * np.linalg.norm(step, axis=2)
     return (wrong <= MAX_NONLINEARITY * scale).all(1)
@@ -206,6 +210,7 @@ def measure_jacobian(system: System, x: np.ndarray, towards: np.ndarray) -> np.n
     step = 10 * displacements(x[None], towards[: 2 * system.size])[0]
     near, far = (system.drifts(x + length * step) for length in (1, 2))
     slope = (4 * near - far) / 2  # Richardson: the drift at the root is zero, and the quadratic term cancels
+    # more directions than coordinates, so that the residual tests linearity
     J = np.linalg.lstsq(step, slope, rcond=None)[0].T
     scale = np.linalg.norm(J)
     linear = np.linalg.norm(slope - step @ J.T, axis=1) <= MAX_NONLINEARITY * scale * np.linalg.norm(step, axis=1)
@@ -220,6 +225,7 @@ def displacements(points: np.ndarray, towards: np.ndarray) -> np.ndarray:
     The statistics of weights are a convex set, so that such a step stays within it.
     """
     direction = towards - points[:, None]
+    # never beyond the target: the whole segment consists of statistics of weights
     size = DISPLACEMENT * (1 + np.linalg.norm(points, axis=1))[:, None]
     return direction * np.minimum(1, size / np.maximum(np.linalg.norm(direction, axis=2), SAME_ROOT))[..., None]
 
@@ -255,6 +261,7 @@ def are_connected(system: System, x: np.ndarray, y: np.ndarray) -> np.ndarray:
             middle.x[lost] = again.x
             farther[lost] = _distance_of_farther_end(again, left[lost], right[lost])
         joined[owner[~(farther < MAX_MIDPOINT_SHARE * gap)]] = False
+        # both halves of each segment, for the next round
         owner, left, right = np.tile(owner, 2), np.concatenate([left, middle.x]), np.concatenate([middle.x, right])
     joined[owner] = False  # segments that are still long after the last halving
     return joined

@@ -112,8 +112,10 @@ def run_search(
         ends = None if basins is None else _starting_batch(problem, basins, runs, seed)
         check_symmetries(symmetries, jax.tree.map(lambda leaf: np.asarray(leaf)[0], batch))
         system = System.of(problem, batch, corrector, watch)
+        # the coordinates of all starts also serve as directions of displacements
         x = system.rows(batch)
         system.measure_time(x[0])
+        # starts given by the user are all used
         fewer = system.default_count() if count is None and not hasattr(starts, "dims") else len(x)
         group = find_symmetries(system, symmetries, x)
         symmetric = group.symmetrise(x[:fewer], SYMMETRIC_EVERY, seed) if starts is None else x[:0]
@@ -123,6 +125,7 @@ def run_search(
             search.run(None if ends is None else system.rows(ends))
         except OutOfTime:
             return search.table(watch.name, f"after {watch.seconds:g} s")
+        # the table so far travels with the exception
         except KeyboardInterrupt:
             stopped = f"by Ctrl-C after {time.monotonic() - watch.begin:.0f} s"
             raise SearchInterrupted(search.table(watch.name, stopped)) from None
@@ -148,6 +151,7 @@ class Search:
         self.x, self.towards, self.symmetric = x, towards, symmetric
         self.parts: list[Roots] = [Roots.empty(system.size)]
         self.stages = ["searches", "paths between roots", "basins", "components", "stability"]
+        # an empty atlas, so that `table` works at every stage
         self.atlas = Atlas(system, group, self.parts[0])
         self.ends: np.ndarray | None = None
         self.runs = self.searches = 0
@@ -197,9 +201,11 @@ class Search:
         self.system.watch.stage("basins")
         end = flow_to_rest(self.system, starts)
         roots = roots_near(self.system, end)
+        # a root far from the end of the flow is not what the flow approaches
         near = np.linalg.norm(roots.x - end, axis=1) < MAX_REST_DISTANCE * (1 + np.linalg.norm(end, axis=1))
         roots = roots.at(roots.found & near)
         new = self.atlas.locate(roots.x) < 0
+        # the flow found components that no search had met
         if new.any():
             self.parts.append(roots.at(new))
             self._connect()
@@ -233,9 +239,11 @@ class Search:
         stopped : when the search was cut off; empty if it finished
         """
         self.system.watch.stop()
+        # interrupted before roots were connected
         if not len(self.atlas.owner):
             self.atlas = Atlas(self.system, self.group, Roots.join(self.parts))
         rows = [self._row(orbit, mine) for orbit, mine in self._orbits().items()]
+        # stable ones first, and by risk among equals
         rows.sort(key=lambda row: (STABILITY_ORDER.index(row.stability), row.risk))
         missing = f"{stopped}, before the end of: {', '.join(self.stages)}" if stopped else ""
         elsewhere = None if self.ends is None else proportion(self.runs - int((self.ends >= 0).sum()), self.runs)
@@ -248,6 +256,7 @@ class Search:
         images = self.group.elements @ roots.x[at]
         # round before comparing; + 0.0 makes -0.0 equal to 0.0
         images = images[np.unique(np.round(images, 6) + 0.0, axis=0, return_index=True)[1]]
+        # the largest image in lexicographic order, so that most overlaps are positive
         point = images[-1]
         stats = one_of(self.system.batch(point[None]))
         return FixedPoint(
@@ -258,6 +267,7 @@ class Search:
             copies=int(np.unique(self.atlas.labels()[:, mine]).size),
             residual=float(roots.residual[at]),
             risk=float(self.system.problem.risk(stats)),
+            # roots after the first `searches` come from basins
             found=int(mine[self.atlas.owner[: self.searches]].sum()),
             basin=None if self.ends is None else proportion(int(mine[self.ends[self.ends >= 0]].sum()), self.runs),
             images=self.system.batch(images),
@@ -283,15 +293,18 @@ def draw_starts(problem: Problem, count: int, seed: int) -> PyTree:
     rng, directions = np.random.default_rng(seed), problem.directions
     p, k, law = directions.width, directions.fixed, directions.initial
     on_sphere, trained = problem.sphere, problem.trains_second
+    # rows of B are the fixed directions in an orthonormal frame
     B = np.linalg.cholesky(np.asarray(directions.gram))
     scale = float(law.scale) * (np.ones((count, 1, 1)) if on_sphere else rng.choice(WEIGHT_SCALES, (count, 1, 1)))
     inside, outside = rng.normal(size=(count, p, k)), rng.normal(size=(count, p, p))
+    # masks of units, of their overlaps with fixed directions, and of their orthogonal components
     dense = rng.random((count, 1, 1)) < DENSE_SHARE
     on = dense | (rng.random((count, p, 1)) < rng.uniform(0.3, 1, (count, 1, 1)))
     sees = dense | (rng.random((count, p, k)) < rng.uniform(0.5, 1, (count, 1, 1)))
     leaves = dense | (rng.random((count, 1, 1)) < 0.5)
     weights = np.concatenate([inside * sees @ B, outside * leaves], axis=2)
     if on_sphere:
+        # a unit of norm zero has no direction on the sphere
         blank = ~weights.any(axis=2, keepdims=True)
         weights = np.where(blank, np.concatenate([inside @ B, outside], axis=2), weights)
         weights *= scale / np.linalg.norm(weights, axis=2, keepdims=True)

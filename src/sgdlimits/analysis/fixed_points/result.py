@@ -57,6 +57,7 @@ class FixedPoint:
         basin = "" if self.basin is None else repr(self.basin)
         first = (str(self.copies), str(self.dimension), self.stability, eigenvalues + more, f"{self.risk:.4g}")
         named = {name: getattr(self.point, name) for name in type(self.point).dims if name != "Q"}
+        # named scalars become columns of their own
         named = {**named.pop("a"), **named} if isinstance(named.get("a"), dict) else named
         where = ", ".join(f"{name} = {_format_array(np.asarray(value))}" for name, value in named.items())
         return (*first, basin, str(self.found), where)

@@ -84,6 +84,7 @@ def roots_from(system: System, x: np.ndarray) -> Roots:
     for row in x:
         ends.append(root(drift, row, jac=jacobian, method=method, options=options).x)
         system.watch.tick()
+    # MINPACK may end at NaN; such a search goes on from its start
     return roots_near(system, np.where(np.isfinite(ends), ends, x))
 
 
@@ -100,6 +101,7 @@ def roots_near(system: System, x: np.ndarray, steps: int = MAX_STEPS) -> Roots:
     distance = lambda roots, x: np.where(roots.found, np.linalg.norm(roots.x - x, axis=1), np.inf)
     size = np.abs(x).max(1, keepdims=True)
     snapped = np.where(np.abs(x) < SNAP_SHARE * size, 0.0, x)
+    # searches that failed or went far, and whose start has small coordinates
     lost = np.flatnonzero((distance(first, x) > SNAP_SHARE * size[:, 0]) & np.isfinite(x).all(1) & (snapped != x).any(1))
     if not lost.size:
         return first
@@ -120,8 +122,10 @@ def flow_to_rest(system: System, x: np.ndarray, blocks: int = BLOCKS) -> np.ndar
     drifts, jacobians, advance = (map_in_chunks(f, system) for f in (System.drift, System.jacobian, _advance_by_heun))
     for length in [1.0] * blocks + [FINE_LENGTH] * FINE_BLOCKS:
         drift, J = drifts(x[active]), jacobians(x[active])
+        # tiny: a Jacobian of zero must not divide by zero
         rate = np.linalg.norm(J, axis=(1, 2)) + np.finfo(float).tiny
         with np.errstate(invalid="ignore"):
+            # NaN compares false: diverged rows are dropped
             moves = np.linalg.norm(drift, axis=1) > REST_TOLERANCE * rate * (1 + np.linalg.norm(x[active], axis=1))
         active, rate = active[moves], rate[moves]
         if not active.size:
@@ -137,7 +141,9 @@ def _search(system: System, x: np.ndarray, steps: int) -> Roots:
     end, drift, jacobian = _levenberg_marquardt(system, x, steps)
     residual, size = np.linalg.norm(drift, axis=1), np.linalg.norm(end, axis=1)
     with np.errstate(invalid="ignore"):
+        # diverged searches compare NaN, which is false
         found = (residual <= ROOT_TOLERANCE * np.linalg.norm(jacobian, axis=(1, 2)) * (1 + size)) & (size < MAX_NORM)
+    # the drift may vanish outside the statistics of weights
     found[found] = system.are_allowed(end[found])
     return Roots(end, residual, jacobian, found)
 
@@ -153,6 +159,7 @@ def _levenberg_marquardt(system: System, x: np.ndarray, steps: int) -> tuple[np.
         for _ in range(steps + 1):
             there = drifts(y[active])
             better = squares(there) < squares(drift[active])
+            # rejected steps keep their Jacobian
             new = active[better]
             x[new], drift[new] = y[new], there[better]
             if new.size:
@@ -165,6 +172,7 @@ def _levenberg_marquardt(system: System, x: np.ndarray, steps: int) -> tuple[np.
             if not active.size:
                 break
             normal, slope = J[active].mT @ J[active], J[active].mT @ drift[active, :, None]
+            # relative to the mean curvature; 1e-30 where the Jacobian is zero
             damping = mu[active] * np.trace(normal, axis1=1, axis2=2) / n + 1e-30
             y[active] = x[active] - _solve_each(normal + damping[:, None, None] * np.eye(n), slope)[..., 0]
     return x, drift, J

@@ -37,10 +37,13 @@ def dimensions(system: System, roots: Roots) -> np.ndarray:
     owner = np.repeat(np.arange(len(counts)), counts)
     if not owner.size:
         return counts
+    # right singular vectors of the smallest singular values
     null = np.concatenate([rows[system.size - n :] for rows, n in zip(np.linalg.svd(roots.jacobian)[2], counts, strict=True)])
     along = NULL_STEP * (1 + np.linalg.norm(roots.x[owner], axis=1, keepdims=True)) * null
+    # in both directions: the point may lie at the boundary of its component
     origin, step = np.tile(roots.x[owner], (2, 1)), np.concatenate([along, -along])
     ends = roots_near(system, origin + step)
+    # the share of the step that survives the projection
     gone = ((ends.x - origin) * step).sum(1) / (step**2).sum(1)
     kept = ends.found & (gone > 0.5) & (np.linalg.norm(ends.x - origin - step, axis=1) < 0.5 * np.linalg.norm(step, axis=1))
     return np.bincount(owner[kept.reshape(2, -1).any(0)], minlength=len(counts))
@@ -77,6 +80,7 @@ def stability_of(system: System, roots: Roots, dimension: int, towards: np.ndarr
     growing = growing[np.argsort(-leading[growing], kind="stable")[:MAX_POINTS_PERTURBED]]
     if has_valid_jacobian(system, roots.at(growing), towards).any():
         return "unstable"
+    # a manifold has zero eigenvalues, and is never decided by them
     decays = dimension == 0 and bool((leading < -zero).all())
     if decays and has_valid_jacobian(system, roots, towards).all():
         return "stable"
@@ -101,6 +105,7 @@ def perturb(system: System, points: np.ndarray, towards: np.ndarray) -> tuple[bo
         return False, True
     away = np.flatnonzero(~back)
     roots = roots_near(system, settled[away])
+    # the flow left for somewhere without a root, such as infinity
     if not roots.found.all():
         return True, False
     return not are_connected(system, origin[away], roots.x).all(), False

@@ -76,6 +76,7 @@ class Watch:
 
     def arm(self) -> None:
         """Reset the count of points and enforce the time limit from now on, as there is a partial result to return."""
+        # points of preparations do not count
         self.bar.n = self.bar.last_print_n = 0
         self.end = self.begin + self.seconds
 
@@ -117,6 +118,7 @@ class System(eqx.Module):
         batch = jax.tree.map(np.asarray, batch)
         one = one_of(batch)
         count = len(jax.tree.leaves(batch)[0])
+        # a power of two, so that few shapes are compiled
         chunk = min(max(2 ** math.ceil(math.log2(2 * count)), MIN_CHUNK), MAX_CHUNK)
         watch.stage("counting the operations of a drift")
         free = tuple(np.flatnonzero(problem.coordinates.moves(one)).tolist())
@@ -215,6 +217,7 @@ class System(eqx.Module):
         other_inside, other_outside, other_rank = _factor_weights(other, B)
         # orthogonal Procrustes: the rotation that brings one factor closest to the other
         left, _, right = np.linalg.svd(other_outside.swapaxes(-1, -2) @ outside)
+        # mean of the weights, in the frame and outside of it
         U = _middle(np.concatenate([inside, outside], -1), np.concatenate([other_inside, other_outside @ left @ right], -1))
         a, kept = jax.tree.map(_middle, (one.a, one.kept), (other.a, other.kept))
         halfway = self.rows(Overlaps(a, U[..., : len(B)] @ B.T, U @ U.swapaxes(-1, -2), kept, one.names))
@@ -231,6 +234,7 @@ class System(eqx.Module):
         except BadInput:
             if count == 1:
                 return np.zeros(1, bool)
+            # log2(count) checks for each statistics that fails
             halves = np.array_split(np.arange(count), 2)
             return np.concatenate([self._pass_check(one_of(batch, half), half.size) for half in halves])
         return np.ones(count, bool)

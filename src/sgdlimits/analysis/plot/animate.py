@@ -43,8 +43,10 @@ def animate(
     axes = overview(named, clock=clock, **options)
     windows: list[tuple[Rectangle, list]] = []
     for ax in axes:
+        # fixed limits: curves must not rescale while they appear
         ax.set_xlim(times.min(), times.max())
         ax.set_ylim(ax.get_ylim())
+        # a clip path in axes coordinates, taller than the axes so that markers are not cut
         window = Rectangle((0, -0.1), 0, 1.2, transform=ax.transAxes, visible=False)
         ax.add_artist(window)
         windows.append((window, [*ax.lines, *ax.collections]))

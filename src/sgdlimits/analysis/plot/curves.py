@@ -67,6 +67,7 @@ def clock_factors(named: Mapping[str, xr.Dataset], clock: str) -> dict[str, floa
         raise BadInput(f"clock must be one of {', '.join(CLOCKS)}; got {clock!r}. Give one of them.")
     factors = {}
     for label, dataset in named.items():
+        # attrs["d"] is 0 for levels without a dimension
         factor = {"t": 1.0, "paper": dataset.attrs["rate"], "samples": dataset.attrs["d"] or common_dimension(named)}[clock]
         if factor is None:
             raise BadInput(
@@ -103,6 +104,7 @@ def draw_runs(
     band : quantiles between which the band lies, or None
     order : position among curves, of which later ones are drawn on top
     """
+    # the order keeps the means of all datasets above bands and single runs
     mean: dict = dict(color=look.colour, linestyle=look.dashes, linewidth=1.9, label=label, zorder=3 + order / 100)
     if not values.shape[0]:
         ax.plot([], [], **mean)

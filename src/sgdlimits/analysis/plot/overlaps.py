@@ -63,6 +63,7 @@ def overlaps(
     x = curves.scaled_times(named, clock)
     first = next(iter(named.values()))
     overlap = overlap_name(first)
+    # a spiked tensor has two numbers, drawn together
     usual = (overlap, "r2") if overlap == "m" and "r2" in first else (overlap,)
     others = {overlap_name(dataset): dataset.attrs["problem_name"] for dataset in named.values()}
     if what is None and len(others) > 1:
@@ -72,6 +73,7 @@ def overlaps(
     signless = {name: name == overlap if absolute is None else absolute for name in variables}
     pairs = {label: dict(_pairs(dataset, signless)) for label, dataset in named.items()}
     ax = curves.new_axes(ax)
+    # colours tell pairs apart for one dataset, datasets otherwise
     by_pair = len(named) == 1 and 1 < len(next(iter(pairs.values()))) <= MAX_DETAILED_CURVES
     style = curve_styles(MAX_DETAILED_CURVES if by_pair else len(named))
     for order, (label, entries) in enumerate(pairs.items()):

@@ -65,6 +65,7 @@ def phase_diagram(
         raise BadInput(f"x and y must be two parameters; got {in_short(x)} twice. Give two.")
     shown = dataset[value].astype(float)
     shown = shown.mean([dim for dim in shown.dims if dim not in (x, y, "point")], skipna=True)
+    # a refined grid has holes: draw its points by their nearest neighbours
     if "point" not in shown.dims and not np.isfinite(shown).all():
         shown = shown.stack(point=(x, y), create_index=False)
     ax = new_axes(ax)
@@ -112,6 +113,7 @@ def _is_log(values: np.ndarray) -> bool:
     if values.size < 3 or values.min() <= 0:
         return False
     uneven = lambda gaps: np.std(gaps) / np.mean(gaps)
+    # by a factor of two: nearly equal spacings count as linear
     return bool(uneven(np.diff(np.log(values))) < uneven(np.diff(values)) / 2)
 
 
@@ -131,6 +133,7 @@ def _nearest(x: np.ndarray, y: np.ndarray, values: np.ndarray, log_x: bool, log_
     for each, log in ((x, log_x), (y, log_y)):
         flat = np.log(each) if log else each.astype(float)
         even = np.linspace(flat.min(), flat.max(), FINE_CELLS + 1)
+        # distances in units of the ranges, as neither axis has the other's unit
         unit.append((flat - even[0]) / (even[-1] - even[0] or 1.0))
         edges.append(np.exp(even) if log else even)
     known = np.isfinite(values)

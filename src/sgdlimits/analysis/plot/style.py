@@ -65,6 +65,7 @@ def samples_axis(ax: Axes, d: Count) -> SecondaryAxis:
     check_number("d", d, above=0)
     above = ax.secondary_xaxis("top", functions=(lambda t: np.multiply(t, d), lambda n: np.divide(n, d)))
     above.set_xlabel(r"$n$, samples")
+    # few ticks: numbers of samples are long
     above.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
     above.ticklabel_format(axis="x", style="sci", scilimits=(0, 4), useMathText=True)
     above.spines["top"].set_visible(True)

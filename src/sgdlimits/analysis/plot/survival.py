@@ -42,6 +42,7 @@ def survival(
         line = survival_curve(times, confidence or 0.95)
         t, lost = line.t * factors[label], int((~times.exited).sum())
         text = f"{label} ({lost} of {times.t.size} censored)" if lost else label
+        # S is constant until the next exit
         how: dict = dict(color=look.colour, drawstyle="steps-post", zorder=3 + order / 100)
         ax.plot(t, line.share, linestyle=look.dashes, linewidth=1.9, label=text, **how)
         if confidence is not None:

@@ -30,6 +30,7 @@ def control(name: str, annotation: Any, default: Any, words: str) -> dict[str, A
     """Describe the control of one argument: a tick, a list of words, or a slider with a box."""
     members = {annotation, *typing.get_args(annotation)}
     about = {"name": name, "default": default, "help": words, "optional": type(None) in members}
+    # before numbers, of which bool is a subclass
     if bool in members:
         return {**about, "kind": "tick", "default": bool(default)}
     if str in members:

@@ -132,6 +132,7 @@ def _draw_portrait(ax: Any, views: list) -> None:
     grid, drift = np.array(view["grid"], float), np.array(view["drift"], float)
     points = [(each["at"] if view["y"] else (each["at"][0], 0.0), each["stability"]) for each in view["points"]]
     if view["y"]:
+        # arrows of equal length on the page, whatever the units of the axes
         size = np.hypot(*(drift / np.ptp(grid, axis=0)).T)
         arrows = drift / np.where(size > 0, size, 1)[:, None]
         ax.quiver(*grid.T, *arrows.T, color="0.7", angles="xy", pivot="mid", width=0.003)

@@ -52,6 +52,7 @@ def _listen(host: str, port: int) -> socket.socket:
         raise BadInput("host must be a name or an address; got ''. Leave it out for this machine only.")
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
+        # restart at once on the same port
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
         listening.listen(128)

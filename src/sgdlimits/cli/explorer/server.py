@@ -47,6 +47,7 @@ class Guard:
     """Access control: admits requests to the server's own host names, from its own page, with the token if there is one."""
 
     def __init__(self, host: str, port: int, token: str | None) -> None:
+        # DNS rebinding: a foreign page may resolve its own name to this machine
         names = LOOPBACK if host in ("127.0.0.1", "localhost", "::1") else (*LOOPBACK, f"[{host}]" if ":" in host else host)
         self.hosts = {f"{name}:{port}" for name in names} | (set(names) if port == 80 else set())
         self.any_host, self.token = host in ALL_INTERFACES, token
@@ -97,12 +98,14 @@ class Explorer:
         if not self.contents:
             from sgdlimits.cli.explorer.controls import contents
 
+            # importing JAX takes seconds, during which the event loop must not block
             self.contents = await asyncio.to_thread(contents)
         return JSONResponse(self.contents, headers=HEADERS)
 
     async def socket(self, socket: WebSocket) -> None:
         """Connect a page with a session until either ends."""
         if why := self.guard.refusal(socket):
+            # a close reason has at most 123 bytes
             await socket.close(POLICY, why[:120])
             return
         await socket.accept()
@@ -110,6 +113,7 @@ class Explorer:
             await socket.close(TOO_MANY, f"{MAX_SESSIONS} pages are open already. Close one of them.")
             return
         self.sessions += 1
+        # the spare process is for the first page only
         session, self.spare = Session(self.spare), None
         answers = asyncio.create_task(self._answer(socket, session))
         try:

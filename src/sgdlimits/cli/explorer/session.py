@@ -31,6 +31,7 @@ def spawn(warm: bool = False) -> SpawnedProcess:
     ours, theirs = context.Pipe()
     process = context.Process(target=main, args=(theirs, warm), daemon=True)
     process.start()
+    # so that the pipe reports its end when the child dies
     theirs.close()
     return SpawnedProcess(process, ours)
 
@@ -73,6 +74,7 @@ class Session:
     def _put(self, message: dict[str, Any]) -> None:
         """Put a message into the inbox from another thread."""
         if not self.loop.is_closed():
+            # asyncio queues are not thread-safe
             self.loop.call_soon_threadsafe(self.inbox.put_nowait, message)
 
     def ask(self, message: dict[str, Any]) -> None:
@@ -96,8 +98,10 @@ class Session:
 
 def main(connection: Any, warm: bool = False) -> None:
     """Run the process until its connection closes. JAX is imported here only, as the server does not need it."""
+    # Ctrl-C reaches all processes of the terminal; the server ends this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError):
+        # the browser and the server stay responsive
         os.nice(5)
     tqdm.set_lock(threading.RLock())  # tqdm's default is a lock between processes, which a killed process leaks
     connection.send({"kind": "ready", "job": None, "process": os.getpid()})
@@ -108,4 +112,5 @@ def main(connection: Any, warm: bool = False) -> None:
     if warm:
         worker.warm()
     worker.read()
+    # skips waiting for threads in compiled code
     os._exit(0)

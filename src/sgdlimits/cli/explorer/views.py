@@ -45,6 +45,7 @@ def as_lists(values: Any) -> Any:
     array = np.asarray(values, float)
     if array.ndim:
         return [as_lists(each) for each in array]
+    # seven digits keep messages short; JSON has no NaN
     return float(f"{array:.7g}") if np.isfinite(array) else None
 
 
@@ -176,12 +177,14 @@ def portrait(
     moving = [name for name, moves in zip(names, free, strict=True) if moves]
     asked = [name for name in dict.fromkeys(map(str, plane)) if name in moving] if isinstance(plane, list) else []
     x, y = (*asked, *(name for name in moving if name not in asked), "", "")[:2]
+    # eight trajectories at most
     flows = np.asarray(_flatten(problem, jax.tree.map(lambda leaf: np.asarray(leaf)[:8], stats)))
     places = [names.index(name) for name in (x, y) if name]
     tracks, real = flows[:, :, places], []
     if chain is not None and setting.optimiser == "sgd":
         chain = chain.isel(run=np.flatnonzero(chain.status.values != DIVERGED)[:4])
         real = list(np.asarray(_flatten(problem, statistics(_thin_times(chain))))[:, :, places]) if chain.sizes["run"] else []
+    # also before the search has ended
     points = _locate_points(problem, found, places) if found else []
     every = np.concatenate([*tracks, *real, *(point[None] for point, _ in points)])
     low, high = every.min(0), every.max(0)
@@ -192,6 +195,7 @@ def portrait(
     vectors[:, places] = mesh
     batch, moved = _drift_at(problem, vectors, first)
     drift = np.array(moved)[:, places]
+    # no arrows where no weights have such statistics
     drift[~_are_allowed(problem, batch)] = np.nan
     return {
         "names": moving, "x": x, "y": y, "grid": as_lists(mesh), "drift": as_lists(drift),
@@ -233,6 +237,7 @@ def _are_allowed(problem: Any, batch: Any) -> np.ndarray:
     if not isinstance(problem, ProjectionProblem):
         return np.asarray(batch.r2) >= 0
     M, Q = np.asarray(batch.M), np.asarray(batch.Q)
+    # Gram matrix of the components orthogonal to the fixed directions
     outside = Q - M @ np.linalg.inv(problem.directions.gram) @ np.swapaxes(M, 1, 2)
     return np.linalg.eigvalsh(outside)[:, 0] > -1e-9
 

@@ -57,13 +57,16 @@ class Worker:
         self.changed = threading.Condition()
         levels = [partial(self.run_level, level=level) for level in NAMES]
         for line in (*levels, self.draw_portraits, self.draw_spectra):
+            # daemons: they end with the main thread, which reads the connection
             threading.Thread(target=self.repeat_for_each_job, args=(line,), daemon=True).start()
 
     def send(self, job: PageJob | None, kind: str, **more: Any) -> None:
         """Send a message, unless its job has been replaced by a newer one."""
         with self.sending:
+            # under the lock, so that no message of an old job follows those of a new one
             if job is None or job is self.job:
                 if job is not None and "side" in more and kind != "piece":
+                    # kept for exports; pieces are kept by `stream`
                     job.views[kind, more["side"]] = more
                 self.connection.send({"kind": kind, "job": job.number if job else None, **more})
 
@@ -104,6 +107,7 @@ class Worker:
             raise BadInput("a message must hold one setting or two. Reload the page.")
         settings = [Setting.read(each) for each in given]
         for setting in settings:
+            # an impossible start is refused before any thread begins
             setting.start.one(setting.problem, seed=setting.seed)
         job = PageJob(message.get("job"), settings, message.get("plane"))
         with self.changed:
@@ -138,6 +142,7 @@ class Worker:
             except OSError:
                 return
             except Exception as reason:
+                # a bug: the page gets a sentence, the terminal the traceback
                 traceback.print_exc()
                 self.send(last, "note", text=f"{type(reason).__name__}: {reason}"[:400])
 
@@ -149,6 +154,7 @@ class Worker:
             if job is not self.job:
                 return
             if kept and kept[-1].run.values[0] != piece.run.values[0]:
+                # a new batch of runs begins: curves average over it and all earlier ones
                 before = [join(kept)]
             kept.append(piece)
             together = join([*(each.sel(t=piece.t) for each in before), piece])
@@ -179,6 +185,7 @@ class Worker:
                 except BadInput as reason:
                     del streams[each]
                     self.send(job, "note", text=f"{NAMES[each[1]]}: {reason}")
+            # the clock starts after the first pieces: compilation does not count
             begin = begin or time.monotonic()
             if time.monotonic() - begin > MAX_RUN_SECONDS and streams:
                 name, less = NAMES[which[0][1]], "d" if which[0][1] == "chain" else "width"
@@ -229,6 +236,7 @@ class Worker:
 
     def wait_for(self, job: PageJob, event: threading.Event) -> bool:
         """Wait for an event, and return whether it came before a newer job."""
+        # wake up often enough to notice a newer job
         while not event.wait(0.1):
             if job is not self.job:
                 return False
