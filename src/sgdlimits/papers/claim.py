@@ -99,6 +99,7 @@ class Comparison:
         """Return how far each number lies beyond the formula's value, after the tolerance is subtracted."""
         gap = self.number - other
         gap = {"=": np.abs(gap), "<": gap, ">": -gap}[self.relation]
+        # NaN agrees with nothing
         return np.where(np.isfinite(self.number), gap - self.tolerance, np.inf)
 
     def agrees(self, other: np.ndarray) -> bool:
@@ -113,6 +114,7 @@ class Comparison:
         if self.printed is None:
             return "holds" if ours else "disagreement"
         theirs = self.agrees(self.printed)
+        # neither is right, or the tolerance cannot tell them apart
         if ours == theirs:
             return "open"
         return "holds" if theirs else kind if kind in ("misprint", "remark", "disagreement") else "misprint"
@@ -217,6 +219,7 @@ def claim(
     def register(compute: Callable[[Effort], Comparison]) -> Callable[[Effort], Comparison]:
         paper = FILES[compute.__module__.removeprefix(f"{FOLDER}.")]
         name = f"{paper}.{compute.__name__}"
+        # a module imported twice, or two computations of one name
         assert name not in CLAIMS, name
         CLAIMS[name] = Claim(name, paper, where, title, says, compute, **more)
         return compute

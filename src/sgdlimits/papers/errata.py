@@ -81,5 +81,6 @@ def rewrite_pages(docs: Path) -> dict[Path, str]:
     """Return the new text of the two generated pages, from the audit stored in the same folder."""
     stored = json.loads((docs / "audit.json").read_text(encoding="utf-8"))
     page = (docs / "audit.md").read_text(encoding="utf-8")
+    # text outside of the markers is written by hand
     before, after = page.split(BEGIN)[0], page.split(END)[-1]
     return {docs / "errata.md": build_errata(), docs / "audit.md": f"{before}{BEGIN}\n{build_tables(stored)}\n{END}{after}"}

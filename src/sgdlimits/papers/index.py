@@ -81,6 +81,7 @@ def _build_section(folder: Path, name: str, line: str) -> tuple[str, str]:
     """Return "quick" or "full", and the HTML of a figure's picture, caption and files."""
     text = " ".join((folder / f"{name}.txt").read_text(encoding="utf-8").split())
     caption, mark, smaller = text.partition(QUICK_NOTE)
+    # files of mediocrity-1-left are not those of a figure mediocrity-1
     longer = tuple(f"{other}{end}" for other in FIGURES if other.startswith(f"{name}-") for end in ".-")
     files = sorted({path.name for end in ".-" for path in folder.glob(f"{name}{end}*") if not path.name.startswith(longer)})
     body = [

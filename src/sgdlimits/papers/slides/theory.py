@@ -144,6 +144,7 @@ def regime(kappa: NotNegative, delta: float) -> Regime:
         name, level = NOISE_DOMINATED, "ODE()"
     else:
         name, level = NO_LIMIT, None
+    # the larger of gamma/(dp) and gamma^2/(dp^2), under the root
     fluctuation = (-1 - min(total, 2 * total)) / 2
     return Regime(name, mean_field, level, 0.0 - total, -1 - total, fluctuation, 1 + total)
 
@@ -236,6 +237,7 @@ def phase_diagram(
     memory = [("kappas", kappa.size), ("deltas", delta.size), ("widths", checked.size), ("numbers", 8)]
     check_room(memory, "Take a coarser grid.")
     p = np.where(kappa[:, None] > 0, checked, checked[0])
+    # at kappa = 0 the width is constant, and d grows by factors of 100
     d = np.where(
         kappa[:, None] > 0, p ** (1 / np.where(kappa > 0, kappa, 1.0))[:, None], 10.0 ** (4 + 2 * np.arange(p.shape[1]))
     )
@@ -246,6 +248,7 @@ def phase_diagram(
         here = np.broadcast_to((p == width)[:, None], lr.shape)
         start = FixedInit(jnp.asarray(overlap)).one(problem)
         sizes[:, here] = np.stack(_sizes(problem, start, jnp.asarray(lr[here])))
+    # fluctuations of a sum of d increments of size 1/d
     sizes[2] /= np.sqrt(d)[:, None]
     # least-squares slopes of log size against log d
     x = (np.log(d) - np.log(d).mean(-1, keepdims=True))[:, None]
@@ -264,6 +267,7 @@ def _sizes(problem: ProjectionProblem, stats: Overlaps, lr: Float[Array, " n"]) 
     """Return the sizes at each learning rate: population drift, corrector, and root d times the increments' deviation."""
 
     def at(lr):
+        # the rate is traced: one compilation for all exponents
         other = eqx.tree_at(lambda problem: problem.algorithm.lr, problem, lr)
         population, corrector = map(largest, other.drift_parts(stats))
         return population / other.rate, corrector / other.rate, largest(_spread(other, stats)) / jnp.sqrt(other.rate)

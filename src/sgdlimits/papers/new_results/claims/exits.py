@@ -50,6 +50,7 @@ def kappa(effort: Effort) -> Comparison:
     """Variance of one sample's increment of m on a grid at the saddle of 1, 2 and 3 units, and kappa at lr = 1/(12 + noise)."""
     noise, rows = 0.4, []
     for p in (1, 2, 3):
+        # units and teacher along different axes: the saddle
         s = SquaredUnits(np.eye(p, p + 1, 1), np.eye(1, p + 1), noise, nodes=5)
         rows.append((s.covariance(s.M)[0, 0], 4 * (10 - 6 / p + 8 / p**2 + noise)))
     rows.append((float(theory.noise_gain(1, 1 / (12 + noise), noise)), 1.0))
@@ -68,6 +69,7 @@ def noise_delay(effort: Effort) -> Comparison:
     lr, d, T = 1 / 12, 1024, 0.1
     omega, k = float(theory.linear_rates(1, lr).M), float(theory.noise_gain(1, lr))
     starts = np.array([0.125, 0.5, 1.0, 2.0])
+    # E log|y + sqrt(kappa) xi|, in two halves, as the logarithm is singular at zero
     log = lambda y, sign: quad(lambda u: norm.pdf((sign * u - y) / np.sqrt(k)) / np.sqrt(k) * np.log(u), 0, 12, limit=400)[0]
     exact = [(np.log(y) - log(y, 1) - log(y, -1)) / omega for y in starts]
     problem, m = sl.presets.phase_retrieval(lr=lr), d**-0.5
@@ -99,6 +101,7 @@ def usable(effort: Effort) -> Comparison:
         sl.linearise(sl.presets.phase_retrieval(p, lr=lr), equal_students(p, 1.0, 1.0 - 1e-9, 1.0, 1.0 - 1e-9)).rates.real
     )
     push = lambda lr: float(rate(lr).max() if lr > 0.5 else -1e-3)
+    # shifted by 1e-4, so that a zero eigenvalue does not count as growth
     low, high = brentq(lambda lr: push(lr) - 1e-4, 0.45, 0.6), p / 6
     return compare(low, high, atol=2e-3)
 
@@ -163,6 +166,7 @@ def plateau_series(effort: Effort) -> Comparison:
     p, noise, rows = 3, 3.0, []
     for end, c in ((theory.free_end, (p - 1) / (4 * (p + 2))), (theory.trained_end, -(p + 5) / (4 * (p + 2)))):
         bend = [(float(end(p, g * p, noise).excess_risk) - g * noise) / g**2 for g in (1e-3, 5e-4)]
+        # Richardson extrapolation to a rate of zero
         rows.append((2 * bend[1] - bend[0], 6 * noise + c * noise**2))
     lr = 0.3
     free = theory.free_end(p, lr, 0.5)
@@ -191,6 +195,7 @@ def plateau_correction(effort: Effort) -> Comparison:
 
         y = 1 - R / 2
         (low, _), (middle, square), (high, _) = step(y - h), step(y), step(y + h)
+        # central differences of the mean increment
         slope, bend = (high - low) / (2 * h), (high - 2 * middle + low) / h**2
         number = 2 * d / R * (middle + bend / 2 * square / (-2 * slope * d)) / slope
         rows.append((number, float(theory.plateau_correction(lr, noise))))
@@ -236,6 +241,7 @@ def oscillation(effort: Effort) -> Comparison:
 
 def drift_of(student: Any, slope: Any, target: Any, m: float, lr: float, nodes: int = 60) -> float:
     """Compute the drift of the overlap of one unit on the sphere, on a grid of two fields."""
+    # the field has a part along the teacher and one orthogonal to it
     (fixed, own), weights = gauss_grid(nodes, nodes)
     field = m * fixed + np.sqrt(1 - m**2) * own
     error = target(fixed) - student(field)
@@ -254,6 +260,7 @@ def activations(effort: Effort) -> Comparison:
     one = sl.theory.escape.escape(lambda x: -jnp.cos(x))
     student, slope = lambda x: -np.cos(x), np.sin
     lr = 0.5 * one.max_lr
+    # slightly off recovery, where the drift is exactly zero
     near = lambda share: drift_of(student, slope, student, 1 - 1e-5, share * one.final_lr)
     number = [drift_of(student, slope, student, 1e-4, lr) / 1e-4, brentq(near, 0.9, 1.1)]
     return compare(number, [float(one.rate(lr)), 1.0], rtol=2e-3)
@@ -270,6 +277,7 @@ def traps(effort: Effort) -> Comparison:
     c, c_star = 0.5, -0.5
     student, target = (np.polynomial.Polynomial(hermite_e.herme2poly([0, 0, 1, 0, each])) for each in (c, c_star))
     slope = student.deriv()
+    # a tiny rate removes the corrector
     found = brentq(lambda m: drift_of(student, slope, target, m, 1e-9, nodes=12), 0.1, 0.9)
     return compare(found**2, -1 / (24 * c * c_star), rtol=1e-5)
 
@@ -286,6 +294,7 @@ def layers_drift(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio
     S = np.block([[Q, M], [M.T, np.ones((1, 1))]])
     KS = k[:, None] * S
     SKS, trace = S @ KS, np.trace(KS)
+    # Isserlis: E[D v v^T] and E[D^2 v v^T] of a quadratic form D
     linear = trace * S + 2 * SKS
     square = (trace**2 + 2 * np.trace(KS @ KS)) * S + 4 * trace * SKS + 8 * SKS @ KS
     dQ = 2 * (a[:, None] + a) * linear[:p, :p] + 4 * step * np.outer(a, a) * square[:p, :p]
@@ -299,6 +308,7 @@ def solve_layers(a: np.ndarray, M: np.ndarray, Q: np.ndarray, step: float, ratio
     split = lambda y: (y[:p], y[p : 2 * p, None], y[2 * p :].reshape(p, p))
     slope = lambda t, y: np.concatenate([each.ravel() for each in layers_drift(*split(y), step, ratio)])
     start = np.concatenate([a, M.ravel(), Q.ravel()])
+    # stiff at the end, where the risk falls as a power law
     return split(solve_ivp(slope, (0, tau), start, method="LSODA", rtol=1e-10, atol=1e-13).y[:, -1])
 
 
@@ -327,6 +337,7 @@ def power_law(effort: Effort) -> Comparison:
 )
 def second_only(effort: Effort) -> Comparison:
     """Risk of the best second layer of three orthonormal units orthogonal to the teacher, by least squares on a grid."""
+    # a = 0: the error is the label itself
     s = SquaredUnits(np.eye(3, 4, 1), np.eye(1, 4), a=np.zeros(3))
     squares = s.fields**2
     a = np.linalg.solve((squares * s.weights) @ squares.T, s.mean(squares * s.error))

@@ -99,6 +99,7 @@ def approach(effort: Effort) -> Comparison:
     p, k, lr, tau = 3, 2, 0.2, np.array([1e3, 2e3])
     problem = sl.presets.quadratic_network(p, k, lr=lr)
     start = sl.OrthogonalInit(0.05).sample(problem, runs=2)
+    # tau = lr t is the paper's time
     runs = simulate(problem, sl.ODE(), start, tau[1] / lr, runs=2, save=np.append(0.0, tau / lr))
     far = sl.conserved.distance(runs, sl.conserved.end_point(problem, start)).M.values[:, 1:]
     return compare(tau * far, k * p**1.5 * (p - k) / (32 * (p + 2)), rtol=0.01)
@@ -119,6 +120,7 @@ def norm_learning(effort: Effort) -> Comparison:
         now = y.reshape(p, p)
         return lr * 8 / p * ((1 - np.trace(now) / p) * now - 2 / p * now @ now).ravel()
 
+    # another solver than the package's
     found = solve_ivp(slope, (0, t[-1]), Q.ravel(), "LSODA", t, rtol=1e-10, atol=1e-13).y.T.reshape(-1, p, p)
     return compare(found, theory.student_overlaps(sl.presets.quadratic_network(p, 2, lr=lr), t, Q), rtol=1e-7)
 
@@ -149,6 +151,7 @@ def plateau(effort: Effort) -> Comparison:
 def largest_lr(effort: Effort) -> Comparison:
     """Rate at which an eigenvalue of the ODE at a solution changes sign, for two students and two teachers."""
     point = overlaps(np.ones(2), np.eye(2), np.eye(2))
+    # minus 1e-7: rotations leave eigenvalues that are zero up to rounding
     growth = lambda lr: float(sl.linearise(sl.presets.quadratic_network(2, 2, lr=lr), point).rates.real.max()) - 1e-7
     return compare(brentq(growth, 0.15, 0.4), 2 * 2 / (4 * 4), rtol=1e-4)
 
@@ -199,6 +202,7 @@ def crossing_time(effort: Effort) -> Comparison:
     """Crossing time by nested quadrature, and by the chain at d = 4000."""
     L, k, end, d = 0.4, 3, 6.0, 4000
     V = lambda y: y**2 / 2 - L * y**k / k
+    # -12 stands for minus infinity: the integrand is a Gaussian there
     inner = lambda y: quad(lambda z: np.exp(V(y) - V(z)), -12.0, y, limit=200)[0]
     until = lambda stats: stats.m - end * d**-0.5
     problem = sl.presets.spiked_tensor(k, effective.scaled_snr(L, k, d))
@@ -229,6 +233,7 @@ def _balancing_ridge(snr: float, classes: list, guess: float) -> float:
     The field of a unit of norm 1 and overlap c with the mean is Gaussian for each class, which gives the unit's mean output,
     its pull along the mean and the share of active inputs.
     """
+    # standard deviation of the field of a unit of norm 1
     s = snr**-0.5
 
     def pushes(c: float) -> np.ndarray:
@@ -289,9 +294,11 @@ def expansion(effort: Effort) -> Comparison:
     path = sl.expansion(problem, start, 3.0, save=2).isel(t=-1)
     m = simulate_chain(problem, d, 3.0, start, runs=runs, save=[3.0], seed=1).M.values[:, 0, 0, 0]
     first, spread = float(path["first"].values.ravel()[0]), float(np.ravel(path.covariance.values)[0])
+    # per run, so that the variance has a standard error
     square = d * (m - m.mean()) ** 2
     number = [d * (m.mean() - float(path.ode.values.ravel()[0])), square.mean()]
     sigma = [d * m.std(ddof=1) / np.sqrt(runs), square.std(ddof=1) / np.sqrt(runs)]
+    # terms of the next order in 1/d
     return compare(number, [first, spread], atol=0.15 * max(abs(first), spread), sigma=sigma)
 
 

@@ -76,6 +76,7 @@ def measure_point(n: int, d: int, runs: int, seed: int) -> dict[str, float]:
     lr = RATE_FACTORS[n] * sl.recommended_lr(sl.presets.single_index(fn), d, END_OVERLAP)
     problem = sl.presets.single_index(fn, lr=lr)
     ode, noisy = (exit_time(problem, d, END_OVERLAP, noise=noise) for noise in (False, True))
+    # 40 mean times: censoring would be rare
     how: dict = dict(t_max=MAX_TIME_FACTOR * noisy, runs=runs, seed=seed, until=half_overlap_margin, progress=False)
     found = sl.exit_times(sl.simulate(problem, sl.Chain(d), sl.FixedInit(d**-0.5), **how), half_overlap_margin)
     mean = sl.summarise(found, quantiles=()).mean
@@ -84,6 +85,7 @@ def measure_point(n: int, d: int, runs: int, seed: int) -> dict[str, float]:
 
 def constant_rate(rows: xr.Dataset) -> xr.Dataset:
     """Compute the mean time of the diffusion at a learning rate that does not fall with d."""
+    # the rate of the smallest dimension
     lr, d = float(rows.lr[0]), np.unique(np.geomspace(rows.d[0], 100 * rows.d[0], 30).astype(int))
     t = exit_time(sl.presets.single_index(TARGETS[3][0], lr=lr), d, END_OVERLAP, noise=True)
     return xr.Dataset({"t": ("d", t)}, coords={"d": d}, attrs={"lr": lr, "exponent": 3})
@@ -91,12 +93,14 @@ def constant_rate(rows: xr.Dataset) -> xr.Dataset:
 
 def standard_errors(rows: xr.Dataset) -> np.ndarray:
     """Return the standard errors of the mean times, at least one sample each."""
+    # from the 95 % interval, and at least one sample, the resolution of exit times
     return np.maximum((rows.high - rows.low).values / (2 * 1.96), 1 / rows.d.values)
 
 
 def fit_slope(rows: xr.Dataset, logarithm: bool) -> tuple[float, float]:
     """Fit a slope, and return it with its error: of log samples against log d, or with `logarithm` of t against log d."""
     d, t, error = rows.d.values, rows.t.values, standard_errors(rows)
+    # errors of log(t d) are relative ones
     y, error = (t, error) if logarithm else (np.log(t * d), error / t)
     line, covariance = np.polyfit(np.log(d), y, 1, w=1 / error, cov="unscaled")
     return float(line[0]), float(np.sqrt(covariance[0, 0]))

@@ -56,6 +56,7 @@ def target(name: str) -> sl.Target:
 
 def problem(name: str, d: int) -> sl.ProjectionProblem:
     """Build the problem of one unit on the sphere, with the learning rate of the target's largest leap."""
+    # at a constant rate the corrector would outgrow the signal of a leap of 3
     lr = TARGETS[name].lr * (d**-0.5 if max(leap.order for leap in sl.leaps(target(name))) > 2 else 1.0)
     algorithm = sl.OnePassSGD(lr / SECOND_LAYER, sphere=True)
     initial = sl.InitialWeights(unit=True, second=SECOND_LAYER)
@@ -68,6 +69,7 @@ def measure(name: str, sizes: tuple[int, ...], runs: int, seed: int = 0) -> list
     for stage, leap in enumerate(sl.leaps(target(name))):
         found = _leap_margin(leap)
         for d in sizes:
+            # a leap of 3 takes d^2 samples, t of order d
             how: dict = dict(t_max=40 * d if leap.order > 2 else 3000, runs=runs, seed=seed, until=found, progress=False)
             each = sl.exit_times(sl.simulate(problem(name, d), sl.Chain(d), sl.FixedInit(START_FACTOR * d**-0.5), **how), found)
             time = float(np.median(each.t))

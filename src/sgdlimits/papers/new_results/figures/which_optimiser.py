@@ -85,6 +85,7 @@ def random_start(k: int, d: int) -> sl.RandomInit:
 def symmetric_plateau(k: int) -> sl.Overlaps:
     """Return the plateau at small rates: equal students (Saad and Solla), or one unit orthogonal to its teacher."""
     if k == 1:
+        # norm learning of one unit ends at Q = 1/3
         return sl.Overlaps(jnp.ones(1), jnp.zeros((1, 1)), jnp.full((1, 1), 1 / 3))
     return sl.Overlaps(jnp.ones(k), jnp.full((k, k), 1 / np.sqrt(k * (2 * k - 1))), jnp.full((k, k), 1 / (2 * k - 1)))
 
@@ -127,6 +128,7 @@ ALGORITHM_BUILDERS: dict[str, Callable[[float, float, int], sl.Algorithm]] = {
 
 def algorithm_at(name: str, k: int, c: float, batch: int, noise: float = 0.0) -> sl.Algorithm:
     """Return the named algorithm at the value c of its tuning parameter."""
+    # norms of single units or coordinates rather than of the whole gradient
     each = np.sqrt(k) if name in {"Sign SGD", "Adam", "Muon", "Muon 0.9"} else 1.0
     return ALGORITHM_BUILDERS[name](c * k if k > 1 else c / 16, typical_gradient_norm(k, noise) / each, batch)
 
@@ -152,7 +154,9 @@ def median_exit(exits: xr.Dataset) -> tuple[float, float, float, float]:
     Runs that diverged count as never leaving.
     """
     t = exits.t.where(exits.status != "diverged", np.inf).values
+    # censored runs count as later than all others: the median needs no more
     left = np.where(exits.censored, np.inf, t)
+    # bootstrap; "higher" and "nearest" keep medians infinite rather than NaN
     drawn = np.random.default_rng(0).choice(left, (1000, left.size))
     medians = np.quantile(drawn, 0.5, axis=1, method="higher")
     low, high = np.quantile(medians, (0.025, 0.975), method="nearest")
@@ -166,6 +170,7 @@ def tune(times: Callable[[float, float], xr.Dataset], cap: float, tried: Sequenc
     largest share of runs that left wins.
     """
     best, score = tried[0][0], (np.inf, 0.0)
+    # the second grid has factors of the best value of the first
     for centred, grid in enumerate(tried):
         centre = best if centred else 1.0
         for c in grid:
@@ -180,6 +185,7 @@ def tune_and_measure(name: str, k: int, batch: int, size: Size, seed: int, noise
     cap = size.cap * max(k, 2) ** 2
     times = lambda c, end: simulate_exits(algorithm_at(name, k, c, batch, noise), k, size.d, size.tuning, seed, end, noise)
     case = {"rule": name, "batch": batch, "k": k, "noise": noise, "c": tune(times, cap, size.tried)}
+    # another seed: the best of many medians is biased
     return measure_exits(case, size.d, size.runs, seed + 1, cap)
 
 
@@ -203,6 +209,7 @@ def final_risks(name: str, k: int, batch: int, c: float, size: Size, seed: int) 
         warnings.simplefilter("ignore", sl.DivergedWarning)
         how: dict[str, Any] = dict(t_max=size.final[-1], save=np.array(size.final), runs=size.tuning, seed=seed, progress=False)
         found = sl.simulate(problem, sl.Chain(size.d), random_start(k, size.d), **how)
+    # averaging algorithms are judged by their average
     risk = found.get("risk_average", found.risk).where(found.status != "diverged", np.inf)
     return k**2 * np.median(risk.values, axis=0)
 
@@ -253,6 +260,7 @@ def vary_dimension(datasets: dict[str, xr.Dataset], size: Size, seed: int) -> It
         r for part in ("committee", "phase-retrieval") for r in rows_as_dicts(select_rows(datasets[part], batch=size.many))
     ]
     few = [r for r in first if r["rule"] in FOLLOWED]
+    # some algorithms are too slow to measure at large d
     fits = lambda r, d: d <= size.most.get(r["rule"], {}).get(r["k"], d)
     plan: list[tuple[dict[str, Any], int, int, Level | None]] = []
     plan += [(r, d, runs, None) for d, runs in size.dimensions.items() for r in few if fits(r, d)]
@@ -312,6 +320,7 @@ def _draw_against_d(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> No
             if not first.sizes["point"]:
                 continue
             more = select_rows(datasets["dimensions"], rule=name, k=first.k.values[0])
+            # the first dimension was measured with the tuning
             rows, arms = _error_bars(xr.concat([first[list(more.data_vars)], select_rows(more, level="chain")], "point"))
             label = name if part == "committee" else None
             ax.errorbar(rows.d, rows.time, arms, fmt=mark + dashes, color=colour, label=label, capsize=2, markersize=5)

@@ -150,6 +150,7 @@ def escape(drift: Drift, k: int, rate: float, y: np.ndarray, relax: float = 1500
     """
     f = lambda y: np.asarray(_plateau_drift(drift, k, rate, y))
     if relax:
+        # relaxation is slow beside the decay of the norms: a stiff problem
         y = solve_ivp(lambda t, y: f(y), (0, relax), y, method="BDF", rtol=1e-5, atol=1e-7).y[:, -1]
     found = scipy.optimize.root(f, y, tol=1e-8)
     if not np.abs(found.fun).max() < 1e-5:
@@ -167,6 +168,7 @@ def escape_curve(name: str, k: int, values: np.ndarray) -> list[dict[str, Any]]:
     rows, y = [], first_guess(k)
     for c in values:
         speed, y = escape(KINDS[name], k, rate_of(name, k, c), y)
+        # y of one c is the guess for the next: continuation
         rows.append(make_row(name, k, c, speed, y))
     return sorted([*rows, fastest_row(rows, values[1] / values[0])], key=lambda row: row["c"])
 
@@ -176,6 +178,7 @@ def fastest_row(rows: list[dict[str, Any]], factor: float) -> dict[str, Any]:
     at = max(rows, key=lambda row: np.nan_to_num(row["rate"], nan=-np.inf))
     name, k, y = at["rule"], at["k"], plateau_of(at)
     leave = lambda log_c: escape(KINDS[name], k, rate_of(name, k, np.exp(log_c)), y)
+    # the neighbours of the best value bracket the maximum
     span = np.log(at["c"]) + np.log(factor) * np.array([-1, 1])
     slowness = lambda log_c: -np.nan_to_num(leave(log_c)[0])  # no plateau found: as slow as standing still
     best = scipy.optimize.minimize_scalar(slowness, bounds=span, method="bounded", options={"xatol": 1e-3}).x
@@ -204,6 +207,7 @@ def measure_slope(algorithm: sl.Algorithm, point: sl.Overlaps, d: int, runs: int
     rng = np.random.default_rng(seed)
     # the mean over runs, and 200 bootstrap resamples of it
     means = np.stack([apart, *(apart[rng.integers(runs, size=runs)] for _ in range(200))]).mean(1)
+    # a floor under means that fluctuate below zero
     slopes = np.polyfit(found.t.values, np.log(np.maximum(means, INITIAL_DEPARTURE / 10)).T, 1)[0]
     return xr.Dataset({"apart": ("t", means[0]), "slope": slopes[0], "error": slopes[1:].std()}, {"t": found.t.values})
 
@@ -236,6 +240,7 @@ def _compute_rates(size: Size) -> xr.Dataset:
     drift = partial(finite_batch_muon_drift, batch=size.many, log2_points=size.log2_points)
     near = [row for row in rows if (row["rule"], row["k"]) == ("Muon", size.k)]
     for c in bar(size.own, desc="Muon's own ODE"):
+        # the plateau at large batches is a good first guess
         y = plateau_of(min(near, key=lambda row: abs(np.log(row["c"] / c))))
         speed, y = escape(drift, size.k, rate_of("Muon", size.k, c), y, relax=0.0)
         rows.append(make_row(f"Muon, batch {size.many}", size.k, c, speed, y))
@@ -250,6 +255,7 @@ def _measure_slopes(size: Size, best: dict[str, dict[str, Any]], seed: int) -> x
         if name == "Muon":
             rate, y = escape(drift, size.k, rate_of(name, size.k, c), y, relax=0.0)
         d, runs = size.slopes
+        # a growth by a factor of 5, within the linear regime
         t = np.log(5) / best[name]["rate"]
         one = measure_slope(which.algorithm_at(name, size.k, c, size.many), symmetric_state(size.k, y), d, runs, t, seed)
         found.append(one.rename(t="save").assign(t=("save", one.t.values), rate=rate, c=c).drop_vars("save"))

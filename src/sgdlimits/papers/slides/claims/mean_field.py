@@ -95,6 +95,7 @@ def particles(effort: Effort) -> Comparison:
 def fixed_dimension(effort: Effort) -> Comparison:
     """Drift of two kinds of erf units in R^3, each with 24 copies at equally spaced angles around the teacher."""
     a, m, q, count = np.array([1.0, -0.6]), np.array([0.4, -0.7]), np.array([1.2, 0.9]), 24
+    # equally spaced: exact for trigonometric polynomials of degree below 24
     angles = 2 * np.pi * (np.arange(count) + 0.5) / count
     across = np.sqrt(q - m**2)[:, None, None] * np.stack([np.cos(angles), np.sin(angles)], 1)
     W = np.concatenate([np.repeat(m, count)[:, None], across.reshape(-1, 2)], 1)
@@ -156,8 +157,10 @@ def half_times(ratio: float, units: int = 10) -> list[float]:
         a, m = y[:units], y[units:]
         powers = m[:, None] ** n
         error = target - a @ powers / units
+        # d/dx = t d/dt, as x is the logarithm of time
         return np.exp(x) * np.concatenate([ratio * powers @ error, a * (1 - m**2) * (powers[:, :3] @ (n[1:] * error[1:]))])
 
+    # k=k binds the loop variable
     events = [lambda x, y, k=k: (y[:units] * y[units:] ** k).mean() - target[k] / 2 for k in (1, 2, 3)]
     events[2].terminal = True  # type: ignore[attr-defined]
     first = np.concatenate([np.linspace(-1, 1, units), np.zeros(units)])

@@ -27,6 +27,7 @@ SAAD_AND_SOLLA_TEST = "`test_drift_and_risk_are_those_of_saad_and_solla` in `tes
 def loss(effort: Effort) -> Comparison:
     """Change of M in a step along the gradient of (y - f)^2, over that of gradient descent on the risk."""
     s, h = SquaredUnits(random_weights(2, 3), np.eye(1, 3)), 1e-5
+    # central differences in each weight
     risk = lambda e: SquaredUnits(s.W + e, s.E).risk
     descent = -np.array([risk(h * e) - risk(-h * e) for e in np.eye(6).reshape(-1, 2, 3)]).reshape(2, 3)[:, 0] / (2 * h)
     step = 2 * s.mean(s.M)[:, 0] / len(s.W)
@@ -58,6 +59,7 @@ def learning_time(activation: Any, d: int, runs: int, t_max: float, median: bool
     times = np.where(found.status.values == "stopped", found.t_end.values, np.inf)
     if not median:
         return float(times.mean()), float(times.std(ddof=1) / np.sqrt(runs))
+    # one standard deviation of the rank of the median
     low, middle, high = np.quantile(times, [0.5 - 0.5 / np.sqrt(runs), 0.5, 0.5 + 0.5 / np.sqrt(runs)])
     return float(middle), float(high - low) / 2
 
@@ -139,6 +141,7 @@ def gap_and_width(effort: Effort) -> Comparison:
     """Exponent of the gap in the width from 1 to 8; the right value is that of sqrt(log n / p), with n entries."""
     runs, widths = effort.runs(192, 96), np.array([1, 8])
     number, sigma = log_slope(widths, [log_gap(int(p), 512, 0.8, runs) for p in widths])
+    # the largest of n normal variables grows as sqrt(2 log n)
     entries = widths * (widths + 1) / 2 + 2 * widths
     right = np.log(np.sqrt(np.log(entries[1]) / np.log(entries[0]) / 8)) / np.log(8)
     return compare(number, right, -0.5, atol=0.08, sigma=sigma)
@@ -186,6 +189,7 @@ def gradient_descent(effort: Effort) -> Comparison:
         problem, t = sl.presets.committee(2, 1, lr=lr, batch=40), 4 / lr
         found = simulate(problem, sl.SGD(20, reuse=40), sl.RandomInit(20), t, save=[t], runs=2, seed=1)
         ends.append(np.concatenate([found.M.values.ravel(), found.Q.values.ravel()]))
+    # same starts and samples at all rates, so that only the rate differs
     far, near = (np.abs(np.diff(ends, axis=0)[i]).max() for i in (0, 1))
     return compare(np.log2(far / near), 1.0, atol=0.05)
 

@@ -98,6 +98,7 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     for teachers in size.teachers:
         sgd, ode, flow = (excess(datasets[f"{name}-{teachers}"]) for name in ("SGD", "ODE", "flow"))
         apart = np.abs(np.log(sgd.mean("run").values / np.interp(sgd.tau, ode.tau, ode[0]))).max()
+        # within the time of SGD
         parted = np.abs(np.log(flow / ode))[0][ode.tau <= size.end].max()
         sentences.append(
             f"k = {teachers}: up to the time {size.end:g} gradient flow is within a factor of {np.exp(float(parted)):.2f} of "

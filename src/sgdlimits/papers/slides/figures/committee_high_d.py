@@ -42,6 +42,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 def _draw_overlaps(ode: xr.Dataset, chain: xr.Dataset, ax: Axes) -> None:
     """Draw each student's overlaps with all teachers, in the teacher's colour if it is the one finally learnt."""
+    # the teacher with which a student finally overlaps most
     own = np.abs(ode.M.values[-1]).argmax(1)
     for student, teacher in np.ndindex(ode.M.shape[1:]):
         mine = own[student] == teacher
@@ -61,6 +62,7 @@ def _draw_overlaps(ode: xr.Dataset, chain: xr.Dataset, ax: Axes) -> None:
 def find_plateau(ode: xr.Dataset) -> int:
     """Return the index of the time at which log excess risk is flattest in log time, between its first and last fall."""
     x, y = np.log(ode.tau.values), np.log(excess(ode).values[0])
+    # a factor e away from the first and the last risk
     waiting = (y < y[0] - 1) & (y > y[-1] + 1)
     return int(np.where(waiting, np.abs(np.gradient(y, x)), np.inf).argmin())
 
@@ -68,6 +70,7 @@ def find_plateau(ode: xr.Dataset) -> int:
 def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     chain, ode, flow = (datasets[name] for name in ("chain", "ODE", "flow"))
     at, risk = find_plateau(ode), excess(ode).values[0]
+    # interp needs increasing abscissae: minus the log risk
     half = lambda found: [np.interp(-np.log(risk[at] / 2), -np.log(run), found.tau) for run in excess(found).values]
     runs = ", ".join(f"{each:.1f}" for each in half(chain))
     M, floor = np.abs(ode.M.values[0]), noise_floor(size.width, GAMMA)

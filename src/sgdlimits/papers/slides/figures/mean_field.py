@@ -42,6 +42,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 def gap_table(widths: tuple[int, ...], seed: int) -> xr.Dataset:
     """Tabulate the largest distances over time between the ODE and the mean-field limit of the same units, at each width."""
+    # narrower committees have the first units of the widest
     overlap = np.random.default_rng(seed).uniform(-0.5, 0.5, size=(max(widths), 2))
     rows = [_largest_gaps(p, overlap[:p]) for p in bar(widths, desc="widths")]
     return tabulate(rows, "width", {"width": widths}, lr=LR, noise=NOISE, end=END, time="that of the paper")
@@ -67,6 +68,7 @@ def component_curves(ratio: float, times: int) -> xr.Dataset:
     """Simulate the mean field, and return the network's Hermite components over the target's, and the risk, against time."""
     activation, target = (_hermite_sum(coefficients) for coefficients in (STUDENT, TARGET))
     problem = sl.presets.single_index(activation, target, lr=float(ATOMS), width=ATOMS, train_second=ratio)
+    # orthogonal to the direction, with second-layer weights of both signs
     start = sl.Particles(jnp.linspace(-1, 1, ATOMS), jnp.zeros((ATOMS, 1)), jnp.ones(ATOMS))
     t = np.geomspace(1e-7, 10, times)
     run = sl.simulate(problem, sl.MeanField(rtol=1e-6), start, t_max=10, save=t, progress=False).isel(run=0, teacher=0)
@@ -109,6 +111,7 @@ def _draw_figure(gaps: xr.Dataset, components: xr.Dataset) -> Figure:
     for n, look in zip((1, 2, 3), curve_styles(3), strict=True):
         middle.semilogx(fast.t, fast.component.sel(n=n), color=look.colour)
         middle.semilogx(slow.t, slow.component.sel(n=n), color=look.colour, linestyle=":", linewidth=1.2)
+        # the asymptotics begin at large ratios
         late = components.isel(ratio=slice(-FITTED, None)).sel(n=n)
         label = rf"$n = {n}$, $\epsilon^{{{-_exponent(late.ratio, late.t_half):.2f}}}$"
         right.loglog(1 / components.ratio, components.t_half.sel(n=n), "o-", color=look.colour, markersize=4, label=label)

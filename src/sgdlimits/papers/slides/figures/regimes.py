@@ -83,6 +83,7 @@ def _draw_exponents(found: xr.Dataset, ax: Axes) -> None:
 
 def _write_caption(found: xr.Dataset) -> list[str]:
     total = found.kappa + found.delta
+    # distance of each point from the closer line
     near = np.minimum(abs(total), abs(total + 0.5)).values
     wrong = near[found.regime.values != found.formula.values]
     ratio, noise = relative_exponents(found)
