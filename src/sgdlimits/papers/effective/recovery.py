@@ -61,6 +61,7 @@ def recovery_time(snr: Positive, d: Count, share: Fraction = 0.5, lr: Positive =
     gap = snr - lr
     if gap <= 0:
         return RecoveryTime(np.inf, np.nan)
+    # minus the mean of log chi^2 is Euler's constant plus log 2
     constant = np.log(share**2 * gap**2 / ((1 - share**2) * lr * snr)) + np.euler_gamma + np.log(2)
     return RecoveryTime(float((np.log(d) + constant) / (8 * gap * lr)), float(np.pi / np.sqrt(2) / (8 * gap * lr)))
 
@@ -90,10 +91,12 @@ def crossing_time(
     if not end > abs(start):
         raise BadInput(f"end must be above the start; got {end:g} and {start:g}. Give a larger end.")
     k, top = order, barrier(Lambda, order)
+    # the exponential of the barrier would overflow
     if (k - 2) / (2 * k) * top**2 > MAX_BARRIER:
         return np.inf
     slope = lambda y: y - Lambda * y ** (k - 1)
     low = abs(start) if k % 2 == 0 else start
+    # beyond this the drift exceeds the noise by far
     far = max(30 * top, (DETERMINISTIC_DRIFT / Lambda) ** (1 / k))
     first = 0.0 if k % 2 == 0 else min(low, 0.0) - INNER_REACH
     w = 0.0 if k % 2 == 0 else -1 / slope(first)  # Laplace's method at the far left

@@ -32,6 +32,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 def deviation(snr: float, t: np.ndarray) -> np.ndarray:
     """Return the standard deviation of sqrt(n) m from a random start, for the Ornstein-Uhlenbeck process (3.2)."""
     rate, noise = 4 * (snr - 1), 8.0
+    # expm1 keeps digits at small rates and times
     return np.sqrt(np.exp(2 * rate * t) + noise * np.expm1(2 * rate * t) / (2 * rate))
 
 

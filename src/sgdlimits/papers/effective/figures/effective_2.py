@@ -46,6 +46,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 def optimal(data: xr.Dataset) -> xr.DataArray:
     """Return for each run and time whether the network classifies well: units in opposite directions, each with its label."""
     m, v, size = data.M[..., 0], data.a, MIN_SHARE_OF_RADIUS * RADIUS
+    # each unit has its own label's sign, and both classes have a unit
     right = (m * v > 0).all("student") & (m.prod("student") < 0)
     return right & (np.abs(m) > size).all("student") & (np.abs(v) > size).all("student")
 

@@ -33,6 +33,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 def build_point() -> sl.Overlaps:
     """Build a point of Proposition 5.1: two units share the first direction with label 1, two the second with label 0."""
     first, second = (RADIUS * jnp.array([np.cos(angle), np.sin(angle)]) for angle in ANGLES)
+    # without noise all weights lie along the means, so Q = M M^T
     M = jnp.zeros((4, 2)).at[:2, 0].set(first).at[2:, 1].set(second)
     return sl.Overlaps(jnp.concatenate([first, -second]), M, M @ M.T)
 

@@ -24,6 +24,7 @@ def chain_times(problem: Any, d: int, threshold: float, runs: int, start: Any = 
     """Simulate exit times of the exact chain, in the paper's time, from random starts unless another start is given."""
     found = simulate_chain(problem, d, 2000.0, start, runs=runs, seed=seed, until=sl.exits(threshold))
     times = sl.exit_times(found, threshold)
+    # a censored run would bias the mean: fail loudly
     if times.censored.any():
         raise RuntimeError(f"{int(times.censored.sum())} of {runs} runs did not exit")
     return times.t.values * float(problem.rate)
@@ -61,7 +62,9 @@ def risk_44(effort: Effort) -> Comparison:
 def linear_exit(p: int, lr: float, noise: float, d: int, T: float) -> float:
     """Return the root of (45): the time when the linearised risk, from the means of mu_0 and tau_0, has lost the share T."""
     rate = 4 - 2 * lr / p * (2 + 2 / p + 8 / p**2 + noise)
+    # mean risk at the start, from the means of mu_0 and tau_0
     first = 1 + 1 / p + (p - 1) / (d * p) - 2 / d
+    # tau_0 decays and is neglected
     return brentq(lambda t: (1 - T) * first - (1 + 1 / p - 2 / d * np.exp(2 * rate * t)), 0, 60)
 
 
@@ -178,6 +181,7 @@ def shorter_with_width(effort: Effort) -> Comparison:
 def least_samples(p: int, noise: float, d: int, T: float) -> float:
     """Minimise over learning rates the number of samples in which the linearised risk falls by the share T."""
     top = 2 * p / (2 + 2 / p + 8 / p**2 + noise)
+    # the paper's time times p d / lr counts samples
     steps = lambda lr: p * d / lr * linear_exit(p, lr, noise, d, T)
     return minimize_scalar(steps, bounds=(0.2 * top, 0.8 * top), method="bounded", options={"xatol": 1e-9 * top}).fun
 

@@ -41,6 +41,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     for (name, level), runs in zip(levels.items(), (size.sgd, size.many, size.many, 1), strict=True):
         begin = time.perf_counter()
         datasets[name] = sl.simulate(problem, level, start, t_max=size.t_max, runs=runs, seed=seed)
+        # with compilation, as a user sees it
         seconds[name] = time.perf_counter() - begin
         keep(level.name, datasets[name])
     exits = sl.exit_table(problem, size.d, THRESHOLD, runs=size.exits, seed=seed)

@@ -34,6 +34,7 @@ def draw(width: int, lr: float, noise: float, threshold: float, size: Size, seed
     datasets = {}
     for name, (level, runs) in levels.items():
         datasets[name] = keep(level.name, sl.simulate(problem, level, start, t_max=size.t_max, runs=runs, seed=seed, save=400))
+    # the chain is followed until nearly all runs have exited
     end = horizon(read_parameters(problem, size.d, threshold))
     chain, until = sl.Chain(size.d), sl.exits(threshold)
     datasets["chain"] = keep("chain", sl.simulate(problem, chain, start, t_max=end, runs=size.chain, seed=seed, until=until))

@@ -55,11 +55,13 @@ def _compute_sphere(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.
     risk = np.asarray(jax.jit(jax.vmap(lambda m: problem.risk(_unit_statistics(m))))(m))
     random = np.random.default_rng(seed)
     angle = 2 * np.pi * (np.arange(size.lines) + random.uniform(0.2, 0.8, size.lines)) / size.lines
+    # starts near the equator, alternately above and below
     height = random.uniform(0.02, 0.12, size.lines) * np.where(np.arange(size.lines) % 2, -1, 1)
     on_sphere = lambda points: points / np.linalg.norm(points, axis=1, keepdims=True)
     lines = [on_sphere(np.stack([height, np.cos(angle), np.sin(angle)], axis=1))]
     for _ in range(size.steps):
         slope = np.stack([gradient(problem, Weights(w[None]))[0] for w in lines[-1]])
+        # a small Euler step, projected back to the sphere
         lines.append(on_sphere(lines[-1] - 0.02 * slope))
     surface = ("polar", "azimuth"), np.broadcast_to(risk[:, None], (m.size, azimuth.size))
     flow = ("step", "line", "axis"), np.stack(lines)
@@ -113,6 +115,7 @@ def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
     eye = np.array([np.sin(view[0]), np.cos(view[0]) * np.cos(view[1]), np.cos(view[0]) * np.sin(view[1])])
     for line in np.moveaxis(data.flow.values, 1, 0):
         hidden = line @ eye < 0.05  # matplotlib does not hide lines behind a surface
+        # slightly outside of the surface, which would cover the line
         drawn = np.where(hidden[:, None], np.nan, 1.012 * radius(line[:, :1]) * line)
         ax.plot(drawn[:, 1], drawn[:, 2], drawn[:, 0], color="white", linewidth=1.1, zorder=10)
         if not hidden[0]:

@@ -44,6 +44,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
             problem = sl.presets.phase_retrieval(width=width, lr=LR_PER_UNIT * width, train_second=train)
             start = sl.RandomInit(size.d).one(problem, seed=seed)
             levels = [(sl.Chain(size.d), runs), (sl.ODE(), 1)]
+            # SGD on weights is slow; one width checks the chain
             levels += [(sl.SGD(size.d), size.sgd)] if width == next(iter(size.widths)) else []
             for level, count in levels:
                 found = sl.simulate(problem, level, start, t_max=size.t_max, runs=count, seed=seed, save=240)
@@ -57,6 +58,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     for column, width in zip(axes.T, size.widths, strict=True):
         for kind, look in zip(KINDS, curve_styles(2), strict=True):
             _draw_largest(column[0], datasets, width, kind, look)
+            # units are interchangeable: compare them by rank
             a = np.sort(datasets[f"chain-{kind}-{width}"].a.values[:, -1], axis=1)[:, ::-1]
             singles = 100 if kind == "trained" else 0
             draw_runs(column[1], np.arange(1, width + 1), a, CurveStyle(look.colour, "-"), "", singles=singles, band=None)

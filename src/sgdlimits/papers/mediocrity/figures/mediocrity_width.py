@@ -59,6 +59,7 @@ def compute_theory(width: int, size: Size, seed: int) -> tuple[float, float, flo
     problem = sl.presets.phase_retrieval(width=width, lr=LR_PER_UNIT * width)
     omega = float(sl.theory.mediocrity.linear_rates(width, LR_PER_UNIT * width).M)
     m = np.abs(sl.RandomInit(size.d).sample(problem, runs=4096, seed=seed).M[..., 0])
+    # the largest overlap passes 1/2 first
     linear = np.log(0.5 / np.asarray(m).max(1)).mean() / omega
     noise = np.log1p(float(sl.theory.mediocrity.noise_gain(width, LR_PER_UNIT * width))) / (2 * omega)
     starts = size.starts if width > 1 else 4 * size.starts  # a single overlap spreads more than the largest of several

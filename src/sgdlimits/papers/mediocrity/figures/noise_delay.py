@@ -38,6 +38,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     cases = [(lr, d, y) for lr in RATES for d in size.dimensions for y in size.starts]
     rows = [
         {"lr": lr, "d": d, "start": y} | measure_delay(lr, d, y, size.dimensions[d], seed + number)
+        # a seed for each case, so that their errors are independent
         for number, (lr, d, y) in enumerate(bar(cases, desc="starts"))
     ]
     table = keep("table", tabulate(rows, threshold=THRESHOLD))

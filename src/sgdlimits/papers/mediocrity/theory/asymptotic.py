@@ -90,6 +90,7 @@ def free_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     """
     (noise,) = as_numbers(noise)
     linear, square = 42 + noise, 6 * noise - 72
+    # the root in a form that stays finite where the quadratic term vanishes
     oscillates = 10 / (linear + np.sqrt(linear**2 + 20 * square))
     return np.where(noise < 4, oscillates, max_lr(1, noise))
 
@@ -162,9 +163,11 @@ def _solve_trained_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
 def _continue_solution(equations: Callable, start: list[float], g: float) -> np.ndarray:
     """Continue the solution of equations(x, g) = 0 from `start` at g = 0; NaN if it is lost or its last entry is negative."""
     x = np.array(start)
+    # each solution is the guess for the next rate, so that the branch is kept
     for step in np.linspace(0, g, CONTINUATION_STEPS + 1)[1:]:
         found = root(equations, x, args=(step,), tol=1e-14)
         x = found.x
+        # mu is a squared overlap
         if not np.abs(found.fun).max() < 1e-9 or x[-1] < 0:
             return np.full(x.size, np.nan)
     return x
@@ -225,6 +228,7 @@ def terminal_risk(a: Vector, lr: NotNegative, trained: bool = True) -> float:
     if (a <= 0).any():
         return np.nan
     root = np.sqrt(a / p)
+    # projection onto sum_j a_j v_j = 0
     across = np.eye(p) - np.outer(root, root)
     inverse = across @ np.diag(1 / a) @ across
     trace = np.trace(inverse)

@@ -122,6 +122,7 @@ def minimal_samples(
     13842
     """
     p, noise, d, T = as_numbers(width, noise, d, threshold)
+    # at half of max_lr the rate is 2 and lr/p is 1/crowding
     return d * crowding(p, noise) / 4 * np.log((p + 1) * (T * d + 1 - T) / (2 * p))
 
 
@@ -262,6 +263,7 @@ def lr_for_risk(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, ex
     """
 
     def one(p, noise, risk):
+        # strictly below the largest rate considered
         top = float(usable_lr(p, noise)) * (1 - 1e-12)
         if _final_excess_risk(p, top, noise) <= risk:
             return top
@@ -292,6 +294,7 @@ def _solve_learnt_state(p: float, lr: float, noise: float) -> tuple[float, float
     roots = np.roots(cubic if noise else cubic[:3])  # without noise the constant term is zero, and a = 0 is perfect recovery
     for a in np.sort(roots[np.abs(roots.imag) < 1e-8].real):  # the smallest root is the one near zero risk
         risk = p * a / g - noise / 2 - 4 * a**2
+        # m^2 from the stationarity of m
         square = (1 - (p - 1) * a) * (1 - p * a) * (1 - 4 * g + 4 * g * (p - 2) * a) / (1 - 4 * g + 8 * g * (p - 1) * a)
         if a > 0 and risk >= 0 and square > 0 and p * a <= 1:
             return np.sqrt(square), 1 - p * a, risk

@@ -208,6 +208,7 @@ def quenched(at: ExitParameters) -> float:
     variance = (4 * p**2 * random.variance[0] + random.variance[1]) * (1 - T) ** 2
     small = (way + x) / centre - 1
     exact = np.log(centre / (2 * p)) - variance / centre**2 / 2 - mean_log_overlap(p, d)
+    # way + x can be negative for a start whose risk is below the threshold already
     log_ratio = np.log(np.maximum(way + x, 1e-300)) - np.log(2 * p * random.mu)
     rest = np.maximum(log_ratio, 0) - log_ratio + np.log(np.maximum(1 + small, 1e-300)) - small + small**2 / 2
     return at.time_per_log * float(exact + rest.mean())
@@ -230,10 +231,12 @@ def ode(at: ExitParameters, start: float | None = None) -> float:
     if at.p > 1:
         if start is not None:
             raise BadInput("start is one overlap, for width 1. Use ode_exit_time(problem, stats, threshold).")
+        # a fixed seed: the formula is a function of its arguments
         starts = RandomInit(at.d).sample(at.problem, runs=ODE_STARTS, seed=0)
         return float(ode_exit_time(at.problem, starts, at.T, t_max=max(1.0, 20 * quenched(at))).mean())
     m, weights = _start_overlaps(at, start)
     end = at.T + (1 - at.T) * m**2
+    # squared overlap of the stable fixed point
     ceiling = 1 - 2 * at.lr * at.noise / (4 * (1 - 6 * at.lr))
     if (end >= ceiling).any():
         return np.inf
@@ -271,6 +274,7 @@ def sde_quenched(at: ExitParameters) -> float:
     random = draw_start_sums(at.p, at.d)
     times = _linear_times(at, np.sqrt(random.mu / at.d), random.tau / at.d)
     log = np.log(random.mu)
+    # regression on the control variate minimises the variance
     slope = np.cov(times, log)[0, 1] / log.var() if np.isfinite(times).all() else 0.0
     return float(times.mean() - slope * (log.mean() - mean_log_overlap(at.p, at.d)))
 
@@ -315,6 +319,7 @@ def _start_overlaps(at: ExitParameters, start: float | None = None) -> tuple[np.
     if start is not None:
         return np.array([start]), np.ones(1)
     m, weights = overlap_rule(at.d)
+    # drop nodes of negligible weight, and those at perfect overlap
     kept = (weights > MIN_START_WEIGHT) & (np.abs(m) < 1 - 1e-9)
     return m[kept], weights[kept] / weights[kept].sum()
 
@@ -327,6 +332,7 @@ def _linear_times(at: ExitParameters, m: np.ndarray, pairs: np.ndarray | float =
     """
     mu = float(linear_rates(at.p, at.lr, at.noise).M)
     sigma2 = at.lr / (at.p * at.d) * float(increment_variance(at.p, at.noise))
+    # the linearised risk depends on the sum of squared overlaps only
     end = at.T * (at.p + 1) / 2 + (1 - at.T) * (m**2 - pairs / (2 * at.p))
     return mean_exit_time(m, np.sqrt(np.maximum(end, m**2)), mu, sigma2, at.p) * at.p / at.lr
 

@@ -32,6 +32,7 @@ class Rank(NamedTuple):
 def rank(matrix: Float[np.ndarray, "rows columns"]) -> Rank:
     """Compute the rank from singular values."""
     values = np.linalg.svd(matrix, compute_uv=False)
+    # relative to the largest singular value
     share = values / values[0]
     above = share > MIN_SINGULAR_VALUE
     return Rank(int(above.sum()), float(share[above].min()), float(share[~above].max(initial=0.0)))

@@ -21,6 +21,7 @@ WORDS = dict(d="dimension N", teachers="numbers of teachers", widest="largest wi
 
 def solution(p: int, n: int, d: int, rng: np.random.Generator) -> Float[np.ndarray, "p d"]:
     """Draw weights of p units whose W^T W is the matrix of a teacher of rank n along the first n axes."""
+    # a teacher's matrix that is not a multiple of the identity
     rotation, teacher = np.linalg.qr(rng.normal(size=(p, n)))[0], np.linalg.cholesky(np.eye(n) + 0.2)
     return rotation @ np.pad(teacher.T, ((0, 0), (0, d - n)))
 

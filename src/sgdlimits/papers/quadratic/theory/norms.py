@@ -106,6 +106,7 @@ def _norm_after(at: Coefficients, first: float, time: float) -> float:
     root = at.slope
     if first == low or time == 0:
         return first
+    # a logarithmic unknown resolves norms close to the plateau
     place = lambda x: low + (first - low) * np.exp(-x)
 
     def passed(x: float) -> float:
@@ -114,6 +115,7 @@ def _norm_after(at: Coefficients, first: float, time: float) -> float:
         return start + x / (low * root) + np.log((high - s) / (high - first)) / (high * root) - time
 
     end = 1.0
+    # bracket the root
     while passed(end) < 0:
         end *= 2
     return float(place(brentq(passed, 0, end, xtol=1e-14, rtol=1e-13)))
@@ -126,6 +128,7 @@ def _eigenvalues_after(p: int, first: np.ndarray, time: float) -> np.ndarray:
     """
     if time == 0:
         return first
+    # eigenvalues relative to the largest, which may differ by many orders
     shares = first / first.max()
     with np.errstate(divide="ignore"):
         stay, grow = np.log1p(-shares), np.log(shares)
@@ -134,6 +137,7 @@ def _eigenvalues_after(p: int, first: np.ndarray, time: float) -> np.ndarray:
         return np.logaddexp(stay, grow + np.asarray(x)[..., None])
 
     def passed(x: float) -> float:
+        # the integrand is negligible before that
         low = max(0.0, x - LOG_RANGE)
         edges = np.linspace(low, x, PANELS + 1)
         at = edges[:-1, None] + (edges[1] - edges[0]) * (NODES + 1) / 2

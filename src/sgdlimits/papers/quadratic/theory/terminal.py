@@ -76,6 +76,7 @@ def terminal_decay(problem: ProjectionProblem, *, corrector: bool = True) -> Ter
     if at.noise > 0:
         raise BadInput(f"with noise = {at.noise:g} the risk does not decay to its floor. Use stationary_risk.")
     _check(at)
+    # vanishes at the largest rate at which zero risk is stable
     slow = 1 - 4 * at.lr * (at.k + 2) / (at.p * at.k)
     fast = 1 - 8 * at.lr / (at.p * at.k)
     if at.p == at.k:
@@ -131,6 +132,7 @@ def _balance(at: Coefficients, z: float) -> tuple[float, float, float]:
     x = p / k - (p - k) * z / (k + 2)
     tau = (k * x + (p - k) * z) / p - 1
     risk_0 = tau**2 + 2 * ((k * x**2 + (p - k) * z**2) / p**2 + 1 / k) + at.noise
+    # the drift of x apart from its terms linear in y
     own = -(tau * x + 2 * x**2 / p) + 2 * eta / p * (risk_0 * x + 4 * tau * x**2 / p + 8 * x**3 / p**2)
     slope = 2 / k + 2 * eta / p * (-4 * x / p - 4 * tau / k - 16 * x / (p * k) + 8 / k**2)
     y = -own / slope
@@ -148,6 +150,7 @@ def _idle_norm(at: Coefficients) -> float:
         tau = (at.k * x + n * z) / p - 1
         return -(tau + 2 * z / p) + 2 * at.lr / p * (risk + 4 * tau * z / p + 8 * z**2 / p**2)
 
+    # the order of z at small rates
     end = at.lr * at.noise
     while push(end) > 0:
         end *= 2
