@@ -20,6 +20,7 @@ from sgdlimits.jaxtools import compiled
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import one_of
 
+# never reached unless a law is extremely narrow for its interval
 MAX_TERMS = 4096
 NEGLIGIBLE = 1e-9
 """The cosine series of a law ends where its transform is below this, after some 200 terms for an escape from a saddle."""

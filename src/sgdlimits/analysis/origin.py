@@ -8,6 +8,7 @@ import xarray as xr
 
 from sgdlimits.run.record import find
 
+# enough to make the runs again, and to convert times
 KEPT_ATTRIBUTES = ("level", "d", "rate", "seed", "problem", "problem_name", "t_max")
 
 

@@ -24,6 +24,7 @@ from sgdlimits.errors import BadInput
 
 __all__ = ["main"]
 
+# 100 columns rather than click's 80: the tables of options need them
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 EPILOG = """\b
 Examples:

@@ -13,6 +13,7 @@ from sgdlimits.cli.work import INTERRUPTED_CODE, check_output
 if TYPE_CHECKING:
     from sgdlimits.papers.audit import Audit
 
+# repeated here, so that --help need not import the papers; a test compares the two
 PAPERS = ("mediocrity", "effective", "quadratic", "preprint", "slides", "new_results")
 
 

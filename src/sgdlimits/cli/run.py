@@ -14,6 +14,7 @@ from sgdlimits.cli.work import check_apart, check_output, check_picture, compute
 from sgdlimits.docstring import describe, typed_parameters
 from sgdlimits.text import table as columns
 
+# headings of the help page
 PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
 PATH = File()
 RUN_OPTIONS = [

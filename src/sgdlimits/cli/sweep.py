@@ -15,6 +15,7 @@ from sgdlimits.cli.work import INTERRUPTED_CODE, check_picture, picture
 from sgdlimits.errors import BadInput
 from sgdlimits.text import count, table
 
+# headings of the help page
 WHERE, WHAT = "Where it is computed", "What is done"
 OPTIONS: list[click.Parameter] = [
     Option("--workers", type=click.IntRange(min=1), heading=WHERE, help="number of processes on this machine"),

@@ -13,6 +13,7 @@ from sgdlimits.cli.run import Presets
 from sgdlimits.cli.work import INTERRUPTED_CODE, json_text
 from sgdlimits.errors import BadInput
 
+# heading of the help page
 SEARCH = "The search"
 OPTIONS = [
     number("--count", SEARCH, "starts of searches, random weights with parts set to zero  [256, fewer for costly drifts]"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import xarray as xr
 
+# the shell's code for Ctrl-C: 128 + SIGINT
 INTERRUPTED_CODE = 130
 
 

@@ -153,6 +153,7 @@ def compare(
     return Comparison(numbers, ours, flat(printed), errors, MAX_STANDARD_ERRORS * errors + rtol * scale + atol, relation)
 
 
+# modules are named relative to this package
 FOLDER = "sgdlimits.papers"
 FILES = {
     "mediocrity.claims.process": "mediocrity",

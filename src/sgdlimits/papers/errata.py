@@ -26,6 +26,7 @@ DISAGREEMENTS = """## Disagreements of result
 
 No misprints: here the computation of this package ends elsewhere than the paper.
 """
+# markers of the generated part of docs/audit.md
 BEGIN, END = "<!-- from here on written by benchmarks/audit.py -->\n", "<!-- up to here -->\n"
 
 

@@ -20,6 +20,7 @@ from sgdlimits.start import RandomInit
 from sgdlimits.statistics.trees import batch_of, one_of, runs_of
 from sgdlimits.trial import tried
 
+# the argument of a user's function, in errors
 ONE_RUN = "the statistics of one run"
 
 

@@ -24,6 +24,7 @@ from sgdlimits.statistics.trees import batch_of
 
 MAX_COMMUTATOR = 1e-10
 """Norm of a commutator, relative to those of the matrices, below which they count as commuting."""
+# the check of the argument `point`; by name, as the class is defined below
 POINT = either("Overlaps, or what end_point returns", "Give one of them.", a_statistics, instance(__name__, "EndPoint", "", ""))
 MIN_SINGULAR_VALUE = 1e-13
 """Singular values below this fraction of the largest count as zero."""

@@ -17,6 +17,7 @@ from sgdlimits.analysis.equations.frame import EquationSetting, is_zero, paramet
 from sgdlimits.errors import is_traced
 from sgdlimits.model.activation import Polynomial
 
+# Fractions rather than floats: terms must cancel exactly
 Powers = tuple[int, int, int]
 Terms = Mapping[Powers, Fraction]
 """Coefficients by the powers of x, y and a, or of m, q and a."""

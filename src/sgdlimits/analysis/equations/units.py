@@ -24,6 +24,7 @@ from sgdlimits.expectation.additive import additive_integrals
 from sgdlimits.expectation.gaussian import ErfIntegrals, PiecewiseLinearIntegrals, SmoothIntegrals, UnitIntegrals
 from sgdlimits.model.activation import Polynomial
 
+# LaTeX shared by several integrals
 TWO_PI, FOUR_PI = r"\frac{2}{\pi}", r"\frac{4}{\pi^{2}}"
 LAMBDA = r"\Lambda_{{{}}}"
 NAMED_J = mean(r"s'(\lambda_{j}) s'(\lambda_{l}) s(\lambda_{m}) s(\lambda_{n})")

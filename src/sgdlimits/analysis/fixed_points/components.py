@@ -24,11 +24,13 @@ MAX_SEGMENT = 0.05
 """Length, relative to 1 plus the norm of the root, below which a segment between fixed points is not halved again."""
 MAX_MIDPOINT_SHARE = 0.8
 """Largest distance of a projected midpoint from either end, as a share of the distance between the ends."""
+# segments of 1/1000 of the distance; longer paths count as not found
 MAX_HALVINGS = 10
 NEAREST = 3
 """Number of candidate images examined for each pair of components."""
 PATH_STEPS, KINK_PATH_STEPS = 15, 60
 """Levenberg-Marquardt steps that project a midpoint; at a kink the Jacobian is one-sided and they converge slowly."""
+# each round either connects roots or ends the search
 MAX_ROUNDS = 24
 MIDPOINT_PAIRS, COSTLY_MIDPOINT_PAIRS = 48, 8
 """Number of random pairs of images whose midpoints are projected; the second where a drift is costly."""

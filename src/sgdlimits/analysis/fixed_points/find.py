@@ -29,6 +29,7 @@ SEARCH_BLOCKS, COSTLY_SEARCH_BLOCKS = 12, 6
 """Blocks of the flow before a search; fewer where drifts are costly."""
 COSTLY_FLOW_EVERY = 4
 """Where drifts are costly, the flow is followed only from one chunk of starts in this many."""
+# order of the rows of the table
 STABILITY_ORDER = ("stable", "neutral", "unstable", "unknown")
 MAX_REST_DISTANCE = 0.2
 """Largest distance of a fixed point from the end of the flow, relative to 1 plus its norm; generous for sliding along kinks."""

@@ -14,6 +14,7 @@ from sgdlimits.analysis.summary import IntervalEstimate
 from sgdlimits.text import count, table
 
 MAX_EIGENVALUES_PRINTED = 3
+# headings of the printed table
 COLUMNS = ("copies", "dimension", "stability", "eigenvalues", "risk", "basin", "found", "at")
 
 

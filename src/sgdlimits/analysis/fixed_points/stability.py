@@ -10,6 +10,7 @@ from sgdlimits.analysis.fixed_points.components import SAME_ROOT, are_connected,
 from sgdlimits.analysis.fixed_points.roots import Roots, flow_to_rest, roots_near
 from sgdlimits.analysis.fixed_points.system import System
 
+# "neutral": the flow returns to the component, but not to the same point
 Stability = Literal["stable", "neutral", "unstable", "unknown"]
 
 NULL_STEP = 0.02

@@ -15,6 +15,7 @@ from sgdlimits.errors import BadInput, check_count
 from sgdlimits.level.base import DIVERGED
 from sgdlimits.run.schema import check_form
 
+# types of arguments with their checks, shared by all plots
 Datasets = Annotated[xr.Dataset | Sequence[xr.Dataset] | Mapping[str, xr.Dataset], some_datasets]
 Singles = Annotated[
     int | Mapping[str, int], either("an integer, or integers by label", "Give, say, 20.", integer(at_least=0), mapping)

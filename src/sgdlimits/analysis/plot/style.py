@@ -40,6 +40,7 @@ OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#E69F00", "
 DASHES: tuple[LineStyleType, ...] = ("-", (0, (4.5, 1.6)), (0, (6, 1.5, 1.2, 1.5)), (0, (1.2, 1.2)), (0, (9, 2)))
 """Line styles distinguishable in grey; with seven colours they make 35 different curve styles."""
 
+# horizontal labels by the value of the argument `clock`
 CLOCKS = {"t": r"$t$, samples per dimension", "paper": "time of the paper", "samples": "samples"}
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from sgdlimits.cli.explorer.views import MAX_SINGLE_RUNS, drop_diverged_unless_all, quantities
 from sgdlimits.errors import BadInput
 
+# the colours and dashes of the page's stylesheet
 SIDES = ("#0072b2", "#d55e00")
 COLOURS = {"chain": SIDES[0], "ode": "#16181d", "sde": "#009e73", "mean_field": "#aa4499"}
 DASHES = {"ode": (0, (4.5, 2)), "mean_field": (0, (1.2, 2)), "sde": (0, (1, 1.5))}

@@ -30,8 +30,10 @@ MAX_SESSIONS = 8
 """Number of pages that may be open at once, each with a process."""
 IDLE_SECONDS = 900.0
 """Time without messages after which a page loses its process; it gets another one with its next message."""
+# names under which a browser may address this machine
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 ALL_INTERFACES = ("0.0.0.0", "::", "[::]")
+# scripts and styles of the page only, no framing, and nothing kept in a cache
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from sgdlimits.settings import setup_process
 
+# shown on the page
 DIED = "The simulation's process ended unexpectedly. Move a slider, or press Run again, to start another one."
 
 

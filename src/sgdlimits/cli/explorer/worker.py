@@ -24,6 +24,7 @@ from sgdlimits.cli.explorer.views import curves, exits, find_points, headline_nu
 from sgdlimits.errors import BadInput
 from sgdlimits.run import join, stream
 
+# levels by their names on the page
 NAMES = {"chain": "chain", "ode": "ODE", "sde": "SDE", "mean_field": "mean field"}
 MAX_RUN_SECONDS = 60.0
 """Time after the first pieces at which the runs of a level are stopped, with a note on the page."""

@@ -45,6 +45,7 @@ from sgdlimits.statistics import Overlaps
 from sgdlimits.statistics.trees import add, for_samples
 from sgdlimits.text import table
 
+# by falling kappa + delta
 REGIMES = ("gradient flow", "high-dimensional", "noise-dominated", "no limit")
 GRADIENT_FLOW, HIGH_DIMENSIONAL, NOISE_DOMINATED, NO_LIMIT = REGIMES
 LINE_TOLERANCE = 1e-12

@@ -14,6 +14,7 @@ from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.mediocrity.claims.noise import evaluate_55, variances
 from sgdlimits.papers.shorthand import overlaps, simulate, simulate_chain
 
+# files of the tests named by misprints
 MIXED, LOCAL = (f"in `tests/laws/test_{name}.py`" for name in ("fixed_points", "local_limit"))
 INF = float("inf")
 COARSE_RULE = sl.Sobol(3, 2)

@@ -11,6 +11,7 @@ import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.shorthand import log_slope, simulate, simulate_chain, spike
 
+# file of the tests named by misprints
 SPIKED = "in `tests/laws/test_spiked_tensor.py`"
 
 # --- spiked matrices and tensors ---------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import xarray as xr
 import sgdlimits as sl
 from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels
 
+# below and above the threshold 1
 SNR = (0.8, 1.2)
 FULL = Size(d=1500, end=10.0, shown=8, runs=4000)
 QUICK = FULL.but(d=300, shown=4, runs=400)

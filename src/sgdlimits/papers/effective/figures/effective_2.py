@@ -17,6 +17,7 @@ import sgdlimits as sl
 from sgdlimits.analysis.summary import IntervalEstimate
 from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels, sizes
 
+# signal-to-noise ratio and ridge of the mixture
 SNR, RIDGE = 100.0, 0.1
 RADIUS = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
 ANGLE = np.pi / 6

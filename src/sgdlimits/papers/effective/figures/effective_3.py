@@ -14,8 +14,10 @@ import sgdlimits as sl
 from sgdlimits.papers.effective.figures import effective_2 as rings
 from sgdlimits.papers.figure import Axes, DrawnFigure, Figure, Keep, Size
 
+# signal-to-noise ratio and ridge of the mixture
 SNR, RIDGE = 1000.0, 0.1
 RADIUS = sl.theory.effective.ring_radius(RIDGE, weight=0.25)
+# positions on the two rings, away from symmetric points
 ANGLES = (np.pi / 6, np.pi / 4)
 FULL = rings.FULL.but(end=250.0)
 QUICK = rings.QUICK.but(runs=60, end=120.0)

@@ -32,6 +32,7 @@ from sgdlimits.papers.figure import (
 
 WEIGHTS = {"binary_mixture": 0.5, "xor_mixture": 0.25}
 """Probability of one cluster by preset."""
+# legends of the presets
 NAMES = {"binary_mixture": "two classes", "xor_mixture": "XOR"}
 FULL, QUICK, WORDS = sizes(
     snr=("ratios snr", (100.0, 20.0, 5.0, 2.0), (100.0, 5.0)),

@@ -10,7 +10,9 @@ from sgdlimits.papers.mediocrity.claims.process import DRIFT, saddle
 from sgdlimits.papers.one_step import SquaredUnits
 from sgdlimits.papers.shorthand import overlaps
 
+# file of the tests named by misprints
 LANDSCAPE = "in `tests/laws/test_landscape.py`"
+# squared norm of the teacher away from 1, so that misplaced factors show
 RHO, NOISE = 0.7, 0.3
 
 

@@ -12,6 +12,7 @@ from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.one_step import SquaredUnits, random_weights, sphere_drift, step_on_sphere
 from sgdlimits.papers.shorthand import overlaps
 
+# file of the tests named by misprints
 DRIFT = "in `tests/unit/problem/test_drift.py`"
 
 

@@ -17,6 +17,7 @@ from sgdlimits.papers.mediocrity import theory as theory
 from sgdlimits.papers.mediocrity.claims.process import saddle
 from sgdlimits.papers.shorthand import log_slope, mean_and_error, simulate, simulate_chain, start_at
 
+# file of the tests named by misprints
 TIMES = "in `tests/unit/papers/test_mediocrity.py`"
 
 

@@ -19,6 +19,7 @@ from sgdlimits.papers.quadratic.phases.find import find_crossing
 from sgdlimits.text import table
 
 NOISE, THRESHOLD = 0.1, 0.5
+# the fastest rate of one unit with this noise
 LR = 1 / (12 + NOISE)
 MAX_FINAL_RISK = 0.2
 """Final risk above which a run counts as late; the ODE ends near 0.066."""

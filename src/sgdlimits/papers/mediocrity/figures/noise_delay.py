@@ -26,6 +26,7 @@ from sgdlimits.papers.figure import (
 from sgdlimits.papers.mediocrity.theory import delayed_share, exit_time, max_lr, noise_delay, noise_gain
 from sgdlimits.papers.mediocrity.theory.times import horizon, read_parameters
 
+# a small rate, and the fastest one
 RATES = (0.03, 1 / 12)
 THRESHOLD = 0.1
 FULL = Size(dimensions={1000: 4096, 4000: 1024, 16_000: 256}, starts=(0.125, 0.25, 0.5, 1.0, 2.0, 3.0))

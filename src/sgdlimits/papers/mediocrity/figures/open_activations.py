@@ -40,6 +40,7 @@ def wave(x):
     return -jnp.cos(1.5 * x)
 
 
+# students of the first panels, each learning its own activation
 ACTIVATIONS: dict[str, str | Callable] = {
     "$x^2$": "square",
     "$|x|$": "abs",

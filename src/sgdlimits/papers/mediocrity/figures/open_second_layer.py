@@ -34,6 +34,7 @@ NOISE = 0.2
 """Variance of the label noise in the curves that have some."""
 MAX_ZERO_ENTRY = 0.05
 """Size of an entry of the second layer below which it counts as zero."""
+# legends by r, the ratio of the learning rates
 NAMES = {0.0: "first layer only", 0.3: "both layers, $r = 0.3$", 1.0: "both layers, $r = 1$"}
 FULL, QUICK, WORDS = sizes(
     width=("width of the curves", 5, 3),

@@ -50,6 +50,7 @@ TARGETS: dict[int, tuple[str | Callable, str, str]] = {
     3: (soft_cubic, r"$(x^3 - 3x/1.3)\,e^{-0.15\,x^2}$", "d^2"),
 }
 """For each exponent a target, its formula, and the growth of its samples in LaTeX."""
+# runs by exponent and dimension: fewer where a run takes longer
 RUNS = {
     1: {100: 256, 1000: 256, 10**4: 128, 10**5: 64, 10**6: 16},
     2: {100: 512, 316: 512, 1000: 256, 3162: 128, 10**4: 64, 31623: 32, 10**5: 16},

@@ -35,6 +35,7 @@ class StaircaseTarget(NamedTuple):
     lr: float
 
 
+# targets by the names that the figure prints
 TARGETS = {
     "x1 + x1 x2": StaircaseTarget(lambda x: x[0] + x[0] * x[1], 2, 0.08),
     "x1 x2": StaircaseTarget(lambda x: x[0] * x[1], 2, 0.08),

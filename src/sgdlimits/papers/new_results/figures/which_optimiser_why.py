@@ -64,6 +64,7 @@ FULL, QUICK, WORDS = sizes(
 
 # --- rates at the plateau ----------------------------------------------------------------------------------------------------
 
+# (k, rate, statistics) to their drift
 Drift = Callable[[int, Any, sl.Overlaps], sl.Overlaps]
 
 
@@ -100,6 +101,7 @@ def _moments(k: int, stats: sl.Overlaps):
     return problem.expectation.moments(problem.model, stats.a, problem.model.law(stats))
 
 
+# drifts as the batch grows
 KINDS: dict[str, Drift] = {"SGD": sgd_drift, "Normalised": normalised_drift, "Muon": muon_drift}
 
 

@@ -16,6 +16,7 @@ from sgdlimits.papers.shorthand import overlaps, simulate, simulate_chain
 DRIFT, THEORY, PHASES = (
     f"in `tests/{name}.py`" for name in ("unit/problem/test_drift", "unit/papers/test_quadratic", "laws/test_phases")
 )
+# p and p*, different so that exchanged letters show
 P, K = 3, 2
 
 

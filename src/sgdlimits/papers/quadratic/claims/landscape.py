@@ -16,6 +16,7 @@ from sgdlimits.papers.quadratic import theory as theory
 from sgdlimits.papers.quadratic.claims.dynamics import PHASES, K, P, sample
 from sgdlimits.papers.shorthand import overlaps, simulate
 
+# files of the tests named by misprints
 CRITICAL, CONSERVED = (f"in `tests/laws/test_{name}.py`" for name in ("critical_points", "conserved"))
 
 # --- the landscape -----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, 
 from sgdlimits.papers.quadratic.theory.learning_rate import halving_time, optimal_lr
 from sgdlimits.papers.quadratic.theory.plateau import fastest_escape_lr, largest_lr
 
+# p*, and the standard deviation of the initial overlaps
 TEACHERS, SPREAD = 3, 0.01
 FULL = Size(rates=60, starts=20, widths=(3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16))
 QUICK = FULL.but(rates=30, starts=8, widths=(3, 4, 6, 8))

@@ -11,6 +11,7 @@ from sgdlimits.analysis import conserved
 from sgdlimits.level.base import Level
 from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels, sizes
 
+# learning rate, different squared norms, and singular values of M
 LR, NORMS, VALUES = 0.15, (1.8, 0.4), (0.4, 0.08)
 FULL, QUICK, WORDS = sizes(
     limit=("end of the ODE", 30.0),

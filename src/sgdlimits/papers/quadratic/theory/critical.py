@@ -27,6 +27,7 @@ from sgdlimits.text import table
 
 MAX_FAMILIES = 10**5
 """Largest number of families in a table: more take minutes to list."""
+# headings of the printed table
 COLUMNS = ("kind", "s", "r", "risk", "index", "dimension", "symmetry", "flat", "from d")
 
 

@@ -22,6 +22,7 @@ from sgdlimits.errors import BadInput, in_short
 from sgdlimits.papers.quadratic.theory.plateau import Coefficients, plateau_rates, plateau_risk, read_coefficients
 from sgdlimits.problem.projection import ProjectionProblem
 
+# values of the argument `average`
 AVERAGES = ("annealed", "quenched")
 LAGUERRE_NODES = 32
 """Number of nodes of the Gauss-Laguerre rule for the mean over starts."""

@@ -26,6 +26,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.papers.quadratic.theory.plateau import Coefficients, read_coefficients
 from sgdlimits.problem.projection import ProjectionProblem
 
+# Gauss-Legendre rule of each panel
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(10)
 PANELS = 120
 """Number of panels of the integral over log b."""

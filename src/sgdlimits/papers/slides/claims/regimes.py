@@ -15,6 +15,7 @@ from sgdlimits.papers.one_step import SquaredUnits, gauss_grid, random_weights
 from sgdlimits.papers.shorthand import log_slope, overlaps, simulate, simulate_chain, start_at
 from sgdlimits.papers.slides import theory as regimes
 
+# files of the tests named by misprints and remarks
 IN_REGIMES, IN_SINGLE_INDEX = "in `tests/laws/test_regimes.py`", "in `tests/laws/test_single_index.py`"
 SAAD_AND_SOLLA_TEST = "`test_drift_and_risk_are_those_of_saad_and_solla` in `tests/laws/test_committee.py`"
 

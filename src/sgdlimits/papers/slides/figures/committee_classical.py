@@ -19,6 +19,7 @@ import sgdlimits as sl
 from sgdlimits.level.base import Level
 from sgdlimits.papers.figure import Axes, DrawnFigure, Figure, Keep, Size, curve_styles, make_panels, sizes
 
+# the slides' values
 GAMMA, NOISE = 0.05, 1e-3
 FULL, QUICK, WORDS = sizes(
     width=("width", 10),

@@ -15,6 +15,7 @@ from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, 
 from sgdlimits.papers.slides.figures import committee_classical as classical
 from sgdlimits.papers.slides.figures.committee_classical import NOISE, draw_risk, excess, noise_floor, simulate_levels
 
+# the slides' value
 GAMMA = 0.1
 FULL = Size(width=8, teachers=4, d=1000, runs=4, end=150.0, end_ode=1e4)
 QUICK = FULL.but(d=100, end=180.0, end_ode=3e3)

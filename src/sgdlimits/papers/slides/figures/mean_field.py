@@ -22,6 +22,7 @@ LR, NOISE, END = 1.0, 0.01, 4.0
 """Learning rate, label noise, and end in the paper's time of the committees."""
 SHARE, FITTED = 0.5, 3
 """Share of a component at which it counts as learnt, and number of ratios in the fits."""
+# compared statistics with their legends
 GAPS = {"M": "$M$", "q": "$Q_{jj}$", "off": r"$Q_{jl} - m_j P^{-1} m_l$", "risk": "risk"}
 STUDENT, TARGET, ATOMS = np.ones(4), np.array([0.0, 1.0, 0.5, 0.5]), 10
 """Coefficients along normalised Hermite polynomials, and the number of units."""

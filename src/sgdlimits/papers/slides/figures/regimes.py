@@ -14,6 +14,7 @@ from matplotlib.colors import ListedColormap
 from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels
 from sgdlimits.papers.slides import theory as regimes
 
+# all four regimes lie within these
 MIN_DELTA, MAX_DELTA = -1.5, 1.0
 TOLERANCE = 0.03
 """Exponents that differ by less count as equal."""
