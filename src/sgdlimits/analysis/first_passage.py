@@ -108,20 +108,25 @@ class FirstPassage:
 
     @cached_property
     def _mean(self) -> np.ndarray:
+        """The mean time at the nodes."""
         return self._solve(np.full(self.x.size, -1.0))
 
     @cached_property
     def _variance(self) -> np.ndarray:
+        """The variance of the time at the nodes."""
         return self._solve(-2 * self._mean) - self._mean**2
 
     def _solve(self, right: np.ndarray) -> np.ndarray:
+        """Solve L u = right at the nodes, with u = 0 at the end."""
         return np.concatenate([[0.0], np.linalg.solve(self.operator[1:, 1:], right[1:])])
 
     def _between(self, values: np.ndarray, start, end) -> np.ndarray:
+        """Interpolate values at the starts, less those at the levels `end` if given."""
         at = self._interpolate(values)
         return at(start) if end is None else at(start) - at(end)
 
     def _interpolate(self, values: np.ndarray) -> Callable:
+        """Return the even interpolant of values at the nodes, as a function of m."""
         smooth = BarycentricInterpolator(self.nodes, np.concatenate([values, values[::-1]]), wi=self.weights)
         return lambda m: smooth(np.arcsinh(np.abs(m) / self.layer) / self.stretch)
 

@@ -320,5 +320,6 @@ def _checked(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray, np.nd
 
 
 def _check_problem(problem: Problem) -> None:
+    """Raise `BadInput` unless the problem is a projection problem."""
     if not isinstance(problem, ProjectionProblem):
         raise BadInput(f"the landscape is written for projection problems; got {type(problem).__name__}. Give one of those.")

@@ -56,6 +56,7 @@ def _differentiable_part(M: Float[Array, "p k"]) -> Float[Array, "p k"]:
 
 @_differentiable_part.defjvp
 def _differentiable_part_jvp(primals, tangents):
+    """Return the orthogonal part and its derivative along dM."""
     (M,), (dM,) = primals, tangents
     A, values, B = jnp.linalg.svd(M, full_matrices=False)
     X = A.T @ dM @ B.T

@@ -51,6 +51,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _draw_in_time(ax: Axes, sgd: xr.Dataset, chain: xr.Dataset, snr: float, size: Size) -> None:
+    """Draw the magnified overlap of runs against time, with the band of the Ornstein-Uhlenbeck process."""
     root = np.sqrt(size.d)
     for run in range(sgd.sizes["run"]):
         ax.plot(sgd.t, root * sgd.m[run], color=OKABE_ITO[run % len(OKABE_ITO)], linewidth=0.7)
@@ -64,6 +65,7 @@ def _draw_in_time(ax: Axes, sgd: xr.Dataset, chain: xr.Dataset, snr: float, size
 
 
 def _draw_in_plane(ax: Axes, sgd: xr.Dataset, snr: float, size: Size) -> None:
+    """Draw runs in the plane of overlap and squared orthogonal norm, with the stable fixed points."""
     for run in range(sgd.sizes["run"]):
         ax.plot(sgd.m[run], sgd.r2[run], color=OKABE_ITO[run % len(OKABE_ITO)], linewidth=0.7)
     star = sl.theory.effective.overlaps(2, snr)[1]

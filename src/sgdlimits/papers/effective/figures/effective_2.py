@@ -62,6 +62,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size
 
 
 def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
+    """Draw the final overlaps of both units, with the predicted optima."""
     m, best = data.M.values[:, -1, :, 0], optimal(data).values[:, -1]
     draw_ends(ax, m, {"optimal": best, "not": ~best}, RADIUS)
     ax.plot([RADIUS, -RADIUS], [-RADIUS, RADIUS], "kx", markersize=9, markeredgewidth=1.6, label="predicted optimum")
@@ -70,6 +71,7 @@ def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
 
 
 def _draw_paths(ax: Axes, ring: xr.Dataset, local: xr.Dataset, point: sl.Overlaps, d: int) -> None:
+    """Draw the magnified overlap of runs that start on the ring, with the band of the local limit."""
     centre = float(point.M[0, 0])
     for run in range(min(6, ring.sizes["run"])):
         ax.plot(ring.t, np.sqrt(d) * (ring.M[run, :, 0, 0] - centre), color=OKABE_ITO[run], linewidth=0.7)

@@ -57,6 +57,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size
 
 
 def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
+    """Draw the final overlaps of two units with the first direction."""
     m, best = data.M.values[:, -1, :2, 0], optimal(data).values[:, -1]
     rings.draw_ends(ax, m, {"not": ~best, "optimal": best}, RADIUS)
     points = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if x * y <= 0])

@@ -113,6 +113,7 @@ def _draw_figure(table: xr.Dataset, size: Size) -> Figure:
 
 
 def _draw_second_layer(ax: Axes, rows: xr.Dataset, preset: str, size: Size) -> None:
+    """Draw the squared second layer v^2 against the ridge, for the ODE and the chain."""
     for snr, colour in zip(size.snr, OKABE_ITO[3:], strict=False):
         here, line = select_rows(rows, snr=snr), classifier_ridge(preset, snr)
         ax.plot([*(here.share * line), line], [*(here.v**2), 0.0], color=colour, linewidth=1.1, label=f"snr {snr:g}")

@@ -139,6 +139,7 @@ def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
 
 
 def _draw_spectra(ax: Axes, data: xr.Dataset) -> None:
+    """Draw the multiplicities of both eigenvalues at m = 0 for several dimensions."""
     width = 0.8 / data.sizes["d"]
     for i, (d, colour) in enumerate(zip(data.d.values, SHADES, strict=True)):
         counts = data.multiplicity.sel(d=d).values

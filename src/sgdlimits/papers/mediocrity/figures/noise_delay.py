@@ -67,6 +67,7 @@ def _draw_figure(table: xr.Dataset, size: Size) -> Figure:
 
 
 def _draw_delays(ax: Axes, table: xr.Dataset, size: Size) -> None:
+    """Draw the delay against the start, for the chain and by the formula."""
     y = np.linspace(0.06, 1.1 * max(size.starts), 300)
     for lr, colour in zip(RATES, OKABE_ITO, strict=False):
         ax.plot(y, noise_delay(1, lr, 0.0, y), color=colour, linewidth=1.2, label=rf"$\kappa = {noise_gain(1, lr):.2f}$")
@@ -83,6 +84,7 @@ def _draw_delays(ax: Axes, table: xr.Dataset, size: Size) -> None:
 
 
 def _draw_shares(ax: Axes) -> None:
+    """Draw the share of delayed starts and the mean delay against kappa."""
     lr = np.linspace(1e-3, 0.98 * float(max_lr(1)), 200)
     kappa = noise_gain(1, lr)
     ax.plot(kappa, delayed_share(lr), color=OKABE_ITO[2], label="share of starts delayed")

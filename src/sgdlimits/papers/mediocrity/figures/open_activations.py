@@ -138,6 +138,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _draw_diagram(ax: Axes, size: Size) -> None:
+    """Draw the diagram of traps, with the three targets."""
     x, y = np.meshgrid(np.linspace(-6, 2, 401), np.linspace(-3, 6, 451))
     ax.contourf(x, y, classify(x, y), levels=[-0.5, 0.5, 1.5, 2.5], colors=["1.0", "#cfe3f3", "#f6d8c0"])
     for name, colour in zip(list(CASES)[: size.cases], OKABE_ITO, strict=False):
@@ -153,6 +154,7 @@ def _draw_diagram(ax: Axes, size: Size) -> None:
 
 
 def _draw_trajectories(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
+    """Draw overlaps of the chain in landscapes with and without traps."""
     for number, (name, colour) in enumerate(zip(list(CASES)[: size.cases], OKABE_ITO, strict=False)):
         found = datasets[file_key(name)]
         lines = ax.plot(found.growth, np.abs(found.M.values[..., 0, 0]).T, color=colour, linewidth=0.6)

@@ -114,6 +114,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _draw_risks(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
+    """Draw the excess risk against time with and without label noise, with the theoretical power law."""
     for (ratio, name), colour in zip(NAMES.items(), OKABE_ITO, strict=False):
         for noise, dashes in ((0.0, "-"), (NOISE, "--")):
             found = datasets[f"ode-{ratio:g}-{noise:g}"]
@@ -129,6 +130,7 @@ def _draw_risks(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
 
 
 def _draw_shares(ax: Axes, census: xr.Dataset, size: Size) -> None:
+    """Draw the participation ratio of the second layer against the ratio of the learning rates."""
     for width, colour in zip(size.widths, OKABE_ITO, strict=False):
         rows = select_rows(census, width=width, level="ode")
         ax.fill_between(rows.ratio, rows.low, rows.high, color=colour, alpha=0.2, linewidth=0)
@@ -146,6 +148,7 @@ def _draw_shares(ax: Axes, census: xr.Dataset, size: Size) -> None:
 
 
 def _draw_spreads(ax: Axes, noisy: xr.Dataset, size: Size) -> None:
+    """Draw the spread of the second layer against time, with label noise."""
     for ratio, colour in zip(noisy.ratio.values, OKABE_ITO[3:], strict=False):
         ax.plot(noisy.tau, noisy.spread.sel(ratio=ratio), color=colour, label=f"$r = {ratio:g}$")
         rate = float(end_rates(size.width, LR_PER_UNIT * size.width, NOISE, ratio).differences)

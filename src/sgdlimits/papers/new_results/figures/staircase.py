@@ -133,6 +133,7 @@ def _draw_figure(table: xr.Dataset, size: Size) -> Figure:
 
 
 def _draw_growth(ax: Axes, table: xr.Dataset, size: Size) -> None:
+    """Draw the samples of each leap against the dimension, with the theoretical growth."""
     for name, stage, rows in _select_stages(table, size):
         colour, leap = OKABE_ITO[size.names.index(name)], int(rows.leap[0])
         n = rows.t.values * rows.d.values
@@ -146,6 +147,7 @@ def _draw_growth(ax: Axes, table: xr.Dataset, size: Size) -> None:
 
 
 def _draw_order(ax: Axes, table: xr.Dataset, size: Size) -> None:
+    """Draw the time of each leap at the largest dimension."""
     for name, stage, rows in _select_stages(table, size):
         ax.plot(float(rows.t[-1]), -size.names.index(name), "os^"[stage], color=OKABE_ITO[size.names.index(name)], markersize=8)
     for i, name in enumerate(size.names):

@@ -285,6 +285,7 @@ def _error_bars(rows: xr.Dataset) -> tuple[xr.Dataset, np.ndarray]:
 
 
 def _draw_comparison(ax: Axes, rows: xr.Dataset, title: str, size: Size) -> None:
+    """Draw the median time of each algorithm as a row, with its interval; algorithms that never left are marked."""
     names = list(dict.fromkeys(rows.rule.values.tolist()))
     place = {name: -i for i, name in enumerate(names)}
     for batch, colour, shift in zip(size.batches, OKABE_ITO, (0.15, -0.15), strict=False):
@@ -314,6 +315,7 @@ def set_plain_ticks(axis: Any) -> None:
 
 
 def _draw_against_d(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
+    """Draw the median times of a few algorithms against the dimension, beside the ODE of SGD."""
     for part, dashes, mark in (("committee", "-", "o"), ("phase-retrieval", "--", "s")):
         for name, colour in zip(FOLLOWED, OKABE_ITO, strict=False):
             first = select_rows(datasets[part], rule=name, batch=size.many)
@@ -335,6 +337,7 @@ def _draw_against_d(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> No
 
 
 def _draw_against_k(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
+    """Draw the median times of SGD and Muon against the number of units."""
     for name, colour in zip(FOLLOWED[::2], OKABE_ITO[::2], strict=False):
         first = select_rows(datasets["committee"], rule=name, batch=size.many)
         more = select_rows(datasets["teachers"], rule=name)
@@ -392,8 +395,10 @@ def describe_time(r: dict[str, Any]) -> str:
 
 
 def _describe_final_risks(r: dict[str, Any], size: Size) -> str:
+    """List the final risks of a row."""
     return ", ".join(f"{r[f'risk_{t:g}']:.1e} at t = {t:g}" for t in size.final)
 
 
 def _describe_condition(r: dict[str, Any]) -> str:
+    """Name the problem and level of a row, if they are not the committee and the chain."""
     return (", phase retrieval" if r["k"] == 1 else "") + (" by the ODE" if r["level"] == "ode" else "")

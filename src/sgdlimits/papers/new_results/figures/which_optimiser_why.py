@@ -313,6 +313,7 @@ COLOURS = dict(zip(KINDS, OKABE_ITO, strict=False))
 
 
 def _draw_rates(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
+    """Draw escape rates against c, with the measured slopes."""
     rates, slopes = datasets["rates"], datasets["slopes"]
     for name, colour in COLOURS.items():
         rows = select_rows(rates, rule=name, k=size.k)
@@ -330,6 +331,7 @@ def _draw_rates(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
 
 
 def _draw_slopes(ax: Axes, slopes: xr.Dataset, size: Size) -> None:
+    """Draw the growth of departures in the chain, beside the linearised growth."""
     for name in slopes.rule.values:
         one = slopes.sel(rule=name)
         ax.plot(one.t, one.apart, "o", markersize=3.5, color=COLOURS[name], label=f"{name}, chain")
@@ -340,6 +342,7 @@ def _draw_slopes(ax: Axes, slopes: xr.Dataset, size: Size) -> None:
 
 
 def _draw_ratios(ax: Axes, rates: xr.Dataset, size: Size) -> None:
+    """Draw the fastest escape rates over that of SGD against the number of units."""
     fastest = {name: np.array([_fastest(rates, name, k)["rate"] for k in size.ks]) for name in KINDS}
     for name in ("Muon", "Normalised"):
         ax.plot(size.ks, fastest[name] / fastest["SGD"], "o-", color=COLOURS[name], label=name)
@@ -350,6 +353,7 @@ def _draw_ratios(ax: Axes, rates: xr.Dataset, size: Size) -> None:
 
 
 def _draw_late(ax: Axes, late: xr.Dataset, size: Size) -> None:
+    """Draw the risk after the escape."""
     for key in late.data_vars:
         name, share = str(key).split(", ")
         dashes, words = ("-", "fastest rate") if share == "1" else ("--", "a quarter of it")

@@ -95,6 +95,7 @@ def _format_power(d: int) -> str:
 
 
 def _draw_against_d(ax: Axes, parts: dict[str, xr.Dataset], size: Size) -> None:
+    """Draw the change of S at an early time against the dimension."""
     change, slope, _ = exponent(parts, size)
     x = np.array(size.sizes, float)
     ax.loglog(x, change, "o", color=OKABE_ITO[0], label=f"chain, {size.compared} runs each")

@@ -65,6 +65,7 @@ class Phases:
 
 
 def _format_quantiles(values: np.ndarray) -> tuple[str, str]:
+    """Format the median of values over runs and the range of the middle 80 %, ignoring NaN."""
     values = values[np.isfinite(values)]
     if not values.size:
         return "", ""
@@ -90,6 +91,7 @@ def compute_theory(dataset: xr.Dataset) -> dict[str, float]:
 
 
 def _quadratic_theory(problem, corrector: bool) -> dict[str, float]:
+    """Return the theoretical values for a quadratic network."""
     rates = plateau_rates(problem, corrector=corrector)
     values = {"level": plateau_risk(problem, corrector=corrector), "growth": rates.rho}
     if problem.network.width > 1:

@@ -47,6 +47,7 @@ def _draw_figure(found: xr.Dataset) -> Figure:
 
 
 def _draw_regimes(found: xr.Dataset, ax: Axes) -> None:
+    """Draw the computed regimes in the plane of kappa and delta, with the lines of the formula."""
     values, colours = np.vectorize(list(regimes.REGIMES).index)(found.regime.values), ListedColormap(COLOURS)
     ax.pcolormesh(found.kappa, found.delta, values.T, cmap=colours, vmin=0, vmax=3, shading="nearest", rasterized=True)
     kappa = np.array([0.0, 1.0])
@@ -66,6 +67,7 @@ def _draw_regimes(found: xr.Dataset, ax: Axes) -> None:
 
 
 def _draw_exponents(found: xr.Dataset, ax: Axes) -> None:
+    """Draw the measured exponents against kappa + delta, beside the formula."""
     total = np.add.outer(found.kappa.values, found.delta.values)
     line = np.linspace(MIN_DELTA, MAX_DELTA + 1, 200)
     formula = -line, -(1 + np.minimum(line, 2 * line)) / 2
