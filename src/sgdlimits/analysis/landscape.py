@@ -74,7 +74,7 @@ def locate(problem: ProjectionProblem, at: Overlaps | Weights | np.ndarray) -> t
         raise BadInput(f"at must be Overlaps of one run, or weights; got {type(at).__name__}. Give Overlaps(a, M, Q).")
     if not isinstance(at, Weights):
         return jax.tree.map(lambda leaf: np.asarray(leaf, float), at.a), coordinates(problem, at), None
-    u, fixed, a = _checked(problem, at)
+    u, fixed, a = _check_weights(problem, at)
     first = np.linalg.solve(np.linalg.cholesky(np.asarray(problem.target.gram)), fixed)
     orthogonal = u - u @ first.T @ first
     # right singular vectors span the orthogonal components
@@ -300,8 +300,8 @@ def _root(left: np.ndarray, scale: float) -> np.ndarray:
     return vectors[:, kept] * np.sqrt(values[kept])
 
 
-def _checked(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray, np.ndarray, Scalars]:
-    """Weights, fixed directions and second layer as arrays of the right shapes."""
+def _check_weights(problem: ProjectionProblem, at: Weights) -> tuple[np.ndarray, np.ndarray, Scalars]:
+    """Return weights, fixed directions and second layer as arrays, or raise `BadInput` if they do not fit the problem."""
     p, k, u = problem.network.width, problem.target.teachers, np.asarray(at.u, float)
     if u.ndim != 2 or len(u) != p or u.shape[1] < k or not np.isfinite(u).all():
         raise BadInput(f"u must be finite, of shape ({p}, d) with d of at least {k}; got shape {u.shape}. Give one row a unit.")

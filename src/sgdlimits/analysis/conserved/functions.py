@@ -97,8 +97,8 @@ def along(
     tolerance = 10 * problem.numerics.tolerance if tolerance is None else tolerance
     if stats is None:
         # a dimension in which random directions have overlaps of order 1
-        room = 2 * (problem.directions.width + problem.directions.fixed)
-        stats = RandomInit(room).sample(problem, runs=16)
+        d = 2 * (problem.directions.width + problem.directions.fixed)
+        stats = RandomInit(d).sample(problem, runs=16)
     elif runs_of(stats) is None:
         stats = batch_of(stats)
     problem.coordinates.check(stats)

@@ -45,7 +45,7 @@ class SymmetryGroup:
         return len(self.elements)
 
     def symmetrise(self, x: np.ndarray, every: int, seed: int) -> np.ndarray:
-        """Return the mean of every so many-th row and its image under a random involution g of the group.
+        """Return the means of some rows and their images, each under a random involution g of the group.
 
         The mean is invariant under g, and so is all that the flow reaches from it. Within such a subspace saddles may attract
         that repel across it. Statistics of weights are a convex set, which contains the means.
@@ -53,7 +53,7 @@ class SymmetryGroup:
         Parameters
         ----------
         x : rows of coordinates
-        every : distance between the rows that are used
+        every : spacing of the rows that are used
         seed : seed of the choice of involutions
         """
         # index of g g for each g; the identity has index 0

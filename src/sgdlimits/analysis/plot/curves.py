@@ -46,7 +46,7 @@ def drop_diverged(dataset: xr.Dataset) -> xr.Dataset:
     return dataset.isel(run=dataset.status.values != DIVERGED)
 
 
-def label_with_losses(label: str, dataset: xr.Dataset) -> str:
+def label_with_divergences(label: str, dataset: xr.Dataset) -> str:
     """Append to a label how many runs diverged and are left out."""
     runs = dataset.sizes["run"]
     lost = runs - drop_diverged(dataset).sizes["run"]

@@ -81,7 +81,7 @@ def overlaps(
         for place, (name, values) in enumerate(entries.items()):
             look = style[place if by_pair else order]
             text = name if by_pair else label if place == 0 else "_other"
-            text = curves.label_with_losses(text, named[label]) if place == 0 else text
+            text = curves.label_with_divergences(text, named[label]) if place == 0 else text
             if many:
                 mean = values.mean(0) if values.size else np.full(x[label].size, np.nan)
                 ax.plot(x[label], mean, color=look.colour, linestyle=look.dashes, linewidth=0.8, label=text)

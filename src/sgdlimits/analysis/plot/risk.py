@@ -52,7 +52,7 @@ def risk(
         ax.set_yscale("log", nonpositive="mask")
     for order, ((label, dataset), look) in enumerate(zip(named.items(), curve_styles(len(named)), strict=True)):
         values = curves.drop_diverged(dataset).risk.values - (excess or 0.0)
-        text, few = curves.label_with_losses(label, dataset), curves.count_singles(singles, label)
+        text, few = curves.label_with_divergences(label, dataset), curves.count_singles(singles, label)
         text += _describe_hidden_values(values, excess or 0.0) if log else ""
         curves.draw_runs(ax, x[label], values, look, text, singles=few, band=band, order=order)
     ax.set_ylabel("population risk" if excess is None else "excess risk")

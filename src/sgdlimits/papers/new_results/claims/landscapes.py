@@ -289,7 +289,7 @@ def ring_angle(effort: Effort) -> Comparison:
     proof="[trust](trust.md#where-the-terms-come-from)",
 )
 def expansion(effort: Effort) -> Comparison:
-    """D times the difference of the chain's mean overlap from the ODE's, and d times its variance, one unit at d = 200."""
+    """Difference of the chain's mean overlap from the ODE's, and its variance, both times d; one unit at d = 200."""
     problem, start, d, runs = sl.presets.phase_retrieval(lr=0.1, noise=0.5), start_at(0.5), 200, effort.runs(65_536, 16_384)
     path = sl.expansion(problem, start, 3.0, save=2).isel(t=-1)
     m = simulate_chain(problem, d, 3.0, start, runs=runs, save=[3.0], seed=1).M.values[:, 0, 0, 0]

@@ -112,7 +112,7 @@ class CriticalFamily:
         O[: self.teachers, : self.s] = _orthonormal_columns(self.teachers, self.s, rng)
         O[self.teachers :, self.s :] = _orthonormal_columns(d - self.teachers, self.r, rng)
         # rotations of the units leave the function unchanged
-        M = _orthonormal_columns(self.width, self.rank, rng) if rotation is None else self._checked(rotation)
+        M = _orthonormal_columns(self.width, self.rank, rng) if rotation is None else self._check_rotation(rotation)
         return M * np.sqrt([self.alpha] * self.s + [self.beta] * self.r) @ O.T
 
     def statistics(self, rotation: Float[np.ndarray, "p n"] | None = None, *, seed: int | None = None) -> Overlaps:
@@ -214,7 +214,7 @@ class CriticalFamily:
             )
         return int(d)
 
-    def _checked(self, rotation: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "p n"]:
+    def _check_rotation(self, rotation: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "p n"]:
         """Return a rotation as an array, or raise `BadInput` unless its columns are orthonormal."""
         M, shape = np.asarray(rotation, float), (self.width, self.rank)
         if M.shape != shape or not np.allclose(M.T @ M, np.eye(self.rank), atol=1e-9):
