@@ -84,7 +84,7 @@ def expansion(
     problem = problem.numerics.refined(point)
     free = np.flatnonzero(problem.coordinates.moves(point))
     n, times = free.size, np.linspace(0, t_max, save)
-    slopes = compiled(_slopes, problem, point, jnp.asarray(free), fast_compile=True)
+    slopes = compiled(_moment_equations, problem, point, jnp.asarray(free), fast_compile=True)
     # the state is (x, x_1, C), flattened; correction and covariance begin at zero
     begin = np.concatenate([np.asarray(problem.vector(point))[free], np.zeros(n + n * n)])
     solved = solve_ivp(
@@ -93,12 +93,12 @@ def expansion(
     # the solver may stop early, where the ODE diverges
     y = np.full((times.size, begin.size), np.nan)
     y[: solved.t.size] = solved.y.T
-    risks = compiled(_risks, problem, point, jnp.asarray(free), fast_compile=True)
+    risks = compiled(_risk_moments, problem, point, jnp.asarray(free), fast_compile=True)
     risk, first, variance = np.array([risks(row) for row in y]).T
     names = np.array(problem.coordinates.names(point))[free]
     pair = ("t", "statistic")
     variables = {
-        "size": ("statistic", _sizes(problem, point, y[:, :n])),
+        "size": ("statistic", _statistic_scales(problem, point, y[:, :n])),
         "ode": (pair, y[:, :n]),
         "first": (pair, y[:, n : 2 * n]),
         "covariance": ((*pair, "statistic_other"), y[:, 2 * n :].reshape(-1, n, n)),
@@ -201,7 +201,7 @@ def trust(problem: Problem, start: Start | PyTree, d: Count, t_max: Positive, *,
     return Trust(d, t_max, off, wide, where, where_spread, float(times[end - 1]) if wild.any() else None)
 
 
-def _sizes(problem: ProjectionProblem, point: Overlaps, x: np.ndarray) -> np.ndarray:
+def _statistic_scales(problem: ProjectionProblem, point: Overlaps, x: np.ndarray) -> np.ndarray:
     """Return the scale of each free statistic along a path x, shape (times, n): products of norms, or the largest scalar."""
     rows = np.tile(np.asarray(problem.vector(point)), (len(x), 1))
     rows[:, np.flatnonzero(problem.coordinates.moves(point))] = x
@@ -216,7 +216,7 @@ def _sizes(problem: ProjectionProblem, point: Overlaps, x: np.ndarray) -> np.nda
     return np.concatenate(sizes)[problem.coordinates.moves(point)]
 
 
-def _along(f, x: Float[Array, " n"], C: Float[Array, "n n"]) -> tuple[Array, Array, Array]:
+def _derivatives_and_contraction(f, x: Float[Array, " n"], C: Float[Array, "n n"]) -> tuple[Array, Array, Array]:
     """Return f, its Jacobian and its Hessian contracted with C, at x.
 
     For each axis f is differentiated along the axis and then along that column of C, so that no Hessian is formed.
@@ -231,25 +231,25 @@ def _along(f, x: Float[Array, " n"], C: Float[Array, "n n"]) -> tuple[Array, Arr
     return value, slopes.T, second.sum(0)
 
 
-def _slopes(problem: ProjectionProblem, like: Overlaps, free: Array, y: Any) -> Float[Array, " m"]:
+def _moment_equations(problem: ProjectionProblem, like: Overlaps, free: Array, y: Any) -> Float[Array, " m"]:
     """Return the time derivative of y = (x, x_1, C), flattened: the three equations of the module."""
     n = free.size
     x, first, C = y[:n], y[n : 2 * n], y[2 * n :].reshape(n, n)
     stats = lambda x: problem.from_vector(problem.vector(like).at[free].set(x), like)
     drift = lambda x: problem.vector(problem.drift(stats(x)))[free]
-    b, J, bent = _along(drift, x, C)
+    b, J, bent = _derivatives_and_contraction(drift, x, C)
     b1 = drift_correction(problem, stats(x))[free]
     noise = problem.covariance(stats(x))[free][:, free]
     euler = problem.numerics.samples_per_step / 2 * J @ b
     return jnp.concatenate([b, J @ first + bent / 2 + b1 - euler, (J @ C + C @ J.T + noise).ravel()])
 
 
-def _risks(problem: ProjectionProblem, like: Overlaps, free: Array, y: Any) -> tuple[Array, Array, Array]:
+def _risk_moments(problem: ProjectionProblem, like: Overlaps, free: Array, y: Any) -> tuple[Array, Array, Array]:
     """Return the risk, its correction in 1/d and its variance times d at y = (x, x_1, C), flattened."""
     n = free.size
     x, first, C = y[:n], y[n : 2 * n], y[2 * n :].reshape(n, n)
     risk = lambda x: problem.risk(problem.from_vector(problem.vector(like).at[free].set(x), like))[None]
-    value, J, bent = _along(risk, x, C)
+    value, J, bent = _derivatives_and_contraction(risk, x, C)
     return value[0], (J @ first + bent / 2)[0], J[0] @ C @ J[0]
 
 
@@ -273,7 +273,7 @@ def drift_correction(problem: ProjectionProblem, stats: Overlaps) -> Float[Array
         normalised = lambda x: free.vector(_normalise(free.from_vector(x, stats)))
         b = free.vector(free.drift(stats))
         # second moments of an increment: its covariance plus the squared mean of a batch
-        _, J, bent = _along(normalised, x, free.covariance(stats) + sgd.batch * b[:, None] * b)
+        _, J, bent = _derivatives_and_contraction(normalised, x, free.covariance(stats) + sgd.batch * b[:, None] * b)
         return J @ drift_correction(free, stats) + bent / 2
     n, lr, ridge = sgd.batch, sgd.lr, sgd.lr * sgd.ridge
     moments, with_length = _moments_with_length(problem, stats)

@@ -75,11 +75,11 @@ class FirstPassage:
 
     def mean(self, start, end=None) -> np.ndarray:
         r"""Return :math:`E\tau` from each start to the end of the interval, or to the levels `end` within it."""
-        return self._between(self._mean, start, end)
+        return self._difference_at(self._mean, start, end)
 
     def variance(self, start, end=None) -> np.ndarray:
         r"""Return :math:`\mathrm{Var}\,\tau` from each start to the end of the interval, or to the levels `end` within it."""
-        return self._between(self._variance, start, end)
+        return self._difference_at(self._variance, start, end)
 
     def transform(self, s: complex, start, end=None) -> np.ndarray:
         r"""Return :math:`E e^{-s\tau}` from each start, for any complex s with nonnegative real part.
@@ -94,7 +94,7 @@ class FirstPassage:
         tilted = self.operator - (2 * s * self.half * slope)[:, None] * self.first + np.diag(s**2 * self.half * slope**2 - left)
         values = self._interpolate(np.concatenate([[1.0], np.linalg.solve(tilted[1:, 1:], -tilted[1:, 0])]))
         centred = values(start) / (1.0 if end is None else values(end))
-        return np.exp(-s * self._between(mean, start, end)) * centred
+        return np.exp(-s * self._difference_at(mean, start, end)) * centred
 
     def law(self, start, end=None, weights=None) -> Law:
         """Return the law of the exit time from one start, or from a random start with given points and weights."""
@@ -120,7 +120,7 @@ class FirstPassage:
         """Solve L u = right at the nodes, with u = 0 at the end."""
         return np.concatenate([[0.0], np.linalg.solve(self.operator[1:, 1:], right[1:])])
 
-    def _between(self, values: np.ndarray, start, end) -> np.ndarray:
+    def _difference_at(self, values: np.ndarray, start, end) -> np.ndarray:
         """Interpolate values at the starts, less those at the levels `end` if given."""
         at = self._interpolate(values)
         return at(start) if end is None else at(start) - at(end)

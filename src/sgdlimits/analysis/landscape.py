@@ -100,7 +100,7 @@ def coordinates(problem: ProjectionProblem, statistics: Overlaps) -> Float[np.nd
     problem.coordinates.check(batch_of(statistics))
     M, Q, B = (np.asarray(leaf, float) for leaf in (statistics.M, statistics.Q, np.linalg.cholesky(problem.target.gram)))
     m = np.linalg.solve(B, M.T).T
-    return np.concatenate([m, _root(Q - m @ m.T, max(1.0, np.abs(Q).max()))], axis=1)
+    return np.concatenate([m, _matrix_root(Q - m @ m.T, max(1.0, np.abs(Q).max()))], axis=1)
 
 
 def on_sphere(problem: ProjectionProblem, S: np.ndarray, sphere: bool | None) -> bool:
@@ -292,7 +292,7 @@ def hessian_spectrum(
     return at.spectrum(d, tolerance)
 
 
-def _root(left: np.ndarray, scale: float) -> np.ndarray:
+def _matrix_root(left: np.ndarray, scale: float) -> np.ndarray:
     """The p-by-r root of a positive semi-definite matrix of rank r, with columns in order of size."""
     values, vectors = np.linalg.eigh(left)
     values, vectors = values[::-1], vectors[:, ::-1]

@@ -12,7 +12,7 @@ from sgdlimits.run.record import find
 KEPT_ATTRIBUTES = ("level", "d", "rate", "seed", "problem", "problem_name", "t_max")
 
 
-def origin(dataset: xr.Dataset) -> dict[str, Any]:
+def origin_attributes(dataset: xr.Dataset) -> dict[str, Any]:
     """Return the attributes that a dataset derived from one of `simulate` keeps."""
     # other attributes describe how the runs were saved, not what they are
     return {name: dataset.attrs[name] for name in KEPT_ATTRIBUTES}
@@ -20,7 +20,7 @@ def origin(dataset: xr.Dataset) -> dict[str, Any]:
 
 def over_times(dataset: xr.Dataset, variables: dict[str, Any], **attrs: Any) -> xr.Dataset:
     """Build a dataset of variables over the runs and times of a dataset of `simulate`."""
-    return xr.Dataset(variables, {"run": dataset.run.values, "t": dataset.t.values}, attrs | origin(dataset))
+    return xr.Dataset(variables, {"run": dataset.run.values, "t": dataset.t.values}, attrs | origin_attributes(dataset))
 
 
 def overlap_name(dataset: xr.Dataset) -> str | None:

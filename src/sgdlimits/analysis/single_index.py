@@ -311,12 +311,12 @@ def _growing_sign(drift: _Drift, start: float) -> int:
         if sign * drift.parts(np.asarray(sign * start))[0] > 0:
             return sign
     raise BadInput(
-        f"the overlap does not grow from {start:.3g} at any learning rate: {_reason(drift.series)}. "
+        f"the overlap does not grow from {start:.3g} at any learning rate: {_explain_no_growth(drift.series)}. "
         "Give the student another activation, or its second layer the other sign."
     )
 
 
-def _reason(series: _Series | None) -> str:
+def _explain_no_growth(series: _Series | None) -> str:
     """Explain, for an error, why no overlap grows at the start."""
     if series is None:
         return "the population drift points towards zero there"

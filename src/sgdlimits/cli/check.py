@@ -46,14 +46,14 @@ def check(effort: str, paper: str | None, only: str | None, out: str | None, for
     # refuse an unknown word before anything is computed
     find_claims(paper, only)
     try:
-        show(audit(effort, paper, only, progress=not quiet), path)
+        report_audit(audit(effort, paper, only, progress=not quiet), path)
     except AuditInterrupted as stopped:
-        show(stopped.found, path)
+        report_audit(stopped.found, path)
         echo("Interrupted.", err=True)
         sys.exit(INTERRUPTED_CODE)
 
 
-def show(found: Audit, path) -> None:
+def report_audit(found: Audit, path) -> None:
     """Print an audit and save it; exit code 1 where a verdict is not the one on record."""
     echo(repr(found))
     if path:

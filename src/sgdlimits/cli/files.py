@@ -33,10 +33,14 @@ def info(file: str, as_json: bool) -> None:
     dataset = load(file)
     # damaged attributes become `BadInput`
     with reading():
-        echo(json_text(_record(dataset)) if as_json else columns((name, text) for name, text in _rows(file, dataset) if text))
+        echo(
+            json_text(_info_as_dict(dataset))
+            if as_json
+            else columns((name, text) for name, text in _info_lines(file, dataset) if text)
+        )
 
 
-def _record(dataset: xr.Dataset) -> dict[str, Any]:
+def _info_as_dict(dataset: xr.Dataset) -> dict[str, Any]:
     """Return the attributes of a dataset with its parts as parsed JSON, the runs by status, times and shapes."""
     parts = ("problem", "level_parameters", "start", "save", "observe")
     attributes = {name: json.loads(text) if name in parts else text for name, text in dataset.attrs.items()}
@@ -44,7 +48,7 @@ def _record(dataset: xr.Dataset) -> dict[str, Any]:
     return {**attributes, "runs": Counter(dataset.status.values.tolist()), "t": dataset.t.values, "variables": sizes}
 
 
-def _rows(file: str, dataset: xr.Dataset) -> list[tuple[str, str]]:
+def _info_lines(file: str, dataset: xr.Dataset) -> list[tuple[str, str]]:
     """Return the lines of `info` as pairs of name and text, which may be empty."""
     attributes, times = dataset.attrs, dataset.t.values
     parts = json.loads(attributes["problem"])["fields"]

@@ -16,14 +16,14 @@ from sgdlimits.text import table as columns
 
 # headings of the help page
 PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
-PATH = File()
+PATH_TYPE = File()
 RUN_OPTIONS = [
     number("--runs", RUNS, "number of independent runs", default=64),
     number("--t-max", RUNS, "the end, in samples per dimension", default=60, whole=False),
     number("--seed", RUNS, "an integer; the same seed gives the same numbers", default=0),
     number("--save", RUNS, "number of times to save, equally spaced from 0 to the end", default=200),
-    Option("--out", type=PATH, heading=RESULTS, help="the netCDF file; by default named by preset, level, d, lr and seed"),
-    Option("--plot", type=PATH, heading=RESULTS, help="a figure of risk and overlaps (.png, .svg, .pdf)"),
+    Option("--out", type=PATH_TYPE, heading=RESULTS, help="the netCDF file; by default named by preset, level, d, lr and seed"),
+    Option("--plot", type=PATH_TYPE, heading=RESULTS, help="a figure of risk and overlaps (.png, .svg, .pdf)"),
     Option("--force", is_flag=True, heading=RESULTS, help="replace files that exist"),
     Option("--quiet", is_flag=True, heading=RESULTS, help="no progress bar and no table"),
 ]

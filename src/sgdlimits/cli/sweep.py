@@ -16,23 +16,23 @@ from sgdlimits.errors import BadInput
 from sgdlimits.text import count, table
 
 # headings of the help page
-WHERE, WHAT = "Where it is computed", "What is done"
+PLACE, ACTION = "Where it is computed", "What is done"
 OPTIONS: list[click.Parameter] = [
-    Option("--workers", type=click.IntRange(min=1), heading=WHERE, help="number of processes on this machine"),
-    Option("--shard", metavar="I/N", heading=WHERE, help="the I-th of N parts, for job arrays; the first is 1/N"),
-    Option("--cluster", metavar="WHERE", heading=WHERE,
+    Option("--workers", type=click.IntRange(min=1), heading=PLACE, help="number of processes on this machine"),
+    Option("--shard", metavar="I/N", heading=PLACE, help="the I-th of N parts, for job arrays; the first is 1/N"),
+    Option("--cluster", metavar="WHERE", heading=PLACE,
            help="through dask: local, slurm, or the address of a scheduler such as tcp://host:8786"),
-    Option("--jobs", type=click.IntRange(min=1), default=10, show_default=True, heading=WHERE, help="jobs of --cluster slurm"),
-    Option("--job", multiple=True, metavar="KEY=VALUE", heading=WHERE,
+    Option("--jobs", type=click.IntRange(min=1), default=10, show_default=True, heading=PLACE, help="jobs of --cluster slurm"),
+    Option("--job", multiple=True, metavar="KEY=VALUE", heading=PLACE,
            help="a setting of the jobs of --cluster slurm, such as queue=cpu, walltime=08:00:00, memory=4GB or cores=2"),
-    Option("--folder", type=File(), heading=WHAT, help="folder of the results, instead of the one in FILE"),
-    Option("--dry-run", is_flag=True, heading=WHAT, help="print size and estimated time only; with slurm, the job script"),
-    Option("--status", is_flag=True, heading=WHAT, help="print the progress of a sweep, also while others compute it"),
-    Option("--retry", is_flag=True, heading=WHAT, help="try units again that failed before"),
-    Option("--export", type=File(), heading=WHAT, help="write all results to one file .nc or .zarr afterwards"),
-    Option("--plot", type=File(), heading=WHAT, help="a diagram of the first stored value over the first two parameters"),
-    Option("--force", is_flag=True, heading=WHAT, help="replace a picture that exists"),
-    Option("--quiet", is_flag=True, heading=WHAT, help="no progress and no table"),
+    Option("--folder", type=File(), heading=ACTION, help="folder of the results, instead of the one in FILE"),
+    Option("--dry-run", is_flag=True, heading=ACTION, help="print size and estimated time only; with slurm, the job script"),
+    Option("--status", is_flag=True, heading=ACTION, help="print the progress of a sweep, also while others compute it"),
+    Option("--retry", is_flag=True, heading=ACTION, help="try units again that failed before"),
+    Option("--export", type=File(), heading=ACTION, help="write all results to one file .nc or .zarr afterwards"),
+    Option("--plot", type=File(), heading=ACTION, help="a diagram of the first stored value over the first two parameters"),
+    Option("--force", is_flag=True, heading=ACTION, help="replace a picture that exists"),
+    Option("--quiet", is_flag=True, heading=ACTION, help="no progress and no table"),
 ]  # fmt: skip
 
 
@@ -83,15 +83,17 @@ def sweep(file: str, **given: Any) -> None:
         export(job.folder, given["export"])
     found = collect(job.folder, keys=[unit.key for unit in units], runs=job.runs) if units else None
     if picture_path and found is not None:
-        _draw(found, job.design.names, picture_path)
+        _draw_diagram(found, job.design.names, picture_path)
     if not given["quiet"] and found is not None:
-        echo(f"{_table(found)}{count(len(units), 'unit')} in {job.folder}. In Python: sgdlimits.collect({job.folder!r})")
+        echo(
+            f"{_format_ranges(found)}{count(len(units), 'unit')} in {job.folder}. In Python: sgdlimits.collect({job.folder!r})"
+        )
     # results are saved, but scripts must notice
     if any(issubclass(warning.category, SweepFailed) for warning in caught):
         sys.exit(1)
 
 
-def _draw(dataset: Any, names: tuple[str, ...], path: Any) -> None:
+def _draw_diagram(dataset: Any, names: tuple[str, ...], path: Any) -> None:
     """Draw the first scalar value of a sweep over its first two numerical parameters."""
     values = [name for name, each in dataset.data_vars.items() if each.dtype.kind == "f" and not {"t", "time"} & set(each.dims)]
     numbers = [each for name in names if dataset[each := name.rpartition(".")[2]].dtype.kind in "fiu"]
@@ -117,7 +119,7 @@ def _engine(given: dict[str, Any]) -> Any:
     return Dask.of(given["cluster"], workers=given["workers"] or given["jobs"], settings=settings)
 
 
-def _table(dataset: Any) -> str:
+def _format_ranges(dataset: Any) -> str:
     """Format the range of each stored value over the points."""
     rows = []
     for name, values in dataset.data_vars.items():

@@ -14,18 +14,24 @@ from sgdlimits.cli.work import INTERRUPTED_CODE, json_text
 from sgdlimits.errors import BadInput
 
 # heading of the help page
-SEARCH = "The search"
+SEARCH_HEADING = "The search"
 OPTIONS = [
-    number("--count", SEARCH, "starts of searches, random weights with parts set to zero  [256, fewer for costly drifts]"),
-    number("--seed", SEARCH, "an integer; the same seed gives the same answer", default=0),
-    Option("--each", is_flag=True, heading=SEARCH, help="list images under symmetries one by one"),
-    Option("--gradient-flow", is_flag=True, heading=SEARCH, help="leave out the effect of the step size"),
-    number("--basins", SEARCH, "dimension d of random starts, which are followed to find the basins of attraction"),
-    number("--runs", SEARCH, "number of random starts for the basins", default=400),
-    Option(
-        "--json", "as_json", is_flag=True, heading=SEARCH, help="print the table as JSON; eigenvalues are [real, imaginary]"
+    number(
+        "--count", SEARCH_HEADING, "starts of searches, random weights with parts set to zero  [256, fewer for costly drifts]"
     ),
-    number("--seconds", SEARCH, "time limit, after which the results so far are printed", whole=False),
+    number("--seed", SEARCH_HEADING, "an integer; the same seed gives the same answer", default=0),
+    Option("--each", is_flag=True, heading=SEARCH_HEADING, help="list images under symmetries one by one"),
+    Option("--gradient-flow", is_flag=True, heading=SEARCH_HEADING, help="leave out the effect of the step size"),
+    number("--basins", SEARCH_HEADING, "dimension d of random starts, which are followed to find the basins of attraction"),
+    number("--runs", SEARCH_HEADING, "number of random starts for the basins", default=400),
+    Option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        heading=SEARCH_HEADING,
+        help="print the table as JSON; eigenvalues are [real, imaginary]",
+    ),
+    number("--seconds", SEARCH_HEADING, "time limit, after which the results so far are printed", whole=False),
 ]
 
 

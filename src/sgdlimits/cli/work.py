@@ -32,20 +32,20 @@ def json_text(thing: Any) -> str:
     >>> json_text({"t": float("inf"), "runs": 4})
     '{\\n "t": null,\\n "runs": 4\\n}'
     """
-    return json.dumps(_plain(thing), indent=1, allow_nan=False)
+    return json.dumps(_to_builtin(thing), indent=1, allow_nan=False)
 
 
-def _plain(thing: Any) -> Any:
+def _to_builtin(thing: Any) -> Any:
     """Convert results to dicts, lists, numbers and texts."""
     if isinstance(thing, dict):
-        return {str(name): _plain(each) for name, each in thing.items()}
+        return {str(name): _to_builtin(each) for name, each in thing.items()}
     # NumPy and JAX arrays and scalars
     if hasattr(thing, "tolist"):
-        return _plain(thing.tolist())
+        return _to_builtin(thing.tolist())
     if isinstance(thing, (list, tuple)):
-        return [_plain(each) for each in thing]
+        return [_to_builtin(each) for each in thing]
     if isinstance(thing, complex):
-        return [_plain(thing.real), _plain(thing.imag)]
+        return [_to_builtin(thing.real), _to_builtin(thing.imag)]
     return None if isinstance(thing, float) and not math.isfinite(thing) else thing
 
 

@@ -46,7 +46,7 @@ def check(function: Function, dataset: xr.Dataset, *, tolerance: Positive = 1e-6
     """
     stats = statistics(check_form(dataset))
     tried("function", function, ONE_RUN, one_of(one_of(stats)), shape=None)
-    value, scale = _values(function, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stats))
+    value, scale = _evaluate_with_scale(function, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stats))
     value = np.asarray(value).reshape(*dataset.risk.shape, -1)
     drift = np.abs(value - value[:, :1]).max(-1, initial=0.0)
     scale = np.asarray(scale).reshape(dataset.risk.shape).max(1)
@@ -103,7 +103,7 @@ def along(
         stats = batch_of(stats)
     problem.coordinates.check(stats)
     tried("function", function, ONE_RUN, one_of(stats), shape=None)
-    rate, scale = (np.asarray(each) for each in _rates(problem, function, stats, corrector))
+    rate, scale = (np.asarray(each) for each in _rates_with_scale(problem, function, stats, corrector))
     variables = {
         "rate": (("run", "component"), rate, {"long_name": "rate of change along the drift"}),
         "scale": ("run", scale, {"long_name": "rate without any cancellation"}),
@@ -113,7 +113,7 @@ def along(
 
 
 @eqx.filter_jit
-def _values(function: Callable, stats: PyTree):
+def _evaluate_with_scale(function: Callable, stats: PyTree):
     """Return the flattened function of each state, and the size of the terms whose changes must cancel."""
 
     def one(state):
@@ -124,7 +124,7 @@ def _values(function: Callable, stats: PyTree):
 
 
 @eqx.filter_jit
-def _rates(problem: Problem, function: Callable, stats: PyTree, corrector: bool):
+def _rates_with_scale(problem: Problem, function: Callable, stats: PyTree, corrector: bool):
     """Return the rate of change of a function at each state, flattened, and the rate without any cancellation."""
 
     def one(state):

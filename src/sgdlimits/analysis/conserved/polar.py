@@ -25,7 +25,9 @@ from sgdlimits.statistics.trees import batch_of
 MAX_COMMUTATOR = 1e-10
 """Norm of a commutator, relative to those of the matrices, below which they count as commuting."""
 # the check of the argument `point`; by name, as the class is defined below
-POINT = either("Overlaps, or what end_point returns", "Give one of them.", a_statistics, instance(__name__, "EndPoint", "", ""))
+POINT_CHECK = either(
+    "Overlaps, or what end_point returns", "Give one of them.", a_statistics, instance(__name__, "EndPoint", "", "")
+)
 MIN_SINGULAR_VALUE = 1e-13
 """Singular values below this fraction of the largest count as zero."""
 
@@ -182,7 +184,7 @@ def end_point(problem: Problem, start: Overlaps) -> EndPoint:
     """
     if not isinstance(start, Overlaps):
         raise BadInput(f"start must be Overlaps; got {type(start).__name__}. Give, say, OrthogonalInit(0.1).one(problem).")
-    gain, P = _gain(problem, start), np.asarray(problem.directions.gram)
+    gain, P = _solution_gain(problem, start), np.asarray(problem.directions.gram)
     problem.coordinates.check(start if np.ndim(start.M) == 3 else batch_of(start))
     S, _ = orthogonal_part(start.M)
     M = gain * S @ P
@@ -192,7 +194,7 @@ def end_point(problem: Problem, start: Overlaps) -> EndPoint:
     return EndPoint(Overlaps(start.a, M, Q), S, np.sqrt(np.maximum(square, 0.0)))
 
 
-def _gain(problem: Problem, start: Overlaps) -> float:
+def _solution_gain(problem: Problem, start: Overlaps) -> float:
     """Return g, the factor of S E in the weights of least risk, or raise `BadInput` if the problem has none."""
     if not (isinstance(problem, ProjectionProblem) and Squares().suits(problem.model)):
         raise BadInput("end_point needs squared units and a quadratic target. Take presets.quadratic_network.")
@@ -215,7 +217,7 @@ def _gain(problem: Problem, start: Overlaps) -> float:
 
 
 @checked
-def distance(dataset: xr.Dataset, point: Annotated[Overlaps | EndPoint, POINT]) -> xr.Dataset:
+def distance(dataset: xr.Dataset, point: Annotated[Overlaps | EndPoint, POINT_CHECK]) -> xr.Dataset:
     r"""Return the distance of the runs of a dataset from a solution, in statistics and in weights.
 
     The dataset over run and t has the Frobenius norms `M` and `Q` of the distance of these statistics, and `weights`, the

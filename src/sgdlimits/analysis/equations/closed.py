@@ -79,7 +79,7 @@ def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
         Row(
             r"\kappa", total([pairs, fixed("M_{ms}", "M_{mu}", -2.0, r"\sum_{m=1}^{p} c_{m}"), number(np.trace(R @ P @ R @ P))])
         ),
-        Row("c_{j}", setting.layer("j")),
+        Row("c_{j}", setting.unit_factor("j")),
     ]
     if not equal:
         where.append(Row(rf"R = {number(R)}, \quad P = {number(P)}"))
@@ -89,7 +89,7 @@ def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
         times(4 * w, four, "c_{j}", step("M_{jr}", "Y_{jr}")),
         times(4 * w, four, "c_{j}", step("Q_{jl}", "X_{jl}")),
         times((4 * w) ** 2, two, "c_{j} c_{l}", bracket(corrector)),
-        times(2 * w, four, setting.share, step("Q_{jj}", "X_{jj}")),
+        times(2 * w, four, setting.mean_factor, step("Q_{jj}", "X_{jj}")),
         tuple(where),
     )
 
@@ -100,10 +100,10 @@ def _(expectation: AtMeans, setting: EquationSetting) -> MomentRows:
     model = setting.model
     C = r"\sum_{c=1}^{" + str(model.data.classes) + r"} \pi_{c}"
     slope = r"\left(\frac{1}{1 + e^{-f_{c}}} - y_{c}\right)"
-    layer = setting.layer("j")
+    layer = setting.unit_factor("j")
     where = [
         Row("G_{jc}", times(layer if layer != "1" else "", r"s'(\lambda_{jc})", slope)),
-        Row("f_{c}", rf"\sum_{{m=1}}^{{p}} {setting.layer('m')} s(\lambda_{{mc}})"),
+        Row("f_{c}", rf"\sum_{{m=1}}^{{p}} {setting.unit_factor('m')} s(\lambda_{{mc}})"),
         Row(r"\lambda_{jc}", r"\sum_{s=1}^{k} M_{js} b_{cs}"),
         *activation_rows(model.network.activation),
         *class_rows(model),
@@ -114,6 +114,6 @@ def _(expectation: AtMeans, setting: EquationSetting) -> MomentRows:
         rf"{C} G_{{jc}} {fixed}",
         rf"{C} G_{{jc}} \lambda_{{lc}}",
         "",
-        times(setting.share, rf"{C} s(\lambda_{{jc}}) {slope}"),
+        times(setting.mean_factor, rf"{C} s(\lambda_{{jc}}) {slope}"),
         tuple(where),
     )

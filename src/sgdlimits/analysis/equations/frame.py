@@ -51,16 +51,16 @@ class EquationSetting(NamedTuple):
         return self.algorithm.trains_second
 
     @property
-    def share(self) -> str:
+    def mean_factor(self) -> str:
         """The LaTeX of the factor before the sum over units: 1/p, or empty."""
         network = self.model.network
         return r"\frac{1}{p}" if isinstance(network, TwoLayer) and network.mean and network.width > 1 else ""
 
-    def layer(self, index: str) -> str:
+    def unit_factor(self, index: str) -> str:
         """Return the LaTeX of the second-layer weight of the unit with this index, divided by p in a mean."""
         if self.constant is not None:
-            return times(self.constant, self.share)
-        return rf"\frac{{a_{{{index}}}}}{{p}}" if self.share else f"a_{{{index}}}"
+            return times(self.constant, self.mean_factor)
+        return rf"\frac{{a_{{{index}}}}}{{p}}" if self.mean_factor else f"a_{{{index}}}"
 
 
 def is_zero(value: Any) -> bool:

@@ -96,31 +96,34 @@ def single_unit_equations(setting: EquationSetting) -> Equations:
         half = lambda terms: linear_combination((-variance / 2, multiply(m, terms)))
         population = linear_combination((-1, fixed), (1, multiply(m, field)))
         parts = [
-            _term(with_unit_norm(population), r"\gamma"),
-            _term(with_unit_norm(half(spread)), r"\gamma^{2}"),
-            _term(with_unit_norm(half(noise)), r"\gamma^{2} \Delta"),
+            _polynomial_latex(with_unit_norm(population), r"\gamma"),
+            _polynomial_latex(with_unit_norm(half(spread)), r"\gamma^{2}"),
+            _polynomial_latex(with_unit_norm(half(noise)), r"\gamma^{2} \Delta"),
         ]
         ode = [Row(time_derivative("m"), total(parts))]
         where = [Row(r"m = M_{11}, \quad Q_{11} = 1 \text{ on the sphere}")]
     else:
         corrector = [
-            _term(linear_combination((variance, spread)), r"\gamma^{2}"),
-            _term(linear_combination((variance, noise)), r"\gamma^{2} \Delta"),
+            _polynomial_latex(linear_combination((variance, spread)), r"\gamma^{2}"),
+            _polynomial_latex(linear_combination((variance, noise)), r"\gamma^{2} \Delta"),
         ]
 
         def decay(factor: int, terms: Terms) -> str:
-            return _term(linear_combination((factor, terms)), rf"\gamma {ridge}") if ridge else ""
+            return _polynomial_latex(linear_combination((factor, terms)), rf"\gamma {ridge}") if ridge else ""
 
         ode = [
-            Row(time_derivative("m"), total([_term(linear_combination((-1, fixed)), r"\gamma"), decay(-1, m)])),
-            Row(time_derivative("q"), total([_term(linear_combination((-2, field)), r"\gamma"), decay(-2, q), *corrector])),
+            Row(time_derivative("m"), total([_polynomial_latex(linear_combination((-1, fixed)), r"\gamma"), decay(-1, m)])),
+            Row(
+                time_derivative("q"),
+                total([_polynomial_latex(linear_combination((-2, field)), r"\gamma"), decay(-2, q), *corrector]),
+            ),
         ]
         where = [Row(r"m = M_{11}, \quad q = Q_{11}")]
     if setting.trains_second:
         second = linear_combination((-2 * w, mean(multiply(unit, D))))
         second = with_unit_norm(second) if algorithm.sphere else second
         decay_a = times(-1, r"\gamma_{2}", ridge, "a") if ridge else ""
-        ode.append(Row(time_derivative("a"), total([_term(second, r"\gamma_{2}"), decay_a])))
+        ode.append(Row(time_derivative("a"), total([_polynomial_latex(second, r"\gamma_{2}"), decay_a])))
     # both are 1, and the ridge does not act on the norm on the sphere
     hidden = {"p", "k", r"\sigma^{2}"} | ({r"\alpha"} if algorithm.sphere and not setting.trains_second else set())
     return Equations(tuple(ode), tuple(where), tuple(row for row in parameters(setting) if row[1] not in hidden))
@@ -131,7 +134,7 @@ def with_unit_norm(terms: Terms) -> Terms:
     return linear_combination(*((c, {(i, 0, n): Fraction(1)}) for (i, _, n), c in terms.items()))
 
 
-def _term(terms: Terms, before: str) -> str:
+def _polynomial_latex(terms: Terms, before: str) -> str:
     """Write `before` times a polynomial in m, q and a, with common factors and powers of 1 - m² taken out."""
     if not terms:
         return ""

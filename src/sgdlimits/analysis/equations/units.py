@@ -52,8 +52,8 @@ def additive_moments(setting: EquationSetting) -> MomentRows | None:
         times(2 * w, "c_{j}", every, "I_{jrn}"),
         times(2 * w, "c_{j}", every, "I_{jln}"),
         times((2 * w) ** 2, "c_{j} c_{l}", bracket(rf"{both} + \Delta S_{{jl}}")),
-        times(2 * w, setting.share, every, "K_{jn}"),
-        (*rows, Row("c_{j}", setting.layer("j")), *teachers, Row(OMEGA), *gram_rows(model), Row(INDEX_RANGE)),
+        times(2 * w, setting.mean_factor, every, "K_{jn}"),
+        (*rows, Row("c_{j}", setting.unit_factor("j")), *teachers, Row(OMEGA), *gram_rows(model), Row(INDEX_RANGE)),
         r"r = p + 1, \dots, p + k",
     )
 
@@ -158,15 +158,15 @@ def _(integrals: SmoothIntegrals, setting: EquationSetting) -> list[Row] | None:
     return [
         Row("I_{jmn}", rf"{c('j', 'm')} T_{{jn}} + {c('m', 'n')} S_{{jn}}"),
         Row("J_{jlmn}", NAMED_J),
-        Row("S_{mn}", _mehler(c, degree, 1, 1)),
-        Row("T_{mn}", _mehler(c, degree, 2, 0)),
-        *([Row("K_{mn}", _mehler(c, degree, 0, 0))] if setting.trains_second else []),
+        Row("S_{mn}", _mehler_sum(c, degree, 1, 1)),
+        Row("T_{mn}", _mehler_sum(c, degree, 2, 0)),
+        *([Row("K_{mn}", _mehler_sum(c, degree, 0, 0))] if setting.trains_second else []),
         *derivative_means(student, teacher, C),
         *rows,
     ]
 
 
-def _mehler(c: Callable[[str, str], str], degree: int, up_m: int, up_n: int) -> str:
+def _mehler_sum(c: Callable[[str, str], str], degree: int, up_m: int, up_n: int) -> str:
     """Write the mean of a product of derivatives of two units as a sum over powers of their covariance."""
     h = lambda index, order: f"h_{{{order}{index}}}"
     return total(

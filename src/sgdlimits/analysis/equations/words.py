@@ -93,13 +93,13 @@ def network_row(setting: EquationSetting) -> Row:
         return Row("f", rf"{function_name(getattr(net, 'fn', None)) or 'f'}(\lambda_{{1}}, \dots, \lambda_{{p}})")
     unit = activation_latex(net.activation, r"\lambda_{m}")
     if net.plain:
-        layer = setting.layer("m")
+        layer = setting.unit_factor("m")
         before, after = (layer, "") if setting.constant is not None else ("", layer)
         return Row("f", times(before if before != "1" else "", r"\sum_{m=1}^{p}", after, unit))
     output = "_{o}" if net.shape else ""
     weight = "a_{mo}" if net.shape else "a_{m}"
     bias = rf" + \text{{bias}}{output}" if net.bias else ""
-    return Row(f"f{output}", times(setting.share, r"\sum_{m=1}^{p}", weight, unit) + bias)
+    return Row(f"f{output}", times(setting.mean_factor, r"\sum_{m=1}^{p}", weight, unit) + bias)
 
 
 def label_rows(model: Model) -> list[Row]:

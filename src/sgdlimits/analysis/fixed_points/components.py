@@ -101,7 +101,7 @@ class Atlas:
         towards : rows of coordinates, the directions in which Jacobians are checked
         """
         for i in np.flatnonzero(~has_valid_jacobian(self.system, self.roots, towards)):
-            self.system.watch.stage("Jacobians where units coincide, root", int(i) + 1, len(self.points))
+            self.system.watch.show_stage("Jacobians where units coincide, root", int(i) + 1, len(self.points))
             measured = measure_jacobian(self.system, self.points[i], towards)
             self.roots.jacobian[i] = self.roots.jacobian[i] if measured is None else measured
         values, zero = self.roots.spectra
@@ -111,7 +111,7 @@ class Atlas:
         each_target = False
         for finished in range(MAX_ROUNDS):
             pairs = self._candidate_pairs(each_target)
-            self.system.watch.stage(f"{len(self.points)} roots, round {finished + 1} of paths between them")
+            self.system.watch.show_stage(f"{len(self.points)} roots, round {finished + 1} of paths between them")
             joined = self._connect_pairs(pairs)
             # an exhaustive round found nothing either
             if not joined and each_target:

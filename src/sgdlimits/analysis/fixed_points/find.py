@@ -122,7 +122,7 @@ def run_search(
         symmetric = group.symmetrise(x[:fewer], SYMMETRIC_EVERY, seed) if starts is None else x[:0]
         search = Search(system, x[:fewer], x, group, symmetric)
         try:
-            watch.arm()
+            watch.start_limit()
             search.run(None if ends is None else system.rows(ends))
         except OutOfTime:
             return search.table(watch.name, f"after {watch.seconds:g} s")
@@ -173,25 +173,25 @@ class Search:
         system, size = self.system, self.system.chunk
         blocks = COSTLY_SEARCH_BLOCKS if system.costly else SEARCH_BLOCKS
         for begin in range(0, len(self.x), size):
-            system.watch.stage("searches from start", begin + 1, len(self.x))
+            system.watch.show_stage("searches from start", begin + 1, len(self.x))
             x = self.x[begin : begin + size]
-            self._keep(roots_from(system, x))
+            self._add_roots(roots_from(system, x))
             if not system.costly:
-                self._keep(roots_near(system, x))
+                self._add_roots(roots_near(system, x))
             if not system.costly or begin % COSTLY_FLOW_EVERY == 0:
-                self._keep(roots_near(system, flow_to_rest(system, x, blocks)))
+                self._add_roots(roots_near(system, flow_to_rest(system, x, blocks)))
         if len(self.symmetric):
-            system.watch.stage("searches from symmetric starts")
-            self._keep(roots_near(system, flow_to_rest(system, self.symmetric, blocks)))
+            system.watch.show_stage("searches from symmetric starts")
+            self._add_roots(roots_near(system, flow_to_rest(system, self.symmetric, blocks)))
 
-    def _keep(self, roots: Roots) -> None:
+    def _add_roots(self, roots: Roots) -> None:
         """Add the roots among the end points of searches."""
         self.parts.append(roots.at(roots.found))
         self.searches += int(roots.found.sum())
 
     def _connect(self) -> None:
         """Identify roots that are images of each other, and connect roots of one component."""
-        self.system.watch.stage("paths between roots")
+        self.system.watch.show_stage("paths between roots")
         self.atlas = Atlas(self.system, self.group, Roots.join(self.parts))
         self.atlas.connect(self.towards)
 
@@ -199,7 +199,7 @@ class Search:
         """Follow the flow from each start, and find the component at which it comes to rest."""
         if starts is None:
             return
-        self.system.watch.stage("basins")
+        self.system.watch.show_stage("basins")
         end = flow_to_rest(self.system, starts)
         roots = roots_near(self.system, end)
         # a root far from the end of the flow is not what the flow approaches
@@ -221,14 +221,14 @@ class Search:
         """Sample roots of each component, also in its interior, and measure its dimension."""
         labels, members = self.atlas.labels(), self._orbits()
         for i, (orbit, mine) in enumerate(members.items()):
-            self.system.watch.stage("components", i + 1, len(members))
+            self.system.watch.show_stage("components", i + 1, len(members))
             roots = Roots.join([self.atlas.roots.at(mine), self.atlas.interior_roots(labels, int(mine.argmax()))])
             self.sampled[orbit] = roots, *representative(self.system, roots)
 
     def _decide_stability(self) -> None:
         """Decide the stability of each orbit of components."""
         for i, (orbit, (roots, _, dimension)) in enumerate(self.sampled.items()):
-            self.system.watch.stage("stability of components", i + 1, len(self.sampled))
+            self.system.watch.show_stage("stability of components", i + 1, len(self.sampled))
             self.stability[orbit] = stability_of(self.system, roots, dimension, self.towards)
 
     def table(self, name: str, stopped: str = "") -> FixedPoints:
@@ -243,14 +243,14 @@ class Search:
         # interrupted before roots were connected
         if not len(self.atlas.owner):
             self.atlas = Atlas(self.system, self.group, Roots.join(self.parts))
-        rows = [self._row(orbit, mine) for orbit, mine in self._orbits().items()]
+        rows = [self._orbit_row(orbit, mine) for orbit, mine in self._orbits().items()]
         # stable ones first, and by risk among equals
         rows.sort(key=lambda row: (STABILITY_ORDER.index(row.stability), row.risk))
         missing = f"{stopped}, before the end of: {', '.join(self.stages)}" if stopped else ""
         elsewhere = None if self.ends is None else proportion(self.runs - int((self.ends >= 0).sum()), self.runs)
         return FixedPoints(tuple(rows), name, self.group.order, self.searches, elsewhere, missing)
 
-    def _row(self, orbit: int, mine: np.ndarray) -> FixedPoint:
+    def _orbit_row(self, orbit: int, mine: np.ndarray) -> FixedPoint:
         """Return the row of an orbit of components, to which the roots in the mask `mine` belong."""
         roots, at, dimension = self.sampled.get(orbit, (self.atlas.roots.at(mine), 0, -1))
         values, zero = (leaf[at] for leaf in roots.spectra)
@@ -312,15 +312,15 @@ def draw_starts(problem: Problem, count: int, seed: int) -> PyTree:
     else:
         weights *= scale * on / np.sqrt(k + p)
 
-    def second(shape: tuple[int, ...]) -> np.ndarray:
+    def draw_scalars(shape: tuple[int, ...]) -> np.ndarray:
         """Draw scalars; if there is one for each unit, those of units that are switched off are zero."""
         each = (count, *(1 for _ in shape))
         alive = on.reshape(count, *shape[:1], *(1 for _ in shape[1:])) if shape[:1] == (p,) else np.ones(each, bool)
         return scale.reshape(each) * rng.normal(size=(count, *shape)) * alive
 
     if directions.scalars is None:
-        a: Any = second((p,)) if trained else np.full((count, p), float(law.second))
+        a: Any = draw_scalars((p,)) if trained else np.full((count, p), float(law.second))
     else:
-        drawn = {name: second(np.shape(directions.scalars[name])) for name in directions.trained}
+        drawn = {name: draw_scalars(np.shape(directions.scalars[name])) for name in directions.trained}
         a = {**repeated(directions.scalars, count), **drawn}
     return problem.coordinates.from_overlaps(Overlaps(a, weights[:, :, :k] @ B.T, weights @ weights.swapaxes(1, 2)))

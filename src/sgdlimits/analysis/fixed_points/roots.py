@@ -27,7 +27,7 @@ ZERO_EIGENVALUE = 1e-6
 """Largest |eigenvalue|, relative to the norm of the Jacobian, that counts as zero."""
 METHODS = {False: ("lm", {"xtol": 1e-13, "ftol": 1e-13}), True: ("hybr", {"xtol": 1e-4, "maxfev": 100})}
 """MINPACK method and options, by whether drifts are costly: Powell's `hybr` recomputes the Jacobian rarely."""
-BLOCKS, BLOCK_STEPS = 64, 32
+MAX_BLOCKS, BLOCK_STEPS = 64, 32
 """Largest number of blocks of the flow, and Heun steps in each; the step size is chosen anew for every block."""
 FINE_LENGTH, FINE_BLOCKS = 1 / 8, 4
 """Length of the final, shorter steps, relative to the others, and their number of blocks."""
@@ -112,7 +112,7 @@ def roots_near(system: System, x: np.ndarray, steps: int = MAX_STEPS) -> Roots:
     return first
 
 
-def flow_to_rest(system: System, x: np.ndarray, blocks: int = BLOCKS) -> np.ndarray:
+def flow_to_rest(system: System, x: np.ndarray, blocks: int = MAX_BLOCKS) -> np.ndarray:
     """Integrate the ODE from each row of coordinates until it rests, or for `blocks` times 32 steps; return the end points.
 
     The steps are Heun's, of length 1 / norm of the Jacobian, which is recomputed before every block. A field that slides along

@@ -21,7 +21,7 @@ MAX_POINTS_PERTURBED = 4
 """Number of points that are displaced: of those with the most zero coordinates, and again of those with the largest growth."""
 MAX_DIMENSIONS_MEASURED = 8
 """Number of roots of a component at which its dimension is measured."""
-BLOCKS = 24
+FLOW_BLOCKS = 24
 """Blocks of the flow after a displacement."""
 MAX_RETURN_DISTANCE = 0.5
 """Largest final distance, relative to the displacement, at which a perturbed point counts as returning."""
@@ -100,7 +100,7 @@ def perturb(system: System, points: np.ndarray, towards: np.ndarray) -> tuple[bo
     """
     step = displacements(points, towards).reshape(-1, system.size)
     origin = np.repeat(points, len(towards), axis=0)
-    settled = flow_to_rest(system, origin + step, BLOCKS)
+    settled = flow_to_rest(system, origin + step, FLOW_BLOCKS)
     back = np.linalg.norm(settled - origin, axis=1) < MAX_RETURN_DISTANCE * np.linalg.norm(step, axis=1)
     if back.all():
         return False, True

@@ -62,7 +62,7 @@ class Watch:
     def __hash__(self) -> int:
         return 0
 
-    def stage(self, name: str, done: int = 0, total: int = 0) -> None:
+    def show_stage(self, name: str, done: int = 0, total: int = 0) -> None:
         """Show the name of the current stage, and `done` of `total` where a total is given."""
         now = f"{name}, {done} of {total}" if total else name
         self.bar.set_description_str(f"fixed points of {self.name}: {now}", refresh=False)
@@ -74,7 +74,7 @@ class Watch:
         if time.monotonic() > self.end:
             raise OutOfTime
 
-    def arm(self) -> None:
+    def start_limit(self) -> None:
         """Reset the count of points and enforce the time limit from now on, as there is a partial result to return."""
         # points of preparations do not count
         self.bar.n = self.bar.last_print_n = 0
@@ -120,7 +120,7 @@ class System(eqx.Module):
         count = len(jax.tree.leaves(batch)[0])
         # a power of two, so that few shapes are compiled
         chunk = min(max(2 ** math.ceil(math.log2(2 * count)), MIN_CHUNK), MAX_CHUNK)
-        watch.stage("counting the operations of a drift")
+        watch.show_stage("counting the operations of a drift")
         free = tuple(np.flatnonzero(problem.coordinates.moves(one)).tolist())
         fixed = np.asarray(problem.vector(one))
         system = cls(problem.numerics.sharp(), one, fixed, free, corrector, 1, watch)
@@ -161,7 +161,7 @@ class System(eqx.Module):
 
     def measure_time(self, x: Float[np.ndarray, " n"]) -> None:
         """Time one evaluation of the drift at x, and show it in the progress line."""
-        self.watch.stage("compiling")
+        self.watch.show_stage("compiling")
         drift = self.compile(System.drift)
         np.asarray(drift(x))
         begin = time.perf_counter()
@@ -218,8 +218,10 @@ class System(eqx.Module):
         # orthogonal Procrustes: the rotation that brings one factor closest to the other
         left, _, right = np.linalg.svd(other_outside.swapaxes(-1, -2) @ outside)
         # mean of the weights, in the frame and outside of it
-        U = _middle(np.concatenate([inside, outside], -1), np.concatenate([other_inside, other_outside @ left @ right], -1))
-        a, kept = jax.tree.map(_middle, (one.a, one.kept), (other.a, other.kept))
+        U = _mean_with_norm(
+            np.concatenate([inside, outside], -1), np.concatenate([other_inside, other_outside @ left @ right], -1)
+        )
+        a, kept = jax.tree.map(_mean_with_norm, (one.a, one.kept), (other.a, other.kept))
         halfway = self.rows(Overlaps(a, U[..., : len(B)] @ B.T, U @ U.swapaxes(-1, -2), kept, one.names))
         return np.where((np.maximum(rank, other_rank) < one.width)[:, None], halfway, np.nan)
 
@@ -254,7 +256,7 @@ def _factor_weights(stats: Overlaps, B: np.ndarray) -> tuple[np.ndarray, np.ndar
     return m, (vectors * roots[..., None, :]) @ vectors.swapaxes(-1, -2), nonzero.sum(-1)
 
 
-def _middle(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _mean_with_norm(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return the mean of two arrays (runs first), rescaled for each run to the mean of their squared norms."""
     mean, axes = (one + other) / 2, tuple(range(1, one.ndim))
     squared_norm = lambda array: (array**2).sum(axes, keepdims=True)

@@ -18,7 +18,7 @@ from sgdlimits.errors import BadInput
 
 MAX_DETAILED_CURVES = 6
 """Largest number of entries drawn with mean, band and single runs; more are drawn as thin lines, their means."""
-AXES = {
+LABELS = {
     "M": ("overlap", "jr"),
     "m": ("overlap", ""),
     "r2": ("squared orthogonal norm", ""),
@@ -71,7 +71,7 @@ def overlaps(
         raise BadInput(f"{each} cannot be drawn on one pair of axes. Plot their risk together, or the overlaps of each alone.")
     variables: tuple[Any, ...] = usual if what is None else (what,)
     signless = {name: name == overlap if absolute is None else absolute for name in variables}
-    pairs = {label: dict(_pairs(dataset, signless)) for label, dataset in named.items()}
+    pairs = {label: dict(_iterate_entries(dataset, signless)) for label, dataset in named.items()}
     ax = curves.new_axes(ax)
     # colours tell pairs apart for one dataset, datasets otherwise
     by_pair = len(named) == 1 and 1 < len(next(iter(pairs.values()))) <= MAX_DETAILED_CURVES
@@ -93,7 +93,7 @@ def overlaps(
     return curves.finish_axes(ax, clock, legend)
 
 
-def _pairs(dataset: xr.Dataset, signless: dict[str, bool]) -> Iterator[tuple[str, np.ndarray]]:
+def _iterate_entries(dataset: xr.Dataset, signless: dict[str, bool]) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the symbol and the values (run, t) of each entry of the variables, for Q of the upper triangle."""
     for what, absolute in signless.items():
         if what not in dataset.data_vars or what == "risk":
@@ -115,5 +115,5 @@ def _symbol(what: str, index: str, absolute: bool) -> str:
 
 def _axis_label(what: str, several: bool, absolute: bool) -> str:
     """Return the vertical label of a variable, with indices if it has several entries."""
-    name, index = AXES.get(what, ("statistic", ""))
+    name, index = LABELS.get(what, ("statistic", ""))
     return f"{name} {_symbol(what, index if several else '', absolute)}"

@@ -71,9 +71,9 @@ def phase_diagram(
     ax = new_axes(ax)
     scales = {name: _is_log(np.unique(dataset[name].values)) for name in (x, y)}
     if "point" in shown.dims:
-        edges, cells = _nearest(shown[x].values, shown[y].values, shown.values, scales[x], scales[y])
+        edges, cells = _nearest_cells(shown[x].values, shown[y].values, shown.values, scales[x], scales[y])
     else:
-        edges = [_edges(dataset[name].values.astype(float), scales[name]) for name in (x, y)]
+        edges = [_cell_edges(dataset[name].values.astype(float), scales[name]) for name in (x, y)]
         cells = shown.transpose(y, x).values
     finite = cells[np.isfinite(cells) & (cells > 0)] if log else cells[np.isfinite(cells)]
     if not finite.size:
@@ -86,11 +86,11 @@ def phase_diagram(
         ax.set(**{f"{axis}label": name, f"{axis}scale": "log" if scales[name] else "linear", f"{axis}lim": (each[0], each[-1])})
     if theory is not None:
         inside = [(float(dataset[name].min()), float(dataset[name].max())) for name in (x, y)]
-        _contours(ax, theory, inside, scales[x], scales[y], levels, theory_label)
+        _draw_contours(ax, theory, inside, scales[x], scales[y], levels, theory_label)
     return ax
 
 
-def _contours(ax: Axes, theory: Callable, inside: Any, log_x: bool, log_y: bool, levels: Any, label: str | None) -> None:
+def _draw_contours(ax: Axes, theory: Callable, inside: Any, log_x: bool, log_y: bool, levels: Any, label: str | None) -> None:
     """Draw contours of a function of two arrays within ((x_min, x_max), (y_min, y_max)), and add their legend."""
     spaced = lambda ends, log: (np.geomspace if log else np.linspace)(ends[0], ends[1], 200)
     X, Y = np.meshgrid(spaced(inside[0], log_x), spaced(inside[1], log_y))
@@ -117,7 +117,7 @@ def _is_log(values: np.ndarray) -> bool:
     return bool(uneven(np.diff(np.log(values))) < uneven(np.diff(values)) / 2)
 
 
-def _edges(values: np.ndarray, log: bool) -> np.ndarray:
+def _cell_edges(values: np.ndarray, log: bool) -> np.ndarray:
     """Return the edges of cells centred on values, linearly or in the logarithm."""
     if values.size == 1:
         return values[0] + np.array([-0.5, 0.5]) * (abs(values[0]) or 1.0)
@@ -127,7 +127,7 @@ def _edges(values: np.ndarray, log: bool) -> np.ndarray:
     return np.exp(edges) if log else edges
 
 
-def _nearest(x: np.ndarray, y: np.ndarray, values: np.ndarray, log_x: bool, log_y: bool):
+def _nearest_cells(x: np.ndarray, y: np.ndarray, values: np.ndarray, log_x: bool, log_y: bool):
     """Return edges and values of a fine grid of cells, each with the value of the nearest point in units of the ranges."""
     unit, edges = [], []
     for each, log in ((x, log_x), (y, log_y)):

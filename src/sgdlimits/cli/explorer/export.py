@@ -13,12 +13,12 @@ from sgdlimits.cli.explorer.views import MAX_SINGLE_RUNS, drop_diverged_unless_a
 from sgdlimits.errors import BadInput
 
 # the colours and dashes of the page's stylesheet
-SIDES = ("#0072b2", "#d55e00")
-COLOURS = {"chain": SIDES[0], "ode": "#16181d", "sde": "#009e73", "mean_field": "#aa4499"}
+SIDE_COLOURS = ("#0072b2", "#d55e00")
+COLOURS = {"chain": SIDE_COLOURS[0], "ode": "#16181d", "sde": "#009e73", "mean_field": "#aa4499"}
 DASHES = {"ode": (0, (4.5, 2)), "mean_field": (0, (1.2, 2)), "sde": (0, (1, 1.5))}
 DASHES |= {"noisy_ode": (0, (7, 2)), "backward": (0, (3, 4))}
-NAMES = {"chain": "exact chain", "ode": "ODE", "sde": "SDE, 10 % to 90 %", "mean_field": "mean field"}
-NAMES |= {"quenched": "quenched", "noisy_ode": "noisy ODE", "backward": "backward equation"}
+LEGEND_NAMES = {"chain": "exact chain", "ode": "ODE", "sde": "SDE, 10 % to 90 %", "mean_field": "mean field"}
+LEGEND_NAMES |= {"quenched": "quenched", "noisy_ode": "noisy ODE", "backward": "backward equation"}
 
 
 def export_page(job: Any, message: dict[str, Any]) -> tuple[str, bytes]:
@@ -83,7 +83,7 @@ def _draw_figure(job: Any, form: str, *, left: str, right: str, log: bool, log_t
         below["spectrum"] = ("Hessian spectrum", _draw_spectrum)
         for place, (kind, (title, draw)) in enumerate(below.items(), 2):
             axes[place].set_title(title)
-            views = [(view, SIDES[side]) for (each, side), view in sorted(job.views.items()) if each == kind]
+            views = [(view, SIDE_COLOURS[side]) for (each, side), view in sorted(job.views.items()) if each == kind]
             if views:
                 draw(axes[place], views)
             else:
@@ -101,8 +101,8 @@ def _draw_curves(ax: Any, job: Any, name: str) -> None:
             values = quantities(drop_diverged_unless_all(dataset)).get(name)
             if values is None:
                 continue
-            t, colour = dataset.t.values, SIDES[side] if many else COLOURS[level]
-            label = f"{'AB'[side]}: {NAMES[level]}" if many else NAMES[level]
+            t, colour = dataset.t.values, SIDE_COLOURS[side] if many else COLOURS[level]
+            label = f"{'AB'[side]}: {LEGEND_NAMES[level]}" if many else LEGEND_NAMES[level]
             if level == "sde":
                 low, high = np.quantile(values, (0.1, 0.9), axis=0)
                 ax.fill_between(t, low, high, color=colour, alpha=0.16, linewidth=0, label=label)
@@ -119,8 +119,8 @@ def _draw_exits(ax: Any, views: list) -> None:
             ax.hist(view["exited"], 24, color=colour, alpha=0.6)
         for name, t in view["marks"].items():
             if t is not None:
-                one = {} if len(views) > 1 else {"label": NAMES[name].split(",")[0]}
-                tone = colour if len(views) > 1 else COLOURS.get(name, SIDES[1])
+                one = {} if len(views) > 1 else {"label": LEGEND_NAMES[name].split(",")[0]}
+                tone = colour if len(views) > 1 else COLOURS.get(name, SIDE_COLOURS[1])
                 ax.axvline(t, color=tone, linestyle=DASHES.get(name, "-"), linewidth=1.2, **one)
     ax.set(xlabel=r"exit time $t$", ylabel="runs")
     if len(views) == 1:

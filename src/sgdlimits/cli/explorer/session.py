@@ -15,7 +15,7 @@ from tqdm import tqdm
 from sgdlimits.settings import setup_process
 
 # shown on the page
-DIED = "The simulation's process ended unexpectedly. Move a slider, or press Run again, to start another one."
+PROCESS_ENDED_TEXT = "The simulation's process ended unexpectedly. Move a slider, or press Run again, to start another one."
 
 
 class SpawnedProcess(NamedTuple):
@@ -70,7 +70,7 @@ class Session:
                 break
             self._put(message)
         if process is self.process:
-            self._put({"kind": "died", "text": DIED})
+            self._put({"kind": "died", "text": PROCESS_ENDED_TEXT})
 
     def _put(self, message: dict[str, Any]) -> None:
         """Put a message into the inbox from another thread."""

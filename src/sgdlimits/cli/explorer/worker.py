@@ -25,7 +25,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.run import join, stream
 
 # levels by their names on the page
-NAMES = {"chain": "chain", "ode": "ODE", "sde": "SDE", "mean_field": "mean field"}
+LEVEL_NAMES = {"chain": "chain", "ode": "ODE", "sde": "SDE", "mean_field": "mean field"}
 MAX_RUN_SECONDS = 60.0
 """Time after the first pieces at which the runs of a level are stopped, with a note on the page."""
 
@@ -39,7 +39,7 @@ class PageJob:
         self.ended: set[tuple[int, str]] = set()
         self.points: dict[int, Any] = {}
         self.views: dict[tuple[str, int], dict[str, Any]] = {}
-        self.ends = {name: threading.Event() for name in (*NAMES, "spectrum")}
+        self.ends = {name: threading.Event() for name in (*LEVEL_NAMES, "spectrum")}
 
     def datasets(self, side: int, ended: bool = False) -> dict[str, Any]:
         """Return the datasets so far of a setting's levels by name; with `ended` only those of finished levels."""
@@ -56,7 +56,7 @@ class Worker:
         self.connection, self.sending, self.reporting = connection, threading.Lock(), threading.Lock()
         self.job: PageJob | None = None
         self.changed = threading.Condition()
-        levels = [partial(self.run_level, level=level) for level in NAMES]
+        levels = [partial(self.run_level, level=level) for level in LEVEL_NAMES]
         for line in (*levels, self.draw_portraits, self.draw_spectra):
             # daemons: they end with the main thread, which reads the connection
             threading.Thread(target=self.repeat_for_each_job, args=(line,), daemon=True).start()
@@ -185,11 +185,11 @@ class Worker:
                     del streams[each]
                 except BadInput as reason:
                     del streams[each]
-                    self.send(job, "note", text=f"{NAMES[each[1]]}: {reason}")
+                    self.send(job, "note", text=f"{LEVEL_NAMES[each[1]]}: {reason}")
             # the clock starts after the first pieces: compilation does not count
             begin = begin or time.monotonic()
             if time.monotonic() - begin > MAX_RUN_SECONDS and streams:
-                name, less = NAMES[which[0][1]], "d" if which[0][1] == "chain" else "width"
+                name, less = LEVEL_NAMES[which[0][1]], "d" if which[0][1] == "chain" else "width"
                 words = (
                     f"The {name} had not ended after {MAX_RUN_SECONDS:g} s, and stopped. Take a smaller {less}, t_max or runs."
                 )

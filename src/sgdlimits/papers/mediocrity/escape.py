@@ -122,12 +122,12 @@ def escape(
     slope = jax.vmap(jax.grad(lambda x: student(x[None])[0]))
     square = lambda x: slope(x) ** 2
     # G**2 at zero overlap factorises: moments of the student's field times moments of the labels
-    first, own, both = (_mean(lambda x, k=k: student(x) ** k * square(x)) for k in (0, 1, 2))
-    labels, weighted = (_mean(lambda x, k=k: teacher(x) ** 2 * x**k) + noise for k in (0, 2))
+    first, own, both = (_gaussian_average(lambda x, k=k: student(x) ** k * square(x)) for k in (0, 1, 2))
+    labels, weighted = (_gaussian_average(lambda x, k=k: teacher(x) ** 2 * x**k) + noise for k in (0, 2))
     spread = labels * first - 2 * float(g[0]) * own + both
     kick = weighted * first - 2 * float(g[0] + np.sqrt(2) * g[2]) * own + both
     signal = 2 * float(s[2] * g[2])
-    final = 2 * first / _mean(lambda x: slope(x) ** 4) if target is None else np.nan
+    final = 2 * first / _gaussian_average(lambda x: slope(x) ** 4) if target is None else np.nan
     samples = spread / signal**2 if signal > 0 else np.inf
     return Escape(signal, spread, 2 * signal / spread, samples, final, first, kick)
 
@@ -162,6 +162,6 @@ def critical_points(activation: str | Callable | Activation, target: Annotated[A
     return [*found, CriticalPoint(1.0, risk(1.0), bool(signs[-1] > 0))]
 
 
-def _mean(fn: Callable) -> float:
+def _gaussian_average(fn: Callable) -> float:
     """Average a function of a standard normal variable, as its Hermite coefficient of order zero."""
     return float(expand(FunctionActivation(fn, smooth=False), 0)[0][0])

@@ -229,7 +229,7 @@ def phase_diagram(
     >>> found.regime.values[0].tolist()
     ['no limit', 'noise-dominated', 'high-dimensional', 'gradient flow']
     """
-    kappa, delta = _exponents("kappas", kappas), _exponents("deltas", deltas)
+    kappa, delta = _check_exponents("kappas", kappas), _check_exponents("deltas", deltas)
     if (kappa < 0).any():
         raise BadInput(f"kappas must be at least 0; got {kappa.min():g}. Give such exponents.")
     checked = np.array([check_count("widths", width) for width in widths])
@@ -248,7 +248,7 @@ def phase_diagram(
         problem = presets.committee(int(width), teachers, noise=noise)
         here = np.broadcast_to((p == width)[:, None], lr.shape)
         start = FixedInit(jnp.asarray(overlap)).one(problem)
-        sizes[:, here] = np.stack(_sizes(problem, start, jnp.asarray(lr[here])))
+        sizes[:, here] = np.stack(_measure_sizes(problem, start, jnp.asarray(lr[here])))
     # fluctuations of a sum of d increments of size 1/d
     sizes[2] /= np.sqrt(d)[:, None]
     # least-squares slopes of log size against log d
@@ -264,19 +264,23 @@ def phase_diagram(
 
 
 @eqx.filter_jit
-def _sizes(problem: ProjectionProblem, stats: Overlaps, lr: Float[Array, " n"]) -> tuple[Float[Array, " n"], ...]:
+def _measure_sizes(problem: ProjectionProblem, stats: Overlaps, lr: Float[Array, " n"]) -> tuple[Float[Array, " n"], ...]:
     """Return the sizes at each learning rate: population drift, corrector, and root d times the increments' deviation."""
 
     def at(lr):
         # the rate is traced: one compilation for all exponents
         other = eqx.tree_at(lambda problem: problem.algorithm.lr, problem, lr)
         population, corrector = map(largest, other.drift_parts(stats))
-        return population / other.rate, corrector / other.rate, largest(_spread(other, stats)) / jnp.sqrt(other.rate)
+        return (
+            population / other.rate,
+            corrector / other.rate,
+            largest(_increment_deviation(other, stats)) / jnp.sqrt(other.rate),
+        )
 
     return jax.lax.map(at, lr)
 
 
-def _spread(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
+def _increment_deviation(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
     """Return the standard deviation of d times the one-sample increment, entry by entry."""
     law, column, c = problem.model.law(stats), jax.tree.map(lambda leaf: leaf[..., None], stats), jnp.asarray(0)
     F = law.triangular_factor()
@@ -291,7 +295,7 @@ def _spread(problem: ProjectionProblem, stats: Overlaps) -> Overlaps:
     return jax.tree.map(lambda mean, square: jnp.sqrt(square - mean**2), mean, square)
 
 
-def _exponents(name: str, values: ArrayLike) -> np.ndarray:
+def _check_exponents(name: str, values: ArrayLike) -> np.ndarray:
     """Convert exponents to a one-dimensional array, or raise `BadInput` unless they are finite numbers."""
     try:
         exponents = np.array(values, float, ndmin=1)

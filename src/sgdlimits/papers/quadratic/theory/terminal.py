@@ -98,7 +98,7 @@ def stationary_risk(problem: ProjectionProblem) -> float:
     >>> round(stationary_risk(sl.presets.quadratic_network(width=3, teachers=2, lr=0.02, noise=0.5)), 4)
     0.5141
     """
-    return _balance(read_coefficients(problem), stationary_norms(problem)[2])[2]
+    return _stationary_state(read_coefficients(problem), stationary_norms(problem)[2])[2]
 
 
 @checked
@@ -111,7 +111,7 @@ def stationary_norms(problem: ProjectionProblem) -> tuple[float, float, float]:
     at = read_coefficients(problem)
     _check(at)
     z = _idle_norm(at)
-    x, y, _ = _balance(at, z)
+    x, y, _ = _stationary_state(at, z)
     return x, y, z
 
 
@@ -123,7 +123,7 @@ def _check(at: Coefficients) -> None:
         raise BadInput(f"zero risk is unstable at lr = {at.lr:g}. Use an lr below {compute_largest_rates(at).solution:.6g}.")
 
 
-def _balance(at: Coefficients, z: float) -> tuple[float, float, float]:
+def _stationary_state(at: Coefficients, z: float) -> tuple[float, float, float]:
     """Return the stationary x and y and the risk there, given the norm z of the students outside the teachers' span.
 
     The equation for y is linear.
@@ -146,7 +146,7 @@ def _idle_norm(at: Coefficients) -> float:
         return 0.0
 
     def push(z: float) -> float:
-        x, _, risk = _balance(at, z)
+        x, _, risk = _stationary_state(at, z)
         tau = (at.k * x + n * z) / p - 1
         return -(tau + 2 * z / p) + 2 * at.lr / p * (risk + 4 * tau * z / p + 8 * z**2 / p**2)
 
