@@ -190,12 +190,14 @@ def exit_time(
         if start is None:
             start = _growing_sign(drift, d**-0.5) * d**-0.5
         check_number("start", start, above=-1, below=1)
+        # already there
         if abs(start) >= overlap:
             return 0.0
         if variance is None:
             return _ode_time(drift, start, overlap)
         return _mean_passage(drift, variance, d, start, overlap)
 
+    # drift and variance are tabulated once, outside of the loop over points
     times = np.vectorize(one, otypes=[float])(d, overlap, start)
     return times if times.ndim else float(times)
 

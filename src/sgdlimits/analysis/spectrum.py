@@ -64,8 +64,10 @@ def spectrum_of(values: Float[np.ndarray, " n"], counts: Int[np.ndarray, " n"], 
     [6, 8]
     """
     values, counts = np.asarray(values)[counts > 0], np.asarray(counts)[counts > 0]
+    # equal eigenvalues become neighbours
     order = np.argsort(values, kind="stable")
     values, counts = values[order], counts[order]
+    # relative to the largest, so that the scale of the risk does not matter
     near = tolerance * np.abs(values).max(initial=0.0)
     starts = np.flatnonzero(np.diff(values, prepend=-np.inf) > near)
     total = np.add.reduceat(counts, starts)

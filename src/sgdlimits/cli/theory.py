@@ -96,6 +96,7 @@ def critical_points(width: int, teachers: int, noise: float, d: int | None, spec
     from sgdlimits.papers.quadratic.theory import critical_points
     from sgdlimits.problem.presets import quadratic_network
 
+    # counts are linear in d, but a spectrum needs its value
     if spectra and d is None:
         raise BadInput("spectra must have a dimension. Give --d.")
     found = critical_points(quadratic_network(width, teachers, noise=noise))
@@ -122,6 +123,7 @@ def search(name: str, problem: Any, given: dict[str, Any]) -> None:
             corrector=not given["gradient_flow"],
             seconds=given["seconds"],
         )
+    # Ctrl-C prints what was found
     except SearchInterrupted as stopped:
         echo(_format_fixed_points(stopped.found, given["as_json"]))
         sys.exit(INTERRUPTED_CODE)

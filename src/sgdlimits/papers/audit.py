@@ -176,6 +176,7 @@ class AuditInterrupted(KeyboardInterrupt):
 def find_claims(paper: str | None = None, only: str | None = None) -> list[Claim]:
     """List the claims of one paper, or of all, whose name, place or title contains a word."""
     for file in FILES:
+        # importing a module registers its claims
         import_module(f"{FOLDER}.{file}")
     text = lambda claim: f"{claim.name} {claim.where} {claim.title}".lower()
     papers, files = list(PAPERS), [f"{FOLDER}.{file}" for file in FILES]
@@ -229,6 +230,7 @@ def audit(
     --------
     check : check a dataset against the form that `simulate` writes
     """
+    # a list outside of the loop survives Ctrl-C
     chosen, judged = find_claims(paper, only), list[JudgedClaim]()
     try:
         with bar(chosen, desc="audit", unit=" claims", disable=not progress) as steps:

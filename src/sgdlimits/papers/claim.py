@@ -215,6 +215,7 @@ def claim(
 
     If `right` is given, the claim is recorded as a misprint unless `kind` says otherwise.
     """
+    # an explicit kind wins
     more = {"kind": "misprint", **more} if "right" in more else more
 
     def register(compute: Callable[[Effort], Comparison]) -> Callable[[Effort], Comparison]:

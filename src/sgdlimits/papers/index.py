@@ -53,6 +53,7 @@ quick figure says which parameters are smaller.</p>
 
 def read_summary(name: str) -> str:
     """Return the first sentence of a figure's docstring, without importing its module."""
+    # parsed rather than imported: a list of figures needs no JAX
     source = Path(__file__).parent.joinpath(*FIGURES[name].split(".")[2:]).with_suffix(".py").read_text(encoding="utf-8")
     text = ast.get_docstring(ast.parse(source)) or ""
     return re.sub(r" \[\d+\]_", "", " ".join(text.split("\n\n")[0].split())).rstrip(".")

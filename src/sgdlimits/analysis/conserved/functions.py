@@ -94,12 +94,14 @@ def along(
     >>> bool(along(problem, balance, state, corrector=False).conserved[0])
     True
     """
+    # a drift by quadrature conserves a function to its accuracy only
     tolerance = 10 * problem.numerics.tolerance if tolerance is None else tolerance
     if stats is None:
         # a dimension in which random directions have overlaps of order 1
         d = 2 * (problem.directions.width + problem.directions.fixed)
         stats = RandomInit(d).sample(problem, runs=16)
     elif runs_of(stats) is None:
+        # one state becomes a batch of one
         stats = batch_of(stats)
     problem.coordinates.check(stats)
     tried("function", function, ONE_RUN, one_of(stats), shape=None)

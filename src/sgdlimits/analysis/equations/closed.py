@@ -108,6 +108,7 @@ def _(expectation: AtMeans, setting: EquationSetting) -> MomentRows:
         *activation_rows(model.network.activation),
         *class_rows(model),
     ]
+    # P = 1 leaves no sum over fixed directions
     orthonormal = np.array_equal(np.asarray(model.target.gram), np.eye(model.teachers))
     fixed = "b_{cr}" if orthonormal else r"\sum_{s=1}^{k} P_{rs} b_{cs}"
     return MomentRows(

@@ -30,6 +30,7 @@ def _(problem: ProjectionProblem) -> Equations:
 
 @equations_of.register
 def _(problem: SpikedTensor) -> Equations:
+    # a traced ridge is shown, as it may not be zero
     penalty = (r" - \alpha m", r" + 2 \alpha") if is_traced(problem.ridge) or problem.ridge else ("", "")
     pull = r"2 k \lambda m^{k-1} - 2 k R^{2k-2} m"
     ode = (
@@ -38,6 +39,7 @@ def _(problem: SpikedTensor) -> Equations:
     )
     where = Row("R", r"\sqrt{m^{2} + r_{2}}"), Row(r"m = x \cdot v, \quad r_{2} = |x - m v|^{2}")
     letters = {"order": "k", "snr": r"\lambda", "lr": r"\gamma", **({"ridge": r"\alpha"} if penalty[0] else {})}
+    # schedules are written out later, traced values not at all
     known = lambda value: value if is_schedule(value) else None if is_traced(value) else float(value)
     return Equations(ode, where, tuple((word, letter, known(getattr(problem, word))) for word, letter in letters.items()))
 

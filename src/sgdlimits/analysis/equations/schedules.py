@@ -45,6 +45,7 @@ def _(schedule: FunctionOfTime, t: str = "t") -> str:
 @schedule_latex.register
 def _(schedule: Combined, t: str = "t") -> str:
     left, right = schedule_latex(schedule.left, t), schedule_latex(schedule.right, t)
+    # sums and linear pieces need brackets in products
     loose = lambda side, text: bracket(text) if isinstance(side, (Combined, Linear, Cosine)) else text
     match schedule.operation:
         case "add":
@@ -68,6 +69,7 @@ def _(schedule: Steps, t: str = "t") -> str:
     values, times = np.asarray(schedule.values), np.asarray(schedule.times)
     if not times.size:
         return _number(values[0])
+    # a table of many steps would not fit on a line
     if len(values) > MAX_CASES:
         ends = rf"{_number(values[0])} \dots {_number(values[-1])}"
         return rf"{ends} \text{{ in {len(values)} steps, }} 0 \le {t} \le {_number(times[-1])}"

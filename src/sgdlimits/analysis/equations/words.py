@@ -92,6 +92,7 @@ def network_row(setting: EquationSetting) -> Row:
     if not isinstance(net, TwoLayer):
         return Row("f", rf"{function_name(getattr(net, 'fn', None)) or 'f'}(\lambda_{{1}}, \dots, \lambda_{{p}})")
     unit = activation_latex(net.activation, r"\lambda_{m}")
+    # a plain network is a sum of units without bias or several outputs
     if net.plain:
         layer = setting.unit_factor("m")
         before, after = (layer, "") if setting.constant is not None else ("", layer)

@@ -64,6 +64,7 @@ def overview(
     if d and clock == "t":
         for ax in axes:
             samples_axis(ax, d)
+    # given axes may share a legend with others
     if figure is not None:
         labelled = left if len(named) > 1 else right  # one dataset has a curve for each overlap
         figure.legend(*labelled.get_legend_handles_labels(), loc="outside lower center", ncols=4)

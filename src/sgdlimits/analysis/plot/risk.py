@@ -51,6 +51,7 @@ def risk(
     if log:
         ax.set_yscale("log", nonpositive="mask")
     for order, ((label, dataset), look) in enumerate(zip(named.items(), curve_styles(len(named)), strict=True)):
+        # a diverged run would take all others off the scale
         values = curves.drop_diverged(dataset).risk.values - (excess or 0.0)
         text, few = curves.label_with_divergences(label, dataset), curves.count_singles(singles, label)
         text += _describe_hidden_values(values, excess or 0.0) if log else ""

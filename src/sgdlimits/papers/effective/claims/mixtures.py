@@ -31,15 +31,18 @@ def compare_dynamics(preset: str, runs: int) -> Comparison:
     W[:, :3] = rng.normal(size=(units, 3)) / np.sqrt(2)
     sign, which = rng.choice([-1.0, 1.0], runs), rng.integers(k, size=runs)
     y = sign > 0 if k == 1 else which == 0
+    # the noise has variance 1/snr in each direction, the means have norm 1
     x = rng.normal(size=(runs, N)) / np.sqrt(snr)
     x[np.arange(runs), which] += sign
     fields = x @ W.T
+    # derivative of the cross-entropy
     error = 1 / (1 + np.exp(-np.maximum(fields, 0) @ a)) - y
     G = error[:, None] * (fields > 0) * a
     cross = G[:, :, None] * fields[:, None]
     each = [lr * (G[:, :, None] * x[:, None, :k] + ridge * W[:, :k]).reshape(runs, -1)]
     each.append(lr * (error[:, None] * np.maximum(fields, 0) + ridge * a))
     each.append((lr * (cross + cross.swapaxes(1, 2) + 2 * ridge * W @ W.T)).reshape(runs, -1))
+    # |x|^2/d tends to 1/snr
     each.append((lr**2 * G[:, :, None] * G[:, None] / snr).reshape(runs, -1))
     found, stats = sl.effective_dynamics(getattr(sl.presets, preset)(snr, ridge, lr)), overlaps(a, W[:, :k], W @ W.T)
     f, g = found.f(stats), found.g(stats)
@@ -101,6 +104,7 @@ def noiseless_mixture(effort: Effort) -> Comparison:
     for v, m in np.array([[[0.8, 0.5], [0.7, 0.9]], [[0.8, -0.5], [0.7, -0.9]]]):
         drift = problem.drift(overlaps(v, m[:, None], np.outer(m, m) + R))
         inside = np.outer(drift.M, m)
+        # units on the same side share their output
         gate = 1 / (1 + np.exp(np.full(2, v @ m) if m.prod() > 0 else v * m))
         rows += list(zip(np.ravel(drift.M), v / 2 * gate - ridge * m, strict=True))
         rows += list(zip(np.ravel(drift.a), m / 2 * gate - ridge * v, strict=True))
@@ -124,6 +128,7 @@ def rings(effort: Effort) -> Comparison:
             a[0] = M[0, 0] = v
             return float(noiseless_drift(a, M, ridge, preset).a[0]) / v
 
+        # the ridge is added back to get the rate without penalty
         number += [brentq(growth, 0.05, 3.0) ** 2, growth(1e-4) + ridge]
     return compare(number, [np.log(0.8 / 0.2), 1 / 4, np.log(0.6 / 0.4), 1 / 8], rtol=1e-4)
 

@@ -75,6 +75,7 @@ def _draw_paths(ax: Axes, ring: xr.Dataset, local: xr.Dataset, point: sl.Overlap
     centre = float(point.M[0, 0])
     for run in range(min(6, ring.sizes["run"])):
         ax.plot(ring.t, np.sqrt(d) * (ring.M[run, :, 0, 0] - centre), color=OKABE_ITO[run], linewidth=0.7)
+    # the local limit is centred at the point, as its drift vanishes there
     width = 2 * np.sqrt(d) * local.M[:, :, 0, 0].std("run")
     ax.fill_between(local.t, -width, width, color="0.85", zorder=0, label="local limit, two standard deviations")
     ax.set(xlabel="$t$, samples per dimension", ylabel=r"$\tilde m_1 = \sqrt{N}\,(m_1 - a_1)$")

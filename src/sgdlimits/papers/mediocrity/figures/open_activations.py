@@ -85,8 +85,10 @@ def measure_escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
         one = escape(fn)
         problem = sl.presets.single_index(fn, lr=one.best_lr)
         population, corrector = drift_parts(problem, jnp.asarray(m))
+        # the rate at which the drift vanishes at each overlap
         curves.append(-one.best_lr * np.asarray(population / corrector) / one.max_lr)
         for d, runs in size.runs.items():
+            # the ODE from the typical start, corrected for random starts and noise
             theory = exit_time(problem, d, 0.5) + one.delay(one.best_lr)
             how: dict = dict(t_max=30 * theory, runs=runs, seed=seed, until=base.half_overlap_margin, progress=False)
             t = sl.exit_times(sl.simulate(problem, sl.Chain(d), sl.RandomInit(d), **how), base.half_overlap_margin).t.values
@@ -98,6 +100,7 @@ def measure_escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
 def simulate_case(name: str, size: Size, seed: int) -> xr.Dataset:
     """Simulate the chain with the student `wave`, in units of the time in which the overlap grows by a factor e."""
     one = escape(wave, CASES[name])
+    # far below the largest rate, so that the landscape rather than noise decides
     lr = one.max_lr / SLOWDOWN
     problem = sl.presets.single_index(wave, CASES[name], lr=lr)
     start, t_max = sl.FixedInit(TRAP_START), size.length / one.rate(lr)
@@ -108,6 +111,7 @@ def simulate_case(name: str, size: Size, seed: int) -> xr.Dataset:
 def classify(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     r"""Classify targets by the roots of :math:`1 + xu + yu^2`, :math:`u = m^2`: 0 none, 1 a trap, 2 a trap and a barrier."""
     one = 1 + x + y < 0
+    # both roots of the quadratic real and between 0 and 1
     two = (y > 0) & (x < 0) & (x**2 > 4 * y) & (-x < 2 * y) & ~one
     return np.where(two, 2, np.where(one, 1, 0))
 

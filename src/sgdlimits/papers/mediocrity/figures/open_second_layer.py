@@ -62,6 +62,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 def solve_curves(size: Size, seed: int) -> dict[str, xr.Dataset]:
     """Solve the ODE from one start with and without noise, training the first layer only or both layers."""
     found = {}
+    # power laws need times in equal ratios
     times = np.concatenate([[0], np.geomspace(0.1, size.ends[0], 60)]) / LR_PER_UNIT
     for ratio in NAMES:
         for noise in (0.0, NOISE):
@@ -87,6 +88,7 @@ def take_census(size: Size, seed: int) -> xr.Dataset:
         row |= {
             "smallest": share.min(),
             "gone": (np.abs(a) < MAX_ZERO_ENTRY).mean(),
+            # weights that act along the teacher
             "useful": np.median(participation_ratio(a * m**2)),
         }
         rows.append(row | {"idle": (np.abs(m) < 0.5).mean(), "risk": np.median(found.risk.values)})
@@ -97,6 +99,7 @@ def solve_noisy(size: Size) -> xr.Dataset:
     """Solve the ODE with label noise from recovered units with an uneven second layer, and return the spread of the layer."""
     ratios = size.ratios[-3:]
     p, tau = size.width, np.linspace(0, size.ends[2], 41)
+    # mean 1, so that the network is recovered exactly
     uneven = 1 + np.linspace(-0.5, 0.5, p)
     start = sl.Overlaps(jnp.asarray(uneven), jnp.ones((p, 1)), jnp.ones((p, p)))
     how: dict = dict(t_max=tau[-1] / LR_PER_UNIT, save=tau / LR_PER_UNIT, progress=False)

@@ -232,6 +232,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     keep("teachers", datasets["teachers"])
     datasets["dimensions"] = keep("dimensions", tabulate(list(vary_dimension(datasets, size, seed))))
     both = [*rows_as_dicts(datasets["committee"]), *rows_as_dicts(datasets["phase-retrieval"])]
+    # their chain is the limit of diffuse weights, which runs on weights check
     if again := [r for r in both if r["rule"] in {"Sign SGD", "Adam"}]:
         same = (
             measure_exits(r, size.d, size.tuning, seed + 2, r["cap"], sl.SGD(size.d)) for r in bar(again, desc="weights in R^d")
@@ -247,6 +248,7 @@ def compare_algorithms(k: int, size: Size, seed: int) -> Iterator[dict[str, Any]
     """
     names = [name for name in ALGORITHM_BUILDERS if size.rules is None or name in size.rules]
     plan = [(name, batch) for name in names for batch in size.batches]
+    # a rank-one gradient has itself, normalised, as polar factor
     plan = [(name, batch) for name, batch in plan if (name, batch) != ("Muon", 1) and not (k == 1 and "Muon" in name)]
     for name, batch in bar(plan, desc=f"k = {k}"):
         found = tune_and_measure(name, k, batch, size, seed)

@@ -94,6 +94,7 @@ def student_overlaps(problem: ProjectionProblem, t: Times, Q: Reals) -> np.ndarr
         raise BadInput(
             f"Q must be a positive semidefinite matrix of {at.p} rows and columns. Use the overlaps between students."
         )
+    # gradient flow keeps the null space of Q
     there = values > 1e-14 * values[-1]
     settled = np.zeros((t.size, at.p))
     if there.any():

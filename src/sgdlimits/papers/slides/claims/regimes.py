@@ -111,6 +111,7 @@ def log_gap(width: int, d: int, lr: float, runs: int) -> np.ndarray:
     M = 0.3 * np.cos(1 + np.arange(width)[:, None] + 2 * np.arange(2))
     start = overlaps(np.ones(width), M, M @ M.T + np.diag(1 - (M**2).sum(1)))
     problem, t, rows = sl.presets.committee(width, 2, lr=lr, noise=0.1), width / lr, []
+    # both from the same statistics
     for level, count in ((sl.Chain(d), runs), (sl.ODE(), 1)):
         found = simulate(problem, level, start, t, runs=count, save=[t], seed=d)
         entries = found.Q.values[:, 0][:, *np.triu_indices(width)]

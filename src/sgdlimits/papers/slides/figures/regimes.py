@@ -48,6 +48,7 @@ def _draw_figure(found: xr.Dataset) -> Figure:
 
 def _draw_regimes(found: xr.Dataset, ax: Axes) -> None:
     """Draw the computed regimes in the plane of kappa and delta, with the lines of the formula."""
+    # a regime's number selects its colour
     values, colours = np.vectorize(list(regimes.REGIMES).index)(found.regime.values), ListedColormap(COLOURS)
     ax.pcolormesh(found.kappa, found.delta, values.T, cmap=colours, vmin=0, vmax=3, shading="nearest", rasterized=True)
     kappa = np.array([0.0, 1.0])
