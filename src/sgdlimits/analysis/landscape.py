@@ -228,6 +228,7 @@ def hessian(
     problem = at_one_time(problem, t)
     a, S, axes = locate(problem, at)
     (p, n), d = S.shape, 0 if axes is None else axes.shape[1]
+    # refuse before the expectation is computed
     if max(p * n, p * d) ** 2 > MAX_HESSIAN_ENTRIES:
         statistics = "Give statistics instead of weights: hessian_spectrum costs the same at every d."
         remedy = statistics if d > n else "Take fewer units."
@@ -240,6 +241,7 @@ def hessian(
         # the radial derivative, which the Riemannian Hessian subtracts
         pull = np.diag((S * (slopes.gradient + ridge * S)).sum(1))
         tangent = np.einsum("jl,jst->jslt", one, np.eye(n) - S[:, :, None] * S[:, None]).reshape(p * n, p * n)
+        # projected from both sides, so that it vanishes along the units
         raw = (span - np.einsum("jl,st->jslt", pull, np.eye(n))).reshape(p * n, p * n)
         span, outside = (tangent @ raw @ tangent).reshape(p, n, p, n), outside - pull
     if axes is None:

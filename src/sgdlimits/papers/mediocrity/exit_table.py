@@ -74,6 +74,7 @@ class ExitTable:
         """Yield the table and its footnote on censored runs."""
         a, rows = self.data.attrs, []
         for name, t, low, high, runs, lost, difference in self._select_columns(*self.data.data_vars):
+            # formulas have no runs and no interval
             interval = f"[{_format_number(low, '.2f')}, {_format_number(high, '.2f')}]" if runs else ""
             relative = "" if name == "chain" or not np.isfinite(difference) else f"{100 * difference:+.1f} %"
             count = f"{runs}{'*' if lost else ''}" if runs else ""
@@ -97,6 +98,7 @@ class ExitTable:
             "noisy and noisy_ode include it."
         )
         if np.isfinite(t["ode"]):
+            # both average over the same starts; they differ in the drift
             bend = t["ode"] - t["quenched (46)"]
             yield f"The nonlinear drift beyond the plateau adds {bend:.3g} in t; ode and noisy_ode include it."
         else:
@@ -107,6 +109,7 @@ class ExitTable:
             inside = {name: low <= t[name] <= high for name in ("noisy_ode", "quenched (46)")}
             where = "inside" if inside["noisy_ode"] else "outside"
             yield f"noisy_ode includes both: {100 * difference['noisy_ode']:+.1f} % from the chain, {where} its interval."
+            # with little noise there is nothing to cancel
             if inside["quenched (46)"] and kappa > 0.1:
                 yield "quenched includes neither, and is near the chain here because the two effects cancel."
 

@@ -163,6 +163,7 @@ def optima(effort: Effort) -> Comparison:
     )
     point = top * np.array([[1.0, -1.0], [1.0, -1.0]])
     slopes = [(flat_drift(point + h * e, alpha) - flat_drift(point, alpha)) / h for e in np.eye(4).reshape(4, 2, 2)]
+    # slopes are rows: the eigenvalues of the transpose are the same
     rates = np.sort(np.linalg.eigvals(slopes).real)
     out = -2 * (alpha - 2 * alpha**2) * top**2
     number = [*rates, np.abs(flat_drift(point, alpha)).max(), flat_drift(np.full((2, 2), h), 0.3)[0] / h]
@@ -181,6 +182,7 @@ def large_snr(effort: Effort) -> Comparison:
     end = sl.presets.binary_mixture(snr=INF).drift(stats)
     for snr in (1e3, 1e4):
         drift = sl.presets.binary_mixture(snr=snr).drift(stats)
+        # M, a and Q, each by its largest entry
         gaps.append(jax.tree.leaves(jax.tree.map(lambda part, last: float(np.abs(part - last).max()), drift, end)))
     return compare(np.log10(np.divide(gaps[0], gaps[1])), [1.0, 1.0, 1.0], atol=0.01)
 
@@ -202,6 +204,7 @@ def binary_share(effort: Effort) -> Comparison:
     runs, d = effort.runs(1024, 256), 250
     problem = sl.presets.binary_mixture(snr=100.0, ridge=0.1).with_expectation(COARSE_RULE)
     end = simulate_chain(problem, d, 30.0, runs=runs, save=[30.0], seed=2)
+    # one unit for each label, both away from zero
     good = (end.a.values[:, -1].prod(1) < 0) & (np.abs(end.M.values[:, -1, :, 0]).min(1) > 0.3)
     return compare(good.mean(), 0.5, sigma=0.5 / np.sqrt(runs))
 
@@ -209,6 +212,7 @@ def binary_share(effort: Effort) -> Comparison:
 def detects_all_clusters(a: np.ndarray, M: np.ndarray) -> bool:
     """Return True if each of the four clusters of XOR has a unit along its mean."""
     own = np.argmax(np.abs(M), 1)
+    # units that have not decayed
     large = np.abs(a) > 0.1
     detected = {(int(r), float(np.sign(M[j, r]))) for j, r in enumerate(own) if large[j]}
     return detected == set(itertools.product((0, 1), (-1.0, 1.0)))
@@ -277,13 +281,16 @@ def components(effort: Effort) -> Comparison:
         for j, cluster in enumerate(assignment):
             if cluster:
                 r, s = clusters[cluster]  # type: ignore[misc]
+                # units that share a cluster share its squared radius
                 a[j] = (1 if r == 0 else -1) * radius / np.sqrt(assignment.count(cluster))
                 M[j, r] = s * abs(a[j])
         drift = noiseless_drift(a, M, 0.1, "xor_mixture")
+        # along other directions relu has a kink at zero overlap
         if max(np.abs(drift.a).max(), np.abs(drift.M * (M != 0)).max()) < 1e-9:
             used = frozenset(assignment) - {0}
             detected.add(used)
             stable += 24 if len(used) == 4 else 0  # the permutations of the units
+    # the full set of clusters is one entry of `detected`, and 24 components
     return compare([len(detected) - 1 + stable, stable], [39, 24])
 
 
@@ -298,6 +305,7 @@ def select_block(limit: Any, matrix: np.ndarray, names: tuple[str, ...]) -> np.n
 
 def ring_drift_matrix(a: np.ndarray, alpha: float, weight: float, sign: float) -> np.ndarray:
     """Return the drift matrix of Propositions 4.3 and 5.1 in the order m, v, with a sign of its first term."""
+    # acts along the radius only: the ring is neutral along itself
     outward = sign * (alpha - weight * alpha**2) * np.outer(a, a)
     return np.kron(np.ones((2, 2)), outward) + alpha * np.kron(np.array([[-1, 1], [1, -1]]), np.eye(len(a)))
 

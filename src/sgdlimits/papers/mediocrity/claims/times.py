@@ -212,6 +212,7 @@ def minimise_samples(p: int, noise: float) -> tuple[float, float, float]:
     problem = lambda lr: sl.presets.phase_retrieval(p, lr=lr, noise=noise)
     growth = lambda lr: float(sl.linearise(problem(lr), saddle(p)).matrix[0, 0])  # in t, so that its inverse counts samples
     top = 2 * p / (2 + 2 / p + 8 / p**2 + noise)
+    # within the rates at which the saddle is unstable
     best = minimize_scalar(lambda lr: -growth(lr), bounds=(0.01 * top, 0.99 * top), method="bounded", options={"xatol": 1e-9})
     return best.x, best.x / p / (2 * growth(best.x)), 1 / (2 * growth(best.x))
 
@@ -264,6 +265,7 @@ def hyp2f2(x: float) -> float:
     total, term = 0.0, 1.0
     for n in range(400):
         total += term
+        # ratio of successive terms of the hypergeometric series
         term *= -x * (n + 1) ** 2 / ((n + 1.5) * (n + 2) * (n + 1))
     return total
 
@@ -278,6 +280,7 @@ def hyp2f2(x: float) -> float:
 def linear_sde_time(effort: Effort) -> Comparison:
     """Mean exit time from 0 and from a typical start, by integrating the backward equation of the linear process."""
     mu, s2, T, m0 = 2.0, 0.05, 0.3, 0.15
+    # the derivative of the mean time, by Dawson's function
     inner = lambda y: 2 / np.sqrt(mu * s2) * dawsn(np.sqrt(mu / s2) * y)
     number = [quad(inner, start, np.sqrt(T))[0] for start in (0.0, m0)]
     whole = T / s2 * hyp2f2(mu * T / s2)
@@ -337,6 +340,7 @@ def second_layer(effort: Effort) -> Comparison:
     d, runs, rows = 400, effort.runs(2048, 512), []
     for train in (False, True):
         problem = sl.presets.phase_retrieval(5, lr=0.5, train_second=train)
+        # overlaps rather than the risk, which a trained layer changes by itself
         until = lambda stats: abs(stats.M).max() - 0.3
         rows.append(mean_and_error(simulate_chain(problem, d, 200, runs=runs, seed=int(train), until=until).t_end.values))
     (fixed, e), (trained, f) = rows
@@ -351,6 +355,7 @@ def follows_ode(effort: Effort) -> Comparison:
     save = np.array([2.0, 4.0, 6.0])
     runs = simulate(problem, sl.SGD(d), start, 6.0, save=save, runs=effort.runs(64, 32), seed=1).risk.values
     limit = simulate(problem, sl.ODE(), start, 6.0, save=save).risk.values[0]
+    # the mean of SGD differs from the ODE at order 1/d
     return compare(runs.mean(0), limit, rtol=10 / d, sigma=runs.std(0, ddof=1) / np.sqrt(len(runs)))
 
 
