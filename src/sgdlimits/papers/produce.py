@@ -58,6 +58,7 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
                 drawn.figure.savefig(path, metadata=metadata)
         # pyplot keeps figures alive until they are closed
         plt.close(drawn.figure)
+    # formulas must not be broken at hyphens
     caption = textwrap.fill(
         " ".join([*drawn.caption, describe_reduction(size, module.FULL, module.WORDS)]),
         width=110,

@@ -106,6 +106,7 @@ def sgd_equations(setting: EquationSetting, closed: MomentRows) -> Equations:
         named.append(Row("A_{j}", closed.second))
     elif setting.trains_second:
         ode += _scalar_rows(setting, decay, pulled)
+    # ranges of the indices last
     words = [rf"j, l = 1, \dots, p \text{{ for students, }} {closed.teachers} \text{{ for fixed directions}}"]
     if algorithm.sphere:
         words.append(r"Q_{jj} = 1 \text{ on the sphere}")

@@ -40,9 +40,11 @@ def additive_moments(setting: EquationSetting) -> MomentRows | None:
     rows = None if integrals is None else integral_rows(integrals, setting)
     if rows is None:
         return None
+    # the residual is a sum over students and teachers alike
     every = r"\sum_{n=1}^{p+k} c_{n}"
     weights = np.asarray(model.target.readout.weights(model.teachers))
     k = model.teachers
+    # a mean of teachers needs no list of weights
     if np.all(weights == 1 / k):
         teachers = [Row("c_{r}", times(-1, r"\frac{1}{k}") if k > 1 else "-1")]
     else:
@@ -72,6 +74,7 @@ def integral_rows(integrals: UnitIntegrals, setting: EquationSetting) -> list[Ro
 @integral_rows.register
 def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
     """Saad and Solla's integrals, with a gain g of each field."""
+    # one gain for all students and one for all teachers
     gains = np.asarray(integrals.gains)
     student, teacher = float(gains[0]), float(gains[-1])
     same, C, rows = student == teacher, "C", []
@@ -93,6 +96,7 @@ def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
     c = lambda one, other: f"{C}_{{{one}{other}}}"
     plus, own = (lambda n: bracket(f"1 + {c(n, n)}")), (lambda n: bracket(rf"1 + B_{{jl{n}{n}}}"))
     both = bracket(f"{c('j', 'm')} {c('l', 'n')} + {c('l', 'm')} {c('j', 'n')}")
+    # terms of the covariance of two fields given those of students j and l
     ways = f"{plus('l')} {c('j', 'm')} {c('j', 'n')}", f"{plus('j')} {c('l', 'm')} {c('l', 'n')}", f"-{c('j', 'l')} {both}"
     observed, upper = total(ways), f"{plus('j')} {c('m', 'n')} - {c('j', 'm')} {c('j', 'n')}"
     lower, pair = f"{plus('j')} {root(LAMBDA.format('jn'))}", frac(gain_product("j", "l") or "1", root(LAMBDA.format("jl")))
@@ -153,6 +157,7 @@ def _(integrals: SmoothIntegrals, setting: EquationSetting) -> list[Row] | None:
         return None
     C, rows = field_covariance(setting)
     c = lambda one, other: f"{C}_{{{one}{other}}}"
+    # one sum for all pairs: surplus terms have vanishing means
     degree = max(student.degree, teacher.degree)
 
     return [

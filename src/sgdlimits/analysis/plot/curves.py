@@ -29,6 +29,7 @@ def label_datasets(datasets: Datasets, check: Callable = check_form) -> dict[str
         named = {str(label): check(dataset) for label, dataset in datasets.items()}
     else:
         named, every = {}, [check(dataset) for dataset in (datasets if isinstance(datasets, Sequence) else [datasets])]
+        # the level alone would be ambiguous
         several = len({dataset.attrs["problem_name"] for dataset in every}) > 1
         for dataset in every:
             default = f"{dataset.attrs['problem_name']}, " * several + dataset.attrs["level"]

@@ -88,6 +88,7 @@ def overlaps(
             else:
                 few = curves.count_singles(singles, label) // len(entries)
                 curves.draw_runs(ax, x[label], values, look, text, singles=few, band=band, order=order)
+    # indices on the axis only if there is more than one entry
     several = len(next(iter(pairs.values()))) > len(variables)
     ax.set_ylabel(", ".join(_axis_label(name, several, signless[name]) for name in variables))
     return curves.finish_axes(ax, clock, legend)

@@ -78,6 +78,7 @@ def phase_diagram(
     finite = cells[np.isfinite(cells) & (cells > 0)] if log else cells[np.isfinite(cells)]
     if not finite.size:
         raise BadInput(f"{value} has no finite numbers to draw. Choose another value.")
+    # LogNorm rejects an empty range
     bounds = float(finite.min()), float(finite.max())
     norm = LogNorm(*bounds) if log and bounds[0] < bounds[1] else Normalize(*bounds)
     mesh = ax.pcolormesh(*edges, cells, norm=norm, cmap="viridis", rasterized=True)
@@ -92,6 +93,7 @@ def phase_diagram(
 
 def _draw_contours(ax: Axes, theory: Callable, inside: Any, log_x: bool, log_y: bool, levels: Any, label: str | None) -> None:
     """Draw contours of a function of two arrays within ((x_min, x_max), (y_min, y_max)), and add their legend."""
+    # finer than the cells, so that contours are smooth
     spaced = lambda ends, log: (np.geomspace if log else np.linspace)(ends[0], ends[1], 200)
     X, Y = np.meshgrid(spaced(inside[0], log_x), spaced(inside[1], log_y))
     with np.errstate(all="ignore"):

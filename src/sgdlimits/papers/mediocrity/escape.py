@@ -114,6 +114,7 @@ def escape(
     """
     student, teacher = as_activation(activation), as_activation(activation if target is None else target)
     s, g = (expand(each, 2)[0] for each in (student, teacher))
+    # with a linear part zero overlap is no critical point
     if abs(s[1] * g[1]) > MIN_COEFFICIENT:
         raise BadInput(
             f"one of the first Hermite coefficients must be 0; got {s[1]:.3g} (activation) and {g[1]:.3g} (target). "
@@ -127,6 +128,7 @@ def escape(
     spread = labels * first - 2 * float(g[0]) * own + both
     kick = weighted * first - 2 * float(g[0] + np.sqrt(2) * g[2]) * own + both
     signal = 2 * float(s[2] * g[2])
+    # recovery needs the target to be the activation
     final = 2 * first / _gaussian_average(lambda x: slope(x) ** 4) if target is None else np.nan
     samples = spread / signal**2 if signal > 0 else np.inf
     return Escape(signal, spread, 2 * signal / spread, samples, final, first, kick)
@@ -153,6 +155,7 @@ def critical_points(activation: str | Callable | Activation, target: Annotated[A
     drift = polynomial.polyder(joint)
     slope = lambda m: polynomial.polyval(m, drift)
     risk = lambda m: float((s @ s + g @ g) / 2 - polynomial.polyval(m, joint))
+    # sign changes on a grid; both ends are critical points of their own
     m = np.linspace(0, 1, GRID_POINTS)[1:]
     signs = np.sign(slope(m))
     found = [CriticalPoint(0.0, risk(0.0), bool(signs[0] < 0))] if drift[0] == 0 else []

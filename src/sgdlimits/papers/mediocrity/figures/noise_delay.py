@@ -85,6 +85,7 @@ def _draw_delays(ax: Axes, table: xr.Dataset, size: Size) -> None:
 
 def _draw_shares(ax: Axes) -> None:
     """Draw the share of delayed starts and the mean delay against kappa."""
+    # kappa diverges at max_lr
     lr = np.linspace(1e-3, 0.98 * float(max_lr(1)), 200)
     kappa = noise_gain(1, lr)
     ax.plot(kappa, delayed_share(lr), color=OKABE_ITO[2], label="share of starts delayed")
