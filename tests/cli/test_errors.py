@@ -1,4 +1,4 @@
-"""What a user did wrong is one sentence and exit code 2; Ctrl-C keeps what is finished."""
+"""Mistakes of users give one sentence and exit code 2; Ctrl-C saves finished work."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ SMALL = "exit-time --d 40 --threshold 0.3 --runs 4 --quiet"
 
 
 def rows(output: str) -> dict[str, list[str]]:
-    """The words of each row of the table, by method."""
+    """Return the words of each row of the table, by method."""
     lines = output.split("to the chain\n")[1].split("\n\n")[0].splitlines()
     return {re.split(r"\s{2,}", line)[0]: re.split(r"\s{2,}", line)[1:] for line in lines}
 

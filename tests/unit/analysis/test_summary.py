@@ -20,13 +20,13 @@ def exits(t, censored) -> xr.Dataset:
 
 
 def ended_at(times, end) -> xr.Dataset:
-    """Exit times of which nothing is known after `end`."""
+    """Return exit times censored at `end`."""
     return exits(np.minimum(times, end), times > end)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_survival_curve_is_that_of_scipy(seed):
-    """Random ends of observation, and whole numbers, so that many times are equal."""
+    """Random censoring times, rounded to integers, so that many times are equal."""
     rng = np.random.default_rng(seed)
     t, end = rng.integers(1, 20, size=(2, 60))
     seen, censored = np.minimum(t, end), t > end
