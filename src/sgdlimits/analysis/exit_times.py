@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import xarray as xr
 
-from sgdlimits.analysis.origin import origin
+from sgdlimits.analysis.origin import origin_attributes
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
 from sgdlimits.level.base import STOPPED
@@ -61,7 +61,7 @@ def exit_times(dataset: xr.Dataset, threshold: float | Callable | Condition) -> 
     }
     coords = {name: plain_variable(("run",), dataset[name].values, dataset[name].attrs) for name in ("run", "status")}
     passed = float(condition.threshold) if isinstance(condition, Exits) else condition_text(condition)
-    return xr.Dataset(variables, coords, {"threshold": passed, **origin(dataset)})
+    return xr.Dataset(variables, coords, {"threshold": passed, **origin_attributes(dataset)})
 
 
 def _margins(dataset: xr.Dataset, condition: Condition) -> np.ndarray:
