@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from typing import Any
 
 from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.cli.explorer.scenes import SCENES
-from sgdlimits.cli.explorer.setting import STARTS, Setting, optimiser_fields, parameters
+from sgdlimits.cli.explorer.setting import STARTS, Setting, optimiser_parameters, parameters
 from sgdlimits.docstring import describe
 from sgdlimits.model.activation import ACTIVATIONS
 from sgdlimits.problem.presets import PRESETS
@@ -49,9 +48,9 @@ def optimiser_controls(name: str) -> list[dict[str, Any]]:
     """Describe the controls of an optimiser."""
     words = describe(ALGORITHMS[name]).parameters
     controls = []
-    for key, field in optimiser_fields(name).items():
-        default = field.default
-        initial = INITIAL_VALUES.get(key) if default is dataclasses.MISSING or (key == "beta" and default is None) else default
+    for key, each in optimiser_parameters(name).items():
+        default = each.default
+        initial = INITIAL_VALUES.get(key) if default is each.empty or (key == "beta" and default is None) else default
         annotation = bool if isinstance(default, bool) else float | None if default is None else float
         controls.append(control(key, annotation, initial, words.get(key, "")))
     return controls
@@ -68,7 +67,7 @@ def contents() -> dict[str, Any]:
                     for name, preset in PRESETS.items()},
         "optimisers": {name: {"summary": describe(cls).summary, "controls": optimiser_controls(name)}
                   for name, cls in ALGORITHMS.items()},
-        "starts": {name: {"number": number, "default": default} for name, (_, number, default) in STARTS.items()},
+        "starts": {name: {"number": number, "default": default} for name, (number, default) in STARTS.items()},
         "runs": [control(name, float, getattr(default_setting, name), words) | ({"kind": "box"} if name == "seed" else {})
                  for name, words in runs.items()],
     }  # fmt: skip
