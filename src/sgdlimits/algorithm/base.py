@@ -20,8 +20,8 @@ from sgdlimits.checks import function
 from sgdlimits.domain import NotNegativeInTime, Rate, Rates, Size
 from sgdlimits.errors import BadInput, check_count, check_number, in_short
 from sgdlimits.part import Part
-from sgdlimits.statistics.overlaps import STUDENT, Scalars, chosen
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.overlaps import STUDENT, Scalars, select_scalars
+from sgdlimits.statistics.trees import as_floats
 from sgdlimits.trial import why
 
 
@@ -86,7 +86,7 @@ class Algorithm(Part):
 
     def trained(self, scalars: Scalars) -> Scalars:
         """Select the trained ones of the network's scalars, or of gradients with respect to them; () if none are trained."""
-        return chosen(scalars, self.trained_scalars)
+        return select_scalars(scalars, self.trained_scalars)
 
     @property
     def ridge(self) -> Float[Array, ""] | float:
@@ -247,8 +247,8 @@ def _multiply_rows(c: Float[Array, "... runs"], X: Float[Array, "... runs"], axi
 def _as_rates(rates: Any) -> Any:
     """Convert a learning rate, or learning rates by name, to arrays; names with the rate None are left out."""
     if not isinstance(rates, Mapping):
-        return number_array(rates)
-    return {name: number_array(rate) for name, rate in rates.items() if rate is not None} or None
+        return as_floats(rates)
+    return {name: as_floats(rate) for name, rate in rates.items() if rate is not None} or None
 
 
 class Descent(Algorithm):
@@ -264,9 +264,9 @@ class Descent(Algorithm):
     batch : b, the number of samples per step, over which the gradient is averaged
     """
 
-    lr: Rate = eqx.field(converter=number_array)
+    lr: Rate = eqx.field(converter=as_floats)
     lr_second: Rates | None = eqx.field(converter=_as_rates, default=None, kw_only=True)
-    ridge: NotNegativeInTime = eqx.field(converter=number_array, default=0.0, kw_only=True)
+    ridge: NotNegativeInTime = eqx.field(converter=as_floats, default=0.0, kw_only=True)
     sphere: bool = eqx.field(static=True, converter=bool, default=False, kw_only=True)
     batch: Size = eqx.field(static=True, default=1, kw_only=True)
 

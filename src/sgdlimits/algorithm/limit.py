@@ -30,10 +30,10 @@ from sgdlimits.expectation.gaussian import Rule
 from sgdlimits.expectation.gaussian.base import Group, square_root
 from sgdlimits.expectation.symmetries import symmetries
 from sgdlimits.model.sample import Model
-from sgdlimits.statistics.frame import Loading, inside_and_outside
-from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, updated
+from sgdlimits.statistics.frame import FieldFactor, split_by_frame
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, replace_scalars
 from sgdlimits.statistics.products import Moments
-from sgdlimits.statistics.trees import add, for_samples
+from sgdlimits.statistics.trees import add, repeat_for_samples
 
 MAX_CLASS_COMBINATIONS = 256
 """Maximum number of assignments of the samples of a batch to classes; an average over a step sums over all of them."""
@@ -114,7 +114,7 @@ def linear_step_increments(
         before = (jax.tree.map(lambda leaf: total * leaf, part) for part in scalars)
         terms = [*before, algorithm.trained(sums.gradient_second)]
         new = {name: _combined(rate.second, i, terms) for i, name in enumerate(names)}
-        a, kept = updated(a, new.pop(STUDENT)), {**kept, **new}
+        a, kept = replace_scalars(a, new.pop(STUDENT)), {**kept, **new}
     population = Overlaps(a, M, Q + across(Q), kept, stats.names)
     corrector = Overlaps(still[0], jnp.zeros_like(M), spread, still[1], stats.names)
     return project_out_norms(rate.unit, stats, population), project_out_norms(rate.unit, stats, corrector)
@@ -168,7 +168,7 @@ class StepInputs(NamedTuple):
     c: Int[Array, " b"]
 
 
-def place_inputs(model: Model, F: Loading, points: Float[Array, "L s *batch"], z, c: Int[Array, "b *batch"]) -> StepInputs:
+def place_inputs(model: Model, F: FieldFactor, points: Float[Array, "L s *batch"], z, c: Int[Array, "b *batch"]) -> StepInputs:
     """Return the fields of inputs with given standard normal coordinates.
 
     Parameters
@@ -208,7 +208,7 @@ def step_increments(algorithm: Algorithm, model: Model, t: Any, stats: Overlaps,
     M = rows(stats.M) + C @ x.fixed.T
     Q = rows(stats.Q) + C @ x.fields.T
     still = jax.tree.map(jnp.zeros_like, (stats.a, stats.kept))
-    a = updated(still[0], scalars.pop(STUDENT))
+    a = replace_scalars(still[0], scalars.pop(STUDENT))
     kept = {name: (numbers if name in numbers else scalars)[name] for name in stats.kept}
     population = Overlaps(a, M, Q + Q.T, kept, names)
     corrector = Overlaps(still[0], jnp.zeros_like(M), (C * variances) @ C.T, still[1], names)
@@ -237,7 +237,7 @@ def make_context(
     scalars = {name: (algorithm.trained(a) if name == STUDENT else kept[name]) if trained else () for name in names}
 
     def slope(fields, numbers):
-        G, slopes = model.gradient(fields, x.fixed[:, :b], for_samples(updated(a, numbers), b), x.z, x.c)
+        G, slopes = model.gradient(fields, x.fixed[:, :b], repeat_for_samples(replace_scalars(a, numbers), b), x.z, x.c)
         return G, algorithm.trained(slopes)
 
     numbers = {name: kept[name] for name in algorithm.numbers}
@@ -369,10 +369,10 @@ class StepAverages(NamedTuple):
 
         Coordinates are those of the symmetric root of the Gram matrix, on which the symmetries of the model act as on units.
         """
-        m, S = inside_and_outside(stats.M, stats.Q, self.model.frame)
+        m, S = split_by_frame(stats.M, stats.Q, self.model.frame)
         k, n = self.model.teachers, m.shape[0]
         fixed = jnp.concatenate([jnp.asarray(self.model.frame), jnp.zeros((k, n))], axis=1)
-        F = Loading(jnp.concatenate([m, square_root(S)], axis=1)[..., None], fixed[..., None])
+        F = FieldFactor(jnp.concatenate([m, square_root(S)], axis=1)[..., None], fixed[..., None])
         x = points.reshape(input_count(self.algorithm, self.model.width), -1, points.shape[1])
         b = self.algorithm.batch
         return place_inputs(self.model, F, x[:, :-1], x[:b, -1], jnp.broadcast_to(jnp.array(c)[:, None], (b, points.shape[1])))

@@ -18,7 +18,7 @@ from scipy.special import hyp1f1
 
 from sgdlimits.jaxtools import compiled
 from sgdlimits.problem.base import Problem
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.trees import take_run
 
 # never reached unless a law is extremely narrow for its interval
 MAX_TERMS = 4096
@@ -221,7 +221,7 @@ def ode_exit_times(problem: Problem, starts: PyTree, threshold, t_max: float, rt
     t_max : end of the integration
     rtol : relative tolerance of the solver; None takes the accuracy of the problem's expectations
     """
-    one, y = one_of(starts), np.asarray(jax.vmap(lambda run: ravel_pytree(run)[0])(starts))
+    one, y = take_run(starts), np.asarray(jax.vmap(lambda run: ravel_pytree(run)[0])(starts))
     risks, slopes = (compiled(_map_over_rows, problem, method, one) for method in ("risk", "drift"))
     risk = lambda y: np.asarray(risks(y))[:, 0]
     slope = lambda y: np.asarray(slopes(y))

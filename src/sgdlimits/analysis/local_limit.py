@@ -12,11 +12,11 @@ from jaxtyping import PyTree
 
 from sgdlimits.domain import NotNegative, Positive, Statistics, checked
 from sgdlimits.errors import BadInput
-from sgdlimits.level.local import linear_parts
+from sgdlimits.level.local import linearise_at
 from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import at_one_time
-from sgdlimits.statistics.trees import batch_of
+from sgdlimits.problem.over_time import fix_time
+from sgdlimits.statistics.trees import as_batch
 from sgdlimits.text import table
 
 NEUTRAL_TOLERANCE = 1e-6
@@ -71,7 +71,7 @@ def linearise(problem: Problem, point: Statistics, *, corrector: bool = True, t:
     >>> round(float(rate), 10)
     1.5
     """
-    problem = at_one_time(problem, t)
+    problem = fix_time(problem, t)
     problem, point = problem.limit, problem.coordinates.in_limit(point)
     problem.coordinates.check_one(point)
     # only free coordinates: fixed ones would add zero eigenvalues
@@ -167,12 +167,12 @@ def local_limit(
     >>> limit.unstable, limit.rank, limit.stationary is None
     (1, 1, True)
     """
-    problem = at_one_time(problem, t)
+    problem = fix_time(problem, t)
     problem, point = problem.limit, problem.coordinates.in_limit(point)
-    problem.coordinates.check(batch_of(jax.tree.map(np.asarray, point)))
+    problem.coordinates.check(as_batch(jax.tree.map(np.asarray, point)))
     # quadrature leaves a drift of its own accuracy at fixed points
     tolerance = max(NEUTRAL_TOLERANCE, 10 * problem.numerics.tolerance) if tolerance is None else tolerance
-    drift, J, Sigma = linear_parts(problem, point)
+    drift, J, Sigma = linearise_at(problem, point)
     _check_fixed(problem, point, drift, J, tolerance)
     rates = np.linalg.eigvals(J)
     rates = rates[np.argsort(-rates.real, kind="stable")]

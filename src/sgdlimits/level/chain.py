@@ -33,9 +33,9 @@ from sgdlimits.level.stepper import ProcessEngine
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.statistics.frame import Coordinates, Frame, Loading, frame_of, overlaps_of
-from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, updated
-from sgdlimits.statistics.trees import number_array, runs_first
+from sgdlimits.statistics.frame import Coordinates, Frame, FieldFactor, frame_of, overlaps_of
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, replace_scalars
+from sgdlimits.statistics.trees import as_floats, runs_first
 from sgdlimits.statistics.triangular import gram_schmidt
 
 
@@ -95,9 +95,9 @@ class FrameChain(Process):
     def __init__(self, problem: ProjectionProblem, d: int) -> None:
         k, n = problem.target.teachers, problem.network.width * len(problem.algorithm.names)
         room = check_dimension(d, k) - k
-        self.problem, self.frame, self.d = problem, problem.frame, number_array(d)
+        self.problem, self.frame, self.d = problem, problem.frame, as_floats(d)
         # with fewer than n dimensions outside the fixed directions, T has fewer columns: inputs have no further coordinates
-        self.free = None if room >= n else number_array(np.arange(n) < room)
+        self.free = None if room >= n else as_floats(np.arange(n) < room)
         # the random variates of a block should stay near the core
         self.block = max(1, min(64, 256 // (self._inputs * (n + k + 2))))
 
@@ -133,7 +133,7 @@ class FrameChain(Process):
         self.problem.coordinates.check_form(stats)  # `start` factors them
 
     def start(self, stats: Overlaps) -> Frame:
-        return frame_of(stats.arranged(self.problem.algorithm.order), self.frame, self.room)
+        return frame_of(stats.reorder(self.problem.algorithm.order), self.frame, self.room)
 
     def draw(self, stream: Stream) -> Coordinates:
         if has_schedules(self.problem.data):
@@ -167,10 +167,10 @@ class FrameChain(Process):
         unit = np.repeat(normalised, problem.network.width) if any(normalised) else None
         m, T = projected.update(past, C, is_lower_triangular(updates), self.free is None, unit)
         scalars = {**{update.name: update.scalars for update in updates}, **numbers}
-        return Frame(updated(state.a, scalars[STUDENT]), m, T, {name: scalars[name] for name in state.kept}, names)
+        return Frame(replace_scalars(state.a, scalars[STUDENT]), m, T, {name: scalars[name] for name in state.kept}, names)
 
     def statistics(self, state: Frame) -> Overlaps:
-        return runs_first(overlaps_of(state, self.frame)).arranged(self.problem.algorithm.names)
+        return runs_first(overlaps_of(state, self.frame)).reorder(self.problem.algorithm.names)
 
 
 class FactorChain(FrameChain):
@@ -184,7 +184,7 @@ class FactorChain(FrameChain):
         def one(run):
             (a, m, T), t = run
             now = self.problem.at(t)
-            law = now.model.law_of_factor(Loading(jnp.concatenate([m, T.T], axis=1), fixed))
+            law = now.model.law_of_factor(FieldFactor(jnp.concatenate([m, T.T], axis=1), fixed))
             return now.expectation.risk_of_factor(now.model, a, law)
 
         return self.problem.numerics.over_runs(one, (runs_first((state.a, state.m[rows], T)), t))
@@ -193,5 +193,5 @@ class FactorChain(FrameChain):
 @chain_process.register(ProjectionProblem)
 def frame_chain(problem: ProjectionProblem, d: int) -> FrameChain:
     """Return the chain of a projection problem, with the most accurate form of the risk that its expectation has."""
-    chain: type[FrameChain] = FactorChain if problem.expectation.factored else FrameChain
+    chain: type[FrameChain] = FactorChain if problem.expectation.risk_uses_factor else FrameChain
     return chain(problem, d)

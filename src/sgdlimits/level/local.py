@@ -29,7 +29,7 @@ from sgdlimits.level.process import Process, Segments, SteppingEngine
 from sgdlimits.level.stepper import ProcessStepper
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import fix_time
-from sgdlimits.statistics.trees import batch_of, runs_first
+from sgdlimits.statistics.trees import as_batch, runs_first
 
 STEP_TIMES_RATE = 0.025
 """Default time between evaluations of the stop condition, times the fastest rate at the point."""
@@ -76,7 +76,7 @@ class Local(Level):
         if d is None:
             raise BadInput("the scale of the fluctuations is not known: the start has no dimension. Give Local(point, d=...).")
         problem, point = self.view(problem), problem.coordinates.in_limit(self.point)
-        problem.coordinates.check(batch_of(point))
+        problem.coordinates.check(as_batch(point))
         _, J, Sigma = linearise_at(problem, point)
         fastest = max(1e-6, float(np.abs(np.linalg.eigvals(J)).max()))  # bounded below, so that dt is finite if J = 0
         dt = self.dt or max(problem.numerics.samples_per_step / d, STEP_TIMES_RATE / fastest)
@@ -119,7 +119,7 @@ def linearise_at(problem: Problem, point: PyTree) -> tuple[np.ndarray, np.ndarra
     Kinks of piecewise linear units are not smoothed: a field exactly at a kink has the slope that the activation defines there.
     """
     free = np.flatnonzero(problem.coordinates.moves(point))
-    drift, J, Sigma = (np.asarray(part) for part in _linearise(problem, problem.numerics.sharp(), point))
+    drift, J, Sigma = (np.asarray(part) for part in _linearise(problem, problem.numerics.without_smoothing(), point))
     return drift[free], J[np.ix_(free, free)], Sigma[np.ix_(free, free)]
 
 

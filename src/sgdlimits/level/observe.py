@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.statistics.overlaps import students_of
+from sgdlimits.statistics.overlaps import select_students
 from sgdlimits.trial import tried
 
 
@@ -22,7 +22,7 @@ class Observables(eqx.Module):
     def of_runs(self, stats: PyTree) -> dict[str, Array]:
         """Evaluate the functions at the statistics of each run of a batch, runs first."""
         over_runs = lambda fn: jax.vmap(lambda one: jnp.asarray(fn(one)))
-        return {name: over_runs(fn)(students_of(stats)) for name, fn in self.functions}
+        return {name: over_runs(fn)(select_students(stats)) for name, fn in self.functions}
 
 
 def as_observables(observe: Mapping[str, Callable] | None, stats: PyTree, taken: set[str]) -> Observables:

@@ -16,7 +16,7 @@ from sgdlimits.level.solver import SHARED_TOLERANCE, Solver, vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import check_schedules
 from sgdlimits.schedule import knots_of
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.trees import take_run
 
 MAX_STEPS = 2**16
 """Maximum number of solver steps in `flow`; diffrax lays out its checkpointed loop for this number, 16 to the power of 4."""
@@ -141,4 +141,4 @@ def flow(
     failed = solution.result != diffrax.RESULTS.successful
     remedy = "Give a larger rtol or a shorter t, or use ODE(), which has an implicit solver for stiff problems."
     ys = eqx.error_if(solution.ys, failed, f"flow needs more than {MAX_STEPS} steps, or its solution diverges. {remedy}")
-    return ys if t.ndim else one_of(ys)
+    return ys if t.ndim else take_run(ys)

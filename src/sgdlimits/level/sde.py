@@ -41,10 +41,10 @@ from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem, linear_increments
 from sgdlimits.schedule import knots_of
-from sgdlimits.statistics.frame import Loading, loading
+from sgdlimits.statistics.frame import FieldFactor, factor_fields
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
 from sgdlimits.statistics.products import Moments
-from sgdlimits.statistics.trees import add, for_samples, number_array, runs_first, runs_last
+from sgdlimits.statistics.trees import add, repeat_for_samples, as_floats, runs_first, runs_last
 
 STEP_TIMES_RATE = 0.025
 """Default step times the fastest rate of the drift at the start."""
@@ -192,7 +192,7 @@ class CovarianceDiffusion(Diffusion):
     block: int = eqx.field(static=True)
 
     def __init__(self, problem: Problem, d: int, first: PyTree) -> None:
-        self.problem, self.d, self.block = problem, number_array(d), 16
+        self.problem, self.d, self.block = problem, as_floats(d), 16
         self.entries = problem.vector(first).size
 
     def draw(self, stream: Stream) -> Float[Array, "steps n runs"]:
@@ -229,7 +229,7 @@ class SampledDiffusion(Diffusion):
     block: int = eqx.field(static=True)
 
     def __init__(self, problem: ProjectionProblem, d: int, samples: int) -> None:
-        self.problem, self.d, self.samples, self.block = problem, number_array(d), samples, 4
+        self.problem, self.d, self.samples, self.block = problem, as_floats(d), samples, 4
 
     @property
     def _samples_and_inputs(self) -> tuple[int, int]:
@@ -251,8 +251,8 @@ class SampledDiffusion(Diffusion):
         problem, (b, _) = self.problem.at(t), self._samples_and_inputs
         # signs alternate, so that pairs of samples cancel in the mean and in all odd moments
         weights = scale * np.resize([1.0, -1.0], (self.samples, 1)) / np.sqrt(self.samples)
-        F = loading(state, problem.frame)
-        x = place_inputs(problem.model, Loading(*(rows[:, :, None] for rows in F)), numbers.points, numbers.z, numbers.c)
+        F = factor_fields(state, problem.frame)
+        x = place_inputs(problem.model, FieldFactor(*(rows[:, :, None] for rows in F)), numbers.points, numbers.z, numbers.c)
         if is_linear(problem.algorithm, problem.network.width):
             return add(*linear_increments(problem, state, self._sums(problem, state, x, weights), 0.0))
         one = lambda stats, x: add(*step_increments(problem.algorithm, problem.model, t, stats, x))
@@ -265,7 +265,7 @@ class SampledDiffusion(Diffusion):
         """Return weighted sums over samples of the products of one-sample gradients with fields and with each other."""
         fields, fixed = x.fields[:, 0], x.fixed[:, 0]
         students = fields[rows_of(state.names, STUDENT, problem.network.width)]
-        scalars = for_samples(state.a, students.shape[1], axis=-2)
+        scalars = repeat_for_samples(state.a, students.shape[1], axis=-2)
         G, second = problem.model.gradient(students, fixed, scalars, x.z[0], x.c[0])
         return Moments(
             loss=jnp.zeros(()),

@@ -28,7 +28,7 @@ from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.frame import frame_of
-from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, rows_of, updated
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, rows_of, replace_scalars
 from sgdlimits.statistics.rows import products, row_products
 from sgdlimits.statistics.trees import runs_first, runs_last
 
@@ -196,7 +196,7 @@ class WeightProcess(Process):
             held = np.repeat([update.unit for update in updates], problem.network.width)
             W = W / jnp.where(held, jnp.sqrt(row_products(W, W)), 1.0)[:, :, None]
         scalars = {**runs_first({update.name: update.scalars for update in updates}), **numbers}
-        return WeightState(updated(state.a, scalars[STUDENT]), W, {name: scalars[name] for name in state.kept}, names)
+        return WeightState(replace_scalars(state.a, scalars[STUDENT]), W, {name: scalars[name] for name in state.kept}, names)
 
     def statistics(self, state: WeightState) -> Overlaps:
         M = jnp.einsum("rps,ks->rpk", self._frame_coordinates(state.W), self.frame)

@@ -32,8 +32,8 @@ from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observables
 from sgdlimits.problem.base import Problem
 from sgdlimits.schedule import knots_of
-from sgdlimits.statistics.frame import project_to_cone, triangular
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.frame import project_to_cone, cholesky_factor
+from sgdlimits.statistics.trees import take_run
 
 METHODS = ("DOP853", "Radau")
 STATUSES = (FINISHED, STOPPED, DIVERGED)
@@ -218,7 +218,7 @@ class Solver(Stepper):
         self.ended, self.t_end = state[:, 0].astype(int), state[:, 1].copy()
         self.t, self.method, self.steps, self.stride = state[0, 2], int(state[0, 3]), int(state[0, 4]), state[0, 5]
         y, rest = np.split(state[:, 6:], [self.layout.size], axis=1)
-        memory = Layout.of(one_of(self.memory)).values(rest)
+        memory = Layout.of(take_run(self.memory)).values(rest)
         self.y, self.memory = y.copy(), jax.tree.map(lambda new, old: new.astype(old.dtype), memory, self.memory)
 
     def _observe_waiting(self, least: int = 1) -> list[Snapshot]:
@@ -263,7 +263,7 @@ class Solver(Stepper):
     @cached_property
     def _frame(self) -> np.ndarray:
         """Matrix B of the fixed directions in their orthonormal frame."""
-        return triangular(np.asarray(self.problem.directions.gram))
+        return cholesky_factor(np.asarray(self.problem.directions.gram))
 
     def _begin_leg(self) -> None:
         """Restart the solver, for the active runs, up to the next knot of a schedule or the last saved time."""
@@ -394,7 +394,7 @@ class Solver(Stepper):
             return np.zeros(runs.size, bool)
         rows = _padded(runs.size)
         times = np.broadcast_to(t, runs.shape).astype(float)[rows]
-        return np.asarray(self.stops(y[rows], one_of(self.memory, runs[rows]), times))[: runs.size]
+        return np.asarray(self.stops(y[rows], take_run(self.memory, runs[rows]), times))[: runs.size]
 
     def _locate(self, hits: np.ndarray, dense, low: float, high: float) -> Stops:
         """Locate the time at which each run stops within a step, by bisection on the interpolating polynomial."""

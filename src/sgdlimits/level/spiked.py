@@ -27,7 +27,7 @@ from sgdlimits.level.sgd import check_drawable, runs_per_group, sgd_process, ste
 from sgdlimits.problem.spiked import SpikedTensor, contract_noise
 from sgdlimits.statistics.rows import row_products
 from sgdlimits.statistics.spike import Spike
-from sgdlimits.statistics.trees import number_array, runs_first
+from sgdlimits.statistics.trees import as_floats, runs_first
 
 MAX_TENSOR_ENTRIES = 2**22
 """Maximum number of entries of a tensor that `direct=True` draws; bounds the memory of one run."""
@@ -70,7 +70,7 @@ class SpikeChain(Process):
     block: int = eqx.field(static=True)
 
     def __init__(self, problem: SpikedTensor, d: int) -> None:
-        self.problem, self.d, self.block = problem, number_array(_check_dimension(d)), 64
+        self.problem, self.d, self.block = problem, as_floats(_check_dimension(d)), 64
 
     @property
     def check_interval(self):

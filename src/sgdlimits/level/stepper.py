@@ -36,7 +36,7 @@ from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observables
 from sgdlimits.level.process import MAX_STEPS, Process, Segments, SteppingEngine, reports_problem_risk
 from sgdlimits.problem.base import Problem
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.trees import take_run
 
 CALL_SECONDS = 0.1
 """Target duration of one kernel call. Progress, Ctrl-C and the removal of ended runs happen between calls."""
@@ -272,7 +272,7 @@ class ProcessStepper(Stepper):
 
     def _snapshot(self, shown: tuple[PyTree, dict]) -> Snapshot:
         """Return statistics and observables as a snapshot, without the padding runs."""
-        return Snapshot(*one_of(shown, np.s_[: len(self.request.runs)]))
+        return Snapshot(*take_run(shown, np.s_[: len(self.request.runs)]))
 
 
 def strengthen_types(state: PyTree) -> PyTree:

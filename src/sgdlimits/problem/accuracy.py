@@ -14,7 +14,7 @@ from jaxtyping import Array
 from sgdlimits.algorithm.limit import extend_moments, linear_step_increments
 from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.errors import AccuracyWarning, check_number
-from sgdlimits.expectation.base import linear_part
+from sgdlimits.expectation.base import linearise_increment
 from sgdlimits.expectation.gaussian import Estimate
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps
 from sgdlimits.statistics.products import Moments
@@ -127,7 +127,7 @@ def _drift_and_bounds(problem: Any, stats: Overlaps, value: Moments, error: Mome
         return problem.vector(add(*linear_step_increments(problem.algorithm, problem.t, length, column, products)))
 
     # the drift is linear in the moments: its error is at most the sum of the moments' errors times the sizes of coefficients
-    slope = jax.tree.leaves(linear_part(increment, students.a, students.M.shape))
+    slope = jax.tree.leaves(linearise_increment(increment, students.a, students.M.shape))
     part = lambda rows, moment: jnp.tensordot(jnp.abs(rows), jnp.abs(moment), jnp.ndim(moment))
     bound = lambda moments: jnp.stack([part(*pair) for pair in zip(slope, jax.tree.leaves(moments), strict=True)]).sum(0)
     return increment(jax.tree.map(lambda leaf: leaf[..., None], value))[:, 0], bound(error), bound(value)

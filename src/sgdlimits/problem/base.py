@@ -20,7 +20,7 @@ from sgdlimits.problem.directions import Directions
 from sgdlimits.problem.made import Presented
 from sgdlimits.problem.numerics import Numerics
 from sgdlimits.renamed import attribute_of
-from sgdlimits.statistics.trees import add, number_array
+from sgdlimits.statistics.trees import add, as_floats
 
 Method = TypeVar("Method", bound=Callable)
 CHECK_TIME = array(at_least=0, ndim=0)
@@ -40,7 +40,7 @@ def compiled_at_time(method: Method) -> Method:
         self.coordinates.fits(stats)
         if needs_limit:
             _ = self.limit  # raises BadInput if the problem has no limit
-        result = compiled_method(self, stats, None if t is None else number_array(CHECK_TIME("t", t)))
+        result = compiled_method(self, stats, None if t is None else as_floats(CHECK_TIME("t", t)))
         if any(not is_traced(leaf) and not np.isfinite(leaf).all() for leaf in jax.tree.leaves(result)):
             # the full check is expensive, and only looks for a cause: statistics that no weights have
             self.coordinates.check_one(stats)

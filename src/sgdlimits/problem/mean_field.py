@@ -11,8 +11,8 @@ import numpy as np
 from sgdlimits.algorithm.limit import step_rates
 from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.errors import BadInput
-from sgdlimits.expectation.base import resting
-from sgdlimits.expectation.particles import ParticleExpectation, ParticleMoments, choose_particles
+from sgdlimits.expectation.base import freeze_zero_units
+from sgdlimits.expectation.particles import ParticleExpectation, ParticleMoments, choose_particle_expectation
 from sgdlimits.model.network import TwoLayer
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.coordinates import Coordinates, check_arrays
@@ -70,14 +70,14 @@ class MeanFieldProblem(Problem):
         algorithm = self.problem.algorithm
         if not is_linear(algorithm, problem.network.width) or len(algorithm.names) > 1:
             raise BadInput(f"MeanField is not written for {type(algorithm).__name__}. Use ODE(), or Chain(d).")
-        self.expectation = choose_particles(problem.model, outside) if expectation is None else expectation
+        self.expectation = choose_particle_expectation(problem.model, outside) if expectation is None else expectation
 
     def at(self, t):
         now = self.problem.at(t)
         return self if now is self.problem else MeanFieldProblem(now, self.expectation)
 
     def _drift_parts(self, stats: Particles) -> tuple[Particles, Particles]:
-        moments = resting(self.problem.model, stats.q, self.expectation.moments(self.problem.model, stats))
+        moments = freeze_zero_units(self.problem.model, stats.q, self.expectation.moments(self.problem.model, stats))
         population = self._population_drift(stats, moments)
         return population, jax.tree.map(jnp.zeros_like, population)
 
@@ -139,7 +139,7 @@ class ParticleNumerics(Numerics):
 
     @cached_property
     def implicit(self) -> bool:
-        return self.size <= MOST_IMPLICIT
+        return self.size <= MAX_IMPLICIT_SIZE
 
 
 class ParticleCoordinates(Coordinates):

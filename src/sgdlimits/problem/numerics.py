@@ -58,7 +58,7 @@ class Numerics(ProblemView):
         results = jax.lax.map(f, first, batch_size=None if at_once == 1 else at_once)
         return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, axis), results)
 
-    def sharp(self) -> Any:
+    def without_smoothing(self) -> Any:
         """Return the problem with exact kinks, if its drift smooths the kinks of activations for ODE solvers."""
         return self.problem
 

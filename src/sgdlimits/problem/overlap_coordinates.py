@@ -12,7 +12,7 @@ from sgdlimits.errors import BadInput, in_short
 from sgdlimits.problem.coordinates import Coordinates, check_arrays
 from sgdlimits.statistics.frame import admissible, frame_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, from_vector, rows_of, to_vector
-from sgdlimits.statistics.trees import batch_of, number_array, one_of
+from sgdlimits.statistics.trees import as_batch, as_floats, take_run
 
 
 class OverlapCoordinates(Coordinates):
@@ -27,7 +27,7 @@ class OverlapCoordinates(Coordinates):
         algorithm, runs = self.problem.algorithm, overlaps.M.shape[0]
         remembered = {*algorithm.memory, *algorithm.numbers}
         if set(algorithm.names) <= set(overlaps.names) and remembered <= set(overlaps.kept):
-            return overlaps.arranged(algorithm.names, remembered)
+            return overlaps.reorder(algorithm.names, remembered)
         overlaps = overlaps.of(STUDENT)  # memory that is incomplete, or of another algorithm, is ignored
         # the directions of a name are copies of the students, or zero
         is_copy = [name == STUDENT or algorithm.memory[name] == "copy" for name in algorithm.names]
@@ -41,7 +41,7 @@ class OverlapCoordinates(Coordinates):
         }
         of_runs = lambda value: np.full((runs, self.problem.network.width) if isinstance(value, tuple) else runs, value)
         numbers = {name: of_runs(value) for name, value in algorithm.numbers.items()}
-        return Overlaps(overlaps.a, number_array(M), number_array(Q), {**kept, **numbers}, algorithm.names)
+        return Overlaps(overlaps.a, as_floats(M), as_floats(Q), {**kept, **numbers}, algorithm.names)
 
     def vector(self, stats):
         """Return M row by row, the upper triangle of Q row by row, the trained scalars, and the algorithm's memory."""
@@ -70,7 +70,7 @@ class OverlapCoordinates(Coordinates):
         remembered = {*limit.algorithm.memory, *limit.algorithm.numbers}
         if stats.names == limit.algorithm.names and set(stats.kept) == remembered:
             return stats
-        return one_of(limit.coordinates.from_overlaps(batch_of(jax.tree.map(np.asarray, stats))))
+        return take_run(limit.coordinates.from_overlaps(as_batch(jax.tree.map(np.asarray, stats))))
 
     def moves(self, stats):
         """Return the mask of the entries that the algorithm changes: all but the norms of students on the sphere."""

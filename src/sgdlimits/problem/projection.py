@@ -17,9 +17,9 @@ from sgdlimits.algorithm.limit import StepAverages, check_limit, extend_moments,
 from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.domain import Positive, checked
 from sgdlimits.expectation import Expectation, as_expectation, choose
-from sgdlimits.expectation.base import linear_part, resting
+from sgdlimits.expectation.base import linearise_increment, freeze_zero_units
 from sgdlimits.expectation.gaussian import Estimate, Rule, Sobol
-from sgdlimits.expectation.nodes import NODES_AT_ONCE, NodeSums
+from sgdlimits.expectation.nodes import MAX_NODES_AT_ONCE, NodeSums
 from sgdlimits.expectation.right_class import accuracy, is_closed
 from sgdlimits.inputs import Inputs, gaussian
 from sgdlimits.model.loss import Loss, as_loss
@@ -217,7 +217,7 @@ class ProjectionProblem(ModelProblem):
             return step_averages(problem).drift_parts(problem.t, stats)
         students = stats.of(STUDENT)
         moments = self.expectation.moments(self.model, students.a, self.model.law(students))
-        moments = resting(self.model, jnp.diagonal(students.Q), moments)  # relu units of norm zero stay at rest
+        moments = freeze_zero_units(self.model, jnp.diagonal(students.Q), moments)  # relu units of norm zero stay at rest
         return linear_increments(problem, stats, extend_moments(self.model, students, stats, moments)[0])
 
     def _covariance(self, stats: Overlaps) -> Float[Array, "n n"]:
@@ -236,7 +236,7 @@ class ProjectionProblem(ModelProblem):
         # adds to the covariance
         moments = self.expectation.moments(self.model, students.a, law)
         rest = self.data.squared_length * extend_moments(self.model, students, stats, moments)[1]
-        slope = linear_part(increment, students.a, law.shape, stats.M.shape[0]).gradient_field
+        slope = linearise_increment(increment, students.a, law.shape, stats.M.shape[0]).gradient_field
         return covariance + jnp.einsum("xjm,jl,mn,yln->xy", slope, moments.gradient_gradient, rest, slope)
 
     def observables(self, stats):
@@ -328,7 +328,7 @@ class ProjectionNumerics(Numerics):
         problem = self.problem
         if is_linear(problem.algorithm, problem.network.width):
             return problem.expectation.runs_at_once(begun(problem.model))
-        return max(1, NODES_AT_ONCE // step_averages(problem).nodes)
+        return max(1, MAX_NODES_AT_ONCE // step_averages(problem).nodes)
 
     @cached_property
     def closed_covariance(self) -> bool:
@@ -337,9 +337,9 @@ class ProjectionNumerics(Numerics):
             is_linear(self.problem.algorithm.limit, self.problem.network.width) and self.problem.expectation.closed_covariance
         )
 
-    def sharp(self) -> ProjectionProblem:
+    def without_smoothing(self) -> ProjectionProblem:
         expectation = self.problem.expectation
-        exact = expectation.sharp()
+        exact = expectation.without_smoothing()
         return self.problem if exact is expectation else self.problem.with_expectation(exact)
 
     def refined(self, stats: Overlaps, tolerance: float | None = None) -> ProjectionProblem:

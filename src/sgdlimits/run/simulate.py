@@ -17,9 +17,9 @@ from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.base import DIVERGED, Level, Request
 from sgdlimits.level.condition import Condition, as_condition, check_condition
-from sgdlimits.level.observe import as_observe
+from sgdlimits.level.observe import as_observables
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import check_schedules, scheduled
+from sgdlimits.problem.over_time import check_schedules, find_schedules
 from sgdlimits.run.record import condition_text, record_name, to_json
 from sgdlimits.run.resume import checkpoint_of
 from sgdlimits.run.runner import Runner, Simulation
@@ -225,8 +225,8 @@ def _prepare(
     wanted = saved_times(times, float(t_max))
     if condition is not None:
         check_condition(condition, view, first)
-    schedules = scheduled(problem)
-    observed = as_observe(observe, select_students(first), taken_names(view, first) | set(schedules))
+    schedules = find_schedules(problem)
+    observed = as_observables(observe, select_students(first), taken_names(view, first) | set(schedules))
     clock = engine.snap(np.unique(np.concatenate([[0.0], wanted])))
     save_start = bool(engine.snap(wanted).t[0] == 0)
     attributes = {

@@ -17,7 +17,7 @@ from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.run.schema import check_form, statistics
 from sgdlimits.start import RandomInit
-from sgdlimits.statistics.trees import batch_of, one_of, runs_of
+from sgdlimits.statistics.trees import as_batch, take_run, count_runs
 from sgdlimits.trial import tried
 
 # the argument of a user's function, in errors
@@ -45,7 +45,7 @@ def check(function: Function, dataset: xr.Dataset, *, tolerance: Positive = 1e-6
     False
     """
     stats = statistics(check_form(dataset))
-    tried("function", function, ONE_RUN, one_of(one_of(stats)), shape=None)
+    tried("function", function, ONE_RUN, take_run(take_run(stats)), shape=None)
     value, scale = _evaluate_with_scale(function, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stats))
     value = np.asarray(value).reshape(*dataset.risk.shape, -1)
     drift = np.abs(value - value[:, :1]).max(-1, initial=0.0)
@@ -100,11 +100,11 @@ def along(
         # a dimension in which random directions have overlaps of order 1
         d = 2 * (problem.directions.width + problem.directions.fixed)
         stats = RandomInit(d).sample(problem, runs=16)
-    elif runs_of(stats) is None:
+    elif count_runs(stats) is None:
         # one state becomes a batch of one
-        stats = batch_of(stats)
+        stats = as_batch(stats)
     problem.coordinates.check(stats)
-    tried("function", function, ONE_RUN, one_of(stats), shape=None)
+    tried("function", function, ONE_RUN, take_run(stats), shape=None)
     rate, scale = (np.asarray(each) for each in _rates_with_scale(problem, function, stats, corrector))
     variables = {
         "rate": (("run", "component"), rate, {"long_name": "rate of change along the drift"}),

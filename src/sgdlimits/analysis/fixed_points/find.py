@@ -19,11 +19,11 @@ from sgdlimits.analysis.fixed_points.system import DEFAULT_STARTS, OutOfTime, Sy
 from sgdlimits.checks import sized
 from sgdlimits.domain import NotNegative, Positive, Seed, Size, checked
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import at_one_time
+from sgdlimits.problem.over_time import fix_time
 from sgdlimits.size import check_room
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import one_of, repeated, runs_of
+from sgdlimits.statistics.trees import take_run, repeat_run, count_runs
 
 SEARCH_BLOCKS, COSTLY_SEARCH_BLOCKS = 12, 6
 """Blocks of the flow before a search; fewer where drifts are costly."""
@@ -92,7 +92,7 @@ def fixed_points(
     >>> [(each.copies, each.stability, round(abs(float(each.point.M[0, 0])), 6)) for each in found]
     [(2, 'stable', 1.0), (1, 'unstable', 0.0)]
     """
-    problem = at_one_time(problem, t)
+    problem = fix_time(problem, t)
     watch = Watch(getattr(problem.limit, "name", type(problem).__name__), seconds, progress)
     return run_search(watch, problem, starts, count, symmetries, basins, runs, seed, corrector)
 
@@ -259,7 +259,7 @@ class Search:
         images = images[np.unique(np.round(images, 6) + 0.0, axis=0, return_index=True)[1]]
         # the largest image in lexicographic order, so that most overlaps are positive
         point = images[-1]
-        stats = one_of(self.system.batch(point[None]))
+        stats = take_run(self.system.batch(point[None]))
         return FixedPoint(
             point=stats,
             eigenvalues=values,
@@ -280,8 +280,8 @@ def _starting_batch(problem: Problem, start: Start | PyTree, count: int, seed: i
     start = as_start(start)
     given = getattr(start, "stats", None)
     if given is not None:
-        count = runs_of(given) or 1
-        problem.coordinates.fits(given if runs_of(given) is None else jax.tree.map(lambda leaf: np.asarray(leaf)[0], given))
+        count = count_runs(given) or 1
+        problem.coordinates.fits(given if count_runs(given) is None else jax.tree.map(lambda leaf: np.asarray(leaf)[0], given))
     return start.sample(problem, runs=count, seed=seed)
 
 
@@ -322,5 +322,5 @@ def draw_starts(problem: Problem, count: int, seed: int) -> PyTree:
         a: Any = draw_scalars((p,)) if trained else np.full((count, p), float(law.second))
     else:
         drawn = {name: draw_scalars(np.shape(directions.scalars[name])) for name in directions.trained}
-        a = {**repeated(directions.scalars, count), **drawn}
+        a = {**repeat_run(directions.scalars, count), **drawn}
     return problem.coordinates.from_overlaps(Overlaps(a, weights[:, :, :k] @ B.T, weights @ weights.swapaxes(1, 2)))

@@ -17,12 +17,12 @@ from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
 from sgdlimits.jaxtools import compiled
-from sgdlimits.level.local import NOTHING
+from sgdlimits.level.local import ZERO_COORDINATE
 from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.progress import bar
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import batch_of, one_of
+from sgdlimits.statistics.trees import as_batch, take_run
 
 MIN_CHUNK, MAX_CHUNK = 16, 64
 """Bounds on the number of points that are evaluated in one compiled call."""
@@ -116,14 +116,14 @@ class System(eqx.Module):
         """Return the system for statistics (runs first) that agree in all coordinates that are not free."""
         problem.coordinates.check(batch)
         batch = jax.tree.map(np.asarray, batch)
-        one = one_of(batch)
+        one = take_run(batch)
         count = len(jax.tree.leaves(batch)[0])
         # a power of two, so that few shapes are compiled
         chunk = min(max(2 ** math.ceil(math.log2(2 * count)), MIN_CHUNK), MAX_CHUNK)
         watch.show_stage("counting the operations of a drift")
         free = tuple(np.flatnonzero(problem.coordinates.moves(one)).tolist())
         fixed = np.asarray(problem.vector(one))
-        system = cls(problem.numerics.sharp(), one, fixed, free, corrector, 1, watch)
+        system = cls(problem.numerics.without_smoothing(), one, fixed, free, corrector, 1, watch)
         if system.count_operations() < COSTLY_FLOPS:
             system = dataclasses.replace(system, chunk=chunk)
         rows = system.rows(batch)
@@ -183,7 +183,7 @@ class System(eqx.Module):
     def drift(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return the drift of the free coordinates at x."""
         # tiny coordinates count as zero, so that relu fields are exactly at their kink; derivatives see x as it is
-        flushed = x - lax.stop_gradient(jnp.where(jnp.abs(x) < NOTHING, x, 0.0))
+        flushed = x - lax.stop_gradient(jnp.where(jnp.abs(x) < ZERO_COORDINATE, x, 0.0))
         return self.coordinates(vector_field(self.problem, self.corrector)(self.stats(flushed)))
 
     def drifts(self, x: np.ndarray) -> np.ndarray:
@@ -238,7 +238,7 @@ class System(eqx.Module):
                 return np.zeros(1, bool)
             # log2(count) checks for each statistics that fails
             halves = np.array_split(np.arange(count), 2)
-            return np.concatenate([self._pass_check(one_of(batch, half), half.size) for half in halves])
+            return np.concatenate([self._pass_check(take_run(batch, half), half.size) for half in halves])
         return np.ones(count, bool)
 
 
@@ -278,8 +278,8 @@ def map_in_chunks(f: Callable, system: System) -> Callable[[PyTree], PyTree]:
         for begin in range(0, count, system.chunk):
             # the last chunk repeats its last row, so that all calls have one shape
             rows = begin if system.costly else np.minimum(np.arange(begin, begin + system.chunk), count - 1)
-            part = jax.tree.map(np.asarray, each(one_of(x, rows)))
-            parts.append(batch_of(part) if system.costly else one_of(part, np.s_[: count - begin]))
+            part = jax.tree.map(np.asarray, each(take_run(x, rows)))
+            parts.append(as_batch(part) if system.costly else take_run(part, np.s_[: count - begin]))
             system.watch.tick(min(system.chunk, count - begin))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 

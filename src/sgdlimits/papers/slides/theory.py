@@ -38,7 +38,7 @@ from sgdlimits.domain import Count, NotNegative, NotNegativeInTime, Reals, Seed,
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.gaussian import Sobol
 from sgdlimits.problem import ProjectionProblem, presets
-from sgdlimits.problem.projection import changes
+from sgdlimits.problem.projection import linear_increments
 from sgdlimits.size import check_room
 from sgdlimits.start import FixedInit, RandomInit
 from sgdlimits.statistics import Overlaps
@@ -288,7 +288,7 @@ def _increment_deviation(problem: ProjectionProblem, stats: Overlaps) -> Overlap
     def change(points):
         fields, fixed, z = law.fields_at(F, points, c)
         products = problem.model.products(fields, fixed, repeat_for_samples(stats.a, fields.shape[1]), z, c)
-        each = add(*changes(problem, column, products))
+        each = add(*linear_increments(problem, column, products))
         return each, jax.tree.map(jnp.square, each)
 
     mean, square = INCREMENT_SAMPLES.average(change, problem.network.width + problem.target.teachers + 1)
