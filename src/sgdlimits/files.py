@@ -21,7 +21,7 @@ class Unwritten(BadInput):
 
 
 @contextmanager
-def whole(path: str | os.PathLike) -> Iterator[Path]:
+def atomic_replacement(path: str | os.PathLike) -> Iterator[Path]:
     """A path beside `path` to write to, which replaces it when the block ends well.
 
     `BadInput` where there is no room, no right or no folder, and where `path` is anything but a plain file. What killed
@@ -45,7 +45,7 @@ def whole(path: str | os.PathLike) -> Iterator[Path]:
 
 def write(path: str | os.PathLike, content: bytes | memoryview) -> Path:
     """Write bytes to a file, whole or not at all, and return the path."""
-    with whole(path) as partial:
+    with atomic_replacement(path) as partial:
         partial.write_bytes(content)
     return Path(path)
 

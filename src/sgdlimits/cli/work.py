@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sgdlimits.cli.options import echo
 from sgdlimits.errors import BadInput, CensoredWarning, Interrupted
-from sgdlimits.files import check_plain, whole
+from sgdlimits.files import atomic_replacement, check_plain
 from sgdlimits.text import count, table as columns
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def picture(path: Path) -> Iterator[None]:
 
     with plt.rc_context(PAPER):
         yield
-        with whole(path) as partial:
+        with atomic_replacement(path) as partial:
             plt.savefig(partial)
         plt.close()
 

@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.run.sweeps.names import named
+from sgdlimits.run.sweeps.names import function_name
 
 
 def test_a_sweep_is_a_dataset_with_its_parameters_as_dimensions(small):
@@ -152,7 +152,7 @@ def test_a_function_of_a_script_that_changes_is_another_one():
     def built(scale, power):
         script = {"__name__": "__main__"}
         exec(f"scale = {scale}\ndef build(lr):\n    return (lambda x: x**{power})(lr) * scale", script)
-        return named(script["build"])
+        return function_name(script["build"])
 
     assert built(1, 2) == built(1, 2)
     assert len({built(1, 2), built(2, 2), built(1, 3)}) == 3
