@@ -88,7 +88,7 @@ class Mixture(Inputs):
         shape = (stream.steps, samples, stream.runs.size)
         if self.classes == 1:
             return jnp.zeros(shape, jnp.int32)
-        u = stream.each(samples).uniform(Purpose.CLASS, 1).reshape(shape)
+        u = stream.per_sample(samples).uniform(Purpose.CLASS, 1).reshape(shape)
         return (u[..., None] > jnp.cumsum(self.weights)[:-1]).sum(-1, dtype=jnp.int32)
 
     def check(self, fixed):
@@ -126,7 +126,7 @@ class Mixture(Inputs):
 
     def vectors(self, stream, sizes, d, B, moved):
         b, L = sizes.samples, sizes.inputs
-        normal = stream.each(L).normal_rows(Purpose.INPUT, d + 1).reshape(stream.steps, L, -1, d + 1)
+        normal = stream.per_sample(L).normal_rows(Purpose.INPUT, d + 1).reshape(stream.steps, L, -1, d + 1)
         c = self.draw_class(stream, b)
         x = self.sigma * normal[:, :b, :, :-1]
         if not self.centred:

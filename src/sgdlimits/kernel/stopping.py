@@ -1,4 +1,4 @@
-r"""How compiled code finds out that a run stops, without evaluating an expensive stop condition after each step.
+r"""Checks of stop conditions in compiled code, without evaluating an expensive condition after each step.
 
 There are three ways, in the order in which `flatten_check` tries them:
 
@@ -37,9 +37,9 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from sgdlimits.jaxtools import Layout, compiled
 from sgdlimits.kernel.base import Carry, ProcessLike, StopCondition
-from sgdlimits.kernel.compiler.bounds import bounded
+from sgdlimits.kernel.compiler.bounds import with_radius
 from sgdlimits.kernel.compiler.checks import CONTINUES, STOPS
-from sgdlimits.kernel.compiler.flatten import about
+from sgdlimits.kernel.compiler.flatten import estimate_operations
 from sgdlimits.kernel.compiler.program import Untranslated
 from sgdlimits.kernel.compiler.replica import ByBound, EveryStep, WithinBall
 from sgdlimits.kernel.compiler.walk import Flattening
@@ -112,7 +112,7 @@ def flatten_check(
     Parameters
     ----------
     walk : the flattening, whose program has the step already
-    numbers : the `sgdlimits.kernel.trace.Numbers` of the process and the condition
+    numbers : the `sgdlimits.kernel.trace.ParameterArrays` of the process and the condition
     stops : whether a run stops, a function of parameters, state, memory and time
     like : shapes of parameters, state and memory
     before, after : places of these three before and after the step
@@ -141,7 +141,7 @@ def flatten_check(
 def _flatten_condition(walk: Flattening, stops: Callable, like: tuple, places: list[np.ndarray]) -> int:
     """Flatten a condition and return its place."""
     jaxpr = jax.make_jaxpr(stops)(*like, REAL)
-    walk.program.check_size(about(jaxpr))
+    walk.program.check_size(estimate_operations(jaxpr))
     return int(walk.call(jaxpr, places)[0])
 
 
@@ -154,6 +154,7 @@ def _depends_on_time(numbers: Any, stops: Callable, like: tuple) -> bool:
 
 
 def _evaluate_bound(numbers: Any, cheap: bool, arrays: list, state: PyTree, memory: PyTree) -> Quadratic | None:
+    """Return the registered bound around a state, for parameters in `arrays`; None if there is none."""
     process, until = numbers.values(arrays)
     bound = find_bound(process, until)
     return None if bound is None else bound(process, state, memory, cheap)
@@ -180,7 +181,7 @@ def _flatten_ball(walk: Flattening, stops: Callable, like: tuple, places: list, 
     radii = [part.reshape(leaf.shape) for part, leaf in zip(np.split(np.where(moves, radius, none), cuts), leaves, strict=True)]
 
     def both(radii, arrays, state, memory):
-        return bounded(lambda state, memory: stops(arrays, state, memory, 0.0))(radii, state, memory)
+        return with_radius(lambda state, memory: stops(arrays, state, memory, 0.0))(radii, state, memory)
 
     try:
         found = walk.call(jax.make_jaxpr(both)(state, *like), [*radii, *jax.tree.leaves(places)])
@@ -205,7 +206,7 @@ class HostBounds:
 
     def rows_of(self, runs: np.ndarray, memory: np.ndarray) -> np.ndarray:
         """Return the rows of runs, vectors first and lanes last; a row not known yet is zero and proves nothing."""
-        rows, keys = np.zeros((runs.size, self.columns)), _keys(runs, memory)
+        rows, keys = np.zeros((runs.size, self.columns)), _run_keys(runs, memory)
         _, new, old = np.intersect1d(keys[:, 0], self.known[:, 0], return_indices=True)
         same = (keys[new] == self.known[old, : keys.shape[1]]).all(1)
         rows[new[same]] = self.known[old[same], keys.shape[1] :]
@@ -213,7 +214,7 @@ class HostBounds:
 
     def store(self, runs: np.ndarray, memory: np.ndarray, rows: np.ndarray) -> None:
         """Store rows for later calls."""
-        self.known = np.concatenate([_keys(runs, memory), rows.swapaxes(1, 2).reshape(runs.size, -1)], axis=1)
+        self.known = np.concatenate([_run_keys(runs, memory), rows.swapaxes(1, 2).reshape(runs.size, -1)], axis=1)
 
     @contextmanager
     def serving(self, memory: np.ndarray) -> Iterator[Any]:
@@ -275,6 +276,6 @@ def coefficients(bound: Quadratic, state: PyTree, moved: Sequence[int]) -> list[
     return [value, value - ((slope + bend * x) * x).sum(), *(slope + 2 * bend * x), *bend]
 
 
-def _keys(runs: np.ndarray, memory: np.ndarray) -> np.ndarray:
+def _run_keys(runs: np.ndarray, memory: np.ndarray) -> np.ndarray:
     """Return the index of each run and what its condition remembers, one run a row."""
     return np.concatenate([runs.reshape(-1, 1), memory.swapaxes(1, 2).reshape(runs.size, -1)], axis=1, dtype=float)

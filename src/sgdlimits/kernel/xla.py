@@ -1,4 +1,4 @@
-"""The kernel `xla`: a process as it is written, compiled by XLA. It takes any process, and the others are compared with it."""
+"""The kernel `xla`: the steps of any process, compiled by XLA as they are written. The other kernels are tested against it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sgdlimits.kernel.random import Stream
 
 
 class XLA(Kernel):
-    """Blocks of steps of all runs at once, or of each group of runs in turn."""
+    """Kernel that makes blocks of steps with XLA, for all runs at once or for one group of runs after another."""
 
     name = "xla"
 
@@ -32,7 +32,7 @@ class XLA(Kernel):
 def _grouped(
     process: ProcessLike, until: StopCondition | None, single: bool, carry: Carry, seed, runs, span: StepRange, wanted
 ) -> Carry:
-    """Make steps of all runs, or of each group in turn whose runs are not all ended."""
+    """Make the steps of a call for all runs at once, or for one group after another, skipping groups whose runs have ended."""
 
     def group(part: tuple[Carry, Array]) -> Carry:
         some, numbers = part
@@ -43,7 +43,7 @@ def _grouped(
 
 
 def _steps(process: ProcessLike, until: StopCondition | None, single: bool, carry: Carry, seed, runs, span: StepRange) -> Carry:
-    """Blocks of steps: draw the numbers of a block, make its steps, and look for divergence at least once."""
+    """Make the steps of a call in blocks: draw the random variates of a block, make its steps, and check for divergence."""
 
     def step(carry: Carry, numbers, number) -> Carry:
         now = StepTime(span.t + (number - span.first) * span.size, span.size)
@@ -62,7 +62,8 @@ def _steps(process: ProcessLike, until: StopCondition | None, single: bool, carr
         t = span.t + (first - span.first + jnp.arange(count)) * span.size
         return process.draw(Stream(seed, runs, first.astype(jnp.uint64), count, single=single, t=t))
 
-    each = process.group_size is not None  # so few runs that their numbers are drawn step by step, and no more than are needed
+    # Groups have few runs: their variates are drawn step by step, and only for the steps that are left.
+    each = process.group_size is not None
 
     def drawn(first, steps, before: PyTree) -> PyTree:
         put = lambda j, kept: jax.tree.map(lambda old, new: old.at[j].set(new[0]), kept, draw(first + j, 1))
@@ -86,6 +87,7 @@ def _steps(process: ProcessLike, until: StopCondition | None, single: bool, carr
                 memory=carry.memory,
             )
 
+        # The array of variates is carried from block to block, where it is overwritten.
         return lax.fori_loop(0, -(-steps // every), part, both[0]), numbers if each else ()
 
     shapes = jax.eval_shape(lambda: draw(span.first, process.block)) if each else ()
@@ -94,14 +96,18 @@ def _steps(process: ProcessLike, until: StopCondition | None, single: bool, carr
 
 
 def _bounded(process: ProcessLike, state: PyTree) -> Bool[Array, " runs"]:
+    """Return whether all coordinates of each run are finite and at most `MAX_COORDINATE` in size."""
+
     def inside(leaf):
         rows = jnp.moveaxis(leaf, process.runs_axis, 0).reshape(leaf.shape[process.runs_axis], -1)
-        return (jnp.abs(rows) <= MAX_COORDINATE).all(1)
+        return (jnp.abs(rows) <= MAX_COORDINATE).all(1)  # false for NaN
 
     return jnp.stack([inside(leaf) for leaf in jax.tree.leaves(state)]).all(0)
 
 
 def _select(process: ProcessLike, choose: Any, yes: PyTree, no: PyTree) -> PyTree:
+    """Select for each run the state `yes` where `choose` is true, else `no`."""
+
     def pick(a, b):
         shape = [1] * a.ndim
         shape[process.runs_axis] = -1

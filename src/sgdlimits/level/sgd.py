@@ -19,7 +19,7 @@ from sgdlimits.errors import BadInput, check_count, check_dimension
 from sgdlimits.inputs.base import Sizes
 from sgdlimits.jaxtools import platform
 from sgdlimits.kernel.base import StepTime
-from sgdlimits.kernel.random import MOST_NORMALS, Stream
+from sgdlimits.kernel.random import MAX_NORMALS, Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.process import Process, drawn_by_step
 from sgdlimits.level.stepper import ProcessEngine
@@ -84,8 +84,8 @@ def block_of(d: int, inputs: int, rows: int) -> int:
 
 def drawable(d: int) -> int:
     """d, or `BadInput` where a step's random numbers do not reach for an input."""
-    if d >= MOST_NORMALS:
-        raise BadInput(f"SGD goes up to d = {MOST_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
+    if d >= MAX_NORMALS:
+        raise BadInput(f"SGD goes up to d = {MAX_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
     return d
 
 
@@ -159,7 +159,7 @@ class WeightProcess(Process):
     def draw(self, stream: Stream) -> Batch:
         if has_schedules(self.problem.data):
             return drawn_by_step(self, stream)
-        stream = stream.cycled(self.reuse)
+        stream = stream.repeated_after(self.reuse)
         algorithm, n = self.problem.algorithm, self.problem.network.width
         sizes = Sizes(algorithm.batch, algorithm.inputs(n), self.problem.target.teachers, n * len(algorithm.names), 0)
         return Batch(*self.problem.data.vectors(stream, sizes, self.d, self.frame, self._shifted))

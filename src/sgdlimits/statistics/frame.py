@@ -25,7 +25,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.kernel.random.transform import numpy_of
+from sgdlimits.kernel.random.transform import array_module
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars
 from sgdlimits.statistics.triangular import ROUNDING, Turned, append, bartlett, contract, gram_schmidt, rests, rotate
 
@@ -180,7 +180,7 @@ class Loading(NamedTuple):
 
 def triangular(gram: Any) -> Any:
     """The Cholesky factor of a Gram matrix, on the host where the matrix is there."""
-    return numpy_of(gram).linalg.cholesky(gram)
+    return array_module(gram).linalg.cholesky(gram)
 
 
 def frame_rows(B: Float[Array, "k k"], n: int) -> Float[np.ndarray, "k n"]:

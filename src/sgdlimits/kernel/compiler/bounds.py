@@ -21,11 +21,11 @@ from jaxtyping import Array, PyTree
 
 from sgdlimits.kernel.compiler.program import Untranslated
 
-SLACK = 1e-12
+COMPARISON_SLACK = 1e-12
 """Relative to the numbers that are compared: far above rounding."""
 Pair = tuple[Any, Any]
 
-_MOVED = (
+SAME_FOR_RADII = (
     "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "slice", "reduce_sum", "cumsum", "copy",
     "copy_p", "stop_gradient", "tile", "neg", "abs", "reduce_precision", "real",
 )  # fmt: skip
@@ -44,7 +44,7 @@ Bounding both of their branches would give a radius that does not vanish with th
 """
 
 
-def bounded(function: Callable[..., Array]) -> Callable[..., tuple[Array, Array]]:
+def with_radius(function: Callable[..., Array]) -> Callable[..., tuple[Array, Array]]:
     """From a function to one of (radii, *arguments), which gives its value and a radius; radii are those of the first argument.
 
     Raises `Untranslated` where it has a primitive without a rule.
@@ -54,12 +54,12 @@ def bounded(function: Callable[..., Array]) -> Callable[..., tuple[Array, Array]
         pairs = [*zip(jax.tree.leaves(first), jax.tree.leaves(radii), strict=True)]
         pairs += [(leaf, None) for leaf in jax.tree.leaves(rest)]
         ((value, radius),) = _run(jax.make_jaxpr(function)(first, *rest), pairs)
-        return value, _full(value, radius)
+        return value, _full_radius(value, radius)
 
     return both
 
 
-def _full(value: Any, radius: Any) -> Any:
+def _full_radius(value: Any, radius: Any) -> Any:
     """A radius for every number; whole numbers are exact and have none."""
     kind = jnp.result_type(value)
     if radius is not None or jnp.issubdtype(kind, jnp.integer):
@@ -98,14 +98,14 @@ def _equation(equation: Any, pairs: list[Pair]) -> list[Pair]:
         return _cond(params["branches"], pairs)
     if equation.primitive.multiple_results:
         if name in ("split", "unstack"):
-            return list(zip(bind(*values), bind(_full(*pairs[0])), strict=True))
+            return list(zip(bind(*values), bind(_full_radius(*pairs[0])), strict=True))
         raise Untranslated(f"a bound for {name}")
     return [(bind(*values), _radius(name, params, bind, [jnp.asarray(value) for value in values], radii))]
 
 
 def _radius(name: str, params: dict, bind: Callable, x: list[Array], radii: list[Any]) -> Any:
-    r = [_full(value, radius) for value, radius in zip(x, radii, strict=True)]
-    if name in _MOVED:
+    r = [_full_radius(value, radius) for value, radius in zip(x, radii, strict=True)]
+    if name in SAME_FOR_RADII:
         return bind(r[0]) if name not in ("neg", "abs", "reduce_precision") else r[0]
     if name in ("concatenate", "stack"):
         return bind(*r)
@@ -122,15 +122,15 @@ def _radius(name: str, params: dict, bind: Callable, x: list[Array], radii: list
     if name == "dot_general":
         return bind(abs(x[0]), r[1]) + bind(r[0], abs(x[1]) + r[1])
     if name == "div":
-        inverse = _at_least(abs(x[1]) - r[1], lambda least: r[1] / (abs(x[1]) * least))
+        inverse = _positive_radius(abs(x[1]) - r[1], lambda least: r[1] / (abs(x[1]) * least))
         return jnp.where(r[1] > 0, abs(x[0]) * inverse + r[0] * (1 / abs(x[1]) + inverse), r[0] / abs(x[1]))
     if name in ("integer_pow", "square", "one_minus_square"):
         n = params.get("y", 2)
         if n >= 0:
             return (abs(x[0]) + r[0]) ** n - abs(x[0]) ** n
-        return _at_least(abs(x[0]) - r[0], lambda least: least**n - abs(x[0]) ** n)
+        return _positive_radius(abs(x[0]) - r[0], lambda least: least**n - abs(x[0]) ** n)
     if name == "rsqrt":
-        return _at_least(x[0] - r[0], lambda least: lax.rsqrt(least) - lax.rsqrt(x[0]))
+        return _positive_radius(x[0] - r[0], lambda least: lax.rsqrt(least) - lax.rsqrt(x[0]))
     if name in _MONOTONE:
         return _monotone_radius(bind, x[0], r[0], _DOMAINS.get(name, (-np.inf, np.inf)))
     if name == "sign":
@@ -140,9 +140,9 @@ def _radius(name: str, params: dict, bind: Callable, x: list[Array], radii: list
     if name == "clamp":
         return jnp.maximum(r[1], jnp.maximum(r[0], r[2]))
     if name == "select_n":
-        return _chosen(bind, x, radii, r)
+        return _select_radius(bind, x, radii, r)
     if name in _COMPARE:
-        return abs(x[0] - x[1]) <= r[0] + r[1] + SLACK * (abs(x[0]) + abs(x[1])) if r[0].dtype.kind == "f" else r[0] | r[1]
+        return abs(x[0] - x[1]) <= r[0] + r[1] + COMPARISON_SLACK * (abs(x[0]) + abs(x[1])) if r[0].dtype.kind == "f" else r[0] | r[1]
     if name in ("and", "or", "xor"):
         return r[0] | r[1]
     if name == "not":
@@ -163,13 +163,13 @@ def _monotone_radius(function: Callable[[Array], Array], x: Array, r: Array, dom
     return jnp.nan_to_num(jnp.maximum(*changes), nan=np.inf, posinf=np.inf)
 
 
-def _at_least(least: Array, radius: Callable[[Array], Array]) -> Array:
+def _positive_radius(least: Array, radius: Callable[[Array], Array]) -> Array:
     """A radius where a number stays above zero, infinity where it may not."""
     safe = least > 0
     return jnp.where(safe, radius(jnp.where(safe, least, 1.0)), np.inf)
 
 
-def _chosen(bind: Callable, x: list[Array], radii: list[Any], r: list[Array]) -> Array:
+def _select_radius(bind: Callable, x: list[Array], radii: list[Any], r: list[Array]) -> Array:
     """The radius of the case that is chosen; where another may be, the distance to it as well."""
     which, *cases = x
     own = bind(which, *r[1:])
@@ -194,10 +194,10 @@ def scan_counts(params: dict) -> tuple[int, int]:
 def _scan(params: dict, pairs: list[Pair]) -> list[Pair]:
     """All pairs are whole inside: what is carried has a radius from the second round on at the latest."""
     (n, m), body = scan_counts(params), params["jaxpr"]
-    whole = [(jnp.asarray(value), _full(value, radius)) for value, radius in pairs]
+    whole = [(jnp.asarray(value), _full_radius(value, radius)) for value, radius in pairs]
 
     def step(carry, row):
-        results = [(value, _full(value, radius)) for value, radius in _run(body, [*whole[:n], *carry, *row])]
+        results = [(value, _full_radius(value, radius)) for value, radius in _run(body, [*whole[:n], *carry, *row])]
         return results[:m], results[m:]
 
     carry, rows = lax.scan(step, whole[n : n + m], whole[n + m :], params["length"], params["reverse"])
@@ -205,8 +205,8 @@ def _scan(params: dict, pairs: list[Pair]) -> list[Pair]:
 
 
 def _cond(branches: Sequence[ClosedJaxpr], pairs: list[Pair]) -> list[Pair]:
-    index, whole = pairs[0][0], [(value, _full(value, radius)) for value, radius in pairs[1:]]
-    run = lambda branch: lambda pairs: [(jnp.asarray(v), _full(v, radius)) for v, radius in _run(branch, pairs)]
+    index, whole = pairs[0][0], [(value, _full_radius(value, radius)) for value, radius in pairs[1:]]
+    run = lambda branch: lambda pairs: [(jnp.asarray(v), _full_radius(v, radius)) for v, radius in _run(branch, pairs)]
     if len(branches) == 1 or isinstance(index, (int, np.integer)):
         return run(branches[int(index)])(whole)
     return list(map(tuple, lax.switch(index, [run(branch) for branch in branches], whole)))

@@ -58,7 +58,7 @@ class CheckEveryStep(StopCheck):
     def after_step(self, values, at, known):
         w, program = self.writer, self.writer.replica.program
         w.v.emit(program, program.order([self.check.stops], known), known)
-        w.stop(w.b.and_(w.b.load(w.moving), known[self.check.stops]), values, at)
+        w.stop_lanes(w.b.and_(w.b.load(w.moving), known[self.check.stops]), values, at)
 
 
 class CheckOutsideBall(StopCheck):
@@ -103,7 +103,7 @@ class CheckOutsideBall(StopCheck):
             b.store(b.fmul(radius, b.select(may, v.const(SHRINKAGE, "f64"), v.const(GROWTH, "f64"))), self.trial)
             for value, slot in zip(values, self.center, strict=True):
                 b.store(value, slot)
-            w.stop(b.and_(b.load(w.moving), hit), values, at)
+            w.stop_lanes(b.and_(b.load(w.moving), hit), values, at)
 
 
 class CheckByBound(StopCheck):
@@ -145,7 +145,7 @@ class CheckByBound(StopCheck):
                 value, *row = w.call_rare(self.function, values, len(self.check.row))
                 proven = b.and_(out, b.fcmp_ordered(">", value, none))
                 for number, place in zip(row, self.rows, strict=True):
-                    w.put(proven, number, place)
+                    w.store_lanes(proven, number, place)
                 out = b.and_(out, b.not_(proven))
             self.ask_host(out, values, at)
 
@@ -153,13 +153,13 @@ class CheckByBound(StopCheck):
         """Call the host for the lanes `out`: it says which of them stop, and writes new bounds for the lanes that continue."""
         w, b, v = self.writer, self.writer.b, self.writer.v
         with b.if_then(v.any(out), likely=False):
-            lanes, bounds = w.room(1), b.bitcast(self.rows[0], F64.as_pointer())
+            lanes, bounds = w.allocate(1), b.bitcast(self.rows[0], F64.as_pointer())
             row = w.vectors_at(lanes, 1)[0]
             w.store(b.select(out, v.const(1.0, "f64"), v.const(0.0, "f64")), row)
             kind = ir.FunctionType(ir.VoidType(), [I64, *[F64.as_pointer()] * 3])
             b.call(b.bitcast(self.host, kind.as_pointer()), [self.index, w.copy_state(values), lanes, bounds])
             stops = b.fcmp_ordered("==", w.load(row), v.const(STOPS, "f64"))
-            w.stop(b.and_(b.load(w.moving), stops), values, at)
+            w.stop_lanes(b.and_(b.load(w.moving), stops), values, at)
 
 
 def check_for(writer: Writer) -> StopCheck:

@@ -6,10 +6,10 @@ import numpy as np
 
 from sgdlimits.kernel.compiler.bounds import scan_counts
 from sgdlimits.kernel.compiler.program import Loop, Untranslated
-from sgdlimits.kernel.compiler.walk import rule
+from sgdlimits.kernel.compiler.walk import primitive_rule
 
 
-@rule(
+@primitive_rule(
     "jit",
     "pjit",
     "closed_call",
@@ -28,23 +28,23 @@ def _(walk, equation, args):
     return walk.call(inner, args)
 
 
-@rule("platform_index")
+@primitive_rule("platform_index")
 def _(walk, equation, args):
     names = equation.params["platforms"]
     return walk.constants(np.int32(next(i for i, one in enumerate(names) if one is None or "cpu" in one)))
 
 
-@rule("cond")
+@primitive_rule("cond")
 def _(walk, equation, args):
-    branches, known = equation.params["branches"], walk.values(args[0])
+    branches, known = equation.params["branches"], walk.known_integers(args[0])
     if known is not None:
         return walk.call(branches[min(max(int(known), 0), len(branches) - 1)], args[1:])
     options = [walk.call(branch, args[1:]) for branch in branches]
     index = walk.program.convert(int(args[0]), "i32")
-    return [walk.choose(index, list(results)) for results in zip(*options, strict=True)]
+    return [walk.select_by_index(index, list(results)) for results in zip(*options, strict=True)]
 
 
-@rule("scan")
+@primitive_rule("scan")
 def _(walk, equation, args):
     p = equation.params
     n, m = scan_counts(p)
@@ -56,7 +56,7 @@ def _(walk, equation, args):
     return [*carry, *(np.array([made[i][j] for i in range(p["length"])], int) for j in range(count))]
 
 
-@rule("while")
+@primitive_rule("while")
 def _(walk, equation, args):
     """What no round changes is not carried: assumed of all at first, until it holds of the rest."""
     p, program = equation.params, walk.program

@@ -21,9 +21,9 @@ from sgdlimits.kernel.compiler.bits import log_parts
 LOG2_HIGH, LOG2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 HALF_PI = (1.5707963109016418, 1.5893254712295857e-08, 6.123233932053594e-17)
 """The first two have few enough bits that whole multiples of them are exact."""
-SHIFT = 6755399441055744.0
+ROUNDING_SHIFT = 6755399441055744.0
 """1.5 2^52: a number of moderate size added to it is rounded, and is there in the last bits."""
-FARTHEST = 28.0
+ERFC_ZERO_BEYOND = 28.0
 """Beyond it erfc is zero."""
 
 X = Float[Array, ""]
@@ -37,7 +37,7 @@ def _polynomial(coefficients: Sequence[float], x: X) -> X:
 
 
 @lru_cache(maxsize=8)
-def _fitted(function: Callable, low: float, high: float, degree: int) -> tuple[float, ...]:
+def _fit_polynomial(function: Callable, low: float, high: float, degree: int) -> tuple[float, ...]:
     """The polynomial in s, from -1 to 1, that is a function between `low` and `high` to rounding: by Chebyshev's."""
     s = np.cos(np.pi * (np.arange(256) + 0.5) / 256)
     values = function((s + 1) / 2 * (high - low) + low)
@@ -46,29 +46,29 @@ def _fitted(function: Callable, low: float, high: float, degree: int) -> tuple[f
 
 def _two_to(n: X) -> X:
     """2 to a whole power, made of its bits."""
-    bits = lax.bitcast_convert_type(n + SHIFT, jnp.int64)
+    bits = lax.bitcast_convert_type(n + ROUNDING_SHIFT, jnp.int64)
     return lax.bitcast_convert_type((bits + 1023) << 52, jnp.float64)
 
 
-def _reduced(x: X) -> tuple[X, X]:
+def _reduce_exponent(x: X) -> tuple[X, X]:
     """Split x = n log 2 + r with an integer n, for x whose exponential is finite."""
     x = jnp.minimum(jnp.maximum(x, -708.0), 709.0)
     n = jnp.round(x * (1 / math.log(2)))
     return n, (x - n * LOG2_HIGH) - n * LOG2_LOW
 
 
-_GROWTH = [1 / math.factorial(n + 1) for n in range(13)]
+_EXPM1_SERIES = [1 / math.factorial(n + 1) for n in range(13)]
 
 
 def exp(x: X) -> X:
-    n, r = _reduced(x)
-    return _polynomial([1.0, *_GROWTH[:-1]], r) * _two_to(n)
+    n, r = _reduce_exponent(x)
+    return _polynomial([1.0, *_EXPM1_SERIES[:-1]], r) * _two_to(n)
 
 
 def expm1(x: X) -> X:
-    n, r = _reduced(x)
+    n, r = _reduce_exponent(x)
     scale = _two_to(n)
-    return scale * (r * _polynomial(_GROWTH, r)) + (scale - 1)
+    return scale * (r * _polynomial(_EXPM1_SERIES, r)) + (scale - 1)
 
 
 def log(x: X) -> X:
@@ -128,23 +128,23 @@ def erf(x: X) -> X:
     return x * (_polynomial(ERF_ABOVE, x * x) / _polynomial(ERF_BELOW, x * x))
 
 
-_NEAR = 0.25
-_ERF = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(9)]
+_ERF_SERIES_BELOW = 0.25
+_ERF_SERIES = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(9)]
 
 
 def erfc(x: X) -> X:
     """exp(-x^2) times a polynomial in 1/(2 + |x|), but for small numbers. The exponential is the one in its slope."""
-    low = 2 / (2 + FARTHEST)
+    low = 2 / (2 + ERFC_ZERO_BEYOND)
     t = jnp.maximum(2 / (2 + jnp.abs(x)), low)
     s = t * (2 / (1 - low)) - (1 + low) / (1 - low)
-    tail = exp(-(x * x)) * _polynomial(_fitted(_scaled_erfc, low, 1.0, 22), s)
-    return jnp.where(jnp.abs(x) < _NEAR, 1 - x * _polynomial(_ERF, x * x), jnp.where(x < 0, 2 - tail, tail))
+    tail = exp(-(x * x)) * _polynomial(_fit_polynomial(_scaled_erfc, low, 1.0, 22), s)
+    return jnp.where(jnp.abs(x) < _ERF_SERIES_BELOW, 1 - x * _polynomial(_ERF_SERIES, x * x), jnp.where(x < 0, 2 - tail, tail))
 
 
 def _sine_cosine(x: X) -> tuple[X, X]:
     n = jnp.round(x * (2 / math.pi))
     r = ((x - n * HALF_PI[0]) - n * HALF_PI[1]) - n * HALF_PI[2]
-    z, quadrant = r * r, lax.bitcast_convert_type(n + SHIFT, jnp.int64)
+    z, quadrant = r * r, lax.bitcast_convert_type(n + ROUNDING_SHIFT, jnp.int64)
     sine = r * _polynomial([(-1) ** i / math.factorial(2 * i + 1) for i in range(9)], z)
     cosine = _polynomial([(-1) ** i / math.factorial(2 * i) for i in range(9)], z)
     odd = (quadrant & 1) == 1
@@ -165,7 +165,7 @@ def tan(x: X) -> X:
     return sine / cosine
 
 
-def _arc(z: np.ndarray) -> np.ndarray:
+def _arcsine_of_root(z: np.ndarray) -> np.ndarray:
     root = np.sqrt(z)
     return np.arcsin(root) / root
 
@@ -176,7 +176,7 @@ def asin(x: X) -> X:
     far = size > 0.5
     z = jnp.where(far, (1 - size) / 2, size * size)
     root = jnp.where(far, jnp.sqrt(z), size)
-    angle = root * _polynomial(_fitted(_arc, 0.0, 0.25, 12), z * 8 - 1)
+    angle = root * _polynomial(_fit_polynomial(_arcsine_of_root, 0.0, 0.25, 12), z * 8 - 1)
     value = jnp.where(far, (math.pi / 2 - angle) - angle, angle)
     return jnp.where(x < 0, -value, value)
 
@@ -198,7 +198,7 @@ def atan(x: X) -> X:
 def exp2(x: X) -> X:
     x = jnp.minimum(jnp.maximum(x, -1022.0), 1023.0)
     n = jnp.round(x)
-    return _polynomial([1.0, *_GROWTH[:-1]], (x - n) * math.log(2)) * _two_to(n)
+    return _polynomial([1.0, *_EXPM1_SERIES[:-1]], (x - n) * math.log(2)) * _two_to(n)
 
 
 def pow(x: X, y: X) -> X:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from sgdlimits.kernel.compiler.program import Untranslated
-from sgdlimits.kernel.compiler.walk import Flattening, Places, rule
+from sgdlimits.kernel.compiler.walk import Flattening, Places, primitive_rule
 
 
-@rule("dynamic_slice")
+@primitive_rule("dynamic_slice")
 def _(walk, equation, args):
     sizes = equation.params["slice_sizes"]
 
@@ -19,12 +19,12 @@ def _(walk, equation, args):
         if axis == x.ndim:
             return x
         starts = [x.take(range(start, start + sizes[axis]), axis) for start in range(x.shape[axis] - sizes[axis] + 1)]
-        return walk.choose(int(args[1 + axis]), [cut(part, axis + 1) for part in starts])
+        return walk.select_by_index(int(args[1 + axis]), [cut(part, axis + 1) for part in starts])
 
     return cut(args[0], 0)
 
 
-@rule("dynamic_update_slice")
+@primitive_rule("dynamic_update_slice")
 def _(walk, equation, args):
     x, new = args[:2]
 
@@ -34,12 +34,12 @@ def _(walk, equation, args):
             out = x.copy()
             out[tuple(slice(start, start + size) for start, size in zip(at, new.shape, strict=True))] = new
             return out
-        return walk.choose(int(args[2 + axis]), [put((*at, start)) for start in range(x.shape[axis] - new.shape[axis] + 1)])
+        return walk.select_by_index(int(args[2 + axis]), [put((*at, start)) for start in range(x.shape[axis] - new.shape[axis] + 1)])
 
     return put(())
 
 
-@rule("gather")
+@primitive_rule("gather")
 def _(walk, equation, args):
     p, (x, where) = equation.params, args
     n = p["dimension_numbers"]
@@ -61,13 +61,13 @@ def _entry(walk: Flattening, x: Places, index: dict[int, int], offset: dict[int,
         if axis in index:
             options = [x[start + offset[axis]] for start in range(x.shape[0] - sizes[axis] + 1)]
             value = walk.program.value(index[axis])
-            x = options[min(max(int(value), 0), len(options) - 1)] if value is not None else walk.choose(index[axis], options)
+            x = options[min(max(int(value), 0), len(options) - 1)] if value is not None else walk.select_by_index(index[axis], options)
         else:
             x = options[0]
     return int(x)
 
 
-@rule("scatter", "scatter-add", "scatter_add")
+@primitive_rule("scatter", "scatter-add", "scatter_add")
 def _(walk, equation, args):
     x, where, new = args
     n = equation.params["dimension_numbers"]

@@ -15,12 +15,12 @@ from sgdlimits.kernel.compiler.checks import check_for
 from sgdlimits.kernel.compiler.replica import Replica
 from sgdlimits.kernel.compiler.vectors import F64, I64, Vectors
 
-NAME = "advance"
-SHORT = 2500
+FUNCTION_NAME = "advance"
+MAX_PAIRED_NODES = 2500
 """Programs of fewer nodes are made for two vectors at once."""
 
 
-def in_haste() -> bool:
+def optimisation_is_off() -> bool:
     """Whether JAX is told not to optimise what it compiles, which holds here as well: slower, and rounded elsewhere."""
     return bool(jax.config.values["jax_disable_most_optimizations"])
 
@@ -39,11 +39,11 @@ class Machine:
     @property
     def key(self) -> tuple:
         """All that code depends on beside its text."""
-        return llvmlite.__version__, llvm.llvm_version_info, self.triple, self.name, self.features, in_haste()
+        return llvmlite.__version__, llvm.llvm_version_info, self.triple, self.name, self.features, optimisation_is_off()
 
     def target(self) -> llvm.TargetMachine:
         """A new one each time: what loads code owns its own."""
-        target, opt = llvm.Target.from_triple(self.triple), 0 if in_haste() else 3
+        target, opt = llvm.Target.from_triple(self.triple), 0 if optimisation_is_off() else 3
         return target.create_target_machine(self.name, self.features, opt=opt, reloc="pic", codemodel="small")
 
     def object_code(self, text: str) -> bytes:
@@ -52,8 +52,8 @@ class Machine:
         In haste which products become one with their sums would depend on what is around them.
         """
         text = text.replace("\n{\n", ' "no-builtins"\n{\n')
-        module, target = llvm.parse_assembly(text.replace(" contract", "") if in_haste() else text), self.target()
-        options = llvm.create_pipeline_tuning_options(speed_level=0 if in_haste() else 1)
+        module, target = llvm.parse_assembly(text.replace(" contract", "") if optimisation_is_off() else text), self.target()
+        options = llvm.create_pipeline_tuning_options(speed_level=0 if optimisation_is_off() else 1)
         options.slp_vectorization = options.loop_vectorization = options.loop_unrolling = options.loop_interleaving = False
         passes = llvm.create_pass_builder(target, options)
         passes.getModulePassManager().run(module, passes)
@@ -64,7 +64,7 @@ class Machine:
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self.target(), use_lmm=True)
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
-        return engine, engine.get_function_address(NAME)
+        return engine, engine.get_function_address(FUNCTION_NAME)
 
 
 def text_of(replica: Replica, machine: Machine, limit: float) -> str:
@@ -77,7 +77,7 @@ def text_of(replica: Replica, machine: Machine, limit: float) -> str:
 
 def width_of(replica: Replica, machine: Machine) -> int:
     """How many replicas are computed side by side: two vectors where that is little, since one waits for its own results."""
-    return machine.width * (2 if replica.length < SHORT else 1)
+    return machine.width * (2 if replica.length < MAX_PAIRED_NODES else 1)
 
 
 class Writer:
@@ -95,19 +95,19 @@ class Writer:
         self.module.triple = machine.triple
         self.check = check_for(self)
         self.check.write_functions()
-        self.begin(NAME, 8 + self.check.pointers)
+        self.begin_function(FUNCTION_NAME, 8 + self.check.pointers)
         self.state, self.memory, self.keys, self.end, self.how, self.numbers, whole, real, *pointers = self.arguments
         whole, real = self.b.bitcast(whole, I64.as_pointer()), self.b.bitcast(real, F64.as_pointer())
-        first, steps, block, every, vectors = (self.b.load(self.at(whole, i)) for i in range(5))
+        first, steps, block, every, vectors = (self.b.load(self.address(whole, i)) for i in range(5))
         self.first, self.steps, self.block, self.every = first, steps, block, every
-        self.t, self.size = (self.b.load(self.at(real, i)) for i in range(2))
+        self.t, self.size = (self.b.load(self.address(real, i)) for i in range(2))
         known = {self.inputs["size"]: self.v.splat(self.size)} if "size" in self.inputs else {}
         self.check.begin(pointers)
-        with self.replicas(vectors) as index:
-            self.vector(index, known)
+        with self.loop_over_replicas(vectors) as index:
+            self.write_vector(index, known)
         self.b.ret_void()
 
-    def begin(self, name: str, arguments: int) -> None:
+    def begin_function(self, name: str, arguments: int) -> None:
         """A new function of so many pointers."""
         pointer = F64.as_pointer()
         self.function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [pointer] * arguments), name)
@@ -115,17 +115,17 @@ class Writer:
         for argument in self.arguments:
             argument.add_attribute("noalias")
         self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
-        self.v = self.instructions()
+        self.v = self.new_instructions()
 
-    def instructions(self) -> Vectors:
+    def new_instructions(self) -> Vectors:
         """What writes the instructions of a program."""
         return Vectors(self.module, self.b, width_of(self.replica, self.machine), self.machine.wide)
 
-    def replicas(self, vectors: ir.Value) -> AbstractContextManager[ir.Value]:
+    def loop_over_replicas(self, vectors: ir.Value) -> AbstractContextManager[ir.Value]:
         """What is written inside is done for each vector of replicas."""
-        return self.counted(vectors)
+        return self.count_loop(vectors)
 
-    def given(self, rows: list[ir.Value]) -> dict[int, ir.Value]:
+    def load_parameters(self, rows: list[ir.Value]) -> dict[int, ir.Value]:
         """The numbers of the problem, each replica's own."""
         return {self.inputs["number", i]: self.load(row) for i, row in zip(self.replica.numbers, rows, strict=True)}
 
@@ -134,12 +134,12 @@ class Writer:
 
         It is not inlined, since the loop over steps would spill registers around it.
         """
-        self.begin(name, 5)
+        self.begin_function(name, 5)
         self.function.linkage = "internal"
         self.function.attributes.add("noinline")
         state, memory, self.numbers, radius, answers = self.arguments
         replica = self.replica
-        known = self.given(self.strided(self.b.bitcast(self.numbers, self.v.type("f64").as_pointer()), len(replica.numbers)))
+        known = self.load_parameters(self.strided(self.b.bitcast(self.numbers, self.v.type("f64").as_pointer()), len(replica.numbers)))
         for pointer, places in ((state, replica.state), (memory, replica.memory)):
             rows = self.vectors_at(pointer, len(places))
             known |= {place: self.load(row) for place, row in zip(places, rows, strict=True) if place in self.inputs.values()}
@@ -156,7 +156,7 @@ class Writer:
         self, function: ir.Function, values: list[ir.Value], count: int, radius: ir.Value | None = None
     ) -> list[ir.Value]:
         """Call such a function in the new states of the lanes, and return its `count` answers."""
-        state, memory, answers = self.copy_state(values), *(self.room(rows) for rows in (len(self.remembered), count))
+        state, memory, answers = self.copy_state(values), *(self.allocate(rows) for rows in (len(self.remembered), count))
         for row, copy in zip(self.remembered, self.vectors_at(memory, len(self.remembered)), strict=True):
             self.store(self.load(row), copy)
         pointer = F64.as_pointer()
@@ -165,22 +165,22 @@ class Writer:
         self.b.call(function, [state, memory, own, trial, answers])
         return [self.load(row) for row in self.vectors_at(answers, count)]
 
-    def at(self, pointer: ir.Value, index: Any) -> ir.Value:
+    def address(self, pointer: ir.Value, index: Any) -> ir.Value:
         return self.b.gep(pointer, [I64(index) if isinstance(index, int) else index])
 
     def rows(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:
         """Where the `count` vectors of the vector of replicas with this index are."""
-        base = self.b.bitcast(self.at(pointer, self.b.mul(index, I64(count * self.v.width))), self.v.type(kind).as_pointer())
+        base = self.b.bitcast(self.address(pointer, self.b.mul(index, I64(count * self.v.width))), self.v.type(kind).as_pointer())
         return self.strided(base, count)
 
     def strided(self, base: ir.Value, count: int) -> list[ir.Value]:
         """Where the vectors of a vector of replicas are, from the first on."""
-        return [self.at(base, i) for i in range(count)]
+        return [self.address(base, i) for i in range(count)]
 
     def vectors_at(self, pointer: ir.Value, count: int) -> list[ir.Value]:
         """Return pointers to the vectors of a `room`."""
         base = self.b.bitcast(pointer, self.v.type("f64").as_pointer())
-        return [self.at(base, i) for i in range(count)]
+        return [self.address(base, i) for i in range(count)]
 
     def load(self, pointer: ir.Value) -> ir.Value:
         value = self.b.load(pointer)
@@ -190,12 +190,12 @@ class Writer:
     def store(self, value: ir.Value, pointer: ir.Value) -> None:
         self.b.store(value, pointer).align = 8
 
-    def put(self, lanes: ir.Value, value: ir.Value, pointer: ir.Value) -> None:
+    def store_lanes(self, lanes: ir.Value, value: ir.Value, pointer: ir.Value) -> None:
         """Store the values of some lanes."""
         self.store(self.b.select(lanes, value, self.load(pointer)), pointer)
 
     @contextmanager
-    def counted(self, count: ir.Value) -> Iterator[ir.Value]:
+    def count_loop(self, count: ir.Value) -> Iterator[ir.Value]:
         """What is written inside is done for each index below a number of at least one."""
         b, index = self.b, self.v.slot(I64)
         b.store(I64(0), index)
@@ -209,7 +209,7 @@ class Writer:
         b.cbranch(b.icmp_signed("<", after, count), again, leave)
         b.position_at_end(leave)
 
-    def vector(self, index: ir.Value, known: dict[int, ir.Value]) -> None:
+    def write_vector(self, index: ir.Value, known: dict[int, ir.Value]) -> None:
         """All steps of one vector of replicas."""
         b, v, replica = self.b, self.v, self.replica
         self.good = self.rows(self.state, "f64", index, len(replica.state))
@@ -226,8 +226,8 @@ class Writer:
             else:
                 known = known | ({} if replica.program.value(place) is not None else {place: value})
         known = known | {place: self.load(row) for place, row in zip(replica.memory, self.remembered, strict=True)}
-        known = known | {self.inputs[name]: v.word(self.load(row)) for name, row in keys if name in self.inputs}
-        known |= self.given(self.own)
+        known = known | {self.inputs[name]: v.low_word(self.load(row)) for name, row in keys if name in self.inputs}
+        known |= self.load_parameters(self.own)
         b.store(b.icmp_signed("<", self.load(self.ended), v.const(0, "i64")), self.moving)
         b.store(I64(0), made)
         self.check.begin_vector(index)
@@ -239,14 +239,14 @@ class Writer:
         b.position_at_end(part)
         smaller = lambda x, y: b.select(b.icmp_signed("<", x, y), x, y)
         count = smaller(smaller(self.every, b.sub(self.block, b.srem(begin, self.block))), b.sub(self.steps, begin))
-        with self.counted(count) as number:
-            self.step(b.add(begin, number), known)
-        self.look(b.add(self.first, begin))
+        with self.count_loop(count) as number:
+            self.write_step(b.add(begin, number), known)
+        self.end_part(b.add(self.first, begin))
         b.store(b.add(begin, count), made)
         b.branch(parts)
         b.position_at_end(leave)
 
-    def step(self, number: ir.Value, known: dict[int, ir.Value]) -> None:
+    def write_step(self, number: ir.Value, known: dict[int, ir.Value]) -> None:
         """One step of all lanes, and the end of those that stop."""
         b, v, replica = self.b, self.v, self.replica
         at = b.add(self.first, number)
@@ -260,47 +260,47 @@ class Writer:
             b.store(value, slot)
         self.check.after_step(values, at, known)
 
-    def stop(self, hit: ir.Value, values: list[ir.Value], at: ir.Value) -> None:
+    def stop_lanes(self, hit: ir.Value, values: list[ir.Value], at: ir.Value) -> None:
         """Keep the last state of lanes that stop; their further ones are never looked at."""
         b, v = self.b, self.v
         with b.if_then(v.any(hit), likely=False):
-            hit = b.and_(hit, self.bounded(values))
+            hit = b.and_(hit, self.is_bounded(values))
             for i, value in zip(self.moved, values, strict=True):
-                self.put(hit, value, self.good[i])
-            self.put(hit, v.splat(b.add(at, I64(1))), self.ended)
-            self.put(hit, v.const(1, "i64"), self.ending)
+                self.store_lanes(hit, value, self.good[i])
+            self.store_lanes(hit, v.splat(b.add(at, I64(1))), self.ended)
+            self.store_lanes(hit, v.const(1, "i64"), self.ending)
             b.store(b.and_(b.load(self.moving), b.not_(hit)), self.moving)
 
     def copy_state(self, values: list[ir.Value]) -> ir.Value:
         """Return a room with all coordinates of the state, of which `values` are those that move."""
-        state = self.room(len(self.good))
+        state = self.allocate(len(self.good))
         for i, row in enumerate(self.vectors_at(state, len(self.good))):
             self.store(values[self.moved.index(i)] if i in self.slots else self.load(self.good[i]), row)
         return state
 
-    def room(self, rows: int) -> ir.Value:
+    def allocate(self, rows: int) -> ir.Value:
         """Memory for a few vectors."""
         with self.b.goto_entry_block():
             return self.b.bitcast(self.b.alloca(self.v.type("f64"), rows), F64.as_pointer())
 
-    def look(self, begin: ir.Value) -> None:
+    def end_part(self, begin: ir.Value) -> None:
         """At the end of a part: keep the states that are good, and end the replicas whose are not."""
         b, v = self.b, self.v
         values = {i: b.load(slot) for i, slot in self.slots.items()}
-        fine, on = self.bounded(values.values()), b.load(self.moving)
+        fine, on = self.is_bounded(values.values()), b.load(self.moving)
         with b.if_else(v.any(b.not_(b.and_(fine, on))), likely=False) as (some, all_):
             with some:
                 for i, value in values.items():
-                    self.put(b.and_(fine, on), value, self.good[i])
+                    self.store_lanes(b.and_(fine, on), value, self.good[i])
                 broken = b.and_(on, b.not_(fine))
-                self.put(broken, v.splat(begin), self.ended)
-                self.put(broken, v.const(2, "i64"), self.ending)
+                self.store_lanes(broken, v.splat(begin), self.ended)
+                self.store_lanes(broken, v.const(2, "i64"), self.ending)
                 b.store(b.and_(on, fine), self.moving)
             with all_:
                 for i, value in values.items():
                     self.store(value, self.good[i])
 
-    def bounded(self, values: Iterable[ir.Value]) -> ir.Value:
+    def is_bounded(self, values: Iterable[ir.Value]) -> ir.Value:
         b, v = self.b, self.v
         fine = v.const(1, "b1")
         for value in values:

@@ -13,13 +13,13 @@ from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, Float
 
 from sgdlimits.kernel.compiler.program import Untranslated
-from sgdlimits.kernel.compiler.walk import Flattening, Places, rule
+from sgdlimits.kernel.compiler.walk import Flattening, Places, primitive_rule
 
-MOST_ROWS = 8
+MAX_EIGH_ROWS = 8
 """Eigenvectors of larger matrices are too many operations."""
-MOST_SWEEPS = 16
+MAX_JACOBI_SWEEPS = 16
 """They converge quadratically: matrices of eight rows need seven."""
-TINY = 1e-32
+OFF_DIAGONAL_TOLERANCE = 1e-32
 """The squares off the diagonal that are rounding, over those on it."""
 
 
@@ -35,7 +35,7 @@ def cholesky(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
         inverse = 1 / L[j][j]
         for row in range(j + 1, n):
             L[row][j] = (A[row, j] - sum(L[row][i] * L[j][i] for i in range(j))) * inverse
-    return jnp.where(definite, _matrix(L), jnp.nan)
+    return jnp.where(definite, _stack_rows(L), jnp.nan)
 
 
 def solve_lower(L: Float[Array, "n n"], B: Float[Array, "n m"], unit: bool) -> Float[Array, "n m"]:
@@ -56,19 +56,19 @@ def eigh(A: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"
     below = {(i, j): A[i, j] for i in range(n) for j in range(i + 1)}
     columns = [[jnp.asarray(float(i == j), A.dtype) for i in range(n)] for j in range(n)]
     if n == 2:
-        below, columns = _sweep(below, columns)
+        below, columns = _jacobi_sweep(below, columns)
     elif n > 2:
-        go = lambda carry: carry[0] & (carry[1] < MOST_SWEEPS)
-        sweep = lambda carry: (*_left((swept := _sweep(*carry[2:]))[0]), carry[1] + 1, *swept)
+        go = lambda carry: carry[0] & (carry[1] < MAX_JACOBI_SWEEPS)
+        sweep = lambda carry: (*_is_not_diagonal((swept := _jacobi_sweep(*carry[2:]))[0]), carry[1] + 1, *swept)
         *_, below, columns = lax.while_loop(go, sweep, (jnp.array(True), jnp.array(0), below, columns))
     pairs = [(below[i, i], columns[i]) for i in range(n)]
     for turn in range(n):
         for i in range(turn % 2, n - 1, 2):
-            pairs[i : i + 2] = _ordered(*pairs[i : i + 2])
+            pairs[i : i + 2] = _sort_pair(*pairs[i : i + 2])
     return jnp.stack([jnp.stack(column) for _, column in pairs], axis=1), jnp.stack([value for value, _ in pairs])
 
 
-def _sweep(below: dict, columns: list) -> tuple[dict, list]:
+def _jacobi_sweep(below: dict, columns: list) -> tuple[dict, list]:
     """A rotation for each pair of rows, which makes their entry zero."""
     n, below, columns = len(columns), dict(below), list(columns)
     for p in range(n):
@@ -90,13 +90,13 @@ def _sweep(below: dict, columns: list) -> tuple[dict, list]:
     return below, columns
 
 
-def _left(below: dict) -> tuple[Array]:
+def _is_not_diagonal(below: dict) -> tuple[Array]:
     """Whether more than rounding is off the diagonal."""
     squares = lambda diagonal: sum(entry * entry for (i, j), entry in below.items() if (i == j) is diagonal)
-    return (squares(False) > TINY * squares(True),)
+    return (squares(False) > OFF_DIAGONAL_TOLERANCE * squares(True),)
 
 
-def _ordered(one: tuple, other: tuple) -> list[tuple]:
+def _sort_pair(one: tuple, other: tuple) -> list[tuple]:
     """Two values with their vectors, the smaller one first."""
     swap = one[0] > other[0]
     choose = lambda x, y: jnp.where(swap, y, x)
@@ -104,7 +104,7 @@ def _ordered(one: tuple, other: tuple) -> list[tuple]:
     return [pick(one, other), pick(other, one)]
 
 
-def _matrix(rows: list[list[Array]]) -> Array:
+def _stack_rows(rows: list[list[Array]]) -> Array:
     return jnp.stack([jnp.stack(row) for row in rows])
 
 
@@ -112,25 +112,25 @@ def _matrix(rows: list[list[Array]]) -> Array:
 
 
 @lru_cache(maxsize=64)
-def _of_matrices(function: Callable, *shapes: tuple[int, ...]) -> ClosedJaxpr:
+def _jaxpr_of_matrices(function: Callable, *shapes: tuple[int, ...]) -> ClosedJaxpr:
     return jax.make_jaxpr(function)(*[jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes])
 
 
-def _each_matrix(walk: Flattening, function: Callable, *stacks: Places) -> list[Places]:
+def _map_matrices(walk: Flattening, function: Callable, *stacks: Places) -> list[Places]:
     """A function of matrices, for each of those in the last two axes of arrays."""
-    whole, closed = stacks[0].shape[:-2], _of_matrices(function, *(stack.shape[-2:] for stack in stacks))
+    whole, closed = stacks[0].shape[:-2], _jaxpr_of_matrices(function, *(stack.shape[-2:] for stack in stacks))
     if any(walk.program.kind(int(place)) != "f64" for stack in stacks for place in stack.flat[:1]):
         raise Untranslated("matrices in single precision")
     results = [walk.call(closed, [stack[at] for stack in stacks]) for at in np.ndindex(whole)]
     return [np.array(parts).reshape(*whole, *parts[0].shape) for parts in zip(*results, strict=True)]
 
 
-@rule("cholesky")
+@primitive_rule("cholesky")
 def _(walk, equation, args):
-    return _each_matrix(walk, cholesky, args[0])
+    return _map_matrices(walk, cholesky, args[0])
 
 
-@rule("triangular_solve")
+@primitive_rule("triangular_solve")
 def _(walk, equation, args):
     """XA = B is A'X' = B', and what is upper triangular is lower in the opposite order."""
     p, (A, B) = equation.params, args
@@ -138,7 +138,7 @@ def _(walk, equation, args):
     A = A.swapaxes(-1, -2) if p["transpose_a"] else A
     back = p["lower"] == (p["transpose_a"] == p["left_side"])
     A, B = (A[..., ::-1, ::-1], B[..., ::-1, :]) if back else (A, B)
-    (X,) = _each_matrix(walk, _SOLVE[p["unit_diagonal"]], A, B)
+    (X,) = _map_matrices(walk, _SOLVE[p["unit_diagonal"]], A, B)
     X = X[..., ::-1, :] if back else X
     return X if p["left_side"] else X.swapaxes(-1, -2)
 
@@ -146,9 +146,9 @@ def _(walk, equation, args):
 _SOLVE = {unit: partial(solve_lower, unit=unit) for unit in (False, True)}
 
 
-@rule("eigh")
+@primitive_rule("eigh")
 def _(walk, equation, args):
     p, A = equation.params, args[0]
-    if A.shape[-1] > MOST_ROWS or p.get("subset_by_index") not in (None, (0, A.shape[-1])):
+    if A.shape[-1] > MAX_EIGH_ROWS or p.get("subset_by_index") not in (None, (0, A.shape[-1])):
         raise Untranslated("eigh")
-    return _each_matrix(walk, eigh, A if p["lower"] else A.swapaxes(-1, -2))
+    return _map_matrices(walk, eigh, A if p["lower"] else A.swapaxes(-1, -2))

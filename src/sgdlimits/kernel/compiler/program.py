@@ -31,7 +31,7 @@ KINDS: dict[str, type] = {
 """What a number is: the type that NumPy has for it."""
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
-_FOLD: dict[str, Callable] = {
+_NUMPY_OPERATIONS: dict[str, Callable] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum, "neg": np.negative,
     "abs": np.abs, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "floor": np.floor,
     "ceil": np.ceil, "round": np.round, "sign": np.sign,
@@ -45,7 +45,7 @@ _FOLD: dict[str, Callable] = {
 
 ESTIMATE_EXCESS = 1.5
 """Merging equal operations and dropping zeros shrinks a program to at least 1/1.5 of a rough estimate, as a rule."""
-ABSENT = 10**12
+ABSENT_PLACE = 10**12
 """The place of every number of an array that is too large for a program."""
 
 
@@ -76,16 +76,16 @@ class Node(NamedTuple):
 class Program:
     """A flat program under construction. Numbers are the places of their nodes."""
 
-    def __init__(self, most: float = np.inf) -> None:
+    def __init__(self, max_nodes: float = np.inf) -> None:
         self.nodes: list[Node] = []
-        self.most = most
+        self.max_nodes = max_nodes
         self._place: dict[Any, int] = {}
         self._loops = itertools.count()
 
     def check_size(self, estimate: float) -> None:
         """Raise `Untranslated` if a rough estimate of a number of operations is too far above the limit to be worth a trial."""
-        if estimate > ESTIMATE_EXCESS * self.most:
-            raise Untranslated(f"more than {self.most:.0f} operations")
+        if estimate > ESTIMATE_EXCESS * self.max_nodes:
+            raise Untranslated(f"more than {self.max_nodes:.0f} operations")
 
     def node(self, op: str, kind: str, args: tuple[int, ...] = (), what: Any = None) -> int:
         """The place of a node, the same for equal ones."""
@@ -95,8 +95,8 @@ class Program:
         if place is None:
             place = self._place[key] = len(self.nodes)
             self.nodes.append(node)
-            if place > self.most:
-                raise Untranslated(f"more than {self.most:.0f} operations")
+            if place > self.max_nodes:
+                raise Untranslated(f"more than {self.max_nodes:.0f} operations")
         return place
 
     def const(self, value: Any, kind: str) -> int:
@@ -111,7 +111,7 @@ class Program:
         try:
             return self.nodes[place]
         except IndexError:
-            if place == ABSENT:
+            if place == ABSENT_PLACE:
                 raise Untranslated("a large array") from None
             raise
 
@@ -127,15 +127,15 @@ class Program:
         """The result of an operation: an earlier number where it can be simplified, else a new node."""
         values = [self.value(arg) for arg in args]
         kind = "b1" if name in COMPARISONS else self.kind(args[-1])
-        if name in _FOLD and all(value is not None for value in values):
+        if name in _NUMPY_OPERATIONS and all(value is not None for value in values):
             with np.errstate(all="ignore"):
-                return self.const(_FOLD[name](*values), kind)
-        simpler = _SIMPLER[name](args, values) if name in _SIMPLER else None
+                return self.const(_NUMPY_OPERATIONS[name](*values), kind)
+        simpler = _SIMPLIFICATIONS[name](args, values) if name in _SIMPLIFICATIONS else None
         if simpler is not None:
             return simpler
-        if name == "sub" and _is(values[0], 0) and kind[0] == "f":
+        if name == "sub" and _equals(values[0], 0) and kind[0] == "f":
             return self.op("neg", args[1])
-        if name == "div" and _is(values[0], 1):
+        if name == "div" and _equals(values[0], 1):
             return self._inverse(args[1])
         if name in ("add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"):
             args = tuple(sorted(args))
@@ -185,18 +185,18 @@ class Program:
                 stack.extend(arg for arg in self.at(place).args if arg not in known and arg not in need)
         return sorted(need)
 
-    def inside(self, loop: Loop, known: Mapping[int, Any]) -> tuple[list[int], list[int]]:
+    def split_loop(self, loop: Loop, known: Mapping[int, Any]) -> tuple[list[int], list[int]]:
         """What the rounds of a loop need beyond what is known: what stays the same in all rounds, and what does not."""
         changing: set[int] = set(loop.carry)
-        for place in self.everything((*loop.after, loop.again)):
+        for place in self.order_with_loops((*loop.after, loop.again)):
             node = self.nodes[place]
-            more = self.everything((*node.what.after, node.what.again)) if node.op == "loop" else ()
+            more = self.order_with_loops((*node.what.after, node.what.again)) if node.op == "loop" else ()
             if any(other in changing for other in (*node.args, *more)):
                 changing.add(place)
         rounds = [place for place in self.order((*loop.after, loop.again), known) if place not in loop.carry]
         return [place for place in rounds if place not in changing], [place for place in rounds if place in changing]
 
-    def everything(self, results: Iterable[int]) -> list[int]:
+    def order_with_loops(self, results: Iterable[int]) -> list[int]:
         """The nodes that results need, those inside loops as well."""
         need: set[int] = set()
         stack = list(results)
@@ -211,25 +211,25 @@ class Program:
         return sorted(need)
 
 
-def _is(value: Any, number: float) -> bool:
+def _equals(value: Any, number: float) -> bool:
     return value is not None and bool(value == number)
 
 
-def _first(rules: Callable) -> Callable:
+def _first_match(rules: Callable) -> Callable:
     """The number of the first rule that holds."""
     return lambda args, values: next((place for holds, place in rules(args, values) if holds), None)
 
 
-_SIMPLER: dict[str, Callable] = {
-    "add": _first(lambda a, v: ((_is(v[0], 0), a[1]), (_is(v[1], 0), a[0]))),
-    "sub": _first(lambda a, v: ((_is(v[1], 0), a[0]),)),
-    "mul": _first(lambda a, v: ((_is(v[0], 0), a[0]), (_is(v[1], 0), a[1]), (_is(v[0], 1), a[1]), (_is(v[1], 1), a[0]))),
-    "div": _first(lambda a, v: ((_is(v[0], 0), a[0]), (_is(v[1], 1), a[0]))),
-    "and": _first(lambda a, v: ((_is(v[0], 0), a[0]), (_is(v[1], 0), a[1]), (_true(v[0]), a[1]), (_true(v[1]), a[0]))),
-    "or": _first(lambda a, v: ((_is(v[0], 0), a[1]), (_is(v[1], 0), a[0]), (_true(v[0]), a[0]), (_true(v[1]), a[1]))),
-    "select": _first(lambda a, v: ((v[0] is not None, a[1] if v[0] else a[2]), (a[1] == a[2], a[1]))),
+_SIMPLIFICATIONS: dict[str, Callable] = {
+    "add": _first_match(lambda a, v: ((_equals(v[0], 0), a[1]), (_equals(v[1], 0), a[0]))),
+    "sub": _first_match(lambda a, v: ((_equals(v[1], 0), a[0]),)),
+    "mul": _first_match(lambda a, v: ((_equals(v[0], 0), a[0]), (_equals(v[1], 0), a[1]), (_equals(v[0], 1), a[1]), (_equals(v[1], 1), a[0]))),
+    "div": _first_match(lambda a, v: ((_equals(v[0], 0), a[0]), (_equals(v[1], 1), a[0]))),
+    "and": _first_match(lambda a, v: ((_equals(v[0], 0), a[0]), (_equals(v[1], 0), a[1]), (_is_true(v[0]), a[1]), (_is_true(v[1]), a[0]))),
+    "or": _first_match(lambda a, v: ((_equals(v[0], 0), a[1]), (_equals(v[1], 0), a[0]), (_is_true(v[0]), a[0]), (_is_true(v[1]), a[1]))),
+    "select": _first_match(lambda a, v: ((v[0] is not None, a[1] if v[0] else a[2]), (a[1] == a[2], a[1]))),
 }
 
 
-def _true(value: Any) -> bool:
+def _is_true(value: Any) -> bool:
     return isinstance(value, np.bool_) and bool(value)

@@ -13,14 +13,14 @@ import llvmlite
 import llvmlite.binding as llvm
 import llvmlite.ir as ir
 
-from sgdlimits.kernel.compiler.llvm import NAME, Writer
+from sgdlimits.kernel.compiler.llvm import FUNCTION_NAME, Writer
 from sgdlimits.kernel.compiler.replica import Replica
 from sgdlimits.kernel.compiler.scalars import Scalars
 from sgdlimits.kernel.compiler.vectors import F32, F64, FLAGS, I32, I64
 
 TRIPLE = "nvptx64-nvidia-cuda"
 WARP = 32
-LEAST = 1e-290
+MIN_ROOT_ARGUMENT = 1e-290
 """Added to what a root is taken of."""
 
 
@@ -57,26 +57,26 @@ def text_of(replica: Replica, gpu: GPU, limit: float) -> str:
 class Threads(Writer):
     """Writer of the kernel that makes all steps of a call. A thread takes one replica after the other."""
 
-    def begin(self, name: str, arguments: int) -> None:
-        super().begin(name, arguments)
-        if name == NAME:
+    def begin_function(self, name: str, arguments: int) -> None:
+        super().begin_function(name, arguments)
+        if name == FUNCTION_NAME:
             self.function.calling_convention = "ptx_kernel"
 
-    def instructions(self) -> Instructions:
-        return Instructions(self.module, self.b)
+    def new_instructions(self) -> GpuInstructions:
+        return GpuInstructions(self.module, self.b)
 
     def rows(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:
         b = self.b
         lane = b.add(b.mul(b.udiv(index, I64(WARP)), I64(count * WARP)), b.urem(index, I64(WARP)))
-        return self.strided(b.bitcast(self.at(pointer, lane), self.v.type(kind).as_pointer()), count)
+        return self.strided(b.bitcast(self.address(pointer, lane), self.v.type(kind).as_pointer()), count)
 
     def strided(self, base: ir.Value, count: int) -> list[ir.Value]:
-        return [self.at(base, WARP * i) for i in range(count)]
+        return [self.address(base, WARP * i) for i in range(count)]
 
     @contextmanager
-    def replicas(self, vectors: ir.Value) -> Iterator[ir.Value]:
+    def loop_over_replicas(self, vectors: ir.Value) -> Iterator[ir.Value]:
         b, index = self.b, self.v.slot(I64)
-        block, size, thread, blocks = (b.zext(self.register(name), I64) for name in ("ctaid", "ntid", "tid", "nctaid"))
+        block, size, thread, blocks = (b.zext(self.read_register(name), I64) for name in ("ctaid", "ntid", "tid", "nctaid"))
         b.store(b.add(b.mul(block, size), thread), index)
         again, body, leave = (b.append_basic_block(name) for name in ("replicas", "replica", "leave"))
         b.branch(again)
@@ -89,14 +89,14 @@ class Threads(Writer):
         b.branch(again)
         b.position_at_end(leave)
 
-    def register(self, name: str) -> ir.Value:
+    def read_register(self, name: str) -> ir.Value:
         """Which thread this is, or how many there are."""
         name = f"llvm.nvvm.read.ptx.sreg.{name}.x"
         known = self.module.globals.get(name)
         return self.b.call(known or ir.Function(self.module, ir.FunctionType(I32, []), name), [])
 
 
-class Instructions(Scalars):
+class GpuInstructions(Scalars):
     """As those of a processor, but for quotients and roots.
 
     The device has estimates of inverses and of inverse roots, of 20 bits. A step of third order makes them right to rounding,
@@ -117,23 +117,23 @@ class Instructions(Scalars):
 
     def _quotient(self, x: ir.Value, y: ir.Value) -> ir.Value:
         first = self._estimate("rcp", y)
-        wrong = self._small(self._fma(self.b.fneg(y), first, 1.0))
+        wrong = self._limit_error(self._fma(self.b.fneg(y), first, 1.0))
         return self._times(x, self._fma(first, self._fma(wrong, wrong, wrong), first))
 
     def _rsqrt(self, x: ir.Value) -> ir.Value:
         if x.type != F64:
             return super()._rsqrt(x)
         first = self._estimate("rsqrt", x)
-        wrong = self._small(self._fma(self.b.fneg(x), self._times(first, first), 1.0))
+        wrong = self._limit_error(self._fma(self.b.fneg(x), self._times(first, first), 1.0))
         return self._fma(self._times(first, wrong), self._fma(wrong, 0.375, 0.5), first)
 
     def _root(self, x: ir.Value) -> ir.Value:
         """Of zero too, since the inverse root of the least numbers is finite."""
-        inverse = self._rsqrt(self.b.fadd(x, self._number(LEAST)))
+        inverse = self._rsqrt(self.b.fadd(x, self._number(MIN_ROOT_ARGUMENT)))
         rough = self._times(x, inverse)
         return self._fma(self._fma(self.b.fneg(rough), rough, x), self._times(inverse, 0.5), rough)
 
-    def _small(self, wrong: ir.Value) -> ir.Value:
+    def _limit_error(self, wrong: ir.Value) -> ir.Value:
         """A number below 2^-7, or that, where it is not a number: one instruction on the upper half of its bits."""
         b = self.b
         bits = b.bitcast(wrong, I64)

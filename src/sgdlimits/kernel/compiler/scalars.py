@@ -11,7 +11,7 @@ import llvmlite.ir as ir
 
 from sgdlimits.kernel.compiler.vectors import F32, F64, FLAGS, I1, I32, I64, Vectors
 
-NUMBER = {"f64": F64, "f32": F32, "b1": I1, "i64": I64, "u64": I64, "i32": I32, "u32": I32}
+SCALAR_TYPES = {"f64": F64, "f32": F32, "b1": I1, "i64": I64, "u64": I64, "i32": I32, "u32": I32}
 
 
 class Scalars(Vectors):
@@ -21,18 +21,18 @@ class Scalars(Vectors):
         super().__init__(module, builder, width=1, wide=False)
 
     def type(self, kind: str) -> ir.Type:
-        return NUMBER[kind]
+        return SCALAR_TYPES[kind]
 
     def const(self, value: Any, kind: str) -> ir.Constant:
         if kind[0] != "f":
-            half = 2 ** (NUMBER[kind].width - 1)
+            half = 2 ** (SCALAR_TYPES[kind].width - 1)
             value = int(value) if kind == "b1" else (int(value) + half) % (2 * half) - half
-        return ir.Constant(NUMBER[kind], value)
+        return ir.Constant(SCALAR_TYPES[kind], value)
 
     def splat(self, number: ir.Value) -> ir.Value:
         return number
 
-    def word(self, number: ir.Value) -> ir.Value:
+    def low_word(self, number: ir.Value) -> ir.Value:
         return self.b.trunc(number, I32)
 
     def any(self, lanes: ir.Value) -> ir.Value:
@@ -43,7 +43,7 @@ class Scalars(Vectors):
         kind = ir.FunctionType(args[0].type, [arg.type for arg in args])
         return self.b.call(self.module.globals.get(name) or ir.Function(self.module, kind, name), args)
 
-    def clean(self, x: ir.Value, kind: str) -> ir.Value:
+    def clean_upper_half(self, x: ir.Value, kind: str) -> ir.Value:
         return x
 
     def _rsqrt(self, x: ir.Value) -> ir.Value:

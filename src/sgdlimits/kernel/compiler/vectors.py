@@ -15,12 +15,12 @@ import llvmlite.ir as ir
 from sgdlimits.kernel.compiler.program import COMPARISONS, Program
 
 I1, I32, I64, F32, F64 = ir.IntType(1), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType()
-SCALAR = {"f64": F64, "f32": F32, "b1": I1, **dict.fromkeys(("i64", "u64", "i32", "u32"), I64)}
-LOW = 2**32 - 1
+SCALAR_TYPES = {"f64": F64, "f32": F32, "b1": I1, **dict.fromkeys(("i64", "u64", "i32", "u32"), I64)}
+LOW_32_BITS = 2**32 - 1
 FLAGS = ("contract", "nsz")
 """Products and sums may become one instruction, with one rounding."""
-SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-RARE = (1, 2000)
+COMPARISON_SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+RARE_BRANCH_WEIGHTS = (1, 2000)
 
 
 class Vectors:
@@ -30,7 +30,7 @@ class Vectors:
         self.module, self.b, self.width, self.wide = module, builder, width, wide
 
     def type(self, kind: str) -> ir.Type:
-        return ir.VectorType(SCALAR[kind], self.width)
+        return ir.VectorType(SCALAR_TYPES[kind], self.width)
 
     def const(self, value: Any, kind: str) -> ir.Constant:
         if kind[0] != "f":
@@ -43,7 +43,7 @@ class Vectors:
         one = self.b.insert_element(ir.Constant(kind, ir.Undefined), number, I32(0))
         return self.b.shuffle_vector(one, ir.Constant(kind, ir.Undefined), ir.Constant(ir.VectorType(I32, self.width), None))
 
-    def word(self, number: ir.Value) -> ir.Value:
+    def low_word(self, number: ir.Value) -> ir.Value:
         """A whole number that is given with 64 bits, as one of 32."""
         return number
 
@@ -63,10 +63,10 @@ class Vectors:
         known = self.module.globals.get(name)
         return self.b.call(known or ir.Function(self.module, kind, name), args)
 
-    def clean(self, x: ir.Value, kind: str) -> ir.Value:
+    def clean_upper_half(self, x: ir.Value, kind: str) -> ir.Value:
         """A whole number with its upper half as it should be."""
         if kind == "u32":
-            return self.b.and_(x, self.const(LOW, "u64"))
+            return self.b.and_(x, self.const(LOW_32_BITS, "u64"))
         half = self.const(32, "i64")
         return self.b.ashr(self.b.shl(x, half), half) if kind == "i32" else x
 
@@ -97,9 +97,9 @@ class Vectors:
         for slot, value in zip((*slots, active), (*first, begin), strict=True):
             b.store(value, slot)
         enter, rounds, leave = (b.append_basic_block(name) for name in ("enter", "round", "leave"))
-        b.cbranch(self.any(begin), enter, leave).set_weights(RARE)
+        b.cbranch(self.any(begin), enter, leave).set_weights(RARE_BRANCH_WEIGHTS)
         b.position_at_end(enter)
-        still, body = program.inside(loop, known)
+        still, body = program.split_loop(loop, known)
         inner = dict(known)
         self.emit(program, still, inner)
         b.branch(rounds)
@@ -119,7 +119,7 @@ class Vectors:
         b, of = self.b, kinds[-1]
         real, signed = of[0] == "f", of[0] == "i"
         if op in ("shr", "div", "rem", *(["mul"] if of == "u32" else []), "max", "min", "abs", "sign", *COMPARISONS):
-            args = [self.clean(arg, of) for arg in args]
+            args = [self.clean_upper_half(arg, of) for arg in args]
         if op in ("add", "sub", "mul"):
             return getattr(b, f"f{op}")(*args, flags=FLAGS) if real else getattr(b, op)(*args)
         if op == "div":
@@ -184,8 +184,8 @@ class Vectors:
     def _compare(self, op: str, of: str, x: ir.Value, y: ir.Value) -> ir.Value:
         b = self.b
         if of[0] == "f":
-            return (b.fcmp_unordered if op == "ne" else b.fcmp_ordered)(SIGNS[op], x, y)
-        return (b.icmp_signed if of[0] == "i" else b.icmp_unsigned)(SIGNS[op], x, y)
+            return (b.fcmp_unordered if op == "ne" else b.fcmp_ordered)(COMPARISON_SIGNS[op], x, y)
+        return (b.icmp_signed if of[0] == "i" else b.icmp_unsigned)(COMPARISON_SIGNS[op], x, y)
 
     def _bitcast(self, of: str, kind: str, x: ir.Value) -> ir.Value:
         b, narrow = self.b, ir.VectorType(I32, self.width)
@@ -196,7 +196,7 @@ class Vectors:
     def _convert(self, of: str, kind: str, x: ir.Value) -> ir.Value:
         b, to, narrow = self.b, self.type(kind), ir.VectorType(I32, self.width)
         if kind == "b1":
-            return self._compare("ne", of, self.clean(x, of), self.const(0, of))
+            return self._compare("ne", of, self.clean_upper_half(x, of), self.const(0, of))
         if of == "b1":
             return b.select(x, self.const(1, kind), self.const(0, kind))
         if of[0] == kind[0] == "f":
@@ -206,10 +206,10 @@ class Vectors:
                 return b.sext(b.fptosi(x, narrow), to) if kind == "i32" else b.fptosi(x, to)
             return b.fptosi(x, to) if kind == "i64" else b.fptoui(x, to)
         if kind[0] != "f":
-            return self.clean(x, of)
+            return self.clean_upper_half(x, of)
         if of == "i32":
             return b.sitofp(b.trunc(x, narrow), to)
         if of == "u32" and not self.wide and kind == "f64":
-            bits = b.or_(self.clean(x, of), self.const(0x433 << 52, "u64"))
+            bits = b.or_(self.clean_upper_half(x, of), self.const(0x433 << 52, "u64"))
             return b.fsub(b.bitcast(bits, to), self.const(2.0**52, "f64"))
-        return (b.sitofp if of[0] == "i" else b.uitofp)(self.clean(x, of), to)
+        return (b.sitofp if of[0] == "i" else b.uitofp)(self.clean_upper_half(x, of), to)

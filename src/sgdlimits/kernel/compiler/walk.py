@@ -1,7 +1,7 @@
 """The walk over a jaxpr that unrolls it into single numbers, and the table of rules for its primitives.
 
 An array is an array of places in the program. What moves numbers about (slices, transposes, broadcasts) then costs nothing,
-scans are unrolled, and calls are followed. A primitive without a rule raises `Untranslated`.
+scans are unrolled, and calls are followed. A primitive without a primitive_rule raises `Untranslated`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from sgdlimits.kernel.compiler.elementary import ELEMENTARY
 from sgdlimits.kernel.compiler.program import KINDS, Program, Untranslated
 
 Places = np.ndarray
-Rule = Callable[["Flattening", Any, list[Places]], Any]
+PrimitiveRule = Callable[["Flattening", Any, list[Places]], Any]
 _KIND = {np.dtype(kind).name: name for name, kind in KINDS.items()} | {"int8": "i32", "uint8": "u32"}
-SAME = {
+ELEMENTWISE = {
     **{name: name for name in ("add", "sub", "mul", "div", "max", "min", "neg", "abs", "sqrt", "rsqrt", "floor", "ceil")},
     **{name: name for name in ("sign", "rem", "and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge", *ELEMENTARY)},
     "add_any": "add", "shift_left": "shl", "shift_right_arithmetic": "shr",
 }  # fmt: skip
 """Primitives that are operations of a program on each entry."""
-REDUCE = {
+REDUCTIONS = {
     "reduce_sum": "add",
     "reduce_prod": "mul",
     "reduce_max": "max",
@@ -34,9 +34,9 @@ REDUCE = {
     "reduce_and": "and",
     "reduce_or": "or",
 }
-_OF_NOTHING = {"add": 0, "mul": 1, "and": 1, "or": 0}
+EMPTY_REDUCTIONS = {"add": 0, "mul": 1, "and": 1, "or": 0}
 """Results of a reduction over an empty axis."""
-RULES: dict[str, Rule] = {}
+PRIMITIVE_RULES: dict[str, PrimitiveRule] = {}
 
 
 def kind_of(dtype: Any) -> str:
@@ -63,16 +63,16 @@ class Flattening:
         value = np.asarray(value)
         return np.array([self.program.const(number, kind) for number in value.ravel()], int).reshape(value.shape)
 
-    def each(self, operation: Callable[..., int], *arrays: Places) -> Places:
+    def map_entries(self, operation: Callable[..., int], *arrays: Places) -> Places:
         """An operation on single numbers, entry by entry."""
         whole = np.broadcast_arrays(*arrays)
         entries = zip(*(array.ravel().tolist() for array in whole), strict=True)
         return np.array([operation(*entry) for entry in entries], int).reshape(whole[0].shape)
 
     def op(self, name: str, *arrays: Places) -> Places:
-        return self.each(partial(self.program.op, name), *arrays)
+        return self.map_entries(partial(self.program.op, name), *arrays)
 
-    def values(self, places: Places) -> np.ndarray | None:
+    def known_integers(self, places: Places) -> np.ndarray | None:
         """Whole numbers, where all of them are known."""
         found = [self.program.value(place) for place in places.ravel().tolist()]
         return None if any(value is None for value in found) else np.array(found, int).reshape(places.shape)
@@ -92,26 +92,26 @@ class Flattening:
         name = equation.primitive.name
         if equation.outvars and not any(variable.aval.size for variable in equation.outvars):
             return [np.zeros(variable.aval.shape, int) for variable in equation.outvars]
-        if name in SAME:
-            return [self.op(SAME[name], *arguments)]
-        if name in REDUCE:
+        if name in ELEMENTWISE:
+            return [self.op(ELEMENTWISE[name], *arguments)]
+        if name in REDUCTIONS:
             axes = equation.params["axes"]
             rows = np.moveaxis(arguments[0], axes, range(len(axes))).reshape(-1, *equation.outvars[0].aval.shape)
-            return [self.reduced(REDUCE[name], rows, equation.outvars[0].aval)]
-        if name not in RULES:
+            return [self.reduce_first_axis(REDUCTIONS[name], rows, equation.outvars[0].aval)]
+        if name not in PRIMITIVE_RULES:
             raise Untranslated(name)
-        results = RULES[name](self, equation, arguments)
+        results = PRIMITIVE_RULES[name](self, equation, arguments)
         return results if isinstance(results, list) else [results]
 
-    def reduced(self, name: str, rows: Places, like: Any) -> Places:
+    def reduce_first_axis(self, name: str, rows: Places, like: Any) -> Places:
         """Reduce the first axis by an operation, from left to right; `like` has the shape and type of the result."""
         if len(rows):
             return reduce(partial(self.op, name), rows)
-        if name not in _OF_NOTHING:
+        if name not in EMPTY_REDUCTIONS:
             raise Untranslated(f"the {name} of nothing")
-        return np.broadcast_to(self.constants(np.asarray(_OF_NOTHING[name], like.dtype)), like.shape)
+        return np.broadcast_to(self.constants(np.asarray(EMPTY_REDUCTIONS[name], like.dtype)), like.shape)
 
-    def choose(self, index: int, options: Sequence[Places]) -> Places:
+    def select_by_index(self, index: int, options: Sequence[Places]) -> Places:
         """The option with a number that is known only when the replica runs; beyond either end, that end."""
         chosen, kind = options[-1], self.program.kind(index)
         for number in range(len(options) - 2, -1, -1):
@@ -120,11 +120,11 @@ class Flattening:
         return chosen
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
+def primitive_rule(*names: str) -> Callable[[PrimitiveRule], PrimitiveRule]:
     """Register how primitives are written."""
 
-    def register(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, function))
+    def register(function: PrimitiveRule) -> PrimitiveRule:
+        PRIMITIVE_RULES.update(dict.fromkeys(names, function))
         return function
 
     return register
