@@ -14,6 +14,7 @@ _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def _find(name: str):
+    """Return a public name, importing its module on first use."""
     if name == "__version__":
         from importlib.metadata import version
 

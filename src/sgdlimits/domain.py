@@ -51,14 +51,14 @@ from sgdlimits.checks import (
     target,
     text,
 )
-from sgdlimits.errors import BadInput, check_share, in_short, is_traced
+from sgdlimits.errors import BadInput, check_share, is_traced, shorten
 from sgdlimits.part import is_schedule
 from sgdlimits.renamed import arguments_of
 
 Checked = TypeVar("Checked", bound=Callable)
 T = TypeVar("T")
 
-OF_ALGORITHM = ("lr", "ridge", "batch", "sphere", "train_second")
+ALGORITHM_ARGUMENTS = ("lr", "ridge", "batch", "sphere", "train_second")
 """Arguments of presets that an algorithm has too."""
 MAX_TEACHERS = 2**12
 """Fixed directions have a Gram matrix, which is factored."""
@@ -226,12 +226,12 @@ def checked(thing: Checked, /) -> Checked:
     """
     if isinstance(thing, type):
         cls: Any = thing
-        cls.__init__ = _guarded(cls.__init__, cls)
+        cls.__init__ = _add_checks(cls.__init__, cls)
         return cls
-    return _guarded(thing)
+    return _add_checks(thing)
 
 
-def _guarded(fn: Callable, cls: type | None = None) -> Any:
+def _add_checks(fn: Callable, cls: type | None = None) -> Any:
     checks, renamed = Checks(fn, cls), arguments_of(fn)
 
     def pick(name: str, value: Any) -> Any:
@@ -239,7 +239,7 @@ def _guarded(fn: Callable, cls: type | None = None) -> Any:
         if check is None or value is checks.parameters[name].default:
             return value
         if is_schedule(value) and not isinstance(check, OverTime):
-            raise BadInput(f"{name} cannot change with time; got {in_short(value)}. Give one value.")
+            raise BadInput(f"{name} cannot change with time; got {shorten(value)}. Give one value.")
         if is_traced(value) and not is_schedule(value):
             return value
         return check(name, value)
@@ -251,28 +251,28 @@ def _guarded(fn: Callable, cls: type | None = None) -> Any:
         named = {name: pick(name, value) for name, value in kwargs.items()}
         if "algorithm" in checks.parameters:
             given = {**dict(zip(checks.parameters, positional, strict=False)), **named}
-            _one_of_each(given, {name: each.default for name, each in checks.parameters.items() if name in OF_ALGORITHM})
+            _check_no_conflict(
+                given, {name: each.default for name, each in checks.parameters.items() if name in ALGORITHM_ARGUMENTS}
+            )
         return fn(*positional, *args[len(positional) :], **named)
 
     guarded.checks = checks  # type: ignore[attr-defined]
     return guarded
 
 
-def _one_of_each(given: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
+def _check_no_conflict(given: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
     """Raise `BadInput` where an argument stands beside an algorithm that has its own, so that it would be dropped."""
     algorithm = given.get("algorithm")
     for name in usual if algorithm is not None else ():
-        value, own = given.get(name), _own(algorithm, name)
+        value, own = given.get(name), _argument_of(algorithm, name)
         if value is None or value is usual[name] or is_traced(value) or is_traced(own):
             continue
         if own is None or float(own) != float(bool(value) if name == "train_second" else value):
             shown = f"{value:g}" if isinstance(value, float) else str(value)
-            raise BadInput(
-                f"{name} = {shown} stands beside {in_short(algorithm)}, which has its own. Give it to the algorithm."
-            )
+            raise BadInput(f"{name} = {shown} stands beside {shorten(algorithm)}, which has its own. Give it to the algorithm.")
 
 
-def _own(algorithm: Any, name: str) -> Any:
+def _argument_of(algorithm: Any, name: str) -> Any:
     """An argument that an algorithm, or the one inside it, was made with; None where it has no such argument."""
     inside = "trains_second" if name == "train_second" else name
     while algorithm is not None and not hasattr(algorithm, inside):

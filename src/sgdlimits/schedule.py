@@ -20,18 +20,18 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 import sgdlimits._x64  # noqa: F401  first: times are double precision
-from sgdlimits.errors import BadInput, in_short, is_traced
+from sgdlimits.errors import BadInput, is_traced, shorten
 from sgdlimits.part import Part, argument, is_schedule
-from sgdlimits.trial import tried
+from sgdlimits.trial import try_function
 
-ROUNDING = 2.0**-44
+TIME_ROUNDING = 2.0**-44
 """Relative error allowed in a time, which is a sum of steps: a time below a knot by less than this counts as the knot."""
 EXAMPLE_TIMES = (0.0, 0.01, 0.1, 1.0)
 """Times at which constructors check a schedule; `simulate` checks all times up to the end, which is known only there."""
 OPERATIONS: dict[str, Callable] = {
     name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "pow")
 }  # by name, so that files can hold them
-SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**"}
+OPERATOR_SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**"}
 """The sign of each operation in text."""
 
 
@@ -163,7 +163,7 @@ class Combined(Schedule):
 
     def as_argument(self):
         bracketed = lambda side: f"({argument(side)})" if isinstance(side, Combined) else argument(side)
-        return f"{bracketed(self.left)} {SIGNS[self.operation]} {bracketed(self.right)}"
+        return f"{bracketed(self.left)} {OPERATOR_SIGNS[self.operation]} {bracketed(self.right)}"
 
     def __repr__(self) -> str:
         return self.as_argument()
@@ -177,7 +177,7 @@ class Shifted(Schedule):
 
     def __check_init__(self) -> None:
         if not is_traced(self.by) and (np.ndim(self.by) or not np.isfinite(self.by)):
-            raise BadInput(f"a schedule is shifted by one time; got {in_short(self.by)}. Give a number.")
+            raise BadInput(f"a schedule is shifted by one time; got {shorten(self.by)}. Give a number.")
 
     def __call__(self, t):
         return self.base(jnp.maximum(t - self.by, 0.0))
@@ -187,7 +187,7 @@ class Shifted(Schedule):
         """Knots of the base, delayed, and the time at which the base begins."""
         xp = jnp if is_traced(self.by) or is_traced(self.base.knots) else np
         delayed = self.base.knots + self.by
-        late = ROUNDING / 32 * xp.maximum(abs(delayed), 1.0)  # the sum may be rounded down, to before the change
+        late = TIME_ROUNDING / 32 * xp.maximum(abs(delayed), 1.0)  # the sum may be rounded down, to before the change
         return xp.concatenate([xp.ravel(xp.asarray(self.by, float)), delayed + late])
 
     def as_argument(self):
@@ -208,7 +208,7 @@ def as_schedule(name: str, value: Any) -> Schedule | None:
     if is_schedule(value) or not is_function(value):
         return value if is_schedule(value) else None
     schedule = FunctionOfTime(value)
-    tried(name, schedule, "a time", np.asarray(0.0), shape=None)
+    try_function(name, schedule, "a time", np.asarray(0.0), shape=None)
     return schedule
 
 
@@ -234,6 +234,6 @@ def knots_of(tree: PyTree) -> Any:
 
 
 def subtract_rounding(times: Any, xp: Any) -> Any:
-    """Return the times less `ROUNDING`. The factor is a power of two, so that NumPy and JAX agree to the last bit."""
+    """Return the times less `TIME_ROUNDING`. The factor is a power of two, so that NumPy and JAX agree to the last bit."""
     times = xp.asarray(times, float)
-    return times - ROUNDING * xp.maximum(times, 1.0)
+    return times - TIME_ROUNDING * xp.maximum(times, 1.0)

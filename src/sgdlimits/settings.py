@@ -1,4 +1,4 @@
-"""Settings of a process that make it faster, and that importing the package leaves alone.
+"""Settings that make a process faster, which importing the package does not change.
 
 The command line, the workers of sweeps and the explorer own their processes and call `setup_process`. A script or a notebook
 may call `setup_jax`.
@@ -21,12 +21,12 @@ def setup_jax() -> None:
 
     Importing the package sets double precision and nothing else. This function, called once before the first computation:
 
-    - keeps what JAX compiles in the user's cache folder (`jax_compilation_cache_dir`, and the two thresholds below which JAX
-      keeps nothing), unless you have chosen a folder for JAX or the environment variable SGDLIMITS_CACHE is "off";
-    - lets JAX write the entries of that cache whole: as it is, a process may read what another one has written in part
-      (`jax._src.lru_cache.LRUCache.put` is replaced);
+    - stores compiled code of JAX in the user's cache folder (`jax_compilation_cache_dir`, and the two thresholds below which
+      JAX stores nothing), unless you have set a folder for JAX or the environment variable SGDLIMITS_CACHE is "off";
+    - makes JAX write the entries of that cache atomically: otherwise a process may read an entry that another one has written
+      in part (`jax._src.lru_cache.LRUCache.put` is replaced);
     - turns asynchronous dispatch on a CPU off (`jax_cpu_enable_async_dispatch`), unless the environment variable
-      JAX_CPU_ENABLE_ASYNC_DISPATCH is set: a call computes in the thread that asks, and small ones do not wait for another;
+      JAX_CPU_ENABLE_ASYNC_DISPATCH is set: a call computes in the calling thread, so that small ones do not wait for another;
     - silences XLA's messages below fatal ones where a release of jaxlib reports hints as errors whenever it reads such an entry
       (TF_CPP_MIN_LOG_LEVEL, unless it is set), which has an effect only before JAX is imported.
 
@@ -47,17 +47,17 @@ def setup_jax() -> None:
 
 @lru_cache(maxsize=1)
 def setup_process() -> None:
-    """Configure a process that runs this package and nothing else: JAX, and fewer searches for garbage.
+    """Configure a process that runs only this package: JAX as in `setup_jax`, and fewer runs of the garbage collector.
 
-    Modules and traced functions are many objects and hardly any garbage; at exit they need no search at all.
+    Modules and traced functions are many objects and hardly any garbage; at exit they need no collection at all.
     """
     setup_jax()
-    gc.set_threshold(100_000, 50, 100)
+    gc.set_threshold(100_000, 50, 100)  # Python's defaults are 700, 10 and 10
     atexit.register(gc.freeze)
 
 
 def _keep_compiled() -> None:
-    """Let JAX keep what it compiles in the package's folder, unless the user has chosen one for it."""
+    """Set the folder of JAX's cache of compiled code to the package's own, unless the user has set one."""
     import jax
 
     from sgdlimits.kernel.folder import own_folder
@@ -72,7 +72,7 @@ def _keep_compiled() -> None:
 
 @lru_cache(maxsize=1)
 def _write_whole_entries() -> None:
-    """Replace the method of JAX that writes entries in place, and never again where a part is there."""
+    """Replace the method of JAX's cache that writes entries: it writes in place, and never repairs a partial entry."""
     try:
         from jax._src.lru_cache import LRUCache
     except ImportError:

@@ -19,7 +19,7 @@ from sgdlimits.errors import BadInput, check_dimension, check_share
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
-from sgdlimits.size import check_room
+from sgdlimits.size import check_memory
 from sgdlimits.statistics.frame import frame_of, triangular
 from sgdlimits.statistics.overlaps import Overlaps, Scalars, as_scalars
 from sgdlimits.statistics.particles import Particles, particles_of
@@ -52,7 +52,7 @@ class Start(Part):
     @checked
     def sample(self, problem: Problem, *, runs: Size = 1, seed: Seed = 0) -> PyTree:
         """The statistics of `runs` runs, runs first, as `simulate` would draw them."""
-        check_room([("runs", runs), ("numbers", problem.numerics.size)], "Take fewer runs, or a smaller width.")
+        check_memory([("runs", runs), ("numbers", problem.numerics.size)], "Take fewer runs, or a smaller width.")
         return self.batch(problem, Stream.of(seed, np.arange(runs)))
 
     def one(self, problem: Problem, *, seed: int = 0) -> PyTree:

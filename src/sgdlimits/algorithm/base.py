@@ -18,11 +18,11 @@ from jaxtyping import Array, Float, PyTree
 from sgdlimits.algorithm.weights import Now, Weights
 from sgdlimits.checks import function
 from sgdlimits.domain import NotNegativeInTime, Rate, Rates, Size
-from sgdlimits.errors import BadInput, check_count, check_number, in_short
+from sgdlimits.errors import BadInput, check_count, check_number, shorten
 from sgdlimits.part import Part
 from sgdlimits.statistics.overlaps import STUDENT, Scalars, chosen
 from sgdlimits.statistics.trees import number_array
-from sgdlimits.trial import why
+from sgdlimits.trial import describe_error
 
 
 class Algorithm(Part):
@@ -157,7 +157,7 @@ def _tried_step(algorithm: Algorithm, now: Now) -> Mapping[str, Any]:
         file = inspect.getfile(type(algorithm).step)
         lines = [frame.lineno for frame in traceback.extract_tb(reason.__traceback__) if frame.filename == file]
         where = f" in line {lines[-1]} of {os.path.basename(file)}" if lines else ""
-        raise BadInput(f"{_name(algorithm)}.step fails{where}: {why(reason)}") from None
+        raise BadInput(f"{_name(algorithm)}.step fails{where}: {describe_error(reason)}") from None
 
 
 def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
@@ -165,13 +165,13 @@ def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
     function(f"{_name(algorithm)}.step", algorithm.step)
     for what in ("memory", "numbers"):
         if not isinstance(given := getattr(algorithm, what), Mapping):
-            raise BadInput(f"{_name(algorithm)}.{what} must be a dictionary by name; got {in_short(given)}. Give one.")
+            raise BadInput(f"{_name(algorithm)}.{what} must be a dictionary by name; got {shorten(given)}. Give one.")
     for name in (*algorithm.memory, *algorithm.numbers):
         if not isinstance(name, str) or not name.isidentifier() or name in taken:
             raise BadInput(f"{_name(algorithm)} cannot remember {name!r}: it is taken or no name. Give another one.")
     for name, begins in algorithm.memory.items():
         if not isinstance(begins, str) or begins not in ("zero", "copy"):
-            raise BadInput(f"{_name(algorithm)} begins {name!r} as {in_short(begins)}. Give 'zero', or 'copy' of the students.")
+            raise BadInput(f"{_name(algorithm)} begins {name!r} as {shorten(begins)}. Give 'zero', or 'copy' of the students.")
     for name, value in algorithm.numbers.items():
         check_number(f"{name!r} of {_name(algorithm)}", value[0] if isinstance(value, tuple) and value else value)
 

@@ -129,7 +129,7 @@ def _stream_inputs(program: Program) -> list[np.ndarray]:
 
 
 def _parameter_inputs(program: Program, numbers: ParameterArrays) -> list[np.ndarray]:
-    """Return inputs for the parameters, but constants for those that are 0 or 1; arrays that are too large are `ABSENT_PLACE`."""
+    """Return inputs for the parameters, constants for those that are 0 or 1, and `ABSENT_PLACE` for too large arrays."""
     places = _inputs(program, "number", numbers.arrays)
     for at, array in zip(places, numbers.arrays, strict=True):
         for value in (0.0, 1.0):

@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 
 from sgdlimits.errors import BadInput
 from sgdlimits.statistics.overlaps import students_of
-from sgdlimits.trial import tried
+from sgdlimits.trial import try_function
 
 
 class Observe(eqx.Module):
@@ -31,6 +31,6 @@ def as_observe(observe: Mapping[str, Callable] | None, stats: PyTree, taken: set
     for name, fn in functions.items():
         if not isinstance(name, str) or not name.isidentifier() or name in taken:
             raise BadInput(f"observe cannot use the name {name!r}: it is taken or no name. Give another, such as 'largest'.")
-        if not hasattr(tried(f"observe {name!r}", fn, "the statistics of one run", stats, shape=None), "shape"):
+        if not hasattr(try_function(f"observe {name!r}", fn, "the statistics of one run", stats, shape=None), "shape"):
             raise BadInput(f"observe {name!r} must return one array; got several. Stack them, or observe each by its own name.")
     return Observe(tuple(functions.items()))

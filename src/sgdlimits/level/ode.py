@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from sgdlimits.domain import Positive, Statistics, Times, Tolerance, checked
-from sgdlimits.errors import BadInput, in_short, is_traced
+from sgdlimits.errors import BadInput, is_traced, shorten
 from sgdlimits.level.base import Clock, Engine, Level
 from sgdlimits.level.solver import SHARED_TOLERANCE, Solver, vector_field
 from sgdlimits.problem.base import Problem
@@ -118,7 +118,7 @@ def flow(
     if not is_traced(times):
         check_schedules(problem, float(times.max()))
     if times.ndim > 1 or (not is_traced(times) and (np.diff(times) <= 0).any()):
-        raise BadInput(f"t must be one number, or numbers that increase; got {in_short(np.asarray(t).tolist())}. Sort them.")
+        raise BadInput(f"t must be one number, or numbers that increase; got {shorten(np.asarray(t).tolist())}. Sort them.")
     controller: Any = diffrax.PIDController(rtol=rtol, atol=rtol / 100 if atol is None else atol)
     if (knots := knots_of(problem)).size:
         controller = diffrax.ClipStepSizeController(controller, jump_ts=knots)

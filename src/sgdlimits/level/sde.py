@@ -30,7 +30,7 @@ from sgdlimits.checks import sized
 from sgdlimits.domain import Count, Positive, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.gaussian.base import square_root
-from sgdlimits.jaxtools import compiled
+from sgdlimits.jaxtools import jit_bound
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.base import Level
@@ -107,7 +107,7 @@ def fastest_rate(problem: Problem, stats: PyTree) -> float:
     Where the problem changes with time, that is the largest over times: a learning rate may begin at zero.
     """
     vector = np.asarray(problem.vector(stats))
-    along = compiled(_along, problem, stats, fast_compile=True)
+    along = jit_bound(_along, problem, stats, fast_compile=True)
     slope = lambda t, x: np.asarray(along(t, x))
     steps = DIFFERENCE * np.eye(vector.size) * np.maximum(1.0, np.abs(vector))
 

@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 from numpy.polynomial.chebyshev import chebpts2
 
-from sgdlimits.jaxtools import GROUP_ALIGNMENT, Layout, compiled
+from sgdlimits.jaxtools import GROUP_ALIGNMENT, Layout, jit_bound
 from sgdlimits.kernel.base import MAX_COORDINATE
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Engine, Request, RunStatus, Snapshot, Stepper, ladder
 from sgdlimits.level.condition import Condition
@@ -126,12 +126,12 @@ class Solver(Stepper):
         self.y = np.concatenate([np.asarray(leaf, float)[:count].reshape(count, -1) for leaf in leaves], axis=1)
         self.y0 = self.y.copy()
         self.ended, self.t_end = np.zeros(count, int), np.full(count, np.nan)
-        self.slopes = compiled(_slopes, self.problem, self.corrector, self.layout)
-        self.observe = compiled(_observe, self.problem, request.observe, self.layout, fast_compile=True)
+        self.slopes = jit_bound(_slopes, self.problem, self.corrector, self.layout)
+        self.observe = jit_bound(_observe, self.problem, request.observe, self.layout, fast_compile=True)
         self.stops, memory = None, ()
         if request.until is not None:
-            self.stops = compiled(_stops, self.problem, request.until, self.layout, fast_compile=True)
-            begin = compiled(_memories, self.problem, request.until, self.layout, fast_compile=True)
+            self.stops = jit_bound(_stops, self.problem, request.until, self.layout, fast_compile=True)
+            begin = jit_bound(_memories, self.problem, request.until, self.layout, fast_compile=True)
             memory = begin(np.asarray(request.clock.t[0], float), self.y[_padded(count)])
         self.memory = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], memory)
         self.t, self.steps, self.stride, self.method = request.clock.t[0], 0, np.nan, 0

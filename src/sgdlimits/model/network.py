@@ -20,7 +20,7 @@ from sgdlimits.part import Part
 from sgdlimits.statistics.overlaps import Scalars
 from sgdlimits.statistics.trees import number_array
 from sgdlimits.text import count
-from sgdlimits.trial import fields, tried
+from sgdlimits.trial import fields, try_function
 
 TAKEN = {
     "M", "Q", "q", "risk", "accuracy", "accuracy_error", "run", "t", "step", "status", "t_end", "student", "student_other",
@@ -179,7 +179,7 @@ class Network(AnyNetwork):
                     f"a scalar cannot have the name {name!r}: it is taken or no name. Give another, such as 'scale'."
                 )
         on = f"{count(width, 'field')} and its scalars"
-        found = tried("the network", fn, on, fields(width), self.scalars, shape=None)
+        found = try_function("the network", fn, on, fields(width), self.scalars, shape=None)
         self.known_shape = getattr(found, "shape", (0, 0))
         if len(self.known_shape) > 1:
             raise BadInput(

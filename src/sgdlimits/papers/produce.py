@@ -73,7 +73,7 @@ def produce_all(names: Sequence[str], out: str | Path, *, quick: bool = False, s
     A figure that fails is listed on the page and at the end, and the others are still made. The page is rewritten after each
     figure, so it exists after an interruption. An error in writing files ends everything.
     """
-    from sgdlimits.files import Unwritten, write
+    from sgdlimits.files import WriteError, write
     from sgdlimits.papers.index import build_page
     from sgdlimits.progress import bar
 
@@ -84,7 +84,7 @@ def produce_all(names: Sequence[str], out: str | Path, *, quick: bool = False, s
             yield f"{name}, {number} of {len(names)}"
             try:
                 yield from produce(name, folder, quick=quick, seed=seed)
-            except Unwritten:
+            except WriteError:
                 raise
             except Exception as reason:
                 failed[name] = f"{type(reason).__name__}: {reason}"

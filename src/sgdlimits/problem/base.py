@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.checks import array
 from sgdlimits.errors import is_traced
-from sgdlimits.part import begun
+from sgdlimits.part import at_start
 from sgdlimits.problem.coordinates import Coordinates
 from sgdlimits.problem.directions import Directions
 from sgdlimits.problem.made import Presented
@@ -46,7 +46,7 @@ def compiled_for_all_times(method: Method) -> Method:
 
 def at_time(problem: Any, t: Float[Array, ""] | float | None) -> Any:
     """A problem at a time; without one, at the start."""
-    return begun(problem) if t is None else problem.at(t)
+    return at_start(problem) if t is None else problem.at(t)
 
 
 class Problem(Presented):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.domain import OF_ALGORITHM
+from sgdlimits.domain import ALGORITHM_ARGUMENTS
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import Part, argument, arguments, is_schedule, same
 from sgdlimits.renamed import changes_of
@@ -166,7 +166,9 @@ def replaced(problem: Any, changes: Mapping[str, Any]) -> Any:
     own = made.given.get("algorithm")
     moved = {name: value for name, value in changes.items() if own is not None and name in inner(own)}
     algorithm = {"algorithm": _rebuilt(own, moved)} if moved else {}
-    kept = {name: value for name, value in made.given.items() if name not in OF_ALGORITHM or changes.get("algorithm") is None}
+    kept = {
+        name: value for name, value in made.given.items() if name not in ALGORITHM_ARGUMENTS or changes.get("algorithm") is None
+    }
     return made.preset(**{**kept, **changes, **algorithm})
 
 

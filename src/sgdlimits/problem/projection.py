@@ -25,7 +25,7 @@ from sgdlimits.model.loss import Loss, as_loss
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import Target
-from sgdlimits.part import begun
+from sgdlimits.part import at_start
 from sgdlimits.problem import accuracy as accuracy_of, fits
 from sgdlimits.problem.base import NOW, Problem
 from sgdlimits.problem.directions import Directions, InitialWeights
@@ -155,7 +155,7 @@ class ProjectionProblem(ModelProblem):
     @property
     def expectation(self) -> Expectation:
         """How expectations are computed: as given, or else as suits the model at present."""
-        return choose(begun(self.model)) if self.asked is None else self.asked
+        return choose(at_start(self.model)) if self.asked is None else self.asked
 
     @property
     def coordinates(self) -> OverlapCoordinates:
@@ -175,18 +175,20 @@ class ProjectionProblem(ModelProblem):
 
     def at(self, t):
         now = super().at(NOW("t", t))
-        return eqx.tree_at(lambda problem: problem.t, now, t) if is_timed(begun(self.algorithm), begun(self.model)) else now
+        return (
+            eqx.tree_at(lambda problem: problem.t, now, t) if is_timed(at_start(self.algorithm), at_start(self.model)) else now
+        )
 
     @property
     def limit(self) -> ProjectionProblem:
         """The problem as d grows, in its own statistics."""
         other = self.algorithm.limit
-        check_limit(begun(other), begun(self.model))
+        check_limit(at_start(other), at_start(self.model))
         return self if other is self.algorithm else eqx.tree_at(lambda problem: problem.algorithm, self, other)
 
     @property
     def rate(self):
-        return 1.0 if self.paper_time is None else self.paper_time * begun(self.algorithm).lr_sample
+        return 1.0 if self.paper_time is None else self.paper_time * at_start(self.algorithm).lr_sample
 
     def with_expectation(self, expectation: Rule | Expectation) -> ProjectionProblem:
         """Return the problem with its expectations computed in another way."""
@@ -255,7 +257,7 @@ class ProjectionProblem(ModelProblem):
 
         For the cross-entropy of class labels it is their mean entropy, the loss of a network that is sure of every class.
         """
-        return jnp.asarray(self.expectation.floor(begun(self.model)))
+        return jnp.asarray(self.expectation.floor(at_start(self.model)))
 
     def moments(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:
         """The moments behind drift and risk with their error estimates, which are zero for closed forms.
@@ -269,7 +271,7 @@ class ProjectionProblem(ModelProblem):
         True
         """
         self.coordinates.fits(stats)
-        return accuracy_of.moments(begun(self), stats, tolerance)
+        return accuracy_of.moments(at_start(self), stats, tolerance)
 
 
 def changes(
@@ -301,7 +303,7 @@ class ProjectionNumerics(Numerics):
     def tolerance(self) -> float:
         problem = self.problem
         return (
-            problem.expectation.tolerance(begun(problem.model))
+            problem.expectation.tolerance(at_start(problem.model))
             if problem.algorithm.limit.linear
             else step_mean(problem).rule.tolerance
         )
@@ -310,7 +312,7 @@ class ProjectionNumerics(Numerics):
     def runs_at_once(self) -> int | None:
         problem = self.problem
         if problem.algorithm.linear:
-            return problem.expectation.runs_at_once(begun(problem.model))
+            return problem.expectation.runs_at_once(at_start(problem.model))
         return max(1, NODES_AT_ONCE // step_mean(problem).nodes)
 
     @cached_property
@@ -323,5 +325,5 @@ class ProjectionNumerics(Numerics):
         return self.problem if own.sharp() is own else self.problem.with_expectation(own.sharp())
 
     def refined(self, stats: Overlaps, tolerance: float | None = None) -> ProjectionProblem:
-        better = accuracy_of.refined(begun(self.problem), stats, tolerance)
+        better = accuracy_of.refined(at_start(self.problem), stats, tolerance)
         return self.problem if better.asked is self.problem.asked else self.problem.with_expectation(better.asked)

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from sgdlimits.errors import BadInput
-from sgdlimits.size import too_large
+from sgdlimits.size import describe_excess
 
 if TYPE_CHECKING:
     import h5py
@@ -43,5 +43,5 @@ def check_contained(group: h5py.Group, depth: int = 0) -> None:
                     f"its variable {name!r} is kept in another file, which is not read. Give a dataset that was saved."
                 )
             # The product is taken in floats: shapes of a crafted file overflow any integer type.
-            if words := too_large(math.prod(map(float, item.shape or ())) * item.dtype.itemsize / 8):
+            if words := describe_excess(math.prod(map(float, item.shape or ())) * item.dtype.itemsize / 8):
                 raise BadInput(f"its variable {name!r} takes {words}. Give a smaller dataset.")

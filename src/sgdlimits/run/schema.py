@@ -19,7 +19,7 @@ from jaxtyping import PyTree
 
 from sgdlimits.checks import dataset
 from sgdlimits.domain import checked
-from sgdlimits.errors import BadInput, in_short
+from sgdlimits.errors import BadInput, shorten
 from sgdlimits.level.base import DIVERGED, FINISHED, STOPPED, Clock, Level, RunStatus, Snapshot
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import values_over
@@ -307,7 +307,7 @@ def check_form(dataset: Any) -> xr.Dataset:
     for name in ATTRIBUTES:
         value = dataset.attrs[name]
         if not isinstance(value, str) and (name in TEXT_ATTRIBUTES or np.ndim(value) != 0 or not np.isfinite(float(value))):
-            _refuse(f"its attribute {name!r} is {in_short(value)}")
+            _refuse(f"its attribute {name!r} is {shorten(value)}")
     if not hasattr(find(dataset.attrs["statistics"]), "dims"):
         _refuse(f"its statistics are {str(dataset.attrs['statistics'])[:40]!r}")
     for name in ("risk", *COORDINATES, *find(dataset.attrs["statistics"]).dims):

@@ -24,7 +24,7 @@ from sgdlimits.run.record import condition_text, noted, to_json
 from sgdlimits.run.resume import checkpoint_of
 from sgdlimits.run.runner import Runner, Simulation
 from sgdlimits.run.schema import final_statistics, join_pieces, repeats_random_numbers, reserved_names
-from sgdlimits.size import check_room
+from sgdlimits.size import check_memory
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps, students_of
 from sgdlimits.statistics.particles import Particles
@@ -224,12 +224,12 @@ def _prepare(
     times = (200 if until is None else 2) if save is None else save
     # Memory is checked before anything is allocated: first the dataset, then, once the engine is known, a batch of steps.
     dimensions = [("runs", runs), ("saved times", _count(times)), ("numbers", view.numerics.size + 1)]
-    check_room(dimensions, "Take fewer runs, or save fewer times, or a smaller width.")
+    check_memory(dimensions, "Take fewer runs, or save fewer times, or a smaller width.")
     first = one_of(level.first(problem, start, Stream.of(seed, [0])))
     engine = level.bind(problem, start, first)
     size = engine.max_batch if batch is None else min(engine.max_batch, batch)
     at_once = [("runs at once", min(runs, size)), ("numbers a step", engine.floats_per_run)]
-    check_room(at_once, "Take a smaller batch, width or d.")
+    check_memory(at_once, "Take a smaller batch, width or d.")
     wanted = saved_times(times, float(t_max))
     if condition is not None:
         check_condition(condition, view, first)

@@ -20,7 +20,7 @@ from sgdlimits.checks import sized
 from sgdlimits.domain import NotNegative, Positive, Seed, Size, checked
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import at_one_time
-from sgdlimits.size import check_room
+from sgdlimits.size import check_memory
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import one_of, repeated, runs_of
@@ -104,8 +104,8 @@ def search_with(
     problem = problem.limit
     drawn = STARTS if count is None else count
     numbers = ("numbers", 8 * problem.numerics.size)
-    check_room([("starts", drawn), numbers], "Give a smaller count or width.")
-    check_room([("runs", 0 if basins is None else runs), numbers], "Give fewer runs, or a smaller width.")
+    check_memory([("starts", drawn), numbers], "Give a smaller count or width.")
+    check_memory([("runs", 0 if basins is None else runs), numbers], "Give fewer runs, or a smaller width.")
     try:
         batch = draw_starts(problem, drawn, seed) if starts is None else _batch(problem, starts, drawn, seed)
         ends = None if basins is None else _batch(problem, basins, runs, seed)

@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.jaxtools import compiled
+from sgdlimits.jaxtools import jit_bound
 from sgdlimits.level.local import NOTHING
 from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
@@ -145,7 +145,7 @@ class System(eqx.Module):
 
     def at_once(self, f: Callable) -> Callable:
         """f(system, ...) as compiled code, of arrays."""
-        return compiled(f, self, fast_compile=True)
+        return jit_bound(f, self, fast_compile=True)
 
     def stats(self, x: Float[Array, " n"]) -> PyTree:
         return self.problem.from_vector(jnp.asarray(self.held).at[np.array(self.free)].set(x), self.like)
@@ -224,7 +224,7 @@ def _middle(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 def in_chunks(f: Callable, system: System) -> Callable[[PyTree], PyTree]:
     """f(system, row) as a function of many rows, as NumPy arrays: a chunk of rows at a time, the last one padded."""
-    each = system.at_once(f) if system.costly else compiled(_each, system, f, fast_compile=True)
+    each = system.at_once(f) if system.costly else jit_bound(_each, system, f, fast_compile=True)
 
     def many(x: PyTree) -> PyTree:
         x, parts = jax.tree.map(np.asarray, x), []

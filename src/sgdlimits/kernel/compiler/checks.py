@@ -1,4 +1,4 @@
-"""Code that checks a stop condition after each step: one hook for back ends, and three ways to fill it.
+"""Code that checks a stop condition after each step: a hook for back ends, and three implementations.
 
 A cheap condition is evaluated after each step. An expensive one is skipped while a bound proves it false: either a ball around
 the last state in which it was evaluated, or a quadratic function of the state. The code of a bound is a function of its own,

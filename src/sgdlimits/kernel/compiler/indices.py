@@ -1,4 +1,4 @@
-"""Rules for indices: one that is known only when the replica runs is tried at each of its values, with a choice among them."""
+"""Rules that translate indexing: for an index known only at run time, the results for all of its values are selected from."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def _(walk, equation, args):
             out = x.copy()
             out[tuple(slice(start, start + size) for start, size in zip(at, new.shape, strict=True))] = new
             return out
-        return walk.select_by_index(int(args[2 + axis]), [put((*at, start)) for start in range(x.shape[axis] - new.shape[axis] + 1)])
+        starts = range(x.shape[axis] - new.shape[axis] + 1)
+        return walk.select_by_index(int(args[2 + axis]), [put((*at, start)) for start in starts])
 
     return put(())
 
@@ -55,13 +56,20 @@ def _(walk, equation, args):
 
 
 def _entry(walk: Flattening, x: Places, index: dict[int, int], offset: dict[int, int], sizes: Sequence[int]) -> int:
-    """One entry of an array, at places known or not."""
-    for axis in range(x.ndim):  # an axis that is done is gone
+    """Return the place of one entry of an array.
+
+    `index` has, for each axis that is indexed, the place of the start of the slice; `offset` the position behind that start, or
+    the position itself on other axes; `sizes` the sizes of slices, by which starts are clipped.
+    """
+    for axis in range(x.ndim):  # each round removes the first axis
         options = [x[offset[axis]]]
         if axis in index:
             options = [x[start + offset[axis]] for start in range(x.shape[0] - sizes[axis] + 1)]
             value = walk.program.value(index[axis])
-            x = options[min(max(int(value), 0), len(options) - 1)] if value is not None else walk.select_by_index(index[axis], options)
+            if value is None:
+                x = walk.select_by_index(index[axis], options)
+            else:
+                x = options[min(max(int(value), 0), len(options) - 1)]
         else:
             x = options[0]
     return int(x)
@@ -77,7 +85,7 @@ def _(walk, equation, args):
     rest = [axis for axis in range(x.ndim) if axis not in n.inserted_window_dims]
 
     def targets(axis, place):
-        """Where a number can go: to one place, where that is known."""
+        """Return the positions along an axis to which an update can go: one if its index is known, else all."""
         start = walk.program.value(place)
         return [at for at in range(x.shape[axis]) if start is None or at == start + offset.get(axis, 0)]
 

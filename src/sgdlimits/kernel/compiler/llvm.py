@@ -1,4 +1,4 @@
-"""Back end for processors: the loops over steps and over vectors of replicas, compiled by LLVM."""
+"""Back end for CPUs: the loops over vectors of replicas and over steps, compiled by LLVM."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from sgdlimits.kernel.compiler.replica import Replica
 from sgdlimits.kernel.compiler.vectors import F64, I64, Vectors
 
 FUNCTION_NAME = "advance"
+"""Name of the compiled function."""
 MAX_PAIRED_NODES = 2500
-"""Programs of fewer nodes are made for two vectors at once."""
+"""Number of nodes below which a program computes two vectors at once, since one vector waits for its own results."""
 
 
 def optimisation_is_off() -> bool:
-    """Whether JAX is told not to optimise what it compiles, which holds here as well: slower, and rounded elsewhere."""
+    """Return whether JAX is configured not to optimise; this compiler follows: code is slower, and rounded differently."""
     return bool(jax.config.values["jax_disable_most_optimizations"])
 
 
 class Machine:
-    """The processor at hand: how LLVM calls it, and how many doubles a vector has."""
+    """This machine's processor: its LLVM name and features, and the number of doubles in a vector."""
 
     def __init__(self) -> None:
         llvm.initialize_native_target()
@@ -38,21 +39,23 @@ class Machine:
 
     @property
     def key(self) -> tuple:
-        """All that code depends on beside its text."""
+        """Everything besides its text on which compiled code depends."""
         return llvmlite.__version__, llvm.llvm_version_info, self.triple, self.name, self.features, optimisation_is_off()
 
     def target(self) -> llvm.TargetMachine:
-        """A new one each time: what loads code owns its own."""
-        target, opt = llvm.Target.from_triple(self.triple), 0 if optimisation_is_off() else 3
+        """Return a new LLVM target machine; each engine that loads code takes ownership of one."""
+        target = llvm.Target.from_triple(self.triple)
+        opt = 0 if optimisation_is_off() else 3
         return target.create_target_machine(self.name, self.features, opt=opt, reloc="pic", codemodel="small")
 
     def object_code(self, text: str) -> bytes:
-        """Compiled code of a module, which calls nothing of the C library: what loads it has no room for such calls.
-
-        In haste which products become one with their sums would depend on what is around them.
-        """
+        """Compile the text of a module to object code without calls of the C library, which the loader could not resolve."""
         text = text.replace("\n{\n", ' "no-builtins"\n{\n')
-        module, target = llvm.parse_assembly(text.replace(" contract", "") if optimisation_is_off() else text), self.target()
+        # Without optimisation, which products and sums are fused depends on the code around them: results would differ
+        # between programs with the same step.
+        module = llvm.parse_assembly(text.replace(" contract", "") if optimisation_is_off() else text)
+        target = self.target()
+        # The program is vectorised and unrolled already: these passes only cost time on its long basic blocks.
         options = llvm.create_pipeline_tuning_options(speed_level=0 if optimisation_is_off() else 1)
         options.slp_vectorization = options.loop_vectorization = options.loop_unrolling = options.loop_interleaving = False
         passes = llvm.create_pass_builder(target, options)
@@ -60,7 +63,7 @@ class Machine:
         return target.emit_object(module)
 
     def load(self, code: bytes) -> tuple[Any, int]:
-        """Compiled code in memory: what owns it, and the address of its function."""
+        """Load object code into memory; return the engine that owns it and the address of its function."""
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self.target(), use_lmm=True)
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
@@ -68,24 +71,24 @@ class Machine:
 
 
 def text_of(replica: Replica, machine: Machine, limit: float) -> str:
-    """Write the module of a replica's program: one function, `advance`, with the arguments that the kernel `lanes` gives it.
+    """Return the LLVM text of a replica's program: one function, `advance`, with the arguments that the kernel `lanes` passes.
 
-    A replica has diverged where a number of its state is above the limit or not finite.
+    A replica has diverged if a coordinate of its state exceeds `limit` or is not finite.
     """
     return str(Writer(replica, machine, limit).module)
 
 
 def width_of(replica: Replica, machine: Machine) -> int:
-    """How many replicas are computed side by side: two vectors where that is little, since one waits for its own results."""
+    """Return the number of replicas computed side by side: two vectors for a short program, to hide latencies, else one."""
     return machine.width * (2 if replica.length < MAX_PAIRED_NODES else 1)
 
 
 class Writer:
-    """Writer of the function that makes all steps of a call, vector by vector of replicas.
+    """Writer of the LLVM function that makes all steps of a call, for one vector of replicas after another.
 
-    The steps of a call are made in parts, with a check for divergence at the end of each. The array of states holds the last
+    The steps of a call are made in parts, with a check for divergence at the end of each. The array of states has the last
     states known to be good: those at the beginning of the part, and the last state of a replica that has stopped. A `StopCheck`
-    adds the code of the stop condition.
+    adds the code of the stop condition. `b` is the LLVM builder, and `v` writes the instructions of a program.
     """
 
     def __init__(self, replica: Replica, machine: Any, limit: float) -> None:
@@ -108,7 +111,7 @@ class Writer:
         self.b.ret_void()
 
     def begin_function(self, name: str, arguments: int) -> None:
-        """A new function of so many pointers."""
+        """Begin a new function of the module with this number of pointer arguments."""
         pointer = F64.as_pointer()
         self.function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [pointer] * arguments), name)
         self.arguments = self.function.args
@@ -118,28 +121,30 @@ class Writer:
         self.v = self.new_instructions()
 
     def new_instructions(self) -> Vectors:
-        """What writes the instructions of a program."""
+        """Return the writer of the instructions of programs."""
         return Vectors(self.module, self.b, width_of(self.replica, self.machine), self.machine.wide)
 
     def loop_over_replicas(self, vectors: ir.Value) -> AbstractContextManager[ir.Value]:
-        """What is written inside is done for each vector of replicas."""
+        """Write a loop over vectors of replicas, whose body is the code written in the context."""
         return self.count_loop(vectors)
 
     def load_parameters(self, rows: list[ir.Value]) -> dict[int, ir.Value]:
-        """The numbers of the problem, each replica's own."""
+        """Load the parameters of each replica; replicas of a vector may have different ones."""
         return {self.inputs["number", i]: self.load(row) for i, row in zip(self.replica.numbers, rows, strict=True)}
 
     def write_rare(self, name: str, wanted: Sequence[int]) -> ir.Function:
-        """Write a function for values that are needed rarely: pointers to state, memory, parameters, radius, and the answers.
+        """Write a function that computes the rarely needed values `wanted` of the program.
 
-        It is not inlined, since the loop over steps would spill registers around it.
+        Its arguments are pointers to state, memory, parameters, radius, and the results. It is not inlined, since the loop over
+        steps would spill registers around it.
         """
         self.begin_function(name, 5)
         self.function.linkage = "internal"
         self.function.attributes.add("noinline")
         state, memory, self.numbers, radius, answers = self.arguments
         replica = self.replica
-        known = self.load_parameters(self.strided(self.b.bitcast(self.numbers, self.v.type("f64").as_pointer()), len(replica.numbers)))
+        own = self.b.bitcast(self.numbers, self.v.type("f64").as_pointer())
+        known = self.load_parameters(self.strided(own, len(replica.numbers)))
         for pointer, places in ((state, replica.state), (memory, replica.memory)):
             rows = self.vectors_at(pointer, len(places))
             known |= {place: self.load(row) for place, row in zip(places, rows, strict=True) if place in self.inputs.values()}
@@ -155,7 +160,7 @@ class Writer:
     def call_rare(
         self, function: ir.Function, values: list[ir.Value], count: int, radius: ir.Value | None = None
     ) -> list[ir.Value]:
-        """Call such a function in the new states of the lanes, and return its `count` answers."""
+        """Call a function of `write_rare` in the new states of the lanes, and return its `count` results."""
         state, memory, answers = self.copy_state(values), *(self.allocate(rows) for rows in (len(self.remembered), count))
         for row, copy in zip(self.remembered, self.vectors_at(memory, len(self.remembered)), strict=True):
             self.store(self.load(row), copy)
@@ -166,37 +171,40 @@ class Writer:
         return [self.load(row) for row in self.vectors_at(answers, count)]
 
     def address(self, pointer: ir.Value, index: Any) -> ir.Value:
+        """Return the address of an entry of an array."""
         return self.b.gep(pointer, [I64(index) if isinstance(index, int) else index])
 
     def rows(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:
-        """Where the `count` vectors of the vector of replicas with this index are."""
-        base = self.b.bitcast(self.address(pointer, self.b.mul(index, I64(count * self.v.width))), self.v.type(kind).as_pointer())
-        return self.strided(base, count)
+        """Return pointers to the `count` rows of an array for the vector of replicas with this index."""
+        first = self.address(pointer, self.b.mul(index, I64(count * self.v.width)))
+        return self.strided(self.b.bitcast(first, self.v.type(kind).as_pointer()), count)
 
     def strided(self, base: ir.Value, count: int) -> list[ir.Value]:
-        """Where the vectors of a vector of replicas are, from the first on."""
+        """Return pointers to the rows of a vector of replicas, from that to the first one."""
         return [self.address(base, i) for i in range(count)]
 
     def vectors_at(self, pointer: ir.Value, count: int) -> list[ir.Value]:
-        """Return pointers to the vectors of a `room`."""
+        """Return pointers to the vectors of memory from `allocate`."""
         base = self.b.bitcast(pointer, self.v.type("f64").as_pointer())
         return [self.address(base, i) for i in range(count)]
 
     def load(self, pointer: ir.Value) -> ir.Value:
+        """Load a vector from memory that is aligned to doubles only, as NumPy's is."""
         value = self.b.load(pointer)
         value.align = 8
         return value
 
     def store(self, value: ir.Value, pointer: ir.Value) -> None:
+        """Store a vector to memory that is aligned to doubles only."""
         self.b.store(value, pointer).align = 8
 
     def store_lanes(self, lanes: ir.Value, value: ir.Value, pointer: ir.Value) -> None:
-        """Store the values of some lanes."""
+        """Store the values of some lanes, and keep those of the others in memory."""
         self.store(self.b.select(lanes, value, self.load(pointer)), pointer)
 
     @contextmanager
     def count_loop(self, count: ir.Value) -> Iterator[ir.Value]:
-        """What is written inside is done for each index below a number of at least one."""
+        """Write a loop over indices below a count of at least one, whose body is the code written in the context."""
         b, index = self.b, self.v.slot(I64)
         b.store(I64(0), index)
         again, leave = b.append_basic_block("again"), b.append_basic_block("leave")
@@ -210,7 +218,7 @@ class Writer:
         b.position_at_end(leave)
 
     def write_vector(self, index: ir.Value, known: dict[int, ir.Value]) -> None:
-        """All steps of one vector of replicas."""
+        """Write the loop over all steps of one vector of replicas."""
         b, v, replica = self.b, self.v, self.replica
         self.good = self.rows(self.state, "f64", index, len(replica.state))
         self.remembered = self.rows(self.memory, "f64", index, len(replica.memory))
@@ -228,6 +236,7 @@ class Writer:
         known = known | {place: self.load(row) for place, row in zip(replica.memory, self.remembered, strict=True)}
         known = known | {self.inputs[name]: v.low_word(self.load(row)) for name, row in keys if name in self.inputs}
         known |= self.load_parameters(self.own)
+        # Coordinates that a step changes are variables of the loop; the others were loaded once, above.
         b.store(b.icmp_signed("<", self.load(self.ended), v.const(0, "i64")), self.moving)
         b.store(I64(0), made)
         self.check.begin_vector(index)
@@ -237,6 +246,8 @@ class Writer:
         begin = b.load(made)
         b.cbranch(b.and_(b.icmp_signed("<", begin, self.steps), v.any(b.load(self.moving))), part, leave)
         b.position_at_end(part)
+        # A part ends after `every` steps, at the end of a block or of the call, whichever comes first: as in the kernel `xla`,
+        # so that both find divergence at the same steps.
         smaller = lambda x, y: b.select(b.icmp_signed("<", x, y), x, y)
         count = smaller(smaller(self.every, b.sub(self.block, b.srem(begin, self.block))), b.sub(self.steps, begin))
         with self.count_loop(count) as number:
@@ -247,7 +258,7 @@ class Writer:
         b.position_at_end(leave)
 
     def write_step(self, number: ir.Value, known: dict[int, ir.Value]) -> None:
-        """One step of all lanes, and the end of those that stop."""
+        """Write one step of all lanes, and the end of lanes that stop."""
         b, v, replica = self.b, self.v, self.replica
         at = b.add(self.first, number)
         t = b.fadd(self.t, b.fmul(b.sitofp(number, F64), self.size))
@@ -261,7 +272,7 @@ class Writer:
         self.check.after_step(values, at, known)
 
     def stop_lanes(self, hit: ir.Value, values: list[ir.Value], at: ir.Value) -> None:
-        """Keep the last state of lanes that stop; their further ones are never looked at."""
+        """Write the end of the lanes `hit`, unless they have diverged: store their state and step; later states are ignored."""
         b, v = self.b, self.v
         with b.if_then(v.any(hit), likely=False):
             hit = b.and_(hit, self.is_bounded(values))
@@ -272,19 +283,19 @@ class Writer:
             b.store(b.and_(b.load(self.moving), b.not_(hit)), self.moving)
 
     def copy_state(self, values: list[ir.Value]) -> ir.Value:
-        """Return a room with all coordinates of the state, of which `values` are those that move."""
+        """Copy all coordinates of the state to new memory and return it; `values` are those that a step changes."""
         state = self.allocate(len(self.good))
         for i, row in enumerate(self.vectors_at(state, len(self.good))):
             self.store(values[self.moved.index(i)] if i in self.slots else self.load(self.good[i]), row)
         return state
 
     def allocate(self, rows: int) -> ir.Value:
-        """Memory for a few vectors."""
+        """Allocate memory for some vectors on the stack."""
         with self.b.goto_entry_block():
             return self.b.bitcast(self.b.alloca(self.v.type("f64"), rows), F64.as_pointer())
 
     def end_part(self, begin: ir.Value) -> None:
-        """At the end of a part: keep the states that are good, and end the replicas whose are not."""
+        """Write the end of a part: store the states of active replicas that are finite and bounded, and end the others."""
         b, v = self.b, self.v
         values = {i: b.load(slot) for i, slot in self.slots.items()}
         fine, on = self.is_bounded(values.values()), b.load(self.moving)
@@ -301,6 +312,7 @@ class Writer:
                     self.store(value, self.good[i])
 
     def is_bounded(self, values: Iterable[ir.Value]) -> ir.Value:
+        """Return, for each lane, whether all values are at most the limit in size; ordered comparisons are false for NaN."""
         b, v = self.b, self.v
         fine = v.const(1, "b1")
         for value in values:

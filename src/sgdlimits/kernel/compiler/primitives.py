@@ -1,4 +1,4 @@
-"""Rules for primitives that move numbers about, and for arithmetic."""
+"""Rules that translate primitives for data movement and arithmetic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sgdlimits.kernel.compiler.walk import PRIMITIVE_RULES, Flattening, Places, 
 _CUMULATIVE = {"cumsum": "add", "cumprod": "mul", "cummax": "max", "cummin": "min"}
 
 
-# --- numbers that stay the same in another place -----------------------------------------------------------------------------
+# --- data movement: places in another arrangement ----------------------------------------------------------------------------
 
 
 @primitive_rule("broadcast_in_dim")
@@ -101,6 +101,7 @@ def _(walk, equation, args):
 
 @primitive_rule("shift_right_logical")
 def _(walk, equation, args):
+    # `shr` keeps the sign of signed kinds, so the bits are shifted as those of the unsigned kind.
     kind = walk.program.kind(int(args[0].flat[0]))
     plain = [walk.map_entries(lambda place: walk.program.bitcast(place, "u" + kind[1:]), part) for part in args]
     return walk.map_entries(lambda place: walk.program.bitcast(place, kind), walk.op("shr", *plain))
@@ -123,7 +124,7 @@ def _(walk, equation, args):
 
 
 def _power(walk: Flattening, x: Places, n: int) -> Places:
-    """By squaring: as few products as bits."""
+    """Return the places of x^n by repeated squaring."""
     one = walk.map_entries(lambda place: walk.program.const(1, walk.program.kind(place)), x)
     out, square, left = one, x, abs(n)
     while left:
@@ -138,6 +139,7 @@ def _(walk, equation, args):
     known = [walk.program.value(place) for place in args[1].ravel().tolist()]
     if any(value is None or value != known[0] for value in known):
         return walk.op("pow", *np.broadcast_arrays(*args))
+    # Powers of integers and half-integers are products and one square root; others use exp and log.
     twice = float(2 * known[0])
     if twice != int(twice) or abs(twice) > 64:
         return walk.op("pow", *np.broadcast_arrays(*args))
@@ -156,7 +158,7 @@ def _(walk, equation, args):
 
 @primitive_rule("is_finite")
 def _(walk, equation, args):
-    bound = walk.constants(np.asarray(np.inf, equation.invars[0].aval.dtype))
+    bound = walk.constants(np.asarray(np.inf, equation.invars[0].aval.dtype))  # NaN compares false
     return walk.op("lt", walk.op("abs", args[0]), bound)
 
 
@@ -195,7 +197,7 @@ def _(walk, equation, args):
 
 @primitive_rule("dot_general")
 def _(walk, equation, args):
-    """Products first, then their sum from left to right."""
+    """Translate a product of arrays: products first, then their sums in order, which fixes the rounding."""
     (summed, summed_y), (batch, batch_y) = equation.params["dimension_numbers"]
 
     def rows(x, summed, batch):

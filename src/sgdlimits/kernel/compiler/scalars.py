@@ -1,6 +1,6 @@
-"""A flat program on single numbers: the instructions of `sgdlimits.kernel.compiler.vectors` for one replica.
+"""LLVM instructions for the nodes of a flat program, on scalars of one replica, for GPUs.
 
-A whole number of 32 bits is one here, since nothing has to share a vector with doubles.
+Integers of 32 bits have that size here, since they share no vector with doubles.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SCALAR_TYPES = {"f64": F64, "f32": F32, "b1": I1, "i64": I64, "u64": I64, "i32":
 
 
 class Scalars(Vectors):
-    """Instructions on the numbers of one replica, one for each node of a program."""
+    """Writer of instructions on the scalars of one replica, one for each node of a program."""
 
     def __init__(self, module: ir.Module, builder: ir.IRBuilder) -> None:
         super().__init__(module, builder, width=1, wide=False)

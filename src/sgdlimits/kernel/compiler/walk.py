@@ -1,7 +1,7 @@
-"""The walk over a jaxpr that unrolls it into single numbers, and the table of rules for its primitives.
+"""Walk over a jaxpr that unrolls its arrays into scalars, and the table of rules for its primitives.
 
-An array is an array of places in the program. What moves numbers about (slices, transposes, broadcasts) then costs nothing,
-scans are unrolled, and calls are followed. A primitive without a primitive_rule raises `Untranslated`.
+An array of the jaxpr becomes a NumPy array of places in the program. Operations that only move entries (slices, transposes,
+broadcasts) then cost nothing, scans are unrolled, and calls are inlined. A primitive without a rule raises `Untranslated`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ELEMENTWISE = {
     **{name: name for name in ("sign", "rem", "and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge", *ELEMENTARY)},
     "add_any": "add", "shift_left": "shl", "shift_right_arithmetic": "shr",
 }  # fmt: skip
-"""Primitives that are operations of a program on each entry."""
+"""Primitives that apply one operation of a program to each entry, and the names of these operations."""
 REDUCTIONS = {
     "reduce_sum": "add",
     "reduce_prod": "mul",
@@ -35,12 +35,12 @@ REDUCTIONS = {
     "reduce_or": "or",
 }
 EMPTY_REDUCTIONS = {"add": 0, "mul": 1, "and": 1, "or": 0}
-"""Results of a reduction over an empty axis."""
+"""Results of reductions over an empty axis."""
 PRIMITIVE_RULES: dict[str, PrimitiveRule] = {}
 
 
 def kind_of(dtype: Any) -> str:
-    """The kind of numbers of an array."""
+    """Return the kind of scalars for a dtype; raise `Untranslated` if there is none."""
     name = str(dtype) if jax.dtypes.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype).name
     if name not in _KIND:
         raise Untranslated(name)
@@ -48,36 +48,40 @@ def kind_of(dtype: Any) -> str:
 
 
 class Flattening:
-    """A walk over jaxprs that adds their operations to a program."""
+    """Walk over jaxprs that adds their operations to a program; arrays are arrays of places."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
 
     def call(self, closed: ClosedJaxpr | Jaxpr, arguments: Sequence[Places]) -> list[Places]:
+        """Add the operations of a jaxpr, and return the places of its results."""
         if isinstance(closed, ClosedJaxpr):
             return self._run(closed.jaxpr, [self.constants(value) for value in closed.consts], arguments)
         return self._run(closed, [], arguments)
 
     def constants(self, value: Any) -> Places:
+        """Add the entries of an array as constants."""
         kind = kind_of(jax.dtypes.result_type(value))
         value = np.asarray(value)
         return np.array([self.program.const(number, kind) for number in value.ravel()], int).reshape(value.shape)
 
     def map_entries(self, operation: Callable[..., int], *arrays: Places) -> Places:
-        """An operation on single numbers, entry by entry."""
+        """Apply an operation on places to each entry of arrays, which are broadcast against each other."""
         whole = np.broadcast_arrays(*arrays)
         entries = zip(*(array.ravel().tolist() for array in whole), strict=True)
         return np.array([operation(*entry) for entry in entries], int).reshape(whole[0].shape)
 
     def op(self, name: str, *arrays: Places) -> Places:
+        """Add an operation of the program for each entry of arrays."""
         return self.map_entries(partial(self.program.op, name), *arrays)
 
     def known_integers(self, places: Places) -> np.ndarray | None:
-        """Whole numbers, where all of them are known."""
+        """Return the values of places as integers if all are constants, else None."""
         found = [self.program.value(place) for place in places.ravel().tolist()]
         return None if any(value is None for value in found) else np.array(found, int).reshape(places.shape)
 
     def _run(self, jaxpr: Any, constants: Sequence[Places], arguments: Sequence[Places]) -> list[Places]:
+        """Add the operations of all equations of a jaxpr, and return the places of its results."""
         known: dict[Any, Places] = {}
         read = lambda atom: self.constants(atom.val) if isinstance(atom, Literal) else known[atom]
         for variable, value in zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True):
@@ -89,6 +93,7 @@ class Flattening:
         return [read(atom) for atom in jaxpr.outvars]
 
     def _equation(self, equation: Any, arguments: list[Places]) -> Sequence[Places]:
+        """Add the operations of one equation, and return the places of its results."""
         name = equation.primitive.name
         if equation.outvars and not any(variable.aval.size for variable in equation.outvars):
             return [np.zeros(variable.aval.shape, int) for variable in equation.outvars]
@@ -104,7 +109,7 @@ class Flattening:
         return results if isinstance(results, list) else [results]
 
     def reduce_first_axis(self, name: str, rows: Places, like: Any) -> Places:
-        """Reduce the first axis by an operation, from left to right; `like` has the shape and type of the result."""
+        """Reduce the first axis by an operation, in order of the entries; `like` has the shape and type of the result."""
         if len(rows):
             return reduce(partial(self.op, name), rows)
         if name not in EMPTY_REDUCTIONS:
@@ -112,7 +117,7 @@ class Flattening:
         return np.broadcast_to(self.constants(np.asarray(EMPTY_REDUCTIONS[name], like.dtype)), like.shape)
 
     def select_by_index(self, index: int, options: Sequence[Places]) -> Places:
-        """The option with a number that is known only when the replica runs; beyond either end, that end."""
+        """Select one of several arrays by an index that is known only at run time; it is clipped to the valid range."""
         chosen, kind = options[-1], self.program.kind(index)
         for number in range(len(options) - 2, -1, -1):
             here = np.array(self.program.op("le", index, self.program.const(number, kind)))
@@ -121,7 +126,7 @@ class Flattening:
 
 
 def primitive_rule(*names: str) -> Callable[[PrimitiveRule], PrimitiveRule]:
-    """Register how primitives are written."""
+    """Decorate a function that translates primitives with these names: it takes the walk, the equation and its arguments."""
 
     def register(function: PrimitiveRule) -> PrimitiveRule:
         PRIMITIVE_RULES.update(dict.fromkeys(names, function))

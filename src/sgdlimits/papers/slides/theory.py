@@ -39,7 +39,7 @@ from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.gaussian import Sobol
 from sgdlimits.problem import ProjectionProblem, presets
 from sgdlimits.problem.projection import changes
-from sgdlimits.size import check_room
+from sgdlimits.size import check_memory
 from sgdlimits.start import FixedInit, RandomInit
 from sgdlimits.statistics import Overlaps
 from sgdlimits.statistics.trees import add, for_samples
@@ -234,7 +234,7 @@ def phase_diagram(
     if checked.size < 2 or (np.diff(checked) <= 0).any():
         raise BadInput(f"widths must be at least two increasing widths; got {list(widths)}. Give, for instance, (4, 8, 16).")
     grid_of = [("kappas", kappa.size), ("deltas", delta.size), ("widths", checked.size), ("numbers", 8)]
-    check_room(grid_of, "Take a coarser grid.")
+    check_memory(grid_of, "Take a coarser grid.")
     p = np.where(kappa[:, None] > 0, checked, checked[0])
     d = np.where(
         kappa[:, None] > 0, p ** (1 / np.where(kappa > 0, kappa, 1.0))[:, None], 10.0 ** (4 + 2 * np.arange(p.shape[1]))

@@ -12,7 +12,7 @@ import numpy as np
 
 from sgdlimits.checks import mapping, sized
 from sgdlimits.domain import Seed, checked
-from sgdlimits.errors import BadInput, check_number, in_short
+from sgdlimits.errors import BadInput, check_number, shorten
 from sgdlimits.renamed import parameter_of
 
 Point = dict[str, Any]
@@ -87,7 +87,7 @@ def design_of_points(points: Iterable[Mapping[str, Any]]) -> Design:
         raise BadInput("a sweep needs points. Give, for instance, grid(lr=[0.05, 0.1]).")
     for row in rows:
         if set(row) != set(rows[0]):
-            raise BadInput(f"all points must have the parameters {', '.join(rows[0])}; got {in_short(row)}. Give it those.")
+            raise BadInput(f"all points must have the parameters {', '.join(rows[0])}; got {shorten(row)}. Give it those.")
     names = {name: parameter_of(name) for name in rows[0]}
     return Design(tuple({new: to_plain(row[name]) for name, new in names.items()} for row in rows))
 
@@ -100,7 +100,7 @@ def as_design(over: Any) -> Design:
         return grid(**mapping("over", over))
     if isinstance(over, Iterable) and not isinstance(over, str):
         return design_of_points(over)
-    raise BadInput(f"over must be a grid or a list of points; got {in_short(over)}. Give, for instance, grid(lr=[0.05, 0.1]).")
+    raise BadInput(f"over must be a grid or a list of points; got {shorten(over)}. Give, for instance, grid(lr=[0.05, 0.1]).")
 
 
 def check_size(points: int) -> None:
@@ -124,7 +124,7 @@ def to_plain(value: Any) -> Any:
 def _check_axis(name: str, given: Any) -> tuple:
     """Return the values of one axis of a grid as a tuple; raise `BadInput` unless they are several distinct values."""
     if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
-        raise BadInput(f"{name} must be several values; got {in_short(given)}. Put them in brackets.")
+        raise BadInput(f"{name} must be several values; got {shorten(given)}. Put them in brackets.")
     if isinstance(given, range):  # len() of a range fails beyond 2^63
         check_size((given.stop - given.start) // given.step)
     check_size(len(given) if isinstance(given, Sized) else 0)
@@ -133,7 +133,7 @@ def _check_axis(name: str, given: Any) -> tuple:
     if not values:
         raise BadInput(f"{name} has no values. Give at least one.")
     if len({repr(value) for value in values}) < len(values):
-        raise BadInput(f"{name} has a value twice: {in_short(values)}. Give each once.")
+        raise BadInput(f"{name} has a value twice: {shorten(values)}. Give each once.")
     return values
 
 
@@ -141,7 +141,7 @@ def _draw_values(name: str, given: Any, uniform: np.ndarray) -> list:
     """Map uniform variates in [0, 1) to the range given for a parameter."""
     if not isinstance(given, (tuple, list)) or len(given) not in (2, 3) or given[2:] not in ((), [], ("log",), ["log"]):
         raise BadInput(
-            f'{name} must be (lowest, highest) or (lowest, highest, "log"); got {in_short(given)}. Give such a range.'
+            f'{name} must be (lowest, highest) or (lowest, highest, "log"); got {shorten(given)}. Give such a range.'
         )
     low, high = given[0], given[1]
     log = len(given) == 3

@@ -17,8 +17,8 @@ from typing import Any
 import xarray as xr
 
 from sgdlimits.domain import Positive, SavedTimes, Seed, Size, checked
-from sgdlimits.errors import BadInput, check_count, in_short
-from sgdlimits.files import clear
+from sgdlimits.errors import BadInput, check_count, shorten
+from sgdlimits.files import remove_partial_files
 from sgdlimits.progress import bar
 from sgdlimits.run.sweeps.cluster import Dask
 from sgdlimits.run.sweeps.collect import collect
@@ -235,7 +235,7 @@ def _compute_missing(job: Sweep, folder: Folder, engine: Any, retry: bool, progr
             finally:
                 running.close()
                 computing.close()
-                clear(folder.path)  # partial files of workers that were killed
+                remove_partial_files(folder.path)  # partial files of workers that were killed
     if failed:
         _report_failures(job.folder, failed, total)
     return units
@@ -305,7 +305,7 @@ def as_engine(engine: Any) -> SweepEngine:
         return Dask.of(address)
     raise BadInput(
         f"engine must be a number of processes, the address of a dask scheduler, a dask cluster, or 'local' or 'slurm'; got "
-        f"{in_short(engine)}. "
+        f"{shorten(engine)}. "
         "Leave it out to compute in this process."
     )
 
@@ -320,6 +320,6 @@ def as_shard(shard: Any) -> tuple[int, int] | None:
             raise ValueError
     except (TypeError, ValueError):
         raise BadInput(
-            f"shard must be (i, n) with i from 1 to n; got {in_short(shard)}. Give such as (1, 10); 1/10 on a command line."
+            f"shard must be (i, n) with i from 1 to n; got {shorten(shard)}. Give such as (1, 10); 1/10 on a command line."
         ) from None
     return index, shards

@@ -18,7 +18,7 @@ from sgdlimits.algorithm.sgd import in_place_of
 from sgdlimits.checks import level as check_level, positive
 from sgdlimits.docstring import constructor_fields
 from sgdlimits.domain import checks_of
-from sgdlimits.errors import BadInput, check_choice, in_short
+from sgdlimits.errors import BadInput, check_choice, shorten
 from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.level import LEVELS
 from sgdlimits.level.condition import as_condition
@@ -78,7 +78,7 @@ class Recipe:
         stop = function_name(fn) if fn else to_json(condition) if condition is not None else None
         times = save if save is not None else 2 if kept else None
         if not isinstance(preset, str) and not callable(preset):
-            raise BadInput(f"preset must be a name or a function that returns a problem; got {in_short(preset)}. Give one.")
+            raise BadInput(f"preset must be a name or a function that returns a problem; got {shorten(preset)}. Give one.")
         build = preset if isinstance(preset, str) else function_name(preset)
         level = level if isinstance(level, str) else to_json(check_level("level", level))
         start = start if isinstance(start, str) else to_json(as_start(start))
@@ -195,7 +195,7 @@ class Recipe:
         made = {name: part.make(**found[name]) for name, part in self.parts.items()}
         problem = made["problem"]
         if not isinstance(problem, Problem):
-            raise BadInput(f"{self.build} must return a problem; got {in_short(problem)}. Return a ProjectionProblem.")
+            raise BadInput(f"{self.build} must return a problem; got {shorten(problem)}. Return a ProjectionProblem.")
         return {**made, "problem": _optimised_by(problem, **found["optimiser"]), **found["simulate"]}
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import xarray as xr
 
 from sgdlimits.errors import BadInput
-from sgdlimits.files import clear, write
+from sgdlimits.files import remove_partial_files, write
 from sgdlimits.run.contained import check_contained
 from sgdlimits.run.io import write_netcdf
 from sgdlimits.run.schema import COORDINATES
@@ -58,7 +58,7 @@ class Folder:
         if not self.path.is_dir():
             raise BadInput(f"there is no folder {path}. Give the folder of a sweep.")
         if make:
-            clear(self.path)
+            remove_partial_files(self.path)
 
     def entries(self) -> list[Entry]:
         """List the files of units, sorted by point and then by run; warn of unknown files and leave them out."""

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from sgdlimits.errors import BadInput
-from sgdlimits.files import Unwritten
+from sgdlimits.files import WriteError
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
 from sgdlimits.run.sweeps.unit import Unit, compute_unit, compute_units
@@ -55,7 +55,7 @@ def attempt_units(recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator
 def _outcome_of_error(reason: Exception) -> tuple[str, str]:
     """Return the status and the text of an error that a single unit raised."""
     if isinstance(reason, BadInput):
-        return UNWRITTEN if isinstance(reason, Unwritten) else REFUSED, str(reason)
+        return UNWRITTEN if isinstance(reason, WriteError) else REFUSED, str(reason)
     return FAILED, f"{type(reason).__name__}: {reason}"
 
 
