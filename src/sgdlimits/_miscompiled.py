@@ -62,7 +62,7 @@ def turn_off_fusion() -> None:
     # XLA parses its options when the first backend starts; later changes of the environment are not seen.
     if backends_are_initialized() and is_miscompiled():
         raise ImportError(
-            f"jaxlib {MISCOMPILING_RELEASE} gives wrong drifts on a CPU, and JAX was used before sgdlimits could turn its fault off. "
-            "Install another jaxlib, import sgdlimits before the first computation, or set "
+            f"jaxlib {MISCOMPILING_RELEASE} gives wrong drifts on a CPU, and JAX was used before sgdlimits could turn its "
+            "fault off. Install another jaxlib, import sgdlimits before the first computation, or set "
             f"XLA_FLAGS={TURN_OFF_FLAG}"
         )

@@ -1,6 +1,6 @@
-"""The interface of a schedule, a number that changes with time, and the arithmetic of schedules.
+"""Interface of schedules, numbers that change with time, and their arithmetic.
 
-A schedule may stand for any number of a problem, its data, its network or its algorithm, as in `OnePassSGD(lr=Steps(...))`.
+A schedule may replace any number of a problem, its data, its network or its algorithm, as in `OnePassSGD(lr=Steps(...))`.
 `Part.at(t)` replaces every schedule of a part by its value at time t, in samples per dimension. A level evaluates its problem
 that way before each step and at each saved time. `schedule_forms` has the schedules that users write, and `schedule_text`
 reads them from text.
@@ -30,13 +30,13 @@ EXAMPLE_TIMES = (0.0, 0.01, 0.1, 1.0)
 """Times at which constructors check a schedule; `simulate` checks all times up to the end, which is known only there."""
 OPERATIONS: dict[str, Callable] = {
     name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "pow")
-}  # by name, so that files can hold them
+}  # by name, so that files can store them
 OPERATOR_SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**"}
-"""The sign of each operation in text."""
+"""Sign of each operation in text."""
 
 
 class Schedule(Part):
-    """A number, or an array of numbers, as a function of time. Arithmetic with numbers and other schedules gives schedules.
+    """Number, or array of numbers, as a function of time. Arithmetic with numbers and other schedules gives schedules.
 
     A subclass implements `__call__`, a pure JAX function of one time, and `knots` where the function jumps or bends.
     """
@@ -115,7 +115,7 @@ class Schedule(Part):
 
 
 class Time(Schedule):
-    """The schedule whose value is the time itself."""
+    """Schedule whose value is the time itself."""
 
     def __call__(self, t):
         return jnp.asarray(t, float)
@@ -125,7 +125,7 @@ class Time(Schedule):
 
 
 class FunctionOfTime(Schedule):
-    """A user's JAX function of t as a schedule."""
+    """Schedule given by a user's JAX function of t."""
 
     fn: Callable = eqx.field(static=True)
 
@@ -170,7 +170,7 @@ class Combined(Schedule):
 
 
 class Shifted(Schedule):
-    """A schedule delayed by a time."""
+    """Schedule delayed by a time, before which it is constant."""
 
     base: Schedule
     by: Any = eqx.field(converter=as_operand)
@@ -187,7 +187,8 @@ class Shifted(Schedule):
         """Knots of the base, delayed, and the time at which the base begins."""
         xp = jnp if is_traced(self.by) or is_traced(self.base.knots) else np
         delayed = self.base.knots + self.by
-        late = TIME_ROUNDING / 32 * xp.maximum(abs(delayed), 1.0)  # the sum may be rounded down, to before the change
+        # The sum may be rounded down, to a time before the change.
+        late = TIME_ROUNDING / 32 * xp.maximum(abs(delayed), 1.0)
         return xp.concatenate([xp.ravel(xp.asarray(self.by, float)), delayed + late])
 
     def as_argument(self):

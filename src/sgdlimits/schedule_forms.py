@@ -1,4 +1,4 @@
-"""The schedules that users write: `Steps`, `Linear`, `Cosine`, `Power` and `Warmup`."""
+"""Forms of schedules: `Steps`, `Linear`, `Cosine`, `Power` and `Warmup`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sgdlimits.part import is_schedule
 from sgdlimits.schedule import Schedule, subtract_rounding, value_at
 
 MAX_UNROLLED = 64
-"""With at most this many knots a value is selected by comparisons, which every kernel translates; otherwise by an index."""
+"""Maximum number of knots for which a value is selected by comparisons, which every kernel supports, and not by an index."""
 
 
 def _as_numbers(name: str, value: Any) -> Any:
-    """Convert to an array of finite floating-point numbers: of NumPy, or of JAX where an argument is."""
+    """Convert an argument to an array of finite floats: to JAX's if it is one, else to NumPy's."""
     if is_traced(value) or isinstance(value, jax.Array):
         return jnp.asarray(value, float)
     rows = value if isinstance(value, (list, tuple)) else ()
@@ -33,7 +33,7 @@ def _as_numbers(name: str, value: Any) -> Any:
 
 
 def _as_span(name: str, value: Any) -> Any:
-    """Convert to one time above 0."""
+    """Convert an argument to one time above 0."""
     numbers = _as_numbers(name, value)
     if not is_traced(numbers) and (np.ndim(numbers) or not numbers > 0):
         raise BadInput(f"{name} must be one time above 0; got {shorten(value)}. Give a number.")
@@ -41,7 +41,7 @@ def _as_span(name: str, value: Any) -> Any:
 
 
 def _check_rows(form: str, times: Any, values: Any, more: int, example: str) -> None:
-    """Raise `BadInput` unless times increase and there are `more` values than times."""
+    """Raise `BadInput` unless times increase and there are `more` values than times, for a schedule named `form`."""
     if np.ndim(times) != 1 or np.ndim(values) < 1:
         shapes = f"times of shape {np.shape(times)} and values of shape {np.shape(values)}"
         raise BadInput(f"{form} takes a row of times and a row of values; got {shapes}. Give {example}.")
@@ -65,7 +65,7 @@ Span = Annotated[Any, _as_span]
 
 @checked
 class Steps(Schedule):
-    """A piecewise constant schedule: `values[i]` from `times[i - 1]` on.
+    """Piecewise constant schedule: `values[i]` from `times[i - 1]` on.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class Steps(Schedule):
 
     @property
     def knots(self):
-        """The times, less the rounding error of the steps that lead there."""
+        """Times of the changes, minus the rounding error of a time that is a sum of steps."""
         return subtract_rounding(self.times, jnp if is_traced(self.times) else np)
 
     @property
@@ -111,7 +111,7 @@ class Steps(Schedule):
 
 @checked
 class Linear(Schedule):
-    """A piecewise linear schedule, through `values[i]` at `times[i]`, constant before the first time and after the last.
+    """Piecewise linear schedule, through `values[i]` at `times[i]`, constant before the first time and after the last.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ class Linear(Schedule):
 
 @checked
 class Cosine(Schedule):
-    r"""Half a cosine from `first` at the start to `last` at `span`, and `last` from then on.
+    r"""Cosine decay from `first` at the start to `last` at `span`, constant from then on.
 
     .. math:: \text{last} + (\text{first} - \text{last})\, \tfrac12\big(1 + \cos(\pi t/\text{span})\big)
 
@@ -196,7 +196,7 @@ class Cosine(Schedule):
 
 @checked
 class Power(Schedule):
-    r"""A power of time, :math:`\text{value}\,(1 + t/\text{span})^{-\text{power}}`.
+    r"""Power-law decay in time, :math:`\text{value}\,(1 + t/\text{span})^{-\text{power}}`.
 
     Parameters
     ----------
@@ -223,12 +223,13 @@ class Power(Schedule):
         return np.shape(self.value)
 
     def __call__(self, t):
+        # log1p keeps the digits of small t/span, which 1 + t/span would round.
         return jnp.asarray(self.value * jnp.exp(-self.power * jnp.log1p(t / self.span)))
 
 
 @checked
 class Warmup(Schedule):
-    """A schedule or a number, times a factor that rises from 0 to 1 over `span`.
+    """Schedule or number multiplied by a factor that rises linearly from 0 to 1 over `span`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Schedules read from text, as on the command line and in sweep files."""
+"""Parser of schedules in text, as on the command line and in sweep files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ FORMS: dict[str, Callable[..., Schedule]] = {
     "steps": Steps, "linear": Linear, "cosine": Cosine, "power": Power, "warmup": Warmup,
 }  # fmt: skip
 """Names of schedules in text."""
-OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.Pow: "pow"}
+OPERATORS: dict[type, str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.Pow: "pow"}
+"""Operations of schedules by the operators of Python's syntax tree."""
 EXAMPLE = "Write, for instance, 0.1, 1/12, cosine(0.1, 0, 50), steps([10], [0.1, 0.01]) or 0.1/(1 + t/20)"
 
 
@@ -48,7 +49,7 @@ def read_schedule(text: str) -> Schedule | float:
 
 
 def _evaluate(node: ast.expr) -> Any:
-    """Evaluate an expression; a kind of node without a case below is refused."""
+    """Evaluate the syntax tree of an expression; a kind of node without a case below raises `BadInput`."""
     match node:
         case ast.Constant(value=bool()):
             pass

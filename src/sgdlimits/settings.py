@@ -52,7 +52,7 @@ def setup_process() -> None:
     Modules and traced functions are many objects and hardly any garbage; at exit they need no collection at all.
     """
     setup_jax()
-    gc.set_threshold(100_000, 50, 100)  # Python's defaults are 700, 10 and 10
+    gc.set_threshold(100_000, 50, 100)  # Python's own threshold is about a thousand objects
     atexit.register(gc.freeze)
 
 
