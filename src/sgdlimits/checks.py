@@ -195,7 +195,7 @@ def instance(module: str, name: str, says: str, remedy: str) -> Check:
     """
 
     def check(argument: str, value: Any) -> Any:
-        cls = getattr(sys.modules.get(module), name, ())
+        cls = getattr(sys.modules.get(module), name, ())  # an empty tuple of classes has no instances
         if not isinstance(value, cls):
             what = f"the class {value.__name__}" if isinstance(value, type) else f"{shorten(value)}"
             raise BadInput(f"{argument} must be {says}; got {what}. {remedy}")

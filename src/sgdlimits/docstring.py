@@ -64,6 +64,7 @@ def _mathematics(text: str) -> str:
     text = re.sub(r"\\dot(?![a-z])\s*\{?(\w)\}?", r"d\1/dt", text)
     text = re.sub(r"\\([A-Za-z]+)\s*", _command, text)
     text = re.sub(r"\\[,;:! ]", " ", text)
+    # Stars of fixed points and teachers are written without their braces.
     text = text.replace("^*", "*").replace("_*", "*").replace("{", "").replace("}", "").replace("~", " ")
     return " ".join(text.replace("\\", "").split())
 

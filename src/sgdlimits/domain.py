@@ -244,6 +244,7 @@ def _add_checks(fn: Callable, cls: type | None = None) -> Any:
 
     def check_argument(name: str, value: Any) -> Any:
         check = checks.by_name.get(name)
+        # By identity: the default itself passes, an equal value of another type is checked.
         if check is None or value is checks.parameters[name].default:
             return value
         if is_schedule(value) and not isinstance(check, OverTime):

@@ -78,7 +78,7 @@ def check_number(
     low = -math.inf
     text = "a number" if infinite else "a finite number"
     if above is not None:
-        low = math.nextafter(above, math.inf)
+        low = math.nextafter(above, math.inf)  # the least double above the bound
         text = f"{text} above {above:g}"
     elif at_least is not None:
         low = at_least

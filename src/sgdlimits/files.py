@@ -85,6 +85,6 @@ def _is_running(process: int) -> bool:
         os.kill(process, 0)  # sends no signal, but fails without a process
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:
+    except OSError:  # the process belongs to another user
         pass
     return True

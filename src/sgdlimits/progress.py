@@ -54,6 +54,7 @@ class Bar(tqdm):
     def refresh(self, nolock: bool = False, lock_args: Any = None) -> Any:
         if nolock:
             return super().refresh(nolock=True)
+        # `with` releases the lock on any exception, tqdm's own acquire and release do not.
         with self.get_lock():
             return super().refresh(nolock=True)
 

@@ -80,7 +80,7 @@ class Schedule(Part):
 
     def values_at(self, times: Any) -> Float[np.ndarray, "times ..."]:
         """Return the values at several times as a NumPy array."""
-        with jax.ensure_compile_time_eval():
+        with jax.ensure_compile_time_eval():  # constructors may run inside a traced function
             return np.asarray(jax.vmap(self.__call__)(jnp.asarray(times, float)))
 
     def __add__(self, other: Any) -> Schedule:
@@ -96,6 +96,7 @@ class Schedule(Part):
         return Combined("sub", other, self)
 
     def __mul__(self, other: Any) -> Schedule:
+        # A factor of one, a common default, leaves the schedule and its text as they are.
         return self if isinstance(other, (bool, int, float)) and other == 1 else Combined("mul", self, other)
 
     def __rmul__(self, other: Any) -> Schedule:

@@ -142,6 +142,7 @@ class Linear(Schedule):
     def __call__(self, t):
         times, values = jnp.asarray(self.times), jnp.asarray(self.values)
         if len(values) > MAX_UNROLLED:
+            # The segment of t, or the first or last one beyond the ends, where the share is clipped to 0 or 1.
             last = jnp.clip((t >= times).sum() - 1, 0, len(times) - 2)
             share = jnp.clip((t - times[last]) / (times[last + 1] - times[last]), 0.0, 1.0)
             return values[last] + share * (values[last + 1] - values[last])

@@ -18,6 +18,7 @@ MAX_MEMORY_SHARE = 0.8
 def available_memory() -> float:
     """Return the memory in bytes that this process may use: that of the machine, or the limit of its container."""
     total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if hasattr(os, "sysconf") else 2.0**34
+    # Limits of a container, in versions 2 and 1 of Linux' control groups; "max" for no limit is not a number.
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             with open(path, encoding="ascii") as file:

@@ -46,7 +46,7 @@ def try_function(
     if not callable(fn):
         raise BadInput(f"{what} must be a function; got {shorten(fn)}. Give a JAX function.")
     try:
-        answer = jax.eval_shape(fn, *sample)
+        answer = jax.eval_shape(fn, *sample)  # traces the function, as all later uses do
     except Exception as reason:
         raise BadInput(f"{what} fails on {on}: {describe_error(reason)}") from reason
     leaves = jax.tree.leaves(answer)

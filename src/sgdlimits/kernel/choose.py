@@ -45,6 +45,7 @@ def kernel_for(process: ProcessLike, until: StopCondition | None, carry: Carry, 
         if requested is not None:
             raise BadInput(f"kernel={requested!r} does not take {reason}. Leave it out, or give 'xla'.") from reason
         kernel = XLA(process, until, single)
+        # The name goes into the attributes of datasets, so that users see why a run was slower.
         kernel.name = f"xla{SINGLE_PRECISION * single}, since {name} does not take {reason}"
         LOG.info("the steps of %s are made by %s", type(process).__name__, kernel.name)
     except Exception as reason:

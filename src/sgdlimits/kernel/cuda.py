@@ -1,4 +1,4 @@
-"""The kernel `cuda`: the flat program of `lanes` on an NVIDIA GPU, one thread for each replica, launched through CuPy."""
+"""Kernel `cuda`: the flat program of `lanes` on an NVIDIA GPU, one thread for each replica, launched through CuPy."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def _prune(folder: Path) -> None:
                 part.unlink()
     files = sorted(
         ((entry.stat(), entry.path) for entry in os.scandir(folder) if not entry.name.startswith(".")),
-        key=lambda file: -file[0].st_atime,
+        key=lambda file: -file[0].st_atime,  # the most recently read first, which stay
     )
     total = 0
     for status, path in files:

@@ -47,7 +47,7 @@ def _describe(thing: Any) -> Any:
     if isinstance(thing, (tuple, list)):
         kind = type(thing).__name__ if type(thing) in (tuple, list) else _address(type(thing))
         return [kind, *(_describe(each) for each in thing)]
-    if isinstance(thing, dict):
+    if isinstance(thing, dict):  # equal dictionaries may differ in order
         return {_describe(key): _describe(value) for key, value in sorted(thing.items())}
     if isinstance(thing, jax.ShapeDtypeStruct):
         return str(thing)

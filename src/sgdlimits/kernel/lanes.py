@@ -1,4 +1,4 @@
-"""The kernel `lanes`: a process as a flat program, compiled for SIMD vectors of replicas, on all cores."""
+"""Kernel `lanes`: a process as a flat program, compiled for SIMD vectors of replicas, on all cores."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ class FlatKernel(Kernel):
         self.shapes = [leaf.shape[:-1] for leaf in leaves]
         if sum(leaf[..., 0].size for leaf in leaves) > MAX_STATE_SIZE or any(leaf.dtype != np.float64 for leaf in leaves):
             raise Untranslated("a large state")
-        zero = np.concatenate([(leaf == 0).all(-1).ravel() for leaf in leaves])
+        zero = np.concatenate([(leaf == 0).all(-1).ravel() for leaf in leaves])  # zero in every run
+        # Memories of conditions have the runs first, states last.
         remembered = tuple(jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in jax.tree.leaves(carry.memory))
         like = tuple(jax.ShapeDtypeStruct(shape, np.float64) for shape in self.shapes)
         trees = jax.tree.unflatten(self.state, like), jax.tree.unflatten(self.memory, remembered), zero
@@ -187,7 +188,7 @@ class Lanes(FlatKernel):
 
     @property
     def key(self) -> Any:
-        return super().key if self.bounds is None else id(self)
+        return super().key if self.bounds is None else id(self)  # bounds are those of one kernel's condition
 
     @staticmethod
     def compile(form: ProgramSpec) -> CompiledCode:
@@ -211,6 +212,7 @@ class Lanes(FlatKernel):
             call = partial(self.code.call, *(part.ctypes.data for part in parts), integers.ctypes.data, real.ctypes.data)
             if bounds is None or rows is None:
                 return call()
+            # The call releases the interpreter's lock, which the host's function takes again when it is called.
             with bounds.serving(arrays.memory[low:high]) as host:
                 call(rows[low:high].ctypes.data, host)
 
@@ -242,7 +244,7 @@ class ProgramSpec:
 
     @property
     def fixed(self) -> PyTree:
-        """The process and its stop condition."""
+        """Process and stop condition."""
         return self.numbers.values(self.numbers.arrays)
 
     def __eq__(self, other: object) -> bool:
@@ -262,6 +264,7 @@ def _compiled_code(form: ProgramSpec, key: tuple) -> CompiledCode:
     machine = _machine()
     name = known.persistent_name(key, form.fixed, find_bound(*form.fixed), form.state, form.memory, form.zero, form.single)
     make = lambda: _compile(form)
+    # An entry is one line of JSON, then the object code.
     about, _, code = (make() if name is None else cache.read_or_make(f"step-{name}", make)).partition(b"\n")
     owner, address = machine.load(code)
     width, numbers, length, bounded = json.loads(about)

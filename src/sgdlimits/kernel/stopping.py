@@ -119,7 +119,7 @@ def flatten_check(
     asks_host : whether the code can call the host
     """
     program, flat = walk.program, lambda places: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(places)])
-    old, new = flat(before[1]), flat(after[1])
+    old, new = flat(before[1]), flat(after[1])  # a coordinate whose place does not change is never moved by a step
     timed = _depends_on_time(numbers, stops, like)
     asks_host = asks_host and not timed
     row = _flatten_bound(walk, numbers, like, before, np.flatnonzero(old != new)) if asks_host else None
@@ -132,6 +132,7 @@ def flatten_check(
         if not asks_host or jax.eval_shape(lambda *like: _evaluate_bound(numbers, False, *like), *like) is None:
             raise
         return ByBound(())
+    # The cost of the condition is what it needs beyond the values of the step.
     needed = program.order(new.tolist())
     cheap = timed or len(program.order([stop], set(needed))) <= MIN_BOUNDED_SHARE * len(needed)
     ball = None if cheap else _flatten_ball(walk, stops, like, before, old != new)
@@ -267,7 +268,7 @@ def _answer(
 
 
 def coefficients(bound: Quadratic, state: PyTree, moved: Sequence[int]) -> list[Array]:
-    """Return the value of a bound in a state, and its row, both less what they leave to errors of quadrature."""
+    """Return the value of a bound in a state, and its row, both lowered by the error of quadrature that is allowed for."""
     flat = lambda tree: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])[np.array(moved)]
     x, slope, bend = map(flat, (state, bound.slope, bound.bend))
     value = bound.value - MAX_VALUE_ERROR
@@ -277,5 +278,5 @@ def coefficients(bound: Quadratic, state: PyTree, moved: Sequence[int]) -> list[
 
 
 def _run_keys(runs: np.ndarray, memory: np.ndarray) -> np.ndarray:
-    """Return the index of each run and what its condition remembers, one run a row."""
+    """Return an array with a row for each run: its index, and the memory of its stop condition."""
     return np.concatenate([runs.reshape(-1, 1), memory.swapaxes(1, 2).reshape(runs.size, -1)], axis=1, dtype=float)

@@ -106,10 +106,12 @@ def replica_of(
         shaped = [part.reshape(leaf.shape) for part, leaf in zip(np.split(now, cuts), before, strict=True)]
         after = walk.call(step, [*arrays[: len(numbers.process.arrays)], *shaped, *_stream_inputs(program)])
         flat = np.concatenate([leaf.ravel() for leaf in after])
+        # A result is zero if simplification made it the one constant zero, so comparing places suffices.
         if not (wrong := zero & (flat != none)).any():
             break
         zero = zero & ~wrong
     check: Any = None
+    # The check is traced into the same program, in which it shares the values of the step.
     if stops is not None:
         check = flatten_check(walk, numbers, stops, like, [arrays, shaped, remembered], [arrays, after, remembered], asks)
     checked = () if check is None else check.row if isinstance(check, ByBound) else check
@@ -157,7 +159,7 @@ def _trace(numbers: ParameterArrays, state: PyTree, memory: PyTree, single: bool
 
     def stops(arrays, state, memory, t):
         process, until = numbers.values(arrays)
-        stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], state))
+        stats = process.statistics(jax.tree.map(lambda leaf: leaf[..., None], state))  # a batch of one run
         return until.stop_runs(process.problem, stats, jax.tree.map(lambda leaf: leaf[None], memory), jnp.asarray(t)[None])[0]
 
     leaves, tree = jax.tree.flatten(_shapes_of(state))

@@ -1,4 +1,4 @@
-"""The kernel `xla`: the steps of any process, compiled by XLA as they are written. The other kernels are tested against it."""
+"""Kernel `xla`: the steps of any process, compiled by XLA as they are written. The other kernels are tested against it."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ def _grouped(
 
     def group(part: tuple[Carry, Array]) -> Carry:
         some, numbers = part
+        # The number of steps is a traced value: a group that has ended makes none, without another compilation.
         steps = span.steps if process.group_size is None else jnp.where(some.moving.any(), span.steps, 0)
         return _steps(process, until, single, some, seed, numbers, span._replace(steps=steps))
 
@@ -46,6 +47,7 @@ def _steps(process: ProcessLike, until: StopCondition | None, single: bool, carr
     """Make the steps of a call in blocks: draw the random variates of a block, make its steps, and check for divergence."""
 
     def step(carry: Carry, numbers, number) -> Carry:
+        # Times are multiples of the step and not sums of steps, whose rounding errors would add up.
         now = StepTime(span.t + (number - span.first) * span.size, span.size)
         state = process.step(carry.state, numbers, now)
         if until is None:
@@ -78,6 +80,7 @@ def _steps(process: ProcessLike, until: StopCondition | None, single: bool, carr
         def part(i, carry: Carry) -> Carry:
             after = lax.fori_loop(i * every, jnp.minimum((i + 1) * every, steps), one, carry)
             bounded = _bounded(process, after.state)
+            # A run that diverges keeps its state at the beginning of this part, the last one known to be finite.
             broken = carry.moving & ~bounded
             return Carry(
                 state=_select(process, carry.moving & bounded, after.state, carry.state),

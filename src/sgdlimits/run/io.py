@@ -110,7 +110,7 @@ def _read(path: str | os.PathLike) -> xr.Dataset:
         check_contained(whole_file)
     with xr.open_dataset(path, engine="h5netcdf") as file:
         dataset = file.load()
-    if "status" in dataset.variables:
+    if "status" in dataset.variables:  # text comes back as objects, and as a variable
         dataset["status"] = dataset.status.astype(str)
         dataset = dataset.set_coords("status")
     if set(STATE) <= set(dataset.variables):
@@ -127,6 +127,7 @@ class VersionWarning(UserWarning):
 def _newer_version_note(dataset: xr.Dataset) -> str:
     """Return a sentence if a newer version of the package made a dataset, else an empty text."""
     theirs, ours = str(dataset.attrs["version"]), version("sgdlimits")
+    # Only the three numbers of a release count, not suffixes of development versions.
     numbers = lambda text: [int(part) for part in re.findall(r"\d+", text)[:3]]
     if numbers(theirs) <= numbers(ours):
         return ""
@@ -135,7 +136,7 @@ def _newer_version_note(dataset: xr.Dataset) -> str:
 
 @checked
 def problem_of(dataset: xr.Dataset) -> Problem:
-    """The problem that a dataset of `simulate` was made from, as its attributes have it.
+    """Return the problem from which a dataset of `simulate` was made, read from its attributes.
 
     >>> import sgdlimits as sl
     >>> problem = sl.presets.phase_retrieval(lr=0.1)
@@ -153,7 +154,7 @@ def problem_of(dataset: xr.Dataset) -> Problem:
 
 @checked
 def rerun(dataset: xr.Dataset, **changes: Any) -> xr.Dataset:
-    """Simulate again what a dataset came from. `changes` are arguments of `simulate` to replace, such as `seed=1`.
+    """Repeat the simulation of a dataset. `changes` are arguments of `simulate` to replace, such as `seed=1`.
 
     >>> import numpy as np, sgdlimits as sl
     >>> first = sl.simulate(sl.presets.phase_retrieval(), sl.Chain(d=50), sl.RandomInit(d=50), t_max=1, runs=2, save=3)

@@ -66,6 +66,7 @@ def checkpoint_of(resume: xr.Dataset | None, engine: Engine, attributes: dict, r
     if resume is None:
         return Checkpoint(None, ResumeState(np.zeros((0, 0)), np.zeros(0)))
     attrs = check_form(resume).attrs
+    # The bound level has the parameters that it chose for itself; they must agree too.
     same = {**attributes, "level_parameters": to_json(engine.level)}
     for name in ("problem", "level_parameters", "start", "seed", "until", "observe"):
         if attrs.get(name, "{}" if name == "observe" else None) != same[name]:

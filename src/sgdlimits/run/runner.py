@@ -1,4 +1,4 @@
-"""The run loop of every simulation, at levels that make steps and at levels with a solver.
+"""Run loop of all simulations, at levels that make steps and at levels with a solver.
 
 - **Saved times.** Each call of the stepper returns the snapshots of the saved times it reaches. They are collected until a
   dataset is built from them: at the end, or at regular intervals for a stream.

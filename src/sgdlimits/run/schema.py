@@ -191,6 +191,7 @@ def join_pieces(pieces: Iterable[xr.Dataset], runs: int | None = None) -> xr.Dat
     done = 0
     for _, group in groupby(pieces, _first_run):  # pieces of one batch are consecutive
         row = _concatenate(list(group), "t")
+        # A single batch is the result already; with more of them each is copied into the arrays of the result.
         if runs and row.sizes["run"] < runs:
             whole = whole or {name: np.empty((runs, *row[name].shape[1:]), row[name].dtype) for name in row.data_vars}
             if all(row[name].shape[1:] == array.shape[1:] for name, array in whole.items()):
@@ -304,6 +305,7 @@ def check_form(dataset: Any) -> xr.Dataset:
     for name in ATTRIBUTES:
         if name not in dataset.attrs:
             _refuse(f"it has no attribute {name!r}")
+    # All attributes are present; now their types, which later checks rely on.
     for name in ATTRIBUTES:
         value = dataset.attrs[name]
         if not isinstance(value, str) and (name in TEXT_ATTRIBUTES or np.ndim(value) != 0 or not np.isfinite(float(value))):
@@ -353,6 +355,7 @@ def least_eigenvalue(dataset: xr.Dataset) -> float:
         if M.shape[1:] != (Q.shape[1], len(inverse)) or Q.shape[1] != Q.shape[2]:
             _refuse(f"M has shape {M.shape[1:]} and Q {Q.shape[1:]}")
         outside = Q - M @ inverse @ M.swapaxes(-1, -2)
+        # With one unit the matrix is a number, and an eigenvalue solver would be the slowest part of `check`.
         values = outside[:, 0] if Q.shape[1] == 1 else np.linalg.eigvalsh(outside)[:, :1]
         least = min(least, float((values / np.maximum(np.abs(Q).max((1, 2)), 1.0)[:, None]).min()))
     return least

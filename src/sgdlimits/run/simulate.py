@@ -171,6 +171,7 @@ def simulate_batched(arguments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[i
     arguments : keyword arguments of `simulate_runs`, one mapping for each simulation
     """
     simulations = [_prepare_runs(**each) for each in arguments]
+    # All runners are made first: their steps can then share calls from the beginning.
     position = {runner: at for at, simulation in enumerate(simulations) for runner in simulation.runners()}
     done: list[list[xr.Dataset]] = [[] for _ in simulations]
     for runner in Runner.run_many(position):
@@ -225,6 +226,7 @@ def _prepare(
     # Memory is checked before anything is allocated: first the dataset, then, once the engine is known, a batch of steps.
     dimensions = [("runs", runs), ("saved times", _count(times)), ("numbers", view.numerics.size + 1)]
     check_memory(dimensions, "Take fewer runs, or save fewer times, or a smaller width.")
+    # Run 0 alone fixes shapes and step sizes, so that these do not depend on the number of runs.
     first = one_of(level.first(problem, start, Stream.of(seed, [0])))
     engine = level.bind(problem, start, first)
     size = engine.max_batch if batch is None else min(engine.max_batch, batch)
@@ -235,7 +237,7 @@ def _prepare(
         check_condition(condition, view, first)
     schedules = scheduled(problem)
     observed = as_observe(observe, students_of(first), reserved_names(view, first) | set(schedules))
-    clock = engine.snap(np.unique(np.concatenate([[0.0], wanted])))
+    clock = engine.snap(np.unique(np.concatenate([[0.0], wanted])))  # runs begin at 0, whether that is saved or not
     save_start = bool(engine.snap(wanted).t[0] == 0)
     attributes = {
         "problem": to_json(problem),

@@ -88,7 +88,7 @@ def _equation(equation: Any, pairs: list[Pair]) -> list[Pair]:
     inner: Any = next((params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params), None)
     bind = partial(equation.primitive.bind, **params)
     values, radii = [value for value, _ in pairs], [radius for _, radius in pairs]
-    if all(radius is None for radius in radii):
+    if all(radius is None for radius in radii):  # nothing here depends on the state: no bound is needed
         results = bind(*values)
         return [(value, None) for value in (results if equation.primitive.multiple_results else [results])]
     if name == "scan":
@@ -122,7 +122,7 @@ def _radius(name: str, params: dict, bind: Callable, x: list[Array], radii: list
         return jnp.maximum(r[0], r[1])
     if name in ("reduce_max", "reduce_min"):
         return r[0].max(params["axes"])
-    if name == "mul":
+    if name == "mul":  # |xy - x'y'| <= |x| r_y + r_x (|y| + r_y)
         return abs(x[0]) * r[1] + r[0] * (abs(x[1]) + r[1])
     if name == "dot_general":
         return bind(abs(x[0]), r[1]) + bind(r[0], abs(x[1]) + r[1])

@@ -50,6 +50,7 @@ def _(walk, equation, args):
     p = equation.params
     n, m = scan_counts(p)
     fixed, carry, rows, made = args[:n], args[n : n + m], args[n + m :], {}
+    # Steps of a replica have short scans only; a long one exceeds the limit of a program, and `xla` takes over.
     for i in reversed(range(p["length"])) if p["reverse"] else range(p["length"]):
         results = walk.call(p["jaxpr"], [*fixed, *carry, *(row[i] for row in rows)])
         carry, made[i] = results[:m], results[m:]

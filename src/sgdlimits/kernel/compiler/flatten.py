@@ -46,7 +46,7 @@ def _count_operations(equation: Any) -> int:
     if name == "dot_general":
         shape, (summed, _) = equation.invars[0].aval.shape, p["dimension_numbers"][0]
         return 2 * made * int(np.prod([shape[axis] for axis in summed], dtype=int))
-    if name == "cond":
+    if name == "cond":  # an estimate from below is enough: if the index is known, only one branch is written
         return max(estimate_operations(branch) for branch in p["branches"])
     inner = next((p[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr", "body_jaxpr") if key in p), None)
     return 0 if inner is None else p.get("length", 1) * estimate_operations(inner)

@@ -46,7 +46,7 @@ def _(walk, equation, args):
     n = p["dimension_numbers"]
     out = np.empty(equation.outvars[0].aval.shape, int)
     rest = [axis for axis in range(x.ndim) if axis not in n.collapsed_slice_dims and axis not in n.operand_batching_dims]
-    for at in np.ndindex(out.shape):
+    for at in np.ndindex(out.shape):  # entry by entry: known indices then cost nothing
         batch = [at[axis] for axis in range(out.ndim) if axis not in n.offset_dims]
         offset = dict(zip(rest, (at[axis] for axis in n.offset_dims), strict=True))
         fixed = {axis: batch[i] for axis, i in zip(n.operand_batching_dims, n.start_indices_batching_dims, strict=True)}
@@ -89,7 +89,7 @@ def _(walk, equation, args):
         start = walk.program.value(place)
         return [at for at in range(x.shape[axis]) if start is None or at == start + offset.get(axis, 0)]
 
-    for at in np.ndindex(new.shape):
+    for at in np.ndindex(new.shape):  # in order, since later updates of an entry see earlier ones
         batch = tuple(at[axis] for axis in range(new.ndim) if axis not in n.update_window_dims)
         offset = dict(zip(rest, (at[axis] for axis in n.update_window_dims), strict=True))
         index = dict(zip(n.scatter_dims_to_operand_dims, where[batch].ravel().tolist(), strict=True))

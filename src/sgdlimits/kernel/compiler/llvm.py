@@ -116,7 +116,7 @@ class Writer:
         self.function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [pointer] * arguments), name)
         self.arguments = self.function.args
         for argument in self.arguments:
-            argument.add_attribute("noalias")
+            argument.add_attribute("noalias")  # arrays do not overlap, so that loads can move across stores
         self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
         self.v = self.new_instructions()
 
@@ -275,6 +275,7 @@ class Writer:
         """Write the end of the lanes `hit`, unless they have diverged: store their state and step; later states are ignored."""
         b, v = self.b, self.v
         with b.if_then(v.any(hit), likely=False):
+            # A diverging lane may seem to stop; it is left to the check at the end of the part.
             hit = b.and_(hit, self.is_bounded(values))
             for i, value in zip(self.moved, values, strict=True):
                 self.store_lanes(hit, value, self.good[i])
@@ -299,6 +300,7 @@ class Writer:
         b, v = self.b, self.v
         values = {i: b.load(slot) for i, slot in self.slots.items()}
         fine, on = self.is_bounded(values.values()), b.load(self.moving)
+        # Usually all lanes are active and finite, and their states are stored without a mask.
         with b.if_else(v.any(b.not_(b.and_(fine, on))), likely=False) as (some, all_):
             with some:
                 for i, value in values.items():

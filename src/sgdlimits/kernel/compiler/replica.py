@@ -34,7 +34,7 @@ class ByBound(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """A flat program of one step, and the roles of its values.
+    """Flat program of one step, and the roles of its values.
 
     Inputs have names: ("number", i), ("state", i), ("memory", i), "run", "seed", "seed_high", "step", "t", "size", "radius".
 

@@ -102,7 +102,7 @@ class Vectors:
         enter, rounds, leave = (b.append_basic_block(name) for name in ("enter", "round", "leave"))
         b.cbranch(self.any(begin), enter, leave).set_weights(RARE_BRANCH_WEIGHTS)
         b.position_at_end(enter)
-        still, body = program.split_loop(loop, known)
+        still, body = program.split_loop(loop, known)  # loop-invariant values are computed once, before the first round
         inner = dict(known)
         self.emit(program, still, inner)
         b.branch(rounds)
@@ -122,6 +122,7 @@ class Vectors:
         """Write one operation with a result of a kind, for arguments of `kinds`."""
         b, of = self.b, kinds[-1]
         real, signed = of[0] == "f", of[0] == "i"
+        # These operations depend on the upper halves of 32-bit integers; sums, differences and bitwise ones do not.
         if op in ("shr", "div", "rem", *(["mul"] if of == "u32" else []), "max", "min", "abs", "sign", *COMPARISONS):
             args = [self.clean_upper_half(arg, of) for arg in args]
         if op in ("add", "sub", "mul"):
@@ -171,6 +172,7 @@ class Vectors:
         b = self.b
         if not self.wide or x.type.element != F64:
             return b.fdiv(ir.Constant(x.type, [1.0] * self.width), self.intrinsic("sqrt", x), flags=FLAGS)
+        # The estimate has 14 bits; each Newton step doubles them.
         eight, name = ir.VectorType(F64, 8), "llvm.x86.avx512.rsqrt14.pd.512"
         kind = ir.FunctionType(eight, [eight, eight, ir.IntType(8)])
         function = self.module.globals.get(name) or ir.Function(self.module, kind, name)

@@ -95,6 +95,7 @@ class Flattening:
     def _equation(self, equation: Any, arguments: list[Places]) -> Sequence[Places]:
         """Add the operations of one equation, and return the places of its results."""
         name = equation.primitive.name
+        # Arrays without entries have no operations, whatever the primitive.
         if equation.outvars and not any(variable.aval.size for variable in equation.outvars):
             return [np.zeros(variable.aval.shape, int) for variable in equation.outvars]
         if name in ELEMENTWISE:

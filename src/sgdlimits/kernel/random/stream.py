@@ -94,6 +94,7 @@ class Stream(eqx.Module):
         else:
             shape, block, run = (self.steps, blocks, runs), index // np.uint32(runs) % np.uint32(blocks), self.runs
         run = xp.tile(run, index.size // run.size)
+        # Eight bits for the purpose and 24 for the block.
         label = np.uint32(int(purpose) << 24) | (block + xp.asarray(skip, np.uint32))
         high = (step >> np.uint64(32)).astype(np.uint32)
         key = (xp.full_like(run, self.seed[0]), xp.full_like(run, self.seed[1]))
@@ -133,11 +134,13 @@ class Stream(eqx.Module):
         enough = xp.maximum(dof, 2.0)
         z, u = self._attempt(purpose, count, 0)
         value, sure, _ = marsaglia_tsang(z, enough)
-        value = xp.where(dof >= 2, value, xp.where(dof == 1, z * z, 0.0))
+        value = xp.where(dof >= 2, value, xp.where(dof == 1, z * z, 0.0))  # one degree of freedom is a square, none is zero
         unsettled = (dof >= 2) & (u >= sure)
         if xp is np:
             return self._settle_on_host(purpose, value, unsettled, enough)
 
+        # On a device the few proposals left are settled one by one in a loop, which is rarely entered: another round for all
+        # variates would cost as much as the first.
         def settle_one(carry):
             value, unsettled, rows = carry
             row = jnp.argmax(rows)

@@ -95,7 +95,7 @@ def marsaglia_tsang(
     xp, delta = array_module(z), dof / 2 - 1 / 3
     x = z * (1 / xp.sqrt(9 * delta))  # one quotient for each dof, not for each variate
     positive = x > -1
-    one_plus = xp.where(positive, 1 + x, 1.0)
+    one_plus = xp.where(positive, 1 + x, 1.0)  # a safe argument of the logarithm where the proposal is negative
     cube = one_plus**3
     sure = xp.where(abs(x) <= 0.5, 1 - 0.75 * delta * x**4 * (1 + 2 * abs(x)), -1.0)
     h = xp.where(positive, z**2 / 2 + delta * (1 - cube + 3 * xp.log(one_plus)), -np.inf)

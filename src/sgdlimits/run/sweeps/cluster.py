@@ -77,6 +77,7 @@ class Dask(SweepEngine):
                 under_way[future.key] = task
                 ending.add(future)
 
+            # A running scheduler may have more workers than this engine would have started.
             workers = max(self.workers, len(client.scheduler_info()["workers"]))
             for task in make_tasks(recipe, units, workers):
                 submit(task)

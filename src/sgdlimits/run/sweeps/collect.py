@@ -75,11 +75,13 @@ def collect(
     if keys is None:  # files are sorted by their hashes, which have no meaning
         order = sorted(range(len(rows)), key=lambda i: tuple(points[i].values()))
         rows, points = [rows[i] for i in order], [points[i] for i in order]
+    # Parameters become dimensions if points are distinct and fill enough of their grid.
     axes = {name: _sort_values([point[name] for point in points]) for name in names}
     distinct = bool(names) and len({tuple(map(repr, point.values())) for point in points}) == len(points)
     regular = distinct and len(points) > MIN_GRID_SHARE * np.prod([len(values) for values in axes.values()], dtype=float)
     if regular:
         sizes = tuple(len(values) for values in axes.values())
+        # By text: values such as tuples and NaN are not found by equality.
         index = [{repr(value): i for i, value in enumerate(values)} for values in axes.values()]
         places = [tuple(known[repr(point[name])] for known, name in zip(index, names, strict=True)) for point in points]
         dims, coords = names, {name: (name, values) for name, values in axes.items()}
@@ -250,6 +252,7 @@ def _assemble(parts: list[xr.Dataset], places, dims: list[str], sizes: tuple[int
         have = [(place, part[name].variable) for place, part in zip(places, parts, strict=True) if name in part.variables]
         if have[0][1].dims == (name,):
             continue
+        # Steps at equal times differ if d does; otherwise one array serves all points.
         if name == "step" and not times_differ and all(each.equals(have[0][1]) for _, each in have):
             found[name] = have[0][1]
             continue

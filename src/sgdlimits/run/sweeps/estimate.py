@@ -52,7 +52,7 @@ def _measure_unit(job: Sweep, unit: Unit) -> tuple[float, float]:
     The fraction grows until the simulation takes long enough to be measured.
     """
     problem, level, start, t_max = job.recipe.simulation(unit.point).values()
-    least = 2.0 * problem.numerics.samples_per_step / (getattr(level, "d", None) or 1)
+    least = 2.0 * problem.numerics.samples_per_step / (getattr(level, "d", None) or 1)  # the time of two steps
     runs, seed = range(unit.first, unit.last), unit.whole["seed"]
     simulate = lambda share: simulate_runs(problem, level, start, runs, seed=seed, t_max=max(least, share * t_max), save=2)
     share = 1 / 512
@@ -86,6 +86,7 @@ def status(job: Sweep) -> dict[str, str]:
     if failed := sum(folder.failure(unit) is not None for unit in left):
         rows["failed"] = f"{failed}; the notes *.failed.json in {job.folder} say why"
     ages = sorted(now - entry.path.lstat().st_mtime for entry in folder.entries())
+    # The rate of recent files: a sweep may have been interrupted for days, or have gained workers.
     lately = [age for age in ages if age < RATE_WINDOW_SECONDS]
     if len(lately) > 2 and done < total:
         rate = (len(lately) - 1) / max(lately[-1] - lately[0], 1e-9)

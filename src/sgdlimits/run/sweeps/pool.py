@@ -32,6 +32,7 @@ class Pool(SweepEngine):
         todo = make_tasks(recipe, units, self.workers)
         left = len(units)
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        # Each worker has its own cores, so that the threads of one do not slow the others.
         pool = [PoolWorker(cores[i % max(1, len(cores)) :: self.workers]) for i in range(min(self.workers, len(todo)))]
         selector = selectors.DefaultSelector()
         try:

@@ -62,6 +62,7 @@ def unit_of(recipe: Recipe, point: Point, first: int, last: int) -> Unit:
     parts = {"problem": "problem", "rule": "optimiser", "level": "level", "start": "start"}
     model |= {key: {name: encoded(value) for name, value in found[part].items()} for key, part in parts.items()}
     seed = recipe.seed if recipe.common else int(hash_of([recipe.seed, model])[:16], 16)
+    # What does not change the results, such as the engine and the number of runs, is left out of the key.
     how = {"t_max": found["simulate"]["t_max"], "save": encoded(recipe.save), "until": recipe.until, "keep": recipe.keep}
     whole = {**model, **how, "kernel": recipe.kernel, "seed": seed}
     return Unit(hash_of(whole), first, last, point, whole)
