@@ -61,7 +61,8 @@ class Refine:
             corners = [value.get(corner, np.nan) for corner in product(*cell)]
             if np.isfinite(corners).any() and np.nanmax(corners) - np.nanmin(corners) > least:
                 halves.extend(product(*(_halve(low, high, axes[name]) for name, (low, high) in zip(axes, cell, strict=True))))
-        corners_of = dict.fromkeys(  # neighbouring cells share cornerscorner for cell in halves for corner in product(*cell))
+        # Neighbouring cells share corners.
+        corners_of = dict.fromkeys(corner for cell in halves for corner in product(*cell))
         points = [dict(zip(axes, corner, strict=True)) for corner in corners_of if corner not in value]
         return points, dataclasses.replace(self, rounds=self.rounds - 1, cells=tuple(halves))
 
