@@ -19,12 +19,12 @@ def _find(name: str):
         from importlib.metadata import version
 
         return version(__name__)
-    with _no_search_for_garbage():
+    with _garbage_collection_disabled():
         return _load(name)
 
 
 @contextmanager
-def _no_search_for_garbage():
+def _garbage_collection_disabled():
     """Disable the garbage collector while submodules are imported, of whose time it would take a sixth."""
     searches = gc.isenabled()
     gc.disable()

@@ -34,7 +34,7 @@ def outer_of_centred(x: jax.Array) -> jax.Array:
     return y[:, :, None] * y[:, None]
 
 
-def quieten(environment: MutableMapping[str, str]) -> None:
+def silence_hints(environment: MutableMapping[str, str]) -> None:
     """Let XLA report fatal errors only, in a process with this environment, if jaxlib is noisy and no level is set."""
     if version("jaxlib") in NOISY_RELEASES:
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -41,7 +41,7 @@ class Part(eqx.Module):
         return jax.tree.unflatten(tree, [leaf(t) if is_schedule(leaf) else leaf for leaf in leaves])
 
     def __repr__(self) -> str:
-        return typed(self)
+        return format_constructor(self)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -94,7 +94,7 @@ def arguments(module: Any) -> Iterator[tuple[str, Any]]:
             yield name, getattr(module, attribute)
 
 
-def typed(module: Any) -> str:
+def format_constructor(module: Any) -> str:
     """Return a module as it would be typed, without arguments that have their default.
 
     >>> from sgdlimits.algorithm import OnePassSGD
@@ -102,12 +102,12 @@ def typed(module: Any) -> str:
     OnePassSGD(lr=0.1, sphere=True)
     """
     parameters = inspect.signature(type(module)).parameters
-    usual = lambda name, value: same(value, parameters[name].default) or (isinstance(value, dict) and not value)
-    given = [f"{name}={argument(value)}" for name, value in arguments(module) if not usual(name, value)]
+    usual = lambda name, value: is_default(value, parameters[name].default) or (isinstance(value, dict) and not value)
+    given = [f"{name}={as_source(value)}" for name, value in arguments(module) if not usual(name, value)]
     return f"{type(module).__name__}({', '.join(given)})"
 
 
-def argument(value: Any) -> str:
+def as_source(value: Any) -> str:
     """Return a value as it would be typed: numbers with six digits, long arrays as their shape, functions by name."""
     if isinstance(value, Part):
         return value.as_argument()
@@ -119,13 +119,13 @@ def argument(value: Any) -> str:
             return f"array of shape {array.shape}"
         return _format_numbers(array.tolist())
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{name!r}: {argument(part)}' for name, part in value.items())}}}"
+        return f"{{{', '.join(f'{name!r}: {as_source(part)}' for name, part in value.items())}}}"
     if isinstance(value, tuple):
         return f"({', '.join(map(argument, value))}{',' if len(value) == 1 else ''})"
     return getattr(value, "__qualname__", "") or repr(value)
 
 
-def same(value: Any, default: Any) -> bool:
+def is_default(value: Any, default: Any) -> bool:
     """Return whether a value certainly equals its default; traced values do not."""
     if value is default:
         return True

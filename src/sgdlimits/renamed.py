@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 PACKAGE = "sgdlimits"
 
 
-class New(NamedTuple):
-    """New name of something public, and the version that removes the old name."""
+class NewName(NamedTuple):
+    """NewName name of something public, and the version that removes the old name."""
 
     name: str
     until: str
@@ -40,21 +40,21 @@ PUBLIC = {place: f"theory.{name}" for name, place in MODULES.items()} | {
     "problem.projection": "",
 }
 """Public paths of modules whose names are exported elsewhere."""
-PARAMETERS = {"rule": New("optimiser", "0.4")}
+PARAMETERS = {"rule": NewName("optimiser", "0.4")}
 """Renamed parameters of sweeps and options of the command line."""
 MEMBERS = {
-    "rule": New("expectation", "0.4"),
-    "with_rule": New("with_expectation", "0.4"),
+    "rule": NewName("expectation", "0.4"),
+    "with_rule": NewName("with_expectation", "0.4"),
 }
 """Renamed attributes and methods of problems, and arguments of their `replace`."""
 RENAMED = {
-    "theory.mediocrity.compare": New("exit_table", "0.3"),
-    "theory.quadratic.Null": New("theory.quadratic.NullDirections", "0.4"),
-    "theory.single_index.exit_time(threshold)": New("overlap", "0.3"),
-    "ProjectionProblem(rule)": New("expectation", "0.4"),
-    "presets.committee(rule)": New("expectation", "0.4"),
-    "presets.single_index(rule)": New("expectation", "0.4"),
-    "presets.gaussian_mixture(rule)": New("expectation", "0.4"),
+    "theory.mediocrity.compare": NewName("exit_table", "0.3"),
+    "theory.quadratic.Null": NewName("theory.quadratic.NullDirections", "0.4"),
+    "theory.single_index.exit_time(threshold)": NewName("overlap", "0.3"),
+    "ProjectionProblem(rule)": NewName("expectation", "0.4"),
+    "presets.committee(rule)": NewName("expectation", "0.4"),
+    "presets.single_index(rule)": NewName("expectation", "0.4"),
+    "presets.gaussian_mixture(rule)": NewName("expectation", "0.4"),
 }
 
 

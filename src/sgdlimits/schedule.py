@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PyTree
 
 import sgdlimits._x64  # noqa: F401  first: times are double precision
 from sgdlimits.errors import BadInput, is_traced, shorten
-from sgdlimits.part import Part, argument, is_schedule
+from sgdlimits.part import Part, as_source, is_schedule
 from sgdlimits.trial import try_function
 
 TIME_ROUNDING = 2.0**-44
@@ -134,7 +134,7 @@ class FunctionOfTime(Schedule):
         return jnp.asarray(self.fn(t), float)
 
     def as_argument(self):
-        return argument(self.fn)
+        return as_source(self.fn)
 
 
 def as_operand(value: Any) -> Any:
@@ -163,7 +163,7 @@ class Combined(Schedule):
         return knots_of((self.left, self.right))
 
     def as_argument(self):
-        bracketed = lambda side: f"({argument(side)})" if isinstance(side, Combined) else argument(side)
+        bracketed = lambda side: f"({as_source(side)})" if isinstance(side, Combined) else as_source(side)
         return f"{bracketed(self.left)} {OPERATOR_SIGNS[self.operation]} {bracketed(self.right)}"
 
     def __repr__(self) -> str:
@@ -193,8 +193,8 @@ class Shifted(Schedule):
         return xp.concatenate([xp.ravel(xp.asarray(self.by, float)), delayed + late])
 
     def as_argument(self):
-        inside = argument(self.base)
-        return f"{f'({inside})' if isinstance(self.base, Combined) else inside}.shift({argument(self.by)})"
+        inside = as_source(self.base)
+        return f"{f'({inside})' if isinstance(self.base, Combined) else inside}.shift({as_source(self.by)})"
 
     def __repr__(self) -> str:
         return self.as_argument()

@@ -59,7 +59,7 @@ def _check_rows(form: str, times: Any, values: Any, more: int, example: str) -> 
         raise BadInput(f"times must be {least} and increase; got {np.asarray(times).tolist()}. Sort them.")
 
 
-Numbers = Annotated[Any, _as_numbers]
+RealValues = Annotated[Any, _as_numbers]
 Span = Annotated[Any, _as_span]
 
 
@@ -82,7 +82,7 @@ class Steps(Schedule):
     times: Float[Array, " n"]
     values: Float[Array, " n+1 ..."]
 
-    def __init__(self, times: Numbers, values: Numbers) -> None:
+    def __init__(self, times: RealValues, values: RealValues) -> None:
         self.times = _as_numbers("times", times)
         self.values = _as_numbers("values", values)
         _check_rows("Steps", self.times, self.values, 1, "Steps([10.0], [0.1, 0.01])")
@@ -126,7 +126,7 @@ class Linear(Schedule):
     times: Float[Array, " n"]
     values: Float[Array, " n ..."]
 
-    def __init__(self, times: Numbers, values: Numbers) -> None:
+    def __init__(self, times: RealValues, values: RealValues) -> None:
         self.times = _as_numbers("times", times)
         self.values = _as_numbers("values", values)
         _check_rows("Linear", self.times, self.values, 0, "Linear([0.0, 10.0], [0.2, 0.1])")
@@ -177,7 +177,7 @@ class Cosine(Schedule):
     last: Float[Array, ""]
     span: Float[Array, ""]
 
-    def __init__(self, first: Numbers, last: Numbers, span: Span) -> None:
+    def __init__(self, first: RealValues, last: RealValues, span: Span) -> None:
         self.first = _as_numbers("first", first)
         self.last = _as_numbers("last", last)
         self.span = _as_span("span", span)
@@ -214,7 +214,7 @@ class Power(Schedule):
     power: Float[Array, ""]
     span: Float[Array, ""]
 
-    def __init__(self, value: Numbers, power: float, span: Span) -> None:
+    def __init__(self, value: RealValues, power: float, span: Span) -> None:
         self.value = _as_numbers("value", value)
         self.power = _as_numbers("power", power)
         self.span = _as_span("span", span)

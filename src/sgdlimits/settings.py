@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from sgdlimits._miscompiled import quieten
+from sgdlimits._miscompiled import silence_hints
 
 
 def setup_jax() -> None:
@@ -33,7 +33,7 @@ def setup_jax() -> None:
     >>> import sgdlimits as sl
     >>> sl.setup_jax()
     """
-    quieten(os.environ)  # before JAX is imported
+    silence_hints(os.environ)  # before JAX is imported
     import jax
 
     import sgdlimits._x64  # noqa: F401
@@ -41,8 +41,8 @@ def setup_jax() -> None:
     if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
         with suppress(AttributeError):  # a version of JAX without it
             jax.config.update("jax_cpu_enable_async_dispatch", False)
-    _keep_compiled()
-    _write_whole_entries()
+    _enable_compilation_cache()
+    _make_cache_writes_atomic()
 
 
 @lru_cache(maxsize=1)
@@ -56,7 +56,7 @@ def setup_process() -> None:
     atexit.register(gc.freeze)
 
 
-def _keep_compiled() -> None:
+def _enable_compilation_cache() -> None:
     """Set the folder of JAX's cache of compiled code to the package's own, unless the user has set one."""
     import jax
 
@@ -71,7 +71,7 @@ def _keep_compiled() -> None:
 
 
 @lru_cache(maxsize=1)
-def _write_whole_entries() -> None:
+def _make_cache_writes_atomic() -> None:
     """Replace the method of JAX's cache that writes entries: it writes in place, and never repairs a partial entry."""
     try:
         from jax._src.lru_cache import LRUCache

@@ -66,7 +66,7 @@ def _compiled_code(form: ProgramSpec, capability: str) -> CompiledCode:
     replica = form.replica(asks=False)  # code on a GPU cannot call the host
     text = ptx.text_of(replica, gpu, MAX_COORDINATE)
     module = cache.load_or_compile((text, gpu.key), lambda: gpu.assembly(text).encode(), _load)
-    return CompiledCode(module.get_function(llvm.FUNCTION_NAME), module, ptx.WARP, replica.numbers, replica.length)
+    return CompiledCode(module.get_function(llvm.FUNCTION_NAME), module, ptx.WARP_SIZE, replica.numbers, replica.length)
 
 
 def _load(code: bytes) -> Any:

@@ -201,7 +201,7 @@ class HostBounds:
         """Compile the function that answers, for runs like those of `carry` whose coordinates `moved` change."""
         one = jax.tree.map(lambda leaf: np.asarray(leaf)[..., 0], carry.state)
         own = jax.tree.map(lambda leaf: np.asarray(leaf)[0], carry.memory)
-        self.ask = jit_bound(_answer, process, until, tuple(moved), Layout.of(one), Layout.of(own), fast_compile=True)
+        self.ask = jit_bound(_answer_call, process, until, tuple(moved), Layout.of(one), Layout.of(own), fast_compile=True)
         self.columns, self.coordinates = 1 + 2 * len(moved), Layout.of(one).size
         self.known = np.zeros((0, 1 + Layout.of(own).size + self.columns))
 
@@ -246,7 +246,7 @@ class HostBounds:
             raise errors[0]
 
 
-def _answer(
+def _answer_call(
     process: ProcessLike, until: StopCondition, moved: tuple[int, ...], state: Layout, memory: Layout, row: Array, own: Array
 ) -> Array:
     """Return whether a run stops, and the row of its bound. The condition is evaluated only where the bound is near zero."""

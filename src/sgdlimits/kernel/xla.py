@@ -22,14 +22,14 @@ class XLA(Kernel):
     name = "xla"
 
     def __init__(self, process: ProcessLike, until: StopCondition | None, single: bool = False) -> None:
-        self.call = jit_bound(_grouped, process, until, single, fast_compile=process.fast_compile)
+        self.call = jit_bound(_advance_groups, process, until, single, fast_compile=process.fast_compile)
         self.recompiles = process.group_size is None
 
     def advance(self, carry: Carry, seed: Any, runs: Any, span: StepRange) -> Carry:
         return jax.block_until_ready(self.call(carry, seed, runs, span, np.array(len(runs))))
 
 
-def _grouped(
+def _advance_groups(
     process: ProcessLike, until: StopCondition | None, single: bool, carry: Carry, seed, runs, span: StepRange, wanted
 ) -> Carry:
     """Make the steps of a call for all runs at once, or for one group after another, skipping groups whose runs have ended."""
@@ -38,12 +38,14 @@ def _grouped(
         some, numbers = part
         # The number of steps is a traced value: a group that has ended makes none, without another compilation.
         steps = span.steps if process.group_size is None else jnp.where(some.moving.any(), span.steps, 0)
-        return _steps(process, until, single, some, seed, numbers, span._replace(steps=steps))
+        return _advance_runs(process, until, single, some, seed, numbers, span._replace(steps=steps))
 
     return map_groups(group, process.group_size, wanted, (carry, runs))
 
 
-def _steps(process: ProcessLike, until: StopCondition | None, single: bool, carry: Carry, seed, runs, span: StepRange) -> Carry:
+def _advance_runs(
+    process: ProcessLike, until: StopCondition | None, single: bool, carry: Carry, seed, runs, span: StepRange
+) -> Carry:
     """Make the steps of a call in blocks: draw the random variates of a block, make its steps, and check for divergence."""
 
     def step(carry: Carry, numbers, number) -> Carry:

@@ -81,7 +81,7 @@ def load(path: str | os.PathLike) -> xr.Dataset:
         if os.path.exists(path):
             raise BadInput(printable(f"{path} is not a plain file. Give the path of a dataset that was saved."))
         raise BadInput(printable(f"there is no file {path}. Give the path of a dataset that was saved."))
-    with readable(path):
+    with explain_read_errors(path):
         dataset = _read(path)
     if _newer_version_note(dataset):
         warnings.warn(f"{path}: {_newer_version_note(dataset)}", VersionWarning, stacklevel=2)
@@ -89,7 +89,7 @@ def load(path: str | os.PathLike) -> xr.Dataset:
 
 
 @contextmanager
-def readable(path: str | os.PathLike) -> Iterator[None]:
+def explain_read_errors(path: str | os.PathLike) -> Iterator[None]:
     """Turn any exception in the block into a `BadInput` that names the file: the HDF5 library raises any type for bad ones."""
     try:
         yield

@@ -20,7 +20,7 @@ Writer = Any
 """A `sgdlimits.kernel.compiler.llvm.Writer`. That module imports this one, so its class cannot be named here."""
 FIRST_RADIUS = 0.01
 """Radius of the first ball, in the units of the state, whose coordinates are of order 1. Later radii adapt."""
-GROWTH, SHRINKAGE = 2.0, 0.25
+RADIUS_GROWTH, RADIUS_SHRINKAGE = 2.0, 0.25
 """Factors of the radius after a ball that excluded stopping, and after one that did not."""
 CONTINUES, STOPS = 1.0, 2.0
 """Answers of the host for a lane."""
@@ -100,7 +100,7 @@ class CheckOutsideBall(StopCheck):
             hit, may = (b.fcmp_ordered("!=", answer, v.const(0.0, "f64")) for answer in answers)
             radius = b.load(self.trial)
             b.store(b.select(may, v.const(-1.0, "f64"), radius), self.radius)
-            b.store(b.fmul(radius, b.select(may, v.const(SHRINKAGE, "f64"), v.const(GROWTH, "f64"))), self.trial)
+            b.store(b.fmul(radius, b.select(may, v.const(RADIUS_SHRINKAGE, "f64"), v.const(RADIUS_GROWTH, "f64"))), self.trial)
             for value, slot in zip(values, self.center, strict=True):
                 b.store(value, slot)
             w.stop_lanes(b.and_(b.load(w.moving), hit), values, at)
@@ -154,7 +154,7 @@ class CheckByBound(StopCheck):
         w, b, v = self.writer, self.writer.b, self.writer.v
         with b.if_then(v.any(out), likely=False):
             lanes, bounds = w.allocate(1), b.bitcast(self.rows[0], F64.as_pointer())
-            row = w.vectors_at(lanes, 1)[0]
+            row = w.vector_pointers(lanes, 1)[0]
             w.store(b.select(out, v.const(1.0, "f64"), v.const(0.0, "f64")), row)
             kind = ir.FunctionType(ir.VoidType(), [I64, *[F64.as_pointer()] * 3])
             b.call(b.bitcast(self.host, kind.as_pointer()), [self.index, w.copy_state(values), lanes, bounds])

@@ -144,14 +144,14 @@ class Writer:
         state, memory, self.numbers, radius, answers = self.arguments
         replica = self.replica
         own = self.b.bitcast(self.numbers, self.v.type("f64").as_pointer())
-        known = self.load_parameters(self.strided(own, len(replica.numbers)))
+        known = self.load_parameters(self.row_pointers(own, len(replica.numbers)))
         for pointer, places in ((state, replica.state), (memory, replica.memory)):
-            rows = self.vectors_at(pointer, len(places))
+            rows = self.vector_pointers(pointer, len(places))
             known |= {place: self.load(row) for place, row in zip(places, rows, strict=True) if place in self.inputs.values()}
         if "radius" in self.inputs:
-            known[self.inputs["radius"]] = self.load(self.vectors_at(radius, 1)[0])
+            known[self.inputs["radius"]] = self.load(self.vector_pointers(radius, 1)[0])
         self.v.emit(replica.program, replica.program.order(wanted, known), known)
-        for place, row in zip(wanted, self.vectors_at(answers, len(wanted)), strict=True):
+        for place, row in zip(wanted, self.vector_pointers(answers, len(wanted)), strict=True):
             value, whole = known[place], self.v.type("f64")
             self.store(value if value.type == whole else self.b.uitofp(value, whole), row)
         self.b.ret_void()
@@ -162,13 +162,13 @@ class Writer:
     ) -> list[ir.Value]:
         """Call a function of `write_rare` in the new states of the lanes, and return its `count` results."""
         state, memory, answers = self.copy_state(values), *(self.allocate(rows) for rows in (len(self.remembered), count))
-        for row, copy in zip(self.remembered, self.vectors_at(memory, len(self.remembered)), strict=True):
+        for row, copy in zip(self.remembered, self.vector_pointers(memory, len(self.remembered)), strict=True):
             self.store(self.load(row), copy)
         pointer = F64.as_pointer()
         trial = ir.Constant(pointer, None) if radius is None else self.b.bitcast(radius, pointer)
         own = self.b.bitcast((self.own or [self.numbers])[0], pointer)
         self.b.call(function, [state, memory, own, trial, answers])
-        return [self.load(row) for row in self.vectors_at(answers, count)]
+        return [self.load(row) for row in self.vector_pointers(answers, count)]
 
     def address(self, pointer: ir.Value, index: Any) -> ir.Value:
         """Return the address of an entry of an array."""
@@ -177,13 +177,13 @@ class Writer:
     def rows(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:
         """Return pointers to the `count` rows of an array for the vector of replicas with this index."""
         first = self.address(pointer, self.b.mul(index, I64(count * self.v.width)))
-        return self.strided(self.b.bitcast(first, self.v.type(kind).as_pointer()), count)
+        return self.row_pointers(self.b.bitcast(first, self.v.type(kind).as_pointer()), count)
 
-    def strided(self, base: ir.Value, count: int) -> list[ir.Value]:
+    def row_pointers(self, base: ir.Value, count: int) -> list[ir.Value]:
         """Return pointers to the rows of a vector of replicas, from that to the first one."""
         return [self.address(base, i) for i in range(count)]
 
-    def vectors_at(self, pointer: ir.Value, count: int) -> list[ir.Value]:
+    def vector_pointers(self, pointer: ir.Value, count: int) -> list[ir.Value]:
         """Return pointers to the vectors of memory from `allocate`."""
         base = self.b.bitcast(pointer, self.v.type("f64").as_pointer())
         return [self.address(base, i) for i in range(count)]
@@ -286,7 +286,7 @@ class Writer:
     def copy_state(self, values: list[ir.Value]) -> ir.Value:
         """Copy all coordinates of the state to new memory and return it; `values` are those that a step changes."""
         state = self.allocate(len(self.good))
-        for i, row in enumerate(self.vectors_at(state, len(self.good))):
+        for i, row in enumerate(self.vector_pointers(state, len(self.good))):
             self.store(values[self.moved.index(i)] if i in self.slots else self.load(self.good[i]), row)
         return state
 

@@ -20,7 +20,7 @@ from sgdlimits.kernel.compiler.scalars import Scalars
 from sgdlimits.kernel.compiler.vectors import F32, F64, FLAGS, I32, I64
 
 TRIPLE = "nvptx64-nvidia-cuda"
-WARP = 32
+WARP_SIZE = 32
 MIN_ROOT_ARGUMENT = 1e-290
 """Number added to the argument of a square root, so that the inverse root of zero is finite."""
 
@@ -69,11 +69,11 @@ class Threads(Writer):
 
     def rows(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:
         b = self.b
-        lane = b.add(b.mul(b.udiv(index, I64(WARP)), I64(count * WARP)), b.urem(index, I64(WARP)))
-        return self.strided(b.bitcast(self.address(pointer, lane), self.v.type(kind).as_pointer()), count)
+        lane = b.add(b.mul(b.udiv(index, I64(WARP_SIZE)), I64(count * WARP_SIZE)), b.urem(index, I64(WARP_SIZE)))
+        return self.row_pointers(b.bitcast(self.address(pointer, lane), self.v.type(kind).as_pointer()), count)
 
-    def strided(self, base: ir.Value, count: int) -> list[ir.Value]:
-        return [self.address(base, WARP * i) for i in range(count)]
+    def row_pointers(self, base: ir.Value, count: int) -> list[ir.Value]:
+        return [self.address(base, WARP_SIZE * i) for i in range(count)]
 
     @contextmanager
     def loop_over_replicas(self, vectors: ir.Value) -> Iterator[ir.Value]:
@@ -84,7 +84,7 @@ class Threads(Writer):
         b.branch(again)
         b.position_at_end(again)
         here = b.load(index)
-        b.cbranch(b.icmp_signed("<", here, b.mul(vectors, I64(WARP))), body, leave)
+        b.cbranch(b.icmp_signed("<", here, b.mul(vectors, I64(WARP_SIZE))), body, leave)
         b.position_at_end(body)
         yield here
         b.store(b.add(here, b.mul(size, blocks)), index)

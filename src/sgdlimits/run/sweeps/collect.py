@@ -18,7 +18,7 @@ from sgdlimits.renamed import PARAMETERS
 from sgdlimits.run.io import write_netcdf
 from sgdlimits.run.schema import COORDINATES
 from sgdlimits.run.sweeps.recipe import decoded, label
-from sgdlimits.run.sweeps.store import Damaged, Entry, Folder, read, warn_left_out
+from sgdlimits.run.sweeps.store import Damaged, Folder, UnitFile, read, warn_left_out
 
 LAZY_BYTES = 2**28
 """Total size of files in bytes above which values are loaded lazily by default."""
@@ -67,7 +67,7 @@ def collect(
     Frozen({'lr': 2, 'noise': 3, 'run': 4})
     """
     keys = None if keys is None else list(keys)
-    found = rows_of(Folder(folder), keys, runs, lazy)
+    found = read_rows(Folder(folder), keys, runs, lazy)
     if not found:
         raise BadInput(f"{folder} holds no results yet. Run a sweep into it.")
     rows = [found[key] for key in keys or found if key in found]
@@ -121,7 +121,7 @@ def export(folder: str | os.PathLike, path: str | os.PathLike) -> None:
         raise BadInput(f"{path} must end in .zarr or .nc. Give such a name.")
 
 
-def rows_of(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy: bool | None = False) -> dict[str, PointRow]:
+def read_rows(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy: bool | None = False) -> dict[str, PointRow]:
     """Read the results of points by key, from files that together have consecutive runs from 0 on, each run once.
 
     Parameters
@@ -134,7 +134,7 @@ def rows_of(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy: 
     wanted = None if keys is None else set(keys)
     rows: dict[str, PointRow] = {}
     reach: dict[str, int] = {}
-    entries = [entry for entry in folder.entries() if wanted is None or entry.key in wanted]
+    entries = [entry for entry in folder.list_files() if wanted is None or entry.key in wanted]
     if lazy is None:
         lazy = sum(entry.path.lstat().st_size for entry in entries) > LAZY_BYTES
     for entry in entries:
@@ -153,7 +153,7 @@ def rows_of(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy: 
     return rows
 
 
-def _leave_in_file(dataset: xr.Dataset, entry: Entry) -> xr.Dataset:
+def _leave_in_file(dataset: xr.Dataset, entry: UnitFile) -> xr.Dataset:
     """Replace the values of a dataset by lazy dask arrays that read them from its file."""
     try:
         import dask
@@ -259,7 +259,11 @@ def _assemble(parts: list[xr.Dataset], places, dims: list[str], sizes: tuple[int
         if other := next((each.dims for _, each in have if each.dims != have[0][1].dims), None):
             raise BadInput(f"{name} has the dimensions {have[0][1].dims} here and {other} there. Collect them apart, by keys=.")
         found[name] = _place(have, dims, sizes, extent)
-    attrs = {name: value for name, value in parts[0].attrs.items() if all(_same(value, part.attrs.get(name)) for part in parts)}
+    attrs = {
+        name: value
+        for name, value in parts[0].attrs.items()
+        if all(_is_same_attribute(value, part.attrs.get(name)) for part in parts)
+    }
     inner = {"run": np.arange(extent["run"])}
     if times and not times_differ:
         inner["t"] = times[0]
@@ -267,7 +271,7 @@ def _assemble(parts: list[xr.Dataset], places, dims: list[str], sizes: tuple[int
     return dataset.set_coords([name for name in COORDINATES if name in dataset.variables])
 
 
-def _same(left: Any, right: Any) -> bool:
+def _is_same_attribute(left: Any, right: Any) -> bool:
     """Return whether two attributes have the same type and value."""
     return type(left) is type(right) and bool(np.array_equal(left, right))
 

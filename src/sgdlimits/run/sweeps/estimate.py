@@ -83,9 +83,9 @@ def status(job: Sweep) -> dict[str, str]:
     left, now = list(missing_units(folder, job.units)), time.time()
     done = total - len({unit.key for unit in left})
     rows = {"done": f"{done} of {count(total, 'unit')}"}
-    if failed := sum(folder.failure(unit) is not None for unit in left):
+    if failed := sum(folder.read_failure(unit) is not None for unit in left):
         rows["failed"] = f"{failed}; the notes *.failed.json in {job.folder} say why"
-    ages = sorted(now - entry.path.lstat().st_mtime for entry in folder.entries())
+    ages = sorted(now - entry.path.lstat().st_mtime for entry in folder.list_files())
     # The rate of recent files: a sweep may have been interrupted for days, or have gained workers.
     lately = [age for age in ages if age < RATE_WINDOW_SECONDS]
     if len(lately) > 2 and done < total:

@@ -208,7 +208,7 @@ def _compute_missing(job: Sweep, folder: Folder, engine: Any, retry: bool, progr
     """Compute the units without a file, with a progress bar and notes on failures; return all units of the sweep."""
     units = job.units
     todo = list(missing_units(folder, units))
-    failed = {unit.name: error for unit in todo if not retry and (error := folder.failure(unit))}
+    failed = {unit.name: error for unit in todo if not retry and (error := folder.read_failure(unit))}
     # Values of floats are inputs of compiled code, others change it: neighbours in this order share code and batches.
     discrete = lambda unit: repr([value for value in unit.point.values() if not isinstance(value, float)])
     todo = sorted((unit for unit in todo if unit.name not in failed), key=discrete)
@@ -224,7 +224,7 @@ def _compute_missing(job: Sweep, folder: Folder, engine: Any, retry: bool, progr
                     if status == UNWRITTEN:  # the disk is full or read-only: no other file could be written either
                         raise BadInput(error)
                     if status != DONE:
-                        folder.fail(unit, error)
+                        folder.record_failure(unit, error)
                         failed[unit.name] = error
                         shown.set_postfix_str(count(len(failed), "failure"), refresh=False)
                     done += status == DONE

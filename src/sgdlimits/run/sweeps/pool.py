@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from sgdlimits._miscompiled import quieten
+from sgdlimits._miscompiled import silence_hints
 from sgdlimits.run.sweeps.engine import SweepEngine, Task, make_tasks
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
@@ -71,7 +71,7 @@ class PoolWorker:
     def start_process(self) -> None:
         """Start a new process, pinned to the cores of this worker, that reads tasks from its standard input."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-        quieten(environment)  # the process imports JAX before it can do so itself
+        silence_hints(environment)  # the process imports JAX before it can do so itself
         command = [sys.executable, "-m", "sgdlimits.run.sweeps.process", json.dumps(self.cores)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True, bufsize=0

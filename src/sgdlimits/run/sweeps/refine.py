@@ -12,7 +12,7 @@ import numpy as np
 from sgdlimits.checks import each_of, integer, real
 from sgdlimits.domain import Fraction, checked
 from sgdlimits.errors import BadInput, check_count, shorten
-from sgdlimits.run.sweeps.collect import join_runs, rows_of
+from sgdlimits.run.sweeps.collect import join_runs, read_rows
 from sgdlimits.run.sweeps.design import Design, Point, to_plain
 from sgdlimits.run.sweeps.unit import unit_of
 
@@ -69,7 +69,7 @@ class Refine:
     def _values(self, recipe: Recipe, design: Design, folder: Folder, runs: int) -> dict[tuple, float]:
         """Return the mean over runs of the value at each point, NaN for points that failed; keys are coordinates of points."""
         keys = {tuple(point[name] for name in design.axes): unit_of(recipe, point, 0, runs).key for point in design.points}
-        rows = rows_of(folder, keys.values(), runs)
+        rows = read_rows(folder, keys.values(), runs)
         found = {}
         for corner, key in keys.items():
             kept = join_runs(rows[key], runs) if key in rows else None

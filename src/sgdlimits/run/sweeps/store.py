@@ -36,7 +36,7 @@ class SweepWarning(UserWarning):
     """Warning that a file in the folder of a sweep is damaged or of another kind, and is left out."""
 
 
-class Entry(NamedTuple):
+class UnitFile(NamedTuple):
     """File of a unit in the folder: its path, the key of its point, and its runs `first` to `last` (exclusive)."""
 
     path: Path
@@ -60,18 +60,18 @@ class Folder:
         if make:
             remove_partial_files(self.path)
 
-    def entries(self) -> list[Entry]:
+    def list_files(self) -> list[UnitFile]:
         """List the files of units, sorted by point and then by run; warn of unknown files and leave them out."""
         found = []
         for item in sorted(os.scandir(self.path), key=lambda item: item.name):
             if match := FILE_NAME.fullmatch(item.name):
-                found.append(Entry(Path(item.path), match[1], int(match[2]), int(match[3])))
+                found.append(UnitFile(Path(item.path), match[1], int(match[2]), int(match[3])))
             # Partial files begin with a dot; a sweep's TOML file and damaged files, renamed to .bad, may be here as well.
             elif not item.name.startswith(".") and not item.name.endswith((FAILURE_SUFFIX, ".toml", ".bad")):
                 warn_left_out(item.path, "is not a file of a sweep")
         return sorted(found, key=lambda entry: entry[1:])
 
-    def put(self, unit: Unit, dataset: xr.Dataset) -> None:
+    def store(self, unit: Unit, dataset: xr.Dataset) -> None:
         """Write the file of a unit, unless another process has written it already, and remove the note on its failure."""
         path = self.path / unit.name
         if not path.exists():
@@ -79,12 +79,12 @@ class Folder:
         with suppress(FileNotFoundError):
             self._failure(unit).unlink()
 
-    def fail(self, unit: Unit, error: str) -> None:
+    def record_failure(self, unit: Unit, error: str) -> None:
         """Write the note on a unit that failed, with the error and its parameters."""
         note = {"error": error, "point": json.loads(unit.to_json())[3], "unit": unit.whole}
         write(self._failure(unit), json.dumps(note, indent=1).encode())
 
-    def failure(self, unit: Unit) -> str | None:
+    def read_failure(self, unit: Unit) -> str | None:
         """Return the error in the note on a unit that failed; None if there is no readable note."""
         path = self._failure(unit)
         try:
@@ -99,8 +99,8 @@ class Folder:
 
 def missing_units(folder: Folder, units: Iterable[Unit]) -> Iterator[Unit]:
     """Yield units of the runs that no valid file in the folder has; each file is read, and renamed to .bad if it is damaged."""
-    existing: dict[str, list[Entry]] = {}
-    for entry in folder.entries():
+    existing: dict[str, list[UnitFile]] = {}
+    for entry in folder.list_files():
         existing.setdefault(entry.key, []).append(entry)
     for unit in units:
         gap = unit.first  # the first run that no file has so far

@@ -44,7 +44,7 @@ def attempt_units(recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the file has the status of diverged runs
                 unit, dataset = next(computing)
-            folder.put(unit, dataset)
+            folder.store(unit, dataset)
         except Exception as reason:
             why = _outcome_of_error(reason) if alone else (FAILED, "it could not be computed with others")
             break
