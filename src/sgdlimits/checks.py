@@ -110,6 +110,7 @@ def as_numbers(name: str, value: Any) -> Any:
     if is_traced(value):
         return value
     try:
+        # Arrays of JAX stay on their device; lists become NumPy's.
         array = value if hasattr(value, "dtype") and hasattr(value, "ndim") else np.asarray(value)
         real_numbers = array.dtype.kind in "iufb" or str(array.dtype) == "bfloat16"
     except (TypeError, ValueError, OverflowError):

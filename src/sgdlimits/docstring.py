@@ -92,6 +92,7 @@ def _command(found: re.Match[str]) -> str:
         return _SYMBOLS[name]
     if name in ("left", "right", "big", "bigl", "bigr", "hat", "bar", "mathrel", "partial"):
         return "∂" if name == "partial" else ""
+    # Unicode spells the letter "LAMDA".
     case = "CAPITAL" if name[0].isupper() else "SMALL"
     try:
         letter = unicodedata.lookup(f"GREEK {case} LETTER {name.upper().replace('LAMBDA', 'LAMDA')}")

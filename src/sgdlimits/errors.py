@@ -109,6 +109,7 @@ def check_count(name: str, value: Any, *, at_least: int = 1, below: int = 2**63,
     3000
     """
     try:
+        # 3e3 is an integer, "3" and True are not; arrays of any other kind are not either.
         if getattr(getattr(value, "dtype", None), "kind", "f") not in "iuf":
             raise TypeError
         whole = int(value)

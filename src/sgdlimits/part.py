@@ -35,7 +35,7 @@ class Part(eqx.Module):
 
     def at(self, t: Any) -> Self:
         """Return the part with each schedule in it replaced by its value at time t; the part itself if it has none."""
-        leaves, tree = jax.tree.flatten(self, is_leaf=is_schedule)
+        leaves, tree = jax.tree.flatten(self, is_leaf=is_schedule)  # schedules are pytrees of their own parameters
         if not any(map(is_schedule, leaves)):
             return self
         return jax.tree.unflatten(tree, [leaf(t) if is_schedule(leaf) else leaf for leaf in leaves])
@@ -149,7 +149,7 @@ def _comparable(module: Any) -> tuple:
 
 def _comparable_leaf(leaf: Any) -> Any:
     """Return a leaf as a hashable object: numbers and arrays by shape and values, regardless of their type."""
-    if is_traced(leaf):
+    if is_traced(leaf):  # it has no value, and comparing it would give another traced array
         return "traced", id(leaf)
     if isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float)):
         array = np.asarray(leaf, float) + 0.0  # turns -0.0, which equals 0.0, into 0.0, whose bytes differ

@@ -39,6 +39,7 @@ def read_schedule(text: str) -> Schedule | float:
         result = _evaluate(ast.parse(text.strip(), mode="eval").body)
         if isinstance(result, list):
             raise BadInput("it is a row of numbers")
+    # The parser raises RecursionError and MemoryError for deeply nested text.
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, TypeError, MemoryError) as reason:
         ours = isinstance(reason, BadInput)
         because = str(reason).split(". ")[0].rstrip(".") if ours else "it is not one expression"
@@ -51,7 +52,7 @@ def read_schedule(text: str) -> Schedule | float:
 def _evaluate(node: ast.expr) -> Any:
     """Evaluate the syntax tree of an expression; a kind of node without a case below raises `BadInput`."""
     match node:
-        case ast.Constant(value=bool()):
+        case ast.Constant(value=bool()):  # True is an int in Python
             pass
         case ast.Constant(value=int() | float() as number):
             return float(number)

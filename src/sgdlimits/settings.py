@@ -79,7 +79,7 @@ def _make_cache_writes_atomic() -> None:
         return  # another version of JAX
     from sgdlimits.kernel.folder import write_entry
 
-    usual = LRUCache.put
+    usual = LRUCache.put  # for caches with a size limit, or in remote storage
 
     def put(self, key: str, value: bytes) -> None:
         if self.eviction_enabled or not isinstance(self.path, Path):

@@ -51,6 +51,7 @@ def format_bytes(number: float) -> str:
     """
     for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
         if number >= 1024**power:
+            # Two digits, but without an exponent: 290, not 2.9e+02.
             return f"{float(f'{number / 1024**power:.2g}'):g} {unit}"
     return f"{number:.0f} bytes"
 
@@ -79,6 +80,7 @@ def suggest_name(wrong: str, names: Iterable[str]) -> str:
     >>> suggest_name("rum", ["run", "plot"]), suggest_name("x", ["run"])
     ('Did you mean run? ', '')
     """
+    # Options of the command line are typed with dashes, arguments with underscores: either may be meant.
     plain = {name.replace("_", "-"): name for name in names}
     close = difflib.get_close_matches(wrong.replace("_", "-"), list(plain), n=1)
     return f"Did you mean {plain[close[0]]}? " if close else ""

@@ -88,6 +88,7 @@ def _key(place: Path) -> bytes | None:
     Its file is in the folder of entries, or in the user's own cache if others can write to that folder.
     """
     try:
+        # In a shared folder another user could replace the key; the user's own cache is private.
         home = place if is_private(place) else cache_home()
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = home / KEY_FILE

@@ -53,6 +53,7 @@ def _describe(thing: Any) -> Any:
         return str(thing)
     if isinstance(thing, (np.ndarray, np.generic, jax.Array)):
         values = np.asarray(thing)
+        # Doubles are inputs of programs, so that only their pattern counts; integers are part of the code.
         values = simplification_pattern(values) if values.dtype == np.float64 else values
         return values.dtype.str, values.shape, values.tobytes()
     if isinstance(thing, eqx.Module):

@@ -106,6 +106,7 @@ def _read(path: str | os.PathLike) -> xr.Dataset:
     """Read a file into memory, with the state of its runs in the encoding, and check it."""
     import h5py  # not before a file is read: a simulation has no use for it
 
+    # Before xarray opens it: that would follow links and allocate arrays of any size.
     with h5py.File(path, "r") as whole_file:
         check_contained(whole_file)
     with xr.open_dataset(path, engine="h5netcdf") as file:
@@ -183,6 +184,7 @@ def rerun(dataset: xr.Dataset, **changes: Any) -> xr.Dataset:
         functions = json.loads(attributes.get("observe", "{}"))
         if "observe" not in changes:
             arguments["observe"] = {name: find(address) for name, address in functions.items()}
+    # Arguments that are replaced are not decoded, so that they may be such as files cannot name.
     recorded = {"problem": "problem", "level": "level_parameters", "start": "start", **({"until": "until"} if until else {})}
     for name, attribute in recorded.items():
         arguments[name] = changes.pop(name) if name in changes else from_json(attributes[attribute])

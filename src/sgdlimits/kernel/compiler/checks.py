@@ -101,6 +101,7 @@ class CheckOutsideBall(StopCheck):
             radius = b.load(self.trial)
             b.store(b.select(may, v.const(-1.0, "f64"), radius), self.radius)
             b.store(b.fmul(radius, b.select(may, v.const(RADIUS_SHRINKAGE, "f64"), v.const(RADIUS_GROWTH, "f64"))), self.trial)
+            # All lanes get new balls: their answers were computed in any case.
             for value, slot in zip(values, self.center, strict=True):
                 b.store(value, slot)
             w.stop_lanes(b.and_(b.load(w.moving), hit), values, at)
@@ -141,6 +142,7 @@ class CheckByBound(StopCheck):
             left = b.fadd(left, b.fmul(slope, value, flags=FLAGS), flags=FLAGS)
         out = b.and_(b.load(w.moving), b.fcmp_unordered("<=", left, none))
         with b.if_then(v.any(out), likely=False):
+            # The cheap bound first: a call of the host costs far more than the bound.
             if self.function is not None:
                 value, *row = w.call_rare(self.function, values, len(self.check.row))
                 proven = b.and_(out, b.fcmp_ordered(">", value, none))

@@ -48,13 +48,13 @@ def _fit_polynomial(function: Callable, low: float, high: float, degree: int) ->
 
 def _two_to(n: X) -> X:
     """Return 2^n for an integer n by setting the exponent bits of a double."""
-    bits = lax.bitcast_convert_type(n + ROUNDING_SHIFT, jnp.int64)
+    bits = lax.bitcast_convert_type(n + ROUNDING_SHIFT, jnp.int64)  # the last bits are n; the shift to 52 drops the others
     return lax.bitcast_convert_type((bits + 1023) << 52, jnp.float64)
 
 
 def _reduce_exponent(x: X) -> tuple[X, X]:
     """Split x = n log 2 + r with an integer n, for x whose exponential is finite."""
-    x = jnp.minimum(jnp.maximum(x, -708.0), 709.0)
+    x = jnp.minimum(jnp.maximum(x, -708.0), 709.0)  # beyond, the result would be subnormal or infinite
     n = jnp.round(x * (1 / math.log(2)))
     return n, (x - n * LOG2_HIGH) - n * LOG2_LOW
 

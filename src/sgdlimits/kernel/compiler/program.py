@@ -143,6 +143,7 @@ class Program:
         simpler = _SIMPLIFICATIONS[name](args, values) if name in _SIMPLIFICATIONS else None
         if simpler is not None:
             return simpler
+        # 0 - x is the negation: one operation without a constant.
         if name == "sub" and _equals(values[0], 0) and kind[0] == "f":
             return self.op("neg", args[1])
         if name == "div" and _equals(values[0], 1):
@@ -198,6 +199,7 @@ class Program:
     def split_loop(self, loop: Loop, known: Mapping[int, Any]) -> tuple[list[int], list[int]]:
         """Return the places that the rounds of a loop need beyond those known: loop-invariant ones, and the others."""
         changing: set[int] = set(loop.carry)
+        # Arguments come first, so one pass finds all places that depend on a variable of the loop.
         for place in self.order_with_loops((*loop.after, loop.again)):
             node = self.nodes[place]
             more = self.order_with_loops((*node.what.after, node.what.again)) if node.op == "loop" else ()

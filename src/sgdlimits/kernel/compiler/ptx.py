@@ -38,7 +38,7 @@ class GPU:
         module = llvm.parse_assembly(text)
         target = llvm.Target.from_triple(TRIPLE).create_target_machine(self.name, opt=3)
         options = llvm.create_pipeline_tuning_options(speed_level=2)
-        options.loop_unrolling = False
+        options.loop_unrolling = False  # the body of the loop over steps is long already
         passes = llvm.create_pass_builder(target, options)
         passes.getModulePassManager().run(module, passes)
         return target.emit_assembly(module)
@@ -69,6 +69,7 @@ class Threads(Writer):
 
     def rows(self, pointer: ir.Value, kind: str, index: ir.Value, count: int) -> list[ir.Value]:
         b = self.b
+        # Replica i is lane i mod 32 of vector i div 32.
         lane = b.add(b.mul(b.udiv(index, I64(WARP_SIZE)), I64(count * WARP_SIZE)), b.urem(index, I64(WARP_SIZE)))
         return self.row_pointers(b.bitcast(self.address(pointer, lane), self.v.type(kind).as_pointer()), count)
 
@@ -87,6 +88,7 @@ class Threads(Writer):
         b.cbranch(b.icmp_signed("<", here, b.mul(vectors, I64(WARP_SIZE))), body, leave)
         b.position_at_end(body)
         yield here
+        # A grid-stride loop: the next replica of a thread is one grid further.
         b.store(b.add(here, b.mul(size, blocks)), index)
         b.branch(again)
         b.position_at_end(leave)

@@ -65,6 +65,7 @@ class Replica(NamedTuple):
     @property
     def length(self) -> int:
         """Number of operations of a step, without those of a bound, which run rarely."""
+        # Only the operations that the bound needs beyond those of the step.
         rare = self.check.row if isinstance(self.check, ByBound) else ()
         return len(self.program.nodes) - len(self.program.order(rare, set(self.program.order(self.after))))
 

@@ -61,6 +61,7 @@ class Scalars(Vectors):
         if of[0] == kind[0] == "f":
             return b.fpext(x, to) if kind == "f64" else b.fptrunc(x, to)
         if of[0] == "f":
+            # By way of 64 bits, so that the result agrees with that of lanes for negative floats.
             return b.trunc(b.fptosi(x, I64), to) if kind == "u32" else (b.fptoui if kind == "u64" else b.fptosi)(x, to)
         if kind[0] == "f":
             return (b.sitofp if of[0] == "i" else b.uitofp)(x, to)

@@ -111,7 +111,7 @@ class Flattening:
 
     def reduce_first_axis(self, name: str, rows: Places, like: Any) -> Places:
         """Reduce the first axis by an operation, in order of the entries; `like` has the shape and type of the result."""
-        if len(rows):
+        if len(rows):  # in order, so that sums are rounded alike in every program
             return reduce(partial(self.op, name), rows)
         if name not in EMPTY_REDUCTIONS:
             raise Untranslated(f"the {name} of nothing")
@@ -119,6 +119,7 @@ class Flattening:
 
     def select_by_index(self, index: int, options: Sequence[Places]) -> Places:
         """Select one of several arrays by an index that is known only at run time; it is clipped to the valid range."""
+        # A chain of selections from the last option to the first.
         chosen, kind = options[-1], self.program.kind(index)
         for number in range(len(options) - 2, -1, -1):
             here = np.array(self.program.op("le", index, self.program.const(number, kind)))

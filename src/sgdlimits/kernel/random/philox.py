@@ -51,5 +51,6 @@ def _round(words):
 
 def _multiply(word: UInt32[Array, "..."], constant: int) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
     """Return the high and low 32-bit words of a product."""
+    # 32-bit words in 64-bit arithmetic: the high word of a product has no instruction of its own in JAX.
     product = word.astype(np.uint64) * np.uint64(constant)
     return (product >> np.uint64(32)).astype(np.uint32), product.astype(np.uint32)

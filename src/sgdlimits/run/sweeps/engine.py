@@ -41,6 +41,7 @@ class Task(NamedTuple):
 def make_tasks(recipe: Recipe, units: list[Unit], workers: int = 1) -> deque[Task]:
     """Group consecutive units with few runs into tasks that can share batches, with work for all workers."""
     runs = [unit.last - unit.first for unit in units]
+    # No task has more than a worker's share of all runs, but each fills a vector.
     share = max(GROUP_ALIGNMENT, -(-sum(runs) // workers))
     max_runs = 0 if not recipe.batchable else min(share, MAX_RUNS_PER_GPU_TASK if gpu_present() else MAX_RUNS_PER_TASK)
     tasks: deque[Task] = deque()

@@ -110,6 +110,7 @@ def reduce_dataset(dataset: xr.Dataset, keep: Mapping[str, dict[str, Any]]) -> x
     """Apply the reductions `keep` to a dataset of `simulate`; the result has its run coordinates and attributes."""
     if not keep:
         return dataset
+    # How runs ended stays beside every reduction, so that diverged ones can be told apart.
     coords = {name: dataset[name] for name in ("run", "status", "t_end")}
     reduced = xr.Dataset(coords=coords, attrs=dataset.attrs)
     for name, options in keep.items():
@@ -130,5 +131,6 @@ def _as_variables(name: str, result: Any, dataset: xr.Dataset) -> dict[str, xr.V
     array = np.asarray(result)
     if array.dtype.kind not in "fiub":
         raise BadInput(f"{name} must return numbers; got {shorten(result)}. Return an array over runs, or a dataset.")
+    # A plain array has no names of axes: a first axis of the right length is that of the runs.
     by_run = array.ndim > 0 and len(array) == dataset.sizes["run"]
     return {name: xr.Variable([("run" if by_run and i == 0 else f"{name}_{i}") for i in range(array.ndim)], array)}

@@ -48,6 +48,7 @@ def _describe_code(thing: Any, seen: set[int]) -> Any:
     thing = getattr(thing, "__wrapped__", thing)
     if isinstance(thing, types.CodeType):
         return (thing.co_code.hex(), thing.co_names, [_describe_code(each, seen) for each in thing.co_consts])
+    # Hashes of bytecode, not of source: a comment changes nothing, and a notebook may have no source.
     if isinstance(thing, types.FunctionType) and id(thing) not in seen:
         seen.add(id(thing))
         cells = [cell.cell_contents for cell in thing.__closure__ or ()]

@@ -159,7 +159,7 @@ def read_spec(path: str | os.PathLike) -> Sweep:
         raise BadInput(f"{path} cannot be read: {reason}. Give the file of a sweep.") from reason
     except tomllib.TOMLDecodeError as reason:
         raise BadInput(f"{path} is not TOML: {reason}. Correct it there.") from reason
-    wrong = list(dict.fromkeys(_find_all_mistakes(given)))
+    wrong = list(dict.fromkeys(_find_all_mistakes(given)))  # several checks may find the same mistake
     if wrong:
         raise BadInput("\n  ".join([f"{path} has {len(wrong)} mistake{'s' * (len(wrong) > 1)}:", *wrong]))
     file = SweepFile(**given)
@@ -187,6 +187,7 @@ def _find_all_mistakes(given: dict[str, Any]) -> Iterator[str]:
         SweepFile(**given)
     except ValidationError as reason:
         for error in reason.errors():
+            # Pydantic adds the names of validators, "function-before[...]", to the path of a key.
             keys = [str(key) for key in error["loc"] if not str(key).startswith("function")]
             bad.add(keys[0])
             yield _describe_error(keys, error)
@@ -204,6 +205,7 @@ def _find_parameter_mistakes(given: dict[str, Any], bad: set[str], designs: list
     """Yield a sentence for each mistake in the parameters; preset, level and start must be valid, keys in `bad` are not."""
     fixed = given.get("fixed", {}) if isinstance(given.get("fixed", {}), dict) else {}
     kept = None if "keep" in bad else given.get("keep")
+    # A trial recipe without points, whose parameters are checked one by one below.
     recipe = Recipe.of(
         given["preset"], given.get("level", "chain"), given.get("start", "random"), fixed=fixed, t_max=1.0, keep=kept
     )
