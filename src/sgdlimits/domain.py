@@ -116,7 +116,7 @@ TYPES: dict[str, Check] = {
     "Overlaps": statistics, "Start | PyTree": start, "Start | Overlaps | Particles | Spike | xr.Dataset": start,
     "xr.Dataset": dataset, "Sequence[xr.Dataset]": each_of(dataset), "Axes": axes,
 }  # fmt: skip
-"""Checks of plain types and of classes, as annotations spell them. The classes are not imported here."""
+"""Table of checks for plain types and classes, by the text of annotations. The classes are not imported here."""
 
 
 def checks_of(thing: Any) -> Mapping[str, Check]:
@@ -126,7 +126,7 @@ def checks_of(thing: Any) -> Mapping[str, Check]:
 
 
 class Checks(Mapping[str, Check]):
-    """Checks of the arguments of a function or of a class's constructor, read from the annotations on first use."""
+    """Mapping from names to checks of the arguments of a function or of a class's constructor, read from the annotations on first use."""
 
     def __init__(self, fn: Callable, cls: type | None) -> None:
         self.fn, self.cls = fn, cls
@@ -138,7 +138,7 @@ class Checks(Mapping[str, Check]):
 
     @cached_property
     def by_name(self) -> dict[str, Check]:
-        """Checks of the arguments that have one, by name."""
+        """Dictionary from the names of arguments to their checks; arguments without a check are left out."""
         return {name: check for name, each in self.parameters.items() if (check := self._check(each)) is not None}
 
     def _check(self, parameter: inspect.Parameter) -> Check | None:

@@ -121,7 +121,7 @@ def as_source(value: Any) -> str:
     if isinstance(value, dict):
         return f"{{{', '.join(f'{name!r}: {as_source(part)}' for name, part in value.items())}}}"
     if isinstance(value, tuple):
-        return f"({', '.join(map(argument, value))}{',' if len(value) == 1 else ''})"
+        return f"({', '.join(map(as_source, value))}{',' if len(value) == 1 else ''})"
     return getattr(value, "__qualname__", "") or repr(value)
 
 

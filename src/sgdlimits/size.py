@@ -1,4 +1,4 @@
-"""Checks that a computation fits into memory, before anything is allocated."""
+"""Limits of memory: errors for computations that do not fit, before anything is allocated."""
 
 from __future__ import annotations
 

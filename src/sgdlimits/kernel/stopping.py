@@ -1,4 +1,4 @@
-r"""Checks of stop conditions in compiled code, without evaluating an expensive condition after each step.
+r"""Stop conditions in compiled code, without evaluating an expensive condition after each step.
 
 There are three ways, in the order in which `flatten_check` tries them:
 
