@@ -1,4 +1,4 @@
-"""Validation of arguments: a check takes the name of an argument and its value, and returns the value to use or raises `BadInput`."""
+"""Validation of arguments: a check takes the name of an argument and its value, and returns the value or raises `BadInput`."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def checks_of(thing: Any) -> Mapping[str, Check]:
 
 
 class Checks(Mapping[str, Check]):
-    """Mapping from names to checks of the arguments of a function or of a class's constructor, read from the annotations on first use."""
+    """Mapping from arguments of a function or constructor to their checks, read from the annotations on first use."""
 
     def __init__(self, fn: Callable, cls: type | None) -> None:
         self.fn, self.cls = fn, cls
