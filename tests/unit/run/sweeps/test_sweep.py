@@ -62,7 +62,7 @@ def test_more_values_and_more_runs_are_one_larger_sweep(level, small, contents):
 
 def test_what_is_there_is_not_computed_again(small, monkeypatch):
     before = small("a")
-    monkeypatch.setattr("sgdlimits.run.sweeps.worker.computed", lambda *given: pytest.fail("computed"))
+    monkeypatch.setattr("sgdlimits.run.sweeps.worker.compute_unit", lambda *given: pytest.fail("computed"))
     xr.testing.assert_identical(small("a"), before)
 
 
