@@ -1,4 +1,4 @@
-"""Schedules read from text, as on the command line and in sweep files."""
+"""Parser of schedules in text, as on the command line and in sweep files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from sgdlimits.errors import BadInput, in_short
+from sgdlimits.errors import BadInput, shorten
 from sgdlimits.part import is_schedule
 from sgdlimits.schedule import OPERATIONS, Schedule, Time
 from sgdlimits.schedule_forms import Cosine, Linear, Power, Steps, Warmup
@@ -16,7 +16,8 @@ FORMS: dict[str, Callable[..., Schedule]] = {
     "steps": Steps, "linear": Linear, "cosine": Cosine, "power": Power, "warmup": Warmup,
 }  # fmt: skip
 """Names of schedules in text."""
-TYPED = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.Pow: "pow"}
+OPERATORS: dict[type, str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.Pow: "pow"}
+"""Operations of schedules by the operators of Python's syntax tree."""
 EXAMPLE = "Write, for instance, 0.1, 1/12, cosine(0.1, 0, 50), steps([10], [0.1, 0.01]) or 0.1/(1 + t/20)"
 
 
@@ -38,19 +39,20 @@ def read_schedule(text: str) -> Schedule | float:
         result = _evaluate(ast.parse(text.strip(), mode="eval").body)
         if isinstance(result, list):
             raise BadInput("it is a row of numbers")
+    # The parser raises RecursionError and MemoryError for deeply nested text.
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, TypeError, MemoryError) as reason:
         ours = isinstance(reason, BadInput)
         because = str(reason).split(". ")[0].rstrip(".") if ours else "it is not one expression"
         if isinstance(reason, ArithmeticError):
             because = "it divides by zero or is too large"
-        raise BadInput(f"{in_short(text)} is no schedule: {because}. {EXAMPLE}.") from None
+        raise BadInput(f"{shorten(text)} is no schedule: {because}. {EXAMPLE}.") from None
     return result
 
 
 def _evaluate(node: ast.expr) -> Any:
-    """Evaluate an expression; a kind of node without a case below is refused."""
+    """Evaluate the syntax tree of an expression; a kind of node without a case below raises `BadInput`."""
     match node:
-        case ast.Constant(value=bool()):
+        case ast.Constant(value=bool()):  # True is an int in Python
             pass
         case ast.Constant(value=int() | float() as number):
             return float(number)
@@ -60,8 +62,8 @@ def _evaluate(node: ast.expr) -> Any:
             return [_evaluate(part) for part in parts]
         case ast.UnaryOp(op=ast.USub(), operand=inside):
             return operator.neg(_evaluate(inside))
-        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in TYPED:
-            return OPERATIONS[TYPED[type(sign)]](_evaluate(left), _evaluate(right))
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in OPERATORS:
+            return OPERATIONS[OPERATORS[type(sign)]](_evaluate(left), _evaluate(right))
         case ast.Call(func=ast.Attribute(value=base, attr="shift"), args=[by], keywords=[]):
             schedule = _evaluate(base)
             if not is_schedule(schedule):
@@ -76,4 +78,4 @@ def _evaluate(node: ast.expr) -> Any:
             return form(*map(_evaluate, given), **more)
         case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)):
             raise BadInput(f"{name} is not known")
-    raise BadInput(f"{in_short(ast.unparse(node))} cannot stand in it")
+    raise BadInput(f"{shorten(ast.unparse(node))} cannot stand in it")

@@ -1,4 +1,4 @@
-"""How much memory a job takes, said before any of it is made."""
+"""Limits of memory: errors for computations that do not fit, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from functools import cache
 
 from sgdlimits.errors import BadInput
-from sgdlimits.text import in_bytes
+from sgdlimits.text import format_bytes
 
-SHARE = 0.8
-"""The share of the machine's memory that one job may take."""
+MAX_MEMORY_SHARE = 0.8
+"""Fraction of the machine's memory that one computation may take."""
 
 
 @cache
-def memory() -> float:
-    """The bytes of memory that this process may use: the machine's, or its container's limit."""
+def available_memory() -> float:
+    """Return the memory in bytes that this process may use: that of the machine, or the limit of its container."""
     total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if hasattr(os, "sysconf") else 2.0**34
+    # Limits of a container, in versions 2 and 1 of Linux' control groups; "max" for no limit is not a number.
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             with open(path, encoding="ascii") as file:
@@ -27,24 +28,26 @@ def memory() -> float:
     return total
 
 
-def check_room(what: Sequence[tuple[str, float]], remedy: str) -> None:
-    """Raise `BadInput` where a product of counts, each with its noun, is more numbers than this machine has memory for.
+def check_memory(what: Sequence[tuple[str, float]], remedy: str) -> None:
+    """Raise `BadInput` if as many floats as the product of counts, each given with its noun, do not fit into memory.
 
-    >>> check_room([("runs", 1e12), ("saved times", 200), ("numbers each", 4)], "Take fewer runs.")
+    >>> check_memory([("runs", 1e12), ("saved times", 200), ("numbers each", 4)], "Take fewer runs.")
     Traceback (most recent call last):
         ...
     sgdlimits.errors.BadInput: 1e+12 runs x 200 saved times x 4 numbers each take 5800 TiB, ... Take fewer runs.
     """
-    if words := too_large(math.prod(float(count) for _, count in what)):
+    if words := describe_excess(math.prod(float(count) for _, count in what)):
         product = " x ".join(f"{count:.12g} {noun}" for noun, count in what)
         raise BadInput(f"{product} take {words}. {remedy}")
 
 
-def too_large(numbers: float) -> str:
-    """What is wrong with so many numbers, in words, or nothing where there is room for them.
+def describe_excess(numbers: float) -> str:
+    """Return a phrase on why this number of floats does not fit into memory, or an empty text if it does.
 
-    >>> too_large(10)
+    >>> describe_excess(10)
     ''
     """
-    room = memory()
-    return f"{in_bytes(8 * numbers)}, more than this machine's {in_bytes(room)} allow" if 8 * numbers > SHARE * room else ""
+    total = available_memory()
+    if 8 * numbers <= MAX_MEMORY_SHARE * total:
+        return ""
+    return f"{format_bytes(8 * numbers)}, more than this machine's {format_bytes(total)} allow"

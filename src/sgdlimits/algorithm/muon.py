@@ -11,7 +11,7 @@ from sgdlimits.algorithm.base import Algorithm, Descent
 from sgdlimits.checks import number
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput
-from sgdlimits.part import argument
+from sgdlimits.part import as_source
 
 
 @checked
@@ -54,5 +54,5 @@ class Muon(Descent):
     @property
     def limit(self) -> Algorithm:
         if self.beta:
-            raise BadInput(f"Muon has a limit as d grows for beta=0 only; got {argument(self.beta)}. Use Chain(d), at any d.")
+            raise BadInput(f"Muon has a limit as d grows for beta=0 only; got {as_source(self.beta)}. Use Chain(d), at any d.")
         return self

@@ -22,7 +22,7 @@ from sgdlimits.analysis.one_sample import Draws, OneSample, one_sample
 from sgdlimits.errors import BadInput, check_count, check_number
 from sgdlimits.kernel.random import Stream
 from sgdlimits.problem.base import Problem
-from sgdlimits.size import check_room
+from sgdlimits.size import check_memory
 from sgdlimits.start import RandomInit
 from sgdlimits.statistics.trees import take_run
 from sgdlimits.text import table
@@ -118,7 +118,7 @@ def measure(
     given, dimensions = dimensions, tuple(sorted({check_count("d", d) for d in dimensions}))
     if len(dimensions) < 3:
         raise BadInput(f"dimensions must hold at least three; got {list(given)}. Give, say, (100, 1000, 10**4, 10**5).")
-    check_room([("states", states), ("samples", samples)], "Take fewer samples or states.")
+    check_memory([("states", states), ("samples", samples)], "Take fewer samples or states.")
     laws = [one_sample(family(d)) for d in dimensions]
     if dimensions[0] < laws[0].span:
         raise BadInput(f"dimensions must be at least {laws[0].span}, that of all directions; got {dimensions[0]}. Give larger.")

@@ -14,7 +14,7 @@ import click
 from sgdlimits.errors import BadInput
 from sgdlimits.renamed import PARAMETERS
 from sgdlimits.settings import setup_process
-from sgdlimits.text import among, closest, printable
+from sgdlimits.text import among, printable, suggest_name
 
 
 class Number(click.ParamType):
@@ -76,7 +76,9 @@ class Group(click.Group):
         wrong, names = args[0], self.list_commands(ctx)
         # resilient parsing is completion by TAB, which must not fail
         if self.get_command(ctx, wrong) is None and not wrong.startswith("-") and not ctx.resilient_parsing:
-            raise Refusal(f"there is no {self.noun} {wrong!r}. {closest(wrong, names)}The {self.noun}s are {among(names)}.")
+            raise Refusal(
+                f"there is no {self.noun} {wrong!r}. {suggest_name(wrong, names)}The {self.noun}s are {among(names)}."
+            )
         return super().resolve_command(ctx, args)
 
 

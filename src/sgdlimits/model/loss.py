@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import Part
-from sgdlimits.trial import tried
+from sgdlimits.trial import try_function
 
 
 class Loss(Part):
@@ -174,7 +174,7 @@ def as_loss(loss: Callable, outputs: tuple[int, ...] = ()) -> Loss:
     """
     kind = "a vector of outputs and a number" if outputs else "two numbers, prediction and label"
     what = "the loss, SoftmaxCrossEntropy() if labels are classes," if outputs else "the loss"
-    tried(what, loss, kind, np.full(outputs, 0.6), np.asarray(0.5), values=not isinstance(loss, Loss))
+    try_function(what, loss, kind, np.full(outputs, 0.6), np.asarray(0.5), values=not isinstance(loss, Loss))
     return loss if isinstance(loss, Loss) else FunctionLoss(loss)
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from sgdlimits.checks import integer
 from sgdlimits.domain import NotNegativeInTime, Positive, Rate, checked
 from sgdlimits.errors import BadInput, is_traced
-from sgdlimits.part import begun
+from sgdlimits.part import at_start
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.coordinates import Coordinates
 from sgdlimits.problem.directions import Directions, InitialWeights
@@ -101,7 +101,7 @@ class SpikedTensor(Problem):
 
     @property
     def rate(self) -> Float[Array, ""] | float:
-        return begun(self).lr
+        return at_start(self).lr
 
     def sample_loss(self, x: Float[Array, " d"], Y: Float[Array, "..."]) -> Float[Array, ""]:
         """Return the loss of the estimate x on one tensor Y, ridge penalty included."""

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import is_traced
-from sgdlimits.kernel.random.transform import numpy_of
+from sgdlimits.kernel.random.transform import array_module
 
 
 def as_floats(value: Any) -> Any:
@@ -38,12 +38,12 @@ def add(state: PyTree, change: PyTree, factor: Float[Array, ""] | float = 1.0) -
 
 def runs_last(tree: PyTree) -> PyTree:
     """Move the axis of runs from the front to the back."""
-    return jax.tree.map(lambda leaf: numpy_of(leaf).moveaxis(leaf, 0, -1), tree)
+    return jax.tree.map(lambda leaf: array_module(leaf).moveaxis(leaf, 0, -1), tree)
 
 
 def runs_first(tree: PyTree) -> PyTree:
     """Move the axis of runs from the back to the front."""
-    return jax.tree.map(lambda leaf: numpy_of(leaf).moveaxis(leaf, -1, 0), tree)
+    return jax.tree.map(lambda leaf: array_module(leaf).moveaxis(leaf, -1, 0), tree)
 
 
 def take_run(batch: PyTree, index=0) -> PyTree:

@@ -68,14 +68,14 @@ def test_batches_hold_all_runs_in_compiled_sizes(flat):
 ARCTANGENT = """
 import numpy as np
 import sgdlimits._x64, jax.numpy as jnp
-from sgdlimits.jaxtools import compiled
+from sgdlimits.jaxtools import jit_bound
 
 def arctangent(x):
     return jnp.arctan(x)
 
 x = np.linspace(-9, 9, 4001)
 for quick in (False, True):
-    assert np.abs(compiled(arctangent, fast_compile=quick)(x) - np.arctan(x)).max() < 1e-14, quick
+    assert np.abs(jit_bound(arctangent, fast_compile=quick)(x) - np.arctan(x)).max() < 1e-14, quick
 """
 
 

@@ -46,7 +46,7 @@ def moody(folder, moods, **more):
     return sl.sweep("moody:build", sl.Chain(30), sl.RandomInit(30), over=points, folder=folder, **given)
 
 
-@pytest.mark.parametrize("where", ["runner.Simulation._runner", "simulate.gathered", "runner.Runner.dataset"])
+@pytest.mark.parametrize("where", ["runner.Simulation._runner", "simulate.join_pieces", "runner.Runner.dataset"])
 def test_an_interruption_is_one_wherever_it_comes(where, small, monkeypatch):
     """Before the first step, too: it is not taken for a unit that fails."""
 
@@ -154,7 +154,7 @@ def test_a_cluster_of_dask_makes_the_same_files_though_a_worker_is_killed(small,
         monkeypatch.setattr(Dask, "run", watched)
         found = small("dask", over, engine=cluster.scheduler_address)
     assert len(done) == len({outcome.unit.name for outcome in done}) == 40
-    assert {outcome.what for outcome in done} == {"done"}
+    assert {outcome.status for outcome in done} == {"done"}
     assert found.final_risk.notnull().all()
     small("here", over)
     assert contents("dask") == contents("here")
