@@ -16,7 +16,7 @@ from typing import Any
 from sgdlimits.algorithm import ALGORITHMS, Descent, OnePassSGD
 from sgdlimits.algorithm.sgd import inherit_arguments
 from sgdlimits.domain import checks_of
-from sgdlimits.errors import BadInput, check_choice, in_short
+from sgdlimits.errors import BadInput, check_choice, shorten
 from sgdlimits.level import LEVELS
 from sgdlimits.part import arguments
 from sgdlimits.problem.base import Problem
@@ -143,7 +143,7 @@ class Spec:
         """Build the problem, the level and the start from the arguments of each part; for `refusal` see `with_optimiser`."""
         made = {part: self.parts[part].make(**arguments[part]) for part in ("problem", "level", "start")}
         if not isinstance(made["problem"], Problem):
-            got = in_short(made["problem"])
+            got = shorten(made["problem"])
             raise BadInput(f"{self.problem.title} must return a problem; got {got}. Return a ProjectionProblem.")
         if self.optimiser is not None:
             made["problem"] = with_optimiser(made["problem"], self.optimiser, arguments["optimiser"], refusal)

@@ -19,11 +19,11 @@ from sgdlimits.errors import BadInput, check_dimension, check_share
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
-from sgdlimits.size import check_room
-from sgdlimits.statistics.frame import frame_of, cholesky_factor
+from sgdlimits.size import check_memory
+from sgdlimits.statistics.frame import cholesky_factor, frame_of
 from sgdlimits.statistics.overlaps import Overlaps, Scalars, as_scalars
 from sgdlimits.statistics.particles import Particles, particles_of
-from sgdlimits.statistics.trees import as_floats, take_run, repeat_run, count_runs
+from sgdlimits.statistics.trees import as_floats, count_runs, repeat_run, take_run
 
 MAX_GRAM_WIDTH = 256
 """Maximum width at which a random start of the mean-field limit draws the p-by-p Gram matrix, as other levels do.
@@ -55,7 +55,7 @@ class Start(Part):
     @checked
     def sample(self, problem: Problem, *, runs: Size = 1, seed: Seed = 0) -> PyTree:
         """Draw the initial statistics of `runs` runs, runs first, as `simulate` draws them."""
-        check_room([("runs", runs), ("numbers", problem.numerics.size)], "Take fewer runs, or a smaller width.")
+        check_memory([("runs", runs), ("numbers", problem.numerics.size)], "Take fewer runs, or a smaller width.")
         return self.batch(problem, Stream.of(seed, np.arange(runs)))
 
     def one(self, problem: Problem, *, seed: int = 0) -> PyTree:

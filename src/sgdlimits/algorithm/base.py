@@ -18,11 +18,11 @@ from jaxtyping import Array, Float, PyTree
 from sgdlimits.algorithm.weights import StepContext, Weights
 from sgdlimits.checks import function
 from sgdlimits.domain import NotNegativeInTime, Rate, Rates, Size
-from sgdlimits.errors import BadInput, check_count, check_number, in_short
+from sgdlimits.errors import BadInput, check_count, check_number, shorten
 from sgdlimits.part import Part
 from sgdlimits.statistics.overlaps import STUDENT, Scalars, select_scalars
 from sgdlimits.statistics.trees import as_floats
-from sgdlimits.trial import why
+from sgdlimits.trial import describe_error
 
 
 class StepNeeds(NamedTuple):
@@ -177,7 +177,7 @@ def try_step(algorithm: Algorithm, now: StepContext) -> Mapping[str, Any]:
         file = inspect.getfile(type(algorithm).step)
         lines = [frame.lineno for frame in traceback.extract_tb(reason.__traceback__) if frame.filename == file]
         where = f" in line {lines[-1]} of {os.path.basename(file)}" if lines else ""
-        raise BadInput(f"{_name(algorithm)}.step fails{where}: {why(reason)}") from None
+        raise BadInput(f"{_name(algorithm)}.step fails{where}: {describe_error(reason)}") from None
 
 
 def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
@@ -185,7 +185,7 @@ def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
     function(f"{_name(algorithm)}.step", algorithm.step)  # raises if it is no function
     for what in ("memory", "numbers"):
         if not isinstance(given := getattr(algorithm, what), Mapping):
-            raise BadInput(f"{_name(algorithm)}.{what} must be a dictionary by name; got {in_short(given)}. Give one.")
+            raise BadInput(f"{_name(algorithm)}.{what} must be a dictionary by name; got {shorten(given)}. Give one.")
     for name in (*algorithm.memory, *algorithm.numbers):
         if not isinstance(name, str) or not name.isidentifier() or name in taken:
             raise BadInput(
@@ -193,7 +193,7 @@ def check_memory(algorithm: Algorithm, taken: Collection[str]) -> None:
             )
     for name, begins in algorithm.memory.items():
         if not isinstance(begins, str) or begins not in ("zero", "copy"):
-            raise BadInput(f"{_name(algorithm)} begins {name!r} as {in_short(begins)}. Give 'zero', or 'copy' of the students.")
+            raise BadInput(f"{_name(algorithm)} begins {name!r} as {shorten(begins)}. Give 'zero', or 'copy' of the students.")
     for name, value in algorithm.numbers.items():
         check_number(f"{name!r} of {_name(algorithm)}", value[0] if isinstance(value, tuple) and value else value)
 

@@ -31,7 +31,7 @@ from sgdlimits.expectation.gaussian.base import Group, square_root
 from sgdlimits.expectation.symmetries import symmetries
 from sgdlimits.model.sample import Model
 from sgdlimits.statistics.frame import FieldFactor, split_by_frame
-from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, replace_scalars
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, replace_scalars, rows_of
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add, repeat_for_samples
 

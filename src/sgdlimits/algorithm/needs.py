@@ -17,7 +17,7 @@ import numpy as np
 from sgdlimits.algorithm.base import Algorithm, StepNeeds, compute_updates, try_step
 from sgdlimits.algorithm.weights import StepContext, apply_coefficient
 from sgdlimits.errors import BadInput
-from sgdlimits.part import begun
+from sgdlimits.part import at_start
 from sgdlimits.statistics.overlaps import STUDENT
 
 PACKAGE = __name__.partition(".")[0] + "."
@@ -31,7 +31,7 @@ def step_needs(algorithm: Algorithm, width: int) -> StepNeeds:
     """Trace one step of an algorithm on `width` units, and return whether it uses products of inputs and noise."""
     if algorithm.needs is not None:
         return algorithm.needs
-    return _of_structure(_trace_needs, begun(algorithm), width)
+    return _of_structure(_trace_needs, at_start(algorithm), width)
 
 
 def input_count(algorithm: Algorithm, width: int) -> int:
@@ -51,7 +51,7 @@ def is_linear(algorithm: Algorithm, width: int) -> bool:
 def probe_linearity(algorithm: Algorithm, width: int) -> bool:
     """Make steps on random values, and return whether they are linear in the sense of `is_linear`."""
     try:
-        limit = begun(algorithm.limit)
+        limit = at_start(algorithm.limit)
     except BadInput:  # there is no limit, and hence no drift that linearity could simplify
         return False
     return not limit.numbers and _of_structure(_test_linearity, limit, width)

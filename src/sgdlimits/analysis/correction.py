@@ -29,7 +29,7 @@ from sgdlimits.algorithm import OnePassSGD
 from sgdlimits.checks import integer
 from sgdlimits.domain import Count, Positive, Seed, checked
 from sgdlimits.errors import BadInput
-from sgdlimits.jaxtools import compiled
+from sgdlimits.jaxtools import jit_bound
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.run.record import to_json
@@ -84,7 +84,7 @@ def expansion(
     problem = problem.numerics.refined(point)
     free = np.flatnonzero(problem.coordinates.moves(point))
     n, times = free.size, np.linspace(0, t_max, save)
-    slopes = compiled(_moment_equations, problem, point, jnp.asarray(free), fast_compile=True)
+    slopes = jit_bound(_moment_equations, problem, point, jnp.asarray(free), fast_compile=True)
     # the state is (x, x_1, C), flattened; correction and covariance begin at zero
     begin = np.concatenate([np.asarray(problem.vector(point))[free], np.zeros(n + n * n)])
     solved = solve_ivp(
@@ -93,7 +93,7 @@ def expansion(
     # the solver may stop early, where the ODE diverges
     y = np.full((times.size, begin.size), np.nan)
     y[: solved.t.size] = solved.y.T
-    risks = compiled(_risk_moments, problem, point, jnp.asarray(free), fast_compile=True)
+    risks = jit_bound(_risk_moments, problem, point, jnp.asarray(free), fast_compile=True)
     risk, first, variance = np.array([risks(row) for row in y]).T
     names = np.array(problem.coordinates.names(point))[free]
     pair = ("t", "statistic")

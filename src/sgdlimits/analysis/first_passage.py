@@ -16,7 +16,7 @@ from scipy.interpolate import BarycentricInterpolator
 from scipy.optimize import brentq
 from scipy.special import hyp1f1
 
-from sgdlimits.jaxtools import compiled
+from sgdlimits.jaxtools import jit_bound
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.trees import take_run
 
@@ -222,7 +222,7 @@ def ode_exit_times(problem: Problem, starts: PyTree, threshold, t_max: float, rt
     rtol : relative tolerance of the solver; None takes the accuracy of the problem's expectations
     """
     one, y = take_run(starts), np.asarray(jax.vmap(lambda run: ravel_pytree(run)[0])(starts))
-    risks, slopes = (compiled(_map_over_rows, problem, method, one) for method in ("risk", "drift"))
+    risks, slopes = (jit_bound(_map_over_rows, problem, method, one) for method in ("risk", "drift"))
     risk = lambda y: np.asarray(risks(y))[:, 0]
     slope = lambda y: np.asarray(slopes(y))
     level = (1 - threshold) * risk(y) + threshold * float(problem.floor)

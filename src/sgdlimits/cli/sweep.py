@@ -54,7 +54,7 @@ def sweep(file: str, **given: Any) -> None:
     sys.path.insert(0, os.getcwd())  # FILE may name functions in a module of the current folder
     from sgdlimits.run.sweeps import collect, export
     from sgdlimits.run.sweeps.estimate import estimate, status
-    from sgdlimits.run.sweeps.job import SweepFailed, SweepStopped, as_shard, compute
+    from sgdlimits.run.sweeps.job import SweepFailed, SweepStopped, as_shard, compute_sweep
     from sgdlimits.run.sweeps.toml import read_spec
 
     job = read_spec(file).part(as_shard(given["shard"] and given["shard"].split("/")))
@@ -70,7 +70,7 @@ def sweep(file: str, **given: Any) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            units = compute(job, engine, retry=given["retry"], progress=not given["quiet"])
+            units = compute_sweep(job, engine, retry=given["retry"], progress=not given["quiet"])
         except SweepStopped as stopped:
             # the same command resumes
             again = " ".join(["sgdlimits", *sys.argv[1:]])

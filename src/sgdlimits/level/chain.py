@@ -33,8 +33,8 @@ from sgdlimits.level.stepper import ProcessEngine
 from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
-from sgdlimits.statistics.frame import Coordinates, Frame, FieldFactor, frame_of, overlaps_of
-from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of, replace_scalars
+from sgdlimits.statistics.frame import Coordinates, FieldFactor, Frame, frame_of, overlaps_of
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, replace_scalars, rows_of
 from sgdlimits.statistics.trees import as_floats, runs_first
 from sgdlimits.statistics.triangular import gram_schmidt
 

@@ -16,7 +16,7 @@ from sgdlimits.errors import BadInput, check_number, is_traced
 from sgdlimits.part import Part
 from sgdlimits.problem.base import Problem
 from sgdlimits.statistics.overlaps import select_students
-from sgdlimits.trial import tried
+from sgdlimits.trial import try_function
 
 
 class Condition(Part):
@@ -148,7 +148,7 @@ def check_condition(condition: Condition, problem: Problem, stats: PyTree, name:
     margin = lambda one: condition.margin(problem, one, condition.begin(problem, one))
     own = (condition.fn, select_students(stats)) if isinstance(condition, Predicate) else None
     fn, one = own or (margin, stats)
-    tried(name, fn, "the statistics of one run", one, truth=True, values=own is not None)
+    try_function(name, fn, "the statistics of one run", one, truth=True, values=own is not None)
 
 
 def check_threshold(threshold: Any) -> Float[Array, ""]:

@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 
 from sgdlimits.errors import BadInput
 from sgdlimits.statistics.overlaps import select_students
-from sgdlimits.trial import tried
+from sgdlimits.trial import try_function
 
 
 class Observables(eqx.Module):
@@ -40,6 +40,6 @@ def as_observables(observe: Mapping[str, Callable] | None, stats: PyTree, taken:
             raise BadInput(
                 f"observe cannot use the name {name!r}: it is in use, or not an identifier. Give another, such as 'largest'."
             )
-        if not hasattr(tried(f"observe {name!r}", fn, "the statistics of one run", stats, shape=None), "shape"):
+        if not hasattr(try_function(f"observe {name!r}", fn, "the statistics of one run", stats, shape=None), "shape"):
             raise BadInput(f"observe {name!r} must return one array; got several. Stack them, or observe each by its own name.")
     return Observables(tuple(functions.items()))

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from sgdlimits.domain import Positive, Statistics, Times, Tolerance, checked
-from sgdlimits.errors import BadInput, in_short, is_traced
+from sgdlimits.errors import BadInput, is_traced, shorten
 from sgdlimits.level.base import Clock, Engine, Level
 from sgdlimits.level.solver import SHARED_TOLERANCE, Solver, vector_field
 from sgdlimits.problem.base import Problem
@@ -121,7 +121,7 @@ def flow(
     if not is_traced(times):
         check_schedules(problem, float(times.max()))
     if times.ndim > 1 or (not is_traced(times) and (np.diff(times) <= 0).any()):
-        raise BadInput(f"t must be a number or an increasing array; got {in_short(np.asarray(t).tolist())}. Sort the times.")
+        raise BadInput(f"t must be a number or an increasing array; got {shorten(np.asarray(t).tolist())}. Sort the times.")
     controller: Any = diffrax.PIDController(rtol=rtol, atol=rtol / 100 if atol is None else atol)
     if (knots := knots_of(problem)).size:  # steps end at the kinks of schedules, so that the solver keeps its order
         controller = diffrax.ClipStepSizeController(controller, jump_ts=knots)

@@ -31,7 +31,7 @@ from sgdlimits.checks import sized
 from sgdlimits.domain import Count, Positive, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.gaussian.base import square_root
-from sgdlimits.jaxtools import compiled
+from sgdlimits.jaxtools import jit_bound
 from sgdlimits.kernel.base import StepTime
 from sgdlimits.kernel.random import Purpose, Stream
 from sgdlimits.level.base import Level
@@ -44,7 +44,7 @@ from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.frame import FieldFactor, factor_fields
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, rows_of
 from sgdlimits.statistics.products import Moments
-from sgdlimits.statistics.trees import add, repeat_for_samples, as_floats, runs_first, runs_last
+from sgdlimits.statistics.trees import add, as_floats, repeat_for_samples, runs_first, runs_last
 
 STEP_TIMES_RATE = 0.025
 """Default step times the fastest rate of the drift at the start."""
@@ -113,7 +113,7 @@ def fastest_rate(problem: Problem, stats: PyTree) -> float:
     largest over several times: a learning rate may begin at zero.
     """
     vector = np.asarray(problem.vector(stats))
-    compiled_drift = compiled(_drift_vector, problem, stats, fast_compile=True)
+    compiled_drift = jit_bound(_drift_vector, problem, stats, fast_compile=True)
     drift = lambda t, x: np.asarray(compiled_drift(t, x))
     steps = RELATIVE_DIFFERENCE * np.eye(vector.size) * np.maximum(1.0, np.abs(vector))
 

@@ -20,7 +20,7 @@ from sgdlimits.errors import BadInput, check_count, check_dimension
 from sgdlimits.inputs.base import Sizes
 from sgdlimits.jaxtools import platform
 from sgdlimits.kernel.base import StepTime
-from sgdlimits.kernel.random import MOST_NORMALS, Stream
+from sgdlimits.kernel.random import MAX_NORMALS, Stream
 from sgdlimits.level.base import Level
 from sgdlimits.level.process import Process, draw_by_step
 from sgdlimits.level.stepper import ProcessEngine
@@ -28,7 +28,7 @@ from sgdlimits.part import has_schedules
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.frame import frame_of
-from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, rows_of, replace_scalars
+from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, replace_scalars, rows_of
 from sgdlimits.statistics.rows import products, row_products
 from sgdlimits.statistics.trees import runs_first, runs_last
 
@@ -91,8 +91,8 @@ def steps_per_block(d: int, inputs: int, rows: int) -> int:
 
 def check_drawable(d: int) -> int:
     """Return d, or raise `BadInput` if the random variates of a step do not suffice for one input of dimension d."""
-    if d >= MOST_NORMALS:
-        raise BadInput(f"SGD goes up to d = {MOST_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
+    if d >= MAX_NORMALS:
+        raise BadInput(f"SGD goes up to d = {MAX_NORMALS - 1}; got {d}. Use Chain(d), which has the same law.")
     return d
 
 
@@ -170,7 +170,7 @@ class WeightProcess(Process):
     def draw(self, stream: Stream) -> Batch:
         if has_schedules(self.problem.data):
             return draw_by_step(self, stream)
-        stream = stream.cycled(self.reuse)  # reused samples are generated again from their keys, not stored
+        stream = stream.repeated_after(self.reuse)  # reused samples are generated again from their keys, not stored
         algorithm, n = self.problem.algorithm, self.problem.network.width
         sizes = Sizes(algorithm.batch, input_count(algorithm, n), self.problem.target.teachers, n * len(algorithm.names), 0)
         return Batch(*self.problem.data.vectors(stream, sizes, self.d, self.frame, self._shift_in_frame))

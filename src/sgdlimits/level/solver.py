@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 from numpy.polynomial.chebyshev import chebpts2
 
-from sgdlimits.jaxtools import GROUP_ALIGNMENT, Layout, compiled
+from sgdlimits.jaxtools import GROUP_ALIGNMENT, Layout, jit_bound
 from sgdlimits.kernel.base import MAX_COORDINATE
 from sgdlimits.level.base import (
     DIVERGED,
@@ -32,7 +32,7 @@ from sgdlimits.level.condition import Condition
 from sgdlimits.level.observe import Observables
 from sgdlimits.problem.base import Problem
 from sgdlimits.schedule import knots_of
-from sgdlimits.statistics.frame import project_to_cone, cholesky_factor
+from sgdlimits.statistics.frame import cholesky_factor, project_to_cone
 from sgdlimits.statistics.trees import take_run
 
 METHODS = ("DOP853", "Radau")
@@ -144,12 +144,12 @@ class Solver(Stepper):
         self.y0 = self.y.copy()
         self.ended = np.zeros(count, int)  # index into STATUSES; 0 is an active run
         self.t_end = np.full(count, np.nan)
-        self.slopes = compiled(_slopes, self.problem, self.corrector, self.layout)
-        self.observe = compiled(_observe, self.problem, request.observe, self.layout, fast_compile=True)
+        self.slopes = jit_bound(_slopes, self.problem, self.corrector, self.layout)
+        self.observe = jit_bound(_observe, self.problem, request.observe, self.layout, fast_compile=True)
         self.stops, memory = None, ()
         if request.until is not None:
-            self.stops = compiled(_stops, self.problem, request.until, self.layout, fast_compile=True)
-            begin = compiled(_memories, self.problem, request.until, self.layout, fast_compile=True)
+            self.stops = jit_bound(_stops, self.problem, request.until, self.layout, fast_compile=True)
+            begin = jit_bound(_memories, self.problem, request.until, self.layout, fast_compile=True)
             memory = begin(np.asarray(request.clock.t[0], float), self.y[_padded(count)])
         self.memory = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], memory)
         self.t, self.steps, self.stride, self.method = request.clock.t[0], 0, np.nan, 0

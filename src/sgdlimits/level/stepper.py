@@ -15,7 +15,7 @@ from jax import lax
 from jaxtyping import Array, Bool, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.jaxtools import GROUP_ALIGNMENT, compiled, in_groups
+from sgdlimits.jaxtools import GROUP_ALIGNMENT, jit_bound, map_groups
 from sgdlimits.kernel.base import Carry, RunBatch, StepRange
 from sgdlimits.kernel.choose import kernel_for
 from sgdlimits.kernel.random import Stream
@@ -259,7 +259,7 @@ class ProcessStepper(Stepper):
     @cached_property
     def _compiled_observe(self):
         """Compiled function of states and times that returns statistics and observables."""
-        return compiled(_observe, self.process, self.request.observe, fast_compile=True)
+        return jit_bound(_observe, self.process, self.request.observe, fast_compile=True)
 
     def _observed(self, state: PyTree, t: np.ndarray) -> tuple[PyTree, dict]:
         """Return statistics and observables of the states, as arrays on the host."""
@@ -293,7 +293,7 @@ def initial_carry(
     runs = jax.tree.leaves(state)[0].shape[process.runs_axis]
     if until is None:
         return Carry(state, np.ones(runs, bool), np.zeros(runs, bool), np.full(runs, -1, np.int64), ())
-    memory, stopped = compiled(_begin, process, until, fast_compile=True)(state, risk, np.array(t), np.array(runs))
+    memory, stopped = jit_bound(_begin, process, until, fast_compile=True)(state, risk, np.array(t), np.array(runs))
     return Carry(state, ~stopped, stopped, jnp.where(stopped, 0, -1).astype(jnp.int64), memory)
 
 
@@ -307,7 +307,7 @@ def _begin(
         problem = process.problem.at(t)
         return until.over_runs(problem, lambda one: until.evaluate_start(problem, *one), (process.statistics(state), risk))
 
-    return in_groups(begin, process.group_size, wanted, (state, risk))
+    return map_groups(begin, process.group_size, wanted, (state, risk))
 
 
 def _observe(process: Process, observe: Observables, state: PyTree, t: Array, wanted: Array) -> tuple[PyTree, dict[str, Array]]:
@@ -319,7 +319,7 @@ def _observe(process: Process, observe: Observables, state: PyTree, t: Array, wa
         more = problem.numerics.over_runs(lambda one: problem.at(one[1]).observables(one[0]), (stats, t))
         return stats, {"risk": process.risk(state, stats, t), **more, **observe.of_runs(stats)}
 
-    return in_groups(observe_group, process.group_size, wanted, (state, t))
+    return map_groups(observe_group, process.group_size, wanted, (state, t))
 
 
 def _positions_to_keep(active: np.ndarray) -> np.ndarray | None:

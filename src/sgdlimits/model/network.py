@@ -20,7 +20,7 @@ from sgdlimits.part import Part
 from sgdlimits.statistics.overlaps import Scalars
 from sgdlimits.statistics.trees import as_floats
 from sgdlimits.text import count
-from sgdlimits.trial import fields, tried
+from sgdlimits.trial import fields, try_function
 
 RESERVED_NAMES = {
     "M", "Q", "q", "risk", "accuracy", "accuracy_error", "run", "t", "step", "status", "t_end", "student", "student_other",
@@ -180,7 +180,7 @@ class Network(AnyNetwork):
                     f"a scalar cannot have the name {name!r}: it is taken or no name. Give another, such as 'scale'."
                 )
         on = f"{count(width, 'field')} and its scalars"
-        prediction = tried("the network", fn, on, fields(width), self.scalars, shape=None)
+        prediction = try_function("the network", fn, on, fields(width), self.scalars, shape=None)
         self.known_shape = getattr(prediction, "shape", (0, 0))  # several arrays fail the next check
         if len(self.known_shape) > 1:
             raise BadInput(

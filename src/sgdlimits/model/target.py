@@ -17,10 +17,10 @@ from sgdlimits.checks import array
 from sgdlimits.domain import Matrix, NotNegativeInTime, Teachers, Vector, checked
 from sgdlimits.errors import BadInput, check_count, is_traced
 from sgdlimits.model.activation import Activation, as_activation, is_square
-from sgdlimits.part import Part, begun
+from sgdlimits.part import Part, at_start
 from sgdlimits.statistics.trees import as_floats
 from sgdlimits.text import count
-from sgdlimits.trial import fields, tried
+from sgdlimits.trial import fields, try_function
 
 
 class Readout(Part):
@@ -167,8 +167,12 @@ class Target(Part):
         self.gram = as_floats(np.eye(teachers) if gram is None else gram)
         self.noise = as_floats(noise)
         _check_gram(self.gram, teachers)
-        tried(
-            "the readout", begun(readout), count(teachers, "field"), fields(teachers), values=not isinstance(readout, Readout)
+        try_function(
+            "the readout",
+            at_start(readout),
+            count(teachers, "field"),
+            fields(teachers),
+            values=not isinstance(readout, Readout),
         )
 
     @property

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.checks import array
 from sgdlimits.errors import is_traced
-from sgdlimits.part import begun
+from sgdlimits.part import at_start
 from sgdlimits.problem.coordinates import Coordinates
 from sgdlimits.problem.directions import Directions
 from sgdlimits.problem.made import Presented
@@ -51,7 +51,7 @@ def compiled_at_time(method: Method) -> Method:
 
 def at_time(problem: Any, t: Float[Array, ""] | float | None) -> Any:
     """Return a problem at time t, with schedules replaced by their values; None stands for time zero."""
-    return begun(problem) if t is None else problem.at(t)  # begun replaces schedules by their initial values
+    return at_start(problem) if t is None else problem.at(t)  # begun replaces schedules by their initial values
 
 
 class Problem(Presented):

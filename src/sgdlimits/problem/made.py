@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from sgdlimits.algorithm.sgd import OnePassSGD
-from sgdlimits.domain import OF_ALGORITHM
+from sgdlimits.domain import ALGORITHM_ARGUMENTS
 from sgdlimits.errors import BadInput, is_traced
-from sgdlimits.part import Part, argument, arguments, is_schedule, same
+from sgdlimits.part import Part, arguments, as_source, is_default, is_schedule
 from sgdlimits.renamed import changes_of
 
 MAKERS: dict[str, Callable] = {}
@@ -144,13 +144,15 @@ def arguments_text(problem: Any) -> str:
     made = preset_call(problem)
     if made is not None:
         defaults = inspect.signature(made.preset).parameters
-        implied = lambda name, value: value is None or (name not in ALWAYS_PRINTED and same(value, defaults[name].default))
+        implied = lambda name, value: (
+            value is None or (name not in ALWAYS_PRINTED and is_default(value, defaults[name].default))
+        )
         shown = {name: value for name, value in made.given.items() if not implied(name, value)}
     else:
         own = all_arguments(problem)
         of_algorithm = all_arguments(own.get("algorithm"))
         shown = {name: own[name] for name in (*ALWAYS_PRINTED, "algorithm") if name in own and name not in of_algorithm}
-    return ", ".join(f"{name}={argument(value)}" for name, value in shown.items())
+    return ", ".join(f"{name}={as_source(value)}" for name, value in shown.items())
 
 
 def all_arguments(part: Any) -> dict[str, Any]:
@@ -174,7 +176,9 @@ def replace_arguments(problem: Any, changes: Mapping[str, Any]) -> Any:
     of_algorithm = {name: value for name, value in changes.items() if own is not None and name in all_arguments(own)}
     algorithm = {"algorithm": _rebuild(own, of_algorithm)} if of_algorithm else {}
     # An algorithm brings its own rates and options, so that those of the preset would contradict it.
-    kept = {name: value for name, value in made.given.items() if name not in OF_ALGORITHM or changes.get("algorithm") is None}
+    kept = {
+        name: value for name, value in made.given.items() if name not in ALGORITHM_ARGUMENTS or changes.get("algorithm") is None
+    }
     return made.preset(**{**kept, **changes, **algorithm})
 
 

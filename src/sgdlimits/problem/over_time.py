@@ -11,7 +11,7 @@ import numpy as np
 from sgdlimits.checks import Check, OverTime, array, many, not_negative, probabilities
 from sgdlimits.domain import Checks
 from sgdlimits.errors import BadInput, is_traced
-from sgdlimits.part import argument, is_schedule
+from sgdlimits.part import as_source, is_schedule
 from sgdlimits.schedule import Schedule, Time
 
 AnyPart = TypeVar("AnyPart", bound=Any)
@@ -58,7 +58,7 @@ def fix_time(problem: AnyPart, t: Any, remedy: str = "Give t, in samples per dim
     if t is not None:
         return problem.at(TIME("t", t))
     for name, schedule in find_schedules(problem).items():
-        raise BadInput(f"{name} changes with time, as {argument(schedule)}, and so does this result. {remedy}")
+        raise BadInput(f"{name} changes with time, as {as_source(schedule)}, and so does this result. {remedy}")
     return problem
 
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.tree_util import tree_flatten_with_path
 
-from sgdlimits.errors import BadInput, in_short
+from sgdlimits.errors import BadInput, shorten
 from sgdlimits.problem.coordinates import Coordinates, check_arrays
 from sgdlimits.statistics.frame import admissible, frame_of
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, from_vector, rows_of, to_vector
@@ -140,7 +140,7 @@ def check_names(algorithm: Any, stats: Overlaps) -> None:
 def _check_kind(problem: Any, stats: Any) -> None:
     """Raise `BadInput` unless `stats` are overlaps with the scalars of the problem's network."""
     if not isinstance(stats, Overlaps):
-        raise BadInput(f"the statistics must be Overlaps(a, M, Q); got {in_short(stats)}. Give overlaps.")
+        raise BadInput(f"the statistics must be Overlaps(a, M, Q); got {shorten(stats)}. Give overlaps.")
     scalars, plain = problem.network.initial(problem.initial.second), not isinstance(stats.a, dict)
     if isinstance(scalars, dict) and (plain or set(stats.a) != set(scalars)):
         got = "one array" if plain else ", ".join(stats.a)

@@ -17,7 +17,7 @@ from sgdlimits.algorithm.limit import StepAverages, check_limit, extend_moments,
 from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.domain import Positive, checked
 from sgdlimits.expectation import Expectation, as_expectation, choose
-from sgdlimits.expectation.base import linearise_increment, freeze_zero_units
+from sgdlimits.expectation.base import freeze_zero_units, linearise_increment
 from sgdlimits.expectation.gaussian import Estimate, Rule, Sobol
 from sgdlimits.expectation.nodes import MAX_NODES_AT_ONCE, NodeSums
 from sgdlimits.expectation.right_class import accuracy, is_closed
@@ -26,7 +26,7 @@ from sgdlimits.model.loss import Loss, as_loss
 from sgdlimits.model.network import AnyNetwork
 from sgdlimits.model.sample import Model
 from sgdlimits.model.target import Target
-from sgdlimits.part import begun
+from sgdlimits.part import at_start
 from sgdlimits.problem import fits
 from sgdlimits.problem.accuracy import estimate_moments, refine_expectation
 from sgdlimits.problem.base import CHECK_TIME, Problem
@@ -161,7 +161,7 @@ class ProjectionProblem(ModelProblem):
     @property
     def expectation(self) -> Expectation:
         """Expectation over a sample: as given by the user, or else chosen for the model."""
-        return choose(begun(self.model)) if self.asked is None else self.asked
+        return choose(at_start(self.model)) if self.asked is None else self.asked
 
     @property
     def coordinates(self) -> OverlapCoordinates:
@@ -182,19 +182,21 @@ class ProjectionProblem(ModelProblem):
     def at(self, t):
         now = super().at(CHECK_TIME("t", t))
         # the time itself is needed only by algorithms that read it
-        return eqx.tree_at(lambda problem: problem.t, now, t) if is_timed(begun(self.algorithm), begun(self.model)) else now
+        return (
+            eqx.tree_at(lambda problem: problem.t, now, t) if is_timed(at_start(self.algorithm), at_start(self.model)) else now
+        )
 
     @property
     def limit(self) -> ProjectionProblem:
         """Problem in the limit of large d, whose algorithm and statistics may be others than at finite d."""
         other = self.algorithm.limit
-        check_limit(begun(other), begun(self.model))
+        check_limit(at_start(other), at_start(self.model))
         return self if other is self.algorithm else eqx.tree_at(lambda problem: problem.algorithm, self, other)
 
     @property
     def rate(self):
         # paper time counts lr t, with the learning rate at the start where it is a schedule
-        return 1.0 if self.paper_time is None else self.paper_time * begun(self.algorithm).lr_sample
+        return 1.0 if self.paper_time is None else self.paper_time * at_start(self.algorithm).lr_sample
 
     def with_expectation(self, expectation: Rule | Expectation) -> ProjectionProblem:
         """Return the problem with expectations computed by another quadrature rule or `Expectation`."""
@@ -266,7 +268,7 @@ class ProjectionProblem(ModelProblem):
         For the cross-entropy of class labels it is their mean entropy, the loss of a perfectly confident network.
         """
         # of the label noise at the start, if that is a schedule
-        return jnp.asarray(self.expectation.floor(begun(self.model)))
+        return jnp.asarray(self.expectation.floor(at_start(self.model)))
 
     def moments(self, stats: Overlaps, tolerance: float | None = None) -> Estimate:
         """Return the moments that drift and risk consist of, with error estimates, which are zero for closed forms.
@@ -280,7 +282,7 @@ class ProjectionProblem(ModelProblem):
         True
         """
         self.coordinates.fits(stats)
-        return estimate_moments(begun(self), stats, tolerance)
+        return estimate_moments(at_start(self), stats, tolerance)
 
 
 def linear_increments(
@@ -318,7 +320,7 @@ class ProjectionNumerics(Numerics):
     def tolerance(self) -> float:
         problem = self.problem
         return (
-            problem.expectation.tolerance(begun(problem.model))
+            problem.expectation.tolerance(at_start(problem.model))
             if is_linear(problem.algorithm.limit, problem.network.width)
             else step_averages(problem).rule.tolerance
         )
@@ -327,7 +329,7 @@ class ProjectionNumerics(Numerics):
     def runs_at_once(self) -> int | None:
         problem = self.problem
         if is_linear(problem.algorithm, problem.network.width):
-            return problem.expectation.runs_at_once(begun(problem.model))
+            return problem.expectation.runs_at_once(at_start(problem.model))
         return max(1, MAX_NODES_AT_ONCE // step_averages(problem).nodes)
 
     @cached_property
@@ -343,5 +345,5 @@ class ProjectionNumerics(Numerics):
         return self.problem if exact is expectation else self.problem.with_expectation(exact)
 
     def refined(self, stats: Overlaps, tolerance: float | None = None) -> ProjectionProblem:
-        better = refine_expectation(begun(self.problem), stats, tolerance)
+        better = refine_expectation(at_start(self.problem), stats, tolerance)
         return self.problem if better.asked is self.problem.asked else self.problem.with_expectation(better.asked)

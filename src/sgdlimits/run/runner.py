@@ -17,7 +17,7 @@ import numpy as np
 import xarray as xr
 
 from sgdlimits.kernel.random import Stream
-from sgdlimits.level.base import FINISHED, Clock, Engine, Request, RunStatus, Snapshot, Stepper, batches
+from sgdlimits.level.base import FINISHED, Clock, Engine, Request, RunStatus, Snapshot, Stepper, split_runs
 from sgdlimits.progress import bar
 from sgdlimits.run.resume import BatchCheckpoint, Checkpoint
 from sgdlimits.run.schema import INTERRUPTED, ResumeState, build_dataset, simulation_attributes
@@ -69,7 +69,7 @@ class Runner:
                 if self.finished or time.perf_counter() - last > seconds:
                     yield self.dataset()
                     last = time.perf_counter()
-            report(self.stepper.share)
+            report(self.stepper.completed_fraction)
             if self.finished:
                 return
             self.stepper.drop_ended()
@@ -225,6 +225,6 @@ class Simulation:
         """Yield the runs of each batch and its padded size: first the resumed runs, in groups that reached the same time."""
         first = 0
         for runs in (*self.checkpoint.group_sizes(), self.request.runs.size - self.checkpoint.runs):
-            for count, size in batches(runs, self.engine.batch_multiple, self.max_batch):
+            for count, size in split_runs(runs, self.engine.batch_multiple, self.max_batch):
                 yield self.request.runs[first : first + count], size
                 first += count

@@ -17,19 +17,19 @@ from sgdlimits.kernel.choose import check_kernel
 from sgdlimits.kernel.random import Stream
 from sgdlimits.level.base import DIVERGED, Level, Request
 from sgdlimits.level.condition import Condition, as_condition, check_condition
-from sgdlimits.level.observe import as_observe
+from sgdlimits.level.observe import as_observables
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import check_schedules, scheduled
-from sgdlimits.run.record import condition_text, noted, to_json
+from sgdlimits.problem.over_time import check_schedules, find_schedules
+from sgdlimits.run.record import condition_text, record_name, to_json
 from sgdlimits.run.resume import checkpoint_of
 from sgdlimits.run.runner import Runner, Simulation
 from sgdlimits.run.schema import final_statistics, join_pieces, repeats_random_numbers, reserved_names
 from sgdlimits.size import check_memory
 from sgdlimits.start import Start, as_start
-from sgdlimits.statistics.overlaps import Overlaps, students_of
+from sgdlimits.statistics.overlaps import Overlaps, select_students
 from sgdlimits.statistics.particles import Particles
 from sgdlimits.statistics.spike import Spike
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.trees import take_run
 
 MIN_PIECE_SECONDS = 0.06
 """Minimum time in seconds between two datasets of a stream."""
@@ -227,7 +227,7 @@ def _prepare(
     dimensions = [("runs", runs), ("saved times", _count(times)), ("numbers", view.numerics.size + 1)]
     check_memory(dimensions, "Take fewer runs, or save fewer times, or a smaller width.")
     # Run 0 alone fixes shapes and step sizes, so that these do not depend on the number of runs.
-    first = one_of(level.first(problem, start, Stream.of(seed, [0])))
+    first = take_run(level.first(problem, start, Stream.of(seed, [0])))
     engine = level.bind(problem, start, first)
     size = engine.max_batch if batch is None else min(engine.max_batch, batch)
     at_once = [("runs at once", min(runs, size)), ("numbers a step", engine.floats_per_run)]
@@ -235,8 +235,8 @@ def _prepare(
     wanted = saved_times(times, float(t_max))
     if condition is not None:
         check_condition(condition, view, first)
-    schedules = scheduled(problem)
-    observed = as_observe(observe, students_of(first), reserved_names(view, first) | set(schedules))
+    schedules = find_schedules(problem)
+    observed = as_observables(observe, select_students(first), reserved_names(view, first) | set(schedules))
     clock = engine.snap(np.unique(np.concatenate([[0.0], wanted])))  # runs begin at 0, whether that is saved or not
     save_start = bool(engine.snap(wanted).t[0] == 0)
     attributes = {
@@ -246,7 +246,7 @@ def _prepare(
         "t_max": float(t_max),
         "save": json.dumps(save if save is None or isinstance(save, int) else np.asarray(save).tolist()),
         "until": condition_text(condition),
-        "observe": json.dumps({name: noted(fn) for name, fn in observed.functions}),
+        "observe": json.dumps({name: record_name(fn) for name, fn in observed.functions}),
     }
     checkpoint = checkpoint_of(resume, engine, attributes, runs)
     request = Request(seed, np.arange(runs), clock, condition, observed, kernel, save_start)

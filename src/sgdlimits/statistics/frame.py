@@ -25,7 +25,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.kernel.random.transform import numpy_of
+from sgdlimits.kernel.random.transform import array_module
 from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars
 from sgdlimits.statistics.triangular import (
     ROUNDING,
@@ -216,7 +216,7 @@ class FieldFactor(NamedTuple):
 
 def cholesky_factor(gram: Any) -> Any:
     """Compute the Cholesky factor of a Gram matrix: by NumPy for a NumPy array, by JAX for a JAX array."""
-    return numpy_of(gram).linalg.cholesky(gram)
+    return array_module(gram).linalg.cholesky(gram)
 
 
 def pad_frame(B: Float[Array, "k k"], n: int) -> Float[np.ndarray, "k n"]:

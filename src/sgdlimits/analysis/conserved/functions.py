@@ -17,8 +17,8 @@ from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
 from sgdlimits.run.schema import check_form, statistics
 from sgdlimits.start import RandomInit
-from sgdlimits.statistics.trees import as_batch, take_run, count_runs
-from sgdlimits.trial import tried
+from sgdlimits.statistics.trees import as_batch, count_runs, take_run
+from sgdlimits.trial import try_function
 
 # the argument of a user's function, in errors
 ONE_RUN = "the statistics of one run"
@@ -45,7 +45,7 @@ def check(function: Function, dataset: xr.Dataset, *, tolerance: Positive = 1e-6
     False
     """
     stats = statistics(check_form(dataset))
-    tried("function", function, ONE_RUN, take_run(take_run(stats)), shape=None)
+    try_function("function", function, ONE_RUN, take_run(take_run(stats)), shape=None)
     value, scale = _evaluate_with_scale(function, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stats))
     value = np.asarray(value).reshape(*dataset.risk.shape, -1)
     drift = np.abs(value - value[:, :1]).max(-1, initial=0.0)
@@ -104,7 +104,7 @@ def along(
         # one state becomes a batch of one
         stats = as_batch(stats)
     problem.coordinates.check(stats)
-    tried("function", function, ONE_RUN, take_run(stats), shape=None)
+    try_function("function", function, ONE_RUN, take_run(stats), shape=None)
     rate, scale = (np.asarray(each) for each in _rates_with_scale(problem, function, stats, corrector))
     variables = {
         "rate": (("run", "component"), rate, {"long_name": "rate of change along the drift"}),

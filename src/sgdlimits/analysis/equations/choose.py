@@ -11,7 +11,7 @@ from sgdlimits.analysis.equations.polynomial import is_single_unit, single_unit_
 from sgdlimits.analysis.equations.words import label_rows, law_rows, loss_row, mean, network_row
 from sgdlimits.expectation import choose
 from sgdlimits.model.sample import Model
-from sgdlimits.part import begun
+from sgdlimits.part import at_start
 from sgdlimits.text import among
 
 
@@ -26,7 +26,7 @@ def equations_of_model(model: Model, algorithm: Algorithm, constant: float | Non
     # polynomials in two overlaps, shorter than the general sums
     if is_single_unit(setting):
         return single_unit_equations(setting)
-    return sgd_equations(setting, closed_form(choose(begun(model)), setting))
+    return sgd_equations(setting, closed_form(choose(at_start(model)), setting))
 
 
 def general_equations(setting: EquationSetting) -> Equations:

@@ -20,10 +20,10 @@ from sgdlimits.checks import sized
 from sgdlimits.domain import NotNegative, Positive, Seed, Size, checked
 from sgdlimits.problem.base import Problem
 from sgdlimits.problem.over_time import fix_time
-from sgdlimits.size import check_room
+from sgdlimits.size import check_memory
 from sgdlimits.start import Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import take_run, repeat_run, count_runs
+from sgdlimits.statistics.trees import count_runs, repeat_run, take_run
 
 SEARCH_BLOCKS, COSTLY_SEARCH_BLOCKS = 12, 6
 """Blocks of the flow before a search; fewer where drifts are costly."""
@@ -106,8 +106,8 @@ def run_search(
     problem = problem.limit
     drawn = DEFAULT_STARTS if count is None else count
     memory = ("numbers", 8 * problem.numerics.size)
-    check_room([("starts", drawn), memory], "Give a smaller count or width.")
-    check_room([("runs", 0 if basins is None else runs), memory], "Give fewer runs, or a smaller width.")
+    check_memory([("starts", drawn), memory], "Give a smaller count or width.")
+    check_memory([("runs", 0 if basins is None else runs), memory], "Give fewer runs, or a smaller width.")
     try:
         batch = draw_starts(problem, drawn, seed) if starts is None else _starting_batch(problem, starts, drawn, seed)
         ends = None if basins is None else _starting_batch(problem, basins, runs, seed)

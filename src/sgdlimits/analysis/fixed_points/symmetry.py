@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from sgdlimits.analysis.fixed_points.system import System
-from sgdlimits.errors import BadInput, in_short
+from sgdlimits.errors import BadInput, shorten
 from sgdlimits.statistics.overlaps import Overlaps
 from sgdlimits.statistics.trees import take_run
-from sgdlimits.trial import tried
+from sgdlimits.trial import try_function
 
 MAX_ELEMENTS = 1000
 """Largest order of the group; generators that would exceed it are left out."""
@@ -85,11 +85,11 @@ def check_symmetries(symmetries: str | Sequence[Callable], like: PyTree) -> None
     if isinstance(symmetries, str) and symmetries == "auto":
         return
     if isinstance(symmetries, str) or not np.iterable(symmetries):
-        raise BadInput(f'symmetries must be "auto" or functions of statistics; got {in_short(symmetries)}. Give () for none.')
+        raise BadInput(f'symmetries must be "auto" or functions of statistics; got {shorten(symmetries)}. Give () for none.')
     for number, each in enumerate(symmetries):
         name = f"symmetries[{number}]"
         # called once, so that an error names the argument
-        image = tried(name, each, "the statistics of one run", like, shape=None)
+        image = try_function(name, each, "the statistics of one run", like, shape=None)
         if jax.tree.map(np.shape, image) != jax.tree.map(np.shape, like):
             raise BadInput(f"{name} must return {type(like).__name__} of the same shapes; got others. Return what it takes.")
 

@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from sgdlimits.errors import BadInput
-from sgdlimits.jaxtools import compiled
+from sgdlimits.jaxtools import jit_bound
 from sgdlimits.level.local import ZERO_COORDINATE
 from sgdlimits.level.solver import vector_field
 from sgdlimits.problem.base import Problem
@@ -170,7 +170,7 @@ class System(eqx.Module):
 
     def compile(self, f: Callable) -> Callable:
         """Compile f(system, ...) as a function of its other arguments."""
-        return compiled(f, self, fast_compile=True)
+        return jit_bound(f, self, fast_compile=True)
 
     def stats(self, x: Float[Array, " n"]) -> PyTree:
         """Return the statistics with free coordinates x."""
@@ -270,7 +270,7 @@ def map_in_chunks(f: Callable, system: System) -> Callable[[PyTree], PyTree]:
 
     It takes and returns NumPy arrays, rows first.
     """
-    each = system.compile(f) if system.costly else compiled(_apply_to_rows, system, f, fast_compile=True)
+    each = system.compile(f) if system.costly else jit_bound(_apply_to_rows, system, f, fast_compile=True)
 
     def many(x: PyTree) -> PyTree:
         x, parts = jax.tree.map(np.asarray, x), []

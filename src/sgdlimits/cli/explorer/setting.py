@@ -17,7 +17,7 @@ from sgdlimits.algorithm import ALGORITHMS
 from sgdlimits.checks import integer, number
 from sgdlimits.cli.levels import flag_of
 from sgdlimits.docstring import constructor_fields, typed_parameters
-from sgdlimits.errors import BadInput, in_short
+from sgdlimits.errors import BadInput, shorten
 from sgdlimits.level import ODE, SDE, Level, MeanField
 from sgdlimits.level.condition import check_threshold
 from sgdlimits.problem.base import Problem
@@ -67,12 +67,12 @@ def plain(name: str, value: Any) -> Any:
         except ValueError:
             return value[:80]
         except ZeroDivisionError:
-            raise BadInput(f"{name} must be a number; got {in_short(value)}. Write it like 0.05, 1e6 or 1/12.") from None
+            raise BadInput(f"{name} must be a number; got {shorten(value)}. Write it like 0.05, 1e6 or 1/12.") from None
     if isinstance(value, float) and math.isfinite(value) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    raise BadInput(f"{name} must be one number, one word or true or false; got {in_short(value)}. Give one.")
+    raise BadInput(f"{name} must be one number, one word or true or false; got {shorten(value)}. Give one.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,10 +104,10 @@ class Setting:
     def read(cls, given: Any) -> Setting:
         """Return the setting in a message; raise `BadInput` where it is none."""
         if not isinstance(given, dict):
-            raise BadInput(f"a setting must be an object with names; got {in_short(given)}. Reload the page.")
+            raise BadInput(f"a setting must be an object with names; got {shorten(given)}. Reload the page.")
         names = {field.name for field in constructor_fields(cls)}
         if unknown := sorted(set(given) - names):
-            raise BadInput(f"a setting has no {in_short(unknown[0])}. It has {', '.join(sorted(names))}.")
+            raise BadInput(f"a setting has no {shorten(unknown[0])}. It has {', '.join(sorted(names))}.")
         setting = cls(**{name: _read(name, value) for name, value in given.items() if value is not None})
         for what, own, known in (
             (setting.preset, setting.parameters, parameters(setting.preset)),
@@ -115,7 +115,7 @@ class Setting:
         ):
             for each in own:
                 if each not in known:
-                    raise BadInput(f"{what} has no {in_short(each)}. It has {', '.join(known) or 'no numbers of its own'}.")
+                    raise BadInput(f"{what} has no {shorten(each)}. It has {', '.join(known) or 'no numbers of its own'}.")
         return setting
 
     @property
@@ -203,11 +203,11 @@ def _read(name: str, value: Any) -> Any:
     """Check one entry of a message, and return it as a setting has it."""
     if name in CHOICES:
         if not isinstance(value, str) or value not in CHOICES[name]:
-            raise BadInput(f"there is no {name} {in_short(value)}. There are {', '.join(CHOICES[name])}.")
+            raise BadInput(f"there is no {name} {shorten(value)}. There are {', '.join(CHOICES[name])}.")
         return value
     if name in ("parameters", "optimiser_parameters"):
         if not isinstance(value, dict) or len(value) > 32:
-            raise BadInput(f"{name} must be an object with names; got {in_short(value)}. Reload the page.")
+            raise BadInput(f"{name} must be an object with names; got {shorten(value)}. Reload the page.")
         every = {str(key): plain(str(key), one) for key, one in value.items()}
         return {key: LIMITS[key](key, one) if key in LIMITS else one for key, one in every.items() if one is not None}
     value = plain(name, value)

@@ -17,7 +17,7 @@ from jaxtyping import PyTree
 from sgdlimits.domain import Count, Seed, checked
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation.gaussian.base import Estimate, Group, Nodes, Rule, orbits, sign_group
-from sgdlimits.size import check_room
+from sgdlimits.size import check_memory
 
 MAX_NODES = 2**17
 MAX_LOG2_REDUCTION = 3
@@ -58,7 +58,7 @@ class Sobol(Rule):
             given = f"{self.log2_points} and {self.scrambles}"
             raise BadInput(f"Sobol needs 1 to 24 as log2_points and at least 2 scrambles; got {given}. Give, say, Sobol(12).")
         # 16 floats per point stand for the fields and products at it, whose number is not known yet.
-        check_room([("scrambles", self.scrambles), ("points", 2.0**self.log2_points), ("numbers", 16)], "Give fewer of them.")
+        check_memory([("scrambles", self.scrambles), ("points", 2.0**self.log2_points), ("numbers", 16)], "Give fewer of them.")
 
     @property
     def remedy(self):

@@ -149,7 +149,10 @@ def critical_points(activation: str | Callable | Activation, target: Annotated[A
     0.866 True
     1.0 False
     """
-    s, g = (expand_in_hermite(as_activation(each), MAX_HERMITE_ORDER)[0] for each in (activation, activation if target is None else target))
+    s, g = (
+        expand_in_hermite(as_activation(each), MAX_HERMITE_ORDER)[0]
+        for each in (activation, activation if target is None else target)
+    )
     joint = s * g
     joint = np.where(np.abs(joint) > MIN_COEFFICIENT * np.abs(joint[1:]).max(), joint, 0.0)  # quadrature leaves rounding
     drift = polynomial.polyder(joint)

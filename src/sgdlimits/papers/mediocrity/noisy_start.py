@@ -29,7 +29,7 @@ from sgdlimits.algorithm.needs import is_linear
 from sgdlimits.analysis.first_passage import Law, ode_exit_times
 from sgdlimits.domain import Count, Fraction, checked
 from sgdlimits.errors import BadInput
-from sgdlimits.jaxtools import compiled
+from sgdlimits.jaxtools import jit_bound
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.overlaps import Overlaps
 
@@ -131,7 +131,7 @@ def _linearise_overlaps(problem: ProjectionProblem, stats: Overlaps) -> tuple[Fl
 
 def _relaxation(problem: ProjectionProblem, first: Overlaps) -> tuple[float, float]:
     """Return the time at which norms and second layer have relaxed at M = 0, and the growth rate of M from then on."""
-    linear = compiled(_linearise_overlaps, problem)
+    linear = jit_bound(_linearise_overlaps, problem)
     rates = lambda stats: np.linalg.eigvals(linear(stats)[0]).real
     t, rate = 0.0, float(rates(first).max())
     # the fastest of norms and overlaps sets the first step
@@ -152,7 +152,7 @@ def _solve_linear(problem: ProjectionProblem, first: Overlaps, times: np.ndarray
     """Solve the ODE from `first` with M = 0, together with the linear equation of M and its accumulated noise."""
     p, n = first.width, first.M.size
     sizes = np.cumsum([p, p * p, n * n, n * n])
-    linear, drift_at = compiled(_linearise_overlaps, problem), compiled(ProjectionProblem.drift, problem)
+    linear, drift_at = jit_bound(_linearise_overlaps, problem), jit_bound(ProjectionProblem.drift, problem)
 
     def split(y):
         a, Q, growth, back, noise = np.split(y, sizes)

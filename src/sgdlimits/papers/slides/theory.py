@@ -39,7 +39,7 @@ from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.gaussian import Sobol
 from sgdlimits.problem import ProjectionProblem, presets
 from sgdlimits.problem.projection import linear_increments
-from sgdlimits.size import check_room
+from sgdlimits.size import check_memory
 from sgdlimits.start import FixedInit, RandomInit
 from sgdlimits.statistics import Overlaps
 from sgdlimits.statistics.trees import add, repeat_for_samples
@@ -236,7 +236,7 @@ def phase_diagram(
     if checked.size < 2 or (np.diff(checked) <= 0).any():
         raise BadInput(f"widths must be at least two increasing widths; got {list(widths)}. Give, for instance, (4, 8, 16).")
     memory = [("kappas", kappa.size), ("deltas", delta.size), ("widths", checked.size), ("numbers", 8)]
-    check_room(memory, "Take a coarser grid.")
+    check_memory(memory, "Take a coarser grid.")
     p = np.where(kappa[:, None] > 0, checked, checked[0])
     # at kappa = 0 the width is constant, and d grows by factors of 100
     d = np.where(

@@ -163,7 +163,7 @@ def sweep(
         cluster such as `distributed.LocalCluster`, through dask (docs/sweeps.md). The files are the same
     fixed : parameters that all points share
     common : whether all points use the same random numbers, which reduces the variance of differences between points
-    refine : variable along whose steepest changes the grid is refined, by name or as `Refine(...)`
+    refine : variable along whose derivative_bounds changes the grid is refined, by name or as `Refine(...)`
     shard : (i, n) computes the i-th of n parts, counted from 1
     retry : whether to try units again that failed before
     progress : whether to show a progress bar
