@@ -38,10 +38,9 @@ from jaxtyping import Array, Bool, Float, PyTree
 from sgdlimits.jaxtools import Layout, jit_bound
 from sgdlimits.kernel.base import Carry, ProcessLike, StopCondition
 from sgdlimits.kernel.compiler.bounds import with_radius
-from sgdlimits.kernel.compiler.checks import CONTINUES, STOPS
 from sgdlimits.kernel.compiler.flatten import estimate_operations
 from sgdlimits.kernel.compiler.program import Untranslated
-from sgdlimits.kernel.compiler.replica import ByBound, EveryStep, WithinBall
+from sgdlimits.kernel.compiler.replica import CONTINUES, STOPS, ByBound, EveryStep, WithinBall
 from sgdlimits.kernel.compiler.walk import Flattening
 
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * 3)

@@ -13,7 +13,7 @@ from typing import Any
 import llvmlite.ir as ir
 import numpy as np
 
-from sgdlimits.kernel.compiler.replica import ByBound, EveryStep, Replica, WithinBall
+from sgdlimits.kernel.compiler.replica import STOPS, ByBound, EveryStep, Replica, WithinBall
 from sgdlimits.kernel.compiler.vectors import F64, FLAGS, I64
 
 Writer = Any
@@ -22,8 +22,6 @@ FIRST_RADIUS = 0.01
 """Radius of the first ball, in the units of the state, whose coordinates are of order 1. Later radii adapt."""
 RADIUS_GROWTH, RADIUS_SHRINKAGE = 2.0, 0.25
 """Factors of the radius after a ball that excluded stopping, and after one that did not."""
-CONTINUES, STOPS = 1.0, 2.0
-"""Answers of the host for a lane."""
 
 
 class StopCheck:

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 from sgdlimits.kernel.compiler.program import Program
 
+CONTINUES, STOPS = 1.0, 2.0
+"""Answers of the host, for a lane, to the question of `ByBound`."""
+
 
 class EveryStep(NamedTuple):
     """Check of a cheap stop condition, which is evaluated after each step: `stops` is its place, in the new state."""
