@@ -22,8 +22,8 @@ from jaxtyping import Array, Float, PyTree
 from sgdlimits.analysis.chain_rule import names_of_numbers, takes_d
 from sgdlimits.checks import as_numbers
 from sgdlimits.errors import BadInput
-from sgdlimits.jaxtools import Layout, jit_bound
-from sgdlimits.trial import try_function, why
+from sgdlimits.jaxtools import Layout
+from sgdlimits.trial import try_function
 
 
 class SampleTerms(NamedTuple):
