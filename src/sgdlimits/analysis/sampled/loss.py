@@ -22,8 +22,8 @@ from jaxtyping import Array, Float, PyTree
 from sgdlimits.analysis.chain_rule import names_of_numbers, takes_d
 from sgdlimits.checks import as_numbers
 from sgdlimits.errors import BadInput
-from sgdlimits.jaxtools import Layout
-from sgdlimits.trial import try_function
+from sgdlimits.jaxtools import Layout, jit_bound
+from sgdlimits.trial import describe_error, try_function
 
 
 class SampleTerms(NamedTuple):
@@ -78,7 +78,7 @@ class UserLoss(eqx.Module):
         answer = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), values(weights))
         names = names_of_numbers(answer)
         user = cls(loss, sample, statistics, d, layout, Layout.of(answer), names)
-        first, second = compiled(UserLoss.slopes, user, fast_compile=True)(*[user.row(weights)] * 2)
+        first, second = jit_bound(UserLoss.slopes, user, fast_compile=True)(*[user.row(weights)] * 2)
         for what, slope in (("first", first), ("second", second)):
             if not np.isfinite(slope).all():
                 bad = names[int(np.argmin(np.isfinite(slope)))]
