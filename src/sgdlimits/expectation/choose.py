@@ -18,7 +18,7 @@ SPECIALISED = (Squares(), FieldIntegrals(), AtMeans(), ClassIntegrals())
 
 
 def choose(model: Model) -> Expectation:
-    """Choose the expectation of a model: a specialised method, else a grid for few smooth fields, else Sobol points."""
+    """Choose how to compute a model's expectations: a specialised method, a grid for few smooth fields, else Sobol points."""
     for expectation in SPECIALISED:
         if expectation.supports(model):
             return expectation

@@ -126,5 +126,5 @@ class GaussHermite(Rule):
 
 @lru_cache(maxsize=16)
 def _grid(order: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the points, shape (dim, n), and the weights of the product rule."""
+    """Return the points, shape (dim, n), and the weights of the Gauss-Hermite product rule of `order` nodes per dimension."""
     return gauss_hermite(order).grid(dim)
