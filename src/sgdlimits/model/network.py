@@ -61,13 +61,13 @@ class AnyNetwork(Part):
 
     @property
     def plain(self) -> bool:
-        """Whether the network is a sum of units times the entries of `a`, as closed forms require."""
+        """Whether the network is a sum of units weighted by the entries of `a`, as closed forms require."""
         return False
 
 
 @checked
 class TwoLayer(AnyNetwork):
-    r"""The network :math:`f = \frac1p\sum_j a_j\, s(\lambda_j)` with p units, or their sum.
+    r"""The two-layer network :math:`f = \frac1p\sum_j a_j\, s(\lambda_j)` of p units with activation s, or p times this mean.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class TwoLayer(AnyNetwork):
 
     @property
     def factor(self) -> float:
-        """The prefactor of the sum over units: 1/p or 1."""
+        """The prefactor of the sum over units: 1/p for the mean, 1 for the sum."""
         return 1 / self.width if self.mean else 1.0
 
     @property
