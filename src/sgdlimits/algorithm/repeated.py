@@ -14,7 +14,7 @@ from sgdlimits.errors import BadInput
 
 @checked
 class Repeated(Wrapper):
-    """An algorithm that makes several steps of another one with each batch.
+    """A wrapper that makes several steps of another algorithm with each batch.
 
     The time t counts each batch once, since it counts samples.
 
