@@ -215,9 +215,9 @@ def _class_name(algorithm: Algorithm) -> str:
 
 
 def is_lower_triangular(updates: Sequence[Update]) -> bool:
-    """Return whether the coefficients of old directions in the updates of many runs form a lower triangular matrix.
+    """Return whether the matrix that multiplies the old directions in the updates of many runs is lower triangular.
 
-    They do if no group of directions depends on later groups, and none on itself through a matrix.
+    It is if no group of directions depends on later groups, and none on itself through a matrix.
     """
     place = {update.name: i for i, update in enumerate(updates)}
     earlier = lambda update, name: place[name] < place[update.name] or (name == update.name and update.past[name].ndim < 3)
@@ -225,7 +225,7 @@ def is_lower_triangular(updates: Sequence[Update]) -> bool:
 
 
 def multiply_by_past(updates: Sequence[Update], X: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
-    """Multiply an array of directions by the coefficients A of the old directions in the updates of many runs.
+    """Multiply an array of directions by the matrix that multiplies the old directions in the updates of many runs.
 
     Parameters
     ----------
@@ -333,7 +333,7 @@ class Wrapper(Algorithm):
 
     @property
     def limit(self) -> Algorithm:
-        """Wrapper around the limit of its base as d grows."""
+        """The wrapper around the limit of its base as d grows."""
         base = self.base.limit
         return self if base is self.base else eqx.tree_at(lambda own: own.base, self, base)
 

@@ -87,10 +87,10 @@ def step_rates(algorithm: Algorithm, t: Float[Array, ""] | float) -> StepRates:
 def linear_step_increments(
     algorithm: Algorithm, t: Any, length: Float[Array, ""], stats: Overlaps, sums: Moments, total: Any = 1.0
 ) -> tuple[Overlaps, Overlaps]:
-    """Compute the changes of the statistics by a step that is linear in the gradient, as d grows: (population, corrector).
+    """Compute the changes of the statistics by a step that is linear in the gradient, as d grows, in two parts.
 
-    The corrector is quadratic in the gradient. Products of one sample give d times its increment, expectations the drift, and
-    random combinations the noise of the SDE.
+    The first part, population, is linear in the change of the weights; the second, the corrector, is quadratic. Products of one
+    sample give d times its increment, expectations the drift, and random combinations the noise of the SDE.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def _combine_terms(rows, i: int, terms):
 
 
 def project_out_norms(unit: tuple[bool, ...], stats: Overlaps, change: Overlaps) -> Overlaps:
-    """Subtract from a change of the statistics the part that normalising directions to norm 1 after a step undoes."""
+    """Correct a change of the statistics for the normalisation of directions to norm 1 after a step."""
     if not any(unit):
         return change
     width = stats.M.shape[0] // len(unit)
@@ -141,7 +141,7 @@ def project_out_norms(unit: tuple[bool, ...], stats: Overlaps, change: Overlaps)
 
 
 def extend_moments(model: Model, students: Overlaps, stats: Overlaps, sums: Moments) -> tuple[Moments, Array]:
-    r"""Extend moments by the products with the fields of stored directions, such as averages.
+    r"""Extend the expectations in the drift by products with the fields of stored directions, such as averages.
 
     Each direction is a combination :math:`\alpha E + \beta U` of fixed directions and students, plus a component whose field is
     independent of the gradient. Returns the moments and the Gram matrix of these components.
@@ -161,7 +161,7 @@ def extend_moments(model: Model, students: Overlaps, stats: Overlaps, sums: Mome
 
 
 class StepInputs(NamedTuple):
-    """Inputs of one step as they enter the statistics: fields along trained and fixed directions, label noise, classes."""
+    """The inputs of a step as they enter the statistics: fields along trained and fixed directions, label noise, classes."""
 
     fields: Float[Array, "P L"]
     fixed: Float[Array, "k L"]
@@ -186,9 +186,9 @@ def place_inputs(model: Model, F: FieldFactor, points: Float[Array, "L s *batch"
 
 
 def step_increments(algorithm: Algorithm, model: Model, t: Any, stats: Overlaps, x: StepInputs) -> tuple[Overlaps, Overlaps]:
-    """Compute the changes of one run's statistics by one step as d grows, times d/b: (population, corrector).
+    """Compute the changes of the statistics of one run by one step as d grows, times d/b for b samples, in two parts.
 
-    The corrector is quadratic in the coefficients of the inputs, and b is the batch size.
+    The first part, population, is linear in the change of the weights; the second, the corrector, is quadratic.
     """
     names, b = algorithm.names, algorithm.batch
     p = model.width
@@ -225,7 +225,7 @@ def step_increments(algorithm: Algorithm, model: Model, t: Any, stats: Overlaps,
 def make_context(
     algorithm: Algorithm, model: Model, inv_d, t, x: StepInputs, at: Any, gram_of: Callable, inputs_gram: Callable
 ) -> StepContext:
-    """Return the context of one step of one run, from which an algorithm computes its update.
+    """Create the context of one step of one run, from which an algorithm computes its update.
 
     Parameters
     ----------
@@ -315,7 +315,7 @@ def _make_trial_step(algorithm: Algorithm, model: Model, t: Any) -> tuple[tuple[
 
 
 def _has_limits_as_bases(algorithm: Algorithm) -> bool:
-    """Return whether all algorithms that a limit wraps are their own limits, unlike momentum with a fast velocity."""
+    """Return whether all algorithms that a wrapper contains are their own limits as d grows."""
     base = getattr(algorithm, "base", None)
     return base is None or (base.limit is base and _has_limits_as_bases(base))
 
@@ -331,7 +331,7 @@ class StepAverages(NamedTuple):
     rule: Rule
 
     def drift_parts(self, t, stats: Overlaps) -> tuple[Overlaps, Overlaps]:
-        """Compute the mean changes of the statistics of one run by a step: (population, corrector)."""
+        """Compute the mean changes of the statistics of one run by a step, in two parts: population and corrector."""
         points, weights = self.rule.nodes(*self._node_space())
         each = jax.vmap(lambda x: step_increments(self.algorithm, self.model, t, stats, x), -1, -1)
         mean = lambda c: jax.tree.map(lambda leaf: (leaf * weights).sum(-1), each(self._inputs_at(stats, points, c)))

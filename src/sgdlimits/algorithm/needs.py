@@ -64,7 +64,7 @@ def is_ours(algorithm: Algorithm) -> bool:
 
 
 def _evaluate_on_structure(fn: Callable[[Any, tuple, int], Any], algorithm: Algorithm, width: int) -> Any:
-    """Evaluate a property of an algorithm that does not depend on the values of its arrays, with a cache."""
+    """Evaluate a function of an algorithm that does not depend on the values of its arrays, with a cache."""
     leaves, structure = jax.tree.flatten(algorithm)
     kinds = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if _is_array(leaf) else leaf for leaf in leaves)
     try:
@@ -121,7 +121,7 @@ def _trace_needs(structure: Any, kinds: tuple, width: int) -> StepNeeds:
 
 
 class _Probe(NamedTuple):
-    """Random values of all quantities in the context of a step, on which a step is tested."""
+    """Random values of all quantities in the context of a step, to test the step with."""
 
     fields: dict[str, np.ndarray]
     fixed: np.ndarray
@@ -161,7 +161,7 @@ class _Probe(NamedTuple):
         return G, jax.tree.map(lambda leaf: jnp.sin(1 + 3 * leaf)[:, None] * (2 + jnp.sin(fields[0])), scalars)
 
     def context(self, algorithm: Algorithm, inv_d: Any, kind: type[StepContext] = StepContext) -> StepContext:
-        """Return a step context with these values."""
+        """Return the context of a step with these values."""
         gram_of = lambda one, other: jnp.asarray(self.gram[one, other])
         return kind(
             inv_d, jnp.ones(()), {name: jnp.asarray(rows) for name, rows in self.fields.items()}, jnp.asarray(self.fixed),
@@ -197,7 +197,7 @@ def _have_same_coefficients(one: _StepCoefficients, other: _StepCoefficients) ->
 
 
 def _measure_coefficients(algorithm: Algorithm, width: int, seed: int, scale: float) -> _StepCoefficients | None:
-    """Measure the coefficients of a step on random values; None if it is no combination with scalar coefficients."""
+    """Measure the coefficients of a step on random values; None if these are no scalars."""
     p, b, names = width, algorithm.batch, algorithm.names
     probe = _Probe.draw(algorithm, width, b, seed, scale)
 
@@ -227,7 +227,7 @@ def _measure_coefficients(algorithm: Algorithm, width: int, seed: int, scale: fl
 
 
 def _solve_coefficients(new: np.ndarray, known: list[np.ndarray]) -> np.ndarray | None:
-    """Solve for the coefficients that combine the known arrays to each new one; None if no coefficients do."""
+    """Solve for the coefficients of each new array as a combination of the known ones; None if it is not one."""
     basis = np.stack([each.ravel() for each in known], axis=1)
     targets = new.reshape(len(new), -1).T
     if not np.isfinite(targets).all():

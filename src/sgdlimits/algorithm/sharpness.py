@@ -13,7 +13,7 @@ from sgdlimits.statistics.trees import as_floats
 
 @checked
 class SAM(Wrapper):
-    r"""Sharpness-aware minimisation: a wrapper whose gradients are evaluated a short distance uphill of the weights.
+    r"""Sharpness-aware minimisation: a wrapper whose gradients are taken at weights displaced uphill along the gradient.
 
     Gradients are those at :math:`u + \frac{\text{radius}}{\sqrt d}\, g/|g|`, on the same batch.
 

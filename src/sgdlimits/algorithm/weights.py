@@ -116,7 +116,7 @@ class Weights:
 
     @property
     def numbers(self) -> PyTree:
-        """The trained scalars, with the pending change `slopes`, over d, added."""
+        """The trained scalars after their change `slopes`, divided by d, is added."""
         return self.scalars if self.slopes is None else add(self.scalars, self.slopes, self.now.inv_d)
 
     @property
@@ -133,14 +133,14 @@ class Weights:
 
     @property
     def size(self) -> Float[Array, ""]:
-        r"""Norm of all directions and scalars together, times :math:`\sqrt d`: of order one for a gradient over d."""
+        r"""Norm of all directions and scalars together, times :math:`\sqrt d`, which is of order one for a gradient."""
         square = jnp.trace(self.spread())
         if self.slopes is not None:
             square += self.now.inv_d * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(self.slopes))
         return safe_root(square)
 
     def spread(self) -> Float[Array, "p p"]:
-        """Return d times the Gram matrix of the directions: of order one for a gradient over d."""
+        """Return d times the Gram matrix of the directions, which is of order one for a gradient."""
         return self._inputs_part() + (self._past_gram() / self.now.inv_d if self.past else 0.0)
 
     def orthogonal(self) -> Weights:
@@ -232,7 +232,7 @@ class StepContext:
 
     @property
     def inputs_gram(self) -> Float[Array, "L L"]:
-        """Gram matrix of the inputs over d."""
+        """Gram matrix of the inputs, divided by d."""
         return self._inputs_gram()
 
     def gradient(self, at: Weights | None = None) -> Weights:

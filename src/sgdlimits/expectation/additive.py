@@ -49,7 +49,7 @@ SLOPE_ACCURACY = 1e-6
 
 @checked
 class FieldIntegrals(Expectation):
-    """Expectations from integrals over two and four fields, for a squared loss and teacher and network that are sums of units.
+    """Expectations from Gaussian integrals over two and four fields, for a squared loss and committees (sums of units).
 
     In closed form for erf units and for piecewise linear ones (one integral over an angle remains in the corrector), exactly
     for polynomials, and by quadrature for other smooth functions (see `sgdlimits.expectation.gaussian`).
@@ -142,7 +142,7 @@ class FieldIntegrals(Expectation):
         )
 
     def _loss(self, model, c, C) -> Float[Array, ""]:
-        """Compute the mean loss if the residual has coefficients `c` of the units and the fields have covariance `C`."""
+        """Compute the mean squared loss for coefficients `c` of the units in the residual and covariance `C` of the fields."""
         return model.loss.weight * (c @ self._integrals(model).all_pairs(C).value @ c + model.target.noise)
 
     @staticmethod
@@ -169,7 +169,7 @@ def additive_integrals(model: Model, order: int = 24) -> UnitIntegrals | None:
 
 @singledispatch
 def unit_integrals(student: Activation, teacher: Activation, p: int, k: int, order: int) -> UnitIntegrals | None:
-    """Return the Gaussian integrals for p students of one activation and k teachers of another; None if there are none.
+    """Return the Gaussian integrals for p students of one activation and k teachers of another, or None if there are none.
 
     A class of activations with closed integrals registers them here, for two activations of that class.
     """
@@ -194,7 +194,7 @@ def _(student: Polynomial, teacher: Polynomial, p, k, order):
 
 
 def covariance_rule(model: Any) -> Rule:
-    """Choose the quadrature rule for the covariance of one-sample increments: a grid if fine enough, else Sobol points."""
+    """Choose a quadrature rule for the covariance of the changes by one sample: a grid if fine enough, else Sobol points."""
     student, teacher = model.network.activation, model.target.readout.activation
     finest = int(MAX_COVARIANCE_NODES ** (1 / (model.width + model.teachers + 1)))
     sufficient = MIN_GRID_ORDER

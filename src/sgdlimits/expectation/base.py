@@ -90,7 +90,7 @@ class Expectation(Part):
         return jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: self.moments(model, a, law)))
 
     def estimate(self, model: Model, a: Scalars, law: FieldLaw) -> tuple[Moments, Moments]:
-        """Return the moments and estimates of their absolute errors."""
+        """Return the result of `moments` and estimates of its absolute errors."""
         return self.moments(model, a, law), self.error(model, a, law)
 
     def risk_error(self, model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
@@ -102,7 +102,7 @@ class Expectation(Part):
         return 1e-9
 
     def accuracy(self, model: Model) -> float | None:
-        """Return the relative error of the moments above which users are warned; None if the moments are in closed form."""
+        """Return the relative error of `moments` above which users are warned; None if they are in closed form."""
         return None
 
     @property
@@ -111,12 +111,12 @@ class Expectation(Part):
         return ""
 
     def runs_at_once(self, model: Model) -> int | None:
-        """Return how many runs to process together so that their moments fit into memory; None for no limit."""
+        """Return how many runs `moments` can process together within the memory limit; None for any number."""
         return None
 
 
 def linearise_increment(increment: Increment, a: Scalars, shape: tuple[int, ...], directions: int = 0) -> Moments:
-    """Differentiate the change of n statistics with respect to each product of a sample's gradients and fields.
+    """Differentiate the change of n statistics by one sample in each product of the sample's gradients and fields.
 
     Returns `Moments` with leaves of shape (n, ...).
 

@@ -51,7 +51,7 @@ RANK_TOLERANCE = 1e-7
 
 
 class ClassInputs(NamedTuple):
-    """Quadrature nodes in input space: student fields, fixed fields, weights that sum to 1, classes and label noise."""
+    """Quadrature nodes of inputs: student fields, fixed fields, weights that sum to 1, classes and label noise."""
 
     fields: Float[Array, "p n"]
     fixed: Float[Array, "k n"]
@@ -91,7 +91,7 @@ class ClassInputs(NamedTuple):
         return Moments(zero, G[:, None] * self.fixed, G[:, None] * self.fields, G[:, None] * G, second)
 
     def mean(self, rows: Float[Array, "i n"], columns: Float[Array, "j n"]) -> Float[Array, "i j"]:
-        """Average over the inputs the product of each row of `rows` with each row of `columns` (columns are inputs)."""
+        """Average over the inputs, which are columns, the product of each row of `rows` with each row of `columns`."""
         return (self.weights * rows) @ columns.T
 
 
@@ -156,7 +156,7 @@ class ClassPlane(NamedTuple):
     crossing: Float[Array, " classes"]
 
     def kinks(self, rows: Float[Array, "m *shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
-        """Return the smaller and the larger coordinate s at which one of both units has its kink, given the fields at s = 0."""
+        """Return the two values of s at which a unit has its kink, in increasing order, given the fields at s = 0."""
         first, second = (find_kink(rows[i], self.root[i, 1]) for i in range(2))
         return jnp.minimum(first, second), jnp.maximum(first, second)
 
@@ -190,11 +190,11 @@ def find_kink(offset: Float[Array, " n"], scale: Float[Array, ""]) -> Float[Arra
 
 
 def smooth_class_moments(model: Model, a: Float[Array, " p"], law: FieldLaw, order: int) -> Moments:
-    r"""Compute the moments for class labels and smooth units, on a grid of 2 `order` nodes per student field.
+    r"""Compute the expectations in the drift for class labels and smooth units, on a grid over the student fields.
 
-    The grid is mapped to the fields by the symmetric root of their covariance. The fixed fields are eliminated by Stein's
-    lemma, which also holds for a singular covariance: :math:`E[G_j\lambda^*_r] = E[G_j]\bar\lambda^*_r + \sum_l
-    E[\partial_lG_j]\,\mathrm{Cov}(\lambda_l, \lambda^*_r)`.
+    There are 2 `order` nodes per field, mapped to the fields by the symmetric root of their covariance. The fixed fields are
+    eliminated by Stein's lemma, which also holds for a singular covariance:
+    :math:`E[G_j\lambda^*_r] = E[G_j]\bar\lambda^*_r + \sum_l E[\partial_lG_j]\,\mathrm{Cov}(\lambda_l, \lambda^*_r)`.
     """
     points, weights = GaussHermite(2 * order).nodes(model.width)
     centre, C, none = mean_inputs(law), law.blocks, jnp.zeros((model.width, 0))
@@ -227,7 +227,7 @@ def _smooth_products(model, a, cross, fixed, c, fields) -> Moments:
 
 
 def kinked_class_hessian(model: Model, a: np.ndarray, S: Float[np.ndarray, "p n"], order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the Hessian of the risk of piecewise linear units, within the frame and along any direction outside it.
+    """Compute the Hessian of the risk of piecewise linear units, in the frame and along any direction orthogonal to it.
 
     Returns arrays of shapes (p, n, p, n) and (p, p).
     """
@@ -249,7 +249,7 @@ def _kinked_hessian(model: Model, a: Array, S: Array, inverse: Array, order: int
     rest = variance * (jnp.eye(S.shape[1]) - inverse @ S)
 
     def mean_outer_products(weights: Float[Array, "m n"], inputs: ClassInputs) -> Float[Array, "m s t"]:
-        """Average the outer product of the inputs with themselves, once for each row of weights."""
+        """Average the outer products x x^T of the inputs, once for each row of weights."""
         centre = centres[:, inputs.c]
         x = centre + inverse @ (inputs.fields - S @ centre)
         return jnp.einsum("mn,sn,tn->mst", weights, x, x) + weights.sum(1)[:, None, None] * rest
@@ -270,7 +270,10 @@ def _kinked_hessian(model: Model, a: Array, S: Array, inverse: Array, order: int
 
 
 def _inputs_at_kink(model: Model, law: FieldLaw, order: int, j: Int[Array, ""]) -> ClassInputs:
-    """Return quadrature nodes with the field of unit j at zero, whose weights sum to the density of that field at zero."""
+    """Return quadrature nodes of inputs with the field of unit j at zero.
+
+    Their weights sum to the density of that field at zero.
+    """
     p, centre = model.width, mean_inputs(law)
     # Unit j first, so that its field is a multiple of the first variate, which the condition fixes.
     order_of_units = (jnp.arange(p) + j) % p

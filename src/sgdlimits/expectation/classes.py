@@ -66,7 +66,7 @@ class ClassExpectation(Expectation):
         return self.risk(model, a, law)
 
     def gradient(self, model, a, S):
-        """Return the gradient of the risk in the weights of the units; for piecewise linear units, the gradient in the drift.
+        """Compute the gradient of the risk in the weights of the units, with any smoothing of kinks that the drift has.
 
         The drift has smoothed kinks if the inputs have no variance.
         """
@@ -134,7 +134,7 @@ class ClassIntegrals(ClassExpectation):
         return (inputs.weights * inputs.loss(model, a)).sum()
 
     def covariance(self, model, a, law, increment):
-        """Compute the covariance of one-sample increments on the same grid as the risk.
+        """Compute the covariance of the changes of the statistics by one sample, on the same grid as the risk.
 
         The conditional variance of the fixed fields given the student fields adds the second term.
         """
@@ -167,7 +167,7 @@ class ClassIntegrals(ClassExpectation):
         return 1 if p > 2 else max(1, MAX_FLOATS_AT_ONCE // (FLOATS_PER_NODE * nodes))
 
     def estimate(self, model, a, law) -> tuple[Moments, Moments]:
-        """Return the moments on the first grid that agrees with the grid before it, and the difference of both."""
+        """Return the expectations in the drift on the first grid that agrees with the one before, and their difference."""
         kinked = model.network.activation.kinked
         if kinked and model.network.width > MAX_WEDGE_WIDTH:
             moments_at, steps = _split_off_steps(model, a, law)
@@ -193,13 +193,13 @@ class ClassIntegrals(ClassExpectation):
         return ORDERS[model.network.width] if self.orders is None else self.orders
 
     def _fixed_order(self, model) -> int:
-        """Return the single grid order of risk and covariance, which are not refined."""
+        """Return the grid order for risk and covariance, each of which is computed on a single grid."""
         return self._orders(model)[-2 if model.network.width >= MIN_COSTLY_WIDTH else -1]
 
 
 @checked
 class AtMeans(ClassExpectation):
-    r"""Exact expectations for class labels and inputs without variance, where every input is the mean of its class.
+    r"""Exact expectations for class labels and inputs without variance: every input is the mean of its class.
 
     Piecewise linear units then drive a field towards zero from both sides at finite speed. Trajectories slide along the kink;
     they are the limit of those at small sigma, and of those for a slope that changes from left to right over a width of
@@ -238,7 +238,7 @@ class AtMeans(ClassExpectation):
         )
 
     def covariance(self, model, a, law, increment):
-        """Compute the covariance of one-sample increments; a unit whose field is at its kink contributes nothing.
+        """Compute the covariance of the changes by one sample; a unit whose field is at its kink does not contribute.
 
         The drift that returns such a field to the kink is stronger than fluctuations at large d.
         """
@@ -262,7 +262,7 @@ class AtMeans(ClassExpectation):
 
 
 def _moments_in_wedges(model, a, law, order: int) -> Moments:
-    """Compute the moments of at most two piecewise linear units, on a grid whose cells no kink crosses."""
+    """Compute the expectations in the drift for one or two piecewise linear units, on a grid that is split at the kinks."""
     inputs = grid_inputs(model, law, order)
     G, second = inputs.gradient(model, a)
     slopes = inputs.unit_slopes(model, a)
@@ -276,7 +276,7 @@ def _moments_in_wedges(model, a, law, order: int) -> Moments:
 
 
 def _split_off_steps(model, a, law):
-    """Split the moments of piecewise linear units into steps, integrated in closed form, and a remainder, left to a grid.
+    """Split the expectations in the drift into steps, integrated in closed form, and a remainder to integrate on a grid.
 
     Returns a function of the grid order that integrates the remainder, and the moments of the steps.
     """
@@ -301,7 +301,7 @@ def _split_off_steps(model, a, law):
 
 
 def _step_moments(model, law, frozen: Float[Array, "p classes"], mean: ClassInputs) -> Moments:
-    """Compute the moments of piecewise constant gradients in closed form, with the loss derivative fixed at class means."""
+    """Compute the expectations in the drift in closed form, with the loss derivative fixed at its value at class means."""
     unit, C = model.network.activation, law.blocks
     left, step = unit.left, unit.right - unit.left
 
@@ -322,7 +322,7 @@ def _step_moments(model, law, frozen: Float[Array, "p classes"], mean: ClassInpu
 
 
 def _largest_entry(moments: Moments) -> Float[Array, ""]:
-    """Return the largest absolute entry of the moments."""
+    """Return the largest absolute entry of all leaves."""
     return jnp.stack([jnp.abs(leaf).max() for leaf in moments]).max()
 
 

@@ -56,7 +56,7 @@ class FieldNodes(eqx.Module):
         return jax.tree.map(lambda leaf: leaf @ weights, values)
 
     def along_x(self, values: PyTree) -> PyTree:
-        """Average the values at the nodes times each of 1, x_1, ..., x_k, stacked on a new first axis of each leaf."""
+        """Average the values at the nodes times 1 and times each coordinate of x, stacked on a new first axis of each leaf."""
         x = jnp.concatenate([jnp.ones_like(self.x, shape=(1, self.x.shape[1])), self.x])
         return jax.tree.map(lambda leaf: jnp.moveaxis(leaf @ (self.weights * x).T, -1, 0), values)
 
@@ -102,7 +102,7 @@ def _(primals, tangents, *, smooth):
 
 
 def _differentiate_by_price(f: Callable, mean: Array, A: Array, S: Array, nodes: FieldNodes) -> tuple[PyTree, PyTree]:
-    """Differentiate the mean of a smooth function over Gaussian fields in the law of the fields, by Price's theorem.
+    """Differentiate the mean of a smooth function over Gaussian fields in their mean and covariance, by Price's theorem.
 
     Returns the derivatives in (mean, A) and in S; the axes of mean, A and S come first in each leaf.
     """
@@ -122,7 +122,7 @@ def _differentiate_by_price(f: Callable, mean: Array, A: Array, S: Array, nodes:
 
 
 def _differentiate_by_parts(f: Callable, mean: Array, A: Array, S: Array, nodes: FieldNodes) -> tuple[PyTree, PyTree]:
-    """Differentiate the mean of any function over Gaussian fields in the law of the fields, by integration by parts.
+    """Differentiate the mean of any function over Gaussian fields in their mean and covariance, by integrating by parts.
 
     Returns the derivatives in (mean, A) and in S; the axes of mean, A and S come first in each leaf.
     """

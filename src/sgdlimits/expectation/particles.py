@@ -156,7 +156,7 @@ class GridExpectation(ParticleExpectation):
 
     @staticmethod
     def _loss_and_derivative(model, grid: FixedFieldGrid, f: Float[Array, " n"]) -> tuple[Float[Array, ""], Float[Array, " n"]]:
-        """Compute the mean loss, and at each node the loss derivative in the prediction, averaged over the label noise."""
+        """Compute the mean loss, and its derivative in the prediction at each node, averaged over the label noise."""
         # For a quadratic loss the noise enters as z and z^2, which z = +-1 integrate exactly.
         z, weights = LABEL_NOISE_RULES[model.loss.quadratic]
         with_noise = lambda values: jnp.broadcast_to(values[..., None], (*values.shape, z.size))
@@ -259,7 +259,7 @@ class PairwiseExpectation(ParticleExpectation):
         return jnp.concatenate([stats.a / stats.width, -model.target.readout.weights(model.target.teachers)])
 
     def _field_features(self, model, stats) -> tuple[Float[Array, "n k"], PyTree]:
-        """Return the coefficients of all fields in standard normal x, shape (n, k), and their `UnitIntegrals.features`."""
+        """Return the coefficients of all fields in normal coordinates of the frame, and their `UnitIntegrals.features`."""
         law = unit_laws(model, stats)
         variances = jnp.concatenate([law.variance, jnp.diagonal(law.fixed)])
         return jnp.concatenate([law.A, jnp.asarray(law.L)]), self._integrals(model).features(variances)
@@ -365,7 +365,7 @@ def map_blocks(f, units: PyTree, size: int) -> PyTree:
 
 
 def choose_particle_expectation(model: Model, outside: int | None = None) -> ParticleExpectation:
-    """Choose the mean-field expectation of a model, or raise `BadInput` if none supports it.
+    """Choose the method for the mean-field expectations of a model, or raise `BadInput` if none supports it.
 
     A grid is preferred for smooth models with one fixed direction, and for two if there are many units; then sums over pairs,
     if the units have closed integrals; then a grid for up to two directions. With a number of dimensions `outside` the fixed

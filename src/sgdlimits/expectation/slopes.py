@@ -42,7 +42,7 @@ TEST_LABELS = (-1.0, 0.0, 1.0)
 
 
 class Slopes(NamedTuple):
-    """Gradient of the risk, its Hessian within the frame, and the p-by-p block of the Hessian along any direction outside."""
+    """Gradient of the risk, its Hessian within the frame, and the p-by-p block of it along any direction orthogonal to that."""
 
     gradient: Float[np.ndarray, "p n"]
     span: Float[np.ndarray, "p n p n"]
@@ -87,7 +87,7 @@ def gradient_from_moments(moments: Callable, model: Model, a: np.ndarray, S: np.
 
 @eqx.filter_jit
 def _gradient_products(moments: Callable, model: Model, stats: Overlaps) -> Float[Array, "p p+k"]:
-    """Compute the scalar products of the gradient of each unit with all units and all fixed directions."""
+    """Compute the scalar products of the risk gradient of each unit with all units and all fixed directions."""
     at_stats = moments(model, stats.a, model.law(stats))
     return jnp.concatenate([at_stats.gradient_field, at_stats.gradient_fixed], axis=1)
 

@@ -64,7 +64,7 @@ class Squares(Expectation):
         return model.loss.weight * (trace**2 + 2 * square + target.noise)
 
     def covariance(self, model, a, law, increment):
-        """Compute the covariance of one-sample increments in closed form.
+        """Compute the covariance of the changes of the statistics by one sample, in closed form.
 
         Each product is D or D^2 times v_i v_j for one pair of fields (i, j) and the residual D, so the moments needed are of
         order 2, 3, 4 in D.
@@ -116,7 +116,7 @@ class Squares(Expectation):
 
     @staticmethod
     def _residual_form(model, a) -> Float[Array, "n n"]:
-        """Return the symmetric matrix of the residual, a quadratic form of the fields, the students first."""
+        """Return the symmetric matrix of the residual as a quadratic form of the fields, the students first."""
         p, k = model.width, model.teachers
         K = jnp.zeros((p + k, p + k)).at[:p, :p].set(model.network.factor * jnp.diag(a))
         return K.at[p:, p:].set(-model.target.readout.quadratic(k))

@@ -53,7 +53,7 @@ class PairSpread(NamedTuple):
 
 
 class PairMoments(NamedTuple):
-    """Moments of pairs of units, student j and unit m, from which gradient and Hessian of the risk are assembled.
+    """Expectations for pairs of units, student j and unit m, from which gradient and Hessian of the risk are assembled.
 
     `first` is E[s_j' s_m z]; `slopes` and `curvature` have the coefficients w and K of s_j' s_m' (students only) and s_j'' s_m.
     """
@@ -75,7 +75,7 @@ def unit_planes(rows: Float[np.ndarray, "m n"], students: int) -> UnitPlane:
 
 
 def pair_moments(student: Activation, teacher: Activation, plane: UnitPlane, count: int) -> PairMoments:
-    """Compute the moments of pairs of units, in closed form for piecewise linear ones, else by quadrature.
+    """Compute the `PairMoments` of all students and units, in closed form for piecewise linear ones, else by quadrature.
 
     The quadrature has `count` nodes per dimension; polynomials have as many as make it exact.
     """
@@ -87,7 +87,7 @@ def pair_moments(student: Activation, teacher: Activation, plane: UnitPlane, cou
 
 
 def smooth_pair_moments(student: Activation, teacher: Activation, plane: UnitPlane, line: LineRule) -> PairMoments:
-    """Compute the moments of pairs of smooth units, on the product grid of a one-dimensional quadrature rule."""
+    """Compute the `PairMoments` of smooth units on the product grid of a one-dimensional quadrature rule."""
     p = plane.own.size
     z, weights = line
     powers = weights[:, None] * z[:, None] ** np.arange(3)
@@ -105,7 +105,7 @@ def smooth_pair_moments(student: Activation, teacher: Activation, plane: UnitPla
 
 
 def kinked_pair_moments(student: PiecewiseLinear, teacher: PiecewiseLinear, plane: UnitPlane) -> PairMoments:
-    r"""Compute the moments of pairs of piecewise linear units in closed form.
+    r"""Compute the `PairMoments` of piecewise linear units in closed form.
 
     For units :math:`s = \alpha x + \beta|x|` with :math:`s'' = 2\beta\delta(x)`: with :math:`\phi` the angle between two
     fields, their signs differ in two wedges of that angle. A unit of norm zero has no curvature; the caller must refuse it.

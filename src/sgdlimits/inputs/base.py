@@ -34,7 +34,7 @@ class Sizes(NamedTuple):
 
 
 class Inputs(Part):
-    """The law of the inputs: an immutable pytree whose parameters can be traced.
+    """Base class of the laws of inputs: an immutable pytree whose parameters can be traced.
 
     The ODE, the mean field and analyses use `law`; the SDE and averages over steps use `from_normal`, at standard normal
     points; the chain uses `draw` and `place`, and SGD in R^d uses `vectors`. Properties such as `centred` follow from the
@@ -63,7 +63,7 @@ class Inputs(Part):
 
     @abc.abstractmethod
     def check(self, fixed: int) -> None:
-        """Raise `BadInput` if the class means have coefficients along another number than `fixed` of fixed directions."""
+        """Raise `BadInput` if the class means do not have `fixed` coefficients, one for each fixed direction."""
 
     @abc.abstractmethod
     def law(self, stats: Overlaps, gram: Float[Array, "k k"]) -> FieldLaw:
@@ -84,9 +84,9 @@ class Inputs(Part):
     def from_normal(
         self, points: Float[Array, "s *batch"], c: Int[Array, "*batch"], B: Float[Array, "k k"]
     ) -> Float[Array, "s *batch"]:
-        """Map standard normal points to coordinates of inputs of the classes `c`; the first k are along the fixed directions.
+        """Map standard normal points to coordinates of inputs of the classes `c` in the frame.
 
-        B has the coordinates of the fixed directions.
+        The first k coordinates are those in which B, the fixed directions, is given.
         """
 
     @abc.abstractmethod

@@ -30,7 +30,10 @@ RESERVED_NAMES = {
 
 
 class AnyNetwork(Part):
-    """A function of the fields of p units and of network scalars, which are one array `a`, shape (p,), or several by name."""
+    """Base class of networks: functions of the fields of p units and of network scalars, such as a second layer.
+
+    The scalars are one array `a`, shape (p,), or several by name.
+    """
 
     width: eqx.AbstractVar[int]
     activation: eqx.AbstractVar[Any]
@@ -38,7 +41,7 @@ class AnyNetwork(Part):
 
     @abc.abstractmethod
     def __call__(self, fields: Float[Array, "p *batch"], a: Scalars) -> Float[Array, "*shape *batch"]:
-        """Evaluate the prediction; each scalar has the axes of `batch` after its own."""
+        """Evaluate the prediction of inputs with the given fields; each scalar has the axes of `batch` after its own."""
 
     @property
     @abc.abstractmethod
@@ -67,7 +70,7 @@ class AnyNetwork(Part):
 
 @checked
 class TwoLayer(AnyNetwork):
-    r"""The two-layer network :math:`f = \frac1p\sum_j a_j\, s(\lambda_j)` of p units with activation s, or p times this mean.
+    r"""A two-layer network: the mean :math:`f = \frac1p\sum_j a_j\, s(\lambda_j)` of p units with activation s, or their sum.
 
     Parameters
     ----------

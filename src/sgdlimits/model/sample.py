@@ -60,7 +60,7 @@ class Model(Part):
 
     @property
     def frame(self) -> Float[Array, "k k"]:
-        """The coordinates B of the fixed directions in their orthonormal frame, with Gram matrix P = B B^T."""
+        """The coordinates of the fixed directions in an orthonormal basis of their span: a k-by-k matrix B with P = B B^T."""
         return cholesky_factor(self.target.gram)
 
     def omega(self, stats: Overlaps) -> Float[Array, "n n"]:
@@ -77,7 +77,7 @@ class Model(Part):
 
     @property
     def coordinates(self) -> FieldLaw:
-        """The law of the coordinates of an input in the frame of the fixed directions."""
+        """The law of the coordinates of an input along an orthonormal basis of the fixed directions."""
         # The axes themselves as fixed directions: their fields are the coordinates.
         k = self.teachers
         return self.law_of_factor(FieldFactor(jnp.zeros((0, k)), jnp.eye(k)))
@@ -87,9 +87,9 @@ class Model(Part):
         return self.loss(self.network(fields, a), self.target.label(fixed, z, c))
 
     def gradient(self, fields, fixed, a, z, c) -> tuple[Float[Array, "p *batch"], Scalars]:
-        """Compute the derivatives (G, dl/da) of the loss of samples in the student fields and in the network scalars.
+        """Compute the derivatives of the loss of samples in the student fields, and in the network scalars.
 
-        Each network scalar in `a` has the trailing axes of the fields.
+        Returns (G, dl/da). Each network scalar in `a` has the trailing axes of the fields.
         """
         # The sum over samples has the gradients of all of them at once, since samples are independent.
         total = lambda fields, a: self.sample_loss(fields, fixed, a, z, c).sum()

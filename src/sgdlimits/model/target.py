@@ -77,7 +77,7 @@ class CommitteeReadout(Readout):
 
 
 def check_square(name: str, value: Any) -> Any:
-    """Return a matrix, or raise `BadInput` if it is not square."""
+    """Return a value as a matrix, or raise `BadInput` if it is not square."""
     array(ndim=2)(name, value)
     if len(shape := np.shape(value)) == 2 and shape[0] != shape[1]:
         raise BadInput(f"{name} must have as many rows as columns; got shape {shape}. Give a square matrix.")

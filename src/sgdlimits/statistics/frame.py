@@ -69,7 +69,7 @@ class Coordinates(NamedTuple):
     c: Int[Array, "b runs"]
 
     def gram(self) -> Float[Array, "b b"]:
-        """Compute the Gram matrix of the inputs of one run; needs as many orthogonal combinations as inputs, r = b."""
+        """Compute the Gram matrix of the inputs of one run; there must be as many orthogonal components as inputs."""
         return sum_blocks(self._block_gram(*self[:4]) if self.inside.ndim == 2 else jax.vmap(self._block_gram)(*self[:4]), 2)
 
     @staticmethod
@@ -102,11 +102,11 @@ class Frame(eqx.Module):
 
     @property
     def blocks(self) -> int | None:
-        """The number of covariance blocks of the inputs, on the first axis of m and T; None for one block without an axis."""
+        """The number of covariance blocks of the inputs, the length of the first axis of m; None for one block without axis."""
         return len(self.m) if self.m.ndim == 4 else None
 
     def each(self, f: Callable, *trees: PyTree) -> PyTree:
-        """Apply `f(m, T, *trees)` to the coordinates of each block of inputs; leaves of `trees` have the same block axis."""
+        """Apply `f(m, T, *trees)` to the coordinates in each block of inputs; leaves of `trees` have the same block axis."""
         return f(self.m, self.T, *trees) if self.blocks is None else jax.vmap(f)(self.m, self.T, *trees)
 
     def gram(self, rows: slice, others: slice) -> Float[Array, "p q"]:
@@ -115,7 +115,7 @@ class Frame(eqx.Module):
         return sum_blocks(inside + jnp.swapaxes(self.T[..., rows], -1, -2) @ self.T[..., others], 2)
 
     def project(self, x: Coordinates, B: Float[Array, "*block k s runs"]) -> Projected:
-        """Compute the fields of inputs: their scalar products with trained directions, and with fixed ones of coordinates B."""
+        """Compute the fields of inputs along the trained directions, and along fixed ones with coordinates B."""
         fields, rotated = self.each(_fields_in_block, x.inside, x.along, x.outside)
         fixed = (B[..., None, :] * x.inside[..., None, :, :, :]).sum(-3)
         return Projected(self, x, sum_blocks(fields, 3), sum_blocks(fixed, 3), rotated)
@@ -127,7 +127,7 @@ def sum_blocks(leaf: Float[Array, "..."], ndim: int) -> Float[Array, "..."]:
 
 
 def _fields_in_block(m, T, inside, along, outside) -> tuple[Float[Array, "n b runs"], RotatedFactor | None]:
-    """Compute the fields of the inputs in one block, and for a single input also T rotated along it."""
+    """Compute the fields of the inputs in one block, and the rotated factor if there is a single input."""
     # For a single input the rotation gives the fields as a by-product, and the update then needs one sweep only.
     rotated = rotate(T, along[:, 0], outside[0]) if along.shape[1] == 1 < len(m) else None
     outer = contract(T[:, :, None], along[:, None]) if rotated is None else rotated.Th[:, None]
@@ -193,7 +193,7 @@ class Projected(NamedTuple):
 def _update_factor(
     past, C, lower: bool, T, along, outside, below, rotated: RotatedFactor | None, rounding: float
 ) -> Float[Array, "n n runs"]:
-    """Compute the triangular factor of one block after a step whose inputs leave the span of all directions."""
+    """Compute the triangular factor of one block after a step whose inputs have components outside its span."""
     if C.shape[0] == C.shape[1] == 1:  # T is a length
         return jnp.sqrt((past(T, 1) + C * along) ** 2 + C**2 * outside)
     if rotated is not None and lower:
@@ -293,7 +293,7 @@ def frame_of(stats: Overlaps, B: Float[Array, "k k"], max_rank: int) -> Frame:
 
 @singledispatch
 def project_to_cone(stats: PyTree, B: Float[np.ndarray, "k k"]) -> PyTree:
-    """Project statistics, with any leading axes, to those of real weight vectors; types without constraints are unchanged."""
+    """Project statistics to the nearest that weight vectors can have; types without such constraints are unchanged."""
     return stats
 
 
@@ -347,9 +347,10 @@ def factor_fields(stats: Overlaps, B: Float[Array, "k k"]) -> FieldFactor:
 
 
 def admissible(stats: Overlaps, B: Float[Array, "k k"], unit: int = 0) -> Overlaps:
-    """Replace overlaps that no weight vectors have by ones that some have, runs last; the first `unit` get norm 1.
+    """Replace overlaps that no weight vectors can have by ones that some have, with norm 1 for the first `unit` rows.
 
-    Admissible overlaps are unchanged up to rounding. For others, negative pivots of Q - m m^T are set to zero.
+    Runs are on the last axis. Admissible overlaps are unchanged up to rounding. For others, negative pivots of Q - m m^T are
+    set to zero.
     """
     _, S = split_by_frame(stats.M, stats.Q, B)
     # Q - S is the part inside the frame; its complement is rebuilt from a factor, and so positive semi-definite.

@@ -48,7 +48,7 @@ class Conditional(NamedTuple):
     L: Float[Array, "k k"]
 
     def factor(self, root: Float[Array, "p p"]) -> FieldFactor:
-        """Return a factor of the covariance of all fields, for a root R of the conditional covariance `rest`."""
+        """Return a factor of the covariance of all fields, given a root of the conditional covariance `rest`."""
         return FieldFactor(jnp.hstack([self.A, root]), jnp.hstack([self.L, jnp.zeros(self.A.T.shape)]))
 
 
@@ -111,7 +111,7 @@ class FieldLaw(eqx.Module):
         return self._lower_factor(self.blocks.matrix)[:, : self.shape[0]]
 
     def triangular_factor(self) -> FieldFactor:
-        """Factor the covariance of the fields with the fixed fields first, by triangular matrices."""
+        """Factor the covariance of all fields by triangular matrices, with the fixed fields first."""
         split = self.conditional()
         return split.factor(self._lower_factor(split.rest))
 

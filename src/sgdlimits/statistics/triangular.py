@@ -22,11 +22,12 @@ between kernels and would choose a different axis in each. The Gram matrix chang
 
 
 def orthogonal_increments(A: Float[Array, "r r runs"], C: Float[Array, "n b runs"]) -> Float[Array, "r n runs"]:
-    r"""Return a factor K, by columns, of the Gram matrix K K^T of the changes orthogonal to the span of the directions.
+    r"""Return a factor, by columns, of the Gram matrix of the directions' changes orthogonal to their span.
 
-    The components of the inputs outside that span have Bartlett's triangular factor A, and C combines them to increments. Given
-    C, these are n Gaussian vectors with covariance :math:`CC^\top`. If C does not depend on these components and
-    :math:`CC^\top = RR^\top` for an R of r < b columns, the Gram matrix of the increments is :math:`KK^\top` with K = RA.
+    The Gram matrix is K K^T with the factor K. The components of the inputs outside the span have Bartlett's triangular factor
+    A, and C combines them to increments. Given C, these are n Gaussian vectors with covariance :math:`CC^\top`. If C does not
+    depend on these components and :math:`CC^\top = RR^\top` for an R of r < b columns, the Gram matrix of the increments is
+    :math:`KK^\top` with K = RA.
     """
     each = jnp.swapaxes(C, 0, 1)
     # Fewer rows than inputs: the law of the increments is that of r vectors combined by a factor R of C C^T.
@@ -67,7 +68,7 @@ def gram_schmidt(X: Float[Array, "n p runs"], rounding: float = 0.0) -> Float[Ar
 
 
 def contract(left: Float[Array, "n ..."], right: Float[Array, "n ..."]) -> Float[Array, "..."]:
-    """Sum the product of two arrays over the first axis, term by term."""
+    """Sum the product of two arrays over their first axis, term by term."""
     # A scan rather than a sum of one large array, on which compilers are slow; the order of summation is fixed, too.
     shape = jnp.broadcast_shapes(left.shape[1:], right.shape[1:])
     return lax.scan(lambda total, term: (total + term[0] * term[1], None), jnp.zeros(shape), (left, right))[0]

@@ -79,7 +79,7 @@ def fit_gaussian_slope(fn: Callable, count: int) -> GaussianSlope | None:
 def bump_corrector(
     student: GaussianSlope, teacher: GaussianSlope, C: Float[Array, "n n"], c: Float[Array, " n"], p: int, terms: int
 ) -> Float[Array, "p p"]:
-    """Compute the matrix E[s_j' s_l' D^2] over the p students (j, l), for units s and the residual D = sum_n c_n s_n.
+    """Compute the matrix E[s_j' s_l' D^2] over students j and l, for units s and the residual D = sum_n c_n s_n.
 
     Parameters
     ----------

@@ -137,9 +137,10 @@ def _mean_signs_times_absolutes(C, e, root, angle, inverse, p):
 
 
 def _sum_over_quadruples(r: Float[Array, "n n"], e: Float[Array, " n"]) -> Float[Array, "n n"]:
-    r"""Sum the means of two signs times two absolute values over sets of four distinct fields of variance 1.
+    r"""Sum the weighted means of two signs times two absolute values over all sets of four distinct Gaussian fields.
 
-    The result has :math:`\sum_{m<n} e_m e_n E[\mathrm{sgn}(x_j)\, \mathrm{sgn}(x_l)\, |x_m||x_n|]` for each pair (j, l).
+    The fields have variance 1. The result has :math:`\sum_{m<n} e_m e_n E[\mathrm{sgn}(x_j)\, \mathrm{sgn}(x_l)\, |x_m||x_n|]`
+    for each pair (j, l).
     """
     n = len(e)
     count = math.comb(n, 4)

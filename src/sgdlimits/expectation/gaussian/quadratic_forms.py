@@ -63,11 +63,11 @@ class QuadraticSeries(eqx.Module):
         return math.factorial(n) * self.z[n]
 
     def second(self, n: int) -> Float[Array, "n n"]:
-        """Return the matrix E[D^n v v^T] for the residual D = v^T K v + noise."""
+        """Return the matrix E[D^n v v^T] for the fields v and the residual D = v^T K v + noise."""
         return math.factorial(n) * sum((self.z[a] * self.C[n - a] for a in range(n + 1)), jnp.zeros(()))
 
     def fourth(self, n: int, i: Int[np.ndarray, " s"], j: Int[np.ndarray, " s"]) -> Float[Array, "s s"]:
-        """Return the matrix of E[D^n v_i v_j v_k v_l] over index pairs (i, j) and (k, l), for the residual D = v^T K v + noise.
+        """Return E[D^n v_i v_j v_k v_l] for pairs (i, j), (k, l) of the fields v and the residual D = v^T K v + noise.
 
         Entry (s, t) has (i, j) of pair s and (k, l) of pair t.
         """
@@ -81,7 +81,7 @@ class QuadraticSeries(eqx.Module):
 
 
 def _exponentiate_series(log_z: list[Float[Array, ""]]) -> list[Float[Array, ""]]:
-    """Return the power series of exp(f) from that of f, whose coefficients from first order on are `log_z`.
+    """Return the power series of exp(f), given the coefficients of f from first order on.
 
     The recurrence is n z_n = sum_m m log_z_m z_(n-m).
     """

@@ -56,7 +56,7 @@ class Orders(NamedTuple):
 
 
 class HermiteFeatures(NamedTuple):
-    """Hermite coefficients of each unit and of its first two derivatives, and the standard deviation of its field."""
+    """Precomputed features of smooth units: Hermite coefficients of value and derivatives, and the field's deviation."""
 
     value: Float[Array, "n terms"]
     slope: Float[Array, "n terms"]

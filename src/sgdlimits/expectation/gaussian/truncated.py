@@ -65,7 +65,7 @@ def split_line(c: Float[Array, "*shape"], above: int, below: int | None = None) 
 def split_twice(
     low: Float[Array, "*shape"], high: Float[Array, "*shape"], order: int
 ) -> tuple[Float[Array, "n *shape"], Float[Array, "n *shape"]]:
-    """Return quadrature nodes and weights for a standard normal variate, separate below `low`, between and above `high`.
+    """Return quadrature nodes and weights for a standard normal variate, with separate nodes below, between and above splits.
 
     There are `order` nodes above `high`, as many below `low`, and 1.5 times as many between. The two half-lines have the Gauss
     rules of `half_line_rule`. The interval has Gauss-Legendre nodes, weighted with the normal density, so that short intervals
@@ -94,7 +94,7 @@ def half_line_rule(c: Float[Array, "*shape"], order: int) -> tuple[Float[Array, 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _evaluate_table(c: Float[Array, "*shape"], order: int) -> Float[Array, "2*order *shape"]:
-    """Interpolate the tabulated Gauss rule of the half-line above c: the distances of its nodes from c, and the weights."""
+    """Interpolate the tabulated Gauss rule of the half-line above c: distances of its nodes from c, and weights."""
     x, (values, *lower) = _locate_panel(c, order)
     for coefficients in lower:
         values = values * x + coefficients
@@ -114,7 +114,7 @@ def _(order, primals, tangents):
 def _locate_panel(
     c: Float[Array, "*shape"], order: int
 ) -> tuple[Float[Array, "*shape"], Float[Array, "powers 2*order *shape"]]:
-    """Return the position of c in its panel of the table, from -1 to 1, and the panel's polynomial coefficients.
+    """Find the panel of the table with c, and return the position of c in it and the panel's polynomial coefficients.
 
     Coefficients are ordered by falling power.
     """
@@ -126,7 +126,7 @@ def _locate_panel(
 
 @lru_cache(maxsize=32)
 def _tabulate(order: int) -> Float[np.ndarray, "powers 2*order panels"]:
-    """Fit nodes and weights of the Gauss rules on half-lines by polynomials in the end point, one for each panel."""
+    """Fit nodes and weights of the Gauss rules on half-lines [c, infinity) by polynomials in c, one for each panel."""
     x = chebyshev.chebpts1(POLYNOMIAL_DEGREE + 1)
     c = -MAX_SPLIT + (2 * MAX_SPLIT / PANEL_COUNT) * (np.arange(PANEL_COUNT)[:, None] + (x + 1) / 2)
     values = np.concatenate(_gauss_rules(c.ravel(), order), axis=1).reshape(PANEL_COUNT, POLYNOMIAL_DEGREE + 1, 2 * order)

@@ -67,7 +67,7 @@ class UnitIntegrals(eqx.Module):
 
     @abc.abstractmethod
     def corrector(self, C: Float[Array, "n n"], c: Float[Array, " n"]) -> Float[Array, "p p"]:
-        """Compute the matrix of integrals over four fields, E[s_j' s_l' D^2], over all pairs (j, l) of students.
+        """Compute the matrix E[s_j' s_l' D^2] of integrals over four fields, for students j, l and the residual D.
 
         The residual D is the sum of the units with coefficients c; C is the covariance of all fields.
         """
