@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sgdlimits.algorithm.base import Algorithm, Update, compute_updates
-from sgdlimits.algorithm.needs import input_count, is_ours
+from sgdlimits.algorithm.needs import input_count, is_package_algorithm
 from sgdlimits.algorithm.weights import StepContext, apply_coefficient
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.expectation.gaussian import Rule
@@ -240,12 +240,12 @@ def make_context(
     trained = algorithm.trains_second
     scalars = {name: (algorithm.trained(a) if name == STUDENT else kept[name]) if trained else () for name in names}
 
-    def slope(fields, numbers):
+    def compute_gradients(fields, numbers):
         G, slopes = model.gradient(fields, x.fixed[:, :b], repeat_for_samples(replace_scalars(a, numbers), b), x.z, x.c)
         return G, algorithm.trained(slopes)
 
     numbers = {name: kept[name] for name in algorithm.numbers}
-    return StepContext(inv_d, t, fields, x.fixed, slope, b, scalars, numbers, gram_of, inputs_gram)
+    return StepContext(inv_d, t, fields, x.fixed, compute_gradients, b, scalars, numbers, gram_of, inputs_gram)
 
 
 # --- properties of a step ----------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def make_context(
 
 def is_timed(algorithm: Algorithm, model: Model) -> bool:
     """Return whether the step of an algorithm reads `now.t`; the package's own algorithms have schedules instead."""
-    if is_ours(algorithm):
+    if is_package_algorithm(algorithm):
         return False
     read = []
 
@@ -268,7 +268,8 @@ def is_timed(algorithm: Algorithm, model: Model) -> bool:
 
 def check_limit(algorithm: Algorithm, model: Model) -> None:
     """Raise `BadInput` if a step changes the weights or the memory by more than order 1/d, so that there is no limit."""
-    if (is_ours(algorithm) and _has_limits_as_bases(algorithm)) or any(map(is_traced, jax.tree.leaves((algorithm, model)))):
+    is_known = is_package_algorithm(algorithm) and _has_limits_as_bases(algorithm)
+    if is_known or any(map(is_traced, jax.tree.leaves((algorithm, model)))):
         return
     with jax.ensure_compile_time_eval():
         far = [name for name, jump in measure_jumps(algorithm, model).items() if float(jump) > MAX_JUMP]

@@ -20,7 +20,7 @@ from sgdlimits.errors import BadInput
 from sgdlimits.part import at_start
 from sgdlimits.statistics.overlaps import STUDENT
 
-PACKAGE = __name__.partition(".")[0] + "."
+PACKAGE_PREFIX = __name__.partition(".")[0] + "."
 PROBE_SCALES = (1e-4, 1.0, 1e4)
 """Sizes of fields and gradients at which linearity is probed; several, so that a threshold between them is detected."""
 MAX_RELATIVE_ERROR = 1e-9
@@ -45,7 +45,7 @@ def is_linear(algorithm: Algorithm, width: int) -> bool:
     The coefficients may depend on time, but not on fields, overlaps or other gradients. The drift then follows from the moments
     of plain SGD, which are closed for many activations.
     """
-    return algorithm.linear if is_ours(algorithm) else probe_linearity(algorithm, width)
+    return algorithm.linear if is_package_algorithm(algorithm) else probe_linearity(algorithm, width)
 
 
 def probe_linearity(algorithm: Algorithm, width: int) -> bool:
@@ -57,10 +57,10 @@ def probe_linearity(algorithm: Algorithm, width: int) -> bool:
     return not limit.numbers and _evaluate_on_structure(_test_linearity, limit, width)
 
 
-def is_ours(algorithm: Algorithm) -> bool:
+def is_package_algorithm(algorithm: Algorithm) -> bool:
     """Return whether an algorithm and those that it wraps are defined in this package."""
     base = getattr(algorithm, "base", None)
-    return type(algorithm).__module__.startswith(PACKAGE) and (base is None or is_ours(base))
+    return type(algorithm).__module__.startswith(PACKAGE_PREFIX) and (base is None or is_package_algorithm(base))
 
 
 def _evaluate_on_structure(fn: Callable[[Any, tuple, int], Any], algorithm: Algorithm, width: int) -> Any:
@@ -155,7 +155,7 @@ class _Probe(NamedTuple):
             scale,
         )
 
-    def slope(self, fields: Any, scalars: Any) -> tuple[Any, Any]:
+    def gradients(self, fields: Any, scalars: Any) -> tuple[Any, Any]:
         """Return gradients that depend on the fields, so that gradients at other weights differ."""
         G = self.scale * jnp.sin(1 + 2 * fields / self.scale)
         return G, jax.tree.map(lambda leaf: jnp.sin(1 + 3 * leaf)[:, None] * (2 + jnp.sin(fields[0])), scalars)
@@ -165,7 +165,7 @@ class _Probe(NamedTuple):
         gram_of = lambda one, other: jnp.asarray(self.gram[one, other])
         return kind(
             inv_d, jnp.ones(()), {name: jnp.asarray(rows) for name, rows in self.fields.items()}, jnp.asarray(self.fixed),
-            self.slope, algorithm.batch, self.scalars, self.kept, gram_of, lambda: jnp.asarray(self.inputs_gram),
+            self.gradients, algorithm.batch, self.scalars, self.kept, gram_of, lambda: jnp.asarray(self.inputs_gram),
         )  # fmt: skip
 
 
@@ -209,7 +209,7 @@ def _measure_coefficients(algorithm: Algorithm, width: int, seed: int, scale: fl
         return (past, [update.scalars for update in updates]), jnp.stack([update.inputs for update in updates])
 
     _, (past, scalars), C = jax.jvp(step, (jnp.zeros(()),), (jnp.ones(()),), has_aux=True)
-    G, slopes = probe.slope(jnp.asarray(probe.fields[STUDENT]), probe.scalars[STUDENT])
+    G, slopes = probe.gradients(jnp.asarray(probe.fields[STUDENT]), probe.scalars[STUDENT])
     rate = _solve_coefficients(np.asarray(C), [np.asarray(G)])
     old = np.asarray(past)
     number = old[..., 0, 0]

@@ -129,7 +129,7 @@ class Weights:
     def gram(self) -> Float[Array, "p p"]:
         """Return the Gram matrix of the p directions."""
         inner = self._past_gram()
-        return inner if self.inputs is None else inner + self.now.inv_d * self._inputs_part()
+        return inner if self.inputs is None else inner + self.now.inv_d * self._inputs_gram_part()
 
     @property
     def size(self) -> Float[Array, ""]:
@@ -141,7 +141,7 @@ class Weights:
 
     def spread(self) -> Float[Array, "p p"]:
         """Return d times the Gram matrix of the directions, which is of order one for a gradient."""
-        return self._inputs_part() + (self._past_gram() / self.now.inv_d if self.past else 0.0)
+        return self._inputs_gram_part() + (self._past_gram() / self.now.inv_d if self.past else 0.0)
 
     def orthogonal(self) -> Weights:
         r"""Return the orthonormal directions nearest to these, over :math:`\sqrt d`: :math:`(VV^\top)^{-1/2}V/\sqrt d`."""
@@ -155,7 +155,7 @@ class Weights:
         )
         return sum((product(one, other) for one in w.past for other in w.past), jnp.zeros(()))
 
-    def _inputs_part(self) -> Float[Array, "p p"]:
+    def _inputs_gram_part(self) -> Float[Array, "p p"]:
         """Return d times the contribution of the inputs to the Gram matrix of the directions."""
         w = self._normalised()
         fields = sum(

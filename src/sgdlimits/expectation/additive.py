@@ -27,7 +27,7 @@ from sgdlimits.expectation.gaussian import (
     polynomial_orders,
 )
 from sgdlimits.expectation.nodes import NodeSums
-from sgdlimits.expectation.slopes import Slopes, autodiff_slopes, warn_if_inaccurate
+from sgdlimits.expectation.slopes import RiskDerivatives, autodiff_slopes, warn_if_inaccurate
 from sgdlimits.expectation.unit_pairs import PairMoments, UnitPlane, pair_moments, unit_planes
 from sgdlimits.model.activation import Activation, Erf, PiecewiseLinear, Polynomial
 from sgdlimits.model.sample import Model
@@ -205,7 +205,7 @@ def covariance_rule(model: Any) -> Rule:
     return Sobol(log2_points=14)
 
 
-def _slopes_from_pairs(model: Any, a: np.ndarray, sigma: float, plane: UnitPlane, pairs: PairMoments) -> Slopes:
+def _slopes_from_pairs(model: Any, a: np.ndarray, sigma: float, plane: UnitPlane, pairs: PairMoments) -> RiskDerivatives:
     r"""Assemble the gradient and the Hessian of the risk from moments of pairs of units, for a squared loss.
 
     With the residual D, a sum of units :math:`c_js_j`, and the loss weight w, the gradient in a field is :math:`G_j =
@@ -221,4 +221,4 @@ def _slopes_from_pairs(model: Any, a: np.ndarray, sigma: float, plane: UnitPlane
     mean = 2 * weight * (between * pairs.slopes.mean + own * (pairs.curvature.mean @ c)[:, None])
     span = 2 * weight * (between[:, None, :, None] * slopes + np.einsum("jl,jst->jslt", own, curvature))
     span += np.einsum("jl,st->jslt", mean, np.eye(n))
-    return Slopes(sigma * first[:, None] * gradient, sigma**2 * span, sigma**2 * mean)
+    return RiskDerivatives(sigma * first[:, None] * gradient, sigma**2 * span, sigma**2 * mean)

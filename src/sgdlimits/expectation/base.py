@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sgdlimits.errors import BadInput
-from sgdlimits.expectation.slopes import Slopes
+from sgdlimits.expectation.slopes import RiskDerivatives
 from sgdlimits.model.activation import PiecewiseLinear
 from sgdlimits.model.sample import Model
 from sgdlimits.part import Part
@@ -59,7 +59,7 @@ class Expectation(Part):
         """Compute the population risk from a factor F of the fields' covariance F F^T, accurately even where it is tiny."""
 
     @abc.abstractmethod
-    def slopes(self, model: Model, a: Scalars, S: Float[np.ndarray, "p n"]) -> Slopes:
+    def slopes(self, model: Model, a: Scalars, S: Float[np.ndarray, "p n"]) -> RiskDerivatives:
         """Compute gradient and Hessian of the risk in the weights of units with coordinates S in an orthonormal frame."""
 
     def gradient(self, model: Model, a: Scalars, S: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "p n"]:

@@ -71,7 +71,7 @@ class ClassInputs(NamedTuple):
         """Compute the loss of each input."""
         return model.sample_loss(self.fields, self.fixed, a[:, None], self.z, self.c)
 
-    def slope(self, model: Model, a: Float[Array, " p"]) -> Float[Array, " n"]:
+    def loss_derivative(self, model: Model, a: Float[Array, " p"]) -> Float[Array, " n"]:
         """Compute the derivative of the loss of each input with respect to the prediction, without label noise."""
         label = model.target.label(self.fixed, jnp.zeros_like(self.weights), self.c)
         return jax.grad(lambda f: model.loss(f, label).sum())(model.network(self.fields, a[:, None]))
@@ -95,7 +95,7 @@ class ClassInputs(NamedTuple):
         return (self.weights * rows) @ columns.T
 
 
-def mean_inputs(law: FieldLaw) -> ClassInputs:
+def class_mean_inputs(law: FieldLaw) -> ClassInputs:
     """Return quadrature nodes with a single input for each class, the mean of the class."""
     return ClassInputs(*law.means, jnp.asarray(law.weights), jnp.arange(law.classes))
 
@@ -106,7 +106,7 @@ def grid_inputs(model: Model, law: FieldLaw, order: int) -> ClassInputs:
     The fixed fields are conditional means given the student fields.
     """
     p, unit = model.network.width, model.network.activation
-    centre, root = mean_inputs(law), law.student_columns()
+    centre, root = class_mean_inputs(law), law.student_columns()
     rows, weights = jnp.concatenate([centre.fields, centre.fixed]), centre.weights
     if p == 2 and isinstance(unit, PiecewiseLinear):
         rows, weights = _nodes_in_wedges(rows, weights, root, order)
@@ -197,7 +197,7 @@ def smooth_class_moments(model: Model, a: Float[Array, " p"], law: FieldLaw, ord
     :math:`E[G_j\lambda^*_r] = E[G_j]\bar\lambda^*_r + \sum_l E[\partial_lG_j]\,\mathrm{Cov}(\lambda_l, \lambda^*_r)`.
     """
     points, weights = GaussHermite(2 * order).nodes(model.width)
-    centre, C, none = mean_inputs(law), law.blocks, jnp.zeros((model.width, 0))
+    centre, C, none = class_mean_inputs(law), law.blocks, jnp.zeros((model.width, 0))
     nodes = FieldNodes(jnp.zeros((0, weights.size)), points, weights)
 
     def moments_of_class(c):
@@ -256,7 +256,7 @@ def _kinked_hessian(model: Model, a: Array, S: Array, inverse: Array, order: int
 
     def hessian_at_kink(j):
         inputs = _inputs_at_kink(model, law, order, j)
-        weights = (inputs.weights * inputs.slope(model, a))[None]
+        weights = (inputs.weights * inputs.loss_derivative(model, a))[None]
         return mean_outer_products(weights, inputs)[0], weights.sum()
 
     inputs = grid_inputs(model, law, order)
@@ -274,7 +274,7 @@ def _inputs_at_kink(model: Model, law: FieldLaw, order: int, j: Int[Array, ""]) 
 
     Their weights sum to the density of that field at zero.
     """
-    p, centre = model.width, mean_inputs(law)
+    p, centre = model.width, class_mean_inputs(law)
     # Unit j first, so that its field is a multiple of the first variate, which the condition fixes.
     order_of_units = (jnp.arange(p) + j) % p
     root = law.student_factor(order_of_units)

@@ -17,11 +17,17 @@ from sgdlimits.checks import each_of
 from sgdlimits.domain import Positive, checked
 from sgdlimits.errors import BadInput, check_count
 from sgdlimits.expectation.base import Expectation, increment_covariance, linearise_increment
-from sgdlimits.expectation.class_inputs import ClassInputs, grid_inputs, kinked_class_hessian, mean_inputs, smooth_class_moments
+from sgdlimits.expectation.class_inputs import (
+    ClassInputs,
+    class_mean_inputs,
+    grid_inputs,
+    kinked_class_hessian,
+    smooth_class_moments,
+)
 from sgdlimits.expectation.gaussian import GaussHermite, both_positive, positive_means
 from sgdlimits.expectation.slopes import (
     FrameNodes,
-    Slopes,
+    RiskDerivatives,
     autodiff_slopes,
     check_stein,
     gradient_from_moments,
@@ -33,7 +39,7 @@ from sgdlimits.model.target import ClassLabels
 from sgdlimits.statistics.products import Moments
 from sgdlimits.statistics.trees import add
 
-ORDERS = {1: (16, 24), 2: (12, 20), 3: (4, 6, 9), 4: (3, 4, 6), 5: (2, 3, 4)}
+GRID_ORDERS = {1: (16, 24), 2: (12, 20), 3: (4, 6, 9), 4: (3, 4, 6), 5: (2, 3, 4)}
 """Nodes on each side of a kink, by width; a later order is used only where the two before it disagree."""
 
 MAX_WEDGE_WIDTH = 2
@@ -95,7 +101,7 @@ class ClassIntegrals(ClassExpectation):
 
     needs: ClassVar[str] = (
         f"ClassLabels, CrossEntropy, activations that are smooth or piecewise linear, and orders for more than "
-        f"{max(ORDERS)} units"
+        f"{max(GRID_ORDERS)} units"
     )
     relative_error: float = eqx.field(static=True)
     orders: tuple[int, ...] | None = eqx.field(static=True)
@@ -105,7 +111,7 @@ class ClassIntegrals(ClassExpectation):
         self.orders = None if orders is None else _check_orders(orders)
 
     def supports(self, model):
-        few = model.network.width <= max(ORDERS) or self.orders is not None
+        few = model.network.width <= max(GRID_ORDERS) or self.orders is not None
         return super().supports(model) and not model.on_means and few
 
     def tolerance(self, model):
@@ -153,7 +159,7 @@ class ClassIntegrals(ClassExpectation):
             nodes = FrameNodes.of_units(a, pad_units(model, S), GaussHermite(2 * self._orders(model)[-1]))
             return slopes_at_nodes(model, S, nodes, accuracy, self.remedy)
         span, outside = kinked_class_hessian(model, a, pad_units(model, S), self._orders(model)[-1])
-        slopes = Slopes(self.gradient(model, a, S), span[:, :n, :, :n], outside)
+        slopes = RiskDerivatives(self.gradient(model, a, S), span[:, :n, :, :n], outside)
         return check_stein(model, S, slopes, accuracy, self.remedy)
 
     def runs_at_once(self, model):
@@ -190,7 +196,7 @@ class ClassIntegrals(ClassExpectation):
 
     def _orders(self, model) -> tuple[int, ...]:
         """Return the increasing grid orders, the numbers of nodes on each side of a kink, for the width of the network."""
-        return ORDERS[model.network.width] if self.orders is None else self.orders
+        return GRID_ORDERS[model.network.width] if self.orders is None else self.orders
 
     def _fixed_order(self, model) -> int:
         """Return the grid order for risk and covariance, each of which is computed on a single grid."""
@@ -221,14 +227,14 @@ class AtMeans(ClassExpectation):
         return AtMeans(smoothing=None)
 
     def moments(self, model, a, law):
-        inputs, unit = mean_inputs(law), model.network.activation
+        inputs, unit = class_mean_inputs(law), model.network.activation
         G, second = inputs.gradient(model, a)
         slopes = inputs.unit_slopes(model, a)
         if unit.kinked and self.smoothing is not None:
             # A jump of the drift would stall an adaptive solver where trajectories slide along the kink.
             smooth = unit.left + (unit.right - unit.left) * ndtr(inputs.fields / self.smoothing)
             slopes = model.network.factor * a[:, None] * smooth
-            G = inputs.slope(model, a) * slopes
+            G = inputs.loss_derivative(model, a) * slopes
         return Moments(
             self.risk(model, a, law),
             inputs.mean(G, inputs.fixed),
@@ -242,7 +248,7 @@ class AtMeans(ClassExpectation):
 
         The drift that returns such a field to the kink is stronger than fluctuations at large d.
         """
-        inputs = mean_inputs(law).with_noise()
+        inputs = class_mean_inputs(law).with_noise()
         G, second = inputs.gradient(model, a)
         if model.network.activation.kinked:
             G = jnp.where(jnp.abs(inputs.fields) < KINK_TOLERANCE, 0.0, G)
@@ -257,7 +263,7 @@ class AtMeans(ClassExpectation):
         return autodiff_slopes(self.risk, model, a, S)._replace(gradient=self.gradient(model, a, S))
 
     def risk(self, model, a, law):
-        inputs = mean_inputs(law)
+        inputs = class_mean_inputs(law)
         return (inputs.weights * inputs.loss(model, a)).sum()
 
 
@@ -280,8 +286,8 @@ def _split_off_steps(model, a, law):
 
     Returns a function of the grid order that integrates the remainder, and the moments of the steps.
     """
-    unit, mean = model.network.activation, mean_inputs(law)
-    frozen = model.network.factor * a[:, None] * mean.slope(model, a)
+    unit, mean = model.network.activation, class_mean_inputs(law)
+    frozen = model.network.factor * a[:, None] * mean.loss_derivative(model, a)
 
     def moments_at(order: int) -> Moments:
         inputs = grid_inputs(model, law, order)

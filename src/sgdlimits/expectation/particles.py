@@ -87,7 +87,7 @@ class UnitBatch(NamedTuple):
     """Second layer of a batch of units, and the Gaussian law of the field of each given the fixed fields.
 
     A field is its class mean plus A x plus an independent part of variance `outside`, with standard normal x (see
-    `Conditional`).
+    `ConditionalLaw`).
     """
 
     a: Float[Array, " p"]
@@ -296,7 +296,7 @@ class PairwiseExpectation(ParticleExpectation):
 class UnitLaws(NamedTuple):
     """The Gaussian law of the field of each unit, jointly with the fixed fields.
 
-    L and `fixed` are common to all units (see `Conditional` and `Covariance`).
+    L and `fixed` are common to all units (see `ConditionalLaw` and `Covariance`).
     """
 
     mean: Float[Array, "p classes"]

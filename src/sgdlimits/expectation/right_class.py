@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 
-from sgdlimits.expectation.class_inputs import find_kink, mean_inputs
+from sgdlimits.expectation.class_inputs import class_mean_inputs, find_kink
 from sgdlimits.expectation.gaussian import Estimate, Rule, split_line
 from sgdlimits.expectation.gaussian.base import trivial_group
 from sgdlimits.expectation.particles import map_blocks
@@ -84,14 +84,14 @@ def _accuracy_at(model: Model, a: Scalars, law: FieldLaw, points: Float[Array, "
 
 def _accuracy_given_all_but_last(model: Model, a: Scalars, law: FieldLaw, points: Float[Array, "p-1 n"]) -> Float[Array, " n"]:
     """Compute the accuracy given all student fields but the last, averaged over classes."""
-    centre, root = mean_inputs(law), law.student_columns()
+    centre, root = class_mean_inputs(law), law.student_columns()
     fields = centre.fields[:, None] + (root[: model.width, :-1] @ points)[..., None]
     return _conditional_accuracy(model, a, law, fields[:-1], fields[-1], root) @ centre.weights
 
 
 def _closed_accuracy(model: Model, a: Scalars, law: FieldLaw) -> Float[Array, ""]:
     """Compute the accuracy of one piecewise linear unit in closed form, or of two by nodes for the field of the first."""
-    centre, root = mean_inputs(law), law.student_columns()
+    centre, root = class_mean_inputs(law), law.student_columns()
     others, mean, weights = centre.fields[:0], centre.fields[-1], centre.weights
     if model.width == MAX_CLOSED_WIDTH:
         points, more = split_line(find_kink(centre.fields[0], root[0, 0]), LINE_ORDER)
@@ -119,7 +119,7 @@ def _conditional_accuracy(
     root : the students' columns of the triangular factor, from `FieldLaw.student_columns`
     """
     network: Any = model.network
-    unit, centre, outer = network.activation, mean_inputs(law), network.factor * a
+    unit, centre, outer = network.activation, class_mean_inputs(law), network.factor * a
     rest = jnp.tensordot(outer[:-1], unit(others), 1)
     # The half-line x < 0 is the half-line x > 0 of the mirrored field, with the slope and the mean negated.
     slopes, signs = jnp.array([unit.right, -unit.left]), jnp.array([1.0, -1.0])

@@ -41,7 +41,7 @@ from sgdlimits.statistics.trees import repeat_for_samples
 TEST_LABELS = (-1.0, 0.0, 1.0)
 
 
-class Slopes(NamedTuple):
+class RiskDerivatives(NamedTuple):
     """Gradient of the risk, its Hessian within the frame, and the p-by-p block of it along any direction orthogonal to that."""
 
     gradient: Float[np.ndarray, "p n"]
@@ -57,7 +57,7 @@ def refuse_zero_weights(model: Model, S: Float[np.ndarray, "p n"]) -> None:
         )
 
 
-def autodiff_slopes(risk: Callable, model: Model, a: np.ndarray, S: np.ndarray) -> Slopes:
+def autodiff_slopes(risk: Callable, model: Model, a: np.ndarray, S: np.ndarray) -> RiskDerivatives:
     """Compute gradient and Hessian of a closed-form risk(model, a, law) by automatic differentiation.
 
     One more coordinate stands for the directions outside the frame.
@@ -66,7 +66,7 @@ def autodiff_slopes(risk: Callable, model: Model, a: np.ndarray, S: np.ndarray) 
     # All directions outside are equivalent, so one coordinate gives the block along each of them.
     arrays = jnp.asarray(a), jnp.asarray(pad_units(model, S, more=1))
     gradient, hessian = (np.asarray(leaf) for leaf in _grad_and_hessian(risk, model, *arrays))
-    return Slopes(gradient[:, :n], hessian[:, :n, :, :n], hessian[:, -1, :, -1])
+    return RiskDerivatives(gradient[:, :n], hessian[:, :n, :, :n], hessian[:, -1, :, -1])
 
 
 @eqx.filter_jit
@@ -97,7 +97,7 @@ def pad_units(model: Model, S: np.ndarray, more: int = 0) -> np.ndarray:
     return np.pad(S, ((0, 0), (0, model.width + model.teachers + more - S.shape[1])))
 
 
-def check_stein(model: Model, S: np.ndarray, slopes: Slopes, accuracy: float, remedy: str) -> Slopes:
+def check_stein(model: Model, S: np.ndarray, slopes: RiskDerivatives, accuracy: float, remedy: str) -> RiskDerivatives:
     r"""Return gradient and Hessian unchanged, after a warning if they violate Stein's lemma by more than `accuracy`.
 
     Outside the fixed directions the lemma is :math:`E[G_jx] = \sum_l\sigma^2E[l_{jl}]u_l`; both sides are computed
@@ -163,7 +163,7 @@ class FrameNodes(eqx.Module):
         return self.weights * model.gradient(fields, fixed, repeat_for_samples(self.a, fields.shape[1]), self.z, c)[0]
 
 
-def slopes_at_nodes(model: Model, S: np.ndarray, nodes: FrameNodes, accuracy: float, remedy: str) -> Slopes:
+def slopes_at_nodes(model: Model, S: np.ndarray, nodes: FrameNodes, accuracy: float, remedy: str) -> RiskDerivatives:
     """Average gradient and Hessian of the loss over quadrature nodes, and warn if they violate Stein's lemma.
 
     Raises `BadInput` for an activation or a loss with a kink, where the second derivative is infinite and misses the nodes.
@@ -176,7 +176,7 @@ def slopes_at_nodes(model: Model, S: np.ndarray, nodes: FrameNodes, accuracy: fl
         )
     n = S.shape[1]
     gradient, span, outside = (np.asarray(leaf) for leaf in slopes_over_nodes(model, nodes))
-    return check_stein(model, S, Slopes(gradient[:, :n], span[:, :n, :, :n], outside), accuracy, remedy)
+    return check_stein(model, S, RiskDerivatives(gradient[:, :n], span[:, :n, :, :n], outside), accuracy, remedy)
 
 
 def is_smooth(model: Model) -> bool:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from sgdlimits.expectation.base import Expectation, linearise_increment
 from sgdlimits.expectation.gaussian import QuadraticSeries
-from sgdlimits.expectation.slopes import Slopes
+from sgdlimits.expectation.slopes import RiskDerivatives
 from sgdlimits.model.activation import is_square
 from sgdlimits.statistics.frame import pad_frame
 from sgdlimits.statistics.products import Moments
@@ -112,7 +112,7 @@ class Squares(Expectation):
         span += 2 * np.einsum("jl,js,lt->jslt", bb, S, S) + 2 * np.einsum("jl,ls,jt->jslt", bb, S, S)
         span += 2 * np.einsum("jl,st->jslt", bb * (S @ S.T), one)
         outside = np.diag(b * trace) + 2 * bb * (S @ S.T)
-        return Slopes(scale * np.einsum("jst,jt->js", own, S), scale * span, scale * outside)
+        return RiskDerivatives(scale * np.einsum("jst,jt->js", own, S), scale * span, scale * outside)
 
     @staticmethod
     def _residual_form(model, a) -> Float[Array, "n n"]:

@@ -32,10 +32,10 @@ from sgdlimits.statistics.triangular import (
     RotatedFactor,
     append,
     bartlett_factor,
-    contract,
     gram_schmidt,
     orthogonal_increments,
     rotate,
+    sum_products,
 )
 
 PSD_TOLERANCE = 1e-9
@@ -105,7 +105,7 @@ class Frame(eqx.Module):
         """The number of covariance blocks of the inputs, the length of the first axis of m; None for one block without axis."""
         return len(self.m) if self.m.ndim == 4 else None
 
-    def each(self, f: Callable, *trees: PyTree) -> PyTree:
+    def map_blocks(self, f: Callable, *trees: PyTree) -> PyTree:
         """Apply `f(m, T, *trees)` to the coordinates in each block of inputs; leaves of `trees` have the same block axis."""
         return f(self.m, self.T, *trees) if self.blocks is None else jax.vmap(f)(self.m, self.T, *trees)
 
@@ -114,11 +114,11 @@ class Frame(eqx.Module):
         inside = self.m[..., rows, :] @ jnp.swapaxes(self.m[..., others, :], -1, -2)
         return sum_blocks(inside + jnp.swapaxes(self.T[..., rows], -1, -2) @ self.T[..., others], 2)
 
-    def project(self, x: Coordinates, B: Float[Array, "*block k s runs"]) -> Projected:
+    def project(self, x: Coordinates, B: Float[Array, "*block k s runs"]) -> ProjectedFrame:
         """Compute the fields of inputs along the trained directions, and along fixed ones with coordinates B."""
-        fields, rotated = self.each(_fields_in_block, x.inside, x.along, x.outside)
+        fields, rotated = self.map_blocks(_fields_in_block, x.inside, x.along, x.outside)
         fixed = (B[..., None, :] * x.inside[..., None, :, :, :]).sum(-3)
-        return Projected(self, x, sum_blocks(fields, 3), sum_blocks(fixed, 3), rotated)
+        return ProjectedFrame(self, x, sum_blocks(fields, 3), sum_blocks(fixed, 3), rotated)
 
 
 def sum_blocks(leaf: Float[Array, "..."], ndim: int) -> Float[Array, "..."]:
@@ -130,11 +130,11 @@ def _fields_in_block(m, T, inside, along, outside) -> tuple[Float[Array, "n b ru
     """Compute the fields of the inputs in one block, and the rotated factor if there is a single input."""
     # For a single input the rotation gives the fields as a by-product, and the update then needs one sweep only.
     rotated = rotate(T, along[:, 0], outside[0]) if along.shape[1] == 1 < len(m) else None
-    outer = contract(T[:, :, None], along[:, None]) if rotated is None else rotated.Th[:, None]
+    outer = sum_products(T[:, :, None], along[:, None]) if rotated is None else rotated.Th[:, None]
     return (m[:, :, None] * inside[None]).sum(1) + outer, rotated
 
 
-class Projected(NamedTuple):
+class ProjectedFrame(NamedTuple):
     """A frame together with the inputs of one step and their fields along trained and fixed directions.
 
     For a single input it also has T, rotated so that one axis is along the input.
@@ -179,12 +179,12 @@ class Projected(NamedTuple):
             return m, factor if alike else jnp.where(outside, factor, _update_within_span(past, C, T, along))
 
         if alike:  # `outside` is static here, and selects code rather than values
-            m, T = self.frame.each(partial(update_block, outside=outside), *self.x[:4], self.rotated)
+            m, T = self.frame.map_blocks(partial(update_block, outside=outside), *self.x[:4], self.rotated)
         else:
-            m, T = self.frame.each(update_block, *self.x[:4], self.rotated, outside)
+            m, T = self.frame.map_blocks(update_block, *self.x[:4], self.rotated, outside)
         if unit is None:
             return m, T
-        square = sum_blocks(Frame(self.frame.a, m, T).each(lambda m, T: (m**2).sum(1) + contract(T, T)), 2)
+        square = sum_blocks(Frame(self.frame.a, m, T).map_blocks(lambda m, T: (m**2).sum(1) + sum_products(T, T)), 2)
         # Rescaling a row of the factor keeps it triangular.
         inverse = lax.rsqrt(jnp.where(unit[:, None] > 0, square, 1.0))
         return m * inverse[:, None], T * inverse
@@ -212,7 +212,7 @@ def _update_within_span(past: Callable, C, T, along) -> Float[Array, "n n runs"]
     The new directions are AW + CX with old directions W and inputs X.
     """
     # The sum over inputs as a scan, whose order of summation is the same in all kernels.
-    return past(T, 1) + contract(jnp.swapaxes(along, 0, 1)[:, :, None], jnp.swapaxes(C, 0, 1)[:, None])
+    return past(T, 1) + sum_products(jnp.swapaxes(along, 0, 1)[:, :, None], jnp.swapaxes(C, 0, 1)[:, None])
 
 
 class FieldFactor(NamedTuple):

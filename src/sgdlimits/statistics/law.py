@@ -37,7 +37,7 @@ class Covariance(NamedTuple):
         return jnp.block([[self.students, self.cross], [self.cross.T, self.fixed]])
 
 
-class Conditional(NamedTuple):
+class ConditionalLaw(NamedTuple):
     """The law of the student fields given the fixed ones.
 
     Centred fields are Ax + Rz for students, with R R^T = `rest`, and Lx for fixed directions, with standard normal x and z.
@@ -97,14 +97,14 @@ class FieldLaw(eqx.Module):
         student, fixed = self.factor or FieldFactor(*(jnp.zeros((rows, 0)) for rows in self.shape))
         return Covariance(student @ student.T, student @ fixed.T, fixed @ fixed.T)
 
-    def conditional(self) -> Conditional:
+    def conditional(self) -> ConditionalLaw:
         """Condition the student fields on the fixed ones, differentiably also where the covariance is singular."""
         if self.unit is None:  # the covariance is zero and has no Cholesky factor
             p, k = self.shape
-            return Conditional(*map(jnp.zeros, ((p, k), (p, p), (k, k))))
+            return ConditionalLaw(*map(jnp.zeros, ((p, k), (p, p), (k, k))))
         C = self.blocks
         L = cholesky_factor(C.fixed)
-        return Conditional(*split_by_frame(C.cross, C.students, L), L)
+        return ConditionalLaw(*split_by_frame(C.cross, C.students, L), L)
 
     def student_columns(self) -> Float[Array, "n p"]:
         """Return the first p columns of the triangular factor of the covariance, students first; it may be singular."""

@@ -32,7 +32,7 @@ def orthogonal_increments(A: Float[Array, "r r runs"], C: Float[Array, "n b runs
     each = jnp.swapaxes(C, 0, 1)
     # Fewer rows than inputs: the law of the increments is that of r vectors combined by a factor R of C C^T.
     R = each if len(A) == len(each) else gram_schmidt(each)
-    return contract(A[:, :, None], R[:, None])
+    return sum_products(A[:, :, None], R[:, None])
 
 
 def bartlett_factor(squares: Float[Array, "r *runs"], below: Float[Array, "n *runs"]) -> Float[Array, "r r *runs"]:
@@ -51,12 +51,12 @@ def gram_schmidt(X: Float[Array, "n p runs"], rounding: float = 0.0) -> Float[Ar
     times its row is set to zero.
     """
     rows = jnp.arange(X.shape[1])
-    min_square = rounding**2 * contract(X, X) if rounding else None
+    min_square = rounding**2 * sum_products(X, X) if rounding else None
 
     def normalise_row(X, step):
         j, min_square = step
         row = X[:, j, None]
-        products = contract(X, row)
+        products = sum_products(X, row)
         square = products[j]
         nonzero = square > (0 if min_square is None else min_square)
         inverse = jnp.where(nonzero, lax.rsqrt(jnp.where(nonzero, square, 1.0)), 0.0)
@@ -67,7 +67,7 @@ def gram_schmidt(X: Float[Array, "n p runs"], rounding: float = 0.0) -> Float[Ar
     return lax.scan(normalise_row, X, (rows, min_square))[1]
 
 
-def contract(left: Float[Array, "n ..."], right: Float[Array, "n ..."]) -> Float[Array, "..."]:
+def sum_products(left: Float[Array, "n ..."], right: Float[Array, "n ..."]) -> Float[Array, "..."]:
     """Sum the product of two arrays over their first axis, term by term."""
     # A scan rather than a sum of one large array, on which compilers are slow; the order of summation is fixed, too.
     shape = jnp.broadcast_shapes(left.shape[1:], right.shape[1:])
@@ -118,7 +118,7 @@ def append(T: Float[Array, "p p runs"], v: Float[Array, "p runs"], rounding: flo
     Exact zeros stay zero. A pivot smaller than `rounding` times its row is set to zero.
     """
     rows = jnp.arange(T.shape[0])[:, None]
-    least = rounding * jnp.sqrt(contract(T, T) + v * v) if rounding else None
+    least = rounding * jnp.sqrt(sum_products(T, T) + v * v) if rounding else None
 
     def update_column(v, row):
         j, T_j, least = row

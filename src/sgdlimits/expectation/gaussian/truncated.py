@@ -20,12 +20,12 @@ from numpy.polynomial.legendre import leggauss
 
 from sgdlimits.expectation.gaussian.units import safe_inverse_root
 
-MAX_SPLIT = 8.0
+MAX_SPLIT_POINT = 8.0
 """Largest absolute value of a split point: beyond it one side is empty in double precision."""
-PANEL_COUNT = 32
+TABLE_PANELS = 32
 POLYNOMIAL_DEGREE = 10
 """Number of panels of the split point and degree of the polynomials in each, for tabulated nodes and weights."""
-UPPER_END = 14.0
+TABLE_UPPER_END = 14.0
 """End of the half-line when rules are tabulated, in standard deviations."""
 STIELTJES_POINTS = 240
 ANGLE_NODES = 32
@@ -51,7 +51,7 @@ def split_line(c: Float[Array, "*shape"], above: int, below: int | None = None) 
     >>> round(float((weights * jnp.maximum(points - 0.3, 0)).sum()), 10)                # E max(z - 0.3, 0)
     0.2667612421
     """
-    c = jnp.clip(c, -MAX_SPLIT, MAX_SPLIT)
+    c = jnp.clip(c, -MAX_SPLIT_POINT, MAX_SPLIT_POINT)
     both = jnp.stack([c, -c])
     if below in (None, above):
         # One lookup for both sides is cheaper than two.
@@ -77,7 +77,7 @@ def split_twice(
     >>> round(float(chance / 0.001), 8)
     0.38133055
     """
-    low, high = jnp.clip(low, -MAX_SPLIT, MAX_SPLIT), jnp.clip(high, -MAX_SPLIT, MAX_SPLIT)
+    low, high = jnp.clip(low, -MAX_SPLIT_POINT, MAX_SPLIT_POINT), jnp.clip(high, -MAX_SPLIT_POINT, MAX_SPLIT_POINT)
     (over, above), (under, below) = half_line_rule(high, order), half_line_rule(-low, order)
     nodes, lengths = (jnp.asarray(part).reshape(-1, *[1] * low.ndim) for part in leggauss(-(-3 * order // 2)))  # rounded up
     middle = (low + high) / 2 + (high - low) / 2 * nodes
@@ -108,7 +108,7 @@ def _(order, primals, tangents):
     slopes = jnp.zeros_like(values)
     for coefficients in lower:
         slopes, values = slopes * x + values, values * x + coefficients
-    return values, slopes * (PANEL_COUNT / MAX_SPLIT) * tangents[0]
+    return values, slopes * (TABLE_PANELS / MAX_SPLIT_POINT) * tangents[0]
 
 
 def _locate_panel(
@@ -118,18 +118,18 @@ def _locate_panel(
 
     Coefficients are ordered by falling power.
     """
-    place = (c + MAX_SPLIT) * (PANEL_COUNT / (2 * MAX_SPLIT))
-    panel = jnp.minimum(place.astype(int), PANEL_COUNT - 1)
+    place = (c + MAX_SPLIT_POINT) * (TABLE_PANELS / (2 * MAX_SPLIT_POINT))
+    panel = jnp.minimum(place.astype(int), TABLE_PANELS - 1)
     # mode="clip": the index is in range anyway, and the default mode would test it.
-    return 2 * (place - panel) - 1, jnp.take(_tabulate(order)[::-1], panel, axis=-1, mode="clip")
+    return 2 * (place - panel) - 1, jnp.take(_tabulate_rules(order)[::-1], panel, axis=-1, mode="clip")
 
 
 @lru_cache(maxsize=32)
-def _tabulate(order: int) -> Float[np.ndarray, "powers 2*order panels"]:
+def _tabulate_rules(order: int) -> Float[np.ndarray, "powers 2*order panels"]:
     """Fit nodes and weights of the Gauss rules on half-lines [c, infinity) by polynomials in c, one for each panel."""
     x = chebyshev.chebpts1(POLYNOMIAL_DEGREE + 1)
-    c = -MAX_SPLIT + (2 * MAX_SPLIT / PANEL_COUNT) * (np.arange(PANEL_COUNT)[:, None] + (x + 1) / 2)
-    values = np.concatenate(_gauss_rules(c.ravel(), order), axis=1).reshape(PANEL_COUNT, POLYNOMIAL_DEGREE + 1, 2 * order)
+    c = -MAX_SPLIT_POINT + (2 * MAX_SPLIT_POINT / TABLE_PANELS) * (np.arange(TABLE_PANELS)[:, None] + (x + 1) / 2)
+    values = np.concatenate(_gauss_rules(c.ravel(), order), axis=1).reshape(TABLE_PANELS, POLYNOMIAL_DEGREE + 1, 2 * order)
     fitted = chebyshev.chebfit(x, np.moveaxis(values, 1, 0).reshape(POLYNOMIAL_DEGREE + 1, -1), POLYNOMIAL_DEGREE)
     # Chebyshev fits are well conditioned; powers are cheaper to evaluate, and stable at this degree on [-1, 1].
     as_powers = [
@@ -137,7 +137,7 @@ def _tabulate(order: int) -> Float[np.ndarray, "powers 2*order panels"]:
         for n, row in enumerate(np.eye(POLYNOMIAL_DEGREE + 1))
     ]
     powers = np.transpose(as_powers) @ fitted
-    return np.moveaxis(powers.reshape(POLYNOMIAL_DEGREE + 1, PANEL_COUNT, 2 * order), 1, -1)
+    return np.moveaxis(powers.reshape(POLYNOMIAL_DEGREE + 1, TABLE_PANELS, 2 * order), 1, -1)
 
 
 def _gauss_rules(c: Float[np.ndarray, " n"], order: int) -> tuple[Float[np.ndarray, "n order"], Float[np.ndarray, "n order"]]:
@@ -146,7 +146,7 @@ def _gauss_rules(c: Float[np.ndarray, " n"], order: int) -> tuple[Float[np.ndarr
     Stieltjes' procedure gives the recurrence of the orthogonal polynomials, and Golub-Welsch the nodes and weights from it.
     """
     nodes, lengths = leggauss(STIELTJES_POINTS)
-    distance = (UPPER_END - c[:, None]) / 2 * (nodes + 1)
+    distance = (TABLE_UPPER_END - c[:, None]) / 2 * (nodes + 1)
     # phi(c + distance) without its constant factor phi(c), which would underflow
     density = lengths * np.exp(-(distance**2) / 2 - c[:, None] * distance)
     density /= density.sum(1, keepdims=True)
@@ -178,7 +178,7 @@ def positive_means(
     others : means of the fields x_l
     cross : covariances of x_j and x_l
     """
-    h = _standardise(mean, variance)
+    h = _standardise_means(mean, variance)
     density = jnp.exp(-(h**2) / 2) / jnp.sqrt(2 * jnp.pi) * safe_inverse_root(variance)
     return ndtr(h)[:, None] * others + density[:, None] * cross
 
@@ -195,7 +195,7 @@ def both_positive(mean: Float[Array, " p"], C: Float[Array, "p p"]) -> Float[Arr
     Negative :math:`\rho` are reduced to positive ones by :math:`x_j \to -x_j`.
     """
     variance = jnp.diagonal(C)
-    h, inverse = _standardise(mean, variance), safe_inverse_root(variance)
+    h, inverse = _standardise_means(mean, variance), safe_inverse_root(variance)
     same = jnp.eye(mean.size, dtype=bool)
     # Clipped short of +-1, where the derivative of the arccosine is infinite.
     rho = jnp.where(same, 0.0, jnp.clip(C * inverse[:, None] * inverse, -1 + 1e-12, 1 - 1e-12))
@@ -212,7 +212,7 @@ def both_positive(mean: Float[Array, " p"], C: Float[Array, "p p"]) -> Float[Arr
     return jnp.where(same, ndtr(h), jnp.where(rho < 0, ndtr(first) - closed, closed))
 
 
-def _standardise(mean, variance):
+def _standardise_means(mean, variance):
     """Compute means in units of standard deviations, clipped to [-40, 40].
 
     For variance zero the result is -40, 0 or 40, by the sign of the mean.
