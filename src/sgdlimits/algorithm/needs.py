@@ -197,7 +197,7 @@ def _have_same_coefficients(one: _StepCoefficients, other: _StepCoefficients) ->
 
 
 def _measure_coefficients(algorithm: Algorithm, width: int, seed: int, scale: float) -> _StepCoefficients | None:
-    """Measure the coefficients of a step on random values; None if these are no scalars."""
+    """Measure the coefficients of a step on random values, or return None if they are not scalars."""
     p, b, names = width, algorithm.batch, algorithm.names
     probe = _Probe.draw(algorithm, width, b, seed, scale)
 

@@ -32,7 +32,7 @@ class Repeated(Wrapper):
 
     @property
     def limit(self) -> Algorithm:
-        """The algorithm itself: its steps depend on the velocity that earlier steps with the same batch have created."""
+        """The algorithm itself, since its steps depend on the velocity that earlier steps with the same batch have created."""
         return self
 
     def step(self, now):

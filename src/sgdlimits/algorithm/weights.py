@@ -116,7 +116,7 @@ class Weights:
 
     @property
     def numbers(self) -> PyTree:
-        """The trained scalars after their change `slopes`, divided by d, is added."""
+        """The trained scalars, with their accumulated change `slopes`, divided by d, added."""
         return self.scalars if self.slopes is None else add(self.scalars, self.slopes, self.now.inv_d)
 
     @property

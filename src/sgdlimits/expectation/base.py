@@ -116,7 +116,7 @@ class Expectation(Part):
 
 
 def linearise_increment(increment: Increment, a: Scalars, shape: tuple[int, ...], directions: int = 0) -> Moments:
-    """Differentiate the change of n statistics by one sample in each product of the sample's gradients and fields.
+    """Differentiate one sample's change of n statistics with respect to each product of its gradients and fields.
 
     Returns `Moments` with leaves of shape (n, ...).
 

@@ -42,7 +42,7 @@ TEST_LABELS = (-1.0, 0.0, 1.0)
 
 
 class RiskDerivatives(NamedTuple):
-    """Gradient of the risk, its Hessian within the frame, and the p-by-p block of it along any direction orthogonal to that."""
+    """Gradient and Hessian of the risk: within the frame, and as a p-by-p block along any direction orthogonal to it."""
 
     gradient: Float[np.ndarray, "p n"]
     span: Float[np.ndarray, "p n p n"]

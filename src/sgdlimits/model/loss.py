@@ -53,7 +53,7 @@ class Loss(Part):
 
 @checked
 class SquaredLoss(Loss):
-    """The squared loss weight (f - y)^2 of a prediction f and a label y; the weight is 1/2 in most papers and 1 in some."""
+    """The squared loss, `weight` times (f - y)^2 for a prediction f and a label y; 1/2 in most papers and 1 in some."""
 
     quadratic: ClassVar[bool] = True
     weight: Positive = eqx.field(static=True, default=0.5)

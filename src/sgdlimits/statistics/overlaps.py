@@ -99,7 +99,7 @@ class Overlaps(Part):
         return self.M.shape[-2] // len(self.names)
 
     def of(self, name: str, other: str | None = None) -> Overlaps:
-        """Return the overlaps of the directions called `name`, such as "student", with Q between these and `other` ones."""
+        """Return the overlaps of the group of directions `name`; Q is between it and the group `other`, by default itself."""
         rows, columns = (rows_of(self.names, one, self.width) for one in (name, other or name))
         # Memory of scalars under the same name, such as their velocity, takes the place of the scalars.
         own = self.kept.get(name, ())

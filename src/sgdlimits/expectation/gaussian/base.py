@@ -29,7 +29,7 @@ Group = tuple[SignedPermutation, ...]
 
 
 class Estimate(NamedTuple):
-    """An expectation and an estimate of its absolute error, pytrees with the structure of the averaged function's value."""
+    """An expectation and an estimate of its absolute error, pytrees like the values of the averaged function."""
 
     value: PyTree
     error: PyTree

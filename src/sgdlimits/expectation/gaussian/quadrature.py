@@ -115,7 +115,7 @@ class GaussHermite(Rule):
         if self.order ** check_count("dim", dim) > MAX_NODES:
             need = f"GaussHermite(order={self.order}) in {dim} dimensions needs {self.order}^{dim} points"
             raise BadInput(f"{need}. Give a smaller order, or use Sobol().")
-        points, weights = _grid(self.order, dim)
+        points, weights = _product_grid(self.order, dim)
         return Nodes(jnp.asarray(points), jnp.asarray(weights))
 
     def error(self, f: Callable, dim: int, group: Group | None = None) -> PyTree:
@@ -127,6 +127,6 @@ class GaussHermite(Rule):
 
 
 @lru_cache(maxsize=16)
-def _grid(order: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
+def _product_grid(order: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the points, shape (dim, n), and the weights of the Gauss-Hermite product rule of `order` nodes per dimension."""
     return gauss_hermite(order).grid(dim)
