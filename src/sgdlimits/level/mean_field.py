@@ -53,7 +53,7 @@ class MeanField(Level):
     outside: Count | None = eqx.field(static=True, default=None)
 
     def view(self, problem):
-        """Return the mean-field limit of a projection problem; a `MeanFieldProblem` is returned as it is."""
+        """Return the mean-field limit of a projection problem; a `MeanFieldProblem` is returned unchanged."""
         if isinstance(problem, MeanFieldProblem):
             return problem
         return MeanFieldProblem(problem, outside=None if self.outside is None else check_count("outside", self.outside))

@@ -57,7 +57,7 @@ class ODE(Level):
 
 
 def max_runs_per_system(rtol: float) -> int:
-    """Return the number of runs that may be solved as one system: many at small tolerances, otherwise one.
+    """Return the number of runs that may be solved as one system of ODEs: many at small tolerances, otherwise one.
 
     Runs in one system share its step sizes. At large tolerances the error of a run would visibly depend on the other runs.
     """
@@ -65,7 +65,7 @@ def max_runs_per_system(rtol: float) -> int:
 
 
 class SolverEngine(Engine):
-    """An engine that solves the differential equation of the drift for all runs of a batch as one system."""
+    """Engine that solves the ODE of the statistics for all runs of a batch as one system."""
 
     level: Any
     problem: Problem
