@@ -154,7 +154,7 @@ def _classifier(
     expectation=None,
     as_inputs=False,
 ) -> ProjectionProblem:
-    """Return the problem of a network that learns the labels of Gaussian classes, trained in both layers.
+    """Return the problem of a two-layer network that learns the labels of Gaussian classes, with both layers trained.
 
     Initial weights are Gaussian, with the scale of the inputs if `as_inputs`, and otherwise 1.
     """

@@ -180,7 +180,7 @@ def single_index(
 def _two_layer(
     name, target, width, activation, lr, train_second, sphere, algorithm, batch=1, expectation=None
 ) -> ProjectionProblem:
-    """Return the problem of a two-layer network with squared loss, on the clock of Loureiro's slides, rate lr/p."""
+    """Return the problem of a two-layer network with squared loss, whose paper time is t times the learning rate over p."""
     return ProjectionProblem(
         target=target,
         network=TwoLayer(width, activation),
