@@ -33,7 +33,7 @@ from sgdlimits.statistics.rows import products, row_products
 from sgdlimits.statistics.trees import runs_first, runs_last
 
 GROUPS = {4096: 1, 512: 4, 128: 8}
-"""Runs per group by the smallest dimension it is used for: the smallest groups that cost hardly more per run."""
+"""Number of runs per group, by the dimension from which on it is used: the smallest that cost hardly more per run."""
 
 
 @checked

@@ -14,7 +14,7 @@ import xarray as xr
 from xarray.conventions import encode_cf_variable, encode_dataset_coordinates
 
 NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable."
-"""Name that the netCDF-4 format prescribes for the scale of a dimension without a coordinate variable."""
+"""Name that the netCDF-4 format prescribes for the scale of a dimension that has no coordinate variable."""
 
 
 def write(dataset: xr.Dataset, target: Any) -> None:
