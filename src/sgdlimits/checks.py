@@ -189,7 +189,7 @@ def each_of(check: Check) -> Check:
 
 
 def instance(module: str, name: str, says: str, remedy: str) -> Check:
-    """Make a check that an argument is an instance of a class, given by module and name so as not to import it.
+    """Make a check that an argument is an instance of a class, which is given by name and is not imported.
 
     Parameters
     ----------

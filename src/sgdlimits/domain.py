@@ -1,7 +1,8 @@
 """Annotations that carry checks of arguments, and the decorator `checked` that applies them.
 
 An argument is annotated with a type that carries its check, `lr: Positive` for `Annotated[float, number(above=0)]`, or with a
-plain type of `TYPES`, such as `bool` or `Problem`. Type checkers see the plain type. Arguments of other types are not checked.
+plain type of `CHECKS_OF_TYPES`, such as `bool` or `Problem`. Type checkers see the plain type. Arguments of other types are not
+checked.
 """
 
 from __future__ import annotations
@@ -103,9 +104,9 @@ Function = Annotated[Callable[..., Any], function]
 Statistics = Annotated[Any, statistics]
 """Statistics of any kind of problem, such as `Overlaps`."""
 Unchecked = Annotated[T, None]
-"""Annotation of an argument that the function checks itself, although `TYPES` has a check for its type."""
+"""Annotation of an argument that the function checks itself, although `CHECKS_OF_TYPES` has a check for its type."""
 
-TYPES: dict[str, Check] = {
+CHECKS_OF_TYPES: dict[str, Check] = {
     "bool": flag, "str": text, "float": real, "str | os.PathLike": path,
     "dict[str, Any]": mapping, "Mapping[str, Callable]": mapping,
     "Problem": problem, "ProjectionProblem": problem, "Algorithm": algorithm, "Level": level, "Target": target,
@@ -188,11 +189,11 @@ def annotated_check(annotation: Any, names: Mapping[str, Any]) -> Check | None:
     tree = ast.parse(annotation, mode="eval").body
     members = [each for each in _union_members(tree) if ast.unparse(each) != "None"]
     plain = " | ".join(map(ast.unparse, members))
-    if plain in TYPES:
-        return TYPES[plain]
+    if plain in CHECKS_OF_TYPES:
+        return CHECKS_OF_TYPES[plain]
     found = [check for each in members if (check := _member_check(each, names)) is not None]
     if any(ast.unparse(each) == "ArrayLike" for each in members):
-        found = [many(TYPES.get(ast.unparse(members[0])) or found[0])]
+        found = [many(CHECKS_OF_TYPES.get(ast.unparse(members[0])) or found[0])]
     return found[0] if found else None
 
 
@@ -288,7 +289,7 @@ def _check_no_conflict(given: Mapping[str, Any], usual: Mapping[str, Any]) -> No
 
 
 def _algorithm_argument(algorithm: Any, name: str) -> Any:
-    """Return the value of an algorithm's argument, or of the one it wraps; None if neither has that argument."""
+    """Return the value of an argument of an algorithm, or of the algorithm it wraps; None if neither has the argument."""
     inside = "trains_second" if name == "train_second" else name
     while algorithm is not None and not hasattr(algorithm, inside):
         algorithm = getattr(algorithm, "base", None)

@@ -54,7 +54,7 @@ def write(path: str | os.PathLike, content: bytes | memoryview) -> Path:
 
 
 def check_plain_file(path: str | os.PathLike) -> Path:
-    """Return the path; raise `BadInput` unless it is a plain file, or free in an existing folder."""
+    """Return the path; raise `BadInput` unless it is a plain file, or a new name in an existing folder."""
     path = Path(path)
     try:
         mode = path.lstat().st_mode

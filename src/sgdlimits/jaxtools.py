@@ -95,7 +95,7 @@ def map_groups(function: Callable[[PyTree], PyTree], size: int | None, wanted: A
 
 
 def _entry_at(tree: PyTree, index: Any) -> PyTree:
-    """Return a pytree of the entries, at a traced index of the first axis, of all arrays of a pytree."""
+    """Return a pytree of the entries at an index of the first axis of each array in a pytree; the index may be traced."""
     return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, index, 0, keepdims=False), tree)
 
 
@@ -117,7 +117,7 @@ class Layout:
         return sum(map(math.prod, self.shapes))
 
     def values(self, rows: Any) -> PyTree:
-        """Return the pytree stored in a row of floats, or in an array of rows, whose leading axes its arrays then have."""
+        """Return the pytree stored in a row of floats; for an array of rows, the pytree's arrays have its leading axes."""
         leaves, first = [], 0
         for shape in self.shapes:
             last = first + math.prod(shape)

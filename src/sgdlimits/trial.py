@@ -9,7 +9,7 @@ import numpy as np
 
 from sgdlimits.errors import BadInput, is_traced, shorten
 
-FAILURES = {
+ERROR_EXPLANATIONS = {
     "TracerArrayConversionError": "it calls NumPy on a number that is not known yet. Write it with jax.numpy.",
     "TracerBoolConversionError": "it asks a number that is not known yet whether it is true. Use jnp.where in place of if.",
     "ConcretizationTypeError": "it needs the value of a number that is not known yet. Leave out float and int.",
@@ -83,7 +83,7 @@ def describe_error(reason: Exception) -> str:
     """Return an explanation and a remedy for an exception that a user's function raised."""
     first = (str(reason).strip().split("\n")[0] or type(reason).__name__)[:200].rstrip(".")
     remedy = "Use a smaller index" if isinstance(reason, IndexError) else "Write it with jax.numpy"
-    return FAILURES.get(type(reason).__name__, f"{first}. {remedy}.")
+    return ERROR_EXPLANATIONS.get(type(reason).__name__, f"{first}. {remedy}.")
 
 
 def fields(count: int) -> np.ndarray:

@@ -189,7 +189,7 @@ class Engine(eqx.Module):
 
 
 class Level(Part):
-    """A level of description of SGD, such as `Chain` or `ODE`: its parameters, and `bind`.
+    """Base class of levels of description of SGD, such as `Chain` or `ODE`: parameters, and a method to bind a problem.
 
     A new level subclasses this and implements `bind`. The class variables declare its properties to the rest of the package.
     """

@@ -126,7 +126,7 @@ class FrameChain(Process):
 
     @property
     def max_rank(self) -> int:
-        """Number of dimensions orthogonal to the fixed directions, at most that of trained ones: the maximum rank of T."""
+        """Maximum rank of the trained directions' components orthogonal to the fixed directions, which d limits."""
         return self._direction_count if self.free is None else int(self.free.sum())
 
     def check_start(self, stats: Overlaps) -> None:

@@ -39,7 +39,9 @@ ZERO_COORDINATE = 1e-12
 
 @checked
 class Local(Level):
-    r"""The diffusive limit at a fixed point: :math:`u^* + y/\sqrt d` with a linear diffusion y, whose steps are exact in law.
+    r"""The diffusive limit at a fixed point :math:`u^*`: statistics :math:`u^* + y/\sqrt d`, with a linear diffusion y.
+
+    Its steps are exact in law.
 
     Parameters
     ----------
@@ -85,7 +87,7 @@ class Local(Level):
 
 
 class LocalEngine(SteppingEngine):
-    """Engine that makes exact steps of the linear diffusion near a fixed point.
+    """The level `Local` bound to a problem: it makes exact steps of the linear diffusion near a fixed point.
 
     It makes one step between saved times or, with a stop condition, equal steps of at most about dt.
     """
@@ -189,9 +191,9 @@ class LinearDiffusion(Process):
     def draw(self, stream: Stream) -> Float[Array, "steps n runs"]:
         return stream.normal(Purpose.NOISE, len(self.free))
 
-    def step(self, state, numbers, now: StepTime):
+    def step(self, state, variates, now: StepTime):
         which = jnp.argmin(jnp.abs(self.sizes - now.size))  # sizes may differ from those of the list by rounding
-        return jnp.asarray(self.factors)[which] @ state + jnp.asarray(self.kicks)[which] @ numbers
+        return jnp.asarray(self.factors)[which] @ state + jnp.asarray(self.kicks)[which] @ variates
 
     def statistics(self, state: Float[Array, "n runs"]) -> PyTree:
         centre = self.problem.vector(self.point)

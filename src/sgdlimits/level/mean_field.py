@@ -18,7 +18,7 @@ MAX_FLOATS_PER_BATCH = 2**20
 
 @checked
 class MeanField(Level):
-    r"""The limit :math:`d\to\infty`, then :math:`p\to\infty` at fixed time :math:`(\text{lr}/p)\,t`.
+    r"""The limit of large dimension, then of infinite width p, at fixed time :math:`(\text{lr}/p)\,t`.
 
     The p units of the problem become the atoms of a measure. The overlap of two units comes from their components along the
     fixed directions alone, :math:`Q_{il} = m_i^\top P^{-1} m_l` [5]_. The state is `Particles(a, M, q)`, which has p (k + 2)

@@ -24,7 +24,7 @@ MAX_STEPS = 2**16
 
 @checked
 class ODE(Level):
-    r"""The limit :math:`d\to\infty`: :math:`\dot X = b(X)`.
+    r"""The limit of large dimension, :math:`d\to\infty`: the statistics X follow the ODE :math:`\dot X = b(X)` with drift b.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def max_runs_per_system(rtol: float) -> int:
 
 
 class SolverEngine(Engine):
-    """Engine that solves the ODE of the statistics for all runs of a batch as one system."""
+    """The level `ODE` or `MeanField` bound to a problem: it solves the ODE of all runs of a batch as one system."""
 
     level: Any
     problem: Problem

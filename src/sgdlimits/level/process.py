@@ -51,8 +51,8 @@ class Process(eqx.Module):
         """
 
     @abc.abstractmethod
-    def step(self, state: PyTree, numbers: PyTree, now: StepTime) -> PyTree:
-        """Return the states after one step; `numbers` holds the random variates of the step."""
+    def step(self, state: PyTree, variates: PyTree, now: StepTime) -> PyTree:
+        """Return the states after one step; `variates` holds the random variates of the step."""
 
     @abc.abstractmethod
     def statistics(self, state: PyTree) -> PyTree:
@@ -92,7 +92,7 @@ def reports_problem_risk(process: Process) -> bool:
 
 
 def draw_by_step(process: Process, stream: Stream) -> PyTree:
-    """Draw the random variates for a random stream one step at a time, with the problem's parameters at that time.
+    """Draw the random variates of a stream's steps one step at a time, each with the problem's parameters at its time.
 
     For processes whose variates have a law that changes with time.
     """
@@ -108,7 +108,7 @@ def draw_by_step(process: Process, stream: Stream) -> PyTree:
 
 
 class SteppingEngine(Engine):
-    """Engine of a level that makes steps at finite dimension d; saved times are whole numbers of SGD steps."""
+    """A level bound to a problem that makes SGD steps at finite dimension d, and saves after whole steps."""
 
     d: eqx.AbstractVar[int]
 

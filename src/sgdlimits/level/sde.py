@@ -65,7 +65,7 @@ MAX_FLOATS_PER_STEP = 2**16
 
 @checked
 class SDE(Level):
-    """The diffusion approximation of the statistics in dimension `d`.
+    """The diffusion that approximates the statistics of SGD in large, finite dimension `d`.
 
     Parameters
     ----------
@@ -156,14 +156,14 @@ class Diffusion(Process):
     def start(self, stats: PyTree) -> PyTree:
         return runs_last(stats)
 
-    def step(self, state: PyTree, numbers: PyTree, now: StepTime) -> PyTree:
+    def step(self, state: PyTree, variates: PyTree, now: StepTime) -> PyTree:
         """Apply half of the noise, a Heun step of the drift, and the same half of the noise again.
 
         Both drifts are evaluated at the time of the middle of the step: the order is the same, and a drift that diverges as 1/t
         at time zero is not evaluated there.
         """
         size, t = now.size, now.t + now.size / 2
-        half = self.noise(state, numbers, jnp.sqrt(size / self.d) / 2, t)
+        half = self.noise(state, variates, jnp.sqrt(size / self.d) / 2, t)
         middle = add(state, half)
 
         def heun_stage(_, carry):
@@ -182,7 +182,7 @@ class Diffusion(Process):
         return jax.tree.map(lambda leaf: jnp.where(lost, jnp.nan, leaf), corrected)
 
     @abc.abstractmethod
-    def noise(self, state: PyTree, numbers: PyTree, scale: Array, t: Array) -> PyTree:
+    def noise(self, state: PyTree, variates: PyTree, scale: Array, t: Array) -> PyTree:
         """Return noise with the covariance of the increments at the states of all runs, times `scale`."""
 
     def statistics(self, state: PyTree) -> PyTree:
@@ -204,7 +204,7 @@ class CovarianceDiffusion(Diffusion):
     def draw(self, stream: Stream) -> Float[Array, "steps n runs"]:
         return stream.normal(Purpose.NOISE, self.entries)
 
-    def noise(self, state, numbers, scale, t):
+    def noise(self, state, variates, scale, t):
         def noise_of_run(pair):
             stats, xi = pair
             kick = scale * square_root(self.problem.covariance(stats, t)) @ xi
@@ -212,7 +212,7 @@ class CovarianceDiffusion(Diffusion):
             zeros = jnp.zeros_like(self.problem.vector(stats))
             return add(self.problem.from_vector(kick, stats), self.problem.from_vector(zeros, stats), -1.0)
 
-        return self.problem.numerics.over_runs(noise_of_run, (state, numbers), axis=-1)
+        return self.problem.numerics.over_runs(noise_of_run, (state, variates), axis=-1)
 
 
 class NoiseSamples(NamedTuple):
@@ -259,12 +259,12 @@ class SampledDiffusion(Diffusion):
         c = problem.data.draw_class(stream, b * N).reshape(stream.steps, b, N, -1)
         return NoiseSamples(points.reshape(stream.steps, L, s, N, -1), z, c)
 
-    def noise(self, state, numbers, scale, t):
+    def noise(self, state, variates, scale, t):
         problem, (b, _) = self.problem.at(t), self._samples_and_inputs
         # signs alternate, so that pairs of samples cancel in the mean and in all odd moments
         weights = scale * np.resize([1.0, -1.0], (self.samples, 1)) / np.sqrt(self.samples)
         F = factor_fields(state, problem.frame)
-        x = place_inputs(problem.model, FieldFactor(*(rows[:, :, None] for rows in F)), numbers.points, numbers.z, numbers.c)
+        x = place_inputs(problem.model, FieldFactor(*(rows[:, :, None] for rows in F)), variates.points, variates.z, variates.c)
         if is_linear(problem.algorithm, problem.network.width):
             return add(*linear_increments(problem, state, self._weighted_moments(problem, state, x, weights), 0.0))
         one = lambda stats, x: add(*step_increments(problem.algorithm, problem.model, t, stats, x))

@@ -32,7 +32,7 @@ from sgdlimits.statistics.overlaps import STUDENT, Overlaps, Scalars, replace_sc
 from sgdlimits.statistics.rows import products, row_products
 from sgdlimits.statistics.trees import runs_first, runs_last
 
-GROUPS = {4096: 1, 512: 4, 128: 8}
+GROUP_SIZES = {4096: 1, 512: 4, 128: 8}
 """Number of runs per group, by the dimension from which on it is used: the smallest that cost hardly more per run."""
 
 
@@ -71,7 +71,7 @@ class SGD(Level):
 
 def runs_per_group(d: int) -> int | None:
     """Return the number of runs of SGD in R^d that are computed at a time; None if all are, as on a GPU."""
-    return next((size for min_d, size in GROUPS.items() if d >= min_d), None) if platform() == "cpu" else None
+    return next((size for min_d, size in GROUP_SIZES.items() if d >= min_d), None) if platform() == "cpu" else None
 
 
 def steps_per_block(d: int, inputs: int, rows: int) -> int:

@@ -35,7 +35,7 @@ from sgdlimits.schedule import knots_of
 from sgdlimits.statistics.frame import cholesky_factor, project_to_cone
 from sgdlimits.statistics.trees import take_run
 
-METHODS = ("DOP853", "Radau")
+SOLVER_METHODS = ("DOP853", "Radau")
 STATUSES = (FINISHED, STOPPED, DIVERGED)
 SHARED_TOLERANCE = 1e-7
 """Maximum relative tolerance for solving runs as one system: above it the error of a run visibly depends on the other runs."""
@@ -45,9 +45,9 @@ STEPS_PER_STIFFNESS_TEST = 300
 """Steps of DOP853 between tests for stiffness, each of which costs a Jacobian and its eigenvalues."""
 STIFF_PRODUCT = 4.0
 """Step size times decay rate above which a system counts as stiff. DOP853 is stable up to about 6 on the real axis."""
-NODES = chebpts2(8)
+CHEBYSHEV_NODES = chebpts2(8)
 """Chebyshev nodes, in a step rescaled to [-1, 1], at which the interpolating polynomials of degree 7 are evaluated."""
-MIDPOINT = np.linalg.inv(np.vander(NODES, increasing=True))[:2]
+MIDPOINT_WEIGHTS = np.linalg.inv(np.vander(CHEBYSHEV_NODES, increasing=True))[:2]
 """Weights of the values at the nodes that give the value and the slope of a polynomial in the middle of a step."""
 MAX_DEFECT = 8.0
 """Maximum residual of the ODE on the interpolating polynomial of a step, times half a step, in units of the tolerance."""
@@ -55,7 +55,7 @@ MAX_HALVINGS = 6
 """Maximum number of times a step is halved to make its interpolating polynomial accurate."""
 STATES_PER_CALL = 64
 """Number of saved states whose risk and observables one compiled call evaluates."""
-WAIT_SECONDS = 0.1
+MAX_WAIT_SECONDS = 0.1
 """Maximum time for which a solved state waits for later ones, to be evaluated in one call with them."""
 TOLERANCE_DIVISOR = 10
 """Factor by which the solver's tolerance is below a small requested one: interpolation is less accurate than steps."""
@@ -302,14 +302,14 @@ class Solver(Stepper):
         self.steps, self.stride = self.steps + 1, solver.h_abs
         hits = self._hits(y, active, solver.t)
         self._queue_saved_states(solver, before, active, hits)
-        found = self._observe_waiting(STATES_PER_CALL if time.perf_counter() - self.observed_at < WAIT_SECONDS else 1)
+        found = self._observe_waiting(STATES_PER_CALL if time.perf_counter() - self.observed_at < MAX_WAIT_SECONDS else 1)
         on = self.ended[active] == 0
         self.y[active[on]], self.t = y[on], solver.t
         if hits.any():
             self.solver = None
         elif self.steps % STEPS_PER_LEG == 0:
-            long = METHODS[self.method] == "DOP853" and self.steps % STEPS_PER_STIFFNESS_TEST == 0
-            self.method = METHODS.index("Radau") if long and self._is_stiff(solver) else self.method
+            long = SOLVER_METHODS[self.method] == "DOP853" and self.steps % STEPS_PER_STIFFNESS_TEST == 0
+            self.method = SOLVER_METHODS.index("Radau") if long and self._is_stiff(solver) else self.method
             self.solver = None
         elif solver.status != "running":
             # after a knot the solver chooses its step size anew
@@ -342,7 +342,7 @@ class Solver(Stepper):
 
         It does, up to the tolerance, unless stability rather than accuracy limits the step.
         """
-        y, slope = path @ MIDPOINT[0], path @ MIDPOINT[1] / half
+        y, slope = path @ MIDPOINT_WEIGHTS[0], path @ MIDPOINT_WEIGHTS[1] / half
         defect = half * np.abs(self._slope(middle, y) - slope)
         return bool((defect <= MAX_DEFECT * (self.level.atol + self.level.rtol * np.abs(y))).all())
 
@@ -354,10 +354,10 @@ class Solver(Stepper):
         if not times.size:
             return np.zeros((0, self.active.size * self.y.shape[1]))
         middle, half = (low + high) / 2, (high - low) / 2
-        values = dense(np.concatenate([middle + half * NODES, times]))
+        values = dense(np.concatenate([middle + half * CHEBYSHEV_NODES, times]))
         # the polynomial's values at its nodes, then at the times
-        if halvings == 0 or self._is_accurate(values[:, : NODES.size], middle, half):
-            return values[:, NODES.size :].T
+        if halvings == 0 or self._is_accurate(values[:, : CHEBYSHEV_NODES.size], middle, half):
+            return values[:, CHEBYSHEV_NODES.size :].T
         states: list[np.ndarray] = []
         y = dense(low)
         for begin, end in ((low, middle), (middle, high)):
@@ -388,7 +388,7 @@ class Solver(Stepper):
 
     def _new_solver(self, t: float, flat: np.ndarray, end: float, stride: float) -> scipy.integrate.OdeSolver:
         """Return a SciPy solver from time t to `end` with the first step size `stride`; for NaN SciPy chooses it."""
-        method, (rtol, atol) = METHODS[self.method], (self.level.rtol, self.level.atol)
+        method, (rtol, atol) = SOLVER_METHODS[self.method], (self.level.rtol, self.level.atol)
         more: dict = {"jac": self._system_jacobian} if method == "Radau" else {}
         if not np.isnan(stride):
             more["first_step"] = min(stride, end - t)
@@ -415,8 +415,8 @@ class Solver(Stepper):
     def _locate(self, hits: np.ndarray, dense, low: float, high: float) -> StoppedRuns:
         """Locate the time at which each run stops within a step, by bisection on the interpolating polynomial."""
         runs = self.active[hits]
-        path = dense((low + high) / 2 + NODES * (high - low) / 2).reshape(hits.size, -1, NODES.size)[hits]
-        states = lambda x: np.einsum("rsn,rn->rs", path, _lagrange(NODES, x))
+        path = dense((low + high) / 2 + CHEBYSHEV_NODES * (high - low) / 2).reshape(hits.size, -1, CHEBYSHEV_NODES.size)[hits]
+        states = lambda x: np.einsum("rsn,rn->rs", path, _lagrange(CHEBYSHEV_NODES, x))
         left, right = np.full(runs.size, -1.0), np.ones(runs.size)
         for _ in range(52):  # bits of a double
             middle = (left + right) / 2

@@ -88,15 +88,15 @@ class SpikeChain(Process):
         outside = stream.chi_square(Purpose.CHI, (self.d - 2)[None])
         return SpikeDraws(stream.normal(Purpose.STEP, 2), outside[:, 0])
 
-    def step(self, state: Polar, numbers: SpikeDraws, now: StepTime) -> Polar:
+    def step(self, state: Polar, variates: SpikeDraws, now: StepTime) -> Polar:
         problem, stats = self.problem.at(now.t), state.spike
         k, rate = problem.order, problem.lr / self.d
         inward, along = problem.gradient_coefficients(stats)
         x = jnp.stack([state.m, state.r])
-        noise = contract_noise(k, x, numbers.inside, lambda a, b: (a * b).sum(0))
+        noise = contract_noise(k, x, variates.inside, lambda a, b: (a * b).sum(0))
         m, w = (1 - rate * inward) * x + 2 * rate * noise
         # all noise orthogonal to the plane adds to r^2 by its squared length alone, which is chi-square
-        outside = 4 * rate**2 * k * stats.squared_norm ** (k - 1) * numbers.outside
+        outside = 4 * rate**2 * k * stats.squared_norm ** (k - 1) * variates.outside
         return Polar(m + rate * along, jnp.sqrt(w**2 + outside))
 
     def statistics(self, state: Polar) -> Spike:
@@ -134,10 +134,10 @@ class VectorProcess(EstimateProcess):
     def draw(self, stream: Stream) -> Float[Array, "steps runs d"]:
         return stream.normal_rows(Purpose.INPUT, self.d)
 
-    def step(self, state: Float[Array, "runs d"], numbers: Float[Array, "runs d"], now: StepTime):
+    def step(self, state: Float[Array, "runs d"], variates: Float[Array, "runs d"], now: StepTime):
         problem = self.problem.at(now.t)
         inward, along = problem.gradient_coefficients(self.statistics(state))
-        noise = contract_noise(problem.order, state, numbers, lambda a, b: row_products(a, b)[:, None])
+        noise = contract_noise(problem.order, state, variates, lambda a, b: row_products(a, b)[:, None])
         gradient = (inward[:, None] * state - 2 * noise).at[:, 0].add(-along)
         return state - (problem.lr / self.d) * gradient
 
@@ -171,18 +171,18 @@ class TensorProcess(EstimateProcess):
         steps = stream.first + jnp.arange(stream.steps, dtype=jnp.uint64)
         return TensorKeys(per_step(stream.seed), per_step(stream.runs), steps)
 
-    def step(self, state: Float[Array, "runs d"], numbers: TensorKeys, now: StepTime):
+    def step(self, state: Float[Array, "runs d"], variates: TensorKeys, now: StepTime):
         problem = self.problem.at(now.t)
         k, entries = problem.order, self.d**problem.order
 
         def step_run(pair):
             x, run = pair
             # rolled: the ten rounds of the generator are a loop, which compiles faster
-            W = Stream(numbers.seed, run[None], numbers.step, 1, rolled=True).normal_rows(Purpose.INPUT, entries)
+            W = Stream(variates.seed, run[None], variates.step, 1, rolled=True).normal_rows(Purpose.INPUT, entries)
             Y = W.reshape((self.d,) * k).at[(0,) * k].add(problem.snr)
             return x - (problem.lr / self.d) * jax.grad(problem.sample_loss)(x, Y)
 
-        return lax.map(step_run, (state, numbers.runs), batch_size=max(1, MAX_ENTRIES_PER_CALL // entries))
+        return lax.map(step_run, (state, variates.runs), batch_size=max(1, MAX_ENTRIES_PER_CALL // entries))
 
 
 def _check_dimension(d: int) -> int:

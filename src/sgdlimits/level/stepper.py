@@ -47,7 +47,10 @@ MIN_REDUCED_BATCH = 16
 
 
 class ProcessEngine(SteppingEngine):
-    """Engine that simulates by steps of a Markov chain (a `Process`), each of one SGD step or of length `dt` in t."""
+    """A level bound to a problem that is simulated by steps of a Markov chain (a `Process`).
+
+    A step is one SGD step, or of length `dt` in t.
+    """
 
     level: Level
     problem: Problem
@@ -146,7 +149,7 @@ class ProcessStepper(Stepper):
 
     @classmethod
     def advance_many(cls, steppers: Sequence[Any]) -> list[list[Snapshot]]:
-        """Advance several steppers by the same steps in one kernel call, whose duration none of them finds too long."""
+        """Advance several steppers in one kernel call, by the smallest number of steps that one of them allows for it."""
         wanted = steppers[0].next_steps
         if wanted is None:
             return [[stepper._save_snapshot(stepper.carry)] for stepper in steppers]
@@ -181,7 +184,7 @@ class ProcessStepper(Stepper):
         return RunBatch(self.stepping, self.carry, self.seed, self.indices[self.kept])
 
     def drop_ended(self):
-        """Remove ended runs from the batch once that pays: their cost since the last compilation exceeds that of another."""
+        """Remove ended runs from the batch once the steps since the last compilation have cost as much as another one."""
         active = np.asarray(self.carry.moving)
         if self.finished or not active.any() or not self.stepping.recompiles or self.pace.seconds <= self.pace.compiling:
             return

@@ -197,9 +197,9 @@ def _max_lowering_slope(model: Model, a: Float[Array, " p"], below: Float[Array,
 
 
 def _max_bend(model: Model, S: Float[Array, "p n"]) -> Float[Array, "p classes"]:
-    """Return an upper bound, by unit and class, on the mean kink error of a change of a unit over the squared change.
+    """Return, by unit and class, a bound on the mean nonlinear part of a unit's change per squared change of its weights.
 
-    The kink error is the nonlinear part of the change of the unit's output.
+    In the letters of the module it bounds E|e_i| over the square of the change of S_i.
     """
     unit, law = cast(Any, model.network).activation, model.coordinates
     centres = law.means.fixed

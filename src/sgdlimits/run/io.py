@@ -29,7 +29,7 @@ from sgdlimits.run.schema import ResumeState, check, check_form, plain_variable,
 from sgdlimits.run.simulate import simulate
 from sgdlimits.text import format_bytes, printable
 
-STATE = {"state": ("run", "number"), "state_t": ("run",)}
+STATE_VARIABLES = {"state": ("run", "number"), "state_t": ("run",)}
 """Names and dimensions of the variables of a file that hold the state from which runs resume, and its time."""
 MAX_BUFFERED_BYTES = 2**28
 """Size up to which a file is built in memory and written at once; HDF5 writes larger files piece by piece."""
@@ -43,7 +43,7 @@ def save(dataset: xr.Dataset, path: str | os.PathLike) -> Path:
     state = resume_state_of(check_form(dataset))
     if state is not None and len(state.t) == dataset.sizes["run"]:
         dataset = dataset.assign(
-            {name: plain_variable(dims, part) for (name, dims), part in zip(STATE.items(), state, strict=True)}
+            {name: plain_variable(dims, part) for (name, dims), part in zip(STATE_VARIABLES.items(), state, strict=True)}
         )
     return write_netcdf(dataset, path)
 
@@ -117,9 +117,9 @@ def _read_checked(path: str | os.PathLike) -> xr.Dataset:
     if "status" in dataset.variables:  # text comes back as objects, and as a variable
         dataset["status"] = dataset.status.astype(str)
         dataset = dataset.set_coords("status")
-    if set(STATE) <= set(dataset.variables):
-        state = ResumeState(*(dataset[name].values for name in STATE))
-        dataset = dataset.drop_vars(list(STATE))
+    if set(STATE_VARIABLES) <= set(dataset.variables):
+        state = ResumeState(*(dataset[name].values for name in STATE_VARIABLES))
+        dataset = dataset.drop_vars(list(STATE_VARIABLES))
         dataset.encoding = {"state": state}
     return check(dataset)
 

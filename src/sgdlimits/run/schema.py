@@ -72,7 +72,7 @@ _LONG_NAMES = {
     "t_end": "time at which the run ended",
     "status": "how the run ended",
 }
-RESERVED = {"run", "state", "state_t", "number", "student", "student_other", "teacher", "output", *_LONG_NAMES}
+RESERVED_VARIABLES = {"run", "state", "state_t", "number", "student", "student_other", "teacher", "output", *_LONG_NAMES}
 """Names of variables and dimensions of datasets, which observables and schedules cannot have."""
 
 
@@ -133,7 +133,7 @@ def build_dataset(
     }
     for name, schedule in schedules.items():
         values = evaluate_schedule(schedule, clock.t)
-        name = f"scheduled_{name}" if name in RESERVED or name in variables else name
+        name = f"scheduled_{name}" if name in RESERVED_VARIABLES or name in variables else name
         dims = ("t", *(f"{name}_{i}" for i in range(values.ndim - 1)))
         coordinates[name] = plain_variable(dims, values, {"long_name": f"{name.replace('_', ' ')} at time t"})
     scalars = sorted(stats.a) if isinstance(getattr(stats, "a", None), dict) else []
@@ -388,4 +388,4 @@ def final_statistics(dataset: xr.Dataset) -> PyTree:
 def reserved_names(problem: Problem, stats: PyTree) -> set[str]:
     """Return the names in use in a dataset of given statistics, which observables cannot have."""
     found = problem.coordinates.variables(stats)
-    return RESERVED | set(found) | {axis for axes, _ in found.values() for axis in axes}
+    return RESERVED_VARIABLES | set(found) | {axis for axes, _ in found.values() for axis in axes}

@@ -37,7 +37,9 @@ def gaussian_mixture(
     expectation: Rule | Expectation | None = None,
     algorithm: Algorithm | None = None,
 ) -> ProjectionProblem:
-    r"""A two-layer network learns the labels of Gaussian classes, :math:`x \sim N(\sum_r b_r^{(c)} e_r, I/\text{snr})` [2]_.
+    r"""A two-layer network learns the labels of Gaussian classes, whose means are combinations of fixed directions [2]_.
+
+    An input of class c is :math:`x \sim N(\sum_r b_r^{(c)} e_r, I/\text{snr})`.
 
     The network is :math:`f = \sum_j v_j\, s(W_j\cdot x)`, the loss the cross-entropy of the label and :math:`1/(1 + e^{-f})`,
     and both layers are trained at the same learning rate with the penalty

@@ -20,7 +20,7 @@ from sgdlimits.run.schema import COORDINATES
 from sgdlimits.run.sweeps.recipe import as_coordinate, decode_value
 from sgdlimits.run.sweeps.store import Damaged, Folder, UnitFile, read, warn_left_out
 
-LAZY_BYTES = 2**28
+MIN_LAZY_BYTES = 2**28
 """Total size of result files in bytes above which `collect` loads values lazily by default."""
 MIN_GRID_SHARE = 0.5
 """Fraction of all combinations of parameter values that points must exceed to be stored as a grid.
@@ -139,7 +139,7 @@ def read_rows(folder: Folder, keys: Iterable[str] | None, runs: int | None, lazy
     reach: dict[str, int] = {}
     entries = [entry for entry in folder.list_files() if wanted is None or entry.key in wanted]
     if lazy is None:
-        lazy = sum(entry.path.lstat().st_size for entry in entries) > LAZY_BYTES
+        lazy = sum(entry.path.lstat().st_size for entry in entries) > MIN_LAZY_BYTES
     for entry in entries:
         have = reach.get(entry.key, 0)
         # Skip runs that an earlier file has, that come after a gap, or that are not asked for.
