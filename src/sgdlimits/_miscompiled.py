@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 NOISY_RELEASES = ("0.9.2", "0.10.0", "0.10.1")
 """Releases of jaxlib that print harmless tuning hints as errors."""
 MISCOMPILING_RELEASE = "0.10.2"
-TURN_OFF_FLAG = "--xla_cpu_experimental_ynn_fusion_type="
+FUSION_OFF_FLAG = "--xla_cpu_experimental_ynn_fusion_type="
 
 
-def outer_of_centred(x: jax.Array) -> jax.Array:
+def fault_example(x: jax.Array) -> jax.Array:
     """Return an outer product at each quadrature node: a minimal program that one release of jaxlib miscompiles.
 
     It is y yᵀ for y = x ∑ⱼ xⱼ, where x has shape (1, p, nodes).
@@ -37,7 +37,7 @@ def outer_of_centred(x: jax.Array) -> jax.Array:
     return y[:, :, None] * y[:, None]
 
 
-def silence_hints(environment: MutableMapping[str, str]) -> None:
+def silence_xla_hints(environment: MutableMapping[str, str]) -> None:
     """Set the environment so that XLA reports fatal errors only, if jaxlib prints tuning hints as errors.
 
     A level of messages that is set already is kept.
@@ -47,13 +47,13 @@ def silence_hints(environment: MutableMapping[str, str]) -> None:
 
 
 def is_miscompiled() -> bool:
-    """Return whether the installed XLA miscompiles `outer_of_centred`, the test program for a known fault."""
+    """Return whether the installed XLA miscompiles `fault_example`, the test program for a known fault."""
     import jax
 
     x = jax.numpy.linspace(-1.0, 1.0, 2 * 32768).reshape(1, 2, 32768)  # 1024 nodes came out right
     with jax.disable_jit():
-        expected = outer_of_centred(x)
-    return bool(abs(jax.jit(outer_of_centred)(x) - expected).max() > 1e-3)
+        expected = fault_example(x)
+    return bool(abs(jax.jit(fault_example)(x) - expected).max() > 1e-3)
 
 
 def turn_off_fusion() -> None:
@@ -64,8 +64,8 @@ def turn_off_fusion() -> None:
     if version("jaxlib") != MISCOMPILING_RELEASE:
         return
     flags = os.environ.get("XLA_FLAGS", "")
-    if TURN_OFF_FLAG not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {TURN_OFF_FLAG}".strip()
+    if FUSION_OFF_FLAG not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {FUSION_OFF_FLAG}".strip()
     from jax._src.xla_bridge import backends_are_initialized  # private, but of this one release
 
     # XLA parses its options when the first backend starts; later changes of the environment are not seen.
@@ -73,5 +73,5 @@ def turn_off_fusion() -> None:
         raise ImportError(
             f"jaxlib {MISCOMPILING_RELEASE} gives wrong drifts on a CPU, and JAX was used before sgdlimits could turn its "
             "fault off. Install another jaxlib, import sgdlimits before the first computation, or set "
-            f"XLA_FLAGS={TURN_OFF_FLAG}"
+            f"XLA_FLAGS={FUSION_OFF_FLAG}"
         )

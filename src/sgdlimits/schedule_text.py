@@ -18,7 +18,7 @@ FORMS: dict[str, Callable[..., Schedule]] = {
 """Classes of schedules, by their names in text."""
 OPERATORS: dict[type, str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.Pow: "pow"}
 """Names of arithmetic operations of schedules, by their classes in Python's syntax tree."""
-EXAMPLE = "Write, for instance, 0.1, 1/12, cosine(0.1, 0, 50), steps([10], [0.1, 0.01]) or 0.1/(1 + t/20)"
+EXAMPLE_HINT = "Write, for instance, 0.1, 1/12, cosine(0.1, 0, 50), steps([10], [0.1, 0.01]) or 0.1/(1 + t/20)"
 
 
 def read_schedule(text: str) -> Schedule | float:
@@ -45,7 +45,7 @@ def read_schedule(text: str) -> Schedule | float:
         because = str(reason).split(". ")[0].rstrip(".") if ours else "it is not one expression"
         if isinstance(reason, ArithmeticError):
             because = "it divides by zero or is too large"
-        raise BadInput(f"{shorten(text)} is no schedule: {because}. {EXAMPLE}.") from None
+        raise BadInput(f"{shorten(text)} is no schedule: {because}. {EXAMPLE_HINT}.") from None
     return result
 
 

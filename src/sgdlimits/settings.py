@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from sgdlimits._miscompiled import silence_hints
+from sgdlimits._miscompiled import silence_xla_hints
 
 
 def setup_jax() -> None:
@@ -33,7 +33,7 @@ def setup_jax() -> None:
     >>> import sgdlimits as sl
     >>> sl.setup_jax()
     """
-    silence_hints(os.environ)  # before JAX is imported
+    silence_xla_hints(os.environ)  # before JAX is imported
     import jax
 
     import sgdlimits._x64  # noqa: F401

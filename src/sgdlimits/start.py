@@ -42,20 +42,20 @@ class Start(Part):
 
     @abc.abstractmethod
     def overlaps(self, problem: Problem, stream: Stream) -> Overlaps:
-        """Draw the initial overlaps of the trained directions for each run of a random stream.
+        """Draw the initial overlaps of each run's trained directions from its random stream.
 
         Arrays have the runs on their first axis.
         """
 
     def batch(self, problem: Problem, stream: Stream) -> PyTree:
-        """Draw the initial statistics of a problem for each run of a random stream.
+        """Draw the initial statistics of each run of a problem from its random stream.
 
         Arrays have the runs on their first axis.
         """
         return problem.coordinates.from_overlaps(self.overlaps(problem, stream))
 
     def particles(self, problem: Problem, stream: Stream) -> Particles:
-        """Draw the initial statistics of the mean-field limit for each run of a random stream.
+        """Draw the initial statistics of each run in the mean-field limit from its random stream.
 
         Arrays have the runs on their first axis.
         """
@@ -138,7 +138,7 @@ class RandomInit(Start):
         return scale, bool(unit)
 
     def _draw_second_layer(self, problem, stream) -> Any:
-        """Draw the second layer, or the network's scalars by name, for each run of a random stream."""
+        """Draw the second layer, or the network's scalars by name, of each run from its random stream."""
         law, runs = problem.directions.initial, stream.runs.size
         constant = _initial_second_layer(self.second, problem, runs)
         if self.positive is not None:
@@ -259,7 +259,7 @@ class Given(Start):
         return particles_of(self._statistics_of_runs(stream))
 
     def _statistics_of_runs(self, stream: Stream) -> PyTree:
-        """Return the given statistics for each run of a random stream, with the runs on the first axis."""
+        """Return the given statistics for the requested runs, with the runs on the first axis."""
         given, last = count_runs(self.stats), int(stream.runs.max())
         if given is None:
             return repeat_run(self.stats, stream.runs.size)

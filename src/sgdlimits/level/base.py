@@ -164,7 +164,7 @@ class Engine(eqx.Module):
         return 0
 
     def starts(self, start: Start, stream: Stream) -> PyTree:
-        """Draw the initial statistics of the runs of a random stream, and check that some weights have them.
+        """Draw the initial statistics of each run from its random stream, and check that some weights have them.
 
         Arrays have the runs on their first axis.
         """
@@ -207,7 +207,7 @@ class Level(Part):
         """Return the engine that simulates a problem from a start at this level; `first` is the initial statistics of run 0."""
 
     def first(self, problem: Problem, start: Start, stream: Stream) -> PyTree:
-        """Draw the initial statistics of the runs of a random stream; arrays have the runs on their first axis.
+        """Draw the initial statistics of each run from its random stream; arrays have the runs on their first axis.
 
         `problem` need not be converted by `view`.
         """

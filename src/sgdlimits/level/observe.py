@@ -19,7 +19,7 @@ class Observables(eqx.Module):
 
     functions: tuple[tuple[str, Callable], ...] = eqx.field(static=True, default=())
 
-    def of_runs(self, stats: PyTree) -> dict[str, Array]:
+    def evaluate_runs(self, stats: PyTree) -> dict[str, Array]:
         """Return the values of the functions for each run of a batch, by name."""
         over_runs = lambda fn: jax.vmap(lambda one: jnp.asarray(fn(one)))
         return {name: over_runs(fn)(select_students(stats)) for name, fn in self.functions}

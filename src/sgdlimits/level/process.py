@@ -45,7 +45,7 @@ class Process(eqx.Module):
 
     @abc.abstractmethod
     def draw(self, stream: Stream) -> PyTree:
-        """Draw the random variates for the runs and steps of a random stream: a pytree of arrays with the steps first.
+        """Draw the random variates of all runs and steps of a random stream: a pytree of arrays with the steps first.
 
         If their law changes with time, use `draw_by_step`, which draws each step from the problem at its time.
         """

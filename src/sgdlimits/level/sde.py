@@ -55,7 +55,7 @@ Only the order of magnitude of the rate matters.
 """
 RATE_TIMES = (0.0, 0.1, 1.0, 10.0, 100.0, 1000.0)
 """Times at which the fastest rate of a time-dependent problem is evaluated, beside the knots of its schedules."""
-DEFAULT_SAMPLES = 4
+DEFAULT_SAMPLE_COUNT = 4
 """Samples behind the noise of a step. The same for all problems, so that another learning rate or d needs no compilation."""
 MAX_STATISTICS_FOR_ROOT = 8
 """Number of statistics up to which a matrix root of the noise covariance costs less than the chain steps it replaces."""
@@ -103,7 +103,7 @@ class SDE(Level):
     def bind(self, problem, start, first):
         problem = problem.limit.numerics.refined(first)
         dt = self.dt or max(problem.numerics.samples_per_step / self.d, STEP_TIMES_RATE / fastest_rate(problem, first))
-        floats_per_run = (1 + (self.samples or DEFAULT_SAMPLES)) * problem.numerics.size
+        floats_per_run = (1 + (self.samples or DEFAULT_SAMPLE_COUNT)) * problem.numerics.size
         max_batch = int(min(2048, max(16, MAX_FLOATS_PER_STEP / floats_per_run)))
         process = diffusion_process(problem, self.d, self.samples, first)
         return ProcessEngine(SDE(self.d, dt, self.samples), problem, max_batch, self.d, process, dt)
@@ -295,4 +295,4 @@ def _(problem: ProjectionProblem, d: int, samples: int | None, first: PyTree) ->
     cheap_root = problem.numerics.closed_covariance and problem.vector(first).size <= MAX_STATISTICS_FOR_ROOT
     if samples is None and cheap_root:
         return CovarianceDiffusion(problem, d, first)
-    return SampledDiffusion(problem, d, samples or DEFAULT_SAMPLES)
+    return SampledDiffusion(problem, d, samples or DEFAULT_SAMPLE_COUNT)

@@ -110,7 +110,7 @@ def _observe_states(
             now, own = problem.at(pair[1]), pair[0]
             return {"risk": now.risk(own), **now.observables(own)}
 
-        return {**problem.numerics.over_runs(observe_run, (stats, t)), **observe.of_runs(stats)}
+        return {**problem.numerics.over_runs(observe_run, (stats, t)), **observe.evaluate_runs(stats)}
 
     empty = lambda like: jnp.zeros((len(rows), *like.shape), like.dtype)
 
@@ -195,7 +195,7 @@ class Solver(Stepper):
         if self.solver is None:
             self.leg_start = self._resume_rows()
             if self.t < clock[-1] and self.active.size:
-                self._begin_leg()
+                self._start_leg()
         if self.solver is None:  # nothing is left to solve: all remaining snapshots show the last states
             self.waiting = [self.y] * (clock.size - self.saved)
             return self._observe_waiting()
@@ -273,7 +273,7 @@ class Solver(Stepper):
         """Matrix B whose rows are the fixed directions in an orthonormal frame."""
         return cholesky_factor(np.asarray(self.problem.directions.gram))
 
-    def _begin_leg(self) -> None:
+    def _start_leg(self) -> None:
         """Start a SciPy solver for the active runs, which ends at the next knot of a schedule or the last saved time."""
         end = self.request.clock.t[-1]
         knot = next((knot for knot in self.knots if self.t < knot < end), None)
@@ -416,7 +416,7 @@ class Solver(Stepper):
         """Locate the time at which each run stops within a step, by bisection on the interpolating polynomial."""
         runs = self.active[hits]
         path = dense((low + high) / 2 + CHEBYSHEV_NODES * (high - low) / 2).reshape(hits.size, -1, CHEBYSHEV_NODES.size)[hits]
-        states = lambda x: np.einsum("rsn,rn->rs", path, _lagrange(CHEBYSHEV_NODES, x))
+        states = lambda x: np.einsum("rsn,rn->rs", path, _lagrange_polynomials(CHEBYSHEV_NODES, x))
         left, right = np.full(runs.size, -1.0), np.ones(runs.size)
         for _ in range(52):  # bits of a double
             middle = (left + right) / 2
@@ -447,7 +447,7 @@ def _padded_indices(count: int) -> np.ndarray:
     return np.minimum(np.arange(size), count - 1)
 
 
-def _lagrange(nodes: np.ndarray, x: np.ndarray) -> np.ndarray:
+def _lagrange_polynomials(nodes: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Return the values at each x of the Lagrange basis polynomials of the nodes, with shape (x, nodes)."""
     apart = nodes[:, None] - nodes + np.eye(nodes.size)
     others = np.where(np.eye(nodes.size, dtype=bool), 1.0, (x[:, None, None] - nodes) / apart)

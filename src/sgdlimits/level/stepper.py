@@ -172,7 +172,7 @@ class ProcessStepper(Stepper):
         """Return the snapshot at the next saved time, and turn to the segment of steps after it."""
         count, size, t, remainder = (part[self.segment] for part in self.segments)
         observed = self._observe_on_host(carry.state, self._run_times(carry, t + count * size + remainder))
-        self.shown = _scatter(self.shown, observed, self.kept)
+        self.shown = _replace_runs(self.shown, observed, self.kept)
         snapshot = self._to_snapshot(self.shown)
         end = self.base + int(count)
         self.segment, self.base, self.done = self.segment + 1, end, end
@@ -192,7 +192,9 @@ class ProcessStepper(Stepper):
         if few is None:
             return
         t = self.segments.time_after(np.asarray(self.done - self.origin))
-        self.shown = _scatter(self.shown, self._observe_on_host(self.carry.state, self._run_times(self.carry, t)), self.kept)
+        self.shown = _replace_runs(
+            self.shown, self._observe_on_host(self.carry.state, self._run_times(self.carry, t)), self.kept
+        )
         self._drop(few)
         self.pace.restart()
 
@@ -261,7 +263,7 @@ class ProcessStepper(Stepper):
         return jax.tree.unflatten(jax.tree.structure(self.carry), leaves)
 
     def _drop(self, few: np.ndarray) -> None:
-        """Remove all runs from the computation but those at the positions `few` of the carry."""
+        """Remove all runs from the computation but those at the positions `few` in the present batch."""
         everything = self._carry_of_all_runs()
         leaves = [jnp.take(leaf, few, axis=axis) for leaf, axis in self._carry_leaves(self.carry)]
         carry = jax.tree.unflatten(jax.tree.structure(self.carry), leaves)
@@ -331,7 +333,7 @@ def _observe_runs(
         state, t = both
         stats, problem = process.statistics(state), process.problem
         more = problem.numerics.over_runs(lambda one: problem.at(one[1]).observables(one[0]), (stats, t))
-        return stats, {"risk": process.risk(state, stats, t), **more, **observe.of_runs(stats)}
+        return stats, {"risk": process.risk(state, stats, t), **more, **observe.evaluate_runs(stats)}
 
     return map_groups(observe_group, process.group_size, wanted, (state, t))
 
@@ -346,7 +348,7 @@ def _positions_to_keep(active: np.ndarray) -> np.ndarray | None:
     return np.sort(np.argsort(~active, kind="stable")[: sizes[0]]) if sizes else None
 
 
-def _scatter(before, after, kept: np.ndarray):
+def _replace_runs(before, after, kept: np.ndarray):
     """Return the arrays `before` of all runs, with the rows `kept` replaced by `after`; `before` is None on the first call."""
     if before is None:
         return after

@@ -17,7 +17,7 @@ from sgdlimits.schedule import Schedule, Time
 AnyPart = TypeVar("AnyPart", bound=Any)
 CHECK_TIME = array(at_least=0, ndim=0)
 """Check of a time argument: one number of at least 0."""
-CHECKED_TIMES = 1025
+CHECKED_TIME_COUNT = 1025
 """Number of equally spaced times at which `simulate` checks a schedule, beside its knots; a short excursion may be missed."""
 SCHEDULE_NAMES = {"spread": "sigma"}
 """Names of schedules in results, by the attribute that holds the schedule if its name is another one."""
@@ -106,7 +106,7 @@ def _times_to_check(schedule: Schedule, t_max: float) -> np.ndarray:
     knots = np.asarray(schedule.knots, float)
     knots = np.unique(knots[(knots > 0) & (knots < t_max)])
     ends = np.concatenate([[0.0], knots, [t_max]])
-    return np.unique(np.concatenate([np.linspace(0.0, t_max, CHECKED_TIMES), knots, (ends[1:] + ends[:-1]) / 2]))
+    return np.unique(np.concatenate([np.linspace(0.0, t_max, CHECKED_TIME_COUNT), knots, (ends[1:] + ends[:-1]) / 2]))
 
 
 def _raise_at_first_time(name: str, check: Check, times: np.ndarray, values: np.ndarray) -> None:

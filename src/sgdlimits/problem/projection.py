@@ -308,7 +308,7 @@ def linear_increments(
 
 
 def step_averages(problem: ProjectionProblem) -> StepAverages:
-    """Return the averages over whole steps, which an algorithm that is not linear in the gradient needs for its drift."""
+    """Return the averages over whole steps from which the drift of an algorithm nonlinear in the gradient is computed."""
     asked = problem.asked.rule if isinstance(problem.asked, NodeSums) else Sobol()
     return StepAverages(problem.algorithm, problem.model, asked)
 

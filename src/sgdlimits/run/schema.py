@@ -149,7 +149,7 @@ def build_dataset(
 
 
 def _stack_times(trees: list[PyTree]) -> PyTree:
-    """Stack the pytrees of several times, whose arrays have the runs first, into one whose arrays have axes (run, t, ...)."""
+    """Stack the pytrees of several times, with arrays of axes (run, ...), into one with arrays of axes (run, t, ...)."""
     columns = zip(*map(jax.tree.leaves, trees), strict=True)
     return jax.tree.unflatten(jax.tree.structure(trees[0]), [np.stack(column, axis=1) for column in columns])
 
@@ -193,7 +193,7 @@ def join_pieces(pieces: Iterable[xr.Dataset], runs: int | None = None) -> xr.Dat
     whole: dict[Any, np.ndarray] = {}
     done = 0
     for _, group in groupby(pieces, _first_run):  # pieces of one batch are consecutive
-        row = _concatenate(list(group), "t")
+        row = _concatenate_datasets(list(group), "t")
         # A single batch is the result already; with more of them each is copied into the arrays of the result.
         if runs and row.sizes["run"] < runs:
             whole = whole or {name: np.empty((runs, *row[name].shape[1:]), row[name].dtype) for name in row.data_vars}
@@ -208,7 +208,7 @@ def join_pieces(pieces: Iterable[xr.Dataset], runs: int | None = None) -> xr.Dat
     if any(row.sizes["t"] != longest.sizes["t"] for row in rows):
         rows = [row.isel(t=np.minimum(np.arange(longest.sizes["t"]), row.sizes["t"] - 1)) for row in rows]
         whole = {}  # its arrays have the shapes of a batch with fewer times
-    return _concatenate([row.assign_coords(over_time) for row in rows], "run", whole if done == runs else {})
+    return _concatenate_datasets([row.assign_coords(over_time) for row in rows], "run", whole if done == runs else {})
 
 
 def _first_run(piece: xr.Dataset) -> int:
@@ -223,7 +223,7 @@ def _copy_into(dataset: xr.Dataset, places: dict[Any, np.ndarray]) -> xr.Dataset
     return dataset.copy(data=places)
 
 
-def _concatenate(parts: list[xr.Dataset], dim: str, whole: Mapping[Any, np.ndarray] | None = None) -> xr.Dataset:
+def _concatenate_datasets(parts: list[xr.Dataset], dim: str, whole: Mapping[Any, np.ndarray] | None = None) -> xr.Dataset:
     """Concatenate datasets along a dimension; arrays in `whole` are those of the result and replace their parts.
 
     Variables without the dimension, and the attributes, are taken from the last dataset.

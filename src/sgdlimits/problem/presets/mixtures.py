@@ -73,7 +73,7 @@ def gaussian_mixture(
     >>> problem.data.classes, problem.network.width, sl.RandomInit(d=100).one(problem).M.shape
     (3, 3, (3, 1))
     """
-    problem = _classifier(
+    problem = _classifier_problem(
         "gaussian_mixture", means, labels, snr, ridge, lr, width, activation, weights, gram, batch, expectation
     )
     return problem.with_algorithm(algorithm)
@@ -108,7 +108,7 @@ def binary_mixture(
     >>> bool(abs(problem.drift(sl.Overlaps(x, x[:, None], np.outer(x, x))).M).max() < 1e-12)
     True
     """
-    problem = _classifier("binary_mixture", [[1.0], [-1.0]], [1.0, 0.0], snr, ridge, lr, width, as_inputs=True)
+    problem = _classifier_problem("binary_mixture", [[1.0], [-1.0]], [1.0, 0.0], snr, ridge, lr, width, as_inputs=True)
     return problem.with_algorithm(algorithm)
 
 
@@ -138,10 +138,10 @@ def xor_mixture(
     (5, 4, 2)
     """
     means = [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]
-    return _classifier("xor_mixture", means, [1.0, 1.0, 0.0, 0.0], snr, ridge, lr, width).with_algorithm(algorithm)
+    return _classifier_problem("xor_mixture", means, [1.0, 1.0, 0.0, 0.0], snr, ridge, lr, width).with_algorithm(algorithm)
 
 
-def _classifier(
+def _classifier_problem(
     name,
     means,
     labels,

@@ -64,7 +64,7 @@ class SweepEngine(abc.ABC):
         """Compute work units of a sweep in any order, with retries after failures, and yield the final outcome of each."""
 
 
-class InProcess(SweepEngine):
+class InProcessEngine(SweepEngine):
     """Engine that computes all work units of a sweep in this process."""
 
     def run(self, recipe: Recipe, folder: Folder, units: list[Unit]) -> Iterator[Outcome]:

@@ -23,8 +23,8 @@ from sgdlimits.progress import bar
 from sgdlimits.run.sweeps.cluster import Dask
 from sgdlimits.run.sweeps.collect import collect
 from sgdlimits.run.sweeps.design import Design, as_design
-from sgdlimits.run.sweeps.engine import InProcess, SweepEngine
-from sgdlimits.run.sweeps.pool import Pool
+from sgdlimits.run.sweeps.engine import InProcessEngine, SweepEngine
+from sgdlimits.run.sweeps.pool import PoolEngine
 from sgdlimits.run.sweeps.recipe import FINAL_TIME, OPTIMISER, Recipe
 from sgdlimits.run.sweeps.refine import Refine, as_refine
 from sgdlimits.run.sweeps.store import Folder, missing_units
@@ -300,11 +300,11 @@ def _report_failures(folder: str, failed: dict[str, str], total: int) -> None:
 def as_engine(engine: Any) -> SweepEngine:
     """Convert the argument `engine` of `sweep`, such as a number of processes or an address, to an engine."""
     if engine is None:
-        return InProcess()
+        return InProcessEngine()
     if isinstance(engine, SweepEngine):
         return engine
     if isinstance(engine, int) and not isinstance(engine, bool) and engine >= 1:
-        return Pool(engine)
+        return PoolEngine(engine)
     if isinstance(engine, str):
         return Dask.of(engine)
     if isinstance(address := getattr(engine, "scheduler_address", None), str):  # a cluster of dask, such as LocalCluster

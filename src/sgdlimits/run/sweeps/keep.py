@@ -17,14 +17,14 @@ from sgdlimits.run.record import from_json
 from sgdlimits.run.sweeps.names import function_name, import_function
 
 
-def _at_time(values: xr.DataArray, index: int) -> xr.DataArray:
+def _select_time(values: xr.DataArray, index: int) -> xr.DataArray:
     """Return an array at the time with the given index, without the coordinate t."""
     return values.drop_vars("t").isel(t=index)  # indexing a coordinate makes xarray import all of dask
 
 
 def final_risk(dataset: xr.Dataset) -> xr.DataArray:
     """Return the population risk of each run in a dataset at the last time."""
-    return _at_time(dataset.risk, -1)
+    return _select_time(dataset.risk, -1)
 
 
 def excess_risk(dataset: xr.Dataset) -> xr.DataArray:
@@ -35,7 +35,7 @@ def excess_risk(dataset: xr.Dataset) -> xr.DataArray:
 def relative_risk(dataset: xr.Dataset) -> xr.DataArray:
     """Return the final excess risk of each run divided by the initial one: 0 if everything is learnt, 1 if nothing is."""
     floor = dataset.attrs["floor"]
-    return (final_risk(dataset) - floor) / (_at_time(dataset.risk, 0) - floor)
+    return (final_risk(dataset) - floor) / (_select_time(dataset.risk, 0) - floor)
 
 
 def learnt(dataset: xr.Dataset, threshold: float = 0.5) -> xr.DataArray:
@@ -48,7 +48,7 @@ def learnt(dataset: xr.Dataset, threshold: float = 0.5) -> xr.DataArray:
 
 def overlap(dataset: xr.Dataset) -> xr.DataArray:
     """Return the final overlap of each run with the fixed directions, in absolute value, averaged over its entries."""
-    values = abs(_at_time(dataset[str(overlap_name(dataset))], -1))
+    values = abs(_select_time(dataset[str(overlap_name(dataset))], -1))
     return values.mean([dim for dim in values.dims if dim != "run"])
 
 
@@ -56,7 +56,7 @@ def accuracy(dataset: xr.Dataset) -> xr.DataArray:
     """Return the probability, at the end of each run, that the network predicts the right class."""
     if "accuracy" not in dataset:
         raise BadInput(f"{dataset.attrs['problem_name']} predicts no classes and has no accuracy. Keep final_risk.")
-    return _at_time(dataset.accuracy, -1)
+    return _select_time(dataset.accuracy, -1)
 
 
 def exit_time(dataset: xr.Dataset, threshold: float = 0.5) -> xr.Dataset:
@@ -80,24 +80,24 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
 """Reductions by name: functions of the dataset of one simulation, with options as keyword arguments."""
 
 
-def as_keep(keep: Any) -> dict[str, dict[str, Any]]:
+def as_reductions(keep: Any) -> dict[str, dict[str, Any]]:
     """Convert the argument `keep` of `sweep` to a dictionary from reductions' names to their options.
 
     It is empty if whole trajectories are stored.
 
     A name is that of an entry of `REDUCTIONS` or `module:function`.
 
-    >>> as_keep("final_risk"), as_keep({"exit_time": {"threshold": 0.3}})
+    >>> as_reductions("final_risk"), as_reductions({"exit_time": {"threshold": 0.3}})
     ({'final_risk': {}}, {'exit_time': {'threshold': 0.3}})
     """
     if keep is None:
         return {}
     several = isinstance(keep, Iterable) and not isinstance(keep, str) and not callable(keep)
     given = keep if isinstance(keep, Mapping) else dict.fromkeys(keep if several else [keep])
-    return {_check_name(name): dict(mapping(f"keep[{name!r}]", options or {})) for name, options in given.items()}
+    return {_check_reduction_name(name): dict(mapping(f"keep[{name!r}]", options or {})) for name, options in given.items()}
 
 
-def _check_name(name: Any) -> str:
+def _check_reduction_name(name: Any) -> str:
     """Return the name of a reduction, given as a name or a function; raise `BadInput` for an unknown one."""
     if callable(name):
         return function_name(name)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from sgdlimits._miscompiled import silence_hints
+from sgdlimits._miscompiled import silence_xla_hints
 from sgdlimits.run.sweeps.engine import SweepEngine, Task, make_tasks
 from sgdlimits.run.sweeps.recipe import Recipe
 from sgdlimits.run.sweeps.store import Folder
@@ -21,7 +21,7 @@ from sgdlimits.run.sweeps.unit import Unit
 from sgdlimits.run.sweeps.worker import FAILED, Outcome
 
 
-class Pool(SweepEngine):
+class PoolEngine(SweepEngine):
     """Engine that computes a sweep in several worker processes of this machine, each with its share of the cores.
 
     A worker that dies is replaced, and its work units are tried again.
@@ -65,7 +65,7 @@ class Pool(SweepEngine):
 
 
 class PoolWorker:
-    """Worker process of a `Pool`, with its present task and the work units of the task that are not done yet."""
+    """Worker process of a `PoolEngine`, with its present task and the work units of the task that are not done yet."""
 
     def __init__(self, cores: list[int]) -> None:
         self.cores = cores
@@ -74,7 +74,7 @@ class PoolWorker:
     def start_process(self) -> None:
         """Start a new worker process on the cores of this worker; it reads tasks from its standard input."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-        silence_hints(environment)  # the process imports JAX before it can do so itself
+        silence_xla_hints(environment)  # the process imports JAX before it can do so itself
         command = [sys.executable, "-m", "sgdlimits.run.sweeps.process", json.dumps(self.cores)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True, bufsize=0

@@ -1,4 +1,4 @@
-"""Worker process of a `Pool`: it reads tasks from its standard input and computes their units until the input is closed."""
+"""Worker process of a `PoolEngine`: reads tasks from its standard input and computes their work units."""
 
 from __future__ import annotations
 

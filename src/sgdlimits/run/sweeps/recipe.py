@@ -25,7 +25,7 @@ from sgdlimits.renamed import parameter_of
 from sgdlimits.run.record import from_json, to_json
 from sgdlimits.run.simulate import saved_times
 from sgdlimits.run.sweeps.design import Point, to_plain
-from sgdlimits.run.sweeps.keep import as_keep, stop_condition_of
+from sgdlimits.run.sweeps.keep import as_reductions, stop_condition_of
 from sgdlimits.run.sweeps.names import function_name, import_function, is_importable
 from sgdlimits.spec import Constructor, Spec
 from sgdlimits.start import as_start
@@ -68,7 +68,7 @@ class Recipe:
     def of(cls, preset: Any, level: Any, start: Any, *, until: Any = None, keep: Any = None, save: Any = None, **more: Any):
         """Return the recipe for the arguments of `sweep`; preset, level and start are names or objects."""
         fixed = {parameter_of(name): to_plain(value) for name, value in (more.pop("fixed", None) or {}).items()}
-        kept = as_keep(keep)
+        kept = as_reductions(keep)
         if more.get("kernel") is not None:
             check_kernel(more["kernel"])
         if save is not None:

@@ -23,7 +23,7 @@ from sgdlimits.problem.presets import PRESETS
 from sgdlimits.run.simulate import saved_times, simulate
 from sgdlimits.run.sweeps.design import Design, check_size, design_of_points, grid, random_points
 from sgdlimits.run.sweeps.job import Sweep, find_mistakes
-from sgdlimits.run.sweeps.keep import as_keep
+from sgdlimits.run.sweeps.keep import as_reductions
 from sgdlimits.run.sweeps.names import import_function
 from sgdlimits.run.sweeps.recipe import FINAL_TIME, OPTIMISER, Recipe
 from sgdlimits.run.sweeps.refine import Refine, as_refine
@@ -127,7 +127,7 @@ class SweepFile(StrictTable):
     t_max: Annotated[float | None, _simulate_argument_validator("t_max")] = None
     runs: Annotated[int, _simulate_argument_validator("runs")] = 1
     seed: Annotated[int, _simulate_argument_validator("seed")] = 0
-    keep: Annotated[dict[str, Any], BeforeValidator(as_keep)] = {}
+    keep: Annotated[dict[str, Any], BeforeValidator(as_reductions)] = {}
     save: Annotated[Any, BeforeValidator(_check_save)] = None
     until: Annotated[Any, BeforeValidator(_parse_until)] = None
     common: StrictBool = False
