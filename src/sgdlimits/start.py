@@ -167,7 +167,9 @@ class RandomInit(Start):
 
 @checked
 class OrthogonalInit(Start):
-    r"""Orthonormal students, Q = 1, with independent overlaps :math:`M_{jr} \sim N(0, \text{spread}^2)`.
+    r"""Orthonormal students with independent Gaussian overlaps with the fixed directions, of given spread.
+
+    :math:`Q = 1` and :math:`M_{jr} \sim N(0, \text{spread}^2)`.
 
     >>> import sgdlimits as sl
     >>> OrthogonalInit(spread=0.01).sample(sl.presets.quadratic_network(width=3), runs=2).Q.shape

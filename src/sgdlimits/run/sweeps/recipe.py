@@ -85,7 +85,7 @@ class Recipe:
         return cls(build, level, start, fixed=fixed, until=stop, keep=kept, save=to_plain(times), **more)
 
     def to_json(self) -> str:
-        """Return the recipe as JSON for other processes; raise `BadInput` if they cannot import its functions."""
+        """Return the recipe of the sweep as JSON for other processes; raise `BadInput` if they cannot import its functions."""
         for name in (self.build, self.until or "", *self.keep):
             if ":" in name and not name.startswith("{") and not is_importable(name):
                 raise BadInput(
@@ -97,7 +97,7 @@ class Recipe:
 
     @classmethod
     def from_json(cls, text: str) -> Recipe:
-        """Return the recipe from the JSON text that `to_json` returned."""
+        """Return the recipe of a sweep from the JSON text that `to_json` returned."""
         values = json.loads(text)
         return cls(**{**values, "fixed": {name: decode_value(value) for name, value in values["fixed"].items()}})
 
