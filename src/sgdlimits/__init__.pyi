@@ -52,6 +52,10 @@ from .analysis.local_limit import (
     local_limit as local_limit,
 )
 from .analysis.localizability import Localizability as Localizability
+from .analysis.plateau_exits import (
+    PlateauExits as PlateauExits,
+    plateau_exits as plateau_exits,
+)
 from .analysis.single_index import recommended_lr as recommended_lr
 from .analysis.summary import (
     Summary as Summary,

@@ -73,6 +73,7 @@ TINY = {
         late=20.0,
         trial=None,
     ),
+    "plateau-exits": dict(d=40, runs=4, geometries=("phase retrieval, one unit on the sphere",)),
     "staircase": dict(d=(100, 150), harder=(100, 150), runs=4, names=("x1 x2", "x1 + x1 x2")),
     "single-index": dict(runs={n: {32: 4, 40: 4} for n in (1, 2, 3)}),
 }
