@@ -33,17 +33,20 @@ class Equations(NamedTuple):
     ode : what moves
     where : the abbreviations in it, each made of those that follow; and words
     numbers : keyword, letter and value of each parameter
+    noise : the covariance of the increments, and what it is made of
     """
 
     ode: tuple[Row, ...]
     where: tuple[Row, ...] = ()
     numbers: tuple[tuple[str, str, Any], ...] = ()
+    noise: tuple[Row, ...] = ()
 
     def latex(self) -> str:
         """All of it as one `aligned` environment of LaTeX."""
         rows = [str(row) for row in self.ode]
         if self.where:
             rows += [r"& \text{where}", *map(str, self.where)]
+        rows += map(str, self.noise)
         known = [(word, letter, value) for word, letter, value in self.numbers if value is not None and not is_traced(value)]
         if known:
             each = r",\quad ".join(rf"\text{{{spelt(word)} }} {letter} = {decimal(value)}" for word, letter, value in known)

@@ -7,12 +7,21 @@ from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.analysis.equations.base import Equations, Row, over, rate, times
 from sgdlimits.analysis.equations.closed import closed_form
 from sgdlimits.analysis.equations.frame import EquationSetting, of_sgd, parameters
+from sgdlimits.analysis.equations.noise import noise_rows, one_by_one_noise
 from sgdlimits.analysis.equations.polynomial import is_one_by_one, one_by_one
 from sgdlimits.analysis.equations.words import label, law, loss, mean, network
 from sgdlimits.expectation import choose
 from sgdlimits.model.sample import Model
 from sgdlimits.part import begun
 from sgdlimits.text import among
+
+
+def noise_of_model(model: Model, algorithm: Algorithm, constant: float | None) -> tuple[Row, ...]:
+    """Return the covariance of the increments of a model under plain SGD."""
+    setting = EquationSetting(model, algorithm.limit, constant)
+    if isinstance(setting.algorithm, OnePassSGD) and is_one_by_one(setting):
+        return one_by_one_noise(setting)
+    return noise_rows(setting)
 
 
 def of_model(model: Model, algorithm: Algorithm, constant: float | None) -> Equations:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from functools import singledispatch
 
+import numpy as np
+
 from sgdlimits.analysis.equations.base import Equations, Row
-from sgdlimits.analysis.equations.choose import of_model
+from sgdlimits.analysis.equations.choose import noise_of_model, of_model
+from sgdlimits.analysis.equations.noise import HEAD
 from sgdlimits.analysis.equations.schedules import with_schedules
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, is_traced
@@ -21,11 +24,38 @@ def equations_of(problem: Problem) -> Equations:
     raise BadInput(f"the equations of {type(problem).__name__} are not written out. Register them with equations_of.")
 
 
-@equations_of.register
-def _(problem: ProjectionProblem) -> Equations:
+@singledispatch
+def noise_of(problem: Problem) -> tuple[Row, ...]:
+    """Return the covariance of the increments of a problem as text; register one for a new kind of problem."""
+    raise BadInput(f"the noise of {type(problem).__name__} is not written out. Use problem.covariance.")
+
+
+def _constant(problem: ProjectionProblem) -> float | None:
+    """Return the second layer where it stays at one number."""
     law = problem.initial
     held = problem.network.plain and not problem.trains_second and law.second_spread == 0
-    return of_model(problem.model, problem.algorithm, law.second if held else None)
+    return law.second if held and np.ndim(law.second) == 0 else None
+
+
+@equations_of.register
+def _(problem: ProjectionProblem) -> Equations:
+    return of_model(problem.model, problem.algorithm, _constant(problem))
+
+
+@noise_of.register
+def _(problem: ProjectionProblem) -> tuple[Row, ...]:
+    return noise_of_model(problem.model, problem.algorithm, _constant(problem))
+
+
+@noise_of.register
+def _(problem: SpikedTensor) -> tuple[Row, ...]:
+    k, bend = "k R^{2k-2}", r"k \left(k - 1\right) R^{2k-4}"
+    return (
+        HEAD,
+        Row(r"\Sigma^{mm}", rf"4 \gamma^{{2}} \left({k} + {bend} m^{{2}}\right)"),
+        Row(r"\Sigma^{mr}", rf"8 \gamma^{{2}} {bend} m r_{{2}}"),
+        Row(r"\Sigma^{rr}", rf"16 \gamma^{{2}} r_{{2}} \left({k} + {bend} r_{{2}}\right)"),
+    )
 
 
 @equations_of.register
@@ -43,7 +73,7 @@ def _(problem: SpikedTensor) -> Equations:
 
 
 @checked
-def latex(problem: Problem) -> str:
+def latex(problem: Problem, *, noise: bool = False) -> str:
     r"""The ODE of a problem's statistics as :math:`d\to\infty`, in LaTeX.
 
     It is closed where the expectations are: squared units and any quadratic readout, erf units, polynomials, piecewise linear
@@ -55,6 +85,8 @@ def latex(problem: Problem) -> str:
     Parameters
     ----------
     problem : what is learnt
+    noise : whether the covariance of the increments of one sample is written too, which is what the SDE adds at finite d; it is
+        closed for squared units at any width, for polynomials with one unit and one direction, and for the spiked tensor
 
     Returns
     -------
@@ -72,4 +104,7 @@ def latex(problem: Problem) -> str:
     & \text{with } \text{lr } \gamma = 0.1,\quad \text{noise } \Delta = 0.2
     \end{aligned}
     """
-    return with_schedules(equations_of(problem)).latex()
+    equations = equations_of(problem)
+    if noise:
+        equations = equations._replace(noise=noise_of(problem))
+    return with_schedules(equations).latex()

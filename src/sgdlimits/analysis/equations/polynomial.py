@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 from fractions import Fraction
+from typing import NamedTuple
 
 from sgdlimits.algorithm.sgd import OnePassSGD
 from sgdlimits.analysis.equations.base import Equations, Row, bracket, power, rate, times, total
@@ -63,10 +64,20 @@ def is_one_by_one(setting: EquationSetting) -> bool:
     return alone and all(isinstance(kind, Polynomial) for kind in kinds) and not any(map(is_traced, numbers))
 
 
-def one_by_one(setting: EquationSetting) -> Equations:
-    """The ODE of one unit and one direction, term by term; on the sphere q = 1 is put in."""
-    model, algorithm = setting.model, setting.algorithm
-    assert isinstance(algorithm, OnePassSGD)
+class PolynomialParts(NamedTuple):
+    """Polynomials of one unit and one direction: those of the fields x and y, and numbers."""
+
+    weight: Fraction
+    rho: Fraction
+    variance: Fraction
+    unit: Terms
+    first: Terms
+    residual: Terms
+
+
+def polynomial_parts(setting: EquationSetting) -> PolynomialParts:
+    """Return the unit, the layer times its slope, and the residual without the label noise, as polynomials of the fields."""
+    model = setting.model
     w, rho = Fraction(model.loss.weight), Fraction(f"{float(model.target.gram[0, 0]):.14g}")
     variance = Fraction(f"{float(model.data.squared_length):.14g}")
     weight = Fraction(f"{float(model.target.readout.weights(1)[0]):.14g}")
@@ -76,8 +87,15 @@ def one_by_one(setting: EquationSetting) -> Equations:
     slope = {(i - 1, 0, 0): i * c for (i, _, _), c in unit.items() if i}
     label = {(0, j, 0): weight * Fraction(f"{c:.14g}") for j, c in enumerate(g)}
     D = added((1, product(layer, unit)), (-1, label))
+    return PolynomialParts(w, rho, variance, unit, product(layer, slope), D)
+
+
+def one_by_one(setting: EquationSetting) -> Equations:
+    """The ODE of one unit and one direction, term by term; on the sphere q = 1 is put in."""
+    algorithm = setting.algorithm
+    assert isinstance(algorithm, OnePassSGD)
+    w, rho, variance, unit, first, D = polynomial_parts(setting)
     mean = lambda terms: averaged(terms, variance, rho)
-    first = product(layer, slope)
     G = added((2 * w, product(first, D)))
     x, y = m, q = {(1, 0, 0): Fraction(1)}, {(0, 1, 0): Fraction(1)}
     fixed, field = mean(product(G, y)), mean(product(G, x))
@@ -87,25 +105,28 @@ def one_by_one(setting: EquationSetting) -> Equations:
         half = lambda terms: added((-variance / 2, product(m, terms)))
         population = added((-1, fixed), (1, product(m, field)))
         parts = [
-            _term(on_sphere(population), r"\gamma"),
-            _term(on_sphere(half(spread)), r"\gamma^{2}"),
-            _term(on_sphere(half(noise)), r"\gamma^{2} \Delta"),
+            term_latex(on_sphere(population), r"\gamma"),
+            term_latex(on_sphere(half(spread)), r"\gamma^{2}"),
+            term_latex(on_sphere(half(noise)), r"\gamma^{2} \Delta"),
         ]
         ode = [Row(rate("m"), total(parts))]
         where = [Row(r"m = M_{11}, \quad Q_{11} = 1 \text{ on the sphere}")]
     else:
-        corrector = [_term(added((variance, spread)), r"\gamma^{2}"), _term(added((variance, noise)), r"\gamma^{2} \Delta")]
-        decay = lambda factor, terms: _term(added((factor, terms)), rf"\gamma {ridge}") if ridge else ""
+        corrector = [
+            term_latex(added((variance, spread)), r"\gamma^{2}"),
+            term_latex(added((variance, noise)), r"\gamma^{2} \Delta"),
+        ]
+        decay = lambda factor, terms: term_latex(added((factor, terms)), rf"\gamma {ridge}") if ridge else ""
         ode = [
-            Row(rate("m"), total([_term(added((-1, fixed)), r"\gamma"), decay(-1, m)])),
-            Row(rate("q"), total([_term(added((-2, field)), r"\gamma"), decay(-2, q), *corrector])),
+            Row(rate("m"), total([term_latex(added((-1, fixed)), r"\gamma"), decay(-1, m)])),
+            Row(rate("q"), total([term_latex(added((-2, field)), r"\gamma"), decay(-2, q), *corrector])),
         ]
         where = [Row(r"m = M_{11}, \quad q = Q_{11}")]
     if setting.trains_second:
         second = added((-2 * w, mean(product(unit, D))))
         second = on_sphere(second) if algorithm.sphere else second
         decay_a = times(-1, r"\gamma_{2}", ridge, "a") if ridge else ""
-        ode.append(Row(rate("a"), total([_term(second, r"\gamma_{2}"), decay_a])))
+        ode.append(Row(rate("a"), total([term_latex(second, r"\gamma_{2}"), decay_a])))
     hidden = {"p", "k", r"\sigma^{2}"} | ({r"\alpha"} if algorithm.sphere and not setting.trains_second else set())
     return Equations(tuple(ode), tuple(where), tuple(row for row in parameters(setting) if row[1] not in hidden))
 
@@ -115,7 +136,7 @@ def on_sphere(terms: Terms) -> Terms:
     return added(*((c, {(i, 0, n): Fraction(1)}) for (i, _, n), c in terms.items()))
 
 
-def _term(terms: Terms, before: str) -> str:
+def term_latex(terms: Terms, before: str) -> str:
     """A polynomial behind letters: what all terms have in common first, powers of 1 - m² apart where it has them."""
     if not terms:
         return ""
