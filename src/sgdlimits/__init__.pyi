@@ -164,6 +164,7 @@ from .schedule_forms import (
 )
 from .settings import setup_jax as setup_jax
 from .start import (
+    Bernoulli as Bernoulli,
     FixedInit as FixedInit,
     OrthogonalInit as OrthogonalInit,
     RandomInit as RandomInit,

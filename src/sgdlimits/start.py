@@ -30,8 +30,35 @@ MOST_SQUARE = 256
 
 
 def _given(second: Any) -> Any:
-    """One number, or arrays by name."""
-    return as_scalars(second) if isinstance(second, Mapping) else second
+    """One number, an array of one for each unit, a law, or arrays by name."""
+    if isinstance(second, Mapping):
+        return as_scalars(second)
+    return number_array(second) if isinstance(second, (list, tuple, np.ndarray, jax.Array)) else second
+
+
+@checked
+class Bernoulli(Part):
+    """The law of a second layer whose entries are independently one of two numbers, for `RandomInit(second=...)`.
+
+    Parameters
+    ----------
+    share : the probability of `high`
+    low, high : the two numbers
+
+    >>> import sgdlimits as sl
+    >>> start = sl.RandomInit(d=100, second=sl.Bernoulli(0.5))
+    >>> sorted({float(a) for a in start.one(sl.presets.phase_retrieval(width=9)).a})
+    [0.0, 1.0]
+    """
+
+    share: Fraction = eqx.field(static=True, default=0.5)
+    low: float = eqx.field(static=True, default=0.0)
+    high: float = eqx.field(static=True, default=1.0)
+
+    def draw(self, stream: Stream, width: int) -> Float[np.ndarray, "runs width"]:
+        """The entries of the stream's runs, runs first."""
+        normal = np.asarray(stream.normal(Purpose.START_SECOND, width)[0]).T
+        return np.where(scipy.special.ndtr(-normal) < check_share("share", self.share), self.high, self.low)
 
 
 class Start(Part):
@@ -74,7 +101,7 @@ class RandomInit(Start):
     d : dimension
     scale : standard deviation of sqrt(d) times a weight, or the norm where `unit` holds
     unit : whether each direction is scaled to the norm `scale`
-    second : each entry of the second layer; or of each scalar, by name
+    second : each entry of the second layer: one number, one for each unit, or a law, `Bernoulli`; or of each scalar, by name
     positive : the probability with which each entry of the second layer keeps its sign; the others have the opposite one. All
         keep it unless given
 
@@ -89,8 +116,19 @@ class RandomInit(Start):
     d: Count = eqx.field(static=True)
     scale: Positive | None = eqx.field(static=True, default=None)
     unit: bool | None = eqx.field(static=True, default=None)
-    second: float | dict[str, Any] | None = eqx.field(converter=_given, default=None)
+    second: float | Float[Array, "..."] | Bernoulli | dict[str, Any] | None = eqx.field(converter=_given, default=None)
     positive: Fraction | None = eqx.field(static=True, default=None)
+
+    if TYPE_CHECKING:  # what the converters take
+
+        def __init__(
+            self,
+            d: int,
+            scale: float | None = ...,
+            unit: bool | None = ...,
+            second: ArrayLike | Bernoulli | Mapping[str, Any] | None = ...,
+            positive: float | None = ...,
+        ) -> None: ...
 
     def overlaps(self, problem, stream):
         p, k, gram = problem.directions.width, problem.directions.fixed, problem.directions.gram
@@ -126,6 +164,8 @@ class RandomInit(Start):
 
     def _second(self, problem, stream) -> Any:
         law, runs = problem.directions.initial, stream.runs.size
+        if isinstance(self.second, Bernoulli):
+            return self._drawn(self.second, problem, stream)
         constant = _second(self.second, problem, runs)
         if self.positive is not None:
             return self._signed(constant, law.second_spread, stream)
@@ -139,6 +179,12 @@ class RandomInit(Start):
             )
         normal = stream.normal(Purpose.START_SECOND, constant["a"][0].size)[0].T
         return {**constant, "a": constant["a"] + law.second_spread * normal.reshape(constant["a"].shape)}
+
+    def _drawn(self, law: Bernoulli, problem, stream) -> Any:
+        """The second layer by its law."""
+        if problem.directions.scalars is not None or self.positive is not None:
+            raise BadInput("Bernoulli is for a plain second layer, without positive. Give low and high, or arrays by name.")
+        return law.draw(stream, problem.directions.width)
 
     def _signed(self, constant: Any, spread: float, stream) -> Any:
         """The second layer with signs by lot: a normal number above the quantile of 1 - positive keeps the sign."""
@@ -159,7 +205,7 @@ class OrthogonalInit(Start):
     """
 
     spread: NotNegative = eqx.field(static=True)
-    second: float | dict[str, Any] | None = eqx.field(converter=_given, default=None)
+    second: float | Float[Array, "..."] | dict[str, Any] | None = eqx.field(converter=_given, default=None)
 
     def overlaps(self, problem, stream):
         units, p = self.particles(problem, stream), problem.directions.width
@@ -187,11 +233,11 @@ class FixedInit(Start):
     """
 
     overlap: Annotated[Float[Array, "..."], array()] = eqx.field(converter=number_array)
-    second: float | dict[str, Any] | None = eqx.field(converter=_given, default=None)
+    second: float | Float[Array, "..."] | dict[str, Any] | None = eqx.field(converter=_given, default=None)
 
     if TYPE_CHECKING:  # what the converters take
 
-        def __init__(self, overlap: ArrayLike, second: float | Mapping[str, Any] | None = ...) -> None: ...
+        def __init__(self, overlap: ArrayLike, second: ArrayLike | Mapping[str, Any] | None = ...) -> None: ...
 
     def overlaps(self, problem, stream):
         one = one_of(self.particles(problem, stream))
@@ -260,13 +306,20 @@ def as_start(start: Start | PyTree) -> Start:
     )
 
 
-def _second(second: float | dict[str, Any] | None, problem: Problem, runs: int) -> Scalars:
+def _second(second: Any, problem: Problem, runs: int) -> Scalars:
     """The scalars of runs, runs first: as the problem has them, or as given."""
     law, scalars = problem.directions.initial, problem.directions.scalars
     if scalars is None:
         if isinstance(second, dict):
             raise BadInput(f"second must be one number for a plain second layer; got {second}. Give one number.")
-        return np.full((runs, problem.directions.width), float(law.second if second is None else second))
+        width, given = problem.directions.width, law.second if second is None else second
+        value = np.asarray(np.nan if isinstance(given, (str, Part)) else given, float)
+        if value.shape not in ((), (width,)) or not np.isfinite(value).all():
+            raise BadInput(
+                f"second must be one number or {width} of them, one for each unit, all finite; got {given}. "
+                "Give such numbers."
+            )
+        return np.tile(np.broadcast_to(value, (width,)), (runs, 1))
     given = {} if second is None else second if isinstance(second, dict) else {"a": second}
     if not set(given) <= set(scalars):
         raise BadInput(
