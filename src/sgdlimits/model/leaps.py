@@ -23,6 +23,8 @@ from sgdlimits.model.target import Target
 POINTS = 2**21
 """About so many points has the grid that targets are integrated on."""
 MOST_NODES = 64
+ECHELON = 1e-6
+"""Coefficients below are zero, and those this near to 1 are 1: directions are known to the accuracy of a grid."""
 HIGHEST = 8
 """The highest order of a leap, and of functions of directions that are known."""
 
@@ -36,11 +38,24 @@ class Leap(NamedTuple):
     directions : an orthonormal basis of the new directions, in the frame of the fixed ones, shape (r, k)
     samples : the exponent of d in the number of samples that one-pass SGD needs for it, max(1, order - 1); with a factor
         log d for a leap of 2
+    combinations : coefficients of the fixed directions, shape (r, k), that span the new directions; in reduced echelon form, so
+        that they do not depend on the basis in `directions`
     """
 
     order: int
     directions: Float[np.ndarray, "r k"]
     samples: int
+    combinations: Float[np.ndarray, "r k"]
+
+    def __repr__(self) -> str:
+        """Return the order, the new directions as combinations of the fixed ones, and the samples."""
+        growth = {1: "d", 2: "d log d"}.get(self.order, f"d^{self.samples}")
+        return f"leap of {self.order}: {', '.join(self.sums)}; {growth} samples"
+
+    @property
+    def sums(self) -> list[str]:
+        """The combinations of the fixed directions as text, such as "e1 - e3"."""
+        return [_sum(row) for row in self.combinations]
 
 
 @checked
@@ -80,6 +95,12 @@ def leaps(target: Target, tolerance: Fraction = 1e-8) -> list[Leap]:
     >>> stairs = sl.Target(lambda x: x[0] + x[0] * x[1] * x[2], teachers=3)
     >>> [(leap.order, len(leap.directions)) for leap in leaps(stairs)]
     [(1, 1), (2, 2)]
+
+    Correlated directions: the product of three has a mean product with their sum, and then with the two differences.
+
+    >>> target = sl.Target(lambda x: x[0] * x[1] * x[2], gram=0.7 * np.eye(3) + 0.3)
+    >>> leaps(target)
+    [leap of 1: e1 + e2 + e3; d samples, leap of 2: e1 - e3, e2 - e3; d log d samples]
     """
     k = target.teachers
     found, known = list[Leap](), np.zeros((0, k))
@@ -96,13 +117,49 @@ def leaps(target: Target, tolerance: Fraction = 1e-8) -> list[Leap]:
         else:
             break
         directions = new @ frame[len(known) :]
-        found.append(Leap(order, directions, max(1, order - 1)))
+        found.append(Leap(order, directions, max(1, order - 1), _combine(directions, target)))
         known = np.concatenate([known, directions])
     if not found:
         raise BadInput(
             f"the target has no Hermite tensor of order 1 to {HIGHEST} above {tolerance:g} of its size. Give another."
         )
     return found
+
+
+def _combine(directions: np.ndarray, target: Target) -> np.ndarray:
+    """Return coefficients of the fixed directions, in reduced echelon form, that span the same as rows in their frame.
+
+    The fixed directions are the rows of a factor B of their Gram matrix, so that a row v of the frame is v / B of them.
+    """
+    rows = np.linalg.solve(np.linalg.cholesky(np.asarray(target.gram)).T, directions.T).T
+    rows, done = rows / np.abs(rows).max(), 0
+    for column in range(rows.shape[1]):
+        if done == len(rows):
+            break
+        pivot = done + int(np.abs(rows[done:, column]).argmax())
+        if abs(rows[pivot, column]) < ECHELON:
+            continue
+        rows[[done, pivot]] = rows[[pivot, done]]
+        rows[done] /= rows[done, column]
+        others = np.arange(len(rows)) != done
+        rows[others] -= np.outer(rows[others, column], rows[done])
+        done += 1
+    return np.where(np.abs(rows) < ECHELON, 0.0, rows)
+
+
+def _sum(coefficients: np.ndarray) -> str:
+    """Return a combination of the fixed directions as text.
+
+    >>> _sum(np.array([1.0, 0.0, -0.5]))
+    'e1 - 0.5 e3'
+    """
+    terms = []
+    for i, value in enumerate(coefficients, 1):
+        if value:
+            size = "" if abs(abs(value) - 1) < ECHELON else f"{abs(value):.4g} "
+            sign = ("-" if value < 0 else "") if not terms else ("- " if value < 0 else "+ ")
+            terms.append(f"{sign}{size}e{i}")
+    return " ".join(terms)
 
 
 def _moments(target: Target, frame: np.ndarray, order: int) -> np.ndarray:

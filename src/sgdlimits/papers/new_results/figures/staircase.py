@@ -64,24 +64,25 @@ def measure(name: str, sizes: tuple[int, ...], runs: int, seed: int = 0) -> list
     """The median time at which the directions of each leap are found, at each d."""
     rows = []
     for stage, leap in enumerate(sl.leaps(target(name))):
-        found = _finder(leap)
+        found = find_condition(leap.directions)
         for d in sizes:
             how: dict = dict(t_max=40 * d if leap.order > 2 else 3000, runs=runs, seed=seed, until=found, progress=False)
             each = sl.exit_times(sl.simulate(problem(name, d), sl.Chain(d), sl.FixedInit(BEGIN * d**-0.5), **how), found)
             time = float(np.median(each.t))
             row = {"name": name, "stage": stage, "leap": leap.order, "d": d, "t": time, "lost": int(each.censored.sum())}
-            rows.append(row | {"way": _way(leap, d), "error": _error(each.t.values)})
+            rows.append(row | {"way": _way(leap, d), "error": median_error(each.t.values)})
     return rows
 
 
-def _error(times: np.ndarray) -> float:
+def median_error(times: np.ndarray) -> float:
     """The standard error of the logarithm of the median, by 400 bootstrap samples."""
     drawn = np.random.default_rng(0).choice(times, (400, times.size))
     return float(np.log(np.median(drawn, axis=1)).std(ddof=1))
 
 
-def _finder(leap: Leap) -> Callable:
-    D = jnp.asarray(leap.directions)
+def find_condition(directions: np.ndarray) -> Callable:
+    """Return the condition that the first unit has the overlap `FOUND` with combinations of the fixed directions."""
+    D = jnp.asarray(directions)
     return lambda stats: jnp.linalg.norm(D @ stats.M[0]) - FOUND
 
 

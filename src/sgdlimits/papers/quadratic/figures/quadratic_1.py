@@ -15,7 +15,7 @@ from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, 
 from sgdlimits.papers.quadratic.phases import Phases, phases
 
 FULL = Size(width=6, teachers=3, d=10_000, lr=0.01, end=1400.0, runs=10)
-QUICK = FULL.but(d=2000, lr=0.1, end=120.0)
+QUICK = FULL.but(d=2000, lr=0.1, end=400.0)
 WORDS = dict(width="students", teachers="teachers", d="dimension", lr="learning rate", end="end in t", runs="runs of the chain")
 SAVED = 301
 
