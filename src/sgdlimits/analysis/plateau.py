@@ -55,7 +55,7 @@ NODES = 4
 
 
 @dataclass(frozen=True)
-class Plateau:
+class Departure:
     r"""A saddle of the ODE that a start approaches, and the linear noise of its departure.
 
     Attributes
@@ -76,7 +76,7 @@ class Plateau:
     noise: np.ndarray
 
 
-def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None = None) -> Plateau:
+def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None = None) -> Departure:
     """Find the plateau that a start approaches, or take it as given, and compute the noise of the departure.
 
     >>> import sgdlimits as sl
@@ -136,7 +136,7 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
     ell, noise = _back(problem, slopes, stats, pieces, L, A, Sigma)
     rates = np.linalg.eigvals(A)
     risk = float(problem.risk(stats(found)))
-    return Plateau(stats(found), centre, risk, rates[np.argsort(-rates.real)], ell, (noise + noise.T) / 2)
+    return Departure(stats(found), centre, risk, rates[np.argsort(-rates.real)], ell, (noise + noise.T) / 2)
 
 
 def centre_of(problem: Problem, start: Start | PyTree) -> PyTree:
@@ -154,7 +154,7 @@ def centre_of(problem: Problem, start: Start | PyTree) -> PyTree:
     return (OrthogonalInit(0.0, start.second) if isinstance(start, OrthogonalInit) else start).one(problem)
 
 
-def noisy_starts(problem: Problem, plateau: Plateau, start: Start | PyTree, d: int, runs: int, seed: int = 0) -> PyTree:
+def noisy_starts(problem: Problem, plateau: Departure, start: Start | PyTree, d: int, runs: int, seed: int = 0) -> PyTree:
     """Return random starts with the noise of the departure added, runs first: the ODE from there has the exit times of SGD.
 
     The noise is added along the directions in which the start itself varies or, where it does not, along the shortest ones.

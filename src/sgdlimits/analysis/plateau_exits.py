@@ -12,7 +12,7 @@ import xarray as xr
 
 from sgdlimits.analysis.exit_times import exit_times
 from sgdlimits.analysis.first_passage import ode_exit_times
-from sgdlimits.analysis.plateau import Plateau, find_plateau, noisy_starts
+from sgdlimits.analysis.plateau import Departure, find_plateau, noisy_starts
 from sgdlimits.analysis.summary import IntervalEstimate, summarise
 from sgdlimits.checks import integer
 from sgdlimits.domain import Fraction, Seed, Size, Statistics, checked
@@ -54,7 +54,7 @@ class PlateauExits:
     data: xr.Dataset
     exits: dict[str, xr.Dataset]
     law: np.ndarray
-    plateau: Plateau
+    plateau: Departure
 
     def __repr__(self) -> str:
         a, data = self.data.attrs, self.data
@@ -146,7 +146,7 @@ def plateau_exits(
     return PlateauExits(_tabulate(exits, law, t_max, about), exits, law, saddle)
 
 
-def law_times(problem: Problem, saddle: Plateau, start: Start, d: int, risk: float, seed: int = 0) -> np.ndarray:
+def law_times(problem: Problem, saddle: Departure, start: Start, d: int, risk: float, seed: int = 0) -> np.ndarray:
     """Return the exit times of the ODE from noisy starts, the samples of the linear noisy law."""
     starts = noisy_starts(problem, saddle, start, d, LAW_STARTS, seed)
     floor = float(problem.floor)
