@@ -13,7 +13,7 @@ import scipy
 from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
-from sgdlimits.checks import array
+from sgdlimits.checks import array, second_layer
 from sgdlimits.domain import Count, Fraction, NotNegative, Positive, Seed, Size, checked
 from sgdlimits.errors import BadInput, check_dimension, check_share
 from sgdlimits.kernel.random import Purpose, Stream
@@ -116,7 +116,7 @@ class RandomInit(Start):
     d: Count = eqx.field(static=True)
     scale: Positive | None = eqx.field(static=True, default=None)
     unit: bool | None = eqx.field(static=True, default=None)
-    second: float | Float[Array, "..."] | Bernoulli | dict[str, Any] | None = eqx.field(converter=_given, default=None)
+    second: Annotated[Any, second_layer] = eqx.field(converter=_given, default=None)
     positive: Fraction | None = eqx.field(static=True, default=None)
 
     if TYPE_CHECKING:  # what the converters take
@@ -205,7 +205,7 @@ class OrthogonalInit(Start):
     """
 
     spread: NotNegative = eqx.field(static=True)
-    second: float | Float[Array, "..."] | dict[str, Any] | None = eqx.field(converter=_given, default=None)
+    second: Annotated[Any, second_layer] = eqx.field(converter=_given, default=None)
 
     def overlaps(self, problem, stream):
         units, p = self.particles(problem, stream), problem.directions.width
@@ -233,7 +233,7 @@ class FixedInit(Start):
     """
 
     overlap: Annotated[Float[Array, "..."], array()] = eqx.field(converter=number_array)
-    second: float | Float[Array, "..."] | dict[str, Any] | None = eqx.field(converter=_given, default=None)
+    second: Annotated[Any, second_layer] = eqx.field(converter=_given, default=None)
 
     if TYPE_CHECKING:  # what the converters take
 

@@ -75,7 +75,7 @@ def test_censored_runs_make_medians_and_no_comparison_with_means():
     assert np.isnan(table.difference[2:]).all()
     assert np.isfinite(table.t[0])
     assert float(table.difference[0]) == 0
-    assert "So t is the median in rows with runs" in repr(found)
+    assert "Therefore t is the median in rows with runs" in repr(found)
 
 
 def test_other_presets_have_their_own_options_and_a_table_by_level(command, tmp_path):

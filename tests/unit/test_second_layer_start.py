@@ -47,9 +47,9 @@ def test_a_second_layer_by_units_reaches_the_weights_and_the_file(problem, tmp_p
 def test_what_is_no_second_layer_is_told(problem):
     with pytest.raises(sl.BadInput, match=r"second must be one number or 3 of them, one for each unit"):
         sl.RandomInit(50, second=[0, 1]).sample(problem)
-    with pytest.raises(sl.BadInput, match="all finite"):
-        sl.RandomInit(50, second=[0, 1, np.nan]).sample(problem)
+    with pytest.raises(sl.BadInput, match="second must be one number, one for each unit, a law, or numbers by name"):
+        sl.RandomInit(50, second=[0, 1, np.nan])
+    with pytest.raises(sl.BadInput, match="second must be one number or 3 of them"):
+        sl.FixedInit(0.1, sl.Bernoulli()).sample(problem)
     with pytest.raises(sl.BadInput, match="without positive"):
         sl.RandomInit(50, second=sl.Bernoulli(), positive=0.5).sample(problem)
-    with pytest.raises(sl.BadInput):
-        sl.RandomInit(50, second="ones").sample(problem)

@@ -30,9 +30,11 @@ LR_PER_UNIT = 1 / 12
 """Learning rate over width, lr/p."""
 KINDS = {"fixed": False, "trained": True}
 """Values of `train_second` by name."""
-BERNOULLI = "trained from Bernoulli(1/2)"
+BERNOULLI = "bernoulli"
 CASES = {**KINDS, BERNOULLI: True}
 """Values of `train_second` by name, with another start of the second layer."""
+WORDS_OF_CASES = {BERNOULLI: "trained from Bernoulli(1/2)"}
+"""What the legend calls a case, where that is not its name."""
 ZOOM = 0.25
 """Half of the width of the zoom, relative to the mean exit time."""
 FULL = Size(d=1000, t_max=60.0, widths={20: 48, 50: 16}, sgd=4)
@@ -89,9 +91,10 @@ def _draw_largest(ax: Axes, datasets: dict[str, xr.Dataset], width: int, kind: s
     """Draw the largest overlap of chain and ODE, and the mean exit time."""
     chain, ode = (datasets[f"{level}-{kind}-{width}"] for level in ("chain", "ode"))
     t = chain.t.values * chain.attrs["rate"]
-    label = f"second layer {kind}, chain, mean and runs"
+    words = WORDS_OF_CASES.get(kind, kind)
+    label = f"second layer {words}, chain, mean and runs"
     draw_runs(ax, t, _largest_overlap(chain), Look(look.colour, "-"), label, singles=100, band=None)
-    how: dict = dict(color="black" if kind == "fixed" else "0.5", linewidth=1.4, zorder=5, label=f"second layer {kind}, ODE")
+    how: dict = dict(color="black" if kind == "fixed" else "0.5", linewidth=1.4, zorder=5, label=f"second layer {words}, ODE")
     ax.plot(ode.t * ode.attrs["rate"], _largest_overlap(ode)[0], ":", **how)
     ax.axvline(_exits(chain).mean(), color=look.colour, linewidth=1, linestyle=look.dashes, zorder=0)
 
