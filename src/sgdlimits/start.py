@@ -312,14 +312,13 @@ def _second(second: Any, problem: Problem, runs: int) -> Scalars:
     if scalars is None:
         if isinstance(second, dict):
             raise BadInput(f"second must be one number for a plain second layer; got {second}. Give one number.")
-        width, given = problem.directions.width, law.second if second is None else second
-        value = np.asarray(np.nan if isinstance(given, (str, Part)) else given, float)
-        if value.shape not in ((), (width,)) or not np.isfinite(value).all():
+        width, one = problem.directions.width, law.second if second is None else second
+        each = np.asarray(np.nan if isinstance(one, (str, Part)) else one, float)
+        if each.shape not in ((), (width,)) or not np.isfinite(each).all():
             raise BadInput(
-                f"second must be one number or {width} of them, one for each unit, all finite; got {given}. "
-                "Give such numbers."
+                f"second must be one number or {width} of them, one for each unit, all finite; got {one}. Give such numbers."
             )
-        return np.tile(np.broadcast_to(value, (width,)), (runs, 1))
+        return np.tile(np.broadcast_to(each, (width,)), (runs, 1))
     given = {} if second is None else second if isinstance(second, dict) else {"a": second}
     if not set(given) <= set(scalars):
         raise BadInput(

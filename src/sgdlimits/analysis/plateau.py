@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 from jaxtyping import PyTree
@@ -89,10 +90,10 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
     free = np.flatnonzero(problem.coordinates.moves(centre))
     base = np.asarray(problem.vector(centre))
 
-    def stats(x: np.ndarray) -> PyTree:
+    def stats(x: Any) -> PyTree:
         full = base.copy()
         full[free] = x
-        return problem.from_vector(full, centre)
+        return problem.from_vector(jnp.asarray(full), centre)
 
     sharp = problem.numerics.sharp()
     drift_at, slopes_at = compiled(_drift, sharp), compiled(_slope, sharp)
@@ -108,15 +109,15 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
         raise BadInput("nothing moves at the centre of the start: there is no linear escape from it. Give a larger lr.")
     given = None if point is None else np.asarray(problem.vector(problem.coordinates.in_limit(point)))[free]
     pieces: list[Any] = []
-    t, x, span = 0.0, base[free], 4 / fastest
+    t, x, span = 0.0, base[free], float(4 / fastest)
     for _ in range(MAX_DOUBLINGS):
         piece = solve_ivp(drift, (t, t + span), x, "DOP853", dense_output=True, rtol=PATH_TOLERANCE, atol=PATH_TOLERANCE / 100)
         pieces.append(piece)
         t, x, span = t + span, piece.y[:, -1], t + span  # the path doubles
         found = _polish(slopes, x if given is None else given, fastest)
-        if found is not None and np.linalg.norm(found - x) <= NEAR * max(1e-3, np.linalg.norm(found)):
+        if found is not None and np.linalg.norm(found - x) <= NEAR * max(1e-3, float(np.linalg.norm(found))):
             break
-        if given is None and np.linalg.eigvals(slopes(x)[1]).real.max() * t > ENOUGH_GROWTH:
+        if given is None and float(np.linalg.eigvals(slopes(x)[1]).real.max()) * float(t) > ENOUGH_GROWTH:
             found = x
             break
     else:

@@ -153,7 +153,7 @@ def _sum(coefficients: np.ndarray) -> str:
     >>> _sum(np.array([1.0, 0.0, -0.5]))
     'e1 - 0.5 e3'
     """
-    terms = []
+    terms: list[str] = []
     for i, value in enumerate(coefficients, 1):
         if value:
             size = "" if abs(abs(value) - 1) < ECHELON else f"{abs(value):.4g} "

@@ -213,12 +213,12 @@ def one_by_one_noise(setting: EquationSetting) -> tuple[Row, ...]:
     algorithm, parts = setting.algorithm, polynomial_parts(setting)
     w, first, D, unit = 2 * parts.weight, parts.first, parts.residual, parts.unit
     x, y, m = ({(1, 0, 0): Fraction(1)}, {(0, 1, 0): Fraction(1)}, {(1, 0, 0): Fraction(1)})
-    G = {(0,): added((w, product(first, D))), (1,): added((w, first))}  # by the power of the label noise
-    residual = {(0,): D, (1,): {(0, 0, 0): Fraction(1)}}
+    G = {0: added((w, product(first, D))), 1: added((w, first))}  # by the power of the label noise
+    residual = {0: D, 1: {(0, 0, 0): Fraction(1)}}
     scale = lambda one, factor, by: {n: added((factor, product(terms, by))) for n, terms in one.items()}
-    square: dict[tuple[int], Any] = defaultdict(dict)
+    square: dict[int, Any] = defaultdict(dict)
     for (i, one_), (j, other) in itertools.product(G.items(), G.items()):
-        square[(i[0] + j[0],)] = added((1, square[(i[0] + j[0],)]), (1, product(one_, other)))
+        square[i + j] = added((1, square[i + j]), (1, product(one_, other)))
     moves: dict[str, list] = {
         "m": [((1, 0), scale(G, -1, y))],
         "q": [((1, 0), scale(G, -2, x)), ((2, 0), scale(square, parts.variance, {(0, 0, 0): Fraction(1)}))],
@@ -229,11 +229,11 @@ def one_by_one_noise(setting: EquationSetting) -> tuple[Row, ...]:
     sphere = algorithm.sphere
     names = [each for each in moves if not (sphere and each == "q")]
     rows = [HEAD]
-    for i, left in enumerate(names):
-        for right in names[i:]:
+    for place, left in enumerate(names):
+        for right in names[place:]:
             found = cov(left, right)
             if sphere and left == "m":
-                found = _sum((1, found), *((Fraction(-1, 2), _times(m, cov("q", each))) for each in (right,)))
+                found = _sum((1, found), (Fraction(-1, 2), _times(m, cov("q", right))))
                 if right == "m":
                     found = _sum(
                         (1, found), (Fraction(-1, 2), _times(m, cov("m", "q"))), (Fraction(1, 4), _times(m, m, cov("q", "q")))
@@ -253,7 +253,7 @@ def _covariance(left: list, right: list, variance: Fraction, rho: Fraction) -> d
     odd = lambda n: math.prod(range(n - 1, 0, -2))
     for (g, one_), (h, other) in itertools.product(left, right):
         rates = g[0] + h[0], g[1] + h[1]
-        for ((i,), first), ((j,), second) in itertools.product(one_.items(), other.items()):
+        for (i, first), (j, second) in itertools.product(one_.items(), other.items()):
             if (i + j) % 2 == 0:
                 add((*rates, (i + j) // 2), odd(i + j), mean(product(first, second)))
             if i % 2 == j % 2 == 0:

@@ -72,7 +72,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
             singles = 100 if KINDS.get(kind) else 0
             draw_runs(column[1], np.arange(1, width + 1), a, Look(look.colour, "-"), "", singles=singles, band=None)
         centre = _exits(datasets[f"chain-fixed-{width}"]).mean()
-        zoom.set(xlim=centre * np.array([1 - ZOOM, 1 + ZOOM]), ylim=(0, 0.62))
+        zoom.set(xlim=centre * np.array([1 - ZOOM, 1 + ZOOM]), ylim=(0.3, 0.7))
         zoom.axhline(0.5, color="0.7", linewidth=0.8, zorder=0)
         zoom.tick_params(labelsize=6)
         column[0].indicate_inset_zoom(zoom, edgecolor="0.5")
@@ -95,7 +95,8 @@ def _draw_largest(ax: Axes, datasets: dict[str, xr.Dataset], width: int, kind: s
     label = f"second layer {words}, chain, mean and runs"
     draw_runs(ax, t, _largest_overlap(chain), Look(look.colour, "-"), label, singles=100, band=None)
     how: dict = dict(color="black" if kind == "fixed" else "0.5", linewidth=1.4, zorder=5, label=f"second layer {words}, ODE")
-    ax.plot(ode.t * ode.attrs["rate"], _largest_overlap(ode)[0], ":", **how)
+    if kind in KINDS:
+        ax.plot(ode.t * ode.attrs["rate"], _largest_overlap(ode)[0], ":", **how)
     ax.axvline(_exits(chain).mean(), color=look.colour, linewidth=1, linestyle=look.dashes, zorder=0)
 
 
@@ -130,6 +131,7 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         other = exits[BERNOULLI] - exits["fixed"]
         gap = exits["trained"] - exits["fixed"]
         ode = {kind: _exits(datasets[f"ode-{kind}-{width}"])[0] for kind in KINDS}
+        ratio = participation_ratio(chains[BERNOULLI].a.values[:, -1]).mean()
         bernoulli = f"{exits[BERNOULLI].mean():.3f} ± {standard_error(exits[BERNOULLI]):.3f}"
         a = chains["trained"].a.values[:, -1]
         smallest = np.abs(chains["trained"].M.values[:, -1, :, 0]).min(1).mean()
@@ -138,8 +140,8 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
             f"p = {width}: it passes at {' and '.join(words)} over {gap.size} runs with the same random numbers in "
             f"both cases; the difference is {gap.mean():+.4f} ± {standard_error(gap):.4f}, "
             f"{100 * gap.mean() / exits['fixed'].mean():+.1f} %. A trained second layer that starts at entries 0 or 1, drawn "
-            f"with equal probability, passes at {bernoulli}, {100 * other.mean() / exits['fixed'].mean():+.1f} %. "
-            f"The ODE passes at {ode['fixed']:.3f} and "
+            f"with equal probability, passes at {bernoulli}, {100 * other.mean() / exits['fixed'].mean():+.1f} %; "
+            f"it ends with a participation ratio of {ratio:.2f}. The ODE passes at {ode['fixed']:.3f} and "
             f"{ode['trained']:.3f}. At the end ({end:.3g}) the trained entries lie between {a.min(1).mean():.2f} and "
             f"{a.max(1).mean():.2f} (means over runs of the smallest and the largest), their participation ratio is "
             f"{share:.2f} of the width, and the smallest overlap of a unit is {smallest:.2f}: a "

@@ -34,7 +34,8 @@ WORDS = dict(d="dimension", runs="runs of chain, SDE and ODE", geometries="probl
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Compute the table of exit times of each problem."""
-    rows, coords = [], {"problem": [], "source": []}
+    rows: list[dict] = []
+    coords: dict[str, list[str]] = {"problem": [], "source": []}
     for name in bar(size.geometries, desc="problems"):
         found = sl.plateau_exits(GEOMETRIES[name](), size.d, THRESHOLD, runs=size.runs, seed=seed, progress=False)
         data, saddle = found.data, found.plateau
