@@ -29,14 +29,14 @@ from jaxtyping import PyTree
 from scipy.integrate import solve_ivp
 
 from sgdlimits.errors import BadInput
-from sgdlimits.jaxtools import compiled
+from sgdlimits.jaxtools import jit_bound
 from sgdlimits.kernel.random import Stream
-from sgdlimits.level.local import linear_parts
+from sgdlimits.level.local import linearise_at
 from sgdlimits.problem.base import Problem
-from sgdlimits.problem.over_time import at_one_time
+from sgdlimits.problem.over_time import fix_time
 from sgdlimits.start import OrthogonalInit, RandomInit, Start, as_start
 from sgdlimits.statistics.overlaps import Overlaps
-from sgdlimits.statistics.trees import one_of
+from sgdlimits.statistics.trees import take_run
 
 NEUTRAL = 1e-6
 """Rates below this fraction of the largest are zero."""
@@ -85,7 +85,7 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
     >>> round(float(plateau.noise[0, 0] / plateau.projection[0, 0] ** 2), 4)      # kappa = 1 at this learning rate
     1.0
     """
-    problem = at_one_time(problem, None, "Give problem.at(t).").limit
+    problem = fix_time(problem, None, "Give problem.at(t).").limit
     centre = problem.coordinates.in_limit(centre_of(problem, start))
     free = np.flatnonzero(problem.coordinates.moves(centre))
     base = np.asarray(problem.vector(centre))
@@ -95,8 +95,8 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
         full[free] = x
         return problem.from_vector(jnp.asarray(full), centre)
 
-    sharp = problem.numerics.sharp()
-    drift_at, slopes_at = compiled(_drift, sharp), compiled(_slope, sharp)
+    sharp = problem.numerics.without_smoothing()
+    drift_at, slopes_at = jit_bound(_drift, sharp), jit_bound(_slope, sharp)
     drift = lambda t, x: np.asarray(drift_at(stats(x)))[free]
 
     def slopes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -125,7 +125,7 @@ def find_plateau(problem: Problem, start: Start | PyTree, point: PyTree | None =
             "the ODE from the centre of the start settles nowhere" + ("" if given is None else " near the given plateau")
             + ", so that there is no plateau. Simulate, and use exit_times."
         )  # fmt: skip
-    _, J, Sigma = linear_parts(problem, stats(found))
+    _, J, Sigma = linearise_at(problem, stats(found))
     T, Z, unstable = scipy.linalg.schur(J.T, sort=lambda real, imaginary: real > NEUTRAL * np.abs(J).sum(1).max())
     if not unstable:
         largest = float(np.linalg.eigvals(J).real.max())
@@ -148,10 +148,10 @@ def centre_of(problem: Problem, start: Start | PyTree) -> PyTree:
         if start.positive is not None or (law.second_spread and start.second is None):
             raise BadInput("the second layer of this start is random, so that runs follow different paths. Give second=...")
         p, k = problem.directions.width, problem.directions.fixed
-        first = one_of(start.overlaps(problem, Stream.of(0, np.arange(1))))
+        first = take_run(start.overlaps(problem, Stream.of(0, np.arange(1))))
         M, Q = np.zeros((1, p, k)), float(scale) ** 2 * np.eye(p)[None]
         second = jax.tree.map(lambda leaf: np.asarray(leaf)[None], first.a)
-        return one_of(problem.coordinates.from_overlaps(Overlaps(second, M, Q)))
+        return take_run(problem.coordinates.from_overlaps(Overlaps(second, M, Q)))
     return (OrthogonalInit(0.0, start.second) if isinstance(start, OrthogonalInit) else start).one(problem)
 
 
@@ -213,7 +213,7 @@ def _back(
     The integral over :math:`L\Sigma L^\top` of the plateau is exact; that of the difference on the path is a sum over nodes.
     """
     u, n = L.shape
-    covariance = compiled(_covariance, problem)
+    covariance = jit_bound(_covariance, problem)
     free = np.flatnonzero(problem.coordinates.moves(stats(pieces[0].y[:, 0])))
     K, ell = scipy.linalg.solve_continuous_lyapunov(A, L @ Sigma @ L.T), L
     nodes, weights = np.polynomial.legendre.leggauss(NODES)

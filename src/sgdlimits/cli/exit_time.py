@@ -20,7 +20,7 @@ from sgdlimits.cli.work import (
     picture,
     warnings_in_a_sentence,
 )
-from sgdlimits.text import among, closest
+from sgdlimits.text import among, suggest_name
 
 if TYPE_CHECKING:
     from sgdlimits.analysis.plateau_exits import PlateauExits
@@ -79,7 +79,7 @@ def typed_preset(args: list[str]) -> str:
     joined = [each.removeprefix("--preset=") for each in args if each.startswith("--preset=")]
     name = (after + joined or [DEFAULT])[-1].replace("-", "_")
     if name not in PRESETS:
-        raise Refusal(f"there is no preset {name!r}. {closest(name, PRESETS)}The presets are {among(list(PRESETS))}.")
+        raise Refusal(f"there is no preset {name!r}. {suggest_name(name, PRESETS)}The presets are {among(list(PRESETS))}.")
     return name
 
 
@@ -119,7 +119,7 @@ def of_plateau(name: str, own: dict[str, Any], d, threshold, how, out, plot, as_
     """Print the table of a plateau, and save what was asked for."""
     from sgdlimits.analysis.plateau_exits import plateau_exits
     from sgdlimits.problem.presets import PRESETS
-    from sgdlimits.run.io import write_whole
+    from sgdlimits.run.io import write_netcdf
 
     problem = PRESETS[name](**own)
     with warnings_in_a_sentence():
@@ -130,7 +130,7 @@ def of_plateau(name: str, own: dict[str, Any], d, threshold, how, out, plot, as_
         numbers = ", ".join(f"{key} = {value:.4g}" for key, value in own.items() if type(value) in (int, float))
         echo(f"{name}, {numbers}, d = {d}, threshold {threshold:g}, random starts\n\n{found}")
     if out:
-        write_whole(found.data, out)
+        write_netcdf(found.data, out)
     if plot:
         draw_plateau(found, name, plot)
     report(out, plot, as_json)
@@ -146,7 +146,7 @@ def of_phase_retrieval(width, d, lr, noise, threshold, sgd_runs, how, out, plot,
     """Print the table of phase retrieval with all formulas, and save what was asked for."""
     from sgdlimits.papers.mediocrity.exit_table import ExitsInterrupted, exit_table
     from sgdlimits.problem.presets import phase_retrieval
-    from sgdlimits.run.io import write_whole
+    from sgdlimits.run.io import write_netcdf
 
     problem = phase_retrieval(width=width, lr=lr, noise=noise)
     interrupted = False
@@ -166,7 +166,7 @@ def of_phase_retrieval(width, d, lr, noise, threshold, sgd_runs, how, out, plot,
             echo(f"{table}\n")
         echo(textwrap.fill(table.reading(), width=110, break_on_hyphens=False))
     if out:
-        write_whole(table.data, out)
+        write_netcdf(table.data, out)
     if plot:
         draw(problem, table, plot)
     report(out, plot, as_json)

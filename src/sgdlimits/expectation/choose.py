@@ -19,7 +19,7 @@ EXACT = (Squares(), FieldIntegrals(), AtMeans(), ClassIntegrals())
 def choose(model: Model) -> Expectation:
     """Return the expectation made for the kind of model, if any; else a grid for few smooth fields; else Sobol points."""
     for exact in EXACT:
-        if exact.suits(model):
+        if exact.supports(model):
             return exact
     smooth = model.network.smooth and model.target.readout.smooth and model.loss.quadratic
     if smooth and model.width + model.teachers + 1 <= MOST_GRID_DIMENSIONS:
@@ -32,7 +32,7 @@ def as_expectation(given: Rule | Expectation | None, model: Model) -> Expectatio
     if given is None:
         return None
     asked = NodeSums(given) if isinstance(given, Rule) else given
-    if not isinstance(asked, Expectation) or not asked.suits(model):
+    if not isinstance(asked, Expectation) or not asked.supports(model):
         needs = asked.needs if isinstance(asked, Expectation) else "to be a rule or an Expectation"
         raise BadInput(f"{type(given).__name__} needs {needs}. Leave out expectation, or give Sobol().")
     return asked

@@ -18,11 +18,11 @@ from sgdlimits.errors import BadInput
 from sgdlimits.model.activation import Activation, as_activation, looks_smooth
 from sgdlimits.part import Part
 from sgdlimits.statistics.overlaps import Scalars
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.statistics.trees import as_floats
 from sgdlimits.text import count
-from sgdlimits.trial import fields, tried
+from sgdlimits.trial import fields, try_function
 
-TAKEN = {
+RESERVED_NAMES = {
     "M", "Q", "q", "risk", "accuracy", "accuracy_error", "run", "t", "step", "status", "t_end", "student", "student_other",
     "teacher", "output",
 }  # fmt: skip
@@ -172,14 +172,14 @@ class Network(AnyNetwork):
         self, fn: Callable, width: Width, scalars: Annotated[Mapping[str, Any], by_name(array())], smooth: bool | None = None
     ) -> None:
         self.fn, self.width, self.activation = fn, width, None
-        self.scalars = {name: number_array(value) for name, value in scalars.items()}
+        self.scalars = {name: as_floats(value) for name, value in scalars.items()}
         for name in self.scalars:
-            if not isinstance(name, str) or not name.isidentifier() or name in TAKEN:
+            if not isinstance(name, str) or not name.isidentifier() or name in RESERVED_NAMES:
                 raise BadInput(
                     f"a scalar cannot have the name {name!r}: it is taken or no name. Give another, such as 'scale'."
                 )
         on = f"{count(width, 'field')} and its scalars"
-        found = tried("the network", fn, on, fields(width), self.scalars, shape=None)
+        found = try_function("the network", fn, on, fields(width), self.scalars, shape=None)
         self.known_shape = getattr(found, "shape", (0, 0))
         if len(self.known_shape) > 1:
             raise BadInput(

@@ -17,10 +17,10 @@ from sgdlimits.checks import array
 from sgdlimits.domain import Matrix, NotNegativeInTime, Teachers, Vector, checked
 from sgdlimits.errors import BadInput, check_count, is_traced
 from sgdlimits.model.activation import Activation, as_activation, is_square
-from sgdlimits.part import Part, begun
-from sgdlimits.statistics.trees import number_array
+from sgdlimits.part import Part, at_start
+from sgdlimits.statistics.trees import as_floats
 from sgdlimits.text import count
-from sgdlimits.trial import fields, tried
+from sgdlimits.trial import fields, try_function
 
 
 class Readout(Part):
@@ -49,7 +49,7 @@ class CommitteeReadout(Readout):
 
     def __init__(self, activation: str | Callable | Activation, second: Vector | None = None) -> None:
         self.activation = as_activation(activation)
-        self.second = None if second is None else number_array(second)
+        self.second = None if second is None else as_floats(second)
 
     def __call__(self, fixed, c=0):
         values = self.activation(fixed)
@@ -82,7 +82,7 @@ class QuadraticReadout(Readout):
     r"""A quadratic form, :math:`\lambda^{*\top} R \lambda^*`."""
 
     smooth: ClassVar[bool] = True
-    R: Annotated[Float[Array, "k k"], square] = eqx.field(converter=number_array)
+    R: Annotated[Float[Array, "k k"], square] = eqx.field(converter=as_floats)
 
     if TYPE_CHECKING:  # what the converters take
 
@@ -120,7 +120,7 @@ class ClassLabels(Readout):
     labels: Float[Array, " classes"]
 
     def __init__(self, labels: Vector) -> None:
-        self.labels = number_array(list(labels) if isinstance(labels, range) else labels)
+        self.labels = as_floats(list(labels) if isinstance(labels, range) else labels)
 
     def __call__(self, fixed, c=0):
         return jnp.broadcast_to(jnp.asarray(self.labels)[c], fixed.shape[1:])
@@ -156,11 +156,11 @@ class Target(Part):
     ) -> None:
         teachers = check_count("teachers", (1 if gram is None else np.shape(gram)[0]) if teachers is None else teachers)
         self.readout = readout if isinstance(readout, Readout) else FunctionReadout(readout)
-        self.gram = number_array(np.eye(teachers) if gram is None else gram)
-        self.noise = number_array(noise)
+        self.gram = as_floats(np.eye(teachers) if gram is None else gram)
+        self.noise = as_floats(noise)
         _check_gram(self.gram, teachers)
-        tried(
-            "the readout", begun(readout), count(teachers, "field"), fields(teachers), values=not isinstance(readout, Readout)
+        try_function(
+            "the readout", at_start(readout), count(teachers, "field"), fields(teachers), values=not isinstance(readout, Readout)
         )
 
     @property

@@ -10,7 +10,7 @@ from sgdlimits.algorithm.base import Algorithm, check_memory
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.inputs import Inputs
 from sgdlimits.model.loss import Loss
-from sgdlimits.model.network import TAKEN, AnyNetwork
+from sgdlimits.model.network import RESERVED_NAMES, AnyNetwork
 from sgdlimits.model.target import ClassLabels, Target
 
 
@@ -25,7 +25,7 @@ def check_parts(data: Inputs, target: Target, network: AnyNetwork, loss: Callabl
             )
     if isinstance(loss, Loss):
         loss.check(data, target, network.shape)
-    check_memory(algorithm, TAKEN | {"a"})
+    check_memory(algorithm, RESERVED_NAMES | {"a"})
     names, known = algorithm.trained_scalars, () if network.plain else tuple(network.axes)
     if not isinstance(names, bool) and not set(names) <= set(known):
         which = (

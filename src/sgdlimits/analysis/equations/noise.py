@@ -25,7 +25,7 @@ from sgdlimits.analysis.equations.polynomial import Terms, added, averaged, on_s
 from sgdlimits.analysis.equations.words import label, law, loss, network
 from sgdlimits.errors import BadInput
 from sgdlimits.expectation import Squares, choose
-from sgdlimits.part import begun
+from sgdlimits.part import at_start
 
 HEAD = Row(
     r"\text{noise of SGD: } d\langle x, y \rangle = \tfrac{1}{d} \Sigma^{xy}\, dt"
@@ -43,7 +43,7 @@ def noise_rows(setting: EquationSetting) -> tuple[Row, ...]:
     model, algorithm = setting.model, setting.algorithm
     if not isinstance(algorithm, OnePassSGD) or not model.network.plain:
         raise BadInput("the noise is written out for plain SGD on two-layer networks only. Use problem.covariance.")
-    closed = isinstance(choose(begun(model)), Squares)
+    closed = isinstance(choose(at_start(model)), Squares)
     return (HEAD, *_projected(setting), *(_squares(setting) if closed else _named(setting)), INDICES)
 
 
