@@ -25,30 +25,30 @@ from sgdlimits.start import RandomInit, Start, as_start
 from sgdlimits.text import table
 
 LAW = "noisy law"
-"""Name of the column of the linear noisy law."""
+"""Name of the linear noisy law among the sources of the table."""
 STATISTICS = ("mean", "10 %", "median", "90 %")
-"""Rows of the table."""
+"""Statistics of the exit time, the rows of the printed table."""
 LAW_STARTS = 1024
 """Number of noisy starts of the ODE that represent the law: a mean is known to 3 % of the standard deviation."""
-LATEST_EXIT = 40.0
+MAX_EXIT_DELAY = 40.0
 """Time, in inverse growth rates beyond that of the linear escape, after which a noisy start counts as never exiting."""
-LONGER = 1.5
-"""Length of simulations, relative to the last exit of the law."""
+END_FACTOR = 1.5
+"""End of the simulations, relative to the last exit of the law."""
 LAW_TOLERANCE = 1e-6
 """Relative tolerance of the ODE of the law, far below the error of order 1/sqrt(d) of the method."""
 
 
 @dataclass(frozen=True, repr=False)
 class PlateauExits:
-    """Exit times from a plateau by source; prints as a table with the sources as columns.
+    """Exit times from a plateau by source (chain, SDE, ODE, noisy law); prints as a table with the sources as columns.
 
     Attributes
     ----------
     data : Dataset over `source` (chain, SDE, ODE, noisy law) and `statistic` (mean, 10 %, median, 90 %) with `t`, in samples
         per dimension, and `low` and `high`, its 95 % bootstrap interval; over `source`, `runs` and `censored`
     exits : datasets of `exit_times` by simulated source
-    law : the exit times of the linear noisy law, one for each start of the ODE, infinite where it never exits
-    plateau : the saddle, its risk, its unstable rates, and the noise of the departure
+    law : exit times of the linear noisy law, one for each start of the ODE, infinite if it never exits
+    plateau : saddle, its risk, its unstable rates, and the noise of the departure
     """
 
     data: xr.Dataset
@@ -78,6 +78,7 @@ class PlateauExits:
 
     @staticmethod
     def _cell(at: xr.Dataset) -> str:
+        """Format one entry of the table: an exit time with its interval."""
         value, low, high = (float(at[name]) for name in ("t", "low", "high"))
         return "inf" if np.isinf(value) else f"{value:.4g} [{low:.4g}, {high:.4g}]"
 
@@ -94,12 +95,12 @@ def plateau_exits(
     seed: Seed = 0,
     progress: bool = True,
 ) -> PlateauExits:
-    r"""Exit times of the plateau of a problem's starts, by chain, SDE, ODE and the linear noisy law.
+    r"""Compute the exit times from the plateau that starts approach, by chain, SDE, ODE and the linear noisy law.
 
     A run exits when its population risk has come down to :math:`R_0 + (1 - T)(R_p - R_0)`, where :math:`R_p` is the risk of the
-    plateau and :math:`R_0` the floor. The noisy law solves the ODE from the random starts of a run with the noise of SGD on the
-    way to and on the plateau added, to first order in :math:`1/\sqrt d` (`analysis.plateau` has the equations). What it leaves
-    out is of relative order :math:`1/\sqrt d` and :math:`1/(Td)`.
+    plateau and :math:`R_0` the floor. The noisy law solves the ODE from random starts to which the noise of SGD on the
+    way to the plateau and on it is added, to first order in :math:`1/\sqrt d` (`analysis.plateau` has the equations). Its error
+    is of relative order :math:`1/\sqrt d` and :math:`1/(Td)`.
 
     Parameters
     ----------
@@ -135,7 +136,7 @@ def plateau_exits(
     law = law_times(problem, saddle, start, d, risk, seed)
     if not np.isfinite(law).any():
         raise BadInput(f"the ODE never loses the share {threshold:g} of the plateau's excess risk. Give a smaller threshold.")
-    t_max = LONGER * float(law[np.isfinite(law)].max())
+    t_max = END_FACTOR * float(law[np.isfinite(law)].max())
     levels = {"chain": Chain(d), "SDE": SDE(d), "ODE": ODE()}
     how = dict[str, Any](t_max=t_max, seed=seed, until=RiskBelow(risk), progress=progress)
     exits = {
@@ -147,20 +148,20 @@ def plateau_exits(
 
 
 def law_times(problem: Problem, saddle: Departure, start: Start, d: int, risk: float, seed: int = 0) -> np.ndarray:
-    """Return the exit times of the ODE from noisy starts, the samples of the linear noisy law."""
+    """Return the exit times of the ODE from noisy starts, which are samples of the linear noisy law."""
     starts = noisy_starts(problem, saddle, start, d, LAW_STARTS, seed)
     floor = float(problem.floor)
     excess = np.asarray(jax.vmap(problem.risk)(starts)) - floor
     rate = float(saddle.rates.real.max())
-    latest = (np.log(d) / 2 + LATEST_EXIT) / rate
+    latest = (np.log(d) / 2 + MAX_EXIT_DELAY) / rate
     return ode_exit_times(problem.limit, starts, 1 - (risk - floor) / excess, latest, LAW_TOLERANCE)
 
 
 def _tabulate(exits: dict[str, xr.Dataset], law: np.ndarray, t_max: float, about: dict[str, Any]) -> xr.Dataset:
-    """Return mean, quantiles and intervals of all sources."""
-    columns = {name: _row(each) for name, each in exits.items()}
+    """Return the Dataset of the mean exit time, its quantiles and their intervals, for all sources."""
+    columns = {name: _estimate_statistics(each) for name, each in exits.items()}
     kept = np.isfinite(law) & (law <= t_max)
-    columns[LAW] = _row(xr.Dataset({"t": ("run", np.where(kept, law, t_max)), "censored": ("run", ~kept)}))
+    columns[LAW] = _estimate_statistics(xr.Dataset({"t": ("run", np.where(kept, law, t_max)), "censored": ("run", ~kept)}))
     counts = {name: (each.sizes["run"], int(each.censored.sum())) for name, each in exits.items()}
     counts[LAW] = (law.size, int((~kept).sum()))
     pick = lambda key: [[getattr(cell, key) for cell in row] for row in columns.values()]
@@ -171,8 +172,8 @@ def _tabulate(exits: dict[str, xr.Dataset], law: np.ndarray, t_max: float, about
     return xr.Dataset(variables, {"source": list(columns), "statistic": list(STATISTICS)}, about)
 
 
-def _row(exits: xr.Dataset) -> list[IntervalEstimate]:
-    """Return the estimates of one source in the order of `STATISTICS`."""
+def _estimate_statistics(exits: xr.Dataset) -> list[IntervalEstimate]:
+    """Estimate the statistics of the exit times of one source, in the order of `STATISTICS`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CensoredWarning)  # the table says how many runs are censored
         found = summarise(exits, quantiles=(0.1, 0.9))

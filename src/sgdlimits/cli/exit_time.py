@@ -1,4 +1,4 @@
-"""`sgdlimits exit-time`: how long a plateau lasts; of phase retrieval at every level and by every formula."""
+"""`sgdlimits exit-time`: exit times of a plateau; those of phase retrieval at every level and by every formula."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from sgdlimits.papers.mediocrity.exit_table import ExitTable
     from sgdlimits.problem import ProjectionProblem
 
-DEFAULT = "phase_retrieval"
+DEFAULT_PRESET = "phase_retrieval"
+"""Preset whose table has every level and every formula."""
 PROBLEM, RUNS, RESULTS = "The problem", "The runs", "Results"
 OPTIONS = [
     Option(
-        "--preset", default=DEFAULT, show_default=True, heading=PROBLEM,
+        "--preset", default=DEFAULT_PRESET, show_default=True, heading=PROBLEM,
         help="the problem; each has its own options: see sgdlimits exit-time --preset NAME --help",
     ),
     number("--width", PROBLEM, "p, the number of units", default=1),
@@ -50,40 +51,42 @@ OPTIONS = [
     Option("--json", "as_json", is_flag=True, heading=RESULTS, help="print the table as JSON"),
     Option("--quiet", is_flag=True, heading=RESULTS, help="no progress bars"),
 ]  # fmt: skip
-OF_PHASE_RETRIEVAL = ("width", "lr", "noise", "sgd_runs")
+PHASE_RETRIEVAL_OPTIONS = ("width", "lr", "noise", "sgd_runs")
 """Options that only the table of phase retrieval has."""
 
 
-class ExitTime(Command):
-    """A command whose options follow from `--preset`: those of the preset, beside the common ones."""
+class ExitTimeCommand(Command):
+    """A command with the options of the preset that is named by `--preset`, and those common to all presets."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta["preset"] = typed_preset(args)
+        ctx.meta["preset"] = read_preset(args)
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        params, name = super().get_params(ctx), ctx.meta.get("preset", DEFAULT)
-        if name == DEFAULT:
+        params, name = super().get_params(ctx), ctx.meta.get("preset", DEFAULT_PRESET)
+        if name == DEFAULT_PRESET:
             return params
         from sgdlimits.problem.presets import PRESETS
 
-        common = [each for each in params if each.name not in OF_PHASE_RETRIEVAL]
+        common = [each for each in params if each.name not in PHASE_RETRIEVAL_OPTIONS]
         return [common[0], *preset_options(PRESETS[name]), *common[1:]]
 
 
-def typed_preset(args: list[str]) -> str:
-    """Return the preset of a command line, or raise `Refusal` if there is none of that name."""
+def read_preset(args: list[str]) -> str:
+    """Return the preset that a command line names by `--preset`, or raise `Refusal` if there is none of that name."""
     from sgdlimits.problem.presets import PRESETS
 
     after = [args[i + 1] for i, each in enumerate(args[:-1]) if each == "--preset"]
     joined = [each.removeprefix("--preset=") for each in args if each.startswith("--preset=")]
-    name = (after + joined or [DEFAULT])[-1].replace("-", "_")
+    name = (after + joined or [DEFAULT_PRESET])[-1].replace("-", "_")
     if name not in PRESETS:
         raise Refusal(f"there is no preset {name!r}. {suggest_name(name, PRESETS)}The presets are {among(list(PRESETS))}.")
     return name
 
 
-@click.command("exit-time", cls=ExitTime, params=OPTIONS, short_help="Exit times of a plateau: levels and theory in one table.")
+@click.command(
+    "exit-time", cls=ExitTimeCommand, params=OPTIONS, short_help="Exit times of a plateau: levels and theory in one table."
+)
 def exit_time(preset, d, threshold, runs, seed, out, plot, force, as_json, quiet, **given) -> None:
     """How long one-pass SGD stays on a plateau: for phase retrieval, every level and every formula in one table.
 
@@ -108,15 +111,15 @@ def exit_time(preset, d, threshold, runs, seed, out, plot, force, as_json, quiet
     how = dict(runs=runs, seed=seed, progress=not quiet)
     files: dict[str, Any] = dict(out=out, plot=plot, as_json=as_json)
     name = preset.replace("-", "_")
-    if name == DEFAULT:
-        of_phase_retrieval(d=d, threshold=threshold, how=how, **given, **files)
+    if name == DEFAULT_PRESET:
+        print_phase_retrieval(d=d, threshold=threshold, how=how, **given, **files)
     else:
         own = {key.removeprefix("problem_"): value for key, value in given.items()}
-        of_plateau(name, own, d=d, threshold=threshold, how=how, **files)
+        print_plateau(name, own, d=d, threshold=threshold, how=how, **files)
 
 
-def of_plateau(name: str, own: dict[str, Any], d, threshold, how, out, plot, as_json) -> None:
-    """Print the table of a plateau, and save what was asked for."""
+def print_plateau(name: str, own: dict[str, Any], d, threshold, how, out, plot, as_json) -> None:
+    """Print the table of exit times of any preset, and save the file and the figure that were asked for."""
     from sgdlimits.analysis.plateau_exits import plateau_exits
     from sgdlimits.problem.presets import PRESETS
     from sgdlimits.run.io import write_netcdf
@@ -133,17 +136,17 @@ def of_plateau(name: str, own: dict[str, Any], d, threshold, how, out, plot, as_
         write_netcdf(found.data, out)
     if plot:
         draw_plateau(found, name, plot)
-    report(out, plot, as_json)
+    print_saved(out, plot, as_json)
 
 
-def report(out: Path | None, plot: Path | None, as_json: bool) -> None:
-    """Say what was saved."""
+def print_saved(out: Path | None, plot: Path | None, as_json: bool) -> None:
+    """Print the paths of the saved table and the saved figure."""
     if out or plot:
         echo(f"\nSaved {' and '.join(str(path) for path in (out, plot) if path)}.", err=as_json)
 
 
-def of_phase_retrieval(width, d, lr, noise, threshold, sgd_runs, how, out, plot, as_json) -> None:
-    """Print the table of phase retrieval with all formulas, and save what was asked for."""
+def print_phase_retrieval(width, d, lr, noise, threshold, sgd_runs, how, out, plot, as_json) -> None:
+    """Print the table of phase retrieval with all formulas, and save the file and the figure that were asked for."""
     from sgdlimits.papers.mediocrity.exit_table import ExitsInterrupted, exit_table
     from sgdlimits.problem.presets import phase_retrieval
     from sgdlimits.run.io import write_netcdf
@@ -169,7 +172,7 @@ def of_phase_retrieval(width, d, lr, noise, threshold, sgd_runs, how, out, plot,
         write_netcdf(table.data, out)
     if plot:
         draw(problem, table, plot)
-    report(out, plot, as_json)
+    print_saved(out, plot, as_json)
     if interrupted:
         echo(f"Interrupted. The table has what was simulated: {', '.join(table.exits)}.", err=True)
         sys.exit(INTERRUPTED_CODE)

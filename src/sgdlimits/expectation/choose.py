@@ -1,4 +1,4 @@
-"""How the expectations of a model are computed, unless the user says how."""
+"""The default choice of the method that computes the expectations of a model."""
 
 from __future__ import annotations
 
@@ -11,28 +11,32 @@ from sgdlimits.expectation.nodes import NodeSums
 from sgdlimits.expectation.squares import Squares
 from sgdlimits.model.sample import Model
 
-MOST_GRID_DIMENSIONS = 3
-EXACT = (Squares(), FieldIntegrals(), AtMeans(), ClassIntegrals())
-"""Closed forms and grids for particular kinds of models; the first that suits is taken."""
+# At the default order, 24^3 nodes are fewer than the 2^15 points of the default Sobol rule; 24^4 would be ten times as many.
+MAX_GRID_DIMENSIONS = 3
+SPECIALISED = (Squares(), FieldIntegrals(), AtMeans(), ClassIntegrals())
+"""Closed forms and grids for particular kinds of models, in order of preference."""
 
 
 def choose(model: Model) -> Expectation:
-    """Return the expectation made for the kind of model, if any; else a grid for few smooth fields; else Sobol points."""
-    for exact in EXACT:
-        if exact.supports(model):
-            return exact
+    """Choose the expectation of a model: a specialised method, else a grid for few smooth fields, else Sobol points."""
+    for expectation in SPECIALISED:
+        if expectation.supports(model):
+            return expectation
     smooth = model.network.smooth and model.target.readout.smooth and model.loss.quadratic
-    if smooth and model.width + model.teachers + 1 <= MOST_GRID_DIMENSIONS:
+    if smooth and model.width + model.teachers + 1 <= MAX_GRID_DIMENSIONS:
         return NodeSums(GaussHermite())
     return NodeSums(Sobol())
 
 
 def as_expectation(given: Rule | Expectation | None, model: Model) -> Expectation | None:
-    """Return what the user gave as an `Expectation`, or raise `BadInput` if it does not suit the model; None stays None."""
+    """Convert a quadrature rule or an `Expectation` to an `Expectation` that supports the model; None stays None.
+
+    Raises `BadInput` if the model is not supported.
+    """
     if given is None:
         return None
-    asked = NodeSums(given) if isinstance(given, Rule) else given
-    if not isinstance(asked, Expectation) or not asked.supports(model):
-        needs = asked.needs if isinstance(asked, Expectation) else "to be a rule or an Expectation"
+    expectation = NodeSums(given) if isinstance(given, Rule) else given
+    if not isinstance(expectation, Expectation) or not expectation.supports(model):
+        needs = expectation.needs if isinstance(expectation, Expectation) else "to be a rule or an Expectation"
         raise BadInput(f"{type(given).__name__} needs {needs}. Leave out expectation, or give Sobol().")
-    return asked
+    return expectation

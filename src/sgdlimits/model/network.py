@@ -1,4 +1,4 @@
-"""What learns: a two-layer network, or any function of the fields and of some scalars."""
+"""Trained networks: a two-layer network, or any function of the fields and of network scalars."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ RESERVED_NAMES = {
     "M", "Q", "q", "risk", "accuracy", "accuracy_error", "run", "t", "step", "status", "t_end", "student", "student_other",
     "teacher", "output",
 }  # fmt: skip
-"""Names in datasets that scalars cannot have."""
+"""Names of variables and dimensions in datasets, which network scalars cannot have."""
 
 
 class AnyNetwork(Part):
-    """A function of the fields of p units and of scalars: one array `a`, shape (p,), of a plain network, or several by name."""
+    """A function of the fields of p units and of network scalars, which are one array `a`, shape (p,), or several by name."""
 
     width: eqx.AbstractVar[int]
     activation: eqx.AbstractVar[Any]
-    """What each unit does with its field; None where that is not known."""
+    """The activation of each unit; None if the network is not a sum of units."""
 
     @abc.abstractmethod
     def __call__(self, fields: Float[Array, "p *batch"], a: Scalars) -> Float[Array, "*shape *batch"]:
-        """The prediction; each scalar has the axes of `batch` after its own."""
+        """Evaluate the prediction; each scalar has the axes of `batch` after its own."""
 
     @property
     @abc.abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """Of one prediction: () for a number, (C,) for C of them."""
+        """The shape of one prediction: () for a scalar, (C,) for C outputs."""
 
     @property
     @abc.abstractmethod
     def smooth(self) -> bool:
-        """Whether it can be differentiated twice in the fields."""
+        """Whether the network is twice differentiable in the fields."""
 
     @abc.abstractmethod
     def initial(self, second: float) -> Scalars:
-        """The scalars at the start, those of a second layer all equal to `second`."""
+        """Return the initial network scalars, with all second-layer weights equal to `second`."""
 
     @property
     @abc.abstractmethod
     def axes(self) -> Mapping[str, tuple[str, ...]]:
-        """The names of the axes of each scalar in datasets."""
+        """The names of the dimensions of each network scalar in datasets."""
 
     @property
     def plain(self) -> bool:
-        """Whether it is a sum of units, each times its own entry of `a`: what closed forms are made for."""
+        """Whether the network is a sum of units times the entries of `a`, as closed forms require."""
         return False
 
 
@@ -73,12 +73,12 @@ class TwoLayer(AnyNetwork):
     ----------
     width : p, the number of units
     activation : s, by name, as a JAX function or as an `Activation`
-    mean : whether f is the mean over the units; their sum otherwise
-    outputs : C; above 1 the prediction is a vector, :math:`f_o = \frac1p\sum_j a_{jo}\, s(\lambda_j)`
+    mean : whether f is the mean over the units instead of their sum
+    outputs : C, the number of outputs; above 1 the prediction is a vector, :math:`f_o = \frac1p\sum_j a_{jo}\, s(\lambda_j)`
     bias : whether a scalar `bias`, one for each output, is added
 
-    With several outputs or a bias the scalars are a dictionary: `a`, of shape (p,) or (p, C), and `bias`, a number or of shape
-    (C,), which starts at zero.
+    With several outputs or a bias the scalars are a dictionary: `a`, of shape (p,) or (p, C), and `bias`, of shape () or (C,),
+    which starts at zero.
 
     >>> import jax.numpy as jnp
     >>> float(TwoLayer(2, "square")(jnp.array([1.0, 2.0]), a=jnp.ones(2)))
@@ -107,7 +107,7 @@ class TwoLayer(AnyNetwork):
 
     @property
     def factor(self) -> float:
-        """What stands before the sum over units: 1/p or 1."""
+        """The prefactor of the sum over units: 1/p or 1."""
         return 1 / self.width if self.mean else 1.0
 
     @property
@@ -141,16 +141,16 @@ class TwoLayer(AnyNetwork):
 
 @checked
 class Network(AnyNetwork):
-    r"""Any JAX function of the fields :math:`\lambda_1, \dots, \lambda_p` of one input and of scalars.
+    r"""A network given by any JAX function of the fields :math:`\lambda_1, \dots, \lambda_p` of one input and of scalars.
 
     Parameters
     ----------
-    fn : fn(fields, scalars), from an array of shape (p,) and a dictionary of arrays to a number or a vector of outputs
+    fn : fn(fields, scalars), from an array of shape (p,) and a dictionary of arrays to a scalar or a vector of outputs
     width : p, the number of trained directions
-    scalars : the names of the scalars, and the numbers or arrays that they start from
-    smooth : whether fn can be differentiated twice in the fields; looked at unless told
+    scalars : initial values of the network scalars, numbers or arrays by name
+    smooth : whether fn is twice differentiable in the fields; None tests it numerically
 
-    In datasets an axis of a scalar is called `student` where it comes first and has length p, and `output` where it is the last
+    In datasets a dimension of a scalar is called `student` if it comes first and has length p, and `output` if it comes last
     and has the length of a vector of outputs.
 
     >>> import jax.numpy as jnp
@@ -171,7 +171,8 @@ class Network(AnyNetwork):
     def __init__(
         self, fn: Callable, width: Width, scalars: Annotated[Mapping[str, Any], by_name(array())], smooth: bool | None = None
     ) -> None:
-        self.fn, self.width, self.activation = fn, width, None
+        self.fn, self.width = fn, width
+        self.activation = None
         self.scalars = {name: as_floats(value) for name, value in scalars.items()}
         for name in self.scalars:
             if not isinstance(name, str) or not name.isidentifier() or name in RESERVED_NAMES:
@@ -179,8 +180,8 @@ class Network(AnyNetwork):
                     f"a scalar cannot have the name {name!r}: it is taken or no name. Give another, such as 'scale'."
                 )
         on = f"{count(width, 'field')} and its scalars"
-        found = try_function("the network", fn, on, fields(width), self.scalars, shape=None)
-        self.known_shape = getattr(found, "shape", (0, 0))
+        prediction = try_function("the network", fn, on, fields(width), self.scalars, shape=None)
+        self.known_shape = getattr(prediction, "shape", (0, 0))  # several arrays fail the next check
         if len(self.known_shape) > 1:
             raise BadInput(
                 f"the network must return a number or a vector; got shape {self.known_shape}. Flatten what it returns."
@@ -203,7 +204,9 @@ class Network(AnyNetwork):
         return {name: self._axes(name, np.shape(value)) for name, value in self.scalars.items()}
 
     def _axes(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+        """Name the dimensions of one network scalar of the given shape."""
         axes = [f"{name}_{i}" for i in range(len(shape))]
+        # In this order: an axis that fits both names is an axis of students.
         if shape and self.shape == shape[-1:]:
             axes[-1] = "output"
         if shape and shape[0] == self.width:
@@ -214,15 +217,17 @@ class Network(AnyNetwork):
         batch = fields.shape[1:]
         if not batch:
             return self.fn(fields, a)
+        # All batch axes become one, over which the user's function is mapped.
         flat = lambda leaf: leaf.reshape(*leaf.shape[: leaf.ndim - len(batch)], -1)
         each = jax.vmap(self.fn, -1, -1)(flat(fields), jax.tree.map(flat, a))
         return each.reshape(*each.shape[:-1], *batch)
 
     def _looks_smooth(self) -> bool:
-        """Along a line through the fields, at random scalars."""
+        """Test smoothness numerically along a random line through the fields, at random scalars."""
         rng = np.random.default_rng(0)
         line = rng.normal(size=self.width)
         scalars = {name: rng.normal(size=np.shape(value)) for name, value in self.scalars.items()}
         at = lambda x: jnp.sum(self.fn(x * line, scalars))
+        # The answer is static, so the function is evaluated now even while the caller is being traced.
         with jax.ensure_compile_time_eval():
             return looks_smooth(jax.vmap(at))

@@ -1,4 +1,4 @@
-"""Whether the parts of a problem belong together."""
+"""Consistency checks between the parts of a problem."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from sgdlimits.model.target import ClassLabels, Target
 
 
 def check_parts(data: Inputs, target: Target, network: AnyNetwork, loss: Callable, algorithm: Algorithm) -> None:
-    """Raise `BadInput` where data, target, loss and outputs do not fit each other, or learning rates not the scalars."""
+    """Raise `BadInput` if data, target, loss and network outputs do not fit, or a learning rate is for an unknown scalar."""
     data.check(target.teachers)
     if isinstance(target.readout, ClassLabels) and not is_traced(target.readout.labels):
         labels = np.shape(target.readout.labels)
         if labels != (data.classes,):
             raise BadInput(
-                f"labels must be {data.classes} numbers, one for each class of the data; got shape {labels}. Give such labels."
+                f"labels must be {data.classes} numbers, one for each class of the data; got shape {labels}. "
+                "Give one label for each class."
             )
     if isinstance(loss, Loss):
         loss.check(data, target, network.shape)
     check_memory(algorithm, RESERVED_NAMES | {"a"})
     names, known = algorithm.trained_scalars, () if network.plain else tuple(network.axes)
     if not isinstance(names, bool) and not set(names) <= set(known):
-        which = (
+        scalars = (
             f"has the scalars {', '.join(known)}. Give rates for these." if known else "has one second layer. Give one rate."
         )
-        raise BadInput(f"lr_second has rates for {', '.join(names)}, but the network {which}")
+        raise BadInput(f"lr_second has rates for {', '.join(names)}, but the network {scalars}")

@@ -1,4 +1,4 @@
-"""Exit times: what counts as the exit of a run, and what is known of runs that have not exited."""
+"""Exit times: the definition of an exit, and censored runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def go(level=None, problem=PROBLEM, **changes):
 
 @pytest.fixture(scope="module")
 def made():
-    """A function that makes a dataset of one statistic, M_11, which is also the excess risk, from rows of numbers."""
+    """Return a function that makes a dataset of one statistic, M_11, which is also the excess risk, from rows of values."""
     three = go(sl.ODE(), t_max=4.0, save=[0.0, 1.0, 2.0, 4.0], runs=3, start=sl.FixedInit(0.1))
 
     def make(rows, *, status="finished", t_end=None, d=0, until="", t=None):

@@ -1,4 +1,4 @@
-"""The equations of a problem, by its kind, and as LaTeX."""
+"""The equations of a problem: `equations_of` by kind of problem, and `latex`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from functools import singledispatch
 import numpy as np
 
 from sgdlimits.analysis.equations.base import Equations, Row
-from sgdlimits.analysis.equations.choose import noise_of_model, of_model
-from sgdlimits.analysis.equations.noise import HEAD
-from sgdlimits.analysis.equations.schedules import with_schedules
+from sgdlimits.analysis.equations.choose import equations_of_model, noise_of_model
+from sgdlimits.analysis.equations.noise import HEADING
+from sgdlimits.analysis.equations.schedules import write_out_schedules
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, is_traced
 from sgdlimits.part import is_schedule
@@ -20,7 +20,7 @@ from sgdlimits.problem.spiked import SpikedTensor
 
 @singledispatch
 def equations_of(problem: Problem) -> Equations:
-    """The ODE of a problem as text; register one for a new kind of problem."""
+    """Return the ODE of a problem as rows of LaTeX; register a function for a new kind of problem."""
     raise BadInput(f"the equations of {type(problem).__name__} are not written out. Register them with equations_of.")
 
 
@@ -33,13 +33,13 @@ def noise_of(problem: Problem) -> tuple[Row, ...]:
 def _constant(problem: ProjectionProblem) -> float | None:
     """Return the second layer where it stays at one number."""
     law = problem.initial
-    held = problem.network.plain and not problem.trains_second and law.second_spread == 0
-    return law.second if held and np.ndim(law.second) == 0 else None
+    constant = problem.network.plain and not problem.trains_second and law.second_spread == 0
+    return law.second if constant and np.ndim(law.second) == 0 else None
 
 
 @equations_of.register
 def _(problem: ProjectionProblem) -> Equations:
-    return of_model(problem.model, problem.algorithm, _constant(problem))
+    return equations_of_model(problem.model, problem.algorithm, _constant(problem))
 
 
 @noise_of.register
@@ -49,17 +49,18 @@ def _(problem: ProjectionProblem) -> tuple[Row, ...]:
 
 @noise_of.register
 def _(problem: SpikedTensor) -> tuple[Row, ...]:
-    k, bend = "k R^{2k-2}", r"k \left(k - 1\right) R^{2k-4}"
+    k, second = "k R^{2k-2}", r"k \left(k - 1\right) R^{2k-4}"
     return (
-        HEAD,
-        Row(r"\Sigma^{mm}", rf"4 \gamma^{{2}} \left({k} + {bend} m^{{2}}\right)"),
-        Row(r"\Sigma^{mr}", rf"8 \gamma^{{2}} {bend} m r_{{2}}"),
-        Row(r"\Sigma^{rr}", rf"16 \gamma^{{2}} r_{{2}} \left({k} + {bend} r_{{2}}\right)"),
+        HEADING,
+        Row(r"\Sigma^{mm}", rf"4 \gamma^{{2}} \left({k} + {second} m^{{2}}\right)"),
+        Row(r"\Sigma^{mr}", rf"8 \gamma^{{2}} {second} m r_{{2}}"),
+        Row(r"\Sigma^{rr}", rf"16 \gamma^{{2}} r_{{2}} \left({k} + {second} r_{{2}}\right)"),
     )
 
 
 @equations_of.register
 def _(problem: SpikedTensor) -> Equations:
+    # a traced ridge is shown, as it may not be zero
     penalty = (r" - \alpha m", r" + 2 \alpha") if is_traced(problem.ridge) or problem.ridge else ("", "")
     pull = r"2 k \lambda m^{k-1} - 2 k R^{2k-2} m"
     ode = (
@@ -68,32 +69,33 @@ def _(problem: SpikedTensor) -> Equations:
     )
     where = Row("R", r"\sqrt{m^{2} + r_{2}}"), Row(r"m = x \cdot v, \quad r_{2} = |x - m v|^{2}")
     letters = {"order": "k", "snr": r"\lambda", "lr": r"\gamma", **({"ridge": r"\alpha"} if penalty[0] else {})}
+    # schedules are written out later, traced values not at all
     known = lambda value: value if is_schedule(value) else None if is_traced(value) else float(value)
     return Equations(ode, where, tuple((word, letter, known(getattr(problem, word))) for word, letter in letters.items()))
 
 
 @checked
 def latex(problem: Problem, *, noise: bool = False) -> str:
-    r"""The ODE of a problem's statistics as :math:`d\to\infty`, in LaTeX.
+    r"""Write the ODE of a problem's statistics as :math:`d\to\infty` in LaTeX.
 
     It is closed where the expectations are: squared units and any quadratic readout, erf units, polynomials, piecewise linear
     units (all but one integral over four fields), classes without noise, the spiked tensor. Otherwise expectations have a name,
-    and what they are of is written below. A second layer that is not trained and starts at one number is put in, and so is the
+    with their definition below. The value of a second layer that is fixed and equal for all units is inserted, and so is the
     norm 1 on the sphere. Time is samples per dimension, and a schedule is written as a function of t. Algorithms whose limit is
-    plain SGD have its equations; others have the form that all share.
+    plain SGD have its equations; others have the general form of a step.
 
     Parameters
     ----------
-    problem : what is learnt
-    noise : whether the covariance of the increments of one sample is written too, which is what the SDE adds at finite d; it is
-        closed for squared units at any width, for polynomials with one unit and one direction, and for the spiked tensor
+    problem : any problem of the package, or one registered with `equations_of`
+    noise : whether to add the covariance of the increments of one sample, which the SDE has at finite d. It is in closed form
+        for squared units at any width, for polynomials with one unit and one direction, and for the spiked tensor
 
     Returns
     -------
     str
-        an `aligned` environment: the equations, what their letters stand for, and the numbers behind them
+        an `aligned` environment: the equations, the definitions of their letters, and the values of the parameters
 
-    See also `problem.drift`, which computes the same. In a notebook a problem shows itself that way.
+    See also `problem.drift`, which evaluates the same ODE. In a notebook a problem is displayed by these equations.
 
     >>> import sgdlimits as sl
     >>> print(sl.latex(sl.presets.phase_retrieval(lr=0.1, noise=0.2)))
@@ -107,4 +109,4 @@ def latex(problem: Problem, *, noise: bool = False) -> str:
     equations = equations_of(problem)
     if noise:
         equations = equations._replace(noise=noise_of(problem))
-    return with_schedules(equations).latex()
+    return write_out_schedules(equations).latex()

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 import sgdlimits as sl
 from sgdlimits.analysis.plot.curves import draw_runs
-from sgdlimits.analysis.plot.style import Look, looks
+from sgdlimits.analysis.plot.style import CurveStyle, curve_styles
 from sgdlimits.papers.figure import (
     Axes,
     DrawnFigure,
@@ -32,11 +32,11 @@ KINDS = {"fixed": False, "trained": True}
 """Values of `train_second` by name."""
 BERNOULLI = "bernoulli"
 CASES = {**KINDS, BERNOULLI: True}
-"""Values of `train_second` by name, with another start of the second layer."""
-WORDS_OF_CASES = {BERNOULLI: "trained from Bernoulli(1/2)"}
-"""What the legend calls a case, where that is not its name."""
+"""Values of `train_second` by name, with the case of random initial entries of the second layer."""
+CASE_LABELS = {BERNOULLI: "trained from Bernoulli(1/2)"}
+"""Label of a case in the legend, if it differs from its name."""
 ZOOM = 0.25
-"""Half of the width of the zoom, relative to the mean exit time."""
+"""Half of the width of the inset, relative to the mean exit time."""
 FULL = Size(d=1000, t_max=60.0, widths={20: 48, 50: 16}, sgd=4)
 QUICK = FULL.but(d=200, t_max=36.0, widths={20: 16, 50: 4}, sgd=2)
 WORDS = dict(
@@ -53,6 +53,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
             second = sl.Bernoulli(0.5) if kind == BERNOULLI else None
             start = sl.RandomInit(size.d, second=second).one(problem, seed=seed)
             levels = [(sl.Chain(size.d), runs), (sl.ODE(), 1)]
+            # SGD on weights is slow; one width checks the chain
             levels += [(sl.SGD(size.d), size.sgd)] if width == next(iter(size.widths)) and kind in KINDS else []
             for level, count in levels:
                 found = sl.simulate(problem, level, start, t_max=size.t_max, runs=count, seed=seed, save=240)
@@ -65,13 +66,14 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(2, 2, figsize=(8.4, 6.2), height_ratios=[1.25, 1], sharey="row")
     for column, width in zip(axes.T, size.widths, strict=True):
         zoom = column[0].inset_axes((0.56, 0.08, 0.42, 0.42))
-        for kind, look in zip(CASES, looks(3), strict=True):
+        for kind, look in zip(CASES, curve_styles(3), strict=True):
             _draw_largest(column[0], datasets, width, kind, look)
             _draw_zoom(zoom, datasets[f"chain-{kind}-{width}"], look)
+            # units are interchangeable: compare them by rank
             a = np.sort(datasets[f"chain-{kind}-{width}"].a.values[:, -1], axis=1)[:, ::-1]
             singles = 100 if KINDS.get(kind) else 0
-            draw_runs(column[1], np.arange(1, width + 1), a, Look(look.colour, "-"), "", singles=singles, band=None)
-        centre = _exits(datasets[f"chain-fixed-{width}"]).mean()
+            draw_runs(column[1], np.arange(1, width + 1), a, CurveStyle(look.colour, "-"), "", singles=singles, band=None)
+        centre = _crossing_times(datasets[f"chain-fixed-{width}"]).mean()
         zoom.set(xlim=centre * np.array([1 - ZOOM, 1 + ZOOM]), ylim=(0.3, 0.7))
         zoom.axhline(0.5, color="0.7", linewidth=0.8, zorder=0)
         zoom.tick_params(labelsize=6)
@@ -87,20 +89,20 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     return figure
 
 
-def _draw_largest(ax: Axes, datasets: dict[str, xr.Dataset], width: int, kind: str, look: Look) -> None:
+def _draw_largest(ax: Axes, datasets: dict[str, xr.Dataset], width: int, kind: str, look: CurveStyle) -> None:
     """Draw the largest overlap of chain and ODE, and the mean exit time."""
     chain, ode = (datasets[f"{level}-{kind}-{width}"] for level in ("chain", "ode"))
     t = chain.t.values * chain.attrs["rate"]
-    words = WORDS_OF_CASES.get(kind, kind)
+    words = CASE_LABELS.get(kind, kind)
     label = f"second layer {words}, chain, mean and runs"
-    draw_runs(ax, t, _largest_overlap(chain), Look(look.colour, "-"), label, singles=100, band=None)
+    draw_runs(ax, t, _largest_overlap(chain), CurveStyle(look.colour, "-"), label, singles=100, band=None)
     how: dict = dict(color="black" if kind == "fixed" else "0.5", linewidth=1.4, zorder=5, label=f"second layer {words}, ODE")
     if kind in KINDS:
         ax.plot(ode.t * ode.attrs["rate"], _largest_overlap(ode)[0], ":", **how)
-    ax.axvline(_exits(chain).mean(), color=look.colour, linewidth=1, linestyle=look.dashes, zorder=0)
+    ax.axvline(_crossing_times(chain).mean(), color=look.colour, linewidth=1, linestyle=look.dashes, zorder=0)
 
 
-def _draw_zoom(ax: Axes, chain: xr.Dataset, look: Look) -> None:
+def _draw_zoom(ax: Axes, chain: xr.Dataset, look: CurveStyle) -> None:
     """Draw the mean of the largest overlap near the exit."""
     ax.plot(chain.t * chain.attrs["rate"], _largest_overlap(chain).mean(0), color=look.colour, linestyle=look.dashes)
 
@@ -110,7 +112,7 @@ def _largest_overlap(dataset: xr.Dataset) -> np.ndarray:
     return np.abs(dataset.M.values[..., 0]).max(-1)
 
 
-def _exits(dataset: xr.Dataset) -> np.ndarray:
+def _crossing_times(dataset: xr.Dataset) -> np.ndarray:
     """Return the times at which the largest overlap of each run passes 1/2, in the paper's time."""
     return sl.exit_times(dataset, half_overlap_margin).t.values * dataset.attrs["rate"]
 
@@ -126,11 +128,11 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     ]
     for width in size.widths:
         chains = {kind: datasets[f"chain-{kind}-{width}"] for kind in CASES}
-        exits = {kind: _exits(each) for kind, each in chains.items()}
+        exits = {kind: _crossing_times(each) for kind, each in chains.items()}
         words = [f"{t.mean():.3f} ± {standard_error(t):.3f} ({kind})" for kind, t in exits.items() if kind in KINDS]
         other = exits[BERNOULLI] - exits["fixed"]
         gap = exits["trained"] - exits["fixed"]
-        ode = {kind: _exits(datasets[f"ode-{kind}-{width}"])[0] for kind in KINDS}
+        ode = {kind: _crossing_times(datasets[f"ode-{kind}-{width}"])[0] for kind in KINDS}
         ratio = participation_ratio(chains[BERNOULLI].a.values[:, -1]).mean()
         bernoulli = f"{exits[BERNOULLI].mean():.3f} ± {standard_error(exits[BERNOULLI]):.3f}"
         a = chains["trained"].a.values[:, -1]
@@ -148,6 +150,6 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
             f"{'does not become' if share > 0.5 else 'becomes'} sparse."
         )
         if f"sgd-fixed-{width}" in datasets:
-            sgd = [f"{_exits(datasets[f'sgd-{kind}-{width}']).mean():.3f} ({kind})" for kind in KINDS]
+            sgd = [f"{_crossing_times(datasets[f'sgd-{kind}-{width}']).mean():.3f} ({kind})" for kind in KINDS]
             sentences.append(f"{size.sgd} runs of SGD on the weights pass at {' and '.join(sgd)}.")
     return sentences

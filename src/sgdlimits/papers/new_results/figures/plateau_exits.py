@@ -1,4 +1,4 @@
-"""Exit times of plateaus in several geometries: what SDE, ODE and the linear noisy law give beside the exact chain.
+"""Exit times of plateaus in several geometries: chain, SDE, ODE and the linear noisy law.
 
 The preprint of *Escaping mediocrity* asks for this comparison beyond phase retrieval on the sphere. Starts are random weights;
 a run exits when it has lost half of the plateau's excess risk. The noisy law adds SGD's noise near the plateau, to first order,
@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 import sgdlimits as sl
-from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, bar, looks, make_panels, tabulate
+from sgdlimits.papers.figure import DrawnFigure, Figure, Keep, Size, bar, curve_styles, make_panels, tabulate
 
 THRESHOLD = 0.5
 GEOMETRIES: dict[str, Callable[[], sl.Problem]] = {
@@ -26,7 +26,7 @@ GEOMETRIES: dict[str, Callable[[], sl.Problem]] = {
     "committee, two erf units and two teachers": lambda: sl.presets.committee(2, 2, lr=1.5),
     "spiked matrix": lambda: sl.presets.spiked_tensor(2, 3.0, lr=0.1),
 }
-"""Problems by name; all of them leave a linearly unstable plateau."""
+"""Problems by name; each has a linearly unstable plateau."""
 FULL = Size(d=1000, runs=400, geometries=tuple(GEOMETRIES))
 QUICK = FULL.but(d=300, runs=64, geometries=tuple(GEOMETRIES)[:2])
 WORDS = dict(d="dimension", runs="runs of chain, SDE and ODE", geometries="problems")
@@ -50,23 +50,24 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     return DrawnFigure(_draw_figure(table), _write_caption(table))
 
 
-def _of(table: xr.Dataset, name: str) -> dict[str, xr.Dataset]:
-    """Return the rows of one problem by source."""
+def _select_problem(table: xr.Dataset, name: str) -> dict[str, xr.Dataset]:
+    """Return the rows of one problem in the table, by source (chain, SDE, ODE, noisy law)."""
     here = table.isel(point=table.problem.values == name)
     return {source: here.isel(point=i) for i, source in enumerate(here.source.values.tolist())}
 
 
-def _names(table: xr.Dataset) -> list[str]:
+def _problem_names(table: xr.Dataset) -> list[str]:
+    """Return the names of the problems in a table, each once."""
     return list(dict.fromkeys(table.problem.values.tolist()))
 
 
 def _draw_figure(table: xr.Dataset) -> Figure:
-    names = _names(table)
+    names = _problem_names(table)
     figure, ax = make_panels(figsize=(8.0, 1.2 + 0.62 * len(names)))
-    sources = list(_of(table, names[0]))
-    for k, (source, look, marker) in enumerate(zip(sources, looks(len(sources)), "osD^", strict=True)):
+    sources = list(_select_problem(table, names[0]))
+    for k, (source, look, marker) in enumerate(zip(sources, curve_styles(len(sources)), "osD^", strict=True)):
         for i, name in enumerate(names):
-            row, scale = _of(table, name)[source], float(_of(table, name)["chain"].t)
+            row, scale = _select_problem(table, name)[source], float(_select_problem(table, name)["chain"].t)
             t, low, high = (float(row[key]) / scale for key in ("t", "low", "high"))
             how: dict = dict(color=look.colour, markersize=5, capsize=2, label=source if i == 0 else None)
             ax.errorbar(t, -i - 0.15 * (k - 1.5), xerr=[[t - low], [high - t]], fmt=marker, **how)
@@ -84,8 +85,8 @@ def _write_caption(table: xr.Dataset) -> list[str]:
         f"exits at the share {table.attrs['threshold']:g} of the plateau's excess risk. The noisy law adds SGD's noise",
         "near the plateau, to first order, to the random start of the ODE.",
     ]
-    for name in _names(table):
-        rows = _of(table, name)
+    for name in _problem_names(table):
+        rows = _select_problem(table, name)
         chain = float(rows["chain"].t)
         half = (float(rows["chain"].high) - float(rows["chain"].low)) / 2
         off = {source: 100 * (float(row.t) / chain - 1) for source, row in rows.items() if source != "chain"}
