@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from sgdlimits.algorithm.base import Algorithm, StepNeeds, compute_updates, try_step
 from sgdlimits.algorithm.weights import StepContext, apply_coefficient
@@ -114,44 +115,47 @@ def _trace_needs(structure: Any, kinds: tuple, width: int) -> StepNeeds:
     def step(arrays: list) -> None:
         algorithm = _rebuild(structure, kinds, arrays)
         L = algorithm.batch + width
-        try_step(algorithm, _Probe.draw(algorithm, width, L, 0, 1.0).step(algorithm, jnp.ones(()), RecordingStep))
+        try_step(algorithm, _Probe.draw(algorithm, width, L, jnp.zeros, 1.0).step(algorithm, jnp.ones(()), RecordingStep))
 
     jax.eval_shape(step, _shapes(kinds))
     return StepNeeds("gram" in used, "noise" in used)
 
 
 class _Probe(NamedTuple):
-    """Random values of all quantities in the context of a step."""
+    """Values of all quantities in the context of a step: random ones, or mere shapes inside a trace."""
 
-    fields: dict[str, np.ndarray]
-    fixed: np.ndarray
+    fields: dict[str, Array]
+    fixed: Array
     scalars: dict[str, Any]
     kept: dict[str, Any]
-    gram: dict[tuple[str, str], np.ndarray]
-    inputs_gram: np.ndarray
+    gram_of: Callable[[str, str], Array]
+    inputs_gram: Callable[[], Array]
     scale: float
 
     @classmethod
-    def draw(cls, algorithm: Algorithm, width: int, inputs: int, seed: int, scale: float) -> _Probe:
-        """Draw the values for a step of an algorithm, with fields and gradients of size `scale`."""
-        rng, p, names = np.random.default_rng(seed), width, algorithm.names
+    def draw(
+        cls, algorithm: Algorithm, width: int, inputs: int, normal: Callable[[tuple[int, ...]], Array], scale: float
+    ) -> _Probe:
+        """Draw the values for a step of an algorithm, with fields and gradients of size `scale`.
+
+        `normal` returns an array of a shape. Inside a trace nothing of the size of a batch may be computed, which can be large.
+        """
+        p, names = width, algorithm.names
         which: Any = algorithm.trained_scalars
-        shape = len(names) + 4  # steps treat scalars one by one; so many tell their coefficients apart
-        scalar = lambda: (
-            rng.standard_normal(shape) if which is True else {name: rng.standard_normal(shape) for name in which or ()}
-        )
-        W = rng.standard_normal((len(names), p, 2 * p * len(names)))
-        if algorithm.sphere:  # directions on the sphere have length 1 there, and their norm is a number after all
-            W /= np.linalg.norm(W, axis=2, keepdims=True)
-        rows = dict(zip(names, W, strict=True))
-        X = rng.standard_normal((inputs, 2 * inputs))
+        shape = (len(names) + 4,)  # steps treat scalars one by one; so many tell their coefficients apart
+        scalar = lambda: normal(shape) if which is True else {name: normal(shape) for name in which}
+        rows, sample = {name: normal((p, 2)) for name in names}, normal((inputs, 1))
+        # directions on the sphere have length 1, and their norm is a number after all
+        size = {name: jnp.sqrt(1 + (W**2).sum(1, keepdims=True)) if algorithm.sphere else 1.0 for name, W in rows.items()}
         return cls(
-            {name: scale * rng.standard_normal((p, inputs)) for name in names},
-            scale * rng.standard_normal((1, inputs)),
+            {name: scale * normal((p, inputs)) for name in names},
+            scale * normal((1, inputs)),
             {name: scalar() if which else () for name in names},
-            {name: rng.uniform(0.5, 1.5, p if isinstance(value, tuple) else ()) for name, value in algorithm.numbers.items()},
-            {(one, other): rows[one] @ rows[other].T for one in names for other in names},
-            X @ X.T / (2 * inputs),
+            {name: jnp.ones(p if isinstance(value, tuple) else ()) for name, value in algorithm.numbers.items()},
+            lambda one, other: (
+                (rows[one] @ rows[other].T + jnp.eye(p) * (one == other)) / (size[one] * jnp.transpose(size[other]))
+            ),
+            lambda: jnp.eye(inputs) + sample @ sample.T / inputs,
             scale,
         )
 
@@ -162,10 +166,9 @@ class _Probe(NamedTuple):
 
     def step(self, algorithm: Algorithm, inv_d: Any, kind: type[StepContext] = StepContext) -> StepContext:
         """Return the context of a step with these values."""
-        gram_of = lambda one, other: jnp.asarray(self.gram[one, other])
         return kind(
-            inv_d, jnp.ones(()), {name: jnp.asarray(rows) for name, rows in self.fields.items()}, jnp.asarray(self.fixed),
-            self.slope, algorithm.batch, self.scalars, self.kept, gram_of, lambda: jnp.asarray(self.inputs_gram),
+            inv_d, jnp.ones(()), self.fields, self.fixed, self.slope, algorithm.batch, self.scalars, self.kept, self.gram_of,
+            self.inputs_gram,
         )  # fmt: skip
 
 
@@ -199,7 +202,8 @@ def _agree(one: _Response, other: _Response) -> bool:
 def _respond(algorithm: Algorithm, width: int, seed: int, scale: float) -> _Response | None:
     """Return the coefficients of a step on random values, or None if the step is no combination with numbers."""
     p, b, names = width, algorithm.batch, algorithm.names
-    probe = _Probe.draw(algorithm, width, b, seed, scale)
+    rng = np.random.default_rng(seed)
+    probe = _Probe.draw(algorithm, width, b, lambda shape: jnp.asarray(rng.standard_normal(shape)), scale)
 
     def step(inv_d):
         updates, _ = compute_updates(algorithm, probe.step(algorithm, inv_d))
@@ -209,7 +213,7 @@ def _respond(algorithm: Algorithm, width: int, seed: int, scale: float) -> _Resp
         return (past, [update.scalars for update in updates]), jnp.stack([update.inputs for update in updates])
 
     _, (past, scalars), C = jax.jvp(step, (jnp.zeros(()),), (jnp.ones(()),), has_aux=True)
-    G, slopes = probe.slope(jnp.asarray(probe.fields[STUDENT]), probe.scalars[STUDENT])
+    G, slopes = probe.slope(probe.fields[STUDENT], probe.scalars[STUDENT])
     rate = _coefficients(np.asarray(C), [np.asarray(G)])
     old = np.asarray(past)
     number = old[..., 0, 0]
