@@ -29,7 +29,7 @@ NAMES = {
         committee-classical committee-high-d mean-field regimes
     """,
     "new_results": """
-        single-index staircase which-optimiser which-optimiser-why
+        plateau-exits single-index staircase staircase-correlated which-optimiser which-optimiser-why
     """,
 }
 """Names of the figures by the folder of their paper."""

@@ -145,16 +145,28 @@ def describe_share(spread: np.ndarray) -> str:
     return f"{100 * spread[0] ** 2 / (spread**2).sum():.1f} % of the variance of the chain is along one direction"
 
 
-def draw_fraction(ax: Axes, data: xr.Dataset, which: xr.DataArray, predicted: float, label: str) -> None:
-    """Draw the fraction of runs at the optimum against time, with its interval and the theoretical final value."""
+def draw_fraction(
+    ax: Axes, data: xr.Dataset, which: xr.DataArray, predicted: float, label: str, others: str | None = None
+) -> None:
+    """Draw the fraction of runs at the optimum against time, with its interval and the theoretical final value.
+
+    With `others`, the label of the other fraction, the fraction of all other runs is drawn too.
+    """
     estimates = [estimate_fraction(which.values[:, i]) for i in range(which.shape[1])]
     ax.plot(data.t, [each.value for each in estimates], color=OKABE_ITO[0], label=f"chain, {data.sizes['run']} runs")
     low, high = [each.low for each in estimates], [each.high for each in estimates]
     ax.fill_between(data.t, low, high, color=OKABE_ITO[0], alpha=0.2, linewidth=0)
     ax.axhline(predicted, color="0.4", linestyle="--", linewidth=0.8)
     ax.plot(float(data.t[-1]), predicted, "kx", markersize=9, markeredgewidth=1.6, label=f"predicted, {label}", clip_on=False)
-    ax.set(xlabel="$t$, samples per dimension", ylabel="fraction of runs at the optimum", ylim=(0, 1))
-    ax.legend(loc="upper left")
+    if others is not None:
+        ax.plot(data.t, [1 - each.value for each in estimates], color=OKABE_ITO[1], label="all other runs")
+        ax.fill_between(data.t, np.subtract(1, high), np.subtract(1, low), color=OKABE_ITO[1], alpha=0.2, linewidth=0)
+        ax.axhline(1 - predicted, color="0.4", linestyle="--", linewidth=0.8)
+        how: dict = dict(markersize=9, markeredgewidth=1.6, label=f"predicted, {others}", clip_on=False)
+        ax.plot(float(data.t[-1]), 1 - predicted, "k+", **how)
+    ylabel = "fraction of runs" if others else "fraction of runs at the optimum"
+    ax.set(xlabel="$t$, samples per dimension", ylabel=ylabel, ylim=(0, 1))
+    ax.legend(loc="center left" if others else "upper left")
 
 
 def draw_ends(ax: Axes, ends: np.ndarray, groups: dict[str, np.ndarray], radius: float) -> None:

@@ -49,7 +49,7 @@ def optimal(data: xr.Dataset) -> xr.DataArray:
 
 def _draw_figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size) -> Figure:
     figure, axes = rings.make_four_panels()
-    rings.draw_fraction(axes[0], datasets["chain"], optimal(datasets["chain"]), 3 / 32, "3/32")
+    rings.draw_fraction(axes[0], datasets["chain"], optimal(datasets["chain"]), 3 / 32, "3/32", "29/32")
     _draw_end_points(axes[1], datasets["chain"].isel(run=slice(rings.MAX_END_POINTS)))
     rings.draw_spread(axes[2], datasets, point, size.d, (1, 0), (r"$\tilde m_1^\mu$", r"$\tilde m_2^\mu$"))
     rings.draw_spread(axes[3], datasets, point, size.d, (2, 1), (r"$\tilde m_1^\mu$", r"$\tilde m_3^\nu$"))
@@ -74,9 +74,9 @@ def _write_caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point
     return [
         f"Figure 3 of the paper: four classes, N = {size.d}, snr {SNR:g}, ridge {RIDGE:g}, {size.runs} runs of the",
         f"chain to t = {size.end:g}. (a) The fraction of runs at the optimum ends at {share.value:.3f}, interval",
-        f"[{share.low:.3f}, {share.high:.3f}]; theory says 3/32 = {3 / 32:.3f}. (b) End points of the overlaps of two",
-        f"units with the first direction in {min(rings.MAX_END_POINTS, size.runs)} runs, their positions at the optima for",
-        "snr = inf (crosses), and",
+        f"[{share.low:.3f}, {share.high:.3f}]; theory says 3/32 = {3 / 32:.3f}, and 29/32 for the others. (b)",
+        "End points of the overlaps of two units with the first direction in",
+        f"{min(rings.MAX_END_POINTS, size.runs)} runs, their positions at the optima for snr = inf (crosses), and",
         f"rings of radius {RADIUS:.3f}; the second layer at the optimum is {rings.format_mean(norms[best])} on average in",
         "absolute value.",
         f"(c), (d) {size.ring_runs} runs from a point where two units share each direction, at t = {size.ring_end:g},",

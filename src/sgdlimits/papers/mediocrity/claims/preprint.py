@@ -5,9 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 import sgdlimits as sl
+from sgdlimits.analysis.plateau import find_plateau
+from sgdlimits.analysis.plateau_exits import law_times
+from sgdlimits.level.condition import RiskBelow
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.mediocrity import theory as mediocrity
+from sgdlimits.papers.mediocrity.claims.noise import variances
 from sgdlimits.papers.mediocrity.claims.times import chain_times, theory_time
+from sgdlimits.papers.one_step import sphere_drift
 from sgdlimits.papers.shorthand import log_slope, mean_and_error, simulate_chain
 
 
@@ -62,6 +67,44 @@ def stairs(effort: Effort) -> Comparison:
     logs = np.log(sizes[1] / sizes[0])
     exponents = (np.diff(number, axis=0)[0] - np.diff(np.log(way))) / logs
     return compare(exponents, [1.0, 1.0], atol=0.03, sigma=np.hypot(*sigma) / logs)
+
+
+@claim(
+    "next check 2",
+    "noise of the departure",
+    "ODE against SDE across geometries. Answered in [Any problem with a plateau](exit_times.md#any-problem-with-a-plateau)",
+)
+def departure(effort: Effort) -> Comparison:
+    """Noise of the departure of one unit over the variance of the start, against drift and variance of one sample on a grid."""
+    lr, noise, m = 0.09, 0.6, 1e-4
+    saddle = find_plateau(sl.presets.phase_retrieval(lr=lr, noise=noise), sl.RandomInit(1000))
+    grid = lr * variances(0.0, lr, noise)[0] / (2 * sphere_drift(m, lr, noise) / m)
+    return compare(float(saddle.noise[0, 0] / saddle.projection[0, 0] ** 2), grid, rtol=2e-4)
+
+
+@claim("next check 2", "exit times of a quadratic network", "The linear noisy law has the exit times of the chain")
+def exits_of_a_network(effort: Effort) -> Comparison:
+    """Mean exit time of the chain of two units that learn one direction at d = 1000, against the linear noisy law."""
+    problem, d = sl.presets.quadratic_network(2, 1, lr=0.1), 1000
+    start = sl.RandomInit(d)
+    saddle = find_plateau(problem, start)
+    risk = 0.5 * saddle.risk
+    expected = law_times(problem, saddle, start, d, risk).mean()
+    found = simulate_chain(problem, d, 10 * expected, start, runs=effort.runs(512, 256), until=RiskBelow(risk))
+    number, sigma = mean_and_error(found.t_end.values)
+    return compare(number, expected, rtol=0.03, sigma=sigma)
+
+
+@claim(
+    "next check 3",
+    "correlated directions",
+    "Staircases with varying correlations. Answered in [Correlated directions](staircase.md#correlated-directions)",
+)
+def correlated(effort: Effort) -> Comparison:
+    """Leaps and directions of x1 x2 x3 at correlation 0.3: by integration by parts the sum, then the differences."""
+    found = sl.leaps(sl.Target(lambda x: x[0] * x[1] * x[2], gram=0.7 * np.eye(3) + 0.3))
+    number = [leap.order for leap in found] + [value for leap in found for value in leap.combinations.ravel()]
+    return compare(number, [1, 2, 1, 1, 1, 1, 0, -1, 0, 1, -1], atol=1e-6)
 
 
 @claim(

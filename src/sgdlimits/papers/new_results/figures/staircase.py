@@ -68,26 +68,29 @@ def measure(name: str, sizes: tuple[int, ...], runs: int, seed: int = 0) -> list
     """Measure the median time at which the directions of each leap are found, at each d; return one row per leap and d."""
     rows = []
     for stage, leap in enumerate(sl.leaps(target(name))):
-        found = _leap_margin(leap)
+        found = overlap_margin(leap.directions)
         for d in sizes:
             # a leap of 3 takes d^2 samples, t of order d
             how: dict = dict(t_max=40 * d if leap.order > 2 else 3000, runs=runs, seed=seed, until=found, progress=False)
             each = sl.exit_times(sl.simulate(problem(name, d), sl.Chain(d), sl.FixedInit(START_FACTOR * d**-0.5), **how), found)
             time = float(np.median(each.t))
             row = {"name": name, "stage": stage, "leap": leap.order, "d": d, "t": time, "lost": int(each.censored.sum())}
-            rows.append(row | {"way": _path_factor(leap, d), "error": _log_median_error(each.t.values)})
+            rows.append(row | {"way": _path_factor(leap, d), "error": log_median_error(each.t.values)})
     return rows
 
 
-def _log_median_error(times: np.ndarray) -> float:
+def log_median_error(times: np.ndarray) -> float:
     """Return the standard error of the logarithm of the median, by 400 bootstrap samples."""
     drawn = np.random.default_rng(0).choice(times, (400, times.size))
     return float(np.log(np.median(drawn, axis=1)).std(ddof=1))
 
 
-def _leap_margin(leap: Leap) -> Callable:
-    """Return the stop condition of a leap: the norm of the overlap with its directions, over `FOUND_OVERLAP`."""
-    D = jnp.asarray(leap.directions)
+def overlap_margin(directions: np.ndarray) -> Callable:
+    """Return a stop condition: the norm of the first unit's overlap with given directions, over `FOUND_OVERLAP`.
+
+    `directions` has the coefficients of the fixed directions, one direction a row.
+    """
+    D = jnp.asarray(directions)
     return lambda stats: jnp.linalg.norm(D @ stats.M[0]) - FOUND_OVERLAP
 
 

@@ -15,7 +15,7 @@ from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, 
 from sgdlimits.papers.quadratic.phases import Phases, phases
 
 FULL = Size(width=6, teachers=3, d=10_000, lr=0.01, end=1400.0, runs=10)
-QUICK = FULL.but(d=2000, lr=0.1, end=120.0)
+QUICK = FULL.but(d=2000, lr=0.1, end=200.0)
 WORDS = dict(width="students", teachers="teachers", d="dimension", lr="learning rate", end="end in t", runs="runs of the chain")
 # enough times on the plateau for `phases`
 SAVED = 301
@@ -63,7 +63,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], found: Phases) -> Figure:
     axes[1, 1].plot([], [], color="black", label="ODE")
     runs = datasets["chain"].sizes["run"]
     axes[1, 1].plot([], [], color="black", linestyle="--", label=f"chain, mean of {runs} runs, with its error")
-    axes[1, 1].legend(loc="lower left")
+    axes[1, 1].legend(loc="upper right")
     return figure
 
 
@@ -90,7 +90,8 @@ def _shade_phases(ax: Axes, found: Phases, words: bool) -> None:
             ax.axvspan(float(begin), float(end), color="0.94", linewidth=0, zorder=0)
         if words:
             how: dict = dict(transform=ax.get_xaxis_transform(), ha="center", va="bottom", fontsize=7.5, color="0.35")
-            ax.text(float(begin + end) / 2, 1.01, phase.replace(" ", "\n"), **how)
+            narrow = end - begin < 0.06 * float(found.data.end[0].max())  # its words stand above those of the next phase
+            ax.text(float(begin + end) / 2, 1.06 if narrow else 1.01, phase.replace(" ", "\n"), **how)
 
 
 def _write_caption(datasets: dict[str, xr.Dataset], found: dict[str, Phases], size: Size) -> list[str]:

@@ -3,9 +3,10 @@
 The slides show that at a fixed dimension and a small learning rate SGD follows gradient flow on the population risk. The ODE
 with the corrector departs from gradient flow only at the end of learning, where label noise leaves the excess risk
 
-.. math:: \\frac{\\text{lr}\\,\\Delta}{4p}\\,E[s'(\\lambda)^2], \\qquad E[s'(\\lambda)^2] = \\frac{4}{\\pi\\sqrt5}
+.. math:: \\frac{\\text{lr}\\,\\Delta}{4p}\\,E[s'(\\lambda)^2], \\qquad E[s'(\\lambda)^2] = \\frac{2}{\\pi\\sqrt3}
 
-to first order in the rate, for s = erf and students of norm 1.
+to first order in the rate, for students of norm 1 and s(x) = erf(x/sqrt 2). The slides write erf(x); that of Saad and Solla,
+whose curves they show, is the one with the root (docs/errata.md).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ FULL, QUICK, WORDS = sizes(
     teachers=("teachers", (2, 5)),
     d=("dimension", 20),
     runs=("runs of SGD", 8),
-    end=("end in the time of the slides", 500.0, 60.0),
-    end_ode=("end of the ODE in that time", 3e4, 3e3),
+    end=("end in the time of the slides", 1000.0, 120.0),
+    end_ode=("end of the ODE in that time", 6e4, 6e3),
 )
 
 
@@ -35,7 +36,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate SGD, the ODE and gradient flow for each teacher, each from one random start."""
     datasets = {}
     for teachers in size.teachers:
-        problem = sl.presets.committee(size.width, teachers, "erf_plain", lr=2 * GAMMA, noise=NOISE)
+        problem = sl.presets.committee(size.width, teachers, "erf", lr=2 * GAMMA, noise=NOISE)
         for name, found in simulate_levels(problem, "SGD", sl.SGD(size.d), size, seed, count=80):
             datasets[f"{name}-{teachers}"] = found
             keep(f"{name.lower()}-{teachers}", found.drop_vars("Q"))
@@ -63,7 +64,7 @@ def excess(found: xr.Dataset) -> xr.DataArray:
 
 def noise_floor(width: int, gamma: float) -> float:
     """Return the excess risk that label noise leaves, to first order in the learning rate."""
-    return 2 * gamma * NOISE / (4 * width) * 4 / (np.pi * np.sqrt(5))
+    return 2 * gamma * NOISE / (4 * width) * 2 / (np.pi * np.sqrt(3))
 
 
 def draw_risk(ax: Axes, runs: xr.Dataset, label: str, ode: xr.Dataset, flow: xr.Dataset, floor: float) -> None:
@@ -90,7 +91,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     sentences = [
-        f"The slides show SGD on gradient flow at p = {size.width}, gamma = {GAMMA}, noise {NOISE:g} and s(x) = erf(x),",
+        f"The slides show SGD on gradient flow at p = {size.width}, gamma = {GAMMA}, noise {NOISE:g} and s(x) = erf(x/sqrt 2),",
         f"for k = 2 and k = 5. Their loss has no 1/2, so that lr = {2 * GAMMA:g} here; their time is gamma t/p. They do not",
         f"give d; here it is {size.d}. All levels start from the same random weights. The risk waits on a plateau where the",
         "students are alike, then they specialise.",

@@ -17,14 +17,14 @@ from sgdlimits.papers.slides.figures.committee_classical import NOISE, draw_risk
 
 # the slides' value
 GAMMA = 0.1
-FULL = Size(width=8, teachers=4, d=1000, runs=4, end=150.0, end_ode=1e4)
-QUICK = FULL.but(d=100, end=180.0, end_ode=3e3)
+FULL = Size(width=8, teachers=4, d=1000, runs=4, end=400.0, end_ode=3e4)
+QUICK = FULL.but(d=100, end=500.0, end_ode=1e4)
 WORDS = classical.WORDS | {"runs": "runs of the chain"}
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate the chain, the ODE and gradient flow from one random start."""
-    problem = sl.presets.committee(size.width, size.teachers, "erf_plain", lr=2 * GAMMA, noise=NOISE)
+    problem = sl.presets.committee(size.width, size.teachers, "erf", lr=2 * GAMMA, noise=NOISE)
     levels = simulate_levels(problem, "chain", sl.Chain(size.d), size, seed, count=120)
     datasets = {name: keep(name.lower(), found) for name, found in levels}
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
@@ -79,10 +79,11 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     last = float(np.interp(size.end, ode.tau, risk)), float(excess(chain)[:, -1].mean())
     return [
         f"The slides show the plateau and the specialisation of p = {size.width} erf units that learn k = {size.teachers},",
-        f"at gamma = {GAMMA} and noise {NOISE:g}, s(x) = erf(x). Their loss has no 1/2, so that lr = {2 * GAMMA:g} here;",
-        f"their time is gamma t/p. Here d = {size.d}. On the plateau, flattest at {float(ode.tau[at]):.1f}, the excess",
-        f"risk is {risk[at]:.2e} and students overlap with teachers by {M[at].min():.2f} to {M[at].max():.2f}. The ODE has",
-        f"lost half of that risk at {half(ode)[0]:.1f}, the runs of the chain at {runs}.",
+        f"at gamma = {GAMMA} and noise {NOISE:g}, s(x) = erf(x/sqrt 2). Their loss has no 1/2, so that lr =",
+        f"{2 * GAMMA:g} here; their time is gamma t/p. Here d = {size.d}. On the plateau, flattest at",
+        f"{float(ode.tau[at]):.1f}, the excess risk is {risk[at]:.2e} and students overlap with teachers by",
+        f"{M[at].min():.2f} to {M[at].max():.2f}. The ODE has lost half of that risk at",
+        f"{half(ode)[0]:.1f}, the runs of the chain at {runs}.",
         f"At {size.end:g} the excess risk is {last[0]:.1e} in the ODE and {last[1]:.1e} in the chain's mean, at",
         f"{size.end_ode:g} it is {risk[-1]:.2e} in the ODE, {risk[-1] / floor:.2f} times what label noise leaves to first",
         f"order in lr, and {float(excess(flow)[0, -1]):.1e} in gradient flow. By then students overlap with their own",
