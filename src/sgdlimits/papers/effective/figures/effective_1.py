@@ -20,7 +20,7 @@ WORDS = dict(d="dimension", end="end in t", shown="runs of SGD that are drawn", 
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate SGD and the chain on both sides of the threshold, from random vectors."""
+    """Simulate matrix PCA below and above its threshold, and draw overlaps against time and paths in the plane."""
     datasets = {}
     for snr in SNR:
         problem, start = sl.presets.spiked_tensor(order=2, snr=snr), sl.RandomInit(size.d)
@@ -31,7 +31,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def deviation(snr: float, t: np.ndarray) -> np.ndarray:
-    """Return the standard deviation of sqrt(n) m from a random start, for the Ornstein-Uhlenbeck process (3.2)."""
+    """Return the standard deviation of sqrt(n) m at times t from random starts, for the Ornstein-Uhlenbeck process (3.2)."""
     rate, noise = 4 * (snr - 1), 8.0
     # expm1 keeps digits at small rates and times
     return np.sqrt(np.exp(2 * rate * t) + noise * np.expm1(2 * rate * t) / (2 * rate))
@@ -51,7 +51,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _draw_in_time(ax: Axes, sgd: xr.Dataset, chain: xr.Dataset, snr: float, size: Size) -> None:
-    """Draw the magnified overlap of runs against time, with the band of the Ornstein-Uhlenbeck process."""
+    """Draw sqrt(n) times the overlap of each run against time, with the band of the Ornstein-Uhlenbeck process."""
     root = np.sqrt(size.d)
     for run in range(sgd.sizes["run"]):
         ax.plot(sgd.t, root * sgd.m[run], color=OKABE_ITO[run % len(OKABE_ITO)], linewidth=0.7)

@@ -36,7 +36,7 @@ FULL, QUICK, WORDS = sizes(
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate the chain from random starts, and from a point of the ring together with the local limit there."""
+    """Simulate the binary mixture from random starts and from a ring of fixed points, and draw success and fluctuations."""
     v = RADIUS * jnp.array([np.cos(ANGLE), np.sin(ANGLE)])
     point = sl.Overlaps(v, v[:, None], jnp.outer(v, v))
     problem, noiseless = (sl.presets.binary_mixture(snr, RIDGE) for snr in (SNR, np.inf))
@@ -45,7 +45,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def optimal(data: xr.Dataset) -> xr.DataArray:
-    """Return for each run and time whether the network classifies well: units in opposite directions, each with its label."""
+    """Return for each run and time whether the two units lie along opposite class means, each with the right label."""
     m, v, size = data.M[..., 0], data.a, MIN_SHARE_OF_RADIUS * RADIUS
     # each unit has its own label's sign, and both classes have a unit
     right = (m * v > 0).all("student") & (m.prod("student") < 0)
@@ -62,7 +62,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size
 
 
 def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
-    """Draw the final overlaps of both units, with the predicted optima."""
+    """Draw the final overlaps of both units in each run, with the rings of fixed points and the predicted optima."""
     m, best = data.M.values[:, -1, :, 0], optimal(data).values[:, -1]
     draw_ends(ax, m, {"optimal": best, "not": ~best}, RADIUS)
     ax.plot([RADIUS, -RADIUS], [-RADIUS, RADIUS], "kx", markersize=9, markeredgewidth=1.6, label="predicted optimum")
@@ -71,7 +71,7 @@ def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
 
 
 def _draw_paths(ax: Axes, ring: xr.Dataset, local: xr.Dataset, point: sl.Overlaps, d: int) -> None:
-    """Draw the magnified overlap of runs that start on the ring, with the band of the local limit."""
+    """Draw sqrt(N) times an overlap's distance from its start on the ring, in six runs, with the local limit's band."""
     centre = float(point.M[0, 0])
     for run in range(min(6, ring.sizes["run"])):
         ax.plot(ring.t, np.sqrt(d) * (ring.M[run, :, 0, 0] - centre), color=OKABE_ITO[run], linewidth=0.7)
@@ -102,20 +102,20 @@ def _write_caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point
 
 
 def estimate_fraction(which: np.ndarray) -> IntervalEstimate:
-    """Estimate the share of true entries with its 95 % interval (Wilson)."""
+    """Estimate the fraction of true entries of a boolean array, with its 95 % Wilson interval."""
     low, high = binomtest(int(which.sum()), which.size).proportion_ci(method="wilson")
     return IntervalEstimate(float(which.mean()), float(low), float(high))
 
 
 def format_mean(values: np.ndarray) -> str:
-    """Format the mean to three digits, or say that no run has a value."""
+    """Format the mean of an array with three decimals, or say that no run has a value if the array is empty."""
     return f"{values.mean():.3f}" if values.size else "not reached by any run"
 
 
 def simulate_all(
     problem: sl.Problem, noiseless: sl.Problem, point: sl.Overlaps, size: Size, seed: int, keep: Keep, count: int
 ) -> dict[str, xr.Dataset]:
-    """Simulate the chain from random starts and from a fixed point of the noiseless problem, and the local limit there."""
+    """Simulate the chain from random starts and from a fixed point without noise, and the local limit at that point."""
     d, random = size.d, sl.RandomInit(size.d)
     ring: dict = dict(t_max=size.ring_end, runs=size.ring_runs, seed=seed, save=41)
     chain: dict = dict(t_max=size.end, runs=size.runs, seed=seed, save=count)
@@ -127,7 +127,7 @@ def simulate_all(
 
 
 def make_four_panels() -> tuple[Figure, Any]:
-    """Create panels (a) to (d) beside each other."""
+    """Create a figure with four panels in a row, titled (a) to (d)."""
     figure, axes = make_panels(1, 4, figsize=(13.0, 3.3))
     for ax, letter in zip(axes, "abcd", strict=True):
         ax.set_title(f"({letter})", loc="left")
@@ -135,18 +135,18 @@ def make_four_panels() -> tuple[Figure, Any]:
 
 
 def principal_deviations(data: xr.Dataset, point: sl.Overlaps, d: int) -> np.ndarray:
-    """Return principal standard deviations of the magnified overlaps of the first two units at the end, largest first."""
+    """Return the principal standard deviations of two units' final overlaps, times sqrt(d), largest first."""
     cloud = np.sqrt(d) * (data.M.values[:, -1, :2, 0] - np.asarray(point.M)[:2, 0])
     return np.sqrt(np.maximum(np.linalg.eigvalsh(np.cov(cloud.T))[::-1], 0.0))
 
 
 def describe_share(spread: np.ndarray) -> str:
-    """Describe the share of the variance along the first principal direction."""
+    """Describe in words the share of the chain's variance along the first principal direction."""
     return f"{100 * spread[0] ** 2 / (spread**2).sum():.1f} % of the variance of the chain is along one direction"
 
 
 def draw_fraction(ax: Axes, data: xr.Dataset, which: xr.DataArray, predicted: float, label: str) -> None:
-    """Draw the fraction of runs at the optimum against time, with its interval and the theoretical final value."""
+    """Draw the fraction of runs at the optimum against time, with its 95 % interval and the predicted final value."""
     estimates = [estimate_fraction(which.values[:, i]) for i in range(which.shape[1])]
     ax.plot(data.t, [each.value for each in estimates], color=OKABE_ITO[0], label=f"chain, {data.sizes['run']} runs")
     low, high = [each.low for each in estimates], [each.high for each in estimates]
@@ -158,7 +158,7 @@ def draw_fraction(ax: Axes, data: xr.Dataset, which: xr.DataArray, predicted: fl
 
 
 def draw_ends(ax: Axes, ends: np.ndarray, groups: dict[str, np.ndarray], radius: float) -> None:
-    """Draw final overlaps of two units by group of runs, and two quarters of a ring of fixed points."""
+    """Draw the final overlaps of two units, one dot per run coloured by group, and two quarters of a ring of fixed points."""
     for quarter in (0, 2):
         angle = np.linspace(quarter, quarter + 1, 60) * np.pi / 2
         ax.plot(radius * np.cos(angle), radius * np.sin(angle), color="0.4", linewidth=1.0, zorder=0)
@@ -168,7 +168,7 @@ def draw_ends(ax: Axes, ends: np.ndarray, groups: dict[str, np.ndarray], radius:
 
 
 def draw_spread(ax: Axes, datasets: dict[str, xr.Dataset], point: sl.Overlaps, d: int, entry: tuple, names: tuple) -> None:
-    """Draw two entries of the magnified overlaps at the end, of chain and local limit, with the radius of the ring."""
+    """Draw two final overlaps, centred and times sqrt(d), against each other: chain, local limit and the ring's radius."""
     centre, first = np.asarray(point.M), (0, 0)
     for name, colour, label in (("local", "0.6", "local limit"), ("ring", OKABE_ITO[0], "chain")):
         cloud = [np.sqrt(d) * (datasets[name].M.values[:, -1, *index] - centre[index]) for index in (first, entry)]
@@ -182,12 +182,12 @@ def draw_spread(ax: Axes, datasets: dict[str, xr.Dataset], point: sl.Overlaps, d
 
 
 def add_legend_below(ax: Axes) -> None:
-    """Add a legend below a panel that has no room for one."""
+    """Add a legend of three columns below a panel."""
     how: dict = dict(ncols=3, fontsize=6.5, handlelength=1, handletextpad=0.6, columnspacing=0.9)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), **how)
 
 
 def add_headroom(ax: Axes, share: float) -> None:
-    """Extend the vertical axis by a share of its height, for a legend above the data."""
+    """Extend the vertical axis upwards by a share of its height, for a legend above the data."""
     low, high = ax.get_ylim()
     ax.set_ylim(low, high + share * (high - low))

@@ -25,7 +25,7 @@ WORDS = rings.WORDS
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate the chain from random starts, and from a point on two rings together with the local limit there."""
+    """Simulate the XOR mixture from random starts and from two rings of fixed points, and draw success and fluctuations."""
     point = build_point()
     problem, noiseless = (sl.presets.xor_mixture(snr, RIDGE) for snr in (SNR, np.inf))
     datasets = rings.simulate_all(problem, noiseless, point, size, seed, keep, count=16)
@@ -33,7 +33,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def build_point() -> sl.Overlaps:
-    """Build a point of Proposition 5.1: two units share the first direction with label 1, two the second with label 0."""
+    """Build the fixed point of Proposition 5.1: two units share a ring along each direction, with labels 1 and 0."""
     first, second = (RADIUS * jnp.array([np.cos(angle), np.sin(angle)]) for angle in ANGLES)
     # without noise all weights lie along the means, so Q = M M^T
     M = jnp.zeros((4, 2)).at[:2, 0].set(first).at[2:, 1].set(second)
@@ -41,7 +41,7 @@ def build_point() -> sl.Overlaps:
 
 
 def optimal(data: xr.Dataset) -> xr.DataArray:
-    """Return for each run and time whether each of the four classes has a unit of the right sign along its mean."""
+    """Return for each run and time whether each of the four classes has a unit along its mean with the right label."""
     m, v, size = data.M, data.a, rings.MIN_SHARE_OF_RADIUS * RADIUS
     looks = [(sign * m[..., teacher] > size) & (label * v > size) for teacher, label in ((0, 1), (1, -1)) for sign in (1, -1)]
     return xr.concat([each.any("student") for each in looks], "look").all("look")
@@ -57,7 +57,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size
 
 
 def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
-    """Draw the final overlaps of two units with the first direction."""
+    """Draw the final overlaps of the first two units with the first class direction, with rings and predicted optima."""
     m, best = data.M.values[:, -1, :2, 0], optimal(data).values[:, -1]
     rings.draw_ends(ax, m, {"not": ~best, "optimal": best}, RADIUS)
     points = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if x * y <= 0])

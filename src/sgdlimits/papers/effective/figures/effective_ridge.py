@@ -46,7 +46,7 @@ drift = eqx.filter_jit(lambda problem, stats: problem.drift(stats))
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Find the good classifier at every point, and simulate the chain from there."""
+    """Find the good classifier by snr and ridge, simulate the chain from it, and draw where it exists and its second layer."""
     cases = [(name, snr, share) for name in WEIGHTS for snr in size.snr for share in size.shares]
     rows = [
         {"preset": name, "snr": snr, "share": share} | measure(name, snr, share, size, seed)
@@ -57,7 +57,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def build_classifier(preset: str, x: np.ndarray) -> sl.Overlaps:
-    """Build the statistics of a good classifier from second layer v, overlap m, squared norm, and overlaps between units."""
+    """Build the symmetric classifier's overlaps from x: second layer, overlap, squared norm, overlaps between units."""
     v, m, *overlaps = x
     if preset == "binary_mixture":
         return sl.Overlaps(jnp.array([v, -v]), jnp.array([[m], [-m]]), jnp.asarray(np.choose(PAIRS[:2, :2], overlaps)))
@@ -66,7 +66,7 @@ def build_classifier(preset: str, x: np.ndarray) -> sl.Overlaps:
 
 
 def find_classifier(preset: str, snr: float, ridge: float) -> tuple[sl.ProjectionProblem, np.ndarray]:
-    """Return the problem and its good classifier, continued from large ratios down; NaN where the continuation fails."""
+    """Find the good classifier's x by continuation from large snr; return the problem and x, NaN if it does not exist."""
     C = ring_radius(min(ridge, 0.99 * critical_ridge(WEIGHTS[preset])), WEIGHTS[preset]) ** 2
     # the solution without noise; a norm slightly above m^2 keeps the fields independent
     x = np.array([C**0.5, C**0.5, C * 1.001, -C, 0.0])[: 4 if preset == "binary_mixture" else 5]
@@ -81,7 +81,7 @@ def find_classifier(preset: str, snr: float, ridge: float) -> tuple[sl.Projectio
 
 
 def measure(preset: str, snr: float, share: float, size: Size, seed: int) -> dict[str, float]:
-    """Return second layer and accuracy of the good classifier, and the mean squared second layer of the chain from there."""
+    """Return second layer and accuracy of the good classifier, and the chain's mean squared second layer started there."""
     d, t_max, runs = size.chain
     problem, x = find_classifier(preset, snr, share * classifier_ridge(preset, snr))
     stats = build_classifier(preset, x)
@@ -94,7 +94,7 @@ def measure(preset: str, snr: float, share: float, size: Size, seed: int) -> dic
 
 
 def _balance(problem: sl.ProjectionProblem, preset: str, x: np.ndarray) -> np.ndarray:
-    """Return the independent entries of the drift, which vanish at the good classifier."""
+    """Return the independent entries of the ODE's drift at a symmetric classifier; all vanish at the good classifier."""
     # by symmetry the other entries repeat these
     change = drift(problem, build_classifier(preset, x))
     return np.array([change.a[0], change.M[0, 0], *np.asarray(change.Q[0])[: x.size - 2]])

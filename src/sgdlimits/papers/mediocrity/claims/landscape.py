@@ -17,18 +17,18 @@ RHO, NOISE = 0.7, 0.3
 
 
 def one_unit(rho: float = RHO) -> sl.ProjectionProblem:
-    """Build phase retrieval with one unit off the sphere and a teacher of squared norm rho."""
+    """Build phase retrieval by one unit off the sphere, with label noise 0.3 and a teacher of squared norm rho."""
     target = sl.Target(sl.CommitteeReadout("square"), noise=NOISE, gram=[[rho]])
     return sl.ProjectionProblem(target, sl.TwoLayer(1), sl.SquaredLoss(), sl.OnePassSGD(0.1))
 
 
 def eigenvalues(m: float, q: float, d: int = 5, problem: sl.ProjectionProblem | None = None) -> np.ndarray:
-    """Return all eigenvalues of the Hessian in R^d, or on the sphere."""
+    """Return all eigenvalues of the risk's Hessian at overlap m and squared norm q, in R^d or on the sphere by the problem."""
     return np.repeat(*sl.hessian_spectrum(problem or one_unit(), overlaps([1.0], [[m]], [[q]]), d))
 
 
 def make_sample() -> tuple[np.ndarray, np.ndarray, SquaredUnits]:
-    """Return weights, a teacher and the grid of one sample in R^3."""
+    """Return one unit's weights, a teacher, and both as `SquaredUnits` on a Gauss-Hermite grid of inputs in R^3."""
     w, star = np.array([0.3, -0.8, 0.5]), np.sqrt(RHO) * np.eye(3)[0]
     return w, star, SquaredUnits(w[None], star[None])
 
@@ -39,7 +39,7 @@ def make_sample() -> tuple[np.ndarray, np.ndarray, SquaredUnits]:
     tests=f"`test_spectrum_is_that_of_the_dense_hessian` {LANDSCAPE}",
 )  # fmt: skip
 def loss_hessian(effort: Effort) -> Comparison:
-    """Second difference of the loss of one sample along the field."""
+    """Compare the second derivative of one sample's loss in its field, by differences, with (61), corrected and as printed."""
     own, star, z, h = 0.7, 1.1, 0.5, 1e-3
     loss = lambda field: (star**2 + z - field**2) ** 2 / 2
     # x x^T along the field: a second derivative in one variable
@@ -52,7 +52,7 @@ def loss_hessian(effort: Effort) -> Comparison:
     right=r"Half of it, beside $\Delta/2$", tests=f"`test_risk_is_equation_6_of_escaping_mediocrity` {DRIFT}",
 )  # fmt: skip
 def risk_63(effort: Effort) -> Comparison:
-    """Risk on the grid of one sample."""
+    """Compare the risk of one unit off the sphere, by Gauss-Hermite quadrature, with (63), corrected and as printed."""
     w, star, s = make_sample()
     whole = 3 * RHO**2 + 3 * (w @ w) ** 2 - 4 * (w @ star) ** 2 - 2 * RHO * w @ w
     return compare(s.risk, whole / 2, whole)
@@ -64,7 +64,7 @@ def risk_63(effort: Effort) -> Comparison:
     tests=f"`test_drift_of_the_statistics_is_that_of_descent_along_the_gradient` {LANDSCAPE}",
 )  # fmt: skip
 def moments_64(effort: Effort) -> Comparison:
-    """Moments of the fields times x on the grid of one sample; printed, with the teacher's field cubed."""
+    """Compare means of cubic field products times x, by Gauss-Hermite quadrature, with (64), corrected and as printed."""
     w, star, s = make_sample()
     number = np.stack([s.mean(s.fixed[0] ** 2 * s.fields[0] * s.x), s.mean(s.fields[0] ** 3 * s.x)])
     mixed = RHO * w + 2 * (w @ star) * star
@@ -73,7 +73,7 @@ def moments_64(effort: Effort) -> Comparison:
 
 @claim("(65), (74)", "gradient", r"$-2((\rho-3q)w + 2mw_\star)$; at random weights $4w^0$")
 def gradient(effort: Effort) -> Comparison:
-    """Mean gradient of the loss on the grid of one sample."""
+    """Compare the mean gradient of one unit's loss, by Gauss-Hermite quadrature, with equations (65) and (74)."""
     w, star, s = make_sample()
     return compare(s.mean(-2 * s.error * s.fields[0] * s.x), -2 * ((RHO - 3 * w @ w) * w + 2 * (w @ star) * star))
 
@@ -84,7 +84,7 @@ def gradient(effort: Effort) -> Comparison:
     tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE}",
 )  # fmt: skip
 def moments_66(effort: Effort) -> Comparison:
-    """Second moments of x weighted with the squared field of the teacher, on the grid of one sample."""
+    """Compare the mean of x x^T times the squared teacher field, by quadrature, with (66), corrected and as printed."""
     _, star, s = make_sample()
     one, outer = RHO * np.eye(3), np.outer(star, star)
     return compare((s.weights * s.fixed[0] ** 2 * s.x) @ s.x.T, one + 2 * outer, one + outer)
@@ -96,7 +96,7 @@ def moments_66(effort: Effort) -> Comparison:
     tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE}",
 )  # fmt: skip
 def hessian(effort: Effort) -> Comparison:
-    """Mean Hessian of the loss on the grid of one sample; printed, with rank-one terms of half the size."""
+    """Compare the mean Hessian of one unit's loss, by Gauss-Hermite quadrature, with (67), corrected and as printed."""
     w, star, s = make_sample()
     # factor 2 is right, 1 as printed
     form = lambda factor: 2 * ((3 * w @ w - RHO) * np.eye(3) + factor * (3 * np.outer(w, w) - np.outer(star, star)))
@@ -112,7 +112,7 @@ CORRECTED = f"`test_eigenvalues_of_phase_retrieval_are_those_of_68_to_72_correct
     right=r"$-2\rho$ ($d - 1$ times), $-6\rho$", tests=CORRECTED,
 )  # fmt: skip
 def hessian_zero(effort: Effort) -> Comparison:
-    """Eigenvalues of the package's Hessian in R^5 at zero weights."""
+    """Compare the package's Hessian eigenvalues in R^5 at zero weights with equation (68), corrected and as printed."""
     rest = [-2 * RHO] * 4
     return compare(eigenvalues(0.0, 0.0), [-6 * RHO, *rest], [-2 * (RHO + 1), *rest])
 
@@ -122,7 +122,7 @@ def hessian_zero(effort: Effort) -> Comparison:
     tests=CORRECTED,
 )  # fmt: skip
 def risk_zero(effort: Effort) -> Comparison:
-    """Risk of zero weights on the grid of one sample."""
+    """Compare the risk at zero weights, by Gauss-Hermite quadrature, with equation (69), corrected and as printed."""
     s = SquaredUnits(np.zeros((1, 2)), np.sqrt(RHO) * np.eye(1, 2), NOISE)
     return compare(s.risk, NOISE / 2 + 1.5 * RHO**2, NOISE / 2 + 3 * RHO**2)
 
@@ -133,7 +133,7 @@ def risk_zero(effort: Effort) -> Comparison:
     right=r"Eigenvalues $+4\rho$, $-4\rho$, and $0$ ($d - 2$ times); risk $\Delta/2 + 4\rho^2/3$", tests=CORRECTED,
 )  # fmt: skip
 def hessian_saddle(effort: Effort) -> Comparison:
-    """Eigenvalues of the package's Hessian in R^5 at the saddle, and the risk on the grid of one sample."""
+    """Compare the package's Hessian eigenvalues in R^5 and the risk at the saddle with (70), (71), corrected and as printed."""
     # at the saddle the unit is orthogonal to the teacher, with q = rho/3
     height = SquaredUnits(np.array([[0.0, np.sqrt(RHO / 3)]]), np.sqrt(RHO) * np.eye(1, 2), NOISE).risk - NOISE / 2
     right = [-4 * RHO, 0, 0, 0, 4 * RHO, 4 / 3 * RHO**2]
@@ -145,7 +145,7 @@ def hessian_saddle(effort: Effort) -> Comparison:
     right=r"$4(\rho I + 2 w_\star w_\star^\top)$", tests=CORRECTED,
 )  # fmt: skip
 def hessian_minimum(effort: Effort) -> Comparison:
-    """Eigenvalues of the package's Hessian in R^5 at the minimum."""
+    """Compare the package's Hessian eigenvalues in R^5 at the minimum with equation (72), corrected and as printed."""
     rest = [4 * RHO] * 4
     return compare(eigenvalues(RHO, RHO), [*rest, 12 * RHO], [*rest, 8 * RHO])
 
@@ -158,7 +158,7 @@ def hessian_minimum(effort: Effort) -> Comparison:
     tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE}",
 )  # fmt: skip
 def sphere_hessian(effort: Effort) -> Comparison:
-    """First and second differences of the loss of one sample along a great circle through w, for (78) and (79)."""
+    """Compare derivatives of one sample's loss along a great circle, by differences, with (78), (79) and their correction."""
     own, across, star, z, h = 0.7, -1.4, 1.1, 0.5, 1e-3
     # a great circle keeps the norm
     loss = lambda s: (star**2 + z - (np.cos(s) * own + np.sin(s) * across) ** 2) ** 2 / 2
@@ -175,7 +175,7 @@ def sphere_hessian(effort: Effort) -> Comparison:
     r"Gradient $4m(mw-w_\star)$; Hessian $-4w_\star w_\star^\top$ at $m=0$, $4I$ at $m=\pm1$",
 )
 def sphere_landscape(effort: Effort) -> Comparison:
-    """Slope of the risk along the sphere at m = 0.6, and eigenvalues in R^5 there and at m = 1."""
+    """Compare the slope of the risk on the sphere, by differences, and the package's Hessian eigenvalues with (82) to (85)."""
     m, h = 0.6, 1e-4
     at = lambda m: SquaredUnits(np.array([[m, np.sqrt(1 - m**2)]]), np.eye(1, 2)).risk
     slope = (at(m + h) - at(m - h)) / (2 * h)  # the gradient 4m(mw - w*) times dw/dm, whose overlap with w* is 1
@@ -190,7 +190,7 @@ def sphere_landscape(effort: Effort) -> Comparison:
     tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE}",
 )  # fmt: skip
 def flat(effort: Effort) -> Comparison:
-    """Number of zero eigenvalues of the package's Hessian on the sphere at m = 0, at d = 50."""
+    """Compare the number of zero eigenvalues of the package's Hessian on the sphere at m = 0 with d - 2 and d - 1."""
     d = 50
     index = sl.hessian_spectrum(sl.presets.phase_retrieval(), saddle(1), d).index
     return compare(index[1], d - 2, d - 1)
@@ -198,7 +198,7 @@ def flat(effort: Effort) -> Comparison:
 
 @claim("appendix B", "flat directions of several units", r"$d-p-1$ flat directions for each of $p$ units")
 def flat_network(effort: Effort) -> Comparison:
-    """Number of null directions per unit at the saddle, without rotations among the units."""
+    """Compare the number of null directions per unit at the saddle, from the package's Hessian, with d - p - 1."""
     p, d = 2, 50
     # rotations among the units add p (p - 1)/2 null directions
     index = sl.hessian_spectrum(sl.presets.phase_retrieval(p), saddle(p), d).index

@@ -22,7 +22,7 @@ TIMES = "in `tests/unit/papers/test_mediocrity.py`"
 
 
 def chain_times(problem: Any, d: int, threshold: float, runs: int, start: Any = None, seed: int = 3) -> np.ndarray:
-    """Simulate exit times of the exact chain, in the paper's time, from random starts unless another start is given."""
+    """Simulate the exact chain, and return exit times in the paper's time, from random starts unless `start` is given."""
     found = simulate_chain(problem, d, 2000.0, start, runs=runs, seed=seed, until=sl.exits(threshold))
     times = sl.exit_times(found, threshold)
     # a censored run would bias the mean: fail loudly
@@ -32,7 +32,7 @@ def chain_times(problem: Any, d: int, threshold: float, runs: int, start: Any = 
 
 
 def theory_time(problem: Any, d: int, threshold: float, average: str, **more: Any) -> float:
-    """Return a mean exit time of `theory.mediocrity` in the paper's time."""
+    """Return the mean exit time by one formula (`average`) of `theory.mediocrity.exit_time`, in the paper's time."""
     return float(theory.exit_time(problem, d, threshold, average, **more)) * float(problem.rate)
 
 
@@ -40,7 +40,7 @@ def theory_time(problem: Any, d: int, threshold: float, average: str, **more: An
 
 
 def draw_starts(width: int, d: int, runs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw mu_0 and tau_0 of (43) from random starts."""
+    """Draw the sums of squared overlaps mu_0 and tau_0 of (43) from random starts in d dimensions."""
     start = sl.RandomInit(d).sample(sl.presets.phase_retrieval(width), runs=runs, seed=11)
     M, Q = np.asarray(start.M), np.asarray(start.Q)
     return d * (M**2).sum((1, 2)), d * ((Q**2).sum((1, 2)) - width)
@@ -51,7 +51,7 @@ def draw_starts(width: int, d: int, runs: int) -> tuple[np.ndarray, np.ndarray]:
     tests=f"`test_quenched_time_46_is_the_mean_over_random_starts` {TIMES}",
 )  # fmt: skip
 def risk_44(effort: Effort) -> Comparison:
-    """Risk of three units at one random start at d = 100."""
+    """Compare the package's risk of three units at one random start at d = 100 with equation (44), corrected and as printed."""
     p, d = 3, 100
     problem = sl.presets.phase_retrieval(p)
     start = sl.RandomInit(d).one(problem, seed=11)
@@ -61,7 +61,7 @@ def risk_44(effort: Effort) -> Comparison:
 
 
 def linear_exit(p: int, lr: float, noise: float, d: int, T: float) -> float:
-    """Return the root of (45): the time when the linearised risk, from the means of mu_0 and tau_0, has lost the share T."""
+    """Solve (45) numerically for the time at which the linearised risk, averaged over starts, has lost the fraction T."""
     rate = 4 - 2 * lr / p * (2 + 2 / p + 8 / p**2 + noise)
     # mean risk at the start, from the means of mu_0 and tau_0
     first = 1 + 1 / p + (p - 1) / (d * p) - 2 / d
@@ -71,7 +71,7 @@ def linear_exit(p: int, lr: float, noise: float, d: int, T: float) -> float:
 
 @claim("(10), (47)", "annealed exit time", r"$\frac1{2\omega_M}\log\frac{T(p+1)d + (p+1)(1-T)}{2p}$; for one unit (10)")
 def annealed(effort: Effort) -> Comparison:
-    """Roots of (45) at three widths."""
+    """Compare exit times at three widths, as numerical roots of equation (45), with the annealed formulas (10) and (47)."""
     d, T, step, noise = 700, 0.2, 0.05, 0.3
     pairs = []
     for p in (1, 2, 7):
@@ -87,7 +87,7 @@ def annealed(effort: Effort) -> Comparison:
     tests=f"`test_annealed_time_is_10_for_one_unit_and_the_linear_ode_from_the_mean_square_at_any_width` {TIMES}",
 )  # fmt: skip
 def annealed_best(effort: Effort) -> Comparison:
-    """Root of (45) for five units at the best rate."""
+    """Compare the root of (45) for five units at the best rate with the formula of section 3, corrected and as printed."""
     p, d, T = 5, 700, 0.2
     number = linear_exit(p, p**3 / (8 + 2 * p + 2 * p**2), 0.0, d, T)
     ours = np.log((T * (p + 1) * d + (p + 1) * (1 - T)) / (2 * p)) / 4
@@ -96,7 +96,7 @@ def annealed_best(effort: Effort) -> Comparison:
 
 @claim("(46)", "quenched exit time", r"The mean over random starts of $\log[\dots]/2\omega_M$")
 def quenched(effort: Effort) -> Comparison:
-    """Mean over drawn starts, against the closed law of the start.
+    """Compare the mean exit time over sampled random starts with equation (46), averaged over the exact law of the start.
 
     Starts whose risk falls by T without any overlap exit at once.
     """
@@ -114,7 +114,10 @@ def quenched(effort: Effort) -> Comparison:
 
 @claim("(48)", "quenched time of one unit", r"$E_{\mu_0\sim\chi^2_1}\log[Td/\mu_0 + 1 - T]/(8(1-6\gamma)-4\gamma\Delta)$")
 def quenched_48(effort: Effort) -> Comparison:
-    """Mean exit time of the chain at a small rate and threshold, where noise and curvature shorten it by about 1 %."""
+    """Compare the mean exit time of one unit at a small rate and threshold, by the exact chain, with the formula (48).
+
+    Noise and curvature shorten it by about 1 %, within the tolerance.
+    """
     d, T, noise = 1000, 0.02, 0.5
     mean_log = quad(lambda z: 2 * norm.pdf(z) * np.log(T * d / z**2 + 1 - T), 0, np.inf, epsabs=1e-12, epsrel=1e-12)[0]
     number, sigma = mean_and_error(chain_times(sl.presets.phase_retrieval(lr=0.005, noise=noise), d, T, effort.runs(2048, 512)))
@@ -127,7 +130,10 @@ def quenched_48(effort: Effort) -> Comparison:
     "The quenched time is the larger; the gap is constant in d, and closes with width",
 )
 def quenched_gap(effort: Effort) -> Comparison:
-    """Gap in units of 1/(2 omega), from drawn starts at T = 0.1 and two d, which should be log(p/2) - psi(p/2)."""
+    """Compare the gap between quenched and annealed times, over sampled random starts, with log(p/2) - psi(p/2).
+
+    The gap is in units of 1/(2 omega_M), at T = 0.1 and two dimensions.
+    """
     rows = []
     for p in (1, 2, 10):
         for d in (2000, 20_000):
@@ -142,7 +148,7 @@ def quenched_gap(effort: Effort) -> Comparison:
 
 @claim("section 2", "monotone in rate and noise", r"Both exit times grow with $\gamma$ and with $\Delta$")
 def monotone(effort: Effort) -> Comparison:
-    """Ratios of exit times at a larger and a smaller rate or noise, all above 1.
+    """Compare ratios of exit times at a larger and a smaller rate or noise, by (45) and the exact chain, with the bound 1.
 
     They are ratios of roots of (45), and of times of the exact chain less 4.5 standard errors.
     """
@@ -156,19 +162,19 @@ def monotone(effort: Effort) -> Comparison:
 
 
 def chain_time(p: int, lr: float, noise: float, d: int, T: float, runs: int) -> tuple[float, float]:
-    """Simulate the mean exit time of the chain from random starts; return it with its standard error."""
+    """Simulate exits of the exact chain from random starts, and return the mean exit time with its standard error."""
     return mean_and_error(chain_times(sl.presets.phase_retrieval(p, lr=lr, noise=noise), d, T, runs))
 
 
 def safe_ratio(one: tuple[float, float], two: tuple[float, float], sign: int) -> float:
-    """Return the ratio of two means plus (`sign` 1) or minus (-1) 4.5 standard errors."""
+    """Return the ratio of two means, each with its error, plus (sign 1) or minus (sign -1) 4.5 standard errors."""
     ratio = one[0] / two[0]
     return ratio * (1 + sign * MAX_STANDARD_ERRORS * np.hypot(one[1] / one[0], two[1] / two[0]))
 
 
 @claim("section 3", "width shortens the time", r"At constant $\gamma/p$ the time falls with $p$, and $s_{\rm ext}^{\min}$ too")
 def shorter_with_width(effort: Effort) -> Comparison:
-    """Ratios of exit times at a larger and the next smaller width, all below 1.
+    """Compare ratios of exit times at successive widths, by the exact chain and by equation (45), with the upper bound 1.
 
     They are ratios of times of the exact chain at widths 1, 2 and 5 plus 4.5 standard errors, and of the fewest samples over
     all rates by roots of (45) for widths up to 12.
@@ -180,7 +186,7 @@ def shorter_with_width(effort: Effort) -> Comparison:
 
 
 def least_samples(p: int, noise: float, d: int, T: float) -> float:
-    """Minimise over learning rates the number of samples in which the linearised risk falls by the share T."""
+    """Minimise over learning rates the number of samples until the linearised risk of (45) has lost the fraction T."""
     top = 2 * p / (2 + 2 / p + 8 / p**2 + noise)
     # the paper's time times p d / lr counts samples
     steps = lambda lr: p * d / lr * linear_exit(p, lr, noise, d, T)
@@ -193,7 +199,7 @@ def least_samples(p: int, noise: float, d: int, T: float) -> float:
     r"$s_{\rm ext}^{\min} = \frac d{4p^2}[8 + 2p + (2+\Delta)p^2]\log\frac{T(p+1)d + (p+1)(1-T)}{2p}$",
 )
 def fewest_samples(effort: Effort) -> Comparison:
-    """Fewest samples by minimisation over learning rates, with and without noise."""
+    """Compare the fewest samples to exit, by minimising the root of equation (45) over learning rates, with (49)."""
     d, T, rows = 1000, 0.1, []
     for p, noise in ((1, 0.0), (3, 0.5), (8, 0.0)):
         log = np.log((T * (p + 1) * d + (p + 1) * (1 - T)) / (2 * p))
@@ -205,7 +211,7 @@ def fewest_samples(effort: Effort) -> Comparison:
 
 
 def minimise_samples(p: int, noise: float) -> tuple[float, float, float]:
-    """Maximise the growth rate at the saddle over learning rates.
+    """Maximise the growth rate of overlaps at the saddle, from the linearised ODE, over learning rates.
 
     Return the best rate, 1/(2 omega) in the paper's time, and the samples per dimension and per unit of the logarithm.
     """
@@ -223,7 +229,7 @@ def minimise_samples(p: int, noise: float) -> tuple[float, float, float]:
     r"$\gamma_{\rm opt} = p^3/(8 + 2p + (2+\Delta)p^2)$, $1/(12+\Delta)$ for one unit; prefactor $\frac14$",
 )
 def best_lr(effort: Effort) -> Comparison:
-    """Learning rate of the fastest escape by eigenvalues of the ODE, and the prefactor of the logarithm."""
+    """Compare the learning rate of the fastest escape, from the linearised ODE, with gamma_opt and its prefactor with 1/4."""
     rows = []
     for p, noise in ((1, 0.5), (3, 0.2)):
         lr, prefactor, _ = minimise_samples(p, noise)
@@ -233,7 +239,7 @@ def best_lr(effort: Effort) -> Comparison:
 
 @claim("E.4", "gain from width", r"Samples fall by $\frac{(12+\Delta)p^2}{8+2p+(2+\Delta)p^2} \to \frac{12+\Delta}{2+\Delta}$")
 def gain(effort: Effort) -> Comparison:
-    """Ratio of the fewest samples of one unit to those of three units, by eigenvalues of the ODE."""
+    """Compare the ratio of the fewest samples of one and of three units, from the linearised ODE, with section E.4."""
     noise, p = 0.2, 3
     number = minimise_samples(1, noise)[2] / minimise_samples(p, noise)[2]
     return compare(number, (12 + noise) * p**2 / (8 + 2 * p + (2 + noise) * p**2), rtol=1e-6)
@@ -248,7 +254,7 @@ def gain(effort: Effort) -> Comparison:
     "`tests/unit/papers/test_learning_rates.py`",
 )  # fmt: skip
 def best_lr_learns(effort: Effort) -> Comparison:
-    """Excess risk of five units at the end of the ODE from a random start, at the published rate and at lr = 0.15 p."""
+    """Compare the final excess risk of five units in the full ODE, at the published and a smaller rate, with 2 and 0."""
     ends = []
     for lr in (5**3 / (8 + 10 + 2 * 25), 0.15 * 5):
         problem = sl.presets.phase_retrieval(5, lr=lr)
@@ -261,7 +267,7 @@ def best_lr_learns(effort: Effort) -> Comparison:
 
 
 def hyp2f2(x: float) -> float:
-    """Sum the series of 2F2(1, 1; 3/2, 2; -x), for moderate x."""
+    """Sum the hypergeometric series 2F2(1, 1; 3/2, 2; -x), for moderate x."""
     total, term = 0.0, 1.0
     for n in range(400):
         total += term
@@ -278,7 +284,7 @@ def hyp2f2(x: float) -> float:
     f"`test_backward_equation_reduces_to_52_when_linearised` {TIMES}",
 )  # fmt: skip
 def linear_sde_time(effort: Effort) -> Comparison:
-    """Mean exit time from 0 and from a typical start, by integrating the backward equation of the linear process."""
+    """Compare the linear SDE's mean exit time, by its backward equation, with (52), generalised to any start and as printed."""
     mu, s2, T, m0 = 2.0, 0.05, 0.3, 0.15
     # the derivative of the mean time, by Dawson's function
     inner = lambda y: 2 / np.sqrt(mu * s2) * dawsn(np.sqrt(mu / s2) * y)
@@ -293,7 +299,7 @@ def linear_sde_time(effort: Effort) -> Comparison:
     r"$\frac T{\sigma^2}\,{}_2F_2(1,1;\frac32,2;-\frac\mu{\sigma^2}T)$ for small $T$",
 )
 def zero_start(effort: Effort) -> Comparison:
-    """Mean exit time of the chain from m = 0 at T = 0.02, to which the linear SDE is correct up to terms of order T."""
+    """Compare the mean exit time from zero overlap at T = 0.02, by the exact chain, with (52), correct up to order T."""
     problem, d, T = sl.presets.phase_retrieval(lr=1 / 12), 2000, 0.02
     number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(1024, 256), saddle(1)))
     return compare(number, theory_time(problem, d, T, "sde"), rtol=0.02, sigma=sigma)
@@ -301,7 +307,7 @@ def zero_start(effort: Effort) -> Comparison:
 
 @claim("(11), (34)", "the SDE has the exit times of SGD", "Mean exit time of the spherical SDE")
 def sde(effort: Effort) -> Comparison:
-    """Mean exit time of the chain, against the backward equation of the SDE with full drift and noise."""
+    """Compare the mean exit time of the exact chain with that of the spherical SDE (34), by its backward equation."""
     problem, d, T = sl.presets.phase_retrieval(lr=0.1, noise=0.3), 1000, 0.4
     number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(2048, 512)))
     return compare(number, theory_time(problem, d, T, "backward"), rtol=0.01, sigma=sigma)
@@ -309,7 +315,7 @@ def sde(effort: Effort) -> Comparison:
 
 @claim("section 2", "samples grow as d log d", r"$t_{\rm ext} = O(\log d)$, with the slope $1/2\omega_M$")
 def logarithm(effort: Effort) -> Comparison:
-    """Slope of the chain's mean exit time in log d, from d = 256 to 16384."""
+    """Compare the slope in log d of the exact chain's mean exit time, from d = 256 to 16384, with 1/(2 omega_M)."""
     problem, runs, sizes = sl.presets.phase_retrieval(lr=0.05), effort.runs(1024, 256), (256, 16_384)
     number, sigma = log_slope(sizes, [mean_and_error(chain_times(problem, d, 0.2, runs, seed=d)) for d in sizes])
     return compare(number, 1 / (8 * (1 - 6 * 0.05)), rtol=0.03, sigma=sigma)
@@ -325,7 +331,7 @@ def logarithm(effort: Effort) -> Comparison:
     "`test_noise_delays_the_exit_from_a_typical_start_and_not_from_a_small_one` in `tests/laws/test_escape.py`",
 )  # fmt: skip
 def noise_matters(effort: Effort) -> Comparison:
-    """Mean exit time of the chain at d = 1000, against the full ODE with and without SGD's noise."""
+    """Compare the mean exit time at d = 1000, by the exact chain, with the full ODE's with and without SGD's noise."""
     problem, d, T = sl.presets.phase_retrieval(lr=1 / 12), 1000, 0.1
     number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(4096, 1024)))
     return compare(number, theory_time(problem, d, T, "noisy_ode"), theory_time(problem, d, T, "ode"), rtol=0.005, sigma=sigma)
@@ -333,7 +339,7 @@ def noise_matters(effort: Effort) -> Comparison:
 
 @claim("Appendix I", "training the second layer", "The escape takes the same time with a trained second layer, here up to 10 %")
 def second_layer(effort: Effort) -> Comparison:
-    """Ratio of first-passage times of the largest overlap of five units at 0.3, second layer trained over fixed.
+    """Compare the ratio of exit times with trained and with fixed second layer, by the exact chain of five units, with 1.
 
     Training delays it by 5.1 +- 1.0 % (2,048 runs), and by 3.0 +- 1.0 % off the sphere.
     """
@@ -349,7 +355,7 @@ def second_layer(effort: Effort) -> Comparison:
 
 @claim("figure 2, (17)", "SGD follows the ODE on average", "The mean over runs of SGD is the ODE")
 def follows_ode(effort: Effort) -> Comparison:
-    """Mean risk of SGD on weights in R^400 at three times from overlaps 0.3, with a tolerance of order 1/d."""
+    """Compare the mean risk of SGD on weights in R^400 at three times with the ODE's, up to a tolerance of order 1/d."""
     p, d = 2, 400
     problem, start = sl.presets.phase_retrieval(p, lr=0.2, noise=0.1), start_at(0.3)
     save = np.array([2.0, 4.0, 6.0])
@@ -361,7 +367,7 @@ def follows_ode(effort: Effort) -> Comparison:
 
 @claim("(14)–(17), figure 1", "the reduction is exact", "Overlaps are a stochastic process of their own")
 def reduction(effort: Effort) -> Comparison:
-    """Means of m, m^2 and the risk after 60 steps of SGD on weights in R^30, against those of the chain of overlaps."""
+    """Compare means of m, m^2 and the risk after 60 steps of SGD on weights in R^30 with those of the exact chain."""
     d, runs, rows = 30, effort.runs(4096, 1024), []
     problem = sl.presets.phase_retrieval(lr=0.1, noise=0.2)
     for seed, level in enumerate((sl.SGD(d), sl.Chain(d))):

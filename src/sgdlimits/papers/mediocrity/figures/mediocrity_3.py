@@ -13,5 +13,5 @@ QUICK = FULL.but(d=300, sgd=8, sde=16, chain=200)
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Draw two units at the same lr/p as in figure 1."""
+    """Simulate two units by SGD, SDE, ODE and chain from one start, and draw the risk against time with the exit times."""
     return draw(width=2, lr=2 / 12, noise=0.0, threshold=0.5, size=size, seed=seed, keep=keep)

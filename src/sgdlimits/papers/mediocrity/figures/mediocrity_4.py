@@ -36,7 +36,7 @@ FULL, QUICK, WORDS = sizes(
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Compute the landscape, the spectra where m = 0 and those at random starts."""
+    """Compute the risk on the sphere and the spectrum of its Hessian, and draw the landscape and the eigenvalues."""
     problem = sl.presets.phase_retrieval()
     datasets = {
         "sphere": _compute_sphere(problem, size, seed),
@@ -49,7 +49,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def _compute_sphere(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
-    """Compute the risk on the sphere with the signal at the north pole, and gradient flow from points near the equator."""
+    """Compute the risk over the sphere in R^3, with the signal at the pole, and gradient-flow lines from near the equator."""
     polar, azimuth = np.linspace(0, np.pi, 2 * size.points + 1), np.linspace(0, 2 * np.pi, 4 * size.points + 1)
     m = np.cos(polar)
     risk = np.asarray(jax.jit(jax.vmap(lambda m: problem.risk(_unit_statistics(m))))(m))
@@ -69,7 +69,7 @@ def _compute_sphere(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.
 
 
 def _compute_spectra(problem: sl.ProjectionProblem) -> xr.Dataset:
-    """Compute eigenvalues and multiplicities of the Hessian where the unit is orthogonal to the signal."""
+    """Compute eigenvalues and multiplicities of the risk's Hessian where the unit is orthogonal to the signal."""
     spectra = [hessian_spectrum(problem, _unit_statistics(0.0), d) for d in SPECTRUM_DIMENSIONS]
     counts = np.stack([spectrum.multiplicities for spectrum in spectra])
     coords = {"d": list(SPECTRUM_DIMENSIONS), "eigenvalue": spectra[0].eigenvalues}
@@ -77,7 +77,7 @@ def _compute_spectra(problem: sl.ProjectionProblem) -> xr.Dataset:
 
 
 def _compute_starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.Dataset:
-    """Compute the overlap with the signal and the two distinct eigenvalues of the Hessian at random starts."""
+    """Sample random starts in each dimension, and compute their overlaps and the Hessian's two distinct eigenvalues."""
     law = [sl.RandomInit(d).sample(problem, runs=size.starts, seed=seed + i) for i, d in enumerate(size.dimensions)]
     m = np.stack([starts.M[:, 0, 0] for starts in law])
     # at large d the eigenvalues approach those at m = 0, and the default tolerance would merge them
@@ -88,7 +88,7 @@ def _compute_starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> xr.
 
 
 def _unit_statistics(m: float) -> sl.Overlaps:
-    """Return the statistics of a unit of norm 1 with overlap m."""
+    """Return the overlaps of one unit of norm 1 whose overlap with the signal is m."""
     return sl.Overlaps(jnp.ones(1), jnp.full((1, 1), m), jnp.ones((1, 1)))
 
 
@@ -102,7 +102,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset]) -> Figure:
 
 
 def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
-    """Draw the sphere with dents where the risk is low, the signal pointing up."""
+    """Draw the risk on the sphere in R^3 as colour and dents, with the signal on top and lines of gradient flow."""
     top = float(data.risk.max())
     radius = lambda m: 1 - DENT * m**2
     polar, azimuth = np.meshgrid(data.polar, data.azimuth, indexing="ij")
@@ -139,7 +139,7 @@ def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
 
 
 def _draw_spectra(ax: Axes, data: xr.Dataset) -> None:
-    """Draw the multiplicities of both eigenvalues at m = 0 for several dimensions."""
+    """Draw the multiplicities of the Hessian's two eigenvalues at zero overlap as bars, for several dimensions."""
     width = 0.8 / data.sizes["d"]
     for i, (d, colour) in enumerate(zip(data.d.values, SHADES, strict=True)):
         counts = data.multiplicity.sel(d=d).values
@@ -153,7 +153,7 @@ def _draw_spectra(ax: Axes, data: xr.Dataset) -> None:
 
 
 def _draw_starts(ax: Axes, data: xr.Dataset) -> None:
-    """Draw the differences of the eigenvalues at random starts from those at m = 0."""
+    """Draw how far the Hessian's eigenvalues at random starts are from those at zero overlap, against the dimension."""
     gap = data.eigenvalue - np.array([-4.0, 0.0])
     low, high = gap[:, :, 1].quantile([0.05, 0.95], dim="run").values
     for i, colour, factor, label in ((0, OKABE_ITO[1], 8, "the one at $-4$"), (1, SHADES[2], 4, "the $d - 2$ at $0$")):

@@ -37,7 +37,7 @@ WORDS = dict(
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate both widths with both kinds of second layer, from the same random start at each width."""
+    """Simulate wide networks with fixed and trained second layer, and draw the largest overlap and the final second layer."""
     datasets = {}
     for width, runs in size.widths.items():
         for kind, train in KINDS.items():
@@ -74,7 +74,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _draw_largest(ax: Axes, datasets: dict[str, xr.Dataset], width: int, kind: str, look: CurveStyle) -> None:
-    """Draw the largest overlap of chain and ODE, and the mean exit time."""
+    """Draw the largest overlap of a unit against time, for chain and ODE, with the mean time at which it passes 1/2."""
     chain, ode = (datasets[f"{level}-{kind}-{width}"] for level in ("chain", "ode"))
     t = chain.t.values * chain.attrs["rate"]
     label = f"second layer {kind}, chain, mean and runs"
@@ -85,12 +85,12 @@ def _draw_largest(ax: Axes, datasets: dict[str, xr.Dataset], width: int, kind: s
 
 
 def _largest_overlap(dataset: xr.Dataset) -> np.ndarray:
-    """Return the largest overlap of a unit, over runs and times."""
+    """Return the largest overlap of any unit with the teacher, at each run and time."""
     return np.abs(dataset.M.values[..., 0]).max(-1)
 
 
 def _crossing_times(dataset: xr.Dataset) -> np.ndarray:
-    """Return the times at which the largest overlap of each run passes 1/2, in the paper's time."""
+    """Return for each run the time, in the paper's units, at which the largest overlap of any unit passes 1/2."""
     return sl.exit_times(dataset, half_overlap_margin).t.values * dataset.attrs["rate"]
 
 

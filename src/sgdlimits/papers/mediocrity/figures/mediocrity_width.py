@@ -34,7 +34,7 @@ WORDS = dict(d="dimension", runs="runs of the chain by width", starts="starts of
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate the chain at all widths from random starts, with both kinds of second layer."""
+    """Simulate mean exit times with fixed and trained second layer, and draw them against the width with theory."""
     rows = []
     for width, runs in bar(size.runs.items(), desc="widths"):
         linear, noise, ode = compute_theory(width, size, seed)
@@ -55,7 +55,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def compute_theory(width: int, size: Size, seed: int) -> tuple[float, float, float]:
-    """Return the time of the linear ODE, the reduction by noise, and the full ODE's mean time, in the paper's time."""
+    """Return, in the paper's time, the linear ODE's exit time, its reduction by SGD's noise, and the full ODE's exit time."""
     problem = sl.presets.phase_retrieval(width=width, lr=LR_PER_UNIT * width)
     omega = float(sl.theory.mediocrity.linear_rates(width, LR_PER_UNIT * width).M)
     m = np.abs(sl.RandomInit(size.d).sample(problem, runs=4096, seed=seed).M[..., 0])

@@ -26,17 +26,17 @@ TRAP_START = 0.05
 
 
 def from_hermite(*even: float) -> sl.Polynomial:
-    """Build the polynomial with the given coefficients of He_2, He_4, ..."""
+    """Build the even polynomial with the given coefficients along the Hermite polynomials He_2, He_4, ..."""
     return sl.Polynomial(hermite_e.herme2poly([0, *(each for pair in even for each in (0, pair))]))
 
 
 def cosine(x):
-    """Evaluate a bounded even activation."""
+    """Evaluate -cos(x), a bounded even activation."""
     return -jnp.cos(x)
 
 
 def wave(x):
-    """Evaluate the student's activation in the panels on traps, whose Hermite coefficients alternate in sign."""
+    """Evaluate -cos(1.5 x), the students' activation in the panels on traps; its Hermite coefficients alternate in sign."""
     return -jnp.cos(1.5 * x)
 
 
@@ -64,7 +64,7 @@ FULL, QUICK, WORDS = sizes(
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate exits, and trajectories in landscapes with traps."""
+    """Simulate escapes with several activations and runs in landscapes with traps, and draw both with theory."""
     exits, rates = measure_escapes(size, seed)
     keep("exits", exits)
     datasets = {"exits": exits, "rates": rates}
@@ -74,12 +74,12 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def file_key(name: str) -> str:
-    """Return the name of a case as part of a file name."""
+    """Convert the name of a target, such as "trap, then barrier", to a part of a file name."""
     return name.replace(", ", "-").replace(" ", "-")
 
 
 def measure_escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
-    """Return mean exit times of the chain from random starts beside theory, and the largest learning rate at each overlap."""
+    """Tabulate for each activation the chain's mean exit times with theory, and the largest learning rate by overlap."""
     m, rows, curves = np.linspace(0.02, 0.98, 49), [], []
     for name, fn in base.bar(list(ACTIVATIONS.items())[: size.activations], desc="activations"):
         one = escape(fn)
@@ -98,7 +98,7 @@ def measure_escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
 
 
 def simulate_case(name: str, size: Size, seed: int) -> xr.Dataset:
-    """Simulate the chain with the student `wave`, in units of the time in which the overlap grows by a factor e."""
+    """Simulate the chain with the student `wave` and a target of `CASES`; its coordinate `growth` is time in growth times."""
     one = escape(wave, CASES[name])
     # far below the largest rate, so that the landscape rather than noise decides
     lr = one.max_lr / SLOWDOWN
@@ -109,7 +109,10 @@ def simulate_case(name: str, size: Size, seed: int) -> xr.Dataset:
 
 
 def classify(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    r"""Classify targets by the roots of :math:`1 + xu + yu^2`, :math:`u = m^2`: 0 none, 1 a trap, 2 a trap and a barrier."""
+    r"""Classify targets by roots of 1 + x u + y u^2 in 0 < u < 1: 0 for no trap, 1 for a trap, 2 for a trap and a barrier.
+
+    Here u is the squared overlap.
+    """
     one = 1 + x + y < 0
     # both roots of the quadratic real and between 0 and 1
     two = (y > 0) & (x < 0) & (x**2 > 4 * y) & (-x < 2 * y) & ~one
@@ -117,7 +120,7 @@ def classify(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def coordinates(target: sl.Polynomial) -> tuple[float, float]:
-    """Return the coefficients (x, y) of a target in the diagram for the student `wave`."""
+    """Return the coordinates (x, y) of a target in the diagram of traps, from its and the student's Hermite coefficients."""
     s, g = sl.hermite_coefficients(wave, 6), sl.hermite_coefficients(target, 6)
     return s[4] * g[4] / (6 * s[2] * g[2]), s[6] * g[6] / (120 * s[2] * g[2])
 
@@ -142,7 +145,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _draw_diagram(ax: Axes, size: Size) -> None:
-    """Draw the diagram of traps, with the three targets."""
+    """Draw the regions of targets with and without traps in the plane of Hermite coefficients, with the simulated targets."""
     x, y = np.meshgrid(np.linspace(-6, 2, 401), np.linspace(-3, 6, 451))
     ax.contourf(x, y, classify(x, y), levels=[-0.5, 0.5, 1.5, 2.5], colors=["1.0", "#cfe3f3", "#f6d8c0"])
     for name, colour in zip(list(CASES)[: size.cases], OKABE_ITO, strict=False):
@@ -158,7 +161,7 @@ def _draw_diagram(ax: Axes, size: Size) -> None:
 
 
 def _draw_trajectories(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
-    """Draw overlaps of the chain in landscapes with and without traps."""
+    """Draw overlaps of the chain against time in landscapes with and without traps, with the critical points."""
     for number, (name, colour) in enumerate(zip(list(CASES)[: size.cases], OKABE_ITO, strict=False)):
         found = datasets[file_key(name)]
         lines = ax.plot(found.growth, np.abs(found.M.values[..., 0, 0]).T, color=colour, linewidth=0.6)

@@ -52,7 +52,7 @@ def build_problem(width: int, ratio: float, noise: float = 0.0) -> sl.Projection
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Solve the ODE beyond the escape, and simulate the chain at one width."""
+    """Solve the ODE and simulate the chain with one or both layers trained, and draw risk and second layer after the escape."""
     datasets = {**solve_curves(size, seed), "census": take_census(size, seed), "noisy": solve_noisy(size)}
     for name, dataset in datasets.items():
         keep(name, dataset)
@@ -60,7 +60,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def solve_curves(size: Size, seed: int) -> dict[str, xr.Dataset]:
-    """Solve the ODE from one start with and without noise, training the first layer only or both layers."""
+    """Solve the ODE from one random start, with and without label noise, with the first layer or both layers trained."""
     found = {}
     # power laws need times in equal ratios
     times = np.concatenate([[0], np.geomspace(0.1, size.ends[0], 60)]) / LR_PER_UNIT
@@ -74,7 +74,7 @@ def solve_curves(size: Size, seed: int) -> dict[str, xr.Dataset]:
 
 
 def take_census(size: Size, seed: int) -> xr.Dataset:
-    """Tabulate the second layer at the end over random starts without noise: quantiles of its participation ratio and more."""
+    """Tabulate how uneven the second layer ends over random starts without noise, by width and ratio of learning rates."""
     rows, plan = [], list[tuple[sl.ODE | sl.Chain, int, int, float]]()
     plan += [(sl.ODE(), width, runs, ratio) for width, runs in size.widths.items() for ratio in size.ratios]
     plan += [(sl.Chain(size.d), min(size.widths), size.chain, ratio) for ratio in size.ratios]
@@ -96,7 +96,7 @@ def take_census(size: Size, seed: int) -> xr.Dataset:
 
 
 def solve_noisy(size: Size) -> xr.Dataset:
-    """Solve the ODE with label noise from recovered units with an uneven second layer, and return the spread of the layer."""
+    """Solve the ODE with label noise from an uneven second layer, and return the spread of its entries against time."""
     ratios = size.ratios[-3:]
     p, tau = size.width, np.linspace(0, size.ends[2], 41)
     # mean 1, so that the network is recovered exactly
@@ -117,7 +117,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _draw_risks(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
-    """Draw the excess risk against time with and without label noise, with the theoretical power law."""
+    """Draw the excess risk against time, with and without label noise, with the theoretical power law."""
     for (ratio, name), colour in zip(NAMES.items(), OKABE_ITO, strict=False):
         for noise, dashes in ((0.0, "-"), (NOISE, "--")):
             found = datasets[f"ode-{ratio:g}-{noise:g}"]
@@ -133,7 +133,7 @@ def _draw_risks(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
 
 
 def _draw_shares(ax: Axes, census: xr.Dataset, size: Size) -> None:
-    """Draw the participation ratio of the second layer against the ratio of the learning rates."""
+    """Draw the participation ratio of the final second layer against the ratio of the learning rates of the layers."""
     for width, colour in zip(size.widths, OKABE_ITO, strict=False):
         rows = select_rows(census, width=width, level="ode")
         ax.fill_between(rows.ratio, rows.low, rows.high, color=colour, alpha=0.2, linewidth=0)
@@ -151,7 +151,7 @@ def _draw_shares(ax: Axes, census: xr.Dataset, size: Size) -> None:
 
 
 def _draw_spreads(ax: Axes, noisy: xr.Dataset, size: Size) -> None:
-    """Draw the spread of the second layer against time, with label noise."""
+    """Draw the spread of the second layer's entries against time under label noise, with the theoretical decay."""
     for ratio, colour in zip(noisy.ratio.values, OKABE_ITO[3:], strict=False):
         ax.plot(noisy.tau, noisy.spread.sel(ratio=ratio), color=colour, label=f"$r = {ratio:g}$")
         rate = float(end_rates(size.width, LR_PER_UNIT * size.width, NOISE, ratio).differences)

@@ -22,7 +22,7 @@ SAVED = 301
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Follow the ODE and the chain from one orthonormal start with overlaps of the size that random teachers give."""
+    """Simulate ODE and chain from one orthonormal start, and draw overlaps, norms and risk through all phases of learning."""
     problem = sl.presets.quadratic_network(size.width, size.teachers, size.lr)
     start = sl.OrthogonalInit(size.d**-0.5).one(problem, seed=seed)
     datasets = {"ode": keep("ode", sl.simulate(problem, sl.ODE(), start, t_max=size.end, save=SAVED))}
@@ -35,6 +35,7 @@ def _simulate_chain(problem: sl.ProjectionProblem, size: Size, start: sl.Overlap
     """Simulate the chain, half of the runs on each of two threads with its own seed."""
 
     def half(which: int) -> xr.Dataset:
+        """Simulate half of the runs; `which` (0 or 1) sets the seed."""
         how: dict = dict(t_max=size.end, runs=size.runs // 2, seed=2 * seed + which, save=SAVED, progress=False)
         return sl.simulate(problem, sl.Chain(size.d), start, **how)
 
@@ -68,7 +69,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], found: Phases) -> Figure:
 
 
 def _draw_curves(ax: Axes, datasets: dict[str, xr.Dataset], name: str, entries: list[tuple[int, ...]]) -> None:
-    """Draw each entry of the ODE, and the chain's mean over runs with its standard error."""
+    """Draw the entries of one statistic against time: the ODE, and the chain's mean over runs with its standard error."""
     ode, chain = datasets["ode"], datasets["chain"]
     for order, entry in enumerate(entries):
         colour = OKABE_ITO[(entry[0] if entry else order) % len(OKABE_ITO)]
@@ -81,7 +82,7 @@ def _draw_curves(ax: Axes, datasets: dict[str, xr.Dataset], name: str, entries: 
 
 
 def _shade_phases(ax: Axes, found: Phases, words: bool) -> None:
-    """Shade every other phase, and write the names of the phases above."""
+    """Shade every second phase of learning, and optionally write the names of the phases above the panel."""
     spans = zip(found.data.phase.values, found.data.begin[0], found.data.end[0], strict=True)
     for place, (phase, begin, end) in enumerate(spans):
         if not (np.isfinite(begin) and np.isfinite(end) and end > begin):

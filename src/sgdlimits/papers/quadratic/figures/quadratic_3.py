@@ -23,7 +23,7 @@ WORDS = dict(width="width", teachers="teachers", starts="starts", end="end in th
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Solve the ODE from several orthonormal starts and, as the last run, from students of different norms."""
+    """Solve the ODE from several starts, and draw the distance to the predicted solutions and the risk against time."""
     problem = sl.presets.quadratic_network(size.width, size.teachers, lr=LR)
     start = starts(problem, size, seed)
     times = np.concatenate([[0.0], np.geomspace(1.0, size.end, size.times)]) / LR
@@ -34,13 +34,13 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def starts(problem: sl.ProjectionProblem, size: Size, seed: int) -> sl.Overlaps:
-    """Draw orthonormal students with small random overlaps; those of the last run have squared norms from 0.4 to 1.6."""
+    """Draw orthonormal students with small random overlaps; squared norms of the last run are 0.4 to 1.6 instead of 1."""
     drawn = sl.OrthogonalInit(SPREAD).sample(problem, runs=size.starts + 1, seed=seed)
     return sl.Overlaps(drawn.a, drawn.M, jnp.asarray(drawn.Q).at[-1].set(jnp.diag(jnp.linspace(0.4, 1.6, size.width))))
 
 
 def law(size: Size) -> float:
-    """Return the limit of the paper's time multiplied by the distance of M from the end point of its own start."""
+    """Return the theoretical limit of the paper's time multiplied by the distance of M from its predicted end."""
     p, k = size.width, size.teachers
     return k * p**1.5 * (p - k) / (32 * (p + 2))
 

@@ -20,14 +20,14 @@ WORDS = dict(d="dimension N", teachers="numbers of teachers", widest="largest wi
 
 
 def solution(p: int, n: int, d: int, rng: np.random.Generator) -> Float[np.ndarray, "p d"]:
-    """Draw weights of p units whose W^T W is the matrix of a teacher of rank n along the first n axes."""
+    """Draw random weights of p units in R^d that fit a teacher of rank n along the first n axes without error."""
     # a teacher's matrix that is not a multiple of the identity
     rotation, teacher = np.linalg.qr(rng.normal(size=(p, n)))[0], np.linalg.cholesky(np.eye(n) + 0.2)
     return rotation @ np.pad(teacher.T, ((0, 0), (0, d - n)))
 
 
 def generators(W: Float[np.ndarray, "p d"]) -> Float[np.ndarray, "pairs pd"]:
-    """Return the directions in which rotations of two units move the weights, one row for each pair."""
+    """Return the directions in weight space of rotations of two units into each other, one row per pair of units."""
     first, second = np.triu_indices(len(W), 1)
     moves, pair = np.zeros((len(first), *W.shape)), np.arange(len(first))
     moves[pair, first], moves[pair, second] = W[second], -W[first]
@@ -35,14 +35,14 @@ def generators(W: Float[np.ndarray, "p d"]) -> Float[np.ndarray, "pairs pd"]:
 
 
 def constraints(W: Float[np.ndarray, "p d"], n: int) -> Float[np.ndarray, "pd c"]:
-    """Return the differential of the equations of solutions: W^T W within the teacher's span, and W itself outside."""
+    """Return the differential of the equations of zero error, on W^T W inside the teacher's span and on W outside."""
     p, d = W.shape
     within = differential(W).reshape(p * d, d, d)[:, :n, :n].reshape(p * d, n * n)
     return np.concatenate([within, np.eye(p * d)[:, np.tile(np.arange(d) >= n, p)]], axis=1)
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Count the dimension by formula, by rotations, and by equations, at one random solution for each width."""
+    """Count the dimension of the manifold of solutions by formula and by numerical ranks, and draw it against the width."""
     rng, widths, over = np.random.default_rng(seed), np.arange(1, size.widest + 1), ("teachers", "width")
     names = ("formula", "rotations", "equations", "kept", "dropped")
     coords, empty = {"teachers": list(size.teachers), "width": widths}, np.full((len(size.teachers), widths.size), np.nan)

@@ -32,7 +32,7 @@ FULL, QUICK, WORDS = sizes(
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate SGD, the ODE and gradient flow for each teacher, each from one random start."""
+    """Simulate SGD, ODE and gradient flow for two numbers of teachers, and draw the excess risk against time."""
     datasets = {}
     for teachers in size.teachers:
         problem = sl.presets.committee(size.width, teachers, "erf_plain", lr=2 * GAMMA, noise=NOISE)
@@ -43,7 +43,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def simulate_levels(problem, name: str, level: Level, size: Size, seed: int, count: int) -> Iterator[tuple[str, xr.Dataset]]:
-    """Simulate a level, the ODE and gradient flow from one random start, and yield them with their names.
+    """Simulate a level, the ODE and gradient flow from one random start, and yield pairs of name and dataset.
 
     The coordinate `tau` is the slides' time, gamma t/p with gamma = lr/2.
     """
@@ -57,17 +57,17 @@ def simulate_levels(problem, name: str, level: Level, size: Size, seed: int, cou
 
 
 def excess(found: xr.Dataset) -> xr.DataArray:
-    """Return the excess risk of each run against the time of the slides."""
+    """Return the risk of each run above the noise floor, as a function of the slides' time tau."""
     return (found.risk - found.attrs["floor"]).swap_dims(t="tau")
 
 
 def noise_floor(width: int, gamma: float) -> float:
-    """Return the excess risk that label noise leaves, to first order in the learning rate."""
+    """Return the final excess risk due to label noise, to first order in the learning rate."""
     return 2 * gamma * NOISE / (4 * width) * 4 / (np.pi * np.sqrt(5))
 
 
 def draw_risk(ax: Axes, runs: xr.Dataset, label: str, ode: xr.Dataset, flow: xr.Dataset, floor: float) -> None:
-    """Draw the excess risk of single runs, of the ODE and of gradient flow, and the floor that label noise leaves."""
+    """Draw the excess risk of runs, ODE and gradient flow against time, and the floor that label noise leaves."""
     light, dashed = curve_styles(2)
     ax.plot(runs.tau, excess(runs).T, color=light.colour, linewidth=2.2, alpha=0.3)
     ax.plot([], [], color=light.colour, linewidth=2.2, alpha=0.5, label=label)

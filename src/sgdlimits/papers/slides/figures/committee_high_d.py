@@ -23,7 +23,7 @@ WORDS = classical.WORDS | {"runs": "runs of the chain"}
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate the chain, the ODE and gradient flow from one random start."""
+    """Simulate chain, ODE and gradient flow from one random start, and draw excess risk and overlaps against time."""
     problem = sl.presets.committee(size.width, size.teachers, "erf_plain", lr=2 * GAMMA, noise=NOISE)
     levels = simulate_levels(problem, "chain", sl.Chain(size.d), size, seed, count=120)
     datasets = {name: keep(name.lower(), found) for name, found in levels}
@@ -42,7 +42,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _draw_overlaps(ode: xr.Dataset, chain: xr.Dataset, ax: Axes) -> None:
-    """Draw each student's overlaps with all teachers, in the teacher's colour if it is the one finally learnt."""
+    """Draw each student's overlaps with all teachers against time, in colour for the teacher that it finally learns."""
     # the teacher with which a student finally overlaps most
     own = np.abs(ode.M.values[-1]).argmax(1)
     for student, teacher in np.ndindex(ode.M.shape[1:]):
@@ -61,7 +61,7 @@ def _draw_overlaps(ode: xr.Dataset, chain: xr.Dataset, ax: Axes) -> None:
 
 
 def find_plateau(ode: xr.Dataset) -> int:
-    """Return the index of the time at which log excess risk is flattest in log time, between its first and last fall."""
+    """Return the index of the saved time on the plateau at which the ODE's log excess risk is flattest in log time."""
     x, y = np.log(ode.tau.values), np.log(excess(ode).values[0])
     # a factor e away from the first and the last risk
     waiting = (y < y[0] - 1) & (y > y[-1] + 1)

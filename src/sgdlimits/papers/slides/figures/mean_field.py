@@ -32,7 +32,7 @@ WORDS = dict(widths="widths", ratios="ratios of the learning rates", times="save
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Solve committees of several widths, and a network of infinite width at several ratios of learning rates."""
+    """Solve committees and a network of infinite width, and draw gaps to the mean-field limit and learning times."""
     gaps = keep("gaps", gap_table(size.widths, seed))
     ratios = bar(size.ratios, desc="ratios")
     components = xr.concat([component_curves(ratio, size.times) for ratio in ratios], "ratio")
@@ -42,7 +42,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def gap_table(widths: tuple[int, ...], seed: int) -> xr.Dataset:
-    """Tabulate the largest distances over time between the ODE and the mean-field limit of the same units, at each width."""
+    """Tabulate the largest gap over time between the ODE and the mean-field limit of the same units, for each width."""
     # narrower committees have the first units of the widest
     overlap = np.random.default_rng(seed).uniform(-0.5, 0.5, size=(max(widths), 2))
     rows = [_largest_gaps(p, overlap[:p]) for p in bar(widths, desc="widths")]
@@ -50,7 +50,7 @@ def gap_table(widths: tuple[int, ...], seed: int) -> xr.Dataset:
 
 
 def _largest_gaps(p: int, overlap: np.ndarray) -> dict[str, float]:
-    """Return the largest distances over time between ODE and mean-field limit at width p, by statistic."""
+    """Return, for each statistic, its largest gap over time between the ODE and the mean-field limit at width p."""
     problem, start = sl.presets.committee(p, 2, lr=LR, noise=NOISE), sl.FixedInit(jnp.asarray(overlap))
     how: dict = dict(t_max=END * p / LR, save=21, progress=False)
     ode = sl.simulate(problem, sl.ODE(rtol=1e-6), start, **how).isel(run=0)
@@ -66,7 +66,7 @@ def _largest_gaps(p: int, overlap: np.ndarray) -> dict[str, float]:
 
 
 def component_curves(ratio: float, times: int) -> xr.Dataset:
-    """Simulate the mean field, and return the network's Hermite components over the target's, and the risk, against time."""
+    """Simulate the mean field, and return the learnt share of each Hermite component, and the risk, against time."""
     activation, target = (_hermite_sum(coefficients) for coefficients in (STUDENT, TARGET))
     problem = sl.presets.single_index(activation, target, lr=float(ATOMS), width=ATOMS, train_second=ratio)
     # orthogonal to the direction, with second-layer weights of both signs
@@ -79,7 +79,7 @@ def component_curves(ratio: float, times: int) -> xr.Dataset:
 
 
 def half_times(curves: xr.Dataset) -> list[float]:
-    """Return the time at which each component first passes half of the target's, interpolated in log time."""
+    """Return for each Hermite component the time at which half of it is learnt, interpolated in log time."""
     x, found = np.log(curves.t.values), []
     for values in curves.component.values:
         i = int(np.argmax(values > SHARE))
@@ -88,7 +88,7 @@ def half_times(curves: xr.Dataset) -> list[float]:
 
 
 def _hermite_sum(coefficients: np.ndarray) -> sl.Polynomial:
-    """Build a sum of normalised Hermite polynomials."""
+    """Build a sum of normalised Hermite polynomials with the given coefficients."""
     return sl.Polynomial(hermite_e.herme2poly(coefficients / np.sqrt([factorial(n) for n in range(coefficients.size)])))
 
 
@@ -145,7 +145,7 @@ def _write_caption(gaps: xr.Dataset, components: xr.Dataset) -> list[str]:
 
 
 def _describe_local_exponents(components: xr.Dataset) -> str:
-    """Describe the exponents from each ratio to the next, which show where the asymptotics begin."""
+    """Describe in words the exponents of the learning times between successive ratios of learning rates."""
     later = components.isel(ratio=slice(1, None))
     slopes = -np.diff(np.log(later.t_half.values), axis=0) / np.diff(np.log(later.ratio.values))[:, None]
     ends = (f"{float(ratio):.0e}" for ratio in later.ratio[1:])
