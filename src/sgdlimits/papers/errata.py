@@ -31,7 +31,7 @@ BEGIN, END = "<!-- from here on written by benchmarks/audit.py -->\n", "<!-- up 
 
 
 def build_errata() -> str:
-    """Return the page of misprints, remarks and disagreements in Markdown."""
+    """Build the page of misprints, remarks and disagreements in Markdown."""
     parts, every = [HEAD], find_claims()
     for key, paper in PAPERS.items():
         rows = [
@@ -56,12 +56,12 @@ def build_errata() -> str:
 
 
 def _format_evidence(claim: Claim) -> str:
-    """Return the tests and the claim that show an entry of the errata."""
+    """Format the tests and the claim that show an entry of the errata."""
     return "; ".join(part for part in (claim.tests, f"`{claim.name}`") if part)
 
 
 def build_tables(stored: dict[str, Any]) -> str:
-    """Return the tables of a stored audit in Markdown, one per paper."""
+    """Build the tables of claims of a stored audit in Markdown, one per paper."""
     numbers = {each["name"]: each for each in stored["claims"]}
     parts = []
     for key, paper in PAPERS.items():
@@ -79,7 +79,7 @@ def build_tables(stored: dict[str, Any]) -> str:
 
 
 def rewrite_pages(docs: Path) -> dict[Path, str]:
-    """Return the new text of the two generated pages, from the audit stored in the same folder."""
+    """Return the new text of docs/errata.md and docs/audit.md by path, from the audit stored beside them."""
     stored = json.loads((docs / "audit.json").read_text(encoding="utf-8"))
     page = (docs / "audit.md").read_text(encoding="utf-8")
     # text outside of the markers is written by hand

@@ -60,7 +60,7 @@ def read_summary(name: str) -> str:
 
 
 def build_page(folder: Path, failed: Mapping[str, str]) -> str:
-    """Return the HTML page of a folder: summary, picture, caption and files of each figure, and the errors of failed ones."""
+    """Build the HTML page of a folder: summary, picture, caption and files of each figure, and the errors of failed ones."""
     sections = {}
     for name in FIGURES:
         line, made = escape(read_summary(name)), all((folder / f"{name}.{kind}").is_file() for kind in ("png", "txt"))
@@ -79,7 +79,7 @@ def build_page(folder: Path, failed: Mapping[str, str]) -> str:
 
 
 def _build_section(folder: Path, name: str, line: str) -> tuple[str, str]:
-    """Return "quick" or "full", and the HTML of a figure's picture, caption and files."""
+    """Return "quick" or "full", and the HTML of one figure's picture, caption and files; `line` is its summary."""
     text = " ".join((folder / f"{name}.txt").read_text(encoding="utf-8").split())
     caption, mark, smaller = text.partition(QUICK_NOTE)
     # files of mediocrity-1-left are not those of a figure mediocrity-1

@@ -45,7 +45,7 @@ def produce(name: str, out: str | Path, *, quick: bool = False, seed: int = 0) -
     files: list[str] = []
 
     def keep(key: str, dataset: xr.Dataset) -> xr.Dataset:
-        """Write a dataset as soon as it is complete."""
+        """Write a dataset of the figure to the folder as soon as it is complete, and return it."""
         files.append(write_netcdf(dataset, folder / f"{name}-{key}.nc").name)
         return dataset
 

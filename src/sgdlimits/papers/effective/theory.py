@@ -120,7 +120,7 @@ def barrier(Lambda: Positive, order: Annotated[int, integer(at_least=3)]) -> flo
 
 @checked
 def ring_radius(ridge: Positive, weight: Fraction) -> float:
-    r"""Radius :math:`\sqrt C` of the rings of fixed points.
+    r"""Radius :math:`\sqrt C` of the rings of fixed points of a Gaussian mixture without noise.
 
     .. math:: C = \log\frac{\text{weight} - \text{ridge}}{\text{ridge}}.
 
@@ -175,12 +175,14 @@ def classifier_ridge(preset: str, snr: Positive, lr: Positive = 1.0) -> float:
         return 0.25
 
     def parts(x: float) -> tuple[float, float, float]:
+        r"""Return F, H and the ridge :math:`\alpha_c` at the ratio x of overlap to standard deviation."""
         step = math.erf(x / math.sqrt(2))
         bend = math.sqrt(2 / math.pi) * -math.expm1(-(x**2) / 2)
         F, H = x * step - bend, step - x / snr * bend
         return F, H, math.sqrt(max(F * H, 0.0) / (64 * x))
 
     def balance(x: float) -> float:
+        """Return the log ratio of both sides of the equation for x, zero at the solution."""
         F, H, alpha = parts(x)
         return math.inf if alpha == 0 else math.log(x * F / (snr * H) * (1 + lr / (16 * alpha * snr)))
 

@@ -34,7 +34,7 @@ MIN_COEFFICIENT = 1e-8
 
 
 class Escape(NamedTuple):
-    r"""Constants of the escape from zero overlap, and of the stability of perfect recovery.
+    r"""Constants of one unit's escape from zero overlap, and of the stability of perfect recovery.
 
     Parameters
     ----------
@@ -61,15 +61,18 @@ class Escape(NamedTuple):
         return self.max_lr / 2
 
     def rate(self, lr):
-        """Growth rate of the overlap at zero, per sample per dimension."""
+        """Return the growth rate of a small overlap at a learning rate, per sample per dimension."""
         return lr * self.signal - lr**2 * self.spread / 2
 
     def noise_gain(self, lr):
-        r"""Variance added by SGD's noise times d, :math:`\kappa = \gamma^2 E[G^2\lambda_\star^2]_0/2\omega`."""
+        r"""Return the gain :math:`\kappa` of the variance of a random start by SGD's noise.
+
+        It is :math:`\gamma^2 E[G^2\lambda_\star^2]_0/2\omega`; the variance 1/d becomes :math:`(1+\kappa)/d`.
+        """
         return lr**2 * self.kick / (2 * self.rate(lr))
 
     def delay(self, lr):
-        r"""Mean time from random starts less the time of the ODE from the overlap :math:`1/\sqrt d`, for large d.
+        r"""Return the mean exit time from random starts minus that of the ODE from the overlap :math:`1/\sqrt d`, for large d.
 
         It is :math:`\frac1{2\omega}[\gamma_E + \log 2 - \log(1+\kappa)]` with Euler's constant, because the start is normal and
         the noise adds to it for every d.
@@ -77,7 +80,7 @@ class Escape(NamedTuple):
         return (np.euler_gamma + np.log(2 / (1 + self.noise_gain(lr)))) / (2 * self.rate(lr))
 
     def plateau(self, lr, noise):
-        r"""Excess risk that label noise leaves at the end of learning if target and activation agree.
+        r"""Return the excess risk that label noise leaves at the end of learning, if target and activation agree.
 
         It is :math:`\gamma\Delta E[s'^2]/4(1-\gamma/\Gamma_1)`, exact for phase retrieval and to first order in the noise for
         other smooth activations.
@@ -86,7 +89,7 @@ class Escape(NamedTuple):
 
 
 class CriticalPoint(NamedTuple):
-    """A critical point of the population risk on the sphere: overlap, risk without noise, and whether it is a minimum.
+    """Critical point of the population risk on the sphere: overlap, risk without noise, and whether it is a minimum.
 
     The risk is computed from Hermite coefficients up to order 64.
     """
@@ -169,5 +172,5 @@ def critical_points(activation: str | Callable | Activation, target: Annotated[A
 
 
 def _gaussian_average(fn: Callable) -> float:
-    """Average a function of a standard normal variable, as its Hermite coefficient of order zero."""
+    """Average a function over a standard normal variable."""
     return float(expand_in_hermite(FunctionActivation(fn, smooth=False), 0)[0][0])

@@ -52,7 +52,7 @@ def loss_hessian(effort: Effort) -> Comparison:
     right=r"Half of it, beside $\Delta/2$", tests=f"`test_risk_is_equation_6_of_escaping_mediocrity` {DRIFT}",
 )  # fmt: skip
 def risk_63(effort: Effort) -> Comparison:
-    """Compare the risk of one unit off the sphere, by Gauss-Hermite quadrature, with (63), corrected and as printed."""
+    """Compare the risk of one unit off the sphere, by Gauss-Hermite quadrature, with equation (63), corrected and printed."""
     w, star, s = make_sample()
     whole = 3 * RHO**2 + 3 * (w @ w) ** 2 - 4 * (w @ star) ** 2 - 2 * RHO * w @ w
     return compare(s.risk, whole / 2, whole)
@@ -64,7 +64,7 @@ def risk_63(effort: Effort) -> Comparison:
     tests=f"`test_drift_of_the_statistics_is_that_of_descent_along_the_gradient` {LANDSCAPE}",
 )  # fmt: skip
 def moments_64(effort: Effort) -> Comparison:
-    """Compare means of cubic field products times x, by Gauss-Hermite quadrature, with (64), corrected and as printed."""
+    """Compare means of cubic field products times x, by Gauss-Hermite quadrature, with equation (64), corrected and printed."""
     w, star, s = make_sample()
     number = np.stack([s.mean(s.fixed[0] ** 2 * s.fields[0] * s.x), s.mean(s.fields[0] ** 3 * s.x)])
     mixed = RHO * w + 2 * (w @ star) * star
@@ -84,7 +84,7 @@ def gradient(effort: Effort) -> Comparison:
     tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE}",
 )  # fmt: skip
 def moments_66(effort: Effort) -> Comparison:
-    """Compare the mean of x x^T times the squared teacher field, by quadrature, with (66), corrected and as printed."""
+    """Compare the mean of x x^T times the squared teacher field, by quadrature, with equation (66), corrected and printed."""
     _, star, s = make_sample()
     one, outer = RHO * np.eye(3), np.outer(star, star)
     return compare((s.weights * s.fixed[0] ** 2 * s.x) @ s.x.T, one + 2 * outer, one + outer)
@@ -96,7 +96,7 @@ def moments_66(effort: Effort) -> Comparison:
     tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE}",
 )  # fmt: skip
 def hessian(effort: Effort) -> Comparison:
-    """Compare the mean Hessian of one unit's loss, by Gauss-Hermite quadrature, with (67), corrected and as printed."""
+    """Compare the mean Hessian of one unit's loss, by Gauss-Hermite quadrature, with equation (67), corrected and printed."""
     w, star, s = make_sample()
     # factor 2 is right, 1 as printed
     form = lambda factor: 2 * ((3 * w @ w - RHO) * np.eye(3) + factor * (3 * np.outer(w, w) - np.outer(star, star)))
@@ -133,7 +133,7 @@ def risk_zero(effort: Effort) -> Comparison:
     right=r"Eigenvalues $+4\rho$, $-4\rho$, and $0$ ($d - 2$ times); risk $\Delta/2 + 4\rho^2/3$", tests=CORRECTED,
 )  # fmt: skip
 def hessian_saddle(effort: Effort) -> Comparison:
-    """Compare the package's Hessian eigenvalues in R^5 and the risk at the saddle with (70), (71), corrected and as printed."""
+    """Compare Hessian eigenvalues in R^5 and the risk at the saddle with equations (70), (71), corrected and printed."""
     # at the saddle the unit is orthogonal to the teacher, with q = rho/3
     height = SquaredUnits(np.array([[0.0, np.sqrt(RHO / 3)]]), np.sqrt(RHO) * np.eye(1, 2), NOISE).risk - NOISE / 2
     right = [-4 * RHO, 0, 0, 0, 4 * RHO, 4 / 3 * RHO**2]
@@ -175,7 +175,7 @@ def sphere_hessian(effort: Effort) -> Comparison:
     r"Gradient $4m(mw-w_\star)$; Hessian $-4w_\star w_\star^\top$ at $m=0$, $4I$ at $m=\pm1$",
 )
 def sphere_landscape(effort: Effort) -> Comparison:
-    """Compare the slope of the risk on the sphere, by differences, and the package's Hessian eigenvalues with (82) to (85)."""
+    """Compare the slope of the risk on the sphere, by differences, and Hessian eigenvalues with equations (82) to (85)."""
     m, h = 0.6, 1e-4
     at = lambda m: SquaredUnits(np.array([[m, np.sqrt(1 - m**2)]]), np.eye(1, 2)).risk
     slope = (at(m + h) - at(m - h)) / (2 * h)  # the gradient 4m(mw - w*) times dw/dm, whose overlap with w* is 1

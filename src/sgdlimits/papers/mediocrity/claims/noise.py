@@ -42,7 +42,7 @@ def covariance_55(effort: Effort) -> Comparison:
 
 @claim("(53), (54)", "covariance of two units", "The SDE of any width has the covariance of all increments")
 def covariance_54(effort: Effort) -> Comparison:
-    """Compare the package's closed covariance of M and Q of two units with (54), averaged by Gauss-Hermite quadrature."""
+    """Compare the package's closed covariance of M and Q of two units with equation (54), averaged by quadrature."""
     # 7 nodes: the variance of the corrector has degree 12
     s, lr = sample(p=2, noise=0.2, nodes=7), 0.2
     problem = sl.presets.phase_retrieval(2, lr=lr, noise=0.2, sphere=False)

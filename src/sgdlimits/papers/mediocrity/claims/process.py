@@ -150,7 +150,7 @@ def ode_26(effort: Effort) -> Comparison:
     tests=f"`test_closed_form_agrees_with_quadrature` {DRIFT}",
 )  # fmt: skip
 def risk_27(effort: Effort) -> Comparison:
-    """Compare the risk for a teacher of squared norm 0.7, by Gauss-Hermite quadrature, with (27), corrected and as printed."""
+    """Compare the risk for a teacher of squared norm 0.7, by quadrature, with equation (27), corrected and printed."""
     s, rho = sample(rho=0.7), 0.7
     right = risk_6(s, rho)
     return compare(s.risk, right, right + 1.5 * (1 - rho**2))
@@ -167,7 +167,7 @@ def second_layer_ode(effort: Effort) -> Comparison:
 
 @claim("(75), (76)", "one unit off the sphere", r"$\dot m = 6m(\rho-q)$, $\dot q = 4(q(\rho-3q)+2m^2) + 12\gamma(\dots)$")
 def one_unit(effort: Effort) -> Comparison:
-    """Compare mean increments of m and q of one unit off the sphere, by Gauss-Hermite quadrature, with (75) and (76)."""
+    """Compare mean increments of m and q of one unit off the sphere, by quadrature, with equations (75) and (76)."""
     lr, rho = 0.1, 0.7
     s = sample(p=1, rho=rho, noise=0.0, n=2)
     m, q = (s.W @ s.E.T)[0, 0], (s.W**2).sum()
@@ -222,7 +222,7 @@ def second_order(effort: Effort) -> Comparison:
 
 @claim("(42), (80)", "risk on the sphere", r"$1 + \frac1p + \frac1{p^2}\sum_{j\ne l}Q_{jl}^2 - \frac2p\sum_j m_j^2$")
 def sphere_risk(effort: Effort) -> Comparison:
-    """Compare the excess risk of one and of three units on the sphere, by Gauss-Hermite quadrature, with (42) and (80)."""
+    """Compare the excess risk of one and of three units on the sphere, by quadrature, with equations (42) and (80)."""
     values = []
     for p in (1, 3):
         s = SquaredUnits(random_weights(p, 3, norm=1.0), np.eye(1, 3), 0.4)
@@ -233,7 +233,7 @@ def sphere_risk(effort: Effort) -> Comparison:
 
 @claim("(21), (30), (31)", "ODE of several units on the sphere", r"$\dot m_j = \Psi_j - \frac{m_j}2\Phi_{jj}$, and for $Q$")
 def sphere_network(effort: Effort) -> Comparison:
-    """Compare the package's drift of two units on the sphere with (30) and (31), averaged by Gauss-Hermite quadrature."""
+    """Compare the package's drift of two units on the sphere with equations (30) and (31), averaged by quadrature."""
     p, step, noise = 2, 0.15, 0.3
     s = SquaredUnits(random_weights(p, 3, norm=1.0), np.eye(1, 3), noise)
     problem, stats = sl.presets.phase_retrieval(p, lr=step * p, noise=noise), overlaps(np.ones(p), s.W[:, :1], s.W @ s.W.T)

@@ -199,7 +199,7 @@ def least_samples(p: int, noise: float, d: int, T: float) -> float:
     r"$s_{\rm ext}^{\min} = \frac d{4p^2}[8 + 2p + (2+\Delta)p^2]\log\frac{T(p+1)d + (p+1)(1-T)}{2p}$",
 )
 def fewest_samples(effort: Effort) -> Comparison:
-    """Compare the fewest samples to exit, by minimising the root of equation (45) over learning rates, with (49)."""
+    """Compare the fewest samples to exit, by minimising the root of equation (45) over learning rates, with equation (49)."""
     d, T, rows = 1000, 0.1, []
     for p, noise in ((1, 0.0), (3, 0.5), (8, 0.0)):
         log = np.log((T * (p + 1) * d + (p + 1) * (1 - T)) / (2 * p))

@@ -42,7 +42,7 @@ CONTINUATION_STEPS = 24
 
 
 class EndState(NamedTuple):
-    """Second layer, overlap with the teacher, norm, overlap between students, and excess risk of a symmetric end state."""
+    """Symmetric end state of learning: second layer, overlap with the teacher, norm, overlap between students, excess risk."""
 
     a: np.ndarray
     m: np.ndarray
@@ -99,7 +99,7 @@ def free_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
 def plateau_series(
     width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike
 ) -> tuple[np.ndarray, ...]:
-    r"""Excess risk to second order in g: on the sphere, off the sphere, and on the sphere with a trained second layer.
+    r"""Final excess risk to second order in lr/p: on the sphere, off it, and on the sphere with a trained second layer.
 
     >>> [float(each.round(6)) for each in plateau_series(2, lr=0.02, noise=1.0)]
     [0.010588, 0.010606, 0.010556]
@@ -111,15 +111,17 @@ def plateau_series(
 
 
 def _solve_free_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
-    """Solve for the end state with free norms at one set of parameters."""
+    """Solve for the end state with free norms, as the entries of `EndState`, at one set of parameters."""
 
     def state(x):
+        """Return trace of the error matrix, eigenvalue along M, and excess risk, from the unknowns x."""
         kappa, mu = x
         epsilon = -2 / 3 * (p - 1) * kappa  # tr K, with alpha = 1 + epsilon/2 where M is stationary
         alpha = 1 + epsilon / 2
         return epsilon, alpha, epsilon**2 / 2 + 1 - 2 * mu + alpha**2 + (p - 1) * kappa**2
 
     def equations(x, g):
+        """Return the residuals of stationarity at lr/p = g, for directions orthogonal to M and along it."""
         (kappa, mu), (epsilon, alpha, risk) = x, state(x)
         square = noise + 2 * risk  # the mean squared error
         across = epsilon - 2 * kappa + g * (square - 4 * epsilon * kappa + 8 * kappa**2)
@@ -134,15 +136,17 @@ def _solve_free_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
 
 
 def _solve_trained_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
-    """Solve for the end state on the sphere with a trained second layer at one set of parameters."""
+    """Solve for the end state with a trained second layer, as the entries of `EndState`, at one set of parameters."""
 
     def state(x):
+        """Return eigenvalue along M, traces of second and third powers of Q/p, and excess risk, from x."""
         a, kappa, mu = x
         eigenvalues, count = np.array([1 - (p - 1) * kappa, kappa]), np.array([1, p - 1])
         square, cube = count @ eigenvalues**2, count @ eigenvalues**3
         return eigenvalues[0], square, cube, (1 - a) ** 2 / 2 + 1 - 2 * a * mu + a**2 * square
 
     def equations(x, g):
+        """Return the residuals of stationarity at lr/p = g: of the second layer, along M, and across."""
         (a, kappa, mu), (alpha, square, cube, risk) = x, state(x)
         epsilon, spread = 1 - a, noise + 2 * risk
         far = mu - a * square

@@ -63,7 +63,10 @@ def delayed_share(lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike = 
 
 
 def _log_loss(p: np.ndarray, x: np.ndarray) -> np.ndarray:
-    r"""Return :math:`\log x - E\log|\sqrt x + \xi|^2`, from :math:`E\log X = \int_0^\infty (e^{-s} - E e^{-sX})\,ds/s`."""
+    r"""Return :math:`\log x - E\log|\sqrt x + \xi|^2`, for a vector :math:`\xi` of p standard normal variates.
+
+    The mean follows from :math:`E\log X = \int_0^\infty (e^{-s} - E e^{-sX})\,ds/s`.
+    """
     s = LOG_GRID  # equally spaced in log s, on which the trapezoidal rule converges exponentially
     transform = np.exp(-np.multiply.outer(x, s / (1 + 2 * s)) - np.multiply.outer(p, np.log1p(2 * s)) / 2)
     return np.where(x > 0, np.log(x) - LOG_STEP * (np.exp(-s) - transform).sum(-1), -np.inf)

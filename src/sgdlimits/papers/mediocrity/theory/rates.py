@@ -32,7 +32,7 @@ MIN_RATE = 1e-150
 
 
 class LinearRates(NamedTuple):
-    """Growth rate of overlaps with the teacher and decay rate of those between students at the saddle, in the paper's time."""
+    """Rates at the saddle, in the paper's time: growth of overlaps with the teacher, decay of overlaps between students."""
 
     M: np.ndarray
     Q: np.ndarray
@@ -79,7 +79,7 @@ def noise_gain(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise:
 
 
 def increment_variance(p, noise):
-    r"""Variance :math:`\mathrm{Var}\,\mathcal M_j` of the increment of an overlap at the saddle."""
+    r"""Return the variance :math:`\mathrm{Var}\,\mathcal M_j` of the increment of a teacher overlap at the saddle."""
     return 4 * (10 - 6 / p + 8 / p**2 + noise)
 
 
@@ -140,7 +140,7 @@ def overparametrisation_gain(width: RealWidth | ArrayLike, noise: NotNegative | 
 
 
 def crowding(p, noise) -> np.ndarray:
-    r"""Factor :math:`2 + 2/p + 8/p^2 + \Delta` of :math:`-2\gamma/p` in :math:`\omega_M`."""
+    r"""Return the factor :math:`2 + 2/p + 8/p^2 + \Delta` of :math:`-2\gamma/p` in the growth rate :math:`\omega_M`."""
     return 2 + 2 / p + 8 / p**2 + noise
 
 
@@ -153,7 +153,7 @@ def as_numbers(*values: Any) -> list[np.ndarray]:
 
 
 class LearntState(NamedTuple):
-    """Overlap of each student with the teacher (up to its sign), overlap between students, and excess risk."""
+    """State at the end of learning: overlap of each student with the teacher (up to sign), between students, excess risk."""
 
     m: np.ndarray
     q: np.ndarray
@@ -229,7 +229,7 @@ def pair_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
 
 @checked
 def usable_optimal_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
-    r"""Learning rate that leaves the saddle soonest among the usable ones.
+    r"""Learning rate that leaves the saddle after the fewest samples among those up to `usable_lr`.
 
     It is `usable_lr` where :math:`\Delta < 8 - 4/p - 16/p^2`, and `optimal_lr` elsewhere.
 
@@ -263,6 +263,7 @@ def lr_for_risk(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, ex
     """
 
     def one(p, noise, risk):
+        """Return the learning rate at one width, noise and excess risk."""
         # strictly below the largest rate considered
         top = float(usable_lr(p, noise)) * (1 - 1e-12)
         if _final_excess_risk(p, top, noise) <= risk:

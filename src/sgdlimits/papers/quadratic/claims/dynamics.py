@@ -144,7 +144,7 @@ def decay(effort: Effort) -> Comparison:
     tests=f"`test_risk_on_the_plateau_is_13_with_the_exponent_of_its_appendix` {THEORY}",
 )  # fmt: skip
 def loss_13(effort: Effort) -> Comparison:
-    """Compare the relative fall of the risk on the plateau, from gradient flow, with (13), corrected and as printed."""
+    """Compare the relative fall of the risk on the plateau, from gradient flow, with equation (13), corrected and printed."""
     t, lr, runs = 1.5, 0.01, 8
     M = 1e-4 * np.random.default_rng(0).normal(size=(runs, P, K))
     Q = np.tile(P / (P + 2) * np.eye(P), (runs, 1, 1))

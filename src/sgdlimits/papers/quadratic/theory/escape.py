@@ -140,7 +140,7 @@ def norm_gain(problem: ProjectionProblem, norm: PositiveInTime = 1.0, *, correct
 
 
 def response(at: Coefficients) -> float:
-    r"""Return :math:`\chi`, the fraction of the overlaps' effect on the risk that remains once the norms have responded."""
+    r"""Return :math:`\chi`, the share of the overlaps' effect on the risk that remains once norms have responded."""
     return 1 - (at.s - 1) * (1 + 2 * at.kappa * (at.c - 2 * at.s)) / (at.s * at.slope + at.c - at.s)
 
 

@@ -63,17 +63,20 @@ class CriticalFamily:
 
     @property
     def rank(self) -> int:
-        """Rank of W, s + r."""
+        """Rank s + r of the weight matrix W."""
         return self.s + self.r
 
     @property
     def alpha(self) -> float:
-        """Eigenvalue of G along the s directions in the teachers' span."""
+        r"""Eigenvalue of :math:`W^\top W` along the s directions in the teachers' span."""
         return self.beta + self.width / self.teachers
 
     @property
     def beta(self) -> float:
-        r"""Eigenvalue of G along the r directions orthogonal to the teachers; always :math:`-\frac p2\,\mathrm{tr} D`."""
+        r"""Eigenvalue of :math:`W^\top W` along the r directions orthogonal to the teachers.
+
+        It is always :math:`-\frac p2\,\mathrm{tr} D`, with D as in `critical`.
+        """
         return self.width * (self.teachers - self.s) / (self.teachers * (self.rank + 2))
 
     @property
@@ -88,13 +91,13 @@ class CriticalFamily:
         return self.teachers + self.r
 
     def exists(self, d: int) -> bool:
-        """Return whether d dimensions have r directions orthogonal to the teachers."""
+        """Return whether the family exists in d dimensions: they need r directions orthogonal to the teachers."""
         return check_count("d", d, at_least=self.teachers) >= self.smallest_d
 
     def weights(
         self, d: int, seed: int | None = None, rotation: Float[np.ndarray, "p n"] | None = None
     ) -> Float[np.ndarray, "p d"]:
-        r"""Return the weights of a point of the family, with the teachers along the first axes.
+        r"""Return weights of shape (p, d) at a point of the family, with the teachers along the first axes.
 
         It is :math:`W = M\, \mathrm{diag}(\alpha, \dots, \beta, \dots)^{1/2}\, O^\top`, where M and O have orthonormal columns.
 
@@ -131,7 +134,7 @@ class CriticalFamily:
         return float(np.linalg.norm(4 / self.width * W @ (np.trace(D) * np.eye(len(D)) + 2 * D)))
 
     def blocks(self, d: int) -> list[tuple[float, int]]:
-        r"""Return eigenvalues of the Hessian with multiplicities, one pair per kind of eigenvector.
+        r"""Return the Hessian's eigenvalues in dimension d with multiplicities, one pair per kind of eigenvector.
 
         Values may repeat, and multiplicities may be zero.
 
@@ -185,7 +188,7 @@ class CriticalFamily:
         return sum(count for value, count in self.blocks(d) if value < 0)
 
     def null(self, d: int) -> NullDirections:
-        """Numbers of null directions tangent to the family, and of null directions along which the risk still grows.
+        """Numbers of the Hessian's null directions: those tangent to the family, and others, along which the risk grows.
 
         Only solutions of networks with p above p* have the latter. The risk grows along them as the fourth power.
 
@@ -197,16 +200,16 @@ class CriticalFamily:
         return NullDirections(self.dimension(d), null - self.dimension(d))
 
     def degrees_of_freedom(self, d: int) -> int:
-        """Dimension of the set of the family's matrices G, hence of functions in the family: s(p* - s) + r(d - p* - r)."""
+        r"""Dimension of the set of functions in the family, one for each :math:`W^\top W`: s(p* - s) + r(d - p* - r)."""
         d = self._check(d)
         return self.s * (self.teachers - self.s) + self.r * (d - self.teachers - self.r)
 
     def dimension(self, d: int) -> int:
-        """Dimension of the family in weight space: that of its matrices G, plus that of the rotations M of each."""
+        """Dimension of the family in weight space: that of its functions, plus that of rotations of the units."""
         return self.degrees_of_freedom(d) + self.rank * self.width - self.rank * (self.rank + 1) // 2
 
     def _check(self, d: int) -> int:
-        """Return d as an integer, or raise `BadInput` if the family does not exist there."""
+        """Return d as an integer, or raise `BadInput` if the family does not exist in d dimensions."""
         if not self.exists(d):
             raise BadInput(
                 f"the family s = {self.s}, r = {self.r} needs {self.r} directions orthogonal to the teachers; "

@@ -37,7 +37,7 @@ SEARCH_POINTS = (13, 5, 5)
 
 
 class _Runs(NamedTuple):
-    """Parameters of a batch of runs, whose state is (q_1..q_k, z, m_1..m_k) along the last axis."""
+    """Parameters and drift of a batch of ODE runs, whose state is (q_1..q_k, z, m_1..m_k) along the last axis."""
 
     p: int
     teachers: int
@@ -46,7 +46,7 @@ class _Runs(NamedTuple):
     lr: np.ndarray
 
     def slope(self, state: np.ndarray) -> np.ndarray:
-        """Return the drift per unit of time p/(8 lr), the relaxation time of norms."""
+        """Return the drift of each run's state, per unit of the norms' relaxation time p/(8 lr)."""
         p, k = self.p, self.k
         q, m = state[..., : k + 1], state[..., k + 1 :]
         square = np.zeros_like(q)
@@ -61,13 +61,13 @@ class _Runs(NamedTuple):
         return np.concatenate([dq, dm], axis=-1)
 
     def risk(self, state: np.ndarray) -> np.ndarray:
-        """Return the population risk."""
+        """Return the population risk of each run's state."""
         q, m = state[..., : self.k + 1], state[..., self.k + 1 :]
         cross = self._trace(q**2) / self.p**2 - 2 * (m**2).sum(-1) / (self.p * self.teachers) + 1 / self.teachers
         return (self._trace(q) / self.p - 1) ** 2 + 2 * cross + self.noise
 
     def _trace(self, q: np.ndarray) -> np.ndarray:
-        """Return the trace of a diagonal matrix, in which the entry z is repeated p - k times."""
+        """Return the trace of a p by p diagonal matrix, given its first k entries and the one that all others share."""
         return q[..., : self.k].sum(-1) + (self.p - self.k) * q[..., self.k]
 
 

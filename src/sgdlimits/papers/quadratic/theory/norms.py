@@ -71,7 +71,7 @@ def norm_learning(
 
 @checked
 def student_overlaps(problem: ProjectionProblem, t: Times, Q: Reals) -> np.ndarray:
-    r"""Matrix Q(t) of gradient flow from any Q, while overlaps with teachers are negligible.
+    r"""Overlaps Q(t) between students in gradient flow from any Q, while overlaps with teachers are negligible.
 
     A Q of full rank relaxes to :math:`\bar Q\,1`: first its trace, then the rest, at the rate :math:`16\eta/p(p+2)`. The result
     has the shape of t followed by (p, p).
@@ -103,7 +103,10 @@ def student_overlaps(problem: ProjectionProblem, t: Times, Q: Reals) -> np.ndarr
 
 
 def _norm_after(at: Coefficients, first: float, time: float) -> float:
-    """Return s after `time` in units of p/(8 lr), from the three logarithms; the unknown is x = -log((s - s1)/(s0 - s1))."""
+    """Return the relative squared norm s after `time`, in units of p/(8 lr), from its value `first` at the start.
+
+    It is the root of a sum of three logarithms, with the unknown x = -log((s - s1)/(s0 - s1)).
+    """
     low, high = at.s, at.larger_root(first)
     root = at.slope
     if first == low or time == 0:
@@ -112,6 +115,7 @@ def _norm_after(at: Coefficients, first: float, time: float) -> float:
     place = lambda x: low + (first - low) * np.exp(-x)
 
     def passed(x: float) -> float:
+        """Return the time at which the norm reaches x, less the requested time."""
         s = place(x)
         start = np.log(s / first) / (at.kappa * at.b * low * high)
         return start + x / (low * root) + np.log((high - s) / (high - first)) / (high * root) - time
@@ -124,7 +128,7 @@ def _norm_after(at: Coefficients, first: float, time: float) -> float:
 
 
 def _eigenvalues_after(p: int, first: np.ndarray, time: float) -> np.ndarray:
-    """Return the eigenvalues of Q after `time` in units of p/(8 lr).
+    """Return the eigenvalues of Q after `time`, in units of p/(8 lr), from the eigenvalues `first` at the start.
 
     The unknown is x = log(1 + b q), where q is the largest eigenvalue at the start.
     """
@@ -136,9 +140,11 @@ def _eigenvalues_after(p: int, first: np.ndarray, time: float) -> np.ndarray:
         stay, grow = np.log1p(-shares), np.log(shares)
 
     def logs(x: np.ndarray | float) -> np.ndarray:
+        """Return log(1 + b q) for each eigenvalue q at the start, given x, that of the largest."""
         return np.logaddexp(stay, grow + np.asarray(x)[..., None])
 
     def passed(x: float) -> float:
+        """Return the log of the integral at x less its requested value, zero at the solution."""
         # the integrand is negligible before that
         low = max(0.0, x - LOG_RANGE)
         edges = np.linspace(low, x, PANELS + 1)
