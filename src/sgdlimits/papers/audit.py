@@ -19,13 +19,13 @@ from typing import Annotated, Any
 from sgdlimits.domain import checked
 from sgdlimits.errors import BadInput, check_choice, shorten
 from sgdlimits.files import write
-from sgdlimits.papers.claim import CLAIMS, EFFORTS, FILES, FOLDER, PAPERS, Claim, Comparison, Effort
+from sgdlimits.papers.claim import CLAIMS, EFFORTS, FILES, PAPERS, PAPERS_PACKAGE, Claim, Comparison, Effort
 from sgdlimits.progress import bar
 from sgdlimits.text import count, table
 
-COLUMNS = ("where", "claim", "number", "within", "paper", "right", "verdict")
+TABLE_COLUMNS = ("where", "claim", "number", "within", "paper", "right", "verdict")
 """Headings of the printed table of claims."""
-FORMATS = (".json", ".csv", ".md")
+FILE_ENDINGS = (".json", ".csv", ".md")
 """File formats of a saved audit."""
 
 
@@ -105,7 +105,7 @@ class Audit:
         for key, paper in PAPERS.items():
             rows = [strip_markup(each.row()) for each in self.judged if each.claim.paper == key]
             if rows:
-                text += f"{paper.title}\n{table([COLUMNS, *rows], '<<>>>><', indent='  ')}\n\n"
+                text += f"{paper.title}\n{table([TABLE_COLUMNS, *rows], '<<>>>><', indent='  ')}\n\n"
         return text + self.summary()
 
     def summary(self) -> str:
@@ -129,7 +129,7 @@ class Audit:
         if ending == ".json":
             about = {"effort": self.effort, "claims": [each.numbers() for each in self.judged]}
             return json.dumps(about, indent=1, ensure_ascii=False) + "\n"
-        head, rows = ("paper", *COLUMNS), [(each.claim.paper, *each.row()) for each in self.judged]
+        head, rows = ("paper", *TABLE_COLUMNS), [(each.claim.paper, *each.row()) for each in self.judged]
         if ending == ".md":
             return format_markdown(head, rows) + f"\n{self.summary()}\n"
         out = io.StringIO()
@@ -151,9 +151,10 @@ def format_markdown(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> s
 
 def check_format(path: str | os.PathLike) -> str | os.PathLike:
     """Return the path of a saved audit, or raise `BadInput` unless it ends in .json, .csv or .md."""
-    if Path(path).suffix not in FORMATS:
+    if Path(path).suffix not in FILE_ENDINGS:
         raise BadInput(
-            f"out must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; got {shorten(str(path))}. Use one of these endings."
+            f"out must end in {', '.join(FILE_ENDINGS[:-1])} or {FILE_ENDINGS[-1]}; got {shorten(str(path))}. "
+            "Use one of these endings."
         )
     return path
 
@@ -177,9 +178,9 @@ def find_claims(paper: str | None = None, only: str | None = None) -> list[Claim
     """List the claims, of one paper or of all, whose name, place or title contains the text `only`."""
     for file in FILES:
         # importing a module registers its claims
-        import_module(f"{FOLDER}.{file}")
+        import_module(f"{PAPERS_PACKAGE}.{file}")
     text = lambda claim: f"{claim.name} {claim.where} {claim.title}".lower()
-    papers, files = list(PAPERS), [f"{FOLDER}.{file}" for file in FILES]
+    papers, files = list(PAPERS), [f"{PAPERS_PACKAGE}.{file}" for file in FILES]
     file_of = lambda each: files.index(module) if (module := each.compute.__module__) in files else len(files)
     # by paper, module and position in the module
     place = lambda each: (papers.index(each.paper), file_of(each), each.compute.__code__.co_firstlineno)

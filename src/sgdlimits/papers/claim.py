@@ -156,7 +156,7 @@ def compare(
 
 
 # modules are named relative to this package
-FOLDER = "sgdlimits.papers"
+PAPERS_PACKAGE = "sgdlimits.papers"
 FILES = {
     "mediocrity.claims.process": "mediocrity",
     "mediocrity.claims.landscape": "mediocrity",
@@ -222,7 +222,7 @@ def claim(
 
     def register(compute: Callable[[Effort], Comparison]) -> Callable[[Effort], Comparison]:
         """Register a computation under the name of its paper and its own, and return it."""
-        paper = FILES[compute.__module__.removeprefix(f"{FOLDER}.")]
+        paper = FILES[compute.__module__.removeprefix(f"{PAPERS_PACKAGE}.")]
         name = f"{paper}.{compute.__name__}"
         # a module imported twice, or two computations of one name
         assert name not in CLAIMS, name

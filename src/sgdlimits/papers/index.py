@@ -12,7 +12,7 @@ from sgdlimits.papers.figures import FIGURES
 
 QUICK_NOTE = "Made with --quick:"
 """Beginning of the caption's sentence on what is smaller than in the full figure."""
-PAGE = """<!doctype html>
+PAGE_TEMPLATE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -75,7 +75,9 @@ def build_page(folder: Path, failed: Mapping[str, str]) -> str:
     kinds = [kind for kind, _ in sections.values()]
     counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("full", "quick", "failed") if kind in kinds)
     contents = "\n".join(f'<a href="#{name}">{name}</a>' for name in sections)
-    return PAGE.format(counts=counts, contents=contents, sections="\n".join(section for _, section in sections.values()))
+    return PAGE_TEMPLATE.format(
+        counts=counts, contents=contents, sections="\n".join(section for _, section in sections.values())
+    )
 
 
 def _build_section(folder: Path, name: str, line: str) -> tuple[str, str]:

@@ -11,12 +11,12 @@ import xarray as xr
 import sgdlimits as sl
 
 
-def overlaps(a: Any, M: Any, Q: Any) -> sl.Overlaps:
+def make_overlaps(a: Any, M: Any, Q: Any) -> sl.Overlaps:
     """Build `Overlaps` from lists or NumPy arrays of second layer a, teacher overlaps M and student overlaps Q."""
     return sl.Overlaps(jnp.asarray(a, float), jnp.asarray(M, float), jnp.asarray(Q, float))
 
 
-def spike(m: Any, r2: Any) -> sl.Spike:
+def make_spike(m: Any, r2: Any) -> sl.Spike:
     """Build the statistics of a spiked tensor from overlap m and squared orthogonal norm r2, floats or arrays."""
     return sl.Spike(jnp.asarray(m, float), jnp.asarray(r2, float))
 

@@ -25,7 +25,7 @@ from sgdlimits.errors import BadInput, check_share
 
 MAX_IMAGINARY_PART = 1e-6
 """Imaginary part, relative to the modulus, below which a root counts as real: a double root is exact to about 1e-8."""
-SUCCESS = {"binary_mixture": 1 / 2, "xor_mixture": 3 / 32}
+SUCCESS_PROBABILITIES = {"binary_mixture": 1 / 2, "xor_mixture": 3 / 32}
 """Probability that SGD finds a good classifier, by preset."""
 
 
@@ -166,11 +166,11 @@ def classifier_ridge(preset: str, snr: Positive, lr: Positive = 1.0) -> float:
     norm of the weights is :math:`\lambda s^2 = v^2(1 + \text{lr}/16\alpha\lambda)`. For large snr the ridge tends to
     `critical_ridge`, 1/8.
 
-    >>> [round(classifier_ridge(preset, snr=20.0), 4) for preset in SUCCESS]
+    >>> [round(classifier_ridge(preset, snr=20.0), 4) for preset in SUCCESS_PROBABILITIES]
     [0.25, 0.1027]
     """
-    if preset not in SUCCESS:
-        raise BadInput(f"preset must be one of {', '.join(SUCCESS)}; got {preset!r}. Give one of them.")
+    if preset not in SUCCESS_PROBABILITIES:
+        raise BadInput(f"preset must be one of {', '.join(SUCCESS_PROBABILITIES)}; got {preset!r}. Give one of them.")
     if preset == "binary_mixture":
         return 0.25
 
@@ -208,6 +208,6 @@ def success_probability(preset: str) -> float:
     >>> success_probability("xor_mixture")
     0.09375
     """
-    if preset not in SUCCESS:
-        raise BadInput(f"preset must be one of {', '.join(SUCCESS)}; got {preset!r}. Give one of them.")
-    return SUCCESS[preset]
+    if preset not in SUCCESS_PROBABILITIES:
+        raise BadInput(f"preset must be one of {', '.join(SUCCESS_PROBABILITIES)}; got {preset!r}. Give one of them.")
+    return SUCCESS_PROBABILITIES[preset]

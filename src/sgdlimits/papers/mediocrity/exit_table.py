@@ -18,7 +18,7 @@ from sgdlimits.errors import BadInput, CensoredWarning, Interrupted
 from sgdlimits.level import ODE, SDE, SGD, Chain
 from sgdlimits.level.condition import exits
 from sgdlimits.papers.mediocrity.theory.rates import linear_rates, max_lr, noise_gain
-from sgdlimits.papers.mediocrity.theory.times import AVERAGES, ONE_UNIT, exit_time, horizon, read_parameters
+from sgdlimits.papers.mediocrity.theory.times import AVERAGES, ONE_UNIT_AVERAGES, exit_time, horizon, read_parameters
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.run import simulate
 from sgdlimits.start import RandomInit
@@ -206,10 +206,10 @@ def tabulate(problem: ProjectionProblem, d: int, threshold: float, exits: dict[s
         raise BadInput(f"exits must include the chain; got {', '.join(exits) or 'none'}. Simulate the chain too.")
     censored = {name: int(each.censored.sum()) for name, each in exits.items()}
     statistic = "median" if any(censored.values()) else "mean"  # the mean of censored times is unknown
-    rows = {name: _estimate(each, statistic) for name, each in exits.items()}
+    rows = {name: _estimate_exit_time(each, statistic) for name, each in exits.items()}
     chain = rows["chain"].value if np.isfinite(rows["chain"].value) else np.nan
     for name in AVERAGES:
-        if at.p == 1 or name not in ONE_UNIT:
+        if at.p == 1 or name not in ONE_UNIT_AVERAGES:
             rows[TITLES.get(name, name)] = IntervalEstimate(exit_time(problem, at.d, at.T, name), np.nan, np.nan)
     times = {"t": "value", "low": "low", "high": "high"}
     columns: dict[str, Any] = {key: [getattr(row, name) for row in rows.values()] for key, name in times.items()}
@@ -222,7 +222,7 @@ def tabulate(problem: ProjectionProblem, d: int, threshold: float, exits: dict[s
     return ExitTable(xr.Dataset({key: ("source", each) for key, each in columns.items()}, {"source": list(rows)}, about), exits)
 
 
-def _estimate(exits: xr.Dataset, statistic: str) -> IntervalEstimate:
+def _estimate_exit_time(exits: xr.Dataset, statistic: str) -> IntervalEstimate:
     """Estimate the mean or median exit time with its interval, without a warning on censored runs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CensoredWarning)

@@ -33,7 +33,7 @@ from sgdlimits.jaxtools import jit_bound
 from sgdlimits.problem.projection import ProjectionProblem
 from sgdlimits.statistics.overlaps import Overlaps
 
-STARTS = 4096
+START_POINTS = 4096
 """Number of starts that represent the normal law."""
 PATH_TIMES = 65
 """Number of times at which the linear equation of M is evaluated."""
@@ -71,7 +71,7 @@ def exit_law(problem: ProjectionProblem, d: Count, threshold: Fraction) -> Law:
     """
     first = _find_saddle(problem)
     p, k = first.M.shape
-    relaxation, rate = _relaxation(problem, first)
+    relaxation, rate = _find_relaxation(problem, first)
     # covariance of the random start of M, times d
     weights = float(problem.initial.scale) ** 2 * np.kron(np.eye(p), np.asarray(problem.target.gram))
     way = max(NOISE_TIME, np.log(MAX_LINEAR_OVERLAP * np.sqrt(d))) / rate
@@ -129,7 +129,7 @@ def _linearise_overlaps(problem: ProjectionProblem, stats: Overlaps) -> tuple[Fl
     return jax.jacfwd(lambda M: problem.drift(there(M)).M.ravel())(jnp.ravel(stats.M)), problem.covariance(stats)[:n, :n]
 
 
-def _relaxation(problem: ProjectionProblem, first: Overlaps) -> tuple[float, float]:
+def _find_relaxation(problem: ProjectionProblem, first: Overlaps) -> tuple[float, float]:
     """Return the time at which norms and second layer have relaxed at M = 0, and the later growth rate of M."""
     linear = jit_bound(_linearise_overlaps, problem)
     rates = lambda stats: np.linalg.eigvals(linear(stats)[0]).real
@@ -177,5 +177,5 @@ def _normal_points(n: int) -> np.ndarray:
     """Return points that represent a standard normal vector in R^n: quantiles for n = 1, Sobol points otherwise."""
     if n == 1:
         # midpoints of equally likely intervals
-        return ndtri((np.arange(STARTS)[:, None] + 0.5) / STARTS)
-    return ndtri(scipy.stats.qmc.Sobol(n, seed=0).random(STARTS))
+        return ndtri((np.arange(START_POINTS)[:, None] + 0.5) / START_POINTS)
+    return ndtri(scipy.stats.qmc.Sobol(n, seed=0).random(START_POINTS))

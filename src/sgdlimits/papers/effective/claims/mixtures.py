@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.mediocrity.claims.noise import evaluate_55, variances
-from sgdlimits.papers.shorthand import overlaps, simulate, simulate_chain
+from sgdlimits.papers.shorthand import make_overlaps, simulate, simulate_chain
 
 # files of the tests named by misprints
 MIXED, LOCAL = (f"in `tests/laws/test_{name}.py`" for name in ("fixed_points", "local_limit"))
@@ -44,7 +44,7 @@ def compare_dynamics(preset: str, runs: int) -> Comparison:
     each.append((lr * (cross + cross.swapaxes(1, 2) + 2 * ridge * W @ W.T)).reshape(runs, -1))
     # |x|^2/d tends to 1/snr
     each.append((lr**2 * G[:, :, None] * G[:, None] / snr).reshape(runs, -1))
-    found, stats = sl.effective_dynamics(getattr(sl.presets, preset)(snr, ridge, lr)), overlaps(a, W[:, :k], W @ W.T)
+    found, stats = sl.effective_dynamics(getattr(sl.presets, preset)(snr, ridge, lr)), make_overlaps(a, W[:, :k], W @ W.T)
     f, g = found.f(stats), found.g(stats)
     values = np.concatenate(each, 1)
     right = np.concatenate([np.ravel(part) for part in (f.M, f.a, f.Q, g.Q)])
@@ -76,7 +76,7 @@ def seven_statistics(effort: Effort) -> Comparison:
     """Compare means of the risk, v_1 and m_1 after 60 steps of SGD on weights in R^20 with those of the exact chain."""
     d, runs, rows = 20, effort.runs(1024, 256), []
     problem = sl.presets.binary_mixture(snr=4.0, ridge=0.1)
-    start = overlaps([0.9, -0.5], [[0.3], [0.2]], [[1.0, 0.1], [0.1, 0.7]])
+    start = make_overlaps([0.9, -0.5], [[0.3], [0.2]], [[1.0, 0.1], [0.1, 0.7]])
     for seed, level in enumerate((sl.SGD(d), sl.Chain(d))):
         found = simulate(problem, level, start, 3.0, save=[3.0], runs=runs, seed=seed)
         values = np.stack([found.risk.values[:, 0], found.a.values[:, 0, 0], found.M.values[:, 0, 0, 0]])
@@ -88,7 +88,7 @@ def seven_statistics(effort: Effort) -> Comparison:
 def noiseless_drift(a: Any, M: Any, ridge: float, preset: str = "binary_mixture") -> sl.Overlaps:
     """Return the ODE's drift at infinite signal-to-noise ratio, for second layer a and weights M along the class means."""
     M = np.asarray(M, float).reshape(len(a), -1)
-    return getattr(sl.presets, preset)(snr=INF, ridge=ridge).drift(overlaps(np.asarray(a, float), M, M @ M.T))
+    return getattr(sl.presets, preset)(snr=INF, ridge=ridge).drift(make_overlaps(np.asarray(a, float), M, M @ M.T))
 
 
 @claim(
@@ -102,7 +102,7 @@ def noiseless_mixture(effort: Effort) -> Comparison:
     ridge, rows, R = 0.1, [], np.array([[0.5, 0.2], [0.2, 0.3]])
     problem = sl.presets.binary_mixture(snr=INF, ridge=ridge)
     for v, m in np.array([[[0.8, 0.5], [0.7, 0.9]], [[0.8, -0.5], [0.7, -0.9]]]):
-        drift = problem.drift(overlaps(v, m[:, None], np.outer(m, m) + R))
+        drift = problem.drift(make_overlaps(v, m[:, None], np.outer(m, m) + R))
         inside = np.outer(drift.M, m)
         # units on the same side share their output
         gate = 1 / (1 + np.exp(np.full(2, v @ m) if m.prod() > 0 else v * m))
@@ -179,7 +179,7 @@ def optima(effort: Effort) -> Comparison:
 def large_snr(effort: Effort) -> Comparison:
     """Compare exponents of 1/snr with which the package's drifts of v, m and Q approach their limits with 1."""
     m, R, gaps = np.array([[0.7], [-0.9]]), np.array([[0.5, 0.2], [0.2, 0.3]]), []
-    stats = overlaps([0.8, 0.5], m, m @ m.T + R)
+    stats = make_overlaps([0.8, 0.5], m, m @ m.T + R)
     end = sl.presets.binary_mixture(snr=INF).drift(stats)
     for snr in (1e3, 1e4):
         drift = sl.presets.binary_mixture(snr=snr).drift(stats)
@@ -194,7 +194,7 @@ def large_snr(effort: Effort) -> Comparison:
 )  # fmt: skip
 def snr_tends_to_infinity(effort: Effort) -> Comparison:
     """Compare the package's noiseless drift of the second layer with the drift at snr 10^4, and at 10^-4 as printed."""
-    stats = overlaps([0.8, 0.5], [[0.7], [-0.9]], [[0.99, -0.43], [-0.43, 1.11]])
+    stats = make_overlaps([0.8, 0.5], [[0.7], [-0.9]], [[0.99, -0.43], [-0.43, 1.11]])
     near, far, limit = (np.asarray(sl.presets.binary_mixture(snr=snr).drift(stats).a) for snr in (1e4, 1e-4, INF))
     return compare(limit, near, far, rtol=1e-2)
 
@@ -238,7 +238,7 @@ def simulate_shared_ring(ridge: float, angle: float, t: float, d: int, runs: int
     aside = angle * np.array([0.64, -0.36])  # the mean of the units weighted by v^2 is along the mean of the class
     W = v[:, None] * np.stack([np.cos(aside), np.sin(aside)], 1)
     problem = sl.presets.binary_mixture(snr=2.0, ridge=ridge).with_expectation(COARSE_RULE)
-    return simulate_chain(problem, d, t, overlaps(v, W[:, :1], W @ W.T), runs=runs, save=9, seed=seed)
+    return simulate_chain(problem, d, t, make_overlaps(v, W[:, :1], W @ W.T), runs=runs, save=9, seed=seed)
 
 
 @claim(
@@ -322,7 +322,7 @@ def ring_drift(effort: Effort) -> Comparison:
     """Compare the package's local drift matrices on rings of both mixtures with Propositions 4.3, 5.1 and their correction."""
     alpha, turn, rows = 0.1, np.array([np.cos(0.6), np.sin(0.6)]), []
     a = np.sqrt(np.log(4)) * turn
-    binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), overlaps(a, a[:, None], np.outer(a, a)))
+    binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), make_overlaps(a, a[:, None], np.outer(a, a)))
     for limit, radius, weight in ((binary, np.log(4), 2), (xor_rings(alpha)[0], np.log(1.5), 4)):
         found = select_block(limit, limit.drift_matrix, ("M[0,0]", "M[1,0]", "a[0]", "a[1]"))
         rows.append([found, *(ring_drift_matrix(np.sqrt(radius) * turn, alpha, weight, sign) for sign in (-1, 1))])
@@ -335,7 +335,7 @@ def xor_rings(alpha: float) -> tuple[Any, np.ndarray, np.ndarray]:
     mu, nu = radius * np.array([np.cos(0.6), np.sin(0.6)]), -radius * np.array([np.cos(0.8), np.sin(0.8)])
     M = np.zeros((4, 2))
     M[:2, 0], M[2:, 1] = mu, nu
-    point = overlaps(np.concatenate([mu, nu]), M, M @ M.T)
+    point = make_overlaps(np.concatenate([mu, nu]), M, M @ M.T)
     return sl.local_limit(sl.presets.xor_mixture(snr=INF, ridge=alpha), point), mu, nu
 
 
@@ -347,7 +347,7 @@ def xor_rings(alpha: float) -> tuple[Any, np.ndarray, np.ndarray]:
 def ring_noise(effort: Effort) -> Comparison:
     """Compare the package's local noise matrices and ranks on rings of both mixtures with Propositions 4.3 and 5.1."""
     alpha, a = 0.05, np.sqrt(np.log(9)) * np.array([np.cos(0.6), np.sin(0.6)])
-    binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), overlaps(a, a[:, None], np.outer(a, a)))
+    binary = sl.local_limit(sl.presets.binary_mixture(snr=INF, ridge=alpha), make_overlaps(a, a[:, None], np.outer(a, a)))
     xor, mu, nu = xor_rings(alpha)
     own = select_block(binary, binary.noise_matrix, ("a[0]", "a[1]", "M[0,0]", "M[1,0]"))
     across = select_block(xor, xor.noise_matrix, ("a[0]", "a[1]", "a[2]", "a[3]"))

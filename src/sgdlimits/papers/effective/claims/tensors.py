@@ -9,10 +9,10 @@ from scipy.optimize import brentq, minimize_scalar
 
 import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
-from sgdlimits.papers.shorthand import log_slope, simulate, simulate_chain, spike
+from sgdlimits.papers.shorthand import log_slope, make_spike, simulate, simulate_chain
 
 # file of the tests named by misprints
-SPIKED = "in `tests/laws/test_spiked_tensor.py`"
+SPIKED_TENSOR_TESTS = "in `tests/laws/test_spiked_tensor.py`"
 
 # --- spiked matrices and tensors ---------------------------------------------------------------------------------------------
 
@@ -72,8 +72,8 @@ def spiked_risk(effort: Effort) -> Comparison:
 )
 def spiked_threshold(effort: Effort) -> Comparison:
     """Compare critical ratios and a fixed point, by root finding on the drift, with Proposition 3.2 and (D.4)."""
-    drift = lambda k, snr, m: float(sl.presets.spiked_tensor(k, snr).drift(spike(m, 1.0)).m)
-    rate = lambda snr: float(sl.linearise(sl.presets.spiked_tensor(2, snr), spike(0.0, 1.0)).matrix[0, 0])
+    drift = lambda k, snr, m: float(sl.presets.spiked_tensor(k, snr).drift(make_spike(m, 1.0)).m)
+    rate = lambda snr: float(sl.linearise(sl.presets.spiked_tensor(2, snr), make_spike(0.0, 1.0)).matrix[0, 0])
     number = [brentq(rate, 0.5, 2.0), brentq(lambda m: drift(2, 1.6, m), 0.1, 2.0)]
     number += [
         minimize_scalar(lambda m, k=k: (m**2 + 1) ** (k - 1) / m ** (k - 2), bounds=(0.1, 3), method="bounded").fun
@@ -92,19 +92,19 @@ def spiked_stability(effort: Effort) -> Comparison:
     top = sl.theory.effective.overlaps(3, 6.0)
     points = [(2, 0.8, 0.0, 1), (2, 1.2, 0.0, 1), (2, 1.2, np.sqrt(0.2), 1), (3, 6.0, 0.0, 1), (3, 6.0, top.m_dagger, 1)]
     points += [(3, 6.0, top.m_star, 1), (2, 0.8, 0.0, 0)]
-    found = [sl.linearise(sl.presets.spiked_tensor(k, snr), spike(m, float(r2))).rates[0].real for k, snr, m, r2 in points]
+    found = [sl.linearise(sl.presets.spiked_tensor(k, snr), make_spike(m, float(r2))).rates[0].real for k, snr, m, r2 in points]
     return compare(np.sign(found), [-1, 1, -1, -1, 1, -1, 1])
 
 
 @claim(
     "Proposition 3.2", "fixed points of odd tensors", r"Fixed points at $\pm m_\dagger$ and $\pm m_\star$ for every $k \ge 3$",
     right=r"For odd $k$ only at $+m_\dagger$ and $+m_\star$",
-    tests=f"`test_fixed_points_of_tensors_and_their_stability` {SPIKED}",
+    tests=f"`test_fixed_points_of_tensors_and_their_stability` {SPIKED_TENSOR_TESTS}",
 )  # fmt: skip
 def odd_tensors(effort: Effort) -> Comparison:
     """Compare the ODE's final overlaps from m_star and -m_star at order 3 with m_star and 0, and -m_star as printed."""
     m = sl.theory.effective.overlaps(3, 6.0).m_star
-    start = spike(np.array([m, -m]), np.ones(2))
+    start = make_spike(np.array([m, -m]), np.ones(2))
     end = simulate(sl.presets.spiked_tensor(3, 6.0), sl.ODE(), start, 20, runs=2, save=2)
     return compare(end.m.values[:, -1], [m, 0.0], [m, -m], atol=1e-6)
 
@@ -186,12 +186,12 @@ def recovery_scaling(effort: Effort) -> Comparison:
     r"Drift $2\tilde u_1 (k \Lambda - k \tilde u_2^{k-1})$",
     right=r"$2\tilde u_1 (k \Lambda \tilde u_1^{k-2} - k \tilde u_2^{k-1})$: for $k \ge 3$ the origin is always linearly "
     r"stable, with a barrier at $\tilde u_1 = \Lambda^{-1/(k-2)}$.",
-    tests=f"`test_scaled_tensor_has_a_barrier_at_every_strength` {SPIKED}",
+    tests=f"`test_scaled_tensor_has_a_barrier_at_every_strength` {SPIKED_TENSOR_TESTS}",
 )  # fmt: skip
 def scaled_tensor(effort: Effort) -> Comparison:
     """Compare the package's drift of sqrt(d) m at snr 2 sqrt(d) with the SDE after (3.2), corrected and as printed."""
     k, Lambda, d = 3, 2.0, 10**10
     u = np.array([0.2, 1.5])
     problem = sl.presets.spiked_tensor(k, Lambda * d**0.5)
-    number = [np.sqrt(d) * float(problem.drift(spike(each / np.sqrt(d), 1.0)).m) for each in u]
+    number = [np.sqrt(d) * float(problem.drift(make_spike(each / np.sqrt(d), 1.0)).m) for each in u]
     return compare(number, 2 * u * (k * Lambda * u - k), 2 * u * (k * Lambda - k), rtol=1e-6)

@@ -30,7 +30,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
-def deviation(snr: float, t: np.ndarray) -> np.ndarray:
+def overlap_deviation(snr: float, t: np.ndarray) -> np.ndarray:
     """Return the standard deviation of sqrt(n) m at times t from random starts, for the Ornstein-Uhlenbeck process (3.2)."""
     rate, noise = 4 * (snr - 1), 8.0
     # expm1 keeps digits at small rates and times
@@ -58,7 +58,7 @@ def _draw_in_time(ax: Axes, sgd: xr.Dataset, chain: xr.Dataset, snr: float, size
     width = root * chain.m.std("run")
     ax.fill_between(chain.t, -2 * width, 2 * width, color="0.85", label="chain, two standard deviations")
     reach = 1.5 * max(float(2 * width.max()), float(root * np.abs(sgd.m).max()))
-    band = 2 * deviation(snr, sgd.t.values)
+    band = 2 * overlap_deviation(snr, sgd.t.values)
     for sign in (1, -1):
         ax.plot(sgd.t, sign * band, "k--", linewidth=1.0, label="Ornstein-Uhlenbeck" if sign == 1 else None)
     ax.set(xlabel="$t$, steps per dimension", ylabel=r"$\sqrt{n}\, m$", ylim=(-reach, reach))
@@ -86,9 +86,9 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         f"Coloured: {size.shown} runs of SGD in R^n; grey: twice the standard deviation of {size.runs} runs of the chain;",
         "dashed: the same of the Ornstein-Uhlenbeck process (3.2). (a), (b): snr 0.8, below the threshold",
         f"{sl.theory.effective.critical_snr(2):.1f}. The standard deviation of sqrt(n) m at the end is",
-        f"{float(spread[SNR[0]][-1]):.3f}, and {float(deviation(SNR[0], below.t.values)[-1]):.3f} in theory; runs stay",
+        f"{float(spread[SNR[0]][-1]):.3f}, and {float(overlap_deviation(SNR[0], below.t.values)[-1]):.3f} in theory; runs stay",
         "at the cross (0, 1). (c), (d): snr 1.2, above it. The process is unstable: at",
         f"t = {early:.1f} its standard deviation is {float(spread[SNR[1]].sel(t=early)):.2f}, in theory",
-        f"{float(deviation(SNR[1], np.array([early]))[0]):.2f}, until the overlap is of order one. At the end the median",
-        f"of its absolute value is {float(np.median(reached)):.3f}, and that of the stable fixed points {star:.3f}.",
+        f"{float(overlap_deviation(SNR[1], np.array([early]))[0]):.2f}, until the overlap is of order one. At the end the",
+        f"median of its absolute value is {float(np.median(reached)):.3f}, and that of the stable fixed points {star:.3f}.",
     ]

@@ -19,8 +19,8 @@ from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, 
 
 # signal-to-noise ratio and ridge of the mixture
 SNR, RIDGE = 100.0, 0.1
-RADIUS = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
-ANGLE = np.pi / 6
+RING_RADIUS = sl.theory.effective.ring_radius(RIDGE, weight=0.5)
+START_ANGLE = np.pi / 6
 """Angle on the ring of the point at which (c) and (d) start."""
 MIN_SHARE_OF_RADIUS = 0.5
 """Overlap, relative to the radius of the ring, above which a unit counts as having found its class."""
@@ -37,7 +37,7 @@ FULL, QUICK, WORDS = sizes(
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate the binary mixture from random starts and from a ring of fixed points, and draw success and fluctuations."""
-    v = RADIUS * jnp.array([np.cos(ANGLE), np.sin(ANGLE)])
+    v = RING_RADIUS * jnp.array([np.cos(START_ANGLE), np.sin(START_ANGLE)])
     point = sl.Overlaps(v, v[:, None], jnp.outer(v, v))
     problem, noiseless = (sl.presets.binary_mixture(snr, RIDGE) for snr in (SNR, np.inf))
     datasets = simulate_all(problem, noiseless, point, size, seed, keep, count=26)
@@ -46,7 +46,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 def optimal(data: xr.Dataset) -> xr.DataArray:
     """Return for each run and time whether the two units lie along opposite class means, each with the right label."""
-    m, v, size = data.M[..., 0], data.a, MIN_SHARE_OF_RADIUS * RADIUS
+    m, v, size = data.M[..., 0], data.a, MIN_SHARE_OF_RADIUS * RING_RADIUS
     # each unit has its own label's sign, and both classes have a unit
     right = (m * v > 0).all("student") & (m.prod("student") < 0)
     return right & (np.abs(m) > size).all("student") & (np.abs(v) > size).all("student")
@@ -64,8 +64,15 @@ def _draw_figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size
 def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
     """Draw the final overlaps of both units in each run, with the rings of fixed points and the predicted optima."""
     m, best = data.M.values[:, -1, :, 0], optimal(data).values[:, -1]
-    draw_ends(ax, m, {"optimal": best, "not": ~best}, RADIUS)
-    ax.plot([RADIUS, -RADIUS], [-RADIUS, RADIUS], "kx", markersize=9, markeredgewidth=1.6, label="predicted optimum")
+    draw_ends(ax, m, {"optimal": best, "not": ~best}, RING_RADIUS)
+    ax.plot(
+        [RING_RADIUS, -RING_RADIUS],
+        [-RING_RADIUS, RING_RADIUS],
+        "kx",
+        markersize=9,
+        markeredgewidth=1.6,
+        label="predicted optimum",
+    )
     ax.set(xlabel="$m_1$", ylabel="$m_2$", xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal")
     add_legend_below(ax)
 
@@ -92,10 +99,10 @@ def _write_caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point
         f"Figure 2 of the paper: two classes, N = {size.d}, snr {SNR:g}, ridge {RIDGE:g}, {size.runs} runs of the",
         f"chain to t = {size.end:g}. (a) The fraction of runs at the optimum ends at {share.value:.3f}, interval",
         f"[{share.low:.3f}, {share.high:.3f}]; theory says 1/2. (b) End points of {min(MAX_END_POINTS, size.runs)} runs. At",
-        f"the optimum both overlaps are {format_mean(m[best])} on average in absolute value, and {RADIUS:.3f} for snr = inf",
-        f"(crosses); the other runs end at the radius {format_mean(on_ring)} on average, the ring has {RADIUS:.3f}. (c) Six",
-        "runs of the chain from a point of the ring, magnified by sqrt(N); grey: the local limit for snr = inf.",
-        f"(d) Both overlaps of {size.ring_runs} runs at t = {size.ring_end:g}: the noise matrix has rank {limit.rank} and",
+        f"the optimum both overlaps are {format_mean(m[best])} on average in absolute value, and {RING_RADIUS:.3f} for snr =",
+        f"inf (crosses); the other runs end at the radius {format_mean(on_ring)} on average, the ring has",
+        f"{RING_RADIUS:.3f}. (c) Six runs of the chain from a point of the ring, magnified by sqrt(N); grey: the",
+        f"local limit for snr = inf. (d) Both overlaps of {size.ring_runs} runs at t = {size.ring_end:g}: the noise matrix has rank {limit.rank} and",
         f"moves them along the radius (dashed). The chain's principal standard deviations are {measured[0]:.2f} and",
         f"{measured[1]:.2f}, those of the local limit {predicted[0]:.2f} and {predicted[1]:.2f}: {describe_share(measured)}.",
     ]

@@ -16,7 +16,7 @@ from sgdlimits.papers.figure import Axes, DrawnFigure, Figure, Keep, Size
 
 # signal-to-noise ratio and ridge of the mixture
 SNR, RIDGE = 1000.0, 0.1
-RADIUS = sl.theory.effective.ring_radius(RIDGE, weight=0.25)
+RING_RADIUS = sl.theory.effective.ring_radius(RIDGE, weight=0.25)
 # positions on the two rings, away from symmetric points
 ANGLES = (np.pi / 6, np.pi / 4)
 FULL = rings.FULL.but(end=250.0)
@@ -34,7 +34,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 def build_point() -> sl.Overlaps:
     """Build the fixed point of Proposition 5.1: two units share a ring along each direction, with labels 1 and 0."""
-    first, second = (RADIUS * jnp.array([np.cos(angle), np.sin(angle)]) for angle in ANGLES)
+    first, second = (RING_RADIUS * jnp.array([np.cos(angle), np.sin(angle)]) for angle in ANGLES)
     # without noise all weights lie along the means, so Q = M M^T
     M = jnp.zeros((4, 2)).at[:2, 0].set(first).at[2:, 1].set(second)
     return sl.Overlaps(jnp.concatenate([first, -second]), M, M @ M.T)
@@ -42,7 +42,7 @@ def build_point() -> sl.Overlaps:
 
 def optimal(data: xr.Dataset) -> xr.DataArray:
     """Return for each run and time whether each of the four classes has a unit along its mean with the right label."""
-    m, v, size = data.M, data.a, rings.MIN_SHARE_OF_RADIUS * RADIUS
+    m, v, size = data.M, data.a, rings.MIN_SHARE_OF_RADIUS * RING_RADIUS
     looks = [(sign * m[..., teacher] > size) & (label * v > size) for teacher, label in ((0, 1), (1, -1)) for sign in (1, -1)]
     return xr.concat([each.any("student") for each in looks], "look").all("look")
 
@@ -59,10 +59,10 @@ def _draw_figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size
 def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
     """Draw the final overlaps of the first two units with the first class direction, with rings and predicted optima."""
     m, best = data.M.values[:, -1, :2, 0], optimal(data).values[:, -1]
-    rings.draw_ends(ax, m, {"not": ~best, "optimal": best}, RADIUS)
+    rings.draw_ends(ax, m, {"not": ~best, "optimal": best}, RING_RADIUS)
     points = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if x * y <= 0])
-    ax.plot(*(RADIUS * points.T), "kx", markersize=8, markeredgewidth=1.4, label="predicted optima")
-    reach = 1.35 * RADIUS
+    ax.plot(*(RING_RADIUS * points.T), "kx", markersize=8, markeredgewidth=1.4, label="predicted optima")
+    reach = 1.35 * RING_RADIUS
     ax.set(xlabel=r"$m_1^\mu$", ylabel=r"$m_2^\mu$", xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
     rings.add_legend_below(ax)
 
@@ -77,7 +77,7 @@ def _write_caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point
         f"[{share.low:.3f}, {share.high:.3f}]; theory says 3/32 = {3 / 32:.3f}. (b) End points of the overlaps of two",
         f"units with the first direction in {min(rings.MAX_END_POINTS, size.runs)} runs, their positions at the optima for",
         "snr = inf (crosses), and",
-        f"rings of radius {RADIUS:.3f}; the second layer at the optimum is {rings.format_mean(norms[best])} on average in",
+        f"rings of radius {RING_RADIUS:.3f}; the second layer at the optimum is {rings.format_mean(norms[best])} on average in",
         "absolute value.",
         f"(c), (d) {size.ring_runs} runs from a point where two units share each direction, at t = {size.ring_end:g},",
         f"magnified by sqrt(N): the noise matrix has rank {limit.rank}. Units on the same ring move together along",

@@ -6,12 +6,12 @@ import numpy as np
 
 import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
-from sgdlimits.papers.mediocrity.claims.process import DRIFT, saddle
+from sgdlimits.papers.mediocrity.claims.process import DRIFT_TESTS, saddle_overlaps
 from sgdlimits.papers.one_step import SquaredUnits
-from sgdlimits.papers.shorthand import overlaps
+from sgdlimits.papers.shorthand import make_overlaps
 
 # file of the tests named by misprints
-LANDSCAPE = "in `tests/laws/test_landscape.py`"
+LANDSCAPE_TESTS = "in `tests/laws/test_landscape.py`"
 # squared norm of the teacher away from 1, so that misplaced factors show
 RHO, NOISE = 0.7, 0.3
 
@@ -24,7 +24,7 @@ def one_unit(rho: float = RHO) -> sl.ProjectionProblem:
 
 def eigenvalues(m: float, q: float, d: int = 5, problem: sl.ProjectionProblem | None = None) -> np.ndarray:
     """Return all eigenvalues of the risk's Hessian at overlap m and squared norm q, in R^d or on the sphere by the problem."""
-    return np.repeat(*sl.hessian_spectrum(problem or one_unit(), overlaps([1.0], [[m]], [[q]]), d))
+    return np.repeat(*sl.hessian_spectrum(problem or one_unit(), make_overlaps([1.0], [[m]], [[q]]), d))
 
 
 def make_sample() -> tuple[np.ndarray, np.ndarray, SquaredUnits]:
@@ -36,7 +36,7 @@ def make_sample() -> tuple[np.ndarray, np.ndarray, SquaredUnits]:
 @claim(
     "(61)", "Hessian of the loss", r"$2(3\lambda^2 - \lambda_\star^2 + \sqrt\Delta z)xx^\top$",
     right=r"$2(3\lambda^2 - \lambda_\star^2 - \sqrt\Delta z)xx^\top$",
-    tests=f"`test_spectrum_is_that_of_the_dense_hessian` {LANDSCAPE}",
+    tests=f"`test_spectrum_is_that_of_the_dense_hessian` {LANDSCAPE_TESTS}",
 )  # fmt: skip
 def loss_hessian(effort: Effort) -> Comparison:
     """Compare the second derivative of one sample's loss in its field, by differences, with (61), corrected and as printed."""
@@ -49,7 +49,7 @@ def loss_hessian(effort: Effort) -> Comparison:
 
 @claim(
     "(63)", "risk off the sphere", r"$3\rho^2 + 3q^2 - 4m^2 - 2\rho q$, beside $\Delta/2$",
-    right=r"Half of it, beside $\Delta/2$", tests=f"`test_risk_is_equation_6_of_escaping_mediocrity` {DRIFT}",
+    right=r"Half of it, beside $\Delta/2$", tests=f"`test_risk_is_equation_6_of_escaping_mediocrity` {DRIFT_TESTS}",
 )  # fmt: skip
 def risk_63(effort: Effort) -> Comparison:
     """Compare the risk of one unit off the sphere, by Gauss-Hermite quadrature, with equation (63), corrected and printed."""
@@ -61,7 +61,7 @@ def risk_63(effort: Effort) -> Comparison:
 @claim(
     "(64)", "moments behind the gradient", r"$\mathbb{E}[\lambda_\star^3 x] = 3 q w$",
     right=r"$\mathbb{E}[\lambda^3 x] = 3 q w$. $\mathbb{E}[\lambda_\star^2 \lambda x] = \rho w + 2 m w_\star$ is right.",
-    tests=f"`test_drift_of_the_statistics_is_that_of_descent_along_the_gradient` {LANDSCAPE}",
+    tests=f"`test_drift_of_the_statistics_is_that_of_descent_along_the_gradient` {LANDSCAPE_TESTS}",
 )  # fmt: skip
 def moments_64(effort: Effort) -> Comparison:
     """Compare means of cubic field products times x, by Gauss-Hermite quadrature, with equation (64), corrected and printed."""
@@ -81,7 +81,7 @@ def gradient(effort: Effort) -> Comparison:
 @claim(
     "(66)", "moments behind the Hessian", r"$\mathbb{E}[\lambda_\star^2 x x^\top] = \rho I + w_\star w_\star^\top$",
     right=r"$\rho I + 2 w_\star w_\star^\top$, and likewise for $w$",
-    tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE}",
+    tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE_TESTS}",
 )  # fmt: skip
 def moments_66(effort: Effort) -> Comparison:
     """Compare the mean of x x^T times the squared teacher field, by quadrature, with equation (66), corrected and printed."""
@@ -93,7 +93,7 @@ def moments_66(effort: Effort) -> Comparison:
 @claim(
     "(67)", "Hessian", "Rank-one terms of the Hessian without the factor 2",
     right=r"$H = 2\big[(3q - \rho) I + 6 w w^\top - 2 w_\star w_\star^\top\big]$",
-    tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE}",
+    tests=f"`test_moments_behind_the_hessian_carry_a_factor_two_at_rank_one_terms` {LANDSCAPE_TESTS}",
 )  # fmt: skip
 def hessian(effort: Effort) -> Comparison:
     """Compare the mean Hessian of one unit's loss, by Gauss-Hermite quadrature, with equation (67), corrected and printed."""
@@ -103,13 +103,13 @@ def hessian(effort: Effort) -> Comparison:
     return compare((s.weights * 2 * (3 * s.fields[0] ** 2 - s.fixed[0] ** 2) * s.x) @ s.x.T, form(2), form(1))
 
 
-CORRECTED = f"`test_eigenvalues_of_phase_retrieval_are_those_of_68_to_72_corrected` {LANDSCAPE}"
+CORRECTED_EIGENVALUES_TEST = f"`test_eigenvalues_of_phase_retrieval_are_those_of_68_to_72_corrected` {LANDSCAPE_TESTS}"
 """Test of the corrected equations (68) to (72)."""
 
 
 @claim(
     "(68)", "Hessian at zero", r"At $w = 0$: $-2\rho$ ($d - 1$ times), $-2(\rho + 1)$",
-    right=r"$-2\rho$ ($d - 1$ times), $-6\rho$", tests=CORRECTED,
+    right=r"$-2\rho$ ($d - 1$ times), $-6\rho$", tests=CORRECTED_EIGENVALUES_TEST,
 )  # fmt: skip
 def hessian_zero(effort: Effort) -> Comparison:
     """Compare the package's Hessian eigenvalues in R^5 at zero weights with equation (68), corrected and as printed."""
@@ -119,7 +119,7 @@ def hessian_zero(effort: Effort) -> Comparison:
 
 @claim(
     "(69)", "risk at zero", r"Risk at $w = 0$: $\Delta/2 + 3\rho^2$", right=r"$\Delta/2 + 3\rho^2/2$, as (63) corrected has it",
-    tests=CORRECTED,
+    tests=CORRECTED_EIGENVALUES_TEST,
 )  # fmt: skip
 def risk_zero(effort: Effort) -> Comparison:
     """Compare the risk at zero weights, by Gauss-Hermite quadrature, with equation (69), corrected and as printed."""
@@ -130,7 +130,8 @@ def risk_zero(effort: Effort) -> Comparison:
 @claim(
     "(70), (71)", "Hessian and risk at the saddle",
     r"At the saddle: $2(3 w w^\top - w_\star w_\star^\top)$, risk $\Delta/2 + 10\rho^2/3$",
-    right=r"Eigenvalues $+4\rho$, $-4\rho$, and $0$ ($d - 2$ times); risk $\Delta/2 + 4\rho^2/3$", tests=CORRECTED,
+    right=r"Eigenvalues $+4\rho$, $-4\rho$, and $0$ ($d - 2$ times); risk $\Delta/2 + 4\rho^2/3$",
+    tests=CORRECTED_EIGENVALUES_TEST,
 )  # fmt: skip
 def hessian_saddle(effort: Effort) -> Comparison:
     """Compare Hessian eigenvalues in R^5 and the risk at the saddle with equations (70), (71), corrected and printed."""
@@ -142,7 +143,7 @@ def hessian_saddle(effort: Effort) -> Comparison:
 
 @claim(
     "(72)", "Hessian at the minimum", r"At the minimum: $4(\rho I + w_\star w_\star^\top)$",
-    right=r"$4(\rho I + 2 w_\star w_\star^\top)$", tests=CORRECTED,
+    right=r"$4(\rho I + 2 w_\star w_\star^\top)$", tests=CORRECTED_EIGENVALUES_TEST,
 )  # fmt: skip
 def hessian_minimum(effort: Effort) -> Comparison:
     """Compare the package's Hessian eigenvalues in R^5 at the minimum with equation (72), corrected and as printed."""
@@ -155,7 +156,7 @@ def hessian_minimum(effort: Effort) -> Comparison:
     r"$(3\lambda^2 - \lambda_\star^2)(xx^\top - \lambda w x^\top) + \mathcal E\lambda^2 I$",
     right=r"$2(3\lambda^2 - \lambda_\star^2 - \sqrt\Delta z)(xx^\top - \lambda w x^\top) + 2\mathcal E\lambda^2 I$ "
     "on the tangent space",
-    tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE}",
+    tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE_TESTS}",
 )  # fmt: skip
 def sphere_hessian(effort: Effort) -> Comparison:
     """Compare derivatives of one sample's loss along a great circle, by differences, with (78), (79) and their correction."""
@@ -187,12 +188,12 @@ def sphere_landscape(effort: Effort) -> Comparison:
 @claim(
     "after (84)", "flat directions on the sphere", r"$d - 1$ eigenvalues 0 of a $d\times d$ matrix",
     right=r"$d - 2$ flat directions on the tangent space: the normal direction is one of the $d - 1$.", kind="remark",
-    tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE}",
+    tests=f"`test_eigenvalues_of_phase_retrieval_on_the_sphere_are_those_of_84_and_85` {LANDSCAPE_TESTS}",
 )  # fmt: skip
 def flat(effort: Effort) -> Comparison:
     """Compare the number of zero eigenvalues of the package's Hessian on the sphere at m = 0 with d - 2 and d - 1."""
     d = 50
-    index = sl.hessian_spectrum(sl.presets.phase_retrieval(), saddle(1), d).index
+    index = sl.hessian_spectrum(sl.presets.phase_retrieval(), saddle_overlaps(1), d).index
     return compare(index[1], d - 2, d - 1)
 
 
@@ -201,5 +202,5 @@ def flat_network(effort: Effort) -> Comparison:
     """Compare the number of null directions per unit at the saddle, from the package's Hessian, with d - p - 1."""
     p, d = 2, 50
     # rotations among the units add p (p - 1)/2 null directions
-    index = sl.hessian_spectrum(sl.presets.phase_retrieval(p), saddle(p), d).index
+    index = sl.hessian_spectrum(sl.presets.phase_retrieval(p), saddle_overlaps(p), d).index
     return compare((index[1] - p * (p - 1) // 2) / p, d - p - 1)

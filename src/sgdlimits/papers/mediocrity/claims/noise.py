@@ -6,9 +6,9 @@ import numpy as np
 
 import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
-from sgdlimits.papers.mediocrity.claims.process import DRIFT, sample
+from sgdlimits.papers.mediocrity.claims.process import DRIFT_TESTS, sample_units
 from sgdlimits.papers.one_step import SquaredUnits, sphere_drift, step_on_sphere
-from sgdlimits.papers.shorthand import overlaps
+from sgdlimits.papers.shorthand import make_overlaps
 
 
 def variances(m: float, lr: float, noise: float) -> np.ndarray:
@@ -32,7 +32,7 @@ def evaluate_55(m: float, g: float, D: float) -> np.ndarray:
     "(55)", "covariance of one sample", r"$\mathrm{Var}[\mathcal{Q}_{11}]$ and $\mathrm{Cov}[\mathcal{M}_1, \mathcal{Q}_{11}]$",
     right=r"The printed ones are the true ones at $\gamma/2$: replace $\gamma$ by $2\gamma$. $\mathrm{Var}[\mathcal{M}_1]$ is "
     r"right. All hold at $q = \rho = 1$.",
-    tests=f"`test_covariance_of_one_unit_is_equation_55_of_escaping_mediocrity_with_twice_its_rate` {DRIFT}",
+    tests=f"`test_covariance_of_one_unit_is_equation_55_of_escaping_mediocrity_with_twice_its_rate` {DRIFT_TESTS}",
 )  # fmt: skip
 def covariance_55(effort: Effort) -> Comparison:
     """Compare the covariance of one-sample increments, by quadrature, with (55) at twice the learning rate and as printed."""
@@ -44,9 +44,9 @@ def covariance_55(effort: Effort) -> Comparison:
 def covariance_54(effort: Effort) -> Comparison:
     """Compare the package's closed covariance of M and Q of two units with equation (54), averaged by quadrature."""
     # 7 nodes: the variance of the corrector has degree 12
-    s, lr = sample(p=2, noise=0.2, nodes=7), 0.2
+    s, lr = sample_units(p=2, noise=0.2, nodes=7), 0.2
     problem = sl.presets.phase_retrieval(2, lr=lr, noise=0.2, sphere=False)
-    found = np.asarray(problem.covariance(overlaps(np.ones(2), s.W[:, :1], s.W @ s.W.T))) / (lr / 2) ** 2
+    found = np.asarray(problem.covariance(make_overlaps(np.ones(2), s.W[:, :1], s.W @ s.W.T))) / (lr / 2) ** 2
     Q = s.Q(lr / 2)
     return compare(found, s.covariance(s.M, np.stack([Q[0, 0], Q[0, 1], Q[1, 1]])))
 
@@ -73,7 +73,7 @@ def sphere_noise(effort: Effort) -> Comparison:
 
 @claim(
     "D.2, Itô's rule", "square of dq", r"$dq^2 = \frac\gamma d \sigma_m^2\,dt$", right=r"$dq^2 = \frac\gamma d \sigma_Q^2\,dt$",
-    tests=f"`test_closed_covariance_agrees_with_isserlis` {DRIFT}",
+    tests=f"`test_closed_covariance_agrees_with_isserlis` {DRIFT_TESTS}",
 )  # fmt: skip
 def ito(effort: Effort) -> Comparison:
     """Compare the variance of the increment of q, by quadrature, with that of (55), and with the variance of m as printed."""

@@ -10,13 +10,13 @@ from scipy.optimize import brentq
 import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.one_step import SquaredUnits, random_weights, sphere_drift, step_on_sphere
-from sgdlimits.papers.shorthand import overlaps
+from sgdlimits.papers.shorthand import make_overlaps
 
 # file of the tests named by misprints
-DRIFT = "in `tests/unit/problem/test_drift.py`"
+DRIFT_TESTS = "in `tests/unit/problem/test_drift.py`"
 
 
-def sample(
+def sample_units(
     p: int = 2, rho: float = 1.0, noise: float = 0.4, a: np.ndarray | None = None, nodes: int = 4, n: int = 3
 ) -> SquaredUnits:
     """Build squared units with random weights and one teacher of squared norm rho, on a Gauss-Hermite grid of inputs in R^n."""
@@ -39,7 +39,7 @@ SECOND_LAYER = np.array([0.7, 1.4])
 @claim("(6)", "population risk", r"$\mathcal R = \frac{\Delta+3}2 - \frac1p\sum_j a_j(Q_{jj}+2m_j^2) + \dots$")
 def risk(effort: Effort) -> Comparison:
     """Compare the risk of two units, by Gauss-Hermite quadrature over the inputs, with equation (6)."""
-    s = sample(a=SECOND_LAYER)
+    s = sample_units(a=SECOND_LAYER)
     return compare(s.risk, risk_6(s))
 
 
@@ -47,11 +47,11 @@ def risk(effort: Effort) -> Comparison:
     "(16), (22) with (12)–(17)", "sign of the error", r'$\mathcal{E} = f - y$, and "+" signs in the increments',
     right=r"The signs in the increments are right with $\mathcal{E} = y - f$. With $\mathcal{E} = f - y$ all terms linear in "
     r"$\mathcal{E}$ change sign.",
-    tests=f"`test_population_drift_is_minus_the_gradient_of_the_risk` {DRIFT}",
+    tests=f"`test_population_drift_is_minus_the_gradient_of_the_risk` {DRIFT_TESTS}",
 )  # fmt: skip
 def sign(effort: Effort) -> Comparison:
     """Compare minus the risk gradient along the teacher, by differences, with mean increments for both signs of the error."""
-    s, h = sample(a=SECOND_LAYER, noise=0.0), 1e-5
+    s, h = sample_units(a=SECOND_LAYER, noise=0.0), 1e-5
     risk = lambda e: SquaredUnits(s.W + e, s.E, 0.0, SECOND_LAYER).risk
     differences = [risk(h * e) - risk(-h * e) for e in np.eye(s.W.size).reshape(-1, *s.W.shape)]
     # times p: the paper's time has the step gamma/p
@@ -66,7 +66,7 @@ def sign(effort: Effort) -> Comparison:
     right=r"Increments without it: $\mathcal{M}_j = 2 \mathcal{E} a_j \lambda_j \lambda_\star$, $\mathcal{Q}_{jl} = 2 "
     r"\mathcal{E} (a_j + a_l) \lambda_j \lambda_l + \frac{4\gamma}{p} \mathcal{E}^2 \lVert x \rVert^2 a_j a_l \lambda_j "
     r"\lambda_l$, with $\delta t = \gamma/(pd)$.",
-    tests=f"`test_drift_of_a_network_is_equation_26_of_escaping_mediocrity` {DRIFT}",
+    tests=f"`test_drift_of_a_network_is_equation_26_of_escaping_mediocrity` {DRIFT_TESTS}",
 )  # fmt: skip
 def clock(effort: Effort) -> Comparison:
     """Compare the change of an overlap per unit of the paper's time, from one exact step at d = 1000, with the ODE's drift."""
@@ -83,11 +83,11 @@ def clock(effort: Effort) -> Comparison:
     right=r"$4\gamma/p$; $\mathbb{E}[\mathcal{E} \lambda_j \lambda_l]$; $-2 a_j\, \mathbb{E}[\lambda_\star^2 \lambda_j "
     r"\lambda_\star]$",
     tests=f"`test_drift_of_a_network_is_equation_26_of_escaping_mediocrity`; for any $a$, "
-    f"`test_closed_drift_agrees_with_isserlis` {DRIFT}",
+    f"`test_closed_drift_agrees_with_isserlis` {DRIFT_TESTS}",
 )  # fmt: skip
 def explicit(effort: Effort) -> Comparison:
     """Compare three expectations in the ODE of two units, by Gauss-Hermite quadrature, with appendix C.2 and its correction."""
-    s, step, a = sample(a=SECOND_LAYER), 0.1, SECOND_LAYER
+    s, step, a = sample_units(a=SECOND_LAYER), 0.1, SECOND_LAYER
     one, two, star = s.fields[0], s.fields[1], s.fixed[0]
     number = [s.mean(s.Q(step) - s.Q(0.0))[0, 1], s.mean(s.Q(0.0))[0, 1], s.mean(2 * a[0] * star**3 * one)]
     square = s.mean(s.error**2 * one * two)
@@ -107,7 +107,7 @@ def explicit(effort: Effort) -> Comparison:
 )
 def moments(effort: Effort) -> Comparison:
     """Compare moments of order 2, 4 and 6 of four Gaussian fields, by Gauss-Hermite quadrature, with C.2 and (81)."""
-    s = sample(p=4, noise=0.0, n=4)
+    s = sample_units(p=4, noise=0.0, n=4)
     w, (a, b, c, d) = s.W @ s.W.T, s.fields
     third = w[0, 1] * w[2, 2] * w[3, 3] + 2 * w[0, 1] * w[2, 3] ** 2 + 2 * w[0, 2] * w[1, 2] * w[3, 3]
     third += 4 * (w[0, 2] * w[1, 3] + w[0, 3] * w[1, 2]) * w[2, 3] + 2 * w[0, 3] * w[1, 3] * w[2, 2]
@@ -134,7 +134,7 @@ def second_rate(effort: Effort) -> Comparison:
 def ode_26(effort: Effort) -> Comparison:
     """Compare mean increments of M and Q of three units, by Gauss-Hermite quadrature, with the ODE (26)."""
     rho, step, D = 0.7, 0.15, 0.4
-    s = sample(p=3, rho=rho, noise=D)
+    s = sample_units(p=3, rho=rho, noise=D)
     p, Q, m = 3, s.W @ s.W.T, s.W @ s.E.T
     tr, mm = np.trace(Q), m @ m.T
     dm = 2 * (rho - tr / p) * m + 4 * (rho * m - Q @ m / p)
@@ -147,11 +147,11 @@ def ode_26(effort: Effort) -> Comparison:
 
 @claim(
     "(27)", "risk with second layer 1", r"$(3 + \Delta)/2$", right=r"$(3\rho^2 + \Delta)/2$",
-    tests=f"`test_closed_form_agrees_with_quadrature` {DRIFT}",
+    tests=f"`test_closed_form_agrees_with_quadrature` {DRIFT_TESTS}",
 )  # fmt: skip
 def risk_27(effort: Effort) -> Comparison:
     """Compare the risk for a teacher of squared norm 0.7, by quadrature, with equation (27), corrected and printed."""
-    s, rho = sample(rho=0.7), 0.7
+    s, rho = sample_units(rho=0.7), 0.7
     right = risk_6(s, rho)
     return compare(s.risk, right, right + 1.5 * (1 - rho**2))
 
@@ -159,9 +159,9 @@ def risk_27(effort: Effort) -> Comparison:
 @claim("(12), (17)", "ODE of the second layer", r"$\dot a_j = E[\mathcal E\lambda_j^2]$, with $\mathcal E = y - f$")
 def second_layer_ode(effort: Effort) -> Comparison:
     """Compare the package's drift of a trained second layer with equation (17), averaged by Gauss-Hermite quadrature."""
-    s, lr = sample(a=SECOND_LAYER), 0.3
+    s, lr = sample_units(a=SECOND_LAYER), 0.3
     problem = sl.presets.phase_retrieval(2, lr=lr, noise=s.noise, sphere=False, train_second=True)
-    found = problem.drift(overlaps(SECOND_LAYER, s.W[:, :1], s.W @ s.W.T)).a
+    found = problem.drift(make_overlaps(SECOND_LAYER, s.W[:, :1], s.W @ s.W.T)).a
     return compare(np.asarray(found) / (lr / 2), s.mean(s.error * s.fields**2))
 
 
@@ -169,7 +169,7 @@ def second_layer_ode(effort: Effort) -> Comparison:
 def one_unit(effort: Effort) -> Comparison:
     """Compare mean increments of m and q of one unit off the sphere, by quadrature, with equations (75) and (76)."""
     lr, rho = 0.1, 0.7
-    s = sample(p=1, rho=rho, noise=0.0, n=2)
+    s = sample_units(p=1, rho=rho, noise=0.0, n=2)
     m, q = (s.W @ s.E.T)[0, 0], (s.W**2).sum()
     corrector = q * (rho**2 + 5 * q**2 - 2 * rho * q) + 4 * m**2 * (rho - 2 * q)
     printed = [6 * m * (rho - q), 4 * (q * (rho - 3 * q) + 2 * m**2) + 12 * lr * corrector]
@@ -191,7 +191,7 @@ def sphere(effort: Effort) -> Comparison:
     "(29)", "expansion of a step on the sphere", "Factors are missing.",
     right=r"Carry the gradient $2 \mathcal{E} a_j \lambda_j x / p$ through; $\lVert \nabla_{w_j} \ell \rVert^2 = 4 "
     r"\mathcal{E}^2 a_j^2 \lambda_j^2 \lVert x \rVert^2 / p^2$.",
-    tests=f"`test_closed_drift_agrees_with_isserlis` {DRIFT}",
+    tests=f"`test_closed_drift_agrees_with_isserlis` {DRIFT_TESTS}",
 )  # fmt: skip
 def sphere_step(effort: Effort) -> Comparison:
     """Compare the mean of one exact step on the sphere, by quadrature, with the expansion (29), corrected and as printed."""
@@ -236,7 +236,7 @@ def sphere_network(effort: Effort) -> Comparison:
     """Compare the package's drift of two units on the sphere with equations (30) and (31), averaged by quadrature."""
     p, step, noise = 2, 0.15, 0.3
     s = SquaredUnits(random_weights(p, 3, norm=1.0), np.eye(1, 3), noise)
-    problem, stats = sl.presets.phase_retrieval(p, lr=step * p, noise=noise), overlaps(np.ones(p), s.W[:, :1], s.W @ s.W.T)
+    problem, stats = sl.presets.phase_retrieval(p, lr=step * p, noise=noise), make_overlaps(np.ones(p), s.W[:, :1], s.W @ s.W.T)
     found, psi, phi = problem.drift(stats), s.mean(s.M)[:, 0], s.mean(s.Q(step))
     right = np.append(psi - s.W[:, 0] / 2 * phi.diagonal(), phi[0, 1] - (s.W @ s.W.T)[0, 1] / 2 * np.trace(phi))
     return compare(np.append(found.M[:, 0], found.Q[0, 1]) / step, right)
@@ -265,7 +265,7 @@ def small_increments(p: int, step: float, noise: float, h: float = 1e-4) -> tupl
     return s.mean(2 * s.error * s.fields[0] * s.fixed[0]) / h, phi(0, 1) / h, phi(2, 2)
 
 
-def saddle_steps(p: int, step: float, noise: float) -> tuple[Any, Any]:
+def saddle_growth_rates(p: int, step: float, noise: float) -> tuple[Any, Any]:
     """Return the growth rates of m and of Q at the saddle on the sphere, from mean increments at small overlaps."""
     m, Q, norm = small_increments(p, step, noise)
     return m - norm / 2, Q - norm
@@ -279,20 +279,20 @@ def saddle_steps(p: int, step: float, noise: float) -> tuple[Any, Any]:
 def saddle_rates(effort: Effort) -> Comparison:
     """Compare eigenvalues of the ODE of three units at the saddle, by automatic differentiation, with (38) to (40)."""
     p, lr, noise = 3, 0.4, 0.7
-    found = sl.linearise(sl.presets.phase_retrieval(p, lr=lr, noise=noise), saddle(p)).rates.real * p / lr
+    found = sl.linearise(sl.presets.phase_retrieval(p, lr=lr, noise=noise), saddle_overlaps(p)).rates.real * p / lr
     M, Q = 4 * (1 - lr / p * (1 + 1 / p + 4 / p**2 + noise / 2)), 8 / p * (1 - 8 * lr / p**2)
     return compare(np.sort(found), np.sort([M] * p + [-Q] * (p * (p - 1) // 2)))
 
 
-def saddle(p: int) -> sl.Overlaps:
+def saddle_overlaps(p: int) -> sl.Overlaps:
     """Return the overlaps of p units of norm 1 at the saddle, orthogonal to the teacher and to each other."""
-    return overlaps(np.ones(p), np.zeros((p, 1)), np.eye(p))
+    return make_overlaps(np.ones(p), np.zeros((p, 1)), np.eye(p))
 
 
 @claim("E.2", "where both rates are positive", r"For $p > 6$, $\omega_M > 0$ implies $\omega_Q > 0$")
 def both_rates(effort: Effort) -> Comparison:
     """Compare the sign of omega_Q at the rate where omega_M vanishes, from mean increments at p = 6 and 7, with section E.2."""
-    rates = lambda p: np.array([saddle_steps(p, step, 0.0) for step in (0.0, 1.0)])
+    rates = lambda p: np.array([saddle_growth_rates(p, step, 0.0) for step in (0.0, 1.0)])
     signs = []
     for p in (6, 7):
         (M, Q), (M1, Q1) = rates(p)

@@ -14,11 +14,11 @@ from scipy.stats import norm
 import sgdlimits as sl
 from sgdlimits.papers.claim import MAX_STANDARD_ERRORS, Comparison, Effort, claim, compare
 from sgdlimits.papers.mediocrity import theory as theory
-from sgdlimits.papers.mediocrity.claims.process import saddle
+from sgdlimits.papers.mediocrity.claims.process import saddle_overlaps
 from sgdlimits.papers.shorthand import log_slope, mean_and_error, simulate, simulate_chain, start_at
 
 # file of the tests named by misprints
-TIMES = "in `tests/unit/papers/test_mediocrity.py`"
+EXIT_TIME_TESTS = "in `tests/unit/papers/test_mediocrity.py`"
 
 
 def chain_times(problem: Any, d: int, threshold: float, runs: int, start: Any = None, seed: int = 3) -> np.ndarray:
@@ -39,7 +39,7 @@ def theory_time(problem: Any, d: int, threshold: float, average: str, **more: An
 # --- formulas ----------------------------------------------------------------------------------------------------------------
 
 
-def draw_starts(width: int, d: int, runs: int) -> tuple[np.ndarray, np.ndarray]:
+def sample_start_sums(width: int, d: int, runs: int) -> tuple[np.ndarray, np.ndarray]:
     """Draw the sums of squared overlaps mu_0 and tau_0 of (43) from random starts in d dimensions."""
     start = sl.RandomInit(d).sample(sl.presets.phase_retrieval(width), runs=runs, seed=11)
     M, Q = np.asarray(start.M), np.asarray(start.Q)
@@ -48,7 +48,7 @@ def draw_starts(width: int, d: int, runs: int) -> tuple[np.ndarray, np.ndarray]:
 
 @claim(
     "(44)", "risk on the plateau", r"$d \tau_0$, $d \mu_0$", right=r"$\tau_0/d$, $\mu_0/d$, as in (45)",
-    tests=f"`test_quenched_time_46_is_the_mean_over_random_starts` {TIMES}",
+    tests=f"`test_quenched_time_46_is_the_mean_over_random_starts` {EXIT_TIME_TESTS}",
 )  # fmt: skip
 def risk_44(effort: Effort) -> Comparison:
     """Compare the package's risk of three units at one random start at d = 100 with equation (44), corrected and as printed."""
@@ -60,7 +60,7 @@ def risk_44(effort: Effort) -> Comparison:
     return compare(float(problem.risk(start)), form(1 / d), form(d))
 
 
-def linear_exit(p: int, lr: float, noise: float, d: int, T: float) -> float:
+def linear_exit_time(p: int, lr: float, noise: float, d: int, T: float) -> float:
     """Solve (45) numerically for the time at which the linearised risk, averaged over starts, has lost the fraction T."""
     rate = 4 - 2 * lr / p * (2 + 2 / p + 8 / p**2 + noise)
     # mean risk at the start, from the means of mu_0 and tau_0
@@ -77,19 +77,19 @@ def annealed(effort: Effort) -> Comparison:
     for p in (1, 2, 7):
         rate = 4 - 2 * step * (2 + 2 / p + 8 / p**2 + noise)
         printed = np.log((T * (p + 1) * d + (p + 1) * (1 - T)) / (2 * p)) / (2 * rate)
-        pairs.append((linear_exit(p, step * p, noise, d, T), printed))
+        pairs.append((linear_exit_time(p, step * p, noise, d, T), printed))
     return compare(*np.transpose(pairs))
 
 
 @claim(
     "section 3", "annealed time at the best rate", r"$\frac14\log\big(T(p+1)d + (p+1)(1-T)/2p\big)$",
     right=r"$\frac14\log\frac{T(p+1)d + (p+1)(1-T)}{2p}$, as in (47)",
-    tests=f"`test_annealed_time_is_10_for_one_unit_and_the_linear_ode_from_the_mean_square_at_any_width` {TIMES}",
+    tests=f"`test_annealed_time_is_10_for_one_unit_and_the_linear_ode_from_the_mean_square_at_any_width` {EXIT_TIME_TESTS}",
 )  # fmt: skip
 def annealed_best(effort: Effort) -> Comparison:
     """Compare the root of (45) for five units at the best rate with the formula of section 3, corrected and as printed."""
     p, d, T = 5, 700, 0.2
-    number = linear_exit(p, p**3 / (8 + 2 * p + 2 * p**2), 0.0, d, T)
+    number = linear_exit_time(p, p**3 / (8 + 2 * p + 2 * p**2), 0.0, d, T)
     ours = np.log((T * (p + 1) * d + (p + 1) * (1 - T)) / (2 * p)) / 4
     return compare(number, ours, np.log(T * (p + 1) * d + (p + 1) * (1 - T) / (2 * p)) / 4)
 
@@ -103,7 +103,7 @@ def quenched(effort: Effort) -> Comparison:
     rows = []
     for p, d, T in ((1, 50, 0.1), (2, 100, 0.05), (5, 300, 0.2)):
         problem = sl.presets.phase_retrieval(p, lr=0.08 * p, noise=0.1)
-        mu, tau = draw_starts(p, d, effort.runs(20_000, 5000))
+        mu, tau = sample_start_sums(p, d, effort.runs(20_000, 5000))
         rate = 4 - 0.16 * (2 + 2 / p + 8 / p**2 + 0.1)
         ratio = (T * p * (p + 1) * d + (2 * mu * p - tau) * (1 - T)) / (2 * mu * p)
         times = np.log(np.maximum(ratio, 1)) / (2 * rate)
@@ -138,10 +138,10 @@ def quenched_gap(effort: Effort) -> Comparison:
     for p in (1, 2, 10):
         for d in (2000, 20_000):
             rate = 4 - 0.16 * (2 + 2 / p + 8 / p**2)
-            mu, tau = draw_starts(p, d, effort.runs(20_000, 5000))
+            mu, tau = sample_start_sums(p, d, effort.runs(20_000, 5000))
             left = 1 + 1 / p + tau / (d * p**2) - 2 * mu / (d * p)  # (45): the risk at the start
             late, sigma = mean_and_error(np.log((1 + 1 / p - 0.9 * left) * d * p / (2 * mu)))
-            rows.append((late - 2 * rate * linear_exit(p, 0.08 * p, 0.0, d, 0.1), sigma, np.log(p / 2) - digamma(p / 2)))
+            rows.append((late - 2 * rate * linear_exit_time(p, 0.08 * p, 0.0, d, 0.1), sigma, np.log(p / 2) - digamma(p / 2)))
     number, sigma, right = np.transpose(rows)
     return compare(number, right, sigma=sigma, atol=0.01)
 
@@ -154,10 +154,10 @@ def monotone(effort: Effort) -> Comparison:
     """
     d, T = 1000, 0.1
     pairs = ((0.1, 0.2), (0.08, 0.2)), ((0.1, 0.2), (0.1, 0.1))
-    ratios = [linear_exit(1, *more, d, T) / linear_exit(1, *less, d, T) for more, less in pairs]
+    ratios = [linear_exit_time(1, *more, d, T) / linear_exit_time(1, *less, d, T) for more, less in pairs]
     for more, less in (((0.12, 0.0), (0.04, 0.0)), ((0.1, 2.0), (0.1, 0.0))):
         late, soon = (chain_time(1, *each, d, T, effort.runs(512, 256)) for each in (more, less))
-        ratios.append(safe_ratio(late, soon, -1))
+        ratios.append(ratio_bound(late, soon, -1))
     return compare(ratios, 1.0, rtol=0, relation=">")
 
 
@@ -166,7 +166,7 @@ def chain_time(p: int, lr: float, noise: float, d: int, T: float, runs: int) -> 
     return mean_and_error(chain_times(sl.presets.phase_retrieval(p, lr=lr, noise=noise), d, T, runs))
 
 
-def safe_ratio(one: tuple[float, float], two: tuple[float, float], sign: int) -> float:
+def ratio_bound(one: tuple[float, float], two: tuple[float, float], sign: int) -> float:
     """Return the ratio of two means, each with its error, plus (sign 1) or minus (sign -1) 4.5 standard errors."""
     ratio = one[0] / two[0]
     return ratio * (1 + sign * MAX_STANDARD_ERRORS * np.hypot(one[1] / one[0], two[1] / two[0]))
@@ -180,7 +180,7 @@ def shorter_with_width(effort: Effort) -> Comparison:
     all rates by roots of (45) for widths up to 12.
     """
     times = [chain_time(p, 0.05 * p, 0.0, 1000, 0.1, effort.runs(512, 256)) for p in (1, 2, 5)]
-    ratios = [safe_ratio(more, less, 1) for less, more in pairwise(times)]
+    ratios = [ratio_bound(more, less, 1) for less, more in pairwise(times)]
     least = [least_samples(p, 0.0, 1000, 0.1) for p in range(1, 13)]
     return compare([*ratios, np.max(np.divide(least[1:], least[:-1]))], 1.0, rtol=0, relation="<")
 
@@ -189,7 +189,7 @@ def least_samples(p: int, noise: float, d: int, T: float) -> float:
     """Minimise over learning rates the number of samples until the linearised risk of (45) has lost the fraction T."""
     top = 2 * p / (2 + 2 / p + 8 / p**2 + noise)
     # the paper's time times p d / lr counts samples
-    steps = lambda lr: p * d / lr * linear_exit(p, lr, noise, d, T)
+    steps = lambda lr: p * d / lr * linear_exit_time(p, lr, noise, d, T)
     return minimize_scalar(steps, bounds=(0.2 * top, 0.8 * top), method="bounded", options={"xatol": 1e-9 * top}).fun
 
 
@@ -216,7 +216,8 @@ def minimise_samples(p: int, noise: float) -> tuple[float, float, float]:
     Return the best rate, 1/(2 omega) in the paper's time, and the samples per dimension and per unit of the logarithm.
     """
     problem = lambda lr: sl.presets.phase_retrieval(p, lr=lr, noise=noise)
-    growth = lambda lr: float(sl.linearise(problem(lr), saddle(p)).matrix[0, 0])  # in t, so that its inverse counts samples
+    # in t, so that its inverse counts samples
+    growth = lambda lr: float(sl.linearise(problem(lr), saddle_overlaps(p)).matrix[0, 0])
     top = 2 * p / (2 + 2 / p + 8 / p**2 + noise)
     # within the rates at which the saddle is unstable
     best = minimize_scalar(lambda lr: -growth(lr), bounds=(0.01 * top, 0.99 * top), method="bounded", options={"xatol": 1e-9})
@@ -281,7 +282,7 @@ def hyp2f2(x: float) -> float:
     right=r"(52) is the time from $m_0 = 0$. From $m_0$ it is $\big[T F(-\mu T/\sigma^2) - m_0^2 F(-\mu m_0^2/\sigma^2)\big]"
     r"/\sigma^2$ with $F(\cdot) = {}_2F_2(1, 1; \tfrac32, 2; \cdot)$.",
     tests="`test_time_of_the_linear_sde_52_is_the_hypergeometric_function`, "
-    f"`test_backward_equation_reduces_to_52_when_linearised` {TIMES}",
+    f"`test_backward_equation_reduces_to_52_when_linearised` {EXIT_TIME_TESTS}",
 )  # fmt: skip
 def linear_sde_time(effort: Effort) -> Comparison:
     """Compare the linear SDE's mean exit time, by its backward equation, with (52), generalised to any start and as printed."""
@@ -301,7 +302,7 @@ def linear_sde_time(effort: Effort) -> Comparison:
 def zero_start(effort: Effort) -> Comparison:
     """Compare the mean exit time from zero overlap at T = 0.02, by the exact chain, with (52), correct up to order T."""
     problem, d, T = sl.presets.phase_retrieval(lr=1 / 12), 2000, 0.02
-    number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(1024, 256), saddle(1)))
+    number, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(1024, 256), saddle_overlaps(1)))
     return compare(number, theory_time(problem, d, T, "sde"), rtol=0.02, sigma=sigma)
 
 

@@ -23,10 +23,10 @@ WORDS = dict(
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate one unit by SGD, SDE, ODE and chain from one start, and draw the risk against time with the exit times."""
-    return draw(width=1, lr=1 / 12, noise=0.0, threshold=0.5, size=size, seed=seed, keep=keep)
+    return simulate_and_draw(width=1, lr=1 / 12, noise=0.0, threshold=0.5, size=size, seed=seed, keep=keep)
 
 
-def draw(width: int, lr: float, noise: float, threshold: float, size: Size, seed: int, keep: Keep) -> DrawnFigure:
+def simulate_and_draw(width: int, lr: float, noise: float, threshold: float, size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate all levels from one random start, and draw the risk against time with the exit times of the runs marked."""
     problem = sl.presets.phase_retrieval(width=width, lr=lr, noise=noise)
     start = sl.RandomInit(size.d).one(problem, seed=seed)

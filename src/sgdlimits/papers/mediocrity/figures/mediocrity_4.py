@@ -22,7 +22,7 @@ SPECTRUM_DIMENSIONS = (3, 30, 3000, 10**9)
 """Dimensions of the spectra in the middle panel."""
 SMALL_OVERLAP = 0.1
 """Size of the overlap below which the caption counts random starts."""
-DENT = 0.22
+DENT_DEPTH = 0.22
 """Depth of the dents of the drawn surface at the signal and its opposite, relative to the radius."""
 SHADES = ("#b9d77a", "#58a55c", "#1f6f78", "#12304a")
 """Colours of the golf course, from high to low risk."""
@@ -104,7 +104,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset]) -> Figure:
 def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
     """Draw the risk on the sphere in R^3 as colour and dents, with the signal on top and lines of gradient flow."""
     top = float(data.risk.max())
-    radius = lambda m: 1 - DENT * m**2
+    radius = lambda m: 1 - DENT_DEPTH * m**2
     polar, azimuth = np.meshgrid(data.polar, data.azimuth, indexing="ij")
     m = np.cos(polar)
     place = [radius(m) * np.sin(polar) * np.cos(azimuth), radius(m) * np.sin(polar) * np.sin(azimuth), radius(m) * m]

@@ -27,7 +27,7 @@ from sgdlimits.papers.figure import (
 
 LR_PER_UNIT = 1 / 12
 """Learning rate over width, lr/p."""
-KINDS = {"fixed": False, "trained": True}
+SECOND_LAYER_KINDS = {"fixed": False, "trained": True}
 """Values of `train_second` by name."""
 FULL = Size(d=1000, t_max=60.0, widths={20: 48, 50: 16}, sgd=4)
 QUICK = FULL.but(d=200, t_max=36.0, widths={20: 16, 50: 4}, sgd=2)
@@ -40,7 +40,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate wide networks with fixed and trained second layer, and draw the largest overlap and the final second layer."""
     datasets = {}
     for width, runs in size.widths.items():
-        for kind, train in KINDS.items():
+        for kind, train in SECOND_LAYER_KINDS.items():
             problem = sl.presets.phase_retrieval(width=width, lr=LR_PER_UNIT * width, train_second=train)
             start = sl.RandomInit(size.d).one(problem, seed=seed)
             levels = [(sl.Chain(size.d), runs), (sl.ODE(), 1)]
@@ -56,7 +56,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(2, 2, figsize=(8.4, 6.2), height_ratios=[1.25, 1], sharey="row")
     for column, width in zip(axes.T, size.widths, strict=True):
-        for kind, look in zip(KINDS, curve_styles(2), strict=True):
+        for kind, look in zip(SECOND_LAYER_KINDS, curve_styles(2), strict=True):
             _draw_largest(column[0], datasets, width, kind, look)
             # units are interchangeable: compare them by rank
             a = np.sort(datasets[f"chain-{kind}-{width}"].a.values[:, -1], axis=1)[:, ::-1]
@@ -103,11 +103,11 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         "Thin lines are runs of the exact chain, and vertical lines the mean times at which the largest overlap passes 0.5.",
     ]
     for width in size.widths:
-        chains = {kind: datasets[f"chain-{kind}-{width}"] for kind in KINDS}
+        chains = {kind: datasets[f"chain-{kind}-{width}"] for kind in SECOND_LAYER_KINDS}
         exits = {kind: _crossing_times(each) for kind, each in chains.items()}
         words = [f"{t.mean():.3f} ± {standard_error(t):.3f} ({kind})" for kind, t in exits.items()]
         gap = exits["trained"] - exits["fixed"]
-        ode = {kind: _crossing_times(datasets[f"ode-{kind}-{width}"])[0] for kind in KINDS}
+        ode = {kind: _crossing_times(datasets[f"ode-{kind}-{width}"])[0] for kind in SECOND_LAYER_KINDS}
         a = chains["trained"].a.values[:, -1]
         smallest = np.abs(chains["trained"].M.values[:, -1, :, 0]).min(1).mean()
         share = participation_ratio(a).mean()
@@ -121,6 +121,6 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
             f"{'does not become' if share > 0.5 else 'becomes'} sparse."
         )
         if f"sgd-fixed-{width}" in datasets:
-            sgd = [f"{_crossing_times(datasets[f'sgd-{kind}-{width}']).mean():.3f} ({kind})" for kind in KINDS]
+            sgd = [f"{_crossing_times(datasets[f'sgd-{kind}-{width}']).mean():.3f} ({kind})" for kind in SECOND_LAYER_KINDS]
             sentences.append(f"{size.sgd} runs of SGD on the weights pass at {' and '.join(sgd)}.")
     return sentences

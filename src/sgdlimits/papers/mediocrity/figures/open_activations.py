@@ -47,7 +47,7 @@ ACTIVATIONS: dict[str, str | Callable] = {
     r"$-\cos x$": cosine,
     r"$\mathrm{He}_2 - \mathrm{He}_4/10$": from_hermite(1, -0.1),
 }
-CASES = {
+TRAP_TARGETS = {
     "no trap": from_hermite(1, 0.1),
     "trap": from_hermite(1, 4 / 9),
     "trap, then barrier": from_hermite(1, 14 / 15, 64 / 243),
@@ -68,7 +68,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     exits, rates = measure_escapes(size, seed)
     keep("exits", exits)
     datasets = {"exits": exits, "rates": rates}
-    for name in list(CASES)[: size.cases]:
+    for name in list(TRAP_TARGETS)[: size.cases]:
         datasets[file_key(name)] = keep(file_key(name), simulate_case(name, size, seed))
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
@@ -99,10 +99,10 @@ def measure_escapes(size: Size, seed: int) -> tuple[xr.Dataset, xr.Dataset]:
 
 def simulate_case(name: str, size: Size, seed: int) -> xr.Dataset:
     """Simulate the chain with the student `wave` and a target of `CASES`; its coordinate `growth` is time in growth times."""
-    one = escape(wave, CASES[name])
+    one = escape(wave, TRAP_TARGETS[name])
     # far below the largest rate, so that the landscape rather than noise decides
     lr = one.max_lr / SLOWDOWN
-    problem = sl.presets.single_index(wave, CASES[name], lr=lr)
+    problem = sl.presets.single_index(wave, TRAP_TARGETS[name], lr=lr)
     start, t_max = sl.FixedInit(TRAP_START), size.length / one.rate(lr)
     found = sl.simulate(problem, sl.Chain(size.d), start, t_max=t_max, runs=size.shown, seed=seed, save=201, progress=False)
     return found.assign_coords(growth=("t", found.t.values * one.rate(lr)))
@@ -119,7 +119,7 @@ def classify(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where(two, 2, np.where(one, 1, 0))
 
 
-def coordinates(target: sl.Polynomial) -> tuple[float, float]:
+def diagram_coordinates(target: sl.Polynomial) -> tuple[float, float]:
     """Return the coordinates (x, y) of a target in the diagram of traps, from its and the student's Hermite coefficients."""
     s, g = sl.hermite_coefficients(wave, 6), sl.hermite_coefficients(target, 6)
     return s[4] * g[4] / (6 * s[2] * g[2]), s[6] * g[6] / (120 * s[2] * g[2])
@@ -148,8 +148,8 @@ def _draw_diagram(ax: Axes, size: Size) -> None:
     """Draw the regions of targets with and without traps in the plane of Hermite coefficients, with the simulated targets."""
     x, y = np.meshgrid(np.linspace(-6, 2, 401), np.linspace(-3, 6, 451))
     ax.contourf(x, y, classify(x, y), levels=[-0.5, 0.5, 1.5, 2.5], colors=["1.0", "#cfe3f3", "#f6d8c0"])
-    for name, colour in zip(list(CASES)[: size.cases], OKABE_ITO, strict=False):
-        ax.plot(*coordinates(CASES[name]), "o", color=colour, markersize=6)
+    for name, colour in zip(list(TRAP_TARGETS)[: size.cases], OKABE_ITO, strict=False):
+        ax.plot(*diagram_coordinates(TRAP_TARGETS[name]), "o", color=colour, markersize=6)
     for at, text in (
         ((-0.9, 4.0), "no trap"),
         ((-4.3, -0.5), "trap,\n$m = 1$ unstable"),
@@ -162,11 +162,11 @@ def _draw_diagram(ax: Axes, size: Size) -> None:
 
 def _draw_trajectories(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
     """Draw overlaps of the chain against time in landscapes with and without traps, with the critical points."""
-    for number, (name, colour) in enumerate(zip(list(CASES)[: size.cases], OKABE_ITO, strict=False)):
+    for number, (name, colour) in enumerate(zip(list(TRAP_TARGETS)[: size.cases], OKABE_ITO, strict=False)):
         found = datasets[file_key(name)]
         lines = ax.plot(found.growth, np.abs(found.M.values[..., 0, 0]).T, color=colour, linewidth=0.6)
         lines[0].set_label(name)
-        for point in critical_points(wave, CASES[name])[1:]:
+        for point in critical_points(wave, TRAP_TARGETS[name])[1:]:
             how: dict = {} if point.stable else {"markerfacecolor": "white"}
             ax.plot(size.length * (1.03 + 0.03 * number), point.m, "o", color=colour, markersize=5, clip_on=False, **how)
     ax.set(xlabel="time times the rate of escape", ylabel="$|m|$", ylim=(0, 1.03), xlim=(0, size.length))
@@ -195,9 +195,9 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         f"(d) The student -cos(1.5 x) and {size.cases} targets, at a twentieth of the largest rate, "
         f"d = {size.d}, from the overlap {TRAP_START:g}.",
     ]
-    for name in list(CASES)[: size.cases]:
+    for name in list(TRAP_TARGETS)[: size.cases]:
         late = np.abs(datasets[file_key(name)].M.values[:, 150:, 0, 0]).mean()  # the last quarter of the saved times
-        places = critical_points(wave, CASES[name])[1:]
+        places = critical_points(wave, TRAP_TARGETS[name])[1:]
         points = ", ".join(f"{each.m:.3f} ({'stable' if each.stable else 'unstable'})" for each in places)
         sentences.append(f"{name.capitalize()}: critical points {points}; the chain ends at {late:.3f} on average.")
     return sentences

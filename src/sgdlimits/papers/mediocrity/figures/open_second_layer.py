@@ -35,7 +35,7 @@ NOISE = 0.2
 MAX_ZERO_ENTRY = 0.05
 """Size of an entry of the second layer below which it counts as zero."""
 # legends by r, the ratio of the learning rates
-NAMES = {0.0: "first layer only", 0.3: "both layers, $r = 0.3$", 1.0: "both layers, $r = 1$"}
+RATIO_LABELS = {0.0: "first layer only", 0.3: "both layers, $r = 0.3$", 1.0: "both layers, $r = 1$"}
 FULL, QUICK, WORDS = sizes(
     width=("width of the curves", 5, 3),
     widths=("runs of the census by width", {3: 96, 10: 48}, {3: 32}),
@@ -64,7 +64,7 @@ def solve_curves(size: Size, seed: int) -> dict[str, xr.Dataset]:
     found = {}
     # power laws need times in equal ratios
     times = np.concatenate([[0], np.geomspace(0.1, size.ends[0], 60)]) / LR_PER_UNIT
-    for ratio in NAMES:
+    for ratio in RATIO_LABELS:
         for noise in (0.0, NOISE):
             each = build_problem(size.width, ratio, noise)
             start = sl.RandomInit(size.d).one(each, seed=seed)
@@ -118,7 +118,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 def _draw_risks(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
     """Draw the excess risk against time, with and without label noise, with the theoretical power law."""
-    for (ratio, name), colour in zip(NAMES.items(), OKABE_ITO, strict=False):
+    for (ratio, name), colour in zip(RATIO_LABELS.items(), OKABE_ITO, strict=False):
         for noise, dashes in ((0.0, "-"), (NOISE, "--")):
             found = datasets[f"ode-{ratio:g}-{noise:g}"]
             label = name if noise == 0 else None
@@ -169,7 +169,7 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
         f"from one random start at d = {size.d}. With the second layer only, the excess risk stays at (p + 3)/(p + 2) =",
         f"{float(second_only_risk(p)):.3f}.",
     ]
-    for ratio, name in NAMES.items():
+    for ratio, name in RATIO_LABELS.items():
         quiet, loud = (datasets[f"ode-{ratio:g}-{noise:g}"].isel(run=0, t=-1) for noise in (0.0, NOISE))
         limit = terminal_risk(quiet.a.values, LR_PER_UNIT * p, trained=ratio > 0)
         theory = f"with a from {quiet.a.values.min():.4f} to {quiet.a.values.max():.2f}, for which there is no formula"

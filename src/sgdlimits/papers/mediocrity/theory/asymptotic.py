@@ -35,7 +35,7 @@ from scipy.optimize import root
 
 from sgdlimits.domain import NotNegative, RealWidth, Vector, checked
 from sgdlimits.errors import BadInput
-from sgdlimits.papers.mediocrity.theory.rates import as_numbers, max_lr
+from sgdlimits.papers.mediocrity.theory.rates import as_float_arrays, max_lr
 
 CONTINUATION_STEPS = 24
 """Number of continuation steps in the learning rate, from zero to the requested value."""
@@ -61,7 +61,7 @@ def free_end(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: N
     >>> float(free_end(1, lr=0.1, noise=0.4).excess_risk.round(9)), float(free_end(3, lr=0.15, noise=1.0).excess_risk.round(9))
     (0.1, 0.071388992)
     """
-    return EndState(*np.vectorize(_solve_free_end, otypes=[float] * 5)(*as_numbers(width, lr, noise)))
+    return EndState(*np.vectorize(_solve_free_end, otypes=[float] * 5)(*as_float_arrays(width, lr, noise)))
 
 
 @checked
@@ -74,7 +74,7 @@ def trained_end(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise
     >>> float(state.a.round(4)), float(state.excess_risk.round(4))
     (0.9811, 0.0678)
     """
-    return EndState(*np.vectorize(_solve_trained_end, otypes=[float] * 5)(*as_numbers(width, lr, noise)))
+    return EndState(*np.vectorize(_solve_trained_end, otypes=[float] * 5)(*as_float_arrays(width, lr, noise)))
 
 
 @checked
@@ -88,7 +88,7 @@ def free_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     >>> free_max_lr([0.0, 1.0, 4.0, 8.0]).round(4)
     array([0.1667, 0.1515, 0.125 , 0.1   ])
     """
-    (noise,) = as_numbers(noise)
+    (noise,) = as_float_arrays(noise)
     linear, square = 42 + noise, 6 * noise - 72
     # the root in a form that stays finite where the quadratic term vanishes
     oscillates = 10 / (linear + np.sqrt(linear**2 + 20 * square))
@@ -104,7 +104,7 @@ def plateau_series(
     >>> [float(each.round(6)) for each in plateau_series(2, lr=0.02, noise=1.0)]
     [0.010588, 0.010606, 0.010556]
     """
-    p, lr, noise = as_numbers(width, lr, noise)
+    p, lr, noise = as_float_arrays(width, lr, noise)
     g = lr / p
     curves = -(p - 1) / (4 * p), (p - 1) / (4 * (p + 2)), -(p + 5) / (4 * (p + 2))
     return tuple(g * noise + g**2 * (6 * noise + c * noise**2) for c in curves)
@@ -222,7 +222,7 @@ def terminal_risk(a: Vector, lr: NotNegative, trained: bool = True) -> float:
     >>> round(terminal_risk([1, 1, 1], lr=0.0, trained=False) * 64, 9), round(terminal_risk([1, 1, 1], lr=0.0) * 64, 9)
     (0.666666667, 1.2)
     """
-    (a,) = as_numbers(a)
+    (a,) = as_float_arrays(a)
     p, g = a.size, lr / a.size
     limit = p / (6 * float(np.mean(a**2))) if trained else p / 6
     if lr >= limit:
@@ -263,7 +263,7 @@ def end_rates(
     >>> float(rates.mean), round(float(rates.differences), 5)
     (6.0, 0.02128)
     """
-    p, lr, noise, ratio = np.broadcast_arrays(*as_numbers(width, lr, noise, ratio))
+    p, lr, noise, ratio = np.broadcast_arrays(*as_float_arrays(width, lr, noise, ratio))
     slow, trained = lr / p * noise, ratio > 0
     second = np.where(trained, ratio, np.nan)
     return EndRates(
@@ -285,5 +285,5 @@ def second_only_risk(width: RealWidth | ArrayLike) -> np.ndarray:
     >>> float(second_only_risk(1))
     1.3333333333333333
     """
-    (p,) = as_numbers(width)
+    (p,) = as_float_arrays(width)
     return (p + 3) / (p + 2)

@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaincc
 
 from sgdlimits.domain import NotNegative, RealWidth, checked
-from sgdlimits.papers.mediocrity.theory.rates import as_numbers, linear_rates, noise_gain
+from sgdlimits.papers.mediocrity.theory.rates import as_float_arrays, linear_rates, noise_gain
 from sgdlimits.papers.mediocrity.theory.start import LOG_GRID, LOG_STEP
 
 
@@ -41,7 +41,7 @@ def noise_delay(
     >>> noise_delay(1, lr=1 / 12, noise=0.0, start=[0.25, 1.0, 4.0]).round(3)
     array([-0.391,  0.104,  0.018])
     """
-    p, lr, noise, start = np.broadcast_arrays(*as_numbers(width, lr, noise, start))
+    p, lr, noise, start = np.broadcast_arrays(*as_float_arrays(width, lr, noise, start))
     rate = linear_rates(p, lr, noise).M
     # log 0 at y = 0, and rates of a stable saddle, which are replaced
     with np.errstate(divide="ignore", invalid="ignore"):

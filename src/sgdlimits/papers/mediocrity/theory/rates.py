@@ -54,8 +54,8 @@ def linear_rates(
     >>> rates.M.round(3)
     array([2.   , 3.962])
     """
-    p, lr, noise = as_numbers(width, lr, noise)
-    return LinearRates(4 - 2 * lr / p * crowding(p, noise), 8 / p * (1 - 8 * lr / p**2))
+    p, lr, noise = as_float_arrays(width, lr, noise)
+    return LinearRates(4 - 2 * lr / p * corrector_factor(p, noise), 8 / p * (1 - 8 * lr / p**2))
 
 
 @checked
@@ -72,7 +72,7 @@ def noise_gain(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise:
     >>> float(noise_gain(1, lr=1 / 12.5, noise=0.5))        # 1 at the optimal rate of one unit, for any noise
     1.0
     """
-    p, lr, noise = as_numbers(width, lr, noise)
+    p, lr, noise = as_float_arrays(width, lr, noise)
     rate = linear_rates(p, lr, noise).M
     growing = np.where(rate > 0, rate, 1.0)  # where evaluates both branches: avoid dividing by zero in the unused one
     return np.where(rate > 0, lr / p * increment_variance(p, noise) / (2 * growing), np.inf)
@@ -92,8 +92,8 @@ def max_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -
     >>> float(max_lr(1, noise=4.0))
     0.125
     """
-    p, noise = as_numbers(width, noise)
-    return 2 * p / crowding(p, noise)
+    p, noise = as_float_arrays(width, noise)
+    return 2 * p / corrector_factor(p, noise)
 
 
 @checked
@@ -121,9 +121,9 @@ def minimal_samples(
     >>> round(float(minimal_samples(1, 0.0, d=1000, threshold=0.1)))
     13842
     """
-    p, noise, d, T = as_numbers(width, noise, d, threshold)
-    # at half of max_lr the rate is 2 and lr/p is 1/crowding
-    return d * crowding(p, noise) / 4 * np.log((p + 1) * (T * d + 1 - T) / (2 * p))
+    p, noise, d, T = as_float_arrays(width, noise, d, threshold)
+    # at half of max_lr the rate is 2 and lr/p is 1/corrector_factor
+    return d * corrector_factor(p, noise) / 4 * np.log((p + 1) * (T * d + 1 - T) / (2 * p))
 
 
 @checked
@@ -135,16 +135,16 @@ def overparametrisation_gain(width: RealWidth | ArrayLike, noise: NotNegative | 
     >>> float(overparametrisation_gain(np.inf))
     6.0
     """
-    p, noise = as_numbers(width, noise)
-    return crowding(1.0, noise) / crowding(p, noise)
+    p, noise = as_float_arrays(width, noise)
+    return corrector_factor(1.0, noise) / corrector_factor(p, noise)
 
 
-def crowding(p, noise) -> np.ndarray:
+def corrector_factor(p, noise) -> np.ndarray:
     r"""Return the factor :math:`2 + 2/p + 8/p^2 + \Delta` of :math:`-2\gamma/p` in the growth rate :math:`\omega_M`."""
     return 2 + 2 / p + 8 / p**2 + noise
 
 
-def as_numbers(*values: Any) -> list[np.ndarray]:
+def as_float_arrays(*values: Any) -> list[np.ndarray]:
     """Convert arguments to arrays of floats, or raise `BadInput`."""
     try:
         return [np.asarray(value, float) for value in values]
@@ -173,7 +173,7 @@ def learnt_state(
     >>> round(float(state.m), 6), round(float(state.excess_risk), 6)
     (0.922653, 0.226881)
     """
-    return LearntState(*np.vectorize(_solve_learnt_state, otypes=[float] * 3)(*as_numbers(width, lr, noise)))
+    return LearntState(*np.vectorize(_solve_learnt_state, otypes=[float] * 3)(*as_float_arrays(width, lr, noise)))
 
 
 @checked
@@ -189,7 +189,7 @@ def asymptotic_excess_risk(
     >>> float(asymptotic_excess_risk(1, lr=0.1, noise=0.4).round(12))
     0.1
     """
-    return np.vectorize(_final_excess_risk, otypes=[float])(*as_numbers(width, lr, noise))
+    return np.vectorize(_final_excess_risk, otypes=[float])(*as_float_arrays(width, lr, noise))
 
 
 @checked
@@ -203,7 +203,7 @@ def usable_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0
     >>> float(usable_lr(10))                       # the published optimum for this width is 4.39
     1.6666666666666667
     """
-    p, noise = as_numbers(width, noise)
+    p, noise = as_float_arrays(width, noise)
     return 2 * p / (12 + noise)
 
 
@@ -221,7 +221,7 @@ def pair_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
     >>> (pair_max_lr([0.0, 12 + 8 * 6**0.5, 76.0]) / usable_lr(2, [0.0, 12 + 8 * 6**0.5, 76.0])).round(4)
     array([1.1843, 1.    , 0.9946])
     """
-    (noise,) = as_numbers(noise)
+    (noise,) = as_float_arrays(noise)
     # the cubic has a single real root for every noise >= 0, since its derivative has no real roots
     real_root = lambda noise: next(each.real for each in np.roots([48, -24, 13 + noise, -2]) if abs(each.imag) < 1e-9)
     return 2 * np.vectorize(real_root, otypes=[float])(noise)
@@ -249,9 +249,9 @@ def usable_gain(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0
     >>> float(usable_gain(np.inf).round(12))
     3.333333333333
     """
-    p, noise = as_numbers(width, noise)
-    g = np.minimum(1 / crowding(p, noise), 2 / (12 + noise))
-    return crowding(1.0, noise) * g * (2 - g * crowding(p, noise))
+    p, noise = as_float_arrays(width, noise)
+    g = np.minimum(1 / corrector_factor(p, noise), 2 / (12 + noise))
+    return corrector_factor(1.0, noise) * g * (2 - g * corrector_factor(p, noise))
 
 
 @checked
@@ -275,7 +275,7 @@ def lr_for_risk(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, ex
                 f"the risk at width {p:g} and noise {noise:g} is lost to rounding. Give a smaller width or noise."
             ) from None
 
-    return np.vectorize(one, otypes=[float])(*as_numbers(width, noise, excess_risk))
+    return np.vectorize(one, otypes=[float])(*as_float_arrays(width, noise, excess_risk))
 
 
 def _solve_learnt_state(p: float, lr: float, noise: float) -> tuple[float, float, float]:

@@ -291,7 +291,7 @@ AVERAGES: dict[str, Callable[..., float]] = {
     formula.__name__: formula for formula in (annealed, quenched, noisy, ode, noisy_ode, sde, sde_quenched, backward)
 }
 """Formulas of the mean exit time by the name that `exit_time` takes."""
-ONE_UNIT = ("backward",)
+ONE_UNIT_AVERAGES = ("backward",)
 """Names of averages whose state is a single overlap."""
 
 

@@ -16,7 +16,7 @@ from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.mediocrity import theory as theory
 from sgdlimits.papers.mediocrity.claims.times import chain_times, theory_time
 from sgdlimits.papers.one_step import SquaredUnits, gauss_grid, random_weights, step_on_sphere
-from sgdlimits.papers.shorthand import mean_and_error, overlaps, simulate
+from sgdlimits.papers.shorthand import make_overlaps, mean_and_error, simulate
 
 # --- noise at the start ------------------------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ def noise_delay(effort: Effort) -> Comparison:
     log = lambda y, sign: quad(lambda u: norm.pdf((sign * u - y) / np.sqrt(k)) / np.sqrt(k) * np.log(u), 0, 12, limit=400)[0]
     exact = [(np.log(y) - log(y, 1) - log(y, -1)) / omega for y in starts]
     problem, m = sl.presets.phase_retrieval(lr=lr), d**-0.5
-    start = overlaps(np.ones(1), np.full((1, 1), m), np.eye(1))
+    start = make_overlaps(np.ones(1), np.full((1, 1), m), np.eye(1))
     chain, sigma = mean_and_error(chain_times(problem, d, T, effort.runs(4096, 1024), start))
     closed = theory.noise_delay(1, lr, 0.0, starts)
     number = [*exact, chain - theory_time(problem, d, T, "ode", start=m)]
@@ -85,7 +85,7 @@ def noise_delay(effort: Effort) -> Comparison:
 
 def equal_students(p: int, a: float, m: float, norm: float, q: float) -> sl.Overlaps:
     """Build the overlaps of p equal students: second layer a, teacher overlap m, squared norm `norm`, mutual overlap q."""
-    return overlaps(np.full(p, a), np.full((p, 1), m), q + (norm - q) * np.eye(p))
+    return make_overlaps(np.full(p, a), np.full((p, 1), m), q + (norm - q) * np.eye(p))
 
 
 @claim(
@@ -112,7 +112,7 @@ def cubic(effort: Effort) -> Comparison:
     rows = []
     for p, lr, noise in ((3, 0.3, 1.0), (3, 0.15, 1.0)):
         problem = sl.presets.phase_retrieval(p, lr=lr, noise=noise)
-        start = overlaps(np.ones(p), np.array([[0.5], [0.4], [0.6]]), np.eye(p) * 0.7 + 0.3)
+        start = make_overlaps(np.ones(p), np.array([[0.5], [0.4], [0.6]]), np.eye(p) * 0.7 + 0.3)
         found = simulate(problem, sl.ODE(), start, 300 * p / lr, save=2)
         rows.append((float(found.risk[0, -1]) - noise / 2, float(theory.asymptotic_excess_risk(p, lr, noise))))
     return compare(*np.transpose(rows), rtol=1e-5)
@@ -242,7 +242,7 @@ def oscillation(effort: Effort) -> Comparison:
 # --- other activations -------------------------------------------------------------------------------------------------------
 
 
-def drift_of(student: Any, slope: Any, target: Any, m: float, lr: float, nodes: int = 60) -> float:
+def overlap_drift(student: Any, slope: Any, target: Any, m: float, lr: float, nodes: int = 60) -> float:
     """Compute the drift of one unit's overlap on the sphere, for given activations, by Gauss-Hermite quadrature."""
     # the field has a part along the teacher and one orthogonal to it
     (fixed, own), weights = gauss_grid(nodes, nodes)
@@ -264,8 +264,8 @@ def activations(effort: Effort) -> Comparison:
     student, slope = lambda x: -np.cos(x), np.sin
     lr = 0.5 * one.max_lr
     # slightly off recovery, where the drift is exactly zero
-    near = lambda share: drift_of(student, slope, student, 1 - 1e-5, share * one.final_lr)
-    number = [drift_of(student, slope, student, 1e-4, lr) / 1e-4, brentq(near, 0.9, 1.1)]
+    near = lambda share: overlap_drift(student, slope, student, 1 - 1e-5, share * one.final_lr)
+    number = [overlap_drift(student, slope, student, 1e-4, lr) / 1e-4, brentq(near, 0.9, 1.1)]
     return compare(number, [float(one.rate(lr)), 1.0], rtol=2e-3)
 
 
@@ -281,7 +281,7 @@ def traps(effort: Effort) -> Comparison:
     student, target = (np.polynomial.Polynomial(hermite_e.herme2poly([0, 0, 1, 0, each])) for each in (c, c_star))
     slope = student.deriv()
     # a tiny rate removes the corrector
-    found = brentq(lambda m: drift_of(student, slope, target, m, 1e-9, nodes=12), 0.1, 0.9)
+    found = brentq(lambda m: overlap_drift(student, slope, target, m, 1e-9, nodes=12), 0.1, 0.9)
     return compare(found**2, -1 / (24 * c * c_star), rtol=1e-5)
 
 

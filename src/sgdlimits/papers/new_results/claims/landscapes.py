@@ -15,7 +15,7 @@ from sgdlimits.papers.mediocrity.claims.times import chain_times
 from sgdlimits.papers.one_step import random_weights
 from sgdlimits.papers.quadratic import theory as theory
 from sgdlimits.papers.quadratic.claims.landscape import gradient, hessian, risk
-from sgdlimits.papers.shorthand import mean_and_error, overlaps, simulate, simulate_chain, spike, start_at
+from sgdlimits.papers.shorthand import make_overlaps, make_spike, mean_and_error, simulate, simulate_chain, start_at
 
 # --- quadratic networks ------------------------------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ def plateau(effort: Effort) -> Comparison:
     p, k = 3, 2
     problem = sl.presets.quadratic_network(p, k, lr=0.2, noise=0.5)
     rates = theory.plateau_rates(problem)
-    point = overlaps(np.ones(p), np.zeros((p, k)), theory.plateau_norm(problem) * np.eye(p))
+    point = make_overlaps(np.ones(p), np.zeros((p, k)), theory.plateau_norm(problem) * np.eye(p))
     found = sl.linearise(problem, point)
     right = np.sort([rates.rho] * p * k + [-rates.Q] * (p * (p + 1) // 2 - 1) + [-rates.norm])
     return compare([*np.sort(found.rates.real), np.abs(found.drift).max()], [*right, 0.0])
@@ -151,7 +151,7 @@ def plateau(effort: Effort) -> Comparison:
 )
 def largest_lr(effort: Effort) -> Comparison:
     """Compare the rate at which zero risk becomes unstable, by eigenvalues of the ODE, with p p*/(4 (p* + 2))."""
-    point = overlaps(np.ones(2), np.eye(2), np.eye(2))
+    point = make_overlaps(np.ones(2), np.eye(2), np.eye(2))
     # minus 1e-7: rotations leave eigenvalues that are zero up to rounding
     growth = lambda lr: float(sl.linearise(sl.presets.quadratic_network(2, 2, lr=lr), point).rates.real.max()) - 1e-7
     return compare(brentq(growth, 0.15, 0.4), 2 * 2 / (4 * 4), rtol=1e-4)
@@ -166,7 +166,7 @@ def largest_lr(effort: Effort) -> Comparison:
 def noisy_end(effort: Effort) -> Comparison:
     """Compare the final risk of two students with noisy labels, from the simulated ODE, with `stationary_risk`."""
     problem = sl.presets.quadratic_network(2, 2, lr=0.02, noise=0.4)
-    start = overlaps(np.ones(2), np.eye(2), np.eye(2) + 0.01)
+    start = make_overlaps(np.ones(2), np.eye(2), np.eye(2) + 0.01)
     found = float(simulate(problem, sl.ODE(), start, 3e4, save=2).risk[0, -1])
     return compare(found, theory.stationary_risk(problem), rtol=1e-6)
 
@@ -207,7 +207,7 @@ def crossing_time(effort: Effort) -> Comparison:
     inner = lambda y: quad(lambda z: np.exp(V(y) - V(z)), -12.0, y, limit=200)[0]
     until = lambda stats: stats.m - end * d**-0.5
     problem = sl.presets.spiked_tensor(k, effective.scaled_snr(L, k, d))
-    found = simulate_chain(problem, d, 80, spike(m=0.0, r2=1.0), runs=effort.runs(512, 256), seed=2, until=until)
+    found = simulate_chain(problem, d, 80, make_spike(m=0.0, r2=1.0), runs=effort.runs(512, 256), seed=2, until=until)
     number, sigma = mean_and_error(found.t_end.values)
     right = recovery.crossing_time(L, k, 0.0, end)
     return compare([quad(inner, 0.0, end)[0] / (2 * k), number], right, rtol=end**2 / d, sigma=[0.0, sigma])
@@ -333,7 +333,7 @@ def exit_law(effort: Effort) -> Comparison:
 def algorithms(effort: Effort) -> Comparison:
     """Compare the mean risk of SGD on weights in R^20 after 40 steps with the exact chain's, for three algorithms."""
     d, runs, rows = 20, effort.runs(2048, 1024), []
-    start = overlaps(np.ones(2), [[0.3, 0.1], [0.0, 0.2]], [[1.0, 0.2], [0.2, 0.8]])
+    start = make_overlaps(np.ones(2), [[0.3, 0.1], [0.0, 0.2]], [[1.0, 0.2], [0.2, 0.8]])
     for algorithm in (sl.HeavyBall(0.8, 0.5), sl.Clipped(sl.OnePassSGD(2.0), 0.3), sl.Muon(1.0, 0.5)):
         problem = sl.presets.committee(2, 2, algorithm=algorithm)
         (one, e), (two, f) = (

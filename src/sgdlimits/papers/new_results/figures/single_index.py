@@ -51,12 +51,12 @@ TARGETS: dict[int, tuple[str | Callable, str, str]] = {
 }
 """For each exponent a target, its formula, and the growth of its samples in LaTeX."""
 # runs by exponent and dimension: fewer where a run takes longer
-RUNS = {
+RUNS_BY_DIMENSION = {
     1: {100: 256, 1000: 256, 10**4: 128, 10**5: 64, 10**6: 16},
     2: {100: 512, 316: 512, 1000: 256, 3162: 128, 10**4: 64, 31623: 32, 10**5: 16},
     3: {100: 256, 316: 128, 1000: 64, 2000: 32},
 }
-FULL = Size(runs=RUNS)
+FULL = Size(runs=RUNS_BY_DIMENSION)
 QUICK = FULL.but(runs={1: {100: 64, 1000: 64, 10**4: 64}, 2: {100: 128, 1000: 64, 4000: 64}, 3: {60: 64, 120: 64}})
 WORDS = dict(runs="runs and dimensions of each exponent")
 
@@ -67,7 +67,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     rows = [measure_point(n, d, runs, seed) for n, d, runs in bar(points, desc="points")]
     exponents, dimensions, _ = zip(*points, strict=True)
     table = keep("table", tabulate(rows, coords={"exponent": exponents, "d": dimensions}, overlap=END_OVERLAP))
-    stuck = keep("constant", constant_rate(select_rows(table, exponent=3)))
+    stuck = keep("constant", constant_rate_times(select_rows(table, exponent=3)))
     return DrawnFigure(_draw_figure(table, stuck), _write_caption(table, stuck))
 
 
@@ -84,7 +84,7 @@ def measure_point(n: int, d: int, runs: int, seed: int) -> dict[str, float]:
     return {"lr": lr, "t": mean.value, "low": mean.low, "high": mean.high, "ode": ode, "noisy": noisy, "runs": runs}
 
 
-def constant_rate(rows: xr.Dataset) -> xr.Dataset:
+def constant_rate_times(rows: xr.Dataset) -> xr.Dataset:
     """Compute the diffusion's mean learning time for exponent 3, at growing d and a constant learning rate."""
     # the rate of the smallest dimension
     lr, d = float(rows.lr[0]), np.unique(np.geomspace(rows.d[0], 100 * rows.d[0], 30).astype(int))

@@ -41,7 +41,7 @@ COARSE_GRID = tuple(2.0 ** np.array([2, 1, 3, 0, 4, -1, -2, -3]))
 """The values of c that are tried first, in the order of trial."""
 FINE_GRID = tuple(2.0 ** (np.array([-2, -1, 1, 2]) / 3))
 """Factors of the best of these that are tried next."""
-FOLLOWED = ("SGD", "Normalised", "Muon")
+FOLLOWED_ALGORITHMS = ("SGD", "Normalised", "Muon")
 """Algorithms that are measured at several dimensions and numbers of units."""
 FULL, QUICK, WORDS = sizes(
     k=("units", 3, 2),
@@ -225,7 +225,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
         ("phase-retrieval", compare_algorithms(1, size, seed)),
     ):
         datasets[part] = keep(part, tabulate(list(found)))
-    plan = [(name, k) for k in size.teachers for name in FOLLOWED if name != "Normalised"]
+    plan = [(name, k) for k in size.teachers for name in FOLLOWED_ALGORITHMS if name != "Normalised"]
     datasets["teachers"] = tabulate(
         [tune_and_measure(name, k, size.many, size, seed) for name, k in bar(plan, desc="teachers")]
     )
@@ -261,7 +261,7 @@ def vary_dimension(datasets: dict[str, xr.Dataset], size: Size, seed: int) -> It
     first = [
         r for part in ("committee", "phase-retrieval") for r in rows_as_dicts(select_rows(datasets[part], batch=size.many))
     ]
-    few = [r for r in first if r["rule"] in FOLLOWED]
+    few = [r for r in first if r["rule"] in FOLLOWED_ALGORITHMS]
     # some algorithms are too slow to measure at large d
     fits = lambda r, d: d <= size.most.get(r["rule"], {}).get(r["k"], d)
     plan: list[tuple[dict[str, Any], int, int, Level | None]] = []
@@ -319,7 +319,7 @@ def set_plain_ticks(axis: Any) -> None:
 def _draw_against_d(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
     """Draw median exit times of a few algorithms against the dimension, with those of SGD's ODE."""
     for part, dashes, mark in (("committee", "-", "o"), ("phase-retrieval", "--", "s")):
-        for name, colour in zip(FOLLOWED, OKABE_ITO, strict=False):
+        for name, colour in zip(FOLLOWED_ALGORITHMS, OKABE_ITO, strict=False):
             first = select_rows(datasets[part], rule=name, batch=size.many)
             if not first.sizes["point"]:
                 continue
@@ -340,7 +340,7 @@ def _draw_against_d(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> No
 
 def _draw_against_k(ax: Axes, datasets: dict[str, xr.Dataset], size: Size) -> None:
     """Draw median exit times of SGD and Muon against the number of units."""
-    for name, colour in zip(FOLLOWED[::2], OKABE_ITO[::2], strict=False):
+    for name, colour in zip(FOLLOWED_ALGORITHMS[::2], OKABE_ITO[::2], strict=False):
         first = select_rows(datasets["committee"], rule=name, batch=size.many)
         more = select_rows(datasets["teachers"], rule=name)
         rows = xr.concat([first[list(more.data_vars)], more], "point").sortby("k")

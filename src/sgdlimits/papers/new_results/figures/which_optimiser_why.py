@@ -220,7 +220,7 @@ def measure_slope(algorithm: sl.Algorithm, point: sl.Overlaps, d: int, runs: int
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Compute and measure rates of escape from a plateau for several optimisers, and draw them with the later risk."""
     datasets = {"rates": _compute_rates(size)}
-    best = {name: _fastest(datasets["rates"], name, size.k) for name in KINDS}
+    best = {name: _fastest_escape(datasets["rates"], name, size.k) for name in KINDS}
     datasets["slopes"] = _measure_slopes(size, best, seed)
     datasets["late"] = _follow_risk(size, best, seed)
     datasets |= _compare_conditions(size, seed) | _repeat_trial(size, seed)
@@ -229,7 +229,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
 
 
-def _fastest(rates: xr.Dataset, name: str, k: int) -> dict[str, Any]:
+def _fastest_escape(rates: xr.Dataset, name: str, k: int) -> dict[str, Any]:
     """Return tuning parameter, escape rate and plateau y of an algorithm's fastest escape, from the table of rates."""
     rows = select_rows(rates, rule=name, k=k)
     at = rows.isel(point=int(np.nanargmax(rows.rate.values)))
@@ -343,7 +343,7 @@ def _draw_slopes(ax: Axes, slopes: xr.Dataset, size: Size) -> None:
 
 def _draw_ratios(ax: Axes, rates: xr.Dataset, size: Size) -> None:
     """Draw the fastest escape rate of each algorithm, over that of SGD, against the number of units."""
-    fastest = {name: np.array([_fastest(rates, name, k)["rate"] for k in size.ks]) for name in KINDS}
+    fastest = {name: np.array([_fastest_escape(rates, name, k)["rate"] for k in size.ks]) for name in KINDS}
     for name in ("Muon", "Normalised"):
         ax.plot(size.ks, fastest[name] / fastest["SGD"], "o-", color=COLOURS[name], label=name)
     ax.set(xlabel="$k$ units and teachers", ylabel="fastest escape, over SGD's", ylim=(0, None))
@@ -367,7 +367,7 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     rates, slopes, late = datasets["rates"], datasets["slopes"], datasets["late"]
     sentences = ["Rates at which a committee leaves its symmetric plateau. Fastest rates, linearised, large batches:"]
     for k in size.ks:
-        best = {name: _fastest(rates, name, k) for name in KINDS}
+        best = {name: _fastest_escape(rates, name, k) for name in KINDS}
         words = ", ".join(f"{name} {each['rate']:.4f} at c = {each['c']:.2f}" for name, each in best.items())
         sentences.append(f"k = {k}: {words}; Muon over SGD {best['Muon']['rate'] / best['SGD']['rate']:.2f}.")
     own = select_rows(rates, rule=f"Muon, batch {size.many}")

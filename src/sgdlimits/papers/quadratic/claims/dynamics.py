@@ -11,7 +11,7 @@ import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.one_step import SquaredUnits, random_weights
 from sgdlimits.papers.quadratic import theory as theory
-from sgdlimits.papers.shorthand import overlaps, simulate, simulate_chain
+from sgdlimits.papers.shorthand import make_overlaps, simulate, simulate_chain
 
 DRIFT, THEORY, PHASES = (
     f"in `tests/{name}.py`" for name in ("unit/problem/test_drift", "unit/papers/test_quadratic", "laws/test_phases")
@@ -20,16 +20,16 @@ DRIFT, THEORY, PHASES = (
 P, K = 3, 2
 
 
-def sample() -> SquaredUnits:
+def sample_units() -> SquaredUnits:
     """Build three students with random weights and two teachers in R^5, on a Gauss-Hermite grid of inputs."""
     return SquaredUnits(random_weights(P, 5, seed=3), np.eye(K, 5))
 
 
-def on_plateau() -> Any:
+def linearise_on_plateau() -> Any:
     """Return the linearisation of gradient flow on the plateau of three students and two teachers, at lr = 0.01."""
     problem = sl.presets.quadratic_network(P, K, lr=0.01)
     norm = theory.plateau_norm(problem, corrector=False)
-    return sl.linearise(problem, overlaps(np.ones(P), np.zeros((P, K)), norm * np.eye(P)), corrector=False)
+    return sl.linearise(problem, make_overlaps(np.ones(P), np.zeros((P, K)), norm * np.eye(P)), corrector=False)
 
 
 # --- the dynamics ------------------------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def risk_23(s: SquaredUnits) -> float:
 @claim("(23)", "population risk", r"$\frac{p^*+2}{p^*} - \frac2p\sum_kQ_{kk} - \frac4{pp^*}\sum\rho_{kl}^2 + \dots$")
 def risk(effort: Effort) -> Comparison:
     """Compare the risk of three students, by Gauss-Hermite quadrature and without the factor 1/2, with equation (23)."""
-    s = sample()
+    s = sample_units()
     return compare(2 * s.risk, risk_23(s))
 
 
@@ -57,7 +57,7 @@ def risk(effort: Effort) -> Comparison:
 )
 def teachers(effort: Effort) -> Comparison:
     """Compare mean increments of the overlaps with teachers, by Gauss-Hermite quadrature, with the ODE (33), (38)."""
-    s = sample()
+    s = sample_units()
     Q, rho = s.W @ s.W.T, s.W @ s.E.T
     q = Q.diagonal()
     own = 4 / P * rho * (1 + 2 / K - (q.sum() + 2 * q) / P)[:, None]
@@ -85,7 +85,7 @@ def equation_34(s: SquaredUnits, eta: float, bracket: float) -> np.ndarray:
 )  # fmt: skip
 def students(effort: Effort) -> Comparison:
     """Compare mean increments of the overlaps between students, by quadrature, with equation (34), corrected and as printed."""
-    s, eta = sample(), 0.2
+    s, eta = sample_units(), 0.2
     T, rho2 = (s.W**2).sum(), ((s.W @ s.E.T) ** 2).sum()
     printed = 1 + 2 / K - (2 * P - 1) / P**2 * T**2 - rho2 / (P * K)
     number = 2 * eta / P * s.mean(s.Q(2 * eta / P))
@@ -123,7 +123,7 @@ def plateau_norm(effort: Effort) -> Comparison:
 @claim("(11), (12)", "growth on the plateau", r"$\omega_\rho = 8/(pp^*)$")
 def growth(effort: Effort) -> Comparison:
     """Compare growth rates of overlaps on the plateau, from the package's linearised gradient flow, with (11) and (12)."""
-    return compare(on_plateau().rates.real[: P * K] / 0.01, 8 / (P * K))
+    return compare(linearise_on_plateau().rates.real[: P * K] / 0.01, 8 / (P * K))
 
 
 @claim(
@@ -134,7 +134,7 @@ def growth(effort: Effort) -> Comparison:
 )  # fmt: skip
 def decay(effort: Effort) -> Comparison:
     """Compare the rate of Q_12 on the plateau, from linearised gradient flow, with -omega_Q, and +omega_Q as printed."""
-    found, rate = on_plateau(), 16 / (P * (P + 2))
+    found, rate = linearise_on_plateau(), 16 / (P * (P + 2))
     return compare(found.matrix[found.names.index("Q[0,1]"), found.names.index("Q[0,1]")] / 0.01, -rate, rate)
 
 
@@ -149,7 +149,7 @@ def loss_13(effort: Effort) -> Comparison:
     M = 1e-4 * np.random.default_rng(0).normal(size=(runs, P, K))
     Q = np.tile(P / (P + 2) * np.eye(P), (runs, 1, 1))
     problem, level = sl.presets.quadratic_network(P, K, lr=lr), sl.ODE(corrector=False, rtol=1e-11, atol=1e-16)
-    start = overlaps(np.ones((runs, P)), M, Q)
+    start = make_overlaps(np.ones((runs, P)), M, Q)
     # tight tolerances: falls of 1e-7 are compared
     found = simulate(problem, level, start, t / lr, runs=runs, save=2).risk.values.mean(0)
     spread = (M**2).mean()
@@ -167,7 +167,7 @@ def risk_on_plateau(effort: Effort) -> Comparison:
     rng, lr, t, off = np.random.default_rng(1), 0.01, np.array([0.3, 1.0]), 1 - np.eye(P)
     M, Q = 1e-4 * rng.normal(size=(P, K)), P / (P + 2) * np.eye(P) + 0.003 * off
     problem, level = sl.presets.quadratic_network(P, K, lr=lr), sl.ODE(corrector=False, rtol=1e-11, atol=1e-16)
-    found = simulate(problem, level, overlaps(np.ones(P), M, Q), t[-1] / lr, save=np.append(0, t / lr)).risk.values[0]
+    found = simulate(problem, level, make_overlaps(np.ones(P), M, Q), t[-1] / lr, save=np.append(0, t / lr)).risk.values[0]
     tau, mu = ((Q * off) ** 2).sum(), (M**2).sum()
     falls = 2 * tau / P**2 * (1 - np.exp(-32 * t / (P * (P + 2)))), 4 * mu / (P * K) * (np.exp(16 * t / (P * K)) - 1)
     return compare(found[0] - found[1:], sum(falls), rtol=0.01)
@@ -188,7 +188,7 @@ def optimal(effort: Effort) -> Comparison:
 def follows_ode(effort: Effort) -> Comparison:
     """Compare the mean squared norm of students in the exact chain at d = 2000, at two times, with the ODE's."""
     problem, runs = sl.presets.quadratic_network(P, K, lr=0.2), effort.runs(256, 64)
-    start = overlaps(np.ones(P), np.zeros((P, K)), 0.2 * np.eye(P))
+    start = make_overlaps(np.ones(P), np.zeros((P, K)), 0.2 * np.eye(P))
     norms = (
         np.trace(simulate_chain(problem, 2000, 4, start, runs=runs, save=np.array([2.0, 4.0])).Q.values, axis1=2, axis2=3) / P
     )

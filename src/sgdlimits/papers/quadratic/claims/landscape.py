@@ -13,8 +13,8 @@ import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.one_step import SquaredUnits, random_weights
 from sgdlimits.papers.quadratic import theory as theory
-from sgdlimits.papers.quadratic.claims.dynamics import PHASES, K, P, sample
-from sgdlimits.papers.shorthand import overlaps, simulate
+from sgdlimits.papers.quadratic.claims.dynamics import PHASES, K, P, sample_units
+from sgdlimits.papers.shorthand import make_overlaps, simulate
 
 # files of the tests named by misprints
 CRITICAL, CONSERVED = (f"in `tests/laws/test_{name}.py`" for name in ("critical_points", "conserved"))
@@ -49,7 +49,7 @@ def hessian(W: np.ndarray, k: int) -> np.ndarray:
 @claim("(24)", "gradient", r"$-\frac4p[w_m + \frac2{p^*}\sum_l\rho_{ml}w^*_l - \frac1p\sum_k(Q_{kk}w_m + 2Q_{km}w_k)]$")
 def gradient_24(effort: Effort) -> Comparison:
     """Compare the mean gradient of the loss, by Gauss-Hermite quadrature, with equation (24)."""
-    s = sample()
+    s = sample_units()
     return compare(-4 / P * (s.error * s.weights * s.fields) @ s.x.T, gradient(s.W, K))
 
 
@@ -57,11 +57,11 @@ def gradient_24(effort: Effort) -> Comparison:
 def hessian_25(effort: Effort) -> Comparison:
     """Compare eigenvalues of the package's Hessian at random weights in R^9 with those of the dense matrix (25)."""
     W = random_weights(P, 9, seed=1)
-    found = sl.hessian_spectrum(sl.presets.quadratic_network(P, K), overlaps(np.ones(P), W[:, :K], W @ W.T), 9)
+    found = sl.hessian_spectrum(sl.presets.quadratic_network(P, K), make_overlaps(np.ones(P), W[:, :K], W @ W.T), 9)
     return compare(np.repeat(*found), np.linalg.eigvalsh(hessian(W, K)), rtol=1e-8)
 
 
-def tables(p: int, k: int, d: int) -> Any:
+def published_spectra(p: int, k: int, d: int) -> Any:
     """Yield the spectra of section 7.2.2: (s, r) of a family of critical points, and (eigenvalue, multiplicity) pairs."""
     # tabula rasa, plateau, solution, and all students on one teacher
     yield (0, 0), [(-4 / p * (1 + 2 / k), p * k), (-4 / p, p * (d - k))]
@@ -82,7 +82,7 @@ def spectra(effort: Effort) -> Comparison:
     """Compare eigenvalues of the package's Hessian in R^12, at four kinds of critical points, with section 7.2.2."""
     d, problem = 12, sl.presets.quadratic_network(P, K)
     points, rows = theory.critical_points(problem), []
-    for (s, r), table in tables(P, K, d):
+    for (s, r), table in published_spectra(P, K, d):
         found = np.repeat(*sl.hessian_spectrum(problem, points.family(s, r).statistics(seed=d), d))
         # as objects, so that multiplicities stay integers beside float eigenvalues
         printed = np.sort(np.repeat(*np.transpose([(value, int(count)) for value, count in table]).astype(object).tolist()))
@@ -169,10 +169,10 @@ def plateau_hessian(effort: Effort) -> Comparison:
         -8 / p * (-outer / p + np.einsum("mn,mab->manb", np.eye(p), np.diag(np.arange(d) < k) / k - own / p))
     ).reshape(p * d, p * d)
     every, each = np.tile(W.T @ W, (p, 1, 1)), np.einsum("ma,mb->mab", W, W)
-    return compare(by_differences(W), form(every), form(each), rtol=1e-7)
+    return compare(hessian_by_differences(W), form(every), form(each), rtol=1e-7)
 
 
-def by_differences(W: np.ndarray, h: float = 1e-5) -> np.ndarray:
+def hessian_by_differences(W: np.ndarray, h: float = 1e-5) -> np.ndarray:
     """Compute the Hessian of the risk at weights W by central differences of the gradient (24)."""
     # one weight at a time
     moves = np.eye(W.size).reshape(-1, *W.shape)
@@ -190,7 +190,7 @@ def solution_hessian(effort: Effort) -> Comparison:
     V = S @ np.eye(K, d)
     outer = np.einsum("na,mb->manb", V, V) + np.einsum("ma,nb->manb", V, V)
     printed = 8 / (P * K) * (np.einsum("nm,ab->manb", S @ S.T, np.eye(d)) + outer)
-    return compare(by_differences(np.sqrt(P / K) * V), printed.reshape(P * d, P * d), rtol=1e-7)
+    return compare(hessian_by_differences(np.sqrt(P / K) * V), printed.reshape(P * d, P * d), rtol=1e-7)
 
 
 @claim(
@@ -207,7 +207,7 @@ def aligned_hessian(effort: Effort) -> Comparison:
     own = own + (K - 1) / (3 * K) * np.eye(d) - (2 + K) / (3 * K) * first
     between = np.einsum("m,n,ab->manb", lengths, lengths, np.eye(d) + 2 * first) / P
     printed = -8 / P * (np.einsum("mn,ab->manb", np.eye(P), own) - between)
-    return compare(by_differences(np.outer(lengths, np.eye(d)[0])), printed.reshape(P * d, P * d), rtol=1e-7)
+    return compare(hessian_by_differences(np.outer(lengths, np.eye(d)[0])), printed.reshape(P * d, P * d), rtol=1e-7)
 
 
 @claim("(29)", "negative over null directions", r"$p^*/(N-p^*-p/2-1/2)$ on the plateau")
@@ -269,7 +269,7 @@ def closest(effort: Effort) -> Comparison:
     The ratio of the distances is below 1, and the difference from the polar factor is below 1e-9.
     """
     rng, W = np.random.default_rng(3), random_weights(P, 9, seed=3)
-    end = sl.conserved.end_point(sl.presets.quadratic_network(P, K), overlaps(np.ones(P), W[:, :K], W @ W.T))
+    end = sl.conserved.end_point(sl.presets.quadratic_network(P, K), make_overlaps(np.ones(P), W[:, :K], W @ W.T))
     far = lambda S: np.linalg.norm(np.sqrt(P / K) * S @ np.eye(K, 9) - W)
     # random solutions
     others = [far(np.linalg.qr(rng.normal(size=(P, K)))[0]) for _ in range(2000)]
@@ -277,13 +277,13 @@ def closest(effort: Effort) -> Comparison:
     return compare([float(end.distance) / min(others), abs(float(end.distance) - own)], [1.0, 1e-9], rtol=0, relation="<")
 
 
-def flow_in_rd(U: np.ndarray, time: float) -> np.ndarray:
+def solve_gradient_flow(U: np.ndarray, time: float) -> np.ndarray:
     """Solve gradient flow from weights U for a time, with two teachers along the first axes; return the final weights."""
     slope = lambda t, y: -gradient(y.reshape(U.shape), 2).ravel()
     return solve_ivp(slope, (0, time), U.ravel(), method="DOP853", rtol=1e-10, atol=1e-13).y[:, -1].reshape(U.shape)
 
 
-def uneven_start() -> np.ndarray:
+def build_uneven_start() -> np.ndarray:
     """Build the weights of two orthogonal students of norms 1.4 and 0.5 in R^9."""
     return np.diag([1.4, 0.5]) @ np.linalg.qr(np.random.default_rng(2).normal(size=(9, 9)))[0][:2]
 
@@ -301,13 +301,13 @@ def conserved(effort: Effort) -> Comparison:
 
     The right value for different norms is the change in the ODE of the overlaps.
     """
-    U, lr, changes = uneven_start(), 0.1, []
+    U, lr, changes = build_uneven_start(), 0.1, []
     even = U / np.linalg.norm(U, axis=1, keepdims=True)
     for start in (even, U):
-        end = flow_in_rd(start, 4.0)
+        end = solve_gradient_flow(start, 4.0)
         changes.append(np.abs(polar(end[:, :2])[0] - polar(start[:, :2])[0]).max())
     problem = sl.presets.quadratic_network(2, 2, lr=lr)
-    stats, level = overlaps(np.ones(2), U[:, :2], U @ U.T), sl.ODE(corrector=False)
+    stats, level = make_overlaps(np.ones(2), U[:, :2], U @ U.T), sl.ODE(corrector=False)
     found = simulate(problem, level, stats, 4.0 / lr, save=2)
     return compare(changes, [0.0, float(sl.conserved.polar(found).drift.max())], [0.0, 0.0], atol=1e-6)
 
@@ -320,15 +320,15 @@ def conserved(effort: Effort) -> Comparison:
 )  # fmt: skip
 def end_is_closest(effort: Effort) -> Comparison:
     """Compare the distance from the closest solution at the end of gradient flow in R^9 with the ODE's, and 0 as printed."""
-    U, lr = uneven_start(), 0.1
-    problem, stats = sl.presets.quadratic_network(2, 2, lr=lr), overlaps(np.ones(2), U[:, :2], U @ U.T)
+    U, lr = build_uneven_start(), 0.1
+    problem, stats = sl.presets.quadratic_network(2, 2, lr=lr), make_overlaps(np.ones(2), U[:, :2], U @ U.T)
     closest_M = np.asarray(sl.conserved.end_point(problem, stats).stats.M)
     found = simulate(problem, sl.ODE(corrector=False), stats, 600.0, save=2).M.values[0, -1]
     even = U / np.linalg.norm(U, axis=1, keepdims=True)
     ours = np.linalg.norm(found - closest_M)
     number = [
-        np.linalg.norm(flow_in_rd(U, 60.0)[:, :2] - closest_M),
-        np.linalg.norm(flow_in_rd(even, 60.0)[:, :2] - polar(even[:, :2])[0]),
+        np.linalg.norm(solve_gradient_flow(U, 60.0)[:, :2] - closest_M),
+        np.linalg.norm(solve_gradient_flow(even, 60.0)[:, :2] - polar(even[:, :2])[0]),
     ]
     return compare(number, [ours, 0.0], [0.0, 0.0], atol=1e-5)
 

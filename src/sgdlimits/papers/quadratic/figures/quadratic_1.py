@@ -18,14 +18,14 @@ FULL = Size(width=6, teachers=3, d=10_000, lr=0.01, end=1400.0, runs=10)
 QUICK = FULL.but(d=2000, lr=0.1, end=120.0)
 WORDS = dict(width="students", teachers="teachers", d="dimension", lr="learning rate", end="end in t", runs="runs of the chain")
 # enough times on the plateau for `phases`
-SAVED = 301
+SAVED_TIMES = 301
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate ODE and chain from one orthonormal start, and draw overlaps, norms and risk through all phases of learning."""
     problem = sl.presets.quadratic_network(size.width, size.teachers, size.lr)
     start = sl.OrthogonalInit(size.d**-0.5).one(problem, seed=seed)
-    datasets = {"ode": keep("ode", sl.simulate(problem, sl.ODE(), start, t_max=size.end, save=SAVED))}
+    datasets = {"ode": keep("ode", sl.simulate(problem, sl.ODE(), start, t_max=size.end, save=SAVED_TIMES))}
     datasets["chain"] = keep("chain", _simulate_chain(problem, size, start, seed))
     found = {name: phases(dataset) for name, dataset in datasets.items()}
     return DrawnFigure(_draw_figure(datasets, found["ode"]), _write_caption(datasets, found, size))
@@ -36,7 +36,7 @@ def _simulate_chain(problem: sl.ProjectionProblem, size: Size, start: sl.Overlap
 
     def half(which: int) -> xr.Dataset:
         """Simulate half of the runs; `which` (0 or 1) sets the seed."""
-        how: dict = dict(t_max=size.end, runs=size.runs // 2, seed=2 * seed + which, save=SAVED, progress=False)
+        how: dict = dict(t_max=size.end, runs=size.runs // 2, seed=2 * seed + which, save=SAVED_TIMES, progress=False)
         return sl.simulate(problem, sl.Chain(size.d), start, **how)
 
     with ThreadPoolExecutor(2) as threads:

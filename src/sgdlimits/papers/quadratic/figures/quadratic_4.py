@@ -27,7 +27,7 @@ FULL, QUICK, WORDS = sizes(
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Simulate ODE and chain from equal and different norms, and draw the orthogonal part S = M (M^T M)^(-1/2)."""
     problem = sl.presets.quadratic_network(2, 2, lr=LR)
-    equal, different = starts(seed)
+    equal, different = build_starts(seed)
     follow: dict[str, tuple[Level, sl.Overlaps, float, int]] = {"ode": (sl.ODE(), equal, size.limit, 1)}
     follow["different-norms"] = (sl.ODE(), different, size.limit, 1)
     follow |= {f"chain-{d}": (sl.Chain(d), equal, size.end, size.runs) for d in size.shown}
@@ -39,7 +39,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     return DrawnFigure(_draw_figure(parts, size), _write_caption(datasets, parts, size))
 
 
-def starts(seed: int) -> tuple[sl.Overlaps, sl.Overlaps]:
+def build_starts(seed: int) -> tuple[sl.Overlaps, sl.Overlaps]:
     """Return two starts with the same overlaps M with the teachers: orthogonal students of equal and of different norms.
 
     M turns the students by 30 degrees and the teachers at random.
@@ -49,7 +49,7 @@ def starts(seed: int) -> tuple[sl.Overlaps, sl.Overlaps]:
     return sl.Overlaps(jnp.ones(2), M, jnp.eye(2)), sl.Overlaps(jnp.ones(2), M, jnp.diag(jnp.array(NORMS)))
 
 
-def exponent(parts: dict[str, xr.Dataset], size: Size) -> tuple[np.ndarray, float, float]:
+def fit_exponent(parts: dict[str, xr.Dataset], size: Size) -> tuple[np.ndarray, float, float]:
     """Return the root mean square change of S at an early time for each d, its fitted exponent in d, and the error.
 
     The change of S is one Gaussian angle per run, which gives the error of a root mean square.
@@ -96,7 +96,7 @@ def _format_power(d: int) -> str:
 
 def _draw_against_d(ax: Axes, parts: dict[str, xr.Dataset], size: Size) -> None:
     """Draw the root mean square change of S at an early time against the dimension, with the fitted power."""
-    change, slope, _ = exponent(parts, size)
+    change, slope, _ = fit_exponent(parts, size)
     x = np.array(size.sizes, float)
     ax.loglog(x, change, "o", color=OKABE_ITO[0], label=f"chain, {size.compared} runs each")
     middle = np.exp(np.log(change).mean() - slope * np.log(x).mean())
@@ -107,7 +107,7 @@ def _draw_against_d(ax: Axes, parts: dict[str, xr.Dataset], size: Size) -> None:
 
 
 def _write_caption(datasets: dict[str, xr.Dataset], parts: dict[str, xr.Dataset], size: Size) -> list[str]:
-    change, slope, error = exponent(parts, size)
+    change, slope, error = fit_exponent(parts, size)
     largest = {d: float(parts[f"chain-{d}"].drift.max()) for d in size.shown}
     moved = parts["different-norms"]
     return [

@@ -29,7 +29,7 @@ class Rank(NamedTuple):
     dropped: float
 
 
-def rank(matrix: Float[np.ndarray, "rows columns"]) -> Rank:
+def compute_rank(matrix: Float[np.ndarray, "rows columns"]) -> Rank:
     """Compute the numerical rank of a matrix by singular values, with a relative cutoff."""
     values = np.linalg.svd(matrix, compute_uv=False)
     # relative to the largest singular value
@@ -48,7 +48,7 @@ def differential(W: Float[np.ndarray, "p d"]) -> Float[np.ndarray, "pd dd"]:
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Count the student's degrees of freedom by formula and by numerical ranks, and draw them against the width."""
     rng, widths = np.random.default_rng(seed), np.arange(1, size.widest + 1)
-    ranks = [[rank(differential(rng.normal(size=(p, d)))) for p in widths] for d in size.dimensions]
+    ranks = [[compute_rank(differential(rng.normal(size=(p, d)))) for p in widths] for d in size.dimensions]
     formula = np.array([[degrees_of_freedom(int(p), d) for p in widths] for d in size.dimensions])
     counts = {name: np.array([[getattr(each, name) for each in row] for row in ranks]) for name in Rank._fields}
     coords = {"d": list(size.dimensions), "width": widths}

@@ -107,7 +107,7 @@ class CriticalFamily:
         seed : seed of a point drawn uniformly; without a seed unit j lies along the j-th direction
         rotation : the matrix M of shape (p, s + r), with orthonormal columns, instead of a drawn one
         """
-        d = self._check(d)
+        d = self._check_dimension(d)
         check_memory([("units and directions", self.width + self.rank), ("dimensions", d)], "Take a smaller d.")
         rng = None if seed is None else np.random.default_rng(check_count("seed", seed, at_least=0))
         O = np.zeros((d, self.rank))
@@ -147,7 +147,7 @@ class CriticalFamily:
         - x in U and y in O: 0 for rotations, 2a, 2b and a + b for products of two directions, and the eigenvalues of
           :math:`\begin{pmatrix}(s+2)a & \sqrt{sr\,ab}\\ \sqrt{sr\,ab} & (r+2)b\end{pmatrix}` for changes of both norms.
         """
-        d = self._check(d)
+        d = self._check_dimension(d)
         p, k, s, r, n = self.width, self.teachers, self.s, self.r, self.rank
         a, b = self.alpha / p, self.beta / p
         # dimensions orthogonal to U, of T, and of N
@@ -201,14 +201,14 @@ class CriticalFamily:
 
     def degrees_of_freedom(self, d: int) -> int:
         r"""Dimension of the set of functions in the family, one for each :math:`W^\top W`: s(p* - s) + r(d - p* - r)."""
-        d = self._check(d)
+        d = self._check_dimension(d)
         return self.s * (self.teachers - self.s) + self.r * (d - self.teachers - self.r)
 
     def dimension(self, d: int) -> int:
         """Dimension of the family in weight space: that of its functions, plus that of rotations of the units."""
         return self.degrees_of_freedom(d) + self.rank * self.width - self.rank * (self.rank + 1) // 2
 
-    def _check(self, d: int) -> int:
+    def _check_dimension(self, d: int) -> int:
         """Return d as an integer, or raise `BadInput` if the family does not exist in d dimensions."""
         if not self.exists(d):
             raise BadInput(

@@ -36,7 +36,7 @@ SEARCH_POINTS = (13, 5, 5)
 """Numbers of learning rates on successively finer grids; a parabola through the last three rates gives the optimum."""
 
 
-class _Runs(NamedTuple):
+class _RunBatch(NamedTuple):
     """Parameters and drift of a batch of ODE runs, whose state is (q_1..q_k, z, m_1..m_k) along the last axis."""
 
     p: int
@@ -105,7 +105,7 @@ def halving_time(
     # rotations of students and teachers make M diagonal, and it stays so
     m = np.linalg.svd(np.asarray(M), compute_uv=False)
     lrs = np.repeat(lr.ravel(), len(m))
-    runs = _Runs(width, teachers, m.shape[1], float(noise), lrs)
+    runs = _RunBatch(width, teachers, m.shape[1], float(noise), lrs)
     # every pair of rate and start is one run
     state = np.concatenate([np.ones((lrs.size, runs.k + 1)), np.tile(m, (lr.size, 1))], axis=1)
     # in the units of `slope`, where overlaps grow at the rate 1/teachers

@@ -28,7 +28,7 @@ from sgdlimits.problem.projection import ProjectionProblem
 
 # Gauss-Legendre rule of each panel
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(10)
-PANELS = 120
+QUADRATURE_PANELS = 120
 """Number of panels of the integral over log b."""
 LOG_RANGE = 60.0
 """Range of the integral in log b; the remainder, a fraction exp(-60), is below rounding."""
@@ -147,7 +147,7 @@ def _eigenvalues_after(p: int, first: np.ndarray, time: float) -> np.ndarray:
         """Return the log of the integral at x less its requested value, zero at the solution."""
         # the integrand is negligible before that
         low = max(0.0, x - LOG_RANGE)
-        edges = np.linspace(low, x, PANELS + 1)
+        edges = np.linspace(low, x, QUADRATURE_PANELS + 1)
         at = edges[:-1, None] + (edges[1] - edges[0]) * (NODES + 1) / 2
         # in logarithms, because 1 + b q overflows long before the norms have settled
         log_weights = np.log(WEIGHTS * (edges[1] - edges[0]) / 2) - np.log(first.max())

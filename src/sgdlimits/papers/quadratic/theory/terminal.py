@@ -75,7 +75,7 @@ def terminal_decay(problem: ProjectionProblem, *, corrector: bool = True) -> Ter
     at, lr = read_coefficients(problem, corrector), float(problem.algorithm.lr_sample)
     if at.noise > 0:
         raise BadInput(f"with noise = {at.noise:g} the risk does not decay to its floor. Use stationary_risk.")
-    _check(at)
+    _check_zero_risk(at)
     # vanishes at the largest rate at which zero risk is stable
     slow = 1 - 4 * at.lr * (at.k + 2) / (at.p * at.k)
     fast = 1 - 8 * at.lr / (at.p * at.k)
@@ -109,13 +109,13 @@ def stationary_norms(problem: ProjectionProblem) -> tuple[float, float, float]:
     `stationary_risk`.
     """
     at = read_coefficients(problem)
-    _check(at)
+    _check_zero_risk(at)
     z = _idle_norm(at)
     x, y, _ = _stationary_state(at, z)
     return x, y, z
 
 
-def _check(at: Coefficients) -> None:
+def _check_zero_risk(at: Coefficients) -> None:
     """Raise `BadInput` unless the network can represent the teachers, and zero risk is stable."""
     if at.p < at.k:
         raise BadInput(f"{at.p} students cannot represent {at.k} teachers, so zero risk is out of reach. Use more students.")

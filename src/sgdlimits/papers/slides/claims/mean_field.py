@@ -10,7 +10,7 @@ from scipy.integrate import solve_ivp
 import sgdlimits as sl
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.one_step import SquaredUnits, random_weights
-from sgdlimits.papers.shorthand import log_slope, overlaps, simulate, simulate_chain
+from sgdlimits.papers.shorthand import log_slope, make_overlaps, simulate, simulate_chain
 
 
 @claim(
@@ -54,7 +54,7 @@ def mean_field(effort: Effort) -> Comparison:
     for p in widths:
         rng = np.random.default_rng(p)
         M = 0.3 * rng.normal(size=(p, 2))
-        start = overlaps(np.ones(p), M, M @ M.T + np.diag(0.5 + rng.random(p)))
+        start = make_overlaps(np.ones(p), M, M @ M.T + np.diag(0.5 + rng.random(p)))
         ode = simulate(sl.presets.committee(p, 2, lr=1.0, noise=0.1), sl.ODE(rtol=1e-5), start, 3.0 * p, save=4).isel(run=0)
         gaps.append(beyond_teachers(ode).max())
     return compare(np.log(gaps[1] / gaps[0]) / np.log(widths[1] / widths[0]), -0.5, rtol=0, relation="<")
@@ -84,7 +84,7 @@ def particles(effort: Effort) -> Comparison:
     drifts = []
     for n in (1, 2):
         m, norms = np.repeat(M, n, 0), np.repeat(q, n)
-        stats = overlaps(np.ones(3 * n), m, m @ m.T + np.diag(norms - (m**2).sum(1)))
+        stats = make_overlaps(np.ones(3 * n), m, m @ m.T + np.diag(norms - (m**2).sum(1)))
         drifts.append(np.asarray(sl.presets.committee(3 * n, 1, lr=float(n)).drift_parts(stats)[0].M)[::n])
     limit = sl.MeanField().view(sl.presets.committee(3, 1, lr=1.0)).drift(sl.Particles(*map(jnp.asarray, (a, M, q))))
     return compare(2 * drifts[1] - drifts[0], np.asarray(limit.M), rtol=1e-7)
@@ -103,7 +103,7 @@ def fixed_dimension(effort: Effort) -> Comparison:
     across = np.sqrt(q - m**2)[:, None, None] * np.stack([np.cos(angles), np.sin(angles)], 1)
     W = np.concatenate([np.repeat(m, count)[:, None], across.reshape(-1, 2)], 1)
     wide = sl.presets.committee(2 * count, 1, lr=2.0 * count, train_second=True)
-    many = wide.drift_parts(overlaps(np.repeat(a, count), W[:, :1], W @ W.T))[0]
+    many = wide.drift_parts(make_overlaps(np.repeat(a, count), W[:, :1], W @ W.T))[0]
     limit = sl.MeanField(outside=2).view(sl.presets.committee(2, 1, lr=2.0, train_second=True))
     right = limit.drift(sl.Particles(*map(jnp.asarray, (a, m[:, None], q))))
     return compare([*many.M[::count, 0], *many.a[::count]], [*right.M[:, 0], *right.a], atol=1e-6)

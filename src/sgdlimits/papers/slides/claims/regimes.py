@@ -12,7 +12,7 @@ import sgdlimits as sl
 from sgdlimits.analysis.single_index import exit_time
 from sgdlimits.papers.claim import Comparison, Effort, claim, compare
 from sgdlimits.papers.one_step import SquaredUnits, gauss_grid, random_weights
-from sgdlimits.papers.shorthand import log_slope, overlaps, simulate, simulate_chain, start_at
+from sgdlimits.papers.shorthand import log_slope, make_overlaps, simulate, simulate_chain, start_at
 from sgdlimits.papers.slides import theory as regimes
 
 # files of the tests named by misprints and remarks
@@ -109,7 +109,7 @@ def log_gap(width: int, d: int, lr: float, runs: int) -> np.ndarray:
     The gap is the largest distance of an entry of M or Q.
     """
     M = 0.3 * np.cos(1 + np.arange(width)[:, None] + 2 * np.arange(2))
-    start = overlaps(np.ones(width), M, M @ M.T + np.diag(1 - (M**2).sum(1)))
+    start = make_overlaps(np.ones(width), M, M @ M.T + np.diag(1 - (M**2).sum(1)))
     problem, t, rows = sl.presets.committee(width, 2, lr=lr, noise=0.1), width / lr, []
     # both from the same statistics
     for level, count in ((sl.Chain(d), runs), (sl.ODE(), 1)):
@@ -174,7 +174,7 @@ def phase_diagram(effort: Effort) -> Comparison:
 )
 def classical(effort: Effort) -> Comparison:
     """Compare the growth of corrector over population drift of Q from lr = 0.02 to 0.5, in the package, with the factor 25."""
-    stats = overlaps(np.ones(2), [[0.3], [0.1]], [[1.0, 0.2], [0.2, 0.8]])
+    stats = make_overlaps(np.ones(2), [[0.3], [0.1]], [[1.0, 0.2], [0.2, 0.8]])
     ratio = []
     for lr in (0.02, 0.5):
         population, corrector = sl.presets.committee(2, 1, lr=lr, noise=0.1).drift_parts(stats)
@@ -230,7 +230,7 @@ def saad_and_solla(effort: Effort) -> Comparison:
     sign = np.array([-1, -1, -1, 1, 1])
     printed = 0.7 * integral_3(C, *np.ix_(np.arange(3), np.arange(5), np.arange(5))) @ sign
     problem = sl.presets.committee(3, 2, lr=0.7 * 4)
-    return compare(problem.drift(overlaps(np.full(3, 1.5), U[:, :2], U @ U.T)).M, printed[:, 3:])
+    return compare(problem.drift(make_overlaps(np.full(3, 1.5), U[:, :2], U @ U.T)).M, printed[:, 3:])
 
 
 @claim(
@@ -241,7 +241,7 @@ def saad_and_solla(effort: Effort) -> Comparison:
 def symmetric_plateau(effort: Effort) -> Comparison:
     """Compare the escape rate from the symmetric plateau of three students, by linearised gradient flow, with its formula."""
     K, eta = 3, 0.01
-    point = overlaps(np.ones(K), np.full((K, K), 1 / np.sqrt(K * (2 * K - 1))), np.full((K, K), 1 / (2 * K - 1)))
+    point = make_overlaps(np.ones(K), np.full((K, K), 1 / np.sqrt(K * (2 * K - 1))), np.full((K, K), 1 / (2 * K - 1)))
     found = sl.linearise(sl.presets.committee(K, K, lr=eta * K**2), point, corrector=False)
     right = 2 / np.pi * K * (2 * K - 1) ** -0.5 * (2 * K + 1) ** -1.5
     return compare([found.rates[0].real / eta, np.abs(found.drift).max()], [right, 0.0], rtol=1e-6)
