@@ -102,7 +102,8 @@ def _write_caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point
         f"the optimum both overlaps are {format_mean(m[best])} on average in absolute value, and {RING_RADIUS:.3f} for snr =",
         f"inf (crosses); the other runs end at the radius {format_mean(on_ring)} on average, the ring has",
         f"{RING_RADIUS:.3f}. (c) Six runs of the chain from a point of the ring, magnified by sqrt(N); grey: the",
-        f"local limit for snr = inf. (d) Both overlaps of {size.ring_runs} runs at t = {size.ring_end:g}: the noise matrix has rank {limit.rank} and",
+        "local limit for snr = inf.",
+        f"(d) Both overlaps of {size.ring_runs} runs at t = {size.ring_end:g}: the noise matrix has rank {limit.rank} and",
         f"moves them along the radius (dashed). The chain's principal standard deviations are {measured[0]:.2f} and",
         f"{measured[1]:.2f}, those of the local limit {predicted[0]:.2f} and {predicted[1]:.2f}: {describe_share(measured)}.",
     ]

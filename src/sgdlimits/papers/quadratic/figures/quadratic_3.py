@@ -83,7 +83,8 @@ def _write_caption(runs: xr.Dataset, first: xr.Dataset, own: xr.Dataset, size: S
         f"ends at its own prediction, at most {ends.max():.1e} away, and approaches it as 1/time: time times distance is",
         f"{size.end * ends.mean():.4f} on average, in theory {scaled_distance_limit(size):.4f}. Orange: orthogonal students",
         f"of squared norms 0.4 to 1.6 stay {float(own.M[-1, -1]):.3f} away from the solution closest to their start. (b)",
-        f"All reach zero risk, at the end {float(runs.risk[:, -1].min()):.1e} to {float(runs.risk[:, -1].max()):.1e}. An entry of the",
+        "All reach zero",
+        f"risk, at the end {float(runs.risk[:, -1].min()):.1e} to {float(runs.risk[:, -1].max()):.1e}. An entry of the",
         f"orthogonal part S changes by at most {change[: size.starts].max():.1e} from orthonormal students, and by",
         f"{change[-1]:.2f} from those of different norms.",
     ]
