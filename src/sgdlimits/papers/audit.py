@@ -91,7 +91,7 @@ class Audit:
 
     @property
     def unexpected(self) -> tuple[JudgedClaim, ...]:
-        """Claims whose verdict is not the one on record."""
+        """Judged claims whose verdict is not the one on record."""
         return tuple(each for each in self.judged if not each.as_recorded)
 
     @property

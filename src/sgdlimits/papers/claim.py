@@ -20,7 +20,7 @@ EFFORTS = {"quick": 0.25, "default": 1.0, "full": 16.0}
 
 
 class Paper(NamedTuple):
-    """Title, authors, number in the bibliography, and a remark on the notation of a paper."""
+    """Title and authors of a paper, its number in the bibliography, and a remark on its notation."""
 
     title: str
     authors: str
@@ -65,7 +65,7 @@ PAPERS = {
 
 @dataclass(frozen=True)
 class Effort:
-    """Effort of an audit: how many runs statistical claims use."""
+    """Effort of an audit, "quick", "default" or "full", which scales the number of runs of statistical claims."""
 
     name: str = "default"
 

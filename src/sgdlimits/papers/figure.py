@@ -24,10 +24,10 @@ Keep = Callable[[str, xr.Dataset], xr.Dataset]
 
 
 class Size(SimpleNamespace):
-    """Parameters that set the cost of a figure: numbers of runs, dimensions, times and the like."""
+    """Parameters that set the cost of a figure, such as numbers of runs, dimensions and final times."""
 
     def but(self, **changes: Any) -> Size:
-        """Return a copy with some parameters changed."""
+        """Return a copy of the size with some parameters changed."""
         return Size(**vars(self) | changes)
 
 
@@ -79,7 +79,7 @@ def format_parameter(value: Any) -> str:
 
 @dataclass
 class DrawnFigure:
-    """A drawn figure, the sentences of its caption, and lines to print before them."""
+    """Matplotlib figure with the sentences of its caption, and lines to print before them."""
 
     figure: Figure
     caption: list[str]

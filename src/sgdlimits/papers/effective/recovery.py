@@ -33,7 +33,7 @@ class RecoveryTime(NamedTuple):
 
 @checked
 def recovery_time(snr: Positive, d: Count, share: Fraction = 0.5, lr: Positive = 1.0) -> RecoveryTime:
-    r"""Time for matrix PCA to reach a share f of its final overlap :math:`\sqrt{\lambda - \text{lr}}` from a random vector.
+    r"""Time until matrix PCA reaches a share of its final overlap :math:`\sqrt{\lambda - \text{lr}}`, from a random vector.
 
     In the time of the paper, lr t,
 

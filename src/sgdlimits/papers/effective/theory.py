@@ -30,7 +30,7 @@ SUCCESS_PROBABILITIES = {"binary_mixture": 1 / 2, "xor_mixture": 3 / 32}
 
 
 class FixedOverlaps(NamedTuple):
-    """Overlaps of the fixed points correlated with the spike: the unstable `m_dagger` below the stable `m_star`."""
+    """Overlaps of the ODE's fixed points correlated with the spike: the unstable `m_dagger` and the larger, stable `m_star`."""
 
     m_dagger: float
     m_star: float
@@ -38,7 +38,7 @@ class FixedOverlaps(NamedTuple):
 
 @checked
 def critical_snr(order: Annotated[int, integer(at_least=2)], lr: Rate = 1.0) -> float:
-    r"""Signal-to-noise ratio above which there is a fixed point with a nonzero overlap.
+    r"""Signal-to-noise ratio above which the ODE of spiked tensors has a fixed point with a nonzero overlap.
 
     .. math:: \lambda_c(k) = \Big(\frac{(2k-2)\,\text{lr}}k\Big)^{k-1} \Big(\frac{(k-2)\,\text{lr}}k\Big)^{-(k-2)/2},
 
@@ -60,7 +60,7 @@ def critical_snr(order: Annotated[int, integer(at_least=2)], lr: Rate = 1.0) -> 
 def overlaps(
     order: Annotated[int, integer(at_least=2, below=102)], snr: SignalToNoise, lr: Rate = 1.0, ridge: NotNegativeInTime = 0.0
 ) -> FixedOverlaps:
-    r"""Positive overlaps :math:`m_\dagger \le m_\star` of the fixed points of the ODE.
+    r"""Positive overlaps :math:`m_\dagger \le m_\star` of the fixed points of the ODE of spiked tensors.
 
     With :math:`\rho = \text{ridge}/2k` they solve
 
@@ -102,7 +102,9 @@ def scaled_snr(Lambda: Positive, order: Annotated[int, integer(at_least=2)], d: 
 
 @checked
 def barrier(Lambda: Positive, order: Annotated[int, integer(at_least=3)]) -> float:
-    r"""Position :math:`\Lambda^{-1/(k-2)}` of the barrier that :math:`u = \sqrt d\, m` must cross at `scaled_snr`, for lr = 1.
+    r"""Position of the barrier that :math:`u = \sqrt d\, m` of a tensor must cross: :math:`\Lambda^{-1/(k-2)}`, for lr = 1.
+
+    The signal-to-noise ratio is `scaled_snr`.
 
     As :math:`d\to\infty`, once :math:`r_\perp^2` is 1, in the time of the paper,
 
@@ -142,7 +144,7 @@ def ring_radius(ridge: Positive, weight: Fraction) -> float:
 
 @checked
 def critical_ridge(weight: Fraction) -> float:
-    r"""Ridge :math:`\text{weight}/2` above which zero weights are the only fixed point: 1/4 (binary) and 1/8 (XOR).
+    r"""Ridge :math:`\text{weight}/2` above which a mixture's only fixed point is zero: 1/4 (binary) and 1/8 (XOR).
 
     >>> critical_ridge(weight=1/4)
     0.125
@@ -152,7 +154,7 @@ def critical_ridge(weight: Fraction) -> float:
 
 @checked
 def classifier_ridge(preset: str, snr: Positive, lr: Positive = 1.0) -> float:
-    r"""Ridge below which a network that classifies well is a fixed point, at any signal-to-noise ratio.
+    r"""Ridge penalty below which the ODE of a mixture has a good classifier as a fixed point, at any signal-to-noise ratio.
 
     At this ridge the weights of the good classifier shrink to zero, so it follows from the drift at :math:`f\to0`. For the
     binary mixture it is 1/4 at every snr, because :math:`E[\mathrm{relu}]` differs between the classes by exactly m. For XOR

@@ -103,7 +103,7 @@ class CriticalPoint(NamedTuple):
 def escape(
     activation: str | Callable | Activation, target: Annotated[Any, some_target] = None, noise: NotNegativeInTime = 0.0
 ) -> Escape:
-    r"""Compute the constants of the escape from zero overlap of one unit on the sphere.
+    r"""Compute the constants of the escape from zero overlap, for one unit on the sphere and any activation and target.
 
     Parameters
     ----------
@@ -139,7 +139,9 @@ def escape(
 
 @checked
 def critical_points(activation: str | Callable | Activation, target: Annotated[Any, some_target] = None) -> list[CriticalPoint]:
-    r"""Find the critical points of the population risk :math:`R(m) = \text{const} - \sum_k s_k g_k m^k/k!` for m in [0, 1].
+    r"""Find the critical points of one unit's population risk on the sphere, as a function of the overlap m in [0, 1].
+
+    The risk is :math:`R(m) = \text{const} - \sum_k s_k g_k m^k/k!`.
 
     With g = s every term decreases with m, and there is none between 0 and 1. Other targets may have a trap: for
     :math:`s = \mathrm{He}_2 + c\,\mathrm{He}_4` and :math:`g = \mathrm{He}_2 + c_\star\mathrm{He}_4` it is at

@@ -24,7 +24,7 @@ from sgdlimits.run import simulate
 from sgdlimits.start import RandomInit
 from sgdlimits.text import table
 
-TITLES = {"annealed": "annealed (47)", "quenched": "quenched (46)", "sde": "sde (52)"}
+AVERAGE_TITLES = {"annealed": "annealed (47)", "quenched": "quenched (46)", "sde": "sde (52)"}
 """Titles of the averages that have an equation number in the paper."""
 MAX_STABLE_RUNS = 64
 """Number of chain runs at a stable plateau, which all last until the horizon."""
@@ -54,7 +54,7 @@ class ExitTable:
         return float(linear_rates(*self._paper_parameters).M) > 0
 
     def __repr__(self) -> str:
-        """Return the table, or the reason why nothing is learnt."""
+        """Return the printed table, or the reason why nothing is learnt."""
         return "\n".join(self._format_lines()) if self.learns else self.reading()
 
     def reading(self) -> str:
@@ -149,7 +149,7 @@ def exit_table(
     sgd_runs: Annotated[int, integer(at_least=0)] = 0,
     progress: bool = True,
 ) -> ExitTable:
-    """Mean exit times of phase retrieval from random starts: of SGD, chain, SDE and ODE, and by every formula.
+    """Table of mean exit times of phase retrieval from random starts: by SGD, chain, SDE, ODE and every formula.
 
     At learning rates of `max_lr` or more nothing is learnt. Then only the chain is simulated, for ten times the exit time at
     the optimal rate, and `reading` says so.
@@ -210,7 +210,7 @@ def tabulate(problem: ProjectionProblem, d: int, threshold: float, exits: dict[s
     chain = rows["chain"].value if np.isfinite(rows["chain"].value) else np.nan
     for name in AVERAGES:
         if at.p == 1 or name not in ONE_UNIT_AVERAGES:
-            rows[TITLES.get(name, name)] = IntervalEstimate(exit_time(problem, at.d, at.T, name), np.nan, np.nan)
+            rows[AVERAGE_TITLES.get(name, name)] = IntervalEstimate(exit_time(problem, at.d, at.T, name), np.nan, np.nan)
     times = {"t": "value", "low": "low", "high": "high"}
     columns: dict[str, Any] = {key: [getattr(row, name) for row in rows.values()] for key, name in times.items()}
     columns["runs"] = [exits[name].sizes["run"] if name in exits else 0 for name in rows]

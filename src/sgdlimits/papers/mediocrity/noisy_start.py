@@ -62,7 +62,7 @@ class LinearPath(NamedTuple):
 
 @checked
 def exit_law(problem: ProjectionProblem, d: Count, threshold: Fraction) -> Law:
-    """Law of the time in which a run from a random start loses the share `threshold` of its excess risk.
+    """Distribution of the time in which a run from a random start loses a share `threshold` of its excess risk, for large d.
 
     Its error is of order 1/(threshold d): three units on the sphere leave 4 % later at threshold 0.1 and d = 300.
 

@@ -117,7 +117,7 @@ class Sizes(NamedTuple):
 
 @checked
 def regime(kappa: NotNegative, delta: float) -> Regime:
-    r"""Return the regime of p = d^kappa units at the learning rate d^-delta, by formula; `phase_diagram` measures it.
+    r"""Return the limit of SGD for d^kappa units at the learning rate d^-delta, by formula; `phase_diagram` measures it.
 
     Parameters
     ----------

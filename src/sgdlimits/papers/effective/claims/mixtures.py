@@ -17,7 +17,7 @@ from sgdlimits.papers.shorthand import make_overlaps, simulate, simulate_chain
 # files of the tests named by misprints
 MIXED, LOCAL = (f"in `tests/laws/test_{name}.py`" for name in ("fixed_points", "local_limit"))
 INF = float("inf")
-COARSE_RULE = sl.Sobol(3, 2)
+COARSE_QUADRATURE = sl.Sobol(3, 2)
 """Quadrature for chains whose risk is not used: their paths do not depend on it."""
 
 # --- mixtures ----------------------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def snr_tends_to_infinity(effort: Effort) -> Comparison:
 def binary_share(effort: Effort) -> Comparison:
     """Compare the share of runs of the exact chain (N = 250, two classes) that end at an optimum with 1/2."""
     runs, d = effort.runs(1024, 256), 250
-    problem = sl.presets.binary_mixture(snr=100.0, ridge=0.1).with_expectation(COARSE_RULE)
+    problem = sl.presets.binary_mixture(snr=100.0, ridge=0.1).with_expectation(COARSE_QUADRATURE)
     end = simulate_chain(problem, d, 30.0, runs=runs, save=[30.0], seed=2)
     # one unit for each label, both away from zero
     good = (end.a.values[:, -1].prod(1) < 0) & (np.abs(end.M.values[:, -1, :, 0]).min(1) > 0.3)
@@ -237,7 +237,7 @@ def simulate_shared_ring(ridge: float, angle: float, t: float, d: int, runs: int
     v = sl.theory.effective.ring_radius(ridge, weight=0.5) * np.array([0.6, 0.8])
     aside = angle * np.array([0.64, -0.36])  # the mean of the units weighted by v^2 is along the mean of the class
     W = v[:, None] * np.stack([np.cos(aside), np.sin(aside)], 1)
-    problem = sl.presets.binary_mixture(snr=2.0, ridge=ridge).with_expectation(COARSE_RULE)
+    problem = sl.presets.binary_mixture(snr=2.0, ridge=ridge).with_expectation(COARSE_QUADRATURE)
     return simulate_chain(problem, d, t, make_overlaps(v, W[:, :1], W @ W.T), runs=runs, save=9, seed=seed)
 
 
@@ -253,7 +253,7 @@ def xor_share(effort: Effort) -> Comparison:
     As printed the share is 0, because the ODE from the limit m = 0 never leaves it, by symmetry.
     """
     runs = effort.runs(1024, 512)
-    problem = sl.presets.xor_mixture(snr=1000.0, ridge=0.05).with_expectation(COARSE_RULE)
+    problem = sl.presets.xor_mixture(snr=1000.0, ridge=0.05).with_expectation(COARSE_QUADRATURE)
     end = simulate_chain(problem, 250, 30.0, runs=runs, save=[30.0], seed=2)
     number = np.mean([detects_all_clusters(a, M) for a, M in zip(end.a.values[:, -1], end.M.values[:, -1], strict=True)])
     return compare(number, 3 / 32, 0.0, sigma=np.sqrt(3 / 32 * 29 / 32 / runs))

@@ -41,7 +41,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     figure, axes = make_panels(1, 4, figsize=(13.0, 3.3))
     for pair, letters, snr in zip((axes[:2], axes[2:]), ("ab", "cd"), SNR, strict=True):
         sgd, chain = datasets[f"sgd-{snr:g}"], datasets[f"chain-{snr:g}"]
-        _draw_in_time(pair[0], sgd, chain, snr, size)
+        _draw_against_time(pair[0], sgd, chain, snr, size)
         _draw_in_plane(pair[1], sgd, snr, size)
         for ax, letter in zip(pair, letters, strict=True):
             ax.set_title(rf"({letter}) $\lambda = {snr:g}$", loc="left")
@@ -50,7 +50,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     return figure
 
 
-def _draw_in_time(ax: Axes, sgd: xr.Dataset, chain: xr.Dataset, snr: float, size: Size) -> None:
+def _draw_against_time(ax: Axes, sgd: xr.Dataset, chain: xr.Dataset, snr: float, size: Size) -> None:
     """Draw sqrt(n) times the overlap of each run against time, with the band of the Ornstein-Uhlenbeck process."""
     root = np.sqrt(size.d)
     for run in range(sgd.sizes["run"]):

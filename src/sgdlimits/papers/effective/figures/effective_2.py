@@ -57,14 +57,14 @@ def _draw_figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size
     draw_fraction(axes[0], datasets["chain"], optimal(datasets["chain"]), 0.5, "1/2")
     _draw_end_points(axes[1], datasets["chain"].isel(run=slice(MAX_END_POINTS)))
     _draw_paths(axes[2], datasets["ring"], datasets["local"], point, size.d)
-    draw_spread(axes[3], datasets, point, size.d, (1, 0), (r"$\tilde m_1$", r"$\tilde m_2$"))
+    draw_fluctuations(axes[3], datasets, point, size.d, (1, 0), (r"$\tilde m_1$", r"$\tilde m_2$"))
     return figure
 
 
 def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
     """Draw the final overlaps of both units in each run, with the rings of fixed points and the predicted optima."""
     m, best = data.M.values[:, -1, :, 0], optimal(data).values[:, -1]
-    draw_ends(ax, m, {"optimal": best, "not": ~best}, RING_RADIUS)
+    draw_end_points(ax, m, {"optimal": best, "not": ~best}, RING_RADIUS)
     ax.plot(
         [RING_RADIUS, -RING_RADIUS],
         [-RING_RADIUS, RING_RADIUS],
@@ -105,7 +105,8 @@ def _write_caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point
         "local limit for snr = inf.",
         f"(d) Both overlaps of {size.ring_runs} runs at t = {size.ring_end:g}: the noise matrix has rank {limit.rank} and",
         f"moves them along the radius (dashed). The chain's principal standard deviations are {measured[0]:.2f} and",
-        f"{measured[1]:.2f}, those of the local limit {predicted[0]:.2f} and {predicted[1]:.2f}: {describe_share(measured)}.",
+        f"{measured[1]:.2f}, those of the local limit {predicted[0]:.2f} and {predicted[1]:.2f}:",
+        f"{describe_variance_share(measured)}.",
     ]
 
 
@@ -148,7 +149,7 @@ def principal_deviations(data: xr.Dataset, point: sl.Overlaps, d: int) -> np.nda
     return np.sqrt(np.maximum(np.linalg.eigvalsh(np.cov(cloud.T))[::-1], 0.0))
 
 
-def describe_share(spread: np.ndarray) -> str:
+def describe_variance_share(spread: np.ndarray) -> str:
     """Describe in words the share of the chain's variance along the first principal direction."""
     return f"{100 * spread[0] ** 2 / (spread**2).sum():.1f} % of the variance of the chain is along one direction"
 
@@ -165,7 +166,7 @@ def draw_fraction(ax: Axes, data: xr.Dataset, which: xr.DataArray, predicted: fl
     ax.legend(loc="upper left")
 
 
-def draw_ends(ax: Axes, ends: np.ndarray, groups: dict[str, np.ndarray], radius: float) -> None:
+def draw_end_points(ax: Axes, ends: np.ndarray, groups: dict[str, np.ndarray], radius: float) -> None:
     """Draw the final overlaps of two units, one dot per run coloured by group, and two quarters of a ring of fixed points."""
     for quarter in (0, 2):
         angle = np.linspace(quarter, quarter + 1, 60) * np.pi / 2
@@ -175,7 +176,9 @@ def draw_ends(ax: Axes, ends: np.ndarray, groups: dict[str, np.ndarray], radius:
         ax.plot(*ends[which].T, "o", color=colour, markersize=3, alpha=0.6, label=f"{label}, {which.sum()} runs")
 
 
-def draw_spread(ax: Axes, datasets: dict[str, xr.Dataset], point: sl.Overlaps, d: int, entry: tuple, names: tuple) -> None:
+def draw_fluctuations(
+    ax: Axes, datasets: dict[str, xr.Dataset], point: sl.Overlaps, d: int, entry: tuple, names: tuple
+) -> None:
     """Draw two final overlaps, centred and times sqrt(d), against each other: chain, local limit and the ring's radius."""
     centre, first = np.asarray(point.M), (0, 0)
     for name, colour, label in (("local", "0.6", "local limit"), ("ring", OKABE_ITO[0], "chain")):

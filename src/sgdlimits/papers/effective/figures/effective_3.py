@@ -51,15 +51,15 @@ def _draw_figure(datasets: dict[str, xr.Dataset], point: sl.Overlaps, size: Size
     figure, axes = rings.make_four_panels()
     rings.draw_fraction(axes[0], datasets["chain"], optimal(datasets["chain"]), 3 / 32, "3/32")
     _draw_end_points(axes[1], datasets["chain"].isel(run=slice(rings.MAX_END_POINTS)))
-    rings.draw_spread(axes[2], datasets, point, size.d, (1, 0), (r"$\tilde m_1^\mu$", r"$\tilde m_2^\mu$"))
-    rings.draw_spread(axes[3], datasets, point, size.d, (2, 1), (r"$\tilde m_1^\mu$", r"$\tilde m_3^\nu$"))
+    rings.draw_fluctuations(axes[2], datasets, point, size.d, (1, 0), (r"$\tilde m_1^\mu$", r"$\tilde m_2^\mu$"))
+    rings.draw_fluctuations(axes[3], datasets, point, size.d, (2, 1), (r"$\tilde m_1^\mu$", r"$\tilde m_3^\nu$"))
     return figure
 
 
 def _draw_end_points(ax: Axes, data: xr.Dataset) -> None:
     """Draw the final overlaps of the first two units with the first class direction, with rings and predicted optima."""
     m, best = data.M.values[:, -1, :2, 0], optimal(data).values[:, -1]
-    rings.draw_ends(ax, m, {"not": ~best, "optimal": best}, RING_RADIUS)
+    rings.draw_end_points(ax, m, {"not": ~best, "optimal": best}, RING_RADIUS)
     points = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if x * y <= 0])
     ax.plot(*(RING_RADIUS * points.T), "kx", markersize=8, markeredgewidth=1.4, label="predicted optima")
     reach = 1.35 * RING_RADIUS
@@ -83,5 +83,6 @@ def _write_caption(datasets: dict[str, xr.Dataset], noiseless: sl.Problem, point
         f"magnified by sqrt(N): the noise matrix has rank {limit.rank}. Units on the same ring move together along",
         "the radius (dashed), units on different rings against each other. The chain's principal standard deviations in",
         f"(c) are {measured[0]:.2f} and {measured[1]:.2f}, those of the local limit for snr = inf {predicted[0]:.2f} and",
-        f"{predicted[1]:.2f}: {rings.describe_share(measured)}. At a finite snr the rings are smaller, which shifts the chain.",
+        f"{predicted[1]:.2f}: {rings.describe_variance_share(measured)}.",
+        "At a finite snr the rings are smaller, which shifts the chain.",
     ]

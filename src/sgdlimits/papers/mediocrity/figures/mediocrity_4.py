@@ -24,7 +24,7 @@ SMALL_OVERLAP = 0.1
 """Size of the overlap below which the caption counts random starts."""
 DENT_DEPTH = 0.22
 """Depth of the dents of the drawn surface at the signal and its opposite, relative to the radius."""
-SHADES = ("#b9d77a", "#58a55c", "#1f6f78", "#12304a")
+RISK_COLOURS = ("#b9d77a", "#58a55c", "#1f6f78", "#12304a")
 """Colours of the golf course, from high to low risk."""
 FULL, QUICK, WORDS = sizes(
     points=("points of the sphere a quarter turn", 40, 20),
@@ -108,7 +108,7 @@ def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
     polar, azimuth = np.meshgrid(data.polar, data.azimuth, indexing="ij")
     m = np.cos(polar)
     place = [radius(m) * np.sin(polar) * np.cos(azimuth), radius(m) * np.sin(polar) * np.sin(azimuth), radius(m) * m]
-    norm, colours = Normalize(0, top), LinearSegmentedColormap.from_list("course", SHADES[::-1])
+    norm, colours = Normalize(0, top), LinearSegmentedColormap.from_list("course", RISK_COLOURS[::-1])
     how: dict = dict(rstride=1, cstride=1, linewidth=0, antialiased=False, shade=False)
     ax.plot_surface(*place, facecolors=colours(norm(data.risk.values)), **how)
     view = np.deg2rad([18.0, -60.0])
@@ -141,7 +141,7 @@ def _draw_sphere(figure: Figure, ax, data: xr.Dataset) -> None:
 def _draw_spectra(ax: Axes, data: xr.Dataset) -> None:
     """Draw the multiplicities of the Hessian's two eigenvalues at zero overlap as bars, for several dimensions."""
     width = 0.8 / data.sizes["d"]
-    for i, (d, colour) in enumerate(zip(data.d.values, SHADES, strict=True)):
+    for i, (d, colour) in enumerate(zip(data.d.values, RISK_COLOURS, strict=True)):
         counts = data.multiplicity.sel(d=d).values
         x = np.arange(counts.size) + (i - (data.sizes["d"] - 1) / 2) * width
         size = f"10^{{{round(np.log10(d))}}}" if d > 10**4 else str(d)
@@ -156,10 +156,10 @@ def _draw_starts(ax: Axes, data: xr.Dataset) -> None:
     """Draw how far the Hessian's eigenvalues at random starts are from those at zero overlap, against the dimension."""
     gap = data.eigenvalue - np.array([-4.0, 0.0])
     low, high = gap[:, :, 1].quantile([0.05, 0.95], dim="run").values
-    for i, colour, factor, label in ((0, OKABE_ITO[1], 8, "the one at $-4$"), (1, SHADES[2], 4, "the $d - 2$ at $0$")):
+    for i, colour, factor, label in ((0, OKABE_ITO[1], 8, "the one at $-4$"), (1, RISK_COLOURS[2], 4, "the $d - 2$ at $0$")):
         ax.plot(data.d, gap[:, :, i].mean("run"), "o", color=colour, markersize=4, label=label)
         ax.plot(data.d, factor / data.d, color=colour, linewidth=0.8, label=f"${factor}/d$")
-    ax.fill_between(data.d, low, high, color=SHADES[2], alpha=0.18, linewidth=0, label="90 % of these")
+    ax.fill_between(data.d, low, high, color=RISK_COLOURS[2], alpha=0.18, linewidth=0, label="90 % of these")
     ax.set(xscale="log", yscale="log", xlabel="$d$", ylabel="mean eigenvalue less its limit")
     ax.set_title("Hessian at random starts")
     ax.legend(loc="lower left", handlelength=1.6, labelspacing=0.25, fontsize=8)

@@ -19,13 +19,13 @@ from sgdlimits.papers import figure as base
 from sgdlimits.papers.figure import OKABE_ITO, Axes, DrawnFigure, Figure, Keep, Size, make_panels, sizes
 from sgdlimits.papers.mediocrity.escape import critical_points, escape
 
-SLOWDOWN = 20
+RATE_REDUCTION = 20
 """Ratio of the largest learning rate to that of the trajectories, slow enough to follow the population's drift into traps."""
 TRAP_START = 0.05
 """Overlap at the start of the trajectories."""
 
 
-def from_hermite(*even: float) -> sl.Polynomial:
+def build_hermite_sum(*even: float) -> sl.Polynomial:
     """Build the even polynomial with the given coefficients along the Hermite polynomials He_2, He_4, ..."""
     return sl.Polynomial(hermite_e.herme2poly([0, *(each for pair in even for each in (0, pair))]))
 
@@ -45,12 +45,12 @@ ACTIVATIONS: dict[str, str | Callable] = {
     "$x^2$": "square",
     "$|x|$": "abs",
     r"$-\cos x$": cosine,
-    r"$\mathrm{He}_2 - \mathrm{He}_4/10$": from_hermite(1, -0.1),
+    r"$\mathrm{He}_2 - \mathrm{He}_4/10$": build_hermite_sum(1, -0.1),
 }
 TRAP_TARGETS = {
-    "no trap": from_hermite(1, 0.1),
-    "trap": from_hermite(1, 4 / 9),
-    "trap, then barrier": from_hermite(1, 14 / 15, 64 / 243),
+    "no trap": build_hermite_sum(1, 0.1),
+    "trap": build_hermite_sum(1, 4 / 9),
+    "trap, then barrier": build_hermite_sum(1, 14 / 15, 64 / 243),
 }
 """Targets of the student `wave` by their critical points between zero overlap and the teacher."""
 FULL, QUICK, WORDS = sizes(
@@ -101,7 +101,7 @@ def simulate_case(name: str, size: Size, seed: int) -> xr.Dataset:
     """Simulate the chain with the student `wave` and a target of `CASES`; its coordinate `growth` is time in growth times."""
     one = escape(wave, TRAP_TARGETS[name])
     # far below the largest rate, so that the landscape rather than noise decides
-    lr = one.max_lr / SLOWDOWN
+    lr = one.max_lr / RATE_REDUCTION
     problem = sl.presets.single_index(wave, TRAP_TARGETS[name], lr=lr)
     start, t_max = sl.FixedInit(TRAP_START), size.length / one.rate(lr)
     found = sl.simulate(problem, sl.Chain(size.d), start, t_max=t_max, runs=size.shown, seed=seed, save=201, progress=False)

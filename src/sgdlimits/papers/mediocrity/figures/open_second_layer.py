@@ -53,7 +53,7 @@ def build_problem(width: int, ratio: float, noise: float = 0.0) -> sl.Projection
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     """Solve the ODE and simulate the chain with one or both layers trained, and draw risk and second layer after the escape."""
-    datasets = {**solve_curves(size, seed), "census": take_census(size, seed), "noisy": solve_noisy(size)}
+    datasets = {**solve_curves(size, seed), "census": tabulate_second_layers(size, seed), "noisy": solve_noisy(size)}
     for name, dataset in datasets.items():
         keep(name, dataset)
     return DrawnFigure(_draw_figure(datasets, size), _write_caption(datasets, size))
@@ -73,7 +73,7 @@ def solve_curves(size: Size, seed: int) -> dict[str, xr.Dataset]:
     return found
 
 
-def take_census(size: Size, seed: int) -> xr.Dataset:
+def tabulate_second_layers(size: Size, seed: int) -> xr.Dataset:
     """Tabulate how uneven the second layer ends over random starts without noise, by width and ratio of learning rates."""
     rows, plan = [], list[tuple[sl.ODE | sl.Chain, int, int, float]]()
     plan += [(sl.ODE(), width, runs, ratio) for width, runs in size.widths.items() for ratio in size.ratios]

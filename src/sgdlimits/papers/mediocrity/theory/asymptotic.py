@@ -53,7 +53,7 @@ class EndState(NamedTuple):
 
 @checked
 def free_end(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike) -> EndState:
-    r"""End state of the ODE with free norms and the second layer fixed at 1.
+    r"""End state of phase retrieval in the ODE, with free norms and the second layer fixed at 1.
 
     At p = 1 the norm is 1 and the overlap is the one on the sphere, so (8) holds unchanged off the sphere. The result is NaN
     where the state cannot be continued from small learning rates; see `free_max_lr` for its stability.
@@ -66,7 +66,7 @@ def free_end(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: N
 
 @checked
 def trained_end(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike) -> EndState:
-    r"""End state of the ODE on the sphere with a trained second layer, whose learning rate does not matter.
+    r"""End state of phase retrieval in the ODE on the sphere, with a trained second layer at any of its learning rates.
 
     Above some learning rate all students are parallel, q = 1, and the network acts as one unit with the learning rate g.
 
@@ -79,7 +79,7 @@ def trained_end(width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise
 
 @checked
 def free_max_lr(noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
-    r"""Learning rate above which one unit with a free norm has no stable learnt state.
+    r"""Learning rate above which phase retrieval by one unit with a free norm has no stable learnt state.
 
     For :math:`\Delta \ge 4` it is `max_lr`, where the plateau rises continuously to the risk of the saddle, as on the sphere.
     For less noise, norm and overlap start to oscillate at a smaller rate, the smaller root of
@@ -165,7 +165,7 @@ def _solve_trained_end(p: float, lr: float, noise: float) -> tuple[float, ...]:
 
 
 def _continue_solution(equations: Callable, start: list[float], g: float) -> np.ndarray:
-    """Continue the solution of equations(x, g) = 0 from `start` at g = 0; NaN if it is lost or its last entry is negative."""
+    """Solve equations(x, g) = 0 by continuation from `start` at g = 0; NaN if it is lost or its last entry is negative."""
     x = np.array(start)
     # each solution is the guess for the next rate, so that the branch is kept
     for step in np.linspace(0, g, CONTINUATION_STEPS + 1)[1:]:
@@ -178,7 +178,7 @@ def _continue_solution(equations: Callable, start: list[float], g: float) -> np.
 
 
 class EndRates(NamedTuple):
-    """Decay rates, in the paper's time, of deviations from the end state, for small lr/p times the noise.
+    """Decay rates of deviations from the end state, in the paper's time, for small label noise times lr/p.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ class EndRates(NamedTuple):
 
 @checked
 def terminal_risk(a: Vector, lr: NotNegative, trained: bool = True) -> float:
-    r"""Limit of :math:`\tau^2` times the risk without label noise, which decays as a power law.
+    r"""Limit of :math:`\tau^2` times the risk, which without label noise decays as a power of the paper's time :math:`\tau`.
 
     With a fixed second layer, :math:`a_j = 1`,
 
@@ -247,7 +247,7 @@ def terminal_risk(a: Vector, lr: NotNegative, trained: bool = True) -> float:
 def end_rates(
     width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike, ratio: float | ArrayLike = 0.0
 ) -> EndRates:
-    r"""Rates at which learning approaches its end with label noise, for :math:`g\Delta \ll 1`.
+    r"""Decay rates of deviations from the end state with label noise, for :math:`\gamma\Delta/p \ll 1`.
 
     The mean of a decays at the rate 3r, and the component shared by all students at the rate 4. The other rates are of order
     :math:`g\Delta`: differences between entries of a decay at :math:`2rg\Delta/(1-6g)`, and for small g the components in which
@@ -277,7 +277,7 @@ def end_rates(
 
 @checked
 def second_only_risk(width: RealWidth | ArrayLike) -> np.ndarray:
-    r"""Excess risk when only the second layer is trained, as :math:`d\to\infty`.
+    r"""Final excess risk of phase retrieval when only the second layer is trained, as :math:`d\to\infty`.
 
     It is :math:`(p+3)/(p+2)`, at :math:`a = p/(p+2)`. Features of random units are uncorrelated with the teacher, so their best
     combination stays on the plateau.

@@ -21,7 +21,7 @@ from sgdlimits.papers.mediocrity.theory.start import LOG_GRID, LOG_STEP
 def noise_delay(
     width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike, start: NotNegative | ArrayLike
 ) -> np.ndarray:
-    r"""Delay of the mean exit from a given start by SGD's noise, in the paper's time; negative if noise speeds up the exit.
+    r"""Delay of the mean exit by SGD's noise, from a given start, in the paper's time; negative if noise speeds up the exit.
 
     With :math:`y` the norm of :math:`\sqrt d` times the overlaps at the start, and :math:`x = y^2/\kappa`,
 

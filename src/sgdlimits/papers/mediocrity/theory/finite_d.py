@@ -44,7 +44,9 @@ def drift_correction(
 
 @checked
 def plateau_correction(lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike) -> np.ndarray:
-    r"""Coefficient c of 1/d in the final plateau of one unit on the sphere, whose mean excess risk is :math:`R\,(1 + c/d)`.
+    r"""Relative correction, times d, to the final excess risk of one unit on the sphere in dimension d.
+
+    It is the coefficient c in the mean excess risk :math:`R\,(1 + c/d)`.
 
     With :math:`R = \gamma\Delta/(1-6\gamma)`, (8),
 

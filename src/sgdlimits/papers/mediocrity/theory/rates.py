@@ -42,7 +42,9 @@ class LinearRates(NamedTuple):
 def linear_rates(
     width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike = 0.0
 ) -> LinearRates:
-    r"""Rates at the saddle M = 0, Q = 1: :math:`\dot m_j = \omega_M m_j` and :math:`\dot Q_{jl} = -\omega_Q Q_{jl}`, (38)-(40).
+    r"""Growth rate of teacher overlaps and decay rate of student overlaps at the saddle M = 0, Q = 1: (38)-(40).
+
+    They are defined by :math:`\dot m_j = \omega_M m_j` and :math:`\dot Q_{jl} = -\omega_Q Q_{jl}`.
 
     .. math:: \omega_M = 4\Big[1 - \frac{\gamma}{p}\Big(1 + \frac1p + \frac4{p^2} + \frac\Delta2\Big)\Big], \qquad
               \omega_Q = \frac8p\Big[1 - \frac{8\gamma}{p^2}\Big]
@@ -85,9 +87,9 @@ def increment_variance(p, noise):
 
 @checked
 def max_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
-    r"""Learning rate above which the saddle is stable and nothing is learnt, the root of :math:`\omega_M`.
+    r"""Learning rate above which the saddle at zero overlap is stable, so that nothing is learnt.
 
-    At p = 1 it is :math:`2/(12+\Delta)`, where the paper's text has 1/6 for any noise.
+    It is the root of :math:`\omega_M`. At p = 1 it is :math:`2/(12+\Delta)`, where the paper's text has 1/6 for any noise.
 
     >>> float(max_lr(1, noise=4.0))
     0.125
@@ -98,7 +100,7 @@ def max_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -
 
 @checked
 def optimal_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.0) -> np.ndarray:
-    r"""Learning rate that leaves the saddle after the fewest samples, half of `max_lr` (appendix E.4).
+    r"""Learning rate at which runs leave the saddle after the fewest samples, half of `max_lr` (appendix E.4).
 
     .. math:: \gamma_{\rm opt} = \frac{p^3}{8 + 2p + (2+\Delta)p^2}
 
@@ -114,7 +116,7 @@ def optimal_lr(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0.
 def minimal_samples(
     width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, d: Count | ArrayLike, threshold: Fraction | ArrayLike
 ) -> np.ndarray:
-    r"""Number of samples until the exit at `optimal_lr`, by the annealed formula (appendix E.4).
+    r"""Number of samples until the exit at the learning rate `optimal_lr`, by the annealed formula (appendix E.4).
 
     .. math:: s_{\min} = d\,\frac{8 + 2p + (2+\Delta)p^2}{4p^2}\,\log\frac{T(p+1)d + (p+1)(1-T)}{2p}
 
@@ -145,7 +147,7 @@ def corrector_factor(p, noise) -> np.ndarray:
 
 
 def as_float_arrays(*values: Any) -> list[np.ndarray]:
-    """Convert arguments to arrays of floats, or raise `BadInput`."""
+    """Convert arguments to arrays of floats, or raise `BadInput` if one is not numeric."""
     try:
         return [np.asarray(value, float) for value in values]
     except (TypeError, ValueError):
@@ -180,7 +182,7 @@ def learnt_state(
 def asymptotic_excess_risk(
     width: RealWidth | ArrayLike, lr: NotNegative | ArrayLike, noise: NotNegative | ArrayLike = 0.0
 ) -> np.ndarray:
-    r"""Excess risk at the end of learning; at p = 1 it is (8), :math:`\gamma\Delta/(1-6\gamma)`.
+    r"""Excess risk at the end of learning on the sphere with label noise; for one unit (8), :math:`\gamma\Delta/(1-6\gamma)`.
 
     For small g it is :math:`g\Delta + g^2[6\Delta - \tfrac14(1-1/p)\Delta^2]`, so width lowers it below (8) at the rate g.
     Where nothing is learnt (p = 1, :math:`\gamma \ge 2/(12+\Delta)`) it is the excess risk of the saddle, 2. It is NaN where no
@@ -256,7 +258,7 @@ def usable_gain(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike = 0
 
 @checked
 def lr_for_risk(width: RealWidth | ArrayLike, noise: NotNegative | ArrayLike, excess_risk: Positive | ArrayLike) -> np.ndarray:
-    """Largest learning rate up to `usable_lr` whose excess risk at the end does not exceed the given one.
+    """Largest learning rate, up to `usable_lr`, whose excess risk at the end of learning is at most the given one.
 
     >>> float(lr_for_risk(1, noise=0.4, excess_risk=0.1).round(9))
     0.1

@@ -116,7 +116,7 @@ def exit_law(
     threshold: Positive,
     start: Annotated[float, number(above=-1, below=1)] | None = None,
 ) -> Law:
-    """Law of the exit time from random starts, or for one unit from `start`.
+    """Distribution of the exit time of a two-layer network from random starts, or of one unit from the overlap `start`.
 
     For one unit of phase retrieval on the sphere it is computed from the backward equation, with full drift and noise. For any
     other two-layer network for which zero overlap is a saddle (any width, on or off the sphere, second layer trained or fixed)
@@ -261,7 +261,7 @@ def sde(at: ExitParameters, start: float = 0.0) -> float:
     until :math:`|m|^2 = \frac{p+1}2T + (1-T)\,|m_0|^2`. At p = 1 these are :math:`4(1-6\gamma) - 2\gamma\Delta` and
     :math:`\frac\gamma d(48 + 4\Delta)`.
     """
-    return float(_linear_times(at, np.abs(start)))
+    return float(_linear_exit_times(at, np.abs(start)))
 
 
 def sde_quenched(at: ExitParameters) -> float:
@@ -271,9 +271,9 @@ def sde_quenched(at: ExitParameters) -> float:
     """
     if at.p == 1:
         m, weights = _start_overlaps(at)
-        return float(weights @ _linear_times(at, np.abs(m)))
+        return float(weights @ _linear_exit_times(at, np.abs(m)))
     random = draw_start_sums(at.p, at.d)
-    times = _linear_times(at, np.sqrt(random.mu / at.d), random.tau / at.d)
+    times = _linear_exit_times(at, np.sqrt(random.mu / at.d), random.tau / at.d)
     log = np.log(random.mu)
     # regression on the control variate minimises the variance
     slope = np.cov(times, log)[0, 1] / log.var() if np.isfinite(times).all() else 0.0
@@ -325,7 +325,7 @@ def _start_overlaps(at: ExitParameters, start: float | None = None) -> tuple[np.
     return m[kept], weights[kept] / weights[kept].sum()
 
 
-def _linear_times(at: ExitParameters, m: np.ndarray, pairs: np.ndarray | float = 0.0) -> np.ndarray:
+def _linear_exit_times(at: ExitParameters, m: np.ndarray, pairs: np.ndarray | float = 0.0) -> np.ndarray:
     """Return mean exit times of the linear SDE from starts with the given overlaps, in samples per dimension.
 
     `m` is the norm of the overlaps with the teacher, `pairs` the sum of the squared overlaps between students, which are taken

@@ -305,7 +305,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
     _draw_rates(axes[0, 0], datasets, size)
     _draw_slopes(axes[0, 1], datasets["slopes"], size)
     _draw_ratios(axes[1, 0], datasets["rates"], size)
-    _draw_late(axes[1, 1], datasets["late"], size)
+    _draw_late_risk(axes[1, 1], datasets["late"], size)
     return figure
 
 
@@ -352,7 +352,7 @@ def _draw_ratios(ax: Axes, rates: xr.Dataset, size: Size) -> None:
     ax.legend()
 
 
-def _draw_late(ax: Axes, late: xr.Dataset, size: Size) -> None:
+def _draw_late_risk(ax: Axes, late: xr.Dataset, size: Size) -> None:
     """Draw the median excess risk after the escape against time, for SGD and Muon at two learning rates."""
     for key in late.data_vars:
         name, share = str(key).split(", ")

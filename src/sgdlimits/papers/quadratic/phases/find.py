@@ -101,7 +101,7 @@ def phases(dataset: xr.Dataset, *, band: Fraction = 0.02, fall: Fraction = 0.5, 
     for run, ((seen, excess), span) in enumerate(zip(runs, spans, strict=True)):
         row: dict[str, Any] = {"outcome": _classify_outcome(seen, span)}
         if span is not None:
-            row |= _phase_times(t[:seen], excess, span)
+            row |= _find_phase_times(t[:seen], excess, span)
             row |= {"level": span.level + floor}
             inside = slice(span.first, span.last + 1)
             row |= fit_growth(t[inside], kinds[signal][run, inside], left=row["outcome"] == "left", noise=noise)
@@ -145,7 +145,7 @@ def _find_plateau(t: np.ndarray, excess: np.ndarray, band: float, fall: float) -
     noise = np.median(np.abs(np.diff(log, 2))) / (0.6745 * np.sqrt(6))
     half_width = float(np.clip(MIN_BAND_STANDARD_DEVIATIONS * noise, band, MAX_BAND_WIDENING * band))
     # a band of twice the half-width, wherever it lies
-    ends = _flat_ends(log, 2 * half_width)
+    ends = _find_flat_ends(log, 2 * half_width)
     length = t[ends] - t
     # longest candidate first
     for first in np.argsort(-length, kind="stable")[: (length > 0).sum()]:
@@ -163,7 +163,7 @@ def _find_plateau(t: np.ndarray, excess: np.ndarray, band: float, fall: float) -
     return _extend_plateau(log, Plateau(first, t.size - 1, level, np.inf), half_width)
 
 
-def _flat_ends(log: np.ndarray, width: float) -> np.ndarray:
+def _find_flat_ends(log: np.ndarray, width: float) -> np.ndarray:
     """Return for each index the last index up to which the values of `log` differ by at most `width`."""
     ends = np.empty(log.size, int)
     for first in range(log.size):
@@ -197,7 +197,7 @@ def find_crossing(t: np.ndarray, excess: np.ndarray, value: float, after: int) -
     return float(t[here - 1] + share * (t[here] - t[here - 1]))
 
 
-def _phase_times(t: np.ndarray, excess: np.ndarray, span: Plateau) -> dict[str, np.ndarray]:
+def _find_phase_times(t: np.ndarray, excess: np.ndarray, span: Plateau) -> dict[str, np.ndarray]:
     """Return the times at which each phase of a run begins and ends, NaN where the phase was not seen."""
     edges = np.array([t[0], t[span.first], *4 * [np.nan]])
     if np.isfinite(span.half):

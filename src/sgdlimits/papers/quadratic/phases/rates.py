@@ -63,7 +63,7 @@ def compute_noise(dataset: xr.Dataset) -> tuple[float, float]:
 
 
 def _fixed_direction_norms(cosines: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the norms of cosines with fixed directions, and of their differences between students."""
+    """Return the norms, over all pairs, of cosines with fixed directions and of their differences between students."""
     size = lambda values: np.sqrt((values**2).sum((-1, -2)))
     kinds = {"cosines": size(cosines)}
     if cosines.shape[-2] > 1:

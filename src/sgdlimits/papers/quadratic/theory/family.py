@@ -26,7 +26,9 @@ class NullDirections(NamedTuple):
 @checked
 @dataclass(frozen=True)
 class CriticalFamily:
-    r"""Critical points whose :math:`G = W^\top W` has s directions in the teachers' span and r orthogonal to it.
+    r"""Family of critical points of a quadratic network that learn s teacher directions, and r directions orthogonal to them.
+
+    The range of :math:`G = W^\top W` has s directions in the teachers' span and r orthogonal to it.
 
     The family is one orbit of :math:`O(p)\times O(p^*)\times O(d-p^*)`. Hessians are with respect to the weights, (25).
 
@@ -218,7 +220,7 @@ class CriticalFamily:
         return int(d)
 
     def _check_rotation(self, rotation: Float[np.ndarray, "p n"]) -> Float[np.ndarray, "p n"]:
-        """Return a rotation as an array, or raise `BadInput` unless its columns are orthonormal."""
+        """Return a rotation M of the units as an array, or raise `BadInput` unless its columns are orthonormal."""
         M, shape = np.asarray(rotation, float), (self.width, self.rank)
         if M.shape != shape or not np.allclose(M.T @ M, np.eye(self.rank), atol=1e-9):
             raise BadInput(

@@ -83,7 +83,9 @@ def halving_time(
     starts: Size = 20,
     seed: Seed = 0,
 ) -> np.ndarray:
-    r"""Time until the ODE has lost a fraction of its excess risk, in samples per dimension: :math:`\alpha_c` of figure 2.
+    r"""Time until the ODE has lost a fraction of its excess risk, half by default, in samples per dimension.
+
+    It is :math:`\alpha_c` of figure 2.
 
     The result has the shape of `lr` followed by `starts`. It is infinite if the run diverges, or needs more than five times
     the time in which, at small rates, overlaps grow by :math:`e^2/\text{spread}`.

@@ -38,7 +38,7 @@ LOG_RANGE = 60.0
 def norm_learning(
     problem: ProjectionProblem, t: Times, norm: PositiveInTime = 1.0, *, corrector: bool = True
 ) -> np.ndarray | float:
-    r"""Squared norm q(t) of orthogonal students of equal norm without overlaps with the teachers.
+    r"""Squared norm over time of orthogonal students of equal norm, without overlaps with the teachers.
 
     Without the corrector, :math:`\bar Q/q = 1 + (\bar Q/q_0 - 1)\,e^{-8\eta t/p}` with :math:`\bar Q = p/(p+2)`, (10). With
     it, q is :math:`s\,p/(p+2)` and with the roots :math:`s_1 < s_2` of h (see `plateau`)
@@ -65,7 +65,7 @@ def norm_learning(
     if at.kappa == 0:
         s = 1 / (1 + (unit / norm - 1) * np.exp(-rate * t))
     else:
-        s = np.vectorize(lambda time: _norm_after(at, norm / unit, time), otypes=[float])(rate * t)
+        s = np.vectorize(lambda time: _solve_norm(at, norm / unit, time), otypes=[float])(rate * t)
     return s * unit if t.ndim else float(s * unit)
 
 
@@ -98,11 +98,11 @@ def student_overlaps(problem: ProjectionProblem, t: Times, Q: Reals) -> np.ndarr
     there = values > 1e-14 * values[-1]
     settled = np.zeros((t.size, at.p))
     if there.any():
-        settled[:, there] = [_eigenvalues_after(at.p, values[there], 8 * at.lr * time / at.p) for time in t.ravel()]
+        settled[:, there] = [_solve_eigenvalues(at.p, values[there], 8 * at.lr * time / at.p) for time in t.ravel()]
     return np.einsum("ij,tj,kj->tik", vectors, settled, vectors).reshape(*t.shape, at.p, at.p)
 
 
-def _norm_after(at: Coefficients, first: float, time: float) -> float:
+def _solve_norm(at: Coefficients, first: float, time: float) -> float:
     """Return the relative squared norm s after `time`, in units of p/(8 lr), from its value `first` at the start.
 
     It is the root of a sum of three logarithms, with the unknown x = -log((s - s1)/(s0 - s1)).
@@ -127,7 +127,7 @@ def _norm_after(at: Coefficients, first: float, time: float) -> float:
     return float(place(brentq(passed, 0, end, xtol=1e-14, rtol=1e-13)))
 
 
-def _eigenvalues_after(p: int, first: np.ndarray, time: float) -> np.ndarray:
+def _solve_eigenvalues(p: int, first: np.ndarray, time: float) -> np.ndarray:
     """Return the eigenvalues of Q after `time`, in units of p/(8 lr), from the eigenvalues `first` at the start.
 
     The unknown is x = log(1 + b q), where q is the largest eigenvalue at the start.

@@ -122,7 +122,9 @@ def plateau_norm(problem: ProjectionProblem, *, corrector: bool = True) -> float
 
 @checked
 def plateau_risk(problem: ProjectionProblem, *, corrector: bool = True) -> float:
-    r"""Population risk on the plateau, including the noise: :math:`c + \Delta - s(2-s)\,p/(p+2)`.
+    r"""Population risk of a quadratic network on its plateau, including the label noise.
+
+    It is :math:`c + \Delta - s(2-s)\,p/(p+2)`.
 
     >>> import sgdlimits as sl
     >>> round(plateau_risk(sl.presets.quadratic_network(width=6, teachers=3, lr=0.01)), 4)
@@ -134,7 +136,9 @@ def plateau_risk(problem: ProjectionProblem, *, corrector: bool = True) -> float
 
 @checked
 def plateau_rates(problem: ProjectionProblem, *, corrector: bool = True) -> PlateauRates:
-    r"""Rates :math:`\omega_\rho, \omega_Q, \omega_q` on the plateau, per unit of t; without the corrector those of (12).
+    r"""Rates of growth and decay of the overlaps on the plateau, per unit of t; without the corrector those of (12).
+
+    They are :math:`\omega_\rho, \omega_Q, \omega_q`.
 
     The first is negative where the plateau is stable and nothing is learnt: above `largest_lr(...).escape`.
 

@@ -32,7 +32,7 @@ from sgdlimits.problem.projection import ProjectionProblem
 
 
 class TerminalDecay(NamedTuple):
-    r"""Law of the final decay of the risk, :math:`e^{-\text{rate}\,t}` or :math:`\text{constant}/t^2`.
+    r"""Law by which the risk finally decays: :math:`e^{-\text{rate}\,t}` or :math:`\text{constant}/t^2`.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def stationary_norms(problem: ProjectionProblem) -> tuple[float, float, float]:
     """
     at = read_coefficients(problem)
     _check_zero_risk(at)
-    z = _idle_norm(at)
+    z = _outside_norm(at)
     x, y, _ = _stationary_state(at, z)
     return x, y, z
 
@@ -139,7 +139,7 @@ def _stationary_state(at: Coefficients, z: float) -> tuple[float, float, float]:
     return x, y, risk_0 - 4 * y / p
 
 
-def _idle_norm(at: Coefficients) -> float:
+def _outside_norm(at: Coefficients) -> float:
     """Return the stationary squared norm z of the students outside the teachers' span, which label noise sustains."""
     p, n = at.p, at.p - at.k
     if n == 0 or at.noise == 0:

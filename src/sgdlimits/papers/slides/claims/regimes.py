@@ -26,7 +26,7 @@ SAAD_AND_SOLLA_TEST = "`test_drift_and_risk_are_those_of_saad_and_solla` in `tes
     kind="remark", tests=SAAD_AND_SOLLA_TEST,
 )  # fmt: skip
 def loss(effort: Effort) -> Comparison:
-    """Compare the change of M in a step on (y - f)^2, over that of descent on the risk by differences, with 2 and 1."""
+    """Compare the change of M in a step on the loss (y - f)^2, over that in a descent step on the risk, with 2 and 1."""
     s, h = SquaredUnits(random_weights(2, 3), np.eye(1, 3)), 1e-5
     # central differences in each weight
     risk = lambda e: SquaredUnits(s.W + e, s.E).risk
@@ -224,7 +224,7 @@ def integral_3(C: np.ndarray, u: Any, v: Any, w: Any) -> np.ndarray:
     "high-dimensional regime", "Saad and Solla's equations", r"$\dot R = \eta\langle\delta\,y\rangle$ by the integrals $I_3$"
 )
 def saad_and_solla(effort: Effort) -> Comparison:
-    """Compare the package's drift of M, for three students and two teachers, with Saad and Solla's integrals I_3."""
+    """Compare the package's drift of M, for three students and two teachers, with Saad and Solla's closed equation."""
     U = random_weights(3, 9, seed=0)
     C = np.block([[U @ U.T, U[:, :2]], [U[:, :2].T, np.eye(2)]])
     sign = np.array([-1, -1, -1, 1, 1])

@@ -93,7 +93,7 @@ def _hermite_sum(coefficients: np.ndarray) -> sl.Polynomial:
 
 
 def _fit_exponent(x: xr.DataArray, y: xr.DataArray) -> float:
-    """Fit the exponent of a power law y(x)."""
+    """Fit the exponent of a power law y(x) by a line through log y against log x."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
