@@ -28,10 +28,10 @@ from sgdlimits.papers.figure import (
 
 LR_PER_UNIT = 1 / 12
 """Learning rate over width, lr/p."""
-KINDS = {"fixed": False, "trained": True}
+SECOND_LAYER_KINDS = {"fixed": False, "trained": True}
 """Values of `train_second` by name."""
 BERNOULLI = "bernoulli"
-CASES = {**KINDS, BERNOULLI: True}
+CASES = {**SECOND_LAYER_KINDS, BERNOULLI: True}
 """Values of `train_second` by name, with the case of random initial entries of the second layer."""
 CASE_LABELS = {BERNOULLI: "trained from Bernoulli(1/2)"}
 """Label of a case in the legend, if it differs from its name."""
@@ -45,7 +45,7 @@ WORDS = dict(
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate both widths with both kinds of second layer, from the same random start at each width."""
+    """Simulate wide networks with fixed and trained second layer, and draw the largest overlap and the final second layer."""
     datasets = {}
     for width, runs in size.widths.items():
         for kind, train in CASES.items():
@@ -54,7 +54,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
             start = sl.RandomInit(size.d, second=second).one(problem, seed=seed)
             levels = [(sl.Chain(size.d), runs), (sl.ODE(), 1)]
             # SGD on weights is slow; one width checks the chain
-            levels += [(sl.SGD(size.d), size.sgd)] if width == next(iter(size.widths)) and kind in KINDS else []
+            levels += [(sl.SGD(size.d), size.sgd)] if width == next(iter(size.widths)) and kind in SECOND_LAYER_KINDS else []
             for level, count in levels:
                 found = sl.simulate(problem, level, start, t_max=size.t_max, runs=count, seed=seed, save=240)
                 datasets[f"{level.name}-{kind}-{width}"] = found
@@ -71,7 +71,7 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
             _draw_zoom(zoom, datasets[f"chain-{kind}-{width}"], look)
             # units are interchangeable: compare them by rank
             a = np.sort(datasets[f"chain-{kind}-{width}"].a.values[:, -1], axis=1)[:, ::-1]
-            singles = 100 if KINDS.get(kind) else 0
+            singles = 100 if SECOND_LAYER_KINDS.get(kind) else 0
             draw_runs(column[1], np.arange(1, width + 1), a, CurveStyle(look.colour, "-"), "", singles=singles, band=None)
         centre = _crossing_times(datasets[f"chain-fixed-{width}"]).mean()
         zoom.set(xlim=centre * np.array([1 - ZOOM, 1 + ZOOM]), ylim=(0.3, 0.7))
@@ -90,14 +90,14 @@ def _draw_figure(datasets: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _draw_largest(ax: Axes, datasets: dict[str, xr.Dataset], width: int, kind: str, look: CurveStyle) -> None:
-    """Draw the largest overlap of chain and ODE, and the mean exit time."""
+    """Draw the largest overlap of a unit against time, for chain and ODE, with the mean time at which it passes 1/2."""
     chain, ode = (datasets[f"{level}-{kind}-{width}"] for level in ("chain", "ode"))
     t = chain.t.values * chain.attrs["rate"]
     words = CASE_LABELS.get(kind, kind)
     label = f"second layer {words}, chain, mean and runs"
     draw_runs(ax, t, _largest_overlap(chain), CurveStyle(look.colour, "-"), label, singles=100, band=None)
     how: dict = dict(color="black" if kind == "fixed" else "0.5", linewidth=1.4, zorder=5, label=f"second layer {words}, ODE")
-    if kind in KINDS:
+    if kind in SECOND_LAYER_KINDS:
         ax.plot(ode.t * ode.attrs["rate"], _largest_overlap(ode)[0], ":", **how)
     ax.axvline(_crossing_times(chain).mean(), color=look.colour, linewidth=1, linestyle=look.dashes, zorder=0)
 
@@ -108,12 +108,12 @@ def _draw_zoom(ax: Axes, chain: xr.Dataset, look: CurveStyle) -> None:
 
 
 def _largest_overlap(dataset: xr.Dataset) -> np.ndarray:
-    """Return the largest overlap of a unit, over runs and times."""
+    """Return the largest overlap of any unit with the teacher, at each run and time."""
     return np.abs(dataset.M.values[..., 0]).max(-1)
 
 
 def _crossing_times(dataset: xr.Dataset) -> np.ndarray:
-    """Return the times at which the largest overlap of each run passes 1/2, in the paper's time."""
+    """Return for each run the time, in the paper's units, at which the largest overlap of any unit passes 1/2."""
     return sl.exit_times(dataset, half_overlap_margin).t.values * dataset.attrs["rate"]
 
 
@@ -129,10 +129,12 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     for width in size.widths:
         chains = {kind: datasets[f"chain-{kind}-{width}"] for kind in CASES}
         exits = {kind: _crossing_times(each) for kind, each in chains.items()}
-        words = [f"{t.mean():.3f} ± {standard_error(t):.3f} ({kind})" for kind, t in exits.items() if kind in KINDS]
+        words = [
+            f"{t.mean():.3f} ± {standard_error(t):.3f} ({kind})" for kind, t in exits.items() if kind in SECOND_LAYER_KINDS
+        ]
         other = exits[BERNOULLI] - exits["fixed"]
         gap = exits["trained"] - exits["fixed"]
-        ode = {kind: _crossing_times(datasets[f"ode-{kind}-{width}"])[0] for kind in KINDS}
+        ode = {kind: _crossing_times(datasets[f"ode-{kind}-{width}"])[0] for kind in SECOND_LAYER_KINDS}
         ratio = participation_ratio(chains[BERNOULLI].a.values[:, -1]).mean()
         bernoulli = f"{exits[BERNOULLI].mean():.3f} ± {standard_error(exits[BERNOULLI]):.3f}"
         a = chains["trained"].a.values[:, -1]
@@ -150,6 +152,6 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
             f"{'does not become' if share > 0.5 else 'becomes'} sparse."
         )
         if f"sgd-fixed-{width}" in datasets:
-            sgd = [f"{_crossing_times(datasets[f'sgd-{kind}-{width}']).mean():.3f} ({kind})" for kind in KINDS]
+            sgd = [f"{_crossing_times(datasets[f'sgd-{kind}-{width}']).mean():.3f} ({kind})" for kind in SECOND_LAYER_KINDS]
             sentences.append(f"{size.sgd} runs of SGD on the weights pass at {' and '.join(sgd)}.")
     return sentences

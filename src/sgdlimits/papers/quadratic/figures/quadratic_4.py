@@ -28,9 +28,9 @@ FULL, QUICK, WORDS = sizes(
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Solve the ODE from students of equal and of different norms, and run the chain from the former."""
+    """Simulate ODE and chain from equal and different norms, and draw the orthogonal part S = M (M^T M)^(-1/2)."""
     problem = sl.presets.quadratic_network(2, 2, lr=LR)
-    equal, different = starts(seed)
+    equal, different = build_starts(seed)
     follow: dict[str, tuple[Level, sl.Overlaps, float, int]] = {"ode": (sl.ODE(), equal, size.limit, 1)}
     random = sl.OrthogonalInit(SPREAD).one(problem, seed=seed)
     follow["random"] = (sl.ODE(), random, size.learnt, 1)
@@ -44,8 +44,8 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
     return DrawnFigure(_draw_figure(parts, size), _write_caption(datasets, parts, size))
 
 
-def starts(seed: int) -> tuple[sl.Overlaps, sl.Overlaps]:
-    """Return orthogonal students of equal and of different norms, with the same M of fixed singular values.
+def build_starts(seed: int) -> tuple[sl.Overlaps, sl.Overlaps]:
+    """Return two starts with the same overlaps M with the teachers: orthogonal students of equal and of different norms.
 
     M turns the students by 30 degrees and the teachers at random.
     """
@@ -54,8 +54,8 @@ def starts(seed: int) -> tuple[sl.Overlaps, sl.Overlaps]:
     return sl.Overlaps(jnp.ones(2), M, jnp.eye(2)), sl.Overlaps(jnp.ones(2), M, jnp.diag(jnp.array(NORMS)))
 
 
-def exponent(parts: dict[str, xr.Dataset], size: Size) -> tuple[np.ndarray, float, float]:
-    """Return the root mean square change of S at the early time for each d, its exponent in d, and the standard error.
+def fit_exponent(parts: dict[str, xr.Dataset], size: Size) -> tuple[np.ndarray, float, float]:
+    """Return the root mean square change of S at an early time for each d, its fitted exponent in d, and the error.
 
     The change of S is one Gaussian angle per run, which gives the error of a root mean square.
     """
@@ -89,7 +89,7 @@ def _draw_figure(parts: dict[str, xr.Dataset], size: Size) -> Figure:
 
 
 def _draw_entries(ax: Axes, S: xr.DataArray, label: str | None, **style) -> None:
-    """Draw the four entries of S of one run against time, one colour each; the legend shows the line style in grey."""
+    """Draw the four entries of S in one run against time, one colour each; the legend shows the line style in grey."""
     for entry, colour in zip(S.values.reshape(S.sizes["t"], -1).T, OKABE_ITO, strict=False):
         ax.plot(S.t, entry, color=colour, **style)
     if label is not None:
@@ -103,8 +103,8 @@ def _format_power(d: int) -> str:
 
 
 def _draw_against_d(ax: Axes, parts: dict[str, xr.Dataset], size: Size) -> None:
-    """Draw the change of S at an early time against the dimension."""
-    change, slope, _ = exponent(parts, size)
+    """Draw the root mean square change of S at an early time against the dimension, with the fitted power."""
+    change, slope, _ = fit_exponent(parts, size)
     x = np.array(size.sizes, float)
     ax.loglog(x, change, "o", color=OKABE_ITO[0], label=f"chain, {size.compared} runs each")
     middle = np.exp(np.log(change).mean() - slope * np.log(x).mean())
@@ -115,7 +115,7 @@ def _draw_against_d(ax: Axes, parts: dict[str, xr.Dataset], size: Size) -> None:
 
 
 def _write_caption(datasets: dict[str, xr.Dataset], parts: dict[str, xr.Dataset], size: Size) -> list[str]:
-    change, slope, error = exponent(parts, size)
+    change, slope, error = fit_exponent(parts, size)
     largest = {d: float(parts[f"chain-{d}"].drift.max()) for d in size.shown}
     moved = parts["different-norms"]
     return [

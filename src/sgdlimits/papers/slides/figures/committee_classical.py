@@ -33,7 +33,7 @@ FULL, QUICK, WORDS = sizes(
 
 
 def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
-    """Simulate SGD, the ODE and gradient flow for each teacher, each from one random start."""
+    """Simulate SGD, ODE and gradient flow for two numbers of teachers, and draw the excess risk against time."""
     datasets = {}
     for teachers in size.teachers:
         problem = sl.presets.committee(size.width, teachers, "erf", lr=2 * GAMMA, noise=NOISE)
@@ -44,7 +44,7 @@ def make(size: Size, seed: int, keep: Keep) -> DrawnFigure:
 
 
 def simulate_levels(problem, name: str, level: Level, size: Size, seed: int, count: int) -> Iterator[tuple[str, xr.Dataset]]:
-    """Simulate a level, the ODE and gradient flow from one random start, and yield them with their names.
+    """Simulate a level, the ODE and gradient flow from one random start, and yield pairs of name and dataset.
 
     The coordinate `tau` is the slides' time, gamma t/p with gamma = lr/2.
     """
@@ -57,8 +57,8 @@ def simulate_levels(problem, name: str, level: Level, size: Size, seed: int, cou
         yield key, found.assign_coords(tau=found.t * rate)
 
 
-def excess(found: xr.Dataset) -> xr.DataArray:
-    """Return the excess risk of each run against the time of the slides."""
+def excess_risk(found: xr.Dataset) -> xr.DataArray:
+    """Return the risk of each run above the noise floor, as a function of the slides' time tau."""
     return (found.risk - found.attrs["floor"]).swap_dims(t="tau")
 
 
@@ -68,12 +68,12 @@ def noise_floor(width: int, gamma: float) -> float:
 
 
 def draw_risk(ax: Axes, runs: xr.Dataset, label: str, ode: xr.Dataset, flow: xr.Dataset, floor: float) -> None:
-    """Draw the excess risk of single runs, of the ODE and of gradient flow, and the floor that label noise leaves."""
+    """Draw the excess risk of runs, ODE and gradient flow against time, and the floor that label noise leaves."""
     light, dashed = curve_styles(2)
-    ax.plot(runs.tau, excess(runs).T, color=light.colour, linewidth=2.2, alpha=0.3)
+    ax.plot(runs.tau, excess_risk(runs).T, color=light.colour, linewidth=2.2, alpha=0.3)
     ax.plot([], [], color=light.colour, linewidth=2.2, alpha=0.5, label=label)
-    ax.plot(ode.tau, excess(ode)[0], color="black", linewidth=1.2, label="ODE")
-    ax.plot(flow.tau, excess(flow)[0], color=dashed.colour, linestyle=dashed.dashes, linewidth=1.4, label="gradient flow")
+    ax.plot(ode.tau, excess_risk(ode)[0], color="black", linewidth=1.2, label="ODE")
+    ax.plot(flow.tau, excess_risk(flow)[0], color=dashed.colour, linestyle=dashed.dashes, linewidth=1.4, label="gradient flow")
     ax.axhline(floor, color="0.4", linestyle=":", linewidth=1, label="label noise, first order in lr")
     ax.set(xscale="log", yscale="log", xlabel=r"time of the slides, $\gamma t/p$", ylim=(floor / 20, None))
 
@@ -98,7 +98,7 @@ def _write_caption(datasets: dict[str, xr.Dataset], size: Size) -> list[str]:
     ]
     floor = noise_floor(size.width, GAMMA)
     for teachers in size.teachers:
-        sgd, ode, flow = (excess(datasets[f"{name}-{teachers}"]) for name in ("SGD", "ODE", "flow"))
+        sgd, ode, flow = (excess_risk(datasets[f"{name}-{teachers}"]) for name in ("SGD", "ODE", "flow"))
         apart = np.abs(np.log(sgd.mean("run").values / np.interp(sgd.tau, ode.tau, ode[0]))).max()
         # within the time of SGD
         parted = np.abs(np.log(flow / ode))[0][ode.tau <= size.end].max()
