@@ -14,11 +14,14 @@ from sgdlimits.kernel.base import MAX_COORDINATE, Carry, ProcessLike, StepRange,
 from sgdlimits.kernel.lanes import CompiledCode, FlatKernel, KernelArrays, ProgramSpec
 
 THREADS_PER_BLOCK = 64
-"""Number of threads of a block: two warps."""
+"""Number of threads in a block of the GPU: two warps."""
 
 
 class Cuda(FlatKernel):
-    """Kernel of GPU threads. States stay on the device between calls if JAX uses the same device."""
+    """Kernel that makes the steps on an NVIDIA GPU, with one run per thread.
+
+    States stay on the device between calls if JAX uses the same device.
+    """
 
     name = "cuda"
 
@@ -59,7 +62,7 @@ class Cuda(FlatKernel):
 
 @lru_cache(maxsize=64)
 def _compiled_code(form: ProgramSpec, capability: str) -> CompiledCode:
-    """Return the compiled code of a program for a GPU of this compute capability."""
+    """Return the compiled code of a flat program for a GPU with a given compute capability."""
     from sgdlimits.kernel.compiler import llvm, ptx
 
     gpu = ptx.GPU(capability)

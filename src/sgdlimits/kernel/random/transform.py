@@ -33,27 +33,27 @@ _LOG_SINGLE = [
 
 
 def array_module(array: Any) -> Any:
-    """Return the module that computes with an array: NumPy for its own arrays, which saves compilation, else `jax.numpy`."""
+    """Return the module that computes with an array: NumPy for a NumPy array, which saves compilation, else `jax.numpy`."""
     return np if isinstance(array, np.ndarray) else jnp
 
 
 def jit_unless_host(function: Callable) -> Callable:
-    """Decorate a function of arrays: NumPy arrays are computed directly, others by `jax.jit`.
+    """Decorate a function of arrays so that NumPy arrays are computed at once, and all others by `jax.jit`.
 
     JAX then traces the function once for each shape, however many places of a program call it.
     """
     inside = jax.jit(function, static_argnames=tuple(function.__kwdefaults__ or ()))
 
     @wraps(function)
-    def either(*args, **options):
+    def call_or_jit(*args, **options):
         host = all(isinstance(leaf, (np.ndarray, np.generic)) for leaf in jax.tree.leaves(args))
         return function(*args, **options) if host else inside(*args, **options)
 
-    return either
+    return call_or_jit
 
 
 def uniform(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Float[Array, "..."]:
-    """Return a uniform variate in (0, 1] from 64 random bits: at least 2^-65, with resolution 2^-53."""
+    """Convert 64 random bits, in two words, to a uniform variate in (0, 1]: at least 2^-65, with resolution 2^-53."""
     return (high.astype(float) + (low.astype(float) + 0.5) * 2.0**-32) * 2.0**-32
 
 
@@ -81,7 +81,7 @@ def normal_pair(
 def marsaglia_tsang(
     z: Float[Array, "..."], dof: Float[Array, "..."]
 ) -> tuple[Float[Array, "..."], Float[Array, "..."], Float[Array, "..."]]:
-    r"""Propose a chi-square variate with `dof >= 2` degrees of freedom, from a standard normal `z`, to accept or reject [8]_.
+    r"""Propose a chi-square variate with `dof >= 2` degrees of freedom from a normal variate `z`, for rejection sampling [8]_.
 
     With :math:`\delta = \mathrm{dof}/2 - 1/3` and :math:`x = z/\sqrt{9\delta}` the proposal :math:`2\delta(1+x)^3` is exact
     once it is accepted with probability :math:`e^h`, :math:`h = z^2/2 + \delta(1 - (1+x)^3 + 3\log(1+x))`. The series of the
@@ -103,7 +103,7 @@ def marsaglia_tsang(
 
 
 def _log_single(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Any:
-    """Return the logarithm of `uniform` in single precision.
+    """Return the logarithm of the variate of `uniform`, computed in single precision.
 
     The exponent is read off the bits; the mantissa, in [sqrt(1/2), sqrt 2), goes into a polynomial.
     """
@@ -116,7 +116,7 @@ def _log_single(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Any:
 
 
 def _cosine(angle: UInt32[Array, "..."], kind: type, sines: list[float]) -> Any:
-    """Return the cosine of the angle 2 pi `angle` / 2^32, as the sine of its complement to a right angle.
+    """Return the cosine of the angle 2 pi `angle` / 2^32, computed as the sine of a right angle minus that angle.
 
     For the sine of an angle, pass the angle minus a right angle. Integers make the reduction exact.
     """
