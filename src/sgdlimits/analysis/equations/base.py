@@ -13,11 +13,11 @@ import numpy as np
 from sgdlimits.errors import is_traced
 
 MAX_DENOMINATOR = 64
-"""Largest denominator of a number that is printed as a fraction."""
+"""Largest denominator for which a float is printed as a fraction."""
 
 
 class Row(NamedTuple):
-    """One line of LaTeX: an equation, or a remark if the right-hand side is empty."""
+    """Line of LaTeX in a set of equations: left-hand side and right-hand side, or a remark if the latter is empty."""
 
     left: str
     right: str = ""
@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 class Equations(NamedTuple):
-    """An ODE as rows of LaTeX.
+    """The ODE of a problem as lines of LaTeX, with the definitions of its letters and the values of its parameters.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def escape_latex(word: str) -> str:
 
 
 def number(value: Any) -> str:
-    r"""Write a number, an array or a fraction as LaTeX, exactly where that is short.
+    r"""Format a scalar, an array or a fraction as LaTeX, in exact form where that is short.
 
     >>> number(3.0), number(0.5), number(0.05), number(1e-7)
     ('3', '\\frac{1}{2}', '0.05', '10^{-7}')
@@ -86,7 +86,7 @@ def number(value: Any) -> str:
 
 
 def decimal(value: float | Fraction) -> str:
-    """Write a number with six digits as LaTeX, also fractions beyond the range of floats."""
+    """Format a scalar as LaTeX with six significant digits; fractions beyond the range of floats are allowed."""
     try:
         # a Fraction may exceed the range of floats
         plain: float | Decimal = float(value)
@@ -98,7 +98,7 @@ def decimal(value: float | Fraction) -> str:
 
 
 def times(*factors: Any) -> str:
-    r"""Write a product of numbers and LaTeX texts: the product of the numbers first, without factors of one.
+    r"""Format a product of scalars and LaTeX texts as LaTeX: the product of the scalars first, without factors of one.
 
     >>> times(4, 0.5, r"\gamma", "M_{jr}"), times(1, "")
     ('2 \\gamma M_{jr}', '1')
@@ -116,7 +116,7 @@ def times(*factors: Any) -> str:
 
 
 def total(terms: Iterable[str]) -> str:
-    """Write a sum of LaTeX terms, subtracting those that begin with a minus and leaving out empty ones.
+    """Format a sum of LaTeX terms, subtracting those that begin with a minus sign and leaving out empty ones.
 
     >>> total(["a", "", "-b", "c"])
     'a - b + c'
@@ -129,27 +129,27 @@ def total(terms: Iterable[str]) -> str:
 
 
 def bracket(text: str) -> str:
-    """Put LaTeX in parentheses of matching height."""
+    """Put a LaTeX text in parentheses of matching height."""
     return rf"\left({text}\right)"
 
 
 def frac(top: str, bottom: str) -> str:
-    """Write a fraction as LaTeX."""
+    """Format a fraction of two LaTeX texts."""
     return rf"\frac{{{top}}}{{{bottom}}}"
 
 
 def root(inside: str) -> str:
-    """Write a square root as LaTeX."""
+    """Format the square root of a LaTeX text."""
     return rf"\sqrt{{{inside}}}"
 
 
 def power(letter: str, n: int) -> str:
-    """Write a power of a letter as LaTeX; an empty text for the power 0."""
+    """Format the n-th power of a letter as LaTeX; an empty text for n = 0."""
     return "" if n == 0 else letter if n == 1 else rf"{letter}^{{{n}}}"
 
 
 def over_pi(value: float) -> str:
-    """Write a number divided by pi as LaTeX.
+    """Format a scalar divided by pi as LaTeX.
 
     >>> print(over_pi(2.0), over_pi(0.5))
     \\frac{2}{\\pi} \\frac{1}{2 \\pi}
@@ -163,15 +163,15 @@ def over_pi(value: float) -> str:
 
 
 def arcsin(inside: str) -> str:
-    """Write an arcsine as LaTeX."""
+    """Format the arcsine of a LaTeX text."""
     return rf"\arcsin{bracket(inside)}"
 
 
 def one_over(letter: str, value: int) -> str:
-    """Write 1/letter as LaTeX; an empty text if the letter's value is 1."""
+    """Format 1/letter as LaTeX; an empty text if the value of the letter is 1."""
     return "" if value == 1 else frac("1", letter)
 
 
 def time_derivative(left: str) -> str:
-    """Write the time derivative of a letter as LaTeX."""
+    """Format the time derivative of a letter as LaTeX."""
     return frac(f"d{left}", "dt")

@@ -16,7 +16,7 @@ from sgdlimits.text import among
 
 
 def equations_of_model(model: Model, algorithm: Algorithm, constant: float | None) -> Equations:
-    """Return the ODE of a model under the limit of an algorithm.
+    """Return the ODE of a model trained by an algorithm, in closed form where the expectations have one.
 
     `constant` is the value of the second layer if it is fixed and equal for all units, else None.
     """
@@ -30,7 +30,7 @@ def equations_of_model(model: Model, algorithm: Algorithm, constant: float | Non
 
 
 def general_equations(setting: EquationSetting) -> Equations:
-    r"""Return the ODE of any algorithm, with steps :math:`W \leftarrow (1 + A_1/d)W + (\hat C/d)X`.
+    r"""Return the ODE of any algorithm, with steps :math:`W \leftarrow (1 + A_1/d)W + (\hat C/d)X`, as named expectations.
 
     See `sgdlimits.algorithm.limit`.
     """

@@ -15,7 +15,7 @@ from sgdlimits.expectation import AtMeans, Expectation, FieldIntegrals, Squares
 
 @singledispatch
 def closed_form(expectation: Expectation, setting: EquationSetting) -> MomentRows:
-    """Return the moments by the kind of expectation; those without a closed form as named expectations."""
+    """Return the moments of one sample as LaTeX, in closed form where the kind of expectation allows it."""
     model = setting.model
     where = [
         Row("G_{j}", r"\partial_{\lambda_j} \ell(f, y)"),
@@ -41,7 +41,7 @@ def _(expectation: FieldIntegrals, setting: EquationSetting) -> MomentRows:
 
 @closed_form.register
 def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
-    r"""Gaussian moments of fields times a residual that is a quadratic form of the fields.
+    r"""Return the moments of squared units: Gaussian moments of fields times a residual quadratic in the fields.
 
     With the residual D a quadratic form K of fields v of covariance :math:`C = \sigma^2\Omega`,
 
@@ -96,7 +96,7 @@ def _(expectation: Squares, setting: EquationSetting) -> MomentRows:
 
 @closed_form.register
 def _(expectation: AtMeans, setting: EquationSetting) -> MomentRows:
-    """Inputs without noise, each the mean of its class: sums over the classes."""
+    """Return the moments for inputs without noise, each the mean of its class: sums over the classes."""
     model = setting.model
     C = r"\sum_{c=1}^{" + str(model.data.classes) + r"} \pi_{c}"
     slope = r"\left(\frac{1}{1 + e^{-f_{c}}} - y_{c}\right)"

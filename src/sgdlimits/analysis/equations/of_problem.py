@@ -17,7 +17,7 @@ from sgdlimits.problem.spiked import SpikedTensor
 
 @singledispatch
 def equations_of(problem: Problem) -> Equations:
-    """Return the ODE of a problem as rows of LaTeX; register a function for a new kind of problem."""
+    """Return the ODE of a problem as lines of LaTeX; functions for further kinds of problems can be registered."""
     raise BadInput(f"the equations of {type(problem).__name__} are not written out. Register them with equations_of.")
 
 
@@ -46,7 +46,7 @@ def _(problem: SpikedTensor) -> Equations:
 
 @checked
 def latex(problem: Problem) -> str:
-    r"""Write the ODE of a problem's statistics as :math:`d\to\infty` in LaTeX.
+    r"""Return the ODE of a problem's statistics, for :math:`d\to\infty`, as LaTeX.
 
     It is closed where the expectations are: squared units and any quadratic readout, erf units, polynomials, piecewise linear
     units (all but one integral over four fields), classes without noise, the spiked tensor. Otherwise expectations have a name,

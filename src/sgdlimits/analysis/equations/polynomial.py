@@ -20,11 +20,11 @@ from sgdlimits.model.activation import Polynomial
 # Fractions rather than floats: terms must cancel exactly
 Powers = tuple[int, int, int]
 Terms = Mapping[Powers, Fraction]
-"""Coefficients by the powers of x, y and a, or of m, q and a."""
+"""Polynomial as its coefficients by powers, of the letters x, y and a, or m, q and a."""
 
 
 def multiply(one: Terms, other: Terms) -> Terms:
-    """Return the product of two polynomials."""
+    """Return the product of two polynomials, which are given as coefficients by powers."""
     found: dict[Powers, Fraction] = defaultdict(Fraction)
     for left, first in one.items():
         for right, second in other.items():
@@ -33,7 +33,7 @@ def multiply(one: Terms, other: Terms) -> Terms:
 
 
 def linear_combination(*parts: tuple[float | Fraction, Terms]) -> Terms:
-    """Return the sum of factors times polynomials, without terms that cancel."""
+    """Return the sum of factors times polynomials, which are given as coefficients by powers, without terms that cancel."""
     found: dict[Powers, Fraction] = defaultdict(Fraction)
     for factor, terms in parts:
         for powers, coefficient in terms.items():
@@ -47,7 +47,7 @@ def double_factorial(n: int) -> int:
 
 
 def gaussian_mean(terms: Terms, variance: Fraction, rho: Fraction) -> Terms:
-    """Return the mean of a polynomial in x, y and a over the Gaussian x and y, as a polynomial in m, q and a.
+    """Return the mean of a polynomial in x, y and a over Gaussian x and y, as a polynomial in the overlaps m, q and a.
 
     The variances of x and y are q and rho, their covariance is m, all times `variance`.
     """
@@ -63,7 +63,7 @@ def gaussian_mean(terms: Terms, variance: Fraction, rho: Fraction) -> Terms:
 
 
 def is_single_unit(setting: EquationSetting) -> bool:
-    """Test whether one polynomial unit learns from one polynomial direction, with known parameters."""
+    """Return whether a setting has one polynomial unit that learns one polynomial direction, with known parameters."""
     model = setting.model
     activations = model.network.activation, getattr(model.target.readout, "activation", None)
     parameters = model.target.gram, model.data.squared_length, getattr(model.target.readout, "second", None)
@@ -72,7 +72,7 @@ def is_single_unit(setting: EquationSetting) -> bool:
 
 
 def single_unit_equations(setting: EquationSetting) -> Equations:
-    """Return the ODE of one unit and one direction, term by term; on the sphere with q = 1."""
+    """Return the ODE of one polynomial unit that learns one direction, term by term; on the sphere with squared norm q = 1."""
     model, algorithm = setting.model, setting.algorithm
     assert isinstance(algorithm, OnePassSGD)
     # 14 digits: 1/3 as a float becomes a short fraction again, and rounding of the last bits does not show
@@ -109,6 +109,7 @@ def single_unit_equations(setting: EquationSetting) -> Equations:
         ]
 
         def decay(factor: int, terms: Terms) -> str:
+            """Format the decay by a ridge penalty."""
             return _polynomial_latex(linear_combination((factor, terms)), rf"\gamma {ridge}") if ridge else ""
 
         ode = [
@@ -130,12 +131,12 @@ def single_unit_equations(setting: EquationSetting) -> Equations:
 
 
 def with_unit_norm(terms: Terms) -> Terms:
-    """Set q = 1 in a polynomial in m, q and a."""
+    """Substitute the squared norm q = 1 in a polynomial in the overlaps m, q and a."""
     return linear_combination(*((c, {(i, 0, n): Fraction(1)}) for (i, _, n), c in terms.items()))
 
 
 def _polynomial_latex(terms: Terms, before: str) -> str:
-    """Write `before` times a polynomial in m, q and a, with common factors and powers of 1 - m² taken out."""
+    """Format `before` times a polynomial in m, q and a, with common factors and powers of 1 - m² factored out."""
     if not terms:
         return ""
     common = tuple(min(powers[i] for powers in terms) for i in range(3))
@@ -155,7 +156,7 @@ def _polynomial_latex(terms: Terms, before: str) -> str:
 
 
 def _divide_by_one_minus_square(terms: Terms) -> Terms | None:
-    """Return the quotient of a polynomial by 1 - m², or None if there is a remainder."""
+    """Return the quotient of a polynomial in m, q and a by 1 - m², or None if the division leaves a remainder."""
     if len(terms) < 2:
         return None
     left, quotient = dict(terms), dict[Powers, Fraction]()
@@ -173,7 +174,7 @@ def _divide_by_one_minus_square(terms: Terms) -> Terms | None:
 
 
 def derivative_means(student: Polynomial, teacher: Polynomial, C: str) -> list[Row]:
-    """Return a row for the mean of each derivative of two polynomial units, as a polynomial of the variance of the field."""
+    """Return lines that define the mean of each derivative of two polynomial units, as a polynomial in the field's variance."""
     degree = max(student.degree, teacher.degree)
     return [
         Row(f"h_{{{order}{index}}}", _mean_of_derivative(unit, order, f"{C}_{{{index}{index}}}"))
@@ -183,7 +184,7 @@ def derivative_means(student: Polynomial, teacher: Polynomial, C: str) -> list[R
 
 
 def _mean_of_derivative(unit: Polynomial, order: int, v: str) -> str:
-    """Write the mean of the derivative of some order of a unit, for a Gaussian field of variance `v`."""
+    """Format the mean of a unit's derivative of a given order over a Gaussian field of variance `v`."""
     return total(
         times(c * math.perm(i, order) * double_factorial(i - order - 1), power(v, (i - order) // 2))
         for i, c in enumerate(unit.coefficients)

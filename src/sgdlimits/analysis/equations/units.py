@@ -28,13 +28,13 @@ from sgdlimits.model.activation import Polynomial
 TWO_PI, FOUR_PI = r"\frac{2}{\pi}", r"\frac{4}{\pi^{2}}"
 LAMBDA = r"\Lambda_{{{}}}"
 NAMED_J = mean(r"s'(\lambda_{j}) s'(\lambda_{l}) s(\lambda_{m}) s(\lambda_{n})")
-"""The definition of J where it has no closed form."""
+"""LaTeX of the integral J, an expectation over the fields of four units, where it has no closed form."""
 INDEX_RANGE = r"m, n = 1, \dots, p + k \text{ for both}"
 OMEGA = r"\Omega = \begin{pmatrix} Q & M \\ M^{\top} & P \end{pmatrix}"
 
 
 def additive_moments(setting: EquationSetting) -> MomentRows | None:
-    """Return the moments of a model whose residual is a sum of units; None if its integrals need quadrature."""
+    """Return the moments of a model whose residual is a sum of units, as LaTeX; None if its integrals need quadrature."""
     model, w = setting.model, setting.model.loss.weight
     integrals = additive_integrals(model)
     rows = None if integrals is None else integral_rows(integrals, setting)
@@ -61,19 +61,22 @@ def additive_moments(setting: EquationSetting) -> MomentRows | None:
 
 
 def field_covariance(setting: EquationSetting) -> tuple[str, list[Row]]:
-    r"""Return the letter of the covariance of the fields, and its definition unless it is :math:`\Omega` itself."""
+    r"""Return the letter for the covariance of the fields, and its definition unless it is :math:`\Omega` itself."""
     return (r"\Omega", []) if is_one(setting.model.data.squared_length) else ("C", [Row("C_{mn}", r"\sigma^{2} \Omega_{mn}")])
 
 
 @singledispatch
 def integral_rows(integrals: UnitIntegrals, setting: EquationSetting) -> list[Row] | None:
-    """Return the rows that define I, J, S and K, by the kind of integrals; None if they have no closed form."""
+    """Return the lines of LaTeX that define the integrals over several fields; None if they have no closed form.
+
+    These are I, J, S and K of the module; register a function for a new kind of integrals.
+    """
     return None
 
 
 @integral_rows.register
 def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
-    """Saad and Solla's integrals, with a gain g of each field."""
+    """Return the lines for units erf(gx/sqrt 2): Saad and Solla's integrals, with a gain g of each field."""
     # one gain for all students and one for all teachers
     gains = np.asarray(integrals.gains)
     student, teacher = float(gains[0]), float(gains[-1])
@@ -114,7 +117,7 @@ def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
 
 @integral_rows.register
 def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row]:
-    r"""Units :math:`s(x) = ux + v|x|`: arc-cosine kernels. J of two different students keeps its name."""
+    r"""Return the lines for units :math:`s(x) = ux + v|x|`: arc-cosine kernels; J of two different students has no closed form."""
     (odd, other_odd), (even, other_even) = (
         (float(part[0]), float(part[-1])) for part in map(np.asarray, (integrals.odd, integrals.even))
     )
@@ -150,7 +153,7 @@ def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row
 
 @integral_rows.register
 def _(integrals: SmoothIntegrals, setting: EquationSetting) -> list[Row] | None:
-    r"""Polynomials by Mehler's formula: :math:`E[fg] = \sum_q C^q/q!\; E[f^{(q)}]E[g^{(q)}]`. J keeps its name."""
+    r"""Return the lines for polynomials, by Mehler's formula :math:`E[fg] = \sum_q C^q/q!\; E[f^{(q)}]E[g^{(q)}]`, except J."""
     student, teacher = setting.model.network.activation, getattr(setting.model.target.readout, "activation", None)
     # other smooth activations have integrals by quadrature only
     if not integrals.exact or not (isinstance(student, Polynomial) and isinstance(teacher, Polynomial)):
@@ -172,7 +175,7 @@ def _(integrals: SmoothIntegrals, setting: EquationSetting) -> list[Row] | None:
 
 
 def _mehler_sum(c: Callable[[str, str], str], degree: int, up_m: int, up_n: int) -> str:
-    """Write the mean of a product of derivatives of two units as a sum over powers of their covariance."""
+    """Format the Gaussian mean of a product of two units' derivatives as a sum over powers of their covariance."""
     h = lambda index, order: f"h_{{{order}{index}}}"
     return total(
         times(1 / math.factorial(q), power(c("m", "n"), q), h("m", q + up_m), h("n", q + up_n))

@@ -19,12 +19,12 @@ from sgdlimits.part import is_schedule
 
 
 def mean(inside: str) -> str:
-    """Write an expectation over one sample as LaTeX."""
+    """Format the expectation of a LaTeX text over one sample."""
     return rf"\mathbb{{E}}\left[{inside}\right]"
 
 
 def function_name(fn: Any) -> str:
-    """Return the name of a user's function as LaTeX, or an empty text if it has none."""
+    """Return the LaTeX of the name of a user's function, or an empty text if it has none."""
     name = getattr(fn, "__name__", type(fn).__name__)
     return rf"\operatorname{{{escape_latex(name)}}}" if name.isidentifier() else ""
 
@@ -33,7 +33,7 @@ def function_name(fn: Any) -> str:
 
 
 def activation_latex(activation: Activation, x: str = "x") -> str:
-    """Write an activation of the letter `x` as LaTeX."""
+    """Format an activation as a LaTeX function of the letter `x`."""
     match activation:
         case Erf(scale=scale):
             inside = rf"{x}/\sqrt{{2}}" if activation == ACTIVATIONS["erf"] else times(scale, x)
@@ -55,7 +55,7 @@ def activation_latex(activation: Activation, x: str = "x") -> str:
 
 
 def activation_rows(activation: Activation) -> list[Row]:
-    """Return the rows that define an activation s and, if piecewise linear, its derivative."""
+    """Return the lines of LaTeX that define an activation and, if it is piecewise linear, its derivative."""
     rows = [Row("s(x)", activation_latex(activation))]
     if isinstance(activation, PiecewiseLinear):
         step = activation.right - activation.left
@@ -71,7 +71,7 @@ def activation_rows(activation: Activation) -> list[Row]:
 
 
 def loss_row(model: Model) -> Row:
-    """Return the row that defines the loss."""
+    """Return the line of LaTeX that defines the loss of a model."""
     match model.loss:
         case SquaredLoss(weight=weight):
             text = times(weight, r"\left(f - y\right)^{2}")
@@ -87,7 +87,7 @@ def loss_row(model: Model) -> Row:
 
 
 def network_row(setting: EquationSetting) -> Row:
-    """Return the row that defines the network's prediction f."""
+    """Return the line of LaTeX that defines the network's prediction f."""
     net = setting.model.network
     if not isinstance(net, TwoLayer):
         return Row("f", rf"{function_name(getattr(net, 'fn', None)) or 'f'}(\lambda_{{1}}, \dots, \lambda_{{p}})")
@@ -104,7 +104,7 @@ def network_row(setting: EquationSetting) -> Row:
 
 
 def label_rows(model: Model) -> list[Row]:
-    """Return the rows that define the label y and the constants in it."""
+    """Return the lines of LaTeX that define the label y of a sample and the constants in it."""
     k, constants = model.teachers, []
     match model.target.readout:
         case CommitteeReadout(activation=activation, second=second):
@@ -131,7 +131,7 @@ def label_rows(model: Model) -> list[Row]:
 
 
 def law_rows(model: Model) -> list[Row]:
-    """Return the rows with the law of the fields and of the label noise."""
+    """Return the lines of LaTeX with the law of the fields and of the label noise."""
     sigma = "" if is_one(model.data.squared_length) else r"\sigma^{2} "
     omega = r"\begin{pmatrix} Q & M \\ M^{\top} & P \end{pmatrix}"
     both = r"(\lambda, \lambda^{*})"
@@ -144,7 +144,7 @@ def law_rows(model: Model) -> list[Row]:
 
 
 def gram_rows(model: Model) -> list[Row]:
-    """Return the row with the Gram matrix P of the fixed directions; none if it is traced."""
+    """Return the line of LaTeX with the Gram matrix P of the fixed directions; no line if P is traced by JAX."""
     P = model.target.gram
     if is_traced(P):
         return []
@@ -152,7 +152,7 @@ def gram_rows(model: Model) -> list[Row]:
 
 
 def class_rows(model: Model) -> list[Row]:
-    """Return the rows with probabilities, means and labels of the classes, and with the Gram matrix P."""
+    """Return LaTeX lines with the classes' probabilities, means and labels, and the Gram matrix of the fixed directions."""
     data: Any = model.data
     labels = getattr(model.target.readout, "labels", None)
     if any(is_traced(each) and not is_schedule(each) for each in (data.weights, data.means, labels)):
