@@ -117,7 +117,7 @@ def _(integrals: ErfIntegrals, setting: EquationSetting) -> list[Row]:
 
 @integral_rows.register
 def _(integrals: PiecewiseLinearIntegrals, setting: EquationSetting) -> list[Row]:
-    r"""Return the lines for units :math:`s(x) = ux + v|x|`: arc-cosine kernels; J of two different students has no closed form."""
+    r"""Return the lines for units :math:`s(x) = ux + v|x|`: arc-cosine kernels; J of two different students stays as such."""
     (odd, other_odd), (even, other_even) = (
         (float(part[0]), float(part[-1])) for part in map(np.asarray, (integrals.odd, integrals.even))
     )
