@@ -372,9 +372,9 @@ def _mean_passage(drift: _Drift, variance: Callable, d: int, start: float, end: 
 def _slope_coefficients(drift: _Drift, variance: Callable, d: int, start: float, end: float) -> tuple[float, float]:
     r"""Return G and g in :math:`-\theta' = G\theta - g`, for the mean exit time :math:`\theta` on the side of `end`.
 
-    They follow by recursion from the end inwards. In a cell of the width h, in which b and a are constant, :math:`w = -\theta'` becomes :math:`\kappa w + \mu` and
-    :math:`\theta` decreases by :math:`e w + f`, with :math:`v = 2bh/a`, :math:`\kappa = e^{-v}`. For v < 0 all are multiplied
-    by :math:`e^v`, so that none is large.
+    They follow by recursion from the end inwards. In a cell of the width h, in which b and a are constant, :math:`w = -\theta'`
+    becomes :math:`\kappa w + \mu` and :math:`\theta` decreases by :math:`e w + f`, with :math:`v = 2bh/a`,
+    :math:`\kappa = e^{-v}`. For v < 0 all are multiplied by :math:`e^v`, so that none is large.
     """
     # cells of the size of the noise near zero, growing geometrically beyond
     y = d**-0.5 * np.sinh(np.linspace(np.arcsinh(start * d**0.5), np.arcsinh(end * d**0.5), CELLS + 1))

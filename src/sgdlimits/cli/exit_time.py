@@ -16,7 +16,7 @@ from sgdlimits.cli.work import (
     check_output,
     check_picture,
     json_text,
-    picture,
+    save_drawn_figure,
     warnings_in_a_sentence,
 )
 
@@ -48,7 +48,7 @@ OPTIONS = [
     "exit-time", cls=Command, params=OPTIONS, short_help="Exit times of phase retrieval: all levels and formulas in one table."
 )
 def exit_time(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, force, as_json, quiet) -> None:
-    """How long one-pass SGD stays on the plateau of phase retrieval: every level and every formula in one table.
+    """Compare the exit time of phase retrieval from its plateau, simulated at every level and computed by every formula.
 
     SGD, chain, SDE and ODE are simulated from random starts until each run has lost the share T of its excess risk.
     Beside them stand the formulas of "Escaping mediocrity" with their equation numbers, and what they leave out:
@@ -88,7 +88,7 @@ def exit_time(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, f
     if out:
         write_netcdf(table.data, out)
     if plot:
-        draw(problem, table, plot)
+        draw_survival(problem, table, plot)
     if out or plot:
         echo(f"\nSaved {' and '.join(str(path) for path in (out, plot) if path)}.", err=as_json)
     if interrupted:
@@ -96,14 +96,14 @@ def exit_time(width, d, lr, noise, threshold, runs, sgd_runs, seed, out, plot, f
         sys.exit(INTERRUPTED_CODE)
 
 
-def draw(problem: ProjectionProblem, table: ExitTable, path: Path) -> None:
-    """Save the survival curves of the levels, with the law that theory has for them."""
+def draw_survival(problem: ProjectionProblem, table: ExitTable, path: Path) -> None:
+    """Save a figure of the survival curves of all levels, with the theoretical law of the exit time."""
     import numpy as np
 
     from sgdlimits.papers.mediocrity.theory import exit_law
 
     a = table.data.attrs
-    with picture(path):
+    with save_drawn_figure(path):
         from sgdlimits.analysis.plot import survival
 
         ax = survival({f"{name}, {each.sizes['run']} runs": each for name, each in table.exits.items()})
